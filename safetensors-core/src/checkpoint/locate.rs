@@ -1,0 +1,46 @@
+//! From the path that a user gives to the file or index that is meant.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::{Error, ErrorKind, Result};
+
+/// How the name of an index file ends.
+const INDEX_SUFFIX: &str = ".safetensors.index.json";
+
+/// What a path leads to.
+pub(super) enum Located {
+    /// One file.
+    File(PathBuf),
+    /// The index of several.
+    Index(PathBuf),
+}
+
+/// A file is itself; a `*.json` file is an index; a directory holds one index or one `*.safetensors` file.
+///
+/// In a directory with several indexes, `model.safetensors.index.json` is the one: it is what the Hub's libraries load.
+pub(super) fn locate(path: &Path) -> Result<Located> {
+    let metadata = fs::metadata(path).map_err(|error| Error::io(error, path))?;
+    if !metadata.is_dir() {
+        let is_index = path.extension().is_some_and(|extension| extension == "json");
+        return Ok(if is_index { Located::Index(path.into()) } else { Located::File(path.into()) });
+    }
+    let mut names = Vec::new();
+    for entry in fs::read_dir(path).map_err(|error| Error::io(error, path))? {
+        let entry = entry.map_err(|error| Error::io(error, path))?;
+        names.extend(entry.file_name().into_string());
+    }
+    names.sort_unstable();
+    let standard = format!("model{INDEX_SUFFIX}");
+    let indexes: Vec<_> = names.iter().filter(|name| name.ends_with(INDEX_SUFFIX)).collect();
+    let files: Vec<_> = names.iter().filter(|name| name.ends_with(".safetensors")).collect();
+    match (indexes.as_slice(), files.as_slice()) {
+        ([index], _) => Ok(Located::Index(path.join(index))),
+        (several, _) if several.contains(&&standard) => Ok(Located::Index(path.join(standard))),
+        ([], [file]) => Ok(Located::File(path.join(file))),
+        _ => {
+            let found = indexes.into_iter().chain(files).cloned().collect();
+            Err(Error::from(ErrorKind::NoCheckpoint { found }).in_path(path))
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Lossless widening: every value of the narrow dtype is a value of the wider one.
+
+use alloc::string::ToString;
+use alloc::vec::Vec;
+
+use half::f16;
+
+use super::small_float::{decode_e8m0, decode_table, unpack};
+use crate::{Dtype, Element, ErrorKind, Result, TensorBuf};
+
+/// Converts `buf` to a wider dtype that holds each of its values exactly.
+///
+/// | from | to | what happens |
+/// |---|---|---|
+/// | BOOL | U8 | nothing moves |
+/// | I8 | I16 | |
+/// | U16 | U32 | |
+/// | U64 | I64 | nothing moves; a value of 2⁶³ and more is an error |
+/// | C64 | F32 | nothing moves; the shape gains a last dimension of 2: real, imaginary |
+/// | F4, F6_E2M3, F6_E3M2, F8_E4M3, F8_E5M2, F8_E4M3FNUZ, F8_E5M2FNUZ | F16 | packed elements are unpacked, lowest bits first |
+/// | F8_E8M0 | F32 | |
+///
+/// # Errors
+///
+/// [`ErrorKind::DoesNotFit`] for a U64 value over `i64::MAX`; [`ErrorKind::WrongDtype`] for a pair that is not in the table.
+pub fn widen(buf: TensorBuf, to: Dtype) -> Result<TensorBuf> {
+    let from = buf.dtype();
+    match (from, to) {
+        (Dtype::BOOL, Dtype::U8) => Ok(buf.relabel(to)),
+        (Dtype::U64, Dtype::I64) => {
+            let too_large = buf.as_slice::<u64>()?.iter().enumerate().find(|&(_, &value)| value > i64::MAX as u64);
+            match too_large {
+                Some((index, value)) => {
+                    Err(ErrorKind::DoesNotFit { index: index as u64, value: value.to_string(), to }.into())
+                }
+                None => Ok(buf.relabel(to)),
+            }
+        }
+        (Dtype::C64, Dtype::F32) => Ok(buf.complex_as_pairs()),
+        (Dtype::I8, Dtype::I16) => map(&buf, |value: i8| i16::from(value)),
+        (Dtype::U16, Dtype::U32) => map(&buf, |value: u16| u32::from(value)),
+        (Dtype::F8_E8M0, Dtype::F32) => {
+            let values = buf.bytes().iter().map(|&code| decode_e8m0(code)).collect();
+            TensorBuf::from_vec(buf.shape().to_vec(), values)
+        }
+        (_, Dtype::F16) => match decode_table(from) {
+            Some(table) => {
+                // Each of these values is exact in half precision, so the conversion of the table rounds nothing.
+                let table = table.map(f16::from_f32);
+                let mut values = Vec::with_capacity(buf.bytes().len() * 8 / from.bits() as usize);
+                unpack(from, buf.bytes(), |code| values.push(table[usize::from(code)]));
+                TensorBuf::from_vec(buf.shape().to_vec(), values)
+            }
+            None => Err(ErrorKind::WrongDtype { expected: to, found: from }.into()),
+        },
+        _ => Err(ErrorKind::WrongDtype { expected: to, found: from }.into()),
+    }
+}
+
+fn map<A: Element, B: Element>(buf: &TensorBuf, widen: impl Fn(A) -> B) -> Result<TensorBuf> {
+    let values = buf.as_slice::<A>()?.iter().map(|&value| widen(value)).collect();
+    TensorBuf::from_vec(buf.shape().to_vec(), values)
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+    use num_complex::Complex;
+
+    use super::*;
+    use crate::element::{F4Packed, F8E4M3Fnuz};
+
+    #[test]
+    fn integers_and_booleans_keep_their_values() {
+        let wide = widen(TensorBuf::from_vec(vec![3], vec![-128_i8, 0, 127]).unwrap(), Dtype::I16).unwrap();
+        assert_eq!(wide.into_vec::<i16>().unwrap(), [-128, 0, 127]);
+        let wide = widen(TensorBuf::from_vec(vec![2], vec![0_u16, u16::MAX]).unwrap(), Dtype::U32).unwrap();
+        assert_eq!(wide.into_vec::<u32>().unwrap(), [0, 65_535]);
+        let wide = widen(TensorBuf::from_vec(vec![2], vec![true, false]).unwrap(), Dtype::U8).unwrap();
+        assert_eq!(wide.into_vec::<u8>().unwrap(), [1, 0]);
+    }
+
+    #[test]
+    fn a_u64_that_does_not_fit_is_an_error_that_names_it() {
+        let fits = TensorBuf::from_vec(vec![1], vec![i64::MAX as u64]).unwrap();
+        assert_eq!(widen(fits, Dtype::I64).unwrap().into_vec::<i64>().unwrap(), [i64::MAX]);
+        let over = TensorBuf::from_vec(vec![2], vec![1_u64, 1 << 63]).unwrap();
+        let error = widen(over, Dtype::I64).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::DoesNotFit { index: 1, to: Dtype::I64, .. }), "{error}");
+    }
+
+    #[test]
+    fn complex_becomes_pairs() {
+        let buf = TensorBuf::from_vec(vec![1, 2], vec![Complex::new(1.0_f32, 2.0), Complex::new(3.0, 4.0)]).unwrap();
+        let pairs = widen(buf, Dtype::F32).unwrap();
+        assert_eq!(pairs.shape(), [1, 2, 2]);
+        assert_eq!(pairs.into_vec::<f32>().unwrap(), [1.0, 2.0, 3.0, 4.0]);
+    }
+
+    #[test]
+    fn small_floats_are_exact_in_half_precision() {
+        for &dtype in Dtype::ALL {
+            let Some(table) = decode_table(dtype) else { continue };
+            for value in table {
+                let half = f16::from_f32(value);
+                assert!(half.to_f32() == value || value.is_nan() && half.is_nan(), "{dtype} {value}");
+                assert_eq!(half.is_sign_negative(), value.is_sign_negative(), "{dtype} {value}");
+            }
+        }
+        let buf = TensorBuf::from_vec(vec![2], vec![F8E4M3Fnuz(0x80), F8E4M3Fnuz(0x40)]).unwrap();
+        let wide = widen(buf, Dtype::F16).unwrap().into_vec::<f16>().unwrap();
+        assert!(wide[0].is_nan() && wide[1] == f16::ONE);
+        let packed = TensorBuf::from_vec(vec![2, 2], vec![F4Packed(0x21), F4Packed(0xf7)]).unwrap();
+        let wide = widen(packed, Dtype::F16).unwrap();
+        assert_eq!(wide.shape(), [2, 2]);
+        assert_eq!(wide.into_vec::<f16>().unwrap().map_to_f32(), [0.5, 1.0, 6.0, -6.0]);
+    }
+
+    #[test]
+    fn other_pairs_are_refused() {
+        let buf = TensorBuf::from_vec(vec![1], vec![1.0_f32]).unwrap();
+        assert!(matches!(widen(buf, Dtype::F16).unwrap_err().kind(), ErrorKind::WrongDtype { .. }));
+    }
+
+    trait MapToF32 {
+        fn map_to_f32(self) -> Vec<f32>;
+    }
+
+    impl MapToF32 for Vec<f16> {
+        fn map_to_f32(self) -> Vec<f32> {
+            self.into_iter().map(f16::to_f32).collect()
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! [`Framework`]: what an adapter implements, and the load and save that every adapter gets from it.
+
+#[cfg(feature = "std")]
+use std::collections::BTreeMap;
+#[cfg(feature = "std")]
+use std::path::Path;
+#[cfg(feature = "std")]
+use std::string::String;
+
+use crate::convert::widen;
+use crate::save::TensorSource;
+#[cfg(feature = "std")]
+use crate::{Checkpoint, LoadOptions, ReadAt, SaveOptions};
+use crate::{Dtype, ErrorKind, Result, TensorBuf, TensorView};
+
+/// How a framework holds the elements of a dtype.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Support {
+    /// As they are in the file.
+    Exact,
+    /// As this wider dtype, which holds each value exactly (see [`widen`]).
+    Widened(Dtype),
+    /// Not at all.
+    Unsupported,
+}
+
+/// Whether a tensor may change its dtype on its way into a framework that lacks it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Widening {
+    /// It becomes the wider dtype that the adapter documents, which holds every value exactly.
+    #[default]
+    Lossless,
+    /// It is an error.
+    Exact,
+}
+
+/// A library of tensors that files are loaded into and saved from.
+///
+/// An adapter implements this for a zero-size type of its own (`Ndarray`, `Candle`, `Burn`). One conformance suite, one
+/// [`load`] and one [`save`] then serve all of them.
+pub trait Framework {
+    /// The framework's name, for messages.
+    const NAME: &'static str;
+
+    /// A tensor whose dtype and rank are known at run time.
+    type Tensor;
+
+    /// Where tensors are placed; `()` where there is only main memory.
+    type Device;
+
+    /// How this framework holds elements of `dtype`. The adapter's one dtype table.
+    fn support(dtype: Dtype) -> Support;
+
+    /// A tensor of this framework, made of a buffer whose dtype it holds exactly. The elements are moved, not copied,
+    /// if the device is main memory.
+    ///
+    /// Call [`from_buf`](Framework::from_buf) instead, which widens where that is needed.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::UnsupportedDtype`] for another dtype; [`ErrorKind::Framework`] if the framework fails.
+    fn from_exact(buf: TensorBuf, device: &Self::Device) -> Result<Self::Tensor>;
+
+    /// The tensor's dtype, shape and bytes, for writing. Contiguous tensors in main memory are not copied.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::UnsupportedFrameworkType`] if the format has no dtype for the tensor's elements.
+    fn source(tensor: &Self::Tensor) -> Result<impl TensorSource + '_>;
+
+    /// A tensor of this framework, made of an owned buffer, losslessly widened if `widening` allows and the framework
+    /// lacks the dtype.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::UnsupportedDtype`] and [`ErrorKind::WouldWiden`] for dtypes that the framework does not hold;
+    /// [`ErrorKind::DoesNotFit`] for a value that the wider dtype does not hold; [`ErrorKind::Framework`] if the framework
+    /// fails.
+    fn from_buf(buf: TensorBuf, device: &Self::Device, widening: Widening) -> Result<Self::Tensor> {
+        let dtype = buf.dtype();
+        match accept::<Self>(dtype, widening)? {
+            to if to == dtype => Self::from_exact(buf, device),
+            to => Self::from_exact(widen(buf, to)?, device),
+        }
+    }
+
+    /// A tensor of this framework, made of a copy of a view, as [`from_buf`](Framework::from_buf) does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`from_buf`](Framework::from_buf), and [`ErrorKind::InvalidBool`].
+    fn from_view(view: &TensorView<'_>, device: &Self::Device, widening: Widening) -> Result<Self::Tensor> {
+        accept::<Self>(view.dtype(), widening)?;
+        Self::from_buf(TensorBuf::from_view(view)?, device, widening)
+    }
+}
+
+/// The dtype that a tensor of `dtype` gets in the framework `F`.
+///
+/// # Errors
+///
+/// [`ErrorKind::UnsupportedDtype`] if there is none; [`ErrorKind::WouldWiden`] if it is another and `widening` forbids that.
+pub fn accept<F: Framework + ?Sized>(dtype: Dtype, widening: Widening) -> Result<Dtype> {
+    match (F::support(dtype), widening) {
+        (Support::Exact, _) => Ok(dtype),
+        (Support::Widened(to), Widening::Lossless) => Ok(to),
+        (Support::Widened(to), Widening::Exact) => Err(ErrorKind::WouldWiden { framework: F::NAME, dtype, to }.into()),
+        (Support::Unsupported, _) => Err(ErrorKind::UnsupportedDtype { framework: F::NAME, dtype }.into()),
+    }
+}
+
+/// Loads every tensor of a checkpoint into a framework, reading in parallel.
+///
+/// All dtypes are checked before a byte of data is read.
+///
+/// # Errors
+///
+/// Those of [`Framework::from_buf`] and of reading; each names the file and the tensor.
+#[cfg(feature = "std")]
+pub fn load<F: Framework>(
+    checkpoint: &Checkpoint<impl ReadAt>,
+    device: &F::Device,
+    options: &LoadOptions,
+) -> Result<BTreeMap<String, F::Tensor>> {
+    for tensor in checkpoint.tensors() {
+        accept::<F>(tensor.dtype(), options.widening).map_err(|error| tensor.locate(error))?;
+    }
+    let bufs = checkpoint.read_all(options)?;
+    checkpoint
+        .tensors()
+        .zip(bufs)
+        .map(|(tensor, buf)| {
+            let loaded = F::from_buf(buf, device, options.widening).map_err(|error| tensor.locate(error))?;
+            Ok((tensor.name().into(), loaded))
+        })
+        .collect()
+}
+
+/// Saves tensors of a framework to one file, atomically.
+///
+/// # Errors
+///
+/// Those of [`Framework::source`] and of [`crate::save`]; each names the file and the tensor. The file is then as it was.
+#[cfg(feature = "std")]
+pub fn save<'a, F: Framework>(
+    path: impl AsRef<Path>,
+    tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a F::Tensor)>,
+    options: &SaveOptions,
+) -> Result<()>
+where
+    F::Tensor: 'a,
+{
+    let path = path.as_ref();
+    let sources = tensors
+        .into_iter()
+        .map(|(name, tensor)| match F::source(tensor) {
+            Ok(source) => Ok((name, source)),
+            Err(error) => Err(error.in_tensor(name.as_ref()).in_path(path)),
+        })
+        .collect::<Result<Vec<_>>>()?;
+    crate::save::save(path, sources, options)
+}

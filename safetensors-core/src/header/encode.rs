@@ -1,0 +1,75 @@
+//! From names, dtypes, shapes and offsets to the bytes before the data.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt::Write as _;
+use core::ops::Range;
+
+use super::{LENGTH_BYTES, METADATA_KEY, Metadata};
+use crate::Dtype;
+
+/// One tensor of the header to be written.
+pub(crate) struct Entry<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) dtype: Dtype,
+    pub(crate) shape: &'a [usize],
+    pub(crate) data_offsets: Range<u64>,
+}
+
+/// The length, the JSON text and its padding, so that the data begins at a multiple of `align`.
+///
+/// The same input gives the same bytes: entries stay in their order and metadata is sorted. No metadata, no
+/// `__metadata__`.
+pub(crate) fn encode<'a>(metadata: &Metadata, entries: impl Iterator<Item = Entry<'a>>, align: usize) -> Vec<u8> {
+    let mut json = String::from("{");
+    if !metadata.is_empty() {
+        push_string(&mut json, METADATA_KEY);
+        json.push_str(":{");
+        for (i, (key, value)) in metadata.iter().enumerate() {
+            json.push_str(if i == 0 { "" } else { "," });
+            push_string(&mut json, key);
+            json.push(':');
+            push_string(&mut json, value);
+        }
+        json.push('}');
+    }
+    for Entry { name, dtype, shape, data_offsets } in entries {
+        json.push_str(if json.len() == 1 { "" } else { "," });
+        push_string(&mut json, name);
+        // Writing to a `String` cannot fail.
+        let _ = write!(json, r#":{{"dtype":"{dtype}","shape":["#);
+        for (i, dim) in shape.iter().enumerate() {
+            let _ = write!(json, "{}{dim}", if i == 0 { "" } else { "," });
+        }
+        let _ = write!(json, r#"],"data_offsets":[{},{}]}}"#, data_offsets.start, data_offsets.end);
+    }
+    json.push('}');
+    let padded = (LENGTH_BYTES + json.len()).next_multiple_of(align);
+    let json_len = padded - LENGTH_BYTES;
+    let mut bytes = Vec::with_capacity(padded);
+    bytes.extend_from_slice(&(json_len as u64).to_le_bytes());
+    bytes.extend_from_slice(json.as_bytes());
+    bytes.resize(padded, b' ');
+    bytes
+}
+
+/// Appends `text` as a JSON string, escaped as little as JSON allows.
+fn push_string(json: &mut String, text: &str) {
+    json.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => json.push_str("\\\""),
+            '\\' => json.push_str("\\\\"),
+            '\u{8}' => json.push_str("\\b"),
+            '\t' => json.push_str("\\t"),
+            '\n' => json.push_str("\\n"),
+            '\u{c}' => json.push_str("\\f"),
+            '\r' => json.push_str("\\r"),
+            '\0'..' ' => {
+                let _ = write!(json, "\\u{:04x}", u32::from(c));
+            }
+            _ => json.push(c),
+        }
+    }
+    json.push('"');
+}

@@ -1,0 +1,214 @@
+//! The JSON that a header may hold, read strictly, one token at a time.
+//!
+//! No value is ever nested, so nothing here recurses.
+
+use alloc::string::String;
+
+use crate::{ErrorKind, JsonProblem};
+
+/// A position in the text of a header.
+pub(super) struct Cursor<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    pub(super) fn new(text: &'a str) -> Self {
+        Self { text, at: 0 }
+    }
+
+    /// Where the next byte stands, counted from the start of the header.
+    pub(super) fn offset(&self) -> usize {
+        self.at
+    }
+
+    /// The next byte that is not white space, which is then the next to be read.
+    pub(super) fn peek(&mut self) -> Option<u8> {
+        while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.byte() {
+            self.at += 1;
+        }
+        self.byte()
+    }
+
+    /// Reads `byte` after any white space; `expected` names it for the error.
+    pub(super) fn expect(&mut self, byte: u8, expected: &'static str) -> Result<(), ErrorKind> {
+        if self.peek() == Some(byte) {
+            self.at += 1;
+            return Ok(());
+        }
+        Err(self.unexpected(expected))
+    }
+
+    /// What kind of value comes next, for an error that expected another.
+    pub(super) fn kind(&mut self) -> &'static str {
+        match self.peek() {
+            Some(b'{') => "an object",
+            Some(b'[') => "an array",
+            Some(b'"') => "a string",
+            Some(b't' | b'f') => "a boolean",
+            Some(b'n') => "null",
+            Some(b'-' | b'0'..=b'9') => "a number",
+            Some(_) => "no JSON value",
+            None => "the end of the header",
+        }
+    }
+
+    /// After an opening bracket: whether the list is not empty. An empty one is read to its end.
+    pub(super) fn has_first(&mut self, close: u8) -> bool {
+        if self.peek() == Some(close) {
+            self.at += 1;
+            return false;
+        }
+        true
+    }
+
+    /// After an item of a list: whether another one follows. The closing bracket is read.
+    pub(super) fn has_next(&mut self, close: u8, expected: &'static str) -> Result<bool, ErrorKind> {
+        match self.peek() {
+            Some(b',') => {
+                let comma = self.at;
+                self.at += 1;
+                if self.peek() == Some(close) {
+                    return Err(ErrorKind::Json { offset: comma, problem: JsonProblem::TrailingComma });
+                }
+                Ok(true)
+            }
+            Some(byte) if byte == close => {
+                self.at += 1;
+                Ok(false)
+            }
+            _ => Err(self.unexpected(expected)),
+        }
+    }
+
+    /// Reads a string. It is borrowed from the text, or from `scratch` if it has escapes.
+    pub(super) fn string<'s>(&mut self, scratch: &'s mut String, expected: &'static str) -> Result<&'s str, ErrorKind>
+    where
+        'a: 's,
+    {
+        self.expect(b'"', expected)?;
+        let start = self.at;
+        self.plain_run()?;
+        if self.byte() == Some(b'"') {
+            self.at += 1;
+            return Ok(&self.text[start..self.at - 1]);
+        }
+        scratch.clear();
+        scratch.push_str(&self.text[start..self.at]);
+        while self.byte() == Some(b'\\') {
+            scratch.push(self.escape()?);
+            let start = self.at;
+            self.plain_run()?;
+            scratch.push_str(&self.text[start..self.at]);
+        }
+        self.at += 1;
+        Ok(scratch)
+    }
+
+    /// Reads an unsigned integer in plain digits; `field` names it for the error.
+    pub(super) fn number(&mut self, field: &'static str) -> Result<u64, ErrorKind> {
+        let first = self.peek();
+        if matches!(first, Some(b'[' | b'{')) {
+            return Err(ErrorKind::TooDeep { offset: self.at });
+        }
+        if !matches!(first, Some(b'-' | b'0'..=b'9')) {
+            let expected = "unsigned integers";
+            return match self.kind() {
+                "no JSON value" | "the end of the header" => Err(self.unexpected("a number")),
+                found => Err(ErrorKind::WrongType { field, expected, found }),
+            };
+        }
+        let start = self.at;
+        let mut value = Some(0_u64);
+        while let Some(digit @ b'0'..=b'9') = self.byte() {
+            value = value.and_then(|value| value.checked_mul(10)?.checked_add(u64::from(digit - b'0')));
+            self.at += 1;
+        }
+        let leading_zero = first == Some(b'0') && self.at - start > 1;
+        match value {
+            Some(value) if !leading_zero && !matches!(self.byte(), Some(b'.' | b'e' | b'E' | b'-' | b'+')) => Ok(value),
+            _ => Err(ErrorKind::BadNumber { field, found: self.number_text(start) }),
+        }
+    }
+
+    /// The error for the next byte, which is not the `expected`.
+    pub(super) fn unexpected(&self, expected: &'static str) -> ErrorKind {
+        let problem = match self.byte() {
+            None => JsonProblem::UnexpectedEnd { expected },
+            Some(b'/') => JsonProblem::Comment,
+            Some(found) => JsonProblem::Unexpected { expected, found },
+        };
+        ErrorKind::Json { offset: self.at, problem }
+    }
+
+    fn byte(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    /// Moves to the quote or backslash that ends a run of plain characters.
+    fn plain_run(&mut self) -> Result<(), ErrorKind> {
+        loop {
+            match self.byte() {
+                Some(b'"' | b'\\') => return Ok(()),
+                Some(byte @ 0..0x20) => return Err(self.problem(JsonProblem::ControlCharacter(byte))),
+                Some(_) => self.at += 1,
+                None => return Err(self.unexpected("the closing quote of a string")),
+            }
+        }
+    }
+
+    /// Reads an escape, from its backslash on.
+    fn escape(&mut self) -> Result<char, ErrorKind> {
+        let start = self.at;
+        self.at += 2;
+        let plain = match self.text.as_bytes().get(start + 1) {
+            Some(b'"') => '"',
+            Some(b'\\') => '\\',
+            Some(b'/') => '/',
+            Some(b'b') => '\u{8}',
+            Some(b'f') => '\u{c}',
+            Some(b'n') => '\n',
+            Some(b'r') => '\r',
+            Some(b't') => '\t',
+            Some(b'u') => return self.unicode_escape(start),
+            _ => return Err(ErrorKind::Json { offset: start, problem: JsonProblem::BadEscape }),
+        };
+        Ok(plain)
+    }
+
+    fn unicode_escape(&mut self, start: usize) -> Result<char, ErrorKind> {
+        let fail = |problem| Err(ErrorKind::Json { offset: start, problem });
+        let Some(first) = self.four_hex_digits() else { return fail(JsonProblem::BadEscape) };
+        let code = match first {
+            0xd800..0xdc00 => {
+                if !self.text.as_bytes()[self.at..].starts_with(b"\\u") {
+                    return fail(JsonProblem::LoneSurrogate);
+                }
+                self.at += 2;
+                let Some(second) = self.four_hex_digits() else { return fail(JsonProblem::BadEscape) };
+                let (0xdc00..0xe000) = second else { return fail(JsonProblem::LoneSurrogate) };
+                0x1_0000 + ((first - 0xd800) << 10) + (second - 0xdc00)
+            }
+            code => code,
+        };
+        // What is left that is no character is the second half of a pair, alone.
+        char::from_u32(code).map_or_else(|| fail(JsonProblem::LoneSurrogate), Ok)
+    }
+
+    fn four_hex_digits(&mut self) -> Option<u32> {
+        let digits = self.text.as_bytes().get(self.at..self.at + 4)?;
+        self.at += 4;
+        digits.iter().try_fold(0, |value, &digit| Some(value << 4 | char::from(digit).to_digit(16)?))
+    }
+
+    fn problem(&self, problem: JsonProblem) -> ErrorKind {
+        ErrorKind::Json { offset: self.at, problem }
+    }
+
+    /// The number at `start` as it is written, shortened.
+    fn number_text(&self, start: usize) -> String {
+        const SHOWN: usize = 32;
+        let is_part = |c: &char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.' | 'e' | 'E');
+        self.text[start..].chars().take_while(is_part).take(SHOWN).collect()
+    }
+}

@@ -1,0 +1,151 @@
+//! What a parsed header holds, compactly: names in one string, dimensions in one vector, one record a tensor.
+
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use super::LENGTH_BYTES;
+use crate::Dtype;
+use crate::names::NameTable;
+
+/// The `__metadata__` of a file: strings by name, sorted.
+pub type Metadata = BTreeMap<String, String>;
+
+/// A parsed and validated header.
+///
+/// Every tensor in it has a dtype of the format, a size that matches its shape, and a place in the data without holes
+/// or overlaps. Tensors are in file order: by where their data begins.
+///
+/// ```
+/// use safetensors_core::{Dtype, Header, Limits};
+///
+/// let json = br#"{"a":{"dtype":"F16","shape":[2,3],"data_offsets":[0,12]}}"#;
+/// let header = Header::parse_json(json, &Limits::default())?;
+/// let a = header.get("a").unwrap();
+/// assert_eq!((a.dtype(), a.shape(), a.byte_len()), (Dtype::F16, &[2, 3][..], 12));
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Header {
+    pub(super) names: String,
+    pub(super) dims: Vec<usize>,
+    pub(super) records: Vec<Record>,
+    pub(super) table: NameTable,
+    pub(super) metadata: Metadata,
+    pub(super) json_len: u64,
+    pub(super) data_len: u64,
+}
+
+/// One tensor of a [`Header`]: ranges into its shared storage.
+#[derive(Clone, Debug)]
+pub(super) struct Record {
+    pub(super) name: Range<usize>,
+    pub(super) shape: Range<usize>,
+    pub(super) dtype: Dtype,
+    pub(super) begin: u64,
+    pub(super) end: u64,
+}
+
+impl Header {
+    /// The tensors in file order.
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = TensorInfo<'_>> + DoubleEndedIterator + Clone {
+        self.records.iter().map(|record| self.info(record))
+    }
+
+    /// The tensor at a position of the file order.
+    pub fn tensor_at(&self, position: usize) -> Option<TensorInfo<'_>> {
+        self.records.get(position).map(|record| self.info(record))
+    }
+
+    /// The tensor of this name. One hash and one comparison; nothing is allocated.
+    pub fn get(&self, name: &str) -> Option<TensorInfo<'_>> {
+        self.position(name).and_then(|position| self.tensor_at(position))
+    }
+
+    /// Where in the file order the tensor of this name stands.
+    pub fn position(&self, name: &str) -> Option<usize> {
+        self.table.find(name, |position| self.name_at(position))
+    }
+
+    /// The number of tensors.
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Whether there is no tensor.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// The `__metadata__`; empty if the file has none.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// The length in bytes of the header's JSON text with its padding: the number that the file's first 8 bytes hold.
+    pub fn json_len(&self) -> u64 {
+        self.json_len
+    }
+
+    /// Where the data begins, counted from the start of the file.
+    pub fn data_start(&self) -> u64 {
+        LENGTH_BYTES as u64 + self.json_len
+    }
+
+    /// The bytes of all tensors: the length of the file's data.
+    pub fn data_len(&self) -> u64 {
+        self.data_len
+    }
+
+    pub(super) fn name_at(&self, position: usize) -> &str {
+        &self.names[self.records[position].name.clone()]
+    }
+
+    fn info<'a>(&'a self, record: &Record) -> TensorInfo<'a> {
+        TensorInfo {
+            name: &self.names[record.name.clone()],
+            dtype: record.dtype,
+            shape: &self.dims[record.shape.clone()],
+            begin: record.begin,
+            end: record.end,
+        }
+    }
+}
+
+/// What a header says of one tensor. Borrowed from the header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TensorInfo<'a> {
+    name: &'a str,
+    dtype: Dtype,
+    shape: &'a [usize],
+    begin: u64,
+    end: u64,
+}
+
+impl<'a> TensorInfo<'a> {
+    /// The name, as it is after JSON escapes are decoded. It may be empty, and may hold any character.
+    pub fn name(&self) -> &'a str {
+        self.name
+    }
+
+    /// The type of the elements.
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// The dimensions, outermost first; empty for a scalar.
+    pub fn shape(&self) -> &'a [usize] {
+        self.shape
+    }
+
+    /// Where the bytes lie, counted from the first byte after the header.
+    pub fn data_offsets(&self) -> Range<u64> {
+        self.begin..self.end
+    }
+
+    /// The number of bytes.
+    pub fn byte_len(&self) -> u64 {
+        self.end - self.begin
+    }
+}

@@ -1,0 +1,288 @@
+//! From the bytes of a file to a [`Header`], strictly.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use super::json::Cursor;
+use super::model::{Header, Metadata, Record};
+use super::{LENGTH_BYTES, METADATA_KEY, validate};
+use crate::{Dtype, Error, ErrorKind, JsonProblem, Result, shape};
+
+/// What a header may cost. Checked before anything is allocated for it.
+///
+/// ```
+/// use safetensors_core::{ErrorKind, Limits, SafeTensors};
+///
+/// let mut limits = Limits::default();
+/// limits.header_bytes = 1024;
+/// let file = [&5000_u64.to_le_bytes()[..], &[b' '; 5000]].concat();
+/// let error = SafeTensors::parse_with(file, &limits).unwrap_err();
+/// assert!(matches!(error.kind(), ErrorKind::HeaderTooLarge { limit: 1024, found: 5000 }));
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Limits {
+    /// The longest header in bytes; 100,000,000 by default, as the format's reference has it.
+    pub header_bytes: u64,
+    /// The most tensors; 2³² - 1 by default.
+    pub tensors: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { header_bytes: 100_000_000, tensors: u32::MAX as usize }
+    }
+}
+
+impl Header {
+    /// Parses the header at the start of a whole file in memory and checks that the data after it is complete.
+    ///
+    /// # Errors
+    ///
+    /// Every rule of the format has its own [`ErrorKind`]; the error names the tensor where there is one.
+    pub fn parse(file: &[u8], limits: &Limits) -> Result<Self> {
+        let Some((length, rest)) = file.split_first_chunk::<LENGTH_BYTES>() else {
+            return Err(ErrorKind::TooShort { found: file.len() as u64 }.into());
+        };
+        let json_len = Self::check_length(*length, rest.len() as u64, limits)?;
+        let (json, data) = rest.split_at(json_len);
+        let header = Self::parse_json(json, limits)?;
+        header.check_data_len(data.len() as u64)?;
+        Ok(header)
+    }
+
+    /// Reads the length that stands before the header and checks it against the limit and the bytes that follow it.
+    pub(crate) fn check_length(length: [u8; LENGTH_BYTES], available: u64, limits: &Limits) -> Result<usize> {
+        let found = u64::from_le_bytes(length);
+        if found > limits.header_bytes {
+            return Err(ErrorKind::HeaderTooLarge { limit: limits.header_bytes, found }.into());
+        }
+        if found > available {
+            return Err(ErrorKind::HeaderPastEnd { expected: found, found: available }.into());
+        }
+        usize::try_from(found).map_err(|_| ErrorKind::TooLargeForMemory { bytes: found }.into())
+    }
+
+    /// Checks that `found` bytes after the header are exactly those of the tensors.
+    pub(crate) fn check_data_len(&self, found: u64) -> Result<()> {
+        let expected = self.data_len();
+        if found > expected {
+            return Err(ErrorKind::TrailingData { expected, found }.into());
+        }
+        // The tensor to name is the first that is not whole.
+        match self.tensors().find(|tensor| tensor.data_offsets().end > found) {
+            Some(cut) => Err(Error::from(ErrorKind::MissingData { expected, found }).in_tensor(cut.name())),
+            None => Ok(()),
+        }
+    }
+
+    /// Parses the JSON text of a header, without the length before it. The length of the data is not checked.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Header::parse`].
+    pub fn parse_json(json: &[u8], limits: &Limits) -> Result<Self> {
+        let json_len = json.len() as u64;
+        if json_len > limits.header_bytes {
+            return Err(ErrorKind::HeaderTooLarge { limit: limits.header_bytes, found: json_len }.into());
+        }
+        let text = core::str::from_utf8(json).map_err(|error| ErrorKind::NotUtf8 { offset: error.valid_up_to() })?;
+        let mut parser = Parser {
+            cursor: Cursor::new(text),
+            scratch: String::new(),
+            names: String::new(),
+            dims: Vec::new(),
+            records: Vec::new(),
+            metadata: None,
+            max_tensors: limits.tensors,
+        };
+        parser.header()?;
+        let Parser { names, dims, records, metadata, .. } = parser;
+        validate::finish(Self {
+            names,
+            dims,
+            records,
+            table: Default::default(),
+            metadata: metadata.unwrap_or_default(),
+            json_len,
+            data_len: 0,
+        })
+    }
+}
+
+struct Parser<'a> {
+    cursor: Cursor<'a>,
+    scratch: String,
+    names: String,
+    dims: Vec<usize>,
+    records: Vec<Record>,
+    metadata: Option<Metadata>,
+    max_tensors: usize,
+}
+
+impl Parser<'_> {
+    fn header(&mut self) -> Result<()> {
+        match self.cursor.peek() {
+            Some(b'{') => {}
+            Some(0xef) => {
+                let problem = JsonProblem::ByteOrderMark;
+                return Err(ErrorKind::Json { offset: self.cursor.offset(), problem }.into());
+            }
+            found => return Err(ErrorKind::NotAnObject { found }.into()),
+        }
+        self.cursor.expect(b'{', "an object")?;
+        let mut more = self.cursor.has_first(b'}');
+        while more {
+            self.member()?;
+            more = self.cursor.has_next(b'}', "a comma or the closing brace of the header")?;
+        }
+        match self.cursor.peek() {
+            None => Ok(()),
+            Some(byte) => {
+                let problem = JsonProblem::AfterEnd(byte);
+                Err(ErrorKind::Json { offset: self.cursor.offset(), problem }.into())
+            }
+        }
+    }
+
+    fn member(&mut self) -> Result<()> {
+        let start = self.names.len();
+        let name = self.cursor.string(&mut self.scratch, "a name in quotes")?;
+        if name == METADATA_KEY {
+            self.cursor.expect(b':', "a colon")?;
+            return Ok(self.metadata()?);
+        }
+        self.names.push_str(name);
+        let name = start..self.names.len();
+        match self.entry(name.clone()) {
+            Ok(record) => {
+                self.records.push(record);
+                Ok(())
+            }
+            Err(kind) => Err(Error::from(kind).in_tensor(&self.names[name])),
+        }
+    }
+
+    fn metadata(&mut self) -> Result<(), ErrorKind> {
+        if self.metadata.is_some() {
+            return Err(ErrorKind::DuplicateMetadata);
+        }
+        if self.cursor.peek() != Some(b'{') {
+            return Err(ErrorKind::MetadataNotAnObject { found: self.cursor.kind() });
+        }
+        self.cursor.expect(b'{', "an object")?;
+        let mut metadata = Metadata::new();
+        let mut more = self.cursor.has_first(b'}');
+        while more {
+            let key = String::from(self.cursor.string(&mut self.scratch, "a key in quotes")?);
+            self.cursor.expect(b':', "a colon")?;
+            if self.cursor.peek() != Some(b'"') {
+                return Err(ErrorKind::MetadataNotAString { key, found: self.cursor.kind() });
+            }
+            let value = String::from(self.cursor.string(&mut self.scratch, "a string")?);
+            if metadata.contains_key(&key) {
+                return Err(ErrorKind::DuplicateMetadataKey { key });
+            }
+            metadata.insert(key, value);
+            more = self.cursor.has_next(b'}', "a comma or the closing brace of __metadata__")?;
+        }
+        self.metadata = Some(metadata);
+        Ok(())
+    }
+
+    fn entry(&mut self, name: Range<usize>) -> Result<Record, ErrorKind> {
+        if self.records.len() == self.max_tensors {
+            return Err(ErrorKind::TooManyTensors { limit: self.max_tensors });
+        }
+        self.cursor.expect(b':', "a colon")?;
+        if self.cursor.peek() != Some(b'{') {
+            return Err(ErrorKind::EntryNotAnObject { found: self.cursor.kind() });
+        }
+        self.cursor.expect(b'{', "an object")?;
+        let (mut dtype, mut shape, mut offsets) = (None, None, None);
+        let mut more = self.cursor.has_first(b'}');
+        while more {
+            match self.cursor.string(&mut self.scratch, "a field in quotes")? {
+                "dtype" => {
+                    self.field("dtype", &dtype)?;
+                    dtype = Some(self.dtype()?);
+                }
+                "shape" => {
+                    self.field("shape", &shape)?;
+                    shape = Some(self.shape()?);
+                }
+                "data_offsets" => {
+                    self.field("data_offsets", &offsets)?;
+                    offsets = Some(self.data_offsets()?);
+                }
+                unknown => return Err(ErrorKind::UnknownField { found: unknown.into() }),
+            }
+            more = self.cursor.has_next(b'}', "a comma or the closing brace of an entry")?;
+        }
+        let dtype = dtype.ok_or(ErrorKind::MissingField { field: "dtype" })?;
+        let shape = shape.ok_or(ErrorKind::MissingField { field: "shape" })?;
+        let (begin, end) = offsets.ok_or(ErrorKind::MissingField { field: "data_offsets" })?;
+        let dims = &self.dims[shape.clone()];
+        let expected = shape::byte_len(dtype, dims)?;
+        let found = end.checked_sub(begin).ok_or(ErrorKind::ReversedOffsets { begin, end })?;
+        if expected != found {
+            return Err(ErrorKind::WrongSize { dtype, shape: dims.into(), expected, found });
+        }
+        Ok(Record { name, shape, dtype, begin, end })
+    }
+
+    /// Reads the colon of a field that must not have been there before.
+    fn field<T>(&mut self, field: &'static str, earlier: &Option<T>) -> Result<(), ErrorKind> {
+        if earlier.is_some() {
+            return Err(ErrorKind::DuplicateField { field });
+        }
+        self.cursor.expect(b':', "a colon")
+    }
+
+    fn dtype(&mut self) -> Result<Dtype, ErrorKind> {
+        if self.cursor.peek() != Some(b'"') {
+            return Err(ErrorKind::WrongType { field: "dtype", expected: "a string", found: self.cursor.kind() });
+        }
+        let name = self.cursor.string(&mut self.scratch, "a string")?;
+        Dtype::from_name(name.as_bytes()).ok_or_else(|| ErrorKind::UnknownDtype { found: name.into() })
+    }
+
+    fn shape(&mut self) -> Result<Range<usize>, ErrorKind> {
+        let start = self.dims.len();
+        self.open_array("shape")?;
+        let mut more = self.cursor.has_first(b']');
+        while more {
+            let dim = self.cursor.number("shape")?;
+            let dim = usize::try_from(dim).map_err(|_| ErrorKind::TooLargeForMemory { bytes: dim })?;
+            self.dims.push(dim);
+            more = self.cursor.has_next(b']', "a comma or the closing bracket of shape")?;
+        }
+        Ok(start..self.dims.len())
+    }
+
+    fn data_offsets(&mut self) -> Result<(u64, u64), ErrorKind> {
+        const EXPECTED: &str = "two unsigned integers";
+        let wrong_count = |found| ErrorKind::WrongType { field: "data_offsets", expected: EXPECTED, found };
+        self.open_array("data_offsets")?;
+        if !self.cursor.has_first(b']') {
+            return Err(wrong_count("none"));
+        }
+        let begin = self.cursor.number("data_offsets")?;
+        if !self.cursor.has_next(b']', "a comma")? {
+            return Err(wrong_count("one"));
+        }
+        let end = self.cursor.number("data_offsets")?;
+        if self.cursor.has_next(b']', "the closing bracket of data_offsets")? {
+            return Err(wrong_count("more"));
+        }
+        Ok((begin, end))
+    }
+
+    fn open_array(&mut self, field: &'static str) -> Result<(), ErrorKind> {
+        if self.cursor.peek() != Some(b'[') {
+            return Err(ErrorKind::WrongType { field, expected: "an array", found: self.cursor.kind() });
+        }
+        self.cursor.expect(b'[', "an array")
+    }
+}

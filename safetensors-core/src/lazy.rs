@@ -1,0 +1,138 @@
+//! [`LazyTensor`]: a tensor of an open file, described now and read when asked.
+
+use std::path::Path;
+
+use crate::header::LENGTH_BYTES;
+use crate::{Dtype, Error, ErrorKind, Header, Limits, ReadAt, Result, SafeTensors, TensorBuf, TensorInfo, TensorView};
+
+/// One tensor of a file or checkpoint that is open: its description, and where to read it.
+///
+/// Asking for name, dtype or shape reads nothing.
+#[derive(Debug)]
+pub struct LazyTensor<'a, S> {
+    info: TensorInfo<'a>,
+    archive: &'a SafeTensors<S>,
+    file: Option<&'a Path>,
+}
+
+impl<S> Clone for LazyTensor<'_, S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S> Copy for LazyTensor<'_, S> {}
+
+impl<'a, S> LazyTensor<'a, S> {
+    pub(crate) fn new(info: TensorInfo<'a>, archive: &'a SafeTensors<S>, file: Option<&'a Path>) -> Self {
+        Self { info, archive, file }
+    }
+
+    /// The name.
+    pub fn name(&self) -> &'a str {
+        self.info.name()
+    }
+
+    /// The type of the elements in the file.
+    pub fn dtype(&self) -> Dtype {
+        self.info.dtype()
+    }
+
+    /// The dimensions, outermost first; empty for a scalar.
+    pub fn shape(&self) -> &'a [usize] {
+        self.info.shape()
+    }
+
+    /// The number of bytes.
+    pub fn byte_len(&self) -> u64 {
+        self.info.byte_len()
+    }
+
+    /// What the header says of the tensor.
+    pub fn info(&self) -> TensorInfo<'a> {
+        self.info
+    }
+
+    /// The file that the tensor lies in, if it was opened by path.
+    pub fn file(&self) -> Option<&'a Path> {
+        self.file
+    }
+
+    /// Where the tensor's bytes begin, counted from the start of its file.
+    pub fn file_offset(&self) -> u64 {
+        self.archive.header().data_start() + self.info.data_offsets().start
+    }
+
+    /// What the tensor's bytes are read from.
+    pub fn source(&self) -> &'a S {
+        self.archive.bytes()
+    }
+
+    /// Says in an error that it is about this tensor and its file.
+    pub fn locate(&self, error: Error) -> Error {
+        let error = error.in_tensor(self.name());
+        match self.file {
+            Some(file) => error.in_path(file),
+            None => error,
+        }
+    }
+}
+
+impl<S: ReadAt> LazyTensor<'_, S> {
+    /// Reads the tensor into a buffer of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`] if the source fails or has become shorter; [`ErrorKind::InvalidBool`].
+    pub fn read(&self) -> Result<TensorBuf> {
+        TensorBuf::read_with(self.dtype(), self.shape().to_vec(), |bytes| {
+            Ok(self.source().read_exact_at(bytes, self.file_offset()).map_err(ErrorKind::Io)?)
+        })
+        .map_err(|error| self.locate(error))
+    }
+}
+
+impl<'a, S: AsRef<[u8]>> LazyTensor<'a, S> {
+    /// The tensor as a view of the bytes that hold the file. Nothing is copied.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::MissingData`] if the bytes are no longer those that were parsed, which only an `AsRef` that lends
+    /// something else at each call can bring about.
+    pub fn view(&self) -> Result<TensorView<'a>> {
+        self.archive.view_of(&self.info).map_err(|error| self.locate(error))
+    }
+}
+
+impl<S: ReadAt> SafeTensors<S> {
+    /// Reads and parses the header of a source; tensors are read later, when asked for.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Header::parse`], and [`ErrorKind::Io`].
+    pub fn read_header(source: S, limits: &Limits) -> Result<Self> {
+        let file_len = source.byte_len();
+        let Some(available) = file_len.checked_sub(LENGTH_BYTES as u64) else {
+            return Err(ErrorKind::TooShort { found: file_len }.into());
+        };
+        let mut length = [0; LENGTH_BYTES];
+        source.read_exact_at(&mut length, 0).map_err(ErrorKind::Io)?;
+        let mut json = vec![0; Header::check_length(length, available, limits)?];
+        source.read_exact_at(&mut json, LENGTH_BYTES as u64).map_err(ErrorKind::Io)?;
+        let header = Header::parse_json(&json, limits)?;
+        header.check_data_len(available - json.len() as u64)?;
+        Ok(Self::from_parts(header, source))
+    }
+
+    /// The tensor of this name, to be read.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TensorNotFound`].
+    pub fn tensor(&self, name: &str) -> Result<LazyTensor<'_, S>> {
+        match self.header().get(name) {
+            Some(info) => Ok(LazyTensor::new(info, self, None)),
+            None => Err(Error::from(ErrorKind::TensorNotFound).in_tensor(name)),
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! The safetensors format: dtypes, a strict header parser, zero-copy views, a parallel loader and a safe writer.
+//!
+//! This crate knows no tensor library. The adapters (`safetensors-ndarray`, `safetensors-candle`, `safetensors-burn`)
+//! implement its [`Framework`] trait; the facade `safetensors-bridge` re-exports everything.
+//!
+//! | to | use |
+//! |---|---|
+//! | open a file, a directory or an index of shards | [`Checkpoint`] |
+//! | parse a file that is in memory, or mapped | [`SafeTensors`] |
+//! | look at a tensor without copying it | [`TensorView`] |
+//! | own a tensor | [`TensorBuf`] |
+//! | save | [`save()`], [`serialize`], [`SaveOptions`] |
+//! | support another tensor library | [`Framework`], [`TensorSource`] |
+//!
+//! Nothing here panics on what a file holds: every malformed file is an [`Error`] that names the file, the tensor, what was
+//! expected and what was found. A dtype is never changed unless asked for.
+#![cfg_attr(not(feature = "std"), no_std)]
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
+
+extern crate alloc;
+
+mod archive;
+mod buf;
+#[cfg(feature = "std")]
+mod checkpoint;
+pub mod convert;
+mod dtype;
+pub mod element;
+mod error;
+pub mod framework;
+mod header;
+#[cfg(feature = "std")]
+mod lazy;
+#[cfg(feature = "std")]
+mod loader;
+#[cfg(feature = "std")]
+mod mmap;
+mod names;
+pub mod save;
+pub mod shape;
+#[cfg(feature = "std")]
+mod source;
+mod view;
+
+pub use archive::SafeTensors;
+pub use buf::TensorBuf;
+#[cfg(feature = "std")]
+pub use checkpoint::{Checkpoint, Shard};
+pub use dtype::{Dtype, UnknownDtype};
+pub use element::Element;
+#[cfg(feature = "std")]
+pub use error::IndexProblem;
+pub use error::{Error, ErrorKind, JsonProblem, Result};
+pub use framework::{Framework, Support, Widening};
+pub use header::{Header, Limits, Metadata, TensorInfo};
+#[cfg(feature = "std")]
+pub use lazy::LazyTensor;
+#[cfg(feature = "std")]
+pub use loader::LoadOptions;
+#[cfg(feature = "std")]
+pub use memmap2::Mmap;
+#[cfg(feature = "std")]
+pub use save::save;
+pub use save::{Order, SaveOptions, Sink, TensorSource, serialize};
+#[cfg(feature = "std")]
+pub use source::{FileSource, ReadAt};
+pub use view::TensorView;

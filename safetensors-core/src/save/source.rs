@@ -1,0 +1,96 @@
+//! [`TensorSource`]: a tensor that can be written, wherever it lies.
+
+use alloc::boxed::Box;
+
+use crate::buf::swap_on_big_endian;
+use crate::{Dtype, Result, TensorBuf, TensorView};
+
+/// Takes the bytes of a tensor, piece by piece, in order.
+pub type Sink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
+
+/// A tensor to be saved: its dtype, its shape, and its bytes on demand.
+///
+/// Sources are shared between the threads that write, so what they borrow must be [`Sync`].
+pub trait TensorSource: Sync {
+    /// The type of the elements.
+    fn dtype(&self) -> Dtype;
+
+    /// The dimensions, outermost first; empty for a scalar.
+    fn shape(&self) -> &[usize];
+
+    /// Gives the bytes to `sink` as a file has them, little-endian and in C order: in one piece without a copy where they lie
+    /// so in memory, in pieces of bounded size elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// Those of `sink`, which end the giving, and those of getting at the bytes. A source that gives more or fewer bytes
+    /// than dtype and shape ask for makes the save fail.
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()>;
+}
+
+impl TensorSource for TensorView<'_> {
+    fn dtype(&self) -> Dtype {
+        Self::dtype(self)
+    }
+
+    fn shape(&self) -> &[usize] {
+        Self::shape(self)
+    }
+
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        sink(self.data())
+    }
+}
+
+impl TensorSource for TensorBuf {
+    fn dtype(&self) -> Dtype {
+        Self::dtype(self)
+    }
+
+    fn shape(&self) -> &[usize] {
+        Self::shape(self)
+    }
+
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        write_native(Self::dtype(self), self.bytes(), sink)
+    }
+}
+
+/// Gives the memory of contiguous elements to `sink`: without a copy, but on a big-endian target swapped through a buffer.
+///
+/// # Errors
+///
+/// Those of `sink`.
+pub fn write_native(dtype: Dtype, bytes: &[u8], sink: &mut Sink<'_>) -> Result<()> {
+    if cfg!(target_endian = "little") {
+        return sink(bytes);
+    }
+    let mut buffer = [0_u8; 4096];
+    for piece in bytes.chunks(buffer.len()) {
+        let swapped = &mut buffer[..piece.len()];
+        swapped.copy_from_slice(piece);
+        swap_on_big_endian(dtype, swapped);
+        sink(swapped)?;
+    }
+    Ok(())
+}
+
+macro_rules! forward {
+    ($($type:ty),*) => {$(
+        impl<S: TensorSource + ?Sized> TensorSource for $type {
+            fn dtype(&self) -> Dtype {
+                (**self).dtype()
+            }
+
+            fn shape(&self) -> &[usize] {
+                (**self).shape()
+            }
+
+            fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+                (**self).write_to(sink)
+            }
+        }
+    )*};
+}
+
+forward!(&S, Box<S>);

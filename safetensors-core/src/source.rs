@@ -1,0 +1,108 @@
+//! [`ReadAt`]: where the bytes of a file come from, and [`FileSource`], the usual place.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::{Error, ErrorKind, Result};
+
+/// Bytes that can be read at any position, from several threads at once.
+///
+/// Implemented for [`FileSource`] and for everything that lends its bytes (`&[u8]`, `Vec<u8>`, `Mmap`, `bytes::Bytes`).
+pub trait ReadAt: Send + Sync {
+    /// The number of bytes, as it was when the source was opened.
+    fn byte_len(&self) -> u64;
+
+    /// Fills `buf` with the bytes from `offset` on.
+    ///
+    /// # Errors
+    ///
+    /// Those of the source; [`io::ErrorKind::UnexpectedEof`] if it ends before `buf` is full.
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
+}
+
+impl<B: AsRef<[u8]> + Send + Sync> ReadAt for B {
+    fn byte_len(&self) -> u64 {
+        self.as_ref().len() as u64
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let bytes = usize::try_from(offset).ok().and_then(|start| {
+            let end = start.checked_add(buf.len())?;
+            self.as_ref().get(start..end)
+        });
+        buf.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+}
+
+/// A regular file, opened once and read at positions.
+#[derive(Debug)]
+pub struct FileSource {
+    file: File,
+    path: PathBuf,
+    len: u64,
+}
+
+impl FileSource {
+    /// Opens a regular file for reading. Links are followed; a FIFO or a device is refused without waiting for it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`]; [`ErrorKind::NotAFile`] if the path leads to something else than a regular file.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let mut options = OpenOptions::new();
+        options.read(true);
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::OpenOptionsExt;
+            // Opening a FIFO would wait for a writer otherwise. On a regular file the flag does nothing.
+            options.custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
+        }
+        let file = options.open(path).map_err(|error| Error::io(error, path))?;
+        let metadata = file.metadata().map_err(|error| Error::io(error, path))?;
+        if !metadata.is_file() {
+            let found = if metadata.is_dir() { "a directory" } else { "a special file" };
+            return Err(Error::from(ErrorKind::NotAFile { found }).in_path(path));
+        }
+        Ok(Self { file, path: path.into(), len: metadata.len() })
+    }
+
+    /// The path that was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The open file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+}
+
+impl ReadAt for FileSource {
+    fn byte_len(&self) -> u64 {
+        self.len
+    }
+
+    #[cfg(unix)]
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        std::os::unix::fs::FileExt::read_exact_at(&self.file, buf, offset)
+    }
+
+    #[cfg(windows)]
+    fn read_exact_at(&self, mut buf: &mut [u8], mut offset: u64) -> io::Result<()> {
+        while !buf.is_empty() {
+            match std::os::windows::fs::FileExt::seek_read(&self.file, buf, offset) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => {
+                    buf = &mut buf[read..];
+                    offset += read as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
