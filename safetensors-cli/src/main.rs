@@ -1,2 +1,77 @@
-//! x
-fn main() {}
+//! The `safetensors` command: looks at safetensors files and sharded checkpoints, and checks them.
+//!
+//! Every rule of the format lives in `safetensors-core`; here are arguments, tables and exit codes only. Each command is one
+//! file in `commands`.
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
+
+mod commands;
+mod output;
+mod table;
+mod text;
+mod totals;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use commands::{inspect, verify};
+
+/// Look at safetensors files and sharded checkpoints, and check them.
+#[derive(Debug, Parser)]
+#[command(name = "safetensors", version, arg_required_else_help = true, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  safetensors inspect model.safetensors      What is in a file
+  safetensors verify checkpoints/*           Whether files and checkpoints are sound
+  safetensors help verify                    More about a command
+
+Exit codes: 0 done, 1 a file is malformed or cannot be read, 2 wrong usage.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Inspect(inspect::Args),
+    Verify(verify::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    run(&cli).unwrap_or_else(|error| {
+        output::report(&error);
+        ExitCode::FAILURE
+    })
+}
+
+fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
+    let mut out = output::stdout();
+    let code = match &cli.command {
+        Command::Inspect(args) => inspect::run(args, &mut out)?,
+        Command::Verify(args) => verify::run(args, &mut out)?,
+    };
+    out.flush()?;
+    Ok(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn every_command_explains_itself_with_examples() {
+        let mut cli = Cli::command();
+        cli.build();
+        cli.debug_assert();
+        for command in std::iter::once(&cli).chain(cli.get_subcommands().filter(|c| c.get_name() != "help")) {
+            let help = command.clone().render_long_help().to_string();
+            assert!(help.contains("Examples:"), "{help}");
+        }
+    }
+}

@@ -8,14 +8,34 @@
 //! Reading at positions ([`FileSource`]) has no such hazard: what changes there is an error or another value, never
 //! undefined behaviour.
 
+#![allow(unsafe_code, reason = "mapping a file is a promise about other processes, which only the caller can give")]
+
 use std::path::Path;
 
 use memmap2::Mmap;
 
 use crate::source::FileSource;
-use crate::{Error, Result};
+use crate::{Checkpoint, Error, Limits, Result};
 
-/// Maps a regular file, read-only and whole.
+impl Checkpoint<Mmap> {
+    /// Opens a checkpoint as [`open`](Checkpoint::open) does and maps its files, so that tensors can be lent as
+    /// [views](crate::LazyTensor::view).
+    ///
+    /// # Safety
+    ///
+    /// None of the files may be changed or truncated, by any process, for as long as the checkpoint lives: a view of a
+    /// file that changes is undefined behaviour, and touching a page that was cut off ends the process.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Checkpoint::open).
+    pub unsafe fn mmap(path: impl AsRef<Path>) -> Result<Self> {
+        // SAFETY: the caller promises that the files stay as they are while the checkpoint, which owns the mappings, lives.
+        Self::build(path.as_ref(), &Limits::default(), |path| unsafe { map_file(path) })
+    }
+}
+
+/// Maps a regular file, read-only and whole. A file without bytes is an empty mapping.
 ///
 /// # Safety
 ///
@@ -24,7 +44,7 @@ use crate::{Error, Result};
 /// # Errors
 ///
 /// Those of [`FileSource::open`], and [`ErrorKind::Io`](crate::ErrorKind::Io) if the system refuses the mapping.
-pub(crate) unsafe fn map_file(path: &Path) -> Result<Mmap> {
+unsafe fn map_file(path: &Path) -> Result<Mmap> {
     let source = FileSource::open(path)?;
     // SAFETY: the caller promises that the file stays as it is while the mapping lives.
     let map = unsafe { Mmap::map(source.file()) };

@@ -5,9 +5,6 @@ mod locate;
 
 use std::path::{Path, PathBuf};
 
-use memmap2::Mmap;
-
-use crate::mmap::map_file;
 use crate::names::NameTable;
 use crate::source::FileSource;
 use crate::{Error, ErrorKind, LazyTensor, Limits, LoadOptions, Metadata, ReadAt, Result, SafeTensors, TensorBuf};
@@ -96,26 +93,9 @@ impl Checkpoint {
     }
 }
 
-impl Checkpoint<Mmap> {
-    /// Opens a checkpoint as [`open`](Checkpoint::open) does and maps its files, so that tensors can be lent as
-    /// [views](LazyTensor::view).
-    ///
-    /// # Safety
-    ///
-    /// None of the files may be changed or truncated, by any process, for as long as the checkpoint lives: a view of a
-    /// file that changes is undefined behaviour, and touching a page that was cut off ends the process.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`open`](Checkpoint::open).
-    pub unsafe fn mmap(path: impl AsRef<Path>) -> Result<Self> {
-        // SAFETY: the caller promises that the files stay as they are while the checkpoint, which owns the mappings, lives.
-        Self::build(path.as_ref(), &Limits::default(), |path| unsafe { map_file(path) })
-    }
-}
-
 impl<S: ReadAt> Checkpoint<S> {
-    fn build(path: &Path, limits: &Limits, open: impl Fn(&Path) -> Result<S>) -> Result<Self> {
+    /// Opens what `path` leads to, each file by `open`.
+    pub(crate) fn build(path: &Path, limits: &Limits, open: impl Fn(&Path) -> Result<S>) -> Result<Self> {
         let open_shard = |path: PathBuf| -> Result<Shard<S>> {
             let archive = SafeTensors::read_header(open(&path)?, limits).map_err(|error| error.in_path(&path))?;
             Ok(Shard { path, archive })

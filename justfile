@@ -1,0 +1,32 @@
+# The commands of daily work. `just ci` is what must hold before a change lands.
+
+export CARGO_INCREMENTAL := "0"
+
+# List the commands.
+default:
+    @just --list
+
+# Everything that CI checks.
+ci:
+    .ci/run
+
+# The main job: write, load, compare and save in all three frameworks.
+quickstart:
+    cargo run --release --features full --example quickstart
+
+# All tests.
+test:
+    cargo test --workspace --features full
+
+# The core alone: seconds instead of minutes.
+core:
+    cargo test -p safetensors-core
+
+# Format, and lint with warnings denied.
+lint:
+    cargo fmt --all
+    cargo clippy --workspace --all-targets --features full -- -D warnings
+
+# The documentation, opened in a browser.
+doc:
+    cargo doc --workspace --no-deps --features full --open

@@ -1,0 +1,97 @@
+//! Standard output that goes quiet once its reader is gone, and the one way in which errors are printed.
+
+use std::fmt::Display;
+use std::io::{self, BufWriter, StdoutLock, Write};
+
+use crate::text;
+
+/// Standard output, locked and buffered, that never fails because of a closed pipe.
+pub(crate) fn stdout() -> BufWriter<Quiet<StdoutLock<'static>>> {
+    BufWriter::new(Quiet { inner: io::stdout().lock(), closed: false })
+}
+
+/// Prints `error: ...` on standard error.
+///
+/// The message may quote a file, so what is not printable is escaped. If standard error is gone there is nobody to tell.
+pub(crate) fn report(error: &impl Display) {
+    let message = error.to_string();
+    writeln!(io::stderr(), "error: {}", text::printable(&message)).ok();
+}
+
+/// A writer that, once its pipe is closed, takes everything and writes nothing.
+///
+/// `inspect | head` then ends as if all had been read, and the exit code still says what was found.
+pub(crate) struct Quiet<W> {
+    inner: W,
+    closed: bool,
+}
+
+impl<W> Quiet<W> {
+    /// The outcome of a write or flush, or `instead` if the pipe is closed.
+    fn settle<T>(&mut self, result: io::Result<T>, instead: T) -> io::Result<T> {
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                self.closed = true;
+                Ok(instead)
+            }
+            // `write_all` tries again on this kind, so it must stay as it is.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(error),
+            Err(error) => Err(io::Error::new(error.kind(), format!("standard output: {error}"))),
+            Ok(done) => Ok(done),
+        }
+    }
+}
+
+impl<W: Write> Write for Quiet<W> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        if self.closed {
+            return Ok(buf.len());
+        }
+        let result = self.inner.write(buf);
+        self.settle(result, buf.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.closed {
+            return Ok(());
+        }
+        let result = self.inner.flush();
+        self.settle(result, ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fails every write with one kind of error.
+    struct Failing(io::ErrorKind);
+
+    impl Write for Failing {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(self.0.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Err(self.0.into())
+        }
+    }
+
+    #[test]
+    fn a_closed_pipe_takes_everything() {
+        let mut out = Quiet { inner: Failing(io::ErrorKind::BrokenPipe), closed: false };
+        assert_eq!(out.write(b"abc").unwrap(), 3);
+        assert!(out.closed);
+        out.write_all(b"def").unwrap();
+        out.flush().unwrap();
+    }
+
+    #[test]
+    fn every_other_failure_is_told() {
+        let mut out = Quiet { inner: Failing(io::ErrorKind::StorageFull), closed: false };
+        let error = out.write(b"abc").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        assert!(error.to_string().starts_with("standard output: "), "{error}");
+        assert!(out.flush().is_err());
+    }
+}

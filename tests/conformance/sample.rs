@@ -1,0 +1,51 @@
+//! Tensors to test with: every dtype, any shape, bytes that repeat themselves only after a while.
+
+use safetensors_bridge::shape::byte_len;
+use safetensors_bridge::{Dtype, Framework, Result, TensorBuf, TensorSource};
+
+/// A shape of this rank whose elements fill whole bytes in every dtype.
+pub fn shape_of_rank(rank: usize) -> Vec<usize> {
+    [4, 2, 3, 1, 2, 5][..rank].to_vec()
+}
+
+/// A tensor of any dtype and shape. BOOL holds 0 and 1; U64 stays below 2⁶³ so that it fits a signed number; the rest is any
+/// pattern of bits, NaNs and infinities among them.
+pub fn tensor(dtype: Dtype, shape: &[usize]) -> TensorBuf {
+    TensorBuf::read_with(dtype, shape.to_vec(), |bytes| {
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64 ^ u64::from(dtype.bits());
+        for (i, byte) in bytes.iter_mut().enumerate() {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            *byte = match dtype {
+                Dtype::BOOL => (state >> 63) as u8,
+                Dtype::U64 if i % 8 == 7 => (state >> 57) as u8,
+                _ => (state >> 56) as u8,
+            };
+        }
+        Ok(())
+    })
+    .unwrap()
+}
+
+/// A tensor of every dtype that can have this shape.
+pub fn all_dtypes(shape: &[usize]) -> impl Iterator<Item = (Dtype, TensorBuf)> {
+    Dtype::ALL
+        .iter()
+        .filter(|&&dtype| byte_len(dtype, shape).is_ok())
+        .map(|&dtype| (dtype, tensor(dtype, shape)))
+}
+
+/// What a framework's tensor would write: dtype, shape and bytes.
+pub fn written<F: Framework>(tensor: &F::Tensor) -> Result<(Dtype, Vec<usize>, Vec<u8>)> {
+    let source = F::source(tensor)?;
+    let mut bytes = Vec::new();
+    source.write_to(&mut |piece| {
+        bytes.extend_from_slice(piece);
+        Ok(())
+    })?;
+    Ok((source.dtype(), source.shape().to_vec(), bytes))
+}
+
+/// Dtype, shape and bytes of a buffer, to compare with [`written`].
+pub fn parts(buf: &TensorBuf) -> (Dtype, Vec<usize>, Vec<u8>) {
+    (buf.dtype(), buf.shape().to_vec(), buf.bytes().to_vec())
+}
