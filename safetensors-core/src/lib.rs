@@ -45,7 +45,7 @@ mod view;
 pub use archive::SafeTensors;
 pub use buf::TensorBuf;
 #[cfg(feature = "std")]
-pub use checkpoint::{Checkpoint, Shard};
+pub use checkpoint::{Checkpoint, ShardFile};
 pub use dtype::{Dtype, UnknownDtype};
 pub use element::Element;
 #[cfg(feature = "std")]

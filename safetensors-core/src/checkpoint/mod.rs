@@ -34,7 +34,7 @@ use locate::Located;
 /// ```
 #[derive(Debug)]
 pub struct Checkpoint<S = FileSource> {
-    shards: Vec<Shard<S>>,
+    shards: Vec<ShardFile<S>>,
     /// Every tensor: shards in order, each shard's tensors in file order.
     places: Vec<Place>,
     table: NameTable,
@@ -44,12 +44,12 @@ pub struct Checkpoint<S = FileSource> {
 
 /// One file of a [`Checkpoint`].
 #[derive(Debug)]
-pub struct Shard<S = FileSource> {
+pub struct ShardFile<S = FileSource> {
     path: PathBuf,
     archive: SafeTensors<S>,
 }
 
-impl<S> Shard<S> {
+impl<S> ShardFile<S> {
     /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
@@ -96,9 +96,9 @@ impl Checkpoint {
 impl<S: ReadAt> Checkpoint<S> {
     /// Opens what `path` leads to, each file by `open`.
     pub(crate) fn build(path: &Path, limits: &Limits, open: impl Fn(&Path) -> Result<S>) -> Result<Self> {
-        let open_shard = |path: PathBuf| -> Result<Shard<S>> {
+        let open_shard = |path: PathBuf| -> Result<ShardFile<S>> {
             let archive = SafeTensors::read_header(open(&path)?, limits).map_err(|error| error.in_path(&path))?;
-            Ok(Shard { path, archive })
+            Ok(ShardFile { path, archive })
         };
         match locate::locate(path)? {
             Located::File(file) => Self::from_file(open_shard(file)?),
@@ -111,13 +111,13 @@ impl<S: ReadAt> Checkpoint<S> {
         }
     }
 
-    fn from_file(shard: Shard<S>) -> Result<Self> {
+    fn from_file(shard: ShardFile<S>) -> Result<Self> {
         let places = (0..shard.archive.header().len()).map(|position| Place { shard: 0, position }).collect();
         Self::assemble(vec![shard], places, None)
     }
 
     /// Only the tensors that the map sends to a shard are the checkpoint's: where two shards have one, the map decides.
-    fn from_shards(shards: Vec<Shard<S>>, map: &WeightMap, index: PathBuf) -> Result<Self> {
+    fn from_shards(shards: Vec<ShardFile<S>>, map: &WeightMap, index: PathBuf) -> Result<Self> {
         let mut places = Vec::new();
         for (shard, (file, names)) in map.shards().enumerate() {
             let header = shards[shard].archive.header();
@@ -134,7 +134,7 @@ impl<S: ReadAt> Checkpoint<S> {
         Self::assemble(shards, places, Some(index))
     }
 
-    fn assemble(shards: Vec<Shard<S>>, places: Vec<Place>, index: Option<PathBuf>) -> Result<Self> {
+    fn assemble(shards: Vec<ShardFile<S>>, places: Vec<Place>, index: Option<PathBuf>) -> Result<Self> {
         let mut metadata = Metadata::new();
         for shard in &shards {
             for (key, value) in shard.archive.metadata() {
@@ -183,7 +183,7 @@ impl<S> Checkpoint<S> {
     pub fn tensor(&self, name: &str) -> Result<LazyTensor<'_, S>> {
         self.get(name).ok_or_else(|| {
             let error = Error::from(ErrorKind::TensorNotFound).in_tensor(name);
-            match self.index.as_deref().or_else(|| self.shards.first().map(Shard::path)) {
+            match self.index.as_deref().or_else(|| self.shards.first().map(ShardFile::path)) {
                 Some(path) => error.in_path(path),
                 None => error,
             }
@@ -206,7 +206,7 @@ impl<S> Checkpoint<S> {
     }
 
     /// The files, in order of their names.
-    pub fn shards(&self) -> &[Shard<S>] {
+    pub fn shards(&self) -> &[ShardFile<S>] {
         &self.shards
     }
 

@@ -1,0 +1,35 @@
+//! [`JsonProblem`]: what can be wrong with the text of a header.
+
+/// What is wrong with the JSON text of a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]
+pub enum JsonProblem {
+    /// The text starts with a byte-order mark.
+    #[error("a byte-order mark")]
+    ByteOrderMark,
+    /// A comma before a closing bracket.
+    #[error("a trailing comma")]
+    TrailingComma,
+    /// `//` or `/*`: JSON has no comments.
+    #[error("a comment")]
+    Comment,
+    /// A control character, unescaped, inside a string.
+    #[error("the control character U+{0:04X} inside a string, unescaped")]
+    ControlCharacter(u8),
+    /// A `\u` escape that is half of a surrogate pair without the other half.
+    #[error("half of a surrogate pair")]
+    LoneSurrogate,
+    /// A backslash followed by something that JSON does not define.
+    #[error("an unknown or incomplete escape")]
+    BadEscape,
+    /// The text ends inside a value.
+    #[error("the end of the header, expected {expected}")]
+    UnexpectedEnd { expected: &'static str },
+    /// A byte that cannot stand there.
+    #[error("{:?}, expected {expected}", char::from(*.found))]
+    Unexpected { expected: &'static str, found: u8 },
+    /// Something other than white space after the header's closing brace.
+    #[error("the byte {0:#04x} after the closing brace, where only white space may stand")]
+    AfterEnd(u8),
+}

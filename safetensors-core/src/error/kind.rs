@@ -1,0 +1,208 @@
+//! [`ErrorKind`]: every way in which an operation can fail.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+
+#[cfg(feature = "std")]
+use super::IndexProblem;
+#[cfg(feature = "std")]
+use super::index::NameList;
+use super::{JsonProblem, Quoted};
+use crate::Dtype;
+
+/// Every way in which an operation can fail, with what was expected and what was found.
+///
+/// `expected` and `found` are what the rule asks for and what is there. Sizes and offsets are in bytes; data offsets count
+/// from the first byte after the header, as they do in the header. Messages shorten text from outside, fields do not.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]
+pub enum ErrorKind {
+    // The frame of the file.
+    /// The file is shorter than the 8 bytes of the header length.
+    #[error("expected at least 8 bytes for the header length, found {found}")]
+    TooShort { found: u64 },
+    /// The header is longer than [`Limits`](crate::Limits) allows.
+    #[error("the header has {found} bytes, over the limit of {limit}")]
+    HeaderTooLarge { limit: u64, found: u64 },
+    /// The header length points past the end of the file.
+    #[error("the header should have {expected} bytes, but only {found} follow its length")]
+    HeaderPastEnd { expected: u64, found: u64 },
+    /// More tensors than [`Limits`](crate::Limits) allows.
+    #[error("the header has more than {limit} tensors, the limit")]
+    TooManyTensors { limit: usize },
+
+    // The header's text.
+    /// The header is not UTF-8.
+    #[error("the header is not UTF-8 from its byte {offset}")]
+    NotUtf8 { offset: usize },
+    /// The header is not a JSON object.
+    #[error("the header is not a JSON object: it starts with {}", Found(*.found))]
+    NotAnObject { found: Option<u8> },
+    /// The header is not JSON.
+    #[error("the header is not JSON: at its byte {offset} stands {problem}")]
+    Json { offset: usize, problem: JsonProblem },
+    /// A value nested deeper than any field of a header.
+    #[error("a value is nested deeper than a header needs, at the header's byte {offset}")]
+    TooDeep { offset: usize },
+    /// `__metadata__` stands twice.
+    #[error("a second __metadata__")]
+    DuplicateMetadata,
+    /// `__metadata__` is not an object.
+    #[error("__metadata__ should be an object, found {found}")]
+    MetadataNotAnObject { found: &'static str },
+    /// A value in `__metadata__` is not a string.
+    #[error("the value of {} in __metadata__ should be a string, found {found}", Quoted(.key))]
+    MetadataNotAString { key: String, found: &'static str },
+    /// A key stands twice in `__metadata__`.
+    #[error("the key {} stands twice in __metadata__", Quoted(.key))]
+    DuplicateMetadataKey { key: String },
+
+    // One entry of the header.
+    /// Two tensors have one name.
+    #[error("the name stands twice")]
+    DuplicateTensor,
+    /// An entry is not an object.
+    #[error("the entry should be an object, found {found}")]
+    EntryNotAnObject { found: &'static str },
+    /// An entry lacks a field.
+    #[error("the field {field:?} is missing")]
+    MissingField { field: &'static str },
+    /// An entry has a field twice.
+    #[error("the field {field:?} stands twice")]
+    DuplicateField { field: &'static str },
+    /// An entry has a field that the format does not define.
+    #[error("the field {} is unknown; a tensor has dtype, shape and data_offsets", Quoted(.found))]
+    UnknownField { found: String },
+    /// A field holds the wrong kind of value.
+    #[error("{field} should be {expected}, found {found}")]
+    WrongType { field: &'static str, expected: &'static str, found: &'static str },
+    /// A number is not an unsigned 64-bit integer in plain digits.
+    #[error("{field} should hold unsigned 64-bit integers in plain digits, found {found}")]
+    BadNumber { field: &'static str, found: String },
+    /// The dtype is none of the format's.
+    #[error("unknown dtype {}", Quoted(.found))]
+    UnknownDtype { found: String },
+
+    // Sizes and offsets.
+    /// The product of a shape's non-zero dimensions, or its size in bytes, does not fit 64 bits.
+    #[error("the size of shape {shape:?} overflows 64 bits")]
+    ShapeOverflow { shape: Vec<usize> },
+    /// The elements of a sub-byte dtype do not fill whole bytes.
+    #[error("{dtype} elements of shape {shape:?} do not fill whole bytes")]
+    PartialByte { dtype: Dtype, shape: Vec<usize> },
+    /// The data range ends before it begins.
+    #[error("data_offsets [{begin}, {end}] end before they begin")]
+    ReversedOffsets { begin: u64, end: u64 },
+    /// The data range is not as long as dtype and shape ask for.
+    #[error("{dtype} of shape {shape:?} has {expected} bytes, but data_offsets span {found}")]
+    WrongSize { dtype: Dtype, shape: Vec<usize>, expected: u64, found: u64 },
+    /// Bytes that belong to no tensor before this one.
+    #[error("a hole: the data should begin at {expected}, where the tensor before ends, but begins at {found}")]
+    Hole { expected: u64, found: u64 },
+    /// The data begins inside another tensor's.
+    #[error("an overlap: the data begins at {found}, but {} reaches to {expected}", Quoted(.other))]
+    Overlap { other: String, expected: u64, found: u64 },
+    /// Two tensors that are not empty lie on one range.
+    #[error("the data lies on bytes [{begin}, {end}], the same as {}", Quoted(.other))]
+    SameRange { other: String, begin: u64, end: u64 },
+    /// A tensor without bytes lies elsewhere than between two tensors or at either end.
+    #[error("a tensor without bytes should lie where another ends, such as {expected}, but lies at {found}")]
+    EmptyOffBoundary { expected: u64, found: u64 },
+    /// The file ends before its last tensor.
+    #[error("the tensors have {expected} bytes, but only {found} follow the header")]
+    MissingData { expected: u64, found: u64 },
+    /// The file has bytes after its last tensor.
+    #[error("the tensors have {expected} bytes, but {found} follow the header")]
+    TrailingData { expected: u64, found: u64 },
+    /// More bytes than one allocation can have on this platform.
+    #[error("{bytes} bytes are more than this platform can hold in memory at once")]
+    TooLargeForMemory { bytes: u64 },
+
+    // Views and buffers.
+    /// There is no tensor of that name.
+    #[error("there is no such tensor")]
+    TensorNotFound,
+    /// Data is not as long as dtype and shape ask for.
+    #[error("{dtype} of shape {shape:?} has {expected} bytes, but the data has {found}")]
+    DataLength { dtype: Dtype, shape: Vec<usize>, expected: u64, found: u64 },
+    /// A typed access with another type than the tensor's.
+    #[error("expected dtype {expected}, found {found}")]
+    WrongDtype { expected: Dtype, found: Dtype },
+    /// Borrowed bytes do not start where the element type may start.
+    #[error(
+        "the data lies at address {address:#x}, but {dtype} elements need a multiple of {alignment}: copy it instead"
+    )]
+    Misaligned { dtype: Dtype, alignment: usize, address: usize },
+    /// A BOOL byte is neither 0 nor 1.
+    #[error("element {index} of a BOOL tensor should be 0 or 1, found {found}")]
+    InvalidBool { index: u64, found: u8 },
+    /// A borrow of little-endian data as native values on a big-endian target.
+    #[error("{dtype} data is little-endian and cannot be borrowed on a big-endian target: copy it instead")]
+    BigEndian { dtype: Dtype },
+
+    // Conversion and frameworks.
+    /// A value does not fit the dtype it should become.
+    #[error("the value {value} of element {index} does not fit {to}")]
+    DoesNotFit { index: u64, value: String, to: Dtype },
+    /// The framework has no type for a dtype, and no wider one that holds its values exactly.
+    #[error("{framework} has no type that holds {dtype} exactly")]
+    UnsupportedDtype { framework: &'static str, dtype: Dtype },
+    /// The framework would have to widen, and the caller allowed exact dtypes only.
+    #[error("{framework} has no {dtype}; it would become {to}, which exact loading does not allow")]
+    WouldWiden { framework: &'static str, dtype: Dtype, to: Dtype },
+    /// The framework's tensor has elements that the format has no dtype for.
+    #[error("{framework} elements of type {found} have no dtype in the format")]
+    UnsupportedFrameworkType { framework: &'static str, found: String },
+    /// The framework itself failed.
+    #[error("{framework}: {source}")]
+    Framework { framework: &'static str, source: Box<dyn core::error::Error + Send + Sync> },
+
+    // Saving.
+    /// A tensor has the name that the format reserves.
+    #[error("the name __metadata__ is reserved by the format")]
+    ReservedName,
+    /// The data of a tensor is not what its source said it would be.
+    #[error("the tensor should give {expected} bytes, but gave {found}")]
+    SourceLength { expected: u64, found: u64 },
+    /// The alignment of the data section is not a power of two from 8 to 4096.
+    #[error("the data can be aligned to a power of two from 8 to 4096, not to {found}")]
+    BadAlignment { found: usize },
+
+    // Files and checkpoints.
+    /// The operating system failed.
+    #[cfg(feature = "std")]
+    #[error("{0}")]
+    Io(#[source] std::io::Error),
+    /// The path is neither a regular file nor a directory.
+    #[cfg(feature = "std")]
+    #[error("expected a regular file, found {found}")]
+    NotAFile { found: &'static str },
+    /// A directory without a checkpoint, or with several.
+    #[cfg(feature = "std")]
+    #[error("expected an index (*.safetensors.index.json) or exactly one *.safetensors file, found {}", NameList(.found))]
+    NoCheckpoint { found: Vec<String> },
+    /// An index file that does not say what an index must say.
+    #[cfg(feature = "std")]
+    #[error("the index is malformed: {problem}")]
+    BadIndex { problem: IndexProblem },
+    /// The index sends a tensor to a shard that does not have it.
+    #[cfg(feature = "std")]
+    #[error("the index says it is in {}, which does not have it", Quoted(.shard))]
+    NotInShard { shard: String },
+}
+
+/// The first byte of something, or that there is none.
+struct Found(Option<u8>);
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(byte) if byte.is_ascii_graphic() => write!(f, "{:?}", char::from(byte)),
+            Some(byte) => write!(f, "the byte {byte:#04x}"),
+            None => f.write_str("nothing but white space"),
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The one error type: what went wrong, in which file, for which tensor, what was expected and what was found.
+
+#[cfg(feature = "std")]
+mod index;
+mod json;
+mod kind;
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use core::fmt;
+
+#[cfg(feature = "std")]
+pub use index::IndexProblem;
+pub use json::JsonProblem;
+pub use kind::ErrorKind;
+
+/// The result of everything here that can fail.
+pub type Result<T, E = Error> = core::result::Result<T, E>;
+
+/// What went wrong, and where.
+///
+/// [`kind`](Error::kind) says what, with the numbers; [`file`](Error::file) and [`tensor`](Error::tensor) say where, as
+/// far as it is known. The message has all of it. Names come from files and may be hostile, so the message shows them
+/// quoted, with control and bidirectional characters escaped.
+///
+/// ```
+/// use safetensors_core::{ErrorKind, SafeTensors};
+///
+/// let error = SafeTensors::parse(b"\x02\0\0\0").unwrap_err();
+/// assert!(matches!(error.kind(), ErrorKind::TooShort { found: 4 }));
+/// assert_eq!(error.to_string(), "expected at least 8 bytes for the header length, found 4");
+/// ```
+#[derive(Debug)]
+pub struct Error(Box<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    kind: ErrorKind,
+    file: Option<String>,
+    tensor: Option<String>,
+}
+
+impl Error {
+    /// What went wrong.
+    pub fn kind(&self) -> &ErrorKind {
+        &self.0.kind
+    }
+
+    /// The path of the file that the error is about, if it is about a file.
+    pub fn file(&self) -> Option<&str> {
+        self.0.file.as_deref()
+    }
+
+    /// The name of the tensor that the error is about, if it is about one. Unescaped: quote it before printing.
+    pub fn tensor(&self) -> Option<&str> {
+        self.0.tensor.as_deref()
+    }
+
+    /// Says which tensor the error is about, unless it says so already.
+    #[must_use]
+    pub fn in_tensor(mut self, name: &str) -> Self {
+        self.0.tensor.get_or_insert_with(|| name.into());
+        self
+    }
+
+    /// Says which file the error is about, unless it says so already.
+    #[must_use]
+    pub fn in_file(mut self, file: impl fmt::Display) -> Self {
+        self.0.file.get_or_insert_with(|| alloc::format!("{file}"));
+        self
+    }
+
+    /// Says which file the error is about, unless it says so already.
+    #[cfg(feature = "std")]
+    pub(crate) fn in_path(self, path: &std::path::Path) -> Self {
+        self.in_file(path.display())
+    }
+
+    /// An input or output error of `path`.
+    #[cfg(feature = "std")]
+    pub(crate) fn io(error: std::io::Error, path: &std::path::Path) -> Self {
+        Self::from(ErrorKind::Io(error)).in_path(path)
+    }
+}
+
+impl From<ErrorKind> for Error {
+    fn from(kind: ErrorKind) -> Self {
+        Self(Box::new(Inner { kind, file: None, tensor: None }))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(file) = &self.0.file {
+            write!(f, "{}: ", Escaped(file))?;
+        }
+        if let Some(tensor) = &self.0.tensor {
+            write!(f, "tensor {}: ", Quoted(tensor))?;
+        }
+        self.0.kind.fmt(f)
+    }
+}
+
+impl core::error::Error for Error {
+    /// What lies behind the framework's or the system's error. That error itself is part of the message, and in
+    /// [`kind`](Error::kind).
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        core::error::Error::source(&self.0.kind)?.source()
+    }
+}
+
+/// Text from outside, without quotes, with everything that is not printable escaped.
+struct Escaped<'a>(&'a str);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|c| match c {
+            '\'' | '"' | '\\' => write!(f, "{c}"),
+            _ => write!(f, "{}", c.escape_debug()),
+        })
+    }
+}
+
+/// Text from outside in quotes, escaped, and shortened where it is too long for a message.
+struct Quoted<'a>(&'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 200;
+        match self.0.char_indices().nth(SHOWN) {
+            Some((end, _)) => write!(f, "{:?}... ({} bytes)", &self.0[..end], self.0.len()),
+            None => write!(f, "{:?}", self.0),
+        }
+    }
+}
