@@ -17,6 +17,11 @@ const MAX_VALUE: usize = 80;
 /// Control, bidirectional and other characters that are not printable are escaped as in Rust, and so is the backslash. A name
 /// that is empty, starts with a quote, or starts or ends with a space is quoted. The middle of a very long one is left out.
 pub(crate) fn name(name: &str) -> String {
+    // Nearly every name in nearly every file; a checkpoint may have a hundred thousand.
+    let plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\');
+    if (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(plain) {
+        return name.to_owned();
+    }
     let quoted = name.is_empty() || name.starts_with([' ', '"']) || name.ends_with(' ');
     let pieces = |c: char| match c {
         '"' if !quoted => c.to_string(),
@@ -131,7 +136,7 @@ fn escaped(c: char) -> String {
 /// `text` in pieces, one a character; if they have more than `max` characters, the start and the end of them.
 fn shorten(text: &str, max: usize, piece: impl Fn(char) -> String) -> String {
     // Escaped text is never shorter, so whole pieces that fit come from at most `max` characters of `text`.
-    let start: Vec<_> = text.chars().take(max + 1).map(&piece).collect();
+    let mut start: Vec<_> = text.chars().take(max + 1).map(&piece).collect();
     if start.len() <= max && length(&start) <= max {
         return start.concat();
     }
@@ -140,7 +145,6 @@ fn shorten(text: &str, max: usize, piece: impl Fn(char) -> String) -> String {
     let mut end: Vec<_> = text.chars().rev().take(max).map(&piece).collect();
     keep(&mut end, max - keep_start - 1);
     end.reverse();
-    let mut start = start;
     keep(&mut start, keep_start);
     format!("{}…{}", start.concat(), end.concat())
 }

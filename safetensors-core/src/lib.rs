@@ -38,6 +38,7 @@ mod mmap;
 mod names;
 pub mod save;
 pub mod shape;
+pub mod slice;
 #[cfg(feature = "std")]
 mod source;
 mod view;
@@ -56,7 +57,7 @@ pub use header::{Header, Limits, Metadata, TensorInfo};
 #[cfg(feature = "std")]
 pub use lazy::LazyTensor;
 #[cfg(feature = "std")]
-pub use loader::LoadOptions;
+pub use loader::{LoadOptions, read as read_tensors};
 #[cfg(feature = "std")]
 pub use memmap2::Mmap;
 #[cfg(feature = "std")]

@@ -64,7 +64,7 @@ struct Piece<'a, 'b, S> {
 /// # Errors
 ///
 /// The first failure stops all threads. It names the tensor and the file.
-pub(crate) fn read<S: ReadAt>(tensors: &[LazyTensor<'_, S>], options: &LoadOptions) -> Result<Vec<TensorBuf>> {
+pub fn read<S: ReadAt>(tensors: &[LazyTensor<'_, S>], options: &LoadOptions) -> Result<Vec<TensorBuf>> {
     let mut bufs = tensors
         .iter()
         .map(|tensor| TensorBuf::zeroed(tensor.dtype(), tensor.shape().to_vec()).map_err(|error| tensor.locate(error)))

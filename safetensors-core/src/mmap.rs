@@ -31,7 +31,7 @@ impl Checkpoint<Mmap> {
     /// Those of [`open`](Checkpoint::open).
     pub unsafe fn mmap(path: impl AsRef<Path>) -> Result<Self> {
         // SAFETY: the caller promises that the files stay as they are while the checkpoint, which owns the mappings, lives.
-        Self::build(path.as_ref(), &Limits::default(), |path| unsafe { map_file(path) })
+        Self::open_by(path, &Limits::default(), |path| unsafe { map_file(path) })
     }
 }
 

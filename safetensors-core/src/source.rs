@@ -74,6 +74,21 @@ impl FileSource {
         &self.path
     }
 
+    /// Reads the whole file into memory.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`], also if the file has become shorter; [`ErrorKind::TooLargeForMemory`].
+    pub fn read_to_vec(&self) -> Result<Vec<u8>> {
+        let too_large = || Error::from(ErrorKind::TooLargeForMemory { bytes: self.len }).in_path(&self.path);
+        let mut bytes = Vec::new();
+        let len = usize::try_from(self.len).map_err(|_| too_large())?;
+        bytes.try_reserve_exact(len).map_err(|_| too_large())?;
+        bytes.resize(len, 0);
+        self.read_exact_at(&mut bytes, 0).map_err(|error| Error::io(error, &self.path))?;
+        Ok(bytes)
+    }
+
     /// The open file.
     pub fn file(&self) -> &File {
         &self.file

@@ -14,11 +14,14 @@ use crate::totals::Totals;
 
 /// Show the tensors, totals, metadata and files of a checkpoint.
 ///
-/// PATH is a file, an index (*.safetensors.index.json), or a directory that holds an index or exactly one file. Only headers
-/// are read. Tensors are listed as they lie in the files. Characters of names that are not printable are shown escaped, and
-/// very long names and values shortened.
+/// PATH is a file, an index (*.safetensors.index.json), or a directory that holds
+/// an index or exactly one file. Only headers are read.
+///
+/// Tensors are listed in the order in which they lie in the files. Characters of
+/// names that are not printable are escaped; very long names and values are
+/// shortened.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub(crate) struct Args {
     /// A file, an index or a directory
     #[arg(value_name = "PATH")]

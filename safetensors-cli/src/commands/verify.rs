@@ -13,14 +13,18 @@ use crate::totals::Totals;
 
 /// Check files and checkpoints against every rule of the format.
 ///
-/// Each PATH is a file, an index (*.safetensors.index.json), or a directory that holds an index or exactly one file. The
-/// header of each file is read and checked: its length, its JSON, each tensor's dtype, shape and place, and that the file is
-/// as long as they ask for. An index must send every tensor to a file that has it. The tensors' values are not read: the
+/// Each PATH is a file, an index (*.safetensors.index.json), or a directory that
+/// holds an index or exactly one file.
+///
+/// The header of each file is checked: its length, its JSON, each tensor's dtype,
+/// shape and place, and that the file is as long as they ask for. An index must
+/// send every tensor to a file that has it. The tensors' values are not read: the
 /// format allows any.
 ///
-/// One line is printed for each sound PATH, on standard output, and one for each other, on standard error.
+/// For each sound PATH one line is printed on standard output, for each other one
+/// on standard error.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub(crate) struct Args {
     /// Files, indexes or directories
     #[arg(required = true, value_name = "PATH")]

@@ -29,9 +29,7 @@ impl WeightMap {
         if found > MAX_BYTES {
             return Err(problem(IndexProblem::TooLarge { limit: MAX_BYTES, found }));
         }
-        let mut json = vec![0; found as usize];
-        source.read_exact_at(&mut json, 0).map_err(|error| Error::io(error, path))?;
-        Self::parse(&json).map_err(problem)
+        Self::parse(&source.read_to_vec()?).map_err(problem)
     }
 
     fn parse(json: &[u8]) -> Result<Self, IndexProblem> {

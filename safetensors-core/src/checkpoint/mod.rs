@@ -89,18 +89,34 @@ impl Checkpoint {
     ///
     /// Those of [`open`](Checkpoint::open).
     pub fn open_with(path: impl AsRef<Path>, limits: &Limits) -> Result<Self> {
-        Self::build(path.as_ref(), limits, |path| FileSource::open(path))
+        Self::open_by(path, limits, |path| FileSource::open(path))
     }
 }
 
 impl<S: ReadAt> Checkpoint<S> {
-    /// Opens what `path` leads to, each file by `open`.
-    pub(crate) fn build(path: &Path, limits: &Limits, open: impl Fn(&Path) -> Result<S>) -> Result<Self> {
+    /// [`open`](Checkpoint::open) with another way to open each file, for example to hold it in memory, so that tensors can be lent
+    /// as [views](LazyTensor::view):
+    ///
+    /// ```
+    /// use safetensors_core::{Checkpoint, FileSource, Limits, SaveOptions, TensorView, save};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("model.safetensors");
+    /// # save(&path, [("weight", TensorView::from_slice(&[2], &[1.0_f32, 2.0])?)], &SaveOptions::new())?;
+    /// let checkpoint = Checkpoint::open_by(&path, &Limits::default(), |path| FileSource::open(path)?.read_to_vec())?;
+    /// assert_eq!(checkpoint.tensor("weight")?.view()?.as_slice::<f32>()?, [1.0, 2.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Checkpoint::open) and of `open`.
+    pub fn open_by(path: impl AsRef<Path>, limits: &Limits, open: impl Fn(&Path) -> Result<S>) -> Result<Self> {
         let open_shard = |path: PathBuf| -> Result<ShardFile<S>> {
             let archive = SafeTensors::read_header(open(&path)?, limits).map_err(|error| error.in_path(&path))?;
             Ok(ShardFile { path, archive })
         };
-        match locate::locate(path)? {
+        match locate::locate(path.as_ref())? {
             Located::File(file) => Self::from_file(open_shard(file)?),
             Located::Index(index) => {
                 let map = WeightMap::read(&index)?;

@@ -1,5 +1,7 @@
 //! [`JsonProblem`]: what can be wrong with the text of a header.
 
+use super::kind::Found;
+
 /// What is wrong with the JSON text of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -27,7 +29,7 @@ pub enum JsonProblem {
     #[error("the end of the header, expected {expected}")]
     UnexpectedEnd { expected: &'static str },
     /// A byte that cannot stand there.
-    #[error("{:?}, expected {expected}", char::from(*.found))]
+    #[error("{}, expected {expected}", Found(Some(*.found)))]
     Unexpected { expected: &'static str, found: u8 },
     /// Something other than white space after the header's closing brace.
     #[error("the byte {0:#04x} after the closing brace, where only white space may stand")]

@@ -143,6 +143,29 @@ pub enum ErrorKind {
     #[error("{dtype} data is little-endian and cannot be borrowed on a big-endian target: copy it instead")]
     BigEndian { dtype: Dtype },
 
+    // Slices.
+    /// A slice has more indices than the tensor has dimensions.
+    #[error("the tensor has {rank} dimensions, but the slice has {found} indices")]
+    TooManyIndices { rank: usize, found: usize },
+    /// A slice takes a position that a dimension does not have, or a range that ends before it begins.
+    #[error("the slice is out of bounds: dimension {dim} has length {len}, found {index}")]
+    IndexOutOfBounds { dim: usize, len: usize, index: isize },
+    /// A slice takes every 0th position.
+    #[error("the step of dimension {dim} should be 1 or more, found 0")]
+    ZeroStep { dim: usize },
+    /// A slice of a sub-byte dtype begins or ends inside a byte.
+    #[error("the slice begins or ends inside a byte of packed {dtype} elements")]
+    SliceInsideByte { dtype: Dtype },
+    /// The tensor has no such dimension.
+    #[error("there is no dimension {dim} in a tensor of {rank} dimensions")]
+    NoSuchDim { dim: usize, rank: usize },
+    /// The rank is not one of the world's.
+    #[error("the rank should be below the world size {world_size}, found {rank}")]
+    NoSuchRank { rank: usize, world_size: usize },
+    /// A dimension does not divide into equal parts.
+    #[error("dimension {dim} of length {len} does not divide into {world_size} equal parts")]
+    UnevenShards { dim: usize, len: usize, world_size: usize },
+
     // Conversion and frameworks.
     /// A value does not fit the dtype it should become.
     #[error("the value {value} of element {index} does not fit {to}")]
@@ -195,7 +218,7 @@ pub enum ErrorKind {
 }
 
 /// The first byte of something, or that there is none.
-struct Found(Option<u8>);
+pub(super) struct Found(pub(super) Option<u8>);
 
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

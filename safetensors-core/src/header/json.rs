@@ -39,18 +39,22 @@ impl<'a> Cursor<'a> {
         Err(self.unexpected(expected))
     }
 
-    /// What kind of value comes next, for an error that expected another.
-    pub(super) fn kind(&mut self) -> &'static str {
-        match self.peek() {
+    /// What kind of value comes next, for an error that `expected` another. Where none comes, that is the error.
+    pub(super) fn kind(&mut self, expected: &'static str) -> Result<&'static str, ErrorKind> {
+        Ok(match self.peek() {
             Some(b'{') => "an object",
             Some(b'[') => "an array",
             Some(b'"') => "a string",
             Some(b't' | b'f') => "a boolean",
             Some(b'n') => "null",
             Some(b'-' | b'0'..=b'9') => "a number",
-            Some(_) => "no JSON value",
-            None => "the end of the header",
-        }
+            _ => return Err(self.unexpected(expected)),
+        })
+    }
+
+    /// Whether a byte-order mark stands here.
+    pub(super) fn at_byte_order_mark(&self) -> bool {
+        self.text[self.at..].starts_with('\u{feff}')
     }
 
     /// After an opening bracket: whether the list is not empty. An empty one is read to its end.
@@ -112,11 +116,8 @@ impl<'a> Cursor<'a> {
             return Err(ErrorKind::TooDeep { offset: self.at });
         }
         if !matches!(first, Some(b'-' | b'0'..=b'9')) {
-            let expected = "unsigned integers";
-            return match self.kind() {
-                "no JSON value" | "the end of the header" => Err(self.unexpected("a number")),
-                found => Err(ErrorKind::WrongType { field, expected, found }),
-            };
+            let found = self.kind("a number")?;
+            return Err(ErrorKind::WrongType { field, expected: "unsigned integers", found });
         }
         let start = self.at;
         let mut value = Some(0_u64);

@@ -125,7 +125,7 @@ impl Parser<'_> {
     fn header(&mut self) -> Result<()> {
         match self.cursor.peek() {
             Some(b'{') => {}
-            Some(0xef) => {
+            Some(_) if self.cursor.at_byte_order_mark() => {
                 let problem = JsonProblem::ByteOrderMark;
                 return Err(ErrorKind::Json { offset: self.cursor.offset(), problem }.into());
             }
@@ -169,7 +169,7 @@ impl Parser<'_> {
             return Err(ErrorKind::DuplicateMetadata);
         }
         if self.cursor.peek() != Some(b'{') {
-            return Err(ErrorKind::MetadataNotAnObject { found: self.cursor.kind() });
+            return Err(ErrorKind::MetadataNotAnObject { found: self.cursor.kind("an object")? });
         }
         self.cursor.expect(b'{', "an object")?;
         let mut metadata = Metadata::new();
@@ -178,7 +178,8 @@ impl Parser<'_> {
             let key = String::from(self.cursor.string(&mut self.scratch, "a key in quotes")?);
             self.cursor.expect(b':', "a colon")?;
             if self.cursor.peek() != Some(b'"') {
-                return Err(ErrorKind::MetadataNotAString { key, found: self.cursor.kind() });
+                let found = self.cursor.kind("a string")?;
+                return Err(ErrorKind::MetadataNotAString { key, found });
             }
             let value = String::from(self.cursor.string(&mut self.scratch, "a string")?);
             if metadata.contains_key(&key) {
@@ -197,7 +198,7 @@ impl Parser<'_> {
         }
         self.cursor.expect(b':', "a colon")?;
         if self.cursor.peek() != Some(b'{') {
-            return Err(ErrorKind::EntryNotAnObject { found: self.cursor.kind() });
+            return Err(ErrorKind::EntryNotAnObject { found: self.cursor.kind("an object")? });
         }
         self.cursor.expect(b'{', "an object")?;
         let (mut dtype, mut shape, mut offsets) = (None, None, None);
@@ -242,7 +243,8 @@ impl Parser<'_> {
 
     fn dtype(&mut self) -> Result<Dtype, ErrorKind> {
         if self.cursor.peek() != Some(b'"') {
-            return Err(ErrorKind::WrongType { field: "dtype", expected: "a string", found: self.cursor.kind() });
+            let found = self.cursor.kind("a string")?;
+            return Err(ErrorKind::WrongType { field: "dtype", expected: "a string", found });
         }
         let name = self.cursor.string(&mut self.scratch, "a string")?;
         Dtype::from_name(name.as_bytes()).ok_or_else(|| ErrorKind::UnknownDtype { found: name.into() })
@@ -281,7 +283,8 @@ impl Parser<'_> {
 
     fn open_array(&mut self, field: &'static str) -> Result<(), ErrorKind> {
         if self.cursor.peek() != Some(b'[') {
-            return Err(ErrorKind::WrongType { field, expected: "an array", found: self.cursor.kind() });
+            let found = self.cursor.kind("an array")?;
+            return Err(ErrorKind::WrongType { field, expected: "an array", found });
         }
         self.cursor.expect(b'[', "an array")
     }

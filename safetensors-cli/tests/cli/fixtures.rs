@@ -1,0 +1,77 @@
+//! What the tests of all commands share: the command, and checkpoints to run it on.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use assert_cmd::Command;
+use safetensors_core::{Order, SaveOptions, TensorView, save};
+use tempfile::TempDir;
+
+/// The command under test, whatever the environment says of colours.
+pub(crate) fn safetensors() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_safetensors"));
+    command.env_remove("NO_COLOR").env_remove("CLICOLOR_FORCE");
+    command
+}
+
+pub(crate) fn temp_dir() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+/// A file of two tensors and one metadata entry: 8 parameters, 40 bytes.
+pub(crate) fn small_file(dir: &Path, name: &str) -> PathBuf {
+    let path = dir.join(name);
+    let tensors = [
+        ("embed.weight", TensorView::from_slice(&[2, 3], &[0.0_f32, 1.0, 2.0, 3.0, 4.0, 5.0]).unwrap()),
+        ("mask", TensorView::from_slice(&[2], &[1_i64, 0]).unwrap()),
+    ];
+    // The larger alignment would go first otherwise.
+    let options = SaveOptions::new().order(Order::Given).metadata([("format", "pt")]).durable(false);
+    save(&path, tensors, &options).unwrap();
+    path
+}
+
+/// Two shards with an index: an F32 tensor of 2 elements and a U16 tensor of 3.
+pub(crate) fn sharded(dir: &Path) -> PathBuf {
+    let options = SaveOptions::new().metadata([("format", "pt")]).durable(false);
+    let a = TensorView::from_slice(&[2], &[1.0_f32, 2.0]).unwrap();
+    let b = TensorView::from_slice(&[3, 1], &[1_u16, 2, 3]).unwrap();
+    save(dir.join("model-00001-of-00002.safetensors"), [("a", a)], &options).unwrap();
+    save(dir.join("model-00002-of-00002.safetensors"), [("b", b)], &options).unwrap();
+    let index = dir.join("model.safetensors.index.json");
+    let map = r#"{"metadata": {"total_size": 14}, "weight_map": {
+        "a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}"#;
+    fs::write(&index, map).unwrap();
+    index
+}
+
+/// A file of this header and this many bytes of data, whatever the format says of them.
+pub(crate) fn raw_file(path: &Path, header: &str, data: usize) {
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    bytes.resize(bytes.len() + data, 0);
+    fs::write(path, bytes).unwrap();
+}
+
+/// A sound file whose names and metadata try to break a terminal.
+pub(crate) fn hostile_file(dir: &Path) -> PathBuf {
+    let path = dir.join("hostile.safetensors");
+    let header = concat!(
+        r#"{"__metadata__":{"k\u001b]0;owned\u0007":"line one\nline two\u202e"},"#,
+        r#""\u001b[2Jred\u202e":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"#,
+        r#""two\nlines":{"dtype":"U8","shape":[1],"data_offsets":[1,2]},"#,
+        r#""":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}}"#
+    );
+    raw_file(&path, header, 3);
+    path
+}
+
+/// What a command wrote, as text.
+pub(crate) fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// Whether nothing but printable characters and line ends was written.
+pub(crate) fn is_plain(text: &str) -> bool {
+    text.chars().all(|c| c == '\n' || !(c.is_control() || "\u{202e}\u{2066}\u{200b}".contains(c)))
+}

@@ -1,0 +1,155 @@
+//! [`Index`]: what is taken of one dimension.
+
+use alloc::vec::Vec;
+use core::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
+
+/// What a slice takes of one dimension, as in NumPy.
+///
+/// Negative positions count from the end. Made from integers and ranges of `isize`, `usize` or `i32`:
+///
+/// ```
+/// use safetensors_core::{Dtype, TensorView};
+///
+/// let values: Vec<i32> = (0..12).collect();
+/// let matrix = TensorView::from_slice(&[3, 4], &values)?;
+/// let column = matrix.slice((.., -1))?;
+/// assert_eq!(column.shape(), [3]);
+/// assert_eq!(column.to_buf()?.into_vec::<i32>()?, [3, 7, 11]);
+///
+/// use safetensors_core::slice::Index;
+/// let every_other = matrix.slice((1..3, Index::from(..).step(2)))?;
+/// assert_eq!(every_other.to_buf()?.into_vec::<i32>()?, [4, 6, 8, 10]);
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Index {
+    /// One position; the dimension disappears from the shape.
+    At(isize),
+    /// Positions from `start` up to, not including, `end`, every `step`-th of them; the dimension stays.
+    Range {
+        /// The first position; 0 if `None`.
+        start: Option<isize>,
+        /// The position after the last; the dimension's length if `None`.
+        end: Option<isize>,
+        /// The distance between two positions; 0 is an error when the slice is made.
+        step: usize,
+    },
+}
+
+impl Index {
+    /// The whole dimension.
+    pub const ALL: Self = Self::Range { start: None, end: None, step: 1 };
+
+    /// Takes every `step`-th position of a range. A single position stays as it is.
+    #[must_use]
+    pub fn step(self, step: usize) -> Self {
+        match self {
+            Self::Range { start, end, .. } => Self::Range { start, end, step },
+            at @ Self::At(_) => at,
+        }
+    }
+}
+
+impl From<RangeFull> for Index {
+    fn from(_: RangeFull) -> Self {
+        Self::ALL
+    }
+}
+
+macro_rules! positions {
+    ($($int:ty),*) => {$(
+        impl From<$int> for Index {
+            fn from(position: $int) -> Self {
+                Self::At(saturate(position))
+            }
+        }
+
+        impl From<Range<$int>> for Index {
+            fn from(range: Range<$int>) -> Self {
+                Self::Range { start: Some(saturate(range.start)), end: Some(saturate(range.end)), step: 1 }
+            }
+        }
+
+        impl From<RangeFrom<$int>> for Index {
+            fn from(range: RangeFrom<$int>) -> Self {
+                Self::Range { start: Some(saturate(range.start)), end: None, step: 1 }
+            }
+        }
+
+        impl From<RangeTo<$int>> for Index {
+            fn from(range: RangeTo<$int>) -> Self {
+                Self::Range { start: None, end: Some(saturate(range.end)), step: 1 }
+            }
+        }
+
+        impl From<RangeInclusive<$int>> for Index {
+            fn from(range: RangeInclusive<$int>) -> Self {
+                Self::Range { start: Some(saturate(*range.start())), end: after(saturate(*range.end())), step: 1 }
+            }
+        }
+
+        impl From<RangeToInclusive<$int>> for Index {
+            fn from(range: RangeToInclusive<$int>) -> Self {
+                Self::Range { start: None, end: after(saturate(range.end)), step: 1 }
+            }
+        }
+    )*};
+}
+
+positions!(isize, usize, i32);
+
+/// A position as `isize`. One that does not fit is out of bounds in any dimension, and so is `isize::MAX`.
+fn saturate(position: impl TryInto<isize>) -> isize {
+    position.try_into().unwrap_or(isize::MAX)
+}
+
+/// The position after an inclusive end; after -1, the last, comes the end of the dimension.
+fn after(end: isize) -> Option<isize> {
+    if end == -1 { None } else { Some(end.saturating_add(1)) }
+}
+
+/// What [`TensorView::slice`](crate::TensorView::slice) takes: a tuple of up to six integers and ranges, or any number of
+/// [`Index`] values. Trailing dimensions that are left out are taken whole.
+pub trait IntoIndices {
+    /// One index a dimension, outermost first.
+    fn into_indices(self) -> Vec<Index>;
+}
+
+impl IntoIndices for &[Index] {
+    fn into_indices(self) -> Vec<Index> {
+        self.to_vec()
+    }
+}
+
+impl IntoIndices for Vec<Index> {
+    fn into_indices(self) -> Vec<Index> {
+        self
+    }
+}
+
+impl<const N: usize> IntoIndices for [Index; N] {
+    fn into_indices(self) -> Vec<Index> {
+        self.into()
+    }
+}
+
+macro_rules! tuples {
+    ($(($($name:ident),+);)*) => {$(
+        impl<$($name: Into<Index>),+> IntoIndices for ($($name,)+) {
+            #[allow(non_snake_case, reason = "a value is named as its type")]
+            fn into_indices(self) -> Vec<Index> {
+                let ($($name,)+) = self;
+                alloc::vec![$($name.into()),+]
+            }
+        }
+    )*};
+}
+
+tuples! {
+    (A);
+    (A, B);
+    (A, B, C);
+    (A, B, C, D);
+    (A, B, C, D, E);
+    (A, B, C, D, E, F);
+}

@@ -1,0 +1,172 @@
+//! [`LazySlice`]: a slice of a tensor that is in a file. Only its bytes are read.
+
+use std::ops::Range;
+
+use super::view::narrow;
+use super::{IntoIndices, Selection, Shard};
+use crate::{Dtype, ErrorKind, LazyTensor, ReadAt, Result, Sink, TensorBuf, TensorSource};
+
+/// Runs with fewer bytes between them than this are read in one call: fetching the gap costs less than another call.
+const DEFAULT_GAP: u64 = 512;
+
+/// The most bytes that several runs are read through at once.
+const SCRATCH: u64 = 1 << 20;
+
+/// A slice of a [`LazyTensor`]: its description now, its bytes when asked.
+#[derive(Debug)]
+pub struct LazySlice<'a, S> {
+    tensor: LazyTensor<'a, S>,
+    selection: Selection,
+    gap: u64,
+}
+
+impl<'a, S> LazyTensor<'a, S> {
+    /// A part of the tensor, not read yet: a tuple of positions and ranges, see [`Index`](super::Index).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Selection::new`].
+    pub fn slice(&self, indices: impl IntoIndices) -> Result<LazySlice<'a, S>> {
+        let selection = Selection::new(self.dtype(), self.shape(), &indices.into_indices());
+        let selection = selection.map_err(|kind| self.locate(kind.into()))?;
+        Ok(LazySlice { tensor: *self, selection, gap: DEFAULT_GAP })
+    }
+
+    /// The positions from `start` to `start + len` of one dimension; the others are taken whole.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoSuchDim`], and those of [`Selection::new`].
+    pub fn narrow(&self, dim: usize, start: usize, len: usize) -> Result<LazySlice<'a, S>> {
+        self.slice(narrow(self.shape(), dim, start, len).map_err(|error| self.locate(error))?)
+    }
+
+    /// The part of the tensor that one rank holds, not read yet.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Shard::range`] and [`Selection::new`].
+    pub fn shard(&self, shard: Shard) -> Result<LazySlice<'a, S>> {
+        let range = shard.range(self.shape()).map_err(|kind| self.locate(kind.into()))?;
+        self.narrow(shard.dim, range.start, range.len())
+    }
+}
+
+impl<S> LazySlice<'_, S> {
+    /// The type of the elements.
+    pub fn dtype(&self) -> Dtype {
+        self.tensor.dtype()
+    }
+
+    /// The shape of the slice.
+    pub fn shape(&self) -> &[usize] {
+        self.selection.shape()
+    }
+
+    /// The number of bytes.
+    pub fn byte_len(&self) -> u64 {
+        self.selection.byte_len()
+    }
+
+    /// Reads runs in one call that have fewer than this many bytes between them; 512 by default. 0 reads not one byte too many;
+    /// a slow source, such as a network, gains from more.
+    #[must_use]
+    pub fn gap(mut self, bytes: u64) -> Self {
+        self.gap = bytes;
+        self
+    }
+
+    /// Where the bytes lie in the file: runs that are read in one call together.
+    fn groups(&self) -> impl Iterator<Item = Vec<Range<u64>>> + '_ {
+        let base = self.tensor.file_offset();
+        let mut runs = self.selection.runs().map(move |run| base + run.start..base + run.end).peekable();
+        std::iter::from_fn(move || {
+            let first = runs.next()?;
+            let (start, mut end) = (first.start, first.end);
+            let mut group = vec![first];
+            while let Some(next) = runs.next_if(|next| next.start - end <= self.gap && next.end - start <= SCRATCH) {
+                end = next.end;
+                group.push(next);
+            }
+            Some(group)
+        })
+    }
+}
+
+impl<S: ReadAt> LazySlice<'_, S> {
+    /// Reads the slice into a buffer of its own.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LazyTensor::read`].
+    pub fn read(&self) -> Result<TensorBuf> {
+        let source = self.tensor.source();
+        let mut scratch = Vec::new();
+        TensorBuf::read_with(self.dtype(), self.shape().to_vec(), |mut bytes| {
+            for group in self.groups() {
+                let span = span(&group);
+                if let [run] = group.as_slice() {
+                    let (here, rest) = bytes.split_at_mut((run.end - run.start) as usize);
+                    source.read_exact_at(here, run.start).map_err(ErrorKind::Io)?;
+                    bytes = rest;
+                    continue;
+                }
+                scratch.resize((span.end - span.start) as usize, 0);
+                source.read_exact_at(&mut scratch, span.start).map_err(ErrorKind::Io)?;
+                for run in group {
+                    let run = (run.start - span.start) as usize..(run.end - span.start) as usize;
+                    let (here, rest) = bytes.split_at_mut(run.len());
+                    here.copy_from_slice(&scratch[run]);
+                    bytes = rest;
+                }
+            }
+            Ok(())
+        })
+        .map_err(|error| self.tensor.locate(error))
+    }
+}
+
+/// Reads and gives the slice in pieces of at most 1 MiB, so that a slice larger than memory can be saved.
+impl<S: ReadAt> TensorSource for LazySlice<'_, S> {
+    fn dtype(&self) -> Dtype {
+        self.tensor.dtype()
+    }
+
+    fn shape(&self) -> &[usize] {
+        self.selection.shape()
+    }
+
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        let source = self.tensor.source();
+        let mut scratch = Vec::new();
+        let read = |range: Range<u64>, scratch: &mut Vec<u8>| -> Result<()> {
+            scratch.resize((range.end - range.start) as usize, 0);
+            source.read_exact_at(scratch, range.start).map_err(|error| self.tensor.locate(ErrorKind::Io(error).into()))
+        };
+        for group in self.groups() {
+            let span = span(&group);
+            if span.end - span.start > SCRATCH {
+                // A single run, longer than the buffer.
+                for start in (span.start..span.end).step_by(SCRATCH as usize) {
+                    read(start..span.end.min(start + SCRATCH), &mut scratch)?;
+                    sink(&scratch)?;
+                }
+                continue;
+            }
+            read(span.clone(), &mut scratch)?;
+            for run in group {
+                sink(&scratch[(run.start - span.start) as usize..(run.end - span.start) as usize])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// From the first byte of a group of runs to its last.
+fn span(group: &[Range<u64>]) -> Range<u64> {
+    match group {
+        [first, .., last] => first.start..last.end,
+        [only] => only.clone(),
+        [] => 0..0,
+    }
+}

@@ -1,0 +1,164 @@
+//! [`Selection`]: a sub-tensor as a shape and the fewest contiguous runs of bytes.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use super::Index;
+use crate::{Dtype, ErrorKind, shape};
+
+/// What a slice selects of a tensor: the shape of the result and where its bytes lie in the tensor.
+///
+/// The runs are in the order of the result and as few as possible: no two of them touch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Selection {
+    shape: Vec<usize>,
+    /// The first byte.
+    start: u64,
+    /// The bytes of one piece; 0 if nothing is selected.
+    piece: u64,
+    /// How pieces repeat, outermost first.
+    repeats: Vec<Repeat>,
+}
+
+/// `count` positions that lie `stride` bytes apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Repeat {
+    count: usize,
+    stride: u64,
+}
+
+/// What is taken of one dimension, checked: `count` positions from `start` on, `step` apart.
+#[derive(Clone, Copy)]
+struct Taken {
+    len: usize,
+    start: usize,
+    count: usize,
+    step: usize,
+    keeps_dim: bool,
+}
+
+impl Selection {
+    /// What `indices` select of a tensor of this dtype and shape. Dimensions without an index are taken whole.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TooManyIndices`]; [`ErrorKind::IndexOutOfBounds`] for a position beyond the dimension (a range is not cut short
+    /// to fit) or a range that ends before it begins; [`ErrorKind::ZeroStep`]; [`ErrorKind::SliceInsideByte`] if the elements of a
+    /// sub-byte dtype that are selected do not begin and end on byte boundaries; and the errors of [`shape::byte_len`].
+    pub fn new(dtype: Dtype, shape: &[usize], indices: &[Index]) -> Result<Self, ErrorKind> {
+        shape::byte_len(dtype, shape)?;
+        if indices.len() > shape.len() {
+            return Err(ErrorKind::TooManyIndices { rank: shape.len(), found: indices.len() });
+        }
+        let all = core::iter::repeat(&Index::ALL);
+        let taken = shape
+            .iter()
+            .zip(indices.iter().chain(all))
+            .enumerate()
+            .map(|(dim, (&len, &index))| Taken::new(dim, len, index))
+            .collect::<Result<Vec<_>, _>>()?;
+        let selected = taken.iter().filter(|taken| taken.keeps_dim).map(|taken| taken.count).collect();
+        if taken.iter().any(|taken| taken.count == 0) {
+            return Ok(Self { shape: selected, start: 0, piece: 0, repeats: Vec::new() });
+        }
+        Self::from_taken(dtype, selected, &taken)
+    }
+
+    /// Works from the innermost dimension outwards, in bits: as long as whole dimensions are taken the piece grows; then every
+    /// dimension of which more than one position is taken repeats it.
+    fn from_taken(dtype: Dtype, shape: Vec<usize>, taken: &[Taken]) -> Result<Self, ErrorKind> {
+        let mut stride = u64::from(dtype.bits());
+        let (mut start, mut piece) = (0, stride);
+        let mut repeats = Vec::new();
+        for taken in taken.iter().rev() {
+            start += taken.start as u64 * stride;
+            // Positions that touch extend the piece, as long as it has no gaps yet.
+            if repeats.is_empty() && piece == stride && (taken.step == 1 || taken.count == 1) {
+                piece = taken.count as u64 * stride;
+            } else if taken.count > 1 {
+                repeats.push(Repeat { count: taken.count, stride: taken.step as u64 * stride });
+            }
+            stride *= taken.len as u64;
+        }
+        repeats.reverse();
+        let on_bytes =
+            [start, piece].into_iter().chain(repeats.iter().map(|repeat| repeat.stride)).all(|bits| bits % 8 == 0);
+        if !on_bytes {
+            return Err(ErrorKind::SliceInsideByte { dtype });
+        }
+        repeats.iter_mut().for_each(|repeat| repeat.stride /= 8);
+        Ok(Self { shape, start: start / 8, piece: piece / 8, repeats })
+    }
+
+    /// The shape of the result: the dimensions of which a range was taken.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The bytes of the result.
+    pub fn byte_len(&self) -> u64 {
+        self.piece * self.piece_count()
+    }
+
+    /// Where the runs lie, counted from the tensor's first byte, in the order of the result, which is ascending.
+    pub fn runs(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        let mut pieces = self.pieces().peekable();
+        core::iter::from_fn(move || {
+            let mut run = pieces.next()?;
+            // The last position of a stepped dimension can touch the first of its next turn.
+            while let Some(next) = pieces.next_if(|next| next.start == run.end) {
+                run.end = next.end;
+            }
+            Some(run)
+        })
+    }
+
+    fn piece_count(&self) -> u64 {
+        if self.piece == 0 { 0 } else { self.repeats.iter().map(|repeat| repeat.count as u64).product() }
+    }
+
+    fn pieces(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        let mut counters = alloc::vec![0; self.repeats.len()];
+        let mut start = self.start;
+        let mut left = self.piece_count();
+        core::iter::from_fn(move || {
+            left = left.checked_sub(1)?;
+            let piece = start..start + self.piece;
+            // Count up like an odometer, innermost first.
+            for (counter, repeat) in counters.iter_mut().zip(&self.repeats).rev() {
+                *counter += 1;
+                start += repeat.stride;
+                if *counter < repeat.count {
+                    break;
+                }
+                start -= repeat.stride * repeat.count as u64;
+                *counter = 0;
+            }
+            Some(piece)
+        })
+    }
+}
+
+impl Taken {
+    fn new(dim: usize, len: usize, index: Index) -> Result<Self, ErrorKind> {
+        let out_of_bounds = |index| ErrorKind::IndexOutOfBounds { dim, len, index };
+        // A position counted from the start; `len` itself is the end of a range but no position.
+        let resolve = |index: isize, limit: usize| {
+            let position = if index < 0 { len.checked_sub(index.unsigned_abs()) } else { Some(index.unsigned_abs()) };
+            position.filter(|&position| position <= limit).ok_or_else(|| out_of_bounds(index))
+        };
+        match index {
+            Index::At(at) => {
+                let last = len.checked_sub(1).ok_or_else(|| out_of_bounds(at))?;
+                Ok(Self { len, start: resolve(at, last)?, count: 1, step: 1, keeps_dim: false })
+            }
+            Index::Range { step: 0, .. } => Err(ErrorKind::ZeroStep { dim }),
+            Index::Range { start, end, step } => {
+                let first = resolve(start.unwrap_or(0), len)?;
+                let end = end.map_or(Ok(len), |end| resolve(end, len))?;
+                let span = end.checked_sub(first).ok_or_else(|| out_of_bounds(start.unwrap_or(0)))?;
+                Ok(Self { len, start: first, count: span.div_ceil(step), step, keeps_dim: true })
+            }
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! [`SliceView`]: a slice of a tensor that is in memory.
+
+use alloc::vec::Vec;
+
+use super::{Index, IntoIndices, Selection, Shard};
+use crate::{Dtype, Error, ErrorKind, Result, Sink, TensorBuf, TensorSource, TensorView};
+
+/// A slice of a [`TensorView`]. Nothing is copied until [`to_buf`](SliceView::to_buf); saving it writes it from where it lies.
+#[derive(Clone, Debug)]
+pub struct SliceView<'a> {
+    dtype: Dtype,
+    selection: Selection,
+    data: &'a [u8],
+}
+
+impl<'a> SliceView<'a> {
+    /// The type of the elements.
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// The shape of the slice.
+    pub fn shape(&self) -> &[usize] {
+        self.selection.shape()
+    }
+
+    /// The bytes of the slice, as the contiguous runs that they are in the tensor, in order.
+    pub fn runs(&self) -> impl Iterator<Item = &'a [u8]> + '_ {
+        // The selection was made for a tensor of this many bytes, so every run lies inside them.
+        self.selection.runs().map(|run| &self.data[run.start as usize..run.end as usize])
+    }
+
+    /// The slice as a tensor of its own; its bytes are copied once.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidBool`] if the tensor is BOOL and a byte is neither 0 nor 1.
+    pub fn to_buf(&self) -> Result<TensorBuf> {
+        TensorBuf::read_with(self.dtype, self.shape().to_vec(), |mut bytes| {
+            for run in self.runs() {
+                let (here, rest) = bytes.split_at_mut(run.len());
+                here.copy_from_slice(run);
+                bytes = rest;
+            }
+            Ok(())
+        })
+    }
+}
+
+impl TensorSource for SliceView<'_> {
+    fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        self.selection.shape()
+    }
+
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        // Short runs are gathered, so that the sink is not called for every few bytes.
+        const GATHERED: usize = 64 * 1024;
+        let mut gathered = Vec::new();
+        for run in self.runs() {
+            if gathered.len() + run.len() > GATHERED && !gathered.is_empty() {
+                sink(&gathered)?;
+                gathered.clear();
+            }
+            if run.len() >= GATHERED {
+                sink(run)?;
+            } else {
+                gathered.extend_from_slice(run);
+            }
+        }
+        if gathered.is_empty() { Ok(()) } else { sink(&gathered) }
+    }
+}
+
+impl<'a> TensorView<'a> {
+    /// A part of the tensor, without a copy: a tuple of positions and ranges, see [`Index`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Selection::new`].
+    pub fn slice(&self, indices: impl IntoIndices) -> Result<SliceView<'a>> {
+        let selection = Selection::new(self.dtype(), self.shape(), &indices.into_indices())?;
+        Ok(SliceView { dtype: self.dtype(), selection, data: self.data() })
+    }
+
+    /// The positions from `start` to `start + len` of one dimension; the others are taken whole.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoSuchDim`], and those of [`Selection::new`].
+    pub fn narrow(&self, dim: usize, start: usize, len: usize) -> Result<SliceView<'a>> {
+        self.slice(narrow(self.shape(), dim, start, len)?)
+    }
+
+    /// The part of the tensor that one rank holds.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Shard::range`] and [`Selection::new`].
+    pub fn shard(&self, shard: Shard) -> Result<SliceView<'a>> {
+        let range = shard.range(self.shape())?;
+        self.narrow(shard.dim, range.start, range.len())
+    }
+}
+
+/// The indices that take `len` positions from `start` on of dimension `dim`, and everything of the others.
+pub(crate) fn narrow(shape: &[usize], dim: usize, start: usize, len: usize) -> Result<Vec<Index>> {
+    if dim >= shape.len() {
+        return Err(Error::from(ErrorKind::NoSuchDim { dim, rank: shape.len() }));
+    }
+    let mut indices = alloc::vec![Index::ALL; dim];
+    indices.push((start..start.saturating_add(len)).into());
+    Ok(indices)
+}

@@ -1,0 +1,30 @@
+//! From a path to a checkpoint: files, directories, and index files, which are hostile until checked.
+#![cfg(feature = "std")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod hostile;
+mod locate;
+mod shards;
+#[cfg(unix)]
+mod special_files;
+
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::path::{Path, PathBuf};
+
+use safetensors_core::{SaveOptions, TensorView, serialize};
+
+/// Writes a file of U8 tensors of one element each.
+pub(crate) fn write_shard(directory: &Path, name: &str, tensors: &[(&str, u8)]) -> PathBuf {
+    let views =
+        tensors.iter().map(|(name, value)| (name, TensorView::from_slice(&[1], std::slice::from_ref(value)).unwrap()));
+    support::write(directory, name, serialize(views, &SaveOptions::new()).unwrap())
+}
+
+/// Writes an index that sends each tensor to a file.
+pub(crate) fn write_index(directory: &Path, name: &str, weight_map: &[(&str, &str)]) -> PathBuf {
+    let weight_map: std::collections::BTreeMap<_, _> = weight_map.iter().copied().collect();
+    let index = serde_json::json!({"metadata": {"total_size": 2}, "weight_map": weight_map});
+    support::write(directory, name, index.to_string())
+}

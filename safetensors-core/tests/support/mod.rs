@@ -1,0 +1,49 @@
+//! What several test files need: files built byte by byte, and directories looked into.
+#![allow(dead_code, reason = "each test file uses its own part of this")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// A file: the length of `header`, `header`, and `data` zero bytes.
+pub(crate) fn file(header: impl AsRef<[u8]>, data: usize) -> Vec<u8> {
+    file_with(header, &vec![0; data])
+}
+
+/// A file: the length of `header`, `header`, and `data`.
+pub(crate) fn file_with(header: impl AsRef<[u8]>, data: &[u8]) -> Vec<u8> {
+    let header = header.as_ref();
+    [&(header.len() as u64).to_le_bytes()[..], header, data].concat()
+}
+
+/// Writes a file and returns its path.
+pub(crate) fn write(directory: &Path, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
+    let path = directory.join(name);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(&path, bytes).unwrap();
+    path
+}
+
+/// The names of everything in a directory, sorted.
+pub(crate) fn names_in(directory: &Path) -> Vec<String> {
+    let names = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<_> = names.collect();
+    names.sort();
+    names
+}
+
+/// Makes a FIFO: a file that whoever opens it carelessly waits on forever.
+#[cfg(unix)]
+pub(crate) fn make_fifo(path: &Path) {
+    assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+/// Runs `f` and fails, instead of waiting forever, if it does not come to an end.
+pub(crate) fn must_not_hang<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || sender.send(f()));
+    receiver.recv_timeout(Duration::from_secs(30)).unwrap()
+}
