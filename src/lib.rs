@@ -1,4 +1,31 @@
-//! Move tensors between safetensors files and the library they are used in.
+//! Move tensors between safetensors files and the library they are used in: ndarray, candle or burn.
+//!
+//! This crate is a facade: everything of `safetensors-core`, and behind a feature each, the adapters.
+//!
+//! | feature | module | for |
+//! |---|---|---|
+//! | `ndarray` (default) | [`ndarray`] | array views and owned arrays |
+//! | `candle` | `candle` | candle tensors, and a `VarBuilder` |
+//! | `burn` | `burn` | burn tensor data, and a `ModuleStore` |
+//! | `full` | | all of these |
+//! | `cuda`, `metal` | | `candle`, with candle's GPU support |
+//!
+//! Start with [`Checkpoint`] to open a file, a directory or an index of shards, with [`SafeTensors`] for a file that is in memory, or
+//! with the `load` and `save` of an adapter.
+//!
+//! ```
+//! use safetensors_bridge::{Checkpoint, SaveOptions, TensorView, save};
+//!
+//! let dir = tempfile::tempdir()?;
+//! let path = dir.path().join("model.safetensors");
+//! save(&path, [("bias", TensorView::from_slice(&[2], &[0.5_f32, 1.5])?)], &SaveOptions::new())?;
+//!
+//! let bias = Checkpoint::open(&path)?.tensor("bias")?.read()?;
+//! assert_eq!(bias.into_vec::<f32>()?, [0.5, 1.5]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
 #[cfg(feature = "burn")]
 pub use safetensors_burn as burn;
 #[cfg(feature = "candle")]
@@ -6,3 +33,8 @@ pub use safetensors_candle as candle;
 pub use safetensors_core::*;
 #[cfg(feature = "ndarray")]
 pub use safetensors_ndarray as ndarray;
+
+/// The README, whose examples are tested.
+#[cfg(all(doctest, feature = "full"))]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -1,1 +1,73 @@
-//! x
+//! safetensors files to and from [candle](candle_core) tensors.
+//!
+//! | to | use |
+//! |---|---|
+//! | load all tensors of a checkpoint | [`load()`], [`load_with`] |
+//! | build a model from a checkpoint | [`var_builder()`], or [`CheckpointBackend`] for one that is already open |
+//! | save tensors | [`save()`] |
+//! | load or save a single tensor, or from memory | [`Candle`], which implements [`Framework`](safetensors_core::Framework) |
+//!
+//! A checkpoint is a file, an index of shards, or the directory that holds either: see
+//! [`Checkpoint`](safetensors_core::Checkpoint).
+//!
+//! ```
+//! use std::collections::HashMap;
+//!
+//! use candle_core::{DType, Device, Tensor};
+//! use safetensors_core::SaveOptions;
+//!
+//! let dir = tempfile::tempdir()?;
+//! let path = dir.path().join("model.safetensors");
+//! let weight = Tensor::arange(0_f32, 6.0, &Device::Cpu)?.reshape((2, 3))?;
+//! let tensors = HashMap::from([("linear.weight".to_string(), weight)]);
+//! safetensors_candle::save(&path, &tensors, &SaveOptions::new())?;
+//!
+//! let tensors = safetensors_candle::load(&path, &Device::Cpu)?;
+//! assert_eq!(tensors["linear.weight"].dims(), [2, 3]);
+//!
+//! let builder = safetensors_candle::var_builder(&path, DType::F32, &Device::Cpu)?;
+//! let linear = candle_nn::linear_no_bias(3, 2, builder.pp("linear"))?;
+//! # let _ = linear;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Dtypes
+//!
+//! | in the file | in candle | |
+//! |---|---|---|
+//! | U8, U32, I16, I32, I64, BF16, F16, F32, F64, F8_E4M3 | the same | |
+//! | F4, F6_E2M3, F6_E3M2, F8_E8M0 | the same | stored only: candle computes nothing with them, and holds them on the CPU |
+//! | BOOL | U8 | widened |
+//! | I8 | I16 | widened |
+//! | U16 | U32 | widened |
+//! | U64 | I64 | widened; a value of 2⁶³ or more is an error |
+//! | F8_E5M2, F8_E4M3FNUZ, F8_E5M2FNUZ | F16 | widened |
+//! | C64 | F32 | widened; the shape gains a last dimension of 2: real, imaginary |
+//!
+//! Widening keeps every value. [`Widening::Exact`](safetensors_core::Widening::Exact) in the
+//! [`LoadOptions`](safetensors_core::LoadOptions) makes it an error instead. All that candle holds can be saved: a saved file loads
+//! to the same tensors, bit for bit.
+//!
+//! # What is copied
+//!
+//! Loading to the CPU reads each tensor into the memory that the candle tensor then owns: nothing is copied in between. Other
+//! devices get one copy of that. Saving from the CPU writes contiguous tensors from where they lie; strided ones (transposed,
+//! narrowed, broadcast) and those of other devices pass through a buffer of bounded size.
+//!
+//! # What this crate does not do
+//!
+//! It does not map files, keep several requests for one tensor as one allocation, or split tensors between ranks. The features
+//! `cuda` and `metal` only switch on candle's.
+#![forbid(unsafe_code)]
+
+mod dtype;
+mod error;
+mod load;
+mod save;
+mod var_builder;
+
+pub use dtype::Candle;
+pub use error::{from_candle, into_candle};
+pub use load::{load, load_with};
+pub use save::{CandleSource, save};
+pub use var_builder::{CheckpointBackend, var_builder, var_builder_from};

@@ -21,7 +21,11 @@ fn load_path<F: Framework>(path: &Path, device: &F::Device) -> Result<Loaded<F>>
     load::<F>(&Checkpoint::open(path)?, device, &LoadOptions::new())
 }
 
-fn save_file<'a>(dir: &TempDir, name: &str, tensors: impl IntoIterator<Item = (&'a str, &'a TensorBuf)>) -> std::path::PathBuf {
+fn save_file<'a>(
+    dir: &TempDir,
+    name: &str,
+    tensors: impl IntoIterator<Item = (&'a str, &'a TensorBuf)>,
+) -> std::path::PathBuf {
     let path = dir.path().join(name);
     safetensors_bridge::save(&path, tensors, &SaveOptions::new()).unwrap();
     path
@@ -52,7 +56,7 @@ fn check_one<F: Framework>(dir: &TempDir, buf: &TensorBuf, device: &F::Device) {
     }
 }
 
-pub fn every_dtype_at_every_rank<F: Fixture>(device: &F::Device) {
+pub(crate) fn every_dtype_at_every_rank<F: Fixture>(device: &F::Device) {
     let dir = tempfile::tempdir().unwrap();
     for rank in 0..=6 {
         for (_, buf) in all_dtypes(&shape_of_rank(rank)) {
@@ -61,7 +65,7 @@ pub fn every_dtype_at_every_rank<F: Fixture>(device: &F::Device) {
     }
 }
 
-pub fn tensors_without_elements<F: Fixture>(device: &F::Device) {
+pub(crate) fn tensors_without_elements<F: Fixture>(device: &F::Device) {
     let dir = tempfile::tempdir().unwrap();
     for shape in [&[0][..], &[3, 0], &[0, 2, 4]] {
         for (_, buf) in all_dtypes(shape) {
@@ -70,7 +74,7 @@ pub fn tensors_without_elements<F: Fixture>(device: &F::Device) {
     }
 }
 
-pub fn exact_loading_refuses_to_widen<F: Fixture>(device: &F::Device) {
+pub(crate) fn exact_loading_refuses_to_widen<F: Fixture>(device: &F::Device) {
     let dir = tempfile::tempdir().unwrap();
     for (dtype, buf) in all_dtypes(&[4]) {
         let path = save_file(&dir, "one.safetensors", [("t", &buf)]);
@@ -90,7 +94,7 @@ pub fn exact_loading_refuses_to_widen<F: Fixture>(device: &F::Device) {
     }
 }
 
-pub fn values_that_do_not_fit_are_named<F: Fixture>(device: &F::Device) {
+pub(crate) fn values_that_do_not_fit_are_named<F: Fixture>(device: &F::Device) {
     let dir = tempfile::tempdir().unwrap();
     let buf = TensorBuf::from_vec(vec![2], vec![7_u64, u64::MAX]).unwrap();
     let path = save_file(&dir, "one.safetensors", [("big", &buf)]);
@@ -104,7 +108,7 @@ pub fn values_that_do_not_fit_are_named<F: Fixture>(device: &F::Device) {
     }
 }
 
-pub fn booleans_other_than_0_and_1_are_refused<F: Fixture>(device: &F::Device) {
+pub(crate) fn booleans_other_than_0_and_1_are_refused<F: Fixture>(device: &F::Device) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("bool.safetensors");
     let view = TensorView::new(Dtype::BOOL, &[3], &[1, 0, 2]).unwrap();
@@ -115,7 +119,7 @@ pub fn booleans_other_than_0_and_1_are_refused<F: Fixture>(device: &F::Device) {
     }
 }
 
-pub fn misaligned_views_and_files<F: Fixture>(device: &F::Device) {
+pub(crate) fn misaligned_views_and_files<F: Fixture>(device: &F::Device) {
     for (dtype, buf) in all_dtypes(&[4, 2]) {
         let Some(expected) = expected::<F>(&buf) else { continue };
         // An odd address in memory.
@@ -141,7 +145,7 @@ pub fn misaligned_views_and_files<F: Fixture>(device: &F::Device) {
     }
 }
 
-pub fn transposed_strided_and_broadcast_sources<F: Fixture>(device: &F::Device) {
+pub(crate) fn transposed_strided_and_broadcast_sources<F: Fixture>(device: &F::Device) {
     let (rows, columns) = (37, 53);
     let values: Vec<f32> = (0..rows * columns).map(|i| i as f32).collect();
     let at = |row: usize, column: usize| values[row * columns + column];
@@ -169,7 +173,7 @@ pub fn transposed_strided_and_broadcast_sources<F: Fixture>(device: &F::Device) 
     }
 }
 
-pub fn several_files<F: Fixture>(device: &F::Device) {
+pub(crate) fn several_files<F: Fixture>(device: &F::Device) {
     let dir = tempfile::tempdir().unwrap();
     let (a, b) = (tensor(Dtype::F32, &[2, 3]), tensor(Dtype::I64, &[4]));
     save_file(&dir, "model-00001-of-00002.safetensors", [("a", &a), ("stray", &b)]);
@@ -184,7 +188,7 @@ pub fn several_files<F: Fixture>(device: &F::Device) {
     assert_eq!(written::<F>(&loaded["b"]).unwrap(), parts(&b));
 }
 
-pub fn any_name<F: Fixture>(device: &F::Device) {
+pub(crate) fn any_name<F: Fixture>(device: &F::Device) {
     let dir = tempfile::tempdir().unwrap();
     let names = ["", " ", "a.b.c", "重み", "ñ\u{301}", "\u{202e}gpj.exe", "line\nbreak\t\"quoted\" \\ \0", "🦀"];
     let bufs: Vec<_> = names.iter().enumerate().map(|(i, _)| tensor(Dtype::F32, &[i])).collect();
@@ -196,7 +200,7 @@ pub fn any_name<F: Fixture>(device: &F::Device) {
     }
 }
 
-pub fn save_load_save_is_byte_identical<F: Fixture>(device: &F::Device) {
+pub(crate) fn save_load_save_is_byte_identical<F: Fixture>(device: &F::Device) {
     let dir = tempfile::tempdir().unwrap();
     let bufs: Vec<_> = all_dtypes(&[4, 3])
         .chain(all_dtypes(&[0]))
@@ -224,7 +228,7 @@ pub fn save_load_save_is_byte_identical<F: Fixture>(device: &F::Device) {
     }
 }
 
-pub fn a_failed_save_leaves_the_old_file<F: Fixture>(device: &F::Device) {
+pub(crate) fn a_failed_save_leaves_the_old_file<F: Fixture>(device: &F::Device) {
     let dir = tempfile::tempdir().unwrap();
     let path = save_file(&dir, "model.safetensors", [("old", &tensor(Dtype::F32, &[2]))]);
     let before = fs::read(&path).unwrap();

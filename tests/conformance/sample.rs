@@ -4,13 +4,13 @@ use safetensors_bridge::shape::byte_len;
 use safetensors_bridge::{Dtype, Framework, Result, TensorBuf, TensorSource};
 
 /// A shape of this rank whose elements fill whole bytes in every dtype.
-pub fn shape_of_rank(rank: usize) -> Vec<usize> {
+pub(crate) fn shape_of_rank(rank: usize) -> Vec<usize> {
     [4, 2, 3, 1, 2, 5][..rank].to_vec()
 }
 
 /// A tensor of any dtype and shape. BOOL holds 0 and 1; U64 stays below 2⁶³ so that it fits a signed number; the rest is any
 /// pattern of bits, NaNs and infinities among them.
-pub fn tensor(dtype: Dtype, shape: &[usize]) -> TensorBuf {
+pub(crate) fn tensor(dtype: Dtype, shape: &[usize]) -> TensorBuf {
     TensorBuf::read_with(dtype, shape.to_vec(), |bytes| {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64 ^ u64::from(dtype.bits());
         for (i, byte) in bytes.iter_mut().enumerate() {
@@ -27,15 +27,12 @@ pub fn tensor(dtype: Dtype, shape: &[usize]) -> TensorBuf {
 }
 
 /// A tensor of every dtype that can have this shape.
-pub fn all_dtypes(shape: &[usize]) -> impl Iterator<Item = (Dtype, TensorBuf)> {
-    Dtype::ALL
-        .iter()
-        .filter(|&&dtype| byte_len(dtype, shape).is_ok())
-        .map(|&dtype| (dtype, tensor(dtype, shape)))
+pub(crate) fn all_dtypes(shape: &[usize]) -> impl Iterator<Item = (Dtype, TensorBuf)> {
+    Dtype::ALL.iter().filter(|&&dtype| byte_len(dtype, shape).is_ok()).map(|&dtype| (dtype, tensor(dtype, shape)))
 }
 
 /// What a framework's tensor would write: dtype, shape and bytes.
-pub fn written<F: Framework>(tensor: &F::Tensor) -> Result<(Dtype, Vec<usize>, Vec<u8>)> {
+pub(crate) fn written<F: Framework>(tensor: &F::Tensor) -> Result<(Dtype, Vec<usize>, Vec<u8>)> {
     let source = F::source(tensor)?;
     let mut bytes = Vec::new();
     source.write_to(&mut |piece| {
@@ -46,6 +43,6 @@ pub fn written<F: Framework>(tensor: &F::Tensor) -> Result<(Dtype, Vec<usize>, V
 }
 
 /// Dtype, shape and bytes of a buffer, to compare with [`written`].
-pub fn parts(buf: &TensorBuf) -> (Dtype, Vec<usize>, Vec<u8>) {
+pub(crate) fn parts(buf: &TensorBuf) -> (Dtype, Vec<usize>, Vec<u8>) {
     (buf.dtype(), buf.shape().to_vec(), buf.bytes().to_vec())
 }

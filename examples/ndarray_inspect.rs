@@ -1,0 +1,149 @@
+//! Prints each tensor of a safetensors file with the sum of its elements, computed over ndarray views of the file's bytes.
+//!
+//! ```text
+//! cargo run --features ndarray --example ndarray_inspect -- [FILE]
+//! ```
+//!
+//! Without a file, a small one is written to a temporary directory first. The file is read into memory once; the views borrow
+//! from there. A tensor that does not lie where its elements may lie in memory cannot be lent, and is read by copy instead.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
+use float8::{F8E4M3, F8E5M2};
+use half::{bf16, f16};
+use ndarray::{ArrayViewD, array};
+use num_complex::Complex;
+use safetensors_bridge::element::{F4Packed, F8E4M3Fnuz, F8E5M2Fnuz, F8E8M0};
+use safetensors_bridge::ndarray::{ArrayElement, ReadArrayExt, ViewArrayExt, array_source};
+use safetensors_bridge::{
+    Dtype, ErrorKind, LazyTensor, Order, SafeTensors, SaveOptions, TensorBuf, TensorSource, save,
+};
+
+fn main() -> ExitCode {
+    match run(std::env::args_os().nth(1).map(PathBuf::from)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(file: Option<PathBuf>) -> Result<()> {
+    match file {
+        Some(file) => inspect(&file),
+        None => {
+            let directory = tempfile::tempdir()?;
+            let file = directory.path().join("sample.safetensors");
+            write_sample(&file)?;
+            inspect(&file)
+        }
+    }
+}
+
+fn inspect(file: &Path) -> Result<()> {
+    let bytes = std::fs::read(file).with_context(|| file.display().to_string())?;
+    let archive = SafeTensors::parse(bytes).with_context(|| file.display().to_string())?;
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header(["tensor", "dtype", "shape", "sum", "data"]);
+    for info in archive.tensors() {
+        let tensor = archive.tensor(info.name())?;
+        let (sum, data) = summary(&tensor).with_context(|| file.display().to_string())?;
+        // Names come from the file: quoted, nothing in them can control the terminal.
+        let name = format!("{:?}", tensor.name());
+        table.add_row([name, tensor.dtype().to_string(), format!("{:?}", tensor.shape()), sum, data]);
+    }
+    println!("{table}");
+    Ok(())
+}
+
+/// A tensor of a file that is in memory.
+type Tensor<'a> = LazyTensor<'a, Vec<u8>>;
+
+/// The sum of a tensor's elements as text, and how they were reached.
+fn summary(tensor: &Tensor<'_>) -> Result<(String, String)> {
+    let (sum, data) = match tensor.dtype() {
+        Dtype::BOOL => sum(tensor, |value: bool| u8::from(value).into())?,
+        Dtype::U8 => sum(tensor, |value: u8| value.into())?,
+        Dtype::I8 => sum(tensor, |value: i8| value.into())?,
+        Dtype::U16 => sum(tensor, |value: u16| value.into())?,
+        Dtype::I16 => sum(tensor, |value: i16| value.into())?,
+        Dtype::U32 => sum(tensor, |value: u32| value.into())?,
+        Dtype::I32 => sum(tensor, |value: i32| value.into())?,
+        Dtype::U64 => sum(tensor, |value: u64| value as f64)?,
+        Dtype::I64 => sum(tensor, |value: i64| value as f64)?,
+        Dtype::F8_E4M3 => sum(tensor, |value: F8E4M3| value.to_f64())?,
+        Dtype::F8_E5M2 => sum(tensor, |value: F8E5M2| value.to_f64())?,
+        Dtype::F8_E4M3FNUZ => sum(tensor, |value: F8E4M3Fnuz| decode_fnuz(value.0, 3))?,
+        Dtype::F8_E5M2FNUZ => sum(tensor, |value: F8E5M2Fnuz| decode_fnuz(value.0, 2))?,
+        Dtype::F8_E8M0 => sum(tensor, |value: F8E8M0| decode_e8m0(value.0))?,
+        Dtype::F16 => sum(tensor, |value: f16| value.into())?,
+        Dtype::BF16 => sum(tensor, |value: bf16| value.into())?,
+        Dtype::F32 => sum(tensor, |value: f32| value.into())?,
+        Dtype::F64 => sum(tensor, |value: f64| value)?,
+        Dtype::C64 => {
+            let (re, data) = sum(tensor, |value: Complex<f32>| value.re.into())?;
+            let (im, _) = sum(tensor, |value: Complex<f32>| value.im.into())?;
+            return Ok((Complex::new(re, im).to_string(), data.into()));
+        }
+        // Elements that share bytes: no array can index them.
+        _ => return Ok(("none".into(), format!("packed, {} bytes", tensor.byte_len()))),
+    };
+    Ok((sum.to_string(), data.into()))
+}
+
+/// The sum over a borrowed view or, where the data is misaligned, over a copy.
+fn sum<T: ArrayElement>(tensor: &Tensor<'_>, to_f64: impl Fn(T) -> f64) -> Result<(f64, &'static str)> {
+    let sum = |array: ArrayViewD<'_, T>| array.iter().map(|&value| to_f64(value)).sum();
+    match tensor.as_array_dyn::<T>() {
+        Ok(array) => Ok((sum(array), "borrowed, no copy")),
+        Err(error) if matches!(error.kind(), ErrorKind::Misaligned { .. }) => {
+            Ok((sum(tensor.read_array_dyn::<T>()?.view()), "misaligned, read by copy"))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A power of two; 0xFF is NaN.
+fn decode_e8m0(bits: u8) -> f64 {
+    if bits == 0xff { f64::NAN } else { 2_f64.powi(i32::from(bits) - 127) }
+}
+
+/// An 8-bit float with this many mantissa bits, whose bias is half its range of exponents and whose one NaN is 0x80.
+fn decode_fnuz(bits: u8, mantissa_bits: u32) -> f64 {
+    if bits == 0x80 {
+        return f64::NAN;
+    }
+    let bias = 1 << (6 - mantissa_bits);
+    let exponent = i32::from((bits & 0x7f) >> mantissa_bits);
+    let fraction = f64::from(bits & ((1 << mantissa_bits) - 1)) / f64::from(1 << mantissa_bits);
+    let magnitude = match exponent {
+        0 => fraction * 2_f64.powi(1 - bias),
+        _ => (1.0 + fraction) * 2_f64.powi(exponent - bias),
+    };
+    if bits & 0x80 == 0 { magnitude } else { -magnitude }
+}
+
+/// Writes a file of several dtypes, one of its tensors misaligned.
+fn write_sample(file: &Path) -> Result<()> {
+    let weight = array![[1.0_f32, 2.0, 3.0], [4.0, 5.0, 6.0]];
+    let halves = array![0.5_f64, 1.5, -3.0].mapv(f16::from_f64);
+    let mask = array![true, false, true];
+    let bias = array![0.25_f32, 0.5];
+    let packed = TensorBuf::from_vec(vec![2, 2], vec![F4Packed(0x21), F4Packed(0x43)])?;
+    let transposed = weight.t();
+    let tensors: [(&str, Box<dyn TensorSource + '_>); 6] = [
+        ("weight", Box::new(array_source(&weight))),
+        ("weight, transposed", Box::new(array_source(&transposed))),
+        ("halves", Box::new(array_source(&halves))),
+        ("mask", Box::new(array_source(&mask))),
+        // The order of this list is kept, so three booleans and three halves lie before these numbers of four bytes.
+        ("bias", Box::new(array_source(&bias))),
+        ("packed", Box::new(packed)),
+    ];
+    Ok(save(file, tensors, &SaveOptions::new().order(Order::Given))?)
+}

@@ -1,0 +1,213 @@
+//! The main job: one checkpoint in two files, loaded into ndarray, candle and burn, used, saved from each and read back.
+//!
+//! `cargo run --release --features full --example quickstart`
+//!
+//! Prints what each tensor became in each framework, and ends with an error if anything differs.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use burn::tensor::{DType as BurnDType, Tensor as BurnTensor, TensorData};
+use candle_core::{DType, Device, Tensor};
+use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
+use float8::F8E4M3;
+use half::{bf16, f16};
+use ndarray::{Array2, Ix2};
+use safetensors_bridge::burn::{self as bridge_burn, Burn};
+use safetensors_bridge::candle::{self as bridge_candle, Candle};
+use safetensors_bridge::framework::{load, save};
+use safetensors_bridge::ndarray::{ArrayElement, Ndarray, ViewArrayExt};
+use safetensors_bridge::{
+    Checkpoint, Dtype, FileSource, Framework, LazyTensor, Limits, LoadOptions, SaveOptions, Support, TensorBuf,
+    TensorView, Widening,
+};
+
+/// A checkpoint whose files are held in memory, so that tensors can be lent without a copy.
+type InMemory = Checkpoint<Vec<u8>>;
+
+fn main() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    write_checkpoint(dir.path()).context("writing the checkpoint")?;
+
+    let started = Instant::now();
+    let open = |path: &Path| FileSource::open(path)?.read_to_vec();
+    let checkpoint = Arc::new(Checkpoint::open_by(dir.path(), &Limits::default(), open)?);
+    println!(
+        "opened {} tensors in {} files in {:.2?}\n",
+        checkpoint.len(),
+        checkpoint.shards().len(),
+        started.elapsed()
+    );
+
+    let mut table = Table::new();
+    table.load_style(TableStyle::new().header_separator(LineStyle::none().fill('─')));
+    table.set_header(["tensor", "in the file", "shape", "bytes", "ndarray", "candle", "burn", "time"]);
+    for column in [3, 7] {
+        table.column_mut(column).context("a column")?.set_cell_alignment(CellAlignment::Right);
+    }
+    for tensor in checkpoint.tensors() {
+        let (cells, time) = load_one(&checkpoint, tensor)?;
+        let [ndarray, candle, burn] = cells;
+        table.add_row([
+            tensor.name().to_owned(),
+            tensor.dtype().to_string(),
+            format!("{:?}", tensor.shape()),
+            tensor.byte_len().to_string(),
+            ndarray,
+            candle,
+            burn,
+            format!("{time:.1?}"),
+        ]);
+    }
+    println!("{table}");
+    println!(
+        "borrowed: lent from the file's bytes. copied: the framework owns its memory. time: all three together.\n"
+    );
+
+    let product = compare_products(&checkpoint)?;
+    println!("inputs x weights is the same in all three: {product:?}");
+    round_trip::<Ndarray>(&checkpoint, &(), dir.path())?;
+    round_trip::<Candle>(&checkpoint, &Device::Cpu, dir.path())?;
+    round_trip::<Burn>(&checkpoint, &(), dir.path())?;
+    Ok(())
+}
+
+/// Two files and the index that says which tensor lies where, as on the Hub.
+fn write_checkpoint(dir: &Path) -> Result<()> {
+    // Small whole numbers: every dtype here holds them exactly, so that results can be compared exactly.
+    let number = |i: usize| (i * 7 % 13) as f32 - 6.0;
+    let (rows, inner, columns) = (64, 128, 32);
+    let first = [
+        ("inputs", TensorBuf::from_vec(vec![rows, inner], (0..rows * inner).map(number).collect())?),
+        (
+            "weights",
+            TensorBuf::from_vec(
+                vec![inner, columns],
+                (0..inner * columns).map(|i| bf16::from_f32(number(i))).collect(),
+            )?,
+        ),
+        ("norm.scale", TensorBuf::from_vec(vec![columns], (0..columns).map(|i| f16::from_f32(number(i))).collect())?),
+    ];
+    let codes = (0..inner).map(|i| F8E4M3::from_f32(number(i))).collect();
+    let second = [
+        ("quantized", TensorBuf::from_vec(vec![inner], codes)?),
+        ("position_ids", TensorBuf::from_vec(vec![1, inner], (0..inner as i64).collect())?),
+        ("mask", TensorBuf::from_vec(vec![2, 2], vec![true, false, true, true])?),
+    ];
+    let options = SaveOptions::new().metadata([("format", "pt")]);
+    let mut weight_map = BTreeMap::new();
+    let mut total_size = 0;
+    for (i, tensors) in [first, second].iter().enumerate() {
+        let file = format!("model-{:05}-of-00002.safetensors", i + 1);
+        safetensors_bridge::save(dir.join(&file), tensors.iter().map(|(name, buf)| (name, buf)), &options)?;
+        weight_map.extend(tensors.iter().map(|(name, _)| (*name, file.clone())));
+        total_size += tensors.iter().map(|(_, buf)| buf.bytes().len()).sum::<usize>();
+    }
+    let index = serde_json::json!({ "metadata": { "total_size": total_size }, "weight_map": weight_map });
+    std::fs::write(dir.join("model.safetensors.index.json"), serde_json::to_vec_pretty(&index)?)?;
+    Ok(())
+}
+
+/// Loads one tensor into each framework, and says what it became and whether its elements still lie in the file's bytes.
+fn load_one(checkpoint: &Arc<InMemory>, tensor: LazyTensor<'_, Vec<u8>>) -> Result<([String; 3], Duration)> {
+    let started = Instant::now();
+    let view = tensor.view()?;
+    let lent = lend_to_ndarray(&view)?;
+    Candle::from_view(&view, &Device::Cpu, Widening::Lossless)?;
+    let shared = bridge_burn::share_checkpoint(checkpoint, tensor.name(), Widening::Lossless)?;
+    let time = started.elapsed();
+    let in_file = |address: *const u8| view.data().as_ptr_range().contains(&address);
+    let cells = [
+        became::<Ndarray>(tensor, in_file(lent)),
+        became::<Candle>(tensor, false),
+        became::<Burn>(tensor, in_file(shared.as_bytes().as_ptr())),
+    ];
+    Ok((cells, time))
+}
+
+/// Where the first element lies of the array that ndarray sees in a view.
+fn lend_to_ndarray(view: &TensorView<'_>) -> Result<*const u8> {
+    fn first<T: ArrayElement>(view: &TensorView<'_>) -> Result<*const u8> {
+        Ok(view.as_array_dyn::<T>()?.as_ptr().cast())
+    }
+    match view.dtype() {
+        Dtype::BOOL => first::<bool>(view),
+        Dtype::I64 => first::<i64>(view),
+        Dtype::F8_E4M3 => first::<F8E4M3>(view),
+        Dtype::F16 => first::<f16>(view),
+        Dtype::BF16 => first::<bf16>(view),
+        Dtype::F32 => first::<f32>(view),
+        other => bail!("the checkpoint has no {other}"),
+    }
+}
+
+fn became<F: Framework>(tensor: LazyTensor<'_, Vec<u8>>, borrowed: bool) -> String {
+    let how = if borrowed { "borrowed" } else { "copied" };
+    match F::support(tensor.dtype()) {
+        Support::Exact => format!("{}, {how}", tensor.dtype()),
+        Support::Widened(to) => format!("{to}, copied (widened)"),
+        Support::Unsupported => "not supported".into(),
+    }
+}
+
+/// Multiplies the same two matrices in each framework, and compares every number.
+fn compare_products(checkpoint: &Arc<InMemory>) -> Result<[usize; 2]> {
+    let (inputs, weights) = (checkpoint.tensor("inputs")?, checkpoint.tensor("weights")?);
+
+    // ndarray computes on the file's bytes; it has no arithmetic for BF16, so the weights become F32 first.
+    let (inputs, weights) = (inputs.view()?, weights.view()?);
+    let of_ndarray: Array2<f32> = inputs.as_array::<f32, Ix2>()?.dot(&weights.as_array::<bf16, Ix2>()?.mapv(f32::from));
+
+    let tensors = bridge_candle::load(path_of(checkpoint)?, &Device::Cpu)?;
+    let of_candle = tensors["inputs"].matmul(&tensors["weights"].to_dtype(DType::F32)?)?;
+    let of_candle: Vec<f32> = Tensor::flatten_all(&of_candle)?.to_vec1()?;
+
+    let data = |name| bridge_burn::share_checkpoint(checkpoint, name, Widening::Lossless);
+    let device = burn::tensor::Device::default();
+    let of_burn = BurnTensor::<2>::from_data(data("inputs")?, (&device, BurnDType::F32))
+        .matmul(BurnTensor::<2>::from_data(data("weights")?.convert::<f32>(), (&device, BurnDType::F32)));
+    let of_burn: TensorData = of_burn.into_data();
+
+    let expected: Vec<f32> = of_ndarray.iter().copied().collect();
+    ensure!(of_candle == expected, "the product of candle differs from that of ndarray");
+    ensure!(of_burn.as_slice::<f32>().is_ok_and(|of_burn| of_burn == expected), "the product of burn differs");
+    Ok([of_ndarray.nrows(), of_ndarray.ncols()])
+}
+
+/// Saves all tensors from a framework to one file, and compares what that file holds with the checkpoint.
+fn round_trip<F: Framework>(checkpoint: &InMemory, device: &F::Device, dir: &Path) -> Result<()> {
+    let tensors = load::<F>(checkpoint, device, &LoadOptions::new())?;
+    let path = dir.join(format!("{}.safetensors", F::NAME));
+    save::<F>(&path, &tensors, &SaveOptions::new())?;
+
+    let saved = Checkpoint::open(&path)?;
+    ensure!(saved.len() == checkpoint.len(), "{}: {} tensors were saved", F::NAME, saved.len());
+    let mut widened = 0;
+    for tensor in checkpoint.tensors() {
+        let original = TensorBuf::from_view(&tensor.view()?)?;
+        let expected = match F::support(tensor.dtype()) {
+            Support::Widened(to) => {
+                widened += 1;
+                safetensors_bridge::convert::widen(original, to)?
+            }
+            _ => original,
+        };
+        let found = saved.tensor(tensor.name())?.read()?;
+        ensure!(
+            (found.dtype(), found.shape(), found.bytes()) == (expected.dtype(), expected.shape(), expected.bytes()),
+            "{}: {} differs after saving",
+            F::NAME,
+            tensor.name()
+        );
+    }
+    println!("saved from {} and read back: {} tensors, bit for bit, {widened} of them widened", F::NAME, saved.len());
+    Ok(())
+}
+
+/// The directory that the checkpoint was opened from.
+fn path_of(checkpoint: &InMemory) -> Result<&Path> {
+    checkpoint.index().and_then(Path::parent).context("the checkpoint has an index")
+}

@@ -1,0 +1,172 @@
+//! The dtypes of the format and of candle: the only table of them.
+
+use candle_core::{CpuStorage, DType};
+use float8::F8E4M3;
+use half::{bf16, f16};
+use safetensors_core::element::{F4Packed, F6E2M3Packed, F6E3M2Packed, F8E8M0};
+use safetensors_core::{Dtype, Error, ErrorKind, Result, Support, TensorBuf};
+
+/// candle, as a [`Framework`](safetensors_core::Framework) of safetensors files.
+///
+/// ```
+/// use candle_core::Device;
+/// use safetensors_candle::Candle;
+/// use safetensors_core::{Dtype, Framework, Support, TensorBuf, Widening};
+///
+/// let buf = TensorBuf::from_vec(vec![2], vec![true, false])?;
+/// let tensor = Candle::from_buf(buf, &Device::Cpu, Widening::Lossless)?;
+/// assert_eq!(tensor.to_vec1::<u8>()?, [1, 0]);
+/// assert_eq!(Candle::support(Dtype::BOOL), Support::Widened(Dtype::U8));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Candle;
+
+/// The framework's name, for messages.
+pub(crate) const NAME: &str = "candle";
+
+/// Declares every lookup between the format's dtypes and candle's.
+///
+/// The lines of `exact` and `raw` give the format's dtype, candle's, and the type of the elements as they are read; candle keeps
+/// `raw` elements as plain bytes that it computes nothing with. `widened` are those that candle lacks. `decoded` are those of the
+/// first two that are not left to candle when another dtype is asked for, and what holds their values exactly.
+macro_rules! dtypes {
+    (
+        exact { $($exact:ident = $exact_candle:ident as $element:ty,)* }
+        raw { $($raw:ident = $raw_candle:ident as $raw_element:ident,)* }
+        widened { $($narrow:ident to $wide:ident,)* }
+        decoded { $($small:ident to $decoded:ident,)* }
+    ) => {
+        pub(crate) fn support(dtype: Dtype) -> Support {
+            match dtype {
+                $(Dtype::$exact => Support::Exact,)*
+                $(Dtype::$raw => Support::Exact,)*
+                $(Dtype::$narrow => Support::Widened(Dtype::$wide),)*
+                _ => Support::Unsupported,
+            }
+        }
+
+        /// The format's dtype for a candle tensor's, if there is one.
+        pub(crate) fn from_candle_dtype(dtype: DType) -> Option<Dtype> {
+            match dtype {
+                $(DType::$exact_candle => Some(Dtype::$exact),)*
+                $(DType::$raw_candle => Some(Dtype::$raw),)*
+                _ => None,
+            }
+        }
+
+        /// What a tensor of `dtype` becomes first when candle is to convert it to another dtype than its own, if anything.
+        ///
+        /// candle cannot convert the dtypes that it only stores, and 0.11.1 overflows its stack on the way from F8_E4M3 to F64.
+        pub(crate) fn decoded(dtype: Dtype) -> Option<Dtype> {
+            match dtype {
+                $(Dtype::$small => Some(Dtype::$decoded),)*
+                _ => None,
+            }
+        }
+
+        /// Moves the elements into candle's storage; none are copied.
+        pub(crate) fn into_storage(buf: TensorBuf) -> Result<CpuStorage> {
+            match buf.dtype() {
+                $(Dtype::$exact => Ok(CpuStorage::$exact_candle(buf.into_vec::<$element>()?)),)*
+                // The standard library collects a mapped `Vec` of the same layout in place.
+                $(Dtype::$raw => {
+                    let bytes = buf.into_vec::<$raw_element>()?.into_iter().map(|$raw_element(byte)| byte).collect();
+                    Ok(CpuStorage::$raw_candle(bytes))
+                })*
+                dtype => Err(Error::from(ErrorKind::UnsupportedDtype { framework: NAME, dtype })),
+            }
+        }
+
+        /// The bytes of a storage in memory, and the format's dtype of its elements.
+        pub(crate) fn storage_bytes(storage: &CpuStorage) -> (Dtype, &[u8]) {
+            match storage {
+                $(CpuStorage::$exact_candle(values) => (Dtype::$exact, bytemuck::cast_slice(values)),)*
+                $(CpuStorage::$raw_candle(bytes) => (Dtype::$raw, bytes),)*
+            }
+        }
+    };
+}
+
+dtypes! {
+    exact {
+        U8 = U8 as u8,
+        U32 = U32 as u32,
+        I16 = I16 as i16,
+        I32 = I32 as i32,
+        I64 = I64 as i64,
+        BF16 = BF16 as bf16,
+        F16 = F16 as f16,
+        F32 = F32 as f32,
+        F64 = F64 as f64,
+        F8_E4M3 = F8E4M3 as F8E4M3,
+    }
+    raw {
+        F4 = F4 as F4Packed,
+        F6_E2M3 = F6E2M3 as F6E2M3Packed,
+        F6_E3M2 = F6E3M2 as F6E3M2Packed,
+        F8_E8M0 = F8E8M0 as F8E8M0,
+    }
+    widened {
+        BOOL to U8,
+        I8 to I16,
+        U16 to U32,
+        U64 to I64,
+        F8_E5M2 to F16,
+        F8_E4M3FNUZ to F16,
+        F8_E5M2FNUZ to F16,
+        C64 to F32,
+    }
+    decoded {
+        F4 to F16,
+        F6_E2M3 to F16,
+        F6_E3M2 to F16,
+        F8_E4M3 to F16,
+        F8_E8M0 to F32,
+    }
+}
+
+/// The shape that a tensor of the file has in candle: its own, but for complex numbers, which become pairs.
+pub(crate) fn loaded_shape(dtype: Dtype, shape: &[usize]) -> Vec<usize> {
+    let pair: &[usize] = if dtype == Dtype::C64 { &[2] } else { &[] };
+    [shape, pair].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::backend::BackendStorage;
+
+    use super::*;
+
+    #[test]
+    fn every_dtype_of_the_format_has_a_place() {
+        for &dtype in Dtype::ALL {
+            match support(dtype) {
+                Support::Exact => {
+                    let buf = TensorBuf::read_with(dtype, vec![8], |_| Ok(())).unwrap();
+                    let storage = into_storage(buf).unwrap();
+                    assert_eq!(from_candle_dtype(storage.dtype()), Some(dtype));
+                    let (found, bytes) = storage_bytes(&storage);
+                    assert_eq!((found, bytes.len()), (dtype, dtype.bits() as usize));
+                }
+                Support::Widened(to) => assert_eq!(support(to), Support::Exact, "{dtype}"),
+                Support::Unsupported => panic!("{dtype} has no place"),
+            }
+        }
+    }
+
+    #[test]
+    fn raw_bytes_are_moved_not_copied() {
+        let buf = TensorBuf::from_vec(vec![64], vec![F8E8M0(7); 64]).unwrap();
+        let address = buf.bytes().as_ptr();
+        let storage = into_storage(buf).unwrap();
+        assert_eq!(storage_bytes(&storage).1.as_ptr(), address);
+    }
+
+    #[test]
+    fn complex_numbers_become_pairs() {
+        assert_eq!(loaded_shape(Dtype::C64, &[3]), [3, 2]);
+        assert_eq!(loaded_shape(Dtype::C64, &[]), [2]);
+        assert_eq!(loaded_shape(Dtype::F32, &[3]), [3]);
+    }
+}

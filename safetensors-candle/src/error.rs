@@ -1,0 +1,94 @@
+//! Between candle's error and ours.
+
+use std::io;
+
+use safetensors_core::{Error, ErrorKind};
+
+use crate::dtype::NAME;
+
+/// An error of candle as ours: [`ErrorKind::Framework`], with candle's error as its source.
+///
+/// One that [`into_candle`] made is taken apart again, so that nothing is lost on the way through candle and back.
+///
+/// ```
+/// use safetensors_candle::from_candle;
+/// use safetensors_core::ErrorKind;
+///
+/// let error = from_candle(candle_core::Error::msg("no such device")).in_tensor("weight");
+/// assert!(matches!(error.kind(), ErrorKind::Framework { framework: "candle", .. }));
+/// assert_eq!(error.tensor(), Some("weight"));
+/// ```
+pub fn from_candle(error: candle_core::Error) -> Error {
+    let error = match error {
+        candle_core::Error::Io(io) => match io.downcast::<Error>() {
+            Ok(ours) => return ours,
+            Err(io) => candle_core::Error::Io(io),
+        },
+        other => other,
+    };
+    ErrorKind::Framework { framework: NAME, source: Box::new(error) }.into()
+}
+
+/// Our error as candle's, for the traits of candle: it has our message, with file and tensor, and our `source()`.
+///
+/// candle's `Error::wrap` keeps nothing but the message. Its variant for input and output holds any error whole, so that one is
+/// used, whatever went wrong: [`from_candle`] gets our error back out of it.
+///
+/// ```
+/// use safetensors_candle::{from_candle, into_candle};
+/// use safetensors_core::{Error, ErrorKind};
+///
+/// let error = into_candle(Error::from(ErrorKind::TensorNotFound).in_tensor("weight"));
+/// assert_eq!(error.to_string(), "tensor \"weight\": there is no such tensor");
+/// assert_eq!(from_candle(error).tensor(), Some("weight"));
+/// ```
+pub fn into_candle(error: Error) -> candle_core::Error {
+    candle_core::Error::Io(io::Error::other(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Outer(std::fmt::Error);
+
+    impl std::fmt::Display for Outer {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("outer")
+        }
+    }
+
+    impl std::error::Error for Outer {
+        fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+            Some(&self.0)
+        }
+    }
+
+    #[test]
+    fn an_error_passes_through_candle_with_its_message_its_place_and_its_source() {
+        let kind = ErrorKind::Framework { framework: NAME, source: Box::new(Outer(std::fmt::Error)) };
+        let ours = Error::from(kind).in_tensor("weight").in_file("a.safetensors");
+        let message = ours.to_string();
+        assert!(
+            message.contains("a.safetensors") && message.contains("\"weight\"") && message.contains("outer"),
+            "{message}"
+        );
+
+        let theirs = into_candle(ours);
+        assert_eq!(theirs.to_string(), message);
+        assert!(theirs.source().is_some_and(|source| source.is::<std::fmt::Error>()));
+
+        let ours = from_candle(theirs);
+        assert_eq!(ours.to_string(), message);
+        assert_eq!((ours.tensor(), ours.file()), (Some("weight"), Some("a.safetensors")));
+    }
+
+    #[test]
+    fn errors_of_the_system_stay_candles() {
+        let error = from_candle(candle_core::Error::Io(io::ErrorKind::NotFound.into()));
+        assert!(matches!(error.kind(), ErrorKind::Framework { .. }), "{error}");
+    }
+}

@@ -1,0 +1,176 @@
+//! [`CheckpointBackend`]: the tensors of a checkpoint, for candle's models.
+
+use std::path::Path;
+
+use candle_core::{DType, Device, Shape, Tensor};
+use candle_nn::var_builder::SimpleBackend;
+use candle_nn::{Init, VarBuilder};
+use safetensors_core::convert::widen;
+use safetensors_core::{
+    Checkpoint, FileSource, Framework, LazyTensor, LoadOptions, ReadAt, Result, TensorBuf, Widening, framework,
+    read_tensors,
+};
+
+use crate::dtype::{Candle, decoded, from_candle_dtype, loaded_shape};
+use crate::error::{from_candle, into_candle};
+
+/// A [`VarBuilder`] over a checkpoint: a file, an index of shards, or the directory that holds either.
+///
+/// Every model of candle-transformers loads through it. Only headers are read here; each tensor is read when the model asks for
+/// it, and then has the asked shape, the asked dtype and the asked device.
+///
+/// ```
+/// use candle_core::{DType, Device};
+/// use safetensors_core::{SaveOptions, TensorView, save};
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("model.safetensors");
+/// let weight = TensorView::from_slice(&[2, 3], &[0.0_f32; 6])?;
+/// save(&path, [("encoder.fc.weight", weight)], &SaveOptions::new())?;
+///
+/// let builder = safetensors_candle::var_builder(&path, DType::BF16, &Device::Cpu)?;
+/// let encoder = builder.pp("encoder");
+/// let linear = candle_nn::linear_no_bias(3, 2, encoder.pp("fc"))?;
+/// assert_eq!(linear.weight().dtype(), DType::BF16);
+/// assert!(encoder.get((3, 2), "fc.weight").is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of [`Checkpoint::open`]. For what the builder itself fails with see [`CheckpointBackend`].
+pub fn var_builder(path: impl AsRef<Path>, dtype: DType, device: &Device) -> Result<VarBuilder<'static>> {
+    Ok(var_builder_from(Checkpoint::open(path)?, dtype, device))
+}
+
+/// [`var_builder()`] over a checkpoint that is already open: with limits, or mapped.
+///
+/// ```
+/// use candle_core::{DType, Device};
+/// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("model.safetensors");
+/// save(&path, [("scale", TensorView::from_slice(&[], &[0.5_f32])?)], &SaveOptions::new())?;
+///
+/// let checkpoint = Checkpoint::open(&path)?;
+/// let builder = safetensors_candle::var_builder_from(checkpoint, DType::F32, &Device::Cpu);
+/// assert_eq!(builder.get((), "scale")?.to_scalar::<f32>()?, 0.5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn var_builder_from<'a, S: ReadAt + 'a>(
+    checkpoint: Checkpoint<S>,
+    dtype: DType,
+    device: &Device,
+) -> VarBuilder<'a> {
+    VarBuilder::from_backend(Box::new(CheckpointBackend::new(checkpoint)), dtype, device.clone())
+}
+
+/// An open checkpoint as a backend of candle's [`VarBuilder`].
+///
+/// A tensor comes on the asked device, in the asked dtype (converted by candle if the file has another), and of exactly the asked
+/// shape. The shape is compared with the header before a byte of data is read, and asking whether there is a tensor reads nothing.
+/// Dtypes that candle lacks are widened losslessly before they are converted, so a C64 tensor has a last dimension of 2. F4, F6,
+/// F8_E4M3 and F8_E8M0 are decoded exactly here, unless they are asked for as they are: most of these candle cannot convert.
+///
+/// # Errors
+///
+/// As candle's own backends: `CannotFindTensor`, and `UnexpectedShape`, which names the tensor and the file. Everything else is a
+/// [`safetensors_core::Error`], which names them too, passed through [`into_candle`].
+///
+/// ```
+/// use candle_core::{DType, Device};
+/// use candle_nn::VarBuilder;
+/// use safetensors_candle::CheckpointBackend;
+/// use safetensors_core::{Checkpoint, SaveOptions, TensorView, Widening, save};
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("model.safetensors");
+/// save(&path, [("mask", TensorView::from_slice(&[2], &[true, false])?)], &SaveOptions::new())?;
+///
+/// let backend = CheckpointBackend::new(Checkpoint::open(&path)?).widening(Widening::Exact);
+/// let builder = VarBuilder::from_backend(Box::new(backend), DType::U8, Device::Cpu);
+/// assert!(builder.contains_tensor("mask"));
+/// assert!(builder.get(2, "mask").unwrap_err().to_string().contains("BOOL"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct CheckpointBackend<S = FileSource> {
+    checkpoint: Checkpoint<S>,
+    reading: LoadOptions,
+    widening: Widening,
+}
+
+impl<S> CheckpointBackend<S> {
+    /// A backend over this checkpoint, which widens dtypes that candle lacks and reads large tensors with one thread a core,
+    /// eight at most.
+    pub fn new(checkpoint: Checkpoint<S>) -> Self {
+        Self { checkpoint, reading: LoadOptions::new(), widening: Widening::default() }
+    }
+
+    /// Reads large tensors with this many threads; 0 for the default.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.reading = self.reading.threads(threads);
+        self
+    }
+
+    /// Says whether dtypes that candle lacks may be widened.
+    #[must_use]
+    pub fn widening(mut self, widening: Widening) -> Self {
+        self.widening = widening;
+        self
+    }
+
+    /// The checkpoint.
+    pub fn checkpoint(&self) -> &Checkpoint<S> {
+        &self.checkpoint
+    }
+
+    fn find(&self, name: &str) -> candle_core::Result<LazyTensor<'_, S>> {
+        let missing = || candle_core::Error::CannotFindTensor { path: name.into() }.bt();
+        self.checkpoint.get(name).ok_or_else(missing)
+    }
+}
+
+impl<S: ReadAt> CheckpointBackend<S> {
+    /// Reads one tensor, in several threads if it is large.
+    fn read(&self, tensor: LazyTensor<'_, S>) -> Result<TensorBuf> {
+        read_tensors(&[tensor], &self.reading)?.pop().map_or_else(|| tensor.read(), Ok)
+    }
+
+    fn load(&self, tensor: LazyTensor<'_, S>, dtype: DType, device: &Device) -> candle_core::Result<Tensor> {
+        let load = || {
+            framework::accept::<Candle>(tensor.dtype(), self.widening)?;
+            let mut buf = self.read(tensor)?;
+            if let Some(exact) = decoded(buf.dtype())
+                && from_candle_dtype(dtype) != Some(buf.dtype())
+            {
+                buf = widen(buf, exact)?;
+            }
+            Candle::from_buf(buf, device, self.widening)?.to_dtype(dtype).map_err(from_candle)
+        };
+        load().map_err(|error| into_candle(tensor.locate(error)))
+    }
+}
+
+impl<S: ReadAt> SimpleBackend for CheckpointBackend<S> {
+    fn get(&self, expected: Shape, name: &str, _: Init, dtype: DType, device: &Device) -> candle_core::Result<Tensor> {
+        let tensor = self.find(name)?;
+        let got = Shape::from(loaded_shape(tensor.dtype(), tensor.shape()));
+        if got != expected {
+            let file = tensor.file().map(|file| format!(" in {}", file.display())).unwrap_or_default();
+            let msg = format!("shape mismatch for {name}{file}");
+            return Err(candle_core::Error::UnexpectedShape { msg, expected, got }.bt());
+        }
+        self.load(tensor, dtype, device)
+    }
+
+    fn get_unchecked(&self, name: &str, dtype: DType, device: &Device) -> candle_core::Result<Tensor> {
+        self.load(self.find(name)?, dtype, device)
+    }
+
+    fn contains_tensor(&self, name: &str) -> bool {
+        self.checkpoint.get(name).is_some()
+    }
+}

@@ -1,0 +1,186 @@
+//! What candle's models rely on in a `VarBuilder`.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
+
+mod common;
+
+use std::path::PathBuf;
+
+use candle_core::{DType, Device, Error};
+use candle_nn::VarBuilder;
+use candle_nn::var_builder::SimpleBackend;
+use common::{patterned, save_bufs, without_backtrace};
+use float8::F8E4M3;
+use safetensors_candle::{CheckpointBackend, from_candle, var_builder};
+use safetensors_core::element::{F4Packed, F8E8M0};
+use safetensors_core::{Checkpoint, Dtype, ErrorKind, TensorBuf, Widening};
+use tempfile::TempDir;
+
+fn checkpoint() -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    save_bufs(
+        &path,
+        &[
+            ("layer.0.weight", TensorBuf::from_vec(vec![2, 3], vec![0.0_f32, 1.0, 2.0, 3.0, 4.0, 5.0]).unwrap()),
+            ("ids", TensorBuf::from_vec(vec![2], vec![3_i64, 4]).unwrap()),
+            ("mask", TensorBuf::from_vec(vec![2], vec![true, false]).unwrap()),
+            ("rope", patterned(Dtype::C64, &[2, 3])),
+            ("seeds", TensorBuf::from_vec(vec![1], vec![u64::MAX]).unwrap()),
+            ("scales", TensorBuf::from_vec(vec![2], vec![F8E8M0(127), F8E8M0(128)]).unwrap()),
+            ("fp8", TensorBuf::from_vec(vec![2], vec![F8E4M3::from_bits(0x38), F8E4M3::from_bits(0xfe)]).unwrap()),
+            ("blocks", TensorBuf::from_vec(vec![2], vec![F4Packed(0x21)]).unwrap()),
+        ],
+    );
+    (dir, path)
+}
+
+fn builder(path: &PathBuf, dtype: DType) -> VarBuilder<'static> {
+    var_builder(path, dtype, &Device::Cpu).unwrap()
+}
+
+#[test]
+fn tensors_come_in_the_asked_dtype_under_the_asked_prefix() {
+    let (_dir, path) = checkpoint();
+    let weight = builder(&path, DType::F64).pp("layer").pp(0).get((2, 3), "weight").unwrap();
+    assert_eq!(weight.dtype(), DType::F64);
+    assert_eq!(weight.to_vec2::<f64>().unwrap(), [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]);
+    let ids = builder(&path, DType::F32).get(2, "ids").unwrap();
+    assert_eq!(ids.to_vec1::<f32>().unwrap(), [3.0, 4.0]);
+    let ids = builder(&path, DType::F32).get_unchecked_dtype("ids", DType::I64).unwrap();
+    assert_eq!(ids.to_vec1::<i64>().unwrap(), [3, 4]);
+    let mask = builder(&path, DType::U8).get(2, "mask").unwrap();
+    assert_eq!(mask.to_vec1::<u8>().unwrap(), [1, 0]);
+    let weight = builder(&path, DType::F32).get_unchecked("layer.0.weight").unwrap();
+    assert_eq!(weight.dims(), [2, 3]);
+}
+
+#[test]
+fn containing_is_exact() {
+    let (_dir, path) = checkpoint();
+    let builder = builder(&path, DType::F32);
+    assert!(builder.contains_tensor("ids") && builder.pp("layer.0").contains_tensor("weight"));
+    assert!(!builder.contains_tensor("layer") && !builder.contains_tensor("layer.0") && !builder.contains_tensor(""));
+}
+
+#[test]
+fn a_missing_tensor_is_candles_error() {
+    let (_dir, path) = checkpoint();
+    let builder = builder(&path, DType::F32).pp("layer");
+    for error in [builder.get(1, "gone").unwrap_err(), builder.get_unchecked("gone").unwrap_err()] {
+        let error = without_backtrace(error);
+        assert!(matches!(&error, Error::CannotFindTensor { path } if path == "layer.gone"), "{error}");
+    }
+}
+
+#[test]
+fn another_shape_is_candles_error_and_names_tensor_and_file() {
+    let (_dir, path) = checkpoint();
+    let error = without_backtrace(builder(&path, DType::F32).get((3, 2), "layer.0.weight").unwrap_err());
+    let Error::UnexpectedShape { msg, expected, got } = &error else { panic!("{error}") };
+    assert_eq!((expected.dims(), got.dims()), (&[3, 2][..], &[2, 3][..]));
+    assert!(msg.contains("layer.0.weight") && msg.contains(path.to_str().unwrap()), "{msg}");
+    // As many elements are not enough.
+    assert!(builder(&path, DType::F32).get(6, "layer.0.weight").is_err());
+}
+
+#[test]
+fn complex_numbers_are_asked_for_as_pairs() {
+    let (_dir, path) = checkpoint();
+    let builder = builder(&path, DType::F32);
+    assert_eq!(builder.get((2, 3, 2), "rope").unwrap().dims(), [2, 3, 2]);
+    let error = without_backtrace(builder.get((2, 3), "rope").unwrap_err());
+    assert!(matches!(&error, Error::UnexpectedShape { got, .. } if got.dims() == [2, 3, 2]), "{error}");
+}
+
+#[test]
+fn small_floats_are_converted_unless_asked_for_as_they_are() {
+    let (_dir, path) = checkpoint();
+    let scales = builder(&path, DType::BF16).get(2, "scales").unwrap().to_dtype(DType::F32).unwrap();
+    assert_eq!(scales.to_vec1::<f32>().unwrap(), [1.0, 2.0]);
+    let blocks = builder(&path, DType::F32).get(2, "blocks").unwrap();
+    assert_eq!(blocks.to_vec1::<f32>().unwrap(), [0.5, 1.0]);
+    assert_eq!(builder(&path, DType::F8E8M0).get(2, "scales").unwrap().dtype(), DType::F8E8M0);
+    assert_eq!(builder(&path, DType::F4).get(2, "blocks").unwrap().dtype(), DType::F4);
+    let fp8 = builder(&path, DType::F64).get(2, "fp8").unwrap();
+    assert_eq!(fp8.to_vec1::<f64>().unwrap(), [1.0, -448.0]);
+    assert_eq!(builder(&path, DType::F8E4M3).get(2, "fp8").unwrap().dtype(), DType::F8E4M3);
+    let error = builder(&path, DType::F4).get(2, "ids").unwrap_err();
+    assert!(error.to_string().contains("\"ids\""), "{error}");
+}
+
+#[test]
+fn shape_and_presence_are_known_without_reading_data() {
+    let (_dir, path) = checkpoint();
+    let builder = builder(&path, DType::F32);
+    // From here on every read of data fails.
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(16).unwrap();
+    assert!(builder.contains_tensor("ids"));
+    let error = without_backtrace(builder.get(3, "ids").unwrap_err());
+    assert!(matches!(error, Error::UnexpectedShape { .. }), "{error}");
+
+    let error = builder.get(2, "ids").unwrap_err();
+    let message = error.to_string();
+    assert!(message.contains("\"ids\"") && message.contains("model.safetensors"), "{message}");
+    let ours = from_candle(error);
+    assert!(matches!(ours.kind(), ErrorKind::Io(_)), "{ours}");
+    assert_eq!((ours.tensor(), ours.file()), (Some("ids"), path.to_str()));
+}
+
+#[test]
+fn our_errors_pass_through_candles_whole() {
+    let (_dir, path) = checkpoint();
+    let error = builder(&path, DType::I64).get(1, "seeds").unwrap_err();
+    let message = error.to_string();
+    assert!(message.contains("\"seeds\"") && message.contains("model.safetensors"), "{message}");
+    assert!(matches!(from_candle(error).kind(), ErrorKind::DoesNotFit { index: 0, .. }));
+
+    // So does a failure of candle itself, with candle's reason.
+    let message = builder(&path, DType::F6E2M3).get(2, "ids").unwrap_err().to_string();
+    assert!(message.contains("\"ids\"") && message.contains("F6E2M3"), "{message}");
+}
+
+#[test]
+fn large_tensors_are_read_in_pieces() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    let values: Vec<u32> = (0..3 << 20).collect();
+    save_bufs(&path, &[("large", TensorBuf::from_vec(vec![values.len()], values.clone()).unwrap())]);
+    let backend = CheckpointBackend::new(Checkpoint::open(&path).unwrap()).threads(3);
+    let large = backend.get_unchecked("large", DType::U32, &Device::Cpu).unwrap();
+    assert!(large.to_vec1::<u32>().unwrap() == values);
+}
+
+#[test]
+fn exact_loading_refuses_to_widen() {
+    let (_dir, path) = checkpoint();
+    let backend = CheckpointBackend::new(Checkpoint::open(&path).unwrap()).widening(Widening::Exact);
+    let get = |name: &str, dtype: DType| backend.get_unchecked(name, dtype, &Device::Cpu);
+    let error = from_candle(get("mask", DType::U8).unwrap_err());
+    assert!(matches!(error.kind(), ErrorKind::WouldWiden { dtype: Dtype::BOOL, .. }), "{error}");
+    assert_eq!(error.tensor(), Some("mask"));
+    // A conversion that is asked for is no widening.
+    assert!(get("scales", DType::F32).is_ok());
+    assert!(get("ids", DType::I64).is_ok());
+    assert_eq!(backend.checkpoint().len(), 8);
+}
+
+#[test]
+fn backends_go_between_threads() {
+    fn check<T: Send + Sync>(_: &T) {}
+    let (_dir, path) = checkpoint();
+    check(&CheckpointBackend::new(Checkpoint::open(&path).unwrap()));
+    let builder = builder(&path, DType::F32);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| builder.get(2, "ids").unwrap());
+        }
+    });
+}
+
+#[test]
+fn no_checkpoint_is_an_error_that_names_the_path() {
+    let dir = tempfile::tempdir().unwrap();
+    let error = var_builder(dir.path(), DType::F32, &Device::Cpu).err().unwrap();
+    assert!(matches!(error.kind(), ErrorKind::NoCheckpoint { .. }), "{error}");
+    assert_eq!(error.file(), dir.path().to_str());
+}
