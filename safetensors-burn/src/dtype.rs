@@ -1,0 +1,103 @@
+//! The dtype table: which burn dtype holds which dtype of the format.
+
+use burn::tensor::{BoolStore, Bytes, DType, bf16, f16};
+use safetensors_core::convert::widen;
+use safetensors_core::framework::accept;
+use safetensors_core::{Dtype, ErrorKind, Framework, Result, Support, TensorBuf, Widening};
+
+use crate::Burn;
+
+/// Declares the dtypes that are the same on both sides, with the Rust type of their elements.
+macro_rules! exact {
+    ($($dtype:ident = $element:ty),* $(,)?) => {
+        /// The burn dtype that holds elements of `dtype` as they are.
+        pub(crate) fn to_burn(dtype: Dtype) -> Option<DType> {
+            match dtype {
+                $(Dtype::$dtype => Some(DType::$dtype),)*
+                Dtype::BOOL => Some(DType::Bool(BoolStore::Native)),
+                _ => None,
+            }
+        }
+
+        /// The dtype that tensors of a burn dtype are saved as.
+        pub(crate) fn to_file(dtype: DType) -> Result<Dtype> {
+            match dtype {
+                $(DType::$dtype => Ok(Dtype::$dtype),)*
+                // Stored as f32; only kernels compute with less.
+                DType::Flex32 => Ok(Dtype::F32),
+                DType::Bool(_) => Ok(Dtype::BOOL),
+                DType::QFloat(_) => {
+                    Err(ErrorKind::UnsupportedFrameworkType { framework: Burn::NAME, found: dtype.name().into() }.into())
+                }
+            }
+        }
+
+        /// The elements of a buffer as burn owns bytes. They are moved, not copied.
+        pub(crate) fn into_bytes(buf: TensorBuf) -> Result<Bytes> {
+            match buf.dtype() {
+                $(Dtype::$dtype => Ok(Bytes::from_elems(buf.into_vec::<$element>()?)),)*
+                // The bytes 0 and 1 are the same in burn; as U8 they can be moved.
+                Dtype::BOOL => Ok(Bytes::from_elems(widen(buf, Dtype::U8)?.into_vec::<u8>()?)),
+                dtype => Err(ErrorKind::UnsupportedDtype { framework: Burn::NAME, dtype }.into()),
+            }
+        }
+    };
+}
+
+exact! {
+    F64 = f64, F32 = f32, F16 = f16, BF16 = bf16,
+    I64 = i64, I32 = i32, I16 = i16, I8 = i8,
+    U64 = u64, U32 = u32, U16 = u16, U8 = u8,
+}
+
+/// How burn holds elements of `dtype`.
+pub(crate) fn support(dtype: Dtype) -> Support {
+    match dtype {
+        Dtype::F4
+        | Dtype::F6_E2M3
+        | Dtype::F6_E3M2
+        | Dtype::F8_E4M3
+        | Dtype::F8_E5M2
+        | Dtype::F8_E4M3FNUZ
+        | Dtype::F8_E5M2FNUZ => Support::Widened(Dtype::F16),
+        Dtype::F8_E8M0 | Dtype::C64 => Support::Widened(Dtype::F32),
+        _ if to_burn(dtype).is_some() => Support::Exact,
+        _ => Support::Unsupported,
+    }
+}
+
+/// The dtype and shape that a tensor of a file has once it is loaded.
+pub(crate) fn loaded(dtype: Dtype, shape: &[usize], widening: Widening) -> Result<(Dtype, Vec<usize>)> {
+    let to = accept::<Burn>(dtype, widening)?;
+    let mut shape = shape.to_vec();
+    if dtype == Dtype::C64 && to == Dtype::F32 {
+        shape.push(2);
+    }
+    Ok((to, shape))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_dtype_of_the_format_loads() {
+        for &dtype in Dtype::ALL {
+            match support(dtype) {
+                Support::Exact => assert_eq!(to_file(to_burn(dtype).unwrap()).unwrap(), dtype),
+                Support::Widened(to) => assert_eq!(support(to), Support::Exact, "{dtype} becomes {to}"),
+                Support::Unsupported => panic!("{dtype} does not load"),
+            }
+        }
+    }
+
+    #[test]
+    fn widths_agree() {
+        for &dtype in Dtype::ALL {
+            if let Some(burn) = to_burn(dtype) {
+                assert_eq!(burn.size() * 8, dtype.bits() as usize, "{dtype}");
+            }
+        }
+        assert_eq!(DType::Flex32.size(), size_of::<f32>());
+    }
+}

@@ -1,0 +1,39 @@
+//! [`Filter`]: which of a module's parameters take part.
+
+use burn_store::PathFilter;
+use regex::Regex;
+use safetensors_core::Result;
+
+use crate::StoreError;
+use crate::error::framework;
+use crate::location::Location;
+
+/// burn's path filter, and regular expressions. A parameter takes part if any of them matches, or if there are none.
+///
+/// `PathFilter` has regular expressions only with a feature of burn-store that brings the `safetensors` crate along.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Filter {
+    pub(crate) paths: PathFilter,
+    patterns: Vec<Regex>,
+}
+
+impl Filter {
+    pub(crate) fn add_pattern(&mut self, pattern: &str) -> Result<()> {
+        self.patterns.push(compile(pattern)?);
+        Ok(())
+    }
+
+    pub(crate) fn matches(&self, location: &Location) -> bool {
+        if self.paths.is_empty() && self.patterns.is_empty() {
+            return true;
+        }
+        let path = location.path();
+        self.patterns.iter().any(|pattern| pattern.is_match(&path))
+            || self.paths.matches_with_container_path_str(&path, &location.containers().join("."))
+    }
+}
+
+/// Compiles a pattern that the caller gave.
+pub(crate) fn compile(pattern: &str) -> Result<Regex> {
+    Regex::new(pattern).map_err(|error| framework(StoreError::Pattern(error)))
+}

@@ -1,0 +1,57 @@
+//! [`Location`]: where in a module a traversal stands.
+
+/// The path to the current parameter, and the types that contain it, as burn-store counts them.
+#[derive(Clone, Debug)]
+pub(crate) struct Location {
+    path: Vec<String>,
+    containers: Vec<String>,
+    skip_enum_variants: bool,
+}
+
+impl Location {
+    /// The root of a module. If `skip_enum_variants`, the names of enum variants are no part of paths.
+    pub(crate) fn root(skip_enum_variants: bool) -> Self {
+        Self { path: Vec::new(), containers: Vec::new(), skip_enum_variants }
+    }
+
+    /// For `ModuleVisitor::enter_module` and `ModuleMapper::enter_module`.
+    pub(crate) fn enter(&mut self, name: &str, container: &str) {
+        self.containers.push(container.into());
+        if self.counts(container) {
+            self.path.push(name.into());
+        }
+    }
+
+    /// For `ModuleVisitor::exit_module` and `ModuleMapper::exit_module`.
+    pub(crate) fn exit(&mut self, container: &str) {
+        self.containers.pop();
+        if self.counts(container) {
+            self.path.pop();
+        }
+    }
+
+    /// The names from the root to the parameter, joined with dots.
+    pub(crate) fn path(&self) -> String {
+        self.path.join(".")
+    }
+
+    /// The path of a parameter beside this one.
+    pub(crate) fn sibling(&self, name: &str) -> String {
+        let parent = self.path.split_last().map_or(&[][..], |(_, parent)| parent);
+        parent.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join(".")
+    }
+
+    /// The parameter's own name.
+    pub(crate) fn name(&self) -> &str {
+        self.path.last().map_or("", String::as_str)
+    }
+
+    /// The types on the way, outermost first, such as `Struct:Linear`.
+    pub(crate) fn containers(&self) -> &[String] {
+        &self.containers
+    }
+
+    fn counts(&self, container: &str) -> bool {
+        !(self.skip_enum_variants && container.starts_with("Enum:"))
+    }
+}

@@ -1,0 +1,191 @@
+//! The only place that knows [`burn_pack::Tensor`](burn_store::burn_pack::Tensor), in which burn-store's adapters and the
+//! `ModuleStore` trait pass tensors around.
+
+use std::sync::{Arc, Mutex};
+
+use burn::module::{Module, ModuleVisitor, Param, Parameter};
+use burn::tensor::kind::Basic;
+use burn::tensor::{Bool, Bytes, DType, Int, Shape, Tensor, TensorData};
+use burn_store::burn_pack::Error as PackError;
+use burn_store::{ModuleAdapter, ModuleContext, bridge};
+use safetensors_core::{
+    Checkpoint, Dtype, ErrorKind, Framework, LazyTensor, ReadAt, Result, Sink, TensorSource, Widening, shape,
+};
+
+use crate::error::framework;
+use crate::filter::Filter;
+use crate::location::Location;
+use crate::save::DataSource;
+use crate::{Burn, dtype};
+
+/// A named tensor of run-time dtype and shape, whose bytes may be produced on demand.
+pub(crate) use burn_store::burn_pack::Tensor as PackTensor;
+
+/// A tensor of a checkpoint under the name that the module knows it by. Its bytes are read each time they are asked for.
+pub(crate) fn of_checkpoint<S: ReadAt + 'static>(
+    checkpoint: &Arc<Checkpoint<S>>,
+    tensor: &LazyTensor<'_, S>,
+    name: String,
+    widening: Widening,
+) -> Result<PackTensor> {
+    let (to, shape) = dtype::loaded(tensor.dtype(), tensor.shape(), widening)?;
+    let bytes = shape::byte_len(to, &shape)?;
+    let byte_len = usize::try_from(bytes).map_err(|_| ErrorKind::TooLargeForMemory { bytes })?;
+    let Some(to) = dtype::to_burn(to) else {
+        return Err(ErrorKind::UnsupportedDtype { framework: Burn::NAME, dtype: to }.into());
+    };
+    let (checkpoint, in_file) = (Arc::clone(checkpoint), tensor.name().to_owned());
+    let read = move || {
+        let tensor = checkpoint.tensor(&in_file)?;
+        let data = Burn::from_buf(tensor.read()?, &(), widening).map_err(|error| tensor.locate(error))?;
+        Ok(data.into_bytes())
+    };
+    Ok(PackTensor::deferred(name, to, Shape::from(shape), None, byte_len, move || {
+        read().map_err(|error: safetensors_core::Error| PackError::ValidationError(error.to_string()))
+    }))
+}
+
+/// The bytes of a tensor that were read ahead, to be taken once.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Slot(Arc<Mutex<Option<Bytes>>>);
+
+impl Slot {
+    pub(crate) fn fill(&self, data: TensorData) {
+        if let Ok(mut slot) = self.0.lock() {
+            *slot = Some(data.into_bytes());
+        }
+    }
+
+    fn take(&self) -> Option<Bytes> {
+        self.0.lock().ok()?.take()
+    }
+}
+
+/// A parameter's tensor: `source` under the parameter's path, adapted to where the parameter stands. Its bytes will come
+/// from `slot`, and from `source` where something asks for them a second time.
+pub(crate) fn for_parameter(
+    source: &PackTensor,
+    slot: Slot,
+    location: &Location,
+    adapter: &dyn ModuleAdapter,
+) -> PackTensor {
+    let again = source.clone();
+    let provide = move || slot.take().map_or_else(|| again.to_bytes(), Ok);
+    let (dtype, shape) = (source.dtype, source.shape.clone());
+    let tensor = PackTensor::deferred(location.path(), dtype, shape, None, source.byte_len(), provide);
+    adapter.adapt(tensor, ModuleContext::new(location.containers()))
+}
+
+/// The name that a parameter has in a checkpoint of the adapter's making, if it is another.
+pub(crate) fn alternative_name(location: &Location, adapter: &dyn ModuleAdapter) -> Option<String> {
+    let module_type = ModuleContext::new(location.containers()).module_type()?;
+    adapter.get_alternative_param_name(location.name(), module_type).map(|name| location.sibling(&name))
+}
+
+/// The dtype and shape that a tensor has.
+pub(crate) fn description(tensor: &PackTensor) -> (DType, &Shape) {
+    (tensor.dtype, &tensor.shape)
+}
+
+/// The bytes of a tensor, produced now if they were not before.
+pub(crate) fn into_data(tensor: PackTensor) -> Result<TensorData> {
+    bridge::into_data(tensor).map_err(framework)
+}
+
+/// The tensors of a module's parameters that pass the filter, adapted for a file. Their data stays on its device until it
+/// is written.
+pub(crate) fn collect(
+    module: &impl Module,
+    filter: &Filter,
+    adapter: &dyn ModuleAdapter,
+    skip_enum_variants: bool,
+) -> Vec<PackTensor> {
+    let mut collector =
+        Collector { location: Location::root(skip_enum_variants), filter, adapter, tensors: Vec::new() };
+    module.visit(&mut collector);
+    collector.tensors
+}
+
+struct Collector<'a> {
+    location: Location,
+    filter: &'a Filter,
+    adapter: &'a dyn ModuleAdapter,
+    tensors: Vec<PackTensor>,
+}
+
+impl Collector<'_> {
+    fn add<const D: usize, K: Basic + 'static>(&mut self, param: &Param<Tensor<D, K>>)
+    where
+        Tensor<D, K>: Parameter,
+    {
+        if !self.filter.matches(&self.location) {
+            return;
+        }
+        let tensor = param.transform_for_save().val();
+        let (dtype, shape) = (tensor.dtype(), tensor.shape());
+        let byte_len = bridge::data_len(dtype, &shape);
+        let tensor = PackTensor::deferred(self.location.path(), dtype, shape, None, byte_len, move || {
+            let data = tensor.try_to_data().map_err(|error| PackError::ValidationError(error.to_string()))?;
+            Ok(data.into_bytes())
+        });
+        self.tensors.push(self.adapter.adapt(tensor, ModuleContext::new(self.location.containers())));
+    }
+}
+
+impl ModuleVisitor for Collector<'_> {
+    fn enter_module(&mut self, name: &str, container_type: &str) {
+        self.location.enter(name, container_type);
+    }
+
+    fn exit_module(&mut self, _name: &str, container_type: &str) {
+        self.location.exit(container_type);
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.add(param);
+    }
+
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        self.add(param);
+    }
+
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        self.add(param);
+    }
+}
+
+/// A tensor of a module as core writes it: fetched from its device when it is written.
+pub(crate) struct ModuleSource {
+    tensor: PackTensor,
+    dtype: Dtype,
+}
+
+impl ModuleSource {
+    /// Refuses what the format has no dtype for, naming the tensor.
+    pub(crate) fn new(tensor: PackTensor) -> Result<Self> {
+        match dtype::to_file(tensor.dtype) {
+            Ok(dtype) => Ok(Self { tensor, dtype }),
+            Err(error) => Err(error.in_tensor(&tensor.name)),
+        }
+    }
+
+    /// The tensor's path in the module, as the adapter left it.
+    pub(crate) fn name(&self) -> &str {
+        &self.tensor.name
+    }
+}
+
+impl TensorSource for ModuleSource {
+    fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.tensor.shape
+    }
+
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        let data = bridge::to_data(&self.tensor).map_err(framework)?;
+        DataSource::new(&data)?.write_to(sink)
+    }
+}

@@ -1,0 +1,91 @@
+//! [`parameters`]: what a module has to be loaded, without initializing any of it.
+
+use burn::module::{Module, ModuleVisitor, Param, Parameter as BurnParameter};
+use burn::tensor::kind::Basic;
+use burn::tensor::{Bool, BoolStore, DType, Int, Shape, Tensor};
+
+use crate::location::Location;
+
+/// The kind of a parameter's elements. Widths may differ from those of the file: a parameter takes over the dtype it loads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Float,
+    Int,
+    Bool,
+}
+
+impl Kind {
+    /// Whether a tensor of `dtype` can become a parameter of this kind.
+    pub(crate) fn accepts(self, dtype: DType) -> bool {
+        match self {
+            Self::Float => dtype.is_float() || matches!(dtype, DType::QFloat(_)),
+            Self::Int => dtype.is_int() || dtype.is_uint(),
+            // Some files hold booleans as the integers that a backend stores them in.
+            Self::Bool => dtype.is_bool() || matches!(dtype, DType::U8 | DType::U32),
+        }
+    }
+
+    /// A dtype of this kind, for messages.
+    pub(crate) fn example(self) -> DType {
+        match self {
+            Self::Float => DType::F32,
+            Self::Int => DType::I32,
+            Self::Bool => DType::Bool(BoolStore::Native),
+        }
+    }
+}
+
+/// One parameter of a module.
+#[derive(Debug)]
+pub(crate) struct Parameter {
+    pub(crate) location: Location,
+    pub(crate) kind: Kind,
+    /// The shape in a file.
+    pub(crate) shape: Shape,
+}
+
+/// The parameters of a module in the order of its fields.
+pub(crate) fn parameters(module: &impl Module, skip_enum_variants: bool) -> Vec<Parameter> {
+    let mut visitor = Visitor { location: Location::root(skip_enum_variants), parameters: Vec::new() };
+    module.visit(&mut visitor);
+    visitor.parameters
+}
+
+struct Visitor {
+    location: Location,
+    parameters: Vec<Parameter>,
+}
+
+impl Visitor {
+    fn add<const D: usize, K: Basic>(&mut self, kind: Kind, param: &Param<Tensor<D, K>>)
+    where
+        Tensor<D, K>: BurnParameter,
+    {
+        // A parameter may be saved in another form than it is used in: a linear layer of `Col` layout is transposed. The
+        // declared shape of a parameter that has no value yet is that of the saved form; a value must be brought into it.
+        let shape = if param.is_initialized() { param.transform_for_save().val().shape() } else { param.lazy_shape() };
+        self.parameters.push(Parameter { location: self.location.clone(), kind, shape });
+    }
+}
+
+impl ModuleVisitor for Visitor {
+    fn enter_module(&mut self, name: &str, container_type: &str) {
+        self.location.enter(name, container_type);
+    }
+
+    fn exit_module(&mut self, _name: &str, container_type: &str) {
+        self.location.exit(container_type);
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.add(Kind::Float, param);
+    }
+
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        self.add(Kind::Int, param);
+    }
+
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        self.add(Kind::Bool, param);
+    }
+}

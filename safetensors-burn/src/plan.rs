@@ -1,0 +1,97 @@
+//! [`Plan`]: which tensor goes into which parameter, decided and checked before a tensor is read.
+
+use std::collections::{BTreeSet, HashMap};
+
+use burn::tensor::TensorData;
+use burn_store::{ApplyError, ApplyResult, ModuleAdapter};
+use safetensors_core::{Framework, LoadOptions, Result, Widening, read_tensors};
+
+use crate::Burn;
+use crate::catalog::Catalog;
+use crate::filter::Filter;
+use crate::pack::{self, PackTensor, Slot};
+use crate::parameters::Parameter;
+
+/// What will be loaded, and what the result will say of it.
+pub(crate) struct Plan {
+    matches: Vec<Match>,
+    pub(crate) result: ApplyResult,
+}
+
+/// A tensor on its way into a parameter of its kind and shape.
+struct Match {
+    /// The parameter's path in the module.
+    path: String,
+    /// The tensor's name in the catalog.
+    name: String,
+    slot: Slot,
+    tensor: PackTensor,
+}
+
+impl Plan {
+    /// Finds each parameter's tensor: by the parameter's path, else by the name that the adapter has for it.
+    ///
+    /// A parameter that the filter leaves out is neither loaded nor missing.
+    pub(crate) fn new(
+        parameters: &[Parameter],
+        catalog: &Catalog,
+        filter: &Filter,
+        adapter: &dyn ModuleAdapter,
+    ) -> Self {
+        let mut plan = Self {
+            matches: Vec::new(),
+            result: ApplyResult { applied: vec![], skipped: vec![], missing: vec![], unused: vec![], errors: vec![] },
+        };
+        let mut used = BTreeSet::new();
+        for Parameter { location, kind, shape } in parameters {
+            let path = location.path();
+            let find = |name: &str| catalog.tensors().get_key_value(name);
+            let found = find(&path).or_else(|| find(&pack::alternative_name(location, adapter)?));
+            used.extend(found.map(|(name, _)| name.as_str()));
+            if !filter.matches(location) {
+                plan.result.skipped.push(path);
+                continue;
+            }
+            let Some((name, source)) = found else {
+                plan.result.missing.push((path, location.containers().join(".")));
+                continue;
+            };
+            let slot = Slot::default();
+            let tensor = pack::for_parameter(source, slot.clone(), location, adapter);
+            let (dtype, found) = pack::description(&tensor);
+            if !kind.accepts(dtype) {
+                let expected = kind.example();
+                plan.result.errors.push(ApplyError::DTypeMismatch { path, expected, found: dtype });
+            } else if found != shape {
+                let (expected, found) = (shape.clone(), found.clone());
+                plan.result.errors.push(ApplyError::ShapeMismatch { path, expected, found });
+            } else {
+                plan.result.applied.push(path.clone());
+                plan.matches.push(Match { path, name: name.clone(), slot, tensor });
+            }
+        }
+        plan.result.skipped.sort_unstable();
+        plan.result.missing.sort_unstable();
+        plan.result.unused = catalog.tensors().keys().filter(|name| !used.contains(name.as_str())).cloned().collect();
+        plan
+    }
+
+    /// Reads the tensors in parallel and adapts them; the data by parameter path.
+    pub(crate) fn read(
+        self,
+        catalog: &Catalog,
+        widening: Widening,
+    ) -> Result<(HashMap<String, TensorData>, ApplyResult)> {
+        let tensors = self.matches.iter().map(|found| catalog.tensor(&found.name)).collect::<Result<Vec<_>>>()?;
+        let bufs = read_tensors(&tensors, &LoadOptions::new())?;
+        for ((found, tensor), buf) in self.matches.iter().zip(&tensors).zip(bufs) {
+            let data = Burn::from_buf(buf, &(), widening).map_err(|error| tensor.locate(error))?;
+            found.slot.fill(data);
+        }
+        let data = self.matches.into_iter().zip(&tensors).map(|(Match { path, tensor, .. }, source)| {
+            let data = pack::into_data(tensor).map_err(|error| source.locate(error))?;
+            Ok((path, data))
+        });
+        Ok((data.collect::<Result<_>>()?, self.result))
+    }
+}

@@ -1,0 +1,21 @@
+//! [`Renames`]: rules that change tensor names.
+
+use regex::Regex;
+use safetensors_core::Result;
+
+use crate::filter::compile;
+
+/// Patterns and what replaces each of their matches; every rule sees what the one before it made.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Renames(Vec<(Regex, String)>);
+
+impl Renames {
+    pub(crate) fn add(&mut self, pattern: &str, replacement: String) -> Result<()> {
+        self.0.push((compile(pattern)?, replacement));
+        Ok(())
+    }
+
+    pub(crate) fn apply(&self, name: &str) -> String {
+        self.0.iter().fold(name.to_owned(), |name, (pattern, to)| pattern.replace_all(&name, to).into_owned())
+    }
+}

@@ -1,0 +1,91 @@
+//! Saving from [`TensorData`].
+
+use std::path::Path;
+
+use burn::tensor::{BoolStore, DType, TensorData};
+use safetensors_core::save::write_native;
+use safetensors_core::{Dtype, ErrorKind, Result, SaveOptions, Sink, TensorSource, framework, shape};
+
+use crate::{Burn, dtype};
+
+/// Saves tensors to one file, atomically: a failed save leaves the path as it was. Elements are written from where they lie.
+///
+/// ```
+/// use burn::tensor::TensorData;
+/// use safetensors_core::SaveOptions;
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("mask.safetensors");
+/// let mask = TensorData::from([true, false]);
+/// safetensors_burn::save(&path, [("mask", &mask)], &SaveOptions::new().metadata([("format", "pt")]))?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// [`ErrorKind::UnsupportedFrameworkType`] for a quantized tensor; [`ErrorKind::InvalidBool`] for a boolean that is neither 0
+/// nor 1; and those of [`safetensors_core::save()`]. Each names the file, and the tensor if it is about one.
+pub fn save<'a, N: AsRef<str>>(
+    path: impl AsRef<Path>,
+    tensors: impl IntoIterator<Item = (N, &'a TensorData)>,
+    options: &SaveOptions,
+) -> Result<()> {
+    framework::save::<Burn>(path, tensors, options)
+}
+
+/// `TensorData` as core writes it.
+pub(crate) struct DataSource<'a> {
+    data: &'a TensorData,
+    dtype: Dtype,
+}
+
+impl<'a> DataSource<'a> {
+    /// Refuses what the format has no dtype for, and data that is not as long as its shape asks for.
+    pub(crate) fn new(data: &'a TensorData) -> Result<Self> {
+        let dtype = dtype::to_file(data.dtype())?;
+        let elements = shape::element_count(data.shape())?;
+        let expected = elements.saturating_mul(data.dtype().size() as u64);
+        let found = data.bytes().len() as u64;
+        if expected != found {
+            return Err(ErrorKind::DataLength { dtype, shape: data.shape().to_vec(), expected, found }.into());
+        }
+        Ok(Self { data, dtype })
+    }
+}
+
+impl TensorSource for DataSource<'_> {
+    fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        self.data.shape()
+    }
+
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        let bytes = self.data.as_bytes();
+        match self.data.dtype() {
+            DType::Bool(BoolStore::Native) => match bytes.iter().position(|&byte| byte > 1) {
+                Some(index) => Err(ErrorKind::InvalidBool { index: index as u64, found: bytes[index] }.into()),
+                None => sink(bytes),
+            },
+            // These backends take every value but 0 for true.
+            DType::Bool(BoolStore::U8) => write_bools(bytes, 1, sink),
+            DType::Bool(BoolStore::U32) => write_bools(bytes, size_of::<u32>(), sink),
+            _ => write_native(self.dtype, bytes, sink),
+        }
+    }
+}
+
+/// Writes booleans of `width` bytes each as bytes of 0 and 1, through a small buffer.
+fn write_bools(bytes: &[u8], width: usize, sink: &mut Sink<'_>) -> Result<()> {
+    let mut buffer = [0_u8; 4096];
+    for piece in bytes.chunks(buffer.len() * width) {
+        let written = &mut buffer[..piece.len() / width];
+        for (to, from) in written.iter_mut().zip(piece.chunks_exact(width)) {
+            *to = u8::from(from.iter().any(|&byte| byte != 0));
+        }
+        sink(written)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! Loading without a copy: `TensorData` that shares the bytes of a file that is in memory, or mapped.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use burn::tensor::{AllocationProperty, Bytes, TensorData};
+use safetensors_core::{Checkpoint, Framework, LazyTensor, Result, SafeTensors, TensorView, Widening};
+
+use crate::{Burn, dtype, load};
+
+/// A tensor of a file that lies in [`bytes::Bytes`], sharing these bytes.
+///
+/// Nothing is copied as long as the bytes are aligned for the elements; burn copies them before it first writes to them.
+/// Copied after all are misaligned tensors, which burn's backends could not read, tensors without elements, tensors that
+/// are widened, and, on a big-endian target, elements wider than a byte.
+///
+/// A mapped file becomes `Bytes` by `bytes::Bytes::from_owner`; [`share_checkpoint`] does it for a whole checkpoint.
+///
+/// ```
+/// use burn::tensor::TensorData;
+/// use safetensors_core::{SafeTensors, SaveOptions, TensorView, Widening, serialize};
+///
+/// let values = TensorView::from_slice(&[2], &[1.0_f32, 2.0])?;
+/// let file = bytes::Bytes::from(serialize([("values", values)], &SaveOptions::new())?);
+///
+/// let archive = SafeTensors::parse(file)?;
+/// let values: TensorData = safetensors_burn::share(&archive, "values", Widening::Lossless)?;
+/// assert_eq!(values, TensorData::from([1.0_f32, 2.0]));
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// [`ErrorKind::TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound),
+/// [`ErrorKind::InvalidBool`](safetensors_core::ErrorKind::InvalidBool),
+/// [`ErrorKind::WouldWiden`](safetensors_core::ErrorKind::WouldWiden); each names the tensor.
+pub fn share(archive: &SafeTensors<bytes::Bytes>, name: &str, widening: Widening) -> Result<TensorData> {
+    let view = archive.view(name)?;
+    share_view(&view, widening, || archive.bytes().slice_ref(view.data())).map_err(|error| error.in_tensor(name))
+}
+
+/// A tensor of a checkpoint that lends its bytes, such as a mapped one, sharing these bytes; the checkpoint lives as long
+/// as the tensor. What [`share`] says of copies holds here too.
+///
+/// ```
+/// use std::sync::Arc;
+/// use burn::tensor::TensorData;
+/// use safetensors_core::{Checkpoint, SaveOptions, Widening};
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("model.safetensors");
+/// let values = TensorData::from([1.0_f32, 2.0]);
+/// safetensors_burn::save(&path, [("values", &values)], &SaveOptions::new())?;
+///
+/// // SAFETY: nothing changes this file while it is mapped.
+/// let checkpoint = Arc::new(unsafe { Checkpoint::mmap(&path) }?);
+/// assert_eq!(safetensors_burn::share_checkpoint(&checkpoint, "values", Widening::Lossless)?, values);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of [`share`]; each names the file too.
+pub fn share_checkpoint<S>(checkpoint: &Arc<Checkpoint<S>>, name: &str, widening: Widening) -> Result<TensorData>
+where
+    S: AsRef<[u8]> + Send + Sync + 'static,
+{
+    let tensor = checkpoint.tensor(name)?;
+    let view = tensor.view()?;
+    let lend = || bytes::Bytes::from_owner(Lent::new(checkpoint, &tensor));
+    share_view(&view, widening, lend).map_err(|error| tensor.locate(error))
+}
+
+/// The bytes of one tensor of a checkpoint that is kept alive by them.
+struct Lent<S> {
+    checkpoint: Arc<Checkpoint<S>>,
+    shard: usize,
+    range: Range<usize>,
+}
+
+impl<S: AsRef<[u8]>> Lent<S> {
+    fn new(checkpoint: &Arc<Checkpoint<S>>, tensor: &LazyTensor<'_, S>) -> Self {
+        let source: *const S = tensor.source();
+        let shard = checkpoint.shards().iter().position(|shard| std::ptr::eq(shard.archive().bytes(), source));
+        let start = tensor.file_offset() as usize;
+        let checkpoint = Arc::clone(checkpoint);
+        Self { checkpoint, shard: shard.unwrap_or(0), range: start..start + tensor.byte_len() as usize }
+    }
+}
+
+impl<S: AsRef<[u8]>> AsRef<[u8]> for Lent<S> {
+    fn as_ref(&self) -> &[u8] {
+        let shard = self.checkpoint.shards().get(self.shard);
+        shard.and_then(|shard| shard.archive().bytes().as_ref().get(self.range.clone())).unwrap_or(&[])
+    }
+}
+
+/// Shares the bytes that `lend` gives, which are those of `view`, or copies them where sharing would not do.
+fn share_view(view: &TensorView<'_>, widening: Widening, lend: impl FnOnce() -> bytes::Bytes) -> Result<TensorData> {
+    let data = view.data();
+    let aligned = data.as_ptr().addr().is_multiple_of(view.dtype().alignment());
+    let native = cfg!(target_endian = "little") || view.dtype().bits() == 8;
+    match dtype::to_burn(view.dtype()) {
+        Some(to) if aligned && native && !data.is_empty() => {
+            if to.is_bool() {
+                // Nothing after this looks whether the bytes are booleans.
+                view.as_slice::<bool>()?;
+            }
+            load::from_bytes(Bytes::from_shared(lend(), AllocationProperty::File), view.shape().to_vec(), to)
+        }
+        _ => Burn::from_view(view, &(), widening),
+    }
+}

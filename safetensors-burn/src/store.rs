@@ -1,0 +1,291 @@
+//! [`CheckpointStore`]: burn modules in safetensors files.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use burn_store::{ApplyError, ApplyResult, IdentityAdapter, ModuleAdapter, ModuleSnapshot, ModuleStore, PathFilter};
+use safetensors_core::{Error, Result, SaveOptions, Widening, save};
+
+use crate::StoreError;
+use crate::adopt::adopt;
+use crate::catalog::Catalog;
+use crate::error::framework;
+use crate::filter::Filter;
+use crate::pack::{ModuleSource, PackTensor, collect};
+use crate::parameters::parameters;
+use crate::plan::Plan;
+use crate::rename::Renames;
+
+/// Loads burn modules from safetensors checkpoints and saves them to safetensors files.
+///
+/// The options have the names of burn-store's `SafetensorsStore`, where they exist there. Loading differs in this:
+///
+/// - it reads shards: the path may be a file, an index (`*.json`) or the directory of either;
+/// - headers are parsed once and tensors read in parallel, each once;
+/// - everything is checked and read before the module changes. If loading fails, the module is as it was. Until it is
+///   done, new and old values are in memory together; parameters that have no value yet are not initialized for it.
+///
+/// A parameter takes over the dtype that the file has; [`FloatCastAdapter`](crate::FloatCastAdapter) as
+/// [`with_from_adapter`](CheckpointStore::with_from_adapter) makes it another. It keeps its parameter id.
+///
+/// ```
+/// use burn::module::Module;
+/// use burn::nn::{Linear, LinearConfig};
+/// use burn::tensor::Device;
+/// use safetensors_burn::{CheckpointStore, ModuleSnapshot, ModuleStore};
+///
+/// #[derive(Module, Debug)]
+/// struct Model {
+///     encoder: Linear,
+///     head: Linear,
+/// }
+///
+/// impl Model {
+///     fn new(device: &Device) -> Self {
+///         Self { encoder: LinearConfig::new(4, 8).init(device), head: LinearConfig::new(8, 2).init(device) }
+///     }
+/// }
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("model.safetensors");
+/// let device = Device::default();
+/// let trained = Model::new(&device);
+/// trained.save_into(&mut CheckpointStore::from_file(&path).metadata("title", "An example"))?;
+///
+/// // Only the encoder, into another model.
+/// let mut store = CheckpointStore::from_file(&path).with_regex(r"^encoder\.")?;
+/// let mut fresh = Model::new(&device);
+/// let result = fresh.load_from(&mut store)?;
+/// assert_eq!(result.applied, ["encoder.weight", "encoder.bias"]);
+/// assert_eq!(result.skipped, ["head.bias", "head.weight"]);
+/// assert_eq!(store.keys()?.len(), 4);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct CheckpointStore {
+    path: PathBuf,
+    filter: Filter,
+    renames: Renames,
+    save_options: SaveOptions,
+    from_adapter: Box<dyn ModuleAdapter>,
+    to_adapter: Box<dyn ModuleAdapter>,
+    widening: Widening,
+    allow_partial: bool,
+    validate: bool,
+    skip_enum_variants: bool,
+    catalog: Option<Arc<Catalog>>,
+}
+
+impl CheckpointStore {
+    /// A store for a path. To load from: a file, an index or a directory, as for
+    /// [`Checkpoint::open`](safetensors_core::Checkpoint::open). To save to: a file, which is replaced if it exists.
+    ///
+    /// Nothing is opened yet.
+    pub fn from_file(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            filter: Filter::default(),
+            renames: Renames::default(),
+            // transformers loads no file whose format is another.
+            save_options: SaveOptions::new().metadata([("format", "pt")]),
+            from_adapter: Box::new(IdentityAdapter),
+            to_adapter: Box::new(IdentityAdapter),
+            widening: Widening::default(),
+            allow_partial: false,
+            validate: true,
+            skip_enum_variants: false,
+            catalog: None,
+        }
+    }
+
+    /// Loads or saves only the parameters that the filter matches, by their path in the module. Replaces paths and predicates
+    /// given before; patterns stay.
+    #[must_use]
+    pub fn filter(mut self, filter: PathFilter) -> Self {
+        self.filter.paths = filter;
+        self
+    }
+
+    /// Loads or saves only the parameters whose path in the module matches a regular expression. With several, and with
+    /// paths, it is enough that one matches.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Pattern`] if it is not a regular expression.
+    pub fn with_regex(mut self, pattern: impl AsRef<str>) -> Result<Self> {
+        self.filter.add_pattern(pattern.as_ref())?;
+        Ok(self)
+    }
+
+    /// Loads or saves the parameter of this path.
+    #[must_use]
+    pub fn with_full_path(mut self, path: impl Into<String>) -> Self {
+        self.filter.paths = self.filter.paths.with_full_path(path);
+        self
+    }
+
+    /// Loads or saves the parameters of these paths.
+    #[must_use]
+    pub fn with_full_paths(mut self, paths: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.filter.paths = self.filter.paths.with_full_paths(paths);
+        self
+    }
+
+    /// Loads or saves the parameters for which the predicate holds. It is given the path and the types that contain the
+    /// parameter, outermost first, joined with dots: `Struct:Model.Struct:Linear`.
+    #[must_use]
+    pub fn with_predicate(mut self, predicate: fn(&str, &str) -> bool) -> Self {
+        self.filter.paths = self.filter.paths.with_predicate(predicate);
+        self
+    }
+
+    /// Loads or saves all parameters, whatever the other filters say.
+    #[must_use]
+    pub fn match_all(mut self) -> Self {
+        self.filter.paths = self.filter.paths.match_all();
+        self
+    }
+
+    /// Replaces what matches the pattern in tensor names: on loading in the names of the file, before they are compared with
+    /// those of the module, and on saving in the names of the module, before they are written. The replacement may refer to
+    /// groups (`$1`). Several rules apply one after the other.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Pattern`] if it is not a regular expression.
+    pub fn with_key_remapping(mut self, pattern: impl AsRef<str>, replacement: impl Into<String>) -> Result<Self> {
+        self.renames.add(pattern.as_ref(), replacement.into())?;
+        self.catalog = None;
+        Ok(self)
+    }
+
+    /// Adds an entry to the `__metadata__` of a saved file, which has `format` = `pt` without it.
+    #[must_use]
+    pub fn metadata(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.save_options = self.save_options.metadata([(key.into(), value.into())]);
+        self
+    }
+
+    /// Saves with these options, their metadata included: `format` = `pt` is no longer added.
+    #[must_use]
+    pub fn save_options(mut self, options: SaveOptions) -> Self {
+        self.save_options = options;
+        self
+    }
+
+    /// Whether dtypes that burn lacks may be widened losslessly on loading, which is the default.
+    #[must_use]
+    pub fn widening(mut self, widening: Widening) -> Self {
+        self.widening = widening;
+        self.catalog = None;
+        self
+    }
+
+    /// Adapts tensors on loading, for example with [`PyTorchToBurnAdapter`](crate::PyTorchToBurnAdapter).
+    #[must_use]
+    pub fn with_from_adapter(mut self, adapter: impl ModuleAdapter + 'static) -> Self {
+        self.from_adapter = Box::new(adapter);
+        self
+    }
+
+    /// Adapts tensors on saving, for example with [`BurnToPyTorchAdapter`](crate::BurnToPyTorchAdapter).
+    #[must_use]
+    pub fn with_to_adapter(mut self, adapter: impl ModuleAdapter + 'static) -> Self {
+        self.to_adapter = Box::new(adapter);
+        self
+    }
+
+    /// Whether parameters may stay as they are because the checkpoint lacks them. Otherwise that is an error, the default.
+    #[must_use]
+    pub fn allow_partial(mut self, allow: bool) -> Self {
+        self.allow_partial = allow;
+        self
+    }
+
+    /// Whether a tensor of another shape or kind than its parameter is an error, the default. Otherwise the parameter stays as
+    /// it is, and the mismatch is among the [`ApplyResult::errors`].
+    #[must_use]
+    pub fn validate(mut self, validate: bool) -> Self {
+        self.validate = validate;
+        self
+    }
+
+    /// Whether the names of enum variants are left out of the paths of the module, as PyTorch models have none.
+    #[must_use]
+    pub fn skip_enum_variants(mut self, skip: bool) -> Self {
+        self.skip_enum_variants = skip;
+        self
+    }
+
+    /// The checkpoint, opened at the first call.
+    fn catalog(&mut self) -> Result<&Arc<Catalog>> {
+        match self.catalog {
+            Some(ref catalog) => Ok(catalog),
+            None => {
+                let catalog = Catalog::open(&self.path, &self.renames, self.widening)?;
+                Ok(self.catalog.insert(Arc::new(catalog)))
+            }
+        }
+    }
+
+    /// The errors that the options make of a result.
+    fn check(&self, result: &ApplyResult) -> Result<()> {
+        if let Some(error) = result.errors.first().filter(|_| self.validate) {
+            let (ApplyError::ShapeMismatch { path, .. }
+            | ApplyError::DTypeMismatch { path, .. }
+            | ApplyError::AdapterError { path, .. }
+            | ApplyError::LoadError { path, .. }) = error;
+            return Err(self.locate(framework(error.clone()).in_tensor(path)));
+        }
+        if !self.allow_partial && !result.missing.is_empty() {
+            let names = result.missing.iter().map(|(path, _)| path.clone()).collect();
+            return Err(self.locate(framework(StoreError::Missing { names })));
+        }
+        Ok(())
+    }
+
+    fn locate(&self, error: Error) -> Error {
+        error.in_file(self.path.display())
+    }
+}
+
+impl ModuleStore for CheckpointStore {
+    type Error = Error;
+
+    /// Saves the module's parameters that pass the filter to one file, atomically.
+    fn collect_from<M: ModuleSnapshot>(&mut self, module: &M) -> Result<()> {
+        self.catalog = None;
+        if self.path.extension().is_some_and(|extension| extension == "json") {
+            return Err(self.locate(framework(StoreError::IndexDestination)));
+        }
+        let tensors = collect(module, &self.filter, &*self.to_adapter, self.skip_enum_variants);
+        let sources = tensors.into_iter().map(|tensor| {
+            let source = ModuleSource::new(tensor).map_err(|error| self.locate(error))?;
+            Ok((self.renames.apply(source.name()), source))
+        });
+        save(&self.path, sources.collect::<Result<Vec<_>>>()?, &self.save_options)
+    }
+
+    /// Loads the module's parameters that pass the filter. If this is an error, the module is as it was.
+    fn apply_to<M: ModuleSnapshot>(&mut self, module: &mut M) -> Result<ApplyResult> {
+        let catalog = Arc::clone(self.catalog()?);
+        let parameters = parameters(module, self.skip_enum_variants);
+        let plan = Plan::new(&parameters, &catalog, &self.filter, &*self.from_adapter);
+        self.check(&plan.result)?;
+        let (data, result) = plan.read(&catalog, self.widening)?;
+        *module = adopt(module, data, self.skip_enum_variants).map_err(|error| self.locate(error))?;
+        Ok(result)
+    }
+
+    fn get_tensor(&mut self, name: &str) -> Result<Option<&PackTensor>> {
+        Ok(self.catalog()?.tensors().get(name))
+    }
+
+    fn get_all_tensors(&mut self) -> Result<&BTreeMap<String, PackTensor>> {
+        Ok(self.catalog()?.tensors())
+    }
+
+    fn keys(&mut self) -> Result<Vec<String>> {
+        Ok(self.catalog()?.tensors().keys().cloned().collect())
+    }
+}
