@@ -4,26 +4,9 @@ use candle_core::{CpuStorage, DType};
 use float8::F8E4M3;
 use half::{bf16, f16};
 use safetensors_core::element::{F4Packed, F6E2M3Packed, F6E3M2Packed, F8E8M0};
-use safetensors_core::{Dtype, Error, ErrorKind, Result, Support, TensorBuf};
+use safetensors_core::{Dtype, Error, ErrorKind, Framework, Result, Support, TensorBuf};
 
-/// candle, as a [`Framework`](safetensors_core::Framework) of safetensors files.
-///
-/// ```
-/// use candle_core::Device;
-/// use safetensors_candle::Candle;
-/// use safetensors_core::{Dtype, Framework, Support, TensorBuf, Widening};
-///
-/// let buf = TensorBuf::from_vec(vec![2], vec![true, false])?;
-/// let tensor = Candle::from_buf(buf, &Device::Cpu, Widening::Lossless)?;
-/// assert_eq!(tensor.to_vec1::<u8>()?, [1, 0]);
-/// assert_eq!(Candle::support(Dtype::BOOL), Support::Widened(Dtype::U8));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Candle;
-
-/// The framework's name, for messages.
-pub(crate) const NAME: &str = "candle";
+use crate::Candle;
 
 /// Declares every lookup between the format's dtypes and candle's.
 ///
@@ -74,7 +57,7 @@ macro_rules! dtypes {
                     let bytes = buf.into_vec::<$raw_element>()?.into_iter().map(|$raw_element(byte)| byte).collect();
                     Ok(CpuStorage::$raw_candle(bytes))
                 })*
-                dtype => Err(Error::from(ErrorKind::UnsupportedDtype { framework: NAME, dtype })),
+                dtype => Err(Error::from(ErrorKind::UnsupportedDtype { framework: Candle::NAME, dtype })),
             }
         }
 

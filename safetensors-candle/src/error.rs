@@ -2,9 +2,9 @@
 
 use std::io;
 
-use safetensors_core::{Error, ErrorKind};
+use safetensors_core::{Error, ErrorKind, Framework};
 
-use crate::dtype::NAME;
+use crate::Candle;
 
 /// An error of candle as ours: [`ErrorKind::Framework`], with candle's error as its source.
 ///
@@ -26,7 +26,7 @@ pub fn from_candle(error: candle_core::Error) -> Error {
         },
         other => other,
     };
-    ErrorKind::Framework { framework: NAME, source: Box::new(error) }.into()
+    ErrorKind::Framework { framework: Candle::NAME, source: Box::new(error) }.into()
 }
 
 /// Our error as candle's, for the traits of candle: it has our message, with file and tensor, and our `source()`.
@@ -36,7 +36,7 @@ pub fn from_candle(error: candle_core::Error) -> Error {
 ///
 /// ```
 /// use safetensors_candle::{from_candle, into_candle};
-/// use safetensors_core::{Error, ErrorKind};
+/// use safetensors_core::{Error, ErrorKind, Framework};
 ///
 /// let error = into_candle(Error::from(ErrorKind::TensorNotFound).in_tensor("weight"));
 /// assert_eq!(error.to_string(), "tensor \"weight\": there is no such tensor");
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn an_error_passes_through_candle_with_its_message_its_place_and_its_source() {
-        let kind = ErrorKind::Framework { framework: NAME, source: Box::new(Outer(std::fmt::Error)) };
+        let kind = ErrorKind::Framework { framework: Candle::NAME, source: Box::new(Outer(std::fmt::Error)) };
         let ours = Error::from(kind).in_tensor("weight").in_file("a.safetensors");
         let message = ours.to_string();
         assert!(

@@ -62,12 +62,13 @@
 
 mod dtype;
 mod error;
+mod framework;
 mod load;
 mod save;
 mod var_builder;
 
-pub use dtype::Candle;
 pub use error::{from_candle, into_candle};
+pub use framework::Candle;
 pub use load::{load, load_with};
 pub use save::{CandleSource, save};
 pub use var_builder::{CheckpointBackend, var_builder, var_builder_from};

@@ -3,47 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use candle_core::{Device, Shape, Storage, Tensor};
-use safetensors_core::{Checkpoint, Framework, LoadOptions, Result, Support, TensorBuf, TensorSource, framework};
+use candle_core::{Device, Tensor};
+use safetensors_core::{Checkpoint, LoadOptions, Result, framework};
 
-use crate::dtype::{self, Candle};
-use crate::error::from_candle;
-use crate::save::CandleSource;
-
-impl Framework for Candle {
-    const NAME: &'static str = dtype::NAME;
-
-    type Tensor = Tensor;
-    type Device = Device;
-
-    fn support(dtype: safetensors_core::Dtype) -> Support {
-        dtype::support(dtype)
-    }
-
-    /// Dtypes that candle only stores (F4, F6_E2M3, F6_E3M2, F8_E8M0) can be placed on the CPU only; on another device they are an
-    /// [`ErrorKind::Framework`] error, as is any dtype that the device lacks.
-    ///
-    /// [`ErrorKind::Framework`]: safetensors_core::ErrorKind::Framework
-    fn from_exact(buf: TensorBuf, device: &Device) -> Result<Tensor> {
-        let dtype = buf.dtype();
-        let shape = Shape::from(buf.shape());
-        // This constructor does not compare the length of the storage with the shape. A `TensorBuf` has exactly as many
-        // elements as its shape asks for, so there is nothing to compare.
-        let tensor = Tensor::from((Storage::Cpu(dtype::into_storage(buf)?), shape));
-        tensor.to_device(device).map_err(|error| {
-            let place = match device {
-                Device::Cpu => "the CPU",
-                Device::Cuda(_) => "a CUDA device",
-                Device::Metal(_) => "a Metal device",
-            };
-            from_candle(error.context(format!("cannot place {dtype} elements on {place}")))
-        })
-    }
-
-    fn source(tensor: &Tensor) -> Result<impl TensorSource + '_> {
-        CandleSource::new(tensor)
-    }
-}
+use crate::Candle;
 
 /// Loads every tensor of a checkpoint onto a device: of a file, an index of shards, or the directory that holds either.
 ///

@@ -4,9 +4,10 @@ use std::path::Path;
 
 use candle_core::{CpuStorage, Device, Storage, StridedBlocks, Tensor};
 use safetensors_core::save::write_native;
-use safetensors_core::{Dtype, ErrorKind, Result, SaveOptions, Sink, TensorSource, framework, shape};
+use safetensors_core::{Dtype, ErrorKind, Framework, Result, SaveOptions, Sink, TensorSource, framework, shape};
 
-use crate::dtype::{Candle, NAME, from_candle_dtype, storage_bytes};
+use crate::Candle;
+use crate::dtype::{from_candle_dtype, storage_bytes};
 use crate::error::from_candle;
 
 /// The most bytes of a strided tensor that are gathered before they are written.
@@ -79,7 +80,8 @@ impl<'a> CandleSource<'a> {
     /// [`ErrorKind::UnsupportedFrameworkType`] if the format has no dtype for the tensor's.
     pub fn new(tensor: &'a Tensor) -> Result<Self> {
         let found = tensor.dtype();
-        let unsupported = || ErrorKind::UnsupportedFrameworkType { framework: NAME, found: found.as_str().into() };
+        let unsupported =
+            || ErrorKind::UnsupportedFrameworkType { framework: Candle::NAME, found: found.as_str().into() };
         Ok(Self { tensor, dtype: from_candle_dtype(found).ok_or_else(unsupported)? })
     }
 }

@@ -11,7 +11,8 @@ use safetensors_core::{
     read_tensors,
 };
 
-use crate::dtype::{Candle, decoded, from_candle_dtype, loaded_shape};
+use crate::Candle;
+use crate::dtype::{decoded, from_candle_dtype, loaded_shape};
 use crate::error::{from_candle, into_candle};
 
 /// A [`VarBuilder`] over a checkpoint: a file, an index of shards, or the directory that holds either.

@@ -1,0 +1,59 @@
+//! [`Candle`]: candle as a framework that core's generic load and save work with.
+
+use candle_core::{Device, Shape, Storage, Tensor};
+use safetensors_core::{Dtype, Framework, Result, Support, TensorBuf, TensorSource};
+
+use crate::dtype;
+use crate::error::from_candle;
+use crate::save::CandleSource;
+
+/// candle, as a [`Framework`](safetensors_core::Framework) of safetensors files.
+///
+/// ```
+/// use candle_core::Device;
+/// use safetensors_candle::Candle;
+/// use safetensors_core::{Dtype, Framework, Support, TensorBuf, Widening};
+///
+/// let buf = TensorBuf::from_vec(vec![2], vec![true, false])?;
+/// let tensor = Candle::from_buf(buf, &Device::Cpu, Widening::Lossless)?;
+/// assert_eq!(tensor.to_vec1::<u8>()?, [1, 0]);
+/// assert_eq!(Candle::support(Dtype::BOOL), Support::Widened(Dtype::U8));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Candle;
+
+impl Framework for Candle {
+    const NAME: &'static str = "candle";
+
+    type Tensor = Tensor;
+    type Device = Device;
+
+    fn support(dtype: Dtype) -> Support {
+        dtype::support(dtype)
+    }
+
+    /// Dtypes that candle only stores (F4, F6_E2M3, F6_E3M2, F8_E8M0) can be placed on the CPU only; on another device they are an
+    /// [`ErrorKind::Framework`] error, as is any dtype that the device lacks.
+    ///
+    /// [`ErrorKind::Framework`]: safetensors_core::ErrorKind::Framework
+    fn from_exact(buf: TensorBuf, device: &Device) -> Result<Tensor> {
+        let dtype = buf.dtype();
+        let shape = Shape::from(buf.shape());
+        // This constructor does not compare the length of the storage with the shape. A `TensorBuf` has exactly as many
+        // elements as its shape asks for, so there is nothing to compare.
+        let tensor = Tensor::from((Storage::Cpu(dtype::into_storage(buf)?), shape));
+        tensor.to_device(device).map_err(|error| {
+            let place = match device {
+                Device::Cpu => "the CPU",
+                Device::Cuda(_) => "a CUDA device",
+                Device::Metal(_) => "a Metal device",
+            };
+            from_candle(error.context(format!("cannot place {dtype} elements on {place}")))
+        })
+    }
+
+    fn source(tensor: &Tensor) -> Result<impl TensorSource + '_> {
+        CandleSource::new(tensor)
+    }
+}
