@@ -1,0 +1,163 @@
+//! [`DynArray`]: an array whose dtype is known at run time.
+
+use ndarray::{Array, ArrayD, ArrayView, ArrayViewD, Dimension, IxDyn};
+use safetensors_core::save::Sink;
+use safetensors_core::{Dtype, ErrorKind, Framework, Result, TensorBuf, TensorSource};
+
+use crate::dtype::{for_each_array_dtype, is_packed};
+use crate::error::{dimension, shape_error};
+use crate::{ArrayElement, Ndarray, Packed, array_source};
+
+/// Declares [`DynArray`] and everything that is the same for each of its arrays.
+macro_rules! define_dyn_array {
+    ($($variant:ident($type:ty) = $dtype:ident,)*) => {
+        /// An owned tensor of any dtype of the format.
+        ///
+        /// Match on it, or ask for the type and the dimension that are expected. Arrays come in by `From`, of any dimension and
+        /// in any memory layout, and are moved.
+        ///
+        /// Two are equal if they have one dtype and one shape and their elements compare equal: as always with floats, NaN
+        /// is not equal to itself.
+        ///
+        /// ```
+        /// use ndarray::{Ix1, Ix2, array};
+        /// use safetensors_core::Dtype;
+        /// use safetensors_ndarray::DynArray;
+        ///
+        /// let tensor = DynArray::from(array![[1.0_f32, 2.0], [3.0, 4.0]]);
+        /// assert_eq!((tensor.dtype(), tensor.shape()), (Dtype::F32, &[2, 2][..]));
+        /// assert_eq!(tensor.as_array::<f32, Ix2>()?[[1, 0]], 3.0);
+        /// assert!(tensor.as_array::<f64, Ix2>().is_err());
+        /// assert!(tensor.as_array::<f32, Ix1>().is_err());
+        /// # Ok::<(), safetensors_core::Error>(())
+        /// ```
+        #[derive(Clone, Debug, PartialEq)]
+        #[non_exhaustive]
+        pub enum DynArray {
+            $(
+                #[doc = concat!("An array of ", stringify!($dtype), ".")]
+                $variant(ArrayD<$type>),
+            )*
+            /// A tensor of a sub-byte dtype.
+            Packed(Packed),
+        }
+
+        impl DynArray {
+            /// The array that a buffer holds. The elements are moved, not copied; only those of BOOL are copied once.
+            ///
+            /// # Errors
+            ///
+            /// [`ErrorKind::Framework`] for a shape that ndarray refuses, which only an empty tensor can have: one whose
+            /// non-zero dimensions have a product over `isize::MAX`.
+            pub fn from_buf(buf: TensorBuf) -> Result<Self> {
+                match buf.dtype() {
+                    $(Dtype::$dtype => Ok(Self::$variant(array_from_buf(buf)?)),)*
+                    dtype if is_packed(dtype) => Ok(Self::Packed(Packed::new(buf)?)),
+                    dtype => Err(ErrorKind::UnsupportedDtype { framework: Ndarray::NAME, dtype }.into()),
+                }
+            }
+
+            /// The type of the elements.
+            pub fn dtype(&self) -> Dtype {
+                match self {
+                    $(Self::$variant(_) => Dtype::$dtype,)*
+                    Self::Packed(packed) => packed.dtype(),
+                }
+            }
+
+            /// The dimensions in elements, outermost first; empty for a scalar.
+            pub fn shape(&self) -> &[usize] {
+                match self {
+                    $(Self::$variant(array) => array.shape(),)*
+                    Self::Packed(packed) => packed.shape(),
+                }
+            }
+        }
+
+        impl TensorSource for DynArray {
+            fn dtype(&self) -> Dtype {
+                Self::dtype(self)
+            }
+
+            fn shape(&self) -> &[usize] {
+                Self::shape(self)
+            }
+
+            fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+                match self {
+                    $(Self::$variant(array) => array_source(array).write_to(sink),)*
+                    Self::Packed(packed) => packed.buf().write_to(sink),
+                }
+            }
+        }
+    };
+}
+
+for_each_array_dtype!(define_dyn_array);
+
+impl DynArray {
+    /// The array as one of elements `T` and dimension `D`, borrowed. Its memory layout is whatever the array's is.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WrongDtype`] if the dtype is not that of `T`; [`ErrorKind::Framework`] with a
+    /// [`WrongNdim`](crate::WrongNdim) if the number of dimensions is not that of `D`.
+    pub fn as_array<T: ArrayElement, D: Dimension>(&self) -> Result<ArrayView<'_, T, D>> {
+        let array = T::borrow(self).ok_or_else(|| wrong_dtype::<T>(self.dtype()))?;
+        dimension::<D>(array.shape())?;
+        array.view().into_dimensionality().map_err(shape_error)
+    }
+
+    /// The array as one of elements `T` and any number of dimensions, borrowed.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WrongDtype`] if the dtype is not that of `T`.
+    pub fn as_array_dyn<T: ArrayElement>(&self) -> Result<ArrayViewD<'_, T>> {
+        self.as_array::<T, IxDyn>()
+    }
+
+    /// The array as one of elements `T` and dimension `D`, moved.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`as_array`](DynArray::as_array).
+    pub fn into_array<T: ArrayElement, D: Dimension>(self) -> Result<Array<T, D>> {
+        let found = self.dtype();
+        let array = T::take(self).ok_or_else(|| wrong_dtype::<T>(found))?;
+        dimension::<D>(array.shape())?;
+        array.into_dimensionality().map_err(shape_error)
+    }
+
+    /// The array as one of elements `T` and any number of dimensions, moved.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WrongDtype`] if the dtype is not that of `T`.
+    pub fn into_array_dyn<T: ArrayElement>(self) -> Result<ArrayD<T>> {
+        self.into_array::<T, IxDyn>()
+    }
+}
+
+impl<T: ArrayElement, D: Dimension> From<Array<T, D>> for DynArray {
+    fn from(array: Array<T, D>) -> Self {
+        T::wrap(array.into_dyn())
+    }
+}
+
+impl From<Packed> for DynArray {
+    fn from(packed: Packed) -> Self {
+        Self::Packed(packed)
+    }
+}
+
+/// The array of a buffer that has this dtype and a shape of this dimension, moved.
+pub(crate) fn array_from_buf<T: ArrayElement, D: Dimension>(buf: TensorBuf) -> Result<Array<T, D>> {
+    let dim = dimension::<D>(buf.shape())?;
+    Array::from_shape_vec(dim, buf.into_vec::<T>()?).map_err(shape_error)
+}
+
+/// The error for a tensor that was asked for as another dtype than it has.
+pub(crate) fn wrong_dtype<T: ArrayElement>(found: Dtype) -> safetensors_core::Error {
+    ErrorKind::WrongDtype { expected: T::DTYPE, found }.into()
+}

@@ -1,0 +1,39 @@
+//! [`Ndarray`]: ndarray as a framework that core's generic load and save work with.
+
+use safetensors_core::{Dtype, Framework, Result, Support, TensorBuf, TensorSource};
+
+use crate::{DynArray, dtype};
+
+/// ndarray as a [`Framework`]: tensors are [`DynArray`]s in main memory, and every dtype is held exactly.
+///
+/// ```
+/// use safetensors_core::{Framework, TensorBuf, Widening};
+/// use safetensors_ndarray::Ndarray;
+///
+/// let buf = TensorBuf::from_vec(vec![2, 2], vec![1_u8, 2, 3, 4])?;
+/// let array = Ndarray::from_buf(buf, &(), Widening::Exact)?;
+/// assert_eq!(array.shape(), [2, 2]);
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ndarray;
+
+impl Framework for Ndarray {
+    const NAME: &'static str = "ndarray";
+
+    type Tensor = DynArray;
+
+    type Device = ();
+
+    fn support(dtype: Dtype) -> Support {
+        dtype::support(dtype)
+    }
+
+    fn from_exact(buf: TensorBuf, (): &()) -> Result<DynArray> {
+        DynArray::from_buf(buf)
+    }
+
+    fn source(tensor: &DynArray) -> Result<impl TensorSource + '_> {
+        Ok(tensor)
+    }
+}

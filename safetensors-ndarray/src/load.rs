@@ -1,0 +1,118 @@
+//! Loading: whole checkpoints as [`DynArray`]s, single tensors as typed arrays.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use ndarray::{Array, ArrayD, Dimension, IxDyn};
+use safetensors_core::{Checkpoint, LazyTensor, LoadOptions, ReadAt, Result, framework};
+
+use crate::array::{array_from_buf, wrong_dtype};
+use crate::error::dimension;
+use crate::{ArrayElement, DynArray, Ndarray};
+
+/// Loads every tensor of a file, of an index of shards, or of the directory that holds either, by its name.
+///
+/// The tensors are read in parallel into memory of their own; each becomes an array without another copy (BOOL with one).
+///
+/// ```
+/// use ndarray::array;
+/// use safetensors_core::{SaveOptions, save};
+/// use safetensors_ndarray::{DynArray, array_source, load};
+///
+/// let dir = tempfile::tempdir()?;
+/// let bias = array![1.0_f64, 2.0];
+/// save(dir.path().join("model.safetensors"), [("bias", array_source(&bias))], &SaveOptions::new())?;
+///
+/// let tensors = load(dir.path())?;
+/// assert_eq!(tensors["bias"], DynArray::from(bias));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of [`Checkpoint::open`] and of [`framework::load`]; each names the file and, if it is about one, the tensor.
+pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, DynArray>> {
+    load_with(path, &LoadOptions::new())
+}
+
+/// [`load`] with options, such as the number of threads that read.
+///
+/// ```
+/// # use safetensors_core::{LoadOptions, SaveOptions, save};
+/// # use safetensors_ndarray::{array_source, load_with};
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("model.safetensors");
+/// # save(&path, [("bias", array_source(&ndarray::array![1_u8]))], &SaveOptions::new())?;
+/// let tensors = load_with(&path, &LoadOptions::new().threads(2))?;
+/// # assert_eq!(tensors.len(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of [`load`].
+pub fn load_with(path: impl AsRef<Path>, options: &LoadOptions) -> Result<BTreeMap<String, DynArray>> {
+    framework::load::<Ndarray>(&Checkpoint::open(path)?, &(), options)
+}
+
+/// Tensors of an open checkpoint or file that can be read as arrays: [`LazyTensor`].
+///
+/// Type and dimension are compared with the header before a byte of data is read. The array takes over the memory that was
+/// read into; only the elements of BOOL are copied once more.
+///
+/// ```
+/// use ndarray::{Array2, Ix1, Ix2};
+/// use safetensors_core::{Checkpoint, SaveOptions, save};
+/// use safetensors_ndarray::{ReadArrayExt, array_source};
+///
+/// let dir = tempfile::tempdir()?;
+/// save(dir.path().join("model.safetensors"), [("weight", array_source(&Array2::<f32>::eye(3)))], &SaveOptions::new())?;
+///
+/// let checkpoint = Checkpoint::open(dir.path())?;
+/// let weight: Array2<f32> = checkpoint.tensor("weight")?.read_array()?;
+/// assert_eq!(weight, Array2::<f32>::eye(3));
+/// assert!(checkpoint.tensor("weight")?.read_array::<f32, Ix1>().is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait ReadArrayExt {
+    /// Reads the tensor as an array of elements `T` and dimension `D`.
+    ///
+    /// # Errors
+    ///
+    /// [`WrongDtype`] if the dtype is not that of `T`; [`Framework`] with a [`WrongNdim`](crate::WrongNdim) if the number of
+    /// dimensions is not that of `D`; the errors of [`LazyTensor::read`]. Each names the tensor, and the file if there is one.
+    ///
+    /// [`WrongDtype`]: safetensors_core::ErrorKind::WrongDtype
+    /// [`Framework`]: safetensors_core::ErrorKind::Framework
+    fn read_array<T: ArrayElement, D: Dimension>(&self) -> Result<Array<T, D>>;
+
+    /// Reads the tensor as an array of elements `T` and any number of dimensions.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read_array`](ReadArrayExt::read_array).
+    fn read_array_dyn<T: ArrayElement>(&self) -> Result<ArrayD<T>> {
+        self.read_array::<T, IxDyn>()
+    }
+
+    /// Reads the tensor as it is, whatever its dtype.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LazyTensor::read`] and of [`DynArray::from_buf`]. Each names the tensor, and the file if there is one.
+    fn read_any(&self) -> Result<DynArray>;
+}
+
+impl<S: ReadAt> ReadArrayExt for LazyTensor<'_, S> {
+    fn read_array<T: ArrayElement, D: Dimension>(&self) -> Result<Array<T, D>> {
+        if self.dtype() != T::DTYPE {
+            return Err(self.locate(wrong_dtype::<T>(self.dtype())));
+        }
+        dimension::<D>(self.shape()).map_err(|error| self.locate(error))?;
+        array_from_buf(self.read()?).map_err(|error| self.locate(error))
+    }
+
+    fn read_any(&self) -> Result<DynArray> {
+        DynArray::from_buf(self.read()?).map_err(|error| self.locate(error))
+    }
+}

@@ -1,0 +1,78 @@
+//! [`Packed`]: a tensor of a sub-byte dtype, kept as it is.
+
+use safetensors_core::{Dtype, ErrorKind, Framework, Result, TensorBuf};
+
+use crate::Ndarray;
+use crate::dtype::is_packed;
+
+/// A tensor of F4, F6_E2M3 or F6_E3M2, whose elements share bytes.
+///
+/// ndarray cannot index parts of bytes, so there is no array of the tensor's shape: the bytes stay as the file has them, and
+/// are saved again bit for bit. [`safetensors_core::convert::widen`] turns them into F16, exactly.
+///
+/// ```
+/// use safetensors_core::element::F4Packed;
+/// use safetensors_core::{Dtype, TensorBuf, convert};
+/// use safetensors_ndarray::{DynArray, Packed};
+///
+/// // Four elements in two bytes, the first in the low half: 1.0, -1.0, 0.5, 6.0.
+/// let packed = Packed::new(TensorBuf::from_vec(vec![2, 2], vec![F4Packed(0xa2), F4Packed(0x71)])?)?;
+/// assert_eq!((packed.dtype(), packed.shape(), packed.bytes()), (Dtype::F4, &[2, 2][..], &[0xa2, 0x71][..]));
+///
+/// let halves = DynArray::from_buf(convert::widen(packed.into_buf(), Dtype::F16)?)?;
+/// let halves = halves.into_array_dyn::<half::f16>()?;
+/// assert_eq!(halves.mapv(f32::from), ndarray::array![[1.0, -1.0], [0.5, 6.0]].into_dyn());
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Packed(TensorBuf);
+
+impl Packed {
+    /// Takes a buffer of a sub-byte dtype. It is moved.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::UnsupportedDtype`] for a dtype whose elements are whole bytes; [`DynArray::from_buf`] makes arrays of those.
+    ///
+    /// [`DynArray::from_buf`]: crate::DynArray::from_buf
+    pub fn new(buf: TensorBuf) -> Result<Self> {
+        if !is_packed(buf.dtype()) {
+            return Err(ErrorKind::UnsupportedDtype { framework: Ndarray::NAME, dtype: buf.dtype() }.into());
+        }
+        Ok(Self(buf))
+    }
+
+    /// The type of the elements: F4, F6_E2M3 or F6_E3M2.
+    pub fn dtype(&self) -> Dtype {
+        self.0.dtype()
+    }
+
+    /// The dimensions in elements, outermost first.
+    pub fn shape(&self) -> &[usize] {
+        self.0.shape()
+    }
+
+    /// The packed elements, in C order.
+    pub fn bytes(&self) -> &[u8] {
+        self.0.bytes()
+    }
+
+    /// The buffer, borrowed.
+    pub fn buf(&self) -> &TensorBuf {
+        &self.0
+    }
+
+    /// The buffer, moved.
+    pub fn into_buf(self) -> TensorBuf {
+        self.0
+    }
+}
+
+/// Equal are tensors of one dtype and shape with the same bits.
+impl PartialEq for Packed {
+    fn eq(&self, other: &Self) -> bool {
+        self.dtype() == other.dtype() && self.shape() == other.shape() && self.bytes() == other.bytes()
+    }
+}
+
+impl Eq for Packed {}

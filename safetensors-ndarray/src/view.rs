@@ -1,0 +1,95 @@
+//! Views: arrays that borrow a file's bytes. Nothing in this file copies elements.
+
+use ndarray::{ArrayView, ArrayViewD, Dimension, IxDyn};
+use safetensors_core::{ErrorKind, LazyTensor, Result, TensorView, shape};
+
+use crate::ArrayElement;
+use crate::error::{dimension, shape_error};
+
+/// Tensors that can be lent as array views, without a copy: [`TensorView`], and [`LazyTensor`] where the whole file is in
+/// memory or mapped.
+///
+/// Errors of a [`LazyTensor`] name the tensor and the file; a [`TensorView`] knows neither.
+///
+/// ```
+/// use ndarray::{Ix2, array};
+/// use safetensors_core::{SafeTensors, SaveOptions, serialize};
+/// use safetensors_ndarray::{ViewArrayExt, array_source};
+///
+/// let weight = array![[1.0_f32, 2.0], [3.0, 4.0]];
+/// let file: Vec<u8> = serialize([("weight", array_source(&weight))], &SaveOptions::new())?;
+///
+/// let archive = SafeTensors::parse(&file)?;
+/// let view = archive.view("weight")?.as_array::<f32, Ix2>()?;
+/// assert_eq!(view.sum(), 10.0);
+///
+/// let error = archive.tensor("weight")?.as_array::<i64, Ix2>().unwrap_err();
+/// assert_eq!(error.to_string(), r#"tensor "weight": expected dtype I64, found F32"#);
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+pub trait ViewArrayExt<'a> {
+    /// The tensor as an array view of elements `T` and dimension `D`, in C order.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`TensorView::as_slice`]: [`ErrorKind::WrongDtype`], [`ErrorKind::Misaligned`], [`ErrorKind::InvalidBool`],
+    /// [`ErrorKind::BigEndian`]. [`ErrorKind::Framework`] with a [`WrongNdim`](crate::WrongNdim) if the number of
+    /// dimensions is not that of `D`, or if ndarray refuses the shape, which it does for empty tensors whose non-zero dimensions
+    /// have a product over `isize::MAX`.
+    fn as_array<T: ArrayElement, D: Dimension>(&self) -> Result<ArrayView<'a, T, D>>;
+
+    /// The tensor as an array view of elements `T` and any number of dimensions.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`as_array`](ViewArrayExt::as_array).
+    fn as_array_dyn<T: ArrayElement>(&self) -> Result<ArrayViewD<'a, T>> {
+        self.as_array::<T, IxDyn>()
+    }
+}
+
+impl<'a> ViewArrayExt<'a> for TensorView<'a> {
+    fn as_array<T: ArrayElement, D: Dimension>(&self) -> Result<ArrayView<'a, T, D>> {
+        view_of_slice(self.shape(), self.as_slice::<T>()?)
+    }
+}
+
+impl<'a, S: AsRef<[u8]>> ViewArrayExt<'a> for LazyTensor<'a, S> {
+    fn as_array<T: ArrayElement, D: Dimension>(&self) -> Result<ArrayView<'a, T, D>> {
+        self.view()?.as_array().map_err(|error| self.locate(error))
+    }
+}
+
+/// The elements as an array view of exactly this shape.
+fn view_of_slice<'a, T: ArrayElement, D: Dimension>(shape: &[usize], elements: &'a [T]) -> Result<ArrayView<'a, T, D>> {
+    // ndarray takes a slice that is longer than the shape asks for, and ignores the rest.
+    if shape::element_count(shape)? != elements.len() as u64 {
+        return Err(ErrorKind::DataLength {
+            dtype: T::DTYPE,
+            shape: shape.into(),
+            expected: shape::byte_len(T::DTYPE, shape)?,
+            found: size_of_val(elements) as u64,
+        }
+        .into());
+    }
+    ArrayView::from_shape(dimension::<D>(shape)?, elements).map_err(shape_error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slice_of_another_length_than_the_shape_is_refused() {
+        let elements = [1_u16, 2, 3, 4, 5, 6, 7];
+        for length in [0, 5, 7] {
+            let error = view_of_slice::<u16, IxDyn>(&[2, 3], &elements[..length]).unwrap_err();
+            let found = length as u64 * 2;
+            assert!(
+                matches!(*error.kind(), ErrorKind::DataLength { expected: 12, found: f, .. } if f == found),
+                "{error}"
+            );
+        }
+        assert_eq!(view_of_slice::<u16, IxDyn>(&[2, 3], &elements[..6]).unwrap()[[1, 2]], 6);
+    }
+}

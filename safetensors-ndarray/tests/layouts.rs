@@ -1,0 +1,241 @@
+//! Arrays of every memory layout are written as they look, against a naive oracle: element by element in logical order.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::ops::Range;
+
+use ndarray::{
+    Array1, Array2, Array3, ArrayD, ArrayView, ArrayViewD, Axis, Dimension, IxDyn, ShapeBuilder, Slice, array, s,
+};
+use proptest::prelude::*;
+use safetensors_core::{Dtype, SafeTensors, SaveOptions, TensorSource, serialize};
+use safetensors_ndarray::{ArrayElement, DynArray, array_source};
+
+/// The most that is gathered at once.
+const BUFFER: usize = 1 << 20;
+
+/// The bytes that a file must have of an array: each element in turn, in C order.
+fn oracle<T: ArrayElement, D: Dimension>(array: &ArrayView<'_, T, D>) -> Vec<u8> {
+    // The tests run on little-endian machines.
+    array.iter().flat_map(|element| bytemuck::bytes_of(element).to_vec()).collect()
+}
+
+/// What a source gives, and where each piece lay in memory.
+fn collect(source: &impl TensorSource) -> (Vec<u8>, Vec<Range<*const u8>>) {
+    let (mut bytes, mut pieces) = (Vec::new(), Vec::new());
+    source
+        .write_to(&mut |piece| {
+            bytes.extend_from_slice(piece);
+            pieces.push(piece.as_ptr_range());
+            Ok(())
+        })
+        .unwrap();
+    (bytes, pieces)
+}
+
+/// Checks what the array writes, and that it does so in pieces that are bounded or borrowed from `memory`.
+fn check<T: ArrayElement, D: Dimension>(array: ArrayView<'_, T, D>, memory: &[T]) {
+    let source = array_source(&array);
+    assert_eq!((source.dtype(), source.shape()), (T::DTYPE, array.shape()));
+    let (bytes, pieces) = collect(&source);
+    assert!(bytes == oracle(&array), "shape {:?}, strides {:?}", array.shape(), array.strides());
+    let memory: Range<*const u8> = bytemuck::cast_slice::<T, u8>(memory).as_ptr_range();
+    for piece in pieces {
+        let borrowed = memory.start <= piece.start && piece.end <= memory.end;
+        let length = piece.end.addr() - piece.start.addr();
+        assert!(borrowed || length <= BUFFER, "a copy of {length} bytes at once");
+    }
+}
+
+fn counted(shape: &[usize]) -> ArrayD<u32> {
+    let mut next = 0;
+    ArrayD::from_shape_simple_fn(shape, || {
+        next += 1;
+        next
+    })
+}
+
+/// One step from an array to a view of it.
+#[derive(Clone, Debug)]
+enum Step {
+    Slice { axis: usize, start: usize, step: isize },
+    Swap(usize, usize),
+    Reverse(usize),
+    Insert(usize),
+    Broadcast { axis: usize, len: usize },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        (0..4_usize, 0..3_usize, prop_oneof![-3..=-1_isize, 1..=3_isize]).prop_map(|(axis, start, step)| Step::Slice {
+            axis,
+            start,
+            step
+        }),
+        (0..4_usize, 0..4_usize).prop_map(|(a, b)| Step::Swap(a, b)),
+        (0..4_usize).prop_map(Step::Reverse),
+        (0..4_usize).prop_map(Step::Insert),
+        (0..4_usize, 0..4_usize).prop_map(|(axis, len)| Step::Broadcast { axis, len }),
+    ]
+}
+
+fn apply<'a>(mut view: ArrayViewD<'a, u32>, base: &'a ArrayD<u32>, steps: &[Step]) -> ArrayViewD<'a, u32> {
+    for step in steps {
+        let rank = view.ndim();
+        match *step {
+            Step::Insert(axis) => view = view.insert_axis(Axis(axis % (rank + 1))),
+            _ if rank == 0 => {}
+            Step::Slice { axis, start, step } => {
+                let axis = Axis(axis % rank);
+                let start = start.min(view.len_of(axis));
+                view.slice_axis_inplace(axis, Slice::new(start as isize, None, step));
+            }
+            Step::Swap(a, b) => view.swap_axes(a % rank, b % rank),
+            Step::Reverse(axis) => view.invert_axis(Axis(axis % rank)),
+            // Only the untouched array lives long enough to lend a broadcast view: such a step starts afresh.
+            Step::Broadcast { axis, len } => {
+                let mut shape = base.shape().to_vec();
+                shape.insert(0, len);
+                view = base.broadcast(IxDyn(&shape)).unwrap();
+                view.swap_axes(0, axis % shape.len());
+            }
+        }
+    }
+    view
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 1000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_view_is_written_in_logical_order(
+        shape in prop::collection::vec(0..12_usize, 0..4),
+        fortran in any::<bool>(),
+        steps in prop::collection::vec(step(), 0..6),
+    ) {
+        let len: usize = shape.iter().product();
+        let base = ArrayD::from_shape_vec(shape.as_slice().set_f(fortran), (0..len as u32).collect()).unwrap();
+        check(apply(base.view(), &base, &steps), base.as_slice_memory_order().unwrap());
+    }
+}
+
+#[test]
+fn c_order_is_one_piece_of_the_arrays_own_memory() {
+    let array = counted(&[30, 40]);
+    let (bytes, pieces) = collect(&array_source(&array));
+    assert_eq!(bytes, oracle(&array.view()));
+    assert_eq!(pieces, [bytemuck::cast_slice::<u32, u8>(array.as_slice().unwrap()).as_ptr_range()]);
+}
+
+#[test]
+fn an_owned_array_in_f_order_is_written_as_it_looks() {
+    let array = Array2::from_shape_vec((2, 3).f(), vec![1_u16, 4, 2, 5, 3, 6]).unwrap();
+    let tensor = DynArray::from(array);
+    let (bytes, _) = collect(&tensor);
+    assert_eq!(bytes, bytemuck::cast_slice::<u16, u8>(&[1, 2, 3, 4, 5, 6]));
+}
+
+#[test]
+fn transposes_larger_than_the_buffer() {
+    // More rows than fit the buffer; sides that are no multiples of a tile.
+    let array = counted(&[333, 1111]);
+    check(array.t(), array.as_slice().unwrap());
+    // One row alone is larger than the buffer.
+    let wide = counted(&[3, 300_000]);
+    let fortran = Array2::from_shape_vec((3, 300_000).f(), wide.iter().copied().collect()).unwrap();
+    check(fortran.view(), fortran.as_slice_memory_order().unwrap());
+    check(wide.t(), wide.as_slice().unwrap());
+}
+
+#[test]
+fn permutations_of_three_axes_larger_than_the_buffer() {
+    let array = counted(&[40, 70, 110]);
+    for axes in [[0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+        check(array.view().permuted_axes(&axes[..]), array.as_slice().unwrap());
+    }
+}
+
+#[test]
+fn narrow_planes_and_many_of_them() {
+    let array = counted(&[50_000, 2, 3]);
+    check(array.view().permuted_axes(&[0, 2, 1][..]), array.as_slice().unwrap());
+    check(array.view().permuted_axes(&[2, 1, 0][..]), array.as_slice().unwrap());
+    let image = counted(&[20, 3, 9_000]);
+    check(image.view().permuted_axes(&[0, 2, 1][..]), image.as_slice().unwrap());
+    let bits = counted(&[2; 14]);
+    let mut reversed: Vec<usize> = (0..14).collect();
+    reversed.reverse();
+    check(bits.view().permuted_axes(reversed.as_slice()), bits.as_slice().unwrap());
+}
+
+#[test]
+fn long_runs_are_borrowed() {
+    // Rows of 80,000 bytes, each followed by 4 bytes that are not part of the view.
+    let array = Array3::<u32>::from_shape_fn((3, 4, 20_001), |(i, j, k)| (i * 100_000 + j * 25_000 + k) as u32);
+    let view = array.slice(s![.., ..;-1, ..20_000]);
+    let (bytes, pieces) = collect(&array_source(&view));
+    assert!(bytes == oracle(&view));
+    assert_eq!(pieces.len(), 12);
+    let memory = bytemuck::cast_slice::<u32, u8>(array.as_slice().unwrap()).as_ptr_range();
+    assert!(pieces.iter().all(|piece| memory.start <= piece.start && piece.end <= memory.end));
+    // The three inner axes merge into one run of 160,000 bytes, though the last alone would be too short to borrow.
+    let array = counted(&[3, 2, 2, 10_000]);
+    let ends = array.slice(s![..;2, .., .., ..]);
+    let (bytes, pieces) = collect(&array_source(&ends));
+    assert!(bytes == oracle(&ends));
+    assert_eq!(pieces.len(), 2);
+    let memory = bytemuck::cast_slice::<u32, u8>(array.as_slice().unwrap()).as_ptr_range();
+    assert!(pieces.iter().all(|piece| memory.start <= piece.start && piece.end <= memory.end));
+}
+
+#[test]
+fn short_runs_are_gathered_into_large_pieces() {
+    let array = counted(&[5_000, 100]);
+    let view = array.slice(s![.., ..90]);
+    let (bytes, pieces) = collect(&array_source(&view));
+    assert!(bytes == oracle(&view));
+    // 1.8 MB in rows of 360 bytes.
+    assert_eq!(pieces.len(), 2);
+}
+
+#[test]
+fn reversed_arrays_larger_than_the_buffer() {
+    let array = Array1::from_iter(0..2_500_000_u32);
+    check(array.slice(s![..;-1]), array.as_slice().unwrap());
+    let bytes = Array2::from_shape_fn((1500, 1501), |(i, j)| (i * 7 + j) as u8);
+    check(bytes.slice(s![..;-1, ..;-1]), bytes.as_slice().unwrap());
+    check(bytes.slice(s![..;-2, ..;3]).reversed_axes(), bytes.as_slice().unwrap());
+}
+
+#[test]
+fn broadcast_arrays_larger_than_the_buffer() {
+    let scalar = ndarray::arr0(0x0102_0304_u32);
+    check(scalar.broadcast((3, 200_000)).unwrap(), &[]);
+    let row = Array1::from_iter(0..100_000_u32);
+    check(row.broadcast((4, 100_000)).unwrap(), row.as_slice().unwrap());
+    check(row.broadcast((4, 100_000)).unwrap().reversed_axes(), row.as_slice().unwrap());
+}
+
+#[test]
+fn scalars_and_arrays_without_elements() {
+    let scalar = ndarray::arr0(true);
+    check(scalar.view(), &[]);
+    let cube = Array3::<f64>::zeros((4, 5, 6));
+    check(cube.slice(s![.., 2..2, ..;-1]).permuted_axes([2, 0, 1]), &[]);
+    check(cube.slice(s![0..0, .., ..]).reversed_axes(), &[]);
+    let row = Array1::<f64>::zeros(0);
+    check(row.broadcast((7, 0)).unwrap().reversed_axes(), &[]);
+}
+
+#[test]
+fn a_file_of_views_reads_back_as_they_look() {
+    let weight = array![[1.0_f32, 2.0, 3.0], [4.0, 5.0, 6.0]];
+    let transposed = weight.t();
+    let file =
+        serialize([("t", array_source(&transposed)), ("column", array_source(&weight.column(1)))], &SaveOptions::new())
+            .unwrap();
+    let file = SafeTensors::parse(file).unwrap();
+    assert_eq!(file.view("t").unwrap().shape(), [3, 2]);
+    assert_eq!(file.view("t").unwrap().as_slice::<f32>().unwrap(), [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+    assert_eq!(file.view("column").unwrap().as_slice::<f32>().unwrap(), [2.0, 5.0]);
+    assert_eq!(file.view("column").unwrap().dtype(), Dtype::F32);
+}
