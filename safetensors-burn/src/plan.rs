@@ -4,10 +4,12 @@ use std::collections::{BTreeSet, HashMap};
 
 use burn::tensor::TensorData;
 use burn_store::{ApplyError, ApplyResult, ModuleAdapter};
-use safetensors_core::{Framework, LoadOptions, Result, Widening, read_tensors};
+use safetensors_core::framework::accept;
+use safetensors_core::{Error, Framework, LoadOptions, Result, Widening, read_tensors};
 
 use crate::Burn;
 use crate::catalog::Catalog;
+use crate::error::framework;
 use crate::filter::Filter;
 use crate::pack::{self, PackTensor, Slot};
 use crate::parameters::Parameter;
@@ -16,6 +18,8 @@ use crate::parameters::Parameter;
 pub(crate) struct Plan {
     matches: Vec<Match>,
     pub(crate) result: ApplyResult,
+    /// The first of the result's errors, with the parameter's path and the tensor's file.
+    pub(crate) mismatch: Option<Error>,
 }
 
 /// A tensor on its way into a parameter of its kind and shape.
@@ -41,6 +45,7 @@ impl Plan {
         let mut plan = Self {
             matches: Vec::new(),
             result: ApplyResult { applied: vec![], skipped: vec![], missing: vec![], unused: vec![], errors: vec![] },
+            mismatch: None,
         };
         let mut used = BTreeSet::new();
         for Parameter { location, kind, shape } in parameters {
@@ -59,16 +64,17 @@ impl Plan {
             let slot = Slot::default();
             let tensor = pack::for_parameter(source, slot.clone(), location, adapter);
             let (dtype, found) = pack::description(&tensor);
-            if !kind.accepts(dtype) {
-                let expected = kind.example();
-                plan.result.errors.push(ApplyError::DTypeMismatch { path, expected, found: dtype });
+            let error = if !kind.accepts(dtype) {
+                ApplyError::DTypeMismatch { path: path.clone(), expected: kind.example(), found: dtype }
             } else if found != shape {
-                let (expected, found) = (shape.clone(), found.clone());
-                plan.result.errors.push(ApplyError::ShapeMismatch { path, expected, found });
+                ApplyError::ShapeMismatch { path: path.clone(), expected: shape.clone(), found: found.clone() }
             } else {
                 plan.result.applied.push(path.clone());
                 plan.matches.push(Match { path, name: name.clone(), slot, tensor });
-            }
+                continue;
+            };
+            plan.mismatch.get_or_insert_with(|| catalog.locate(name, framework(error.clone()).in_tensor(&path)));
+            plan.result.errors.push(error);
         }
         plan.result.skipped.sort_unstable();
         plan.result.missing.sort_unstable();
@@ -83,6 +89,9 @@ impl Plan {
         widening: Widening,
     ) -> Result<(HashMap<String, TensorData>, ApplyResult)> {
         let tensors = self.matches.iter().map(|found| catalog.tensor(&found.name)).collect::<Result<Vec<_>>>()?;
+        for tensor in &tensors {
+            accept::<Burn>(tensor.dtype(), widening).map_err(|error| tensor.locate(error))?;
+        }
         let bufs = read_tensors(&tensors, &LoadOptions::new())?;
         for ((found, tensor), buf) in self.matches.iter().zip(&tensors).zip(bufs) {
             let data = Burn::from_buf(buf, &(), widening).map_err(|error| tensor.locate(error))?;
