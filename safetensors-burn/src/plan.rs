@@ -5,14 +5,14 @@ use std::collections::{BTreeSet, HashMap};
 use burn::tensor::TensorData;
 use burn_store::{ApplyError, ApplyResult, ModuleAdapter};
 use safetensors_core::framework::accept;
-use safetensors_core::{Error, Framework, LoadOptions, Result, Widening, read_tensors};
+use safetensors_core::{Dtype, Error, ErrorKind, Framework, LoadOptions, Result, Widening, read_tensors};
 
 use crate::Burn;
 use crate::catalog::Catalog;
 use crate::error::framework;
 use crate::filter::Filter;
 use crate::pack::{self, PackTensor, Slot};
-use crate::parameters::Parameter;
+use crate::parameters::{Kind, Parameter};
 
 /// What will be loaded, and what the result will say of it.
 pub(crate) struct Plan {
@@ -28,6 +28,7 @@ struct Match {
     path: String,
     /// The tensor's name in the catalog.
     name: String,
+    kind: Kind,
     slot: Slot,
     tensor: PackTensor,
 }
@@ -70,7 +71,7 @@ impl Plan {
                 ApplyError::ShapeMismatch { path: path.clone(), expected: shape.clone(), found: found.clone() }
             } else {
                 plan.result.applied.push(path.clone());
-                plan.matches.push(Match { path, name: name.clone(), slot, tensor });
+                plan.matches.push(Match { path, name: name.clone(), kind: *kind, slot, tensor });
                 continue;
             };
             plan.mismatch.get_or_insert_with(|| catalog.locate(name, framework(error.clone()).in_tensor(&path)));
@@ -97,10 +98,22 @@ impl Plan {
             let data = Burn::from_buf(buf, &(), widening).map_err(|error| tensor.locate(error))?;
             found.slot.fill(data);
         }
-        let data = self.matches.into_iter().zip(&tensors).map(|(Match { path, tensor, .. }, source)| {
-            let data = pack::into_data(tensor).map_err(|error| source.locate(error))?;
+        let data = self.matches.into_iter().zip(&tensors).map(|(Match { path, tensor, kind, .. }, source)| {
+            let data = pack::into_data(tensor).and_then(|data| check(kind, data)).map_err(|error| source.locate(error))?;
             Ok((path, data))
         });
         Ok((data.collect::<Result<_>>()?, self.result))
     }
+}
+
+/// Passes on data that a parameter of this kind can take: of integers that are to be booleans, only 0 and 1.
+fn check(kind: Kind, data: TensorData) -> Result<TensorData> {
+    if kind == Kind::Bool && !data.dtype.is_bool() {
+        let other = data.iter::<u64>().enumerate().find(|&(_, value)| value > 1);
+        if let Some((index, value)) = other {
+            let kind = ErrorKind::DoesNotFit { index: index as u64, value: value.to_string(), to: Dtype::BOOL };
+            return Err(kind.into());
+        }
+    }
+    Ok(data)
 }

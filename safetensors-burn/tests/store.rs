@@ -219,6 +219,11 @@ fn a_wrong_kind_is_an_error() {
     let mut model = Model::new(2);
     model.load_from(&mut CheckpointStore::from_file(&path)).unwrap();
     assert_eq!(model.mask.to_data(), TensorData::from([[true, false]]));
+    // Other integers are not: nothing says which of them would be true.
+    changed(&path, "mask", Some(TensorData::from([[0_u8, 2]])));
+    let error = refused(&mut CheckpointStore::from_file(&path));
+    assert_eq!(error.tensor(), Some("mask"));
+    assert!(matches!(error.kind(), ErrorKind::DoesNotFit { index: 1, to: Dtype::BOOL, .. }), "{error}");
 }
 
 #[test]
