@@ -51,9 +51,15 @@ impl FileSource {
     ///
     /// [`ErrorKind::Io`]; [`ErrorKind::NotAFile`] if the path leads to something else than a regular file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref();
-        let mut options = OpenOptions::new();
-        options.read(true);
+        Self::open_with(path.as_ref(), OpenOptions::new().read(true))
+    }
+
+    /// [`open`](FileSource::open), for writing as well.
+    pub(crate) fn open_to_edit(path: &Path) -> Result<Self> {
+        Self::open_with(path, OpenOptions::new().read(true).write(true))
+    }
+
+    fn open_with(path: &Path, options: &mut OpenOptions) -> Result<Self> {
         #[cfg(unix)]
         {
             use std::os::unix::fs::OpenOptionsExt;
@@ -67,6 +73,12 @@ impl FileSource {
             return Err(Error::from(ErrorKind::NotAFile { found }).in_path(path));
         }
         Ok(Self { file, path: path.into(), len: metadata.len() })
+    }
+
+    /// A regular file that is open already.
+    pub(crate) fn of(file: File, path: &Path) -> io::Result<Self> {
+        let len = file.metadata()?.len();
+        Ok(Self { file, path: path.into(), len })
     }
 
     /// The path that was opened.
