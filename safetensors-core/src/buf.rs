@@ -70,7 +70,10 @@ impl TensorBuf {
     /// A tensor of zeros. Large ones take no memory until they are written to.
     pub(crate) fn zeroed(dtype: Dtype, shape: Vec<usize>) -> Result<Self> {
         let len = shape::memory_len(dtype, &shape)?;
-        let words = Words::zeroed(dtype, len).ok_or(ErrorKind::TooLargeForMemory { bytes: len as u64 })?;
+        #[allow(unused_mut, reason = "without std there is no advice to give")]
+        let mut words = Words::zeroed(dtype, len).ok_or(ErrorKind::TooLargeForMemory { bytes: len as u64 })?;
+        #[cfg(feature = "std")]
+        crate::hugepage::advise(words.as_bytes_mut());
         Ok(Self { dtype, shape, words })
     }
 

@@ -144,7 +144,7 @@ pub fn load<F: Framework>(
 ///
 /// # Errors
 ///
-/// Those of [`Framework::source`] and of [`crate::save`]; each names the file and the tensor. The file is then as it was.
+/// Those of [`Framework::source`] and of [`crate::save()`]; each names the file and the tensor. The file is then as it was.
 #[cfg(feature = "std")]
 pub fn save<'a, F: Framework>(
     path: impl AsRef<Path>,

@@ -90,11 +90,12 @@ impl<S: ReadAt> LazyTensor<'_, S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`] if the source fails or has become shorter; [`ErrorKind::InvalidBool`];
+    /// [`ErrorKind::Io`] if the source fails, or has changed since it was opened; [`ErrorKind::InvalidBool`];
     /// [`ErrorKind::TooLargeForMemory`].
     pub fn read(&self) -> Result<TensorBuf> {
         TensorBuf::read_with(self.dtype(), self.shape().to_vec(), |bytes| {
-            Ok(self.source().read_exact_at(bytes, self.file_offset()).map_err(ErrorKind::Io)?)
+            self.source().read_exact_at(bytes, self.file_offset()).map_err(ErrorKind::Io)?;
+            self.check_unchanged()
         })
         .map_err(|error| self.locate(error))
     }
@@ -112,11 +113,17 @@ impl<S: ReadAt> TensorSource for LazyTensor<'_, S> {
 
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
         let start = self.file_offset();
-        self.read_pieces(start..start + self.byte_len(), &mut Vec::new(), sink)
+        self.read_pieces(start..start + self.byte_len(), &mut Vec::new(), sink)?;
+        self.check_unchanged()
     }
 }
 
 impl<S: ReadAt> LazyTensor<'_, S> {
+    /// Checks, after reading, that the file is what it was when it was opened.
+    pub(crate) fn check_unchanged(&self) -> Result<()> {
+        self.source().check_unchanged().map_err(|error| self.locate(ErrorKind::Io(error).into()))
+    }
+
     /// Reads a range of the file through `scratch`, in pieces of at most 1 MiB.
     pub(crate) fn read_pieces(&self, range: Range<u64>, scratch: &mut Vec<u8>, sink: &mut Sink<'_>) -> Result<()> {
         for start in range.clone().step_by(PIECE) {

@@ -42,6 +42,8 @@ pub mod framework;
 mod header;
 mod hex;
 #[cfg(feature = "std")]
+mod hugepage;
+#[cfg(feature = "std")]
 mod lazy;
 #[cfg(feature = "std")]
 mod loader;
@@ -49,6 +51,8 @@ mod loader;
 mod mmap;
 pub mod modelspec;
 mod names;
+#[cfg(feature = "std")]
+mod parallel;
 #[cfg(feature = "std")]
 mod rewrite;
 pub mod save;
@@ -76,7 +80,7 @@ pub use header::{Header, Limits, Metadata, TensorInfo};
 #[cfg(feature = "std")]
 pub use lazy::LazyTensor;
 #[cfg(feature = "std")]
-pub use loader::{LoadOptions, read as read_tensors};
+pub use loader::{LoadOptions, Progress, read as read_tensors};
 #[cfg(feature = "std")]
 pub use memmap2::Mmap;
 pub use modelspec::ModelSpec;
@@ -86,5 +90,5 @@ pub use save::{Order, SaveOptions, Sink, TensorSource, serialize};
 #[cfg(feature = "std")]
 pub use save::{StreamWriter, TensorWriter, save};
 #[cfg(feature = "std")]
-pub use source::{FileSource, ReadAt};
+pub use source::{FileSource, ReadAt, ReadRange};
 pub use view::TensorView;

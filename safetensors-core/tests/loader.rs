@@ -9,7 +9,7 @@ use std::io;
 use std::path::Path;
 
 use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, Limits, LoadOptions, ReadAt, SafeTensors, SaveOptions, TensorView, save,
+    Checkpoint, Dtype, ErrorKind, Limits, LoadOptions, ReadAt, SafeTensors, SaveOptions, TensorBuf, TensorView, save,
 };
 use tempfile::tempdir;
 
@@ -86,8 +86,9 @@ fn a_file_truncated_after_it_was_opened() {
     let cut = checkpoint.tensor("t00001").unwrap().file_offset() + (4 << 20) + 1;
     OpenOptions::new().write(true).open(&path).unwrap().set_len(cut).unwrap();
 
-    // The first is whole still; the second is cut, the third is gone.
-    assert_eq!(checkpoint.tensor("t00000").unwrap().read().unwrap().bytes(), pattern(100, 0));
+    // The first has all its bytes still, but nothing says that they are the same; the second is cut, the third is gone.
+    let error = checkpoint.tensor("t00000").unwrap().read().unwrap_err();
+    assert!(error.to_string().contains("has changed"), "{error}");
     let alone = ["t00001", "t00002"].map(|name| (Some(name), checkpoint.tensor(name).unwrap().read().unwrap_err()));
     let together =
         [1, 2, 8].map(|threads| (None, checkpoint.read_all(&LoadOptions::new().threads(threads)).unwrap_err()));
@@ -235,4 +236,101 @@ fn bytes_that_shrink() {
     let read = archive.tensor("a").unwrap().read().unwrap_err();
     assert!(matches!(read.kind(), ErrorKind::Io(_)), "{read}");
     assert_eq!((view.tensor(), read.tensor()), (Some("a"), Some("a")));
+}
+
+/// Counts the calls that reach the source.
+struct Spy {
+    bytes: Vec<u8>,
+    calls: std::sync::atomic::AtomicUsize,
+}
+
+impl safetensors_core::ReadAt for Spy {
+    fn byte_len(&self) -> u64 {
+        self.bytes.byte_len()
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
+        self.bytes.read_exact_at(buf, offset)
+    }
+
+    fn read_ranges_at(&self, ranges: &mut [safetensors_core::ReadRange<'_>]) -> std::io::Result<()> {
+        self.calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        assert!(ranges.is_sorted_by_key(|range| range.offset));
+        ranges.iter_mut().try_for_each(|range| self.bytes.read_exact_at(range.bytes, range.offset))
+    }
+}
+
+#[test]
+fn small_neighbours_are_read_in_one_call_and_large_tensors_in_several() {
+    let small: Vec<_> = (0..5000_u32).map(|i| TensorBuf::from_vec(vec![10], vec![i; 10]).unwrap()).collect();
+    let large = TensorBuf::from_vec(vec![10 << 20], vec![7_u8; 10 << 20]).unwrap();
+    let tensors = small.iter().enumerate().map(|(i, buf)| (format!("{i:05}"), buf)).chain([("large".into(), &large)]);
+    let bytes = safetensors_core::serialize(tensors, &SaveOptions::new()).unwrap();
+    let path = std::path::Path::new("spy.safetensors");
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join(path), &bytes).unwrap();
+    let open = |_: &std::path::Path| Ok(Spy { bytes: bytes.clone(), calls: Default::default() });
+    let checkpoint = Checkpoint::open_by(dir.path().join(path), &Default::default(), open).unwrap();
+    let bufs = checkpoint.read_all(&LoadOptions::new()).unwrap();
+    for (tensor, buf) in checkpoint.tensors().zip(&bufs).filter(|(tensor, _)| tensor.name() != "large") {
+        let expected: u32 = tensor.name().parse().unwrap();
+        assert_eq!(buf.as_slice::<u32>().unwrap(), [expected; 10]);
+    }
+    let calls = checkpoint.shards()[0].archive().bytes().calls.load(std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(calls, 1 + 3, "5,000 small tensors are one call, 10 MiB are three");
+}
+
+#[test]
+fn progress_reaches_the_total_and_can_cancel() {
+    use std::ops::ControlFlow;
+    use std::sync::{Arc, Mutex};
+
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    let large = TensorBuf::from_vec(vec![9 << 20], vec![1_u8; 9 << 20]).unwrap();
+    let empty = TensorBuf::from_vec::<f32>(vec![0], vec![]).unwrap();
+    save(&path, [("large", &large), ("empty", &empty)], &SaveOptions::new()).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let options = LoadOptions::new().progress({
+        let seen = Arc::clone(&seen);
+        move |progress| {
+            assert_eq!((progress.bytes_total, progress.tensor), (9 << 20, "large"));
+            seen.lock().unwrap().push(progress.bytes_done);
+            ControlFlow::Continue(())
+        }
+    });
+    checkpoint.read_all(&options).unwrap();
+    let mut seen = seen.lock().unwrap().clone();
+    seen.sort_unstable();
+    assert_eq!((seen.len(), seen.last()), (3, Some(&(9 << 20))));
+
+    let error = checkpoint.read_all(&LoadOptions::new().progress(|_| ControlFlow::Break(()))).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
+}
+
+#[test]
+fn a_file_that_changes_under_us_is_an_error_and_not_garbage() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    let buf = TensorBuf::from_vec(vec![4], vec![1_u8, 2, 3, 4]).unwrap();
+    save(&path, [("w", &buf)], &SaveOptions::new()).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    // Long ago, so that the write below is certain to be at another time.
+    file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    checkpoint.read_all(&LoadOptions::new()).unwrap();
+
+    std::os::unix::fs::FileExt::write_all_at(&file, &[9], std::fs::metadata(&path).unwrap().len() - 1).unwrap();
+    let errors = [
+        checkpoint.read_all(&LoadOptions::new()).unwrap_err(),
+        checkpoint.tensor("w").unwrap().read().unwrap_err(),
+        checkpoint.tensor("w").unwrap().slice((1..,)).unwrap().read().unwrap_err(),
+        checkpoint.tensor("w").unwrap().read_as(safetensors_core::Dtype::F32, &Default::default()).unwrap_err(),
+        safetensors_core::Rewrite::of(&checkpoint).save(dir.path().join("b"), &SaveOptions::new()).unwrap_err(),
+    ];
+    for error in errors {
+        assert!(error.to_string().contains("has changed since it was opened"), "{error}");
+        assert_eq!((error.tensor(), error.file()), (Some("w"), path.to_str()));
+    }
 }

@@ -49,7 +49,7 @@ impl Index {
         if shards.is_empty() {
             return Err(IndexProblem::Empty);
         }
-        Ok(Self { shards, total_size: file.metadata.total_size, metadata: file.metadata.strings })
+        Ok(Self { shards, total_size: file.total_size, metadata: file.strings })
     }
 
     /// Each shard's file name with the names of its tensors, in order of the file names.

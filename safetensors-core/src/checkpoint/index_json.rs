@@ -2,19 +2,23 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
+use std::marker::PhantomData;
 
-use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::index::Index;
 use crate::Metadata;
 
 /// What is read of an index file. Everything else in it is read over.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct IndexFile {
-    pub(super) metadata: IndexMetadata,
     pub(super) weight_map: BTreeMap<String, String>,
+    pub(super) total_size: Option<u64>,
+    /// The strings in the index's `metadata`.
+    pub(super) strings: Metadata,
 }
 
 impl<'de> Deserialize<'de> for IndexFile {
@@ -31,19 +35,19 @@ impl<'de> Deserialize<'de> for IndexFile {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<IndexFile, A::Error> {
                 let mut seen = std::collections::BTreeSet::new();
                 let mut weight_map = None;
-                let mut metadata = IndexMetadata::default();
+                let mut file = IndexFile::default();
                 while let Some(key) = map.next_key::<String>()? {
                     match key.as_str() {
-                        "weight_map" => weight_map = Some(map.next_value::<WeightMap>()?.0),
-                        "metadata" => metadata = map.next_value()?,
+                        "weight_map" => weight_map = Some(map.next_value::<UniqueMap<String>>()?.entries),
+                        "metadata" => file.read_metadata(map.next_value()?).map_err(A::Error::custom)?,
                         _ => _ = map.next_value::<IgnoredAny>()?,
                     }
                     if let Some(key) = seen.replace(key) {
                         return Err(A::Error::custom(format_args!("the key {key:?} stands twice")));
                     }
                 }
-                let weight_map = weight_map.ok_or_else(|| A::Error::missing_field("weight_map"))?;
-                Ok(IndexFile { metadata, weight_map })
+                file.weight_map = weight_map.ok_or_else(|| A::Error::missing_field("weight_map"))?;
+                Ok(file)
             }
         }
 
@@ -51,128 +55,61 @@ impl<'de> Deserialize<'de> for IndexFile {
     }
 }
 
-/// A map of tensor names to file names that refuses a key that stands twice.
-struct WeightMap(BTreeMap<String, String>);
+impl IndexFile {
+    /// Takes what is of use from `metadata`. Files have all sorts of things there, so nothing in it is an error but a key that
+    /// stands twice.
+    fn read_metadata(&mut self, json: &RawValue) -> serde_json::Result<()> {
+        if !json.get().starts_with('{') {
+            return Ok(());
+        }
+        for (key, value) in serde_json::from_str::<UniqueMap<&RawValue>>(json.get())?.entries {
+            if let Ok(text) = serde_json::from_str(value.get()) {
+                self.strings.insert(key, text);
+            } else if key == "total_size" {
+                self.total_size = whole_number(value.get());
+            }
+        }
+        Ok(())
+    }
+}
 
-impl<'de> Deserialize<'de> for WeightMap {
+/// A number of bytes. Some writers sum them up in floating point.
+fn whole_number(json: &str) -> Option<u64> {
+    json.parse().ok().or_else(|| {
+        let number: f64 = json.parse().ok()?;
+        (number.fract() == 0.0 && (0.0..u64::MAX as f64).contains(&number)).then_some(number as u64)
+    })
+}
+
+/// A JSON object that refuses a key that stands twice.
+struct UniqueMap<V> {
+    entries: BTreeMap<String, V>,
+}
+
+impl<'de, V: Deserialize<'de>> Deserialize<'de> for UniqueMap<V> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Pairs;
+        struct Pairs<V>(PhantomData<V>);
 
-        impl<'de> Visitor<'de> for Pairs {
-            type Value = WeightMap;
+        impl<'de, V: Deserialize<'de>> Visitor<'de> for Pairs<V> {
+            type Value = UniqueMap<V>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a weight_map from tensor names to file names")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<WeightMap, A::Error> {
-                let mut pairs = BTreeMap::new();
-                while let Some((tensor, file)) = map.next_entry::<String, String>()? {
-                    if let Some((tensor, _)) = pairs.get_key_value(&tensor) {
-                        return Err(A::Error::custom(format_args!("{tensor:?} stands twice in weight_map")));
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<UniqueMap<V>, A::Error> {
+                let mut entries = BTreeMap::new();
+                while let Some((key, value)) = map.next_entry::<String, V>()? {
+                    if entries.contains_key(&key) {
+                        return Err(A::Error::custom(format_args!("{key:?} stands twice")));
                     }
-                    pairs.insert(tensor, file);
+                    entries.insert(key, value);
                 }
-                Ok(WeightMap(pairs))
+                Ok(UniqueMap { entries })
             }
         }
 
-        deserializer.deserialize_map(Pairs)
-    }
-}
-
-/// What is read of an index's `metadata`. Files have all sorts of things there, so nothing in it is an error but a key that
-/// stands twice.
-#[derive(Debug, Default)]
-pub(super) struct IndexMetadata {
-    pub(super) total_size: Option<u64>,
-    pub(super) strings: Metadata,
-}
-
-impl<'de> Deserialize<'de> for IndexMetadata {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match deserializer.deserialize_any(AnyVisitor { entries: true })? {
-            Any::Object(metadata) => Ok(metadata),
-            _ => Ok(Self::default()),
-        }
-    }
-}
-
-/// A JSON value of which only what is of use stays in memory.
-enum Any {
-    Text(String),
-    Number(u64),
-    Object(IndexMetadata),
-    Other,
-}
-
-impl<'de> Deserialize<'de> for Any {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(AnyVisitor { entries: false })
-    }
-}
-
-struct AnyVisitor {
-    /// Whether to keep the entries of an object.
-    entries: bool,
-}
-
-impl<'de> Visitor<'de> for AnyVisitor {
-    type Value = Any;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a value")
-    }
-
-    fn visit_unit<E>(self) -> Result<Any, E> {
-        Ok(Any::Other)
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<Any, E> {
-        Ok(Any::Other)
-    }
-
-    fn visit_u64<E>(self, number: u64) -> Result<Any, E> {
-        Ok(Any::Number(number))
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<Any, E> {
-        Ok(Any::Other)
-    }
-
-    /// Some writers sum sizes up in floating point.
-    fn visit_f64<E>(self, number: f64) -> Result<Any, E> {
-        let whole = number.fract() == 0.0 && (0.0..u64::MAX as f64).contains(&number);
-        Ok(if whole { Any::Number(number as u64) } else { Any::Other })
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<Any, E> {
-        Ok(Any::Text(text.into()))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Any, A::Error> {
-        while seq.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Any::Other)
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Any, A::Error> {
-        if !self.entries {
-            while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-            return Ok(Any::Other);
-        }
-        let mut metadata = IndexMetadata::default();
-        let mut seen = std::collections::BTreeSet::new();
-        while let Some((key, value)) = map.next_entry::<String, Any>()? {
-            if !seen.insert(key.clone()) {
-                return Err(A::Error::custom(format_args!("{key:?} stands twice in metadata")));
-            }
-            match value {
-                Any::Text(text) => _ = metadata.strings.insert(key, text),
-                Any::Number(number) if key == "total_size" => metadata.total_size = Some(number),
-                _ => {}
-            }
-        }
-        Ok(Any::Object(metadata))
+        deserializer.deserialize_map(Pairs(PhantomData))
     }
 }
 

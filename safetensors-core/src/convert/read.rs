@@ -75,6 +75,7 @@ impl<S: ReadAt> LazyTensor<'_, S> {
             let mut buf = TensorBuf::zeroed(to, self.shape().to_vec())?;
             let (offset, scratch) = (self.file_offset(), &mut ReadScratch::default());
             read_converted(self.source(), offset, &conversion, 0, buf.bytes_mut(), scratch)?;
+            self.check_unchanged()?;
             Ok(buf)
         };
         read().map_err(|error| self.locate(error))

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use sha2::{Digest as _, Sha256};
 
-use super::parallel::in_parallel;
 use super::{Digest, Hasher};
+use crate::parallel::in_parallel;
 use crate::{ErrorKind, LazyTensor, ReadAt, Result, SafeTensors};
 
 /// The most bytes that a thread holds at once.
@@ -30,7 +30,7 @@ const PIECE: usize = 1 << 20;
 ///
 /// [`ErrorKind::Io`], naming the tensor and the file. The first failure stops all threads.
 pub fn tensors<S: ReadAt>(tensors: &[LazyTensor<'_, S>], threads: usize) -> Result<Vec<Digest>> {
-    in_parallel(tensors.len(), threads, |i, buffer| of_tensor(&tensors[i], buffer))
+    in_parallel(tensors, threads, of_tensor)
 }
 
 /// The SHA-256 of all bytes after the header: what the model standard keeps as `hash_sha256`. Read front to back in

@@ -41,7 +41,6 @@
 
 mod compute;
 mod file;
-mod parallel;
 mod record;
 mod running;
 mod value;
@@ -49,7 +48,6 @@ mod verify;
 
 pub use compute::{data_sha256, tensors};
 pub use file::{RecordOptions, record};
-pub(crate) use parallel::in_parallel;
 pub use record::{KEY, TensorDigests, forget};
 pub(crate) use running::Running;
 pub use value::{Digest, Hasher};

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::compute::{of_data, of_tensor};
-use super::parallel::in_parallel;
 use super::{Digest, TensorDigests};
+use crate::parallel::in_parallel;
 use crate::{Checkpoint, Error, ErrorKind, LazyTensor, ReadAt, Result, SafeTensors, hex, modelspec};
 
 /// How digests are verified.
@@ -196,8 +196,8 @@ fn run<'a, S: ReadAt>(files: &[Recorded<'a, S>], options: &VerifyOptions) -> Res
             jobs.push(Job::Data(file));
         }
     }
-    in_parallel(jobs.len(), options.threads, |i, buffer| match &jobs[i] {
-        Job::Tensor(file, position) => file.check_tensor(*position, buffer),
+    in_parallel(jobs, options.threads, |job, buffer| match job {
+        Job::Tensor(file, position) => file.check_tensor(position, buffer),
         Job::Data(file) => file.check_data(buffer),
     })?;
     Ok(files.iter().map(Recorded::verified).collect())

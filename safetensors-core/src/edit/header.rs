@@ -3,7 +3,7 @@
 //! The backup file holds the old and the new bytes before the data, one after the other. They are equally long and begin with the
 //! same length, so the first eight bytes say where the one ends. It gets its name when it is complete.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -107,13 +107,9 @@ fn read_backup(path: &Path, original: &File) -> io::Result<Option<Vec<u8>>> {
     if !metadata.is_file() || metadata.len() > 2 * (LENGTH_BYTES as u64 + Limits::default().header_bytes) {
         return Ok(None);
     }
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::MetadataExt;
-        // In a directory that others may write to, a backup of theirs must not get into this file.
-        if metadata.uid() != original.metadata()?.uid() {
-            return Ok(None);
-        }
+    // In a directory that others may write to, a backup of theirs must not get into this file.
+    if !same_owner(&metadata, &original.metadata()?) {
+        return Ok(None);
     }
     let bytes = fs::read(path)?;
     let length = bytes.first_chunk::<LENGTH_BYTES>().map(|length| u64::from_le_bytes(*length));
@@ -122,6 +118,17 @@ fn read_backup(path: &Path, original: &File) -> io::Result<Option<Vec<u8>>> {
         one.and_then(|one| one.checked_mul(2)) == Some(bytes.len() as u64)
     });
     Ok(well_formed.then_some(bytes))
+}
+
+#[cfg(unix)]
+fn same_owner(a: &Metadata, b: &Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    a.uid() == b.uid()
+}
+
+#[cfg(not(unix))]
+fn same_owner(_: &Metadata, _: &Metadata) -> bool {
+    true
 }
 
 /// Removes a backup that is no longer needed. One that stays does no harm, so it is no reason to fail.

@@ -227,6 +227,11 @@ pub enum ErrorKind {
     #[error("no digest is recorded")]
     NoDigest,
 
+    /// The caller's progress callback ended the load.
+    #[cfg(feature = "std")]
+    #[error("cancelled")]
+    Cancelled,
+
     // Files and checkpoints.
     /// The operating system failed.
     #[cfg(feature = "std")]

@@ -11,7 +11,8 @@ pub enum Order {
     /// By descending alignment of the dtype, then by name: each tensor is naturally aligned, whatever the input's order.
     #[default]
     Alignment,
-    /// As given.
+    /// As given. A tensor that follows narrower elements may then lie where its dtype is not aligned, for example F32 after three
+    /// bytes of U8: it can be read, but not borrowed as a typed slice.
     Given,
 }
 

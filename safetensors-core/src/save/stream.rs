@@ -13,8 +13,9 @@ use super::recording;
 use super::sequential::write_exactly;
 use super::spec::Spec;
 use super::{SaveOptions, TensorSource};
-use crate::digest::{Running, in_parallel};
+use crate::digest::Running;
 use crate::names::NameTable;
+use crate::parallel::in_parallel;
 use crate::{Dtype, Error, ErrorKind, FileSource, Result};
 
 /// Writes a file whose tensors come bit by bit: each is declared at the start, and then written whole or in pieces, in any order,
@@ -168,8 +169,7 @@ impl StreamWriter {
     fn record_digests(&self, options: &SaveOptions) -> Result<()> {
         let file = self.file.file();
         let source = file.try_clone().and_then(|file| FileSource::of(file, &self.path)).map_err(ErrorKind::Io)?;
-        let digests = in_parallel(self.tensors.len(), 0, |i, buffer| {
-            let tensor = &self.tensors[i];
+        let digests = in_parallel(&self.tensors, 0, |tensor, buffer| {
             tensor
                 .running()
                 .finish(&source, tensor.place.clone(), buffer)

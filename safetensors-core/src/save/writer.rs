@@ -1,19 +1,15 @@
 //! Saving to a file.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 use super::spec::Spec;
 use super::stream::StreamWriter;
 use super::{SaveOptions, TensorSource};
+use crate::parallel::in_parallel;
 use crate::{Result, tied};
 
-/// More threads than this gain nothing on local disks.
-const MAX_THREADS: usize = 8;
-
-/// Fewer bytes than this are not worth a thread of their own.
-const WORTH_A_THREAD: u64 = 1 << 20;
+/// Fewer bytes than this are written faster by one thread than others are started.
+const WORTH_SEVERAL_THREADS: u64 = 2 << 20;
 
 /// Saves tensors to one file, atomically: afterwards the path has either the complete new file or what it had before.
 ///
@@ -55,29 +51,8 @@ pub fn save<N: AsRef<str>, S: TensorSource>(
 
 /// Writes every tensor, front to back, several at a time.
 fn write_all<S: TensorSource>(writer: &StreamWriter, tensors: &[S]) -> Result<()> {
-    let order = writer.order();
-    let next = AtomicUsize::new(0);
-    let work = || -> Result<()> {
-        while let Some(&i) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
-            // If this fails, nothing is left for the other threads to do.
-            writer.at(i).write_from(&tensors[i]).inspect_err(|_| next.store(order.len(), Ordering::Relaxed))?;
-        }
-        Ok(())
-    };
-    let worth = writer.tensors().map(|tensor| tensor.byte_len()).sum::<u64>() / WORTH_A_THREAD;
-    let threads = thread::available_parallelism()
-        .map_or(1, usize::from)
-        .min(MAX_THREADS)
-        .min(tensors.len())
-        .min(usize::try_from(worth).unwrap_or(MAX_THREADS));
-    thread::scope(|scope| {
-        // The calling thread is one of them.
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
-        let mut result = work();
-        for other in others {
-            let theirs = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            result = result.and(theirs);
-        }
-        result
-    })
+    let bytes: u64 = writer.tensors().map(|tensor| tensor.byte_len()).sum();
+    let threads = usize::from(bytes < WORTH_SEVERAL_THREADS);
+    in_parallel(writer.order(), threads, |&i, _: &mut ()| writer.at(i).write_from(&tensors[i]))?;
+    Ok(())
 }

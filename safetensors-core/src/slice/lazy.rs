@@ -119,7 +119,7 @@ impl<S: ReadAt> LazySlice<'_, S> {
                     bytes = rest;
                 }
             }
-            Ok(())
+            self.tensor.check_unchanged()
         })
         .map_err(|error| self.tensor.locate(error))
     }
@@ -149,7 +149,7 @@ impl<S: ReadAt> TensorSource for LazySlice<'_, S> {
                 runs.map(|run| &bytes[run]).try_for_each(&mut *sink)
             })?;
         }
-        Ok(())
+        self.tensor.check_unchanged()
     }
 }
 
