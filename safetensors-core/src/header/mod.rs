@@ -1,9 +1,11 @@
 //! The header: every tensor's name, dtype, shape and place, and the file's metadata.
 
+mod canonical;
 mod encode;
 mod json;
 mod model;
 mod parse;
+mod scan;
 mod validate;
 
 pub(crate) use encode::{Entry, encode};

@@ -17,7 +17,7 @@ pub(super) fn finish(mut header: Header) -> Result<Header> {
 
 fn index_names(header: &mut Header) -> Result<()> {
     let Header { names, records, table, .. } = header;
-    let name_at = |position: usize| &names[records[position].name.clone()];
+    let name_at = |position: usize| &names[records[position].name.range()];
     table.reserve(records.len(), name_at);
     for position in 0..records.len() {
         let name = name_at(position);
