@@ -34,6 +34,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The next byte that is not white space, which is then the next to be read.
+    #[inline]
     pub(super) fn peek(&mut self) -> Option<u8> {
         while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.byte() {
             self.at += 1;
@@ -78,6 +79,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// After an item of a list: whether another one follows. The closing bracket is read.
+    #[inline]
     pub(super) fn has_next(&mut self, close: u8, expected: &'static str) -> Result<bool, ErrorKind> {
         match self.peek() {
             Some(b',') => {

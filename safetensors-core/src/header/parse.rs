@@ -167,19 +167,21 @@ impl Parser<'_> {
 
     fn member(&mut self) -> Result<()> {
         let start = self.names.len();
-        let entry = match self.canonical_entry() {
-            Some(entry) => Ok(entry),
-            None => {
-                let name = self.cursor.string(&mut self.scratch, "a name in quotes")?;
-                if name == METADATA_KEY {
-                    self.cursor.expect(b':', "a colon")?;
-                    return Ok(self.metadata()?);
-                }
-                self.names.push_str(name);
-                self.entry()
-            }
-        };
-        entry.and_then(|entry| self.add(start, entry)).map_err(|kind| Error::from(kind).in_tensor(&self.names[start..]))
+        if let Some(entry) = self.canonical_entry() {
+            return self.add(start, entry).map_err(|kind| self.in_tensor(start, kind));
+        }
+        let name = self.cursor.string(&mut self.scratch, "a name in quotes")?;
+        if name == METADATA_KEY {
+            self.cursor.expect(b':', "a colon")?;
+            return Ok(self.metadata()?);
+        }
+        self.names.push_str(name);
+        self.entry().and_then(|entry| self.add(start, entry)).map_err(|kind| self.in_tensor(start, kind))
+    }
+
+    /// The error for the tensor whose name, the last that was stored, begins at `name`.
+    fn in_tensor(&self, name: usize, kind: ErrorKind) -> Error {
+        Error::from(kind).in_tensor(&self.names[name..])
     }
 
     /// Reads an entry and stores its name, if it has the form that the fast path knows. Nothing is read otherwise.
@@ -204,7 +206,7 @@ impl Parser<'_> {
         let Entry { dtype, shape, begin, end } = entry;
         let dims = &self.dims[shape.clone()];
         let expected = shape::byte_len(dtype, dims)?;
-        let found = end.checked_sub(begin).ok_or(ErrorKind::ReversedOffsets { begin, end })?;
+        let Some(found) = end.checked_sub(begin) else { return Err(ErrorKind::ReversedOffsets { begin, end }) };
         if expected != found {
             return Err(ErrorKind::WrongSize { dtype, shape: dims.into(), expected, found });
         }

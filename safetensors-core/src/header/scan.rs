@@ -9,22 +9,17 @@ pub(super) fn plain_len(bytes: &[u8]) -> usize {
     let (words, tail) = bytes.as_chunks::<8>();
     for (i, word) in words.iter().enumerate() {
         let word = u64::from_le_bytes(*word);
-        // A subtraction borrows from a byte only if a lower byte is marked, so the lowest mark is always right.
-        let quotes = zero_bytes(word ^ (ONES * u64::from(b'"')));
-        let backslashes = zero_bytes(word ^ (ONES * u64::from(b'\\')));
-        let controls = word.wrapping_sub(ONES * 0x20) & !word & HIGH_BITS;
-        let marks = quotes | backslashes | controls;
+        // With bit 1 flipped, a quote is 0x20 and nothing else but control characters is below 0x21. A subtraction borrows only
+        // from bytes above one that is marked, so the lowest mark is always right.
+        let quotes_and_controls = (word ^ (ONES * 2)).wrapping_sub(ONES * 0x21);
+        let backslashes = (word ^ (ONES * u64::from(b'\\'))).wrapping_sub(ONES);
+        let marks = (quotes_and_controls | backslashes) & !word & HIGH_BITS;
         if marks != 0 {
             return i * 8 + marks.trailing_zeros() as usize / 8;
         }
     }
     let is_end = |&byte: &u8| matches!(byte, b'"' | b'\\' | 0..0x20);
     bytes.len() - tail.len() + tail.iter().position(is_end).unwrap_or(tail.len())
-}
-
-/// Marks the bytes that are zero by their high bit. Bytes above the lowest such byte may be marked wrongly.
-fn zero_bytes(word: u64) -> u64 {
-    word.wrapping_sub(ONES) & !word & HIGH_BITS
 }
 
 /// Reads the number that `bytes` begins with and returns it with what follows it.
