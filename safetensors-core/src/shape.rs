@@ -19,6 +19,7 @@ pub fn element_count(shape: &[usize]) -> Result<u64, ErrorKind> {
 ///
 /// [`ErrorKind::ShapeOverflow`] as for [`element_count`], and if the byte size does not fit 64 bits;
 /// [`ErrorKind::PartialByte`] if the elements of a sub-byte dtype do not fill whole bytes.
+#[inline]
 pub fn byte_len(dtype: Dtype, shape: &[usize]) -> Result<u64, ErrorKind> {
     let (count, is_empty) = non_zero_product(shape)?;
     let full_bits = u128::from(count) * u128::from(dtype.bits());
@@ -58,6 +59,7 @@ fn non_zero_product(shape: &[usize]) -> Result<(u64, bool), ErrorKind> {
     Ok((product, is_empty))
 }
 
+#[cold]
 fn overflow(shape: &[usize]) -> ErrorKind {
     ErrorKind::ShapeOverflow { shape: shape.into() }
 }

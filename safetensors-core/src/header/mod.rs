@@ -1,6 +1,8 @@
 //! The header: every tensor's name, dtype, shape and place, and the file's metadata.
 
 mod canonical;
+#[cfg(test)]
+mod differential;
 mod encode;
 mod json;
 mod model;

@@ -202,6 +202,7 @@ impl Parser<'_> {
     }
 
     /// Adds the tensor whose name begins at `name` of the stored names, if its fields agree with each other.
+    #[inline]
     fn add(&mut self, name: usize, entry: Entry) -> Result<(), ErrorKind> {
         let Entry { dtype, shape, begin, end } = entry;
         let dims = &self.dims[shape.clone()];

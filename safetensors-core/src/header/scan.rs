@@ -4,7 +4,7 @@ const ONES: u64 = u64::MAX / 255;
 const HIGH_BITS: u64 = ONES << 7;
 
 /// How many plain characters of a string `bytes` begins with: up to a quote, a backslash, a control character or the end.
-#[inline]
+#[inline(always)]
 pub(super) fn plain_len(bytes: &[u8]) -> usize {
     let (words, tail) = bytes.as_chunks::<8>();
     for (i, word) in words.iter().enumerate() {
@@ -26,7 +26,7 @@ pub(super) fn plain_len(bytes: &[u8]) -> usize {
 ///
 /// `None` for a number of more than 15 digits, with a superfluous zero, or so close to the end that no eight bytes can be
 /// taken at once.
-#[inline]
+#[inline(always)]
 pub(super) fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let (high, len) = digits(bytes)?;
     if len == 0 || (bytes[0] == b'0' && len > 1) {
@@ -42,7 +42,7 @@ pub(super) fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
 }
 
 /// The value and the number of the digits, at most eight, that `bytes` begins with.
-#[inline]
+#[inline(always)]
 fn digits(bytes: &[u8]) -> Option<(u64, usize)> {
     // Digits become 0 to 9, and only digits do. A sum carries only out of a byte that is marked, as above.
     let word = u64::from_le_bytes(*bytes.first_chunk()?) ^ (ONES * u64::from(b'0'));
