@@ -19,7 +19,7 @@ pub fn element_count(shape: &[usize]) -> Result<u64, ErrorKind> {
 ///
 /// [`ErrorKind::ShapeOverflow`] as for [`element_count`], and if the byte size does not fit 64 bits;
 /// [`ErrorKind::PartialByte`] if the elements of a sub-byte dtype do not fill whole bytes.
-#[inline]
+#[inline(always)]
 pub fn byte_len(dtype: Dtype, shape: &[usize]) -> Result<u64, ErrorKind> {
     let (count, is_empty) = non_zero_product(shape)?;
     let full_bits = u128::from(count) * u128::from(dtype.bits());

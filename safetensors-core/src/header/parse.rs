@@ -185,6 +185,7 @@ impl Parser<'_> {
     }
 
     /// Reads an entry and stores its name, if it has the form that the fast path knows. Nothing is read otherwise.
+    #[inline(always)]
     fn canonical_entry(&mut self) -> Option<Entry> {
         if !self.fast || self.records.len() == self.max_tensors {
             return None;
@@ -202,7 +203,7 @@ impl Parser<'_> {
     }
 
     /// Adds the tensor whose name begins at `name` of the stored names, if its fields agree with each other.
-    #[inline]
+    #[inline(always)]
     fn add(&mut self, name: usize, entry: Entry) -> Result<(), ErrorKind> {
         let Entry { dtype, shape, begin, end } = entry;
         let dims = &self.dims[shape.clone()];
