@@ -22,8 +22,21 @@ pub(super) struct Found {
     pub(super) next: usize,
 }
 
+/// The end of the entry before, as a number and as it was written. Where that is also how the next one begins, as it usually is,
+/// comparing is quicker than reading.
+pub(super) struct End<'a> {
+    value: u64,
+    digits: &'a [u8],
+}
+
+impl Default for End<'_> {
+    fn default() -> Self {
+        Self { value: 0, digits: b"0" }
+    }
+}
+
 /// Reads the entry at `start` of `text` and adds its dimensions to `dims`; they are there, in part, also for a `None`.
-pub(super) fn entry(text: &[u8], start: usize, dims: &mut Vec<usize>) -> Option<Found> {
+pub(super) fn entry<'a>(text: &'a [u8], start: usize, dims: &mut Vec<usize>, before: &mut End<'a>) -> Option<Found> {
     let rest = text.get(start..)?.strip_prefix(b"\"")?;
     let (name, rest) = rest.split_at(plain_len(rest));
     if name == METADATA_KEY.as_bytes() {
@@ -49,8 +62,15 @@ pub(super) fn entry(text: &[u8], start: usize, dims: &mut Vec<usize>) -> Option<
             }
         }
     }
-    let (begin, rest) = number(rest.strip_prefix(br#","data_offsets":["#)?)?;
-    let (end, rest) = number(rest.strip_prefix(b",")?)?;
+    let rest = rest.strip_prefix(br#","data_offsets":["#)?;
+    let (begin, rest) = match rest.strip_prefix(before.digits) {
+        // Another digit may follow; then this is None, as for everything but a comma.
+        Some(rest) => (before.value, rest),
+        None => number(rest)?,
+    };
+    let digits = rest.strip_prefix(b",")?;
+    let (end, rest) = number(digits)?;
+    *before = End { value: end, digits: &digits[..digits.len() - rest.len()] };
     let rest = rest.strip_prefix(b"]}")?;
     let name = start + 1..start + 1 + name.len();
     let entry = Entry { dtype, shape: first_dim..dims.len(), begin, end };

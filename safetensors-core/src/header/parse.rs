@@ -98,6 +98,7 @@ impl Header {
             records: Vec::with_capacity(json.len() / 100),
             metadata: None,
             max_tensors: limits.tensors,
+            before: canonical::End::default(),
             fast,
         };
         parser.header()?;
@@ -136,11 +137,12 @@ struct Parser<'a> {
     records: Vec<Record>,
     metadata: Option<Metadata>,
     max_tensors: usize,
+    before: canonical::End<'a>,
     /// Whether the fast path is tried.
     fast: bool,
 }
 
-impl Parser<'_> {
+impl<'a> Parser<'a> {
     fn header(&mut self) -> Result<()> {
         match self.cursor.peek() {
             Some(b'{') => {}
@@ -192,7 +194,8 @@ impl Parser<'_> {
         }
         let dims = self.dims.len();
         let (text, start) = (self.cursor.text(), self.cursor.offset());
-        let Some(canonical::Found { name, entry, next }) = canonical::entry(text.as_bytes(), start, &mut self.dims)
+        let Some(canonical::Found { name, entry, next }) =
+            canonical::entry(text.as_bytes(), start, &mut self.dims, &mut self.before)
         else {
             self.dims.truncate(dims);
             return None;
