@@ -22,30 +22,36 @@ pub(super) struct Found {
     pub(super) next: usize,
 }
 
-/// The end of the entry before, as a number and as it was written. Where that is also how the next one begins, as it usually is,
-/// comparing is quicker than reading.
-pub(super) struct End<'a> {
-    value: u64,
-    digits: &'a [u8],
+/// Parts of the entry before, as they were written and what they mean. Most entries have the same: their dtype, and their begin is
+/// the end of the one before. Comparing is quicker than reading again.
+pub(super) struct Before<'a> {
+    /// From the end of the name to the first dimension.
+    head: (&'a [u8], Dtype),
+    /// The digits of the end.
+    end: (&'a [u8], u64),
 }
 
-impl Default for End<'_> {
+impl Default for Before<'_> {
     fn default() -> Self {
-        Self { value: 0, digits: b"0" }
+        Self { head: (br#"":{"dtype":"F32","shape":["#, Dtype::F32), end: (b"0", 0) }
     }
 }
 
 /// Reads the entry at `start` of `text` and adds its dimensions to `dims`; they are there, in part, also for a `None`.
-pub(super) fn entry<'a>(text: &'a [u8], start: usize, dims: &mut Vec<usize>, before: &mut End<'a>) -> Option<Found> {
+pub(super) fn entry<'a>(text: &'a [u8], start: usize, dims: &mut Vec<usize>, before: &mut Before<'a>) -> Option<Found> {
     let rest = text.get(start..)?.strip_prefix(b"\"")?;
     let (name, rest) = rest.split_at(plain_len(rest));
     if name == METADATA_KEY.as_bytes() {
         return None;
     }
-    let rest = rest.strip_prefix(br#"":{"dtype":""#)?;
-    let (dtype, rest) = rest.split_at(plain_len(rest));
-    let dtype = Dtype::from_name(dtype)?;
-    let mut rest = rest.strip_prefix(br#"","shape":["#)?;
+    let (dtype, mut rest) = match rest.strip_prefix(before.head.0) {
+        Some(after) => (before.head.1, after),
+        None => {
+            let (dtype, after) = head(rest)?;
+            before.head = (&rest[..rest.len() - after.len()], dtype);
+            (dtype, after)
+        }
+    };
     let first_dim = dims.len();
     if let Some(after) = rest.strip_prefix(b"]") {
         rest = after;
@@ -63,16 +69,23 @@ pub(super) fn entry<'a>(text: &'a [u8], start: usize, dims: &mut Vec<usize>, bef
         }
     }
     let rest = rest.strip_prefix(br#","data_offsets":["#)?;
-    let (begin, rest) = match rest.strip_prefix(before.digits) {
+    let (begin, rest) = match rest.strip_prefix(before.end.0) {
         // Another digit may follow; then this is None, as for everything but a comma.
-        Some(rest) => (before.value, rest),
+        Some(rest) => (before.end.1, rest),
         None => number(rest)?,
     };
     let digits = rest.strip_prefix(b",")?;
     let (end, rest) = number(digits)?;
-    *before = End { value: end, digits: &digits[..digits.len() - rest.len()] };
+    before.end = (&digits[..digits.len() - rest.len()], end);
     let rest = rest.strip_prefix(b"]}")?;
     let name = start + 1..start + 1 + name.len();
     let entry = Entry { dtype, shape: first_dim..dims.len(), begin, end };
     Some(Found { name, entry, next: text.len() - rest.len() })
+}
+
+/// Reads from the end of a name to the first dimension.
+fn head(text: &[u8]) -> Option<(Dtype, &[u8])> {
+    let rest = text.strip_prefix(br#"":{"dtype":""#)?;
+    let (dtype, rest) = rest.split_at(plain_len(rest));
+    Some((Dtype::from_name(dtype)?, rest.strip_prefix(br#"","shape":["#)?))
 }

@@ -178,7 +178,7 @@ fn the_fast_path_takes_the_canonical_form_and_no_other() {
     {
         let text = write_entry(form, name, dtype, &shape, 7, 123_456_789_012) + &padding;
         let mut dims = Vec::from([9]);
-        let found = canonical::entry(text.as_bytes(), 0, &mut dims, &mut canonical::End::default());
+        let found = canonical::entry(text.as_bytes(), 0, &mut dims, &mut canonical::Before::default());
         assert_eq!(found.is_some(), is_taken, "{form:?}");
         if let Some(canonical::Found { name: range, entry, next }) = found {
             assert_eq!((&text[range], &text[next..]), (name, padding.as_str()));
@@ -187,5 +187,5 @@ fn the_fast_path_takes_the_canonical_form_and_no_other() {
         }
     }
     let metadata = write_entry(Form::Canonical, "__metadata__", dtype, &shape, 0, 0).to_string() + &padding;
-    assert!(canonical::entry(metadata.as_bytes(), 0, &mut Vec::new(), &mut canonical::End::default()).is_none());
+    assert!(canonical::entry(metadata.as_bytes(), 0, &mut Vec::new(), &mut canonical::Before::default()).is_none());
 }

@@ -98,7 +98,7 @@ impl Header {
             records: Vec::with_capacity(json.len() / 100),
             metadata: None,
             max_tensors: limits.tensors,
-            before: canonical::End::default(),
+            before: canonical::Before::default(),
             fast,
         };
         parser.header()?;
@@ -137,7 +137,7 @@ struct Parser<'a> {
     records: Vec<Record>,
     metadata: Option<Metadata>,
     max_tensors: usize,
-    before: canonical::End<'a>,
+    before: canonical::Before<'a>,
     /// Whether the fast path is tried.
     fast: bool,
 }
