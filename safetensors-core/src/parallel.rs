@@ -41,8 +41,8 @@ pub(crate) fn in_parallel<I, T: Send, B: Default>(
         results
     };
     let mut results = thread::scope(|scope| {
-        // The calling thread is one of them.
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(run)).collect();
+        // The calling thread is one of them. If the system has no more threads to give, fewer do the work.
+        let others: Vec<_> = (1..threads).map_while(|_| thread::Builder::new().spawn_scoped(scope, run).ok()).collect();
         let mut results = run();
         for other in others {
             results.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
