@@ -5,10 +5,17 @@
 #![forbid(unsafe_code)]
 
 mod commands;
+mod discover;
+mod facts;
+mod input;
+mod json;
 mod output;
+mod parallel;
+mod select;
 mod table;
 mod text;
 mod totals;
+mod tree;
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -18,6 +18,12 @@ pub(crate) fn report(error: &impl Display) {
     writeln!(io::stderr(), "error: {}", text::printable(&message)).ok();
 }
 
+/// Prints `warning: ...` on standard error, as [`report`] prints errors.
+pub(crate) fn warn(warning: impl Display) {
+    let message = warning.to_string();
+    writeln!(io::stderr(), "warning: {}", text::printable(&message)).ok();
+}
+
 /// A writer that, once its pipe is closed, takes everything and writes nothing.
 ///
 /// `inspect | head` then ends as if all had been read, and the exit code still says what was found.

@@ -124,6 +124,11 @@ fn rounded_tenths(bytes: u128, unit: u128) -> u128 {
     bytes / tenth + u128::from(bytes % tenth >= tenth / 2)
 }
 
+/// Whether a character is shown as it is, quotes and backslashes among them.
+pub(crate) fn is_printable(c: char) -> bool {
+    matches!(c, '"' | '\'' | '\\') || escaped(c).chars().eq([c])
+}
+
 /// One character, escaped if it is a quote, a backslash, or not printable.
 fn escaped(c: char) -> String {
     match c {

@@ -2,12 +2,3 @@
 
 pub(crate) mod inspect;
 pub(crate) mod verify;
-
-use std::path::Path;
-
-use safetensors_core::{Checkpoint, Result};
-
-/// Opens what a user named: a file, an index, or a directory that holds either.
-fn open(path: &Path) -> Result<Checkpoint> {
-    Checkpoint::open(path).map_err(|error| error.in_file(path.display()))
-}
