@@ -5,24 +5,30 @@
 #![forbid(unsafe_code)]
 
 mod commands;
+mod compare;
 mod discover;
 mod facts;
 mod input;
 mod json;
+mod moments;
+mod npy;
 mod output;
 mod parallel;
+mod progress;
+mod replace;
 mod select;
 mod table;
 mod text;
 mod totals;
 mod tree;
+mod values;
 
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
-use commands::{inspect, verify};
+use commands::{completions, diff, extract, inspect, stats, verify};
 
 /// Look at safetensors files and sharded checkpoints, and check them.
 #[derive(Debug, Parser)]
@@ -43,13 +49,17 @@ Exit codes: 0 done, 1 a file is malformed or cannot be read, 2 wrong usage.";
 #[derive(Debug, Subcommand)]
 enum Command {
     Inspect(inspect::Args),
+    Stats(stats::Args),
+    Diff(diff::Args),
+    Extract(extract::Args),
     Verify(verify::Args),
+    Completions(completions::Args),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     run(&cli).unwrap_or_else(|error| {
-        output::report(&error);
+        output::report(&format!("{error:#}"));
         ExitCode::FAILURE
     })
 }
@@ -58,7 +68,11 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
     let mut out = output::stdout();
     let code = match &cli.command {
         Command::Inspect(args) => inspect::run(args, &mut out)?,
+        Command::Diff(args) => diff::run(args, &mut out)?,
+        Command::Extract(args) => extract::run(args, &mut out)?,
+        Command::Stats(args) => stats::run(args, &mut out)?,
         Command::Verify(args) => verify::run(args, &mut out)?,
+        Command::Completions(args) => completions::run(args, Cli::command(), &mut out)?,
     };
     out.flush()?;
     Ok(code)
@@ -66,8 +80,6 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

@@ -1,4 +1,8 @@
 //! The commands: one file each, with its arguments and its `run`.
 
+pub(crate) mod completions;
+pub(crate) mod diff;
+pub(crate) mod extract;
 pub(crate) mod inspect;
+pub(crate) mod stats;
 pub(crate) mod verify;

@@ -7,6 +7,9 @@ use std::process::{Command, Output, Stdio};
 use crate::fixtures::*;
 use safetensors_core::{SaveOptions, TensorView, save};
 
+/// The commands that take one path and only read.
+const READERS: [&str; 3] = ["inspect", "stats", "verify"];
+
 /// Enough tensors that their table does not fit a pipe (64 KiB) or a buffer.
 fn many_tensors(dir: &std::path::Path) -> std::path::PathBuf {
     let path = dir.join("many.safetensors");
@@ -36,7 +39,7 @@ fn run_with_closed(command: &mut Command, stdout: bool) -> Output {
 fn a_pipe_that_is_closed_from_the_start_is_quiet() {
     let dir = temp_dir();
     let path = many_tensors(dir.path());
-    for name in ["inspect", "verify"] {
+    for name in READERS {
         let output = run_with_closed(command().arg(name).arg(&path), true);
         assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""), "{name}");
     }
@@ -75,7 +78,7 @@ fn a_closed_standard_error_is_no_panic() {
     let dir = temp_dir();
     let bad = dir.path().join("bad.safetensors");
     fs::write(&bad, b"bad").unwrap();
-    for name in ["inspect", "verify"] {
+    for name in READERS {
         let output = run_with_closed(command().arg(name).arg(&bad), false);
         assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), ""), "{name}");
     }
@@ -86,7 +89,7 @@ fn a_closed_standard_error_is_no_panic() {
 fn a_full_disk_is_an_error() {
     let dir = temp_dir();
     let path = small_file(dir.path(), "model.safetensors");
-    for name in ["inspect", "verify"] {
+    for name in READERS {
         let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let output = command().arg(name).arg(&path).stdout(full).stderr(Stdio::piped()).spawn().unwrap();
         let output = output.wait_with_output().unwrap();
@@ -112,7 +115,7 @@ fn a_read_only_directory_is_read_and_left_as_it_was() {
         fs::set_permissions(entry.unwrap().path(), fs::Permissions::from_mode(0o444)).unwrap();
     }
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o555)).unwrap();
-    for name in ["inspect", "verify"] {
+    for name in READERS {
         safetensors().arg(name).arg(dir.path()).assert().success().stderr("");
     }
     assert_eq!(list(), before);
@@ -124,7 +127,7 @@ fn a_read_only_directory_is_read_and_left_as_it_was() {
 fn no_colours_in_a_pipe() {
     let dir = temp_dir();
     let path = small_file(dir.path(), "model.safetensors");
-    for name in ["inspect", "verify"] {
+    for name in READERS {
         let output = safetensors().arg(name).arg(&path).output().unwrap();
         assert!(is_plain(text(&output.stdout)), "{output:?}");
     }
