@@ -10,6 +10,7 @@ mod discover;
 mod facts;
 mod input;
 mod json;
+mod map;
 mod moments;
 mod npy;
 mod output;
@@ -28,7 +29,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use commands::{completions, diff, extract, inspect, stats, verify};
+use commands::{completions, diff, extract, inspect, map as draw, stats, verify};
 
 /// Look at safetensors files and sharded checkpoints, and check them.
 #[derive(Debug, Parser)]
@@ -52,6 +53,7 @@ enum Command {
     Stats(stats::Args),
     Diff(diff::Args),
     Extract(extract::Args),
+    Map(draw::Args),
     Verify(verify::Args),
     Completions(completions::Args),
 }
@@ -70,6 +72,7 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Inspect(args) => inspect::run(args, &mut out)?,
         Command::Diff(args) => diff::run(args, &mut out)?,
         Command::Extract(args) => extract::run(args, &mut out)?,
+        Command::Map(args) => draw::run(args, &mut out)?,
         Command::Stats(args) => stats::run(args, &mut out)?,
         Command::Verify(args) => verify::run(args, &mut out)?,
         Command::Completions(args) => completions::run(args, Cli::command(), &mut out)?,

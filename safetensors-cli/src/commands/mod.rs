@@ -4,5 +4,6 @@ pub(crate) mod completions;
 pub(crate) mod diff;
 pub(crate) mod extract;
 pub(crate) mod inspect;
+pub(crate) mod map;
 pub(crate) mod stats;
 pub(crate) mod verify;

@@ -5,6 +5,7 @@ mod diff;
 mod extract;
 mod fixtures;
 mod inspect;
+mod map;
 mod stats;
 mod streams;
 mod verify;
