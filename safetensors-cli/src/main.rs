@@ -29,7 +29,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use commands::{completions, diff, extract, inspect, map as draw, stats, verify};
+use commands::{completions, diff, digest, extract, inspect, map as draw, metadata, modelspec, stats, verify};
 
 /// Look at safetensors files and sharded checkpoints, and check them.
 #[derive(Debug, Parser)]
@@ -52,8 +52,11 @@ enum Command {
     Inspect(inspect::Args),
     Stats(stats::Args),
     Diff(diff::Args),
+    Digest(digest::Args),
     Extract(extract::Args),
     Map(draw::Args),
+    Metadata(metadata::Args),
+    Modelspec(modelspec::Args),
     Verify(verify::Args),
     Completions(completions::Args),
 }
@@ -72,6 +75,9 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Inspect(args) => inspect::run(args, &mut out)?,
         Command::Diff(args) => diff::run(args, &mut out)?,
         Command::Extract(args) => extract::run(args, &mut out)?,
+        Command::Digest(args) => digest::run(args, &mut out)?,
+        Command::Metadata(args) => metadata::run(args, &mut out)?,
+        Command::Modelspec(args) => modelspec::run(args, &mut out)?,
         Command::Map(args) => draw::run(args, &mut out)?,
         Command::Stats(args) => stats::run(args, &mut out)?,
         Command::Verify(args) => verify::run(args, &mut out)?,

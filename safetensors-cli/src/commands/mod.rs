@@ -2,8 +2,11 @@
 
 pub(crate) mod completions;
 pub(crate) mod diff;
+pub(crate) mod digest;
 pub(crate) mod extract;
 pub(crate) mod inspect;
 pub(crate) mod map;
+pub(crate) mod metadata;
+pub(crate) mod modelspec;
 pub(crate) mod stats;
 pub(crate) mod verify;

@@ -1,12 +1,13 @@
 //! `safetensors verify`: whether files and checkpoints are sound.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use safetensors_core::{Checkpoint, LazyTensor};
+use safetensors_core::Checkpoint;
+use safetensors_core::digest::{self, VerifyOptions};
 use serde::Serialize;
 
 use crate::discover::{self, Found};
@@ -23,12 +24,12 @@ use crate::{json, parallel, text};
 ///
 /// The header of each file is checked: its length, its JSON, each tensor's dtype,
 /// shape and place, and that the file is as long as they ask for. An index must
-/// send every tensor to a file that has it. The tensors' values are not read: the
-/// format allows any.
+/// send every tensor to a file that has it. The tensors' values are not read, but for
+/// --digests: the format allows any.
 ///
 /// For each sound file or checkpoint one line is printed on standard output, for
 /// each other one on standard error. What is sound but odd is a warning: tensors or
-/// files that an index leaves out. --strict makes failures of warnings, and of every
+/// files that an index leaves out, or a wrong total_size. --strict makes failures of warnings, and of every
 /// departure from the format's text that readers are lenient about.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
@@ -40,6 +41,9 @@ pub(crate) struct Args {
     /// other than spaces after it, data or tensors that are not aligned
     #[arg(long)]
     strict: bool,
+    /// Read all data, and compare it with the digests that the files record
+    #[arg(long)]
+    digests: bool,
     /// The outcome as one JSON document
     #[arg(long)]
     json: bool,
@@ -62,6 +66,7 @@ struct Outcome {
     error: Option<String>,
     warnings: Vec<String>,
     files: usize,
+    digests: usize,
     #[serde(flatten)]
     totals: Totals,
 }
@@ -86,7 +91,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
             Err(error) => targets.push(Target { path: path.clone(), failed: Some(format!("{error:#}")) }),
         }
     }
-    let check = |target: &Target| target.check(args.strict);
+    let check = |target: &Target| target.check(args);
     parallel::in_order(&targets, check, |_, outcome| -> anyhow::Result<()> {
         if !args.json {
             outcome.show(out)?;
@@ -134,15 +139,15 @@ fn expand(path: &Path, indexed: &mut BTreeSet<PathBuf>) -> anyhow::Result<Vec<Ta
 }
 
 impl Target {
-    fn check(&self, strict: bool) -> Outcome {
+    fn check(&self, args: &Args) -> Outcome {
         let mut outcome = Outcome { path: self.path.to_string_lossy().into_owned(), ..Outcome::default() };
         if self.failed.is_some() {
             return Outcome { error: self.failed.clone(), ..outcome };
         }
-        if let Err(error) = check(&self.path, strict, &mut outcome) {
+        if let Err(error) = check(&self.path, args, &mut outcome) {
             outcome.error = Some(error.to_string());
         }
-        if strict && outcome.error.is_none() && !outcome.warnings.is_empty() {
+        if args.strict && outcome.error.is_none() && !outcome.warnings.is_empty() {
             let warnings = std::mem::take(&mut outcome.warnings);
             outcome.error = Some(warnings.join("; "));
         }
@@ -152,7 +157,7 @@ impl Target {
 }
 
 /// Opening a checkpoint checks every rule; what is odd beyond them are warnings.
-fn check(path: &Path, strict: bool, outcome: &mut Outcome) -> anyhow::Result<()> {
+fn check(path: &Path, args: &Args, outcome: &mut Outcome) -> anyhow::Result<()> {
     let checkpoint = input::open(path)?;
     outcome.totals = Totals::of(checkpoint.tensors())?;
     outcome.files = checkpoint.shards().len();
@@ -160,7 +165,17 @@ fn check(path: &Path, strict: bool, outcome: &mut Outcome) -> anyhow::Result<()>
     if let Some(index) = checkpoint.index() {
         check_index(&checkpoint, index, warnings)?;
     }
-    if strict {
+    if args.digests {
+        // Files are checked in parallel already.
+        for file in digest::verify(&checkpoint, &VerifyOptions::new().threads(1))? {
+            outcome.digests += file.checked.len() + usize::from(file.sha256.is_some());
+            if file.checked.is_empty() && file.sha256.is_none() {
+                let path = file.file.map(text::path).unwrap_or_default();
+                warnings.push(format!("{path}: records no digests; `safetensors digest --record` writes them"));
+            }
+        }
+    }
+    if args.strict {
         for shard in checkpoint.shards() {
             let facts = Facts::of(shard.archive()).map_err(|error| error.in_file(shard.path().display()))?;
             let file = text::path(shard.path());
@@ -172,17 +187,21 @@ fn check(path: &Path, strict: bool, outcome: &mut Outcome) -> anyhow::Result<()>
 
 /// What an index leaves out.
 fn check_index(checkpoint: &Checkpoint, index: &Path, warnings: &mut Vec<String>) -> anyhow::Result<()> {
-    for shard in checkpoint.shards() {
-        let is_mapped = |name: &str| checkpoint.get(name).as_ref().and_then(LazyTensor::file) == Some(shard.path());
-        let mut unmapped = shard.archive().tensors().filter(|tensor| !is_mapped(tensor.name()));
-        if let Some(first) = unmapped.next() {
-            let others = match unmapped.count() {
-                0 => String::new(),
-                others => format!(" and {}", text::counted(others as u64, "other tensor")),
-            };
-            let (file, first) = (text::path(shard.path()), text::name(first.name()));
-            warnings.push(format!("{file}: the index leaves out tensor {first}{others}"));
-        }
+    let mut unmapped = BTreeMap::<&Path, Vec<&str>>::new();
+    for (shard, tensor) in checkpoint.unmapped() {
+        unmapped.entry(shard.path()).or_default().push(tensor.name());
+    }
+    for (file, names) in unmapped {
+        let Some((first, others)) = names.split_first() else { continue };
+        let others = match others.len() {
+            0 => String::new(),
+            others => format!(" and {}", text::counted(others as u64, "other tensor")),
+        };
+        warnings.push(format!("{}: the index leaves out tensor {}{others}", text::path(file), text::name(first)));
+    }
+    let found = Totals::of(checkpoint.tensors())?.bytes;
+    if let Some(size) = checkpoint.index_total_size().filter(|&size| u128::from(size) != found) {
+        warnings.push(format!("{}: total_size is {size}, but the tensors have {found} bytes", text::path(index)));
     }
     let shards = checkpoint.shards().iter().map(|shard| shard.path()).collect();
     for stray in discover::strays(index, &shards).with_context(|| text::path(index))? {
@@ -213,7 +232,11 @@ impl Outcome {
             several => format!("{}, ", text::counted(several as u64, "shard")),
         };
         let (tensors, parameters) = (text::counted(tensors, "tensor"), text::counted(parameters, "parameter"));
-        format!("{shards}{tensors}, {parameters}, {}", text::size(bytes))
+        let digests = match self.digests {
+            0 => String::new(),
+            some => format!(", {} right", text::counted(some as u64, "digest")),
+        };
+        format!("{shards}{tensors}, {parameters}, {}{digests}", text::size(bytes))
     }
 }
 

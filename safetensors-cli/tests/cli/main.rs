@@ -6,6 +6,7 @@ mod extract;
 mod fixtures;
 mod inspect;
 mod map;
+mod metadata;
 mod stats;
 mod streams;
 mod verify;

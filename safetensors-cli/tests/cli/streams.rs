@@ -8,7 +8,7 @@ use crate::fixtures::*;
 use safetensors_core::{SaveOptions, TensorView, save};
 
 /// The commands that take one path and only read.
-const READERS: [&str; 3] = ["inspect", "stats", "verify"];
+const READERS: [&str; 4] = ["digest", "inspect", "stats", "verify"];
 
 /// Enough tensors that their table does not fit a pipe (64 KiB) or a buffer.
 fn many_tensors(dir: &std::path::Path) -> std::path::PathBuf {

@@ -64,6 +64,9 @@ fn what_an_index_leaves_out_is_a_warning() {
     let mut command = safetensors();
     command.arg("verify").arg(&index);
     let unmapped = "model-00001-of-00002.safetensors: the index leaves out tensor embed.weight\n";
+    fs::write(&index, fs::read_to_string(&index).unwrap().replacen('{', r#"{"metadata": {"total_size": 7}, "#, 1))
+        .unwrap();
+    let total = "total_size is 7, but the tensors have 22 bytes\n";
     let stray = "stray.safetensors: lies beside the index, which does not name it\n";
     let output = command.output().unwrap();
     let (shown, warnings) = (text(&output.stdout), text(&output.stderr));
@@ -71,7 +74,13 @@ fn what_an_index_leaves_out_is_a_warning() {
         output.status.success() && shown.ends_with(": ok, 2 shards, 2 tensors, 5 parameters, 22 B\n"),
         "{output:?}"
     );
-    assert!(warnings.starts_with("warning: ") && warnings.contains(unmapped) && warnings.contains(stray), "{warnings}");
+    assert!(
+        warnings.starts_with("warning: ")
+            && warnings.contains(unmapped)
+            && warnings.contains(total)
+            && warnings.contains(stray),
+        "{warnings}"
+    );
     let both = predicate::str::starts_with("error: ").and(predicate::str::contains("; "));
     safetensors().args(["verify", "--strict"]).arg(&index).assert().code(1).stdout("").stderr(both);
 }
