@@ -6,6 +6,7 @@
 
 mod commands;
 mod compare;
+mod convert;
 mod discover;
 mod facts;
 mod input;
@@ -29,7 +30,9 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use commands::{completions, diff, digest, extract, inspect, map as draw, metadata, modelspec, stats, verify};
+use commands::{
+    completions, convert as conversion, diff, digest, extract, inspect, map as draw, metadata, modelspec, stats, verify,
+};
 
 /// Look at safetensors files and sharded checkpoints, and check them.
 #[derive(Debug, Parser)]
@@ -51,6 +54,7 @@ Exit codes: 0 done, 1 a file is malformed or cannot be read, 2 wrong usage.";
 enum Command {
     Inspect(inspect::Args),
     Stats(stats::Args),
+    Convert(conversion::Args),
     Diff(diff::Args),
     Digest(digest::Args),
     Extract(extract::Args),
@@ -73,6 +77,7 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
     let mut out = output::stdout();
     let code = match &cli.command {
         Command::Inspect(args) => inspect::run(args, &mut out)?,
+        Command::Convert(args) => conversion::run(args, &mut out)?,
         Command::Diff(args) => diff::run(args, &mut out)?,
         Command::Extract(args) => extract::run(args, &mut out)?,
         Command::Digest(args) => digest::run(args, &mut out)?,

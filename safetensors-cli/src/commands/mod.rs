@@ -1,6 +1,7 @@
 //! The commands: one file each, with its arguments and its `run`.
 
 pub(crate) mod completions;
+pub(crate) mod convert;
 pub(crate) mod diff;
 pub(crate) mod digest;
 pub(crate) mod extract;

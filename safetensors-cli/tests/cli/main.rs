@@ -1,6 +1,7 @@
 //! Tests of the command as a user runs it: arguments, files, both streams, exit codes.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod convert;
 mod diff;
 mod extract;
 mod fixtures;
