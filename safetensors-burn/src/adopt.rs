@@ -22,7 +22,9 @@ pub(crate) fn adopt<M: Module>(module: &M, data: HashMap<String, TensorData>, sk
     catch_unwind(AssertUnwindSafe(|| module.clone().map(&mut mapper))).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().copied();
         let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        framework(StoreError::Panicked { message: text.unwrap_or("without a message").into() })
+        let error = framework(StoreError::Panicked { message: text.unwrap_or("without a message").into() });
+        // The traversal stopped at the parameter whose tensor it was.
+        error.in_tensor(&mapper.location.path())
     })
 }
 

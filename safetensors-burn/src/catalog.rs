@@ -46,4 +46,12 @@ impl Catalog {
     pub(crate) fn tensor(&self, name: &str) -> Result<LazyTensor<'_, FileSource>> {
         self.checkpoint.tensor(self.renamed.get(name).map_or(name, String::as_str))
     }
+
+    /// Says in an error which file the tensor of this name lies in.
+    pub(crate) fn locate(&self, name: &str, error: Error) -> Error {
+        match self.tensor(name) {
+            Ok(tensor) => tensor.locate(error),
+            Err(_) => error,
+        }
+    }
 }

@@ -66,9 +66,9 @@ pub(crate) fn support(dtype: Dtype) -> Support {
     }
 }
 
-/// The dtype and shape that a tensor of a file has once it is loaded.
-pub(crate) fn loaded(dtype: Dtype, shape: &[usize], widening: Widening) -> Result<(Dtype, Vec<usize>)> {
-    let to = accept::<Burn>(dtype, widening)?;
+/// The dtype and shape that a tensor of a file has once it is loaded, losslessly widened where burn lacks the dtype.
+pub(crate) fn loaded(dtype: Dtype, shape: &[usize]) -> Result<(Dtype, Vec<usize>)> {
+    let to = accept::<Burn>(dtype, Widening::Lossless)?;
     let mut shape = shape.to_vec();
     if dtype == Dtype::C64 && to == Dtype::F32 {
         shape.push(2);

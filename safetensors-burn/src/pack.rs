@@ -21,14 +21,15 @@ use crate::{Burn, dtype};
 /// A named tensor of run-time dtype and shape, whose bytes may be produced on demand.
 pub(crate) use burn_store::burn_pack::Tensor as PackTensor;
 
-/// A tensor of a checkpoint under the name that the module knows it by. Its bytes are read each time they are asked for.
+/// A tensor of a checkpoint under the name that the module knows it by. Its bytes are read each time they are asked for; only
+/// then is it an error if the tensor needs a widening that is not allowed, so nobody who does not ask is troubled.
 pub(crate) fn of_checkpoint<S: ReadAt + 'static>(
     checkpoint: &Arc<Checkpoint<S>>,
     tensor: &LazyTensor<'_, S>,
     name: String,
     widening: Widening,
 ) -> Result<PackTensor> {
-    let (to, shape) = dtype::loaded(tensor.dtype(), tensor.shape(), widening)?;
+    let (to, shape) = dtype::loaded(tensor.dtype(), tensor.shape())?;
     let bytes = shape::byte_len(to, &shape)?;
     let byte_len = usize::try_from(bytes).map_err(|_| ErrorKind::TooLargeForMemory { bytes })?;
     let Some(to) = dtype::to_burn(to) else {

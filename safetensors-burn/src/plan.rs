@@ -4,18 +4,22 @@ use std::collections::{BTreeSet, HashMap};
 
 use burn::tensor::TensorData;
 use burn_store::{ApplyError, ApplyResult, ModuleAdapter};
-use safetensors_core::{Framework, LoadOptions, Result, Widening, read_tensors};
+use safetensors_core::framework::accept;
+use safetensors_core::{Dtype, Error, ErrorKind, Framework, LoadOptions, Result, Widening, read_tensors};
 
 use crate::Burn;
 use crate::catalog::Catalog;
+use crate::error::framework;
 use crate::filter::Filter;
 use crate::pack::{self, PackTensor, Slot};
-use crate::parameters::Parameter;
+use crate::parameters::{Kind, Parameter};
 
 /// What will be loaded, and what the result will say of it.
 pub(crate) struct Plan {
     matches: Vec<Match>,
     pub(crate) result: ApplyResult,
+    /// The first of the result's errors, with the parameter's path and the tensor's file.
+    pub(crate) mismatch: Option<Error>,
 }
 
 /// A tensor on its way into a parameter of its kind and shape.
@@ -24,6 +28,7 @@ struct Match {
     path: String,
     /// The tensor's name in the catalog.
     name: String,
+    kind: Kind,
     slot: Slot,
     tensor: PackTensor,
 }
@@ -41,6 +46,7 @@ impl Plan {
         let mut plan = Self {
             matches: Vec::new(),
             result: ApplyResult { applied: vec![], skipped: vec![], missing: vec![], unused: vec![], errors: vec![] },
+            mismatch: None,
         };
         let mut used = BTreeSet::new();
         for Parameter { location, kind, shape } in parameters {
@@ -59,16 +65,17 @@ impl Plan {
             let slot = Slot::default();
             let tensor = pack::for_parameter(source, slot.clone(), location, adapter);
             let (dtype, found) = pack::description(&tensor);
-            if !kind.accepts(dtype) {
-                let expected = kind.example();
-                plan.result.errors.push(ApplyError::DTypeMismatch { path, expected, found: dtype });
+            let error = if !kind.accepts(dtype) {
+                ApplyError::DTypeMismatch { path: path.clone(), expected: kind.example(), found: dtype }
             } else if found != shape {
-                let (expected, found) = (shape.clone(), found.clone());
-                plan.result.errors.push(ApplyError::ShapeMismatch { path, expected, found });
+                ApplyError::ShapeMismatch { path: path.clone(), expected: shape.clone(), found: found.clone() }
             } else {
                 plan.result.applied.push(path.clone());
-                plan.matches.push(Match { path, name: name.clone(), slot, tensor });
-            }
+                plan.matches.push(Match { path, name: name.clone(), kind: *kind, slot, tensor });
+                continue;
+            };
+            plan.mismatch.get_or_insert_with(|| catalog.locate(name, framework(error.clone()).in_tensor(&path)));
+            plan.result.errors.push(error);
         }
         plan.result.skipped.sort_unstable();
         plan.result.missing.sort_unstable();
@@ -83,15 +90,30 @@ impl Plan {
         widening: Widening,
     ) -> Result<(HashMap<String, TensorData>, ApplyResult)> {
         let tensors = self.matches.iter().map(|found| catalog.tensor(&found.name)).collect::<Result<Vec<_>>>()?;
+        for tensor in &tensors {
+            accept::<Burn>(tensor.dtype(), widening).map_err(|error| tensor.locate(error))?;
+        }
         let bufs = read_tensors(&tensors, &LoadOptions::new())?;
         for ((found, tensor), buf) in self.matches.iter().zip(&tensors).zip(bufs) {
             let data = Burn::from_buf(buf, &(), widening).map_err(|error| tensor.locate(error))?;
             found.slot.fill(data);
         }
-        let data = self.matches.into_iter().zip(&tensors).map(|(Match { path, tensor, .. }, source)| {
-            let data = pack::into_data(tensor).map_err(|error| source.locate(error))?;
+        let data = self.matches.into_iter().zip(&tensors).map(|(Match { path, tensor, kind, .. }, source)| {
+            let data = pack::into_data(tensor).and_then(|data| check(kind, data)).map_err(|error| source.locate(error))?;
             Ok((path, data))
         });
         Ok((data.collect::<Result<_>>()?, self.result))
     }
+}
+
+/// Passes on data that a parameter of this kind can take: of integers that are to be booleans, only 0 and 1.
+fn check(kind: Kind, data: TensorData) -> Result<TensorData> {
+    if kind == Kind::Bool && !data.dtype.is_bool() {
+        let other = data.iter::<u64>().enumerate().find(|&(_, value)| value > 1);
+        if let Some((index, value)) = other {
+            let kind = ErrorKind::DoesNotFit { index: index as u64, value: value.to_string(), to: Dtype::BOOL };
+            return Err(kind.into());
+        }
+    }
+    Ok(data)
 }

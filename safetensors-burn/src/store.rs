@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use burn_store::{ApplyError, ApplyResult, IdentityAdapter, ModuleAdapter, ModuleSnapshot, ModuleStore, PathFilter};
+use burn_store::{ApplyResult, IdentityAdapter, ModuleAdapter, ModuleSnapshot, ModuleStore, PathFilter};
 use safetensors_core::{Error, Result, SaveOptions, Widening, save};
 
 use crate::StoreError;
@@ -173,7 +173,8 @@ impl CheckpointStore {
         self
     }
 
-    /// Whether dtypes that burn lacks may be widened losslessly on loading, which is the default.
+    /// Whether dtypes that burn lacks may be widened losslessly on loading, which is the default. Otherwise it is an error to
+    /// load a tensor of such a dtype; tensors that are not loaded may have any.
     #[must_use]
     pub fn widening(mut self, widening: Widening) -> Self {
         self.widening = widening;
@@ -228,17 +229,13 @@ impl CheckpointStore {
         }
     }
 
-    /// The errors that the options make of a result.
-    fn check(&self, result: &ApplyResult) -> Result<()> {
-        if let Some(error) = result.errors.first().filter(|_| self.validate) {
-            let (ApplyError::ShapeMismatch { path, .. }
-            | ApplyError::DTypeMismatch { path, .. }
-            | ApplyError::AdapterError { path, .. }
-            | ApplyError::LoadError { path, .. }) = error;
-            return Err(self.locate(framework(error.clone()).in_tensor(path)));
+    /// The errors that the options make of a plan.
+    fn check(&self, plan: &mut Plan) -> Result<()> {
+        if let Some(error) = plan.mismatch.take().filter(|_| self.validate) {
+            return Err(error);
         }
-        if !self.allow_partial && !result.missing.is_empty() {
-            let names = result.missing.iter().map(|(path, _)| path.clone()).collect();
+        if !self.allow_partial && !plan.result.missing.is_empty() {
+            let names = plan.result.missing.iter().map(|(path, _)| path.clone()).collect();
             return Err(self.locate(framework(StoreError::Missing { names })));
         }
         Ok(())
@@ -270,8 +267,8 @@ impl ModuleStore for CheckpointStore {
     fn apply_to<M: ModuleSnapshot>(&mut self, module: &mut M) -> Result<ApplyResult> {
         let catalog = Arc::clone(self.catalog()?);
         let parameters = parameters(module, self.skip_enum_variants);
-        let plan = Plan::new(&parameters, &catalog, &self.filter, &*self.from_adapter);
-        self.check(&plan.result)?;
+        let mut plan = Plan::new(&parameters, &catalog, &self.filter, &*self.from_adapter);
+        self.check(&mut plan)?;
         let (data, result) = plan.read(&catalog, self.widening)?;
         *module = adopt(module, data, self.skip_enum_variants).map_err(|error| self.locate(error))?;
         Ok(result)

@@ -138,6 +138,15 @@ fn a_sharded_checkpoint_loads_from_its_directory_and_its_index() {
         other.load_from(&mut CheckpointStore::from_file(path)).unwrap();
         assert_eq!(state(&model), state(&other));
     }
+    // A tensor that does not fit is named together with the shard that it lies in.
+    let (name, others) = (first[0].0.as_str(), &first[1..]);
+    let wrong = TensorData::from([1.0_f32]);
+    let shard = dir.path().join("model-00001-of-00002.safetensors");
+    let tensors = others.iter().map(|(name, data)| (name.as_str(), data)).chain([(name, &wrong)]);
+    save(&shard, tensors, &SaveOptions::new()).unwrap();
+    let error = refused(&mut CheckpointStore::from_file(dir.path()));
+    assert!(matches!(source(&error), ApplyError::ShapeMismatch { .. }), "{error}");
+    assert_eq!((error.tensor(), error.file()), (Some(name), shard.to_str()));
     // Saving would put tensors in the index's place.
     let error = model.save_into(&mut CheckpointStore::from_file(&index)).unwrap_err();
     assert!(matches!(source(&error), StoreError::IndexDestination), "{error}");
@@ -210,6 +219,11 @@ fn a_wrong_kind_is_an_error() {
     let mut model = Model::new(2);
     model.load_from(&mut CheckpointStore::from_file(&path)).unwrap();
     assert_eq!(model.mask.to_data(), TensorData::from([[true, false]]));
+    // Other integers are not: nothing says which of them would be true.
+    changed(&path, "mask", Some(TensorData::from([[0_u8, 2]])));
+    let error = refused(&mut CheckpointStore::from_file(&path));
+    assert_eq!(error.tensor(), Some("mask"));
+    assert!(matches!(error.kind(), ErrorKind::DoesNotFit { index: 1, to: Dtype::BOOL, .. }), "{error}");
 }
 
 #[test]
@@ -370,6 +384,36 @@ fn a_parameter_takes_the_dtype_of_the_file_or_of_a_cast() {
 }
 
 #[test]
+fn exact_loading_refuses_only_what_is_loaded() {
+    let dir = dir();
+    let path = dir.path().join("model.safetensors");
+    let linear = LinearConfig::new(1, 1).init(&Device::default());
+    let mut tensors = state(&linear);
+    tensors.retain(|(name, _)| name == "weight");
+    let weight = tensors[0].1.as_bytes();
+    let views = [
+        ("weight", TensorView::new(Dtype::F32, &[1, 1], weight).unwrap()),
+        ("bias", TensorView::new(Dtype::F8_E4M3, &[1], &[0x38]).unwrap()),
+        ("unused", TensorView::new(Dtype::F4, &[2], &[0x21]).unwrap()),
+    ];
+    safetensors_core::save(&path, views, &SaveOptions::new()).unwrap();
+    let store = || CheckpointStore::from_file(&path).widening(Widening::Exact);
+
+    let mut other = LinearConfig::new(1, 1).init(&Device::default());
+    let result = other.load_from(&mut store().with_full_path("weight")).unwrap();
+    assert_eq!((result.applied, result.unused), (vec!["weight".into()], vec!["unused".into()]));
+    assert_eq!(other.weight.to_data(), tensors[0].1);
+
+    let error = other.load_from(&mut store()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::WouldWiden { dtype: Dtype::F8_E4M3, .. }), "{error}");
+    assert_eq!((error.tensor(), error.file()), (Some("bias"), path.to_str()));
+    let mut store = store();
+    assert_eq!(store.keys().unwrap(), ["bias", "unused", "weight"]);
+    let error = store.get_tensor("unused").unwrap().unwrap().to_bytes().unwrap_err();
+    assert!(error.to_string().contains("exact loading does not allow"), "{error}");
+}
+
+#[test]
 fn a_column_layout_is_saved_as_pytorch_has_it_and_loads_more_than_once() {
     let dir = dir();
     let config = LinearConfig::new(3, 5).with_layout(LinearLayout::Col);
@@ -486,5 +530,6 @@ fn a_panic_of_the_backend_is_an_error_and_the_module_stays_as_it_was() {
     let before = state(&other);
     let error = other.load_from(&mut store).unwrap_err();
     assert!(matches!(source(&error), StoreError::Panicked { message } if message == "no such dtype here"), "{error:?}");
+    assert_eq!(error.tensor(), Some("weight"));
     assert_eq!(state(&other), before);
 }

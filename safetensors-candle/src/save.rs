@@ -19,8 +19,9 @@ const BROUGHT: usize = 16 << 20;
 /// Saves tensors to one file, atomically: afterwards the path has either the complete new file or what it had before.
 ///
 /// Takes anything that yields names and tensors, such as a `&HashMap<String, Tensor>`. Contiguous tensors on the CPU are written
-/// from where they lie; of a tensor that covers a part of a larger storage, only that part. Each tensor is locked while it is
-/// being written, so other threads may read it, but not change it.
+/// from where they lie; of a tensor that covers a part of a larger storage, only that part. A tensor on the CPU is locked while it
+/// is being written, so other threads may read it, but not change it; on another device it is locked part by part,
+/// so nothing should change the tensor meanwhile.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -73,16 +74,21 @@ pub struct CandleSource<'a> {
 }
 
 impl<'a> CandleSource<'a> {
-    /// The tensor, to be saved.
+    /// The tensor, to be saved. Waits until its device has done what the calling thread asked of it.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::UnsupportedFrameworkType`] if the format has no dtype for the tensor's.
+    /// [`ErrorKind::UnsupportedFrameworkType`] if the format has no dtype for the tensor's; [`ErrorKind::Framework`] if the
+    /// device reports an error.
     pub fn new(tensor: &'a Tensor) -> Result<Self> {
         let found = tensor.dtype();
         let unsupported =
             || ErrorKind::UnsupportedFrameworkType { framework: Candle::NAME, found: found.as_str().into() };
-        Ok(Self { tensor, dtype: from_candle_dtype(found).ok_or_else(unsupported)? })
+        let dtype = from_candle_dtype(found).ok_or_else(unsupported)?;
+        // A save writes from several threads. candle's CUDA devices have a stream of work for each thread, and none waits for
+        // another: without this, a writer could copy elements that are still being computed.
+        tensor.device().synchronize().map_err(from_candle)?;
+        Ok(Self { tensor, dtype })
     }
 }
 

@@ -68,9 +68,11 @@ impl<B: AsRef<[u8]>> SafeTensors<B> {
         let range = to_usize(start + offsets.start)?..to_usize(start + offsets.end)?;
         // The header was checked against these bytes, but a foreign `AsRef` may lend others at each call.
         let data = self.bytes.as_ref();
-        let found = data.len() as u64;
-        let data = data.get(range).ok_or(ErrorKind::MissingData { expected: self.header.data_len(), found });
-        TensorView::new(info.dtype(), info.shape(), data?).map_err(|error| error.in_tensor(info.name()))
+        let found = (data.len() as u64).saturating_sub(start);
+        let missing = || ErrorKind::MissingData { expected: self.header.data_len(), found }.into();
+        let view =
+            data.get(range).ok_or_else(missing).and_then(|data| TensorView::new(info.dtype(), info.shape(), data));
+        view.map_err(|error| error.in_tensor(info.name()))
     }
 }
 

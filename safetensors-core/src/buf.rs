@@ -58,7 +58,7 @@ impl TensorBuf {
     ///
     /// # Errors
     ///
-    /// Those of `read`; those of [`shape::byte_len`]; [`ErrorKind::InvalidBool`] if the dtype is BOOL and a byte is neither
+    /// Those of `read`; those of [`shape::byte_len`]; [`ErrorKind::TooLargeForMemory`]; [`ErrorKind::InvalidBool`] if the dtype is BOOL and a byte is neither
     /// 0 nor 1.
     pub fn read_with(dtype: Dtype, shape: Vec<usize>, read: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<Self> {
         let mut buf = Self::zeroed(dtype, shape)?;
@@ -69,12 +69,15 @@ impl TensorBuf {
 
     /// A tensor of zeros. Large ones take no memory until they are written to.
     pub(crate) fn zeroed(dtype: Dtype, shape: Vec<usize>) -> Result<Self> {
-        let words = Words::zeroed(dtype, shape::memory_len(dtype, &shape)?);
+        let len = shape::memory_len(dtype, &shape)?;
+        #[allow(unused_mut, reason = "without std there is no advice to give")]
+        let mut words = Words::zeroed(dtype, len).ok_or(ErrorKind::TooLargeForMemory { bytes: len as u64 })?;
+        #[cfg(feature = "std")]
+        crate::hugepage::advise(words.as_bytes_mut());
         Ok(Self { dtype, shape, words })
     }
 
-    /// The storage, to be filled with the bytes of a file and then passed to [`TensorBuf::finish_reading`].
-    #[cfg(feature = "std")]
+    /// The storage, to be filled with elements, or with the bytes of a file and then passed to [`TensorBuf::finish_reading`].
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         self.words.as_bytes_mut()
     }

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use bytemuck::allocation::try_cast_vec;
+use bytemuck::allocation::{try_cast_vec, try_zeroed_vec};
 use bytemuck::{CheckedBitPattern, NoUninit, Pod, Zeroable};
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
@@ -61,13 +61,14 @@ macro_rules! with_words {
 }
 
 impl Words {
-    /// Zeroed storage of `bytes` bytes for `dtype`. Large buffers cost nothing until they are touched.
-    pub(crate) fn zeroed(dtype: Dtype, bytes: usize) -> Self {
+    /// Zeroed storage of `bytes` bytes for `dtype`; nothing if there is no memory for it. Large buffers cost nothing until
+    /// they are touched.
+    pub(crate) fn zeroed(dtype: Dtype, bytes: usize) -> Option<Self> {
         match dtype.alignment() {
-            1 => Self::W8(bytemuck::zeroed_vec(bytes)),
-            2 => Self::W16(bytemuck::zeroed_vec(bytes / 2)),
-            4 => Self::W32(bytemuck::zeroed_vec(bytes / 4)),
-            _ => Self::W64(bytemuck::zeroed_vec(bytes / 8)),
+            1 => try_zeroed_vec(bytes).map(Self::W8).ok(),
+            2 => try_zeroed_vec(bytes / 2).map(Self::W16).ok(),
+            4 => try_zeroed_vec(bytes / 4).map(Self::W32).ok(),
+            _ => try_zeroed_vec(bytes / 8).map(Self::W64).ok(),
         }
     }
 

@@ -10,7 +10,7 @@ use std::string::String;
 use crate::convert::widen;
 use crate::save::TensorSource;
 #[cfg(feature = "std")]
-use crate::{Checkpoint, LoadOptions, ReadAt, SaveOptions};
+use crate::{Checkpoint, LoadOptions, ReadAt, SaveOptions, SavedShards, ShardOptions};
 use crate::{Dtype, ErrorKind, Result, TensorBuf, TensorView};
 
 /// How a framework holds the elements of a dtype.
@@ -42,8 +42,8 @@ pub trait Framework {
     /// The framework's name, for messages.
     const NAME: &'static str;
 
-    /// A tensor whose dtype and rank are known at run time.
-    type Tensor;
+    /// A tensor whose dtype and rank are known at run time. Cloned where a file has one tensor under several names.
+    type Tensor: Clone;
 
     /// Where tensors are placed; `()` where there is only main memory.
     type Device;
@@ -111,7 +111,8 @@ pub fn accept<F: Framework + ?Sized>(dtype: Dtype, widening: Widening) -> Result
 
 /// Loads every tensor of a checkpoint into a framework, reading in parallel.
 ///
-/// All dtypes are checked before a byte of data is read.
+/// All dtypes are checked before a byte of data is read. A tensor that was saved once for several names comes back under all of
+/// them, read once and cloned, unless the options say otherwise.
 ///
 /// # Errors
 ///
@@ -123,24 +124,27 @@ pub fn load<F: Framework>(
     options: &LoadOptions,
 ) -> Result<BTreeMap<String, F::Tensor>> {
     for tensor in checkpoint.tensors() {
-        accept::<F>(tensor.dtype(), options.widening).map_err(|error| tensor.locate(error))?;
+        accept::<F>(options.dtype_of(tensor.dtype()), options.widening).map_err(|error| tensor.locate(error))?;
     }
     let bufs = checkpoint.read_all(options)?;
-    checkpoint
-        .tensors()
-        .zip(bufs)
-        .map(|(tensor, buf)| {
-            let loaded = F::from_buf(buf, device, options.widening).map_err(|error| tensor.locate(error))?;
-            Ok((tensor.name().into(), loaded))
-        })
-        .collect()
+    let loaded = checkpoint.tensors().zip(bufs).map(|(tensor, buf)| {
+        let loaded = F::from_buf(buf, device, options.widening).map_err(|error| tensor.locate(error))?;
+        Ok((tensor.name().into(), loaded))
+    });
+    let mut loaded = loaded.collect::<Result<BTreeMap<String, F::Tensor>>>()?;
+    for (alias, tensor) in checkpoint.aliases().filter(|_| !options.no_aliases) {
+        if let Some(tensor) = loaded.get(tensor.name()).cloned() {
+            loaded.insert(alias.into(), tensor);
+        }
+    }
+    Ok(loaded)
 }
 
 /// Saves tensors of a framework to one file, atomically.
 ///
 /// # Errors
 ///
-/// Those of [`Framework::source`] and of [`crate::save`]; each names the file and the tensor. The file is then as it was.
+/// Those of [`Framework::source`] and of [`crate::save()`]; each names the file and the tensor. The file is then as it was.
 #[cfg(feature = "std")]
 pub fn save<'a, F: Framework>(
     path: impl AsRef<Path>,
@@ -151,12 +155,40 @@ where
     F::Tensor: 'a,
 {
     let path = path.as_ref();
-    let sources = tensors
-        .into_iter()
-        .map(|(name, tensor)| match F::source(tensor) {
-            Ok(source) => Ok((name, source)),
-            Err(error) => Err(error.in_tensor(name.as_ref()).in_path(path)),
-        })
-        .collect::<Result<Vec<_>>>()?;
+    let sources = sources::<F>(tensors).map_err(|error| error.in_path(path))?;
     crate::save::save(path, sources, options)
+}
+
+/// Saves tensors of a framework to a directory as a checkpoint of as many files as they need, see [`crate::save_sharded`].
+///
+/// # Errors
+///
+/// Those of [`Framework::source`] and of [`crate::save_sharded`].
+#[cfg(feature = "std")]
+pub fn save_sharded<'a, F: Framework>(
+    directory: impl AsRef<Path>,
+    tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a F::Tensor)>,
+    options: &ShardOptions,
+) -> Result<SavedShards>
+where
+    F::Tensor: 'a,
+{
+    let directory = directory.as_ref();
+    let sources = sources::<F>(tensors).map_err(|error| error.in_path(directory))?;
+    crate::save_sharded(directory, sources, options)
+}
+
+/// What each tensor is written from.
+#[cfg(feature = "std")]
+fn sources<'a, F: Framework>(
+    tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a F::Tensor)>,
+) -> Result<Vec<(impl AsRef<str>, impl TensorSource + 'a)>>
+where
+    F::Tensor: 'a,
+{
+    let tensors = tensors.into_iter().map(|(name, tensor)| match F::source(tensor) {
+        Ok(source) => Ok((name, source)),
+        Err(error) => Err(error.in_tensor(name.as_ref())),
+    });
+    tensors.collect()
 }

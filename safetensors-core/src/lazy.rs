@@ -1,9 +1,16 @@
 //! [`LazyTensor`]: a tensor of an open file, described now and read when asked.
 
+use std::ops::Range;
 use std::path::Path;
 
 use crate::header::LENGTH_BYTES;
-use crate::{Dtype, Error, ErrorKind, Header, Limits, ReadAt, Result, SafeTensors, TensorBuf, TensorInfo, TensorView};
+use crate::{
+    Dtype, Error, ErrorKind, Header, Limits, ReadAt, Result, SafeTensors, Sink, TensorBuf, TensorInfo, TensorSource,
+    TensorView,
+};
+
+/// The most bytes that are held of a tensor that is streamed.
+pub(crate) const PIECE: usize = 1 << 20;
 
 /// One tensor of a file or checkpoint that is open: its description, and where to read it.
 ///
@@ -83,12 +90,49 @@ impl<S: ReadAt> LazyTensor<'_, S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`] if the source fails or has become shorter; [`ErrorKind::InvalidBool`].
+    /// [`ErrorKind::Io`] if the source fails, or has changed since it was opened; [`ErrorKind::InvalidBool`];
+    /// [`ErrorKind::TooLargeForMemory`].
     pub fn read(&self) -> Result<TensorBuf> {
         TensorBuf::read_with(self.dtype(), self.shape().to_vec(), |bytes| {
-            Ok(self.source().read_exact_at(bytes, self.file_offset()).map_err(ErrorKind::Io)?)
+            self.source().read_exact_at(bytes, self.file_offset()).map_err(ErrorKind::Io)?;
+            self.check_unchanged()
         })
         .map_err(|error| self.locate(error))
+    }
+}
+
+/// Reads and gives the tensor in pieces of at most 1 MiB, so that one larger than memory can be saved.
+impl<S: ReadAt> TensorSource for LazyTensor<'_, S> {
+    fn dtype(&self) -> Dtype {
+        Self::dtype(self)
+    }
+
+    fn shape(&self) -> &[usize] {
+        Self::shape(self)
+    }
+
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        let start = self.file_offset();
+        self.read_pieces(start..start + self.byte_len(), &mut Vec::new(), sink)?;
+        self.check_unchanged()
+    }
+}
+
+impl<S: ReadAt> LazyTensor<'_, S> {
+    /// Checks, after reading, that the file is what it was when it was opened.
+    pub(crate) fn check_unchanged(&self) -> Result<()> {
+        self.source().check_unchanged().map_err(|error| self.locate(ErrorKind::Io(error).into()))
+    }
+
+    /// Reads a range of the file through `scratch`, in pieces of at most 1 MiB.
+    pub(crate) fn read_pieces(&self, range: Range<u64>, scratch: &mut Vec<u8>, sink: &mut Sink<'_>) -> Result<()> {
+        for start in range.clone().step_by(PIECE) {
+            scratch.resize((range.end - start).min(PIECE as u64) as usize, 0);
+            let read = self.source().read_exact_at(scratch, start);
+            read.map_err(|error| self.locate(ErrorKind::Io(error).into()))?;
+            sink(scratch)?;
+        }
+        Ok(())
     }
 }
 

@@ -9,7 +9,14 @@
 //! | parse a file that is in memory, or mapped | [`SafeTensors`] |
 //! | look at a tensor without copying it | [`TensorView`] |
 //! | own a tensor | [`TensorBuf`] |
+//! | change the dtype | [`TensorBuf::convert`], [`LazyTensor::read_as`], [`LoadOptions::floats_as`], [`Converted`]; see [`convert`] |
 //! | save | [`save()`], [`serialize`], [`SaveOptions`] |
+//! | write tensors bit by bit, from several threads | [`StreamWriter`] |
+//! | change the metadata, the names or the tensors of a file | [`edit::Edit`] |
+//! | save a checkpoint of several files | [`save_sharded`], [`ShardOptions`] |
+//! | save tensors that share storage once | [`SaveOptions::tied`], [`tied::Tied`] |
+//! | record digests of tensors, and find data that has changed | [`digest`], [`SaveOptions::digests`] |
+//! | say what model a file holds | [`ModelSpec`] |
 //! | support another tensor library | [`Framework`], [`TensorSource`] |
 //!
 //! Nothing here panics on what a file holds: every malformed file is an [`Error`] that names the file, the tensor, what was
@@ -24,29 +31,45 @@ mod buf;
 #[cfg(feature = "std")]
 mod checkpoint;
 pub mod convert;
+#[cfg(feature = "std")]
+pub mod digest;
 mod dtype;
+#[cfg(feature = "std")]
+pub mod edit;
 pub mod element;
 mod error;
 pub mod framework;
 mod header;
+mod hex;
+#[cfg(feature = "std")]
+mod hugepage;
 #[cfg(feature = "std")]
 mod lazy;
 #[cfg(feature = "std")]
 mod loader;
 #[cfg(feature = "std")]
 mod mmap;
+pub mod modelspec;
 mod names;
+#[cfg(feature = "std")]
+mod parallel;
+#[cfg(feature = "std")]
+mod rewrite;
 pub mod save;
 pub mod shape;
 pub mod slice;
 #[cfg(feature = "std")]
 mod source;
+pub mod tied;
 mod view;
 
 pub use archive::SafeTensors;
 pub use buf::TensorBuf;
 #[cfg(feature = "std")]
-pub use checkpoint::{Checkpoint, ShardFile};
+pub use checkpoint::{
+    Checkpoint, FilePattern, MaxShardSize, SavedShards, ShardFile, ShardOptions, Split, save_sharded, split_into_shards,
+};
+pub use convert::{ConvertOptions, Converted, Overflow};
 pub use dtype::{Dtype, UnknownDtype};
 pub use element::Element;
 #[cfg(feature = "std")]
@@ -57,12 +80,15 @@ pub use header::{Header, Limits, Metadata, TensorInfo};
 #[cfg(feature = "std")]
 pub use lazy::LazyTensor;
 #[cfg(feature = "std")]
-pub use loader::{LoadOptions, read as read_tensors};
+pub use loader::{LoadOptions, Progress, read as read_tensors};
 #[cfg(feature = "std")]
 pub use memmap2::Mmap;
+pub use modelspec::ModelSpec;
 #[cfg(feature = "std")]
-pub use save::save;
+pub use rewrite::{Planned, Rewrite};
 pub use save::{Order, SaveOptions, Sink, TensorSource, serialize};
 #[cfg(feature = "std")]
-pub use source::{FileSource, ReadAt};
+pub use save::{StreamWriter, TensorWriter, save};
+#[cfg(feature = "std")]
+pub use source::{FileSource, ReadAt, ReadRange};
 pub use view::TensorView;

@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use crate::{Error, ErrorKind, Result};
 
@@ -19,6 +20,35 @@ pub trait ReadAt: Send + Sync {
     ///
     /// Those of the source; [`io::ErrorKind::UnexpectedEof`] if it ends before `buf` is full.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
+
+    /// Fills several buffers in one call. A source for which a request costs much, such as a network, can do better than one
+    /// after the other, which is the default.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read_exact_at`](ReadAt::read_exact_at). What the buffers hold then is not said.
+    fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
+        ranges.iter_mut().try_for_each(|range| self.read_exact_at(range.bytes, range.offset))
+    }
+
+    /// Checks that the source is still what it was when it was opened, as far as it can tell; called after reading. The default
+    /// sees nothing.
+    ///
+    /// # Errors
+    ///
+    /// One that says what has changed.
+    fn check_unchanged(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A buffer, and the place whose bytes are to be read into it.
+#[derive(Debug)]
+pub struct ReadRange<'a> {
+    /// Where the bytes lie, counted from the start of the source.
+    pub offset: u64,
+    /// What they are read into, whole.
+    pub bytes: &'a mut [u8],
 }
 
 impl<B: AsRef<[u8]> + Send + Sync> ReadAt for B {
@@ -42,6 +72,8 @@ pub struct FileSource {
     file: File,
     path: PathBuf,
     len: u64,
+    /// When the file was last written to, if the file system says.
+    modified: Option<SystemTime>,
 }
 
 impl FileSource {
@@ -51,9 +83,15 @@ impl FileSource {
     ///
     /// [`ErrorKind::Io`]; [`ErrorKind::NotAFile`] if the path leads to something else than a regular file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref();
-        let mut options = OpenOptions::new();
-        options.read(true);
+        Self::open_with(path.as_ref(), OpenOptions::new().read(true))
+    }
+
+    /// [`open`](FileSource::open), for writing as well.
+    pub(crate) fn open_to_edit(path: &Path) -> Result<Self> {
+        Self::open_with(path, OpenOptions::new().read(true).write(true))
+    }
+
+    fn open_with(path: &Path, options: &mut OpenOptions) -> Result<Self> {
         #[cfg(unix)]
         {
             use std::os::unix::fs::OpenOptionsExt;
@@ -66,7 +104,13 @@ impl FileSource {
             let found = if metadata.is_dir() { "a directory" } else { "a special file" };
             return Err(Error::from(ErrorKind::NotAFile { found }).in_path(path));
         }
-        Ok(Self { file, path: path.into(), len: metadata.len() })
+        Ok(Self { file, path: path.into(), len: metadata.len(), modified: metadata.modified().ok() })
+    }
+
+    /// A regular file that is open already.
+    pub(crate) fn of(file: File, path: &Path) -> io::Result<Self> {
+        let metadata = file.metadata()?;
+        Ok(Self { file, path: path.into(), len: metadata.len(), modified: metadata.modified().ok() })
     }
 
     /// The path that was opened.
@@ -105,6 +149,24 @@ impl ReadAt for FileSource {
         std::os::unix::fs::FileExt::read_exact_at(&self.file, buf, offset)
     }
 
+    /// Neighbours are read by one system call.
+    #[cfg(unix)]
+    fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
+        // As many as one call takes, on every system.
+        const MOST: usize = 1024;
+        let neighbours = |a: &ReadRange<'_>, b: &ReadRange<'_>| a.offset + a.bytes.len() as u64 == b.offset;
+        ranges.chunk_by_mut(neighbours).flat_map(|run| run.chunks_mut(MOST)).try_for_each(|run| self.read_run(run))
+    }
+
+    /// Compares the length and the time of the last write with those at opening.
+    fn check_unchanged(&self) -> io::Result<()> {
+        let metadata = self.file.metadata()?;
+        if metadata.len() != self.len || metadata.modified().ok() != self.modified {
+            return Err(io::Error::other("the file has changed since it was opened"));
+        }
+        Ok(())
+    }
+
     #[cfg(windows)]
     fn read_exact_at(&self, mut buf: &mut [u8], mut offset: u64) -> io::Result<()> {
         while !buf.is_empty() {
@@ -117,6 +179,23 @@ impl ReadAt for FileSource {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(unix)]
+impl FileSource {
+    /// Fills buffers whose places in the file follow one another.
+    fn read_run(&self, run: &mut [ReadRange<'_>]) -> io::Result<()> {
+        let Some(offset) = run.first().map(|range| range.offset) else { return Ok(()) };
+        let mut buffers: Vec<_> = run.iter_mut().map(|range| io::IoSliceMut::new(range.bytes)).collect();
+        let mut done = rustix::io::retry_on_intr(|| rustix::io::preadv(&self.file, &mut buffers, offset))?;
+        // A call may read less than was asked for: the rest one by one.
+        for range in run {
+            let here = done.min(range.bytes.len());
+            done -= here;
+            self.read_exact_at(&mut range.bytes[here..], range.offset + here as u64)?;
         }
         Ok(())
     }

@@ -7,62 +7,12 @@ mod support;
 use safetensors_core::{Checkpoint, Dtype, ErrorKind, SafeTensors, TensorBuf};
 use support::{file, file_with};
 
-/// The header that the tests below write in other ways: `a` is I16 `[2]`, `b` is U8 `[1]`, metadata is `k` → `v`.
-const TOKENS: &[&str] = &[
-    "{",
-    "\"__metadata__\"",
-    ":",
-    "{",
-    "\"k\"",
-    ":",
-    "\"v\"",
-    "}",
-    ",",
-    "\"a\"",
-    ":",
-    "{",
-    "\"dtype\"",
-    ":",
-    "\"I16\"",
-    ",",
-    "\"shape\"",
-    ":",
-    "[",
-    "2",
-    "]",
-    ",",
-    "\"data_offsets\"",
-    ":",
-    "[",
-    "0",
-    ",",
-    "4",
-    "]",
-    "}",
-    ",",
-    "\"b\"",
-    ":",
-    "{",
-    "\"dtype\"",
-    ":",
-    "\"U8\"",
-    ",",
-    "\"shape\"",
-    ":",
-    "[",
-    "1",
-    "]",
-    ",",
-    "\"data_offsets\"",
-    ":",
-    "[",
-    "4",
-    ",",
-    "5",
-    "]",
-    "}",
-    "}",
-];
+/// The header that the tests below write in other ways, token by token: `a` is I16 `[2]`, `b` is U8 `[1]`, metadata is `k` → `v`.
+const TOKENS: &str = r#"
+    { "__metadata__" : { "k" : "v" } ,
+    "a" : { "dtype" : "I16" , "shape" : [ 2 ] , "data_offsets" : [ 0 , 4 ] } ,
+    "b" : { "dtype" : "U8" , "shape" : [ 1 ] , "data_offsets" : [ 4 , 5 ] } }
+"#;
 const DATA: &[u8] = &[1, 0, 2, 0, 3];
 
 /// Asserts that a header, with [`DATA`] after it, says the same as [`TOKENS`].
@@ -82,13 +32,14 @@ fn names(header: &str, data: usize) -> Vec<String> {
 
 #[test]
 fn white_space_of_all_four_kinds_on_both_sides_and_inside() {
-    assert_same_file(&TOKENS.concat());
+    let tokens: Vec<_> = TOKENS.split_whitespace().collect();
+    assert_same_file(&tokens.concat());
     for space in [" ", "\t", "\n", "\r", " \t\r\n\n"] {
-        assert_same_file(&format!("{space}{}{space}", TOKENS.join(space)));
+        assert_same_file(&format!("{space}{}{space}", tokens.join(space)));
     }
     // To a page, as writers that align their data do.
-    assert_same_file(&format!("{:4088}", TOKENS.concat()));
-    assert_same_file(&format!("{:>4088}", TOKENS.concat()));
+    assert_same_file(&format!("{:4088}", tokens.concat()));
+    assert_same_file(&format!("{:>4088}", tokens.concat()));
 }
 
 #[test]
@@ -160,7 +111,7 @@ fn several_zero_size_tensors_at_one_offset() {
     assert_eq!(archive.header().len(), 8);
     for (name, view) in archive.views().filter(|(name, _)| name.len() > 1) {
         assert_eq!((view.shape(), view.data()), (&[3, 0][..], &[][..]), "{name}");
-        assert_eq!(view.as_slice::<f32>().unwrap(), [], "{name}");
+        assert!(view.as_slice::<f32>().unwrap().is_empty(), "{name}");
     }
     let only_empty = format!("{{{},{}}}", z("x", 0), z("y", 0));
     assert_eq!(names(&only_empty, 0), ["x", "y"]);
@@ -234,31 +185,29 @@ fn unaligned_data() {
     let header = r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
     let values = [1.5_f32, -2.0];
     let bytes = file_with(header, &values.map(f32::to_le_bytes).concat());
+    let mut buffer = vec![0; bytes.len() + 3];
+    let mut aligned = 0;
     for shift in 0..4 {
-        let buffer = [&vec![0; shift][..], &bytes].concat();
-        let archive = SafeTensors::parse(&buffer[shift..]).unwrap();
+        let place = shift..shift + bytes.len();
+        buffer[place.clone()].copy_from_slice(&bytes);
+        let archive = SafeTensors::parse(&buffer[place]).unwrap();
         let view = archive.view("a").unwrap();
         let at = view.data().as_ptr().addr();
         match view.as_slice::<f32>() {
-            Ok(slice) => assert!(at.is_multiple_of(4) && slice == values),
+            Ok(slice) => {
+                assert!(at.is_multiple_of(4) && slice == values);
+                aligned += 1;
+            }
             Err(error) => {
                 assert!(!at.is_multiple_of(4));
-                let ErrorKind::Misaligned { dtype: Dtype::F32, alignment: 4, address } = *error.kind() else {
-                    unreachable!("{error}")
-                };
-                assert_eq!(address, at);
+                let expected = ErrorKind::Misaligned { dtype: Dtype::F32, alignment: 4, address: at };
+                assert_eq!(format!("{:?}", error.kind()), format!("{expected:?}"));
                 assert!(error.to_string().contains(&format!("{at:#x}")), "{error}");
             }
         }
         assert_eq!(TensorBuf::from_view(&view).unwrap().as_slice::<f32>().unwrap(), values);
     }
-    // Bytes of one alignment and another: at least three of four shifts are unaligned, whatever the allocator does.
-    let misaligned = |shift: usize| {
-        let buffer = [&vec![0; shift][..], &bytes].concat();
-        let archive = SafeTensors::parse(&buffer[shift..]).unwrap();
-        archive.view("a").unwrap().as_slice::<f32>().is_err()
-    };
-    assert!((0..4).filter(|&shift| misaligned(shift)).count() >= 2);
+    assert_eq!(aligned, 1, "one of four neighbouring addresses");
 }
 
 #[test]

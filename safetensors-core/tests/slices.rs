@@ -1,4 +1,5 @@
 //! Slices and rank shards against a naive model that goes element by element.
+#![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io;

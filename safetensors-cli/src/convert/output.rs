@@ -102,7 +102,7 @@ impl Output {
                         SimpleFileOptions::default().compression_method(CompressionMethod::Stored).large_file(true);
                     zip.start_file(format!("{name}.npy"), options).with_context(|| text::path(path))?;
                     zip.write_all(&npy_header(name, tensor)?).with_context(|| text::path(path))?;
-                    copy(name, tensor, &mut zip, path)?;
+                    copy(name, tensor, &mut *zip, path)?;
                 }
                 ManuallyDrop::into_inner(zip).finish().with_context(|| text::path(path))?;
                 file.finish()?;

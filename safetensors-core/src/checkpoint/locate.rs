@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::pattern::is_shard_of_several;
 use crate::{Error, ErrorKind, Result};
 
 /// How the name of an index file ends.
@@ -18,7 +19,8 @@ pub(super) enum Located {
 
 /// A file is itself; a `*.json` file is an index; a directory holds one index or one `*.safetensors` file.
 ///
-/// In a directory with several indexes, `model.safetensors.index.json` is the one: it is what the Hub's libraries load.
+/// In a directory with several indexes, `model.safetensors.index.json` is the one: it is what the Hub's libraries load. One file
+/// that is a shard of several, by its name, is no checkpoint: the others and the index are missing.
 pub(super) fn locate(path: &Path) -> Result<Located> {
     let metadata = fs::metadata(path).map_err(|error| Error::io(error, path))?;
     if !metadata.is_dir() {
@@ -37,7 +39,7 @@ pub(super) fn locate(path: &Path) -> Result<Located> {
     match (indexes.as_slice(), files.as_slice()) {
         ([index], _) => Ok(Located::Index(path.join(index))),
         (several, _) if several.contains(&&standard) => Ok(Located::Index(path.join(standard))),
-        ([], [file]) => Ok(Located::File(path.join(file))),
+        ([], [file]) if !is_shard_of_several(file) => Ok(Located::File(path.join(file))),
         _ => {
             let found = indexes.into_iter().chain(files).cloned().collect();
             Err(Error::from(ErrorKind::NoCheckpoint { found }).in_path(path))

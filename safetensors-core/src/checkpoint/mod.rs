@@ -1,15 +1,32 @@
 //! [`Checkpoint`]: one file, or an index of shards, seen as one set of tensors.
 
 mod index;
+mod index_json;
 mod locate;
+mod open;
+mod pattern;
+mod save;
+mod size;
+mod split;
+mod staging;
+#[cfg(test)]
+mod tests;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::names::NameTable;
 use crate::source::FileSource;
-use crate::{Error, ErrorKind, LazyTensor, Limits, LoadOptions, Metadata, ReadAt, Result, SafeTensors, TensorBuf};
-use index::WeightMap;
+use crate::{
+    Error, ErrorKind, LazyTensor, Limits, LoadOptions, Metadata, ReadAt, Result, SafeTensors, TensorBuf, TensorInfo,
+};
+use index::Index;
 use locate::Located;
+
+pub use pattern::FilePattern;
+pub use save::{SavedShards, ShardOptions, save_sharded};
+pub use size::MaxShardSize;
+pub use split::{Split, split_into_shards};
 
 /// The tensors of a model, wherever they lie: in one file, or in the shards that an index file names.
 ///
@@ -38,8 +55,11 @@ pub struct Checkpoint<S = FileSource> {
     /// Every tensor: shards in order, each shard's tensors in file order.
     places: Vec<Place>,
     table: NameTable,
+    /// Names that the metadata gives to tensors besides their own, with the tensors' places.
+    aliases: BTreeMap<String, Place>,
     metadata: Metadata,
     index: Option<PathBuf>,
+    index_total_size: Option<u64>,
 }
 
 /// One file of a [`Checkpoint`].
@@ -110,62 +130,83 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// Those of [`open`](Checkpoint::open) and of `open`.
-    pub fn open_by(path: impl AsRef<Path>, limits: &Limits, open: impl Fn(&Path) -> Result<S>) -> Result<Self> {
+    /// Those of [`open`](Checkpoint::open) and of `open`, which several threads call at once if there are several shards.
+    pub fn open_by(path: impl AsRef<Path>, limits: &Limits, open: impl Fn(&Path) -> Result<S> + Sync) -> Result<Self> {
         let open_shard = |path: PathBuf| -> Result<ShardFile<S>> {
-            let archive = SafeTensors::read_header(open(&path)?, limits).map_err(|error| error.in_path(&path))?;
+            let archive = open(&path).and_then(|source| SafeTensors::read_header(source, limits));
+            let archive = archive.map_err(|error| error.in_path(&path))?;
             Ok(ShardFile { path, archive })
         };
         match locate::locate(path.as_ref())? {
             Located::File(file) => Self::from_file(open_shard(file)?),
-            Located::Index(index) => {
-                let map = WeightMap::read(&index)?;
-                let folder = index.parent().unwrap_or(Path::new(""));
-                let shards = map.files().map(|file| open_shard(folder.join(file))).collect::<Result<_>>()?;
-                Self::from_shards(shards, &map, index)
+            Located::Index(path) => {
+                let index = Index::read(&path)?;
+                let folder = path.parent().unwrap_or(Path::new(""));
+                let files: Vec<_> = index.shards().collect();
+                let shards = open::open_all(files.len(), |i| {
+                    let (file, names) = files[i];
+                    open_shard(folder.join(file)).map_err(|error| name_lost(error, names))
+                })?;
+                Self::from_shards(shards, &index, path)
             }
         }
     }
 
     fn from_file(shard: ShardFile<S>) -> Result<Self> {
         let places = (0..shard.archive.header().len()).map(|position| Place { shard: 0, position }).collect();
-        Self::assemble(vec![shard], places, None)
+        Ok(Self::assemble(vec![shard], places, None))
     }
 
     /// Only the tensors that the map sends to a shard are the checkpoint's: where two shards have one, the map decides.
-    fn from_shards(shards: Vec<ShardFile<S>>, map: &WeightMap, index: PathBuf) -> Result<Self> {
+    fn from_shards(shards: Vec<ShardFile<S>>, index: &Index, path: PathBuf) -> Result<Self> {
         let mut places = Vec::new();
-        for (shard, (file, names)) in map.shards().enumerate() {
+        for (shard, (file, names)) in index.shards().enumerate() {
             let header = shards[shard].archive.header();
             let start = places.len();
             for name in names {
                 let Some(position) = header.position(name) else {
                     let error = Error::from(ErrorKind::NotInShard { shard: file.to_owned() });
-                    return Err(error.in_tensor(name).in_path(&index));
+                    return Err(error.in_tensor(name).in_path(&path));
                 };
                 places.push(Place { shard, position });
             }
             places[start..].sort_unstable_by_key(|place| place.position);
         }
-        Self::assemble(shards, places, Some(index))
+        Ok(Self::assemble(shards, places, Some((index, path))))
     }
 
-    fn assemble(shards: Vec<ShardFile<S>>, places: Vec<Place>, index: Option<PathBuf>) -> Result<Self> {
-        let mut metadata = Metadata::new();
-        for shard in &shards {
-            for (key, value) in shard.archive.metadata() {
-                metadata.entry(key.clone()).or_insert_with(|| value.clone());
-            }
-        }
-        let mut checkpoint = Self { shards, places, table: NameTable::default(), metadata, index };
+    fn assemble(shards: Vec<ShardFile<S>>, places: Vec<Place>, index: Option<(&Index, PathBuf)>) -> Self {
+        let (index, path) = index.unzip();
+        let mut checkpoint = Self {
+            shards,
+            places,
+            table: NameTable::default(),
+            aliases: BTreeMap::new(),
+            metadata: Metadata::new(),
+            index: path,
+            index_total_size: index.and_then(|index| index.total_size),
+        };
         let mut table = NameTable::default();
-        let name_at = |i: usize| checkpoint.lazy(checkpoint.places[i]).map_or("", |tensor| tensor.name());
+        let name_at = |i: usize| checkpoint.name_at(i);
         table.reserve(checkpoint.places.len(), name_at);
         for i in 0..checkpoint.places.len() {
             table.insert(name_at(i), i, name_at);
         }
         checkpoint.table = table;
-        Ok(checkpoint)
+
+        let mut metadata = Metadata::new();
+        let mut aliases = BTreeMap::new();
+        let of_files = checkpoint.shards.iter().map(|shard| shard.archive.metadata());
+        for (key, value) in of_files.chain(index.map(|index| &index.metadata)).flatten() {
+            // Metadata can say anything. It gives a tensor another name only where both names allow it.
+            if let (None, Some(kept)) = (checkpoint.position(key), checkpoint.position(value)) {
+                aliases.entry(key.clone()).or_insert(checkpoint.places[kept]);
+            }
+            metadata.entry(key.clone()).or_insert_with(|| value.clone());
+        }
+        checkpoint.metadata = metadata;
+        checkpoint.aliases = aliases;
+        checkpoint
     }
 
     /// Reads all tensors in parallel, in the order of [`tensors`](Checkpoint::tensors).
@@ -180,18 +221,33 @@ impl<S: ReadAt> Checkpoint<S> {
 }
 
 impl<S> Checkpoint<S> {
-    /// The tensors: shards in order of file name, each shard's tensors in file order.
+    /// The tensors: shards in order of file name, each shard's tensors in file order. Each is there once, under the name that it
+    /// has in its file; [`aliases`](Checkpoint::aliases) are its other names.
     pub fn tensors(&self) -> impl Iterator<Item = LazyTensor<'_, S>> + Clone {
         self.places.iter().filter_map(|&place| self.lazy(place))
     }
 
-    /// The tensor of this name, if there is one. One hash and one comparison; nothing is read or allocated.
-    pub fn get(&self, name: &str) -> Option<LazyTensor<'_, S>> {
-        let name_at = |i: usize| self.lazy(self.places[i]).map_or("", |tensor| tensor.name());
-        self.table.find(name, name_at).and_then(|i| self.lazy(self.places[i]))
+    /// The names under which tensors were not saved because they share the storage of another, each with the tensor that was
+    /// saved, sorted.
+    ///
+    /// `safetensors.torch.save_model`, `huggingface_hub` and [`SaveOptions::tied`](crate::SaveOptions::tied) record them in the
+    /// metadata of a file or of the index: the dropped name, with the kept one as its value. An entry counts if its value is the
+    /// name of a tensor and its key is not.
+    pub fn aliases(&self) -> impl Iterator<Item = (&str, LazyTensor<'_, S>)> {
+        self.aliases.iter().filter_map(|(name, &place)| Some((name.as_str(), self.lazy(place)?)))
     }
 
-    /// The tensor of this name.
+    /// The tensor of this name or [alias](Checkpoint::aliases), if there is one. One hash and one comparison for a name, a search
+    /// among the aliases for what is none; nothing is read or allocated.
+    pub fn get(&self, name: &str) -> Option<LazyTensor<'_, S>> {
+        let place = match self.position(name) {
+            Some(i) => self.places.get(i),
+            None => self.aliases.get(name),
+        };
+        place.and_then(|&place| self.lazy(place))
+    }
+
+    /// The tensor of this name or [alias](Checkpoint::aliases).
     ///
     /// # Errors
     ///
@@ -206,7 +262,7 @@ impl<S> Checkpoint<S> {
         })
     }
 
-    /// The number of tensors.
+    /// The number of tensors, without aliases.
     pub fn len(&self) -> usize {
         self.places.len()
     }
@@ -216,7 +272,8 @@ impl<S> Checkpoint<S> {
         self.places.is_empty()
     }
 
-    /// The `__metadata__` of all files together; where two files differ, the first has its way.
+    /// The `__metadata__` of all files together, and the strings in the index's `metadata`; where two differ, the first has its way,
+    /// and the index comes last.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
@@ -231,9 +288,51 @@ impl<S> Checkpoint<S> {
         self.index.as_deref()
     }
 
+    /// What the index says of the bytes of all tensors. Not checked: writers count in different ways, or wrongly.
+    pub fn index_total_size(&self) -> Option<u64> {
+        self.index_total_size
+    }
+
+    /// The tensors that files have and the index does not send there, which the checkpoint therefore does not have from these files.
+    pub fn unmapped(&self) -> impl Iterator<Item = (&ShardFile<S>, TensorInfo<'_>)> {
+        self.shards.iter().enumerate().flat_map(|(shard, file)| {
+            // The places are sorted by shard and position.
+            let start = self.places.partition_point(|place| place.shard < shard);
+            let end = self.places.partition_point(|place| place.shard <= shard);
+            let mut mapped = self.places[start..end].iter().peekable();
+            let tensors = file.archive.header().tensors().enumerate();
+            tensors.filter_map(move |(position, info)| {
+                let is_mapped = mapped.next_if(|place| place.position == position).is_some();
+                (!is_mapped).then_some((file, info))
+            })
+        })
+    }
+
+    fn position(&self, name: &str) -> Option<usize> {
+        self.table.find(name, |i| self.name_at(i))
+    }
+
+    fn name_at(&self, i: usize) -> &str {
+        self.lazy(self.places[i]).map_or("", |tensor| tensor.name())
+    }
+
     fn lazy(&self, place: Place) -> Option<LazyTensor<'_, S>> {
         let shard = self.shards.get(place.shard)?;
         let info = shard.archive.header().tensor_at(place.position)?;
         Some(LazyTensor::new(info, &shard.archive, Some(&shard.path)))
+    }
+}
+
+/// Says in the error of a shard that is missing or cut off which tensor that loses: the first that the map sends there.
+///
+/// Other errors are about the shard's own text, not about what the map says of it.
+fn name_lost(error: Error, names: &[String]) -> Error {
+    let lost = matches!(
+        error.kind(),
+        ErrorKind::Io(_) | ErrorKind::NotAFile { .. } | ErrorKind::TooShort { .. } | ErrorKind::HeaderPastEnd { .. }
+    );
+    match names.first() {
+        Some(name) if lost => error.in_tensor(name),
+        _ => error,
     }
 }

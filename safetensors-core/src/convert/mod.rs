@@ -1,8 +1,113 @@
 //! Conversion of elements from one dtype to another.
 //!
-//! [`widen`] is the lossless part, which a framework needs that lacks a dtype.
+//! [`TensorView::convert`] and [`TensorBuf::convert`] convert what is in memory;
+//! [`LazyTensor::read_as`](crate::LazyTensor::read_as) and [`LoadOptions::floats_as`](crate::LoadOptions::floats_as) convert
+//! while they read; [`Converted`] converts while it is saved. [`widen`] is the lossless part, for a framework that lacks a dtype.
+//!
+//! | from | to | what happens |
+//! |---|---|---|
+//! | any dtype | the same | nothing: every bit is kept |
+//! | F64, F32, F16, BF16, F8_E4M3, F8_E5M2, F8_E4M3FNUZ, F8_E5M2FNUZ, F8_E8M0, F6_E2M3, F6_E3M2, F4 | F64, F32, F16, BF16, F8_E4M3, F8_E5M2, F8_E4M3FNUZ, F8_E5M2FNUZ | rounded once, to nearest, ties to even; [`Overflow`] decides on what is too large |
+//! | the same floats | BOOL, I8 … I64, U8 … U64 | checked: a value that is not an integer, or out of range, is an error |
+//! | BOOL, I8 … I64, U8 … U64 | the eight floats above | rounded to nearest, ties to even; [`Overflow`] decides on what is too large |
+//! | BOOL, I8 … I64, U8 … U64 | BOOL, I8 … I64, U8 … U64 | checked: a value out of range is an error; BOOL has 0 and 1 |
+//! | C64 | only itself | |
+//! | anything | F4, F6_E2M3, F6_E3M2, F8_E8M0 | only from themselves: these are chosen together with scales for blocks of elements |
+//!
+//! Everything else is [`ErrorKind::NoConversion`](crate::ErrorKind::NoConversion); [`can_convert`] tells beforehand.
+//!
+//! - A value that the target has comes out unchanged, zeros with their sign, subnormals too. The two FNUZ dtypes have no negative
+//!   zero: it becomes zero, as do negative numbers that round to zero.
+//! - NaN stays NaN, whatever the policy; its sign and payload may change.
+//! - Infinity stays infinity; a dtype without it has NaN instead. [`Overflow`] can ask for something else.
+//! - Packed elements (F4, F6_E2M3, F6_E3M2) are unpacked, lowest bits first. Scales are not applied.
+//! - Negative zero becomes the integer 0.
+//!
+//! ```
+//! use half::bf16;
+//! use safetensors_core::{ConvertOptions, Dtype, TensorBuf};
+//!
+//! let weights = TensorBuf::from_vec(vec![2], vec![0.1_f32, 3e38])?;
+//! let narrow = weights.convert(Dtype::BF16, &ConvertOptions::new())?;
+//! assert_eq!(narrow.into_vec::<bf16>()?, [0.1, 3e38].map(bf16::from_f32));
+//! # Ok::<(), safetensors_core::Error>(())
+//! ```
 
+mod conversion;
+mod double;
+mod encode;
+mod integer;
+mod options;
+#[cfg(feature = "std")]
+mod read;
 mod small_float;
+mod source;
 mod widen;
 
+pub(crate) use conversion::Conversion;
+pub use conversion::can_convert;
+pub use options::{ConvertOptions, Overflow};
+#[cfg(feature = "std")]
+pub(crate) use read::{ReadScratch, read_converted};
+pub use source::Converted;
 pub use widen::widen;
+
+use crate::{Dtype, Result, TensorBuf, TensorView};
+
+impl TensorBuf {
+    /// The same values in another dtype, see [the table](crate::convert). A buffer that has the dtype is given back as it is.
+    ///
+    /// ```
+    /// use safetensors_core::{ConvertOptions, Dtype, ErrorKind, TensorBuf};
+    ///
+    /// let ids = TensorBuf::from_vec(vec![3], vec![1_i64, 2, 300])?;
+    /// let error = ids.clone().convert(Dtype::U8, &ConvertOptions::new()).unwrap_err();
+    /// assert!(matches!(error.kind(), ErrorKind::DoesNotFit { index: 2, .. }));
+    /// assert_eq!(ids.convert(Dtype::U16, &ConvertOptions::new())?.into_vec::<u16>()?, [1, 2, 300]);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`NoConversion`](crate::ErrorKind::NoConversion) for a pair that is not in the table;
+    /// [`DoesNotFit`](crate::ErrorKind::DoesNotFit) for a value that the dtype lacks, if that is an error;
+    /// [`ShapeOverflow`](crate::ErrorKind::ShapeOverflow) and [`TooLargeForMemory`](crate::ErrorKind::TooLargeForMemory).
+    pub fn convert(self, to: Dtype, options: &ConvertOptions) -> Result<Self> {
+        if self.dtype() == to {
+            return Ok(self);
+        }
+        let conversion = Conversion::new(self.dtype(), to, options)?;
+        convert(&conversion, self.shape(), self.bytes())
+    }
+}
+
+impl TensorView<'_> {
+    /// The same values in another dtype, see [the table](crate::convert); a copy, also if the dtype is the same.
+    ///
+    /// ```
+    /// use safetensors_core::{ConvertOptions, Dtype, TensorView};
+    ///
+    /// // Two elements of F4 in a byte: 0.5 in the low half, -6 in the high half.
+    /// let packed = TensorView::new(Dtype::F4, &[2], &[0xf1])?;
+    /// assert_eq!(packed.convert(Dtype::F32, &ConvertOptions::new())?.into_vec::<f32>()?, [0.5, -6.0]);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`TensorBuf::convert`], and [`InvalidBool`](crate::ErrorKind::InvalidBool).
+    pub fn convert(&self, to: Dtype, options: &ConvertOptions) -> Result<TensorBuf> {
+        if self.dtype() == to || cfg!(target_endian = "big") {
+            return TensorBuf::from_view(self)?.convert(to, options);
+        }
+        let conversion = Conversion::new(self.dtype(), to, options)?;
+        convert(&conversion, self.shape(), self.data())
+    }
+}
+
+/// Elements in the machine's byte order as a tensor of another dtype.
+fn convert(conversion: &Conversion, shape: &[usize], bytes: &[u8]) -> Result<TensorBuf> {
+    let mut converted = TensorBuf::zeroed(conversion.to(), shape.to_vec())?;
+    conversion.run(bytes, converted.bytes_mut(), 0)?;
+    Ok(converted)
+}

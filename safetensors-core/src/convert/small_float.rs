@@ -1,19 +1,19 @@
-//! The floating-point formats of 8 bits and fewer, decoded exactly.
+//! The floating-point formats of 16 bits and fewer: their parameters, and exact decoding of those of a byte and less.
 
 use crate::Dtype;
 
-/// How a small format spends its codes.
+/// How a format spends its codes.
 #[derive(Clone, Copy)]
-struct Format {
-    exponent_bits: u32,
-    mantissa_bits: u32,
-    bias: i32,
-    special: Special,
+pub(super) struct Format {
+    pub(super) exponent_bits: u32,
+    pub(super) mantissa_bits: u32,
+    pub(super) bias: u32,
+    pub(super) special: Special,
 }
 
 /// Which codes are not finite numbers.
-#[derive(Clone, Copy)]
-enum Special {
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Special {
     /// None: every code is a number.
     None,
     /// As IEEE 754: the highest exponent is infinity (mantissa 0) or NaN.
@@ -24,23 +24,69 @@ enum Special {
     NegativeZeroNan,
 }
 
+pub(super) const F4: Format = Format::new(2, 1, 1, Special::None);
+pub(super) const F6_E2M3: Format = Format::new(2, 3, 1, Special::None);
+pub(super) const F6_E3M2: Format = Format::new(3, 2, 3, Special::None);
+pub(super) const F8_E4M3: Format = Format::new(4, 3, 7, Special::AllOnesNan);
+pub(super) const F8_E5M2: Format = Format::new(5, 2, 15, Special::Ieee);
+pub(super) const F8_E4M3FNUZ: Format = Format::new(4, 3, 8, Special::NegativeZeroNan);
+pub(super) const F8_E5M2FNUZ: Format = Format::new(5, 2, 16, Special::NegativeZeroNan);
+pub(super) const F16: Format = Format::new(5, 10, 15, Special::Ieee);
+pub(super) const BF16: Format = Format::new(8, 7, 127, Special::Ieee);
+
 impl Format {
-    const fn of(dtype: Dtype) -> Option<Self> {
-        let (exponent_bits, mantissa_bits, bias, special) = match dtype {
-            Dtype::F4 => (2, 1, 1, Special::None),
-            Dtype::F6_E2M3 => (2, 3, 1, Special::None),
-            Dtype::F6_E3M2 => (3, 2, 3, Special::None),
-            Dtype::F8_E4M3 => (4, 3, 7, Special::AllOnesNan),
-            Dtype::F8_E5M2 => (5, 2, 15, Special::Ieee),
-            Dtype::F8_E4M3FNUZ => (4, 3, 8, Special::NegativeZeroNan),
-            Dtype::F8_E5M2FNUZ => (5, 2, 16, Special::NegativeZeroNan),
-            _ => return None,
-        };
-        Some(Self { exponent_bits, mantissa_bits, bias, special })
+    const fn new(exponent_bits: u32, mantissa_bits: u32, bias: u32, special: Special) -> Self {
+        Self { exponent_bits, mantissa_bits, bias, special }
     }
 
-    fn decode(self, code: u8) -> f32 {
-        let code = u32::from(code);
+    /// The low bits of an `f32` that a normal number of this format has no room for.
+    pub(super) const fn dropped_bits(self) -> u32 {
+        f32::MANTISSA_DIGITS - 1 - self.mantissa_bits
+    }
+
+    /// The largest finite number, as the bits of an `f32`.
+    const fn largest_bits(self) -> u32 {
+        let codes = 1 << (self.exponent_bits + self.mantissa_bits);
+        let largest = match self.special {
+            Special::None | Special::NegativeZeroNan => codes - 1,
+            Special::AllOnesNan => codes - 2,
+            Special::Ieee => codes - (1 << self.mantissa_bits) - 1,
+        };
+        // The largest number is normal: its code is that of the `f32` without the dropped bits, but for the bias.
+        (largest << self.dropped_bits()) + ((127 - self.bias) << 23)
+    }
+
+    /// The largest finite number.
+    pub(super) const fn largest(self) -> f32 {
+        f32::from_bits(self.largest_bits())
+    }
+
+    /// The number that would follow the largest one.
+    pub(super) const fn after_largest(self) -> f32 {
+        f32::from_bits(self.largest_bits() + (1 << self.dropped_bits()))
+    }
+
+    /// The smallest `f32` that is too large for this format: half-way after the largest number, or just above that where the
+    /// tie goes to the largest number because its code is even.
+    pub(super) const fn first_overflow(self) -> f32 {
+        let tie = self.largest_bits() + (1 << (self.dropped_bits() - 1));
+        let largest_is_odd = self.largest_bits() >> self.dropped_bits() & 1;
+        f32::from_bits(tie + 1 - largest_is_odd)
+    }
+
+    /// The values of all codes, the code being the index. For formats of 8 bits and fewer.
+    const fn values(self) -> [f32; 256] {
+        let mut values = [0.0; 256];
+        let mut code = 0;
+        while code < 256 {
+            values[code] = self.decode(code as u8);
+            code += 1;
+        }
+        values
+    }
+
+    const fn decode(self, code: u8) -> f32 {
+        let code = code as u32;
         let sign = code >> (self.exponent_bits + self.mantissa_bits) & 1;
         let exponent = code >> self.mantissa_bits & ((1 << self.exponent_bits) - 1);
         let mantissa = code & ((1 << self.mantissa_bits) - 1);
@@ -54,50 +100,71 @@ impl Format {
             Special::NegativeZeroNan if negative_zero => return f32::NAN,
             _ => {
                 // A subnormal has the exponent of the smallest normal and no hidden bit.
-                let hidden = u32::from(exponent != 0) << self.mantissa_bits;
-                let power = exponent.max(1) as i32 - self.bias - self.mantissa_bits as i32;
-                (hidden | mantissa) as f32 * power_of_two(power)
+                let hidden = if exponent == 0 { 0 } else { 1 << self.mantissa_bits };
+                let unbiased = if exponent == 0 { 1 } else { exponent };
+                let power = 127 + unbiased - self.bias - self.mantissa_bits;
+                (hidden | mantissa) as f32 * f32::from_bits(power << 23)
             }
         };
         if sign == 1 { -magnitude } else { magnitude }
     }
 }
 
-/// `2^power` for the normal range of `f32`.
-fn power_of_two(power: i32) -> f32 {
-    f32::from_bits(((power + 127) as u32) << 23)
-}
-
-/// The values of all codes of a small float dtype, the code being the index; `None` for other dtypes.
-///
-/// F8_E8M0 is not here: its values need the range of `f32`, see [`decode_e8m0`].
-pub(super) fn decode_table(dtype: Dtype) -> Option<[f32; 256]> {
-    let format = Format::of(dtype)?;
-    Some(core::array::from_fn(|code| format.decode(code as u8)))
-}
-
-/// The value of an F8_E8M0 code: a power of two from `2^-127` to `2^127`, or NaN.
-pub(super) fn decode_e8m0(code: u8) -> f32 {
-    match code {
-        0xff => f32::NAN,
-        // 2^-127 is subnormal in f32.
-        0 => f32::from_bits(1 << 22),
-        _ => f32::from_bits(u32::from(code) << 23),
+/// The values of all codes of a dtype of 8 bits and fewer, the code being the index; `None` for other dtypes.
+pub(super) fn decode_table(dtype: Dtype) -> Option<&'static [f32; 256]> {
+    static F4_VALUES: [f32; 256] = F4.values();
+    static F6_E2M3_VALUES: [f32; 256] = F6_E2M3.values();
+    static F6_E3M2_VALUES: [f32; 256] = F6_E3M2.values();
+    static F8_E4M3_VALUES: [f32; 256] = F8_E4M3.values();
+    static F8_E5M2_VALUES: [f32; 256] = F8_E5M2.values();
+    static F8_E4M3FNUZ_VALUES: [f32; 256] = F8_E4M3FNUZ.values();
+    static F8_E5M2FNUZ_VALUES: [f32; 256] = F8_E5M2FNUZ.values();
+    static F8_E8M0_VALUES: [f32; 256] = powers_of_two();
+    match dtype {
+        Dtype::F4 => Some(&F4_VALUES),
+        Dtype::F6_E2M3 => Some(&F6_E2M3_VALUES),
+        Dtype::F6_E3M2 => Some(&F6_E3M2_VALUES),
+        Dtype::F8_E4M3 => Some(&F8_E4M3_VALUES),
+        Dtype::F8_E5M2 => Some(&F8_E5M2_VALUES),
+        Dtype::F8_E4M3FNUZ => Some(&F8_E4M3FNUZ_VALUES),
+        Dtype::F8_E5M2FNUZ => Some(&F8_E5M2FNUZ_VALUES),
+        Dtype::F8_E8M0 => Some(&F8_E8M0_VALUES),
+        _ => None,
     }
 }
 
-/// Calls `each` with every code of packed data, in element order: the lowest bits of the first byte come first.
-pub(super) fn unpack(dtype: Dtype, bytes: &[u8], mut each: impl FnMut(u8)) {
+/// The values of F8_E8M0: from `2^-127` to `2^127`, then NaN.
+const fn powers_of_two() -> [f32; 256] {
+    let mut values = [f32::NAN; 256];
+    // 2^-127 is subnormal in f32.
+    values[0] = f32::from_bits(1 << 22);
+    let mut code = 1;
+    while code < 255 {
+        values[code] = f32::from_bits((code as u32) << 23);
+        code += 1;
+    }
+    values
+}
+
+/// Decodes `bytes` into `values`, which has room for exactly their elements. Packed elements come lowest bits first.
+pub(super) fn decode(dtype: Dtype, table: &[f32; 256], bytes: &[u8], values: &mut [f32]) {
     match dtype.bits() {
-        4 => bytes.iter().for_each(|&byte| {
-            each(byte & 0xf);
-            each(byte >> 4);
-        }),
-        6 => bytes.chunks_exact(3).for_each(|group| {
-            let bits = u32::from(group[0]) | u32::from(group[1]) << 8 | u32::from(group[2]) << 16;
-            (0..4).for_each(|i| each((bits >> (6 * i) & 0x3f) as u8));
-        }),
-        _ => bytes.iter().for_each(|&byte| each(byte)),
+        4 => {
+            for (&byte, pair) in bytes.iter().zip(values.as_chunks_mut::<2>().0) {
+                *pair = [table[usize::from(byte & 0xf)], table[usize::from(byte >> 4)]];
+            }
+        }
+        6 => {
+            for (&[a, b, c], four) in bytes.as_chunks::<3>().0.iter().zip(values.as_chunks_mut::<4>().0) {
+                let codes = u32::from_le_bytes([a, b, c, 0]);
+                *four = [0, 6, 12, 18].map(|shift| table[(codes >> shift & 0x3f) as usize]);
+            }
+        }
+        _ => {
+            for (&byte, value) in bytes.iter().zip(values) {
+                *value = table[usize::from(byte)];
+            }
+        }
     }
 }
 
@@ -128,16 +195,32 @@ mod tests {
         check!(F8_E5M2, f8e5m2, 0xff_u8);
         check!(F8_E4M3FNUZ, f8e4m3fnuz, 0xff_u8);
         check!(F8_E5M2FNUZ, f8e5m2fnuz, 0xff_u8);
-        for code in 0..=0xff_u8 {
-            assert!(same(decode_e8m0(code), f8e8m0fnu::from_bits(code).to_f32()), "{code:#04x}");
-        }
+        check!(F8_E8M0, f8e8m0fnu, 0xff_u8);
     }
 
     #[test]
     fn packed_codes_come_lowest_bits_first() {
-        let mut codes = alloc::vec::Vec::new();
-        unpack(Dtype::F4, &[0x21, 0x43], |code| codes.push(code));
-        unpack(Dtype::F6_E2M3, &[0x81, 0x30, 0x10], |code| codes.push(code));
-        assert_eq!(codes, [1, 2, 3, 4, 1, 2, 3, 4]);
+        let codes: [f32; 256] = core::array::from_fn(|code| code as f32);
+        let mut values = [0.0; 4];
+        decode(Dtype::F4, &codes, &[0x21, 0x43], &mut values);
+        assert_eq!(values, [1.0, 2.0, 3.0, 4.0]);
+        decode(Dtype::F6_E2M3, &codes, &[0x81, 0x30, 0x10], &mut values);
+        assert_eq!(values, [1.0, 2.0, 3.0, 4.0]);
+    }
+
+    #[test]
+    fn the_limits_are_those_of_the_formats() {
+        let limits = [
+            (F4, 6.0, 8.0, 7.0),
+            (F8_E4M3, 448.0, 480.0, 464.0_f32.next_up()),
+            (F8_E5M2, 57344.0, 65536.0, 61440.0),
+            (F8_E4M3FNUZ, 240.0, 256.0, 248.0),
+            (F8_E5M2FNUZ, 57344.0, 65536.0, 61440.0),
+            (F16, 65504.0, 65536.0, 65520.0),
+            (BF16, half::bf16::MAX.to_f32(), f32::INFINITY, f32::from_bits(0x7f7f_8000)),
+        ];
+        for (format, largest, after, overflow) in limits {
+            assert_eq!((format.largest(), format.after_largest(), format.first_overflow()), (largest, after, overflow));
+        }
     }
 }

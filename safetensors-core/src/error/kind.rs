@@ -7,9 +7,7 @@ use core::fmt;
 
 #[cfg(feature = "std")]
 use super::IndexProblem;
-#[cfg(feature = "std")]
-use super::index::NameList;
-use super::{JsonProblem, Quoted};
+use super::{JsonProblem, NameList, Quoted};
 use crate::Dtype;
 
 /// Every way in which an operation can fail, with what was expected and what was found.
@@ -117,8 +115,8 @@ pub enum ErrorKind {
     /// The file has bytes after its last tensor.
     #[error("the tensors have {expected} bytes, but {found} follow the header")]
     TrailingData { expected: u64, found: u64 },
-    /// More bytes than one allocation can have on this platform.
-    #[error("{bytes} bytes are more than this platform can hold in memory at once")]
+    /// More bytes than can be allocated at once.
+    #[error("{bytes} bytes are more than can be held in memory at once")]
     TooLargeForMemory { bytes: u64 },
 
     // Views and buffers.
@@ -167,6 +165,9 @@ pub enum ErrorKind {
     UnevenShards { dim: usize, len: usize, world_size: usize },
 
     // Conversion and frameworks.
+    /// Elements of one dtype cannot be converted to the other, see [`convert`](crate::convert).
+    #[error("there is no conversion from {from} to {to}")]
+    NoConversion { from: Dtype, to: Dtype },
     /// A value does not fit the dtype it should become.
     #[error("the value {value} of element {index} does not fit {to}")]
     DoesNotFit { index: u64, value: String, to: Dtype },
@@ -193,6 +194,43 @@ pub enum ErrorKind {
     /// The alignment of the data section is not a power of two from 8 to 4096.
     #[error("the data can be aligned to a power of two from 8 to 4096, not to {found}")]
     BadAlignment { found: usize },
+    /// The tensor's source has another shape than was declared.
+    #[error("expected shape {expected:?}, found {found:?}")]
+    WrongShape { expected: Vec<usize>, found: Vec<usize> },
+    /// Bytes beyond the tensor's end were written.
+    #[error("the tensor has {expected} bytes, but a write reaches to {found}")]
+    WrittenPastEnd { expected: u64, found: u64 },
+    /// Bytes of a tensor were written a second time.
+    #[error("bytes [{begin}, {end}] of the tensor have been written already")]
+    WrittenTwice { begin: u64, end: u64 },
+    /// Bytes of a tensor were never written; the range is the first that is missing.
+    #[error("the tensor has {expected} bytes, but only {found} were written: [{begin}, {end}] are missing")]
+    Incomplete { expected: u64, found: u64, begin: u64, end: u64 },
+
+    // Metadata and digests.
+    /// A key of the model standard is missing, or its value does not have the form that the standard asks for.
+    #[error("{} should be {expected}, {}", Quoted(.key), OrMissing(.found.as_deref()))]
+    BadModelSpec { key: String, expected: &'static str, found: Option<String> },
+    /// The metadata entry that records digests is not JSON of the form it should have.
+    #[error("the entry {key} in __metadata__ is malformed: {problem}")]
+    BadDigestRecord { key: &'static str, problem: String },
+    /// What is recorded as a digest is none.
+    #[error("the recorded digest should be {expected} lower-case hex digits, found {}", Quoted(.found))]
+    BadDigest { expected: usize, found: String },
+    /// A digest is recorded of a tensor that is not there.
+    #[error("a digest is recorded, but there is no such tensor")]
+    DigestWithoutTensor,
+    /// Data is not what it was when its digest was recorded.
+    #[error("the data has changed: its {algorithm} should be {expected}, found {found}")]
+    DigestMismatch { algorithm: &'static str, expected: String, found: String },
+    /// No digest of a tensor is recorded, and the caller asked that there be one.
+    #[error("no digest is recorded")]
+    NoDigest,
+
+    /// The caller's progress callback ended the load.
+    #[cfg(feature = "std")]
+    #[error("cancelled")]
+    Cancelled,
 
     // Files and checkpoints.
     /// The operating system failed.
@@ -215,6 +253,30 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("the index says it is in {}, which does not have it", Quoted(.shard))]
     NotInShard { shard: String },
+    /// Text that is no size for a shard.
+    #[cfg(feature = "std")]
+    #[error("a size is a number with KB, MB, GB or TB, such as 5GB; found {}", Quoted(.found))]
+    BadShardSize { found: String },
+    /// Text that is no pattern for the names of a checkpoint's files.
+    #[cfg(feature = "std")]
+    #[error(
+        "a file pattern is a file name with {{suffix}} in it once and .safetensors at its end, found {}", Quoted(.found)
+    )]
+    BadFilePattern { found: String },
+
+    // Tied weights.
+    /// None of the tensors that share a storage fills it, so none can be saved for all of them.
+    #[error("none of the tensors in its storage fills the storage: {}; copy them, or save views as tensors of their own", NameList(.names))]
+    NotCovered { names: Vec<String> },
+    /// A tensor shares the storage of another without being the same tensor.
+    #[error(
+        "it shares the storage of {}, but has another dtype, shape or place in it; copy it, or save views as tensors of their own",
+        Quoted(.kept)
+    )]
+    PartlyTied { kept: String },
+    /// The metadata entry that should record a dropped name is there with another value.
+    #[error("it should be recorded in the metadata as another name of {}, but the entry is there: {}", Quoted(.kept), Quoted(.found))]
+    TieNotRecorded { kept: String, found: String },
 }
 
 /// The first byte of something, or that there is none.
@@ -226,6 +288,18 @@ impl fmt::Display for Found {
             Some(byte) if byte.is_ascii_graphic() => write!(f, "{:?}", char::from(byte)),
             Some(byte) => write!(f, "the byte {byte:#04x}"),
             None => f.write_str("nothing but white space"),
+        }
+    }
+}
+
+/// What was found, or that there was nothing.
+struct OrMissing<'a>(Option<&'a str>);
+
+impl fmt::Display for OrMissing<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(found) => write!(f, "found {}", Quoted(found)),
+            None => f.write_str("but is missing"),
         }
     }
 }

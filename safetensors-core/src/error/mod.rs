@@ -76,6 +76,13 @@ impl Error {
         self.in_file(path.display())
     }
 
+    /// Says that the error is about another file than it says: the one that the user knows of.
+    #[cfg(feature = "std")]
+    pub(crate) fn at_path(mut self, path: &std::path::Path) -> Self {
+        self.0.file = Some(alloc::format!("{}", path.display()));
+        self
+    }
+
     /// An input or output error of `path`.
     #[cfg(feature = "std")]
     pub(crate) fn io(error: std::io::Error, path: &std::path::Path) -> Self {
@@ -122,7 +129,7 @@ impl fmt::Display for Escaped<'_> {
 }
 
 /// Text from outside in quotes, escaped, and shortened where it is too long for a message.
-struct Quoted<'a>(&'a str);
+pub(crate) struct Quoted<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -130,6 +137,25 @@ impl fmt::Display for Quoted<'_> {
         match self.0.char_indices().nth(SHOWN) {
             Some((end, _)) => write!(f, "{:?}... ({} bytes)", &self.0[..end], self.0.len()),
             None => write!(f, "{:?}", self.0),
+        }
+    }
+}
+
+/// Names for a message: all of a few, the first of many.
+struct NameList<'a>(&'a [String]);
+
+impl fmt::Display for NameList<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 8;
+        if self.0.is_empty() {
+            return f.write_str("neither");
+        }
+        for (i, name) in self.0.iter().take(SHOWN).enumerate() {
+            write!(f, "{}{}", if i == 0 { "" } else { ", " }, Quoted(name))?;
+        }
+        match self.0.len().saturating_sub(SHOWN) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
         }
     }
 }

@@ -1,32 +1,37 @@
 //! [`AtomicFile`]: a file that takes its place complete, or not at all.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
+use super::failpoint;
 use crate::{Error, ErrorKind, Result};
 
 /// A new file beside its destination, without the destination's name until it is complete.
 ///
 /// Dropped before [`commit`](AtomicFile::commit), it leaves nothing behind.
-pub(super) struct AtomicFile {
+#[derive(Debug)]
+pub(crate) struct AtomicFile {
     temp: NamedTempFile,
     destination: PathBuf,
 }
 
 impl AtomicFile {
     /// Creates the temporary file in the destination's directory. A link is followed: what it leads to is replaced.
-    pub(super) fn create(path: &Path) -> Result<Self> {
-        let destination = follow_links(path)?;
-        match fs::metadata(&destination) {
-            Ok(metadata) if metadata.is_dir() => return Err(not_a_file("a directory", path)),
-            Ok(metadata) if !metadata.is_file() => return Err(not_a_file("a special file", path)),
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(Error::io(error, path)),
-        }
+    pub(crate) fn create(path: &Path) -> Result<Self> {
+        let create = || {
+            let destination = follow_links(path)?;
+            refuse_special(&destination)?;
+            Ok(Self::create_in_place_of(destination).map_err(ErrorKind::Io)?)
+        };
+        create().map_err(|error: Error| error.in_path(path))
+    }
+
+    /// [`create`](AtomicFile::create) in place of whatever is there, even a link.
+    pub(crate) fn create_in_place_of(destination: PathBuf) -> io::Result<Self> {
+        failpoint::hit("create")?;
         let mut builder = tempfile::Builder::new();
         builder.prefix(".").suffix(".safetensors.tmp");
         #[cfg(unix)]
@@ -35,32 +40,70 @@ impl AtomicFile {
             // Every permission that the umask leaves, as for any new file, and not the private mode of temporary files.
             builder.permissions(fs::Permissions::from_mode(0o666));
         }
-        let temp = builder.tempfile_in(directory(&destination)).map_err(|error| Error::io(error, path))?;
+        let temp = builder.tempfile_in(directory(&destination))?;
         Ok(Self { temp, destination })
     }
 
     /// The file to write to.
-    pub(super) fn file(&self) -> &File {
+    pub(crate) fn file(&self) -> &File {
         self.temp.as_file()
     }
 
+    /// Gives the file the permissions of another and, where the system allows it, its owner.
+    pub(crate) fn take_after(&self, original: &Metadata) -> io::Result<()> {
+        failpoint::hit("permissions")?;
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::MetadataExt;
+            let own = self.file().metadata()?;
+            if (own.uid(), own.gid()) != (original.uid(), original.gid()) {
+                // Only an administrator can give files away. Others own what they edit, or it becomes theirs.
+                let _ = std::os::unix::fs::fchown(self.file(), Some(original.uid()), Some(original.gid()));
+            }
+        }
+        // After the owner: a change of owner can take permissions away.
+        self.file().set_permissions(original.permissions())
+    }
+
     /// Gives the file its name, replacing what had it. If `durable`, waits until both have reached the disk.
-    pub(super) fn commit(self, durable: bool) -> io::Result<()> {
+    pub(crate) fn commit(self, durable: bool) -> io::Result<()> {
         if durable {
-            self.temp.as_file().sync_all()?;
+            sync(self.temp.as_file())?;
         }
         let directory = directory(&self.destination).to_owned();
+        failpoint::hit("rename")?;
         self.temp.persist(self.destination).map_err(|error| error.error)?;
-        // A directory can be opened and synchronised on Unix only; elsewhere the rename is as durable as it gets.
-        if durable && cfg!(unix) {
-            File::open(directory)?.sync_all()?;
-        }
-        Ok(())
+        if durable { sync_directory(&directory) } else { Ok(()) }
     }
 }
 
+/// Waits until the file's bytes and length have reached the disk.
+pub(crate) fn sync(file: &File) -> io::Result<()> {
+    failpoint::hit("sync the file")?;
+    file.sync_all()
+}
+
+/// Waits until the names in a directory have reached the disk.
+pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
+    failpoint::hit("sync the directory")?;
+    // A directory can be opened and synchronised on Unix only; elsewhere a rename is as durable as it gets.
+    if cfg!(unix) { File::open(directory)?.sync_all() } else { Ok(()) }
+}
+
+/// Refuses what is there and is no regular file, without opening it.
+pub(crate) fn refuse_special(path: &Path) -> Result<()> {
+    let found = match fs::metadata(path) {
+        Ok(metadata) if metadata.is_file() => return Ok(()),
+        Ok(metadata) if metadata.is_dir() => "a directory",
+        Ok(_) => "a special file",
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(ErrorKind::Io(error).into()),
+    };
+    Err(ErrorKind::NotAFile { found }.into())
+}
+
 /// The directory of a file; a bare name lies in the current one.
-fn directory(path: &Path) -> &Path {
+pub(crate) fn directory(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -68,11 +111,11 @@ fn directory(path: &Path) -> &Path {
 }
 
 /// The path that a chain of links ends at, which need not exist.
-fn follow_links(path: &Path) -> Result<PathBuf> {
+pub(crate) fn follow_links(path: &Path) -> Result<PathBuf> {
     // As many as the kernel follows.
     const MAX_LINKS: usize = 40;
     let mut followed = path.to_owned();
-    for _ in 0..MAX_LINKS {
+    for _ in 0..=MAX_LINKS {
         match fs::read_link(&followed) {
             Ok(target) => followed = directory(&followed).join(target),
             // Not a link, or nothing there yet.
@@ -80,8 +123,4 @@ fn follow_links(path: &Path) -> Result<PathBuf> {
         }
     }
     Err(Error::io(io::Error::other("too many levels of symbolic links"), path))
-}
-
-fn not_a_file(found: &'static str, path: &Path) -> Error {
-    Error::from(ErrorKind::NotAFile { found }).in_path(path)
 }

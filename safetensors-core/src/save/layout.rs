@@ -1,53 +1,57 @@
 //! [`Layout`]: where everything lies in the file, decided before a byte is written.
 
+use alloc::borrow::Cow;
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 use core::ops::Range;
 
-use super::{Order, SaveOptions, TensorSource};
+use super::spec::Spec;
+use super::{Order, SaveOptions};
 use crate::header::{Entry, METADATA_KEY, encode};
 use crate::names::NameTable;
-use crate::{Error, ErrorKind, Limits, Result, shape};
+use crate::{Error, ErrorKind, Limits, Metadata, Result, shape};
+
+/// The most bytes of data. No system has longer files, and with the header before it the end still fits 64 bits.
+const MAX_DATA: u64 = i64::MAX as u64;
 
 /// The plan of a file: the bytes before the data, and each tensor's place.
-pub(super) struct Layout {
+pub(crate) struct Layout {
     /// Header length, header and padding.
-    pub(super) prefix: Vec<u8>,
+    pub(crate) prefix: Vec<u8>,
     /// The tensors in file order: which of the input, and where from the start of the file its bytes go.
-    pub(super) places: Vec<(usize, Range<u64>)>,
+    pub(crate) places: Vec<(usize, Range<u64>)>,
+    /// From a name to its position in the input.
+    #[cfg_attr(not(feature = "std"), expect(dead_code, reason = "only the streaming writer looks names up"))]
+    pub(crate) names: NameTable,
 }
 
 impl Layout {
     /// Plans a file of these tensors, and refuses what could not be read back.
-    pub(super) fn plan<N: AsRef<str>, S: TensorSource>(tensors: &[(N, S)], options: &SaveOptions) -> Result<Self> {
+    pub(crate) fn plan(tensors: &[Spec<'_>], options: &SaveOptions) -> Result<Self> {
         if !options.align.is_power_of_two() || !(8..=4096).contains(&options.align) {
             return Err(ErrorKind::BadAlignment { found: options.align }.into());
         }
-        check_names(tensors)?;
+        let names = check_names(tensors)?;
         let mut order: Vec<usize> = (0..tensors.len()).collect();
         if options.order == Order::Alignment {
-            order.sort_by(|&a, &b| {
-                let key = |i: usize| (core::cmp::Reverse(tensors[i].1.dtype().alignment()), tensors[i].0.as_ref());
-                key(a).cmp(&key(b))
-            });
+            order.sort_by_key(|&i| (Reverse(tensors[i].dtype.alignment()), tensors[i].name));
         }
         let mut places = Vec::with_capacity(tensors.len());
         let mut end = 0_u64;
         for i in order {
-            let (name, tensor) = &tensors[i];
+            let Spec { name, dtype, shape } = tensors[i];
             let begin = end;
-            let overflow = || ErrorKind::ShapeOverflow { shape: tensor.shape().into() };
-            end = shape::byte_len(tensor.dtype(), tensor.shape())
-                .and_then(|len| begin.checked_add(len).ok_or_else(overflow))
-                .map_err(|kind| Error::from(kind).in_tensor(name.as_ref()))?;
+            let overflow = || ErrorKind::ShapeOverflow { shape: shape.into() };
+            end = shape::byte_len(dtype, shape)
+                .and_then(|len| begin.checked_add(len).filter(|end| *end <= MAX_DATA).ok_or_else(overflow))
+                .map_err(|kind| Error::from(kind).in_tensor(name))?;
             places.push((i, begin..end));
         }
-        let entries = places.iter().map(|(i, data_offsets)| Entry {
-            name: tensors[*i].0.as_ref(),
-            dtype: tensors[*i].1.dtype(),
-            shape: tensors[*i].1.shape(),
-            data_offsets: data_offsets.clone(),
+        let entries = places.iter().map(|(i, data_offsets)| {
+            let Spec { name, dtype, shape } = tensors[*i];
+            Entry { name, dtype, shape, data_offsets: data_offsets.clone() }
         });
-        let prefix = encode(&options.metadata, entries, options.align);
+        let prefix = encode(&metadata(tensors, options), entries, options.align);
         let (found, limit) = (prefix.len() as u64 - 8, Limits::default().header_bytes);
         if found > limit {
             return Err(ErrorKind::HeaderTooLarge { limit, found }.into());
@@ -56,27 +60,36 @@ impl Layout {
         for (_, range) in &mut places {
             *range = start + range.start..start + range.end;
         }
-        Ok(Self { prefix, places })
+        Ok(Self { prefix, places, names })
     }
 
     /// The length of the file.
-    pub(super) fn file_len(&self) -> u64 {
+    pub(crate) fn file_len(&self) -> u64 {
         self.places.last().map_or(self.prefix.len() as u64, |(_, range)| range.end)
     }
 }
 
-fn check_names<N: AsRef<str>, S>(tensors: &[(N, S)]) -> Result<()> {
-    let name_at = |i: usize| tensors[i].0.as_ref();
+/// The metadata of a file of these tensors, with room for their digests if those are to be recorded.
+fn metadata<'a>(tensors: &[Spec<'_>], options: &'a SaveOptions) -> Cow<'a, Metadata> {
+    #[cfg(feature = "std")]
+    if options.digests {
+        return Cow::Owned(super::recording::planned_metadata(tensors, options));
+    }
+    let _ = tensors;
+    Cow::Borrowed(&options.metadata)
+}
+
+fn check_names(tensors: &[Spec<'_>]) -> Result<NameTable> {
+    let name_at = |i: usize| tensors[i].name;
     let mut table = NameTable::default();
     table.reserve(tensors.len(), name_at);
-    for i in 0..tensors.len() {
-        let name = name_at(i);
-        if name == METADATA_KEY {
+    for (i, Spec { name, .. }) in tensors.iter().enumerate() {
+        if *name == METADATA_KEY {
             return Err(Error::from(ErrorKind::ReservedName).in_tensor(name));
         }
         if !table.insert(name, i, name_at) {
             return Err(Error::from(ErrorKind::DuplicateTensor).in_tensor(name));
         }
     }
-    Ok(())
+    Ok(table)
 }

@@ -1,16 +1,44 @@
-//! Saving: sources of tensors, a layout decided beforehand, and a writer that replaces the file whole or not at all.
+//! Saving: sources of tensors, a layout decided beforehand, and writers that replace the file whole or not at all.
+//!
+//! | to | use |
+//! |---|---|
+//! | save tensors to a file | [`save()`] |
+//! | write tensors bit by bit, in any order, from several threads | [`StreamWriter`] |
+//! | send a file through a pipe, a socket or a compressor | [`write_to`] |
+//! | have a file in memory | [`serialize`] |
+//!
+//! All of them take the same [`SaveOptions`] and make the same bytes of the same tensors.
 
 #[cfg(feature = "std")]
-mod atomic;
-mod layout;
-mod memory;
+pub(crate) mod atomic;
+#[cfg(feature = "std")]
+pub(crate) mod copy;
+#[cfg(feature = "std")]
+pub(crate) mod failpoint;
+pub(crate) mod layout;
 mod options;
+#[cfg(feature = "std")]
+pub(crate) mod positional;
+#[cfg(feature = "std")]
+mod ranges;
+#[cfg(feature = "std")]
+mod recording;
+pub(crate) mod sequential;
 mod source;
+pub(crate) mod spec;
+#[cfg(feature = "std")]
+mod stream;
+#[cfg(all(test, feature = "std"))]
+mod tests;
 #[cfg(feature = "std")]
 mod writer;
 
-pub use memory::serialize;
 pub use options::{Order, SaveOptions};
+pub use sequential::serialize;
+#[cfg(feature = "std")]
+pub use sequential::write_to;
 pub use source::{Sink, TensorSource, write_native};
+#[cfg(feature = "std")]
+pub use stream::{StreamWriter, TensorWriter};
 #[cfg(feature = "std")]
 pub use writer::save;

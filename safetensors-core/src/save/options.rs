@@ -3,6 +3,7 @@
 use alloc::string::String;
 
 use crate::Metadata;
+use crate::tied::Tied;
 
 /// The order in which tensors lie in the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -10,7 +11,8 @@ pub enum Order {
     /// By descending alignment of the dtype, then by name: each tensor is naturally aligned, whatever the input's order.
     #[default]
     Alignment,
-    /// As given.
+    /// As given. A tensor that follows narrower elements may then lie where its dtype is not aligned, for example F32 after three
+    /// bytes of U8: it can be read, but not borrowed as a typed slice.
     Given,
 }
 
@@ -30,16 +32,27 @@ pub struct SaveOptions {
     pub(crate) order: Order,
     pub(crate) align: usize,
     pub(crate) durable: bool,
+    pub(crate) tied: Option<Tied>,
+    #[cfg(feature = "std")]
+    pub(crate) digests: bool,
 }
 
 impl Default for SaveOptions {
     fn default() -> Self {
-        Self { metadata: Metadata::new(), order: Order::default(), align: 8, durable: true }
+        Self {
+            metadata: Metadata::new(),
+            order: Order::default(),
+            align: 8,
+            durable: true,
+            tied: None,
+            #[cfg(feature = "std")]
+            digests: false,
+        }
     }
 }
 
 impl SaveOptions {
-    /// No metadata, order by alignment, data at a multiple of 8, durable.
+    /// No metadata, order by alignment, data at a multiple of 8, durable, each tensor saved as it is given.
     pub fn new() -> Self {
         Self::default()
     }
@@ -70,6 +83,41 @@ impl SaveOptions {
     #[must_use]
     pub fn durable(mut self, durable: bool) -> Self {
         self.durable = durable;
+        self
+    }
+
+    /// Saves tensors that share storage once. Writers that learn of tensors one after the other, such as
+    /// [`StreamWriter`](crate::StreamWriter), cannot tell, and do not look at this.
+    ///
+    /// Saving then also fails with the errors of [`resolve`](crate::tied::resolve), and with
+    /// [`ErrorKind::TieNotRecorded`](crate::ErrorKind::TieNotRecorded) if the metadata has an entry under a name that is dropped.
+    #[must_use]
+    pub fn tied(mut self, tied: Tied) -> Self {
+        self.tied = Some(tied);
+        self
+    }
+
+    /// Whether to record a digest of each tensor in the metadata, so that [`verify`](crate::digest::verify) can find data
+    /// that has changed. Off by default.
+    ///
+    /// Tensors are hashed while they are written. What [`StreamWriter`](crate::StreamWriter) gets out of order is read back
+    /// from the file, and [`write_to`](crate::save::write_to), which cannot go back to the header, asks each source for its
+    /// bytes twice.
+    ///
+    /// ```
+    /// use safetensors_core::digest::{self, VerifyOptions};
+    /// use safetensors_core::{Limits, SafeTensors, SaveOptions, TensorView, serialize};
+    ///
+    /// let options = SaveOptions::new().digests(true);
+    /// let file = serialize([("w", TensorView::from_slice(&[2], &[1.0_f32, 2.0])?)], &options)?;
+    /// let file = SafeTensors::read_header(file, &Limits::default())?;
+    /// assert_eq!(digest::verify_file(&file, &VerifyOptions::new())?.checked, ["w"]);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    #[cfg(feature = "std")]
+    #[must_use]
+    pub fn digests(mut self, digests: bool) -> Self {
+        self.digests = digests;
         self
     }
 }

@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 
 use crate::buf::swap_on_big_endian;
+use crate::tied::Storage;
 use crate::{Dtype, Result, TensorBuf, TensorView};
 
 /// Takes the bytes of a tensor, piece by piece, in order.
@@ -26,6 +27,12 @@ pub trait TensorSource: Sync {
     /// Those of `sink`, which end the giving, and those of getting at the bytes. A source that gives more or fewer bytes
     /// than dtype and shape ask for makes the save fail.
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()>;
+
+    /// The memory that the elements lie in, if it may be shared with other tensors: [`SaveOptions::tied`](crate::SaveOptions::tied)
+    /// finds tied weights by it. By default it is not known, and nothing is tied.
+    fn storage(&self) -> Option<Storage> {
+        None
+    }
 }
 
 impl TensorSource for TensorView<'_> {
@@ -40,6 +47,11 @@ impl TensorSource for TensorView<'_> {
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
         sink(self.data())
     }
+
+    /// The borrowed bytes. Of what they are a part is not known.
+    fn storage(&self) -> Option<Storage> {
+        Some(Storage::whole(self.data().as_ptr().addr() as u64, self.data().len() as u64))
+    }
 }
 
 impl TensorSource for TensorBuf {
@@ -53,6 +65,11 @@ impl TensorSource for TensorBuf {
 
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
         write_native(Self::dtype(self), self.bytes(), sink)
+    }
+
+    /// The buffer: two references to one buffer are the same tensor.
+    fn storage(&self) -> Option<Storage> {
+        Some(Storage::whole(self.bytes().as_ptr().addr() as u64, self.bytes().len() as u64))
     }
 }
 
@@ -88,6 +105,10 @@ macro_rules! forward {
 
             fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
                 (**self).write_to(sink)
+            }
+
+            fn storage(&self) -> Option<Storage> {
+                (**self).storage()
             }
         }
     )*};

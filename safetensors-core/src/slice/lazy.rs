@@ -4,13 +4,11 @@ use std::ops::Range;
 
 use super::view::narrow;
 use super::{IntoIndices, Selection, Shard};
+use crate::lazy::PIECE;
 use crate::{Dtype, ErrorKind, LazyTensor, ReadAt, Result, Sink, TensorBuf, TensorSource};
 
 /// Runs with fewer bytes between them than this are read in one call: fetching the gap costs less than another call.
 const DEFAULT_GAP: u64 = 512;
-
-/// The most bytes that several runs are read through at once.
-const SCRATCH: u64 = 1 << 20;
 
 /// A slice of a [`LazyTensor`]: its description now, its bytes when asked.
 #[derive(Debug)]
@@ -84,7 +82,8 @@ impl<S> LazySlice<'_, S> {
             let first = runs.next()?;
             let (start, mut end) = (first.start, first.end);
             let mut group = vec![first];
-            while let Some(next) = runs.next_if(|next| next.start - end <= self.gap && next.end - start <= SCRATCH) {
+            while let Some(next) = runs.next_if(|next| next.start - end <= self.gap && next.end - start <= PIECE as u64)
+            {
                 end = next.end;
                 group.push(next);
             }
@@ -120,7 +119,7 @@ impl<S: ReadAt> LazySlice<'_, S> {
                     bytes = rest;
                 }
             }
-            Ok(())
+            self.tensor.check_unchanged()
         })
         .map_err(|error| self.tensor.locate(error))
     }
@@ -137,28 +136,20 @@ impl<S: ReadAt> TensorSource for LazySlice<'_, S> {
     }
 
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
-        let source = self.tensor.source();
         let mut scratch = Vec::new();
-        let read = |range: Range<u64>, scratch: &mut Vec<u8>| -> Result<()> {
-            scratch.resize((range.end - range.start) as usize, 0);
-            source.read_exact_at(scratch, range.start).map_err(|error| self.tensor.locate(ErrorKind::Io(error).into()))
-        };
         for group in self.groups() {
             let span = span(&group);
-            if span.end - span.start > SCRATCH {
-                // A single run, longer than the buffer.
-                for start in (span.start..span.end).step_by(SCRATCH as usize) {
-                    read(start..span.end.min(start + SCRATCH), &mut scratch)?;
-                    sink(&scratch)?;
-                }
+            if let [run] = group.as_slice() {
+                self.tensor.read_pieces(run.clone(), &mut scratch, sink)?;
                 continue;
             }
-            read(span.clone(), &mut scratch)?;
-            for run in group {
-                sink(&scratch[(run.start - span.start) as usize..(run.end - span.start) as usize])?;
-            }
+            self.tensor.read_pieces(span.clone(), &mut scratch, &mut |bytes| {
+                // Several runs are never more than one piece apart, so they come together.
+                let runs = group.iter().map(|run| (run.start - span.start) as usize..(run.end - span.start) as usize);
+                runs.map(|run| &bytes[run]).try_for_each(&mut *sink)
+            })?;
         }
-        Ok(())
+        self.tensor.check_unchanged()
     }
 }
 

@@ -1,0 +1,206 @@
+//! [`FilePattern`]: the names of a checkpoint's files.
+
+use std::str::FromStr;
+
+use super::index::is_safe_name;
+use crate::{Error, ErrorKind};
+
+/// What every file of a checkpoint ends in.
+const EXTENSION: &str = ".safetensors";
+
+/// What stands between the shard's name and a number in the name of a shard that is about to be replaced.
+const REPLACED: &str = ".replaced-";
+
+/// The names of a checkpoint's files, such as `model{suffix}.safetensors`.
+///
+/// `{suffix}` stands for nothing if there is one file, and for `-00001-of-00003` and so on if there are several. Those have an
+/// index besides, which is named like the one file with `.index.json` after it.
+///
+/// ```
+/// use safetensors_core::FilePattern;
+///
+/// let pattern: FilePattern = "model.fp16{suffix}.safetensors".parse()?;
+/// assert_eq!(pattern.file_name(0, 1), "model.fp16.safetensors");
+/// assert_eq!(pattern.file_name(1, 3), "model.fp16-00002-of-00003.safetensors");
+/// assert_eq!(pattern.index_name(), "model.fp16.safetensors.index.json");
+/// assert!("model.safetensors".parse::<FilePattern>().is_err());
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilePattern {
+    /// What stands before `{suffix}`.
+    prefix: String,
+    /// What stands between `{suffix}` and the extension.
+    rest: String,
+}
+
+impl Default for FilePattern {
+    /// `model{suffix}.safetensors`.
+    fn default() -> Self {
+        Self { prefix: "model".into(), rest: String::new() }
+    }
+}
+
+impl FromStr for FilePattern {
+    type Err = Error;
+
+    /// # Errors
+    ///
+    /// [`ErrorKind::BadFilePattern`] if `{suffix}` does not stand in it exactly once, or if what it makes is not a plain file
+    /// name that ends in `.safetensors`.
+    fn from_str(pattern: &str) -> Result<Self, Error> {
+        let parts = pattern.split_once("{suffix}").filter(|(_, rest)| !rest.contains("{suffix}"));
+        let parts = parts.and_then(|(prefix, rest)| Some((prefix, rest.strip_suffix(EXTENSION)?)));
+        let made = parts.map(|(prefix, rest)| Self { prefix: prefix.into(), rest: rest.into() });
+        made.filter(|pattern| {
+            let name = pattern.file_name(0, 1);
+            // Without a stem it would be a hidden file, which nobody finds.
+            is_safe_name(&name) && !name.contains('/') && name != EXTENSION
+        })
+        .ok_or_else(|| ErrorKind::BadFilePattern { found: pattern.into() }.into())
+    }
+}
+
+impl FilePattern {
+    /// The name of a file: of which shard, counted from 0, and of how many.
+    pub fn file_name(&self, shard: usize, shards: usize) -> String {
+        let Self { prefix, rest } = self;
+        match shards {
+            0 | 1 => format!("{prefix}{rest}{EXTENSION}"),
+            _ => format!("{prefix}-{:05}-of-{shards:05}{rest}{EXTENSION}", shard + 1),
+        }
+    }
+
+    /// The name of the index.
+    pub fn index_name(&self) -> String {
+        self.file_name(0, 1) + ".index.json"
+    }
+
+    /// Whether a file has a name of this pattern, be it the one file's or a shard's of any number, or such a name
+    /// [set aside](set_aside).
+    pub(super) fn matches(&self, name: &str) -> bool {
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let Some(stem) = name.strip_suffix(EXTENSION) else { return false };
+        let stem = match stem.rsplit_once(REPLACED) {
+            Some((stem, number)) if is_number(number) => stem,
+            _ => stem,
+        };
+        let suffix = stem.strip_prefix(&*self.prefix).and_then(|stem| stem.strip_suffix(&*self.rest));
+        suffix.is_some_and(|suffix| {
+            suffix.is_empty() || shard_numbers(suffix).is_some_and(|(_, _, after)| after.is_empty())
+        })
+    }
+}
+
+/// The numbers in `-00001-of-00003`, and what follows them.
+fn shard_numbers(text: &str) -> Option<(&str, &str, &str)> {
+    let number = |text: &str| {
+        let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        (digits >= 5).then_some(digits)
+    };
+    let text = text.strip_prefix('-')?;
+    let (shard, text) = text.split_at(number(text)?);
+    let text = text.strip_prefix("-of-")?;
+    let (shards, text) = text.split_at(number(text)?);
+    Some((shard, shards, text))
+}
+
+/// Whether a file is by its name one shard of more than one.
+pub(super) fn is_shard_of_several(name: &str) -> bool {
+    let numbers = name.match_indices('-').find_map(|(at, _)| shard_numbers(&name[at..]));
+    numbers.is_some_and(|(_, shards, _)| !matches!(shards.trim_start_matches('0'), "" | "1"))
+}
+
+/// The name under which a file stays while another takes its place.
+pub(super) fn set_aside(name: &str, number: u32) -> String {
+    format!("{}{REPLACED}{number}{EXTENSION}", name.strip_suffix(EXTENSION).unwrap_or(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_that_are_none() {
+        for pattern in [
+            "",
+            "model.safetensors",
+            "model{suffix}",
+            "model{suffix}.bin",
+            "{suffix}.safetensors",
+            "{suffix}{suffix}.safetensors",
+            "a/model{suffix}.safetensors",
+            "../model{suffix}.safetensors",
+            "a\\b{suffix}.safetensors",
+            "c:m{suffix}.safetensors",
+            "a\0{suffix}.safetensors",
+            "model{Suffix}.safetensors",
+            "model{suffix}.safetensors.gz",
+            "model.safetensors{suffix}",
+        ] {
+            let error = pattern.parse::<FilePattern>().unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::BadFilePattern { found } if found == pattern), "{pattern:?}");
+            assert!(error.to_string().contains(&format!("{pattern:?}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn names_of_the_pattern_and_no_others() {
+        assert_eq!(FilePattern::default(), "model{suffix}.safetensors".parse().unwrap());
+        let pattern = FilePattern::default();
+        for name in [
+            "model.safetensors",
+            "model-00001-of-00002.safetensors",
+            "model-99999-of-00002.safetensors",
+            "model-100000-of-100001.safetensors",
+            "model.replaced-1.safetensors",
+            "model-00001-of-00002.replaced-12.safetensors",
+        ] {
+            assert!(pattern.matches(name), "{name}");
+        }
+        for name in [
+            "model.safetensors.backup",
+            "model.safetensors.index.json",
+            "Model.safetensors",
+            "model2.safetensors",
+            "model-0001-of-0002.safetensors",
+            "model-00001-of-00002.bin",
+            "model-00001-of-00002-old.safetensors",
+            "model-00001-of-.safetensors",
+            "model-0000a-of-00002.safetensors",
+            "model-00001.safetensors",
+            "model.fp16.safetensors",
+            "model.fp16-00001-of-00002.safetensors",
+            "model.replaced-.safetensors",
+            "model.replaced-x.safetensors",
+            "model.replaced-1.replaced-1.safetensors",
+            "xmodel.safetensors",
+            ".safetensors",
+            "model",
+            "",
+        ] {
+            assert!(!pattern.matches(name), "{name}");
+        }
+        let variant: FilePattern = "model{suffix}.fp16.safetensors".parse().unwrap();
+        assert_eq!(variant.file_name(9, 10), "model-00010-of-00010.fp16.safetensors");
+        assert!(variant.matches("model-00010-of-00010.fp16.safetensors") && variant.matches("model.fp16.safetensors"));
+        assert!(!variant.matches("model-00010-of-00010.safetensors") && !variant.matches("model.safetensors"));
+        assert!(variant.matches(&set_aside("model-00010-of-00010.fp16.safetensors", 3)));
+        // A prefix and an ending that lie on each other in the name are not both there.
+        let overlapping: FilePattern = "aa{suffix}a.safetensors".parse().unwrap();
+        assert!(!overlapping.matches("aa.safetensors"));
+    }
+
+    #[test]
+    fn shards_of_several() {
+        for name in ["model-00001-of-00002.safetensors", "a-b-00010-of-00010.fp16.safetensors", "m-100000-of-100000.x"]
+        {
+            assert!(is_shard_of_several(name), "{name}");
+        }
+        for name in
+            ["model.safetensors", "model-00001-of-00001.safetensors", "model-1-of-2.safetensors", "", "-", "é-é"]
+        {
+            assert!(!is_shard_of_several(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! [`save_sharded`]: a checkpoint of several files and their index.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::index::Index;
+use super::staging::Staging;
+use super::{FilePattern, MaxShardSize, split_into_shards};
+use crate::{Error, ErrorKind, Result, SaveOptions, TensorSource, shape, tied};
+
+/// How a sharded checkpoint is saved.
+///
+/// ```
+/// use safetensors_core::{SaveOptions, ShardOptions};
+///
+/// let options = ShardOptions::new()
+///     .max_shard_size("500MB".parse()?)
+///     .file_pattern("model.fp16{suffix}.safetensors".parse()?)
+///     .save(SaveOptions::new().metadata([("license", "mit")]));
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct ShardOptions {
+    max_shard_size: MaxShardSize,
+    file_pattern: FilePattern,
+    save: SaveOptions,
+}
+
+impl ShardOptions {
+    /// Shards of 5 GB, named `model{suffix}.safetensors`, saved with the default [`SaveOptions`].
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the size up to which a shard is filled.
+    #[must_use]
+    pub fn max_shard_size(mut self, size: MaxShardSize) -> Self {
+        self.max_shard_size = size;
+        self
+    }
+
+    /// Sets the names of the files.
+    #[must_use]
+    pub fn file_pattern(mut self, pattern: FilePattern) -> Self {
+        self.file_pattern = pattern;
+        self
+    }
+
+    /// Sets how each file is saved.
+    ///
+    /// The metadata of several files goes into their index, as `huggingface_hub` has it; only `format` goes into each file,
+    /// and is `pt` if it is not given.
+    #[must_use]
+    pub fn save(mut self, options: SaveOptions) -> Self {
+        self.save = options;
+        self
+    }
+
+    /// How each file is saved.
+    pub(crate) fn save_options(&self) -> &SaveOptions {
+        &self.save
+    }
+}
+
+/// The files of a saved checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedShards {
+    /// The names of the files, without the index's, in order.
+    pub files: Vec<String>,
+    /// The bytes of all tensors.
+    pub total_size: u64,
+}
+
+/// Saves tensors to a directory as a checkpoint of one file, or of several with an index if they do not fit one.
+///
+/// The tensors are [divided](split_into_shards) in the given order, each counted with the bytes that it has in the file. What the
+/// directory has of the same file pattern is replaced: afterwards there are no files of an earlier save besides the new ones.
+/// Other files are left alone. Links are replaced, not followed.
+///
+/// At every moment the directory opens as the complete earlier checkpoint or as the complete new one, also after an
+/// interruption; the space for both is needed. The earlier one may then have other file names than before, until the next save.
+///
+/// ```
+/// use safetensors_core::{Checkpoint, ShardOptions, TensorView, save_sharded};
+///
+/// let dir = tempfile::tempdir()?;
+/// let values = [1.0_f32, 2.0];
+/// let tensors = ["a", "b", "c"].map(|name| (name, TensorView::from_slice(&[2], &values).unwrap()));
+/// let saved = save_sharded(dir.path(), tensors, &ShardOptions::new().max_shard_size(16.into()))?;
+/// assert_eq!(saved.files, ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]);
+/// assert_eq!(Checkpoint::open(dir.path())?.len(), 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of [`save`](crate::save()), for each file; [`ErrorKind::DuplicateTensor`]; [`ErrorKind::NotAFile`] if something else
+/// than a file has the name of one. If a file of the earlier checkpoint cannot be removed, the new one is in place.
+pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
+    directory: impl AsRef<Path>,
+    tensors: impl IntoIterator<Item = (N, S)>,
+    options: &ShardOptions,
+) -> Result<SavedShards> {
+    let ShardOptions { max_shard_size, file_pattern, save } = options;
+    let directory = directory.as_ref();
+    let locate = |error: Error| error.in_path(directory);
+    let mut tensors: Vec<_> = tensors.into_iter().collect();
+    let mut aliases = BTreeMap::new();
+    if let Some(tied) = &save.tied {
+        aliases = tied::drop_copies(&mut tensors, tied).map_err(locate)?;
+    }
+    let sizes = tensors.iter().map(|(name, tensor)| {
+        let size = shape::byte_len(tensor.dtype(), tensor.shape());
+        // What shares a storage here is written once for each name, so each counts.
+        size.map(|size| (size, None::<()>)).map_err(|kind| locate(Error::from(kind).in_tensor(name.as_ref())))
+    });
+    let mut split = split_into_shards(sizes.collect::<Result<Vec<_>>>()?, *max_shard_size);
+    if split.shards.is_empty() {
+        // No tensors: one file that says so.
+        split.shards.push(Vec::new());
+    }
+    let shards = split.shards.len();
+
+    let mut each = SaveOptions { tied: None, ..save.clone() };
+    let mut metadata = std::mem::take(&mut each.metadata);
+    let format = metadata.remove("format").unwrap_or_else(|| "pt".into());
+    each.metadata.insert("format".into(), format);
+    if shards == 1 {
+        each.metadata.append(&mut metadata);
+        tied::record(&mut each.metadata, aliases).map_err(locate)?;
+    } else {
+        // The index has a number under this name, which stands in the way of a tensor of this name too.
+        metadata.insert("total_size".into(), split.total_size.to_string());
+        tied::record(&mut metadata, aliases).map_err(locate)?;
+    }
+
+    let mut index = Index { total_size: Some(split.total_size), metadata, ..Index::default() };
+    let mut names = std::collections::HashSet::new();
+    let mut files = Vec::with_capacity(shards);
+    for (shard, positions) in split.shards.iter().enumerate() {
+        let file = file_pattern.file_name(shard, shards);
+        let name_of = |&position: &usize| tensors[position].0.as_ref();
+        // Within a file the header's own rules see to this, and across files nothing else does.
+        if let Some(twice) = positions.iter().map(name_of).find(|name| !names.insert(*name)) {
+            return Err(locate(Error::from(ErrorKind::DuplicateTensor).in_tensor(twice)));
+        }
+        index.shards.insert(file.clone(), positions.iter().map(|i| name_of(i).to_owned()).collect());
+        files.push(file);
+    }
+    let staging = Staging::create(directory, file_pattern, save.durable)?;
+    for (file, positions) in files.iter().zip(&split.shards) {
+        let shard = positions.iter().map(|&position| (&tensors[position].0, &tensors[position].1));
+        crate::save(staging.path(file), shard, &each).map_err(|error| error.at_path(&staging.destination(file)))?;
+    }
+    staging.commit(&index)?;
+    Ok(SavedShards { files, total_size: split.total_size })
+}

@@ -1,0 +1,82 @@
+//! [`split_into_shards`]: which tensor goes into which shard.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use super::MaxShardSize;
+
+/// Tensors divided into shards.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Split {
+    /// The positions of each shard's tensors. A shard has one at least, and every position is in one shard.
+    pub shards: Vec<Vec<usize>>,
+    /// The sizes of all tensors, each storage counted once.
+    pub total_size: u64,
+}
+
+/// Divides tensors into shards as `huggingface_hub` does: the same shards for the same input.
+///
+/// A tensor is its size in bytes and, if it may share a storage with others, the storage's identity.
+///
+/// The tensors are taken in the given order, without balancing. What would fill the open shard beyond the limit closes it; what
+/// fills it exactly fits. A tensor that is larger than the limit gets a shard of its own, which comes before the open one.
+/// Tensors that share a storage go into the shard of the first of them, and only that one's size counts.
+///
+/// ```
+/// use safetensors_core::split_into_shards;
+///
+/// let sizes = [6, 6, 2, 6, 2, 2];
+/// let split = split_into_shards(sizes.map(|size| (size, None::<u64>)), 10.into());
+/// assert_eq!(split.shards, [vec![0], vec![1, 2], vec![3, 4, 5]]);
+/// assert_eq!(split.total_size, 24);
+/// ```
+pub fn split_into_shards<Id: Eq + Hash>(
+    tensors: impl IntoIterator<Item = (u64, Option<Id>)>,
+    max_shard_size: MaxShardSize,
+) -> Split {
+    let MaxShardSize(limit) = max_shard_size;
+    let mut shards: Vec<Vec<usize>> = Vec::new();
+    let mut open: Vec<usize> = Vec::new();
+    let mut open_size = 0_u64;
+    let mut total_size = 0_u64;
+    // Each storage with its first tensor, and with the others, which find their shard once it is known.
+    let mut storages: HashMap<Id, usize> = HashMap::new();
+    let mut shared: Vec<(usize, Vec<usize>)> = Vec::new();
+    for (position, (size, storage)) in tensors.into_iter().enumerate() {
+        if let Some(storage) = storage {
+            let known = *storages.entry(storage).or_insert(shared.len());
+            match shared.get_mut(known) {
+                Some((_, others)) => {
+                    others.push(position);
+                    continue;
+                }
+                None => shared.push((position, Vec::new())),
+            }
+        }
+        total_size = total_size.saturating_add(size);
+        if size > limit {
+            shards.push(vec![position]);
+            continue;
+        }
+        if open_size.checked_add(size).is_none_or(|filled| filled > limit) {
+            shards.push(std::mem::take(&mut open));
+            open_size = 0;
+        }
+        open.push(position);
+        open_size += size;
+    }
+    if !open.is_empty() {
+        shards.push(open);
+    }
+    shared.retain(|(_, others)| !others.is_empty());
+    if !shared.is_empty() {
+        let places = shards.iter().enumerate().flat_map(|(shard, tensors)| tensors.iter().map(move |&i| (i, shard)));
+        let places: HashMap<usize, usize> = places.collect();
+        for (first, others) in shared {
+            if let Some(&shard) = places.get(&first) {
+                shards[shard].extend(others);
+            }
+        }
+    }
+    Split { shards, total_size }
+}

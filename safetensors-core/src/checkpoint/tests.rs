@@ -1,0 +1,243 @@
+//! Sharded saves that are interrupted at every step.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use tempfile::{TempDir, tempdir, tempdir_in};
+
+use crate::save::failpoint::{crash_at, fail_at};
+use crate::{
+    Checkpoint, ErrorKind, LoadOptions, Result, SaveOptions, ShardOptions, TensorBuf, TensorView, save, save_sharded,
+};
+
+type Content = BTreeMap<String, Vec<u8>>;
+
+/// What a directory has before the save.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Before {
+    Nothing,
+    /// `model.safetensors`.
+    Single,
+    /// One file of another name.
+    Other,
+    /// This many shards and their index.
+    Shards(usize),
+    /// An index of other names, one of which is that of a shard to come, and one that of the single file.
+    Foreign,
+    /// An index that is no index, beside shards.
+    Broken,
+}
+
+const BEFORE: [Before; 8] = [
+    Before::Nothing,
+    Before::Single,
+    Before::Other,
+    Before::Shards(2),
+    Before::Shards(3),
+    Before::Shards(4),
+    Before::Foreign,
+    Before::Broken,
+];
+
+fn options(shards: usize, durable: bool) -> ShardOptions {
+    // 12 tensors of 1 byte each.
+    let size = 12_usize.div_ceil(shards) as u64;
+    ShardOptions::new().max_shard_size(size.into()).save(SaveOptions::new().durable(durable))
+}
+
+/// 12 tensors, of which most have the same names in each version and all have other values.
+fn content(version: u8) -> Content {
+    let names = (0..11).map(|i| format!("tensor {i:02}")).chain([format!("version {version}")]);
+    names.zip(version * 20..).map(|(name, value)| (name, vec![value])).collect()
+}
+
+fn save_shards(directory: &Path, version: u8, options: &ShardOptions) -> Result<()> {
+    let shape = [1];
+    let content = content(version);
+    let views = content.iter().map(|(name, bytes)| (name, TensorView::from_slice(&shape, bytes).unwrap()));
+    save_sharded(directory, views, options).map(drop)
+}
+
+fn read(directory: &Path) -> Result<Content> {
+    let checkpoint = Checkpoint::open(directory)?;
+    let bufs = checkpoint.read_all(&LoadOptions::new().threads(1))?;
+    let named = checkpoint.tensors().zip(bufs).map(|(tensor, buf)| (tensor.name().to_owned(), buf));
+    Ok(named.map(|(name, buf): (_, TensorBuf)| (name, buf.bytes().to_vec())).collect())
+}
+
+fn names_in(directory: &Path) -> BTreeSet<String> {
+    fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+fn prepare(before: Before) -> TempDir {
+    // In memory where that is possible: a disk takes a minute for these thousands of saves.
+    let directory = tempdir_in("/dev/shm").or_else(|_| tempdir()).unwrap();
+    let path = directory.path();
+    fs::write(path.join("config.json"), "{}").unwrap();
+    match before {
+        Before::Nothing => {}
+        Before::Single => save_shards(path, 1, &options(1, false)).unwrap(),
+        Before::Other => {
+            save_shards(path, 1, &options(1, false)).unwrap();
+            fs::rename(path.join("model.safetensors"), path.join("other.safetensors")).unwrap();
+        }
+        Before::Shards(shards) => save_shards(path, 1, &options(shards, false)).unwrap(),
+        Before::Foreign => {
+            save_shards(path, 1, &options(3, false)).unwrap();
+            let index = path.join("model.safetensors.index.json");
+            let mut text = fs::read_to_string(&index).unwrap();
+            for (from, to) in [(1, "model"), (2, "model-00002-of-00002"), (3, "model-00002-of-00002.replaced-1")] {
+                let from = format!("model-0000{from}-of-00003");
+                fs::rename(path.join(format!("{from}.safetensors")), path.join(format!("{to}.safetensors"))).unwrap();
+                text = text.replace(&from, to);
+            }
+            fs::write(index, text).unwrap();
+        }
+        Before::Broken => {
+            save_shards(path, 1, &options(2, false)).unwrap();
+            fs::write(path.join("model.safetensors.index.json"), "{}").unwrap();
+        }
+    }
+    let loadable = !matches!(before, Before::Nothing | Before::Broken);
+    assert_eq!(read(path).ok(), loadable.then(|| content(1)));
+    directory
+}
+
+/// The files of a directory after a save of so many shards.
+fn names_after(before: Before, shards: usize) -> BTreeSet<String> {
+    let mut names = BTreeSet::from(["config.json".to_owned()]);
+    if before == Before::Other {
+        names.insert("other.safetensors".into());
+    }
+    match shards {
+        1 => _ = names.insert("model.safetensors".into()),
+        _ => {
+            names.insert("model.safetensors.index.json".into());
+            names.extend((1..=shards).map(|shard| format!("model-{shard:05}-of-{shards:05}.safetensors")));
+        }
+    }
+    names
+}
+
+/// Asserts that a directory opens as one of two versions, whole, and says whether it is the second.
+fn is_new(directory: &Path, before: Before, shards: usize, context: &str) -> bool {
+    match read(directory) {
+        Ok(found) if found == content(2) => true,
+        Ok(found) => {
+            assert_eq!(found, content(1), "{context}");
+            false
+        }
+        // Where there was nothing that opens, there need not be.
+        Err(_) if matches!(before, Before::Nothing | Before::Broken) => false,
+        // Two files that have nothing to do with each other: which is meant nobody can tell.
+        Err(error) if before == Before::Other && shards == 1 => {
+            assert!(matches!(error.kind(), ErrorKind::NoCheckpoint { .. }), "{context}: {error}");
+            true
+        }
+        Err(error) => unreachable!("{context}: {error}"),
+    }
+}
+
+#[test]
+fn an_interrupted_save_leaves_the_old_checkpoint_or_the_new_one() {
+    let mut steps = BTreeSet::new();
+    for (before, shards, crash) in BEFORE.into_iter().flat_map(|before| {
+        [1, 2, 3].into_iter().flat_map(move |shards| [false, true].map(|crash| (before, shards, crash)))
+    }) {
+        let mut was_new = false;
+        for n in 0..200 {
+            let directory = prepare(before);
+            let path = directory.path();
+            // With the steps that wait for the disk, but not each time, because they do wait.
+            let run = || save_shards(path, 2, &options(shards, !crash && shards == 2));
+            let (result, failed) = if crash { crash_at(n, run) } else { fail_at(n, run) };
+            let context = format!("{before:?} -> {shards} shards, crash: {crash}, step {n}: {failed:?}, {result:?}");
+            let new = is_new(path, before, shards, &context);
+            assert!(result.is_err() || new, "{context}");
+            // Once the new checkpoint is what opens, it stays so. A step that has a substitute is no interruption.
+            assert!(new || !was_new, "{context}");
+            was_new = new && (result.is_err() || failed.is_none());
+            if !crash {
+                let hidden: Vec<_> = names_in(path).into_iter().filter(|name| name.starts_with('.')).collect();
+                assert!(hidden.is_empty(), "{context}: {hidden:?}");
+            }
+            // What was interrupted does not hinder the next save, which leaves nothing of it behind.
+            save_shards(path, 2, &options(shards, false)).unwrap();
+            assert!(is_new(path, before, shards, &context));
+            assert_eq!(names_in(path), names_after(before, shards), "{context}");
+            match failed {
+                Some(step) => _ = steps.insert(step),
+                None => {
+                    result.unwrap();
+                    break;
+                }
+            }
+        }
+        assert!(was_new);
+    }
+    let expected = ["create", "link", "remove", "rename", "sync the directory", "sync the file", "write the index"];
+    assert!(expected.iter().all(|step| steps.contains(step)), "{steps:?}");
+}
+
+#[test]
+fn a_save_that_is_interrupted_after_another_that_was() {
+    for shards in [1, 2] {
+        for first in 0..200 {
+            let mut finished = false;
+            for second in 0..200 {
+                let directory = prepare(Before::Shards(2));
+                let path = directory.path();
+                let options = options(shards, false);
+                let (_, failed) = crash_at(first, || save_shards(path, 3, &options));
+                finished = failed.is_none();
+                let before_second = read(path).unwrap();
+                assert!(before_second == content(1) || before_second == content(3));
+                let (_, failed) = crash_at(second, || save_shards(path, 2, &options));
+                let found = read(path).unwrap();
+                assert!(found == before_second || found == content(2), "{shards} shards, steps {first} and {second}");
+                save_shards(path, 2, &options).unwrap();
+                assert_eq!(names_in(path), names_after(Before::Shards(2), shards));
+                assert_eq!(read(path).unwrap(), content(2));
+                if failed.is_none() {
+                    break;
+                }
+            }
+            if finished {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn without_links_old_shards_are_copied() {
+    let directory = prepare(Before::Shards(2));
+    let path = directory.path();
+    // The step at which the first link is made.
+    let link = (0..100)
+        .find(|&n| {
+            let other = prepare(Before::Shards(2));
+            fail_at(n, || save_shards(other.path(), 2, &options(2, false))).1 == Some("link")
+        })
+        .unwrap();
+    let (result, failed) = fail_at(link, || save_shards(path, 2, &options(2, false)));
+    assert_eq!(failed, Some("link"));
+    result.unwrap();
+    assert_eq!(read(path).unwrap(), content(2));
+    assert_eq!(names_in(path), names_after(Before::Shards(2), 2));
+}
+
+#[test]
+fn what_a_crash_leaves_behind_is_no_checkpoint() {
+    let directory = prepare(Before::Single);
+    let leftover = directory.path().join(".abc.safetensors.tmp");
+    fs::create_dir(&leftover).unwrap();
+    save(
+        leftover.join("model-00001-of-00002.safetensors"),
+        [("x", TensorView::from_slice(&[1], &[1_u8]).unwrap())],
+        &SaveOptions::new(),
+    )
+    .unwrap();
+    assert_eq!(read(directory.path()).unwrap(), content(1));
+}

@@ -1,0 +1,239 @@
+//! [`Conversion`]: the elements of one dtype made into those of another, block by block.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+
+use bytemuck::Pod;
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+
+use super::double::{narrow, round_to_odd, widen};
+use super::encode::{encode, saturate};
+use super::integer::{self, is_integer};
+use super::small_float::{self, decode_table};
+use super::{ConvertOptions, Overflow};
+use crate::{Dtype, ErrorKind, Result};
+
+/// The elements that are converted at a time, so that what lies between two steps stays in the nearest cache.
+const BLOCK: usize = 2048;
+
+/// Packed elements come in groups that fill whole bytes, of four elements at most.
+pub(super) const GROUP: usize = 4;
+
+/// Whether elements of `from` can be converted to `to`: whether the pair is in [the table](super).
+///
+/// ```
+/// use safetensors_core::Dtype;
+/// use safetensors_core::convert::can_convert;
+///
+/// assert!(can_convert(Dtype::F4, Dtype::BF16));
+/// assert!(!can_convert(Dtype::BF16, Dtype::F4));
+/// ```
+pub fn can_convert(from: Dtype, to: Dtype) -> bool {
+    let is_target = match to {
+        Dtype::F4 | Dtype::F6_E2M3 | Dtype::F6_E3M2 | Dtype::F8_E8M0 => false,
+        _ => to.is_float() || is_integer(to),
+    };
+    from == to || is_target && (from.is_float() || is_integer(from))
+}
+
+/// A conversion that is possible.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Conversion {
+    from: Dtype,
+    to: Dtype,
+    overflow: Overflow,
+}
+
+/// Why a block could not be converted.
+pub(super) enum Failure {
+    /// The element of this index does not fit.
+    DoesNotFit(usize),
+    /// The pair of dtypes is not in the table.
+    NoConversion,
+    /// The place for the result is not aligned for its dtype.
+    Misaligned,
+}
+
+/// What a block needs on its way.
+pub(super) struct Scratch {
+    /// The source's bytes, aligned.
+    pub(super) source: [u64; BLOCK],
+    /// The values.
+    floats: [f32; BLOCK],
+}
+
+impl Conversion {
+    /// The conversion between two dtypes.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoConversion`].
+    pub(crate) fn new(from: Dtype, to: Dtype, options: &ConvertOptions) -> Result<Self, ErrorKind> {
+        if !can_convert(from, to) {
+            return Err(ErrorKind::NoConversion { from, to });
+        }
+        Ok(Self { from, to, overflow: options.overflow })
+    }
+
+    /// The dtype of the source.
+    pub(crate) fn from(&self) -> Dtype {
+        self.from
+    }
+
+    /// The dtype of the result.
+    pub(crate) fn to(&self) -> Dtype {
+        self.to
+    }
+
+    /// Converts the elements of `src` into `out`, which is aligned for its dtype and has room for exactly as many. Both are
+    /// in the machine's byte order. `first` is the index of the first element, for messages.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::DoesNotFit`]; [`ErrorKind::InvalidBool`].
+    pub(crate) fn run(&self, src: &[u8], out: &mut [u8], first: u64) -> Result<(), ErrorKind> {
+        if self.from == Dtype::BOOL {
+            check_bool(src, first)?;
+        }
+        if self.from == self.to {
+            out.copy_from_slice(src);
+            return Ok(());
+        }
+        let mut scratch = Scratch { source: [0; BLOCK], floats: [0.0; BLOCK] };
+        let blocks = src.chunks(bytes_of(self.from, BLOCK)).zip(out.chunks_mut(bytes_of(self.to, BLOCK)));
+        for (number, (src, out)) in blocks.enumerate() {
+            self.block(src, out, &mut scratch).map_err(|failure| match failure {
+                Failure::DoesNotFit(index) => ErrorKind::DoesNotFit {
+                    index: first + (number * BLOCK + index) as u64,
+                    value: self.describe(src, index, &mut scratch),
+                    to: self.to,
+                },
+                Failure::NoConversion => ErrorKind::NoConversion { from: self.from, to: self.to },
+                Failure::Misaligned => ErrorKind::Misaligned {
+                    dtype: self.to,
+                    alignment: self.to.alignment(),
+                    address: out.as_ptr().addr(),
+                },
+            })?;
+        }
+        Ok(())
+    }
+
+    fn block(&self, src: &[u8], out: &mut [u8], scratch: &mut Scratch) -> Result<(), Failure> {
+        let Self { from, to, overflow } = *self;
+        match (from, to) {
+            (from, to) if is_integer(from) && is_integer(to) => integer::to_integers(from, to, src, out, scratch),
+            (from, Dtype::F64) if is_integer(from) => integer::to_f64(from, src, cast_mut(out)?, scratch),
+            (from, Dtype::F32) if is_integer(from) => integer::to_f32(from, src, cast_mut(out)?, scratch),
+            (Dtype::F64, to) if is_integer(to) => {
+                integer::from_floats::<f64>(to, aligned(src, &mut scratch.source), out)
+            }
+            (Dtype::F64, Dtype::F32) => narrow(overflow, aligned(src, &mut scratch.source), cast_mut(out)?),
+            (from, Dtype::F32) => {
+                let values = cast_mut(out)?;
+                decode(from, src, values, &mut scratch.source)?;
+                if overflow == Overflow::Saturate {
+                    saturate(to, values);
+                }
+                Ok(())
+            }
+            // Nothing has to be decoded, nor changed before it is encoded.
+            (Dtype::F32, to) if overflow != Overflow::Saturate && to != Dtype::F64 && !is_integer(to) => {
+                encode(to, overflow, aligned(src, &mut scratch.source), out)
+            }
+            (from, to) => {
+                let values = &mut scratch.floats[..elements_of(from, src.len())];
+                decode(from, src, values, &mut scratch.source)?;
+                if is_integer(to) {
+                    return integer::from_floats(to, values, out);
+                }
+                if to == Dtype::F64 {
+                    widen(overflow, values, cast_mut(out)?);
+                    return Ok(());
+                }
+                if overflow == Overflow::Saturate {
+                    saturate(to, values);
+                }
+                encode(to, overflow, values, out)
+            }
+        }
+    }
+
+    /// The value of one element of a block, for a message.
+    fn describe(&self, src: &[u8], index: usize, scratch: &mut Scratch) -> String {
+        if let Ok(value) = integer::describe(self.from, src, index, scratch) {
+            return value.to_string();
+        }
+        if self.from == Dtype::F64 {
+            let values: &[f64] = aligned(src, &mut scratch.source);
+            return values.get(index).map_or_else(String::new, |value| format!("{value:?}"));
+        }
+        let values = &mut scratch.floats[..elements_of(self.from, src.len())];
+        match decode(self.from, src, values, &mut scratch.source) {
+            Ok(()) => values.get(index).map_or_else(String::new, |value| format!("{value:?}")),
+            Err(_) => String::new(),
+        }
+    }
+}
+
+/// Decodes elements to `f32`: exactly, but F64 and integers rounded to odd, so that a later rounding to fewer bits is right.
+fn decode(from: Dtype, src: &[u8], out: &mut [f32], scratch: &mut [u64]) -> Result<(), Failure> {
+    match from {
+        Dtype::F64 => {
+            for (&value, out) in aligned::<f64>(src, scratch).iter().zip(out) {
+                *out = round_to_odd(value);
+            }
+        }
+        Dtype::F32 => bytemuck::cast_slice_mut(out).copy_from_slice(src),
+        Dtype::F16 => aligned::<f16>(src, scratch).convert_to_f32_slice(out),
+        Dtype::BF16 => {
+            for (&bits, out) in aligned::<u16>(src, scratch).iter().zip(out) {
+                *out = f32::from_bits(u32::from(bits) << 16);
+            }
+        }
+        _ => match decode_table(from) {
+            Some(table) => small_float::decode(from, table, src, out),
+            None => return integer::to_odd_f32(from, src, out, scratch),
+        },
+    }
+    Ok(())
+}
+
+/// Checks that bytes are booleans, the first of them with this index.
+fn check_bool(bytes: &[u8], first: u64) -> Result<(), ErrorKind> {
+    match bytes.iter().position(|&byte| byte > 1) {
+        Some(index) => Err(ErrorKind::InvalidBool { index: first + index as u64, found: bytes[index] }),
+        None => Ok(()),
+    }
+}
+
+/// The number of bytes of a number of elements, a multiple of [`GROUP`] for packed dtypes.
+pub(super) fn bytes_of(dtype: Dtype, elements: usize) -> usize {
+    elements * dtype.bits() as usize / 8
+}
+
+/// The number of elements in a number of bytes.
+pub(super) fn elements_of(dtype: Dtype, bytes: usize) -> usize {
+    bytes * 8 / dtype.bits() as usize
+}
+
+/// Bytes as values: where they lie if they are aligned, else copied to `scratch`, which has room for them.
+pub(super) fn aligned<'a, T: Pod>(bytes: &'a [u8], scratch: &'a mut [u64]) -> &'a [T] {
+    if let Ok(values) = bytemuck::try_cast_slice(bytes) {
+        return values;
+    }
+    let scratch = &mut bytemuck::cast_slice_mut(scratch)[..bytes.len()];
+    scratch.copy_from_slice(bytes);
+    bytemuck::cast_slice(scratch)
+}
+
+/// The place for values of `T`.
+pub(super) fn cast_mut<T: Pod>(out: &mut [u8]) -> Result<&mut [T], Failure> {
+    bytemuck::try_cast_slice_mut(out).map_err(|_| Failure::Misaligned)
+}
+
+/// A failure with the index of the first element that does not fit, if there is one.
+pub(super) fn first(mut fits: impl Iterator<Item = bool>) -> Result<(), Failure> {
+    fits.position(|fits| !fits).map_or(Ok(()), |index| Err(Failure::DoesNotFit(index)))
+}

@@ -1,0 +1,113 @@
+//! Integers and BOOL: among each other, to floating point, and back.
+
+use super::conversion::{Failure, Scratch, aligned, cast_mut, first};
+use super::double::{integer_to_odd, round_to_odd};
+use crate::Dtype;
+
+/// Runs an expression in which a name stands for the Rust type of an integer dtype; BOOL is a byte. For other dtypes it is
+/// no conversion.
+macro_rules! with_integer {
+    ($dtype:expr, $Int:ident => $body:expr) => {
+        with_integer!(@match $dtype, $Int => $body, {
+            BOOL = u8, U8 = u8, U16 = u16, U32 = u32, U64 = u64, I8 = i8, I16 = i16, I32 = i32, I64 = i64
+        })
+    };
+    (@match $dtype:expr, $Int:ident => $body:expr, { $($variant:ident = $type:ty),* }) => {
+        match $dtype {
+            $(Dtype::$variant => {
+                type $Int = $type;
+                $body
+            })*
+            _ => Err(Failure::NoConversion),
+        }
+    };
+}
+
+/// Whether elements are integers or BOOL.
+pub(super) fn is_integer(dtype: Dtype) -> bool {
+    use Dtype::{BOOL, I8, I16, I32, I64, U8, U16, U32, U64};
+    matches!(dtype, BOOL | U8 | U16 | U32 | U64 | I8 | I16 | I32 | I64)
+}
+
+/// Integers and BOOL to integers and BOOL; an element whose value the target lacks is a failure.
+pub(super) fn to_integers(
+    from: Dtype,
+    to: Dtype,
+    src: &[u8],
+    out: &mut [u8],
+    scratch: &mut Scratch,
+) -> Result<(), Failure> {
+    with_integer!(from, From => with_integer!(to, To => {
+        let values = aligned::<From>(src, &mut scratch.source);
+        let out = cast_mut::<To>(out)?;
+        let mut all_fit = true;
+        for (&value, out) in values.iter().zip(&mut *out) {
+            *out = value as To;
+            all_fit &= fits(to, value as i128, *out as i128);
+        }
+        if all_fit { Ok(()) } else { first(values.iter().map(|&value| fits(to, value as i128, (value as To) as i128))) }
+    }))
+}
+
+#[inline(always)]
+fn fits(to: Dtype, value: i128, converted: i128) -> bool {
+    value == converted && (to != Dtype::BOOL || matches!(converted, 0 | 1))
+}
+
+/// Integers and BOOL to `f32`, rounded to odd: exact if a later rounding to fewer bits is to be right.
+pub(super) fn to_odd_f32(from: Dtype, src: &[u8], out: &mut [f32], scratch: &mut [u64]) -> Result<(), Failure> {
+    with_integer!(from, From => {
+        for (&value, out) in aligned::<From>(src, scratch).iter().zip(out) {
+            *out = round_to_odd(integer_to_odd(value as i128));
+        }
+        Ok(())
+    })
+}
+
+/// Integers and BOOL to F32, rounded to nearest.
+pub(super) fn to_f32(from: Dtype, src: &[u8], out: &mut [f32], scratch: &mut Scratch) -> Result<(), Failure> {
+    with_integer!(from, From => {
+        for (&value, out) in aligned::<From>(src, &mut scratch.source).iter().zip(out) {
+            *out = value as f32;
+        }
+        Ok(())
+    })
+}
+
+/// Integers and BOOL to F64, rounded to nearest.
+pub(super) fn to_f64(from: Dtype, src: &[u8], out: &mut [f64], scratch: &mut Scratch) -> Result<(), Failure> {
+    with_integer!(from, From => {
+        for (&value, out) in aligned::<From>(src, &mut scratch.source).iter().zip(out) {
+            *out = value as f64;
+        }
+        Ok(())
+    })
+}
+
+/// Floating-point values to integers and BOOL; an element that is not an integer of the target's range is a failure.
+pub(super) fn from_floats<T: Copy + Into<f64>>(to: Dtype, values: &[T], out: &mut [u8]) -> Result<(), Failure> {
+    with_integer!(to, To => {
+        let out = cast_mut::<To>(out)?;
+        // Both are exact: the upper limit, one more than the largest integer, is a power of two.
+        let (lowest, limit) = match to {
+            Dtype::BOOL => (0.0, 2.0),
+            _ => (To::MIN as f64, To::MAX as f64 + 1.0),
+        };
+        // In range the cast cuts off the fraction; it comes back the same only if there is none.
+        let fits = |value: f64| value >= lowest && value < limit && (value as To) as f64 == value;
+        let mut all_fit = true;
+        for (&value, out) in values.iter().zip(out) {
+            let value = value.into();
+            *out = value as To;
+            all_fit &= fits(value);
+        }
+        if all_fit { Ok(()) } else { first(values.iter().map(|&value| fits(value.into()))) }
+    })
+}
+
+/// The value of one element, for a message.
+pub(super) fn describe(from: Dtype, src: &[u8], index: usize, scratch: &mut Scratch) -> Result<i128, Failure> {
+    with_integer!(from, From => {
+        aligned::<From>(src, &mut scratch.source).get(index).map(|&value| value as i128).ok_or(Failure::NoConversion)
+    })
+}

@@ -1,0 +1,83 @@
+//! Conversion fused with reading.
+
+use std::vec::Vec;
+
+use super::conversion::{GROUP, bytes_of, elements_of};
+use super::{Conversion, ConvertOptions};
+use crate::buf::swap_on_big_endian;
+use crate::{Dtype, ErrorKind, LazyTensor, ReadAt, Result, TensorBuf};
+
+/// The most bytes of a file that are in memory at a time, for each thread: enough for one call, little enough for its cache.
+const PIECE: usize = 512 * 1024;
+
+/// A buffer for the bytes of a file, one for each thread. In words, to be aligned.
+#[derive(Default)]
+pub(crate) struct ReadScratch(Vec<u64>);
+
+impl ReadScratch {
+    fn bytes(&mut self, len: usize) -> &mut [u8] {
+        let words = len.div_ceil(size_of::<u64>());
+        if self.0.len() < words {
+            self.0.resize(words, 0);
+        }
+        &mut bytemuck::cast_slice_mut(&mut self.0)[..len]
+    }
+}
+
+/// Reads elements of a source, from a byte offset on, and converts them into `out`, which they fill. `first` is the index of the
+/// first element in its tensor, for messages.
+pub(crate) fn read_converted<S: ReadAt>(
+    source: &S,
+    mut offset: u64,
+    conversion: &Conversion,
+    mut first: u64,
+    out: &mut [u8],
+    scratch: &mut ReadScratch,
+) -> Result<()> {
+    let (from, to) = (conversion.from(), conversion.to());
+    let elements = elements_of(from, PIECE) / GROUP * GROUP;
+    for out in out.chunks_mut(bytes_of(to, elements)) {
+        let elements = elements_of(to, out.len());
+        let bytes = scratch.bytes(bytes_of(from, elements));
+        source.read_exact_at(bytes, offset).map_err(ErrorKind::Io)?;
+        swap_on_big_endian(from, bytes);
+        conversion.run(bytes, out, first)?;
+        offset += bytes.len() as u64;
+        first += elements as u64;
+    }
+    Ok(())
+}
+
+impl<S: ReadAt> LazyTensor<'_, S> {
+    /// Reads the tensor and converts it, see [the table](crate::convert). Never more than a piece of it is in memory in its own
+    /// dtype.
+    ///
+    /// ```
+    /// use safetensors_core::{ConvertOptions, Dtype, Limits, SafeTensors, SaveOptions, TensorView, serialize};
+    ///
+    /// let weights = TensorView::from_slice(&[2], &[1.0_f32, -2.5])?;
+    /// let file = serialize([("w", weights)], &SaveOptions::new())?;
+    /// let file = SafeTensors::read_header(file, &Limits::default())?;
+    /// let wide = file.tensor("w")?.read_as(Dtype::F64, &ConvertOptions::new())?;
+    /// assert_eq!(wide.into_vec::<f64>()?, [1.0, -2.5]);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LazyTensor::read`] and of [`TensorBuf::convert`].
+    pub fn read_as(&self, to: Dtype, options: &ConvertOptions) -> Result<TensorBuf> {
+        if self.dtype() == to {
+            return self.read();
+        }
+        let read = || {
+            let conversion = Conversion::new(self.dtype(), to, options)?;
+            let mut buf = TensorBuf::zeroed(to, self.shape().to_vec())?;
+            let (offset, scratch) = (self.file_offset(), &mut ReadScratch::default());
+            read_converted(self.source(), offset, &conversion, 0, buf.bytes_mut(), scratch)?;
+            self.check_unchanged()?;
+            Ok(buf)
+        };
+        read().map_err(|error| self.locate(error))
+    }
+}

@@ -1,0 +1,169 @@
+//! [`Converted`]: a tensor that is converted while it is saved.
+
+use alloc::vec::Vec;
+use core::mem;
+
+use super::conversion::{GROUP, bytes_of, elements_of};
+use super::{Conversion, ConvertOptions};
+use crate::buf::swap_on_big_endian;
+use crate::{Dtype, Error, ErrorKind, Result, Sink, TensorSource, shape};
+
+/// The elements that are converted at a time: a multiple of [`GROUP`], and 512 KiB at most on either side.
+const ELEMENTS: usize = 64 * 1024;
+
+/// A tensor to be saved in another dtype than its own. It is converted piece by piece as it is written, in memory of at most
+/// 1 MiB, so a tensor that is larger than memory can be converted from file to file.
+///
+/// ```
+/// use half::bf16;
+/// use safetensors_core::convert::Converted;
+/// use safetensors_core::{ConvertOptions, Dtype, SafeTensors, SaveOptions, TensorView, serialize};
+///
+/// let weights = TensorView::from_slice(&[2], &[1.0_f32, -2.5])?;
+/// let narrow = Converted::new(weights, Dtype::BF16, &ConvertOptions::new())?;
+/// let file = serialize([("w", narrow)], &SaveOptions::new())?;
+/// let saved = SafeTensors::parse(file)?;
+/// assert_eq!(saved.view("w")?.as_slice::<bf16>()?, [1.0, -2.5].map(bf16::from_f32));
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Converted<S> {
+    source: S,
+    conversion: Conversion,
+}
+
+impl<S: TensorSource> Converted<S> {
+    /// `source` in the dtype `to`; its bytes are passed on as they are if it has that dtype.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoConversion`] for a pair that is not in [the table](crate::convert), and the errors of [`shape::byte_len`].
+    /// Values are looked at only while they are written: then a value that does not fit is
+    /// [`ErrorKind::DoesNotFit`].
+    pub fn new(source: S, to: Dtype, options: &ConvertOptions) -> Result<Self> {
+        let conversion = Conversion::new(source.dtype(), to, options)?;
+        shape::byte_len(source.dtype(), source.shape())?;
+        shape::byte_len(to, source.shape())?;
+        Ok(Self { source, conversion })
+    }
+
+    /// The tensor in its own dtype.
+    pub fn source(&self) -> &S {
+        &self.source
+    }
+}
+
+impl<S: TensorSource> TensorSource for Converted<S> {
+    fn dtype(&self) -> Dtype {
+        self.conversion.to()
+    }
+
+    fn shape(&self) -> &[usize] {
+        self.source.shape()
+    }
+
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        if self.conversion.from() == self.conversion.to() {
+            return self.source.write_to(sink);
+        }
+        let mut pieces = Pieces::new(self.conversion, self.source.shape())?;
+        self.source.write_to(&mut |bytes| pieces.take(bytes, sink))?;
+        pieces.finish(sink)
+    }
+}
+
+/// Gathers what a source gives, however it is cut, into pieces of whole elements, and converts those.
+struct Pieces {
+    conversion: Conversion,
+    /// The bytes that the source should give.
+    expected: u64,
+    /// The bytes that it has given.
+    taken: u64,
+    /// The elements that have been converted.
+    done: u64,
+    /// Bytes of the source that are not converted yet; in words, to be aligned.
+    gathered: Vec<u64>,
+    /// How many bytes those are.
+    len: usize,
+    /// How many bytes are a full piece.
+    capacity: usize,
+    /// A converted piece.
+    converted: Vec<u64>,
+}
+
+impl Pieces {
+    fn new(conversion: Conversion, shape: &[usize]) -> Result<Self, ErrorKind> {
+        let (from, to) = (conversion.from(), conversion.to());
+        // Not more than the tensor has: most tensors of most files are small.
+        let elements = shape::element_count(shape)?.min(ELEMENTS as u64) as usize;
+        let capacity = bytes_of(from, elements.next_multiple_of(GROUP));
+        let words = |bytes: usize| alloc::vec![0; bytes.div_ceil(size_of::<u64>())];
+        Ok(Self {
+            conversion,
+            expected: shape::byte_len(from, shape)?,
+            taken: 0,
+            done: 0,
+            gathered: words(capacity),
+            len: 0,
+            capacity,
+            converted: words(bytes_of(to, elements.next_multiple_of(GROUP))),
+        })
+    }
+
+    fn take(&mut self, mut bytes: &[u8], sink: &mut Sink<'_>) -> Result<()> {
+        self.taken += bytes.len() as u64;
+        if self.taken > self.expected {
+            return Err(self.wrong_length());
+        }
+        while !bytes.is_empty() {
+            if self.len == 0 && bytes.len() >= self.capacity && cfg!(target_endian = "little") {
+                // A full piece in memory already, as tensors mostly give: nothing has to be gathered.
+                let (piece, rest) = bytes.split_at(self.capacity);
+                self.convert(piece, sink)?;
+                bytes = rest;
+                continue;
+            }
+            let (now, rest) = bytes.split_at(bytes.len().min(self.capacity - self.len));
+            bytemuck::cast_slice_mut(&mut self.gathered)[self.len..][..now.len()].copy_from_slice(now);
+            self.len += now.len();
+            bytes = rest;
+            if self.len == self.capacity {
+                self.convert_gathered(sink)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(mut self, sink: &mut Sink<'_>) -> Result<()> {
+        if self.taken != self.expected {
+            return Err(self.wrong_length());
+        }
+        if self.len == 0 { Ok(()) } else { self.convert_gathered(sink) }
+    }
+
+    /// Converts and gives what is gathered: whole elements, since it is a full piece or the last one.
+    fn convert_gathered(&mut self, sink: &mut Sink<'_>) -> Result<()> {
+        let mut gathered = mem::take(&mut self.gathered);
+        let piece = &mut bytemuck::cast_slice_mut(&mut gathered)[..self.len];
+        swap_on_big_endian(self.conversion.from(), piece);
+        self.convert(piece, sink)?;
+        self.gathered = gathered;
+        self.len = 0;
+        Ok(())
+    }
+
+    /// Converts and gives whole elements, which are in the machine's byte order.
+    fn convert(&mut self, piece: &[u8], sink: &mut Sink<'_>) -> Result<()> {
+        let (from, to) = (self.conversion.from(), self.conversion.to());
+        let elements = elements_of(from, piece.len());
+        let converted = &mut bytemuck::cast_slice_mut(&mut self.converted)[..bytes_of(to, elements)];
+        self.conversion.run(piece, converted, self.done)?;
+        swap_on_big_endian(to, converted);
+        self.done += elements as u64;
+        sink(converted)
+    }
+
+    fn wrong_length(&self) -> Error {
+        ErrorKind::SourceLength { expected: self.expected, found: self.taken }.into()
+    }
+}

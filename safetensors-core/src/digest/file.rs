@@ -1,0 +1,114 @@
+//! Recording digests in a file that exists.
+
+use std::path::Path;
+
+use super::compute::{data_sha256, tensors};
+use super::{KEY, TensorDigests};
+use crate::edit::{Edit, Edited};
+use crate::{LazyTensor, Result, hex, modelspec};
+
+/// What is recorded in a file, and how.
+///
+/// ```
+/// use safetensors_core::digest::RecordOptions;
+///
+/// let options = RecordOptions::new().sha256(true).threads(2);
+/// ```
+#[derive(Clone, Debug)]
+pub struct RecordOptions {
+    tensors: bool,
+    sha256: bool,
+    threads: usize,
+    durable: bool,
+}
+
+impl Default for RecordOptions {
+    fn default() -> Self {
+        Self { tensors: true, sha256: false, threads: 0, durable: true }
+    }
+}
+
+impl RecordOptions {
+    /// The digest of each tensor, read with one thread a core, eight at most; durable.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether to record the XXH3-128 of each tensor. On by default.
+    #[must_use]
+    pub fn tensors(mut self, tensors: bool) -> Self {
+        self.tensors = tensors;
+        self
+    }
+
+    /// Whether to record the SHA-256 of all data as `modelspec.hash_sha256`, which reads the data once more. Off by
+    /// default.
+    #[must_use]
+    pub fn sha256(mut self, sha256: bool) -> Self {
+        self.sha256 = sha256;
+        self
+    }
+
+    /// Reads with this many threads; 0 for the default.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    /// Whether to wait until the change has reached the disk. On by default.
+    #[must_use]
+    pub fn durable(mut self, durable: bool) -> Self {
+        self.durable = durable;
+        self
+    }
+}
+
+/// Records the digests of a file's data as it is now, in place of what was recorded before; what the options leave out
+/// stays.
+///
+/// The file is locked against other edits meanwhile. Its header is written in place if there is room, otherwise the
+/// file is copied: see [`edit`](crate::edit). It is one file that is changed; of a checkpoint, record each of the
+/// [`shards`](crate::Checkpoint::shards).
+///
+/// To record digests of tensors that are only being saved, use [`SaveOptions::digests`](crate::SaveOptions::digests),
+/// which does not read them again.
+///
+/// ```
+/// use safetensors_core::digest::{self, RecordOptions, VerifyOptions};
+/// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("model.safetensors");
+/// save(&path, [("w", TensorView::from_slice(&[3], b"abc")?)], &SaveOptions::new())?;
+///
+/// digest::record(&path, &RecordOptions::new().sha256(true))?;
+///
+/// let checkpoint = Checkpoint::open(&path)?;
+/// let files = digest::verify(&checkpoint, &VerifyOptions::new().require(true))?;
+/// assert_eq!(files[0].checked, ["w"]);
+/// assert!(checkpoint.metadata()["modelspec.hash_sha256"].starts_with("0xba7816bf8f01cfea"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of [`Edit::open`] and [`Edit::apply`]; [`ErrorKind::Io`](crate::ErrorKind::Io) if the data cannot be read. The
+/// file is then as it was.
+pub fn record(path: impl AsRef<Path>, options: &RecordOptions) -> Result<Edited> {
+    let path = path.as_ref();
+    let edit = Edit::open(path)?;
+    let file = edit.archive();
+    let mut entries = Vec::new();
+    if options.tensors {
+        let lazy: Vec<_> = file.header().tensors().map(|info| LazyTensor::new(info, file, Some(path))).collect();
+        let digests = tensors(&lazy, options.threads)?;
+        let record: TensorDigests = lazy.iter().map(|tensor| tensor.name()).zip(digests).collect();
+        entries.push((KEY, record.to_text()));
+    }
+    if options.sha256 {
+        let hash = data_sha256(file).map_err(|error| error.in_path(path))?;
+        entries.push((modelspec::SHA256_KEY, format!("0x{}", hex::encode(&hash))));
+    }
+    edit.set_metadata(entries).durable(options.durable).apply()
+}

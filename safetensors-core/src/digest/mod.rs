@@ -1,0 +1,54 @@
+//! Digests: whether the data of a file is still what it was when it was saved.
+//!
+//! | digest | of | kept in `__metadata__` under |
+//! |---|---|---|
+//! | XXH3-128 | each tensor's bytes | [`KEY`], one entry for all tensors: [`TensorDigests`] |
+//! | SHA-256 | all bytes after the header | `modelspec.hash_sha256`, as the [model standard](crate::modelspec) has it |
+//!
+//! XXH3 runs as fast as memory and says which tensor has changed. It finds accidents, not attacks: whoever can change
+//! the data can change the digest beside it. Neither digest covers the header. Both are optional, and a file with them
+//! is an ordinary safetensors file for every other reader.
+//!
+//! | to | use |
+//! |---|---|
+//! | record digests while saving | [`SaveOptions::digests`](crate::SaveOptions::digests) |
+//! | record digests in a file that exists | [`record`] |
+//! | compare files with what they record | [`verify`] |
+//! | change data and keep metadata | [`forget`] |
+//!
+//! ```
+//! use safetensors_core::digest::{self, VerifyOptions};
+//! use safetensors_core::{Checkpoint, ErrorKind, SaveOptions, TensorView, save};
+//!
+//! let dir = tempfile::tempdir()?;
+//! let path = dir.path().join("model.safetensors");
+//! let weight = TensorView::from_slice(&[2], &[1.0_f32, 2.0])?;
+//! save(&path, [("weight", weight)], &SaveOptions::new().digests(true))?;
+//!
+//! let checkpoint = Checkpoint::open(&path)?;
+//! let files = digest::verify(&checkpoint, &VerifyOptions::new())?;
+//! assert_eq!(files[0].checked, ["weight"]);
+//!
+//! // One bit flips.
+//! let mut bytes = std::fs::read(&path)?;
+//! *bytes.last_mut().unwrap() ^= 1;
+//! std::fs::write(&path, bytes)?;
+//! let error = digest::verify(&checkpoint, &VerifyOptions::new()).unwrap_err();
+//! assert!(matches!(error.kind(), ErrorKind::DigestMismatch { .. }));
+//! assert_eq!(error.tensor(), Some("weight"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod compute;
+mod file;
+mod record;
+mod running;
+mod value;
+mod verify;
+
+pub use compute::{data_sha256, tensors};
+pub use file::{RecordOptions, record};
+pub use record::{KEY, TensorDigests, forget};
+pub(crate) use running::Running;
+pub use value::{Digest, Hasher};
+pub use verify::{VerifiedFile, VerifyOptions, verify, verify_file};

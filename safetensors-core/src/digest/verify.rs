@@ -1,0 +1,204 @@
+//! Comparing files with the digests that they record.
+
+use std::path::Path;
+
+use super::compute::{of_data, of_tensor};
+use super::{Digest, TensorDigests};
+use crate::parallel::in_parallel;
+use crate::{Checkpoint, Error, ErrorKind, LazyTensor, ReadAt, Result, SafeTensors, hex, modelspec};
+
+/// How digests are verified.
+///
+/// ```
+/// use safetensors_core::digest::VerifyOptions;
+///
+/// let options = VerifyOptions::new().threads(2).require(true);
+/// ```
+#[derive(Clone, Debug)]
+pub struct VerifyOptions {
+    threads: usize,
+    require: bool,
+    sha256: bool,
+}
+
+impl Default for VerifyOptions {
+    fn default() -> Self {
+        Self { threads: 0, require: false, sha256: true }
+    }
+}
+
+impl VerifyOptions {
+    /// Checks whatever is recorded, with one thread a core, eight at most.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Reads with this many threads; 0 for the default.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    /// Whether a tensor without a recorded digest is an error, [`ErrorKind::NoDigest`]. Off by default.
+    #[must_use]
+    pub fn require(mut self, require: bool) -> Self {
+        self.require = require;
+        self
+    }
+
+    /// Whether to check also the SHA-256 of all data where `modelspec.hash_sha256` has it, which reads the data once
+    /// more. On by default.
+    #[must_use]
+    pub fn sha256(mut self, sha256: bool) -> Self {
+        self.sha256 = sha256;
+        self
+    }
+}
+
+/// What was verified of one file. Names are in file order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct VerifiedFile<'a> {
+    /// The path, if the file was opened by path.
+    pub file: Option<&'a Path>,
+    /// The tensors whose data is what their recorded digest was made of.
+    pub checked: Vec<&'a str>,
+    /// The tensors that the file records no digest of.
+    pub unrecorded: Vec<&'a str>,
+    /// The SHA-256 of all data, if the file records one and it is right.
+    pub sha256: Option<[u8; 32]>,
+}
+
+/// Compares each file of a checkpoint with the digests that the file itself records. One entry a file, in the order of
+/// [`shards`](Checkpoint::shards).
+///
+/// All tensors of a file are checked, also those that the index takes from another one. Nothing that is recorded is no
+/// error: see what [`VerifiedFile`] lists, or [`require`](VerifyOptions::require) digests. Several tensors are read at
+/// a time, each front to back in pieces of 1 MiB.
+///
+/// # Errors
+///
+/// [`ErrorKind::DigestMismatch`] for data that has changed: of the first such tensor, naming it and its file, or of the
+/// whole file. Before any data is read: [`ErrorKind::BadDigestRecord`], [`ErrorKind::BadDigest`] and
+/// [`ErrorKind::BadModelSpec`] for what is recorded in another form than it should be;
+/// [`ErrorKind::DigestWithoutTensor`]; [`ErrorKind::NoDigest`]. [`ErrorKind::Io`].
+pub fn verify<'a, S: ReadAt>(checkpoint: &'a Checkpoint<S>, options: &VerifyOptions) -> Result<Vec<VerifiedFile<'a>>> {
+    let files = checkpoint.shards().iter().map(|shard| Recorded::read(shard.archive(), Some(shard.path()), options));
+    run(&files.collect::<Result<Vec<_>>>()?, options)
+}
+
+/// [`verify`] for one file that was opened without a [`Checkpoint`], for example in memory.
+///
+/// ```
+/// use safetensors_core::digest::{self, VerifyOptions};
+/// use safetensors_core::{Limits, SafeTensors, SaveOptions, TensorView, serialize};
+///
+/// let file = serialize([("w", TensorView::from_slice(&[2], &[1_u8, 2])?)], &SaveOptions::new())?;
+/// let file = SafeTensors::read_header(file, &Limits::default())?;
+/// assert_eq!(digest::verify_file(&file, &VerifyOptions::new())?.unrecorded, ["w"]);
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of [`verify`].
+pub fn verify_file<'a, S: ReadAt>(file: &'a SafeTensors<S>, options: &VerifyOptions) -> Result<VerifiedFile<'a>> {
+    let recorded = Recorded::read(file, None, options)?;
+    run(std::slice::from_ref(&recorded), options)?;
+    Ok(recorded.verified())
+}
+
+/// One file, and what it says of its data.
+struct Recorded<'a, S> {
+    archive: &'a SafeTensors<S>,
+    file: Option<&'a Path>,
+    tensors: Vec<(LazyTensor<'a, S>, Digest)>,
+    unrecorded: Vec<&'a str>,
+    sha256: Option<[u8; 32]>,
+}
+
+impl<'a, S: ReadAt> Recorded<'a, S> {
+    fn read(archive: &'a SafeTensors<S>, file: Option<&'a Path>, options: &VerifyOptions) -> Result<Self> {
+        let mut recorded = Self { archive, file, tensors: Vec::new(), unrecorded: Vec::new(), sha256: None };
+        recorded.fill(options).map_err(|error| recorded.locate(error))?;
+        Ok(recorded)
+    }
+
+    fn fill(&mut self, options: &VerifyOptions) -> Result<()> {
+        let digests = TensorDigests::read(self.archive.metadata())?.unwrap_or_default();
+        let header = self.archive.header();
+        if let Some((name, _)) = digests.iter().find(|(name, _)| header.get(name).is_none()) {
+            return Err(Error::from(ErrorKind::DigestWithoutTensor).in_tensor(name));
+        }
+        for info in header.tensors() {
+            match digests.get(info.name()) {
+                Some(digest) => self.tensors.push((LazyTensor::new(info, self.archive, self.file), digest)),
+                None if options.require => return Err(Error::from(ErrorKind::NoDigest).in_tensor(info.name())),
+                None => self.unrecorded.push(info.name()),
+            }
+        }
+        if options.sha256 {
+            self.sha256 = modelspec::recorded_sha256(self.archive.metadata())?;
+        }
+        Ok(())
+    }
+
+    fn check_tensor(&self, position: usize, buffer: &mut Vec<u8>) -> Result<()> {
+        let (tensor, expected) = &self.tensors[position];
+        let found = of_tensor(tensor, buffer)?;
+        if found == *expected {
+            return Ok(());
+        }
+        let (expected, found) = (expected.to_string(), found.to_string());
+        Err(tensor.locate(ErrorKind::DigestMismatch { algorithm: "XXH3-128", expected, found }.into()))
+    }
+
+    fn check_data(&self, buffer: &mut Vec<u8>) -> Result<()> {
+        let Some(expected) = self.sha256 else { return Ok(()) };
+        let found = of_data(self.archive, buffer).map_err(|error| self.locate(error))?;
+        if found == expected {
+            return Ok(());
+        }
+        let (expected, found) = (hex::encode(&expected), hex::encode(&found));
+        Err(self.locate(ErrorKind::DigestMismatch { algorithm: "SHA-256", expected, found }.into()))
+    }
+
+    fn verified(&self) -> VerifiedFile<'a> {
+        VerifiedFile {
+            file: self.file,
+            checked: self.tensors.iter().map(|(tensor, _)| tensor.name()).collect(),
+            unrecorded: self.unrecorded.clone(),
+            sha256: self.sha256,
+        }
+    }
+
+    fn locate(&self, error: Error) -> Error {
+        match self.file {
+            Some(file) => error.in_path(file),
+            None => error,
+        }
+    }
+}
+
+/// One thing to be compared.
+enum Job<'f, 'a, S> {
+    Tensor(&'f Recorded<'a, S>, usize),
+    Data(&'f Recorded<'a, S>),
+}
+
+/// Compares everything that the files record: a file's tensors first, because they say where it has changed.
+fn run<'a, S: ReadAt>(files: &[Recorded<'a, S>], options: &VerifyOptions) -> Result<Vec<VerifiedFile<'a>>> {
+    let mut jobs = Vec::new();
+    for file in files {
+        jobs.extend((0..file.tensors.len()).map(|position| Job::Tensor(file, position)));
+        if file.sha256.is_some() {
+            jobs.push(Job::Data(file));
+        }
+    }
+    in_parallel(jobs, options.threads, |job, buffer| match job {
+        Job::Tensor(file, position) => file.check_tensor(position, buffer),
+        Job::Data(file) => file.check_data(buffer),
+    })?;
+    Ok(files.iter().map(Recorded::verified).collect())
+}

@@ -1,0 +1,50 @@
+//! Making the changes: the header in its place, or a new file.
+
+use super::plan::{Plan, Run};
+use super::{Edit, Edited, header};
+use crate::save::atomic::AtomicFile;
+use crate::save::copy::copy_range;
+use crate::save::failpoint;
+use crate::save::positional::write_all_at;
+use crate::save::sequential::write_exactly;
+use crate::{ErrorKind, Result};
+
+pub(super) fn apply(edit: Edit<'_>) -> Result<Edited> {
+    let plan = Plan::new(&edit)?;
+    let outcome = plan.outcome(&edit);
+    match outcome {
+        Edited::Unchanged => {}
+        Edited::InPlace => header::replace(&edit, plan.json())?,
+        Edited::Rewritten => {
+            let file = rewrite(&edit, &plan)?;
+            let (durable, source) = (edit.durable, edit.archive.into_bytes());
+            // On Unix the old file stays open, and locked, until the new one is in its place. Elsewhere an open file may not be replaced.
+            let _open = cfg!(unix).then_some(source);
+            file.commit(durable).map_err(ErrorKind::Io)?;
+        }
+    }
+    Ok(outcome)
+}
+
+/// Writes the new file, which has yet to take its place.
+fn rewrite(edit: &Edit<'_>, plan: &Plan<'_>) -> Result<AtomicFile> {
+    let source = edit.archive.bytes().file();
+    let original = source.metadata().map_err(ErrorKind::Io)?;
+    let new = AtomicFile::create_in_place_of(edit.destination.clone()).map_err(ErrorKind::Io)?;
+    let file = new.file();
+    // No space is reserved: blocks that are shared with the old file need none.
+    failpoint::hit("set the length").and_then(|()| file.set_len(plan.layout.file_len())).map_err(ErrorKind::Io)?;
+    write_all_at(file, &plan.layout.prefix, 0).map_err(ErrorKind::Io)?;
+    for Run { from, to, len } in plan.runs(edit.header().data_start()) {
+        copy_range(source, from, file, to, len).map_err(ErrorKind::Io)?;
+    }
+    for (i, place) in plan.appended() {
+        let (name, tensor) = &edit.appended[i];
+        write_exactly(tensor, place.end - place.start, &mut |offset, bytes| {
+            Ok(write_all_at(file, bytes, place.start + offset).map_err(ErrorKind::Io)?)
+        })
+        .map_err(|error| error.in_tensor(name))?;
+    }
+    new.take_after(&original).map_err(ErrorKind::Io)?;
+    Ok(new)
+}

@@ -1,0 +1,88 @@
+//! Opening a file to edit it.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+
+use super::{Edit, header};
+use crate::save::atomic::{follow_links, refuse_special};
+use crate::{Error, FileSource, Limits, Order, Result, SafeTensors};
+
+pub(super) fn open(path: &Path) -> Result<Edit<'static>> {
+    let open = || {
+        let destination = follow_links(path)?;
+        let (source, _) = open_and_restore(&destination)?;
+        let archive = SafeTensors::read_header(source, &Limits::default())?;
+        Ok(Edit {
+            path: path.into(),
+            destination,
+            metadata: archive.metadata().clone(),
+            archive,
+            renamed: Vec::new(),
+            removed: Vec::new(),
+            appended: Vec::new(),
+            order: Order::Given,
+            align: None,
+            in_place: true,
+            durable: true,
+        })
+    };
+    open().map_err(|error: Error| error.in_path(path))
+}
+
+/// Restores the header of a file if an edit was interrupted while it wrote it in place, and says whether it was.
+///
+/// Opening the file for the next [`Edit`] does the same. [`edit`](crate::edit) says when this is needed.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("model.safetensors");
+/// # safetensors_core::save(&path, [] as [(&str, safetensors_core::TensorBuf); 0], &Default::default())?;
+/// if safetensors_core::edit::recover(&path)? {
+///     eprintln!("an interrupted edit of {} was undone", path.display());
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile); [`ErrorKind::Io`](crate::ErrorKind::Io), also if somebody edits the file.
+pub fn recover(path: impl AsRef<Path>) -> Result<bool> {
+    let path = path.as_ref();
+    let restored = follow_links(path).and_then(|destination| open_and_restore(&destination));
+    restored.map(|(_, restored)| restored).map_err(|error| error.in_path(path))
+}
+
+fn open_and_restore(destination: &Path) -> Result<(FileSource, bool)> {
+    refuse_special(destination)?;
+    let source = FileSource::open_to_edit(destination)?;
+    let restore = || {
+        lock(source.file(), destination)?;
+        header::restore(&source, destination)
+    };
+    let restored = restore().map_err(|error| Error::io(error, destination))?;
+    Ok((source, restored))
+}
+
+/// Locks the file against other edits until it is closed.
+#[cfg(unix)]
+fn lock(file: &File, path: &Path) -> io::Result<()> {
+    use std::fs::TryLockError;
+    use std::os::unix::fs::MetadataExt;
+
+    let busy = || io::Error::new(io::ErrorKind::ResourceBusy, "the file is being edited by somebody else");
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => return Err(busy()),
+        // Some file systems have no locks.
+        Ok(()) | Err(TryLockError::Error(_)) => {}
+    }
+    // Another edit may have replaced the file after it was opened here and before it was locked.
+    let (opened, named) = (file.metadata()?, fs::metadata(path)?);
+    if (opened.dev(), opened.ino()) == (named.dev(), named.ino()) { Ok(()) } else { Err(busy()) }
+}
+
+/// Elsewhere a lock would keep readers out as well.
+#[cfg(not(unix))]
+fn lock(_: &File, _: &Path) -> io::Result<()> {
+    Ok(())
+}

@@ -1,0 +1,117 @@
+//! [`Job`]: what one thread reads at once.
+
+use crate::convert::{Conversion, ReadScratch, read_converted};
+use crate::source::ReadRange;
+use crate::{ErrorKind, LazyTensor, ReadAt, Result, TensorBuf};
+
+/// The most bytes that are read at once. Large enough to keep a disk busy, small enough to share the work evenly.
+const PIECE: usize = 4 << 20;
+
+/// Tensors of at most this size are read together with their neighbours.
+const SMALL: usize = 256 << 10;
+
+/// Bytes to be read into their places.
+pub(super) enum Job<'a, 'b, S> {
+    /// Parts of tensors of one file, as they are in the file; in the order of their offsets.
+    Plain(Vec<Part<'a, 'b, S>>),
+    /// A part of one tensor that is converted.
+    Converted(Part<'a, 'b, S>, Conversion),
+}
+
+/// A part of one tensor, and its place in memory.
+pub(super) struct Part<'a, 'b, S> {
+    tensor: LazyTensor<'a, S>,
+    /// Where the part begins in the file.
+    offset: u64,
+    /// The index of its first element in the tensor.
+    first: u64,
+    bytes: &'b mut [u8],
+}
+
+/// The jobs that fill these buffers, each with the conversion on the way into it.
+pub(super) fn jobs<'a, 'b, S>(
+    tensors: &[LazyTensor<'a, S>],
+    bufs: &'b mut [(TensorBuf, Option<Conversion>)],
+) -> Vec<Job<'a, 'b, S>> {
+    let mut jobs = Vec::new();
+    let mut small = Vec::new();
+    for (tensor, (buf, conversion)) in tensors.iter().zip(bufs) {
+        // Both are whole: a part is converted to elements of 1, 2, 4 or 8 bytes, or not at all.
+        let elements = PIECE as u64 * 8 / u64::from(buf.dtype().bits());
+        let step = PIECE as u64 * u64::from(tensor.dtype().bits()) / u64::from(buf.dtype().bits());
+        let is_small = buf.bytes().len() <= SMALL;
+        for (number, bytes) in (0..).zip(buf.bytes_mut().chunks_mut(PIECE)) {
+            let (offset, first) = (tensor.file_offset() + number * step, number * elements);
+            let part = Part { tensor: *tensor, offset, first, bytes };
+            match conversion {
+                Some(conversion) => jobs.push(Job::Converted(part, *conversion)),
+                None if is_small => small.push(part),
+                None => jobs.push(Job::Plain(vec![part])),
+            }
+        }
+    }
+    gather(small, &mut jobs);
+    jobs
+}
+
+/// Puts small parts that are neighbours in a file together into jobs.
+fn gather<'a, 'b, S>(mut small: Vec<Part<'a, 'b, S>>, jobs: &mut Vec<Job<'a, 'b, S>>) {
+    let source = |part: &Part<'a, 'b, S>| std::ptr::from_ref(part.tensor.source());
+    small.sort_by_key(|part| (source(part), part.offset));
+    let mut together: Vec<Part<'a, 'b, S>> = Vec::new();
+    let mut len = 0;
+    for part in small {
+        let follows = together.last().is_some_and(|last| {
+            source(last) == source(&part) && last.offset + last.bytes.len() as u64 == part.offset && len < PIECE
+        });
+        if !follows && !together.is_empty() {
+            jobs.push(Job::Plain(std::mem::take(&mut together)));
+            len = 0;
+        }
+        len += part.bytes.len();
+        together.push(part);
+    }
+    if !together.is_empty() {
+        jobs.push(Job::Plain(together));
+    }
+}
+
+impl<'a, S: ReadAt> Job<'a, '_, S> {
+    /// The first tensor of the job.
+    pub(super) fn tensor(&self) -> LazyTensor<'a, S> {
+        match self {
+            Self::Plain(parts) => parts[0].tensor,
+            Self::Converted(part, _) => part.tensor,
+        }
+    }
+
+    /// The bytes that the job fills.
+    pub(super) fn byte_len(&self) -> u64 {
+        match self {
+            Self::Plain(parts) => parts.iter().map(|part| part.bytes.len() as u64).sum(),
+            Self::Converted(part, _) => part.bytes.len() as u64,
+        }
+    }
+
+    /// Fills the places.
+    pub(super) fn read(self, scratch: &mut ReadScratch) -> Result<()> {
+        match self {
+            Self::Plain(mut parts) => {
+                let source = parts[0].tensor.source();
+                let ranges = parts.iter_mut().map(|part| ReadRange { offset: part.offset, bytes: part.bytes });
+                if source.read_ranges_at(&mut ranges.collect::<Vec<_>>()).is_ok() {
+                    return Ok(());
+                }
+                // One by one, to find out which of the tensors it is.
+                parts.iter_mut().try_for_each(|part| {
+                    let read = source.read_exact_at(part.bytes, part.offset);
+                    read.map_err(|error| part.tensor.locate(ErrorKind::Io(error).into()))
+                })
+            }
+            Self::Converted(Part { tensor, offset, first, bytes }, conversion) => {
+                let read = read_converted(tensor.source(), offset, &conversion, first, bytes, scratch);
+                read.map_err(|error| tensor.locate(error))
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! [`KEYS`]: the standard's table of keys.
+
+use super::Form;
+
+/// What every key of the standard begins with in a file's metadata.
+pub const PREFIX: &str = "modelspec.";
+
+/// The key whose presence says that a file follows the standard, and which version of it.
+pub(super) const VERSION_KEY: &str = "sai_model_spec";
+
+/// The key of the SHA-256 of all data, with its prefix.
+#[cfg(feature = "std")]
+pub(crate) const SHA256_KEY: &str = "modelspec.hash_sha256";
+
+/// What the keys for hashes begin with; the name of the algorithm follows.
+pub(super) const HASH_PREFIX: &str = "hash_";
+
+/// How much the standard asks for a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Requirement {
+    /// Without it the file does not follow the standard.
+    Must,
+    /// Valuable, but a file may go without.
+    Should,
+    /// Defined, but not expected in most files.
+    Can,
+}
+
+/// The models that a key is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Category {
+    /// Every model.
+    Any,
+    /// Models that generate images.
+    Image,
+    /// Models that predict text.
+    Text,
+}
+
+/// One key of the standard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Key {
+    /// The name, without [`PREFIX`].
+    pub name: &'static str,
+    /// How much the standard asks for it.
+    pub requirement: Requirement,
+    /// The models that it is for.
+    pub category: Category,
+    /// What a value looks like.
+    pub form: Form,
+}
+
+/// The keys of version 1.0.1, in the standard's order.
+///
+/// ```
+/// use safetensors_core::modelspec::{KEYS, Requirement};
+///
+/// let must: Vec<_> = KEYS.iter().filter(|key| key.requirement == Requirement::Must).map(|key| key.name).collect();
+/// assert_eq!(must, ["sai_model_spec", "architecture", "implementation", "title", "resolution", "data_format"]);
+/// ```
+pub const KEYS: &[Key] = {
+    use Category::{Any, Image, Text};
+    use Requirement::{Can, Must, Should};
+    &[
+        key(VERSION_KEY, Must, Any, Form::Version),
+        key("architecture", Must, Any, Form::NonEmpty),
+        key("implementation", Must, Any, Form::NonEmpty),
+        key("title", Must, Any, Form::NonEmpty),
+        key("description", Should, Any, Form::Text),
+        key("author", Should, Any, Form::Text),
+        key("date", Should, Any, Form::Date),
+        key("hash_sha256", Should, Any, Form::Sha256),
+        key("implementation_version", Can, Any, Form::Text),
+        key("license", Can, Any, Form::Text),
+        key("usage_hint", Can, Any, Form::Text),
+        key("thumbnail", Can, Any, Form::DataImage),
+        key("tags", Can, Any, Form::List),
+        key("merged_from", Can, Any, Form::List),
+        key("resolution", Must, Image, Form::Resolution),
+        key("trigger_phrase", Can, Image, Form::Text),
+        key("prediction_type", Can, Image, Form::Text),
+        key("timestep_range", Can, Image, Form::Range),
+        key("encoder_layer", Can, Image, Form::Integer),
+        key("preprocessor", Can, Image, Form::Text),
+        key("is_negative_embedding", Can, Image, Form::Boolean),
+        key("unet_dtype", Can, Image, Form::List),
+        key("vae_dtype", Can, Image, Form::List),
+        key("data_format", Must, Text, Form::NonEmpty),
+        key("format_type", Should, Text, Form::Text),
+        key("language", Can, Text, Form::List),
+        key("format_template", Can, Text, Form::Text),
+    ]
+};
+
+const fn key(name: &'static str, requirement: Requirement, category: Category, form: Form) -> Key {
+    Key { name, requirement, category, form }
+}
+
+/// What a value of this key looks like, if the standard says so. `name` is without [`PREFIX`].
+///
+/// A hash by an algorithm that the table does not list still has the form of a hash.
+pub(super) fn form_of(name: &str) -> Option<Form> {
+    match KEYS.iter().find(|key| key.name == name) {
+        Some(key) => Some(key.form),
+        None => name.starts_with(HASH_PREFIX).then_some(Form::Hash),
+    }
+}

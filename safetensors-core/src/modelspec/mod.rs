@@ -1,0 +1,39 @@
+//! [`ModelSpec`]: what a file says of its model, in the keys of the
+//! [Stability AI Model Metadata Standard](https://github.com/Stability-AI/ModelSpec) 1.0.1.
+//!
+//! The keys lie in a file's `__metadata__` and begin with `modelspec.`. [`ModelSpec`] reads and writes them as typed
+//! fields; [`validate`] lists everything that departs from the standard; [`KEYS`] is the standard's table.
+//!
+//! ```
+//! use safetensors_core::modelspec::{Resolution, validate};
+//! use safetensors_core::{ModelSpec, SafeTensors, SaveOptions, TensorView, serialize};
+//!
+//! let mut spec = ModelSpec::new("stable-diffusion-xl-v1-base", "sgm", "Example Model Version 1.0");
+//! spec.resolution = Some(Resolution { width: 1024, height: 1024 });
+//! let options = SaveOptions::new().metadata(spec.to_metadata()?);
+//! let file = serialize([("w", TensorView::from_slice(&[1], &[1_u8])?)], &options)?;
+//!
+//! let file = SafeTensors::parse(file)?;
+//! assert_eq!(ModelSpec::read(file.metadata())?, Some(spec));
+//! for finding in validate(file.metadata()) {
+//!     println!("{finding}"); // warning: "modelspec.description" is missing: it should be text
+//! }
+//! # Ok::<(), safetensors_core::Error>(())
+//! ```
+
+mod date;
+mod form;
+mod keys;
+mod spec;
+mod validate;
+mod value;
+
+pub use form::Form;
+#[cfg(feature = "std")]
+pub(crate) use keys::SHA256_KEY;
+pub use keys::{Category, KEYS, Key, PREFIX, Requirement};
+pub use spec::ModelSpec;
+#[cfg(feature = "std")]
+pub(crate) use spec::recorded_sha256;
+pub use validate::{Finding, Severity, validate};
+pub use value::{Resolution, TimestepRange, Version};

@@ -1,0 +1,135 @@
+//! [`validate`]: everything in which a file's metadata departs from the standard.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+
+use super::keys::{Category, KEYS, Key, PREFIX, Requirement, VERSION_KEY, form_of};
+use super::spec::full_name;
+use super::value::Value as _;
+use super::{ModelSpec, Version};
+use crate::Metadata;
+use crate::error::Quoted;
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Severity {
+    /// The standard recommends otherwise.
+    Warning,
+    /// The metadata does not follow the standard.
+    Error,
+}
+
+/// One thing in which metadata departs from the standard. `Display` says it in a sentence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// The key, with `modelspec.`
+    pub key: String,
+    /// What its value should be.
+    pub expected: &'static str,
+    /// What its value is; `None` if the key is missing.
+    pub found: Option<String>,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let severity = match self.severity {
+            Severity::Warning => "warning",
+            Severity::Error => "error",
+        };
+        match &self.found {
+            Some(found) => {
+                let (key, found) = (Quoted(&self.key), Quoted(found));
+                write!(f, "{severity}: {key} should be {}, found {found}", self.expected)
+            }
+            None => write!(f, "{severity}: {} is missing: it should be {}", Quoted(&self.key), self.expected),
+        }
+    }
+}
+
+/// Compares metadata with the standard, and lists the differences: the table's keys in its order, then other hashes.
+///
+/// A value that does not have its form is an error. A missing key is an error if every model must have it, and a
+/// warning if every model should have it. Keys for some models only are asked for like this:
+///
+/// - `resolution`: its lack is an error where `architecture` begins with `stable-diffusion` ("should always have this
+///   key"), and a warning where another key for images is present ("models that are able to handle any resolution may
+///   omit this key"). It is not asked for where `architecture` has a `/`: "adapter and component models can leave this
+///   off".
+/// - `data_format` is an error, and `format_type` a warning, where `architecture` is `gpt-neo-x`, the one text model
+///   that the standard lists, or another key for text is present.
+///
+/// Another major version than 1 is a warning: its rules may be others. Keys that the standard does not know are no
+/// finding.
+///
+/// ```
+/// use safetensors_core::modelspec::{Severity, validate};
+/// use safetensors_core::{Metadata, ModelSpec};
+///
+/// let mut metadata = ModelSpec::new("gpt-neo-x", "transformers", "My Model").to_metadata()?;
+/// metadata.insert("modelspec.date".into(), "yesterday".into());
+/// let findings = validate(&metadata);
+/// let errors: Vec<_> = findings.iter().filter(|finding| finding.severity == Severity::Error).collect();
+/// assert_eq!(errors.len(), 2);
+/// assert_eq!((errors[0].key.as_str(), errors[0].found.as_deref()), ("modelspec.date", Some("yesterday")));
+/// assert_eq!((errors[1].key.as_str(), errors[1].found.as_deref()), ("modelspec.data_format", None));
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+pub fn validate(metadata: &Metadata) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut find = |severity, name: &str, expected, found: Option<&String>| {
+        findings.push(Finding { severity, key: full_name(name), expected, found: found.cloned() });
+    };
+    for key in KEYS {
+        let found = metadata.get(&full_name(key.name));
+        match found {
+            Some(text) if !key.form.accepts(text) => find(Severity::Error, key.name, key.form.words(), found),
+            Some(text) if key.name == VERSION_KEY && is_of_another_major(text) => {
+                find(Severity::Warning, key.name, "of major version 1, whose rules these are", found);
+            }
+            Some(_) => {}
+            None => {
+                if let Some(severity) = severity_of_lack(key, metadata) {
+                    find(severity, key.name, key.form.words(), None);
+                }
+            }
+        }
+    }
+    for (key, text) in metadata {
+        let Some(name) = key.strip_prefix(PREFIX) else { continue };
+        match form_of(name) {
+            Some(form) if !KEYS.iter().any(|key| key.name == name) && !form.accepts(text) => {
+                find(Severity::Error, name, form.words(), Some(text));
+            }
+            _ => {}
+        }
+    }
+    findings
+}
+
+fn is_of_another_major(text: &str) -> bool {
+    Version::parse(text).is_some_and(|version| version.major != ModelSpec::VERSION.major)
+}
+
+/// How bad it is that this key is missing, if it is bad at all.
+fn severity_of_lack(key: &Key, metadata: &Metadata) -> Option<Severity> {
+    let by_requirement = match key.requirement {
+        Requirement::Must => Severity::Error,
+        Requirement::Should => Severity::Warning,
+        Requirement::Can => return None,
+    };
+    let architecture = metadata.get(&full_name("architecture")).map_or("", String::as_str);
+    let has_key_of =
+        |category| KEYS.iter().any(|other| other.category == category && metadata.contains_key(&full_name(other.name)));
+    match key.category {
+        Category::Any => Some(by_requirement),
+        Category::Image if architecture.contains('/') => None,
+        Category::Image if architecture.starts_with("stable-diffusion") => Some(by_requirement),
+        Category::Image => has_key_of(Category::Image).then_some(Severity::Warning),
+        Category::Text => (architecture == "gpt-neo-x" || has_key_of(Category::Text)).then_some(by_requirement),
+    }
+}

@@ -1,0 +1,162 @@
+//! The values that are more than text, and how each is written as text.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::hex;
+
+/// A value with a form of its own.
+pub(super) trait Value: Sized {
+    /// The value, if the text has its form.
+    fn parse(text: &str) -> Option<Self>;
+
+    /// The value as text.
+    fn text(&self) -> String;
+}
+
+/// A version of the standard: `major.minor.patch`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version {
+    /// Counts changes that older files do not live up to.
+    pub major: u32,
+    /// Counts changes that older readers do not understand.
+    pub minor: u32,
+    /// Counts other changes.
+    pub patch: u32,
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
+    }
+}
+
+/// The size of an image in pixels. `Display` gives `WIDTHxHEIGHT`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Resolution {
+    /// Pixels from left to right, 1 or more.
+    pub width: u32,
+    /// Pixels from top to bottom, 1 or more.
+    pub height: u32,
+}
+
+impl fmt::Display for Resolution {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}", self.width, self.height)
+    }
+}
+
+/// The timesteps that a model is tuned on, both ends included. `Display` gives `MIN,MAX`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TimestepRange {
+    /// The first timestep.
+    pub min: u32,
+    /// The last timestep, not below `min`.
+    pub max: u32,
+}
+
+impl fmt::Display for TimestepRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{},{}", self.min, self.max)
+    }
+}
+
+/// A SHA-256, written as `0x` and 64 lower-case hex digits.
+pub(super) type Sha256 = [u8; 32];
+
+/// Items between commas; white space around an item is no part of it.
+pub(super) type List = Vec<String>;
+
+impl Value for String {
+    fn parse(text: &str) -> Option<Self> {
+        Some(text.to_string())
+    }
+
+    fn text(&self) -> String {
+        self.clone()
+    }
+}
+
+impl Value for Version {
+    fn parse(text: &str) -> Option<Self> {
+        let (major, rest) = text.split_once('.')?;
+        let (minor, patch) = rest.split_once('.')?;
+        Some(Self { major: u32::parse(major)?, minor: u32::parse(minor)?, patch: u32::parse(patch)? })
+    }
+
+    fn text(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Value for Resolution {
+    fn parse(text: &str) -> Option<Self> {
+        let (width, height) = text.split_once('x')?;
+        let resolution = Self { width: u32::parse(width)?, height: u32::parse(height)? };
+        (resolution.width > 0 && resolution.height > 0).then_some(resolution)
+    }
+
+    fn text(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Value for TimestepRange {
+    fn parse(text: &str) -> Option<Self> {
+        let (min, max) = text.split_once(',')?;
+        let range = Self { min: u32::parse(min)?, max: u32::parse(max)? };
+        (range.min <= range.max).then_some(range)
+    }
+
+    fn text(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Value for u32 {
+    /// Plain digits: no sign and no leading zeros, so that each number has one text.
+    fn parse(text: &str) -> Option<Self> {
+        let plain = text.bytes().all(|digit| digit.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
+        if plain { text.parse().ok() } else { None }
+    }
+
+    fn text(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Value for bool {
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "true" => Some(true),
+            "false" => Some(false),
+            _ => None,
+        }
+    }
+
+    fn text(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Value for Sha256 {
+    fn parse(text: &str) -> Option<Self> {
+        hex::decode(text.strip_prefix("0x")?)
+    }
+
+    fn text(&self) -> String {
+        format!("0x{}", hex::encode(self))
+    }
+}
+
+impl Value for List {
+    fn parse(text: &str) -> Option<Self> {
+        text.split(',').map(|item| Some(item.trim().to_string()).filter(|item| !item.is_empty())).collect()
+    }
+
+    fn text(&self) -> String {
+        self.join(",")
+    }
+}

@@ -1,0 +1,59 @@
+//! [`in_parallel`]: doing many things on several threads.
+
+use std::num::NonZeroUsize;
+use std::sync::Mutex;
+use std::thread;
+
+use crate::Result;
+
+/// The environment variable that says how many threads to use where the caller does not.
+const VARIABLE: &str = "SAFETENSORS_THREADS";
+
+/// More threads than this gain nothing on local disks.
+const MAX_DEFAULT_THREADS: usize = 8;
+
+/// Does `work` for each item, begun in order, and returns the results in order. Each thread has a value of type `B` of its own,
+/// a buffer, say.
+///
+/// `threads` is how many to use; 0 for as many as `SAFETENSORS_THREADS` says, or else one a core, eight at most. The first
+/// failure stops all threads. If several fail, the error is the one of the first item, so that it does not depend on the
+/// threads' speed.
+pub(crate) fn in_parallel<I, T: Send, B: Default>(
+    items: impl IntoIterator<Item = I, IntoIter: ExactSizeIterator + Send>,
+    threads: usize,
+    work: impl Fn(I, &mut B) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
+    let items = items.into_iter();
+    let threads = NonZeroUsize::new(threads).map_or_else(default_threads, usize::from).min(items.len());
+    let queue = Mutex::new(Some(items.enumerate()));
+    let next = || queue.lock().ok()?.as_mut()?.next();
+    let run = || {
+        let mut own = B::default();
+        let mut results = Vec::new();
+        while let Some((number, item)) = next() {
+            let result = work(item, &mut own);
+            if result.is_err() {
+                // Nothing is left for the other threads to begin. What comes before this item has been begun already.
+                let _ = queue.lock().map(|mut queue| queue.take());
+            }
+            results.push((number, result));
+        }
+        results
+    };
+    let mut results = thread::scope(|scope| {
+        // The calling thread is one of them.
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(run)).collect();
+        let mut results = run();
+        for other in others {
+            results.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+        results
+    });
+    results.sort_unstable_by_key(|(number, _)| *number);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+fn default_threads() -> usize {
+    let asked = std::env::var(VARIABLE).ok().and_then(|threads| threads.trim().parse().ok()).map(NonZeroUsize::get);
+    asked.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from).min(MAX_DEFAULT_THREADS))
+}

@@ -1,0 +1,193 @@
+//! [`Rewrite`]: a checkpoint made of others, streaming: merged, selected, renamed, cast, sharded anew.
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+
+use crate::convert::{ConvertOptions, Converted};
+use crate::tied::{Storage, Tied};
+use crate::{
+    Checkpoint, Dtype, FileSource, LazyTensor, Metadata, ReadAt, Result, SaveOptions, SavedShards, ShardOptions, Sink,
+    TensorSource, digest, save, save_sharded, shape,
+};
+
+/// What a new checkpoint is to have of others: which tensors, under which names, in which dtypes.
+///
+/// Nothing is read until it is saved, and then piece by piece: the memory needed is a few MiB a thread, whatever the size of the
+/// checkpoints. Steps apply in the order in which they are called. The destination may be one of the sources.
+///
+/// Tied weights stay tied: a tensor with several names is written once, and the other names are recorded, whatever becomes of the
+/// names. If its names are cast to different dtypes they are different tensors from then on.
+///
+/// ```
+/// use safetensors_core::{
+///     Checkpoint, ConvertOptions, Dtype, Rewrite, SaveOptions, ShardOptions, TensorView, save,
+/// };
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("model.safetensors");
+/// let values = [1.0_f32, 2.0, 3.0, 4.0];
+/// let tensors = ["model.a", "model.b", "head"].map(|name| (name, TensorView::from_slice(&[4], &values).unwrap()));
+/// save(&path, tensors, &SaveOptions::new())?;
+///
+/// let checkpoint = Checkpoint::open(&path)?;
+/// let saved = Rewrite::of(&checkpoint)
+///     .select(|name, _| name.starts_with("model."))
+///     .rename(|name| name.replace("model.", "encoder."))
+///     .cast(&ConvertOptions::new(), |_, tensor| (tensor.dtype() == Dtype::F32).then_some(Dtype::BF16))?
+///     .save_sharded(dir.path().join("small"), &ShardOptions::new().max_shard_size(8.into()))?;
+/// assert_eq!((saved.files.len(), saved.total_size), (2, 16));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Rewrite<'a, S = FileSource> {
+    tensors: Vec<(String, Planned<'a, S>)>,
+    metadata: Metadata,
+    /// The number that the next tensor gets that is not tied to an earlier one.
+    next_tie: u64,
+}
+
+/// A tensor of a [`Rewrite`], as it will be saved.
+#[derive(Debug)]
+pub struct Planned<'a, S = FileSource> {
+    tensor: LazyTensor<'a, S>,
+    cast: Option<Converted<LazyTensor<'a, S>>>,
+    /// The same number for all names of one tensor.
+    tie: u64,
+}
+
+impl<'a, S: ReadAt> Rewrite<'a, S> {
+    /// All tensors of a checkpoint, under all of their names, and its metadata but for recorded [digests](crate::digest).
+    pub fn of(checkpoint: &'a Checkpoint<S>) -> Self {
+        Self { tensors: Vec::new(), metadata: Metadata::new(), next_tie: 0 }.merge(checkpoint)
+    }
+
+    /// Adds all tensors of another checkpoint. Two tensors of one name are an error when the checkpoint is saved: rename or leave
+    /// out one of them before the merge. Where the metadata differs, what was there first stays.
+    #[must_use]
+    pub fn merge(mut self, checkpoint: &'a Checkpoint<S>) -> Self {
+        let mut ties = HashMap::new();
+        let named = checkpoint.tensors().map(|tensor| (tensor.name(), tensor)).chain(checkpoint.aliases());
+        for (name, tensor) in named {
+            // An alias leads to the tensor that was kept, by its own name.
+            let tie = *ties.entry(tensor.name()).or_insert_with(|| take(&mut self.next_tie));
+            self.tensors.push((name.to_owned(), Planned { tensor, cast: None, tie }));
+        }
+        // The records of aliases are made anew when the checkpoint is saved.
+        let aliases: HashSet<_> = checkpoint.aliases().map(|(name, _)| name).collect();
+        for (key, value) in checkpoint.metadata().iter().filter(|(key, _)| !aliases.contains(key.as_str())) {
+            self.metadata.entry(key.clone()).or_insert_with(|| value.clone());
+        }
+        // Digests of the sources' files say nothing of the new ones.
+        digest::forget(&mut self.metadata);
+        self
+    }
+
+    /// Keeps the tensors for which `keep` says so, given the name and the tensor in its file.
+    #[must_use]
+    pub fn select(mut self, mut keep: impl FnMut(&str, &LazyTensor<'a, S>) -> bool) -> Self {
+        self.tensors.retain(|(name, planned)| keep(name, planned.tensor()));
+        self
+    }
+
+    /// Gives every tensor the name that `rename` makes of its name.
+    #[must_use]
+    pub fn rename(mut self, mut rename: impl FnMut(&str) -> String) -> Self {
+        self.tensors.iter_mut().for_each(|(name, _)| *name = rename(name));
+        self
+    }
+
+    /// Converts the tensors for which `dtype` says to what, given the name and the tensor in its file.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoConversion`](crate::ErrorKind::NoConversion), naming the tensor and its file. Values are looked at only when
+    /// the checkpoint is saved.
+    pub fn cast(
+        mut self,
+        options: &ConvertOptions,
+        mut dtype: impl FnMut(&str, &LazyTensor<'a, S>) -> Option<Dtype>,
+    ) -> Result<Self> {
+        let mut ties = HashMap::new();
+        for (name, planned) in &mut self.tensors {
+            let tensor = planned.tensor;
+            if let Some(to) = dtype(name, &tensor) {
+                planned.cast = Some(Converted::new(tensor, to, options).map_err(|error| tensor.locate(error))?);
+                planned.tie = *ties.entry((planned.tie, to)).or_insert_with(|| take(&mut self.next_tie));
+            }
+        }
+        Ok(self)
+    }
+
+    /// The metadata that the new checkpoint will have, to be changed. What the options of the save have goes over it.
+    pub fn metadata_mut(&mut self) -> &mut Metadata {
+        &mut self.metadata
+    }
+
+    /// What will be saved, by name: the dtype and shape that it will have, and the tensor that it is made of.
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&str, &Planned<'a, S>)> {
+        self.tensors.iter().map(|(name, planned)| (name.as_str(), planned))
+    }
+
+    /// Saves everything to one file, as [`save`](crate::save()) does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`save`](crate::save()), of reading, and [`ErrorKind::DoesNotFit`](crate::ErrorKind::DoesNotFit).
+    pub fn save(self, path: impl AsRef<Path>, options: &SaveOptions) -> Result<()> {
+        let options = with(self.metadata, options);
+        save(path, self.tensors, &options)
+    }
+
+    /// Saves everything to a directory, in shards, as [`save_sharded`] does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`save_sharded`], of reading, and [`ErrorKind::DoesNotFit`](crate::ErrorKind::DoesNotFit).
+    pub fn save_sharded(self, directory: impl AsRef<Path>, options: &ShardOptions) -> Result<SavedShards> {
+        let save = with(self.metadata, options.save_options());
+        save_sharded(directory, self.tensors, &options.clone().save(save))
+    }
+}
+
+/// The options with metadata from the sources under their own, and with tied weights kept tied.
+fn with(metadata: Metadata, options: &SaveOptions) -> SaveOptions {
+    let own = options.metadata.clone();
+    let options = SaveOptions { metadata, ..options.clone() }.metadata(own);
+    if options.tied.is_some() { options } else { options.tied(Tied::new()) }
+}
+
+/// The next number of a counter.
+fn take(next: &mut u64) -> u64 {
+    *next += 1;
+    *next
+}
+
+impl<'a, S> Planned<'a, S> {
+    /// The tensor in its file.
+    pub fn tensor(&self) -> &LazyTensor<'a, S> {
+        &self.tensor
+    }
+}
+
+impl<S: ReadAt> TensorSource for Planned<'_, S> {
+    fn dtype(&self) -> Dtype {
+        self.cast.as_ref().map_or(self.tensor.dtype(), Converted::dtype)
+    }
+
+    fn shape(&self) -> &[usize] {
+        self.tensor.shape()
+    }
+
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        match &self.cast {
+            Some(converted) => converted.write_to(sink).map_err(|error| self.tensor.locate(error)),
+            None => self.tensor.write_to(sink),
+        }
+    }
+
+    /// The same for all names of one tensor that are saved in one dtype.
+    fn storage(&self) -> Option<Storage> {
+        let byte_len = shape::byte_len(self.dtype(), self.shape()).ok()?;
+        Some(Storage::whole(self.tie, byte_len))
+    }
+}

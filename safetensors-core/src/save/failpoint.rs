@@ -1,0 +1,64 @@
+//! Failing on purpose: each step of saving and editing that can fail announces itself here, so that tests can interrupt it.
+//!
+//! Outside this crate's own tests nothing of it remains.
+
+/// A step that is about to be taken. Fails if a test wants it to.
+#[cfg(not(test))]
+#[inline(always)]
+pub(crate) fn hit(_step: &'static str) -> std::io::Result<()> {
+    Ok(())
+}
+
+#[cfg(test)]
+pub(crate) use armed::{crash_at, fail_at, hit};
+
+#[cfg(test)]
+mod armed {
+    use std::cell::Cell;
+    use std::io;
+
+    /// What a test wants of the steps that its thread takes. Other threads are left alone.
+    #[derive(Clone, Copy)]
+    struct Plan {
+        /// The steps that still succeed.
+        left: usize,
+        /// Whether those after the failing one fail too, as after the end of the process.
+        for_good: bool,
+        failed: Option<&'static str>,
+    }
+
+    thread_local! {
+        static PLAN: Cell<Option<Plan>> = const { Cell::new(None) };
+    }
+
+    /// A step that is about to be taken. Fails if a test wants it to.
+    pub(crate) fn hit(step: &'static str) -> io::Result<()> {
+        let Some(mut plan) = PLAN.get() else { return Ok(()) };
+        let fails = if plan.failed.is_some() { plan.for_good } else { plan.left == 0 };
+        plan.left = plan.left.saturating_sub(1);
+        if fails {
+            plan.failed.get_or_insert(step);
+        }
+        PLAN.set(Some(plan));
+        if fails { Err(io::Error::other(format!("interrupted at {step}"))) } else { Ok(()) }
+    }
+
+    /// Runs `f` with its `n`th step (from 0) failing, and says which step that was; `None` if there were not so many.
+    ///
+    /// Only the steps of this thread count.
+    pub(crate) fn fail_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
+        run(Plan { left: n, for_good: false, failed: None }, f)
+    }
+
+    /// Like [`fail_at`], but every step after the `n`th fails too: what would put things right does not happen either.
+    pub(crate) fn crash_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
+        run(Plan { left: n, for_good: true, failed: None }, f)
+    }
+
+    fn run<T>(plan: Plan, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
+        PLAN.set(Some(plan));
+        let result = f();
+        let failed = PLAN.take().and_then(|plan| plan.failed);
+        (result, failed)
+    }
+}

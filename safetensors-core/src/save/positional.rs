@@ -1,0 +1,63 @@
+//! Writing at positions of a file, and making room in it beforehand.
+
+use std::fs::File;
+use std::io;
+
+use super::failpoint;
+
+/// Writes all of `bytes` at `offset`.
+pub(crate) fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    if let Err(error) = failpoint::hit("write") {
+        // The test gets what is worst in a real failure: half a write.
+        let _ = write_all(file, &bytes[..bytes.len() / 2], offset);
+        return Err(error);
+    }
+    write_all(file, bytes, offset)
+}
+
+#[cfg(unix)]
+fn write_all(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::write_all_at(file, bytes, offset)
+}
+
+#[cfg(windows)]
+fn write_all(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match std::os::windows::fs::FileExt::seek_write(file, bytes, offset) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => {
+                bytes = &bytes[written..];
+                offset += written as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Gives a new file its length and, where the file system can, the space for it: a full disk is found before any work is
+/// done, and not when gigabytes are written.
+pub(crate) fn reserve(file: &File, len: u64) -> io::Result<()> {
+    failpoint::hit("reserve")?;
+    // The length first: `fallocate` on a file system without it says nothing about lengths that no file can have.
+    file.set_len(len)?;
+    allocate(file, len)
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn allocate(file: &File, len: u64) -> io::Result<()> {
+    use rustix::fs::{FallocateFlags, fallocate};
+    use rustix::io::{Errno, retry_on_intr};
+
+    match retry_on_intr(|| fallocate(file, FallocateFlags::empty(), 0, len)) {
+        Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG | Errno::IO)) => Err(error.into()),
+        // Anything else says that this file system or sandbox cannot reserve, which the writes do not need.
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn allocate(_: &File, _: u64) -> io::Result<()> {
+    Ok(())
+}

@@ -1,0 +1,129 @@
+//! Writing front to back: to memory, and to anything that takes bytes.
+
+use alloc::vec::Vec;
+#[cfg(feature = "std")]
+use std::io::Write;
+
+use super::layout::Layout;
+#[cfg(feature = "std")]
+use super::recording;
+use super::spec::Spec;
+use super::{SaveOptions, TensorSource};
+use crate::{Error, ErrorKind, Result, tied};
+
+/// The bytes of a file with these tensors. The same tensors and options give the same bytes.
+///
+/// ```
+/// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
+///
+/// let scale = TensorView::from_slice(&[], &[0.5_f64])?;
+/// let file = serialize([("scale", scale)], &SaveOptions::new().metadata([("format", "pt")]))?;
+/// assert_eq!(SafeTensors::parse(&file)?.metadata()["format"], "pt");
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// What could not be read back is refused: [`ErrorKind::ReservedName`], [`ErrorKind::DuplicateTensor`],
+/// [`ErrorKind::HeaderTooLarge`], [`ErrorKind::SourceLength`] and the errors of [`shape::byte_len`](crate::shape::byte_len). Also
+/// [`ErrorKind::BadAlignment`], [`ErrorKind::TooLargeForMemory`], and whatever a source fails with.
+pub fn serialize<N: AsRef<str>, S: TensorSource>(
+    tensors: impl IntoIterator<Item = (N, S)>,
+    options: &SaveOptions,
+) -> Result<Vec<u8>> {
+    let mut tensors: Vec<_> = tensors.into_iter().collect();
+    let options = tied::apply(&mut tensors, options)?;
+    let specs = Spec::of_all(&tensors);
+    let layout = Layout::plan(&specs, &options)?;
+    let bytes = layout.file_len();
+    let len = usize::try_from(bytes).map_err(|_| ErrorKind::TooLargeForMemory { bytes })?;
+    let mut file = Vec::new();
+    file.try_reserve_exact(len).map_err(|_| ErrorKind::TooLargeForMemory { bytes })?;
+    write_in_order(&layout, &tensors, &mut |bytes| {
+        file.extend_from_slice(bytes);
+        Ok(())
+    })?;
+    #[cfg(feature = "std")]
+    if options.digests {
+        let prefix = recording::prefix(&specs, &options, recording::of_file(&file, &layout))?;
+        file[..prefix.len()].copy_from_slice(&prefix);
+    }
+    Ok(file)
+}
+
+/// Writes a file with these tensors to a pipe, a socket, a compressor or whatever else takes bytes, front to back.
+///
+/// The tensors are asked for their bytes one after the other, in file order, and nothing is held back: a source may produce
+/// them as they are asked for. The bytes are those that [`serialize`] gives. The writer is flushed at the end.
+///
+/// To a file rather use [`save`](super::save()), which replaces it whole or not at all.
+///
+/// ```
+/// use safetensors_core::save::write_to;
+/// use safetensors_core::{SafeTensors, SaveOptions, TensorView};
+///
+/// let mut pipe = Vec::new();
+/// write_to(&mut pipe, [("scale", TensorView::from_slice(&[], &[0.5_f64])?)], &SaveOptions::new())?;
+/// assert_eq!(SafeTensors::parse(&pipe)?.view("scale")?.as_slice::<f64>()?, [0.5]);
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of [`serialize`], and [`ErrorKind::Io`] if the writer fails. What is refused beforehand writes nothing; after any other
+/// error the writer has received part of a file.
+#[cfg(feature = "std")]
+pub fn write_to<N: AsRef<str>, S: TensorSource>(
+    mut writer: impl Write,
+    tensors: impl IntoIterator<Item = (N, S)>,
+    options: &SaveOptions,
+) -> Result<()> {
+    let mut tensors: Vec<_> = tensors.into_iter().collect();
+    let options = tied::apply(&mut tensors, options)?;
+    let specs = Spec::of_all(&tensors);
+    let mut layout = Layout::plan(&specs, &options)?;
+    if options.digests {
+        layout.prefix = recording::prefix(&specs, &options, recording::of_sources(&tensors, &layout)?)?;
+    }
+    write_in_order(&layout, &tensors, &mut |bytes| Ok(writer.write_all(bytes).map_err(ErrorKind::Io)?))?;
+    Ok(writer.flush().map_err(ErrorKind::Io)?)
+}
+
+fn write_in_order<N: AsRef<str>, S: TensorSource>(
+    layout: &Layout,
+    tensors: &[(N, S)],
+    sink: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    sink(&layout.prefix)?;
+    for (i, range) in &layout.places {
+        let (name, tensor) = &tensors[*i];
+        write_exactly(tensor, range.end - range.start, &mut |_, bytes| sink(bytes))
+            .map_err(|error| error.in_tensor(name.as_ref()))?;
+    }
+    Ok(())
+}
+
+/// Has a source write its bytes, gives each piece to `sink` with its place in the tensor, and holds the source to `expected`
+/// bytes: none over that reaches `sink`.
+pub(crate) fn write_exactly(
+    tensor: &(impl TensorSource + ?Sized),
+    expected: u64,
+    sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
+) -> Result<()> {
+    let mut written = 0;
+    tensor.write_to(&mut |bytes| {
+        let found = written + bytes.len() as u64;
+        if found > expected {
+            // Remembered, so that a source which goes on regardless fails at its end.
+            written = found;
+            return Err(ErrorKind::SourceLength { expected, found }.into());
+        }
+        sink(written, bytes)?;
+        written = found;
+        Ok(())
+    })?;
+    if written != expected {
+        return Err(Error::from(ErrorKind::SourceLength { expected, found: written }));
+    }
+    Ok(())
+}

@@ -1,0 +1,141 @@
+//! [`resolve`]: which tensors share storage, and which of their names is kept.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::{Storage, Tied, Views};
+use crate::header::METADATA_KEY;
+use crate::{Error, ErrorKind, Result, TensorSource, shape};
+
+/// What to save of tensors that may share storage.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resolved {
+    /// The positions of the tensors to save, ascending.
+    pub keep: Vec<usize>,
+    /// Each dropped name, with the name of the tensor that is saved for it.
+    pub aliases: BTreeMap<String, String>,
+}
+
+/// One tensor of a group that shares a storage.
+struct Member<'a, S> {
+    position: usize,
+    name: &'a str,
+    tensor: &'a S,
+    storage: Storage,
+    byte_len: u64,
+}
+
+/// Finds the tensors that share storage and decides which of their names to keep.
+///
+/// Tensors share if they lie in one allocation and overlap there; merely lying in one allocation ties nothing. Tensors whose
+/// [`storage`](TensorSource::storage) is not known, and those without bytes, share with none.
+///
+/// ```
+/// use safetensors_core::TensorView;
+/// use safetensors_core::tied::{Tied, resolve};
+///
+/// let (weight, other) = ([1.0_f32, 2.0], [1.0_f32, 2.0]);
+/// let (weight, other) = (TensorView::from_slice(&[2], &weight)?, TensorView::from_slice(&[2], &other)?);
+/// let resolved = resolve(&[("b", weight), ("c", other), ("a", weight)], &Tied::new())?;
+/// assert_eq!(resolved.keep, [1, 2]);
+/// assert_eq!(resolved.aliases["b"], "a");
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// [`ErrorKind::NotCovered`] if no tensor of a group fills the whole storage, also of a group of one, unless views are to be
+/// saved. [`ErrorKind::PartlyTied`] if a tensor would be dropped that is not the same as the kept one, unless that is asked for.
+/// [`ErrorKind::DuplicateTensor`]; [`ErrorKind::ReservedName`]; those of [`shape::byte_len`].
+pub fn resolve<N: AsRef<str>, S: TensorSource>(tensors: &[(N, S)], options: &Tied) -> Result<Resolved> {
+    let mut storages: BTreeMap<(u64, u64), Vec<Member<'_, S>>> = BTreeMap::new();
+    let mut names = BTreeSet::new();
+    for (position, (name, tensor)) in tensors.iter().enumerate() {
+        let name = name.as_ref();
+        // Checked here too, because a dropped name does not get as far as the header.
+        if name == METADATA_KEY {
+            return Err(Error::from(ErrorKind::ReservedName).in_tensor(name));
+        }
+        if !names.insert(name) {
+            return Err(Error::from(ErrorKind::DuplicateTensor).in_tensor(name));
+        }
+        let Some(storage) = tensor.storage() else { continue };
+        let byte_len = shape::byte_len(tensor.dtype(), tensor.shape());
+        let byte_len = byte_len.map_err(|kind| Error::from(kind).in_tensor(name))?;
+        if byte_len > 0 && storage.byte_len > 0 {
+            let member = Member { position, name, tensor, storage, byte_len };
+            storages.entry((member.storage.id, member.storage.byte_len)).or_default().push(member);
+        }
+    }
+    let mut dropped = BTreeSet::new();
+    let mut aliases = BTreeMap::new();
+    for members in storages.into_values() {
+        for group in groups(members, options.views) {
+            let kept = choose(&group, options)?;
+            for member in group.iter().filter(|member| member.position != kept.position) {
+                if options.views != Views::Drop && !same(member, kept) {
+                    return Err(Error::from(ErrorKind::PartlyTied { kept: kept.name.into() }).in_tensor(member.name));
+                }
+                dropped.insert(member.position);
+                aliases.insert(member.name.into(), kept.name.into());
+            }
+        }
+    }
+    Ok(Resolved { keep: (0..tensors.len()).filter(|position| !dropped.contains(position)).collect(), aliases })
+}
+
+/// The tensors of one storage, divided into those that belong together.
+fn groups<S: TensorSource>(mut members: Vec<Member<'_, S>>, views: Views) -> Vec<Vec<Member<'_, S>>> {
+    members.sort_by(|a, b| {
+        let key = |member: &Member<'_, S>| (member.storage.range.start, member.storage.range.end);
+        key(a).cmp(&key(b)).then_with(|| a.name.cmp(b.name))
+    });
+    let mut groups: Vec<Vec<Member<'_, S>>> = Vec::new();
+    for member in members {
+        let group = match views {
+            Views::Save => groups.iter_mut().find(|group| same(&group[0], &member)),
+            // Each is compared with the one before, as the Python library does, so that the same input has the same outcome.
+            // Where a wide tensor is followed by two narrow ones this divides what overlaps, but what is divided so has a part
+            // that no tensor covers, and is refused.
+            Views::Refuse | Views::Drop => groups.last_mut().filter(|group| {
+                group.last().is_some_and(|before| member.storage.range.start < before.storage.range.end)
+            }),
+        };
+        match group {
+            Some(group) => group.push(member),
+            None => groups.push(Vec::from([member])),
+        }
+    }
+    groups
+}
+
+/// The tensor of a group whose name is kept.
+fn choose<'a, 'b, S>(group: &'b [Member<'a, S>], options: &Tied) -> Result<&'b Member<'a, S>> {
+    let complete = |member: &&Member<'_, S>| {
+        let filled = member.storage.range.start == 0 && member.byte_len == member.storage.byte_len;
+        // Where views are saved, the members of a group are the same: each is as good as the others.
+        options.views == Views::Save || filled
+    };
+    group
+        .iter()
+        .filter(complete)
+        .min_by_key(|member| {
+            (!options.prefer.contains(member.name), options.discard.contains(member.name), member.name)
+        })
+        .ok_or_else(|| {
+            let mut names: Vec<_> = group.iter().map(|member| String::from(member.name)).collect();
+            names.sort_unstable();
+            let error = Error::from(ErrorKind::NotCovered { names });
+            group.iter().map(|member| member.name).min().into_iter().fold(error, Error::in_tensor)
+        })
+}
+
+/// Whether two tensors of one storage are one tensor under two names.
+fn same<S: TensorSource>(a: &Member<'_, S>, b: &Member<'_, S>) -> bool {
+    a.storage.contiguous
+        && b.storage.contiguous
+        && a.storage.range == b.storage.range
+        && a.tensor.dtype() == b.tensor.dtype()
+        && a.tensor.shape() == b.tensor.shape()
+}

@@ -1,0 +1,35 @@
+//! [`Storage`]: where a tensor's elements lie in memory.
+
+use core::ops::Range;
+
+/// The memory that a tensor's elements lie in, so that tensors which share memory can be told.
+///
+/// ```
+/// use safetensors_core::TensorSource;
+/// use safetensors_core::{TensorView, tied::Storage};
+///
+/// let embedding = TensorView::from_slice(&[2, 2], &[1.0_f32, 2.0, 3.0, 4.0])?;
+/// let head = embedding;
+/// assert_eq!(embedding.storage(), head.storage());
+/// assert_eq!(Storage::whole(7, 16).range, 0..16);
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Storage {
+    /// Which allocation it is: the same number for two tensors of one save if they lie in the same one, another if not.
+    /// Usually its address; on a machine with several devices also which device it is on.
+    pub id: u64,
+    /// The size in bytes of the whole allocation.
+    pub byte_len: u64,
+    /// The bytes of the allocation from the tensor's first element to the end of its last one.
+    pub range: Range<u64>,
+    /// Whether the elements lie in C order without gaps.
+    pub contiguous: bool,
+}
+
+impl Storage {
+    /// The storage of a contiguous tensor that fills a whole allocation.
+    pub fn whole(id: u64, byte_len: u64) -> Self {
+        Self { id, byte_len, range: 0..byte_len, contiguous: true }
+    }
+}

@@ -1,0 +1,189 @@
+//! Conversion while reading.
+
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use half::bf16;
+use proptest::prelude::*;
+use safetensors_core::convert::can_convert;
+use safetensors_core::{
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, Limits, LoadOptions, Overflow, ReadAt, SafeTensors, SaveOptions,
+    TensorView, read_tensors, save, serialize,
+};
+
+/// Bytes that are elements of any dtype, none of them NaN or out of anything's range.
+fn small_numbers(dtype: Dtype, elements: usize) -> Vec<u8> {
+    if can_convert(Dtype::U8, dtype) {
+        let numbers: Vec<u8> = (0..elements).map(|i| (i * 7 % 11 % 2) as u8).collect();
+        return super::convert(Dtype::U8, dtype, Overflow::Ieee, &numbers).unwrap().bytes().to_vec();
+    }
+    (0..elements * dtype.bits() as usize / 8).map(|i| (i * 31 % 251) as u8).collect()
+}
+
+fn file(tensors: &[(String, Dtype, usize)]) -> Vec<u8> {
+    let data: Vec<_> = tensors.iter().map(|(_, dtype, elements)| small_numbers(*dtype, *elements)).collect();
+    let shapes: Vec<_> = tensors.iter().map(|(_, _, elements)| [*elements]).collect();
+    let views = tensors
+        .iter()
+        .zip(&shapes)
+        .zip(&data)
+        .map(|(((name, dtype, _), shape), data)| (name, TensorView::new(*dtype, shape, data).unwrap()));
+    serialize(views, &SaveOptions::new()).unwrap()
+}
+
+/// A file in memory that notes the longest read.
+struct Noting {
+    bytes: Vec<u8>,
+    longest: AtomicUsize,
+}
+
+impl Noting {
+    fn new(bytes: Vec<u8>) -> Self {
+        Self { bytes, longest: AtomicUsize::new(0) }
+    }
+}
+
+impl ReadAt for Noting {
+    fn byte_len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.longest.fetch_max(buf.len(), Ordering::Relaxed);
+        self.bytes.read_exact_at(buf, offset)
+    }
+}
+
+/// Reads all tensors converted, in every way there is, and compares with converting after reading.
+fn check(tensors: &[(String, Dtype, usize)], to: Dtype, integers: Option<Dtype>, threads: usize) {
+    let archive = SafeTensors::read_header(Noting::new(file(tensors)), &Limits::default()).unwrap();
+    let mut options = LoadOptions::new().threads(threads).floats_as(to);
+    if let Some(integers) = integers {
+        options = options.integers_as(integers);
+    }
+    let lazy: Vec<_> = tensors.iter().map(|(name, ..)| archive.tensor(name).unwrap()).collect();
+    archive.bytes().longest.store(0, Ordering::Relaxed);
+    let bufs = read_tensors(&lazy, &options).unwrap();
+    for (tensor, buf) in lazy.iter().zip(bufs) {
+        let target = options.dtype_of(tensor.dtype());
+        let expected = tensor.read().unwrap().convert(target, &ConvertOptions::new()).unwrap();
+        assert_eq!((buf.dtype(), buf.shape()), (target, tensor.shape()), "{}", tensor.name());
+        assert!(buf.bytes() == expected.bytes(), "{} {} to {target}", tensor.name(), tensor.dtype());
+        let alone = tensor.read_as(target, &ConvertOptions::new()).unwrap();
+        assert!(alone.bytes() == expected.bytes(), "{} {} to {target}", tensor.name(), tensor.dtype());
+    }
+}
+
+#[test]
+fn large_tensors_are_converted_in_pieces() {
+    // More than two pieces of the loader each, and a rest.
+    for (from, to) in [
+        (Dtype::BF16, Dtype::F32),
+        (Dtype::F32, Dtype::F8_E4M3),
+        (Dtype::F64, Dtype::F16),
+        (Dtype::F4, Dtype::F64),
+        (Dtype::F6_E2M3, Dtype::BF16),
+        (Dtype::F6_E3M2, Dtype::F64),
+    ] {
+        let elements = (9 << 20) * 8 / to.bits() as usize + 12;
+        check(&[("w".into(), from, elements)], to, None, 2);
+    }
+    check(&[("ids".into(), Dtype::U8, 1_200_001)], Dtype::F32, Some(Dtype::I64), 3);
+}
+
+#[test]
+fn the_source_is_never_whole_in_memory() {
+    let archive = SafeTensors::read_header(Noting::new(file(&[("w".into(), Dtype::F64, 1 << 20)])), &Limits::default());
+    let archive = archive.unwrap();
+    let tensor = archive.tensor("w").unwrap();
+    archive.bytes().longest.store(0, Ordering::Relaxed);
+    tensor.read_as(Dtype::F8_E5M2, &ConvertOptions::new()).unwrap();
+    read_tensors(&[tensor], &LoadOptions::new().floats_as(Dtype::F8_E5M2)).unwrap();
+    let longest = archive.bytes().longest.load(Ordering::Relaxed);
+    assert!((256 << 10..=1 << 20).contains(&longest), "{longest}");
+}
+
+#[test]
+fn only_what_was_asked_for_is_converted() {
+    let options = LoadOptions::new().floats_as(Dtype::F32);
+    for &dtype in Dtype::ALL {
+        let expected = if dtype.is_float() { Dtype::F32 } else { dtype };
+        assert_eq!(options.dtype_of(dtype), expected);
+        let both = options.clone().integers_as(Dtype::I64).dtype_of(dtype);
+        let untouched = matches!(dtype, Dtype::BOOL | Dtype::C64);
+        assert_eq!(both, if untouched || dtype.is_float() { expected } else { Dtype::I64 });
+        assert_eq!(LoadOptions::new().dtype_of(dtype), dtype);
+    }
+}
+
+#[test]
+fn errors_name_file_tensor_and_element() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    let mut weights = vec![1.0_f32; 3_000_000];
+    weights[2_999_999] = 1e9;
+    let shape = [weights.len()];
+    let tensors = [
+        ("a", TensorView::new(Dtype::F32, &[1], &[0, 0, 0x80, 0x3f]).unwrap()),
+        ("b", TensorView::from_slice(&shape, &weights).unwrap()),
+    ];
+    save(&path, tensors, &SaveOptions::new()).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let strict = ConvertOptions::new().overflow(Overflow::Error);
+    for threads in [1, 2, 5] {
+        let options = LoadOptions::new().threads(threads).floats_as(Dtype::F16).convert_options(strict);
+        let error = checkpoint.read_all(&options).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::DoesNotFit { index: 2_999_999, to: Dtype::F16, .. }), "{error}");
+        assert_eq!((error.tensor(), error.file()), (Some("b"), path.to_str()));
+    }
+    let error = checkpoint.tensor("b").unwrap().read_as(Dtype::F16, &strict).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::DoesNotFit { index: 2_999_999, .. }), "{error}");
+    assert_eq!((error.tensor(), error.file()), (Some("b"), path.to_str()));
+
+    let error = checkpoint.read_all(&LoadOptions::new().floats_as(Dtype::F4)).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::NoConversion { from: Dtype::F32, to: Dtype::F4 }), "{error}");
+    assert_eq!((error.tensor(), error.file()), (Some("a"), path.to_str()));
+
+    // A file that becomes shorter is an error of the tensor that it loses.
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1_000_000).unwrap();
+    let error = checkpoint.read_all(&LoadOptions::new().floats_as(Dtype::F64)).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
+    assert_eq!(error.tensor(), Some("b"));
+}
+
+#[test]
+fn booleans_are_checked_while_they_are_converted() {
+    let mut bytes = file(&[("mask".into(), Dtype::BOOL, 1_000)]);
+    *bytes.last_mut().unwrap() = 7;
+    let archive = SafeTensors::read_header(bytes, &Limits::default()).unwrap();
+    let error = archive.tensor("mask").unwrap().read_as(Dtype::F32, &ConvertOptions::new()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::InvalidBool { index: 999, found: 7 }), "{error}");
+    assert_eq!(error.tensor(), Some("mask"));
+}
+
+#[test]
+fn a_converted_tensor_reads_as_its_values() {
+    let weights = [1.5, -2.0, 3e38].map(bf16::from_f32);
+    let view = TensorView::from_slice(&[3], &weights).unwrap();
+    let file = serialize([("w", view)], &SaveOptions::new()).unwrap();
+    let archive = SafeTensors::read_header(file, &Limits::default()).unwrap();
+    let wide = archive.tensor("w").unwrap().read_as(Dtype::F32, &ConvertOptions::new()).unwrap();
+    assert_eq!(wide.into_vec::<f32>().unwrap(), weights.map(bf16::to_f32));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+    #[test]
+    fn reading_converted_is_converting_what_was_read(
+        tensors in prop::collection::vec((0..Dtype::ALL.len(), 0..30_000_usize), 0..12),
+        to in prop::sample::select(vec![Dtype::F64, Dtype::F32, Dtype::F16, Dtype::BF16, Dtype::F8_E4M3]),
+        integers in prop::option::of(prop::sample::select(vec![Dtype::I64, Dtype::F32, Dtype::BOOL])),
+        threads in 1..6_usize,
+    ) {
+        let describe = |(i, (dtype, elements)): (usize, (usize, usize))| {
+            (format!("t{i}"), Dtype::ALL[dtype], elements.next_multiple_of(4))
+        };
+        let tensors: Vec<_> = tensors.into_iter().enumerate().map(describe).collect();
+        check(&tensors, to, integers, threads);
+    }
+}

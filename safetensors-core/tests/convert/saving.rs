@@ -1,0 +1,144 @@
+//! Conversion while saving.
+
+use proptest::prelude::*;
+use safetensors_core::convert::can_convert;
+use safetensors_core::{
+    ConvertOptions, Converted, Dtype, ErrorKind, Limits, Overflow, Result, SafeTensors, SaveOptions, Sink, TensorBuf,
+    TensorSource, TensorView, save, serialize,
+};
+
+use super::misfit;
+
+/// A source that gives its bytes in pieces of given sizes, over and over.
+struct Pieces<'a> {
+    dtype: Dtype,
+    shape: [usize; 1],
+    bytes: &'a [u8],
+    sizes: &'a [usize],
+}
+
+impl TensorSource for Pieces<'_> {
+    fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        let mut rest = self.bytes;
+        for &size in self.sizes.iter().cycle() {
+            if rest.is_empty() {
+                break;
+            }
+            let (piece, after) = rest.split_at(size.min(rest.len()));
+            sink(piece)?;
+            rest = after;
+        }
+        Ok(())
+    }
+}
+
+/// What a source gives, and its longest piece.
+fn gather(source: &impl TensorSource) -> Result<(Vec<u8>, usize)> {
+    let (mut bytes, mut longest) = (Vec::new(), 0);
+    source.write_to(&mut |piece| {
+        bytes.extend_from_slice(piece);
+        longest = longest.max(piece.len());
+        Ok(())
+    })?;
+    Ok((bytes, longest))
+}
+
+proptest! {
+    #[test]
+    fn any_cut_of_the_source_converts_the_same(
+        dtypes in (0..Dtype::ALL.len(), 0..Dtype::ALL.len()),
+        bytes in prop::collection::vec(0..2_u8, 0..4_000),
+        sizes in prop::collection::vec(1..700_usize, 1..6),
+    ) {
+        let (from, to) = (Dtype::ALL[dtypes.0], Dtype::ALL[dtypes.1]);
+        prop_assume!(can_convert(from, to));
+        // Bytes of 0 and 1 are BOOL, tiny floats of any dtype, and integers that may not fit.
+        let elements = bytes.len() * 8 / from.bits() as usize / 4 * 4;
+        let bytes = &bytes[..elements * from.bits() as usize / 8];
+        let expected = super::convert(from, to, Overflow::Ieee, bytes);
+        let source = Pieces { dtype: from, shape: [elements], bytes, sizes: &sizes };
+        let converted = Converted::new(source, to, &ConvertOptions::new()).unwrap();
+        prop_assert_eq!((converted.dtype(), converted.shape()), (to, &[elements][..]));
+        match (gather(&converted), expected) {
+            (Ok((found, _)), Ok(expected)) => prop_assert_eq!(found, expected.bytes()),
+            (Err(found), Err(expected)) => prop_assert_eq!(found.to_string(), expected.to_string()),
+            (found, expected) => prop_assert!(false, "{found:?} {expected:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_large_tensor_goes_through_in_small_pieces() {
+    for (from, to) in [(Dtype::F64, Dtype::F8_E4M3), (Dtype::F6_E3M2, Dtype::F64), (Dtype::U8, Dtype::I64)] {
+        let bytes: Vec<u8> = (0..3_000_000).map(|i| if from == Dtype::F64 { 0 } else { (i % 251) as u8 }).collect();
+        let elements = bytes.len() * 8 / from.bits() as usize;
+        let source = TensorView::new(from, std::slice::from_ref(&elements), &bytes).unwrap();
+        let (found, longest) = gather(&Converted::new(source, to, &ConvertOptions::new()).unwrap()).unwrap();
+        assert!(found == super::convert(from, to, Overflow::Ieee, &bytes).unwrap().bytes(), "{from} {to}");
+        assert!(longest <= 512 << 10, "{longest}");
+    }
+}
+
+#[test]
+fn a_source_of_another_length_is_refused() {
+    for len in [0, 3, 7, 9, 12] {
+        let bytes = vec![0; len];
+        let source = Pieces { dtype: Dtype::F32, shape: [2], bytes: &bytes, sizes: &[5] };
+        let error = gather(&Converted::new(source, Dtype::F16, &ConvertOptions::new()).unwrap()).unwrap_err();
+        let found = if len == 12 { 10 } else { len as u64 };
+        assert!(matches!(error.kind(), ErrorKind::SourceLength { expected: 8, found: f } if *f == found), "{error}");
+    }
+}
+
+#[test]
+fn what_cannot_be_converted_is_refused_at_once_or_named_when_saved() {
+    let values = TensorBuf::from_vec(vec![3], vec![1.0_f64, 2.0, 1e6]).unwrap();
+    let error = Converted::new(&values, Dtype::F6_E2M3, &ConvertOptions::new()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::NoConversion { from: Dtype::F64, to: Dtype::F6_E2M3 }), "{error}");
+
+    let strict = ConvertOptions::new().overflow(Overflow::Error);
+    let narrow = Converted::new(&values, Dtype::F16, &strict).unwrap();
+    let error = serialize([("w", &narrow)], &SaveOptions::new()).unwrap_err();
+    assert_eq!((misfit(&error), error.tensor()), (2, Some("w")));
+
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("w.safetensors");
+    let error = save(&path, [("w", &narrow)], &SaveOptions::new()).unwrap_err();
+    assert_eq!((misfit(&error), error.tensor(), error.file()), (2, Some("w"), path.to_str()));
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_slice_of_a_file_is_converted_into_another_file() {
+    let weights: Vec<f32> = (0..60_u8).map(f32::from).collect();
+    let view = TensorView::from_slice(&[6, 10], &weights).unwrap();
+    let file = serialize([("w", view)], &SaveOptions::new()).unwrap();
+    let archive = SafeTensors::read_header(file, &Limits::default()).unwrap();
+    let columns = archive.tensor("w").unwrap().slice((.., 3..5)).unwrap();
+    let narrow = Converted::new(columns, Dtype::U8, &ConvertOptions::new()).unwrap();
+    assert_eq!(narrow.source().dtype(), Dtype::F32);
+    let file = serialize([("w", narrow)], &SaveOptions::new()).unwrap();
+    let saved = SafeTensors::parse(file).unwrap();
+    let saved = saved.view("w").unwrap();
+    assert_eq!(saved.shape(), [6, 2]);
+    assert_eq!(saved.as_slice::<u8>().unwrap(), [3, 4, 13, 14, 23, 24, 33, 34, 43, 44, 53, 54]);
+}
+
+#[test]
+fn the_same_dtype_is_passed_on() {
+    let values = TensorBuf::from_vec(vec![2], vec![1.0_f32, 2.0]).unwrap();
+    let same = Converted::new(&values, Dtype::F32, &ConvertOptions::new()).unwrap();
+    same.write_to(&mut |piece| {
+        assert_eq!(piece.as_ptr(), values.bytes().as_ptr());
+        Ok(())
+    })
+    .unwrap();
+}

@@ -1,0 +1,159 @@
+//! The files themselves: permissions, owners, links, locks, and what is no file to edit.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use safetensors_core::edit::{Edit, Edited, recover};
+use safetensors_core::{Checkpoint, Error, ErrorKind};
+use tempfile::tempdir;
+
+use crate::{names, parse, roomy_file, support};
+
+/// A file that is not what it should be is not touched, and says why.
+#[test]
+fn malformed_files_are_not_edited() {
+    let directory = tempdir().unwrap();
+    let path = support::write(directory.path(), "model.safetensors", support::file("{} x", 0));
+    let error = Edit::open(&path).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Json { .. }), "{error}");
+    assert_eq!(error.file(), path.to_str());
+    assert!(!recover(&path).unwrap());
+    fs::write(&path, support::file("{}", 1)).unwrap();
+    assert!(matches!(Edit::open(&path).unwrap_err().kind(), ErrorKind::TrailingData { expected: 0, found: 1 }));
+    assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
+}
+
+#[test]
+fn what_is_no_file_is_not_edited() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("missing");
+    for result in [Edit::open(&path).map(drop), recover(&path).map(drop)] {
+        let error = result.unwrap_err();
+        let missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+        assert!(matches!(error.kind(), ErrorKind::Io(error) if missing(error)), "{error}");
+        assert_eq!(error.file(), path.to_str());
+    }
+    let error = Edit::open(directory.path()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::NotAFile { found: "a directory" }), "{error}");
+    assert!(support::names_in(directory.path()).is_empty());
+}
+
+#[cfg(unix)]
+mod unix {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    use super::*;
+
+    fn edit_twice(path: &Path) {
+        let edit = Edit::open(path).unwrap().set_metadata([("edited", "in place")]);
+        assert_eq!(edit.apply().unwrap(), Edited::InPlace);
+        assert_eq!(parse(path).metadata()["edited"], "in place");
+        assert_eq!(Edit::open(path).unwrap().remove(["a"]).apply().unwrap(), Edited::Rewritten);
+        assert_eq!(names(path), ["b", "c"]);
+    }
+
+    #[test]
+    fn the_permissions_stay() {
+        for mode in [0o600, 0o640, 0o666, 0o755] {
+            let (directory, path) = roomy_file();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            edit_twice(&path);
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, mode);
+            assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
+        }
+    }
+
+    #[test]
+    fn the_owner_stays() {
+        let (_directory, path) = roomy_file();
+        if std::os::unix::fs::chown(&path, Some(12345), Some(54321)).is_err() {
+            eprintln!("skipped: only an administrator can give files away");
+            return;
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        edit_twice(&path);
+        let metadata = fs::metadata(&path).unwrap();
+        assert_eq!((metadata.uid(), metadata.gid(), metadata.mode() & 0o7777), (12345, 54321, 0o640));
+    }
+
+    #[test]
+    fn links_are_followed() {
+        let (directory, path) = roomy_file();
+        let folder = directory.path().join("snapshots");
+        fs::create_dir(&folder).unwrap();
+        symlink("../model.safetensors", folder.join("link")).unwrap();
+        edit_twice(&folder.join("link"));
+        assert!(fs::symlink_metadata(folder.join("link")).unwrap().is_symlink());
+        assert!(fs::symlink_metadata(&path).unwrap().is_file());
+        assert_eq!(support::names_in(&folder), ["link"]);
+        assert_eq!(support::names_in(directory.path()), ["model.safetensors", "snapshots"]);
+    }
+
+    #[test]
+    fn in_place_is_the_same_file_and_rewritten_is_another() {
+        let (directory, path) = roomy_file();
+        let other = directory.path().join("other");
+        fs::hard_link(&path, &other).unwrap();
+        edit_twice(&path);
+        assert_eq!(names(&other), ["a", "b", "c"]);
+        assert_eq!(parse(&other).metadata()["edited"], "in place");
+        assert_ne!(fs::metadata(&path).unwrap().ino(), fs::metadata(&other).unwrap().ino());
+    }
+
+    #[test]
+    fn only_one_edits_at_a_time() {
+        let (_directory, path) = roomy_file();
+        let first = Edit::open(&path).unwrap();
+        for result in [Edit::open(&path).map(drop), recover(&path).map(drop)] {
+            let error = result.unwrap_err();
+            let busy = |error: &io::Error| error.kind() == io::ErrorKind::ResourceBusy;
+            assert!(matches!(error.kind(), ErrorKind::Io(error) if busy(error)), "{error}");
+            assert_eq!(error.file(), path.to_str());
+        }
+        assert_eq!(Checkpoint::open(&path).unwrap().len(), 3, "readers are let in");
+        first.remove(["a"]).apply().unwrap();
+        Edit::open(&path).unwrap();
+    }
+
+    #[test]
+    fn special_files_are_refused() {
+        let directory = tempdir().unwrap();
+        let fifo = directory.path().join("fifo");
+        support::make_fifo(&fifo);
+        symlink("/dev/null", directory.path().join("device")).unwrap();
+        for name in ["fifo", "device"] {
+            let path = directory.path().join(name);
+            let error = support::must_not_hang(move || Edit::open(path).map(drop)).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::NotAFile { found: "a special file" }), "{error}");
+        }
+    }
+
+    /// The administrator may write everywhere: then the edits must work.
+    #[test]
+    fn files_and_directories_that_may_not_be_written_to() {
+        let denied = |error: &Error| matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::PermissionDenied);
+        let (directory, path) = roomy_file();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
+        let allowed = fs::OpenOptions::new().write(true).open(&path).is_ok();
+        match Edit::open(&path) {
+            Ok(_) => assert!(allowed),
+            Err(error) => assert!(!allowed && denied(&error) && error.file() == path.to_str(), "{error}"),
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+
+        let before = fs::read(&path).unwrap();
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o555)).unwrap();
+        for edit in [Edit::clear_metadata, |edit: Edit<'static>| edit.remove(["a"])] {
+            match edit(Edit::open(&path).unwrap()).apply() {
+                Ok(_) => assert!(allowed),
+                Err(error) => {
+                    assert!(!allowed && denied(&error) && error.file() == path.to_str(), "{error}");
+                    assert_eq!(fs::read(&path).unwrap(), before);
+                }
+            }
+        }
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
+    }
+}

@@ -1,0 +1,272 @@
+//! The model standard's keys: read, written, and compared with the standard.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use proptest::prelude::*;
+use safetensors_core::modelspec::{
+    Category, Finding, Form, KEYS, PREFIX, Requirement, Resolution, Severity, TimestepRange, Version, validate,
+};
+use safetensors_core::{ErrorKind, Metadata, ModelSpec};
+
+/// The values that the standard itself gives as examples, one a key (with the elided ones completed).
+const EXAMPLES: &[(&str, &str)] = &[
+    ("sai_model_spec", "1.0.0"),
+    ("architecture", "stable-diffusion-xl-v1-base"),
+    ("implementation", "https://github.com/Stability-AI/generative-models"),
+    ("title", "Stable Diffusion XL 1.0 Base"),
+    ("description", "Stable Diffusion XL is the next generation of Stable Diffusion"),
+    ("author", "Stability AI"),
+    ("date", "2023\u{2010}07\u{2010}16T18:13:38Z"),
+    ("hash_sha256", "0xe3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"),
+    ("implementation_version", "2.0.0"),
+    ("license", "CreativeML Open RAIL-M"),
+    ("usage_hint", "Always use <user> and <assistant> prefixes!"),
+    ("thumbnail", "data:image/jpeg;base64,abc123+/abc1Zg=="),
+    ("tags", "Person,Celebrity,Video Game"),
+    ("merged_from", "Stable Diffusion XL 1.0 Base,My Overburned Model,My New Model"),
+    ("resolution", "1024x768"),
+    ("trigger_phrase", "mypetcat"),
+    ("prediction_type", "epsilon"),
+    ("timestep_range", "500,999"),
+    ("encoder_layer", "2"),
+    ("preprocessor", "depth"),
+    ("is_negative_embedding", "true"),
+    ("unet_dtype", "bf16,fp32"),
+    ("vae_dtype", "bf16"),
+    ("data_format", "gptq-4bit-gr128"),
+    ("format_type", "chat"),
+    ("language", "ja/JP,en/US"),
+    ("format_template", "### System:\n%%SYSTEM%%\n### Human:\n%%USER%%\n### Assistant:\n%%AI%%"),
+];
+
+fn metadata<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Metadata {
+    pairs.into_iter().map(|(name, text)| (format!("{PREFIX}{name}"), text.to_string())).collect()
+}
+
+fn all_examples() -> Metadata {
+    metadata(EXAMPLES.iter().copied())
+}
+
+fn findings(metadata: &Metadata) -> Vec<(Severity, String)> {
+    validate(metadata).into_iter().map(|finding| (finding.severity, finding.key)).collect()
+}
+
+#[test]
+fn the_examples_are_all_keys_of_the_table() {
+    let names: Vec<_> = KEYS.iter().map(|key| key.name).collect();
+    assert_eq!(EXAMPLES.iter().map(|(name, _)| *name).collect::<Vec<_>>(), names);
+}
+
+#[test]
+fn every_key_is_read_into_its_field_and_written_back() {
+    let mut given = all_examples();
+    given.insert("format".into(), "pt".into());
+    given.insert("modelspec.usage.of.our.own".into(), "kept".into());
+    given.insert("modelspec.hash_md5".into(), "0xd41d8cd98f00b204e9800998ecf8427e".into());
+    assert_eq!(validate(&given), []);
+    let spec = ModelSpec::read(&given).unwrap().unwrap();
+
+    assert_eq!(spec.version, Version { major: 1, minor: 0, patch: 0 });
+    assert_eq!(spec.title, "Stable Diffusion XL 1.0 Base");
+    assert_eq!(spec.hash_sha256.unwrap()[..3], [0xe3, 0xb0, 0xc4]);
+    assert_eq!(spec.tags, ["Person", "Celebrity", "Video Game"]);
+    assert_eq!(spec.resolution, Some(Resolution { width: 1024, height: 768 }));
+    assert_eq!(spec.timestep_range, Some(TimestepRange { min: 500, max: 999 }));
+    assert_eq!((spec.encoder_layer, spec.is_negative_embedding), (Some(2), Some(true)));
+    assert_eq!(spec.other.keys().collect::<Vec<_>>(), ["hash_md5", "usage.of.our.own"]);
+
+    // Into other metadata: what stood under the prefix goes, the rest stays.
+    let mut written = Metadata::from([("format".into(), "pt".into()), ("modelspec.old".into(), "gone".into())]);
+    spec.write(&mut written).unwrap();
+    assert_eq!(written, given);
+}
+
+#[test]
+fn without_the_mandatory_identifier_there_is_no_model_spec() {
+    let mut given = all_examples();
+    given.remove("modelspec.sai_model_spec");
+    assert_eq!(ModelSpec::read(&given).unwrap(), None);
+    assert_eq!(ModelSpec::read(&Metadata::new()).unwrap(), None);
+    assert_eq!(findings(&given), [(Severity::Error, "modelspec.sai_model_spec".into())]);
+}
+
+#[test]
+fn what_every_model_must_have() {
+    for name in ["architecture", "implementation", "title"] {
+        let mut given = all_examples();
+        given.remove(&format!("{PREFIX}{name}"));
+        let error = ModelSpec::read(&given).unwrap_err();
+        let ErrorKind::BadModelSpec { key, found: None, .. } = error.kind() else { panic!("{error}") };
+        assert_eq!(*key, format!("modelspec.{name}"));
+        assert_eq!(error.to_string(), format!("\"modelspec.{name}\" should be text that is not empty, but is missing"));
+        assert_eq!(findings(&given), [(Severity::Error, key.clone())]);
+        // Nothing but white space is as good as missing.
+        given.insert(key.clone(), " \n".into());
+        assert!(matches!(ModelSpec::read(&given).unwrap_err().kind(), ErrorKind::BadModelSpec { .. }));
+    }
+}
+
+#[test]
+fn what_every_model_should_have() {
+    let spec = ModelSpec::new("some-new-architecture", "diffusers", "T");
+    let expected = ["description", "author", "date", "hash_sha256"];
+    assert_eq!(
+        findings(&spec.to_metadata().unwrap()),
+        expected.map(|name| (Severity::Warning, format!("modelspec.{name}")))
+    );
+}
+
+#[test]
+fn resolution_is_asked_of_image_generators() {
+    let lack = |architecture: &str, other: &[(&str, &str)]| {
+        let mut given = ModelSpec::new(architecture, "i", "t").to_metadata().unwrap();
+        given.extend(metadata(other.iter().copied()));
+        validate(&given).into_iter().find(|finding| finding.key == "modelspec.resolution").map(|f| f.severity)
+    };
+    assert_eq!(lack("stable-diffusion-v1", &[]), Some(Severity::Error));
+    assert_eq!(lack("stable-diffusion-v1/lora", &[]), None);
+    assert_eq!(lack("stable-diffusion-xl-v1/vae", &[("vae_dtype", "fp32")]), None);
+    assert_eq!(lack("flux-1-dev", &[]), None);
+    assert_eq!(lack("flux-1-dev", &[("prediction_type", "v")]), Some(Severity::Warning));
+    assert_eq!(lack("stable-diffusion-v1", &[("resolution", "512x512")]), None);
+}
+
+#[test]
+fn data_format_is_asked_of_text_models() {
+    let lack = |architecture: &str, other: &[(&str, &str)]| {
+        let mut given = ModelSpec::new(architecture, "i", "t").to_metadata().unwrap();
+        given.extend(metadata(other.iter().copied()));
+        let text =
+            |name| KEYS.iter().any(|key| key.category == Category::Text && name == format!("{PREFIX}{}", key.name));
+        findings(&given).into_iter().filter(|(_, key)| text(key.clone())).collect::<Vec<_>>()
+    };
+    let (data_format, format_type) = ("modelspec.data_format".to_string(), "modelspec.format_type".to_string());
+    let both = vec![(Severity::Error, data_format), (Severity::Warning, format_type.clone())];
+    assert_eq!(lack("gpt-neo-x", &[]), both);
+    assert_eq!(lack("llama-3", &[("language", "en/US")]), both);
+    assert_eq!(lack("llama-3", &[("data_format", "fp16")]), [(Severity::Warning, format_type)]);
+    assert_eq!(lack("stable-diffusion-v1", &[]), []);
+    assert_eq!(lack("llama-3", &[]), []);
+}
+
+#[test]
+fn malformed_values_are_named() {
+    let malformed: &[(&str, &[&str])] = &[
+        ("sai_model_spec", &["", "1", "1.0", "1.0.0.0", "v1.0.0", "1.0.x", "01.0.0", "1.0.4294967296", "1.0.0 "]),
+        ("date", &["", "yesterday", "2023-02-30", "16/07/2023"]),
+        ("hash_sha256", &["", "0x", "0x123abc", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"]),
+        ("hash_sha256", &["0xE3B0C44298FC1C149AFBF4C8996FB92427AE41E4649B934CA495991B7852B855"]),
+        ("thumbnail", &["", "data:image/;base64,abcd", "data:image/png,abcd", "data:text/plain;base64,abcd"]),
+        ("thumbnail", &["data:image/png;base64,", "data:image/png;base64,abc", "data:image/png;base64,a===", "abcd"]),
+        ("tags", &["", ",", "a,,b", "a, ,b", "a,"]),
+        ("resolution", &["", "x", "1024", "1024x", "0x512", "1024 x 768", "1024X768", "-1x5", "+1x5", "1x2x3"]),
+        ("resolution", &["٣x٣"]),
+        ("timestep_range", &["", "5", "5,", "9,5", "0, 999", "0,999,1", "-1,5"]),
+        ("encoder_layer", &["", "-1", "2.0", "02", "4294967296", "two"]),
+        ("is_negative_embedding", &["", "True", "1", "yes", "true "]),
+        ("data_format", &["", "\t"]),
+    ];
+    for (name, texts) in malformed {
+        let key = format!("{PREFIX}{name}");
+        for text in *texts {
+            let mut given = all_examples();
+            given.insert(key.clone(), text.to_string());
+            let error = ModelSpec::read(&given).unwrap_err();
+            let ErrorKind::BadModelSpec { key: named, found: Some(found), .. } = error.kind() else {
+                panic!("{error}")
+            };
+            assert_eq!((named, found.as_str()), (&key, *text));
+            let found = validate(&given);
+            let [Finding { severity: Severity::Error, key: named, found: Some(found), .. }] = found.as_slice() else {
+                panic!("{text:?}: {found:?}")
+            };
+            assert_eq!((named, found.as_str()), (&key, *text));
+        }
+    }
+}
+
+#[test]
+fn hashes_by_other_algorithms_have_the_form_of_hashes() {
+    let mut given = all_examples();
+    given.insert("modelspec.hash_md5".into(), "0xABC".into());
+    assert_eq!(findings(&given), [(Severity::Error, "modelspec.hash_md5".into())]);
+    let error = ModelSpec::read(&given).unwrap_err();
+    let ErrorKind::BadModelSpec { key, .. } = error.kind() else { panic!("{error}") };
+    assert_eq!(key, "modelspec.hash_md5");
+}
+
+#[test]
+fn another_major_version_is_a_warning() {
+    let mut given = all_examples();
+    given.insert("modelspec.sai_model_spec".into(), "1.7.3".into());
+    assert_eq!(findings(&given), []);
+    given.insert("modelspec.sai_model_spec".into(), "2.0.0".into());
+    assert_eq!(findings(&given), [(Severity::Warning, "modelspec.sai_model_spec".into())]);
+    assert_eq!(ModelSpec::read(&given).unwrap().unwrap().version.major, 2);
+}
+
+#[test]
+fn what_could_not_be_read_back_is_not_written() {
+    let spec = || ModelSpec::new("a", "i", "t");
+    let refused = |change: fn(&mut ModelSpec), expected: &str| {
+        let mut spec = spec();
+        change(&mut spec);
+        let mut metadata = Metadata::from([("modelspec.old".into(), "as it was".into())]);
+        let before = metadata.clone();
+        let error = spec.write(&mut metadata).unwrap_err();
+        assert_eq!(metadata, before);
+        assert!(matches!(error.kind(), ErrorKind::BadModelSpec { key, .. } if key == expected), "{error}");
+    };
+    refused(|spec| spec.title.clear(), "modelspec.title");
+    refused(|spec| spec.date = Some("now".into()), "modelspec.date");
+    refused(|spec| spec.tags = vec!["a,b".into()], "modelspec.tags");
+    refused(|spec| spec.tags = vec![" a".into()], "modelspec.tags");
+    refused(|spec| spec.merged_from = vec![String::new()], "modelspec.merged_from");
+    refused(|spec| spec.resolution = Some(Resolution { width: 0, height: 1 }), "modelspec.resolution");
+    refused(|spec| spec.timestep_range = Some(TimestepRange { min: 2, max: 1 }), "modelspec.timestep_range");
+    refused(|spec| spec.other = [("title".into(), "x".into())].into(), "modelspec.title");
+    refused(|spec| spec.other = [("hash_md5".into(), "x".into())].into(), "modelspec.hash_md5");
+}
+
+#[test]
+fn messages_quote_what_a_file_says() {
+    let mut given = all_examples();
+    given.insert("modelspec.resolution".into(), "big\u{202e}".into());
+    let message = validate(&given)[0].to_string();
+    assert_eq!(
+        message,
+        "error: \"modelspec.resolution\" should be a resolution such as 1024x1024, found \"big\\u{202e}\""
+    );
+    assert!(ModelSpec::read(&given).unwrap_err().to_string().contains("\"big\\u{202e}\""));
+}
+
+#[test]
+fn the_table_says_what_the_standard_says() {
+    let count = |requirement| KEYS.iter().filter(|key| key.requirement == requirement).count();
+    assert_eq!((count(Requirement::Must), count(Requirement::Should), count(Requirement::Can)), (6, 5, 16));
+    assert_eq!(KEYS.iter().find(|key| key.name == "timestep_range").unwrap().form, Form::Range);
+}
+
+proptest! {
+    /// Whatever a file says, nothing panics, and reading agrees with validating: what is read has no malformed value.
+    #[test]
+    fn hostile_text(values in prop::collection::vec((0..EXAMPLES.len(), hostile()), 1..4)) {
+        let mut given = all_examples();
+        for (i, text) in values {
+            given.insert(format!("{PREFIX}{}", EXAMPLES[i].0), text);
+        }
+        let errors = validate(&given).into_iter().filter(|finding| finding.severity == Severity::Error).count();
+        match ModelSpec::read(&given) {
+            Ok(spec) => {
+                prop_assert_eq!(errors, 0);
+                let written = spec.clone().unwrap().to_metadata().unwrap();
+                prop_assert_eq!(ModelSpec::read(&written).unwrap(), spec);
+            }
+            Err(_) => prop_assert!(errors > 0),
+        }
+    }
+}
+
+/// Text of any kind, and text made of the characters that the forms are made of.
+fn hostile() -> impl Strategy<Value = String> {
+    prop_oneof![any::<String>(), "[0-9xTWZ:,.+\u{2010}a-f -]{0,24}", "data:image/[a-z]{0,3};base64,[A-Za-z=]{0,8}"]
+}

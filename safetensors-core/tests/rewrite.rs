@@ -1,0 +1,214 @@
+//! Checkpoints made of checkpoints: merged, selected, renamed, cast, sharded anew, in bounded memory.
+#![cfg(feature = "std")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use safetensors_core::{
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, Overflow, Rewrite, SaveOptions, ShardOptions, TensorBuf,
+    TensorSource, save, save_sharded,
+};
+use tempfile::TempDir;
+
+fn floats(values: impl IntoIterator<Item = f32>) -> TensorBuf {
+    let values: Vec<f32> = values.into_iter().collect();
+    TensorBuf::from_vec(vec![values.len()], values).unwrap()
+}
+
+fn saved(dir: &TempDir, name: &str, tensors: &[(&str, TensorBuf)], metadata: &[(&str, &str)]) -> PathBuf {
+    let path = dir.path().join(name);
+    let options = SaveOptions::new().metadata(metadata.iter().copied());
+    save(&path, tensors.iter().map(|(name, buf)| (name, buf)), &options).unwrap();
+    path
+}
+
+/// Name, dtype and bytes of every tensor, and its aliases.
+fn content(path: &Path) -> (Vec<(String, Dtype, Vec<u8>)>, Vec<(String, String)>) {
+    let checkpoint = Checkpoint::open(path).unwrap();
+    let mut tensors: Vec<_> = checkpoint
+        .tensors()
+        .map(|tensor| (tensor.name().to_owned(), tensor.dtype(), tensor.read().unwrap().bytes().to_vec()))
+        .collect();
+    tensors.sort();
+    let aliases = checkpoint.aliases().map(|(alias, tensor)| (alias.to_owned(), tensor.name().to_owned())).collect();
+    (tensors, aliases)
+}
+
+#[test]
+fn a_rewrite_that_changes_nothing_gives_the_same_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = saved(&dir, "a.safetensors", &[("x", floats([1.0, 2.0])), ("y", floats([3.0]))], &[("format", "pt")]);
+    let before = fs::read(&path).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    Rewrite::of(&checkpoint).save(dir.path().join("b.safetensors"), &SaveOptions::new()).unwrap();
+    assert_eq!(fs::read(dir.path().join("b.safetensors")).unwrap(), before);
+    // Also onto itself.
+    Rewrite::of(&checkpoint).save(&path, &SaveOptions::new()).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), before);
+}
+
+#[test]
+fn shards_become_one_file_and_one_file_becomes_shards() {
+    let dir = tempfile::tempdir().unwrap();
+    let tensors: Vec<_> = (0..20).map(|i| (format!("layer.{i}"), floats((0..i * 100).map(|j| j as f32)))).collect();
+    let named = tensors.iter().map(|(name, buf)| (name, buf));
+    let small = ShardOptions::new().max_shard_size(10_000.into());
+    save_sharded(dir.path().join("shards"), named, &small).unwrap();
+    let before = content(&dir.path().join("shards"));
+
+    let sharded = Checkpoint::open(dir.path().join("shards")).unwrap();
+    assert!(sharded.shards().len() > 5);
+    let one = dir.path().join("one.safetensors");
+    Rewrite::of(&sharded).save(&one, &SaveOptions::new()).unwrap();
+    assert_eq!(content(&one), before);
+
+    let one = Checkpoint::open(one).unwrap();
+    let larger = ShardOptions::new().max_shard_size(30_000.into());
+    let shards = Rewrite::of(&one).save_sharded(dir.path().join("again"), &larger).unwrap();
+    assert!((2..sharded.shards().len()).contains(&shards.files.len()), "{shards:?}");
+    assert_eq!(content(&dir.path().join("again")), before);
+}
+
+#[test]
+fn merging_selecting_renaming_and_casting() {
+    let dir = tempfile::tempdir().unwrap();
+    let base = saved(&dir, "base.safetensors", &[("w", floats([1.0, 2.0])), ("b", floats([3.0]))], &[("a", "base")]);
+    let ids = TensorBuf::from_vec(vec![1], vec![7_i64]).unwrap();
+    let other =
+        saved(&dir, "other.safetensors", &[("w", floats([9.0])), ("ids", ids)], &[("a", "other"), ("b", "other")]);
+    let (base, other) = (Checkpoint::open(base).unwrap(), Checkpoint::open(other).unwrap());
+    let to = dir.path().join("merged.safetensors");
+
+    let error = Rewrite::of(&base).merge(&other).save(&to, &SaveOptions::new()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::DuplicateTensor), "{error}");
+    assert_eq!(error.tensor(), Some("w"));
+    assert!(!to.exists());
+
+    let mut rewrite = Rewrite::of(&base)
+        .rename(|name| format!("base.{name}"))
+        .merge(&other)
+        .select(|name, tensor| name != "w" && tensor.byte_len() > 0)
+        .cast(&ConvertOptions::new(), |_, tensor| (tensor.dtype() == Dtype::F32).then_some(Dtype::F16))
+        .unwrap();
+    rewrite.metadata_mut().insert("c".into(), "added".into());
+    let planned: Vec<_> = rewrite.tensors().map(|(name, planned)| (name.to_owned(), planned.dtype())).collect();
+    assert_eq!(
+        planned,
+        [("base.b".to_owned(), Dtype::F16), ("base.w".to_owned(), Dtype::F16), ("ids".to_owned(), Dtype::I64)]
+    );
+    rewrite.save(&to, &SaveOptions::new().metadata([("b", "options")])).unwrap();
+    let (tensors, _) = content(&to);
+    let halves = |values: &[f32]| values.iter().flat_map(|&value| half::f16::from_f32(value).to_le_bytes()).collect();
+    assert_eq!(tensors[0], ("base.b".into(), Dtype::F16, halves(&[3.0])));
+    assert_eq!(tensors[1], ("base.w".into(), Dtype::F16, halves(&[1.0, 2.0])));
+    assert_eq!(tensors[2], ("ids".into(), Dtype::I64, 7_i64.to_le_bytes().to_vec()));
+    let merged = Checkpoint::open(&to).unwrap();
+    let metadata: Vec<_> = merged.metadata().iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    assert_eq!(metadata, [("a", "base"), ("b", "options"), ("c", "added")]);
+}
+
+#[test]
+fn tied_weights_stay_tied_under_any_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = saved(
+        &dir,
+        "tied.safetensors",
+        &[("embed", floats([1.0, 2.0])), ("norm", floats([3.0]))],
+        &[("head", "embed"), ("format", "pt")],
+    );
+    let tied = Checkpoint::open(&path).unwrap();
+    let to = dir.path().join("to.safetensors");
+    let options = SaveOptions::new();
+    let names = |path: &Path| {
+        let (tensors, aliases) = content(path);
+        (tensors.into_iter().map(|(name, ..)| name).collect::<Vec<_>>(), aliases)
+    };
+    let alias = |alias: &str, kept: &str| vec![(alias.to_owned(), kept.to_owned())];
+
+    Rewrite::of(&tied).save(&to, &options).unwrap();
+    assert_eq!(names(&to), (vec!["embed".into(), "norm".into()], alias("head", "embed")));
+
+    Rewrite::of(&tied).rename(|name| format!("model.{name}")).save(&to, &options).unwrap();
+    assert_eq!(names(&to), (vec!["model.embed".into(), "model.norm".into()], alias("model.head", "model.embed")));
+
+    // The name that was kept is left out: the other one has the tensor.
+    Rewrite::of(&tied).select(|name, _| name != "embed").save(&to, &options).unwrap();
+    assert_eq!(names(&to), (vec!["head".into(), "norm".into()], vec![]));
+    assert_eq!(Checkpoint::open(&to).unwrap().metadata().len(), 1, "the old record is gone");
+
+    // Cast alike, they are one tensor still; cast differently, they are two.
+    let cast = |names: &'static [&str]| {
+        Rewrite::of(&tied).cast(&ConvertOptions::new(), |name, _| names.contains(&name).then_some(Dtype::BF16)).unwrap()
+    };
+    cast(&["embed", "head"]).save(&to, &options).unwrap();
+    assert_eq!(names(&to), (vec!["embed".into(), "norm".into()], alias("head", "embed")));
+    cast(&["head"]).save(&to, &options).unwrap();
+    assert_eq!(names(&to), (vec!["embed".into(), "head".into(), "norm".into()], vec![]));
+
+    Rewrite::of(&tied).save_sharded(dir.path().join("dir"), &ShardOptions::new().max_shard_size(8.into())).unwrap();
+    assert_eq!(names(&dir.path().join("dir")), (vec!["embed".into(), "norm".into()], alias("head", "embed")));
+}
+
+#[test]
+fn errors_name_the_tensor_and_its_file_and_nothing_is_left_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let complex = TensorBuf::from_vec(vec![1], vec![num_complex::Complex::new(1.0_f32, 2.0)]).unwrap();
+    let path = saved(&dir, "a.safetensors", &[("c", complex), ("w", floats([1e6]))], &[]);
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let options = ConvertOptions::new().overflow(Overflow::Error);
+    let cast = |which: &'static str| {
+        Rewrite::of(&checkpoint).cast(&options, move |name, _| (name == which).then_some(Dtype::F16))
+    };
+    let error = cast("c").unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::NoConversion { .. }), "{error}");
+    assert_eq!((error.tensor(), error.file()), (Some("c"), path.to_str()));
+
+    let error = cast("w").unwrap().save(dir.path().join("b.safetensors"), &SaveOptions::new()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::DoesNotFit { index: 0, to: Dtype::F16, .. }), "{error}");
+    assert_eq!((error.tensor(), error.file()), (Some("w"), path.to_str()));
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+/// Re-shards and casts a checkpoint of 20 GiB, most of it a hole in a sparse file, and looks at the most memory it took.
+///
+/// `cargo test --release -p safetensors-core --test rewrite -- --ignored --nocapture` (writes 15 GiB to the temp dir)
+#[test]
+#[ignore = "writes 15 GiB"]
+fn twenty_gibibytes_are_sharded_anew_in_little_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    let tensors = 20_u64;
+    let each = 1_u64 << 30;
+    let entries: Vec<_> = (0..tensors)
+        .map(|i| {
+            format!(
+                r#""layer.{i:02}":{{"dtype":"F32","shape":[{}],"data_offsets":[{},{}]}}"#,
+                each / 4,
+                i * each,
+                (i + 1) * each
+            )
+        })
+        .collect();
+    let json = format!("{{{}}}", entries.join(","));
+    let mut file = File::create(&path).unwrap();
+    file.write_all(&(json.len() as u64).to_le_bytes()).unwrap();
+    file.write_all(json.as_bytes()).unwrap();
+    file.set_len(8 + json.len() as u64 + tensors * each).unwrap();
+    drop(file);
+
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let started = std::time::Instant::now();
+    let saved = Rewrite::of(&checkpoint)
+        .cast(&ConvertOptions::new(), |name, _| (name < "layer.10").then_some(Dtype::BF16))
+        .unwrap()
+        .save_sharded(dir.path().join("shards"), &ShardOptions::new().save(SaveOptions::new().durable(false)))
+        .unwrap();
+    assert_eq!(saved.total_size, 15 << 30);
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let peak = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
+    println!("{} files in {:.1?}, {peak}", saved.files.len(), started.elapsed());
+    let peak: u64 = peak.split_whitespace().nth(1).unwrap().parse().unwrap();
+    assert!(peak < 256 * 1024, "{peak} KiB");
+}
