@@ -1,4 +1,4 @@
-//! The `safetensors` command: looks at safetensors files and sharded checkpoints, and checks them.
+//! The `safetensors` command: looks at safetensors files and sharded checkpoints, checks, compares, changes and converts them.
 //!
 //! Every rule of the format lives in `safetensors-core`; here are arguments, tables and exit codes only. Each command is one
 //! file in `commands`.
@@ -23,6 +23,7 @@ mod table;
 mod text;
 mod totals;
 mod tree;
+mod usage;
 mod values;
 
 use std::io::Write;
@@ -34,7 +35,7 @@ use commands::{
     completions, convert as conversion, diff, digest, extract, inspect, map as draw, metadata, modelspec, stats, verify,
 };
 
-/// Look at safetensors files and sharded checkpoints, and check them.
+/// Look at safetensors files and sharded checkpoints; check, compare, change and convert them.
 #[derive(Debug, Parser)]
 #[command(name = "safetensors", version, arg_required_else_help = true, after_help = EXAMPLES)]
 struct Cli {
@@ -44,11 +45,14 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  safetensors inspect model.safetensors      What is in a file
-  safetensors verify checkpoints/*           Whether files and checkpoints are sound
-  safetensors help verify                    More about a command
+  safetensors inspect model.safetensors                        What is in a file
+  safetensors verify checkpoints/                              Whether files and checkpoints are sound
+  safetensors convert model/ small/ --dtype bf16               Another dtype
+  safetensors diff before.safetensors after.safetensors        What has changed
+  safetensors map model.safetensors -o map.svg                 Where the parameters are
+  safetensors help convert                                     More about a command
 
-Exit codes: 0 done, 1 a file is malformed or cannot be read, 2 wrong usage.";
+Exit codes: 0 done, 1 a file is malformed or different, or cannot be read or written, 2 wrong usage.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -69,7 +73,8 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     run(&cli).unwrap_or_else(|error| {
         output::report(&format!("{error:#}"));
-        ExitCode::FAILURE
+        // As clap ends what it finds wrong itself.
+        if error.is::<usage::WrongUsage>() { ExitCode::from(2) } else { ExitCode::FAILURE }
     })
 }
 

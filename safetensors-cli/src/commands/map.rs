@@ -13,6 +13,7 @@ use crate::select::Select;
 use crate::text;
 use crate::totals::Totals;
 use crate::tree::{Sort, Tree};
+use crate::usage::WrongUsage;
 
 /// Draw a picture of where the parameters are: modules as areas, dtypes as colours.
 ///
@@ -50,7 +51,10 @@ pub(crate) fn run(args: &Args, _: &mut impl Write) -> anyhow::Result<ExitCode> {
     let is_png = match extension.as_deref() {
         Some("svg") => false,
         Some("png") => true,
-        _ => anyhow::bail!("{}: the name of a picture should end in .svg or .png", text::path(&args.output)),
+        _ => {
+            let output = text::path(&args.output);
+            return Err(WrongUsage::error(format!("{output}: the name of a picture should end in .svg or .png")));
+        }
     };
     let checkpoint = input::open(&args.path)?;
     let tensors = args.select.matcher()?.tensors(&checkpoint)?;

@@ -5,6 +5,7 @@ use regex::Regex;
 use safetensors_core::{ConvertOptions, Dtype, Overflow};
 
 use crate::select::{Matcher, Select, glob};
+use crate::usage::WrongUsage;
 
 /// The options that say what becomes of tensors.
 #[derive(Debug, clap::Args)]
@@ -77,7 +78,8 @@ impl Changes {
     pub(crate) fn prepare(&self) -> anyhow::Result<Change<'_>> {
         let mut renames = Vec::new();
         for pair in self.rename.chunks_exact(2) {
-            renames.push((Regex::new(&pair[0])?, pair[1].as_str()));
+            let regex = Regex::new(&pair[0]).map_err(|error| WrongUsage::error(format!("--rename: {error}")))?;
+            renames.push((regex, pair[1].as_str()));
         }
         let drop = if self.drop.is_empty() { None } else { Some(Matcher::new(&self.drop)?) };
         Ok(Change { changes: self, select: self.select.matcher()?, drop, renames })

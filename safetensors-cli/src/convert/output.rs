@@ -11,6 +11,7 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
 use crate::replace::Replacement;
+use crate::usage::WrongUsage;
 use crate::{npy, text};
 
 /// Where tensors go.
@@ -30,22 +31,24 @@ impl Output {
     /// The kind of output that its name says, or a directory.
     pub(crate) fn new(path: &Path, max_shard_size: Option<MaxShardSize>) -> anyhow::Result<Self> {
         let extension = path.extension().and_then(OsStr::to_str).map(str::to_lowercase);
+        let wrong = |problem: &str| WrongUsage::error(format!("{}: {problem}", text::path(path)));
         let output = match extension.as_deref() {
             _ if path == Path::new("-") => {
-                anyhow::bail!("the output cannot be a pipe: its layout is decided beforehand")
+                return Err(wrong("the output cannot be a pipe: its layout is decided beforehand"));
             }
             _ if path.is_dir() => Self::Directory(path.into(), max_shard_size.unwrap_or_default()),
             Some("safetensors") => Self::File(path.into()),
             Some("npy") => Self::Npy(path.into()),
             Some("npz") => Self::Npz(path.into()),
-            Some("bin" | "pt" | "pth" | "ckpt" | "gguf" | "onnx" | "h5" | "json") => anyhow::bail!(
-                "{}: cannot be written; an output ends in .safetensors, .npz or .npy, or is a directory",
-                text::path(path)
-            ),
+            Some("bin" | "pt" | "pth" | "ckpt" | "gguf" | "onnx" | "h5" | "json") => {
+                return Err(wrong(
+                    "cannot be written; an output ends in .safetensors, .npz or .npy, or is a directory",
+                ));
+            }
             _ => Self::Directory(path.into(), max_shard_size.unwrap_or_default()),
         };
         if max_shard_size.is_some() && !matches!(output, Self::Directory(..)) {
-            anyhow::bail!("{}: --max-shard-size is for a directory as output", text::path(path));
+            return Err(wrong("--max-shard-size is for a directory as output"));
         }
         Ok(output)
     }

@@ -221,14 +221,17 @@ fn a_compressed_archive_that_is_damaged_is_an_error() {
 fn wrong_kinds_and_wrong_usage() {
     let dir = temp_dir();
     small_file(dir.path(), "a.safetensors");
-    convert(dir.path(), &["a.safetensors", "a.gguf"]).code(1).stderr(predicate::str::contains("cannot be written"));
+    convert(dir.path(), &["a.safetensors", "a.gguf"]).code(2).stderr(predicate::str::contains("cannot be written"));
     convert(dir.path(), &["model.bin", "b.safetensors"])
         .code(1)
         .stderr(predicate::str::contains(".bin files cannot be read"));
-    convert(dir.path(), &["a.safetensors", "-"]).code(1).stderr(predicate::str::contains("pipe"));
+    convert(dir.path(), &["a.safetensors", "-"]).code(2).stderr(predicate::str::contains("pipe"));
     let size = predicate::str::contains("--max-shard-size is for a directory");
-    convert(dir.path(), &["a.safetensors", "b.safetensors", "--max-shard-size", "1GB"]).code(1).stderr(size);
+    convert(dir.path(), &["a.safetensors", "b.safetensors", "--max-shard-size", "1GB"]).code(2).stderr(size);
     convert(dir.path(), &["a.safetensors"]).code(2);
+    convert(dir.path(), &["a.safetensors", "b", "--rename", "(", "x"])
+        .code(2)
+        .stderr(predicate::str::contains("--rename: "));
     convert(dir.path(), &["a.safetensors", "b", "--dtype", "f17"]).code(2).stderr(predicate::str::contains("bf16"));
     convert(dir.path(), &["a.safetensors", "b.safetensors", "--cast", "mask=f4"])
         .code(1)

@@ -147,3 +147,47 @@ fn a_path_that_is_not_utf8() {
         assert!(output.status.success() && text(&output.stdout).contains("caf\u{fffd}.safetensors"), "{output:?}");
     }
 }
+
+/// The commands that read, with all that they need; a path stands for `{}`.
+fn all_readers(path: &std::path::Path) -> Vec<Command> {
+    let path = path.to_str().unwrap();
+    let lines = [
+        "inspect {} --flat",
+        "inspect {} --json",
+        "verify {} --digests --strict",
+        "stats {} --json",
+        "diff {} {}",
+        "metadata get {}",
+        "digest {} --json",
+        "extract {} a -o -",
+        "convert {} /dev/null/x.safetensors -n",
+    ];
+    let words = |line: &str| line.split(' ').map(|word| word.replace("{}", path)).collect::<Vec<_>>();
+    let with = |line: &&str| {
+        let mut command = command();
+        command.args(words(line));
+        command
+    };
+    lines.iter().map(with).collect()
+}
+
+#[cfg(unix)]
+#[test]
+fn all_that_only_reads_does_with_a_read_only_directory_and_a_closed_pipe() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let dir = temp_dir();
+    sharded(dir.path());
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o555)).unwrap();
+    for mut command in all_readers(dir.path()) {
+        let output = command.output().unwrap();
+        // That no digests are recorded is a failure for the strict, which this file is not about.
+        let is_verify = command.get_args().next().unwrap() == "verify";
+        assert_eq!(output.status.code(), Some(i32::from(is_verify)), "{command:?} {output:?}");
+        let closed = run_with_closed(&mut command, true);
+        assert_eq!(closed.status.code(), output.status.code(), "{command:?}");
+        assert!(is_verify || closed.stderr.is_empty(), "{command:?} {closed:?}");
+    }
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
+}
