@@ -99,7 +99,8 @@ impl Plan {
             found.slot.fill(data);
         }
         let data = self.matches.into_iter().zip(&tensors).map(|(Match { path, tensor, kind, .. }, source)| {
-            let data = pack::into_data(tensor).and_then(|data| check(kind, data)).map_err(|error| source.locate(error))?;
+            let data =
+                pack::into_data(tensor).and_then(|data| check(kind, data)).map_err(|error| source.locate(error))?;
             Ok((path, data))
         });
         Ok((data.collect::<Result<_>>()?, self.result))

@@ -57,3 +57,50 @@ fn default_threads() -> usize {
     let asked = std::env::var(VARIABLE).ok().and_then(|threads| threads.trim().parse().ok()).map(NonZeroUsize::get);
     asked.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from).min(MAX_DEFAULT_THREADS))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{Error, ErrorKind};
+
+    #[test]
+    fn results_in_order_and_the_first_error() {
+        let nothing = in_parallel(0..0, 4, |_: usize, _: &mut ()| Ok(()));
+        assert!(nothing.unwrap().is_empty());
+        for count in [1, 2, 7, 8, 9, 100] {
+            let now = AtomicUsize::new(0);
+            let most = AtomicUsize::new(0);
+            let done = in_parallel(0..count, 4, |item, _: &mut ()| {
+                most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                thread::sleep(Duration::from_micros(((item * 7) % 5) as u64 * 100));
+                now.fetch_sub(1, Ordering::SeqCst);
+                Ok(item)
+            });
+            assert_eq!(done.unwrap(), Vec::from_iter(0..count));
+            assert!(most.into_inner() <= 4);
+
+            // Later items fail sooner.
+            let error = in_parallel(0..count, 4, |item, _: &mut ()| {
+                if item < count / 2 {
+                    return Ok(());
+                }
+                thread::sleep(Duration::from_millis(if item == count / 2 { 20 } else { 0 }));
+                Err(Error::from(ErrorKind::TensorNotFound).in_tensor(&item.to_string()))
+            });
+            assert_eq!(error.unwrap_err().tensor(), Some((count / 2).to_string().as_str()));
+        }
+    }
+
+    #[test]
+    fn each_thread_has_a_value_of_its_own() {
+        let counted = in_parallel(0..100, 3, |_, seen: &mut usize| {
+            *seen += 1;
+            Ok(*seen)
+        });
+        let firsts = counted.unwrap().into_iter().filter(|&seen| seen == 1).count();
+        assert!((1..=3).contains(&firsts), "{firsts}");
+    }
+}

@@ -24,8 +24,11 @@ fn saved(dir: &TempDir, name: &str, tensors: &[(&str, TensorBuf)], metadata: &[(
     path
 }
 
-/// Name, dtype and bytes of every tensor, and its aliases.
-fn content(path: &Path) -> (Vec<(String, Dtype, Vec<u8>)>, Vec<(String, String)>) {
+type Tensors = Vec<(String, Dtype, Vec<u8>)>;
+type Aliases = Vec<(String, String)>;
+
+/// Name, dtype and bytes of every tensor; each alias with the name that it stands for.
+fn content(path: &Path) -> (Tensors, Aliases) {
     let checkpoint = Checkpoint::open(path).unwrap();
     let mut tensors: Vec<_> = checkpoint
         .tensors()

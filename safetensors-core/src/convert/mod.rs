@@ -111,3 +111,17 @@ fn convert(conversion: &Conversion, shape: &[usize], bytes: &[u8]) -> Result<Ten
     conversion.run(bytes, converted.bytes_mut(), 0)?;
     Ok(converted)
 }
+
+/// Runs a loop in code that is compiled for the widest vectors that this machine has, as far as the loop is inlined.
+#[cfg(feature = "std")]
+#[inline(always)]
+fn vectorized<R>(work: impl FnOnce() -> R) -> R {
+    pulp::Arch::new().dispatch(work)
+}
+
+/// Without the standard library nothing says which vectors the machine has.
+#[cfg(not(feature = "std"))]
+#[inline(always)]
+fn vectorized<R>(work: impl FnOnce() -> R) -> R {
+    work()
+}
