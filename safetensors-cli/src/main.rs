@@ -4,6 +4,7 @@
 //! file in `commands`.
 #![forbid(unsafe_code)]
 
+mod colour;
 mod commands;
 mod compare;
 mod convert;

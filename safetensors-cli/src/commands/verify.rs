@@ -10,6 +10,7 @@ use safetensors_core::Checkpoint;
 use safetensors_core::digest::{self, VerifyOptions};
 use serde::Serialize;
 
+use crate::colour::{Colour, paint};
 use crate::discover::{self, Found};
 use crate::facts::Facts;
 use crate::input;
@@ -217,7 +218,8 @@ impl Outcome {
         match &self.error {
             Some(error) => report(error),
             None => {
-                writeln!(out, "{}: ok, {}", text::printable(&self.path), self.summary())?;
+                let ok = paint("ok", Colour::Green, &std::io::stdout());
+                writeln!(out, "{}: {ok}, {}", text::printable(&self.path), self.summary())?;
                 out.flush()?;
             }
         }

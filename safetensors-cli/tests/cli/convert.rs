@@ -293,3 +293,29 @@ fn no_space_leaves_the_output_as_it_was_and_no_litter() {
     }
     assert_eq!(Checkpoint::open(dir.path().join("a.safetensors")).unwrap().len(), 7);
 }
+
+#[cfg(unix)]
+#[test]
+fn a_killed_command_leaves_a_directory_as_it_was_and_the_next_one_replaces_it() {
+    let dir = temp_dir();
+    large(&dir.path().join("large.safetensors"));
+    model(dir.path(), "a.safetensors");
+    convert(dir.path(), &["a.safetensors", "out", "--max-shard-size", "100"]).success();
+    let before = content(dir.path().join("out"));
+    for wait in [5, 50, 150] {
+        let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_safetensors"))
+            .current_dir(dir.path())
+            .args(["convert", "large.safetensors", "out", "--dtype", "f64"])
+            .spawn()
+            .unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(wait));
+        // It takes longer than that; if it does not, there is nothing to be seen here.
+        child.kill().unwrap();
+        if !child.wait().unwrap().success() {
+            assert_eq!(content(dir.path().join("out")), before);
+        }
+    }
+    convert(dir.path(), &["a.safetensors", "out", "--dtype", "f16"]).success();
+    let names: Vec<_> = list(&dir.path().join("out")).into_iter().filter(|name| !name.starts_with('.')).collect();
+    assert_eq!((names, content(dir.path().join("out")).len()), (vec!["model.safetensors".to_owned()], before.len()));
+}
