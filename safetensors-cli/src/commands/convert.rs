@@ -31,7 +31,7 @@ use crate::text;
 /// or a hidden directory, may be left beside it, which can be removed. OUT may be one
 /// of the inputs.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES, verbatim_doc_comment)]
+#[command(after_help = EXAMPLES, verbatim_doc_comment, override_usage = "safetensors convert [OPTIONS] <IN>... <OUT>")]
 pub(crate) struct Args {
     /// What to convert, and last, what to make of it
     #[arg(value_names = ["IN", "OUT"], num_args = 2.., required = true)]

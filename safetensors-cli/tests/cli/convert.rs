@@ -218,6 +218,23 @@ fn a_compressed_archive_that_is_damaged_is_an_error() {
 }
 
 #[test]
+fn an_input_may_be_a_pipe_or_a_link_and_an_output_a_link() {
+    let dir = temp_dir();
+    let path = small_file(dir.path(), "a.safetensors");
+    let mut piped = safetensors();
+    piped.current_dir(dir.path()).args(["convert", "-", "b.safetensors", "--dtype", "f64"]);
+    piped.write_stdin(fs::read(&path).unwrap()).assert().success().stderr("");
+    assert_eq!(content(dir.path().join("b.safetensors"))[0].1, Dtype::F64);
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink("b.safetensors", dir.path().join("link.safetensors")).unwrap();
+        convert(dir.path(), &["link.safetensors", "link.safetensors", "--dtype", "f16"]).success();
+        assert!(fs::symlink_metadata(dir.path().join("link.safetensors")).unwrap().is_symlink());
+        assert_eq!(content(dir.path().join("b.safetensors"))[0].1, Dtype::F16);
+    }
+}
+
+#[test]
 fn wrong_kinds_and_wrong_usage() {
     let dir = temp_dir();
     small_file(dir.path(), "a.safetensors");
