@@ -1,6 +1,6 @@
 //! [`Difference`]: how far the values of two tensors of one shape are apart.
 
-use safetensors_core::{LazyTensor, ReadAt, Result};
+use safetensors_core::{Dtype, LazyTensor, ReadAt, Result};
 
 use crate::values::{numbers, pieces};
 
@@ -53,6 +53,20 @@ impl Difference {
                 difference.of += piece.elements as u64;
                 continue;
             }
+            // As floating-point numbers, large integers that differ could be the same.
+            match (a.dtype(), b.dtype()) {
+                (Dtype::I64, Dtype::I64) => {
+                    let (left, right) = (left.as_slice()?, right.as_slice()?);
+                    difference.add_integers(left, right, i64::abs_diff, i64::unsigned_abs, tolerance);
+                    continue;
+                }
+                (Dtype::U64, Dtype::U64) => {
+                    let (left, right) = (left.as_slice()?, right.as_slice()?);
+                    difference.add_integers(left, right, u64::abs_diff, |value| value, tolerance);
+                    continue;
+                }
+                _ => {}
+            }
             let left = numbers(left).map_err(|error| a.locate(error))?;
             let right = numbers(right).map_err(|error| b.locate(error))?;
             difference.add(&left, &right, tolerance);
@@ -69,11 +83,31 @@ impl Difference {
             let larger = a.abs().max(b.abs());
             let distance = if a.is_nan() || b.is_nan() { f64::INFINITY } else { (a - b).abs() };
             let relative = if larger.is_finite() { distance / larger } else { f64::INFINITY };
-            self.max_absolute = self.max_absolute.max(distance);
-            self.max_relative = self.max_relative.max(relative);
-            let equal = distance <= tolerance.absolute || relative <= tolerance.relative;
-            self.values += u64::from(!equal);
+            self.add_one(distance, relative, tolerance);
         }
+    }
+
+    fn add_integers<T: Copy + PartialEq>(
+        &mut self,
+        a: &[T],
+        b: &[T],
+        distance: impl Fn(T, T) -> u64,
+        magnitude: impl Fn(T) -> u64,
+        tolerance: Tolerance,
+    ) {
+        self.of += a.len() as u64;
+        for (&a, &b) in a.iter().zip(b).filter(|(a, b)| a != b) {
+            let (distance, larger) = (distance(a, b) as f64, magnitude(a).max(magnitude(b)) as f64);
+            self.add_one(distance, distance / larger, tolerance);
+        }
+    }
+
+    /// Counts two values that are not the same.
+    fn add_one(&mut self, distance: f64, relative: f64, tolerance: Tolerance) {
+        self.max_absolute = self.max_absolute.max(distance);
+        self.max_relative = self.max_relative.max(relative);
+        let equal = distance <= tolerance.absolute || relative <= tolerance.relative;
+        self.values += u64::from(!equal);
     }
 }
 
@@ -91,6 +125,14 @@ mod tests {
     fn what_has_the_same_value_is_equal() {
         let same = difference(&[0.0, f64::NAN, f64::INFINITY], &[-0.0, -f64::NAN, f64::INFINITY], 0.0, 0.0);
         assert_eq!(same, Difference { of: 3, ..Difference::default() });
+    }
+
+    #[test]
+    fn integers_are_compared_exactly() {
+        let mut difference = Difference::default();
+        let (a, b) = ([1 << 53, i64::MIN, 7], [(1 << 53) + 1, i64::MAX, 7]);
+        difference.add_integers(&a, &b, i64::abs_diff, i64::unsigned_abs, Tolerance::default());
+        assert_eq!((difference.values, difference.of, difference.max_relative), (2, 3, 2.0));
     }
 
     #[test]

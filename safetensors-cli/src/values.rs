@@ -11,13 +11,15 @@ pub(crate) fn pieces<S>(tensor: &LazyTensor<'_, S>) -> Result<impl Iterator<Item
     let bits = u64::from(tensor.dtype().bits());
     Ok((0..elements).step_by(PIECE as usize).map(move |start| {
         let len = PIECE.min(elements - start);
-        Piece { elements: len as usize, offset: start * bits / 8, bytes: len * bits / 8 }
+        Piece { start, elements: len as usize, offset: start * bits / 8, bytes: len * bits / 8 }
     }))
 }
 
 /// A range of a tensor's elements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece {
+    /// The first element.
+    start: u64,
     /// How many elements.
     pub(crate) elements: usize,
     /// Where its bytes begin, from the start of the tensor.
@@ -33,7 +35,13 @@ impl Piece {
             let offset = tensor.file_offset() + self.offset;
             Ok(tensor.source().read_exact_at(bytes, offset).map_err(ErrorKind::Io)?)
         })
-        .map_err(|error| tensor.locate(error))
+        .map_err(|error| match error.kind() {
+            // Counted from the piece's start so far.
+            ErrorKind::InvalidBool { index, found } => {
+                tensor.locate(ErrorKind::InvalidBool { index: self.start + index, found: *found }.into())
+            }
+            _ => tensor.locate(error),
+        })
     }
 }
 

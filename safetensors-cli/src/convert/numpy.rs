@@ -82,12 +82,13 @@ impl Array {
     fn stream(&self, reader: &mut impl Read, sink: &mut Sink<'_>) -> Result<()> {
         let failed = |error| safetensors_core::Error::from(ErrorKind::Io(error)).in_file(&self.path);
         npy::read_header(reader).map_err(failed)?;
-        let mut left = shape::byte_len(self.header.dtype, &self.header.shape)?;
+        let all = shape::byte_len(self.header.dtype, &self.header.shape)?;
+        let mut left = all;
         let mut buffer = vec![0; left.min(PIECE as u64) as usize];
         while left > 0 {
             let piece = &mut buffer[..left.min(PIECE as u64) as usize];
             reader.read_exact(piece).map_err(failed)?;
-            check_bool(self.header.dtype, piece)?;
+            check_bool(self.header.dtype, piece, all - left)?;
             sink(piece)?;
             left -= piece.len() as u64;
         }
@@ -100,9 +101,11 @@ impl Array {
 }
 
 /// What NumPy calls a boolean is any byte in principle; the format knows 0 and 1.
-fn check_bool(dtype: Dtype, bytes: &[u8]) -> Result<()> {
+///
+/// `first` is the index of the first of these bytes.
+fn check_bool(dtype: Dtype, bytes: &[u8], first: u64) -> Result<()> {
     match bytes.iter().position(|&byte| byte > 1).filter(|_| dtype == Dtype::BOOL) {
-        Some(index) => Err(ErrorKind::InvalidBool { index: index as u64, found: bytes[index] }.into()),
+        Some(index) => Err(ErrorKind::InvalidBool { index: first + index as u64, found: bytes[index] }.into()),
         None => Ok(()),
     }
 }

@@ -258,9 +258,9 @@ fn wrong_kinds_and_wrong_usage() {
 /// A file with a hole in it, so that it is made at once, that takes a while to convert.
 #[cfg(unix)]
 fn large(path: &Path) {
-    raw_file(path, r#"{"w":{"dtype":"F32","shape":[67108864],"data_offsets":[0,268435456]}}   "#, 0);
+    raw_file(path, r#"{"w":{"dtype":"F32","shape":[33554432],"data_offsets":[0,134217728]}}   "#, 0);
     let file = fs::OpenOptions::new().write(true).open(path).unwrap();
-    file.set_len(file.metadata().unwrap().len() + (256 << 20)).unwrap();
+    file.set_len(file.metadata().unwrap().len() + (128 << 20)).unwrap();
 }
 
 #[cfg(unix)]

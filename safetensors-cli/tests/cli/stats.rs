@@ -72,13 +72,13 @@ fn pieces_add_up() {
 }
 
 #[test]
-fn values_that_are_none_name_their_tensor() {
+fn values_that_are_none_name_their_tensor_and_place() {
     let dir = temp_dir();
     let path = dir.path().join("bad.safetensors");
-    raw_file(&path, r#"{"flag":{"dtype":"BOOL","shape":[1],"data_offsets":[0,1]}}"#, 0);
+    raw_file(&path, r#"{"flag":{"dtype":"BOOL","shape":[300001],"data_offsets":[0,300001]}}"#, 300_001);
     let mut bytes = std::fs::read(&path).unwrap();
-    bytes.push(7);
+    *bytes.last_mut().unwrap() = 7;
     std::fs::write(&path, bytes).unwrap();
-    let error = predicate::str::contains("tensor \"flag\": element 0 of a BOOL tensor should be 0 or 1, found 7");
+    let error = predicate::str::contains("tensor \"flag\": element 300000 of a BOOL tensor should be 0 or 1, found 7");
     safetensors().arg("stats").arg(&path).assert().code(1).stdout("").stderr(error);
 }
