@@ -109,7 +109,7 @@ impl Plan {
 
 /// Passes on data that a parameter of this kind can take: of integers that are to be booleans, only 0 and 1.
 fn check(kind: Kind, data: TensorData) -> Result<TensorData> {
-    if kind == Kind::Bool && !data.dtype.is_bool() {
+    if kind == Kind::Bool && !data.dtype().is_bool() {
         let other = data.iter::<u64>().enumerate().find(|&(_, value)| value > 1);
         if let Some((index, value)) = other {
             let kind = ErrorKind::DoesNotFit { index: index as u64, value: value.to_string(), to: Dtype::BOOL };
