@@ -82,7 +82,7 @@ impl Selection {
             stride *= taken.len as u128;
         }
         // What is selected lies inside the tensor, so every number of bytes fits 64 bits.
-        let bytes = |bits: u128| u64::try_from(bits / 8).ok().filter(|_| bits % 8 == 0);
+        let bytes = |bits: u128| u64::try_from(bits / 8).ok().filter(|_| bits.is_multiple_of(8));
         let selected = || {
             let repeat = |&(count, stride)| Some(Repeat { count, stride: bytes(stride)? });
             let repeats = repeats.iter().rev().map(repeat).collect::<Option<_>>()?;
