@@ -172,5 +172,8 @@ fn nowhere_else_do_we_disagree() {
             (Err(_), Err(_)) => {}
         }
     }
-    assert!(agreed > 1000 && stricter > 100, "{agreed} agreed, {stricter} stricter: the mutations have lost their edge");
+    assert!(
+        agreed > 1000 && stricter > 100,
+        "{agreed} agreed, {stricter} stricter: the mutations have lost their edge"
+    );
 }
