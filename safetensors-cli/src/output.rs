@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::io::{self, BufWriter, StdoutLock, Write};
 
+use crate::colour::{Colour, paint};
 use crate::text;
 
 /// Standard output, locked and buffered, that never fails because of a closed pipe.
@@ -14,8 +15,17 @@ pub(crate) fn stdout() -> BufWriter<Quiet<StdoutLock<'static>>> {
 ///
 /// The message may quote a file, so what is not printable is escaped. If standard error is gone there is nobody to tell.
 pub(crate) fn report(error: &impl Display) {
-    let message = error.to_string();
-    writeln!(io::stderr(), "error: {}", text::printable(&message)).ok();
+    tell("error:", Colour::Red, error);
+}
+
+/// Prints `warning: ...` on standard error, as [`report`] prints errors.
+pub(crate) fn warn(warning: impl Display) {
+    tell("warning:", Colour::Yellow, &warning);
+}
+
+fn tell(label: &str, colour: Colour, message: &impl Display) {
+    let (label, message) = (paint(label, colour, &io::stderr()), message.to_string());
+    writeln!(io::stderr(), "{label} {}", text::printable(&message)).ok();
 }
 
 /// A writer that, once its pipe is closed, takes everything and writes nothing.

@@ -100,6 +100,22 @@ pub(crate) fn counted(number: impl Into<u128>, thing: &str) -> String {
     format!("{} {thing}{plural}", count(number))
 }
 
+/// A measured number with four digits that count: `0.02134`, `-1.5`, `3.052e-5`; whole numbers of up to seven digits in full.
+pub(crate) fn number(number: f64) -> String {
+    let magnitude = number.abs();
+    if number == number.trunc() && magnitude < 1e7 {
+        return format!("{}", number + 0.0);
+    }
+    if !(1e-4..1e6).contains(&magnitude) {
+        return if number.is_finite() { format!("{number:.3e}") } else { format!("{number}") };
+    }
+    // The digits before the point, or minus the zeros after it.
+    let exponent = magnitude.log10().floor() as i32;
+    let decimals = usize::try_from(3 - exponent).unwrap_or_default();
+    let text = format!("{number:.decimals$}");
+    if decimals == 0 { text } else { text.trim_end_matches('0').trim_end_matches('.').to_owned() }
+}
+
 /// A number of bytes in decimal units, as the Hub writes sizes: `512 B`, `90.9 MB`.
 pub(crate) fn size(bytes: impl Into<u128>) -> String {
     let bytes = bytes.into();
@@ -122,6 +138,11 @@ pub(crate) fn size(bytes: impl Into<u128>) -> String {
 fn rounded_tenths(bytes: u128, unit: u128) -> u128 {
     let tenth = unit / 10;
     bytes / tenth + u128::from(bytes % tenth >= tenth / 2)
+}
+
+/// Whether a character is shown as it is, quotes and backslashes among them.
+pub(crate) fn is_printable(c: char) -> bool {
+    matches!(c, '"' | '\'' | '\\') || escaped(c).chars().eq([c])
 }
 
 /// One character, escaped if it is a quote, a backslash, or not printable.
@@ -225,6 +246,16 @@ mod tests {
         assert_eq!(count(22_713_728_u64), "22,713,728");
         assert_eq!(counted(1_u64, "tensor"), "1 tensor");
         assert_eq!(counted(0_u64, "tensor"), "0 tensors");
+    }
+
+    #[test]
+    fn measured_numbers() {
+        let shown =
+            [0.0, -0.0, 1.5, -0.0213456, 0.5, 123.456, 99_999.6, 3.05e-5, 1e300, 1234567.0, f64::NAN, f64::INFINITY];
+        let shown = shown.map(number);
+        let expected =
+            ["0", "0", "1.5", "-0.02135", "0.5", "123.5", "100000", "3.050e-5", "1.000e300", "1234567", "NaN", "inf"];
+        assert_eq!(shown, expected);
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! [`Totals`]: how many tensors, parameters and bytes.
 
 use std::collections::BTreeMap;
+use std::ops::{AddAssign, Mul};
 
-use safetensors_core::{Checkpoint, Dtype, LazyTensor, Result, shape};
+use safetensors_core::{Dtype, LazyTensor, Result, shape};
 
 /// Sums over tensors. A parameter is one element of any dtype, as the Hub counts them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct Totals {
     pub(crate) tensors: u64,
     pub(crate) parameters: u128,
@@ -13,25 +14,47 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    /// The sums over a whole checkpoint.
-    pub(crate) fn of<S>(checkpoint: &Checkpoint<S>) -> Result<Self> {
+    /// The sums over some tensors.
+    pub(crate) fn of<'a, S: 'a>(tensors: impl IntoIterator<Item = LazyTensor<'a, S>>) -> Result<Self> {
         let mut totals = Self::default();
-        checkpoint.tensors().try_for_each(|tensor| totals.add(&tensor))?;
+        for tensor in tensors {
+            totals += Self::one(&tensor)?;
+        }
         Ok(totals)
     }
 
     /// The sums for each dtype that occurs.
-    pub(crate) fn by_dtype<S>(checkpoint: &Checkpoint<S>) -> Result<BTreeMap<Dtype, Self>> {
+    pub(crate) fn by_dtype<'a, S: 'a>(
+        tensors: impl IntoIterator<Item = LazyTensor<'a, S>>,
+    ) -> Result<BTreeMap<Dtype, Self>> {
         let mut totals: BTreeMap<_, Self> = BTreeMap::new();
-        checkpoint.tensors().try_for_each(|tensor| totals.entry(tensor.dtype()).or_default().add(&tensor))?;
+        for tensor in tensors {
+            *totals.entry(tensor.dtype()).or_default() += Self::one(&tensor)?;
+        }
         Ok(totals)
     }
 
-    fn add<S>(&mut self, tensor: &LazyTensor<'_, S>) -> Result<()> {
+    /// One tensor.
+    pub(crate) fn one<S>(tensor: &LazyTensor<'_, S>) -> Result<Self> {
         let parameters = shape::element_count(tensor.shape()).map_err(|kind| tensor.locate(kind.into()))?;
-        self.tensors += 1;
-        self.parameters += u128::from(parameters);
-        self.bytes += u128::from(tensor.byte_len());
-        Ok(())
+        Ok(Self { tensors: 1, parameters: parameters.into(), bytes: tensor.byte_len().into() })
+    }
+}
+
+impl AddAssign for Totals {
+    fn add_assign(&mut self, other: Self) {
+        self.tensors += other.tensors;
+        self.parameters += other.parameters;
+        self.bytes += other.bytes;
+    }
+}
+
+/// The sums over so many alike.
+impl Mul<u64> for Totals {
+    type Output = Self;
+
+    fn mul(self, copies: u64) -> Self {
+        let (parameters, bytes) = (self.parameters * u128::from(copies), self.bytes * u128::from(copies));
+        Self { tensors: self.tensors * copies, parameters, bytes }
     }
 }

@@ -48,8 +48,11 @@ macro_rules! dtypes {
 
             /// The dtype with this header name, spelled exactly.
             pub(crate) fn from_name(name: &[u8]) -> Option<Self> {
-                $(if name == $name.as_bytes() { return Some(Self::$variant); })*
-                None
+                $(const $variant: &[u8] = $name.as_bytes();)*
+                match name {
+                    $($variant => Some(Self::$variant),)*
+                    _ => None,
+                }
             }
         }
     };

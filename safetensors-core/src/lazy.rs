@@ -153,7 +153,7 @@ impl<S: ReadAt> SafeTensors<S> {
     ///
     /// # Errors
     ///
-    /// Those of [`Header::parse`], and [`ErrorKind::Io`].
+    /// Those of [`Header::parse`], and [`ErrorKind::Io`], also if the source has changed while its header was read.
     pub fn read_header(source: S, limits: &Limits) -> Result<Self> {
         let file_len = source.byte_len();
         let Some(available) = file_len.checked_sub(LENGTH_BYTES as u64) else {
@@ -165,6 +165,7 @@ impl<S: ReadAt> SafeTensors<S> {
         source.read_exact_at(&mut json, LENGTH_BYTES as u64).map_err(ErrorKind::Io)?;
         let header = Header::parse_json(&json, limits)?;
         header.check_data_len(available - json.len() as u64)?;
+        source.check_unchanged().map_err(ErrorKind::Io)?;
         Ok(Self::from_parts(header, source))
     }
 

@@ -1,6 +1,6 @@
 //! [`NameTable`]: from a name to a position in a list that holds the names.
 
-use core::hash::BuildHasher;
+use core::hash::{BuildHasher, Hasher};
 
 use hashbrown::hash_table::Entry;
 use hashbrown::{DefaultHashBuilder, HashTable};
@@ -17,7 +17,7 @@ pub(crate) struct NameTable {
 impl NameTable {
     /// Makes room for this many names in all.
     pub(crate) fn reserve<'a>(&mut self, names: usize, name_at: impl Fn(usize) -> &'a str) {
-        self.positions.reserve(names, |&position| self.hasher.hash_one(name_at(position as usize)));
+        self.positions.reserve(names, |&position| hash(&self.hasher, name_at(position as usize)));
     }
 
     /// Adds `name`, which `name_at` gives for `position`, unless it is there already.
@@ -27,9 +27,9 @@ impl NameTable {
     pub(crate) fn insert<'a>(&mut self, name: &str, position: usize, name_at: impl Fn(usize) -> &'a str) -> bool {
         let Ok(stored) = u32::try_from(position) else { return false };
         let entry = self.positions.entry(
-            self.hasher.hash_one(name),
+            hash(&self.hasher, name),
             |&other| name_at(other as usize) == name,
-            |&other| self.hasher.hash_one(name_at(other as usize)),
+            |&other| hash(&self.hasher, name_at(other as usize)),
         );
         match entry {
             Entry::Occupied(_) => false,
@@ -43,7 +43,14 @@ impl NameTable {
     /// The position of `name`.
     pub(crate) fn find<'a>(&self, name: &str, name_at: impl Fn(usize) -> &'a str) -> Option<usize> {
         self.positions
-            .find(self.hasher.hash_one(name), |&position| name_at(position as usize) == name)
+            .find(hash(&self.hasher, name), |&position| name_at(position as usize) == name)
             .map(|&position| position as usize)
     }
+}
+
+/// The hash of the bytes alone: nothing else is hashed with a name, so its end needs no mark.
+fn hash(hasher: &DefaultHashBuilder, name: &str) -> u64 {
+    let mut hasher = hasher.build_hasher();
+    hasher.write(name.as_bytes());
+    hasher.finish()
 }

@@ -41,8 +41,8 @@ pub(crate) fn in_parallel<I, T: Send, B: Default>(
         results
     };
     let mut results = thread::scope(|scope| {
-        // The calling thread is one of them.
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(run)).collect();
+        // The calling thread is one of them. If the system has no more threads to give, fewer do the work.
+        let others: Vec<_> = (1..threads).map_while(|_| thread::Builder::new().spawn_scoped(scope, run).ok()).collect();
         let mut results = run();
         for other in others {
             results.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
@@ -56,4 +56,51 @@ pub(crate) fn in_parallel<I, T: Send, B: Default>(
 fn default_threads() -> usize {
     let asked = std::env::var(VARIABLE).ok().and_then(|threads| threads.trim().parse().ok()).map(NonZeroUsize::get);
     asked.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from).min(MAX_DEFAULT_THREADS))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{Error, ErrorKind};
+
+    #[test]
+    fn results_in_order_and_the_first_error() {
+        let nothing = in_parallel(0..0, 4, |_: usize, _: &mut ()| Ok(()));
+        assert!(nothing.unwrap().is_empty());
+        for count in [1, 2, 7, 8, 9, 100] {
+            let now = AtomicUsize::new(0);
+            let most = AtomicUsize::new(0);
+            let done = in_parallel(0..count, 4, |item, _: &mut ()| {
+                most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                thread::sleep(Duration::from_micros(((item * 7) % 5) as u64 * 100));
+                now.fetch_sub(1, Ordering::SeqCst);
+                Ok(item)
+            });
+            assert_eq!(done.unwrap(), Vec::from_iter(0..count));
+            assert!(most.into_inner() <= 4);
+
+            // Later items fail sooner.
+            let error = in_parallel(0..count, 4, |item, _: &mut ()| {
+                if item < count / 2 {
+                    return Ok(());
+                }
+                thread::sleep(Duration::from_millis(if item == count / 2 { 20 } else { 0 }));
+                Err(Error::from(ErrorKind::TensorNotFound).in_tensor(&item.to_string()))
+            });
+            assert_eq!(error.unwrap_err().tensor(), Some((count / 2).to_string().as_str()));
+        }
+    }
+
+    #[test]
+    fn each_thread_has_a_value_of_its_own() {
+        let counted = in_parallel(0..100, 3, |_, seen: &mut usize| {
+            *seen += 1;
+            Ok(*seen)
+        });
+        let firsts = counted.unwrap().into_iter().filter(|&seen| seen == 1).count();
+        assert!((1..=3).contains(&firsts), "{firsts}");
+    }
 }

@@ -15,8 +15,9 @@ use crate::{
 /// Nothing is read until it is saved, and then piece by piece: the memory needed is a few MiB a thread, whatever the size of the
 /// checkpoints. Steps apply in the order in which they are called. The destination may be one of the sources.
 ///
-/// Tied weights stay tied: a tensor with several names is written once, and the other names are recorded, whatever becomes of the
-/// names. If its names are cast to different dtypes they are different tensors from then on.
+/// Tied weights stay tied: a tensor with several names is written once, under the name that it has in its file if that is among
+/// them, and the other names are recorded, whatever becomes of the names. If its names are cast to different dtypes they are
+/// different tensors from then on.
 ///
 /// ```
 /// use safetensors_core::{
@@ -53,6 +54,8 @@ pub struct Planned<'a, S = FileSource> {
     cast: Option<Converted<LazyTensor<'a, S>>>,
     /// The same number for all names of one tensor.
     tie: u64,
+    /// Whether it stands for the name that the tensor has in its file, and not for an alias.
+    own_name: bool,
 }
 
 impl<'a, S: ReadAt> Rewrite<'a, S> {
@@ -70,7 +73,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         for (name, tensor) in named {
             // An alias leads to the tensor that was kept, by its own name.
             let tie = *ties.entry(tensor.name()).or_insert_with(|| take(&mut self.next_tie));
-            self.tensors.push((name.to_owned(), Planned { tensor, cast: None, tie }));
+            let own_name = name == tensor.name();
+            self.tensors.push((name.to_owned(), Planned { tensor, cast: None, tie, own_name }));
         }
         // The records of aliases are made anew when the checkpoint is saved.
         let aliases: HashSet<_> = checkpoint.aliases().map(|(name, _)| name).collect();
@@ -134,7 +138,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// Those of [`save`](crate::save()), of reading, and [`ErrorKind::DoesNotFit`](crate::ErrorKind::DoesNotFit).
     pub fn save(self, path: impl AsRef<Path>, options: &SaveOptions) -> Result<()> {
-        let options = with(self.metadata, options);
+        let options = self.options(options);
         save(path, self.tensors, &options)
     }
 
@@ -144,16 +148,21 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// Those of [`save_sharded`], of reading, and [`ErrorKind::DoesNotFit`](crate::ErrorKind::DoesNotFit).
     pub fn save_sharded(self, directory: impl AsRef<Path>, options: &ShardOptions) -> Result<SavedShards> {
-        let save = with(self.metadata, options.save_options());
+        let save = self.options(options.save_options());
         save_sharded(directory, self.tensors, &options.clone().save(save))
     }
-}
 
-/// The options with metadata from the sources under their own, and with tied weights kept tied.
-fn with(metadata: Metadata, options: &SaveOptions) -> SaveOptions {
-    let own = options.metadata.clone();
-    let options = SaveOptions { metadata, ..options.clone() }.metadata(own);
-    if options.tied.is_some() { options } else { options.tied(Tied::new()) }
+    /// The options with metadata from the sources under their own, and with tied weights kept tied.
+    fn options(&self, options: &SaveOptions) -> SaveOptions {
+        let own = options.metadata.clone();
+        let options = SaveOptions { metadata: self.metadata.clone(), ..options.clone() }.metadata(own);
+        if options.tied.is_some() {
+            return options;
+        }
+        // Most readers know a tensor by the name in the file only, so a rewrite must not choose another of its names.
+        let own_names = self.tensors.iter().filter(|(_, planned)| planned.own_name).map(|(name, _)| name);
+        options.tied(Tied::new().prefer(own_names))
+    }
 }
 
 /// The next number of a counter.

@@ -9,8 +9,8 @@ use crate::{Dtype, ErrorKind};
 /// [`ErrorKind::ShapeOverflow`] if the product of the *non-zero* dimensions does not fit 64 bits: a zero dimension
 /// does not excuse a shape that no tensor could have.
 pub fn element_count(shape: &[usize]) -> Result<u64, ErrorKind> {
-    let full = non_zero_product(shape)?;
-    Ok(if shape.contains(&0) { 0 } else { full })
+    let (full, is_empty) = non_zero_product(shape)?;
+    Ok(if is_empty { 0 } else { full })
 }
 
 /// The number of bytes that a tensor of this dtype and shape occupies in a file.
@@ -19,10 +19,12 @@ pub fn element_count(shape: &[usize]) -> Result<u64, ErrorKind> {
 ///
 /// [`ErrorKind::ShapeOverflow`] as for [`element_count`], and if the byte size does not fit 64 bits;
 /// [`ErrorKind::PartialByte`] if the elements of a sub-byte dtype do not fill whole bytes.
+#[inline(always)]
 pub fn byte_len(dtype: Dtype, shape: &[usize]) -> Result<u64, ErrorKind> {
-    let full_bits = u128::from(non_zero_product(shape)?) * u128::from(dtype.bits());
+    let (count, is_empty) = non_zero_product(shape)?;
+    let full_bits = u128::from(count) * u128::from(dtype.bits());
     let full = u64::try_from(full_bits / 8).map_err(|_| overflow(shape))?;
-    if shape.contains(&0) {
+    if is_empty {
         return Ok(0);
     }
     if full_bits % 8 != 0 {
@@ -44,14 +46,20 @@ pub(crate) fn memory_len(dtype: Dtype, shape: &[usize]) -> Result<usize, ErrorKi
         .ok_or(ErrorKind::TooLargeForMemory { bytes })
 }
 
-fn non_zero_product(shape: &[usize]) -> Result<u64, ErrorKind> {
-    shape
-        .iter()
-        .filter(|&&dim| dim != 0)
-        .try_fold(1_u64, |product, &dim| product.checked_mul(dim as u64))
-        .ok_or_else(|| overflow(shape))
+/// The product of the dimensions that are not zero, and whether there is one that is.
+fn non_zero_product(shape: &[usize]) -> Result<(u64, bool), ErrorKind> {
+    let (mut product, mut is_empty) = (1_u64, false);
+    for &dim in shape {
+        if dim == 0 {
+            is_empty = true;
+        } else {
+            product = product.checked_mul(dim as u64).ok_or_else(|| overflow(shape))?;
+        }
+    }
+    Ok((product, is_empty))
 }
 
+#[cold]
 fn overflow(shape: &[usize]) -> ErrorKind {
     ErrorKind::ShapeOverflow { shape: shape.into() }
 }

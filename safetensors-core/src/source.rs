@@ -154,7 +154,8 @@ impl ReadAt for FileSource {
     fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
         // As many as one call takes, on every system.
         const MOST: usize = 1024;
-        let neighbours = |a: &ReadRange<'_>, b: &ReadRange<'_>| a.offset + a.bytes.len() as u64 == b.offset;
+        let neighbours =
+            |a: &ReadRange<'_>, b: &ReadRange<'_>| a.offset.checked_add(a.bytes.len() as u64) == Some(b.offset);
         ranges.chunk_by_mut(neighbours).flat_map(|run| run.chunks_mut(MOST)).try_for_each(|run| self.read_run(run))
     }
 
@@ -190,8 +191,10 @@ impl FileSource {
     fn read_run(&self, run: &mut [ReadRange<'_>]) -> io::Result<()> {
         let Some(offset) = run.first().map(|range| range.offset) else { return Ok(()) };
         let mut buffers: Vec<_> = run.iter_mut().map(|range| io::IoSliceMut::new(range.bytes)).collect();
-        let mut done = rustix::io::retry_on_intr(|| rustix::io::preadv(&self.file, &mut buffers, offset))?;
-        // A call may read less than was asked for: the rest one by one.
+        let read = rustix::io::retry_on_intr(|| rustix::io::preadv(&self.file, &mut buffers, offset));
+        // A call may read less than was asked for, or be one that the system does not have: the rest one by one, which also
+        // shows what really fails.
+        let mut done = read.unwrap_or(0);
         for range in run {
             let here = done.min(range.bytes.len());
             done -= here;

@@ -334,3 +334,52 @@ fn a_file_that_changes_under_us_is_an_error_and_not_garbage() {
         assert_eq!((error.tensor(), error.file()), (Some("w"), path.to_str()));
     }
 }
+
+#[test]
+fn a_source_that_changes_while_its_header_is_read() {
+    #[derive(Debug)]
+    struct Changing(Vec<u8>);
+
+    impl ReadAt for Changing {
+        fn byte_len(&self) -> u64 {
+            self.0.byte_len()
+        }
+
+        fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+            self.0.read_exact_at(buf, offset)
+        }
+
+        fn check_unchanged(&self) -> io::Result<()> {
+            Err(io::Error::other("it has changed"))
+        }
+    }
+
+    let buf = TensorBuf::from_vec(vec![1], vec![1_u8]).unwrap();
+    let file = Changing(safetensors_core::serialize([("w", &buf)], &SaveOptions::new()).unwrap());
+    let error = SafeTensors::read_header(file, &Limits::default()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
+    assert!(error.to_string().contains("it has changed"), "{error}");
+}
+
+#[test]
+fn ranges_of_a_file_in_any_order_and_at_impossible_places() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("bytes");
+    std::fs::write(&path, pattern(100, 0)).unwrap();
+    let source = safetensors_core::FileSource::open(&path).unwrap();
+    let read = |places: [(u64, usize); 3]| {
+        let mut bufs = places.map(|(_, len)| vec![0; len]);
+        let ranges = places.iter().zip(&mut bufs);
+        let mut ranges: Vec<_> =
+            ranges.map(|((offset, _), bytes)| safetensors_core::ReadRange { offset: *offset, bytes }).collect();
+        source.read_ranges_at(&mut ranges).map(|()| bufs.concat())
+    };
+    let bytes = pattern(100, 0);
+    let expected = [&bytes[50..60], &bytes[60..60], &bytes[60..100]].concat();
+    assert_eq!(read([(50, 10), (60, 0), (60, 40)]).unwrap(), expected);
+    let expected = [&bytes[50..60], &bytes[0..5], &bytes[5..9]].concat();
+    assert_eq!(read([(50, 10), (0, 5), (5, 4)]).unwrap(), expected);
+    for past_the_end in [[(90, 10), (100, 1), (0, 1)], [(u64::MAX - 1, 4), (0, 1), (1, 1)], [(i64::MAX as u64, 1); 3]] {
+        read(past_the_end).unwrap_err();
+    }
+}

@@ -24,8 +24,11 @@ fn saved(dir: &TempDir, name: &str, tensors: &[(&str, TensorBuf)], metadata: &[(
     path
 }
 
-/// Name, dtype and bytes of every tensor, and its aliases.
-fn content(path: &Path) -> (Vec<(String, Dtype, Vec<u8>)>, Vec<(String, String)>) {
+type Tensors = Vec<(String, Dtype, Vec<u8>)>;
+type Aliases = Vec<(String, String)>;
+
+/// Name, dtype and bytes of every tensor; each alias with the name that it stands for.
+fn content(path: &Path) -> (Tensors, Aliases) {
     let checkpoint = Checkpoint::open(path).unwrap();
     let mut tensors: Vec<_> = checkpoint
         .tensors()
@@ -151,6 +154,23 @@ fn tied_weights_stay_tied_under_any_name() {
     assert_eq!(names(&dir.path().join("dir")), (vec!["embed".into(), "norm".into()], alias("head", "embed")));
 }
 
+/// Other readers know the name in the file only, so it must not become another of the tensor's names.
+#[test]
+fn a_tied_tensor_keeps_the_name_that_its_file_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let tied = [("embed", floats([1.0, 2.0])), ("norm", floats([3.0]))];
+    // "a" sorts before "embed", and so does "an alias by accident", which is a metadata entry of another meaning.
+    let path = saved(&dir, "tied.safetensors", &tied, &[("a", "embed"), ("an alias by accident", "norm")]);
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let to = dir.path().join("to.safetensors");
+    Rewrite::of(&checkpoint).save(&to, &SaveOptions::new()).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), fs::read(&to).unwrap());
+
+    Rewrite::of(&checkpoint).rename(|name| format!("model.{name}")).save(&to, &SaveOptions::new()).unwrap();
+    let names: Vec<_> = content(&to).0.into_iter().map(|(name, ..)| name).collect();
+    assert_eq!(names, ["model.embed", "model.norm"]);
+}
+
 #[test]
 fn errors_name_the_tensor_and_its_file_and_nothing_is_left_behind() {
     let dir = tempfile::tempdir().unwrap();
@@ -167,6 +187,8 @@ fn errors_name_the_tensor_and_its_file_and_nothing_is_left_behind() {
 
     let error = cast("w").unwrap().save(dir.path().join("b.safetensors"), &SaveOptions::new()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::DoesNotFit { index: 0, to: Dtype::F16, .. }), "{error}");
+    assert_eq!((error.tensor(), error.file()), (Some("w"), path.to_str()));
+    let error = cast("w").unwrap().save_sharded(dir.path(), &ShardOptions::new()).unwrap_err();
     assert_eq!((error.tensor(), error.file()), (Some("w"), path.to_str()));
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }

@@ -226,3 +226,32 @@ fn only_the_bytes_of_the_slice_are_read_and_near_runs_together() {
     assert_eq!(reads(tensor.slice((.., 0..1000)).unwrap()), (1, 63 * 1024 + 1000), "gaps of 24 bytes");
     assert_eq!(reads(tensor.slice((.., 0..1000)).unwrap().gap(0)), (64, 64_000), "not even those");
 }
+
+#[test]
+fn short_runs_are_given_together() {
+    let data: Vec<u8> = (0..1 << 18).map(|i| (i % 251) as u8).collect();
+    let view = TensorView::new(Dtype::U8, &[512, 512], &data).unwrap();
+    let archive =
+        SafeTensors::read_header(serialize([("t", view)], &SaveOptions::new()).unwrap(), &Limits::default()).unwrap();
+    let slice = archive.tensor("t").unwrap().slice((.., Index::from(1..).step(2))).unwrap();
+    let (mut pieces, mut bytes) = (0, vec![]);
+    slice
+        .write_to(&mut |piece| {
+            pieces += 1;
+            bytes.extend_from_slice(piece);
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!((pieces, bytes.len()), (1, 1 << 17));
+    assert!(bytes.iter().eq(data.iter().skip(1).step_by(2)));
+}
+
+#[test]
+fn tensors_with_more_bits_than_64_bits_can_count() {
+    use safetensors_core::slice::Selection;
+
+    let last = Selection::new(Dtype::F64, &[8, 1 << 57], &[Index::from(7)]).unwrap();
+    assert!(last.runs().eq([7 << 60..8 << 60]));
+    let columns = Selection::new(Dtype::U8, &[1 << 61, 4], &[Index::from(-2..), Index::from(3)]).unwrap();
+    assert!(columns.runs().eq([(1 << 63) - 5..(1 << 63) - 4, (1 << 63) - 1..1 << 63]));
+}

@@ -1,62 +1,148 @@
 //! `safetensors inspect`: what is in a file or checkpoint.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use safetensors_core::{Checkpoint, ReadAt};
+use safetensors_core::{Checkpoint, FileSource, LazyTensor, Metadata, ReadAt};
+use serde::Serialize;
 
-use super::open;
+use crate::facts::Facts;
+use crate::input;
+use crate::json;
+use crate::select::Select;
 use crate::table::Align::{Left, Right};
 use crate::table::Table;
 use crate::text;
 use crate::totals::Totals;
+use crate::tree::{self, Sort, Tree};
 
-/// Show the tensors, totals, metadata and files of a checkpoint.
+/// Show the modules, tensors, totals, metadata and files of a checkpoint.
 ///
-/// PATH is a file, an index (*.safetensors.index.json), or a directory that holds
-/// an index or exactly one file. Only headers are read.
+/// PATH is a file, an index (*.safetensors.index.json), a directory that holds an
+/// index or exactly one file, or - for standard input. Only headers are read.
 ///
-/// Tensors are listed in the order in which they lie in the files. Characters of
-/// names that are not printable are escaped; very long names and values are
-/// shortened.
+/// Tensors are shown as a tree of modules, in which layers that differ in nothing
+/// but their number are one: 0…31 stands for 32 of them, and the counts in its rows
+/// are those of all 32. --flat lists each tensor. Characters of names that are not
+/// printable are escaped; very long names and values are shortened.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub(crate) struct Args {
     /// A file, an index or a directory
     #[arg(value_name = "PATH")]
     path: PathBuf,
+    /// One row a tensor, no tree
+    #[arg(long)]
+    flat: bool,
+    #[command(flatten)]
+    select: Select,
+    /// The order of modules and tensors; by name if it is a tree, by offset if it is flat
+    #[arg(short, long, value_name = "ORDER", value_enum)]
+    sort: Option<Sort>,
+    /// Everything as one JSON document
+    #[arg(long)]
+    json: bool,
 }
 
 const EXAMPLES: &str = "\
 Examples:
   safetensors inspect model.safetensors
-  safetensors inspect path/to/checkpoint/
-  safetensors inspect model.safetensors | grep attention
+  safetensors inspect path/to/checkpoint/ --sort size
+  safetensors inspect model.safetensors --flat --filter '*.attention.*'
+  safetensors inspect model.safetensors --json | jq '.tensors[].name'
 
 Exit codes: 0 shown, 1 PATH is malformed or cannot be read, 2 wrong usage.";
 
+type Tensors<'a> = [LazyTensor<'a, FileSource>];
+
 /// Shows one checkpoint.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let checkpoint = open(&args.path)?;
-    write_tensors(&checkpoint, out)?;
+    let checkpoint = input::open(&args.path)?;
+    let mut tensors = args.select.matcher()?.tensors(&checkpoint)?;
+    let facts = facts(&checkpoint)?;
+    if args.json || args.flat {
+        sort(&mut tensors, args.sort.unwrap_or(Sort::Offset));
+    }
+    if args.json {
+        json::write(&document(&checkpoint, &tensors, &facts)?, out)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    match args.flat {
+        _ if tensors.is_empty() => writeln!(out, "no tensors")?,
+        true => write_flat(&checkpoint, &tensors, out)?,
+        false => write_tree(&Tree::of(&tensors, args.sort.unwrap_or(Sort::Name), true)?, out)?,
+    }
     writeln!(out)?;
-    write_totals(&checkpoint, out)?;
+    write_totals(&checkpoint, &tensors, out)?;
     writeln!(out)?;
     write_metadata(&checkpoint, out)?;
     writeln!(out)?;
-    write_files(&checkpoint, out)?;
+    write_files(&checkpoint, &facts, out)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn write_tensors(checkpoint: &Checkpoint, out: &mut impl Write) -> io::Result<()> {
-    if checkpoint.is_empty() {
-        return writeln!(out, "no tensors");
+fn facts(checkpoint: &Checkpoint) -> anyhow::Result<Vec<Facts>> {
+    let shards = checkpoint.shards().iter();
+    let facts = shards.map(|shard| Facts::of(shard.archive()).map_err(|error| error.in_file(shard.path().display())));
+    Ok(facts.collect::<Result<_, _>>()?)
+}
+
+fn sort(tensors: &mut Tensors<'_>, sort: Sort) {
+    fn parts(name: &str) -> impl Iterator<Item = &str> {
+        name.split(['.', '/'])
     }
+    let by_name = |a: &LazyTensor<'_, _>, b: &LazyTensor<'_, _>| {
+        parts(a.name())
+            .zip(parts(b.name()))
+            .map(|(a, b)| tree::compare(a, b))
+            .find(|order| order.is_ne())
+            .unwrap_or_else(|| parts(a.name()).count().cmp(&parts(b.name()).count()))
+    };
+    match sort {
+        Sort::Offset => {}
+        Sort::Name => tensors.sort_by(by_name),
+        Sort::Size => tensors.sort_by_key(|tensor| std::cmp::Reverse(tensor.byte_len())),
+        Sort::Dtype => tensors.sort_by(|a, b| a.dtype().cmp(&b.dtype()).then_with(|| by_name(a, b))),
+    }
+}
+
+fn write_tree(trees: &[Tree], out: &mut impl Write) -> io::Result<()> {
+    let columns = [
+        ("module", Left),
+        ("dtype", Left),
+        ("shape", Left),
+        ("tensors", Right),
+        ("parameters", Right),
+        ("size", Right),
+    ];
+    let mut table = Table::new(&columns);
+    trees.iter().for_each(|tree| tree_rows(tree, "", "", 1, &mut table));
+    table.write(out)
+}
+
+/// The row of a module or tensor, after `branch`; and of what is inside, after `indent`.
+fn tree_rows(tree: &Tree, branch: &str, indent: &str, copies: u64, table: &mut Table) {
+    let totals = tree.all() * copies;
+    let (dtype, shape) = match &tree.leaf {
+        Some((dtype, shape)) => (dtype.to_string(), text::shape(shape)),
+        None => (String::new(), String::new()),
+    };
+    let name = format!("{branch}{}", text::name(&tree.label));
+    let parameters = text::count(totals.parameters);
+    table.row([name, dtype, shape, text::count(totals.tensors), parameters, text::size(totals.bytes)]);
+    for (i, child) in tree.children.iter().enumerate() {
+        let (branch, next) = if i + 1 < tree.children.len() { ("├─ ", "│  ") } else { ("└─ ", "   ") };
+        tree_rows(child, &format!("{indent}{branch}"), &format!("{indent}{next}"), copies * tree.copies, table);
+    }
+}
+
+fn write_flat(checkpoint: &Checkpoint, tensors: &Tensors<'_>, out: &mut impl Write) -> io::Result<()> {
     let several = checkpoint.shards().len() > 1;
     let columns = [("name", Left), ("dtype", Left), ("shape", Left), ("size", Right), ("file", Left)];
     let mut table = Table::new(if several { &columns } else { &columns[..4] });
-    for tensor in checkpoint.tensors() {
+    for tensor in tensors {
         let cells = [
             text::name(tensor.name()),
             tensor.dtype().to_string(),
@@ -69,16 +155,21 @@ fn write_tensors(checkpoint: &Checkpoint, out: &mut impl Write) -> io::Result<()
     table.write(out)
 }
 
-fn write_totals(checkpoint: &Checkpoint, out: &mut impl Write) -> anyhow::Result<()> {
+fn write_totals(checkpoint: &Checkpoint, tensors: &Tensors<'_>, out: &mut impl Write) -> anyhow::Result<()> {
     let mut table = Table::new(&[("dtype", Left), ("tensors", Right), ("parameters", Right), ("size", Right)]);
     let mut row = |title: String, totals: Totals| {
         table.row([title, text::count(totals.tensors), text::count(totals.parameters), text::size(totals.bytes)]);
     };
-    for (dtype, totals) in Totals::by_dtype(checkpoint)? {
+    for (dtype, totals) in Totals::by_dtype(tensors.iter().copied())? {
         row(dtype.to_string(), totals);
     }
-    row("total".into(), Totals::of(checkpoint)?);
-    Ok(table.write(out)?)
+    row("total".into(), Totals::of(tensors.iter().copied())?);
+    table.write(out)?;
+    if tensors.len() < checkpoint.len() {
+        let all = text::counted(checkpoint.len() as u64, "tensor");
+        writeln!(out, "\n{} of {all} shown", text::count(tensors.len() as u64))?;
+    }
+    Ok(())
 }
 
 fn write_metadata(checkpoint: &Checkpoint, out: &mut impl Write) -> io::Result<()> {
@@ -92,13 +183,34 @@ fn write_metadata(checkpoint: &Checkpoint, out: &mut impl Write) -> io::Result<(
     table.write(out)
 }
 
-/// The files with their lengths, which include the headers; and the index.
-fn write_files(checkpoint: &Checkpoint, out: &mut impl Write) -> io::Result<()> {
-    let mut table = Table::new(&[("file", Left), ("tensors", Right), ("size", Right)]);
-    for shard in checkpoint.shards() {
+/// The files with their lengths, which include the headers, and what is aligned in them; and the index.
+fn write_files(checkpoint: &Checkpoint, facts: &[Facts], out: &mut impl Write) -> io::Result<()> {
+    let columns = [
+        ("file", Left),
+        ("tensors", Right),
+        ("size", Right),
+        ("header", Right),
+        ("padding", Right),
+        ("data at", Right),
+        ("aligned to", Right),
+        ("misaligned", Right),
+    ];
+    let any_misaligned = facts.iter().any(|facts| facts.misaligned_tensors > 0);
+    let columns = if any_misaligned { &columns[..] } else { &columns[..7] };
+    let mut table = Table::new(columns);
+    for (shard, facts) in checkpoint.shards().iter().zip(facts) {
         let archive = shard.archive();
-        let tensors = text::count(archive.header().len() as u64);
-        table.row([text::path(shard.path()), tensors, text::size(archive.bytes().byte_len())]);
+        let cells = [
+            text::path(shard.path()),
+            text::count(archive.header().len() as u64),
+            text::size(archive.bytes().byte_len()),
+            text::size(facts.header_bytes),
+            text::size(facts.padding_bytes),
+            text::count(facts.data_start),
+            text::size(facts.data_alignment),
+            text::counted(facts.misaligned_tensors, "tensor"),
+        ];
+        table.row(cells.into_iter().take(columns.len()));
     }
     table.write(out)?;
     match checkpoint.index() {
@@ -111,4 +223,69 @@ fn write_files(checkpoint: &Checkpoint, out: &mut impl Write) -> io::Result<()> 
 fn shard_name(checkpoint: &Checkpoint, file: &Path) -> String {
     let folder = checkpoint.index().and_then(Path::parent);
     text::path(folder.and_then(|folder| file.strip_prefix(folder).ok()).unwrap_or(file))
+}
+
+/// What `--json` writes. Sizes are in bytes, offsets from the start of the file.
+#[derive(Serialize)]
+struct Document<'a> {
+    index: Option<String>,
+    metadata: &'a Metadata,
+    total: Totals,
+    dtypes: BTreeMap<&'static str, Totals>,
+    files: Vec<FileEntry<'a>>,
+    tensors: Vec<TensorEntry<'a>>,
+}
+
+#[derive(Serialize)]
+struct FileEntry<'a> {
+    path: String,
+    tensors: usize,
+    bytes: u64,
+    #[serde(flatten)]
+    facts: &'a Facts,
+}
+
+#[derive(Serialize)]
+struct TensorEntry<'a> {
+    name: &'a str,
+    dtype: &'static str,
+    shape: &'a [usize],
+    parameters: u128,
+    bytes: u64,
+    /// Among `files`.
+    file: usize,
+    offset: u64,
+}
+
+fn document<'a>(checkpoint: &'a Checkpoint, tensors: &Tensors<'a>, facts: &'a [Facts]) -> anyhow::Result<Document<'a>> {
+    let path = |path: &Path| path.to_string_lossy().into_owned();
+    let files: BTreeMap<&Path, usize> =
+        checkpoint.shards().iter().enumerate().map(|(i, shard)| (shard.path(), i)).collect();
+    let mut entries = Vec::with_capacity(tensors.len());
+    for tensor in tensors {
+        entries.push(TensorEntry {
+            name: tensor.name(),
+            dtype: tensor.dtype().name(),
+            shape: tensor.shape(),
+            parameters: Totals::one(tensor)?.parameters,
+            bytes: tensor.byte_len(),
+            file: tensor.file().and_then(|file| files.get(file)).copied().unwrap_or_default(),
+            offset: tensor.file_offset(),
+        });
+    }
+    let dtypes = Totals::by_dtype(tensors.iter().copied())?;
+    let files = checkpoint.shards().iter().zip(facts).map(|(shard, facts)| FileEntry {
+        path: path(shard.path()),
+        tensors: shard.archive().header().len(),
+        bytes: shard.archive().bytes().byte_len(),
+        facts,
+    });
+    Ok(Document {
+        index: checkpoint.index().map(path),
+        metadata: checkpoint.metadata(),
+        total: Totals::of(tensors.iter().copied())?,
+        dtypes: dtypes.into_iter().map(|(dtype, totals)| (dtype.name(), totals)).collect(),
+        files: files.collect(),
+        tensors: entries,
+    })
 }

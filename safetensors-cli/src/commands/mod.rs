@@ -1,13 +1,13 @@
 //! The commands: one file each, with its arguments and its `run`.
 
+pub(crate) mod completions;
+pub(crate) mod convert;
+pub(crate) mod diff;
+pub(crate) mod digest;
+pub(crate) mod extract;
 pub(crate) mod inspect;
+pub(crate) mod map;
+pub(crate) mod metadata;
+pub(crate) mod modelspec;
+pub(crate) mod stats;
 pub(crate) mod verify;
-
-use std::path::Path;
-
-use safetensors_core::{Checkpoint, Result};
-
-/// Opens what a user named: a file, an index, or a directory that holds either.
-fn open(path: &Path) -> Result<Checkpoint> {
-    Checkpoint::open(path).map_err(|error| error.in_file(path.display()))
-}

@@ -11,13 +11,9 @@ fn one_file() {
     let dir = temp_dir();
     let path = small_file(dir.path(), "model.safetensors");
     let bytes = fs::metadata(path).unwrap().len();
-    let expected = format!(
-        "\
-name          dtype  shape   size
-─────────────────────────────────
-embed.weight  F32    [2, 3]  24 B
-mask          I64    [2]     16 B
-
+    let header = bytes - 40 - 8;
+    let rest = format!(
+        "
 dtype  tensors  parameters  size
 ────────────────────────────────
 F32          1           6  24 B
@@ -28,14 +24,132 @@ metadata  value
 ───────────────
 format    pt
 
-file               tensors   size
-─────────────────────────────────
-model.safetensors        2  {bytes} B
-"
+file               tensors   size  header  padding  data at  aligned to
+───────────────────────────────────────────────────────────────────────
+model.safetensors        2  {bytes} B   {header} B      3 B      {start}         8 B
+",
+        start = header + 8,
     );
-    let mut command = safetensors();
-    command.current_dir(dir.path()).args(["inspect", "model.safetensors"]);
-    command.assert().success().stdout(expected).stderr("");
+    let tree = "\
+module        dtype  shape   tensors  parameters  size
+──────────────────────────────────────────────────────
+embed.weight  F32    [2, 3]        1           6  24 B
+mask          I64    [2]           1           2  16 B
+";
+    let flat = "\
+name          dtype  shape   size
+─────────────────────────────────
+embed.weight  F32    [2, 3]  24 B
+mask          I64    [2]     16 B
+";
+    for (args, start) in
+        [(&["inspect", "model.safetensors"][..], tree), (&["inspect", "model.safetensors", "--flat"], flat)]
+    {
+        let mut command = safetensors();
+        command.current_dir(dir.path()).args(args);
+        command.assert().success().stdout(format!("{start}{rest}")).stderr("");
+    }
+}
+
+/// Two towers of layers, which are alike but for the last.
+fn layers(dir: &std::path::Path) -> std::path::PathBuf {
+    let path = dir.join("layers.safetensors");
+    let (small, large) = ([0_u16; 4], [0_u16; 6]);
+    let small = TensorView::from_slice(&[2, 2], &small).unwrap();
+    let large = TensorView::from_slice(&[2, 3], &large).unwrap();
+    let mut tensors = vec![("head".to_owned(), large)];
+    for i in 0..12 {
+        tensors.push((format!("model.layers.{i}.mlp.up.weight"), if i == 11 { large } else { small }));
+        tensors.push((format!("model.layers.{i}.norm"), small));
+    }
+    save(&path, tensors, &SaveOptions::new().durable(false)).unwrap();
+    path
+}
+
+#[test]
+fn layers_that_are_alike_are_folded() {
+    let dir = temp_dir();
+    let path = layers(dir.path());
+    let tree = "\
+module             dtype  shape   tensors  parameters   size
+────────────────────────────────────────────────────────────
+head               U16    [2, 3]        1           6   12 B
+model.layers                           24          98  196 B
+├─ 0…10                                22          88  176 B
+│  ├─ mlp.up.weight  U16    [2, 2]       11          44   88 B
+";
+    let output = safetensors().arg("inspect").arg(&path).output().unwrap();
+    let shown = text(&output.stdout);
+    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    let first: Vec<_> = shown.lines().take(6).filter(|line| !line.starts_with('─')).map(words).collect();
+    let expected: Vec<_> = tree.lines().filter(|line| !line.starts_with('─')).map(words).collect();
+    assert_eq!(first, expected, "{shown}");
+    assert!(shown.contains("\n└─ 11 ") || shown.contains("\n└─ 11"), "{shown}");
+    assert!(shown.contains("U16         25         104  208 B\n"), "{shown}");
+}
+
+#[test]
+fn filter_and_sort() {
+    let dir = temp_dir();
+    let path = layers(dir.path());
+    let names = |args: &[&str]| {
+        let output =
+            safetensors().arg("inspect").arg(&path).args(["--flat", "--filter", "*.1*.mlp.*"]).args(args).output();
+        let output = output.unwrap();
+        assert!(output.status.success() && text(&output.stdout).contains("\n3 of 25 tensors shown\n"), "{output:?}");
+        let numbers = text(&output.stdout).lines().filter_map(|line| line.strip_prefix("model.layers."));
+        numbers.map(|line| line.split('.').next().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&[]), ["1", "10", "11"]);
+    assert_eq!(names(&["--sort", "name"]), ["1", "10", "11"]);
+    assert_eq!(names(&["--sort", "size"]), ["11", "1", "10"]);
+    assert_eq!(names(&["--sort", "dtype"]), ["1", "10", "11"]);
+    let mut nothing = safetensors();
+    nothing.arg("inspect").arg(&path).args(["-f", "*.weights"]);
+    nothing.assert().code(1).stdout("").stderr(predicate::str::contains("no tensor matches --filter"));
+    let mut malformed = safetensors();
+    malformed.arg("inspect").arg(&path).args(["-f", "["]).assert().code(2);
+}
+
+#[test]
+fn json_has_everything_and_is_printable() {
+    let dir = temp_dir();
+    let path = hostile_file(dir.path());
+    let output = safetensors().arg("inspect").arg(&path).arg("--json").output().unwrap();
+    assert!(output.status.success() && is_plain(text(&output.stdout)), "{output:?}");
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["tensors"][0]["name"], "\u{1b}[2Jred\u{202e}");
+    assert_eq!(json["metadata"]["k\u{1b}]0;owned\u{7}"], "line one\nline two\u{202e}");
+    assert_eq!((json["total"]["bytes"].as_u64(), json["dtypes"]["U8"]["tensors"].as_u64()), (Some(3), Some(3)));
+    let file = &json["files"][json["tensors"][2]["file"].as_u64().unwrap() as usize];
+    assert_eq!(file["path"], path.to_str().unwrap());
+    assert_eq!(json["tensors"][2]["offset"].as_u64().unwrap(), file["data_start"].as_u64().unwrap() + 2);
+}
+
+#[test]
+fn standard_input_is_a_pipe_or_a_file() {
+    let dir = temp_dir();
+    let path = small_file(dir.path(), "model.safetensors");
+    let shown = predicate::str::contains("embed.weight  F32    [2, 3]        1           6  24 B\n");
+    let mut piped = safetensors();
+    piped.args(["inspect", "-"]).write_stdin(fs::read(&path).unwrap()).env("TMPDIR", dir.path());
+    piped.assert().success().stdout(shown.clone());
+    let mut redirected = std::process::Command::new(env!("CARGO_BIN_EXE_safetensors"));
+    let output = redirected.args(["inspect", "-"]).stdin(fs::File::open(&path).unwrap()).output().unwrap();
+    assert!(output.status.success() && shown.eval(text(&output.stdout)), "{output:?}");
+    // The copy of the pipe is gone.
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn padding_and_alignment_are_shown() {
+    let dir = temp_dir();
+    let path = dir.path().join("odd.safetensors");
+    raw_file(&path, "{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}} ", 4);
+    let output = safetensors().arg("inspect").arg(&path).output().unwrap();
+    let shown = text(&output.stdout);
+    assert!(shown.contains("  header  padding  data at  aligned to  misaligned\n"), "{shown}");
+    assert!(shown.contains("    55 B      1 B       63         1 B    1 tensor\n"), "{shown}");
 }
 
 #[test]
@@ -45,7 +159,7 @@ fn two_shards_by_directory_or_index() {
     let first = dir.path().join("model-00001-of-00002.safetensors");
     let bytes = fs::metadata(&first).unwrap().len();
     for path in [dir.path(), &index] {
-        let output = safetensors().arg("inspect").arg(path).output().unwrap();
+        let output = safetensors().args(["inspect", "--flat"]).arg(path).output().unwrap();
         let shown = text(&output.stdout);
         assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
         for expected in [
@@ -53,7 +167,7 @@ fn two_shards_by_directory_or_index() {
             "a     F32    [2]      8 B  model-00001-of-00002.safetensors\n",
             "b     U16    [3, 1]   6 B  model-00002-of-00002.safetensors\n",
             "total        2           5  14 B\n",
-            &format!("\n{}        1  {bytes} B\n", first.display()),
+            &format!("\n{}        1  {bytes} B ", first.display()),
             &format!("\nindex: {}\n", index.display()),
         ] {
             assert!(shown.contains(expected), "{expected:?} is not in\n{shown}");
@@ -74,9 +188,9 @@ total        0           0   0 B
 
 no metadata
 
-file              tensors  size
-───────────────────────────────
-none.safetensors        0  10 B
+file              tensors  size  header  padding  data at  aligned to
+─────────────────────────────────────────────────────────────────────
+none.safetensors        0  10 B     2 B      0 B       10         2 B
 ";
     let mut command = safetensors();
     command.current_dir(dir.path()).args(["inspect", "none.safetensors"]);
@@ -97,14 +211,14 @@ fn scalars_empty_and_sub_byte_tensors() {
         .and(predicate::str::contains("empty       F32    [0, 7]   0 B\n"))
         .and(predicate::str::contains("half bytes  F4     [2, 3]   3 B\n"))
         .and(predicate::str::contains("total        3           7  11 B\n"));
-    safetensors().arg("inspect").arg(&path).assert().success().stdout(rows);
+    safetensors().args(["inspect", "--flat"]).arg(&path).assert().success().stdout(rows);
 }
 
 #[test]
 fn hostile_names_are_escaped_and_stay_on_their_lines() {
     let dir = temp_dir();
     let path = hostile_file(dir.path());
-    let output = safetensors().arg("inspect").arg(&path).output().unwrap();
+    let output = safetensors().args(["inspect", "--flat"]).arg(&path).output().unwrap();
     let shown = text(&output.stdout);
     assert!(output.status.success(), "{output:?}");
     assert!(is_plain(shown), "{shown:?}");
@@ -129,7 +243,7 @@ fn huge_names_shapes_and_values_do_not_make_the_table_huge() {
     let tensors = tensors.chain([(name, TensorView::from_slice(&shape, &one).unwrap())]);
     let options = SaveOptions::new().metadata([("log", "v".repeat(1_000_000))]).durable(false);
     save(&path, tensors, &options).unwrap();
-    let output = safetensors().arg("inspect").arg(&path).output().unwrap();
+    let output = safetensors().args(["inspect", "--flat"]).arg(&path).output().unwrap();
     let shown = text(&output.stdout);
     assert!(output.status.success(), "{output:?}");
     assert!(shown.len() < 50_000, "{} bytes", shown.len());
@@ -146,7 +260,7 @@ fn one_hundred_thousand_tensors() {
     save(&path, tensors, &SaveOptions::new().durable(false)).unwrap();
     let mut command = safetensors();
     // Something quadratic takes minutes here; the limit is wide for slow machines.
-    command.timeout(std::time::Duration::from_secs(60)).arg("inspect").arg(&path);
+    command.timeout(std::time::Duration::from_secs(60)).args(["inspect", "--flat"]).arg(&path);
     command
         .assert()
         .success()
@@ -161,7 +275,7 @@ fn what_cannot_be_shown_is_an_error_and_nothing_else() {
     fs::write(&bad, b"not a safetensors file").unwrap();
     for path in [bad, dir.path().join("missing.safetensors")] {
         let error = predicate::str::starts_with(format!("error: {}: ", path.display()));
-        safetensors().arg("inspect").arg(&path).assert().code(1).stdout("").stderr(error);
+        safetensors().args(["inspect", "--flat"]).arg(&path).assert().code(1).stdout("").stderr(error);
     }
     small_file(dir.path(), "second.safetensors");
     let names = predicate::str::contains("\"bad.safetensors\", \"second.safetensors\"");

@@ -1,7 +1,13 @@
 //! Tests of the command as a user runs it: arguments, files, both streams, exit codes.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod convert;
+mod diff;
+mod extract;
 mod fixtures;
 mod inspect;
+mod map;
+mod metadata;
+mod stats;
 mod streams;
 mod verify;

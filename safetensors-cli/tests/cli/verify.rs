@@ -18,18 +18,113 @@ fn a_sound_file_is_one_line() {
 #[test]
 fn a_directory_an_index_and_several_paths() {
     let (single, several) = (temp_dir(), temp_dir());
-    small_file(single.path(), "any-name.safetensors");
+    let file = small_file(single.path(), "any-name.safetensors");
     let index = sharded(several.path());
     let expected = format!(
-        "{}: ok, 2 tensors, 8 parameters, 40 B\n{1}: ok, {shards}\n{2}: ok, {shards}\n",
-        single.path().display(),
-        several.path().display(),
-        index.display(),
+        "{}: ok, 2 tensors, 8 parameters, 40 B\n{index}: ok, {shards}\n{index}: ok, {shards}\n\n3 checked: 3 sound; 68 B\n",
+        file.display(),
+        index = index.display(),
         shards = "2 shards, 2 tensors, 5 parameters, 14 B",
     );
     let mut command = safetensors();
     command.arg("verify").args([single.path(), several.path(), &index]);
     command.assert().success().stdout(expected).stderr("");
+}
+
+#[test]
+fn directories_are_searched_and_shards_checked_once() {
+    let dir = temp_dir();
+    fs::create_dir_all(dir.path().join("b/deep/er")).unwrap();
+    fs::create_dir(dir.path().join("c")).unwrap();
+    sharded(&dir.path().join("b/deep"));
+    small_file(&dir.path().join("b/deep/er"), "x.safetensors");
+    fs::write(dir.path().join("c/broken.safetensors"), b"short").unwrap();
+    small_file(dir.path(), "a.safetensors");
+    let expected = "\
+./a.safetensors: ok, 2 tensors, 8 parameters, 40 B
+./b/deep/er/x.safetensors: ok, 2 tensors, 8 parameters, 40 B
+./b/deep/model.safetensors.index.json: ok, 2 shards, 2 tensors, 5 parameters, 14 B
+
+4 checked: 3 sound, 1 not; 94 B
+";
+    let mut command = safetensors();
+    command.current_dir(dir.path()).args(["verify", "."]);
+    command.assert().code(1).stdout(expected).stderr(predicate::str::starts_with("error: ./c/broken.safetensors: "));
+}
+
+#[test]
+fn what_an_index_leaves_out_is_a_warning() {
+    let dir = temp_dir();
+    let index = sharded(dir.path());
+    small_file(dir.path(), "model-00001-of-00002.safetensors");
+    small_file(dir.path(), "stray.safetensors");
+    let map =
+        r#"{"weight_map": {"mask": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}"#;
+    fs::write(&index, map).unwrap();
+    let mut command = safetensors();
+    command.arg("verify").arg(&index);
+    let unmapped = "model-00001-of-00002.safetensors: the index leaves out tensor embed.weight\n";
+    fs::write(&index, fs::read_to_string(&index).unwrap().replacen('{', r#"{"metadata": {"total_size": 7}, "#, 1))
+        .unwrap();
+    let total = "total_size is 7, but the tensors have 22 bytes\n";
+    let stray = "stray.safetensors: lies beside the index, which does not name it\n";
+    let output = command.output().unwrap();
+    let (shown, warnings) = (text(&output.stdout), text(&output.stderr));
+    assert!(
+        output.status.success() && shown.ends_with(": ok, 2 shards, 2 tensors, 5 parameters, 22 B\n"),
+        "{output:?}"
+    );
+    assert!(
+        warnings.starts_with("warning: ")
+            && warnings.contains(unmapped)
+            && warnings.contains(total)
+            && warnings.contains(stray),
+        "{warnings}"
+    );
+    let both = predicate::str::starts_with("error: ").and(predicate::str::contains("; "));
+    safetensors().args(["verify", "--strict"]).arg(&index).assert().code(1).stdout("").stderr(both);
+}
+
+#[test]
+fn strict_holds_files_to_the_text() {
+    let dir = temp_dir();
+    let tensor = r#"{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
+    assert_eq!(tensor.len() % 8, 6);
+    for (header, departure) in [
+        (format!("  {tensor}"), Some("the header starts with 2 bytes of white space")),
+        (format!("{tensor}\n "), Some("the header is padded with other white space than spaces")),
+        (format!("{tensor}   "), Some("the data starts at byte 65, not at a multiple of 8")),
+        (format!("{tensor} "), Some("tensor w lies at byte 63, not at a multiple of 4")),
+        (format!("{tensor}  "), None),
+        (format!("{tensor}{}", " ".repeat(10_002)), None),
+    ] {
+        let path = dir.path().join("w.safetensors");
+        raw_file(&path, &header, 4);
+        safetensors().arg("verify").arg(&path).assert().success().stderr("");
+        let mut strict = safetensors();
+        let strict = strict.args(["verify", "--strict"]).arg(&path).assert();
+        match departure {
+            Some(departure) => strict.code(1).stdout("").stderr(predicate::str::contains(departure)),
+            None => strict.success().stderr(""),
+        };
+    }
+}
+
+#[test]
+fn json_tells_all_outcomes() {
+    let dir = temp_dir();
+    small_file(dir.path(), "good.safetensors");
+    fs::write(dir.path().join("bad.safetensors"), b"bad").unwrap();
+    let mut command = safetensors();
+    let output = command.current_dir(dir.path()).args(["verify", "--json", ".", "missing"]).output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(1), ""));
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((json["checked"].as_u64(), json["sound"].as_u64()), (Some(3), Some(1)));
+    let result = |i: usize| &json["results"][i];
+    assert_eq!((&result(0)["path"], &result(0)["sound"]), (&"./bad.safetensors".into(), &false.into()));
+    assert!(result(0)["error"].as_str().unwrap().starts_with("./bad.safetensors: expected at least 8 bytes"));
+    assert_eq!((&result(1)["path"], &result(1)["bytes"]), (&"./good.safetensors".into(), &40.into()));
+    assert!(result(2)["error"].as_str().unwrap().starts_with("missing: "));
 }
 
 #[test]
@@ -41,6 +136,8 @@ fn no_tensors_and_one_scalar() {
     let expected = "\
 none.safetensors: ok, 0 tensors, 0 parameters, 0 B
 one.safetensors: ok, 1 tensor, 1 parameter, 4 B
+
+2 checked: 2 sound; 4 B
 ";
     let mut command = safetensors();
     command.current_dir(dir.path()).args(["verify", "none.safetensors", "one.safetensors"]);
@@ -58,7 +155,7 @@ fn a_malformed_file_is_one_error_and_the_others_are_still_checked() {
     command
         .assert()
         .code(1)
-        .stdout("good.safetensors: ok, 2 tensors, 8 parameters, 40 B\n")
+        .stdout("good.safetensors: ok, 2 tensors, 8 parameters, 40 B\n\n2 checked: 1 sound, 1 not; 40 B\n")
         .stderr(predicate::str::starts_with("error: bad.safetensors: tensor \"w\": a hole"))
         .stderr(predicate::str::ends_with("\n").and(predicate::function(|text: &str| text.lines().count() == 1)));
 }
@@ -97,7 +194,7 @@ fn an_index_that_lies_names_tensor_and_shard() {
     let map = r#"{"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00001-of-00002.safetensors"}}"#;
     fs::write(&index, map).unwrap();
     let mut command = safetensors();
-    command.arg("verify").arg(dir.path());
+    command.arg("verify").arg(&index);
     let both = predicate::str::contains("\"b\"").and(predicate::str::contains("model-00001-of-00002.safetensors"));
     command.assert().code(1).stdout("").stderr(both);
 }

@@ -3,7 +3,6 @@
 mod index;
 mod index_json;
 mod locate;
-mod open;
 mod pattern;
 mod save;
 mod size;
@@ -16,6 +15,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::names::NameTable;
+use crate::parallel::in_parallel;
 use crate::source::FileSource;
 use crate::{
     Error, ErrorKind, LazyTensor, Limits, LoadOptions, Metadata, ReadAt, Result, SafeTensors, TensorBuf, TensorInfo,
@@ -27,6 +27,9 @@ pub use pattern::FilePattern;
 pub use save::{SavedShards, ShardOptions, save_sharded};
 pub use size::MaxShardSize;
 pub use split::{Split, split_into_shards};
+
+/// The most shards that are opened at once. What is waited for is mostly the disk or the network, not a core.
+const OPENED_AT_ONCE: usize = 8;
 
 /// The tensors of a model, wherever they lie: in one file, or in the shards that an index file names.
 ///
@@ -143,8 +146,7 @@ impl<S: ReadAt> Checkpoint<S> {
                 let index = Index::read(&path)?;
                 let folder = path.parent().unwrap_or(Path::new(""));
                 let files: Vec<_> = index.shards().collect();
-                let shards = open::open_all(files.len(), |i| {
-                    let (file, names) = files[i];
+                let shards = in_parallel(files, OPENED_AT_ONCE, |(file, names), _: &mut ()| {
                     open_shard(folder.join(file)).map_err(|error| name_lost(error, names))
                 })?;
                 Self::from_shards(shards, &index, path)

@@ -150,7 +150,8 @@ pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
     let staging = Staging::create(directory, file_pattern, save.durable)?;
     for (file, positions) in files.iter().zip(&split.shards) {
         let shard = positions.iter().map(|&position| (&tensors[position].0, &tensors[position].1));
-        crate::save(staging.path(file), shard, &each).map_err(|error| error.at_path(&staging.destination(file)))?;
+        let path = staging.path(file);
+        crate::save(&path, shard, &each).map_err(|error| error.moved(&path, &staging.destination(file)))?;
     }
     staging.commit(&index)?;
     Ok(SavedShards { files, total_size: split.total_size })

@@ -147,8 +147,10 @@ impl Staging {
         }
         let copy = self.path(name);
         let copied = failpoint::hit("copy").and_then(|()| {
-            fs::copy(&from, &copy)?;
-            if self.durable { sync(&File::open(&copy)?) } else { Ok(()) }
+            // Through a file that is open for writing: only such a one can be synchronised on every system.
+            let mut file = File::create(&copy)?;
+            io::copy(&mut File::open(&from)?, &mut file)?;
+            if self.durable { sync(&file) } else { Ok(()) }
         });
         copied.map_err(|error| Error::io(error, &to))?;
         self.rename(&copy, &to)?;

@@ -7,7 +7,7 @@ use half::slice::HalfFloatSliceExt;
 
 use super::conversion::{Failure, cast_mut};
 use super::small_float::{self, Format, Special};
-use super::{Overflow, conversion};
+use super::{Overflow, conversion, vectorized};
 use crate::Dtype;
 
 /// The format of a dtype that can be encoded; `None` for other dtypes.
@@ -62,9 +62,11 @@ pub(super) fn encode(to: Dtype, overflow: Overflow, values: &[f32], out: &mut [u
 
 #[inline(always)]
 fn encode_all<T>(values: &[f32], out: &mut [T], encode: impl Fn(f32) -> T) {
-    for (&value, out) in values.iter().zip(out) {
-        *out = encode(value);
-    }
+    vectorized(|| {
+        for (&value, out) in values.iter().zip(out) {
+            *out = encode(value);
+        }
+    });
 }
 
 /// bfloat16 is the upper half of an `f32`: adding half of what is cut off rounds it, and a carry is right up to infinity.

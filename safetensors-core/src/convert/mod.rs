@@ -52,7 +52,7 @@ pub(crate) use read::{ReadScratch, read_converted};
 pub use source::Converted;
 pub use widen::widen;
 
-use crate::{Dtype, Result, TensorBuf, TensorView};
+use crate::{Dtype, ErrorKind, Result, TensorBuf, TensorView};
 
 impl TensorBuf {
     /// The same values in another dtype, see [the table](crate::convert). A buffer that has the dtype is given back as it is.
@@ -103,6 +103,34 @@ impl TensorView<'_> {
         let conversion = Conversion::new(self.dtype(), to, options)?;
         convert(&conversion, self.shape(), self.data())
     }
+
+    /// The same values in the dtype of `out`, put there: [`convert`](TensorView::convert) without a new buffer, for many
+    /// tensors of one shape.
+    ///
+    /// ```
+    /// use safetensors_core::{ConvertOptions, TensorBuf, TensorView};
+    ///
+    /// let mut out = TensorBuf::from_vec(vec![2], vec![0.0_f32; 2])?;
+    /// TensorView::from_slice(&[2], &[1_i8, -2])?.convert_into(&mut out, &ConvertOptions::new())?;
+    /// assert_eq!(out.as_slice::<f32>()?, [1.0, -2.0]);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`convert`](TensorView::convert), after which `out` may have some of the values; and
+    /// [`WrongShape`](crate::ErrorKind::WrongShape) if it has another shape.
+    pub fn convert_into(&self, out: &mut TensorBuf, options: &ConvertOptions) -> Result<()> {
+        if self.shape() != out.shape() {
+            return Err(ErrorKind::WrongShape { expected: out.shape().into(), found: self.shape().into() }.into());
+        }
+        let conversion = Conversion::new(self.dtype(), out.dtype(), options)?;
+        if cfg!(target_endian = "big") {
+            conversion.run(TensorBuf::from_view(self)?.bytes(), out.bytes_mut(), 0)?;
+            return Ok(());
+        }
+        Ok(conversion.run(self.data(), out.bytes_mut(), 0)?)
+    }
 }
 
 /// Elements in the machine's byte order as a tensor of another dtype.
@@ -110,4 +138,18 @@ fn convert(conversion: &Conversion, shape: &[usize], bytes: &[u8]) -> Result<Ten
     let mut converted = TensorBuf::zeroed(conversion.to(), shape.to_vec())?;
     conversion.run(bytes, converted.bytes_mut(), 0)?;
     Ok(converted)
+}
+
+/// Runs a loop in code that is compiled for the widest vectors that this machine has, as far as the loop is inlined.
+#[cfg(feature = "std")]
+#[inline(always)]
+fn vectorized<R>(work: impl FnOnce() -> R) -> R {
+    pulp::Arch::new().dispatch(work)
+}
+
+/// Without the standard library nothing says which vectors the machine has.
+#[cfg(not(feature = "std"))]
+#[inline(always)]
+fn vectorized<R>(work: impl FnOnce() -> R) -> R {
+    work()
 }

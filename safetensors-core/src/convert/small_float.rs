@@ -1,5 +1,6 @@
 //! The floating-point formats of 16 bits and fewer: their parameters, and exact decoding of those of a byte and less.
 
+use super::vectorized;
 use crate::Dtype;
 
 /// How a format spends its codes.
@@ -160,11 +161,42 @@ pub(super) fn decode(dtype: Dtype, table: &[f32; 256], bytes: &[u8], values: &mu
                 *four = [0, 6, 12, 18].map(|shift| table[(codes >> shift & 0x3f) as usize]);
             }
         }
-        _ => {
-            for (&byte, value) in bytes.iter().zip(values) {
-                *value = table[usize::from(byte)];
-            }
+        // Each call has a constant format, for which the loop is compiled.
+        _ => match dtype {
+            Dtype::F8_E4M3 => decode_all(bytes, values, |byte| decode_byte(F8_E4M3, byte)),
+            Dtype::F8_E5M2 => decode_all(bytes, values, |byte| decode_byte(F8_E5M2, byte)),
+            Dtype::F8_E4M3FNUZ => decode_all(bytes, values, |byte| decode_byte(F8_E4M3FNUZ, byte)),
+            Dtype::F8_E5M2FNUZ => decode_all(bytes, values, |byte| decode_byte(F8_E5M2FNUZ, byte)),
+            _ => decode_all(bytes, values, |byte| table[usize::from(byte)]),
+        },
+    }
+}
+
+#[inline(always)]
+fn decode_all(bytes: &[u8], values: &mut [f32], decode: impl Fn(u8) -> f32) {
+    vectorized(|| {
+        for (&byte, value) in bytes.iter().zip(values) {
+            *value = decode(byte);
         }
+    });
+}
+
+/// The value of a code of 8 bits. Free of branches and tables, so that the loop around it becomes vector code.
+#[inline(always)]
+fn decode_byte(format: Format, byte: u8) -> f32 {
+    let code = u32::from(byte & 0x7f);
+    // In the place of a number's exponent and mantissa the code is the value, but for the difference of the biases; a
+    // subnormal code is a subnormal number there.
+    let scale = f32::from_bits((254 - format.bias) << 23);
+    let magnitude = f32::from_bits(code << (23 - format.mantissa_bits)) * scale;
+    let value = f32::from_bits(magnitude.to_bits() | u32::from(byte & 0x80) << 24);
+    let infinity = ((1 << format.exponent_bits) - 1) << format.mantissa_bits;
+    match format.special {
+        Special::AllOnesNan if code == 0x7f => f32::NAN,
+        Special::NegativeZeroNan if byte == 0x80 => f32::NAN,
+        Special::Ieee if code > infinity => f32::NAN,
+        Special::Ieee if code == infinity => f32::INFINITY.copysign(value),
+        _ => value,
     }
 }
 
@@ -182,6 +214,12 @@ mod tests {
         macro_rules! check {
             ($dtype:ident, $oracle:ty, $codes:expr) => {
                 let table = decode_table(Dtype::$dtype).unwrap();
+                let mut decoded = [0.0; 256];
+                if Dtype::$dtype.bits() == 8 {
+                    let codes: [u8; 256] = core::array::from_fn(|code| code as u8);
+                    decode(Dtype::$dtype, table, &codes, &mut decoded);
+                    assert!(decoded.iter().zip(table).all(|(&a, &b)| same(a, b)), "{}", Dtype::$dtype);
+                }
                 for code in 0..=$codes {
                     let (ours, oracle) = (table[usize::from(code)], <$oracle>::from_bits(code).to_f32());
                     assert!(same(ours, oracle), "{} {code:#04x}: {ours} and {oracle}", Dtype::$dtype);

@@ -146,10 +146,11 @@ impl Pieces {
         let mut gathered = mem::take(&mut self.gathered);
         let piece = &mut bytemuck::cast_slice_mut(&mut gathered)[..self.len];
         swap_on_big_endian(self.conversion.from(), piece);
-        self.convert(piece, sink)?;
+        let converted = self.convert(piece, sink);
+        // Also after a failure: a source may go on regardless.
         self.gathered = gathered;
         self.len = 0;
-        Ok(())
+        converted
     }
 
     /// Converts and gives whole elements, which are in the machine's byte order.

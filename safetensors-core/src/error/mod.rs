@@ -76,10 +76,13 @@ impl Error {
         self.in_file(path.display())
     }
 
-    /// Says that the error is about another file than it says: the one that the user knows of.
+    /// Says that what the error says of the temporary file `from` is about `to`, which the user knows of. An error about any
+    /// other file stays as it is.
     #[cfg(feature = "std")]
-    pub(crate) fn at_path(mut self, path: &std::path::Path) -> Self {
-        self.0.file = Some(alloc::format!("{}", path.display()));
+    pub(crate) fn moved(mut self, from: &std::path::Path, to: &std::path::Path) -> Self {
+        if self.0.file.as_ref().is_some_and(|file| *file == alloc::format!("{}", from.display())) {
+            self.0.file = Some(alloc::format!("{}", to.display()));
+        }
         self
     }
 

@@ -4,6 +4,7 @@
 
 use alloc::string::String;
 
+use super::scan::plain_len;
 use crate::{ErrorKind, JsonProblem};
 
 /// A position in the text of a header.
@@ -22,7 +23,18 @@ impl<'a> Cursor<'a> {
         self.at
     }
 
+    /// The whole text.
+    pub(super) fn text(&self) -> &'a str {
+        self.text
+    }
+
+    /// Goes on at an offset.
+    pub(super) fn seek(&mut self, offset: usize) {
+        self.at = offset;
+    }
+
     /// The next byte that is not white space, which is then the next to be read.
+    #[inline]
     pub(super) fn peek(&mut self) -> Option<u8> {
         while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.byte() {
             self.at += 1;
@@ -67,6 +79,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// After an item of a list: whether another one follows. The closing bracket is read.
+    #[inline]
     pub(super) fn has_next(&mut self, close: u8, expected: &'static str) -> Result<bool, ErrorKind> {
         match self.peek() {
             Some(b',') => {
@@ -148,13 +161,11 @@ impl<'a> Cursor<'a> {
 
     /// Moves to the quote or backslash that ends a run of plain characters.
     fn plain_run(&mut self) -> Result<(), ErrorKind> {
-        loop {
-            match self.byte() {
-                Some(b'"' | b'\\') => return Ok(()),
-                Some(byte @ 0..0x20) => return Err(self.problem(JsonProblem::ControlCharacter(byte))),
-                Some(_) => self.at += 1,
-                None => return Err(self.unexpected("the closing quote of a string")),
-            }
+        self.at += plain_len(&self.text.as_bytes()[self.at..]);
+        match self.byte() {
+            Some(b'"' | b'\\') => Ok(()),
+            Some(byte) => Err(self.problem(JsonProblem::ControlCharacter(byte))),
+            None => Err(self.unexpected("the closing quote of a string")),
         }
     }
 

@@ -1,9 +1,13 @@
 //! The header: every tensor's name, dtype, shape and place, and the file's metadata.
 
+mod canonical;
+#[cfg(test)]
+mod differential;
 mod encode;
 mod json;
 mod model;
 mod parse;
+mod scan;
 mod validate;
 
 pub(crate) use encode::{Entry, encode};

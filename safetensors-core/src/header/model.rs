@@ -12,6 +12,9 @@ use crate::names::NameTable;
 /// The `__metadata__` of a file: strings by name, sorted.
 pub type Metadata = BTreeMap<String, String>;
 
+/// The longest text of a header, whatever the limits: positions in it fit 32 bits.
+pub(super) const MAX_TEXT: u64 = u32::MAX as u64;
+
 /// A parsed and validated header.
 ///
 /// Every tensor in it has a dtype of the format, a size that matches its shape, and a place in the data without holes
@@ -37,14 +40,33 @@ pub struct Header {
     pub(super) data_len: u64,
 }
 
-/// One tensor of a [`Header`]: ranges into its shared storage.
+/// One tensor of a [`Header`]: ranges into its shared storage, which 32 bits hold because the text is not longer.
 #[derive(Clone, Debug)]
 pub(super) struct Record {
-    pub(super) name: Range<usize>,
-    pub(super) shape: Range<usize>,
-    pub(super) dtype: Dtype,
+    pub(super) name: Span,
+    pub(super) shape: Span,
     pub(super) begin: u64,
     pub(super) end: u64,
+    pub(super) dtype: Dtype,
+}
+
+/// A range of positions below 2³².
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    start: u32,
+    end: u32,
+}
+
+impl Span {
+    /// The range, which must lie below [`MAX_TEXT`].
+    pub(super) fn new(range: Range<usize>) -> Self {
+        debug_assert!(range.end as u64 <= MAX_TEXT);
+        Self { start: range.start as u32, end: range.end as u32 }
+    }
+
+    pub(super) fn range(self) -> Range<usize> {
+        self.start as usize..self.end as usize
+    }
 }
 
 impl Header {
@@ -99,14 +121,14 @@ impl Header {
     }
 
     pub(super) fn name_at(&self, position: usize) -> &str {
-        &self.names[self.records[position].name.clone()]
+        &self.names[self.records[position].name.range()]
     }
 
     fn info<'a>(&'a self, record: &Record) -> TensorInfo<'a> {
         TensorInfo {
-            name: &self.names[record.name.clone()],
+            name: &self.names[record.name.range()],
             dtype: record.dtype,
-            shape: &self.dims[record.shape.clone()],
+            shape: &self.dims[record.shape.range()],
             begin: record.begin,
             end: record.end,
         }

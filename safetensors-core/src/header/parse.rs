@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::json::Cursor;
-use super::model::{Header, Metadata, Record};
-use super::{LENGTH_BYTES, METADATA_KEY, validate};
+use super::model::{Header, MAX_TEXT, Metadata, Record, Span};
+use super::{LENGTH_BYTES, METADATA_KEY, canonical, validate};
 use crate::{Dtype, Error, ErrorKind, JsonProblem, Result, shape};
 
 /// What a header may cost. Checked before anything is allocated for it.
@@ -23,7 +23,7 @@ use crate::{Dtype, Error, ErrorKind, JsonProblem, Result, shape};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Limits {
-    /// The longest header in bytes; 100,000,000 by default, as the format's reference has it.
+    /// The longest header in bytes; 100,000,000 by default, as the format's reference has it. More than 2³² - 1 is never read.
     pub header_bytes: u64,
     /// The most tensors; 2³² - 1 by default.
     pub tensors: usize,
@@ -55,9 +55,7 @@ impl Header {
     /// Reads the length that stands before the header and checks it against the limit and the bytes that follow it.
     pub(crate) fn check_length(length: [u8; LENGTH_BYTES], available: u64, limits: &Limits) -> Result<usize> {
         let found = u64::from_le_bytes(length);
-        if found > limits.header_bytes {
-            return Err(ErrorKind::HeaderTooLarge { limit: limits.header_bytes, found }.into());
-        }
+        check_text_len(found, limits)?;
         if found > available {
             return Err(ErrorKind::HeaderPastEnd { expected: found, found: available }.into());
         }
@@ -83,19 +81,25 @@ impl Header {
     ///
     /// As for [`Header::parse`].
     pub fn parse_json(json: &[u8], limits: &Limits) -> Result<Self> {
+        Self::parse_by(json, limits, true)
+    }
+
+    /// [`parse_json`](Header::parse_json) with the fast path or without it, to the same result.
+    pub(super) fn parse_by(json: &[u8], limits: &Limits, fast: bool) -> Result<Self> {
         let json_len = json.len() as u64;
-        if json_len > limits.header_bytes {
-            return Err(ErrorKind::HeaderTooLarge { limit: limits.header_bytes, found: json_len }.into());
-        }
+        check_text_len(json_len, limits)?;
         let text = core::str::from_utf8(json).map_err(|error| ErrorKind::NotUtf8 { offset: error.valid_up_to() })?;
         let mut parser = Parser {
             cursor: Cursor::new(text),
             scratch: String::new(),
-            names: String::new(),
-            dims: Vec::new(),
-            records: Vec::new(),
+            // About what a usual header needs. What is not needed is never touched, and is less than the text in any case.
+            names: String::with_capacity(json.len() / 3),
+            dims: Vec::with_capacity(json.len() / 64),
+            records: Vec::with_capacity(json.len() / 100),
             metadata: None,
             max_tensors: limits.tensors,
+            before: canonical::Before::default(),
+            fast,
         };
         parser.header()?;
         let Parser { names, dims, records, metadata, .. } = parser;
@@ -111,6 +115,20 @@ impl Header {
     }
 }
 
+fn check_text_len(found: u64, limits: &Limits) -> Result<(), ErrorKind> {
+    let limit = limits.header_bytes.min(MAX_TEXT);
+    if found > limit { Err(ErrorKind::HeaderTooLarge { limit, found }) } else { Ok(()) }
+}
+
+/// The fields of an entry, each of them right by itself.
+pub(super) struct Entry {
+    pub(super) dtype: Dtype,
+    /// Where its dimensions are in the parser's.
+    pub(super) shape: Range<usize>,
+    pub(super) begin: u64,
+    pub(super) end: u64,
+}
+
 struct Parser<'a> {
     cursor: Cursor<'a>,
     scratch: String,
@@ -119,9 +137,12 @@ struct Parser<'a> {
     records: Vec<Record>,
     metadata: Option<Metadata>,
     max_tensors: usize,
+    before: canonical::Before<'a>,
+    /// Whether the fast path is tried.
+    fast: bool,
 }
 
-impl Parser<'_> {
+impl<'a> Parser<'a> {
     fn header(&mut self) -> Result<()> {
         match self.cursor.peek() {
             Some(b'{') => {}
@@ -148,20 +169,55 @@ impl Parser<'_> {
 
     fn member(&mut self) -> Result<()> {
         let start = self.names.len();
+        if let Some(entry) = self.canonical_entry() {
+            return self.add(start, entry).map_err(|kind| self.in_tensor(start, kind));
+        }
         let name = self.cursor.string(&mut self.scratch, "a name in quotes")?;
         if name == METADATA_KEY {
             self.cursor.expect(b':', "a colon")?;
             return Ok(self.metadata()?);
         }
         self.names.push_str(name);
-        let name = start..self.names.len();
-        match self.entry(name.clone()) {
-            Ok(record) => {
-                self.records.push(record);
-                Ok(())
-            }
-            Err(kind) => Err(Error::from(kind).in_tensor(&self.names[name])),
+        self.entry().and_then(|entry| self.add(start, entry)).map_err(|kind| self.in_tensor(start, kind))
+    }
+
+    /// The error for the tensor whose name, the last that was stored, begins at `name`.
+    fn in_tensor(&self, name: usize, kind: ErrorKind) -> Error {
+        Error::from(kind).in_tensor(&self.names[name..])
+    }
+
+    /// Reads an entry and stores its name, if it has the form that the fast path knows. Nothing is read otherwise.
+    #[inline(always)]
+    fn canonical_entry(&mut self) -> Option<Entry> {
+        if !self.fast || self.records.len() == self.max_tensors {
+            return None;
         }
+        let dims = self.dims.len();
+        let (text, start) = (self.cursor.text(), self.cursor.offset());
+        let Some(canonical::Found { name, entry, next }) =
+            canonical::entry(text.as_bytes(), start, &mut self.dims, &mut self.before)
+        else {
+            self.dims.truncate(dims);
+            return None;
+        };
+        self.names.push_str(&text[name]);
+        self.cursor.seek(next);
+        Some(entry)
+    }
+
+    /// Adds the tensor whose name begins at `name` of the stored names, if its fields agree with each other.
+    #[inline(always)]
+    fn add(&mut self, name: usize, entry: Entry) -> Result<(), ErrorKind> {
+        let Entry { dtype, shape, begin, end } = entry;
+        let dims = &self.dims[shape.clone()];
+        let expected = shape::byte_len(dtype, dims)?;
+        let Some(found) = end.checked_sub(begin) else { return Err(ErrorKind::ReversedOffsets { begin, end }) };
+        if expected != found {
+            return Err(ErrorKind::WrongSize { dtype, shape: dims.into(), expected, found });
+        }
+        let name = Span::new(name..self.names.len());
+        self.records.push(Record { name, shape: Span::new(shape), begin, end, dtype });
+        Ok(())
     }
 
     fn metadata(&mut self) -> Result<(), ErrorKind> {
@@ -192,7 +248,8 @@ impl Parser<'_> {
         Ok(())
     }
 
-    fn entry(&mut self, name: Range<usize>) -> Result<Record, ErrorKind> {
+    /// Reads an entry after its name.
+    fn entry(&mut self) -> Result<Entry, ErrorKind> {
         if self.records.len() == self.max_tensors {
             return Err(ErrorKind::TooManyTensors { limit: self.max_tensors });
         }
@@ -224,13 +281,7 @@ impl Parser<'_> {
         let dtype = dtype.ok_or(ErrorKind::MissingField { field: "dtype" })?;
         let shape = shape.ok_or(ErrorKind::MissingField { field: "shape" })?;
         let (begin, end) = offsets.ok_or(ErrorKind::MissingField { field: "data_offsets" })?;
-        let dims = &self.dims[shape.clone()];
-        let expected = shape::byte_len(dtype, dims)?;
-        let found = end.checked_sub(begin).ok_or(ErrorKind::ReversedOffsets { begin, end })?;
-        if expected != found {
-            return Err(ErrorKind::WrongSize { dtype, shape: dims.into(), expected, found });
-        }
-        Ok(Record { name, shape, dtype, begin, end })
+        Ok(Entry { dtype, shape, begin, end })
     }
 
     /// Reads the colon of a field that must not have been there before.

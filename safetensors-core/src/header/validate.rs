@@ -5,11 +5,16 @@ use crate::{Error, ErrorKind, Result};
 
 /// Puts the records of a freshly parsed header in file order, indexes the names and checks the layout.
 pub(super) fn finish(mut header: Header) -> Result<Header> {
-    // A tensor without bytes comes before the one that begins where it lies.
-    let place = |record: &super::model::Record| (record.begin, record.end);
-    if !header.records.is_sorted_by_key(place) {
-        header.records.sort_by_key(place);
+    let end_of_each_is_begin_of_next =
+        header.records.iter().try_fold(0, |expected, record| (record.begin == expected).then_some(record.end));
+    if let Some(data_len) = end_of_each_is_begin_of_next {
+        // Then the layout is right, and the records are in order already.
+        index_names(&mut header)?;
+        header.data_len = data_len;
+        return Ok(header);
     }
+    // A tensor without bytes comes before the one that begins where it lies.
+    header.records.sort_by_key(|record| (record.begin, record.end));
     index_names(&mut header)?;
     header.data_len = check_layout(&header)?;
     Ok(header)
@@ -17,7 +22,7 @@ pub(super) fn finish(mut header: Header) -> Result<Header> {
 
 fn index_names(header: &mut Header) -> Result<()> {
     let Header { names, records, table, .. } = header;
-    let name_at = |position: usize| &names[records[position].name.clone()];
+    let name_at = |position: usize| &names[records[position].name.range()];
     table.reserve(records.len(), name_at);
     for position in 0..records.len() {
         let name = name_at(position);

@@ -83,11 +83,26 @@ pub(crate) fn sync(file: &File) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Waits until the names in a directory have reached the disk.
+/// Waits until the names in a directory have reached the disk, where the system can.
 pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
     failpoint::hit("sync the directory")?;
     // A directory can be opened and synchronised on Unix only; elsewhere a rename is as durable as it gets.
-    if cfg!(unix) { File::open(directory)?.sync_all() } else { Ok(()) }
+    if !cfg!(unix) {
+        return Ok(());
+    }
+    // The same holds for a directory that may be written to but not read, and for file systems, mostly of networks, that
+    // refuse this for any directory. It says nothing about the files, so it is no reason to fail.
+    match File::open(directory).and_then(|directory| directory.sync_all()) {
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported
+            ) =>
+        {
+            Ok(())
+        }
+        result => result,
+    }
 }
 
 /// Refuses what is there and is no regular file, without opening it.

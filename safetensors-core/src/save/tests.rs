@@ -62,6 +62,16 @@ fn the_old_file_or_the_new_one_wherever_a_save_is_interrupted() {
     }
 }
 
+/// Some file systems refuse it for any directory. By then the file has its name, so that must not look like a failed save.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_directory_that_cannot_be_synchronised() {
+    use super::atomic::sync_directory;
+
+    sync_directory(Path::new("/proc")).unwrap();
+    assert_eq!(sync_directory(Path::new("/nowhere at all")).unwrap_err().kind(), std::io::ErrorKind::NotFound);
+}
+
 #[test]
 fn a_write_that_failed_can_be_repeated() {
     let directory = tempdir().unwrap();

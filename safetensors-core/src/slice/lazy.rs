@@ -7,7 +7,7 @@ use super::{IntoIndices, Selection, Shard};
 use crate::lazy::PIECE;
 use crate::{Dtype, ErrorKind, LazyTensor, ReadAt, Result, Sink, TensorBuf, TensorSource};
 
-/// Runs with fewer bytes between them than this are read in one call: fetching the gap costs less than another call.
+/// Runs with no more bytes between them than this are read in one call: fetching the gap costs less than another call.
 const DEFAULT_GAP: u64 = 512;
 
 /// A slice of a [`LazyTensor`]: its description now, its bytes when asked.
@@ -66,7 +66,7 @@ impl<S> LazySlice<'_, S> {
         self.selection.byte_len()
     }
 
-    /// Reads runs in one call that have fewer than this many bytes between them; 512 by default. 0 reads not one byte too many;
+    /// Reads runs in one call that have at most this many bytes between them; 512 by default. 0 reads not one byte too many;
     /// a slow source, such as a network, gains from more.
     #[must_use]
     pub fn gap(mut self, bytes: u64) -> Self {
@@ -136,6 +136,7 @@ impl<S: ReadAt> TensorSource for LazySlice<'_, S> {
     }
 
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        let source = self.tensor.source();
         let mut scratch = Vec::new();
         for group in self.groups() {
             let span = span(&group);
@@ -143,11 +144,19 @@ impl<S: ReadAt> TensorSource for LazySlice<'_, S> {
                 self.tensor.read_pieces(run.clone(), &mut scratch, sink)?;
                 continue;
             }
-            self.tensor.read_pieces(span.clone(), &mut scratch, &mut |bytes| {
-                // Several runs are never more than one piece apart, so they come together.
-                let runs = group.iter().map(|run| (run.start - span.start) as usize..(run.end - span.start) as usize);
-                runs.map(|run| &bytes[run]).try_for_each(&mut *sink)
-            })?;
+            // Several runs are never more than one piece apart. They are moved together, so that the sink is not called for every
+            // few bytes.
+            scratch.resize((span.end - span.start) as usize, 0);
+            let read = source.read_exact_at(&mut scratch, span.start);
+            read.map_err(|error| self.tensor.locate(ErrorKind::Io(error).into()))?;
+            let mut gathered = 0;
+            for run in group {
+                let run = (run.start - span.start) as usize..(run.end - span.start) as usize;
+                let len = run.len();
+                scratch.copy_within(run, gathered);
+                gathered += len;
+            }
+            sink(&scratch[..gathered])?;
         }
         self.tensor.check_unchanged()
     }

@@ -67,27 +67,29 @@ impl Selection {
     /// Works from the innermost dimension outwards, in bits: as long as whole dimensions are taken the piece grows; then every
     /// dimension of which more than one position is taken repeats it.
     fn from_taken(dtype: Dtype, shape: Vec<usize>, taken: &[Taken]) -> Result<Self, ErrorKind> {
-        let mut stride = u64::from(dtype.bits());
+        // Tensors of up to 2⁶⁴ bytes have more bits than 64 bits can count.
+        let mut stride = u128::from(dtype.bits());
         let (mut start, mut piece) = (0, stride);
         let mut repeats = Vec::new();
         for taken in taken.iter().rev() {
-            start += taken.start as u64 * stride;
+            start += taken.start as u128 * stride;
             // Positions that touch extend the piece, as long as it has no gaps yet.
             if repeats.is_empty() && piece == stride && (taken.step == 1 || taken.count == 1) {
-                piece = taken.count as u64 * stride;
+                piece = taken.count as u128 * stride;
             } else if taken.count > 1 {
-                repeats.push(Repeat { count: taken.count, stride: taken.step as u64 * stride });
+                repeats.push((taken.count, taken.step as u128 * stride));
             }
-            stride *= taken.len as u64;
+            stride *= taken.len as u128;
         }
-        repeats.reverse();
-        let on_bytes =
-            [start, piece].into_iter().chain(repeats.iter().map(|repeat| repeat.stride)).all(|bits| bits % 8 == 0);
-        if !on_bytes {
-            return Err(ErrorKind::SliceInsideByte { dtype });
-        }
-        repeats.iter_mut().for_each(|repeat| repeat.stride /= 8);
-        Ok(Self { shape, start: start / 8, piece: piece / 8, repeats })
+        // What is selected lies inside the tensor, so every number of bytes fits 64 bits.
+        let bytes = |bits: u128| u64::try_from(bits / 8).ok().filter(|_| bits.is_multiple_of(8));
+        let selected = || {
+            let repeat = |&(count, stride)| Some(Repeat { count, stride: bytes(stride)? });
+            let repeats = repeats.iter().rev().map(repeat).collect::<Option<_>>()?;
+            Some((bytes(start)?, bytes(piece)?, repeats))
+        };
+        let (start, piece, repeats) = selected().ok_or(ErrorKind::SliceInsideByte { dtype })?;
+        Ok(Self { shape, start, piece, repeats })
     }
 
     /// The shape of the result: the dimensions of which a range was taken.

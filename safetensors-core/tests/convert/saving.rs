@@ -98,6 +98,33 @@ fn a_source_of_another_length_is_refused() {
     }
 }
 
+/// A source that does not stop when it is told to cannot make a file that lacks something, nor end the program.
+#[test]
+fn a_source_that_goes_on_after_a_failure() {
+    struct Stubborn(Vec<u8>, [usize; 1]);
+
+    impl TensorSource for Stubborn {
+        fn dtype(&self) -> Dtype {
+            Dtype::F32
+        }
+
+        fn shape(&self) -> &[usize] {
+            &self.1
+        }
+
+        fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+            self.0.chunks(1000).for_each(|piece| _ = sink(piece));
+            Ok(())
+        }
+    }
+
+    let elements = 3 << 16;
+    let half: Vec<u8> = 0.5_f32.to_le_bytes().repeat(elements);
+    let source = Converted::new(Stubborn(half, [elements]), Dtype::U8, &ConvertOptions::new()).unwrap();
+    let error = serialize([("w", source)], &SaveOptions::new()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::SourceLength { expected: 0x30000, found: 0 }), "{error}");
+}
+
 #[test]
 fn what_cannot_be_converted_is_refused_at_once_or_named_when_saved() {
     let values = TensorBuf::from_vec(vec![3], vec![1.0_f64, 2.0, 1e6]).unwrap();

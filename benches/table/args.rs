@@ -1,0 +1,50 @@
+//! The arguments.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+
+/// What the program was asked to do.
+pub(crate) struct Args {
+    words: Vec<String>,
+    pub(crate) list: bool,
+    pub(crate) json: PathBuf,
+    pub(crate) dir: Option<PathBuf>,
+    pub(crate) child: Option<Child>,
+}
+
+/// One measurement, in a process of its own that the program starts.
+pub(crate) struct Child {
+    pub(crate) row: String,
+    pub(crate) contender: String,
+    pub(crate) data: PathBuf,
+}
+
+impl Args {
+    pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Self> {
+        let json = PathBuf::from("target/bench/table.json");
+        let mut parsed = Self { words: Vec::new(), list: false, json, dir: None, child: None };
+        while let Some(arg) = args.next() {
+            let mut value = || args.next().with_context(|| format!("{arg} needs a value"));
+            match arg.as_str() {
+                // What cargo adds.
+                "--bench" => {}
+                "--list" => parsed.list = true,
+                "--json" => parsed.json = value()?.into(),
+                "--dir" => parsed.dir = Some(value()?.into()),
+                "--child" => {
+                    parsed.child = Some(Child { row: value()?, contender: value()?, data: value()?.into() });
+                }
+                flag if flag.starts_with('-') => bail!("unknown argument {flag}"),
+                word => parsed.words.push(word.to_lowercase()),
+            }
+        }
+        Ok(parsed)
+    }
+
+    /// Whether the row is one of those asked for.
+    pub(crate) fn selects(&self, row: &str) -> bool {
+        let row = row.to_lowercase();
+        self.words.is_empty() || self.words.iter().any(|word| row.contains(word))
+    }
+}

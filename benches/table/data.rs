@@ -1,0 +1,67 @@
+//! The folder of the test data: made by the first process, shared with those that it starts, removed at the end.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use tempfile::TempDir;
+
+use crate::files::{self, Sums};
+
+/// A file of the test data.
+#[derive(Clone)]
+pub(crate) struct TestFile {
+    pub(crate) path: PathBuf,
+    pub(crate) sums: Sums,
+}
+
+/// The folder.
+pub(crate) struct Data {
+    path: PathBuf,
+    _remove: Option<TempDir>,
+}
+
+impl Data {
+    /// A new folder in `dir`, or where temporary files go.
+    pub(crate) fn create(dir: Option<&Path>) -> Result<Self> {
+        let mut builder = tempfile::Builder::new();
+        let builder = builder.prefix("safetensors-bench-");
+        let dir = match dir {
+            Some(dir) => builder.tempdir_in(dir)?,
+            None => builder.tempdir()?,
+        };
+        Ok(Self { path: dir.path().to_owned(), _remove: Some(dir) })
+    }
+
+    /// The folder that another process has made.
+    pub(crate) fn existing(path: PathBuf) -> Self {
+        Self { path, _remove: None }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A file of these tensors, written if it is not there yet.
+    pub(crate) fn file(&self, name: &str, tensors: &[files::Tensor]) -> Result<TestFile> {
+        let (path, sums_path) = (self.path.join(name), self.path.join(format!("{name}.sums")));
+        if let Ok(sums) = std::fs::read(&sums_path) {
+            return Ok(TestFile { path, sums: serde_json::from_slice(&sums)? });
+        }
+        let sums = files::write(&path, tensors).with_context(|| path.display().to_string())?;
+        std::fs::write(sums_path, serde_json::to_vec(&sums)?)?;
+        Ok(TestFile { path, sums })
+    }
+
+    /// A file with this header and data of the length that it speaks of, all holes, so that it takes no space.
+    pub(crate) fn header_only(&self, name: &str, header: &str, data_len: u64) -> Result<PathBuf> {
+        let path = self.path.join(name);
+        files::write_header(&path, header)?.set_len(8 + header.len() as u64 + data_len)?;
+        Ok(path)
+    }
+}
+
+/// A folder for files that are saved: in memory where there is such a place, so that no disk takes part.
+pub(crate) fn folder_for_saving() -> Result<TempDir> {
+    let shared_memory = Path::new("/dev/shm");
+    Ok(if shared_memory.is_dir() { tempfile::tempdir_in(shared_memory)? } else { tempfile::tempdir()? })
+}

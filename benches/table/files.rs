@@ -1,0 +1,117 @@
+//! Writing the test files, without the code that is measured, and recognizing what was loaded from them.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+/// A tensor of a test file.
+pub(crate) struct Tensor {
+    pub(crate) name: String,
+    pub(crate) dtype: &'static str,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) bytes: usize,
+}
+
+impl Tensor {
+    pub(crate) fn bf16(name: String, shape: &[usize]) -> Self {
+        Self { name, dtype: "BF16", bytes: 2 * shape.iter().product::<usize>(), shape: shape.to_vec() }
+    }
+
+    pub(crate) fn f32(name: String, shape: &[usize]) -> Self {
+        Self { name, dtype: "F32", bytes: 4 * shape.iter().product::<usize>(), shape: shape.to_vec() }
+    }
+}
+
+/// 256 tensors of 8 MiB.
+pub(crate) fn two_gib() -> Vec<Tensor> {
+    (0..256).map(|i| Tensor::bf16(format!("model.layers.{i}.mlp.weight"), &[2048, 2048])).collect()
+}
+
+/// What must come out of a test file, as [`checksum`] has it.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Sums {
+    /// The tensors as they are.
+    pub(crate) plain: u64,
+    /// The tensors with each 16 bits widened to 32 by zeros below, as BF16 becomes F32.
+    pub(crate) widened: u64,
+}
+
+/// Writes the header as the format's reference implementation does.
+pub(crate) fn write_header(path: &Path, header: &str) -> Result<File> {
+    let mut file = File::create(path)?;
+    file.write_all(&(header.len() as u64).to_le_bytes())?;
+    file.write_all(header.as_bytes())?;
+    Ok(file)
+}
+
+/// The text of a header: entries, then spaces up to a multiple of 8.
+pub(crate) fn header_text(tensors: &[Tensor]) -> String {
+    let mut begin = 0;
+    let entries = tensors.iter().map(|Tensor { name, dtype, shape, bytes }| {
+        let (start, end) = (begin, begin + bytes);
+        begin = end;
+        let shape = format!("{shape:?}").replace(' ', "");
+        format!(r#""{name}":{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{start},{end}]}}"#)
+    });
+    let mut text = format!("{{{}}}", entries.collect::<Vec<_>>().join(","));
+    text.extend(std::iter::repeat_n(' ', text.len().next_multiple_of(8) - text.len()));
+    text
+}
+
+/// Writes a file of finite numbers, which are the same on every run and others in every tensor.
+pub(crate) fn write(path: &Path, tensors: &[Tensor]) -> Result<Sums> {
+    let mut file = BufWriter::with_capacity(1 << 20, write_header(path, &header_text(tensors))?);
+    let mut pattern = Pattern(1);
+    let mut sums = Sums { plain: 0, widened: 0 };
+    for tensor in tensors {
+        let bytes = pattern.take(tensor.bytes);
+        file.write_all(&bytes)?;
+        sums.plain = sums.plain.wrapping_add(one_checksum(&tensor.name, &bytes));
+        let widened: Vec<u8> = bytes.as_chunks().0.iter().flat_map(|&[low, high]| [0, 0, low, high]).collect();
+        sums.widened = sums.widened.wrapping_add(one_checksum(&tensor.name, &widened));
+    }
+    // The disk is not to be busy with it later.
+    file.into_inner()?.sync_all()?;
+    Ok(sums)
+}
+
+/// Numbers that follow no pattern, by xorshift.
+pub(crate) struct Pattern(pub(crate) u64);
+
+impl Pattern {
+    /// Bytes of which every two make a finite BF16 and an F16, and every four a finite F32.
+    pub(crate) fn take(&mut self, bytes: usize) -> Vec<u8> {
+        let words = (0..bytes.div_ceil(8)).flat_map(|_| {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            // Without the highest bit of its exponent no number is infinite or none.
+            (self.0 & 0xbfff_bfff_bfff_bfff).to_le_bytes()
+        });
+        let mut taken: Vec<u8> = words.collect();
+        taken.truncate(bytes);
+        taken
+    }
+}
+
+/// A sum over names and bytes in which every byte and its place counts, and the order of the tensors does not.
+pub(crate) fn checksum<N: AsRef<str>, B: AsRef<[u8]>>(tensors: impl IntoIterator<Item = (N, B)>) -> u64 {
+    let sums = tensors.into_iter().map(|(name, bytes)| one_checksum(name.as_ref(), bytes.as_ref()));
+    sums.fold(0, u64::wrapping_add)
+}
+
+fn one_checksum(name: &str, bytes: &[u8]) -> u64 {
+    let fletcher = |bytes: &[u8]| {
+        let (words, tail) = bytes.as_chunks::<8>();
+        let (mut sum, mut sum_of_sums) = (bytes.len() as u64, 0_u64);
+        for word in words.iter().map(|word| u64::from_le_bytes(*word)).chain(tail.iter().map(|&byte| byte.into())) {
+            sum = sum.wrapping_add(word);
+            sum_of_sums = sum_of_sums.wrapping_add(sum);
+        }
+        sum ^ sum_of_sums.rotate_left(32)
+    };
+    fletcher(bytes).wrapping_mul(fletcher(name.as_bytes()) | 1)
+}

@@ -1,0 +1,61 @@
+//! Our loading, saving, parsing and converting, side by side with the peers' and with what the machine can do at all.
+//!
+//! ```text
+//! cargo bench                                    # every row
+//! cargo bench -- header burn                     # the rows whose name contains one of these words
+//! cargo bench -- --list                          # the names of the rows
+//! cargo bench -- --json table.json               # where to put the numbers, beside the printed table
+//! cargo bench -- --dir /mnt/disk                 # where to put the test data; by default the folder for temporary files
+//! ```
+//!
+//! BENCHMARKS.md has the last table, and says how to read it.
+
+mod args;
+mod cache;
+mod data;
+mod files;
+mod machine;
+mod memory;
+mod report;
+mod rows;
+mod sample;
+mod system;
+
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+
+use args::{Args, Child};
+use data::Data;
+use report::Report;
+
+fn main() -> Result<()> {
+    let args = Args::parse(std::env::args().skip(1))?;
+    if let Some(Child { row, contender, data }) = args.child {
+        let row = rows::all().into_iter().find(|candidate| candidate.name == row).context("no such row")?;
+        let measured = row.build(&Data::existing(data))?.measure_one(&contender)?;
+        println!("{}", serde_json::to_string(&measured)?);
+        return Ok(());
+    }
+
+    let mut rows = rows::all();
+    rows.retain(|row| args.selects(&row.name));
+    if args.list {
+        rows.iter().for_each(|row| println!("{}", row.name));
+        return Ok(());
+    }
+    let started = Instant::now();
+    let data = Data::create(args.dir.as_deref())?;
+    memory::warm_machine();
+    let mut report = Report::new();
+    for row in rows {
+        eprintln!("{:>4} s  {}", started.elapsed().as_secs(), row.name);
+        let built = row.build(&data).with_context(|| row.name.clone())?;
+        report.add(built.measure(&row.name, &data).with_context(|| row.name.clone())?);
+    }
+    println!("{report}");
+    println!("Took {} s.", started.elapsed().as_secs());
+    report.write_json(&args.json)?;
+    println!("As JSON: {}", args.json.display());
+    Ok(())
+}

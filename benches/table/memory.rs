@@ -1,0 +1,41 @@
+//! This process's memory, and the machine's.
+
+use std::fs;
+
+/// The memory that the process has now, in bytes. Linux only.
+pub(crate) fn resident() -> Option<u64> {
+    field("/proc/self/status", "VmRSS:")
+}
+
+/// The most memory that the process has had since [`reset_peak`], in bytes. Linux only.
+pub(crate) fn peak() -> Option<u64> {
+    field("/proc/self/status", "VmHWM:")
+}
+
+/// Counts the peak from now on. Does nothing where that cannot be done.
+pub(crate) fn reset_peak() {
+    // A failure leaves an older peak, which reads as too much memory and so does not go unseen.
+    let _ = fs::write("/proc/self/clear_refs", "5");
+}
+
+/// The machine's memory, in bytes. Linux only.
+pub(crate) fn total() -> Option<u64> {
+    field("/proc/meminfo", "MemTotal:")
+}
+
+/// Touches as much memory as the rows will need and gives it back: in a virtual machine, memory that nobody has used yet is slow the
+/// first time.
+pub(crate) fn warm_machine() {
+    const NEEDED: u64 = 8 << 30;
+    let bytes = field("/proc/meminfo", "MemAvailable:").map_or(1 << 30, |available| NEEDED.min(available / 2));
+    let mut memory = vec![0_u8; bytes as usize];
+    memory.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+    std::hint::black_box(&memory);
+}
+
+/// A field of one of the kernel's files, which is in KiB, in bytes.
+fn field(file: &str, name: &str) -> Option<u64> {
+    let text = fs::read_to_string(file).ok()?;
+    let value = text.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+}

@@ -1,0 +1,86 @@
+//! What the machine can do at all: the same bytes moved, and nothing else.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Mutex;
+use std::thread;
+
+use anyhow::{Result, ensure};
+use memmap2::{Advice, MmapMut};
+
+/// The bytes that a thread reads or writes at once.
+const PIECE: usize = 4 << 20;
+
+fn threads() -> usize {
+    thread::available_parallelism().map_or(1, usize::from).min(8)
+}
+
+/// Reads the data of a file into one fresh allocation, in huge pages where the system has them.
+pub(crate) fn read_into_arena(path: &Path) -> Result<MmapMut> {
+    let file = File::open(path)?;
+    let (start, len) = data_range(&file)?;
+    let mut arena = MmapMut::map_anon(len)?;
+    arena.advise(Advice::HugePage)?;
+    in_pieces(arena.chunks_mut(PIECE), |i, piece| Ok(file.read_exact_at(piece, start + (i * PIECE) as u64)?))?;
+    Ok(arena)
+}
+
+/// Reads the data of a file into a small buffer for each thread, over and over, so that only the reading itself remains.
+pub(crate) fn read_into_reused_buffers(path: &Path) -> Result<()> {
+    let file = File::open(path)?;
+    let (start, len) = data_range(&file)?;
+    let next = Mutex::new((0..len).step_by(PIECE));
+    thread::scope(|scope| {
+        let work = || -> Result<()> {
+            let mut buffer = vec![0; PIECE];
+            while let Some(at) = next.lock().ok().and_then(|mut next| next.next()) {
+                file.read_exact_at(&mut buffer[..PIECE.min(len - at)], start + at as u64)?;
+            }
+            Ok(())
+        };
+        let others: Vec<_> = (1..threads()).map(|_| scope.spawn(work)).collect();
+        let mine = work();
+        others.into_iter().filter_map(|other| other.join().ok()).fold(mine, Result::and)
+    })
+}
+
+/// Writes pieces of memory one after the other to a new file, in parallel.
+pub(crate) fn write_pieces(path: &Path, tensors: &[&[u8]]) -> Result<()> {
+    let file = File::create(path)?;
+    file.set_len(tensors.iter().map(|tensor| tensor.len() as u64).sum())?;
+    let mut offset = 0;
+    let placed = tensors.iter().flat_map(|tensor| tensor.chunks(PIECE)).map(|piece| {
+        offset += piece.len() as u64;
+        (offset - piece.len() as u64, piece)
+    });
+    in_pieces(placed, |_, (offset, piece)| Ok(file.write_all_at(piece, offset)?))
+}
+
+/// Does work on pieces, several at a time.
+fn in_pieces<T: Send>(
+    pieces: impl Iterator<Item = T> + Send,
+    work: impl Fn(usize, T) -> Result<()> + Sync,
+) -> Result<()> {
+    let pieces = Mutex::new(pieces.enumerate());
+    thread::scope(|scope| {
+        let work = || -> Result<()> {
+            while let Some((i, piece)) = pieces.lock().ok().and_then(|mut pieces| pieces.next()) {
+                work(i, piece)?;
+            }
+            Ok(())
+        };
+        let others: Vec<_> = (1..threads()).map(|_| scope.spawn(work)).collect();
+        let mine = work();
+        others.into_iter().filter_map(|other| other.join().ok()).fold(mine, Result::and)
+    })
+}
+
+/// Where the data of a file begins, and its length.
+pub(crate) fn data_range(file: &File) -> Result<(u64, usize)> {
+    let mut length = [0; 8];
+    file.read_exact_at(&mut length, 0)?;
+    let (start, end) = (8 + u64::from_le_bytes(length), file.metadata()?.len());
+    ensure!(start <= end, "the header ends after the file");
+    Ok((start, (end - start) as usize))
+}

@@ -1,0 +1,52 @@
+//! The rows, a file for each group of them.
+
+mod burn;
+mod convert;
+mod header;
+mod limits;
+mod load;
+mod open;
+mod save;
+mod scaling;
+mod slice;
+mod views;
+
+use anyhow::Result;
+
+use crate::data::Data;
+use crate::sample::Row;
+
+/// A row before it is measured: its name, and how to make it and its test data.
+pub(crate) struct Spec {
+    pub(crate) name: String,
+    build: Box<dyn Fn(&Data) -> Result<Row>>,
+}
+
+impl Spec {
+    fn new(name: impl Into<String>, build: impl Fn(&Data) -> Result<Row> + 'static) -> Self {
+        Self { name: name.into(), build: Box::new(build) }
+    }
+
+    /// Makes the test data, unless they are there, and the row.
+    pub(crate) fn build(&self, data: &Data) -> Result<Row> {
+        (self.build)(data)
+    }
+}
+
+/// All rows, in the table's order.
+pub(crate) fn all() -> Vec<Spec> {
+    [
+        header::rows(),
+        open::rows(),
+        load::rows(),
+        burn::rows(),
+        views::rows(),
+        slice::rows(),
+        save::rows(),
+        convert::rows(),
+        scaling::rows(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}

@@ -1,0 +1,117 @@
+//! The part of a tensor that one of four ranks holds.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Context, Result, ensure};
+use safetensors::SafeTensors as Reference;
+use safetensors::slice::IndexOp;
+use safetensors_bridge::slice::Shard;
+use safetensors_bridge::{Checkpoint, FileSource, Limits, ReadAt};
+
+use super::Spec;
+use crate::data::Data;
+use crate::files::Tensor;
+use crate::sample::{Contender, Goal, Row};
+use crate::system;
+
+pub(super) fn rows() -> Vec<Spec> {
+    [0, 1].map(|dim| Spec::new(format!("rank slice of dim {dim}, one of 4 ranks"), move |data| row(data, dim))).into()
+}
+
+const LIMIT: &str = "pread of exactly those bytes";
+const NAME: &str = "weight";
+const ROWS: usize = 8192;
+const COLUMNS: usize = 16384;
+
+/// A tensor of 256 MiB, of which rank 1 holds 64 MiB: rows that lie together, or a part of each row.
+fn row(data: &Data, dim: usize) -> Result<Row> {
+    let path = data.file("slice.safetensors", &[Tensor::bf16(NAME.into(), &[ROWS, COLUMNS])])?.path;
+    let shard = Shard::new(dim, 1, 4);
+    let runs = runs(&path, dim)?;
+    let expected = read_runs(&File::open(&path)?, &runs)?;
+    let over_read = over_read(&path, shard, &expected)?;
+
+    let (a, b, c) = (path.clone(), path.clone(), path.clone());
+    let ours = Contender::ours("LazyTensor::shard, read", move |watch| {
+        let checkpoint = Checkpoint::open(&a)?;
+        watch.repeat(|| Ok(checkpoint.tensor(NAME)?.shard(shard)?.read()?))
+    });
+    let mapped = system::map(&b)?;
+    ensure!(reference(&mapped, dim)? == expected, "the peer's slice differs");
+    let peer = Contender::peer("safetensors, slice collected", move |watch| watch.repeat(|| reference(&mapped, dim)));
+    let limit = Contender::limit(LIMIT, move |watch| {
+        let file = File::open(&c)?;
+        watch.repeat(|| read_runs(&file, &runs))
+    });
+    let goals = [Goal::OfLimit(LIMIT, 0.8), Goal::AtMost("over-read", over_read, 1.05)];
+    Ok(Row::new(vec![ours, peer, limit]).goals(goals).bytes(expected.len() as u64).reads(path))
+}
+
+/// The bytes of the slice in the file, as runs that lie together.
+fn runs(path: &Path, dim: usize) -> Result<Vec<Range<u64>>> {
+    let start = Checkpoint::open(path)?.tensor(NAME)?.file_offset();
+    let (bytes, part) = ((2 * COLUMNS) as u64, |len: usize| (len / 4) as u64);
+    if dim == 0 {
+        let first = start + part(ROWS) * bytes;
+        return Ok(vec![first..first + part(ROWS) * bytes]);
+    }
+    let width = 2 * part(COLUMNS);
+    Ok((0..ROWS as u64).map(|row| start + row * bytes + width).map(|first| first..first + width).collect())
+}
+
+fn read_runs(file: &File, runs: &[Range<u64>]) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; runs.iter().map(|run| (run.end - run.start) as usize).sum()];
+    let mut rest = bytes.as_mut_slice();
+    for run in runs {
+        let (here, after) = rest.split_at_mut((run.end - run.start) as usize);
+        file.read_exact_at(here, run.start)?;
+        rest = after;
+    }
+    Ok(bytes)
+}
+
+fn reference(mapped: &[u8], dim: usize) -> Result<Vec<u8>> {
+    let file = Reference::deserialize(mapped)?;
+    let tensor = file.tensor(NAME)?;
+    let slice = match dim {
+        0 => tensor.slice(ROWS / 4..ROWS / 2),
+        _ => tensor.slice((.., COLUMNS / 4..COLUMNS / 2)),
+    };
+    let slice = slice.ok().context("no such slice")?;
+    let mut bytes = Vec::with_capacity(slice.remaining_byte_len());
+    slice.for_each(|run| bytes.extend_from_slice(run));
+    Ok(bytes)
+}
+
+/// How many bytes we read for each byte of the slice.
+fn over_read(path: &Path, shard: Shard, expected: &[u8]) -> Result<f64> {
+    let open = |path: &Path| Ok(Counting { source: FileSource::open(path)?, bytes: AtomicU64::new(0) });
+    let checkpoint = Checkpoint::open_by(path, &Limits::default(), open)?;
+    let tensor = checkpoint.tensor(NAME)?;
+    let counted = || tensor.source().bytes.load(Ordering::Relaxed);
+    let before = counted();
+    ensure!(tensor.shard(shard)?.read()?.bytes() == expected, "our slice differs");
+    Ok((counted() - before) as f64 / expected.len() as f64)
+}
+
+/// A file that counts what is read from it.
+struct Counting {
+    source: FileSource,
+    bytes: AtomicU64,
+}
+
+impl ReadAt for Counting {
+    fn byte_len(&self) -> u64 {
+        self.source.byte_len()
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.bytes.fetch_add(buf.len() as u64, Ordering::Relaxed);
+        self.source.read_exact_at(buf, offset)
+    }
+}

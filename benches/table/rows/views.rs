@@ -1,0 +1,80 @@
+//! Lending every tensor of a mapped file, without a copy.
+
+use std::sync::Arc;
+
+use anyhow::{Result, ensure};
+use half::bf16;
+use ndarray::IxDyn;
+use safetensors::SafeTensors as Reference;
+use safetensors_bridge::{Header, Limits, Widening};
+use safetensors_ndarray::ViewArrayExt;
+
+use super::Spec;
+use super::header::REFERENCE;
+use crate::data::Data;
+use crate::files::{checksum, two_gib};
+use crate::sample::{Contender, Goal, Row};
+use crate::system::{checkpoint_map, map};
+
+pub(super) fn rows() -> Vec<Spec> {
+    vec![
+        Spec::new("zero-copy ndarray views of 2 GiB", |data| {
+            row(data, |path| {
+                Contender::ours("Checkpoint::mmap, as_array of each", move |watch| {
+                    watch.repeat(|| {
+                        let checkpoint = checkpoint_map(&path)?;
+                        let mut elements = 0;
+                        for tensor in checkpoint.tensors() {
+                            elements += tensor.as_array::<bf16, IxDyn>()?.len();
+                        }
+                        Ok((checkpoint, elements))
+                    })
+                })
+            })
+        }),
+        Spec::new("zero-copy burn tensors of 2 GiB", |data| {
+            row(data, |path| {
+                Contender::ours("Checkpoint::mmap, share_checkpoint of each", move |watch| {
+                    watch.repeat(|| {
+                        let checkpoint = Arc::new(checkpoint_map(&path)?);
+                        let share = |name| safetensors_burn::share_checkpoint(&checkpoint, name, Widening::Lossless);
+                        let tensors = checkpoint.tensors().map(|tensor| Ok(share(tensor.name())?));
+                        tensors.collect::<Result<Vec<_>>>()
+                    })
+                })
+            })
+        }),
+    ]
+}
+
+const LIMIT: &str = "map the file, parse the header";
+
+fn row(data: &Data, ours: impl Fn(std::path::PathBuf) -> Contender) -> Result<Row> {
+    let file = data.file("two-gib.safetensors", &two_gib())?;
+    let checkpoint = Arc::new(checkpoint_map(&file.path)?);
+    let shared = checkpoint.tensors().map(|tensor| {
+        let data = safetensors_burn::share_checkpoint(&checkpoint, tensor.name(), Widening::Lossless)?;
+        Ok(checksum([(tensor.name(), data.as_bytes())]))
+    });
+    let sum = shared.collect::<Result<Vec<u64>>>()?.into_iter().fold(0, u64::wrapping_add);
+    ensure!(sum == file.sums.plain, "other bytes than were written");
+
+    let (a, b) = (file.path.clone(), file.path.clone());
+    let peer = Contender::peer(REFERENCE, move |watch| {
+        watch.repeat(|| {
+            let mapped = map(&a)?;
+            let tensors = Reference::deserialize(&mapped)?.tensors();
+            Ok(tensors.len())
+        })
+    });
+    let limit = Contender::limit(LIMIT, move |watch| {
+        watch.repeat(|| {
+            let mapped = map(&b)?;
+            Ok(Header::parse(&mapped, &Limits::default())?)
+        })
+    });
+    Ok(Row::new(vec![ours(file.path.clone()), peer, limit])
+        .goals([Goal::OfLimit(LIMIT, 0.5)])
+        .reads(file.path)
+        .samples(15))
+}

@@ -1,0 +1,215 @@
+//! Taking samples: the contenders of a row in turn, so that whatever else the machine does falls on all of them.
+
+use std::hint::black_box;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::data::Data;
+use crate::{cache, memory};
+
+/// Whose work a contender does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Role {
+    /// This workspace's.
+    Ours,
+    /// Another crate's.
+    Peer,
+    /// Nobody's: the least that the machine must do for the same result.
+    Limit,
+}
+
+/// One way to do the work of a row.
+pub(crate) struct Contender {
+    pub(crate) name: &'static str,
+    pub(crate) role: Role,
+    run: Box<dyn FnMut(&mut Watch) -> Result<()>>,
+}
+
+impl Contender {
+    pub(crate) fn ours(name: &'static str, run: impl FnMut(&mut Watch) -> Result<()> + 'static) -> Self {
+        Self { name, role: Role::Ours, run: Box::new(run) }
+    }
+
+    pub(crate) fn peer(name: &'static str, run: impl FnMut(&mut Watch) -> Result<()> + 'static) -> Self {
+        Self { name, role: Role::Peer, run: Box::new(run) }
+    }
+
+    pub(crate) fn limit(name: &'static str, run: impl FnMut(&mut Watch) -> Result<()> + 'static) -> Self {
+        Self { name, role: Role::Limit, run: Box::new(run) }
+    }
+
+    fn sample(&mut self) -> Result<Sample> {
+        let mut watch = Watch::default();
+        (self.run)(&mut watch).with_context(|| self.name.to_owned())?;
+        let seconds = watch.seconds.with_context(|| format!("{} timed nothing", self.name))?;
+        Ok(Sample { seconds, growth: watch.growth })
+    }
+}
+
+/// Times the part of a contender's work that counts. What it prepares before and checks after does not.
+#[derive(Default)]
+pub(crate) struct Watch {
+    seconds: Option<f64>,
+    growth: Option<u64>,
+}
+
+impl Watch {
+    /// Times work that is done once, and takes the growth of the process's memory while it was done.
+    pub(crate) fn time<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        memory::reset_peak();
+        let before = memory::resident();
+        let start = Instant::now();
+        let done = black_box(work());
+        self.seconds = Some(start.elapsed().as_secs_f64());
+        self.growth = memory::peak().zip(before).map(|(peak, before)| peak.saturating_sub(before));
+        done
+    }
+
+    /// Times work that is too short to be timed once: repeats it for some milliseconds. What it returns is dropped each time, as
+    /// part of the work.
+    pub(crate) fn repeat<T>(&mut self, mut work: impl FnMut() -> Result<T>) -> Result<()> {
+        const LEAST: Duration = Duration::from_millis(4);
+        let (start, mut count) = (Instant::now(), 0_u32);
+        let elapsed = loop {
+            black_box(work()?);
+            count += 1;
+            let elapsed = start.elapsed();
+            if elapsed >= LEAST {
+                break elapsed;
+            }
+        };
+        self.seconds = Some(elapsed.as_secs_f64() / f64::from(count));
+        Ok(())
+    }
+}
+
+/// One measurement.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Sample {
+    pub(crate) seconds: f64,
+    /// The peak of the process's memory while it worked, less what it had before, in bytes.
+    pub(crate) growth: Option<u64>,
+}
+
+/// What a row is to reach.
+#[derive(Clone, Debug)]
+pub(crate) enum Goal {
+    /// At least this many times as fast as the contender of this name.
+    Faster(&'static str, f64),
+    /// At least this share of the speed of the limit of this name.
+    OfLimit(&'static str, f64),
+    /// The contender of this name takes at most this many times as long as ours.
+    Within(&'static str, f64),
+    /// At most this much memory beyond what it had, in bytes.
+    Memory(u64),
+    /// Something counted, which must be at most this.
+    AtMost(&'static str, f64, f64),
+}
+
+/// A row, ready to be measured.
+pub(crate) struct Row {
+    pub(crate) contenders: Vec<Contender>,
+    pub(crate) goals: Vec<Goal>,
+    /// The bytes that are moved, for the rate.
+    pub(crate) bytes: Option<u64>,
+    /// The samples of each contender.
+    pub(crate) samples: usize,
+    /// Whether each sample is taken in a process of its own, as a program that loads one model is.
+    pub(crate) isolated: bool,
+    /// The files that are read, which must be in the page cache.
+    pub(crate) files: Vec<PathBuf>,
+}
+
+impl Row {
+    /// A row of quick work, in this process.
+    pub(crate) fn new(contenders: Vec<Contender>) -> Self {
+        Self { contenders, goals: vec![], bytes: None, samples: 9, isolated: false, files: vec![] }
+    }
+
+    pub(crate) fn goals(mut self, goals: impl IntoIterator<Item = Goal>) -> Self {
+        self.goals.extend(goals);
+        self
+    }
+
+    pub(crate) fn bytes(mut self, bytes: u64) -> Self {
+        self.bytes = Some(bytes);
+        self
+    }
+
+    pub(crate) fn samples(mut self, samples: usize) -> Self {
+        self.samples = samples;
+        self
+    }
+
+    pub(crate) fn isolated(mut self) -> Self {
+        self.isolated = true;
+        self
+    }
+
+    pub(crate) fn reads(mut self, file: impl Into<PathBuf>) -> Self {
+        self.files.push(file.into());
+        self
+    }
+
+    /// Takes one sample of one contender, in a process that was started for it.
+    pub(crate) fn measure_one(mut self, contender: &str) -> Result<Sample> {
+        let contender = self.contenders.iter_mut().find(|candidate| candidate.name == contender);
+        contender.context("no such contender")?.sample()
+    }
+
+    /// Takes all samples, once more if the system has meanwhile dropped pages of the files from its cache.
+    pub(crate) fn measure(mut self, name: &str, data: &Data) -> Result<Measured> {
+        const ATTEMPTS: usize = 3;
+        let mut attempt = 1;
+        let samples = loop {
+            self.files.iter().try_for_each(|file| cache::warm(file))?;
+            let samples = self.rounds(name, data)?;
+            match self.files.iter().try_for_each(|file| cache::assert_warm(file)) {
+                Ok(()) => break samples,
+                Err(error) if attempt == ATTEMPTS => return Err(error),
+                Err(error) => eprintln!("        {error}: measured again"),
+            }
+            attempt += 1;
+        };
+        let contenders = self.contenders.iter().map(|contender| (contender.name, contender.role)).zip(samples);
+        Ok(Measured { name: name.into(), bytes: self.bytes, goals: self.goals, contenders: contenders.collect() })
+    }
+
+    /// The contenders in turn, round after round.
+    fn rounds(&mut self, name: &str, data: &Data) -> Result<Vec<Vec<Sample>>> {
+        let mut samples = vec![Vec::new(); self.contenders.len()];
+        // In this process the first round shows what is not there yet: pages, branches, the allocator's memory.
+        let rounds_before = usize::from(!self.isolated);
+        for round in 0..rounds_before + self.samples {
+            for (contender, samples) in self.contenders.iter_mut().zip(&mut samples) {
+                let sample =
+                    if self.isolated { in_own_process(name, contender.name, data)? } else { contender.sample()? };
+                if round >= rounds_before {
+                    samples.push(sample);
+                }
+            }
+        }
+        Ok(samples)
+    }
+}
+
+/// A row's samples.
+pub(crate) struct Measured {
+    pub(crate) name: String,
+    pub(crate) bytes: Option<u64>,
+    pub(crate) goals: Vec<Goal>,
+    pub(crate) contenders: Vec<((&'static str, Role), Vec<Sample>)>,
+}
+
+fn in_own_process(row: &str, contender: &str, data: &Data) -> Result<Sample> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["--child", row, contender]).arg(data.path()).stderr(std::process::Stdio::inherit());
+    let output = command.output()?;
+    ensure!(output.status.success(), "{contender}: {}", output.status);
+    Ok(serde_json::from_slice(&output.stdout)?)
+}

@@ -1,0 +1,39 @@
+//! What only the operating system's promises make safe: mapped files.
+#![allow(unsafe_code, reason = "the peers and the rows about views map files, which is the caller's promise")]
+
+use std::fs::File;
+use std::path::Path;
+
+use anyhow::Result;
+use candle_core::safetensors::MmapedSafetensors;
+use memmap2::Mmap;
+use safetensors_bridge::Checkpoint;
+
+/// Maps a file of the test data.
+pub(crate) fn map(path: &Path) -> Result<Mmap> {
+    // SAFETY: the test data are ours, in a folder of our own, and do not change once they are written.
+    Ok(unsafe { Mmap::map(&File::open(path)?) }?)
+}
+
+/// Opens a file of the test data as candle does, mapped.
+pub(crate) fn candle_map(path: &Path) -> Result<MmapedSafetensors> {
+    // SAFETY: as for `map`.
+    Ok(unsafe { MmapedSafetensors::new(path) }?)
+}
+
+/// Opens a file of the test data as we do, mapped.
+pub(crate) fn checkpoint_map(path: &Path) -> Result<Checkpoint<Mmap>> {
+    // SAFETY: as for `map`.
+    Ok(unsafe { Checkpoint::mmap(path) }?)
+}
+
+/// How many pages of a mapped file are in the page cache, and how many it has.
+#[cfg(target_os = "linux")]
+pub(crate) fn resident_pages(map: &Mmap) -> Result<(usize, usize)> {
+    let mut pages = vec![0_u8; map.len().div_ceil(4096)];
+    // SAFETY: the range is the whole mapping, and the vector has a byte for each page of it, pages being of 4096 bytes or more.
+    if unsafe { libc::mincore(map.as_ptr().cast_mut().cast(), map.len(), pages.as_mut_ptr()) } != 0 {
+        return Err(std::io::Error::last_os_error().into());
+    }
+    Ok((pages.iter().filter(|&&page| page & 1 == 1).count(), pages.len()))
+}

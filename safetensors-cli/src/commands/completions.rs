@@ -1,0 +1,32 @@
+//! `safetensors completions`: what a shell needs to complete command lines.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap_complete::Shell;
+
+/// Print the completions of this command for a shell.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The shell
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  safetensors completions bash > ~/.local/share/bash-completion/completions/safetensors
+  safetensors completions zsh > ~/.zfunc/_safetensors
+  safetensors completions fish > ~/.config/fish/completions/safetensors.fish
+
+Exit codes: 0 printed, 1 it could not be written, 2 wrong usage.";
+
+/// Prints the completions for `command`.
+pub(crate) fn run(args: &Args, mut command: clap::Command, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    // Into memory first: the generator panics if it cannot write.
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut command, "safetensors", &mut script);
+    out.write_all(&script)?;
+    Ok(ExitCode::SUCCESS)
+}

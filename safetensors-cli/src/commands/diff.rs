@@ -1,0 +1,230 @@
+//! `safetensors diff`: how two checkpoints differ.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use safetensors_core::{Checkpoint, FileSource, LazyTensor, Metadata};
+use serde::Serialize;
+
+use crate::compare::{Difference, Tolerance};
+use crate::input;
+use crate::progress::Progress;
+use crate::select::Select;
+use crate::table::Align::{Left, Right};
+use crate::table::Table;
+use crate::{json, parallel, text};
+
+/// Compare two checkpoints: names, dtypes, shapes, values and metadata.
+///
+/// A and B are each a file, an index (*.safetensors.index.json), a directory that
+/// holds an index or exactly one file, or - for standard input. How a checkpoint is
+/// split into files makes no difference.
+///
+/// Tensors of one shape are compared value by value, also where their dtypes differ;
+/// NaN equals NaN. Values are read in pieces, so that tensors larger than memory can
+/// be compared.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, verbatim_doc_comment)]
+pub(crate) struct Args {
+    /// A file, an index or a directory
+    #[arg(value_name = "A")]
+    a: PathBuf,
+    /// What it is compared with
+    #[arg(value_name = "B")]
+    b: PathBuf,
+    #[command(flatten)]
+    select: Select,
+    #[command(flatten)]
+    tolerance: Tolerance,
+    /// Another dtype is no difference as long as the values are equal
+    #[arg(long)]
+    ignore_dtype: bool,
+    /// Other metadata is no difference
+    #[arg(long)]
+    ignore_metadata: bool,
+    /// Everything as one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  safetensors diff before.safetensors after.safetensors
+  safetensors diff model.safetensors checkpoint/ --ignore-metadata && echo the same
+  safetensors diff f32/ bf16/ --ignore-dtype --relative-tolerance 0.004
+
+Exit codes: 0 equal, 1 different, or a path is malformed or cannot be read, 2 wrong usage.";
+
+type Tensor<'a> = LazyTensor<'a, FileSource>;
+
+/// A name, and the tensor that each side has under it.
+type Pair<'a> = (&'a str, Option<Tensor<'a>>, Option<Tensor<'a>>);
+
+/// How one tensor differs, with what each side has.
+#[derive(Serialize)]
+struct Entry<'a> {
+    name: &'a str,
+    a: Option<Side<'a>>,
+    b: Option<Side<'a>>,
+    /// Compared only where both have the tensor in one shape.
+    values: Option<Difference>,
+}
+
+#[derive(PartialEq, Serialize)]
+struct Side<'a> {
+    dtype: &'static str,
+    shape: &'a [usize],
+}
+
+/// A metadata entry that differs, with each side's value.
+#[derive(Serialize)]
+struct MetadataEntry<'a> {
+    key: &'a str,
+    a: Option<&'a str>,
+    b: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    equal: bool,
+    equal_tensors: u64,
+    tensors: Vec<Entry<'a>>,
+    metadata: Vec<MetadataEntry<'a>>,
+}
+
+/// Compares two checkpoints.
+pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let (a, b) = (input::open(&args.a)?, input::open(&args.b)?);
+    let document = compare(args, &a, &b)?;
+    if args.json {
+        json::write(&document, out)?;
+    } else {
+        document.show(out)?;
+    }
+    Ok(if document.equal { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn compare<'a>(args: &Args, a: &'a Checkpoint, b: &'a Checkpoint) -> anyhow::Result<Document<'a>> {
+    let matcher = args.select.matcher()?;
+    let names: BTreeSet<&str> = a.tensors().chain(b.tensors()).map(|tensor| tensor.name()).collect();
+    let pair = |name| (name, a.get(name), b.get(name));
+    let pairs: Vec<Pair<'a>> = names.into_iter().filter(|name| matcher.matches(name)).map(pair).collect();
+    if pairs.is_empty() && !matcher.is_everything() {
+        anyhow::bail!("no tensor matches --filter; `safetensors inspect PATH` shows the names");
+    }
+    let bytes = pairs.iter().filter_map(comparable).map(|(a, b)| a.byte_len() + b.byte_len());
+    let progress = Progress::bytes(bytes.sum());
+    let (mut tensors, mut equal_tensors) = (Vec::new(), 0);
+    let work = |pair: &Pair<'a>| match comparable(pair) {
+        Some((a, b)) => Difference::of(&a, &b, args.tolerance, |bytes| progress.add(bytes)).map(Some),
+        None => Ok(None),
+    };
+    parallel::in_order(&pairs, work, |&(name, a, b), values| -> anyhow::Result<()> {
+        let values = values?;
+        let side = |tensor: Option<Tensor<'a>>| {
+            tensor.map(|tensor| Side { dtype: tensor.dtype().name(), shape: tensor.shape() })
+        };
+        let (a, b) = (side(a), side(b));
+        let same_values = values.is_some_and(|values| values.values == 0);
+        let same_dtype = a.as_ref().map(|a| a.dtype) == b.as_ref().map(|b| b.dtype);
+        if same_values && (same_dtype || args.ignore_dtype) {
+            equal_tensors += 1;
+        } else {
+            tensors.push(Entry { name, a, b, values });
+        }
+        Ok(())
+    })?;
+    let metadata = if args.ignore_metadata { Vec::new() } else { compare_metadata(a.metadata(), b.metadata()) };
+    Ok(Document { equal: tensors.is_empty() && metadata.is_empty(), equal_tensors, tensors, metadata })
+}
+
+/// Both tensors, if they can be compared value by value.
+fn comparable<'a>(&(_, a, b): &Pair<'a>) -> Option<(Tensor<'a>, Tensor<'a>)> {
+    a.zip(b).filter(|(a, b)| a.shape() == b.shape())
+}
+
+fn compare_metadata<'a>(a: &'a Metadata, b: &'a Metadata) -> Vec<MetadataEntry<'a>> {
+    let keys: BTreeSet<&str> = a.keys().chain(b.keys()).map(String::as_str).collect();
+    let entry = |key| MetadataEntry { key, a: a.get(key).map(String::as_str), b: b.get(key).map(String::as_str) };
+    keys.into_iter().map(entry).filter(|entry| entry.a != entry.b).collect()
+}
+
+impl Document<'_> {
+    fn show(&self, out: &mut impl Write) -> anyhow::Result<()> {
+        if !self.tensors.is_empty() {
+            let columns = [
+                ("", Left),
+                ("name", Left),
+                ("A", Left),
+                ("B", Left),
+                ("values", Right),
+                ("max abs", Right),
+                ("max rel", Right),
+            ];
+            let mut table = Table::new(&columns);
+            self.tensors.iter().for_each(|entry| table.row(entry.cells()));
+            table.write(out)?;
+            writeln!(out)?;
+        }
+        if !self.metadata.is_empty() {
+            let mut table = Table::new(&[("", Left), ("metadata", Left), ("A", Left), ("B", Left)]);
+            for entry in &self.metadata {
+                let value = |value: Option<&str>| value.map(text::value).unwrap_or_default();
+                let sign = sign(entry.a.is_some(), entry.b.is_some());
+                table.row([sign.into(), text::name(entry.key), value(entry.a), value(entry.b)]);
+            }
+            table.write(out)?;
+            writeln!(out)?;
+        }
+        let mut only = [0_u64; 2];
+        let mut differ = 0;
+        for entry in &self.tensors {
+            match (&entry.a, &entry.b) {
+                (Some(_), None) => only[0] += 1,
+                (None, Some(_)) => only[1] += 1,
+                _ => differ += 1,
+            }
+        }
+        let mut parts = vec![format!("{} equal", text::counted(self.equal_tensors, "tensor"))];
+        let counts = [(differ, "different"), (only[0], "only in A"), (only[1], "only in B")];
+        parts.extend(
+            counts
+                .iter()
+                .filter(|(count, _)| *count > 0)
+                .map(|(count, what)| format!("{} {what}", text::count(*count))),
+        );
+        if !self.metadata.is_empty() {
+            parts.push("other metadata".into());
+        }
+        Ok(writeln!(out, "{}", parts.join(", "))?)
+    }
+}
+
+impl Entry<'_> {
+    fn cells(&self) -> [String; 7] {
+        let side = |side: &Option<Side<'_>>| {
+            side.as_ref().map(|side| format!("{} {}", side.dtype, text::shape(side.shape))).unwrap_or_default()
+        };
+        let [values, absolute, relative] = match self.values {
+            Some(Difference { values, of, max_absolute, max_relative }) => [
+                format!("{} of {}", text::count(values), text::count(of)),
+                text::number(max_absolute),
+                text::number(max_relative),
+            ],
+            None => <[String; 3]>::default(),
+        };
+        let sign = sign(self.a.is_some(), self.b.is_some());
+        [sign.into(), text::name(self.name), side(&self.a), side(&self.b), values, absolute, relative]
+    }
+}
+
+/// What stands before a row: only in A, only in B, or changed.
+fn sign(a: bool, b: bool) -> &'static str {
+    match (a, b) {
+        (true, false) => "-",
+        (false, true) => "+",
+        _ => "~",
+    }
+}

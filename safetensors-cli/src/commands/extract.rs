@@ -1,0 +1,102 @@
+//! `safetensors extract`: one tensor into a file of its own.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use safetensors_core::{Checkpoint, FileSource, LazyTensor, TensorSource};
+
+use crate::replace::Replacement;
+use crate::{input, npy, text};
+
+/// Write one tensor to a .npy file, which NumPy reads, or as plain bytes.
+///
+/// PATH is a file, an index (*.safetensors.index.json), a directory that holds an
+/// index or exactly one file, or - for standard input.
+///
+/// NumPy has no BF16 and no floats of 8 bits and fewer: `safetensors convert` can
+/// make F32 of them first, or --raw writes the bytes as they are in the file,
+/// little-endian and in C order, without a header.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, verbatim_doc_comment)]
+pub(crate) struct Args {
+    /// A file, an index or a directory
+    #[arg(value_name = "PATH")]
+    path: PathBuf,
+    /// The name of the tensor
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Where to write it, replacing what is there; - for standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// Write the bytes of the elements and nothing else
+    #[arg(long)]
+    raw: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  safetensors extract model.safetensors lm_head.weight -o head.npy
+  safetensors extract checkpoint/ scale --raw -o - | xxd | head
+  python -c 'import numpy; print(numpy.load(\"head.npy\"))'
+
+Exit codes: 0 written, 1 it could not be read or written, 2 wrong usage.";
+
+/// Writes one tensor.
+pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let checkpoint = input::open(&args.path)?;
+    let tensor = find(&checkpoint, &args.name)?;
+    let header = if args.raw { Vec::new() } else { npy_header(&tensor)? };
+    if args.output == Path::new("-") {
+        write(&header, &tensor, out, "standard output")?;
+    } else {
+        let mut file = Replacement::create(&args.output)?;
+        write(&header, &tensor, &mut file, &text::path(&args.output))?;
+        file.finish()?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The tensor of this name; if there is none, the error says which names are like it.
+fn find<'a>(checkpoint: &'a Checkpoint, name: &str) -> anyhow::Result<LazyTensor<'a, FileSource>> {
+    checkpoint.tensor(name).map_err(|error| {
+        let last = |name: &str| name.rsplit('.').take(2).map(str::to_owned).collect::<Vec<_>>();
+        let similar = |other: &&str| !name.is_empty() && (other.contains(name) || last(other) == last(name));
+        let similar: Vec<_> =
+            checkpoint.tensors().map(|tensor| tensor.name()).filter(similar).take(3).map(text::name).collect();
+        match similar.as_slice() {
+            [] => anyhow::anyhow!("{error}; `safetensors inspect --flat` lists them all"),
+            similar => anyhow::anyhow!("{error}; there is {}", similar.join(", ")),
+        }
+    })
+}
+
+fn npy_header(tensor: &LazyTensor<'_, FileSource>) -> anyhow::Result<Vec<u8>> {
+    npy::header(tensor.dtype(), tensor.shape()).with_context(|| {
+        let (name, dtype) = (text::name(tensor.name()), tensor.dtype());
+        format!("tensor {name}: NumPy has no type for {dtype}; use --raw, or make it F32 with `safetensors convert --dtype f32`")
+    })
+}
+
+fn write(
+    header: &[u8],
+    tensor: &LazyTensor<'_, FileSource>,
+    out: &mut impl Write,
+    destination: &str,
+) -> anyhow::Result<()> {
+    out.write_all(header).with_context(|| destination.to_owned())?;
+    // The whole tensor as a slice is read and given in pieces of bounded size.
+    let whole = tensor.slice([])?;
+    let mut failed = None;
+    let written = whole.write_to(&mut |bytes| {
+        out.write_all(bytes).map_err(|error| {
+            failed = Some(error.to_string());
+            safetensors_core::ErrorKind::Io(error).into()
+        })
+    });
+    match (written, failed) {
+        (_, Some(problem)) => anyhow::bail!("{destination}: {problem}"),
+        (written, None) => Ok(written?),
+    }
+}

@@ -1,0 +1,81 @@
+//! `safetensors map`: a picture of where the parameters are.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+
+use crate::input;
+use crate::map::Picture;
+use crate::replace::Replacement;
+use crate::select::Select;
+use crate::text;
+use crate::totals::Totals;
+use crate::tree::{Sort, Tree};
+use crate::usage::WrongUsage;
+
+/// Draw a picture of where the parameters are: modules as areas, dtypes as colours.
+///
+/// PATH is a file, an index (*.safetensors.index.json), a directory that holds an
+/// index or exactly one file, or - for standard input. Only headers are read.
+///
+/// The area of a module or tensor is its part of all bytes.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, verbatim_doc_comment)]
+pub(crate) struct Args {
+    /// A file, an index or a directory
+    #[arg(value_name = "PATH")]
+    path: PathBuf,
+    #[command(flatten)]
+    select: Select,
+    /// The picture, replacing what is there; its name ends in .svg or .png
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// What is written above the picture; the name of PATH if not given
+    #[arg(long)]
+    title: Option<String>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  safetensors map model.safetensors -o map.svg
+  safetensors map checkpoint/ -o map.png --title 'Llama 3.1 8B'
+  safetensors map model.safetensors -o layer.svg --filter '*.layers.0.*'
+
+Exit codes: 0 drawn, 1 PATH is malformed or cannot be read or drawn, 2 wrong usage.";
+
+/// Draws one checkpoint.
+pub(crate) fn run(args: &Args, _: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let extension = args.output.extension().map(|extension| extension.to_string_lossy().to_lowercase());
+    let is_png = match extension.as_deref() {
+        Some("svg") => false,
+        Some("png") => true,
+        _ => {
+            let output = text::path(&args.output);
+            return Err(WrongUsage::error(format!("{output}: the name of a picture should end in .svg or .png")));
+        }
+    };
+    let checkpoint = input::open(&args.path)?;
+    let tensors = args.select.matcher()?.tensors(&checkpoint)?;
+    let dtypes = Totals::by_dtype(tensors.iter().copied())?;
+    if dtypes.values().all(|totals| totals.bytes == 0) {
+        anyhow::bail!("{}: there is nothing to draw: no tensor has any bytes", text::path(&args.path));
+    }
+    let title = args.title.clone().unwrap_or_else(|| name(&args.path));
+    let picture = Picture::new(&title, &Tree::of(&tensors, Sort::Size, false)?, &dtypes);
+    let mut file = Replacement::create(&args.output)?;
+    let drawn = if is_png { picture.write_png(&mut file) } else { picture.write_svg(&mut file) };
+    drawn.with_context(|| text::path(&args.output))?;
+    file.finish()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The last part of a path, and of a directory such as `.` its real name.
+fn name(path: &std::path::Path) -> String {
+    let real = || path.canonicalize().ok()?.file_name().map(|name| name.to_string_lossy().into_owned());
+    match path.file_name() {
+        Some(name) => name.to_string_lossy().into_owned(),
+        None => real().unwrap_or_else(|| path.to_string_lossy().into_owned()),
+    }
+}

@@ -1,0 +1,174 @@
+//! [`Changes`]: which tensors are taken, under which names, in which dtypes.
+
+use globset::GlobMatcher;
+use regex::Regex;
+use safetensors_core::{ConvertOptions, Dtype, Overflow};
+
+use crate::select::{Matcher, Select, glob};
+use crate::usage::WrongUsage;
+
+/// The options that say what becomes of tensors.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Changes {
+    /// Convert floating-point tensors to this dtype, such as bf16, f16, f32 or f8_e4m3
+    #[arg(long, value_name = "DTYPE", value_parser = dtype)]
+    dtype: Option<Dtype>,
+    /// With --dtype: convert integers and booleans too
+    #[arg(long, requires = "dtype")]
+    all: bool,
+    /// Convert the tensors that match, of whatever dtype, instead of what --dtype says; the first
+    /// of several that match is the one. `keep` as DTYPE leaves them as they are
+    #[arg(long = "cast", value_name = "GLOB=DTYPE", value_parser = cast)]
+    casts: Vec<Cast>,
+    /// What becomes of numbers that are too large for their new dtype: the largest it has, infinity
+    /// or NaN as in PyTorch, or an error
+    #[arg(long, value_enum, default_value_t = OnOverflow::Ieee)]
+    overflow: OnOverflow,
+    #[command(flatten)]
+    select: Select,
+    /// Leave out the tensors whose names match; may be given several times
+    #[arg(long, value_name = "GLOB", value_parser = |text: &str| glob(text).map(|_| text.to_owned()))]
+    drop: Vec<String>,
+    /// Replace what matches REGEX in names; $1 is the first group. May be given several times
+    #[arg(long, num_args = 2, value_names = ["REGEX", "NEW"])]
+    rename: Vec<String>,
+    /// Put this before all names, after they were renamed
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    prefix: String,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum OnOverflow {
+    Saturate,
+    Ieee,
+    Error,
+}
+
+/// What the tensors of a pattern become: `None` leaves them as they are.
+#[derive(Clone, Debug)]
+struct Cast {
+    pattern: GlobMatcher,
+    to: Option<Dtype>,
+}
+
+/// Dtypes are written in lower case on a command line; the format's own spelling does as well.
+fn dtype(text: &str) -> Result<Dtype, String> {
+    text.to_uppercase().parse().map_err(|_| {
+        let known: Vec<_> = Dtype::ALL.iter().map(|dtype| dtype.name().to_lowercase()).collect();
+        format!("there are {}", known.join(", "))
+    })
+}
+
+fn cast(text: &str) -> Result<Cast, String> {
+    let (pattern, to) = text.rsplit_once('=').ok_or("expected GLOB=DTYPE, such as 'lm_head.*=f32'")?;
+    let pattern = glob(pattern).map_err(|error| error.to_string())?.compile_matcher();
+    Ok(Cast { pattern, to: if to == "keep" { None } else { Some(dtype(to)?) } })
+}
+
+/// [`Changes`] made ready.
+pub(crate) struct Change<'a> {
+    changes: &'a Changes,
+    select: Matcher,
+    drop: Option<Matcher>,
+    renames: Vec<(Regex, &'a str)>,
+}
+
+impl Changes {
+    /// Reads the patterns.
+    pub(crate) fn prepare(&self) -> anyhow::Result<Change<'_>> {
+        let mut renames = Vec::new();
+        for pair in self.rename.chunks_exact(2) {
+            let regex = Regex::new(&pair[0]).map_err(|error| WrongUsage::error(format!("--rename: {error}")))?;
+            renames.push((regex, pair[1].as_str()));
+        }
+        let drop = if self.drop.is_empty() { None } else { Some(Matcher::new(&self.drop)?) };
+        Ok(Change { changes: self, select: self.select.matcher()?, drop, renames })
+    }
+}
+
+impl Change<'_> {
+    /// Whether a tensor is taken, by its name in the input.
+    pub(crate) fn takes(&self, name: &str) -> bool {
+        self.select.matches(name) && self.drop.as_ref().is_none_or(|drop| !drop.matches(name))
+    }
+
+    /// The dtype that a tensor is converted to, by its name in the input; `None` if it stays as it is.
+    pub(crate) fn cast(&self, name: &str, from: Dtype) -> Option<Dtype> {
+        let to = match self.changes.casts.iter().find(|cast| cast.pattern.is_match(name)) {
+            Some(cast) => cast.to,
+            None => self.changes.dtype.filter(|_| from.is_float() || self.changes.all),
+        };
+        to.filter(|&to| to != from)
+    }
+
+    /// The name in the output.
+    pub(crate) fn rename(&self, name: &str) -> String {
+        let mut name = name.to_owned();
+        for (regex, new) in &self.renames {
+            name = regex.replace_all(&name, *new).into_owned();
+        }
+        format!("{}{name}", self.changes.prefix)
+    }
+
+    /// How elements are converted.
+    pub(crate) fn options(&self) -> ConvertOptions {
+        ConvertOptions::new().overflow(match self.changes.overflow {
+            OnOverflow::Saturate => Overflow::Saturate,
+            OnOverflow::Ieee => Overflow::Ieee,
+            OnOverflow::Error => Overflow::Error,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        changes: Changes,
+    }
+
+    fn changes(args: &[&str]) -> Changes {
+        Cli::try_parse_from(std::iter::once(&"x").chain(args)).unwrap().changes
+    }
+
+    #[test]
+    fn the_first_cast_that_matches_goes_before_the_dtype() {
+        let changes = changes(&["--dtype", "bf16", "--cast", "a.*=f32", "--cast", "*.b=keep", "--cast", "n=F64"]);
+        let change = changes.prepare().unwrap();
+        assert_eq!(change.cast("w", Dtype::F32), Some(Dtype::BF16));
+        assert_eq!(change.cast("w", Dtype::I64), None);
+        assert_eq!(change.cast("w", Dtype::BF16), None);
+        assert_eq!(change.cast("a.b", Dtype::F16), Some(Dtype::F32));
+        assert_eq!(change.cast("c.b", Dtype::F32), None);
+        assert_eq!(change.cast("n", Dtype::I64), Some(Dtype::F64));
+    }
+
+    #[test]
+    fn names_are_chosen_and_changed() {
+        let changes =
+            changes(&["-f", "m.*", "--drop", "*.bias", "--rename", r"^m\.(\d+)", "layer_$1", "--prefix", "p."]);
+        let change = changes.prepare().unwrap();
+        assert!(change.takes("m.1.weight") && !change.takes("m.1.bias") && !change.takes("x"));
+        assert_eq!(change.rename("m.12.weight"), "p.layer_12.weight");
+    }
+
+    #[test]
+    fn wrong_usage() {
+        for args in [
+            &["--dtype", "bf17"][..],
+            &["--cast", "x"],
+            &["--cast", "x=y"],
+            &["--all"],
+            &["--rename", "x"],
+            &["--drop", "["],
+        ] {
+            assert!(Cli::try_parse_from(std::iter::once(&"x").chain(args)).is_err(), "{args:?}");
+        }
+        assert!(changes(&["--rename", "(", "x"]).prepare().is_err());
+    }
+}

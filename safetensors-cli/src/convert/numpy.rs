@@ -1,0 +1,172 @@
+//! Tensors in NumPy's files, read as a stream when they are written elsewhere.
+
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context;
+use safetensors_core::{Dtype, ErrorKind, FileSource, ReadAt, Result, Sink, TensorSource, shape};
+use zip::ZipArchive;
+
+use crate::npy::{self, Header};
+use crate::text;
+
+/// The most bytes that are read at once.
+const PIECE: usize = 1 << 20;
+
+/// An array in a file.
+#[derive(Debug)]
+pub(crate) struct Array {
+    header: Header,
+    place: Place,
+    path: String,
+}
+
+#[derive(Debug)]
+enum Place {
+    /// The file is the array.
+    Whole(Cursor),
+    /// It is a member of an archive, compressed or not.
+    Member { archive: ZipArchive<Cursor>, index: usize },
+}
+
+/// Opens a `.npy` file: one array, under the file's name without its extension.
+pub(super) fn open_npy(path: &Path) -> anyhow::Result<Vec<(String, Array)>> {
+    let cursor = Cursor::open(path)?;
+    let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let mut reader = cursor.clone();
+    let header = npy::read_header(&mut reader).with_context(|| text::path(path))?;
+    let array = Array { header, path: text::path(path), place: Place::Whole(cursor) };
+    array.check_length(reader.left()).with_context(|| text::path(path))?;
+    Ok(vec![(name, array)])
+}
+
+/// Opens a `.npz` file: a zip archive whose members are `.npy` files, under their names without that ending.
+pub(super) fn open_npz(path: &Path) -> anyhow::Result<Vec<(String, Array)>> {
+    let open = || -> anyhow::Result<_> {
+        let archive = ZipArchive::new(Cursor::open(path)?)?;
+        let mut arrays = Vec::with_capacity(archive.len());
+        for index in 0..archive.len() {
+            let mut member_of = archive.clone();
+            let mut member = member_of.by_index(index)?;
+            let name = member.name()?.into_owned();
+            let member_name = || format!("member {}", text::name(&name));
+            if member.is_dir() {
+                continue;
+            }
+            let size = member.size();
+            let mut counted = (&mut member).take(u64::MAX);
+            let header = npy::read_header(&mut counted).with_context(member_name)?;
+            let read = u64::MAX - counted.limit();
+            let place = Place::Member { archive: archive.clone(), index };
+            let array = Array { header, place, path: text::path(path) };
+            array.check_length(size.saturating_sub(read)).with_context(member_name)?;
+            arrays.push((name.strip_suffix(".npy").unwrap_or(&name).to_owned(), array));
+        }
+        Ok(arrays)
+    };
+    open().with_context(|| text::path(path))
+}
+
+impl Array {
+    /// Refuses an array that has another number of bytes than its header asks for.
+    fn check_length(&self, found: u64) -> anyhow::Result<()> {
+        let expected = shape::byte_len(self.header.dtype, &self.header.shape)?;
+        if expected != found {
+            anyhow::bail!("the array has {found} bytes, but its shape asks for {expected}");
+        }
+        Ok(())
+    }
+
+    /// Gives the bytes after the header to `sink`, as many as the header asks for.
+    fn stream(&self, reader: &mut impl Read, sink: &mut Sink<'_>) -> Result<()> {
+        let failed = |error| safetensors_core::Error::from(ErrorKind::Io(error)).in_file(&self.path);
+        npy::read_header(reader).map_err(failed)?;
+        let all = shape::byte_len(self.header.dtype, &self.header.shape)?;
+        let mut left = all;
+        let mut buffer = vec![0; left.min(PIECE as u64) as usize];
+        while left > 0 {
+            let piece = &mut buffer[..left.min(PIECE as u64) as usize];
+            reader.read_exact(piece).map_err(failed)?;
+            check_bool(self.header.dtype, piece, all - left)?;
+            sink(piece)?;
+            left -= piece.len() as u64;
+        }
+        // The end of a compressed member has a checksum, which is compared when the end is reached.
+        match reader.read(&mut [0]).map_err(failed)? {
+            0 => Ok(()),
+            _ => Err(failed(io::Error::new(io::ErrorKind::InvalidData, "more bytes than the shape asks for"))),
+        }
+    }
+}
+
+/// What NumPy calls a boolean is any byte in principle; the format knows 0 and 1.
+///
+/// `first` is the index of the first of these bytes.
+fn check_bool(dtype: Dtype, bytes: &[u8], first: u64) -> Result<()> {
+    match bytes.iter().position(|&byte| byte > 1).filter(|_| dtype == Dtype::BOOL) {
+        Some(index) => Err(ErrorKind::InvalidBool { index: first + index as u64, found: bytes[index] }.into()),
+        None => Ok(()),
+    }
+}
+
+impl TensorSource for Array {
+    fn dtype(&self) -> Dtype {
+        self.header.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.header.shape
+    }
+
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        match &self.place {
+            Place::Whole(cursor) => self.stream(&mut cursor.clone(), sink),
+            Place::Member { archive, index } => {
+                let mut archive = archive.clone();
+                let member = archive.by_index(*index).map_err(|error| ErrorKind::Io(error.into()));
+                self.stream(&mut member.map_err(|kind| safetensors_core::Error::from(kind).in_file(&self.path))?, sink)
+            }
+        }
+    }
+}
+
+/// A position in an open file. Copies of it share the file, and move on their own.
+#[derive(Clone, Debug)]
+struct Cursor {
+    file: Arc<FileSource>,
+    at: u64,
+}
+
+impl Cursor {
+    fn open(path: &Path) -> Result<Self> {
+        let file = FileSource::open(path).map_err(|error| error.in_file(path.display()))?;
+        Ok(Self { file: Arc::new(file), at: 0 })
+    }
+
+    /// The bytes after this position.
+    fn left(&self) -> u64 {
+        self.file.byte_len().saturating_sub(self.at)
+    }
+}
+
+impl Read for Cursor {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let len = self.left().min(buf.len() as u64) as usize;
+        self.file.read_exact_at(&mut buf[..len], self.at)?;
+        self.at += len as u64;
+        Ok(len)
+    }
+}
+
+impl Seek for Cursor {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let at = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::End(by) => self.file.byte_len().checked_add_signed(by),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+        };
+        self.at = at.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.at)
+    }
+}

@@ -1,0 +1,275 @@
+//! [`Picture`]: what is drawn, as rectangles and lines of text; the same for every file format.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use safetensors_core::Dtype;
+
+use super::treemap::{Rect, squarify};
+use crate::text;
+use crate::totals::Totals;
+use crate::tree::Tree;
+
+/// The size of the picture.
+pub(super) const WIDTH: f64 = 1280.0;
+pub(super) const HEIGHT: f64 = 860.0;
+
+const MARGIN: f64 = 20.0;
+const TITLE: f64 = 40.0;
+const LEGEND: f64 = 44.0;
+
+/// Room for the name of a module above what is inside.
+const STRIP: f64 = 17.0;
+
+/// What is smaller than this on a side is drawn as one.
+const SMALLEST: f64 = 4.0;
+
+/// The sizes of letters. Letters are all as wide: 0.6 of their size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Size {
+    Small,
+    Large,
+}
+
+impl Size {
+    pub(super) fn height(self) -> f64 {
+        match self {
+            Self::Small => 12.0,
+            Self::Large => 16.0,
+        }
+    }
+
+    fn width(self) -> f64 {
+        self.height() * 0.6
+    }
+}
+
+/// Red, green, blue.
+pub(super) type Colour = [u8; 3];
+
+const PAPER: Colour = [255, 255, 255];
+const INK: Colour = [34, 40, 49];
+const FAINT: Colour = [104, 112, 124];
+
+/// One thing that is drawn, over those before it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Mark {
+    Rect {
+        rect: Rect,
+        fill: Colour,
+    },
+    /// A line of text with the corner where it begins: the top left one, or, if it goes down, the top right one.
+    Text {
+        x: f64,
+        y: f64,
+        size: Size,
+        colour: Colour,
+        text: String,
+        down: bool,
+    },
+}
+
+/// A picture of a model.
+#[derive(Debug)]
+pub(crate) struct Picture {
+    pub(super) marks: Vec<Mark>,
+}
+
+impl Picture {
+    /// Draws modules and tensors, of which there is at least one byte.
+    pub(crate) fn new(title: &str, trees: &[Tree], dtypes: &BTreeMap<Dtype, Totals>) -> Self {
+        let page = Rect { x: 0.0, y: 0.0, width: WIDTH, height: HEIGHT };
+        let mut picture = Self { marks: vec![Mark::Rect { rect: page, fill: PAPER }] };
+        let mut all = Totals::default();
+        dtypes.values().for_each(|totals| all += *totals);
+        picture.title(title, all);
+        let space = page.inside(TITLE + MARGIN, MARGIN);
+        picture.trees(trees, Rect { height: space.height - LEGEND, ..space }, 0);
+        picture.legend(dtypes, all);
+        picture
+    }
+
+    fn title(&mut self, title: &str, all: Totals) {
+        let (parameters, size) = (text::counted(all.parameters, "parameter"), text::size(all.bytes));
+        let about = format!("{}, {parameters}, {size}", text::counted(all.tensors, "tensor"));
+        let about_width = about.chars().count() as f64 * Size::Small.width();
+        let room = WIDTH - 2.0 * MARGIN - about_width - 30.0;
+        if let Some(title) = fit(title, room, Size::Large) {
+            self.text(MARGIN, MARGIN, Size::Large, INK, title);
+        }
+        self.text(WIDTH - MARGIN - about_width, MARGIN + 3.0, Size::Small, FAINT, about);
+    }
+
+    fn legend(&mut self, dtypes: &BTreeMap<Dtype, Totals>, all: Totals) {
+        const SWATCH: f64 = 14.0;
+        let y = HEIGHT - MARGIN - SWATCH - 4.0;
+        let mut x = MARGIN;
+        let mut dtypes: Vec<_> = dtypes.iter().filter(|(_, totals)| totals.bytes > 0).collect();
+        dtypes.sort_by_key(|(_, totals)| Reverse(totals.bytes));
+        for (dtype, totals) in dtypes {
+            let share = totals.bytes as f64 / all.bytes as f64 * 100.0;
+            let share = if share < 0.1 { "under 0.1%".into() } else { format!("{share:.1}%") };
+            let label = format!("{dtype}  {}, {share}", text::size(totals.bytes));
+            let width = SWATCH + 8.0 + label.chars().count() as f64 * Size::Small.width();
+            if x + width > WIDTH - MARGIN {
+                return;
+            }
+            let swatch = Rect { x, y, width: SWATCH, height: SWATCH };
+            self.marks.push(Mark::Rect { rect: swatch, fill: colour(*dtype) });
+            self.text(x + SWATCH + 8.0, y, Size::Small, INK, label);
+            x += width + 28.0;
+        }
+    }
+
+    /// Draws siblings side by side, the largest first.
+    fn trees(&mut self, trees: &[Tree], space: Rect, depth: u8) {
+        let mut trees: Vec<_> = trees.iter().filter(|tree| tree.all().bytes > 0).collect();
+        trees.sort_by_key(|tree| Reverse(tree.all().bytes));
+        let weights: Vec<f64> = trees.iter().map(|tree| tree.all().bytes as f64).collect();
+        for (tree, rect) in trees.into_iter().zip(squarify(&weights, space)) {
+            self.tree(tree, rect, depth);
+        }
+    }
+
+    fn tree(&mut self, tree: &Tree, rect: Rect, depth: u8) {
+        if rect.width < 0.3 || rect.height < 0.3 {
+            return;
+        }
+        let is_tiny = rect.width < SMALLEST || rect.height < SMALLEST;
+        if tree.leaf.is_some() || is_tiny {
+            // A module too small to look into has the colour of what is most in it.
+            let fill = largest_dtype(tree).map_or(shade(depth), colour);
+            self.marks.push(Mark::Rect { rect: if is_tiny { rect } else { gap(rect) }, fill });
+            return self.leaf_label(tree, rect, fill);
+        }
+        if let Some(most) = nearly_all(tree, rect) {
+            let mut joined = most.clone();
+            joined.label = format!("{}.{}", tree.label, most.label);
+            return self.tree(&joined, rect, depth);
+        }
+        self.marks.push(Mark::Rect { rect: gap(rect), fill: shade(depth) });
+        let has_room = rect.height > 3.0 * STRIP;
+        let label = if has_room { fit(&tree.label, rect.width - 10.0, Size::Small) } else { None };
+        let top = if label.is_some() { STRIP } else { 2.0 };
+        if let Some(label) = label {
+            self.text(rect.x + 6.0, rect.y + 3.0, Size::Small, INK, label);
+        }
+        let side = if rect.width < 40.0 || rect.height < 40.0 { 1.0 } else { 2.0 };
+        self.trees(&tree.children, rect.inside(top, side), depth.saturating_add(1));
+    }
+
+    /// The name of a tensor, and below it its shape, as far as there is room.
+    fn leaf_label(&mut self, tree: &Tree, rect: Rect, fill: Colour) {
+        let room = rect.width - 10.0;
+        let colour = if is_dark(fill) { PAPER } else { INK };
+        if rect.height > 2.0 * rect.width && (18.0..60.0).contains(&rect.width) {
+            if let Some(text) = fit(&tree.label, rect.height - 10.0, Size::Small) {
+                let (x, y) = (rect.x + rect.width / 2.0 + Size::Small.height() / 2.0, rect.y + 6.0);
+                self.marks.push(Mark::Text { x, y, size: Size::Small, colour, text, down: true });
+            }
+            return;
+        }
+        if rect.height < 20.0 {
+            return;
+        }
+        let Some(label) = fit(&tree.label, room, Size::Small) else { return };
+        self.text(rect.x + 6.0, rect.y + 4.0, Size::Small, colour, label);
+        let shape = tree.leaf.as_ref().map(|(_, shape)| text::shape(shape)).unwrap_or_default();
+        let fits = shape.chars().count() as f64 * Size::Small.width() <= room;
+        if rect.height >= 38.0 && fits {
+            self.text(rect.x + 6.0, rect.y + 20.0, Size::Small, colour, shape);
+        }
+    }
+
+    fn text(&mut self, x: f64, y: f64, size: Size, colour: Colour, text: String) {
+        self.marks.push(Mark::Text { x, y, size, colour, text, down: false });
+    }
+}
+
+/// The child that a module nearly is: beside it the others, such as a bias beside its weight, would not be seen.
+fn nearly_all(tree: &Tree, rect: Rect) -> Option<&Tree> {
+    const UNSEEN: f64 = 40.0;
+    let most = tree.children.iter().max_by_key(|child| child.all().bytes)?;
+    let others = (tree.totals.bytes - most.all().bytes) as f64 / tree.totals.bytes as f64;
+    (others * rect.width * rect.height < UNSEEN).then_some(most)
+}
+
+/// A rectangle with the line of paper that sets it apart from its neighbours.
+fn gap(rect: Rect) -> Rect {
+    rect.inside(0.5, 0.5)
+}
+
+/// A name made printable and shortened to a width; its end is kept, which is what tells names apart. `None` without room for
+/// a few letters.
+fn fit(name: &str, width: f64, size: Size) -> Option<String> {
+    const FEWEST: usize = 4;
+    let room = (width / size.width()).max(0.0) as usize;
+    let name = text::name(name);
+    let length = name.chars().count();
+    if length <= room {
+        return Some(name);
+    }
+    // Without its end, `weight` or `bias`, a name is still known by its module.
+    let parts = name.rsplit_once('.').map(|(start, _)| start).filter(|start| start.chars().count() <= room);
+    match parts {
+        Some(start) => Some(start.to_owned()),
+        None if room >= FEWEST => Some(name.chars().take(room - 2).chain("..".chars()).collect()),
+        None => None,
+    }
+}
+
+/// The dtype that most bytes of a module have.
+fn largest_dtype(tree: &Tree) -> Option<Dtype> {
+    match &tree.leaf {
+        Some((dtype, _)) => Some(*dtype),
+        None => tree.children.iter().max_by_key(|child| child.all().bytes).and_then(largest_dtype),
+    }
+}
+
+/// The background of modules: the deeper, the darker, up to a point.
+fn shade(depth: u8) -> Colour {
+    let grey = 240 - depth.min(5) * 9;
+    [grey, grey.saturating_add(2), grey.saturating_add(6)]
+}
+
+/// Colours that are told apart also by those who do not see all of them, from the palette of Paul Tol. Floats that belong
+/// together are of one hue.
+fn colour(dtype: Dtype) -> Colour {
+    match dtype {
+        Dtype::F64 => [51, 34, 136],
+        Dtype::F32 => [68, 119, 170],
+        Dtype::F16 => [34, 136, 51],
+        Dtype::BF16 => [68, 170, 153],
+        Dtype::F8_E4M3 | Dtype::F8_E4M3FNUZ => [204, 187, 68],
+        Dtype::F8_E5M2 | Dtype::F8_E5M2FNUZ => [221, 204, 119],
+        Dtype::F8_E8M0 => [153, 153, 51],
+        Dtype::F4 | Dtype::F6_E2M3 | Dtype::F6_E3M2 => [238, 136, 102],
+        Dtype::I64 | Dtype::U64 => [136, 34, 85],
+        Dtype::I32 | Dtype::U32 => [170, 51, 119],
+        Dtype::I16 | Dtype::U16 => [204, 102, 119],
+        Dtype::I8 | Dtype::U8 => [204, 121, 167],
+        Dtype::BOOL => [187, 187, 187],
+        Dtype::C64 => [102, 204, 238],
+        _ => [119, 119, 119],
+    }
+}
+
+fn is_dark([red, green, blue]: Colour) -> bool {
+    0.299 * f64::from(red) + 0.587 * f64::from(green) + 0.114 * f64::from(blue) < 150.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_fit_or_are_left_out() {
+        let width = |letters: f64| letters * Size::Small.width() + 0.01;
+        assert_eq!(fit("q_proj.weight", width(13.0), Size::Small).as_deref(), Some("q_proj.weight"));
+        assert_eq!(fit("q_proj.weight", width(12.0), Size::Small).as_deref(), Some("q_proj"));
+        assert_eq!(fit("q_proj.weight", width(5.0), Size::Small).as_deref(), Some("q_p.."));
+        assert_eq!(fit("q_proj.weight", width(3.0), Size::Small), None);
+        assert_eq!(fit("a\u{202e}", width(100.0), Size::Small).as_deref(), Some("a\\u{202e}"));
+        assert_eq!(fit("abc", -5.0, Size::Small), None);
+    }
+}

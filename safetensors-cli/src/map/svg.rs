@@ -1,0 +1,57 @@
+//! A picture as SVG, which a browser shows at any size.
+
+use std::io::{self, Write};
+
+use super::Picture;
+use super::picture::{Colour, HEIGHT, Mark, WIDTH};
+
+impl Picture {
+    /// Writes the picture as an SVG document.
+    pub(crate) fn write_svg(&self, out: &mut impl Write) -> io::Result<()> {
+        writeln!(
+            out,
+            r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" font-family="ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace">"#
+        )?;
+        for mark in &self.marks {
+            match mark {
+                Mark::Rect { rect, fill } => writeln!(
+                    out,
+                    r#"<rect x="{:.1}" y="{:.1}" width="{:.1}" height="{:.1}" fill="{}"/>"#,
+                    rect.x,
+                    rect.y,
+                    rect.width,
+                    rect.height,
+                    hex(*fill)
+                )?,
+                Mark::Text { x, y, size, colour, text, down } => {
+                    let size = size.height();
+                    // Letters of other fonts may be wider than 0.6: the length is said, so that no label leaves its place.
+                    let length = text.chars().count() as f64 * size * 0.6;
+                    // The line that letters stand on.
+                    let base = size * 0.82;
+                    let place = if *down {
+                        format!(r#"transform="translate({:.1} {y:.1}) rotate(90)""#, x - base)
+                    } else {
+                        format!(r#"x="{x:.1}" y="{:.1}""#, y + base)
+                    };
+                    writeln!(
+                        out,
+                        r#"<text {place} font-size="{size}" textLength="{length:.1}" lengthAdjust="spacingAndGlyphs" fill="{}" xml:space="preserve">{}</text>"#,
+                        hex(*colour),
+                        escape(text)
+                    )?;
+                }
+            }
+        }
+        writeln!(out, "</svg>")
+    }
+}
+
+fn hex([red, green, blue]: Colour) -> String {
+    format!("#{red:02x}{green:02x}{blue:02x}")
+}
+
+/// Text in XML. Labels are printable already, so there are no control characters.
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}

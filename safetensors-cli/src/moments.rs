@@ -1,0 +1,185 @@
+//! [`Moments`] and [`Histogram`]: what a set of numbers looks like, gathered piece by piece.
+
+/// Sums run over this many values in parallel, which lets them be vectorised and loses fewer digits than one sum would.
+const LANES: usize = 8;
+
+/// Count, extremes, mean and deviation. NaN and infinities are counted and are no part of the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+pub(crate) struct Moments {
+    /// The finite values.
+    pub(crate) finite: u64,
+    pub(crate) zeros: u64,
+    pub(crate) nan: u64,
+    pub(crate) infinite: u64,
+    pub(crate) min: Option<f64>,
+    pub(crate) max: Option<f64>,
+    pub(crate) mean: Option<f64>,
+    /// The standard deviation of the values as a whole population.
+    pub(crate) std: Option<f64>,
+    /// The sum of the squares of the distances from the mean.
+    #[serde(skip)]
+    squares: f64,
+}
+
+impl Moments {
+    /// Takes more values in.
+    pub(crate) fn add(&mut self, values: &[f64]) {
+        // Blocks that stay in the nearest cache between the passes over them.
+        for block in values.chunks(4096) {
+            match Self::of_finite(block) {
+                Some(moments) => self.merge(&moments),
+                None => {
+                    let finite: Vec<f64> = block.iter().copied().filter(|value| value.is_finite()).collect();
+                    let nan = block.iter().filter(|value| value.is_nan()).count() as u64;
+                    self.nan += nan;
+                    self.infinite += (block.len() - finite.len()) as u64 - nan;
+                    self.merge(&Self::of_finite(&finite).unwrap_or_default());
+                }
+            }
+        }
+    }
+
+    /// The moments of one block, or `None` if it has NaN or infinity or is empty.
+    fn of_finite(block: &[f64]) -> Option<Self> {
+        let n = block.len() as f64;
+        // Infinity times zero is NaN, so this is 0 only if all are finite.
+        if block.is_empty() || sum(block, |value| value * 0.0) != 0.0 {
+            return None;
+        }
+        let mean = match sum(block, |value| value) {
+            total if total.is_finite() => total / n,
+            _ => sum(block, |value| value / n),
+        };
+        Some(
+            Self {
+                finite: block.len() as u64,
+                zeros: block.iter().filter(|&&value| value == 0.0).count() as u64,
+                min: block.iter().copied().reduce(f64::min),
+                max: block.iter().copied().reduce(f64::max),
+                mean: Some(mean),
+                squares: sum(block, |value| (value - mean) * (value - mean)),
+                ..Self::default()
+            }
+            .with_std(),
+        )
+    }
+
+    /// Puts the moments of two sets together, by the formula of Chan, Golub and LeVeque.
+    fn merge(&mut self, other: &Self) {
+        let (Some(theirs), true) = (other.mean, other.finite > 0) else { return };
+        let ours = self.mean.unwrap_or(theirs);
+        let (n, more) = (self.finite as f64, other.finite as f64);
+        let (total, distance) = (n + more, theirs - ours);
+        self.mean = Some(ours + distance * (more / total));
+        self.squares += other.squares + distance * distance * (n * more / total);
+        self.finite += other.finite;
+        self.zeros += other.zeros;
+        self.min = self.min.into_iter().chain(other.min).reduce(f64::min);
+        self.max = self.max.into_iter().chain(other.max).reduce(f64::max);
+        *self = self.with_std();
+    }
+
+    fn with_std(self) -> Self {
+        Self { std: Some((self.squares / self.finite as f64).sqrt()), ..self }
+    }
+}
+
+fn sum(values: &[f64], term: impl Fn(f64) -> f64) -> f64 {
+    let mut lanes = [0.0; LANES];
+    let (chunks, rest) = values.as_chunks::<LANES>();
+    for chunk in chunks {
+        for (lane, &value) in lanes.iter_mut().zip(chunk) {
+            *lane += term(value);
+        }
+    }
+    lanes.iter().sum::<f64>() + rest.iter().map(|&value| term(value)).sum::<f64>()
+}
+
+/// How many values lie in each of some equal steps from the smallest to the largest.
+#[derive(Clone, Debug, serde::Serialize)]
+pub(crate) struct Histogram {
+    min: f64,
+    max: f64,
+    counts: Vec<u64>,
+}
+
+impl Histogram {
+    /// An empty one for finite values from `min` to `max`.
+    pub(crate) fn new(min: f64, max: f64, steps: usize) -> Self {
+        Self { min, max, counts: vec![0; steps] }
+    }
+
+    /// Counts more values; those that are not finite are passed over.
+    pub(crate) fn add(&mut self, values: &[f64]) {
+        let last = self.counts.len().saturating_sub(1);
+        // Halved, because the distance of two finite numbers may not be finite.
+        let (start, width) = (self.min / 2.0, self.max / 2.0 - self.min / 2.0);
+        let scale = self.counts.len() as f64;
+        for value in values.iter().filter(|value| value.is_finite()) {
+            // Where all values are the same there is no width, and NaN becomes the first step.
+            let step = ((value / 2.0 - start) / width * scale) as usize;
+            if let Some(count) = self.counts.get_mut(step.min(last)) {
+                *count += 1;
+            }
+        }
+    }
+
+    /// The counts as bars, one character each; a step with few values is still seen, one with none is blank.
+    pub(crate) fn bars(&self) -> String {
+        const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+        let most = self.counts.iter().copied().max().unwrap_or_default();
+        let bar = |&count: &u64| match count {
+            0 => ' ',
+            _ => BARS[((u128::from(count) * 8).div_ceil(u128::from(most)) as usize).clamp(1, 8) - 1],
+        };
+        self.counts.iter().map(bar).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moments(values: &[f64]) -> Moments {
+        let mut moments = Moments::default();
+        values.chunks(5000).for_each(|piece| moments.add(piece));
+        moments
+    }
+
+    #[test]
+    fn as_the_textbook_has_it() {
+        let of =
+            moments(&[2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0, 0.0, -0.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY]);
+        assert_eq!((of.finite, of.zeros, of.nan, of.infinite), (10, 2, 1, 2));
+        assert_eq!((of.min, of.max, of.mean), (Some(0.0), Some(9.0), Some(4.0)));
+        assert!((of.std.unwrap() - 7.2_f64.sqrt()).abs() < 1e-15);
+        assert_eq!(moments(&[]), Moments::default());
+        assert_eq!(moments(&[f64::NAN]).mean, None);
+    }
+
+    #[test]
+    fn a_large_mean_leaves_a_small_deviation_exact() {
+        let values: Vec<f64> = (0..100_000).map(|i| 1e9 + f64::from(i % 2)).collect();
+        let of = moments(&values);
+        assert!((of.std.unwrap() - 0.5).abs() < 1e-12, "{of:?}");
+        assert_eq!(of.mean, Some(1e9 + 0.5));
+    }
+
+    #[test]
+    fn huge_values_do_not_overflow_the_mean() {
+        assert_eq!(moments(&[f64::MAX, f64::MAX]).mean, Some(f64::MAX));
+        let mut histogram = Histogram::new(f64::MIN, f64::MAX, 4);
+        histogram.add(&[f64::MIN, 0.0, f64::MAX, f64::NAN]);
+        assert_eq!(histogram.counts, [1, 0, 1, 1]);
+    }
+
+    #[test]
+    fn bars() {
+        let mut histogram = Histogram::new(0.0, 4.0, 4);
+        histogram.add(&[0.0, 0.5, 0.9, 0.1, 0.2, 0.3, 0.4, 0.6, 1.0, 3.0, 3.5, 4.0, 3.9]);
+        assert_eq!(histogram.bars(), "█▁ ▄");
+        let mut one = Histogram::new(7.0, 7.0, 3);
+        one.add(&[7.0, 7.0]);
+        assert_eq!(one.bars(), "█  ");
+    }
+}

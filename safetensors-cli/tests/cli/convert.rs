@@ -1,0 +1,338 @@
+//! `safetensors convert`: what comes out, and what is left when it does not come to an end.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::fixtures::*;
+use assert_cmd::assert::Assert;
+use half::bf16;
+use predicates::prelude::*;
+use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, save};
+
+fn convert(dir: &Path, args: &[&str]) -> Assert {
+    let mut command = safetensors();
+    command.current_dir(dir).arg("convert").args(args);
+    command.assert()
+}
+
+/// Names with dtypes, in order of the names.
+fn content(path: PathBuf) -> Vec<(String, Dtype)> {
+    let checkpoint = Checkpoint::open(path).unwrap();
+    let mut all: Vec<_> = checkpoint.tensors().map(|tensor| (tensor.name().to_owned(), tensor.dtype())).collect();
+    all.sort_by(|a, b| a.0.cmp(&b.0));
+    all
+}
+
+fn names(path: PathBuf) -> Vec<String> {
+    content(path).into_iter().map(|(name, _)| name).collect()
+}
+
+/// What a directory holds, hidden files too.
+fn list(dir: &Path) -> Vec<String> {
+    let mut names: Vec<_> =
+        fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// A small model of three layers.
+fn model(dir: &Path, name: &str) -> PathBuf {
+    let weight: Vec<f32> = (0..12).map(|i| i as f32 * 0.37).collect();
+    let ids = [1_i64, 2];
+    let mut tensors = Vec::new();
+    for i in 0..3 {
+        tensors.push((format!("m.{i}.weight"), TensorView::from_slice(&[3, 4], &weight).unwrap()));
+        tensors.push((format!("m.{i}.norm"), TensorView::from_slice(&[12], &weight).unwrap()));
+    }
+    tensors.push(("ids".to_owned(), TensorView::from_slice(&[2], &ids).unwrap()));
+    let path = dir.join(name);
+    save(&path, tensors, &SaveOptions::new().metadata([("format", "pt"), ("by", "me")]).durable(false)).unwrap();
+    path
+}
+
+#[test]
+fn floats_are_cast_and_everything_else_stays() {
+    let dir = temp_dir();
+    model(dir.path(), "a.safetensors");
+    let done = convert(
+        dir.path(),
+        &["a.safetensors", "b.safetensors", "--dtype", "bf16", "--cast", "*.norm=keep", "--cast", "m.2.*=f16"],
+    );
+    done.success().stdout("b.safetensors: 7 tensors, 232 B\n").stderr("");
+    let dtypes = content(dir.path().join("b.safetensors"));
+    let expected = [
+        ("ids", Dtype::I64),
+        ("m.0.norm", Dtype::F32),
+        ("m.0.weight", Dtype::BF16),
+        ("m.1.norm", Dtype::F32),
+        ("m.1.weight", Dtype::BF16),
+        ("m.2.norm", Dtype::F32),
+        ("m.2.weight", Dtype::F16),
+    ];
+    assert_eq!(dtypes, expected.map(|(name, dtype)| (name.to_owned(), dtype)));
+    let checkpoint = Checkpoint::open(dir.path().join("b.safetensors")).unwrap();
+    assert_eq!(checkpoint.metadata()["by"], "me");
+    let weight = checkpoint.tensor("m.0.weight").unwrap().read().unwrap().into_vec::<bf16>().unwrap();
+    assert_eq!(weight[5], bf16::from_f32(5.0 * 0.37));
+    assert_eq!(list(dir.path()), ["a.safetensors", "b.safetensors"]);
+}
+
+#[test]
+fn shards_are_made_and_merged_again() {
+    let dir = temp_dir();
+    let path = model(dir.path(), "a.safetensors");
+    convert(dir.path(), &["a.safetensors", "shards", "--max-shard-size", "100"]).success();
+    let files = list(&dir.path().join("shards"));
+    assert!(files.len() > 3 && files.contains(&"model.safetensors.index.json".to_owned()), "{files:?}");
+    safetensors().arg("diff").arg(&path).arg(dir.path().join("shards")).arg("--ignore-metadata").assert().success();
+    convert(dir.path(), &["shards", "one.safetensors"]).success();
+    safetensors()
+        .arg("diff")
+        .arg(&path)
+        .arg(dir.path().join("one.safetensors"))
+        .arg("--ignore-metadata")
+        .assert()
+        .success();
+    // Over its own input, with fewer files than before.
+    convert(dir.path(), &["shards", "shards", "--max-shard-size", "1GB"]).success();
+    assert_eq!(list(&dir.path().join("shards")), ["model.safetensors"]);
+    for wrong in ["0", "1KiB", "x", "-5"] {
+        convert(dir.path(), &["a.safetensors", "shards", &format!("--max-shard-size={wrong}")]).code(2);
+    }
+}
+
+#[test]
+fn tensors_are_selected_dropped_renamed_and_merged() {
+    let dir = temp_dir();
+    model(dir.path(), "a.safetensors");
+    small_file(dir.path(), "b.safetensors");
+    let choose = ["a.safetensors", "b.safetensors", "c.safetensors", "-f", "m.*", "-f", "mask", "--drop", "*.norm"];
+    convert(dir.path(), &[&choose[..], &["--rename", r"^m\.(\d)", "layer$1", "--prefix", "x."]].concat()).success();
+    assert_eq!(
+        names(dir.path().join("c.safetensors")),
+        ["x.layer0.weight", "x.layer1.weight", "x.layer2.weight", "x.mask"]
+    );
+    // Two tensors of one name.
+    let error = predicate::str::contains("tensor \"same\": the name stands twice");
+    convert(dir.path(), &["a.safetensors", "d.safetensors", "--rename", ".*norm", "same"]).code(1).stderr(error);
+    let none = predicate::str::contains("no tensor is left");
+    convert(dir.path(), &["a.safetensors", "d.safetensors", "-f", "nothing"]).code(1).stderr(none);
+    assert!(!dir.path().join("d.safetensors").exists());
+}
+
+#[test]
+fn a_dry_run_shows_the_plan_and_writes_nothing() {
+    let dir = temp_dir();
+    small_file(dir.path(), "a.safetensors");
+    let plan = "\
+name            from          dtype       shape   size
+──────────────────────────────────────────────────────
+x.mask          mask          I64         [2]     16 B
+x.embed.weight  embed.weight  F32 → BF16  [2, 3]  12 B
+
+out: 2 tensors, 28 B, in 2 files; nothing was written
+";
+    let words = |text: &str| {
+        let mut lines: Vec<_> =
+            text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        lines.sort();
+        lines
+    };
+    let run = ["a.safetensors", "out", "--dtype", "BF16", "--prefix", "x.", "--max-shard-size", "16", "-n"];
+    let output = convert(dir.path(), &run).success().get_output().stdout.clone();
+    assert_eq!(words(text(&output)), words(plan));
+    assert_eq!(list(dir.path()), ["a.safetensors"]);
+}
+
+#[test]
+fn what_does_not_fit_is_the_choice_of_the_user() {
+    let dir = temp_dir();
+    let large = [1e30_f32, 1.0];
+    let tensors = [("w", TensorView::from_slice(&[2], &large).unwrap())];
+    save(dir.path().join("a.safetensors"), tensors, &SaveOptions::new().durable(false)).unwrap();
+    let to = |overflow: &str| {
+        convert(dir.path(), &["a.safetensors", "b.safetensors", "--dtype", "f16", "--overflow", overflow])
+    };
+    let first = || {
+        let checkpoint = Checkpoint::open(dir.path().join("b.safetensors")).unwrap();
+        checkpoint.tensor("w").unwrap().read().unwrap().into_vec::<half::f16>().unwrap()[0]
+    };
+    to("ieee").success();
+    assert_eq!(first(), half::f16::INFINITY);
+    to("saturate").success();
+    assert_eq!(first(), half::f16::MAX);
+    to("error")
+        .code(1)
+        .stderr(predicate::str::contains("tensor \"w\"").and(predicate::str::contains("does not fit F16")));
+    assert_eq!(first(), half::f16::MAX, "the output is as it was");
+    assert_eq!(list(dir.path()), ["a.safetensors", "b.safetensors"]);
+}
+
+#[test]
+fn numpy_files_there_and_back() {
+    let dir = temp_dir();
+    let path = model(dir.path(), "a.safetensors");
+    convert(dir.path(), &["a.safetensors", "a.npz"]).success();
+    convert(dir.path(), &["a.npz", "b.safetensors"]).success();
+    safetensors()
+        .arg("diff")
+        .arg(&path)
+        .arg(dir.path().join("b.safetensors"))
+        .arg("--ignore-metadata")
+        .assert()
+        .success();
+    convert(dir.path(), &["a.safetensors", "ids.npy", "-f", "ids"]).success();
+    convert(dir.path(), &["ids.npy", "a.npz", "c.safetensors", "--drop", "m.[01].*", "-f", "m.*", "-f", "ids"]).code(1);
+    convert(dir.path(), &["ids.npy", "a.npz", "c.safetensors", "-f", "m.2.*", "--cast", "m.*=f64"]).success();
+    assert_eq!(content(dir.path().join("c.safetensors"))[1], ("m.2.weight".to_owned(), Dtype::F64));
+    convert(dir.path(), &["a.safetensors", "all.npy"])
+        .code(1)
+        .stderr(predicate::str::contains("holds one tensor, not 7"));
+    let no_type = predicate::str::contains("NumPy has no type for BF16; add --dtype f32");
+    convert(dir.path(), &["a.safetensors", "x.npz", "--dtype", "bf16"]).code(1).stderr(no_type);
+    assert!(!dir.path().join("x.npz").exists() && !dir.path().join("all.npy").exists());
+}
+
+#[test]
+fn a_compressed_archive_that_is_damaged_is_an_error() {
+    use std::io::Write;
+    let dir = temp_dir();
+    let mut array = b"\x93NUMPY\x01\x00\x46\x00".to_vec();
+    array.extend(format!("{:<69}\n", "{'descr': '<u2', 'fortran_order': False, 'shape': (5000,), }").as_bytes());
+    array.extend((0..5000_u16).flat_map(u16::to_le_bytes));
+    let options = zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Deflated);
+    let mut archive = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    archive.start_file("folder/w.npy", options).unwrap();
+    archive.write_all(&array).unwrap();
+    let mut bytes = archive.finish().unwrap().into_inner();
+    fs::write(dir.path().join("a.npz"), &bytes).unwrap();
+    convert(dir.path(), &["a.npz", "a.safetensors"]).success();
+    let checkpoint = Checkpoint::open(dir.path().join("a.safetensors")).unwrap();
+    let values = checkpoint.tensor("folder/w").unwrap().read().unwrap().into_vec::<u16>().unwrap();
+    assert_eq!(values, (0..5000).collect::<Vec<u16>>());
+    bytes[3000] ^= 0x55;
+    fs::write(dir.path().join("a.npz"), &bytes).unwrap();
+    convert(dir.path(), &["a.npz", "a.safetensors"]).code(1).stderr(predicate::str::starts_with("error: "));
+    assert_eq!(list(dir.path()), ["a.npz", "a.safetensors"]);
+    assert_eq!(Checkpoint::open(dir.path().join("a.safetensors")).unwrap().len(), 1);
+}
+
+#[test]
+fn an_input_may_be_a_pipe_or_a_link_and_an_output_a_link() {
+    let dir = temp_dir();
+    let path = small_file(dir.path(), "a.safetensors");
+    let mut piped = safetensors();
+    piped.current_dir(dir.path()).args(["convert", "-", "b.safetensors", "--dtype", "f64"]);
+    piped.write_stdin(fs::read(&path).unwrap()).assert().success().stderr("");
+    assert_eq!(content(dir.path().join("b.safetensors"))[0].1, Dtype::F64);
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink("b.safetensors", dir.path().join("link.safetensors")).unwrap();
+        convert(dir.path(), &["link.safetensors", "link.safetensors", "--dtype", "f16"]).success();
+        assert!(fs::symlink_metadata(dir.path().join("link.safetensors")).unwrap().is_symlink());
+        assert_eq!(content(dir.path().join("b.safetensors"))[0].1, Dtype::F16);
+    }
+}
+
+#[test]
+fn wrong_kinds_and_wrong_usage() {
+    let dir = temp_dir();
+    small_file(dir.path(), "a.safetensors");
+    convert(dir.path(), &["a.safetensors", "a.gguf"]).code(2).stderr(predicate::str::contains("cannot be written"));
+    convert(dir.path(), &["model.bin", "b.safetensors"])
+        .code(1)
+        .stderr(predicate::str::contains(".bin files cannot be read"));
+    convert(dir.path(), &["a.safetensors", "-"]).code(2).stderr(predicate::str::contains("pipe"));
+    let size = predicate::str::contains("--max-shard-size is for a directory");
+    convert(dir.path(), &["a.safetensors", "b.safetensors", "--max-shard-size", "1GB"]).code(2).stderr(size);
+    convert(dir.path(), &["a.safetensors"]).code(2);
+    convert(dir.path(), &["a.safetensors", "b", "--rename", "(", "x"])
+        .code(2)
+        .stderr(predicate::str::contains("--rename: "));
+    convert(dir.path(), &["a.safetensors", "b", "--dtype", "f17"]).code(2).stderr(predicate::str::contains("bf16"));
+    convert(dir.path(), &["a.safetensors", "b.safetensors", "--cast", "mask=f4"])
+        .code(1)
+        .stderr(predicate::str::contains("\"mask\""));
+}
+
+/// A file with a hole in it, so that it is made at once, that takes a while to convert.
+#[cfg(unix)]
+fn large(path: &Path) {
+    raw_file(path, r#"{"w":{"dtype":"F32","shape":[33554432],"data_offsets":[0,134217728]}}   "#, 0);
+    let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.set_len(file.metadata().unwrap().len() + (128 << 20)).unwrap();
+}
+
+#[cfg(unix)]
+#[test]
+fn a_killed_command_leaves_the_output_as_it_was() {
+    let dir = temp_dir();
+    large(&dir.path().join("large.safetensors"));
+    small_file(dir.path(), "out.safetensors");
+    let before = fs::read(dir.path().join("out.safetensors")).unwrap();
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_safetensors"))
+        .current_dir(dir.path())
+        .args(["convert", "large.safetensors", "out.safetensors", "--dtype", "f64"])
+        .spawn()
+        .unwrap();
+    let is_temporary = |name: &String| name.starts_with('.') && name.ends_with(".safetensors.tmp");
+    while !list(dir.path()).iter().any(is_temporary) {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it could be killed");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    child.kill().unwrap();
+    assert!(!child.wait().unwrap().success());
+    assert_eq!(fs::read(dir.path().join("out.safetensors")).unwrap(), before);
+    let others: Vec<_> = list(dir.path()).into_iter().filter(|name| !is_temporary(name)).collect();
+    assert_eq!(others, ["large.safetensors", "out.safetensors"]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn no_space_leaves_the_output_as_it_was_and_no_litter() {
+    let dir = temp_dir();
+    model(dir.path(), "a.safetensors");
+    let weight = vec![0.5_f32; 100_000];
+    let tensors = [("w", TensorView::from_slice(&[100_000], &weight).unwrap())];
+    save(dir.path().join("large.safetensors"), tensors, &SaveOptions::new().durable(false)).unwrap();
+    for (output, is_new) in [("a.safetensors", false), ("new.safetensors", true), ("x.npz", true)] {
+        let before = list(dir.path());
+        // A limit on the size of files stands in for a full disk; without the trap the system would kill the command.
+        let script = format!(
+            "trap '' XFSZ; ulimit -f 100; exec '{}' convert large.safetensors {output}",
+            env!("CARGO_BIN_EXE_safetensors")
+        );
+        let result = std::process::Command::new("bash").current_dir(dir.path()).args(["-c", &script]).output().unwrap();
+        assert_eq!(result.status.code(), Some(1), "{result:?}");
+        assert!(text(&result.stderr).starts_with(&format!("error: {output}: ")), "{result:?}");
+        assert_eq!(list(dir.path()), before);
+        assert_eq!(dir.path().join(output).exists(), !is_new);
+    }
+    assert_eq!(Checkpoint::open(dir.path().join("a.safetensors")).unwrap().len(), 7);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_killed_command_leaves_a_directory_as_it_was_and_the_next_one_replaces_it() {
+    let dir = temp_dir();
+    large(&dir.path().join("large.safetensors"));
+    model(dir.path(), "a.safetensors");
+    convert(dir.path(), &["a.safetensors", "out", "--max-shard-size", "100"]).success();
+    let before = content(dir.path().join("out"));
+    for wait in [5, 50, 150] {
+        let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_safetensors"))
+            .current_dir(dir.path())
+            .args(["convert", "large.safetensors", "out", "--dtype", "f64"])
+            .spawn()
+            .unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(wait));
+        // It takes longer than that; if it does not, there is nothing to be seen here.
+        child.kill().unwrap();
+        if !child.wait().unwrap().success() {
+            assert_eq!(content(dir.path().join("out")), before);
+        }
+    }
+    convert(dir.path(), &["a.safetensors", "out", "--dtype", "f16"]).success();
+    let names: Vec<_> = list(&dir.path().join("out")).into_iter().filter(|name| !name.starts_with('.')).collect();
+    assert_eq!((names, content(dir.path().join("out")).len()), (vec!["model.safetensors".to_owned()], before.len()));
+}

@@ -1,0 +1,61 @@
+//! The header parser and the lookup by name, to be run under callgrind: instruction counts hardly vary from run to run, on a
+//! busy machine too, so they show a change that a clock would not. CONTRIBUTING.md has the command and the present figures.
+#![allow(missing_docs, reason = "a program, whose documentation is above")]
+#![allow(clippy::unwrap_used, reason = "the header is our own")]
+
+use std::fmt::Write;
+use std::hint::black_box;
+
+use safetensors_core::{Header, Limits};
+
+/// As many tensors as a model of 33 layers has.
+const TENSORS: usize = 300;
+
+fn main() {
+    let text = header_text();
+    let header = parse_header(text.as_bytes());
+    let names: Vec<String> = header.tensors().map(|tensor| tensor.name().to_owned()).collect();
+    assert_eq!(look_up(&header, &names), TENSORS);
+    println!("{TENSORS} tensors in {} bytes: parsed once, each looked up once", text.len());
+}
+
+/// What is counted as parsing.
+#[inline(never)]
+fn parse_header(text: &[u8]) -> Header {
+    Header::parse_json(black_box(text), &Limits::default()).unwrap()
+}
+
+/// What is counted as looking up: finds every name and returns how many were found.
+#[inline(never)]
+fn look_up(header: &Header, names: &[String]) -> usize {
+    names.iter().filter(|name| black_box(header).get(black_box(name)).is_some()).count()
+}
+
+/// A header as the format's reference implementation writes it.
+fn header_text() -> String {
+    let kinds = [
+        ("self_attn.q_proj.weight", "[4096,4096]", 2 * 4096 * 4096),
+        ("self_attn.k_proj.weight", "[1024,4096]", 2 * 1024 * 4096),
+        ("self_attn.v_proj.weight", "[1024,4096]", 2 * 1024 * 4096),
+        ("self_attn.o_proj.weight", "[4096,4096]", 2 * 4096 * 4096),
+        ("mlp.gate_proj.weight", "[14336,4096]", 2 * 14336 * 4096),
+        ("mlp.up_proj.weight", "[14336,4096]", 2 * 14336 * 4096),
+        ("mlp.down_proj.weight", "[4096,14336]", 2 * 14336 * 4096),
+        ("input_layernorm.weight", "[4096]", 2 * 4096),
+        ("post_attention_layernorm.weight", "[4096]", 2 * 4096),
+    ];
+    let mut text = String::from(r#"{"__metadata__":{"format":"pt"}"#);
+    let mut begin = 0_u64;
+    for (i, (name, shape, bytes)) in kinds.iter().cycle().take(TENSORS).enumerate() {
+        let (layer, end) = (i / kinds.len(), begin + bytes);
+        write!(
+            text,
+            r#","model.layers.{layer}.{name}":{{"dtype":"BF16","shape":{shape},"data_offsets":[{begin},{end}]}}"#
+        )
+        .unwrap();
+        begin = end;
+    }
+    text.push('}');
+    text.extend(std::iter::repeat_n(' ', text.len().next_multiple_of(8) - text.len()));
+    text
+}
