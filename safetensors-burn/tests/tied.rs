@@ -136,7 +136,7 @@ fn what_an_adapter_makes_different_is_saved_apart() {
 
     // One tensor of a file for two parameters, of which the adapter transposes one.
     let file = load(&path).unwrap();
-    let tensors = file.iter().filter(|(name, _)| *name != "head").map(|(name, data)| (name, data));
+    let tensors = file.iter().filter(|(name, _)| *name != "head");
     let options = SaveOptions::new().metadata([("head", "body.weight")]);
     save(&path, tensors, &options).unwrap();
     let mut fresh = Language::new();
