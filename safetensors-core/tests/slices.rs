@@ -251,7 +251,7 @@ fn tensors_with_more_bits_than_64_bits_can_count() {
     use safetensors_core::slice::Selection;
 
     let last = Selection::new(Dtype::F64, &[8, 1 << 57], &[Index::from(7)]).unwrap();
-    assert!(last.runs().eq([7 << 60..8 << 60]));
+    assert_eq!((last.runs().next(), last.runs().count()), (Some(7 << 60..8 << 60), 1));
     let columns = Selection::new(Dtype::U8, &[1 << 61, 4], &[Index::from(-2..), Index::from(3)]).unwrap();
     assert!(columns.runs().eq([(1 << 63) - 5..(1 << 63) - 4, (1 << 63) - 1..1 << 63]));
 }

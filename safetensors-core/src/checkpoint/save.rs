@@ -79,6 +79,9 @@ pub struct SavedShards {
 ///
 /// At every moment the directory opens as the complete earlier checkpoint or as the complete new one, also after an
 /// interruption; the space for both is needed. The earlier one may then have other file names than before, until the next save.
+/// A directory that has yet another checkpoint, under names of another pattern, may open as that one or, if neither has the
+/// names `model{suffix}.safetensors`, as none: such a checkpoint is opened by the path of its file or index. A new checkpoint without
+/// tensors has no index that could stand for it while the earlier one's files go.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, ShardOptions, TensorView, save_sharded};

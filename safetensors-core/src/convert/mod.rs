@@ -14,7 +14,7 @@
 //! | C64 | only itself | |
 //! | anything | F4, F6_E2M3, F6_E3M2, F8_E8M0 | only from themselves: these are chosen together with scales for blocks of elements |
 //!
-//! Everything else is [`ErrorKind::NoConversion`](crate::ErrorKind::NoConversion); [`can_convert`] tells beforehand.
+//! Everything else is [`ErrorKind::NoConversion`]; [`can_convert`] tells beforehand.
 //!
 //! - A value that the target has comes out unchanged, zeros with their sign, subnormals too. The two FNUZ dtypes have no negative
 //!   zero: it becomes zero, as do negative numbers that round to zero.
@@ -118,18 +118,23 @@ impl TensorView<'_> {
     ///
     /// # Errors
     ///
-    /// Those of [`convert`](TensorView::convert), after which `out` may have some of the values; and
+    /// Those of [`convert`](TensorView::convert), after which `out` may have some of the values, or others; and
     /// [`WrongShape`](crate::ErrorKind::WrongShape) if it has another shape.
     pub fn convert_into(&self, out: &mut TensorBuf, options: &ConvertOptions) -> Result<()> {
         if self.shape() != out.shape() {
             return Err(ErrorKind::WrongShape { expected: out.shape().into(), found: self.shape().into() }.into());
         }
         let conversion = Conversion::new(self.dtype(), out.dtype(), options)?;
-        if cfg!(target_endian = "big") {
-            conversion.run(TensorBuf::from_view(self)?.bytes(), out.bytes_mut(), 0)?;
-            return Ok(());
+        let converted = if cfg!(target_endian = "big") {
+            conversion.run(TensorBuf::from_view(self)?.bytes(), out.bytes_mut(), 0)
+        } else {
+            conversion.run(self.data(), out.bytes_mut(), 0)
+        };
+        if converted.is_err() && out.dtype() == Dtype::BOOL {
+            // What did not fit is in there too, and is no boolean.
+            out.bytes_mut().fill(0);
         }
-        Ok(conversion.run(self.data(), out.bytes_mut(), 0)?)
+        Ok(converted?)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use half::f16;
 use proptest::prelude::*;
-use safetensors_core::{Dtype, ErrorKind, Overflow};
+use safetensors_core::{ConvertOptions, Dtype, ErrorKind, Overflow, TensorBuf, TensorView};
 
 use super::oracle::{Exact, Expected, Format, TARGETS, agrees};
 use super::{POLICIES, convert, converted, misfit};
@@ -126,6 +126,16 @@ fn narrow_floats_become_integers() {
     assert_eq!(bits.into_vec::<bool>().unwrap(), [true, false]);
     let error = convert(Dtype::BF16, Dtype::BOOL, Overflow::Ieee, &[0x80, 0x3f, 0x80, 0xbf]).unwrap_err();
     assert_eq!(error.to_string(), "the value -1.0 of element 1 does not fit BOOL");
+}
+
+#[test]
+fn a_buffer_of_booleans_has_none_else_after_a_failure() {
+    let mut out = TensorBuf::from_vec(vec![2], vec![true; 2]).unwrap();
+    let view = TensorView::from_slice(&[2], &[1_i8, 7]).unwrap();
+    let error = view.convert_into(&mut out, &ConvertOptions::new()).unwrap_err();
+    assert_eq!(misfit(&error), 1);
+    assert!(out.bytes().iter().all(|&byte| byte <= 1), "{:?}", out.bytes());
+    assert!(out.as_slice::<bool>().is_ok());
 }
 
 #[test]

@@ -113,7 +113,7 @@ fn a_source_that_goes_on_after_a_failure() {
         }
 
         fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
-            self.0.chunks(1000).for_each(|piece| _ = sink(piece));
+            self.0.chunks(1024).for_each(|piece| _ = sink(piece));
             Ok(())
         }
     }
