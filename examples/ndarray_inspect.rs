@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Without a file, a small one is written to a temporary directory first. The file is read into memory once; the views borrow
-//! from there. A tensor that does not lie where its elements may lie in memory cannot be lent, and is read by copy instead.
+//! from there. A tensor that does not lie where its elements may lie in memory cannot be lent, and is read by copy instead;
+//! floats of 8 bits and less, which Rust has no numbers for, are converted.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,14 +14,13 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
-use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 use ndarray::{ArrayViewD, array};
 use num_complex::Complex;
-use safetensors_bridge::element::{F4Packed, F8E4M3Fnuz, F8E5M2Fnuz, F8E8M0};
-use safetensors_bridge::ndarray::{ArrayElement, ReadArrayExt, ViewArrayExt, array_source};
+use safetensors_bridge::element::F4Packed;
+use safetensors_bridge::ndarray::{ArrayElement, DynArray, ReadArrayExt, ViewArrayExt, array_source};
 use safetensors_bridge::{
-    Dtype, ErrorKind, LazyTensor, Order, SafeTensors, SaveOptions, TensorBuf, TensorSource, save,
+    ConvertOptions, Dtype, ErrorKind, LazyTensor, Order, SafeTensors, SaveOptions, TensorBuf, TensorSource, save,
 };
 
 fn main() -> ExitCode {
@@ -76,11 +76,6 @@ fn summary(tensor: &Tensor<'_>) -> Result<(String, String)> {
         Dtype::I32 => sum(tensor, |value: i32| value.into())?,
         Dtype::U64 => sum(tensor, |value: u64| value as f64)?,
         Dtype::I64 => sum(tensor, |value: i64| value as f64)?,
-        Dtype::F8_E4M3 => sum(tensor, |value: F8E4M3| value.to_f64())?,
-        Dtype::F8_E5M2 => sum(tensor, |value: F8E5M2| value.to_f64())?,
-        Dtype::F8_E4M3FNUZ => sum(tensor, |value: F8E4M3Fnuz| decode_fnuz(value.0, 3))?,
-        Dtype::F8_E5M2FNUZ => sum(tensor, |value: F8E5M2Fnuz| decode_fnuz(value.0, 2))?,
-        Dtype::F8_E8M0 => sum(tensor, |value: F8E8M0| decode_e8m0(value.0))?,
         Dtype::F16 => sum(tensor, |value: f16| value.into())?,
         Dtype::BF16 => sum(tensor, |value: bf16| value.into())?,
         Dtype::F32 => sum(tensor, |value: f32| value.into())?,
@@ -90,8 +85,10 @@ fn summary(tensor: &Tensor<'_>) -> Result<(String, String)> {
             let (im, _) = sum(tensor, |value: Complex<f32>| value.im.into())?;
             return Ok((Complex::new(re, im).to_string(), data.into()));
         }
-        // Elements that share bytes: no array can index them.
-        _ => return Ok(("none".into(), format!("packed, {} bytes", tensor.byte_len()))),
+        _ => {
+            let converted = tensor.view()?.convert(Dtype::F64, &ConvertOptions::new())?;
+            (DynArray::from_buf(converted)?.as_array_dyn::<f64>()?.sum(), "converted to F64")
+        }
     };
     Ok((sum.to_string(), data.into()))
 }
@@ -106,26 +103,6 @@ fn sum<T: ArrayElement>(tensor: &Tensor<'_>, to_f64: impl Fn(T) -> f64) -> Resul
         }
         Err(error) => Err(error.into()),
     }
-}
-
-/// A power of two; 0xFF is NaN.
-fn decode_e8m0(bits: u8) -> f64 {
-    if bits == 0xff { f64::NAN } else { 2_f64.powi(i32::from(bits) - 127) }
-}
-
-/// An 8-bit float with this many mantissa bits, whose bias is half its range of exponents and whose one NaN is 0x80.
-fn decode_fnuz(bits: u8, mantissa_bits: u32) -> f64 {
-    if bits == 0x80 {
-        return f64::NAN;
-    }
-    let bias = 1 << (6 - mantissa_bits);
-    let exponent = i32::from((bits & 0x7f) >> mantissa_bits);
-    let fraction = f64::from(bits & ((1 << mantissa_bits) - 1)) / f64::from(1 << mantissa_bits);
-    let magnitude = match exponent {
-        0 => fraction * 2_f64.powi(1 - bias),
-        _ => (1.0 + fraction) * 2_f64.powi(exponent - bias),
-    };
-    if bits & 0x80 == 0 { magnitude } else { -magnitude }
 }
 
 /// Writes a file of several dtypes, one of its tensors misaligned.

@@ -1,6 +1,6 @@
 //! [`Catalog`]: an open checkpoint, its tensors under the names that the module knows them by.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,36 +15,69 @@ pub(crate) struct Catalog {
     checkpoint: Arc<Checkpoint>,
     tensors: BTreeMap<String, PackTensor>,
     /// The names in the file of the tensors that have another here.
-    renamed: BTreeMap<String, String>,
+    in_file: BTreeMap<String, String>,
+    /// The names that are not a tensor's own: under which it was not saved.
+    aliases: BTreeSet<String>,
 }
 
 impl Catalog {
     pub(crate) fn open(path: &Path, renames: &Renames, widening: Widening) -> Result<Self> {
         let checkpoint = Arc::new(Checkpoint::open(path)?);
-        let (mut tensors, mut renamed) = (BTreeMap::new(), BTreeMap::new());
+        let mut catalog = Self {
+            checkpoint: Arc::clone(&checkpoint),
+            tensors: BTreeMap::new(),
+            in_file: BTreeMap::new(),
+            aliases: BTreeSet::new(),
+        };
         for tensor in checkpoint.tensors() {
-            let name = renames.apply(tensor.name());
-            let described = pack::of_checkpoint(&checkpoint, &tensor, name.clone(), widening);
-            let described = described.map_err(|error| tensor.locate(error))?;
-            if name != tensor.name() {
-                renamed.insert(name.clone(), tensor.name().to_owned());
-            }
-            if tensors.insert(name.clone(), described).is_some() {
-                // The rules gave one name to two tensors; which of them is meant, nobody knows.
-                return Err(tensor.locate(Error::from(ErrorKind::DuplicateTensor).in_tensor(&name)));
+            catalog.add(&tensor, renames.apply(tensor.name()), widening)?;
+        }
+        for (alias, tensor) in checkpoint.aliases() {
+            let alias = renames.apply(alias);
+            // The rules may give all names of a tensor one name.
+            if !catalog.tensors.contains_key(&alias) || catalog.name_in_file(&alias) != tensor.name() {
+                catalog.aliases.insert(alias.clone());
+                catalog.add(&tensor, alias, widening)?;
             }
         }
-        Ok(Self { checkpoint, tensors, renamed })
+        Ok(catalog)
     }
 
-    /// The tensors by the names that the module knows.
+    /// Adds a tensor under a name.
+    fn add(&mut self, tensor: &LazyTensor<'_, FileSource>, name: String, widening: Widening) -> Result<()> {
+        let described = pack::of_checkpoint(&self.checkpoint, tensor, name.clone(), widening);
+        let described = described.map_err(|error| tensor.locate(error))?;
+        if name != tensor.name() {
+            self.in_file.insert(name.clone(), tensor.name().to_owned());
+        }
+        if self.tensors.contains_key(&name) {
+            // The rules gave one name to two tensors; which of them is meant, nobody knows.
+            return Err(tensor.locate(Error::from(ErrorKind::DuplicateTensor).in_tensor(&name)));
+        }
+        self.tensors.insert(name, described);
+        Ok(())
+    }
+
+    /// The tensors by the names that the module knows. One that was saved once for several names is there under all of them.
     pub(crate) fn tensors(&self) -> &BTreeMap<String, PackTensor> {
         &self.tensors
     }
 
+    /// The names of the tensors that are not used under any of these names.
+    pub(crate) fn unused(&self, used: &BTreeSet<&str>) -> Vec<String> {
+        let used: BTreeSet<_> = used.iter().map(|name| self.name_in_file(name)).collect();
+        let own = self.tensors.keys().filter(|name| !self.aliases.contains(*name));
+        own.filter(|name| !used.contains(self.name_in_file(name))).cloned().collect()
+    }
+
+    /// The name that a tensor has in its file.
+    fn name_in_file<'a>(&'a self, name: &'a str) -> &'a str {
+        self.in_file.get(name).map_or(name, String::as_str)
+    }
+
     /// The tensor of this name, to be read.
     pub(crate) fn tensor(&self, name: &str) -> Result<LazyTensor<'_, FileSource>> {
-        self.checkpoint.tensor(self.renamed.get(name).map_or(name, String::as_str))
+        self.checkpoint.tensor(self.name_in_file(name))
     }
 
     /// Says in an error which file the tensor of this name lies in.

@@ -24,7 +24,7 @@ pub enum StoreError {
     #[error("{0}")]
     Pattern(#[source] regex::Error),
     /// The destination is an index, which a save would replace with tensors.
-    #[error("a module is saved to one file, not to an index (*.json)")]
+    #[error("a module is saved to a file or in a directory, not to an index (*.json)")]
     IndexDestination,
     /// The backend panicked while it took over a tensor, for example because its device lacks the dtype.
     #[error("the backend panicked: {message}")]

@@ -5,7 +5,7 @@
 //! | save a module, or load one | [`CheckpointStore`] with `module.save_into` and `module.load_from` |
 //! | load every tensor of a checkpoint as [`TensorData`](burn::tensor::TensorData) | [`load()`], [`load_with`] |
 //! | load without a copy | [`share`], [`share_checkpoint`] |
-//! | save named `TensorData` | [`save()`] |
+//! | save named `TensorData` to a file, or in shards | [`save()`], [`save_sharded`] |
 //! | write code that is generic over tensor libraries | [`Burn`], a [`Framework`](safetensors_core::Framework) |
 //!
 //! ```
@@ -62,6 +62,7 @@ mod rename;
 mod save;
 mod share;
 mod store;
+mod ties;
 
 pub use burn_store::{
     ApplyError, ApplyResult, BurnToPyTorchAdapter, FloatCastAdapter, HalfPrecisionAdapter, ModuleAdapter,
@@ -70,6 +71,6 @@ pub use burn_store::{
 pub use error::StoreError;
 pub use framework::Burn;
 pub use load::{load, load_with};
-pub use save::save;
+pub use save::{save, save_sharded};
 pub use share::{share, share_checkpoint};
 pub use store::CheckpointStore;

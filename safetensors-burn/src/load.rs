@@ -32,12 +32,26 @@ pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, TensorData>> {
     load_with(path, &LoadOptions::new())
 }
 
-/// [`load`] with options: how many threads read, and whether a dtype may be widened.
+/// [`load`] with options: how many threads read, what is converted while it is read, and whether a dtype may be widened.
+///
+/// ```
+/// use burn::tensor::{DType, TensorData, bf16};
+/// use safetensors_core::{Dtype, LoadOptions, SaveOptions};
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("model.safetensors");
+/// let bias = TensorData::from([bf16::from_f32(0.5)]);
+/// safetensors_burn::save(&path, [("bias", &bias)], &SaveOptions::new())?;
+///
+/// let tensors = safetensors_burn::load_with(&path, &LoadOptions::new().floats_as(Dtype::F32))?;
+/// assert_eq!(tensors["bias"], TensorData::from([0.5_f32]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 ///
-/// Those of [`Checkpoint::open`]; [`ErrorKind::WouldWiden`] if widening is needed and not allowed; [`ErrorKind::Io`]; and
-/// [`ErrorKind::InvalidBool`]. Each names the file, and the tensor if it is about one.
+/// Those of [`Checkpoint::open`]; [`ErrorKind::NoConversion`]; [`ErrorKind::WouldWiden`] if widening is needed and not allowed;
+/// [`ErrorKind::Io`]; and [`ErrorKind::InvalidBool`]. Each names the file, and the tensor if it is about one.
 pub fn load_with(path: impl AsRef<Path>, options: &LoadOptions) -> Result<BTreeMap<String, TensorData>> {
     framework::load::<Burn>(&Checkpoint::open(path)?, &(), options)
 }

@@ -3,11 +3,12 @@
 
 use std::sync::{Arc, Mutex};
 
-use burn::module::{Module, ModuleVisitor, Param, Parameter};
+use burn::module::{Module, ModuleVisitor, Param, ParamId, Parameter};
 use burn::tensor::kind::Basic;
 use burn::tensor::{Bool, Bytes, DType, Int, Shape, Tensor, TensorData};
 use burn_store::burn_pack::Error as PackError;
 use burn_store::{ModuleAdapter, ModuleContext, bridge};
+use safetensors_core::tied::Storage;
 use safetensors_core::{
     Checkpoint, Dtype, ErrorKind, Framework, LazyTensor, ReadAt, Result, Sink, TensorSource, Widening, shape,
 };
@@ -88,19 +89,24 @@ pub(crate) fn description(tensor: &PackTensor) -> (DType, &Shape) {
     (tensor.dtype, &tensor.shape)
 }
 
+/// The bytes of a tensor, which stays as it is.
+pub(crate) fn read(tensor: &PackTensor) -> Result<Bytes> {
+    tensor.to_bytes().map_err(framework)
+}
+
 /// The bytes of a tensor, produced now if they were not before.
 pub(crate) fn into_data(tensor: PackTensor) -> Result<TensorData> {
     bridge::into_data(tensor).map_err(framework)
 }
 
 /// The tensors of a module's parameters that pass the filter, adapted for a file. Their data stays on its device until it
-/// is written.
+/// is written. Each comes with the id of its parameter.
 pub(crate) fn collect(
     module: &impl Module,
     filter: &Filter,
     adapter: &dyn ModuleAdapter,
     skip_enum_variants: bool,
-) -> Vec<PackTensor> {
+) -> Vec<(ParamId, PackTensor)> {
     let mut collector =
         Collector { location: Location::root(skip_enum_variants), filter, adapter, tensors: Vec::new() };
     module.visit(&mut collector);
@@ -111,7 +117,7 @@ struct Collector<'a> {
     location: Location,
     filter: &'a Filter,
     adapter: &'a dyn ModuleAdapter,
-    tensors: Vec<PackTensor>,
+    tensors: Vec<(ParamId, PackTensor)>,
 }
 
 impl Collector<'_> {
@@ -129,7 +135,8 @@ impl Collector<'_> {
             let data = tensor.try_to_data().map_err(|error| PackError::ValidationError(error.to_string()))?;
             Ok(data.into_bytes())
         });
-        self.tensors.push(self.adapter.adapt(tensor, ModuleContext::new(self.location.containers())));
+        let adapted = self.adapter.adapt(tensor, ModuleContext::new(self.location.containers()));
+        self.tensors.push((param.id, adapted));
     }
 }
 
@@ -159,13 +166,14 @@ impl ModuleVisitor for Collector<'_> {
 pub(crate) struct ModuleSource {
     tensor: PackTensor,
     dtype: Dtype,
+    tie: u64,
 }
 
 impl ModuleSource {
-    /// Refuses what the format has no dtype for, naming the tensor.
-    pub(crate) fn new(tensor: PackTensor) -> Result<Self> {
+    /// Refuses what the format has no dtype for, naming the tensor. `tie` is the same number for all that are one tensor.
+    pub(crate) fn new(tensor: PackTensor, tie: u64) -> Result<Self> {
         match dtype::to_file(tensor.dtype) {
-            Ok(dtype) => Ok(Self { tensor, dtype }),
+            Ok(dtype) => Ok(Self { tensor, dtype, tie }),
             Err(error) => Err(error.in_tensor(&tensor.name)),
         }
     }
@@ -188,5 +196,11 @@ impl TensorSource for ModuleSource {
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
         let data = bridge::to_data(&self.tensor).map_err(framework)?;
         DataSource::new(&data)?.write_to(sink)
+    }
+
+    /// Not a place in memory, but which tensor it is.
+    fn storage(&self) -> Option<Storage> {
+        let byte_len = shape::byte_len(self.dtype, &self.tensor.shape).ok()?;
+        Some(Storage::whole(self.tie, byte_len))
     }
 }

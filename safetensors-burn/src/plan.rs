@@ -1,11 +1,11 @@
 //! [`Plan`]: which tensor goes into which parameter, decided and checked before a tensor is read.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use burn::tensor::TensorData;
 use burn_store::{ApplyError, ApplyResult, ModuleAdapter};
 use safetensors_core::framework::accept;
-use safetensors_core::{Dtype, Error, ErrorKind, Framework, LoadOptions, Result, Widening, read_tensors};
+use safetensors_core::{Dtype, Error, ErrorKind, Framework, LazyTensor, LoadOptions, Result, Widening, read_tensors};
 
 use crate::Burn;
 use crate::catalog::Catalog;
@@ -79,24 +79,31 @@ impl Plan {
         }
         plan.result.skipped.sort_unstable();
         plan.result.missing.sort_unstable();
-        plan.result.unused = catalog.tensors().keys().filter(|name| !used.contains(name.as_str())).cloned().collect();
+        plan.result.unused = catalog.unused(&used);
         plan
     }
 
-    /// Reads the tensors in parallel and adapts them; the data by parameter path.
+    /// Reads the tensors in parallel, each once, and adapts them; the data by parameter path.
     pub(crate) fn read(
         self,
         catalog: &Catalog,
         widening: Widening,
     ) -> Result<(HashMap<String, TensorData>, ApplyResult)> {
         let tensors = self.matches.iter().map(|found| catalog.tensor(&found.name)).collect::<Result<Vec<_>>>()?;
-        for tensor in &tensors {
+        // Several parameters may have one tensor, under different names.
+        let mut slots: BTreeMap<&str, (LazyTensor<'_, _>, Vec<&Slot>)> = BTreeMap::new();
+        for (found, tensor) in self.matches.iter().zip(&tensors) {
             accept::<Burn>(tensor.dtype(), widening).map_err(|error| tensor.locate(error))?;
+            slots.entry(tensor.name()).or_insert_with(|| (*tensor, Vec::new())).1.push(&found.slot);
         }
-        let bufs = read_tensors(&tensors, &LoadOptions::new())?;
-        for ((found, tensor), buf) in self.matches.iter().zip(&tensors).zip(bufs) {
+        let (once, slots): (Vec<_>, Vec<_>) = slots.into_values().unzip();
+        let bufs = read_tensors(&once, &LoadOptions::new())?;
+        for ((tensor, slots), buf) in once.iter().zip(slots).zip(bufs) {
             let data = Burn::from_buf(buf, &(), widening).map_err(|error| tensor.locate(error))?;
-            found.slot.fill(data);
+            if let Some((last, others)) = slots.split_last() {
+                others.iter().for_each(|slot| slot.fill(data.clone()));
+                last.fill(data);
+            }
         }
         let data = self.matches.into_iter().zip(&tensors).map(|(Match { path, tensor, kind, .. }, source)| {
             let data =

@@ -4,11 +4,17 @@ use std::path::Path;
 
 use burn::tensor::{BoolStore, DType, TensorData};
 use safetensors_core::save::write_native;
-use safetensors_core::{Dtype, ErrorKind, Result, SaveOptions, Sink, TensorSource, framework, shape};
+use safetensors_core::tied::Storage;
+use safetensors_core::{
+    Dtype, ErrorKind, Result, SaveOptions, SavedShards, ShardOptions, Sink, TensorSource, framework, shape,
+};
 
 use crate::{Burn, dtype};
 
 /// Saves tensors to one file, atomically: a failed save leaves the path as it was. Elements are written from where they lie.
+///
+/// With [`SaveOptions::tied`], tensors whose bytes are the same memory are saved once: one tensor under several names, or
+/// several that [share](crate::share) a file's bytes.
 ///
 /// ```
 /// use burn::tensor::TensorData;
@@ -31,6 +37,34 @@ pub fn save<'a, N: AsRef<str>>(
     options: &SaveOptions,
 ) -> Result<()> {
     framework::save::<Burn>(path, tensors, options)
+}
+
+/// Saves tensors to a directory, as a checkpoint of as many files as they need: see [`safetensors_core::save_sharded`].
+///
+/// Takes and copies what [`save`] does. For modules see [`CheckpointStore::max_shard_size`](crate::CheckpointStore::max_shard_size).
+///
+/// ```
+/// use burn::tensor::TensorData;
+/// use safetensors_core::ShardOptions;
+///
+/// let dir = tempfile::tempdir()?;
+/// let values = TensorData::from([1.0_f32, 2.0]);
+/// let options = ShardOptions::new().max_shard_size(16.into());
+/// let saved = safetensors_burn::save_sharded(dir.path(), ["a", "b", "c"].map(|name| (name, &values)), &options)?;
+/// assert_eq!((saved.files.len(), saved.total_size), (2, 24));
+/// assert_eq!(safetensors_burn::load(dir.path())?["c"], values);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of [`save`] and of [`safetensors_core::save_sharded`].
+pub fn save_sharded<'a, N: AsRef<str>>(
+    directory: impl AsRef<Path>,
+    tensors: impl IntoIterator<Item = (N, &'a TensorData)>,
+    options: &ShardOptions,
+) -> Result<SavedShards> {
+    framework::save_sharded::<Burn>(directory, tensors, options)
 }
 
 /// `TensorData` as core writes it.
@@ -74,6 +108,14 @@ impl TensorSource for DataSource<'_> {
             DType::Bool(BoolStore::U32) => write_bools(bytes, size_of::<u32>(), sink),
             _ => write_native(self.dtype, bytes, sink),
         }
+    }
+
+    /// The bytes: data that begins at one address and is as long is the same. Booleans of four bytes each are shorter in a file
+    /// than in memory, and tied to none.
+    fn storage(&self) -> Option<Storage> {
+        let bytes = self.data.as_bytes();
+        let wide = self.data.dtype() == DType::Bool(BoolStore::U32);
+        (!wide).then(|| Storage::whole(bytes.as_ptr().addr() as u64, bytes.len() as u64))
     }
 }
 

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use burn_store::{ApplyResult, IdentityAdapter, ModuleAdapter, ModuleSnapshot, ModuleStore, PathFilter};
-use safetensors_core::{Error, Result, SaveOptions, Widening, save};
+use safetensors_core::tied::Tied;
+use safetensors_core::{Error, MaxShardSize, Result, SaveOptions, ShardOptions, Widening, save, save_sharded};
 
 use crate::StoreError;
 use crate::adopt::adopt;
@@ -16,15 +17,38 @@ use crate::pack::{ModuleSource, PackTensor, collect};
 use crate::parameters::parameters;
 use crate::plan::Plan;
 use crate::rename::Renames;
+use crate::ties::ties;
 
 /// Loads burn modules from safetensors checkpoints and saves them to safetensors files.
 ///
-/// The options have the names of burn-store's `SafetensorsStore`, where they exist there. Loading differs in this:
+/// The options have the names of burn-store's `SafetensorsStore`, where they exist there; those that take a pattern
+/// ([`with_regex`](CheckpointStore::with_regex), [`with_key_remapping`](CheckpointStore::with_key_remapping)) return a [`Result`],
+/// an error if it is no regular expression. Loading differs in this:
 ///
 /// - it reads shards: the path may be a file, an index (`*.json`) or the directory of either;
 /// - headers are parsed once and tensors read in parallel, each once;
 /// - everything is checked and read before the module changes. If loading fails, the module is as it was. Until it is
 ///   done, new and old values are in memory together; parameters that have no value yet are not initialized for it.
+///
+/// A store opens its checkpoint when it first needs it, and keeps it: what another program puts at the path later, a new store
+/// sees. Saving differs in this:
+///
+/// - a file that exists is replaced, without an option for it. Until the new one is complete, the old one is there;
+/// - with [`max_shard_size`](CheckpointStore::max_shard_size) it writes shards;
+/// - a parameter that the module has under several paths is saved once, see below.
+///
+/// # Tied parameters
+///
+/// A module can have one parameter under several paths: as its embedding and as its output layer, for example. It is saved
+/// once, under the first of its names in sorted order, and the metadata says so for the others, as in files of
+/// `safetensors.torch.save_model`. On loading the tensor is found under all of its names, in files of either: none of them is
+/// missing. What is tied in a file and not in the module goes into both parameters.
+///
+/// Parameters are one if they have the same id and are to be saved as the same bits: those whose id is there twice are read from
+/// their device once more, to compare them. So a module and its clone, which has the same ids, are saved apart once one of them
+/// has changed. [`save_options`](CheckpointStore::save_options) without [`SaveOptions::tied`] saves every path.
+///
+/// # Dtypes
 ///
 /// A parameter takes over the dtype that the file has; [`FloatCastAdapter`](crate::FloatCastAdapter) as
 /// [`with_from_adapter`](CheckpointStore::with_from_adapter) makes it another. It keeps its parameter id.
@@ -67,6 +91,7 @@ pub struct CheckpointStore {
     filter: Filter,
     renames: Renames,
     save_options: SaveOptions,
+    max_shard_size: Option<MaxShardSize>,
     from_adapter: Box<dyn ModuleAdapter>,
     to_adapter: Box<dyn ModuleAdapter>,
     widening: Widening,
@@ -78,7 +103,8 @@ pub struct CheckpointStore {
 
 impl CheckpointStore {
     /// A store for a path. To load from: a file, an index or a directory, as for
-    /// [`Checkpoint::open`](safetensors_core::Checkpoint::open). To save to: a file, which is replaced if it exists.
+    /// [`Checkpoint::open`](safetensors_core::Checkpoint::open). To save to: a file, which is replaced if it exists, or, with
+    /// [`max_shard_size`](CheckpointStore::max_shard_size), a directory.
     ///
     /// Nothing is opened yet.
     pub fn from_file(path: impl Into<PathBuf>) -> Self {
@@ -87,7 +113,8 @@ impl CheckpointStore {
             filter: Filter::default(),
             renames: Renames::default(),
             // transformers loads no file whose format is another.
-            save_options: SaveOptions::new().metadata([("format", "pt")]),
+            save_options: SaveOptions::new().metadata([("format", "pt")]).tied(Tied::new()),
+            max_shard_size: None,
             from_adapter: Box::new(IdentityAdapter),
             to_adapter: Box::new(IdentityAdapter),
             widening: Widening::default(),
@@ -166,10 +193,37 @@ impl CheckpointStore {
         self
     }
 
-    /// Saves with these options, their metadata included: `format` = `pt` is no longer added.
+    /// Saves with these options, their metadata and their [`tied`](SaveOptions::tied) included: without it each path of a parameter
+    /// is saved, and `format` = `pt` is no longer added, but to the files of several shards.
     #[must_use]
     pub fn save_options(mut self, options: SaveOptions) -> Self {
         self.save_options = options;
+        self
+    }
+
+    /// Saves to a directory, the store's path, which is made if there is none: to one file, or to several and an index, none of
+    /// them larger than this but for a single tensor that is. See [`save_sharded`](safetensors_core::save_sharded) for the
+    /// names, and for what is replaced.
+    ///
+    /// ```
+    /// use burn::nn::{Linear, LinearConfig};
+    /// use burn::tensor::Device;
+    /// use safetensors_burn::{CheckpointStore, ModuleSnapshot};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let device = Device::default();
+    /// let trained: Linear = LinearConfig::new(16, 16).init(&device);
+    /// trained.save_into(&mut CheckpointStore::from_file(dir.path()).max_shard_size("1KB".parse()?))?;
+    /// assert!(dir.path().join("model.safetensors.index.json").exists());
+    ///
+    /// let mut fresh: Linear = LinearConfig::new(16, 16).init(&device);
+    /// fresh.load_from(&mut CheckpointStore::from_file(dir.path()))?;
+    /// assert_eq!(fresh.weight.to_data(), trained.weight.to_data());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn max_shard_size(mut self, size: MaxShardSize) -> Self {
+        self.max_shard_size = Some(size);
         self
     }
 
@@ -249,18 +303,26 @@ impl CheckpointStore {
 impl ModuleStore for CheckpointStore {
     type Error = Error;
 
-    /// Saves the module's parameters that pass the filter to one file, atomically.
+    /// Saves the module's parameters that pass the filter: to one file, atomically, which is replaced if it exists; or to shards.
     fn collect_from<M: ModuleSnapshot>(&mut self, module: &M) -> Result<()> {
         self.catalog = None;
         if self.path.extension().is_some_and(|extension| extension == "json") {
             return Err(self.locate(framework(StoreError::IndexDestination)));
         }
         let tensors = collect(module, &self.filter, &*self.to_adapter, self.skip_enum_variants);
-        let sources = tensors.into_iter().map(|tensor| {
-            let source = ModuleSource::new(tensor).map_err(|error| self.locate(error))?;
+        let ties = ties(&tensors).map_err(|error| self.locate(error))?;
+        let sources = tensors.into_iter().zip(ties).map(|((_, tensor), tie)| {
+            let source = ModuleSource::new(tensor, tie).map_err(|error| self.locate(error))?;
             Ok((self.renames.apply(source.name()), source))
         });
-        save(&self.path, sources.collect::<Result<Vec<_>>>()?, &self.save_options)
+        let sources = sources.collect::<Result<Vec<_>>>()?;
+        match self.max_shard_size {
+            None => save(&self.path, sources, &self.save_options),
+            Some(size) => {
+                let options = ShardOptions::new().max_shard_size(size).save(self.save_options.clone());
+                save_sharded(&self.path, sources, &options).map(drop)
+            }
+        }
     }
 
     /// Loads the module's parameters that pass the filter. If this is an error, the module is as it was.

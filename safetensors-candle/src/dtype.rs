@@ -11,14 +11,12 @@ use crate::Candle;
 /// Declares every lookup between the format's dtypes and candle's.
 ///
 /// The lines of `exact` and `raw` give the format's dtype, candle's, and the type of the elements as they are read; candle keeps
-/// `raw` elements as plain bytes that it computes nothing with. `widened` are those that candle lacks. `decoded` are those of the
-/// first two that are not left to candle when another dtype is asked for, and what holds their values exactly.
+/// `raw` elements as plain bytes that it computes nothing with. `widened` are those that candle lacks.
 macro_rules! dtypes {
     (
         exact { $($exact:ident = $exact_candle:ident as $element:ty,)* }
         raw { $($raw:ident = $raw_candle:ident as $raw_element:ident,)* }
         widened { $($narrow:ident to $wide:ident,)* }
-        decoded { $($small:ident to $decoded:ident,)* }
     ) => {
         pub(crate) fn support(dtype: Dtype) -> Support {
             match dtype {
@@ -29,22 +27,15 @@ macro_rules! dtypes {
             }
         }
 
-        /// The format's dtype for a candle tensor's, if there is one.
-        pub(crate) fn from_candle_dtype(dtype: DType) -> Option<Dtype> {
+        /// The format's dtype for candle's.
+        pub(crate) fn from_candle_dtype(dtype: DType) -> Result<Dtype> {
             match dtype {
-                $(DType::$exact_candle => Some(Dtype::$exact),)*
-                $(DType::$raw_candle => Some(Dtype::$raw),)*
-                _ => None,
-            }
-        }
-
-        /// What a tensor of `dtype` becomes first when candle is to convert it to another dtype than its own, if anything.
-        ///
-        /// candle cannot convert the dtypes that it only stores, and 0.11.1 overflows its stack on the way from F8_E4M3 to F64.
-        pub(crate) fn decoded(dtype: Dtype) -> Option<Dtype> {
-            match dtype {
-                $(Dtype::$small => Some(Dtype::$decoded),)*
-                _ => None,
+                $(DType::$exact_candle => Ok(Dtype::$exact),)*
+                $(DType::$raw_candle => Ok(Dtype::$raw),)*
+                _ => {
+                    let found = dtype.as_str().into();
+                    Err(ErrorKind::UnsupportedFrameworkType { framework: Candle::NAME, found }.into())
+                }
             }
         }
 
@@ -100,13 +91,6 @@ dtypes! {
         F8_E5M2FNUZ to F16,
         C64 to F32,
     }
-    decoded {
-        F4 to F16,
-        F6_E2M3 to F16,
-        F6_E3M2 to F16,
-        F8_E4M3 to F16,
-        F8_E8M0 to F32,
-    }
 }
 
 /// The shape that a tensor of the file has in candle: its own, but for complex numbers, which become pairs.
@@ -128,7 +112,7 @@ mod tests {
                 Support::Exact => {
                     let buf = TensorBuf::read_with(dtype, vec![8], |_| Ok(())).unwrap();
                     let storage = into_storage(buf).unwrap();
-                    assert_eq!(from_candle_dtype(storage.dtype()), Some(dtype));
+                    assert_eq!(from_candle_dtype(storage.dtype()).unwrap(), dtype);
                     let (found, bytes) = storage_bytes(&storage);
                     assert_eq!((found, bytes.len()), (dtype, dtype.bits() as usize));
                 }

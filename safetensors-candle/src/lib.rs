@@ -4,7 +4,7 @@
 //! |---|---|
 //! | load all tensors of a checkpoint | [`load()`], [`load_with`] |
 //! | build a model from a checkpoint | [`var_builder()`], or [`CheckpointBackend`] for one that is already open |
-//! | save tensors | [`save()`] |
+//! | save tensors to a file, or in shards | [`save()`], [`save_sharded`] |
 //! | load or save a single tensor, or from memory | [`Candle`], which implements [`Framework`](safetensors_core::Framework) |
 //!
 //! A checkpoint is a file, an index of shards, or the directory that holds either: see
@@ -45,8 +45,10 @@
 //! | C64 | F32 | widened; the shape gains a last dimension of 2: real, imaginary |
 //!
 //! Widening keeps every value. [`Widening::Exact`](safetensors_core::Widening::Exact) in the
-//! [`LoadOptions`](safetensors_core::LoadOptions) makes it an error instead. All that candle holds can be saved: a saved file loads
-//! to the same tensors, bit for bit.
+//! [`LoadOptions`](safetensors_core::LoadOptions) makes it an error instead.
+//!
+//! A saved file loads to the same tensors, bit for bit. Of F4 and F6 tensors only whole ones can be saved, not parts or transposed
+//! views: candle counts offsets and strides in elements, which for these are not whole bytes.
 //!
 //! # What is copied
 //!
@@ -70,5 +72,5 @@ mod var_builder;
 pub use error::{from_candle, into_candle};
 pub use framework::Candle;
 pub use load::{load, load_with};
-pub use save::{CandleSource, save};
+pub use save::{CandleSource, save, save_sharded};
 pub use var_builder::{CheckpointBackend, var_builder, var_builder_from};

@@ -36,15 +36,20 @@ pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<BTreeMap<String, 
     load_with(path, device, &LoadOptions::new())
 }
 
-/// [`load()`], with options for threads and widening.
+/// [`load()`], with options: how many threads read, what is converted while it is read, whether dtypes may be widened.
 ///
 /// ```
-/// use candle_core::Device;
-/// use safetensors_core::{ErrorKind, LoadOptions, SaveOptions, TensorView, Widening, save};
+/// use candle_core::{DType, Device};
+/// use safetensors_core::{Dtype, ErrorKind, LoadOptions, SaveOptions, TensorView, Widening, save};
 ///
 /// let dir = tempfile::tempdir()?;
 /// let path = dir.path().join("model.safetensors");
-/// save(&path, [("mask", TensorView::from_slice(&[2], &[true, false])?)], &SaveOptions::new())?;
+/// let scale = TensorView::from_slice(&[], &[0.5_f32])?;
+/// let mask = TensorView::from_slice(&[2], &[true, false])?;
+/// save(&path, [("scale", scale), ("mask", mask)], &SaveOptions::new())?;
+///
+/// let converted = LoadOptions::new().floats_as(Dtype::F16);
+/// assert_eq!(safetensors_candle::load_with(&path, &Device::Cpu, &converted)?["scale"].dtype(), DType::F16);
 ///
 /// let exact = LoadOptions::new().widening(Widening::Exact);
 /// let error = safetensors_candle::load_with(&path, &Device::Cpu, &exact).unwrap_err();
@@ -55,8 +60,10 @@ pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<BTreeMap<String, 
 ///
 /// # Errors
 ///
-/// Those of [`load()`], and [`ErrorKind::WouldWiden`] before anything is read if widening is not allowed and needed.
+/// Those of [`load()`]; [`ErrorKind::NoConversion`] and, if widening is not allowed and needed, [`ErrorKind::WouldWiden`], both
+/// before anything is read. Whether a dtype needs widening is asked of the one that it is converted to.
 ///
+/// [`ErrorKind::NoConversion`]: safetensors_core::ErrorKind::NoConversion
 /// [`ErrorKind::WouldWiden`]: safetensors_core::ErrorKind::WouldWiden
 pub fn load_with(path: impl AsRef<Path>, device: &Device, options: &LoadOptions) -> Result<BTreeMap<String, Tensor>> {
     framework::load::<Candle>(&Checkpoint::open(path)?, device, options)

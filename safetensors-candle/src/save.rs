@@ -1,10 +1,14 @@
 //! Saving: the bytes of a candle tensor, wherever and however it lies.
 
 use std::path::Path;
+use std::ptr;
 
-use candle_core::{CpuStorage, Device, Storage, StridedBlocks, Tensor};
+use candle_core::{CpuStorage, Device, Layout, Storage, StridedBlocks, Tensor};
 use safetensors_core::save::write_native;
-use safetensors_core::{Dtype, ErrorKind, Framework, Result, SaveOptions, Sink, TensorSource, framework, shape};
+use safetensors_core::tied::Storage as Memory;
+use safetensors_core::{
+    Dtype, ErrorKind, Result, SaveOptions, SavedShards, ShardOptions, Sink, TensorSource, framework, shape,
+};
 
 use crate::Candle;
 use crate::dtype::{from_candle_dtype, storage_bytes};
@@ -22,6 +26,10 @@ const BROUGHT: usize = 16 << 20;
 /// from where they lie; of a tensor that covers a part of a larger storage, only that part. A tensor on the CPU is locked while it
 /// is being written, so other threads may read it, but not change it; on another device it is locked part by part,
 /// so nothing should change the tensor meanwhile.
+///
+/// With [`SaveOptions::tied`], tensors that share candle's storage are saved once: clones and detached tensors of one, for
+/// example. Reshaped, narrowed or transposed ones share it too, but are other tensors: [`Views`](safetensors_core::tied::Views)
+/// says what becomes of them.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -47,6 +55,39 @@ pub fn save<'a>(
     options: &SaveOptions,
 ) -> Result<()> {
     framework::save::<Candle>(path, tensors, options)
+}
+
+/// Saves tensors to a directory, as a checkpoint of as many files as they need: see [`safetensors_core::save_sharded`].
+///
+/// Takes and copies what [`save()`] does.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use safetensors_core::{SaveOptions, ShardOptions, tied::Tied};
+///
+/// let dir = tempfile::tempdir()?;
+/// let embedding = Tensor::ones((8, 2), DType::F32, &Device::Cpu)?;
+/// let norm = Tensor::ones(8, DType::F32, &Device::Cpu)?;
+/// let tensors = [("embed.weight", &embedding), ("norm.weight", &norm), ("lm_head.weight", &embedding.clone())];
+///
+/// let options = ShardOptions::new().max_shard_size(64.into()).save(SaveOptions::new().tied(Tied::new()));
+/// let saved = safetensors_candle::save_sharded(dir.path(), tensors, &options)?;
+/// assert_eq!((saved.files.len(), saved.total_size), (2, 64 + 32));
+///
+/// let loaded = safetensors_candle::load(dir.path(), &Device::Cpu)?;
+/// assert_eq!(loaded["lm_head.weight"].dims(), [8, 2]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of [`safetensors_core::save_sharded`] and of [`CandleSource`].
+pub fn save_sharded<'a>(
+    directory: impl AsRef<Path>,
+    tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a Tensor)>,
+    options: &ShardOptions,
+) -> Result<SavedShards> {
+    framework::save_sharded::<Candle>(directory, tensors, options)
 }
 
 /// A candle tensor as a [`TensorSource`]. Its storage is locked for as long as a write takes, not for as long as this lives.
@@ -81,10 +122,7 @@ impl<'a> CandleSource<'a> {
     /// [`ErrorKind::UnsupportedFrameworkType`] if the format has no dtype for the tensor's; [`ErrorKind::Framework`] if the
     /// device reports an error.
     pub fn new(tensor: &'a Tensor) -> Result<Self> {
-        let found = tensor.dtype();
-        let unsupported =
-            || ErrorKind::UnsupportedFrameworkType { framework: Candle::NAME, found: found.as_str().into() };
-        let dtype = from_candle_dtype(found).ok_or_else(unsupported)?;
+        let dtype = from_candle_dtype(tensor.dtype())?;
         // A save writes from several threads. candle's CUDA devices have a stream of work for each thread, and none waits for
         // another: without this, a writer could copy elements that are still being computed.
         tensor.device().synchronize().map_err(from_candle)?;
@@ -114,6 +152,38 @@ impl TensorSource for CandleSource<'_> {
         // The lock is free again: what follows takes it, and taking it twice on one thread can wait forever.
         write_in_parts(self.tensor, BROUGHT, sink)
     }
+
+    /// The storage that candle's tensors share, told by its address, which is in main memory on every device.
+    ///
+    /// Not known, so that nothing is tied, are packed tensors and those on other devices than the CPU unless they are contiguous
+    /// from the start of their storage on; and tensors whose storage is too short for them.
+    fn storage(&self) -> Option<Memory> {
+        let (storage, layout) = self.tensor.storage_and_layout();
+        let id = ptr::from_ref(&*storage).addr() as u64;
+        let byte_len = shape::byte_len(self.dtype, self.tensor.dims()).ok()?;
+        match &*storage {
+            Storage::Cpu(storage) if !self.dtype.is_sub_byte() => {
+                let len = storage_bytes(storage).1.len() as u64;
+                let (start, end) = elements(layout)?;
+                let size = u64::from(self.dtype.bits() / 8);
+                let range = start.checked_mul(size)?..end.checked_mul(size)?;
+                let contiguous = layout.is_contiguous();
+                (range.end <= len).then_some(Memory { id, byte_len: len, range, contiguous })
+            }
+            // How long the storage is, candle does not say. Tensors of one length that begin where it begins are the same.
+            _ => (layout.is_contiguous() && layout.start_offset() == 0).then(|| Memory::whole(id, byte_len)),
+        }
+    }
+}
+
+/// The elements of its storage that a tensor which is not empty lies between: the first, and the one after the last.
+fn elements(layout: &Layout) -> Option<(u64, u64)> {
+    let start = layout.start_offset();
+    let mut last = start;
+    for (&dim, &stride) in layout.dims().iter().zip(layout.stride()) {
+        last = last.checked_add(dim.checked_sub(1)?.checked_mul(stride)?)?;
+    }
+    Some((start as u64, last.checked_add(1)? as u64))
 }
 
 /// Writes the elements of a tensor on any device by copying parts of at most `limit` bytes to the CPU, one after another.

@@ -7,18 +7,19 @@ use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
 use safetensors_core::convert::widen;
 use safetensors_core::{
-    Checkpoint, FileSource, Framework, LazyTensor, LoadOptions, ReadAt, Result, TensorBuf, Widening, framework,
-    read_tensors,
+    Checkpoint, ConvertOptions, Dtype, FileSource, Framework, LazyTensor, LoadOptions, ReadAt, Result, TensorBuf,
+    Widening, framework, read_tensors,
 };
 
 use crate::Candle;
-use crate::dtype::{decoded, from_candle_dtype, loaded_shape};
-use crate::error::{from_candle, into_candle};
+use crate::dtype::{from_candle_dtype, loaded_shape};
+use crate::error::into_candle;
 
 /// A [`VarBuilder`] over a checkpoint: a file, an index of shards, or the directory that holds either.
 ///
 /// Every model of candle-transformers loads through it. Only headers are read here; each tensor is read when the model asks for
-/// it, and then has the asked shape, the asked dtype and the asked device.
+/// it, and then has the asked shape, the asked dtype and the asked device. A tensor that was saved once for several names is found
+/// under all of them (see [`Checkpoint::aliases`]).
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -69,10 +70,14 @@ pub fn var_builder_from<'a, S: ReadAt + 'a>(
 
 /// An open checkpoint as a backend of candle's [`VarBuilder`].
 ///
-/// A tensor comes on the asked device, in the asked dtype (converted by candle if the file has another), and of exactly the asked
-/// shape. The shape is compared with the header before a byte of data is read, and asking whether there is a tensor reads nothing.
-/// Dtypes that candle lacks are widened losslessly before they are converted, so a C64 tensor has a last dimension of 2. F4, F6,
-/// F8_E4M3 and F8_E8M0 are decoded exactly here, unless they are asked for as they are: most of these candle cannot convert.
+/// A tensor comes on the asked device, in the asked dtype, and of exactly the asked shape. The shape is compared with the header
+/// before a byte of data is read, and asking whether there is a tensor reads nothing.
+///
+/// If the file has another dtype, the elements are converted while they are read, by the rules of [`convert`]: rounded once, and
+/// an error where integers are asked for and a value is none, or does not fit. A BF16 file as an F32 model needs the memory of
+/// the F32 tensors, and a small buffer a thread. C64 becomes F32 first, with a last dimension of 2.
+///
+/// [`convert`]: safetensors_core::convert
 ///
 /// # Errors
 ///
@@ -135,21 +140,22 @@ impl<S> CheckpointBackend<S> {
 }
 
 impl<S: ReadAt> CheckpointBackend<S> {
-    /// Reads one tensor, in several threads if it is large.
-    fn read(&self, tensor: LazyTensor<'_, S>) -> Result<TensorBuf> {
-        read_tensors(&[tensor], &self.reading)?.pop().map_or_else(|| tensor.read(), Ok)
+    /// Reads one tensor as `to`, in several threads if it is large.
+    fn read(&self, tensor: LazyTensor<'_, S>, to: Dtype) -> Result<TensorBuf> {
+        let reading = self.reading.clone().floats_as(to).integers_as(to);
+        let mut buf = read_tensors(&[tensor], &reading)?.pop().map_or_else(|| tensor.read(), Ok)?;
+        // What these options leave as it is: booleans, and complex numbers.
+        if buf.dtype() == Dtype::C64 {
+            buf = widen(buf, Dtype::F32)?;
+        }
+        buf.convert(to, &ConvertOptions::new())
     }
 
     fn load(&self, tensor: LazyTensor<'_, S>, dtype: DType, device: &Device) -> candle_core::Result<Tensor> {
         let load = || {
             framework::accept::<Candle>(tensor.dtype(), self.widening)?;
-            let mut buf = self.read(tensor)?;
-            if let Some(exact) = decoded(buf.dtype())
-                && from_candle_dtype(dtype) != Some(buf.dtype())
-            {
-                buf = widen(buf, exact)?;
-            }
-            Candle::from_buf(buf, device, self.widening)?.to_dtype(dtype).map_err(from_candle)
+            let to = from_candle_dtype(dtype)?;
+            Candle::from_exact(self.read(tensor, to)?, device)
         };
         load().map_err(|error| into_candle(tensor.locate(error)))
     }

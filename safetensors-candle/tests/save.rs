@@ -3,12 +3,15 @@
 
 mod common;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use candle_core::{CpuStorage, DType, Device, Tensor, Var};
 use common::{read_bufs, save_tensors, unchecked};
 use safetensors_candle::{Candle, CandleSource};
-use safetensors_core::{Dtype, ErrorKind, Framework, SaveOptions, TensorSource};
+use safetensors_core::tied::{Tied, Views};
+use safetensors_core::{
+    Checkpoint, Dtype, ErrorKind, Framework, Metadata, Result, SaveOptions, ShardOptions, TensorBuf, TensorSource,
+};
 
 /// What a source gives, piece by piece.
 fn pieces(tensor: &Tensor) -> Vec<Vec<u8>> {
@@ -200,4 +203,92 @@ fn the_framework_trait_gives_the_same_source() {
     let tensor = iota(&[2, 2]);
     let source = Candle::source(&tensor).unwrap();
     assert_eq!((source.dtype(), source.shape()), (Dtype::I64, &[2, 2][..]));
+}
+
+/// Saves tensors with shared storages found, and gives what the file has, with its metadata.
+fn save_tied(tensors: &[(&str, &Tensor)], tied: Tied) -> Result<(BTreeMap<String, TensorBuf>, Metadata)> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    safetensors_candle::save(&path, tensors.iter().copied(), &SaveOptions::new().durable(false).tied(tied))?;
+    Ok((read_bufs(&path), Checkpoint::open(&path).unwrap().metadata().clone()))
+}
+
+#[test]
+fn tensors_of_one_storage_are_saved_once() {
+    let weight = iota(&[2, 3]);
+    let (again, same_values) = (weight.clone().detach(), iota(&[2, 3]));
+    let tensors = [("head", &again), ("embed", &weight), ("other", &same_values)];
+    let (bufs, metadata) = save_tied(&tensors, Tied::new()).unwrap();
+    assert_eq!(bufs.keys().collect::<Vec<_>>(), ["embed", "other"]);
+    assert_eq!(metadata, Metadata::from([("head".to_string(), "embed".to_string())]));
+
+    // The storage of variables, too, and that of elements which candle keeps as bytes.
+    let variable = Var::from_tensor(&weight).unwrap();
+    let tensors = [("a", variable.as_tensor()), ("b", &variable.as_detached_tensor())];
+    assert_eq!(save_tied(&tensors, Tied::new()).unwrap().0.len(), 1);
+    for storage in [CpuStorage::F8E8M0(vec![1, 2]), CpuStorage::F4(vec![1, 2])] {
+        let elements = if matches!(storage, CpuStorage::F4(_)) { 4 } else { 2 };
+        let tensor = unchecked(storage, &[elements]);
+        assert_eq!(save_tied(&[("a", &tensor), ("b", &tensor.clone())], Tied::new()).unwrap().0.len(), 1);
+    }
+    // Empty tensors share nothing.
+    let empty = iota(&[0, 2]);
+    assert_eq!(save_tied(&[("a", &empty), ("b", &empty.clone())], Tied::new()).unwrap().0.len(), 2);
+}
+
+#[test]
+fn other_views_of_one_storage_are_refused_or_saved_apart() {
+    let square = iota(&[4, 4]);
+    let views = [
+        ("rows", square.narrow(0, 1, 2).unwrap()),
+        ("columns", square.narrow(1, 1, 2).unwrap()),
+        ("transposed", square.t().unwrap()),
+        ("flat", square.flatten_all().unwrap()),
+        ("repeated", square.narrow(0, 0, 1).unwrap().broadcast_as((4, 4)).unwrap()),
+    ];
+    for (name, view) in &views {
+        let tensors = [("whole", &square), (*name, view), ("again", view)];
+        let error = save_tied(&tensors, Tied::new()).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::PartlyTied { .. }), "{error}");
+
+        let (bufs, _) = save_tied(&tensors, Tied::new().views(Views::Save)).unwrap();
+        // A view under two names is one tensor only if it is contiguous.
+        assert_eq!(bufs.len(), if view.is_contiguous() { 2 } else { 3 }, "{name}");
+        assert_eq!(bufs["again"].bytes(), pieces(view).concat(), "{name}");
+        assert_eq!(bufs["whole"].as_slice::<i64>().unwrap(), (0..16).collect::<Vec<_>>());
+        // Alone it is a part of a storage that nothing fills, but for those that do.
+        let alone = save_tied(&[(name, view)], Tied::new());
+        match *name {
+            "flat" | "transposed" => assert_eq!(alone.unwrap().0.len(), 1, "{name}"),
+            _ => assert!(matches!(alone.unwrap_err().kind(), ErrorKind::NotCovered { .. }), "{name}"),
+        }
+    }
+    let (bufs, metadata) =
+        save_tied(&[("whole", &square), ("rows", &views[0].1)], Tied::new().views(Views::Drop)).unwrap();
+    assert_eq!((bufs.len(), metadata["rows"].as_str()), (1, "whole"));
+}
+
+#[test]
+fn halves_of_one_storage_are_not_tied() {
+    let whole = iota(&[4, 2]);
+    let (first, second) = (whole.narrow(0, 0, 2).unwrap(), whole.narrow(0, 2, 2).unwrap());
+    let (bufs, _) = save_tied(&[("first", &first), ("second", &second)], Tied::new().views(Views::Save)).unwrap();
+    assert_eq!(bufs["first"].as_slice::<i64>().unwrap(), [0, 1, 2, 3]);
+    assert_eq!(bufs["second"].as_slice::<i64>().unwrap(), [4, 5, 6, 7]);
+}
+
+#[test]
+fn shards_hold_tied_tensors_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (embed, norm) = (iota(&[4, 2]), iota(&[4]));
+    let tensors = [("embed", &embed), ("norm", &norm), ("head", &embed.clone())];
+    let options = ShardOptions::new().max_shard_size(64.into()).save(SaveOptions::new().tied(Tied::new()));
+    let saved = safetensors_candle::save_sharded(dir.path(), tensors, &options).unwrap();
+    assert_eq!((saved.files.len(), saved.total_size), (2, 64 + 32));
+    let loaded = safetensors_candle::load(dir.path(), &Device::Cpu).unwrap();
+    assert_eq!(loaded.keys().collect::<Vec<_>>(), ["embed", "head", "norm"]);
+    assert_eq!(loaded["embed"].to_vec2::<i64>().unwrap(), embed.to_vec2::<i64>().unwrap());
+    // Both names share what was read.
+    let again = save_tied(&[("embed", &loaded["embed"]), ("head", &loaded["head"])], Tied::new()).unwrap();
+    assert_eq!(again.0.len(), 1);
 }

@@ -5,14 +5,16 @@ mod common;
 
 use std::path::PathBuf;
 
-use candle_core::{DType, Device, Error};
+use candle_core::{DType, Device, Error, Tensor};
 use candle_nn::VarBuilder;
 use candle_nn::var_builder::SimpleBackend;
 use common::{patterned, save_bufs, without_backtrace};
 use float8::F8E4M3;
+use half::bf16;
 use safetensors_candle::{CheckpointBackend, from_candle, var_builder};
 use safetensors_core::element::{F4Packed, F8E8M0};
-use safetensors_core::{Checkpoint, Dtype, ErrorKind, TensorBuf, Widening};
+use safetensors_core::tied::Tied;
+use safetensors_core::{Checkpoint, Dtype, ErrorKind, SaveOptions, TensorBuf, Widening};
 use tempfile::TempDir;
 
 fn checkpoint() -> (TempDir, PathBuf) {
@@ -134,9 +136,71 @@ fn our_errors_pass_through_candles_whole() {
     assert!(message.contains("\"seeds\"") && message.contains("model.safetensors"), "{message}");
     assert!(matches!(from_candle(error).kind(), ErrorKind::DoesNotFit { index: 0, .. }));
 
-    // So does a failure of candle itself, with candle's reason.
-    let message = builder(&path, DType::F6E2M3).get(2, "ids").unwrap_err().to_string();
-    assert!(message.contains("\"ids\"") && message.contains("F6E2M3"), "{message}");
+    for name in ["ids", "mask", "rope", "layer.0.weight"] {
+        let error = from_candle(builder(&path, DType::F6E2M3).get_unchecked(name).unwrap_err());
+        assert!(matches!(error.kind(), ErrorKind::NoConversion { to: Dtype::F6_E2M3, .. }), "{error}");
+        assert_eq!((error.tensor(), error.file()), (Some(name), path.to_str()));
+    }
+}
+
+#[test]
+fn elements_are_converted_by_the_rules_of_core() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    save_bufs(
+        &path,
+        &[
+            // Rounded by way of F32 the first would become 1.0.
+            ("doubles", TensorBuf::from_vec(vec![2], vec![1.0 + 2_f64.powi(-8) + 2_f64.powi(-40), 1e300]).unwrap()),
+            ("halves", TensorBuf::from_vec(vec![2], vec![1.0_f32, 1.5]).unwrap()),
+            ("seeds", TensorBuf::from_vec(vec![1], vec![1_u64 << 63]).unwrap()),
+            ("mask", TensorBuf::from_vec(vec![2], vec![true, false]).unwrap()),
+            ("rope", TensorBuf::from_vec(vec![4], vec![1.0_f32, -2.0, 0.5, 4.0]).unwrap()),
+        ],
+    );
+    let get = |name: &str, dtype: DType| builder(&path, dtype).get_unchecked(name);
+    let values = |name: &str, dtype: DType| {
+        let tensor = get(name, dtype).unwrap();
+        assert_eq!(tensor.dtype(), dtype);
+        tensor.to_dtype(DType::F32).unwrap().to_vec1::<f32>().unwrap()
+    };
+    assert_eq!(values("doubles", DType::BF16), [1.0 + 2_f32.powi(-7), f32::INFINITY]);
+    assert_eq!(values("seeds", DType::F32), [2_f32.powi(63)]);
+    assert_eq!(values("mask", DType::BF16), [1.0, 0.0]);
+    assert_eq!(values("rope", DType::F8E4M3), [1.0, -2.0, 0.5, 4.0]);
+
+    let error = from_candle(get("halves", DType::I64).unwrap_err());
+    assert!(matches!(error.kind(), ErrorKind::DoesNotFit { index: 1, to: Dtype::I64, .. }), "{error}");
+    assert_eq!(error.tensor(), Some("halves"));
+}
+
+#[test]
+fn large_tensors_are_converted_in_pieces() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    let values: Vec<bf16> = (0..5 << 20).map(|i| bf16::from_bits(i as u16 & 0x3fff)).collect();
+    save_bufs(&path, &[("large", TensorBuf::from_vec(vec![values.len()], values.clone()).unwrap())]);
+    let backend = CheckpointBackend::new(Checkpoint::open(&path).unwrap()).threads(3);
+    let large = backend.get_unchecked("large", DType::F32, &Device::Cpu).unwrap().to_vec1::<f32>().unwrap();
+    assert!(large.into_iter().eq(values.into_iter().map(f32::from)));
+}
+
+#[test]
+fn a_tensor_is_found_under_all_of_its_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    let embedding = Tensor::arange(0_f32, 6.0, &Device::Cpu).unwrap().reshape((3, 2)).unwrap();
+    let tensors = [("model.embed_tokens.weight", &embedding), ("lm_head.weight", &embedding.clone())];
+    // As transformers keeps it: the embedding, not the first name in order.
+    let tied = Tied::new().prefer(["model.embed_tokens.weight"]);
+    safetensors_candle::save(&path, tensors, &SaveOptions::new().tied(tied)).unwrap();
+    let builder = builder(&path, DType::F32);
+    assert!(builder.contains_tensor("lm_head.weight") && !builder.contains_tensor("lm_head"));
+    let head = candle_nn::linear_no_bias(2, 3, builder.pp("lm_head")).unwrap();
+    assert_eq!(head.weight().to_vec2::<f32>().unwrap(), embedding.to_vec2::<f32>().unwrap());
+    assert!(
+        without_backtrace(builder.get((2, 3), "lm_head.weight").unwrap_err()).to_string().contains("lm_head.weight")
+    );
 }
 
 #[test]

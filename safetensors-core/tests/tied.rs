@@ -184,6 +184,17 @@ fn no_tensor_fills_the_storage() {
     assert_eq!(saved, Resolved { keep: vec![0, 2], aliases: aliases(&[("r", "again")]) });
 }
 
+/// A row that is repeated until it is as large as the storage does not have what the other rows have.
+#[test]
+fn a_part_that_is_broadcast() {
+    let whole = Slice { shape: vec![3, 3], ..Slice::whole(1, 9) };
+    let mut row = Slice { shape: vec![3, 3], ..Slice::new(1, 9, 0, 3) };
+    row.storage.as_mut().unwrap().contiguous = false;
+    let dropped = resolve(&[("a", row.clone()), ("b", whole)], &Tied::new().views(Views::Drop)).unwrap();
+    assert_eq!(dropped, Resolved { keep: vec![1], aliases: aliases(&[("a", "b")]) });
+    assert_eq!(not_covered(&resolve(&[("a", row)], &Tied::new()).unwrap_err()), ["a"]);
+}
+
 /// As large as the storage is not yet the same.
 #[test]
 fn the_same_bytes_as_another_tensor() {

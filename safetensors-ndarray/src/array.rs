@@ -1,8 +1,11 @@
 //! [`DynArray`]: an array whose dtype is known at run time.
 
+use std::ptr;
+
 use ndarray::{Array, ArrayD, ArrayView, ArrayViewD, Dimension, IxDyn};
 use safetensors_core::save::Sink;
-use safetensors_core::{Dtype, ErrorKind, Framework, Result, TensorBuf, TensorSource};
+use safetensors_core::tied::Storage;
+use safetensors_core::{Dtype, ErrorKind, Framework, Result, TensorBuf, TensorSource, shape};
 
 use crate::dtype::{for_each_array_dtype, is_packed};
 use crate::error::{dimension, shape_error};
@@ -88,6 +91,18 @@ macro_rules! define_dyn_array {
                     $(Self::$variant(array) => array_source(array).write_to(sink),)*
                     Self::Packed(packed) => packed.buf().write_to(sink),
                 }
+            }
+
+            /// The elements. Nothing but this array owns them, so one that is not in C order is told by where itself lies.
+            fn storage(&self) -> Option<Storage> {
+                let elements = match self {
+                    $(Self::$variant(array) => array_source(array).storage(),)*
+                    Self::Packed(packed) => packed.buf().storage(),
+                };
+                elements.or_else(|| {
+                    let byte_len = shape::byte_len(self.dtype(), self.shape()).ok()?;
+                    Some(Storage::whole(ptr::from_ref(self).addr() as u64, byte_len))
+                })
             }
         }
     };

@@ -3,9 +3,9 @@
 //! | to | use | the data is |
 //! |---|---|---|
 //! | load a file, or a checkpoint of shards | [`load`], [`load_with`] | read in parallel, then moved into the arrays |
-//! | read one tensor as an array of a known type and dimension | [`ReadArrayExt`] | read, then moved |
+//! | read one tensor as an array of a known type and dimension | [`ReadArrayExt`] | read, then moved; converted while it is read, if asked |
 //! | look at a tensor without copying it | [`ViewArrayExt`] | borrowed |
-//! | save a map of arrays | [`save`] | written from where it lies |
+//! | save a map of arrays to a file, or in shards | [`save`], [`save_sharded`] | written from where it lies |
 //! | save arrays and views of any type, dimension and layout | [`array_source`] with [`safetensors_core::save()`] | written from where it lies |
 //!
 //! A tensor whose dtype is known at run time only is a [`DynArray`]. All dtypes of the format are held exactly, so nothing is
@@ -37,8 +37,9 @@
 //!
 //! # What this crate does not do
 //!
-//! It converts no elements: reading BF16 as `f32` is an error, and `array.mapv(f32::from)` says what is meant. An array that
-//! owns a mapped file does not exist, because ndarray's owners are its own: keep the mapping and lend views of it.
+//! It converts no elements unless asked to: reading BF16 as `f32` is an error, and
+//! [`read_array_as`](ReadArrayExt::read_array_as) or
+//! [`LoadOptions::floats_as`](safetensors_core::LoadOptions::floats_as) says what is meant. An array that owns a mapped file does not exist, because ndarray's owners are its own: keep the mapping and lend views of it.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
@@ -59,5 +60,5 @@ pub use error::WrongNdim;
 pub use framework::Ndarray;
 pub use load::{ReadArrayExt, load, load_with};
 pub use packed::Packed;
-pub use save::{ArraySource, array_source, save};
+pub use save::{ArraySource, array_source, save, save_sharded};
 pub use view::ViewArrayExt;

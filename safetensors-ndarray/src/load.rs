@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use ndarray::{Array, ArrayD, Dimension, IxDyn};
-use safetensors_core::{Checkpoint, LazyTensor, LoadOptions, ReadAt, Result, framework};
+use safetensors_core::{Checkpoint, ConvertOptions, LazyTensor, LoadOptions, ReadAt, Result, framework};
 
 use crate::array::{array_from_buf, wrong_dtype};
 use crate::error::dimension;
@@ -35,22 +35,26 @@ pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, DynArray>> {
     load_with(path, &LoadOptions::new())
 }
 
-/// [`load`] with options, such as the number of threads that read.
+/// [`load`] with options: how many threads read, and what is converted while it is read.
 ///
 /// ```
-/// # use safetensors_core::{LoadOptions, SaveOptions, save};
-/// # use safetensors_ndarray::{array_source, load_with};
-/// # let dir = tempfile::tempdir()?;
-/// # let path = dir.path().join("model.safetensors");
-/// # save(&path, [("bias", array_source(&ndarray::array![1_u8]))], &SaveOptions::new())?;
-/// let tensors = load_with(&path, &LoadOptions::new().threads(2))?;
-/// # assert_eq!(tensors.len(), 1);
+/// use half::f16;
+/// use ndarray::array;
+/// use safetensors_core::{Dtype, LoadOptions, SaveOptions, save};
+/// use safetensors_ndarray::{DynArray, array_source, load_with};
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("model.safetensors");
+/// save(&path, [("bias", array_source(&array![f16::ONE]))], &SaveOptions::new())?;
+///
+/// let tensors = load_with(&path, &LoadOptions::new().floats_as(Dtype::F32))?;
+/// assert_eq!(tensors["bias"], DynArray::from(array![1.0_f32]));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// # Errors
 ///
-/// Those of [`load`].
+/// Those of [`load`], and [`NoConversion`](safetensors_core::ErrorKind::NoConversion).
 pub fn load_with(path: impl AsRef<Path>, options: &LoadOptions) -> Result<BTreeMap<String, DynArray>> {
     framework::load::<Ndarray>(&Checkpoint::open(path)?, &(), options)
 }
@@ -95,6 +99,45 @@ pub trait ReadArrayExt {
         self.read_array::<T, IxDyn>()
     }
 
+    /// Reads the tensor and converts it, by the rules of [`convert`](safetensors_core::convert), to an array of elements `T` and
+    /// dimension `D`. Never more than a piece of it is in memory in its own dtype.
+    ///
+    /// Half-precision and 8-bit floats have no arithmetic in ndarray; `f32` does:
+    ///
+    /// ```
+    /// use half::bf16;
+    /// use ndarray::{Ix2, array};
+    /// use safetensors_core::{Checkpoint, ConvertOptions, SaveOptions, save};
+    /// use safetensors_ndarray::{ReadArrayExt, array_source};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let path = dir.path().join("model.safetensors");
+    /// let weight = array![[1.0_f32, 2.0], [3.0, 4.0]].mapv(bf16::from_f32);
+    /// save(&path, [("weight", array_source(&weight))], &SaveOptions::new())?;
+    ///
+    /// let checkpoint = Checkpoint::open(&path)?;
+    /// let weight = checkpoint.tensor("weight")?.read_array_as::<f32, Ix2>(&ConvertOptions::new())?;
+    /// assert_eq!(weight.dot(&array![1.0, 0.5]), array![2.0, 5.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LazyTensor::read_as`]; [`Framework`] with a [`WrongNdim`](crate::WrongNdim) if the number of dimensions is not
+    /// that of `D`. Each names the tensor, and the file if there is one.
+    ///
+    /// [`Framework`]: safetensors_core::ErrorKind::Framework
+    fn read_array_as<T: ArrayElement, D: Dimension>(&self, options: &ConvertOptions) -> Result<Array<T, D>>;
+
+    /// [`read_array_as`](ReadArrayExt::read_array_as) with any number of dimensions.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LazyTensor::read_as`].
+    fn read_array_dyn_as<T: ArrayElement>(&self, options: &ConvertOptions) -> Result<ArrayD<T>> {
+        self.read_array_as::<T, IxDyn>(options)
+    }
+
     /// Reads the tensor as it is, whatever its dtype.
     ///
     /// # Errors
@@ -110,6 +153,11 @@ impl<S: ReadAt> ReadArrayExt for LazyTensor<'_, S> {
         }
         dimension::<D>(self.shape()).map_err(|error| self.locate(error))?;
         array_from_buf(self.read()?).map_err(|error| self.locate(error))
+    }
+
+    fn read_array_as<T: ArrayElement, D: Dimension>(&self, options: &ConvertOptions) -> Result<Array<T, D>> {
+        dimension::<D>(self.shape()).map_err(|error| self.locate(error))?;
+        array_from_buf(self.read_as(T::DTYPE, options)?).map_err(|error| self.locate(error))
     }
 
     fn read_any(&self) -> Result<DynArray> {

@@ -4,15 +4,17 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use safetensors_bridge::convert::widen;
-use safetensors_bridge::framework::{load, save};
+use safetensors_bridge::convert::{can_convert, widen};
+use safetensors_bridge::framework::{load, save, save_sharded};
+use safetensors_bridge::tied::{Tied, Views};
 use safetensors_bridge::{
-    Checkpoint, Dtype, ErrorKind, Framework, LoadOptions, Result, SafeTensors, SaveOptions, Support, TensorBuf,
-    TensorView, Widening, serialize,
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, Framework, LoadOptions, Result, SafeTensors, SaveOptions,
+    ShardOptions, Support, TensorBuf, TensorView, Widening, serialize,
 };
 use tempfile::TempDir;
 
 use super::Fixture;
+use super::documented::documented;
 use super::sample::{all_dtypes, parts, shape_of_rank, tensor, written};
 
 type Loaded<F> = BTreeMap<String, <F as Framework>::Tensor>;
@@ -238,4 +240,119 @@ pub(crate) fn a_failed_save_leaves_the_old_file<F: Fixture>(device: &F::Device) 
     assert_eq!(error.file(), path.to_str());
     assert_eq!(fs::read(&path).unwrap(), before);
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no litter");
+}
+
+/// What [`F::support`](Framework::support) says is what the README does.
+pub(crate) fn the_dtype_table_is_the_documented_one<F: Fixture>(_: &F::Device) {
+    let documented = documented(F::NAME);
+    assert_eq!(documented.iter().map(|(dtype, _)| *dtype).collect::<Vec<_>>(), Dtype::ALL, "{}", F::NAME);
+    for (dtype, support) in documented {
+        assert_eq!(F::support(dtype), support, "{} {dtype}", F::NAME);
+    }
+}
+
+pub(crate) fn tied_tensors_are_saved_once<F: Fixture>(device: &F::Device) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tied.safetensors");
+    for (dtype, buf) in all_dtypes(&[4, 2]) {
+        let Some(expected) = expected::<F>(&buf) else { continue };
+        let context = format!("{} {dtype}", F::NAME);
+        let make = || F::from_buf(buf.clone(), device, Widening::Lossless).unwrap();
+        // The other is equal, but lies elsewhere.
+        let (tensor, other) = (make(), make());
+        let tensors = [("lm_head", &tensor), ("embed", &tensor), ("other", &other)];
+        save::<F>(&path, tensors, &SaveOptions::new().tied(Tied::new().prefer(["embed", "lm_head"]))).unwrap();
+
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        let mut names: Vec<_> = checkpoint.tensors().map(|tensor| tensor.name()).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["embed", "other"], "{context}");
+        assert_eq!(checkpoint.metadata()["lm_head"], "embed", "{context}");
+        let loaded = load_path::<F>(&path, device).unwrap();
+        assert_eq!(loaded.keys().collect::<Vec<_>>(), ["embed", "lm_head", "other"], "{context}");
+        for tensor in loaded.values() {
+            assert_eq!(written::<F>(tensor).unwrap(), expected, "{context}");
+        }
+        let own = load::<F>(&checkpoint, device, &LoadOptions::new().aliases(false)).unwrap();
+        assert_eq!(own.keys().collect::<Vec<_>>(), ["embed", "other"], "{context}");
+
+        // Nothing is tied unless that is asked for, and empty tensors never are.
+        save::<F>(&path, tensors, &SaveOptions::new()).unwrap();
+        assert_eq!(Checkpoint::open(&path).unwrap().len(), 3, "{context}");
+    }
+    let empty = F::from_buf(tensor(Dtype::F32, &[0, 2]), device, Widening::Exact).unwrap();
+    save::<F>(&path, [("a", &empty), ("b", &empty)], &SaveOptions::new().tied(Tied::new())).unwrap();
+    assert_eq!(Checkpoint::open(&path).unwrap().len(), 2, "{}", F::NAME);
+}
+
+pub(crate) fn tied_tensors_of_any_layout<F: Fixture>(device: &F::Device) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tied.safetensors");
+    let matrix = F::from_buf(tensor(Dtype::F32, &[6, 6]), device, Widening::Exact).unwrap();
+    let row = F::from_buf(tensor(Dtype::F32, &[6]), device, Widening::Exact).unwrap();
+    for strided in [F::transpose(&matrix), F::columns(&matrix, 1, 4), F::broadcast(&row, 3)] {
+        let expected = written::<F>(&strided).unwrap();
+        // Whether such a tensor can be told to be the same is the framework's affair. What is saved is right in any case.
+        let options = SaveOptions::new().tied(Tied::new().views(Views::Save));
+        let tensors = [("whole", &matrix), ("a", &strided), ("b", &strided), ("row", &row)];
+        save::<F>(&path, tensors, &options).unwrap();
+        let loaded = load_path::<F>(&path, device).unwrap();
+        assert_eq!(written::<F>(&loaded["whole"]).unwrap(), written::<F>(&matrix).unwrap(), "{}", F::NAME);
+        assert_eq!(written::<F>(&loaded["row"]).unwrap(), written::<F>(&row).unwrap(), "{}", F::NAME);
+        assert_eq!(written::<F>(&loaded["a"]).unwrap(), expected, "{}", F::NAME);
+        assert_eq!(written::<F>(&loaded["b"]).unwrap(), expected, "{}", F::NAME);
+    }
+}
+
+pub(crate) fn shards<F: Fixture>(device: &F::Device) {
+    let dir = tempfile::tempdir().unwrap();
+    let bufs: BTreeMap<String, TensorBuf> = all_dtypes(&[4, 3])
+        .filter(|(dtype, _)| F::support(*dtype) != Support::Unsupported)
+        .map(|(dtype, buf)| (dtype.to_string(), buf))
+        .collect();
+    let make = |buf: &TensorBuf| F::from_buf(buf.clone(), device, Widening::Lossless).unwrap();
+    let tensors: BTreeMap<_, _> = bufs.iter().map(|(name, buf)| (name.clone(), make(buf))).collect();
+    // One name more for a tensor, which then crosses no shard.
+    let named = tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).chain([("again", &tensors["F32"])]);
+    let metadata = SaveOptions::new().tied(Tied::new()).metadata([("title", "Test")]);
+    let options = ShardOptions::new().max_shard_size(100.into()).save(metadata);
+    let saved = save_sharded::<F>(dir.path(), named, &options).unwrap();
+    assert!(saved.files.len() > 2, "{}: {saved:?}", F::NAME);
+
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    assert_eq!((checkpoint.shards().len(), checkpoint.len()), (saved.files.len(), tensors.len()), "{}", F::NAME);
+    assert_eq!(checkpoint.tensors().map(|tensor| tensor.byte_len()).sum::<u64>(), saved.total_size, "{}", F::NAME);
+    assert_eq!(checkpoint.metadata()["title"], "Test");
+    let loaded = load_path::<F>(dir.path(), device).unwrap();
+    assert_eq!(loaded.len(), tensors.len() + 1);
+    for (name, tensor) in &tensors {
+        assert_eq!(written::<F>(&loaded[name]).unwrap(), written::<F>(tensor).unwrap(), "{} {name}", F::NAME);
+        assert_eq!(Some(written::<F>(&loaded[name]).unwrap()), expected::<F>(&bufs[name]), "{} {name}", F::NAME);
+    }
+    assert_eq!(written::<F>(&loaded["again"]).unwrap(), written::<F>(&tensors["F32"]).unwrap());
+}
+
+pub(crate) fn floats_come_in_the_asked_dtype<F: Fixture>(device: &F::Device) {
+    let dir = tempfile::tempdir().unwrap();
+    // As exact as can be: the frameworks have F32, so nothing is widened.
+    let options = LoadOptions::new().floats_as(Dtype::F32).widening(Widening::Exact);
+    for (dtype, buf) in all_dtypes(&[4, 3]).filter(|(dtype, _)| dtype.is_float()) {
+        let path = save_file(&dir, "float.safetensors", [("t", &buf)]);
+        assert!(can_convert(dtype, Dtype::F32), "{dtype}");
+        let loaded = load::<F>(&Checkpoint::open(&path).unwrap(), device, &options).unwrap();
+        let converted = buf.convert(Dtype::F32, &ConvertOptions::new()).unwrap();
+        assert_eq!(written::<F>(&loaded["t"]).unwrap(), parts(&converted), "{} {dtype}", F::NAME);
+    }
+    // Others stay as they are, and a dtype that nothing is converted to is an error before anything is read.
+    let (ids, mask) = (tensor(Dtype::I64, &[3]), tensor(Dtype::BOOL, &[3]));
+    let path = save_file(&dir, "others.safetensors", [("ids", &ids), ("mask", &mask)]);
+    let loaded =
+        load::<F>(&Checkpoint::open(&path).unwrap(), device, &LoadOptions::new().floats_as(Dtype::F32)).unwrap();
+    assert_eq!(written::<F>(&loaded["ids"]).unwrap(), parts(&ids), "{}", F::NAME);
+    assert_eq!(Some(written::<F>(&loaded["mask"]).unwrap()), expected::<F>(&mask), "{}", F::NAME);
+    let path = save_file(&dir, "float.safetensors", [("t", &tensor(Dtype::F32, &[4]))]);
+    let impossible = LoadOptions::new().floats_as(Dtype::F4);
+    let error = load::<F>(&Checkpoint::open(&path).unwrap(), device, &impossible).err().unwrap();
+    assert!(matches!(error.kind(), ErrorKind::NoConversion { to: Dtype::F4, .. }), "{} {error}", F::NAME);
+    assert_eq!((error.tensor(), error.file()), (Some("t"), path.to_str()));
 }

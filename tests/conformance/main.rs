@@ -3,6 +3,7 @@
 #![allow(dead_code, unused_macros, reason = "without an adapter there is nothing to run the cases on")]
 
 mod cases;
+mod documented;
 mod sample;
 
 use safetensors_bridge::Framework;
@@ -39,6 +40,11 @@ macro_rules! conformance {
             any_name,
             save_load_save_is_byte_identical,
             a_failed_save_leaves_the_old_file,
+            the_dtype_table_is_the_documented_one,
+            tied_tensors_are_saved_once,
+            tied_tensors_of_any_layout,
+            shards,
+            floats_come_in_the_asked_dtype,
         }
     };
 }

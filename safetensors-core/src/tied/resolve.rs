@@ -113,7 +113,8 @@ fn groups<S: TensorSource>(mut members: Vec<Member<'_, S>>, views: Views) -> Vec
 /// The tensor of a group whose name is kept.
 fn choose<'a, 'b, S>(group: &'b [Member<'a, S>], options: &Tied) -> Result<&'b Member<'a, S>> {
     let complete = |member: &&Member<'_, S>| {
-        let filled = member.storage.range.start == 0 && member.byte_len == member.storage.byte_len;
+        // As many bytes as the storage has, and from one end of it to the other: a part that is broadcast can have the first alone.
+        let filled = member.storage.range == (0..member.storage.byte_len) && member.byte_len == member.storage.byte_len;
         // Where views are saved, the members of a group are the same: each is as good as the others.
         options.views == Views::Save || filled
     };

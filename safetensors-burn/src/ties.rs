@@ -1,0 +1,37 @@
+//! [`ties`]: which of a module's parameters are one and the same.
+
+use std::collections::BTreeMap;
+
+use burn::module::ParamId;
+use burn::tensor::Bytes;
+use safetensors_core::Result;
+
+use crate::pack::{self, PackTensor};
+
+/// Gives each tensor a number, the same one to tensors of one parameter.
+///
+/// A parameter that a module has under several paths has one id. Not all that have one id are one parameter: a clone of a module
+/// keeps the ids, and may have learnt something else since. So tensors of one id are compared, bit by bit, as they are to be saved.
+pub(crate) fn ties(tensors: &[(ParamId, PackTensor)]) -> Result<Vec<u64>> {
+    let mut of_one_id: BTreeMap<ParamId, Vec<usize>> = BTreeMap::new();
+    for (position, (id, _)) in tensors.iter().enumerate() {
+        of_one_id.entry(*id).or_default().push(position);
+    }
+    // By default each is like itself alone.
+    let mut ties: Vec<u64> = (0..tensors.len() as u64).collect();
+    for positions in of_one_id.into_values().filter(|positions| positions.len() > 1) {
+        let mut different: Vec<(usize, Bytes)> = Vec::new();
+        for position in positions {
+            let tensor = &tensors[position].1;
+            let bytes = pack::read(tensor).map_err(|error| error.in_tensor(&tensor.name))?;
+            let same = different.iter().find(|(other, found)| {
+                pack::description(&tensors[*other].1) == pack::description(tensor) && **found == *bytes
+            });
+            match same {
+                Some((other, _)) => ties[position] = *other as u64,
+                None => different.push((position, bytes)),
+            }
+        }
+    }
+    Ok(ties)
+}
