@@ -383,3 +383,24 @@ fn ranges_of_a_file_in_any_order_and_at_impossible_places() {
         read(past_the_end).unwrap_err();
     }
 }
+
+#[test]
+fn some_tensors_by_name_or_by_what_they_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    let bufs =
+        ["a.x", "a.y", "b.x"].map(|name| (name, TensorBuf::from_vec(vec![3], name.as_bytes().to_vec()).unwrap()));
+    save(&path, bufs.iter().map(|(name, buf)| (name, buf)), &SaveOptions::new()).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let options = LoadOptions::new();
+    let some = checkpoint.read_some(|tensor| tensor.name().ends_with(".x"), &options).unwrap();
+    assert_eq!(some.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["a.x", "b.x"]);
+    assert!(some.iter().all(|(name, buf)| buf.bytes() == name.as_bytes()));
+    assert!(checkpoint.read_some(|_| false, &options).unwrap().is_empty());
+
+    let named = checkpoint.read_named(["b.x", "a.y", "b.x"], &options).unwrap();
+    assert_eq!(named.iter().map(TensorBuf::bytes).collect::<Vec<_>>(), [b"b.x", b"a.y", b"b.x"]);
+    let error = checkpoint.read_named(["a.x", "c.x"], &options).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::TensorNotFound), "{error}");
+    assert_eq!((error.tensor(), error.file()), (Some("c.x"), path.to_str()));
+}

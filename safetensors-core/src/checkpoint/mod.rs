@@ -220,6 +220,48 @@ impl<S: ReadAt> Checkpoint<S> {
         let tensors: Vec<_> = self.tensors().collect();
         crate::loader::read(&tensors, options)
     }
+
+    /// Reads the tensors for which `pick` says so in parallel, by name: those with a prefix, those that a regular expression
+    /// matches, those of a dtype.
+    ///
+    /// ```
+    /// # use safetensors_core::{Checkpoint, Dtype, LoadOptions, SaveOptions, TensorView, save};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let values = [1.0_f32, 2.0];
+    /// # let tensors = ["encoder.w", "decoder.w"].map(|name| (name, TensorView::from_slice(&[2], &values).unwrap()));
+    /// # save(dir.path().join("model.safetensors"), tensors, &SaveOptions::new())?;
+    /// let checkpoint = Checkpoint::open(dir.path())?;
+    /// let encoder = checkpoint.read_some(|tensor| tensor.name().starts_with("encoder."), &LoadOptions::new())?;
+    /// assert_eq!(encoder[0].0, "encoder.w");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read_tensors`](crate::read_tensors).
+    pub fn read_some(
+        &self,
+        mut pick: impl FnMut(&LazyTensor<'_, S>) -> bool,
+        options: &LoadOptions,
+    ) -> Result<Vec<(&str, TensorBuf)>> {
+        let tensors: Vec<_> = self.tensors().filter(|tensor| pick(tensor)).collect();
+        let bufs = crate::loader::read(&tensors, options)?;
+        Ok(tensors.iter().map(LazyTensor::name).zip(bufs).collect())
+    }
+
+    /// Reads the tensors of these names, or [aliases](Checkpoint::aliases), in parallel, in this order.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TensorNotFound`], before anything is read, and those of [`read_tensors`](crate::read_tensors).
+    pub fn read_named<N: AsRef<str>>(
+        &self,
+        names: impl IntoIterator<Item = N>,
+        options: &LoadOptions,
+    ) -> Result<Vec<TensorBuf>> {
+        let tensors = names.into_iter().map(|name| self.tensor(name.as_ref())).collect::<Result<Vec<_>>>()?;
+        crate::loader::read(&tensors, options)
+    }
 }
 
 impl<S> Checkpoint<S> {

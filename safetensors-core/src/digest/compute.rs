@@ -64,6 +64,7 @@ pub(super) fn of_tensor<S: ReadAt>(tensor: &LazyTensor<'_, S>, buffer: &mut Vec<
     let begin = tensor.file_offset();
     read_pieces(tensor.source(), begin..begin + tensor.byte_len(), buffer, |piece| hasher.update(piece))
         .map_err(|error| tensor.locate(error))?;
+    tensor.check_unchanged()?;
     Ok(hasher.finish())
 }
 

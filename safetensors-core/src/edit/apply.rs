@@ -1,5 +1,6 @@
 //! Making the changes: the header in its place, or a new file.
 
+use super::open::check_unchanged;
 use super::plan::{Plan, Run};
 use super::{Edit, Edited, header};
 use crate::save::atomic::AtomicFile;
@@ -14,9 +15,13 @@ pub(super) fn apply(edit: Edit<'_>) -> Result<Edited> {
     let outcome = plan.outcome(&edit);
     match outcome {
         Edited::Unchanged => {}
-        Edited::InPlace => header::replace(&edit, plan.json())?,
+        Edited::InPlace => {
+            check_unchanged(edit.archive.bytes(), &edit.destination).map_err(ErrorKind::Io)?;
+            header::replace(&edit, plan.json())?;
+        }
         Edited::Rewritten => {
             let file = rewrite(&edit, &plan)?;
+            check_unchanged(edit.archive.bytes(), &edit.destination).map_err(ErrorKind::Io)?;
             let (durable, source) = (edit.durable, edit.archive.into_bytes());
             // On Unix the old file stays open, and locked, until the new one is in its place. Elsewhere an open file may not be replaced.
             let _open = cfg!(unix).then_some(source);

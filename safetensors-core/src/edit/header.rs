@@ -54,7 +54,7 @@ pub(super) fn restore(source: &FileSource, destination: &Path) -> io::Result<boo
 /// Whether the file has neither of the two headers, but something that an interrupted write of one over the other can leave.
 fn is_torn(source: &FileSource, old: &[u8], new: &[u8]) -> io::Result<bool> {
     let belongs = Header::parse_json(&old[LENGTH_BYTES..], &Limits::default())
-        .is_ok_and(|header| header.data_start() + header.data_len() == source.byte_len());
+        .is_ok_and(|header| header.data_start().checked_add(header.data_len()) == Some(source.byte_len()));
     if !belongs {
         // The file was replaced since.
         return Ok(false);

@@ -209,7 +209,8 @@ impl<'a> Edit<'a> {
     ///
     /// [`ErrorKind::TensorNotFound`](crate::ErrorKind::TensorNotFound) if a tensor to be renamed or removed is not there, or both is
     /// asked for; [`ErrorKind::DuplicateTensor`](crate::ErrorKind::DuplicateTensor) if two would have one name, or one is renamed
-    /// twice; otherwise those of [`save`](crate::save()). The file is then as it was; only if the directory cannot be
+    /// twice; [`ErrorKind::Io`](crate::ErrorKind::Io) if somebody has written to the file or replaced it since it was opened;
+    /// otherwise those of [`save`](crate::save()). The file is then as it was; only if the directory cannot be
     /// synchronised after a new file has taken its place is it the new one.
     pub fn apply(self) -> Result<Edited> {
         let path = self.path.clone();

@@ -1,12 +1,12 @@
 //! Opening a file to edit it.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::path::Path;
 
 use super::{Edit, header};
 use crate::save::atomic::{follow_links, refuse_special};
-use crate::{Error, FileSource, Limits, Order, Result, SafeTensors};
+use crate::{Error, FileSource, Limits, Order, ReadAt, Result, SafeTensors};
 
 pub(super) fn open(path: &Path) -> Result<Edit<'static>> {
     let open = || {
@@ -61,14 +61,29 @@ fn open_and_restore(destination: &Path) -> Result<(FileSource, bool)> {
         header::restore(&source, destination)
     };
     let restored = restore().map_err(|error| Error::io(error, destination))?;
-    Ok((source, restored))
+    if restored {
+        // The file has been written to since it was opened: from now on nobody else may.
+        drop(source);
+        let source = FileSource::open_to_edit(destination)?;
+        lock(source.file(), destination).map_err(|error| Error::io(error, destination))?;
+        return Ok((source, true));
+    }
+    Ok((source, false))
+}
+
+/// Checks that nobody has written to the file or replaced it since it was opened: that would be lost.
+pub(super) fn check_unchanged(source: &FileSource, destination: &Path) -> io::Result<()> {
+    source.check_unchanged()?;
+    if is_named(source.file(), destination)? {
+        return Ok(());
+    }
+    Err(io::Error::other("the file has been replaced since it was opened"))
 }
 
 /// Locks the file against other edits until it is closed.
 #[cfg(unix)]
 fn lock(file: &File, path: &Path) -> io::Result<()> {
     use std::fs::TryLockError;
-    use std::os::unix::fs::MetadataExt;
 
     let busy = || io::Error::new(io::ErrorKind::ResourceBusy, "the file is being edited by somebody else");
     match file.try_lock() {
@@ -77,12 +92,26 @@ fn lock(file: &File, path: &Path) -> io::Result<()> {
         Ok(()) | Err(TryLockError::Error(_)) => {}
     }
     // Another edit may have replaced the file after it was opened here and before it was locked.
-    let (opened, named) = (file.metadata()?, fs::metadata(path)?);
-    if (opened.dev(), opened.ino()) == (named.dev(), named.ino()) { Ok(()) } else { Err(busy()) }
+    if is_named(file, path)? { Ok(()) } else { Err(busy()) }
+}
+
+/// Whether the path still leads to this file.
+#[cfg(unix)]
+fn is_named(file: &File, path: &Path) -> io::Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+
+    let (opened, named) = (file.metadata()?, std::fs::metadata(path)?);
+    Ok((opened.dev(), opened.ino()) == (named.dev(), named.ino()))
 }
 
 /// Elsewhere a lock would keep readers out as well.
 #[cfg(not(unix))]
 fn lock(_: &File, _: &Path) -> io::Result<()> {
     Ok(())
+}
+
+/// Elsewhere an open file cannot be replaced.
+#[cfg(not(unix))]
+fn is_named(_: &File, _: &Path) -> io::Result<bool> {
+    Ok(true)
 }

@@ -17,7 +17,7 @@ use plan::Job;
 ///
 /// Large tensors are read in pieces, small ones that are neighbours in a file together. Tensors that `options` converts are
 /// converted while they are read: the file's bytes pass through a small buffer of each thread. Beside the tensors themselves
-/// this takes a few MiB.
+/// this takes a few MiB, and some hundred bytes a tensor.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, read_tensors, save};
@@ -50,7 +50,7 @@ pub fn read<S: ReadAt>(tensors: &[LazyTensor<'_, S>], options: &LoadOptions) -> 
     let bytes_total = bufs.iter().map(|(buf, _)| buf.bytes().len() as u64).sum();
     let jobs = plan::jobs(tensors, &mut bufs);
     let bytes_done = AtomicU64::new(0);
-    in_parallel(jobs, options.threads, |job: Job<'_, '_, S>, scratch: &mut ReadScratch| {
+    in_parallel(jobs, options.threads, |job: Job<'_, '_, '_, S>, scratch: &mut ReadScratch| {
         let (tensor, bytes) = (job.tensor(), job.byte_len());
         job.read(scratch)?;
         let bytes_done = bytes_done.fetch_add(bytes, Ordering::Relaxed) + bytes;

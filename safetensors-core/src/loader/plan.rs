@@ -11,16 +11,16 @@ const PIECE: usize = 4 << 20;
 const SMALL: usize = 256 << 10;
 
 /// Bytes to be read into their places.
-pub(super) enum Job<'a, 'b, S> {
+pub(super) enum Job<'t, 'a, 'b, S> {
     /// Parts of tensors of one file, as they are in the file; in the order of their offsets.
-    Plain(Vec<Part<'a, 'b, S>>),
+    Plain(Vec<Part<'t, 'a, 'b, S>>),
     /// A part of one tensor that is converted.
-    Converted(Part<'a, 'b, S>, Conversion),
+    Converted(Part<'t, 'a, 'b, S>, Conversion),
 }
 
-/// A part of one tensor, and its place in memory.
-pub(super) struct Part<'a, 'b, S> {
-    tensor: LazyTensor<'a, S>,
+/// A part of one tensor, and its place in memory. There may be very many, so it is small.
+pub(super) struct Part<'t, 'a, 'b, S> {
+    tensor: &'t LazyTensor<'a, S>,
     /// Where the part begins in the file.
     offset: u64,
     /// The index of its first element in the tensor.
@@ -29,10 +29,10 @@ pub(super) struct Part<'a, 'b, S> {
 }
 
 /// The jobs that fill these buffers, each with the conversion on the way into it.
-pub(super) fn jobs<'a, 'b, S>(
-    tensors: &[LazyTensor<'a, S>],
+pub(super) fn jobs<'t, 'a, 'b, S>(
+    tensors: &'t [LazyTensor<'a, S>],
     bufs: &'b mut [(TensorBuf, Option<Conversion>)],
-) -> Vec<Job<'a, 'b, S>> {
+) -> Vec<Job<'t, 'a, 'b, S>> {
     let mut jobs = Vec::new();
     let mut small = Vec::new();
     for (tensor, (buf, conversion)) in tensors.iter().zip(bufs) {
@@ -42,7 +42,7 @@ pub(super) fn jobs<'a, 'b, S>(
         let is_small = buf.bytes().len() <= SMALL;
         for (number, bytes) in (0..).zip(buf.bytes_mut().chunks_mut(PIECE)) {
             let (offset, first) = (tensor.file_offset() + number * step, number * elements);
-            let part = Part { tensor: *tensor, offset, first, bytes };
+            let part = Part { tensor, offset, first, bytes };
             match conversion {
                 Some(conversion) => jobs.push(Job::Converted(part, *conversion)),
                 None if is_small => small.push(part),
@@ -55,10 +55,10 @@ pub(super) fn jobs<'a, 'b, S>(
 }
 
 /// Puts small parts that are neighbours in a file together into jobs.
-fn gather<'a, 'b, S>(mut small: Vec<Part<'a, 'b, S>>, jobs: &mut Vec<Job<'a, 'b, S>>) {
-    let source = |part: &Part<'a, 'b, S>| std::ptr::from_ref(part.tensor.source());
-    small.sort_by_key(|part| (source(part), part.offset));
-    let mut together: Vec<Part<'a, 'b, S>> = Vec::new();
+fn gather<'t, 'a, 'b, S>(mut small: Vec<Part<'t, 'a, 'b, S>>, jobs: &mut Vec<Job<'t, 'a, 'b, S>>) {
+    let source = |part: &Part<'t, 'a, 'b, S>| std::ptr::from_ref(part.tensor.source());
+    small.sort_unstable_by_key(|part| (source(part), part.offset));
+    let mut together: Vec<Part<'t, 'a, 'b, S>> = Vec::new();
     let mut len = 0;
     for part in small {
         let follows = together.last().is_some_and(|last| {
@@ -76,9 +76,9 @@ fn gather<'a, 'b, S>(mut small: Vec<Part<'a, 'b, S>>, jobs: &mut Vec<Job<'a, 'b,
     }
 }
 
-impl<'a, S: ReadAt> Job<'a, '_, S> {
+impl<'t, 'a, S: ReadAt> Job<'t, 'a, '_, S> {
     /// The first tensor of the job.
-    pub(super) fn tensor(&self) -> LazyTensor<'a, S> {
+    pub(super) fn tensor(&self) -> &'t LazyTensor<'a, S> {
         match self {
             Self::Plain(parts) => parts[0].tensor,
             Self::Converted(part, _) => part.tensor,

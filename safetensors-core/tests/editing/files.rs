@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 
 use safetensors_core::edit::{Edit, Edited, recover};
-use safetensors_core::{Checkpoint, Error, ErrorKind};
+use safetensors_core::{Checkpoint, Dtype, Error, ErrorKind, SaveOptions, TensorView, save};
 use tempfile::tempdir;
 
 use crate::{names, parse, roomy_file, support};
@@ -155,5 +155,39 @@ mod unix {
         }
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
         assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
+    }
+}
+
+#[test]
+fn what_others_did_to_the_file_since_it_was_opened_is_not_lost() {
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    let data = [1_u8, 2, 3, 4];
+    let old = TensorView::new(Dtype::U8, &[4], &data).unwrap();
+    let changes: [fn(Edit<'static>) -> Edit<'static>; 2] =
+        [|edit| edit.set_metadata([("k", "v")]), |edit| edit.remove(["w"])];
+    for change in changes {
+        // Replaced by another save.
+        save(&path, [("w", old)], &SaveOptions::new().metadata([("k", "w")])).unwrap();
+        let edit = change(Edit::open(&path).unwrap());
+        save(&path, [("new", old)], &SaveOptions::new()).unwrap();
+        let saved = fs::read(&path).unwrap();
+        let error = edit.apply().unwrap_err();
+        assert!(error.to_string().contains("since it was opened"), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), saved);
+
+        // Written to in its place.
+        save(&path, [("w", old)], &SaveOptions::new().metadata([("k", "w")])).unwrap();
+        fs::File::options().write(true).open(&path).unwrap().set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+        let edit = change(Edit::open(&path).unwrap());
+        let len = fs::metadata(&path).unwrap().len();
+        let mut file = fs::File::options().write(true).open(&path).unwrap();
+        std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(len - 1)).unwrap();
+        std::io::Write::write_all(&mut file, &[9]).unwrap();
+        let written = fs::read(&path).unwrap();
+        let error = edit.apply().unwrap_err();
+        assert!(error.to_string().contains("since it was opened"), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), written);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no litter");
     }
 }
