@@ -1,5 +1,5 @@
 //! One suite for every framework: the same cases, generic over `Framework`, run for each adapter that is enabled.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(dead_code, unused_macros, reason = "without an adapter there is nothing to run the cases on")]
 
 mod cases;
