@@ -30,7 +30,10 @@ const PIECE: usize = 1 << 20;
 ///
 /// [`ErrorKind::Io`], naming the tensor and the file. The first failure stops all threads.
 pub fn tensors<S: ReadAt>(tensors: &[LazyTensor<'_, S>], threads: usize) -> Result<Vec<Digest>> {
-    in_parallel(tensors, threads, of_tensor)
+    in_parallel(tensors, threads, |tensor, buffer| {
+        let digest = of_tensor(tensor, buffer)?;
+        tensor.check_unchanged().map(|()| digest)
+    })
 }
 
 /// The SHA-256 of all bytes after the header: what the model standard keeps as `hash_sha256`. Read front to back in
@@ -64,7 +67,6 @@ pub(super) fn of_tensor<S: ReadAt>(tensor: &LazyTensor<'_, S>, buffer: &mut Vec<
     let begin = tensor.file_offset();
     read_pieces(tensor.source(), begin..begin + tensor.byte_len(), buffer, |piece| hasher.update(piece))
         .map_err(|error| tensor.locate(error))?;
-    tensor.check_unchanged()?;
     Ok(hasher.finish())
 }
 
