@@ -46,7 +46,6 @@ fn main() -> Result<()> {
     }
     let started = Instant::now();
     let data = Data::create(args.dir.as_deref())?;
-    memory::warm_machine();
     let mut report = Report::new();
     for row in rows {
         eprintln!("{:>4} s  {}", started.elapsed().as_secs(), row.name);

@@ -2,6 +2,9 @@
 
 use std::fs;
 
+use anyhow::Result;
+use memmap2::MmapMut;
+
 /// The memory that the process has now, in bytes. Linux only.
 pub(crate) fn resident() -> Option<u64> {
     field("/proc/self/status", "VmRSS:")
@@ -23,14 +26,17 @@ pub(crate) fn total() -> Option<u64> {
     field("/proc/meminfo", "MemTotal:")
 }
 
-/// Touches as much memory as the rows will need and gives it back: in a virtual machine, memory that nobody has used yet is slow the
-/// first time.
-pub(crate) fn warm_machine() {
-    const NEEDED: u64 = 8 << 30;
-    let bytes = field("/proc/meminfo", "MemAvailable:").map_or(1 << 30, |available| NEEDED.min(available / 2));
-    let mut memory = vec![0_u8; bytes as usize];
-    memory.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
-    std::hint::black_box(&memory);
+/// Touches this many bytes of memory and gives them back, just before a sample that will need as many. A virtual machine hands
+/// memory that is free back to its host after a second or two, and to get it again takes longer than anything that is measured here.
+pub(crate) fn warm(bytes: u64) -> Result<()> {
+    if bytes > 0 {
+        let mut memory = MmapMut::map_anon(bytes as usize)?;
+        #[cfg(target_os = "linux")]
+        memory.advise(memmap2::Advice::HugePage)?;
+        memory.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+        std::hint::black_box(&memory);
+    }
+    Ok(())
 }
 
 /// A field of one of the kernel's files, which is in KiB, in bytes.

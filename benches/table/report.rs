@@ -21,6 +21,7 @@ pub(crate) struct Report {
 struct Line {
     row: String,
     bytes: Option<u64>,
+    in_page_cache: Option<f64>,
     contenders: Vec<Entry>,
     goals: Vec<Verdict>,
 }
@@ -65,7 +66,13 @@ impl Report {
         });
         let contenders: Vec<Entry> = entries.collect();
         let goals = measured.goals.iter().filter_map(|goal| verdict(goal, &contenders)).collect();
-        self.rows.push(Line { row: measured.name, bytes: measured.bytes, contenders, goals });
+        self.rows.push(Line {
+            row: measured.name,
+            bytes: measured.bytes,
+            in_page_cache: measured.in_cache,
+            contenders,
+            goals,
+        });
     }
 
     /// Writes the numbers, with each sample, to a file; its folder is made.

@@ -27,8 +27,11 @@ pub(crate) enum Role {
 pub(crate) struct Contender {
     pub(crate) name: &'static str,
     pub(crate) role: Role,
-    run: Box<dyn FnMut(&mut Watch) -> Result<()>>,
+    run: Box<Run>,
 }
+
+/// Does a contender's work once.
+pub(crate) type Run = dyn FnMut(&mut Watch) -> Result<()>;
 
 impl Contender {
     pub(crate) fn ours(name: &'static str, run: impl FnMut(&mut Watch) -> Result<()> + 'static) -> Self {
@@ -43,7 +46,8 @@ impl Contender {
         Self { name, role: Role::Limit, run: Box::new(run) }
     }
 
-    fn sample(&mut self) -> Result<Sample> {
+    fn sample(&mut self, memory: u64) -> Result<Sample> {
+        memory::warm(memory)?;
         let mut watch = Watch::default();
         (self.run)(&mut watch).with_context(|| self.name.to_owned())?;
         let seconds = watch.seconds.with_context(|| format!("{} timed nothing", self.name))?;
@@ -121,6 +125,8 @@ pub(crate) struct Row {
     pub(crate) samples: usize,
     /// Whether each sample is taken in a process of its own, as a program that loads one model is.
     pub(crate) isolated: bool,
+    /// The bytes of memory that a sample takes, if they are so many that they must be warm before.
+    pub(crate) memory: u64,
     /// The files that are read, which must be in the page cache.
     pub(crate) files: Vec<PathBuf>,
 }
@@ -128,7 +134,7 @@ pub(crate) struct Row {
 impl Row {
     /// A row of quick work, in this process.
     pub(crate) fn new(contenders: Vec<Contender>) -> Self {
-        Self { contenders, goals: vec![], bytes: None, samples: 9, isolated: false, files: vec![] }
+        Self { contenders, goals: vec![], bytes: None, samples: 9, isolated: false, memory: 0, files: vec![] }
     }
 
     pub(crate) fn goals(mut self, goals: impl IntoIterator<Item = Goal>) -> Self {
@@ -151,6 +157,11 @@ impl Row {
         self
     }
 
+    pub(crate) fn memory(mut self, bytes: u64) -> Self {
+        self.memory = bytes;
+        self
+    }
+
     pub(crate) fn reads(mut self, file: impl Into<PathBuf>) -> Self {
         self.files.push(file.into());
         self
@@ -159,25 +170,26 @@ impl Row {
     /// Takes one sample of one contender, in a process that was started for it.
     pub(crate) fn measure_one(mut self, contender: &str) -> Result<Sample> {
         let contender = self.contenders.iter_mut().find(|candidate| candidate.name == contender);
-        contender.context("no such contender")?.sample()
+        contender.context("no such contender")?.sample(self.memory)
     }
 
-    /// Takes all samples, once more if the system has meanwhile dropped pages of the files from its cache.
+    /// Takes all samples, again if the system has meanwhile dropped the files from its cache.
     pub(crate) fn measure(mut self, name: &str, data: &Data) -> Result<Measured> {
         const ATTEMPTS: usize = 3;
         let mut attempt = 1;
-        let samples = loop {
+        let (samples, in_cache) = loop {
             self.files.iter().try_for_each(|file| cache::warm(file))?;
             let samples = self.rounds(name, data)?;
-            match self.files.iter().try_for_each(|file| cache::assert_warm(file)) {
-                Ok(()) => break samples,
+            match self.files.iter().map(|file| cache::assert_warm(file)).collect::<Result<Vec<_>>>() {
+                Ok(shares) => break (samples, shares.into_iter().reduce(f64::min)),
                 Err(error) if attempt == ATTEMPTS => return Err(error),
                 Err(error) => eprintln!("        {error}: measured again"),
             }
             attempt += 1;
         };
         let contenders = self.contenders.iter().map(|contender| (contender.name, contender.role)).zip(samples);
-        Ok(Measured { name: name.into(), bytes: self.bytes, goals: self.goals, contenders: contenders.collect() })
+        let contenders = contenders.collect();
+        Ok(Measured { name: name.into(), bytes: self.bytes, in_cache, goals: self.goals, contenders })
     }
 
     /// The contenders in turn, round after round.
@@ -187,8 +199,11 @@ impl Row {
         let rounds_before = usize::from(!self.isolated);
         for round in 0..rounds_before + self.samples {
             for (contender, samples) in self.contenders.iter_mut().zip(&mut samples) {
-                let sample =
-                    if self.isolated { in_own_process(name, contender.name, data)? } else { contender.sample()? };
+                let sample = if self.isolated {
+                    in_own_process(name, contender.name, data)?
+                } else {
+                    contender.sample(self.memory)?
+                };
                 if round >= rounds_before {
                     samples.push(sample);
                 }
@@ -202,6 +217,8 @@ impl Row {
 pub(crate) struct Measured {
     pub(crate) name: String,
     pub(crate) bytes: Option<u64>,
+    /// The share of the files that was in the page cache at the end.
+    pub(crate) in_cache: Option<f64>,
     pub(crate) goals: Vec<Goal>,
     pub(crate) contenders: Vec<((&'static str, Role), Vec<Sample>)>,
 }

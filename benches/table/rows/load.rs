@@ -1,7 +1,7 @@
 //! Loading into candle.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
+use std::path::Path;
 
 use anyhow::{Result, bail, ensure};
 use candle_core::{CpuStorage, DType, Device, Storage, Tensor};
@@ -51,9 +51,10 @@ const MAPPED_CAST: &str = "candle MmapedSafetensors, to_dtype";
 /// What loading may take beside the tensors.
 const ALLOWANCE: u64 = 32 << 20;
 
-/// A row of processes that each load this file.
+/// A row of processes that each load this file. The hungriest takes its size twice.
 pub(super) fn reading(contenders: Vec<Contender>, file: &TestFile) -> Result<Row> {
-    Ok(Row::new(contenders).isolated().bytes(data_len(file)?).reads(&file.path))
+    let bytes = data_len(file)?;
+    Ok(Row::new(contenders).isolated().bytes(bytes).memory(2 * bytes + (64 << 20)).reads(&file.path))
 }
 
 fn data_len(file: &TestFile) -> Result<u64> {
@@ -84,7 +85,7 @@ fn ours_cast(file: &TestFile) -> Contender {
 pub(super) fn mapped(file: &TestFile) -> Contender {
     let file = file.clone();
     Contender::peer(MAPPED, move |watch| {
-        let tensors = load_mapped(watch, &file.path, |tensor| Ok(tensor))?;
+        let tensors = load_mapped(watch, &file.path, Ok)?;
         verify(tensors.iter(), file.sums.plain)
     })
 }
@@ -127,7 +128,7 @@ fn reused_buffers(file: &TestFile) -> Contender {
 /// What a program does that loads a file by candle's mapping. The mapping is given back untimed.
 fn load_mapped(
     watch: &mut Watch,
-    path: &PathBuf,
+    path: &Path,
     then: impl Fn(Tensor) -> Result<Tensor>,
 ) -> Result<BTreeMap<String, Tensor>> {
     let (_file, tensors) = watch.time(|| -> Result<_> {

@@ -19,8 +19,10 @@ use crate::sample::Row;
 /// A row before it is measured: its name, and how to make it and its test data.
 pub(crate) struct Spec {
     pub(crate) name: String,
-    build: Box<dyn Fn(&Data) -> Result<Row>>,
+    build: Box<Build>,
 }
+
+type Build = dyn Fn(&Data) -> Result<Row>;
 
 impl Spec {
     fn new(name: impl Into<String>, build: impl Fn(&Data) -> Result<Row> + 'static) -> Self {

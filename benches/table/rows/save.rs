@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use super::{Spec, limits};
 use crate::data::folder_for_saving;
 use crate::files::{Pattern, checksum, two_gib};
-use crate::sample::{Contender, Goal, Row, Watch};
+use crate::sample::{Contender, Goal, Row, Run, Watch};
 use crate::system;
 
 pub(super) fn rows() -> Vec<Spec> {
@@ -32,6 +32,9 @@ const LIMIT: &str = "parallel pwrite";
 
 /// What saving may take beside the tensors.
 const ALLOWANCE: u64 = 32 << 20;
+
+/// What a sample takes: the file, which is in memory.
+const MEMORY: u64 = (2 << 30) + (64 << 20);
 
 /// Tensors by name, and what the file of them must hold.
 type Tensors = BTreeMap<String, Vec<bf16>>;
@@ -103,7 +106,7 @@ fn bytes(array: &DynArray) -> Result<&[u8]> {
 
 fn row(contenders: Vec<Contender>, mut goals: Vec<Goal>) -> Result<Row> {
     goals.extend([Goal::OfLimit(LIMIT, 0.8), Goal::Memory(ALLOWANCE)]);
-    Ok(Row::new(contenders).goals(goals).bytes(2 << 30).samples(5))
+    Ok(Row::new(contenders).goals(goals).bytes(2 << 30).samples(5).memory(MEMORY))
 }
 
 /// A contender that saves a file where none is. The file is looked at afterwards, and removed.
@@ -130,8 +133,6 @@ fn saving(
         }),
     )
 }
-
-type Run = dyn FnMut(&mut Watch) -> Result<()>;
 
 fn limit(
     folder: &Rc<TempDir>,

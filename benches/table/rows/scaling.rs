@@ -9,7 +9,7 @@ use super::Spec;
 use super::header::parse_row;
 use super::load::{mapped, ours_with, reading};
 use crate::data::Data;
-use crate::files::{self, Tensor, header_text, two_gib};
+use crate::files::{Tensor, header_text, two_gib};
 use crate::sample::{Contender, Goal, Row};
 
 pub(super) fn rows() -> Vec<Spec> {
@@ -18,11 +18,9 @@ pub(super) fn rows() -> Vec<Spec> {
             Ok(parse_row(data, &short_names(count))?.samples(if count < 1_000_000 { 7 } else { 5 }))
         })
     });
-    let sizes = [1, 16, 256, 2048].map(|mib| {
+    let sizes = [1, 16, 256, 1024].map(|mib| {
         Spec::new(format!("scaling: load {mib} MiB into candle"), move |data| {
-            let tensors: Vec<_> = two_gib().into_iter().take(256.min(mib)).collect();
-            let tensors = if mib < 2048 { in_tensors_of_one_mib(mib) } else { tensors };
-            let file = data.file(&format!("load-{mib}.safetensors"), &tensors)?;
+            let file = data.file(&format!("load-{mib}.safetensors"), &in_tensors_of_one_mib(mib))?;
             let ours = ours_with("safetensors_candle::load", &file, LoadOptions::new());
             Ok(reading(vec![ours, mapped(&file)], &file)?.samples(5))
         })
@@ -45,7 +43,7 @@ fn short_names(count: usize) -> Vec<Tensor> {
     (0..count).map(|i| Tensor::bf16(format!("layers.{i}.w"), &[512, 512])).collect()
 }
 
-fn in_tensors_of_one_mib(count: usize) -> Vec<files::Tensor> {
+fn in_tensors_of_one_mib(count: usize) -> Vec<Tensor> {
     (0..count).map(|i| Tensor::bf16(format!("layers.{i}.weight"), &[1024, 512])).collect()
 }
 

@@ -58,7 +58,7 @@ fn runs(path: &Path, dim: usize) -> Result<Vec<Range<u64>>> {
     let (bytes, part) = ((2 * COLUMNS) as u64, |len: usize| (len / 4) as u64);
     if dim == 0 {
         let first = start + part(ROWS) * bytes;
-        return Ok(vec![first..first + part(ROWS) * bytes]);
+        return Ok(std::iter::once(first..first + part(ROWS) * bytes).collect());
     }
     let width = 2 * part(COLUMNS);
     Ok((0..ROWS as u64).map(|row| start + row * bytes + width).map(|first| first..first + width).collect())
