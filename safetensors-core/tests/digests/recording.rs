@@ -1,0 +1,217 @@
+//! Recording digests: while saving, and in files that exist.
+
+use super::*;
+
+/// A source whose bytes come in pieces of this length.
+struct Pieces {
+    bytes: Vec<u8>,
+    shape: [usize; 1],
+    piece: usize,
+}
+
+impl TensorSource for Pieces {
+    fn dtype(&self) -> Dtype {
+        Dtype::U8
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        self.bytes.chunks(self.piece).try_for_each(sink)
+    }
+}
+
+#[test]
+fn digests_are_recorded_while_saving() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    for align in [8, 4096] {
+        let options = SaveOptions::new()
+            .metadata([("format", "pt"), (KEY, "of some other data")])
+            .align(align)
+            .durable(false)
+            .digests(true);
+        let tensors = || {
+            KNOWN.iter().zip([1 << 20, 1, 2, 3].into_iter().cycle()).map(|((len, ..), piece)| {
+                let piece = if *len < 10_000 { piece } else { 100_003 };
+                (format!("\"{len}\""), Pieces { bytes: pattern(*len), shape: [*len], piece })
+            })
+        };
+        save(&path, tensors(), &options).unwrap();
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        let files = digest::verify(&checkpoint, &VerifyOptions::new().require(true)).unwrap();
+        assert_eq!(files[0].checked.len(), KNOWN.len());
+        assert_eq!(checkpoint.metadata()["format"], "pt");
+        let record = TensorDigests::read(checkpoint.metadata()).unwrap().unwrap();
+        for (len, xxh3, _) in KNOWN {
+            assert_eq!(record.get(&format!("\"{len}\"")).unwrap().to_string(), *xxh3);
+        }
+        // All ways to write make the same bytes.
+        let saved = fs::read(&path).unwrap();
+        assert!(serialize(tensors(), &options).unwrap() == saved);
+        let mut piped = Vec::new();
+        write_to(&mut piped, tensors(), &options).unwrap();
+        assert!(piped == saved);
+    }
+}
+
+#[test]
+fn a_file_without_tensors_records_that_there_are_none() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    let options = SaveOptions::new().digests(true);
+    save(&path, <[(&str, TensorBuf); 0]>::default(), &options).unwrap();
+    assert_eq!(Checkpoint::open(&path).unwrap().metadata()[KEY], "{}");
+    verify(&path).unwrap();
+    assert_eq!(serialize(<[(&str, TensorBuf); 0]>::default(), &options).unwrap(), fs::read(&path).unwrap());
+}
+
+#[test]
+fn digests_of_tensors_that_are_streamed_in_any_order() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    let bytes = pattern(3_158_073);
+    let names = ["in order", "backwards", "hole first", "whole", "after a failure", "empty"];
+    let options = SaveOptions::new().durable(false).digests(true);
+    let declared = names.map(|name| (name, Dtype::U8, [if name == "empty" { 0 } else { bytes.len() }]));
+    let writer = StreamWriter::create(&path, declared, &options).unwrap();
+    let whole = |bytes: &[u8]| Pieces { bytes: bytes.to_vec(), shape: [3_158_073], piece: 100_000 };
+
+    let pieces = || bytes.chunks(70_001).enumerate().map(|(i, piece)| (i as u64 * 70_001, piece));
+    for (_, piece) in pieces() {
+        writer.tensor("in order").unwrap().append(piece).unwrap();
+    }
+    let backwards: Vec<_> = pieces().collect();
+    std::thread::scope(|scope| {
+        for some in backwards.chunks(10) {
+            let tensor = writer.tensor("backwards").unwrap();
+            scope.spawn(move || some.iter().rev().for_each(|(offset, piece)| tensor.write_at(*offset, piece).unwrap()));
+        }
+    });
+    let tensor = writer.tensor("hole first").unwrap();
+    for range in [0..10, 20..3_158_073, 10..20] {
+        tensor.write_at(range.start as u64, &bytes[range]).unwrap();
+    }
+    writer.tensor("whole").unwrap().write_from(&whole(&bytes)).unwrap();
+    // Other bytes first, which are taken back because they are too few.
+    let tensor = writer.tensor("after a failure").unwrap();
+    tensor.write_from(&whole(&[7; 1_234_567])).unwrap_err();
+    tensor.write_from(&whole(&bytes)).unwrap();
+    writer.finish().unwrap();
+
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    digest::verify(&checkpoint, &VerifyOptions::new().require(true)).unwrap();
+    let record = TensorDigests::read(checkpoint.metadata()).unwrap().unwrap();
+    for name in names {
+        let expected = if name == "empty" { Digest::of(b"") } else { Digest::of(&bytes) };
+        assert_eq!(record.get(name), Some(expected), "{name}");
+    }
+}
+
+#[test]
+fn every_shard_of_a_save_records_its_own_tensors() {
+    let directory = tempdir().unwrap();
+    let names = ["a", "b", "c"];
+    let options = ShardOptions::new().max_shard_size(20.into()).save(SaveOptions::new().digests(true));
+    let saved =
+        save_sharded(directory.path(), names.map(|name| (name, u8_tensor(name.repeat(10).as_bytes()))), &options);
+    assert_eq!(saved.unwrap().files.len(), 2);
+    let checkpoint = Checkpoint::open(directory.path()).unwrap();
+    let files = digest::verify(&checkpoint, &VerifyOptions::new().require(true)).unwrap();
+    let checked: Vec<_> = files.iter().map(|file| file.checked.clone()).collect();
+    assert_eq!(checked, [vec!["a", "b"], vec!["c"]]);
+}
+
+#[test]
+fn a_rewritten_checkpoint_does_not_record_the_digests_of_its_sources() {
+    let (directory, _paths) = sharded();
+    let checkpoint = Checkpoint::open(directory.path()).unwrap();
+    assert!(checkpoint.metadata().contains_key(KEY));
+    let path = directory.path().join("one.safetensors");
+    Rewrite::of(&checkpoint).rename(|name| format!("model.{name}")).save(&path, &SaveOptions::new()).unwrap();
+    let rewritten = Checkpoint::open(&path).unwrap();
+    assert!(!rewritten.metadata().contains_key(KEY));
+    // Unless new ones are asked for.
+    Rewrite::of(&checkpoint).save(&path, &SaveOptions::new().digests(true)).unwrap();
+    let rewritten = Checkpoint::open(&path).unwrap();
+    digest::verify(&rewritten, &VerifyOptions::new().require(true)).unwrap();
+}
+
+#[test]
+fn a_save_that_fails_leaves_the_old_file() {
+    let directory = tempdir().unwrap();
+    let path = support::write(directory.path(), "model.safetensors", "the old file");
+    let short = Pieces { bytes: vec![1; 3], shape: [4], piece: 2 };
+    let error = save(&path, [("w", short)], &SaveOptions::new().digests(true)).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::SourceLength { expected: 4, found: 3 }), "{error}");
+    assert_eq!(fs::read(&path).unwrap(), b"the old file");
+    assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
+}
+
+#[test]
+fn a_pipe_gets_nothing_when_a_source_fails_while_it_is_hashed() {
+    let short = Pieces { bytes: vec![1; 3], shape: [4], piece: 2 };
+    let mut piped = Vec::new();
+    let error = write_to(&mut piped, [("w", short)], &SaveOptions::new().digests(true)).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::SourceLength { expected: 4, found: 3 }), "{error}");
+    assert_eq!((error.tensor(), piped.len()), (Some("w"), 0));
+}
+
+#[test]
+fn digests_are_recorded_in_a_file_that_exists() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    let plain = SaveOptions::new().metadata([("format", "pt")]).align(4096);
+    save(&path, [("a", u8_tensor(b"abc")), ("b", u8_tensor(b"def")), ("c", u8_tensor(b""))], &plain).unwrap();
+    let data = |path: &Path| {
+        let checkpoint = Checkpoint::open(path).unwrap();
+        ["a", "b", "c"].map(|name| checkpoint.tensor(name).unwrap().read().unwrap().bytes().to_vec())
+    };
+    let before = data(&path);
+
+    // There is room in the header.
+    assert_eq!(digest::record(&path, &RecordOptions::new()).unwrap(), Edited::InPlace);
+    assert_eq!(digest::record(&path, &RecordOptions::new()).unwrap(), Edited::Unchanged);
+    let metadata = Checkpoint::open(&path).unwrap().metadata().clone();
+    assert_eq!(metadata.keys().collect::<Vec<_>>(), ["format", KEY]);
+    let record = TensorDigests::read(&metadata).unwrap().unwrap();
+    assert!(record.iter().eq([("a", Digest::of(b"abc")), ("b", Digest::of(b"def")), ("c", Digest::of(b""))]));
+    verify(&path).unwrap();
+
+    // The other digest alone leaves the first as it was, right or wrong.
+    flip(&path, offset_of(&path, "b", 0));
+    assert!(verify(&path).is_err());
+    digest::record(&path, &RecordOptions::new().tensors(false).sha256(true).durable(false)).unwrap();
+    let error = verify(&path).unwrap_err();
+    assert_eq!(error.tensor(), Some("b"));
+    // Recording anew takes the data as it is.
+    digest::record(&path, &RecordOptions::new()).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    assert!(digest::verify(&checkpoint, &VerifyOptions::new().require(true)).unwrap()[0].sha256.is_some());
+    flip(&path, offset_of(&path, "b", 0));
+    assert_eq!(data(&path), before);
+}
+
+#[test]
+fn digests_that_do_not_fit_into_the_header_make_a_new_file() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    let bytes = pattern(100_000);
+    save(&path, [("w", u8_tensor(&bytes))], &SaveOptions::new()).unwrap();
+    assert_eq!(digest::record(&path, &RecordOptions::new()).unwrap(), Edited::Rewritten);
+    assert_eq!(Checkpoint::open(&path).unwrap().tensor("w").unwrap().read().unwrap().bytes(), bytes);
+    verify(&path).unwrap();
+    assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
+}
+
+#[test]
+fn changed_data_that_is_forgotten() {
+    let mut metadata = Metadata::from([("format".into(), "pt".into())]);
+    assert!(!digest::forget(&mut metadata));
+    metadata.insert("modelspec.hash_sha256".into(), "0x".into());
+    metadata.insert(KEY.into(), "malformed".into());
+    assert!(digest::forget(&mut metadata));
+    assert_eq!(metadata, Metadata::from([("format".into(), "pt".into())]));
+}

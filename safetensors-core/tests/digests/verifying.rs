@@ -1,0 +1,234 @@
+//! What `verify` finds, and what it refuses.
+
+use super::*;
+
+#[test]
+fn what_was_checked_and_what_is_unrecorded() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    save_recorded(&path, &[("a", b"1"), ("b", b""), ("c", b"22"), ("d", b"")], &["b", "c"]);
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let files = digest::verify(&checkpoint, &VerifyOptions::new()).unwrap();
+    let [VerifiedFile { file, checked, unrecorded, sha256: None, .. }] = files.as_slice() else { panic!("{files:?}") };
+    assert_eq!(*file, Some(path.as_path()));
+    assert_eq!((checked.as_slice(), unrecorded.as_slice()), (&["b", "c"][..], &["a", "d"][..]));
+
+    let error = digest::verify(&checkpoint, &VerifyOptions::new().require(true)).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::NoDigest), "{error}");
+    assert_eq!((error.tensor(), error.file()), (Some("a"), path.to_str()));
+}
+
+#[test]
+fn a_file_without_digests_is_no_error_unless_they_are_required() {
+    let file = serialize([("w", u8_tensor(b"1"))], &SaveOptions::new()).unwrap();
+    let file = SafeTensors::read_header(file, &Limits::default()).unwrap();
+    let verified = digest::verify_file(&file, &VerifyOptions::new()).unwrap();
+    assert_eq!((verified.file, verified.checked.len(), verified.unrecorded), (None, 0, vec!["w"]));
+    assert!(digest::verify_file(&file, &VerifyOptions::new().require(true)).is_err());
+}
+
+#[test]
+fn every_flipped_byte_is_found_and_its_tensor_named() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    let tensors: [(&str, &[u8]); 3] = [("a", b"0123"), ("b", b""), ("c", b"45")];
+    save_recorded(&path, &tensors, &["a", "b", "c"]);
+    for (name, bytes) in tensors {
+        for byte in 0..bytes.len() {
+            let offset = offset_of(&path, name, byte as u64);
+            flip(&path, offset);
+            let error = verify(&path).unwrap_err();
+            let ErrorKind::DigestMismatch { algorithm, expected, found } = error.kind() else { panic!("{error}") };
+            let mut changed = bytes.to_vec();
+            changed[byte] ^= 0x10;
+            assert_eq!(*algorithm, "XXH3-128");
+            assert_eq!((expected, found), (&Digest::of(bytes).to_string(), &Digest::of(&changed).to_string()));
+            assert_eq!((error.tensor(), error.file()), (Some(name), path.to_str()));
+            assert_eq!(
+                error.to_string(),
+                format!(
+                    "{}: tensor {name:?}: the data has changed: its XXH3-128 should be {expected}, found {found}",
+                    path.display()
+                )
+            );
+            flip(&path, offset);
+            verify(&path).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_changed_header_is_no_changed_data() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    let options = recording([("w", Digest::of(b"data"))]).metadata([("note", "old")]).align(512);
+    save(&path, [("w", u8_tensor(b"data"))], &options).unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    let data = bytes.len() - 4;
+    // The last byte of the padding, then a letter of other metadata.
+    assert_eq!(bytes[data - 1], b' ');
+    bytes[data - 1] = b'\n';
+    let note = bytes.windows(3).position(|text| text == b"old").unwrap();
+    bytes[note] = b'O';
+    fs::write(&path, bytes).unwrap();
+    verify(&path).unwrap();
+}
+
+#[test]
+fn shards_are_verified_each_by_its_own_record() {
+    let (directory, paths) = sharded();
+    let checkpoint = Checkpoint::open(directory.path()).unwrap();
+    let files = digest::verify(&checkpoint, &VerifyOptions::new().require(true)).unwrap();
+    let checked: Vec<_> = files.iter().map(|file| (file.file.unwrap(), file.checked.clone())).collect();
+    assert_eq!(checked, [(paths[0].as_path(), vec!["a", "b"]), (&paths[1], vec!["c", "d"])]);
+
+    // The first in file order is named, whatever thread finds its change first.
+    let (c, d) = (offset_of(&paths[1], "c", 16), offset_of(&paths[1], "d", 1_999_999));
+    flip(&paths[1], d);
+    let named = |error: Error| (error.tensor().unwrap().to_string(), error.file().unwrap().to_string());
+    let shard = paths[1].to_str().unwrap().to_string();
+    assert_eq!(named(verify(directory.path()).unwrap_err()), ("d".into(), shard.clone()));
+    flip(&paths[1], c);
+    for threads in [1, 2, 8] {
+        let checkpoint = Checkpoint::open(directory.path()).unwrap();
+        let error = digest::verify(&checkpoint, &VerifyOptions::new().threads(threads)).unwrap_err();
+        assert_eq!(named(error), ("c".into(), shard.clone()));
+    }
+}
+
+#[test]
+fn a_tensor_that_the_index_takes_from_elsewhere_is_verified_too() {
+    let directory = tempdir().unwrap();
+    let [one, two] = ["a.safetensors", "b.safetensors"].map(|name| directory.path().join(name));
+    save_recorded(&one, &[("x", b"one")], &["x"]);
+    save_recorded(&two, &[("x", b"two"), ("y", b"y")], &["x", "y"]);
+    let index = r#"{"weight_map":{"x":"a.safetensors","y":"b.safetensors"}}"#;
+    support::write(directory.path(), "model.safetensors.index.json", index);
+    verify(directory.path()).unwrap();
+    flip(&two, offset_of(&two, "x", 0));
+    let error = verify(directory.path()).unwrap_err();
+    assert_eq!((error.tensor(), error.file()), (Some("x"), two.to_str()));
+}
+
+#[test]
+fn a_file_that_has_become_shorter_is_an_error() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    save_recorded(&path, &[("w", &pattern(5000))], &["w"]);
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(4000).unwrap();
+    let error = digest::verify(&checkpoint, &VerifyOptions::new()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
+    assert_eq!((error.tensor(), error.file()), (Some("w"), path.to_str()));
+}
+
+#[test]
+fn a_record_of_a_tensor_that_is_not_there() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    let options = recording([("w", Digest::of(b"1")), ("gone", Digest::of(b"2"))]);
+    save(&path, [("w", u8_tensor(b"1"))], &options).unwrap();
+    let error = verify(&path).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::DigestWithoutTensor), "{error}");
+    assert_eq!((error.tensor(), error.file()), (Some("gone"), path.to_str()));
+}
+
+#[test]
+fn malformed_records() {
+    let digest = Digest::of(b"");
+    verify_record(&format!(r#"{{"w":"{digest}"}}"#)).unwrap();
+    verify_record(&format!(" {{ \"\\u0077\" : \"{digest}\" }}\n")).unwrap();
+    verify_record("{}").unwrap();
+
+    for record in [
+        String::new(),
+        "null".into(),
+        "[]".into(),
+        format!("\"{digest}\""),
+        format!(r#"{{"w":"{digest}""#),
+        format!(r#"{{"w":"{digest}"}} {{}}"#),
+        format!(r#"{{"w":"{digest}",}}"#),
+        format!(r#"{{"w":"{digest}","w":"{digest}"}}"#),
+        format!(r#"{{"w":"{digest}","\u0077":"{digest}"}}"#),
+        r#"{"w":1}"#.into(),
+        r#"{"w":null}"#.into(),
+        r#"{"w":{}}"#.into(),
+        format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000)),
+        r#"{"\ud800":"x"}"#.into(),
+    ] {
+        let error = verify_record(&record).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::BadDigestRecord { key: KEY, .. }), "{record}: {error}");
+        assert!(error.to_string().contains(KEY));
+    }
+
+    let upper_case = digest.to_string().to_uppercase();
+    let too_long = format!("{digest}0");
+    for text in [
+        "",
+        "0",
+        &upper_case,
+        &too_long,
+        &too_long[2..],
+        "0x99aa06d3014798d86001c324468d49",
+        "é9aa06d3014798d86001c324468d497",
+    ] {
+        let error = verify_record(&format!(r#"{{"w":{text:?}}}"#)).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::BadDigest { expected: 32, found } if found == text), "{error}");
+        assert_eq!(error.tensor(), Some("w"));
+    }
+}
+
+#[test]
+fn names_of_any_kind_are_recorded() {
+    let names = ["", "\"quoted\"", "back\\slash", "line\nbreak\u{0}", "层.weight", "\u{1f600}", "{\"w\":1}"];
+    let digests: TensorDigests = names.iter().map(|name| (*name, Digest::of(name.as_bytes()))).collect();
+    let mut metadata = Metadata::new();
+    digests.write(&mut metadata);
+    assert_eq!(TensorDigests::read(&metadata).unwrap(), Some(digests.clone()));
+    // One object, compact and sorted, whose length does not depend on the digests.
+    let json: serde_json::Value = serde_json::from_str(&metadata[KEY]).unwrap();
+    assert_eq!(json.to_string(), metadata[KEY]);
+    let others: TensorDigests = names.iter().map(|name| (*name, Digest::from_bytes([0; 16]))).collect();
+    assert_eq!(others.to_text().len(), digests.to_text().len());
+
+    let tensors = names.map(|name| (name, u8_tensor(name.as_bytes())));
+    let file = serialize(tensors, &SaveOptions::new().metadata(metadata)).unwrap();
+    let file = SafeTensors::read_header(file, &Limits::default()).unwrap();
+    let verified = digest::verify_file(&file, &VerifyOptions::new().require(true)).unwrap();
+    assert_eq!(verified.checked.len(), names.len());
+}
+
+#[test]
+fn the_sha256_of_all_data_is_checked_where_it_is_recorded() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    // sha256("abcdef"), by Python's hashlib.
+    let sha256 = "bef57ec7f53a6d40beb640a780a639c83bc29ac8a9816f1fc6c5c6dcd93c4721";
+    let options = SaveOptions::new().metadata([("modelspec.hash_sha256", format!("0x{sha256}"))]);
+    save(&path, [("a", u8_tensor(b"abc")), ("b", u8_tensor(b"def"))], &options).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let files = digest::verify(&checkpoint, &VerifyOptions::new()).unwrap();
+    assert_eq!(files[0].sha256.unwrap()[..2], [0xbe, 0xf5]);
+    assert_eq!(files[0].unrecorded, ["a", "b"]);
+
+    flip(&path, offset_of(&path, "b", 2));
+    let error = verify(&path).unwrap_err();
+    let ErrorKind::DigestMismatch { algorithm: "SHA-256", expected, .. } = error.kind() else { panic!("{error}") };
+    assert_eq!((expected.as_str(), error.tensor(), error.file()), (sha256, None, path.to_str()));
+    // Unless that is not wanted.
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let files = digest::verify(&checkpoint, &VerifyOptions::new().sha256(false)).unwrap();
+    assert_eq!(files[0].sha256, None);
+}
+
+#[test]
+fn a_sha256_in_another_form() {
+    for text in ["", "0x", "bef57ec7f53a6d40beb640a780a639c83bc29ac8a9816f1fc6c5c6dcd93c4721"] {
+        let options = SaveOptions::new().metadata([("modelspec.hash_sha256", text)]);
+        let file = serialize([("a", u8_tensor(b"abcdef"))], &options).unwrap();
+        let file = SafeTensors::read_header(file, &Limits::default()).unwrap();
+        let error = digest::verify_file(&file, &VerifyOptions::new()).unwrap_err();
+        let ErrorKind::BadModelSpec { key, found: Some(found), .. } = error.kind() else { panic!("{error}") };
+        assert_eq!((key.as_str(), found.as_str()), ("modelspec.hash_sha256", text));
+    }
+}
