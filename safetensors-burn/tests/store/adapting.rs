@@ -1,0 +1,135 @@
+//! Layouts, dtypes, and parameters in unusual states.
+
+use super::*;
+
+#[test]
+fn pytorch_layouts_and_names_are_adapted() {
+    let dir = dir();
+    let path = dir.path().join("model.safetensors");
+    let model = Model::new(2);
+    model.save_into(&mut CheckpointStore::from_file(&path).with_to_adapter(BurnToPyTorchAdapter)).unwrap();
+    let tensors = load(&path).unwrap();
+    assert_eq!(tensors["encoder.weight"].shape()[..], [4, 3]);
+    assert_eq!(tensors["norm.weight"], model.norm.gamma.to_data());
+    let mut other = Model::new(7);
+    let mut store = CheckpointStore::from_file(&path).with_from_adapter(PyTorchToBurnAdapter);
+    let result = other.load_from(&mut store).unwrap();
+    assert!(result.unused.is_empty());
+    assert_eq!(state(&model), state(&other));
+
+    // Without the adapter the transposed weight does not fit.
+    let error = refused(&mut CheckpointStore::from_file(&path));
+    assert_eq!(error.tensor(), Some("encoder.weight"));
+}
+
+#[test]
+fn a_parameter_takes_the_dtype_of_the_file_or_of_a_cast() {
+    #[derive(Module, Debug)]
+    struct Vector {
+        values: Param<Tensor<1>>,
+    }
+    let dir = dir();
+    let path = dir.path().join("model.safetensors");
+    let view = TensorView::new(Dtype::F8_E4M3, &[2], &[0x38, 0xb0]).unwrap();
+    safetensors_core::save(&path, [("values", view)], &SaveOptions::new()).unwrap();
+    let fresh = || Vector { values: Initializer::Zeros.init([2], &Device::default()) };
+
+    let mut vector = fresh();
+    vector.load_from(&mut CheckpointStore::from_file(&path)).unwrap();
+    assert_eq!(vector.values.val().dtype(), DType::F16);
+    let mut vector = fresh();
+    let mut store = CheckpointStore::from_file(&path).with_from_adapter(FloatCastAdapter::to(DType::F32));
+    vector.load_from(&mut store).unwrap();
+    assert_eq!(vector.values.to_data(), TensorData::from([1.0_f32, -0.5]));
+
+    let error = fresh().load_from(&mut CheckpointStore::from_file(&path).widening(Widening::Exact)).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::WouldWiden { .. }), "{error}");
+    assert_eq!((error.tensor(), error.file()), (Some("values"), path.to_str()));
+}
+
+#[test]
+fn exact_loading_refuses_only_what_is_loaded() {
+    let dir = dir();
+    let path = dir.path().join("model.safetensors");
+    let linear = LinearConfig::new(1, 1).init(&Device::default());
+    let mut tensors = state(&linear);
+    tensors.retain(|(name, _)| name == "weight");
+    let weight = tensors[0].1.as_bytes();
+    let views = [
+        ("weight", TensorView::new(Dtype::F32, &[1, 1], weight).unwrap()),
+        ("bias", TensorView::new(Dtype::F8_E4M3, &[1], &[0x38]).unwrap()),
+        ("unused", TensorView::new(Dtype::F4, &[2], &[0x21]).unwrap()),
+    ];
+    safetensors_core::save(&path, views, &SaveOptions::new()).unwrap();
+    let store = || CheckpointStore::from_file(&path).widening(Widening::Exact);
+
+    let mut other = LinearConfig::new(1, 1).init(&Device::default());
+    let result = other.load_from(&mut store().with_full_path("weight")).unwrap();
+    assert_eq!((result.applied, result.unused), (vec!["weight".into()], vec!["unused".into()]));
+    assert_eq!(other.weight.to_data(), tensors[0].1);
+
+    let error = other.load_from(&mut store()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::WouldWiden { dtype: Dtype::F8_E4M3, .. }), "{error}");
+    assert_eq!((error.tensor(), error.file()), (Some("bias"), path.to_str()));
+    let mut store = store();
+    assert_eq!(store.keys().unwrap(), ["bias", "unused", "weight"]);
+    let error = store.get_tensor("unused").unwrap().unwrap().to_bytes().unwrap_err();
+    assert!(error.to_string().contains("exact loading does not allow"), "{error}");
+}
+
+#[test]
+fn a_column_layout_is_saved_as_pytorch_has_it_and_loads_more_than_once() {
+    let dir = dir();
+    let config = LinearConfig::new(3, 5).with_layout(LinearLayout::Col);
+    let linear = config.init(&Device::default());
+    let mut store = saved(&dir, &linear);
+    assert_eq!(store.get_tensor("weight").unwrap().unwrap().shape[..], [5, 3]);
+    let mut other = config.init(&Device::default());
+    for _ in 0..2 {
+        other.load_from(&mut store).unwrap();
+        assert_eq!(other.weight.to_data(), linear.weight.to_data());
+    }
+}
+
+#[test]
+fn parameters_without_a_value_are_not_initialized_to_be_loaded() {
+    let dir = dir();
+    let linear = LinearConfig::new(3, 5).init(&Device::default());
+    let mut store = saved(&dir, &linear);
+    let never = |shape: [usize; 2]| {
+        let device = Device::default();
+        let init = |_: &Device, _| -> Tensor<2> { panic!("initialized") };
+        Param::uninitialized(ParamId::new(), init, device, true, shape.into())
+    };
+    let mut other = LinearConfig::new(3, 5).init(&Device::default());
+    other.weight = never([3, 5]);
+    other.load_from(&mut store).unwrap();
+    assert_eq!(other.weight.to_data(), linear.weight.to_data());
+    other.weight = never([5, 3]);
+    let error = other.load_from(&mut store).unwrap_err();
+    assert_eq!(error.tensor(), Some("weight"));
+}
+
+#[test]
+fn enum_variants_may_be_left_out_of_names() {
+    #[derive(Module, Debug)]
+    enum Block {
+        Plain(Linear),
+    }
+    #[derive(Module, Debug)]
+    struct Net {
+        block: Block,
+    }
+    let net = || Net { block: Block::Plain(LinearConfig::new(2, 2).with_bias(false).init(&Device::default())) };
+    let dir = dir();
+    let path = dir.path().join("net.safetensors");
+    let first = net();
+    first.save_into(&mut CheckpointStore::from_file(&path).skip_enum_variants(true)).unwrap();
+    let mut store = CheckpointStore::from_file(&path).skip_enum_variants(true);
+    assert_eq!(store.keys().unwrap(), ["block.weight"]);
+    let mut second = net();
+    second.load_from(&mut store).unwrap();
+    assert_eq!(state(&first), state(&second));
+    let error = second.load_from(&mut CheckpointStore::from_file(&path)).unwrap_err();
+    assert!(matches!(source(&error), StoreError::Missing { names } if names == &["block.Plain.weight"]), "{error}");
+}

@@ -1,0 +1,142 @@
+//! What cannot be loaded or saved changes nothing.
+
+use super::*;
+
+#[test]
+fn a_wrong_shape_is_an_error_and_the_module_stays_as_it_was() {
+    let dir = dir();
+    let path = dir.path().join("model.safetensors");
+    changed(&path, "norm.gamma", Some(TensorData::from([1.0_f32, 2.0])));
+    let error = refused(&mut CheckpointStore::from_file(&path));
+    assert_eq!((error.tensor(), error.file()), (Some("norm.gamma"), path.to_str()));
+    let ApplyError::ShapeMismatch { path: tensor, expected, found } = source(&error) else { panic!("{error:?}") };
+    assert_eq!((tensor.as_str(), &expected[..], &found[..]), ("norm.gamma", &[4][..], &[2][..]));
+
+    let mut model = Model::new(11);
+    let before = state(&model);
+    let result = model.load_from(&mut CheckpointStore::from_file(&path).validate(false)).unwrap();
+    assert!(matches!(result.errors.as_slice(), [ApplyError::ShapeMismatch { path, .. }] if path == "norm.gamma"));
+    assert_eq!(result.applied.len(), PATHS.len() - 1);
+    for ((name, before), (_, after)) in before.iter().zip(state(&model)) {
+        // Beta, mean and variance are the same in every fresh model.
+        if name == "norm.gamma" {
+            assert_eq!(*before, after);
+        }
+        if name == "steps" || name.ends_with("weight") {
+            assert_ne!(*before, after, "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_wrong_kind_is_an_error() {
+    let dir = dir();
+    let path = dir.path().join("model.safetensors");
+    for (name, data) in [
+        ("steps", TensorData::from([1.0_f32, 2.0])),
+        ("encoder.bias", TensorData::from([1_i32, 2, 3, 4])),
+        ("mask", TensorData::from([[1_i64, 0]])),
+    ] {
+        changed(&path, name, Some(data));
+        let error = refused(&mut CheckpointStore::from_file(&path));
+        assert_eq!(error.tensor(), Some(name));
+        assert!(matches!(source(&error), ApplyError::DTypeMismatch { .. }), "{error}");
+    }
+    // Booleans that another library stored as bytes are booleans.
+    changed(&path, "mask", Some(TensorData::from([[1_u8, 0]])));
+    let mut model = Model::new(2);
+    model.load_from(&mut CheckpointStore::from_file(&path)).unwrap();
+    assert_eq!(model.mask.to_data(), TensorData::from([[true, false]]));
+    // Other integers are not: nothing says which of them would be true.
+    changed(&path, "mask", Some(TensorData::from([[0_u8, 2]])));
+    let error = refused(&mut CheckpointStore::from_file(&path));
+    assert_eq!(error.tensor(), Some("mask"));
+    assert!(matches!(error.kind(), ErrorKind::DoesNotFit { index: 1, to: Dtype::BOOL, .. }), "{error}");
+}
+
+#[test]
+fn missing_and_unused_tensors() {
+    let dir = dir();
+    let path = dir.path().join("model.safetensors");
+    changed(&path, "encoder.bias", None);
+    let error = refused(&mut CheckpointStore::from_file(&path));
+    let StoreError::Missing { names } = source(&error) else { panic!("{error:?}") };
+    assert_eq!(names, &["encoder.bias"]);
+    assert_eq!(error.file(), path.to_str());
+    assert!(source::<StoreError>(&error).to_string().contains("encoder.bias"));
+
+    let mut model = Model::new(3);
+    let bias = model.encoder.bias.as_ref().unwrap().to_data();
+    let result = model.load_from(&mut CheckpointStore::from_file(&path).allow_partial(true)).unwrap();
+    assert_eq!(result.missing, [("encoder.bias".into(), "Struct:Model.Struct:Linear".into())]);
+    assert_eq!(model.encoder.bias.as_ref().unwrap().to_data(), bias);
+    assert_eq!(model.steps.to_data(), TensorData::from([5_i64, 6]));
+
+    changed(&path, "extra", Some(TensorData::from([1_u8])));
+    let result = Model::new(3).load_from(&mut CheckpointStore::from_file(&path)).unwrap();
+    assert_eq!(result.unused, ["extra"]);
+}
+
+#[test]
+fn damaged_files_are_errors_and_the_module_stays_as_it_was() {
+    let dir = dir();
+    let path = dir.path().join("model.safetensors");
+    saved(&dir, &Model::new(2));
+    let bytes = std::fs::read(&path).unwrap();
+
+    std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+    let error = refused(&mut CheckpointStore::from_file(&path));
+    assert!(matches!(error.kind(), ErrorKind::MissingData { .. }), "{error}");
+    assert_eq!(error.file(), path.to_str());
+
+    std::fs::write(&path, &bytes[..5]).unwrap();
+    let error = refused(&mut CheckpointStore::from_file(&path));
+    assert!(matches!(error.kind(), ErrorKind::TooShort { .. }), "{error}");
+
+    // The mask, the only tensor of bytes, lies at the end.
+    let mut invalid = bytes.clone();
+    *invalid.last_mut().unwrap() = 2;
+    std::fs::write(&path, &invalid).unwrap();
+    let error = refused(&mut CheckpointStore::from_file(&path));
+    assert!(matches!(error.kind(), ErrorKind::InvalidBool { .. }), "{error}");
+    assert_eq!((error.tensor(), error.file()), (Some("mask"), path.to_str()));
+
+    // Cut off after it was opened.
+    std::fs::write(&path, &bytes).unwrap();
+    let mut store = CheckpointStore::from_file(&path);
+    store.keys().unwrap();
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(bytes.len() as u64 - 100).unwrap();
+    let error = refused(&mut store);
+    assert!(matches!(error.kind(), ErrorKind::Io(_)) && error.tensor().is_some(), "{error}");
+}
+
+#[test]
+fn a_failed_save_leaves_the_old_file() {
+    #[derive(Module, Debug)]
+    struct Quantized {
+        weight: Param<Tensor<2>>,
+    }
+    let dir = dir();
+    let mut store = saved(&dir, &Model::new(2));
+    let device = Device::default();
+    let weight = Tensor::<2>::ones([4, 8], &device).quantize_dynamic(&Default::default());
+    let error = Quantized { weight: initialized(weight) }.save_into(&mut store).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::UnsupportedFrameworkType { .. }), "{error}");
+    assert_eq!(error.tensor(), Some("weight"));
+    assert_eq!(store.keys().unwrap(), PATHS);
+}
+
+#[test]
+fn a_panic_of_the_backend_is_an_error_and_the_module_stays_as_it_was() {
+    let dir = dir();
+    let linear = LinearConfig::new(2, 2).init(&Device::default());
+    let mut store = saved(&dir, &linear);
+    let mut other = LinearConfig::new(2, 2).init(&Device::default());
+    // What a device that lacks the dtype does when it is given the tensor.
+    other.weight = other.weight.load_mapper(|_| panic!("no such dtype here"));
+    let before = state(&other);
+    let error = other.load_from(&mut store).unwrap_err();
+    assert!(matches!(source(&error), StoreError::Panicked { message } if message == "no such dtype here"), "{error:?}");
+    assert_eq!(error.tensor(), Some("weight"));
+    assert_eq!(state(&other), before);
+}
