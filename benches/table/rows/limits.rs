@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::thread;
 
 use anyhow::{Result, ensure};
-use memmap2::{Advice, MmapMut};
+use memmap2::MmapMut;
 
 /// The bytes that a thread reads or writes at once.
 const PIECE: usize = 4 << 20;
@@ -20,9 +20,16 @@ fn threads() -> usize {
 pub(crate) fn read_into_arena(path: &Path) -> Result<MmapMut> {
     let file = File::open(path)?;
     let (start, len) = data_range(&file)?;
-    let mut arena = MmapMut::map_anon(len)?;
-    arena.advise(Advice::HugePage)?;
+    let mut arena = arena(len)?;
     in_pieces(arena.chunks_mut(PIECE), |i, piece| Ok(file.read_exact_at(piece, start + (i * PIECE) as u64)?))?;
+    Ok(arena)
+}
+
+/// Fresh memory, in huge pages where the system has them.
+pub(super) fn arena(bytes: usize) -> Result<MmapMut> {
+    let arena = MmapMut::map_anon(bytes)?;
+    #[cfg(target_os = "linux")]
+    arena.advise(memmap2::Advice::HugePage)?;
     Ok(arena)
 }
 

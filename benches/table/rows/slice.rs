@@ -8,12 +8,13 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result, ensure};
+use memmap2::MmapMut;
 use safetensors::SafeTensors as Reference;
 use safetensors::slice::IndexOp;
 use safetensors_bridge::slice::Shard;
 use safetensors_bridge::{Checkpoint, FileSource, Limits, ReadAt};
 
-use super::Spec;
+use super::{Spec, limits};
 use crate::data::Data;
 use crate::files::Tensor;
 use crate::sample::{Contender, Goal, Row};
@@ -33,7 +34,7 @@ fn row(data: &Data, dim: usize) -> Result<Row> {
     let path = data.file("slice.safetensors", &[Tensor::bf16(NAME.into(), &[ROWS, COLUMNS])])?.path;
     let shard = Shard::new(dim, 1, 4);
     let runs = runs(&path, dim)?;
-    let expected = read_runs(&File::open(&path)?, &runs)?;
+    let expected = read_runs(&File::open(&path)?, &runs)?.to_vec();
     let over_read = over_read(&path, shard, &expected)?;
 
     let (a, b, c) = (path.clone(), path.clone(), path.clone());
@@ -64,9 +65,10 @@ fn runs(path: &Path, dim: usize) -> Result<Vec<Range<u64>>> {
     Ok((0..ROWS as u64).map(|row| start + row * bytes + width).map(|first| first..first + width).collect())
 }
 
-fn read_runs(file: &File, runs: &[Range<u64>]) -> Result<Vec<u8>> {
-    let mut bytes = vec![0; runs.iter().map(|run| (run.end - run.start) as usize).sum()];
-    let mut rest = bytes.as_mut_slice();
+/// Reads runs one after the other into fresh memory, in huge pages where the system has them.
+fn read_runs(file: &File, runs: &[Range<u64>]) -> Result<MmapMut> {
+    let mut bytes = limits::arena(runs.iter().map(|run| (run.end - run.start) as usize).sum())?;
+    let mut rest = &mut bytes[..];
     for run in runs {
         let (here, after) = rest.split_at_mut((run.end - run.start) as usize);
         file.read_exact_at(here, run.start)?;
