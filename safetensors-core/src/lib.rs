@@ -83,6 +83,8 @@ pub use lazy::LazyTensor;
 pub use loader::{LoadOptions, Progress, read as read_tensors};
 #[cfg(feature = "std")]
 pub use memmap2::Mmap;
+#[cfg(feature = "std")]
+pub use mmap::Access;
 pub use modelspec::ModelSpec;
 #[cfg(feature = "std")]
 pub use rewrite::{Planned, Rewrite};
