@@ -22,6 +22,10 @@ test:
 core:
     cargo test -p safetensors-core
 
+# Measure everything beside the peers, and put the table into BENCHMARKS.md: ten minutes on a machine that does nothing else.
+bench:
+    cargo bench --bench table -- --into BENCHMARKS.md
+
 # Format, and lint with warnings denied.
 lint:
     cargo fmt --all

@@ -9,6 +9,7 @@ pub(crate) struct Args {
     words: Vec<String>,
     pub(crate) list: bool,
     pub(crate) json: PathBuf,
+    pub(crate) into: Option<PathBuf>,
     pub(crate) dir: Option<PathBuf>,
     pub(crate) child: Option<Child>,
 }
@@ -23,7 +24,7 @@ pub(crate) struct Child {
 impl Args {
     pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Self> {
         let json = PathBuf::from("target/bench/table.json");
-        let mut parsed = Self { words: Vec::new(), list: false, json, dir: None, child: None };
+        let mut parsed = Self { words: Vec::new(), list: false, json, into: None, dir: None, child: None };
         while let Some(arg) = args.next() {
             let mut value = || args.next().with_context(|| format!("{arg} needs a value"));
             match arg.as_str() {
@@ -31,6 +32,7 @@ impl Args {
                 "--bench" => {}
                 "--list" => parsed.list = true,
                 "--json" => parsed.json = value()?.into(),
+                "--into" => parsed.into = Some(value()?.into()),
                 "--dir" => parsed.dir = Some(value()?.into()),
                 "--child" => {
                     parsed.child = Some(Child { row: value()?, contender: value()?, data: value()?.into() });

@@ -39,8 +39,8 @@ impl Machine {
 impl std::fmt::Display for Machine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let memory = self.memory_gib.map_or("-".into(), |gib| format!("{gib} GiB"));
-        writeln!(f, "{}, {} cores, {memory}, {}", self.processor, self.cores, self.system)?;
-        writeln!(f, "transparent huge pages: {}", self.huge_pages)?;
-        write!(f, "page cache {}", self.page_cache)
+        writeln!(f, "- {}, {} cores, {memory}, {}", self.processor, self.cores, self.system)?;
+        writeln!(f, "- transparent huge pages: {}", self.huge_pages)?;
+        write!(f, "- page cache {}", self.page_cache)
     }
 }

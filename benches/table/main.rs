@@ -5,6 +5,7 @@
 //! cargo bench -- header burn                     # the rows whose name contains one of these words
 //! cargo bench -- --list                          # the names of the rows
 //! cargo bench -- --json table.json               # where to put the numbers, beside the printed table
+//! cargo bench -- --into BENCHMARKS.md            # puts the table in the place of the one in that file
 //! cargo bench -- --dir /mnt/disk                 # where to put the test data; by default the folder for temporary files
 //! ```
 //!
@@ -56,5 +57,8 @@ fn main() -> Result<()> {
     println!("Took {} s.", started.elapsed().as_secs());
     report.write_json(&args.json)?;
     println!("As JSON: {}", args.json.display());
+    if let Some(file) = args.into {
+        report.write_into(&file)?;
+    }
     Ok(())
 }

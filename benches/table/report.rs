@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
@@ -82,7 +82,17 @@ impl Report {
         }
         Ok(std::fs::write(path, serde_json::to_vec_pretty(self)?)?)
     }
+
+    /// Puts the table in the place of the one at the end of a document.
+    pub(crate) fn write_into(&self, document: &Path) -> Result<()> {
+        let text = std::fs::read_to_string(document)?;
+        let (before, _) = text.split_once(HEADING).context("the document has no place for a table")?;
+        Ok(std::fs::write(document, format!("{before}{HEADING}\n{self}\n"))?)
+    }
 }
+
+/// The heading of BENCHMARKS.md under which the table stands.
+const HEADING: &str = "## The last table\n";
 
 fn verdict(goal: &Goal, contenders: &[Entry]) -> Option<Verdict> {
     let of_ours = |name| Some(contenders.iter().find(|entry| entry.name == name)?.of_ours);
