@@ -1,6 +1,8 @@
 //! [`TensorBuf`]: a tensor that owns its elements.
 
 use alloc::vec::Vec;
+#[cfg(feature = "std")]
+use core::ops::Range;
 
 use crate::element::Words;
 use crate::view::{invalid_bool, refuse_big_endian};
@@ -62,7 +64,7 @@ impl TensorBuf {
     /// 0 nor 1.
     pub fn read_with(dtype: Dtype, shape: Vec<usize>, read: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<Self> {
         let mut buf = Self::zeroed(dtype, shape)?;
-        read(buf.words.as_bytes_mut())?;
+        read(buf.bytes_mut())?;
         buf.finish_reading()?;
         Ok(buf)
     }
@@ -70,15 +72,42 @@ impl TensorBuf {
     /// A tensor of zeros. Large ones take no memory until they are written to.
     pub(crate) fn zeroed(dtype: Dtype, shape: Vec<usize>) -> Result<Self> {
         let len = shape::memory_len(dtype, &shape)?;
-        #[allow(unused_mut, reason = "without std there is no advice to give")]
-        let mut words = Words::zeroed(dtype, len).ok_or(ErrorKind::TooLargeForMemory { bytes: len as u64 })?;
+        let words = Words::zeroed(dtype, len).ok_or(ErrorKind::TooLargeForMemory { bytes: len as u64 })?;
         #[cfg(feature = "std")]
-        crate::hugepage::advise(words.as_bytes_mut());
+        crate::hugepage::advise([words.room()]);
         Ok(Self { dtype, shape, words })
+    }
+
+    /// Room for a tensor, one of many: [`bytes_mut`](TensorBuf::bytes_mut) must be called before anything is read from it. Then it
+    /// is a tensor of zeros. Until then nobody has touched the memory, so that advice about all of it can still be given, and
+    /// so that several threads can share the work.
+    #[cfg(feature = "std")]
+    pub(crate) fn reserved(dtype: Dtype, shape: Vec<usize>) -> Result<Self> {
+        /// Zeros of at most this size may come from memory that has to be cleared by hand. More than that, allocators get from
+        /// the system, which gives it zeroed.
+        const CLEARED_BY_HAND: usize = 256 << 10;
+
+        let len = shape::memory_len(dtype, &shape)?;
+        let words = if len > CLEARED_BY_HAND { Words::zeroed(dtype, len) } else { Words::reserved(dtype, len) };
+        Ok(Self { dtype, shape, words: words.ok_or(ErrorKind::TooLargeForMemory { bytes: len as u64 })? })
+    }
+
+    /// The memory of the elements, for advice.
+    #[cfg(feature = "std")]
+    pub(crate) fn room(&self) -> Range<*const u8> {
+        self.words.room()
+    }
+
+    /// The length of the elements, in bytes, also of a tensor that is only reserved.
+    pub(crate) fn byte_len(&self) -> usize {
+        // Computed before, when the tensor was made: it cannot fail.
+        shape::memory_len(self.dtype, &self.shape).unwrap_or_default()
     }
 
     /// The storage, to be filled with elements, or with the bytes of a file and then passed to [`TensorBuf::finish_reading`].
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        #[cfg(feature = "std")]
+        self.words.fill_up(self.byte_len());
         self.words.as_bytes_mut()
     }
 

@@ -1,6 +1,8 @@
 //! [`Element`]: which Rust type stands for which [`Dtype`].
 
 use alloc::vec::Vec;
+#[cfg(feature = "std")]
+use core::ops::Range;
 
 use bytemuck::allocation::{try_cast_vec, try_zeroed_vec};
 use bytemuck::{CheckedBitPattern, NoUninit, Pod, Zeroable};
@@ -70,6 +72,41 @@ impl Words {
             4 => try_zeroed_vec(bytes / 4).map(Self::W32).ok(),
             _ => try_zeroed_vec(bytes / 8).map(Self::W64).ok(),
         }
+    }
+
+    /// Room for `bytes` bytes for `dtype`, empty and untouched; nothing if there is no memory for it. [`fill_up`](Self::fill_up)
+    /// makes zeros of it.
+    #[cfg(feature = "std")]
+    pub(crate) fn reserved(dtype: Dtype, bytes: usize) -> Option<Self> {
+        fn room<T>(bytes: usize) -> Option<Vec<T>> {
+            let mut room = Vec::new();
+            room.try_reserve_exact(bytes / size_of::<T>()).is_ok().then_some(room)
+        }
+        match dtype.alignment() {
+            1 => room(bytes).map(Self::W8),
+            2 => room(bytes).map(Self::W16),
+            4 => room(bytes).map(Self::W32),
+            _ => room(bytes).map(Self::W64),
+        }
+    }
+
+    /// Adds zeros until there are `bytes` bytes.
+    #[cfg(feature = "std")]
+    pub(crate) fn fill_up(&mut self, bytes: usize) {
+        fn fill_up<T: Pod>(vec: &mut Vec<T>, bytes: usize) {
+            vec.resize(bytes / size_of::<T>(), T::zeroed());
+        }
+        with_words!(self, vec => fill_up(vec, bytes));
+    }
+
+    /// The memory that is set aside, whether it is in use or not.
+    #[cfg(feature = "std")]
+    pub(crate) fn room(&self) -> Range<*const u8> {
+        fn room<T>(vec: &Vec<T>) -> Range<*const u8> {
+            let start = vec.as_ptr();
+            start.cast()..start.wrapping_add(vec.capacity()).cast()
+        }
+        with_words!(self, vec => room(vec))
     }
 
     pub(crate) fn from_vec<T: Element>(values: Vec<T>) -> Self {

@@ -10,7 +10,7 @@ pub use options::{LoadOptions, Progress};
 
 use crate::convert::{Conversion, ReadScratch};
 use crate::parallel::in_parallel;
-use crate::{ErrorKind, LazyTensor, ReadAt, Result, TensorBuf};
+use crate::{ErrorKind, LazyTensor, ReadAt, Result, TensorBuf, hugepage};
 use plan::Job;
 
 /// Reads tensors in parallel, each into a buffer of its own, and returns them in the order given.
@@ -43,11 +43,12 @@ pub fn read<S: ReadAt>(tensors: &[LazyTensor<'_, S>], options: &LoadOptions) -> 
         .iter()
         .map(|tensor| {
             let conversion = options.conversion(tensor.dtype()).map_err(|kind| tensor.locate(kind.into()))?;
-            let buf = TensorBuf::zeroed(options.dtype_of(tensor.dtype()), tensor.shape().to_vec());
+            let buf = TensorBuf::reserved(options.dtype_of(tensor.dtype()), tensor.shape().to_vec());
             Ok((buf.map_err(|error| tensor.locate(error))?, conversion))
         })
         .collect::<Result<Vec<_>>>()?;
-    let bytes_total = bufs.iter().map(|(buf, _)| buf.bytes().len() as u64).sum();
+    hugepage::advise(bufs.iter().map(|(buf, _)| buf.room()));
+    let bytes_total = bufs.iter().map(|(buf, _)| buf.byte_len() as u64).sum();
     let jobs = plan::jobs(tensors, &mut bufs);
     let bytes_done = AtomicU64::new(0);
     in_parallel(jobs, options.threads, |job: Job<'_, '_, '_, S>, scratch: &mut ReadScratch| {
