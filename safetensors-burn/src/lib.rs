@@ -4,7 +4,7 @@
 //! |---|---|
 //! | save a module, or load one | [`CheckpointStore`] with `module.save_into` and `module.load_from` |
 //! | load every tensor of a checkpoint as [`TensorData`](burn::tensor::TensorData) | [`load()`], [`load_with`] |
-//! | load without a copy | [`share`], [`share_checkpoint`] |
+//! | load without a copy | [`share`], [`share_checkpoint`], [`share_all`] |
 //! | save named `TensorData` to a file, or in shards | [`save()`], [`save_sharded`] |
 //! | write code that is generic over tensor libraries | [`Burn`], a [`Framework`](safetensors_core::Framework) |
 //!
@@ -72,5 +72,5 @@ pub use error::StoreError;
 pub use framework::Burn;
 pub use load::{load, load_with};
 pub use save::{save, save_sharded};
-pub use share::{share, share_checkpoint};
+pub use share::{share, share_all, share_checkpoint};
 pub use store::CheckpointStore;

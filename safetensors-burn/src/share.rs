@@ -1,10 +1,9 @@
 //! Loading without a copy: `TensorData` that shares the bytes of a file that is in memory, or mapped.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use burn::tensor::{AllocationProperty, Bytes, TensorData};
-use safetensors_core::{Checkpoint, Framework, LazyTensor, Result, SafeTensors, TensorView, Widening};
+use safetensors_core::{Checkpoint, Framework, LazyTensor, Result, SafeTensors, ShardFile, TensorView, Widening};
 
 use crate::{Burn, dtype, load};
 
@@ -66,32 +65,84 @@ where
     S: AsRef<[u8]> + Send + Sync + 'static,
 {
     let tensor = checkpoint.tensor(name)?;
-    let view = tensor.view()?;
-    let lend = || bytes::Bytes::from_owner(Lent::new(checkpoint, &tensor));
-    share_view(&view, widening, lend).map_err(|error| tensor.locate(error))
+    let shard = checkpoint.shards().iter().position(|shard| is_in(&tensor, shard));
+    share_tensor(&tensor, widening, || Lent::whole(checkpoint, shard.unwrap_or(0)))
 }
 
-/// The bytes of one tensor of a checkpoint that is kept alive by them.
+/// Every tensor of a checkpoint that lends its bytes, such as a mapped one, by name, in the order of the checkpoint's tensors; as
+/// [`share_checkpoint`] shares one.
+///
+/// ```
+/// use std::sync::Arc;
+/// use burn::tensor::TensorData;
+/// use safetensors_core::{Checkpoint, SaveOptions, Widening};
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("model.safetensors");
+/// let (bias, weight) = (TensorData::from([1.0_f32, 2.0]), TensorData::from([[3.0_f32]]));
+/// safetensors_burn::save(&path, [("bias", &bias), ("weight", &weight)], &SaveOptions::new())?;
+///
+/// // SAFETY: nothing changes this file while it is mapped.
+/// let checkpoint = Arc::new(unsafe { Checkpoint::mmap(&path) }?);
+/// assert_eq!(safetensors_burn::share_all(&checkpoint, Widening::Lossless)?, [("bias", bias), ("weight", weight)]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of [`share_checkpoint`].
+pub fn share_all<S>(checkpoint: &Arc<Checkpoint<S>>, widening: Widening) -> Result<Vec<(&str, TensorData)>>
+where
+    S: AsRef<[u8]> + Send + Sync + 'static,
+{
+    let shards = checkpoint.shards();
+    let (mut shard, mut lent) = (0, Lent::whole(checkpoint, 0));
+    let tensors = checkpoint.tensors().map(|tensor| {
+        // Tensors come file by file.
+        while shard + 1 < shards.len() && !is_in(&tensor, &shards[shard]) {
+            shard += 1;
+            lent = Lent::whole(checkpoint, shard);
+        }
+        Ok((tensor.name(), share_tensor(&tensor, widening, || lent.clone())?))
+    });
+    tensors.collect()
+}
+
+fn is_in<S>(tensor: &LazyTensor<'_, S>, shard: &ShardFile<S>) -> bool {
+    std::ptr::eq(tensor.source(), shard.archive().bytes())
+}
+
+/// One tensor, sharing the bytes of its file.
+fn share_tensor<S: AsRef<[u8]>>(
+    tensor: &LazyTensor<'_, S>,
+    widening: Widening,
+    file: impl FnOnce() -> bytes::Bytes,
+) -> Result<TensorData> {
+    let lend = || {
+        let (file, start) = (file(), tensor.file_offset() as usize);
+        let end = start + tensor.byte_len() as usize;
+        // Only an `AsRef` that lends something else at each call is shorter now. That is an error later on, by the length.
+        if end <= file.len() { file.slice(start..end) } else { bytes::Bytes::new() }
+    };
+    share_view(&tensor.view()?, widening, lend).map_err(|error| tensor.locate(error))
+}
+
+/// The bytes of one file of a checkpoint, which they keep alive.
 struct Lent<S> {
     checkpoint: Arc<Checkpoint<S>>,
     shard: usize,
-    range: Range<usize>,
 }
 
-impl<S: AsRef<[u8]>> Lent<S> {
-    fn new(checkpoint: &Arc<Checkpoint<S>>, tensor: &LazyTensor<'_, S>) -> Self {
-        let source: *const S = tensor.source();
-        let shard = checkpoint.shards().iter().position(|shard| std::ptr::eq(shard.archive().bytes(), source));
-        let start = tensor.file_offset() as usize;
-        let checkpoint = Arc::clone(checkpoint);
-        Self { checkpoint, shard: shard.unwrap_or(0), range: start..start + tensor.byte_len() as usize }
+impl<S: AsRef<[u8]> + Send + Sync + 'static> Lent<S> {
+    fn whole(checkpoint: &Arc<Checkpoint<S>>, shard: usize) -> bytes::Bytes {
+        bytes::Bytes::from_owner(Self { checkpoint: Arc::clone(checkpoint), shard })
     }
 }
 
 impl<S: AsRef<[u8]>> AsRef<[u8]> for Lent<S> {
     fn as_ref(&self) -> &[u8] {
         let shard = self.checkpoint.shards().get(self.shard);
-        shard.and_then(|shard| shard.archive().bytes().as_ref().get(self.range.clone())).unwrap_or(&[])
+        shard.map_or(&[], |shard| shard.archive().bytes().as_ref())
     }
 }
 

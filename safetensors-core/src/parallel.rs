@@ -24,7 +24,11 @@ pub(crate) fn in_parallel<I, T: Send, B: Default>(
     work: impl Fn(I, &mut B) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
     let items = items.into_iter();
-    let threads = NonZeroUsize::new(threads).map_or_else(default_threads, usize::from).min(items.len());
+    let threads = match items.len() {
+        // To find out how many threads are wanted takes longer than a little work does.
+        len @ (0 | 1) => len,
+        len => NonZeroUsize::new(threads).map_or_else(default_threads, usize::from).min(len),
+    };
     let queue = Mutex::new(Some(items.enumerate()));
     let next = || queue.lock().ok()?.as_mut()?.next();
     let run = || {

@@ -34,12 +34,11 @@ pub(super) fn rows() -> Vec<Spec> {
         }),
         Spec::new("zero-copy burn tensors of 2 GiB", |data| {
             row(data, |path| {
-                Contender::ours("Checkpoint::mmap, share_checkpoint of each", move |watch| {
+                Contender::ours("Checkpoint::mmap, share_all", move |watch| {
                     watch.repeat(|| {
                         let checkpoint = Arc::new(checkpoint_map(&path)?);
-                        let share = |name| safetensors_burn::share_checkpoint(&checkpoint, name, Widening::Lossless);
-                        let tensors = checkpoint.tensors().map(|tensor| Ok(share(tensor.name())?));
-                        tensors.collect::<Result<Vec<_>>>()
+                        let tensors = safetensors_burn::share_all(&checkpoint, Widening::Lossless)?;
+                        Ok(tensors.into_iter().map(|(_, tensor)| tensor).collect::<Vec<_>>())
                     })
                 })
             })

@@ -57,7 +57,8 @@ pub struct Checkpoint<S = FileSource> {
     shards: Vec<ShardFile<S>>,
     /// Every tensor: shards in order, each shard's tensors in file order.
     places: Vec<Place>,
-    table: NameTable,
+    /// From a name to its place. Nothing for a single file, whose header has that table.
+    table: Option<NameTable>,
     /// Names that the metadata gives to tensors besides their own, with the tensors' places.
     aliases: BTreeMap<String, Place>,
     metadata: Metadata,
@@ -182,19 +183,21 @@ impl<S: ReadAt> Checkpoint<S> {
         let mut checkpoint = Self {
             shards,
             places,
-            table: NameTable::default(),
+            table: None,
             aliases: BTreeMap::new(),
             metadata: Metadata::new(),
             index: path,
             index_total_size: index.and_then(|index| index.total_size),
         };
-        let mut table = NameTable::default();
-        let name_at = |i: usize| checkpoint.name_at(i);
-        table.reserve(checkpoint.places.len(), name_at);
-        for i in 0..checkpoint.places.len() {
-            table.insert(name_at(i), i, name_at);
+        if index.is_some() {
+            let mut table = NameTable::default();
+            let name_at = |i: usize| checkpoint.name_at(i);
+            table.reserve(checkpoint.places.len(), name_at);
+            for i in 0..checkpoint.places.len() {
+                table.insert(name_at(i), i, name_at);
+            }
+            checkpoint.table = Some(table);
         }
-        checkpoint.table = table;
 
         let mut metadata = Metadata::new();
         let mut aliases = BTreeMap::new();
@@ -353,7 +356,10 @@ impl<S> Checkpoint<S> {
     }
 
     fn position(&self, name: &str) -> Option<usize> {
-        self.table.find(name, |i| self.name_at(i))
+        match &self.table {
+            Some(table) => table.find(name, |i| self.name_at(i)),
+            None => self.shards.first()?.archive.header().position(name),
+        }
     }
 
     fn name_at(&self, i: usize) -> &str {
