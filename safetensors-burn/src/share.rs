@@ -1,5 +1,6 @@
 //! Loading without a copy: `TensorData` that shares the bytes of a file that is in memory, or mapped.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use burn::tensor::{AllocationProperty, Bytes, TensorData};
@@ -66,7 +67,7 @@ where
 {
     let tensor = checkpoint.tensor(name)?;
     let shard = checkpoint.shards().iter().position(|shard| is_in(&tensor, shard));
-    share_tensor(&tensor, widening, || Lent::whole(checkpoint, shard.unwrap_or(0)))
+    share_tensor(&tensor, widening, |range| part(&Lent::whole(checkpoint, shard.unwrap_or(0)), range))
 }
 
 /// Every tensor of a checkpoint that lends its bytes, such as a mapped one, by name, in the order of the checkpoint's tensors; as
@@ -97,34 +98,37 @@ where
 {
     let shards = checkpoint.shards();
     let (mut shard, mut lent) = (0, Lent::whole(checkpoint, 0));
-    let tensors = checkpoint.tensors().map(|tensor| {
+    let mut shared = Vec::with_capacity(checkpoint.len());
+    for tensor in checkpoint.tensors() {
         // Tensors come file by file.
         while shard + 1 < shards.len() && !is_in(&tensor, &shards[shard]) {
             shard += 1;
             lent = Lent::whole(checkpoint, shard);
         }
-        Ok((tensor.name(), share_tensor(&tensor, widening, || lent.clone())?))
-    });
-    tensors.collect()
+        shared.push((tensor.name(), share_tensor(&tensor, widening, |range| part(&lent, range))?));
+    }
+    Ok(shared)
 }
 
 fn is_in<S>(tensor: &LazyTensor<'_, S>, shard: &ShardFile<S>) -> bool {
     std::ptr::eq(tensor.source(), shard.archive().bytes())
 }
 
-/// One tensor, sharing the bytes of its file.
+/// One tensor, sharing the bytes of its file, of which `lend` gives a part.
 fn share_tensor<S: AsRef<[u8]>>(
     tensor: &LazyTensor<'_, S>,
     widening: Widening,
-    file: impl FnOnce() -> bytes::Bytes,
+    lend: impl FnOnce(Range<usize>) -> bytes::Bytes,
 ) -> Result<TensorData> {
-    let lend = || {
-        let (file, start) = (file(), tensor.file_offset() as usize);
-        let end = start + tensor.byte_len() as usize;
-        // Only an `AsRef` that lends something else at each call is shorter now. That is an error later on, by the length.
-        if end <= file.len() { file.slice(start..end) } else { bytes::Bytes::new() }
-    };
+    let start = tensor.file_offset() as usize;
+    let lend = || lend(start..start + tensor.byte_len() as usize);
     share_view(&tensor.view()?, widening, lend).map_err(|error| tensor.locate(error))
+}
+
+/// A part of a file's bytes. Only an `AsRef` that lends something else at each call does not have it any more; then it is empty,
+/// and of the wrong length for whoever makes a tensor of it.
+fn part(file: &bytes::Bytes, range: Range<usize>) -> bytes::Bytes {
+    if range.end <= file.len() { file.slice(range) } else { bytes::Bytes::new() }
 }
 
 /// The bytes of one file of a checkpoint, which they keep alive.

@@ -38,7 +38,7 @@ pub(super) fn rows() -> Vec<Spec> {
                     watch.repeat(|| {
                         let checkpoint = Arc::new(checkpoint_map(&path)?);
                         let tensors = safetensors_burn::share_all(&checkpoint, Widening::Lossless)?;
-                        Ok(tensors.into_iter().map(|(_, tensor)| tensor).collect::<Vec<_>>())
+                        Ok(std::hint::black_box(tensors).len())
                     })
                 })
             })

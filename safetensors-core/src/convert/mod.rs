@@ -52,6 +52,11 @@ pub(crate) use read::{ReadScratch, read_converted};
 pub use source::Converted;
 pub use widen::widen;
 
+#[cfg(feature = "std")]
+use conversion::bytes_of;
+
+#[cfg(feature = "std")]
+use crate::parallel::in_parallel;
 use crate::{Dtype, ErrorKind, Result, TensorBuf, TensorView};
 
 impl TensorBuf {
@@ -77,7 +82,7 @@ impl TensorBuf {
             return Ok(self);
         }
         let conversion = Conversion::new(self.dtype(), to, options)?;
-        convert(&conversion, self.shape(), self.bytes())
+        convert(&conversion, self.shape(), self.bytes(), options)
     }
 }
 
@@ -101,7 +106,7 @@ impl TensorView<'_> {
             return TensorBuf::from_view(self)?.convert(to, options);
         }
         let conversion = Conversion::new(self.dtype(), to, options)?;
-        convert(&conversion, self.shape(), self.data())
+        convert(&conversion, self.shape(), self.data(), options)
     }
 
     /// The same values in the dtype of `out`, put there: [`convert`](TensorView::convert) without a new buffer, for many
@@ -126,23 +131,42 @@ impl TensorView<'_> {
         }
         let conversion = Conversion::new(self.dtype(), out.dtype(), options)?;
         let converted = if cfg!(target_endian = "big") {
-            conversion.run(TensorBuf::from_view(self)?.bytes(), out.bytes_mut(), 0)
+            run(&conversion, TensorBuf::from_view(self)?.bytes(), out.bytes_mut(), options)
         } else {
-            conversion.run(self.data(), out.bytes_mut(), 0)
+            run(&conversion, self.data(), out.bytes_mut(), options)
         };
         if converted.is_err() && out.dtype() == Dtype::BOOL {
             // What did not fit is in there too, and is no boolean.
             out.bytes_mut().fill(0);
         }
-        Ok(converted?)
+        converted
     }
 }
 
 /// Elements in the machine's byte order as a tensor of another dtype.
-fn convert(conversion: &Conversion, shape: &[usize], bytes: &[u8]) -> Result<TensorBuf> {
+fn convert(conversion: &Conversion, shape: &[usize], bytes: &[u8], options: &ConvertOptions) -> Result<TensorBuf> {
     let mut converted = TensorBuf::zeroed(conversion.to(), shape.to_vec())?;
-    conversion.run(bytes, converted.bytes_mut(), 0)?;
+    run(conversion, bytes, converted.bytes_mut(), options)?;
     Ok(converted)
+}
+
+/// Converts all elements of a tensor, as [`Conversion::run`] does: on several threads if they are many.
+#[cfg(feature = "std")]
+fn run(conversion: &Conversion, src: &[u8], out: &mut [u8], options: &ConvertOptions) -> Result<()> {
+    /// The elements that a thread takes at a time, far more than it takes to start one.
+    const PIECE: usize = 1 << 20;
+
+    let (from, to) = (bytes_of(conversion.from(), PIECE), bytes_of(conversion.to(), PIECE));
+    let pieces: std::vec::Vec<_> = src.chunks(from).zip(out.chunks_mut(to)).collect();
+    in_parallel(pieces.into_iter().enumerate(), options.threads, |(number, (src, out)), _: &mut ()| {
+        Ok(conversion.run(src, out, (number * PIECE) as u64)?)
+    })?;
+    Ok(())
+}
+
+#[cfg(not(feature = "std"))]
+fn run(conversion: &Conversion, src: &[u8], out: &mut [u8], _: &ConvertOptions) -> Result<()> {
+    Ok(conversion.run(src, out, 0)?)
 }
 
 /// Runs a loop in code that is compiled for the widest vectors that this machine has, as far as the loop is inlined.

@@ -25,6 +25,8 @@ pub enum Overflow {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConvertOptions {
     pub(super) overflow: Overflow,
+    #[cfg(feature = "std")]
+    pub(super) threads: usize,
 }
 
 impl ConvertOptions {
@@ -37,6 +39,15 @@ impl ConvertOptions {
     #[must_use]
     pub fn overflow(mut self, overflow: Overflow) -> Self {
         self.overflow = overflow;
+        self
+    }
+
+    /// How many threads convert a tensor that is in memory, if it has more than a million elements; 0, the default, for as many as
+    /// the environment variable `SAFETENSORS_THREADS` says, or else one a core, eight at most.
+    #[cfg(feature = "std")]
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
         self
     }
 }
