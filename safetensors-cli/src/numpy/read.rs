@@ -1,14 +1,14 @@
-//! Tensors in NumPy's files, read as a stream when they are written elsewhere.
+//! [`Array`]: a tensor in one of NumPy's files, read as a stream when it is written elsewhere.
 
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
-use safetensors_core::{Dtype, ErrorKind, FileSource, ReadAt, Result, Sink, TensorSource, shape};
+use safetensors_core::{Dtype, Error, ErrorKind, FileSource, ReadAt, Result, Sink, TensorSource, shape};
 use zip::ZipArchive;
 
-use crate::npy::{self, Header};
+use super::header::{Header, read_header};
 use crate::text;
 
 /// The most bytes that are read at once.
@@ -19,7 +19,7 @@ const PIECE: usize = 1 << 20;
 pub(crate) struct Array {
     header: Header,
     place: Place,
-    path: String,
+    file: Arc<FileSource>,
 }
 
 #[derive(Debug)]
@@ -31,20 +31,23 @@ enum Place {
 }
 
 /// Opens a `.npy` file: one array, under the file's name without its extension.
-pub(super) fn open_npy(path: &Path) -> anyhow::Result<Vec<(String, Array)>> {
+pub(crate) fn open_npy(path: &Path) -> anyhow::Result<Vec<(String, Array)>> {
     let cursor = Cursor::open(path)?;
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let mut reader = cursor.clone();
-    let header = npy::read_header(&mut reader).with_context(|| text::path(path))?;
-    let array = Array { header, path: text::path(path), place: Place::Whole(cursor) };
+    let header = read_header(&mut reader).with_context(|| text::path(path))?;
+    let array = Array { header, file: Arc::clone(&cursor.file), place: Place::Whole(cursor) };
     array.check_length(reader.left()).with_context(|| text::path(path))?;
+    array.check_unchanged()?;
     Ok(vec![(name, array)])
 }
 
 /// Opens a `.npz` file: a zip archive whose members are `.npy` files, under their names without that ending.
-pub(super) fn open_npz(path: &Path) -> anyhow::Result<Vec<(String, Array)>> {
+pub(crate) fn open_npz(path: &Path) -> anyhow::Result<Vec<(String, Array)>> {
     let open = || -> anyhow::Result<_> {
-        let archive = ZipArchive::new(Cursor::open(path)?)?;
+        let cursor = Cursor::open(path)?;
+        let file = Arc::clone(&cursor.file);
+        let archive = ZipArchive::new(cursor)?;
         let mut arrays = Vec::with_capacity(archive.len());
         for index in 0..archive.len() {
             let mut member_of = archive.clone();
@@ -56,11 +59,12 @@ pub(super) fn open_npz(path: &Path) -> anyhow::Result<Vec<(String, Array)>> {
             }
             let size = member.size();
             let mut counted = (&mut member).take(u64::MAX);
-            let header = npy::read_header(&mut counted).with_context(member_name)?;
+            let header = read_header(&mut counted).with_context(member_name)?;
             let read = u64::MAX - counted.limit();
             let place = Place::Member { archive: archive.clone(), index };
-            let array = Array { header, place, path: text::path(path) };
+            let array = Array { header, place, file: Arc::clone(&file) };
             array.check_length(size.saturating_sub(read)).with_context(member_name)?;
+            array.check_unchanged()?;
             arrays.push((name.strip_suffix(".npy").unwrap_or(&name).to_owned(), array));
         }
         Ok(arrays)
@@ -78,17 +82,31 @@ impl Array {
         Ok(())
     }
 
+    /// Fails if the file is not what it was when it was opened.
+    fn check_unchanged(&self) -> Result<()> {
+        self.file.check_unchanged().map_err(|error| self.failed(error))
+    }
+
+    /// An error of reading the file.
+    fn failed(&self, error: io::Error) -> Error {
+        self.locate(ErrorKind::Io(error))
+    }
+
+    fn locate(&self, kind: ErrorKind) -> Error {
+        Error::from(kind).in_file(self.file.path().display())
+    }
+
     /// Gives the bytes after the header to `sink`, as many as the header asks for.
     fn stream(&self, reader: &mut impl Read, sink: &mut Sink<'_>) -> Result<()> {
-        let failed = |error| safetensors_core::Error::from(ErrorKind::Io(error)).in_file(&self.path);
-        npy::read_header(reader).map_err(failed)?;
+        let failed = |error| self.failed(error);
+        read_header(reader).map_err(failed)?;
         let all = shape::byte_len(self.header.dtype, &self.header.shape)?;
         let mut left = all;
         let mut buffer = vec![0; left.min(PIECE as u64) as usize];
         while left > 0 {
             let piece = &mut buffer[..left.min(PIECE as u64) as usize];
             reader.read_exact(piece).map_err(failed)?;
-            check_bool(self.header.dtype, piece, all - left)?;
+            check_bool(self.header.dtype, piece, all - left).map_err(|kind| self.locate(kind))?;
             sink(piece)?;
             left -= piece.len() as u64;
         }
@@ -103,9 +121,9 @@ impl Array {
 /// What NumPy calls a boolean is any byte in principle; the format knows 0 and 1.
 ///
 /// `first` is the index of the first of these bytes.
-fn check_bool(dtype: Dtype, bytes: &[u8], first: u64) -> Result<()> {
+fn check_bool(dtype: Dtype, bytes: &[u8], first: u64) -> Result<(), ErrorKind> {
     match bytes.iter().position(|&byte| byte > 1).filter(|_| dtype == Dtype::BOOL) {
-        Some(index) => Err(ErrorKind::InvalidBool { index: first + index as u64, found: bytes[index] }.into()),
+        Some(index) => Err(ErrorKind::InvalidBool { index: first + index as u64, found: bytes[index] }),
         None => Ok(()),
     }
 }
@@ -121,13 +139,14 @@ impl TensorSource for Array {
 
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
         match &self.place {
-            Place::Whole(cursor) => self.stream(&mut cursor.clone(), sink),
+            Place::Whole(cursor) => self.stream(&mut cursor.clone(), sink)?,
             Place::Member { archive, index } => {
                 let mut archive = archive.clone();
-                let member = archive.by_index(*index).map_err(|error| ErrorKind::Io(error.into()));
-                self.stream(&mut member.map_err(|kind| safetensors_core::Error::from(kind).in_file(&self.path))?, sink)
+                let mut member = archive.by_index(*index).map_err(|error| self.failed(error.into()))?;
+                self.stream(&mut member, sink)?;
             }
         }
+        self.check_unchanged()
     }
 }
 
@@ -168,5 +187,43 @@ impl Seek for Cursor {
         };
         self.at = at.ok_or(io::ErrorKind::InvalidInput)?;
         Ok(self.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, OpenOptions};
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::numpy::write_npz;
+
+    #[test]
+    fn a_file_that_changes_after_it_was_opened_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let (npy, npz) = (dir.path().join("a.npy"), dir.path().join("a.npz"));
+        let header = super::super::header::header(Dtype::U8, &[3]).unwrap();
+        fs::write(&npy, [header.as_slice(), &[1, 2, 3]].concat()).unwrap();
+        let array = open_npy(&npy).unwrap().remove(0).1;
+        let mut archive = fs::File::create(&npz).unwrap();
+        write_npz(&mut archive, [("a", &array)].into_iter(), &|_| ()).unwrap();
+        for path in [&npy, &npz] {
+            let file = OpenOptions::new().write(true).open(path).unwrap();
+            // Long ago, so that the change is certain to be at another time.
+            file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+            let open = if path == &npy { open_npy } else { open_npz };
+            let array = open(path).unwrap().remove(0).1;
+            let mut read = Vec::new();
+            let mut sink = |bytes: &[u8]| {
+                read.extend_from_slice(bytes);
+                Ok(())
+            };
+            array.write_to(&mut sink).unwrap();
+            file.set_modified(SystemTime::now()).unwrap();
+            let error = array.write_to(&mut sink).unwrap_err();
+            assert!(error.to_string().ends_with("the file has changed since it was opened"), "{error}");
+            assert_eq!(error.file(), path.to_str());
+            assert_eq!(read, [1, 2, 3, 1, 2, 3]);
+        }
     }
 }
