@@ -38,38 +38,46 @@ pub(crate) fn open_npy(path: &Path) -> anyhow::Result<Vec<(String, Array)>> {
     let header = read_header(&mut reader).with_context(|| text::path(path))?;
     let array = Array { header, file: Arc::clone(&cursor.file), place: Place::Whole(cursor) };
     array.check_length(reader.left()).with_context(|| text::path(path))?;
-    array.check_unchanged()?;
+    check_unchanged(&array.file)?;
     Ok(vec![(name, array)])
 }
 
 /// Opens a `.npz` file: a zip archive whose members are `.npy` files, under their names without that ending.
 pub(crate) fn open_npz(path: &Path) -> anyhow::Result<Vec<(String, Array)>> {
-    let open = || -> anyhow::Result<_> {
-        let cursor = Cursor::open(path)?;
-        let file = Arc::clone(&cursor.file);
-        let archive = ZipArchive::new(cursor)?;
-        let mut arrays = Vec::with_capacity(archive.len());
-        for index in 0..archive.len() {
-            let mut member_of = archive.clone();
-            let mut member = member_of.by_index(index)?;
-            let name = member.name()?.into_owned();
-            let member_name = || format!("member {}", text::name(&name));
-            if member.is_dir() {
-                continue;
-            }
-            let size = member.size();
-            let mut counted = (&mut member).take(u64::MAX);
-            let header = read_header(&mut counted).with_context(member_name)?;
-            let read = u64::MAX - counted.limit();
-            let place = Place::Member { archive: archive.clone(), index };
-            let array = Array { header, place, file: Arc::clone(&file) };
-            array.check_length(size.saturating_sub(read)).with_context(member_name)?;
-            array.check_unchanged()?;
-            arrays.push((name.strip_suffix(".npy").unwrap_or(&name).to_owned(), array));
+    let cursor = Cursor::open(path)?;
+    let file = Arc::clone(&cursor.file);
+    let arrays = members(cursor).with_context(|| text::path(path))?;
+    check_unchanged(&file)?;
+    Ok(arrays)
+}
+
+fn members(cursor: Cursor) -> anyhow::Result<Vec<(String, Array)>> {
+    let file = Arc::clone(&cursor.file);
+    let archive = ZipArchive::new(cursor)?;
+    let mut arrays = Vec::with_capacity(archive.len());
+    for index in 0..archive.len() {
+        let mut member_of = archive.clone();
+        let mut member = member_of.by_index(index)?;
+        let name = member.name()?.into_owned();
+        let member_name = || format!("member {}", text::name(&name));
+        if member.is_dir() {
+            continue;
         }
-        Ok(arrays)
-    };
-    open().with_context(|| text::path(path))
+        let size = member.size();
+        let mut counted = (&mut member).take(u64::MAX);
+        let header = read_header(&mut counted).with_context(member_name)?;
+        let read = u64::MAX - counted.limit();
+        let place = Place::Member { archive: archive.clone(), index };
+        let array = Array { header, place, file: Arc::clone(&file) };
+        array.check_length(size.saturating_sub(read)).with_context(member_name)?;
+        arrays.push((name.strip_suffix(".npy").unwrap_or(&name).to_owned(), array));
+    }
+    Ok(arrays)
+}
+
+/// Fails if the file is not what it was when it was opened.
+fn check_unchanged(file: &FileSource) -> Result<()> {
+    file.check_unchanged().map_err(|error| Error::from(ErrorKind::Io(error)).in_file(file.path().display()))
 }
 
 impl Array {
@@ -80,11 +88,6 @@ impl Array {
             anyhow::bail!("the array has {found} bytes, but its shape asks for {expected}");
         }
         Ok(())
-    }
-
-    /// Fails if the file is not what it was when it was opened.
-    fn check_unchanged(&self) -> Result<()> {
-        self.file.check_unchanged().map_err(|error| self.failed(error))
     }
 
     /// An error of reading the file.
@@ -146,7 +149,7 @@ impl TensorSource for Array {
                 self.stream(&mut member, sink)?;
             }
         }
-        self.check_unchanged()
+        check_unchanged(&self.file)
     }
 }
 

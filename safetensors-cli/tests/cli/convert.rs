@@ -331,6 +331,11 @@ fn wrong_kinds_and_wrong_usage() {
         let next = predicate::str::contains("convert it to .safetensors or .npz first, with a tool that knows ");
         convert(dir.path(), &[name, "b.safetensors"]).code(2).stderr(next);
     }
+    for missing in ["none.npy", "none.npz", "none.safetensors"] {
+        let once =
+            predicate::str::contains(missing).count(1).and(predicate::str::starts_with(format!("error: {missing}: ")));
+        convert(dir.path(), &[missing, "b.safetensors"]).code(1).stderr(once);
+    }
     convert(dir.path(), &["a.safetensors", "x.index.json"])
         .code(2)
         .stderr(predicate::str::contains("name the directory"));
@@ -410,15 +415,15 @@ fn a_killed_command_leaves_a_directory_as_it_was_and_the_next_one_replaces_it() 
     large(&dir.path().join("large.safetensors"));
     model(dir.path(), "a.safetensors");
     convert(dir.path(), &["a.safetensors", "out", "--max-shard-size", "100"]).success();
-    let before = content(dir.path().join("out"));
-    for wait in [0, 5, 50] {
+    let old = content(dir.path().join("out"));
+    for wait in [0, 2, 10] {
+        let known = list(&dir.path().join("out"));
         let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_safetensors"))
             .current_dir(dir.path())
             .args(["convert", "large.safetensors", "out", "--dtype", "f64"])
             .spawn()
             .unwrap();
         // Until it has begun to write, in a hidden directory, and then a little longer.
-        let known = list(&dir.path().join("out"));
         while list(&dir.path().join("out")) == known {
             assert!(child.try_wait().unwrap().is_none(), "it ended before it could be killed");
             std::thread::sleep(std::time::Duration::from_millis(1));
@@ -426,9 +431,9 @@ fn a_killed_command_leaves_a_directory_as_it_was_and_the_next_one_replaces_it() 
         std::thread::sleep(std::time::Duration::from_millis(wait));
         child.kill().unwrap();
         assert!(!child.wait().unwrap().success(), "it was killed");
-        assert_eq!(content(dir.path().join("out")), before);
+        assert_eq!(content(dir.path().join("out")), old);
     }
     convert(dir.path(), &["a.safetensors", "out", "--dtype", "f16"]).success();
     let names: Vec<_> = list(&dir.path().join("out")).into_iter().filter(|name| !name.starts_with('.')).collect();
-    assert_eq!((names, content(dir.path().join("out")).len()), (vec!["model.safetensors".to_owned()], before.len()));
+    assert_eq!((names, content(dir.path().join("out")).len()), (vec!["model.safetensors".to_owned()], old.len()));
 }
