@@ -1,5 +1,7 @@
 //! Progress on standard error: a bar with rate and time left, on a terminal only.
 
+use std::ops::ControlFlow;
+
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// A bar that counts bytes. It can be moved on from any thread, and is gone when it is dropped.
@@ -15,6 +17,18 @@ impl Progress {
             bar.set_style(style);
         }
         Self(bar)
+    }
+
+    /// What core calls while it loads or saves.
+    pub(crate) fn callback(
+        &self,
+    ) -> impl Fn(safetensors_core::Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static {
+        let bar = self.0.clone();
+        move |progress| {
+            // Several threads tell of their work, not always in order.
+            bar.set_position(bar.position().max(progress.bytes_done));
+            ControlFlow::Continue(())
+        }
     }
 
     /// So many bytes more are done.

@@ -14,6 +14,8 @@
 //! | write tensors bit by bit, from several threads | [`StreamWriter`] |
 //! | change the metadata, the names or the tensors of a file | [`edit::Edit`] |
 //! | save a checkpoint of several files | [`save_sharded`], [`ShardOptions`] |
+//! | make a checkpoint of others, streaming: merge, select, rename, cast | [`Rewrite`] |
+//! | write a file of any kind whole or not at all | [`AtomicFile`] |
 //! | save tensors that share storage once | [`SaveOptions::tied`], [`tied::Tied`] |
 //! | record digests of tensors, and find data that has changed | [`digest`], [`SaveOptions::digests`] |
 //! | say what model a file holds | [`ModelSpec`] |
@@ -87,10 +89,10 @@ pub use memmap2::Mmap;
 pub use mmap::Access;
 pub use modelspec::ModelSpec;
 #[cfg(feature = "std")]
-pub use rewrite::{Planned, Rewrite};
-pub use save::{Order, SaveOptions, Sink, TensorSource, serialize};
+pub use rewrite::{Plan, Planned, Rewrite};
 #[cfg(feature = "std")]
-pub use save::{StreamWriter, TensorWriter, save};
+pub use save::{AtomicFile, StreamWriter, TensorWriter, save};
+pub use save::{Order, SaveOptions, Sink, TensorSource, serialize};
 #[cfg(feature = "std")]
 pub use source::{FileSource, ReadAt, ReadRange};
 pub use view::TensorView;

@@ -6,9 +6,10 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use safetensors_core::tied::Storage;
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, Overflow, Rewrite, SaveOptions, ShardOptions, TensorBuf,
-    TensorSource, save, save_sharded,
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, Overflow, Rewrite, SaveOptions, ShardOptions, Sink, TensorBuf,
+    TensorSource, TensorView, save, save_sharded,
 };
 use tempfile::TempDir;
 
@@ -169,6 +170,145 @@ fn a_tied_tensor_keeps_the_name_that_its_file_has() {
     Rewrite::of(&checkpoint).rename(|name| format!("model.{name}")).save(&to, &SaveOptions::new()).unwrap();
     let names: Vec<_> = content(&to).0.into_iter().map(|(name, ..)| name).collect();
     assert_eq!(names, ["model.embed", "model.norm"]);
+}
+
+#[test]
+fn tensors_from_elsewhere_are_merged_cast_and_tied() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = saved(&dir, "a.safetensors", &[("w", floats([1.0, 2.0]))], &[("format", "pt")]);
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let values = [3.0_f32, 4.0];
+    let shared = TensorView::from_slice(&[2], &values).unwrap();
+    let of_another_shape = TensorView::from_slice(&[2, 1], &values).unwrap();
+    let to = dir.path().join("to.safetensors");
+    let rewrite = Rewrite::of(&checkpoint)
+        .add("z", shared)
+        .unwrap()
+        .add("b", shared)
+        .unwrap()
+        .add("column", of_another_shape)
+        .unwrap()
+        .add("owned", floats([1e6]))
+        .unwrap();
+    let sources: Vec<_> = rewrite.tensors().map(|(_, planned)| planned.tensor().is_some()).collect();
+    assert_eq!(sources, [true, false, false, false, false]);
+    let half = |name: &str| (name != "column").then_some(Dtype::BF16);
+    let rewrite = rewrite.rename(|name| format!("m.{name}")).cast(&ConvertOptions::new(), |name, _| half(&name[2..]));
+    rewrite.unwrap().save(&to, &SaveOptions::new()).unwrap();
+    let (tensors, aliases) = content(&to);
+    let dtypes: Vec<_> = tensors.iter().map(|(name, dtype, _)| (name.as_str(), *dtype)).collect();
+    let expected = [("m.b", Dtype::BF16), ("m.column", Dtype::F32), ("m.owned", Dtype::BF16), ("m.w", Dtype::BF16)];
+    assert_eq!(dtypes, expected);
+    assert_eq!(aliases, [("m.z".to_owned(), "m.b".to_owned())]);
+    assert_eq!(tensors[0].2, [3.0, 4.0].map(half::bf16::from_f32).map(half::bf16::to_le_bytes).concat());
+
+    let strict = ConvertOptions::new().overflow(Overflow::Error);
+    let cast = Rewrite::new().add("owned", floats([1e6])).unwrap().cast(&strict, |_, _| Some(Dtype::F16));
+    let error = cast.unwrap().save(&to, &SaveOptions::new()).unwrap_err();
+    assert_eq!((error.tensor(), error.file()), (Some("owned"), to.to_str()));
+    assert_eq!(content(&to).0.len(), 4, "the file is as it was");
+}
+
+/// A tensor that is a part of its storage, as a framework's view is.
+#[derive(Clone)]
+struct Part(TensorBuf, std::ops::Range<u64>);
+
+impl TensorSource for Part {
+    fn dtype(&self) -> Dtype {
+        self.0.dtype()
+    }
+
+    fn shape(&self) -> &[usize] {
+        self.0.shape()
+    }
+
+    fn write_to(&self, sink: &mut Sink<'_>) -> safetensors_core::Result<()> {
+        self.0.write_to(sink)
+    }
+
+    fn storage(&self) -> Option<Storage> {
+        Some(Storage { id: 1, byte_len: 100, range: self.1.clone(), contiguous: true })
+    }
+}
+
+#[test]
+fn a_tensor_from_elsewhere_that_fills_a_part_of_its_storage_is_one_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let to = dir.path().join("to.safetensors");
+    let (start, middle) = (Part(floats([1.0]), 0..4), Part(floats([2.0]), 2..6));
+    let rewrite = Rewrite::new().add("a", start.clone()).unwrap().add("b", start).unwrap();
+    rewrite.add("c", middle).unwrap().save(&to, &SaveOptions::new()).unwrap();
+    assert_eq!(content(&to).0.iter().map(|(name, ..)| name.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
+}
+
+#[test]
+fn a_plan_is_what_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let tensors = [("embed", floats([1.0, 2.0])), ("norm", floats([3.0])), ("up", floats([4.0, 5.0]))];
+    let path = saved(&dir, "a.safetensors", &tensors, &[("a.head", "embed"), ("format", "pt")]);
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let rewrite = Rewrite::of(&checkpoint)
+        .rename(|name| format!("m.{name}"))
+        .cast(&ConvertOptions::new(), |name, _| (name == "m.up").then_some(Dtype::F64))
+        .unwrap();
+
+    let plan = rewrite.plan(&SaveOptions::new()).unwrap();
+    let planned: Vec<_> = plan
+        .tensors()
+        .map(|(name, tensor)| (name, tensor.source_name(), tensor.source_dtype(), tensor.dtype(), tensor.byte_len()))
+        .collect();
+    let expected = [
+        ("m.embed", "embed", Dtype::F32, Dtype::F32, 8),
+        ("m.norm", "norm", Dtype::F32, Dtype::F32, 4),
+        ("m.up", "up", Dtype::F32, Dtype::F64, 16),
+    ];
+    assert_eq!(planned, expected);
+    assert_eq!((plan.total_size(), plan.shards().len()), (28, 0));
+    assert_eq!(plan.aliases().iter().collect::<Vec<_>>(), [(&"m.a.head".to_owned(), &"m.embed".to_owned())]);
+    let alias = rewrite.tensors().find(|(name, _)| *name == "m.a.head").unwrap().1;
+    assert_eq!(alias.source_name(), "a.head");
+
+    let options = ShardOptions::new().max_shard_size(12.into());
+    let plan = rewrite.plan_sharded(&options).unwrap();
+    let shards: Vec<(String, Vec<String>)> = plan
+        .shards()
+        .map(|(file, tensors)| (file.to_owned(), tensors.map(|(name, _)| name.to_owned()).collect()))
+        .collect();
+    assert_eq!((plan.tensors().len(), plan.total_size()), (3, 28));
+    let saved = rewrite.save_sharded(dir.path().join("shards"), &options).unwrap();
+    assert_eq!(saved.total_size, 28);
+    assert_eq!(saved.files, shards.iter().map(|(file, _)| file.as_str()).collect::<Vec<_>>());
+    for (file, names) in shards {
+        let mut found: Vec<_> =
+            content(&dir.path().join("shards").join(file)).0.into_iter().map(|(name, ..)| name).collect();
+        found.sort();
+        assert_eq!(found, names);
+    }
+}
+
+#[test]
+fn a_plan_refuses_what_a_save_refuses() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = saved(&dir, "a.safetensors", &[("a", floats([1.0])), ("b", floats([2.0]))], &[("alias", "a")]);
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let rename = |new: &'static str| Rewrite::of(&checkpoint).rename(move |_| new.to_owned());
+    let sharded = ShardOptions::new();
+    for (new, expected) in [("same", "the name stands twice"), ("__metadata__", "is reserved")] {
+        let errors = [
+            rename(new).plan(&SaveOptions::new()).map(|_| ()).unwrap_err(),
+            rename(new).plan_sharded(&sharded).map(|_| ()).unwrap_err(),
+            rename(new).save(dir.path().join("b.safetensors"), &SaveOptions::new()).unwrap_err(),
+        ];
+        for error in errors {
+            assert!(error.to_string().contains(expected) && error.tensor() == Some(new), "{error}");
+        }
+    }
+    let taken = SaveOptions::new().metadata([("alias", "something else")]);
+    let error = Rewrite::of(&checkpoint).plan(&taken).map(|_| ()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::TieNotRecorded { .. }), "{error}");
+    let error = Rewrite::of(&checkpoint).plan(&SaveOptions::new().align(7)).map(|_| ()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::BadAlignment { .. }), "{error}");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
 #[test]

@@ -4,11 +4,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
-use safetensors_core::{Checkpoint, FileSource, LazyTensor, TensorSource};
+use safetensors_core::{Checkpoint, Error, ErrorKind, FileSource, LazyTensor};
 
-use crate::replace::Replacement;
-use crate::{input, npy, text};
+use crate::{file, input, numpy, text};
 
 /// Write one tensor to a .npy file, which NumPy reads, or as plain bytes.
 ///
@@ -27,7 +25,7 @@ pub(crate) struct Args {
     /// The name of the tensor
     #[arg(value_name = "NAME")]
     name: String,
-    /// Where to write it, replacing what is there; - for standard output
+    /// The file to write, replacing what is there; - for standard output
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     /// Write the bytes of the elements and nothing else
@@ -47,15 +45,27 @@ Exit codes: 0 written, 1 it could not be read or written, 2 wrong usage.";
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let checkpoint = input::open(&args.path)?;
     let tensor = find(&checkpoint, &args.name)?;
-    let header = if args.raw { Vec::new() } else { npy_header(&tensor)? };
+    let instead = "use --raw, or make it F32 with `safetensors convert --dtype f32`";
+    let header = if args.raw { Vec::new() } else { numpy::header_of(tensor.name(), &tensor, instead)? };
     if args.output == Path::new("-") {
-        write(&header, &tensor, out, "standard output")?;
+        write(&header, &tensor, out)?;
     } else {
-        let mut file = Replacement::create(&args.output)?;
-        write(&header, &tensor, &mut file, &text::path(&args.output))?;
-        file.finish()?;
+        file::replace(&args.output, |out| write(&header, &tensor, out)).map_err(say_how_to_stream)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn write(header: &[u8], tensor: &LazyTensor<'_, FileSource>, out: &mut impl Write) -> anyhow::Result<()> {
+    out.write_all(header)?;
+    numpy::copy(tensor.name(), tensor, out, &|_| ())
+}
+
+/// A FIFO or a device is no place for a file that is to be whole or not there.
+fn say_how_to_stream(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref().map(Error::kind) {
+        Some(ErrorKind::NotAFile { .. }) => anyhow::anyhow!("{error}; `-o - > FILE` writes to whatever FILE is"),
+        _ => error,
+    }
 }
 
 /// The tensor of this name; if there is none, the error says which names are like it.
@@ -70,33 +80,4 @@ fn find<'a>(checkpoint: &'a Checkpoint, name: &str) -> anyhow::Result<LazyTensor
             similar => anyhow::anyhow!("{error}; there is {}", similar.join(", ")),
         }
     })
-}
-
-fn npy_header(tensor: &LazyTensor<'_, FileSource>) -> anyhow::Result<Vec<u8>> {
-    npy::header(tensor.dtype(), tensor.shape()).with_context(|| {
-        let (name, dtype) = (text::name(tensor.name()), tensor.dtype());
-        format!("tensor {name}: NumPy has no type for {dtype}; use --raw, or make it F32 with `safetensors convert --dtype f32`")
-    })
-}
-
-fn write(
-    header: &[u8],
-    tensor: &LazyTensor<'_, FileSource>,
-    out: &mut impl Write,
-    destination: &str,
-) -> anyhow::Result<()> {
-    out.write_all(header).with_context(|| destination.to_owned())?;
-    // The whole tensor as a slice is read and given in pieces of bounded size.
-    let whole = tensor.slice([])?;
-    let mut failed = None;
-    let written = whole.write_to(&mut |bytes| {
-        out.write_all(bytes).map_err(|error| {
-            failed = Some(error.to_string());
-            safetensors_core::ErrorKind::Io(error).into()
-        })
-    });
-    match (written, failed) {
-        (_, Some(problem)) => anyhow::bail!("{destination}: {problem}"),
-        (written, None) => Ok(written?),
-    }
 }

@@ -4,16 +4,12 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
-
-use crate::input;
 use crate::map::Picture;
-use crate::replace::Replacement;
 use crate::select::Select;
-use crate::text;
 use crate::totals::Totals;
 use crate::tree::{Sort, Tree};
 use crate::usage::WrongUsage;
+use crate::{file, input, text};
 
 /// Draw a picture of where the parameters are: modules as areas, dtypes as colours.
 ///
@@ -64,10 +60,7 @@ pub(crate) fn run(args: &Args, _: &mut impl Write) -> anyhow::Result<ExitCode> {
     }
     let title = args.title.clone().unwrap_or_else(|| name(&args.path));
     let picture = Picture::new(&title, &Tree::of(&tensors, Sort::Size, false)?, &dtypes);
-    let mut file = Replacement::create(&args.output)?;
-    let drawn = if is_png { picture.write_png(&mut file) } else { picture.write_svg(&mut file) };
-    drawn.with_context(|| text::path(&args.output))?;
-    file.finish()?;
+    file::replace(&args.output, |out| Ok(if is_png { picture.write_png(out) } else { picture.write_svg(out) }?))?;
     Ok(ExitCode::SUCCESS)
 }
 

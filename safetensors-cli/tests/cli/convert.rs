@@ -112,9 +112,16 @@ fn tensors_are_selected_dropped_renamed_and_merged() {
         names(dir.path().join("c.safetensors")),
         ["x.layer0.weight", "x.layer1.weight", "x.layer2.weight", "x.mask"]
     );
-    // Two tensors of one name.
-    let error = predicate::str::contains("tensor \"same\": the name stands twice");
-    convert(dir.path(), &["a.safetensors", "d.safetensors", "--rename", ".*norm", "same"]).code(1).stderr(error);
+    // Two tensors of one name, wherever they go, and whether they really do.
+    for output in ["d.safetensors", "d", "d.npz"] {
+        for dry_run in [&[][..], &["-n"]] {
+            let error = format!("error: {output}: tensor \"same\": the name stands twice\n");
+            let args = [&["a.safetensors", output, "--rename", ".*norm", "same"], dry_run].concat();
+            let result = convert(dir.path(), &args).code(1).stdout("").get_output().clone();
+            let warned = text(&result.stderr).split_inclusive('\n').filter(|line| !line.starts_with("warning"));
+            assert_eq!(warned.collect::<String>(), error);
+        }
+    }
     let none = predicate::str::contains("no tensor is left");
     convert(dir.path(), &["a.safetensors", "d.safetensors", "-f", "nothing"]).code(1).stderr(none);
     assert!(!dir.path().join("d.safetensors").exists());
@@ -142,6 +149,86 @@ out: 2 tensors, 28 B, in 2 files; nothing was written
     let output = convert(dir.path(), &run).success().get_output().stdout.clone();
     assert_eq!(words(text(&output)), words(plan));
     assert_eq!(list(dir.path()), ["a.safetensors"]);
+}
+
+/// A tensor under two names, of which the one that is not in the file sorts first.
+fn tied(dir: &Path) {
+    let tensors = [("model.embed.weight", TensorView::from_slice(&[2], &[1.0_f32, 2.0]).unwrap())];
+    let options = SaveOptions::new().metadata([("aaa.weight", "model.embed.weight"), ("format", "pt")]);
+    save(dir.join("tied.safetensors"), tensors, &options.durable(false)).unwrap();
+}
+
+#[test]
+fn tied_weights_keep_their_name_and_are_counted_once() {
+    let dir = temp_dir();
+    tied(dir.path());
+    let done = convert(dir.path(), &["tied.safetensors", "out.safetensors"]).success().stderr("");
+    done.stdout("out.safetensors: 1 tensor, 8 B, and 1 more name of tied weights\n");
+    let (before, after) = (dir.path().join("tied.safetensors"), dir.path().join("out.safetensors"));
+    assert_eq!(fs::read(before).unwrap(), fs::read(after).unwrap());
+
+    let done = convert(dir.path(), &["tied.safetensors", "dir", "--dtype", "f64", "--prefix", "x."]).success();
+    done.stdout("dir: 1 tensor, 16 B, in 1 file, and 1 more name of tied weights\n");
+    let checkpoint = Checkpoint::open(dir.path().join("dir")).unwrap();
+    let aliases: Vec<_> = checkpoint.aliases().map(|(alias, tensor)| (alias, tensor.name())).collect();
+    assert_eq!(aliases, [("x.aaa.weight", "x.model.embed.weight")]);
+
+    let plan = "\
+name                  from                dtype                   shape  size
+─────────────────────────────────────────────────────────────────────────────
+x.model.embed.weight  model.embed.weight  F32                     [2]     8 B
+x.aaa.weight          aaa.weight          = x.model.embed.weight
+
+out.safetensors: 1 tensor, 8 B, and 1 more name of tied weights; nothing was written
+";
+    convert(dir.path(), &["tied.safetensors", "out.safetensors", "--prefix", "x.", "-n"]).success().stdout(plan);
+    // NumPy has no second names: there, each is an array.
+    let done = convert(dir.path(), &["tied.safetensors", "out.npz"]).success();
+    done.stdout("out.npz: 2 tensors, 16 B\n");
+}
+
+#[test]
+fn a_plan_compares_names_and_not_what_is_shown_of_them() {
+    let dir = temp_dir();
+    // The middle of both is left out of what is shown.
+    let name = |middle: &str| format!("{}{middle}{}", "a".repeat(100), "b".repeat(100));
+    let tensors = [(name("x"), TensorView::from_slice(&[1], &[1_u8]).unwrap())];
+    save(dir.path().join("a.safetensors"), tensors, &SaveOptions::new().durable(false)).unwrap();
+    let from = |args: &[&str]| {
+        let output = convert(dir.path(), &[&["a.safetensors", "b.safetensors", "-n"], args].concat()).success();
+        let shown = text(&output.get_output().stdout).lines().nth(2).unwrap().to_owned();
+        shown.matches('…').count()
+    };
+    assert_eq!(from(&[]), 1);
+    assert_eq!(from(&["--rename", "x", "y"]), 2);
+}
+
+#[test]
+fn numpy_files_without_metadata_say_so() {
+    let dir = temp_dir();
+    model(dir.path(), "a.safetensors");
+    let warning =
+        |name: &str| format!("warning: {name}: NumPy's files hold no metadata; this is left out: by, format\n");
+    convert(dir.path(), &["a.safetensors", "a.npz"]).success().stderr(warning("a.npz"));
+    convert(dir.path(), &["a.safetensors", "ids.npy", "-f", "ids", "-n"]).success().stderr(warning("ids.npy"));
+    convert(dir.path(), &["a.npz", "b.npz"]).success().stderr("");
+    convert(dir.path(), &["a.npz", "b.safetensors"]).success().stderr("");
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_no_regular_file_is_not_replaced() {
+    use std::os::unix::fs::FileTypeExt;
+
+    let dir = temp_dir();
+    model(dir.path(), "a.safetensors");
+    for output in ["fifo.npz", "fifo.safetensors"] {
+        let fifo = dir.path().join(output);
+        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        let error = format!("error: {output}: expected a regular file, found a special file");
+        convert(dir.path(), &["a.safetensors", output]).code(1).stderr(predicate::str::contains(error));
+        assert!(fs::metadata(&fifo).unwrap().file_type().is_fifo());
+    }
 }
 
 #[test]
@@ -238,10 +325,20 @@ fn an_input_may_be_a_pipe_or_a_link_and_an_output_a_link() {
 fn wrong_kinds_and_wrong_usage() {
     let dir = temp_dir();
     small_file(dir.path(), "a.safetensors");
-    convert(dir.path(), &["a.safetensors", "a.gguf"]).code(2).stderr(predicate::str::contains("cannot be written"));
-    convert(dir.path(), &["model.bin", "b.safetensors"])
-        .code(1)
-        .stderr(predicate::str::contains(".bin files cannot be read"));
+    for name in ["a.gguf", "a.ONNX", "a.bin", "a.msgpack", "a.keras"] {
+        let next = predicate::str::contains("a directory: write that, and convert it with a tool that knows ");
+        convert(dir.path(), &["a.safetensors", name]).code(2).stderr(next);
+        let next = predicate::str::contains("convert it to .safetensors or .npz first, with a tool that knows ");
+        convert(dir.path(), &[name, "b.safetensors"]).code(2).stderr(next);
+    }
+    for missing in ["none.npy", "none.npz", "none.safetensors"] {
+        let once =
+            predicate::str::contains(missing).count(1).and(predicate::str::starts_with(format!("error: {missing}: ")));
+        convert(dir.path(), &[missing, "b.safetensors"]).code(1).stderr(once);
+    }
+    convert(dir.path(), &["a.safetensors", "x.index.json"])
+        .code(2)
+        .stderr(predicate::str::contains("name the directory"));
     convert(dir.path(), &["a.safetensors", "-"]).code(2).stderr(predicate::str::contains("pipe"));
     let size = predicate::str::contains("--max-shard-size is for a directory");
     convert(dir.path(), &["a.safetensors", "b.safetensors", "--max-shard-size", "1GB"]).code(2).stderr(size);
@@ -318,21 +415,25 @@ fn a_killed_command_leaves_a_directory_as_it_was_and_the_next_one_replaces_it() 
     large(&dir.path().join("large.safetensors"));
     model(dir.path(), "a.safetensors");
     convert(dir.path(), &["a.safetensors", "out", "--max-shard-size", "100"]).success();
-    let before = content(dir.path().join("out"));
-    for wait in [5, 50, 150] {
+    let old = content(dir.path().join("out"));
+    for wait in [0, 2, 10] {
+        let known = list(&dir.path().join("out"));
         let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_safetensors"))
             .current_dir(dir.path())
             .args(["convert", "large.safetensors", "out", "--dtype", "f64"])
             .spawn()
             .unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(wait));
-        // It takes longer than that; if it does not, there is nothing to be seen here.
-        child.kill().unwrap();
-        if !child.wait().unwrap().success() {
-            assert_eq!(content(dir.path().join("out")), before);
+        // Until it has begun to write, in a hidden directory, and then a little longer.
+        while list(&dir.path().join("out")) == known {
+            assert!(child.try_wait().unwrap().is_none(), "it ended before it could be killed");
+            std::thread::sleep(std::time::Duration::from_millis(1));
         }
+        std::thread::sleep(std::time::Duration::from_millis(wait));
+        child.kill().unwrap();
+        assert!(!child.wait().unwrap().success(), "it was killed");
+        assert_eq!(content(dir.path().join("out")), old);
     }
     convert(dir.path(), &["a.safetensors", "out", "--dtype", "f16"]).success();
     let names: Vec<_> = list(&dir.path().join("out")).into_iter().filter(|name| !name.starts_with('.')).collect();
-    assert_eq!((names, content(dir.path().join("out")).len()), (vec!["model.safetensors".to_owned()], before.len()));
+    assert_eq!((names, content(dir.path().join("out")).len()), (vec!["model.safetensors".to_owned()], old.len()));
 }

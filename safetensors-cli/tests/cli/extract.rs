@@ -59,6 +59,51 @@ fn a_name_that_is_not_there_and_a_place_that_cannot_be_written() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
+#[cfg(unix)]
+#[test]
+fn what_is_no_regular_file_is_left_alone_and_links_are_followed() {
+    use std::os::unix::fs::{FileTypeExt, symlink};
+
+    let dir = temp_dir();
+    let path = small_file(dir.path(), "model.safetensors");
+    let at = |name: &str| dir.path().join(name);
+    assert!(std::process::Command::new("mkfifo").arg(at("fifo")).status().unwrap().success());
+    symlink("fifo", at("to the fifo")).unwrap();
+    symlink("target.npy", at("dangling.npy")).unwrap();
+    let extract = |output: &std::path::Path| {
+        let mut command = safetensors();
+        command.arg("extract").arg(&path).args(["mask", "-o"]).arg(output);
+        command.assert()
+    };
+    let refused = || {
+        let problem = predicate::str::contains(": expected a regular file, found a special file");
+        problem.and(predicate::str::contains("`-o - > FILE` writes to whatever FILE is"))
+    };
+    for special in [at("fifo"), at("to the fifo"), "/dev/null".into()] {
+        extract(&special).code(1).stderr(refused());
+    }
+    assert!(fs::metadata(at("fifo")).unwrap().file_type().is_fifo());
+    assert!(fs::metadata("/dev/null").unwrap().file_type().is_char_device());
+
+    extract(&at("dangling.npy")).success();
+    assert!(fs::symlink_metadata(at("dangling.npy")).unwrap().is_symlink());
+    assert!(fs::symlink_metadata(at("target.npy")).unwrap().is_file());
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 5);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_told_once() {
+    let dir = temp_dir();
+    let path = small_file(dir.path(), "model.safetensors");
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_safetensors"));
+    let output = command.arg("extract").arg(&path).args(["mask", "-o", "-"]).stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let error = text(&output.stderr);
+    assert!(error.starts_with("error: standard output: ") && error.matches("standard output").count() == 1, "{error}");
+}
+
 #[test]
 fn completions_for_every_shell() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {

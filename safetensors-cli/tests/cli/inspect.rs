@@ -106,7 +106,11 @@ fn filter_and_sort() {
     assert_eq!(names(&["--sort", "dtype"]), ["1", "10", "11"]);
     let mut nothing = safetensors();
     nothing.arg("inspect").arg(&path).args(["-f", "*.weights"]);
-    nothing.assert().code(1).stdout("").stderr(predicate::str::contains("no tensor matches --filter"));
+    nothing
+        .assert()
+        .code(1)
+        .stdout("")
+        .stderr(predicate::str::contains("no tensor matches --filter; `safetensors inspect --flat`"));
     let mut malformed = safetensors();
     malformed.arg("inspect").arg(&path).args(["-f", "["]).assert().code(2);
 }

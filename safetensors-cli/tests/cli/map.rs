@@ -58,4 +58,13 @@ fn what_cannot_be_drawn_is_an_error() {
     nothing.arg("map").arg(&none).arg("-o").arg(picture("map.svg"));
     nothing.assert().code(1).stderr(predicate::str::contains("nothing to draw"));
     assert!(!picture("map.svg").exists());
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        assert!(std::process::Command::new("mkfifo").arg(picture("fifo.png")).status().unwrap().success());
+        let mut special = safetensors();
+        special.arg("map").arg(&path).arg("-o").arg(picture("fifo.png"));
+        special.assert().code(1).stderr(predicate::str::contains("expected a regular file"));
+        assert!(std::fs::metadata(picture("fifo.png")).unwrap().file_type().is_fifo());
+    }
 }

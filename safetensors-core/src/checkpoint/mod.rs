@@ -24,6 +24,7 @@ use index::Index;
 use locate::Located;
 
 pub use pattern::FilePattern;
+pub(crate) use save::plan as plan_shards;
 pub use save::{SavedShards, ShardOptions, save_sharded};
 pub use size::MaxShardSize;
 pub use split::{Split, split_into_shards};

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::index::Index;
 use super::staging::Staging;
-use super::{FilePattern, MaxShardSize, split_into_shards};
+use super::{FilePattern, MaxShardSize, Split, split_into_shards};
 use crate::{Error, ErrorKind, Result, SaveOptions, TensorSource, shape, tied};
 
 /// How a sharded checkpoint is saved.
@@ -104,18 +104,47 @@ pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
     tensors: impl IntoIterator<Item = (N, S)>,
     options: &ShardOptions,
 ) -> Result<SavedShards> {
-    let ShardOptions { max_shard_size, file_pattern, save } = options;
     let directory = directory.as_ref();
-    let locate = |error: Error| error.in_path(directory);
     let mut tensors: Vec<_> = tensors.into_iter().collect();
+    let ShardPlan { split, each, index, files, .. } =
+        plan(&mut tensors, options).map_err(|error| error.in_path(directory))?;
+    let staging = Staging::create(directory, &options.file_pattern, each.durable)?;
+    for (file, positions) in files.iter().zip(&split.shards) {
+        let shard = positions.iter().map(|&position| (&tensors[position].0, &tensors[position].1));
+        let path = staging.path(file);
+        crate::save(&path, shard, &each).map_err(|error| error.moved(&path, &staging.destination(file)))?;
+    }
+    staging.commit(&index)?;
+    Ok(SavedShards { files, total_size: split.total_size })
+}
+
+/// What a sharded save will write.
+pub(crate) struct ShardPlan {
+    /// Which tensors each file has.
+    pub(crate) split: Split,
+    /// The names of the files.
+    pub(crate) files: Vec<String>,
+    /// How each file is saved.
+    pub(crate) each: SaveOptions,
+    /// Each dropped name, with the name of the tensor that is saved for it.
+    pub(crate) aliases: BTreeMap<String, String>,
+    index: Index,
+}
+
+/// Leaves the tensors that are to be saved, and decides which file each goes to.
+pub(crate) fn plan<N: AsRef<str>, S: TensorSource>(
+    tensors: &mut Vec<(N, S)>,
+    options: &ShardOptions,
+) -> Result<ShardPlan> {
+    let ShardOptions { max_shard_size, file_pattern, save } = options;
     let mut aliases = BTreeMap::new();
     if let Some(tied) = &save.tied {
-        aliases = tied::drop_copies(&mut tensors, tied).map_err(locate)?;
+        aliases = tied::drop_copies(tensors, tied)?;
     }
     let sizes = tensors.iter().map(|(name, tensor)| {
         let size = shape::byte_len(tensor.dtype(), tensor.shape());
         // What shares a storage here is written once for each name, so each counts.
-        size.map(|size| (size, None::<()>)).map_err(|kind| locate(Error::from(kind).in_tensor(name.as_ref())))
+        size.map(|size| (size, None::<()>)).map_err(|kind| Error::from(kind).in_tensor(name.as_ref()))
     });
     let mut split = split_into_shards(sizes.collect::<Result<Vec<_>>>()?, *max_shard_size);
     if split.shards.is_empty() {
@@ -124,17 +153,19 @@ pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
     }
     let shards = split.shards.len();
 
-    let mut each = SaveOptions { tied: None, ..save.clone() };
+    // The progress is that of all files together.
+    let progress = save.progress.as_ref().map(|meter| meter.for_total(split.total_size));
+    let mut each = SaveOptions { tied: None, progress, ..save.clone() };
     let mut metadata = std::mem::take(&mut each.metadata);
     let format = metadata.remove("format").unwrap_or_else(|| "pt".into());
     each.metadata.insert("format".into(), format);
     if shards == 1 {
         each.metadata.append(&mut metadata);
-        tied::record(&mut each.metadata, aliases).map_err(locate)?;
+        tied::record(&mut each.metadata, aliases.clone())?;
     } else {
         // The index has a number under this name, which stands in the way of a tensor of this name too.
         metadata.insert("total_size".into(), split.total_size.to_string());
-        tied::record(&mut metadata, aliases).map_err(locate)?;
+        tied::record(&mut metadata, aliases.clone())?;
     }
 
     let mut index = Index { total_size: Some(split.total_size), metadata, ..Index::default() };
@@ -145,17 +176,10 @@ pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
         let name_of = |&position: &usize| tensors[position].0.as_ref();
         // Within a file the header's own rules see to this, and across files nothing else does.
         if let Some(twice) = positions.iter().map(name_of).find(|name| !names.insert(*name)) {
-            return Err(locate(Error::from(ErrorKind::DuplicateTensor).in_tensor(twice)));
+            return Err(Error::from(ErrorKind::DuplicateTensor).in_tensor(twice));
         }
         index.shards.insert(file.clone(), positions.iter().map(|i| name_of(i).to_owned()).collect());
         files.push(file);
     }
-    let staging = Staging::create(directory, file_pattern, save.durable)?;
-    for (file, positions) in files.iter().zip(&split.shards) {
-        let shard = positions.iter().map(|&position| (&tensors[position].0, &tensors[position].1));
-        let path = staging.path(file);
-        crate::save(&path, shard, &each).map_err(|error| error.moved(&path, &staging.destination(file)))?;
-    }
-    staging.commit(&index)?;
-    Ok(SavedShards { files, total_size: split.total_size })
+    Ok(ShardPlan { split, files, each, aliases, index })
 }

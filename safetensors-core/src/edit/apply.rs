@@ -22,10 +22,10 @@ pub(super) fn apply(edit: Edit<'_>) -> Result<Edited> {
         Edited::Rewritten => {
             let file = rewrite(&edit, &plan)?;
             check_unchanged(edit.archive.bytes(), &edit.destination).map_err(ErrorKind::Io)?;
-            let (durable, source) = (edit.durable, edit.archive.into_bytes());
+            let source = edit.archive.into_bytes();
             // On Unix the old file stays open, and locked, until the new one is in its place. Elsewhere an open file may not be replaced.
             let _open = cfg!(unix).then_some(source);
-            file.commit(durable).map_err(ErrorKind::Io)?;
+            file.persist().map_err(ErrorKind::Io)?;
         }
     }
     Ok(outcome)
@@ -35,7 +35,7 @@ pub(super) fn apply(edit: Edit<'_>) -> Result<Edited> {
 fn rewrite(edit: &Edit<'_>, plan: &Plan<'_>) -> Result<AtomicFile> {
     let source = edit.archive.bytes().file();
     let original = source.metadata().map_err(ErrorKind::Io)?;
-    let new = AtomicFile::create_in_place_of(edit.destination.clone()).map_err(ErrorKind::Io)?;
+    let new = AtomicFile::create_in_place_of(edit.destination.clone()).map_err(ErrorKind::Io)?.durable(edit.durable);
     let file = new.file();
     // No space is reserved: blocks that are shared with the old file need none.
     failpoint::hit("set the length").and_then(|()| file.set_len(plan.layout.file_len())).map_err(ErrorKind::Io)?;

@@ -90,11 +90,11 @@ fn backup_path(destination: &Path) -> PathBuf {
 }
 
 fn write_backup(path: &Path, original: &File, old: &[u8], new: &[u8], durable: bool) -> io::Result<()> {
-    let backup = AtomicFile::create_in_place_of(path.to_owned())?;
+    let backup = AtomicFile::create_in_place_of(path.to_owned())?.durable(durable);
     write_all_at(backup.file(), old, 0)?;
     write_all_at(backup.file(), new, old.len() as u64)?;
     backup.take_after(&original.metadata()?)?;
-    backup.commit(durable)
+    backup.persist()
 }
 
 /// The bytes of a backup, if there is one: two headers of one length, in a file of the same owner as the edited one.

@@ -227,7 +227,7 @@ pub enum ErrorKind {
     #[error("no digest is recorded")]
     NoDigest,
 
-    /// The caller's progress callback ended the load.
+    /// The caller's progress callback ended the load or save.
     #[cfg(feature = "std")]
     #[error("cancelled")]
     Cancelled,

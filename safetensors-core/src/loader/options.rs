@@ -138,15 +138,17 @@ impl LoadOptions {
     }
 }
 
-/// How far a load has come.
+/// How far a load or a save has come.
+///
+/// Several threads tell of it, so a smaller number of bytes can be told after a larger one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress<'a> {
-    /// The bytes of tensors that are in memory, in their dtype there.
+    /// The bytes of tensors that are in memory, in their dtype there, or that have been written, in the dtype that they get.
     pub bytes_done: u64,
-    /// The bytes of all tensors that are loaded.
+    /// The bytes of all tensors that are loaded or saved.
     pub bytes_total: u64,
-    /// The name of the tensor, or of one of the tensors, that was just read.
+    /// The name of the tensor, or of one of the tensors, that was just read or written.
     pub tensor: &'a str,
 }
 

@@ -1,7 +1,7 @@
 //! [`AtomicFile`]: a file that takes its place complete, or not at all.
 
 use std::fs::{self, File, Metadata};
-use std::io;
+use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
@@ -9,24 +9,66 @@ use tempfile::NamedTempFile;
 use super::failpoint;
 use crate::{Error, ErrorKind, Result};
 
-/// A new file beside its destination, without the destination's name until it is complete.
+/// A file of any content that takes its place complete, or not at all: until [`commit`](AtomicFile::commit), and after any
+/// failure, its path has what it had before.
 ///
-/// Dropped before [`commit`](AtomicFile::commit), it leaves nothing behind.
+/// It is written under a hidden temporary name beside its destination. Dropped before the commit, it leaves nothing behind; a
+/// process that is killed may leave the temporary file, whose name ends in `.safetensors.tmp` and which can be removed.
+///
+/// Every write goes to the system at once: put an [`io::BufWriter`] around it for small ones.
+///
+/// ```
+/// use std::io::Write;
+///
+/// use safetensors_core::AtomicFile;
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("names.txt");
+/// std::fs::write(&path, "the old file")?;
+///
+/// let mut file = AtomicFile::create(&path)?;
+/// writeln!(file, "embed.weight")?;
+/// assert_eq!(std::fs::read_to_string(&path)?, "the old file");
+/// file.commit()?;
+/// assert_eq!(std::fs::read_to_string(&path)?, "embed.weight\n");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
-pub(crate) struct AtomicFile {
+pub struct AtomicFile {
     temp: NamedTempFile,
+    /// As the caller named it, for messages.
+    path: PathBuf,
+    /// Where links lead from there.
     destination: PathBuf,
+    durable: bool,
 }
 
 impl AtomicFile {
-    /// Creates the temporary file in the destination's directory. A link is followed: what it leads to is replaced.
-    pub(crate) fn create(path: &Path) -> Result<Self> {
+    /// Creates the temporary file. Its mode follows the umask, as that of any new file.
+    ///
+    /// A link is followed, also one that leads to nothing yet: what it leads to is replaced, and the link stays.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotAFile`] if the path has something else than a regular file, such as a FIFO or a device, which is left
+    /// alone; [`ErrorKind::Io`].
+    pub fn create(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
         let create = || {
             let destination = follow_links(path)?;
             refuse_special(&destination)?;
-            Ok(Self::create_in_place_of(destination).map_err(ErrorKind::Io)?)
+            let file = Self::create_in_place_of(destination).map_err(ErrorKind::Io)?;
+            Ok(Self { path: path.into(), ..file })
         };
         create().map_err(|error: Error| error.in_path(path))
+    }
+
+    /// Whether [`commit`](AtomicFile::commit) waits until the file and its name have reached the disk, so that a power cut
+    /// loses nothing. On by default.
+    #[must_use]
+    pub fn durable(mut self, durable: bool) -> Self {
+        self.durable = durable;
+        self
     }
 
     /// [`create`](AtomicFile::create) in place of whatever is there, even a link.
@@ -41,11 +83,11 @@ impl AtomicFile {
             builder.permissions(fs::Permissions::from_mode(0o666));
         }
         let temp = builder.tempfile_in(directory(&destination))?;
-        Ok(Self { temp, destination })
+        Ok(Self { temp, path: destination.clone(), destination, durable: true })
     }
 
-    /// The file to write to.
-    pub(crate) fn file(&self) -> &File {
+    /// The open file, to be written in other ways: at positions, say.
+    pub fn file(&self) -> &File {
         self.temp.as_file()
     }
 
@@ -65,15 +107,42 @@ impl AtomicFile {
         self.file().set_permissions(original.permissions())
     }
 
-    /// Gives the file its name, replacing what had it. If `durable`, waits until both have reached the disk.
-    pub(crate) fn commit(self, durable: bool) -> io::Result<()> {
-        if durable {
+    /// Gives the file its name, replacing what had it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`]. The path then has what it had before and no temporary file stays behind; only if the directory cannot be
+    /// synchronised after the file has taken its place is it the new one.
+    pub fn commit(self) -> Result<()> {
+        let path = self.path.clone();
+        self.persist().map_err(|error| Error::io(error, &path))
+    }
+
+    /// [`commit`](AtomicFile::commit), for callers who know better which path the error is about.
+    pub(crate) fn persist(self) -> io::Result<()> {
+        if self.durable {
             sync(self.temp.as_file())?;
         }
         let directory = directory(&self.destination).to_owned();
         failpoint::hit("rename")?;
         self.temp.persist(self.destination).map_err(|error| error.error)?;
-        if durable { sync_directory(&directory) } else { Ok(()) }
+        if self.durable { sync_directory(&directory) } else { Ok(()) }
+    }
+}
+
+impl Write for AtomicFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.temp.as_file_mut().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.temp.as_file_mut().flush()
+    }
+}
+
+impl Seek for AtomicFile {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.temp.as_file_mut().seek(to)
     }
 }
 

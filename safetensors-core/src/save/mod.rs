@@ -6,8 +6,9 @@
 //! | write tensors bit by bit, in any order, from several threads | [`StreamWriter`] |
 //! | send a file through a pipe, a socket or a compressor | [`write_to`] |
 //! | have a file in memory | [`serialize`] |
+//! | write a file of another kind as safely | [`AtomicFile`] |
 //!
-//! All of them take the same [`SaveOptions`] and make the same bytes of the same tensors.
+//! All of the first four take the same [`SaveOptions`] and make the same bytes of the same tensors.
 
 #[cfg(feature = "std")]
 pub(crate) mod atomic;
@@ -19,6 +20,8 @@ pub(crate) mod layout;
 mod options;
 #[cfg(feature = "std")]
 pub(crate) mod positional;
+#[cfg(feature = "std")]
+pub(crate) mod progress;
 #[cfg(feature = "std")]
 mod ranges;
 #[cfg(feature = "std")]
@@ -33,6 +36,8 @@ mod tests;
 #[cfg(feature = "std")]
 mod writer;
 
+#[cfg(feature = "std")]
+pub use atomic::AtomicFile;
 pub use options::{Order, SaveOptions};
 pub use sequential::serialize;
 #[cfg(feature = "std")]

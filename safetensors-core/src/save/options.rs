@@ -1,4 +1,4 @@
-//! [`SaveOptions`]: metadata, order, alignment, durability.
+//! [`SaveOptions`]: metadata, order, alignment, durability, progress.
 
 use alloc::string::String;
 
@@ -35,6 +35,8 @@ pub struct SaveOptions {
     pub(crate) tied: Option<Tied>,
     #[cfg(feature = "std")]
     pub(crate) digests: bool,
+    #[cfg(feature = "std")]
+    pub(crate) progress: Option<super::progress::Meter>,
 }
 
 impl Default for SaveOptions {
@@ -47,6 +49,8 @@ impl Default for SaveOptions {
             tied: None,
             #[cfg(feature = "std")]
             digests: false,
+            #[cfg(feature = "std")]
+            progress: None,
         }
     }
 }
@@ -118,6 +122,40 @@ impl SaveOptions {
     #[must_use]
     pub fn digests(mut self, digests: bool) -> Self {
         self.digests = digests;
+        self
+    }
+
+    /// Has `callback` called as bytes of tensors are written, by the thread that wrote them: after each piece, 4 MiB at most,
+    /// and at the end. Smaller tensors are told of together, about once a MiB. The bytes of a sharded save are those of all files.
+    ///
+    /// If it returns [`ControlFlow::Break`](core::ops::ControlFlow::Break), also at the end, the save fails with
+    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled), and the path has what it had before. A save without bytes does not
+    /// call it. [`serialize`](crate::serialize) and [`write_to`](crate::save::write_to) do not look at this.
+    ///
+    /// ```
+    /// use std::ops::ControlFlow;
+    /// use safetensors_core::{ErrorKind, SaveOptions, TensorView, save};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("model.safetensors");
+    /// let tensors = [("w", TensorView::from_slice(&[2], &[1.0_f32, 2.0])?)];
+    /// let options = SaveOptions::new().progress(|progress| {
+    ///     println!("{} of {} bytes, {}", progress.bytes_done, progress.bytes_total, progress.tensor);
+    ///     ControlFlow::Continue(())
+    /// });
+    /// save(&path, tensors, &options)?;
+    ///
+    /// let cancelled = save(&path, tensors, &SaveOptions::new().progress(|_| ControlFlow::Break(())));
+    /// assert!(matches!(cancelled.unwrap_err().kind(), ErrorKind::Cancelled));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "std")]
+    #[must_use]
+    pub fn progress(
+        mut self,
+        callback: impl Fn(crate::Progress<'_>) -> core::ops::ControlFlow<()> + Send + Sync + 'static,
+    ) -> Self {
+        self.progress = Some(super::progress::Meter::new(callback));
         self
     }
 }

@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::atomic::AtomicFile;
 use super::layout::Layout;
 use super::positional::{reserve, write_all_at};
+use super::progress::{self, Meter};
 use super::ranges::Ranges;
 use super::recording;
 use super::sequential::write_exactly;
@@ -45,7 +46,7 @@ use crate::{Dtype, Error, ErrorKind, FileSource, Result};
 pub struct StreamWriter {
     file: AtomicFile,
     path: PathBuf,
-    durable: bool,
+    progress: Option<Meter>,
     /// The options, if digests are to be recorded.
     recording: Option<SaveOptions>,
     /// In the order of their declaration.
@@ -69,6 +70,10 @@ struct Declared {
 }
 
 impl Declared {
+    fn byte_len(&self) -> u64 {
+        self.place.end - self.place.start
+    }
+
     fn spec(&self) -> Spec<'_> {
         Spec { name: &self.name, dtype: self.dtype, shape: &self.shape }
     }
@@ -104,7 +109,7 @@ impl StreamWriter {
     pub(super) fn create_for(path: &Path, specs: &[Spec<'_>], options: &SaveOptions) -> Result<Self> {
         let create = || {
             let layout = Layout::plan(specs, options)?;
-            let file = AtomicFile::create(path)?;
+            let file = AtomicFile::create(path)?.durable(options.durable);
             reserve(file.file(), layout.file_len()).map_err(ErrorKind::Io)?;
             write_all_at(file.file(), &layout.prefix, 0).map_err(ErrorKind::Io)?;
             Ok((layout, file))
@@ -125,7 +130,9 @@ impl StreamWriter {
             order.push(i);
         }
         let recording = options.digests.then(|| options.clone());
-        Ok(Self { file, path: path.into(), durable: options.durable, recording, tensors, names: layout.names, order })
+        let bytes = tensors.iter().map(Declared::byte_len).sum();
+        let progress = options.progress.as_ref().map(|meter| meter.for_total(bytes));
+        Ok(Self { file, path: path.into(), progress, recording, tensors, names: layout.names, order })
     }
 
     /// The tensor of this name, to be written.
@@ -156,13 +163,16 @@ impl StreamWriter {
     ///
     /// [`ErrorKind::Incomplete`], naming the first tensor in file order that lacks a byte; [`ErrorKind::Io`]. The path then has what
     /// it had before and no temporary file stays behind; only if the directory cannot be synchronised after the new file
-    /// has taken its place is it the new one.
+    /// has taken its place is it the new one. [`ErrorKind::Cancelled`] if the [progress](SaveOptions::progress) callback ended it.
     pub fn finish(self) -> Result<()> {
+        if let Some(meter) = &self.progress {
+            meter.check().map_err(|error| error.in_path(&self.path))?;
+        }
         self.tensors().try_for_each(|tensor| tensor.check_complete())?;
         if let Some(options) = &self.recording {
             self.record_digests(options).map_err(|error| error.in_path(&self.path))?;
         }
-        self.file.commit(self.durable).map_err(|error| Error::io(error, &self.path))
+        self.file.commit()
     }
 
     /// Writes the header again, with the digests of what has been written.
@@ -229,7 +239,7 @@ impl<'a> TensorWriter<'a> {
 
     /// The number of bytes that the tensor has when it is complete.
     pub fn byte_len(&self) -> u64 {
-        self.tensor.place.end - self.tensor.place.start
+        self.tensor.byte_len()
     }
 
     /// The number of bytes written so far.
@@ -243,7 +253,8 @@ impl<'a> TensorWriter<'a> {
     ///
     /// [`ErrorKind::WrittenPastEnd`]; [`ErrorKind::WrittenTwice`] if some of these bytes have been written already, or are just
     /// being written by another thread: two that disagree about a tensor are an error, not a race. Nothing is written then.
-    /// [`ErrorKind::Io`] if the system fails; then the same bytes may be written again.
+    /// [`ErrorKind::Io`] if the system fails; then the same bytes may be written again. [`ErrorKind::Cancelled`], here and from
+    /// then on, if the [progress](SaveOptions::progress) callback ended it.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let write = || {
             let range = self.claim(&mut self.lock(), offset, bytes.len())?;
@@ -293,6 +304,9 @@ impl<'a> TensorWriter<'a> {
         result.map_err(|error| {
             self.tensor.running().restart();
             self.lock().remove(0..written);
+            if let Some(meter) = &self.writer.progress {
+                meter.take_back(written);
+            }
             self.locate(error)
         })
     }
@@ -312,13 +326,28 @@ impl<'a> TensorWriter<'a> {
         if bytes.is_empty() {
             return Ok(());
         }
-        let file = self.writer.file.file();
-        if let Err(error) = write_all_at(file, bytes, self.tensor.place.start + range.start) {
+        if let Err(error) = self.write_pieces(range.start, bytes) {
             self.lock().remove(range);
-            return Err(ErrorKind::Io(error).into());
+            return Err(error);
         }
         if self.writer.recording.is_some() {
             self.tensor.running().take(range.start, bytes, self.byte_len());
+        }
+        Ok(())
+    }
+
+    /// Writes at an offset of the tensor, in one piece unless somebody wants to know of the progress.
+    fn write_pieces(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let file = self.writer.file.file();
+        let start = self.tensor.place.start + offset;
+        let Some(meter) = &self.writer.progress else {
+            return Ok(write_all_at(file, bytes, start).map_err(ErrorKind::Io)?);
+        };
+        let mut written = 0;
+        for piece in bytes.chunks(progress::PIECE) {
+            let done = write_all_at(file, piece, start + written).map_err(|error| ErrorKind::Io(error).into());
+            done.and_then(|()| meter.add(piece.len() as u64, self.name())).inspect_err(|_| meter.take_back(written))?;
+            written += piece.len() as u64;
         }
         Ok(())
     }

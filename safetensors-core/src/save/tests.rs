@@ -1,10 +1,12 @@
 //! Saves that are interrupted at every step.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 
 use tempfile::tempdir;
 
+use super::AtomicFile;
 use super::failpoint::fail_at;
 use crate::{Checkpoint, Dtype, ErrorKind, Result, SaveOptions, StreamWriter, TensorView, save, serialize};
 
@@ -59,6 +61,27 @@ fn the_old_file_or_the_new_one_wherever_a_save_is_interrupted() {
             assert_eq!(steps[steps.len() - 3..], ["sync the file", "rename", "sync the directory"]);
             assert!(steps[2..steps.len() - 3].iter().all(|step| *step == "write") && steps.len() >= 8, "{steps:?}");
         }
+    }
+}
+
+/// Any other file, as [`AtomicFile`] writes it.
+#[test]
+fn a_file_of_another_kind_is_as_safe() {
+    let replaced = |path: &Path| {
+        let mut file = AtomicFile::create(path)?;
+        file.write_all(b"new").and_then(|()| file.flush()).map_err(ErrorKind::Io)?;
+        file.commit()
+    };
+    let steps = ["create", "sync the file", "rename", "sync the directory"];
+    for (n, step) in steps.into_iter().enumerate() {
+        let directory = tempdir().unwrap();
+        let path = directory.path().join("notes.txt");
+        fs::write(&path, b"old").unwrap();
+        let (result, failed) = fail_at(n, || replaced(&path));
+        assert_eq!((failed, result.unwrap_err().file()), (Some(step), path.to_str()));
+        assert_eq!(fs::read(&path).unwrap(), if step == "sync the directory" { b"new" } else { b"old" });
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "litter at {step}");
+        assert_eq!(fail_at(steps.len(), || replaced(&path).unwrap()).1, None);
     }
 }
 

@@ -34,13 +34,13 @@ const TYPES: [(Dtype, &str); 13] = [
 
 /// What a header says of an array in C order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
-    pub(crate) dtype: Dtype,
-    pub(crate) shape: Vec<usize>,
+pub(super) struct Header {
+    pub(super) dtype: Dtype,
+    pub(super) shape: Vec<usize>,
 }
 
 /// The bytes before the data of an array in C order, or `None` if NumPy has no type for the dtype.
-pub(crate) fn header(dtype: Dtype, shape: &[usize]) -> Option<Vec<u8>> {
+pub(super) fn header(dtype: Dtype, shape: &[usize]) -> Option<Vec<u8>> {
     let (_, descr) = TYPES.iter().find(|(known, _)| *known == dtype)?;
     let dims: String = match shape {
         [only] => format!("{only},"),
@@ -72,7 +72,7 @@ pub(crate) fn header(dtype: Dtype, shape: &[usize]) -> Option<Vec<u8>> {
 /// # Errors
 ///
 /// Those of the reader; [`io::ErrorKind::InvalidData`] for what is no array of a known dtype in C order, with the reason.
-pub(crate) fn read_header(reader: &mut impl Read) -> io::Result<Header> {
+pub(super) fn read_header(reader: &mut impl Read) -> io::Result<Header> {
     let mut start = [0; 8];
     reader.read_exact(&mut start)?;
     if !start.starts_with(MAGIC) {

@@ -1,13 +1,19 @@
 //! [`Rewrite`]: a checkpoint made of others, streaming: merged, selected, renamed, cast, sharded anew.
 
+mod plan;
+mod planned;
+
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-use crate::convert::{ConvertOptions, Converted};
-use crate::tied::{Storage, Tied};
+pub use plan::Plan;
+pub use planned::Planned;
+
+use crate::convert::ConvertOptions;
+use crate::tied::Tied;
 use crate::{
-    Checkpoint, Dtype, FileSource, LazyTensor, Metadata, ReadAt, Result, SaveOptions, SavedShards, ShardOptions, Sink,
-    TensorSource, digest, save, save_sharded, shape,
+    Checkpoint, Dtype, FileSource, Metadata, ReadAt, Result, SaveOptions, SavedShards, ShardOptions, TensorSource,
+    digest, save, save_sharded,
 };
 
 /// What a new checkpoint is to have of others: which tensors, under which names, in which dtypes.
@@ -17,7 +23,7 @@ use crate::{
 ///
 /// Tied weights stay tied: a tensor with several names is written once, under the name that it has in its file if that is among
 /// them, and the other names are recorded, whatever becomes of the names. If its names are cast to different dtypes they are
-/// different tensors from then on.
+/// different tensors from then on. [`plan`](Rewrite::plan) tells what will be written before anything is.
 ///
 /// ```
 /// use safetensors_core::{
@@ -45,23 +51,27 @@ pub struct Rewrite<'a, S = FileSource> {
     metadata: Metadata,
     /// The number that the next tensor gets that is not tied to an earlier one.
     next_tie: u64,
+    /// The tensors from elsewhere that fill a storage, by what they must have in common to be one tensor, with the number.
+    added: HashMap<(u64, u64, Dtype, Vec<usize>), u64>,
 }
 
-/// A tensor of a [`Rewrite`], as it will be saved.
-#[derive(Debug)]
-pub struct Planned<'a, S = FileSource> {
-    tensor: LazyTensor<'a, S>,
-    cast: Option<Converted<LazyTensor<'a, S>>>,
-    /// The same number for all names of one tensor.
-    tie: u64,
-    /// Whether it stands for the name that the tensor has in its file, and not for an alias.
-    own_name: bool,
+impl<S> Default for Rewrite<'_, S> {
+    fn default() -> Self {
+        Self { tensors: Vec::new(), metadata: Metadata::new(), next_tie: 0, added: HashMap::new() }
+    }
+}
+
+impl Rewrite<'_> {
+    /// No tensors and no metadata yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
 }
 
 impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// All tensors of a checkpoint, under all of their names, and its metadata but for recorded [digests](crate::digest).
     pub fn of(checkpoint: &'a Checkpoint<S>) -> Self {
-        Self { tensors: Vec::new(), metadata: Metadata::new(), next_tie: 0 }.merge(checkpoint)
+        Self::default().merge(checkpoint)
     }
 
     /// Adds all tensors of another checkpoint. Two tensors of one name are an error when the checkpoint is saved: rename or leave
@@ -73,8 +83,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         for (name, tensor) in named {
             // An alias leads to the tensor that was kept, by its own name.
             let tie = *ties.entry(tensor.name()).or_insert_with(|| take(&mut self.next_tie));
-            let own_name = name == tensor.name();
-            self.tensors.push((name.to_owned(), Planned { tensor, cast: None, tie, own_name }));
+            self.tensors.push((name.to_owned(), Planned::of(name, tensor, tie)));
         }
         // The records of aliases are made anew when the checkpoint is saved.
         let aliases: HashSet<_> = checkpoint.aliases().map(|(name, _)| name).collect();
@@ -86,10 +95,45 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         self
     }
 
-    /// Keeps the tensors for which `keep` says so, given the name and the tensor in its file.
+    /// Adds a tensor from elsewhere: from memory, or from a file of another format. It is asked for its bytes when the
+    /// checkpoint is saved.
+    ///
+    /// Tensors that are added and [fill one storage](crate::tied::Storage) are tied if their dtypes and shapes are equal: the
+    /// first name in sorted order is written. Those that fill only a part of theirs are tensors of their own.
+    ///
+    /// ```
+    /// use safetensors_core::{Checkpoint, Rewrite, SaveOptions, TensorBuf};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("model.safetensors");
+    /// let step = TensorBuf::from_vec(vec![], vec![1000_i64])?;
+    /// Rewrite::new().add("step", step)?.save(&path, &SaveOptions::new())?;
+    /// assert_eq!(Checkpoint::open(&path)?.tensor("step")?.read()?.into_vec::<i64>()?, [1000]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`shape::byte_len`](crate::shape::byte_len).
+    pub fn add(mut self, name: impl Into<String>, tensor: impl TensorSource + Send + 'a) -> Result<Self> {
+        let name = name.into();
+        let whole = tensor.storage().filter(|storage| storage.contiguous && storage.range == (0..storage.byte_len));
+        let tie = match whole {
+            Some(storage) => {
+                let key = (storage.id, storage.byte_len, tensor.dtype(), tensor.shape().to_vec());
+                *self.added.entry(key).or_insert_with(|| take(&mut self.next_tie))
+            }
+            None => take(&mut self.next_tie),
+        };
+        let planned = Planned::added(&name, tensor, tie)?;
+        self.tensors.push((name, planned));
+        Ok(self)
+    }
+
+    /// Keeps the tensors for which `keep` says so, given the name and the tensor as it is so far.
     #[must_use]
-    pub fn select(mut self, mut keep: impl FnMut(&str, &LazyTensor<'a, S>) -> bool) -> Self {
-        self.tensors.retain(|(name, planned)| keep(name, planned.tensor()));
+    pub fn select(mut self, mut keep: impl FnMut(&str, &Planned<'a, S>) -> bool) -> Self {
+        self.tensors.retain(|(name, planned)| keep(name, planned));
         self
     }
 
@@ -100,34 +144,41 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         self
     }
 
-    /// Converts the tensors for which `dtype` says to what, given the name and the tensor in its file.
+    /// Converts the tensors for which `dtype` says to what, given the name and the tensor as it is so far. A tensor that was cast
+    /// before is converted once, from what it was at first.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoConversion`](crate::ErrorKind::NoConversion), naming the tensor and its file. Values are looked at only when
+    /// [`ErrorKind::NoConversion`](crate::ErrorKind::NoConversion), naming the tensor and its file; those of
+    /// [`shape::byte_len`](crate::shape::byte_len). Values are looked at only when
     /// the checkpoint is saved.
     pub fn cast(
         mut self,
         options: &ConvertOptions,
-        mut dtype: impl FnMut(&str, &LazyTensor<'a, S>) -> Option<Dtype>,
+        mut dtype: impl FnMut(&str, &Planned<'a, S>) -> Option<Dtype>,
     ) -> Result<Self> {
         let mut ties = HashMap::new();
         for (name, planned) in &mut self.tensors {
-            let tensor = planned.tensor;
-            if let Some(to) = dtype(name, &tensor) {
-                planned.cast = Some(Converted::new(tensor, to, options).map_err(|error| tensor.locate(error))?);
+            if let Some(to) = dtype(name, planned).filter(|&to| to != planned.dtype()) {
+                planned.cast(to, options)?;
                 planned.tie = *ties.entry((planned.tie, to)).or_insert_with(|| take(&mut self.next_tie));
             }
         }
         Ok(self)
     }
 
-    /// The metadata that the new checkpoint will have, to be changed. What the options of the save have goes over it.
+    /// The metadata that the new checkpoint will have. What the options of the save have goes over it.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// The [metadata](Rewrite::metadata), to be changed.
     pub fn metadata_mut(&mut self) -> &mut Metadata {
         &mut self.metadata
     }
 
-    /// What will be saved, by name: the dtype and shape that it will have, and the tensor that it is made of.
+    /// All names with their tensors: the dtype and shape that they will have, and what they are made of. Tied weights are
+    /// here under each of their names; [`plan`](Rewrite::plan) tells which of them is written.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&str, &Planned<'a, S>)> {
         self.tensors.iter().map(|(name, planned)| (name.as_str(), planned))
     }
@@ -148,8 +199,13 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// Those of [`save_sharded`], of reading, and [`ErrorKind::DoesNotFit`](crate::ErrorKind::DoesNotFit).
     pub fn save_sharded(self, directory: impl AsRef<Path>, options: &ShardOptions) -> Result<SavedShards> {
-        let save = self.options(options.save_options());
-        save_sharded(directory, self.tensors, &options.clone().save(save))
+        let options = self.shard_options(options);
+        save_sharded(directory, self.tensors, &options)
+    }
+
+    /// [`options`](Rewrite::options) for several files.
+    fn shard_options(&self, options: &ShardOptions) -> ShardOptions {
+        options.clone().save(self.options(options.save_options()))
     }
 
     /// The options with metadata from the sources under their own, and with tied weights kept tied.
@@ -169,34 +225,4 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
 fn take(next: &mut u64) -> u64 {
     *next += 1;
     *next
-}
-
-impl<'a, S> Planned<'a, S> {
-    /// The tensor in its file.
-    pub fn tensor(&self) -> &LazyTensor<'a, S> {
-        &self.tensor
-    }
-}
-
-impl<S: ReadAt> TensorSource for Planned<'_, S> {
-    fn dtype(&self) -> Dtype {
-        self.cast.as_ref().map_or(self.tensor.dtype(), Converted::dtype)
-    }
-
-    fn shape(&self) -> &[usize] {
-        self.tensor.shape()
-    }
-
-    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
-        match &self.cast {
-            Some(converted) => converted.write_to(sink).map_err(|error| self.tensor.locate(error)),
-            None => self.tensor.write_to(sink),
-        }
-    }
-
-    /// The same for all names of one tensor that are saved in one dtype.
-    fn storage(&self) -> Option<Storage> {
-        let byte_len = shape::byte_len(self.dtype(), self.shape()).ok()?;
-        Some(Storage::whole(self.tie, byte_len))
-    }
 }

@@ -1,15 +1,15 @@
 //! [`Changes`]: which tensors are taken, under which names, in which dtypes.
 
-use globset::GlobMatcher;
+use globset::{Glob, GlobMatcher};
 use regex::Regex;
-use safetensors_core::{ConvertOptions, Dtype, Overflow};
+use safetensors_core::{ConvertOptions, Dtype, Overflow, Result, Rewrite};
 
 use crate::select::{Matcher, Select, glob};
 use crate::usage::WrongUsage;
 
 /// The options that say what becomes of tensors.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Changes {
+pub(super) struct Changes {
     /// Convert floating-point tensors to this dtype, such as bf16, f16, f32 or f8_e4m3
     #[arg(long, value_name = "DTYPE", value_parser = dtype)]
     dtype: Option<Dtype>,
@@ -27,8 +27,8 @@ pub(crate) struct Changes {
     #[command(flatten)]
     select: Select,
     /// Leave out the tensors whose names match; may be given several times
-    #[arg(long, value_name = "GLOB", value_parser = |text: &str| glob(text).map(|_| text.to_owned()))]
-    drop: Vec<String>,
+    #[arg(long, value_name = "GLOB", value_parser = glob)]
+    drop: Vec<Glob>,
     /// Replace what matches REGEX in names; $1 is the first group. May be given several times
     #[arg(long, num_args = 2, value_names = ["REGEX", "NEW"])]
     rename: Vec<String>,
@@ -66,7 +66,7 @@ fn cast(text: &str) -> Result<Cast, String> {
 }
 
 /// [`Changes`] made ready.
-pub(crate) struct Change<'a> {
+pub(super) struct Change<'a> {
     changes: &'a Changes,
     select: Matcher,
     drop: Option<Matcher>,
@@ -74,8 +74,8 @@ pub(crate) struct Change<'a> {
 }
 
 impl Changes {
-    /// Reads the patterns.
-    pub(crate) fn prepare(&self) -> anyhow::Result<Change<'_>> {
+    /// Puts the patterns together.
+    pub(super) fn prepare(&self) -> anyhow::Result<Change<'_>> {
         let mut renames = Vec::new();
         for pair in self.rename.chunks_exact(2) {
             let regex = Regex::new(&pair[0]).map_err(|error| WrongUsage::error(format!("--rename: {error}")))?;
@@ -87,13 +87,20 @@ impl Changes {
 }
 
 impl Change<'_> {
+    /// Makes the changes.
+    pub(super) fn apply<'a>(&self, rewrite: Rewrite<'a>) -> Result<Rewrite<'a>> {
+        let rewrite = rewrite.select(|name, _| self.takes(name));
+        let rewrite = rewrite.cast(&self.options(), |name, tensor| self.cast(name, tensor.dtype()))?;
+        Ok(rewrite.rename(|name| self.rename(name)))
+    }
+
     /// Whether a tensor is taken, by its name in the input.
-    pub(crate) fn takes(&self, name: &str) -> bool {
+    fn takes(&self, name: &str) -> bool {
         self.select.matches(name) && self.drop.as_ref().is_none_or(|drop| !drop.matches(name))
     }
 
     /// The dtype that a tensor is converted to, by its name in the input; `None` if it stays as it is.
-    pub(crate) fn cast(&self, name: &str, from: Dtype) -> Option<Dtype> {
+    fn cast(&self, name: &str, from: Dtype) -> Option<Dtype> {
         let to = match self.changes.casts.iter().find(|cast| cast.pattern.is_match(name)) {
             Some(cast) => cast.to,
             None => self.changes.dtype.filter(|_| from.is_float() || self.changes.all),
@@ -102,7 +109,7 @@ impl Change<'_> {
     }
 
     /// The name in the output.
-    pub(crate) fn rename(&self, name: &str) -> String {
+    fn rename(&self, name: &str) -> String {
         let mut name = name.to_owned();
         for (regex, new) in &self.renames {
             name = regex.replace_all(&name, *new).into_owned();
@@ -111,7 +118,7 @@ impl Change<'_> {
     }
 
     /// How elements are converted.
-    pub(crate) fn options(&self) -> ConvertOptions {
+    fn options(&self) -> ConvertOptions {
         ConvertOptions::new().overflow(match self.changes.overflow {
             OnOverflow::Saturate => Overflow::Saturate,
             OnOverflow::Ieee => Overflow::Ieee,

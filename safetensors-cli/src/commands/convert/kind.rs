@@ -1,0 +1,78 @@
+//! [`Kind`]: the kinds of files, by their names.
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+/// What a path is, as input and as output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// One safetensors file.
+    Safetensors,
+    /// An index of shards.
+    Index,
+    /// A directory, or a name that says nothing.
+    Checkpoint,
+    /// One array of NumPy.
+    Npy,
+    /// An archive of such arrays.
+    Npz,
+    /// Weights in a format that is neither read nor written, and what it is called.
+    Foreign(&'static str),
+}
+
+/// Formats that models come in, by extension. A file of any other name may be a safetensors file.
+const FOREIGN: [(&str, &str); 14] = [
+    ("bin", "PyTorch"),
+    ("ckpt", "PyTorch"),
+    ("pt", "PyTorch"),
+    ("pth", "PyTorch"),
+    ("pickle", "pickle"),
+    ("pkl", "pickle"),
+    ("ggml", "GGML"),
+    ("gguf", "GGUF"),
+    ("h5", "Keras"),
+    ("hdf5", "Keras"),
+    ("keras", "Keras"),
+    ("msgpack", "Flax"),
+    ("onnx", "ONNX"),
+    ("tflite", "TensorFlow Lite"),
+];
+
+impl Kind {
+    /// The kind that a path is. A directory is one whatever its name.
+    pub(super) fn of(path: &Path) -> Self {
+        let extension = path.extension().and_then(OsStr::to_str).map(str::to_lowercase);
+        match extension.as_deref() {
+            _ if path.is_dir() => Self::Checkpoint,
+            Some("safetensors") => Self::Safetensors,
+            Some("json") => Self::Index,
+            Some("npy") => Self::Npy,
+            Some("npz") => Self::Npz,
+            Some(extension) => match FOREIGN.iter().find(|(known, _)| *known == extension) {
+                Some((_, format)) => Self::Foreign(format),
+                None => Self::Checkpoint,
+            },
+            None => Self::Checkpoint,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_says_the_kind_unless_it_is_a_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("v1.bin")).unwrap();
+        let kind = |name: &str| Kind::of(&dir.path().join(name));
+        assert_eq!(kind("a.SafeTensors"), Kind::Safetensors);
+        assert_eq!(kind("model.safetensors.index.json"), Kind::Index);
+        assert_eq!((kind("a.npy"), kind("a.NPZ")), (Kind::Npy, Kind::Npz));
+        assert_eq!((kind("a.gguf"), kind("v2.bin")), (Kind::Foreign("GGUF"), Kind::Foreign("PyTorch")));
+        for checkpoint in ["", "v1.bin", "llama-3.1", "npy", ".npz"] {
+            assert_eq!(kind(checkpoint), Kind::Checkpoint, "{checkpoint}");
+        }
+        assert_eq!(Kind::of(Path::new("-")), Kind::Checkpoint);
+    }
+}

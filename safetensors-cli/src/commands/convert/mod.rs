@@ -1,0 +1,110 @@
+//! `safetensors convert`: other dtypes, names, files.
+//!
+//! | file | what it knows |
+//! |---|---|
+//! | `kind` | the kinds of files, by their names |
+//! | `source` | an input that is open: a checkpoint, or tensors from elsewhere |
+//! | `changes` | the options: which tensors are taken, under which names, in which dtypes |
+//! | `plan` | what will be written, and how it is shown |
+//! | `output` | where it goes |
+//!
+//! A further kind of input is a variant in `kind` and an arm in [`Source::open`] with its tensors, each a
+//! [`TensorSource`](safetensors_core::TensorSource); what reads the format is a module of its own, as `numpy` is.
+//!
+//! Nothing is read before it is written, and then piece by piece: core's [`Rewrite`] does that.
+
+mod changes;
+mod kind;
+mod output;
+mod plan;
+mod source;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use safetensors_core::{MaxShardSize, Result, Rewrite};
+
+use crate::progress::Progress;
+use changes::Changes;
+use output::Output;
+use source::Source;
+
+/// Convert tensors between files: cast, split, merge, select and rename them.
+///
+/// Each IN is a .safetensors, .npz or .npy file, an index
+/// (*.safetensors.index.json), a directory that holds an index or exactly one file,
+/// or - for a safetensors file on standard input. OUT is a .safetensors, .npz or
+/// .npy file, or else a directory, which becomes a checkpoint of one or more files
+/// with an index. NumPy's files (.npz, .npy) hold no metadata and no second names of
+/// tied weights: each name is an array.
+///
+/// Patterns and casts are about the names that tensors have in the input. Tensors
+/// are read, converted and written piece by piece: memory of a few MiB a thread is
+/// enough for a checkpoint of any size. OUT is there complete, or as it was before,
+/// even if the command is killed; then a hidden file that ends in .safetensors.tmp,
+/// or a hidden directory, may be left beside it, which can be removed. OUT may be one
+/// of the inputs.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, verbatim_doc_comment, override_usage = "safetensors convert [OPTIONS] <IN>... <OUT>")]
+pub(crate) struct Args {
+    /// What to convert, and last, what to make of it
+    #[arg(value_names = ["IN", "OUT"], num_args = 2.., required = true)]
+    paths: Vec<PathBuf>,
+    #[command(flatten)]
+    changes: Changes,
+    /// Split into files of at most this size: 5GB, 500 MB, or a number of bytes; 5GB if not given
+    #[arg(long, value_name = "SIZE", value_parser = shard_size)]
+    max_shard_size: Option<MaxShardSize>,
+    /// Show what would be written, and write nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  safetensors convert model.safetensors small.safetensors --dtype bf16
+  safetensors convert model/ fp8/ --dtype f8_e4m3 --overflow saturate --cast 'lm_head.*=keep' --cast '*norm*=f32'
+  safetensors convert checkpoint/ model.safetensors
+  safetensors convert model.safetensors shards/ --max-shard-size 2GB
+  safetensors convert vision.safetensors text.safetensors both.safetensors
+  safetensors convert model.safetensors encoder.safetensors --filter 'encoder.*' --rename '^encoder\\.' ''
+  safetensors convert weights.npz model.safetensors --prefix model. --dry-run
+
+Exit codes: 0 written, 1 it could not be read or written, and OUT is as it was, 2 wrong usage.";
+
+/// A size as the Hub writes it, or a plain number of bytes.
+fn shard_size(text: &str) -> Result<MaxShardSize, String> {
+    match text.parse::<u64>() {
+        Ok(0) => Err("expected at least 1 byte".into()),
+        Ok(bytes) => Ok(bytes.into()),
+        Err(_) => text.parse().map_err(|error: safetensors_core::Error| error.to_string()),
+    }
+}
+
+/// Converts.
+pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let Some((output, inputs)) = args.paths.split_last() else { anyhow::bail!("expected IN and OUT") };
+    let output = Output::new(output, args.max_shard_size)?;
+    let change = args.changes.prepare()?;
+    let sources = inputs.iter().map(|path| Source::open(path)).collect::<anyhow::Result<Vec<_>>>()?;
+    let everything = sources.iter().try_fold(Rewrite::new(), |rewrite, source| source.add_to(rewrite))?;
+    let is_empty = everything.tensors().len() == 0;
+    let rewrite = change.apply(everything)?;
+    if rewrite.tensors().len() == 0 && !is_empty {
+        anyhow::bail!("no tensor is left to be written; `safetensors inspect --flat` shows the names");
+    }
+    let plan = output.plan(&rewrite)?;
+    let summary = plan.summary(output.path());
+    output.warn_of_loss(&rewrite);
+    if args.dry_run {
+        plan.show(&rewrite, out)?;
+        writeln!(out, "\n{summary}; nothing was written")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let progress = Progress::bytes(plan.bytes());
+    output.write(rewrite, &progress)?;
+    drop(progress);
+    writeln!(out, "{summary}")?;
+    Ok(ExitCode::SUCCESS)
+}

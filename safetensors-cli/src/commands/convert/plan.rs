@@ -1,0 +1,77 @@
+//! [`Plan`]: what will be written, decided before anything is.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+
+use safetensors_core::Rewrite;
+
+use crate::table::Align::{Left, Right};
+use crate::table::Table;
+use crate::text;
+
+/// How many tensors, bytes and files will be written, and under which names.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    tensors: u64,
+    bytes: u64,
+    /// Where that is not plain: how many files.
+    files: Option<u64>,
+    /// The other names of tied weights, each with the name that is written for it.
+    aliases: BTreeMap<String, String>,
+}
+
+impl Plan {
+    /// What core will write.
+    pub(super) fn of(plan: &safetensors_core::Plan<'_, '_>) -> Self {
+        Self {
+            tensors: plan.tensors().len() as u64,
+            bytes: plan.total_size(),
+            files: Some(plan.shards().len() as u64).filter(|&files| files > 0),
+            aliases: plan.aliases().clone(),
+        }
+    }
+
+    /// Every name with its tensor, as NumPy has it.
+    pub(super) fn of_arrays(rewrite: &Rewrite<'_>) -> Self {
+        let bytes = rewrite.tensors().map(|(_, tensor)| tensor.byte_len()).sum();
+        Self { tensors: rewrite.tensors().len() as u64, bytes, ..Self::default() }
+    }
+
+    /// The bytes of all tensors.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The numbers, in words.
+    pub(super) fn summary(&self, path: &Path) -> String {
+        let (path, tensors) = (text::path(path), text::counted(self.tensors, "tensor"));
+        let files = self.files.map(|files| format!(", in {}", text::counted(files, "file"))).unwrap_or_default();
+        let aliases = match self.aliases.len() as u64 {
+            0 => String::new(),
+            more => format!(", and {} of tied weights", text::counted(more, "more name")),
+        };
+        format!("{path}: {tensors}, {}{files}{aliases}", text::size(self.bytes))
+    }
+
+    /// Shows each tensor with its new name, and with the old one and the old dtype where they change. A name that is only recorded
+    /// is shown with the one that is written for it.
+    pub(super) fn show(&self, rewrite: &Rewrite<'_>, out: &mut impl Write) -> anyhow::Result<()> {
+        let columns = [("name", Left), ("from", Left), ("dtype", Left), ("shape", Left), ("size", Right)];
+        let mut table = Table::new(&columns);
+        for (name, tensor) in rewrite.tensors() {
+            let old = tensor.source_name();
+            let old = if old == name { String::new() } else { text::name(old) };
+            if let Some(kept) = self.aliases.get(name) {
+                let same = format!("= {}", text::name(kept));
+                table.row([text::name(name), old, same, String::new(), String::new()]);
+                continue;
+            }
+            let (from, to) = (tensor.source_dtype(), tensor.dtype());
+            let dtype = if from == to { to.to_string() } else { format!("{from} → {to}") };
+            let size = text::size(tensor.byte_len());
+            table.row([text::name(name), old, dtype, text::shape(tensor.shape()), size]);
+        }
+        Ok(table.write(out)?)
+    }
+}

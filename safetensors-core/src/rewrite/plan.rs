@@ -1,0 +1,96 @@
+//! [`Plan`]: what a rewrite will write.
+
+use std::collections::BTreeMap;
+
+use super::{Planned, Rewrite};
+use crate::checkpoint::plan_shards;
+use crate::save::layout::Layout;
+use crate::save::spec::Spec;
+use crate::{FileSource, ReadAt, Result, SaveOptions, ShardOptions, tied};
+
+/// What a [`Rewrite`] will write: every tensor once, with the names that are only recorded, and the files.
+///
+/// ```
+/// use safetensors_core::{Dtype, Rewrite, SaveOptions, TensorView};
+///
+/// let values = [1.0_f32, 2.0];
+/// let weight = TensorView::from_slice(&[2], &values)?;
+/// let rewrite = Rewrite::new().add("head", weight)?.add("embed", weight)?.rename(|name| format!("model.{name}"));
+/// let plan = rewrite.plan(&SaveOptions::new())?;
+/// let tensors: Vec<_> = plan.tensors().map(|(name, tensor)| (name, tensor.dtype(), tensor.byte_len())).collect();
+/// assert_eq!(tensors, [("model.embed", Dtype::F32, 8)]);
+/// assert_eq!(plan.aliases()["model.head"], "model.embed");
+/// assert_eq!(plan.total_size(), 8);
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Plan<'r, 'a, S = FileSource> {
+    tensors: Vec<(&'r str, &'r Planned<'a, S>)>,
+    aliases: BTreeMap<String, String>,
+    /// The names of files, with the positions of their tensors.
+    shards: Vec<(String, Vec<usize>)>,
+    total_size: u64,
+}
+
+impl<'a, S: ReadAt> Rewrite<'a, S> {
+    /// What [`save`](Rewrite::save) will write with these options. Nothing is read or written.
+    ///
+    /// # Errors
+    ///
+    /// Whatever can be refused before data is read: [`ErrorKind::DuplicateTensor`](crate::ErrorKind::DuplicateTensor),
+    /// [`ErrorKind::ReservedName`](crate::ErrorKind::ReservedName), [`ErrorKind::TieNotRecorded`](crate::ErrorKind::TieNotRecorded),
+    /// [`ErrorKind::HeaderTooLarge`](crate::ErrorKind::HeaderTooLarge), [`ErrorKind::BadAlignment`](crate::ErrorKind::BadAlignment).
+    pub fn plan(&self, options: &SaveOptions) -> Result<Plan<'_, 'a, S>> {
+        let mut options = self.options(options);
+        let mut tensors: Vec<_> = self.tensors().collect();
+        let aliases = match &options.tied {
+            Some(tied) => tied::drop_copies(&mut tensors, tied)?,
+            None => BTreeMap::new(),
+        };
+        tied::record(&mut options.metadata, aliases.clone())?;
+        Layout::plan(&Spec::of_all(&tensors), &options)?;
+        let total_size = tensors.iter().map(|(_, tensor)| tensor.byte_len()).sum();
+        Ok(Plan { tensors, aliases, shards: Vec::new(), total_size })
+    }
+
+    /// What [`save_sharded`](Rewrite::save_sharded) will write with these options. Nothing is read or written.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`plan`](Rewrite::plan), for each file.
+    pub fn plan_sharded(&self, options: &ShardOptions) -> Result<Plan<'_, 'a, S>> {
+        let options = self.shard_options(options);
+        let mut tensors: Vec<_> = self.tensors().collect();
+        let plan = plan_shards(&mut tensors, &options)?;
+        for positions in &plan.split.shards {
+            let specs: Vec<_> = positions.iter().map(|&i| Spec::of(tensors[i].0, tensors[i].1)).collect();
+            Layout::plan(&specs, &plan.each)?;
+        }
+        let shards = plan.files.into_iter().zip(plan.split.shards).collect();
+        Ok(Plan { tensors, aliases: plan.aliases, shards, total_size: plan.split.total_size })
+    }
+}
+
+impl<'r, 'a, S> Plan<'r, 'a, S> {
+    /// The tensors that will be written, each under the one name that it will have in its file.
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&'r str, &'r Planned<'a, S>)> {
+        self.tensors.iter().copied()
+    }
+
+    /// The other names of tied weights, which are recorded in the metadata, each with the name that is written for it.
+    pub fn aliases(&self) -> &BTreeMap<String, String> {
+        &self.aliases
+    }
+
+    /// The files of a sharded save with their tensors, in order, without the index. None if one file is saved by its path.
+    pub fn shards(
+        &self,
+    ) -> impl ExactSizeIterator<Item = (&str, impl ExactSizeIterator<Item = (&'r str, &'r Planned<'a, S>)>)> {
+        self.shards.iter().map(|(name, positions)| (name.as_str(), positions.iter().map(|&i| self.tensors[i])))
+    }
+
+    /// The bytes of all tensors that will be written.
+    pub fn total_size(&self) -> u64 {
+        self.total_size
+    }
+}

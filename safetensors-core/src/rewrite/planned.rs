@@ -1,0 +1,169 @@
+//! [`Planned`]: a tensor of a rewrite, and what it is made of.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::convert::{ConvertOptions, Converted};
+use crate::tied::Storage;
+use crate::{Dtype, Error, FileSource, LazyTensor, ReadAt, Result, Sink, TensorSource, shape};
+
+/// A tensor of a [`Rewrite`](super::Rewrite), as it will be saved.
+#[derive(Debug)]
+pub struct Planned<'a, S = FileSource> {
+    origin: Origin<'a, S>,
+    cast: Option<Converted<Origin<'a, S>>>,
+    byte_len: u64,
+    source_name: Cow<'a, str>,
+    /// The same number for all names of one tensor.
+    pub(super) tie: u64,
+    /// Whether it stands for the name that the tensor has in its file, and not for an alias.
+    pub(super) own_name: bool,
+}
+
+/// What a tensor is made of.
+enum Origin<'a, S> {
+    /// A tensor of a checkpoint.
+    Lazy(LazyTensor<'a, S>),
+    /// A tensor from elsewhere, with its name there.
+    Added(Arc<dyn TensorSource + Send + 'a>, Arc<str>),
+}
+
+impl<'a, S> Planned<'a, S> {
+    /// A tensor of a checkpoint under its own name or another one.
+    pub(super) fn of(name: &'a str, tensor: LazyTensor<'a, S>, tie: u64) -> Self {
+        let own_name = name == tensor.name();
+        let byte_len = tensor.byte_len();
+        Self { origin: Origin::Lazy(tensor), cast: None, byte_len, source_name: name.into(), tie, own_name }
+    }
+
+    /// A tensor from elsewhere, or the reason why it can be none.
+    pub(super) fn added(name: &str, tensor: impl TensorSource + Send + 'a, tie: u64) -> Result<Self> {
+        let byte_len = shape::byte_len(tensor.dtype(), tensor.shape());
+        let byte_len = byte_len.map_err(|kind| Error::from(kind).in_tensor(name))?;
+        let origin = Origin::Added(Arc::new(tensor), name.into());
+        Ok(Self { origin, cast: None, byte_len, source_name: name.to_owned().into(), tie, own_name: false })
+    }
+
+    /// The tensor in its file, or nothing if it was [added](super::Rewrite::add) from elsewhere.
+    pub fn tensor(&self) -> Option<&LazyTensor<'a, S>> {
+        match &self.origin {
+            Origin::Lazy(tensor) => Some(tensor),
+            Origin::Added(..) => None,
+        }
+    }
+
+    /// The name that it had at first: in its file, where that may be an [alias](crate::Checkpoint::aliases), or as it was added.
+    pub fn source_name(&self) -> &str {
+        &self.source_name
+    }
+
+    /// The number of bytes that it will have.
+    pub fn byte_len(&self) -> u64 {
+        self.byte_len
+    }
+
+    /// The dimensions, outermost first; empty for a scalar.
+    pub fn shape(&self) -> &[usize] {
+        match &self.origin {
+            Origin::Lazy(tensor) => tensor.shape(),
+            Origin::Added(tensor, _) => tensor.shape(),
+        }
+    }
+
+    /// The dtype that it had at first.
+    pub fn source_dtype(&self) -> Dtype {
+        match &self.origin {
+            Origin::Lazy(tensor) => tensor.dtype(),
+            Origin::Added(tensor, _) => tensor.dtype(),
+        }
+    }
+}
+
+impl<S: ReadAt> Planned<'_, S> {
+    /// The dtype that it will have.
+    pub fn dtype(&self) -> Dtype {
+        self.cast.as_ref().map_or(self.source_dtype(), Converted::dtype)
+    }
+
+    /// Converts it from what it was at first.
+    pub(super) fn cast(&mut self, to: Dtype, options: &ConvertOptions) -> Result<()> {
+        let cast = Converted::new(self.origin.clone(), to, options).map_err(|error| self.origin.locate(error))?;
+        self.byte_len = shape::byte_len(to, self.shape()).map_err(|kind| self.origin.locate(kind.into()))?;
+        self.cast = Some(cast);
+        Ok(())
+    }
+}
+
+impl<S: ReadAt> TensorSource for Planned<'_, S> {
+    fn dtype(&self) -> Dtype {
+        Self::dtype(self)
+    }
+
+    fn shape(&self) -> &[usize] {
+        Self::shape(self)
+    }
+
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        match &self.cast {
+            Some(converted) => converted.write_to(sink).map_err(|error| self.origin.locate(error)),
+            None => self.origin.write_to(sink),
+        }
+    }
+
+    /// The same for all names of one tensor that are saved in one dtype.
+    fn storage(&self) -> Option<Storage> {
+        Some(Storage::whole(self.tie, self.byte_len))
+    }
+}
+
+impl<S> Origin<'_, S> {
+    /// Says in an error where the tensor comes from.
+    fn locate(&self, error: Error) -> Error {
+        match self {
+            Self::Lazy(tensor) => tensor.locate(error),
+            Self::Added(_, name) => error.in_tensor(name),
+        }
+    }
+}
+
+impl<S> Clone for Origin<'_, S> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Lazy(tensor) => Self::Lazy(*tensor),
+            Self::Added(tensor, name) => Self::Added(Arc::clone(tensor), Arc::clone(name)),
+        }
+    }
+}
+
+impl<S: ReadAt> TensorSource for Origin<'_, S> {
+    fn dtype(&self) -> Dtype {
+        match self {
+            Self::Lazy(tensor) => tensor.dtype(),
+            Self::Added(tensor, _) => tensor.dtype(),
+        }
+    }
+
+    fn shape(&self) -> &[usize] {
+        match self {
+            Self::Lazy(tensor) => tensor.shape(),
+            Self::Added(tensor, _) => tensor.shape(),
+        }
+    }
+
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        match self {
+            Self::Lazy(tensor) => tensor.write_to(sink),
+            Self::Added(tensor, _) => tensor.write_to(sink),
+        }
+    }
+}
+
+impl<S> fmt::Debug for Origin<'_, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lazy(tensor) => f.debug_tuple("Lazy").field(&tensor.name()).finish(),
+            Self::Added(_, name) => f.debug_tuple("Added").field(name).finish(),
+        }
+    }
+}
