@@ -2,7 +2,7 @@
 
 use safetensors_core::{Dtype, LazyTensor, ReadAt, Result};
 
-use crate::values::{numbers, pieces};
+use crate::values::numbers;
 
 /// How far two numbers may be apart and still count as equal.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
@@ -46,11 +46,11 @@ impl Difference {
         done: impl Fn(u64),
     ) -> Result<Self> {
         let mut difference = Self::default();
-        for (piece, other) in pieces(a)?.zip(pieces(b)?) {
-            let (left, right) = (piece.read(a)?, other.read(b)?);
-            done(piece.bytes + other.bytes);
+        for (left, right) in a.pieces().zip(b.pieces()) {
+            let (left, right) = (left?, right?);
+            done((left.bytes().len() + right.bytes().len()) as u64);
             if a.dtype() == b.dtype() && left.bytes() == right.bytes() {
-                difference.of += piece.elements as u64;
+                difference.of += left.shape().iter().product::<usize>() as u64;
                 continue;
             }
             // As floating-point numbers, large integers that differ could be the same.

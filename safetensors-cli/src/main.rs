@@ -9,12 +9,12 @@ mod commands;
 mod compare;
 mod convert;
 mod discover;
-mod facts;
 mod input;
 mod json;
 mod map;
 mod moments;
 mod npy;
+mod order;
 mod output;
 mod parallel;
 mod progress;
@@ -52,6 +52,10 @@ Examples:
   safetensors diff before.safetensors after.safetensors        What has changed
   safetensors map model.safetensors -o map.svg                 Where the parameters are
   safetensors help convert                                     More about a command
+
+Environment:
+  SAFETENSORS_THREADS   How many threads to use; one a core if not set, 8 at most
+  NO_COLOR              No colours, also on a terminal
 
 Exit codes: 0 done, 1 a file is malformed or different, or cannot be read or written, 2 wrong usage.";
 

@@ -8,11 +8,12 @@ use anyhow::Context;
 
 use crate::input;
 use crate::map::Picture;
+use crate::order::Sort;
 use crate::replace::Replacement;
 use crate::select::Select;
 use crate::text;
 use crate::totals::Totals;
-use crate::tree::{Sort, Tree};
+use crate::tree::Tree;
 use crate::usage::WrongUsage;
 
 /// Draw a picture of where the parameters are: modules as areas, dtypes as colours.
@@ -58,12 +59,12 @@ pub(crate) fn run(args: &Args, _: &mut impl Write) -> anyhow::Result<ExitCode> {
     };
     let checkpoint = input::open(&args.path)?;
     let tensors = args.select.matcher()?.tensors(&checkpoint)?;
-    let dtypes = Totals::by_dtype(tensors.iter().copied())?;
+    let dtypes = Totals::by_dtype(tensors.iter().copied());
     if dtypes.values().all(|totals| totals.bytes == 0) {
-        anyhow::bail!("{}: there is nothing to draw: no tensor has any bytes", text::path(&args.path));
+        anyhow::bail!("{}: there is nothing to draw: no tensor has any bytes", input::name(&args.path));
     }
     let title = args.title.clone().unwrap_or_else(|| name(&args.path));
-    let picture = Picture::new(&title, &Tree::of(&tensors, Sort::Size, false)?, &dtypes);
+    let picture = Picture::new(&title, &Tree::of(&tensors, Sort::Size), &dtypes);
     let mut file = Replacement::create(&args.output)?;
     let drawn = if is_png { picture.write_png(&mut file) } else { picture.write_svg(&mut file) };
     drawn.with_context(|| text::path(&args.output))?;
@@ -73,6 +74,9 @@ pub(crate) fn run(args: &Args, _: &mut impl Write) -> anyhow::Result<ExitCode> {
 
 /// The last part of a path, and of a directory such as `.` its real name.
 fn name(path: &std::path::Path) -> String {
+    if input::is_stdin(path) {
+        return input::name(path);
+    }
     let real = || path.canonicalize().ok()?.file_name().map(|name| name.to_string_lossy().into_owned());
     match path.file_name() {
         Some(name) => name.to_string_lossy().into_owned(),
