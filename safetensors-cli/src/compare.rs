@@ -136,6 +136,29 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_changes_meanwhile_is_an_error() {
+        use std::fs::{File, OpenOptions};
+        use std::time::{Duration, SystemTime};
+
+        use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.safetensors");
+        let values = [1_u8; 9];
+        let tensors = [("w", TensorView::from_slice(&[9], &values).unwrap())];
+        save(&path, tensors, &SaveOptions::new().durable(false)).unwrap();
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        let tensor = checkpoint.tensor("w").unwrap();
+        let compare = || Difference::of(&tensor, &tensor, Tolerance::default(), |_| ());
+        assert_eq!(compare().unwrap(), Difference { of: 9, ..Difference::default() });
+        let file: File = OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_modified(SystemTime::now() + Duration::from_secs(10)).unwrap();
+        for error in [compare().unwrap_err(), crate::values::for_each(&tensor, |_, _| ()).unwrap_err()] {
+            assert!(error.to_string().contains("tensor \"w\": the file has changed"), "{error}");
+        }
+    }
+
+    #[test]
     fn distances_and_tolerances() {
         let (a, b) = ([1.0, 100.0, -2.0], [1.5, 99.0, -2.0]);
         let exact = difference(&a, &b, 0.0, 0.0);

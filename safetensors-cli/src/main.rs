@@ -115,5 +115,6 @@ mod tests {
             let help = command.clone().render_long_help().to_string();
             assert!(help.contains("Examples:"), "{help}");
         }
+        assert!(cli.render_long_help().to_string().contains("SAFETENSORS_THREADS"));
     }
 }

@@ -21,6 +21,11 @@ impl Progress {
         Self(bar)
     }
 
+    /// One that is never drawn, for work that takes no time.
+    pub(crate) fn hidden() -> Self {
+        Self(ProgressBar::hidden())
+    }
+
     /// So many bytes more are done.
     pub(crate) fn add(&self, bytes: u64) {
         self.0.inc(bytes);

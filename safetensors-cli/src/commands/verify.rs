@@ -94,7 +94,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
             Err(error) => targets.push(Err(Outcome { error: Some(format!("{error:#}")), ..Outcome::new(path) })),
         }
     }
-    let progress = Progress::bytes(0);
+    let progress = if args.digests { Progress::bytes(0) } else { Progress::hidden() };
     // Files are checked in parallel already, so each has its part of the threads.
     let threads = (default_threads() / targets.len().max(1)).max(1);
     let check = |target: &Target| match target {
