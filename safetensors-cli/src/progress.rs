@@ -70,8 +70,30 @@ fn style() -> Result<ProgressStyle, indicatif::style::TemplateError> {
 
 #[cfg(test)]
 mod tests {
+    use safetensors_core::digest::DigestOptions;
+    use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+
+    use super::*;
+
     #[test]
     fn the_template_is_well_formed() {
-        assert!(super::style().is_ok());
+        assert!(style().is_ok());
+    }
+
+    #[test]
+    fn bytes_are_counted_once_and_their_total_too_if_it_was_not_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.safetensors");
+        let data = vec![0_u8; 3 << 20];
+        let tensors = [("w", TensorView::from_slice(&[3 << 20], &data).unwrap())];
+        save(&path, tensors, &SaveOptions::new().durable(false)).unwrap();
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        let (known, unknown) = (Progress::bytes(3 << 20), Progress::bytes(0));
+        digest::files(&checkpoint, &DigestOptions::new().progress(known.digests())).unwrap();
+        for _ in 0..2 {
+            digest::files(&checkpoint, &DigestOptions::new().progress(unknown.more_digests())).unwrap();
+        }
+        assert_eq!((known.0.position(), known.0.length()), (3 << 20, Some(3 << 20)));
+        assert_eq!((unknown.0.position(), unknown.0.length()), (6 << 20, Some(6 << 20)));
     }
 }

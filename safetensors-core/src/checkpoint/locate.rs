@@ -35,11 +35,10 @@ impl Located {
     pub fn by_name(path: impl AsRef<Path>) -> Option<Self> {
         let path = path.as_ref();
         let name = path.file_name()?.to_string_lossy();
-        match () {
-            () if name.ends_with(INDEX_SUFFIX) => Some(Self::Index(path.into())),
-            () if name.ends_with(FILE_SUFFIX) => Some(Self::File(path.into())),
-            () => None,
+        if name.ends_with(INDEX_SUFFIX) {
+            return Some(Self::Index(path.into()));
         }
+        name.ends_with(FILE_SUFFIX).then(|| Self::File(path.into()))
     }
 }
 
