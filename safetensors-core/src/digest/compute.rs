@@ -32,7 +32,10 @@ const PIECE: usize = 1 << 20;
 /// [`ErrorKind::Cancelled`]. The first failure stops all threads.
 pub fn tensors<S: ReadAt>(tensors: &[LazyTensor<'_, S>], options: &DigestOptions) -> Result<Vec<Digest>> {
     let counter = Counter::new(tensors.iter().map(LazyTensor::byte_len).sum(), options.progress.as_ref());
-    in_parallel(tensors, options.threads, |tensor, buffer| of_tensor(tensor, buffer, &counter))
+    in_parallel(tensors, options.threads, |tensor, buffer| {
+        let digest = of_tensor(tensor, buffer, &counter)?;
+        tensor.check_unchanged().map(|()| digest)
+    })
 }
 
 /// The SHA-256 of all bytes after the header of each file of a checkpoint, in the order of
@@ -46,7 +49,8 @@ pub fn files<S: ReadAt>(checkpoint: &Checkpoint<S>, options: &DigestOptions) -> 
     let total = files.iter().map(|file| file.archive().header().data_len()).sum();
     let counter = Counter::new(total, options.progress.as_ref());
     in_parallel(files, options.threads, |file, buffer| {
-        of_data(file.archive(), buffer, &counter).map_err(|error| error.in_path(file.path()))
+        let digest = of_data(file.archive(), buffer, &counter).and_then(|digest| unchanged(file.archive(), digest));
+        digest.map_err(|error| error.in_path(file.path()))
     })
 }
 
@@ -72,7 +76,14 @@ pub fn files<S: ReadAt>(checkpoint: &Checkpoint<S>, options: &DigestOptions) -> 
 ///
 /// [`ErrorKind::Io`], also if the file has changed since it was opened.
 pub fn data_sha256<S: ReadAt>(file: &SafeTensors<S>) -> Result<Sha256> {
-    of_data(file, &mut Vec::new(), &Counter::new(file.header().data_len(), None))
+    let digest = of_data(file, &mut Vec::new(), &Counter::new(file.header().data_len(), None))?;
+    unchanged(file, digest)
+}
+
+/// A digest of a file that is still what it was when it was opened.
+fn unchanged<S: ReadAt>(file: &SafeTensors<S>, digest: Sha256) -> Result<Sha256> {
+    file.bytes().check_unchanged().map_err(ErrorKind::Io)?;
+    Ok(digest)
 }
 
 /// The digest of one tensor, read through `buffer`.
@@ -89,7 +100,6 @@ pub(super) fn of_tensor<S: ReadAt>(
     };
     let read = read_pieces(tensor.source(), begin..begin + tensor.byte_len(), buffer, take);
     read.map_err(|error| tensor.locate(error))?;
-    tensor.check_unchanged()?;
     Ok(hasher.finish())
 }
 
@@ -101,7 +111,6 @@ pub(super) fn of_data<S: ReadAt>(file: &SafeTensors<S>, buffer: &mut Vec<u8>, co
         hasher.update(piece);
         counter.add(piece.len() as u64)
     })?;
-    file.bytes().check_unchanged().map_err(ErrorKind::Io)?;
     Ok(Sha256::from_bytes(hasher.finalize().into()))
 }
 
