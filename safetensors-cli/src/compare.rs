@@ -2,7 +2,7 @@
 
 use safetensors_core::{Dtype, LazyTensor, ReadAt, Result};
 
-use crate::values::{numbers, pieces};
+use crate::values::numbers;
 
 /// How far two numbers may be apart and still count as equal.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
@@ -46,11 +46,11 @@ impl Difference {
         done: impl Fn(u64),
     ) -> Result<Self> {
         let mut difference = Self::default();
-        for (piece, other) in pieces(a)?.zip(pieces(b)?) {
-            let (left, right) = (piece.read(a)?, other.read(b)?);
-            done(piece.bytes + other.bytes);
+        for (left, right) in a.pieces().zip(b.pieces()) {
+            let (left, right) = (left?, right?);
+            done((left.bytes().len() + right.bytes().len()) as u64);
             if a.dtype() == b.dtype() && left.bytes() == right.bytes() {
-                difference.of += piece.elements as u64;
+                difference.of += left.shape().iter().product::<usize>() as u64;
                 continue;
             }
             // As floating-point numbers, large integers that differ could be the same.
@@ -133,6 +133,29 @@ mod tests {
         let (a, b) = ([1 << 53, i64::MIN, 7], [(1 << 53) + 1, i64::MAX, 7]);
         difference.add_integers(&a, &b, i64::abs_diff, i64::unsigned_abs, Tolerance::default());
         assert_eq!((difference.values, difference.of, difference.max_relative), (2, 3, 2.0));
+    }
+
+    #[test]
+    fn a_file_that_changes_meanwhile_is_an_error() {
+        use std::fs::{File, OpenOptions};
+        use std::time::{Duration, SystemTime};
+
+        use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.safetensors");
+        let values = [1_u8; 9];
+        let tensors = [("w", TensorView::from_slice(&[9], &values).unwrap())];
+        save(&path, tensors, &SaveOptions::new().durable(false)).unwrap();
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        let tensor = checkpoint.tensor("w").unwrap();
+        let compare = || Difference::of(&tensor, &tensor, Tolerance::default(), |_| ());
+        assert_eq!(compare().unwrap(), Difference { of: 9, ..Difference::default() });
+        let file: File = OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_modified(SystemTime::now() + Duration::from_secs(10)).unwrap();
+        for error in [compare().unwrap_err(), crate::values::for_each(&tensor, |_, _| ()).unwrap_err()] {
+            assert!(error.to_string().contains("tensor \"w\": the file has changed"), "{error}");
+        }
     }
 
     #[test]

@@ -8,13 +8,13 @@ mod colour;
 mod commands;
 mod compare;
 mod discover;
-mod facts;
 mod file;
 mod input;
 mod json;
 mod map;
 mod moments;
 mod numpy;
+mod order;
 mod output;
 mod parallel;
 mod progress;
@@ -51,6 +51,10 @@ Examples:
   safetensors diff before.safetensors after.safetensors        What has changed
   safetensors map model.safetensors -o map.svg                 Where the parameters are
   safetensors help convert                                     More about a command
+
+Environment:
+  SAFETENSORS_THREADS   How many threads to use; one a core if not set, 8 at most
+  NO_COLOR              No colours, also on a terminal
 
 Exit codes: 0 done, 1 a file is malformed or different, or cannot be read or written, 2 wrong usage.";
 
@@ -110,5 +114,6 @@ mod tests {
             let help = command.clone().render_long_help().to_string();
             assert!(help.contains("Examples:"), "{help}");
         }
+        assert!(cli.render_long_help().to_string().contains("SAFETENSORS_THREADS"));
     }
 }

@@ -1,8 +1,10 @@
 //! Progress on standard error: a bar with rate and time left, on a terminal only.
 
 use std::ops::ControlFlow;
+use std::sync::Once;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use safetensors_core::digest;
 
 /// A bar that counts bytes. It can be moved on from any thread, and is gone when it is dropped.
 #[derive(Debug)]
@@ -31,9 +33,38 @@ impl Progress {
         }
     }
 
+    /// One that is never drawn, for work that takes no time.
+    pub(crate) fn hidden() -> Self {
+        Self(ProgressBar::hidden())
+    }
+
     /// So many bytes more are done.
     pub(crate) fn add(&self, bytes: u64) {
         self.0.inc(bytes);
+    }
+
+    /// What moves the bar on while digests of bytes that it counts already are computed.
+    pub(crate) fn digests(&self) -> impl Fn(digest::Progress) -> ControlFlow<()> + Send + Sync + use<> {
+        let bar = self.0.clone();
+        move |progress| {
+            bar.inc(progress.bytes);
+            ControlFlow::Continue(())
+        }
+    }
+
+    /// The same for bytes that it does not count yet: they are added to its whole length when the first of them are read.
+    pub(crate) fn more_digests(&self) -> impl Fn(digest::Progress) -> ControlFlow<()> + Send + Sync + use<> {
+        let (bar, counted) = (self.0.clone(), Once::new());
+        move |progress| {
+            counted.call_once(|| bar.inc_length(progress.bytes_total));
+            bar.inc(progress.bytes);
+            ControlFlow::Continue(())
+        }
+    }
+
+    /// Prints something while the bar is out of the way.
+    pub(crate) fn suspended<T>(&self, print: impl FnOnce() -> T) -> T {
+        self.0.suspend(print)
     }
 }
 
@@ -51,8 +82,30 @@ fn style() -> Result<ProgressStyle, indicatif::style::TemplateError> {
 
 #[cfg(test)]
 mod tests {
+    use safetensors_core::digest::DigestOptions;
+    use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+
+    use super::*;
+
     #[test]
     fn the_template_is_well_formed() {
-        assert!(super::style().is_ok());
+        assert!(style().is_ok());
+    }
+
+    #[test]
+    fn bytes_are_counted_once_and_their_total_too_if_it_was_not_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.safetensors");
+        let data = vec![0_u8; 3 << 20];
+        let tensors = [("w", TensorView::from_slice(&[3 << 20], &data).unwrap())];
+        save(&path, tensors, &SaveOptions::new().durable(false)).unwrap();
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        let (known, unknown) = (Progress::bytes(3 << 20), Progress::bytes(0));
+        digest::files(&checkpoint, &DigestOptions::new().progress(known.digests())).unwrap();
+        for _ in 0..2 {
+            digest::files(&checkpoint, &DigestOptions::new().progress(unknown.more_digests())).unwrap();
+        }
+        assert_eq!((known.0.position(), known.0.length()), (3 << 20, Some(3 << 20)));
+        assert_eq!((unknown.0.position(), unknown.0.length()), (6 << 20, Some(6 << 20)));
     }
 }

@@ -1,9 +1,10 @@
 //! [`Totals`]: how many tensors, parameters and bytes.
 
 use std::collections::BTreeMap;
+use std::iter::Sum;
 use std::ops::{AddAssign, Mul};
 
-use safetensors_core::{Dtype, LazyTensor, Result, shape};
+use safetensors_core::{Dtype, LazyTensor, TensorInfo};
 
 /// Sums over tensors. A parameter is one element of any dtype, as the Hub counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -15,29 +16,22 @@ pub(crate) struct Totals {
 
 impl Totals {
     /// The sums over some tensors.
-    pub(crate) fn of<'a, S: 'a>(tensors: impl IntoIterator<Item = LazyTensor<'a, S>>) -> Result<Self> {
-        let mut totals = Self::default();
-        for tensor in tensors {
-            totals += Self::one(&tensor)?;
-        }
-        Ok(totals)
+    pub(crate) fn of<'a, S: 'a>(tensors: impl IntoIterator<Item = LazyTensor<'a, S>>) -> Self {
+        tensors.into_iter().map(|tensor| Self::one(tensor.info())).sum()
     }
 
     /// The sums for each dtype that occurs.
-    pub(crate) fn by_dtype<'a, S: 'a>(
-        tensors: impl IntoIterator<Item = LazyTensor<'a, S>>,
-    ) -> Result<BTreeMap<Dtype, Self>> {
+    pub(crate) fn by_dtype<'a, S: 'a>(tensors: impl IntoIterator<Item = LazyTensor<'a, S>>) -> BTreeMap<Dtype, Self> {
         let mut totals: BTreeMap<_, Self> = BTreeMap::new();
         for tensor in tensors {
-            *totals.entry(tensor.dtype()).or_default() += Self::one(&tensor)?;
+            *totals.entry(tensor.dtype()).or_default() += Self::one(tensor.info());
         }
-        Ok(totals)
+        totals
     }
 
     /// One tensor.
-    pub(crate) fn one<S>(tensor: &LazyTensor<'_, S>) -> Result<Self> {
-        let parameters = shape::element_count(tensor.shape()).map_err(|kind| tensor.locate(kind.into()))?;
-        Ok(Self { tensors: 1, parameters: parameters.into(), bytes: tensor.byte_len().into() })
+    pub(crate) fn one(tensor: TensorInfo<'_>) -> Self {
+        Self { tensors: 1, parameters: tensor.element_count().into(), bytes: tensor.byte_len().into() }
     }
 }
 
@@ -46,6 +40,15 @@ impl AddAssign for Totals {
         self.tensors += other.tensors;
         self.parameters += other.parameters;
         self.bytes += other.bytes;
+    }
+}
+
+impl Sum for Totals {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |mut sum, totals| {
+            sum += totals;
+            sum
+        })
     }
 }
 

@@ -1,16 +1,4 @@
-//! Bytes as lower-case hex digits, two a byte, and back.
-
-use alloc::string::String;
-use core::fmt::Write as _;
-
-pub(crate) fn encode(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(2 * bytes.len());
-    for byte in bytes {
-        // Writing to a `String` cannot fail.
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
-}
+//! Bytes from lower-case hex digits, two a byte.
 
 /// The `N` bytes that exactly `2 * N` lower-case hex digits stand for.
 pub(crate) fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {

@@ -95,7 +95,8 @@ mod linux {
             // The last page is not whole.
             assert_eq!(touched(&(4096..page(11) - 4096), &buffers), [page(4)..page(5), page(8)..page(10)]);
             // A note just before a page is in the page before it.
-            assert_eq!(touched(&(0..page(3)), &[page(2)..page(3)]), [page(1)..page(2)]);
+            let (before, buffer) = (page(1)..page(2), page(2)..page(3));
+            assert_eq!(touched(&(0..page(3)), &[buffer]), [before]);
         }
     }
 }

@@ -50,6 +50,11 @@ impl<'a, S> LazyTensor<'a, S> {
         self.info.shape()
     }
 
+    /// The number of elements.
+    pub fn element_count(&self) -> u64 {
+        self.info.element_count()
+    }
+
     /// The number of bytes.
     pub fn byte_len(&self) -> u64 {
         self.info.byte_len()

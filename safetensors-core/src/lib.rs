@@ -18,6 +18,7 @@
 //! | write a file of any kind whole or not at all | [`AtomicFile`] |
 //! | save tensors that share storage once | [`SaveOptions::tied`], [`tied::Tied`] |
 //! | record digests of tensors, and find data that has changed | [`digest`], [`SaveOptions::digests`] |
+//! | find what is odd about a file that is sound | [`audit`], [`Checkpoint::audit`] |
 //! | say what model a file holds | [`ModelSpec`] |
 //! | support another tensor library | [`Framework`], [`TensorSource`] |
 //!
@@ -29,6 +30,8 @@
 extern crate alloc;
 
 mod archive;
+#[cfg(feature = "std")]
+pub mod audit;
 mod buf;
 #[cfg(feature = "std")]
 mod checkpoint;
@@ -56,8 +59,11 @@ mod names;
 #[cfg(feature = "std")]
 mod parallel;
 #[cfg(feature = "std")]
+mod pieces;
+#[cfg(feature = "std")]
 mod rewrite;
 pub mod save;
+mod sha256;
 pub mod shape;
 pub mod slice;
 #[cfg(feature = "std")]
@@ -69,7 +75,8 @@ pub use archive::SafeTensors;
 pub use buf::TensorBuf;
 #[cfg(feature = "std")]
 pub use checkpoint::{
-    Checkpoint, FilePattern, MaxShardSize, SavedShards, ShardFile, ShardOptions, Split, save_sharded, split_into_shards,
+    Checkpoint, FilePattern, Located, MaxShardSize, SavedShards, ShardFile, ShardOptions, Split, save_sharded,
+    split_into_shards,
 };
 pub use convert::{ConvertOptions, Converted, Overflow};
 pub use dtype::{Dtype, UnknownDtype};
@@ -88,6 +95,10 @@ pub use memmap2::Mmap;
 #[cfg(feature = "std")]
 pub use mmap::Access;
 pub use modelspec::ModelSpec;
+#[cfg(feature = "std")]
+pub use parallel::default_threads;
+#[cfg(feature = "std")]
+pub use pieces::Pieces;
 #[cfg(feature = "std")]
 pub use rewrite::{Plan, Planned, Rewrite};
 #[cfg(feature = "std")]

@@ -57,7 +57,9 @@ pub(crate) fn in_parallel<I, T: Send, B: Default>(
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-fn default_threads() -> usize {
+/// How many threads work is shared among where the caller does not say: as many as the environment variable
+/// `SAFETENSORS_THREADS` says, or else one a core, eight at most. At least 1.
+pub fn default_threads() -> usize {
     let asked = std::env::var(VARIABLE).ok().and_then(|threads| threads.trim().parse().ok()).map(NonZeroUsize::get);
     asked.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from).min(MAX_DEFAULT_THREADS))
 }

@@ -67,7 +67,7 @@ fn every_key_is_read_into_its_field_and_written_back() {
 
     assert_eq!(spec.version, Version { major: 1, minor: 0, patch: 0 });
     assert_eq!(spec.title, "Stable Diffusion XL 1.0 Base");
-    assert_eq!(spec.hash_sha256.unwrap()[..3], [0xe3, 0xb0, 0xc4]);
+    assert_eq!(spec.hash_sha256.unwrap().to_bytes()[..3], [0xe3, 0xb0, 0xc4]);
     assert_eq!(spec.tags, ["Person", "Celebrity", "Video Game"]);
     assert_eq!(spec.resolution, Some(Resolution { width: 1024, height: 768 }));
     assert_eq!(spec.timestep_range, Some(TimestepRange { min: 500, max: 999 }));
@@ -232,10 +232,7 @@ fn messages_quote_what_a_file_says() {
     let mut given = all_examples();
     given.insert("modelspec.resolution".into(), "big\u{202e}".into());
     let message = validate(&given)[0].to_string();
-    assert_eq!(
-        message,
-        "error: \"modelspec.resolution\" should be a resolution such as 1024x1024, found \"big\\u{202e}\""
-    );
+    assert_eq!(message, "\"modelspec.resolution\" should be a resolution such as 1024x1024, found \"big\\u{202e}\"");
     assert!(ModelSpec::read(&given).unwrap_err().to_string().contains("\"big\\u{202e}\""));
 }
 
@@ -269,4 +266,24 @@ proptest! {
 /// Text of any kind, and text made of the characters that the forms are made of.
 fn hostile() -> impl Strategy<Value = String> {
     prop_oneof![any::<String>(), "[0-9xTWZ:,.+\u{2010}a-f -]{0,24}", "data:image/[a-z]{0,3};base64,[A-Za-z=]{0,8}"]
+}
+
+#[test]
+fn fields_are_set_by_name_and_text() {
+    let mut spec = ModelSpec::new("a", "i", "t");
+    for (name, text) in [("title", "other"), ("tags", "x,y"), ("resolution", "8x9"), ("mine", "kept"), ("date", "2024")]
+    {
+        spec.set(name, text).unwrap();
+    }
+    assert_eq!((spec.title.as_str(), spec.tags.len(), spec.date.as_deref()), ("other", 2, Some("2024")));
+    assert_eq!(spec.other["mine"], "kept");
+    let before = spec.clone();
+    for (name, text) in
+        [("title", " "), ("resolution", "big"), ("hash_md5", "x"), ("tags", "a,,b"), ("sai_model_spec", "1")]
+    {
+        let error = spec.set(name, text).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::BadModelSpec { .. }), "{name}: {error}");
+    }
+    assert_eq!(spec, before);
+    assert!(ModelSpec::is_in(&spec.to_metadata().unwrap()) && !ModelSpec::is_in(&Metadata::new()));
 }

@@ -14,6 +14,7 @@ use crate::progress::Progress;
 use crate::select::Select;
 use crate::table::Align::{Left, Right};
 use crate::table::Table;
+use crate::usage::WrongUsage;
 use crate::{json, parallel, text};
 
 /// Compare two checkpoints: names, dtypes, shapes, values and metadata.
@@ -96,6 +97,9 @@ struct Document<'a> {
 
 /// Compares two checkpoints.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    if input::is_stdin(&args.a) && input::is_stdin(&args.b) {
+        return Err(WrongUsage::error("A and B cannot both be standard input"));
+    }
     let (a, b) = (input::open(&args.a)?, input::open(&args.b)?);
     let document = compare(args, &a, &b)?;
     if args.json {
@@ -108,12 +112,12 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
 
 fn compare<'a>(args: &Args, a: &'a Checkpoint, b: &'a Checkpoint) -> anyhow::Result<Document<'a>> {
     let matcher = args.select.matcher()?;
-    let names: BTreeSet<&str> = a.tensors().chain(b.tensors()).map(|tensor| tensor.name()).collect();
-    let pair = |name| (name, a.get(name), b.get(name));
-    let pairs: Vec<Pair<'a>> = names.into_iter().filter(|name| matcher.matches(name)).map(pair).collect();
-    if pairs.is_empty() && !matcher.is_everything() {
-        anyhow::bail!("no tensor matches --filter; `safetensors inspect PATH` shows the names");
-    }
+    let (of_a, of_b) = match (matcher.tensors(a), matcher.tensors(b)) {
+        (Err(nothing_matches), Err(_)) => return Err(nothing_matches),
+        (of_a, of_b) => (of_a.unwrap_or_default(), of_b.unwrap_or_default()),
+    };
+    let names: BTreeSet<&str> = of_a.iter().chain(&of_b).map(LazyTensor::name).collect();
+    let pairs: Vec<Pair<'a>> = names.into_iter().map(|name| (name, a.get(name), b.get(name))).collect();
     let bytes = pairs.iter().filter_map(comparable).map(|(a, b)| a.byte_len() + b.byte_len());
     let progress = Progress::bytes(bytes.sum());
     let (mut tensors, mut equal_tensors) = (Vec::new(), 0);

@@ -1,12 +1,14 @@
 //! `safetensors digest`: what tells whether data has changed.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use safetensors_core::digest::{self, RecordOptions};
+use safetensors_core::digest::{self, DigestOptions, RecordOptions};
+use safetensors_core::{Checkpoint, LazyTensor, ShardFile};
 use serde::Serialize;
 
+use crate::progress::Progress;
 use crate::select::Select;
 use crate::{input, json, text};
 
@@ -17,8 +19,9 @@ use crate::{input, json, text};
 ///
 /// Tensors have XXH3 digests of 128 bits, which find every accident but no fraud. All
 /// data after the header has a SHA-256 digest, as modelspec.hash_sha256 holds it:
-/// metadata makes no difference to it. `safetensors verify --digests` compares files
-/// with what --record has written into them.
+/// metadata makes no difference to it. With --filter only tensors have digests.
+/// `safetensors verify --digests` compares files with what --record has written
+/// into them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub(crate) struct Args {
@@ -58,39 +61,75 @@ struct Entry<'a> {
 #[derive(Serialize)]
 struct FileEntry {
     path: String,
+    /// Printable, as the index has it.
+    #[serde(skip)]
+    name: String,
     data_sha256: String,
 }
 
 /// Prints or records digests.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    if args.record {
+        input::refuse_stdin(&args.path)?;
+    }
     let checkpoint = input::open(&args.path)?;
     if args.record {
-        for shard in checkpoint.shards() {
-            digest::record(shard.path(), &RecordOptions::new())?;
-            let tensors = text::counted(shard.archive().header().len() as u64, "digest");
-            writeln!(out, "{}: {tensors} recorded", text::path(shard.path()))?;
-        }
+        record(&checkpoint, out)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let tensors = args.select.matcher()?.tensors(&checkpoint)?;
-    let digests = digest::tensors(&tensors, 0)?;
-    let entries = tensors.iter().zip(digests);
-    let entries = entries.map(|(tensor, digest)| Entry { name: tensor.name(), xxh3_128: digest.to_string() });
-    let mut document = Document { tensors: entries.collect(), files: Vec::new() };
-    for shard in checkpoint.shards() {
-        let digest = digest::data_sha256(shard.archive()).map_err(|error| error.in_file(shard.path().display()))?;
-        let data_sha256 = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-        document.files.push(FileEntry { path: shard.path().to_string_lossy().into_owned(), data_sha256 });
-    }
+    let matcher = args.select.matcher()?;
+    let tensors = matcher.tensors(&checkpoint)?;
+    let files = if matcher.is_everything() { checkpoint.shards() } else { &[] };
+    let bytes = tensors.iter().map(LazyTensor::byte_len).sum::<u64>() + data_len(files);
+    let progress = Progress::bytes(bytes);
+    let options = || DigestOptions::new().progress(progress.digests());
+    let of_tensors = digest::tensors(&tensors, &options())?;
+    let of_files = if files.is_empty() { Vec::new() } else { digest::files(&checkpoint, &options())? };
+    drop(progress);
+    let tensors = tensors.iter().zip(of_tensors);
+    let tensors = tensors.map(|(tensor, digest)| Entry { name: tensor.name(), xxh3_128: digest.to_string() });
+    let files = files.iter().zip(of_files).map(|(file, digest)| FileEntry {
+        path: file.path().to_string_lossy().into_owned(),
+        name: input::shard_name(&checkpoint, file.path()),
+        data_sha256: digest.to_string(),
+    });
+    let document = Document { tensors: tensors.collect(), files: files.collect() };
     if args.json {
         json::write(&document, out)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    for Entry { name, xxh3_128 } in &document.tensors {
-        writeln!(out, "{xxh3_128}  {}", text::name(name))?;
-    }
-    for FileEntry { path, data_sha256 } in &document.files {
-        writeln!(out, "sha256:{data_sha256}  {}", text::printable(path))?;
+    } else {
+        document.write(checkpoint.index().is_some(), out)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+impl Document<'_> {
+    /// One line a digest. A single file is not named: the same data gives the same lines, whatever the file is called.
+    fn write(&self, name_files: bool, out: &mut impl Write) -> io::Result<()> {
+        for Entry { name, xxh3_128 } in &self.tensors {
+            writeln!(out, "{xxh3_128}  {}", text::name(name))?;
+        }
+        for FileEntry { name, data_sha256, .. } in &self.files {
+            writeln!(out, "sha256:{data_sha256}  {}", if name_files { name } else { "(all data)" })?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes the digests of tensors into each file.
+fn record(checkpoint: &Checkpoint, out: &mut impl Write) -> anyhow::Result<()> {
+    let progress = Progress::bytes(data_len(checkpoint.shards()));
+    for shard in checkpoint.shards() {
+        digest::record(shard.path(), &RecordOptions::new().progress(progress.digests()))?;
+        let digests = text::counted(shard.archive().header().len() as u64, "digest");
+        progress.suspended(|| -> io::Result<()> {
+            writeln!(out, "{}: {digests} recorded", text::path(shard.path()))?;
+            out.flush()
+        })?;
+    }
+    Ok(())
+}
+
+/// The bytes of data in all files.
+fn data_len(files: &[ShardFile]) -> u64 {
+    files.iter().map(|file| file.archive().header().data_len()).sum()
 }

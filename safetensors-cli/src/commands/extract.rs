@@ -77,7 +77,7 @@ fn find<'a>(checkpoint: &'a Checkpoint, name: &str) -> anyhow::Result<LazyTensor
             checkpoint.tensors().map(|tensor| tensor.name()).filter(similar).take(3).map(text::name).collect();
         match similar.as_slice() {
             [] => anyhow::anyhow!("{error}; `safetensors inspect --flat` lists them all"),
-            similar => anyhow::anyhow!("{error}; there is {}", similar.join(", ")),
+            similar => anyhow::anyhow!("{error}; did you mean {}?", similar.join(", ")),
         }
     })
 }

@@ -5,18 +5,19 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use safetensors_core::audit::FileLayout;
 use safetensors_core::{Checkpoint, FileSource, LazyTensor, Metadata, ReadAt};
 use serde::Serialize;
 
-use crate::facts::Facts;
 use crate::input;
 use crate::json;
+use crate::order::Sort;
 use crate::select::Select;
 use crate::table::Align::{Left, Right};
 use crate::table::Table;
 use crate::text;
 use crate::totals::Totals;
-use crate::tree::{self, Sort, Tree};
+use crate::tree::Tree;
 
 /// Show the modules, tensors, totals, metadata and files of a checkpoint.
 ///
@@ -61,51 +62,26 @@ type Tensors<'a> = [LazyTensor<'a, FileSource>];
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let checkpoint = input::open(&args.path)?;
     let mut tensors = args.select.matcher()?.tensors(&checkpoint)?;
-    let facts = facts(&checkpoint)?;
+    let layouts = checkpoint.shards().iter().map(|shard| shard.layout()).collect::<Result<Vec<_>, _>>()?;
     if args.json || args.flat {
-        sort(&mut tensors, args.sort.unwrap_or(Sort::Offset));
+        tensors = args.sort.unwrap_or(Sort::Offset).tensors(tensors);
     }
     if args.json {
-        json::write(&document(&checkpoint, &tensors, &facts)?, out)?;
+        json::write(&document(&checkpoint, &tensors, &layouts), out)?;
         return Ok(ExitCode::SUCCESS);
     }
     match args.flat {
         _ if tensors.is_empty() => writeln!(out, "no tensors")?,
         true => write_flat(&checkpoint, &tensors, out)?,
-        false => write_tree(&Tree::of(&tensors, args.sort.unwrap_or(Sort::Name), true)?, out)?,
+        false => write_tree(&Tree::folded(&tensors, args.sort.unwrap_or(Sort::Name)), out)?,
     }
     writeln!(out)?;
     write_totals(&checkpoint, &tensors, out)?;
     writeln!(out)?;
     write_metadata(&checkpoint, out)?;
     writeln!(out)?;
-    write_files(&checkpoint, &facts, out)?;
+    write_files(&checkpoint, &layouts, out)?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn facts(checkpoint: &Checkpoint) -> anyhow::Result<Vec<Facts>> {
-    let shards = checkpoint.shards().iter();
-    let facts = shards.map(|shard| Facts::of(shard.archive()).map_err(|error| error.in_file(shard.path().display())));
-    Ok(facts.collect::<Result<_, _>>()?)
-}
-
-fn sort(tensors: &mut Tensors<'_>, sort: Sort) {
-    fn parts(name: &str) -> impl Iterator<Item = &str> {
-        name.split(['.', '/'])
-    }
-    let by_name = |a: &LazyTensor<'_, _>, b: &LazyTensor<'_, _>| {
-        parts(a.name())
-            .zip(parts(b.name()))
-            .map(|(a, b)| tree::compare(a, b))
-            .find(|order| order.is_ne())
-            .unwrap_or_else(|| parts(a.name()).count().cmp(&parts(b.name()).count()))
-    };
-    match sort {
-        Sort::Offset => {}
-        Sort::Name => tensors.sort_by(by_name),
-        Sort::Size => tensors.sort_by_key(|tensor| std::cmp::Reverse(tensor.byte_len())),
-        Sort::Dtype => tensors.sort_by(|a, b| a.dtype().cmp(&b.dtype()).then_with(|| by_name(a, b))),
-    }
 }
 
 fn write_tree(trees: &[Tree], out: &mut impl Write) -> io::Result<()> {
@@ -149,7 +125,7 @@ fn write_flat(checkpoint: &Checkpoint, tensors: &Tensors<'_>, out: &mut impl Wri
             text::shape(tensor.shape()),
             text::size(tensor.byte_len()),
         ];
-        let file = tensor.file().filter(|_| several).map(|file| shard_name(checkpoint, file));
+        let file = tensor.file().filter(|_| several).map(|file| input::shard_name(checkpoint, file));
         table.row(cells.into_iter().chain(file));
     }
     table.write(out)
@@ -160,10 +136,10 @@ fn write_totals(checkpoint: &Checkpoint, tensors: &Tensors<'_>, out: &mut impl W
     let mut row = |title: String, totals: Totals| {
         table.row([title, text::count(totals.tensors), text::count(totals.parameters), text::size(totals.bytes)]);
     };
-    for (dtype, totals) in Totals::by_dtype(tensors.iter().copied())? {
+    for (dtype, totals) in Totals::by_dtype(tensors.iter().copied()) {
         row(dtype.to_string(), totals);
     }
-    row("total".into(), Totals::of(tensors.iter().copied())?);
+    row("total".into(), Totals::of(tensors.iter().copied()));
     table.write(out)?;
     if tensors.len() < checkpoint.len() {
         let all = text::counted(checkpoint.len() as u64, "tensor");
@@ -184,7 +160,7 @@ fn write_metadata(checkpoint: &Checkpoint, out: &mut impl Write) -> io::Result<(
 }
 
 /// The files with their lengths, which include the headers, and what is aligned in them; and the index.
-fn write_files(checkpoint: &Checkpoint, facts: &[Facts], out: &mut impl Write) -> io::Result<()> {
+fn write_files(checkpoint: &Checkpoint, layouts: &[FileLayout], out: &mut impl Write) -> io::Result<()> {
     let columns = [
         ("file", Left),
         ("tensors", Right),
@@ -195,20 +171,20 @@ fn write_files(checkpoint: &Checkpoint, facts: &[Facts], out: &mut impl Write) -
         ("aligned to", Right),
         ("misaligned", Right),
     ];
-    let any_misaligned = facts.iter().any(|facts| facts.misaligned_tensors > 0);
+    let any_misaligned = layouts.iter().any(|layout| layout.misaligned_tensors > 0);
     let columns = if any_misaligned { &columns[..] } else { &columns[..7] };
     let mut table = Table::new(columns);
-    for (shard, facts) in checkpoint.shards().iter().zip(facts) {
+    for (shard, layout) in checkpoint.shards().iter().zip(layouts) {
         let archive = shard.archive();
         let cells = [
             text::path(shard.path()),
             text::count(archive.header().len() as u64),
             text::size(archive.bytes().byte_len()),
-            text::size(facts.header_bytes),
-            text::size(facts.padding_bytes),
-            text::count(facts.data_start),
-            text::size(facts.data_alignment),
-            text::counted(facts.misaligned_tensors, "tensor"),
+            text::size(layout.header_len),
+            text::size(layout.padding),
+            text::count(layout.data_start),
+            text::size(layout.data_alignment),
+            text::counted(layout.misaligned_tensors, "tensor"),
         ];
         table.row(cells.into_iter().take(columns.len()));
     }
@@ -219,12 +195,6 @@ fn write_files(checkpoint: &Checkpoint, facts: &[Facts], out: &mut impl Write) -
     }
 }
 
-/// A shard's path as its index has it.
-fn shard_name(checkpoint: &Checkpoint, file: &Path) -> String {
-    let folder = checkpoint.index().and_then(Path::parent);
-    text::path(folder.and_then(|folder| file.strip_prefix(folder).ok()).unwrap_or(file))
-}
-
 /// What `--json` writes. Sizes are in bytes, offsets from the start of the file.
 #[derive(Serialize)]
 struct Document<'a> {
@@ -232,17 +202,22 @@ struct Document<'a> {
     metadata: &'a Metadata,
     total: Totals,
     dtypes: BTreeMap<&'static str, Totals>,
-    files: Vec<FileEntry<'a>>,
+    files: Vec<FileEntry>,
     tensors: Vec<TensorEntry<'a>>,
 }
 
 #[derive(Serialize)]
-struct FileEntry<'a> {
+struct FileEntry {
     path: String,
     tensors: usize,
     bytes: u64,
-    #[serde(flatten)]
-    facts: &'a Facts,
+    header_bytes: u64,
+    leading_bytes: u64,
+    padding_bytes: u64,
+    foreign_padding: bool,
+    data_start: u64,
+    data_alignment: u64,
+    misaligned_tensors: u64,
 }
 
 #[derive(Serialize)]
@@ -250,14 +225,14 @@ struct TensorEntry<'a> {
     name: &'a str,
     dtype: &'static str,
     shape: &'a [usize],
-    parameters: u128,
+    parameters: u64,
     bytes: u64,
     /// Among `files`.
     file: usize,
     offset: u64,
 }
 
-fn document<'a>(checkpoint: &'a Checkpoint, tensors: &Tensors<'a>, facts: &'a [Facts]) -> anyhow::Result<Document<'a>> {
+fn document<'a>(checkpoint: &'a Checkpoint, tensors: &Tensors<'a>, layouts: &[FileLayout]) -> Document<'a> {
     let path = |path: &Path| path.to_string_lossy().into_owned();
     let files: BTreeMap<&Path, usize> =
         checkpoint.shards().iter().enumerate().map(|(i, shard)| (shard.path(), i)).collect();
@@ -267,25 +242,31 @@ fn document<'a>(checkpoint: &'a Checkpoint, tensors: &Tensors<'a>, facts: &'a [F
             name: tensor.name(),
             dtype: tensor.dtype().name(),
             shape: tensor.shape(),
-            parameters: Totals::one(tensor)?.parameters,
+            parameters: tensor.element_count(),
             bytes: tensor.byte_len(),
             file: tensor.file().and_then(|file| files.get(file)).copied().unwrap_or_default(),
             offset: tensor.file_offset(),
         });
     }
-    let dtypes = Totals::by_dtype(tensors.iter().copied())?;
-    let files = checkpoint.shards().iter().zip(facts).map(|(shard, facts)| FileEntry {
+    let dtypes = Totals::by_dtype(tensors.iter().copied());
+    let files = checkpoint.shards().iter().zip(layouts).map(|(shard, layout)| FileEntry {
         path: path(shard.path()),
         tensors: shard.archive().header().len(),
         bytes: shard.archive().bytes().byte_len(),
-        facts,
+        header_bytes: layout.header_len,
+        leading_bytes: layout.leading_space,
+        padding_bytes: layout.padding,
+        foreign_padding: layout.is_padding_foreign,
+        data_start: layout.data_start,
+        data_alignment: layout.data_alignment,
+        misaligned_tensors: layout.misaligned_tensors,
     });
-    Ok(Document {
+    Document {
         index: checkpoint.index().map(path),
         metadata: checkpoint.metadata(),
-        total: Totals::of(tensors.iter().copied())?,
+        total: Totals::of(tensors.iter().copied()),
         dtypes: dtypes.into_iter().map(|(dtype, totals)| (dtype.name(), totals)).collect(),
         files: files.collect(),
         tensors: entries,
-    })
+    }
 }

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::map::Picture;
+use crate::order::Sort;
 use crate::select::Select;
 use crate::totals::Totals;
-use crate::tree::{Sort, Tree};
+use crate::tree::Tree;
 use crate::usage::WrongUsage;
 use crate::{file, input, text};
 
@@ -54,18 +55,21 @@ pub(crate) fn run(args: &Args, _: &mut impl Write) -> anyhow::Result<ExitCode> {
     };
     let checkpoint = input::open(&args.path)?;
     let tensors = args.select.matcher()?.tensors(&checkpoint)?;
-    let dtypes = Totals::by_dtype(tensors.iter().copied())?;
+    let dtypes = Totals::by_dtype(tensors.iter().copied());
     if dtypes.values().all(|totals| totals.bytes == 0) {
-        anyhow::bail!("{}: there is nothing to draw: no tensor has any bytes", text::path(&args.path));
+        anyhow::bail!("{}: there is nothing to draw: no tensor has any bytes", input::name(&args.path));
     }
     let title = args.title.clone().unwrap_or_else(|| name(&args.path));
-    let picture = Picture::new(&title, &Tree::of(&tensors, Sort::Size, false)?, &dtypes);
+    let picture = Picture::new(&title, &Tree::of(&tensors, Sort::Size), &dtypes);
     file::replace(&args.output, |out| Ok(if is_png { picture.write_png(out) } else { picture.write_svg(out) }?))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// The last part of a path, and of a directory such as `.` its real name.
 fn name(path: &std::path::Path) -> String {
+    if input::is_stdin(path) {
+        return input::name(path);
+    }
     let real = || path.canonicalize().ok()?.file_name().map(|name| name.to_string_lossy().into_owned());
     match path.file_name() {
         Some(name) => name.to_string_lossy().into_owned(),

@@ -4,10 +4,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use safetensors_core::edit::{Edit, Edited};
-use safetensors_core::{Checkpoint, Metadata};
+use safetensors_core::Metadata;
+use safetensors_core::edit::Edit;
 
-use crate::output::warn;
+use super::edit::{EditArgs, entry};
 use crate::{input, json, text};
 
 /// Show or change the metadata of a file.
@@ -65,7 +65,7 @@ enum Command {
         #[arg(value_name = "KEY=VALUE", required = true, value_parser = entry)]
         entries: Vec<(String, String)>,
         #[command(flatten)]
-        how: How,
+        how: EditArgs,
     },
     /// Remove entries
     ///
@@ -79,7 +79,7 @@ enum Command {
         #[arg(value_name = "KEY", required = true)]
         keys: Vec<String>,
         #[command(flatten)]
-        how: How,
+        how: EditArgs,
     },
     /// Remove all entries
     ///
@@ -90,24 +90,8 @@ enum Command {
         /// The file
         path: PathBuf,
         #[command(flatten)]
-        how: How,
+        how: EditArgs,
     },
-}
-
-/// How a file is changed, for every command that changes one.
-#[derive(Clone, Copy, Debug, clap::Args)]
-pub(crate) struct How {
-    /// Say what would be done, and change nothing
-    #[arg(short = 'n', long)]
-    dry_run: bool,
-}
-
-/// Reads `KEY=VALUE`.
-pub(crate) fn entry(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((key, value)) => Ok((key.into(), value.into())),
-        None => Err("expected KEY=VALUE".into()),
-    }
 }
 
 /// Shows or changes metadata.
@@ -115,32 +99,33 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     match &args.command {
         Command::Get { path, keys, raw, json } => get(path, keys, *raw, *json, out)?,
         Command::Set { path, entries, how } => {
-            how.apply(path, out, |edit| edit.set_metadata(entries.iter().cloned()))?
+            how.apply(path, out, |edit| Ok(edit.set_metadata(entries.iter().cloned())))?
         }
-        Command::Remove { path, keys, how } => {
-            let file = file_of(path)?;
-            let known = input::open(&file)?;
-            if let Some(missing) = keys.iter().find(|key| !known.metadata().contains_key(*key)) {
-                anyhow::bail!(
-                    "{}: there is no metadata {}; nothing was removed",
-                    text::path(&file),
-                    text::name(missing)
-                );
-            }
-            how.apply(path, out, |edit| edit.remove_metadata(keys))?;
-        }
-        Command::Clear { path, how } => how.apply(path, out, Edit::clear_metadata)?,
+        Command::Remove { path, keys, how } => how.apply(path, out, |edit| remove(edit, path, keys))?,
+        Command::Clear { path, how } => how.apply(path, out, |edit| Ok(edit.clear_metadata()))?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn remove<'a>(edit: Edit<'a>, path: &Path, keys: &[String]) -> anyhow::Result<Edit<'a>> {
+    match keys.iter().find(|key| !edit.header().metadata().contains_key(*key)) {
+        Some(missing) => Err(no_such_key(path, missing).context("nothing was removed")),
+        None => Ok(edit.remove_metadata(keys)),
+    }
+}
+
+/// The error for a key that is not there.
+fn no_such_key(path: &Path, key: &str) -> anyhow::Error {
+    let (path, key) = (input::name(path), text::name(key));
+    anyhow::anyhow!("{path}: there is no metadata {key}; `safetensors metadata get PATH` lists the keys")
 }
 
 fn get(path: &Path, keys: &[String], raw: bool, as_json: bool, out: &mut impl Write) -> anyhow::Result<()> {
     let checkpoint = input::open(path)?;
     let all = checkpoint.metadata();
-    let missing = |key: &str| anyhow::anyhow!("{}: there is no metadata {}", text::path(path), text::name(key));
     let mut entries = Vec::new();
     for key in keys {
-        entries.push(all.get_key_value(key).ok_or_else(|| missing(key))?);
+        entries.push(all.get_key_value(key).ok_or_else(|| no_such_key(path, key))?);
     }
     let entries = if keys.is_empty() { all.iter().collect() } else { entries };
     if as_json {
@@ -154,52 +139,4 @@ fn get(path: &Path, keys: &[String], raw: bool, as_json: bool, out: &mut impl Wr
         if raw { writeln!(out, "{value}")? } else { writeln!(out, "{}", text::printable(value))? }
     }
     Ok(())
-}
-
-/// The one file that a path leads to.
-fn file_of(path: &Path) -> anyhow::Result<PathBuf> {
-    let open = |path| Checkpoint::open(path).map_err(|error| error.in_file(Path::display(path)));
-    // A file with a broken header is for the edit to restore, if an earlier one was interrupted.
-    if path.is_file() && path.extension().is_none_or(|extension| extension != "json") {
-        return Ok(path.to_owned());
-    }
-    match open(path)?.shards() {
-        [only] => Ok(only.path().to_owned()),
-        several => anyhow::bail!("{}: has {} files; name the one to change", text::path(path), several.len()),
-    }
-}
-
-impl How {
-    /// Changes the file that a path leads to, and says how.
-    pub(crate) fn apply<'a>(
-        &self,
-        path: &Path,
-        out: &mut impl Write,
-        change: impl FnOnce(Edit<'a>) -> Edit<'a>,
-    ) -> anyhow::Result<()> {
-        let file = file_of(path)?;
-        let edit = change(Edit::open(&file).map_err(|error| error.in_file(file.display()))?);
-        let edited = if self.dry_run { edit.dry_run()? } else { edit.apply()? };
-        let would = if self.dry_run { "would be " } else { "" };
-        let done = match edited {
-            Edited::Unchanged => "unchanged",
-            Edited::InPlace => "changed in place",
-            Edited::Rewritten => "written anew",
-        };
-        writeln!(out, "{}: {would}{done}", text::path(&file))?;
-        if !self.dry_run {
-            self.check(&file)?;
-        }
-        Ok(())
-    }
-
-    /// Warns of what is wrong with metadata that follows the ModelSpec standard.
-    fn check(&self, file: &Path) -> anyhow::Result<()> {
-        let checkpoint = input::open(file)?;
-        if super::modelspec::is_followed(checkpoint.metadata()) {
-            let findings = super::modelspec::errors(checkpoint.metadata());
-            findings.iter().for_each(|finding| warn(format!("{}: {finding}", file.display())));
-        }
-        Ok(())
-    }
 }

@@ -4,6 +4,7 @@ pub(crate) mod completions;
 pub(crate) mod convert;
 pub(crate) mod diff;
 pub(crate) mod digest;
+mod edit;
 pub(crate) mod extract;
 pub(crate) mod inspect;
 pub(crate) mod map;

@@ -1,14 +1,16 @@
 //! `safetensors modelspec`: metadata after the ModelSpec standard.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use safetensors_core::modelspec::{Finding, PREFIX, Severity, validate};
-use safetensors_core::{Metadata, ModelSpec, digest};
+use safetensors_core::digest::{self, DigestOptions, Sha256};
+use safetensors_core::modelspec::{Severity, validate};
+use safetensors_core::{Checkpoint, ModelSpec};
 
-use super::metadata::{How, entry};
+use super::edit::{EditArgs, entry, file_of};
 use crate::output::warn;
+use crate::progress::Progress;
 use crate::{input, text};
 
 /// Check or write metadata after the ModelSpec standard.
@@ -70,7 +72,7 @@ struct Init {
     #[arg(long)]
     hash: bool,
     #[command(flatten)]
-    how: How,
+    how: EditArgs,
 }
 
 /// Checks or writes metadata.
@@ -79,19 +81,19 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
         Command::Validate { path } => {
             let checkpoint = input::open(path)?;
             let metadata = checkpoint.metadata();
-            if !is_followed(metadata) {
+            if !ModelSpec::is_in(metadata) {
                 anyhow::bail!(
                     "{}: has no ModelSpec metadata; `safetensors modelspec init` writes some",
-                    text::path(path)
+                    input::name(path)
                 );
             }
             let findings = validate(metadata);
             for finding in &findings {
-                writeln!(out, "{}", text::printable(&finding.to_string()))?;
+                writeln!(out, "{}", text::printable(&format!("{}: {finding}", finding.severity)))?;
             }
             let errors = findings.iter().filter(|finding| finding.severity == Severity::Error).count() as u64;
             let warnings = text::counted(findings.len() as u64 - errors, "warning");
-            writeln!(out, "{}: {}, {warnings}", text::path(path), text::counted(errors, "error"))?;
+            writeln!(out, "{}: {}, {warnings}", input::name(path), text::counted(errors, "error"))?;
             Ok(if errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         Command::Init(init) => init.run(out),
@@ -100,38 +102,31 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
 
 impl Init {
     fn run(&self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-        let mut entries: Metadata =
-            self.set.iter().map(|(key, value)| (format!("{PREFIX}{key}"), value.clone())).collect();
-        if self.hash {
-            let checkpoint = input::open(&self.path)?;
-            let [only] = checkpoint.shards() else {
-                anyhow::bail!("{}: has several files; name the one to change", text::path(&self.path));
-            };
-            let hash = digest::data_sha256(only.archive()).map_err(|error| error.in_file(only.path().display()))?;
-            let digits: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
-            entries.insert(format!("{PREFIX}hash_sha256"), format!("0x{digits}"));
+        let file = file_of(&self.path)?;
+        let mut spec = ModelSpec::new(&self.architecture, &self.implementation, &self.title);
+        for (key, value) in &self.set {
+            spec.set(key, value)?;
         }
-        let title =
-            [("architecture", &self.architecture), ("implementation", &self.implementation), ("title", &self.title)];
-        entries.insert(format!("{PREFIX}sai_model_spec"), ModelSpec::VERSION.to_string());
-        entries.extend(title.map(|(key, value)| (format!("{PREFIX}{key}"), value.clone())));
-        // What is wrong is said before anything is written.
-        let findings = validate(&entries);
+        // What is wrong is said before all data is read, and before anything is written. A hash will be there.
+        spec.hash_sha256 = self.hash.then_some(Sha256::from_bytes([0; 32]));
+        let findings = validate(&spec.to_metadata()?);
         if let Some(finding) = findings.iter().find(|finding| finding.severity == Severity::Error) {
-            anyhow::bail!("{}; give it with --set", finding.to_string().trim_start_matches("error: "));
+            anyhow::bail!("{finding}; give it with --set");
         }
-        findings.iter().for_each(|finding| warn(finding.to_string().trim_start_matches("warning: ")));
-        self.how.apply(&self.path, out, |edit| edit.set_metadata(entries))?;
+        if self.hash {
+            spec.hash_sha256 = hash(&file)?;
+        }
+        findings.iter().for_each(warn);
+        let entries = spec.to_metadata()?;
+        self.how.apply(&file, out, |edit| Ok(edit.set_metadata(entries)))?;
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// Whether metadata says of itself that it follows the standard.
-pub(super) fn is_followed(metadata: &Metadata) -> bool {
-    metadata.keys().any(|key| key.starts_with(PREFIX))
-}
-
-/// In what metadata does not follow the standard.
-pub(super) fn errors(metadata: &Metadata) -> Vec<Finding> {
-    validate(metadata).into_iter().filter(|finding| finding.severity == Severity::Error).collect()
+/// The SHA-256 of the data of a file.
+fn hash(file: &Path) -> anyhow::Result<Option<Sha256>> {
+    let checkpoint = Checkpoint::open(file)?;
+    let progress = Progress::bytes(0);
+    let digests = digest::files(&checkpoint, &DigestOptions::new().progress(progress.more_digests()))?;
+    Ok(digests.first().copied())
 }

@@ -93,12 +93,16 @@ fn stats(
     progress: &Progress,
 ) -> Result<(Moments, Option<Histogram>)> {
     let mut moments = Moments::default();
-    values::for_each(tensor, |values| moments.add(values))?;
-    progress.add(tensor.byte_len());
+    values::for_each(tensor, |values, bytes| {
+        moments.add(values);
+        progress.add(bytes);
+    })?;
     let (Some(min), Some(max), 1..) = (moments.min, moments.max, bins) else { return Ok((moments, None)) };
     let mut histogram = Histogram::new(min, max, bins);
-    values::for_each(tensor, |values| histogram.add(values))?;
-    progress.add(tensor.byte_len());
+    values::for_each(tensor, |values, bytes| {
+        histogram.add(values);
+        progress.add(bytes);
+    })?;
     Ok((moments, Some(histogram)))
 }
 

@@ -1,20 +1,21 @@
 //! `safetensors verify`: whether files and checkpoints are sound.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use safetensors_core::Checkpoint;
+use safetensors_core::audit::Severity;
 use safetensors_core::digest::{self, VerifyOptions};
+use safetensors_core::{Checkpoint, default_threads};
 use serde::Serialize;
 
 use crate::colour::{Colour, paint};
-use crate::discover::{self, Found};
-use crate::facts::Facts;
+use crate::discover::Found;
 use crate::input;
 use crate::output::{report, warn};
+use crate::progress::Progress;
 use crate::totals::Totals;
 use crate::{json, parallel, text};
 
@@ -30,8 +31,9 @@ use crate::{json, parallel, text};
 ///
 /// For each sound file or checkpoint one line is printed on standard output, for
 /// each other one on standard error. What is sound but odd is a warning: tensors or
-/// files that an index leaves out, or a wrong total_size. --strict makes failures of warnings, and of every
-/// departure from the format's text that readers are lenient about.
+/// files that an index leaves out, or a wrong total_size. --strict makes failures of
+/// warnings, and of every departure from the format's text that readers are lenient
+/// about.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub(crate) struct Args {
@@ -60,7 +62,7 @@ Examples:
 Exit codes: 0 all is sound, 1 something is not, 2 wrong usage.";
 
 /// What was found of one file or checkpoint.
-#[derive(Default, Serialize)]
+#[derive(Clone, Default, Serialize)]
 struct Outcome {
     path: String,
     sound: bool,
@@ -88,18 +90,25 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     let mut targets = Vec::new();
     for path in &args.paths {
         match expand(path, &mut indexed) {
-            Ok(found) => targets.extend(found),
-            Err(error) => targets.push(Target { path: path.clone(), failed: Some(format!("{error:#}")) }),
+            Ok(found) => targets.extend(found.into_iter().map(Ok)),
+            Err(error) => targets.push(Err(Outcome { error: Some(format!("{error:#}")), ..Outcome::new(path) })),
         }
     }
-    let check = |target: &Target| target.check(args);
+    let progress = if args.digests { Progress::bytes(0) } else { Progress::hidden() };
+    // Files are checked in parallel already, so each has its part of the threads.
+    let threads = (default_threads() / targets.len().max(1)).max(1);
+    let check = |target: &Target| match target {
+        Ok(path) => check(path, args, threads, &progress),
+        Err(outcome) => outcome.clone(),
+    };
     parallel::in_order(&targets, check, |_, outcome| -> anyhow::Result<()> {
         if !args.json {
-            outcome.show(out)?;
+            progress.suspended(|| outcome.show(out))?;
         }
         outcomes.push(outcome);
         Ok(())
     })?;
+    drop(progress);
     let sound = outcomes.iter().filter(|outcome| outcome.sound).count();
     let warnings = outcomes.iter().map(|outcome| outcome.warnings.len()).sum();
     let document = Document { checked: outcomes.len(), sound, warnings, results: &outcomes };
@@ -111,17 +120,13 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     Ok(if sound == outcomes.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// One file or checkpoint to be checked, or why there is none.
-struct Target {
-    path: PathBuf,
-    failed: Option<String>,
-}
+/// One file or checkpoint to be checked, or the outcome of a path that leads to none.
+type Target = Result<PathBuf, Outcome>;
 
 /// What a path leads to. The shards of indexes are checked with their index, and not once more by themselves.
-fn expand(path: &Path, indexed: &mut BTreeSet<PathBuf>) -> anyhow::Result<Vec<Target>> {
-    let target = |path: PathBuf| Target { path, failed: None };
-    if !path.is_dir() {
-        return Ok(vec![target(path.to_owned())]);
+fn expand(path: &Path, indexed: &mut BTreeSet<PathBuf>) -> anyhow::Result<Vec<PathBuf>> {
+    if input::is_stdin(path) || !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
     }
     let found = Found::below(path).with_context(|| text::path(path))?;
     if found == Found::default() {
@@ -136,94 +141,55 @@ fn expand(path: &Path, indexed: &mut BTreeSet<PathBuf>) -> anyhow::Result<Vec<Ta
     let files = found.files.into_iter().filter(|file| !indexed.contains(file));
     let mut paths: Vec<_> = found.indexes.iter().cloned().chain(files).collect();
     paths.sort_unstable();
-    Ok(paths.into_iter().map(target).collect())
+    Ok(paths)
 }
 
-impl Target {
-    fn check(&self, args: &Args) -> Outcome {
-        let mut outcome = Outcome { path: self.path.to_string_lossy().into_owned(), ..Outcome::default() };
-        if self.failed.is_some() {
-            return Outcome { error: self.failed.clone(), ..outcome };
-        }
-        if let Err(error) = check(&self.path, args, &mut outcome) {
-            outcome.error = Some(error.to_string());
-        }
-        if args.strict && outcome.error.is_none() && !outcome.warnings.is_empty() {
-            let warnings = std::mem::take(&mut outcome.warnings);
-            outcome.error = Some(warnings.join("; "));
-        }
-        outcome.sound = outcome.error.is_none();
-        outcome
-    }
-}
-
-/// Opening a checkpoint checks every rule; what is odd beyond them are warnings.
-fn check(path: &Path, args: &Args, outcome: &mut Outcome) -> anyhow::Result<()> {
-    let checkpoint = input::open(path)?;
-    outcome.totals = Totals::of(checkpoint.tensors())?;
-    outcome.files = checkpoint.shards().len();
-    let warnings = &mut outcome.warnings;
-    if let Some(index) = checkpoint.index() {
-        check_index(&checkpoint, index, warnings)?;
-    }
-    if args.digests {
-        // Files are checked in parallel already.
-        for file in digest::verify(&checkpoint, &VerifyOptions::new().threads(1))? {
-            outcome.digests += file.checked.len() + usize::from(file.sha256.is_some());
-            if file.checked.is_empty() && file.sha256.is_none() {
-                let path = file.file.map(text::path).unwrap_or_default();
-                warnings.push(format!("{path}: records no digests; `safetensors digest --record` writes them"));
+/// Checks one file or checkpoint. Opening it checks every rule; what is odd beyond them are warnings.
+fn check(path: &Path, args: &Args, threads: usize, progress: &Progress) -> Outcome {
+    let mut outcome = Outcome::new(path);
+    let mut look = || -> anyhow::Result<()> {
+        let checkpoint = input::open(path)?;
+        outcome.totals = Totals::of(checkpoint.tensors());
+        outcome.files = checkpoint.shards().len();
+        let findings = checkpoint.audit()?.into_iter();
+        let told = findings.filter(|finding| args.strict || finding.severity() == Severity::Warning);
+        outcome.warnings.extend(told.map(|finding| finding.to_string()));
+        if args.digests {
+            let options = VerifyOptions::new().threads(threads).progress(progress.more_digests());
+            for file in digest::verify(&checkpoint, &options)? {
+                outcome.digests += file.checked.len() + usize::from(file.sha256.is_some());
+                if file.checked.is_empty() && file.sha256.is_none() {
+                    let path = file.file.map(text::path).unwrap_or_default();
+                    let warning = format!("{path}: records no digests; `safetensors digest --record` writes them");
+                    outcome.warnings.push(warning);
+                }
             }
         }
-    }
-    if args.strict {
-        for shard in checkpoint.shards() {
-            let facts = Facts::of(shard.archive()).map_err(|error| error.in_file(shard.path().display()))?;
-            let file = text::path(shard.path());
-            warnings.extend(facts.departures().into_iter().map(|departure| format!("{file}: {departure}")));
-        }
-    }
-    Ok(())
-}
-
-/// What an index leaves out.
-fn check_index(checkpoint: &Checkpoint, index: &Path, warnings: &mut Vec<String>) -> anyhow::Result<()> {
-    let mut unmapped = BTreeMap::<&Path, Vec<&str>>::new();
-    for (shard, tensor) in checkpoint.unmapped() {
-        unmapped.entry(shard.path()).or_default().push(tensor.name());
-    }
-    for (file, names) in unmapped {
-        let Some((first, others)) = names.split_first() else { continue };
-        let others = match others.len() {
-            0 => String::new(),
-            others => format!(" and {}", text::counted(others as u64, "other tensor")),
-        };
-        warnings.push(format!("{}: the index leaves out tensor {}{others}", text::path(file), text::name(first)));
-    }
-    let found = Totals::of(checkpoint.tensors())?.bytes;
-    if let Some(size) = checkpoint.index_total_size().filter(|&size| u128::from(size) != found) {
-        warnings.push(format!("{}: total_size is {size}, but the tensors have {found} bytes", text::path(index)));
-    }
-    let shards = checkpoint.shards().iter().map(|shard| shard.path()).collect();
-    for stray in discover::strays(index, &shards).with_context(|| text::path(index))? {
-        warnings.push(format!("{}: lies beside the index, which does not name it", text::path(&stray)));
-    }
-    Ok(())
+        Ok(())
+    };
+    outcome.error = look().err().map(|error| format!("{error:#}"));
+    outcome.sound = outcome.error.is_none() && (outcome.warnings.is_empty() || !args.strict);
+    outcome
 }
 
 impl Outcome {
-    /// One line on the stream that it belongs to, and the warnings.
+    /// Nothing is known yet.
+    fn new(path: &Path) -> Self {
+        let path = if input::is_stdin(path) { input::name(path) } else { path.to_string_lossy().into_owned() };
+        Self { path, ..Self::default() }
+    }
+
+    /// One line on the stream that it belongs to, and the warnings, which are errors if they are why it is not sound.
     fn show(&self, out: &mut impl Write) -> anyhow::Result<()> {
-        // Standard error is not buffered: its lines must not come before those of earlier paths.
-        match &self.error {
-            Some(error) => report(error),
-            None => {
-                let ok = paint("ok", Colour::Green, &std::io::stdout());
-                writeln!(out, "{}: {ok}, {}", text::printable(&self.path), self.summary())?;
-                out.flush()?;
-            }
+        if self.sound {
+            let ok = paint("ok", Colour::Green, &std::io::stdout());
+            writeln!(out, "{}: {ok}, {}", text::printable(&self.path), self.summary())?;
         }
-        self.warnings.iter().for_each(warn);
+        // Standard error is not buffered: its lines must not come before those of earlier paths.
+        out.flush()?;
+        self.error.iter().for_each(report);
+        let is_failure = !self.sound && self.error.is_none();
+        self.warnings.iter().for_each(|warning| if is_failure { report(warning) } else { warn(warning) });
         Ok(())
     }
 
@@ -244,8 +210,7 @@ impl Outcome {
 
 impl Document<'_> {
     fn summarise(&self, out: &mut impl Write) -> anyhow::Result<()> {
-        let mut totals = Totals::default();
-        self.results.iter().for_each(|outcome| totals += outcome.totals);
+        let totals: Totals = self.results.iter().map(|outcome| outcome.totals).sum();
         let warnings = match self.warnings {
             0 => String::new(),
             some => format!(", {}", text::counted(some as u64, "warning")),

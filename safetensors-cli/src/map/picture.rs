@@ -80,8 +80,7 @@ impl Picture {
     pub(crate) fn new(title: &str, trees: &[Tree], dtypes: &BTreeMap<Dtype, Totals>) -> Self {
         let page = Rect { x: 0.0, y: 0.0, width: WIDTH, height: HEIGHT };
         let mut picture = Self { marks: vec![Mark::Rect { rect: page, fill: PAPER }] };
-        let mut all = Totals::default();
-        dtypes.values().for_each(|totals| all += *totals);
+        let all = dtypes.values().copied().sum();
         picture.title(title, all);
         let space = page.inside(TITLE + MARGIN, MARGIN);
         picture.trees(trees, Rect { height: space.height - LEGEND, ..space }, 0);
@@ -94,7 +93,7 @@ impl Picture {
         let about = format!("{}, {parameters}, {size}", text::counted(all.tensors, "tensor"));
         let about_width = about.chars().count() as f64 * Size::Small.width();
         let room = WIDTH - 2.0 * MARGIN - about_width - 30.0;
-        if let Some(title) = fit(title, room, Size::Large) {
+        if let Some(title) = fit(title, None, room, Size::Large) {
             self.text(MARGIN, MARGIN, Size::Large, INK, title);
         }
         self.text(WIDTH - MARGIN - about_width, MARGIN + 3.0, Size::Small, FAINT, about);
@@ -144,12 +143,13 @@ impl Picture {
         }
         if let Some(most) = nearly_all(tree, rect) {
             let mut joined = most.clone();
-            joined.label = format!("{}.{}", tree.label, most.label);
+            joined.label = tree.label_of(most);
             return self.tree(&joined, rect, depth);
         }
         self.marks.push(Mark::Rect { rect: gap(rect), fill: shade(depth) });
         let has_room = rect.height > 3.0 * STRIP;
-        let label = if has_room { fit(&tree.label, rect.width - 10.0, Size::Small) } else { None };
+        let label =
+            if has_room { fit(&tree.label, Some(tree.separator), rect.width - 10.0, Size::Small) } else { None };
         let top = if label.is_some() { STRIP } else { 2.0 };
         if let Some(label) = label {
             self.text(rect.x + 6.0, rect.y + 3.0, Size::Small, INK, label);
@@ -163,7 +163,7 @@ impl Picture {
         let room = rect.width - 10.0;
         let colour = if is_dark(fill) { PAPER } else { INK };
         if rect.height > 2.0 * rect.width && (18.0..60.0).contains(&rect.width) {
-            if let Some(text) = fit(&tree.label, rect.height - 10.0, Size::Small) {
+            if let Some(text) = fit(&tree.label, Some(tree.separator), rect.height - 10.0, Size::Small) {
                 let (x, y) = (rect.x + rect.width / 2.0 + Size::Small.height() / 2.0, rect.y + 6.0);
                 self.marks.push(Mark::Text { x, y, size: Size::Small, colour, text, down: true });
             }
@@ -172,7 +172,7 @@ impl Picture {
         if rect.height < 20.0 {
             return;
         }
-        let Some(label) = fit(&tree.label, room, Size::Small) else { return };
+        let Some(label) = fit(&tree.label, Some(tree.separator), room, Size::Small) else { return };
         self.text(rect.x + 6.0, rect.y + 4.0, Size::Small, colour, label);
         let shape = tree.leaf.as_ref().map(|(_, shape)| text::shape(shape)).unwrap_or_default();
         let fits = shape.chars().count() as f64 * Size::Small.width() <= room;
@@ -199,9 +199,9 @@ fn gap(rect: Rect) -> Rect {
     rect.inside(0.5, 0.5)
 }
 
-/// A name made printable and shortened to a width; its end is kept, which is what tells names apart. `None` without room for
-/// a few letters.
-fn fit(name: &str, width: f64, size: Size) -> Option<String> {
+/// A name made printable and shortened to a width, at the last of its separators if that is enough. `None` without room for a few
+/// letters.
+fn fit(name: &str, separator: Option<char>, width: f64, size: Size) -> Option<String> {
     const FEWEST: usize = 4;
     let room = (width / size.width()).max(0.0) as usize;
     let name = text::name(name);
@@ -210,7 +210,10 @@ fn fit(name: &str, width: f64, size: Size) -> Option<String> {
         return Some(name);
     }
     // Without its end, `weight` or `bias`, a name is still known by its module.
-    let parts = name.rsplit_once('.').map(|(start, _)| start).filter(|start| start.chars().count() <= room);
+    let parts = separator
+        .and_then(|separator| name.rsplit_once(separator))
+        .map(|(start, _)| start)
+        .filter(|start| start.chars().count() <= room);
     match parts {
         Some(start) => Some(start.to_owned()),
         None if room >= FEWEST => Some(name.chars().take(room - 2).chain("..".chars()).collect()),
@@ -264,12 +267,16 @@ mod tests {
 
     #[test]
     fn labels_fit_or_are_left_out() {
-        let width = |letters: f64| letters * Size::Small.width() + 0.01;
-        assert_eq!(fit("q_proj.weight", width(13.0), Size::Small).as_deref(), Some("q_proj.weight"));
-        assert_eq!(fit("q_proj.weight", width(12.0), Size::Small).as_deref(), Some("q_proj"));
-        assert_eq!(fit("q_proj.weight", width(5.0), Size::Small).as_deref(), Some("q_p.."));
-        assert_eq!(fit("q_proj.weight", width(3.0), Size::Small), None);
-        assert_eq!(fit("a\u{202e}", width(100.0), Size::Small).as_deref(), Some("a\\u{202e}"));
-        assert_eq!(fit("abc", -5.0, Size::Small), None);
+        let fit =
+            |name, separator, letters: f64| fit(name, separator, letters * Size::Small.width() + 0.01, Size::Small);
+        let label = |letters| fit("q_proj.weight", Some('.'), letters);
+        assert_eq!(label(13.0).as_deref(), Some("q_proj.weight"));
+        assert_eq!(label(12.0).as_deref(), Some("q_proj"));
+        assert_eq!(label(5.0).as_deref(), Some("q_p.."));
+        assert_eq!(label(3.0), None);
+        assert_eq!(fit("q/kernel.x", Some('/'), 8.0).as_deref(), Some("q"));
+        assert_eq!(fit("Llama 3.1 8B", None, 10.0).as_deref(), Some("Llama 3..."));
+        assert_eq!(fit("a\u{202e}", Some('.'), 100.0).as_deref(), Some("a\\u{202e}"));
+        assert_eq!(fit("abc", Some('.'), -1.0), None);
     }
 }

@@ -63,6 +63,8 @@ fn every_kind_of_difference() {
     assert_eq!(squeeze(text(&output.stdout)), squeeze(expected));
     let json: serde_json::Value = serde_json::from_slice(&diff(&a, &b).arg("--json").output().unwrap().stdout).unwrap();
     assert_eq!((&json["equal"], &json["tensors"][2]["values"]["values"]), (&false.into(), &2.into()));
+    // JSON has no infinity.
+    assert_eq!(json["tensors"][2]["values"]["max_absolute"], serde_json::Value::Null);
     diff(&a, &a).assert().success();
 }
 
@@ -94,4 +96,15 @@ fn another_shape_is_not_compared() {
     let b = file(dir.path().join("b"), &TensorView::from_slice(&[1, 2], &values).unwrap(), "x", "pt");
     diff(&a, &b).assert().code(1).stdout(predicate::str::contains("~  w     U8 [2]  U8 [1, 2]\n"));
     diff(&a, &b).args(["-f", "x"]).assert().success().stdout("1 tensor equal\n");
+}
+
+#[test]
+fn a_filter_may_match_on_one_side_only() {
+    let dir = temp_dir();
+    let one = [1_u8];
+    let view = TensorView::from_slice(&[1], &one).unwrap();
+    let (a, b) = (file(dir.path().join("a"), &view, "old", "pt"), file(dir.path().join("b"), &view, "new", "pt"));
+    diff(&a, &b).args(["-f", "new"]).assert().code(1).stdout(predicate::str::contains("0 tensors equal, 1 only in B"));
+    let error = predicate::str::contains("no tensor matches --filter");
+    diff(&a, &b).args(["-f", "none"]).assert().code(1).stdout("").stderr(error);
 }

@@ -52,7 +52,7 @@ fn a_name_that_is_not_there_and_a_place_that_cannot_be_written() {
     };
     extract("embed", "x")
         .code(1)
-        .stderr(predicate::str::contains("tensor \"embed\": there is no such tensor; there is embed.weight"));
+        .stderr(predicate::str::contains("tensor \"embed\": there is no such tensor; did you mean embed.weight?"));
     extract("none", "x").code(1).stderr(predicate::str::contains("inspect --flat"));
     extract("mask", ".").code(1).stderr(predicate::str::starts_with("error: .: "));
     extract("mask", "no/such/x").code(1).stderr(predicate::str::starts_with("error: no/such/x: "));

@@ -3,11 +3,13 @@
 
 mod convert;
 mod diff;
+mod digest;
 mod extract;
 mod fixtures;
 mod inspect;
 mod map;
 mod metadata;
 mod stats;
+mod stdin;
 mod streams;
 mod verify;

@@ -29,7 +29,8 @@ fn entries_are_shown_set_removed_and_cleared() {
     get().stdout("a=1=2\nformat=np\n");
     run(&["metadata", "get"], &path, &["a"]).success().stdout("1=2\n");
     run(&["metadata", "get"], &path, &["a", "--json"]).success().stdout("{\n  \"a\": \"1=2\"\n}\n");
-    run(&["metadata", "get"], &path, &["b"]).code(1).stderr(predicate::str::contains("there is no metadata b"));
+    let missing = "there is no metadata b; `safetensors metadata get PATH` lists the keys";
+    run(&["metadata", "get"], &path, &["b"]).code(1).stderr(predicate::str::contains(missing));
     run(&["metadata", "remove"], &path, &["a", "b"]).code(1).stderr(predicate::str::contains("nothing was removed"));
     run(&["metadata", "remove"], &path, &["a"]).success().stdout(predicate::str::contains(": changed in place"));
     get().stdout("format=np\n");
@@ -75,6 +76,13 @@ fn modelspec_is_written_and_checked() {
     init(&["--set", "data_format=fp32", "--hash"]).success();
     run(&["metadata", "get"], &path, &["modelspec.title"]).success().stdout("My model\n");
     run(&["modelspec", "validate"], &path, &[]).success().stdout(predicate::str::contains(": 0 errors, "));
+    // A value without its form is refused, and nothing is written.
+    let before = fs::read(&path).unwrap();
+    init(&["--set", "data_format=fp32", "--title", " "]).code(2);
+    init(&["--set", "data_format=fp32", "--set", "tags=a,,b"])
+        .code(1)
+        .stderr(predicate::str::starts_with("error: \"modelspec.tags\" should be "));
+    assert_eq!(fs::read(&path).unwrap(), before);
     // The recorded hash is that of the data.
     run(&["verify", "--digests"], &path, &[]).success().stdout(predicate::str::contains(", 1 digest right"));
     // A later change that breaks the standard is told.

@@ -82,3 +82,29 @@ fn values_that_are_none_name_their_tensor_and_place() {
     let error = predicate::str::contains("tensor \"flag\": element 300000 of a BOOL tensor should be 0 or 1, found 7");
     safetensors().arg("stats").arg(&path).assert().code(1).stdout("").stderr(error);
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn as_many_threads_as_the_environment_says() {
+    let dir = temp_dir();
+    let path = dir.path().join("large.safetensors");
+    let values = vec![1_u8; 1 << 20];
+    let view = TensorView::from_slice(&[1 << 20], &values).unwrap();
+    save(&path, (0..6).map(|i| (i.to_string(), view)), &SaveOptions::new().durable(false)).unwrap();
+    for threads in [1, 5] {
+        let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_safetensors"))
+            .arg("stats")
+            .arg(&path)
+            .env("SAFETENSORS_THREADS", threads.to_string())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut most = 0;
+        while child.try_wait().unwrap().is_none() {
+            most = most.max(std::fs::read_dir(format!("/proc/{}/task", child.id())).map_or(0, Iterator::count));
+            std::thread::sleep(std::time::Duration::from_micros(200));
+        }
+        // And one that waits for them.
+        assert_eq!(most, threads + 1);
+    }
+}

@@ -6,6 +6,7 @@ use std::io;
 use std::path::Path;
 
 use super::index_json::{IndexFile, to_json};
+use super::locate::FILE_SUFFIX;
 use crate::source::FileSource;
 use crate::{Error, ErrorKind, IndexProblem, Metadata, ReadAt, Result};
 
@@ -74,5 +75,5 @@ impl Index {
 /// `\` and `:` are refused everywhere: on Windows they would be a separator and a drive or stream.
 pub(super) fn is_safe_name(name: &str) -> bool {
     let plain = |part: &str| !part.is_empty() && part != "." && part != "..";
-    name.ends_with(".safetensors") && !name.contains(['\\', ':', '\0']) && name.split('/').all(plain)
+    name.ends_with(FILE_SUFFIX) && !name.contains(['\\', ':', '\0']) && name.split('/').all(plain)
 }

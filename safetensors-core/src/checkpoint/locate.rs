@@ -9,12 +9,37 @@ use crate::{Error, ErrorKind, Result};
 /// How the name of an index file ends.
 const INDEX_SUFFIX: &str = ".safetensors.index.json";
 
+/// How the name of a file of tensors ends.
+pub(super) const FILE_SUFFIX: &str = ".safetensors";
+
 /// What a path leads to.
-pub(super) enum Located {
-    /// One file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Located {
+    /// One file of tensors.
     File(PathBuf),
     /// The index of several.
     Index(PathBuf),
+}
+
+impl Located {
+    /// What a file in a directory is by the end of its name: `.safetensors.index.json` an index, `.safetensors` a file of
+    /// tensors, everything else nothing. The file is not looked at.
+    ///
+    /// ```
+    /// use safetensors_core::Located;
+    ///
+    /// let path = "checkpoint/model.safetensors.index.json";
+    /// assert_eq!(Located::by_name(path), Some(Located::Index(path.into())));
+    /// assert_eq!(Located::by_name("checkpoint/config.json"), None);
+    /// ```
+    pub fn by_name(path: impl AsRef<Path>) -> Option<Self> {
+        let path = path.as_ref();
+        let name = path.file_name()?.to_string_lossy();
+        if name.ends_with(INDEX_SUFFIX) {
+            return Some(Self::Index(path.into()));
+        }
+        name.ends_with(FILE_SUFFIX).then(|| Self::File(path.into()))
+    }
 }
 
 /// A file is itself; a `*.json` file is an index; a directory holds one index or one `*.safetensors` file.
@@ -35,7 +60,7 @@ pub(super) fn locate(path: &Path) -> Result<Located> {
     names.sort_unstable();
     let standard = format!("model{INDEX_SUFFIX}");
     let indexes: Vec<_> = names.iter().filter(|name| name.ends_with(INDEX_SUFFIX)).collect();
-    let files: Vec<_> = names.iter().filter(|name| name.ends_with(".safetensors")).collect();
+    let files: Vec<_> = names.iter().filter(|name| name.ends_with(FILE_SUFFIX)).collect();
     match (indexes.as_slice(), files.as_slice()) {
         ([index], _) => Ok(Located::Index(path.join(index))),
         (several, _) if several.contains(&&standard) => Ok(Located::Index(path.join(standard))),

@@ -3,6 +3,7 @@
 mod index;
 mod index_json;
 mod locate;
+mod open;
 mod pattern;
 mod save;
 mod size;
@@ -21,8 +22,8 @@ use crate::{
     Error, ErrorKind, LazyTensor, Limits, LoadOptions, Metadata, ReadAt, Result, SafeTensors, TensorBuf, TensorInfo,
 };
 use index::Index;
-use locate::Located;
 
+pub use locate::Located;
 pub use pattern::FilePattern;
 pub(crate) use save::plan as plan_shards;
 pub use save::{SavedShards, ShardOptions, save_sharded};
@@ -91,31 +92,6 @@ impl<S> ShardFile<S> {
 struct Place {
     shard: usize,
     position: usize,
-}
-
-impl Checkpoint {
-    /// Opens a file, an index file (`*.json`), or a directory that holds an index or exactly one `*.safetensors` file.
-    ///
-    /// An index is treated as hostile: its size is limited, duplicate keys are refused, and shard names must be plain
-    /// relative paths to regular `*.safetensors` files. Its `total_size` is not trusted.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NoCheckpoint`] for a directory that holds none or several; [`ErrorKind::BadIndex`];
-    /// [`ErrorKind::NotInShard`] for a tensor that its shard lacks; [`ErrorKind::Io`]; and, for each file, the errors of
-    /// [`Header::parse`](crate::Header::parse).
-    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        Self::open_with(path, &Limits::default())
-    }
-
-    /// [`open`](Checkpoint::open) with limits for each header.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`open`](Checkpoint::open).
-    pub fn open_with(path: impl AsRef<Path>, limits: &Limits) -> Result<Self> {
-        Self::open_by(path, limits, |path| FileSource::open(path))
-    }
 }
 
 impl<S: ReadAt> Checkpoint<S> {

@@ -2,37 +2,55 @@
 
 use std::ops::Range;
 
-use sha2::{Digest as _, Sha256};
+use sha2::Digest as _;
 
-use super::{Digest, Hasher};
+use super::options::Counter;
+use super::{Digest, DigestOptions, Hasher, Sha256};
 use crate::parallel::in_parallel;
-use crate::{ErrorKind, LazyTensor, ReadAt, Result, SafeTensors};
+use crate::{Checkpoint, ErrorKind, LazyTensor, ReadAt, Result, SafeTensors};
 
 /// The most bytes that a thread holds at once.
 const PIECE: usize = 1 << 20;
 
 /// The digest of each of these tensors, in the order given.
 ///
-/// Several tensors are read at a time, each front to back in pieces of 1 MiB: no tensor is held in memory. `threads` is
-/// how many to use; 0 for one a core, eight at most.
+/// Several tensors are read at a time, each front to back in pieces of 1 MiB: no tensor is held in memory.
 ///
 /// ```
-/// use safetensors_core::digest::{self, Digest};
+/// use safetensors_core::digest::{self, Digest, DigestOptions};
 /// use safetensors_core::{Limits, SafeTensors, SaveOptions, TensorView, serialize};
 ///
 /// let file = serialize([("w", TensorView::from_slice(&[2], &[1_u8, 2])?)], &SaveOptions::new())?;
 /// let file = SafeTensors::read_header(file, &Limits::default())?;
-/// assert_eq!(digest::tensors(&[file.tensor("w")?], 0)?, [Digest::of(&[1, 2])]);
+/// assert_eq!(digest::tensors(&[file.tensor("w")?], &DigestOptions::new())?, [Digest::of(&[1, 2])]);
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Io`], naming the tensor and the file. The first failure stops all threads.
-pub fn tensors<S: ReadAt>(tensors: &[LazyTensor<'_, S>], threads: usize) -> Result<Vec<Digest>> {
-    in_parallel(tensors, threads, |tensor, buffer| {
-        let digest = of_tensor(tensor, buffer)?;
+/// [`ErrorKind::Io`], naming the tensor and the file, also if the file has changed since it was opened;
+/// [`ErrorKind::Cancelled`]. The first failure stops all threads.
+pub fn tensors<S: ReadAt>(tensors: &[LazyTensor<'_, S>], options: &DigestOptions) -> Result<Vec<Digest>> {
+    let counter = Counter::new(tensors.iter().map(LazyTensor::byte_len).sum(), options.progress.as_ref());
+    in_parallel(tensors, options.threads, |tensor, buffer| {
+        let digest = of_tensor(tensor, buffer, &counter)?;
         tensor.check_unchanged().map(|()| digest)
+    })
+}
+
+/// The SHA-256 of all bytes after the header of each file of a checkpoint, in the order of
+/// [`shards`](Checkpoint::shards). Several files are read at a time, each front to back in pieces of 1 MiB.
+///
+/// # Errors
+///
+/// As for [`tensors`], naming the file.
+pub fn files<S: ReadAt>(checkpoint: &Checkpoint<S>, options: &DigestOptions) -> Result<Vec<Sha256>> {
+    let files = checkpoint.shards();
+    let total = files.iter().map(|file| file.archive().header().data_len()).sum();
+    let counter = Counter::new(total, options.progress.as_ref());
+    in_parallel(files, options.threads, |file, buffer| {
+        let digest = of_data(file.archive(), buffer, &counter).and_then(|digest| unchanged(file.archive(), digest));
+        digest.map_err(|error| error.in_path(file.path()))
     })
 }
 
@@ -56,26 +74,44 @@ pub fn tensors<S: ReadAt>(tensors: &[LazyTensor<'_, S>], threads: usize) -> Resu
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Io`].
-pub fn data_sha256<S: ReadAt>(file: &SafeTensors<S>) -> Result<[u8; 32]> {
-    of_data(file, &mut Vec::new())
+/// [`ErrorKind::Io`], also if the file has changed since it was opened.
+pub fn data_sha256<S: ReadAt>(file: &SafeTensors<S>) -> Result<Sha256> {
+    let digest = of_data(file, &mut Vec::new(), &Counter::new(file.header().data_len(), None))?;
+    unchanged(file, digest)
+}
+
+/// A digest of a file that is still what it was when it was opened.
+fn unchanged<S: ReadAt>(file: &SafeTensors<S>, digest: Sha256) -> Result<Sha256> {
+    file.bytes().check_unchanged().map_err(ErrorKind::Io)?;
+    Ok(digest)
 }
 
 /// The digest of one tensor, read through `buffer`.
-pub(super) fn of_tensor<S: ReadAt>(tensor: &LazyTensor<'_, S>, buffer: &mut Vec<u8>) -> Result<Digest> {
+pub(super) fn of_tensor<S: ReadAt>(
+    tensor: &LazyTensor<'_, S>,
+    buffer: &mut Vec<u8>,
+    counter: &Counter<'_>,
+) -> Result<Digest> {
     let mut hasher = Hasher::new();
     let begin = tensor.file_offset();
-    read_pieces(tensor.source(), begin..begin + tensor.byte_len(), buffer, |piece| hasher.update(piece))
-        .map_err(|error| tensor.locate(error))?;
+    let take = |piece: &[u8]| {
+        hasher.update(piece);
+        counter.add(piece.len() as u64)
+    };
+    let read = read_pieces(tensor.source(), begin..begin + tensor.byte_len(), buffer, take);
+    read.map_err(|error| tensor.locate(error))?;
     Ok(hasher.finish())
 }
 
 /// The SHA-256 of all bytes after the header, read through `buffer`.
-pub(super) fn of_data<S: ReadAt>(file: &SafeTensors<S>, buffer: &mut Vec<u8>) -> Result<[u8; 32]> {
-    let mut hasher = Sha256::new();
+pub(super) fn of_data<S: ReadAt>(file: &SafeTensors<S>, buffer: &mut Vec<u8>, counter: &Counter<'_>) -> Result<Sha256> {
+    let mut hasher = sha2::Sha256::new();
     let begin = file.header().data_start();
-    read_pieces(file.bytes(), begin..begin + file.header().data_len(), buffer, |piece| hasher.update(piece))?;
-    Ok(hasher.finalize().into())
+    read_pieces(file.bytes(), begin..begin + file.header().data_len(), buffer, |piece| {
+        hasher.update(piece);
+        counter.add(piece.len() as u64)
+    })?;
+    Ok(Sha256::from_bytes(hasher.finalize().into()))
 }
 
 /// Gives the bytes of a range to `take`, piece by piece, through `buffer`.
@@ -83,7 +119,7 @@ pub(super) fn read_pieces<S: ReadAt>(
     source: &S,
     range: Range<u64>,
     buffer: &mut Vec<u8>,
-    mut take: impl FnMut(&[u8]),
+    mut take: impl FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
     let mut offset = range.start;
     while offset < range.end {
@@ -93,7 +129,7 @@ pub(super) fn read_pieces<S: ReadAt>(
         }
         let piece = &mut buffer[..len];
         source.read_exact_at(piece, offset).map_err(ErrorKind::Io)?;
-        take(piece);
+        take(piece)?;
         offset += len as u64;
     }
     Ok(())

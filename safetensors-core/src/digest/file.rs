@@ -1,11 +1,14 @@
 //! Recording digests in a file that exists.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 
-use super::compute::{data_sha256, tensors};
-use super::{KEY, TensorDigests};
+use super::compute::{of_data, of_tensor};
+use super::options::Counter;
+use super::{DigestOptions, KEY, Progress, TensorDigests};
 use crate::edit::{Edit, Edited};
-use crate::{LazyTensor, Result, hex, modelspec};
+use crate::parallel::in_parallel;
+use crate::{LazyTensor, Result, modelspec};
 
 /// What is recorded in a file, and how.
 ///
@@ -18,18 +21,18 @@ use crate::{LazyTensor, Result, hex, modelspec};
 pub struct RecordOptions {
     tensors: bool,
     sha256: bool,
-    threads: usize,
+    compute: DigestOptions,
     durable: bool,
 }
 
 impl Default for RecordOptions {
     fn default() -> Self {
-        Self { tensors: true, sha256: false, threads: 0, durable: true }
+        Self { tensors: true, sha256: false, compute: DigestOptions::new(), durable: true }
     }
 }
 
 impl RecordOptions {
-    /// The digest of each tensor, read with one thread a core, eight at most; durable.
+    /// The digest of each tensor, read with the default number of threads; durable.
     pub fn new() -> Self {
         Self::default()
     }
@@ -52,7 +55,15 @@ impl RecordOptions {
     /// Reads with this many threads; 0 for the default.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
-        self.threads = threads;
+        self.compute = self.compute.threads(threads);
+        self
+    }
+
+    /// Has `callback` called after each piece that is read, as [`DigestOptions::progress`] does; if it cancels, the file stays as it
+    /// was.
+    #[must_use]
+    pub fn progress(mut self, callback: impl Fn(Progress) -> ControlFlow<()> + Send + Sync + 'static) -> Self {
+        self.compute = self.compute.progress(callback);
         self
     }
 
@@ -93,22 +104,25 @@ impl RecordOptions {
 ///
 /// # Errors
 ///
-/// Those of [`Edit::open`] and [`Edit::apply`]; [`ErrorKind::Io`](crate::ErrorKind::Io) if the data cannot be read. The
-/// file is then as it was.
+/// Those of [`Edit::open`] and [`Edit::apply`]; [`ErrorKind::Io`](crate::ErrorKind::Io) if the data cannot be read;
+/// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled). The file is then as it was.
 pub fn record(path: impl AsRef<Path>, options: &RecordOptions) -> Result<Edited> {
     let path = path.as_ref();
     let edit = Edit::open(path)?;
     let file = edit.archive();
+    let passes = u64::from(options.tensors) + u64::from(options.sha256);
+    let counter = Counter::new(passes * file.header().data_len(), options.compute.progress.as_ref());
     let mut entries = Vec::new();
     if options.tensors {
         let lazy: Vec<_> = file.header().tensors().map(|info| LazyTensor::new(info, file, Some(path))).collect();
-        let digests = tensors(&lazy, options.threads)?;
+        let digests =
+            in_parallel(&lazy, options.compute.threads, |tensor, buffer| of_tensor(tensor, buffer, &counter))?;
         let record: TensorDigests = lazy.iter().map(|tensor| tensor.name()).zip(digests).collect();
         entries.push((KEY, record.to_text()));
     }
     if options.sha256 {
-        let hash = data_sha256(file).map_err(|error| error.in_path(path))?;
-        entries.push((modelspec::SHA256_KEY, format!("0x{}", hex::encode(&hash))));
+        let hash = of_data(file, &mut Vec::new(), &counter).map_err(|error| error.in_path(path))?;
+        entries.push(modelspec::sha256_entry(hash));
     }
     edit.set_metadata(entries).durable(options.durable).apply()
 }

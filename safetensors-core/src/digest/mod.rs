@@ -11,6 +11,7 @@
 //!
 //! | to | use |
 //! |---|---|
+//! | compute digests | [`tensors`], [`files`] |
 //! | record digests while saving | [`SaveOptions::digests`](crate::SaveOptions::digests) |
 //! | record digests in a file that exists | [`record`] |
 //! | compare files with what they record | [`verify`] |
@@ -41,13 +42,16 @@
 
 mod compute;
 mod file;
+mod options;
 mod record;
 mod running;
 mod value;
 mod verify;
 
-pub use compute::{data_sha256, tensors};
+pub use crate::sha256::Sha256;
+pub use compute::{data_sha256, files, tensors};
 pub use file::{RecordOptions, record};
+pub use options::{DigestOptions, Progress};
 pub use record::{KEY, TensorDigests, forget};
 pub(crate) use running::Running;
 pub use value::{Digest, Hasher};

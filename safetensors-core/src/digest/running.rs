@@ -56,7 +56,10 @@ impl Running {
             State::Hashing(hasher) => Hasher::clone(hasher),
             State::Begun => Hasher::new(),
         };
-        read_pieces(source, place.start + self.taken..place.end, buffer, |piece| hasher.update(piece))?;
+        read_pieces(source, place.start + self.taken..place.end, buffer, |piece| {
+            hasher.update(piece);
+            Ok(())
+        })?;
         Ok(hasher.finish())
     }
 }

@@ -1,11 +1,13 @@
 //! Comparing files with the digests that they record.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use super::compute::{of_data, of_tensor};
-use super::{Digest, TensorDigests};
+use super::options::Counter;
+use super::{Digest, DigestOptions, Progress, Sha256, TensorDigests};
 use crate::parallel::in_parallel;
-use crate::{Checkpoint, Error, ErrorKind, LazyTensor, ReadAt, Result, SafeTensors, hex, modelspec};
+use crate::{Checkpoint, Error, ErrorKind, LazyTensor, ReadAt, Result, SafeTensors, modelspec};
 
 /// How digests are verified.
 ///
@@ -16,19 +18,19 @@ use crate::{Checkpoint, Error, ErrorKind, LazyTensor, ReadAt, Result, SafeTensor
 /// ```
 #[derive(Clone, Debug)]
 pub struct VerifyOptions {
-    threads: usize,
+    compute: DigestOptions,
     require: bool,
     sha256: bool,
 }
 
 impl Default for VerifyOptions {
     fn default() -> Self {
-        Self { threads: 0, require: false, sha256: true }
+        Self { compute: DigestOptions::new(), require: false, sha256: true }
     }
 }
 
 impl VerifyOptions {
-    /// Checks whatever is recorded, with one thread a core, eight at most.
+    /// Checks whatever is recorded, with the default number of threads.
     pub fn new() -> Self {
         Self::default()
     }
@@ -36,7 +38,14 @@ impl VerifyOptions {
     /// Reads with this many threads; 0 for the default.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
-        self.threads = threads;
+        self.compute = self.compute.threads(threads);
+        self
+    }
+
+    /// Has `callback` called after each piece that is read, as [`DigestOptions::progress`] does.
+    #[must_use]
+    pub fn progress(mut self, callback: impl Fn(Progress) -> ControlFlow<()> + Send + Sync + 'static) -> Self {
+        self.compute = self.compute.progress(callback);
         self
     }
 
@@ -67,7 +76,7 @@ pub struct VerifiedFile<'a> {
     /// The tensors that the file records no digest of.
     pub unrecorded: Vec<&'a str>,
     /// The SHA-256 of all data, if the file records one and it is right.
-    pub sha256: Option<[u8; 32]>,
+    pub sha256: Option<Sha256>,
 }
 
 /// Compares each file of a checkpoint with the digests that the file itself records. One entry a file, in the order of
@@ -82,7 +91,7 @@ pub struct VerifiedFile<'a> {
 /// [`ErrorKind::DigestMismatch`] for data that has changed: of the first such tensor, naming it and its file, or of the
 /// whole file. Before any data is read: [`ErrorKind::BadDigestRecord`], [`ErrorKind::BadDigest`] and
 /// [`ErrorKind::BadModelSpec`] for what is recorded in another form than it should be;
-/// [`ErrorKind::DigestWithoutTensor`]; [`ErrorKind::NoDigest`]. [`ErrorKind::Io`].
+/// [`ErrorKind::DigestWithoutTensor`]; [`ErrorKind::NoDigest`]. [`ErrorKind::Io`]; [`ErrorKind::Cancelled`].
 pub fn verify<'a, S: ReadAt>(checkpoint: &'a Checkpoint<S>, options: &VerifyOptions) -> Result<Vec<VerifiedFile<'a>>> {
     let files = checkpoint.shards().iter().map(|shard| Recorded::read(shard.archive(), Some(shard.path()), options));
     run(&files.collect::<Result<Vec<_>>>()?, options)
@@ -115,7 +124,7 @@ struct Recorded<'a, S> {
     file: Option<&'a Path>,
     tensors: Vec<(LazyTensor<'a, S>, Digest)>,
     unrecorded: Vec<&'a str>,
-    sha256: Option<[u8; 32]>,
+    sha256: Option<Sha256>,
 }
 
 impl<'a, S: ReadAt> Recorded<'a, S> {
@@ -144,9 +153,9 @@ impl<'a, S: ReadAt> Recorded<'a, S> {
         Ok(())
     }
 
-    fn check_tensor(&self, position: usize, buffer: &mut Vec<u8>) -> Result<()> {
+    fn check_tensor(&self, position: usize, buffer: &mut Vec<u8>, counter: &Counter<'_>) -> Result<()> {
         let (tensor, expected) = &self.tensors[position];
-        let found = of_tensor(tensor, buffer)?;
+        let found = of_tensor(tensor, buffer, counter)?;
         if found == *expected {
             return Ok(());
         }
@@ -154,13 +163,13 @@ impl<'a, S: ReadAt> Recorded<'a, S> {
         Err(tensor.locate(ErrorKind::DigestMismatch { algorithm: "XXH3-128", expected, found }.into()))
     }
 
-    fn check_data(&self, buffer: &mut Vec<u8>) -> Result<()> {
+    fn check_data(&self, buffer: &mut Vec<u8>, counter: &Counter<'_>) -> Result<()> {
         let Some(expected) = self.sha256 else { return Ok(()) };
-        let found = of_data(self.archive, buffer).map_err(|error| self.locate(error))?;
+        let found = of_data(self.archive, buffer, counter).map_err(|error| self.locate(error))?;
         if found == expected {
             return Ok(());
         }
-        let (expected, found) = (hex::encode(&expected), hex::encode(&found));
+        let (expected, found) = (expected.to_string(), found.to_string());
         Err(self.locate(ErrorKind::DigestMismatch { algorithm: "SHA-256", expected, found }.into()))
     }
 
@@ -189,16 +198,19 @@ enum Job<'f, 'a, S> {
 
 /// Compares everything that the files record: a file's tensors first, because they say where it has changed.
 fn run<'a, S: ReadAt>(files: &[Recorded<'a, S>], options: &VerifyOptions) -> Result<Vec<VerifiedFile<'a>>> {
-    let mut jobs = Vec::new();
+    let (mut jobs, mut total) = (Vec::new(), 0);
     for file in files {
+        total += file.tensors.iter().map(|(tensor, _)| tensor.byte_len()).sum::<u64>();
         jobs.extend((0..file.tensors.len()).map(|position| Job::Tensor(file, position)));
         if file.sha256.is_some() {
+            total += file.archive.header().data_len();
             jobs.push(Job::Data(file));
         }
     }
-    in_parallel(jobs, options.threads, |job, buffer| match job {
-        Job::Tensor(file, position) => file.check_tensor(position, buffer),
-        Job::Data(file) => file.check_data(buffer),
+    let counter = Counter::new(total, options.compute.progress.as_ref());
+    in_parallel(jobs, options.compute.threads, |job, buffer| match job {
+        Job::Tensor(file, position) => file.check_tensor(position, buffer, &counter),
+        Job::Data(file) => file.check_data(buffer, &counter),
     })?;
     Ok(files.iter().map(Recorded::verified).collect())
 }

@@ -72,8 +72,9 @@ impl Error {
 
     /// Says which file the error is about, unless it says so already.
     #[cfg(feature = "std")]
-    pub(crate) fn in_path(self, path: &std::path::Path) -> Self {
-        self.in_file(path.display())
+    #[must_use]
+    pub fn in_path(self, path: impl AsRef<std::path::Path>) -> Self {
+        self.in_file(path.as_ref().display())
     }
 
     /// Says that what the error says of the temporary file `from` is about `to`, which the user knows of. An error about any
@@ -120,7 +121,7 @@ impl core::error::Error for Error {
 }
 
 /// Text from outside, without quotes, with everything that is not printable escaped.
-struct Escaped<'a>(&'a str);
+pub(crate) struct Escaped<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

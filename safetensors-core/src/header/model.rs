@@ -166,6 +166,11 @@ impl<'a> TensorInfo<'a> {
         self.begin..self.end
     }
 
+    /// The number of elements: the product of the dimensions, 1 for a scalar. That it fits was checked with the header.
+    pub fn element_count(&self) -> u64 {
+        self.shape.iter().map(|&dim| dim as u64).product()
+    }
+
     /// The number of bytes.
     pub fn byte_len(&self) -> u64 {
         self.end - self.begin

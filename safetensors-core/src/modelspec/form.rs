@@ -54,7 +54,7 @@ impl Form {
             Self::Hash => {
                 text.strip_prefix("0x").is_some_and(|digits| !digits.is_empty() && digits.bytes().all(is_hex))
             }
-            Self::Sha256 => Sha256::parse(text).is_some(),
+            Self::Sha256 => <Sha256 as Value>::parse(text).is_some(),
             Self::Range => TimestepRange::parse(text).is_some(),
             Self::Integer => u32::parse(text).is_some(),
             Self::Boolean => bool::parse(text).is_some(),

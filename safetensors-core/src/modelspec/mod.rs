@@ -16,7 +16,7 @@
 //! let file = SafeTensors::parse(file)?;
 //! assert_eq!(ModelSpec::read(file.metadata())?, Some(spec));
 //! for finding in validate(file.metadata()) {
-//!     println!("{finding}"); // warning: "modelspec.description" is missing: it should be text
+//!     println!("{}: {finding}", finding.severity); // warning: "modelspec.description" is missing: it should be text
 //! }
 //! # Ok::<(), safetensors_core::Error>(())
 //! ```
@@ -34,6 +34,6 @@ pub(crate) use keys::SHA256_KEY;
 pub use keys::{Category, KEYS, Key, PREFIX, Requirement};
 pub use spec::ModelSpec;
 #[cfg(feature = "std")]
-pub(crate) use spec::recorded_sha256;
+pub(crate) use spec::{recorded_sha256, sha256_entry};
 pub use validate::{Finding, Severity, validate};
-pub use value::{Resolution, TimestepRange, Version};
+pub use value::{Resolution, Sha256, TimestepRange, Version};

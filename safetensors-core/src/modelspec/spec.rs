@@ -47,7 +47,7 @@ pub struct ModelSpec {
     /// When the model was made or published: a date of ISO 8601, with or without a time.
     pub date: Option<String>,
     /// The SHA-256 of all bytes after the header.
-    pub hash_sha256: Option<[u8; 32]>,
+    pub hash_sha256: Option<Sha256>,
     /// The least version of the implementation that the model needs, or a commit.
     pub implementation_version: Option<String>,
     /// The name, the address or the text of the license.
@@ -128,6 +128,38 @@ impl ModelSpec {
         }
     }
 
+    /// Whether a file's metadata has keys of the standard, rightly or wrongly.
+    pub fn is_in(metadata: &Metadata) -> bool {
+        metadata.keys().any(|key| key.starts_with(PREFIX))
+    }
+
+    /// Sets the field of a key by its name, without `modelspec.`, and its text. What the standard does not list goes into
+    /// [`other`](ModelSpec::other).
+    ///
+    /// ```
+    /// use safetensors_core::ModelSpec;
+    /// use safetensors_core::modelspec::Resolution;
+    ///
+    /// let mut spec = ModelSpec::new("stable-diffusion-v1", "diffusers", "My Model");
+    /// spec.set("resolution", "512x768")?;
+    /// assert_eq!(spec.resolution, Some(Resolution { width: 512, height: 768 }));
+    /// assert!(spec.set("resolution", "large").is_err());
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::BadModelSpec`] for a value that does not have its form. The field is then as it was.
+    pub fn set(&mut self, name: &str, text: &str) -> Result<()> {
+        check_form(name, text)?;
+        let mut setter = Setter { name, text, is_set: false };
+        self.each_field(&mut setter)?;
+        if !setter.is_set {
+            self.other.insert(name.into(), text.into());
+        }
+        Ok(())
+    }
+
     /// Reads the keys from a file's metadata; `None` if there is no `modelspec.sai_model_spec`, which means that the
     /// file does not follow the standard.
     ///
@@ -192,7 +224,7 @@ impl ModelSpec {
         visitor.may("description", &mut self.description)?;
         visitor.may("author", &mut self.author)?;
         visitor.may("date", &mut self.date)?;
-        visitor.may::<Sha256>("hash_sha256", &mut self.hash_sha256)?;
+        visitor.may("hash_sha256", &mut self.hash_sha256)?;
         visitor.may("implementation_version", &mut self.implementation_version)?;
         visitor.may("license", &mut self.license)?;
         visitor.may("usage_hint", &mut self.usage_hint)?;
@@ -249,6 +281,35 @@ impl Visitor for Reader<'_, '_> {
     }
 }
 
+/// Fills the one field of this name. The form of the text has been checked.
+struct Setter<'a> {
+    name: &'a str,
+    text: &'a str,
+    is_set: bool,
+}
+
+impl Visitor for Setter<'_> {
+    fn must<V: Value>(&mut self, name: &'static str, field: &mut V) -> Result<()> {
+        if name == self.name {
+            *field = V::parse(self.text).ok_or_else(|| bad(name, expected(name), Some(self.text)))?;
+            self.is_set = true;
+        }
+        Ok(())
+    }
+
+    fn may<V: Value>(&mut self, name: &'static str, field: &mut Option<V>) -> Result<()> {
+        if name == self.name {
+            *field = Some(V::parse(self.text).ok_or_else(|| bad(name, expected(name), Some(self.text)))?);
+            self.is_set = true;
+        }
+        Ok(())
+    }
+
+    fn list(&mut self, name: &'static str, field: &mut List) -> Result<()> {
+        self.must(name, field)
+    }
+}
+
 /// Turns the fields into metadata.
 struct Writer<'a> {
     metadata: &'a mut Metadata,
@@ -292,10 +353,16 @@ fn expected(name: &str) -> &'static str {
 #[cfg(feature = "std")]
 pub(crate) fn recorded_sha256(metadata: &Metadata) -> Result<Option<Sha256>> {
     let Some(text) = metadata.get(super::SHA256_KEY) else { return Ok(None) };
-    match Sha256::parse(text) {
+    match <Sha256 as Value>::parse(text) {
         Some(hash) => Ok(Some(hash)),
         None => Err(bad("hash_sha256", expected("hash_sha256"), Some(text))),
     }
+}
+
+/// The entry of a file's metadata that records the SHA-256 of all data.
+#[cfg(feature = "std")]
+pub(crate) fn sha256_entry(hash: Sha256) -> (&'static str, String) {
+    (super::SHA256_KEY, hash.text())
 }
 
 /// The name of a key in a file's metadata.

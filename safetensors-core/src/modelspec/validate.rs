@@ -21,7 +21,16 @@ pub enum Severity {
     Error,
 }
 
-/// One thing in which metadata departs from the standard. `Display` says it in a sentence.
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Warning => "warning",
+            Self::Error => "error",
+        })
+    }
+}
+
+/// One thing in which metadata departs from the standard. `Display` says it in a sentence, without how bad it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
@@ -37,16 +46,10 @@ pub struct Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let severity = match self.severity {
-            Severity::Warning => "warning",
-            Severity::Error => "error",
-        };
+        let (key, expected) = (Quoted(&self.key), self.expected);
         match &self.found {
-            Some(found) => {
-                let (key, found) = (Quoted(&self.key), Quoted(found));
-                write!(f, "{severity}: {key} should be {}, found {found}", self.expected)
-            }
-            None => write!(f, "{severity}: {} is missing: it should be {}", Quoted(&self.key), self.expected),
+            Some(found) => write!(f, "{key} should be {expected}, found {}", Quoted(found)),
+            None => write!(f, "{key} is missing: it should be {expected}"),
         }
     }
 }

@@ -5,7 +5,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::hex;
+pub use crate::sha256::Sha256;
 
 /// A value with a form of its own.
 pub(super) trait Value: Sized {
@@ -62,9 +62,6 @@ impl fmt::Display for TimestepRange {
         write!(f, "{},{}", self.min, self.max)
     }
 }
-
-/// A SHA-256, written as `0x` and 64 lower-case hex digits.
-pub(super) type Sha256 = [u8; 32];
 
 /// Items between commas; white space around an item is no part of it.
 pub(super) type List = Vec<String>;
@@ -141,13 +138,14 @@ impl Value for bool {
     }
 }
 
+/// Written as `0x` and 64 lower-case hex digits.
 impl Value for Sha256 {
     fn parse(text: &str) -> Option<Self> {
-        hex::decode(text.strip_prefix("0x")?)
+        Self::parse(text.strip_prefix("0x")?)
     }
 
     fn text(&self) -> String {
-        format!("0x{}", hex::encode(self))
+        format!("0x{self}")
     }
 }
 

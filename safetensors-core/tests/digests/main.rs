@@ -5,6 +5,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod progress;
 mod recording;
 mod values;
 mod verifying;
@@ -12,7 +13,9 @@ mod verifying;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use safetensors_core::digest::{self, Digest, Hasher, KEY, RecordOptions, TensorDigests, VerifiedFile, VerifyOptions};
+use safetensors_core::digest::{
+    self, Digest, DigestOptions, Hasher, KEY, RecordOptions, TensorDigests, VerifiedFile, VerifyOptions,
+};
 use safetensors_core::edit::Edited;
 use safetensors_core::save::write_to;
 use safetensors_core::{

@@ -1,10 +1,9 @@
-//! Text for people: names from files made safe to print, numbers made easy to read.
-//!
-//! A name may hold anything: terminal escapes, line breaks, characters that reverse the direction of the text. Nothing that
-//! comes from a file is printed in any other way than through here.
+//! Names, values and paths, made safe to print.
 
 use std::fmt::{self, Display, Write};
 use std::path::Path;
+
+use super::count;
 
 /// The most characters of a name, a key or a shape that a table shows.
 const MAX_NAME: usize = 120;
@@ -66,78 +65,6 @@ pub(crate) fn printable(message: &str) -> impl Display {
     }
 
     Printable(message)
-}
-
-/// A shape such as `[768, 3072]`; `[]` is a scalar. The middle of one of very many dimensions is left out.
-pub(crate) fn shape(dims: &[usize]) -> String {
-    // Shapes are as short as this but in hostile files, whose shapes are not worth their full text.
-    const MAX_DIMS: usize = 12;
-    let join = |dims: &[usize]| dims.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
-    if dims.len() <= MAX_DIMS {
-        return format!("[{}]", join(dims));
-    }
-    let (start, end) = (&dims[..MAX_DIMS / 2], &dims[dims.len() - MAX_DIMS / 2..]);
-    format!("[{}, …, {}] (rank {})", join(start), join(end), count(dims.len() as u64))
-}
-
-/// A number with commas between thousands: `22,713,728`.
-pub(crate) fn count(number: impl Into<u128>) -> String {
-    let digits = number.into().to_string();
-    let mut text = String::with_capacity(digits.len() * 4 / 3);
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// A number of things: `1 tensor`, `2 tensors`.
-pub(crate) fn counted(number: impl Into<u128>, thing: &str) -> String {
-    let number = number.into();
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{} {thing}{plural}", count(number))
-}
-
-/// A measured number with four digits that count: `0.02134`, `-1.5`, `3.052e-5`; whole numbers of up to seven digits in full.
-pub(crate) fn number(number: f64) -> String {
-    let magnitude = number.abs();
-    if number == number.trunc() && magnitude < 1e7 {
-        return format!("{}", number + 0.0);
-    }
-    if !(1e-4..1e6).contains(&magnitude) {
-        return if number.is_finite() { format!("{number:.3e}") } else { format!("{number}") };
-    }
-    // The digits before the point, or minus the zeros after it.
-    let exponent = magnitude.log10().floor() as i32;
-    let decimals = usize::try_from(3 - exponent).unwrap_or_default();
-    let text = format!("{number:.decimals$}");
-    if decimals == 0 { text } else { text.trim_end_matches('0').trim_end_matches('.').to_owned() }
-}
-
-/// A number of bytes in decimal units, as the Hub writes sizes: `512 B`, `90.9 MB`.
-pub(crate) fn size(bytes: impl Into<u128>) -> String {
-    let bytes = bytes.into();
-    if bytes < 1000 {
-        return format!("{bytes} B");
-    }
-    let mut unit = 1_u128;
-    for name in ["kB", "MB", "GB", "TB", "PB"] {
-        unit *= 1000;
-        // Rounded to tenths before it is compared, so that 999,999 bytes are 1.0 MB and not 1000.0 kB.
-        let tenths = rounded_tenths(bytes, unit);
-        if tenths < 10_000 {
-            return format!("{}.{} {name}", tenths / 10, tenths % 10);
-        }
-    }
-    let tenths = rounded_tenths(bytes, unit * 1000);
-    format!("{}.{} EB", count(tenths / 10), tenths % 10)
-}
-
-fn rounded_tenths(bytes: u128, unit: u128) -> u128 {
-    let tenth = unit / 10;
-    bytes / tenth + u128::from(bytes % tenth >= tenth / 2)
 }
 
 /// Whether a character is shown as it is, quotes and backslashes among them.
@@ -228,47 +155,5 @@ mod tests {
     fn long_values_say_their_length() {
         assert_eq!(value(&"v".repeat(MAX_VALUE)), "v".repeat(MAX_VALUE));
         assert_eq!(value(&"v".repeat(5000)), format!("{}… (5,000 bytes)", "v".repeat(MAX_VALUE)));
-    }
-
-    #[test]
-    fn shapes() {
-        assert_eq!(shape(&[]), "[]");
-        assert_eq!(shape(&[0]), "[0]");
-        assert_eq!(shape(&[30522, 384]), "[30522, 384]");
-        assert_eq!(shape(&[1; 5000]), "[1, 1, 1, 1, 1, 1, …, 1, 1, 1, 1, 1, 1] (rank 5,000)");
-    }
-
-    #[test]
-    fn counts() {
-        assert_eq!(count(0_u64), "0");
-        assert_eq!(count(999_u64), "999");
-        assert_eq!(count(1000_u64), "1,000");
-        assert_eq!(count(22_713_728_u64), "22,713,728");
-        assert_eq!(counted(1_u64, "tensor"), "1 tensor");
-        assert_eq!(counted(0_u64, "tensor"), "0 tensors");
-    }
-
-    #[test]
-    fn measured_numbers() {
-        let shown =
-            [0.0, -0.0, 1.5, -0.0213456, 0.5, 123.456, 99_999.6, 3.05e-5, 1e300, 1234567.0, f64::NAN, f64::INFINITY];
-        let shown = shown.map(number);
-        let expected =
-            ["0", "0", "1.5", "-0.02135", "0.5", "123.5", "100000", "3.050e-5", "1.000e300", "1234567", "NaN", "inf"];
-        assert_eq!(shown, expected);
-    }
-
-    #[test]
-    fn sizes_round_before_the_unit_is_chosen() {
-        assert_eq!(size(0_u64), "0 B");
-        assert_eq!(size(999_u64), "999 B");
-        assert_eq!(size(1000_u64), "1.0 kB");
-        assert_eq!(size(1049_u64), "1.0 kB");
-        assert_eq!(size(1050_u64), "1.1 kB");
-        assert_eq!(size(999_949_u64), "999.9 kB");
-        assert_eq!(size(999_950_u64), "1.0 MB");
-        assert_eq!(size(90_856_960_u64), "90.9 MB");
-        assert_eq!(size(u64::MAX), "18.4 EB");
-        assert_eq!(size(u128::from(u64::MAX) * 1000), "18,446.7 EB");
     }
 }

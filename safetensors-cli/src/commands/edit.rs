@@ -1,0 +1,77 @@
+//! What the commands that change a file have in common.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use safetensors_core::edit::{Edit, Edited};
+use safetensors_core::modelspec::{Severity, validate};
+use safetensors_core::{Checkpoint, Located, ModelSpec};
+
+use crate::output::warn;
+use crate::{input, text};
+
+/// How a file is changed, for every command that changes one.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct EditArgs {
+    /// Say what would be done, and change nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+}
+
+impl EditArgs {
+    /// Changes the file that a path leads to, and says how.
+    pub(crate) fn apply<'a>(
+        self,
+        path: &Path,
+        out: &mut impl Write,
+        change: impl FnOnce(Edit<'a>) -> anyhow::Result<Edit<'a>>,
+    ) -> anyhow::Result<()> {
+        let file = file_of(path)?;
+        let edit = change(Edit::open(&file)?)?;
+        let edited = if self.dry_run { edit.dry_run()? } else { edit.apply()? };
+        let would = if self.dry_run { "would be " } else { "" };
+        let done = match edited {
+            Edited::Unchanged => "unchanged",
+            Edited::InPlace => "changed in place",
+            Edited::Rewritten => "written anew",
+        };
+        writeln!(out, "{}: {would}{done}", text::path(&file))?;
+        if !self.dry_run {
+            warn_of_modelspec(&file)?;
+        }
+        Ok(())
+    }
+}
+
+/// Warns of what is wrong with metadata that follows the ModelSpec standard.
+fn warn_of_modelspec(file: &Path) -> anyhow::Result<()> {
+    let checkpoint = Checkpoint::open(file)?;
+    if ModelSpec::is_in(checkpoint.metadata()) {
+        let findings = validate(checkpoint.metadata()).into_iter();
+        let errors = findings.filter(|finding| finding.severity == Severity::Error);
+        errors.for_each(|finding| warn(format!("{}: {finding}", text::path(file))));
+    }
+    Ok(())
+}
+
+/// Reads `KEY=VALUE`.
+pub(crate) fn entry(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) => Ok((key.into(), value.into())),
+        None => Err("expected KEY=VALUE".into()),
+    }
+}
+
+/// The one file that a path leads to. It is not opened: if an earlier change was interrupted, its header is for the next one to
+/// restore.
+pub(crate) fn file_of(path: &Path) -> anyhow::Result<PathBuf> {
+    input::refuse_stdin(path)?;
+    let index = match Checkpoint::locate(path)? {
+        Located::File(file) => return Ok(file),
+        Located::Index(index) => index,
+    };
+    match Checkpoint::open(index)?.shards() {
+        [only] => Ok(only.path().to_owned()),
+        several => anyhow::bail!("{}: has {} files; name the one to change", text::path(path), several.len()),
+    }
+}

@@ -1,0 +1,10 @@
+//! Text for people: names from files made safe to print, numbers made easy to read.
+//!
+//! A name may hold anything: terminal escapes, line breaks, characters that reverse the direction of the text. Nothing that
+//! comes from a file is printed in any other way than through here.
+
+mod escape;
+mod numbers;
+
+pub(crate) use escape::{is_printable, name, path, printable, value};
+pub(crate) use numbers::{count, counted, number, shape, size};

@@ -1,0 +1,66 @@
+//! `safetensors digest`: what it prints, and what it does not read.
+
+use std::fs;
+use std::path::Path;
+
+use crate::fixtures::*;
+use predicates::prelude::*;
+
+fn digest(dir: &Path, args: &[&str]) -> assert_cmd::assert::Assert {
+    let mut command = safetensors();
+    command.current_dir(dir).arg("digest").args(args);
+    command.assert()
+}
+
+#[test]
+fn the_same_data_gives_the_same_lines_whatever_the_file_is_called() {
+    let (one, two) = (temp_dir(), temp_dir());
+    let path = small_file(one.path(), "a.safetensors");
+    fs::copy(path, two.path().join("b.safetensors")).unwrap();
+    let lines = |dir: &Path, name| text(&digest(dir, &[name]).success().get_output().stdout).to_owned();
+    let shown = lines(one.path(), "a.safetensors");
+    assert_eq!(shown, lines(two.path(), "b.safetensors"));
+    assert!(shown.lines().count() == 3 && shown.ends_with("  (all data)\n"), "{shown}");
+}
+
+#[test]
+fn files_of_a_checkpoint_have_the_names_of_its_index() {
+    let dir = temp_dir();
+    sharded(dir.path());
+    let output = digest(dir.path(), &["."]).success().get_output().stdout.clone();
+    let files: Vec<_> = text(&output).lines().filter(|line| line.starts_with("sha256:")).collect();
+    assert!(files.len() == 2 && files[1].ends_with("  model-00002-of-00002.safetensors"), "{files:?}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_filter_leaves_files_out_and_their_other_tensors_unread() {
+    let dir = temp_dir();
+    let header = concat!(
+        r#"{"small":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},"#,
+        r#""large":{"dtype":"U8","shape":[1099511627776],"data_offsets":[8,1099511627784]}}"#
+    );
+    let path = dir.path().join("a.safetensors");
+    raw_file(&path, header, 8);
+    // A terabyte of nothing: to read it would take minutes.
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    if file.set_len(file.metadata().unwrap().len() + (1 << 40)).is_err() {
+        return;
+    }
+    let mut command = safetensors();
+    command.timeout(std::time::Duration::from_secs(60)).arg("digest").arg(&path).args(["-f", "small", "--json"]);
+    let output = command.assert().success().get_output().stdout.clone();
+    let json: serde_json::Value = serde_json::from_slice(&output).unwrap();
+    assert_eq!((json["tensors"].as_array().unwrap().len(), &json["files"]), (1, &serde_json::json!([])));
+}
+
+#[test]
+fn each_file_of_a_checkpoint_is_recorded() {
+    let dir = temp_dir();
+    sharded(dir.path());
+    let lines = predicate::str::contains("model-00001-of-00002.safetensors: 1 digest recorded\n")
+        .and(predicate::str::contains("model-00002-of-00002.safetensors: 1 digest recorded\n"));
+    digest(dir.path(), &["--record", "."]).success().stdout(lines).stderr("");
+    let right = predicate::str::contains(", 2 digests right");
+    safetensors().args(["verify", "--digests"]).arg(dir.path()).assert().success().stdout(right).stderr("");
+}

@@ -1,0 +1,73 @@
+//! Standard input as a path: `-`.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use crate::fixtures::*;
+
+/// Runs a command whose standard input is a file.
+fn redirected(args: &[&str], file: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_safetensors"));
+    command.args(args).stdin(fs::File::open(file).unwrap()).output().unwrap()
+}
+
+fn piped(args: &[&str], file: &Path) -> Output {
+    safetensors().args(args).write_stdin(fs::read(file).unwrap()).output().unwrap()
+}
+
+#[test]
+fn it_has_a_name_in_tables_and_errors() {
+    let dir = temp_dir();
+    let good = small_file(dir.path(), "good.safetensors");
+    let bad = dir.path().join("bad.safetensors");
+    fs::write(&bad, b"bad").unwrap();
+    for run in [redirected, piped] {
+        let shown = run(&["inspect", "-"], &good);
+        assert!(shown.status.success() && text(&shown.stdout).contains("\nstandard input        2 "), "{shown:?}");
+        let shown = run(&["verify", "-"], &good);
+        assert_eq!(text(&shown.stdout), "standard input: ok, 2 tensors, 8 parameters, 40 B\n");
+        let json = run(&["inspect", "-", "--json"], &good);
+        let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+        assert_eq!(json["files"][0]["path"], "standard input");
+        for args in
+            [&["inspect", "-"][..], &["verify", "-"], &["stats", "-"], &["metadata", "get", "-"], &["digest", "-"]]
+        {
+            let failed = run(args, &bad);
+            assert_eq!(failed.status.code(), Some(1), "{args:?}");
+            assert!(text(&failed.stderr).starts_with("error: standard input: expected at least 8 bytes"), "{failed:?}");
+        }
+        let failed = run(&["metadata", "get", "-", "nope"], &good);
+        let expected =
+            "error: standard input: there is no metadata nope; `safetensors metadata get PATH` lists the keys\n";
+        assert_eq!((failed.status.code(), text(&failed.stderr)), (Some(1), expected));
+        let digests = run(&["digest", "-"], &good);
+        assert!(digests.status.success() && text(&digests.stdout).contains("  mask\n"), "{digests:?}");
+    }
+}
+
+#[test]
+fn it_is_never_changed() {
+    let dir = temp_dir();
+    let path = small_file(dir.path(), "model.safetensors");
+    let before = fs::read(&path).unwrap();
+    let required = ["--architecture", "a", "--implementation", "i", "--title", "t", "--hash"];
+    let init = [&["modelspec", "init", "-"], &required[..]].concat();
+    for args in [
+        &["digest", "--record", "-"][..],
+        &["metadata", "set", "-", "a=b"],
+        &["metadata", "remove", "-", "format"],
+        &["metadata", "clear", "-"],
+        &init,
+    ] {
+        for run in [redirected, piped] {
+            let output = run(args, &path);
+            assert_eq!((output.status.code(), text(&output.stdout)), (Some(2), ""), "{args:?}");
+            let expected = "error: standard input cannot be changed; name the file instead of -\n";
+            assert_eq!(text(&output.stderr), expected, "{args:?}");
+        }
+    }
+    assert_eq!(fs::read(&path).unwrap(), before);
+    let output = piped(&["diff", "-", "-"], &path);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}

@@ -1,0 +1,123 @@
+//! What is odd about a checkpoint that breaks no rule: [`Checkpoint::audit`] lists it.
+//!
+//! Opening a checkpoint refuses what is malformed. Beyond that, the text of the format asks writers for more than readers insist
+//! on, and an index may disagree with the files beside it. Each such thing is a [`Finding`]; its [`Severity`] says whether the file
+//! only departs from the text or probably is not what was meant. [`FileLayout`] has the facts about one file.
+
+mod finding;
+mod layout;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+pub use finding::{Finding, Severity};
+pub use layout::{FileLayout, MisalignedTensor};
+
+use crate::checkpoint::ShardFile;
+use crate::{Checkpoint, Error, Located, ReadAt, Result};
+
+/// The format asks for data at a multiple of this.
+const DATA_ALIGNMENT: u64 = 8;
+
+impl<S: ReadAt> ShardFile<S> {
+    /// How the file is laid out. Reads the ends of its header again.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io).
+    pub fn layout(&self) -> Result<FileLayout> {
+        FileLayout::of(self.archive()).map_err(|error| error.in_path(self.path()))
+    }
+}
+
+impl<S: ReadAt> Checkpoint<S> {
+    /// Lists what is odd about the checkpoint though it breaks no rule: first what concerns the index, if there is one, then
+    /// each file in order. No tensor is read.
+    ///
+    /// ```
+    /// use safetensors_core::audit::Severity;
+    /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("model.safetensors");
+    /// save(&path, [("w", TensorView::from_slice(&[2], &[1.0_f32, 2.0])?)], &SaveOptions::new())?;
+    /// for finding in Checkpoint::open(&path)?.audit()? {
+    ///     let what = if finding.severity() == Severity::Warning { "warning" } else { "note" };
+    ///     println!("{what}: {finding}");
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if a header, or the index's directory, cannot be read.
+    pub fn audit(&self) -> Result<Vec<Finding>> {
+        let mut findings = Vec::new();
+        if let Some(index) = self.index() {
+            findings.extend(self.unmapped_findings());
+            findings.extend(self.total_size_finding(index));
+            let stray = |file| Finding::StrayFile { file };
+            findings.extend(self.strays(index)?.into_iter().map(stray));
+        }
+        for shard in self.shards() {
+            layout_findings(shard.path(), shard.layout()?, &mut findings);
+        }
+        Ok(findings)
+    }
+
+    fn unmapped_findings(&self) -> Vec<Finding> {
+        let mut findings: Vec<Finding> = Vec::new();
+        // They come file by file.
+        for (shard, tensor) in self.unmapped() {
+            match findings.last_mut() {
+                Some(Finding::UnmappedTensors { file, others, .. }) if file == shard.path() => *others += 1,
+                _ => {
+                    let (file, tensor) = (shard.path().into(), tensor.name().into());
+                    findings.push(Finding::UnmappedTensors { file, tensor, others: 0 });
+                }
+            }
+        }
+        findings
+    }
+
+    fn total_size_finding(&self, index: &Path) -> Option<Finding> {
+        let expected = self.tensors().map(|tensor| tensor.byte_len()).fold(0, u64::saturating_add);
+        let found = self.index_total_size().filter(|&found| found != expected)?;
+        Some(Finding::WrongTotalSize { file: index.into(), expected, found })
+    }
+
+    /// The files of tensors in the index's own directory that are none of its shards, in order.
+    fn strays(&self, index: &Path) -> Result<Vec<PathBuf>> {
+        let folder = index.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let shards: BTreeSet<&Path> = self.shards().iter().map(ShardFile::path).collect();
+        let mut strays = Vec::new();
+        for entry in fs::read_dir(folder).map_err(|error| Error::io(error, folder))? {
+            let entry = entry.map_err(|error| Error::io(error, folder))?;
+            match Located::by_name(index.with_file_name(entry.file_name())) {
+                Some(Located::File(file)) if !shards.contains(file.as_path()) => strays.push(file),
+                _ => {}
+            }
+        }
+        strays.sort_unstable();
+        Ok(strays)
+    }
+}
+
+/// In what one file departs from the text of the format.
+fn layout_findings(file: &Path, layout: FileLayout, findings: &mut Vec<Finding>) {
+    let file = || file.to_owned();
+    if layout.leading_space > 0 {
+        findings.push(Finding::LeadingSpace { file: file(), bytes: layout.leading_space });
+    }
+    if layout.is_padding_foreign {
+        findings.push(Finding::ForeignPadding { file: file() });
+    }
+    if !layout.data_start.is_multiple_of(DATA_ALIGNMENT) {
+        findings.push(Finding::MisalignedData { file: file(), offset: layout.data_start });
+    }
+    if let Some(MisalignedTensor { name, offset, alignment }) = layout.first_misaligned {
+        let others = layout.misaligned_tensors.saturating_sub(1);
+        findings.push(Finding::MisalignedTensors { file: file(), tensor: name, offset, alignment, others });
+    }
+}

@@ -1,0 +1,124 @@
+//! What is odd about files and checkpoints that break no rule.
+#![cfg(feature = "std")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use safetensors_core::audit::{FileLayout, Finding, Severity};
+use safetensors_core::{Checkpoint, ErrorKind, Limits, Located, SafeTensors, SaveOptions, TensorView, save};
+
+const F32: &str = r#"{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
+
+fn raw(header: &str, data: usize) -> Vec<u8> {
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    bytes.resize(bytes.len() + data, 0);
+    bytes
+}
+
+fn shard(dir: &Path, name: &str, tensors: &[&str]) -> PathBuf {
+    let path = dir.join(name);
+    let view = TensorView::from_slice(&[2], &[1_u16, 2]).unwrap();
+    save(&path, tensors.iter().map(|name| (*name, view)), &SaveOptions::new().durable(false)).unwrap();
+    path
+}
+
+#[test]
+fn every_departure_of_a_file_from_the_text() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("w.safetensors");
+    assert_eq!(F32.len() % 8, 6);
+    let many = r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b\n":{"dtype":"U16","shape":[1],"data_offsets":[1,3]},"c":{"dtype":"U16","shape":[1],"data_offsets":[3,5]}}"#;
+    let spaces = " ".repeat((8 - many.len() % 8) % 8);
+    for (bytes, expected) in [
+        (raw(&format!("{F32}  "), 4), &[][..]),
+        (raw(&format!("{F32}{}", " ".repeat(10_002)), 4), &[]),
+        (raw(&format!(" \t{F32}"), 4), &["the header starts with 2 bytes of white space, not with its opening brace"]),
+        (raw(&format!("{F32}\n "), 4), &["the header is padded with other white space than spaces"]),
+        (
+            raw(&format!("{F32} "), 4),
+            &[
+                "the data starts at byte 63, not at a multiple of 8",
+                "tensor \"w\" lies at byte 63, not at a multiple of 4",
+            ],
+        ),
+        (
+            raw(&format!("{many}{spaces}"), 5),
+            &["tensor \"b\\n\" lies at byte 177, not at a multiple of 2, and 1 other tensor too"],
+        ),
+    ] {
+        fs::write(&path, bytes).unwrap();
+        let findings = Checkpoint::open(&path).unwrap().audit().unwrap();
+        let expected: Vec<_> = expected.iter().map(|text| format!("{}: {text}", path.display())).collect();
+        assert_eq!(findings.iter().map(Finding::to_string).collect::<Vec<_>>(), expected);
+        assert!(findings.iter().all(|finding| finding.severity() == Severity::Departure && finding.file() == path));
+    }
+}
+
+#[test]
+fn what_an_index_leaves_out_or_says_wrongly() {
+    let dir = tempfile::tempdir().unwrap();
+    let one = shard(dir.path(), "model-00001-of-00002.safetensors", &["a", "lost", "lost too"]);
+    shard(dir.path(), "model-00002-of-00002.safetensors", &["b"]);
+    let stray = shard(dir.path(), "stray.safetensors", &["c"]);
+    let index = dir.path().join("model.safetensors.index.json");
+    let map = |total: &str| {
+        let map = r#""weight_map":{"a":"model-00001-of-00002.safetensors","b":"model-00002-of-00002.safetensors"}"#;
+        fs::write(&index, format!("{{{total}{map}}}")).unwrap();
+        Checkpoint::open(&index).unwrap().audit().unwrap()
+    };
+    let unmapped = Finding::UnmappedTensors { file: one, tensor: "lost".into(), others: 1 };
+    let stray = Finding::StrayFile { file: stray };
+    assert_eq!(map(r#""metadata":{"total_size":8},"#), [unmapped.clone(), stray.clone()]);
+    assert_eq!(map(""), [unmapped.clone(), stray.clone()], "what is not said is not wrong");
+    let wrong = Finding::WrongTotalSize { file: index.clone(), expected: 8, found: 7 };
+    assert_eq!(map(r#""metadata":{"total_size":7},"#), [unmapped, wrong.clone(), stray]);
+    assert_eq!(wrong.severity(), Severity::Warning);
+    assert_eq!(wrong.to_string(), format!("{}: total_size is 7, but the tensors have 8 bytes", index.display()));
+}
+
+#[test]
+fn layouts_of_files_without_and_with_padding() {
+    let layout =
+        |bytes: Vec<u8>| FileLayout::of(&SafeTensors::read_header(bytes, &Limits::default()).unwrap()).unwrap();
+    let none = layout(raw("{}", 0));
+    assert_eq!((none.header_len, none.padding, none.data_start, none.data_alignment), (2, 0, 10, 2));
+    let padded = layout(raw(&format!("\n{F32}{}", " ".repeat(9000)), 4));
+    assert_eq!((padded.leading_space, padded.padding, padded.is_padding_foreign), (1, 9000, false));
+}
+
+#[test]
+fn names_and_paths_say_what_is_there() {
+    assert_eq!(Located::by_name("a/b.safetensors"), Some(Located::File("a/b.safetensors".into())));
+    for other in ["a.safetensors/..", "a.safetensors.tmp", "index.json", ""] {
+        assert_eq!(Located::by_name(other), None, "{other}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    // What is in them does not matter.
+    fs::write(dir.path().join("broken.safetensors"), b"").unwrap();
+    let found = Checkpoint::locate(dir.path()).unwrap();
+    assert_eq!(found, Located::File(dir.path().join("broken.safetensors")));
+    fs::write(dir.path().join("x.safetensors.index.json"), b"").unwrap();
+    let found = Checkpoint::locate(dir.path()).unwrap();
+    assert_eq!(found, Located::Index(dir.path().join("x.safetensors.index.json")));
+}
+
+#[test]
+fn an_open_file_under_another_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = shard(dir.path(), "a.safetensors", &["a"]);
+    let open = || fs::File::open(&path).unwrap();
+    let checkpoint = Checkpoint::of_file(open(), "standard input").unwrap();
+    assert_eq!(checkpoint.shards()[0].path(), Path::new("standard input"));
+    assert_eq!(checkpoint.tensor("a").unwrap().read().unwrap().as_slice::<u16>().unwrap(), [1, 2]);
+    assert_eq!(checkpoint.tensor("b").unwrap_err().file(), Some("standard input"));
+    fs::write(&path, b"bad").unwrap();
+    let error = Checkpoint::of_file(open(), "standard input").unwrap_err();
+    assert!(error.to_string().starts_with("standard input: expected at least 8 bytes"), "{error}");
+    #[cfg(unix)]
+    {
+        let error = Checkpoint::of_file(fs::File::open("/dev/null").unwrap(), "pipe").unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::NotAFile { .. }), "{error}");
+    }
+}

@@ -1,0 +1,96 @@
+//! How far the computing of digests has come, and that it can be stopped.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use safetensors_core::digest::Progress;
+
+use super::*;
+
+/// A callback that keeps what it is told, and stops after so many calls.
+fn watch(most: usize) -> (Arc<Mutex<Vec<Progress>>>, impl Fn(Progress) -> ControlFlow<()> + Send + Sync + 'static) {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let told = Arc::clone(&seen);
+    (seen, move |progress| {
+        let mut told = told.lock().unwrap();
+        told.push(progress);
+        if told.len() >= most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })
+}
+
+fn check(seen: &Mutex<Vec<Progress>>, total: u64) {
+    let seen = seen.lock().unwrap();
+    assert!(seen.iter().all(|progress| progress.bytes_total == total && progress.bytes <= 1 << 20), "{seen:?}");
+    assert_eq!(seen.iter().map(|progress| progress.bytes).sum::<u64>(), total);
+    assert_eq!(seen.iter().map(|progress| progress.bytes_done).max(), Some(total));
+}
+
+#[test]
+fn every_byte_is_told_once_for_each_digest_it_is_in() {
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    let data = pattern(3_000_000);
+    save(&path, [("a", u8_tensor(&data)), ("b", u8_tensor(&data[..10]))], &SaveOptions::new()).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let all: Vec<_> = checkpoint.tensors().collect();
+
+    let (seen, callback) = watch(usize::MAX);
+    digest::tensors(&all, &DigestOptions::new().progress(callback)).unwrap();
+    check(&seen, 3_000_010);
+
+    let (seen, callback) = watch(usize::MAX);
+    let hashes = digest::files(&checkpoint, &DigestOptions::new().progress(callback)).unwrap();
+    check(&seen, 3_000_010);
+    assert_eq!(hashes, [digest::data_sha256(checkpoint.shards()[0].archive()).unwrap()]);
+
+    let (seen, callback) = watch(usize::MAX);
+    digest::record(&path, &RecordOptions::new().sha256(true).progress(callback)).unwrap();
+    check(&seen, 6_000_020);
+
+    let (seen, callback) = watch(usize::MAX);
+    let files = Checkpoint::open(&path).unwrap();
+    digest::verify(&files, &VerifyOptions::new().progress(callback)).unwrap();
+    check(&seen, 6_000_020);
+}
+
+#[test]
+fn a_callback_that_stops_ends_the_work_and_leaves_the_file() {
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    save(&path, [("a", u8_tensor(&pattern(8_000_000)))], &SaveOptions::new().digests(true)).unwrap();
+    let before = fs::read(&path).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let all: Vec<_> = checkpoint.tensors().collect();
+    let calls = AtomicU64::new(0);
+    let expect = |seen: &Mutex<Vec<Progress>>, error: Error| {
+        assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
+        assert_eq!(seen.lock().unwrap().len(), 2);
+        calls.fetch_add(1, Ordering::Relaxed);
+    };
+    let (seen, callback) = watch(2);
+    expect(&seen, digest::tensors(&all, &DigestOptions::new().progress(callback)).unwrap_err());
+    let (seen, callback) = watch(2);
+    expect(&seen, digest::files(&checkpoint, &DigestOptions::new().progress(callback)).unwrap_err());
+    let (seen, callback) = watch(2);
+    expect(&seen, digest::verify(&checkpoint, &VerifyOptions::new().progress(callback)).unwrap_err());
+    let (seen, callback) = watch(2);
+    let options = RecordOptions::new().sha256(true).progress(callback);
+    expect(&seen, digest::record(&path, &options).unwrap_err());
+    assert_eq!((calls.into_inner(), fs::read(&path).unwrap()), (4, before));
+}
+
+#[test]
+fn the_sha256_of_each_file_and_of_one_that_changes() {
+    let (directory, paths) = sharded();
+    let checkpoint = Checkpoint::open(directory.path()).unwrap();
+    let expected: Vec<_> =
+        checkpoint.shards().iter().map(|shard| digest::data_sha256(shard.archive()).unwrap()).collect();
+    for threads in [1, 4] {
+        assert_eq!(digest::files(&checkpoint, &DigestOptions::new().threads(threads)).unwrap(), expected);
+    }
+    let file = fs::OpenOptions::new().append(true).open(&paths[0]).unwrap();
+    file.set_len(fs::metadata(&paths[0]).unwrap().len() + 1).unwrap();
+    let error = digest::files(&checkpoint, &DigestOptions::new()).unwrap_err();
+    assert!(error.to_string().contains("has changed") && error.file() == paths[0].to_str(), "{error}");
+}
