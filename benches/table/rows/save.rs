@@ -14,16 +14,19 @@ use safetensors_ndarray::DynArray;
 use tempfile::TempDir;
 
 use super::{Spec, limits};
-use crate::data::folder_for_saving;
+use crate::data::folder_in_memory;
 use crate::files::{Pattern, checksum, two_gib};
 use crate::sample::{Contender, Goal, Row, Run, Watch};
 use crate::system;
 
 pub(super) fn rows() -> Vec<Spec> {
-    vec![
-        Spec::new("save 2 GiB from candle", |_| from_candle()),
-        Spec::new("save 2 GiB from ndarray", |_| from_ndarray()),
-    ]
+    let mut rows = vec![
+        Spec::new("save 2 GiB from candle", |data| from_candle(data.path())),
+        Spec::new("save 2 GiB from ndarray", |data| from_ndarray(data.path())),
+    ];
+    // There the kernel has no larger pages, and a lock on the file for each.
+    rows.extend(folder_in_memory().map(|memory| Spec::new("save 2 GiB to tmpfs", move |_| from_ndarray(&memory))));
+    rows
 }
 
 const REFERENCE: &str = "safetensors serialize_to_file";
@@ -33,7 +36,7 @@ const LIMIT: &str = "parallel pwrite";
 /// What saving may take beside the tensors.
 const ALLOWANCE: u64 = 32 << 20;
 
-/// What a sample takes: the file, which is in memory.
+/// What a sample takes: the file, which is in the page cache.
 const MEMORY: u64 = (2 << 30) + (64 << 20);
 
 /// Tensors by name, and what the file of them must hold.
@@ -52,8 +55,8 @@ fn tensors() -> (Tensors, u64) {
 
 const SHAPE: [usize; 2] = [2048, 2048];
 
-fn from_candle() -> Result<Row> {
-    let folder = Rc::new(folder_for_saving()?);
+fn from_candle(folder: &Path) -> Result<Row> {
+    let folder = Rc::new(tempfile::tempdir_in(folder)?);
     let (tensors, sum) = tensors();
     let tensors = tensors.into_iter().map(|(name, values)| Ok((name, Tensor::from_vec(values, &SHAPE, &Device::Cpu)?)));
     let tensors: Rc<HashMap<String, Tensor>> = Rc::new(tensors.collect::<Result<_>>()?);
@@ -78,8 +81,8 @@ fn from_candle() -> Result<Row> {
     row(vec![ours, reference, candle, limit], goals.into())
 }
 
-fn from_ndarray() -> Result<Row> {
-    let folder = Rc::new(folder_for_saving()?);
+fn from_ndarray(folder: &Path) -> Result<Row> {
+    let folder = Rc::new(tempfile::tempdir_in(folder)?);
     let (tensors, sum) = tensors();
     let tensors = tensors
         .into_iter()
