@@ -2,9 +2,10 @@
 
 use std::ops::ControlFlow;
 use std::sync::Once;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use safetensors_core::digest;
+use safetensors_core as core;
 
 /// A bar that counts bytes. It can be moved on from any thread, and is gone when it is dropped.
 #[derive(Debug)]
@@ -21,18 +22,6 @@ impl Progress {
         Self(bar)
     }
 
-    /// What core calls while it loads or saves.
-    pub(crate) fn callback(
-        &self,
-    ) -> impl Fn(safetensors_core::Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static {
-        let bar = self.0.clone();
-        move |progress| {
-            // Several threads tell of their work, not always in order.
-            bar.set_position(bar.position().max(progress.bytes_done));
-            ControlFlow::Continue(())
-        }
-    }
-
     /// One that is never drawn, for work that takes no time.
     pub(crate) fn hidden() -> Self {
         Self(ProgressBar::hidden())
@@ -43,22 +32,23 @@ impl Progress {
         self.0.inc(bytes);
     }
 
-    /// What moves the bar on while digests of bytes that it counts already are computed.
-    pub(crate) fn digests(&self) -> impl Fn(digest::Progress) -> ControlFlow<()> + Send + Sync + use<> {
-        let bar = self.0.clone();
+    /// What moves the bar on while core does one piece of work on bytes that the bar counts already.
+    pub(crate) fn counted(&self) -> impl Fn(core::Progress<'_>) -> ControlFlow<()> + Send + Sync + use<> {
+        let (bar, done) = (self.0.clone(), AtomicU64::new(0));
         move |progress| {
-            bar.inc(progress.bytes);
+            // Several threads tell of their work, not always in order.
+            let before = done.fetch_max(progress.bytes_done, Ordering::Relaxed);
+            bar.inc(progress.bytes_done.saturating_sub(before));
             ControlFlow::Continue(())
         }
     }
 
-    /// The same for bytes that it does not count yet: they are added to its whole length when the first of them are read.
-    pub(crate) fn more_digests(&self) -> impl Fn(digest::Progress) -> ControlFlow<()> + Send + Sync + use<> {
-        let (bar, counted) = (self.0.clone(), Once::new());
+    /// The same for bytes that it does not count yet: they are added to its whole length when the first of them are done.
+    pub(crate) fn uncounted(&self) -> impl Fn(core::Progress<'_>) -> ControlFlow<()> + Send + Sync + use<> {
+        let (bar, once, counted) = (self.0.clone(), Once::new(), self.counted());
         move |progress| {
-            counted.call_once(|| bar.inc_length(progress.bytes_total));
-            bar.inc(progress.bytes);
-            ControlFlow::Continue(())
+            once.call_once(|| bar.inc_length(progress.bytes_total));
+            counted(progress)
         }
     }
 
@@ -82,7 +72,7 @@ fn style() -> Result<ProgressStyle, indicatif::style::TemplateError> {
 
 #[cfg(test)]
 mod tests {
-    use safetensors_core::digest::DigestOptions;
+    use safetensors_core::digest::{self, DigestOptions};
     use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
 
     use super::*;
@@ -101,9 +91,9 @@ mod tests {
         save(&path, tensors, &SaveOptions::new().durable(false)).unwrap();
         let checkpoint = Checkpoint::open(&path).unwrap();
         let (known, unknown) = (Progress::bytes(3 << 20), Progress::bytes(0));
-        digest::files(&checkpoint, &DigestOptions::new().progress(known.digests())).unwrap();
+        digest::files(&checkpoint, &DigestOptions::new().progress(known.counted())).unwrap();
         for _ in 0..2 {
-            digest::files(&checkpoint, &DigestOptions::new().progress(unknown.more_digests())).unwrap();
+            digest::files(&checkpoint, &DigestOptions::new().progress(unknown.uncounted())).unwrap();
         }
         assert_eq!((known.0.position(), known.0.length()), (3 << 20, Some(3 << 20)));
         assert_eq!((unknown.0.position(), unknown.0.length()), (6 << 20, Some(6 << 20)));

@@ -61,6 +61,8 @@ mod parallel;
 #[cfg(feature = "std")]
 mod pieces;
 #[cfg(feature = "std")]
+mod progress;
+#[cfg(feature = "std")]
 mod rewrite;
 pub mod save;
 mod sha256;
@@ -89,7 +91,7 @@ pub use header::{Header, Limits, Metadata, TensorInfo};
 #[cfg(feature = "std")]
 pub use lazy::LazyTensor;
 #[cfg(feature = "std")]
-pub use loader::{LoadOptions, Progress, read as read_tensors};
+pub use loader::{LoadOptions, read as read_tensors};
 #[cfg(feature = "std")]
 pub use memmap2::Mmap;
 #[cfg(feature = "std")]
@@ -99,6 +101,8 @@ pub use modelspec::ModelSpec;
 pub use parallel::default_threads;
 #[cfg(feature = "std")]
 pub use pieces::Pieces;
+#[cfg(feature = "std")]
+pub use progress::Progress;
 #[cfg(feature = "std")]
 pub use rewrite::{Plan, Planned, Rewrite};
 #[cfg(feature = "std")]

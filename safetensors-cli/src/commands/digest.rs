@@ -82,7 +82,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     let files = if matcher.is_everything() { checkpoint.shards() } else { &[] };
     let bytes = tensors.iter().map(LazyTensor::byte_len).sum::<u64>() + data_len(files);
     let progress = Progress::bytes(bytes);
-    let options = || DigestOptions::new().progress(progress.digests());
+    let options = || DigestOptions::new().progress(progress.counted());
     let of_tensors = digest::tensors(&tensors, &options())?;
     let of_files = if files.is_empty() { Vec::new() } else { digest::files(&checkpoint, &options())? };
     drop(progress);
@@ -119,7 +119,7 @@ impl Document<'_> {
 fn record(checkpoint: &Checkpoint, out: &mut impl Write) -> anyhow::Result<()> {
     let progress = Progress::bytes(data_len(checkpoint.shards()));
     for shard in checkpoint.shards() {
-        digest::record(shard.path(), &RecordOptions::new().progress(progress.digests()))?;
+        digest::record(shard.path(), &RecordOptions::new().progress(progress.counted()))?;
         let digests = text::counted(shard.archive().header().len() as u64, "digest");
         progress.suspended(|| -> io::Result<()> {
             writeln!(out, "{}: {digests} recorded", text::path(shard.path()))?;

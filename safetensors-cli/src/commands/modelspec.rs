@@ -127,6 +127,6 @@ impl Init {
 fn hash(file: &Path) -> anyhow::Result<Option<Sha256>> {
     let checkpoint = Checkpoint::open(file)?;
     let progress = Progress::bytes(0);
-    let digests = digest::files(&checkpoint, &DigestOptions::new().progress(progress.more_digests()))?;
+    let digests = digest::files(&checkpoint, &DigestOptions::new().progress(progress.uncounted()))?;
     Ok(digests.first().copied())
 }

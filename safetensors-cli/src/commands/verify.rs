@@ -155,7 +155,7 @@ fn check(path: &Path, args: &Args, threads: usize, progress: &Progress) -> Outco
         let told = findings.filter(|finding| args.strict || finding.severity() == Severity::Warning);
         outcome.warnings.extend(told.map(|finding| finding.to_string()));
         if args.digests {
-            let options = VerifyOptions::new().threads(threads).progress(progress.more_digests());
+            let options = VerifyOptions::new().threads(threads).progress(progress.uncounted());
             for file in digest::verify(&checkpoint, &options)? {
                 outcome.digests += file.checked.len() + usize::from(file.sha256.is_some());
                 if file.checked.is_empty() && file.sha256.is_none() {

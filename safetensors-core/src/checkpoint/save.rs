@@ -154,7 +154,7 @@ pub(crate) fn plan<N: AsRef<str>, S: TensorSource>(
     let shards = split.shards.len();
 
     // The progress is that of all files together.
-    let progress = save.progress.as_ref().map(|meter| meter.for_total(split.total_size));
+    let progress = save.progress.for_total(split.total_size);
     let mut each = SaveOptions { tied: None, progress, ..save.clone() };
     let mut metadata = std::mem::take(&mut each.metadata);
     let format = metadata.remove("format").unwrap_or_else(|| "pt".into());

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use sha2::Digest as _;
 
-use super::options::Counter;
 use super::{Digest, DigestOptions, Hasher, Sha256};
 use crate::parallel::in_parallel;
+use crate::progress::Meter;
 use crate::{Checkpoint, ErrorKind, LazyTensor, ReadAt, Result, SafeTensors};
 
 /// The most bytes that a thread holds at once.
@@ -31,9 +31,9 @@ const PIECE: usize = 1 << 20;
 /// [`ErrorKind::Io`], naming the tensor and the file, also if the file has changed since it was opened;
 /// [`ErrorKind::Cancelled`]. The first failure stops all threads.
 pub fn tensors<S: ReadAt>(tensors: &[LazyTensor<'_, S>], options: &DigestOptions) -> Result<Vec<Digest>> {
-    let counter = Counter::new(tensors.iter().map(LazyTensor::byte_len).sum(), options.progress.as_ref());
+    let progress = options.progress.for_total(tensors.iter().map(LazyTensor::byte_len).sum());
     in_parallel(tensors, options.threads, |tensor, buffer| {
-        let digest = of_tensor(tensor, buffer, &counter)?;
+        let digest = of_tensor(tensor, buffer, &progress)?;
         tensor.check_unchanged().map(|()| digest)
     })
 }
@@ -47,9 +47,9 @@ pub fn tensors<S: ReadAt>(tensors: &[LazyTensor<'_, S>], options: &DigestOptions
 pub fn files<S: ReadAt>(checkpoint: &Checkpoint<S>, options: &DigestOptions) -> Result<Vec<Sha256>> {
     let files = checkpoint.shards();
     let total = files.iter().map(|file| file.archive().header().data_len()).sum();
-    let counter = Counter::new(total, options.progress.as_ref());
+    let progress = options.progress.for_total(total);
     in_parallel(files, options.threads, |file, buffer| {
-        let digest = of_data(file.archive(), buffer, &counter).and_then(|digest| unchanged(file.archive(), digest));
+        let digest = of_data(file.archive(), buffer, &progress).and_then(|digest| unchanged(file.archive(), digest));
         digest.map_err(|error| error.in_path(file.path()))
     })
 }
@@ -76,7 +76,7 @@ pub fn files<S: ReadAt>(checkpoint: &Checkpoint<S>, options: &DigestOptions) -> 
 ///
 /// [`ErrorKind::Io`], also if the file has changed since it was opened.
 pub fn data_sha256<S: ReadAt>(file: &SafeTensors<S>) -> Result<Sha256> {
-    let digest = of_data(file, &mut Vec::new(), &Counter::new(file.header().data_len(), None))?;
+    let digest = of_data(file, &mut Vec::new(), &Meter::default())?;
     unchanged(file, digest)
 }
 
@@ -90,13 +90,13 @@ fn unchanged<S: ReadAt>(file: &SafeTensors<S>, digest: Sha256) -> Result<Sha256>
 pub(super) fn of_tensor<S: ReadAt>(
     tensor: &LazyTensor<'_, S>,
     buffer: &mut Vec<u8>,
-    counter: &Counter<'_>,
+    progress: &Meter,
 ) -> Result<Digest> {
     let mut hasher = Hasher::new();
     let begin = tensor.file_offset();
     let take = |piece: &[u8]| {
         hasher.update(piece);
-        counter.add(piece.len() as u64)
+        progress.add(piece.len() as u64, tensor.name())
     };
     let read = read_pieces(tensor.source(), begin..begin + tensor.byte_len(), buffer, take);
     read.map_err(|error| tensor.locate(error))?;
@@ -104,12 +104,12 @@ pub(super) fn of_tensor<S: ReadAt>(
 }
 
 /// The SHA-256 of all bytes after the header, read through `buffer`.
-pub(super) fn of_data<S: ReadAt>(file: &SafeTensors<S>, buffer: &mut Vec<u8>, counter: &Counter<'_>) -> Result<Sha256> {
+pub(super) fn of_data<S: ReadAt>(file: &SafeTensors<S>, buffer: &mut Vec<u8>, progress: &Meter) -> Result<Sha256> {
     let mut hasher = sha2::Sha256::new();
     let begin = file.header().data_start();
     read_pieces(file.bytes(), begin..begin + file.header().data_len(), buffer, |piece| {
         hasher.update(piece);
-        counter.add(piece.len() as u64)
+        progress.add(piece.len() as u64, "")
     })?;
     Ok(Sha256::from_bytes(hasher.finalize().into()))
 }

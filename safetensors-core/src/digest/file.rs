@@ -4,11 +4,10 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use super::compute::{of_data, of_tensor};
-use super::options::Counter;
-use super::{DigestOptions, KEY, Progress, TensorDigests};
+use super::{DigestOptions, KEY, TensorDigests};
 use crate::edit::{Edit, Edited};
 use crate::parallel::in_parallel;
-use crate::{LazyTensor, Result, modelspec};
+use crate::{LazyTensor, Progress, Result, modelspec};
 
 /// What is recorded in a file, and how.
 ///
@@ -62,7 +61,7 @@ impl RecordOptions {
     /// Has `callback` called after each piece that is read, as [`DigestOptions::progress`] does; if it cancels, the file stays as it
     /// was.
     #[must_use]
-    pub fn progress(mut self, callback: impl Fn(Progress) -> ControlFlow<()> + Send + Sync + 'static) -> Self {
+    pub fn progress(mut self, callback: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static) -> Self {
         self.compute = self.compute.progress(callback);
         self
     }
@@ -111,17 +110,17 @@ pub fn record(path: impl AsRef<Path>, options: &RecordOptions) -> Result<Edited>
     let edit = Edit::open(path)?;
     let file = edit.archive();
     let passes = u64::from(options.tensors) + u64::from(options.sha256);
-    let counter = Counter::new(passes * file.header().data_len(), options.compute.progress.as_ref());
+    let progress = options.compute.progress.for_total(passes * file.header().data_len());
     let mut entries = Vec::new();
     if options.tensors {
         let lazy: Vec<_> = file.header().tensors().map(|info| LazyTensor::new(info, file, Some(path))).collect();
         let digests =
-            in_parallel(&lazy, options.compute.threads, |tensor, buffer| of_tensor(tensor, buffer, &counter))?;
+            in_parallel(&lazy, options.compute.threads, |tensor, buffer| of_tensor(tensor, buffer, &progress))?;
         let record: TensorDigests = lazy.iter().map(|tensor| tensor.name()).zip(digests).collect();
         entries.push((KEY, record.to_text()));
     }
     if options.sha256 {
-        let hash = of_data(file, &mut Vec::new(), &counter).map_err(|error| error.in_path(path))?;
+        let hash = of_data(file, &mut Vec::new(), &progress).map_err(|error| error.in_path(path))?;
         entries.push(modelspec::sha256_entry(hash));
     }
     edit.set_metadata(entries).durable(options.durable).apply()

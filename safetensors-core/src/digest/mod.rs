@@ -51,7 +51,7 @@ mod verify;
 pub use crate::sha256::Sha256;
 pub use compute::{data_sha256, files, tensors};
 pub use file::{RecordOptions, record};
-pub use options::{DigestOptions, Progress};
+pub use options::DigestOptions;
 pub use record::{KEY, TensorDigests, forget};
 pub(crate) use running::Running;
 pub use value::{Digest, Hasher};

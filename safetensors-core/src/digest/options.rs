@@ -1,11 +1,8 @@
-//! [`DigestOptions`]: threads and progress, and how far the work has come.
+//! [`DigestOptions`]: threads and progress.
 
-use std::fmt;
 use std::ops::ControlFlow;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{ErrorKind, Result};
+use crate::progress::{Meter, Progress};
 
 /// How digests are computed.
 ///
@@ -17,7 +14,7 @@ use crate::{ErrorKind, Result};
 #[derive(Clone, Debug, Default)]
 pub struct DigestOptions {
     pub(super) threads: usize,
-    pub(super) progress: Option<ProgressCallback>,
+    pub(super) progress: Meter,
 }
 
 impl DigestOptions {
@@ -33,8 +30,8 @@ impl DigestOptions {
         self
     }
 
-    /// Has `callback` called after each piece that is read, 1 MiB at most, by the thread that read it. If it returns
-    /// [`ControlFlow::Break`], the rest is not read and the work fails with [`ErrorKind::Cancelled`].
+    /// Has `callback` called about once a MiB that is read, and at the end, by the thread that read it. If it returns
+    /// [`ControlFlow::Break`], the rest is not read and the work fails with [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
     ///
     /// ```
     /// use std::ops::ControlFlow;
@@ -55,55 +52,8 @@ impl DigestOptions {
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
     #[must_use]
-    pub fn progress(mut self, callback: impl Fn(Progress) -> ControlFlow<()> + Send + Sync + 'static) -> Self {
-        self.progress = Some(ProgressCallback(Arc::new(callback)));
+    pub fn progress(mut self, callback: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static) -> Self {
+        self.progress = Meter::new(callback);
         self
-    }
-}
-
-/// How far the computing of digests has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Progress {
-    /// The bytes that were just read.
-    pub bytes: u64,
-    /// All bytes that have been read.
-    pub bytes_done: u64,
-    /// All bytes that are to be read. Those of a file that has a digest of each tensor and one of all data count twice.
-    pub bytes_total: u64,
-}
-
-/// What is called with the [`Progress`].
-#[derive(Clone)]
-pub(super) struct ProgressCallback(pub(super) Arc<dyn Fn(Progress) -> ControlFlow<()> + Send + Sync>);
-
-impl fmt::Debug for ProgressCallback {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ProgressCallback")
-    }
-}
-
-/// Counts the bytes that all threads have read.
-#[derive(Debug)]
-pub(super) struct Counter<'a> {
-    done: AtomicU64,
-    total: u64,
-    callback: Option<&'a ProgressCallback>,
-}
-
-impl<'a> Counter<'a> {
-    /// Nothing of `total` bytes has been read.
-    pub(super) fn new(total: u64, callback: Option<&'a ProgressCallback>) -> Self {
-        Self { done: AtomicU64::new(0), total, callback }
-    }
-
-    /// Counts bytes that were read, and says so; an error if the caller wants no more.
-    pub(super) fn add(&self, bytes: u64) -> Result<()> {
-        let bytes_done = self.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let progress = Progress { bytes, bytes_done, bytes_total: self.total };
-        match self.callback.map(|callback| callback.0(progress)) {
-            Some(ControlFlow::Break(())) => Err(ErrorKind::Cancelled.into()),
-            _ => Ok(()),
-        }
     }
 }

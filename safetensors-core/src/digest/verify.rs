@@ -4,10 +4,10 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use super::compute::{of_data, of_tensor};
-use super::options::Counter;
-use super::{Digest, DigestOptions, Progress, Sha256, TensorDigests};
+use super::{Digest, DigestOptions, Sha256, TensorDigests};
 use crate::parallel::in_parallel;
-use crate::{Checkpoint, Error, ErrorKind, LazyTensor, ReadAt, Result, SafeTensors, modelspec};
+use crate::progress::Meter;
+use crate::{Checkpoint, Error, ErrorKind, LazyTensor, Progress, ReadAt, Result, SafeTensors, modelspec};
 
 /// How digests are verified.
 ///
@@ -44,7 +44,7 @@ impl VerifyOptions {
 
     /// Has `callback` called after each piece that is read, as [`DigestOptions::progress`] does.
     #[must_use]
-    pub fn progress(mut self, callback: impl Fn(Progress) -> ControlFlow<()> + Send + Sync + 'static) -> Self {
+    pub fn progress(mut self, callback: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static) -> Self {
         self.compute = self.compute.progress(callback);
         self
     }
@@ -153,9 +153,9 @@ impl<'a, S: ReadAt> Recorded<'a, S> {
         Ok(())
     }
 
-    fn check_tensor(&self, position: usize, buffer: &mut Vec<u8>, counter: &Counter<'_>) -> Result<()> {
+    fn check_tensor(&self, position: usize, buffer: &mut Vec<u8>, progress: &Meter) -> Result<()> {
         let (tensor, expected) = &self.tensors[position];
-        let found = of_tensor(tensor, buffer, counter)?;
+        let found = of_tensor(tensor, buffer, progress)?;
         if found == *expected {
             return Ok(());
         }
@@ -163,9 +163,9 @@ impl<'a, S: ReadAt> Recorded<'a, S> {
         Err(tensor.locate(ErrorKind::DigestMismatch { algorithm: "XXH3-128", expected, found }.into()))
     }
 
-    fn check_data(&self, buffer: &mut Vec<u8>, counter: &Counter<'_>) -> Result<()> {
+    fn check_data(&self, buffer: &mut Vec<u8>, progress: &Meter) -> Result<()> {
         let Some(expected) = self.sha256 else { return Ok(()) };
-        let found = of_data(self.archive, buffer, counter).map_err(|error| self.locate(error))?;
+        let found = of_data(self.archive, buffer, progress).map_err(|error| self.locate(error))?;
         if found == expected {
             return Ok(());
         }
@@ -207,10 +207,10 @@ fn run<'a, S: ReadAt>(files: &[Recorded<'a, S>], options: &VerifyOptions) -> Res
             jobs.push(Job::Data(file));
         }
     }
-    let counter = Counter::new(total, options.compute.progress.as_ref());
+    let progress = options.compute.progress.for_total(total);
     in_parallel(jobs, options.compute.threads, |job, buffer| match job {
-        Job::Tensor(file, position) => file.check_tensor(position, buffer, &counter),
-        Job::Data(file) => file.check_data(buffer, &counter),
+        Job::Tensor(file, position) => file.check_tensor(position, buffer, &progress),
+        Job::Data(file) => file.check_data(buffer, &progress),
     })?;
     Ok(files.iter().map(Recorded::verified).collect())
 }

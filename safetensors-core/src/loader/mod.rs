@@ -3,14 +3,11 @@
 mod options;
 mod plan;
 
-use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-pub use options::{LoadOptions, Progress};
+pub use options::LoadOptions;
 
 use crate::convert::{Conversion, ReadScratch};
 use crate::parallel::in_parallel;
-use crate::{ErrorKind, LazyTensor, ReadAt, Result, TensorBuf, hugepage};
+use crate::{LazyTensor, ReadAt, Result, TensorBuf, hugepage};
 use plan::Job;
 
 /// Reads tensors in parallel, each into a buffer of its own, and returns them in the order given.
@@ -50,16 +47,11 @@ pub fn read<S: ReadAt>(tensors: &[LazyTensor<'_, S>], options: &LoadOptions) -> 
     hugepage::advise(bufs.iter().map(|(buf, _)| buf.room()));
     let bytes_total = bufs.iter().map(|(buf, _)| buf.byte_len() as u64).sum();
     let jobs = plan::jobs(tensors, &mut bufs);
-    let bytes_done = AtomicU64::new(0);
+    let progress = options.progress.for_total(bytes_total);
     in_parallel(jobs, options.threads, |job: Job<'_, '_, '_, S>, scratch: &mut ReadScratch| {
         let (tensor, bytes) = (job.tensor(), job.byte_len());
         job.read(scratch)?;
-        let bytes_done = bytes_done.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let progress = Progress { bytes_done, bytes_total, tensor: tensor.name() };
-        match options.progress.as_ref().map(|callback| callback.0(progress)) {
-            Some(ControlFlow::Break(())) => Err(ErrorKind::Cancelled.into()),
-            _ => Ok(()),
-        }
+        progress.add(bytes, tensor.name())
     })?;
     for tensor in one_a_file(tensors) {
         tensor.check_unchanged()?;

@@ -1,10 +1,9 @@
 //! [`LoadOptions`]: threads, conversion, progress.
 
-use std::fmt;
 use std::ops::ControlFlow;
-use std::sync::Arc;
 
 use crate::convert::Conversion;
+use crate::progress::{Meter, Progress};
 use crate::{ConvertOptions, Dtype, ErrorKind, Result, Widening};
 
 /// How tensors are loaded.
@@ -19,7 +18,7 @@ pub struct LoadOptions {
     pub(super) threads: usize,
     pub(crate) no_aliases: bool,
     pub(crate) widening: Widening,
-    pub(super) progress: Option<ProgressCallback>,
+    pub(super) progress: Meter,
     floats: Option<Dtype>,
     integers: Option<Dtype>,
     convert: ConvertOptions,
@@ -62,7 +61,7 @@ impl LoadOptions {
     /// ```
     #[must_use]
     pub fn progress(mut self, callback: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static) -> Self {
-        self.progress = Some(ProgressCallback(Arc::new(callback)));
+        self.progress = Meter::new(callback);
         self
     }
 
@@ -135,29 +134,5 @@ impl LoadOptions {
     pub(super) fn conversion(&self, dtype: Dtype) -> Result<Option<Conversion>, ErrorKind> {
         let to = self.dtype_of(dtype);
         if to == dtype { Ok(None) } else { Conversion::new(dtype, to, &self.convert).map(Some) }
-    }
-}
-
-/// How far a load or a save has come.
-///
-/// Several threads tell of it, so a smaller number of bytes can be told after a larger one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Progress<'a> {
-    /// The bytes of tensors that are in memory, in their dtype there, or that have been written, in the dtype that they get.
-    pub bytes_done: u64,
-    /// The bytes of all tensors that are loaded or saved.
-    pub bytes_total: u64,
-    /// The name of the tensor, or of one of the tensors, that was just read or written.
-    pub tensor: &'a str,
-}
-
-/// What is called with the [`Progress`].
-#[derive(Clone)]
-pub(super) struct ProgressCallback(pub(super) Arc<dyn Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync>);
-
-impl fmt::Debug for ProgressCallback {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ProgressCallback")
     }
 }

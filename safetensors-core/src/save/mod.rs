@@ -21,8 +21,6 @@ mod options;
 #[cfg(feature = "std")]
 pub(crate) mod positional;
 #[cfg(feature = "std")]
-pub(crate) mod progress;
-#[cfg(feature = "std")]
 mod ranges;
 #[cfg(feature = "std")]
 mod recording;

@@ -36,7 +36,7 @@ pub struct SaveOptions {
     #[cfg(feature = "std")]
     pub(crate) digests: bool,
     #[cfg(feature = "std")]
-    pub(crate) progress: Option<super::progress::Meter>,
+    pub(crate) progress: crate::progress::Meter,
 }
 
 impl Default for SaveOptions {
@@ -50,7 +50,7 @@ impl Default for SaveOptions {
             #[cfg(feature = "std")]
             digests: false,
             #[cfg(feature = "std")]
-            progress: None,
+            progress: crate::progress::Meter::default(),
         }
     }
 }
@@ -155,7 +155,7 @@ impl SaveOptions {
         mut self,
         callback: impl Fn(crate::Progress<'_>) -> core::ops::ControlFlow<()> + Send + Sync + 'static,
     ) -> Self {
-        self.progress = Some(super::progress::Meter::new(callback));
+        self.progress = crate::progress::Meter::new(callback);
         self
     }
 }

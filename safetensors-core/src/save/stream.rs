@@ -8,7 +8,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::atomic::AtomicFile;
 use super::layout::Layout;
 use super::positional::{reserve, write_all_at};
-use super::progress::{self, Meter};
 use super::ranges::Ranges;
 use super::recording;
 use super::sequential::write_exactly;
@@ -17,6 +16,7 @@ use super::{SaveOptions, TensorSource};
 use crate::digest::Running;
 use crate::names::NameTable;
 use crate::parallel::in_parallel;
+use crate::progress::{self, Meter};
 use crate::{Dtype, Error, ErrorKind, FileSource, Result};
 
 /// Writes a file whose tensors come bit by bit: each is declared at the start, and then written whole or in pieces, in any order,
@@ -46,7 +46,7 @@ use crate::{Dtype, Error, ErrorKind, FileSource, Result};
 pub struct StreamWriter {
     file: AtomicFile,
     path: PathBuf,
-    progress: Option<Meter>,
+    progress: Meter,
     /// The options, if digests are to be recorded.
     recording: Option<SaveOptions>,
     /// In the order of their declaration.
@@ -131,7 +131,7 @@ impl StreamWriter {
         }
         let recording = options.digests.then(|| options.clone());
         let bytes = tensors.iter().map(Declared::byte_len).sum();
-        let progress = options.progress.as_ref().map(|meter| meter.for_total(bytes));
+        let progress = options.progress.for_total(bytes);
         Ok(Self { file, path: path.into(), progress, recording, tensors, names: layout.names, order })
     }
 
@@ -165,9 +165,7 @@ impl StreamWriter {
     /// it had before and no temporary file stays behind; only if the directory cannot be synchronised after the new file
     /// has taken its place is it the new one. [`ErrorKind::Cancelled`] if the [progress](SaveOptions::progress) callback ended it.
     pub fn finish(self) -> Result<()> {
-        if let Some(meter) = &self.progress {
-            meter.check().map_err(|error| error.in_path(&self.path))?;
-        }
+        self.progress.check().map_err(|error| error.in_path(&self.path))?;
         self.tensors().try_for_each(|tensor| tensor.check_complete())?;
         if let Some(options) = &self.recording {
             self.record_digests(options).map_err(|error| error.in_path(&self.path))?;
@@ -304,9 +302,7 @@ impl<'a> TensorWriter<'a> {
         result.map_err(|error| {
             self.tensor.running().restart();
             self.lock().remove(0..written);
-            if let Some(meter) = &self.writer.progress {
-                meter.take_back(written);
-            }
+            self.writer.progress.take_back(written);
             self.locate(error)
         })
     }
@@ -340,11 +336,10 @@ impl<'a> TensorWriter<'a> {
     fn write_pieces(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let file = self.writer.file.file();
         let start = self.tensor.place.start + offset;
-        let Some(meter) = &self.writer.progress else {
-            return Ok(write_all_at(file, bytes, start).map_err(ErrorKind::Io)?);
-        };
+        let meter = &self.writer.progress;
+        let piece = if meter.is_watched() { progress::PIECE } else { bytes.len() };
         let mut written = 0;
-        for piece in bytes.chunks(progress::PIECE) {
+        for piece in bytes.chunks(piece) {
             let done = write_all_at(file, piece, start + written).map_err(|error| ErrorKind::Io(error).into());
             done.and_then(|()| meter.add(piece.len() as u64, self.name())).inspect_err(|_| meter.take_back(written))?;
             written += piece.len() as u64;

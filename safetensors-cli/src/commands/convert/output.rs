@@ -104,7 +104,7 @@ impl Output {
 
     /// Writes all tensors. The output is there complete, or as it was.
     pub(super) fn write(&self, rewrite: Rewrite<'_>, progress: &Progress) -> anyhow::Result<()> {
-        let options = SaveOptions::new().progress(progress.callback());
+        let options = SaveOptions::new().progress(progress.counted());
         let done = |bytes| progress.add(bytes);
         match self.form {
             Form::File => rewrite.save(&self.path, &options)?,
