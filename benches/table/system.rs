@@ -6,6 +6,8 @@ use std::path::Path;
 
 use anyhow::Result;
 use candle_core::safetensors::MmapedSafetensors;
+use candle_core::{DType, Device};
+use candle_nn::VarBuilder;
 use memmap2::Mmap;
 use safetensors_bridge::Checkpoint;
 
@@ -19,6 +21,12 @@ pub(crate) fn map(path: &Path) -> Result<Mmap> {
 pub(crate) fn candle_map(path: &Path) -> Result<MmapedSafetensors> {
     // SAFETY: as for `map`.
     Ok(unsafe { MmapedSafetensors::new(path) }?)
+}
+
+/// What candle's models load a file of the test data through.
+pub(crate) fn candle_var_builder(path: &Path, dtype: DType) -> Result<VarBuilder<'static>> {
+    // SAFETY: as for `map`.
+    Ok(unsafe { VarBuilder::from_mmaped_safetensors(&[path], dtype, &Device::Cpu) }?)
 }
 
 /// Opens a file of the test data as we do, mapped.

@@ -1,7 +1,7 @@
 //! [`in_parallel`]: doing many things on several threads.
 
 use std::num::NonZeroUsize;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 use std::thread;
 
 use crate::Result;
@@ -61,7 +61,10 @@ pub(crate) fn in_parallel<I, T: Send, B: Default>(
 /// `SAFETENSORS_THREADS` says, or else one a core, eight at most. At least 1.
 pub fn default_threads() -> usize {
     let asked = std::env::var(VARIABLE).ok().and_then(|threads| threads.trim().parse().ok()).map(NonZeroUsize::get);
-    asked.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from).min(MAX_DEFAULT_THREADS))
+    // To ask the system takes as long as to read a megabyte.
+    static CORES: OnceLock<usize> = OnceLock::new();
+    let cores = || *CORES.get_or_init(|| thread::available_parallelism().map_or(1, usize::from));
+    asked.unwrap_or_else(|| cores().min(MAX_DEFAULT_THREADS))
 }
 
 #[cfg(test)]
