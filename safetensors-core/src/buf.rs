@@ -99,6 +99,7 @@ impl TensorBuf {
     }
 
     /// The length of the elements, in bytes, also of a tensor that is only reserved.
+    #[cfg(feature = "std")]
     pub(crate) fn byte_len(&self) -> usize {
         // Computed before, when the tensor was made: it cannot fail.
         shape::memory_len(self.dtype, &self.shape).unwrap_or_default()

@@ -91,7 +91,7 @@ pub use header::{Header, Limits, Metadata, TensorInfo};
 #[cfg(feature = "std")]
 pub use lazy::LazyTensor;
 #[cfg(feature = "std")]
-pub use loader::{LoadOptions, read as read_tensors};
+pub use loader::{LoadOptions, read_slices, read_tensors};
 #[cfg(feature = "std")]
 pub use memmap2::Mmap;
 #[cfg(feature = "std")]

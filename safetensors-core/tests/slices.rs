@@ -8,7 +8,8 @@ use std::sync::Mutex;
 use proptest::prelude::*;
 use safetensors_core::slice::{Index, Shard};
 use safetensors_core::{
-    Dtype, ErrorKind, Limits, ReadAt, SafeTensors, SaveOptions, TensorSource, TensorView, serialize,
+    ConvertOptions, Dtype, ErrorKind, Limits, LoadOptions, ReadAt, SafeTensors, SaveOptions, TensorSource, TensorView,
+    read_slices, serialize,
 };
 
 /// The positions that an index takes of a dimension, by the rules of Python.
@@ -92,7 +93,13 @@ proptest! {
                 prop_assert_eq!(slice.byte_len(), bytes.len() as u64);
                 let buf = slice.read().unwrap();
                 prop_assert_eq!(buf.bytes(), &bytes);
-                prop_assert_eq!(bytes_of(&slice), bytes);
+                prop_assert_eq!(bytes_of(&slice), bytes.clone());
+
+                let options = LoadOptions::new().threads(2);
+                let [pad, whole] = ["pad", "t"].map(|name| archive.tensor(name).unwrap().slice(Vec::<Index>::new()).unwrap());
+                let bufs = read_slices(&[pad, slice, whole], &options).unwrap();
+                prop_assert_eq!(bufs[1].shape(), &shape);
+                prop_assert_eq!(bufs.iter().map(|buf| buf.bytes()).collect::<Vec<_>>(), [&[9; 3], &*bytes, &data]);
             }
             (Err(error), None) => {
                 prop_assert!(error.tensor().is_none());
@@ -225,6 +232,55 @@ fn only_the_bytes_of_the_slice_are_read_and_near_runs_together() {
     assert_eq!(reads(tensor.slice((.., 0..256)).unwrap().gap(768)), (1, 63 * 1024 + 256), "the caller wants few reads");
     assert_eq!(reads(tensor.slice((.., 0..1000)).unwrap()), (1, 63 * 1024 + 1000), "gaps of 24 bytes");
     assert_eq!(reads(tensor.slice((.., 0..1000)).unwrap().gap(0)), (64, 64_000), "not even those");
+}
+
+/// Slices so large that they are read in parts, by several threads: rows, columns, every other column, and one of several planes.
+#[test]
+fn large_slices_in_parallel_are_those_that_are_read_alone() {
+    let data: Vec<u16> = (0..6 << 20).map(|i: u32| (i.wrapping_mul(2_654_435_761) >> 16) as u16).collect();
+    let view = TensorView::from_slice(&[3, 1024, 2048], &data).unwrap();
+    let small = TensorView::from_slice(&[16, 16], &data[..256]).unwrap();
+    let file = serialize([("t", view), ("small", small)], &SaveOptions::new()).unwrap();
+    let archive = SafeTensors::read_header(file, &Limits::default()).unwrap();
+    let (tensor, small) = (archive.tensor("t").unwrap(), archive.tensor("small").unwrap());
+    let slices = || {
+        [
+            tensor.slice((1.., ..)).unwrap(),
+            tensor.slice((.., ..1000)).unwrap(),
+            tensor.slice((.., .., 512..1536)).unwrap(),
+            tensor.slice((.., .., Index::from(1..).step(2))).unwrap(),
+            tensor.slice((Index::from(0..).step(2), 3.., 7)).unwrap(),
+            tensor.slice((.., 5..5)).unwrap(),
+            small.shard(Shard::new(1, 3, 4)).unwrap(),
+            small.slice(Vec::<Index>::new()).unwrap(),
+        ]
+    };
+    let alone: Vec<_> = slices().iter().map(|slice| slice.read().unwrap()).collect();
+    for threads in [1, 3] {
+        let options = LoadOptions::new().threads(threads);
+        let together = read_slices(&slices(), &options).unwrap();
+        let wide = read_slices(&slices(), &options.integers_as(Dtype::U32)).unwrap();
+        for ((alone, together), wide) in alone.iter().zip(together).zip(wide) {
+            assert_eq!((alone.dtype(), alone.shape()), (together.dtype(), together.shape()));
+            assert!(alone.bytes() == together.bytes(), "{:?}", alone.shape());
+            let converted = alone.clone().convert(Dtype::U32, &ConvertOptions::new()).unwrap();
+            assert!(converted.bytes() == wide.bytes(), "{:?}", alone.shape());
+        }
+    }
+}
+
+#[test]
+fn an_error_in_a_slice_names_the_tensor_and_the_element_of_the_slice() {
+    let mut data = vec![1_i32; 4 << 20];
+    // Row 700, column 3000 of 4096: of the columns from 2048 on it is element 700 × 2048 + 952.
+    data[700 * 4096 + 3000] = -5;
+    let view = TensorView::from_slice(&[1024, 4096], &data).unwrap();
+    let archive =
+        SafeTensors::read_header(serialize([("t", view)], &SaveOptions::new()).unwrap(), &Limits::default()).unwrap();
+    let columns = archive.tensor("t").unwrap().slice((.., 2048..)).unwrap();
+    let error = read_slices(&[columns], &LoadOptions::new().integers_as(Dtype::U8)).unwrap_err();
+    assert_eq!(error.tensor(), Some("t"));
+    assert!(matches!(error.kind(), ErrorKind::DoesNotFit { index, .. } if *index == 700 * 2048 + 952), "{error}");
 }
 
 #[test]

@@ -198,7 +198,7 @@ impl<S: ReadAt> Checkpoint<S> {
     /// Those of [`LazyTensor::read`].
     pub fn read_all(&self, options: &LoadOptions) -> Result<Vec<TensorBuf>> {
         let tensors: Vec<_> = self.tensors().collect();
-        crate::loader::read(&tensors, options)
+        crate::loader::read_tensors(&tensors, options)
     }
 
     /// Reads the tensors for which `pick` says so in parallel, by name: those with a prefix, those that a regular expression
@@ -225,7 +225,7 @@ impl<S: ReadAt> Checkpoint<S> {
         options: &LoadOptions,
     ) -> Result<Vec<(&str, TensorBuf)>> {
         let tensors: Vec<_> = self.tensors().filter(|tensor| pick(tensor)).collect();
-        let bufs = crate::loader::read(&tensors, options)?;
+        let bufs = crate::loader::read_tensors(&tensors, options)?;
         Ok(tensors.iter().map(LazyTensor::name).zip(bufs).collect())
     }
 
@@ -240,7 +240,7 @@ impl<S: ReadAt> Checkpoint<S> {
         options: &LoadOptions,
     ) -> Result<Vec<TensorBuf>> {
         let tensors = names.into_iter().map(|name| self.tensor(name.as_ref())).collect::<Result<Vec<_>>>()?;
-        crate::loader::read(&tensors, options)
+        crate::loader::read_tensors(&tensors, options)
     }
 }
 

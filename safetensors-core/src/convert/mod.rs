@@ -48,7 +48,7 @@ pub(crate) use conversion::Conversion;
 pub use conversion::can_convert;
 pub use options::{ConvertOptions, Overflow};
 #[cfg(feature = "std")]
-pub(crate) use read::{ReadScratch, read_converted};
+pub(crate) use read::{ReadScratch, convert_read, read_converted};
 pub use source::Converted;
 pub use widen::widen;
 

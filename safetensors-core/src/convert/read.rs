@@ -38,14 +38,28 @@ pub(crate) fn read_converted<S: ReadAt>(
     let elements = elements_of(from, PIECE) / GROUP * GROUP;
     for out in out.chunks_mut(bytes_of(to, elements)) {
         let elements = elements_of(to, out.len());
-        let bytes = scratch.bytes(bytes_of(from, elements));
-        source.read_exact_at(bytes, offset).map_err(ErrorKind::Io)?;
-        swap_on_big_endian(from, bytes);
-        conversion.run(bytes, out, first)?;
-        offset += bytes.len() as u64;
+        convert_read(conversion, first, out, scratch, |bytes| {
+            Ok(source.read_exact_at(bytes, offset).map_err(ErrorKind::Io)?)
+        })?;
+        offset += bytes_of(from, elements) as u64;
         first += elements as u64;
     }
     Ok(())
+}
+
+/// Converts the elements that `read` puts into `scratch` into `out`, which they fill.
+pub(crate) fn convert_read(
+    conversion: &Conversion,
+    first: u64,
+    out: &mut [u8],
+    scratch: &mut ReadScratch,
+    read: impl FnOnce(&mut [u8]) -> Result<()>,
+) -> Result<()> {
+    let elements = elements_of(conversion.to(), out.len());
+    let bytes = scratch.bytes(bytes_of(conversion.from(), elements));
+    read(bytes)?;
+    swap_on_big_endian(conversion.from(), bytes);
+    Ok(conversion.run(bytes, out, first)?)
 }
 
 impl<S: ReadAt> LazyTensor<'_, S> {

@@ -1,6 +1,7 @@
 //! [`Job`]: what one thread reads at once.
 
-use crate::convert::{Conversion, ReadScratch, read_converted};
+use crate::convert::{Conversion, ReadScratch, convert_read, read_converted};
+use crate::slice::{Runs, read_runs};
 use crate::source::ReadRange;
 use crate::{ErrorKind, LazyTensor, ReadAt, Result, TensorBuf};
 
@@ -10,12 +11,34 @@ const PIECE: usize = 4 << 20;
 /// Tensors of at most this size are read together with their neighbours.
 const SMALL: usize = 256 << 10;
 
+/// Bytes of a slice that lie apart are read by jobs of this size: a thread may need as much again to gather them.
+const STRIDED: u64 = 1 << 20;
+
+/// What is to be read: a tensor, or a part of one.
+pub(super) struct Wanted<'t, 'a, S> {
+    pub(super) tensor: &'t LazyTensor<'a, S>,
+    pub(super) shape: &'t [usize],
+    /// Where its bytes lie in the tensor.
+    pub(super) runs: Runs,
+    /// Runs that lie no further apart are read in one call.
+    pub(super) gap: u64,
+}
+
 /// Bytes to be read into their places.
 pub(super) enum Job<'t, 'a, 'b, S> {
     /// Parts of tensors of one file, as they are in the file; in the order of their offsets.
     Plain(Vec<Part<'t, 'a, 'b, S>>),
     /// A part of one tensor that is converted.
     Converted(Part<'t, 'a, 'b, S>, Conversion),
+    /// Bytes of one tensor that lie apart, and what converts them, if anything does. The part's offset is that of the tensor.
+    Strided(Part<'t, 'a, 'b, S>, Runs, u64, Option<Conversion>),
+}
+
+/// What a thread needs besides the places, at most a few MiB.
+#[derive(Default)]
+pub(super) struct Scratch {
+    converted: ReadScratch,
+    gathered: Vec<u8>,
 }
 
 /// A part of one tensor, and its place in memory. There may be very many, so it is small.
@@ -54,31 +77,55 @@ impl Place<'_> {
 
 /// The jobs that fill these buffers, each with the conversion on the way into it.
 pub(super) fn jobs<'t, 'a, 'b, S>(
-    tensors: &'t [LazyTensor<'a, S>],
+    wanted: &'t [Wanted<'t, 'a, S>],
     bufs: &'b mut [(TensorBuf, Option<Conversion>)],
 ) -> Vec<Job<'t, 'a, 'b, S>> {
     let mut jobs = Vec::new();
     let mut small = Vec::new();
-    for (tensor, (buf, conversion)) in tensors.iter().zip(bufs) {
-        let mut add = |part, is_small| match conversion {
-            Some(conversion) => jobs.push(Job::Converted(part, *conversion)),
-            None if is_small => small.push(part),
-            None => jobs.push(Job::Plain(vec![part])),
-        };
+    for (wanted, (buf, conversion)) in wanted.iter().zip(bufs) {
+        let (tensor, conversion) = (wanted.tensor, *conversion);
+        let base = tensor.file_offset();
         let len = buf.byte_len();
         if len == 0 {
             continue;
         }
         if len <= SMALL {
-            add(Part { tensor, offset: tensor.file_offset(), first: 0, place: Place::Whole(buf) }, true);
+            let part = Part { tensor, offset: base, first: 0, place: Place::Whole(buf) };
+            match (wanted.runs.contiguous(), conversion) {
+                (Some(start), None) => small.push(Part { offset: base + start, ..part }),
+                (Some(start), Some(conversion)) => {
+                    jobs.push(Job::Converted(Part { offset: base + start, ..part }, conversion));
+                }
+                (None, conversion) => jobs.push(Job::Strided(part, wanted.runs.clone(), wanted.gap, conversion)),
+            }
             continue;
         }
-        // Both are whole: a part is converted to elements of 1, 2, 4 or 8 bytes, or not at all.
-        let elements = PIECE as u64 * 8 / u64::from(buf.dtype().bits());
-        let step = PIECE as u64 * u64::from(tensor.dtype().bits()) / u64::from(buf.dtype().bits());
-        for (number, bytes) in (0..).zip(buf.bytes_mut().chunks_mut(PIECE)) {
-            let (offset, first) = (tensor.file_offset() + number * step, number * elements);
-            add(Part { tensor, offset, first, place: Place::Piece(bytes) }, false);
+        // Elements of a part are whole bytes in the file, and those of 1, 2, 4 or 8 bytes after a conversion.
+        let (from, to) = (u64::from(tensor.dtype().bits()), u64::from(buf.dtype().bits()));
+        let mut rest = buf.bytes_mut();
+        let mut first = 0;
+        for runs in wanted.runs.clone().split(STRIDED) {
+            let bytes;
+            (bytes, rest) = rest.split_at_mut((runs.byte_len() * to / from) as usize);
+            let next = first + runs.byte_len() * 8 / from;
+            match runs.contiguous() {
+                None => {
+                    let part = Part { tensor, offset: base, first, place: Place::Piece(bytes) };
+                    jobs.push(Job::Strided(part, runs, wanted.gap, conversion));
+                }
+                Some(start) => {
+                    let (elements, step) = (PIECE as u64 * 8 / to, PIECE as u64 * from / to);
+                    for (number, bytes) in (0..).zip(bytes.chunks_mut(PIECE)) {
+                        let (offset, first) = (base + start + number * step, first + number * elements);
+                        let part = Part { tensor, offset, first, place: Place::Piece(bytes) };
+                        jobs.push(match conversion {
+                            Some(conversion) => Job::Converted(part, conversion),
+                            None => Job::Plain(vec![part]),
+                        });
+                    }
+                }
+            }
+            first = next;
         }
     }
     gather(small, &mut jobs);
@@ -112,7 +159,7 @@ impl<'t, 'a, S: ReadAt> Job<'t, 'a, '_, S> {
     pub(super) fn tensor(&self) -> &'t LazyTensor<'a, S> {
         match self {
             Self::Plain(parts) => parts[0].tensor,
-            Self::Converted(part, _) => part.tensor,
+            Self::Converted(part, _) | Self::Strided(part, ..) => part.tensor,
         }
     }
 
@@ -120,12 +167,12 @@ impl<'t, 'a, S: ReadAt> Job<'t, 'a, '_, S> {
     pub(super) fn byte_len(&self) -> u64 {
         match self {
             Self::Plain(parts) => parts.iter().map(|part| part.place.byte_len() as u64).sum(),
-            Self::Converted(part, _) => part.place.byte_len() as u64,
+            Self::Converted(part, _) | Self::Strided(part, ..) => part.place.byte_len() as u64,
         }
     }
 
     /// Fills the places.
-    pub(super) fn read(self, scratch: &mut ReadScratch) -> Result<()> {
+    pub(super) fn read(self, scratch: &mut Scratch) -> Result<()> {
         match self {
             Self::Plain(mut parts) => {
                 let source = parts[0].tensor.source();
@@ -141,7 +188,18 @@ impl<'t, 'a, S: ReadAt> Job<'t, 'a, '_, S> {
                 })
             }
             Self::Converted(Part { tensor, offset, first, mut place }, conversion) => {
-                let read = read_converted(tensor.source(), offset, &conversion, first, place.bytes_mut(), scratch);
+                let (source, out) = (tensor.source(), place.bytes_mut());
+                let read = read_converted(source, offset, &conversion, first, out, &mut scratch.converted);
+                read.map_err(|error| tensor.locate(error))
+            }
+            Self::Strided(Part { tensor, offset, first, mut place }, runs, gap, conversion) => {
+                let (source, out) = (tensor.source(), place.bytes_mut());
+                let Scratch { converted, gathered } = scratch;
+                let mut read = |bytes: &mut [u8]| Ok(read_runs(source, offset, &runs, gap, bytes, gathered)?);
+                let read = match conversion {
+                    None => read(out),
+                    Some(conversion) => convert_read(&conversion, first, out, converted, read),
+                };
                 read.map_err(|error| tensor.locate(error))
             }
         }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::view::narrow;
-use super::{IntoIndices, Selection, Shard};
+use super::{IntoIndices, Runs, Selection, Shard};
 use crate::lazy::PIECE;
 use crate::{Dtype, ErrorKind, LazyTensor, ReadAt, Result, Sink, TensorBuf, TensorSource};
 
@@ -73,52 +73,80 @@ impl<S> LazySlice<'_, S> {
         self.gap = bytes;
         self
     }
+}
 
-    /// Where the bytes lie in the file: runs that are read in one call together.
-    fn groups(&self) -> impl Iterator<Item = Vec<Range<u64>>> + '_ {
-        let base = self.tensor.file_offset();
-        let mut runs = self.selection.runs().map(move |run| base + run.start..base + run.end).peekable();
-        std::iter::from_fn(move || {
-            let first = runs.next()?;
-            let (start, mut end) = (first.start, first.end);
-            let mut group = vec![first];
-            while let Some(next) = runs.next_if(|next| next.start - end <= self.gap && next.end - start <= PIECE as u64)
-            {
-                end = next.end;
-                group.push(next);
-            }
-            Some(group)
-        })
+impl<'a, S> LazySlice<'a, S> {
+    /// The tensor that this is a part of.
+    pub(crate) fn tensor(&self) -> &LazyTensor<'a, S> {
+        &self.tensor
+    }
+
+    /// Where the bytes lie in the tensor.
+    pub(crate) fn runs(&self) -> Runs {
+        self.selection.to_runs()
+    }
+
+    /// The most bytes between runs that are read in one call.
+    pub(crate) fn gap_len(&self) -> u64 {
+        self.gap
     }
 }
 
+/// Runs of a file, which begin at `base` in it, in groups that are read in one call.
+fn groups(runs: impl Iterator<Item = Range<u64>>, base: u64, gap: u64) -> impl Iterator<Item = Vec<Range<u64>>> {
+    let mut runs = runs.map(move |run| base + run.start..base + run.end).peekable();
+    std::iter::from_fn(move || {
+        let first = runs.next()?;
+        let (start, mut end) = (first.start, first.end);
+        let mut group = vec![first];
+        while let Some(next) = runs.next_if(|next| next.start - end <= gap && next.end - start <= PIECE as u64) {
+            end = next.end;
+            group.push(next);
+        }
+        Some(group)
+    })
+}
+
+/// Reads runs of a tensor that begins at `base` in its file into `bytes`, which they fill. `scratch` is for those that are read
+/// together.
+pub(crate) fn read_runs<S: ReadAt>(
+    source: &S,
+    base: u64,
+    runs: &Runs,
+    gap: u64,
+    mut bytes: &mut [u8],
+    scratch: &mut Vec<u8>,
+) -> Result<(), ErrorKind> {
+    for group in groups(runs.iter(), base, gap) {
+        let span = span(&group);
+        if let [run] = group.as_slice() {
+            let (here, rest) = bytes.split_at_mut((run.end - run.start) as usize);
+            source.read_exact_at(here, run.start).map_err(ErrorKind::Io)?;
+            bytes = rest;
+            continue;
+        }
+        scratch.resize((span.end - span.start) as usize, 0);
+        source.read_exact_at(scratch, span.start).map_err(ErrorKind::Io)?;
+        for run in group {
+            let run = (run.start - span.start) as usize..(run.end - span.start) as usize;
+            let (here, rest) = bytes.split_at_mut(run.len());
+            here.copy_from_slice(&scratch[run]);
+            bytes = rest;
+        }
+    }
+    Ok(())
+}
+
 impl<S: ReadAt> LazySlice<'_, S> {
-    /// Reads the slice into a buffer of its own.
+    /// Reads the slice into a buffer of its own. Many slices, [`read_slices`](crate::read_slices) reads in parallel.
     ///
     /// # Errors
     ///
     /// Those of [`LazyTensor::read`].
     pub fn read(&self) -> Result<TensorBuf> {
-        let source = self.tensor.source();
-        let mut scratch = Vec::new();
-        TensorBuf::read_with(self.dtype(), self.shape().to_vec(), |mut bytes| {
-            for group in self.groups() {
-                let span = span(&group);
-                if let [run] = group.as_slice() {
-                    let (here, rest) = bytes.split_at_mut((run.end - run.start) as usize);
-                    source.read_exact_at(here, run.start).map_err(ErrorKind::Io)?;
-                    bytes = rest;
-                    continue;
-                }
-                scratch.resize((span.end - span.start) as usize, 0);
-                source.read_exact_at(&mut scratch, span.start).map_err(ErrorKind::Io)?;
-                for run in group {
-                    let run = (run.start - span.start) as usize..(run.end - span.start) as usize;
-                    let (here, rest) = bytes.split_at_mut(run.len());
-                    here.copy_from_slice(&scratch[run]);
-                    bytes = rest;
-                }
-            }
+        TensorBuf::read_with(self.dtype(), self.shape().to_vec(), |bytes| {
+            let base = self.tensor.file_offset();
+            read_runs(self.tensor.source(), base, &self.runs(), self.gap, bytes, &mut Vec::new())?;
             self.tensor.check_unchanged()
         })
         .map_err(|error| self.tensor.locate(error))
@@ -138,7 +166,7 @@ impl<S: ReadAt> TensorSource for LazySlice<'_, S> {
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
         let source = self.tensor.source();
         let mut scratch = Vec::new();
-        for group in self.groups() {
+        for group in groups(self.selection.runs(), self.tensor.file_offset(), self.gap) {
             let span = span(&group);
             if let [run] = group.as_slice() {
                 self.tensor.read_pieces(run.clone(), &mut scratch, sink)?;

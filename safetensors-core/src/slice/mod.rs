@@ -3,6 +3,7 @@
 mod index;
 #[cfg(feature = "std")]
 mod lazy;
+mod runs;
 mod selection;
 mod shard;
 mod view;
@@ -10,6 +11,10 @@ mod view;
 pub use index::{Index, IntoIndices};
 #[cfg(feature = "std")]
 pub use lazy::LazySlice;
+#[cfg(feature = "std")]
+pub(crate) use lazy::read_runs;
+#[cfg(feature = "std")]
+pub(crate) use runs::Runs;
 pub use selection::Selection;
 pub use shard::Shard;
 pub use view::SliceView;

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::Index;
+use super::runs::{Repeat, Runs};
 use crate::{Dtype, ErrorKind, shape};
 
 /// What a slice selects of a tensor: the shape of the result and where its bytes lie in the tensor.
@@ -12,19 +13,7 @@ use crate::{Dtype, ErrorKind, shape};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection {
     shape: Vec<usize>,
-    /// The first byte.
-    start: u64,
-    /// The bytes of one piece; 0 if nothing is selected.
-    piece: u64,
-    /// How pieces repeat, outermost first.
-    repeats: Vec<Repeat>,
-}
-
-/// `count` positions that lie `stride` bytes apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Repeat {
-    count: usize,
-    stride: u64,
+    runs: Runs,
 }
 
 /// What is taken of one dimension, checked: `count` positions from `start` on, `step` apart.
@@ -59,7 +48,8 @@ impl Selection {
             .collect::<Result<Vec<_>, _>>()?;
         let selected = taken.iter().filter(|taken| taken.keeps_dim).map(|taken| taken.count).collect();
         if taken.iter().any(|taken| taken.count == 0) {
-            return Ok(Self { shape: selected, start: 0, piece: 0, repeats: Vec::new() });
+            let runs = Runs { start: 0, piece: 0, repeats: Vec::new() };
+            return Ok(Self { shape: selected, runs });
         }
         Self::from_taken(dtype, selected, &taken)
     }
@@ -89,7 +79,7 @@ impl Selection {
             Some((bytes(start)?, bytes(piece)?, repeats))
         };
         let (start, piece, repeats) = selected().ok_or(ErrorKind::SliceInsideByte { dtype })?;
-        Ok(Self { shape, start, piece, repeats })
+        Ok(Self { shape, runs: Runs { start, piece, repeats } })
     }
 
     /// The shape of the result: the dimensions of which a range was taken.
@@ -99,45 +89,18 @@ impl Selection {
 
     /// The bytes of the result.
     pub fn byte_len(&self) -> u64 {
-        self.piece * self.piece_count()
+        self.runs.byte_len()
     }
 
     /// Where the runs lie, counted from the tensor's first byte, in the order of the result, which is ascending.
     pub fn runs(&self) -> impl Iterator<Item = Range<u64>> + '_ {
-        let mut pieces = self.pieces().peekable();
-        core::iter::from_fn(move || {
-            let mut run = pieces.next()?;
-            // The last position of a stepped dimension can touch the first of its next turn.
-            while let Some(next) = pieces.next_if(|next| next.start == run.end) {
-                run.end = next.end;
-            }
-            Some(run)
-        })
+        self.runs.iter()
     }
 
-    fn piece_count(&self) -> u64 {
-        if self.piece == 0 { 0 } else { self.repeats.iter().map(|repeat| repeat.count as u64).product() }
-    }
-
-    fn pieces(&self) -> impl Iterator<Item = Range<u64>> + '_ {
-        let mut counters = alloc::vec![0; self.repeats.len()];
-        let mut start = self.start;
-        let mut left = self.piece_count();
-        core::iter::from_fn(move || {
-            left = left.checked_sub(1)?;
-            let piece = start..start + self.piece;
-            // Count up like an odometer, innermost first.
-            for (counter, repeat) in counters.iter_mut().zip(&self.repeats).rev() {
-                *counter += 1;
-                start += repeat.stride;
-                if *counter < repeat.count {
-                    break;
-                }
-                start -= repeat.stride * repeat.count as u64;
-                *counter = 0;
-            }
-            Some(piece)
-        })
+    /// The runs, to be read.
+    #[cfg(feature = "std")]
+    pub(crate) fn to_runs(&self) -> Runs {
+        self.runs.clone()
     }
 }
 
