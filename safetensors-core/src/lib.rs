@@ -98,7 +98,7 @@ pub use modelspec::ModelSpec;
 #[cfg(feature = "std")]
 pub use parallel::default_threads;
 #[cfg(feature = "std")]
-pub use pieces::Pieces;
+pub use pieces::{Piece, Pieces};
 #[cfg(feature = "std")]
 pub use rewrite::{Plan, Planned, Rewrite};
 #[cfg(feature = "std")]
