@@ -71,6 +71,12 @@ pub(crate) fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
+/// Whether a text has a part that matches this regular expression.
+pub(crate) fn matches(pattern: &str) -> impl predicates::Predicate<str> + use<> {
+    let pattern = regex::Regex::new(pattern).unwrap();
+    predicates::prelude::predicate::function(move |text: &str| pattern.is_match(text))
+}
+
 /// Whether nothing but printable characters and line ends was written.
 pub(crate) fn is_plain(text: &str) -> bool {
     text.chars().all(|c| c == '\n' || !(c.is_control() || "\u{202e}\u{2066}\u{200b}".contains(c)))
