@@ -307,21 +307,6 @@ fn a_link_that_leads_nowhere_is_not_passed_over() {
     command.code(1).stdout(predicate::str::contains("2 checked: 1 sound, 1 not")).stderr(error);
 }
 
-/// A command run by somebody whom permissions hold back: nobody, if this is root.
-#[cfg(unix)]
-fn as_a_user(dir: &std::path::Path) -> std::process::Command {
-    use std::os::unix::fs::{MetadataExt, PermissionsExt};
-    use std::os::unix::process::CommandExt;
-
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_safetensors"));
-    command.current_dir(dir);
-    if fs::metadata(dir).unwrap().uid() == 0 {
-        fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).unwrap();
-        command.uid(65534);
-    }
-    command
-}
-
 #[cfg(unix)]
 #[test]
 fn a_directory_that_cannot_be_read_is_a_failure_of_its_own() {
