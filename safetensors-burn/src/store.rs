@@ -296,7 +296,7 @@ impl CheckpointStore {
     }
 
     fn locate(&self, error: Error) -> Error {
-        error.in_file(self.path.display())
+        error.in_path(&self.path)
     }
 }
 

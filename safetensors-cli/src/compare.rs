@@ -1,32 +1,48 @@
 //! [`Difference`]: how far the values of two tensors of one shape are apart.
 
-use safetensors_core::{Dtype, LazyTensor, ReadAt, Result};
+use safetensors_core::{Dtype, Piece, ReadAt, Result, TensorBuf, TensorView};
 
-use crate::values::numbers;
+use crate::values::{self, numbers};
 
-/// How far two numbers may be apart and still count as equal.
+/// How far two numbers may be apart and still count as equal. Where neither is given, values are equal only with the same bits.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(crate) struct Tolerance {
-    /// Values are equal if they are no further apart than this
-    #[arg(long = "tolerance", value_name = "X", default_value_t = 0.0, hide_default_value = true, value_parser = amount)]
-    absolute: f64,
+    /// Values are equal if they are no further apart than this. With 0, values are equal as numbers, whatever their bits:
+    /// 0 and -0, NaN and NaN
+    #[arg(long = "tolerance", value_name = "X", allow_negative_numbers = true, value_parser = amount)]
+    absolute: Option<f64>,
     /// Values are equal if they are no further apart than this part of the larger one, such as 1e-3
-    #[arg(long = "relative-tolerance", value_name = "X", default_value_t = 0.0, hide_default_value = true, value_parser = amount)]
-    relative: f64,
+    #[arg(long = "relative-tolerance", value_name = "X", allow_negative_numbers = true, value_parser = amount)]
+    relative: Option<f64>,
 }
 
-fn amount(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(number) if number >= 0.0 => Ok(number),
-        _ => Err("expected a number of 0 or more".into()),
+impl Tolerance {
+    /// Whether only the same bits are equal.
+    fn is_none(self) -> bool {
+        self.absolute.is_none() && self.relative.is_none()
+    }
+
+    fn allows(self, distance: f64, relative: f64) -> bool {
+        self.absolute.is_some_and(|most| distance <= most) || self.relative.is_some_and(|most| relative <= most)
     }
 }
 
-/// What differs between the values of two tensors.
+fn amount(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        // Nothing makes NaN equal to a number, or infinity to one that is finite.
+        Ok(number) if number >= 0.0 && number.is_finite() => Ok(number),
+        _ => Err("expected a finite number of 0 or more".into()),
+    }
+}
+
+/// What differs between the values of two tensors. Each part of a complex number is a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub(crate) struct Difference {
     /// The values that are further apart than the tolerance.
     pub(crate) values: u64,
+    /// The values that are the same numbers, but have other bits: 0 and -0, and the many kinds of NaN. They count where no
+    /// tolerance is given and the dtypes are the same; otherwise there are none.
+    pub(crate) other_bits: u64,
     /// Of how many.
     pub(crate) of: u64,
     /// The largest distance. NaN on one side only is infinitely far away.
@@ -36,42 +52,77 @@ pub(crate) struct Difference {
 }
 
 impl Difference {
-    /// Compares tensors of the same shape, piece by piece. Of equal dtypes, pieces with the same bits are not looked at further.
-    ///
-    /// Without a tolerance, what has the same value is equal: 0 and -0, and NaN whatever its bits.
-    pub(crate) fn of<S: ReadAt>(
-        a: &LazyTensor<'_, S>,
-        b: &LazyTensor<'_, S>,
-        tolerance: Tolerance,
-        done: impl Fn(u64),
-    ) -> Result<Self> {
+    /// Whether there is none.
+    pub(crate) fn is_none(&self) -> bool {
+        self.values == 0 && self.other_bits == 0
+    }
+
+    /// Compares the same piece of two tensors of one shape. Of equal dtypes, pieces with the same bytes are not looked at further.
+    pub(crate) fn of<S: ReadAt>(a: &Piece<'_, S>, b: &Piece<'_, S>, tolerance: Tolerance) -> Result<Self> {
+        let (left, right) = (a.tensor().dtype(), b.tensor().dtype());
+        if left == right {
+            let (left_bytes, right_bytes) = (a.read_bytes()?, b.read_bytes()?);
+            let difference = Self::of_bytes(left, a.element_count(), &left_bytes, &right_bytes, tolerance);
+            return difference.map_err(|error| a.tensor().locate(error));
+        }
+        let complex = |values: Vec<f64>| values.into_iter().flat_map(|real| [real, 0.0]).collect();
+        let (mut a, mut b) = (values::of(a)?, values::of(b)?);
+        match (left, right) {
+            (Dtype::C64, _) => b = complex(b),
+            (_, Dtype::C64) => a = complex(a),
+            _ => {}
+        }
         let mut difference = Self::default();
-        for (left, right) in a.pieces().zip(b.pieces()) {
-            let (left, right) = (left?, right?);
-            done((left.bytes().len() + right.bytes().len()) as u64);
-            if a.dtype() == b.dtype() && left.bytes() == right.bytes() {
-                difference.of += left.shape().iter().product::<usize>() as u64;
-                continue;
-            }
+        difference.add(&a, &b, tolerance);
+        Ok(difference)
+    }
+
+    /// Compares elements of one dtype.
+    fn of_bytes(dtype: Dtype, elements: u64, a: &[u8], b: &[u8], tolerance: Tolerance) -> Result<Self> {
+        let mut difference = Self::default();
+        if a == b {
+            difference.of = if dtype == Dtype::C64 { 2 * elements } else { elements };
+            return Ok(difference);
+        }
+        // Bytes that are no booleans can be compared as well.
+        let dtype = if dtype == Dtype::BOOL { Dtype::U8 } else { dtype };
+        let shape = [elements as usize];
+        let buf = |bytes| TensorBuf::from_view(&TensorView::new(dtype, &shape, bytes)?);
+        let (left, right) = (buf(a)?, buf(b)?);
+        match dtype {
             // As floating-point numbers, large integers that differ could be the same.
-            match (a.dtype(), b.dtype()) {
-                (Dtype::I64, Dtype::I64) => {
-                    let (left, right) = (left.as_slice()?, right.as_slice()?);
-                    difference.add_integers(left, right, i64::abs_diff, i64::unsigned_abs, tolerance);
-                    continue;
-                }
-                (Dtype::U64, Dtype::U64) => {
-                    let (left, right) = (left.as_slice()?, right.as_slice()?);
-                    difference.add_integers(left, right, u64::abs_diff, |value| value, tolerance);
-                    continue;
-                }
-                _ => {}
+            Dtype::I64 => {
+                let (left, right) = (left.as_slice()?, right.as_slice()?);
+                difference.add_integers(left, right, i64::abs_diff, i64::unsigned_abs, tolerance);
             }
-            let left = numbers(left).map_err(|error| a.locate(error))?;
-            let right = numbers(right).map_err(|error| b.locate(error))?;
-            difference.add(&left, &right, tolerance);
+            Dtype::U64 => {
+                let (left, right) = (left.as_slice()?, right.as_slice()?);
+                difference.add_integers(left, right, u64::abs_diff, |value| value, tolerance);
+            }
+            _ => {
+                let (left, right) = (numbers(left)?, numbers(right)?);
+                difference.add(&left, &right, tolerance);
+                if tolerance.is_none() {
+                    let other_bits = match dtype.bits() {
+                        // Packed elements have no NaN, so their numbers tell all of their bits.
+                        ..8 => count_different(left.iter().map(|n| n.to_bits()), right.iter().map(|n| n.to_bits())),
+                        // The parts of a complex number one by one.
+                        _ => count_different(a.chunks(dtype.alignment()), b.chunks(dtype.alignment())),
+                    };
+                    difference.other_bits = other_bits - difference.values;
+                }
+            }
         }
         Ok(difference)
+    }
+
+    /// Adds what differs in another piece of the same tensors.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.values += other.values;
+        self.other_bits += other.other_bits;
+        self.of += other.of;
+        self.max_absolute = self.max_absolute.max(other.max_absolute);
+        self.max_relative = self.max_relative.max(other.max_relative);
     }
 
     fn add(&mut self, a: &[f64], b: &[f64], tolerance: Tolerance) {
@@ -106,9 +157,13 @@ impl Difference {
     fn add_one(&mut self, distance: f64, relative: f64, tolerance: Tolerance) {
         self.max_absolute = self.max_absolute.max(distance);
         self.max_relative = self.max_relative.max(relative);
-        let equal = distance <= tolerance.absolute || relative <= tolerance.relative;
-        self.values += u64::from(!equal);
+        self.values += u64::from(!tolerance.allows(distance, relative));
     }
+}
+
+/// How many of the pairs are not equal.
+fn count_different<T: PartialEq>(a: impl Iterator<Item = T>, b: impl Iterator<Item = T>) -> u64 {
+    a.zip(b).filter(|(a, b)| a != b).count() as u64
 }
 
 #[cfg(test)]
@@ -117,7 +172,7 @@ mod tests {
 
     fn difference(a: &[f64], b: &[f64], absolute: f64, relative: f64) -> Difference {
         let mut difference = Difference::default();
-        difference.add(a, b, Tolerance { absolute, relative });
+        difference.add(a, b, Tolerance { absolute: Some(absolute), relative: Some(relative) });
         difference
     }
 
@@ -125,6 +180,32 @@ mod tests {
     fn what_has_the_same_value_is_equal() {
         let same = difference(&[0.0, f64::NAN, f64::INFINITY], &[-0.0, -f64::NAN, f64::INFINITY], 0.0, 0.0);
         assert_eq!(same, Difference { of: 3, ..Difference::default() });
+    }
+
+    #[test]
+    fn other_bits_are_a_difference_unless_there_is_a_tolerance() {
+        let bytes = |numbers: [u32; 4]| numbers.map(u32::to_le_bytes).concat();
+        let (nan, other_nan, minus_zero) = (0x7fc0_0000, 0x7fc0_0001, 0x8000_0000);
+        let a = bytes([0, nan, 0x3f80_0000, nan]);
+        let b = bytes([minus_zero, other_nan, 0x4000_0000, nan]);
+        let exact = Difference::of_bytes(Dtype::F32, 4, &a, &b, Tolerance::default()).unwrap();
+        assert_eq!((exact.values, exact.other_bits, exact.of, exact.max_absolute), (1, 2, 4, 1.0));
+        let zero = Tolerance { absolute: Some(0.0), relative: None };
+        let equal = Difference::of_bytes(Dtype::F32, 4, &a, &b, zero).unwrap();
+        assert_eq!((equal.values, equal.other_bits, equal.of), (1, 0, 4));
+        // Both parts of a complex number, and both halves of a byte, are values.
+        let complex = Difference::of_bytes(Dtype::C64, 2, &a, &b, Tolerance::default()).unwrap();
+        assert_eq!((complex.values, complex.other_bits, complex.of), (1, 2, 4));
+        let packed = Difference::of_bytes(Dtype::F4, 4, &[0x10, 0x21], &[0x18, 0x31], Tolerance::default()).unwrap();
+        assert_eq!((packed.values, packed.other_bits, packed.of), (1, 1, 4));
+        let same = Difference::of_bytes(Dtype::C64, 2, &a, &a, Tolerance::default()).unwrap();
+        assert_eq!(same, Difference { of: 4, ..Difference::default() });
+    }
+
+    #[test]
+    fn no_tolerance_makes_nan_equal_to_a_number() {
+        assert!(amount("inf").is_err() && amount("1e999").is_err() && amount("-1").is_err() && amount("NaN").is_err());
+        assert_eq!(difference(&[f64::NAN], &[1.0], f64::MAX, f64::MAX).values, 1);
     }
 
     #[test]
@@ -149,11 +230,12 @@ mod tests {
         save(&path, tensors, &SaveOptions::new().durable(false)).unwrap();
         let checkpoint = Checkpoint::open(&path).unwrap();
         let tensor = checkpoint.tensor("w").unwrap();
-        let compare = || Difference::of(&tensor, &tensor, Tolerance::default(), |_| ());
+        let piece = tensor.pieces().next().unwrap();
+        let compare = || Difference::of(&piece, &piece, Tolerance::default());
         assert_eq!(compare().unwrap(), Difference { of: 9, ..Difference::default() });
         let file: File = OpenOptions::new().write(true).open(&path).unwrap();
         file.set_modified(SystemTime::now() + Duration::from_secs(10)).unwrap();
-        for error in [compare().unwrap_err(), crate::values::for_each(&tensor, |_, _| ()).unwrap_err()] {
+        for error in [compare().unwrap_err(), values::of(&piece).unwrap_err()] {
             assert!(error.to_string().contains("tensor \"w\": the file has changed"), "{error}");
         }
     }

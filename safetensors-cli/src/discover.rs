@@ -1,4 +1,4 @@
-//! From a path to the checkpoints that it leads to: itself, or everything in a directory and below it.
+//! From a directory to everything in it and below it that can be checked.
 
 use std::fs;
 use std::io;
@@ -7,37 +7,41 @@ use std::path::{Path, PathBuf};
 use safetensors_core::Located;
 
 /// What a directory and those below it hold, each list in order.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(crate) struct Found {
-    /// Indexes of shards.
-    pub(crate) indexes: Vec<PathBuf>,
-    /// Files of tensors; shards among them.
-    pub(crate) files: Vec<PathBuf>,
+    /// Indexes of shards, and files of tensors, shards among them: by their names. None has been looked at.
+    pub(crate) paths: Vec<PathBuf>,
+    /// Directories that cannot be read, and why.
+    pub(crate) unreadable: Vec<(PathBuf, io::Error)>,
 }
 
 impl Found {
-    /// Looks through a directory and all below it. Links to files are followed, as the Hub's cache is made of them; links to
-    /// directories are not, as they may lead in circles.
-    pub(crate) fn below(directory: &Path) -> io::Result<Self> {
+    /// Looks through a directory and all below it. Links to files are followed, as the Hub's cache is made of them, and one that leads
+    /// nowhere is found too; links to directories are not followed, as they may lead in circles.
+    pub(crate) fn below(directory: &Path) -> Self {
         let mut found = Self::default();
         let mut left = vec![directory.to_owned()];
         while let Some(directory) = left.pop() {
-            for entry in fs::read_dir(&directory)? {
-                let entry = entry?;
-                if entry.file_type()?.is_dir() {
-                    left.push(entry.path());
-                    continue;
-                }
-                let is_file = || fs::metadata(entry.path()).is_ok_and(|metadata| metadata.is_file());
-                match Located::by_name(entry.path()) {
-                    Some(Located::Index(path)) if is_file() => found.indexes.push(path),
-                    Some(Located::File(path)) if is_file() => found.files.push(path),
-                    _ => {}
-                }
+            if let Err(error) = found.look_into(&directory, &mut left) {
+                found.unreadable.push((directory, error));
             }
         }
-        found.indexes.sort_unstable();
-        found.files.sort_unstable();
-        Ok(found)
+        found.paths.sort_unstable();
+        found.unreadable.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        found
+    }
+
+    /// Looks at what one directory has; `left` is where the directories in it go.
+    fn look_into(&mut self, directory: &Path, left: &mut Vec<PathBuf>) -> io::Result<()> {
+        for entry in fs::read_dir(directory)? {
+            let entry = entry?;
+            let path = entry.path();
+            if entry.file_type()?.is_dir() {
+                left.push(path);
+            } else if Located::by_name(&path).is_some() && !path.is_dir() {
+                self.paths.push(path);
+            }
+        }
+        Ok(())
     }
 }

@@ -1,14 +1,13 @@
 //! What a user named as input: a path, or `-` for standard input.
 
 use std::fs::File;
-use std::io::{self, Seek};
 use std::path::Path;
 
 use anyhow::Context;
-use safetensors_core::Checkpoint;
+use safetensors_core::{Checkpoint, Error, edit};
 
-use crate::text;
 use crate::usage::WrongUsage;
+use crate::{spool, text};
 
 /// What standard input is called where a path would be shown.
 const STDIN_NAME: &str = "standard input";
@@ -23,12 +22,48 @@ pub(crate) fn name(path: &Path) -> String {
     if is_stdin(path) { STDIN_NAME.into() } else { text::path(path) }
 }
 
-/// Opens a file, an index, or a directory that holds either; or, for `-`, what comes from standard input.
+/// Opens a file, an index, or a directory that holds either; or what comes through a pipe: standard input for `-`, or a FIFO, such as
+/// a shell's `<(command)`.
 pub(crate) fn open(path: &Path) -> anyhow::Result<Checkpoint> {
-    if !is_stdin(path) {
-        return Ok(Checkpoint::open(path)?);
+    if is_stdin(path) {
+        return Ok(Checkpoint::of_file(spool::standard_input().context(STDIN_NAME)?, STDIN_NAME)?);
     }
-    Ok(Checkpoint::of_file(stdin().context(STDIN_NAME)?, STDIN_NAME)?)
+    if is_fifo(path) {
+        let copy = File::open(path).map_err(anyhow::Error::from).and_then(spool::copy);
+        return Ok(Checkpoint::of_file(copy.with_context(|| name(path))?, path)?);
+    }
+    open_file(path)
+}
+
+/// [`open`] for a path that nobody named, but that was found: a FIFO is refused and not waited for.
+pub(crate) fn open_file(path: &Path) -> anyhow::Result<Checkpoint> {
+    Checkpoint::open(path).map_err(explain)
+}
+
+/// Adds to an error about a file whose header an interrupted change left torn how to put it right.
+pub(crate) fn explain(error: Error) -> anyhow::Error {
+    let is_torn = error.file().is_some_and(|file| edit::is_torn(file).unwrap_or(false));
+    match anyhow::Error::new(error) {
+        error if is_torn => anyhow::anyhow!("{error:#}; {TORN}"),
+        error => error,
+    }
+}
+
+/// What to do about a torn header.
+pub(crate) const TORN: &str = "a change of the header was interrupted, and the next one, such as `safetensors metadata set`, restores the old header";
+
+/// Whether a path leads to a FIFO.
+fn is_fifo(path: &Path) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = path;
+        false
+    }
 }
 
 /// Refuses `-` where a file is changed.
@@ -43,30 +78,4 @@ pub(crate) fn refuse_stdin(path: &Path) -> anyhow::Result<()> {
 pub(crate) fn shard_name(checkpoint: &Checkpoint, file: &Path) -> String {
     let folder = checkpoint.index().and_then(Path::parent);
     text::path(folder.and_then(|folder| file.strip_prefix(folder).ok()).unwrap_or(file))
-}
-
-/// Standard input as a file that can be read at positions.
-fn stdin() -> io::Result<File> {
-    // A file that was redirected can be read in place.
-    let redirected = duplicate()?;
-    if redirected.metadata().is_ok_and(|metadata| metadata.is_file()) {
-        return Ok(redirected);
-    }
-    // A pipe cannot. Its copy has no name, and is gone when it is closed.
-    let mut copy = tempfile::tempfile()?;
-    io::copy(&mut io::stdin().lock(), &mut copy)?;
-    copy.rewind()?;
-    Ok(copy)
-}
-
-#[cfg(unix)]
-fn duplicate() -> io::Result<File> {
-    use std::os::fd::AsFd;
-    io::stdin().as_fd().try_clone_to_owned().map(File::from)
-}
-
-#[cfg(windows)]
-fn duplicate() -> io::Result<File> {
-    use std::os::windows::io::AsHandle;
-    io::stdin().as_handle().try_clone_to_owned().map(File::from)
 }

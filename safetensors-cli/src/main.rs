@@ -19,6 +19,7 @@ mod output;
 mod parallel;
 mod progress;
 mod select;
+mod spool;
 mod table;
 mod text;
 mod totals;

@@ -46,16 +46,18 @@ impl Moments {
         if block.is_empty() || sum(block, |value| value * 0.0) != 0.0 {
             return None;
         }
+        let (min, max) = (block.iter().copied().reduce(f64::min)?, block.iter().copied().reduce(f64::max)?);
         let mean = match sum(block, |value| value) {
             total if total.is_finite() => total / n,
-            _ => sum(block, |value| value / n),
+            // Rounded parts of the largest numbers may add up to more than there is.
+            _ => sum(block, |value| value / n).clamp(min, max),
         };
         Some(
             Self {
                 finite: block.len() as u64,
                 zeros: block.iter().filter(|&&value| value == 0.0).count() as u64,
-                min: block.iter().copied().reduce(f64::min),
-                max: block.iter().copied().reduce(f64::max),
+                min: Some(min),
+                max: Some(max),
                 mean: Some(mean),
                 squares: sum(block, |value| (value - mean) * (value - mean)),
                 ..Self::default()
@@ -65,12 +67,17 @@ impl Moments {
     }
 
     /// Puts the moments of two sets together, by the formula of Chan, Golub and LeVeque.
-    fn merge(&mut self, other: &Self) {
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.nan += other.nan;
+        self.infinite += other.infinite;
         let (Some(theirs), true) = (other.mean, other.finite > 0) else { return };
         let ours = self.mean.unwrap_or(theirs);
         let (n, more) = (self.finite as f64, other.finite as f64);
         let (total, distance) = (n + more, theirs - ours);
-        self.mean = Some(ours + distance * (more / total));
+        self.mean = Some(match distance {
+            distance if distance.is_finite() => ours + distance * (more / total),
+            _ => ours * (n / total) + theirs * (more / total),
+        });
         self.squares += other.squares + distance * distance * (n * more / total);
         self.finite += other.finite;
         self.zeros += other.zeros;
@@ -124,6 +131,11 @@ impl Histogram {
         }
     }
 
+    /// Adds the counts of another one with the same steps.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.counts.iter_mut().zip(&other.counts).for_each(|(count, more)| *count += more);
+    }
+
     /// The counts as bars, one character each; a step with few values is still seen, one with none is blank.
     pub(crate) fn bars(&self) -> String {
         const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -158,6 +170,23 @@ mod tests {
     }
 
     #[test]
+    fn what_is_put_together_is_as_if_it_had_been_one() {
+        let values: Vec<f64> = (0..20_000).map(|i| f64::from(i % 100)).chain([f64::NAN, f64::INFINITY]).collect();
+        let (whole, mut parts) = (moments(&values), Moments::default());
+        values.chunks(7001).for_each(|part| parts.merge(&moments(part)));
+        assert_eq!((parts.finite, parts.zeros, parts.nan, parts.infinite), (20_000, 200, 1, 1));
+        assert!((parts.std.unwrap() - whole.std.unwrap()).abs() < 1e-12 && parts.mean == whole.mean, "{parts:?}");
+        let histogram = |values: &[f64]| {
+            let mut histogram = Histogram::new(0.0, 99.0, 10);
+            histogram.add(values);
+            histogram
+        };
+        let mut merged = histogram(&values[..7]);
+        merged.merge(&histogram(&values[7..]));
+        assert_eq!(merged.counts, histogram(&values).counts);
+    }
+
+    #[test]
     fn a_large_mean_leaves_a_small_deviation_exact() {
         let values: Vec<f64> = (0..100_000).map(|i| 1e9 + f64::from(i % 2)).collect();
         let of = moments(&values);
@@ -168,6 +197,8 @@ mod tests {
     #[test]
     fn huge_values_do_not_overflow_the_mean() {
         assert_eq!(moments(&[f64::MAX, f64::MAX]).mean, Some(f64::MAX));
+        let apart = moments(&[[f64::MAX; 5000], [f64::MIN; 5000]].concat());
+        assert!(apart.mean.unwrap().abs() < 1e296 && apart.std == Some(f64::INFINITY), "{apart:?}");
         let mut histogram = Histogram::new(f64::MIN, f64::MAX, 4);
         histogram.add(&[f64::MIN, 0.0, f64::MAX, f64::NAN]);
         assert_eq!(histogram.counts, [1, 0, 1, 1]);

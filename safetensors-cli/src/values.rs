@@ -1,6 +1,6 @@
 //! The values of a tensor as numbers.
 
-use safetensors_core::{ConvertOptions, Dtype, LazyTensor, ReadAt, Result, TensorBuf, convert};
+use safetensors_core::{ConvertOptions, Dtype, Piece, ReadAt, Result, TensorBuf, convert};
 
 /// Values as `f64`: exact but for 64-bit integers over 2⁵³, which are rounded. A complex number is two values.
 pub(crate) fn numbers(buf: TensorBuf) -> Result<Vec<f64>> {
@@ -8,12 +8,7 @@ pub(crate) fn numbers(buf: TensorBuf) -> Result<Vec<f64>> {
     buf.convert(Dtype::F64, &ConvertOptions::new())?.into_vec()
 }
 
-/// Calls `take` with all values of a tensor, in order, some at a time; and with how many bytes they have in the file.
-pub(crate) fn for_each<S: ReadAt>(tensor: &LazyTensor<'_, S>, mut take: impl FnMut(&[f64], u64)) -> Result<()> {
-    for piece in tensor.pieces() {
-        let piece = piece?;
-        let bytes = piece.bytes().len() as u64;
-        take(&numbers(piece).map_err(|error| tensor.locate(error))?, bytes);
-    }
-    Ok(())
+/// Reads the values of a piece.
+pub(crate) fn of<S: ReadAt>(piece: &Piece<'_, S>) -> Result<Vec<f64>> {
+    numbers(piece.read()?).map_err(|error| piece.tensor().locate(error))
 }

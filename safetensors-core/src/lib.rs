@@ -100,7 +100,7 @@ pub use modelspec::ModelSpec;
 #[cfg(feature = "std")]
 pub use parallel::default_threads;
 #[cfg(feature = "std")]
-pub use pieces::Pieces;
+pub use pieces::{Piece, Pieces};
 #[cfg(feature = "std")]
 pub use progress::Progress;
 #[cfg(feature = "std")]

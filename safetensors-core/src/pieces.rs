@@ -1,11 +1,26 @@
-//! [`Pieces`]: the elements of a tensor of any size, some at a time.
+//! [`Piece`]: some of the elements of a tensor that may be larger than memory.
 
-use std::iter::FusedIterator;
-
-use crate::{ErrorKind, LazyTensor, ReadAt, Result, TensorBuf};
+use crate::{Error, ErrorKind, LazyTensor, ReadAt, Result, TensorBuf};
 
 /// The elements of a piece: at most 2 MiB of them. A multiple of the elements that share bytes in any packed dtype.
 const ELEMENTS: u64 = 1 << 18;
+
+/// Some neighbouring elements of a tensor: 2¹⁸, or fewer in the last piece. They are read when asked for, so that several threads
+/// can share the pieces of one tensor.
+#[derive(Debug)]
+pub struct Piece<'a, S> {
+    tensor: LazyTensor<'a, S>,
+    start: u64,
+    elements: u64,
+}
+
+impl<S> Clone for Piece<'_, S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S> Copy for Piece<'_, S> {}
 
 /// What [`LazyTensor::pieces`] gives.
 #[derive(Debug)]
@@ -15,11 +30,10 @@ pub struct Pieces<'a, S> {
     next: u64,
 }
 
-impl<'a, S: ReadAt> LazyTensor<'a, S> {
-    /// Reads the tensor in pieces of bounded size, in order, so that one larger than memory can be looked at.
+impl<'a, S> LazyTensor<'a, S> {
+    /// The tensor in pieces of bounded size, in order, so that one larger than memory can be looked at. Nothing is read yet.
     ///
-    /// A piece is a buffer of one dimension, with 2¹⁸ elements, the last one with fewer. Tensors of one shape come in the same
-    /// pieces, whatever their dtypes. A tensor without elements has no pieces.
+    /// Tensors of one shape have the same pieces, whatever their dtypes. A tensor without elements has none.
     ///
     /// ```
     /// use safetensors_core::{Limits, SafeTensors, SaveOptions, TensorView, serialize};
@@ -28,53 +42,82 @@ impl<'a, S: ReadAt> LazyTensor<'a, S> {
     /// let file = SafeTensors::read_header(file, &Limits::default())?;
     /// let mut sum = 0.0;
     /// for piece in file.tensor("w")?.pieces() {
-    ///     sum += piece?.as_slice::<f32>()?.iter().sum::<f32>();
+    ///     sum += piece.read()?.as_slice::<f32>()?.iter().sum::<f32>();
     /// }
     /// assert_eq!(sum, 10.0);
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// Those of [`read`](LazyTensor::read), naming the tensor and its file; nothing comes after one. Whether the file has
-    /// changed since it was opened is checked before the last piece is given.
     pub fn pieces(&self) -> Pieces<'a, S> {
         Pieces { tensor: *self, next: 0 }
     }
 }
 
-impl<S: ReadAt> Pieces<'_, S> {
-    fn read(&self, elements: u64) -> Result<TensorBuf> {
-        let (tensor, bits) = (self.tensor, u64::from(self.tensor.dtype().bits()));
-        let is_last = self.next + elements == tensor.element_count();
-        let piece = TensorBuf::read_with(tensor.dtype(), vec![elements as usize], |bytes| {
-            let offset = tensor.file_offset() + self.next / 8 * bits;
-            tensor.source().read_exact_at(bytes, offset).map_err(ErrorKind::Io)?;
-            if is_last { tensor.check_unchanged() } else { Ok(()) }
-        });
-        piece.map_err(|error| match error.kind() {
-            // Counted from the beginning of the piece so far.
-            ErrorKind::InvalidBool { index, found } => {
-                tensor.locate(ErrorKind::InvalidBool { index: self.next + index, found: *found }.into())
-            }
-            _ => tensor.locate(error),
-        })
+impl<'a, S> Piece<'a, S> {
+    /// The tensor that it is a piece of.
+    pub fn tensor(&self) -> LazyTensor<'a, S> {
+        self.tensor
+    }
+
+    /// The position of its first element, counted over the tensor in C order.
+    pub fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// The number of elements; at least 1.
+    pub fn element_count(&self) -> u64 {
+        self.elements
+    }
+
+    /// The number of bytes.
+    pub fn byte_len(&self) -> u64 {
+        // Where elements share bytes, a tensor has whole bytes of them, and so has each piece.
+        let bits = u64::from(self.tensor.dtype().bits());
+        self.elements / 8 * bits + self.elements % 8 * bits / 8
     }
 }
 
-impl<S: ReadAt> Iterator for Pieces<'_, S> {
-    type Item = Result<TensorBuf>;
+impl<S: ReadAt> Piece<'_, S> {
+    /// Reads the elements into a buffer of one dimension.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LazyTensor::read`], naming the tensor and its file; positions are counted from the start of the tensor.
+    pub fn read(&self) -> Result<TensorBuf> {
+        let buf = TensorBuf::read_with(self.tensor.dtype(), vec![self.elements as usize], |bytes| self.fill(bytes));
+        buf.map_err(|error| match error.kind() {
+            ErrorKind::InvalidBool { index, found } => {
+                ErrorKind::InvalidBool { index: self.start + index, found: *found }.into()
+            }
+            _ => error,
+        })
+        .map_err(|error| self.tensor.locate(error))
+    }
+
+    /// Reads the elements as the bytes that they are in the file: little-endian, and whatever their values.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`] if the source fails, or has changed since it was opened.
+    pub fn read_bytes(&self) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; self.byte_len() as usize];
+        self.fill(&mut bytes).map_err(|error| self.tensor.locate(error))?;
+        Ok(bytes)
+    }
+
+    fn fill(&self, bytes: &mut [u8]) -> Result<(), Error> {
+        let offset = self.tensor.file_offset() + self.start / 8 * u64::from(self.tensor.dtype().bits());
+        self.tensor.source().read_exact_at(bytes, offset).map_err(ErrorKind::Io)?;
+        self.tensor.check_unchanged()
+    }
+}
+
+impl<'a, S> Iterator for Pieces<'a, S> {
+    type Item = Piece<'a, S>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let left = self.tensor.element_count().saturating_sub(self.next);
-        let elements = left.min(ELEMENTS);
-        if elements == 0 {
-            return None;
-        }
-        let piece = self.read(elements);
-        self.next = if piece.is_ok() { self.next + elements } else { u64::MAX };
-        Some(piece)
+        let start = self.next;
+        let elements = self.tensor.element_count().saturating_sub(start).min(ELEMENTS);
+        self.next = start + elements;
+        (elements > 0).then_some(Piece { tensor: self.tensor, start, elements })
     }
 }
-
-impl<S: ReadAt> FusedIterator for Pieces<'_, S> {}

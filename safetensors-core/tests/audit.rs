@@ -79,6 +79,58 @@ fn what_an_index_leaves_out_or_says_wrongly() {
 }
 
 #[test]
+fn what_another_index_names_is_no_stray() {
+    let dir = tempfile::tempdir().unwrap();
+    let index = |name: &str, file: &str| {
+        let path = dir.path().join(name);
+        fs::write(&path, format!(r#"{{"weight_map":{{"a":"{file}"}}}}"#)).unwrap();
+        path
+    };
+    shard(dir.path(), "model-00001-of-00001.safetensors", &["a"]);
+    shard(dir.path(), "model.fp16-00001-of-00001.safetensors", &["a"]);
+    let full = index("model.safetensors.index.json", "model-00001-of-00001.safetensors");
+    let half = index("model.fp16.safetensors.index.json", "model.fp16-00001-of-00001.safetensors");
+    fs::create_dir(dir.path().join("folder.safetensors")).unwrap();
+    assert_eq!(Checkpoint::open(&full).unwrap().audit().unwrap(), []);
+    assert_eq!(Checkpoint::open(&half).unwrap().audit().unwrap(), []);
+    // An index that cannot be read names nothing.
+    fs::write(&half, "{").unwrap();
+    let file = dir.path().join("model.fp16-00001-of-00001.safetensors");
+    assert_eq!(Checkpoint::open(&full).unwrap().audit().unwrap(), [Finding::StrayFile { file }]);
+    assert!(matches!(Checkpoint::files_of_index(&half).unwrap_err().kind(), ErrorKind::BadIndex { .. }));
+    let files = Checkpoint::files_of_index(&full).unwrap();
+    assert_eq!(files, [dir.path().join("model-00001-of-00001.safetensors")]);
+}
+
+#[test]
+fn booleans_that_are_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("w.safetensors");
+    let header = concat!(
+        r#"{"f":{"dtype":"BOOL","shape":[300000],"data_offsets":[0,300000]},"#,
+        r#""g":{"dtype":"BOOL","shape":[3],"data_offsets":[300000,300003]},"#,
+        r#""u":{"dtype":"U8","shape":[1],"data_offsets":[300003,300004]}}"#
+    );
+    let mut bytes = raw(header, 300_004);
+    let start = bytes.len() - 300_004;
+    bytes[start..].fill(1);
+    bytes[start + 300_003] = 9;
+    fs::write(&path, &bytes).unwrap();
+    assert_eq!(Checkpoint::open(&path).unwrap().audit_values().unwrap(), []);
+    for at in [290_000, 299_999] {
+        bytes[start + at] = 7;
+    }
+    fs::write(&path, &bytes).unwrap();
+    let findings = Checkpoint::open(&path).unwrap().audit_values().unwrap();
+    let expected = "element 290000 of the BOOL tensor \"f\" should be 0 or 1, found 7, and 1 other element too";
+    assert_eq!(
+        findings.iter().map(Finding::to_string).collect::<Vec<_>>(),
+        [format!("{}: {expected}", path.display())]
+    );
+    assert_eq!((findings[0].severity(), findings[0].file()), (Severity::Warning, &*path));
+}
+
+#[test]
 fn layouts_of_files_without_and_with_padding() {
     let layout =
         |bytes: Vec<u8>| FileLayout::of(&SafeTensors::read_header(bytes, &Limits::default()).unwrap()).unwrap();

@@ -27,7 +27,13 @@ fn pieces_are_the_tensor_whatever_its_dtype() {
         let checkpoint = saved(&dir.path().join("model.safetensors"), dtype, &data);
         let tensor = checkpoint.tensor("w").unwrap();
         assert_eq!(tensor.element_count(), ELEMENTS as u64);
-        let pieces = tensor.pieces().collect::<Result<Vec<_>, _>>().unwrap();
+        let bytes: Vec<u8> = tensor.pieces().flat_map(|piece| piece.read_bytes().unwrap()).collect();
+        assert!(bytes == data, "{dtype}");
+        let places = |(start, len)| (start, len, len * u64::from(dtype.bits()) / 8);
+        let expected = [(0, 1 << 18), (1 << 18, 1 << 18), (1 << 19, 12)].map(places);
+        let found: Vec<_> = tensor.pieces().map(|p| (p.start(), p.element_count(), p.byte_len())).collect();
+        assert_eq!(found, expected, "{dtype}");
+        let pieces = tensor.pieces().map(|piece| piece.read()).collect::<Result<Vec<_>, _>>().unwrap();
         let shapes: Vec<_> = pieces.iter().map(|piece| piece.shape().to_vec()).collect();
         assert_eq!(shapes, [[1 << 18], [1 << 18], [12]], "{dtype}");
         assert!(pieces.iter().all(|piece| piece.dtype() == dtype && piece.bytes().len() <= 2 << 20));
@@ -46,7 +52,7 @@ fn no_elements_are_no_pieces_and_a_scalar_is_one() {
     let checkpoint = Checkpoint::open(&path).unwrap();
     let (none, scalar) = (checkpoint.tensor("none").unwrap(), checkpoint.tensor("scalar").unwrap());
     assert_eq!((none.element_count(), none.pieces().count()), (0, 0));
-    let pieces = scalar.pieces().collect::<Result<Vec<_>, _>>().unwrap();
+    let pieces = scalar.pieces().map(|piece| piece.read()).collect::<Result<Vec<_>, _>>().unwrap();
     assert_eq!((scalar.element_count(), pieces.len(), pieces[0].as_slice::<i64>().unwrap()), (1, 1, &[7][..]));
 }
 
@@ -68,11 +74,12 @@ fn a_value_that_is_no_boolean_is_counted_from_the_start_of_the_tensor() {
     std::fs::write(&path, file).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
     let mut pieces = checkpoint.tensor("w").unwrap().pieces();
-    pieces.next().unwrap().unwrap();
-    let error = pieces.next().unwrap().unwrap_err();
+    pieces.next().unwrap().read().unwrap();
+    let second = pieces.next().unwrap();
+    assert_eq!(second.read_bytes().unwrap()[300_000 - (1 << 18)], 9);
+    let error = second.read().unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::InvalidBool { index: 300_000, found: 9 }), "{error}");
     assert_eq!((error.tensor(), error.file()), (Some("w"), path.to_str()));
-    assert!(pieces.next().is_none(), "nothing comes after an error");
 }
 
 #[test]
@@ -81,14 +88,15 @@ fn a_file_that_changes_meanwhile_is_an_error() {
     let path = dir.path().join("model.safetensors");
     let checkpoint = saved(&path, Dtype::U8, &vec![1; ELEMENTS]);
     let mut pieces = checkpoint.tensor("w").unwrap().pieces();
-    pieces.next().unwrap().unwrap();
+    pieces.next().unwrap().read().unwrap();
     let mut file = OpenOptions::new().write(true).open(&path).unwrap();
     file.seek(SeekFrom::End(-1)).unwrap();
     file.write_all(&[2]).unwrap();
     // Clocks of file systems can be too coarse to tell two writes apart.
     file.set_modified(SystemTime::now() + Duration::from_secs(10)).unwrap();
-    pieces.next().unwrap().unwrap();
-    let error = pieces.next().unwrap().unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Io(_)) && error.to_string().contains("has changed"), "{error}");
-    assert_eq!((error.tensor(), error.file()), (Some("w"), path.to_str()));
+    let piece = pieces.next().unwrap();
+    for error in [piece.read().unwrap_err(), piece.read_bytes().unwrap_err()] {
+        assert!(matches!(error.kind(), ErrorKind::Io(_)) && error.to_string().contains("has changed"), "{error}");
+        assert_eq!((error.tensor(), error.file()), (Some("w"), path.to_str()));
+    }
 }

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use safetensors_core::{Checkpoint, FileSource, LazyTensor, Metadata};
+use safetensors_core::{Checkpoint, FileSource, LazyTensor, Metadata, Piece};
 use serde::Serialize;
 
 use crate::compare::{Difference, Tolerance};
@@ -23,9 +23,10 @@ use crate::{json, parallel, text};
 /// holds an index or exactly one file, or - for standard input. How a checkpoint is
 /// split into files makes no difference.
 ///
-/// Tensors of one shape are compared value by value, also where their dtypes differ;
-/// NaN equals NaN. Values are read in pieces, so that tensors larger than memory can
-/// be compared.
+/// Tensors of one shape are compared value by value, also where their dtypes differ.
+/// Of one dtype, values are equal if their bits are; with --tolerance, which may be 0,
+/// as numbers: then 0 equals -0, and NaN equals NaN. Values are read in pieces, so
+/// that tensors larger than memory can be compared.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub(crate) struct Args {
@@ -54,6 +55,7 @@ const EXAMPLES: &str = "\
 Examples:
   safetensors diff before.safetensors after.safetensors
   safetensors diff model.safetensors checkpoint/ --ignore-metadata && echo the same
+  safetensors diff before.safetensors after.safetensors --tolerance 0
   safetensors diff f32/ bf16/ --ignore-dtype --relative-tolerance 0.004
 
 Exit codes: 0 equal, 1 different, or a path is malformed or cannot be read, 2 wrong usage.";
@@ -121,25 +123,36 @@ fn compare<'a>(args: &Args, a: &'a Checkpoint, b: &'a Checkpoint) -> anyhow::Res
     let bytes = pairs.iter().filter_map(comparable).map(|(a, b)| a.byte_len() + b.byte_len());
     let progress = Progress::bytes(bytes.sum());
     let (mut tensors, mut equal_tensors) = (Vec::new(), 0);
-    let work = |pair: &Pair<'a>| match comparable(pair) {
-        Some((a, b)) => Difference::of(&a, &b, args.tolerance, |bytes| progress.add(bytes)).map(Some),
-        None => Ok(None),
+    let mut differences: Vec<_> = pairs.iter().map(|pair| comparable(pair).map(|_| Difference::default())).collect();
+    // A large tensor is shared by several threads.
+    let pieces = pairs.iter().enumerate().flat_map(|(i, pair)| {
+        let both = comparable(pair).into_iter().flat_map(|(a, b)| a.pieces().zip(b.pieces()));
+        both.map(move |(a, b)| (i, a, b))
+    });
+    let work = |(_, a, b): &(usize, Piece<'a, FileSource>, Piece<'a, FileSource>)| {
+        let difference = Difference::of(a, b, args.tolerance);
+        progress.add(a.byte_len() + b.byte_len());
+        difference
     };
-    parallel::in_order(&pairs, work, |&(name, a, b), values| -> anyhow::Result<()> {
-        let values = values?;
+    parallel::in_order(pieces, work, |(i, ..), found| -> anyhow::Result<()> {
+        let found = found?;
+        differences[i].iter_mut().for_each(|difference| difference.merge(&found));
+        Ok(())
+    })?;
+    drop(progress);
+    for (&(name, a, b), values) in pairs.iter().zip(differences) {
         let side = |tensor: Option<Tensor<'a>>| {
             tensor.map(|tensor| Side { dtype: tensor.dtype().name(), shape: tensor.shape() })
         };
         let (a, b) = (side(a), side(b));
-        let same_values = values.is_some_and(|values| values.values == 0);
+        let same_values = values.is_some_and(|values| values.is_none());
         let same_dtype = a.as_ref().map(|a| a.dtype) == b.as_ref().map(|b| b.dtype);
         if same_values && (same_dtype || args.ignore_dtype) {
             equal_tensors += 1;
         } else {
             tensors.push(Entry { name, a, b, values });
         }
-        Ok(())
-    })?;
+    }
     let metadata = if args.ignore_metadata { Vec::new() } else { compare_metadata(a.metadata(), b.metadata()) };
     Ok(Document { equal: tensors.is_empty() && metadata.is_empty(), equal_tensors, tensors, metadata })
 }
@@ -158,17 +171,13 @@ fn compare_metadata<'a>(a: &'a Metadata, b: &'a Metadata) -> Vec<MetadataEntry<'
 impl Document<'_> {
     fn show(&self, out: &mut impl Write) -> anyhow::Result<()> {
         if !self.tensors.is_empty() {
-            let columns = [
-                ("", Left),
-                ("name", Left),
-                ("A", Left),
-                ("B", Left),
-                ("values", Right),
-                ("max abs", Right),
-                ("max rel", Right),
-            ];
+            // A rare thing, which gets its column only where it occurs.
+            let bits = self.tensors.iter().any(|entry| entry.values.is_some_and(|values| values.other_bits > 0));
+            let mut columns = vec![("", Left), ("name", Left), ("A", Left), ("B", Left), ("values", Right)];
+            columns.extend(bits.then_some(("other bits", Right)));
+            columns.extend([("max abs", Right), ("max rel", Right)]);
             let mut table = Table::new(&columns);
-            self.tensors.iter().for_each(|entry| table.row(entry.cells()));
+            self.tensors.iter().for_each(|entry| table.row(entry.cells(bits)));
             table.write(out)?;
             writeln!(out)?;
         }
@@ -207,20 +216,24 @@ impl Document<'_> {
 }
 
 impl Entry<'_> {
-    fn cells(&self) -> [String; 7] {
+    fn cells(&self, bits: bool) -> Vec<String> {
         let side = |side: &Option<Side<'_>>| {
             side.as_ref().map(|side| format!("{} {}", side.dtype, text::shape(side.shape))).unwrap_or_default()
         };
-        let [values, absolute, relative] = match self.values {
-            Some(Difference { values, of, max_absolute, max_relative }) => [
+        let [values, other_bits, absolute, relative] = match self.values {
+            Some(Difference { values, other_bits, of, max_absolute, max_relative }) => [
                 format!("{} of {}", text::count(values), text::count(of)),
+                text::count(other_bits),
                 text::number(max_absolute),
                 text::number(max_relative),
             ],
-            None => <[String; 3]>::default(),
+            None => <[String; 4]>::default(),
         };
         let sign = sign(self.a.is_some(), self.b.is_some());
-        [sign.into(), text::name(self.name), side(&self.a), side(&self.b), values, absolute, relative]
+        let mut cells = vec![sign.into(), text::name(self.name), side(&self.a), side(&self.b), values];
+        cells.extend(bits.then_some(other_bits));
+        cells.extend([absolute, relative]);
+        cells
     }
 }
 

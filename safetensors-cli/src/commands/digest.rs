@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use safetensors_core::digest::{self, DigestOptions, RecordOptions};
+use safetensors_core::edit::recover;
 use safetensors_core::{Checkpoint, LazyTensor, ShardFile};
 use serde::Serialize;
 
+use super::edit::files_of;
 use crate::progress::Progress;
 use crate::select::Select;
 use crate::{input, json, text};
@@ -70,13 +72,14 @@ struct FileEntry {
 /// Prints or records digests.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     if args.record {
-        input::refuse_stdin(&args.path)?;
-    }
-    let checkpoint = input::open(&args.path)?;
-    if args.record {
-        record(&checkpoint, out)?;
+        // What an interrupted change has left is put right before the files are opened.
+        for file in files_of(&args.path)? {
+            recover(file)?;
+        }
+        record(&input::open_file(&args.path)?, out)?;
         return Ok(ExitCode::SUCCESS);
     }
+    let checkpoint = input::open(&args.path)?;
     let matcher = args.select.matcher()?;
     let tensors = matcher.tensors(&checkpoint)?;
     let files = if matcher.is_everything() { checkpoint.shards() } else { &[] };

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use safetensors_core::edit::{Edit, Edited};
+use safetensors_core::edit::{self, Edit, Edited};
 use safetensors_core::modelspec::{Severity, validate};
 use safetensors_core::{Checkpoint, Located, ModelSpec};
 
@@ -19,7 +19,7 @@ pub(crate) struct EditArgs {
 }
 
 impl EditArgs {
-    /// Changes the file that a path leads to, and says how.
+    /// Changes the file that a path leads to, and says how. A dry run opens it for reading only.
     pub(crate) fn apply<'a>(
         self,
         path: &Path,
@@ -27,7 +27,8 @@ impl EditArgs {
         change: impl FnOnce(Edit<'a>) -> anyhow::Result<Edit<'a>>,
     ) -> anyhow::Result<()> {
         let file = file_of(path)?;
-        let edit = change(Edit::open(&file)?)?;
+        let edit = if self.dry_run { open_read_only(&file)? } else { Edit::open(&file)? };
+        let edit = change(edit)?;
         let edited = if self.dry_run { edit.dry_run()? } else { edit.apply()? };
         let would = if self.dry_run { "would be " } else { "" };
         let done = match edited {
@@ -41,6 +42,15 @@ impl EditArgs {
         }
         Ok(())
     }
+}
+
+/// Opens a file to see what a change would do. What it would do to a torn header is not worth knowing.
+fn open_read_only(file: &Path) -> anyhow::Result<Edit<'static>> {
+    let edit = Edit::open_read_only(file).map_err(input::explain)?;
+    if edit::is_torn(file).unwrap_or(false) {
+        anyhow::bail!("{}: {}", text::path(file), input::TORN);
+    }
+    Ok(edit)
 }
 
 /// Warns of what is wrong with metadata that follows the ModelSpec standard.
@@ -65,13 +75,17 @@ pub(crate) fn entry(text: &str) -> Result<(String, String), String> {
 /// The one file that a path leads to. It is not opened: if an earlier change was interrupted, its header is for the next one to
 /// restore.
 pub(crate) fn file_of(path: &Path) -> anyhow::Result<PathBuf> {
-    input::refuse_stdin(path)?;
-    let index = match Checkpoint::locate(path)? {
-        Located::File(file) => return Ok(file),
-        Located::Index(index) => index,
-    };
-    match Checkpoint::open(index)?.shards() {
-        [only] => Ok(only.path().to_owned()),
+    match files_of(path)?.as_slice() {
+        [only] => Ok(only.clone()),
         several => anyhow::bail!("{}: has {} files; name the one to change", text::path(path), several.len()),
+    }
+}
+
+/// All files that a path leads to, not opened either.
+pub(crate) fn files_of(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    input::refuse_stdin(path)?;
+    match Checkpoint::locate(path)? {
+        Located::File(file) => Ok(vec![file]),
+        Located::Index(index) => Ok(Checkpoint::files_of_index(index)?),
     }
 }

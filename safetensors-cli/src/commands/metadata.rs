@@ -46,7 +46,7 @@ enum Command {
         /// The entries to print; all if none is named
         #[arg(value_name = "KEY")]
         keys: Vec<String>,
-        /// Print values as they are, also what could do things to a terminal
+        /// Print values as they are: without escapes, and so also what could do things to a terminal
         #[arg(long)]
         raw: bool,
         /// Print a JSON object
@@ -134,9 +134,9 @@ fn get(path: &Path, keys: &[String], raw: bool, as_json: bool, out: &mut impl Wr
     }
     for (key, value) in entries {
         if keys.len() != 1 {
-            write!(out, "{}=", text::printable(key))?;
+            write!(out, "{}=", text::escaped(key))?;
         }
-        if raw { writeln!(out, "{value}")? } else { writeln!(out, "{}", text::printable(value))? }
+        if raw { writeln!(out, "{value}")? } else { writeln!(out, "{}", text::escaped(value))? }
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use safetensors_core::digest::{self, DigestOptions, Sha256};
 use safetensors_core::modelspec::{Severity, validate};
-use safetensors_core::{Checkpoint, ModelSpec};
+use safetensors_core::{Checkpoint, Metadata, ModelSpec};
 
 use super::edit::{EditArgs, entry, file_of};
 use crate::output::warn;
@@ -103,27 +103,38 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
 impl Init {
     fn run(&self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
         let file = file_of(&self.path)?;
+        self.how.apply(&file, out, |edit| {
+            let entries = self.entries(&file, edit.header().metadata())?;
+            Ok(edit.set_metadata(entries))
+        })?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// What is written besides the metadata that the file has. Both together follow the standard.
+    fn entries(&self, file: &Path, present: &Metadata) -> anyhow::Result<Metadata> {
         let mut spec = ModelSpec::new(&self.architecture, &self.implementation, &self.title);
         for (key, value) in &self.set {
             spec.set(key, value)?;
         }
         // What is wrong is said before all data is read, and before anything is written. A hash will be there.
         spec.hash_sha256 = self.hash.then_some(Sha256::from_bytes([0; 32]));
-        let findings = validate(&spec.to_metadata()?);
-        if let Some(finding) = findings.iter().find(|finding| finding.severity == Severity::Error) {
-            anyhow::bail!("{finding}; give it with --set");
+        let mut together = present.clone();
+        together.extend(spec.to_metadata()?);
+        let (errors, warnings): (Vec<_>, Vec<_>) =
+            validate(&together).into_iter().partition(|finding| finding.severity == Severity::Error);
+        if let Some(error) = errors.first() {
+            let path = text::path(file);
+            anyhow::bail!("{path}: {error}; give it with --set");
         }
         if self.hash {
-            spec.hash_sha256 = hash(&file)?;
+            spec.hash_sha256 = hash(file)?;
         }
-        findings.iter().for_each(warn);
-        let entries = spec.to_metadata()?;
-        self.how.apply(&file, out, |edit| Ok(edit.set_metadata(entries)))?;
-        Ok(ExitCode::SUCCESS)
+        warnings.iter().for_each(|finding| warn(format!("{}: {finding}", text::path(file))));
+        Ok(spec.to_metadata()?)
     }
 }
 
-/// The SHA-256 of the data of a file.
+/// The SHA-256 of the data of a file, which is open to be changed.
 fn hash(file: &Path) -> anyhow::Result<Option<Sha256>> {
     let checkpoint = Checkpoint::open(file)?;
     let progress = Progress::bytes(0);

@@ -4,11 +4,12 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use safetensors_core::{FileSource, LazyTensor, Result};
+use safetensors_core::{Error, ErrorKind, FileSource, LazyTensor, Piece};
 use serde::Serialize;
 
 use crate::input;
 use crate::moments::{Histogram, Moments};
+use crate::output::report;
 use crate::progress::Progress;
 use crate::select::Select;
 use crate::table::Align::{Left, Right};
@@ -23,7 +24,8 @@ use crate::{json, parallel, text, values};
 /// NaN and infinities are counted, and are no part of the other numbers. The
 /// histogram goes from the smallest to the largest value in equal steps. Values are
 /// read in pieces, so that tensors larger than memory can be looked at; each part of
-/// a complex number counts as a value.
+/// a complex number counts as a value. A tensor with bytes that are no values, which
+/// dtype BOOL can have, is reported, and the others are shown.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, verbatim_doc_comment)]
 pub(crate) struct Args {
@@ -46,7 +48,9 @@ Examples:
   safetensors stats model.safetensors --filter '*.layers.0.*' --bins 60
   safetensors stats --json checkpoint/ | jq '.tensors[] | select(.nan > 0).name'
 
-Exit codes: 0 shown, 1 PATH is malformed or cannot be read, 2 wrong usage.";
+Exit codes: 0 shown, 1 PATH is malformed or cannot be read, or a tensor has bytes that are no values, 2 wrong usage.";
+
+type Tensor<'a> = LazyTensor<'a, FileSource>;
 
 /// What there is to say of one tensor.
 #[derive(Serialize)]
@@ -57,11 +61,25 @@ struct Stats<'a> {
     #[serde(flatten)]
     moments: Moments,
     histogram: Option<Histogram>,
+    /// Why there are no numbers: the tensor has bytes that are no values of its dtype.
+    error: Option<String>,
 }
 
+/// Tensors of about this many bytes are looked at together, once for their moments and once for their histograms: several, so that
+/// small ones keep all threads busy, and few enough that the system need not read them twice.
+const BATCH: u64 = 256 << 20;
+
 #[derive(Serialize)]
-struct Document<'a> {
-    tensors: Vec<Stats<'a>>,
+struct Document<'s, 'a> {
+    tensors: &'s [Stats<'a>],
+}
+
+impl<'a> Stats<'a> {
+    /// Nothing is known yet.
+    fn new(tensor: &Tensor<'a>) -> Self {
+        let (name, dtype, shape) = (tensor.name(), tensor.dtype().name(), tensor.shape());
+        Self { name, dtype, shape, moments: Moments::default(), histogram: None, error: None }
+    }
 }
 
 /// Looks at the values of one checkpoint.
@@ -70,40 +88,94 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     let tensors = args.select.matcher()?.tensors(&checkpoint)?;
     let passes = if args.bins > 0 { 2 } else { 1 };
     let progress = Progress::bytes(passes * tensors.iter().map(LazyTensor::byte_len).sum::<u64>());
-    let mut all = Vec::with_capacity(tensors.len());
-    let work = |tensor: &LazyTensor<'_, _>| stats(tensor, args.bins.into(), &progress);
-    parallel::in_order(&tensors, work, |tensor, result| {
-        let (moments, histogram) = result?;
-        let dtype = tensor.dtype().name();
-        all.push(Stats { name: tensor.name(), dtype, shape: tensor.shape(), moments, histogram });
-        Ok::<(), anyhow::Error>(())
-    })?;
+    let mut all: Vec<_> = tensors.iter().map(Stats::new).collect();
+    let mut rest = (tensors.as_slice(), all.as_mut_slice());
+    while !rest.0.is_empty() {
+        let (batch, tensors) = rest.0.split_at(batch_len(rest.0));
+        let (stats, more) = rest.1.split_at_mut(batch.len());
+        look(batch, stats, args.bins.into(), &progress)?;
+        rest = (tensors, more);
+    }
     drop(progress);
     if args.json {
-        json::write(&Document { tensors: all }, out)?;
+        json::write(&Document { tensors: &all }, out)?;
     } else {
         write_table(&all, out)?;
+        out.flush()?;
+        all.iter().filter_map(|stats| stats.error.as_ref()).for_each(report);
     }
-    Ok(ExitCode::SUCCESS)
+    let failed = all.iter().any(|stats| stats.error.is_some());
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn stats(
-    tensor: &LazyTensor<'_, FileSource>,
-    bins: usize,
-    progress: &Progress,
-) -> Result<(Moments, Option<Histogram>)> {
-    let mut moments = Moments::default();
-    values::for_each(tensor, |values, bytes| {
+/// How many of the tensors make a batch; at least one.
+fn batch_len(tensors: &[Tensor<'_>]) -> usize {
+    let mut bytes = 0_u64;
+    let fits = |tensor: &&Tensor<'_>| {
+        let is_room = bytes < BATCH;
+        bytes = bytes.saturating_add(tensor.byte_len());
+        is_room
+    };
+    tensors.iter().take_while(fits).count()
+}
+
+/// Fills in what there is to say of some tensors.
+fn look(tensors: &[Tensor<'_>], stats: &mut [Stats<'_>], bins: usize, progress: &Progress) -> anyhow::Result<()> {
+    let moments = |_, values: &[f64]| {
+        let mut moments = Moments::default();
         moments.add(values);
-        progress.add(bytes);
+        moments
+    };
+    for_each_piece(tensors, progress, moments, |i, found| {
+        match found {
+            Ok(found) => stats[i].moments.merge(&found),
+            Err(error) if matches!(error.kind(), ErrorKind::InvalidBool { .. }) => {
+                stats[i].error.get_or_insert_with(|| error.to_string());
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
     })?;
-    let (Some(min), Some(max), 1..) = (moments.min, moments.max, bins) else { return Ok((moments, None)) };
-    let mut histogram = Histogram::new(min, max, bins);
-    values::for_each(tensor, |values, bytes| {
-        histogram.add(values);
-        progress.add(bytes);
-    })?;
-    Ok((moments, Some(histogram)))
+    for stats in stats.iter_mut() {
+        if stats.error.is_some() {
+            stats.moments = Moments::default();
+        }
+        let range = stats.moments.min.zip(stats.moments.max).filter(|_| bins > 0);
+        stats.histogram = range.map(|(min, max)| Histogram::new(min, max, bins));
+    }
+    if bins == 0 {
+        return Ok(());
+    }
+    let empty: Vec<_> = stats.iter().map(|stats| stats.histogram.clone()).collect();
+    let histogram = |i: usize, values: &[f64]| {
+        let mut histogram: Option<Histogram> = empty[i].clone();
+        histogram.iter_mut().for_each(|histogram| histogram.add(values));
+        histogram
+    };
+    for_each_piece(tensors, progress, histogram, |i, found| {
+        // The bytes of a tensor without a histogram may be no values, which has been found out before.
+        if let Some(histogram) = &mut stats[i].histogram {
+            found?.iter().for_each(|found| histogram.merge(found));
+        }
+        Ok(())
+    })
+}
+
+/// Has several threads look at the values of each piece of each tensor, so that they share a large one, and gives what they find to
+/// `take` in order, with the number of the tensor.
+fn for_each_piece<R: Send>(
+    tensors: &[Tensor<'_>],
+    progress: &Progress,
+    look: impl Fn(usize, &[f64]) -> R + Sync,
+    mut take: impl FnMut(usize, Result<R, Error>) -> Result<(), Error>,
+) -> anyhow::Result<()> {
+    let pieces = tensors.iter().enumerate().flat_map(|(i, tensor)| tensor.pieces().map(move |piece| (i, piece)));
+    let work = |(i, piece): &(usize, Piece<'_, FileSource>)| {
+        let values = values::of(piece);
+        progress.add(piece.byte_len());
+        values.map(|values| look(*i, &values))
+    };
+    Ok(parallel::in_order(pieces, work, |(i, _), found| take(i, found))?)
 }
 
 fn write_table(all: &[Stats<'_>], out: &mut impl Write) -> anyhow::Result<()> {
@@ -124,7 +196,7 @@ fn write_table(all: &[Stats<'_>], out: &mut impl Write) -> anyhow::Result<()> {
         ("histogram", Left),
     ];
     let mut table = Table::new(&columns);
-    for Stats { name, dtype, shape, moments, histogram } in all {
+    for Stats { name, dtype, shape, moments, histogram, .. } in all {
         let number = |value: Option<f64>| value.map_or_else(|| "–".into(), text::number);
         let count = |count: u64| if count == 0 { "–".into() } else { text::count(count) };
         table.row([

@@ -25,7 +25,7 @@ pub(crate) fn name(name: &str) -> String {
     let pieces = |c: char| match c {
         '"' if !quoted => c.to_string(),
         '\'' => c.to_string(),
-        _ => escaped(c),
+        _ => escape(c),
     };
     let text = shorten(name, MAX_NAME, pieces);
     if quoted { format!("\"{text}\"") } else { text }
@@ -36,7 +36,7 @@ pub(crate) fn value(value: &str) -> String {
     let mut text = String::new();
     let mut shown = 0;
     for c in value.chars() {
-        let piece = if matches!(c, '"' | '\'') { c.to_string() } else { escaped(c) };
+        let piece = if matches!(c, '"' | '\'') { c.to_string() } else { escape(c) };
         shown += piece.chars().count();
         if shown > MAX_VALUE {
             return format!("{text}… ({} bytes)", count(value.len() as u64));
@@ -46,6 +46,11 @@ pub(crate) fn value(value: &str) -> String {
     text
 }
 
+/// A text on one line and whole, escaped as a [`value`] is, so that two different texts never look alike.
+pub(crate) fn escaped(text: &str) -> impl Display {
+    shown(text, &['"', '\''])
+}
+
 /// A path, escaped like a [`name`] but whole, and with backslashes as they are.
 pub(crate) fn path(path: &Path) -> String {
     printable(&path.to_string_lossy()).to_string()
@@ -53,27 +58,32 @@ pub(crate) fn path(path: &Path) -> String {
 
 /// A message with everything escaped that is not printable; quotes and backslashes stay.
 pub(crate) fn printable(message: &str) -> impl Display {
-    struct Printable<'a>(&'a str);
+    shown(message, &['"', '\'', '\\'])
+}
 
-    impl Display for Printable<'_> {
+/// Text with everything escaped that is not printable, and quotes and backslashes unless they are `kept`.
+fn shown(text: &str, kept: &'static [char]) -> impl Display {
+    struct Shown<'a>(&'a str, &'static [char]);
+
+    impl Display for Shown<'_> {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             self.0.chars().try_for_each(|c| match c {
-                '"' | '\'' | '\\' => f.write_char(c),
-                _ => f.write_str(&escaped(c)),
+                kept if self.1.contains(&kept) => f.write_char(kept),
+                _ => f.write_str(&escape(c)),
             })
         }
     }
 
-    Printable(message)
+    Shown(text, kept)
 }
 
 /// Whether a character is shown as it is, quotes and backslashes among them.
 pub(crate) fn is_printable(c: char) -> bool {
-    matches!(c, '"' | '\'' | '\\') || escaped(c).chars().eq([c])
+    matches!(c, '"' | '\'' | '\\') || escape(c).chars().eq([c])
 }
 
 /// One character, escaped if it is a quote, a backslash, or not printable.
-fn escaped(c: char) -> String {
+fn escape(c: char) -> String {
     match c {
         // Letters and symbols by category, but blank on the screen: two names that differ only there would look alike.
         '\u{115f}' | '\u{1160}' | '\u{2800}' | '\u{3164}' | '\u{ffa0}' => c.escape_unicode().to_string(),
@@ -125,6 +135,7 @@ mod tests {
         assert_eq!(name("naïve.层.weight"), "naïve.层.weight");
         assert_eq!(printable("\"a\\b\": \u{7}\u{202e}").to_string(), r#""a\b": \u{7}\u{202e}"#);
         assert_eq!(path(Path::new("a\u{1b}/b'.safetensors")), r"a\u{1b}/b'.safetensors");
+        assert_eq!(escaped("\"it's\" a\\n\n").to_string(), r#""it's" a\\n\n"#);
         assert_eq!(value("a\"b'\r\n"), r#"a"b'\r\n"#);
     }
 

@@ -83,9 +83,75 @@ fn tolerance_and_other_dtypes() {
         .stdout(predicate::str::contains("1 of 3"));
     diff(&a, &b).args(["--ignore-dtype", "--relative-tolerance", "0.004"]).assert().success();
     diff(&a, &b).args(["--relative-tolerance", "0.004"]).assert().code(1).stdout(predicate::str::contains("0 of 3"));
-    for wrong in ["-1", "NaN", "x"] {
-        diff(&a, &b).arg(format!("--tolerance={wrong}")).assert().code(2);
+    let error = predicate::str::contains("expected a finite number of 0 or more");
+    for wrong in ["-1", "NaN", "inf", "1e999", "x"] {
+        diff(&a, &b).args(["--tolerance", wrong]).assert().code(2).stderr(error.clone());
+        diff(&a, &b).args(["--relative-tolerance", wrong]).assert().code(2).stderr(error.clone());
     }
+}
+
+#[test]
+fn a_complex_number_is_compared_with_a_real_one() {
+    let dir = temp_dir();
+    let complex = [1.0_f32, 5.0, 7.0, 7.0].map(f32::to_le_bytes).concat();
+    let pure = [1.0_f32, 0.0, 5.0, -0.0].map(f32::to_le_bytes).concat();
+    let view = |bytes| TensorView::new(safetensors_core::Dtype::C64, &[2], bytes).unwrap();
+    let a = file(dir.path().join("a"), &view(&complex), "x", "pt");
+    let pure = file(dir.path().join("pure"), &view(&pure), "x", "pt");
+    let b = file(dir.path().join("b"), &TensorView::from_slice(&[2], &[1.0_f32, 5.0]).unwrap(), "x", "pt");
+    for (one, other) in [(&a, &b), (&b, &a)] {
+        let row = matches("w .* 3 of 4 +7 +1\n");
+        diff(one, other).arg("--ignore-dtype").assert().code(1).stdout(row);
+    }
+    diff(&pure, &b).arg("--ignore-dtype").assert().success();
+    diff(&pure, &b).assert().code(1).stdout(predicate::str::contains(" 0 of 4 "));
+}
+
+#[test]
+fn equal_means_the_same_bits_unless_there_is_a_tolerance() {
+    let dir = temp_dir();
+    let (zero, minus) = ([0.0_f32, 1.0, f32::NAN], [-0.0_f32, 1.0, f32::from_bits(0x7fc0_0001)]);
+    let a = file(dir.path().join("a"), &TensorView::from_slice(&[3], &zero).unwrap(), "x", "pt");
+    let b = file(dir.path().join("b"), &TensorView::from_slice(&[3], &minus).unwrap(), "x", "pt");
+    let shown = text(&diff(&a, &b).assert().code(1).get_output().stdout).to_owned();
+    let row: Vec<_> = shown.lines().find(|line| line.starts_with('~')).unwrap().split_whitespace().collect();
+    assert_eq!(row, ["~", "w", "F32", "[3]", "F32", "[3]", "0", "of", "3", "2", "0", "0"], "{shown}");
+    assert!(shown.contains("other bits") && shown.ends_with("\n1 tensor equal, 1 different\n"), "{shown}");
+    let json = diff(&a, &b).arg("--json").output().unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let values = &json["tensors"][0]["values"];
+    assert_eq!((&values["values"], &values["other_bits"], &values["of"]), (&0.into(), &2.into(), &3.into()));
+    diff(&a, &b).args(["--tolerance", "0"]).assert().success().stdout("2 tensors equal\n");
+    diff(&a, &b).args(["--relative-tolerance", "0"]).assert().success();
+    diff(&a, &a).assert().success();
+}
+
+#[test]
+fn bytes_that_are_no_booleans_are_compared_all_the_same() {
+    let dir = temp_dir();
+    let flags = |name: &str, byte| {
+        let path = dir.path().join(name);
+        raw_file(&path, r#"{"f":{"dtype":"BOOL","shape":[3],"data_offsets":[0,3]}}"#, 3);
+        let mut bytes = std::fs::read(&path).unwrap();
+        *bytes.last_mut().unwrap() = byte;
+        std::fs::write(&path, bytes).unwrap();
+        path
+    };
+    let (two, again, one) = (flags("two", 2), flags("again", 2), flags("one", 1));
+    diff(&two, &again).assert().success().stdout("1 tensor equal\n");
+    diff(&two, &one).assert().code(1).stdout(predicate::str::contains("1 of 3")).stderr("");
+}
+
+#[test]
+fn pieces_add_up() {
+    // More elements than are read at a time: what differs lies in the first piece and the last.
+    let dir = temp_dir();
+    let mut values: Vec<u16> = (0..600_001_u32).map(|i| (i % 1000) as u16).collect();
+    let a = file(dir.path().join("a"), &TensorView::from_slice(&[600_001], &values).unwrap(), "x", "pt");
+    (values[3], values[600_000]) = (8, 7);
+    let b = file(dir.path().join("b"), &TensorView::from_slice(&[600_001], &values).unwrap(), "x", "pt");
+    let row = matches("w .* 2 of 600,001 +7 +1\n");
+    diff(&a, &b).assert().code(1).stdout(row);
 }
 
 #[test]

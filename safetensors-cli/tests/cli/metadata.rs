@@ -54,6 +54,127 @@ fn hostile_values_are_escaped_unless_raw() {
 }
 
 #[test]
+fn a_backslash_and_a_line_end_do_not_look_alike() {
+    let dir = temp_dir();
+    let path = dir.path().join("m.safetensors");
+    raw_file(&path, r#"{"__metadata__":{"a":"x\ny","b":"x\\ny","k\\":"\"it's\""}}"#, 0);
+    run(&["metadata", "get"], &path, &[]).success().stdout("a=x\\ny\nb=x\\\\ny\nk\\\\=\"it's\"\n");
+    run(&["metadata", "get"], &path, &["b"]).success().stdout("x\\\\ny\n");
+    run(&["metadata", "get"], &path, &["b", "--raw"]).success().stdout("x\\ny\n");
+}
+
+/// A file whose header an interrupted change left torn, with the backup beside it; and the bytes that it had before.
+fn torn_file(dir: &Path) -> (std::path::PathBuf, Vec<u8>) {
+    let path = dir.join("model.safetensors");
+    let header =
+        |meta: &str| format!(r#"{{"__metadata__":{{{meta}}},"w":{{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}}}"#);
+    let (old, new) = (header(r#""format":"pt""#), header(r#""FORMAT":"PT""#));
+    raw_file(&path, &old, 1);
+    let before = fs::read(&path).unwrap();
+    let with_length = |json: &str| [&before[..8], json.as_bytes()].concat();
+    let backup = [with_length(&old), with_length(&new)].concat();
+    fs::write(dir.join(".model.safetensors.header-backup"), backup).unwrap();
+    let mut torn = before.clone();
+    torn[20..30].fill(0);
+    fs::write(&path, torn).unwrap();
+    (path, before)
+}
+
+#[test]
+fn every_change_restores_a_torn_header_first() {
+    let init = ["--architecture", "gpt-neo-x", "--implementation", "i", "--title", "t", "--set", "data_format=fp16"];
+    for (args, rest) in [
+        (&["metadata", "set"][..], &["a=b"][..]),
+        (&["metadata", "remove"], &["format"]),
+        (&["metadata", "clear"], &[]),
+        (&["digest", "--record"], &[]),
+        (&["modelspec", "init"], &init),
+        (&["modelspec", "init", "--hash"], &init),
+    ] {
+        let dir = temp_dir();
+        let (path, _) = torn_file(dir.path());
+        run(args, &path, rest).success();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "{args:?}");
+        Checkpoint::open(&path).unwrap();
+        // The same by way of an index that names the one file.
+        let dir = temp_dir();
+        let (path, _) = torn_file(dir.path());
+        let index = dir.path().join("model.safetensors.index.json");
+        fs::write(&index, r#"{"weight_map":{"w":"model.safetensors"}}"#).unwrap();
+        run(args, &index, rest).success();
+        Checkpoint::open(&path).unwrap();
+    }
+}
+
+#[test]
+fn readers_and_dry_runs_leave_a_torn_header_and_say_what_restores_it() {
+    let init = ["--architecture", "a", "--implementation", "i", "--title", "t", "--hash", "-n"];
+    for (args, rest) in [
+        (&["inspect"][..], &[][..]),
+        (&["verify"], &[]),
+        (&["stats"], &[]),
+        (&["digest"], &[]),
+        (&["metadata", "get"], &[]),
+        (&["metadata", "set", "-n"], &["a=b"]),
+        (&["metadata", "remove", "-n"], &["format"]),
+        (&["modelspec", "init"], &init),
+    ] {
+        let dir = temp_dir();
+        let (path, _) = torn_file(dir.path());
+        let before = fs::read(&path).unwrap();
+        let hint =
+            "a change of the header was interrupted, and the next one, such as `safetensors metadata set`, restores";
+        run(args, &path, rest).code(1).stdout("").stderr(predicate::str::contains(hint));
+        assert_eq!(fs::read(&path).unwrap(), before, "{args:?}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "{args:?}");
+    }
+    // A file that is merely malformed has no such hint.
+    let dir = temp_dir();
+    fs::write(dir.path().join("bad.safetensors"), "bad").unwrap();
+    let hint = predicate::str::contains("interrupted").not();
+    run(&["inspect"], &dir.path().join("bad.safetensors"), &[]).code(1).stderr(hint);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_dry_run_needs_no_permission_to_write() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let dir = temp_dir();
+    let path = small_file(dir.path(), "model.safetensors");
+    let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    mode(&path, 0o444);
+    mode(dir.path(), 0o555);
+    run(&["metadata", "set", "-n"], &path, &["a=b"])
+        .success()
+        .stdout(predicate::str::contains("would be written anew"));
+    mode(dir.path(), 0o755);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn modelspec_is_checked_together_with_what_the_file_has() {
+    let dir = temp_dir();
+    let path = small_file(dir.path(), "model.safetensors");
+    let required = ["--architecture", "stable-diffusion-v1", "--implementation", "diffusers", "--title"];
+    let init = |more: &[&str]| run(&["modelspec", "init"], &path, &[&required, more].concat());
+    let missing =
+        predicate::str::contains("\"modelspec.resolution\" is missing").and(predicate::str::contains("--set"));
+    init(&["one"]).code(1).stderr(missing);
+    init(&["one", "--set", "resolution=512x512"]).success();
+    init(&["two"]).success();
+    run(&["metadata", "get"], &path, &["modelspec.title"]).success().stdout("two\n");
+    run(&["metadata", "get"], &path, &["modelspec.resolution"]).success().stdout("512x512\n");
+    // What is on the command line is corrected there.
+    let empty = predicate::str::contains("\"modelspec.title\" should be").and(predicate::str::contains("--set").not());
+    init(&[""]).code(1).stderr(empty);
+    // A line has one label.
+    let date = run(&["metadata", "set"], &path, &["modelspec.date=soon"]).success();
+    let line = matches("^warning: [^\n]*model.safetensors: \"modelspec.date\" should be");
+    date.stderr(line);
+}
+
+#[test]
 fn several_files_are_not_changed_by_one_name() {
     let dir = temp_dir();
     sharded(dir.path());

@@ -1,7 +1,6 @@
 //! `safetensors stats`: the numbers, and how they are shown.
 
 use crate::fixtures::*;
-use predicates::prelude::*;
 use safetensors_core::{Order, SaveOptions, TensorView, save};
 
 #[test]
@@ -72,15 +71,41 @@ fn pieces_add_up() {
 }
 
 #[test]
-fn values_that_are_none_name_their_tensor_and_place() {
+fn a_tensor_with_bytes_that_are_no_values_is_reported_and_the_others_are_shown() {
     let dir = temp_dir();
     let path = dir.path().join("bad.safetensors");
-    raw_file(&path, r#"{"flag":{"dtype":"BOOL","shape":[300001],"data_offsets":[0,300001]}}"#, 300_001);
+    let header = concat!(
+        r#"{"flag":{"dtype":"BOOL","shape":[300001],"data_offsets":[0,300001]},"#,
+        r#""u":{"dtype":"U8","shape":[2],"data_offsets":[300001,300003]}}"#
+    );
+    raw_file(&path, header, 300_003);
     let mut bytes = std::fs::read(&path).unwrap();
-    *bytes.last_mut().unwrap() = 7;
+    let last = bytes.len() - 3;
+    bytes[last..].copy_from_slice(&[7, 1, 3]);
     std::fs::write(&path, bytes).unwrap();
-    let error = predicate::str::contains("tensor \"flag\": element 300000 of a BOOL tensor should be 0 or 1, found 7");
-    safetensors().arg("stats").arg(&path).assert().code(1).stdout("").stderr(error);
+    let error = "tensor \"flag\": element 300000 of a BOOL tensor should be 0 or 1, found 7";
+    let shown = safetensors().arg("stats").arg(&path).args(["--bins", "2"]).output().unwrap();
+    assert_eq!(shown.status.code(), Some(1));
+    assert!(text(&shown.stderr).starts_with("error: ") && text(&shown.stderr).ends_with(&format!("{error}\n")));
+    let lines: Vec<_> = text(&shown.stdout).lines().skip(2).map(words).collect();
+    assert_eq!(lines, ["flag BOOL [300001] – – – – – – –", "u U8 [2] 1 2 3 1 – – – ██"]);
+    let json = safetensors().args(["stats", "--json"]).arg(&path).output().unwrap();
+    assert_eq!((json.status.code(), text(&json.stderr)), (Some(1), ""));
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert!(json["tensors"][0]["error"].as_str().unwrap().ends_with(error), "{json}");
+    assert_eq!((&json["tensors"][1]["error"], &json["tensors"][1]["max"]), (&serde_json::Value::Null, &3.0.into()));
+}
+
+#[test]
+fn a_deviation_that_overflows_is_null_though_there_are_values() {
+    let dir = temp_dir();
+    let path = dir.path().join("large.safetensors");
+    let tensors = [("w", TensorView::from_slice(&[2], &[1e200_f64, -1e200]).unwrap())];
+    save(&path, tensors, &SaveOptions::new().durable(false)).unwrap();
+    let json = safetensors().args(["stats", "--json"]).arg(&path).output().unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let w = &json["tensors"][0];
+    assert_eq!((&w["std"], &w["finite"], &w["mean"]), (&serde_json::Value::Null, &2.into(), &0.0.into()));
 }
 
 #[cfg(target_os = "linux")]
@@ -88,13 +113,18 @@ fn values_that_are_none_name_their_tensor_and_place() {
 fn as_many_threads_as_the_environment_says() {
     let dir = temp_dir();
     let path = dir.path().join("large.safetensors");
-    let values = vec![1_u8; 1 << 20];
-    let view = TensorView::from_slice(&[1 << 20], &values).unwrap();
+    let values = vec![1_u8; 1 << 23];
+    let view = TensorView::from_slice(&[1 << 20], &values[..1 << 20]).unwrap();
+    let one = [("w", TensorView::from_slice(&[1 << 23], &values).unwrap())];
     save(&path, (0..6).map(|i| (i.to_string(), view)), &SaveOptions::new().durable(false)).unwrap();
-    for threads in [1, 5] {
+    let single = dir.path().join("single.safetensors");
+    save(&single, one, &SaveOptions::new().durable(false)).unwrap();
+    for (path, threads) in [(&path, 1), (&path, 5), (&single, 5)] {
         let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_safetensors"))
             .arg("stats")
-            .arg(&path)
+            .arg(path)
+            // Values are read once: the threads of a second time may start before the last ones have ended.
+            .args(["--bins", "0"])
             .env("SAFETENSORS_THREADS", threads.to_string())
             .stdout(std::process::Stdio::null())
             .spawn()

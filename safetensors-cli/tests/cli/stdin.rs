@@ -71,3 +71,57 @@ fn it_is_never_changed() {
     let output = piped(&["diff", "-", "-"], &path);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
 }
+
+#[cfg(unix)]
+#[test]
+fn a_fifo_that_is_named_is_read_like_standard_input() {
+    let dir = temp_dir();
+    let path = small_file(dir.path(), "model.safetensors");
+    let fifo = dir.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let out = dir.path().join("out.safetensors");
+    let (pipe, out_path) = (fifo.to_str().unwrap(), out.to_str().unwrap());
+    for args in [
+        &["inspect", pipe][..],
+        &["verify", pipe],
+        &["stats", pipe],
+        &["digest", pipe],
+        &["metadata", "get", pipe],
+        &["diff", pipe, path.to_str().unwrap()],
+        &["convert", pipe, out_path],
+    ] {
+        let bytes = fs::read(&path).unwrap();
+        let output = std::thread::scope(|scope| {
+            scope.spawn(|| fs::write(&fifo, &bytes));
+            let mut command = safetensors();
+            command.timeout(std::time::Duration::from_secs(20)).args(args).output().unwrap()
+        });
+        assert!(output.status.success() && output.stderr.is_empty(), "{args:?} {output:?}");
+    }
+    assert_eq!(fs::read(&out).unwrap().len(), fs::read(&path).unwrap().len());
+    let verified = safetensors().args(["verify", "/dev/stdin"]).write_stdin(fs::read(&path).unwrap()).output().unwrap();
+    assert_eq!(text(&verified.stdout), "/dev/stdin: ok, 2 tensors, 8 parameters, 40 B\n");
+    // One cannot be changed.
+    let mut command = safetensors();
+    let failed = command.args(["metadata", "set", pipe, "a=b"]).output().unwrap();
+    assert!(text(&failed.stderr).contains("expected a regular file"), "{failed:?}");
+}
+
+#[test]
+fn what_cannot_be_copied_says_why() {
+    let dir = temp_dir();
+    let path = small_file(dir.path(), "model.safetensors");
+    let nowhere = dir.path().join("nowhere");
+    let mut command = safetensors();
+    let output = command.args(["verify", "-"]).env("TMPDIR", &nowhere).write_stdin(fs::read(&path).unwrap()).output();
+    let (output, nowhere) = (output.unwrap(), nowhere.display());
+    if cfg!(unix) {
+        let expected = format!(
+            "error: standard input: cannot create a temporary file in {nowhere}; TMPDIR can name another directory: No such file"
+        );
+        assert!(text(&output.stderr).starts_with(&expected), "{output:?}");
+        // A directory is no pipe.
+        let output = redirected(&["verify", "-"], dir.path());
+        assert!(text(&output.stderr).starts_with("error: standard input: Is a directory"), "{output:?}");
+    }
+}

@@ -149,6 +149,7 @@ fn a_path_that_is_not_utf8() {
 }
 
 /// The commands that read, with all that they need; a path stands for `{}`.
+#[cfg(unix)]
 fn all_readers(path: &std::path::Path) -> Vec<Command> {
     let path = path.to_str().unwrap();
     let lines = [

@@ -21,13 +21,15 @@ fn a_directory_an_index_and_several_paths() {
     let file = small_file(single.path(), "any-name.safetensors");
     let index = sharded(several.path());
     let expected = format!(
-        "{}: ok, 2 tensors, 8 parameters, 40 B\n{index}: ok, {shards}\n{index}: ok, {shards}\n\n3 checked: 3 sound; 68 B\n",
+        "{}: ok, 2 tensors, 8 parameters, 40 B\n{}: ok, {}\n\n2 checked: 2 sound; 54 B\n",
         file.display(),
-        index = index.display(),
-        shards = "2 shards, 2 tensors, 5 parameters, 14 B",
+        index.display(),
+        "2 shards, 2 tensors, 5 parameters, 14 B",
     );
     let mut command = safetensors();
-    command.arg("verify").args([single.path(), several.path(), &index]);
+    // Each is checked once, however often it is named.
+    let shard = several.path().join("model-00002-of-00002.safetensors");
+    command.arg("verify").args([&shard, single.path(), several.path(), &index, &file]);
     command.assert().success().stdout(expected).stderr("");
 }
 
@@ -250,13 +252,94 @@ fn help_and_version() {
     safetensors().arg("--version").assert().success().stdout(version).stderr("");
 }
 
+#[test]
+fn other_ways_to_name_a_file_are_the_same_file() {
+    let dir = temp_dir();
+    small_file(dir.path(), "a.safetensors");
+    let mut command = safetensors();
+    let absolute = dir.path().join("a.safetensors");
+    command.current_dir(dir.path()).args(["verify", "a.safetensors", "./a.safetensors", "."]).arg(&absolute);
+    command.assert().success().stdout("a.safetensors: ok, 2 tensors, 8 parameters, 40 B\n").stderr("");
+}
+
+#[test]
+fn two_variants_in_one_directory_are_no_strays() {
+    let dir = temp_dir();
+    sharded(dir.path());
+    for i in 1..=2 {
+        let name = |variant| dir.path().join(format!("model{variant}-0000{i}-of-00002.safetensors"));
+        fs::copy(name(""), name(".fp16")).unwrap();
+    }
+    let index = fs::read_to_string(dir.path().join("model.safetensors.index.json")).unwrap();
+    fs::write(dir.path().join("model.fp16.safetensors.index.json"), index.replace("model-", "model.fp16-")).unwrap();
+    safetensors().args(["verify", "--strict"]).arg(dir.path()).assert().success().stderr("");
+    safetensors().args(["verify", "--strict"]).arg(dir.path().join("model.safetensors.index.json")).assert().success();
+}
+
+#[test]
+fn booleans_that_are_none_are_found_where_data_are_read() {
+    let dir = temp_dir();
+    let path = dir.path().join("f.safetensors");
+    let header = format!("{:<64}", r#"{"f":{"dtype":"BOOL","shape":[3],"data_offsets":[0,3]}}"#);
+    raw_file(&path, &header, 3);
+    let mut bytes = fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() = 2;
+    fs::write(&path, bytes).unwrap();
+    let verify = |args: &[&str]| safetensors().arg("verify").args(args).arg(&path).assert();
+    verify(&["--strict"]).success().stderr("");
+    let finding =
+        predicate::str::contains("f.safetensors: element 2 of the BOOL tensor \"f\" should be 0 or 1, found 2\n");
+    verify(&["--digests"]).success().stderr(predicate::str::contains("warning: ").and(finding.clone()));
+    verify(&["--digests", "--strict"]).code(1).stdout("").stderr(finding);
+}
+
 #[cfg(unix)]
 #[test]
-fn a_fifo_is_refused_and_not_waited_for() {
+fn a_link_that_leads_nowhere_is_not_passed_over() {
+    let dir = temp_dir();
+    small_file(dir.path(), "good.safetensors");
+    std::os::unix::fs::symlink("../blobs/gone", dir.path().join("model.safetensors")).unwrap();
+    // A link to a directory is followed by nobody, and is none.
+    std::os::unix::fs::symlink(".", dir.path().join("loop.safetensors")).unwrap();
+    let mut command = safetensors();
+    let error = matches("^error: ./model.safetensors: No such file[^\n]*\n$");
+    let command = command.current_dir(dir.path()).args(["verify", "."]).assert();
+    command.code(1).stdout(predicate::str::contains("2 checked: 1 sound, 1 not")).stderr(error);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_directory_that_cannot_be_read_is_a_failure_of_its_own() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let dir = temp_dir();
+    small_file(dir.path(), "good.safetensors");
+    fs::create_dir(dir.path().join("secret")).unwrap();
+    sharded(&dir.path().join("secret"));
+    let lock = |mode| fs::set_permissions(dir.path().join("secret"), fs::Permissions::from_mode(mode)).unwrap();
+    lock(0o000);
+    let verify = |path: &str| as_a_user(dir.path()).args(["verify", path]).output();
+    // Root's build directory may be closed to others.
+    let Ok(output) = verify(".") else { return };
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(text(&output.stderr), "error: ./secret: Permission denied (os error 13)\n");
+    let expected = "./good.safetensors: ok, 2 tensors, 8 parameters, 40 B\n\n2 checked: 1 sound, 1 not; 40 B\n";
+    assert_eq!(text(&output.stdout), expected);
+    let index = "secret/model.safetensors.index.json";
+    assert_eq!(text(&verify(index).unwrap().stderr), format!("error: {index}: Permission denied (os error 13)\n"));
+    // One that can be searched but not listed keeps an index from its audit, for the same reason.
+    lock(0o711);
+    assert_eq!(text(&verify(index).unwrap().stderr), "error: secret: Permission denied (os error 13)\n");
+    lock(0o755);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_fifo_that_is_found_is_refused_and_not_waited_for() {
     let dir = temp_dir();
     let fifo = dir.path().join("fifo.safetensors");
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     let mut command = safetensors();
-    command.timeout(std::time::Duration::from_secs(20)).arg("verify").arg(&fifo);
+    command.timeout(std::time::Duration::from_secs(20)).arg("verify").arg(dir.path());
     command.assert().code(1).stdout("").stderr(predicate::str::contains("expected a regular file"));
 }

@@ -71,10 +71,23 @@ pub enum Finding {
         /// What it says.
         found: u64,
     },
-    /// A file of tensors lies beside an index that does not name it.
+    /// A file of tensors lies beside an index, and neither that one nor another one there names it.
     StrayFile {
         /// The file.
         file: PathBuf,
+    },
+    /// A tensor of dtype BOOL has bytes that are neither 0 nor 1, so that it can only be read as bytes.
+    InvalidBools {
+        /// The file.
+        file: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The first element that is none.
+        index: u64,
+        /// Its byte.
+        found: u8,
+        /// How many other such elements there are.
+        others: u64,
     },
 }
 
@@ -86,7 +99,10 @@ impl Finding {
             | Self::ForeignPadding { .. }
             | Self::MisalignedData { .. }
             | Self::MisalignedTensors { .. } => Severity::Departure,
-            Self::UnmappedTensors { .. } | Self::WrongTotalSize { .. } | Self::StrayFile { .. } => Severity::Warning,
+            Self::UnmappedTensors { .. }
+            | Self::WrongTotalSize { .. }
+            | Self::StrayFile { .. }
+            | Self::InvalidBools { .. } => Severity::Warning,
         }
     }
 
@@ -99,7 +115,8 @@ impl Finding {
             | Self::MisalignedTensors { file, .. }
             | Self::UnmappedTensors { file, .. }
             | Self::WrongTotalSize { file, .. }
-            | Self::StrayFile { file } => file,
+            | Self::StrayFile { file }
+            | Self::InvalidBools { file, .. } => file,
         }
     }
 }
@@ -129,6 +146,11 @@ impl fmt::Display for Finding {
                 write!(f, "total_size is {found}, but the tensors have {expected} bytes")
             }
             Self::StrayFile { .. } => f.write_str("lies beside the index, which does not name it"),
+            Self::InvalidBools { tensor, index, found, others, .. } => {
+                let tensor = Quoted(tensor);
+                write!(f, "element {index} of the BOOL tensor {tensor} should be 0 or 1, found {found}")?;
+                if *others > 0 { write!(f, ", and {} too", Counted(*others, "other element")) } else { Ok(()) }
+            }
         }
     }
 }

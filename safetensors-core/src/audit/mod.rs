@@ -1,4 +1,4 @@
-//! What is odd about a checkpoint that breaks no rule: [`Checkpoint::audit`] lists it.
+//! What is odd about a checkpoint that breaks no rule: [`Checkpoint::audit`] and [`Checkpoint::audit_values`] list it.
 //!
 //! Opening a checkpoint refuses what is malformed. Beyond that, the text of the format asks writers for more than readers insist
 //! on, and an index may disagree with the files beside it. Each such thing is a [`Finding`]; its [`Severity`] says whether the file
@@ -15,7 +15,7 @@ pub use finding::{Finding, Severity};
 pub use layout::{FileLayout, MisalignedTensor};
 
 use crate::checkpoint::ShardFile;
-use crate::{Checkpoint, Error, Located, ReadAt, Result};
+use crate::{Checkpoint, Dtype, Error, LazyTensor, Located, ReadAt, Result};
 
 /// The format asks for data at a multiple of this.
 const DATA_ALIGNMENT: u64 = 8;
@@ -87,21 +87,57 @@ impl<S: ReadAt> Checkpoint<S> {
         Some(Finding::WrongTotalSize { file: index.into(), expected, found })
     }
 
-    /// The files of tensors in the index's own directory that are none of its shards, in order.
+    /// The files of tensors in the index's own directory that neither it nor another index there names, in order.
     fn strays(&self, index: &Path) -> Result<Vec<PathBuf>> {
         let folder = index.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let shards: BTreeSet<&Path> = self.shards().iter().map(ShardFile::path).collect();
+        let mut named: BTreeSet<PathBuf> = self.shards().iter().map(|shard| shard.path().to_owned()).collect();
         let mut strays = Vec::new();
         for entry in fs::read_dir(folder).map_err(|error| Error::io(error, folder))? {
             let entry = entry.map_err(|error| Error::io(error, folder))?;
             match Located::by_name(index.with_file_name(entry.file_name())) {
-                Some(Located::File(file)) if !shards.contains(file.as_path()) => strays.push(file),
+                Some(Located::File(file)) if !file.is_dir() => strays.push(file),
+                // One that cannot be read names nothing; whoever opens it is told why.
+                Some(Located::Index(other)) if other != index => {
+                    named.extend(Checkpoint::files_of_index(other).unwrap_or_default());
+                }
                 _ => {}
             }
         }
+        strays.retain(|file| !named.contains(file));
         strays.sort_unstable();
         Ok(strays)
     }
+
+    /// Lists what is odd about the values of tensors: reads all those of dtype BOOL, whose bytes should be 0 or 1. The format does
+    /// not ask for that, but such a tensor can only be read as bytes. Every value of the other dtypes is as good as any other.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if a tensor cannot be read.
+    pub fn audit_values(&self) -> Result<Vec<Finding>> {
+        let booleans = self.tensors().filter(|tensor| tensor.dtype() == Dtype::BOOL);
+        booleans.filter_map(|tensor| invalid_bools(&tensor).transpose()).collect()
+    }
+}
+
+/// The bytes of a BOOL tensor that are neither 0 nor 1, if there are any.
+fn invalid_bools<S: ReadAt>(tensor: &LazyTensor<'_, S>) -> Result<Option<Finding>> {
+    let (mut first, mut count) = (None, 0);
+    for piece in tensor.pieces() {
+        let bytes = piece.read_bytes()?;
+        let mut invalid = (piece.start()..).zip(bytes).filter(|(_, byte)| *byte > 1);
+        if first.is_none() {
+            first = invalid.next();
+            count += u64::from(first.is_some());
+        }
+        count += invalid.count() as u64;
+    }
+    let file = tensor.file().map(Path::to_owned).unwrap_or_default();
+    let finding = |(index, found)| {
+        let (tensor, others) = (tensor.name().into(), count - 1);
+        Finding::InvalidBools { file, tensor, index, found, others }
+    };
+    Ok(first.map(finding))
 }
 
 /// In what one file departs from the text of the format.

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use super::index::Index;
 use super::{Located, ShardFile, locate};
 use crate::source::FileSource;
 use crate::{Checkpoint, ErrorKind, Limits, Result, SafeTensors};
@@ -59,5 +60,15 @@ impl Checkpoint {
     /// [`ErrorKind::NoCheckpoint`] for a directory that holds none or several; [`ErrorKind::Io`].
     pub fn locate(path: impl AsRef<Path>) -> Result<Located> {
         locate::locate(path.as_ref())
+    }
+    /// The files that an index names, in order of their names. The index is read and checked; the files are not looked at.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::BadIndex`]; [`ErrorKind::Io`].
+    pub fn files_of_index(index: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
+        let index = index.as_ref();
+        let folder = index.parent().unwrap_or(Path::new(""));
+        Ok(Index::read(index)?.shards().map(|(file, _)| folder.join(file)).collect())
     }
 }

@@ -1,5 +1,7 @@
 //! Making the changes: the header in its place, or a new file.
 
+use std::io;
+
 use super::open::check_unchanged;
 use super::plan::{Plan, Run};
 use super::{Edit, Edited, header};
@@ -11,6 +13,10 @@ use crate::save::sequential::write_exactly;
 use crate::{ErrorKind, Result};
 
 pub(super) fn apply(edit: Edit<'_>) -> Result<Edited> {
+    if edit.read_only {
+        let error = io::Error::new(io::ErrorKind::PermissionDenied, "the file was opened to be looked at only");
+        return Err(ErrorKind::Io(error).into());
+    }
     let plan = Plan::new(&edit)?;
     let outcome = plan.outcome(&edit);
     match outcome {

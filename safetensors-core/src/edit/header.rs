@@ -51,6 +51,13 @@ pub(super) fn restore(source: &FileSource, destination: &Path) -> io::Result<boo
     Ok(torn)
 }
 
+/// Whether an interrupted edit left another header than the old or the new one. Nothing is written.
+pub(super) fn is_left_torn(source: &FileSource, destination: &Path) -> io::Result<bool> {
+    let Some(backup) = read_backup(&backup_path(destination), source.file())? else { return Ok(false) };
+    let (old, new) = backup.split_at(backup.len() / 2);
+    is_torn(source, old, new)
+}
+
 /// Whether the file has neither of the two headers, but something that an interrupted write of one over the other can leave.
 fn is_torn(source: &FileSource, old: &[u8], new: &[u8]) -> io::Result<bool> {
     let belongs = Header::parse_json(&old[LENGTH_BYTES..], &Limits::default())

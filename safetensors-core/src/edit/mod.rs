@@ -35,7 +35,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 use crate::{FileSource, Header, Metadata, Order, Result, SafeTensors, TensorSource};
-pub use open::recover;
+pub use open::{is_torn, recover};
 use plan::Plan;
 
 /// What an edit did, or would do.
@@ -81,6 +81,8 @@ pub struct Edit<'a> {
     /// Where the links lead to.
     destination: PathBuf,
     archive: SafeTensors<FileSource>,
+    /// Opened to be looked at, and not to be applied.
+    read_only: bool,
     metadata: Metadata,
     renamed: Vec<(String, String)>,
     removed: Vec<String>,
@@ -101,7 +103,17 @@ impl<'a> Edit<'a> {
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) if it cannot be read and written, or is being edited by somebody else; and the
     /// errors of [`Header::parse`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        open::open(path.as_ref())
+        open::open(path.as_ref(), false)
+    }
+
+    /// Opens a file to see what an edit would do: for [`dry_run`](Edit::dry_run) alone. The file is neither locked nor written to, and it
+    /// is enough to be allowed to read it. A header that an interrupted edit left torn stays so, see [`is_torn`].
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile); [`ErrorKind::Io`](crate::ErrorKind::Io); and the errors of [`Header::parse`].
+    pub fn open_read_only(path: impl AsRef<Path>) -> Result<Self> {
+        open::open(path.as_ref(), true)
     }
 
     /// The header as it is before the edit.
@@ -209,7 +221,8 @@ impl<'a> Edit<'a> {
     ///
     /// [`ErrorKind::TensorNotFound`](crate::ErrorKind::TensorNotFound) if a tensor to be renamed or removed is not there, or both is
     /// asked for; [`ErrorKind::DuplicateTensor`](crate::ErrorKind::DuplicateTensor) if two would have one name, or one is renamed
-    /// twice; [`ErrorKind::Io`](crate::ErrorKind::Io) if somebody has written to the file or replaced it since it was opened;
+    /// twice; [`ErrorKind::Io`](crate::ErrorKind::Io) if somebody has written to the file or replaced it since it was opened, or if it
+    /// was opened [read-only](Edit::open_read_only);
     /// otherwise those of [`save`](crate::save()). The file is then as it was; only if the directory cannot be
     /// synchronised after a new file has taken its place is it the new one.
     pub fn apply(self) -> Result<Edited> {

@@ -8,16 +8,17 @@ use super::{Edit, header};
 use crate::save::atomic::{follow_links, refuse_special};
 use crate::{Error, FileSource, Limits, Order, ReadAt, Result, SafeTensors};
 
-pub(super) fn open(path: &Path) -> Result<Edit<'static>> {
+pub(super) fn open(path: &Path, read_only: bool) -> Result<Edit<'static>> {
     let open = || {
         let destination = follow_links(path)?;
-        let (source, _) = open_and_restore(&destination)?;
+        let source = if read_only { FileSource::open(&destination)? } else { open_and_restore(&destination)?.0 };
         let archive = SafeTensors::read_header(source, &Limits::default())?;
         Ok(Edit {
             path: path.into(),
             destination,
             metadata: archive.metadata().clone(),
             archive,
+            read_only,
             renamed: Vec::new(),
             removed: Vec::new(),
             appended: Vec::new(),
@@ -51,6 +52,22 @@ pub fn recover(path: impl AsRef<Path>) -> Result<bool> {
     let path = path.as_ref();
     let restored = follow_links(path).and_then(|destination| open_and_restore(&destination));
     restored.map(|(_, restored)| restored).map_err(|error| error.in_path(path))
+}
+
+/// Whether the file has a header that an interrupted edit left torn, and that [`recover`] or the next [`Edit`] restores. Nothing is
+/// written. While an edit is under way, this may be so for a moment.
+///
+/// # Errors
+///
+/// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile); [`ErrorKind::Io`](crate::ErrorKind::Io).
+pub fn is_torn(path: impl AsRef<Path>) -> Result<bool> {
+    let path = path.as_ref();
+    let is_torn = || {
+        let destination = follow_links(path)?;
+        let source = FileSource::open(&destination)?;
+        header::is_left_torn(&source, &destination).map_err(|error| Error::io(error, path))
+    };
+    is_torn().map_err(|error| error.in_path(path))
 }
 
 fn open_and_restore(destination: &Path) -> Result<(FileSource, bool)> {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tempfile::tempdir;
 
-use super::{Edit, Edited, recover};
+use super::{Edit, Edited, is_torn as is_left_torn, recover};
 use crate::save::failpoint::{crash_at, fail_at};
 use crate::{Checkpoint, Dtype, ErrorKind, Result, SaveOptions, TensorView, save};
 
@@ -108,6 +108,12 @@ fn the_next_one_restores_what_a_crash_left() {
             let is_torn = found != old && found != new;
             torn += usize::from(is_torn);
             assert!(!is_torn || outcome == Edited::InPlace, "{name}: {step}");
+            // Who only looks finds it out and leaves everything as it is.
+            let names = names_in(directory.path());
+            assert_eq!(is_left_torn(&path).unwrap(), is_torn, "{name}: {step}");
+            let looked = Edit::open_read_only(&path).map(|edit| edit.dry_run().is_ok());
+            assert!(is_torn || looked.unwrap(), "{name}: {step}");
+            assert!(fs::read(&path).unwrap() == found && names_in(directory.path()) == names, "{name}: {step}");
             if n % 2 == 0 {
                 assert_eq!(recover(&path).unwrap(), is_torn, "{name}: {step}");
             } else {
@@ -119,6 +125,23 @@ fn the_next_one_restores_what_a_crash_left() {
         }
     }
     assert!(torn >= 3, "the test should have torn headers, and tore {torn}");
+}
+
+#[test]
+fn an_edit_that_only_looks_plans_the_same_and_cannot_be_applied() {
+    for (change, expected, name) in CHANGES {
+        let directory = tempdir().unwrap();
+        let path = directory.path().join("model.safetensors");
+        let old = create(&path);
+        // Somebody else edits it meanwhile.
+        let _locked = Edit::open(&path).unwrap();
+        let edit = change(Edit::open_read_only(&path).unwrap());
+        assert_eq!(edit.dry_run().unwrap(), expected, "{name}");
+        let error = edit.apply().unwrap_err();
+        assert!(error.to_string().ends_with("the file was opened to be looked at only"), "{name}: {error}");
+        assert!(fs::read(&path).unwrap() == old, "{name}");
+        assert_eq!(names_in(directory.path()), ["model.safetensors"], "{name}");
+    }
 }
 
 /// A backup that is not this file's, however it came to lie there, changes nothing.

@@ -1,28 +1,29 @@
 //! `safetensors verify`: whether files and checkpoints are sound.
 
-use std::collections::BTreeSet;
+mod targets;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
 use safetensors_core::audit::Severity;
+use safetensors_core::default_threads;
 use safetensors_core::digest::{self, VerifyOptions};
-use safetensors_core::{Checkpoint, default_threads};
 use serde::Serialize;
 
 use crate::colour::{Colour, paint};
-use crate::discover::Found;
 use crate::input;
 use crate::output::{report, warn};
 use crate::progress::Progress;
 use crate::totals::Totals;
 use crate::{json, parallel, text};
+use targets::Target;
 
 /// Check files and checkpoints against every rule of the format.
 ///
 /// Each PATH is a file, an index (*.safetensors.index.json), - for standard input,
-/// or a directory: then everything in it and below it is checked.
+/// or a directory: then everything in it and below it is checked. What is named
+/// twice, or named and a shard of an index that is checked, is checked once.
 ///
 /// The header of each file is checked: its length, its JSON, each tensor's dtype,
 /// shape and place, and that the file is as long as they ask for. An index must
@@ -44,7 +45,7 @@ pub(crate) struct Args {
     /// other than spaces after it, data or tensors that are not aligned
     #[arg(long)]
     strict: bool,
-    /// Read all data, and compare it with the digests that the files record
+    /// Read all data, and compare it with the digests that the files record; warn of booleans that are neither 0 nor 1
     #[arg(long)]
     digests: bool,
     /// The outcome as one JSON document
@@ -62,7 +63,7 @@ Examples:
 Exit codes: 0 all is sound, 1 something is not, 2 wrong usage.";
 
 /// What was found of one file or checkpoint.
-#[derive(Clone, Default, Serialize)]
+#[derive(Default, Serialize)]
 struct Outcome {
     path: String,
     sound: bool,
@@ -86,28 +87,21 @@ struct Document<'a> {
 /// Checks each path; the outcome is a failure if one of them is not sound.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let mut outcomes = Vec::new();
-    let mut indexed = BTreeSet::new();
-    let mut targets = Vec::new();
-    for path in &args.paths {
-        match expand(path, &mut indexed) {
-            Ok(found) => targets.extend(found.into_iter().map(Ok)),
-            Err(error) => targets.push(Err(Outcome { error: Some(format!("{error:#}")), ..Outcome::new(path) })),
-        }
-    }
+    let targets = targets::of(&args.paths);
     let progress = if args.digests { Progress::bytes(0) } else { Progress::hidden() };
     // Files are checked in parallel already, so each has its part of the threads.
     let threads = (default_threads() / targets.len().max(1)).max(1);
-    let check = |target: &Target| match target {
-        Ok(path) => check(path, args, threads, &progress),
-        Err(outcome) => outcome.clone(),
-    };
-    parallel::in_order(&targets, check, |_, outcome| -> anyhow::Result<()> {
-        if !args.json {
-            progress.suspended(|| outcome.show(out))?;
-        }
-        outcomes.push(outcome);
-        Ok(())
-    })?;
+    parallel::in_order(
+        &targets,
+        |target| check(target, args, threads, &progress),
+        |_, outcome| -> anyhow::Result<()> {
+            if !args.json {
+                progress.suspended(|| outcome.show(out))?;
+            }
+            outcomes.push(outcome);
+            Ok(())
+        },
+    )?;
     drop(progress);
     let sound = outcomes.iter().filter(|outcome| outcome.sound).count();
     let warnings = outcomes.iter().map(|outcome| outcome.warnings.len()).sum();
@@ -120,39 +114,18 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     Ok(if sound == outcomes.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// One file or checkpoint to be checked, or the outcome of a path that leads to none.
-type Target = Result<PathBuf, Outcome>;
-
-/// What a path leads to. The shards of indexes are checked with their index, and not once more by themselves.
-fn expand(path: &Path, indexed: &mut BTreeSet<PathBuf>) -> anyhow::Result<Vec<PathBuf>> {
-    if input::is_stdin(path) || !path.is_dir() {
-        return Ok(vec![path.to_owned()]);
-    }
-    let found = Found::below(path).with_context(|| text::path(path))?;
-    if found == Found::default() {
-        anyhow::bail!("{}: no *.safetensors file or index in this directory or below it", text::path(path));
-    }
-    for index in &found.indexes {
-        // An index that cannot be opened is reported when it is checked; its shards are then checked by themselves.
-        if let Ok(checkpoint) = Checkpoint::open(index) {
-            indexed.extend(checkpoint.shards().iter().map(|shard| shard.path().to_owned()));
-        }
-    }
-    let files = found.files.into_iter().filter(|file| !indexed.contains(file));
-    let mut paths: Vec<_> = found.indexes.iter().cloned().chain(files).collect();
-    paths.sort_unstable();
-    Ok(paths)
-}
-
 /// Checks one file or checkpoint. Opening it checks every rule; what is odd beyond them are warnings.
-fn check(path: &Path, args: &Args, threads: usize, progress: &Progress) -> Outcome {
-    let mut outcome = Outcome::new(path);
+fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> Outcome {
+    let mut outcome = Outcome::new(&target.path);
     let mut look = || -> anyhow::Result<()> {
-        let checkpoint = input::open(path)?;
+        let checkpoint = target.open()?;
         outcome.totals = Totals::of(checkpoint.tensors());
         outcome.files = checkpoint.shards().len();
-        let findings = checkpoint.audit()?.into_iter();
-        let told = findings.filter(|finding| args.strict || finding.severity() == Severity::Warning);
+        let mut findings = checkpoint.audit()?;
+        if args.digests {
+            findings.extend(checkpoint.audit_values()?);
+        }
+        let told = findings.into_iter().filter(|finding| args.strict || finding.severity() == Severity::Warning);
         outcome.warnings.extend(told.map(|finding| finding.to_string()));
         if args.digests {
             let options = VerifyOptions::new().threads(threads).progress(progress.uncounted());
