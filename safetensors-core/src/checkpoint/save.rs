@@ -56,6 +56,11 @@ impl ShardOptions {
         self
     }
 
+    /// The names of the files.
+    pub(crate) fn pattern(&self) -> &FilePattern {
+        &self.file_pattern
+    }
+
     /// How each file is saved.
     pub(crate) fn save_options(&self) -> &SaveOptions {
         &self.save
