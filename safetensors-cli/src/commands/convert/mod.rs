@@ -39,7 +39,7 @@ use source::Source;
 /// or - for a safetensors file on standard input. OUT is a .safetensors, .npz or
 /// .npy file, or else a directory, which becomes a checkpoint of one or more files
 /// with an index. NumPy's files (.npz, .npy) hold no metadata and no second names of
-/// tied weights: each name is an array.
+/// tied weights.
 ///
 /// Patterns and casts are about the names that tensors have in the input. Tensors
 /// are read, converted and written piece by piece: memory of a few MiB a thread is
@@ -73,7 +73,8 @@ Examples:
   safetensors convert model.safetensors encoder.safetensors --filter 'encoder.*' --rename '^encoder\\.' ''
   safetensors convert weights.npz model.safetensors --prefix model. --dry-run
 
-Exit codes: 0 written, 1 it could not be read or written, and OUT is as it was, 2 wrong usage.";
+Exit codes: 0 written, 1 it could not be read or written, and OUT is as it was, 2 wrong usage. If OUT is written and
+only the summary could not be printed, that is 1 too, and the error says so.";
 
 /// A size as the Hub writes it, or a plain number of bytes.
 fn shard_size(text: &str) -> Result<MaxShardSize, String> {
