@@ -1,12 +1,15 @@
-//! [`replace`]: an output file that takes its place complete, or not at all.
+//! [`replace`]: an output file that takes its place complete, or not at all; [`advise`]: what to do if it does not.
 
-use std::io::{BufWriter, IntoInnerError};
+use std::io::{self, BufWriter, IntoInnerError};
 use std::path::Path;
 
 use anyhow::Context;
-use safetensors_core::{AtomicFile, Error};
+use safetensors_core::{AtomicFile, Error, ErrorKind};
 
 use crate::text;
+
+/// How a command that can write to standard output writes to what is no regular file.
+pub(crate) const STREAM: &str = "`-o - > FILE` writes to whatever FILE is";
 
 /// Has `write` write a file, and gives it its name when it is complete and has reached the disk. After an error the path has what
 /// it had before. What is there and is no regular file, such as a FIFO or a device, is refused.
@@ -23,5 +26,46 @@ pub(crate) fn replace(
         Ok(file) => Ok(file.commit()?),
         Err(error) if names_a_file(&error) => Err(error),
         Err(error) => Err(error).with_context(|| text::path(path)),
+    }
+}
+
+/// Adds to an error of writing to `path` what can be done about it: `bytes` are what it needs there, `other` is what names another
+/// place, such as `OUT`, and `stream` how to write to what is no regular file. Other errors stay as they are.
+pub(crate) fn advise(error: anyhow::Error, path: &Path, bytes: u64, other: &str, stream: &str) -> anyhow::Error {
+    let advice = match failure(&error, path) {
+        Some(Failure::NoRegularFile) => stream.to_owned(),
+        Some(Failure::System(io::ErrorKind::NotFound)) => {
+            format!("make the directory first, or choose another {other}")
+        }
+        Some(Failure::System(
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge,
+        )) => {
+            format!("{} are needed there: free as much, or choose another {other}", text::size(bytes))
+        }
+        Some(Failure::System(
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::NotADirectory,
+        )) => format!("choose another {other}"),
+        _ => return error,
+    };
+    anyhow::anyhow!("{error:#}; {advice}")
+}
+
+/// Why an output cannot be written.
+enum Failure {
+    System(io::ErrorKind),
+    NoRegularFile,
+}
+
+/// Why `path`, or a file in it, cannot be written, if the error is about that and not about an input.
+fn failure(error: &anyhow::Error, path: &Path) -> Option<Failure> {
+    let Some(known) = error.downcast_ref::<Error>() else {
+        let system = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
+        return system.map(|system| Failure::System(system.kind()));
+    };
+    match known.kind() {
+        _ if !known.file().is_some_and(|file| Path::new(file).starts_with(path)) => None,
+        ErrorKind::Io(system) => Some(Failure::System(system.kind())),
+        ErrorKind::NotAFile { found: "a special file" } => Some(Failure::NoRegularFile),
+        _ => None,
     }
 }

@@ -4,8 +4,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use safetensors_core::{Checkpoint, Error, ErrorKind, FileSource, LazyTensor};
+use safetensors_core::{Checkpoint, FileSource, LazyTensor};
 
+use crate::progress::Progress;
 use crate::{file, input, numpy, text};
 
 /// Write one tensor to a .npy file, which NumPy reads, or as plain bytes.
@@ -47,25 +48,25 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     let tensor = find(&checkpoint, &args.name)?;
     let instead = "use --raw, or make it F32 with `safetensors convert --dtype f32`";
     let header = if args.raw { Vec::new() } else { numpy::header_of(tensor.name(), &tensor, instead)? };
+    let bytes = tensor.byte_len() + header.len() as u64;
+    let progress = Progress::bytes(tensor.byte_len());
     if args.output == Path::new("-") {
-        write(&header, &tensor, out)?;
+        write(&header, &tensor, out, &progress)?;
     } else {
-        file::replace(&args.output, |out| write(&header, &tensor, out)).map_err(say_how_to_stream)?;
+        file::replace(&args.output, |out| write(&header, &tensor, out, &progress))
+            .map_err(|error| file::advise(error, &args.output, bytes, "-o FILE", file::STREAM))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn write(header: &[u8], tensor: &LazyTensor<'_, FileSource>, out: &mut impl Write) -> anyhow::Result<()> {
+fn write(
+    header: &[u8],
+    tensor: &LazyTensor<'_, FileSource>,
+    out: &mut impl Write,
+    progress: &Progress,
+) -> anyhow::Result<()> {
     out.write_all(header)?;
-    numpy::copy(tensor.name(), tensor, out, &|_| ())
-}
-
-/// A FIFO or a device is no place for a file that is to be whole or not there.
-fn say_how_to_stream(error: anyhow::Error) -> anyhow::Error {
-    match error.downcast_ref().map(Error::kind) {
-        Some(ErrorKind::NotAFile { .. }) => anyhow::anyhow!("{error}; `-o - > FILE` writes to whatever FILE is"),
-        _ => error,
-    }
+    numpy::copy(tensor.name(), tensor, out, &|bytes| progress.add(bytes))
 }
 
 /// The tensor of this name; if there is none, the error says which names are like it.

@@ -74,9 +74,10 @@ pub(super) fn header(dtype: Dtype, shape: &[usize]) -> Option<Vec<u8>> {
 /// Those of the reader; [`io::ErrorKind::InvalidData`] for what is no array of a known dtype in C order, with the reason.
 pub(super) fn read_header(reader: &mut impl Read) -> io::Result<Header> {
     let mut start = [0; 8];
-    reader.read_exact(&mut start)?;
-    if !start.starts_with(MAGIC) {
-        return Err(invalid("not a .npy file"));
+    match reader.read_exact(&mut start) {
+        Ok(()) if start.starts_with(MAGIC) => {}
+        Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return Err(error),
+        _ => return Err(invalid("not a .npy file")),
     }
     let len = match start[6] {
         1 => {

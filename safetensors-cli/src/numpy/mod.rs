@@ -10,7 +10,7 @@ mod header;
 mod read;
 mod write;
 
-pub(crate) use read::{open_npy, open_npz};
+pub(crate) use read::Arrays;
 pub(crate) use write::{copy, header_of, write_npy, write_npz};
 
 /// What to do with a tensor of a dtype that NumPy does not have, while converting.

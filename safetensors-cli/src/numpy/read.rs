@@ -30,49 +30,89 @@ enum Place {
     Member { archive: ZipArchive<Cursor>, index: usize },
 }
 
-/// Opens a `.npy` file: one array, under the file's name without its extension.
-pub(crate) fn open_npy(path: &Path) -> anyhow::Result<Vec<(String, Array)>> {
-    let cursor = Cursor::open(path)?;
-    let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let mut reader = cursor.clone();
-    let header = read_header(&mut reader).with_context(|| text::path(path))?;
-    let array = Array { header, file: Arc::clone(&cursor.file), place: Place::Whole(cursor) };
-    array.check_length(reader.left()).with_context(|| text::path(path))?;
-    check_unchanged(&array.file)?;
-    Ok(vec![(name, array)])
+/// The arrays of a file, by name. Until one is [opened](Arrays::open) nothing is known of it but its name.
+#[derive(Debug)]
+pub(crate) struct Arrays {
+    names: Vec<String>,
+    cursor: Cursor,
+    /// For each name its number in the archive; nothing for a file of one array.
+    archive: Option<(ZipArchive<Cursor>, Vec<usize>)>,
 }
 
-/// Opens a `.npz` file: a zip archive whose members are `.npy` files, under their names without that ending.
-pub(crate) fn open_npz(path: &Path) -> anyhow::Result<Vec<(String, Array)>> {
-    let cursor = Cursor::open(path)?;
-    let file = Arc::clone(&cursor.file);
-    let arrays = members(cursor).with_context(|| text::path(path))?;
-    check_unchanged(&file)?;
-    Ok(arrays)
-}
+impl Arrays {
+    /// A `.npy` file: one array, under the file's name without its extension.
+    pub(crate) fn of_npy(path: &Path) -> anyhow::Result<Self> {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(Self { names: vec![name], cursor: Cursor::open(path)?, archive: None })
+    }
 
-fn members(cursor: Cursor) -> anyhow::Result<Vec<(String, Array)>> {
-    let file = Arc::clone(&cursor.file);
-    let archive = ZipArchive::new(cursor)?;
-    let mut arrays = Vec::with_capacity(archive.len());
-    for index in 0..archive.len() {
+    /// A `.npz` file: a zip archive whose members are `.npy` files, under their names without that ending.
+    pub(crate) fn of_npz(path: &Path) -> anyhow::Result<Self> {
+        let cursor = Cursor::open(path)?;
+        let list = || -> anyhow::Result<_> {
+            let archive = ZipArchive::new(cursor.clone())?;
+            if archive.has_duplicate_names() {
+                // Which of them is read depends on the reader.
+                anyhow::bail!("two members of the archive have the same name; write it anew with one of them");
+            }
+            let members = archive.file_names().collect::<Result<Vec<_>, _>>()?;
+            let members = members.into_iter().enumerate().filter(|(_, member)| !member.ends_with('/'));
+            let member = |(index, member): (usize, std::borrow::Cow<'_, str>)| (index, tensor_name(&member).to_owned());
+            let (indices, names) = members.map(member).unzip();
+            Ok((archive, indices, names))
+        };
+        let (archive, indices, names) = list().with_context(|| text::path(path))?;
+        check_unchanged(&cursor.file)?;
+        Ok(Self { names, cursor, archive: Some((archive, indices)) })
+    }
+
+    /// The names, in the order of the file.
+    pub(crate) fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// Reads the header of the array of this position among the names.
+    pub(crate) fn open(&self, position: usize) -> anyhow::Result<Array> {
+        let opened = match &self.archive {
+            None => self.open_whole(),
+            Some((archive, indices)) => {
+                let index = indices.get(position).copied().unwrap_or(usize::MAX);
+                self.open_member(archive, index).map_err(|error| {
+                    let name = self.names.get(position).map(|name| text::name(name)).unwrap_or_default();
+                    anyhow::anyhow!("member {name}: {error:#}; --drop leaves it out")
+                })
+            }
+        };
+        let array = opened.with_context(|| text::path(self.cursor.file.path()))?;
+        check_unchanged(&array.file)?;
+        Ok(array)
+    }
+
+    fn open_whole(&self) -> anyhow::Result<Array> {
+        let mut reader = self.cursor.clone();
+        let header = read_header(&mut reader)?;
+        let array = Array { header, place: Place::Whole(self.cursor.clone()), file: Arc::clone(&reader.file) };
+        array.check_length(reader.left())?;
+        Ok(array)
+    }
+
+    fn open_member(&self, archive: &ZipArchive<Cursor>, index: usize) -> anyhow::Result<Array> {
         let mut member_of = archive.clone();
         let mut member = member_of.by_index(index)?;
-        let name = member.name()?.into_owned();
-        let member_name = || format!("member {}", text::name(&name));
-        if member.is_dir() {
-            continue;
-        }
         let size = member.size();
         let mut counted = (&mut member).take(u64::MAX);
-        let header = read_header(&mut counted).with_context(member_name)?;
+        let header = read_header(&mut counted)?;
         let read = u64::MAX - counted.limit();
         let place = Place::Member { archive: archive.clone(), index };
-        let array = Array { header, place, file: Arc::clone(&file) };
-        array.check_length(size.saturating_sub(read)).with_context(member_name)?;
-        arrays.push((name.strip_suffix(".npy").unwrap_or(&name).to_owned(), array));
+        let array = Array { header, place, file: Arc::clone(&self.cursor.file) };
+        array.check_length(size.saturating_sub(read))?;
+        Ok(array)
     }
-    Ok(arrays)
+}
+
+/// The name of the array in a member of an archive.
+fn tensor_name(member: &str) -> &str {
+    member.strip_suffix(".npy").unwrap_or(member)
 }
 
 /// Fails if the file is not what it was when it was opened.
@@ -207,15 +247,15 @@ mod tests {
         let (npy, npz) = (dir.path().join("a.npy"), dir.path().join("a.npz"));
         let header = super::super::header::header(Dtype::U8, &[3]).unwrap();
         fs::write(&npy, [header.as_slice(), &[1, 2, 3]].concat()).unwrap();
-        let array = open_npy(&npy).unwrap().remove(0).1;
+        let array = Arrays::of_npy(&npy).unwrap().open(0).unwrap();
         let mut archive = fs::File::create(&npz).unwrap();
         write_npz(&mut archive, [("a", &array)].into_iter(), &|_| ()).unwrap();
         for path in [&npy, &npz] {
             let file = OpenOptions::new().write(true).open(path).unwrap();
             // Long ago, so that the change is certain to be at another time.
             file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
-            let open = if path == &npy { open_npy } else { open_npz };
-            let array = open(path).unwrap().remove(0).1;
+            let open = if path == &npy { Arrays::of_npy } else { Arrays::of_npz };
+            let array = open(path).unwrap().open(0).unwrap();
             let mut read = Vec::new();
             let mut sink = |bytes: &[u8]| {
                 read.extend_from_slice(bytes);

@@ -3,6 +3,7 @@
 use std::io::{Seek, Write};
 use std::mem::ManuallyDrop;
 
+use anyhow::Context;
 use safetensors_core::{Error, ErrorKind, TensorSource, shape};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
@@ -39,7 +40,7 @@ pub(crate) fn write_npz<'a, S: TensorSource + 'a>(
     let mut zip = ManuallyDrop::new(ZipWriter::new(out));
     let options = SimpleFileOptions::default().compression_method(CompressionMethod::Stored).large_file(true);
     for (name, tensor) in tensors {
-        zip.start_file(format!("{name}.npy"), options)?;
+        zip.start_file(format!("{name}.npy"), options).with_context(|| format!("tensor {}", text::name(name)))?;
         write_npy(&mut *zip, name, tensor, done)?;
     }
     ManuallyDrop::into_inner(zip).finish()?;

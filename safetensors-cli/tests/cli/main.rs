@@ -2,6 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod convert;
+mod convert_names;
+mod convert_npz;
+mod convert_places;
 mod diff;
 mod digest;
 mod extract;

@@ -64,7 +64,26 @@ fn what_cannot_be_drawn_is_an_error() {
         assert!(std::process::Command::new("mkfifo").arg(picture("fifo.png")).status().unwrap().success());
         let mut special = safetensors();
         special.arg("map").arg(&path).arg("-o").arg(picture("fifo.png"));
-        special.assert().code(1).stderr(predicate::str::contains("expected a regular file"));
+        let next = predicate::str::contains("found a special file; `-o - > FILE` writes to whatever FILE is");
+        special.assert().code(1).stderr(next);
         assert!(std::fs::metadata(picture("fifo.png")).unwrap().file_type().is_fifo());
     }
+}
+
+#[test]
+fn a_picture_goes_to_standard_output_too() {
+    let dir = temp_dir();
+    let path = small_file(dir.path(), "model.safetensors");
+    let map = |args: &[&str]| {
+        let mut command = safetensors();
+        command.current_dir(dir.path()).arg("map").arg(&path).args(args);
+        command.assert().success().stderr("").get_output().stdout.clone()
+    };
+    for (format, file) in [("svg", "map.svg"), ("png", "map.png")] {
+        assert!(map(&["-o", file]).is_empty());
+        assert_eq!(map(&["-o", "-", "--format", format]), fs::read(dir.path().join(file)).unwrap());
+        map(&["-o", "picture", "--format", format]);
+        assert_eq!(fs::read(dir.path().join("picture")).unwrap(), fs::read(dir.path().join(file)).unwrap());
+    }
+    assert_eq!(map(&["-o", "-"]), fs::read(dir.path().join("map.svg")).unwrap());
 }

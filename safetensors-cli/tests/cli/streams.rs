@@ -161,7 +161,7 @@ fn all_readers(path: &std::path::Path) -> Vec<Command> {
         "metadata get {}",
         "digest {} --json",
         "extract {} a -o -",
-        "convert {} /dev/null/x.safetensors -n",
+        "convert {} {}/x.safetensors -n",
     ];
     let words = |line: &str| line.split(' ').map(|word| word.replace("{}", path)).collect::<Vec<_>>();
     let with = |line: &&str| {

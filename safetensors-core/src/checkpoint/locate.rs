@@ -52,12 +52,7 @@ pub(super) fn locate(path: &Path) -> Result<Located> {
         let is_index = path.extension().is_some_and(|extension| extension == "json");
         return Ok(if is_index { Located::Index(path.into()) } else { Located::File(path.into()) });
     }
-    let mut names = Vec::new();
-    for entry in fs::read_dir(path).map_err(|error| Error::io(error, path))? {
-        let entry = entry.map_err(|error| Error::io(error, path))?;
-        names.extend(entry.file_name().into_string());
-    }
-    names.sort_unstable();
+    let names = list(path)?;
     let standard = format!("model{INDEX_SUFFIX}");
     let indexes: Vec<_> = names.iter().filter(|name| name.ends_with(INDEX_SUFFIX)).collect();
     let files: Vec<_> = names.iter().filter(|name| name.ends_with(FILE_SUFFIX)).collect();
@@ -70,4 +65,15 @@ pub(super) fn locate(path: &Path) -> Result<Located> {
             Err(Error::from(ErrorKind::NoCheckpoint { found }).in_path(path))
         }
     }
+}
+
+/// The names in a directory that are text, sorted.
+pub(super) fn list(directory: &Path) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(directory).map_err(|error| Error::io(error, directory))? {
+        let entry = entry.map_err(|error| Error::io(error, directory))?;
+        names.extend(entry.file_name().into_string());
+    }
+    names.sort_unstable();
+    Ok(names)
 }

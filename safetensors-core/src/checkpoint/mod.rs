@@ -3,6 +3,7 @@
 mod index;
 mod index_json;
 mod locate;
+mod made;
 mod open;
 mod pattern;
 mod save;
@@ -20,6 +21,7 @@ use crate::parallel::in_parallel;
 use crate::source::FileSource;
 use crate::{
     Error, ErrorKind, LazyTensor, Limits, LoadOptions, Metadata, ReadAt, Result, SafeTensors, TensorBuf, TensorInfo,
+    tied,
 };
 use index::Index;
 
@@ -29,6 +31,7 @@ pub(crate) use save::plan as plan_shards;
 pub use save::{SavedShards, ShardOptions, save_sharded};
 pub use size::MaxShardSize;
 pub use split::{Split, split_into_shards};
+pub(crate) use staging::check as check_directory;
 
 /// The most shards that are opened at once. What is waited for is mostly the disk or the network, not a core.
 const OPENED_AT_ONCE: usize = 8;
@@ -181,7 +184,9 @@ impl<S: ReadAt> Checkpoint<S> {
         let of_files = checkpoint.shards.iter().map(|shard| shard.archive.metadata());
         for (key, value) in of_files.chain(index.map(|index| &index.metadata)).flatten() {
             // Metadata can say anything. It gives a tensor another name only where both names allow it.
-            if let (None, Some(kept)) = (checkpoint.position(key), checkpoint.position(value)) {
+            if !tied::is_reserved(key)
+                && let (None, Some(kept)) = (checkpoint.position(key), checkpoint.position(value))
+            {
                 aliases.entry(key.clone()).or_insert(checkpoint.places[kept]);
             }
             metadata.entry(key.clone()).or_insert_with(|| value.clone());
@@ -256,7 +261,8 @@ impl<S> Checkpoint<S> {
     ///
     /// `safetensors.torch.save_model`, `huggingface_hub` and [`SaveOptions::tied`](crate::SaveOptions::tied) record them in the
     /// metadata of a file or of the index: the dropped name, with the kept one as its value. An entry counts if its value is the
-    /// name of a tensor and its key is not.
+    /// name of a tensor and its key is not, and if the key has no meaning of its own, as `format`, `modelspec.*` and the
+    /// [digests](crate::digest) have. An entry that means something else and has the name of a tensor by chance cannot be told apart.
     pub fn aliases(&self) -> impl Iterator<Item = (&str, LazyTensor<'_, S>)> {
         self.aliases.iter().filter_map(|(name, &place)| Some((name.as_str(), self.lazy(place)?)))
     }

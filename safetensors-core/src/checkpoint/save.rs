@@ -56,6 +56,11 @@ impl ShardOptions {
         self
     }
 
+    /// The names of the files.
+    pub(crate) fn pattern(&self) -> &FilePattern {
+        &self.file_pattern
+    }
+
     /// How each file is saved.
     pub(crate) fn save_options(&self) -> &SaveOptions {
         &self.save
@@ -141,8 +146,13 @@ pub(crate) fn plan<N: AsRef<str>, S: TensorSource>(
     if let Some(tied) = &save.tied {
         aliases = tied::drop_copies(tensors, tied)?;
     }
+    let mut total = 0_u64;
     let sizes = tensors.iter().map(|(name, tensor)| {
-        let size = shape::byte_len(tensor.dtype(), tensor.shape());
+        let size = shape::byte_len(tensor.dtype(), tensor.shape()).and_then(|size| {
+            let overflow = || ErrorKind::ShapeOverflow { shape: tensor.shape().into() };
+            total = total.checked_add(size).ok_or_else(overflow)?;
+            Ok(size)
+        });
         // What shares a storage here is written once for each name, so each counts.
         size.map(|size| (size, None::<()>)).map_err(|kind| Error::from(kind).in_tensor(name.as_ref()))
     });

@@ -5,13 +5,12 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use tempfile::TempDir;
-
 use super::FilePattern;
 use super::index::Index;
-use super::locate::{Located, locate};
+use super::locate::{Located, list, locate};
+use super::made::{Made, Temporary};
 use super::pattern::set_aside;
-use crate::save::atomic::{sync, sync_directory};
+use crate::save::atomic::{refuse_other_than_directory, sync, sync_directory};
 use crate::save::failpoint;
 use crate::source::FileSource;
 use crate::{Error, ErrorKind, Limits, Result, SafeTensors};
@@ -37,7 +36,9 @@ pub(crate) struct Staging {
     directory: PathBuf,
     pattern: FilePattern,
     durable: bool,
-    temp: TempDir,
+    temp: Temporary,
+    /// The directories that were made for it, which go if nothing is put into them. Dropped after the temporary one in them.
+    _made: Made,
 }
 
 impl Staging {
@@ -45,12 +46,12 @@ impl Staging {
     pub(crate) fn create(directory: &Path, pattern: &FilePattern, durable: bool) -> Result<Self> {
         let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
         let create = || {
-            fs::create_dir_all(directory)?;
+            let made = Made::create_all(directory)?;
             failpoint::hit("create")?;
-            tempfile::Builder::new().prefix(".").suffix(".safetensors.tmp").tempdir_in(directory)
+            Ok((Temporary::create_in(directory)?, made))
         };
-        let temp = create().map_err(|error| Error::io(error, directory))?;
-        Ok(Self { directory: directory.into(), pattern: pattern.clone(), durable, temp })
+        let (temp, made) = create().map_err(|error| Error::io(error, directory))?;
+        Ok(Self { directory: directory.into(), pattern: pattern.clone(), durable, temp, _made: made })
     }
 
     /// Where a new file is to be written.
@@ -184,13 +185,8 @@ impl Staging {
 
     /// Removes every file whose name is of the pattern, except the new ones.
     fn remove_stale(&self, files: &[&str]) -> Result<()> {
-        let list = || -> io::Result<Vec<String>> {
-            let names = fs::read_dir(&self.directory)?.map(|entry| Ok(entry?.file_name().into_string().ok()));
-            names.filter_map(Result::transpose).collect()
-        };
-        let mut stale = list().map_err(|error| Error::io(error, &self.directory))?;
+        let mut stale = list(&self.directory)?;
         stale.retain(|name| self.pattern.matches(name) && !files.contains(&name.as_str()));
-        stale.sort_unstable();
         stale.iter().try_for_each(|name| remove(&self.destination(name)))
     }
 }
@@ -215,6 +211,33 @@ fn remove(path: &Path) -> Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::io(error, path)),
         _ => Ok(()),
     }
+}
+
+/// Checks whether a directory can have these files, which are named after the pattern, as far as that is known beforehand.
+///
+/// One file has no index. It is found only if it is alone, so no other file of tensors may be there and no other index.
+pub(crate) fn check(directory: &Path, pattern: &FilePattern, files: &[&str]) -> Result<()> {
+    let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+    // What is not there yet will be made in the nearest directory above that is.
+    let there = directory.ancestors().find(|path| path.symlink_metadata().is_ok()).unwrap_or(Path::new("."));
+    refuse_other_than_directory(there).map_err(|error| error.in_path(directory))?;
+    let index = pattern.index_name();
+    for path in files.iter().chain([&index.as_str()]).map(|file| directory.join(file)) {
+        refuse_other_than_files(&path).map_err(|error| error.in_path(&path))?;
+    }
+    let &[file] = files else { return Ok(()) };
+    if file != pattern.file_name(0, 1) || there != directory {
+        return Ok(());
+    }
+    let mut others = list(directory)?;
+    others.retain(|name| {
+        let is_own = name == file || *name == index || pattern.matches(name);
+        !is_own && Located::by_name(name).is_some()
+    });
+    if others.is_empty() {
+        return Ok(());
+    }
+    Err(Error::from(ErrorKind::NotAlone { file: file.into(), others }).in_path(directory))
 }
 
 /// Refuses to take the place of something that is neither a file nor a link.

@@ -245,6 +245,13 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("expected an index (*.safetensors.index.json) or exactly one *.safetensors file, found {}", NameList(.found))]
     NoCheckpoint { found: Vec<String> },
+    /// A directory has other files, beside which a new one of one checkpoint would not be found.
+    #[cfg(feature = "std")]
+    #[error(
+        "{file} would not be found beside {}: a directory opens as its index, or as the only *.safetensors file; \
+         move these away, or write to another directory", NameList(.others)
+    )]
+    NotAlone { file: String, others: Vec<String> },
     /// An index file that does not say what an index must say.
     #[cfg(feature = "std")]
     #[error("the index is malformed: {problem}")]
@@ -277,6 +284,12 @@ pub enum ErrorKind {
     /// The metadata entry that should record a dropped name is there with another value.
     #[error("it should be recorded in the metadata as another name of {}, but the entry is there: {}", Quoted(.kept), Quoted(.found))]
     TieNotRecorded { kept: String, found: String },
+    /// A dropped name is a metadata key that means something else.
+    #[error(
+        "it should be recorded in the metadata as another name of {}, but that key has a meaning of its own: keep this name, or rename it",
+        Quoted(.kept)
+    )]
+    TieReserved { kept: String },
 }
 
 /// The first byte of something, or that there is none.

@@ -21,9 +21,17 @@ use crate::{
 /// Nothing is read until it is saved, and then piece by piece: the memory needed is a few MiB a thread, whatever the size of the
 /// checkpoints. Steps apply in the order in which they are called. The destination may be one of the sources.
 ///
-/// Tied weights stay tied: a tensor with several names is written once, under the name that it has in its file if that is among
-/// them, and the other names are recorded, whatever becomes of the names. If its names are cast to different dtypes they are
-/// different tensors from then on. [`plan`](Rewrite::plan) tells what will be written before anything is.
+/// [`plan`](Rewrite::plan) tells what will be written before anything is.
+///
+/// # Tied weights
+///
+/// A tensor with several names has one in its file; the others are [aliases](Checkpoint::aliases), entries of the metadata, and may
+/// be entries that only look like it. So they go where their tensor goes, and stay entries:
+///
+/// - a tensor that is [selected](Rewrite::select), [left out](Rewrite::without) or [cast](Rewrite::cast) takes its aliases along;
+/// - the tensor is written under its own name, and each alias is recorded with the names that both have then;
+/// - an alias is written as a tensor only where it is asked for by its own name: selected without its tensor, or cast to another dtype
+///   than its tensor. From then on it is a tensor like others.
 ///
 /// ```
 /// use safetensors_core::{
@@ -117,7 +125,10 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// Those of [`shape::byte_len`](crate::shape::byte_len).
     pub fn add(mut self, name: impl Into<String>, tensor: impl TensorSource + Send + 'a) -> Result<Self> {
         let name = name.into();
-        let whole = tensor.storage().filter(|storage| storage.contiguous && storage.range == (0..storage.byte_len));
+        // What has no bytes has no place in memory either that it could share.
+        let whole = tensor
+            .storage()
+            .filter(|storage| storage.byte_len > 0 && storage.contiguous && storage.range == (0..storage.byte_len));
         let tie = match whole {
             Some(storage) => {
                 let key = (storage.id, storage.byte_len, tensor.dtype(), tensor.shape().to_vec());
@@ -130,10 +141,51 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         Ok(self)
     }
 
-    /// Keeps the tensors for which `keep` says so, given the name and the tensor as it is so far.
+    /// Keeps the tensors for which `keep` says so, given the name and the tensor as it is so far, with all their aliases. An alias
+    /// that is kept without its tensor is the tensor from then on.
     #[must_use]
     pub fn select(mut self, mut keep: impl FnMut(&str, &Planned<'a, S>) -> bool) -> Self {
-        self.tensors.retain(|(name, planned)| keep(name, planned));
+        // A tensor comes before its aliases.
+        let mut kept = HashSet::new();
+        self.tensors.retain(|(name, planned)| {
+            if keep(name, planned) {
+                kept.extend((!planned.alias).then_some(planned.tie));
+                return true;
+            }
+            planned.alias && kept.contains(&planned.tie)
+        });
+        self
+    }
+
+    /// Leaves out the tensors for which `drop` says so, given the name and the tensor as it is so far, with all their aliases. Of a
+    /// tensor that stays, only the aliases are left out for which it says so.
+    ///
+    /// ```
+    /// use safetensors_core::{Checkpoint, Rewrite, SaveOptions, TensorView, save};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("model.safetensors");
+    /// let weight = TensorView::from_slice(&[2], &[1.0_f32, 2.0])?;
+    /// let tied = SaveOptions::new().metadata([("lm_head", "embed")]);
+    /// save(&path, [("embed", weight), ("norm", weight)], &tied)?;
+    ///
+    /// let checkpoint = Checkpoint::open(&path)?;
+    /// let names = |rewrite: Rewrite| rewrite.tensors().map(|(name, _)| name.to_owned()).collect::<Vec<_>>();
+    /// assert_eq!(names(Rewrite::of(&checkpoint).without(|name, _| name == "embed")), ["norm"]);
+    /// assert_eq!(names(Rewrite::of(&checkpoint).without(|name, _| name == "lm_head")), ["embed", "norm"]);
+    /// assert_eq!(names(Rewrite::of(&checkpoint).select(|name, _| name == "lm_head")), ["lm_head"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn without(mut self, mut drop: impl FnMut(&str, &Planned<'a, S>) -> bool) -> Self {
+        let mut dropped = HashSet::new();
+        self.tensors.retain(|(name, planned)| {
+            if drop(name, planned) {
+                dropped.extend((!planned.alias).then_some(planned.tie));
+                return false;
+            }
+            !(planned.alias && dropped.contains(&planned.tie))
+        });
         self
     }
 
@@ -147,6 +199,9 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// Converts the tensors for which `dtype` says to what, given the name and the tensor as it is so far. A tensor that was cast
     /// before is converted once, from what it was at first.
     ///
+    /// An alias for which `dtype` says nothing is what its tensor is. If it says another dtype than its tensor gets, also one that the
+    /// alias has already, the alias is a tensor of its own from then on.
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::NoConversion`](crate::ErrorKind::NoConversion), naming the tensor and its file; those of
@@ -158,8 +213,16 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         mut dtype: impl FnMut(&str, &Planned<'a, S>) -> Option<Dtype>,
     ) -> Result<Self> {
         let mut ties = HashMap::new();
+        // What each tensor becomes under its own name, which comes before its aliases.
+        let mut own = HashMap::new();
         for (name, planned) in &mut self.tensors {
-            if let Some(to) = dtype(name, planned).filter(|&to| to != planned.dtype()) {
+            let mut to = dtype(name, planned);
+            if planned.alias {
+                to = to.or_else(|| own.get(&planned.tie).copied());
+            } else {
+                own.extend(to.map(|to| (planned.tie, to)));
+            }
+            if let Some(to) = to.filter(|&to| to != planned.dtype()) {
                 planned.cast(to, options)?;
                 planned.tie = *ties.entry((planned.tie, to)).or_insert_with(|| take(&mut self.next_tie));
             }
@@ -216,8 +279,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
             return options;
         }
         // Most readers know a tensor by the name in the file only, so a rewrite must not choose another of its names.
-        let own_names = self.tensors.iter().filter(|(_, planned)| planned.own_name).map(|(name, _)| name);
-        options.tied(Tied::new().prefer(own_names))
+        let own_names = self.tensors.iter().filter(|(_, planned)| !planned.alias).map(|(name, _)| name);
+        options.tied(Tied::new().prefer(own_names).with_empty())
     }
 }
 

@@ -1,12 +1,14 @@
 //! [`Plan`]: what a rewrite will write.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use super::{Planned, Rewrite};
-use crate::checkpoint::plan_shards;
+use crate::checkpoint::{check_directory, plan_shards};
+use crate::save::atomic;
 use crate::save::layout::Layout;
 use crate::save::spec::Spec;
-use crate::{FileSource, ReadAt, Result, SaveOptions, ShardOptions, tied};
+use crate::{FilePattern, FileSource, ReadAt, Result, SaveOptions, ShardOptions, tied};
 
 /// What a [`Rewrite`] will write: every tensor once, with the names that are only recorded, and the files.
 ///
@@ -29,6 +31,8 @@ pub struct Plan<'r, 'a, S = FileSource> {
     aliases: BTreeMap<String, String>,
     /// The names of files, with the positions of their tensors.
     shards: Vec<(String, Vec<usize>)>,
+    /// How the files of a sharded save are named; nothing if one file is saved by its path.
+    pattern: Option<FilePattern>,
     total_size: u64,
 }
 
@@ -39,6 +43,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// Whatever can be refused before data is read: [`ErrorKind::DuplicateTensor`](crate::ErrorKind::DuplicateTensor),
     /// [`ErrorKind::ReservedName`](crate::ErrorKind::ReservedName), [`ErrorKind::TieNotRecorded`](crate::ErrorKind::TieNotRecorded),
+    /// [`ErrorKind::TieReserved`](crate::ErrorKind::TieReserved),
     /// [`ErrorKind::HeaderTooLarge`](crate::ErrorKind::HeaderTooLarge), [`ErrorKind::BadAlignment`](crate::ErrorKind::BadAlignment).
     pub fn plan(&self, options: &SaveOptions) -> Result<Plan<'_, 'a, S>> {
         let mut options = self.options(options);
@@ -49,8 +54,9 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         };
         tied::record(&mut options.metadata, aliases.clone())?;
         Layout::plan(&Spec::of_all(&tensors), &options)?;
+        // The layout has added them up before, and found that they are no more than fit.
         let total_size = tensors.iter().map(|(_, tensor)| tensor.byte_len()).sum();
-        Ok(Plan { tensors, aliases, shards: Vec::new(), total_size })
+        Ok(Plan { tensors, aliases, shards: Vec::new(), pattern: None, total_size })
     }
 
     /// What [`save_sharded`](Rewrite::save_sharded) will write with these options. Nothing is read or written.
@@ -67,7 +73,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
             Layout::plan(&specs, &plan.each)?;
         }
         let shards = plan.files.into_iter().zip(plan.split.shards).collect();
-        Ok(Plan { tensors, aliases: plan.aliases, shards, total_size: plan.split.total_size })
+        let pattern = Some(options.pattern().clone());
+        Ok(Plan { tensors, aliases: plan.aliases, shards, pattern, total_size: plan.split.total_size })
     }
 }
 
@@ -87,6 +94,38 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
         &self,
     ) -> impl ExactSizeIterator<Item = (&str, impl ExactSizeIterator<Item = (&'r str, &'r Planned<'a, S>)>)> {
         self.shards.iter().map(|(name, positions)| (name.as_str(), positions.iter().map(|&i| self.tensors[i])))
+    }
+
+    /// Checks whether the path that this is planned for can have it: that of the file, or of the directory for a sharded save.
+    /// Nothing is written, so whether there are the permissions and the space is not known yet.
+    ///
+    /// A directory is refused, other than by the save itself, if it has other `*.safetensors` files or another index, besides
+    /// which a new single file would not be found when the directory is opened.
+    ///
+    /// ```
+    /// use safetensors_core::{ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorView, save};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let weight = TensorView::from_slice(&[2], &[1.0_f32, 2.0])?;
+    /// let rewrite = Rewrite::new().add("weight", weight)?;
+    /// let plan = rewrite.plan_sharded(&ShardOptions::new())?;
+    /// plan.check_destination(dir.path())?;
+    /// save(dir.path().join("other.safetensors"), [("other", weight)], &SaveOptions::new())?;
+    /// let error = plan.check_destination(dir.path()).unwrap_err();
+    /// assert!(matches!(error.kind(), ErrorKind::NotAlone { others, .. } if others == &["other.safetensors"]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) if something else than a file has the name of one;
+    /// [`ErrorKind::NotAlone`](crate::ErrorKind::NotAlone); [`ErrorKind::Io`](crate::ErrorKind::Io) if there is no directory that
+    /// the path could lie in.
+    pub fn check_destination(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let Some(pattern) = &self.pattern else { return atomic::check(path) };
+        let files: Vec<_> = self.shards.iter().map(|(file, _)| file.as_str()).collect();
+        check_directory(path, pattern, &files)
     }
 
     /// The bytes of all tensors that will be written.

@@ -17,8 +17,8 @@ pub struct Planned<'a, S = FileSource> {
     source_name: Cow<'a, str>,
     /// The same number for all names of one tensor.
     pub(super) tie: u64,
-    /// Whether it stands for the name that the tensor has in its file, and not for an alias.
-    pub(super) own_name: bool,
+    /// Whether it stands for another name than the tensor has in its file.
+    pub(super) alias: bool,
 }
 
 /// What a tensor is made of.
@@ -32,9 +32,9 @@ enum Origin<'a, S> {
 impl<'a, S> Planned<'a, S> {
     /// A tensor of a checkpoint under its own name or another one.
     pub(super) fn of(name: &'a str, tensor: LazyTensor<'a, S>, tie: u64) -> Self {
-        let own_name = name == tensor.name();
+        let alias = name != tensor.name();
         let byte_len = tensor.byte_len();
-        Self { origin: Origin::Lazy(tensor), cast: None, byte_len, source_name: name.into(), tie, own_name }
+        Self { origin: Origin::Lazy(tensor), cast: None, byte_len, source_name: name.into(), tie, alias }
     }
 
     /// A tensor from elsewhere, or the reason why it can be none.
@@ -42,7 +42,7 @@ impl<'a, S> Planned<'a, S> {
         let byte_len = shape::byte_len(tensor.dtype(), tensor.shape());
         let byte_len = byte_len.map_err(|kind| Error::from(kind).in_tensor(name))?;
         let origin = Origin::Added(Arc::new(tensor), name.into());
-        Ok(Self { origin, cast: None, byte_len, source_name: name.to_owned().into(), tie, own_name: false })
+        Ok(Self { origin, cast: None, byte_len, source_name: name.to_owned().into(), tie, alias: false })
     }
 
     /// The tensor in its file, or nothing if it was [added](super::Rewrite::add) from elsewhere.
@@ -56,6 +56,12 @@ impl<'a, S> Planned<'a, S> {
     /// The name that it had at first: in its file, where that may be an [alias](crate::Checkpoint::aliases), or as it was added.
     pub fn source_name(&self) -> &str {
         &self.source_name
+    }
+
+    /// Whether this is an [alias](crate::Checkpoint::aliases): not the name that the tensor has in its file, but another one, which
+    /// the metadata gives it.
+    pub fn is_alias(&self) -> bool {
+        self.alias
     }
 
     /// The number of bytes that it will have.
@@ -113,7 +119,8 @@ impl<S: ReadAt> TensorSource for Planned<'_, S> {
 
     /// The same for all names of one tensor that are saved in one dtype.
     fn storage(&self) -> Option<Storage> {
-        Some(Storage::whole(self.tie, self.byte_len))
+        // An empty tensor has a byte to share, see `Tied::with_empty`.
+        Some(Storage::whole(self.tie, self.byte_len.max(1)))
     }
 }
 

@@ -74,15 +74,11 @@ impl AtomicFile {
     /// [`create`](AtomicFile::create) in place of whatever is there, even a link.
     pub(crate) fn create_in_place_of(destination: PathBuf) -> io::Result<Self> {
         failpoint::hit("create")?;
+        // Opened here, so that it has every permission that the umask leaves, as any new file, and not the private mode of
+        // temporary files; and so that an error is the system's, and says nothing of a name that nobody asked for.
+        let open = |path: &Path| File::options().read(true).write(true).create_new(true).open(path);
         let mut builder = tempfile::Builder::new();
-        builder.prefix(".").suffix(".safetensors.tmp");
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::PermissionsExt;
-            // Every permission that the umask leaves, as for any new file, and not the private mode of temporary files.
-            builder.permissions(fs::Permissions::from_mode(0o666));
-        }
-        let temp = builder.tempfile_in(directory(&destination))?;
+        let temp = builder.prefix(".").suffix(".safetensors.tmp").make_in(directory(&destination), open)?;
         Ok(Self { temp, path: destination.clone(), destination, durable: true })
     }
 
@@ -171,6 +167,25 @@ pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
             Ok(())
         }
         result => result,
+    }
+}
+
+/// Checks whether a path can have a file, as far as that is known before one is created.
+pub(crate) fn check(path: &Path) -> Result<()> {
+    let check = || {
+        let destination = follow_links(path)?;
+        refuse_special(&destination)?;
+        refuse_other_than_directory(directory(&destination))
+    };
+    check().map_err(|error| error.in_path(path))
+}
+
+/// Refuses what is there and is no directory, or not there.
+pub(crate) fn refuse_other_than_directory(path: &Path) -> Result<()> {
+    match fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Ok(_) => Err(ErrorKind::Io(io::ErrorKind::NotADirectory.into()).into()),
+        Err(error) => Err(ErrorKind::Io(error).into()),
     }
 }
 

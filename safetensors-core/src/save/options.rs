@@ -94,7 +94,8 @@ impl SaveOptions {
     /// [`StreamWriter`](crate::StreamWriter), cannot tell, and do not look at this.
     ///
     /// Saving then also fails with the errors of [`resolve`](crate::tied::resolve), and with
-    /// [`ErrorKind::TieNotRecorded`](crate::ErrorKind::TieNotRecorded) if the metadata has an entry under a name that is dropped.
+    /// [`ErrorKind::TieNotRecorded`](crate::ErrorKind::TieNotRecorded) if the metadata has an entry under a name that is dropped;
+    /// [`ErrorKind::TieReserved`](crate::ErrorKind::TieReserved) if a name that is dropped is a key with a meaning of its own.
     #[must_use]
     pub fn tied(mut self, tied: Tied) -> Self {
         self.tied = Some(tied);

@@ -11,6 +11,6 @@ mod storage;
 pub use options::{Tied, Views};
 pub(crate) use record::apply;
 #[cfg(feature = "std")]
-pub(crate) use record::{drop_copies, record};
+pub(crate) use record::{drop_copies, is_reserved, record};
 pub use resolve::{Resolved, resolve};
 pub use storage::Storage;

@@ -22,7 +22,8 @@ pub enum Views {
 ///
 /// Of the names whose tensor fills the whole storage, the first in sorted order is kept, unless
 /// [`prefer`](Tied::prefer) or [`discard`](Tied::discard) say otherwise. Each of the other names goes into the metadata,
-/// with the kept one as its value. This is what `safetensors.torch.save_model` does, and
+/// with the kept one as its value. The keys `format`, `modelspec.*` and `safetensors_bridge.*` mean something else there: a
+/// tensor of such a name has to be the one that is kept. This is what `safetensors.torch.save_model` does, and
 /// [`Checkpoint`](crate::Checkpoint) finds the tensor under all of its names again.
 ///
 /// ```
@@ -42,6 +43,8 @@ pub struct Tied {
     pub(super) prefer: BTreeSet<String>,
     pub(super) discard: BTreeSet<String>,
     pub(super) views: Views,
+    /// Whether tensors without bytes are tied too, for sources that number their storages: an address says nothing of them.
+    pub(super) empty: bool,
 }
 
 impl Tied {
@@ -61,6 +64,13 @@ impl Tied {
     #[must_use]
     pub fn discard<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         self.discard.extend(names.into_iter().map(Into::into));
+        self
+    }
+
+    /// Ties tensors without bytes too.
+    #[cfg(feature = "std")]
+    pub(crate) fn with_empty(mut self) -> Self {
+        self.empty = true;
         self
     }
 

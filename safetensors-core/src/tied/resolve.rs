@@ -63,6 +63,8 @@ pub fn resolve<N: AsRef<str>, S: TensorSource>(tensors: &[(N, S)], options: &Tie
         let Some(storage) = tensor.storage() else { continue };
         let byte_len = shape::byte_len(tensor.dtype(), tensor.shape());
         let byte_len = byte_len.map_err(|kind| Error::from(kind).in_tensor(name))?;
+        // What numbers its storages gives an empty one a byte, so that there is something to share.
+        let byte_len = if options.empty { byte_len.max(1) } else { byte_len };
         if byte_len > 0 && storage.byte_len > 0 {
             let member = Member { position, name, tensor, storage, byte_len };
             storages.entry((member.storage.id, member.storage.byte_len)).or_default().push(member);

@@ -1,10 +1,9 @@
 //! [`Changes`]: which tensors are taken, under which names, in which dtypes.
 
-use globset::{Glob, GlobMatcher};
 use regex::Regex;
 use safetensors_core::{ConvertOptions, Dtype, Overflow, Result, Rewrite};
 
-use crate::select::{Matcher, Select, glob};
+use crate::select::{Matcher, Pattern, Select, glob};
 use crate::usage::WrongUsage;
 
 /// The options that say what becomes of tensors.
@@ -28,12 +27,12 @@ pub(super) struct Changes {
     select: Select,
     /// Leave out the tensors whose names match; may be given several times
     #[arg(long, value_name = "GLOB", value_parser = glob)]
-    drop: Vec<Glob>,
+    drop: Vec<Pattern>,
     /// Replace what matches REGEX in names; $1 is the first group. May be given several times
-    #[arg(long, num_args = 2, value_names = ["REGEX", "NEW"])]
+    #[arg(long, num_args = 2, value_names = ["REGEX", "NEW"], allow_hyphen_values = true)]
     rename: Vec<String>,
     /// Put this before all names, after they were renamed
-    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true, allow_hyphen_values = true)]
     prefix: String,
 }
 
@@ -47,7 +46,7 @@ enum OnOverflow {
 /// What the tensors of a pattern become: `None` leaves them as they are.
 #[derive(Clone, Debug)]
 struct Cast {
-    pattern: GlobMatcher,
+    pattern: Pattern,
     to: Option<Dtype>,
 }
 
@@ -61,7 +60,7 @@ fn dtype(text: &str) -> Result<Dtype, String> {
 
 fn cast(text: &str) -> Result<Cast, String> {
     let (pattern, to) = text.rsplit_once('=').ok_or("expected GLOB=DTYPE, such as 'lm_head.*=f32'")?;
-    let pattern = glob(pattern).map_err(|error| error.to_string())?.compile_matcher();
+    let pattern = glob(pattern)?;
     Ok(Cast { pattern, to: if to == "keep" { None } else { Some(dtype(to)?) } })
 }
 
@@ -81,7 +80,7 @@ impl Changes {
             let regex = Regex::new(&pair[0]).map_err(|error| WrongUsage::error(format!("--rename: {error}")))?;
             renames.push((regex, pair[1].as_str()));
         }
-        let drop = if self.drop.is_empty() { None } else { Some(Matcher::new(&self.drop)?) };
+        let drop = if self.drop.is_empty() { None } else { Some(Matcher::new(&self.drop)) };
         Ok(Change { changes: self, select: self.select.matcher()?, drop, renames })
     }
 }
@@ -89,27 +88,33 @@ impl Changes {
 impl Change<'_> {
     /// Makes the changes.
     pub(super) fn apply<'a>(&self, rewrite: Rewrite<'a>) -> Result<Rewrite<'a>> {
-        let rewrite = rewrite.select(|name, _| self.takes(name));
-        let rewrite = rewrite.cast(&self.options(), |name, tensor| self.cast(name, tensor.dtype()))?;
+        let rewrite = rewrite.select(|name, _| self.select.matches(name)).without(|name, _| self.drops(name));
+        let rewrite =
+            rewrite.cast(&self.options(), |name, tensor| self.cast(name, tensor.dtype(), tensor.is_alias()))?;
         Ok(rewrite.rename(|name| self.rename(name)))
     }
 
     /// Whether a tensor is taken, by its name in the input.
-    fn takes(&self, name: &str) -> bool {
-        self.select.matches(name) && self.drop.as_ref().is_none_or(|drop| !drop.matches(name))
+    pub(super) fn takes(&self, name: &str) -> bool {
+        self.select.matches(name) && !self.drops(name)
     }
 
-    /// The dtype that a tensor is converted to, by its name in the input; `None` if it stays as it is.
-    fn cast(&self, name: &str, from: Dtype) -> Option<Dtype> {
-        let to = match self.changes.casts.iter().find(|cast| cast.pattern.is_match(name)) {
-            Some(cast) => cast.to,
-            None => self.changes.dtype.filter(|_| from.is_float() || self.changes.all),
-        };
-        to.filter(|&to| to != from)
+    /// Whether a tensor is left out, by its name in the input.
+    pub(super) fn drops(&self, name: &str) -> bool {
+        self.drop.as_ref().is_some_and(|drop| drop.matches(name))
+    }
+
+    /// The dtype that a tensor is to have, by its name in the input; `None` if nothing is said of it. Of an alias that is so unless
+    /// --cast names it: then it is what its tensor is.
+    fn cast(&self, name: &str, from: Dtype, is_alias: bool) -> Option<Dtype> {
+        match self.changes.casts.iter().find(|cast| cast.pattern.matches(name)) {
+            Some(cast) => Some(cast.to.unwrap_or(from)),
+            None => self.changes.dtype.filter(|_| !is_alias && (from.is_float() || self.changes.all)),
+        }
     }
 
     /// The name in the output.
-    fn rename(&self, name: &str) -> String {
+    pub(super) fn rename(&self, name: &str) -> String {
         let mut name = name.to_owned();
         for (regex, new) in &self.renames {
             name = regex.replace_all(&name, *new).into_owned();
@@ -147,12 +152,15 @@ mod tests {
     fn the_first_cast_that_matches_goes_before_the_dtype() {
         let changes = changes(&["--dtype", "bf16", "--cast", "a.*=f32", "--cast", "*.b=keep", "--cast", "n=F64"]);
         let change = changes.prepare().unwrap();
-        assert_eq!(change.cast("w", Dtype::F32), Some(Dtype::BF16));
-        assert_eq!(change.cast("w", Dtype::I64), None);
-        assert_eq!(change.cast("w", Dtype::BF16), None);
-        assert_eq!(change.cast("a.b", Dtype::F16), Some(Dtype::F32));
-        assert_eq!(change.cast("c.b", Dtype::F32), None);
-        assert_eq!(change.cast("n", Dtype::I64), Some(Dtype::F64));
+        let cast = |name, from| change.cast(name, from, false);
+        assert_eq!(cast("w", Dtype::F32), Some(Dtype::BF16));
+        assert_eq!(cast("w", Dtype::I64), None);
+        assert_eq!(cast("a.b", Dtype::F16), Some(Dtype::F32));
+        assert_eq!(cast("c.b", Dtype::F32), Some(Dtype::F32));
+        assert_eq!(cast("n", Dtype::I64), Some(Dtype::F64));
+        // An alias is what its tensor is, unless it is named.
+        assert_eq!(change.cast("w", Dtype::F32, true), None);
+        assert_eq!(change.cast("c.b", Dtype::F32, true), Some(Dtype::F32));
     }
 
     #[test]
@@ -162,6 +170,13 @@ mod tests {
         let change = changes.prepare().unwrap();
         assert!(change.takes("m.1.weight") && !change.takes("m.1.bias") && !change.takes("x"));
         assert_eq!(change.rename("m.12.weight"), "p.layer_12.weight");
+    }
+
+    #[test]
+    fn names_may_start_with_a_hyphen() {
+        let changes = changes(&["--rename", "w", "-y", "--rename", "-z", "a", "--prefix", "-p"]);
+        let change = changes.prepare().unwrap();
+        assert_eq!((change.rename("w"), change.rename("-z")), ("-p-y".to_owned(), "-pa".to_owned()));
     }
 
     #[test]

@@ -23,10 +23,12 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use safetensors_core::{MaxShardSize, Result, Rewrite};
+use anyhow::Context;
+use safetensors_core::{Error, ErrorKind, MaxShardSize, Result, Rewrite};
 
 use crate::progress::Progress;
-use changes::Changes;
+use crate::text;
+use changes::{Change, Changes};
 use output::Output;
 use source::Source;
 
@@ -37,7 +39,7 @@ use source::Source;
 /// or - for a safetensors file on standard input. OUT is a .safetensors, .npz or
 /// .npy file, or else a directory, which becomes a checkpoint of one or more files
 /// with an index. NumPy's files (.npz, .npy) hold no metadata and no second names of
-/// tied weights: each name is an array.
+/// tied weights.
 ///
 /// Patterns and casts are about the names that tensors have in the input. Tensors
 /// are read, converted and written piece by piece: memory of a few MiB a thread is
@@ -71,14 +73,19 @@ Examples:
   safetensors convert model.safetensors encoder.safetensors --filter 'encoder.*' --rename '^encoder\\.' ''
   safetensors convert weights.npz model.safetensors --prefix model. --dry-run
 
-Exit codes: 0 written, 1 it could not be read or written, and OUT is as it was, 2 wrong usage.";
+Exit codes: 0 written, 1 it could not be read or written, and OUT is as it was, 2 wrong usage. If OUT is written and
+only the summary could not be printed, that is 1 too, and the error says so.";
 
 /// A size as the Hub writes it, or a plain number of bytes.
 fn shard_size(text: &str) -> Result<MaxShardSize, String> {
-    match text.parse::<u64>() {
-        Ok(0) => Err("expected at least 1 byte".into()),
+    let size = match text.trim().parse::<u64>() {
         Ok(bytes) => Ok(bytes.into()),
-        Err(_) => text.parse().map_err(|error: safetensors_core::Error| error.to_string()),
+        Err(_) => text.parse::<MaxShardSize>(),
+    };
+    match size {
+        Ok(MaxShardSize(0)) => Err("expected at least 1 byte".into()),
+        Ok(size) => Ok(size),
+        Err(error) => Err(format!("{error}; or a plain number of bytes, such as 5000000000")),
     }
 }
 
@@ -88,23 +95,46 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     let output = Output::new(output, args.max_shard_size)?;
     let change = args.changes.prepare()?;
     let sources = inputs.iter().map(|path| Source::open(path)).collect::<anyhow::Result<Vec<_>>>()?;
-    let everything = sources.iter().try_fold(Rewrite::new(), |rewrite, source| source.add_to(rewrite))?;
-    let is_empty = everything.tensors().len() == 0;
+    let takes = |name: &str| change.takes(name);
+    let everything = sources.iter().try_fold(Rewrite::new(), |rewrite, source| source.add_to(rewrite, takes))?;
     let rewrite = change.apply(everything)?;
-    if rewrite.tensors().len() == 0 && !is_empty {
+    if rewrite.tensors().len() == 0 && sources.iter().any(|source| !source.names().is_empty()) {
         anyhow::bail!("no tensor is left to be written; `safetensors inspect --flat` shows the names");
     }
-    let plan = output.plan(&rewrite)?;
+    let plan = output.plan(&rewrite).map_err(|error| name_twice(error, &sources, &change))?;
     let summary = plan.summary(output.path());
-    output.warn_of_loss(&rewrite);
+    output.warn_of_loss(&plan.lost(&rewrite));
     if args.dry_run {
         plan.show(&rewrite, out)?;
         writeln!(out, "\n{summary}; nothing was written")?;
         return Ok(ExitCode::SUCCESS);
     }
     let progress = Progress::bytes(plan.bytes());
-    output.write(rewrite, &progress)?;
+    output.write(rewrite, &progress).map_err(|error| output.advise(error, plan.bytes()))?;
     drop(progress);
-    writeln!(out, "{summary}")?;
+    let told = writeln!(out, "{summary}").and_then(|()| out.flush());
+    told.with_context(|| format!("{} is written, but this could not be told", text::path(output.path())))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says in the error of a name that stands twice which tensors of which inputs get it, and what can be done.
+fn name_twice(error: anyhow::Error, sources: &[Source], change: &Change<'_>) -> anyhow::Error {
+    let name = match error.downcast_ref::<Error>() {
+        Some(twice) if matches!(twice.kind(), ErrorKind::DuplicateTensor) => twice.tensor().unwrap_or_default(),
+        _ => return error,
+    };
+    let of_source = |source: &Source| {
+        // An alias is there with its tensor, also if it is not taken by its own name.
+        let names = source.names().into_iter().filter(|old| !change.drops(old) && change.rename(old) == name);
+        names.map(|old| (!change.takes(old), format!("{} of {}", text::name(old), source.name()))).collect::<Vec<_>>()
+    };
+    let mut from: Vec<_> = sources.iter().flat_map(of_source).collect();
+    from.sort_by_key(|(is_not_taken, _)| *is_not_taken);
+    // Two are enough to see what it is about.
+    let from: Vec<_> = from.into_iter().take(2).map(|(_, name)| name).collect();
+    anyhow::anyhow!(
+        "{error}: {}; give them different names with --rename, leave out one with --drop, or convert one input by itself first, \
+         with --prefix",
+        from.join(" and ")
+    )
 }

@@ -1,9 +1,9 @@
 //! [`Output`]: where tensors go.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use safetensors_core::{Error, ErrorKind, MaxShardSize, Rewrite, SaveOptions, ShardOptions};
+use safetensors_core::{MaxShardSize, Rewrite, SaveOptions, ShardOptions};
 
 use super::kind::Kind;
 use super::plan::Plan;
@@ -57,6 +57,11 @@ impl Output {
         Ok(Self { path: path.into(), form })
     }
 
+    /// Adds to an error of writing what can be done about it.
+    pub(super) fn advise(&self, error: anyhow::Error, bytes: u64) -> anyhow::Error {
+        file::advise(error, &self.path, bytes, "OUT", STREAM)
+    }
+
     /// The path.
     pub(super) fn path(&self) -> &Path {
         &self.path
@@ -64,37 +69,33 @@ impl Output {
 
     /// What will be written. Refuses tensors that this output cannot hold, before any is read.
     pub(super) fn plan(&self, rewrite: &Rewrite<'_>) -> anyhow::Result<Plan> {
-        let locate = |error: Error| error.in_file(self.path.display());
-        match self.form {
-            Form::File => Ok(Plan::of(&rewrite.plan(&SaveOptions::new()).map_err(locate)?)),
-            Form::Directory(size) => Ok(Plan::of(&rewrite.plan_sharded(&shards(size)).map_err(locate)?)),
-            Form::Npy | Form::Npz => {
-                let found = rewrite.tensors().len();
-                if self.form == Form::Npy && found != 1 {
-                    let (path, found) = (text::path(&self.path), text::counted(found as u64, "tensor"));
-                    anyhow::bail!("{path}: a .npy file holds one tensor, not {found}; .npz holds several");
-                }
-                let mut names = HashSet::new();
-                for (name, tensor) in rewrite.tensors() {
-                    if !names.insert(name) {
-                        return Err(locate(Error::from(ErrorKind::DuplicateTensor).in_tensor(name)).into());
-                    }
-                    numpy::header_of(name, tensor, numpy::CONVERT)?;
-                }
-                Ok(Plan::of_arrays(rewrite))
-            }
+        let plan = match self.form {
+            Form::File | Form::Npy | Form::Npz => rewrite.plan(&SaveOptions::new()),
+            Form::Directory(size) => rewrite.plan_sharded(&shards(size)),
+        };
+        let plan = plan.map_err(|error| error.in_file(self.path.display()))?;
+        let total = plan.total_size();
+        plan.check_destination(&self.path).map_err(|error| self.advise(error.into(), total))?;
+        if matches!(self.form, Form::File | Form::Directory(_)) {
+            return Ok(Plan::of(&plan));
         }
+        let found = plan.tensors().len();
+        if self.form == Form::Npy && found != 1 {
+            let (path, found) = (text::path(&self.path), text::counted(found as u64, "tensor"));
+            anyhow::bail!("{path}: a .npy file holds one tensor, not {found}; .npz holds several");
+        }
+        plan.tensors().try_for_each(|(name, tensor)| numpy::header_of(name, tensor, numpy::CONVERT).map(drop))?;
+        Ok(Plan::of(&plan).bare())
     }
 
     /// Warns of what this output cannot hold and will be lost.
-    pub(super) fn warn_of_loss(&self, rewrite: &Rewrite<'_>) {
+    pub(super) fn warn_of_loss(&self, lost: &BTreeSet<&str>) {
         // Enough to see what it is about.
         const SHOWN: usize = 5;
-        let lost = rewrite.metadata();
-        if lost.is_empty() || !matches!(self.form, Form::Npy | Form::Npz) {
+        if lost.is_empty() {
             return;
         }
-        let mut keys: Vec<_> = lost.keys().take(SHOWN).map(|key| text::name(key)).collect();
+        let mut keys: Vec<_> = lost.iter().take(SHOWN).map(|key| text::name(key)).collect();
         if lost.len() > SHOWN {
             keys.push("…".into());
         }
@@ -111,14 +112,22 @@ impl Output {
             Form::Directory(size) => {
                 rewrite.save_sharded(&self.path, &shards(size).save(options))?;
             }
-            Form::Npy => file::replace(&self.path, |out| {
-                rewrite.tensors().try_for_each(|(name, tensor)| numpy::write_npy(out, name, tensor, &done))
-            })?,
-            Form::Npz => file::replace(&self.path, |out| numpy::write_npz(out, rewrite.tensors(), &done))?,
+            Form::Npy | Form::Npz => {
+                let plan = rewrite.plan(&SaveOptions::new())?;
+                file::replace(&self.path, |out| match self.form {
+                    Form::Npy => {
+                        plan.tensors().try_for_each(|(name, tensor)| numpy::write_npy(out, name, tensor, &done))
+                    }
+                    _ => numpy::write_npz(out, plan.tensors(), &done),
+                })?;
+            }
         }
         Ok(())
     }
 }
+
+/// What is written through a pipe: nothing, but there is a way.
+const STREAM: &str = "write a regular file, and send that: `cat FILE > PIPE`";
 
 fn shards(size: MaxShardSize) -> ShardOptions {
     ShardOptions::new().max_shard_size(size)

@@ -1,6 +1,6 @@
 //! [`Plan`]: what will be written, decided before anything is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::Path;
 
@@ -19,6 +19,8 @@ pub(super) struct Plan {
     files: Option<u64>,
     /// The other names of tied weights, each with the name that is written for it.
     aliases: BTreeMap<String, String>,
+    /// Whether these are left out: the output holds no metadata, where they are kept.
+    is_bare: bool,
 }
 
 impl Plan {
@@ -29,13 +31,21 @@ impl Plan {
             bytes: plan.total_size(),
             files: Some(plan.shards().len() as u64).filter(|&files| files > 0),
             aliases: plan.aliases().clone(),
+            is_bare: false,
         }
     }
 
-    /// Every name with its tensor, as NumPy has it.
-    pub(super) fn of_arrays(rewrite: &Rewrite<'_>) -> Self {
-        let bytes = rewrite.tensors().map(|(_, tensor)| tensor.byte_len()).sum();
-        Self { tensors: rewrite.tensors().len() as u64, bytes, ..Self::default() }
+    /// The same for an output that holds tensors and nothing else.
+    pub(super) fn bare(self) -> Self {
+        Self { is_bare: true, ..self }
+    }
+
+    /// What of the metadata will be lost: its entries, and those for other names.
+    pub(super) fn lost<'a>(&'a self, rewrite: &'a Rewrite<'_>) -> BTreeSet<&'a str> {
+        if !self.is_bare {
+            return BTreeSet::new();
+        }
+        rewrite.metadata().keys().chain(self.aliases.keys()).map(String::as_str).collect()
     }
 
     /// The bytes of all tensors.
@@ -49,6 +59,7 @@ impl Plan {
         let files = self.files.map(|files| format!(", in {}", text::counted(files, "file"))).unwrap_or_default();
         let aliases = match self.aliases.len() as u64 {
             0 => String::new(),
+            _ if self.is_bare => String::new(),
             more => format!(", and {} of tied weights", text::counted(more, "more name")),
         };
         format!("{path}: {tensors}, {}{files}{aliases}", text::size(self.bytes))
@@ -63,6 +74,9 @@ impl Plan {
             let old = tensor.source_name();
             let old = if old == name { String::new() } else { text::name(old) };
             if let Some(kept) = self.aliases.get(name) {
+                if self.is_bare {
+                    continue;
+                }
                 let same = format!("= {}", text::name(kept));
                 table.row([text::name(name), old, same, String::new(), String::new()]);
                 continue;

@@ -1,0 +1,106 @@
+//! `safetensors convert`: metadata that gives tensors other names or only looks like it, and names that stand twice.
+
+use std::path::Path;
+
+use crate::convert::convert;
+use crate::fixtures::*;
+use predicates::prelude::*;
+use safetensors_core::{SafeTensors, SaveOptions, TensorView, save};
+
+/// A file of these tensors, each of 2 numbers.
+fn file(dir: &Path, name: &str, tensors: &[&str], metadata: &[(&str, &str)]) {
+    let view = TensorView::from_slice(&[2], &[1.0_f32, 2.0]).unwrap();
+    let options = SaveOptions::new().metadata(metadata.iter().copied()).durable(false);
+    save(dir.join(name), tensors.iter().map(|name| (name, view)), &options).unwrap();
+}
+
+/// What `out.safetensors` says: tensors with their dtypes, and metadata.
+fn said(dir: &Path) -> (Vec<String>, Vec<String>) {
+    let file = SafeTensors::parse(std::fs::read(dir.join("out.safetensors")).unwrap()).unwrap();
+    let mut tensors: Vec<_> = file.tensors().map(|tensor| format!("{} {}", tensor.name(), tensor.dtype())).collect();
+    tensors.sort();
+    (tensors, file.metadata().iter().map(|(key, value)| format!("{key}={value}")).collect())
+}
+
+fn check(dir: &Path, args: &[&str], tensors: &[&str], metadata: &[&str]) {
+    convert(dir, &[&["in.safetensors", "out.safetensors"], args].concat()).success();
+    let expected = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
+    assert_eq!(said(dir), (expected(tensors), expected(metadata)), "{args:?}");
+}
+
+#[test]
+fn format_and_model_spec_are_never_names() {
+    let dir = temp_dir();
+    file(dir.path(), "in.safetensors", &["pt", "w"], &[("format", "pt"), ("modelspec.architecture", "w")]);
+    let metadata = ["format=pt", "modelspec.architecture=w"];
+    let cases: [(&[&str], &[&str]); 4] = [
+        (&[], &["pt F32", "w F32"]),
+        (&["--cast", "pt=f16"], &["pt F16", "w F32"]),
+        (&["-f", "pt"], &["pt F32"]),
+        (&["--prefix", "m."], &["m.pt F32", "m.w F32"]),
+    ];
+    for (args, tensors) in cases {
+        check(dir.path(), args, tensors, &metadata);
+    }
+}
+
+#[test]
+fn other_names_follow_their_tensor() {
+    let dir = temp_dir();
+    file(dir.path(), "in.safetensors", &["model", "w"], &[("base", "model")]);
+    let check = |args: &[&str], tensors: &[&str], metadata: &[&str]| check(dir.path(), args, tensors, metadata);
+    check(&["--drop", "model"], &["w F32"], &[]);
+    check(&["--drop", "base"], &["model F32", "w F32"], &[]);
+    check(&["-f", "model"], &["model F32"], &["base=model"]);
+    check(&["--cast", "model=f16"], &["model F16", "w F32"], &["base=model"]);
+    check(&["--dtype", "bf16", "--cast", "model=keep"], &["model F32", "w BF16"], &["base=model"]);
+    check(&["--prefix", "m."], &["m.model F32", "m.w F32"], &["m.base=m.model"]);
+    // Those that are asked for by their own names are tensors.
+    check(&["-f", "base"], &["base F32"], &[]);
+    check(&["--dtype", "bf16", "--cast", "base=keep"], &["base F32", "model BF16", "w BF16"], &[]);
+    check(&["--cast", "base=f64"], &["base F64", "model F32", "w F32"], &[]);
+
+    let warning = "warning: out.npz: NumPy's files hold no metadata; this is left out: base\n";
+    let done = convert(dir.path(), &["in.safetensors", "out.npz"]).success().stderr(warning);
+    done.stdout("out.npz: 2 tensors, 16 B\n");
+    let done = convert(dir.path(), &["in.safetensors", "out.npz", "-n"]).success();
+    done.stdout(predicate::str::contains("base").not());
+    convert(dir.path(), &["in.safetensors", "out.npy", "-f", "model"]).success();
+    convert(dir.path(), &["in.safetensors", "out.npz", "--drop", "model"]).success().stdout("out.npz: 1 tensor, 8 B\n");
+}
+
+#[test]
+fn a_name_that_stands_twice_is_told_with_its_inputs() {
+    let dir = temp_dir();
+    file(dir.path(), "in.safetensors", &["w"], &[("head", "w")]);
+    file(dir.path(), "more.safetensors", &["w", "head"], &[]);
+    for output in ["out.safetensors", "out", "out.npz"] {
+        let twice = |args: &[&str], from: &str| {
+            let args = [&["in.safetensors", "more.safetensors", output], args].concat();
+            let next = predicate::str::contains("--rename").and(predicate::str::contains("--prefix"));
+            convert(dir.path(), &args).code(1).stderr(predicate::str::contains(from).and(next));
+        };
+        twice(&["--drop", "head"], "the name stands twice: w of in.safetensors and w of more.safetensors; ");
+        twice(&["--rename", "^w$", "head", "-f", "w"], ": w of in.safetensors and w of more.safetensors; ");
+    }
+    convert(dir.path(), &["more.safetensors", "b.safetensors", "--prefix", "b."]).success();
+    convert(dir.path(), &["in.safetensors", "b.safetensors", "out.safetensors"]).success();
+    assert_eq!(said(dir.path()).0, ["b.head F32", "b.w F32", "w F32"]);
+}
+
+#[test]
+fn new_names_may_start_with_a_hyphen() {
+    let dir = temp_dir();
+    file(dir.path(), "in.safetensors", &["w"], &[]);
+    check(dir.path(), &["--rename", "w", "-y"], &["-y F32"], &[]);
+    check(dir.path(), &["--prefix", "-p"], &["-pw F32"], &[]);
+}
+
+#[test]
+fn one_character_of_a_pattern_is_one_of_a_name() {
+    let dir = temp_dir();
+    file(dir.path(), "in.safetensors", &["a", "é", "ab"], &[]);
+    for (pattern, names) in [("?", &["a F32", "é F32"][..]), ("??", &["ab F32"]), ("[é]", &["é F32"])] {
+        check(dir.path(), &["-f", pattern], names, &[]);
+    }
+}

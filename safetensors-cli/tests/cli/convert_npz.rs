@@ -1,0 +1,135 @@
+//! `safetensors convert`: archives of NumPy that hold what cannot be read, and hostile ones.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use crate::convert::{convert, list};
+use crate::fixtures::*;
+use predicates::prelude::*;
+use safetensors_core::Checkpoint;
+use zip::write::SimpleFileOptions;
+
+/// A `.npy` header for an array of this type and shape.
+fn header(descr: &str, shape: &str) -> Vec<u8> {
+    let text = format!("{:<117}\n", format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}"));
+    [b"\x93NUMPY\x01\x00\x76\x00", text.as_bytes()].concat()
+}
+
+fn array(descr: &str, shape: &str, data: &[u8]) -> Vec<u8> {
+    [&header(descr, shape), data].concat()
+}
+
+fn archive(path: &Path, members: &[(&str, Vec<u8>)]) {
+    let mut archive = zip::ZipWriter::new(fs::File::create(path).unwrap());
+    for (name, bytes) in members {
+        archive.start_file(*name, SimpleFileOptions::default()).unwrap();
+        archive.write_all(bytes).unwrap();
+    }
+    archive.finish().unwrap();
+}
+
+#[test]
+fn members_that_are_not_taken_need_not_be_arrays() {
+    let dir = temp_dir();
+    let members = [
+        ("a.npy", array("<f4", "(1,)", &[0; 4])),
+        ("objects.npy", array("|O", "()", b"pickled")),
+        ("texts.npy", array("<U3", "(1,)", &[0; 12])),
+        ("short.npy", array("<f4", "(9,)", &[0; 4])),
+        ("readme.txt", b"hello".to_vec()),
+        ("folder/", Vec::new()),
+    ];
+    archive(&dir.path().join("in.npz"), &members);
+    convert(dir.path(), &["in.npz", "out.safetensors", "-f", "a"]).success().stderr("");
+    let others = ["--drop", "objects", "--drop", "texts", "--drop", "*.txt", "--drop", "short"];
+    convert(dir.path(), &[&["in.npz", "out.safetensors"], &others[..]].concat()).success().stderr("");
+    assert_eq!(Checkpoint::open(dir.path().join("out.safetensors")).unwrap().len(), 1);
+    for (member, problem) in [
+        ("objects", "the NumPy type \"|O\" has no dtype in the format"),
+        ("texts", "the NumPy type \"<U3\" has no dtype in the format"),
+        ("short", "the array has 4 bytes, but its shape asks for 36"),
+        ("readme.txt", "not a .npy file"),
+    ] {
+        let error = format!("error: in.npz: member {member}: {problem}; --drop leaves it out\n");
+        convert(dir.path(), &["in.npz", "x.npz", "-f", member]).code(1).stderr(error);
+    }
+    let none = predicate::str::contains("no tensor is left");
+    convert(dir.path(), &["in.npz", "x.npz", "-f", "b"]).code(1).stderr(none);
+    assert_eq!(list(dir.path()), ["in.npz", "out.safetensors"]);
+}
+
+#[test]
+fn an_archive_with_a_name_twice_is_refused() {
+    let dir = temp_dir();
+    let path = dir.path().join("in.npz");
+    archive(&path, &[("a.npy", array("|u1", "(1,)", &[1])), ("b.npy", array("|u1", "(1,)", &[2]))]);
+    // As Python's zipfile writes it, with a warning.
+    let bytes: Vec<u8> = fs::read(&path).unwrap();
+    let mut same = bytes.clone();
+    for at in 0..bytes.len() - 5 {
+        if &bytes[at..at + 5] == b"b.npy" {
+            same[at] = b'a';
+        }
+    }
+    fs::write(&path, same).unwrap();
+    let error = "error: in.npz: two members of the archive have the same name; write it anew with one of them\n";
+    convert(dir.path(), &["in.npz", "out.safetensors"]).code(1).stderr(error);
+    // Two names of files, but one of arrays.
+    archive(&path, &[("a.npy", array("|u1", "(1,)", &[1])), ("a", array("|u1", "(1,)", &[2]))]);
+    let twice = predicate::str::contains("tensor \"a\": the name stands twice: a of in.npz and a of in.npz; ");
+    convert(dir.path(), &["in.npz", "out.npz"]).code(1).stderr(twice);
+}
+
+/// An archive of members that say they are of nearly 2⁶³ bytes each.
+fn huge(path: &Path, members: usize) {
+    let start = header("|u1", "(9223372036854775000,)");
+    let size = 9_223_372_036_854_775_000 + start.len() as u64;
+    let u16 = |value: usize| (value as u16).to_le_bytes();
+    let u32 = |value: usize| (value as u32).to_le_bytes();
+    let (mut bytes, mut directory) = (Vec::new(), Vec::new());
+    for i in 0..members {
+        let name = format!("a{i}.npy");
+        let at = bytes.len();
+        // Version 4.5, no flags, stored, no time, no checksum; the sizes are in the extra field.
+        let sizes = [&u16(1)[..], &u16(16), &size.to_le_bytes(), &size.to_le_bytes()].concat();
+        let common = [&u16(45)[..], &u16(0), &u16(0), &u32(0x21_0000), &u32(0), &[0xff; 8], &u16(6), &u16(20)].concat();
+        bytes.extend([b"PK\x03\x04", &common[..], name.as_bytes(), &sizes, &start].concat());
+        let rest = [&[0; 10][..], &u32(at)].concat();
+        directory.extend([b"PK\x01\x02", &u16(45)[..], &common, &rest, name.as_bytes(), &sizes].concat());
+    }
+    let (at, len) = (bytes.len(), directory.len());
+    bytes.extend(directory);
+    bytes.extend([b"PK\x05\x06", &[0; 4][..], &u16(members), &u16(members), &u32(len), &u32(at), &[0; 2]].concat());
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn sizes_that_add_up_to_more_than_there_are_numbers_are_an_error() {
+    let dir = temp_dir();
+    huge(&dir.path().join("in.npz"), 3);
+    for output in ["out.safetensors", "out.npz", "out"] {
+        for dry_run in [&[][..], &["-n"]] {
+            let result = convert(dir.path(), &[&["in.npz", output], dry_run].concat()).code(1);
+            let error = text(&result.get_output().stderr).to_owned();
+            assert!(error.starts_with(&format!("error: {output}: ")) && !error.contains("panicked"), "{error}");
+        }
+    }
+    assert_eq!(list(dir.path()), ["in.npz"]);
+}
+
+#[test]
+fn a_plan_refuses_a_name_that_cannot_be_read_back() {
+    let dir = temp_dir();
+    archive(&dir.path().join("in.npz"), &[("__metadata__.npy", array("|u1", "(1,)", &[1]))]);
+    small_file(dir.path(), "in.safetensors");
+    for output in ["out.safetensors", "out", "out.npz", "out.npy"] {
+        for input in [&["in.npz"][..], &["in.safetensors", "-f", "mask", "--rename", ".*", "__metadata__"]] {
+            for dry_run in [&[][..], &["-n"]] {
+                let args = [&input[..1], &[output], &input[1..], dry_run].concat();
+                let refused = convert(dir.path(), &args).code(1).stdout("");
+                refused.stderr(predicate::str::contains("the name __metadata__ is reserved by the format"));
+            }
+        }
+    }
+}

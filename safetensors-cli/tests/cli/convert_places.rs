@@ -1,0 +1,117 @@
+//! `safetensors convert`: outputs that cannot be written, and what is left there.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::convert::{convert, list};
+use crate::fixtures::*;
+use predicates::prelude::*;
+use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+
+/// Runs with `-n` and without: both have to fail alike.
+fn refused(dir: &Path, args: &[&str], error: &str) {
+    for dry_run in [&[][..], &["-n"]] {
+        let stderr = predicate::str::starts_with(format!("error: {error}"));
+        convert(dir, &[args, dry_run].concat()).code(1).stdout("").stderr(stderr);
+    }
+}
+
+#[test]
+fn a_directory_that_would_not_open_is_refused() {
+    let dir = temp_dir();
+    fs::create_dir(dir.path().join("d")).unwrap();
+    small_file(&dir.path().join("d"), "weights.safetensors");
+    let problem = "d: model.safetensors would not be found beside \"weights.safetensors\": ";
+    refused(dir.path(), &["d", "d", "--dtype", "bf16"], problem);
+    assert_eq!(list(&dir.path().join("d")), ["weights.safetensors"]);
+    // With an index it opens.
+    convert(dir.path(), &["d", "d", "--max-shard-size", "16"]).success();
+    assert_eq!(Checkpoint::open(dir.path().join("d")).unwrap().shards().len(), 2);
+    refused(dir.path(), &["d", "d"], problem);
+}
+
+#[test]
+fn a_dry_run_refuses_places_where_nothing_can_be() {
+    let dir = temp_dir();
+    small_file(dir.path(), "in.safetensors");
+    fs::create_dir_all(dir.path().join("d/model.safetensors")).unwrap();
+    fs::create_dir_all(dir.path().join("taken.npz/x")).unwrap();
+    for output in ["none/x.safetensors", "none/x.npz"] {
+        let problem = format!("{output}: No such file or directory (os error 2); make the directory first, or choose");
+        refused(dir.path(), &["in.safetensors", output], &problem);
+    }
+    refused(dir.path(), &["in.safetensors", "in.safetensors/x.npz"], "in.safetensors/x.npz: ");
+    refused(dir.path(), &["in.safetensors", "in.safetensors/x"], "in.safetensors/x: ");
+    refused(dir.path(), &["in.safetensors", "d"], "d/model.safetensors: expected a regular file, found a directory");
+    assert_eq!(list(dir.path()), ["d", "in.safetensors", "taken.npz"]);
+}
+
+#[test]
+fn directories_that_were_made_for_nothing_are_gone() {
+    let dir = temp_dir();
+    let view = TensorView::from_slice(&[1], &[1e9_f32]).unwrap();
+    save(dir.path().join("in.safetensors"), [("w", view)], &SaveOptions::new().durable(false)).unwrap();
+    for output in ["new", "new/and/deep"] {
+        let failed = convert(dir.path(), &["in.safetensors", output, "--cast", "w=i8"]).code(1);
+        failed.stderr(predicate::str::contains("does not fit I8"));
+        assert_eq!(list(dir.path()), ["in.safetensors"]);
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_as_output_is_refused_with_what_to_do() {
+    let dir = temp_dir();
+    small_file(dir.path(), "in.safetensors");
+    for output in ["fifo.npz", "fifo.safetensors"] {
+        assert!(Command::new("mkfifo").arg(dir.path().join(output)).status().unwrap().success());
+        let problem = "expected a regular file, found a special file; write a regular file, and send that: ";
+        refused(dir.path(), &["in.safetensors", output], &format!("{output}: {problem}"));
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_that_finds_no_room_says_how_much_it_needs() {
+    let dir = temp_dir();
+    let weight = vec![0.5_f32; 100_000];
+    let tensors = [("w", TensorView::from_slice(&[100_000], &weight).unwrap())];
+    save(dir.path().join("in.safetensors"), tensors, &SaveOptions::new().durable(false)).unwrap();
+    let run = |line: &str| {
+        // A limit on the size of files stands in for a full disk; without the trap the system would kill the command.
+        let script = format!("trap '' XFSZ; ulimit -f 100; exec '{}' {line}", env!("CARGO_BIN_EXE_safetensors"));
+        let result = Command::new("bash").current_dir(dir.path()).args(["-c", &script]).output().unwrap();
+        assert_eq!(result.status.code(), Some(1), "{result:?}");
+        text(&result.stderr).to_owned()
+    };
+    for (line, file, other) in [
+        ("convert in.safetensors x.safetensors", "x.safetensors", "OUT"),
+        ("convert in.safetensors x.npz", "x.npz", "OUT"),
+        ("convert in.safetensors x/y", "x/y/model.safetensors", "OUT"),
+        ("extract in.safetensors w -o x.npy", "x.npy", "-o FILE"),
+    ] {
+        let error = run(line);
+        let (start, end) = (
+            format!("error: {file}: File too large (os error 27); 400."),
+            format!(" kB are needed there: free as much, or choose another {other}\n"),
+        );
+        assert!(error.starts_with(&start) && error.ends_with(&end), "{error}");
+        assert_eq!(list(dir.path()), ["in.safetensors"]);
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_summary_that_cannot_be_printed_does_not_hide_that_the_output_is_written() {
+    let dir = temp_dir();
+    small_file(dir.path(), "in.safetensors");
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_safetensors"));
+    command.current_dir(dir.path()).args(["convert", "in.safetensors", "out.safetensors"]);
+    let output = command.stdout(full).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let start = "error: out.safetensors is written, but this could not be told: standard output: ";
+    assert!(text(&output.stderr).starts_with(start), "{output:?}");
+    assert_eq!(Checkpoint::open(dir.path().join("out.safetensors")).unwrap().len(), 2);
+}

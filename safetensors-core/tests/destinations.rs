@@ -1,0 +1,127 @@
+//! Where checkpoints go: what a plan refuses beforehand, and what is left of a save that fails.
+#![cfg(feature = "std")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::path::Path;
+
+use safetensors_core::{
+    AtomicFile, Checkpoint, Dtype, ErrorKind, Rewrite, SaveOptions, ShardOptions, Sink, TensorSource, TensorView, save,
+};
+
+fn rewrite() -> Rewrite<'static> {
+    let view = |values: &'static [u8; 2]| TensorView::from_slice(&[2], values).unwrap();
+    Rewrite::new().add("a", view(&[1, 2])).unwrap().add("b", view(&[3, 4])).unwrap()
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let mut names: Vec<_> =
+        fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn one_file_has_to_be_alone_in_its_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let (one, several) = (ShardOptions::new(), ShardOptions::new().max_shard_size(2.into()));
+    let check = |options: &ShardOptions| rewrite().plan_sharded(options).unwrap().check_destination(dir.path());
+    let refused = |expected: &[&str]| {
+        let error = check(&one).unwrap_err();
+        let ErrorKind::NotAlone { file, others } = error.kind() else { unreachable!("{error}") };
+        assert_eq!(file, "model.safetensors");
+        assert_eq!(others, expected);
+        assert_eq!(error.file(), dir.path().to_str());
+    };
+    check(&one).unwrap();
+    // What belongs to the same names is replaced.
+    rewrite().save_sharded(dir.path(), &several).unwrap();
+    fs::write(at("config.json"), "{}").unwrap();
+    check(&one).unwrap();
+
+    save(at("weights.safetensors"), [("w", TensorView::from_slice(&[1], &[1_u8]).unwrap())], &SaveOptions::new())
+        .unwrap();
+    refused(&["weights.safetensors"]);
+    fs::write(at("other.safetensors.index.json"), "{}").unwrap();
+    refused(&["other.safetensors.index.json", "weights.safetensors"]);
+    // Several have an index, which says what counts.
+    check(&several).unwrap();
+    rewrite().save_sharded(dir.path(), &several).unwrap();
+    assert_eq!(Checkpoint::open(dir.path()).unwrap().len(), 2);
+}
+
+#[test]
+fn a_plan_refuses_places_where_nothing_can_be() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::write(at("file"), "").unwrap();
+    fs::create_dir(at("directory.safetensors")).unwrap();
+    fs::create_dir_all(at("taken/model.safetensors")).unwrap();
+    let rewrite = rewrite();
+    let file = rewrite.plan(&SaveOptions::new()).unwrap();
+    let sharded = rewrite.plan_sharded(&ShardOptions::new()).unwrap();
+    file.check_destination(at("new.safetensors")).unwrap();
+    sharded.check_destination(at("new/and/deep")).unwrap();
+    sharded.check_destination("").unwrap();
+    for path in [at("none/x.safetensors"), at("file/x.safetensors")] {
+        let error = file.check_destination(&path).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Io(_)) && error.file() == path.to_str(), "{error}");
+    }
+    let error = file.check_destination(at("directory.safetensors")).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::NotAFile { .. }), "{error}");
+    for path in [at("file"), at("file/x")] {
+        let error = sharded.check_destination(&path).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Io(_)) && error.file() == path.to_str(), "{error}");
+    }
+    let error = sharded.check_destination(at("taken")).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::NotAFile { .. }), "{error}");
+    assert_eq!(error.file(), at("taken/model.safetensors").to_str());
+    assert_eq!(names(dir.path()), ["directory.safetensors", "file", "taken"]);
+}
+
+/// A tensor that cannot be read.
+struct Broken;
+
+impl TensorSource for Broken {
+    fn dtype(&self) -> Dtype {
+        Dtype::U8
+    }
+
+    fn shape(&self) -> &[usize] {
+        &[2]
+    }
+
+    fn write_to(&self, _: &mut Sink<'_>) -> safetensors_core::Result<()> {
+        Err(ErrorKind::Io(std::io::ErrorKind::UnexpectedEof.into()).into())
+    }
+}
+
+#[test]
+fn directories_that_were_made_for_a_save_that_fails_are_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("here")).unwrap();
+    let fails = |to: &str| {
+        let rewrite = rewrite().add("c", Broken).unwrap();
+        rewrite.save_sharded(dir.path().join(to), &ShardOptions::new().max_shard_size(2.into())).unwrap_err()
+    };
+    for to in ["new", "new/and/deep", "here/new", "here"] {
+        assert!(matches!(fails(to).kind(), ErrorKind::Io(_)));
+        assert_eq!(names(dir.path()), ["here"], "{to}");
+        assert!(names(&dir.path().join("here")).is_empty(), "{to}");
+    }
+    rewrite().save_sharded(dir.path().join("new/and/deep"), &ShardOptions::new()).unwrap();
+    assert_eq!(names(&dir.path().join("new/and/deep")), ["model.safetensors"]);
+}
+
+#[test]
+fn errors_say_nothing_of_temporary_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("none/x.safetensors");
+    let error = AtomicFile::create(&path).unwrap_err();
+    let system = fs::File::open(dir.path().join("none")).unwrap_err();
+    assert_eq!(error.to_string(), format!("{}: {system}", path.display()));
+    fs::write(dir.path().join("file"), "").unwrap();
+    let error = rewrite().save_sharded(dir.path().join("file"), &ShardOptions::new()).unwrap_err();
+    assert!(!error.to_string().contains(".safetensors.tmp"), "{error}");
+}
