@@ -83,8 +83,8 @@ impl TensorBuf {
     /// so that several threads can share the work.
     #[cfg(feature = "std")]
     pub(crate) fn reserved(dtype: Dtype, shape: Vec<usize>) -> Result<Self> {
-        /// Zeros of at most this size may come from memory that has to be cleared by hand. More than that, allocators get from
-        /// the system, which gives it zeroed.
+        /// Zeros of at most this size may come from memory that has to be cleared by hand. More than that, allocators mostly get
+        /// from the system, which gives it zeroed.
         const CLEARED_BY_HAND: usize = 256 << 10;
 
         let len = shape::memory_len(dtype, &shape)?;

@@ -9,7 +9,7 @@
 use core::ops::Range;
 
 /// Asks for huge pages behind buffers that were just allocated and are not written to yet. It may be refused: nothing depends on
-/// it.
+/// it. The memory stays advised after the buffers are gone, until the allocator gives it back.
 #[cfg(target_os = "linux")]
 pub(crate) fn advise(buffers: impl IntoIterator<Item = Range<*const u8>>) {
     linux::advise(buffers.into_iter().map(|buffer| buffer.start.addr()..buffer.end.addr()).collect());
@@ -22,6 +22,7 @@ pub(crate) fn advise(_: impl IntoIterator<Item = Range<*const u8>>) {}
 #[cfg(target_os = "linux")]
 mod linux {
     use core::ops::Range;
+    use std::sync::OnceLock;
     use std::vec::Vec;
 
     use rustix::param::page_size;
@@ -30,7 +31,7 @@ mod linux {
     /// (65,530 a process), so it is never given for small buffers one by one.
     const WORTH_IT: usize = 4 << 20;
 
-    /// The size of a huge page. Where it is another, the advice is refused.
+    /// The size of a huge page on most machines. Where it is larger, small pages are joined in fewer places.
     const HUGE: usize = 2 << 20;
 
     /// Buffers that lie no further apart than this are one stretch: between them is nothing but the allocator's own notes.
@@ -44,16 +45,25 @@ mod linux {
         for buffers in buffers.chunk_by(|a, b| b.start.saturating_sub(a.end) <= GAP) {
             let (Some(first), Some(last)) = (buffers.first(), buffers.last()) else { continue };
             let stretch = first.start.next_multiple_of(page_size())..last.end / page_size() * page_size();
-            if stretch.len() < WORTH_IT {
+            if stretch.len() < WORTH_IT || !may_join() {
                 continue;
             }
             // A page that is touched from now on comes as a part of a huge one.
             if madvise(stretch.clone(), libc::MADV_HUGEPAGE) {
                 // But not where the allocator has touched one already, to note the length of a buffer just before it. There
-                // the small pages have to be made a huge one. Whoever refuses that once refuses it always.
+                // the small pages have to be made a huge one. It is not worth insisting if that fails for one of them.
                 let _ = touched(&stretch, buffers).into_iter().all(|range| madvise(range, MADV_COLLAPSE));
             }
         }
+    }
+
+    /// Whether the administrator allows huge pages. `MADV_COLLAPSE` would not ask.
+    fn may_join() -> bool {
+        static ALLOWED: OnceLock<bool> = OnceLock::new();
+        *ALLOWED.get_or_init(|| {
+            let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+            !setting.is_ok_and(|setting| setting.contains("[never]"))
+        })
     }
 
     /// The huge pages of `stretch` in which a buffer begins, as few ranges as possible.
@@ -61,7 +71,7 @@ mod linux {
         let mut ranges: Vec<Range<usize>> = Vec::new();
         for buffer in buffers {
             let page = buffer.start.saturating_sub(size_of::<usize>()) / HUGE * HUGE;
-            if page < stretch.start || page + HUGE > stretch.end {
+            if page < stretch.start || stretch.end - page < HUGE {
                 continue;
             }
             match ranges.last_mut() {
@@ -75,8 +85,8 @@ mod linux {
     /// Whether the advice was taken.
     fn madvise(range: Range<usize>, advice: libc::c_int) -> bool {
         let start = core::ptr::without_provenance_mut(range.start);
-        // SAFETY: neither kind of advice reads or changes what is in the memory, whoever it belongs to and whether or not there
-        // is any: the kernel only backs it otherwise. The pointer is not used to access it.
+        // SAFETY: both kinds of advice leave the contents as they are, whoever the memory belongs to and whether or not there is
+        // any: the kernel only backs it with other pages. The pointer is not used to access it.
         unsafe { libc::madvise(start, range.len(), advice) == 0 }
     }
 

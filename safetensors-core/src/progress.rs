@@ -66,15 +66,17 @@ impl Meter {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Cancelled`], now and from now on, once the callback says so.
+    /// [`ErrorKind::Cancelled`], now and from now on, once the callback says so. The bytes then do not count.
     pub(crate) fn add(&self, bytes: u64, tensor: &str) -> Result<()> {
         let (Some(callback), Some(count)) = (&self.callback, &self.count) else { return Ok(()) };
+        self.check()?;
         let before = count.done.fetch_add(bytes, Ordering::Relaxed);
         let bytes_done = before + bytes;
         if before / STEP != bytes_done / STEP || bytes_done == count.total {
             let progress = Progress { bytes_done, bytes_total: count.total, tensor };
             if callback(progress).is_break() {
                 count.cancelled.store(true, Ordering::Relaxed);
+                self.take_back(bytes);
             }
         }
         self.check()

@@ -173,3 +173,35 @@ fn what_is_written_again_counts_once() {
     writer.finish().unwrap();
     assert_eq!(seen().iter().map(|(done, ..)| *done).collect::<Vec<_>>(), [MIB, 2 * MIB]);
 }
+
+#[test]
+fn a_callback_that_panics_leaves_no_hole() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    let options = SaveOptions::new().durable(false).progress(|_| std::panic::resume_unwind(Box::new("callback")));
+    let writer = StreamWriter::create(&path, [("a", Dtype::U8, [(9 * MIB) as usize])], &options).unwrap();
+    let bytes = vec![7; (9 * MIB) as usize];
+    let written = std::thread::scope(|scope| scope.spawn(|| writer.tensor("a").unwrap().write_at(0, &bytes)).join());
+    assert!(written.is_err());
+    assert_eq!(writer.tensor("a").unwrap().written(), 0);
+    assert!(matches!(writer.finish().unwrap_err().kind(), ErrorKind::Incomplete { .. }));
+    assert!(list(dir.path()).is_empty());
+}
+
+#[test]
+fn a_callback_that_cancels_is_not_called_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    let calls = Arc::new(Mutex::new(0));
+    let counted = Arc::clone(&calls);
+    let options = SaveOptions::new().durable(false).progress(move |_| {
+        *counted.lock().unwrap() += 1;
+        ControlFlow::Break(())
+    });
+    let writer = StreamWriter::create(&path, [("a", Dtype::U8, [MIB as usize])], &options).unwrap();
+    for _ in 0..3 {
+        let error = writer.tensor("a").unwrap().write_at(0, &vec![7; MIB as usize]).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
+    }
+    assert_eq!(*calls.lock().unwrap(), 1);
+}

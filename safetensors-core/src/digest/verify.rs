@@ -212,5 +212,9 @@ fn run<'a, S: ReadAt>(files: &[Recorded<'a, S>], options: &VerifyOptions) -> Res
         Job::Tensor(file, position) => file.check_tensor(position, buffer, &progress),
         Job::Data(file) => file.check_data(buffer, &progress),
     })?;
+    // Not sooner: of a file that has changed, the digest says where.
+    for file in files {
+        file.archive.bytes().check_unchanged().map_err(|error| file.locate(ErrorKind::Io(error).into()))?;
+    }
     Ok(files.iter().map(Recorded::verified).collect())
 }

@@ -38,7 +38,7 @@ impl LoadOptions {
         self
     }
 
-    /// Has `callback` called after each piece that is read, a few MiB at most, by the thread that read it. If it returns
+    /// Has `callback` called about once a MiB that is read, and at the end, by the thread that read it. If it returns
     /// [`ControlFlow::Break`], the rest is not read and the load fails with [`ErrorKind::Cancelled`].
     ///
     /// ```

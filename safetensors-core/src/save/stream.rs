@@ -322,10 +322,9 @@ impl<'a> TensorWriter<'a> {
         if bytes.is_empty() {
             return Ok(());
         }
-        if let Err(error) = self.write_pieces(range.start, bytes) {
-            self.lock().remove(range);
-            return Err(error);
-        }
+        let claim = Claim { tensor: self, range: Some(range.clone()) };
+        self.write_pieces(range.start, bytes)?;
+        claim.keep();
         if self.writer.recording.is_some() {
             self.tensor.running().take(range.start, bytes, self.byte_len());
         }
@@ -376,5 +375,25 @@ impl io::Write for TensorWriter<'_> {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// A range that is being written. It counts as not written again if that fails, or if the caller's progress callback panics.
+struct Claim<'a> {
+    tensor: &'a TensorWriter<'a>,
+    range: Option<Range<u64>>,
+}
+
+impl Claim<'_> {
+    fn keep(mut self) {
+        self.range = None;
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        if let Some(range) = self.range.take() {
+            self.tensor.lock().remove(range);
+        }
     }
 }

@@ -123,6 +123,19 @@ fn a_file_that_has_become_shorter_is_an_error() {
 }
 
 #[test]
+fn a_file_that_has_become_longer_is_an_error_though_all_digests_agree() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    save_recorded(&path, &[("w", &pattern(5000))], &["w"]);
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let len = fs::metadata(&path).unwrap().len();
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(len + 1).unwrap();
+    let error = digest::verify(&checkpoint, &VerifyOptions::new()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
+    assert_eq!((error.tensor(), error.file()), (None, path.to_str()));
+}
+
+#[test]
 fn a_record_of_a_tensor_that_is_not_there() {
     let directory = tempdir().unwrap();
     let path = directory.path().join("model.safetensors");
