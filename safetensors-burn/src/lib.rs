@@ -47,22 +47,13 @@
 //! read. Optimizer state, which burn finds by those ids, is therefore not restored by a [`CheckpointStore`].
 #![forbid(unsafe_code)]
 
-mod adopt;
-mod catalog;
 mod dtype;
 mod error;
-mod filter;
 mod framework;
 mod load;
-mod location;
-mod pack;
-mod parameters;
-mod plan;
-mod rename;
 mod save;
 mod share;
 mod store;
-mod ties;
 
 pub use burn_store::{
     ApplyError, ApplyResult, BurnToPyTorchAdapter, FloatCastAdapter, HalfPrecisionAdapter, ModuleAdapter,

@@ -8,9 +8,9 @@ use burn::tensor::kind::Basic;
 use burn::tensor::{Bool, Int, Tensor, TensorData};
 use safetensors_core::Result;
 
+use super::location::Location;
 use crate::StoreError;
 use crate::error::framework;
-use crate::location::Location;
 
 /// A module like `module`, in which the parameters whose path is in `data` have these values, on the devices they were on.
 ///

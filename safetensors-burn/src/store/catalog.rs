@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use safetensors_core::{Checkpoint, Error, ErrorKind, FileSource, LazyTensor, Result, Widening};
 
-use crate::pack::{self, PackTensor};
-use crate::rename::Renames;
+use super::pack::{self, PackTensor};
+use super::rename::Renames;
 
 /// Headers are parsed when it is opened, and never again.
 #[derive(Debug)]

@@ -7,12 +7,12 @@ use burn_store::{ApplyError, ApplyResult, ModuleAdapter};
 use safetensors_core::framework::accept;
 use safetensors_core::{Dtype, Error, ErrorKind, Framework, LazyTensor, LoadOptions, Result, Widening, read_tensors};
 
+use super::catalog::Catalog;
+use super::filter::Filter;
+use super::pack::{self, PackTensor, Slot};
+use super::parameters::{Kind, Parameter};
 use crate::Burn;
-use crate::catalog::Catalog;
 use crate::error::framework;
-use crate::filter::Filter;
-use crate::pack::{self, PackTensor, Slot};
-use crate::parameters::{Kind, Parameter};
 
 /// What will be loaded, and what the result will say of it.
 pub(crate) struct Plan {

@@ -13,9 +13,9 @@ use safetensors_core::{
     Checkpoint, Dtype, ErrorKind, Framework, LazyTensor, ReadAt, Result, Sink, TensorSource, Widening, shape,
 };
 
+use super::filter::Filter;
+use super::location::Location;
 use crate::error::framework;
-use crate::filter::Filter;
-use crate::location::Location;
 use crate::save::DataSource;
 use crate::{Burn, dtype};
 

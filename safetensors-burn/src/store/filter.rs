@@ -4,9 +4,9 @@ use burn_store::PathFilter;
 use regex::Regex;
 use safetensors_core::Result;
 
+use super::location::Location;
 use crate::StoreError;
 use crate::error::framework;
-use crate::location::Location;
 
 /// burn's path filter, and regular expressions. A parameter takes part if any of them matches, or if there are none.
 ///

@@ -1,5 +1,15 @@
 //! [`CheckpointStore`]: burn modules in safetensors files.
 
+mod adopt;
+mod catalog;
+mod filter;
+mod location;
+mod pack;
+mod parameters;
+mod plan;
+mod rename;
+mod ties;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,15 +19,15 @@ use safetensors_core::tied::Tied;
 use safetensors_core::{Error, MaxShardSize, Result, SaveOptions, ShardOptions, Widening, save, save_sharded};
 
 use crate::StoreError;
-use crate::adopt::adopt;
-use crate::catalog::Catalog;
 use crate::error::framework;
-use crate::filter::Filter;
-use crate::pack::{ModuleSource, PackTensor, collect};
-use crate::parameters::parameters;
-use crate::plan::Plan;
-use crate::rename::Renames;
-use crate::ties::ties;
+use adopt::adopt;
+use catalog::Catalog;
+use filter::Filter;
+use pack::{ModuleSource, PackTensor, collect};
+use parameters::parameters;
+use plan::Plan;
+use rename::Renames;
+use ties::ties;
 
 /// Loads burn modules from safetensors checkpoints and saves them to safetensors files.
 ///
