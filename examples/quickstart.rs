@@ -117,7 +117,7 @@ fn load_one(checkpoint: &Arc<InMemory>, tensor: LazyTensor<'_, Vec<u8>>) -> Resu
     let view = tensor.view()?;
     let lent = lend_to_ndarray(&view)?;
     Candle::from_view(&view, &Device::Cpu, Widening::Lossless)?;
-    let shared = bridge_burn::share_checkpoint(checkpoint, tensor.name(), Widening::Lossless)?;
+    let shared = bridge_burn::share_tensor(checkpoint, tensor.name(), Widening::Lossless)?;
     let time = started.elapsed();
     let in_file = |address: *const u8| view.data().as_ptr_range().contains(&address);
     let cells = [
@@ -165,7 +165,7 @@ fn compare_products(checkpoint: &Arc<InMemory>) -> Result<[usize; 2]> {
     let of_candle = tensors["inputs"].matmul(&tensors["weights"].to_dtype(DType::F32)?)?;
     let of_candle: Vec<f32> = Tensor::flatten_all(&of_candle)?.to_vec1()?;
 
-    let data = |name| bridge_burn::share_checkpoint(checkpoint, name, Widening::Lossless);
+    let data = |name| bridge_burn::share_tensor(checkpoint, name, Widening::Lossless);
     let device = burn::tensor::Device::default();
     let of_burn = BurnTensor::<2>::from_data(data("inputs")?, (&device, BurnDType::F32))
         .matmul(BurnTensor::<2>::from_data(data("weights")?.convert::<f32>(), (&device, BurnDType::F32)));

@@ -1,17 +1,17 @@
 //! [`Framework`]: what an adapter implements, and the load and save that every adapter gets from it.
 
+use alloc::boxed::Box;
+use alloc::string::String;
 #[cfg(feature = "std")]
 use std::collections::BTreeMap;
 #[cfg(feature = "std")]
 use std::path::Path;
-#[cfg(feature = "std")]
-use std::string::String;
 
 use crate::convert::widen;
 use crate::save::TensorSource;
 #[cfg(feature = "std")]
 use crate::{Checkpoint, LoadOptions, ReadAt, SaveOptions, SavedShards, ShardOptions};
-use crate::{Dtype, ErrorKind, Result, TensorBuf, TensorView};
+use crate::{Dtype, Error, ErrorKind, Result, TensorBuf, TensorView};
 
 /// How a framework holds the elements of a dtype.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +95,32 @@ pub trait Framework {
     }
 }
 
+/// What adapters fail with.
+impl Error {
+    /// The framework `F` itself failed: [`ErrorKind::Framework`].
+    ///
+    /// ```
+    /// use safetensors_core::{Error, Framework};
+    ///
+    /// fn parse<F: Framework>(text: &str) -> safetensors_core::Result<i32> {
+    ///     text.parse().map_err(Error::framework::<F>)
+    /// }
+    /// ```
+    pub fn framework<F: Framework + ?Sized>(source: impl core::error::Error + Send + Sync + 'static) -> Self {
+        ErrorKind::Framework { framework: F::NAME, source: Box::new(source) }.into()
+    }
+
+    /// The framework `F` has no type for elements of `dtype`: [`ErrorKind::UnsupportedDtype`].
+    pub fn unsupported<F: Framework + ?Sized>(dtype: Dtype) -> Self {
+        ErrorKind::UnsupportedDtype { framework: F::NAME, dtype }.into()
+    }
+
+    /// The format has no dtype for elements that the framework `F` calls `found`: [`ErrorKind::UnsupportedFrameworkType`].
+    pub fn unsupported_type<F: Framework + ?Sized>(found: impl Into<String>) -> Self {
+        ErrorKind::UnsupportedFrameworkType { framework: F::NAME, found: found.into() }.into()
+    }
+}
+
 /// The dtype that a tensor of `dtype` gets in the framework `F`.
 ///
 /// # Errors
@@ -105,7 +131,7 @@ pub fn accept<F: Framework + ?Sized>(dtype: Dtype, widening: Widening) -> Result
         (Support::Exact, _) => Ok(dtype),
         (Support::Widened(to), Widening::Lossless) => Ok(to),
         (Support::Widened(to), Widening::Exact) => Err(ErrorKind::WouldWiden { framework: F::NAME, dtype, to }.into()),
-        (Support::Unsupported, _) => Err(ErrorKind::UnsupportedDtype { framework: F::NAME, dtype }.into()),
+        (Support::Unsupported, _) => Err(Error::unsupported::<F>(dtype)),
     }
 }
 
@@ -132,7 +158,7 @@ pub fn load<F: Framework>(
         Ok((tensor.name().into(), loaded))
     });
     let mut loaded = loaded.collect::<Result<BTreeMap<String, F::Tensor>>>()?;
-    for (alias, tensor) in checkpoint.aliases().filter(|_| !options.no_aliases) {
+    for (alias, tensor) in checkpoint.aliases().filter(|_| options.aliases) {
         if let Some(tensor) = loaded.get(tensor.name()).cloned() {
             loaded.insert(alias.into(), tensor);
         }

@@ -3,6 +3,7 @@
 //! | to | use | the data is |
 //! |---|---|---|
 //! | load a file, or a checkpoint of shards | [`load`], [`load_with`] | read in parallel, then moved into the arrays |
+//! | load from a checkpoint that is open: with limits, mapped, or in memory | [`framework::load::<Ndarray>`](safetensors_core::framework::load) | read and moved as above |
 //! | read one tensor as an array of a known type and dimension | [`ReadArrayExt`] | read, then moved; converted while it is read, if asked |
 //! | look at a tensor without copying it | [`ViewArrayExt`] | borrowed |
 //! | save a map of arrays to a file, or in shards | [`save`], [`save_sharded`] | written from where it lies |
