@@ -1,6 +1,6 @@
 //! [`Packed`]: a tensor of a sub-byte dtype, kept as it is.
 
-use safetensors_core::{Dtype, ErrorKind, Framework, Result, TensorBuf};
+use safetensors_core::{Dtype, Error, Result, TensorBuf};
 
 use crate::Ndarray;
 use crate::dtype::is_packed;
@@ -32,12 +32,12 @@ impl Packed {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::UnsupportedDtype`] for a dtype whose elements are whole bytes; [`DynArray::from_buf`] makes arrays of those.
+    /// [`UnsupportedDtype`](safetensors_core::ErrorKind::UnsupportedDtype) for a dtype whose elements are whole bytes; [`DynArray::from_buf`] makes arrays of those.
     ///
     /// [`DynArray::from_buf`]: crate::DynArray::from_buf
     pub fn new(buf: TensorBuf) -> Result<Self> {
         if !is_packed(buf.dtype()) {
-            return Err(ErrorKind::UnsupportedDtype { framework: Ndarray::NAME, dtype: buf.dtype() }.into());
+            return Err(Error::unsupported::<Ndarray>(buf.dtype()));
         }
         Ok(Self(buf))
     }
