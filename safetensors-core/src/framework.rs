@@ -38,6 +38,62 @@ pub enum Widening {
 ///
 /// An adapter implements this for a zero-size type of its own (`Ndarray`, `Candle`, `Burn`). One conformance suite, one
 /// [`load`] and one [`save`] then serve all of them.
+///
+/// ```
+/// use safetensors_core::framework::{load, save};
+/// use safetensors_core::{
+///     Checkpoint, Dtype, Error, Framework, LoadOptions, Result, SaveOptions, Support, TensorBuf, TensorSource, TensorView,
+/// };
+///
+/// /// The tensors of a library that has nothing but 16-bit integers.
+/// #[derive(Clone, Debug, PartialEq)]
+/// struct Samples {
+///     shape: Vec<usize>,
+///     values: Vec<i16>,
+/// }
+///
+/// /// The library, as a framework.
+/// struct Audio;
+///
+/// impl Framework for Audio {
+///     const NAME: &'static str = "audio";
+///     type Tensor = Samples;
+///     type Device = ();
+///
+///     fn support(dtype: Dtype) -> Support {
+///         match dtype {
+///             Dtype::I16 => Support::Exact,
+///             Dtype::I8 => Support::Widened(Dtype::I16),
+///             _ => Support::Unsupported,
+///         }
+///     }
+///
+///     fn from_exact(buf: TensorBuf, (): &()) -> Result<Samples> {
+///         match buf.dtype() {
+///             Dtype::I16 => Ok(Samples { shape: buf.shape().to_vec(), values: buf.into_vec()? }),
+///             dtype => Err(Error::unsupported::<Self>(dtype)),
+///         }
+///     }
+///
+///     fn source(tensor: &Samples) -> Result<impl TensorSource + '_> {
+///         TensorView::from_slice(&tensor.shape, &tensor.values)
+///     }
+/// }
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("sound.safetensors");
+/// let wave = Samples { shape: vec![2, 2], values: vec![0, 1, 0, -1] };
+/// save::<Audio>(&path, [("wave", &wave)], &SaveOptions::new())?;
+/// assert_eq!(load::<Audio>(&Checkpoint::open(&path)?, &(), &LoadOptions::new())?["wave"], wave);
+///
+/// // What is narrower comes out wider; what the library cannot hold is an error that names the tensor.
+/// safetensors_core::save(&path, [("small", TensorView::from_slice(&[2], &[-1_i8, 1])?)], &SaveOptions::new())?;
+/// assert_eq!(load::<Audio>(&Checkpoint::open(&path)?, &(), &LoadOptions::new())?["small"].values, [-1, 1]);
+/// safetensors_core::save(&path, [("f", TensorView::from_slice(&[1], &[0.5_f32])?)], &SaveOptions::new())?;
+/// let error = load::<Audio>(&Checkpoint::open(&path)?, &(), &LoadOptions::new()).unwrap_err();
+/// assert!(error.to_string().ends_with(r#"tensor "f": audio has no type that holds F32 exactly"#), "{error}");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Framework {
     /// The framework's name, for messages.
     const NAME: &'static str;

@@ -43,8 +43,9 @@ impl ConvertOptions {
     }
 
     /// How many threads convert a large tensor that is in memory, or [read it and convert it](crate::LazyTensor::read_as); 0, the
-    /// default, for as many as the environment variable `SAFETENSORS_THREADS` says, or else one a core, eight at most. Where many
-    /// tensors are [read](crate::LoadOptions::threads) or saved at once, those options say it instead.
+    /// default, for as many as the environment variable `SAFETENSORS_THREADS` says, or else one a core, eight at most. As part of
+    /// [`LoadOptions`](crate::LoadOptions::convert_options) it says nothing: they have [threads](crate::LoadOptions::threads) of their
+    /// own.
     #[cfg(feature = "std")]
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
