@@ -58,17 +58,17 @@ fn row(data: &Data, ours: impl Fn(std::path::PathBuf) -> Contender) -> Result<Ro
     let sum = shared.collect::<Result<Vec<u64>>>()?.into_iter().fold(0, u64::wrapping_add);
     ensure!(sum == file.sums.plain, "other bytes than were written");
 
-    let (a, b) = (file.path.clone(), file.path.clone());
+    let (for_peer, for_limit) = (file.path.clone(), file.path.clone());
     let peer = Contender::peer(REFERENCE, move |watch| {
         watch.repeat(|| {
-            let mapped = map(&a)?;
+            let mapped = map(&for_peer)?;
             let tensors = Reference::deserialize(&mapped)?.tensors();
             Ok(tensors.len())
         })
     });
     let limit = Contender::limit(LIMIT, move |watch| {
         watch.repeat(|| {
-            let mapped = map(&b)?;
+            let mapped = map(&for_limit)?;
             Ok(Header::parse(&mapped, &Limits::default())?)
         })
     });
