@@ -52,6 +52,11 @@ pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, TensorData>> {
 ///
 /// Those of [`Checkpoint::open`]; [`ErrorKind::NoConversion`]; [`ErrorKind::WouldWiden`] if widening is needed and not allowed;
 /// [`ErrorKind::Io`]; and [`ErrorKind::InvalidBool`]. Each names the file, and the tensor if it is about one.
+///
+/// [`ErrorKind::NoConversion`]: safetensors_core::ErrorKind::NoConversion
+/// [`ErrorKind::WouldWiden`]: safetensors_core::ErrorKind::WouldWiden
+/// [`ErrorKind::Io`]: safetensors_core::ErrorKind::Io
+/// [`ErrorKind::InvalidBool`]: safetensors_core::ErrorKind::InvalidBool
 pub fn load_with(path: impl AsRef<Path>, options: &LoadOptions) -> Result<BTreeMap<String, TensorData>> {
     framework::load::<Burn>(&Checkpoint::open(path)?, &(), options)
 }

@@ -61,8 +61,8 @@ impl TensorBuf {
     ///
     /// # Errors
     ///
-    /// Those of `read`; those of [`shape::byte_len`]; [`ErrorKind::TooLargeForMemory`]; [`ErrorKind::InvalidBool`] if the dtype is BOOL and a byte is neither
-    /// 0 nor 1.
+    /// Those of `read`; those of [`shape::byte_len`]; [`ErrorKind::TooLargeForMemory`]; [`ErrorKind::InvalidBool`] if the dtype is
+    /// BOOL and a byte is neither 0 nor 1.
     pub fn read_with(dtype: Dtype, shape: Vec<usize>, read: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<Self> {
         let mut buf = Self::zeroed(dtype, shape)?;
         read(buf.bytes_mut())?;

@@ -40,7 +40,8 @@
 //!
 //! It converts no elements unless asked to: reading BF16 as `f32` is an error, and
 //! [`read_array_as`](ReadArrayExt::read_array_as) or
-//! [`LoadOptions::floats_as`](safetensors_core::LoadOptions::floats_as) says what is meant. An array that owns a mapped file does not exist, because ndarray's owners are its own: keep the mapping and lend views of it.
+//! [`LoadOptions::floats_as`](safetensors_core::LoadOptions::floats_as) says what is meant. An array that owns a mapped file does not
+//! exist, because ndarray's owners are its own: keep the mapping and lend views of it.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 

@@ -32,8 +32,9 @@ impl Packed {
     ///
     /// # Errors
     ///
-    /// [`UnsupportedDtype`](safetensors_core::ErrorKind::UnsupportedDtype) for a dtype whose elements are whole bytes; [`DynArray::from_buf`] makes arrays of those.
+    /// [`ErrorKind::UnsupportedDtype`] for a dtype whose elements are whole bytes; [`DynArray::from_buf`] makes arrays of those.
     ///
+    /// [`ErrorKind::UnsupportedDtype`]: safetensors_core::ErrorKind::UnsupportedDtype
     /// [`DynArray::from_buf`]: crate::DynArray::from_buf
     pub fn new(buf: TensorBuf) -> Result<Self> {
         if !is_packed(buf.dtype()) {

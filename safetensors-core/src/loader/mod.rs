@@ -38,6 +38,10 @@ use plan::{Job, Scratch, Wanted};
 /// The first failure stops all threads. It names the tensor and the file. [`ErrorKind::NoConversion`] and the errors of
 /// allocation come before anything is read; [`ErrorKind::Io`] if a file has changed since it was opened;
 /// [`ErrorKind::Cancelled`].
+///
+/// [`ErrorKind::NoConversion`]: crate::ErrorKind::NoConversion
+/// [`ErrorKind::Io`]: crate::ErrorKind::Io
+/// [`ErrorKind::Cancelled`]: crate::ErrorKind::Cancelled
 pub fn read_tensors<S: ReadAt>(tensors: &[LazyTensor<'_, S>], options: &LoadOptions) -> Result<Vec<TensorBuf>> {
     read(&tensors.iter().map(Wanted::whole).collect::<Vec<_>>(), options)
 }

@@ -144,9 +144,9 @@ impl LoadOptions {
         self.widening
     }
 
-    /// How elements are converted, for adapters that read in a way of their own.
+    /// How elements are converted, by as many threads as read, for adapters that read in a way of their own.
     pub fn get_convert_options(&self) -> ConvertOptions {
-        self.convert
+        self.convert.threads(self.threads)
     }
 
     /// What happens to the elements of a dtype, if anything does.
