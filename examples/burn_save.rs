@@ -2,7 +2,7 @@
 //!
 //! `cargo run --features burn --example burn_save`
 
-use anyhow::ensure;
+use anyhow::{Result, ensure};
 use burn::module::Module;
 use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig, Relu};
 use burn::tensor::{Device, Distribution, Tensor};
@@ -34,7 +34,7 @@ impl Mlp {
     }
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> Result<()> {
     let device = Device::default();
     let x = Tensor::<2>::random([3, 8], Distribution::Default, &device);
     let trained = Mlp::new(&device);

@@ -8,7 +8,6 @@
 //! whose sentence embedding is the mean over its tokens. Printed are the cosines between all sentences.
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use candle_core::{D, Device, Tensor};
@@ -18,26 +17,18 @@ use tokenizers::{PaddingParams, Tokenizer};
 
 const DEFAULT_SENTENCES: [&str; 2] = ["A man is eating food.", "A man is eating a piece of bread."];
 
-fn main() -> ExitCode {
+fn main() -> Result<()> {
     let mut arguments = std::env::args_os().skip(1);
-    let Some(directory) = arguments.next() else {
-        eprintln!("usage: candle_bert MODEL_DIRECTORY [SENTENCE...]");
-        return ExitCode::from(2);
-    };
+    let directory = arguments.next().context("usage: candle_bert MODEL_DIRECTORY [SENTENCE...]")?;
     let mut sentences: Vec<String> = arguments.map(|sentence| sentence.to_string_lossy().into_owned()).collect();
     if sentences.is_empty() {
         sentences = DEFAULT_SENTENCES.map(String::from).into();
     }
-    match run(Path::new(&directory), &sentences) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    compare(Path::new(&directory), &sentences)
 }
 
-fn run(directory: &Path, sentences: &[String]) -> Result<()> {
+/// Loads the model of a directory, and prints the cosines between the sentences' embeddings.
+fn compare(directory: &Path, sentences: &[String]) -> Result<()> {
     let device = Device::Cpu;
     let config = expect_file(directory, "config.json", "the model's configuration")?;
     let weights = expect_file(directory, "model.safetensors", "the model's weights")?;

@@ -8,8 +8,7 @@
 //! from there. A tensor that does not lie where its elements may lie in memory cannot be lent, and is read by copy instead;
 //! floats of 8 bits and less, which Rust has no numbers for, are converted.
 
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use comfy_table::Table;
@@ -23,19 +22,9 @@ use safetensors_bridge::{
     ConvertOptions, Dtype, ErrorKind, LazyTensor, Order, SafeTensors, SaveOptions, TensorBuf, TensorSource, save,
 };
 
-fn main() -> ExitCode {
-    match run(std::env::args_os().nth(1).map(PathBuf::from)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn run(file: Option<PathBuf>) -> Result<()> {
-    match file {
-        Some(file) => inspect(&file),
+fn main() -> Result<()> {
+    match std::env::args_os().nth(1) {
+        Some(file) => inspect(Path::new(&file)),
         None => {
             let directory = tempfile::tempdir()?;
             let file = directory.path().join("sample.safetensors");

@@ -4,7 +4,6 @@
 //!
 //! Prints what each tensor became in each framework, and ends with an error if anything differs.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,8 +20,8 @@ use safetensors_bridge::candle::{self as bridge_candle, Candle};
 use safetensors_bridge::framework::{load, save};
 use safetensors_bridge::ndarray::{ArrayElement, Ndarray, ViewArrayExt};
 use safetensors_bridge::{
-    Checkpoint, Dtype, FileSource, Framework, LazyTensor, Limits, LoadOptions, SaveOptions, Support, TensorBuf,
-    TensorView, Widening,
+    Checkpoint, Dtype, FileSource, Framework, LazyTensor, Limits, LoadOptions, SaveOptions, ShardOptions, Support,
+    TensorBuf, TensorView, Widening, save_sharded,
 };
 
 /// A checkpoint whose files are held in memory, so that tensors can be lent without a copy.
@@ -80,7 +79,8 @@ fn write_checkpoint(dir: &Path) -> Result<()> {
     // Small whole numbers: every dtype here holds them exactly, so that results can be compared exactly.
     let number = |i: usize| (i * 7 % 13) as f32 - 6.0;
     let (rows, inner, columns) = (64, 128, 32);
-    let first = [
+    let codes = (0..inner).map(|i| F8E4M3::from_f32(number(i))).collect();
+    let tensors = [
         ("inputs", TensorBuf::from_vec(vec![rows, inner], (0..rows * inner).map(number).collect())?),
         (
             "weights",
@@ -90,24 +90,13 @@ fn write_checkpoint(dir: &Path) -> Result<()> {
             )?,
         ),
         ("norm.scale", TensorBuf::from_vec(vec![columns], (0..columns).map(|i| f16::from_f32(number(i))).collect())?),
-    ];
-    let codes = (0..inner).map(|i| F8E4M3::from_f32(number(i))).collect();
-    let second = [
         ("quantized", TensorBuf::from_vec(vec![inner], codes)?),
         ("position_ids", TensorBuf::from_vec(vec![1, inner], (0..inner as i64).collect())?),
         ("mask", TensorBuf::from_vec(vec![2, 2], vec![true, false, true, true])?),
     ];
-    let options = SaveOptions::new().metadata([("format", "pt")]);
-    let mut weight_map = BTreeMap::new();
-    let mut total_size = 0;
-    for (i, tensors) in [first, second].iter().enumerate() {
-        let file = format!("model-{:05}-of-00002.safetensors", i + 1);
-        safetensors_bridge::save(dir.join(&file), tensors.iter().map(|(name, buf)| (name, buf)), &options)?;
-        weight_map.extend(tensors.iter().map(|(name, _)| (*name, file.clone())));
-        total_size += tensors.iter().map(|(_, buf)| buf.bytes().len()).sum::<usize>();
-    }
-    let index = serde_json::json!({ "metadata": { "total_size": total_size }, "weight_map": weight_map });
-    std::fs::write(dir.join("model.safetensors.index.json"), serde_json::to_vec_pretty(&index)?)?;
+    // The inputs alone nearly fill the first file.
+    let saved = save_sharded(dir, tensors, &ShardOptions::new().max_shard_size("35KB".parse()?))?;
+    ensure!(saved.files.len() == 2, "expected two files, found {:?}", saved.files);
     Ok(())
 }
 
@@ -117,7 +106,7 @@ fn load_one(checkpoint: &Arc<InMemory>, tensor: LazyTensor<'_, Vec<u8>>) -> Resu
     let view = tensor.view()?;
     let lent = lend_to_ndarray(&view)?;
     Candle::from_view(&view, &Device::Cpu, Widening::Lossless)?;
-    let shared = bridge_burn::share_checkpoint(checkpoint, tensor.name(), Widening::Lossless)?;
+    let shared = bridge_burn::share_tensor(checkpoint, tensor.name(), Widening::Lossless)?;
     let time = started.elapsed();
     let in_file = |address: *const u8| view.data().as_ptr_range().contains(&address);
     let cells = [
@@ -165,7 +154,7 @@ fn compare_products(checkpoint: &Arc<InMemory>) -> Result<[usize; 2]> {
     let of_candle = tensors["inputs"].matmul(&tensors["weights"].to_dtype(DType::F32)?)?;
     let of_candle: Vec<f32> = Tensor::flatten_all(&of_candle)?.to_vec1()?;
 
-    let data = |name| bridge_burn::share_checkpoint(checkpoint, name, Widening::Lossless);
+    let data = |name| bridge_burn::share_tensor(checkpoint, name, Widening::Lossless);
     let device = burn::tensor::Device::default();
     let of_burn = BurnTensor::<2>::from_data(data("inputs")?, (&device, BurnDType::F32))
         .matmul(BurnTensor::<2>::from_data(data("weights")?.convert::<f32>(), (&device, BurnDType::F32)));

@@ -1,9 +1,9 @@
 //! The dtype table: which burn dtype holds which dtype of the format.
 
 use burn::tensor::{BoolStore, Bytes, DType, bf16, f16};
-use safetensors_core::convert::widen;
+use safetensors_core::convert::{widen, widened_shape};
 use safetensors_core::framework::accept;
-use safetensors_core::{Dtype, ErrorKind, Framework, Result, Support, TensorBuf, Widening};
+use safetensors_core::{Dtype, Error, LoadOptions, Result, Support, TensorBuf, Widening};
 
 use crate::Burn;
 
@@ -26,9 +26,7 @@ macro_rules! exact {
                 // Stored as f32; only kernels compute with less.
                 DType::Flex32 => Ok(Dtype::F32),
                 DType::Bool(_) => Ok(Dtype::BOOL),
-                DType::QFloat(_) => {
-                    Err(ErrorKind::UnsupportedFrameworkType { framework: Burn::NAME, found: dtype.name().into() }.into())
-                }
+                DType::QFloat(_) => Err(Error::unsupported_type::<Burn>(dtype.name())),
             }
         }
 
@@ -38,7 +36,7 @@ macro_rules! exact {
                 $(Dtype::$dtype => Ok(Bytes::from_elems(buf.into_vec::<$element>()?)),)*
                 // The bytes 0 and 1 are the same in burn; as U8 they can be moved.
                 Dtype::BOOL => Ok(Bytes::from_elems(widen(buf, Dtype::U8)?.into_vec::<u8>()?)),
-                dtype => Err(ErrorKind::UnsupportedDtype { framework: Burn::NAME, dtype }.into()),
+                dtype => Err(Error::unsupported::<Burn>(dtype)),
             }
         }
     };
@@ -66,14 +64,11 @@ pub(crate) fn support(dtype: Dtype) -> Support {
     }
 }
 
-/// The dtype and shape that a tensor of a file has once it is loaded, losslessly widened where burn lacks the dtype.
-pub(crate) fn loaded(dtype: Dtype, shape: &[usize]) -> Result<(Dtype, Vec<usize>)> {
-    let to = accept::<Burn>(dtype, Widening::Lossless)?;
-    let mut shape = shape.to_vec();
-    if dtype == Dtype::C64 && to == Dtype::F32 {
-        shape.push(2);
-    }
-    Ok((to, shape))
+/// The dtype and shape that a tensor of a file has once it is loaded with these options, losslessly widened where burn lacks the dtype.
+pub(crate) fn loaded(dtype: Dtype, shape: &[usize], options: &LoadOptions) -> Result<(Dtype, Vec<usize>)> {
+    let read = options.dtype_of(dtype);
+    let to = accept::<Burn>(read, Widening::Lossless)?;
+    Ok((to, widened_shape(read, to, shape)))
 }
 
 #[cfg(test)]

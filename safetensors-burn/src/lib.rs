@@ -4,7 +4,8 @@
 //! |---|---|
 //! | save a module, or load one | [`CheckpointStore`] with `module.save_into` and `module.load_from` |
 //! | load every tensor of a checkpoint as [`TensorData`](burn::tensor::TensorData) | [`load()`], [`load_with`] |
-//! | load without a copy | [`share`], [`share_checkpoint`], [`share_all`] |
+//! | load from a checkpoint that is open: with limits, mapped, or in memory | [`framework::load::<Burn>`](safetensors_core::framework::load) |
+//! | load without a copy | [`share_checkpoint`], [`share_tensor`]; [`share`] from a file in memory |
 //! | save named `TensorData` to a file, or in shards | [`save()`], [`save_sharded`] |
 //! | write code that is generic over tensor libraries | [`Burn`], a [`Framework`](safetensors_core::Framework) |
 //!
@@ -47,22 +48,13 @@
 //! read. Optimizer state, which burn finds by those ids, is therefore not restored by a [`CheckpointStore`].
 #![forbid(unsafe_code)]
 
-mod adopt;
-mod catalog;
 mod dtype;
 mod error;
-mod filter;
 mod framework;
 mod load;
-mod location;
-mod pack;
-mod parameters;
-mod plan;
-mod rename;
 mod save;
 mod share;
 mod store;
-mod ties;
 
 pub use burn_store::{
     ApplyError, ApplyResult, BurnToPyTorchAdapter, FloatCastAdapter, HalfPrecisionAdapter, ModuleAdapter,
@@ -72,5 +64,5 @@ pub use error::StoreError;
 pub use framework::Burn;
 pub use load::{load, load_with};
 pub use save::{save, save_sharded};
-pub use share::{share, share_all, share_checkpoint};
+pub use share::{share, share_checkpoint, share_tensor};
 pub use store::CheckpointStore;

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use burn::tensor::{Bytes, DType, Shape, TensorData};
-use safetensors_core::{Checkpoint, ErrorKind, Framework, LoadOptions, Result, TensorBuf, framework};
+use safetensors_core::{Checkpoint, Error, LoadOptions, Result, TensorBuf, framework};
 
-use crate::{Burn, dtype, error};
+use crate::{Burn, dtype};
 
 /// Loads every tensor of a file, an index or a directory, by name. Files are read in parallel; the elements are read to where
 /// burn keeps them, and dtypes that burn lacks are widened losslessly.
@@ -52,6 +52,11 @@ pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, TensorData>> {
 ///
 /// Those of [`Checkpoint::open`]; [`ErrorKind::NoConversion`]; [`ErrorKind::WouldWiden`] if widening is needed and not allowed;
 /// [`ErrorKind::Io`]; and [`ErrorKind::InvalidBool`]. Each names the file, and the tensor if it is about one.
+///
+/// [`ErrorKind::NoConversion`]: safetensors_core::ErrorKind::NoConversion
+/// [`ErrorKind::WouldWiden`]: safetensors_core::ErrorKind::WouldWiden
+/// [`ErrorKind::Io`]: safetensors_core::ErrorKind::Io
+/// [`ErrorKind::InvalidBool`]: safetensors_core::ErrorKind::InvalidBool
 pub fn load_with(path: impl AsRef<Path>, options: &LoadOptions) -> Result<BTreeMap<String, TensorData>> {
     framework::load::<Burn>(&Checkpoint::open(path)?, &(), options)
 }
@@ -60,7 +65,7 @@ pub fn load_with(path: impl AsRef<Path>, options: &LoadOptions) -> Result<BTreeM
 pub(crate) fn from_exact(buf: TensorBuf) -> Result<TensorData> {
     let dtype = buf.dtype();
     let Some(to) = dtype::to_burn(dtype) else {
-        return Err(ErrorKind::UnsupportedDtype { framework: Burn::NAME, dtype }.into());
+        return Err(Error::unsupported::<Burn>(dtype));
     };
     let shape = buf.shape().to_vec();
     from_bytes(dtype::into_bytes(buf)?, shape, to)
@@ -68,5 +73,5 @@ pub(crate) fn from_exact(buf: TensorBuf) -> Result<TensorData> {
 
 /// `TensorData` of bytes that burn holds, whose length was checked before.
 pub(crate) fn from_bytes(bytes: Bytes, shape: Vec<usize>, dtype: DType) -> Result<TensorData> {
-    TensorData::try_from_bytes(bytes, Shape::from(shape), dtype).map_err(error::framework)
+    TensorData::try_from_bytes(bytes, Shape::from(shape), dtype).map_err(Error::framework::<Burn>)
 }

@@ -11,7 +11,9 @@ use safetensors_core::{
 
 use crate::{Burn, dtype};
 
-/// Saves tensors to one file, atomically: a failed save leaves the path as it was. Elements are written from where they lie.
+/// Saves tensors to one file, atomically: afterwards the path has either the complete new file or what it had before.
+///
+/// Takes anything that yields names and tensors, such as a `&BTreeMap<String, TensorData>`. Elements are written from where they lie.
 ///
 /// With [`SaveOptions::tied`], tensors whose bytes are the same memory are saved once: one tensor under several names, or
 /// several that [share](crate::share) a file's bytes.
@@ -31,9 +33,9 @@ use crate::{Burn, dtype};
 ///
 /// [`ErrorKind::UnsupportedFrameworkType`] for a quantized tensor; [`ErrorKind::InvalidBool`] for a boolean that is neither 0
 /// nor 1; and those of [`safetensors_core::save()`]. Each names the file, and the tensor if it is about one.
-pub fn save<'a, N: AsRef<str>>(
+pub fn save<'a>(
     path: impl AsRef<Path>,
-    tensors: impl IntoIterator<Item = (N, &'a TensorData)>,
+    tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a TensorData)>,
     options: &SaveOptions,
 ) -> Result<()> {
     framework::save::<Burn>(path, tensors, options)
@@ -59,9 +61,9 @@ pub fn save<'a, N: AsRef<str>>(
 /// # Errors
 ///
 /// Those of [`save`] and of [`safetensors_core::save_sharded`].
-pub fn save_sharded<'a, N: AsRef<str>>(
+pub fn save_sharded<'a>(
     directory: impl AsRef<Path>,
-    tensors: impl IntoIterator<Item = (N, &'a TensorData)>,
+    tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a TensorData)>,
     options: &ShardOptions,
 ) -> Result<SavedShards> {
     framework::save_sharded::<Burn>(directory, tensors, options)

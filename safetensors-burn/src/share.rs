@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use burn::tensor::{AllocationProperty, Bytes, TensorData};
-use safetensors_core::{Checkpoint, Framework, LazyTensor, Result, SafeTensors, ShardFile, TensorView, Widening};
+use safetensors_core::{Checkpoint, Framework, LazyTensor, Result, SafeTensors, TensorView, Widening};
 
 use crate::{Burn, dtype, load};
 
@@ -14,7 +14,8 @@ use crate::{Burn, dtype, load};
 /// Copied after all are misaligned tensors, which burn's backends could not read, tensors without elements, tensors that
 /// are widened, and, on a big-endian target, elements wider than a byte.
 ///
-/// A mapped file becomes `Bytes` by `bytes::Bytes::from_owner`; [`share_checkpoint`] does it for a whole checkpoint.
+/// A mapped file becomes `Bytes` by `bytes::Bytes::from_owner`; [`share_checkpoint`] does it for a whole checkpoint, and [`share_tensor`]
+/// for one tensor of it.
 ///
 /// ```
 /// use burn::tensor::TensorData;
@@ -54,24 +55,27 @@ pub fn share(archive: &SafeTensors<bytes::Bytes>, name: &str, widening: Widening
 ///
 /// // SAFETY: nothing changes this file while it is mapped.
 /// let checkpoint = Arc::new(unsafe { Checkpoint::mmap(&path) }?);
-/// assert_eq!(safetensors_burn::share_checkpoint(&checkpoint, "values", Widening::Lossless)?, values);
+/// assert_eq!(safetensors_burn::share_tensor(&checkpoint, "values", Widening::Lossless)?, values);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// # Errors
 ///
 /// Those of [`share`]; each names the file too.
-pub fn share_checkpoint<S>(checkpoint: &Arc<Checkpoint<S>>, name: &str, widening: Widening) -> Result<TensorData>
+pub fn share_tensor<S>(checkpoint: &Arc<Checkpoint<S>>, name: &str, widening: Widening) -> Result<TensorData>
 where
     S: AsRef<[u8]> + Send + Sync + 'static,
 {
     let tensor = checkpoint.tensor(name)?;
-    let shard = checkpoint.shards().iter().position(|shard| is_in(&tensor, shard));
-    share_tensor(&tensor, widening, |range| part(&Lent::whole(checkpoint, shard.unwrap_or(0)), range))
+    share_lazy(&tensor, widening, |range| part(&file_bytes(checkpoint, tensor.file_index()), range))
 }
 
-/// Every tensor of a checkpoint that lends its bytes, such as a mapped one, by name, in the order of the checkpoint's tensors; as
-/// [`share_checkpoint`] shares one.
+/// Every tensor of a checkpoint that lends its bytes, such as a mapped one, as [`share_tensor`] shares one: with its name, in the
+/// order of [`Checkpoint::tensors`].
+///
+/// Sharing costs next to nothing, so neither does this: names are borrowed, and there is no map of them. Each tensor is there once,
+/// under its own name; [`Checkpoint::aliases`] has the others. For a map of everything, with aliases, there is [`load`](crate::load()),
+/// which reads.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -85,37 +89,29 @@ where
 ///
 /// // SAFETY: nothing changes this file while it is mapped.
 /// let checkpoint = Arc::new(unsafe { Checkpoint::mmap(&path) }?);
-/// assert_eq!(safetensors_burn::share_all(&checkpoint, Widening::Lossless)?, [("bias", bias), ("weight", weight)]);
+/// let shared = safetensors_burn::share_checkpoint(&checkpoint, Widening::Lossless)?;
+/// assert_eq!(shared, [("bias", bias), ("weight", weight)]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// # Errors
 ///
-/// Those of [`share_checkpoint`].
-pub fn share_all<S>(checkpoint: &Arc<Checkpoint<S>>, widening: Widening) -> Result<Vec<(&str, TensorData)>>
+/// Those of [`share_tensor`].
+pub fn share_checkpoint<S>(checkpoint: &Arc<Checkpoint<S>>, widening: Widening) -> Result<Vec<(&str, TensorData)>>
 where
     S: AsRef<[u8]> + Send + Sync + 'static,
 {
-    let shards = checkpoint.shards();
-    let (mut shard, mut lent) = (0, Lent::whole(checkpoint, 0));
+    let files: Vec<_> = (0..checkpoint.shards().len()).map(|index| file_bytes(checkpoint, index)).collect();
     let mut shared = Vec::with_capacity(checkpoint.len());
     for tensor in checkpoint.tensors() {
-        // Tensors come file by file.
-        while shard + 1 < shards.len() && !is_in(&tensor, &shards[shard]) {
-            shard += 1;
-            lent = Lent::whole(checkpoint, shard);
-        }
-        shared.push((tensor.name(), share_tensor(&tensor, widening, |range| part(&lent, range))?));
+        let data = share_lazy(&tensor, widening, |range| part(&files[tensor.file_index()], range))?;
+        shared.push((tensor.name(), data));
     }
     Ok(shared)
 }
 
-fn is_in<S>(tensor: &LazyTensor<'_, S>, shard: &ShardFile<S>) -> bool {
-    std::ptr::eq(tensor.source(), shard.archive().bytes())
-}
-
 /// One tensor, sharing the bytes of its file, of which `lend` gives a part.
-fn share_tensor<S: AsRef<[u8]>>(
+fn share_lazy<S: AsRef<[u8]>>(
     tensor: &LazyTensor<'_, S>,
     widening: Widening,
     lend: impl FnOnce(Range<usize>) -> bytes::Bytes,
@@ -131,22 +127,23 @@ fn part(file: &bytes::Bytes, range: Range<usize>) -> bytes::Bytes {
     if range.end <= file.len() { file.slice(range) } else { bytes::Bytes::new() }
 }
 
-/// The bytes of one file of a checkpoint, which they keep alive.
-struct Lent<S> {
+/// The bytes of a file of a checkpoint, which they keep alive.
+fn file_bytes<S>(checkpoint: &Arc<Checkpoint<S>>, index: usize) -> bytes::Bytes
+where
+    S: AsRef<[u8]> + Send + Sync + 'static,
+{
+    bytes::Bytes::from_owner(FileBytes { checkpoint: Arc::clone(checkpoint), index })
+}
+
+/// What owns the bytes of one file of a checkpoint.
+struct FileBytes<S> {
     checkpoint: Arc<Checkpoint<S>>,
-    shard: usize,
+    index: usize,
 }
 
-impl<S: AsRef<[u8]> + Send + Sync + 'static> Lent<S> {
-    fn whole(checkpoint: &Arc<Checkpoint<S>>, shard: usize) -> bytes::Bytes {
-        bytes::Bytes::from_owner(Self { checkpoint: Arc::clone(checkpoint), shard })
-    }
-}
-
-impl<S: AsRef<[u8]>> AsRef<[u8]> for Lent<S> {
+impl<S: AsRef<[u8]>> AsRef<[u8]> for FileBytes<S> {
     fn as_ref(&self) -> &[u8] {
-        let shard = self.checkpoint.shards().get(self.shard);
-        shard.map_or(&[], |shard| shard.archive().bytes().as_ref())
+        self.checkpoint.shards()[self.index].archive().bytes().as_ref()
     }
 }
 

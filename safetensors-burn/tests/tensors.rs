@@ -10,7 +10,7 @@ use burn::tensor::quantization::QuantScheme;
 use burn::tensor::{
     AllocationProperty, BoolStore, Bytes, DType, Device, Int, Shape, Tensor, TensorData, bf16, f16, flex32,
 };
-use safetensors_burn::{Burn, load, load_with, save, share, share_checkpoint};
+use safetensors_burn::{Burn, load, load_with, save, share, share_checkpoint, share_tensor};
 use safetensors_core::{
     Checkpoint, Dtype, ErrorKind, Framework, LoadOptions, SafeTensors, SaveOptions, Support, TensorBuf, TensorView,
     Widening, serialize,
@@ -242,7 +242,7 @@ fn a_mapped_checkpoint_lends_its_tensors() {
     let shared: Vec<_> = tensors
         .iter()
         .map(|(name, data)| {
-            let shared = share_checkpoint(&checkpoint, name, Widening::Exact).unwrap();
+            let shared = share_tensor(&checkpoint, name, Widening::Exact).unwrap();
             assert_eq!(shared.dtype(), data.dtype(), "{name}");
             assert_eq!(shared.as_bytes(), data.as_bytes(), "{name}");
             assert_eq!(mapped.contains(&shared.as_bytes().as_ptr()), !data.as_bytes().is_empty(), "{name}");
@@ -266,8 +266,15 @@ fn a_mapped_checkpoint_of_shards_lends_from_the_right_one() {
     std::fs::write(dir.path().join("model.safetensors.index.json"), index).unwrap();
     // SAFETY: nothing changes these files while they are mapped.
     let checkpoint = Arc::new(unsafe { Checkpoint::mmap(dir.path()) }.unwrap());
-    assert_eq!(share_checkpoint(&checkpoint, "one", Widening::Exact).unwrap(), one);
-    assert_eq!(share_checkpoint(&checkpoint, "two", Widening::Exact).unwrap(), two);
-    let error = share_checkpoint(&checkpoint, "three", Widening::Exact).unwrap_err();
+    assert_eq!(share_tensor(&checkpoint, "one", Widening::Exact).unwrap(), one);
+    assert_eq!(share_tensor(&checkpoint, "two", Widening::Exact).unwrap(), two);
+    let all = share_checkpoint(&checkpoint, Widening::Exact).unwrap();
+    for ((name, data), (expected_name, expected, file)) in all.iter().zip([("one", &one, 0), ("two", &two, 1)]) {
+        assert_eq!((*name, data), (expected_name, expected));
+        let mapped = checkpoint.shards()[file].archive().bytes().as_ptr_range();
+        assert!(mapped.contains(&data.as_bytes().as_ptr()), "{name}");
+    }
+    assert_eq!(all.len(), 2);
+    let error = share_tensor(&checkpoint, "three", Widening::Exact).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::TensorNotFound) && error.source().is_none(), "{error}");
 }

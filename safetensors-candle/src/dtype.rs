@@ -4,7 +4,7 @@ use candle_core::{CpuStorage, DType};
 use float8::F8E4M3;
 use half::{bf16, f16};
 use safetensors_core::element::{F4Packed, F6E2M3Packed, F6E3M2Packed, F8E8M0};
-use safetensors_core::{Dtype, Error, ErrorKind, Framework, Result, Support, TensorBuf};
+use safetensors_core::{Dtype, Error, Result, Support, TensorBuf};
 
 use crate::Candle;
 
@@ -32,10 +32,7 @@ macro_rules! dtypes {
             match dtype {
                 $(DType::$exact_candle => Ok(Dtype::$exact),)*
                 $(DType::$raw_candle => Ok(Dtype::$raw),)*
-                _ => {
-                    let found = dtype.as_str().into();
-                    Err(ErrorKind::UnsupportedFrameworkType { framework: Candle::NAME, found }.into())
-                }
+                _ => Err(Error::unsupported_type::<Candle>(dtype.as_str())),
             }
         }
 
@@ -48,7 +45,7 @@ macro_rules! dtypes {
                     let bytes = buf.into_vec::<$raw_element>()?.into_iter().map(|$raw_element(byte)| byte).collect();
                     Ok(CpuStorage::$raw_candle(bytes))
                 })*
-                dtype => Err(Error::from(ErrorKind::UnsupportedDtype { framework: Candle::NAME, dtype })),
+                dtype => Err(Error::unsupported::<Candle>(dtype)),
             }
         }
 
@@ -93,12 +90,6 @@ dtypes! {
     }
 }
 
-/// The shape that a tensor of the file has in candle: its own, but for complex numbers, which become pairs.
-pub(crate) fn loaded_shape(dtype: Dtype, shape: &[usize]) -> Vec<usize> {
-    let pair: &[usize] = if dtype == Dtype::C64 { &[2] } else { &[] };
-    [shape, pair].concat()
-}
-
 #[cfg(test)]
 mod tests {
     use candle_core::backend::BackendStorage;
@@ -128,12 +119,5 @@ mod tests {
         let address = buf.bytes().as_ptr();
         let storage = into_storage(buf).unwrap();
         assert_eq!(storage_bytes(&storage).1.as_ptr(), address);
-    }
-
-    #[test]
-    fn complex_numbers_become_pairs() {
-        assert_eq!(loaded_shape(Dtype::C64, &[3]), [3, 2]);
-        assert_eq!(loaded_shape(Dtype::C64, &[]), [2]);
-        assert_eq!(loaded_shape(Dtype::F32, &[3]), [3]);
     }
 }

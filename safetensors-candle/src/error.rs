@@ -2,11 +2,11 @@
 
 use std::io;
 
-use safetensors_core::{Error, ErrorKind, Framework};
+use safetensors_core::Error;
 
 use crate::Candle;
 
-/// An error of candle as ours: [`ErrorKind::Framework`], with candle's error as its source.
+/// An error of candle as ours: [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework), with candle's error as its source.
 ///
 /// One that [`into_candle`] made is taken apart again, so that nothing is lost on the way through candle and back.
 ///
@@ -26,7 +26,7 @@ pub fn from_candle(error: candle_core::Error) -> Error {
         },
         other => other,
     };
-    ErrorKind::Framework { framework: Candle::NAME, source: Box::new(error) }.into()
+    Error::framework::<Candle>(error)
 }
 
 /// Our error as candle's, for the traits of candle: it has our message, with file and tensor, and our `source()`.
@@ -50,6 +50,8 @@ pub fn into_candle(error: Error) -> candle_core::Error {
 mod tests {
     use std::error::Error as _;
 
+    use safetensors_core::ErrorKind;
+
     use super::*;
 
     #[derive(Debug)]
@@ -69,8 +71,8 @@ mod tests {
 
     #[test]
     fn an_error_passes_through_candle_with_its_message_its_place_and_its_source() {
-        let kind = ErrorKind::Framework { framework: Candle::NAME, source: Box::new(Outer(std::fmt::Error)) };
-        let ours = Error::from(kind).in_tensor("weight").in_file("a.safetensors");
+        let error = Error::framework::<Candle>(Outer(std::fmt::Error));
+        let ours = error.in_tensor("weight").in_file("a.safetensors");
         let message = ours.to_string();
         assert!(
             message.contains("a.safetensors") && message.contains("\"weight\"") && message.contains("outer"),

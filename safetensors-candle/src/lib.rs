@@ -3,7 +3,8 @@
 //! | to | use |
 //! |---|---|
 //! | load all tensors of a checkpoint | [`load()`], [`load_with`] |
-//! | build a model from a checkpoint | [`var_builder()`], or [`CheckpointBackend`] for one that is already open |
+//! | load from a checkpoint that is open: with limits, mapped, or in memory | [`framework::load::<Candle>`](safetensors_core::framework::load) |
+//! | build a model from a checkpoint | [`var_builder()`]; [`var_builder_from`] or [`CheckpointBackend`] for one that is open |
 //! | save tensors to a file, or in shards | [`save()`], [`save_sharded`] |
 //! | load or save a single tensor, or from memory | [`Candle`], which implements [`Framework`](safetensors_core::Framework) |
 //!

@@ -5,14 +5,13 @@ use std::path::Path;
 use candle_core::{DType, Device, Shape, Tensor};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
-use safetensors_core::convert::widen;
+use safetensors_core::convert::{widen, widened_shape};
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, FileSource, Framework, LazyTensor, LoadOptions, ReadAt, Result, TensorBuf,
-    Widening, framework, read_tensors,
+    Checkpoint, Dtype, FileSource, Framework, LazyTensor, LoadOptions, ReadAt, Result, Support, TensorBuf, framework,
 };
 
 use crate::Candle;
-use crate::dtype::{from_candle_dtype, loaded_shape};
+use crate::dtype::from_candle_dtype;
 use crate::error::into_candle;
 
 /// A [`VarBuilder`] over a checkpoint: a file, an index of shards, or the directory that holds either.
@@ -88,13 +87,14 @@ pub fn var_builder_from<'a, S: ReadAt + 'a>(
 /// use candle_core::{DType, Device};
 /// use candle_nn::VarBuilder;
 /// use safetensors_candle::CheckpointBackend;
-/// use safetensors_core::{Checkpoint, SaveOptions, TensorView, Widening, save};
+/// use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, Widening, save};
 ///
 /// let dir = tempfile::tempdir()?;
 /// let path = dir.path().join("model.safetensors");
 /// save(&path, [("mask", TensorView::from_slice(&[2], &[true, false])?)], &SaveOptions::new())?;
 ///
-/// let backend = CheckpointBackend::new(Checkpoint::open(&path)?).widening(Widening::Exact);
+/// let exact = LoadOptions::new().widening(Widening::Exact);
+/// let backend = CheckpointBackend::new(Checkpoint::open(&path)?).load_options(exact);
 /// let builder = VarBuilder::from_backend(Box::new(backend), DType::U8, Device::Cpu);
 /// assert!(builder.contains_tensor("mask"));
 /// assert!(builder.get(2, "mask").unwrap_err().to_string().contains("BOOL"));
@@ -103,28 +103,22 @@ pub fn var_builder_from<'a, S: ReadAt + 'a>(
 #[derive(Debug)]
 pub struct CheckpointBackend<S = FileSource> {
     checkpoint: Checkpoint<S>,
-    reading: LoadOptions,
-    widening: Widening,
+    load_options: LoadOptions,
 }
 
 impl<S> CheckpointBackend<S> {
     /// A backend over this checkpoint, which widens dtypes that candle lacks and reads large tensors with one thread a core,
     /// eight at most.
     pub fn new(checkpoint: Checkpoint<S>) -> Self {
-        Self { checkpoint, reading: LoadOptions::new(), widening: Widening::default() }
+        Self { checkpoint, load_options: LoadOptions::new() }
     }
 
-    /// Reads large tensors with this many threads; 0 for the default.
+    /// Loads each tensor with these options: the threads of a large one, whether dtypes that candle lacks may be widened, what
+    /// becomes of numbers that are too large, and who is told of the progress of each tensor. The dtype is not theirs to say: the
+    /// model asks for one.
     #[must_use]
-    pub fn threads(mut self, threads: usize) -> Self {
-        self.reading = self.reading.threads(threads);
-        self
-    }
-
-    /// Says whether dtypes that candle lacks may be widened.
-    #[must_use]
-    pub fn widening(mut self, widening: Widening) -> Self {
-        self.widening = widening;
+    pub fn load_options(mut self, options: LoadOptions) -> Self {
+        self.load_options = options;
         self
     }
 
@@ -142,18 +136,17 @@ impl<S> CheckpointBackend<S> {
 impl<S: ReadAt> CheckpointBackend<S> {
     /// Reads one tensor as `to`, in several threads if it is large.
     fn read(&self, tensor: LazyTensor<'_, S>, to: Dtype) -> Result<TensorBuf> {
-        let reading = self.reading.clone().floats_as(to).integers_as(to);
-        let mut buf = read_tensors(&[tensor], &reading)?.pop().map_or_else(|| tensor.read(), Ok)?;
+        let mut buf = tensor.read_with(&self.load_options.clone().floats_as(to).integers_as(to))?;
         // What these options leave as it is: booleans, and complex numbers.
         if buf.dtype() == Dtype::C64 {
             buf = widen(buf, Dtype::F32)?;
         }
-        buf.convert(to, &ConvertOptions::new())
+        buf.convert(to, &self.load_options.get_convert_options())
     }
 
     fn load(&self, tensor: LazyTensor<'_, S>, dtype: DType, device: &Device) -> candle_core::Result<Tensor> {
         let load = || {
-            framework::accept::<Candle>(tensor.dtype(), self.widening)?;
+            framework::accept::<Candle>(tensor.dtype(), self.load_options.get_widening())?;
             let to = from_candle_dtype(dtype)?;
             Candle::from_exact(self.read(tensor, to)?, device)
         };
@@ -164,7 +157,7 @@ impl<S: ReadAt> CheckpointBackend<S> {
 impl<S: ReadAt> SimpleBackend for CheckpointBackend<S> {
     fn get(&self, expected: Shape, name: &str, _: Init, dtype: DType, device: &Device) -> candle_core::Result<Tensor> {
         let tensor = self.find(name)?;
-        let got = Shape::from(loaded_shape(tensor.dtype(), tensor.shape()));
+        let got = loaded_shape(&tensor);
         if got != expected {
             let file = tensor.file().map(|file| format!(" in {}", file.display())).unwrap_or_default();
             let msg = format!("shape mismatch for {name}{file}");
@@ -179,5 +172,13 @@ impl<S: ReadAt> SimpleBackend for CheckpointBackend<S> {
 
     fn contains_tensor(&self, name: &str) -> bool {
         self.checkpoint.get(name).is_some()
+    }
+}
+
+/// The shape that a tensor of the file has in candle.
+fn loaded_shape<S>(tensor: &LazyTensor<'_, S>) -> Shape {
+    match Candle::support(tensor.dtype()) {
+        Support::Widened(to) => widened_shape(tensor.dtype(), to, tensor.shape()).into(),
+        Support::Exact | Support::Unsupported => tensor.shape().into(),
     }
 }

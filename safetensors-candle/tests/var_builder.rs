@@ -3,18 +3,23 @@
 
 mod common;
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use candle_core::{DType, Device, Error, Tensor};
 use candle_nn::VarBuilder;
 use candle_nn::var_builder::SimpleBackend;
 use common::{patterned, save_bufs, without_backtrace};
 use float8::F8E4M3;
-use half::bf16;
+use half::{bf16, f16};
 use safetensors_candle::{CheckpointBackend, from_candle, var_builder};
 use safetensors_core::element::{F4Packed, F8E8M0};
 use safetensors_core::tied::Tied;
-use safetensors_core::{Checkpoint, Dtype, ErrorKind, SaveOptions, TensorBuf, Widening};
+use safetensors_core::{
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, LoadOptions, Overflow, SaveOptions, TensorBuf, TensorView, Widening,
+};
 use tempfile::TempDir;
 
 fn checkpoint() -> (TempDir, PathBuf) {
@@ -180,7 +185,7 @@ fn large_tensors_are_converted_in_pieces() {
     let path = dir.path().join("model.safetensors");
     let values: Vec<bf16> = (0..5 << 20).map(|i| bf16::from_bits(i as u16 & 0x3fff)).collect();
     save_bufs(&path, &[("large", TensorBuf::from_vec(vec![values.len()], values.clone()).unwrap())]);
-    let backend = CheckpointBackend::new(Checkpoint::open(&path).unwrap()).threads(3);
+    let backend = CheckpointBackend::new(Checkpoint::open(&path).unwrap()).load_options(LoadOptions::new().threads(3));
     let large = backend.get_unchecked("large", DType::F32, &Device::Cpu).unwrap().to_vec1::<f32>().unwrap();
     assert!(large.into_iter().eq(values.into_iter().map(f32::from)));
 }
@@ -209,7 +214,7 @@ fn large_tensors_are_read_in_pieces() {
     let path = dir.path().join("model.safetensors");
     let values: Vec<u32> = (0..3 << 20).collect();
     save_bufs(&path, &[("large", TensorBuf::from_vec(vec![values.len()], values.clone()).unwrap())]);
-    let backend = CheckpointBackend::new(Checkpoint::open(&path).unwrap()).threads(3);
+    let backend = CheckpointBackend::new(Checkpoint::open(&path).unwrap()).load_options(LoadOptions::new().threads(3));
     let large = backend.get_unchecked("large", DType::U32, &Device::Cpu).unwrap();
     assert!(large.to_vec1::<u32>().unwrap() == values);
 }
@@ -217,7 +222,8 @@ fn large_tensors_are_read_in_pieces() {
 #[test]
 fn exact_loading_refuses_to_widen() {
     let (_dir, path) = checkpoint();
-    let backend = CheckpointBackend::new(Checkpoint::open(&path).unwrap()).widening(Widening::Exact);
+    let backend = CheckpointBackend::new(Checkpoint::open(&path).unwrap())
+        .load_options(LoadOptions::new().widening(Widening::Exact));
     let get = |name: &str, dtype: DType| backend.get_unchecked(name, dtype, &Device::Cpu);
     let error = from_candle(get("mask", DType::U8).unwrap_err());
     assert!(matches!(error.kind(), ErrorKind::WouldWiden { dtype: Dtype::BOOL, .. }), "{error}");
@@ -226,6 +232,33 @@ fn exact_loading_refuses_to_widen() {
     assert!(get("scales", DType::F32).is_ok());
     assert!(get("ids", DType::I64).is_ok());
     assert_eq!(backend.checkpoint().len(), 8);
+}
+
+#[test]
+fn options_say_what_becomes_of_numbers_that_are_too_large_and_who_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    let values = [1e9_f32, 1.0];
+    let bytes = values.map(f32::to_le_bytes).concat();
+    let complex = TensorBuf::from_view(&TensorView::new(Dtype::C64, &[1], &bytes).unwrap()).unwrap();
+    let large = TensorBuf::from_vec(vec![2], values.into()).unwrap();
+    save_bufs(&path, &[("complex", complex), ("large", large)]);
+    let told = Arc::new(AtomicU64::new(0));
+    let counting = Arc::clone(&told);
+    let saturate = LoadOptions::new()
+        .convert_options(ConvertOptions::new().overflow(Overflow::Saturate))
+        // The model asks for the dtype, whatever the options say.
+        .floats_as(Dtype::F64)
+        .progress(move |progress| {
+            counting.store(progress.bytes_done, Ordering::Relaxed);
+            ControlFlow::Continue(())
+        });
+    let backend = CheckpointBackend::new(Checkpoint::open(&path).unwrap()).load_options(saturate);
+    for name in ["large", "complex"] {
+        let tensor = backend.get_unchecked(name, DType::F16, &Device::Cpu).unwrap().flatten_all().unwrap();
+        assert_eq!(tensor.to_vec1::<f16>().unwrap(), [f16::MAX, f16::ONE], "{name}");
+        assert!(told.swap(0, Ordering::Relaxed) > 0, "{name}");
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 #[cfg(feature = "std")]
 use core::ops::Range;
 
+use crate::convert::widened_shape;
 use crate::element::Words;
 use crate::view::{invalid_bool, refuse_big_endian};
 use crate::{Dtype, Element, Error, ErrorKind, Result, TensorView, shape};
@@ -60,8 +61,8 @@ impl TensorBuf {
     ///
     /// # Errors
     ///
-    /// Those of `read`; those of [`shape::byte_len`]; [`ErrorKind::TooLargeForMemory`]; [`ErrorKind::InvalidBool`] if the dtype is BOOL and a byte is neither
-    /// 0 nor 1.
+    /// Those of `read`; those of [`shape::byte_len`]; [`ErrorKind::TooLargeForMemory`]; [`ErrorKind::InvalidBool`] if the dtype is
+    /// BOOL and a byte is neither 0 nor 1.
     pub fn read_with(dtype: Dtype, shape: Vec<usize>, read: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<Self> {
         let mut buf = Self::zeroed(dtype, shape)?;
         read(buf.bytes_mut())?;
@@ -178,10 +179,10 @@ impl TensorBuf {
     }
 
     /// The numbers of a C64 tensor as F32, with a last dimension of 2.
-    pub(crate) fn complex_as_pairs(mut self) -> Self {
+    pub(crate) fn complex_as_pairs(self) -> Self {
         debug_assert!(self.dtype == Dtype::C64);
-        self.shape.push(2);
-        Self { dtype: Dtype::F32, ..self }
+        let shape = widened_shape(self.dtype, Dtype::F32, &self.shape);
+        Self { dtype: Dtype::F32, shape, words: self.words }
     }
 
     fn check_dtype<T: Element>(&self) -> Result<()> {

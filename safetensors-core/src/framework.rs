@@ -1,17 +1,17 @@
 //! [`Framework`]: what an adapter implements, and the load and save that every adapter gets from it.
 
+use alloc::boxed::Box;
+use alloc::string::String;
 #[cfg(feature = "std")]
 use std::collections::BTreeMap;
 #[cfg(feature = "std")]
 use std::path::Path;
-#[cfg(feature = "std")]
-use std::string::String;
 
 use crate::convert::widen;
 use crate::save::TensorSource;
 #[cfg(feature = "std")]
 use crate::{Checkpoint, LoadOptions, ReadAt, SaveOptions, SavedShards, ShardOptions};
-use crate::{Dtype, ErrorKind, Result, TensorBuf, TensorView};
+use crate::{Dtype, Error, ErrorKind, Result, TensorBuf, TensorView};
 
 /// How a framework holds the elements of a dtype.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +38,62 @@ pub enum Widening {
 ///
 /// An adapter implements this for a zero-size type of its own (`Ndarray`, `Candle`, `Burn`). One conformance suite, one
 /// [`load`] and one [`save`] then serve all of them.
+///
+/// ```
+/// use safetensors_core::framework::{load, save};
+/// use safetensors_core::{
+///     Checkpoint, Dtype, Error, Framework, LoadOptions, Result, SaveOptions, Support, TensorBuf, TensorSource, TensorView,
+/// };
+///
+/// /// The tensors of a library that has nothing but 16-bit integers.
+/// #[derive(Clone, Debug, PartialEq)]
+/// struct Samples {
+///     shape: Vec<usize>,
+///     values: Vec<i16>,
+/// }
+///
+/// /// The library, as a framework.
+/// struct Audio;
+///
+/// impl Framework for Audio {
+///     const NAME: &'static str = "audio";
+///     type Tensor = Samples;
+///     type Device = ();
+///
+///     fn support(dtype: Dtype) -> Support {
+///         match dtype {
+///             Dtype::I16 => Support::Exact,
+///             Dtype::I8 => Support::Widened(Dtype::I16),
+///             _ => Support::Unsupported,
+///         }
+///     }
+///
+///     fn from_exact(buf: TensorBuf, (): &()) -> Result<Samples> {
+///         match buf.dtype() {
+///             Dtype::I16 => Ok(Samples { shape: buf.shape().to_vec(), values: buf.into_vec()? }),
+///             dtype => Err(Error::unsupported::<Self>(dtype)),
+///         }
+///     }
+///
+///     fn source(tensor: &Samples) -> Result<impl TensorSource + '_> {
+///         TensorView::from_slice(&tensor.shape, &tensor.values)
+///     }
+/// }
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("sound.safetensors");
+/// let wave = Samples { shape: vec![2, 2], values: vec![0, 1, 0, -1] };
+/// save::<Audio>(&path, [("wave", &wave)], &SaveOptions::new())?;
+/// assert_eq!(load::<Audio>(&Checkpoint::open(&path)?, &(), &LoadOptions::new())?["wave"], wave);
+///
+/// // What is narrower comes out wider; what the library cannot hold is an error that names the tensor.
+/// safetensors_core::save(&path, [("small", TensorView::from_slice(&[2], &[-1_i8, 1])?)], &SaveOptions::new())?;
+/// assert_eq!(load::<Audio>(&Checkpoint::open(&path)?, &(), &LoadOptions::new())?["small"].values, [-1, 1]);
+/// safetensors_core::save(&path, [("f", TensorView::from_slice(&[1], &[0.5_f32])?)], &SaveOptions::new())?;
+/// let error = load::<Audio>(&Checkpoint::open(&path)?, &(), &LoadOptions::new()).unwrap_err();
+/// assert!(error.to_string().ends_with(r#"tensor "f": audio has no type that holds F32 exactly"#), "{error}");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Framework {
     /// The framework's name, for messages.
     const NAME: &'static str;
@@ -95,6 +151,32 @@ pub trait Framework {
     }
 }
 
+/// What adapters fail with.
+impl Error {
+    /// The framework `F` itself failed: [`ErrorKind::Framework`].
+    ///
+    /// ```
+    /// use safetensors_core::{Error, Framework};
+    ///
+    /// fn parse<F: Framework>(text: &str) -> safetensors_core::Result<i32> {
+    ///     text.parse().map_err(Error::framework::<F>)
+    /// }
+    /// ```
+    pub fn framework<F: Framework + ?Sized>(source: impl core::error::Error + Send + Sync + 'static) -> Self {
+        ErrorKind::Framework { framework: F::NAME, source: Box::new(source) }.into()
+    }
+
+    /// The framework `F` has no type for elements of `dtype`: [`ErrorKind::UnsupportedDtype`].
+    pub fn unsupported<F: Framework + ?Sized>(dtype: Dtype) -> Self {
+        ErrorKind::UnsupportedDtype { framework: F::NAME, dtype }.into()
+    }
+
+    /// The format has no dtype for elements that the framework `F` calls `found`: [`ErrorKind::UnsupportedFrameworkType`].
+    pub fn unsupported_type<F: Framework + ?Sized>(found: impl Into<String>) -> Self {
+        ErrorKind::UnsupportedFrameworkType { framework: F::NAME, found: found.into() }.into()
+    }
+}
+
 /// The dtype that a tensor of `dtype` gets in the framework `F`.
 ///
 /// # Errors
@@ -105,7 +187,7 @@ pub fn accept<F: Framework + ?Sized>(dtype: Dtype, widening: Widening) -> Result
         (Support::Exact, _) => Ok(dtype),
         (Support::Widened(to), Widening::Lossless) => Ok(to),
         (Support::Widened(to), Widening::Exact) => Err(ErrorKind::WouldWiden { framework: F::NAME, dtype, to }.into()),
-        (Support::Unsupported, _) => Err(ErrorKind::UnsupportedDtype { framework: F::NAME, dtype }.into()),
+        (Support::Unsupported, _) => Err(Error::unsupported::<F>(dtype)),
     }
 }
 
@@ -132,7 +214,7 @@ pub fn load<F: Framework>(
         Ok((tensor.name().into(), loaded))
     });
     let mut loaded = loaded.collect::<Result<BTreeMap<String, F::Tensor>>>()?;
-    for (alias, tensor) in checkpoint.aliases().filter(|_| !options.no_aliases) {
+    for (alias, tensor) in checkpoint.aliases().filter(|_| options.aliases) {
         if let Some(tensor) = loaded.get(tensor.name()).cloned() {
             loaded.insert(alias.into(), tensor);
         }

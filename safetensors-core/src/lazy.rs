@@ -5,8 +5,8 @@ use std::path::Path;
 
 use crate::header::LENGTH_BYTES;
 use crate::{
-    Dtype, Error, ErrorKind, Header, Limits, ReadAt, Result, SafeTensors, Sink, TensorBuf, TensorInfo, TensorSource,
-    TensorView,
+    ConvertOptions, Dtype, Error, ErrorKind, Header, Limits, LoadOptions, ReadAt, Result, SafeTensors, Sink, TensorBuf,
+    TensorInfo, TensorSource, TensorView, loader,
 };
 
 /// The most bytes that are held of a tensor that is streamed.
@@ -15,11 +15,36 @@ pub(crate) const PIECE: usize = 1 << 20;
 /// One tensor of a file or checkpoint that is open: its description, and where to read it.
 ///
 /// Asking for name, dtype or shape reads nothing.
+///
+/// ```
+/// use safetensors_core::{Checkpoint, Dtype, LoadOptions, SaveOptions, TensorView, save};
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("model.safetensors");
+/// let values = [1.0_f32, 2.0, 3.0, 4.0];
+/// save(&path, [("weight", TensorView::from_slice(&[2, 2], &values)?)], &SaveOptions::new())?;
+///
+/// let checkpoint = Checkpoint::open(&path)?;
+/// let weight = checkpoint.tensor("weight")?;
+/// assert_eq!((weight.dtype(), weight.shape(), weight.byte_len()), (Dtype::F32, &[2, 2][..], 16));
+/// assert_eq!(weight.file(), Some(&*path));
+///
+/// // As it is, in part, or as another dtype.
+/// assert_eq!(weight.read()?.into_vec::<f32>()?, values);
+/// assert_eq!(weight.slice((1,))?.read()?.into_vec::<f32>()?, [3.0, 4.0]);
+/// let wide = weight.read_with(&LoadOptions::new().floats_as(Dtype::F64))?;
+/// assert_eq!(wide.into_vec::<f64>()?, [1.0, 2.0, 3.0, 4.0]);
+///
+/// // A tensor of a file is something to save, too: it streams from one file to the other.
+/// save(dir.path().join("copy.safetensors"), [("copy", weight)], &SaveOptions::new())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct LazyTensor<'a, S> {
     info: TensorInfo<'a>,
     archive: &'a SafeTensors<S>,
     file: Option<&'a Path>,
+    file_index: usize,
 }
 
 impl<S> Clone for LazyTensor<'_, S> {
@@ -31,8 +56,14 @@ impl<S> Clone for LazyTensor<'_, S> {
 impl<S> Copy for LazyTensor<'_, S> {}
 
 impl<'a, S> LazyTensor<'a, S> {
+    /// A tensor of a file that belongs to no checkpoint, or to one of this file alone.
     pub(crate) fn new(info: TensorInfo<'a>, archive: &'a SafeTensors<S>, file: Option<&'a Path>) -> Self {
-        Self { info, archive, file }
+        Self { info, archive, file, file_index: 0 }
+    }
+
+    /// Says which of a checkpoint's files the tensor's is.
+    pub(crate) fn in_file(self, file_index: usize) -> Self {
+        Self { file_index, ..self }
     }
 
     /// The name.
@@ -70,6 +101,11 @@ impl<'a, S> LazyTensor<'a, S> {
         self.file
     }
 
+    /// The position of that file among [`Checkpoint::shards`](crate::Checkpoint::shards); 0 if it was opened without a checkpoint.
+    pub fn file_index(&self) -> usize {
+        self.file_index
+    }
+
     /// Where the tensor's bytes begin, counted from the start of its file.
     pub fn file_offset(&self) -> u64 {
         self.archive.header().data_start() + self.info.data_offsets().start
@@ -103,6 +139,37 @@ impl<S: ReadAt> LazyTensor<'_, S> {
             self.check_unchanged()
         })
         .map_err(|error| self.locate(error))
+    }
+
+    /// [`read`](LazyTensor::read) with options: a large tensor in several threads, converted while it is read, and cancelled if the
+    /// caller says so. Many tensors, [`read_tensors`](crate::read_tensors) reads at once.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read_tensors`](crate::read_tensors).
+    pub fn read_with(&self, options: &LoadOptions) -> Result<TensorBuf> {
+        loader::read_tensor(self, options)
+    }
+
+    /// Reads the tensor and converts it, whatever its dtype: see [the table](crate::convert). A large one is read and converted by
+    /// [several threads](ConvertOptions::threads). Never more than a piece of it for each of them is in memory in its own dtype.
+    ///
+    /// ```
+    /// use safetensors_core::{ConvertOptions, Dtype, Limits, SafeTensors, SaveOptions, TensorView, serialize};
+    ///
+    /// let weights = TensorView::from_slice(&[2], &[1.0_f32, -2.5])?;
+    /// let file = serialize([("w", weights)], &SaveOptions::new())?;
+    /// let file = SafeTensors::read_header(file, &Limits::default())?;
+    /// let wide = file.tensor("w")?.read_as(Dtype::F64, &ConvertOptions::new())?;
+    /// assert_eq!(wide.into_vec::<f64>()?, [1.0, -2.5]);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LazyTensor::read`] and of [`TensorBuf::convert`].
+    pub fn read_as(&self, to: Dtype, options: &ConvertOptions) -> Result<TensorBuf> {
+        loader::read_tensor_as(self, to, options)
     }
 }
 

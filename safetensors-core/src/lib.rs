@@ -85,7 +85,7 @@ pub use dtype::{Dtype, UnknownDtype};
 pub use element::Element;
 #[cfg(feature = "std")]
 pub use error::IndexProblem;
-pub use error::{Error, ErrorKind, JsonProblem, Result};
+pub use error::{Error, ErrorKind, JsonProblem, NameList, Result};
 pub use framework::{Framework, Support, Widening};
 pub use header::{Header, Limits, Metadata, TensorInfo};
 #[cfg(feature = "std")]

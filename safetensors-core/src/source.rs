@@ -9,7 +9,43 @@ use crate::{Error, ErrorKind, Result};
 
 /// Bytes that can be read at any position, from several threads at once.
 ///
-/// Implemented for [`FileSource`] and for everything that lends its bytes (`&[u8]`, `Vec<u8>`, `Mmap`, `bytes::Bytes`).
+/// Implemented for [`FileSource`] and for everything that lends its bytes (`&[u8]`, `Vec<u8>`, `Mmap`, `bytes::Bytes`). Whatever
+/// implements it can be opened as a file ([`SafeTensors::read_header`](crate::SafeTensors::read_header)) or as the files of a
+/// checkpoint ([`Checkpoint::open_by`](crate::Checkpoint::open_by)):
+///
+/// ```
+/// use std::io;
+/// use std::sync::atomic::{AtomicU64, Ordering};
+/// use safetensors_core::{Limits, ReadAt, SafeTensors, SaveOptions, TensorView, serialize};
+///
+/// /// An object in a store that is paid for by the byte.
+/// struct Metered {
+///     object: Vec<u8>,
+///     fetched: AtomicU64,
+/// }
+///
+/// impl ReadAt for Metered {
+///     fn byte_len(&self) -> u64 {
+///         self.object.len() as u64
+///     }
+///
+///     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+///         self.fetched.fetch_add(buf.len() as u64, Ordering::Relaxed);
+///         self.object.read_exact_at(buf, offset)
+///     }
+/// }
+///
+/// let (small, large) = (vec![1_u8; 8], vec![2_u8; 1 << 20]);
+/// let tensors = [("small", &small), ("large", &large)];
+/// let shapes = tensors.map(|(_, values)| [values.len()]);
+/// let views = [0, 1].map(|i| (tensors[i].0, TensorView::from_slice(&shapes[i], tensors[i].1).unwrap()));
+/// let object = serialize(views, &SaveOptions::new())?;
+///
+/// let file = SafeTensors::read_header(Metered { object, fetched: AtomicU64::new(0) }, &Limits::default())?;
+/// assert_eq!(file.tensor("small")?.read()?.into_vec::<u8>()?, small);
+/// assert!(file.bytes().fetched.load(Ordering::Relaxed) < 1000);
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
 pub trait ReadAt: Send + Sync {
     /// The number of bytes, as it was when the source was opened.
     fn byte_len(&self) -> u64;
@@ -66,7 +102,25 @@ impl<B: AsRef<[u8]> + Send + Sync> ReadAt for B {
     }
 }
 
-/// A regular file, opened once and read at positions.
+/// A regular file, opened once and read at positions. [`Checkpoint::open`](crate::Checkpoint::open) opens its files as these.
+///
+/// ```
+/// use safetensors_core::{Checkpoint, FileSource, Limits, ReadAt, SafeTensors, SaveOptions, TensorView, save};
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("model.safetensors");
+/// save(&path, [("bias", TensorView::from_slice(&[2], &[1.0_f32, 2.0])?)], &SaveOptions::new())?;
+///
+/// // A part of the file is read, only its header, or all of it.
+/// let file = FileSource::open(&path)?;
+/// let mut length = [0; 8];
+/// file.read_exact_at(&mut length, 0)?;
+/// assert_eq!(8 + u64::from_le_bytes(length) + 8, file.byte_len());
+/// let archive = SafeTensors::read_header(file, &Limits::default())?;
+/// let in_memory = SafeTensors::parse(archive.bytes().read_to_vec()?)?;
+/// assert_eq!(in_memory.view("bias")?.as_slice::<f32>()?, [1.0, 2.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct FileSource {
     file: File,

@@ -5,7 +5,7 @@ use std::ptr;
 use ndarray::{Array, ArrayD, ArrayView, ArrayViewD, Dimension, IxDyn};
 use safetensors_core::save::Sink;
 use safetensors_core::tied::Storage;
-use safetensors_core::{Dtype, ErrorKind, Framework, Result, TensorBuf, TensorSource, shape};
+use safetensors_core::{Dtype, Error, ErrorKind, Result, TensorBuf, TensorSource, shape};
 
 use crate::dtype::{for_each_array_dtype, is_packed};
 use crate::error::{dimension, shape_error};
@@ -56,7 +56,7 @@ macro_rules! define_dyn_array {
                 match buf.dtype() {
                     $(Dtype::$dtype => Ok(Self::$variant(array_from_buf(buf)?)),)*
                     dtype if is_packed(dtype) => Ok(Self::Packed(Packed::new(buf)?)),
-                    dtype => Err(ErrorKind::UnsupportedDtype { framework: Ndarray::NAME, dtype }.into()),
+                    dtype => Err(Error::unsupported::<Ndarray>(dtype)),
                 }
             }
 
@@ -173,6 +173,6 @@ pub(crate) fn array_from_buf<T: ArrayElement, D: Dimension>(buf: TensorBuf) -> R
 }
 
 /// The error for a tensor that was asked for as another dtype than it has.
-pub(crate) fn wrong_dtype<T: ArrayElement>(found: Dtype) -> safetensors_core::Error {
+pub(crate) fn wrong_dtype<T: ArrayElement>(found: Dtype) -> Error {
     ErrorKind::WrongDtype { expected: T::DTYPE, found }.into()
 }

@@ -4,13 +4,13 @@ use std::error::Error as StdError;
 use std::fmt;
 
 use ndarray::{Dimension, IxDyn, ShapeError};
-use safetensors_core::{Error, ErrorKind, Framework};
+use safetensors_core::Error;
 
 use crate::Ndarray;
 
 /// An array was asked for with another number of dimensions than the tensor has.
 ///
-/// It is the source of an [`ErrorKind::Framework`].
+/// It is the source of an [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrongNdim {
     /// The number of dimensions that was asked for.
@@ -31,15 +31,11 @@ impl StdError for WrongNdim {}
 pub(crate) fn dimension<D: Dimension>(shape: &[usize]) -> Result<D, Error> {
     D::from_dimension(&IxDyn(shape)).ok_or_else(|| {
         // Only a dimension type of a fixed number of axes can fail to hold a shape.
-        framework(WrongNdim { expected: D::NDIM.unwrap_or_default(), found: shape.into() })
+        Error::framework::<Ndarray>(WrongNdim { expected: D::NDIM.unwrap_or_default(), found: shape.into() })
     })
 }
 
 /// The error for a shape that ndarray refuses: for example one whose non-zero dimensions have a product over `isize::MAX`.
 pub(crate) fn shape_error(error: ShapeError) -> Error {
-    framework(error)
-}
-
-fn framework(source: impl StdError + Send + Sync + 'static) -> Error {
-    ErrorKind::Framework { framework: Ndarray::NAME, source: Box::new(source) }.into()
+    Error::framework::<Ndarray>(error)
 }

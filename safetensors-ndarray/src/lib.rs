@@ -3,6 +3,7 @@
 //! | to | use | the data is |
 //! |---|---|---|
 //! | load a file, or a checkpoint of shards | [`load`], [`load_with`] | read in parallel, then moved into the arrays |
+//! | load from a checkpoint that is open: with limits, mapped, or in memory | [`framework::load::<Ndarray>`](safetensors_core::framework::load) | read and moved as above |
 //! | read one tensor as an array of a known type and dimension | [`ReadArrayExt`] | read, then moved; converted while it is read, if asked |
 //! | look at a tensor without copying it | [`ViewArrayExt`] | borrowed |
 //! | save a map of arrays to a file, or in shards | [`save`], [`save_sharded`] | written from where it lies |
@@ -39,7 +40,8 @@
 //!
 //! It converts no elements unless asked to: reading BF16 as `f32` is an error, and
 //! [`read_array_as`](ReadArrayExt::read_array_as) or
-//! [`LoadOptions::floats_as`](safetensors_core::LoadOptions::floats_as) says what is meant. An array that owns a mapped file does not exist, because ndarray's owners are its own: keep the mapping and lend views of it.
+//! [`LoadOptions::floats_as`](safetensors_core::LoadOptions::floats_as) says what is meant. An array that owns a mapped file does not
+//! exist, because ndarray's owners are its own: keep the mapping and lend views of it.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 

@@ -100,7 +100,7 @@ pub trait ReadArrayExt {
     }
 
     /// Reads the tensor and converts it, by the rules of [`convert`](safetensors_core::convert), to an array of elements `T` and
-    /// dimension `D`. Never more than a piece of it is in memory in its own dtype.
+    /// dimension `D`. Never more than a piece of it for each thread is in memory in its own dtype.
     ///
     /// Half-precision and 8-bit floats have no arithmetic in ndarray; `f32` does:
     ///

@@ -1,6 +1,6 @@
 //! [`Packed`]: a tensor of a sub-byte dtype, kept as it is.
 
-use safetensors_core::{Dtype, ErrorKind, Framework, Result, TensorBuf};
+use safetensors_core::{Dtype, Error, Result, TensorBuf};
 
 use crate::Ndarray;
 use crate::dtype::is_packed;
@@ -34,10 +34,11 @@ impl Packed {
     ///
     /// [`ErrorKind::UnsupportedDtype`] for a dtype whose elements are whole bytes; [`DynArray::from_buf`] makes arrays of those.
     ///
+    /// [`ErrorKind::UnsupportedDtype`]: safetensors_core::ErrorKind::UnsupportedDtype
     /// [`DynArray::from_buf`]: crate::DynArray::from_buf
     pub fn new(buf: TensorBuf) -> Result<Self> {
         if !is_packed(buf.dtype()) {
-            return Err(ErrorKind::UnsupportedDtype { framework: Ndarray::NAME, dtype: buf.dtype() }.into());
+            return Err(Error::unsupported::<Ndarray>(buf.dtype()));
         }
         Ok(Self(buf))
     }

@@ -9,10 +9,10 @@ use safetensors_core::{Dtype, Result, SaveOptions, SavedShards, ShardOptions, Te
 
 use crate::{ArrayElement, DynArray, Ndarray, strided};
 
-/// Saves arrays by name to one file, atomically.
+/// Saves tensors to one file, atomically: afterwards the path has either the complete new file or what it had before.
 ///
-/// `tensors` is anything that yields names and references to arrays, such as `&BTreeMap<String, DynArray>`. Arrays in C order
-/// are written from where they lie; others go through a buffer of at most 1 MiB a thread.
+/// Takes anything that yields names and tensors, such as a `&BTreeMap<String, DynArray>`. Arrays in C order are written from where they
+/// lie; others go through a buffer of at most 1 MiB a thread.
 ///
 /// To save arrays that are not [`DynArray`]s, give [`array_source`]s to [`safetensors_core::save()`].
 ///

@@ -1,45 +1,50 @@
-//! The matrix of dtypes in the README, once more: a dtype that a framework no longer holds as it is said to fails the suite.
+//! The matrix of dtypes in the README, read from it: a dtype that a framework no longer holds as it is said to fails the suite.
 
-use safetensors_bridge::Dtype::{
-    BF16, BOOL, C64, F4, F6_E2M3, F6_E3M2, F8_E4M3, F8_E4M3FNUZ, F8_E5M2, F8_E5M2FNUZ, F8_E8M0, F16, F32, F64, I8, I16,
-    I32, I64, U8, U16, U32, U64,
-};
-use safetensors_bridge::Support::{Exact, Widened};
 use safetensors_bridge::{Dtype, Support};
 
-/// Each dtype, in the order of [`Dtype::ALL`], with how ndarray, candle and burn hold it.
-const MATRIX: [(Dtype, Support, Support, Support); 22] = [
-    (BOOL, Exact, Widened(U8), Exact),
-    (F4, Exact, Exact, Widened(F16)),
-    (F6_E2M3, Exact, Exact, Widened(F16)),
-    (F6_E3M2, Exact, Exact, Widened(F16)),
-    (U8, Exact, Exact, Exact),
-    (I8, Exact, Widened(I16), Exact),
-    (F8_E5M2, Exact, Widened(F16), Widened(F16)),
-    (F8_E4M3, Exact, Exact, Widened(F16)),
-    (F8_E8M0, Exact, Exact, Widened(F32)),
-    (F8_E4M3FNUZ, Exact, Widened(F16), Widened(F16)),
-    (F8_E5M2FNUZ, Exact, Widened(F16), Widened(F16)),
-    (I16, Exact, Exact, Exact),
-    (U16, Exact, Widened(U32), Exact),
-    (F16, Exact, Exact, Exact),
-    (BF16, Exact, Exact, Exact),
-    (I32, Exact, Exact, Exact),
-    (U32, Exact, Exact, Exact),
-    (F32, Exact, Exact, Exact),
-    (C64, Exact, Widened(F32), Widened(F32)),
-    (F64, Exact, Exact, Exact),
-    (I64, Exact, Exact, Exact),
-    (U64, Exact, Widened(I64), Exact),
-];
-
-/// The column of a framework.
+/// The README's column of a framework: every dtype that a row of the matrix is about, with how the framework holds it.
 pub(crate) fn documented(framework: &str) -> Vec<(Dtype, Support)> {
-    let column = |(dtype, ndarray, candle, burn): (Dtype, Support, Support, Support)| match framework {
-        "ndarray" => (dtype, ndarray),
-        "candle" => (dtype, candle),
-        "burn" => (dtype, burn),
-        other => panic!("the README says nothing of {other}"),
-    };
-    MATRIX.into_iter().map(column).collect()
+    column(include_str!("../../README.md"), framework)
+}
+
+/// The rows of a Markdown table whose first cell names dtypes, in the column with this heading.
+fn column(text: &str, heading: &str) -> Vec<(Dtype, Support)> {
+    let mut column = None;
+    let mut found = Vec::new();
+    for line in text.lines() {
+        let Some(line) = line.strip_prefix('|') else {
+            column = None;
+            continue;
+        };
+        let cells: Vec<_> = line.split('|').map(str::trim).collect();
+        column = column.or_else(|| cells.iter().position(|&cell| cell == heading));
+        let Some(cell) = column.and_then(|column| cells.get(column)) else { continue };
+        // Other rows of the table are about what can be done.
+        let dtypes: Option<Vec<_>> = cells[0].split(", ").map(dtype).collect();
+        found.extend(dtypes.into_iter().flatten().map(|dtype| (dtype, support(cell))));
+    }
+    found
+}
+
+/// What a cell says: `✓` is exact, `as X` is widened. A remark may follow either.
+fn support(cell: &str) -> Support {
+    let words: Vec<_> = cell.split([' ', ',']).collect();
+    match words.as_slice() {
+        ["✓", ..] => Support::Exact,
+        ["as", to, ..] => Support::Widened(dtype(to).unwrap_or_else(|| panic!("{to} is no dtype"))),
+        _ => panic!("the README says {cell:?}, which is neither ✓ nor \"as\" a dtype"),
+    }
+}
+
+fn dtype(name: &str) -> Option<Dtype> {
+    Dtype::ALL.iter().copied().find(|dtype| dtype.name() == name)
+}
+
+#[test]
+fn a_column_of_a_table() {
+    let text = "| | one | two |\n|---|---|---|\n| load | ✓ | ✓ |\n| U8, F32 | ✓ (stored) | as F64, if it fits |\n\n| I8 | ✓ | ✓ |";
+    assert_eq!(column(text, "one"), [(Dtype::U8, Support::Exact), (Dtype::F32, Support::Exact)]);
+    let widened = Support::Widened(Dtype::F64);
+    assert_eq!(column(text, "two"), [(Dtype::U8, widened), (Dtype::F32, widened)]);
+    assert_eq!(column(text, "three"), []);
 }

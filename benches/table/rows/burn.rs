@@ -36,16 +36,16 @@ impl Model {
 fn row(data: &Data, name: &str, count: usize, size: usize, times: f64) -> Result<Row> {
     let tensors = (0..count).map(|i| files::Tensor::f32(format!("weights.{i}"), &[size, size]));
     let file = data.file(name, &tensors.collect::<Vec<_>>())?;
-    let (a, b) = (file.clone(), file.clone());
+    let (for_ours, for_peer) = (file.clone(), file.clone());
     let ours = Contender::ours("CheckpointStore", move |watch| {
         let mut model = Model::new(count, size);
-        watch.time(|| model.load_from(&mut CheckpointStore::from_file(&a.path)))?;
-        verify(&model, &a)
+        watch.time(|| model.load_from(&mut CheckpointStore::from_file(&for_ours.path)))?;
+        verify(&model, &for_ours)
     });
     let peer = Contender::peer(PEER, move |watch| {
         let mut model = Model::new(count, size);
-        watch.time(|| model.load_from(&mut SafetensorsStore::from_file(&b.path)))?;
-        verify(&model, &b)
+        watch.time(|| model.load_from(&mut SafetensorsStore::from_file(&for_peer.path)))?;
+        verify(&model, &for_peer)
     });
     Ok(reading(vec![ours, peer], &file)?.goals([Goal::Faster(PEER, times)]).samples(5))
 }

@@ -21,7 +21,8 @@ pub(crate) fn read_into_arena(path: &Path) -> Result<MmapMut> {
     let file = File::open(path)?;
     let (start, len) = data_range(&file)?;
     let mut arena = arena(len)?;
-    in_pieces(arena.chunks_mut(PIECE), |i, piece| Ok(file.read_exact_at(piece, start + (i * PIECE) as u64)?))?;
+    let pieces = (start..).step_by(PIECE).zip(arena.chunks_mut(PIECE));
+    in_pieces(pieces, |(offset, piece), _: &mut ()| Ok(file.read_exact_at(piece, offset)?))?;
     Ok(arena)
 }
 
@@ -37,18 +38,9 @@ pub(super) fn arena(bytes: usize) -> Result<MmapMut> {
 pub(crate) fn read_into_reused_buffers(path: &Path) -> Result<()> {
     let file = File::open(path)?;
     let (start, len) = data_range(&file)?;
-    let next = Mutex::new((0..len).step_by(PIECE));
-    thread::scope(|scope| {
-        let work = || -> Result<()> {
-            let mut buffer = vec![0; PIECE];
-            while let Some(at) = next.lock().ok().and_then(|mut next| next.next()) {
-                file.read_exact_at(&mut buffer[..PIECE.min(len - at)], start + at as u64)?;
-            }
-            Ok(())
-        };
-        let others: Vec<_> = (1..threads()).map(|_| scope.spawn(work)).collect();
-        let mine = work();
-        others.into_iter().filter_map(|other| other.join().ok()).fold(mine, Result::and)
+    in_pieces((0..len).step_by(PIECE), |at, buffer: &mut Vec<u8>| {
+        buffer.resize(PIECE, 0);
+        Ok(file.read_exact_at(&mut buffer[..PIECE.min(len - at)], start + at as u64)?)
     })
 }
 
@@ -61,19 +53,20 @@ pub(crate) fn write_pieces(path: &Path, tensors: &[&[u8]]) -> Result<()> {
         offset += piece.len() as u64;
         (offset - piece.len() as u64, piece)
     });
-    in_pieces(placed, |_, (offset, piece)| Ok(file.write_all_at(piece, offset)?))
+    in_pieces(placed, |(offset, piece), _: &mut ()| Ok(file.write_all_at(piece, offset)?))
 }
 
-/// Does work on pieces, several at a time.
-fn in_pieces<T: Send>(
+/// Does work on pieces, several at a time. Each thread has a buffer of type `B` of its own.
+fn in_pieces<T: Send, B: Default>(
     pieces: impl Iterator<Item = T> + Send,
-    work: impl Fn(usize, T) -> Result<()> + Sync,
+    work: impl Fn(T, &mut B) -> Result<()> + Sync,
 ) -> Result<()> {
-    let pieces = Mutex::new(pieces.enumerate());
+    let pieces = Mutex::new(pieces);
     thread::scope(|scope| {
         let work = || -> Result<()> {
-            while let Some((i, piece)) = pieces.lock().ok().and_then(|mut pieces| pieces.next()) {
-                work(i, piece)?;
+            let mut buffer = B::default();
+            while let Some(piece) = pieces.lock().ok().and_then(|mut pieces| pieces.next()) {
+                work(piece, &mut buffer)?;
             }
             Ok(())
         };

@@ -60,17 +60,18 @@ fn from_candle(folder: &Path) -> Result<Row> {
     let (tensors, sum) = tensors();
     let tensors = tensors.into_iter().map(|(name, values)| Ok((name, Tensor::from_vec(values, &SHAPE, &Device::Cpu)?)));
     let tensors: Rc<HashMap<String, Tensor>> = Rc::new(tensors.collect::<Result<_>>()?);
-    let (a, b, c, d) = (tensors.clone(), tensors.clone(), tensors.clone(), tensors);
+    let (for_ours, for_reference, for_candle) = (tensors.clone(), tensors.clone(), tensors.clone());
     let ours = saving(Contender::ours, "safetensors_candle::save", &folder, sum, move |path| {
-        Ok(safetensors_candle::save(path, &*a, &SaveOptions::new().durable(false))?)
+        Ok(safetensors_candle::save(path, &*for_ours, &SaveOptions::new().durable(false))?)
     });
     let reference = saving(Contender::peer, REFERENCE, &folder, sum, move |path| {
-        Ok(safetensors::serialize_to_file(b.iter(), None, path)?)
+        Ok(safetensors::serialize_to_file(for_reference.iter(), None, path)?)
     });
-    let candle =
-        saving(Contender::peer, CANDLE, &folder, sum, move |path| Ok(candle_core::safetensors::save(&c, path)?));
+    let candle = saving(Contender::peer, CANDLE, &folder, sum, move |path| {
+        Ok(candle_core::safetensors::save(&for_candle, path)?)
+    });
     let limit = limit(&folder, move |write| {
-        let storages: Vec<_> = d.values().map(Tensor::storage_and_layout).collect();
+        let storages: Vec<_> = tensors.values().map(Tensor::storage_and_layout).collect();
         let slices = storages.iter().map(|(storage, _)| match &**storage {
             candle_core::Storage::Cpu(storage) => storage.as_slice::<bf16>().map(bytemuck::cast_slice),
             _ => Err(candle_core::Error::msg("not in main memory")),
@@ -88,17 +89,17 @@ fn from_ndarray(folder: &Path) -> Result<Row> {
         .into_iter()
         .map(|(name, values)| Ok((name, DynArray::from(ArrayD::from_shape_vec(IxDyn(&SHAPE), values)?))));
     let tensors: Rc<BTreeMap<String, DynArray>> = Rc::new(tensors.collect::<Result<_>>()?);
-    let (a, b, c) = (tensors.clone(), tensors.clone(), tensors);
+    let (for_ours, for_reference) = (tensors.clone(), tensors.clone());
     let ours = saving(Contender::ours, "safetensors_ndarray::save", &folder, sum, move |path| {
-        Ok(safetensors_ndarray::save(path, &*a, &SaveOptions::new().durable(false))?)
+        Ok(safetensors_ndarray::save(path, &*for_ours, &SaveOptions::new().durable(false))?)
     });
     let reference = saving(Contender::peer, REFERENCE, &folder, sum, move |path| {
-        let views = b
+        let views = for_reference
             .iter()
             .map(|(name, array)| Ok((name, TensorView::new(safetensors::Dtype::BF16, SHAPE.into(), bytes(array)?)?)));
         Ok(safetensors::serialize_to_file(views.collect::<Result<Vec<_>>>()?, None, path)?)
     });
-    let limit = limit(&folder, move |write| write(&c.values().map(bytes).collect::<Result<Vec<_>>>()?));
+    let limit = limit(&folder, move |write| write(&tensors.values().map(bytes).collect::<Result<Vec<_>>>()?));
     row(vec![ours, reference, limit], vec![Goal::Faster(REFERENCE, 1.5)])
 }
 

@@ -34,10 +34,10 @@ pub(super) fn rows() -> Vec<Spec> {
         }),
         Spec::new("zero-copy burn tensors of 2 GiB", |data| {
             row(data, |path| {
-                Contender::ours("Checkpoint::mmap, share_all", move |watch| {
+                Contender::ours("Checkpoint::mmap, share_checkpoint", move |watch| {
                     watch.repeat(|| {
                         let checkpoint = Arc::new(checkpoint_map(&path)?);
-                        let tensors = safetensors_burn::share_all(&checkpoint, Widening::Lossless)?;
+                        let tensors = safetensors_burn::share_checkpoint(&checkpoint, Widening::Lossless)?;
                         Ok(std::hint::black_box(tensors).len())
                     })
                 })
@@ -52,23 +52,23 @@ fn row(data: &Data, ours: impl Fn(std::path::PathBuf) -> Contender) -> Result<Ro
     let file = data.file("two-gib.safetensors", &two_gib())?;
     let checkpoint = Arc::new(checkpoint_map(&file.path)?);
     let shared = checkpoint.tensors().map(|tensor| {
-        let data = safetensors_burn::share_checkpoint(&checkpoint, tensor.name(), Widening::Lossless)?;
+        let data = safetensors_burn::share_tensor(&checkpoint, tensor.name(), Widening::Lossless)?;
         Ok(checksum([(tensor.name(), data.as_bytes())]))
     });
     let sum = shared.collect::<Result<Vec<u64>>>()?.into_iter().fold(0, u64::wrapping_add);
     ensure!(sum == file.sums.plain, "other bytes than were written");
 
-    let (a, b) = (file.path.clone(), file.path.clone());
+    let (for_peer, for_limit) = (file.path.clone(), file.path.clone());
     let peer = Contender::peer(REFERENCE, move |watch| {
         watch.repeat(|| {
-            let mapped = map(&a)?;
+            let mapped = map(&for_peer)?;
             let tensors = Reference::deserialize(&mapped)?.tensors();
             Ok(tensors.len())
         })
     });
     let limit = Contender::limit(LIMIT, move |watch| {
         watch.repeat(|| {
-            let mapped = map(&b)?;
+            let mapped = map(&for_limit)?;
             Ok(Header::parse(&mapped, &Limits::default())?)
         })
     });

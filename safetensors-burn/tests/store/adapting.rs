@@ -1,5 +1,9 @@
 //! Layouts, dtypes, and parameters in unusual states.
 
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use super::*;
 
 #[test]
@@ -42,7 +46,9 @@ fn a_parameter_takes_the_dtype_of_the_file_or_of_a_cast() {
     vector.load_from(&mut store).unwrap();
     assert_eq!(vector.values.to_data(), TensorData::from([1.0_f32, -0.5]));
 
-    let error = fresh().load_from(&mut CheckpointStore::from_file(&path).widening(Widening::Exact)).unwrap_err();
+    let error = fresh()
+        .load_from(&mut CheckpointStore::from_file(&path).load_options(LoadOptions::new().widening(Widening::Exact)))
+        .unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::WouldWiden { .. }), "{error}");
     assert_eq!((error.tensor(), error.file()), (Some("values"), path.to_str()));
 }
@@ -61,7 +67,7 @@ fn exact_loading_refuses_only_what_is_loaded() {
         ("unused", TensorView::new(Dtype::F4, &[2], &[0x21]).unwrap()),
     ];
     safetensors_core::save(&path, views, &SaveOptions::new()).unwrap();
-    let store = || CheckpointStore::from_file(&path).widening(Widening::Exact);
+    let store = || CheckpointStore::from_file(&path).load_options(LoadOptions::new().widening(Widening::Exact));
 
     let mut other = LinearConfig::new(1, 1).init(&Device::default());
     let result = other.load_from(&mut store().with_full_path("weight")).unwrap();
@@ -132,4 +138,43 @@ fn enum_variants_may_be_left_out_of_names() {
     assert_eq!(state(&first), state(&second));
     let error = second.load_from(&mut CheckpointStore::from_file(&path)).unwrap_err();
     assert!(matches!(source(&error), StoreError::Missing { names } if names == &["block.Plain.weight"]), "{error}");
+}
+
+#[test]
+fn load_options_convert_tell_and_cancel() {
+    let dir = dir();
+    let path = dir.path().join("model.safetensors");
+    let original = Model::new(7);
+    original.save_into(&mut CheckpointStore::from_file(&path)).unwrap();
+    let expected = state(&original);
+    let floats = || CheckpointStore::from_file(&path).load_options(LoadOptions::new().threads(2).floats_as(Dtype::F64));
+
+    // What the store says of a tensor is what it gives.
+    let mut store = floats();
+    for (name, tensor) in store.get_all_tensors().unwrap() {
+        let is_float = expected.iter().any(|(other, data)| other == name && data.dtype() == DType::F32);
+        assert_eq!(tensor.dtype == DType::F64, is_float, "{name}");
+        assert_eq!(data_of(tensor).bytes().len(), tensor.byte_len(), "{name}");
+    }
+    let mut model = Model::new(3);
+    model.load_from(&mut store).unwrap();
+    for ((name, found), (_, expected)) in state(&model).iter().zip(&expected) {
+        let expected =
+            if expected.dtype() == DType::F32 { expected.clone().convert::<f64>() } else { expected.clone() };
+        assert_eq!(*found, expected, "{name}");
+    }
+
+    let told = Arc::new(AtomicU64::new(0));
+    let counting = Arc::clone(&told);
+    let options = LoadOptions::new().progress(move |progress| {
+        counting.fetch_max(progress.bytes_done, Ordering::Relaxed);
+        ControlFlow::Continue(())
+    });
+    model.load_from(&mut CheckpointStore::from_file(&path).load_options(options)).unwrap();
+    let total: u64 = expected.iter().map(|(_, data)| data.bytes().len() as u64).sum();
+    assert_eq!(told.load(Ordering::Relaxed), total);
+
+    let cancelled = LoadOptions::new().progress(|_| ControlFlow::Break(()));
+    let error = refused(&mut CheckpointStore::from_file(&path).load_options(cancelled));
+    assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
 }

@@ -15,7 +15,7 @@ use safetensors_burn::{
     ApplyError, BurnToPyTorchAdapter, CheckpointStore, FloatCastAdapter, ModuleSnapshot, ModuleStore, PathFilter,
     PyTorchToBurnAdapter, StoreError, load, save,
 };
-use safetensors_core::{Checkpoint, Dtype, Error, ErrorKind, SaveOptions, TensorView, Widening};
+use safetensors_core::{Checkpoint, Dtype, Error, ErrorKind, LoadOptions, SaveOptions, TensorView, Widening};
 use tempfile::TempDir;
 
 #[derive(Module, Debug)]

@@ -352,7 +352,7 @@ impl<S> Checkpoint<S> {
     fn lazy(&self, place: Place) -> Option<LazyTensor<'_, S>> {
         let shard = self.shards.get(place.shard)?;
         let info = shard.archive.header().tensor_at(place.position)?;
-        Some(LazyTensor::new(info, &shard.archive, Some(&shard.path)))
+        Some(LazyTensor::new(info, &shard.archive, Some(&shard.path)).in_file(place.shard))
     }
 }
 

@@ -50,7 +50,7 @@ pub use options::{ConvertOptions, Overflow};
 #[cfg(feature = "std")]
 pub(crate) use read::{ReadScratch, convert_read, read_converted};
 pub use source::Converted;
-pub use widen::widen;
+pub use widen::{widen, widened_shape};
 
 #[cfg(feature = "std")]
 use conversion::bytes_of;

@@ -26,7 +26,7 @@ pub enum Overflow {
 pub struct ConvertOptions {
     pub(super) overflow: Overflow,
     #[cfg(feature = "std")]
-    pub(super) threads: usize,
+    pub(crate) threads: usize,
 }
 
 impl ConvertOptions {
@@ -42,8 +42,10 @@ impl ConvertOptions {
         self
     }
 
-    /// How many threads convert a tensor that is in memory, if it has more than a million elements; 0, the default, for as many as
-    /// the environment variable `SAFETENSORS_THREADS` says, or else one a core, eight at most.
+    /// How many threads convert a large tensor that is in memory, or [read it and convert it](crate::LazyTensor::read_as); 0, the
+    /// default, for as many as the environment variable `SAFETENSORS_THREADS` says, or else one a core, eight at most. As part of
+    /// [`LoadOptions`](crate::LoadOptions::convert_options) it says nothing: they have [threads](crate::LoadOptions::threads) of their
+    /// own.
     #[cfg(feature = "std")]
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {

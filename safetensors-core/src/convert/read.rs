@@ -2,10 +2,10 @@
 
 use std::vec::Vec;
 
+use super::Conversion;
 use super::conversion::{GROUP, bytes_of, elements_of};
-use super::{Conversion, ConvertOptions};
 use crate::buf::swap_on_big_endian;
-use crate::{Dtype, ErrorKind, LazyTensor, ReadAt, Result, TensorBuf};
+use crate::{ErrorKind, ReadAt, Result};
 
 /// The most bytes of a file that are in memory at a time, for each thread: enough for one call, little enough for its cache.
 const PIECE: usize = 512 * 1024;
@@ -60,38 +60,4 @@ pub(crate) fn convert_read(
     read(bytes)?;
     swap_on_big_endian(conversion.from(), bytes);
     Ok(conversion.run(bytes, out, first)?)
-}
-
-impl<S: ReadAt> LazyTensor<'_, S> {
-    /// Reads the tensor and converts it, see [the table](crate::convert). Never more than a piece of it is in memory in its own
-    /// dtype.
-    ///
-    /// ```
-    /// use safetensors_core::{ConvertOptions, Dtype, Limits, SafeTensors, SaveOptions, TensorView, serialize};
-    ///
-    /// let weights = TensorView::from_slice(&[2], &[1.0_f32, -2.5])?;
-    /// let file = serialize([("w", weights)], &SaveOptions::new())?;
-    /// let file = SafeTensors::read_header(file, &Limits::default())?;
-    /// let wide = file.tensor("w")?.read_as(Dtype::F64, &ConvertOptions::new())?;
-    /// assert_eq!(wide.into_vec::<f64>()?, [1.0, -2.5]);
-    /// # Ok::<(), safetensors_core::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Those of [`LazyTensor::read`] and of [`TensorBuf::convert`].
-    pub fn read_as(&self, to: Dtype, options: &ConvertOptions) -> Result<TensorBuf> {
-        if self.dtype() == to {
-            return self.read();
-        }
-        let read = || {
-            let conversion = Conversion::new(self.dtype(), to, options)?;
-            let mut buf = TensorBuf::zeroed(to, self.shape().to_vec())?;
-            let (offset, scratch) = (self.file_offset(), &mut ReadScratch::default());
-            read_converted(self.source(), offset, &conversion, 0, buf.bytes_mut(), scratch)?;
-            self.check_unchanged()?;
-            Ok(buf)
-        };
-        read().map_err(|error| self.locate(error))
-    }
 }

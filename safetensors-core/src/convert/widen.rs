@@ -1,6 +1,7 @@
 //! Lossless widening: every value of the narrow dtype is a value of the wider one.
 
 use alloc::string::ToString;
+use alloc::vec::Vec;
 
 use super::ConvertOptions;
 use crate::{Dtype, ErrorKind, Result, TensorBuf};
@@ -16,6 +17,17 @@ use crate::{Dtype, ErrorKind, Result, TensorBuf};
 /// | C64 | F32 | nothing moves; the shape gains a last dimension of 2: real, imaginary |
 /// | F4, F6_E2M3, F6_E3M2, F8_E4M3, F8_E5M2, F8_E4M3FNUZ, F8_E5M2FNUZ | F16 | packed elements are unpacked, lowest bits first |
 /// | F8_E8M0 | F32 | |
+///
+/// ```
+/// use safetensors_core::convert::widen;
+/// use safetensors_core::{Dtype, TensorBuf, TensorView};
+///
+/// // Four elements of F4 in two bytes, the first in the low half.
+/// let packed = TensorBuf::from_view(&TensorView::new(Dtype::F4, &[4], &[0x21, 0xf7])?)?;
+/// let halves = widen(packed, Dtype::F16)?.into_vec::<half::f16>()?;
+/// assert_eq!(halves, [0.5, 1.0, 6.0, -6.0].map(half::f16::from_f32));
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
 ///
 /// # Errors
 ///
@@ -52,10 +64,25 @@ pub fn widen(buf: TensorBuf, to: Dtype) -> Result<TensorBuf> {
     }
 }
 
+/// The shape that a tensor has once it is [widened](widen): its own, but for complex numbers that become pairs of numbers, which gain
+/// a last dimension of 2.
+///
+/// ```
+/// use safetensors_core::Dtype;
+/// use safetensors_core::convert::widened_shape;
+///
+/// assert_eq!(widened_shape(Dtype::C64, Dtype::F32, &[3]), [3, 2]);
+/// assert_eq!(widened_shape(Dtype::C64, Dtype::C64, &[3]), [3]);
+/// assert_eq!(widened_shape(Dtype::U16, Dtype::U32, &[3]), [3]);
+/// ```
+pub fn widened_shape(from: Dtype, to: Dtype, shape: &[usize]) -> Vec<usize> {
+    let pair: &[usize] = if from == Dtype::C64 && to == Dtype::F32 { &[2] } else { &[] };
+    [shape, pair].concat()
+}
+
 #[cfg(test)]
 mod tests {
     use alloc::vec;
-    use alloc::vec::Vec;
 
     use half::f16;
     use num_complex::Complex;

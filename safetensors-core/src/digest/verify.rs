@@ -86,6 +86,24 @@ pub struct VerifiedFile<'a> {
 /// error: see what [`VerifiedFile`] lists, or [`require`](VerifyOptions::require) digests. Several tensors are read at
 /// a time, each front to back in pieces of 1 MiB.
 ///
+/// ```
+/// use safetensors_core::digest::{self, VerifyOptions};
+/// use safetensors_core::{Checkpoint, ErrorKind, SaveOptions, TensorView, save};
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("model.safetensors");
+/// save(&path, [("w", TensorView::from_slice(&[2], &[1_u8, 2])?)], &SaveOptions::new().digests(true))?;
+/// assert_eq!(digest::verify(&Checkpoint::open(&path)?, &VerifyOptions::new())?[0].checked, ["w"]);
+///
+/// let mut bytes = std::fs::read(&path)?;
+/// *bytes.last_mut().unwrap() ^= 1;
+/// std::fs::write(&path, bytes)?;
+/// let error = digest::verify(&Checkpoint::open(&path)?, &VerifyOptions::new()).unwrap_err();
+/// assert!(matches!(error.kind(), ErrorKind::DigestMismatch { .. }));
+/// assert_eq!(error.tensor(), Some("w"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 ///
 /// [`ErrorKind::DigestMismatch`] for data that has changed: of the first such tensor, naming it and its file, or of the

@@ -227,7 +227,8 @@ pub enum ErrorKind {
     #[error("no digest is recorded")]
     NoDigest,
 
-    /// The caller's progress callback ended the load or save.
+    // Progress.
+    /// The caller's progress callback ended a load, a save, or the computing or checking of digests.
     #[cfg(feature = "std")]
     #[error("cancelled")]
     Cancelled,
@@ -237,7 +238,8 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("{0}")]
     Io(#[source] std::io::Error),
-    /// The path is neither a regular file nor a directory.
+    /// The path leads to something else than a regular file: to a directory, where a file was to be read or written, or to a FIFO,
+    /// a device or another special file.
     #[cfg(feature = "std")]
     #[error("expected a regular file, found {found}")]
     NotAFile { found: &'static str },

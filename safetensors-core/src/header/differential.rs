@@ -7,13 +7,13 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-use super::parse::Limits;
+use super::parse::{Limits, Way};
 use super::{Header, canonical};
 use crate::Dtype;
 
 /// Everything that a caller can see of the outcome.
-fn outcome(text: &[u8], limits: &Limits, fast: bool) -> String {
-    match Header::parse_by(text, limits, fast) {
+fn outcome(text: &[u8], limits: &Limits, way: Way) -> String {
+    match Header::parse_by(text, limits, way) {
         Ok(header) => {
             for (position, tensor) in header.tensors().enumerate() {
                 assert_eq!(header.position(tensor.name()), Some(position));
@@ -26,7 +26,7 @@ fn outcome(text: &[u8], limits: &Limits, fast: bool) -> String {
 }
 
 fn assert_agree(text: &[u8], limits: &Limits) {
-    let (fast, general) = (outcome(text, limits, true), outcome(text, limits, false));
+    let (fast, general) = (outcome(text, limits, Way::FastFirst), outcome(text, limits, Way::Grammar));
     assert_eq!(fast, general, "{}", String::from_utf8_lossy(text));
 }
 

@@ -81,11 +81,11 @@ impl Header {
     ///
     /// As for [`Header::parse`].
     pub fn parse_json(json: &[u8], limits: &Limits) -> Result<Self> {
-        Self::parse_by(json, limits, true)
+        Self::parse_by(json, limits, Way::FastFirst)
     }
 
-    /// [`parse_json`](Header::parse_json) with the fast path or without it, to the same result.
-    pub(super) fn parse_by(json: &[u8], limits: &Limits, fast: bool) -> Result<Self> {
+    /// [`parse_json`](Header::parse_json) in either way, to the same result.
+    pub(super) fn parse_by(json: &[u8], limits: &Limits, way: Way) -> Result<Self> {
         let json_len = json.len() as u64;
         check_text_len(json_len, limits)?;
         let text = core::str::from_utf8(json).map_err(|error| ErrorKind::NotUtf8 { offset: error.valid_up_to() })?;
@@ -99,7 +99,7 @@ impl Header {
             metadata: None,
             max_tensors: limits.tensors,
             before: canonical::Before::default(),
-            fast,
+            way,
         };
         parser.header()?;
         let Parser { names, dims, records, metadata, .. } = parser;
@@ -120,6 +120,16 @@ fn check_text_len(found: u64, limits: &Limits) -> Result<(), ErrorKind> {
     if found > limit { Err(ErrorKind::HeaderTooLarge { limit, found }) } else { Ok(()) }
 }
 
+/// How entries are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// By the fast path, and by the grammar where that does not know the form.
+    FastFirst,
+    /// By the grammar alone, which the fast path is held to.
+    #[cfg(test)]
+    Grammar,
+}
+
 /// The fields of an entry, each of them right by itself.
 pub(super) struct Entry {
     pub(super) dtype: Dtype,
@@ -138,8 +148,7 @@ struct Parser<'a> {
     metadata: Option<Metadata>,
     max_tensors: usize,
     before: canonical::Before<'a>,
-    /// Whether the fast path is tried.
-    fast: bool,
+    way: Way,
 }
 
 impl<'a> Parser<'a> {
@@ -189,7 +198,7 @@ impl<'a> Parser<'a> {
     /// Reads an entry and stores its name, if it has the form that the fast path knows. Nothing is read otherwise.
     #[inline(always)]
     fn canonical_entry(&mut self) -> Option<Entry> {
-        if !self.fast || self.records.len() == self.max_tensors {
+        if self.way != Way::FastFirst || self.records.len() == self.max_tensors {
             return None;
         }
         let dims = self.dims.len();

@@ -5,10 +5,12 @@ mod plan;
 
 pub use options::LoadOptions;
 
+use std::slice;
+
 use crate::convert::Conversion;
 use crate::parallel::in_parallel;
-use crate::slice::{LazySlice, Runs};
-use crate::{LazyTensor, ReadAt, Result, TensorBuf, hugepage};
+use crate::slice::LazySlice;
+use crate::{ConvertOptions, Dtype, LazyTensor, ReadAt, Result, TensorBuf, hugepage};
 use plan::{Job, Scratch, Wanted};
 
 /// Reads tensors in parallel, each into a buffer of its own, and returns them in the order given.
@@ -36,9 +38,12 @@ use plan::{Job, Scratch, Wanted};
 /// The first failure stops all threads. It names the tensor and the file. [`ErrorKind::NoConversion`] and the errors of
 /// allocation come before anything is read; [`ErrorKind::Io`] if a file has changed since it was opened;
 /// [`ErrorKind::Cancelled`].
+///
+/// [`ErrorKind::NoConversion`]: crate::ErrorKind::NoConversion
+/// [`ErrorKind::Io`]: crate::ErrorKind::Io
+/// [`ErrorKind::Cancelled`]: crate::ErrorKind::Cancelled
 pub fn read_tensors<S: ReadAt>(tensors: &[LazyTensor<'_, S>], options: &LoadOptions) -> Result<Vec<TensorBuf>> {
-    let whole = |tensor| Wanted { tensor, shape: tensor.shape(), runs: Runs::whole(tensor.byte_len()), gap: 0 };
-    read(&tensors.iter().map(whole).collect::<Vec<_>>(), options)
+    read(&tensors.iter().map(Wanted::whole).collect::<Vec<_>>(), options)
 }
 
 /// Reads slices in parallel, each into a buffer of its own, and returns them in the order given: the parts of all tensors that one
@@ -73,19 +78,57 @@ pub fn read_slices<S: ReadAt>(slices: &[LazySlice<'_, S>], options: &LoadOptions
     read(&wanted.collect::<Vec<_>>(), options)
 }
 
-/// What both do.
+/// Reads one tensor, in several threads if it is large.
+pub(crate) fn read_tensor<S: ReadAt>(tensor: &LazyTensor<'_, S>, options: &LoadOptions) -> Result<TensorBuf> {
+    let conversion = options.conversion(tensor.dtype()).map_err(|kind| tensor.locate(kind.into()))?;
+    read_one(tensor, conversion, options)
+}
+
+/// [`read_tensor`] that converts whatever dtype the tensor has.
+pub(crate) fn read_tensor_as<S: ReadAt>(
+    tensor: &LazyTensor<'_, S>,
+    to: Dtype,
+    options: &ConvertOptions,
+) -> Result<TensorBuf> {
+    let from = tensor.dtype();
+    let conversion = if from == to { Ok(None) } else { Conversion::new(from, to, options).map(Some) };
+    let conversion = conversion.map_err(|kind| tensor.locate(kind.into()))?;
+    read_one(tensor, conversion, &LoadOptions::new().threads(options.threads))
+}
+
+fn read_one<S: ReadAt>(
+    tensor: &LazyTensor<'_, S>,
+    conversion: Option<Conversion>,
+    options: &LoadOptions,
+) -> Result<TensorBuf> {
+    let wanted = Wanted::whole(tensor);
+    let mut bufs = [(wanted.reserve(conversion)?, conversion)];
+    fill(slice::from_ref(&wanted), &mut bufs, options)?;
+    let [(buf, _)] = bufs;
+    Ok(buf)
+}
+
+/// Reads tensors, or parts of them, each into a buffer of its own.
 fn read<S: ReadAt>(wanted: &[Wanted<'_, '_, S>], options: &LoadOptions) -> Result<Vec<TensorBuf>> {
-    let mut bufs = wanted
-        .iter()
-        .map(|Wanted { tensor, shape, .. }| {
-            let conversion = options.conversion(tensor.dtype()).map_err(|kind| tensor.locate(kind.into()))?;
-            let buf = TensorBuf::reserved(options.dtype_of(tensor.dtype()), shape.to_vec());
-            Ok((buf.map_err(|error| tensor.locate(error))?, conversion))
-        })
-        .collect::<Result<Vec<_>>>()?;
+    let reserve = |wanted: &Wanted<'_, '_, S>| {
+        let tensor = wanted.tensor;
+        let conversion = options.conversion(tensor.dtype()).map_err(|kind| tensor.locate(kind.into()))?;
+        Ok((wanted.reserve(conversion)?, conversion))
+    };
+    let mut bufs = wanted.iter().map(reserve).collect::<Result<Vec<_>>>()?;
+    fill(wanted, &mut bufs, options)?;
+    Ok(bufs.into_iter().map(|(buf, _)| buf).collect())
+}
+
+/// Fills each buffer, which is only reserved, with what is wanted there, by the conversion on the way into it.
+fn fill<S: ReadAt>(
+    wanted: &[Wanted<'_, '_, S>],
+    bufs: &mut [(TensorBuf, Option<Conversion>)],
+    options: &LoadOptions,
+) -> Result<()> {
     hugepage::advise(bufs.iter().map(|(buf, _)| buf.room()));
     let bytes_total = bufs.iter().map(|(buf, _)| buf.byte_len() as u64).sum();
-    let jobs = plan::jobs(wanted, &mut bufs);
+    let jobs = plan::jobs(wanted, bufs);
     let progress = options.progress.for_total(bytes_total);
     in_parallel(jobs, options.threads, |job: Job<'_, '_, '_, S>, scratch: &mut Scratch| {
         let (tensor, bytes) = (job.tensor(), job.byte_len());
@@ -95,13 +138,12 @@ fn read<S: ReadAt>(wanted: &[Wanted<'_, '_, S>], options: &LoadOptions) -> Resul
     for tensor in one_a_file(wanted) {
         tensor.check_unchanged()?;
     }
-    let finish = |(wanted, (mut buf, conversion)): (&Wanted<'_, '_, S>, (TensorBuf, Option<Conversion>))| {
+    for (wanted, (buf, conversion)) in wanted.iter().zip(bufs) {
         if conversion.is_none() {
             buf.finish_reading().map_err(|error| wanted.tensor.locate(error))?;
         }
-        Ok(buf)
-    };
-    wanted.iter().zip(bufs).map(finish).collect()
+    }
+    Ok(())
 }
 
 /// A tensor of each file, for what is to be done once a file.

@@ -13,15 +13,29 @@ use crate::{ConvertOptions, Dtype, ErrorKind, Result, Widening};
 ///
 /// let options = LoadOptions::new().threads(2).widening(Widening::Exact);
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct LoadOptions {
     pub(super) threads: usize,
-    pub(crate) no_aliases: bool,
+    pub(crate) aliases: bool,
     pub(crate) widening: Widening,
     pub(super) progress: Meter,
     floats: Option<Dtype>,
     integers: Option<Dtype>,
     convert: ConvertOptions,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        Self {
+            threads: 0,
+            aliases: true,
+            widening: Widening::default(),
+            progress: Meter::default(),
+            floats: None,
+            integers: None,
+            convert: ConvertOptions::default(),
+        }
+    }
 }
 
 impl LoadOptions {
@@ -77,7 +91,7 @@ impl LoadOptions {
     /// candle; in ndarray and burn it is a copy.
     #[must_use]
     pub fn aliases(mut self, aliases: bool) -> Self {
-        self.no_aliases = !aliases;
+        self.aliases = aliases;
         self
     }
 
@@ -125,9 +139,14 @@ impl LoadOptions {
         to.unwrap_or(dtype)
     }
 
-    /// Whether dtypes that the framework lacks may be widened.
+    /// Whether dtypes that the framework lacks may be widened, for adapters that read in a way of their own.
     pub fn get_widening(&self) -> Widening {
         self.widening
+    }
+
+    /// How elements are converted, by as many threads as read, for adapters that read in a way of their own.
+    pub fn get_convert_options(&self) -> ConvertOptions {
+        self.convert.threads(self.threads)
     }
 
     /// What happens to the elements of a dtype, if anything does.

@@ -24,6 +24,19 @@ pub(super) struct Wanted<'t, 'a, S> {
     pub(super) gap: u64,
 }
 
+impl<'t, 'a, S> Wanted<'t, 'a, S> {
+    /// All of a tensor.
+    pub(super) fn whole(tensor: &'t LazyTensor<'a, S>) -> Self {
+        Self { tensor, shape: tensor.shape(), runs: Runs::whole(tensor.byte_len()), gap: 0 }
+    }
+
+    /// Room for it, if this conversion is on the way there.
+    pub(super) fn reserve(&self, conversion: Option<Conversion>) -> Result<TensorBuf> {
+        let dtype = conversion.map_or(self.tensor.dtype(), |conversion| conversion.to());
+        TensorBuf::reserved(dtype, self.shape.to_vec()).map_err(|error| self.tensor.locate(error))
+    }
+}
+
 /// Bytes to be read into their places.
 pub(super) enum Job<'t, 'a, 'b, S> {
     /// Parts of tensors of one file, as they are in the file; in the order of their offsets.

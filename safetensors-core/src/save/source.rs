@@ -12,6 +12,31 @@ pub type Sink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 /// A tensor to be saved: its dtype, its shape, and its bytes on demand.
 ///
 /// Sources are shared between the threads that write, so what they borrow must be [`Sync`].
+///
+/// ```
+/// use safetensors_core::{Dtype, Result, SafeTensors, SaveOptions, Sink, TensorSource, serialize};
+///
+/// /// The numbers from 0 on, as many as asked for: made when they are written, and never all in memory.
+/// struct Counting([usize; 1]);
+///
+/// impl TensorSource for Counting {
+///     fn dtype(&self) -> Dtype {
+///         Dtype::U32
+///     }
+///
+///     fn shape(&self) -> &[usize] {
+///         &self.0
+///     }
+///
+///     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+///         (0..self.0[0] as u32).try_for_each(|number| sink(&number.to_le_bytes()))
+///     }
+/// }
+///
+/// let file = serialize([("ids", Counting([3]))], &SaveOptions::new())?;
+/// assert_eq!(SafeTensors::parse(&file)?.view("ids")?.as_slice::<u32>()?, [0, 1, 2]);
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
 pub trait TensorSource: Sync {
     /// The type of the elements.
     fn dtype(&self) -> Dtype;

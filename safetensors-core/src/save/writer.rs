@@ -52,7 +52,8 @@ pub fn save<N: AsRef<str>, S: TensorSource>(
 /// Writes every tensor, front to back, several at a time.
 fn write_all<S: TensorSource>(writer: &StreamWriter, tensors: &[S]) -> Result<()> {
     let bytes: u64 = writer.tensors().map(|tensor| tensor.byte_len()).sum();
-    let threads = usize::from(bytes < WORTH_SEVERAL_THREADS);
+    // 0 is as many as are usual.
+    let threads = if bytes < WORTH_SEVERAL_THREADS { 1 } else { 0 };
     in_parallel(writer.order(), threads, |&i, _: &mut ()| writer.at(i).write_from(&tensors[i]))?;
     Ok(())
 }

@@ -11,6 +11,27 @@ use crate::{Dtype, ErrorKind, LazyTensor, ReadAt, Result, Sink, TensorBuf, Tenso
 const DEFAULT_GAP: u64 = 512;
 
 /// A slice of a [`LazyTensor`]: its description now, its bytes when asked.
+///
+/// ```
+/// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("model.safetensors");
+/// let values: Vec<i32> = (0..12).collect();
+/// save(&path, [("table", TensorView::from_slice(&[4, 3], &values)?)], &SaveOptions::new())?;
+///
+/// let checkpoint = Checkpoint::open(&path)?;
+/// let table = checkpoint.tensor("table")?;
+/// let rows = table.slice((1..3, ..))?;
+/// assert_eq!((rows.shape(), rows.byte_len()), (&[2, 3][..], 24));
+/// assert_eq!(rows.read()?.into_vec::<i32>()?, [3, 4, 5, 6, 7, 8]);
+/// // The numbers of a column lie apart. Without a gap each is fetched by a call of its own.
+/// let column = table.slice((.., 1))?.gap(0);
+/// assert_eq!(column.read()?.into_vec::<i32>()?, [1, 4, 7, 10]);
+/// // A slice is something to save, too.
+/// save(dir.path().join("rows.safetensors"), [("rows", rows)], &SaveOptions::new())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct LazySlice<'a, S> {
     tensor: LazyTensor<'a, S>,

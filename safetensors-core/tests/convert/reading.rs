@@ -1,7 +1,12 @@
 //! Conversion while reading.
 
+use std::collections::HashSet;
 use std::io;
+use std::ops::ControlFlow;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{self, ThreadId};
+use std::time::Duration;
 
 use half::bf16;
 use proptest::prelude::*;
@@ -31,15 +36,16 @@ fn file(tensors: &[(String, Dtype, usize)]) -> Vec<u8> {
     serialize(views, &SaveOptions::new()).unwrap()
 }
 
-/// A file in memory that notes the longest read.
+/// A file in memory that notes the longest read, and who reads.
 struct Noting {
     bytes: Vec<u8>,
     longest: AtomicUsize,
+    readers: Mutex<HashSet<ThreadId>>,
 }
 
 impl Noting {
     fn new(bytes: Vec<u8>) -> Self {
-        Self { bytes, longest: AtomicUsize::new(0) }
+        Self { bytes, longest: AtomicUsize::new(0), readers: Mutex::default() }
     }
 }
 
@@ -50,6 +56,9 @@ impl ReadAt for Noting {
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         self.longest.fetch_max(buf.len(), Ordering::Relaxed);
+        self.readers.lock().unwrap().insert(thread::current().id());
+        // Long enough for every thread to get its share.
+        thread::sleep(Duration::from_millis(u64::from(buf.len() >= 256 << 10)));
         self.bytes.read_exact_at(buf, offset)
     }
 }
@@ -101,6 +110,29 @@ fn the_source_is_never_whole_in_memory() {
     read_tensors(&[tensor], &LoadOptions::new().floats_as(Dtype::F8_E5M2)).unwrap();
     let longest = archive.bytes().longest.load(Ordering::Relaxed);
     assert!((256 << 10..=1 << 20).contains(&longest), "{longest}");
+}
+
+#[test]
+fn as_many_threads_as_were_asked_for() {
+    let bytes = file(&[("w".into(), Dtype::BF16, 16 << 20)]);
+    let archive = SafeTensors::read_header(Noting::new(bytes), &Limits::default()).unwrap();
+    let tensor = archive.tensor("w").unwrap();
+    let expected = tensor.read().unwrap().convert(Dtype::F32, &ConvertOptions::new()).unwrap();
+    let readers = || std::mem::take(&mut *archive.bytes().readers.lock().unwrap()).len();
+    readers();
+    for threads in [1, 3] {
+        let options = ConvertOptions::new().threads(threads);
+        assert!(tensor.read_as(Dtype::F32, &options).unwrap().bytes() == expected.bytes());
+        assert_eq!(readers(), threads);
+        assert!(tensor.read_as(Dtype::BF16, &options).unwrap().bytes() == tensor.read().unwrap().bytes());
+        assert_eq!(readers(), threads);
+        let options = LoadOptions::new().threads(threads).floats_as(Dtype::F32);
+        assert!(tensor.read_with(&options).unwrap().bytes() == expected.bytes());
+        assert_eq!(readers(), threads);
+    }
+    let cancelled = LoadOptions::new().progress(|_| ControlFlow::Break(()));
+    let error = tensor.read_with(&cancelled).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
 }
 
 #[test]

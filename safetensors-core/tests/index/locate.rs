@@ -102,7 +102,7 @@ fn a_directory_with_none_says_so() {
     write(directory.path(), "config.json", "{}");
     write_shard(directory.path(), "inner/model.safetensors", &[("a", 1)]);
     assert!(found(directory.path()).is_empty());
-    assert!(Checkpoint::open(directory.path()).unwrap_err().to_string().contains("found neither"));
+    assert!(Checkpoint::open(directory.path()).unwrap_err().to_string().contains("found none"));
 }
 
 #[test]

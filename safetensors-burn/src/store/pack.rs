@@ -10,36 +10,36 @@ use burn_store::burn_pack::Error as PackError;
 use burn_store::{ModuleAdapter, ModuleContext, bridge};
 use safetensors_core::tied::Storage;
 use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, Framework, LazyTensor, ReadAt, Result, Sink, TensorSource, Widening, shape,
+    Checkpoint, Dtype, Error, ErrorKind, Framework, LazyTensor, LoadOptions, ReadAt, Result, Sink, TensorSource, shape,
 };
 
-use crate::error::framework;
-use crate::filter::Filter;
-use crate::location::Location;
+use super::filter::Filter;
+use super::location::Location;
 use crate::save::DataSource;
 use crate::{Burn, dtype};
 
 /// A named tensor of run-time dtype and shape, whose bytes may be produced on demand.
 pub(crate) use burn_store::burn_pack::Tensor as PackTensor;
 
-/// A tensor of a checkpoint under the name that the module knows it by. Its bytes are read each time they are asked for; only
-/// then is it an error if the tensor needs a widening that is not allowed, so nobody who does not ask is troubled.
+/// A tensor of a checkpoint under the name that the module knows it by. Its bytes are read, with these options, each time they are
+/// asked for; only then is it an error if the tensor needs a widening that they do not allow, so nobody who does not ask is troubled.
 pub(crate) fn of_checkpoint<S: ReadAt + 'static>(
     checkpoint: &Arc<Checkpoint<S>>,
     tensor: &LazyTensor<'_, S>,
     name: String,
-    widening: Widening,
+    options: &LoadOptions,
 ) -> Result<PackTensor> {
-    let (to, shape) = dtype::loaded(tensor.dtype(), tensor.shape())?;
+    let (to, shape) = dtype::loaded(tensor.dtype(), tensor.shape(), options)?;
     let bytes = shape::byte_len(to, &shape)?;
     let byte_len = usize::try_from(bytes).map_err(|_| ErrorKind::TooLargeForMemory { bytes })?;
     let Some(to) = dtype::to_burn(to) else {
-        return Err(ErrorKind::UnsupportedDtype { framework: Burn::NAME, dtype: to }.into());
+        return Err(Error::unsupported::<Burn>(to));
     };
-    let (checkpoint, in_file) = (Arc::clone(checkpoint), tensor.name().to_owned());
+    let (checkpoint, in_file, options) = (Arc::clone(checkpoint), tensor.name().to_owned(), options.clone());
     let read = move || {
         let tensor = checkpoint.tensor(&in_file)?;
-        let data = Burn::from_buf(tensor.read()?, &(), widening).map_err(|error| tensor.locate(error))?;
+        let data = Burn::from_buf(tensor.read_with(&options)?, &(), options.get_widening());
+        let data = data.map_err(|error| tensor.locate(error))?;
         Ok(data.into_bytes())
     };
     Ok(PackTensor::deferred(name, to, Shape::from(shape), None, byte_len, move || {
@@ -91,12 +91,12 @@ pub(crate) fn description(tensor: &PackTensor) -> (DType, &Shape) {
 
 /// The bytes of a tensor, which stays as it is.
 pub(crate) fn read(tensor: &PackTensor) -> Result<Bytes> {
-    tensor.to_bytes().map_err(framework)
+    tensor.to_bytes().map_err(Error::framework::<Burn>)
 }
 
 /// The bytes of a tensor, produced now if they were not before.
 pub(crate) fn into_data(tensor: PackTensor) -> Result<TensorData> {
-    bridge::into_data(tensor).map_err(framework)
+    bridge::into_data(tensor).map_err(Error::framework::<Burn>)
 }
 
 /// The tensors of a module's parameters that pass the filter, adapted for a file. Their data stays on its device until it
@@ -194,7 +194,7 @@ impl TensorSource for ModuleSource {
     }
 
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
-        let data = bridge::to_data(&self.tensor).map_err(framework)?;
+        let data = bridge::to_data(&self.tensor).map_err(Error::framework::<Burn>)?;
         DataSource::new(&data)?.write_to(sink)
     }
 

@@ -6,11 +6,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use burn::module::{Module, ModuleMapper, Param, Parameter};
 use burn::tensor::kind::Basic;
 use burn::tensor::{Bool, Int, Tensor, TensorData};
-use safetensors_core::Result;
+use safetensors_core::{Error, Result};
 
-use crate::StoreError;
-use crate::error::framework;
-use crate::location::Location;
+use super::location::Location;
+use crate::{Burn, StoreError};
 
 /// A module like `module`, in which the parameters whose path is in `data` have these values, on the devices they were on.
 ///
@@ -22,7 +21,8 @@ pub(crate) fn adopt<M: Module>(module: &M, data: HashMap<String, TensorData>, sk
     catch_unwind(AssertUnwindSafe(|| module.clone().map(&mut mapper))).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().copied();
         let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        let error = framework(StoreError::Panicked { message: text.unwrap_or("without a message").into() });
+        let error =
+            Error::framework::<Burn>(StoreError::Panicked { message: text.unwrap_or("without a message").into() });
         // The traversal stopped at the parameter whose tensor it was.
         error.in_tensor(&mapper.location.path())
     })

@@ -4,7 +4,7 @@ use burn::module::{Module, ModuleVisitor, Param, Parameter as BurnParameter};
 use burn::tensor::kind::Basic;
 use burn::tensor::{Bool, BoolStore, DType, Int, Shape, Tensor};
 
-use crate::location::Location;
+use super::location::Location;
 
 /// The kind of a parameter's elements. Widths may differ from those of the file: a parameter takes over the dtype it loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,11 +2,10 @@
 
 use burn_store::PathFilter;
 use regex::Regex;
-use safetensors_core::Result;
+use safetensors_core::{Error, Result};
 
-use crate::StoreError;
-use crate::error::framework;
-use crate::location::Location;
+use super::location::Location;
+use crate::{Burn, StoreError};
 
 /// burn's path filter, and regular expressions. A parameter takes part if any of them matches, or if there are none.
 ///
@@ -35,5 +34,5 @@ impl Filter {
 
 /// Compiles a pattern that the caller gave.
 pub(crate) fn compile(pattern: &str) -> Result<Regex> {
-    Regex::new(pattern).map_err(|error| framework(StoreError::Pattern(error)))
+    Regex::new(pattern).map_err(|error| Error::framework::<Burn>(StoreError::Pattern(error)))
 }

@@ -5,14 +5,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use burn::tensor::TensorData;
 use burn_store::{ApplyError, ApplyResult, ModuleAdapter};
 use safetensors_core::framework::accept;
-use safetensors_core::{Dtype, Error, ErrorKind, Framework, LazyTensor, LoadOptions, Result, Widening, read_tensors};
+use safetensors_core::{Dtype, Error, ErrorKind, Framework, LazyTensor, LoadOptions, Result, read_tensors};
 
+use super::catalog::Catalog;
+use super::filter::Filter;
+use super::pack::{self, PackTensor, Slot};
+use super::parameters::{Kind, Parameter};
 use crate::Burn;
-use crate::catalog::Catalog;
-use crate::error::framework;
-use crate::filter::Filter;
-use crate::pack::{self, PackTensor, Slot};
-use crate::parameters::{Kind, Parameter};
 
 /// What will be loaded, and what the result will say of it.
 pub(crate) struct Plan {
@@ -74,7 +73,8 @@ impl Plan {
                 plan.matches.push(Match { path, name: name.clone(), kind: *kind, slot, tensor });
                 continue;
             };
-            plan.mismatch.get_or_insert_with(|| catalog.locate(name, framework(error.clone()).in_tensor(&path)));
+            plan.mismatch
+                .get_or_insert_with(|| catalog.locate(name, Error::framework::<Burn>(error.clone()).in_tensor(&path)));
             plan.result.errors.push(error);
         }
         plan.result.skipped.sort_unstable();
@@ -87,19 +87,20 @@ impl Plan {
     pub(crate) fn read(
         self,
         catalog: &Catalog,
-        widening: Widening,
+        options: &LoadOptions,
     ) -> Result<(HashMap<String, TensorData>, ApplyResult)> {
         let tensors = self.matches.iter().map(|found| catalog.tensor(&found.name)).collect::<Result<Vec<_>>>()?;
         // Several parameters may have one tensor, under different names.
         let mut slots: BTreeMap<&str, (LazyTensor<'_, _>, Vec<&Slot>)> = BTreeMap::new();
         for (found, tensor) in self.matches.iter().zip(&tensors) {
-            accept::<Burn>(tensor.dtype(), widening).map_err(|error| tensor.locate(error))?;
+            let dtype = options.dtype_of(tensor.dtype());
+            accept::<Burn>(dtype, options.get_widening()).map_err(|error| tensor.locate(error))?;
             slots.entry(tensor.name()).or_insert_with(|| (*tensor, Vec::new())).1.push(&found.slot);
         }
         let (once, slots): (Vec<_>, Vec<_>) = slots.into_values().unzip();
-        let bufs = read_tensors(&once, &LoadOptions::new())?;
+        let bufs = read_tensors(&once, options)?;
         for ((tensor, slots), buf) in once.iter().zip(slots).zip(bufs) {
-            let data = Burn::from_buf(buf, &(), widening).map_err(|error| tensor.locate(error))?;
+            let data = Burn::from_buf(buf, &(), options.get_widening()).map_err(|error| tensor.locate(error))?;
             if let Some((last, others)) = slots.split_last() {
                 others.iter().for_each(|slot| slot.fill(data.clone()));
                 last.fill(data);

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use safetensors_core::{Checkpoint, Error, ErrorKind, FileSource, LazyTensor, Result, Widening};
+use safetensors_core::{Checkpoint, Error, ErrorKind, FileSource, LazyTensor, LoadOptions, Result};
 
-use crate::pack::{self, PackTensor};
-use crate::rename::Renames;
+use super::pack::{self, PackTensor};
+use super::rename::Renames;
 
 /// Headers are parsed when it is opened, and never again.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(crate) struct Catalog {
 }
 
 impl Catalog {
-    pub(crate) fn open(path: &Path, renames: &Renames, widening: Widening) -> Result<Self> {
+    pub(crate) fn open(path: &Path, renames: &Renames, options: &LoadOptions) -> Result<Self> {
         let checkpoint = Arc::new(Checkpoint::open(path)?);
         let mut catalog = Self {
             checkpoint: Arc::clone(&checkpoint),
@@ -30,22 +30,22 @@ impl Catalog {
             aliases: BTreeSet::new(),
         };
         for tensor in checkpoint.tensors() {
-            catalog.add(&tensor, renames.apply(tensor.name()), widening)?;
+            catalog.add(&tensor, renames.apply(tensor.name()), options)?;
         }
         for (alias, tensor) in checkpoint.aliases() {
             let alias = renames.apply(alias);
             // The rules may give all names of a tensor one name.
             if !catalog.tensors.contains_key(&alias) || catalog.name_in_file(&alias) != tensor.name() {
                 catalog.aliases.insert(alias.clone());
-                catalog.add(&tensor, alias, widening)?;
+                catalog.add(&tensor, alias, options)?;
             }
         }
         Ok(catalog)
     }
 
     /// Adds a tensor under a name.
-    fn add(&mut self, tensor: &LazyTensor<'_, FileSource>, name: String, widening: Widening) -> Result<()> {
-        let described = pack::of_checkpoint(&self.checkpoint, tensor, name.clone(), widening);
+    fn add(&mut self, tensor: &LazyTensor<'_, FileSource>, name: String, options: &LoadOptions) -> Result<()> {
+        let described = pack::of_checkpoint(&self.checkpoint, tensor, name.clone(), options);
         let described = described.map_err(|error| tensor.locate(error))?;
         if name != tensor.name() {
             self.in_file.insert(name.clone(), tensor.name().to_owned());

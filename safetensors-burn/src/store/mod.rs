@@ -1,23 +1,32 @@
 //! [`CheckpointStore`]: burn modules in safetensors files.
 
+mod adopt;
+mod catalog;
+mod filter;
+mod location;
+mod pack;
+mod parameters;
+mod plan;
+mod rename;
+mod ties;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use burn_store::{ApplyResult, IdentityAdapter, ModuleAdapter, ModuleSnapshot, ModuleStore, PathFilter};
 use safetensors_core::tied::Tied;
-use safetensors_core::{Error, MaxShardSize, Result, SaveOptions, ShardOptions, Widening, save, save_sharded};
+use safetensors_core::{Error, LoadOptions, MaxShardSize, Result, SaveOptions, ShardOptions, save, save_sharded};
 
-use crate::StoreError;
-use crate::adopt::adopt;
-use crate::catalog::Catalog;
-use crate::error::framework;
-use crate::filter::Filter;
-use crate::pack::{ModuleSource, PackTensor, collect};
-use crate::parameters::parameters;
-use crate::plan::Plan;
-use crate::rename::Renames;
-use crate::ties::ties;
+use crate::{Burn, StoreError};
+use adopt::adopt;
+use catalog::Catalog;
+use filter::Filter;
+use pack::{ModuleSource, PackTensor, collect};
+use parameters::parameters;
+use plan::Plan;
+use rename::Renames;
+use ties::ties;
 
 /// Loads burn modules from safetensors checkpoints and saves them to safetensors files.
 ///
@@ -50,8 +59,9 @@ use crate::ties::ties;
 ///
 /// # Dtypes
 ///
-/// A parameter takes over the dtype that the file has; [`FloatCastAdapter`](crate::FloatCastAdapter) as
-/// [`with_from_adapter`](CheckpointStore::with_from_adapter) makes it another. It keeps its parameter id.
+/// A parameter takes over the dtype that the file has. [`load_options`](CheckpointStore::load_options) can convert while reading, and
+/// [`FloatCastAdapter`](crate::FloatCastAdapter) as [`with_from_adapter`](CheckpointStore::with_from_adapter) after it. The parameter
+/// keeps its id.
 ///
 /// ```
 /// use burn::module::Module;
@@ -90,11 +100,11 @@ pub struct CheckpointStore {
     path: PathBuf,
     filter: Filter,
     renames: Renames,
+    load_options: LoadOptions,
     save_options: SaveOptions,
     max_shard_size: Option<MaxShardSize>,
     from_adapter: Box<dyn ModuleAdapter>,
     to_adapter: Box<dyn ModuleAdapter>,
-    widening: Widening,
     allow_partial: bool,
     validate: bool,
     skip_enum_variants: bool,
@@ -112,12 +122,12 @@ impl CheckpointStore {
             path: path.into(),
             filter: Filter::default(),
             renames: Renames::default(),
+            load_options: LoadOptions::new(),
             // transformers loads no file whose format is another.
             save_options: SaveOptions::new().metadata([("format", "pt")]).tied(Tied::new()),
             max_shard_size: None,
             from_adapter: Box::new(IdentityAdapter),
             to_adapter: Box::new(IdentityAdapter),
-            widening: Widening::default(),
             allow_partial: false,
             validate: true,
             skip_enum_variants: false,
@@ -227,11 +237,30 @@ impl CheckpointStore {
         self
     }
 
-    /// Whether dtypes that burn lacks may be widened losslessly on loading, which is the default. Otherwise it is an error to
-    /// load a tensor of such a dtype; tensors that are not loaded may have any.
+    /// Loads with these options: how many threads read, who is told of the progress, what is converted while it is read, and whether
+    /// dtypes that burn lacks may be widened. If they may not, it is an error to load a tensor of such a dtype; tensors that are not
+    /// loaded may have any.
+    ///
+    /// ```
+    /// use burn::nn::{Linear, LinearConfig};
+    /// use burn::tensor::{DType, Device};
+    /// use safetensors_burn::{CheckpointStore, ModuleSnapshot};
+    /// use safetensors_core::{Dtype, LoadOptions};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let path = dir.path().join("model.safetensors");
+    /// let device = Device::default();
+    /// let mut model: Linear = LinearConfig::new(4, 2).init(&device);
+    /// model.save_into(&mut CheckpointStore::from_file(&path))?;
+    ///
+    /// let options = LoadOptions::new().threads(2).floats_as(Dtype::F64);
+    /// model.load_from(&mut CheckpointStore::from_file(&path).load_options(options))?;
+    /// assert_eq!(model.weight.val().dtype(), DType::F64);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
-    pub fn widening(mut self, widening: Widening) -> Self {
-        self.widening = widening;
+    pub fn load_options(mut self, options: LoadOptions) -> Self {
+        self.load_options = options;
         self.catalog = None;
         self
     }
@@ -277,7 +306,7 @@ impl CheckpointStore {
         match self.catalog {
             Some(ref catalog) => Ok(catalog),
             None => {
-                let catalog = Catalog::open(&self.path, &self.renames, self.widening)?;
+                let catalog = Catalog::open(&self.path, &self.renames, &self.load_options)?;
                 Ok(self.catalog.insert(Arc::new(catalog)))
             }
         }
@@ -290,7 +319,7 @@ impl CheckpointStore {
         }
         if !self.allow_partial && !plan.result.missing.is_empty() {
             let names = plan.result.missing.iter().map(|(path, _)| path.clone()).collect();
-            return Err(self.locate(framework(StoreError::Missing { names })));
+            return Err(self.locate(Error::framework::<Burn>(StoreError::Missing { names })));
         }
         Ok(())
     }
@@ -307,7 +336,7 @@ impl ModuleStore for CheckpointStore {
     fn collect_from<M: ModuleSnapshot>(&mut self, module: &M) -> Result<()> {
         self.catalog = None;
         if self.path.extension().is_some_and(|extension| extension == "json") {
-            return Err(self.locate(framework(StoreError::IndexDestination)));
+            return Err(self.locate(Error::framework::<Burn>(StoreError::IndexDestination)));
         }
         let tensors = collect(module, &self.filter, &*self.to_adapter, self.skip_enum_variants);
         let ties = ties(&tensors).map_err(|error| self.locate(error))?;
@@ -331,7 +360,7 @@ impl ModuleStore for CheckpointStore {
         let parameters = parameters(module, self.skip_enum_variants);
         let mut plan = Plan::new(&parameters, &catalog, &self.filter, &*self.from_adapter);
         self.check(&mut plan)?;
-        let (data, result) = plan.read(&catalog, self.widening)?;
+        let (data, result) = plan.read(&catalog, &self.load_options)?;
         *module = adopt(module, data, self.skip_enum_variants).map_err(|error| self.locate(error))?;
         Ok(result)
     }

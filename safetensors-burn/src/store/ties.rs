@@ -6,7 +6,7 @@ use burn::module::ParamId;
 use burn::tensor::Bytes;
 use safetensors_core::Result;
 
-use crate::pack::{self, PackTensor};
+use super::pack::{self, PackTensor};
 
 /// Gives each tensor a number, the same one to tensors of one parameter.
 ///

@@ -3,7 +3,7 @@
 use regex::Regex;
 use safetensors_core::Result;
 
-use crate::filter::compile;
+use super::filter::compile;
 
 /// Patterns and what replaces each of their matches; every rule sees what the one before it made.
 #[derive(Clone, Debug, Default)]
