@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::io;
 use std::ops::ControlFlow;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use half::bf16;
 use proptest::prelude::*;
 use safetensors_core::convert::can_convert;
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, Limits, LoadOptions, Overflow, ReadAt, SafeTensors, SaveOptions,
-    TensorView, read_tensors, save, serialize,
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, Limits, LoadOptions, Overflow, ReadAt, Result, SafeTensors,
+    SaveOptions, TensorBuf, TensorView, read_tensors, save, serialize,
 };
 
 /// Bytes that are elements of any dtype, none of them NaN or out of anything's range.
@@ -36,16 +36,15 @@ fn file(tensors: &[(String, Dtype, usize)]) -> Vec<u8> {
     serialize(views, &SaveOptions::new()).unwrap()
 }
 
-/// A file in memory that notes the longest read, and who reads.
+/// A file in memory that notes the longest read.
 struct Noting {
     bytes: Vec<u8>,
     longest: AtomicUsize,
-    readers: Mutex<HashSet<ThreadId>>,
 }
 
 impl Noting {
     fn new(bytes: Vec<u8>) -> Self {
-        Self { bytes, longest: AtomicUsize::new(0), readers: Mutex::default() }
+        Self { bytes, longest: AtomicUsize::new(0) }
     }
 }
 
@@ -56,9 +55,6 @@ impl ReadAt for Noting {
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         self.longest.fetch_max(buf.len(), Ordering::Relaxed);
-        self.readers.lock().unwrap().insert(thread::current().id());
-        // Long enough for every thread to get its share.
-        thread::sleep(Duration::from_millis(u64::from(buf.len() >= 256 << 10)));
         self.bytes.read_exact_at(buf, offset)
     }
 }
@@ -112,23 +108,50 @@ fn the_source_is_never_whole_in_memory() {
     assert!((256 << 10..=1 << 20).contains(&longest), "{longest}");
 }
 
+/// A file in memory whose reads begin only once as many threads as are expected have come to read.
+struct Gathering {
+    bytes: Vec<u8>,
+    expected: AtomicUsize,
+    readers: Mutex<HashSet<ThreadId>>,
+    arrived: Condvar,
+}
+
+impl ReadAt for Gathering {
+    fn byte_len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let mut readers = self.readers.lock().unwrap();
+        readers.insert(thread::current().id());
+        self.arrived.notify_all();
+        let is_lacking = |readers: &mut HashSet<_>| readers.len() < self.expected.load(Ordering::Relaxed);
+        drop(self.arrived.wait_timeout_while(readers, Duration::from_secs(10), is_lacking).unwrap());
+        self.bytes.read_exact_at(buf, offset)
+    }
+}
+
 #[test]
 fn as_many_threads_as_were_asked_for() {
-    let bytes = file(&[("w".into(), Dtype::BF16, 16 << 20)]);
-    let archive = SafeTensors::read_header(Noting::new(bytes), &Limits::default()).unwrap();
+    let bytes = file(&[("w".into(), Dtype::BF16, 8 << 20)]);
+    let (expected, readers, arrived) = (AtomicUsize::new(1), Mutex::default(), Condvar::new());
+    let source = Gathering { bytes, expected, readers, arrived };
+    let archive = SafeTensors::read_header(source, &Limits::default()).unwrap();
     let tensor = archive.tensor("w").unwrap();
-    let expected = tensor.read().unwrap().convert(Dtype::F32, &ConvertOptions::new()).unwrap();
-    let readers = || std::mem::take(&mut *archive.bytes().readers.lock().unwrap()).len();
-    readers();
+    let narrow = tensor.read().unwrap();
+    let wide = narrow.clone().convert(Dtype::F32, &ConvertOptions::new()).unwrap();
     for threads in [1, 3] {
-        let options = ConvertOptions::new().threads(threads);
-        assert!(tensor.read_as(Dtype::F32, &options).unwrap().bytes() == expected.bytes());
-        assert_eq!(readers(), threads);
-        assert!(tensor.read_as(Dtype::BF16, &options).unwrap().bytes() == tensor.read().unwrap().bytes());
-        assert_eq!(readers(), threads);
-        let options = LoadOptions::new().threads(threads).floats_as(Dtype::F32);
-        assert!(tensor.read_with(&options).unwrap().bytes() == expected.bytes());
-        assert_eq!(readers(), threads);
+        let (convert, load) = (ConvertOptions::new().threads(threads), LoadOptions::new().threads(threads));
+        let check = |read: &dyn Fn() -> Result<TensorBuf>, expected: &TensorBuf| {
+            archive.bytes().readers.lock().unwrap().clear();
+            archive.bytes().expected.store(threads, Ordering::Relaxed);
+            assert!(read().unwrap().bytes() == expected.bytes());
+            assert_eq!(archive.bytes().readers.lock().unwrap().len(), threads);
+        };
+        check(&|| tensor.read_as(Dtype::F32, &convert), &wide);
+        check(&|| tensor.read_as(Dtype::BF16, &convert), &narrow);
+        check(&|| tensor.read_with(&load), &narrow);
+        check(&|| tensor.read_with(&load.clone().floats_as(Dtype::F32)), &wide);
     }
     let cancelled = LoadOptions::new().progress(|_| ControlFlow::Break(()));
     let error = tensor.read_with(&cancelled).unwrap_err();
