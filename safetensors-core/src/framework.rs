@@ -208,7 +208,7 @@ pub fn load<F: Framework>(
     for tensor in checkpoint.tensors() {
         accept::<F>(options.dtype_of(tensor.dtype()), options.widening).map_err(|error| tensor.locate(error))?;
     }
-    let bufs = checkpoint.read_all(options)?;
+    let bufs = checkpoint.read_all(&options.clone().widened_for::<F>())?;
     let loaded = checkpoint.tensors().zip(bufs).map(|(tensor, buf)| {
         let loaded = F::from_buf(buf, device, options.widening).map_err(|error| tensor.locate(error))?;
         Ok((tensor.name().into(), loaded))

@@ -5,7 +5,9 @@
 use std::fs::{self, File};
 use std::io::Write;
 
-use safetensors_core::{Checkpoint, Dtype, LoadOptions};
+use safetensors_core::{
+    Checkpoint, Dtype, Framework, LoadOptions, Result, Support, TensorBuf, TensorSource, framework,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -46,4 +48,31 @@ fn loading_takes_the_tensors_bytes_and_32_mib_at_most() {
     let taken = peak() - before;
     assert!((2 * end..2 * end + 32 * MIB).contains(&taken), "{} MiB for {} MiB", taken / MIB, 2 * end / MIB);
     drop(wide);
+
+    // What a framework lacks is widened on the way, not afterwards.
+    let wide = framework::load::<Wide>(&checkpoint, &(), &LoadOptions::new().threads(8)).unwrap();
+    let taken = peak() - before;
+    assert!(wide.values().all(|buf| buf.dtype() == Dtype::F32));
+    assert!((2 * end..2 * end + 32 * MIB).contains(&taken), "{} MiB for {} MiB", taken / MIB, 2 * end / MIB);
+}
+
+/// A framework that has F32 in place of BF16.
+struct Wide;
+
+impl Framework for Wide {
+    const NAME: &'static str = "wide";
+    type Tensor = TensorBuf;
+    type Device = ();
+
+    fn support(dtype: Dtype) -> Support {
+        if dtype == Dtype::BF16 { Support::Widened(Dtype::F32) } else { Support::Exact }
+    }
+
+    fn from_exact(buf: TensorBuf, (): &()) -> Result<TensorBuf> {
+        Ok(buf)
+    }
+
+    fn source(tensor: &TensorBuf) -> Result<impl TensorSource + '_> {
+        Ok(tensor)
+    }
 }

@@ -2,9 +2,9 @@
 
 use std::ops::ControlFlow;
 
-use crate::convert::Conversion;
+use crate::convert::{Conversion, can_convert};
 use crate::progress::{Meter, Progress};
-use crate::{ConvertOptions, Dtype, ErrorKind, Result, Widening};
+use crate::{ConvertOptions, Dtype, ErrorKind, Framework, Result, Support, Widening};
 
 /// How tensors are loaded.
 ///
@@ -21,6 +21,8 @@ pub struct LoadOptions {
     pub(super) progress: Meter,
     floats: Option<Dtype>,
     integers: Option<Dtype>,
+    /// The dtype that a framework has in place of one that it lacks.
+    widened: Option<fn(Dtype) -> Dtype>,
     convert: ConvertOptions,
 }
 
@@ -33,6 +35,7 @@ impl Default for LoadOptions {
             progress: Meter::default(),
             floats: None,
             integers: None,
+            widened: None,
             convert: ConvertOptions::default(),
         }
     }
@@ -136,7 +139,22 @@ impl LoadOptions {
             I8 | I16 | I32 | I64 | U8 | U16 | U32 | U64 => self.integers,
             _ => None,
         };
-        to.unwrap_or(dtype)
+        let to = to.unwrap_or(dtype);
+        self.widened.map_or(to, |widened| widened(to))
+    }
+
+    /// Widens dtypes that a framework lacks while they are read instead of afterwards, which would take the memory of both; for
+    /// adapters that read in a way of their own. What needs no other memory, such as BOOL as U8, is still left to
+    /// [`Framework::from_buf`].
+    ///
+    /// Whether a dtype may be widened at all, [`accept`](crate::framework::accept) has to be asked before.
+    #[must_use]
+    pub fn widened_for<F: Framework>(mut self) -> Self {
+        self.widened = Some(|dtype| match F::support(dtype) {
+            Support::Widened(to) if to.bits() != dtype.bits() && can_convert(dtype, to) => to,
+            _ => dtype,
+        });
+        self
     }
 
     /// Whether dtypes that the framework lacks may be widened, for adapters that read in a way of their own.
