@@ -139,8 +139,8 @@ impl LoadOptions {
             I8 | I16 | I32 | I64 | U8 | U16 | U32 | U64 => self.integers,
             _ => None,
         };
-        let to = to.unwrap_or(dtype);
-        self.widened.map_or(to, |widened| widened(to))
+        // What is to be converted to something else is rounded to that first, and only then widened.
+        to.filter(|&to| to != dtype).unwrap_or_else(|| self.widened.map_or(dtype, |widened| widened(dtype)))
     }
 
     /// Widens dtypes that a framework lacks while they are read instead of afterwards, which would take the memory of both; for
