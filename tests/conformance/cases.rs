@@ -350,6 +350,13 @@ pub(crate) fn floats_come_in_the_asked_dtype<F: Fixture>(device: &F::Device) {
         load::<F>(&Checkpoint::open(&path).unwrap(), device, &LoadOptions::new().floats_as(Dtype::F32)).unwrap();
     assert_eq!(written::<F>(&loaded["ids"]).unwrap(), parts(&ids), "{}", F::NAME);
     assert_eq!(Some(written::<F>(&loaded["mask"]).unwrap()), expected::<F>(&mask), "{}", F::NAME);
+    // A framework that lacks the asked dtype has its values all the same: rounded to it, then widened.
+    let thirds = TensorBuf::from_vec(vec![2], vec![1.0_f32 / 3.0, -200.0 / 3.0]).unwrap();
+    let path = save_file(&dir, "thirds.safetensors", [("t", &thirds)]);
+    let narrow = LoadOptions::new().floats_as(Dtype::F8_E5M2);
+    let loaded = load::<F>(&Checkpoint::open(&path).unwrap(), device, &narrow).unwrap();
+    let rounded = thirds.convert(Dtype::F8_E5M2, &ConvertOptions::new()).unwrap();
+    assert_eq!(Some(written::<F>(&loaded["t"]).unwrap()), expected::<F>(&rounded), "{}", F::NAME);
     let path = save_file(&dir, "float.safetensors", [("t", &tensor(Dtype::F32, &[4]))]);
     let impossible = LoadOptions::new().floats_as(Dtype::F4);
     let error = load::<F>(&Checkpoint::open(&path).unwrap(), device, &impossible).err().unwrap();
