@@ -1,4 +1,4 @@
-//! `safetensors extract` and `safetensors completions`.
+//! `safetensors extract`: what it writes, and what it refuses.
 
 use std::fs;
 
@@ -102,13 +102,4 @@ fn a_full_disk_is_told_once() {
     assert_eq!(output.status.code(), Some(1));
     let error = text(&output.stderr);
     assert!(error.starts_with("error: standard output: ") && error.matches("standard output").count() == 1, "{error}");
-}
-
-#[test]
-fn completions_for_every_shell() {
-    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let script = predicate::str::contains("inspect").and(predicate::str::contains("safetensors"));
-        safetensors().args(["completions", shell]).assert().success().stdout(script).stderr("");
-    }
-    safetensors().args(["completions", "dos"]).assert().code(2);
 }

@@ -232,27 +232,6 @@ fn a_hostile_path_is_escaped() {
 }
 
 #[test]
-fn wrong_usage_exits_2_with_usage() {
-    for args in [&["verify"][..], &["verify", "--no-such-option", "x"]] {
-        let usage = predicate::str::contains("safetensors verify");
-        safetensors().args(args).assert().code(2).stdout("").stderr(usage);
-    }
-    safetensors().args(["verify", ""]).assert().code(2).stdout("").stderr(predicate::str::contains("<PATH>..."));
-    safetensors().arg("no-such-command").assert().code(2).stdout("");
-    safetensors().assert().code(2).stdout("").stderr(predicate::str::contains("Usage: safetensors"));
-}
-
-#[test]
-fn help_and_version() {
-    for args in [&["--help"][..], &["verify", "--help"], &["verify", "-h"], &["help", "inspect"]] {
-        let help = predicate::str::contains("Examples:").and(predicate::str::contains("Exit codes:"));
-        safetensors().args(args).assert().success().stdout(help).stderr("");
-    }
-    let version = format!("safetensors {}\n", env!("CARGO_PKG_VERSION"));
-    safetensors().arg("--version").assert().success().stdout(version).stderr("");
-}
-
-#[test]
 fn other_ways_to_name_a_file_are_the_same_file() {
     let dir = temp_dir();
     small_file(dir.path(), "a.safetensors");

@@ -3,8 +3,8 @@
 use regex::Regex;
 use safetensors_core::{ConvertOptions, Dtype, Overflow, Result, Rewrite};
 
+use crate::report::wrong_usage;
 use crate::select::{Matcher, Pattern, Select, glob};
-use crate::usage::WrongUsage;
 
 /// The options that say what becomes of tensors.
 #[derive(Debug, clap::Args)]
@@ -15,20 +15,24 @@ pub(super) struct Changes {
     /// With --dtype: convert integers and booleans too
     #[arg(long, requires = "dtype")]
     all: bool,
-    /// Convert the tensors that match, of whatever dtype, instead of what --dtype says; the first
-    /// of several that match is the one. `keep` as DTYPE leaves them as they are
+    /// Convert the tensors that match to DTYPE, or `keep` them as they are
+    ///
+    /// Whatever dtype they have, and instead of what --dtype says. May be given several times; the first that matches counts
     #[arg(long = "cast", value_name = "GLOB=DTYPE", value_parser = cast)]
     casts: Vec<Cast>,
-    /// What becomes of numbers that are too large for their new dtype: the largest it has, infinity
-    /// or NaN as in PyTorch, or an error
-    #[arg(long, value_enum, default_value_t = OnOverflow::Ieee)]
+    /// What becomes of numbers that are too large for their new dtype
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = OnOverflow::Ieee)]
     overflow: OnOverflow,
     #[command(flatten)]
     select: Select,
-    /// Leave out the tensors whose names match; may be given several times
+    /// Leave out the tensors whose names match
+    ///
+    /// May be given several times
     #[arg(long, value_name = "GLOB", value_parser = glob)]
     drop: Vec<Pattern>,
-    /// Replace what matches REGEX in names; $1 is the first group. May be given several times
+    /// Replace what matches REGEX in names by NEW; $1 is the first group
+    ///
+    /// Before a letter the first group is ${1}. May be given several times
     #[arg(long, num_args = 2, value_names = ["REGEX", "NEW"], allow_hyphen_values = true)]
     rename: Vec<String>,
     /// Put this before all names, after they were renamed
@@ -38,8 +42,11 @@ pub(super) struct Changes {
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum OnOverflow {
+    /// The largest number that the dtype has
     Saturate,
+    /// Infinity, or NaN where there is none, as in PyTorch
     Ieee,
+    /// An error, and nothing is written
     Error,
 }
 
@@ -77,7 +84,7 @@ impl Changes {
     pub(super) fn prepare(&self) -> anyhow::Result<Change<'_>> {
         let mut renames = Vec::new();
         for pair in self.rename.chunks_exact(2) {
-            let regex = Regex::new(&pair[0]).map_err(|error| WrongUsage::error(format!("--rename: {error}")))?;
+            let regex = Regex::new(&pair[0]).map_err(|error| wrong_usage(format!("--rename: {error}")))?;
             renames.push((regex, pair[1].as_str()));
         }
         let drop = if self.drop.is_empty() { None } else { Some(Matcher::new(&self.drop)) };
@@ -180,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_usage() {
+    fn what_cannot_be_read_is_refused() {
         for args in [
             &["--dtype", "bf17"][..],
             &["--cast", "x"],

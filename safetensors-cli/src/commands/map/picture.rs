@@ -39,7 +39,8 @@ impl Size {
         }
     }
 
-    fn width(self) -> f64 {
+    /// The width of each letter.
+    pub(super) fn width(self) -> f64 {
         self.height() * 0.6
     }
 }
