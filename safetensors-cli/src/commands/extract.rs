@@ -71,8 +71,10 @@ fn find<'a>(checkpoint: &'a Checkpoint, name: &str) -> anyhow::Result<LazyTensor
     checkpoint.tensor(name).map_err(|error| {
         let last = |name: &str| name.rsplit('.').take(2).map(str::to_owned).collect::<Vec<_>>();
         let similar = |other: &&str| !name.is_empty() && (other.contains(name) || last(other) == last(name));
-        let similar: Vec<_> =
-            checkpoint.tensors().map(|tensor| tensor.name()).filter(similar).take(3).map(text::name).collect();
+        let mut similar: Vec<_> = checkpoint.tensors().map(|tensor| tensor.name()).filter(similar).collect();
+        // First what lacks only the modules that it is in.
+        similar.sort_by_key(|other| (!other.ends_with(name), other.len()));
+        let similar: Vec<_> = similar.into_iter().take(3).map(text::name).collect();
         match similar.as_slice() {
             [] => anyhow::anyhow!("{error}; `safetensors inspect --flat` lists them all"),
             similar => anyhow::anyhow!("{error}; did you mean {}?", similar.join(", ")),

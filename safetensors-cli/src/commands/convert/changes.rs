@@ -1,5 +1,6 @@
 //! [`Changes`]: which tensors are taken, under which names, in which dtypes.
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use regex::Regex;
 use safetensors_core::{ConvertOptions, Dtype, Overflow, Result, Rewrite};
 
@@ -10,7 +11,7 @@ use crate::select::{Matcher, Pattern, Select, glob};
 #[derive(Debug, clap::Args)]
 pub(super) struct Changes {
     /// Convert floating-point tensors to this dtype, such as bf16, f16, f32 or f8_e4m3
-    #[arg(long, value_name = "DTYPE", value_parser = dtype)]
+    #[arg(long, value_name = "DTYPE", value_parser = dtype_parser(), ignore_case = true, hide_possible_values = true)]
     dtype: Option<Dtype>,
     /// With --dtype: convert integers and booleans too
     #[arg(long, requires = "dtype")]
@@ -59,10 +60,16 @@ struct Cast {
 
 /// Dtypes are written in lower case on a command line; the format's own spelling does as well.
 fn dtype(text: &str) -> Result<Dtype, String> {
-    text.to_uppercase().parse().map_err(|_| {
-        let known: Vec<_> = Dtype::ALL.iter().map(|dtype| dtype.name().to_lowercase()).collect();
-        format!("there are {}", known.join(", "))
-    })
+    text.to_uppercase().parse().map_err(|_| format!("expected keep, or a dtype: {}", dtypes().join(", ")))
+}
+
+/// The same where nothing but a dtype can stand, so that shells complete it and a misspelt one gets a tip.
+fn dtype_parser() -> impl TypedValueParser<Value = Dtype> {
+    PossibleValuesParser::new(dtypes()).try_map(|text| dtype(&text))
+}
+
+fn dtypes() -> Vec<String> {
+    Dtype::ALL.iter().map(|dtype| dtype.name().to_lowercase()).collect()
 }
 
 fn cast(text: &str) -> Result<Cast, String> {

@@ -97,7 +97,7 @@ fn shard_size(text: &str) -> Result<MaxShardSize, String> {
     match size {
         Ok(MaxShardSize(0)) => Err("expected at least 1 byte".into()),
         Ok(size) => Ok(size),
-        Err(error) => Err(format!("{error}; or a plain number of bytes, such as 5000000000")),
+        Err(_) => Err("expected a number with KB, MB, GB or TB, such as 5GB, or a plain number of bytes".into()),
     }
 }
 
