@@ -111,3 +111,10 @@ fn the_readme_has_no_option_that_is_none() {
     }
     assert!(!rows.is_empty());
 }
+
+#[test]
+fn the_licence_of_the_letters_is_there() {
+    assert!(README.contains("(LICENSE-OFL)"));
+    let licence = include_str!("../LICENSE-OFL");
+    assert!(licence.contains("The Noto Project Authors") && licence.contains("SIL OPEN FONT LICENSE\n\nVersion 1.1"));
+}
