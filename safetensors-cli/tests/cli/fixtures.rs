@@ -104,3 +104,10 @@ pub(crate) fn run(args: &[&str], path: &Path, rest: &[&str]) -> Assert {
     command.args(args).arg(path).args(rest);
     command.assert()
 }
+
+/// Runs a command in a directory, so that what it prints has no path of this test.
+pub(crate) fn run_in(dir: &Path, args: &[&str]) -> Assert {
+    let mut command = safetensors();
+    command.current_dir(dir).args(args);
+    command.assert()
+}

@@ -10,30 +10,37 @@ use safetensors_core::Checkpoint;
 #[test]
 fn entries_are_shown_set_removed_and_cleared() {
     let dir = temp_dir();
-    let path = small_file(dir.path(), "model.safetensors");
-    let get = || run(&["metadata", "get"], &path, &[]).success();
+    let path = small_file(dir.path(), "m.safetensors");
     let before = fs::read(&path).unwrap();
-    get().stdout("format=pt\n");
-    run(&["metadata", "set"], &path, &["a=1=2", "--dry-run"]).success().stdout(predicate::str::contains(": would be "));
-    assert_eq!(fs::read(&path).unwrap(), before);
-    run(&["metadata", "set"], &path, &["a=1=2", "format=np"])
-        .success()
-        .stdout(predicate::str::contains(": written anew"));
-    get().stdout("a=1=2\nformat=np\n");
-    run(&["metadata", "get"], &path, &["a"]).success().stdout("1=2\n");
-    run(&["metadata", "get"], &path, &["a", "--json"]).success().stdout("{\n  \"a\": \"1=2\"\n}\n");
-    let missing = "there is no metadata b; `safetensors metadata get PATH` lists the keys";
-    run(&["metadata", "get"], &path, &["b"]).code(1).stderr(predicate::str::contains(missing));
-    run(&["metadata", "remove"], &path, &["a", "b"]).code(1).stderr(predicate::str::contains("nothing was removed"));
-    run(&["metadata", "remove"], &path, &["a"]).success().stdout(predicate::str::contains(": changed in place"));
-    get().stdout("format=np\n");
-    run(&["metadata", "clear"], &path, &[]).success();
-    get().stdout("");
-    run(&["metadata", "clear"], &path, &[]).success().stdout(predicate::str::contains(": unchanged"));
+    let missing = "m.safetensors: there is no metadata b; `safetensors metadata get PATH` lists the keys\n";
+    for (args, code, stdout, stderr) in [
+        (&["get", "m.safetensors"][..], 0, "format=pt\n", String::new()),
+        (&["set", "m.safetensors", "a=1=2", "--dry-run"], 0, "m.safetensors: would be written anew\n", String::new()),
+        (&["get", "m.safetensors"], 0, "format=pt\n", String::new()),
+        (&["set", "m.safetensors", "a=1=2", "format=np"], 0, "m.safetensors: written anew\n", String::new()),
+        (&["get", "m.safetensors"], 0, "a=1=2\nformat=np\n", String::new()),
+        (&["get", "m.safetensors", "format", "a"], 0, "format=np\na=1=2\n", String::new()),
+        (&["get", "m.safetensors", "a"], 0, "1=2\n", String::new()),
+        (&["get", "m.safetensors", "a", "--json"], 0, "{\n  \"a\": \"1=2\"\n}\n", String::new()),
+        (&["get", "m.safetensors", "b"], 1, "", format!("error: {missing}")),
+        (&["remove", "m.safetensors", "a", "b"], 1, "", format!("error: nothing was removed: {missing}")),
+        (&["remove", "m.safetensors", "a"], 0, "m.safetensors: changed in place\n", String::new()),
+        (&["get", "m.safetensors"], 0, "format=np\n", String::new()),
+        (&["clear", "m.safetensors", "-n"], 0, "m.safetensors: would be changed in place\n", String::new()),
+        (&["clear", "m.safetensors"], 0, "m.safetensors: changed in place\n", String::new()),
+        (&["get", "m.safetensors"], 0, "", String::new()),
+        (&["clear", "m.safetensors"], 0, "m.safetensors: unchanged\n", String::new()),
+    ] {
+        let done = run_in(dir.path(), &[&["metadata"], args].concat()).code(code);
+        done.stdout(stdout).stderr(stderr);
+        if args.contains(&"--dry-run") {
+            assert_eq!(fs::read(&path).unwrap(), before);
+        }
+    }
     let values = Checkpoint::open(&path).unwrap().tensor("mask").unwrap().read().unwrap().into_vec::<i64>().unwrap();
     assert_eq!(values, [1, 0]);
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
-    run(&["metadata", "set"], &path, &["novalue"]).code(2);
+    run_in(dir.path(), &["metadata", "set", "m.safetensors", "novalue"]).code(2);
 }
 
 #[test]
