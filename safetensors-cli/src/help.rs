@@ -68,6 +68,19 @@ fn help_fits_a_terminal() {
     }
 }
 
+/// Text is wrapped, but a command line that is broken cannot be copied.
+#[test]
+fn examples_fit_a_narrow_terminal() {
+    for (name, mut command) in commands() {
+        let help = command.render_long_help().to_string();
+        let examples = help.lines().skip_while(|line| *line != "Examples:").take_while(|line| !line.is_empty());
+        let arguments = help.lines().filter(|line| line.starts_with("  <"));
+        for line in examples.chain(arguments) {
+            assert!(line.chars().count() <= 80, "{name}: {line}");
+        }
+    }
+}
+
 #[test]
 fn the_readme_has_every_command_in_the_same_order() {
     let own: Vec<_> =

@@ -39,8 +39,9 @@ pub(crate) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   safetensors digest model.safetensors
-  safetensors digest a.safetensors > a.txt; safetensors digest b.safetensors | diff a.txt -
-  safetensors digest --record model.safetensors && safetensors verify --digests model.safetensors
+  safetensors digest model.safetensors > before.txt
+  safetensors digest model.safetensors | diff before.txt -
+  safetensors digest --record model.safetensors
 
 Exit codes: 0 printed or recorded, 1 PATH is malformed or cannot be read or written, 2 wrong usage.";
 

@@ -28,8 +28,9 @@ pub(crate) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   safetensors modelspec validate model.safetensors
-  safetensors modelspec init lora.safetensors --architecture stable-diffusion-v1/lora \\
-      --implementation diffusers --title 'My cat' --set author=me --set date=2026-01-31 --hash
+  safetensors modelspec init lora.safetensors --title 'My cat' --hash \\
+      --architecture stable-diffusion-v1/lora --implementation diffusers \\
+      --set author=me --set date=2026-01-31
 
 Exit codes: 0 done, 1 it does not follow the standard, or cannot be read or written, 2 wrong usage.";
 

@@ -69,7 +69,7 @@ const HELP: &str = "\
 {usage-heading} {usage}
 
 \x1b[1m\x1b[4mArguments:\x1b[0m
-  <IN>...  What to read: a .safetensors, .npz or .npy file, an index, a directory, or -
+  <IN>...  What to read: a .safetensors, .npz or .npy file, a directory, or -
   <OUT>    What to write: a .safetensors, .npz or .npy file, or a directory
 
 \x1b[1m\x1b[4mOptions:\x1b[0m
@@ -78,11 +78,12 @@ const HELP: &str = "\
 const EXAMPLES: &str = "\
 Examples:
   safetensors convert model.safetensors small.safetensors --dtype bf16
-  safetensors convert model/ fp8/ --dtype f8_e4m3 --overflow saturate --cast '*norm*=f32'
+  safetensors convert model/ small/ --dtype bf16 --cast '*norm*=keep'
+  safetensors convert model/ fp8/ --dtype f8_e4m3 --overflow saturate
   safetensors convert checkpoint/ model.safetensors
   safetensors convert model.safetensors shards/ --max-shard-size 2GB
   safetensors convert vision.safetensors text.safetensors both.safetensors
-  safetensors convert model/ encoder.safetensors -f 'encoder.*' --rename '^encoder\\.' ''
+  safetensors convert model/ enc.safetensors -f 'enc.*' --rename '^enc\\.' ''
   safetensors convert weights.npz model.safetensors --prefix model. --dry-run
 
 Exit codes: 0 written, 1 it could not be read or written, and OUT is as it was, 2 wrong usage.

@@ -58,7 +58,7 @@ pub(crate) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   safetensors diff before.safetensors after.safetensors
-  safetensors diff model.safetensors checkpoint/ --ignore-metadata && echo the same
+  safetensors diff model.safetensors shards/ --ignore-metadata && echo equal
   safetensors diff before.safetensors after.safetensors --tolerance 0
   safetensors diff f32/ bf16/ --ignore-dtype --relative-tolerance 0.004
 

@@ -65,7 +65,7 @@ const EXAMPLES: &str = "\
 Examples:
   safetensors verify model.safetensors
   safetensors verify --strict ~/models
-  safetensors verify --json checkpoints/ | jq '.results[] | select(.sound | not)'
+  safetensors verify --json models/ | jq '.results[] | select(.sound|not).path'
   safetensors verify model.safetensors.index.json && echo sound
 
 Exit codes: 0 all is sound, 1 something is not, 2 wrong usage.";
