@@ -2,9 +2,8 @@
 
 use std::io::{self, Write};
 
-use safetensors_core::Checkpoint;
-use safetensors_core::ReadAt;
 use safetensors_core::audit::FileLayout;
+use safetensors_core::{Checkpoint, ReadAt};
 
 use super::Tensors;
 use crate::table::Align::{Left, Right};
