@@ -1,7 +1,8 @@
-//! Colours: on a terminal only, and never with `NO_COLOR`.
+//! Colours, where a stream has them.
 
-use std::env;
-use std::io::IsTerminal;
+use anstream::stream::RawStream;
+use anstream::{AutoStream, ColorChoice};
+use clap::builder::styling::{AnsiColor, Style};
 
 /// What a few words are shown in.
 #[derive(Clone, Copy, Debug)]
@@ -14,17 +15,16 @@ pub(crate) enum Colour {
     Green,
 }
 
-/// Words in a colour, if the stream that they go to has colours.
-pub(crate) fn paint(words: &str, colour: Colour, stream: &impl IsTerminal) -> String {
-    let plain = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
-    let is_dumb = || env::var_os("TERM").is_some_and(|term| term == "dumb");
-    if !stream.is_terminal() || plain("NO_COLOR") || is_dumb() {
+/// Words in a colour, if the stream that they go to has colours: on a terminal, unless `NO_COLOR` is set; elsewhere with
+/// `CLICOLOR_FORCE`. Help and wrong usage, which clap prints, follow the same rules.
+pub(crate) fn paint(words: &str, colour: Colour, stream: &impl RawStream) -> String {
+    if AutoStream::choice(stream) == ColorChoice::Never {
         return words.to_owned();
     }
-    let code = match colour {
-        Colour::Red => "1;31",
-        Colour::Yellow => "1;33",
-        Colour::Green => "32",
+    let style: Style = match colour {
+        Colour::Red => AnsiColor::Red.on_default().bold(),
+        Colour::Yellow => AnsiColor::Yellow.on_default().bold(),
+        Colour::Green => AnsiColor::Green.on_default(),
     };
-    format!("\x1b[{code}m{words}\x1b[0m")
+    format!("{style}{words}{style:#}")
 }

@@ -1,13 +1,40 @@
 //! What a user named as input: a path, or `-` for standard input.
 
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use safetensors_core::{Checkpoint, Error, edit};
 
-use crate::usage::WrongUsage;
+use crate::report::wrong_usage;
 use crate::{spool, text};
+
+/// The checkpoint that a command reads, for every command that reads one.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Input {
+    /// A file, an index or a directory, or - for standard input
+    ///
+    /// An index is a file such as model.safetensors.index.json. A directory holds an index, or else exactly one file
+    #[arg(value_name = "PATH")]
+    path: PathBuf,
+}
+
+impl Input {
+    /// Opens it.
+    pub(crate) fn open(&self) -> anyhow::Result<Checkpoint> {
+        open(&self.path)
+    }
+
+    /// The path, or what else was named, to be shown.
+    pub(crate) fn name(&self) -> String {
+        name(&self.path)
+    }
+
+    /// The path, which may be `-`.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
 
 /// What standard input is called where a path would be shown.
 const STDIN_NAME: &str = "standard input";
@@ -69,7 +96,7 @@ fn is_fifo(path: &Path) -> bool {
 /// Refuses `-` where a file is changed.
 pub(crate) fn refuse_stdin(path: &Path) -> anyhow::Result<()> {
     if is_stdin(path) {
-        return Err(WrongUsage::error("standard input cannot be changed; name the file instead of -"));
+        return Err(wrong_usage("standard input cannot be changed; name the file instead of -"));
     }
     Ok(())
 }

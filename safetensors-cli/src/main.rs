@@ -6,39 +6,34 @@
 
 mod colour;
 mod commands;
-mod compare;
-mod discover;
+mod edit;
 mod file;
 mod input;
 mod json;
-mod map;
-mod moments;
 mod numpy;
 mod order;
-mod output;
 mod parallel;
 mod progress;
+mod report;
 mod select;
 mod spool;
+mod stdout;
 mod table;
 mod text;
 mod totals;
 mod tree;
-mod usage;
 mod values;
 
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use commands::{
-    completions, convert as conversion, diff, digest, extract, inspect, map as draw, metadata, modelspec, stats, verify,
-};
+use commands::{completions, convert, diff, digest, extract, inspect, map, metadata, modelspec, stats, verify};
 
 /// Look at safetensors files and sharded checkpoints; check, compare, change and convert them.
 #[derive(Debug, Parser)]
-#[command(name = "safetensors", version, arg_required_else_help = true, after_help = EXAMPLES)]
+#[command(name = "safetensors", version, arg_required_else_help = true, max_term_width = 100, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -46,56 +41,75 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  safetensors inspect model.safetensors                        What is in a file
-  safetensors verify checkpoints/                              Whether files and checkpoints are sound
-  safetensors convert model/ small/ --dtype bf16               Another dtype
-  safetensors diff before.safetensors after.safetensors        What has changed
-  safetensors map model.safetensors -o map.svg                 Where the parameters are
-  safetensors help convert                                     More about a command
+  safetensors inspect model.safetensors             What is in a file
+  safetensors verify checkpoints/                   Whether all in a directory is sound
+  safetensors diff a.safetensors b.safetensors      What has changed
+  safetensors convert model/ small/ --dtype bf16    Another dtype
+  safetensors map model.safetensors -o map.svg      Where the parameters are
+  safetensors help convert                          More about a command
 
 Environment:
   SAFETENSORS_THREADS   How many threads to use; one a core if not set, 8 at most
   NO_COLOR              No colours, also on a terminal
+  CLICOLOR_FORCE        Colours, also where there is no terminal
 
 Exit codes: 0 done, 1 a file is malformed or different, or cannot be read or written, 2 wrong usage.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
     Inspect(inspect::Args),
+    Verify(verify::Args),
     Stats(stats::Args),
-    Convert(conversion::Args),
     Diff(diff::Args),
-    Digest(digest::Args),
-    Extract(extract::Args),
-    Map(draw::Args),
+    Convert(convert::Args),
     Metadata(metadata::Args),
     Modelspec(modelspec::Args),
-    Verify(verify::Args),
+    Digest(digest::Args),
+    Extract(extract::Args),
+    Map(map::Args),
     Completions(completions::Args),
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    run(&cli).unwrap_or_else(|error| {
-        output::report(&format!("{error:#}"));
-        // As clap ends what it finds wrong itself.
-        if error.is::<usage::WrongUsage>() { ExitCode::from(2) } else { ExitCode::FAILURE }
+    let matches = Cli::command().get_matches();
+    let outcome = Cli::from_arg_matches(&matches).map_err(anyhow::Error::from).and_then(|cli| run(&cli));
+    outcome.unwrap_or_else(|error| match error.downcast::<clap::Error>() {
+        // Nobody is there to be told if standard error is closed.
+        Ok(wrong) => {
+            let _ = wrong.format(&mut asked(&matches)).print();
+            ExitCode::from(2)
+        }
+        Err(error) => {
+            report::report(format!("{error:#}"));
+            ExitCode::FAILURE
+        }
     })
 }
 
+/// The command that was asked for, such as `metadata set`, which knows its usage.
+fn asked(mut matches: &ArgMatches) -> clap::Command {
+    let mut command = Cli::command();
+    command.build();
+    while let Some((name, inner)) = matches.subcommand() {
+        let Some(found) = command.find_subcommand(name).cloned() else { break };
+        (command, matches) = (found, inner);
+    }
+    command
+}
+
 fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
-    let mut out = output::stdout();
+    let mut out = stdout::stdout();
     let code = match &cli.command {
         Command::Inspect(args) => inspect::run(args, &mut out)?,
-        Command::Convert(args) => conversion::run(args, &mut out)?,
+        Command::Verify(args) => verify::run(args, &mut out)?,
+        Command::Stats(args) => stats::run(args, &mut out)?,
         Command::Diff(args) => diff::run(args, &mut out)?,
-        Command::Extract(args) => extract::run(args, &mut out)?,
-        Command::Digest(args) => digest::run(args, &mut out)?,
+        Command::Convert(args) => convert::run(args, &mut out)?,
         Command::Metadata(args) => metadata::run(args, &mut out)?,
         Command::Modelspec(args) => modelspec::run(args, &mut out)?,
-        Command::Map(args) => draw::run(args, &mut out)?,
-        Command::Stats(args) => stats::run(args, &mut out)?,
-        Command::Verify(args) => verify::run(args, &mut out)?,
+        Command::Digest(args) => digest::run(args, &mut out)?,
+        Command::Extract(args) => extract::run(args, &mut out)?,
+        Command::Map(args) => map::run(args, &mut out)?,
         Command::Completions(args) => completions::run(args, Cli::command(), &mut out)?,
     };
     out.flush()?;
@@ -103,18 +117,4 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_command_explains_itself_with_examples() {
-        let mut cli = Cli::command();
-        cli.build();
-        cli.clone().debug_assert();
-        for command in std::iter::once(&cli).chain(cli.get_subcommands().filter(|c| c.get_name() != "help")) {
-            let help = command.clone().render_long_help().to_string();
-            assert!(help.contains("Examples:"), "{help}");
-        }
-        assert!(cli.render_long_help().to_string().contains("SAFETENSORS_THREADS"));
-    }
-}
+mod help;

@@ -7,8 +7,9 @@ use safetensors_core::{Checkpoint, LazyTensor};
 /// The option that picks tensors, for every command that has it.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Select {
-    /// Only tensors whose names match: * any text, ? one character, [0-9] one of, {a,b} either.
-    /// May be given several times; a name has to match one of them
+    /// Only tensors whose names match: * any text, ? one character, {a,b} either
+    ///
+    /// [0-9] is one of several characters. May be given several times; a name has to match one of them
     #[arg(short = 'f', long = "filter", value_name = "GLOB", value_parser = glob)]
     patterns: Vec<Pattern>,
 }

@@ -16,7 +16,7 @@ pub(crate) struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  safetensors completions bash > ~/.local/share/bash-completion/completions/safetensors
+  source <(safetensors completions bash)    # a line of ~/.bashrc
   safetensors completions zsh > ~/.zfunc/_safetensors
   safetensors completions fish > ~/.config/fish/completions/safetensors.fish
 

@@ -1,7 +1,6 @@
 //! `safetensors digest`: what tells whether data has changed.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use safetensors_core::digest::{self, DigestOptions, RecordOptions};
@@ -9,15 +8,13 @@ use safetensors_core::edit::recover;
 use safetensors_core::{Checkpoint, LazyTensor, ShardFile};
 use serde::Serialize;
 
-use super::edit::files_of;
+use crate::edit::files_of;
+use crate::input::{self, Input};
 use crate::progress::Progress;
 use crate::select::Select;
-use crate::{input, json, text};
+use crate::{json, text};
 
 /// Print the digest of each tensor, and of all data of each file.
-///
-/// PATH is a file, an index (*.safetensors.index.json), a directory that holds an
-/// index or exactly one file, or - for standard input.
 ///
 /// Tensors have XXH3 digests of 128 bits, which find every accident but no fraud. All
 /// data after the header has a SHA-256 digest, as modelspec.hash_sha256 holds it:
@@ -25,11 +22,10 @@ use crate::{input, json, text};
 /// `safetensors verify --digests` compares files with what --record has written
 /// into them.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES, verbatim_doc_comment)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// A file, an index or a directory
-    #[arg(value_name = "PATH")]
-    path: PathBuf,
+    #[command(flatten)]
+    input: Input,
     #[command(flatten)]
     select: Select,
     /// Write the digests of tensors into the metadata of each file
@@ -43,10 +39,11 @@ pub(crate) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   safetensors digest model.safetensors
-  safetensors digest a.safetensors > a.txt; safetensors digest b.safetensors | diff a.txt -
-  safetensors digest --record model.safetensors && safetensors verify --digests model.safetensors
+  safetensors digest model.safetensors > before.txt
+  safetensors digest model.safetensors | diff before.txt -
+  safetensors digest --record model.safetensors
 
-Exit codes: 0 printed, 1 PATH is malformed or cannot be read, 2 wrong usage.";
+Exit codes: 0 printed or recorded, 1 PATH is malformed or cannot be read or written, 2 wrong usage.";
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -73,13 +70,13 @@ struct FileEntry {
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     if args.record {
         // What an interrupted change has left is put right before the files are opened.
-        for file in files_of(&args.path)? {
+        for file in files_of(args.input.path())? {
             recover(file)?;
         }
-        record(&input::open_file(&args.path)?, out)?;
+        record(&input::open_file(args.input.path())?, out)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let checkpoint = input::open(&args.path)?;
+    let checkpoint = args.input.open()?;
     let matcher = args.select.matcher()?;
     let tensors = matcher.tensors(&checkpoint)?;
     let files = if matcher.is_everything() { checkpoint.shards() } else { &[] };

@@ -6,27 +6,24 @@ use std::process::ExitCode;
 
 use safetensors_core::{Checkpoint, FileSource, LazyTensor};
 
+use crate::input::Input;
 use crate::progress::Progress;
-use crate::{file, input, numpy, text};
+use crate::{file, numpy, text};
 
 /// Write one tensor to a .npy file, which NumPy reads, or as plain bytes.
-///
-/// PATH is a file, an index (*.safetensors.index.json), a directory that holds an
-/// index or exactly one file, or - for standard input.
 ///
 /// NumPy has no BF16 and no floats of 8 bits and fewer: `safetensors convert` can
 /// make F32 of them first, or --raw writes the bytes as they are in the file,
 /// little-endian and in C order, without a header.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES, verbatim_doc_comment)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// A file, an index or a directory
-    #[arg(value_name = "PATH")]
-    path: PathBuf,
+    #[command(flatten)]
+    input: Input,
     /// The name of the tensor
     #[arg(value_name = "NAME")]
     name: String,
-    /// The file to write, replacing what is there; - for standard output
+    /// The file to write, or - for standard output
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     /// Write the bytes of the elements and nothing else
@@ -44,7 +41,7 @@ Exit codes: 0 written, 1 it could not be read or written, 2 wrong usage.";
 
 /// Writes one tensor.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let checkpoint = input::open(&args.path)?;
+    let checkpoint = args.input.open()?;
     let tensor = find(&checkpoint, &args.name)?;
     let instead = "use --raw, or make it F32 with `safetensors convert --dtype f32`";
     let header = if args.raw { Vec::new() } else { numpy::header_of(tensor.name(), &tensor, instead)? };
@@ -74,8 +71,10 @@ fn find<'a>(checkpoint: &'a Checkpoint, name: &str) -> anyhow::Result<LazyTensor
     checkpoint.tensor(name).map_err(|error| {
         let last = |name: &str| name.rsplit('.').take(2).map(str::to_owned).collect::<Vec<_>>();
         let similar = |other: &&str| !name.is_empty() && (other.contains(name) || last(other) == last(name));
-        let similar: Vec<_> =
-            checkpoint.tensors().map(|tensor| tensor.name()).filter(similar).take(3).map(text::name).collect();
+        let mut similar: Vec<_> = checkpoint.tensors().map(|tensor| tensor.name()).filter(similar).collect();
+        // First what lacks only the modules that it is in.
+        similar.sort_by_key(|other| (!other.ends_with(name), other.len()));
+        let similar: Vec<_> = similar.into_iter().take(3).map(text::name).collect();
         match similar.as_slice() {
             [] => anyhow::anyhow!("{error}; `safetensors inspect --flat` lists them all"),
             similar => anyhow::anyhow!("{error}; did you mean {}?", similar.join(", ")),

@@ -1,10 +1,9 @@
-//! The commands: one file each, with its arguments and its `run`.
+//! The commands: one file or folder each, with its arguments, its `run`, and what it alone needs.
 
 pub(crate) mod completions;
 pub(crate) mod convert;
 pub(crate) mod diff;
 pub(crate) mod digest;
-mod edit;
 pub(crate) mod extract;
 pub(crate) mod inspect;
 pub(crate) mod map;

@@ -1,24 +1,25 @@
 //! `safetensors modelspec`: metadata after the ModelSpec standard.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use safetensors_core::digest::{self, DigestOptions, Sha256};
 use safetensors_core::modelspec::{Severity, validate};
 use safetensors_core::{Checkpoint, Metadata, ModelSpec};
 
-use super::edit::{EditArgs, entry, file_of};
-use crate::output::warn;
+use crate::edit::{EditArgs, entry};
+use crate::input::Input;
 use crate::progress::Progress;
-use crate::{input, text};
+use crate::report::warn;
+use crate::text;
 
 /// Check or write metadata after the ModelSpec standard.
 ///
 /// ModelSpec 1.0.1 gives names, such as modelspec.title, to what a file should say of
 /// its model.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES, verbatim_doc_comment)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
@@ -27,84 +28,97 @@ pub(crate) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   safetensors modelspec validate model.safetensors
-  safetensors modelspec init lora.safetensors --architecture stable-diffusion-v1/lora \\
-      --implementation diffusers --title 'My cat' --set author=me --set date=2026-01-31 --hash
+  safetensors modelspec init lora.safetensors --title 'My cat' --hash \\
+      --architecture stable-diffusion-v1/lora --implementation diffusers \\
+      --set author=me --set date=2026-01-31
 
 Exit codes: 0 done, 1 it does not follow the standard, or cannot be read or written, 2 wrong usage.";
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// List in what the metadata departs from the standard
-    ///
-    /// Examples:
-    ///   safetensors modelspec validate model.safetensors
-    #[command(verbatim_doc_comment)]
-    Validate {
-        /// A file, an index or a directory
-        path: PathBuf,
-    },
-    /// Write the keys that every model must have, and more
-    ///
-    /// Examples:
-    ///   safetensors modelspec init model.safetensors --architecture gpt-neo-x \
-    ///       --implementation transformers --title 'My model' --set data_format=fp16
-    #[command(verbatim_doc_comment)]
+    Validate(Validate),
     Init(Box<Init>),
 }
 
+/// List in what the metadata departs from the standard
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  safetensors modelspec validate model.safetensors
+
+Exit codes: 0 it follows the standard, 1 it does not, or cannot be read, 2 wrong usage.")]
+struct Validate {
+    #[command(flatten)]
+    input: Input,
+}
+
+/// Write the keys that every model must have, and more
+///
+/// Other metadata stays, keys of the standard among it. What all of it together would not have after the standard is refused before
+/// anything is written.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "\
+Examples:
+  safetensors modelspec init model.safetensors --architecture gpt-neo-x \\
+      --implementation transformers --title 'My model' --set data_format=fp16
+
+Exit codes: 0 written, 1 it would not follow the standard or cannot be written, 2 wrong usage.",
+    override_usage = "safetensors modelspec init [OPTIONS] --architecture <TEXT> --implementation <TEXT> \\
+                                  --title <TEXT> <PATH>"
+)]
 struct Init {
-    /// The file
-    path: PathBuf,
     /// The class of the architecture, such as stable-diffusion-xl-v1-base/lora
-    #[arg(long)]
+    #[arg(long, value_name = "TEXT")]
     architecture: String,
     /// The code base that the names come from: a name or an address
-    #[arg(long)]
+    #[arg(long, value_name = "TEXT")]
     implementation: String,
     /// The title of the model
-    #[arg(long)]
+    #[arg(long, value_name = "TEXT")]
     title: String,
-    /// Another key of the standard, without modelspec. before it; may be given several times
+    /// Another key of the standard, without modelspec. before it
+    ///
+    /// May be given several times
     #[arg(long, value_name = "KEY=VALUE", value_parser = entry)]
     set: Vec<(String, String)>,
     /// Write the SHA-256 of the data too, for which all of it is read
     #[arg(long)]
     hash: bool,
     #[command(flatten)]
-    how: EditArgs,
+    edit: EditArgs,
 }
 
 /// Checks or writes metadata.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     match &args.command {
-        Command::Validate { path } => {
-            let checkpoint = input::open(path)?;
-            let metadata = checkpoint.metadata();
-            if !ModelSpec::is_in(metadata) {
-                anyhow::bail!(
-                    "{}: has no ModelSpec metadata; `safetensors modelspec init` writes some",
-                    input::name(path)
-                );
-            }
-            let findings = validate(metadata);
-            for finding in &findings {
-                writeln!(out, "{}", text::printable(&format!("{}: {finding}", finding.severity)))?;
-            }
-            let errors = findings.iter().filter(|finding| finding.severity == Severity::Error).count() as u64;
-            let warnings = text::counted(findings.len() as u64 - errors, "warning");
-            writeln!(out, "{}: {}, {warnings}", input::name(path), text::counted(errors, "error"))?;
-            Ok(if errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-        }
+        Command::Validate(validate) => validate.run(out),
         Command::Init(init) => init.run(out),
+    }
+}
+
+impl Validate {
+    fn run(&self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+        let checkpoint = self.input.open()?;
+        let (name, metadata) = (self.input.name(), checkpoint.metadata());
+        if !ModelSpec::is_in(metadata) {
+            anyhow::bail!("{name}: has no ModelSpec metadata; `safetensors modelspec init` writes some");
+        }
+        let findings = validate(metadata);
+        for finding in &findings {
+            writeln!(out, "{}", text::printable(&format!("{}: {finding}", finding.severity)))?;
+        }
+        let errors = findings.iter().filter(|finding| finding.severity == Severity::Error).count() as u64;
+        let warnings = text::counted(findings.len() as u64 - errors, "warning");
+        writeln!(out, "{name}: {}, {warnings}", text::counted(errors, "error"))?;
+        Ok(if errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 }
 
 impl Init {
     fn run(&self, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-        let file = file_of(&self.path)?;
-        self.how.apply(&file, out, |edit| {
-            let entries = self.entries(&file, edit.header().metadata())?;
+        self.edit.apply(out, |edit, file| {
+            let entries = self.entries(file, edit.header().metadata())?;
             Ok(edit.set_metadata(entries))
         })?;
         Ok(ExitCode::SUCCESS)

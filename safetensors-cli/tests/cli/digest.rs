@@ -14,22 +14,30 @@ fn digest(dir: &Path, args: &[&str]) -> assert_cmd::assert::Assert {
 
 #[test]
 fn the_same_data_gives_the_same_lines_whatever_the_file_is_called() {
-    let (one, two) = (temp_dir(), temp_dir());
-    let path = small_file(one.path(), "a.safetensors");
-    fs::copy(path, two.path().join("b.safetensors")).unwrap();
-    let lines = |dir: &Path, name| text(&digest(dir, &[name]).success().get_output().stdout).to_owned();
-    let shown = lines(one.path(), "a.safetensors");
-    assert_eq!(shown, lines(two.path(), "b.safetensors"));
-    assert!(shown.lines().count() == 3 && shown.ends_with("  (all data)\n"), "{shown}");
+    let dir = temp_dir();
+    let path = small_file(dir.path(), "a.safetensors");
+    fs::copy(path, dir.path().join("b.safetensors")).unwrap();
+    let expected = "\
+2d0408b485dd77b108c27fcd95d1fea5  embed.weight
+137ec3075546cf034a4fe11e9c4a1079  mask
+sha256:f4eade7ce7f15bfd58452485aa93725843b4ef7d95007b82418c081b0199ed1a  (all data)
+";
+    for name in ["a.safetensors", "b.safetensors"] {
+        digest(dir.path(), &[name]).success().stdout(expected).stderr("");
+    }
 }
 
 #[test]
 fn files_of_a_checkpoint_have_the_names_of_its_index() {
     let dir = temp_dir();
     sharded(dir.path());
-    let output = digest(dir.path(), &["."]).success().get_output().stdout.clone();
-    let files: Vec<_> = text(&output).lines().filter(|line| line.starts_with("sha256:")).collect();
-    assert!(files.len() == 2 && files[1].ends_with("  model-00002-of-00002.safetensors"), "{files:?}");
+    let expected = "\
+4533ce61c4655ba3c3e077b25dd1d769  a
+26121f4bc95d869c5e03b39ffd128642  b
+sha256:b9c80b5adeca450753a16950c3cc655d271f7bef7a485bc83f112b72fef21d37  model-00001-of-00002.safetensors
+sha256:047dbf5366372631ba7e3e02520e651446b899c96c4b64663bac378a298a7bf7  model-00002-of-00002.safetensors
+";
+    digest(dir.path(), &["."]).success().stdout(expected).stderr("");
 }
 
 #[cfg(unix)]
@@ -58,9 +66,33 @@ fn a_filter_leaves_files_out_and_their_other_tensors_unread() {
 fn each_file_of_a_checkpoint_is_recorded() {
     let dir = temp_dir();
     sharded(dir.path());
-    let lines = predicate::str::contains("model-00001-of-00002.safetensors: 1 digest recorded\n")
-        .and(predicate::str::contains("model-00002-of-00002.safetensors: 1 digest recorded\n"));
+    let lines = "\
+./model-00001-of-00002.safetensors: 1 digest recorded
+./model-00002-of-00002.safetensors: 1 digest recorded
+";
     digest(dir.path(), &["--record", "."]).success().stdout(lines).stderr("");
     let right = predicate::str::contains(", 2 digests right");
     safetensors().args(["verify", "--digests"]).arg(dir.path()).assert().success().stdout(right).stderr("");
+}
+
+#[test]
+fn digests_are_printed_recorded_and_checked() {
+    let dir = temp_dir();
+    let path = small_file(dir.path(), "model.safetensors");
+    let digests = || text(&run(&["digest"], &path, &[]).success().get_output().stdout).to_owned();
+    let before = digests();
+    let lines: Vec<_> = before.lines().collect();
+    assert!(lines.len() == 3 && lines[0].ends_with("  embed.weight") && lines[2].starts_with("sha256:"), "{before}");
+    run(&["verify", "--digests"], &path, &[]).success().stderr(predicate::str::contains("records no digests"));
+    run(&["digest", "--record"], &path, &[]).success().stdout(predicate::str::contains("2 digests recorded"));
+    assert_eq!(digests(), before, "metadata makes no difference");
+    run(&["verify", "--digests"], &path, &[]).success().stdout(predicate::str::contains(", 2 digests right"));
+    let mut bytes = fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&path, bytes).unwrap();
+    run(&["verify"], &path, &[]).success();
+    run(&["verify", "--digests"], &path, &[]).code(1).stdout("").stderr(predicate::str::contains("\"mask\""));
+    let json = run(&["digest", "--json", "-f", "embed*"], &path, &[]).success().get_output().stdout.clone();
+    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    assert_eq!(format!("{}  embed.weight", json["tensors"][0]["xxh3_128"].as_str().unwrap()), lines[0]);
 }

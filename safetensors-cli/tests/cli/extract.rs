@@ -1,4 +1,4 @@
-//! `safetensors extract` and `safetensors completions`.
+//! `safetensors extract`: what it writes, and what it refuses.
 
 use std::fs;
 
@@ -53,6 +53,15 @@ fn a_name_that_is_not_there_and_a_place_that_cannot_be_written() {
     extract("embed", "x")
         .code(1)
         .stderr(predicate::str::contains("tensor \"embed\": there is no such tensor; did you mean embed.weight?"));
+    let names = ["a.norm.weight", "a.layers.0.pre_norm.weight", "a.layers.10.norm.weight", "norm.bias"];
+    let one = [1_u8];
+    let tensors = names.map(|name| (name, TensorView::from_slice(&[1], &one).unwrap()));
+    save(dir.path().join("norms.safetensors"), tensors, &SaveOptions::new().durable(false)).unwrap();
+    let nearest = "did you mean a.norm.weight, a.layers.10.norm.weight, a.layers.0.pre_norm.weight?\n";
+    run_in(dir.path(), &["extract", "norms.safetensors", "norm.weight", "-o", "x"])
+        .code(1)
+        .stderr(predicate::str::ends_with(nearest));
+    fs::remove_file(dir.path().join("norms.safetensors")).unwrap();
     extract("none", "x").code(1).stderr(predicate::str::contains("inspect --flat"));
     extract("mask", ".").code(1).stderr(predicate::str::starts_with("error: .: "));
     extract("mask", "no/such/x").code(1).stderr(predicate::str::starts_with("error: no/such/x: "));
@@ -102,13 +111,4 @@ fn a_full_disk_is_told_once() {
     assert_eq!(output.status.code(), Some(1));
     let error = text(&output.stderr);
     assert!(error.starts_with("error: standard output: ") && error.matches("standard output").count() == 1, "{error}");
-}
-
-#[test]
-fn completions_for_every_shell() {
-    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let script = predicate::str::contains("inspect").and(predicate::str::contains("safetensors"));
-        safetensors().args(["completions", shell]).assert().success().stdout(script).stderr("");
-    }
-    safetensors().args(["completions", "dos"]).assert().code(2);
 }

@@ -4,13 +4,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use assert_cmd::Command;
+use assert_cmd::assert::Assert;
 use safetensors_core::{Order, SaveOptions, TensorView, save};
 use tempfile::TempDir;
 
 /// The command under test, whatever the environment says of colours.
 pub(crate) fn safetensors() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_safetensors"));
-    command.env_remove("NO_COLOR").env_remove("CLICOLOR_FORCE");
+    command.env_remove("NO_COLOR").env_remove("CLICOLOR_FORCE").env_remove("CLICOLOR").env("TERM", "xterm");
     command
 }
 
@@ -95,4 +96,18 @@ pub(crate) fn as_a_user(dir: &Path) -> std::process::Command {
         command.uid(65534);
     }
     command
+}
+
+/// Runs a command with a path between its arguments.
+pub(crate) fn run(args: &[&str], path: &Path, rest: &[&str]) -> Assert {
+    let mut command = safetensors();
+    command.args(args).arg(path).args(rest);
+    command.assert()
+}
+
+/// Runs a command in a directory, so that what it prints has no path of this test.
+pub(crate) fn run_in(dir: &Path, args: &[&str]) -> Assert {
+    let mut command = safetensors();
+    command.current_dir(dir).args(args);
+    command.assert()
 }

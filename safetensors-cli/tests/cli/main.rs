@@ -1,6 +1,7 @@
 //! Tests of the command as a user runs it: arguments, files, both streams, exit codes.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod completions;
 mod convert;
 mod convert_names;
 mod convert_npz;
@@ -12,7 +13,10 @@ mod fixtures;
 mod inspect;
 mod map;
 mod metadata;
+mod modelspec;
 mod stats;
 mod stdin;
 mod streams;
+mod torn;
+mod usage;
 mod verify;

@@ -1,34 +1,39 @@
 //! [`Changes`]: which tensors are taken, under which names, in which dtypes.
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use regex::Regex;
 use safetensors_core::{ConvertOptions, Dtype, Overflow, Result, Rewrite};
 
+use crate::report::wrong_usage;
 use crate::select::{Matcher, Pattern, Select, glob};
-use crate::usage::WrongUsage;
 
 /// The options that say what becomes of tensors.
 #[derive(Debug, clap::Args)]
 pub(super) struct Changes {
     /// Convert floating-point tensors to this dtype, such as bf16, f16, f32 or f8_e4m3
-    #[arg(long, value_name = "DTYPE", value_parser = dtype)]
+    #[arg(long, value_name = "DTYPE", value_parser = dtype_parser(), ignore_case = true, hide_possible_values = true)]
     dtype: Option<Dtype>,
     /// With --dtype: convert integers and booleans too
     #[arg(long, requires = "dtype")]
     all: bool,
-    /// Convert the tensors that match, of whatever dtype, instead of what --dtype says; the first
-    /// of several that match is the one. `keep` as DTYPE leaves them as they are
+    /// Convert the tensors that match to DTYPE, or `keep` them as they are
+    ///
+    /// Whatever dtype they have, and instead of what --dtype says. May be given several times; the first that matches counts
     #[arg(long = "cast", value_name = "GLOB=DTYPE", value_parser = cast)]
     casts: Vec<Cast>,
-    /// What becomes of numbers that are too large for their new dtype: the largest it has, infinity
-    /// or NaN as in PyTorch, or an error
-    #[arg(long, value_enum, default_value_t = OnOverflow::Ieee)]
+    /// What becomes of numbers that are too large for their new dtype
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = OnOverflow::Ieee)]
     overflow: OnOverflow,
     #[command(flatten)]
     select: Select,
-    /// Leave out the tensors whose names match; may be given several times
+    /// Leave out the tensors whose names match
+    ///
+    /// May be given several times
     #[arg(long, value_name = "GLOB", value_parser = glob)]
     drop: Vec<Pattern>,
-    /// Replace what matches REGEX in names; $1 is the first group. May be given several times
+    /// Replace what matches REGEX in names by NEW; $1 is the first group
+    ///
+    /// Before a letter the first group is ${1}. May be given several times
     #[arg(long, num_args = 2, value_names = ["REGEX", "NEW"], allow_hyphen_values = true)]
     rename: Vec<String>,
     /// Put this before all names, after they were renamed
@@ -38,8 +43,11 @@ pub(super) struct Changes {
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum OnOverflow {
+    /// The largest number that the dtype has
     Saturate,
+    /// Infinity, or NaN where there is none, as in PyTorch
     Ieee,
+    /// An error, and nothing is written
     Error,
 }
 
@@ -52,10 +60,16 @@ struct Cast {
 
 /// Dtypes are written in lower case on a command line; the format's own spelling does as well.
 fn dtype(text: &str) -> Result<Dtype, String> {
-    text.to_uppercase().parse().map_err(|_| {
-        let known: Vec<_> = Dtype::ALL.iter().map(|dtype| dtype.name().to_lowercase()).collect();
-        format!("there are {}", known.join(", "))
-    })
+    text.to_uppercase().parse().map_err(|_| format!("expected keep, or a dtype: {}", dtypes().join(", ")))
+}
+
+/// The same where nothing but a dtype can stand, so that shells complete it and a misspelt one gets a tip.
+fn dtype_parser() -> impl TypedValueParser<Value = Dtype> {
+    PossibleValuesParser::new(dtypes()).try_map(|text| dtype(&text))
+}
+
+fn dtypes() -> Vec<String> {
+    Dtype::ALL.iter().map(|dtype| dtype.name().to_lowercase()).collect()
 }
 
 fn cast(text: &str) -> Result<Cast, String> {
@@ -77,7 +91,7 @@ impl Changes {
     pub(super) fn prepare(&self) -> anyhow::Result<Change<'_>> {
         let mut renames = Vec::new();
         for pair in self.rename.chunks_exact(2) {
-            let regex = Regex::new(&pair[0]).map_err(|error| WrongUsage::error(format!("--rename: {error}")))?;
+            let regex = Regex::new(&pair[0]).map_err(|error| wrong_usage(format!("--rename: {error}")))?;
             renames.push((regex, pair[1].as_str()));
         }
         let drop = if self.drop.is_empty() { None } else { Some(Matcher::new(&self.drop)) };
@@ -180,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_usage() {
+    fn what_cannot_be_read_is_refused() {
         for args in [
             &["--dtype", "bf17"][..],
             &["--cast", "x"],

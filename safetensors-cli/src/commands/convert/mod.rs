@@ -27,6 +27,7 @@ use anyhow::Context;
 use safetensors_core::{Error, ErrorKind, MaxShardSize, Result, Rewrite};
 
 use crate::progress::Progress;
+use crate::report::wrong_usage;
 use crate::text;
 use changes::{Change, Changes};
 use output::Output;
@@ -34,12 +35,11 @@ use source::Source;
 
 /// Convert tensors between files: cast, split, merge, select and rename them.
 ///
-/// Each IN is a .safetensors, .npz or .npy file, an index
-/// (*.safetensors.index.json), a directory that holds an index or exactly one file,
-/// or - for a safetensors file on standard input. OUT is a .safetensors, .npz or
-/// .npy file, or else a directory, which becomes a checkpoint of one or more files
-/// with an index. NumPy's files (.npz, .npy) hold no metadata and no second names of
-/// tied weights.
+/// Each IN is a .safetensors, .npz or .npy file; an index (*.safetensors.index.json);
+/// a directory that holds an index, or else exactly one file; or - for a safetensors
+/// file on standard input. OUT is a .safetensors, .npz or .npy file, or else a
+/// directory, which becomes a checkpoint of one or more files with an index. NumPy's
+/// files (.npz, .npy) hold no metadata and no second names of tied weights.
 ///
 /// Patterns and casts are about the names that tensors have in the input. Tensors
 /// are read, converted and written piece by piece: memory of a few MiB a thread is
@@ -48,14 +48,14 @@ use source::Source;
 /// or a hidden directory, may be left beside it, which can be removed. OUT may be one
 /// of the inputs.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES, verbatim_doc_comment, override_usage = "safetensors convert [OPTIONS] <IN>... <OUT>")]
+#[command(after_help = EXAMPLES, help_template = HELP, override_usage = "safetensors convert [OPTIONS] <IN>... <OUT>")]
 pub(crate) struct Args {
-    /// What to convert, and last, what to make of it
-    #[arg(value_names = ["IN", "OUT"], num_args = 2.., required = true)]
+    /// All IN and last OUT. One argument, so that options may stand between them; `HELP` shows it as two
+    #[arg(value_name = "IN", required = true, hide_short_help = true, hide_long_help = true)]
     paths: Vec<PathBuf>,
     #[command(flatten)]
     changes: Changes,
-    /// Split into files of at most this size: 5GB, 500 MB, or a number of bytes; 5GB if not given
+    /// Split OUT at this size, 5GB if not given: 500MB, or a number of bytes
     #[arg(long, value_name = "SIZE", value_parser = shard_size)]
     max_shard_size: Option<MaxShardSize>,
     /// Show what would be written, and write nothing
@@ -63,18 +63,31 @@ pub(crate) struct Args {
     dry_run: bool,
 }
 
+/// As clap has it, but for the arguments, with headings in its style.
+const HELP: &str = "\
+{about-with-newline}
+{usage-heading} {usage}
+
+\x1b[1m\x1b[4mArguments:\x1b[0m
+  <IN>...  What to read: a .safetensors, .npz or .npy file, a directory, or -
+  <OUT>    What to write: a .safetensors, .npz or .npy file, or a directory
+
+\x1b[1m\x1b[4mOptions:\x1b[0m
+{options}{after-help}";
+
 const EXAMPLES: &str = "\
 Examples:
   safetensors convert model.safetensors small.safetensors --dtype bf16
-  safetensors convert model/ fp8/ --dtype f8_e4m3 --overflow saturate --cast 'lm_head.*=keep' --cast '*norm*=f32'
+  safetensors convert model/ small/ --dtype bf16 --cast '*norm*=keep'
+  safetensors convert model/ fp8/ --dtype f8_e4m3 --overflow saturate
   safetensors convert checkpoint/ model.safetensors
   safetensors convert model.safetensors shards/ --max-shard-size 2GB
   safetensors convert vision.safetensors text.safetensors both.safetensors
-  safetensors convert model.safetensors encoder.safetensors --filter 'encoder.*' --rename '^encoder\\.' ''
+  safetensors convert model/ enc.safetensors -f 'enc.*' --rename '^enc\\.' ''
   safetensors convert weights.npz model.safetensors --prefix model. --dry-run
 
-Exit codes: 0 written, 1 it could not be read or written, and OUT is as it was, 2 wrong usage. If OUT is written and
-only the summary could not be printed, that is 1 too, and the error says so.";
+Exit codes: 0 written, 1 it could not be read or written, and OUT is as it was, 2 wrong usage.
+If OUT is written and only the summary could not be printed, that is 1 too, and the error says so.";
 
 /// A size as the Hub writes it, or a plain number of bytes.
 fn shard_size(text: &str) -> Result<MaxShardSize, String> {
@@ -85,13 +98,16 @@ fn shard_size(text: &str) -> Result<MaxShardSize, String> {
     match size {
         Ok(MaxShardSize(0)) => Err("expected at least 1 byte".into()),
         Ok(size) => Ok(size),
-        Err(error) => Err(format!("{error}; or a plain number of bytes, such as 5000000000")),
+        Err(_) => Err("expected a number with KB, MB, GB or TB, such as 5GB, or a plain number of bytes".into()),
     }
 }
 
 /// Converts.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let Some((output, inputs)) = args.paths.split_last() else { anyhow::bail!("expected IN and OUT") };
+    let (output, inputs) = match args.paths.as_slice() {
+        [inputs @ .., output] if !inputs.is_empty() => (output, inputs),
+        _ => return Err(wrong_usage("OUT is missing: the last argument is what to write, after what to read")),
+    };
     let output = Output::new(output, args.max_shard_size)?;
     let change = args.changes.prepare()?;
     let sources = inputs.iter().map(|path| Source::open(path)).collect::<anyhow::Result<Vec<_>>>()?;

@@ -7,9 +7,8 @@ use safetensors_core::{MaxShardSize, Rewrite, SaveOptions, ShardOptions};
 
 use super::kind::Kind;
 use super::plan::Plan;
-use crate::output::warn;
 use crate::progress::Progress;
-use crate::usage::WrongUsage;
+use crate::report::{warn, wrong_usage};
 use crate::{file, numpy, text};
 
 /// A path, and what is to be written there.
@@ -34,7 +33,7 @@ enum Form {
 impl Output {
     /// The form that the name says, or a directory.
     pub(super) fn new(path: &Path, max_shard_size: Option<MaxShardSize>) -> anyhow::Result<Self> {
-        let wrong = |problem: &str| Err(WrongUsage::error(format!("{}: {problem}", text::path(path))));
+        let wrong = |problem: &str| Err(wrong_usage(format!("{}: {problem}", text::path(path))));
         if path == Path::new("-") {
             return wrong("the output cannot be a pipe: its layout is decided beforehand");
         }

@@ -68,23 +68,28 @@ impl Plan {
     /// Shows each tensor with its new name, and with the old one and the old dtype where they change. A name that is only recorded
     /// is shown with the one that is written for it.
     pub(super) fn show(&self, rewrite: &Rewrite<'_>, out: &mut impl Write) -> anyhow::Result<()> {
-        let columns = [("name", Left), ("from", Left), ("dtype", Left), ("shape", Left), ("size", Right)];
+        let any_renamed = rewrite.tensors().any(|(name, tensor)| tensor.source_name() != name);
+        let mut columns = vec![("name", Left), ("dtype", Left), ("shape", Left), ("size", Right)];
+        if any_renamed {
+            columns.insert(1, ("from", Left));
+        }
         let mut table = Table::new(&columns);
         for (name, tensor) in rewrite.tensors() {
             let old = tensor.source_name();
-            let old = if old == name { String::new() } else { text::name(old) };
+            let old = any_renamed.then(|| if old == name { String::new() } else { text::name(old) });
+            let row = |rest: [String; 3]| std::iter::once(text::name(name)).chain(old).chain(rest);
             if let Some(kept) = self.aliases.get(name) {
                 if self.is_bare {
                     continue;
                 }
                 let same = format!("= {}", text::name(kept));
-                table.row([text::name(name), old, same, String::new(), String::new()]);
+                table.row(row([same, String::new(), String::new()]));
                 continue;
             }
             let (from, to) = (tensor.source_dtype(), tensor.dtype());
             let dtype = if from == to { to.to_string() } else { format!("{from} → {to}") };
             let size = text::size(tensor.byte_len());
-            table.row([text::name(name), old, dtype, text::shape(tensor.shape()), size]);
+            table.row(row([dtype, text::shape(tensor.shape()), size]));
         }
         Ok(table.write(out)?)
     }

@@ -6,7 +6,7 @@ use safetensors_core::{Checkpoint, Rewrite};
 
 use super::kind::Kind;
 use crate::numpy::Arrays;
-use crate::usage::WrongUsage;
+use crate::report::wrong_usage;
 use crate::{input, text};
 
 /// What tensors are taken from.
@@ -30,7 +30,7 @@ impl Source {
             Kind::Npy => Content::Arrays(Arrays::of_npy(path)?),
             Kind::Npz => Content::Arrays(Arrays::of_npz(path)?),
             Kind::Foreign(format) => {
-                return Err(WrongUsage::error(format!(
+                return Err(wrong_usage(format!(
                     "{}: {format} files cannot be read; convert it to .safetensors or .npz first, with a tool that knows {format}",
                     text::path(path)
                 )));

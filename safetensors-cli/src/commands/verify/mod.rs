@@ -1,5 +1,11 @@
 //! `safetensors verify`: whether files and checkpoints are sound.
+//!
+//! | file | what it knows |
+//! |---|---|
+//! | `targets` | what is checked, each file once |
+//! | `discover` | what lies in a directory and below it |
 
+mod discover;
 mod targets;
 
 use std::io::Write;
@@ -13,17 +19,13 @@ use serde::Serialize;
 
 use crate::colour::{Colour, paint};
 use crate::input;
-use crate::output::{report, warn};
 use crate::progress::Progress;
+use crate::report::{report, warn};
 use crate::totals::Totals;
 use crate::{json, parallel, text};
 use targets::Target;
 
 /// Check files and checkpoints against every rule of the format.
-///
-/// Each PATH is a file, an index (*.safetensors.index.json), - for standard input,
-/// or a directory: then everything in it and below it is checked. What is named
-/// twice, or named and a shard of an index that is checked, is checked once.
 ///
 /// The header of each file is checked: its length, its JSON, each tensor's dtype,
 /// shape and place, and that the file is as long as they ask for. An index must
@@ -36,16 +38,22 @@ use targets::Target;
 /// warnings, and of every departure from the format's text that readers are lenient
 /// about.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES, verbatim_doc_comment)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Files, indexes or directories
+    /// Files, indexes or directories with all below them, or - for standard input
+    ///
+    /// An index, such as model.safetensors.index.json, is checked with its shards. What is named twice, or named and a shard of an
+    /// index that is checked, is checked once
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// Fail on warnings and on departures from the text of the format: white space around the header
-    /// other than spaces after it, data or tensors that are not aligned
+    /// Fail on warnings and on every departure from the text of the format
+    ///
+    /// Those are white space before the header, padding other than spaces, and data or tensors that are not aligned
     #[arg(long)]
     strict: bool,
-    /// Read all data, and compare it with the digests that the files record; warn of booleans that are neither 0 nor 1
+    /// Read all data, and compare it with the digests that the files record
+    ///
+    /// Then there are also warnings of booleans that are neither 0 nor 1
     #[arg(long)]
     digests: bool,
     /// The outcome as one JSON document
@@ -57,7 +65,7 @@ const EXAMPLES: &str = "\
 Examples:
   safetensors verify model.safetensors
   safetensors verify --strict ~/models
-  safetensors verify --json checkpoints/ | jq '.results[] | select(.sound | not)'
+  safetensors verify --json models/ | jq '.results[] | select(.sound|not).path'
   safetensors verify model.safetensors.index.json && echo sound
 
 Exit codes: 0 all is sound, 1 something is not, 2 wrong usage.";

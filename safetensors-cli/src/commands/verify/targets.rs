@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use safetensors_core::Checkpoint;
 
-use crate::discover::Found;
+use super::discover::Found;
 use crate::{input, text};
 
 /// One file or checkpoint to be checked, or a path that leads to none.

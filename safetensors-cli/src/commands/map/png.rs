@@ -79,7 +79,7 @@ impl Canvas {
         };
         // The font's letters stand in a box that is higher than they are.
         let above = (height.val() as f64 - size.height() * SCALE) / 2.0;
-        let advance = size.height() * 0.6 * SCALE;
+        let advance = size.width() * SCALE;
         for (i, c) in text.chars().enumerate() {
             let letter = get_raster(c, FontWeight::Regular, height);
             let Some(letter) = letter.or_else(|| get_raster('?', FontWeight::Regular, height)) else { continue };

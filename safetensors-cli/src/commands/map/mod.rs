@@ -1,40 +1,47 @@
 //! `safetensors map`: a picture of where the parameters are.
+//!
+//! | file | what it knows |
+//! |---|---|
+//! | `treemap` | areas as rectangles |
+//! | `picture` | what is drawn where, in which colour |
+//! | `svg`, `png` | the picture as a file |
+
+mod picture;
+mod png;
+mod svg;
+mod treemap;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use crate::map::Picture;
+use crate::input::{self, Input};
 use crate::order::Sort;
+use crate::report::wrong_usage;
 use crate::select::Select;
 use crate::totals::Totals;
 use crate::tree::Tree;
-use crate::usage::WrongUsage;
-use crate::{file, input, text};
+use crate::{file, text};
+use picture::Picture;
 
 /// Draw a picture of where the parameters are: modules as areas, dtypes as colours.
 ///
-/// PATH is a file, an index (*.safetensors.index.json), a directory that holds an
-/// index or exactly one file, or - for standard input. Only headers are read.
-///
-/// The area of a module or tensor is its part of all bytes.
+/// The area of a module or tensor is its part of all bytes. Only headers are read.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES, verbatim_doc_comment)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// A file, an index or a directory
-    #[arg(value_name = "PATH")]
-    path: PathBuf,
+    #[command(flatten)]
+    input: Input,
     #[command(flatten)]
     select: Select,
-    /// The picture, replacing what is there; its name ends in .svg or .png, or it is - for standard
-    /// output
+    /// The picture: a name that ends in .svg or .png, or - for standard output
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     /// What the picture is, whatever the name of FILE; svg if that is -
-    #[arg(long, value_enum)]
+    #[arg(long, value_name = "FORMAT", value_enum)]
     format: Option<Format>,
     /// What is written above the picture; the name of PATH if not given
-    #[arg(long)]
+    #[arg(long, value_name = "TEXT")]
     title: Option<String>,
 }
 
@@ -56,14 +63,14 @@ Exit codes: 0 drawn, 1 PATH is malformed or cannot be read or drawn, 2 wrong usa
 /// Draws one checkpoint.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let format = args.format()?;
-    let checkpoint = input::open(&args.path)?;
+    let checkpoint = args.input.open()?;
     let tensors = args.select.matcher()?.tensors(&checkpoint)?;
     let dtypes = Totals::by_dtype(tensors.iter().copied());
     if dtypes.values().all(|totals| totals.bytes == 0) {
-        anyhow::bail!("{}: there is nothing to draw: no tensor has any bytes", input::name(&args.path));
+        anyhow::bail!("{}: there is nothing to draw: no tensor has any bytes", args.input.name());
     }
-    let title = args.title.clone().unwrap_or_else(|| name(&args.path));
-    let picture = Picture::new(&title, &Tree::of(&tensors, Sort::Size), &dtypes);
+    let title = args.title.clone().unwrap_or_else(|| name(args.input.path()));
+    let picture = Picture::new(&title, &Tree::of(&tensors, Sort::Name), &dtypes);
     let mut bytes = Vec::new();
     match format {
         Format::Svg => picture.write_svg(&mut bytes)?,
@@ -93,7 +100,7 @@ impl Args {
             (None, _) if self.is_stdout() => Ok(Format::Svg),
             (None, _) => {
                 let output = text::path(&self.output);
-                Err(WrongUsage::error(format!(
+                Err(wrong_usage(format!(
                     "{output}: the name of a picture should end in .svg or .png, or --format say which it is"
                 )))
             }

@@ -39,7 +39,8 @@ impl Size {
         }
     }
 
-    fn width(self) -> f64 {
+    /// The width of each letter.
+    pub(super) fn width(self) -> f64 {
         self.height() * 0.6
     }
 }
@@ -161,7 +162,7 @@ impl Picture {
     /// The name of a tensor, and below it its shape, as far as there is room.
     fn leaf_label(&mut self, tree: &Tree, rect: Rect, fill: Colour) {
         let room = rect.width - 10.0;
-        let colour = if is_dark(fill) { PAPER } else { INK };
+        let colour = ink_on(fill);
         if rect.height > 2.0 * rect.width && (18.0..60.0).contains(&rect.width) {
             if let Some(text) = fit(&tree.label, Some(tree.separator), rect.height - 10.0, Size::Small) {
                 let (x, y) = (rect.x + rect.width / 2.0 + Size::Small.height() / 2.0, rect.y + 6.0);
@@ -257,13 +258,37 @@ fn colour(dtype: Dtype) -> Colour {
     }
 }
 
-fn is_dark([red, green, blue]: Colour) -> bool {
-    0.299 * f64::from(red) + 0.587 * f64::from(green) + 0.114 * f64::from(blue) < 150.0
+/// The colour in which letters on another are read best.
+fn ink_on(fill: Colour) -> Colour {
+    if contrast(PAPER, fill) > contrast(INK, fill) { PAPER } else { INK }
+}
+
+/// How well two colours are told apart, from 1 to 21, as the Web Content Accessibility Guidelines define it.
+fn contrast(a: Colour, b: Colour) -> f64 {
+    let luminance = |colour: Colour| {
+        let [red, green, blue] = colour.map(|part| match f64::from(part) / 255.0 {
+            part if part <= 0.04045 => part / 12.92,
+            part => ((part + 0.055) / 1.055).powf(2.4),
+        });
+        0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05
+    };
+    let (a, b) = (luminance(a), luminance(b));
+    a.max(b) / a.min(b)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn labels_can_be_read_on_every_dtype() {
+        assert_eq!((contrast(PAPER, PAPER), contrast(PAPER, [0; 3])), (1.0, 21.0));
+        for &dtype in Dtype::ALL {
+            let fill = colour(dtype);
+            let contrast = contrast(fill, ink_on(fill));
+            assert!(contrast >= 4.0, "{dtype}: {contrast}");
+        }
+    }
 
     #[test]
     fn labels_fit_or_are_left_out() {

@@ -1,31 +1,10 @@
-//! Standard output that goes quiet once its reader is gone, and the one way in which errors are printed.
+//! Standard output that goes quiet once its reader is gone.
 
-use std::fmt::Display;
 use std::io::{self, BufWriter, StdoutLock, Write};
-
-use crate::colour::{Colour, paint};
-use crate::text;
 
 /// Standard output, locked and buffered, that never fails because of a closed pipe.
 pub(crate) fn stdout() -> BufWriter<Quiet<StdoutLock<'static>>> {
     BufWriter::new(Quiet { inner: io::stdout().lock(), closed: false })
-}
-
-/// Prints `error: ...` on standard error.
-///
-/// The message may quote a file, so what is not printable is escaped. If standard error is gone there is nobody to tell.
-pub(crate) fn report(error: &impl Display) {
-    tell("error:", Colour::Red, error);
-}
-
-/// Prints `warning: ...` on standard error, as [`report`] prints errors.
-pub(crate) fn warn(warning: impl Display) {
-    tell("warning:", Colour::Yellow, &warning);
-}
-
-fn tell(label: &str, colour: Colour, message: &impl Display) {
-    let (label, message) = (paint(label, colour, &io::stderr()), message.to_string());
-    writeln!(io::stderr(), "{label} {}", text::printable(&message)).ok();
 }
 
 /// A writer that, once its pipe is closed, takes everything and writes nothing.

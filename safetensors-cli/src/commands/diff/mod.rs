@@ -1,4 +1,8 @@
 //! `safetensors diff`: how two checkpoints differ.
+//!
+//! `compare` knows how far the values of two tensors are apart.
+
+mod compare;
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -8,32 +12,32 @@ use std::process::ExitCode;
 use safetensors_core::{Checkpoint, FileSource, LazyTensor, Metadata, Piece};
 use serde::Serialize;
 
-use crate::compare::{Difference, Tolerance};
 use crate::input;
 use crate::progress::Progress;
+use crate::report::wrong_usage;
 use crate::select::Select;
 use crate::table::Align::{Left, Right};
 use crate::table::Table;
-use crate::usage::WrongUsage;
 use crate::{json, parallel, text};
+use compare::{Difference, Tolerance};
 
 /// Compare two checkpoints: names, dtypes, shapes, values and metadata.
 ///
-/// A and B are each a file, an index (*.safetensors.index.json), a directory that
-/// holds an index or exactly one file, or - for standard input. How a checkpoint is
-/// split into files makes no difference.
+/// How a checkpoint is split into files makes no difference.
 ///
 /// Tensors of one shape are compared value by value, also where their dtypes differ.
 /// Of one dtype, values are equal if their bits are; with --tolerance, which may be 0,
 /// as numbers: then 0 equals -0, and NaN equals NaN. Values are read in pieces, so
 /// that tensors larger than memory can be compared.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES, verbatim_doc_comment)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// A file, an index or a directory
+    /// A file, an index or a directory, or - for standard input
+    ///
+    /// An index is a file such as model.safetensors.index.json. A directory holds an index, or else exactly one file
     #[arg(value_name = "A")]
     a: PathBuf,
-    /// What it is compared with
+    /// What it is compared with: the same, but only one of both can be standard input
     #[arg(value_name = "B")]
     b: PathBuf,
     #[command(flatten)]
@@ -54,7 +58,7 @@ pub(crate) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   safetensors diff before.safetensors after.safetensors
-  safetensors diff model.safetensors checkpoint/ --ignore-metadata && echo the same
+  safetensors diff model.safetensors shards/ --ignore-metadata && echo equal
   safetensors diff before.safetensors after.safetensors --tolerance 0
   safetensors diff f32/ bf16/ --ignore-dtype --relative-tolerance 0.004
 
@@ -100,7 +104,7 @@ struct Document<'a> {
 /// Compares two checkpoints.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     if input::is_stdin(&args.a) && input::is_stdin(&args.b) {
-        return Err(WrongUsage::error("A and B cannot both be standard input"));
+        return Err(wrong_usage("A and B cannot both be standard input"));
     }
     let (a, b) = (input::open(&args.a)?, input::open(&args.b)?);
     let document = compare(args, &a, &b)?;

@@ -24,11 +24,10 @@ impl Picture {
                     hex(*fill)
                 )?,
                 Mark::Text { x, y, size, colour, text, down } => {
-                    let size = size.height();
                     // Letters of other fonts may be wider than 0.6: the length is said, so that no label leaves its place.
-                    let length = text.chars().count() as f64 * size * 0.6;
+                    let length = text.chars().count() as f64 * size.width();
                     // The line that letters stand on.
-                    let base = size * 0.82;
+                    let (size, base) = (size.height(), size.height() * 0.82);
                     let place = if *down {
                         format!(r#"transform="translate({:.1} {y:.1}) rotate(90)""#, x - base)
                     } else {

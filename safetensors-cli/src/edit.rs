@@ -7,28 +7,30 @@ use safetensors_core::edit::{self, Edit, Edited};
 use safetensors_core::modelspec::{Severity, validate};
 use safetensors_core::{Checkpoint, Located, ModelSpec};
 
-use crate::output::warn;
+use crate::report::warn;
 use crate::{input, text};
 
-/// How a file is changed, for every command that changes one.
-#[derive(Clone, Copy, Debug, clap::Args)]
+/// The file to change, and how, for every command that changes the metadata of one.
+#[derive(Debug, clap::Args)]
 pub(crate) struct EditArgs {
+    /// The file to change; of a sharded checkpoint, one of its files
+    #[arg(value_name = "PATH")]
+    path: PathBuf,
     /// Say what would be done, and change nothing
     #[arg(short = 'n', long)]
     dry_run: bool,
 }
 
 impl EditArgs {
-    /// Changes the file that a path leads to, and says how. A dry run opens it for reading only.
+    /// Changes the file that the path leads to, which `change` is told, and says how. A dry run opens it for reading only.
     pub(crate) fn apply<'a>(
-        self,
-        path: &Path,
+        &self,
         out: &mut impl Write,
-        change: impl FnOnce(Edit<'a>) -> anyhow::Result<Edit<'a>>,
+        change: impl FnOnce(Edit<'a>, &Path) -> anyhow::Result<Edit<'a>>,
     ) -> anyhow::Result<()> {
-        let file = file_of(path)?;
+        let file = file_of(&self.path)?;
         let edit = if self.dry_run { open_read_only(&file)? } else { Edit::open(&file)? };
-        let edit = change(edit)?;
+        let edit = change(edit, &file)?;
         let edited = if self.dry_run { edit.dry_run()? } else { edit.apply()? };
         let would = if self.dry_run { "would be " } else { "" };
         let done = match edited {
@@ -74,7 +76,7 @@ pub(crate) fn entry(text: &str) -> Result<(String, String), String> {
 
 /// The one file that a path leads to. It is not opened: if an earlier change was interrupted, its header is for the next one to
 /// restore.
-pub(crate) fn file_of(path: &Path) -> anyhow::Result<PathBuf> {
+fn file_of(path: &Path) -> anyhow::Result<PathBuf> {
     match files_of(path)?.as_slice() {
         [only] => Ok(only.clone()),
         several => anyhow::bail!("{}: has {} files; name the one to change", text::path(path), several.len()),

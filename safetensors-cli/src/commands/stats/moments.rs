@@ -1,4 +1,4 @@
-//! [`Moments`] and [`Histogram`]: what a set of numbers looks like, gathered piece by piece.
+//! [`Moments`]: what a set of numbers looks like, gathered piece by piece.
 
 /// Sums run over this many values in parallel, which lets them be vectorised and loses fewer digits than one sum would.
 const LANES: usize = 8;
@@ -102,52 +102,6 @@ fn sum(values: &[f64], term: impl Fn(f64) -> f64) -> f64 {
     lanes.iter().sum::<f64>() + rest.iter().map(|&value| term(value)).sum::<f64>()
 }
 
-/// How many values lie in each of some equal steps from the smallest to the largest.
-#[derive(Clone, Debug, serde::Serialize)]
-pub(crate) struct Histogram {
-    min: f64,
-    max: f64,
-    counts: Vec<u64>,
-}
-
-impl Histogram {
-    /// An empty one for finite values from `min` to `max`.
-    pub(crate) fn new(min: f64, max: f64, steps: usize) -> Self {
-        Self { min, max, counts: vec![0; steps] }
-    }
-
-    /// Counts more values; those that are not finite are passed over.
-    pub(crate) fn add(&mut self, values: &[f64]) {
-        let last = self.counts.len().saturating_sub(1);
-        // Halved, because the distance of two finite numbers may not be finite.
-        let (start, width) = (self.min / 2.0, self.max / 2.0 - self.min / 2.0);
-        let scale = self.counts.len() as f64;
-        for value in values.iter().filter(|value| value.is_finite()) {
-            // Where all values are the same there is no width, and NaN becomes the first step.
-            let step = ((value / 2.0 - start) / width * scale) as usize;
-            if let Some(count) = self.counts.get_mut(step.min(last)) {
-                *count += 1;
-            }
-        }
-    }
-
-    /// Adds the counts of another one with the same steps.
-    pub(crate) fn merge(&mut self, other: &Self) {
-        self.counts.iter_mut().zip(&other.counts).for_each(|(count, more)| *count += more);
-    }
-
-    /// The counts as bars, one character each; a step with few values is still seen, one with none is blank.
-    pub(crate) fn bars(&self) -> String {
-        const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-        let most = self.counts.iter().copied().max().unwrap_or_default();
-        let bar = |&count: &u64| match count {
-            0 => ' ',
-            _ => BARS[((u128::from(count) * 8).div_ceil(u128::from(most)) as usize).clamp(1, 8) - 1],
-        };
-        self.counts.iter().map(bar).collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,14 +130,6 @@ mod tests {
         values.chunks(7001).for_each(|part| parts.merge(&moments(part)));
         assert_eq!((parts.finite, parts.zeros, parts.nan, parts.infinite), (20_000, 200, 1, 1));
         assert!((parts.std.unwrap() - whole.std.unwrap()).abs() < 1e-12 && parts.mean == whole.mean, "{parts:?}");
-        let histogram = |values: &[f64]| {
-            let mut histogram = Histogram::new(0.0, 99.0, 10);
-            histogram.add(values);
-            histogram
-        };
-        let mut merged = histogram(&values[..7]);
-        merged.merge(&histogram(&values[7..]));
-        assert_eq!(merged.counts, histogram(&values).counts);
     }
 
     #[test]
@@ -199,18 +145,5 @@ mod tests {
         assert_eq!(moments(&[f64::MAX, f64::MAX]).mean, Some(f64::MAX));
         let apart = moments(&[[f64::MAX; 5000], [f64::MIN; 5000]].concat());
         assert!(apart.mean.unwrap().abs() < 1e296 && apart.std == Some(f64::INFINITY), "{apart:?}");
-        let mut histogram = Histogram::new(f64::MIN, f64::MAX, 4);
-        histogram.add(&[f64::MIN, 0.0, f64::MAX, f64::NAN]);
-        assert_eq!(histogram.counts, [1, 0, 1, 1]);
-    }
-
-    #[test]
-    fn bars() {
-        let mut histogram = Histogram::new(0.0, 4.0, 4);
-        histogram.add(&[0.0, 0.5, 0.9, 0.1, 0.2, 0.3, 0.4, 0.6, 1.0, 3.0, 3.5, 4.0, 3.9]);
-        assert_eq!(histogram.bars(), "█▁ ▄");
-        let mut one = Histogram::new(7.0, 7.0, 3);
-        one.add(&[7.0, 7.0]);
-        assert_eq!(one.bars(), "█  ");
     }
 }

@@ -1,41 +1,45 @@
 //! `safetensors stats`: what the values of tensors look like.
+//!
+//! | file | what it knows |
+//! |---|---|
+//! | `moments` | count, extremes, mean and deviation |
+//! | `histogram` | how many values lie where, as numbers and as bars |
+
+mod histogram;
+mod moments;
 
 use std::io::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use safetensors_core::{Error, ErrorKind, FileSource, LazyTensor, Piece};
 use serde::Serialize;
 
-use crate::input;
-use crate::moments::{Histogram, Moments};
-use crate::output::report;
+use crate::input::Input;
 use crate::progress::Progress;
+use crate::report::report;
 use crate::select::Select;
 use crate::table::Align::{Left, Right};
 use crate::table::Table;
 use crate::{json, parallel, text, values};
+use histogram::Histogram;
+use moments::Moments;
 
 /// Show the range, mean and deviation of each tensor's values, and their distribution.
 ///
-/// PATH is a file, an index (*.safetensors.index.json), a directory that holds an
-/// index or exactly one file, or - for standard input.
-///
 /// NaN and infinities are counted, and are no part of the other numbers. The
-/// histogram goes from the smallest to the largest value in equal steps. Values are
-/// read in pieces, so that tensors larger than memory can be looked at; each part of
+/// histogram goes from the smallest to the largest value in bins of equal width.
+/// Values are read in pieces, so that tensors larger than memory can be looked at; each part of
 /// a complex number counts as a value. A tensor with bytes that are no values, which
 /// dtype BOOL can have, is reported, and the others are shown.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES, verbatim_doc_comment)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// A file, an index or a directory
-    #[arg(value_name = "PATH")]
-    path: PathBuf,
+    #[command(flatten)]
+    input: Input,
     #[command(flatten)]
     select: Select,
-    /// How many steps the histogram has; 0 for none, which is faster
-    #[arg(long, value_name = "STEPS", default_value_t = 24, value_parser = clap::value_parser!(u16).range(..=256))]
+    /// How many bins the histogram has, 256 at most; 0 for none, which is faster
+    #[arg(long, value_name = "N", default_value_t = 24, value_parser = clap::value_parser!(u16).range(..=256))]
     bins: u16,
     /// Everything as one JSON document
     #[arg(long)]
@@ -84,7 +88,7 @@ impl<'a> Stats<'a> {
 
 /// Looks at the values of one checkpoint.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let checkpoint = input::open(&args.path)?;
+    let checkpoint = args.input.open()?;
     let tensors = args.select.matcher()?.tensors(&checkpoint)?;
     let passes = if args.bins > 0 { 2 } else { 1 };
     let progress = Progress::bytes(passes * tensors.iter().map(LazyTensor::byte_len).sum::<u64>());

@@ -7,11 +7,10 @@ use crate::values::{self, numbers};
 /// How far two numbers may be apart and still count as equal. Where neither is given, values are equal only with the same bits.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(crate) struct Tolerance {
-    /// Values are equal if they are no further apart than this. With 0, values are equal as numbers, whatever their bits:
-    /// 0 and -0, NaN and NaN
+    /// Values no further apart than X are equal; 0 compares as numbers, not as bits
     #[arg(long = "tolerance", value_name = "X", allow_negative_numbers = true, value_parser = amount)]
     absolute: Option<f64>,
-    /// Values are equal if they are no further apart than this part of the larger one, such as 1e-3
+    /// Values no further apart than this part of the larger one are equal, such as 1e-3
     #[arg(long = "relative-tolerance", value_name = "X", allow_negative_numbers = true, value_parser = amount)]
     relative: Option<f64>,
 }

@@ -1,0 +1,80 @@
+//! `safetensors inspect`: what is in a file or checkpoint.
+//!
+//! | file | what it knows |
+//! |---|---|
+//! | `tables` | what people are shown |
+//! | `json` | what programs are given |
+
+mod json;
+mod tables;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use safetensors_core::{FileSource, LazyTensor};
+
+use crate::input::Input;
+use crate::order::Sort;
+use crate::select::Select;
+use crate::tree::Tree;
+
+/// Show the modules, tensors, totals, metadata and files of a checkpoint.
+///
+/// Only headers are read. Tensors are shown as a tree of modules, in which layers that differ in nothing
+/// but their number are one: 0…31 stands for 32 of them, and the counts in its rows
+/// are those of all 32. --flat lists each tensor. Characters of names that are not
+/// printable are escaped; very long names and values are shortened.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    input: Input,
+    /// One row a tensor, no tree
+    #[arg(long)]
+    flat: bool,
+    #[command(flatten)]
+    select: Select,
+    /// The order of modules and tensors; by name if it is a tree, by offset if it is flat
+    #[arg(short, long, value_name = "ORDER", value_enum)]
+    sort: Option<Sort>,
+    /// Everything as one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  safetensors inspect model.safetensors
+  safetensors inspect path/to/checkpoint/ --sort size
+  safetensors inspect model.safetensors --flat --filter '*.attention.*'
+  safetensors inspect model.safetensors --json | jq '.tensors[].name'
+
+Exit codes: 0 shown, 1 PATH is malformed or cannot be read, 2 wrong usage.";
+
+type Tensors<'a> = [LazyTensor<'a, FileSource>];
+
+/// Shows one checkpoint.
+pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let checkpoint = args.input.open()?;
+    let mut tensors = args.select.matcher()?.tensors(&checkpoint)?;
+    let layouts = checkpoint.shards().iter().map(|shard| shard.layout()).collect::<Result<Vec<_>, _>>()?;
+    if args.json || args.flat {
+        tensors = args.sort.unwrap_or(Sort::Offset).tensors(tensors);
+    }
+    if args.json {
+        crate::json::write(&json::document(&checkpoint, &tensors, &layouts), out)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    match args.flat {
+        _ if tensors.is_empty() => writeln!(out, "no tensors")?,
+        true => tables::flat(&checkpoint, &tensors, out)?,
+        false => tables::tree(&Tree::folded(&tensors, args.sort.unwrap_or(Sort::Name)), out)?,
+    }
+    writeln!(out)?;
+    tables::totals(&checkpoint, &tensors, out)?;
+    writeln!(out)?;
+    tables::metadata(&checkpoint, out)?;
+    writeln!(out)?;
+    tables::files(&checkpoint, &layouts, out)?;
+    Ok(ExitCode::SUCCESS)
+}

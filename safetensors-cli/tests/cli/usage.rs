@@ -1,0 +1,82 @@
+//! How the command explains itself: help, version, and what it says of wrong usage.
+
+use crate::fixtures::*;
+use predicates::prelude::*;
+
+#[test]
+fn help_and_version() {
+    for args in [&["--help"][..], &["verify", "--help"], &["verify", "-h"], &["help", "inspect"]] {
+        let help = predicate::str::contains("Examples:").and(predicate::str::contains("Exit codes:"));
+        safetensors().args(args).assert().success().stdout(help).stderr("");
+    }
+    let version = format!("safetensors {}\n", env!("CARGO_PKG_VERSION"));
+    safetensors().arg("--version").assert().success().stdout(version).stderr("");
+}
+
+#[test]
+fn wrong_usage_exits_2_with_usage() {
+    for args in [&["verify"][..], &["verify", "--no-such-option", "x"]] {
+        let usage = predicate::str::contains("safetensors verify");
+        safetensors().args(args).assert().code(2).stdout("").stderr(usage);
+    }
+    safetensors().args(["verify", ""]).assert().code(2).stdout("").stderr(predicate::str::contains("<PATH>..."));
+    safetensors().arg("no-such-command").assert().code(2).stdout("");
+    safetensors().assert().code(2).stdout("").stderr(predicate::str::contains("Usage: safetensors"));
+}
+
+/// What clap cannot find out by itself looks as what it can.
+#[test]
+fn arguments_that_do_not_go_together_are_wrong_usage_too() {
+    let required = ["--architecture", "a", "--implementation", "i", "--title", "t"];
+    let cannot = "standard input cannot be changed; name the file instead of -";
+    let out = "OUT is missing: the last argument is what to write, after what to read";
+    let init = [&["modelspec", "init", "-"][..], &required].concat();
+    let of_init = "modelspec init [OPTIONS] --architecture <TEXT> --implementation <TEXT> \\\n                                  \
+                   --title <TEXT> <PATH>";
+    for (args, problem, usage) in [
+        (&["metadata", "set", "-", "a=b"][..], cannot, "metadata set [OPTIONS] <PATH> <KEY=VALUE>..."),
+        (&["metadata", "remove", "-", "a"], cannot, "metadata remove [OPTIONS] <PATH> <KEY>..."),
+        (&["metadata", "clear", "-"], cannot, "metadata clear [OPTIONS] <PATH>"),
+        (&init, cannot, of_init),
+        (&["digest", "--record", "-"], cannot, "digest [OPTIONS] <PATH>"),
+        (&["diff", "-", "-"], "A and B cannot both be standard input", "diff [OPTIONS] <A> <B>"),
+        (&["convert", "a"], out, "convert [OPTIONS] <IN>... <OUT>"),
+        (
+            &["convert", "a", "b", "--rename", "(", "x"],
+            "--rename: regex parse error:\n    (\n    ^\nerror: unclosed group",
+            "convert [OPTIONS] <IN>... <OUT>",
+        ),
+        (
+            &["map", "a", "-o", "map.gif"],
+            "map.gif: the name of a picture should end in .svg or .png, or --format say which it is",
+            "map [OPTIONS] --output <FILE> <PATH>",
+        ),
+    ] {
+        let expected =
+            format!("error: {problem}\n\nUsage: safetensors {usage}\n\nFor more information, try '--help'.\n");
+        safetensors().args(args).assert().code(2).stdout("").stderr(expected);
+    }
+}
+
+#[test]
+fn colours_are_there_if_they_are_asked_for() {
+    let dir = temp_dir();
+    let path = small_file(dir.path(), "model.safetensors");
+    let run = |variables: &[(&str, &str)], args: &[&str]| {
+        let mut command = safetensors();
+        command.envs(variables.iter().copied()).args(args).arg(&path);
+        let output = command.output().unwrap();
+        (text(&output.stdout).contains('\u{1b}'), text(&output.stderr).contains('\u{1b}'))
+    };
+    for (variables, coloured) in [
+        (&[][..], false),
+        (&[("CLICOLOR_FORCE", "1")], true),
+        (&[("CLICOLOR_FORCE", "")], false),
+        (&[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")], false),
+    ] {
+        assert_eq!(run(variables, &["verify"]), (coloured, false), "{variables:?}");
+        // One error is the command's own, the other clap's.
+        assert_eq!(run(variables, &["inspect", "-f", "none"]), (false, coloured), "{variables:?}");
+        assert_eq!(run(variables, &["inspect", "--none"]), (false, coloured), "{variables:?}");
+    }
+}
