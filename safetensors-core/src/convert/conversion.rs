@@ -11,7 +11,7 @@ use super::double::{narrow, round_to_odd, widen};
 use super::encode::{encode, saturate};
 use super::integer::{self, is_integer};
 use super::small_float::{self, decode_table};
-use super::{ConvertOptions, Overflow, vectorized};
+use super::{ConvertOptions, Overflow};
 use crate::{Dtype, ErrorKind, Result};
 
 /// The elements that are converted at a time, so that what lies between two steps stays in the nearest cache.
@@ -191,12 +191,6 @@ fn decode(from: Dtype, src: &[u8], out: &mut [f32], scratch: &mut [u64]) -> Resu
             for (&bits, out) in aligned::<u16>(src, scratch).iter().zip(out) {
                 *out = f32::from_bits(u32::from(bits) << 16);
             }
-        }
-        Dtype::F8_E5M2 => {
-            // The upper byte of an F16, which most machines can decode themselves.
-            let halves: &mut [u16] = &mut bytemuck::cast_slice_mut(scratch)[..src.len()];
-            vectorized(|| src.iter().zip(&mut *halves).for_each(|(&byte, half)| *half = u16::from(byte) << 8));
-            bytemuck::cast_slice::<u16, f16>(halves).convert_to_f32_slice(out);
         }
         _ => match decode_table(from) {
             Some(table) => small_float::decode(from, table, src, out),

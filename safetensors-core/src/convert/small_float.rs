@@ -189,15 +189,16 @@ fn decode_byte(format: Format, byte: u8) -> f32 {
     // subnormal code is a subnormal number there.
     let scale = f32::from_bits((254 - format.bias) << 23);
     let magnitude = f32::from_bits(code << (23 - format.mantissa_bits)) * scale;
-    let value = f32::from_bits(magnitude.to_bits() | u32::from(byte & 0x80) << 24);
+    let value = magnitude.to_bits() | u32::from(byte & 0x80) << 24;
     let infinity = ((1 << format.exponent_bits) - 1) << format.mantissa_bits;
-    match format.special {
-        Special::AllOnesNan if code == 0x7f => f32::NAN,
-        Special::NegativeZeroNan if byte == 0x80 => f32::NAN,
-        Special::Ieee if code > infinity => f32::NAN,
-        Special::Ieee if code == infinity => f32::INFINITY.copysign(value),
+    // With the highest exponent what remains of the mantissa says whether it is infinity or NaN.
+    const HIGHEST: u32 = 0x7f80_0000;
+    f32::from_bits(match format.special {
+        Special::AllOnesNan if code == 0x7f => value | HIGHEST,
+        Special::NegativeZeroNan if byte == 0x80 => f32::NAN.to_bits(),
+        Special::Ieee if code >= infinity => value | HIGHEST,
         _ => value,
-    }
+    })
 }
 
 #[cfg(test)]
