@@ -110,7 +110,7 @@ fn bytes(array: &DynArray) -> Result<&[u8]> {
 
 fn row(contenders: Vec<Contender>, mut goals: Vec<Goal>) -> Result<Row> {
     goals.extend([Goal::OfLimit(LIMIT, 0.8), Goal::Memory(ALLOWANCE)]);
-    Ok(Row::new(contenders).goals(goals).bytes(2 << 30).samples(5).memory(MEMORY))
+    Ok(Row::new(contenders).goals(goals).bytes(2 << 30).samples(9).memory(MEMORY))
 }
 
 /// A contender that saves a file where none is. The file is looked at afterwards, and removed.
