@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use safetensors_core::edit::{self, Edit, Edited};
 use safetensors_core::modelspec::{Severity, validate};
 use safetensors_core::{Checkpoint, Located, ModelSpec};
@@ -38,7 +39,8 @@ impl EditArgs {
             Edited::InPlace => "changed in place",
             Edited::Rewritten => "written anew",
         };
-        writeln!(out, "{}: {would}{done}", text::path(&file))?;
+        let told = writeln!(out, "{}: {would}{done}", text::path(&file)).and_then(|()| out.flush());
+        told.with_context(|| format!("{} {would}{done}, but this could not be told", text::path(&file)))?;
         if !self.dry_run {
             warn_of_modelspec(&file)?;
         }

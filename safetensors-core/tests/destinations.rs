@@ -125,3 +125,37 @@ fn errors_say_nothing_of_temporary_names() {
     let error = rewrite().save_sharded(dir.path().join("file"), &ShardOptions::new()).unwrap_err();
     assert!(!error.to_string().contains(".safetensors.tmp"), "{error}");
 }
+
+#[test]
+fn the_name_of_a_directory_is_no_place_for_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["new.safetensors/", "a/"] {
+        fs::write(dir.path().join("a"), "old").unwrap();
+        let path = dir.path().join(name);
+        let errors = [
+            rewrite().plan(&SaveOptions::new()).unwrap().check_destination(&path).unwrap_err(),
+            rewrite().save(&path, &SaveOptions::new()).unwrap_err(),
+            AtomicFile::create(&path).unwrap_err(),
+        ];
+        for error in errors {
+            assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
+            assert_eq!(error.file(), path.to_str());
+        }
+        assert_eq!(names(dir.path()), ["a"]);
+    }
+}
+
+/// Links to what has no path, as those of `/dev/stdout` are when that is a pipe.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_link_to_a_pipe_is_a_special_file() {
+    use std::os::fd::AsRawFd;
+
+    let (reader, _writer) = std::io::pipe().unwrap();
+    let path = format!("/proc/self/fd/{}", reader.as_raw_fd());
+    let error = AtomicFile::create(&path).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::NotAFile { .. }), "{error}");
+    let error = safetensors_core::edit::Edit::open(&path).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::NotAFile { .. }), "{error}");
+    assert_eq!(error.file(), Some(path.as_str()));
+}

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use anyhow::Context;
 use safetensors_core::digest::{self, DigestOptions, RecordOptions};
 use safetensors_core::edit::recover;
 use safetensors_core::{Checkpoint, LazyTensor, ShardFile};
@@ -118,15 +119,15 @@ impl Document<'_> {
 /// Writes the digests of tensors into each file.
 fn record(checkpoint: &Checkpoint, out: &mut impl Write) -> anyhow::Result<()> {
     let progress = Progress::bytes(data_len(checkpoint.shards()));
+    let mut told = Ok(());
     for shard in checkpoint.shards() {
         digest::record(shard.path(), &RecordOptions::new().progress(progress.counted()))?;
         let digests = text::counted(shard.archive().header().len() as u64, "digest");
-        progress.suspended(|| -> io::Result<()> {
-            writeln!(out, "{}: {digests} recorded", text::path(shard.path()))?;
-            out.flush()
-        })?;
+        let tell = || writeln!(out, "{}: {digests} recorded", text::path(shard.path())).and_then(|()| out.flush());
+        // What cannot be told is done all the same, in the other files too.
+        told = told.and(progress.suspended(tell));
     }
-    Ok(())
+    told.context("the digests are recorded, but this could not be told")
 }
 
 /// The bytes of data in all files.

@@ -5,12 +5,12 @@ use std::io;
 use std::path::Path;
 
 use super::{Edit, header};
-use crate::save::atomic::{follow_links, refuse_special};
+use crate::save::atomic::{destination, refuse_special};
 use crate::{Error, FileSource, Limits, Order, ReadAt, Result, SafeTensors};
 
 pub(super) fn open(path: &Path, read_only: bool) -> Result<Edit<'static>> {
     let open = || {
-        let destination = follow_links(path)?;
+        let destination = destination(path)?;
         let source = if read_only { FileSource::open(&destination)? } else { open_and_restore(&destination)?.0 };
         let archive = SafeTensors::read_header(source, &Limits::default())?;
         Ok(Edit {
@@ -50,7 +50,7 @@ pub(super) fn open(path: &Path, read_only: bool) -> Result<Edit<'static>> {
 /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile); [`ErrorKind::Io`](crate::ErrorKind::Io), also if somebody edits the file.
 pub fn recover(path: impl AsRef<Path>) -> Result<bool> {
     let path = path.as_ref();
-    let restored = follow_links(path).and_then(|destination| open_and_restore(&destination));
+    let restored = destination(path).and_then(|destination| open_and_restore(&destination));
     restored.map(|(_, restored)| restored).map_err(|error| error.in_path(path))
 }
 
@@ -63,7 +63,7 @@ pub fn recover(path: impl AsRef<Path>) -> Result<bool> {
 pub fn is_torn(path: impl AsRef<Path>) -> Result<bool> {
     let path = path.as_ref();
     let is_torn = || {
-        let destination = follow_links(path)?;
+        let destination = destination(path)?;
         let source = FileSource::open(&destination)?;
         header::is_left_torn(&source, &destination).map_err(|error| Error::io(error, path))
     };

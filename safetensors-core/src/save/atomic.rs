@@ -55,8 +55,7 @@ impl AtomicFile {
     pub fn create(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let create = || {
-            let destination = follow_links(path)?;
-            refuse_special(&destination)?;
+            let destination = destination(path)?;
             let file = Self::create_in_place_of(destination).map_err(ErrorKind::Io)?;
             Ok(Self { path: path.into(), ..file })
         };
@@ -173,8 +172,7 @@ pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
 /// Checks whether a path can have a file, as far as that is known before one is created.
 pub(crate) fn check(path: &Path) -> Result<()> {
     let check = || {
-        let destination = follow_links(path)?;
-        refuse_special(&destination)?;
+        let destination = destination(path)?;
         refuse_other_than_directory(directory(&destination))
     };
     check().map_err(|error| error.in_path(path))
@@ -209,8 +207,21 @@ pub(crate) fn directory(path: &Path) -> &Path {
     }
 }
 
+/// Where links lead from a path that is to have a file. What is there and is no regular file is refused, and so is the name of a
+/// directory.
+pub(crate) fn destination(path: &Path) -> Result<PathBuf> {
+    // Before links are followed: some links of the system, such as those to pipes, lead to no path.
+    refuse_special(path)?;
+    if path.as_os_str().as_encoded_bytes().last().is_some_and(|&last| std::path::is_separator(last.into())) {
+        return Err(ErrorKind::Io(io::ErrorKind::IsADirectory.into()).into());
+    }
+    let destination = follow_links(path)?;
+    refuse_special(&destination)?;
+    Ok(destination)
+}
+
 /// The path that a chain of links ends at, which need not exist.
-pub(crate) fn follow_links(path: &Path) -> Result<PathBuf> {
+fn follow_links(path: &Path) -> Result<PathBuf> {
     // As many as the kernel follows.
     const MAX_LINKS: usize = 40;
     let mut followed = path.to_owned();

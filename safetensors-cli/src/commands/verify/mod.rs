@@ -104,7 +104,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
         |target| check(target, args, threads, &progress),
         |_, outcome| -> anyhow::Result<()> {
             if !args.json {
-                progress.suspended(|| outcome.show(out))?;
+                progress.suspended(|| outcome.show(args.strict, out))?;
             }
             outcomes.push(outcome);
             Ok(())
@@ -160,8 +160,8 @@ impl Outcome {
         Self { path, ..Self::default() }
     }
 
-    /// One line on the stream that it belongs to, and the warnings, which are errors if they are why it is not sound.
-    fn show(&self, out: &mut impl Write) -> anyhow::Result<()> {
+    /// One line on the stream that it belongs to, and the warnings, which are errors to who is strict.
+    fn show(&self, strict: bool, out: &mut impl Write) -> anyhow::Result<()> {
         if self.sound {
             let ok = paint("ok", Colour::Green, &std::io::stdout());
             writeln!(out, "{}: {ok}, {}", text::printable(&self.path), self.summary())?;
@@ -169,8 +169,7 @@ impl Outcome {
         // Standard error is not buffered: its lines must not come before those of earlier paths.
         out.flush()?;
         self.error.iter().for_each(report);
-        let is_failure = !self.sound && self.error.is_none();
-        self.warnings.iter().for_each(|warning| if is_failure { report(warning) } else { warn(warning) });
+        self.warnings.iter().for_each(|warning| if strict { report(warning) } else { warn(warning) });
         Ok(())
     }
 
