@@ -88,3 +88,27 @@ fn several_files_are_not_changed_by_one_name() {
     let error = predicate::str::contains("has 2 files; name the one to change");
     run(&["metadata", "set"], dir.path(), &["a=b"]).code(1).stderr(error);
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_change_that_cannot_be_told_is_told_to_be_made() {
+    let dir = temp_dir();
+    let path = small_file(dir.path(), "m.safetensors");
+    for (args, start) in [
+        (
+            &["metadata", "set", "m.safetensors", "a=1"][..],
+            "error: m.safetensors written anew, but this could not be told: ",
+        ),
+        (&["digest", "--record", "m.safetensors"], "error: the digests are recorded, but this could not be told: "),
+    ] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_safetensors"));
+        let command = command.current_dir(dir.path()).args(args).stdout(full);
+        let output = command.stderr(std::process::Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        assert!(String::from_utf8_lossy(&output.stderr).starts_with(start), "{output:?}");
+    }
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    assert_eq!(checkpoint.metadata()["a"], "1");
+    assert!(checkpoint.metadata().contains_key(safetensors_core::digest::KEY));
+}
