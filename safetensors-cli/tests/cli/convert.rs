@@ -198,6 +198,22 @@ out.safetensors: 1 tensor, 8 B, and 1 more name of tied weights; nothing was wri
 }
 
 #[test]
+fn a_tied_name_that_is_taken_by_itself_gets_the_dtype() {
+    let dir = temp_dir();
+    tied(dir.path());
+    let taken = |out: &str, args: &[&str]| {
+        let args = [&["tied.safetensors", out, "-f", "aaa.*", "--dtype"], args].concat();
+        convert(dir.path(), &args).success()
+    };
+    for args in [&["bf16"][..], &["bf16", "--all"]] {
+        taken("head.safetensors", args);
+        assert_eq!(content(dir.path().join("head.safetensors")), [("aaa.weight".to_owned(), Dtype::BF16)]);
+    }
+    taken("head.safetensors", &["bf16", "-n"]).stdout(predicate::str::contains("F32 → BF16"));
+    taken("head.npz", &["f64"]).stdout("head.npz: 1 tensor, 16 B\n");
+}
+
+#[test]
 fn a_plan_compares_names_and_not_what_is_shown_of_them() {
     let dir = temp_dir();
     // The middle of both is left out of what is shown.
