@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use safetensors_core::tied::Storage;
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, Overflow, Rewrite, SaveOptions, ShardOptions, Sink, TensorBuf,
-    TensorSource, TensorView, save, save_sharded,
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, Overflow, Planned, Rewrite, SaveOptions, ShardOptions, Sink,
+    TensorBuf, TensorSource, TensorView, save, save_sharded,
 };
 use tempfile::TempDir;
 
@@ -153,6 +153,32 @@ fn tied_weights_stay_tied_under_any_name() {
 
     Rewrite::of(&tied).save_sharded(dir.path().join("dir"), &ShardOptions::new().max_shard_size(8.into())).unwrap();
     assert_eq!(names(&dir.path().join("dir")), (vec!["embed".into(), "norm".into()], alias("head", "embed")));
+}
+
+/// Of names that are kept without the tensor, the first has its place.
+#[test]
+fn aliases_without_their_tensor_are_cast_as_a_tensor_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = saved(&dir, "tied.safetensors", &[("e", floats([1.0, 2.0]))], &[("a", "e"), ("b", "e")]);
+    let tied = Checkpoint::open(&path).unwrap();
+    let to = dir.path().join("to.safetensors");
+    let cast = |which: &'static str| {
+        let rewrite = Rewrite::of(&tied).select(|name, _| name != "e");
+        let cast = |name: &str, tensor: &Planned<'_>| match which {
+            "tensors" => (!tensor.is_alias()).then_some(Dtype::BF16),
+            _ => (name == which).then_some(Dtype::BF16),
+        };
+        rewrite.cast(&ConvertOptions::new(), cast).unwrap().save(&to, &SaveOptions::new()).unwrap();
+        let (tensors, aliases) = content(&to);
+        (tensors.into_iter().map(|(name, dtype, _)| (name, dtype)).collect::<Vec<_>>(), aliases)
+    };
+    let both = (vec![("a".to_owned(), Dtype::BF16)], vec![("b".to_owned(), "a".to_owned())]);
+    assert_eq!(cast("tensors"), both);
+    assert_eq!(cast("a"), both);
+    assert_eq!(cast("b"), (vec![("a".to_owned(), Dtype::F32), ("b".to_owned(), Dtype::BF16)], vec![]));
+    // Leaving out one of them leaves the other.
+    let one = Rewrite::of(&tied).select(|name, _| name != "e").without(|name, _| name == "a");
+    assert_eq!(one.tensors().map(|(name, _)| name).collect::<Vec<_>>(), ["b"]);
 }
 
 /// Other readers know the name in the file only, so it must not become another of the tensor's names.

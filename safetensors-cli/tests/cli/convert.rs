@@ -198,6 +198,46 @@ out.safetensors: 1 tensor, 8 B, and 1 more name of tied weights; nothing was wri
 }
 
 #[test]
+fn a_tied_name_that_is_taken_by_itself_gets_the_dtype() {
+    let dir = temp_dir();
+    tied(dir.path());
+    let taken = |out: &str, args: &[&str]| {
+        let args = [&["tied.safetensors", out, "-f", "aaa.*", "--dtype"], args].concat();
+        convert(dir.path(), &args).success()
+    };
+    for args in [&["bf16"][..], &["bf16", "--all"]] {
+        taken("head.safetensors", args);
+        assert_eq!(content(dir.path().join("head.safetensors")), [("aaa.weight".to_owned(), Dtype::BF16)]);
+    }
+    taken("head.safetensors", &["bf16", "-n"]).stdout(predicate::str::contains("F32 → BF16"));
+    taken("head.npz", &["f64"]).stdout("head.npz: 1 tensor, 16 B\n");
+}
+
+#[test]
+fn a_tied_name_that_the_metadata_needs_can_be_left_out_or_renamed() {
+    let dir = temp_dir();
+    for (file, tensor, title) in [("a.safetensors", "x", "x"), ("b.safetensors", "y", "My model")] {
+        let tensors = [(tensor, TensorView::from_slice(&[2], &[1.0_f32, 2.0]).unwrap())];
+        save(dir.path().join(file), tensors, &SaveOptions::new().metadata([("title", title)]).durable(false)).unwrap();
+    }
+    let merge =
+        |out: &str, args: &[&str]| convert(dir.path(), &[&["a.safetensors", "b.safetensors", out], args].concat());
+    for out in ["out.safetensors", "out"] {
+        let advice = "\"My model\"; leave it out with --drop, or give it another name with --rename\n";
+        merge(out, &[]).code(1).stderr(predicate::str::ends_with(advice));
+    }
+    assert_eq!(list(dir.path()), ["a.safetensors", "b.safetensors"]);
+    for args in [&["--drop", "title"][..], &["--rename", "^title$", "head"]] {
+        merge("out.safetensors", args).success();
+        let out = Checkpoint::open(dir.path().join("out.safetensors")).unwrap();
+        assert_eq!((out.len(), out.metadata()["title"].as_str()), (2, "My model"));
+    }
+    // NumPy's files have no metadata that it could be in the way of.
+    let done = merge("out.npz", &[]).success().stdout("out.npz: 2 tensors, 16 B\n");
+    done.stderr("warning: out.npz: NumPy's files hold no metadata; this is left out: title\n");
+}
+
+#[test]
 fn a_plan_compares_names_and_not_what_is_shown_of_them() {
     let dir = temp_dir();
     // The middle of both is left out of what is shown.

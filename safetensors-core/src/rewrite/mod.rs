@@ -142,7 +142,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     }
 
     /// Keeps the tensors for which `keep` says so, given the name and the tensor as it is so far, with all their aliases. An alias
-    /// that is kept without its tensor is the tensor from then on.
+    /// that is kept without its tensor is the tensor from then on; of several, the first.
     #[must_use]
     pub fn select(mut self, mut keep: impl FnMut(&str, &Planned<'a, S>) -> bool) -> Self {
         // A tensor comes before its aliases.
@@ -200,7 +200,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// before is converted once, from what it was at first.
     ///
     /// An alias for which `dtype` says nothing is what its tensor is. If it says another dtype than its tensor gets, also one that the
-    /// alias has already, the alias is a tensor of its own from then on.
+    /// alias has already, the alias is a tensor of its own from then on. Of aliases that are there without their tensor, the first is
+    /// the tensor.
     ///
     /// # Errors
     ///
@@ -212,6 +213,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         options: &ConvertOptions,
         mut dtype: impl FnMut(&str, &Planned<'a, S>) -> Option<Dtype>,
     ) -> Result<Self> {
+        self.settle_aliases();
         let mut ties = HashMap::new();
         // What each tensor becomes under its own name, which comes before its aliases.
         let mut own = HashMap::new();
@@ -228,6 +230,18 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
             }
         }
         Ok(self)
+    }
+
+    /// Makes a tensor of the first name of each tie that has lost its tensor, so that the other names are aliases of that one. Not as
+    /// soon as the tensor is lost: a later [`without`](Rewrite::without) is about the names, and must not take the others along.
+    fn settle_aliases(&mut self) {
+        let mut with_tensor: HashSet<_> =
+            self.tensors.iter().filter(|(_, planned)| !planned.alias).map(|(_, planned)| planned.tie).collect();
+        for (_, planned) in &mut self.tensors {
+            if with_tensor.insert(planned.tie) {
+                planned.alias = false;
+            }
+        }
     }
 
     /// The metadata that the new checkpoint will have. What the options of the save have goes over it.

@@ -17,7 +17,7 @@ pub struct Planned<'a, S = FileSource> {
     source_name: Cow<'a, str>,
     /// The same number for all names of one tensor.
     pub(super) tie: u64,
-    /// Whether it stands for another name than the tensor has in its file.
+    /// Whether it stands for another name than the tensor has in its file, and does not have the tensor's place.
     pub(super) alias: bool,
 }
 
@@ -59,7 +59,7 @@ impl<'a, S> Planned<'a, S> {
     }
 
     /// Whether this is an [alias](crate::Checkpoint::aliases): not the name that the tensor has in its file, but another one, which
-    /// the metadata gives it.
+    /// the metadata gives it. A name that is [cast](super::Rewrite::cast) in the place of its tensor, which was left out, is none.
     pub fn is_alias(&self) -> bool {
         self.alias
     }

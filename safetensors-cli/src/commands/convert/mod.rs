@@ -113,13 +113,14 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     let sources = inputs.iter().map(|path| Source::open(path)).collect::<anyhow::Result<Vec<_>>>()?;
     let takes = |name: &str| change.takes(name);
     let everything = sources.iter().try_fold(Rewrite::new(), |rewrite, source| source.add_to(rewrite, takes))?;
-    let rewrite = change.apply(everything)?;
+    let mut rewrite = change.apply(everything)?;
     if rewrite.tensors().len() == 0 && sources.iter().any(|source| !source.names().is_empty()) {
         anyhow::bail!("no tensor is left to be written; `safetensors inspect --flat` shows the names");
     }
-    let plan = output.plan(&rewrite).map_err(|error| name_twice(error, &sources, &change))?;
+    let metadata = output.take_metadata(&mut rewrite);
+    let plan = output.plan(&rewrite).map_err(|error| advise_of_tie(name_twice(error, &sources, &change)))?;
     let summary = plan.summary(output.path());
-    output.warn_of_loss(&plan.lost(&rewrite));
+    output.warn_of_loss(&plan.lost(&metadata));
     if args.dry_run {
         plan.show(&rewrite, out)?;
         writeln!(out, "\n{summary}; nothing was written")?;
@@ -131,6 +132,16 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     let told = writeln!(out, "{summary}").and_then(|()| out.flush());
     told.with_context(|| format!("{} is written, but this could not be told", text::path(output.path())))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Adds to the error of another name of a tied weight, which the metadata needs for something else, what can be done about it.
+fn advise_of_tie(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref::<Error>().map(Error::kind) {
+        Some(ErrorKind::TieNotRecorded { .. }) => {
+            anyhow::anyhow!("{error}; leave it out with --drop, or give it another name with --rename")
+        }
+        _ => error,
+    }
 }
 
 /// Says in the error of a name that stands twice which tensors of which inputs get it, and what can be done.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use safetensors_core::{MaxShardSize, Rewrite, SaveOptions, ShardOptions};
+use safetensors_core::{MaxShardSize, Metadata, Rewrite, SaveOptions, ShardOptions};
 
 use super::kind::Kind;
 use super::plan::Plan;
@@ -64,6 +64,14 @@ impl Output {
     /// The path.
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Takes the metadata away that this output cannot hold, so that nothing is refused for its sake, and gives it.
+    pub(super) fn take_metadata(&self, rewrite: &mut Rewrite<'_>) -> Metadata {
+        match self.form {
+            Form::File | Form::Directory(_) => Metadata::new(),
+            Form::Npy | Form::Npz => std::mem::take(rewrite.metadata_mut()),
+        }
     }
 
     /// What will be written. Refuses tensors that this output cannot hold, before any is read.

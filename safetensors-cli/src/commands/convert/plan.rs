@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::Path;
 
-use safetensors_core::Rewrite;
+use safetensors_core::{Metadata, Rewrite};
 
 use crate::table::Align::{Left, Right};
 use crate::table::Table;
@@ -40,12 +40,12 @@ impl Plan {
         Self { is_bare: true, ..self }
     }
 
-    /// What of the metadata will be lost: its entries, and those for other names.
-    pub(super) fn lost<'a>(&'a self, rewrite: &'a Rewrite<'_>) -> BTreeSet<&'a str> {
+    /// What will be lost: the entries of the metadata that was taken away, and those for other names.
+    pub(super) fn lost<'a>(&'a self, metadata: &'a Metadata) -> BTreeSet<&'a str> {
         if !self.is_bare {
             return BTreeSet::new();
         }
-        rewrite.metadata().keys().chain(self.aliases.keys()).map(String::as_str).collect()
+        metadata.keys().chain(self.aliases.keys()).map(String::as_str).collect()
     }
 
     /// The bytes of all tensors.
