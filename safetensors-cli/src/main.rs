@@ -24,6 +24,7 @@ mod totals;
 mod tree;
 mod values;
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -71,7 +72,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let matches = Cli::command().get_matches();
+    let matches = match Cli::command().try_get_matches() {
+        Ok(matches) => matches,
+        Err(error) => return wrong_arguments(&error),
+    };
     let outcome = Cli::from_arg_matches(&matches).map_err(anyhow::Error::from).and_then(|cli| run(&cli));
     outcome.unwrap_or_else(|error| match error.downcast::<clap::Error>() {
         // Nobody is there to be told if standard error is closed.
@@ -84,6 +88,19 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     })
+}
+
+/// Says what is wrong with the arguments, or shows the help that was asked for. Arguments can be names of files, and those anything.
+fn wrong_arguments(error: &clap::Error) -> ExitCode {
+    let hostile = |arg: OsString| arg.to_string_lossy().chars().any(char::is_control);
+    // Nobody is there to be told if the stream is closed.
+    let _ = if error.use_stderr() && std::env::args_os().any(hostile) {
+        let plain = error.render().to_string();
+        plain.lines().try_for_each(|line| writeln!(std::io::stderr(), "{}", text::printable(line)))
+    } else {
+        error.print()
+    };
+    ExitCode::from(if error.use_stderr() { 2 } else { 0 })
 }
 
 /// The command that was asked for, such as `metadata set`, which knows its usage.

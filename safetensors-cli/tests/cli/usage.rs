@@ -80,3 +80,11 @@ fn colours_are_there_if_they_are_asked_for() {
         assert_eq!(run(variables, &["inspect", "--none"]), (false, coloured), "{variables:?}");
     }
 }
+
+#[test]
+fn arguments_that_would_move_the_cursor_do_not() {
+    let output = safetensors().args(["verify", "--\u{1b}[31mfo\ro"]).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
+    assert!(!stderr.contains(['\u{1b}', '\r']) && stderr.contains(r"fo\ro") && stderr.contains("Usage: "), "{stderr}");
+}
