@@ -9,7 +9,7 @@ use safetensors_core::modelspec::{Severity, validate};
 use safetensors_core::{Checkpoint, Located, ModelSpec};
 
 use crate::report::warn;
-use crate::{input, text};
+use crate::{file, input, text};
 
 /// The file to change, and how, for every command that changes the metadata of one.
 #[derive(Debug, clap::Args)]
@@ -30,9 +30,9 @@ impl EditArgs {
         change: impl FnOnce(Edit<'a>, &Path) -> anyhow::Result<Edit<'a>>,
     ) -> anyhow::Result<()> {
         let file = file_of(&self.path)?;
-        let edit = if self.dry_run { open_read_only(&file)? } else { Edit::open(&file)? };
+        let edit = if self.dry_run { open_read_only(&file)? } else { advised(Edit::open(&file), &file)? };
         let edit = change(edit, &file)?;
-        let edited = if self.dry_run { edit.dry_run()? } else { edit.apply()? };
+        let edited = if self.dry_run { edit.dry_run()? } else { advised(edit.apply(), &file)? };
         let would = if self.dry_run { "would be " } else { "" };
         let done = match edited {
             Edited::Unchanged => "unchanged",
@@ -46,6 +46,15 @@ impl EditArgs {
         }
         Ok(())
     }
+}
+
+/// What core says of a change, and if the file cannot be written what can be done about it.
+pub(crate) fn advised<T>(outcome: safetensors_core::Result<T>, path: &Path) -> anyhow::Result<T> {
+    outcome.map_err(|error| {
+        // A change that does not fit in place writes the whole file anew.
+        let bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+        file::advise(error.into(), path, bytes, "PATH", "only regular files can be changed")
+    })
 }
 
 /// Opens a file to see what a change would do. What it would do to a torn header is not worth knowing.

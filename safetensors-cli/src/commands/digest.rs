@@ -9,7 +9,7 @@ use safetensors_core::edit::recover;
 use safetensors_core::{Checkpoint, LazyTensor, ShardFile};
 use serde::Serialize;
 
-use crate::edit::files_of;
+use crate::edit::{advised, files_of};
 use crate::input::{self, Input};
 use crate::progress::Progress;
 use crate::select::Select;
@@ -121,7 +121,8 @@ fn record(checkpoint: &Checkpoint, out: &mut impl Write) -> anyhow::Result<()> {
     let progress = Progress::bytes(data_len(checkpoint.shards()));
     let mut told = Ok(());
     for shard in checkpoint.shards() {
-        digest::record(shard.path(), &RecordOptions::new().progress(progress.counted()))?;
+        let options = RecordOptions::new().progress(progress.counted());
+        advised(digest::record(shard.path(), &options), shard.path())?;
         let digests = text::counted(shard.archive().header().len() as u64, "digest");
         let tell = || writeln!(out, "{}: {digests} recorded", text::path(shard.path())).and_then(|()| out.flush());
         // What cannot be told is done all the same, in the other files too.

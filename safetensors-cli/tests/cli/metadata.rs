@@ -112,3 +112,28 @@ fn a_change_that_cannot_be_told_is_told_to_be_made() {
     assert_eq!(checkpoint.metadata()["a"], "1");
     assert!(checkpoint.metadata().contains_key(safetensors_core::digest::KEY));
 }
+
+/// Runs itself in a name space of its own, where it may mount a file system without room, unless the system forbids that.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_told_with_what_can_be_done() {
+    let dir = temp_dir();
+    let script = r#"mount -t tmpfs -o size=64k tmpfs "$PWD" && cd "$PWD" || exit 77
+        cp "$1" m.safetensors && head -c 1M /dev/zero > rest 2> /dev/null
+        "$0" metadata set m.safetensors "long=$(printf '%05000d' 1)""#;
+    let source = temp_dir();
+    let path = small_file(source.path(), "m.safetensors");
+    let run = std::process::Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount", "sh", "-c", script])
+        .arg(env!("CARGO_BIN_EXE_safetensors"))
+        .arg(path)
+        .current_dir(dir.path())
+        .output();
+    let Ok(output) = run else { return eprintln!("skipped: there is no unshare") };
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    if output.status.code() == Some(77) || stderr.contains("unshare: ") {
+        return eprintln!("skipped: {stderr}");
+    }
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("m.safetensors: ") && stderr.contains("free as much, or choose another PATH"), "{stderr}");
+}
