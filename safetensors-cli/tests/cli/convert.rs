@@ -16,7 +16,7 @@ pub(crate) fn convert(dir: &Path, args: &[&str]) -> Assert {
 }
 
 /// Names with dtypes, in order of the names.
-fn content(path: PathBuf) -> Vec<(String, Dtype)> {
+pub(crate) fn content(path: PathBuf) -> Vec<(String, Dtype)> {
     let checkpoint = Checkpoint::open(path).unwrap();
     let mut all: Vec<_> = checkpoint.tensors().map(|tensor| (tensor.name().to_owned(), tensor.dtype())).collect();
     all.sort_by(|a, b| a.0.cmp(&b.0));
@@ -158,83 +158,6 @@ out.safetensors: 2 tensors, 26 B; nothing was written
 ";
     convert(dir.path(), &["a.safetensors", "out.safetensors", "--cast", "mask=u8", "-n"]).success().stdout(plan);
     assert_eq!(list(dir.path()), ["a.safetensors"]);
-}
-
-/// A tensor under two names, of which the one that is not in the file sorts first.
-fn tied(dir: &Path) {
-    let tensors = [("model.embed.weight", TensorView::from_slice(&[2], &[1.0_f32, 2.0]).unwrap())];
-    let options = SaveOptions::new().metadata([("aaa.weight", "model.embed.weight"), ("format", "pt")]);
-    save(dir.join("tied.safetensors"), tensors, &options.durable(false)).unwrap();
-}
-
-#[test]
-fn tied_weights_keep_their_name_and_are_counted_once() {
-    let dir = temp_dir();
-    tied(dir.path());
-    let done = convert(dir.path(), &["tied.safetensors", "out.safetensors"]).success().stderr("");
-    done.stdout("out.safetensors: 1 tensor, 8 B, and 1 more name of tied weights\n");
-    let (before, after) = (dir.path().join("tied.safetensors"), dir.path().join("out.safetensors"));
-    assert_eq!(fs::read(before).unwrap(), fs::read(after).unwrap());
-
-    let done = convert(dir.path(), &["tied.safetensors", "dir", "--dtype", "f64", "--prefix", "x."]).success();
-    done.stdout("dir: 1 tensor, 16 B, in 1 file, and 1 more name of tied weights\n");
-    let checkpoint = Checkpoint::open(dir.path().join("dir")).unwrap();
-    let aliases: Vec<_> = checkpoint.aliases().map(|(alias, tensor)| (alias, tensor.name())).collect();
-    assert_eq!(aliases, [("x.aaa.weight", "x.model.embed.weight")]);
-
-    let plan = "\
-name                  from                dtype                   shape  size
-─────────────────────────────────────────────────────────────────────────────
-x.model.embed.weight  model.embed.weight  F32                     [2]     8 B
-x.aaa.weight          aaa.weight          = x.model.embed.weight
-
-out.safetensors: 1 tensor, 8 B, and 1 more name of tied weights; nothing was written
-";
-    convert(dir.path(), &["tied.safetensors", "out.safetensors", "--prefix", "x.", "-n"]).success().stdout(plan);
-    // NumPy has no second names.
-    let done = convert(dir.path(), &["tied.safetensors", "out.npz"]).success();
-    let done = done.stdout("out.npz: 1 tensor, 8 B\n");
-    done.stderr("warning: out.npz: NumPy's files hold no metadata; this is left out: aaa.weight, format\n");
-}
-
-#[test]
-fn a_tied_name_that_is_taken_by_itself_gets_the_dtype() {
-    let dir = temp_dir();
-    tied(dir.path());
-    let taken = |out: &str, args: &[&str]| {
-        let args = [&["tied.safetensors", out, "-f", "aaa.*", "--dtype"], args].concat();
-        convert(dir.path(), &args).success()
-    };
-    for args in [&["bf16"][..], &["bf16", "--all"]] {
-        taken("head.safetensors", args);
-        assert_eq!(content(dir.path().join("head.safetensors")), [("aaa.weight".to_owned(), Dtype::BF16)]);
-    }
-    taken("head.safetensors", &["bf16", "-n"]).stdout(predicate::str::contains("F32 → BF16"));
-    taken("head.npz", &["f64"]).stdout("head.npz: 1 tensor, 16 B\n");
-}
-
-#[test]
-fn a_tied_name_that_the_metadata_needs_can_be_left_out_or_renamed() {
-    let dir = temp_dir();
-    for (file, tensor, title) in [("a.safetensors", "x", "x"), ("b.safetensors", "y", "My model")] {
-        let tensors = [(tensor, TensorView::from_slice(&[2], &[1.0_f32, 2.0]).unwrap())];
-        save(dir.path().join(file), tensors, &SaveOptions::new().metadata([("title", title)]).durable(false)).unwrap();
-    }
-    let merge =
-        |out: &str, args: &[&str]| convert(dir.path(), &[&["a.safetensors", "b.safetensors", out], args].concat());
-    for out in ["out.safetensors", "out"] {
-        let advice = "\"My model\"; leave it out with --drop, or give it another name with --rename\n";
-        merge(out, &[]).code(1).stderr(predicate::str::ends_with(advice));
-    }
-    assert_eq!(list(dir.path()), ["a.safetensors", "b.safetensors"]);
-    for args in [&["--drop", "title"][..], &["--rename", "^title$", "head"]] {
-        merge("out.safetensors", args).success();
-        let out = Checkpoint::open(dir.path().join("out.safetensors")).unwrap();
-        assert_eq!((out.len(), out.metadata()["title"].as_str()), (2, "My model"));
-    }
-    // NumPy's files have no metadata that it could be in the way of.
-    let done = merge("out.npz", &[]).success().stdout("out.npz: 2 tensors, 16 B\n");
-    done.stderr("warning: out.npz: NumPy's files hold no metadata; this is left out: title\n");
 }
 
 #[test]

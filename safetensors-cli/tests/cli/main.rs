@@ -6,6 +6,7 @@ mod convert;
 mod convert_names;
 mod convert_npz;
 mod convert_places;
+mod convert_tied;
 mod diff;
 mod digest;
 mod extract;
