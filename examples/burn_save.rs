@@ -1,4 +1,5 @@
-//! Saves a burn model to a safetensors file, loads it into a fresh model and compares what both compute.
+//! Saves a burn model to a safetensors file, loads it into a fresh model and compares what both
+//! compute.
 //!
 //! `cargo run --features burn --example burn_save`
 
@@ -42,7 +43,9 @@ fn main() -> Result<()> {
 
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("mlp.safetensors");
-    trained.save_into(&mut CheckpointStore::from_file(&path).metadata("title", "A small perceptron"))?;
+    trained.save_into(
+        &mut CheckpointStore::from_file(&path).metadata("title", "A small perceptron"),
+    )?;
 
     println!("Saved {} bytes:", std::fs::metadata(&path)?.len());
     for tensor in Checkpoint::open(&path)?.tensors() {
@@ -50,12 +53,22 @@ fn main() -> Result<()> {
     }
 
     let mut fresh = Mlp::new(&device);
-    ensure!(fresh.forward(x.clone()).into_data() != expected, "the fresh model should compute something else");
+    ensure!(
+        fresh.forward(x.clone()).into_data() != expected,
+        "the fresh model should compute something else"
+    );
     let result = fresh.load_from(&mut CheckpointStore::from_file(&path))?;
-    println!("Loaded {} tensors into a fresh model; {} unused.", result.applied.len(), result.unused.len());
+    println!(
+        "Loaded {} tensors into a fresh model; {} unused.",
+        result.applied.len(),
+        result.unused.len()
+    );
 
     let found = fresh.forward(x).into_data();
-    ensure!(found.as_bytes() == expected.as_bytes(), "the outputs differ:\n  before {expected}\n  after  {found}");
+    ensure!(
+        found.as_bytes() == expected.as_bytes(),
+        "the outputs differ:\n  before {expected}\n  after  {found}"
+    );
     println!("Both models give the same output for the same input, bit for bit.");
     Ok(())
 }

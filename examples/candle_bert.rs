@@ -1,11 +1,13 @@
-//! Sentence embeddings with candle's BERT, its weights loaded through `safetensors_bridge::candle::var_builder`.
+//! Sentence embeddings with candle's BERT, its weights loaded through
+//! `safetensors_bridge::candle::var_builder`.
 //!
 //! ```text
 //! cargo run --release --features candle --example candle_bert -- MODEL_DIRECTORY [SENTENCE...]
 //! ```
 //!
-//! The directory holds `config.json`, `model.safetensors` and `tokenizer.json` of all-MiniLM-L6-v2, or of another BERT model
-//! whose sentence embedding is the mean over its tokens. Printed are the cosines between all sentences.
+//! The directory holds `config.json`, `model.safetensors` and `tokenizer.json` of all-MiniLM-L6-v2,
+//! or of another BERT model whose sentence embedding is the mean over its tokens. Printed are the
+//! cosines between all sentences.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +22,8 @@ const DEFAULT_SENTENCES: [&str; 2] = ["A man is eating food.", "A man is eating 
 fn main() -> Result<()> {
     let mut arguments = std::env::args_os().skip(1);
     let directory = arguments.next().context("usage: candle_bert MODEL_DIRECTORY [SENTENCE...]")?;
-    let mut sentences: Vec<String> = arguments.map(|sentence| sentence.to_string_lossy().into_owned()).collect();
+    let mut sentences: Vec<String> =
+        arguments.map(|sentence| sentence.to_string_lossy().into_owned()).collect();
     if sentences.is_empty() {
         sentences = DEFAULT_SENTENCES.map(String::from).into();
     }
@@ -37,7 +40,9 @@ fn compare(directory: &Path, sentences: &[String]) -> Result<()> {
     let config = std::fs::read(&config)
         .map_err(anyhow::Error::from)
         .and_then(|json| Ok(serde_json::from_slice::<Config>(&json)?))
-        .with_context(|| format!("{} is not the configuration of a BERT model", config.display()))?;
+        .with_context(|| {
+            format!("{} is not the configuration of a BERT model", config.display())
+        })?;
     let mut tokenizer = Tokenizer::from_file(&tokenizer)
         .map_err(anyhow::Error::from_boxed)
         .with_context(|| format!("{} is not a tokenizer", tokenizer.display()))?;
@@ -66,18 +71,27 @@ fn expect_file(directory: &Path, name: &str, what: &str) -> Result<PathBuf> {
 }
 
 /// One embedding of length 1 a sentence, as the rows of a matrix.
-fn embed(model: &BertModel, tokenizer: &Tokenizer, sentences: &[String], device: &Device) -> Result<Tensor> {
-    let encodings = tokenizer.encode_batch(sentences.to_vec(), true).map_err(anyhow::Error::from_boxed)?;
+fn embed(
+    model: &BertModel,
+    tokenizer: &Tokenizer,
+    sentences: &[String],
+    device: &Device,
+) -> Result<Tensor> {
+    let encodings =
+        tokenizer.encode_batch(sentences.to_vec(), true).map_err(anyhow::Error::from_boxed)?;
     let rows = |ids: fn(&tokenizers::Encoding) -> &[u32]| -> Result<Tensor> {
-        let rows: Vec<_> =
-            encodings.iter().map(|encoding| Tensor::new(ids(encoding), device)).collect::<Result<_, _>>()?;
+        let rows: Vec<_> = encodings
+            .iter()
+            .map(|encoding| Tensor::new(ids(encoding), device))
+            .collect::<Result<_, _>>()?;
         Ok(Tensor::stack(&rows, 0)?)
     };
     let tokens = rows(tokenizers::Encoding::get_ids)?;
     let types = rows(tokenizers::Encoding::get_type_ids)?;
     let mask = rows(tokenizers::Encoding::get_attention_mask)?;
 
-    // The model gives a vector a token. Their mean over the real tokens, without the padding, stands for the sentence.
+    // The model gives a vector a token. Their mean over the real tokens, without the padding,
+    // stands for the sentence.
     let hidden = model.forward(&tokens, &types, Some(&mask))?;
     let mask = mask.to_dtype(DTYPE)?.unsqueeze(D::Minus1)?;
     let sum = hidden.broadcast_mul(&mask)?.sum(1)?;

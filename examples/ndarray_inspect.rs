@@ -1,12 +1,14 @@
-//! Prints each tensor of a safetensors file with the sum of its elements, computed over ndarray views of the file's bytes.
+//! Prints each tensor of a safetensors file with the sum of its elements, computed over ndarray
+//! views of the file's bytes.
 //!
 //! ```text
 //! cargo run --features ndarray --example ndarray_inspect -- [FILE]
 //! ```
 //!
-//! Without a file, a small one is written to a temporary directory first. The file is read into memory once; the views borrow
-//! from there. A tensor that does not lie where its elements may lie in memory cannot be lent, and is read by copy instead;
-//! floats of 8 bits and less, which Rust has no numbers for, are converted.
+//! Without a file, a small one is written to a temporary directory first. The file is read into
+//! memory once; the views borrow from there. A tensor that does not lie where its elements may lie
+//! in memory cannot be lent, and is read by copy instead; floats of 8 bits and less, which Rust has
+//! no numbers for, are converted.
 
 use std::path::Path;
 
@@ -17,9 +19,12 @@ use half::{bf16, f16};
 use ndarray::{ArrayViewD, array};
 use num_complex::Complex;
 use safetensors_bridge::element::F4Packed;
-use safetensors_bridge::ndarray::{ArrayElement, DynArray, ReadArrayExt, ViewArrayExt, array_source};
+use safetensors_bridge::ndarray::{
+    ArrayElement, DynArray, ReadArrayExt, ViewArrayExt, array_source,
+};
 use safetensors_bridge::{
-    ConvertOptions, Dtype, ErrorKind, LazyTensor, Order, SafeTensors, SaveOptions, TensorBuf, TensorSource, save,
+    ConvertOptions, Dtype, ErrorKind, LazyTensor, Order, SafeTensors, SaveOptions, TensorBuf,
+    TensorSource, save,
 };
 
 fn main() -> Result<()> {
@@ -44,7 +49,13 @@ fn inspect(file: &Path) -> Result<()> {
         let (sum, data) = summary(&tensor).with_context(|| file.display().to_string())?;
         // Names come from the file: quoted, nothing in them can control the terminal.
         let name = format!("{:?}", tensor.name());
-        table.add_row([name, tensor.dtype().to_string(), format!("{:?}", tensor.shape()), sum, data]);
+        table.add_row([
+            name,
+            tensor.dtype().to_string(),
+            format!("{:?}", tensor.shape()),
+            sum,
+            data,
+        ]);
     }
     println!("{table}");
     Ok(())
@@ -83,7 +94,10 @@ fn summary(tensor: &Tensor<'_>) -> Result<(String, String)> {
 }
 
 /// The sum over a borrowed view or, where the data is misaligned, over a copy.
-fn sum<T: ArrayElement>(tensor: &Tensor<'_>, to_f64: impl Fn(T) -> f64) -> Result<(f64, &'static str)> {
+fn sum<T: ArrayElement>(
+    tensor: &Tensor<'_>,
+    to_f64: impl Fn(T) -> f64,
+) -> Result<(f64, &'static str)> {
     let sum = |array: ArrayViewD<'_, T>| array.iter().map(|&value| to_f64(value)).sum();
     match tensor.as_array_dyn::<T>() {
         Ok(array) => Ok((sum(array), "borrowed, no copy")),
@@ -107,7 +121,8 @@ fn write_sample(file: &Path) -> Result<()> {
         ("weight, transposed", Box::new(array_source(&transposed))),
         ("halves", Box::new(array_source(&halves))),
         ("mask", Box::new(array_source(&mask))),
-        // The order of this list is kept, so three booleans and three halves lie before these numbers of four bytes.
+        // The order of this list is kept, so three booleans and three halves lie before these
+        // numbers of four bytes.
         ("bias", Box::new(array_source(&bias))),
         ("packed", Box::new(packed)),
     ];

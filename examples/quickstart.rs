@@ -1,4 +1,5 @@
-//! The main job: one checkpoint in two files, loaded into ndarray, candle and burn, used, saved from each and read back.
+//! The main job: one checkpoint in two files, loaded into ndarray, candle and burn, used, saved
+//! from each and read back.
 //!
 //! `cargo run --release --features full --example quickstart`
 //!
@@ -20,8 +21,8 @@ use safetensors_bridge::candle::{self as bridge_candle, Candle};
 use safetensors_bridge::framework::{load, save};
 use safetensors_bridge::ndarray::{ArrayElement, Ndarray, ViewArrayExt};
 use safetensors_bridge::{
-    Checkpoint, Dtype, FileSource, Framework, LazyTensor, Limits, LoadOptions, SaveOptions, ShardOptions, Support,
-    TensorBuf, TensorView, Widening, save_sharded,
+    Checkpoint, Dtype, FileSource, Framework, LazyTensor, Limits, LoadOptions, SaveOptions,
+    ShardOptions, Support, TensorBuf, TensorView, Widening, save_sharded,
 };
 
 /// A checkpoint whose files are held in memory, so that tensors can be lent without a copy.
@@ -43,7 +44,16 @@ fn main() -> Result<()> {
 
     let mut table = Table::new();
     table.load_style(TableStyle::new().header_separator(LineStyle::none().fill('─')));
-    table.set_header(["tensor", "in the file", "shape", "bytes", "ndarray", "candle", "burn", "time"]);
+    table.set_header([
+        "tensor",
+        "in the file",
+        "shape",
+        "bytes",
+        "ndarray",
+        "candle",
+        "burn",
+        "time",
+    ]);
     for column in [3, 7] {
         table.column_mut(column).context("a column")?.set_cell_alignment(CellAlignment::Right);
     }
@@ -76,12 +86,16 @@ fn main() -> Result<()> {
 
 /// Two files and the index that says which tensor lies where, as on the Hub.
 fn write_checkpoint(dir: &Path) -> Result<()> {
-    // Small whole numbers: every dtype here holds them exactly, so that results can be compared exactly.
+    // Small whole numbers: every dtype here holds them exactly, so that results can be compared
+    // exactly.
     let number = |i: usize| (i * 7 % 13) as f32 - 6.0;
     let (rows, inner, columns) = (64, 128, 32);
     let codes = (0..inner).map(|i| F8E4M3::from_f32(number(i))).collect();
     let tensors = [
-        ("inputs", TensorBuf::from_vec(vec![rows, inner], (0..rows * inner).map(number).collect())?),
+        (
+            "inputs",
+            TensorBuf::from_vec(vec![rows, inner], (0..rows * inner).map(number).collect())?,
+        ),
         (
             "weights",
             TensorBuf::from_vec(
@@ -89,7 +103,13 @@ fn write_checkpoint(dir: &Path) -> Result<()> {
                 (0..inner * columns).map(|i| bf16::from_f32(number(i))).collect(),
             )?,
         ),
-        ("norm.scale", TensorBuf::from_vec(vec![columns], (0..columns).map(|i| f16::from_f32(number(i))).collect())?),
+        (
+            "norm.scale",
+            TensorBuf::from_vec(
+                vec![columns],
+                (0..columns).map(|i| f16::from_f32(number(i))).collect(),
+            )?,
+        ),
         ("quantized", TensorBuf::from_vec(vec![inner], codes)?),
         ("position_ids", TensorBuf::from_vec(vec![1, inner], (0..inner as i64).collect())?),
         ("mask", TensorBuf::from_vec(vec![2, 2], vec![true, false, true, true])?),
@@ -100,8 +120,12 @@ fn write_checkpoint(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Loads one tensor into each framework, and says what it became and whether its elements still lie in the file's bytes.
-fn load_one(checkpoint: &Arc<InMemory>, tensor: LazyTensor<'_, Vec<u8>>) -> Result<([String; 3], Duration)> {
+/// Loads one tensor into each framework, and says what it became and whether its elements still lie
+/// in the file's bytes.
+fn load_one(
+    checkpoint: &Arc<InMemory>,
+    tensor: LazyTensor<'_, Vec<u8>>,
+) -> Result<([String; 3], Duration)> {
     let started = Instant::now();
     let view = tensor.view()?;
     let lent = lend_to_ndarray(&view)?;
@@ -146,9 +170,11 @@ fn became<F: Framework>(tensor: LazyTensor<'_, Vec<u8>>, borrowed: bool) -> Stri
 fn compare_products(checkpoint: &Arc<InMemory>) -> Result<[usize; 2]> {
     let (inputs, weights) = (checkpoint.tensor("inputs")?, checkpoint.tensor("weights")?);
 
-    // ndarray computes on the file's bytes; it has no arithmetic for BF16, so the weights become F32 first.
+    // ndarray computes on the file's bytes; it has no arithmetic for BF16, so the weights become
+    // F32 first.
     let (inputs, weights) = (inputs.view()?, weights.view()?);
-    let of_ndarray: Array2<f32> = inputs.as_array::<f32, Ix2>()?.dot(&weights.as_array::<bf16, Ix2>()?.mapv(f32::from));
+    let of_ndarray: Array2<f32> =
+        inputs.as_array::<f32, Ix2>()?.dot(&weights.as_array::<bf16, Ix2>()?.mapv(f32::from));
 
     let tensors = bridge_candle::load(path_of(checkpoint)?, &Device::Cpu)?;
     let of_candle = tensors["inputs"].matmul(&tensors["weights"].to_dtype(DType::F32)?)?;
@@ -156,17 +182,22 @@ fn compare_products(checkpoint: &Arc<InMemory>) -> Result<[usize; 2]> {
 
     let data = |name| bridge_burn::share_tensor(checkpoint, name, Widening::Lossless);
     let device = burn::tensor::Device::default();
-    let of_burn = BurnTensor::<2>::from_data(data("inputs")?, (&device, BurnDType::F32))
-        .matmul(BurnTensor::<2>::from_data(data("weights")?.convert::<f32>(), (&device, BurnDType::F32)));
+    let of_burn = BurnTensor::<2>::from_data(data("inputs")?, (&device, BurnDType::F32)).matmul(
+        BurnTensor::<2>::from_data(data("weights")?.convert::<f32>(), (&device, BurnDType::F32)),
+    );
     let of_burn: TensorData = of_burn.into_data();
 
     let expected: Vec<f32> = of_ndarray.iter().copied().collect();
     ensure!(of_candle == expected, "the product of candle differs from that of ndarray");
-    ensure!(of_burn.as_slice::<f32>().is_ok_and(|of_burn| of_burn == expected), "the product of burn differs");
+    ensure!(
+        of_burn.as_slice::<f32>().is_ok_and(|of_burn| of_burn == expected),
+        "the product of burn differs"
+    );
     Ok([of_ndarray.nrows(), of_ndarray.ncols()])
 }
 
-/// Saves all tensors from a framework to one file, and compares what that file holds with the checkpoint.
+/// Saves all tensors from a framework to one file, and compares what that file holds with the
+/// checkpoint.
 fn round_trip<F: Framework>(checkpoint: &InMemory, device: &F::Device, dir: &Path) -> Result<()> {
     let tensors = load::<F>(checkpoint, device, &LoadOptions::new())?;
     let path = dir.join(format!("{}.safetensors", F::NAME));
@@ -186,13 +217,18 @@ fn round_trip<F: Framework>(checkpoint: &InMemory, device: &F::Device, dir: &Pat
         };
         let found = saved.tensor(tensor.name())?.read()?;
         ensure!(
-            (found.dtype(), found.shape(), found.bytes()) == (expected.dtype(), expected.shape(), expected.bytes()),
+            (found.dtype(), found.shape(), found.bytes())
+                == (expected.dtype(), expected.shape(), expected.bytes()),
             "{}: {} differs after saving",
             F::NAME,
             tensor.name()
         );
     }
-    println!("saved from {} and read back: {} tensors, bit for bit, {widened} of them widened", F::NAME, saved.len());
+    println!(
+        "saved from {} and read back: {} tensors, bit for bit, {widened} of them widened",
+        F::NAME,
+        saved.len()
+    );
     Ok(())
 }
 

@@ -1,6 +1,8 @@
-//! Move tensors between safetensors files and the library they are used in: ndarray, candle or burn.
+//! Move tensors between safetensors files and the library they are used in: ndarray, candle or
+//! burn.
 //!
-//! This crate is a facade: everything of `safetensors-core`, and behind a feature each, the adapters.
+//! This crate is a facade: everything of `safetensors-core`, and behind a feature each, the
+//! adapters.
 //!
 //! | feature | module | for |
 //! |---|---|---|
@@ -10,15 +12,19 @@
 //! | `full` | | all of these |
 //! | `cuda`, `metal` | | `candle`, with candle's GPU support |
 //!
-//! Start with [`Checkpoint`] to open a file, a directory or an index of shards, with [`SafeTensors`] for a file that is in memory, or
-//! with the `load` and `save` of an adapter.
+//! Start with [`Checkpoint`] to open a file, a directory or an index of shards, with
+//! [`SafeTensors`] for a file that is in memory, or with the `load` and `save` of an adapter.
 //!
 //! ```
 //! use safetensors_bridge::{Checkpoint, SaveOptions, TensorView, save};
 //!
 //! let dir = tempfile::tempdir()?;
 //! let path = dir.path().join("model.safetensors");
-//! save(&path, [("bias", TensorView::from_slice(&[2], &[0.5_f32, 1.5])?)], &SaveOptions::new())?;
+//! save(
+//!     &path,
+//!     [("bias", TensorView::from_slice(&[2], &[0.5_f32, 1.5])?)],
+//!     &SaveOptions::new(),
+//! )?;
 //!
 //! let bias = Checkpoint::open(&path)?.tensor("bias")?.read()?;
 //! assert_eq!(bias.into_vec::<f32>()?, [0.5, 1.5]);

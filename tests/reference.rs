@@ -1,11 +1,13 @@
-//! Against the reference implementation: what we write it reads, what it writes we read, and where we are stricter is a closed
-//! list.
+//! Against the reference implementation: what we write it reads, what it writes we read, and where
+//! we are stricter is a closed list.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::HashMap;
 
 use safetensors::tensor::TensorView as ReferenceView;
-use safetensors_bridge::{Dtype, ErrorKind, Order, SafeTensors, SaveOptions, TensorView, serialize};
+use safetensors_bridge::{
+    Dtype, ErrorKind, Order, SafeTensors, SaveOptions, TensorView, serialize,
+};
 
 fn file(json: &str, data: &[u8]) -> Vec<u8> {
     [&(json.len() as u64).to_le_bytes(), json.as_bytes(), data].concat()
@@ -25,7 +27,8 @@ fn the_reference_reads_what_we_write() {
             let len = 12 * dtype.bits() as usize / 8;
             (format!("t \"{dtype}\"\n"), TensorView::new(dtype, &shape, &data[..len]).unwrap())
         });
-        let options = SaveOptions::new().order(order).metadata([("format", "pt"), ("ключ", "\u{1}\\")]);
+        let options =
+            SaveOptions::new().order(order).metadata([("format", "pt"), ("ключ", "\u{1}\\")]);
         let bytes = serialize(views.clone(), &options).unwrap();
         let theirs = safetensors::SafeTensors::deserialize(&bytes).unwrap();
         let ours = SafeTensors::parse(&bytes).unwrap();
@@ -46,7 +49,10 @@ fn we_read_what_the_reference_writes() {
     let data = [1_u8; 4 * 3 * 8];
     let tensors = Dtype::ALL.iter().map(|&dtype| {
         let len = 12 * dtype.bits() as usize / 8;
-        (dtype.name(), ReferenceView::new(reference_dtype(dtype), vec![4, 3], &data[..len]).unwrap())
+        (
+            dtype.name(),
+            ReferenceView::new(reference_dtype(dtype), vec![4, 3], &data[..len]).unwrap(),
+        )
     });
     let metadata = Some(HashMap::from([("format".to_owned(), "pt".to_owned())]));
     let bytes = safetensors::serialize(tensors, metadata).unwrap();
@@ -58,25 +64,32 @@ fn we_read_what_the_reference_writes() {
     }
 }
 
-/// The list in ARCHITECTURE.md: each is accepted there and refused here. [`nowhere_else_do_we_disagree`] holds it closed.
+/// The list in ARCHITECTURE.md: each is accepted there and refused here.
+/// [`nowhere_else_do_we_disagree`] holds it closed.
 #[test]
 fn where_we_are_stricter() {
     type Check = fn(&ErrorKind) -> bool;
     let entry = r#"{"dtype":"U8","shape":[1],"data_offsets":[0,1]}"#;
     let cases: [(&str, String, Check); 8] = [
-        ("a name twice", format!(r#"{{"a":{entry},"a":{entry}}}"#), |kind| matches!(kind, ErrorKind::DuplicateTensor)),
+        ("a name twice", format!(r#"{{"a":{entry},"a":{entry}}}"#), |kind| {
+            matches!(kind, ErrorKind::DuplicateTensor)
+        }),
         ("a name twice, escaped", format!(r#"{{"a":{entry},"\u0061":{entry}}}"#), |kind| {
             matches!(kind, ErrorKind::DuplicateTensor)
         }),
         ("an array for an entry", r#"{"a":["U8",[1],[0,1]]}"#.into(), |kind| {
             matches!(kind, ErrorKind::EntryNotAnObject { .. })
         }),
-        ("a dtype as an object", r#"{"a":{"dtype":{"U8":null},"shape":[1],"data_offsets":[0,1]}}"#.into(), |kind| {
-            matches!(kind, ErrorKind::WrongType { field: "dtype", .. })
-        }),
-        ("a metadata key twice", format!(r#"{{"__metadata__":{{"k":"1","k":"2"}},"a":{entry}}}"#), |kind| {
-            matches!(kind, ErrorKind::DuplicateMetadataKey { .. })
-        }),
+        (
+            "a dtype as an object",
+            r#"{"a":{"dtype":{"U8":null},"shape":[1],"data_offsets":[0,1]}}"#.into(),
+            |kind| matches!(kind, ErrorKind::WrongType { field: "dtype", .. }),
+        ),
+        (
+            "a metadata key twice",
+            format!(r#"{{"__metadata__":{{"k":"1","k":"2"}},"a":{entry}}}"#),
+            |kind| matches!(kind, ErrorKind::DuplicateMetadataKey { .. }),
+        ),
         (
             "an unknown field",
             r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"stride":[[1]]}}"#.into(),
@@ -87,13 +100,18 @@ fn where_we_are_stricter() {
         }),
         (
             "an overflow behind a zero dimension",
-            format!(r#"{{"a":{entry},"b":{{"dtype":"F64","shape":[0,9223372036854775807],"data_offsets":[1,1]}}}}"#),
+            format!(
+                r#"{{"a":{entry},"b":{{"dtype":"F64","shape":[0,9223372036854775807],"data_offsets":[1,1]}}}}"#
+            ),
             |kind| matches!(kind, ErrorKind::ShapeOverflow { .. }),
         ),
     ];
     for (what, json, check) in cases {
         let bytes = file(&json, &[0]);
-        assert!(safetensors::SafeTensors::deserialize(&bytes).is_ok(), "the reference has become stricter: {what}");
+        assert!(
+            safetensors::SafeTensors::deserialize(&bytes).is_ok(),
+            "the reference has become stricter: {what}"
+        );
         let error = SafeTensors::parse(&bytes).unwrap_err();
         assert!(check(error.kind()), "{what}: {error}");
     }
@@ -124,7 +142,8 @@ const TOKENS: &[&str] = &[
 fn mutated_headers() -> impl Iterator<Item = String> {
     let mut state = 88_172_645_463_325_252_u64;
     let mut random = move |below: usize| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as usize % below
     };
     std::iter::repeat_with(move || {
@@ -156,8 +175,8 @@ fn is_on_the_list(kind: &ErrorKind) -> bool {
     )
 }
 
-/// Of mutated headers, what we accept the reference accepts with the same tensors, and what only the reference accepts is on the
-/// list.
+/// Of mutated headers, what we accept the reference accepts with the same tensors, and what only
+/// the reference accepts is on the list.
 #[test]
 fn nowhere_else_do_we_disagree() {
     let (mut agreed, mut stricter) = (0, 0);
@@ -168,13 +187,18 @@ fn nowhere_else_do_we_disagree() {
                 assert_eq!(theirs.len(), ours.header().len(), "{json}");
                 for (name, view) in ours.views() {
                     let tensor = theirs.tensor(name).unwrap();
-                    assert_eq!((tensor.shape(), tensor.data()), (view.shape(), view.data()), "{json}");
+                    assert_eq!(
+                        (tensor.shape(), tensor.data()),
+                        (view.shape(), view.data()),
+                        "{json}"
+                    );
                 }
                 agreed += 1;
             }
             (Ok(_), Err(error)) => {
                 // A second entry of one name is looked at by us only, whatever is wrong with it.
-                let twice = json.matches(r#""a":"#).count() + json.matches(r#""\u0061":"#).count() > 1
+                let twice = json.matches(r#""a":"#).count() + json.matches(r#""\u0061":"#).count()
+                    > 1
                     || json.matches(r#""b":"#).count() > 1;
                 assert!(is_on_the_list(error.kind()) || twice, "only we refuse {json}: {error}");
                 stricter += 1;

@@ -24,7 +24,8 @@ pub(crate) struct Child {
 impl Args {
     pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Self> {
         let json = PathBuf::from("target/bench/table.json");
-        let mut parsed = Self { words: Vec::new(), list: false, json, into: None, dir: None, child: None };
+        let mut parsed =
+            Self { words: Vec::new(), list: false, json, into: None, dir: None, child: None };
         while let Some(arg) = args.next() {
             let mut value = || args.next().with_context(|| format!("{arg} needs a value"));
             match arg.as_str() {
@@ -35,7 +36,8 @@ impl Args {
                 "--into" => parsed.into = Some(value()?.into()),
                 "--dir" => parsed.dir = Some(value()?.into()),
                 "--child" => {
-                    parsed.child = Some(Child { row: value()?, contender: value()?, data: value()?.into() });
+                    parsed.child =
+                        Some(Child { row: value()?, contender: value()?, data: value()?.into() });
                 }
                 flag if flag.starts_with('-') => bail!("unknown argument {flag}"),
                 word => parsed.words.push(word.to_lowercase()),

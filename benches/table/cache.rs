@@ -4,7 +4,8 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 
-/// The least share of a file's pages that must be in the page cache. Systems drop some of their own accord.
+/// The least share of a file's pages that must be in the page cache. Systems drop some of their own
+/// accord.
 const LEAST: f64 = 0.95;
 
 /// Brings a file into the page cache and makes sure that it is there.
@@ -16,10 +17,16 @@ pub(crate) fn warm(path: &Path) -> Result<()> {
     (0..4).find_map(|_| read().ok()).map_or_else(read, Ok).map(drop)
 }
 
-/// The share of a file's pages that are in the page cache; an error if they are few. 1 where the system does not tell.
+/// The share of a file's pages that are in the page cache; an error if they are few. 1 where the
+/// system does not tell.
 pub(crate) fn assert_warm(path: &Path) -> Result<f64> {
     let share = share(path)?;
-    ensure!(share >= LEAST, "{}: {:.1} % of it is in the page cache", path.display(), 100.0 * share);
+    ensure!(
+        share >= LEAST,
+        "{}: {:.1} % of it is in the page cache",
+        path.display(),
+        100.0 * share
+    );
     Ok(share)
 }
 

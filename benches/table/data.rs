@@ -1,4 +1,5 @@
-//! The folder of the test data: made by the first process, shared with those that it starts, removed at the end.
+//! The folder of the test data: made by the first process, shared with those that it starts,
+//! removed at the end.
 
 use std::path::{Path, PathBuf};
 
@@ -52,7 +53,8 @@ impl Data {
         Ok(TestFile { path, sums })
     }
 
-    /// A file with this header and data of the length that it speaks of, all holes, so that it takes no space.
+    /// A file with this header and data of the length that it speaks of, all holes, so that it
+    /// takes no space.
     pub(crate) fn header_only(&self, name: &str, header: &str, data_len: u64) -> Result<PathBuf> {
         let path = self.path.join(name);
         files::write_header(&path, header)?.set_len(8 + header.len() as u64 + data_len)?;

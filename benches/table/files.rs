@@ -1,4 +1,5 @@
-//! Writing the test files, without the code that is measured, and recognizing what was loaded from them.
+//! Writing the test files, without the code that is measured, and recognizing what was loaded from
+//! them.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -17,11 +18,21 @@ pub(crate) struct Tensor {
 
 impl Tensor {
     pub(crate) fn bf16(name: String, shape: &[usize]) -> Self {
-        Self { name, dtype: "BF16", bytes: 2 * shape.iter().product::<usize>(), shape: shape.to_vec() }
+        Self {
+            name,
+            dtype: "BF16",
+            bytes: 2 * shape.iter().product::<usize>(),
+            shape: shape.to_vec(),
+        }
     }
 
     pub(crate) fn f32(name: String, shape: &[usize]) -> Self {
-        Self { name, dtype: "F32", bytes: 4 * shape.iter().product::<usize>(), shape: shape.to_vec() }
+        Self {
+            name,
+            dtype: "F32",
+            bytes: 4 * shape.iter().product::<usize>(),
+            shape: shape.to_vec(),
+        }
     }
 }
 
@@ -70,7 +81,8 @@ pub(crate) fn write(path: &Path, tensors: &[Tensor]) -> Result<Sums> {
         let bytes = pattern.take(tensor.bytes);
         file.write_all(&bytes)?;
         sums.plain = sums.plain.wrapping_add(one_checksum(&tensor.name, &bytes));
-        let widened: Vec<u8> = bytes.as_chunks().0.iter().flat_map(|&[low, high]| [0, 0, low, high]).collect();
+        let widened: Vec<u8> =
+            bytes.as_chunks().0.iter().flat_map(|&[low, high]| [0, 0, low, high]).collect();
         sums.widened = sums.widened.wrapping_add(one_checksum(&tensor.name, &widened));
     }
     // The disk is not to be busy with it later.
@@ -97,8 +109,11 @@ impl Pattern {
     }
 }
 
-/// A sum over names and bytes in which every byte and its place counts, and the order of the tensors does not.
-pub(crate) fn checksum<N: AsRef<str>, B: AsRef<[u8]>>(tensors: impl IntoIterator<Item = (N, B)>) -> u64 {
+/// A sum over names and bytes in which every byte and its place counts, and the order of the
+/// tensors does not.
+pub(crate) fn checksum<N: AsRef<str>, B: AsRef<[u8]>>(
+    tensors: impl IntoIterator<Item = (N, B)>,
+) -> u64 {
     let sums = tensors.into_iter().map(|(name, bytes)| one_checksum(name.as_ref(), bytes.as_ref()));
     sums.fold(0, u64::wrapping_add)
 }
@@ -107,7 +122,11 @@ fn one_checksum(name: &str, bytes: &[u8]) -> u64 {
     let fletcher = |bytes: &[u8]| {
         let (words, tail) = bytes.as_chunks::<8>();
         let (mut sum, mut sum_of_sums) = (bytes.len() as u64, 0_u64);
-        for word in words.iter().map(|word| u64::from_le_bytes(*word)).chain(tail.iter().map(|&byte| byte.into())) {
+        for word in words
+            .iter()
+            .map(|word| u64::from_le_bytes(*word))
+            .chain(tail.iter().map(|&byte| byte.into()))
+        {
             sum = sum.wrapping_add(word);
             sum_of_sums = sum_of_sums.wrapping_add(sum);
         }

@@ -30,7 +30,8 @@ impl Machine {
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             memory_gib: memory::total().map(|bytes| (bytes as f64 / f64::from(1 << 30)).round()),
             system: format!("{} {kernel}", std::env::consts::OS),
-            huge_pages: read("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_else(|| "-".into()),
+            huge_pages: read("/sys/kernel/mm/transparent_hugepage/enabled")
+                .unwrap_or_else(|| "-".into()),
             page_cache: cache::STATE,
         }
     }

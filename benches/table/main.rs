@@ -1,4 +1,5 @@
-//! Our loading, saving, parsing and converting, side by side with the peers' and with what the machine can do at all.
+//! Our loading, saving, parsing and converting, side by side with the peers' and with what the
+//! machine can do at all.
 //!
 //! ```text
 //! cargo bench                                    # every row
@@ -33,7 +34,10 @@ use report::Report;
 fn main() -> Result<()> {
     let args = Args::parse(std::env::args().skip(1))?;
     if let Some(Child { row, contender, data }) = args.child {
-        let row = rows::all().into_iter().find(|candidate| candidate.name == row).context("no such row")?;
+        let row = rows::all()
+            .into_iter()
+            .find(|candidate| candidate.name == row)
+            .context("no such row")?;
         let measured = row.build(&Data::existing(data))?.measure_one(&contender)?;
         println!("{}", serde_json::to_string(&measured)?);
         return Ok(());

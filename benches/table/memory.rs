@@ -26,8 +26,9 @@ pub(crate) fn total() -> Option<u64> {
     field("/proc/meminfo", "MemTotal:")
 }
 
-/// Touches this many bytes of memory and gives them back, just before a sample that will need as many. A virtual machine hands
-/// memory that is free back to its host after a second or two, and to get it again takes longer than anything that is measured here.
+/// Touches this many bytes of memory and gives them back, just before a sample that will need as
+/// many. A virtual machine hands memory that is free back to its host after a second or two, and to
+/// get it again takes longer than anything that is measured here.
 pub(crate) fn warm(bytes: u64) -> Result<()> {
     if bytes > 0 {
         let mut memory = MmapMut::map_anon(bytes as usize)?;

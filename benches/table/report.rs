@@ -59,8 +59,13 @@ impl Report {
             name,
             role,
             median_seconds: median(samples.iter().map(|sample| sample.seconds)),
-            minimum_seconds: samples.iter().map(|sample| sample.seconds).fold(f64::INFINITY, f64::min),
-            of_ours: median(samples.iter().zip(&ours).map(|(sample, ours)| sample.seconds / ours.seconds)),
+            minimum_seconds: samples
+                .iter()
+                .map(|sample| sample.seconds)
+                .fold(f64::INFINITY, f64::min),
+            of_ours: median(
+                samples.iter().zip(&ours).map(|(sample, ours)| sample.seconds / ours.seconds),
+            ),
             peak_memory_bytes: samples.iter().filter_map(|sample| sample.growth).max(),
             samples,
         });
@@ -86,7 +91,8 @@ impl Report {
     /// Puts the table in the place of the one at the end of a document.
     pub(crate) fn write_into(&self, document: &Path) -> Result<()> {
         let text = std::fs::read_to_string(document)?;
-        let (before, _) = text.split_once(HEADING).context("the document has no place for a table")?;
+        let (before, _) =
+            text.split_once(HEADING).context("the document has no place for a table")?;
         Ok(std::fs::write(document, format!("{before}{HEADING}\n{self}\n"))?)
     }
 }
@@ -108,7 +114,9 @@ fn verdict(goal: &Goal, contenders: &[Entry]) -> Option<Verdict> {
         }
         Goal::Within(about, times) => {
             let found = of_ours(about)?;
-            Verdict { about, goal: format!("≤ {times}× the time"), found, reached: found <= times }
+            Verdict {
+                about, goal: format!("≤ {times}× the time"), found, reached: found <= times
+            }
         }
         Goal::Memory(bytes) => {
             let found = ours.peak_memory_bytes? as f64;
@@ -138,7 +146,9 @@ impl fmt::Display for Report {
         writeln!(f, "{}\n", self.machine)?;
         let mut table = Table::new();
         table.load_style(presets::ASCII_MARKDOWN);
-        table.set_header(["row", "by", "median", "minimum", "rate", "memory", "ours is", "to reach", "reached"]);
+        table.set_header([
+            "row", "by", "median", "minimum", "rate", "memory", "ours is", "to reach", "reached",
+        ]);
         for column in 2..=6 {
             if let Some(column) = table.column_mut(column) {
                 column.set_cell_alignment(CellAlignment::Right);
@@ -153,16 +163,23 @@ impl fmt::Display for Report {
                     Role::Peer => format!("{:.2}× as fast", entry.of_ours),
                     Role::Limit => format!("{:.2} of it", entry.of_ours),
                 };
-                let by = if entry.role == Role::Limit { format!("limit: {}", entry.name) } else { entry.name.into() };
-                let goals: Vec<&Verdict> = line.goals.iter().filter(|goal| goal.about == entry.name).collect();
-                let join =
-                    |text: fn(&Verdict) -> &str| goals.iter().map(|goal| text(goal)).collect::<Vec<_>>().join("; ");
+                let by = if entry.role == Role::Limit {
+                    format!("limit: {}", entry.name)
+                } else {
+                    entry.name.into()
+                };
+                let goals: Vec<&Verdict> =
+                    line.goals.iter().filter(|goal| goal.about == entry.name).collect();
+                let join = |text: fn(&Verdict) -> &str| {
+                    goals.iter().map(|goal| text(goal)).collect::<Vec<_>>().join("; ")
+                };
                 table.add_row([
                     name.to_owned(),
                     by,
                     duration(entry.median_seconds),
                     duration(entry.minimum_seconds),
-                    line.bytes.map_or(String::new(), |bytes| rate(bytes as f64 / entry.median_seconds)),
+                    line.bytes
+                        .map_or(String::new(), |bytes| rate(bytes as f64 / entry.median_seconds)),
                     entry.peak_memory_bytes.map_or("-".into(), |bytes| size(bytes as f64)),
                     ratio,
                     join(|goal| &goal.goal),

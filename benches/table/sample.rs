@@ -1,4 +1,5 @@
-//! Taking samples: the contenders of a row in turn, so that whatever else the machine does falls on all of them.
+//! Taking samples: the contenders of a row in turn, so that whatever else the machine does falls on
+//! all of them.
 
 use std::hint::black_box;
 use std::path::PathBuf;
@@ -34,15 +35,24 @@ pub(crate) struct Contender {
 pub(crate) type Run = dyn FnMut(&mut Watch) -> Result<()>;
 
 impl Contender {
-    pub(crate) fn ours(name: &'static str, run: impl FnMut(&mut Watch) -> Result<()> + 'static) -> Self {
+    pub(crate) fn ours(
+        name: &'static str,
+        run: impl FnMut(&mut Watch) -> Result<()> + 'static,
+    ) -> Self {
         Self { name, role: Role::Ours, run: Box::new(run) }
     }
 
-    pub(crate) fn peer(name: &'static str, run: impl FnMut(&mut Watch) -> Result<()> + 'static) -> Self {
+    pub(crate) fn peer(
+        name: &'static str,
+        run: impl FnMut(&mut Watch) -> Result<()> + 'static,
+    ) -> Self {
         Self { name, role: Role::Peer, run: Box::new(run) }
     }
 
-    pub(crate) fn limit(name: &'static str, run: impl FnMut(&mut Watch) -> Result<()> + 'static) -> Self {
+    pub(crate) fn limit(
+        name: &'static str,
+        run: impl FnMut(&mut Watch) -> Result<()> + 'static,
+    ) -> Self {
         Self { name, role: Role::Limit, run: Box::new(run) }
     }
 
@@ -55,7 +65,8 @@ impl Contender {
     }
 }
 
-/// Times the part of a contender's work that counts. What it prepares before and checks after does not.
+/// Times the part of a contender's work that counts. What it prepares before and checks after does
+/// not.
 #[derive(Default)]
 pub(crate) struct Watch {
     seconds: Option<f64>,
@@ -63,7 +74,8 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Times work that is done once, and takes the growth of the process's memory while it was done.
+    /// Times work that is done once, and takes the growth of the process's memory while it was
+    /// done.
     pub(crate) fn time<T>(&mut self, work: impl FnOnce() -> T) -> T {
         memory::reset_peak();
         let before = memory::resident();
@@ -74,8 +86,8 @@ impl Watch {
         done
     }
 
-    /// Times work that is too short to be timed once: repeats it for some milliseconds. What it returns is dropped each time, as
-    /// part of the work.
+    /// Times work that is too short to be timed once: repeats it for some milliseconds. What it
+    /// returns is dropped each time, as part of the work.
     pub(crate) fn repeat<T>(&mut self, mut work: impl FnMut() -> Result<T>) -> Result<()> {
         const LEAST: Duration = Duration::from_millis(4);
         let (start, mut count) = (Instant::now(), 0_u32);
@@ -134,7 +146,15 @@ pub(crate) struct Row {
 impl Row {
     /// A row of quick work, in this process.
     pub(crate) fn new(contenders: Vec<Contender>) -> Self {
-        Self { contenders, goals: vec![], bytes: None, samples: 9, isolated: false, memory: 0, files: vec![] }
+        Self {
+            contenders,
+            goals: vec![],
+            bytes: None,
+            samples: 9,
+            isolated: false,
+            memory: 0,
+            files: vec![],
+        }
     }
 
     pub(crate) fn goals(mut self, goals: impl IntoIterator<Item = Goal>) -> Self {
@@ -180,22 +200,31 @@ impl Row {
         let (samples, in_cache) = loop {
             self.files.iter().try_for_each(|file| cache::warm(file))?;
             let samples = self.rounds(name, data)?;
-            match self.files.iter().map(|file| cache::assert_warm(file)).collect::<Result<Vec<_>>>() {
+            match self.files.iter().map(|file| cache::assert_warm(file)).collect::<Result<Vec<_>>>()
+            {
                 Ok(shares) => break (samples, shares.into_iter().reduce(f64::min)),
                 Err(error) if attempt == ATTEMPTS => return Err(error),
                 Err(error) => eprintln!("        {error}: measured again"),
             }
             attempt += 1;
         };
-        let contenders = self.contenders.iter().map(|contender| (contender.name, contender.role)).zip(samples);
+        let contenders =
+            self.contenders.iter().map(|contender| (contender.name, contender.role)).zip(samples);
         let contenders = contenders.collect();
-        Ok(Measured { name: name.into(), bytes: self.bytes, in_cache, goals: self.goals, contenders })
+        Ok(Measured {
+            name: name.into(),
+            bytes: self.bytes,
+            in_cache,
+            goals: self.goals,
+            contenders,
+        })
     }
 
     /// The contenders in turn, round after round.
     fn rounds(&mut self, name: &str, data: &Data) -> Result<Vec<Vec<Sample>>> {
         let mut samples = vec![Vec::new(); self.contenders.len()];
-        // In this process the first round shows what is not there yet: pages, branches, the allocator's memory.
+        // In this process the first round shows what is not there yet: pages, branches, the
+        // allocator's memory.
         let rounds_before = usize::from(!self.isolated);
         for round in 0..rounds_before + self.samples {
             for (contender, samples) in self.contenders.iter_mut().zip(&mut samples) {
@@ -225,7 +254,10 @@ pub(crate) struct Measured {
 
 fn in_own_process(row: &str, contender: &str, data: &Data) -> Result<Sample> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["--child", row, contender]).arg(data.path()).stderr(std::process::Stdio::inherit());
+    command
+        .args(["--child", row, contender])
+        .arg(data.path())
+        .stderr(std::process::Stdio::inherit());
     let output = command.output()?;
     ensure!(output.status.success(), "{contender}: {}", output.status);
     Ok(serde_json::from_slice(&output.stdout)?)

@@ -1,5 +1,8 @@
 //! What only the operating system's promises make safe: mapped files.
-#![allow(unsafe_code, reason = "the peers and the rows about views map files, which is the caller's promise")]
+#![allow(
+    unsafe_code,
+    reason = "the peers and the rows about views map files, which is the caller's promise"
+)]
 
 use std::fs::File;
 use std::path::Path;
@@ -40,7 +43,8 @@ pub(crate) fn checkpoint_map(path: &Path) -> Result<Checkpoint<Mmap>> {
 pub(crate) fn resident_pages(map: &Mmap) -> Result<(usize, usize)> {
     let mut pages = vec![0_u8; map.len().div_ceil(4096)];
     // SAFETY: the range is the whole mapping, and the vector has a byte for each page of it, pages being of 4096 bytes or more.
-    if unsafe { libc::mincore(map.as_ptr().cast_mut().cast(), map.len(), pages.as_mut_ptr()) } != 0 {
+    if unsafe { libc::mincore(map.as_ptr().cast_mut().cast(), map.len(), pages.as_mut_ptr()) } != 0
+    {
         return Err(std::io::Error::last_os_error().into());
     }
     Ok((pages.iter().filter(|&&page| page & 1 == 1).count(), pages.len()))

@@ -64,8 +64,13 @@ pub(crate) fn support(dtype: Dtype) -> Support {
     }
 }
 
-/// The dtype and shape that a tensor of a file has once it is loaded with these options, losslessly widened where burn lacks the dtype.
-pub(crate) fn loaded(dtype: Dtype, shape: &[usize], options: &LoadOptions) -> Result<(Dtype, Vec<usize>)> {
+/// The dtype and shape that a tensor of a file has once it is loaded with these options, losslessly
+/// widened where burn lacks the dtype.
+pub(crate) fn loaded(
+    dtype: Dtype,
+    shape: &[usize],
+    options: &LoadOptions,
+) -> Result<(Dtype, Vec<usize>)> {
     let read = options.dtype_of(dtype);
     let to = accept::<Burn>(read, Widening::Lossless)?;
     Ok((to, widened_shape(read, to, shape)))
@@ -80,7 +85,9 @@ mod tests {
         for &dtype in Dtype::ALL {
             match support(dtype) {
                 Support::Exact => assert_eq!(to_file(to_burn(dtype).unwrap()).unwrap(), dtype),
-                Support::Widened(to) => assert_eq!(support(to), Support::Exact, "{dtype} becomes {to}"),
+                Support::Widened(to) => {
+                    assert_eq!(support(to), Support::Exact, "{dtype} becomes {to}")
+                }
                 Support::Unsupported => panic!("{dtype} does not load"),
             }
         }

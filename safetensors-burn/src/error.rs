@@ -2,8 +2,8 @@
 
 use safetensors_core::NameList;
 
-/// Why a [`CheckpointStore`](crate::CheckpointStore) could not load or save a module: the source of an
-/// [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework).
+/// Why a [`CheckpointStore`](crate::CheckpointStore) could not load or save a module: the source of
+/// an [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework).
 ///
 /// A tensor of the wrong shape or kind is an [`ApplyError`](crate::ApplyError) there instead.
 #[derive(Debug, thiserror::Error)]
@@ -21,7 +21,8 @@ pub enum StoreError {
     /// The destination is an index, which a save would replace with tensors.
     #[error("a module is saved to a file or in a directory, not to an index (*.json)")]
     IndexDestination,
-    /// The backend panicked while it took over a tensor, for example because its device lacks the dtype.
+    /// The backend panicked while it took over a tensor, for example because its device lacks the
+    /// dtype.
     #[error("the backend panicked: {message}")]
     Panicked {
         /// What it said.

@@ -38,14 +38,15 @@
 //! | F8_E8M0 | F32, which holds each value exactly |
 //! | C64 | F32 with a last dimension of 2: real part, imaginary part |
 //!
-//! [`Widening::Exact`](safetensors_core::Widening::Exact) makes the widened ones errors. On the way out every boolean is
-//! BOOL, however the backend stores it, and `Flex32` is F32, which is how burn stores it. Quantized tensors (`QFloat`) have no
-//! dtype in the format: saving one is an error.
+//! [`Widening::Exact`](safetensors_core::Widening::Exact) makes the widened ones errors. On the way
+//! out every boolean is BOOL, however the backend stores it, and `Flex32` is F32, which is how burn
+//! stores it. Quantized tensors (`QFloat`) have no dtype in the format: saving one is an error.
 //!
 //! # What is not here
 //!
-//! Parameter ids are not saved: a loaded module keeps the ids it was made with, as with every format that other libraries
-//! read. Optimizer state, which burn finds by those ids, is therefore not restored by a [`CheckpointStore`].
+//! Parameter ids are not saved: a loaded module keeps the ids it was made with, as with every
+//! format that other libraries read. Optimizer state, which burn finds by those ids, is therefore
+//! not restored by a [`CheckpointStore`].
 #![forbid(unsafe_code)]
 
 mod dtype;
@@ -57,8 +58,8 @@ mod share;
 mod store;
 
 pub use burn_store::{
-    ApplyError, ApplyResult, BurnToPyTorchAdapter, FloatCastAdapter, HalfPrecisionAdapter, ModuleAdapter,
-    ModuleSnapshot, ModuleStore, PathFilter, PyTorchToBurnAdapter,
+    ApplyError, ApplyResult, BurnToPyTorchAdapter, FloatCastAdapter, HalfPrecisionAdapter,
+    ModuleAdapter, ModuleSnapshot, ModuleStore, PathFilter, PyTorchToBurnAdapter,
 };
 pub use error::StoreError;
 pub use framework::Burn;

@@ -8,8 +8,8 @@ use safetensors_core::{Checkpoint, Error, LoadOptions, Result, TensorBuf, framew
 
 use crate::{Burn, dtype};
 
-/// Loads every tensor of a file, an index or a directory, by name. Files are read in parallel; the elements are read to where
-/// burn keeps them, and dtypes that burn lacks are widened losslessly.
+/// Loads every tensor of a file, an index or a directory, by name. Files are read in parallel; the
+/// elements are read to where burn keeps them, and dtypes that burn lacks are widened losslessly.
 ///
 /// ```
 /// use burn::tensor::TensorData;
@@ -32,7 +32,8 @@ pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, TensorData>> {
     load_with(path, &LoadOptions::new())
 }
 
-/// [`load`] with options: how many threads read, what is converted while it is read, and whether a dtype may be widened.
+/// [`load`] with options: how many threads read, what is converted while it is read, and whether a
+/// dtype may be widened.
 ///
 /// ```
 /// use burn::tensor::{DType, TensorData, bf16};
@@ -43,21 +44,26 @@ pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, TensorData>> {
 /// let bias = TensorData::from([bf16::from_f32(0.5)]);
 /// safetensors_burn::save(&path, [("bias", &bias)], &SaveOptions::new())?;
 ///
-/// let tensors = safetensors_burn::load_with(&path, &LoadOptions::new().floats_as(Dtype::F32))?;
+/// let tensors =
+///     safetensors_burn::load_with(&path, &LoadOptions::new().floats_as(Dtype::F32))?;
 /// assert_eq!(tensors["bias"], TensorData::from([0.5_f32]));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// # Errors
 ///
-/// Those of [`Checkpoint::open`]; [`ErrorKind::NoConversion`]; [`ErrorKind::WouldWiden`] if widening is needed and not allowed;
-/// [`ErrorKind::Io`]; and [`ErrorKind::InvalidBool`]. Each names the file, and the tensor if it is about one.
+/// Those of [`Checkpoint::open`]; [`ErrorKind::NoConversion`]; [`ErrorKind::WouldWiden`] if
+/// widening is needed and not allowed; [`ErrorKind::Io`]; and [`ErrorKind::InvalidBool`]. Each
+/// names the file, and the tensor if it is about one.
 ///
 /// [`ErrorKind::NoConversion`]: safetensors_core::ErrorKind::NoConversion
 /// [`ErrorKind::WouldWiden`]: safetensors_core::ErrorKind::WouldWiden
 /// [`ErrorKind::Io`]: safetensors_core::ErrorKind::Io
 /// [`ErrorKind::InvalidBool`]: safetensors_core::ErrorKind::InvalidBool
-pub fn load_with(path: impl AsRef<Path>, options: &LoadOptions) -> Result<BTreeMap<String, TensorData>> {
+pub fn load_with(
+    path: impl AsRef<Path>,
+    options: &LoadOptions,
+) -> Result<BTreeMap<String, TensorData>> {
     framework::load::<Burn>(&Checkpoint::open(path)?, &(), options)
 }
 

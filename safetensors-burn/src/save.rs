@@ -6,17 +6,20 @@ use burn::tensor::{BoolStore, DType, TensorData};
 use safetensors_core::save::write_native;
 use safetensors_core::tied::Storage;
 use safetensors_core::{
-    Dtype, ErrorKind, Result, SaveOptions, SavedShards, ShardOptions, Sink, TensorSource, framework, shape,
+    Dtype, ErrorKind, Result, SaveOptions, SavedShards, ShardOptions, Sink, TensorSource,
+    framework, shape,
 };
 
 use crate::{Burn, dtype};
 
-/// Saves tensors to one file, atomically: afterwards the path has either the complete new file or what it had before.
+/// Saves tensors to one file, atomically: afterwards the path has either the complete new file or
+/// what it had before.
 ///
-/// Takes anything that yields names and tensors, such as a `&BTreeMap<String, TensorData>`. Elements are written from where they lie.
+/// Takes anything that yields names and tensors, such as a `&BTreeMap<String, TensorData>`.
+/// Elements are written from where they lie.
 ///
-/// With [`SaveOptions::tied`], tensors whose bytes are the same memory are saved once: one tensor under several names, or
-/// several that [share](crate::share) a file's bytes.
+/// With [`SaveOptions::tied`], tensors whose bytes are the same memory are saved once: one tensor
+/// under several names, or several that [share](crate::share) a file's bytes.
 ///
 /// ```
 /// use burn::tensor::TensorData;
@@ -25,14 +28,19 @@ use crate::{Burn, dtype};
 /// let dir = tempfile::tempdir()?;
 /// let path = dir.path().join("mask.safetensors");
 /// let mask = TensorData::from([true, false]);
-/// safetensors_burn::save(&path, [("mask", &mask)], &SaveOptions::new().metadata([("format", "pt")]))?;
+/// safetensors_burn::save(
+///     &path,
+///     [("mask", &mask)],
+///     &SaveOptions::new().metadata([("format", "pt")]),
+/// )?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// # Errors
 ///
-/// [`ErrorKind::UnsupportedFrameworkType`] for a quantized tensor; [`ErrorKind::InvalidBool`] for a boolean that is neither 0
-/// nor 1; and those of [`safetensors_core::save()`]. Each names the file, and the tensor if it is about one.
+/// [`ErrorKind::UnsupportedFrameworkType`] for a quantized tensor; [`ErrorKind::InvalidBool`] for a
+/// boolean that is neither 0 nor 1; and those of [`safetensors_core::save()`]. Each names the file,
+/// and the tensor if it is about one.
 pub fn save<'a>(
     path: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a TensorData)>,
@@ -41,9 +49,11 @@ pub fn save<'a>(
     framework::save::<Burn>(path, tensors, options)
 }
 
-/// Saves tensors to a directory, as a checkpoint of as many files as they need: see [`safetensors_core::save_sharded`].
+/// Saves tensors to a directory, as a checkpoint of as many files as they need: see
+/// [`safetensors_core::save_sharded`].
 ///
-/// Takes and copies what [`save`] does. For modules see [`CheckpointStore::max_shard_size`](crate::CheckpointStore::max_shard_size).
+/// Takes and copies what [`save`] does. For modules see
+/// [`CheckpointStore::max_shard_size`](crate::CheckpointStore::max_shard_size).
 ///
 /// ```
 /// use burn::tensor::TensorData;
@@ -52,7 +62,11 @@ pub fn save<'a>(
 /// let dir = tempfile::tempdir()?;
 /// let values = TensorData::from([1.0_f32, 2.0]);
 /// let options = ShardOptions::new().max_shard_size(16.into());
-/// let saved = safetensors_burn::save_sharded(dir.path(), ["a", "b", "c"].map(|name| (name, &values)), &options)?;
+/// let saved = safetensors_burn::save_sharded(
+///     dir.path(),
+///     ["a", "b", "c"].map(|name| (name, &values)),
+///     &options,
+/// )?;
 /// assert_eq!((saved.files.len(), saved.total_size), (2, 24));
 /// assert_eq!(safetensors_burn::load(dir.path())?["c"], values);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -76,14 +90,21 @@ pub(crate) struct DataSource<'a> {
 }
 
 impl<'a> DataSource<'a> {
-    /// Refuses what the format has no dtype for, and data that is not as long as its shape asks for.
+    /// Refuses what the format has no dtype for, and data that is not as long as its shape asks
+    /// for.
     pub(crate) fn new(data: &'a TensorData) -> Result<Self> {
         let dtype = dtype::to_file(data.dtype())?;
         let elements = shape::element_count(data.shape())?;
         let expected = elements.saturating_mul(data.dtype().size() as u64);
         let found = data.bytes().len() as u64;
         if expected != found {
-            return Err(ErrorKind::DataLength { dtype, shape: data.shape().to_vec(), expected, found }.into());
+            return Err(ErrorKind::DataLength {
+                dtype,
+                shape: data.shape().to_vec(),
+                expected,
+                found,
+            }
+            .into());
         }
         Ok(Self { data, dtype })
     }
@@ -102,7 +123,9 @@ impl TensorSource for DataSource<'_> {
         let bytes = self.data.as_bytes();
         match self.data.dtype() {
             DType::Bool(BoolStore::Native) => match bytes.iter().position(|&byte| byte > 1) {
-                Some(index) => Err(ErrorKind::InvalidBool { index: index as u64, found: bytes[index] }.into()),
+                Some(index) => {
+                    Err(ErrorKind::InvalidBool { index: index as u64, found: bytes[index] }.into())
+                }
                 None => sink(bytes),
             },
             // These backends take every value but 0 for true.
@@ -112,8 +135,8 @@ impl TensorSource for DataSource<'_> {
         }
     }
 
-    /// The bytes: data that begins at one address and is as long is the same. Booleans of four bytes each are shorter in a file
-    /// than in memory, and tied to none.
+    /// The bytes: data that begins at one address and is as long is the same. Booleans of four
+    /// bytes each are shorter in a file than in memory, and tied to none.
     fn storage(&self) -> Option<Storage> {
         let bytes = self.data.as_bytes();
         let wide = self.data.dtype() == DType::Bool(BoolStore::U32);

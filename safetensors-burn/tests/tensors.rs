@@ -8,18 +8,21 @@ use std::sync::Arc;
 
 use burn::tensor::quantization::QuantScheme;
 use burn::tensor::{
-    AllocationProperty, BoolStore, Bytes, DType, Device, Int, Shape, Tensor, TensorData, bf16, f16, flex32,
+    AllocationProperty, BoolStore, Bytes, DType, Device, Int, Shape, Tensor, TensorData, bf16, f16,
+    flex32,
 };
 use safetensors_burn::{Burn, load, load_with, save, share, share_checkpoint, share_tensor};
 use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, Framework, LoadOptions, SafeTensors, SaveOptions, Support, TensorBuf, TensorView,
-    Widening, serialize,
+    Checkpoint, Dtype, ErrorKind, Framework, LoadOptions, SafeTensors, SaveOptions, Support,
+    TensorBuf, TensorView, Widening, serialize,
 };
 use tempfile::TempDir;
 
 /// A file of raw tensors.
 fn file(tensors: &[(&str, Dtype, &[usize], &[u8])]) -> Vec<u8> {
-    let views = tensors.iter().map(|&(name, dtype, shape, data)| (name, TensorView::new(dtype, shape, data).unwrap()));
+    let views = tensors
+        .iter()
+        .map(|&(name, dtype, shape, data)| (name, TensorView::new(dtype, shape, data).unwrap()));
     serialize(views, &SaveOptions::new()).unwrap()
 }
 
@@ -77,7 +80,12 @@ fn loaded_elements_are_moved_and_usable_as_vectors() {
     let values = data.try_into_vec::<f32>().unwrap();
     assert_eq!(values.as_ptr(), address);
 
-    let data = Burn::from_buf(TensorBuf::from_vec(vec![2], vec![true, false]).unwrap(), &(), Widening::Exact).unwrap();
+    let data = Burn::from_buf(
+        TensorBuf::from_vec(vec![2], vec![true, false]).unwrap(),
+        &(),
+        Widening::Exact,
+    )
+    .unwrap();
     assert_eq!(data, TensorData::from([true, false]));
 }
 
@@ -102,13 +110,18 @@ fn dtypes_that_burn_lacks_are_widened_or_refused() {
         let (_dir, path) = written(&file(&[("t", dtype, shape, bytes)]));
         let data = &load(&path).unwrap()["t"];
         assert_eq!((data.dtype(), &data.shape()[..]), (to, to_shape), "{dtype}");
-        assert_eq!(data.clone().convert_dtype(DType::F32).as_slice::<f32>().unwrap(), values, "{dtype}");
+        assert_eq!(
+            data.clone().convert_dtype(DType::F32).as_slice::<f32>().unwrap(),
+            values,
+            "{dtype}"
+        );
 
         let error = load_with(&path, &LoadOptions::new().widening(Widening::Exact)).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::WouldWiden { .. }), "{error}");
         assert!(error.to_string().contains("model.safetensors: tensor \"t\""), "{error}");
 
-        let archive = SafeTensors::parse(bytes::Bytes::from(std::fs::read(&path).unwrap())).unwrap();
+        let archive =
+            SafeTensors::parse(bytes::Bytes::from(std::fs::read(&path).unwrap())).unwrap();
         assert_eq!(share(&archive, "t", Widening::Lossless).unwrap(), *data, "{dtype}");
         let error = share(&archive, "t", Widening::Exact).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::WouldWiden { .. }), "{error}");
@@ -125,7 +138,8 @@ fn booleans_are_saved_as_bool_however_they_are_stored() {
     let native = TensorData::new(values.clone(), [10_000]);
     let as_u8: Vec<u8> = values.iter().map(|&value| if value { 255 } else { 0 }).collect();
     let as_u32: Vec<u32> = values.iter().map(|&value| if value { 1 << 16 } else { 0 }).collect();
-    let stored = |bytes, store| TensorData::try_from_bytes(bytes, [10_000], DType::Bool(store)).unwrap();
+    let stored =
+        |bytes, store| TensorData::try_from_bytes(bytes, [10_000], DType::Bool(store)).unwrap();
     let u8s = stored(Bytes::from_elems(as_u8), BoolStore::U8);
     let u32s = stored(Bytes::from_elems(as_u32), BoolStore::U32);
     save(&path, [("native", &native), ("u8", &u8s), ("u32", &u32s)], &SaveOptions::new()).unwrap();
@@ -153,11 +167,17 @@ fn what_could_not_be_read_back_is_not_saved() {
     let path = dir.path().join("model.safetensors");
     std::fs::write(&path, b"old").unwrap();
 
-    let quantized = TensorData::quantized(vec![1_i8, 2, 3, 4], [4], QuantScheme::default(), &[0.5], None);
+    let quantized =
+        TensorData::quantized(vec![1_i8, 2, 3, 4], [4], QuantScheme::default(), &[0.5], None);
     let error = save(&path, [("weight", &quantized)], &SaveOptions::new()).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::UnsupportedFrameworkType { framework: "burn", .. }), "{error}");
     assert!(
-        error.to_string().contains("model.safetensors: tensor \"weight\": burn elements of type qfloat"),
+        matches!(error.kind(), ErrorKind::UnsupportedFrameworkType { framework: "burn", .. }),
+        "{error}"
+    );
+    assert!(
+        error
+            .to_string()
+            .contains("model.safetensors: tensor \"weight\": burn elements of type qfloat"),
         "{error}"
     );
 
@@ -176,7 +196,8 @@ fn shared_tensors_lie_in_the_file_if_they_are_aligned() {
     let values = [1.0_f32, 2.0, 3.0, 4.0];
     let raw: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     let parsed = file(&[("w", Dtype::F32, &[2, 2], &raw), ("none", Dtype::I64, &[0], &[])]);
-    // At each distance from a multiple of 8, so that the tensor is aligned at some and misaligned at others.
+    // At each distance from a multiple of 8, so that the tensor is aligned at some and misaligned
+    // at others.
     let (mut shared, mut copied) = (0, 0);
     for distance in 0..8 {
         let mut padded = vec![0_u8; distance];
@@ -218,7 +239,9 @@ fn a_shared_tensor_outlives_its_archive_and_is_copied_when_written_to() {
 
 #[test]
 fn shared_booleans_are_checked() {
-    let archive = SafeTensors::parse(bytes::Bytes::from(file(&[("m", Dtype::BOOL, &[3], &[1, 0, 5])]))).unwrap();
+    let archive =
+        SafeTensors::parse(bytes::Bytes::from(file(&[("m", Dtype::BOOL, &[3], &[1, 0, 5])])))
+            .unwrap();
     let error = share(&archive, "m", Widening::Lossless).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::InvalidBool { index: 2, found: 5 }), "{error}");
     assert_eq!(error.tensor(), Some("m"));
@@ -226,7 +249,8 @@ fn shared_booleans_are_checked() {
     assert!(matches!(error.kind(), ErrorKind::TensorNotFound), "{error}");
     assert_eq!(error.tensor(), Some("absent"));
 
-    let archive = SafeTensors::parse(bytes::Bytes::from(file(&[("m", Dtype::BOOL, &[2], &[1, 0])]))).unwrap();
+    let archive =
+        SafeTensors::parse(bytes::Bytes::from(file(&[("m", Dtype::BOOL, &[2], &[1, 0])]))).unwrap();
     assert_eq!(share(&archive, "m", Widening::Lossless).unwrap(), TensorData::from([true, false]));
 }
 
@@ -245,7 +269,11 @@ fn a_mapped_checkpoint_lends_its_tensors() {
             let shared = share_tensor(&checkpoint, name, Widening::Exact).unwrap();
             assert_eq!(shared.dtype(), data.dtype(), "{name}");
             assert_eq!(shared.as_bytes(), data.as_bytes(), "{name}");
-            assert_eq!(mapped.contains(&shared.as_bytes().as_ptr()), !data.as_bytes().is_empty(), "{name}");
+            assert_eq!(
+                mapped.contains(&shared.as_bytes().as_ptr()),
+                !data.as_bytes().is_empty(),
+                "{name}"
+            );
             shared
         })
         .collect();
@@ -269,12 +297,17 @@ fn a_mapped_checkpoint_of_shards_lends_from_the_right_one() {
     assert_eq!(share_tensor(&checkpoint, "one", Widening::Exact).unwrap(), one);
     assert_eq!(share_tensor(&checkpoint, "two", Widening::Exact).unwrap(), two);
     let all = share_checkpoint(&checkpoint, Widening::Exact).unwrap();
-    for ((name, data), (expected_name, expected, file)) in all.iter().zip([("one", &one, 0), ("two", &two, 1)]) {
+    for ((name, data), (expected_name, expected, file)) in
+        all.iter().zip([("one", &one, 0), ("two", &two, 1)])
+    {
         assert_eq!((*name, data), (expected_name, expected));
         let mapped = checkpoint.shards()[file].archive().bytes().as_ptr_range();
         assert!(mapped.contains(&data.as_bytes().as_ptr()), "{name}");
     }
     assert_eq!(all.len(), 2);
     let error = share_tensor(&checkpoint, "three", Widening::Exact).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::TensorNotFound) && error.source().is_none(), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::TensorNotFound) && error.source().is_none(),
+        "{error}"
+    );
 }

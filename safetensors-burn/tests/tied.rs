@@ -8,12 +8,13 @@ use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{BoolStore, Bytes, DType, Device, Distribution, Shape, Tensor, TensorData};
 use safetensors_burn::{
-    BurnToPyTorchAdapter, CheckpointStore, ModuleSnapshot, ModuleStore, PyTorchToBurnAdapter, StoreError, load, save,
-    save_sharded, share,
+    BurnToPyTorchAdapter, CheckpointStore, ModuleSnapshot, ModuleStore, PyTorchToBurnAdapter,
+    StoreError, load, save, save_sharded, share,
 };
 use safetensors_core::tied::Tied;
 use safetensors_core::{
-    Checkpoint, ErrorKind, LoadOptions, Metadata, SafeTensors, SaveOptions, ShardOptions, Widening, serialize,
+    Checkpoint, ErrorKind, LoadOptions, Metadata, SafeTensors, SaveOptions, ShardOptions, Widening,
+    serialize,
 };
 
 #[derive(Module, Debug)]
@@ -27,7 +28,8 @@ impl Language {
     /// A model of random weights, whose head is its embedding.
     fn new() -> Self {
         let device = Device::default();
-        let embed: Param<Tensor<2>> = Param::from_tensor(Tensor::random([5, 3], Distribution::Default, &device));
+        let embed: Param<Tensor<2>> =
+            Param::from_tensor(Tensor::random([5, 3], Distribution::Default, &device));
         let head = embed.clone();
         assert_eq!(embed.id, head.id);
         Self { embed, body: LinearConfig::new(3, 3).init(&device), head }
@@ -72,7 +74,10 @@ fn a_tied_parameter_is_saved_once_and_loads_under_both_paths() {
     let mut fresh = Language::new();
     let result = fresh.load_from(&mut store).unwrap();
     assert_eq!(result.applied.len(), 4);
-    assert!(result.is_success() && result.missing.is_empty() && result.unused.is_empty(), "{result:?}");
+    assert!(
+        result.is_success() && result.missing.is_empty() && result.unused.is_empty(),
+        "{result:?}"
+    );
     assert_eq!(fresh.state(), trained.state());
     // It is still one parameter, and saved as one.
     let again = dir.path().join("again.safetensors");
@@ -91,7 +96,8 @@ fn the_options_say_what_is_tied() {
         written(&path)
     };
     let store = || CheckpointStore::from_file(&path);
-    let (names, metadata) = save(store().save_options(SaveOptions::new().tied(Tied::new().prefer(["head"]))));
+    let (names, metadata) =
+        save(store().save_options(SaveOptions::new().tied(Tied::new().prefer(["head"]))));
     assert!(names.contains(&"head".into()) && metadata == entry("embed", "head"), "{names:?}");
     let (names, metadata) = save(store().save_options(SaveOptions::new()));
     assert_eq!((names.len(), metadata), (4, Metadata::new()));
@@ -131,8 +137,13 @@ fn what_an_adapter_makes_different_is_saved_apart() {
     model.head = model.body.weight.clone();
     model.save_into(&mut CheckpointStore::from_file(&path)).unwrap();
     assert_eq!(written(&path).1, entry("head", "body.weight"));
-    model.save_into(&mut CheckpointStore::from_file(&path).with_to_adapter(BurnToPyTorchAdapter)).unwrap();
-    assert_eq!(written(&path), (["body.bias", "body.weight", "embed", "head"].map(Into::into).into(), Metadata::new()));
+    model
+        .save_into(&mut CheckpointStore::from_file(&path).with_to_adapter(BurnToPyTorchAdapter))
+        .unwrap();
+    assert_eq!(
+        written(&path),
+        (["body.bias", "body.weight", "embed", "head"].map(Into::into).into(), Metadata::new())
+    );
 
     // One tensor of a file for two parameters, of which the adapter transposes one.
     let file = load(&path).unwrap();
@@ -141,7 +152,9 @@ fn what_an_adapter_makes_different_is_saved_apart() {
     save(&path, tensors, &options).unwrap();
     let mut fresh = Language::new();
     fresh.head = Param::from_tensor(Tensor::zeros([3, 3], &Device::default()));
-    fresh.load_from(&mut CheckpointStore::from_file(&path).with_from_adapter(PyTorchToBurnAdapter)).unwrap();
+    fresh
+        .load_from(&mut CheckpointStore::from_file(&path).with_from_adapter(PyTorchToBurnAdapter))
+        .unwrap();
     assert_eq!(fresh.body.weight.to_data(), model.body.weight.to_data());
     assert_eq!(fresh.head.to_data(), model.body.weight.val().transpose().to_data());
 }
@@ -152,9 +165,14 @@ fn other_names_of_a_tensor_are_neither_missing_nor_unused() {
     let path = dir.path().join("model.safetensors");
     let trained = Language::new();
     let [embed, weight, bias, _] = trained.state();
-    let tensors = [("kept", &embed), ("body.weight", &weight), ("body.bias", &bias), ("extra", &bias)];
-    let options =
-        SaveOptions::new().metadata([("embed", "kept"), ("head", "kept"), ("third", "kept"), ("fourth", "extra")]);
+    let tensors =
+        [("kept", &embed), ("body.weight", &weight), ("body.bias", &bias), ("extra", &bias)];
+    let options = SaveOptions::new().metadata([
+        ("embed", "kept"),
+        ("head", "kept"),
+        ("third", "kept"),
+        ("fourth", "extra"),
+    ]);
     save(&path, tensors, &options).unwrap();
     let mut fresh = Language::new();
     let result = fresh.load_from(&mut CheckpointStore::from_file(&path)).unwrap();
@@ -169,9 +187,11 @@ fn other_names_of_a_tensor_are_neither_missing_nor_unused() {
     assert_eq!(fresh.state(), trained.state());
 
     // Rules may give all names of a tensor one name, but not two tensors.
-    let mut store = CheckpointStore::from_file(&path).with_key_remapping("^kept$", "embed").unwrap();
+    let mut store =
+        CheckpointStore::from_file(&path).with_key_remapping("^kept$", "embed").unwrap();
     assert_eq!(store.keys().unwrap(), ["body.bias", "body.weight", "embed", "extra", "head"]);
-    let mut store = CheckpointStore::from_file(&path).with_key_remapping("^head$", "extra").unwrap();
+    let mut store =
+        CheckpointStore::from_file(&path).with_key_remapping("^head$", "extra").unwrap();
     let error = store.keys().unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::DuplicateTensor), "{error}");
     assert_eq!((error.tensor(), error.file()), (Some("extra"), path.to_str()));
@@ -182,11 +202,15 @@ fn a_module_is_saved_in_shards() {
     let dir = tempfile::tempdir().unwrap();
     let model = Language::new();
     let directory = dir.path().join("new");
-    let mut store = CheckpointStore::from_file(&directory).max_shard_size(64.into()).metadata("title", "Test");
+    let mut store =
+        CheckpointStore::from_file(&directory).max_shard_size(64.into()).metadata("title", "Test");
     model.save_into(&mut store).unwrap();
     let checkpoint = Checkpoint::open(&directory).unwrap();
     assert_eq!((checkpoint.shards().len(), checkpoint.len()), (2, 3));
-    assert_eq!((&checkpoint.metadata()["title"], &checkpoint.metadata()["head"]), (&"Test".into(), &"embed".into()));
+    assert_eq!(
+        (&checkpoint.metadata()["title"], &checkpoint.metadata()["head"]),
+        (&"Test".into(), &"embed".into())
+    );
     // Through the store that saved it, and through another.
     for mut store in [store, CheckpointStore::from_file(&directory)] {
         let mut fresh = Language::new();
@@ -200,11 +224,15 @@ fn a_module_is_saved_in_shards() {
     assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1);
 
     let index = directory.join("model.safetensors.index.json");
-    let error = model.save_into(&mut CheckpointStore::from_file(&index).max_shard_size(64.into())).unwrap_err();
+    let error = model
+        .save_into(&mut CheckpointStore::from_file(&index).max_shard_size(64.into()))
+        .unwrap_err();
     let ErrorKind::Framework { source, .. } = error.kind() else { panic!("{error}") };
     assert!(matches!(source.downcast_ref(), Some(StoreError::IndexDestination)), "{error}");
     let file = directory.join("model.safetensors");
-    let error = model.save_into(&mut CheckpointStore::from_file(&file).max_shard_size(64.into())).unwrap_err();
+    let error = model
+        .save_into(&mut CheckpointStore::from_file(&file).max_shard_size(64.into()))
+        .unwrap_err();
     assert_eq!(error.file(), file.to_str(), "{error}");
     assert_eq!(load(&directory).unwrap()["embed"], model.embed.to_data());
 }
@@ -219,13 +247,19 @@ fn data_of_the_same_bytes_is_saved_once() {
     save(&path, [("b", &values), ("a", &values), ("copy", &values.clone())], &options).unwrap();
     assert_eq!(written(&path), (vec!["a".into(), "copy".into()], entry("b", "a")));
     let loaded = load(&path).unwrap();
-    assert_eq!(loaded, BTreeMap::from(["a", "b", "copy"].map(|name| (name.to_owned(), values.clone()))));
+    assert_eq!(
+        loaded,
+        BTreeMap::from(["a", "b", "copy"].map(|name| (name.to_owned(), values.clone())))
+    );
     let alone = safetensors_burn::load_with(&path, &LoadOptions::new().aliases(false)).unwrap();
     assert_eq!(alone.len(), 2);
 
     let file = bytes::Bytes::from(
-        serialize([("w", safetensors_core::TensorView::from_slice(&[2], &[1_i64, 2]).unwrap())], &SaveOptions::new())
-            .unwrap(),
+        serialize(
+            [("w", safetensors_core::TensorView::from_slice(&[2], &[1_i64, 2]).unwrap())],
+            &SaveOptions::new(),
+        )
+        .unwrap(),
     );
     let archive = SafeTensors::parse(file).unwrap();
     let [first, second] = [(); 2].map(|()| share(&archive, "w", Widening::Exact).unwrap());
@@ -247,8 +281,12 @@ fn data_is_saved_in_shards() {
     let dir = tempfile::tempdir().unwrap();
     let (embed, norm) = (TensorData::from([[1.0_f32; 4]; 4]), TensorData::from([2.0_f32; 4]));
     let tensors = [("embed", &embed), ("norm", &norm), ("head", &embed)];
-    let options = ShardOptions::new().max_shard_size(64.into()).save(SaveOptions::new().tied(Tied::new()));
+    let options =
+        ShardOptions::new().max_shard_size(64.into()).save(SaveOptions::new().tied(Tied::new()));
     let saved = save_sharded(dir.path(), tensors, &options).unwrap();
     assert_eq!((saved.files.len(), saved.total_size), (2, 80));
-    assert_eq!(load(dir.path()).unwrap(), BTreeMap::from(tensors.map(|(name, data)| (name.to_owned(), data.clone()))));
+    assert_eq!(
+        load(dir.path()).unwrap(),
+        BTreeMap::from(tensors.map(|(name, data)| (name.to_owned(), data.clone())))
+    );
 }

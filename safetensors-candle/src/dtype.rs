@@ -10,8 +10,9 @@ use crate::Candle;
 
 /// Declares every lookup between the format's dtypes and candle's.
 ///
-/// The lines of `exact` and `raw` give the format's dtype, candle's, and the type of the elements as they are read; candle keeps
-/// `raw` elements as plain bytes that it computes nothing with. `widened` are those that candle lacks.
+/// The lines of `exact` and `raw` give the format's dtype, candle's, and the type of the elements
+/// as they are read; candle keeps `raw` elements as plain bytes that it computes nothing with.
+/// `widened` are those that candle lacks.
 macro_rules! dtypes {
     (
         exact { $($exact:ident = $exact_candle:ident as $element:ty,)* }

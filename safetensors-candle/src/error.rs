@@ -6,9 +6,11 @@ use safetensors_core::Error;
 
 use crate::Candle;
 
-/// An error of candle as ours: [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework), with candle's error as its source.
+/// An error of candle as ours: [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework),
+/// with candle's error as its source.
 ///
-/// One that [`into_candle`] made is taken apart again, so that nothing is lost on the way through candle and back.
+/// One that [`into_candle`] made is taken apart again, so that nothing is lost on the way through
+/// candle and back.
 ///
 /// ```
 /// use safetensors_candle::from_candle;
@@ -29,10 +31,12 @@ pub fn from_candle(error: candle_core::Error) -> Error {
     Error::framework::<Candle>(error)
 }
 
-/// Our error as candle's, for the traits of candle: it has our message, with file and tensor, and our `source()`.
+/// Our error as candle's, for the traits of candle: it has our message, with file and tensor, and
+/// our `source()`.
 ///
-/// candle's `Error::wrap` keeps nothing but the message. Its variant for input and output holds any error whole, so that one is
-/// used, whatever went wrong: [`from_candle`] gets our error back out of it.
+/// candle's `Error::wrap` keeps nothing but the message. Its variant for input and output holds any
+/// error whole, so that one is used, whatever went wrong: [`from_candle`] gets our error back out
+/// of it.
 ///
 /// ```
 /// use safetensors_candle::{from_candle, into_candle};
@@ -75,7 +79,9 @@ mod tests {
         let ours = error.in_tensor("weight").in_file("a.safetensors");
         let message = ours.to_string();
         assert!(
-            message.contains("a.safetensors") && message.contains("\"weight\"") && message.contains("outer"),
+            message.contains("a.safetensors")
+                && message.contains("\"weight\"")
+                && message.contains("outer"),
             "{message}"
         );
 

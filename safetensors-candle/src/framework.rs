@@ -33,15 +33,16 @@ impl Framework for Candle {
         dtype::support(dtype)
     }
 
-    /// Dtypes that candle only stores (F4, F6_E2M3, F6_E3M2, F8_E8M0) can be placed on the CPU only; on another device they are an
-    /// [`ErrorKind::Framework`] error, as is any dtype that the device lacks.
+    /// Dtypes that candle only stores (F4, F6_E2M3, F6_E3M2, F8_E8M0) can be placed on the CPU
+    /// only; on another device they are an [`ErrorKind::Framework`] error, as is any dtype that the
+    /// device lacks.
     ///
     /// [`ErrorKind::Framework`]: safetensors_core::ErrorKind::Framework
     fn from_exact(buf: TensorBuf, device: &Device) -> Result<Tensor> {
         let dtype = buf.dtype();
         let shape = Shape::from(buf.shape());
-        // This constructor does not compare the length of the storage with the shape. A `TensorBuf` has exactly as many
-        // elements as its shape asks for, so there is nothing to compare.
+        // This constructor does not compare the length of the storage with the shape. A `TensorBuf`
+        // has exactly as many elements as its shape asks for, so there is nothing to compare.
         let tensor = Tensor::from((Storage::Cpu(dtype::into_storage(buf)?), shape));
         tensor.to_device(device).map_err(|error| {
             let place = match device {

@@ -48,19 +48,21 @@
 //! Widening keeps every value. [`Widening::Exact`](safetensors_core::Widening::Exact) in the
 //! [`LoadOptions`](safetensors_core::LoadOptions) makes it an error instead.
 //!
-//! A saved file loads to the same tensors, bit for bit. Of F4 and F6 tensors only whole ones can be saved, not parts or transposed
-//! views: candle counts offsets and strides in elements, which for these are not whole bytes.
+//! A saved file loads to the same tensors, bit for bit. Of F4 and F6 tensors only whole ones can be
+//! saved, not parts or transposed views: candle counts offsets and strides in elements, which for
+//! these are not whole bytes.
 //!
 //! # What is copied
 //!
-//! Loading to the CPU reads each tensor into the memory that the candle tensor then owns: nothing is copied in between. Other
-//! devices get one copy of that. Saving from the CPU writes contiguous tensors from where they lie; strided ones (transposed,
-//! narrowed, broadcast) and those of other devices pass through a buffer of bounded size.
+//! Loading to the CPU reads each tensor into the memory that the candle tensor then owns: nothing
+//! is copied in between. Other devices get one copy of that. Saving from the CPU writes contiguous
+//! tensors from where they lie; strided ones (transposed, narrowed, broadcast) and those of other
+//! devices pass through a buffer of bounded size.
 //!
 //! # What this crate does not do
 //!
-//! It does not map files, keep several requests for one tensor as one allocation, or split tensors between ranks. The features
-//! `cuda` and `metal` only switch on candle's.
+//! It does not map files, keep several requests for one tensor as one allocation, or split tensors
+//! between ranks. The features `cuda` and `metal` only switch on candle's.
 #![forbid(unsafe_code)]
 
 mod dtype;

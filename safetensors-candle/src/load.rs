@@ -8,9 +8,11 @@ use safetensors_core::{Checkpoint, LoadOptions, Result, framework};
 
 use crate::Candle;
 
-/// Loads every tensor of a checkpoint onto a device: of a file, an index of shards, or the directory that holds either.
+/// Loads every tensor of a checkpoint onto a device: of a file, an index of shards, or the
+/// directory that holds either.
 ///
-/// Files are read in parallel, and dtypes that candle lacks are widened losslessly (see the [crate's table](crate#dtypes)).
+/// Files are read in parallel, and dtypes that candle lacks are widened losslessly (see the
+/// [crate's table](crate#dtypes)).
 ///
 /// ```
 /// use candle_core::Device;
@@ -27,8 +29,9 @@ use crate::Candle;
 ///
 /// # Errors
 ///
-/// Those of [`Checkpoint::open`]; of reading; [`ErrorKind::DoesNotFit`] for a U64 value that I64 does not hold; and
-/// [`ErrorKind::Framework`] if candle fails. Each names the file, and the tensor if it is about one.
+/// Those of [`Checkpoint::open`]; of reading; [`ErrorKind::DoesNotFit`] for a U64 value that I64
+/// does not hold; and [`ErrorKind::Framework`] if candle fails. Each names the file, and the tensor
+/// if it is about one.
 ///
 /// [`ErrorKind::DoesNotFit`]: safetensors_core::ErrorKind::DoesNotFit
 /// [`ErrorKind::Framework`]: safetensors_core::ErrorKind::Framework
@@ -36,11 +39,14 @@ pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<BTreeMap<String, 
     load_with(path, device, &LoadOptions::new())
 }
 
-/// [`load()`], with options: how many threads read, what is converted while it is read, whether dtypes may be widened.
+/// [`load()`], with options: how many threads read, what is converted while it is read, whether
+/// dtypes may be widened.
 ///
 /// ```
 /// use candle_core::{DType, Device};
-/// use safetensors_core::{Dtype, ErrorKind, LoadOptions, SaveOptions, TensorView, Widening, save};
+/// use safetensors_core::{
+///     Dtype, ErrorKind, LoadOptions, SaveOptions, TensorView, Widening, save,
+/// };
 ///
 /// let dir = tempfile::tempdir()?;
 /// let path = dir.path().join("model.safetensors");
@@ -49,7 +55,10 @@ pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<BTreeMap<String, 
 /// save(&path, [("scale", scale), ("mask", mask)], &SaveOptions::new())?;
 ///
 /// let converted = LoadOptions::new().floats_as(Dtype::F16);
-/// assert_eq!(safetensors_candle::load_with(&path, &Device::Cpu, &converted)?["scale"].dtype(), DType::F16);
+/// assert_eq!(
+///     safetensors_candle::load_with(&path, &Device::Cpu, &converted)?["scale"].dtype(),
+///     DType::F16
+/// );
 ///
 /// let exact = LoadOptions::new().widening(Widening::Exact);
 /// let error = safetensors_candle::load_with(&path, &Device::Cpu, &exact).unwrap_err();
@@ -60,11 +69,16 @@ pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<BTreeMap<String, 
 ///
 /// # Errors
 ///
-/// Those of [`load()`]; [`ErrorKind::NoConversion`] and, if widening is not allowed and needed, [`ErrorKind::WouldWiden`], both
-/// before anything is read. Whether a dtype needs widening is asked of the one that it is converted to.
+/// Those of [`load()`]; [`ErrorKind::NoConversion`] and, if widening is not allowed and needed,
+/// [`ErrorKind::WouldWiden`], both before anything is read. Whether a dtype needs widening is asked
+/// of the one that it is converted to.
 ///
 /// [`ErrorKind::NoConversion`]: safetensors_core::ErrorKind::NoConversion
 /// [`ErrorKind::WouldWiden`]: safetensors_core::ErrorKind::WouldWiden
-pub fn load_with(path: impl AsRef<Path>, device: &Device, options: &LoadOptions) -> Result<BTreeMap<String, Tensor>> {
+pub fn load_with(
+    path: impl AsRef<Path>,
+    device: &Device,
+    options: &LoadOptions,
+) -> Result<BTreeMap<String, Tensor>> {
     framework::load::<Candle>(&Checkpoint::open(path)?, device, options)
 }

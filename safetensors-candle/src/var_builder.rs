@@ -7,18 +7,21 @@ use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
 use safetensors_core::convert::{widen, widened_shape};
 use safetensors_core::{
-    Checkpoint, Dtype, FileSource, Framework, LazyTensor, LoadOptions, ReadAt, Result, Support, TensorBuf, framework,
+    Checkpoint, Dtype, FileSource, Framework, LazyTensor, LoadOptions, ReadAt, Result, Support,
+    TensorBuf, framework,
 };
 
 use crate::Candle;
 use crate::dtype::from_candle_dtype;
 use crate::error::into_candle;
 
-/// A [`VarBuilder`] over a checkpoint: a file, an index of shards, or the directory that holds either.
+/// A [`VarBuilder`] over a checkpoint: a file, an index of shards, or the directory that holds
+/// either.
 ///
-/// Every model of candle-transformers loads through it. Only headers are read here; each tensor is read when the model asks for
-/// it, and then has the asked shape, the asked dtype and the asked device. A tensor that was saved once for several names is found
-/// under all of them (see [`Checkpoint::aliases`]).
+/// Every model of candle-transformers loads through it. Only headers are read here; each tensor is
+/// read when the model asks for it, and then has the asked shape, the asked dtype and the asked
+/// device. A tensor that was saved once for several names is found under all of them (see
+/// [`Checkpoint::aliases`]).
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -40,7 +43,11 @@ use crate::error::into_candle;
 /// # Errors
 ///
 /// Those of [`Checkpoint::open`]. For what the builder itself fails with see [`CheckpointBackend`].
-pub fn var_builder(path: impl AsRef<Path>, dtype: DType, device: &Device) -> Result<VarBuilder<'static>> {
+pub fn var_builder(
+    path: impl AsRef<Path>,
+    dtype: DType,
+    device: &Device,
+) -> Result<VarBuilder<'static>> {
     Ok(var_builder_from(Checkpoint::open(path)?, dtype, device))
 }
 
@@ -69,19 +76,22 @@ pub fn var_builder_from<'a, S: ReadAt + 'a>(
 
 /// An open checkpoint as a backend of candle's [`VarBuilder`].
 ///
-/// A tensor comes on the asked device, in the asked dtype, and of exactly the asked shape. The shape is compared with the header
-/// before a byte of data is read, and asking whether there is a tensor reads nothing.
+/// A tensor comes on the asked device, in the asked dtype, and of exactly the asked shape. The
+/// shape is compared with the header before a byte of data is read, and asking whether there is a
+/// tensor reads nothing.
 ///
-/// If the file has another dtype, the elements are converted while they are read, by the rules of [`convert`]: rounded once, and
-/// an error where integers are asked for and a value is none, or does not fit. A BF16 file as an F32 model needs the memory of
-/// the F32 tensors, and a small buffer a thread. C64 becomes F32 first, with a last dimension of 2.
+/// If the file has another dtype, the elements are converted while they are read, by the rules of
+/// [`convert`]: rounded once, and an error where integers are asked for and a value is none, or
+/// does not fit. A BF16 file as an F32 model needs the memory of the F32 tensors, and a small
+/// buffer a thread. C64 becomes F32 first, with a last dimension of 2.
 ///
 /// [`convert`]: safetensors_core::convert
 ///
 /// # Errors
 ///
-/// As candle's own backends: `CannotFindTensor`, and `UnexpectedShape`, which names the tensor and the file. Everything else is a
-/// [`safetensors_core::Error`], which names them too, passed through [`into_candle`].
+/// As candle's own backends: `CannotFindTensor`, and `UnexpectedShape`, which names the tensor and
+/// the file. Everything else is a [`safetensors_core::Error`], which names them too, passed through
+/// [`into_candle`].
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -91,7 +101,11 @@ pub fn var_builder_from<'a, S: ReadAt + 'a>(
 ///
 /// let dir = tempfile::tempdir()?;
 /// let path = dir.path().join("model.safetensors");
-/// save(&path, [("mask", TensorView::from_slice(&[2], &[true, false])?)], &SaveOptions::new())?;
+/// save(
+///     &path,
+///     [("mask", TensorView::from_slice(&[2], &[true, false])?)],
+///     &SaveOptions::new(),
+/// )?;
 ///
 /// let exact = LoadOptions::new().widening(Widening::Exact);
 /// let backend = CheckpointBackend::new(Checkpoint::open(&path)?).load_options(exact);
@@ -107,15 +121,15 @@ pub struct CheckpointBackend<S = FileSource> {
 }
 
 impl<S> CheckpointBackend<S> {
-    /// A backend over this checkpoint, which widens dtypes that candle lacks and reads large tensors with one thread a core,
-    /// eight at most.
+    /// A backend over this checkpoint, which widens dtypes that candle lacks and reads large
+    /// tensors with one thread a core, eight at most.
     pub fn new(checkpoint: Checkpoint<S>) -> Self {
         Self { checkpoint, load_options: LoadOptions::new() }
     }
 
-    /// Loads each tensor with these options: the threads of a large one, whether dtypes that candle lacks may be widened, what
-    /// becomes of numbers that are too large, and who is told of the progress of each tensor. The dtype is not theirs to say: the
-    /// model asks for one.
+    /// Loads each tensor with these options: the threads of a large one, whether dtypes that candle
+    /// lacks may be widened, what becomes of numbers that are too large, and who is told of the
+    /// progress of each tensor. The dtype is not theirs to say: the model asks for one.
     #[must_use]
     pub fn load_options(mut self, options: LoadOptions) -> Self {
         self.load_options = options;
@@ -144,7 +158,12 @@ impl<S: ReadAt> CheckpointBackend<S> {
         buf.convert(to, &self.load_options.get_convert_options())
     }
 
-    fn load(&self, tensor: LazyTensor<'_, S>, dtype: DType, device: &Device) -> candle_core::Result<Tensor> {
+    fn load(
+        &self,
+        tensor: LazyTensor<'_, S>,
+        dtype: DType,
+        device: &Device,
+    ) -> candle_core::Result<Tensor> {
         let load = || {
             framework::accept::<Candle>(tensor.dtype(), self.load_options.get_widening())?;
             let to = from_candle_dtype(dtype)?;
@@ -155,18 +174,31 @@ impl<S: ReadAt> CheckpointBackend<S> {
 }
 
 impl<S: ReadAt> SimpleBackend for CheckpointBackend<S> {
-    fn get(&self, expected: Shape, name: &str, _: Init, dtype: DType, device: &Device) -> candle_core::Result<Tensor> {
+    fn get(
+        &self,
+        expected: Shape,
+        name: &str,
+        _: Init,
+        dtype: DType,
+        device: &Device,
+    ) -> candle_core::Result<Tensor> {
         let tensor = self.find(name)?;
         let got = loaded_shape(&tensor);
         if got != expected {
-            let file = tensor.file().map(|file| format!(" in {}", file.display())).unwrap_or_default();
+            let file =
+                tensor.file().map(|file| format!(" in {}", file.display())).unwrap_or_default();
             let msg = format!("shape mismatch for {name}{file}");
             return Err(candle_core::Error::UnexpectedShape { msg, expected, got }.bt());
         }
         self.load(tensor, dtype, device)
     }
 
-    fn get_unchecked(&self, name: &str, dtype: DType, device: &Device) -> candle_core::Result<Tensor> {
+    fn get_unchecked(
+        &self,
+        name: &str,
+        dtype: DType,
+        device: &Device,
+    ) -> candle_core::Result<Tensor> {
         self.load(self.find(name)?, dtype, device)
     }
 

@@ -1,4 +1,5 @@
-//! Every dtype into candle and out again; widening and its refusal; errors that name tensor and file.
+//! Every dtype into candle and out again; widening and its refusal; errors that name tensor and
+//! file.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 mod common;
@@ -8,7 +9,9 @@ use common::{patterned, read_bufs, save_bufs, save_tensors};
 use half::f16;
 use safetensors_candle::Candle;
 use safetensors_core::element::{F8E4M3Fnuz, F8E5M2Fnuz};
-use safetensors_core::{Dtype, ErrorKind, Framework, LoadOptions, Support, TensorBuf, TensorView, Widening};
+use safetensors_core::{
+    Dtype, ErrorKind, Framework, LoadOptions, Support, TensorBuf, TensorView, Widening,
+};
 
 /// All dtypes can hold these: the sub-byte ones fill whole bytes.
 const SHAPES: [&[usize]; 4] = [&[2, 3, 4], &[8], &[0, 3], &[4, 0]];
@@ -30,7 +33,11 @@ fn exact_dtypes_come_back_bit_for_bit() {
             let tensors = safetensors_candle::load_with(&first, &Device::Cpu, &exact()).unwrap();
             assert_eq!(tensors["t"].dims(), shape, "{dtype}");
             save_tensors(&second, &[("t", &tensors["t"])]).unwrap();
-            assert_eq!(std::fs::read(&first).unwrap(), std::fs::read(&second).unwrap(), "{dtype} {shape:?}");
+            assert_eq!(
+                std::fs::read(&first).unwrap(),
+                std::fs::read(&second).unwrap(),
+                "{dtype} {shape:?}"
+            );
         }
     }
 }
@@ -43,7 +50,10 @@ fn exact_dtypes_have_their_values() {
         &path,
         &[
             ("scalar", TensorBuf::from_vec(vec![], vec![-2.5_f64]).unwrap()),
-            ("half", TensorBuf::from_vec(vec![2], vec![f16::from_f32(0.5), f16::INFINITY]).unwrap()),
+            (
+                "half",
+                TensorBuf::from_vec(vec![2], vec![f16::from_f32(0.5), f16::INFINITY]).unwrap(),
+            ),
             ("short", TensorBuf::from_vec(vec![1, 2], vec![-1_i16, 300]).unwrap()),
         ],
     );
@@ -68,10 +78,17 @@ fn widened_dtypes_keep_their_values_and_are_refused_if_exact() {
             save_tensors(&again, &[("t", &tensors["t"])]).unwrap();
             let wide = safetensors_core::convert::widen(buf, to).unwrap();
             let read = &read_bufs(&again)["t"];
-            assert_eq!((read.dtype(), read.shape(), read.bytes()), (to, wide.shape(), wide.bytes()), "{dtype}");
+            assert_eq!(
+                (read.dtype(), read.shape(), read.bytes()),
+                (to, wide.shape(), wide.bytes()),
+                "{dtype}"
+            );
 
             let error = safetensors_candle::load_with(&path, &Device::Cpu, &exact()).unwrap_err();
-            assert!(matches!(error.kind(), ErrorKind::WouldWiden { framework: "candle", .. }), "{error}");
+            assert!(
+                matches!(error.kind(), ErrorKind::WouldWiden { framework: "candle", .. }),
+                "{error}"
+            );
             assert_eq!((error.tensor(), error.file()), (Some("t"), path.to_str()));
         }
     }
@@ -89,7 +106,10 @@ fn widened_values_are_what_they_mean() {
             ("i8", TensorBuf::from_vec(vec![2], vec![-128_i8, 5]).unwrap()),
             ("u16", TensorBuf::from_vec(vec![1], vec![u16::MAX]).unwrap()),
             ("u64", TensorBuf::from_vec(vec![1], vec![i64::MAX as u64]).unwrap()),
-            ("e4m3fnuz", TensorBuf::from_vec(vec![2], vec![F8E4M3Fnuz(0x40), F8E4M3Fnuz(0x80)]).unwrap()),
+            (
+                "e4m3fnuz",
+                TensorBuf::from_vec(vec![2], vec![F8E4M3Fnuz(0x40), F8E4M3Fnuz(0x80)]).unwrap(),
+            ),
             ("e5m2fnuz", TensorBuf::from_vec(vec![1], vec![F8E5M2Fnuz(0x40)]).unwrap()),
         ],
     );
@@ -109,7 +129,10 @@ fn a_u64_that_does_not_fit_names_tensor_and_file() {
     let path = dir.path().join("a.safetensors");
     save_bufs(&path, &[("seeds", TensorBuf::from_vec(vec![2], vec![1, 1_u64 << 63]).unwrap())]);
     let error = safetensors_candle::load(&path, &Device::Cpu).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::DoesNotFit { index: 1, to: Dtype::I64, .. }), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::DoesNotFit { index: 1, to: Dtype::I64, .. }),
+        "{error}"
+    );
     let message = error.to_string();
     assert!(message.contains("\"seeds\"") && message.contains("a.safetensors"), "{message}");
 }
@@ -127,8 +150,10 @@ fn a_byte_that_is_no_bool_names_tensor_and_file() {
 
 #[test]
 fn misaligned_views_are_copied_into_place() {
-    let bytes: Vec<u8> =
-        [0_u8].into_iter().chain([1.0_f64, 2.0].iter().flat_map(|value| value.to_le_bytes())).collect();
+    let bytes: Vec<u8> = [0_u8]
+        .into_iter()
+        .chain([1.0_f64, 2.0].iter().flat_map(|value| value.to_le_bytes()))
+        .collect();
     let view = TensorView::new(Dtype::F64, &[2], &bytes[1..]).unwrap();
     let tensor = Candle::from_view(&view, &Device::Cpu, Widening::Exact).unwrap();
     assert_eq!(tensor.to_vec1::<f64>().unwrap(), [1.0, 2.0]);
@@ -140,7 +165,9 @@ fn elements_are_moved_not_copied() {
     let address = buf.bytes().as_ptr();
     let tensor = Candle::from_exact(buf, &Device::Cpu).unwrap();
     let (storage, _) = tensor.storage_and_layout();
-    let candle_core::Storage::Cpu(candle_core::CpuStorage::F32(values)) = &*storage else { panic!("{storage:?}") };
+    let candle_core::Storage::Cpu(candle_core::CpuStorage::F32(values)) = &*storage else {
+        panic!("{storage:?}")
+    };
     assert_eq!(values.as_ptr().cast(), address);
 }
 
@@ -162,10 +189,15 @@ fn a_device_that_cannot_hold_a_dtype_is_an_error_that_names_the_tensor() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.safetensors");
     save_bufs(&path, &[("scales", patterned(Dtype::F8_E8M0, &[4]))]);
-    let error = safetensors_candle::load(&path, &Device::Cuda(candle_core::CudaDevice)).unwrap_err();
+    let error =
+        safetensors_candle::load(&path, &Device::Cuda(candle_core::CudaDevice)).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Framework { framework: "candle", .. }), "{error}");
     let text = error.to_string();
-    assert!(text.contains("\"scales\"") && text.contains("cannot place F8_E8M0 elements on a CUDA device"), "{text}");
+    assert!(
+        text.contains("\"scales\"")
+            && text.contains("cannot place F8_E8M0 elements on a CUDA device"),
+        "{text}"
+    );
     assert_eq!(error.file(), path.to_str());
 }
 
@@ -173,8 +205,12 @@ fn a_device_that_cannot_hold_a_dtype_is_an_error_that_names_the_tensor() {
 fn loaded_tensors_compute() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.safetensors");
-    save_bufs(&path, &[("w", TensorBuf::from_vec(vec![2, 2], vec![1.0_f32, 2.0, 3.0, 4.0]).unwrap())]);
+    save_bufs(
+        &path,
+        &[("w", TensorBuf::from_vec(vec![2, 2], vec![1.0_f32, 2.0, 3.0, 4.0]).unwrap())],
+    );
     let tensors = safetensors_candle::load(&path, &Device::Cpu).unwrap();
-    let product = tensors["w"].matmul(&Tensor::new(&[[1.0_f32], [1.0]], &Device::Cpu).unwrap()).unwrap();
+    let product =
+        tensors["w"].matmul(&Tensor::new(&[[1.0_f32], [1.0]], &Device::Cpu).unwrap()).unwrap();
     assert_eq!(product.to_vec2::<f32>().unwrap(), [[3.0], [7.0]]);
 }

@@ -10,7 +10,8 @@ use common::{read_bufs, save_tensors, unchecked};
 use safetensors_candle::{Candle, CandleSource};
 use safetensors_core::tied::{Tied, Views};
 use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, Framework, Metadata, Result, SaveOptions, ShardOptions, TensorBuf, TensorSource,
+    Checkpoint, Dtype, ErrorKind, Framework, Metadata, Result, SaveOptions, ShardOptions,
+    TensorBuf, TensorSource,
 };
 
 /// What a source gives, piece by piece.
@@ -31,20 +32,30 @@ fn iota(shape: &[usize]) -> Tensor {
     Tensor::arange(0, count as i64, &Device::Cpu).unwrap().reshape(shape).unwrap()
 }
 
-/// Checks that a layout is written as the values that candle itself finds in it, for elements of each width.
+/// Checks that a layout is written as the values that candle itself finds in it, for elements of
+/// each width.
 fn check(name: &str, layout: impl Fn(&Tensor) -> Tensor, shape: &[usize]) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.safetensors");
-    for dtype in
-        [DType::U8, DType::F8E4M3, DType::I16, DType::BF16, DType::F16, DType::U32, DType::F32, DType::I64, DType::F64]
-    {
+    for dtype in [
+        DType::U8,
+        DType::F8E4M3,
+        DType::I16,
+        DType::BF16,
+        DType::F16,
+        DType::U32,
+        DType::F32,
+        DType::I64,
+        DType::F64,
+    ] {
         let strided = layout(&iota(shape).to_dtype(dtype).unwrap());
         save_tensors(&path, &[("t", &strided)]).unwrap();
         let loaded = &safetensors_candle::load(&path, &Device::Cpu).unwrap()["t"];
         assert_eq!(loaded.dims(), strided.dims(), "{name} {dtype:?}");
         assert!(loaded.is_contiguous());
-        let values =
-            |tensor: &Tensor| tensor.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        let values = |tensor: &Tensor| {
+            tensor.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap()
+        };
         assert_eq!(values(loaded), values(&strided), "{name} {dtype:?}");
     }
 }
@@ -86,7 +97,9 @@ fn contiguous_tensors_are_written_from_where_they_lie() {
     let tensor = iota(&[10, 10]);
     let rows = tensor.narrow(0, 2, 3).unwrap();
     let (storage, _) = tensor.storage_and_layout();
-    let candle_core::Storage::Cpu(CpuStorage::I64(values)) = &*storage else { panic!("{storage:?}") };
+    let candle_core::Storage::Cpu(CpuStorage::I64(values)) = &*storage else {
+        panic!("{storage:?}")
+    };
     let expected = values[20..50].as_ptr_range();
     let mut seen = Vec::new();
     let source = CandleSource::new(&rows).unwrap();
@@ -106,7 +119,10 @@ fn a_part_of_a_large_storage_is_written_alone() {
     let part = iota(&[100_000]).narrow(0, 50_000, 4).unwrap();
     save_tensors(&path, &[("part", &part)]).unwrap();
     assert!(std::fs::metadata(&path).unwrap().len() < 200);
-    assert_eq!(read_bufs(&path)["part"].as_slice::<i64>().unwrap(), [50_000, 50_001, 50_002, 50_003]);
+    assert_eq!(
+        read_bufs(&path)["part"].as_slice::<i64>().unwrap(),
+        [50_000, 50_001, 50_002, 50_003]
+    );
 }
 
 #[test]
@@ -114,7 +130,8 @@ fn tensors_that_share_a_storage_are_saved_together() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.safetensors");
     let whole = iota(&[64, 64]);
-    let parts: Vec<(String, Tensor)> = (0..64).map(|i| (format!("row{i}"), whole.narrow(0, i, 1).unwrap())).collect();
+    let parts: Vec<(String, Tensor)> =
+        (0..64).map(|i| (format!("row{i}"), whole.narrow(0, i, 1).unwrap())).collect();
     let mut tensors: HashMap<String, Tensor> = parts.into_iter().collect();
     tensors.insert("whole".into(), whole.clone());
     tensors.insert("again".into(), whole.t().unwrap());
@@ -122,7 +139,10 @@ fn tensors_that_share_a_storage_are_saved_together() {
     let loaded = safetensors_candle::load(&path, &Device::Cpu).unwrap();
     assert_eq!(loaded.len(), 66);
     assert_eq!(loaded["row63"].to_vec2::<i64>().unwrap(), [(4032..4096).collect::<Vec<_>>()]);
-    assert_eq!(loaded["again"].t().unwrap().to_vec2::<i64>().unwrap(), whole.to_vec2::<i64>().unwrap());
+    assert_eq!(
+        loaded["again"].t().unwrap().to_vec2::<i64>().unwrap(),
+        whole.to_vec2::<i64>().unwrap()
+    );
 }
 
 #[test]
@@ -160,16 +180,29 @@ fn packed_tensors_are_written_whole_or_not_at_all() {
     for (storage, dtype, shape) in cases {
         let whole = unchecked(storage, &shape);
         save_tensors(&path, &[("w", &whole)]).unwrap();
-        assert_eq!((read_bufs(&path)["w"].dtype(), read_bufs(&path)["w"].shape()), (dtype, &shape[..]));
+        assert_eq!(
+            (read_bufs(&path)["w"].dtype(), read_bufs(&path)["w"].shape()),
+            (dtype, &shape[..])
+        );
         let before = std::fs::read(&path).unwrap();
 
         let error = save_tensors(&path, &[("w.t", &whole.t().unwrap())]).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::Framework { framework: "candle", .. }), "{error}");
-        assert!(error.to_string().contains("\"w.t\"") && error.to_string().contains("contiguous"), "{error}");
+        assert!(
+            matches!(error.kind(), ErrorKind::Framework { framework: "candle", .. }),
+            "{error}"
+        );
+        assert!(
+            error.to_string().contains("\"w.t\"") && error.to_string().contains("contiguous"),
+            "{error}"
+        );
         for start in [0, 1] {
-            let error = save_tensors(&path, &[("w.row", &whole.narrow(0, start, 1).unwrap())]).unwrap_err();
+            let error =
+                save_tensors(&path, &[("w.row", &whole.narrow(0, start, 1).unwrap())]).unwrap_err();
             assert!(matches!(error.kind(), ErrorKind::DataLength { .. }), "{error}");
-            assert!(error.to_string().contains("\"w.row\"") && error.file() == path.to_str(), "{error}");
+            assert!(
+                error.to_string().contains("\"w.row\"") && error.file() == path.to_str(),
+                "{error}"
+            );
         }
         assert_eq!(std::fs::read(&path).unwrap(), before);
     }
@@ -182,7 +215,10 @@ fn a_storage_that_is_too_short_is_an_error() {
     let short = unchecked(CpuStorage::F32(vec![1.0, 2.0, 3.0]), &[2, 2]);
     for tensor in [&short, &short.t().unwrap()] {
         let error = save_tensors(&path, &[("short", tensor)]).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::DataLength { expected: 16, found: 12, .. }), "{error}");
+        assert!(
+            matches!(error.kind(), ErrorKind::DataLength { expected: 16, found: 12, .. }),
+            "{error}"
+        );
         assert_eq!(error.tensor(), Some("short"));
     }
     assert!(!path.exists());
@@ -206,10 +242,17 @@ fn the_framework_trait_gives_the_same_source() {
 }
 
 /// Saves tensors with shared storages found, and gives what the file has, with its metadata.
-fn save_tied(tensors: &[(&str, &Tensor)], tied: Tied) -> Result<(BTreeMap<String, TensorBuf>, Metadata)> {
+fn save_tied(
+    tensors: &[(&str, &Tensor)],
+    tied: Tied,
+) -> Result<(BTreeMap<String, TensorBuf>, Metadata)> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.safetensors");
-    safetensors_candle::save(&path, tensors.iter().copied(), &SaveOptions::new().durable(false).tied(tied))?;
+    safetensors_candle::save(
+        &path,
+        tensors.iter().copied(),
+        &SaveOptions::new().durable(false).tied(tied),
+    )?;
     Ok((read_bufs(&path), Checkpoint::open(&path).unwrap().metadata().clone()))
 }
 
@@ -229,7 +272,10 @@ fn tensors_of_one_storage_are_saved_once() {
     for storage in [CpuStorage::F8E8M0(vec![1, 2]), CpuStorage::F4(vec![1, 2])] {
         let elements = if matches!(storage, CpuStorage::F4(_)) { 4 } else { 2 };
         let tensor = unchecked(storage, &[elements]);
-        assert_eq!(save_tied(&[("a", &tensor), ("b", &tensor.clone())], Tied::new()).unwrap().0.len(), 1);
+        assert_eq!(
+            save_tied(&[("a", &tensor), ("b", &tensor.clone())], Tied::new()).unwrap().0.len(),
+            1
+        );
     }
     // Empty tensors share nothing.
     let empty = iota(&[0, 2]);
@@ -260,11 +306,14 @@ fn other_views_of_one_storage_are_refused_or_saved_apart() {
         let alone = save_tied(&[(name, view)], Tied::new());
         match *name {
             "flat" | "transposed" => assert_eq!(alone.unwrap().0.len(), 1, "{name}"),
-            _ => assert!(matches!(alone.unwrap_err().kind(), ErrorKind::NotCovered { .. }), "{name}"),
+            _ => {
+                assert!(matches!(alone.unwrap_err().kind(), ErrorKind::NotCovered { .. }), "{name}")
+            }
         }
     }
     let (bufs, metadata) =
-        save_tied(&[("whole", &square), ("rows", &views[0].1)], Tied::new().views(Views::Drop)).unwrap();
+        save_tied(&[("whole", &square), ("rows", &views[0].1)], Tied::new().views(Views::Drop))
+            .unwrap();
     assert_eq!((bufs.len(), metadata["rows"].as_str()), (1, "whole"));
 }
 
@@ -272,7 +321,9 @@ fn other_views_of_one_storage_are_refused_or_saved_apart() {
 fn halves_of_one_storage_are_not_tied() {
     let whole = iota(&[4, 2]);
     let (first, second) = (whole.narrow(0, 0, 2).unwrap(), whole.narrow(0, 2, 2).unwrap());
-    let (bufs, _) = save_tied(&[("first", &first), ("second", &second)], Tied::new().views(Views::Save)).unwrap();
+    let (bufs, _) =
+        save_tied(&[("first", &first), ("second", &second)], Tied::new().views(Views::Save))
+            .unwrap();
     assert_eq!(bufs["first"].as_slice::<i64>().unwrap(), [0, 1, 2, 3]);
     assert_eq!(bufs["second"].as_slice::<i64>().unwrap(), [4, 5, 6, 7]);
 }
@@ -282,13 +333,15 @@ fn shards_hold_tied_tensors_once() {
     let dir = tempfile::tempdir().unwrap();
     let (embed, norm) = (iota(&[4, 2]), iota(&[4]));
     let tensors = [("embed", &embed), ("norm", &norm), ("head", &embed.clone())];
-    let options = ShardOptions::new().max_shard_size(64.into()).save(SaveOptions::new().tied(Tied::new()));
+    let options =
+        ShardOptions::new().max_shard_size(64.into()).save(SaveOptions::new().tied(Tied::new()));
     let saved = safetensors_candle::save_sharded(dir.path(), tensors, &options).unwrap();
     assert_eq!((saved.files.len(), saved.total_size), (2, 64 + 32));
     let loaded = safetensors_candle::load(dir.path(), &Device::Cpu).unwrap();
     assert_eq!(loaded.keys().collect::<Vec<_>>(), ["embed", "head", "norm"]);
     assert_eq!(loaded["embed"].to_vec2::<i64>().unwrap(), embed.to_vec2::<i64>().unwrap());
     // Both names share what was read.
-    let again = save_tied(&[("embed", &loaded["embed"]), ("head", &loaded["head"])], Tied::new()).unwrap();
+    let again =
+        save_tied(&[("embed", &loaded["embed"]), ("head", &loaded["head"])], Tied::new()).unwrap();
     assert_eq!(again.0.len(), 1);
 }

@@ -18,7 +18,8 @@ use safetensors_candle::{CheckpointBackend, from_candle, var_builder};
 use safetensors_core::element::{F4Packed, F8E8M0};
 use safetensors_core::tied::Tied;
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, LoadOptions, Overflow, SaveOptions, TensorBuf, TensorView, Widening,
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, LoadOptions, Overflow, SaveOptions, TensorBuf,
+    TensorView, Widening,
 };
 use tempfile::TempDir;
 
@@ -28,13 +29,23 @@ fn checkpoint() -> (TempDir, PathBuf) {
     save_bufs(
         &path,
         &[
-            ("layer.0.weight", TensorBuf::from_vec(vec![2, 3], vec![0.0_f32, 1.0, 2.0, 3.0, 4.0, 5.0]).unwrap()),
+            (
+                "layer.0.weight",
+                TensorBuf::from_vec(vec![2, 3], vec![0.0_f32, 1.0, 2.0, 3.0, 4.0, 5.0]).unwrap(),
+            ),
             ("ids", TensorBuf::from_vec(vec![2], vec![3_i64, 4]).unwrap()),
             ("mask", TensorBuf::from_vec(vec![2], vec![true, false]).unwrap()),
             ("rope", patterned(Dtype::C64, &[2, 3])),
             ("seeds", TensorBuf::from_vec(vec![1], vec![u64::MAX]).unwrap()),
             ("scales", TensorBuf::from_vec(vec![2], vec![F8E8M0(127), F8E8M0(128)]).unwrap()),
-            ("fp8", TensorBuf::from_vec(vec![2], vec![F8E4M3::from_bits(0x38), F8E4M3::from_bits(0xfe)]).unwrap()),
+            (
+                "fp8",
+                TensorBuf::from_vec(
+                    vec![2],
+                    vec![F8E4M3::from_bits(0x38), F8E4M3::from_bits(0xfe)],
+                )
+                .unwrap(),
+            ),
             ("blocks", TensorBuf::from_vec(vec![2], vec![F4Packed(0x21)]).unwrap()),
         ],
     );
@@ -66,7 +77,11 @@ fn containing_is_exact() {
     let (_dir, path) = checkpoint();
     let builder = builder(&path, DType::F32);
     assert!(builder.contains_tensor("ids") && builder.pp("layer.0").contains_tensor("weight"));
-    assert!(!builder.contains_tensor("layer") && !builder.contains_tensor("layer.0") && !builder.contains_tensor(""));
+    assert!(
+        !builder.contains_tensor("layer")
+            && !builder.contains_tensor("layer.0")
+            && !builder.contains_tensor("")
+    );
 }
 
 #[test]
@@ -75,14 +90,18 @@ fn a_missing_tensor_is_candles_error() {
     let builder = builder(&path, DType::F32).pp("layer");
     for error in [builder.get(1, "gone").unwrap_err(), builder.get_unchecked("gone").unwrap_err()] {
         let error = without_backtrace(error);
-        assert!(matches!(&error, Error::CannotFindTensor { path } if path == "layer.gone"), "{error}");
+        assert!(
+            matches!(&error, Error::CannotFindTensor { path } if path == "layer.gone"),
+            "{error}"
+        );
     }
 }
 
 #[test]
 fn another_shape_is_candles_error_and_names_tensor_and_file() {
     let (_dir, path) = checkpoint();
-    let error = without_backtrace(builder(&path, DType::F32).get((3, 2), "layer.0.weight").unwrap_err());
+    let error =
+        without_backtrace(builder(&path, DType::F32).get((3, 2), "layer.0.weight").unwrap_err());
     let Error::UnexpectedShape { msg, expected, got } = &error else { panic!("{error}") };
     assert_eq!((expected.dims(), got.dims()), (&[3, 2][..], &[2, 3][..]));
     assert!(msg.contains("layer.0.weight") && msg.contains(path.to_str().unwrap()), "{msg}");
@@ -96,13 +115,17 @@ fn complex_numbers_are_asked_for_as_pairs() {
     let builder = builder(&path, DType::F32);
     assert_eq!(builder.get((2, 3, 2), "rope").unwrap().dims(), [2, 3, 2]);
     let error = without_backtrace(builder.get((2, 3), "rope").unwrap_err());
-    assert!(matches!(&error, Error::UnexpectedShape { got, .. } if got.dims() == [2, 3, 2]), "{error}");
+    assert!(
+        matches!(&error, Error::UnexpectedShape { got, .. } if got.dims() == [2, 3, 2]),
+        "{error}"
+    );
 }
 
 #[test]
 fn small_floats_are_converted_unless_asked_for_as_they_are() {
     let (_dir, path) = checkpoint();
-    let scales = builder(&path, DType::BF16).get(2, "scales").unwrap().to_dtype(DType::F32).unwrap();
+    let scales =
+        builder(&path, DType::BF16).get(2, "scales").unwrap().to_dtype(DType::F32).unwrap();
     assert_eq!(scales.to_vec1::<f32>().unwrap(), [1.0, 2.0]);
     let blocks = builder(&path, DType::F32).get(2, "blocks").unwrap();
     assert_eq!(blocks.to_vec1::<f32>().unwrap(), [0.5, 1.0]);
@@ -143,7 +166,10 @@ fn our_errors_pass_through_candles_whole() {
 
     for name in ["ids", "mask", "rope", "layer.0.weight"] {
         let error = from_candle(builder(&path, DType::F6E2M3).get_unchecked(name).unwrap_err());
-        assert!(matches!(error.kind(), ErrorKind::NoConversion { to: Dtype::F6_E2M3, .. }), "{error}");
+        assert!(
+            matches!(error.kind(), ErrorKind::NoConversion { to: Dtype::F6_E2M3, .. }),
+            "{error}"
+        );
         assert_eq!((error.tensor(), error.file()), (Some(name), path.to_str()));
     }
 }
@@ -156,7 +182,11 @@ fn elements_are_converted_by_the_rules_of_core() {
         &path,
         &[
             // Rounded by way of F32 the first would become 1.0.
-            ("doubles", TensorBuf::from_vec(vec![2], vec![1.0 + 2_f64.powi(-8) + 2_f64.powi(-40), 1e300]).unwrap()),
+            (
+                "doubles",
+                TensorBuf::from_vec(vec![2], vec![1.0 + 2_f64.powi(-8) + 2_f64.powi(-40), 1e300])
+                    .unwrap(),
+            ),
             ("halves", TensorBuf::from_vec(vec![2], vec![1.0_f32, 1.5]).unwrap()),
             ("seeds", TensorBuf::from_vec(vec![1], vec![1_u64 << 63]).unwrap()),
             ("mask", TensorBuf::from_vec(vec![2], vec![true, false]).unwrap()),
@@ -175,7 +205,10 @@ fn elements_are_converted_by_the_rules_of_core() {
     assert_eq!(values("rope", DType::F8E4M3), [1.0, -2.0, 0.5, 4.0]);
 
     let error = from_candle(get("halves", DType::I64).unwrap_err());
-    assert!(matches!(error.kind(), ErrorKind::DoesNotFit { index: 1, to: Dtype::I64, .. }), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::DoesNotFit { index: 1, to: Dtype::I64, .. }),
+        "{error}"
+    );
     assert_eq!(error.tensor(), Some("halves"));
 }
 
@@ -184,9 +217,14 @@ fn large_tensors_are_converted_in_pieces() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
     let values: Vec<bf16> = (0..5 << 20).map(|i| bf16::from_bits(i as u16 & 0x3fff)).collect();
-    save_bufs(&path, &[("large", TensorBuf::from_vec(vec![values.len()], values.clone()).unwrap())]);
-    let backend = CheckpointBackend::new(Checkpoint::open(&path).unwrap()).load_options(LoadOptions::new().threads(3));
-    let large = backend.get_unchecked("large", DType::F32, &Device::Cpu).unwrap().to_vec1::<f32>().unwrap();
+    save_bufs(
+        &path,
+        &[("large", TensorBuf::from_vec(vec![values.len()], values.clone()).unwrap())],
+    );
+    let backend = CheckpointBackend::new(Checkpoint::open(&path).unwrap())
+        .load_options(LoadOptions::new().threads(3));
+    let large =
+        backend.get_unchecked("large", DType::F32, &Device::Cpu).unwrap().to_vec1::<f32>().unwrap();
     assert!(large.into_iter().eq(values.into_iter().map(f32::from)));
 }
 
@@ -195,7 +233,8 @@ fn a_tensor_is_found_under_all_of_its_names() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
     let embedding = Tensor::arange(0_f32, 6.0, &Device::Cpu).unwrap().reshape((3, 2)).unwrap();
-    let tensors = [("model.embed_tokens.weight", &embedding), ("lm_head.weight", &embedding.clone())];
+    let tensors =
+        [("model.embed_tokens.weight", &embedding), ("lm_head.weight", &embedding.clone())];
     // As transformers keeps it: the embedding, not the first name in order.
     let tied = Tied::new().prefer(["model.embed_tokens.weight"]);
     safetensors_candle::save(&path, tensors, &SaveOptions::new().tied(tied)).unwrap();
@@ -204,7 +243,9 @@ fn a_tensor_is_found_under_all_of_its_names() {
     let head = candle_nn::linear_no_bias(2, 3, builder.pp("lm_head")).unwrap();
     assert_eq!(head.weight().to_vec2::<f32>().unwrap(), embedding.to_vec2::<f32>().unwrap());
     assert!(
-        without_backtrace(builder.get((2, 3), "lm_head.weight").unwrap_err()).to_string().contains("lm_head.weight")
+        without_backtrace(builder.get((2, 3), "lm_head.weight").unwrap_err())
+            .to_string()
+            .contains("lm_head.weight")
     );
 }
 
@@ -213,8 +254,12 @@ fn large_tensors_are_read_in_pieces() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
     let values: Vec<u32> = (0..3 << 20).collect();
-    save_bufs(&path, &[("large", TensorBuf::from_vec(vec![values.len()], values.clone()).unwrap())]);
-    let backend = CheckpointBackend::new(Checkpoint::open(&path).unwrap()).load_options(LoadOptions::new().threads(3));
+    save_bufs(
+        &path,
+        &[("large", TensorBuf::from_vec(vec![values.len()], values.clone()).unwrap())],
+    );
+    let backend = CheckpointBackend::new(Checkpoint::open(&path).unwrap())
+        .load_options(LoadOptions::new().threads(3));
     let large = backend.get_unchecked("large", DType::U32, &Device::Cpu).unwrap();
     assert!(large.to_vec1::<u32>().unwrap() == values);
 }
@@ -240,7 +285,8 @@ fn options_say_what_becomes_of_numbers_that_are_too_large_and_who_is_told() {
     let path = dir.path().join("model.safetensors");
     let values = [1e9_f32, 1.0];
     let bytes = values.map(f32::to_le_bytes).concat();
-    let complex = TensorBuf::from_view(&TensorView::new(Dtype::C64, &[1], &bytes).unwrap()).unwrap();
+    let complex =
+        TensorBuf::from_view(&TensorView::new(Dtype::C64, &[1], &bytes).unwrap()).unwrap();
     let large = TensorBuf::from_vec(vec![2], values.into()).unwrap();
     save_bufs(&path, &[("complex", complex), ("large", large)]);
     let told = Arc::new(AtomicU64::new(0));
@@ -255,7 +301,8 @@ fn options_say_what_becomes_of_numbers_that_are_too_large_and_who_is_told() {
         });
     let backend = CheckpointBackend::new(Checkpoint::open(&path).unwrap()).load_options(saturate);
     for name in ["large", "complex"] {
-        let tensor = backend.get_unchecked(name, DType::F16, &Device::Cpu).unwrap().flatten_all().unwrap();
+        let tensor =
+            backend.get_unchecked(name, DType::F16, &Device::Cpu).unwrap().flatten_all().unwrap();
         assert_eq!(tensor.to_vec1::<f16>().unwrap(), [f16::MAX, f16::ONE], "{name}");
         assert!(told.swap(0, Ordering::Relaxed) > 0, "{name}");
     }

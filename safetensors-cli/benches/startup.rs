@@ -24,8 +24,10 @@ fn main() -> Result<()> {
         ("safetensors --version", &|| run(&["--version".as_ref()])),
         ("limit: a process that does nothing", &|| status(&mut Command::new("true"))),
     )?;
-    for arguments in [&["inspect"][..], &["inspect", "--flat"], &["inspect", "--json"], &["verify"]] {
-        let command = || run(&arguments.iter().map(Path::new).chain([path.as_path()]).collect::<Vec<_>>());
+    for arguments in [&["inspect"][..], &["inspect", "--flat"], &["inspect", "--json"], &["verify"]]
+    {
+        let command =
+            || run(&arguments.iter().map(Path::new).chain([path.as_path()]).collect::<Vec<_>>());
         let name = format!("{}, {TENSORS} tensors", arguments.join(" "));
         row((&name, &command), ("limit: parsing the header", &|| parse(&path)))?;
     }
@@ -48,7 +50,11 @@ fn row(ours: Contender<'_>, limit: Contender<'_>) -> Result<()> {
     for ((name, _), mut times) in [ours, limit].into_iter().zip(times) {
         times.sort_unstable();
         let milliseconds = |time: Duration| format!("{:.2} ms", time.as_secs_f64() * 1e3);
-        println!("{name:<34}{:>10}{:>10}", milliseconds(times[SAMPLES / 2]), milliseconds(times[0]));
+        println!(
+            "{name:<34}{:>10}{:>10}",
+            milliseconds(times[SAMPLES / 2]),
+            milliseconds(times[0])
+        );
     }
     Ok(())
 }

@@ -15,8 +15,9 @@ pub(crate) enum Colour {
     Green,
 }
 
-/// Words in a colour, if the stream that they go to has colours: on a terminal, unless `NO_COLOR` is set; elsewhere with
-/// `CLICOLOR_FORCE`. Help and wrong usage, which clap prints, follow the same rules.
+/// Words in a colour, if the stream that they go to has colours: on a terminal, unless `NO_COLOR`
+/// is set; elsewhere with `CLICOLOR_FORCE`. Help and wrong usage, which clap prints, follow the
+/// same rules.
 pub(crate) fn paint(words: &str, colour: Colour, stream: &impl RawStream) -> String {
     if AutoStream::choice(stream) == ColorChoice::Never {
         return words.to_owned();

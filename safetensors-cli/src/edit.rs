@@ -23,14 +23,16 @@ pub(crate) struct EditArgs {
 }
 
 impl EditArgs {
-    /// Changes the file that the path leads to, which `change` is told, and says how. A dry run opens it for reading only.
+    /// Changes the file that the path leads to, which `change` is told, and says how. A dry run
+    /// opens it for reading only.
     pub(crate) fn apply<'a>(
         &self,
         out: &mut impl Write,
         change: impl FnOnce(Edit<'a>, &Path) -> anyhow::Result<Edit<'a>>,
     ) -> anyhow::Result<()> {
         let file = file_of(&self.path)?;
-        let edit = if self.dry_run { open_read_only(&file)? } else { advised(Edit::open(&file), &file)? };
+        let edit =
+            if self.dry_run { open_read_only(&file)? } else { advised(Edit::open(&file), &file)? };
         let edit = change(edit, &file)?;
         let edited = if self.dry_run { edit.dry_run()? } else { advised(edit.apply(), &file)? };
         let would = if self.dry_run { "would be " } else { "" };
@@ -40,7 +42,9 @@ impl EditArgs {
             Edited::Rewritten => "written anew",
         };
         let told = writeln!(out, "{}: {would}{done}", text::path(&file)).and_then(|()| out.flush());
-        told.with_context(|| format!("{} {would}{done}, but this could not be told", text::path(&file)))?;
+        told.with_context(|| {
+            format!("{} {would}{done}, but this could not be told", text::path(&file))
+        })?;
         if !self.dry_run {
             warn_of_modelspec(&file)?;
         }
@@ -57,7 +61,8 @@ pub(crate) fn advised<T>(outcome: safetensors_core::Result<T>, path: &Path) -> a
     })
 }
 
-/// Opens a file to see what a change would do. What it would do to a torn header is not worth knowing.
+/// Opens a file to see what a change would do. What it would do to a torn header is not worth
+/// knowing.
 fn open_read_only(file: &Path) -> anyhow::Result<Edit<'static>> {
     let edit = Edit::open_read_only(file).map_err(input::explain)?;
     if edit::is_torn(file).unwrap_or(false) {
@@ -85,12 +90,16 @@ pub(crate) fn entry(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// The one file that a path leads to. It is not opened: if an earlier change was interrupted, its header is for the next one to
-/// restore.
+/// The one file that a path leads to. It is not opened: if an earlier change was interrupted, its
+/// header is for the next one to restore.
 fn file_of(path: &Path) -> anyhow::Result<PathBuf> {
     match files_of(path)?.as_slice() {
         [only] => Ok(only.clone()),
-        several => anyhow::bail!("{}: has {} files; name the one to change", text::path(path), several.len()),
+        several => anyhow::bail!(
+            "{}: has {} files; name the one to change",
+            text::path(path),
+            several.len()
+        ),
     }
 }
 

@@ -11,8 +11,9 @@ use crate::text;
 /// How a command that can write to standard output writes to what is no regular file.
 pub(crate) const STREAM: &str = "`-o - > FILE` writes to whatever FILE is";
 
-/// Has `write` write a file, and gives it its name when it is complete and has reached the disk. After an error the path has what
-/// it had before. What is there and is no regular file, such as a FIFO or a device, is refused.
+/// Has `write` write a file, and gives it its name when it is complete and has reached the disk.
+/// After an error the path has what it had before. What is there and is no regular file, such as a
+/// FIFO or a device, is refused.
 ///
 /// An error that says nothing of a file is about this one.
 pub(crate) fn replace(
@@ -20,7 +21,8 @@ pub(crate) fn replace(
     write: impl FnOnce(&mut BufWriter<AtomicFile>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let mut out = BufWriter::new(AtomicFile::create(path)?);
-    let flushed = write(&mut out).and_then(|()| Ok(out.into_inner().map_err(IntoInnerError::into_error)?));
+    let flushed =
+        write(&mut out).and_then(|()| Ok(out.into_inner().map_err(IntoInnerError::into_error)?));
     let names_a_file = |error: &anyhow::Error| error.downcast_ref().and_then(Error::file).is_some();
     match flushed {
         Ok(file) => Ok(file.commit()?),
@@ -29,9 +31,16 @@ pub(crate) fn replace(
     }
 }
 
-/// Adds to an error of writing to `path` what can be done about it: `bytes` are what it needs there, `other` is what names another
-/// place, such as `OUT`, and `stream` how to write to what is no regular file. Other errors stay as they are.
-pub(crate) fn advise(error: anyhow::Error, path: &Path, bytes: u64, other: &str, stream: &str) -> anyhow::Error {
+/// Adds to an error of writing to `path` what can be done about it: `bytes` are what it needs
+/// there, `other` is what names another place, such as `OUT`, and `stream` how to write to what is
+/// no regular file. Other errors stay as they are.
+pub(crate) fn advise(
+    error: anyhow::Error,
+    path: &Path,
+    bytes: u64,
+    other: &str,
+    stream: &str,
+) -> anyhow::Error {
     let advice = match failure(&error, path) {
         Some(Failure::NoRegularFile) => stream.to_owned(),
         Some(Failure::System(io::ErrorKind::NotFound)) => {
@@ -40,10 +49,15 @@ pub(crate) fn advise(error: anyhow::Error, path: &Path, bytes: u64, other: &str,
         Some(Failure::System(
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge,
         )) => {
-            format!("{} are needed there: free as much, or choose another {other}", text::size(bytes))
+            format!(
+                "{} are needed there: free as much, or choose another {other}",
+                text::size(bytes)
+            )
         }
         Some(Failure::System(
-            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::NotADirectory,
+            io::ErrorKind::PermissionDenied
+            | io::ErrorKind::ReadOnlyFilesystem
+            | io::ErrorKind::NotADirectory,
         )) => format!("choose another {other}"),
         _ => return error,
     };
@@ -56,7 +70,8 @@ enum Failure {
     NoRegularFile,
 }
 
-/// Why `path`, or a file in it, cannot be written, if the error is about that and not about an input.
+/// Why `path`, or a file in it, cannot be written, if the error is about that and not about an
+/// input.
 fn failure(error: &anyhow::Error, path: &Path) -> Option<Failure> {
     let Some(known) = error.downcast_ref::<Error>() else {
         let system = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());

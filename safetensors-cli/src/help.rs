@@ -6,7 +6,8 @@ use super::Cli;
 
 const README: &str = include_str!("../README.md");
 
-/// The commands with their names in full, such as `safetensors metadata set`, in their order, nested ones after their own.
+/// The commands with their names in full, such as `safetensors metadata set`, in their order,
+/// nested ones after their own.
 fn commands() -> Vec<(String, Command)> {
     fn walk(name: &str, command: &Command, all: &mut Vec<(String, Command)>) {
         for command in command.get_subcommands().filter(|command| command.get_name() != "help") {
@@ -27,13 +28,16 @@ fn commands() -> Vec<(String, Command)> {
 fn section(command: &str) -> &'static str {
     let own: Vec<_> = command.split(' ').take(2).collect();
     let heading = format!("\n## {}\n", own.join(" "));
-    let (_, section) = README.split_once(&heading).unwrap_or_else(|| panic!("the README has no {heading:?}"));
+    let (_, section) =
+        README.split_once(&heading).unwrap_or_else(|| panic!("the README has no {heading:?}"));
     section.split("\n## ").next().unwrap_or(section)
 }
 
 /// The options of a command but for those that clap gives to all.
 fn options(command: &Command) -> impl Iterator<Item = &Arg> {
-    command.get_arguments().filter(|arg| !arg.is_positional() && !matches!(arg.get_id().as_str(), "help" | "version"))
+    command
+        .get_arguments()
+        .filter(|arg| !arg.is_positional() && !matches!(arg.get_id().as_str(), "help" | "version"))
 }
 
 /// An option as the README's tables have it: `` `-f`, `--filter GLOB` ``.
@@ -51,7 +55,8 @@ fn every_command_explains_itself_with_examples_and_exit_codes() {
     for (name, mut command) in commands().into_iter().chain([main]) {
         for help in [command.render_help().to_string(), command.render_long_help().to_string()] {
             let usage = help.find("\nUsage: ").unwrap_or_else(|| panic!("{name} has no usage"));
-            let examples = help.find("\nExamples:\n").unwrap_or_else(|| panic!("{name} has no examples"));
+            let examples =
+                help.find("\nExamples:\n").unwrap_or_else(|| panic!("{name} has no examples"));
             assert!(usage < examples && help[examples..].contains("\nExit codes: 0 "), "{help}");
             assert!(help[examples..].contains(&format!("\n  {name} ")), "{help}");
         }
@@ -73,7 +78,10 @@ fn help_fits_a_terminal() {
 fn examples_fit_a_narrow_terminal() {
     for (name, mut command) in commands() {
         let help = command.render_long_help().to_string();
-        let examples = help.lines().skip_while(|line| *line != "Examples:").take_while(|line| !line.is_empty());
+        let examples = help
+            .lines()
+            .skip_while(|line| *line != "Examples:")
+            .take_while(|line| !line.is_empty());
         let arguments = help.lines().filter(|line| line.starts_with("  <"));
         for line in examples.chain(arguments) {
             assert!(line.chars().count() <= 80, "{name}: {line}");
@@ -83,12 +91,20 @@ fn examples_fit_a_narrow_terminal() {
 
 #[test]
 fn the_readme_has_every_command_in_the_same_order() {
-    let own: Vec<_> =
-        commands().into_iter().map(|(name, _)| name).filter(|name| name.split(' ').count() == 2).collect();
-    let rows = README.lines().filter_map(|line| line.strip_prefix("| [`")?.split_once('`')).map(|(name, _)| name);
+    let own: Vec<_> = commands()
+        .into_iter()
+        .map(|(name, _)| name)
+        .filter(|name| name.split(' ').count() == 2)
+        .collect();
+    let rows = README
+        .lines()
+        .filter_map(|line| line.strip_prefix("| [`")?.split_once('`'))
+        .map(|(name, _)| name);
     assert_eq!(rows.collect::<Vec<_>>(), own);
-    let headings =
-        README.lines().filter_map(|line| line.strip_prefix("## ")).filter(|name| name.starts_with("safetensors "));
+    let headings = README
+        .lines()
+        .filter_map(|line| line.strip_prefix("## "))
+        .filter(|name| name.starts_with("safetensors "));
     assert_eq!(headings.collect::<Vec<_>>(), own);
 }
 
@@ -98,13 +114,18 @@ fn the_readme_has_every_option_of_every_command() {
         let section = section(&name);
         let synopsis = section.split("```").nth(1).unwrap_or_default();
         assert!(synopsis.contains(&name), "{name} is not in the synopsis");
-        let table = section.split("\n### Options\n").nth(1).and_then(|rest| rest.split("\n### ").next());
+        let table =
+            section.split("\n### Options\n").nth(1).and_then(|rest| rest.split("\n### ").next());
         for option in options(&command) {
             let row = format!("\n| {} |", cell(option));
-            assert!(table.is_some_and(|table| table.contains(&row)), "{name}: the README's options lack {row:?}");
+            assert!(
+                table.is_some_and(|table| table.contains(&row)),
+                "{name}: the README's options lack {row:?}"
+            );
             let long = format!("--{}", option.get_long().unwrap_or_default());
             let short = option.get_short().map(|short| format!("-{short}"));
-            let is_there = |option: &str| synopsis.split([' ', '[', ']', '\n']).any(|word| word == option);
+            let is_there =
+                |option: &str| synopsis.split([' ', '[', ']', '\n']).any(|word| word == option);
             assert!(
                 is_there(&long) || short.is_some_and(|short| is_there(&short)),
                 "{name}: the synopsis lacks {long}"
@@ -115,10 +136,13 @@ fn the_readme_has_every_option_of_every_command() {
 
 #[test]
 fn the_readme_has_no_option_that_is_none() {
-    let mut rows: Vec<_> = README.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" |")).collect();
+    let mut rows: Vec<_> =
+        README.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" |")).collect();
     rows.retain(|(cell, _)| cell.starts_with("`-"));
-    let cells: Vec<_> =
-        commands().iter().flat_map(|(_, command)| options(command).map(cell).collect::<Vec<_>>()).collect();
+    let cells: Vec<_> = commands()
+        .iter()
+        .flat_map(|(_, command)| options(command).map(cell).collect::<Vec<_>>())
+        .collect();
     for (cell, _) in &rows {
         assert!(cells.iter().any(|known| known == cell), "{cell}");
     }
@@ -129,5 +153,8 @@ fn the_readme_has_no_option_that_is_none() {
 fn the_licence_of_the_letters_is_there() {
     assert!(README.contains("(LICENSE-OFL)"));
     let licence = include_str!("../LICENSE-OFL");
-    assert!(licence.contains("The Noto Project Authors") && licence.contains("SIL OPEN FONT LICENSE\n\nVersion 1.1"));
+    assert!(
+        licence.contains("The Noto Project Authors")
+            && licence.contains("SIL OPEN FONT LICENSE\n\nVersion 1.1")
+    );
 }

@@ -14,7 +14,8 @@ use crate::{spool, text};
 pub(crate) struct Input {
     /// A file, an index or a directory, or - for standard input
     ///
-    /// An index is a file such as model.safetensors.index.json. A directory holds an index, or else exactly one file
+    /// An index is a file such as model.safetensors.index.json. A directory holds an index, or else
+    /// exactly one file
     #[arg(value_name = "PATH")]
     path: PathBuf,
 }
@@ -49,8 +50,8 @@ pub(crate) fn name(path: &Path) -> String {
     if is_stdin(path) { STDIN_NAME.into() } else { text::path(path) }
 }
 
-/// Opens a file, an index, or a directory that holds either; or what comes through a pipe: standard input for `-`, or a FIFO, such as
-/// a shell's `<(command)`.
+/// Opens a file, an index, or a directory that holds either; or what comes through a pipe: standard
+/// input for `-`, or a FIFO, such as a shell's `<(command)`.
 pub(crate) fn open(path: &Path) -> anyhow::Result<Checkpoint> {
     if is_stdin(path) {
         return Ok(Checkpoint::of_file(spool::standard_input().context(STDIN_NAME)?, STDIN_NAME)?);

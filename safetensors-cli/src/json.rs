@@ -1,4 +1,5 @@
-//! JSON for programs, which people look at too: indented, and with everything escaped that is not printable.
+//! JSON for programs, which people look at too: indented, and with everything escaped that is not
+//! printable.
 
 use std::io::{self, Write};
 
@@ -9,15 +10,21 @@ use crate::text;
 
 /// Writes a value as one JSON document and a line end.
 pub(crate) fn write(value: &impl Serialize, mut out: &mut impl Write) -> anyhow::Result<()> {
-    value.serialize(&mut Serializer::with_formatter(&mut out, Printable(PrettyFormatter::new())))?;
+    value
+        .serialize(&mut Serializer::with_formatter(&mut out, Printable(PrettyFormatter::new())))?;
     Ok(writeln!(out)?)
 }
 
-/// JSON may hold characters as they are that do things to a terminal: these are written as `\u` escapes.
+/// JSON may hold characters as they are that do things to a terminal: these are written as `\u`
+/// escapes.
 struct Printable(PrettyFormatter<'static>);
 
 impl Formatter for Printable {
-    fn write_string_fragment<W: ?Sized + Write>(&mut self, out: &mut W, fragment: &str) -> io::Result<()> {
+    fn write_string_fragment<W: ?Sized + Write>(
+        &mut self,
+        out: &mut W,
+        fragment: &str,
+    ) -> io::Result<()> {
         let mut plain = 0;
         for (at, c) in fragment.char_indices().filter(|&(_, c)| !text::is_printable(c)) {
             out.write_all(&fragment.as_bytes()[plain..at])?;
@@ -29,7 +36,11 @@ impl Formatter for Printable {
         out.write_all(&fragment.as_bytes()[plain..])
     }
 
-    fn write_char_escape<W: ?Sized + Write>(&mut self, out: &mut W, escape: CharEscape) -> io::Result<()> {
+    fn write_char_escape<W: ?Sized + Write>(
+        &mut self,
+        out: &mut W,
+        escape: CharEscape,
+    ) -> io::Result<()> {
         self.0.write_char_escape(out, escape)
     }
 

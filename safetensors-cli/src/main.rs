@@ -1,7 +1,8 @@
-//! The `safetensors` command: looks at safetensors files and sharded checkpoints, checks, compares, changes and converts them.
+//! The `safetensors` command: looks at safetensors files and sharded checkpoints, checks, compares,
+//! changes and converts them.
 //!
-//! Every rule of the format lives in `safetensors-core`; here are arguments, tables and exit codes only. Each command is one
-//! file in `commands`.
+//! Every rule of the format lives in `safetensors-core`; here are arguments, tables and exit codes
+//! only. Each command is one file in `commands`.
 #![forbid(unsafe_code)]
 
 mod colour;
@@ -30,7 +31,9 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use commands::{completions, convert, diff, digest, extract, inspect, map, metadata, modelspec, stats, verify};
+use commands::{
+    completions, convert, diff, digest, extract, inspect, map, metadata, modelspec, stats, verify,
+};
 
 /// Look at safetensors files and sharded checkpoints; check, compare, change and convert them.
 #[derive(Debug, Parser)]
@@ -76,7 +79,8 @@ fn main() -> ExitCode {
         Ok(matches) => matches,
         Err(error) => return wrong_arguments(&error),
     };
-    let outcome = Cli::from_arg_matches(&matches).map_err(anyhow::Error::from).and_then(|cli| run(&cli));
+    let outcome =
+        Cli::from_arg_matches(&matches).map_err(anyhow::Error::from).and_then(|cli| run(&cli));
     outcome.unwrap_or_else(|error| match error.downcast::<clap::Error>() {
         // Nobody is there to be told if standard error is closed.
         Ok(wrong) => {
@@ -90,7 +94,8 @@ fn main() -> ExitCode {
     })
 }
 
-/// Says what is wrong with the arguments, or shows the help that was asked for. Arguments can be names of files, and those anything.
+/// Says what is wrong with the arguments, or shows the help that was asked for. Arguments can be
+/// names of files, and those anything.
 fn wrong_arguments(error: &clap::Error) -> ExitCode {
     let hostile = |arg: OsString| arg.to_string_lossy().chars().any(char::is_control);
     // Nobody is there to be told if the stream is closed.

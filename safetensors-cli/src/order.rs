@@ -33,7 +33,8 @@ pub(crate) trait Sortable {
 }
 
 impl Sort {
-    /// Puts what is in the order of names into this one. What is alike in it stays in the order of names.
+    /// Puts what is in the order of names into this one. What is alike in it stays in the order of
+    /// names.
     pub(crate) fn apply<T: Sortable>(self, items: &mut [T]) {
         match self {
             Self::Name => {}
@@ -116,10 +117,15 @@ fn compare(a: &str, b: &str) -> Ordering {
     }
 }
 
-/// The number that a part of a name is. With a leading zero it is none: it would not be the same name any more.
+/// The number that a part of a name is. With a leading zero it is none: it would not be the same
+/// name any more.
 pub(crate) fn number(part: &str) -> Option<u64> {
     let is_plain = (1..=15).contains(&part.len()) && (part.len() == 1 || !part.starts_with('0'));
-    if is_plain && part.bytes().all(|byte| byte.is_ascii_digit()) { part.parse().ok() } else { None }
+    if is_plain && part.bytes().all(|byte| byte.is_ascii_digit()) {
+        part.parse().ok()
+    } else {
+        None
+    }
 }
 
 #[cfg(test)]

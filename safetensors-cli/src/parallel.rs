@@ -6,8 +6,9 @@ use std::thread;
 
 use safetensors_core::default_threads;
 
-/// Does `work` on each item, several at a time, and gives the results to `take` in the order of the items, each as soon as it and
-/// those before it are there. If `take` fails, no more work is begun and its error is the outcome.
+/// Does `work` on each item, several at a time, and gives the results to `take` in the order of the
+/// items, each as soon as it and those before it are there. If `take` fails, no more work is begun
+/// and its error is the outcome.
 ///
 /// Items are made when a thread is free to work on them, so there may be any number of them.
 pub(crate) fn in_order<I: Send, R: Send, E>(
@@ -47,7 +48,8 @@ pub(crate) fn in_order<I: Send, R: Send, E>(
         }
         drop(sender);
         let (mut early, mut expected) = (BTreeMap::new(), 0);
-        // The channel closes when all is done; earlier only if a thread has panicked, which the scope passes on.
+        // The channel closes when all is done; earlier only if a thread has panicked, which the
+        // scope passes on.
         for (i, item, result) in results {
             early.insert(i, (item, result));
             while let Some((item, result)) = early.remove(&expected) {

@@ -32,8 +32,11 @@ impl Progress {
         self.0.inc(bytes);
     }
 
-    /// What moves the bar on while core does one piece of work on bytes that the bar counts already.
-    pub(crate) fn counted(&self) -> impl Fn(core::Progress<'_>) -> ControlFlow<()> + Send + Sync + use<> {
+    /// What moves the bar on while core does one piece of work on bytes that the bar counts
+    /// already.
+    pub(crate) fn counted(
+        &self,
+    ) -> impl Fn(core::Progress<'_>) -> ControlFlow<()> + Send + Sync + use<> {
         let (bar, done) = (self.0.clone(), AtomicU64::new(0));
         move |progress| {
             // Several threads tell of their work, not always in order.
@@ -43,8 +46,11 @@ impl Progress {
         }
     }
 
-    /// The same for bytes that it does not count yet: they are added to its whole length when the first of them are done.
-    pub(crate) fn uncounted(&self) -> impl Fn(core::Progress<'_>) -> ControlFlow<()> + Send + Sync + use<> {
+    /// The same for bytes that it does not count yet: they are added to its whole length when the
+    /// first of them are done.
+    pub(crate) fn uncounted(
+        &self,
+    ) -> impl Fn(core::Progress<'_>) -> ControlFlow<()> + Send + Sync + use<> {
         let (bar, once, counted) = (self.0.clone(), Once::new(), self.counted());
         move |progress| {
             once.call_once(|| bar.inc_length(progress.bytes_total));
@@ -65,8 +71,7 @@ impl Drop for Progress {
 }
 
 fn style() -> Result<ProgressStyle, indicatif::style::TemplateError> {
-    let template =
-        "{percent:>3}% {wide_bar} {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} left";
+    let template = "{percent:>3}% {wide_bar} {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} left";
     Ok(ProgressStyle::with_template(template)?.progress_chars("━━╌"))
 }
 
@@ -93,7 +98,8 @@ mod tests {
         let (known, unknown) = (Progress::bytes(3 << 20), Progress::bytes(0));
         digest::files(&checkpoint, &DigestOptions::new().progress(known.counted())).unwrap();
         for _ in 0..2 {
-            digest::files(&checkpoint, &DigestOptions::new().progress(unknown.uncounted())).unwrap();
+            digest::files(&checkpoint, &DigestOptions::new().progress(unknown.uncounted()))
+                .unwrap();
         }
         assert_eq!((known.0.position(), known.0.length()), (3 << 20, Some(3 << 20)));
         assert_eq!((unknown.0.position(), unknown.0.length()), (6 << 20, Some(6 << 20)));

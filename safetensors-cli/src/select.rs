@@ -9,7 +9,8 @@ use safetensors_core::{Checkpoint, LazyTensor};
 pub(crate) struct Select {
     /// Only tensors whose names match: * any text, ? one character, {a,b} either
     ///
-    /// [0-9] is one of several characters. May be given several times; a name has to match one of them
+    /// [0-9] is one of several characters. May be given several times; a name has to match one of
+    /// them
     #[arg(short = 'f', long = "filter", value_name = "GLOB", value_parser = glob)]
     patterns: Vec<Pattern>,
 }
@@ -47,7 +48,9 @@ impl Matcher {
 
     /// Whether the name matches a pattern.
     pub(crate) fn matches(&self, name: &str) -> bool {
-        self.patterns.as_ref().is_none_or(|patterns| patterns.iter().any(|pattern| pattern.matches(name)))
+        self.patterns
+            .as_ref()
+            .is_none_or(|patterns| patterns.iter().any(|pattern| pattern.matches(name)))
     }
 
     /// Whether there are patterns at all.
@@ -57,11 +60,18 @@ impl Matcher {
 
     /// The tensors that match, in the checkpoint's order.
     ///
-    /// Patterns that leave nothing of a checkpoint are an error: a misspelt one would look like an empty model.
-    pub(crate) fn tensors<'a, S>(&self, checkpoint: &'a Checkpoint<S>) -> anyhow::Result<Vec<LazyTensor<'a, S>>> {
-        let tensors: Vec<_> = checkpoint.tensors().filter(|tensor| self.matches(tensor.name())).collect();
+    /// Patterns that leave nothing of a checkpoint are an error: a misspelt one would look like an
+    /// empty model.
+    pub(crate) fn tensors<'a, S>(
+        &self,
+        checkpoint: &'a Checkpoint<S>,
+    ) -> anyhow::Result<Vec<LazyTensor<'a, S>>> {
+        let tensors: Vec<_> =
+            checkpoint.tensors().filter(|tensor| self.matches(tensor.name())).collect();
         if tensors.is_empty() && !self.is_everything() {
-            anyhow::bail!("no tensor matches --filter; `safetensors inspect --flat` shows the names");
+            anyhow::bail!(
+                "no tensor matches --filter; `safetensors inspect --flat` shows the names"
+            );
         }
         Ok(tensors)
     }
@@ -74,7 +84,8 @@ pub(crate) fn glob(pattern: &str) -> Result<Pattern, String> {
     Ok(Pattern(Regex::new(&of_characters(glob.regex())).map_err(|error| error.to_string())?))
 }
 
-/// The regular expression of a glob, which is one of bytes, as one of characters: `?` is any one of them, also `é`.
+/// The regular expression of a glob, which is one of bytes, as one of characters: `?` is any one of
+/// them, also `é`.
 fn of_characters(regex: &str) -> String {
     // With the flag that `.` is a line end too.
     let mut text = String::from("(?s)");
@@ -82,7 +93,8 @@ fn of_characters(regex: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = regex.strip_prefix("(?-u)").unwrap_or(regex);
     while let Some(c) = rest.chars().next() {
-        let byte = rest.strip_prefix("\\x").and_then(|hex| u8::from_str_radix(hex.get(..2)?, 16).ok());
+        let byte =
+            rest.strip_prefix("\\x").and_then(|hex| u8::from_str_radix(hex.get(..2)?, 16).ok());
         if let Some(byte) = byte {
             bytes.push(byte);
             rest = &rest[4..];
@@ -90,7 +102,11 @@ fn of_characters(regex: &str) -> String {
         }
         text.push_str(&String::from_utf8_lossy(&std::mem::take(&mut bytes)));
         // What follows a backslash belongs to it, another backslash too.
-        let len = if c == '\\' { 1 + rest[1..].chars().next().map_or(0, char::len_utf8) } else { c.len_utf8() };
+        let len = if c == '\\' {
+            1 + rest[1..].chars().next().map_or(0, char::len_utf8)
+        } else {
+            c.len_utf8()
+        };
         text.push_str(&rest[..len]);
         rest = &rest[len..];
     }
@@ -103,7 +119,9 @@ mod tests {
 
     #[test]
     fn patterns_are_over_whole_names() {
-        let matcher = |patterns: &[&str]| Matcher::new(&patterns.iter().map(|p| glob(p).unwrap()).collect::<Vec<_>>());
+        let matcher = |patterns: &[&str]| {
+            Matcher::new(&patterns.iter().map(|p| glob(p).unwrap()).collect::<Vec<_>>())
+        };
         let layers = matcher(&["*.layers.[0-3].*", "lm_head.{weight,bias}"]);
         assert!(layers.matches("model.layers.3.mlp/up") && layers.matches("lm_head.bias"));
         assert!(!layers.matches("model.layers.30.mlp") && !layers.matches("x.lm_head.bias"));

@@ -10,8 +10,8 @@ use crate::text;
 /// How much is read at once.
 const BUFFER: usize = 1 << 20;
 
-/// Standard input. A file that was redirected is read in its place, through the descriptor that is open: whoever opened it may have been
-/// allowed to where this process is not.
+/// Standard input. A file that was redirected is read in its place, through the descriptor that is
+/// open: whoever opened it may have been allowed to where this process is not.
 pub(crate) fn standard_input() -> anyhow::Result<File> {
     let redirected = duplicate()?;
     if redirected.metadata().is_ok_and(|metadata| metadata.is_file()) {
@@ -20,18 +20,26 @@ pub(crate) fn standard_input() -> anyhow::Result<File> {
     copy(redirected)
 }
 
-/// Copies everything to a temporary file without a name: it is gone when it is closed, even if the command is killed.
+/// Copies everything to a temporary file without a name: it is gone when it is closed, even if the
+/// command is killed.
 pub(crate) fn copy(source: impl Read) -> anyhow::Result<File> {
     let directory = || text::path(&std::env::temp_dir());
     let mut file = tempfile::tempfile().with_context(|| {
-        format!("cannot create a temporary file in {}; TMPDIR can name another directory", directory())
+        format!(
+            "cannot create a temporary file in {}; TMPDIR can name another directory",
+            directory()
+        )
     })?;
     copy_to(source, &mut file, directory)?;
     file.rewind()?;
     Ok(file)
 }
 
-fn copy_to(mut source: impl Read, file: &mut impl Write, directory: impl Fn() -> String) -> anyhow::Result<()> {
+fn copy_to(
+    mut source: impl Read,
+    file: &mut impl Write,
+    directory: impl Fn() -> String,
+) -> anyhow::Result<()> {
     let (mut buffer, mut copied) = (vec![0; BUFFER], 0_u64);
     loop {
         let read = match source.read(&mut buffer) {

@@ -49,7 +49,8 @@ mod tests {
 
     #[test]
     fn words_are_left_and_numbers_right() {
-        let mut table = Table::new(&[("name", Align::Left), ("size", Align::Right), ("file", Align::Left)]);
+        let mut table =
+            Table::new(&[("name", Align::Left), ("size", Align::Right), ("file", Align::Left)]);
         table.row(["weight", "1 B", "a"].map(String::from));
         table.row(["b", "1,000 B", "long name"].map(String::from));
         let mut text = Vec::new();

@@ -21,7 +21,9 @@ impl Totals {
     }
 
     /// The sums for each dtype that occurs.
-    pub(crate) fn by_dtype<'a, S: 'a>(tensors: impl IntoIterator<Item = LazyTensor<'a, S>>) -> BTreeMap<Dtype, Self> {
+    pub(crate) fn by_dtype<'a, S: 'a>(
+        tensors: impl IntoIterator<Item = LazyTensor<'a, S>>,
+    ) -> BTreeMap<Dtype, Self> {
         let mut totals: BTreeMap<_, Self> = BTreeMap::new();
         for tensor in tensors {
             *totals.entry(tensor.dtype()).or_default() += Self::one(tensor.info());
@@ -31,7 +33,11 @@ impl Totals {
 
     /// One tensor.
     pub(crate) fn one(tensor: TensorInfo<'_>) -> Self {
-        Self { tensors: 1, parameters: tensor.element_count().into(), bytes: tensor.byte_len().into() }
+        Self {
+            tensors: 1,
+            parameters: tensor.element_count().into(),
+            bytes: tensor.byte_len().into(),
+        }
     }
 }
 
@@ -57,7 +63,8 @@ impl Mul<u64> for Totals {
     type Output = Self;
 
     fn mul(self, copies: u64) -> Self {
-        let (parameters, bytes) = (self.parameters * u128::from(copies), self.bytes * u128::from(copies));
+        let (parameters, bytes) =
+            (self.parameters * u128::from(copies), self.bytes * u128::from(copies));
         Self { tensors: self.tensors * copies, parameters, bytes }
     }
 }

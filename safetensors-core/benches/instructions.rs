@@ -1,5 +1,6 @@
-//! The header parser and the lookup by name, to be run under callgrind: instruction counts hardly vary from run to run, on a
-//! busy machine too, so they show a change that a clock would not. CONTRIBUTING.md has the command and the present figures.
+//! The header parser and the lookup by name, to be run under callgrind: instruction counts hardly
+//! vary from run to run, on a busy machine too, so they show a change that a clock would not.
+//! CONTRIBUTING.md has the command and the present figures.
 #![allow(missing_docs, reason = "a program, whose documentation is above")]
 #![allow(clippy::unwrap_used, reason = "the header is our own")]
 

@@ -4,9 +4,10 @@ use crate::{ErrorKind, Header, Limits, Metadata, Result, TensorInfo, TensorView}
 
 /// A parsed file: its header, and the bytes or the source that it was parsed from.
 ///
-/// `B` is whatever holds the file. If it lends its bytes (`&[u8]`, `Vec<u8>`, `Mmap`, `bytes::Bytes`), tensors are lent as
-/// [views](SafeTensors::view) without a copy. If it is a [`ReadAt`](crate::ReadAt), such as an open file, they are
-/// [read](crate::LazyTensor::read) into owned buffers.
+/// `B` is whatever holds the file. If it lends its bytes (`&[u8]`, `Vec<u8>`, `Mmap`,
+/// `bytes::Bytes`), tensors are lent as [views](SafeTensors::view) without a copy. If it is a
+/// [`ReadAt`](crate::ReadAt), such as an open file, they are [read](crate::LazyTensor::read) into
+/// owned buffers.
 ///
 /// ```
 /// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
@@ -66,12 +67,15 @@ impl<B: AsRef<[u8]>> SafeTensors<B> {
         let offsets = info.data_offsets();
         let start = self.header.data_start();
         let range = to_usize(start + offsets.start)?..to_usize(start + offsets.end)?;
-        // The header was checked against these bytes, but a foreign `AsRef` may lend others at each call.
+        // The header was checked against these bytes, but a foreign `AsRef` may lend others at each
+        // call.
         let data = self.bytes.as_ref();
         let found = (data.len() as u64).saturating_sub(start);
         let missing = || ErrorKind::MissingData { expected: self.header.data_len(), found }.into();
-        let view =
-            data.get(range).ok_or_else(missing).and_then(|data| TensorView::new(info.dtype(), info.shape(), data));
+        let view = data
+            .get(range)
+            .ok_or_else(missing)
+            .and_then(|data| TensorView::new(info.dtype(), info.shape(), data));
         view.map_err(|error| error.in_tensor(info.name()))
     }
 }

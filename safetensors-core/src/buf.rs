@@ -11,8 +11,9 @@ use crate::{Dtype, Element, Error, ErrorKind, Result, TensorView, shape};
 
 /// A dtype, a shape and the elements of one tensor, owned and aligned for typed use.
 ///
-/// The elements lie in one `Vec` that [`into_vec`](TensorBuf::into_vec) hands over without a copy, so a framework that
-/// owns `Vec`s takes them as they were read. A BOOL buffer only ever holds the bytes 0 and 1.
+/// The elements lie in one `Vec` that [`into_vec`](TensorBuf::into_vec) hands over without a copy,
+/// so a framework that owns `Vec`s takes them as they were read. A BOOL buffer only ever holds the
+/// bytes 0 and 1.
 ///
 /// ```
 /// use safetensors_core::{Dtype, TensorBuf};
@@ -34,8 +35,8 @@ impl TensorBuf {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::DataLength`] if there are not as many values as the shape asks for, and the errors of
-    /// [`shape::byte_len`].
+    /// [`ErrorKind::DataLength`] if there are not as many values as the shape asks for, and the
+    /// errors of [`shape::byte_len`].
     pub fn from_vec<T: Element>(shape: Vec<usize>, values: Vec<T>) -> Result<Self> {
         let expected = shape::memory_len(T::DTYPE, &shape)?;
         let found = size_of_val(values.as_slice());
@@ -45,7 +46,8 @@ impl TensorBuf {
         Ok(Self { dtype: T::DTYPE, shape, words: Words::from_vec(values) })
     }
 
-    /// An owned, aligned copy of a view. On a big-endian target this swaps the bytes of each element.
+    /// An owned, aligned copy of a view. On a big-endian target this swaps the bytes of each
+    /// element.
     ///
     /// # Errors
     ///
@@ -61,9 +63,13 @@ impl TensorBuf {
     ///
     /// # Errors
     ///
-    /// Those of `read`; those of [`shape::byte_len`]; [`ErrorKind::TooLargeForMemory`]; [`ErrorKind::InvalidBool`] if the dtype is
-    /// BOOL and a byte is neither 0 nor 1.
-    pub fn read_with(dtype: Dtype, shape: Vec<usize>, read: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<Self> {
+    /// Those of `read`; those of [`shape::byte_len`]; [`ErrorKind::TooLargeForMemory`];
+    /// [`ErrorKind::InvalidBool`] if the dtype is BOOL and a byte is neither 0 nor 1.
+    pub fn read_with(
+        dtype: Dtype,
+        shape: Vec<usize>,
+        read: impl FnOnce(&mut [u8]) -> Result<()>,
+    ) -> Result<Self> {
         let mut buf = Self::zeroed(dtype, shape)?;
         read(buf.bytes_mut())?;
         buf.finish_reading()?;
@@ -73,24 +79,34 @@ impl TensorBuf {
     /// A tensor of zeros. Large ones take no memory until they are written to.
     pub(crate) fn zeroed(dtype: Dtype, shape: Vec<usize>) -> Result<Self> {
         let len = shape::memory_len(dtype, &shape)?;
-        let words = Words::zeroed(dtype, len).ok_or(ErrorKind::TooLargeForMemory { bytes: len as u64 })?;
+        let words =
+            Words::zeroed(dtype, len).ok_or(ErrorKind::TooLargeForMemory { bytes: len as u64 })?;
         #[cfg(feature = "std")]
         crate::hugepage::advise([words.room()]);
         Ok(Self { dtype, shape, words })
     }
 
-    /// Room for a tensor, one of many: [`bytes_mut`](TensorBuf::bytes_mut) must be called before anything is read from it. Then it
-    /// is a tensor of zeros. Until then nobody has touched the memory, so that advice about all of it can still be given, and
-    /// so that several threads can share the work.
+    /// Room for a tensor, one of many: [`bytes_mut`](TensorBuf::bytes_mut) must be called before
+    /// anything is read from it. Then it is a tensor of zeros. Until then nobody has touched the
+    /// memory, so that advice about all of it can still be given, and so that several threads can
+    /// share the work.
     #[cfg(feature = "std")]
     pub(crate) fn reserved(dtype: Dtype, shape: Vec<usize>) -> Result<Self> {
-        /// Zeros of at most this size may come from memory that has to be cleared by hand. More than that, allocators mostly get
-        /// from the system, which gives it zeroed.
+        /// Zeros of at most this size may come from memory that has to be cleared by hand. More
+        /// than that, allocators mostly get from the system, which gives it zeroed.
         const CLEARED_BY_HAND: usize = 256 << 10;
 
         let len = shape::memory_len(dtype, &shape)?;
-        let words = if len > CLEARED_BY_HAND { Words::zeroed(dtype, len) } else { Words::reserved(dtype, len) };
-        Ok(Self { dtype, shape, words: words.ok_or(ErrorKind::TooLargeForMemory { bytes: len as u64 })? })
+        let words = if len > CLEARED_BY_HAND {
+            Words::zeroed(dtype, len)
+        } else {
+            Words::reserved(dtype, len)
+        };
+        Ok(Self {
+            dtype,
+            shape,
+            words: words.ok_or(ErrorKind::TooLargeForMemory { bytes: len as u64 })?,
+        })
     }
 
     /// The memory of the elements, for advice.
@@ -106,14 +122,16 @@ impl TensorBuf {
         shape::memory_len(self.dtype, &self.shape).unwrap_or_default()
     }
 
-    /// The storage, to be filled with elements, or with the bytes of a file and then passed to [`TensorBuf::finish_reading`].
+    /// The storage, to be filled with elements, or with the bytes of a file and then passed to
+    /// [`TensorBuf::finish_reading`].
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         #[cfg(feature = "std")]
         self.words.fill_up(self.byte_len());
         self.words.as_bytes_mut()
     }
 
-    /// Makes values of the bytes that were just filled in: swapped on a big-endian target, BOOL checked.
+    /// Makes values of the bytes that were just filled in: swapped on a big-endian target, BOOL
+    /// checked.
     pub(crate) fn finish_reading(&mut self) -> Result<()> {
         if self.dtype == Dtype::BOOL && self.bytes().iter().any(|&byte| byte > 1) {
             return Err(invalid_bool(self.bytes()));
@@ -141,7 +159,8 @@ impl TensorBuf {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BigEndian`] for elements wider than a byte on a big-endian target: a view is what a file holds.
+    /// [`ErrorKind::BigEndian`] for elements wider than a byte on a big-endian target: a view is
+    /// what a file holds.
     pub fn view(&self) -> Result<TensorView<'_>> {
         refuse_big_endian(self.dtype)?;
         TensorView::new(self.dtype, &self.shape, self.bytes())
@@ -166,14 +185,18 @@ impl TensorBuf {
         self.check_dtype::<T>()?;
         T::vec_from_words(self.words).or_else(|words| {
             let bytes = words.as_bytes();
-            let values = bytemuck::checked::try_cast_slice(bytes).map_err(|_| invalid_bool(bytes))?;
+            let values =
+                bytemuck::checked::try_cast_slice(bytes).map_err(|_| invalid_bool(bytes))?;
             Ok(values.to_vec())
         })
     }
 
-    /// The same elements under another dtype of the same width and alignment, for which every bit pattern is valid.
+    /// The same elements under another dtype of the same width and alignment, for which every bit
+    /// pattern is valid.
     pub(crate) fn relabel(self, dtype: Dtype) -> Self {
-        debug_assert!(dtype.bits() == self.dtype.bits() && dtype.alignment() == self.dtype.alignment());
+        debug_assert!(
+            dtype.bits() == self.dtype.bits() && dtype.alignment() == self.dtype.alignment()
+        );
         debug_assert!(dtype != Dtype::BOOL);
         Self { dtype, ..self }
     }
@@ -195,7 +218,8 @@ impl TensorBuf {
 
 /// Swaps the bytes of each number in `bytes` between the file's order and the machine's.
 pub(crate) fn swap_on_big_endian(dtype: Dtype, bytes: &mut [u8]) {
-    // The unit is the number, not the element: a complex element is two numbers, each of its alignment's size.
+    // The unit is the number, not the element: a complex element is two numbers, each of its
+    // alignment's size.
     let unit = dtype.alignment();
     if cfg!(target_endian = "big") && unit > 1 {
         bytes.chunks_exact_mut(unit).for_each(<[u8]>::reverse);

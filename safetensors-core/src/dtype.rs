@@ -8,8 +8,8 @@ macro_rules! dtypes {
     ($($(#[$doc:meta])* $variant:ident = $name:literal, $bits:literal bits, $align:literal aligned;)*) => {
         /// The type of a tensor's elements.
         ///
-        /// The names are those of the safetensors format. Bit widths are those of one *element*; for the
-        /// sub-byte types several elements share a byte (see [`Dtype::bits`]).
+        /// The names are those of the safetensors format. Bit widths are those of one *element*;
+        /// for the sub-byte types several elements share a byte (see [`Dtype::bits`]).
         ///
         /// ```
         /// use safetensors_core::Dtype;
@@ -161,7 +161,10 @@ mod tests {
         for &dtype in Dtype::ALL {
             assert_eq!(dtype.name().parse(), Ok(dtype));
             assert!(dtype.alignment().is_power_of_two());
-            assert!(dtype.is_sub_byte() || (dtype.bits() as usize).is_multiple_of(8 * dtype.alignment()));
+            assert!(
+                dtype.is_sub_byte()
+                    || (dtype.bits() as usize).is_multiple_of(8 * dtype.alignment())
+            );
         }
     }
 

@@ -18,17 +18,20 @@ mod sealed {
 
 /// A Rust type that holds the elements of one [`Dtype`].
 ///
-/// Implemented for `bool`, the integers from 8 to 64 bits, [`half::f16`], [`half::bf16`], [`float8::F8E4M3`],
-/// [`float8::F8E5M2`], `f32`, `f64`, `Complex<f32>` and this module's newtypes. It is sealed: the format's dtypes are a
-/// closed list.
+/// Implemented for `bool`, the integers from 8 to 64 bits, [`half::f16`], [`half::bf16`],
+/// [`float8::F8E4M3`], [`float8::F8E5M2`], `f32`, `f64`, `Complex<f32>` and this module's newtypes.
+/// It is sealed: the format's dtypes are a closed list.
 ///
-/// For the sub-byte dtypes one value is one *byte* of packed elements, so a slice of `T` has as many items as the data
-/// has bytes, not as the shape has elements.
-pub trait Element: sealed::Sealed + CheckedBitPattern + NoUninit + Zeroable + Send + Sync + 'static {
+/// For the sub-byte dtypes one value is one *byte* of packed elements, so a slice of `T` has as
+/// many items as the data has bytes, not as the shape has elements.
+pub trait Element:
+    sealed::Sealed + CheckedBitPattern + NoUninit + Zeroable + Send + Sync + 'static
+{
     /// The dtype whose elements this type holds.
     const DTYPE: Dtype;
 
-    /// Moves the words into a `Vec` of values, or gives them back where only a checked copy can do that.
+    /// Moves the words into a `Vec` of values, or gives them back where only a checked copy can do
+    /// that.
     #[doc(hidden)]
     fn vec_from_words(words: Words) -> Result<Vec<Self>, Words> {
         Err(words)
@@ -37,7 +40,8 @@ pub trait Element: sealed::Sealed + CheckedBitPattern + NoUninit + Zeroable + Se
 
 /// Owned, aligned storage for the elements of any dtype, by the alignment that the dtype needs.
 ///
-/// Moving a `Vec` between one of these and the element's own type is free: alignment and capacity stay the same.
+/// Moving a `Vec` between one of these and the element's own type is free: alignment and capacity
+/// stay the same.
 #[doc(hidden)]
 #[derive(Clone, Debug)]
 pub enum Words {
@@ -63,8 +67,8 @@ macro_rules! with_words {
 }
 
 impl Words {
-    /// Zeroed storage of `bytes` bytes for `dtype`; nothing if there is no memory for it. Large buffers cost nothing until
-    /// they are touched.
+    /// Zeroed storage of `bytes` bytes for `dtype`; nothing if there is no memory for it. Large
+    /// buffers cost nothing until they are touched.
     pub(crate) fn zeroed(dtype: Dtype, bytes: usize) -> Option<Self> {
         match dtype.alignment() {
             1 => try_zeroed_vec(bytes).map(Self::W8).ok(),
@@ -74,8 +78,8 @@ impl Words {
         }
     }
 
-    /// Room for `bytes` bytes for `dtype`, empty and untouched; nothing if there is no memory for it. [`fill_up`](Self::fill_up)
-    /// makes zeros of it.
+    /// Room for `bytes` bytes for `dtype`, empty and untouched; nothing if there is no memory for
+    /// it. [`fill_up`](Self::fill_up) makes zeros of it.
     #[cfg(feature = "std")]
     pub(crate) fn reserved(dtype: Dtype, bytes: usize) -> Option<Self> {
         fn room<T>(bytes: usize) -> Option<Vec<T>> {
@@ -136,9 +140,11 @@ impl Words {
     }
 }
 
-/// Moves the values where the allocation suits the words exactly, copies them where its capacity does not divide.
+/// Moves the values where the allocation suits the words exactly, copies them where its capacity
+/// does not divide.
 fn cast_vec<T: NoUninit, W: Pod>(values: Vec<T>) -> Vec<W> {
-    try_cast_vec(values).unwrap_or_else(|(_, values)| bytemuck::cast_slice::<T, W>(&values).to_vec())
+    try_cast_vec(values)
+        .unwrap_or_else(|(_, values)| bytemuck::cast_slice::<T, W>(&values).to_vec())
 }
 
 macro_rules! elements {
@@ -151,7 +157,8 @@ macro_rules! elements {
                 words.into_pod_vec()
             }
         }
-        // Files align tensors by the table, so no type may ask for more. 64-bit numbers ask for less on 32-bit x86.
+        // Files align tensors by the table, so no type may ask for more. 64-bit numbers ask for
+        // less on 32-bit x86.
         const _: () = assert!(align_of::<$type>() <= Dtype::$dtype.alignment());
         const _: () = assert!(
             size_of::<$type>() * 8 == Dtype::$dtype.bits() as usize || Dtype::$dtype.is_sub_byte() && size_of::<$type>() == 1

@@ -36,8 +36,8 @@ pub enum Widening {
 
 /// A library of tensors that files are loaded into and saved from.
 ///
-/// An adapter implements this for a zero-size type of its own (`Ndarray`, `Candle`, `Burn`). One conformance suite, one
-/// [`load`] and one [`save`] then serve all of them.
+/// An adapter implements this for a zero-size type of its own (`Ndarray`, `Candle`, `Burn`). One
+/// conformance suite, one [`load`] and one [`save`] then serve all of them.
 ///
 /// ```
 /// use safetensors_core::framework::{load, save};
@@ -98,7 +98,8 @@ pub trait Framework {
     /// The framework's name, for messages.
     const NAME: &'static str;
 
-    /// A tensor whose dtype and rank are known at run time. Cloned where a file has one tensor under several names.
+    /// A tensor whose dtype and rank are known at run time. Cloned where a file has one tensor
+    /// under several names.
     type Tensor: Clone;
 
     /// Where tensors are placed; `()` where there is only main memory.
@@ -107,31 +108,34 @@ pub trait Framework {
     /// How this framework holds elements of `dtype`. The adapter's one dtype table.
     fn support(dtype: Dtype) -> Support;
 
-    /// A tensor of this framework, made of a buffer whose dtype it holds exactly. The elements are moved, not copied,
-    /// if the device is main memory.
+    /// A tensor of this framework, made of a buffer whose dtype it holds exactly. The elements are
+    /// moved, not copied, if the device is main memory.
     ///
     /// Call [`from_buf`](Framework::from_buf) instead, which widens where that is needed.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::UnsupportedDtype`] for another dtype; [`ErrorKind::Framework`] if the framework fails.
+    /// [`ErrorKind::UnsupportedDtype`] for another dtype; [`ErrorKind::Framework`] if the framework
+    /// fails.
     fn from_exact(buf: TensorBuf, device: &Self::Device) -> Result<Self::Tensor>;
 
-    /// The tensor's dtype, shape and bytes, for writing. Contiguous tensors in main memory are not copied.
+    /// The tensor's dtype, shape and bytes, for writing. Contiguous tensors in main memory are not
+    /// copied.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::UnsupportedFrameworkType`] if the format has no dtype for the tensor's elements.
+    /// [`ErrorKind::UnsupportedFrameworkType`] if the format has no dtype for the tensor's
+    /// elements.
     fn source(tensor: &Self::Tensor) -> Result<impl TensorSource + '_>;
 
-    /// A tensor of this framework, made of an owned buffer, losslessly widened if `widening` allows and the framework
-    /// lacks the dtype.
+    /// A tensor of this framework, made of an owned buffer, losslessly widened if `widening` allows
+    /// and the framework lacks the dtype.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::UnsupportedDtype`] and [`ErrorKind::WouldWiden`] for dtypes that the framework does not hold;
-    /// [`ErrorKind::DoesNotFit`] for a value that the wider dtype does not hold; [`ErrorKind::Framework`] if the framework
-    /// fails.
+    /// [`ErrorKind::UnsupportedDtype`] and [`ErrorKind::WouldWiden`] for dtypes that the framework
+    /// does not hold; [`ErrorKind::DoesNotFit`] for a value that the wider dtype does not hold;
+    /// [`ErrorKind::Framework`] if the framework fails.
     fn from_buf(buf: TensorBuf, device: &Self::Device, widening: Widening) -> Result<Self::Tensor> {
         let dtype = buf.dtype();
         match accept::<Self>(dtype, widening)? {
@@ -140,12 +144,17 @@ pub trait Framework {
         }
     }
 
-    /// A tensor of this framework, made of a copy of a view, as [`from_buf`](Framework::from_buf) does.
+    /// A tensor of this framework, made of a copy of a view, as [`from_buf`](Framework::from_buf)
+    /// does.
     ///
     /// # Errors
     ///
     /// Those of [`from_buf`](Framework::from_buf), and [`ErrorKind::InvalidBool`].
-    fn from_view(view: &TensorView<'_>, device: &Self::Device, widening: Widening) -> Result<Self::Tensor> {
+    fn from_view(
+        view: &TensorView<'_>,
+        device: &Self::Device,
+        widening: Widening,
+    ) -> Result<Self::Tensor> {
         accept::<Self>(view.dtype(), widening)?;
         Self::from_buf(TensorBuf::from_view(view)?, device, widening)
     }
@@ -162,7 +171,9 @@ impl Error {
     ///     text.parse().map_err(Error::framework::<F>)
     /// }
     /// ```
-    pub fn framework<F: Framework + ?Sized>(source: impl core::error::Error + Send + Sync + 'static) -> Self {
+    pub fn framework<F: Framework + ?Sized>(
+        source: impl core::error::Error + Send + Sync + 'static,
+    ) -> Self {
         ErrorKind::Framework { framework: F::NAME, source: Box::new(source) }.into()
     }
 
@@ -171,7 +182,8 @@ impl Error {
         ErrorKind::UnsupportedDtype { framework: F::NAME, dtype }.into()
     }
 
-    /// The format has no dtype for elements that the framework `F` calls `found`: [`ErrorKind::UnsupportedFrameworkType`].
+    /// The format has no dtype for elements that the framework `F` calls `found`:
+    /// [`ErrorKind::UnsupportedFrameworkType`].
     pub fn unsupported_type<F: Framework + ?Sized>(found: impl Into<String>) -> Self {
         ErrorKind::UnsupportedFrameworkType { framework: F::NAME, found: found.into() }.into()
     }
@@ -181,20 +193,23 @@ impl Error {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::UnsupportedDtype`] if there is none; [`ErrorKind::WouldWiden`] if it is another and `widening` forbids that.
+/// [`ErrorKind::UnsupportedDtype`] if there is none; [`ErrorKind::WouldWiden`] if it is another and
+/// `widening` forbids that.
 pub fn accept<F: Framework + ?Sized>(dtype: Dtype, widening: Widening) -> Result<Dtype> {
     match (F::support(dtype), widening) {
         (Support::Exact, _) => Ok(dtype),
         (Support::Widened(to), Widening::Lossless) => Ok(to),
-        (Support::Widened(to), Widening::Exact) => Err(ErrorKind::WouldWiden { framework: F::NAME, dtype, to }.into()),
+        (Support::Widened(to), Widening::Exact) => {
+            Err(ErrorKind::WouldWiden { framework: F::NAME, dtype, to }.into())
+        }
         (Support::Unsupported, _) => Err(Error::unsupported::<F>(dtype)),
     }
 }
 
 /// Loads every tensor of a checkpoint into a framework, reading in parallel.
 ///
-/// All dtypes are checked before a byte of data is read. A tensor that was saved once for several names comes back under all of
-/// them, read once and cloned, unless the options say otherwise.
+/// All dtypes are checked before a byte of data is read. A tensor that was saved once for several
+/// names comes back under all of them, read once and cloned, unless the options say otherwise.
 ///
 /// # Errors
 ///
@@ -206,11 +221,13 @@ pub fn load<F: Framework>(
     options: &LoadOptions,
 ) -> Result<BTreeMap<String, F::Tensor>> {
     for tensor in checkpoint.tensors() {
-        accept::<F>(options.dtype_of(tensor.dtype()), options.widening).map_err(|error| tensor.locate(error))?;
+        accept::<F>(options.dtype_of(tensor.dtype()), options.widening)
+            .map_err(|error| tensor.locate(error))?;
     }
     let bufs = checkpoint.read_all(&options.clone().widened_for::<F>())?;
     let loaded = checkpoint.tensors().zip(bufs).map(|(tensor, buf)| {
-        let loaded = F::from_buf(buf, device, options.widening).map_err(|error| tensor.locate(error))?;
+        let loaded =
+            F::from_buf(buf, device, options.widening).map_err(|error| tensor.locate(error))?;
         Ok((tensor.name().into(), loaded))
     });
     let mut loaded = loaded.collect::<Result<BTreeMap<String, F::Tensor>>>()?;
@@ -226,7 +243,8 @@ pub fn load<F: Framework>(
 ///
 /// # Errors
 ///
-/// Those of [`Framework::source`] and of [`crate::save()`]; each names the file and the tensor. The file is then as it was.
+/// Those of [`Framework::source`] and of [`crate::save()`]; each names the file and the tensor. The
+/// file is then as it was.
 #[cfg(feature = "std")]
 pub fn save<'a, F: Framework>(
     path: impl AsRef<Path>,
@@ -241,7 +259,8 @@ where
     crate::save::save(path, sources, options)
 }
 
-/// Saves tensors of a framework to a directory as a checkpoint of as many files as they need, see [`crate::save_sharded`].
+/// Saves tensors of a framework to a directory as a checkpoint of as many files as they need, see
+/// [`crate::save_sharded`].
 ///
 /// # Errors
 ///

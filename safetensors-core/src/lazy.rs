@@ -5,8 +5,8 @@ use std::path::Path;
 
 use crate::header::LENGTH_BYTES;
 use crate::{
-    ConvertOptions, Dtype, Error, ErrorKind, Header, Limits, LoadOptions, ReadAt, Result, SafeTensors, Sink, TensorBuf,
-    TensorInfo, TensorSource, TensorView, loader,
+    ConvertOptions, Dtype, Error, ErrorKind, Header, Limits, LoadOptions, ReadAt, Result,
+    SafeTensors, Sink, TensorBuf, TensorInfo, TensorSource, TensorView, loader,
 };
 
 /// The most bytes that are held of a tensor that is streamed.
@@ -26,7 +26,10 @@ pub(crate) const PIECE: usize = 1 << 20;
 ///
 /// let checkpoint = Checkpoint::open(&path)?;
 /// let weight = checkpoint.tensor("weight")?;
-/// assert_eq!((weight.dtype(), weight.shape(), weight.byte_len()), (Dtype::F32, &[2, 2][..], 16));
+/// assert_eq!(
+///     (weight.dtype(), weight.shape(), weight.byte_len()),
+///     (Dtype::F32, &[2, 2][..], 16)
+/// );
 /// assert_eq!(weight.file(), Some(&*path));
 ///
 /// // As it is, in part, or as another dtype.
@@ -57,7 +60,11 @@ impl<S> Copy for LazyTensor<'_, S> {}
 
 impl<'a, S> LazyTensor<'a, S> {
     /// A tensor of a file that belongs to no checkpoint, or to one of this file alone.
-    pub(crate) fn new(info: TensorInfo<'a>, archive: &'a SafeTensors<S>, file: Option<&'a Path>) -> Self {
+    pub(crate) fn new(
+        info: TensorInfo<'a>,
+        archive: &'a SafeTensors<S>,
+        file: Option<&'a Path>,
+    ) -> Self {
         Self { info, archive, file, file_index: 0 }
     }
 
@@ -101,7 +108,8 @@ impl<'a, S> LazyTensor<'a, S> {
         self.file
     }
 
-    /// The position of that file among [`Checkpoint::shards`](crate::Checkpoint::shards); 0 if it was opened without a checkpoint.
+    /// The position of that file among [`Checkpoint::shards`](crate::Checkpoint::shards); 0 if it
+    /// was opened without a checkpoint.
     pub fn file_index(&self) -> usize {
         self.file_index
     }
@@ -131,8 +139,8 @@ impl<S: ReadAt> LazyTensor<'_, S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`] if the source fails, or has changed since it was opened; [`ErrorKind::InvalidBool`];
-    /// [`ErrorKind::TooLargeForMemory`].
+    /// [`ErrorKind::Io`] if the source fails, or has changed since it was opened;
+    /// [`ErrorKind::InvalidBool`]; [`ErrorKind::TooLargeForMemory`].
     pub fn read(&self) -> Result<TensorBuf> {
         TensorBuf::read_with(self.dtype(), self.shape().to_vec(), |bytes| {
             self.source().read_exact_at(bytes, self.file_offset()).map_err(ErrorKind::Io)?;
@@ -141,8 +149,9 @@ impl<S: ReadAt> LazyTensor<'_, S> {
         .map_err(|error| self.locate(error))
     }
 
-    /// [`read`](LazyTensor::read) with options: a large tensor in several threads, converted while it is read, and cancelled if the
-    /// caller says so. Many tensors, [`read_tensors`](crate::read_tensors) reads at once.
+    /// [`read`](LazyTensor::read) with options: a large tensor in several threads, converted while
+    /// it is read, and cancelled if the caller says so. Many tensors,
+    /// [`read_tensors`](crate::read_tensors) reads at once.
     ///
     /// # Errors
     ///
@@ -151,11 +160,14 @@ impl<S: ReadAt> LazyTensor<'_, S> {
         loader::read_tensor(self, options)
     }
 
-    /// Reads the tensor and converts it, whatever its dtype: see [the table](crate::convert). A large one is read and converted by
-    /// [several threads](ConvertOptions::threads). Never more than a piece of it for each of them is in memory in its own dtype.
+    /// Reads the tensor and converts it, whatever its dtype: see [the table](crate::convert). A
+    /// large one is read and converted by [several threads](ConvertOptions::threads). Never more
+    /// than a piece of it for each of them is in memory in its own dtype.
     ///
     /// ```
-    /// use safetensors_core::{ConvertOptions, Dtype, Limits, SafeTensors, SaveOptions, TensorView, serialize};
+    /// use safetensors_core::{
+    ///     ConvertOptions, Dtype, Limits, SafeTensors, SaveOptions, TensorView, serialize,
+    /// };
     ///
     /// let weights = TensorView::from_slice(&[2], &[1.0_f32, -2.5])?;
     /// let file = serialize([("w", weights)], &SaveOptions::new())?;
@@ -173,7 +185,8 @@ impl<S: ReadAt> LazyTensor<'_, S> {
     }
 }
 
-/// Reads and gives the tensor in pieces of at most 1 MiB, so that one larger than memory can be saved.
+/// Reads and gives the tensor in pieces of at most 1 MiB, so that one larger than memory can be
+/// saved.
 impl<S: ReadAt> TensorSource for LazyTensor<'_, S> {
     fn dtype(&self) -> Dtype {
         Self::dtype(self)
@@ -197,7 +210,12 @@ impl<S: ReadAt> LazyTensor<'_, S> {
     }
 
     /// Reads a range of the file through `scratch`, in pieces of at most 1 MiB.
-    pub(crate) fn read_pieces(&self, range: Range<u64>, scratch: &mut Vec<u8>, sink: &mut Sink<'_>) -> Result<()> {
+    pub(crate) fn read_pieces(
+        &self,
+        range: Range<u64>,
+        scratch: &mut Vec<u8>,
+        sink: &mut Sink<'_>,
+    ) -> Result<()> {
         for start in range.clone().step_by(PIECE) {
             scratch.resize((range.end - start).min(PIECE as u64) as usize, 0);
             let read = self.source().read_exact_at(scratch, start);
@@ -213,8 +231,8 @@ impl<'a, S: AsRef<[u8]>> LazyTensor<'a, S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::MissingData`] if the bytes are no longer those that were parsed, which only an `AsRef` that lends
-    /// something else at each call can bring about.
+    /// [`ErrorKind::MissingData`] if the bytes are no longer those that were parsed, which only an
+    /// `AsRef` that lends something else at each call can bring about.
     pub fn view(&self) -> Result<TensorView<'a>> {
         self.archive.view_of(&self.info).map_err(|error| self.locate(error))
     }
@@ -225,7 +243,8 @@ impl<S: ReadAt> SafeTensors<S> {
     ///
     /// # Errors
     ///
-    /// Those of [`Header::parse`], and [`ErrorKind::Io`], also if the source has changed while its header was read.
+    /// Those of [`Header::parse`], and [`ErrorKind::Io`], also if the source has changed while its
+    /// header was read.
     pub fn read_header(source: S, limits: &Limits) -> Result<Self> {
         let file_len = source.byte_len();
         let Some(available) = file_len.checked_sub(LENGTH_BYTES as u64) else {

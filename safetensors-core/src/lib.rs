@@ -1,7 +1,9 @@
-//! The safetensors format: dtypes, a strict header parser, zero-copy views, a parallel loader and a safe writer.
+//! The safetensors format: dtypes, a strict header parser, zero-copy views, a parallel loader and a
+//! safe writer.
 //!
-//! This crate knows no tensor library. The adapters (`safetensors-ndarray`, `safetensors-candle`, `safetensors-burn`)
-//! implement its [`Framework`] trait; the facade `safetensors-bridge` re-exports everything.
+//! This crate knows no tensor library. The adapters (`safetensors-ndarray`, `safetensors-candle`,
+//! `safetensors-burn`) implement its [`Framework`] trait; the facade `safetensors-bridge`
+//! re-exports everything.
 //!
 //! | to | use |
 //! |---|---|
@@ -22,8 +24,9 @@
 //! | say what model a file holds | [`ModelSpec`] |
 //! | support another tensor library | [`Framework`], [`TensorSource`] |
 //!
-//! Nothing here panics on what a file holds: every malformed file is an [`Error`] that names the file, the tensor, what was
-//! expected and what was found. A dtype is never changed unless asked for.
+//! Nothing here panics on what a file holds: every malformed file is an [`Error`] that names the
+//! file, the tensor, what was expected and what was found. A dtype is never changed unless asked
+//! for.
 #![cfg_attr(not(feature = "std"), no_std)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
@@ -77,8 +80,8 @@ pub use archive::SafeTensors;
 pub use buf::TensorBuf;
 #[cfg(feature = "std")]
 pub use checkpoint::{
-    Checkpoint, FilePattern, Located, MaxShardSize, SavedShards, ShardFile, ShardOptions, Split, save_sharded,
-    split_into_shards,
+    Checkpoint, FilePattern, Located, MaxShardSize, SavedShards, ShardFile, ShardOptions, Split,
+    save_sharded, split_into_shards,
 };
 pub use convert::{ConvertOptions, Converted, Overflow};
 pub use dtype::{Dtype, UnknownDtype};

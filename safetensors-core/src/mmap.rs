@@ -2,13 +2,17 @@
 //!
 //! # The hazard
 //!
-//! A mapping is the file, not a copy of it. If any process changes the file while it is mapped, the bytes behind a `&[u8]`
-//! change, which Rust forbids; if any process truncates it, touching the lost pages ends this process with `SIGBUS`. No
-//! check in this process can rule that out, so mapping is an `unsafe fn`, and the caller promises that it does not happen.
-//! Reading at positions ([`FileSource`]) has no such hazard: what changes there is an error or another value, never
+//! A mapping is the file, not a copy of it. If any process changes the file while it is mapped, the
+//! bytes behind a `&[u8]` change, which Rust forbids; if any process truncates it, touching the
+//! lost pages ends this process with `SIGBUS`. No check in this process can rule that out, so
+//! mapping is an `unsafe fn`, and the caller promises that it does not happen. Reading at positions
+//! ([`FileSource`]) has no such hazard: what changes there is an error or another value, never
 //! undefined behaviour.
 
-#![allow(unsafe_code, reason = "mapping a file is a promise about other processes, which only the caller can give")]
+#![allow(
+    unsafe_code,
+    reason = "mapping a file is a promise about other processes, which only the caller can give"
+)]
 
 use std::path::Path;
 
@@ -18,13 +22,14 @@ use crate::source::FileSource;
 use crate::{Checkpoint, Error, Limits, Result};
 
 impl Checkpoint<Mmap> {
-    /// Opens a checkpoint as [`open`](Checkpoint::open) does and maps its files, so that tensors can be lent as
-    /// [views](crate::LazyTensor::view).
+    /// Opens a checkpoint as [`open`](Checkpoint::open) does and maps its files, so that tensors
+    /// can be lent as [views](crate::LazyTensor::view).
     ///
     /// # Safety
     ///
-    /// None of the files may be changed or truncated, by any process, for as long as the checkpoint lives: a view of a
-    /// file that changes is undefined behaviour, and touching a page that was cut off ends the process.
+    /// None of the files may be changed or truncated, by any process, for as long as the checkpoint
+    /// lives: a view of a file that changes is undefined behaviour, and touching a page that was
+    /// cut off ends the process.
     ///
     /// # Errors
     ///
@@ -65,7 +70,8 @@ impl Checkpoint<Mmap> {
     }
 }
 
-/// How the tensors of a mapped checkpoint will be used: advice to the system, which changes speed only.
+/// How the tensors of a mapped checkpoint will be used: advice to the system, which changes speed
+/// only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
     /// As the system sees fit: pages are read when they are touched, with some that follow.
@@ -101,7 +107,8 @@ impl Access {
 ///
 /// # Errors
 ///
-/// Those of [`FileSource::open`], and [`ErrorKind::Io`](crate::ErrorKind::Io) if the system refuses the mapping.
+/// Those of [`FileSource::open`], and [`ErrorKind::Io`](crate::ErrorKind::Io) if the system refuses
+/// the mapping.
 unsafe fn map_file(path: &Path) -> Result<Mmap> {
     let source = FileSource::open(path)?;
     // SAFETY: the caller promises that the file stays as it is while the mapping lives.

@@ -22,9 +22,14 @@ impl NameTable {
 
     /// Adds `name`, which `name_at` gives for `position`, unless it is there already.
     ///
-    /// Returns whether it was added. Positions from 2³² on are refused likewise: no header under any sensible limit has
-    /// so many tensors.
-    pub(crate) fn insert<'a>(&mut self, name: &str, position: usize, name_at: impl Fn(usize) -> &'a str) -> bool {
+    /// Returns whether it was added. Positions from 2³² on are refused likewise: no header under
+    /// any sensible limit has so many tensors.
+    pub(crate) fn insert<'a>(
+        &mut self,
+        name: &str,
+        position: usize,
+        name_at: impl Fn(usize) -> &'a str,
+    ) -> bool {
         let Ok(stored) = u32::try_from(position) else { return false };
         let entry = self.positions.entry(
             hash(&self.hasher, name),

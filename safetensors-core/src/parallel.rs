@@ -12,12 +12,12 @@ const VARIABLE: &str = "SAFETENSORS_THREADS";
 /// More threads than this gain nothing on local disks.
 const MAX_DEFAULT_THREADS: usize = 8;
 
-/// Does `work` for each item, begun in order, and returns the results in order. Each thread has a value of type `B` of its own,
-/// a buffer, say.
+/// Does `work` for each item, begun in order, and returns the results in order. Each thread has a
+/// value of type `B` of its own, a buffer, say.
 ///
-/// `threads` is how many to use; 0 for as many as `SAFETENSORS_THREADS` says, or else one a core, eight at most. The first
-/// failure stops all threads. If several fail, the error is the one of the first item, so that it does not depend on the
-/// threads' speed.
+/// `threads` is how many to use; 0 for as many as `SAFETENSORS_THREADS` says, or else one a core,
+/// eight at most. The first failure stops all threads. If several fail, the error is the one of the
+/// first item, so that it does not depend on the threads' speed.
 pub(crate) fn in_parallel<I, T: Send, B: Default>(
     items: impl IntoIterator<Item = I, IntoIter: ExactSizeIterator + Send>,
     threads: usize,
@@ -37,7 +37,8 @@ pub(crate) fn in_parallel<I, T: Send, B: Default>(
         while let Some((number, item)) = next() {
             let result = work(item, &mut own);
             if result.is_err() {
-                // Nothing is left for the other threads to begin. What comes before this item has been begun already.
+                // Nothing is left for the other threads to begin. What comes before this item has
+                // been begun already.
                 let _ = queue.lock().map(|mut queue| queue.take());
             }
             results.push((number, result));
@@ -45,8 +46,11 @@ pub(crate) fn in_parallel<I, T: Send, B: Default>(
         results
     };
     let mut results = thread::scope(|scope| {
-        // The calling thread is one of them. If the system has no more threads to give, fewer do the work.
-        let others: Vec<_> = (1..threads).map_while(|_| thread::Builder::new().spawn_scoped(scope, run).ok()).collect();
+        // The calling thread is one of them. If the system has no more threads to give, fewer do
+        // the work.
+        let others: Vec<_> = (1..threads)
+            .map_while(|_| thread::Builder::new().spawn_scoped(scope, run).ok())
+            .collect();
         let mut results = run();
         for other in others {
             results.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
@@ -57,10 +61,13 @@ pub(crate) fn in_parallel<I, T: Send, B: Default>(
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// How many threads work is shared among where the caller does not say: as many as the environment variable
-/// `SAFETENSORS_THREADS` says, or else one a core, eight at most. At least 1.
+/// How many threads work is shared among where the caller does not say: as many as the environment
+/// variable `SAFETENSORS_THREADS` says, or else one a core, eight at most. At least 1.
 pub fn default_threads() -> usize {
-    let asked = std::env::var(VARIABLE).ok().and_then(|threads| threads.trim().parse().ok()).map(NonZeroUsize::get);
+    let asked = std::env::var(VARIABLE)
+        .ok()
+        .and_then(|threads| threads.trim().parse().ok())
+        .map(NonZeroUsize::get);
     // To ask the system takes as long as to read a megabyte.
     static CORES: OnceLock<usize> = OnceLock::new();
     let cores = || *CORES.get_or_init(|| thread::available_parallelism().map_or(1, usize::from));

@@ -2,11 +2,12 @@
 
 use crate::{Error, ErrorKind, LazyTensor, ReadAt, Result, TensorBuf};
 
-/// The elements of a piece: at most 2 MiB of them. A multiple of the elements that share bytes in any packed dtype.
+/// The elements of a piece: at most 2 MiB of them. A multiple of the elements that share bytes in
+/// any packed dtype.
 const ELEMENTS: u64 = 1 << 18;
 
-/// Some neighbouring elements of a tensor: 2¹⁸, or fewer in the last piece. They are read when asked for, so that several threads
-/// can share the pieces of one tensor.
+/// Some neighbouring elements of a tensor: 2¹⁸, or fewer in the last piece. They are read when
+/// asked for, so that several threads can share the pieces of one tensor.
 #[derive(Debug)]
 pub struct Piece<'a, S> {
     tensor: LazyTensor<'a, S>,
@@ -31,14 +32,19 @@ pub struct Pieces<'a, S> {
 }
 
 impl<'a, S> LazyTensor<'a, S> {
-    /// The tensor in pieces of bounded size, in order, so that one larger than memory can be looked at. Nothing is read yet.
+    /// The tensor in pieces of bounded size, in order, so that one larger than memory can be looked
+    /// at. Nothing is read yet.
     ///
-    /// Tensors of one shape have the same pieces, whatever their dtypes. A tensor without elements has none.
+    /// Tensors of one shape have the same pieces, whatever their dtypes. A tensor without elements
+    /// has none.
     ///
     /// ```
     /// use safetensors_core::{Limits, SafeTensors, SaveOptions, TensorView, serialize};
     ///
-    /// let file = serialize([("w", TensorView::from_slice(&[2, 2], &[1.0_f32, 2.0, 3.0, 4.0])?)], &SaveOptions::new())?;
+    /// let file = serialize(
+    ///     [("w", TensorView::from_slice(&[2, 2], &[1.0_f32, 2.0, 3.0, 4.0])?)],
+    ///     &SaveOptions::new(),
+    /// )?;
     /// let file = SafeTensors::read_header(file, &Limits::default())?;
     /// let mut sum = 0.0;
     /// for piece in file.tensor("w")?.pieces() {
@@ -81,9 +87,13 @@ impl<S: ReadAt> Piece<'_, S> {
     ///
     /// # Errors
     ///
-    /// Those of [`LazyTensor::read`], naming the tensor and its file; positions are counted from the start of the tensor.
+    /// Those of [`LazyTensor::read`], naming the tensor and its file; positions are counted from
+    /// the start of the tensor.
     pub fn read(&self) -> Result<TensorBuf> {
-        let buf = TensorBuf::read_with(self.tensor.dtype(), vec![self.elements as usize], |bytes| self.fill(bytes));
+        let buf =
+            TensorBuf::read_with(self.tensor.dtype(), vec![self.elements as usize], |bytes| {
+                self.fill(bytes)
+            });
         buf.map_err(|error| match error.kind() {
             ErrorKind::InvalidBool { index, found } => {
                 ErrorKind::InvalidBool { index: self.start + index, found: *found }.into()
@@ -93,7 +103,8 @@ impl<S: ReadAt> Piece<'_, S> {
         .map_err(|error| self.tensor.locate(error))
     }
 
-    /// Reads the elements as the bytes that they are in the file: little-endian, and whatever their values.
+    /// Reads the elements as the bytes that they are in the file: little-endian, and whatever their
+    /// values.
     ///
     /// # Errors
     ///
@@ -105,7 +116,8 @@ impl<S: ReadAt> Piece<'_, S> {
     }
 
     fn fill(&self, bytes: &mut [u8]) -> Result<(), Error> {
-        let offset = self.tensor.file_offset() + self.start / 8 * u64::from(self.tensor.dtype().bits());
+        let offset =
+            self.tensor.file_offset() + self.start / 8 * u64::from(self.tensor.dtype().bits());
         self.tensor.source().read_exact_at(bytes, offset).map_err(ErrorKind::Io)?;
         self.tensor.check_unchanged()
     }

@@ -6,8 +6,8 @@ use crate::{Dtype, ErrorKind};
 ///
 /// # Errors
 ///
-/// [`ErrorKind::ShapeOverflow`] if the product of the *non-zero* dimensions does not fit 64 bits: a zero dimension
-/// does not excuse a shape that no tensor could have.
+/// [`ErrorKind::ShapeOverflow`] if the product of the *non-zero* dimensions does not fit 64 bits: a
+/// zero dimension does not excuse a shape that no tensor could have.
 pub fn element_count(shape: &[usize]) -> Result<u64, ErrorKind> {
     let (full, is_empty) = non_zero_product(shape)?;
     Ok(if is_empty { 0 } else { full })
@@ -17,8 +17,8 @@ pub fn element_count(shape: &[usize]) -> Result<u64, ErrorKind> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::ShapeOverflow`] as for [`element_count`], and if the byte size does not fit 64 bits;
-/// [`ErrorKind::PartialByte`] if the elements of a sub-byte dtype do not fill whole bytes.
+/// [`ErrorKind::ShapeOverflow`] as for [`element_count`], and if the byte size does not fit 64
+/// bits; [`ErrorKind::PartialByte`] if the elements of a sub-byte dtype do not fill whole bytes.
 #[inline(always)]
 pub fn byte_len(dtype: Dtype, shape: &[usize]) -> Result<u64, ErrorKind> {
     let (count, is_empty) = non_zero_product(shape)?;
@@ -37,7 +37,8 @@ pub fn byte_len(dtype: Dtype, shape: &[usize]) -> Result<u64, ErrorKind> {
 ///
 /// # Errors
 ///
-/// Those of [`byte_len`], and [`ErrorKind::TooLargeForMemory`] if no allocation can be that large on this platform.
+/// Those of [`byte_len`], and [`ErrorKind::TooLargeForMemory`] if no allocation can be that large
+/// on this platform.
 pub(crate) fn memory_len(dtype: Dtype, shape: &[usize]) -> Result<usize, ErrorKind> {
     let bytes = byte_len(dtype, shape)?;
     usize::try_from(bytes)
@@ -82,7 +83,10 @@ mod tests {
         assert_eq!(byte_len(Dtype::F6_E2M3, &[4]).unwrap(), 3);
         assert_eq!(byte_len(Dtype::F4, &[3, 0]).unwrap(), 0);
         for (dtype, shape) in [(Dtype::F4, [3]), (Dtype::F6_E2M3, [2]), (Dtype::F6_E3M2, [1])] {
-            assert!(matches!(byte_len(dtype, &shape), Err(ErrorKind::PartialByte { .. })), "{dtype} {shape:?}");
+            assert!(
+                matches!(byte_len(dtype, &shape), Err(ErrorKind::PartialByte { .. })),
+                "{dtype} {shape:?}"
+            );
         }
     }
 
@@ -90,10 +94,16 @@ mod tests {
     fn overflow_is_found_also_behind_a_zero() {
         let half = 1_usize << 32;
         for shape in [[half, half, 1], [half, half, 0], [0, half, half]] {
-            assert!(matches!(element_count(&shape), Err(ErrorKind::ShapeOverflow { .. })), "{shape:?}");
+            assert!(
+                matches!(element_count(&shape), Err(ErrorKind::ShapeOverflow { .. })),
+                "{shape:?}"
+            );
         }
         assert!(matches!(byte_len(Dtype::F64, &[1 << 61]), Err(ErrorKind::ShapeOverflow { .. })));
-        assert!(matches!(byte_len(Dtype::F64, &[1 << 61, 0]), Err(ErrorKind::ShapeOverflow { .. })));
+        assert!(matches!(
+            byte_len(Dtype::F64, &[1 << 61, 0]),
+            Err(ErrorKind::ShapeOverflow { .. })
+        ));
         assert_eq!(byte_len(Dtype::F4, &[1 << 62]).unwrap(), 1 << 61);
     }
 }

@@ -9,14 +9,15 @@ use crate::{Error, ErrorKind, Result};
 
 /// Bytes that can be read at any position, from several threads at once.
 ///
-/// Implemented for [`FileSource`] and for everything that lends its bytes (`&[u8]`, `Vec<u8>`, `Mmap`, `bytes::Bytes`). Whatever
-/// implements it can be opened as a file ([`SafeTensors::read_header`](crate::SafeTensors::read_header)) or as the files of a
-/// checkpoint ([`Checkpoint::open_by`](crate::Checkpoint::open_by)):
+/// Implemented for [`FileSource`] and for everything that lends its bytes (`&[u8]`, `Vec<u8>`,
+/// `Mmap`, `bytes::Bytes`). Whatever implements it can be opened as a file
+/// ([`SafeTensors::read_header`](crate::SafeTensors::read_header)) or as the files of a checkpoint
+/// ([`Checkpoint::open_by`](crate::Checkpoint::open_by)):
 ///
 /// ```
+/// use safetensors_core::{Limits, ReadAt, SafeTensors, SaveOptions, TensorView, serialize};
 /// use std::io;
 /// use std::sync::atomic::{AtomicU64, Ordering};
-/// use safetensors_core::{Limits, ReadAt, SafeTensors, SaveOptions, TensorView, serialize};
 ///
 /// /// An object in a store that is paid for by the byte.
 /// struct Metered {
@@ -38,10 +39,14 @@ use crate::{Error, ErrorKind, Result};
 /// let (small, large) = (vec![1_u8; 8], vec![2_u8; 1 << 20]);
 /// let tensors = [("small", &small), ("large", &large)];
 /// let shapes = tensors.map(|(_, values)| [values.len()]);
-/// let views = [0, 1].map(|i| (tensors[i].0, TensorView::from_slice(&shapes[i], tensors[i].1).unwrap()));
+/// let views = [0, 1]
+///     .map(|i| (tensors[i].0, TensorView::from_slice(&shapes[i], tensors[i].1).unwrap()));
 /// let object = serialize(views, &SaveOptions::new())?;
 ///
-/// let file = SafeTensors::read_header(Metered { object, fetched: AtomicU64::new(0) }, &Limits::default())?;
+/// let file = SafeTensors::read_header(
+///     Metered { object, fetched: AtomicU64::new(0) },
+///     &Limits::default(),
+/// )?;
 /// assert_eq!(file.tensor("small")?.read()?.into_vec::<u8>()?, small);
 /// assert!(file.bytes().fetched.load(Ordering::Relaxed) < 1000);
 /// # Ok::<(), safetensors_core::Error>(())
@@ -57,8 +62,8 @@ pub trait ReadAt: Send + Sync {
     /// Those of the source; [`io::ErrorKind::UnexpectedEof`] if it ends before `buf` is full.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
 
-    /// Fills several buffers in one call. A source for which a request costs much, such as a network, can do better than one
-    /// after the other, which is the default.
+    /// Fills several buffers in one call. A source for which a request costs much, such as a
+    /// network, can do better than one after the other, which is the default.
     ///
     /// # Errors
     ///
@@ -67,8 +72,8 @@ pub trait ReadAt: Send + Sync {
         ranges.iter_mut().try_for_each(|range| self.read_exact_at(range.bytes, range.offset))
     }
 
-    /// Checks that the source is still what it was when it was opened, as far as it can tell; called after reading. The default
-    /// sees nothing.
+    /// Checks that the source is still what it was when it was opened, as far as it can tell;
+    /// called after reading. The default sees nothing.
     ///
     /// # Errors
     ///
@@ -102,14 +107,21 @@ impl<B: AsRef<[u8]> + Send + Sync> ReadAt for B {
     }
 }
 
-/// A regular file, opened once and read at positions. [`Checkpoint::open`](crate::Checkpoint::open) opens its files as these.
+/// A regular file, opened once and read at positions. [`Checkpoint::open`](crate::Checkpoint::open)
+/// opens its files as these.
 ///
 /// ```
-/// use safetensors_core::{Checkpoint, FileSource, Limits, ReadAt, SafeTensors, SaveOptions, TensorView, save};
+/// use safetensors_core::{
+///     Checkpoint, FileSource, Limits, ReadAt, SafeTensors, SaveOptions, TensorView, save,
+/// };
 ///
 /// let dir = tempfile::tempdir()?;
 /// let path = dir.path().join("model.safetensors");
-/// save(&path, [("bias", TensorView::from_slice(&[2], &[1.0_f32, 2.0])?)], &SaveOptions::new())?;
+/// save(
+///     &path,
+///     [("bias", TensorView::from_slice(&[2], &[1.0_f32, 2.0])?)],
+///     &SaveOptions::new(),
+/// )?;
 ///
 /// // A part of the file is read, only its header, or all of it.
 /// let file = FileSource::open(&path)?;
@@ -131,11 +143,13 @@ pub struct FileSource {
 }
 
 impl FileSource {
-    /// Opens a regular file for reading. Links are followed; a FIFO or a device is refused without waiting for it.
+    /// Opens a regular file for reading. Links are followed; a FIFO or a device is refused without
+    /// waiting for it.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`]; [`ErrorKind::NotAFile`] if the path leads to something else than a regular file.
+    /// [`ErrorKind::Io`]; [`ErrorKind::NotAFile`] if the path leads to something else than a
+    /// regular file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_with(path.as_ref(), OpenOptions::new().read(true))
     }
@@ -149,7 +163,8 @@ impl FileSource {
         #[cfg(unix)]
         {
             use std::os::unix::fs::OpenOptionsExt;
-            // Opening a FIFO would wait for a writer otherwise. On a regular file the flag does nothing.
+            // Opening a FIFO would wait for a writer otherwise. On a regular file the flag does
+            // nothing.
             options.custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
         }
         let file = options.open(path).map_err(|error| Error::io(error, path))?;
@@ -158,13 +173,23 @@ impl FileSource {
             let found = if metadata.is_dir() { "a directory" } else { "a special file" };
             return Err(Error::from(ErrorKind::NotAFile { found }).in_path(path));
         }
-        Ok(Self { file, path: path.into(), len: metadata.len(), modified: metadata.modified().ok() })
+        Ok(Self {
+            file,
+            path: path.into(),
+            len: metadata.len(),
+            modified: metadata.modified().ok(),
+        })
     }
 
     /// A regular file that is open already.
     pub(crate) fn of(file: File, path: &Path) -> io::Result<Self> {
         let metadata = file.metadata()?;
-        Ok(Self { file, path: path.into(), len: metadata.len(), modified: metadata.modified().ok() })
+        Ok(Self {
+            file,
+            path: path.into(),
+            len: metadata.len(),
+            modified: metadata.modified().ok(),
+        })
     }
 
     /// The path that was opened.
@@ -178,7 +203,8 @@ impl FileSource {
     ///
     /// [`ErrorKind::Io`], also if the file has become shorter; [`ErrorKind::TooLargeForMemory`].
     pub fn read_to_vec(&self) -> Result<Vec<u8>> {
-        let too_large = || Error::from(ErrorKind::TooLargeForMemory { bytes: self.len }).in_path(&self.path);
+        let too_large =
+            || Error::from(ErrorKind::TooLargeForMemory { bytes: self.len }).in_path(&self.path);
         let mut bytes = Vec::new();
         let len = usize::try_from(self.len).map_err(|_| too_large())?;
         bytes.try_reserve_exact(len).map_err(|_| too_large())?;
@@ -208,9 +234,13 @@ impl ReadAt for FileSource {
     fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
         // As many as one call takes, on every system.
         const MOST: usize = 1024;
-        let neighbours =
-            |a: &ReadRange<'_>, b: &ReadRange<'_>| a.offset.checked_add(a.bytes.len() as u64) == Some(b.offset);
-        ranges.chunk_by_mut(neighbours).flat_map(|run| run.chunks_mut(MOST)).try_for_each(|run| self.read_run(run))
+        let neighbours = |a: &ReadRange<'_>, b: &ReadRange<'_>| {
+            a.offset.checked_add(a.bytes.len() as u64) == Some(b.offset)
+        };
+        ranges
+            .chunk_by_mut(neighbours)
+            .flat_map(|run| run.chunks_mut(MOST))
+            .try_for_each(|run| self.read_run(run))
     }
 
     /// Compares the length and the time of the last write with those at opening.
@@ -244,10 +274,12 @@ impl FileSource {
     /// Fills buffers whose places in the file follow one another.
     fn read_run(&self, run: &mut [ReadRange<'_>]) -> io::Result<()> {
         let Some(offset) = run.first().map(|range| range.offset) else { return Ok(()) };
-        let mut buffers: Vec<_> = run.iter_mut().map(|range| io::IoSliceMut::new(range.bytes)).collect();
-        let read = rustix::io::retry_on_intr(|| rustix::io::preadv(&self.file, &mut buffers, offset));
-        // A call may read less than was asked for, or be one that the system does not have: the rest one by one, which also
-        // shows what really fails.
+        let mut buffers: Vec<_> =
+            run.iter_mut().map(|range| io::IoSliceMut::new(range.bytes)).collect();
+        let read =
+            rustix::io::retry_on_intr(|| rustix::io::preadv(&self.file, &mut buffers, offset));
+        // A call may read less than was asked for, or be one that the system does not have: the
+        // rest one by one, which also shows what really fails.
         let mut done = read.unwrap_or(0);
         for range in run {
             let here = done.min(range.bytes.len());

@@ -6,8 +6,8 @@ use crate::{Dtype, Element, Error, ErrorKind, shape};
 
 /// A dtype, a shape and the bytes of one tensor, all borrowed. Nothing is copied.
 ///
-/// The bytes are in C order, little-endian, and of exactly the length that dtype and shape ask for: no view exists
-/// for which that does not hold.
+/// The bytes are in C order, little-endian, and of exactly the length that dtype and shape ask for:
+/// no view exists for which that does not hold.
 ///
 /// ```
 /// use safetensors_core::{Dtype, TensorView};
@@ -31,12 +31,18 @@ impl<'a> TensorView<'a> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::DataLength`] if `data` is not exactly as long as dtype and shape ask for, and the errors of
-    /// [`shape::byte_len`]. The alignment of `data` does not matter here.
+    /// [`ErrorKind::DataLength`] if `data` is not exactly as long as dtype and shape ask for, and
+    /// the errors of [`shape::byte_len`]. The alignment of `data` does not matter here.
     pub fn new(dtype: Dtype, shape: &'a [usize], data: &'a [u8]) -> Result<Self, Error> {
         let expected = shape::byte_len(dtype, shape)?;
         if expected != data.len() as u64 {
-            return Err(ErrorKind::DataLength { dtype, shape: shape.into(), expected, found: data.len() as u64 }.into());
+            return Err(ErrorKind::DataLength {
+                dtype,
+                shape: shape.into(),
+                expected,
+                found: data.len() as u64,
+            }
+            .into());
         }
         Ok(Self { dtype, shape, data })
     }
@@ -45,8 +51,8 @@ impl<'a> TensorView<'a> {
     ///
     /// # Errors
     ///
-    /// As for [`TensorView::new`]; [`ErrorKind::BigEndian`] for elements wider than a byte on a big-endian target,
-    /// whose memory is not what a file holds.
+    /// As for [`TensorView::new`]; [`ErrorKind::BigEndian`] for elements wider than a byte on a
+    /// big-endian target, whose memory is not what a file holds.
     pub fn from_slice<T: Element>(shape: &'a [usize], values: &'a [T]) -> Result<Self, Error> {
         refuse_big_endian(T::DTYPE)?;
         Self::new(T::DTYPE, shape, bytemuck::cast_slice(values))
@@ -72,8 +78,8 @@ impl<'a> TensorView<'a> {
     /// # Errors
     ///
     /// - [`ErrorKind::WrongDtype`] if the dtype is not that of `T`;
-    /// - [`ErrorKind::Misaligned`] if the bytes do not start at an address that `T` may have; copy them instead, with
-    ///   [`TensorBuf::from_view`](crate::TensorBuf::from_view);
+    /// - [`ErrorKind::Misaligned`] if the bytes do not start at an address that `T` may have; copy
+    ///   them instead, with [`TensorBuf::from_view`](crate::TensorBuf::from_view);
     /// - [`ErrorKind::InvalidBool`] if `T` is `bool` and a byte is neither 0 nor 1;
     /// - [`ErrorKind::BigEndian`] for elements wider than a byte on a big-endian target.
     pub fn as_slice<T: Element>(&self) -> Result<&'a [T], Error> {
@@ -82,7 +88,8 @@ impl<'a> TensorView<'a> {
         }
         refuse_big_endian(T::DTYPE)?;
         if self.data.is_empty() {
-            // An empty slice of bytes may lie at any address; an empty slice of `T` needs none of them.
+            // An empty slice of bytes may lie at any address; an empty slice of `T` needs none of
+            // them.
             return Ok(&[]);
         }
         bytemuck::checked::try_cast_slice(self.data).map_err(|error| match error {
@@ -100,7 +107,8 @@ impl<'a> TensorView<'a> {
 /// The error for `data` that holds something else than booleans.
 pub(crate) fn invalid_bool(data: &[u8]) -> Error {
     let offset = data.iter().position(|&byte| byte > 1).unwrap_or(0);
-    ErrorKind::InvalidBool { index: offset as u64, found: data.get(offset).copied().unwrap_or(0) }.into()
+    ErrorKind::InvalidBool { index: offset as u64, found: data.get(offset).copied().unwrap_or(0) }
+        .into()
 }
 
 /// Refuses to treat the memory of multi-byte elements as a file's bytes where the two differ.

@@ -7,7 +7,8 @@ mod support;
 use safetensors_core::{Checkpoint, Dtype, ErrorKind, SafeTensors, TensorBuf};
 use support::{file, file_with};
 
-/// The header that the tests below write in other ways, token by token: `a` is I16 `[2]`, `b` is U8 `[1]`, metadata is `k` → `v`.
+/// The header that the tests below write in other ways, token by token: `a` is I16 `[2]`, `b` is U8
+/// `[1]`, metadata is `k` → `v`.
 const TOKENS: &str = r#"
     { "__metadata__" : { "k" : "v" } ,
     "a" : { "dtype" : "I16" , "shape" : [ 2 ] , "data_offsets" : [ 0 , 4 ] } ,
@@ -19,9 +20,20 @@ const DATA: &[u8] = &[1, 0, 2, 0, 3];
 #[track_caller]
 fn assert_same_file(header: &str) {
     let archive = SafeTensors::parse(file_with(header, DATA)).unwrap();
-    assert_eq!(archive.metadata().iter().collect::<Vec<_>>(), [(&"k".into(), &"v".into())], "{header}");
-    let tensors: Vec<_> = archive.views().map(|(name, view)| (name, view.dtype(), view.shape(), view.data())).collect();
-    assert_eq!(tensors, [("a", Dtype::I16, &[2][..], &DATA[..4]), ("b", Dtype::U8, &[1], &DATA[4..])], "{header}");
+    assert_eq!(
+        archive.metadata().iter().collect::<Vec<_>>(),
+        [(&"k".into(), &"v".into())],
+        "{header}"
+    );
+    let tensors: Vec<_> = archive
+        .views()
+        .map(|(name, view)| (name, view.dtype(), view.shape(), view.data()))
+        .collect();
+    assert_eq!(
+        tensors,
+        [("a", Dtype::I16, &[2][..], &DATA[..4]), ("b", Dtype::U8, &[1], &DATA[4..])],
+        "{header}"
+    );
 }
 
 /// The names of the tensors of a header, in file order.
@@ -71,7 +83,9 @@ fn entries_in_any_order() {
     let metadata = r#""__metadata__":{"k":"v"}"#;
     let a = r#""a":{"dtype":"I16","shape":[2],"data_offsets":[0,4]}"#;
     let b = r#""b":{"dtype":"U8","shape":[1],"data_offsets":[4,5]}"#;
-    for [x, y, z] in [[metadata, a, b], [metadata, b, a], [a, metadata, b], [a, b, metadata], [b, a, metadata]] {
+    for [x, y, z] in
+        [[metadata, a, b], [metadata, b, a], [a, metadata, b], [a, b, metadata], [b, a, metadata]]
+    {
         assert_same_file(&format!("{{{x},{y},{z}}}"));
     }
 }
@@ -97,7 +111,9 @@ fn keys_and_dtypes_written_with_escapes() {
 
 #[test]
 fn several_zero_size_tensors_at_one_offset() {
-    let z = |name, at| format!(r#""{name}":{{"dtype":"F32","shape":[3,0],"data_offsets":[{at},{at}]}}"#);
+    let z = |name, at| {
+        format!(r#""{name}":{{"dtype":"F32","shape":[3,0],"data_offsets":[{at},{at}]}}"#)
+    };
     let header = format!(
         r#"{{{},{},"a":{{"dtype":"U8","shape":[2],"data_offsets":[0,2]}},{},{},"b":{{"dtype":"U8","shape":[1],"data_offsets":[2,3]}},{},{}}}"#,
         z("first 1", 0),
@@ -134,7 +150,8 @@ fn names_with_anything_in_them() {
         ("__METADATA__", "__METADATA__"),
         ("{}[],:// /*", "{}[],:// /*"),
     ] {
-        let header = format!(r#"{{"{written}":{{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}}}"#);
+        let header =
+            format!(r#"{{"{written}":{{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}}}"#);
         assert_eq!(names(&header, 1), [name]);
         let archive = SafeTensors::parse(file(header, 1)).unwrap();
         assert_eq!(archive.view(name).unwrap().data(), [0], "{name:?}");
@@ -155,11 +172,16 @@ fn metadata_of_any_strings() {
     for (written, expected) in [
         ("", vec![]),
         (r#""":"""#, vec![("", "")]),
-        (r#""k":"","b":"\n\u0000é","a":"{\"x\":[1]}""#, vec![("a", "{\"x\":[1]}"), ("b", "\n\0é"), ("k", "")]),
+        (
+            r#""k":"","b":"\n\u0000é","a":"{\"x\":[1]}""#,
+            vec![("a", "{\"x\":[1]}"), ("b", "\n\0é"), ("k", "")],
+        ),
         (r#""__metadata__":"dtype""#, vec![("__metadata__", "dtype")]),
     ] {
-        let archive = SafeTensors::parse(file(format!(r#"{{"__metadata__":{{{written}}}}}"#), 0)).unwrap();
-        let metadata: Vec<_> = archive.metadata().iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        let archive =
+            SafeTensors::parse(file(format!(r#"{{"__metadata__":{{{written}}}}}"#), 0)).unwrap();
+        let metadata: Vec<_> =
+            archive.metadata().iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
         assert_eq!(metadata, expected);
     }
 }
@@ -200,7 +222,8 @@ fn unaligned_data() {
             }
             Err(error) => {
                 assert!(!at.is_multiple_of(4));
-                let expected = ErrorKind::Misaligned { dtype: Dtype::F32, alignment: 4, address: at };
+                let expected =
+                    ErrorKind::Misaligned { dtype: Dtype::F32, alignment: 4, address: at };
                 assert_eq!(format!("{:?}", error.kind()), format!("{expected:?}"));
                 assert!(error.to_string().contains(&format!("{at:#x}")), "{error}");
             }
@@ -220,7 +243,8 @@ fn any_rank() {
         (vec![2, 0, 3], 0),
         (vec![0; 10], 0),
     ] {
-        let header = format!(r#"{{"a":{{"dtype":"F16","shape":{shape:?},"data_offsets":[0,{bytes}]}}}}"#);
+        let header =
+            format!(r#"{{"a":{{"dtype":"F16","shape":{shape:?},"data_offsets":[0,{bytes}]}}}}"#);
         let archive = SafeTensors::parse(file(header, bytes)).unwrap();
         let view = archive.view("a").unwrap();
         assert_eq!((view.shape(), view.data().len()), (&shape[..], bytes));
@@ -231,8 +255,11 @@ fn any_rank() {
 #[cfg(target_pointer_width = "64")]
 #[test]
 fn huge_dimensions_beside_a_zero() {
-    for (dtype, shape) in [("U8", [usize::MAX, 0]), ("F4", [0, usize::MAX]), ("F64", [(1 << 61) - 1, 0])] {
-        let header = format!(r#"{{"a":{{"dtype":"{dtype}","shape":{shape:?},"data_offsets":[0,0]}}}}"#);
+    for (dtype, shape) in
+        [("U8", [usize::MAX, 0]), ("F4", [0, usize::MAX]), ("F64", [(1 << 61) - 1, 0])]
+    {
+        let header =
+            format!(r#"{{"a":{{"dtype":"{dtype}","shape":{shape:?},"data_offsets":[0,0]}}}}"#);
         assert_eq!(SafeTensors::parse(file(header, 0)).unwrap().view("a").unwrap().shape(), shape);
     }
 }
@@ -278,7 +305,8 @@ fn all_22_dtypes() {
     ];
     assert_eq!(dtypes.len(), 22);
     for (dtype, bits) in dtypes {
-        let header = format!(r#"{{"a":{{"dtype":"{dtype}","shape":[2,4],"data_offsets":[0,{bits}]}}}}"#);
+        let header =
+            format!(r#"{{"a":{{"dtype":"{dtype}","shape":[2,4],"data_offsets":[0,{bits}]}}}}"#);
         let archive = SafeTensors::parse(file(header, bits)).unwrap();
         let view = archive.view("a").unwrap();
         assert_eq!((view.dtype().name(), view.data().len()), (dtype, bits));

@@ -1,4 +1,5 @@
-//! Metadata entries that give tensors other names, or only look like it, and what a rewrite makes of them.
+//! Metadata entries that give tensors other names, or only look like it, and what a rewrite makes
+//! of them.
 #![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -7,14 +8,20 @@ use std::path::PathBuf;
 
 use safetensors_core::tied::Tied;
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorView, digest, save,
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorView,
+    digest, save,
 };
 use tempfile::TempDir;
 
 const VALUES: [f32; 2] = [1.0, 2.0];
 
 /// A file of these tensors, all of 2 elements, or none.
-fn saved(dir: &TempDir, tensors: &[&str], elements: usize, metadata: &[(&str, &str)]) -> Checkpoint {
+fn saved(
+    dir: &TempDir,
+    tensors: &[&str],
+    elements: usize,
+    metadata: &[(&str, &str)],
+) -> Checkpoint {
     let path = dir.path().join("in.safetensors");
     let shape = [elements];
     let view = TensorView::from_slice(&shape, &VALUES[..elements]).unwrap();
@@ -28,10 +35,12 @@ fn written(rewrite: Rewrite) -> (BTreeMap<String, Dtype>, BTreeMap<String, Strin
     let dir = tempfile::tempdir().unwrap();
     let path: PathBuf = dir.path().join("out.safetensors");
     let plan = rewrite.plan(&SaveOptions::new()).unwrap();
-    let planned: BTreeMap<_, _> = plan.tensors().map(|(name, tensor)| (name.to_owned(), tensor.dtype())).collect();
+    let planned: BTreeMap<_, _> =
+        plan.tensors().map(|(name, tensor)| (name.to_owned(), tensor.dtype())).collect();
     rewrite.save(&path, &SaveOptions::new()).unwrap();
     let out = Checkpoint::open(&path).unwrap();
-    let tensors: BTreeMap<_, _> = out.tensors().map(|tensor| (tensor.name().to_owned(), tensor.dtype())).collect();
+    let tensors: BTreeMap<_, _> =
+        out.tensors().map(|tensor| (tensor.name().to_owned(), tensor.dtype())).collect();
     assert_eq!(planned, tensors, "what is planned is what is written");
     (tensors, out.metadata().clone().into_iter().collect())
 }
@@ -60,7 +69,10 @@ fn keys_with_a_meaning_of_their_own_are_never_names() {
             continue;
         }
         let as_it_was = metadata(&[(key, "pt")]);
-        assert_eq!(written(Rewrite::of(&checkpoint)), (tensors(&[("pt", Dtype::F32)]), as_it_was.clone()));
+        assert_eq!(
+            written(Rewrite::of(&checkpoint)),
+            (tensors(&[("pt", Dtype::F32)]), as_it_was.clone())
+        );
         let prefixed = Rewrite::of(&checkpoint).rename(|name| format!("m.{name}"));
         assert_eq!(written(prefixed), (tensors(&[("m.pt", Dtype::F32)]), as_it_was.clone()));
         let half = cast(Rewrite::of(&checkpoint), &[("pt", Dtype::F16)]);
@@ -70,7 +82,8 @@ fn keys_with_a_meaning_of_their_own_are_never_names() {
     // So none can be dropped for another name either: it would not be found again.
     let view = TensorView::from_slice(&[2], &VALUES).unwrap();
     let tied = SaveOptions::new().tied(Tied::new());
-    let error = save(dir.path().join("x.safetensors"), [("a", view), ("format", view)], &tied).unwrap_err();
+    let error =
+        save(dir.path().join("x.safetensors"), [("a", view), ("format", view)], &tied).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::TieReserved { kept } if kept == "a"), "{error}");
     assert_eq!(error.tensor(), Some("format"));
     let kept = tied.tied(Tied::new().prefer(["format"]));
@@ -100,7 +113,10 @@ fn an_alias_goes_where_its_tensor_goes() {
         assert_eq!(written(half), (tensors(&[("model", f16), ("w", f32)]), base.clone()));
         let renamed = of().rename(|name| name.replace("model", "encoder"));
         assert_eq!(written(renamed).1, metadata(&[("base", "encoder"), ("by", "me")]));
-        assert_eq!(written(of().without(|name, _| name == "base")), (both, metadata(&[("by", "me")])));
+        assert_eq!(
+            written(of().without(|name, _| name == "base")),
+            (both, metadata(&[("by", "me")]))
+        );
         let sharded = of().save_sharded(dir.path().join("out"), &ShardOptions::new()).unwrap();
         assert_eq!(sharded.total_size, 8 * elements as u64);
     }
@@ -113,7 +129,10 @@ fn an_alias_that_is_asked_for_is_a_tensor() {
     let of = || Rewrite::of(&checkpoint);
     let (f32, f16) = (Dtype::F32, Dtype::F16);
 
-    assert_eq!(written(of().select(|name, _| name == "head")), (tensors(&[("head", f32)]), metadata(&[])));
+    assert_eq!(
+        written(of().select(|name, _| name == "head")),
+        (tensors(&[("head", f32)]), metadata(&[]))
+    );
     // Two that lost their tensor are one still.
     let two = of().select(|name, _| name != "embed" && name != "w");
     assert_eq!(written(two), (tensors(&[("head", f32)]), metadata(&[("tail", "head")])));

@@ -6,7 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use safetensors_core::audit::{FileLayout, Finding, Severity};
-use safetensors_core::{Checkpoint, ErrorKind, Limits, Located, SafeTensors, SaveOptions, TensorView, save};
+use safetensors_core::{
+    Checkpoint, ErrorKind, Limits, Located, SafeTensors, SaveOptions, TensorView, save,
+};
 
 const F32: &str = r#"{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
 
@@ -20,7 +22,8 @@ fn raw(header: &str, data: usize) -> Vec<u8> {
 fn shard(dir: &Path, name: &str, tensors: &[&str]) -> PathBuf {
     let path = dir.join(name);
     let view = TensorView::from_slice(&[2], &[1_u16, 2]).unwrap();
-    save(&path, tensors.iter().map(|name| (*name, view)), &SaveOptions::new().durable(false)).unwrap();
+    save(&path, tensors.iter().map(|name| (*name, view)), &SaveOptions::new().durable(false))
+        .unwrap();
     path
 }
 
@@ -34,8 +37,14 @@ fn every_departure_of_a_file_from_the_text() {
     for (bytes, expected) in [
         (raw(&format!("{F32}  "), 4), &[][..]),
         (raw(&format!("{F32}{}", " ".repeat(10_002)), 4), &[]),
-        (raw(&format!(" \t{F32}"), 4), &["the header starts with 2 bytes of white space, not with its opening brace"]),
-        (raw(&format!("{F32}\n "), 4), &["the header is padded with other white space than spaces"]),
+        (
+            raw(&format!(" \t{F32}"), 4),
+            &["the header starts with 2 bytes of white space, not with its opening brace"],
+        ),
+        (
+            raw(&format!("{F32}\n "), 4),
+            &["the header is padded with other white space than spaces"],
+        ),
         (
             raw(&format!("{F32} "), 4),
             &[
@@ -50,9 +59,14 @@ fn every_departure_of_a_file_from_the_text() {
     ] {
         fs::write(&path, bytes).unwrap();
         let findings = Checkpoint::open(&path).unwrap().audit().unwrap();
-        let expected: Vec<_> = expected.iter().map(|text| format!("{}: {text}", path.display())).collect();
+        let expected: Vec<_> =
+            expected.iter().map(|text| format!("{}: {text}", path.display())).collect();
         assert_eq!(findings.iter().map(Finding::to_string).collect::<Vec<_>>(), expected);
-        assert!(findings.iter().all(|finding| finding.severity() == Severity::Departure && finding.file() == path));
+        assert!(
+            findings
+                .iter()
+                .all(|finding| finding.severity() == Severity::Departure && finding.file() == path)
+        );
     }
 }
 
@@ -75,7 +89,10 @@ fn what_an_index_leaves_out_or_says_wrongly() {
     let wrong = Finding::WrongTotalSize { file: index.clone(), expected: 8, found: 7 };
     assert_eq!(map(r#""metadata":{"total_size":7},"#), [unmapped, wrong.clone(), stray]);
     assert_eq!(wrong.severity(), Severity::Warning);
-    assert_eq!(wrong.to_string(), format!("{}: total_size is 7, but the tensors have 8 bytes", index.display()));
+    assert_eq!(
+        wrong.to_string(),
+        format!("{}: total_size is 7, but the tensors have 8 bytes", index.display())
+    );
 }
 
 #[test]
@@ -97,7 +114,10 @@ fn what_another_index_names_is_no_stray() {
     fs::write(&half, "{").unwrap();
     let file = dir.path().join("model.fp16-00001-of-00001.safetensors");
     assert_eq!(Checkpoint::open(&full).unwrap().audit().unwrap(), [Finding::StrayFile { file }]);
-    assert!(matches!(Checkpoint::files_of_index(&half).unwrap_err().kind(), ErrorKind::BadIndex { .. }));
+    assert!(matches!(
+        Checkpoint::files_of_index(&half).unwrap_err().kind(),
+        ErrorKind::BadIndex { .. }
+    ));
     let files = Checkpoint::files_of_index(&full).unwrap();
     assert_eq!(files, [dir.path().join("model-00001-of-00001.safetensors")]);
 }
@@ -132,10 +152,14 @@ fn booleans_that_are_none() {
 
 #[test]
 fn layouts_of_files_without_and_with_padding() {
-    let layout =
-        |bytes: Vec<u8>| FileLayout::of(&SafeTensors::read_header(bytes, &Limits::default()).unwrap()).unwrap();
+    let layout = |bytes: Vec<u8>| {
+        FileLayout::of(&SafeTensors::read_header(bytes, &Limits::default()).unwrap()).unwrap()
+    };
     let none = layout(raw("{}", 0));
-    assert_eq!((none.header_len, none.padding, none.data_start, none.data_alignment), (2, 0, 10, 2));
+    assert_eq!(
+        (none.header_len, none.padding, none.data_start, none.data_alignment),
+        (2, 0, 10, 2)
+    );
     let padded = layout(raw(&format!("\n{F32}{}", " ".repeat(9000)), 4));
     assert_eq!((padded.leading_space, padded.padding, padded.is_padding_foreign), (1, 9000, false));
 }

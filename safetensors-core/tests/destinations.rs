@@ -6,7 +6,8 @@ use std::fs;
 use std::path::Path;
 
 use safetensors_core::{
-    AtomicFile, Checkpoint, Dtype, ErrorKind, Rewrite, SaveOptions, ShardOptions, Sink, TensorSource, TensorView, save,
+    AtomicFile, Checkpoint, Dtype, ErrorKind, Rewrite, SaveOptions, ShardOptions, Sink,
+    TensorSource, TensorView, save,
 };
 
 fn rewrite() -> Rewrite<'static> {
@@ -15,8 +16,10 @@ fn rewrite() -> Rewrite<'static> {
 }
 
 fn names(directory: &Path) -> Vec<String> {
-    let mut names: Vec<_> =
-        fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<_> = fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }
@@ -26,7 +29,9 @@ fn one_file_has_to_be_alone_in_its_directory() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     let (one, several) = (ShardOptions::new(), ShardOptions::new().max_shard_size(2.into()));
-    let check = |options: &ShardOptions| rewrite().plan_sharded(options).unwrap().check_destination(dir.path());
+    let check = |options: &ShardOptions| {
+        rewrite().plan_sharded(options).unwrap().check_destination(dir.path())
+    };
     let refused = |expected: &[&str]| {
         let error = check(&one).unwrap_err();
         let ErrorKind::NotAlone { file, others } = error.kind() else { unreachable!("{error}") };
@@ -40,8 +45,12 @@ fn one_file_has_to_be_alone_in_its_directory() {
     fs::write(at("config.json"), "{}").unwrap();
     check(&one).unwrap();
 
-    save(at("weights.safetensors"), [("w", TensorView::from_slice(&[1], &[1_u8]).unwrap())], &SaveOptions::new())
-        .unwrap();
+    save(
+        at("weights.safetensors"),
+        [("w", TensorView::from_slice(&[1], &[1_u8]).unwrap())],
+        &SaveOptions::new(),
+    )
+    .unwrap();
     refused(&["weights.safetensors"]);
     fs::write(at("other.safetensors.index.json"), "{}").unwrap();
     refused(&["other.safetensors.index.json", "weights.safetensors"]);
@@ -66,13 +75,19 @@ fn a_plan_refuses_places_where_nothing_can_be() {
     sharded.check_destination("").unwrap();
     for path in [at("none/x.safetensors"), at("file/x.safetensors")] {
         let error = file.check_destination(&path).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::Io(_)) && error.file() == path.to_str(), "{error}");
+        assert!(
+            matches!(error.kind(), ErrorKind::Io(_)) && error.file() == path.to_str(),
+            "{error}"
+        );
     }
     let error = file.check_destination(at("directory.safetensors")).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NotAFile { .. }), "{error}");
     for path in [at("file"), at("file/x")] {
         let error = sharded.check_destination(&path).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::Io(_)) && error.file() == path.to_str(), "{error}");
+        assert!(
+            matches!(error.kind(), ErrorKind::Io(_)) && error.file() == path.to_str(),
+            "{error}"
+        );
     }
     let error = sharded.check_destination(at("taken")).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NotAFile { .. }), "{error}");
@@ -103,7 +118,9 @@ fn directories_that_were_made_for_a_save_that_fails_are_gone() {
     fs::create_dir(dir.path().join("here")).unwrap();
     let fails = |to: &str| {
         let rewrite = rewrite().add("c", Broken).unwrap();
-        rewrite.save_sharded(dir.path().join(to), &ShardOptions::new().max_shard_size(2.into())).unwrap_err()
+        rewrite
+            .save_sharded(dir.path().join(to), &ShardOptions::new().max_shard_size(2.into()))
+            .unwrap_err()
     };
     for to in ["new", "new/and/deep", "here/new", "here"] {
         assert!(matches!(fails(to).kind(), ErrorKind::Io(_)));

@@ -9,13 +9,16 @@ use std::io;
 use std::path::Path;
 
 use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, Limits, LoadOptions, ReadAt, SafeTensors, SaveOptions, TensorBuf, TensorView, save,
+    Checkpoint, Dtype, ErrorKind, Limits, LoadOptions, ReadAt, SafeTensors, SaveOptions, TensorBuf,
+    TensorView, save,
 };
 use tempfile::tempdir;
 
 /// `len` bytes that differ from place to place.
 fn pattern(len: usize, seed: usize) -> Vec<u8> {
-    (0..len).map(|i| (i.wrapping_mul(31).wrapping_add(i >> 8).wrapping_add(seed) % 251) as u8).collect()
+    (0..len)
+        .map(|i| (i.wrapping_mul(31).wrapping_add(i >> 8).wrapping_add(seed) % 251) as u8)
+        .collect()
 }
 
 /// Saves U8 tensors of these lengths, in this order, and returns their bytes.
@@ -23,7 +26,9 @@ fn save_tensors(path: &Path, lengths: &[usize]) -> Vec<Vec<u8>> {
     let data: Vec<_> = lengths.iter().enumerate().map(|(seed, len)| pattern(*len, seed)).collect();
     let shapes: Vec<_> = lengths.iter().map(|len| [*len]).collect();
     let views = data.iter().zip(&shapes).enumerate();
-    let views = views.map(|(i, (data, shape))| (format!("t{i:05}"), TensorView::new(Dtype::U8, shape, data).unwrap()));
+    let views = views.map(|(i, (data, shape))| {
+        (format!("t{i:05}"), TensorView::new(Dtype::U8, shape, data).unwrap())
+    });
     save(path, views, &SaveOptions::new().durable(false)).unwrap();
     data
 }
@@ -34,7 +39,8 @@ fn any_number_of_threads_reads_what_one_reads() {
     let path = directory.path().join("model.safetensors");
     // Around the size of the pieces that threads read at once, and several of them.
     let piece = 4 << 20;
-    let data = save_tensors(&path, &[0, 1, 3, piece - 1, piece, piece + 1, 0, 2 * piece + 12_345, 7]);
+    let data =
+        save_tensors(&path, &[0, 1, 3, piece - 1, piece, piece + 1, 0, 2 * piece + 12_345, 7]);
     let checkpoint = Checkpoint::open(&path).unwrap();
     for threads in [0, 1, 2, 8, 100] {
         let bufs = checkpoint.read_all(&LoadOptions::new().threads(threads)).unwrap();
@@ -72,7 +78,11 @@ fn an_empty_checkpoint() {
         let checkpoint = Checkpoint::open(&path).unwrap();
         for threads in [0, 1, 8] {
             let bufs = checkpoint.read_all(&LoadOptions::new().threads(threads)).unwrap();
-            assert_eq!(bufs.iter().map(|buf| buf.bytes().len()).collect::<Vec<_>>(), lengths, "{name}");
+            assert_eq!(
+                bufs.iter().map(|buf| buf.bytes().len()).collect::<Vec<_>>(),
+                lengths,
+                "{name}"
+            );
         }
     }
 }
@@ -86,12 +96,15 @@ fn a_file_truncated_after_it_was_opened() {
     let cut = checkpoint.tensor("t00001").unwrap().file_offset() + (4 << 20) + 1;
     OpenOptions::new().write(true).open(&path).unwrap().set_len(cut).unwrap();
 
-    // The first has all its bytes still, but nothing says that they are the same; the second is cut, the third is gone.
+    // The first has all its bytes still, but nothing says that they are the same; the second is
+    // cut, the third is gone.
     let error = checkpoint.tensor("t00000").unwrap().read().unwrap_err();
     assert!(error.to_string().contains("has changed"), "{error}");
-    let alone = ["t00001", "t00002"].map(|name| (Some(name), checkpoint.tensor(name).unwrap().read().unwrap_err()));
-    let together =
-        [1, 2, 8].map(|threads| (None, checkpoint.read_all(&LoadOptions::new().threads(threads)).unwrap_err()));
+    let alone = ["t00001", "t00002"]
+        .map(|name| (Some(name), checkpoint.tensor(name).unwrap().read().unwrap_err()));
+    let together = [1, 2, 8].map(|threads| {
+        (None, checkpoint.read_all(&LoadOptions::new().threads(threads)).unwrap_err())
+    });
     for (name, error) in alone.into_iter().chain(together) {
         let ended = |error: &io::Error| error.kind() == io::ErrorKind::UnexpectedEof;
         assert!(matches!(error.kind(), ErrorKind::Io(error) if ended(error)), "{error}");
@@ -111,8 +124,14 @@ fn a_file_truncated_after_it_was_opened() {
 fn a_byte_that_is_no_bool() {
     let header = r#"{"mask":{"dtype":"BOOL","shape":[4],"data_offsets":[0,4]},"x":{"dtype":"U8","shape":[1],"data_offsets":[4,5]}}"#;
     let directory = tempdir().unwrap();
-    for (data, index, found) in [([0, 1, 2, 1, 9], 2, 2), ([255, 1, 0, 1, 9], 0, 255), ([0, 0, 0, 3, 9], 3, 3)] {
-        let path = support::write(directory.path(), "model.safetensors", support::file_with(header, &data));
+    for (data, index, found) in
+        [([0, 1, 2, 1, 9], 2, 2), ([255, 1, 0, 1, 9], 0, 255), ([0, 0, 0, 3, 9], 3, 3)]
+    {
+        let path = support::write(
+            directory.path(),
+            "model.safetensors",
+            support::file_with(header, &data),
+        );
         let checkpoint = Checkpoint::open(&path).unwrap();
         let alone = checkpoint.tensor("mask").unwrap().read().unwrap_err();
         let together = checkpoint.read_all(&LoadOptions::new()).unwrap_err();
@@ -126,7 +145,10 @@ fn a_byte_that_is_no_bool() {
         let archive = SafeTensors::parse(support::file_with(header, &data)).unwrap();
         let view = archive.view("mask").unwrap();
         assert_eq!(view.data(), &data[..4]);
-        assert!(matches!(view.as_slice::<bool>().unwrap_err().kind(), ErrorKind::InvalidBool { .. }));
+        assert!(matches!(
+            view.as_slice::<bool>().unwrap_err().kind(),
+            ErrorKind::InvalidBool { .. }
+        ));
         assert_eq!(checkpoint.tensor("x").unwrap().read().unwrap().bytes(), [9]);
     }
 }
@@ -143,9 +165,16 @@ fn mapped_views_equal_what_is_read() {
     assert_eq!(mapped.len(), data.len());
     for ((tensor, same), data) in mapped.tensors().zip(read.tensors()).zip(&data) {
         let view = tensor.view().unwrap();
-        assert_eq!((tensor.name(), view.dtype(), view.shape()), (same.name(), same.dtype(), same.shape()));
+        assert_eq!(
+            (tensor.name(), view.dtype(), view.shape()),
+            (same.name(), same.dtype(), same.shape())
+        );
         assert!(view.data() == data && same.read().unwrap().bytes() == data, "{}", tensor.name());
-        assert!(tensor.read().unwrap().bytes() == data, "{}: read out of the mapping", tensor.name());
+        assert!(
+            tensor.read().unwrap().bytes() == data,
+            "{}: read out of the mapping",
+            tensor.name()
+        );
     }
     let bufs = mapped.read_all(&LoadOptions::new().threads(2)).unwrap();
     assert!(bufs.iter().map(|buf| buf.bytes()).eq(&data));
@@ -160,7 +189,8 @@ struct Sparse {
 
 impl Sparse {
     fn of_one_tensor(bytes: u64) -> Self {
-        let header = format!(r#"{{"huge":{{"dtype":"U8","shape":[{bytes}],"data_offsets":[0,{bytes}]}}}}"#);
+        let header =
+            format!(r#"{{"huge":{{"dtype":"U8","shape":[{bytes}],"data_offsets":[0,{bytes}]}}}}"#);
         let start = support::file(header, 0);
         Self { len: start.len() as u64 + bytes, start }
     }
@@ -181,12 +211,14 @@ impl ReadAt for Sparse {
     }
 }
 
-/// A file can be longer than memory at no cost to its author: that is an error, not the end of the process.
+/// A file can be longer than memory at no cost to its author: that is an error, not the end of the
+/// process.
 #[cfg(target_pointer_width = "64")]
 #[test]
 fn a_tensor_larger_than_memory() {
     for bytes in [1 << 50, 1 << 62, (1 << 63) - 1, 1 << 63, u64::MAX - 1000] {
-        let archive = SafeTensors::read_header(Sparse::of_one_tensor(bytes), &Limits::default()).unwrap();
+        let archive =
+            SafeTensors::read_header(Sparse::of_one_tensor(bytes), &Limits::default()).unwrap();
         let tensor = archive.tensor("huge").unwrap();
         let alone = tensor.read().unwrap_err();
         let together = safetensors_core::read_tensors(&[tensor], &LoadOptions::new()).unwrap_err();
@@ -202,7 +234,10 @@ fn a_tensor_larger_than_memory() {
 fn a_source_that_fails() {
     let archive = SafeTensors::read_header(Sparse::of_one_tensor(100), &Limits::default()).unwrap();
     let error = archive.tensor("huge").unwrap().read().unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Io(_)) && error.to_string().contains("beyond the header"), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::Io(_)) && error.to_string().contains("beyond the header"),
+        "{error}"
+    );
     assert_eq!((error.file(), error.tensor()), (None, Some("huge")));
 
     let error = archive.tensor("small").unwrap_err();
@@ -228,7 +263,8 @@ fn bytes_that_shrink() {
     }
 
     let header = r#"{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}"#;
-    let archive = SafeTensors::parse(Shrinks(support::file(header, 4), AtomicBool::new(false))).unwrap();
+    let archive =
+        SafeTensors::parse(Shrinks(support::file(header, 4), AtomicBool::new(false))).unwrap();
     assert!(archive.view("a").is_ok());
     archive.bytes().1.store(true, Ordering::Relaxed);
     let view = archive.view("a").unwrap_err();
@@ -253,7 +289,10 @@ impl safetensors_core::ReadAt for Spy {
         self.bytes.read_exact_at(buf, offset)
     }
 
-    fn read_ranges_at(&self, ranges: &mut [safetensors_core::ReadRange<'_>]) -> std::io::Result<()> {
+    fn read_ranges_at(
+        &self,
+        ranges: &mut [safetensors_core::ReadRange<'_>],
+    ) -> std::io::Result<()> {
         self.calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         assert!(ranges.is_sorted_by_key(|range| range.offset));
         ranges.iter_mut().try_for_each(|range| self.bytes.read_exact_at(range.bytes, range.offset))
@@ -262,9 +301,14 @@ impl safetensors_core::ReadAt for Spy {
 
 #[test]
 fn small_neighbours_are_read_in_one_call_and_large_tensors_in_several() {
-    let small: Vec<_> = (0..5000_u32).map(|i| TensorBuf::from_vec(vec![10], vec![i; 10]).unwrap()).collect();
+    let small: Vec<_> =
+        (0..5000_u32).map(|i| TensorBuf::from_vec(vec![10], vec![i; 10]).unwrap()).collect();
     let large = TensorBuf::from_vec(vec![10 << 20], vec![7_u8; 10 << 20]).unwrap();
-    let tensors = small.iter().enumerate().map(|(i, buf)| (format!("{i:05}"), buf)).chain([("large".into(), &large)]);
+    let tensors = small
+        .iter()
+        .enumerate()
+        .map(|(i, buf)| (format!("{i:05}"), buf))
+        .chain([("large".into(), &large)]);
     let bytes = safetensors_core::serialize(tensors, &SaveOptions::new()).unwrap();
     let path = std::path::Path::new("spy.safetensors");
     let dir = tempfile::tempdir().unwrap();
@@ -272,11 +316,14 @@ fn small_neighbours_are_read_in_one_call_and_large_tensors_in_several() {
     let open = |_: &std::path::Path| Ok(Spy { bytes: bytes.clone(), calls: Default::default() });
     let checkpoint = Checkpoint::open_by(dir.path().join(path), &Default::default(), open).unwrap();
     let bufs = checkpoint.read_all(&LoadOptions::new()).unwrap();
-    for (tensor, buf) in checkpoint.tensors().zip(&bufs).filter(|(tensor, _)| tensor.name() != "large") {
+    for (tensor, buf) in
+        checkpoint.tensors().zip(&bufs).filter(|(tensor, _)| tensor.name() != "large")
+    {
         let expected: u32 = tensor.name().parse().unwrap();
         assert_eq!(buf.as_slice::<u32>().unwrap(), [expected; 10]);
     }
-    let calls = checkpoint.shards()[0].archive().bytes().calls.load(std::sync::atomic::Ordering::Relaxed);
+    let calls =
+        checkpoint.shards()[0].archive().bytes().calls.load(std::sync::atomic::Ordering::Relaxed);
     assert_eq!(calls, 1 + 3, "5,000 small tensors are one call, 10 MiB are three");
 }
 
@@ -305,7 +352,8 @@ fn progress_reaches_the_total_and_can_cancel() {
     seen.sort_unstable();
     assert_eq!((seen.len(), seen.last()), (3, Some(&(9 << 20))));
 
-    let error = checkpoint.read_all(&LoadOptions::new().progress(|_| ControlFlow::Break(()))).unwrap_err();
+    let error =
+        checkpoint.read_all(&LoadOptions::new().progress(|_| ControlFlow::Break(()))).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
 }
 
@@ -321,13 +369,24 @@ fn a_file_that_changes_under_us_is_an_error_and_not_garbage() {
     let checkpoint = Checkpoint::open(&path).unwrap();
     checkpoint.read_all(&LoadOptions::new()).unwrap();
 
-    std::os::unix::fs::FileExt::write_all_at(&file, &[9], std::fs::metadata(&path).unwrap().len() - 1).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(
+        &file,
+        &[9],
+        std::fs::metadata(&path).unwrap().len() - 1,
+    )
+    .unwrap();
     let errors = [
         checkpoint.read_all(&LoadOptions::new()).unwrap_err(),
         checkpoint.tensor("w").unwrap().read().unwrap_err(),
         checkpoint.tensor("w").unwrap().slice((1..,)).unwrap().read().unwrap_err(),
-        checkpoint.tensor("w").unwrap().read_as(safetensors_core::Dtype::F32, &Default::default()).unwrap_err(),
-        safetensors_core::Rewrite::of(&checkpoint).save(dir.path().join("b"), &SaveOptions::new()).unwrap_err(),
+        checkpoint
+            .tensor("w")
+            .unwrap()
+            .read_as(safetensors_core::Dtype::F32, &Default::default())
+            .unwrap_err(),
+        safetensors_core::Rewrite::of(&checkpoint)
+            .save(dir.path().join("b"), &SaveOptions::new())
+            .unwrap_err(),
     ];
     for error in errors {
         assert!(error.to_string().contains("has changed since it was opened"), "{error}");
@@ -370,8 +429,9 @@ fn ranges_of_a_file_in_any_order_and_at_impossible_places() {
     let read = |places: [(u64, usize); 3]| {
         let mut bufs = places.map(|(_, len)| vec![0; len]);
         let ranges = places.iter().zip(&mut bufs);
-        let mut ranges: Vec<_> =
-            ranges.map(|((offset, _), bytes)| safetensors_core::ReadRange { offset: *offset, bytes }).collect();
+        let mut ranges: Vec<_> = ranges
+            .map(|((offset, _), bytes)| safetensors_core::ReadRange { offset: *offset, bytes })
+            .collect();
         source.read_ranges_at(&mut ranges).map(|()| bufs.concat())
     };
     let bytes = pattern(100, 0);
@@ -379,7 +439,11 @@ fn ranges_of_a_file_in_any_order_and_at_impossible_places() {
     assert_eq!(read([(50, 10), (60, 0), (60, 40)]).unwrap(), expected);
     let expected = [&bytes[50..60], &bytes[0..5], &bytes[5..9]].concat();
     assert_eq!(read([(50, 10), (0, 5), (5, 4)]).unwrap(), expected);
-    for past_the_end in [[(90, 10), (100, 1), (0, 1)], [(u64::MAX - 1, 4), (0, 1), (1, 1)], [(i64::MAX as u64, 1); 3]] {
+    for past_the_end in [
+        [(90, 10), (100, 1), (0, 1)],
+        [(u64::MAX - 1, 4), (0, 1), (1, 1)],
+        [(i64::MAX as u64, 1); 3],
+    ] {
         read(past_the_end).unwrap_err();
     }
 }
@@ -388,8 +452,8 @@ fn ranges_of_a_file_in_any_order_and_at_impossible_places() {
 fn some_tensors_by_name_or_by_what_they_are() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
-    let bufs =
-        ["a.x", "a.y", "b.x"].map(|name| (name, TensorBuf::from_vec(vec![3], name.as_bytes().to_vec()).unwrap()));
+    let bufs = ["a.x", "a.y", "b.x"]
+        .map(|name| (name, TensorBuf::from_vec(vec![3], name.as_bytes().to_vec()).unwrap()));
     save(&path, bufs.iter().map(|(name, buf)| (name, buf)), &SaveOptions::new()).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
     let options = LoadOptions::new();

@@ -1,4 +1,5 @@
-//! Loading takes the memory of the tensors and little more. A program of its own: the peak is that of the whole process.
+//! Loading takes the memory of the tensors and little more. A program of its own: the peak is that
+//! of the whole process.
 #![cfg(all(feature = "std", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -29,7 +30,9 @@ fn loading_takes_the_tensors_bytes_and_32_mib_at_most() {
     for (i, len) in lens.enumerate() {
         let (begin, shape) = (end, len / 2);
         end += len;
-        entries.push(format!(r#""t{i}":{{"dtype":"BF16","shape":[{shape}],"data_offsets":[{begin},{end}]}}"#));
+        entries.push(format!(
+            r#""t{i}":{{"dtype":"BF16","shape":[{shape}],"data_offsets":[{begin},{end}]}}"#
+        ));
     }
     let json = format!("{{{}}}", entries.join(","));
     let mut file = File::create(&path).unwrap();
@@ -46,14 +49,24 @@ fn loading_takes_the_tensors_bytes_and_32_mib_at_most() {
 
     let wide = checkpoint.read_all(&LoadOptions::new().threads(8).floats_as(Dtype::F32)).unwrap();
     let taken = peak() - before;
-    assert!((2 * end..2 * end + 32 * MIB).contains(&taken), "{} MiB for {} MiB", taken / MIB, 2 * end / MIB);
+    assert!(
+        (2 * end..2 * end + 32 * MIB).contains(&taken),
+        "{} MiB for {} MiB",
+        taken / MIB,
+        2 * end / MIB
+    );
     drop(wide);
 
     // What a framework lacks is widened on the way, not afterwards.
     let wide = framework::load::<Wide>(&checkpoint, &(), &LoadOptions::new().threads(8)).unwrap();
     let taken = peak() - before;
     assert!(wide.values().all(|buf| buf.dtype() == Dtype::F32));
-    assert!((2 * end..2 * end + 32 * MIB).contains(&taken), "{} MiB for {} MiB", taken / MIB, 2 * end / MIB);
+    assert!(
+        (2 * end..2 * end + 32 * MIB).contains(&taken),
+        "{} MiB for {} MiB",
+        taken / MIB,
+        2 * end / MIB
+    );
 }
 
 /// A framework that has F32 in place of BF16.

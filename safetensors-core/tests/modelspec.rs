@@ -3,11 +3,13 @@
 
 use proptest::prelude::*;
 use safetensors_core::modelspec::{
-    Category, Finding, Form, KEYS, PREFIX, Requirement, Resolution, Severity, TimestepRange, Version, validate,
+    Category, Finding, Form, KEYS, PREFIX, Requirement, Resolution, Severity, TimestepRange,
+    Version, validate,
 };
 use safetensors_core::{ErrorKind, Metadata, ModelSpec};
 
-/// The values that the standard itself gives as examples, one a key (with the elided ones completed).
+/// The values that the standard itself gives as examples, one a key (with the elided ones
+/// completed).
 const EXAMPLES: &[(&str, &str)] = &[
     ("sai_model_spec", "1.0.0"),
     ("architecture", "stable-diffusion-xl-v1-base"),
@@ -75,7 +77,8 @@ fn every_key_is_read_into_its_field_and_written_back() {
     assert_eq!(spec.other.keys().collect::<Vec<_>>(), ["hash_md5", "usage.of.our.own"]);
 
     // Into other metadata: what stood under the prefix goes, the rest stays.
-    let mut written = Metadata::from([("format".into(), "pt".into()), ("modelspec.old".into(), "gone".into())]);
+    let mut written =
+        Metadata::from([("format".into(), "pt".into()), ("modelspec.old".into(), "gone".into())]);
     spec.write(&mut written).unwrap();
     assert_eq!(written, given);
 }
@@ -95,13 +98,21 @@ fn what_every_model_must_have() {
         let mut given = all_examples();
         given.remove(&format!("{PREFIX}{name}"));
         let error = ModelSpec::read(&given).unwrap_err();
-        let ErrorKind::BadModelSpec { key, found: None, .. } = error.kind() else { panic!("{error}") };
+        let ErrorKind::BadModelSpec { key, found: None, .. } = error.kind() else {
+            panic!("{error}")
+        };
         assert_eq!(*key, format!("modelspec.{name}"));
-        assert_eq!(error.to_string(), format!("\"modelspec.{name}\" should be text that is not empty, but is missing"));
+        assert_eq!(
+            error.to_string(),
+            format!("\"modelspec.{name}\" should be text that is not empty, but is missing")
+        );
         assert_eq!(findings(&given), [(Severity::Error, key.clone())]);
         // Nothing but white space is as good as missing.
         given.insert(key.clone(), " \n".into());
-        assert!(matches!(ModelSpec::read(&given).unwrap_err().kind(), ErrorKind::BadModelSpec { .. }));
+        assert!(matches!(
+            ModelSpec::read(&given).unwrap_err().kind(),
+            ErrorKind::BadModelSpec { .. }
+        ));
     }
 }
 
@@ -120,7 +131,10 @@ fn resolution_is_asked_of_image_generators() {
     let lack = |architecture: &str, other: &[(&str, &str)]| {
         let mut given = ModelSpec::new(architecture, "i", "t").to_metadata().unwrap();
         given.extend(metadata(other.iter().copied()));
-        validate(&given).into_iter().find(|finding| finding.key == "modelspec.resolution").map(|f| f.severity)
+        validate(&given)
+            .into_iter()
+            .find(|finding| finding.key == "modelspec.resolution")
+            .map(|f| f.severity)
     };
     assert_eq!(lack("stable-diffusion-v1", &[]), Some(Severity::Error));
     assert_eq!(lack("stable-diffusion-v1/lora", &[]), None);
@@ -135,11 +149,15 @@ fn data_format_is_asked_of_text_models() {
     let lack = |architecture: &str, other: &[(&str, &str)]| {
         let mut given = ModelSpec::new(architecture, "i", "t").to_metadata().unwrap();
         given.extend(metadata(other.iter().copied()));
-        let text =
-            |name| KEYS.iter().any(|key| key.category == Category::Text && name == format!("{PREFIX}{}", key.name));
+        let text = |name| {
+            KEYS.iter().any(|key| {
+                key.category == Category::Text && name == format!("{PREFIX}{}", key.name)
+            })
+        };
         findings(&given).into_iter().filter(|(_, key)| text(key.clone())).collect::<Vec<_>>()
     };
-    let (data_format, format_type) = ("modelspec.data_format".to_string(), "modelspec.format_type".to_string());
+    let (data_format, format_type) =
+        ("modelspec.data_format".to_string(), "modelspec.format_type".to_string());
     let both = vec![(Severity::Error, data_format), (Severity::Warning, format_type.clone())];
     assert_eq!(lack("gpt-neo-x", &[]), both);
     assert_eq!(lack("llama-3", &[("language", "en/US")]), both);
@@ -151,14 +169,39 @@ fn data_format_is_asked_of_text_models() {
 #[test]
 fn malformed_values_are_named() {
     let malformed: &[(&str, &[&str])] = &[
-        ("sai_model_spec", &["", "1", "1.0", "1.0.0.0", "v1.0.0", "1.0.x", "01.0.0", "1.0.4294967296", "1.0.0 "]),
+        (
+            "sai_model_spec",
+            &["", "1", "1.0", "1.0.0.0", "v1.0.0", "1.0.x", "01.0.0", "1.0.4294967296", "1.0.0 "],
+        ),
         ("date", &["", "yesterday", "2023-02-30", "16/07/2023"]),
-        ("hash_sha256", &["", "0x", "0x123abc", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"]),
+        (
+            "hash_sha256",
+            &[
+                "",
+                "0x",
+                "0x123abc",
+                "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+            ],
+        ),
         ("hash_sha256", &["0xE3B0C44298FC1C149AFBF4C8996FB92427AE41E4649B934CA495991B7852B855"]),
-        ("thumbnail", &["", "data:image/;base64,abcd", "data:image/png,abcd", "data:text/plain;base64,abcd"]),
-        ("thumbnail", &["data:image/png;base64,", "data:image/png;base64,abc", "data:image/png;base64,a===", "abcd"]),
+        (
+            "thumbnail",
+            &["", "data:image/;base64,abcd", "data:image/png,abcd", "data:text/plain;base64,abcd"],
+        ),
+        (
+            "thumbnail",
+            &[
+                "data:image/png;base64,",
+                "data:image/png;base64,abc",
+                "data:image/png;base64,a===",
+                "abcd",
+            ],
+        ),
         ("tags", &["", ",", "a,,b", "a, ,b", "a,"]),
-        ("resolution", &["", "x", "1024", "1024x", "0x512", "1024 x 768", "1024X768", "-1x5", "+1x5", "1x2x3"]),
+        (
+            "resolution",
+            &["", "x", "1024", "1024x", "0x512", "1024 x 768", "1024X768", "-1x5", "+1x5", "1x2x3"],
+        ),
         ("resolution", &["٣x٣"]),
         ("timestep_range", &["", "5", "5,", "9,5", "0, 999", "0,999,1", "-1,5"]),
         ("encoder_layer", &["", "-1", "2.0", "02", "4294967296", "two"]),
@@ -171,12 +214,15 @@ fn malformed_values_are_named() {
             let mut given = all_examples();
             given.insert(key.clone(), text.to_string());
             let error = ModelSpec::read(&given).unwrap_err();
-            let ErrorKind::BadModelSpec { key: named, found: Some(found), .. } = error.kind() else {
+            let ErrorKind::BadModelSpec { key: named, found: Some(found), .. } = error.kind()
+            else {
                 panic!("{error}")
             };
             assert_eq!((named, found.as_str()), (&key, *text));
             let found = validate(&given);
-            let [Finding { severity: Severity::Error, key: named, found: Some(found), .. }] = found.as_slice() else {
+            let [Finding { severity: Severity::Error, key: named, found: Some(found), .. }] =
+                found.as_slice()
+            else {
                 panic!("{text:?}: {found:?}")
             };
             assert_eq!((named, found.as_str()), (&key, *text));
@@ -214,15 +260,24 @@ fn what_could_not_be_read_back_is_not_written() {
         let before = metadata.clone();
         let error = spec.write(&mut metadata).unwrap_err();
         assert_eq!(metadata, before);
-        assert!(matches!(error.kind(), ErrorKind::BadModelSpec { key, .. } if key == expected), "{error}");
+        assert!(
+            matches!(error.kind(), ErrorKind::BadModelSpec { key, .. } if key == expected),
+            "{error}"
+        );
     };
     refused(|spec| spec.title.clear(), "modelspec.title");
     refused(|spec| spec.date = Some("now".into()), "modelspec.date");
     refused(|spec| spec.tags = vec!["a,b".into()], "modelspec.tags");
     refused(|spec| spec.tags = vec![" a".into()], "modelspec.tags");
     refused(|spec| spec.merged_from = vec![String::new()], "modelspec.merged_from");
-    refused(|spec| spec.resolution = Some(Resolution { width: 0, height: 1 }), "modelspec.resolution");
-    refused(|spec| spec.timestep_range = Some(TimestepRange { min: 2, max: 1 }), "modelspec.timestep_range");
+    refused(
+        |spec| spec.resolution = Some(Resolution { width: 0, height: 1 }),
+        "modelspec.resolution",
+    );
+    refused(
+        |spec| spec.timestep_range = Some(TimestepRange { min: 2, max: 1 }),
+        "modelspec.timestep_range",
+    );
     refused(|spec| spec.other = [("title".into(), "x".into())].into(), "modelspec.title");
     refused(|spec| spec.other = [("hash_md5".into(), "x".into())].into(), "modelspec.hash_md5");
 }
@@ -232,19 +287,26 @@ fn messages_quote_what_a_file_says() {
     let mut given = all_examples();
     given.insert("modelspec.resolution".into(), "big\u{202e}".into());
     let message = validate(&given)[0].to_string();
-    assert_eq!(message, "\"modelspec.resolution\" should be a resolution such as 1024x1024, found \"big\\u{202e}\"");
+    assert_eq!(
+        message,
+        "\"modelspec.resolution\" should be a resolution such as 1024x1024, found \"big\\u{202e}\""
+    );
     assert!(ModelSpec::read(&given).unwrap_err().to_string().contains("\"big\\u{202e}\""));
 }
 
 #[test]
 fn the_table_says_what_the_standard_says() {
     let count = |requirement| KEYS.iter().filter(|key| key.requirement == requirement).count();
-    assert_eq!((count(Requirement::Must), count(Requirement::Should), count(Requirement::Can)), (6, 5, 16));
+    assert_eq!(
+        (count(Requirement::Must), count(Requirement::Should), count(Requirement::Can)),
+        (6, 5, 16)
+    );
     assert_eq!(KEYS.iter().find(|key| key.name == "timestep_range").unwrap().form, Form::Range);
 }
 
 proptest! {
-    /// Whatever a file says, nothing panics, and reading agrees with validating: what is read has no malformed value.
+    /// Whatever a file says, nothing panics, and reading agrees with validating: what is read has
+    /// no malformed value.
     #[test]
     fn hostile_text(values in prop::collection::vec((0..EXAMPLES.len(), hostile()), 1..4)) {
         let mut given = all_examples();
@@ -265,22 +327,38 @@ proptest! {
 
 /// Text of any kind, and text made of the characters that the forms are made of.
 fn hostile() -> impl Strategy<Value = String> {
-    prop_oneof![any::<String>(), "[0-9xTWZ:,.+\u{2010}a-f -]{0,24}", "data:image/[a-z]{0,3};base64,[A-Za-z=]{0,8}"]
+    prop_oneof![
+        any::<String>(),
+        "[0-9xTWZ:,.+\u{2010}a-f -]{0,24}",
+        "data:image/[a-z]{0,3};base64,[A-Za-z=]{0,8}"
+    ]
 }
 
 #[test]
 fn fields_are_set_by_name_and_text() {
     let mut spec = ModelSpec::new("a", "i", "t");
-    for (name, text) in [("title", "other"), ("tags", "x,y"), ("resolution", "8x9"), ("mine", "kept"), ("date", "2024")]
-    {
+    for (name, text) in [
+        ("title", "other"),
+        ("tags", "x,y"),
+        ("resolution", "8x9"),
+        ("mine", "kept"),
+        ("date", "2024"),
+    ] {
         spec.set(name, text).unwrap();
     }
-    assert_eq!((spec.title.as_str(), spec.tags.len(), spec.date.as_deref()), ("other", 2, Some("2024")));
+    assert_eq!(
+        (spec.title.as_str(), spec.tags.len(), spec.date.as_deref()),
+        ("other", 2, Some("2024"))
+    );
     assert_eq!(spec.other["mine"], "kept");
     let before = spec.clone();
-    for (name, text) in
-        [("title", " "), ("resolution", "big"), ("hash_md5", "x"), ("tags", "a,,b"), ("sai_model_spec", "1")]
-    {
+    for (name, text) in [
+        ("title", " "),
+        ("resolution", "big"),
+        ("hash_md5", "x"),
+        ("tags", "a,,b"),
+        ("sai_model_spec", "1"),
+    ] {
         let error = spec.set(name, text).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::BadModelSpec { .. }), "{name}: {error}");
     }

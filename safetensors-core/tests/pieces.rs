@@ -27,17 +27,23 @@ fn pieces_are_the_tensor_whatever_its_dtype() {
         let checkpoint = saved(&dir.path().join("model.safetensors"), dtype, &data);
         let tensor = checkpoint.tensor("w").unwrap();
         assert_eq!(tensor.element_count(), ELEMENTS as u64);
-        let bytes: Vec<u8> = tensor.pieces().flat_map(|piece| piece.read_bytes().unwrap()).collect();
+        let bytes: Vec<u8> =
+            tensor.pieces().flat_map(|piece| piece.read_bytes().unwrap()).collect();
         assert!(bytes == data, "{dtype}");
         let places = |(start, len)| (start, len, len * u64::from(dtype.bits()) / 8);
         let expected = [(0, 1 << 18), (1 << 18, 1 << 18), (1 << 19, 12)].map(places);
-        let found: Vec<_> = tensor.pieces().map(|p| (p.start(), p.element_count(), p.byte_len())).collect();
+        let found: Vec<_> =
+            tensor.pieces().map(|p| (p.start(), p.element_count(), p.byte_len())).collect();
         assert_eq!(found, expected, "{dtype}");
-        let pieces = tensor.pieces().map(|piece| piece.read()).collect::<Result<Vec<_>, _>>().unwrap();
+        let pieces =
+            tensor.pieces().map(|piece| piece.read()).collect::<Result<Vec<_>, _>>().unwrap();
         let shapes: Vec<_> = pieces.iter().map(|piece| piece.shape().to_vec()).collect();
         assert_eq!(shapes, [[1 << 18], [1 << 18], [12]], "{dtype}");
-        assert!(pieces.iter().all(|piece| piece.dtype() == dtype && piece.bytes().len() <= 2 << 20));
-        let whole: Vec<u8> = pieces.iter().flat_map(|piece| piece.view().unwrap().data()).copied().collect();
+        assert!(
+            pieces.iter().all(|piece| piece.dtype() == dtype && piece.bytes().len() <= 2 << 20)
+        );
+        let whole: Vec<u8> =
+            pieces.iter().flat_map(|piece| piece.view().unwrap().data()).copied().collect();
         assert!(whole == data, "{dtype}");
     }
 }
@@ -53,7 +59,10 @@ fn no_elements_are_no_pieces_and_a_scalar_is_one() {
     let (none, scalar) = (checkpoint.tensor("none").unwrap(), checkpoint.tensor("scalar").unwrap());
     assert_eq!((none.element_count(), none.pieces().count()), (0, 0));
     let pieces = scalar.pieces().map(|piece| piece.read()).collect::<Result<Vec<_>, _>>().unwrap();
-    assert_eq!((scalar.element_count(), pieces.len(), pieces[0].as_slice::<i64>().unwrap()), (1, 1, &[7][..]));
+    assert_eq!(
+        (scalar.element_count(), pieces.len(), pieces[0].as_slice::<i64>().unwrap()),
+        (1, 1, &[7][..])
+    );
 }
 
 #[test]
@@ -96,7 +105,10 @@ fn a_file_that_changes_meanwhile_is_an_error() {
     file.set_modified(SystemTime::now() + Duration::from_secs(10)).unwrap();
     let piece = pieces.next().unwrap();
     for error in [piece.read().unwrap_err(), piece.read_bytes().unwrap_err()] {
-        assert!(matches!(error.kind(), ErrorKind::Io(_)) && error.to_string().contains("has changed"), "{error}");
+        assert!(
+            matches!(error.kind(), ErrorKind::Io(_)) && error.to_string().contains("has changed"),
+            "{error}"
+        );
         assert_eq!((error.tensor(), error.file()), (Some("w"), path.to_str()));
     }
 }

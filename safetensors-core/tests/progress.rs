@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, Result, Rewrite, SaveOptions, ShardOptions, Sink, StreamWriter,
-    TensorBuf, TensorSource, save, save_sharded,
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, Result, Rewrite, SaveOptions, ShardOptions, Sink,
+    StreamWriter, TensorBuf, TensorSource, save, save_sharded,
 };
 
 const MIB: u64 = 1 << 20;
@@ -26,7 +26,11 @@ fn noting() -> (SaveOptions, impl Fn() -> Vec<(u64, u64, String)>) {
     let seen = Seen::default();
     let noted = Arc::clone(&seen);
     let options = SaveOptions::new().durable(false).progress(move |progress| {
-        seen.lock().unwrap().push((progress.bytes_done, progress.bytes_total, progress.tensor.to_owned()));
+        seen.lock().unwrap().push((
+            progress.bytes_done,
+            progress.bytes_total,
+            progress.tensor.to_owned(),
+        ));
         ControlFlow::Continue(())
     });
     let take = move || {
@@ -46,8 +50,10 @@ fn cancelling(at: u64) -> SaveOptions {
 
 /// What a directory holds, hidden files too.
 fn list(dir: &Path) -> Vec<String> {
-    let mut names: Vec<_> =
-        fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<_> = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }
@@ -100,7 +106,9 @@ fn the_files_of_a_sharded_save_are_counted_together() {
     let checkpoint = Checkpoint::open(dir.path()).unwrap();
     let a = checkpoint.tensor("a").unwrap();
     let rewrite = Rewrite::of(&checkpoint).add("again", a).unwrap();
-    let rewrite = rewrite.cast(&ConvertOptions::new(), |name, _| (name == "c").then_some(Dtype::F32)).unwrap();
+    let rewrite = rewrite
+        .cast(&ConvertOptions::new(), |name, _| (name == "c").then_some(Dtype::F32))
+        .unwrap();
     let total = rewrite.plan(&options).unwrap().total_size();
     assert_eq!(total, 12 * MIB);
     rewrite.save(dir.path().join("one.safetensors"), &options).unwrap();
@@ -178,10 +186,15 @@ fn what_is_written_again_counts_once() {
 fn a_callback_that_panics_leaves_no_hole() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.safetensors");
-    let options = SaveOptions::new().durable(false).progress(|_| std::panic::resume_unwind(Box::new("callback")));
-    let writer = StreamWriter::create(&path, [("a", Dtype::U8, [(9 * MIB) as usize])], &options).unwrap();
+    let options = SaveOptions::new()
+        .durable(false)
+        .progress(|_| std::panic::resume_unwind(Box::new("callback")));
+    let writer =
+        StreamWriter::create(&path, [("a", Dtype::U8, [(9 * MIB) as usize])], &options).unwrap();
     let bytes = vec![7; (9 * MIB) as usize];
-    let written = std::thread::scope(|scope| scope.spawn(|| writer.tensor("a").unwrap().write_at(0, &bytes)).join());
+    let written = std::thread::scope(|scope| {
+        scope.spawn(|| writer.tensor("a").unwrap().write_at(0, &bytes)).join()
+    });
     assert!(written.is_err());
     assert_eq!(writer.tensor("a").unwrap().written(), 0);
     assert!(matches!(writer.finish().unwrap_err().kind(), ErrorKind::Incomplete { .. }));

@@ -1,4 +1,5 @@
-//! What holds for every input: nothing panics, what is accepted is consistent, and what is saved comes back.
+//! What holds for every input: nothing panics, what is accepted is consistent, and what is saved
+//! comes back.
 #![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -9,7 +10,9 @@ use std::collections::BTreeMap;
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
-use safetensors_core::{Dtype, Limits, Order, SafeTensors, SaveOptions, TensorBuf, TensorView, serialize, shape};
+use safetensors_core::{
+    Dtype, Limits, Order, SafeTensors, SaveOptions, TensorBuf, TensorView, serialize, shape,
+};
 
 /// Failures are to be written down as tests, not as files beside them.
 fn config(cases: u32) -> ProptestConfig {
@@ -26,7 +29,11 @@ fn assert_consistent(bytes: &[u8]) {
     let mut rest = &bytes[header.data_start() as usize..];
     let mut views = 0;
     for (name, view) in archive.views() {
-        assert_eq!(view.data().len() as u64, shape::byte_len(view.dtype(), view.shape()).unwrap(), "{name:?}");
+        assert_eq!(
+            view.data().len() as u64,
+            shape::byte_len(view.dtype(), view.shape()).unwrap(),
+            "{name:?}"
+        );
         let (data, after) = rest.split_at(view.data().len());
         assert!(std::ptr::eq(data, view.data()), "{name:?}");
         assert_eq!(archive.view(name).unwrap(), view, "by its name");
@@ -94,7 +101,9 @@ fn apply(mutation: Mutation, bytes: &mut Vec<u8>) {
     if bytes.is_empty() {
         return;
     }
-    let range = |at: Index, len: usize| at.index(bytes.len())..(at.index(bytes.len()) + len).min(bytes.len());
+    let range = |at: Index, len: usize| {
+        at.index(bytes.len())..(at.index(bytes.len()) + len).min(bytes.len())
+    };
     match mutation {
         Mutation::Flip(at, bit) => *at.get_mut(bytes) ^= 1 << bit,
         Mutation::Set(at, byte) => *at.get_mut(bytes) = byte,
@@ -118,7 +127,8 @@ proptest! {
         assert_consistent(&support::file_with(&bytes, &[]));
     }
 
-    /// Parts of headers in any order: far more of these get past the first byte than of arbitrary ones.
+    /// Parts of headers in any order: far more of these get past the first byte than of arbitrary
+    /// ones.
     #[test]
     fn arbitrary_tokens_never_panic(
         tokens in vec(
@@ -145,7 +155,8 @@ proptest! {
         assert_consistent(&bytes);
     }
 
-    /// Of the header alone; the length before it is made to fit, so that the mutation is what decides.
+    /// Of the header alone; the length before it is made to fit, so that the mutation is what
+    /// decides.
     #[test]
     fn a_mutated_header_is_consistent_or_refused(mutations in vec(mutation(), 1..4)) {
         let file = valid_file();
@@ -164,7 +175,8 @@ fn tensor() -> impl Strategy<Value = (Dtype, Vec<usize>, Vec<u8>)> {
             shape.push(4);
         }
         let bytes = shape::byte_len(dtype, &shape).unwrap() as usize;
-        let data = (0..bytes).map(|i| seed.wrapping_mul(i as u8 | 1).wrapping_add(i as u8)).collect();
+        let data =
+            (0..bytes).map(|i| seed.wrapping_mul(i as u8 | 1).wrapping_add(i as u8)).collect();
         (dtype, shape, data)
     })
 }

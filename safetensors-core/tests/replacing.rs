@@ -1,4 +1,5 @@
-//! How a saved file takes its place: whole or not at all, with the mode of any new file, through links.
+//! How a saved file takes its place: whole or not at all, with the mode of any new file, through
+//! links.
 #![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,7 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use safetensors_core::{
-    Checkpoint, Dtype, Error, ErrorKind, LoadOptions, Result, SaveOptions, Sink, TensorSource, TensorView, save,
+    Checkpoint, Dtype, Error, ErrorKind, LoadOptions, Result, SaveOptions, Sink, TensorSource,
+    TensorView, save,
 };
 use tempfile::tempdir;
 
@@ -53,7 +55,8 @@ impl TensorSource for Filled {
 
 /// Saves two tensors of `value`, without waiting for the disk.
 fn save_filled(path: &Path, value: u8) -> Result<(), Error> {
-    let tensors = [("a", Filled::new(value, 10_000)), ("b", Filled::new(value, 3 + value as usize))];
+    let tensors =
+        [("a", Filled::new(value, 10_000)), ("b", Filled::new(value, 3 + value as usize))];
     save(path, tensors, &SaveOptions::new().durable(false))
 }
 
@@ -62,8 +65,14 @@ fn filled_with(path: &Path) -> u8 {
     let checkpoint = Checkpoint::open(path).unwrap();
     let bufs = checkpoint.read_all(&LoadOptions::new().threads(1)).unwrap();
     let value = bufs[0].bytes()[0];
-    assert!(bufs.iter().all(|buf| buf.bytes().iter().all(|byte| *byte == value)), "parts of several saves");
-    assert_eq!(bufs.iter().map(|buf| buf.bytes().len()).collect::<Vec<_>>(), [10_000, 3 + value as usize]);
+    assert!(
+        bufs.iter().all(|buf| buf.bytes().iter().all(|byte| *byte == value)),
+        "parts of several saves"
+    );
+    assert_eq!(
+        bufs.iter().map(|buf| buf.bytes().len()).collect::<Vec<_>>(),
+        [10_000, 3 + value as usize]
+    );
     value
 }
 
@@ -101,18 +110,26 @@ fn a_source_that_fails_midway_leaves_the_old_file_and_no_litter() {
             let tensors = (0..64).map(|i| (format!("t{i:02}"), source(i)));
             let error = save(&path, tensors, &SaveOptions::new()).unwrap_err();
             assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
-            assert_eq!((error.file(), error.tensor()), (path.to_str(), Some(&*format!("t{position:02}"))));
+            assert_eq!(
+                (error.file(), error.tensor()),
+                (path.to_str(), Some(&*format!("t{position:02}")))
+            );
             assert!(error.to_string().contains("the source broke"), "{error}");
             match old {
                 Some(value) => assert_eq!(filled_with(&path), value),
                 None => assert!(!path.exists()),
             }
-            assert_eq!(support::names_in(directory.path()).len(), usize::from(old.is_some()), "litter");
+            assert_eq!(
+                support::names_in(directory.path()).len(),
+                usize::from(old.is_some()),
+                "litter"
+            );
         }
     }
 }
 
-/// The system refuses the length, or the source does not keep its promise: either way nothing is left.
+/// The system refuses the length, or the source does not keep its promise: either way nothing is
+/// left.
 #[test]
 fn a_file_that_no_disk_can_hold() {
     let directory = tempdir().unwrap();
@@ -143,7 +160,9 @@ fn a_source_that_panics_leaves_the_old_file_and_no_litter() {
     let path = directory.path().join("model.safetensors");
     save_filled(&path, 3).unwrap();
     let tensors = (0..8).map(|i| (format!("t{i}"), Panics));
-    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| save(&path, tensors, &SaveOptions::new())));
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        save(&path, tensors, &SaveOptions::new())
+    }));
     assert_eq!(caught.unwrap_err().downcast_ref(), Some(&"the source panicked"));
     assert_eq!(filled_with(&path), 3);
     assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
@@ -153,7 +172,8 @@ fn a_source_that_panics_leaves_the_old_file_and_no_litter() {
 fn a_destination_that_cannot_be() {
     let directory = tempdir().unwrap();
     let file = support::write(directory.path(), "file", "");
-    for path in [directory.path().join("missing/model.safetensors"), file.join("model.safetensors")] {
+    for path in [directory.path().join("missing/model.safetensors"), file.join("model.safetensors")]
+    {
         let error = save_filled(&path, 1).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
         assert_eq!(error.file(), path.to_str());
@@ -187,7 +207,8 @@ fn readers_see_whole_files_while_others_save() {
     let (done, reads) = (AtomicBool::new(false), AtomicUsize::new(0));
     thread::scope(|scope| {
         for reader in 0..4 {
-            // Half of them look for the file in the directory, where the temporary ones lie as well.
+            // Half of them look for the file in the directory, where the temporary ones lie as
+            // well.
             let path = if reader % 2 == 0 { &*path } else { directory.path() };
             let (done, reads) = (&done, &reads);
             scope.spawn(move || {
@@ -265,7 +286,10 @@ mod unix {
 
         symlink("missing folder/target", at("lost")).unwrap();
         let error = save_filled(&at("lost"), 1).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound), "{error}");
+        assert!(
+            matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound),
+            "{error}"
+        );
         assert_eq!(error.file(), at("lost").to_str());
         assert_eq!(support::names_in(directory.path()), ["link", "lost", "target"]);
     }
@@ -326,7 +350,10 @@ mod unix {
         ] {
             let path = at(name);
             let error = support::must_not_hang(move || save_filled(&path, 1)).unwrap_err();
-            assert!(matches!(error.kind(), ErrorKind::NotAFile { found } if *found == expected), "{name}: {error}");
+            assert!(
+                matches!(error.kind(), ErrorKind::NotAFile { found } if *found == expected),
+                "{name}: {error}"
+            );
             assert_eq!(error.file(), at(name).to_str());
         }
         assert_eq!(support::names_in(directory.path()).len(), 5);
@@ -336,7 +363,8 @@ mod unix {
     #[test]
     fn a_hard_link_keeps_the_old_file() {
         let directory = tempdir().unwrap();
-        let (path, other) = (directory.path().join("model.safetensors"), directory.path().join("other"));
+        let (path, other) =
+            (directory.path().join("model.safetensors"), directory.path().join("other"));
         save_filled(&path, 1).unwrap();
         fs::hard_link(&path, &other).unwrap();
         save_filled(&path, 2).unwrap();
@@ -349,7 +377,8 @@ mod unix {
         let directory = tempdir().unwrap();
         let path = directory.path().join("model.safetensors");
         save_filled(&path, 1).unwrap();
-        let set_mode = |mode| fs::set_permissions(directory.path(), fs::Permissions::from_mode(mode)).unwrap();
+        let set_mode =
+            |mode| fs::set_permissions(directory.path(), fs::Permissions::from_mode(mode)).unwrap();
         set_mode(0o555);
         // The administrator may write everywhere: then the save must work.
         let allowed = fs::File::create(directory.path().join("probe")).is_ok();

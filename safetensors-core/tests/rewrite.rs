@@ -1,4 +1,5 @@
-//! Checkpoints made of checkpoints: merged, selected, renamed, cast, sharded anew, in bounded memory.
+//! Checkpoints made of checkpoints: merged, selected, renamed, cast, sharded anew, in bounded
+//! memory.
 #![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -8,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use safetensors_core::tied::Storage;
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, Overflow, Planned, Rewrite, SaveOptions, ShardOptions, Sink,
-    TensorBuf, TensorSource, TensorView, save, save_sharded,
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, Overflow, Planned, Rewrite, SaveOptions,
+    ShardOptions, Sink, TensorBuf, TensorSource, TensorView, save, save_sharded,
 };
 use tempfile::TempDir;
 
@@ -18,7 +19,12 @@ fn floats(values: impl IntoIterator<Item = f32>) -> TensorBuf {
     TensorBuf::from_vec(vec![values.len()], values).unwrap()
 }
 
-fn saved(dir: &TempDir, name: &str, tensors: &[(&str, TensorBuf)], metadata: &[(&str, &str)]) -> PathBuf {
+fn saved(
+    dir: &TempDir,
+    name: &str,
+    tensors: &[(&str, TensorBuf)],
+    metadata: &[(&str, &str)],
+) -> PathBuf {
     let path = dir.path().join(name);
     let options = SaveOptions::new().metadata(metadata.iter().copied());
     save(&path, tensors.iter().map(|(name, buf)| (name, buf)), &options).unwrap();
@@ -33,17 +39,27 @@ fn content(path: &Path) -> (Tensors, Aliases) {
     let checkpoint = Checkpoint::open(path).unwrap();
     let mut tensors: Vec<_> = checkpoint
         .tensors()
-        .map(|tensor| (tensor.name().to_owned(), tensor.dtype(), tensor.read().unwrap().bytes().to_vec()))
+        .map(|tensor| {
+            (tensor.name().to_owned(), tensor.dtype(), tensor.read().unwrap().bytes().to_vec())
+        })
         .collect();
     tensors.sort();
-    let aliases = checkpoint.aliases().map(|(alias, tensor)| (alias.to_owned(), tensor.name().to_owned())).collect();
+    let aliases = checkpoint
+        .aliases()
+        .map(|(alias, tensor)| (alias.to_owned(), tensor.name().to_owned()))
+        .collect();
     (tensors, aliases)
 }
 
 #[test]
 fn a_rewrite_that_changes_nothing_gives_the_same_file() {
     let dir = tempfile::tempdir().unwrap();
-    let path = saved(&dir, "a.safetensors", &[("x", floats([1.0, 2.0])), ("y", floats([3.0]))], &[("format", "pt")]);
+    let path = saved(
+        &dir,
+        "a.safetensors",
+        &[("x", floats([1.0, 2.0])), ("y", floats([3.0]))],
+        &[("format", "pt")],
+    );
     let before = fs::read(&path).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
     Rewrite::of(&checkpoint).save(dir.path().join("b.safetensors"), &SaveOptions::new()).unwrap();
@@ -56,7 +72,8 @@ fn a_rewrite_that_changes_nothing_gives_the_same_file() {
 #[test]
 fn shards_become_one_file_and_one_file_becomes_shards() {
     let dir = tempfile::tempdir().unwrap();
-    let tensors: Vec<_> = (0..20).map(|i| (format!("layer.{i}"), floats((0..i * 100).map(|j| j as f32)))).collect();
+    let tensors: Vec<_> =
+        (0..20).map(|i| (format!("layer.{i}"), floats((0..i * 100).map(|j| j as f32)))).collect();
     let named = tensors.iter().map(|(name, buf)| (name, buf));
     let small = ShardOptions::new().max_shard_size(10_000.into());
     save_sharded(dir.path().join("shards"), named, &small).unwrap();
@@ -78,10 +95,19 @@ fn shards_become_one_file_and_one_file_becomes_shards() {
 #[test]
 fn merging_selecting_renaming_and_casting() {
     let dir = tempfile::tempdir().unwrap();
-    let base = saved(&dir, "base.safetensors", &[("w", floats([1.0, 2.0])), ("b", floats([3.0]))], &[("a", "base")]);
+    let base = saved(
+        &dir,
+        "base.safetensors",
+        &[("w", floats([1.0, 2.0])), ("b", floats([3.0]))],
+        &[("a", "base")],
+    );
     let ids = TensorBuf::from_vec(vec![1], vec![7_i64]).unwrap();
-    let other =
-        saved(&dir, "other.safetensors", &[("w", floats([9.0])), ("ids", ids)], &[("a", "other"), ("b", "other")]);
+    let other = saved(
+        &dir,
+        "other.safetensors",
+        &[("w", floats([9.0])), ("ids", ids)],
+        &[("a", "other"), ("b", "other")],
+    );
     let (base, other) = (Checkpoint::open(base).unwrap(), Checkpoint::open(other).unwrap());
     let to = dir.path().join("merged.safetensors");
 
@@ -94,22 +120,32 @@ fn merging_selecting_renaming_and_casting() {
         .rename(|name| format!("base.{name}"))
         .merge(&other)
         .select(|name, tensor| name != "w" && tensor.byte_len() > 0)
-        .cast(&ConvertOptions::new(), |_, tensor| (tensor.dtype() == Dtype::F32).then_some(Dtype::F16))
+        .cast(&ConvertOptions::new(), |_, tensor| {
+            (tensor.dtype() == Dtype::F32).then_some(Dtype::F16)
+        })
         .unwrap();
     rewrite.metadata_mut().insert("c".into(), "added".into());
-    let planned: Vec<_> = rewrite.tensors().map(|(name, planned)| (name.to_owned(), planned.dtype())).collect();
+    let planned: Vec<_> =
+        rewrite.tensors().map(|(name, planned)| (name.to_owned(), planned.dtype())).collect();
     assert_eq!(
         planned,
-        [("base.b".to_owned(), Dtype::F16), ("base.w".to_owned(), Dtype::F16), ("ids".to_owned(), Dtype::I64)]
+        [
+            ("base.b".to_owned(), Dtype::F16),
+            ("base.w".to_owned(), Dtype::F16),
+            ("ids".to_owned(), Dtype::I64)
+        ]
     );
     rewrite.save(&to, &SaveOptions::new().metadata([("b", "options")])).unwrap();
     let (tensors, _) = content(&to);
-    let halves = |values: &[f32]| values.iter().flat_map(|&value| half::f16::from_f32(value).to_le_bytes()).collect();
+    let halves = |values: &[f32]| {
+        values.iter().flat_map(|&value| half::f16::from_f32(value).to_le_bytes()).collect()
+    };
     assert_eq!(tensors[0], ("base.b".into(), Dtype::F16, halves(&[3.0])));
     assert_eq!(tensors[1], ("base.w".into(), Dtype::F16, halves(&[1.0, 2.0])));
     assert_eq!(tensors[2], ("ids".into(), Dtype::I64, 7_i64.to_le_bytes().to_vec()));
     let merged = Checkpoint::open(&to).unwrap();
-    let metadata: Vec<_> = merged.metadata().iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    let metadata: Vec<_> =
+        merged.metadata().iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
     assert_eq!(metadata, [("a", "base"), ("b", "options"), ("c", "added")]);
 }
 
@@ -135,7 +171,10 @@ fn tied_weights_stay_tied_under_any_name() {
     assert_eq!(names(&to), (vec!["embed".into(), "norm".into()], alias("head", "embed")));
 
     Rewrite::of(&tied).rename(|name| format!("model.{name}")).save(&to, &options).unwrap();
-    assert_eq!(names(&to), (vec!["model.embed".into(), "model.norm".into()], alias("model.head", "model.embed")));
+    assert_eq!(
+        names(&to),
+        (vec!["model.embed".into(), "model.norm".into()], alias("model.head", "model.embed"))
+    );
 
     // The name that was kept is left out: the other one has the tensor.
     Rewrite::of(&tied).select(|name, _| name != "embed").save(&to, &options).unwrap();
@@ -144,22 +183,30 @@ fn tied_weights_stay_tied_under_any_name() {
 
     // Cast alike, they are one tensor still; cast differently, they are two.
     let cast = |names: &'static [&str]| {
-        Rewrite::of(&tied).cast(&ConvertOptions::new(), |name, _| names.contains(&name).then_some(Dtype::BF16)).unwrap()
+        Rewrite::of(&tied)
+            .cast(&ConvertOptions::new(), |name, _| names.contains(&name).then_some(Dtype::BF16))
+            .unwrap()
     };
     cast(&["embed", "head"]).save(&to, &options).unwrap();
     assert_eq!(names(&to), (vec!["embed".into(), "norm".into()], alias("head", "embed")));
     cast(&["head"]).save(&to, &options).unwrap();
     assert_eq!(names(&to), (vec!["embed".into(), "head".into(), "norm".into()], vec![]));
 
-    Rewrite::of(&tied).save_sharded(dir.path().join("dir"), &ShardOptions::new().max_shard_size(8.into())).unwrap();
-    assert_eq!(names(&dir.path().join("dir")), (vec!["embed".into(), "norm".into()], alias("head", "embed")));
+    Rewrite::of(&tied)
+        .save_sharded(dir.path().join("dir"), &ShardOptions::new().max_shard_size(8.into()))
+        .unwrap();
+    assert_eq!(
+        names(&dir.path().join("dir")),
+        (vec!["embed".into(), "norm".into()], alias("head", "embed"))
+    );
 }
 
 /// Of names that are kept without the tensor, the first has its place.
 #[test]
 fn aliases_without_their_tensor_are_cast_as_a_tensor_is() {
     let dir = tempfile::tempdir().unwrap();
-    let path = saved(&dir, "tied.safetensors", &[("e", floats([1.0, 2.0]))], &[("a", "e"), ("b", "e")]);
+    let path =
+        saved(&dir, "tied.safetensors", &[("e", floats([1.0, 2.0]))], &[("a", "e"), ("b", "e")]);
     let tied = Checkpoint::open(&path).unwrap();
     let to = dir.path().join("to.safetensors");
     let cast = |which: &'static str| {
@@ -175,25 +222,34 @@ fn aliases_without_their_tensor_are_cast_as_a_tensor_is() {
     let both = (vec![("a".to_owned(), Dtype::BF16)], vec![("b".to_owned(), "a".to_owned())]);
     assert_eq!(cast("tensors"), both);
     assert_eq!(cast("a"), both);
-    assert_eq!(cast("b"), (vec![("a".to_owned(), Dtype::F32), ("b".to_owned(), Dtype::BF16)], vec![]));
+    assert_eq!(
+        cast("b"),
+        (vec![("a".to_owned(), Dtype::F32), ("b".to_owned(), Dtype::BF16)], vec![])
+    );
     // Leaving out one of them leaves the other.
     let one = Rewrite::of(&tied).select(|name, _| name != "e").without(|name, _| name == "a");
     assert_eq!(one.tensors().map(|(name, _)| name).collect::<Vec<_>>(), ["b"]);
 }
 
-/// Other readers know the name in the file only, so it must not become another of the tensor's names.
+/// Other readers know the name in the file only, so it must not become another of the tensor's
+/// names.
 #[test]
 fn a_tied_tensor_keeps_the_name_that_its_file_has() {
     let dir = tempfile::tempdir().unwrap();
     let tied = [("embed", floats([1.0, 2.0])), ("norm", floats([3.0]))];
-    // "a" sorts before "embed", and so does "an alias by accident", which is a metadata entry of another meaning.
-    let path = saved(&dir, "tied.safetensors", &tied, &[("a", "embed"), ("an alias by accident", "norm")]);
+    // "a" sorts before "embed", and so does "an alias by accident", which is a metadata entry of
+    // another meaning.
+    let path =
+        saved(&dir, "tied.safetensors", &tied, &[("a", "embed"), ("an alias by accident", "norm")]);
     let checkpoint = Checkpoint::open(&path).unwrap();
     let to = dir.path().join("to.safetensors");
     Rewrite::of(&checkpoint).save(&to, &SaveOptions::new()).unwrap();
     assert_eq!(fs::read(&path).unwrap(), fs::read(&to).unwrap());
 
-    Rewrite::of(&checkpoint).rename(|name| format!("model.{name}")).save(&to, &SaveOptions::new()).unwrap();
+    Rewrite::of(&checkpoint)
+        .rename(|name| format!("model.{name}"))
+        .save(&to, &SaveOptions::new())
+        .unwrap();
     let names: Vec<_> = content(&to).0.into_iter().map(|(name, ..)| name).collect();
     assert_eq!(names, ["model.embed", "model.norm"]);
 }
@@ -216,20 +272,32 @@ fn tensors_from_elsewhere_are_merged_cast_and_tied() {
         .unwrap()
         .add("owned", floats([1e6]))
         .unwrap();
-    let sources: Vec<_> = rewrite.tensors().map(|(_, planned)| planned.tensor().is_some()).collect();
+    let sources: Vec<_> =
+        rewrite.tensors().map(|(_, planned)| planned.tensor().is_some()).collect();
     assert_eq!(sources, [true, false, false, false, false]);
     let half = |name: &str| (name != "column").then_some(Dtype::BF16);
-    let rewrite = rewrite.rename(|name| format!("m.{name}")).cast(&ConvertOptions::new(), |name, _| half(&name[2..]));
+    let rewrite = rewrite
+        .rename(|name| format!("m.{name}"))
+        .cast(&ConvertOptions::new(), |name, _| half(&name[2..]));
     rewrite.unwrap().save(&to, &SaveOptions::new()).unwrap();
     let (tensors, aliases) = content(&to);
     let dtypes: Vec<_> = tensors.iter().map(|(name, dtype, _)| (name.as_str(), *dtype)).collect();
-    let expected = [("m.b", Dtype::BF16), ("m.column", Dtype::F32), ("m.owned", Dtype::BF16), ("m.w", Dtype::BF16)];
+    let expected = [
+        ("m.b", Dtype::BF16),
+        ("m.column", Dtype::F32),
+        ("m.owned", Dtype::BF16),
+        ("m.w", Dtype::BF16),
+    ];
     assert_eq!(dtypes, expected);
     assert_eq!(aliases, [("m.z".to_owned(), "m.b".to_owned())]);
-    assert_eq!(tensors[0].2, [3.0, 4.0].map(half::bf16::from_f32).map(half::bf16::to_le_bytes).concat());
+    assert_eq!(
+        tensors[0].2,
+        [3.0, 4.0].map(half::bf16::from_f32).map(half::bf16::to_le_bytes).concat()
+    );
 
     let strict = ConvertOptions::new().overflow(Overflow::Error);
-    let cast = Rewrite::new().add("owned", floats([1e6])).unwrap().cast(&strict, |_, _| Some(Dtype::F16));
+    let cast =
+        Rewrite::new().add("owned", floats([1e6])).unwrap().cast(&strict, |_, _| Some(Dtype::F16));
     let error = cast.unwrap().save(&to, &SaveOptions::new()).unwrap_err();
     assert_eq!((error.tensor(), error.file()), (Some("owned"), to.to_str()));
     assert_eq!(content(&to).0.len(), 4, "the file is as it was");
@@ -264,13 +332,17 @@ fn a_tensor_from_elsewhere_that_fills_a_part_of_its_storage_is_one_of_its_own() 
     let (start, middle) = (Part(floats([1.0]), 0..4), Part(floats([2.0]), 2..6));
     let rewrite = Rewrite::new().add("a", start.clone()).unwrap().add("b", start).unwrap();
     rewrite.add("c", middle).unwrap().save(&to, &SaveOptions::new()).unwrap();
-    assert_eq!(content(&to).0.iter().map(|(name, ..)| name.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
+    assert_eq!(
+        content(&to).0.iter().map(|(name, ..)| name.as_str()).collect::<Vec<_>>(),
+        ["a", "b", "c"]
+    );
 }
 
 #[test]
 fn a_plan_is_what_is_written() {
     let dir = tempfile::tempdir().unwrap();
-    let tensors = [("embed", floats([1.0, 2.0])), ("norm", floats([3.0])), ("up", floats([4.0, 5.0]))];
+    let tensors =
+        [("embed", floats([1.0, 2.0])), ("norm", floats([3.0])), ("up", floats([4.0, 5.0]))];
     let path = saved(&dir, "a.safetensors", &tensors, &[("a.head", "embed"), ("format", "pt")]);
     let checkpoint = Checkpoint::open(&path).unwrap();
     let rewrite = Rewrite::of(&checkpoint)
@@ -281,7 +353,9 @@ fn a_plan_is_what_is_written() {
     let plan = rewrite.plan(&SaveOptions::new()).unwrap();
     let planned: Vec<_> = plan
         .tensors()
-        .map(|(name, tensor)| (name, tensor.source_name(), tensor.source_dtype(), tensor.dtype(), tensor.byte_len()))
+        .map(|(name, tensor)| {
+            (name, tensor.source_name(), tensor.source_dtype(), tensor.dtype(), tensor.byte_len())
+        })
         .collect();
     let expected = [
         ("m.embed", "embed", Dtype::F32, Dtype::F32, 8),
@@ -290,7 +364,10 @@ fn a_plan_is_what_is_written() {
     ];
     assert_eq!(planned, expected);
     assert_eq!((plan.total_size(), plan.shards().len()), (28, 0));
-    assert_eq!(plan.aliases().iter().collect::<Vec<_>>(), [(&"m.a.head".to_owned(), &"m.embed".to_owned())]);
+    assert_eq!(
+        plan.aliases().iter().collect::<Vec<_>>(),
+        [(&"m.a.head".to_owned(), &"m.embed".to_owned())]
+    );
     let alias = rewrite.tensors().find(|(name, _)| *name == "m.a.head").unwrap().1;
     assert_eq!(alias.source_name(), "a.head");
 
@@ -298,15 +375,20 @@ fn a_plan_is_what_is_written() {
     let plan = rewrite.plan_sharded(&options).unwrap();
     let shards: Vec<(String, Vec<String>)> = plan
         .shards()
-        .map(|(file, tensors)| (file.to_owned(), tensors.map(|(name, _)| name.to_owned()).collect()))
+        .map(|(file, tensors)| {
+            (file.to_owned(), tensors.map(|(name, _)| name.to_owned()).collect())
+        })
         .collect();
     assert_eq!((plan.tensors().len(), plan.total_size()), (3, 28));
     let saved = rewrite.save_sharded(dir.path().join("shards"), &options).unwrap();
     assert_eq!(saved.total_size, 28);
     assert_eq!(saved.files, shards.iter().map(|(file, _)| file.as_str()).collect::<Vec<_>>());
     for (file, names) in shards {
-        let mut found: Vec<_> =
-            content(&dir.path().join("shards").join(file)).0.into_iter().map(|(name, ..)| name).collect();
+        let mut found: Vec<_> = content(&dir.path().join("shards").join(file))
+            .0
+            .into_iter()
+            .map(|(name, ..)| name)
+            .collect();
         found.sort();
         assert_eq!(found, names);
     }
@@ -315,7 +397,12 @@ fn a_plan_is_what_is_written() {
 #[test]
 fn a_plan_refuses_what_a_save_refuses() {
     let dir = tempfile::tempdir().unwrap();
-    let path = saved(&dir, "a.safetensors", &[("a", floats([1.0])), ("b", floats([2.0]))], &[("alias", "a")]);
+    let path = saved(
+        &dir,
+        "a.safetensors",
+        &[("a", floats([1.0])), ("b", floats([2.0]))],
+        &[("alias", "a")],
+    );
     let checkpoint = Checkpoint::open(&path).unwrap();
     let rename = |new: &'static str| Rewrite::of(&checkpoint).rename(move |_| new.to_owned());
     let sharded = ShardOptions::new();
@@ -332,7 +419,8 @@ fn a_plan_refuses_what_a_save_refuses() {
     let taken = SaveOptions::new().metadata([("alias", "something else")]);
     let error = Rewrite::of(&checkpoint).plan(&taken).map(|_| ()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::TieNotRecorded { .. }), "{error}");
-    let error = Rewrite::of(&checkpoint).plan(&SaveOptions::new().align(7)).map(|_| ()).unwrap_err();
+    let error =
+        Rewrite::of(&checkpoint).plan(&SaveOptions::new().align(7)).map(|_| ()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::BadAlignment { .. }), "{error}");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }
@@ -340,28 +428,36 @@ fn a_plan_refuses_what_a_save_refuses() {
 #[test]
 fn errors_name_the_tensor_and_its_file_and_nothing_is_left_behind() {
     let dir = tempfile::tempdir().unwrap();
-    let complex = TensorBuf::from_vec(vec![1], vec![num_complex::Complex::new(1.0_f32, 2.0)]).unwrap();
+    let complex =
+        TensorBuf::from_vec(vec![1], vec![num_complex::Complex::new(1.0_f32, 2.0)]).unwrap();
     let path = saved(&dir, "a.safetensors", &[("c", complex), ("w", floats([1e6]))], &[]);
     let checkpoint = Checkpoint::open(&path).unwrap();
     let options = ConvertOptions::new().overflow(Overflow::Error);
     let cast = |which: &'static str| {
-        Rewrite::of(&checkpoint).cast(&options, move |name, _| (name == which).then_some(Dtype::F16))
+        Rewrite::of(&checkpoint)
+            .cast(&options, move |name, _| (name == which).then_some(Dtype::F16))
     };
     let error = cast("c").unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NoConversion { .. }), "{error}");
     assert_eq!((error.tensor(), error.file()), (Some("c"), path.to_str()));
 
-    let error = cast("w").unwrap().save(dir.path().join("b.safetensors"), &SaveOptions::new()).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::DoesNotFit { index: 0, to: Dtype::F16, .. }), "{error}");
+    let error =
+        cast("w").unwrap().save(dir.path().join("b.safetensors"), &SaveOptions::new()).unwrap_err();
+    assert!(
+        matches!(error.kind(), ErrorKind::DoesNotFit { index: 0, to: Dtype::F16, .. }),
+        "{error}"
+    );
     assert_eq!((error.tensor(), error.file()), (Some("w"), path.to_str()));
     let error = cast("w").unwrap().save_sharded(dir.path(), &ShardOptions::new()).unwrap_err();
     assert_eq!((error.tensor(), error.file()), (Some("w"), path.to_str()));
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
-/// Re-shards and casts a checkpoint of 20 GiB, most of it a hole in a sparse file, and looks at the most memory it took.
+/// Re-shards and casts a checkpoint of 20 GiB, most of it a hole in a sparse file, and looks at the
+/// most memory it took.
 ///
-/// `cargo test --release -p safetensors-core --test rewrite -- --ignored --nocapture` (writes 15 GiB to the temp dir)
+/// `cargo test --release -p safetensors-core --test rewrite -- --ignored --nocapture` (writes 15
+/// GiB to the temp dir)
 #[test]
 #[ignore = "writes 15 GiB"]
 fn twenty_gibibytes_are_sharded_anew_in_little_memory() {
@@ -391,7 +487,10 @@ fn twenty_gibibytes_are_sharded_anew_in_little_memory() {
     let saved = Rewrite::of(&checkpoint)
         .cast(&ConvertOptions::new(), |name, _| (name < "layer.10").then_some(Dtype::BF16))
         .unwrap()
-        .save_sharded(dir.path().join("shards"), &ShardOptions::new().save(SaveOptions::new().durable(false)))
+        .save_sharded(
+            dir.path().join("shards"),
+            &ShardOptions::new().save(SaveOptions::new().durable(false)),
+        )
         .unwrap();
     assert_eq!(saved.total_size, 15 << 30);
     let status = fs::read_to_string("/proc/self/status").unwrap();

@@ -1,4 +1,5 @@
-//! What a saved file holds: the same bytes on every run, every tensor as it was, and nothing that could not be read back.
+//! What a saved file holds: the same bytes on every run, every tensor as it was, and nothing that
+//! could not be read back.
 #![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -7,8 +8,8 @@ mod support;
 use std::fs;
 
 use safetensors_core::{
-    Checkpoint, Dtype, Error, ErrorKind, Order, Result, SafeTensors, SaveOptions, Sink, TensorBuf, TensorSource,
-    TensorView, save, serialize,
+    Checkpoint, Dtype, Error, ErrorKind, Order, Result, SafeTensors, SaveOptions, Sink, TensorBuf,
+    TensorSource, TensorView, save, serialize,
 };
 use tempfile::tempdir;
 
@@ -49,9 +50,13 @@ impl TensorSource for Pieces {
     }
 }
 
-/// Asserts that both ways to save refuse the tensors alike, that the file is as it was, and that nothing lies beside it.
+/// Asserts that both ways to save refuse the tensors alike, that the file is as it was, and that
+/// nothing lies beside it.
 #[track_caller]
-fn refused<N: AsRef<str> + Clone, S: TensorSource>(tensors: &[(N, S)], options: &SaveOptions) -> Error {
+fn refused<N: AsRef<str> + Clone, S: TensorSource>(
+    tensors: &[(N, S)],
+    options: &SaveOptions,
+) -> Error {
     let given = || tensors.iter().map(|(name, source)| (name.clone(), source));
     let directory = tempdir().unwrap();
     let path = support::write(directory.path(), "model.safetensors", "the old file");
@@ -106,13 +111,19 @@ fn the_same_bytes_whatever_the_order_of_the_input() {
 #[test]
 fn the_bytes_of_a_small_file() {
     let values = [1.0_f32, 2.0];
-    let tensors = [("b\"\n", zeros(Dtype::U8, &[2])), ("a", TensorView::from_slice(&[2, 1], &values).unwrap())];
+    let tensors = [
+        ("b\"\n", zeros(Dtype::U8, &[2])),
+        ("a", TensorView::from_slice(&[2, 1], &values).unwrap()),
+    ];
     let bytes = serialize(tensors, &SaveOptions::new().metadata([("k", "v")])).unwrap();
     let header = concat!(
         r#"{"__metadata__":{"k":"v"},"a":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},"#,
         r#""b\"\n":{"dtype":"U8","shape":[2],"data_offsets":[8,10]}}"#
     );
-    assert_eq!(bytes, support::file_with(format!("{header:144}"), &[0, 0, 128, 63, 0, 0, 0, 64, 0, 0]));
+    assert_eq!(
+        bytes,
+        support::file_with(format!("{header:144}"), &[0, 0, 128, 63, 0, 0, 0, 64, 0, 0])
+    );
 }
 
 #[test]
@@ -126,7 +137,9 @@ fn by_descending_alignment_then_name_unless_the_given_order_is_kept() {
         ("a", zeros(Dtype::BOOL, &[1])),
     ];
     let names = |order| {
-        let archive = SafeTensors::parse(serialize(tensors, &SaveOptions::new().order(order)).unwrap()).unwrap();
+        let archive =
+            SafeTensors::parse(serialize(tensors, &SaveOptions::new().order(order)).unwrap())
+                .unwrap();
         archive.tensors().map(|tensor| tensor.name().to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(names(Order::Alignment), ["b", "c", "x", "y", "a", "z"]);
@@ -135,7 +148,8 @@ fn by_descending_alignment_then_name_unless_the_given_order_is_kept() {
 
 #[test]
 fn each_tensor_is_naturally_aligned() {
-    let all: Vec<_> = Dtype::ALL.iter().map(|dtype| (dtype.name(), zeros(*dtype, &[3, 4]))).collect();
+    let all: Vec<_> =
+        Dtype::ALL.iter().map(|dtype| (dtype.name(), zeros(*dtype, &[3, 4]))).collect();
     let archive = SafeTensors::parse(serialize(all, &SaveOptions::new()).unwrap()).unwrap();
     for tensor in archive.tensors() {
         let start = archive.header().data_start() + tensor.data_offsets().start;
@@ -148,12 +162,22 @@ fn data_begins_at_a_multiple_of_the_alignment() {
     for align in [8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096] {
         for name_length in [1, 2, 7, 100, 4000] {
             let name = "n".repeat(name_length);
-            let bytes = serialize([(&name, zeros(Dtype::U8, &[1]))], &SaveOptions::new().align(align)).unwrap();
+            let bytes =
+                serialize([(&name, zeros(Dtype::U8, &[1]))], &SaveOptions::new().align(align))
+                    .unwrap();
             let archive = SafeTensors::parse(&bytes).unwrap();
             assert!(archive.header().data_start().is_multiple_of(align as u64), "{align}");
-            assert!(archive.header().data_start() < (8 + 100 + name_length + align) as u64, "no more than needed");
-            let padding = bytes[..bytes.len() - 1].iter().rev().take_while(|byte| **byte == b' ').count();
-            assert_eq!((bytes[8], bytes[bytes.len() - 2 - padding]), (b'{', b'}'), "only spaces, only at the end");
+            assert!(
+                archive.header().data_start() < (8 + 100 + name_length + align) as u64,
+                "no more than needed"
+            );
+            let padding =
+                bytes[..bytes.len() - 1].iter().rev().take_while(|byte| **byte == b' ').count();
+            assert_eq!(
+                (bytes[8], bytes[bytes.len() - 2 - padding]),
+                (b'{', b'}'),
+                "only spaces, only at the end"
+            );
         }
     }
     let nothing = serialize([] as [(&str, TensorView<'_>); 0], &SaveOptions::new()).unwrap();
@@ -164,7 +188,10 @@ fn data_begins_at_a_multiple_of_the_alignment() {
 fn other_alignments_are_refused() {
     for align in [0, 1, 2, 4, 7, 9, 24, 4095, 8192, usize::MAX, 1 << (usize::BITS - 1)] {
         let error = refused(&[("a", zeros(Dtype::U8, &[1]))], &SaveOptions::new().align(align));
-        assert!(matches!(error.kind(), ErrorKind::BadAlignment { found } if *found == align), "{error}");
+        assert!(
+            matches!(error.kind(), ErrorKind::BadAlignment { found } if *found == align),
+            "{error}"
+        );
         assert!(error.to_string().contains(&align.to_string()), "{error}");
     }
 }
@@ -203,7 +230,8 @@ fn every_dtype_comes_back_in_every_shape() {
 fn a_tensor_in_pieces_is_whole() {
     let source = Pieces::of(6, &[&[1], &[], &[2, 3, 4], &[], &[5, 6]]);
     let other = Pieces::of(0, &[]);
-    let boxed: [(&str, Box<dyn TensorSource>); 2] = [("a", Box::new(source)), ("b", Box::new(other))];
+    let boxed: [(&str, Box<dyn TensorSource>); 2] =
+        [("a", Box::new(source)), ("b", Box::new(other))];
     let bytes = serialize(boxed, &SaveOptions::new()).unwrap();
     assert_eq!(SafeTensors::parse(&bytes).unwrap().view("a").unwrap().data(), [1, 2, 3, 4, 5, 6]);
 }
@@ -214,7 +242,9 @@ fn every_character_that_needs_an_escape_comes_back() {
     for c in ('\0'..='!').chain(['"', '\\', '/', '\u{7f}', '\u{2028}', '\u{feff}', '\u{10ffff}']) {
         let text = format!("{c}x{c}");
         let options = SaveOptions::new().metadata([(&text, &text)]);
-        let archive = SafeTensors::parse(serialize([(&text, zeros(Dtype::U8, &[1]))], &options).unwrap()).unwrap();
+        let archive =
+            SafeTensors::parse(serialize([(&text, zeros(Dtype::U8, &[1]))], &options).unwrap())
+                .unwrap();
         assert_eq!(archive.view(&text).unwrap().data(), [0], "{c:?}");
         assert_eq!(archive.metadata().get(&text), Some(&text), "{c:?}");
     }
@@ -222,8 +252,10 @@ fn every_character_that_needs_an_escape_comes_back() {
 
 #[test]
 fn the_reserved_name_is_refused() {
-    let error =
-        refused(&[("a", zeros(Dtype::U8, &[1])), ("__metadata__", zeros(Dtype::U8, &[1]))], &SaveOptions::new());
+    let error = refused(
+        &[("a", zeros(Dtype::U8, &[1])), ("__metadata__", zeros(Dtype::U8, &[1]))],
+        &SaveOptions::new(),
+    );
     assert!(matches!(error.kind(), ErrorKind::ReservedName), "{error}");
     assert_eq!(error.tensor(), Some("__metadata__"));
 }
@@ -231,7 +263,8 @@ fn the_reserved_name_is_refused() {
 #[test]
 fn duplicate_names_are_refused() {
     let one = zeros(Dtype::U8, &[1]);
-    let error = refused(&[("a", one), ("twice", one), ("b", one), ("twice", one)], &SaveOptions::new());
+    let error =
+        refused(&[("a", one), ("twice", one), ("b", one), ("twice", one)], &SaveOptions::new());
     assert!(matches!(error.kind(), ErrorKind::DuplicateTensor), "{error}");
     assert_eq!(error.tensor(), Some("twice"));
 }
@@ -248,22 +281,35 @@ fn a_source_that_gives_too_little_or_too_much_is_refused() {
     ] {
         for stubborn in [false, true] {
             let source = Pieces { stubborn, ..Pieces::of(4, pieces) };
-            let error = refused(&[("good", Pieces::of(1, &[&[0]])), ("bad", source)], &SaveOptions::new());
-            let ErrorKind::SourceLength { expected: 4, found: given } = *error.kind() else { unreachable!("{error}") };
+            let error =
+                refused(&[("good", Pieces::of(1, &[&[0]])), ("bad", source)], &SaveOptions::new());
+            let ErrorKind::SourceLength { expected: 4, found: given } = *error.kind() else {
+                unreachable!("{error}")
+            };
             assert_eq!((given, error.tensor()), (found, Some("bad")));
-            assert!(error.to_string().contains("4 bytes") && error.to_string().contains(&found.to_string()), "{error}");
+            assert!(
+                error.to_string().contains("4 bytes")
+                    && error.to_string().contains(&found.to_string()),
+                "{error}"
+            );
         }
     }
 }
 
 #[test]
 fn what_has_no_size_is_refused() {
-    let claims = |dtype, shape: &[usize]| Pieces { dtype, shape: shape.into(), pieces: vec![], stubborn: false };
+    let claims = |dtype, shape: &[usize]| Pieces {
+        dtype,
+        shape: shape.into(),
+        pieces: vec![],
+        stubborn: false,
+    };
     let error = refused(&[("part", claims(Dtype::F4, &[3]))], &SaveOptions::new());
     assert!(matches!(error.kind(), ErrorKind::PartialByte { dtype: Dtype::F4, .. }), "{error}");
     assert_eq!(error.tensor(), Some("part"));
 
-    // One tensor that is too large, also by the few bytes of the header, and two that are too large together.
+    // One tensor that is too large, also by the few bytes of the header, and two that are too large
+    // together.
     let huge = usize::MAX / 2 + 1;
     for tensors in [
         vec![("huge", claims(Dtype::F64, &[usize::MAX]))],
@@ -274,7 +320,10 @@ fn what_has_no_size_is_refused() {
         if cfg!(target_pointer_width = "64") {
             let error = refused(&tensors, &SaveOptions::new());
             assert!(matches!(error.kind(), ErrorKind::ShapeOverflow { .. }), "{error}");
-            assert_eq!(error.tensor(), Some(if tensors.len() == 1 { "huge" } else { tensors[0].0 }));
+            assert_eq!(
+                error.tensor(),
+                Some(if tensors.len() == 1 { "huge" } else { tensors[0].0 })
+            );
         }
     }
 }
@@ -294,5 +343,8 @@ fn a_header_over_the_limit_is_refused() {
 fn the_elements_of_owned_buffers_are_written() {
     let buf = TensorBuf::from_vec(vec![2], vec![0x0102_0304_u32, 5]).unwrap();
     let bytes = serialize([("a", &buf)], &SaveOptions::new()).unwrap();
-    assert_eq!(SafeTensors::parse(&bytes).unwrap().view("a").unwrap().data(), [4, 3, 2, 1, 5, 0, 0, 0]);
+    assert_eq!(
+        SafeTensors::parse(&bytes).unwrap().view("a").unwrap().data(),
+        [4, 3, 2, 1, 5, 0, 0, 0]
+    );
 }

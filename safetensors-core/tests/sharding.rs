@@ -1,4 +1,5 @@
-//! Splitting into shards and saving them: the rules of `huggingface_hub`, against its own outcomes and a second implementation.
+//! Splitting into shards and saving them: the rules of `huggingface_hub`, against its own outcomes
+//! and a second implementation.
 #![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -10,8 +11,8 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use safetensors_core::{
-    Checkpoint, ErrorKind, FilePattern, LoadOptions, MaxShardSize, SaveOptions, ShardOptions, Split, TensorView, save,
-    save_sharded, serialize, split_into_shards,
+    Checkpoint, ErrorKind, FilePattern, LoadOptions, MaxShardSize, SaveOptions, ShardOptions,
+    Split, TensorView, save, save_sharded, serialize, split_into_shards,
 };
 use serde_json::{Value, json};
 use support::{names_in, write};
@@ -25,7 +26,12 @@ fn fixture(name: &str) -> Value {
 /// The files of a split with the positions of their tensors.
 fn files(split: &Split, pattern: &FilePattern) -> Vec<(String, Vec<usize>)> {
     let shards = split.shards.len();
-    split.shards.iter().enumerate().map(|(i, tensors)| (pattern.file_name(i, shards), tensors.clone())).collect()
+    split
+        .shards
+        .iter()
+        .enumerate()
+        .map(|(i, tensors)| (pattern.file_name(i, shards), tensors.clone()))
+        .collect()
 }
 
 /// The published tests of `huggingface_hub`, whose tensors are called layer 1 to 5.
@@ -50,7 +56,8 @@ fn the_published_cases() {
     assert_eq!(shared.total_size, 3, "each storage counts once");
 
     // The example of its documentation, in GB.
-    let documented = split_into_shards([6, 6, 2, 6, 2, 2].map(|size| (size, None::<u64>)), 10.into());
+    let documented =
+        split_into_shards([6, 6, 2, 6, 2, 2].map(|size| (size, None::<u64>)), 10.into());
     assert_eq!(documented.shards, [vec![0], vec![1, 2], vec![3, 4, 5]]);
 }
 
@@ -59,7 +66,8 @@ fn the_same_shards_as_huggingface_hub() {
     let cases = fixture("shards.json");
     for case in cases.as_array().unwrap() {
         let tensors = case["tensors"].as_array().unwrap();
-        let tensors = tensors.iter().map(|tensor| (tensor[0].as_u64().unwrap(), tensor[1].as_u64()));
+        let tensors =
+            tensors.iter().map(|tensor| (tensor[0].as_u64().unwrap(), tensor[1].as_u64()));
         let split = split_into_shards(tensors, case["limit"].as_u64().unwrap().into());
         assert_eq!(json!(files(&split, &FilePattern::default())), case["files"], "{case}");
         assert_eq!(json!(split.total_size), case["total_size"], "{case}");
@@ -72,19 +80,27 @@ fn the_same_sizes_as_huggingface_hub() {
     let sizes = fixture("sizes.json");
     for (text, expected) in sizes.as_object().unwrap() {
         let found = text.parse::<MaxShardSize>();
-        assert_eq!(found.as_ref().ok().map(|size| size.0), expected.as_u64(), "{text:?}: {found:?}");
+        assert_eq!(
+            found.as_ref().ok().map(|size| size.0),
+            expected.as_u64(),
+            "{text:?}: {found:?}"
+        );
     }
     assert!(sizes.as_object().unwrap().values().any(Value::is_null));
 }
 
 #[test]
 fn sizes_that_do_not_fit_64_bits() {
-    let split = split_into_shards([u64::MAX, 1, u64::MAX - 1, 2].map(|size| (size, None::<()>)), u64::MAX.into());
+    let split = split_into_shards(
+        [u64::MAX, 1, u64::MAX - 1, 2].map(|size| (size, None::<()>)),
+        u64::MAX.into(),
+    );
     assert_eq!(split.shards, [vec![0], vec![1, 2], vec![3]]);
     assert_eq!(split.total_size, u64::MAX);
 }
 
-/// The rules once more, without any care for speed: which tensors count, where each goes, and who follows whom.
+/// The rules once more, without any care for speed: which tensors count, where each goes, and who
+/// follows whom.
 fn naive_split(tensors: &[(u64, Option<u8>)], limit: u64) -> Vec<Vec<usize>> {
     let first_of = |i: usize| match tensors[i].1 {
         Some(storage) => tensors.iter().position(|(_, other)| *other == Some(storage)).unwrap(),
@@ -107,7 +123,8 @@ fn naive_split(tensors: &[(u64, Option<u8>)], limit: u64) -> Vec<Vec<usize>> {
     }
     shards.extend(Some(open).filter(|open| !open.is_empty()));
     for first in 0..tensors.len() {
-        let followers: Vec<_> = (first + 1..tensors.len()).filter(|&i| first_of(i) == first).collect();
+        let followers: Vec<_> =
+            (first + 1..tensors.len()).filter(|&i| first_of(i) == first).collect();
         let shard = shards.iter().position(|shard| shard.contains(&first));
         if let Some(shard) = shard.filter(|_| first_of(first) == first) {
             shards[shard].extend(followers);
@@ -125,7 +142,8 @@ proptest! {
         let split = split_into_shards(tensors.iter().copied(), limit.into());
         prop_assert_eq!(&split.shards, &naive_split(&tensors, limit));
 
-        // Every tensor is in one shard, none is empty, and none is over the limit but for one large storage.
+        // Every tensor is in one shard, none is empty, and none is over the limit but for one large
+        // storage.
         let mut all: Vec<usize> = split.shards.concat();
         all.sort_unstable();
         prop_assert_eq!(all, Vec::from_iter(0..tensors.len()));
@@ -144,9 +162,16 @@ proptest! {
 }
 
 /// U8 tensors by name, with as many elements as said, all of one value.
-fn save_bytes(directory: &Path, tensors: &[(&str, usize, u8)], options: &ShardOptions) -> Vec<String> {
-    let data: Vec<_> = tensors.iter().map(|&(name, len, value)| (name, [len], vec![value; len])).collect();
-    let views = data.iter().map(|(name, shape, bytes)| (name, TensorView::from_slice(shape, bytes).unwrap()));
+fn save_bytes(
+    directory: &Path,
+    tensors: &[(&str, usize, u8)],
+    options: &ShardOptions,
+) -> Vec<String> {
+    let data: Vec<_> =
+        tensors.iter().map(|&(name, len, value)| (name, [len], vec![value; len])).collect();
+    let views = data
+        .iter()
+        .map(|(name, shape, bytes)| (name, TensorView::from_slice(shape, bytes).unwrap()));
     save_sharded(directory, views, options).unwrap().files
 }
 
@@ -157,18 +182,30 @@ fn limit(bytes: u64) -> ShardOptions {
 fn read(directory: &Path) -> BTreeMap<String, Vec<u8>> {
     let checkpoint = Checkpoint::open(directory).unwrap();
     let bufs = checkpoint.read_all(&LoadOptions::new()).unwrap();
-    checkpoint.tensors().zip(bufs).map(|(tensor, buf)| (tensor.name().into(), buf.bytes().to_vec())).collect()
+    checkpoint
+        .tensors()
+        .zip(bufs)
+        .map(|(tensor, buf)| (tensor.name().into(), buf.bytes().to_vec()))
+        .collect()
 }
 
 #[test]
 fn several_files_and_their_index() {
     let directory = tempdir().unwrap();
     let path = directory.path().join("new/model");
-    let options = limit(10).save(SaveOptions::new().metadata([("license", "mit"), ("nöte", "a\"\\\n\u{7f}𝄞")]));
-    let files = save_bytes(&path, &[("z", 6, 1), ("b\té", 30, 2), ("a", 4, 3), ("c", 1, 4), ("empty", 0, 5)], &options);
+    let options = limit(10)
+        .save(SaveOptions::new().metadata([("license", "mit"), ("nöte", "a\"\\\n\u{7f}𝄞")]));
+    let files = save_bytes(
+        &path,
+        &[("z", 6, 1), ("b\té", 30, 2), ("a", 4, 3), ("c", 1, 4), ("empty", 0, 5)],
+        &options,
+    );
     let expected = [1, 2, 3].map(|i| format!("model-0000{i}-of-00003.safetensors"));
     assert_eq!(files, expected);
-    assert_eq!(names_in(&path), Vec::from_iter(files.iter().cloned().chain(["model.safetensors.index.json".into()])));
+    assert_eq!(
+        names_in(&path),
+        Vec::from_iter(files.iter().cloned().chain(["model.safetensors.index.json".into()]))
+    );
 
     // What `json.dumps(index, indent=2, sort_keys=True) + "\n"` gives in Python.
     let index = fs::read_to_string(path.join("model.safetensors.index.json")).unwrap();
@@ -203,9 +240,17 @@ fn several_files_and_their_index() {
 
     // The same tensors give the same bytes.
     let again = directory.path().join("again");
-    save_bytes(&again, &[("z", 6, 1), ("b\té", 30, 2), ("a", 4, 3), ("c", 1, 4), ("empty", 0, 5)], &options);
+    save_bytes(
+        &again,
+        &[("z", 6, 1), ("b\té", 30, 2), ("a", 4, 3), ("c", 1, 4), ("empty", 0, 5)],
+        &options,
+    );
     for name in names_in(&path) {
-        assert_eq!(fs::read(path.join(&name)).unwrap(), fs::read(again.join(&name)).unwrap(), "{name}");
+        assert_eq!(
+            fs::read(path.join(&name)).unwrap(),
+            fs::read(again.join(&name)).unwrap(),
+            "{name}"
+        );
     }
 }
 
@@ -213,11 +258,18 @@ fn several_files_and_their_index() {
 fn one_file_needs_no_index() {
     let directory = tempdir().unwrap();
     let options = limit(10).save(SaveOptions::new().metadata([("license", "mit")]));
-    assert_eq!(save_bytes(directory.path(), &[("a", 4, 1), ("b", 6, 2)], &options), ["model.safetensors"]);
+    assert_eq!(
+        save_bytes(directory.path(), &[("a", 4, 1), ("b", 6, 2)], &options),
+        ["model.safetensors"]
+    );
     assert_eq!(names_in(directory.path()), ["model.safetensors"]);
     let checkpoint = Checkpoint::open(directory.path()).unwrap();
     assert_eq!(
-        checkpoint.metadata().iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>(),
+        checkpoint
+            .metadata()
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect::<Vec<_>>(),
         ["format=pt", "license=mit"]
     );
     assert_eq!((checkpoint.index(), checkpoint.index_total_size()), (None, None));
@@ -264,7 +316,9 @@ fn files_of_an_earlier_save_are_gone_and_no_others() {
         assert_eq!(names_in(path), names);
     };
     // As in the published test: files that are no checkpoint at all.
-    for stale in ["model.safetensors", "model.safetensors.index.json", "model-00001-of-00003.safetensors"] {
+    for stale in
+        ["model.safetensors", "model.safetensors.index.json", "model-00001-of-00003.safetensors"]
+    {
         fs::write(path.join(stale), "").unwrap();
     }
     save_bytes(path, &[("a", 4, 1)], &limit(10));
@@ -317,7 +371,9 @@ fn what_is_in_the_way() {
     }
     // The directory is a file.
     let file = write(path, "file", "");
-    let error = save_sharded(&file, [("a", TensorView::from_slice(&[1], &[1_u8]).unwrap())], &limit(10)).unwrap_err();
+    let error =
+        save_sharded(&file, [("a", TensorView::from_slice(&[1], &[1_u8]).unwrap())], &limit(10))
+            .unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Io(_)) && error.file() == file.to_str(), "{error}");
 }
 
@@ -331,9 +387,15 @@ fn tensors_that_cannot_be_saved() {
     let view = TensorView::from_slice(&[6], &bytes).unwrap();
     // In two shards, where no header has both.
     let error = save_sharded(path, [("a", view), ("a", view)], &limit(10)).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::DuplicateTensor) && error.tensor() == Some("a"), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::DuplicateTensor) && error.tensor() == Some("a"),
+        "{error}"
+    );
     let error = save_sharded(path, [("a", view), ("__metadata__", view)], &limit(10)).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::ReservedName) && error.tensor() == Some("__metadata__"), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::ReservedName) && error.tensor() == Some("__metadata__"),
+        "{error}"
+    );
     // The file is the one that was to be written, not the temporary one.
     assert_eq!(error.file(), path.join("model-00002-of-00002.safetensors").to_str());
     assert_eq!((names_in(path), read(path)["a"].as_slice()), (before, &[1; 6][..]));
@@ -348,7 +410,8 @@ fn links_are_replaced_and_not_followed() {
     save_bytes(&blobs, &[("a", 6, 1), ("b", 6, 1)], &limit(10));
     fs::create_dir(&snapshot).unwrap();
     for name in names_in(&blobs) {
-        std::os::unix::fs::symlink(Path::new("../blobs").join(&name), snapshot.join(&name)).unwrap();
+        std::os::unix::fs::symlink(Path::new("../blobs").join(&name), snapshot.join(&name))
+            .unwrap();
     }
     let before = names_in(&blobs);
     for tensors in [&[("a", 6, 2), ("b", 6, 2)][..], &[("a", 6, 2)]] {
@@ -360,14 +423,19 @@ fn links_are_replaced_and_not_followed() {
     assert_eq!(names_in(&snapshot), ["model.safetensors"]);
 }
 
-/// One shard of several, without the others and the index, is part of a checkpoint and must not pass for one.
+/// One shard of several, without the others and the index, is part of a checkpoint and must not
+/// pass for one.
 #[test]
 fn a_lone_shard_is_no_checkpoint() {
     let directory = tempdir().unwrap();
     let path = directory.path().join("model-00001-of-00002.safetensors");
-    save(&path, [("a", TensorView::from_slice(&[1], &[1_u8]).unwrap())], &SaveOptions::new()).unwrap();
+    save(&path, [("a", TensorView::from_slice(&[1], &[1_u8]).unwrap())], &SaveOptions::new())
+        .unwrap();
     let error = Checkpoint::open(directory.path()).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::NoCheckpoint { found } if found.len() == 1), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::NoCheckpoint { found } if found.len() == 1),
+        "{error}"
+    );
     assert_eq!(Checkpoint::open(&path).unwrap().len(), 1);
 }
 
@@ -376,7 +444,9 @@ fn tensors_that_no_index_mentions() {
     let directory = tempdir().unwrap();
     let path = directory.path();
     let data = [7_u8];
-    for (file, names) in [("s1.safetensors", &["a", "b", "x"][..]), ("s2.safetensors", &["b", "c", "y"])] {
+    for (file, names) in
+        [("s1.safetensors", &["a", "b", "x"][..]), ("s2.safetensors", &["b", "c", "y"])]
+    {
         let views = names.iter().map(|name| (name, TensorView::from_slice(&[1], &data).unwrap()));
         write(path, file, serialize(views, &SaveOptions::new()).unwrap());
     }
@@ -400,19 +470,28 @@ fn tensors_that_no_index_mentions() {
         let checkpoint = Checkpoint::open(path).unwrap();
         let unmapped: Vec<_> = checkpoint
             .unmapped()
-            .map(|(file, tensor)| (file.path().file_name().unwrap().to_str().unwrap(), tensor.name()))
+            .map(|(file, tensor)| {
+                (file.path().file_name().unwrap().to_str().unwrap(), tensor.name())
+            })
             .collect();
-        assert_eq!(unmapped, [("s1.safetensors", "b"), ("s1.safetensors", "x"), ("s2.safetensors", "y")]);
+        assert_eq!(
+            unmapped,
+            [("s1.safetensors", "b"), ("s1.safetensors", "x"), ("s2.safetensors", "y")]
+        );
         assert_eq!(checkpoint.index_total_size(), total_size, "{index}");
     }
     let index = json!({"weight_map": weight_map}).to_string();
     let twice = index.replacen('{', r#"{"metadata":{"k":"1","k":2},"#, 1);
     write(path, "model.safetensors.index.json", twice);
     let error = Checkpoint::open(path).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::BadIndex { .. }) && error.to_string().contains("\"k\""), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::BadIndex { .. }) && error.to_string().contains("\"k\""),
+        "{error}"
+    );
 }
 
-/// Many shards are opened at once; the error is that of the first, as if they had been opened one after the other.
+/// Many shards are opened at once; the error is that of the first, as if they had been opened one
+/// after the other.
 #[test]
 fn the_first_of_many_broken_shards() {
     let directory = tempdir().unwrap();
@@ -427,6 +506,9 @@ fn the_first_of_many_broken_shards() {
         fs::write(path.join(&files[broken]), "short").unwrap();
         let error = Checkpoint::open(path).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::TooShort { found: 5 }), "{error}");
-        assert_eq!((error.file(), error.tensor()), (path.join(&files[broken]).to_str(), Some(&*names[broken])));
+        assert_eq!(
+            (error.file(), error.tensor()),
+            (path.join(&files[broken]).to_str(), Some(&*names[broken]))
+        );
     }
 }

@@ -8,8 +8,8 @@ use std::sync::Mutex;
 use proptest::prelude::*;
 use safetensors_core::slice::{Index, Shard};
 use safetensors_core::{
-    ConvertOptions, Dtype, ErrorKind, Limits, LoadOptions, ReadAt, SafeTensors, SaveOptions, TensorSource, TensorView,
-    read_slices, serialize,
+    ConvertOptions, Dtype, ErrorKind, Limits, LoadOptions, ReadAt, SafeTensors, SaveOptions,
+    TensorSource, TensorView, read_slices, serialize,
 };
 
 /// The positions that an index takes of a dimension, by the rules of Python.
@@ -38,7 +38,10 @@ fn model(shape: &[usize], data: &[u8], indices: &[Index]) -> Option<(Vec<usize>,
         if matches!(index, Index::Range { .. }) {
             selected.push(taken.len());
         }
-        flat = flat.iter().flat_map(|&outer| taken.iter().map(move |&position| outer * len + position)).collect();
+        flat = flat
+            .iter()
+            .flat_map(|&outer| taken.iter().map(move |&position| outer * len + position))
+            .collect();
     }
     Some((selected, flat.into_iter().map(|position| data[position]).collect()))
 }
@@ -143,19 +146,28 @@ fn errors_say_what_is_out_of_bounds() {
     let view = TensorView::new(Dtype::U8, &[2, 3], &[0; 6]).unwrap();
     type Check = fn(&ErrorKind) -> bool;
     let cases: [(Vec<Index>, Check); 5] = [
-        (vec![Index::At(2)], |kind| matches!(kind, ErrorKind::IndexOutOfBounds { dim: 0, len: 2, index: 2 })),
+        (vec![Index::At(2)], |kind| {
+            matches!(kind, ErrorKind::IndexOutOfBounds { dim: 0, len: 2, index: 2 })
+        }),
         (vec![Index::ALL, Index::from(..4)], |kind| {
             matches!(kind, ErrorKind::IndexOutOfBounds { dim: 1, len: 3, index: 4 })
         }),
-        (vec![Index::At(-3)], |kind| matches!(kind, ErrorKind::IndexOutOfBounds { dim: 0, len: 2, index: -3 })),
+        (vec![Index::At(-3)], |kind| {
+            matches!(kind, ErrorKind::IndexOutOfBounds { dim: 0, len: 2, index: -3 })
+        }),
         (vec![Index::ALL.step(0)], |kind| matches!(kind, ErrorKind::ZeroStep { dim: 0 })),
-        (vec![Index::ALL; 3], |kind| matches!(kind, ErrorKind::TooManyIndices { rank: 2, found: 3 })),
+        (vec![Index::ALL; 3], |kind| {
+            matches!(kind, ErrorKind::TooManyIndices { rank: 2, found: 3 })
+        }),
     ];
     for (indices, check) in cases {
         let error = view.slice(indices.clone()).unwrap_err();
         assert!(check(error.kind()), "{indices:?}: {error}");
     }
-    assert!(matches!(view.narrow(2, 0, 1).unwrap_err().kind(), ErrorKind::NoSuchDim { dim: 2, rank: 2 }));
+    assert!(matches!(
+        view.narrow(2, 0, 1).unwrap_err().kind(),
+        ErrorKind::NoSuchDim { dim: 2, rank: 2 }
+    ));
     let error = view.shard(Shard::new(1, 2, 2)).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NoSuchRank { rank: 2, world_size: 2 }));
     let error = view.shard(Shard::new(1, 0, 2)).unwrap_err();
@@ -172,7 +184,9 @@ fn errors_say_what_is_out_of_bounds() {
 fn inclusive_and_negative_ranges() {
     let data: Vec<u8> = (0..10).collect();
     let view = TensorView::new(Dtype::U8, &[10], &data).unwrap();
-    let taken = |slice: safetensors_core::slice::SliceView<'_>| slice.to_buf().unwrap().into_vec::<u8>().unwrap();
+    let taken = |slice: safetensors_core::slice::SliceView<'_>| {
+        slice.to_buf().unwrap().into_vec::<u8>().unwrap()
+    };
     assert_eq!(taken(view.slice((2..=4,)).unwrap()), [2, 3, 4]);
     assert_eq!(taken(view.slice((-3..,)).unwrap()), [7, 8, 9]);
     assert_eq!(taken(view.slice((-3..=-1,)).unwrap()), [7, 8, 9]);
@@ -188,9 +202,16 @@ fn sub_byte_slices_fall_on_bytes_or_are_refused() {
     let f4 = TensorView::new(Dtype::F4, &[4, 6], &data).unwrap();
     assert_eq!(bytes_of(&f4.slice((1,)).unwrap()), [3, 4, 5]);
     assert_eq!(bytes_of(&f4.slice((.., 2..4)).unwrap()), [1, 4, 7, 10]);
-    for indices in [[Index::ALL, Index::from(1..3)], [Index::ALL, Index::At(0)], [Index::ALL, Index::ALL.step(2)]] {
+    for indices in [
+        [Index::ALL, Index::from(1..3)],
+        [Index::ALL, Index::At(0)],
+        [Index::ALL, Index::ALL.step(2)],
+    ] {
         let error = f4.slice(indices).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::SliceInsideByte { dtype: Dtype::F4 }), "{indices:?}: {error}");
+        assert!(
+            matches!(error.kind(), ErrorKind::SliceInsideByte { dtype: Dtype::F4 }),
+            "{indices:?}: {error}"
+        );
     }
     let f6 = TensorView::new(Dtype::F6_E2M3, &[2, 8], &data).unwrap();
     assert_eq!(bytes_of(&f6.slice((.., 4..)).unwrap()), [3, 4, 5, 9, 10, 11]);
@@ -219,7 +240,9 @@ fn only_the_bytes_of_the_slice_are_read_and_near_runs_together() {
     let data = vec![1_u8; 64 * 1024];
     let view = TensorView::new(Dtype::U8, &[64, 1024], &data).unwrap();
     let bytes = serialize([("t", view)], &SaveOptions::new()).unwrap();
-    let archive = SafeTensors::read_header(Spy { bytes, reads: Mutex::default() }, &Limits::default()).unwrap();
+    let archive =
+        SafeTensors::read_header(Spy { bytes, reads: Mutex::default() }, &Limits::default())
+            .unwrap();
     let tensor = archive.tensor("t").unwrap();
     let reads = |slice: safetensors_core::slice::LazySlice<'_, Spy>| {
         tensor.source().reads.lock().unwrap().clear();
@@ -228,16 +251,30 @@ fn only_the_bytes_of_the_slice_are_read_and_near_runs_together() {
         (reads.len(), reads.iter().map(|(_, len)| len).sum::<usize>())
     };
     assert_eq!(reads(tensor.slice((8..16,)).unwrap()), (1, 8 * 1024), "rows are one run");
-    assert_eq!(reads(tensor.slice((.., 0..256)).unwrap()), (64, 64 * 256), "far apart: not a byte too many");
-    assert_eq!(reads(tensor.slice((.., 0..256)).unwrap().gap(768)), (1, 63 * 1024 + 256), "the caller wants few reads");
-    assert_eq!(reads(tensor.slice((.., 0..1000)).unwrap()), (1, 63 * 1024 + 1000), "gaps of 24 bytes");
+    assert_eq!(
+        reads(tensor.slice((.., 0..256)).unwrap()),
+        (64, 64 * 256),
+        "far apart: not a byte too many"
+    );
+    assert_eq!(
+        reads(tensor.slice((.., 0..256)).unwrap().gap(768)),
+        (1, 63 * 1024 + 256),
+        "the caller wants few reads"
+    );
+    assert_eq!(
+        reads(tensor.slice((.., 0..1000)).unwrap()),
+        (1, 63 * 1024 + 1000),
+        "gaps of 24 bytes"
+    );
     assert_eq!(reads(tensor.slice((.., 0..1000)).unwrap().gap(0)), (64, 64_000), "not even those");
 }
 
-/// Slices so large that they are read in parts, by several threads: rows, columns, every other column, and one of several planes.
+/// Slices so large that they are read in parts, by several threads: rows, columns, every other
+/// column, and one of several planes.
 #[test]
 fn large_slices_in_parallel_are_those_that_are_read_alone() {
-    let data: Vec<u16> = (0..6 << 20).map(|i: u32| (i.wrapping_mul(2_654_435_761) >> 16) as u16).collect();
+    let data: Vec<u16> =
+        (0..6 << 20).map(|i: u32| (i.wrapping_mul(2_654_435_761) >> 16) as u16).collect();
     let view = TensorView::from_slice(&[3, 1024, 2048], &data).unwrap();
     let small = TensorView::from_slice(&[16, 16], &data[..256]).unwrap();
     let file = serialize([("t", view), ("small", small)], &SaveOptions::new()).unwrap();
@@ -275,20 +312,29 @@ fn an_error_in_a_slice_names_the_tensor_and_the_element_of_the_slice() {
     // Row 700, column 3000 of 4096: of the columns from 2048 on it is element 700 × 2048 + 952.
     data[700 * 4096 + 3000] = -5;
     let view = TensorView::from_slice(&[1024, 4096], &data).unwrap();
-    let archive =
-        SafeTensors::read_header(serialize([("t", view)], &SaveOptions::new()).unwrap(), &Limits::default()).unwrap();
+    let archive = SafeTensors::read_header(
+        serialize([("t", view)], &SaveOptions::new()).unwrap(),
+        &Limits::default(),
+    )
+    .unwrap();
     let columns = archive.tensor("t").unwrap().slice((.., 2048..)).unwrap();
     let error = read_slices(&[columns], &LoadOptions::new().integers_as(Dtype::U8)).unwrap_err();
     assert_eq!(error.tensor(), Some("t"));
-    assert!(matches!(error.kind(), ErrorKind::DoesNotFit { index, .. } if *index == 700 * 2048 + 952), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::DoesNotFit { index, .. } if *index == 700 * 2048 + 952),
+        "{error}"
+    );
 }
 
 #[test]
 fn short_runs_are_given_together() {
     let data: Vec<u8> = (0..1 << 18).map(|i| (i % 251) as u8).collect();
     let view = TensorView::new(Dtype::U8, &[512, 512], &data).unwrap();
-    let archive =
-        SafeTensors::read_header(serialize([("t", view)], &SaveOptions::new()).unwrap(), &Limits::default()).unwrap();
+    let archive = SafeTensors::read_header(
+        serialize([("t", view)], &SaveOptions::new()).unwrap(),
+        &Limits::default(),
+    )
+    .unwrap();
     let slice = archive.tensor("t").unwrap().slice((.., Index::from(1..).step(2))).unwrap();
     let (mut pieces, mut bytes) = (0, vec![]);
     slice
@@ -308,6 +354,7 @@ fn tensors_with_more_bits_than_64_bits_can_count() {
 
     let last = Selection::new(Dtype::F64, &[8, 1 << 57], &[Index::from(7)]).unwrap();
     assert_eq!((last.runs().next(), last.runs().count()), (Some(7 << 60..8 << 60), 1));
-    let columns = Selection::new(Dtype::U8, &[1 << 61, 4], &[Index::from(-2..), Index::from(3)]).unwrap();
+    let columns =
+        Selection::new(Dtype::U8, &[1 << 61, 4], &[Index::from(-2..), Index::from(3)]).unwrap();
     assert!(columns.runs().eq([(1 << 63) - 5..(1 << 63) - 4, (1 << 63) - 1..1 << 63]));
 }

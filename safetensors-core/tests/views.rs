@@ -1,4 +1,5 @@
-//! Tensors made in memory: no view and no buffer exists whose data is not as long as dtype and shape ask for.
+//! Tensors made in memory: no view and no buffer exists whose data is not as long as dtype and
+//! shape ask for.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use safetensors_core::{Dtype, ErrorKind, TensorBuf, TensorView};
@@ -15,14 +16,19 @@ fn data_of_another_length_is_refused() {
         (Dtype::C64, &[1], 8, 4),
     ] {
         let error = TensorView::new(dtype, shape, &[0; 64][..found]).unwrap_err();
-        let kind = ErrorKind::DataLength { dtype, shape: shape.into(), expected, found: found as u64 };
+        let kind =
+            ErrorKind::DataLength { dtype, shape: shape.into(), expected, found: found as u64 };
         assert_eq!(format!("{:?}", error.kind()), format!("{kind:?}"));
         let message = error.to_string();
         assert!(
-            message.contains(&format!("has {expected} bytes")) && message.ends_with(&found.to_string()),
+            message.contains(&format!("has {expected} bytes"))
+                && message.ends_with(&found.to_string()),
             "{message}"
         );
-        assert!(TensorView::new(dtype, shape, &[0; 64][..expected as usize]).is_ok(), "{dtype} {shape:?}");
+        assert!(
+            TensorView::new(dtype, shape, &[0; 64][..expected as usize]).is_ok(),
+            "{dtype} {shape:?}"
+        );
     }
 }
 
@@ -35,7 +41,10 @@ fn values_of_another_count_are_refused() {
             TensorBuf::from_vec(shape.clone(), data.clone()).unwrap_err(),
         ] {
             let found = values as u64 * 2;
-            assert!(matches!(error.kind(), ErrorKind::DataLength { found: f, .. } if *f == found), "{error}");
+            assert!(
+                matches!(error.kind(), ErrorKind::DataLength { found: f, .. } if *f == found),
+                "{error}"
+            );
         }
     }
 }
@@ -49,7 +58,13 @@ fn another_type_than_the_dtype_is_refused() {
         buf.into_vec::<i32>().unwrap_err(),
     ];
     for error in errors {
-        assert!(matches!(error.kind(), ErrorKind::WrongDtype { expected: Dtype::I32, found: Dtype::F32 }), "{error}");
+        assert!(
+            matches!(
+                error.kind(),
+                ErrorKind::WrongDtype { expected: Dtype::I32, found: Dtype::F32 }
+            ),
+            "{error}"
+        );
         assert_eq!(error.to_string(), "expected dtype I32, found F32");
     }
 }

@@ -16,11 +16,11 @@ macro_rules! define_dyn_array {
     ($($variant:ident($type:ty) = $dtype:ident,)*) => {
         /// An owned tensor of any dtype of the format.
         ///
-        /// Match on it, or ask for the type and the dimension that are expected. Arrays come in by `From`, of any dimension and
-        /// in any memory layout, and are moved.
+        /// Match on it, or ask for the type and the dimension that are expected. Arrays come in by
+        /// `From`, of any dimension and in any memory layout, and are moved.
         ///
-        /// Two are equal if they have one dtype and one shape and their elements compare equal: as always with floats, NaN
-        /// is not equal to itself.
+        /// Two are equal if they have one dtype and one shape and their elements compare equal: as
+        /// always with floats, NaN is not equal to itself.
         ///
         /// ```
         /// use ndarray::{Ix1, Ix2, array};
@@ -46,12 +46,13 @@ macro_rules! define_dyn_array {
         }
 
         impl DynArray {
-            /// The array that a buffer holds. The elements are moved, not copied; only those of BOOL are copied once.
+            /// The array that a buffer holds. The elements are moved, not copied; only those of
+            /// BOOL are copied once.
             ///
             /// # Errors
             ///
-            /// [`ErrorKind::Framework`] for a shape that ndarray refuses, which only an empty tensor can have: one whose
-            /// non-zero dimensions have a product over `isize::MAX`.
+            /// [`ErrorKind::Framework`] for a shape that ndarray refuses, which only an empty
+            /// tensor can have: one whose non-zero dimensions have a product over `isize::MAX`.
             pub fn from_buf(buf: TensorBuf) -> Result<Self> {
                 match buf.dtype() {
                     $(Dtype::$dtype => Ok(Self::$variant(array_from_buf(buf)?)),)*
@@ -93,7 +94,8 @@ macro_rules! define_dyn_array {
                 }
             }
 
-            /// The elements. Nothing but this array owns them, so one that is not in C order is told by where itself lies.
+            /// The elements. Nothing but this array owns them, so one that is not in C order is
+            /// told by where itself lies.
             fn storage(&self) -> Option<Storage> {
                 let elements = match self {
                     $(Self::$variant(array) => array_source(array).storage(),)*
@@ -111,7 +113,8 @@ macro_rules! define_dyn_array {
 for_each_array_dtype!(define_dyn_array);
 
 impl DynArray {
-    /// The array as one of elements `T` and dimension `D`, borrowed. Its memory layout is whatever the array's is.
+    /// The array as one of elements `T` and dimension `D`, borrowed. Its memory layout is whatever
+    /// the array's is.
     ///
     /// # Errors
     ///

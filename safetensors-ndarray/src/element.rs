@@ -8,10 +8,11 @@ use crate::dtype::for_each_array_dtype;
 
 /// A type that an array read from a file, or written to one, can have as its elements.
 ///
-/// These are `bool`, the integers from 8 to 64 bits, `f32`, `f64`, [`half::f16`], [`half::bf16`], [`float8::F8E4M3`],
-/// [`float8::F8E5M2`], `Complex<f32>`, and the byte-sized newtypes of [`safetensors_core::element`]. The packed sub-byte types
-/// are not among them: one value of those is a byte, not an element, so no array of them has the tensor's shape. Like
-/// [`Element`], it is sealed.
+/// These are `bool`, the integers from 8 to 64 bits, `f32`, `f64`, [`half::f16`], [`half::bf16`],
+/// [`float8::F8E4M3`], [`float8::F8E5M2`], `Complex<f32>`, and the byte-sized newtypes of
+/// [`safetensors_core::element`]. The packed sub-byte types are not among them: one value of those
+/// is a byte, not an element, so no array of them has the tensor's shape. Like [`Element`], it is
+/// sealed.
 pub trait ArrayElement: Element {
     /// The array as one of run-time dtype, moved.
     #[doc(hidden)]

@@ -21,7 +21,13 @@ pub struct WrongNdim {
 
 impl fmt::Display for WrongNdim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "expected {} dimensions, found {}: shape {:?}", self.expected, self.found.len(), self.found)
+        write!(
+            f,
+            "expected {} dimensions, found {}: shape {:?}",
+            self.expected,
+            self.found.len(),
+            self.found
+        )
     }
 }
 
@@ -31,11 +37,15 @@ impl StdError for WrongNdim {}
 pub(crate) fn dimension<D: Dimension>(shape: &[usize]) -> Result<D, Error> {
     D::from_dimension(&IxDyn(shape)).ok_or_else(|| {
         // Only a dimension type of a fixed number of axes can fail to hold a shape.
-        Error::framework::<Ndarray>(WrongNdim { expected: D::NDIM.unwrap_or_default(), found: shape.into() })
+        Error::framework::<Ndarray>(WrongNdim {
+            expected: D::NDIM.unwrap_or_default(),
+            found: shape.into(),
+        })
     })
 }
 
-/// The error for a shape that ndarray refuses: for example one whose non-zero dimensions have a product over `isize::MAX`.
+/// The error for a shape that ndarray refuses: for example one whose non-zero dimensions have a
+/// product over `isize::MAX`.
 pub(crate) fn shape_error(error: ShapeError) -> Error {
     Error::framework::<Ndarray>(error)
 }

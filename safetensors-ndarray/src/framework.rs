@@ -4,7 +4,8 @@ use safetensors_core::{Dtype, Framework, Result, Support, TensorBuf, TensorSourc
 
 use crate::{DynArray, dtype};
 
-/// ndarray as a [`Framework`]: tensors are [`DynArray`]s in main memory, and every dtype is held exactly.
+/// ndarray as a [`Framework`]: tensors are [`DynArray`]s in main memory, and every dtype is held
+/// exactly.
 ///
 /// ```
 /// use safetensors_core::{Framework, TensorBuf, Widening};

@@ -9,9 +9,9 @@
 //! | save a map of arrays to a file, or in shards | [`save`], [`save_sharded`] | written from where it lies |
 //! | save arrays and views of any type, dimension and layout | [`array_source`] with [`safetensors_core::save()`] | written from where it lies |
 //!
-//! A tensor whose dtype is known at run time only is a [`DynArray`]. All dtypes of the format are held exactly, so nothing is
-//! ever widened here. The elements of the sub-byte dtypes (F4, F6_E2M3, F6_E3M2) share bytes, which no array can index: they
-//! stay as they are, as [`Packed`].
+//! A tensor whose dtype is known at run time only is a [`DynArray`]. All dtypes of the format are
+//! held exactly, so nothing is ever widened here. The elements of the sub-byte dtypes (F4, F6_E2M3,
+//! F6_E3M2) share bytes, which no array can index: they stay as they are, as [`Packed`].
 //!
 //! ```
 //! use std::collections::BTreeMap;
@@ -23,7 +23,10 @@
 //! let dir = tempfile::tempdir()?;
 //! let path = dir.path().join("model.safetensors");
 //! let weight = array![[1.0_f32, 2.0], [3.0, 4.0]];
-//! let tensors = BTreeMap::from([("weight", DynArray::from(weight.clone())), ("steps", DynArray::from(array![7_i64]))]);
+//! let tensors = BTreeMap::from([
+//!     ("weight", DynArray::from(weight.clone())),
+//!     ("steps", DynArray::from(array![7_i64])),
+//! ]);
 //! save(&path, &tensors, &SaveOptions::new())?;
 //!
 //! // Everything at once.
@@ -40,8 +43,9 @@
 //!
 //! It converts no elements unless asked to: reading BF16 as `f32` is an error, and
 //! [`read_array_as`](ReadArrayExt::read_array_as) or
-//! [`LoadOptions::floats_as`](safetensors_core::LoadOptions::floats_as) says what is meant. An array that owns a mapped file does not
-//! exist, because ndarray's owners are its own: keep the mapping and lend views of it.
+//! [`LoadOptions::floats_as`](safetensors_core::LoadOptions::floats_as) says what is meant. An
+//! array that owns a mapped file does not exist, because ndarray's owners are its own: keep the
+//! mapping and lend views of it.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 

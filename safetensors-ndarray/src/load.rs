@@ -4,15 +4,19 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use ndarray::{Array, ArrayD, Dimension, IxDyn};
-use safetensors_core::{Checkpoint, ConvertOptions, LazyTensor, LoadOptions, ReadAt, Result, framework};
+use safetensors_core::{
+    Checkpoint, ConvertOptions, LazyTensor, LoadOptions, ReadAt, Result, framework,
+};
 
 use crate::array::{array_from_buf, wrong_dtype};
 use crate::error::dimension;
 use crate::{ArrayElement, DynArray, Ndarray};
 
-/// Loads every tensor of a file, of an index of shards, or of the directory that holds either, by its name.
+/// Loads every tensor of a file, of an index of shards, or of the directory that holds either, by
+/// its name.
 ///
-/// The tensors are read in parallel into memory of their own; each becomes an array without another copy (BOOL with one).
+/// The tensors are read in parallel into memory of their own; each becomes an array without another
+/// copy (BOOL with one).
 ///
 /// ```
 /// use ndarray::array;
@@ -21,7 +25,11 @@ use crate::{ArrayElement, DynArray, Ndarray};
 ///
 /// let dir = tempfile::tempdir()?;
 /// let bias = array![1.0_f64, 2.0];
-/// save(dir.path().join("model.safetensors"), [("bias", array_source(&bias))], &SaveOptions::new())?;
+/// save(
+///     dir.path().join("model.safetensors"),
+///     [("bias", array_source(&bias))],
+///     &SaveOptions::new(),
+/// )?;
 ///
 /// let tensors = load(dir.path())?;
 /// assert_eq!(tensors["bias"], DynArray::from(bias));
@@ -30,7 +38,8 @@ use crate::{ArrayElement, DynArray, Ndarray};
 ///
 /// # Errors
 ///
-/// Those of [`Checkpoint::open`] and of [`framework::load`]; each names the file and, if it is about one, the tensor.
+/// Those of [`Checkpoint::open`] and of [`framework::load`]; each names the file and, if it is
+/// about one, the tensor.
 pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, DynArray>> {
     load_with(path, &LoadOptions::new())
 }
@@ -55,14 +64,17 @@ pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, DynArray>> {
 /// # Errors
 ///
 /// Those of [`load`], and [`NoConversion`](safetensors_core::ErrorKind::NoConversion).
-pub fn load_with(path: impl AsRef<Path>, options: &LoadOptions) -> Result<BTreeMap<String, DynArray>> {
+pub fn load_with(
+    path: impl AsRef<Path>,
+    options: &LoadOptions,
+) -> Result<BTreeMap<String, DynArray>> {
     framework::load::<Ndarray>(&Checkpoint::open(path)?, &(), options)
 }
 
 /// Tensors of an open checkpoint or file that can be read as arrays: [`LazyTensor`].
 ///
-/// Type and dimension are compared with the header before a byte of data is read. The array takes over the memory that was
-/// read into; only the elements of BOOL are copied once more.
+/// Type and dimension are compared with the header before a byte of data is read. The array takes
+/// over the memory that was read into; only the elements of BOOL are copied once more.
 ///
 /// ```
 /// use ndarray::{Array2, Ix1, Ix2};
@@ -70,7 +82,11 @@ pub fn load_with(path: impl AsRef<Path>, options: &LoadOptions) -> Result<BTreeM
 /// use safetensors_ndarray::{ReadArrayExt, array_source};
 ///
 /// let dir = tempfile::tempdir()?;
-/// save(dir.path().join("model.safetensors"), [("weight", array_source(&Array2::<f32>::eye(3)))], &SaveOptions::new())?;
+/// save(
+///     dir.path().join("model.safetensors"),
+///     [("weight", array_source(&Array2::<f32>::eye(3)))],
+///     &SaveOptions::new(),
+/// )?;
 ///
 /// let checkpoint = Checkpoint::open(dir.path())?;
 /// let weight: Array2<f32> = checkpoint.tensor("weight")?.read_array()?;
@@ -83,8 +99,9 @@ pub trait ReadArrayExt {
     ///
     /// # Errors
     ///
-    /// [`WrongDtype`] if the dtype is not that of `T`; [`Framework`] with a [`WrongNdim`](crate::WrongNdim) if the number of
-    /// dimensions is not that of `D`; the errors of [`LazyTensor::read`]. Each names the tensor, and the file if there is one.
+    /// [`WrongDtype`] if the dtype is not that of `T`; [`Framework`] with a
+    /// [`WrongNdim`](crate::WrongNdim) if the number of dimensions is not that of `D`; the errors
+    /// of [`LazyTensor::read`]. Each names the tensor, and the file if there is one.
     ///
     /// [`WrongDtype`]: safetensors_core::ErrorKind::WrongDtype
     /// [`Framework`]: safetensors_core::ErrorKind::Framework
@@ -99,8 +116,9 @@ pub trait ReadArrayExt {
         self.read_array::<T, IxDyn>()
     }
 
-    /// Reads the tensor and converts it, by the rules of [`convert`](safetensors_core::convert), to an array of elements `T` and
-    /// dimension `D`. Never more than a piece of it for each thread is in memory in its own dtype.
+    /// Reads the tensor and converts it, by the rules of [`convert`](safetensors_core::convert), to
+    /// an array of elements `T` and dimension `D`. Never more than a piece of it for each thread is
+    /// in memory in its own dtype.
     ///
     /// Half-precision and 8-bit floats have no arithmetic in ndarray; `f32` does:
     ///
@@ -116,18 +134,23 @@ pub trait ReadArrayExt {
     /// save(&path, [("weight", array_source(&weight))], &SaveOptions::new())?;
     ///
     /// let checkpoint = Checkpoint::open(&path)?;
-    /// let weight = checkpoint.tensor("weight")?.read_array_as::<f32, Ix2>(&ConvertOptions::new())?;
+    /// let weight =
+    ///     checkpoint.tensor("weight")?.read_array_as::<f32, Ix2>(&ConvertOptions::new())?;
     /// assert_eq!(weight.dot(&array![1.0, 0.5]), array![2.0, 5.0]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     ///
-    /// Those of [`LazyTensor::read_as`]; [`Framework`] with a [`WrongNdim`](crate::WrongNdim) if the number of dimensions is not
-    /// that of `D`. Each names the tensor, and the file if there is one.
+    /// Those of [`LazyTensor::read_as`]; [`Framework`] with a [`WrongNdim`](crate::WrongNdim) if
+    /// the number of dimensions is not that of `D`. Each names the tensor, and the file if there is
+    /// one.
     ///
     /// [`Framework`]: safetensors_core::ErrorKind::Framework
-    fn read_array_as<T: ArrayElement, D: Dimension>(&self, options: &ConvertOptions) -> Result<Array<T, D>>;
+    fn read_array_as<T: ArrayElement, D: Dimension>(
+        &self,
+        options: &ConvertOptions,
+    ) -> Result<Array<T, D>>;
 
     /// [`read_array_as`](ReadArrayExt::read_array_as) with any number of dimensions.
     ///
@@ -142,7 +165,8 @@ pub trait ReadArrayExt {
     ///
     /// # Errors
     ///
-    /// Those of [`LazyTensor::read`] and of [`DynArray::from_buf`]. Each names the tensor, and the file if there is one.
+    /// Those of [`LazyTensor::read`] and of [`DynArray::from_buf`]. Each names the tensor, and the
+    /// file if there is one.
     fn read_any(&self) -> Result<DynArray>;
 }
 
@@ -155,7 +179,10 @@ impl<S: ReadAt> ReadArrayExt for LazyTensor<'_, S> {
         array_from_buf(self.read()?).map_err(|error| self.locate(error))
     }
 
-    fn read_array_as<T: ArrayElement, D: Dimension>(&self, options: &ConvertOptions) -> Result<Array<T, D>> {
+    fn read_array_as<T: ArrayElement, D: Dimension>(
+        &self,
+        options: &ConvertOptions,
+    ) -> Result<Array<T, D>> {
         dimension::<D>(self.shape()).map_err(|error| self.locate(error))?;
         array_from_buf(self.read_as(T::DTYPE, options)?).map_err(|error| self.locate(error))
     }

@@ -7,8 +7,9 @@ use crate::dtype::is_packed;
 
 /// A tensor of F4, F6_E2M3 or F6_E3M2, whose elements share bytes.
 ///
-/// ndarray cannot index parts of bytes, so there is no array of the tensor's shape: the bytes stay as the file has them, and
-/// are saved again bit for bit. [`safetensors_core::convert::widen`] turns them into F16, exactly.
+/// ndarray cannot index parts of bytes, so there is no array of the tensor's shape: the bytes stay
+/// as the file has them, and are saved again bit for bit. [`safetensors_core::convert::widen`]
+/// turns them into F16, exactly.
 ///
 /// ```
 /// use safetensors_core::element::F4Packed;
@@ -16,8 +17,12 @@ use crate::dtype::is_packed;
 /// use safetensors_ndarray::{DynArray, Packed};
 ///
 /// // Four elements in two bytes, the first in the low half: 1.0, -1.0, 0.5, 6.0.
-/// let packed = Packed::new(TensorBuf::from_vec(vec![2, 2], vec![F4Packed(0xa2), F4Packed(0x71)])?)?;
-/// assert_eq!((packed.dtype(), packed.shape(), packed.bytes()), (Dtype::F4, &[2, 2][..], &[0xa2, 0x71][..]));
+/// let packed =
+///     Packed::new(TensorBuf::from_vec(vec![2, 2], vec![F4Packed(0xa2), F4Packed(0x71)])?)?;
+/// assert_eq!(
+///     (packed.dtype(), packed.shape(), packed.bytes()),
+///     (Dtype::F4, &[2, 2][..], &[0xa2, 0x71][..])
+/// );
 ///
 /// let halves = DynArray::from_buf(convert::widen(packed.into_buf(), Dtype::F16)?)?;
 /// let halves = halves.into_array_dyn::<half::f16>()?;
@@ -32,7 +37,8 @@ impl Packed {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::UnsupportedDtype`] for a dtype whose elements are whole bytes; [`DynArray::from_buf`] makes arrays of those.
+    /// [`ErrorKind::UnsupportedDtype`] for a dtype whose elements are whole bytes;
+    /// [`DynArray::from_buf`] makes arrays of those.
     ///
     /// [`ErrorKind::UnsupportedDtype`]: safetensors_core::ErrorKind::UnsupportedDtype
     /// [`DynArray::from_buf`]: crate::DynArray::from_buf
@@ -72,7 +78,9 @@ impl Packed {
 /// Equal are tensors of one dtype and shape with the same bits.
 impl PartialEq for Packed {
     fn eq(&self, other: &Self) -> bool {
-        self.dtype() == other.dtype() && self.shape() == other.shape() && self.bytes() == other.bytes()
+        self.dtype() == other.dtype()
+            && self.shape() == other.shape()
+            && self.bytes() == other.bytes()
     }
 }
 

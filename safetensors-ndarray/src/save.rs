@@ -5,16 +5,20 @@ use std::path::Path;
 use ndarray::{ArrayBase, ArrayViewD, Data, Dimension};
 use safetensors_core::save::Sink;
 use safetensors_core::tied::Storage;
-use safetensors_core::{Dtype, Result, SaveOptions, SavedShards, ShardOptions, TensorSource, framework};
+use safetensors_core::{
+    Dtype, Result, SaveOptions, SavedShards, ShardOptions, TensorSource, framework,
+};
 
 use crate::{ArrayElement, DynArray, Ndarray, strided};
 
-/// Saves tensors to one file, atomically: afterwards the path has either the complete new file or what it had before.
+/// Saves tensors to one file, atomically: afterwards the path has either the complete new file or
+/// what it had before.
 ///
-/// Takes anything that yields names and tensors, such as a `&BTreeMap<String, DynArray>`. Arrays in C order are written from where they
-/// lie; others go through a buffer of at most 1 MiB a thread.
+/// Takes anything that yields names and tensors, such as a `&BTreeMap<String, DynArray>`. Arrays in
+/// C order are written from where they lie; others go through a buffer of at most 1 MiB a thread.
 ///
-/// To save arrays that are not [`DynArray`]s, give [`array_source`]s to [`safetensors_core::save()`].
+/// To save arrays that are not [`DynArray`]s, give [`array_source`]s to
+/// [`safetensors_core::save()`].
 ///
 /// With [`SaveOptions::tied`], an array that is given under several names is saved once.
 ///
@@ -35,8 +39,8 @@ use crate::{ArrayElement, DynArray, Ndarray, strided};
 ///
 /// # Errors
 ///
-/// Those of [`safetensors_core::save()`]; each names the file and, if it is about one, the tensor. The path then has what it
-/// had before.
+/// Those of [`safetensors_core::save()`]; each names the file and, if it is about one, the tensor.
+/// The path then has what it had before.
 pub fn save<'a>(
     path: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a DynArray)>,
@@ -45,7 +49,8 @@ pub fn save<'a>(
     framework::save::<Ndarray>(path, tensors, options)
 }
 
-/// Saves arrays to a directory, as a checkpoint of as many files as they need: see [`safetensors_core::save_sharded`].
+/// Saves arrays to a directory, as a checkpoint of as many files as they need: see
+/// [`safetensors_core::save_sharded`].
 ///
 /// Takes and copies what [`save`] does.
 ///
@@ -57,7 +62,8 @@ pub fn save<'a>(
 /// let dir = tempfile::tempdir()?;
 /// let arrays = ["a", "b", "c"].map(|name| (name, DynArray::from(Array2::<f32>::eye(2))));
 /// let options = ShardOptions::new().max_shard_size(32.into());
-/// let saved = save_sharded(dir.path(), arrays.iter().map(|(name, array)| (name, array)), &options)?;
+/// let saved =
+///     save_sharded(dir.path(), arrays.iter().map(|(name, array)| (name, array)), &options)?;
 /// assert_eq!((saved.files.len(), saved.total_size), (2, 48));
 /// assert_eq!(load(dir.path())?["c"], DynArray::from(Array2::<f32>::eye(2)));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -65,7 +71,8 @@ pub fn save<'a>(
 ///
 /// # Errors
 ///
-/// Those of [`safetensors_core::save_sharded`]; each names the file or the directory and, if it is about one, the tensor.
+/// Those of [`safetensors_core::save_sharded`]; each names the file or the directory and, if it is
+/// about one, the tensor.
 pub fn save_sharded<'a>(
     directory: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a DynArray)>,
@@ -74,8 +81,8 @@ pub fn save_sharded<'a>(
     framework::save_sharded::<Ndarray>(directory, tensors, options)
 }
 
-/// An array of any memory layout as something to save: transposed, sliced, reversed or broadcast arrays are written as
-/// they look, in C order, and never copied whole.
+/// An array of any memory layout as something to save: transposed, sliced, reversed or broadcast
+/// arrays are written as they look, in C order, and never copied whole.
 ///
 /// ```
 /// use ndarray::{Ix1, array, s};
@@ -121,9 +128,11 @@ impl<T: ArrayElement> TensorSource for ArraySource<'_, T> {
         strided::write(self.0.view(), sink)
     }
 
-    /// The elements, if they lie in C order: two such sources that begin at one address and have one length are the same.
+    /// The elements, if they lie in C order: two such sources that begin at one address and have
+    /// one length are the same.
     ///
-    /// Of what allocation a view is a part ndarray does not say, so one in another layout is tied to none.
+    /// Of what allocation a view is a part ndarray does not say, so one in another layout is tied
+    /// to none.
     fn storage(&self) -> Option<Storage> {
         let elements = self.0.as_slice()?;
         Some(Storage::whole(elements.as_ptr().addr() as u64, size_of_val(elements) as u64))

@@ -7,7 +7,8 @@ use safetensors_core::save::{Sink, write_native};
 use crate::ArrayElement;
 use crate::error::shape_error;
 
-/// The most bytes that are gathered before they are given on. It fits the second-level cache of today's processors.
+/// The most bytes that are gathered before they are given on. It fits the second-level cache of
+/// today's processors.
 const BUFFER: usize = 1 << 20;
 
 /// Contiguous runs of this many bytes and more are given on from where they lie.
@@ -19,29 +20,38 @@ const SHORT_RUN: usize = 32;
 /// Planes of this many elements and more are worth a loop of their own.
 const SMALL_PLANE: usize = 64;
 
-/// The side, in elements, of the square tiles in which a plane is transposed. A tile touches this many cache lines on either
-/// side, so both sides stay in the first-level cache while it is copied.
+/// The side, in elements, of the square tiles in which a plane is transposed. A tile touches this
+/// many cache lines on either side, so both sides stay in the first-level cache while it is copied.
 const TILE: usize = 32;
 
 /// Gives the elements to `sink` in C order, whatever the strides: positive, negative or zero.
 ///
-/// An array in C order is one piece, borrowed. Of others, long contiguous runs are borrowed, and the rest is gathered block by
-/// block in a buffer of at most [`BUFFER`] bytes.
+/// An array in C order is one piece, borrowed. Of others, long contiguous runs are borrowed, and
+/// the rest is gathered block by block in a buffer of at most [`BUFFER`] bytes.
 pub(crate) fn write<T: ArrayElement>(array: ArrayViewD<'_, T>, sink: &mut Sink<'_>) -> Result<()> {
     if let Some(elements) = array.as_slice() {
         return give(elements, sink);
     }
     let array = merge_axes(array);
     if is_run(&array, LONG_RUN) {
-        return array.rows().into_iter().filter_map(|row| row.to_slice()).try_for_each(|run| give(run, sink));
+        return array
+            .rows()
+            .into_iter()
+            .filter_map(|row| row.to_slice())
+            .try_for_each(|run| give(run, sink));
     }
     let mut buffer = bytemuck::zeroed_vec(array.len().min(BUFFER / size_of::<T>()));
     write_blocks(array, &mut buffer, sink)
 }
 
-/// Cuts the array along its first axis into blocks that fit the buffer, and gives them to `sink` one by one. Where not even
-/// one index of that axis fits, does the same to the array at each index.
-fn write_blocks<T: ArrayElement>(array: ArrayViewD<'_, T>, buffer: &mut [T], sink: &mut Sink<'_>) -> Result<()> {
+/// Cuts the array along its first axis into blocks that fit the buffer, and gives them to `sink`
+/// one by one. Where not even one index of that axis fits, does the same to the array at each
+/// index.
+fn write_blocks<T: ArrayElement>(
+    array: ArrayViewD<'_, T>,
+    buffer: &mut [T],
+    sink: &mut Sink<'_>,
+) -> Result<()> {
     // An array without elements, or of one, is in C order: it never comes here.
     let row_len = array.len() / array.len_of(Axis(0));
     match buffer.len() / row_len {
@@ -58,11 +68,13 @@ fn give<T: ArrayElement>(elements: &[T], sink: &mut Sink<'_>) -> Result<()> {
     write_native(T::DTYPE, bytemuck::cast_slice(elements), sink)
 }
 
-/// The same elements in the same order with as few axes as possible: neighbours that one stride can step through are merged,
-/// and axes of length 1 dropped. What remains has at most 63 axes, each of length 2 or more.
+/// The same elements in the same order with as few axes as possible: neighbours that one stride can
+/// step through are merged, and axes of length 1 dropped. What remains has at most 63 axes, each of
+/// length 2 or more.
 fn merge_axes<T>(mut array: ArrayViewD<'_, T>) -> ArrayViewD<'_, T> {
     for axis in (1..array.ndim()).rev() {
-        // The inner axis is merged into the outer one's place next, so a whole contiguous tail becomes one axis.
+        // The inner axis is merged into the outer one's place next, so a whole contiguous tail
+        // becomes one axis.
         if array.merge_axes(Axis(axis - 1), Axis(axis)) {
             array.swap_axes(axis - 1, axis);
         }
@@ -93,7 +105,8 @@ fn gather<T: ArrayElement>(block: ArrayViewD<'_, T>, gathered: &mut [T]) -> Resu
     {
         let gathered = ArrayViewMutD::from_shape(block.raw_dim(), gathered)?;
         // The plane to transpose comes last in both, with its columns where they are.
-        let order: Vec<usize> = (0..last).filter(|&axis| axis != fast).chain([fast, last]).collect();
+        let order: Vec<usize> =
+            (0..last).filter(|&axis| axis != fast).chain([fast, last]).collect();
         return transpose(block.permuted_axes(&order[..]), gathered.permuted_axes(&order[..]));
     }
     // Neither runs nor planes that are worth the overhead.
@@ -114,19 +127,33 @@ fn fastest_axis<T>(array: &ArrayViewD<'_, T>) -> Option<usize> {
     axes.min_by_key(|&axis| strides[axis].unsigned_abs())
 }
 
-/// Copies plane by plane of the last two axes, the first of which is the one that is fast in `from`.
-fn transpose<T: ArrayElement>(from: ArrayViewD<'_, T>, mut to: ArrayViewMutD<'_, T>) -> Result<(), ShapeError> {
+/// Copies plane by plane of the last two axes, the first of which is the one that is fast in
+/// `from`.
+fn transpose<T: ArrayElement>(
+    from: ArrayViewD<'_, T>,
+    mut to: ArrayViewMutD<'_, T>,
+) -> Result<(), ShapeError> {
     if from.ndim() > 2 {
-        return from.outer_iter().zip(to.outer_iter_mut()).try_for_each(|(from, to)| transpose(from, to));
+        return from
+            .outer_iter()
+            .zip(to.outer_iter_mut())
+            .try_for_each(|(from, to)| transpose(from, to));
     }
     let (from, mut to) = (from.into_dimensionality::<Ix2>()?, to.into_dimensionality::<Ix2>()?);
     if from.ncols() < TILE {
         // The columns are contiguous, or nearly, and their few elements a row lie together in `to`.
-        from.columns().into_iter().zip(to.columns_mut()).for_each(|(from, mut to)| to.assign(&from));
+        from.columns()
+            .into_iter()
+            .zip(to.columns_mut())
+            .for_each(|(from, mut to)| to.assign(&from));
         return Ok(());
     }
-    for (from, mut to) in from.axis_chunks_iter(Axis(0), TILE).zip(to.axis_chunks_iter_mut(Axis(0), TILE)) {
-        for (from, mut to) in from.axis_chunks_iter(Axis(1), TILE).zip(to.axis_chunks_iter_mut(Axis(1), TILE)) {
+    for (from, mut to) in
+        from.axis_chunks_iter(Axis(0), TILE).zip(to.axis_chunks_iter_mut(Axis(0), TILE))
+    {
+        for (from, mut to) in
+            from.axis_chunks_iter(Axis(1), TILE).zip(to.axis_chunks_iter_mut(Axis(1), TILE))
+        {
             to.assign(&from);
         }
     }

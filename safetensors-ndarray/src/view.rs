@@ -6,8 +6,8 @@ use safetensors_core::{ErrorKind, LazyTensor, Result, TensorView, shape};
 use crate::ArrayElement;
 use crate::error::{dimension, shape_error};
 
-/// Tensors that can be lent as array views, without a copy: [`TensorView`], and [`LazyTensor`] where the whole file is in
-/// memory or mapped.
+/// Tensors that can be lent as array views, without a copy: [`TensorView`], and [`LazyTensor`]
+/// where the whole file is in memory or mapped.
 ///
 /// Errors of a [`LazyTensor`] name the tensor and the file; a [`TensorView`] knows neither.
 ///
@@ -32,10 +32,11 @@ pub trait ViewArrayExt<'a> {
     ///
     /// # Errors
     ///
-    /// Those of [`TensorView::as_slice`]: [`ErrorKind::WrongDtype`], [`ErrorKind::Misaligned`], [`ErrorKind::InvalidBool`],
-    /// [`ErrorKind::BigEndian`]. [`ErrorKind::Framework`] with a [`WrongNdim`](crate::WrongNdim) if the number of
-    /// dimensions is not that of `D`, or if ndarray refuses the shape, which it does for empty tensors whose non-zero dimensions
-    /// have a product over `isize::MAX`.
+    /// Those of [`TensorView::as_slice`]: [`ErrorKind::WrongDtype`], [`ErrorKind::Misaligned`],
+    /// [`ErrorKind::InvalidBool`], [`ErrorKind::BigEndian`]. [`ErrorKind::Framework`] with a
+    /// [`WrongNdim`](crate::WrongNdim) if the number of dimensions is not that of `D`, or if
+    /// ndarray refuses the shape, which it does for empty tensors whose non-zero dimensions have a
+    /// product over `isize::MAX`.
     fn as_array<T: ArrayElement, D: Dimension>(&self) -> Result<ArrayView<'a, T, D>>;
 
     /// The tensor as an array view of elements `T` and any number of dimensions.
@@ -61,7 +62,10 @@ impl<'a, S: AsRef<[u8]>> ViewArrayExt<'a> for LazyTensor<'a, S> {
 }
 
 /// The elements as an array view of exactly this shape.
-fn view_of_slice<'a, T: ArrayElement, D: Dimension>(shape: &[usize], elements: &'a [T]) -> Result<ArrayView<'a, T, D>> {
+fn view_of_slice<'a, T: ArrayElement, D: Dimension>(
+    shape: &[usize],
+    elements: &'a [T],
+) -> Result<ArrayView<'a, T, D>> {
     // ndarray takes a slice that is longer than the shape asks for, and ignores the rest.
     if shape::element_count(shape)? != elements.len() as u64 {
         return Err(ErrorKind::DataLength {

@@ -1,10 +1,12 @@
-//! Arrays of every memory layout are written as they look, against a naive oracle: element by element in logical order.
+//! Arrays of every memory layout are written as they look, against a naive oracle: element by
+//! element in logical order.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::ops::Range;
 
 use ndarray::{
-    Array1, Array2, Array3, ArrayD, ArrayView, ArrayViewD, Axis, Dimension, IxDyn, ShapeBuilder, Slice, array, s,
+    Array1, Array2, Array3, ArrayD, ArrayView, ArrayViewD, Axis, Dimension, IxDyn, ShapeBuilder,
+    Slice, array, s,
 };
 use proptest::prelude::*;
 use safetensors_core::{Dtype, SafeTensors, SaveOptions, TensorSource, serialize};
@@ -32,7 +34,8 @@ fn collect(source: &impl TensorSource) -> (Vec<u8>, Vec<Range<*const u8>>) {
     (bytes, pieces)
 }
 
-/// Checks what the array writes, and that it does so in pieces that are bounded or borrowed from `memory`.
+/// Checks what the array writes, and that it does so in pieces that are bounded or borrowed from
+/// `memory`.
 fn check<T: ArrayElement, D: Dimension>(array: ArrayView<'_, T, D>, memory: &[T]) {
     let source = array_source(&array);
     assert_eq!((source.dtype(), source.shape()), (T::DTYPE, array.shape()));
@@ -66,11 +69,8 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        (0..4_usize, 0..3_usize, prop_oneof![-3..=-1_isize, 1..=3_isize]).prop_map(|(axis, start, step)| Step::Slice {
-            axis,
-            start,
-            step
-        }),
+        (0..4_usize, 0..3_usize, prop_oneof![-3..=-1_isize, 1..=3_isize])
+            .prop_map(|(axis, start, step)| Step::Slice { axis, start, step }),
         (0..4_usize, 0..4_usize).prop_map(|(a, b)| Step::Swap(a, b)),
         (0..4_usize).prop_map(Step::Reverse),
         (0..4_usize).prop_map(Step::Insert),
@@ -78,7 +78,11 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn apply<'a>(mut view: ArrayViewD<'a, u32>, base: &'a ArrayD<u32>, steps: &[Step]) -> ArrayViewD<'a, u32> {
+fn apply<'a>(
+    mut view: ArrayViewD<'a, u32>,
+    base: &'a ArrayD<u32>,
+    steps: &[Step],
+) -> ArrayViewD<'a, u32> {
     for step in steps {
         let rank = view.ndim();
         match *step {
@@ -91,7 +95,8 @@ fn apply<'a>(mut view: ArrayViewD<'a, u32>, base: &'a ArrayD<u32>, steps: &[Step
             }
             Step::Swap(a, b) => view.swap_axes(a % rank, b % rank),
             Step::Reverse(axis) => view.invert_axis(Axis(axis % rank)),
-            // Only the untouched array lives long enough to lend a broadcast view: such a step starts afresh.
+            // Only the untouched array lives long enough to lend a broadcast view: such a step
+            // starts afresh.
             Step::Broadcast { axis, len } => {
                 let mut shape = base.shape().to_vec();
                 shape.insert(0, len);
@@ -170,14 +175,17 @@ fn narrow_planes_and_many_of_them() {
 #[test]
 fn long_runs_are_borrowed() {
     // Rows of 80,000 bytes, each followed by 4 bytes that are not part of the view.
-    let array = Array3::<u32>::from_shape_fn((3, 4, 20_001), |(i, j, k)| (i * 100_000 + j * 25_000 + k) as u32);
+    let array = Array3::<u32>::from_shape_fn((3, 4, 20_001), |(i, j, k)| {
+        (i * 100_000 + j * 25_000 + k) as u32
+    });
     let view = array.slice(s![.., ..;-1, ..20_000]);
     let (bytes, pieces) = collect(&array_source(&view));
     assert!(bytes == oracle(&view));
     assert_eq!(pieces.len(), 12);
     let memory = bytemuck::cast_slice::<u32, u8>(array.as_slice().unwrap()).as_ptr_range();
     assert!(pieces.iter().all(|piece| memory.start <= piece.start && piece.end <= memory.end));
-    // The three inner axes merge into one run of 160,000 bytes, though the last alone would be too short to borrow.
+    // The three inner axes merge into one run of 160,000 bytes, though the last alone would be too
+    // short to borrow.
     let array = counted(&[3, 2, 2, 10_000]);
     let ends = array.slice(s![..;2, .., .., ..]);
     let (bytes, pieces) = collect(&array_source(&ends));
@@ -230,9 +238,11 @@ fn scalars_and_arrays_without_elements() {
 fn a_file_of_views_reads_back_as_they_look() {
     let weight = array![[1.0_f32, 2.0, 3.0], [4.0, 5.0, 6.0]];
     let transposed = weight.t();
-    let file =
-        serialize([("t", array_source(&transposed)), ("column", array_source(&weight.column(1)))], &SaveOptions::new())
-            .unwrap();
+    let file = serialize(
+        [("t", array_source(&transposed)), ("column", array_source(&weight.column(1)))],
+        &SaveOptions::new(),
+    )
+    .unwrap();
     let file = SafeTensors::parse(file).unwrap();
     assert_eq!(file.view("t").unwrap().shape(), [3, 2]);
     assert_eq!(file.view("t").unwrap().as_slice::<f32>().unwrap(), [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);

@@ -1,4 +1,5 @@
-//! Loading and saving whole files: every dtype bit for bit, shards, errors that name the tensor and the file.
+//! Loading and saving whole files: every dtype bit for bit, shards, errors that name the tensor and
+//! the file.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -12,11 +13,12 @@ use ndarray::{Array0, Array1, ArrayD, Axis, Ix1, Ix2, IxDyn, array};
 use num_complex::Complex;
 use safetensors_core::element::{F4Packed, F8E4M3Fnuz, F8E5M2Fnuz, F8E8M0};
 use safetensors_core::{
-    Checkpoint, Dtype, Error, ErrorKind, Framework, Limits, LoadOptions, ReadAt, SafeTensors, SaveOptions, Support,
-    TensorBuf, TensorView, Widening, serialize,
+    Checkpoint, Dtype, Error, ErrorKind, Framework, Limits, LoadOptions, ReadAt, SafeTensors,
+    SaveOptions, Support, TensorBuf, TensorView, Widening, serialize,
 };
 use safetensors_ndarray::{
-    ArrayElement, DynArray, Ndarray, Packed, ReadArrayExt, WrongNdim, array_source, load, load_with, save,
+    ArrayElement, DynArray, Ndarray, Packed, ReadArrayExt, WrongNdim, array_source, load,
+    load_with, save,
 };
 
 /// What ndarray, or this adapter for it, said.
@@ -36,7 +38,8 @@ fn every_dtype() -> Vec<u8> {
                 continue;
             }
             let bytes: usize = shape.iter().product::<usize>() * dtype.bits() as usize / 8;
-            let bits = (0..bytes).map(|i| if dtype == Dtype::BOOL { (i % 2) as u8 } else { (i * 89 + 127) as u8 });
+            let bits = (0..bytes)
+                .map(|i| if dtype == Dtype::BOOL { (i % 2) as u8 } else { (i * 89 + 127) as u8 });
             let name = format!("{dtype} {shape:?}");
             tensors.push((
                 name,
@@ -54,7 +57,8 @@ fn every_dtype() -> Vec<u8> {
 #[test]
 fn every_dtype_loads_and_saves_bit_for_bit() {
     let dir = tempfile::tempdir().unwrap();
-    let (first, second) = (dir.path().join("first.safetensors"), dir.path().join("second.safetensors"));
+    let (first, second) =
+        (dir.path().join("first.safetensors"), dir.path().join("second.safetensors"));
     fs::write(&first, every_dtype()).unwrap();
 
     let tensors = load_with(&first, &LoadOptions::new().widening(Widening::Exact)).unwrap();
@@ -118,22 +122,39 @@ fn loaded_elements_are_moved() {
 fn the_wrong_type_or_rank_is_an_error() {
     let tensor = DynArray::from(array![[1_i32, 2], [3, 4]]);
     let error = tensor.as_array::<u32, Ix2>().unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::WrongDtype { expected: Dtype::U32, found: Dtype::I32 }), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::WrongDtype { expected: Dtype::U32, found: Dtype::I32 }),
+        "{error}"
+    );
     let error = tensor.clone().into_array::<i32, Ix1>().unwrap_err();
     assert_eq!(said::<WrongNdim>(&error), &WrongNdim { expected: 1, found: vec![2, 2] });
     let error = tensor.into_array_dyn::<f32>().unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::WrongDtype { expected: Dtype::F32, found: Dtype::I32 }), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::WrongDtype { expected: Dtype::F32, found: Dtype::I32 }),
+        "{error}"
+    );
     // A tensor whose elements are packed has no array of any type.
-    let packed = DynArray::from(Packed::new(TensorBuf::from_vec(vec![2], vec![F4Packed(0x21)]).unwrap()).unwrap());
+    let packed = DynArray::from(
+        Packed::new(TensorBuf::from_vec(vec![2], vec![F4Packed(0x21)]).unwrap()).unwrap(),
+    );
     let error = packed.as_array_dyn::<u8>().unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::WrongDtype { expected: Dtype::U8, found: Dtype::F4 }), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::WrongDtype { expected: Dtype::U8, found: Dtype::F4 }),
+        "{error}"
+    );
 }
 
 #[test]
 fn only_sub_byte_dtypes_are_packed() {
     let bytes = TensorBuf::from_vec(vec![2], vec![1_u8, 2]).unwrap();
     let error = Packed::new(bytes).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::UnsupportedDtype { framework: "ndarray", dtype: Dtype::U8 }), "{error}");
+    assert!(
+        matches!(
+            error.kind(),
+            ErrorKind::UnsupportedDtype { framework: "ndarray", dtype: Dtype::U8 }
+        ),
+        "{error}"
+    );
     let packed = |shape: &[usize], byte| {
         Packed::new(TensorBuf::from_vec(shape.to_vec(), vec![F4Packed(byte)]).unwrap()).unwrap()
     };
@@ -157,12 +178,16 @@ fn shards_load_as_one() {
     let dir = tempfile::tempdir().unwrap();
     let (left, right) = (array![1_u8, 2], array![[3.0_f32]]);
     let options = SaveOptions::new();
-    save(dir.path().join("a.safetensors"), [("left", &DynArray::from(left.clone()))], &options).unwrap();
-    save(dir.path().join("b.safetensors"), [("right", &DynArray::from(right.clone()))], &options).unwrap();
-    let index = r#"{"metadata": {}, "weight_map": {"left": "a.safetensors", "right": "b.safetensors"}}"#;
+    save(dir.path().join("a.safetensors"), [("left", &DynArray::from(left.clone()))], &options)
+        .unwrap();
+    save(dir.path().join("b.safetensors"), [("right", &DynArray::from(right.clone()))], &options)
+        .unwrap();
+    let index =
+        r#"{"metadata": {}, "weight_map": {"left": "a.safetensors", "right": "b.safetensors"}}"#;
     fs::write(dir.path().join("model.safetensors.index.json"), index).unwrap();
 
-    let expected = BTreeMap::from([("left".into(), left.into()), ("right".into(), DynArray::from(right))]);
+    let expected =
+        BTreeMap::from([("left".into(), left.into()), ("right".into(), DynArray::from(right))]);
     assert_eq!(load(dir.path()).unwrap(), expected);
 }
 
@@ -186,7 +211,10 @@ fn reading_one_tensor_names_it_and_its_file_in_errors() {
     let weight = checkpoint.tensor("w").unwrap();
     assert_eq!(weight.read_array::<u8, Ix2>().unwrap(), array![[1, 2], [3, 4]]);
     let error = weight.read_array::<i8, Ix2>().unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::WrongDtype { expected: Dtype::I8, found: Dtype::U8 }), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::WrongDtype { expected: Dtype::I8, found: Dtype::U8 }),
+        "{error}"
+    );
     named(&error, "w");
     let error = weight.read_array::<u8, Ix1>().unwrap_err();
     assert_eq!(said::<WrongNdim>(&error), &WrongNdim { expected: 1, found: vec![2, 2] });
@@ -221,7 +249,8 @@ impl ReadAt for Counting {
 #[test]
 fn a_type_or_rank_that_does_not_fit_is_found_before_reading() {
     let file = serialize([("w", array_source(&array![1_u8]))], &SaveOptions::new()).unwrap();
-    let archive = SafeTensors::read_header(Counting(file, AtomicUsize::new(0)), &Limits::default()).unwrap();
+    let archive =
+        SafeTensors::read_header(Counting(file, AtomicUsize::new(0)), &Limits::default()).unwrap();
     let reads = || archive.bytes().1.load(Ordering::Relaxed);
     let before = reads();
     archive.tensor("w").unwrap().read_array::<f64, Ix1>().unwrap_err();
@@ -261,7 +290,10 @@ fn strided_owned_arrays_save_as_they_look() {
     array.invert_axis(Axis(1));
     array.swap_axes(0, 1);
     let scalar = DynArray::from(Array0::from_elem((), Complex::new(1.0_f32, -1.0)));
-    let tensors = BTreeMap::from([("array".to_string(), DynArray::from(array)), ("scalar".to_string(), scalar)]);
+    let tensors = BTreeMap::from([
+        ("array".to_string(), DynArray::from(array)),
+        ("scalar".to_string(), scalar),
+    ]);
     save(&path, &tensors, &SaveOptions::new()).unwrap();
     let loaded = load(&path).unwrap();
     assert_eq!(loaded, tensors);

@@ -9,17 +9,19 @@ use ndarray::{ArcArray, Array1, Array2, Ix1, Ix2, array, s};
 use safetensors_core::element::F4Packed;
 use safetensors_core::tied::{Tied, Views};
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, LoadOptions, Overflow, SafeTensors, SaveOptions, ShardOptions,
-    TensorBuf, TensorSource, serialize,
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, LoadOptions, Overflow, SafeTensors, SaveOptions,
+    ShardOptions, TensorBuf, TensorSource, serialize,
 };
 use safetensors_ndarray::{
-    DynArray, Packed, ReadArrayExt, ViewArrayExt, WrongNdim, array_source, load, load_with, save_sharded,
+    DynArray, Packed, ReadArrayExt, ViewArrayExt, WrongNdim, array_source, load, load_with,
+    save_sharded,
 };
 
 /// The names in a file of these tensors, saved with shared memory found.
 fn saved<S: TensorSource>(tensors: &[(&str, S)], tied: Tied) -> Vec<String> {
     let tensors = tensors.iter().map(|(name, source)| (*name, source));
-    let file = SafeTensors::parse(serialize(tensors, &SaveOptions::new().tied(tied)).unwrap()).unwrap();
+    let file =
+        SafeTensors::parse(serialize(tensors, &SaveOptions::new().tied(tied)).unwrap()).unwrap();
     file.tensors().map(|tensor| tensor.name().to_owned()).collect()
 }
 
@@ -30,9 +32,14 @@ fn one_array_under_two_names_is_saved_once() {
     if let DynArray::I16(array) = &mut stepped {
         array.slice_collapse(s![..;-2, 1..3]);
     }
-    let packed = Packed::new(TensorBuf::from_vec(vec![4], vec![F4Packed(1), F4Packed(2)]).unwrap()).unwrap();
-    let arrays: [DynArray; 4] =
-        [weight.clone().into(), weight.clone().reversed_axes().into(), stepped, DynArray::Packed(packed)];
+    let packed =
+        Packed::new(TensorBuf::from_vec(vec![4], vec![F4Packed(1), F4Packed(2)]).unwrap()).unwrap();
+    let arrays: [DynArray; 4] = [
+        weight.clone().into(),
+        weight.clone().reversed_axes().into(),
+        stepped,
+        DynArray::Packed(packed),
+    ];
     for array in &arrays {
         let copy = array.clone();
         let names = saved(&[("tied", array), ("kept", array), ("other", &copy)], Tied::new());
@@ -54,10 +61,15 @@ fn views_are_tied_only_where_they_are_the_same() {
     assert_eq!(saved(&both, Tied::new()), ["array"]);
     let shared = ArcArray::from(weight.clone());
     let again = shared.clone();
-    assert_eq!(saved(&[("a", array_source(&shared)), ("b", array_source(&again))], Tied::new()), ["a"]);
+    assert_eq!(
+        saved(&[("a", array_source(&shared)), ("b", array_source(&again))], Tied::new()),
+        ["a"]
+    );
 
-    // Neither a transpose, which begins at the same address and is as long, nor parts, nor what is equal only.
-    let (transposed, row, column, equal) = (weight.t(), weight.row(0), weight.column(0), weight.clone());
+    // Neither a transpose, which begins at the same address and is as long, nor parts, nor what is
+    // equal only.
+    let (transposed, row, column, equal) =
+        (weight.t(), weight.row(0), weight.column(0), weight.clone());
     let other = [
         ("a", whole()),
         ("b", array_source(&transposed)),
@@ -71,7 +83,8 @@ fn views_are_tied_only_where_they_are_the_same() {
     // The same memory in another shape is another tensor: that is for the caller to decide.
     let flat = weight.view().into_shape_with_order(4).unwrap();
     let two = [("a", whole()), ("flat", array_source(&flat))];
-    let error = serialize(two.iter().map(|(n, s)| (*n, s)), &SaveOptions::new().tied(Tied::new())).unwrap_err();
+    let error = serialize(two.iter().map(|(n, s)| (*n, s)), &SaveOptions::new().tied(Tied::new()))
+        .unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::PartlyTied { .. }), "{error}");
     assert_eq!(saved(&two, Tied::new().views(Views::Save)).len(), 2);
 }
@@ -79,8 +92,10 @@ fn views_are_tied_only_where_they_are_the_same() {
 #[test]
 fn shards_hold_a_shared_array_once() {
     let dir = tempfile::tempdir().unwrap();
-    let (embed, norm) = (DynArray::from(Array2::<f32>::eye(4)), DynArray::from(Array1::<f32>::ones(4)));
-    let options = ShardOptions::new().max_shard_size(64.into()).save(SaveOptions::new().tied(Tied::new()));
+    let (embed, norm) =
+        (DynArray::from(Array2::<f32>::eye(4)), DynArray::from(Array1::<f32>::ones(4)));
+    let options =
+        ShardOptions::new().max_shard_size(64.into()).save(SaveOptions::new().tied(Tied::new()));
     let tensors = [("embed", &embed), ("norm", &norm), ("head", &embed)];
     let saved = save_sharded(dir.path(), tensors, &options).unwrap();
     assert_eq!((saved.files.len(), saved.total_size), (2, 64 + 16));
@@ -117,14 +132,23 @@ fn tensors_are_read_as_another_dtype() {
     assert_eq!(read, array![[0.5, -1.5], [3.0, 448.0]]);
     // The same dtype is read as it is.
     assert_eq!(tensor("halves").read_array_as::<bf16, Ix2>(&options).unwrap(), halves);
-    assert_eq!(tensor("bytes").read_array_dyn_as::<f64>(&options).unwrap(), array![1.0, -448.0].into_dyn());
-    assert_eq!(tensor("blocks").read_array_as::<f32, Ix1>(&options).unwrap(), array![0.5, 1.0, 6.0, -6.0]);
+    assert_eq!(
+        tensor("bytes").read_array_dyn_as::<f64>(&options).unwrap(),
+        array![1.0, -448.0].into_dyn()
+    );
+    assert_eq!(
+        tensor("blocks").read_array_as::<f32, Ix1>(&options).unwrap(),
+        array![0.5, 1.0, 6.0, -6.0]
+    );
     let saturated = ConvertOptions::new().overflow(Overflow::Saturate);
     let small = tensor("ids").read_array_as::<F8E4M3, Ix1>(&saturated).unwrap();
     assert_eq!(small.mapv(|value| value.to_f32()), array![1.0_f32, 448.0]);
 
     let error = tensor("ids").read_array_as::<u8, Ix1>(&options).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::DoesNotFit { index: 1, to: Dtype::U8, .. }), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::DoesNotFit { index: 1, to: Dtype::U8, .. }),
+        "{error}"
+    );
     assert_eq!((error.tensor(), error.file()), (Some("ids"), path.to_str()));
     let error = tensor("halves").read_array_as::<f32, Ix1>(&options).unwrap_err();
     let ErrorKind::Framework { source, .. } = error.kind() else { panic!("{error}") };

@@ -6,9 +6,14 @@ use safetensors_core::{Dtype, Error, ErrorKind, SafeTensors, SaveOptions, Tensor
 use safetensors_ndarray::{ViewArrayExt, WrongNdim};
 
 fn file() -> Vec<u8> {
-    let view = |dtype, shape: &'static [usize], data: &'static [u8]| TensorView::new(dtype, shape, data).unwrap();
+    let view = |dtype, shape: &'static [usize], data: &'static [u8]| {
+        TensorView::new(dtype, shape, data).unwrap()
+    };
     let tensors = [
-        ("floats", view(Dtype::F32, &[2, 3], bytemuck::cast_slice(&[1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0]))),
+        (
+            "floats",
+            view(Dtype::F32, &[2, 3], bytemuck::cast_slice(&[1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0])),
+        ),
         ("scalar", view(Dtype::I16, &[], &[0xfe, 0xff])),
         ("empty", view(Dtype::U64, &[3, 0, 2], &[])),
         ("mask", view(Dtype::BOOL, &[3], &[1, 0, 1])),
@@ -52,7 +57,10 @@ fn scalars_and_empty_tensors_have_views() {
 fn another_dtype_or_rank_is_an_error_that_says_which() {
     let archive = SafeTensors::parse(file()).unwrap();
     let error = archive.tensor("floats").unwrap().as_array::<f64, Ix2>().unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::WrongDtype { expected: Dtype::F64, found: Dtype::F32 }), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::WrongDtype { expected: Dtype::F64, found: Dtype::F32 }),
+        "{error}"
+    );
     assert_eq!(error.tensor(), Some("floats"));
     let error = archive.tensor("floats").unwrap().as_array::<f32, Ix3>().unwrap_err();
     assert_eq!(said::<WrongNdim>(&error), &WrongNdim { expected: 3, found: vec![2, 3] });
@@ -81,7 +89,10 @@ fn misaligned_bytes_are_refused() {
     let archive = SafeTensors::parse(&moved[start..start + file.len()]).unwrap();
 
     let error = archive.tensor("floats").unwrap().as_array::<f32, Ix2>().unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Misaligned { dtype: Dtype::F32, alignment: 4, .. }), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::Misaligned { dtype: Dtype::F32, alignment: 4, .. }),
+        "{error}"
+    );
     assert_eq!(error.tensor(), Some("floats"));
     // Bytes and nothing can lie anywhere.
     assert!(archive.view("mask").unwrap().as_array::<bool, Ix1>().is_ok());

@@ -8,8 +8,8 @@ use safetensors_bridge::convert::{can_convert, widen};
 use safetensors_bridge::framework::{load, save, save_sharded};
 use safetensors_bridge::tied::{Tied, Views};
 use safetensors_bridge::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, Framework, LoadOptions, Result, SafeTensors, SaveOptions,
-    ShardOptions, Support, TensorBuf, TensorView, Widening, serialize,
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, Framework, LoadOptions, Result, SafeTensors,
+    SaveOptions, ShardOptions, Support, TensorBuf, TensorView, Widening, serialize,
 };
 use tempfile::TempDir;
 
@@ -47,9 +47,14 @@ fn check_one<F: Framework>(dir: &TempDir, buf: &TensorBuf, device: &F::Device) {
     let path = save_file(dir, "one.safetensors", [("t", buf)]);
     let context = format!("{} {} {:?}", F::NAME, buf.dtype(), buf.shape());
     match (expected::<F>(buf), load_path::<F>(&path, device)) {
-        (Some(expected), Ok(loaded)) => assert_eq!(written::<F>(&loaded["t"]).unwrap(), expected, "{context}"),
+        (Some(expected), Ok(loaded)) => {
+            assert_eq!(written::<F>(&loaded["t"]).unwrap(), expected, "{context}")
+        }
         (None, Err(error)) => {
-            assert!(matches!(error.kind(), ErrorKind::UnsupportedDtype { .. }), "{context}: {error}");
+            assert!(
+                matches!(error.kind(), ErrorKind::UnsupportedDtype { .. }),
+                "{context}: {error}"
+            );
             assert_eq!(error.tensor(), Some("t"), "{context}");
             assert_eq!(error.file(), path.to_str(), "{context}");
         }
@@ -83,9 +88,14 @@ pub(crate) fn exact_loading_refuses_to_widen<F: Fixture>(device: &F::Device) {
         let checkpoint = Checkpoint::open(&path).unwrap();
         let loaded = load::<F>(&checkpoint, device, &LoadOptions::new().widening(Widening::Exact));
         match (F::support(dtype), loaded) {
-            (Support::Exact, Ok(loaded)) => assert_eq!(written::<F>(&loaded["t"]).unwrap(), parts(&buf)),
+            (Support::Exact, Ok(loaded)) => {
+                assert_eq!(written::<F>(&loaded["t"]).unwrap(), parts(&buf))
+            }
             (Support::Widened(expected), Err(error)) => {
-                assert!(matches!(error.kind(), ErrorKind::WouldWiden { to, .. } if *to == expected), "{error}");
+                assert!(
+                    matches!(error.kind(), ErrorKind::WouldWiden { to, .. } if *to == expected),
+                    "{error}"
+                );
                 assert_eq!(error.tensor(), Some("t"));
             }
             (Support::Unsupported, Err(error)) => {
@@ -101,7 +111,9 @@ pub(crate) fn values_that_do_not_fit_are_named<F: Fixture>(device: &F::Device) {
     let buf = TensorBuf::from_vec(vec![2], vec![7_u64, u64::MAX]).unwrap();
     let path = save_file(&dir, "one.safetensors", [("big", &buf)]);
     match (F::support(Dtype::U64), load_path::<F>(&path, device)) {
-        (Support::Exact, Ok(loaded)) => assert_eq!(written::<F>(&loaded["big"]).unwrap(), parts(&buf)),
+        (Support::Exact, Ok(loaded)) => {
+            assert_eq!(written::<F>(&loaded["big"]).unwrap(), parts(&buf))
+        }
         (Support::Widened(_), Err(error)) => {
             assert!(matches!(error.kind(), ErrorKind::DoesNotFit { index: 1, .. }), "{error}");
             assert_eq!((error.tensor(), error.file()), (Some("big"), path.to_str()));
@@ -115,7 +127,10 @@ pub(crate) fn booleans_other_than_0_and_1_are_refused<F: Fixture>(device: &F::De
     let path = dir.path().join("bool.safetensors");
     let view = TensorView::new(Dtype::BOOL, &[3], &[1, 0, 2]).unwrap();
     fs::write(&path, serialize([("mask", view)], &SaveOptions::new()).unwrap()).unwrap();
-    let errors = [load_path::<F>(&path, device).err(), F::from_view(&view, device, Widening::Lossless).err()];
+    let errors = [
+        load_path::<F>(&path, device).err(),
+        F::from_view(&view, device, Widening::Lossless).err(),
+    ];
     for error in errors.into_iter().map(Option::unwrap) {
         assert!(matches!(error.kind(), ErrorKind::InvalidBool { index: 2, found: 2 }), "{error}");
     }
@@ -128,7 +143,8 @@ pub(crate) fn misaligned_views_and_files<F: Fixture>(device: &F::Device) {
         let mut bytes = vec![0; buf.bytes().len() + 1];
         let start = usize::from(bytes.as_ptr().addr().is_multiple_of(2));
         bytes[start..start + buf.bytes().len()].copy_from_slice(buf.bytes());
-        let view = TensorView::new(dtype, buf.shape(), &bytes[start..start + buf.bytes().len()]).unwrap();
+        let view =
+            TensorView::new(dtype, buf.shape(), &bytes[start..start + buf.bytes().len()]).unwrap();
         let loaded = F::from_view(&view, device, Widening::Lossless).unwrap();
         assert_eq!(written::<F>(&loaded).unwrap(), expected, "{} {dtype}", F::NAME);
 
@@ -140,7 +156,8 @@ pub(crate) fn misaligned_views_and_files<F: Fixture>(device: &F::Device) {
             r#"{{"a":{{"dtype":"U8","shape":[1],"data_offsets":[0,1]}},"b":{{"dtype":"{dtype}","shape":[4,2],"data_offsets":[1,{}]}}}}"#,
             len + 1
         );
-        let file = [&(json.len() as u64).to_le_bytes(), json.as_bytes(), &[7], buf.bytes()].concat();
+        let file =
+            [&(json.len() as u64).to_le_bytes(), json.as_bytes(), &[7], buf.bytes()].concat();
         fs::write(&path, file).unwrap();
         let loaded = load_path::<F>(&path, device).unwrap();
         assert_eq!(written::<F>(&loaded["b"]).unwrap(), expected, "{} {dtype}", F::NAME);
@@ -156,8 +173,10 @@ pub(crate) fn transposed_strided_and_broadcast_sources<F: Fixture>(device: &F::D
     let matrix = F::from_buf(matrix, device, Widening::Exact).unwrap();
     let row = F::from_buf(row, device, Widening::Exact).unwrap();
 
-    let transposed = (0..columns).flat_map(|c| (0..rows).map(move |r| (r, c))).map(|(r, c)| at(r, c)).collect();
-    let narrowed = (0..rows).flat_map(|r| (5..21).map(move |c| (r, c))).map(|(r, c)| at(r, c)).collect();
+    let transposed =
+        (0..columns).flat_map(|c| (0..rows).map(move |r| (r, c))).map(|(r, c)| at(r, c)).collect();
+    let narrowed =
+        (0..rows).flat_map(|r| (5..21).map(move |c| (r, c))).map(|(r, c)| at(r, c)).collect();
     let repeated = (0..3).flat_map(|_| values[..columns].iter().copied()).collect();
     let cases = [
         (F::transpose(&matrix), vec![columns, rows], transposed),
@@ -185,14 +204,27 @@ pub(crate) fn several_files<F: Fixture>(device: &F::Device) {
     fs::write(dir.path().join("model.safetensors.index.json"), index).unwrap();
 
     let loaded = load_path::<F>(dir.path(), device).unwrap();
-    assert_eq!(loaded.keys().collect::<Vec<_>>(), ["a", "b"], "what the index does not name is not loaded");
+    assert_eq!(
+        loaded.keys().collect::<Vec<_>>(),
+        ["a", "b"],
+        "what the index does not name is not loaded"
+    );
     assert_eq!(written::<F>(&loaded["a"]).unwrap(), parts(&a));
     assert_eq!(written::<F>(&loaded["b"]).unwrap(), parts(&b));
 }
 
 pub(crate) fn any_name<F: Fixture>(device: &F::Device) {
     let dir = tempfile::tempdir().unwrap();
-    let names = ["", " ", "a.b.c", "重み", "ñ\u{301}", "\u{202e}gpj.exe", "line\nbreak\t\"quoted\" \\ \0", "🦀"];
+    let names = [
+        "",
+        " ",
+        "a.b.c",
+        "重み",
+        "ñ\u{301}",
+        "\u{202e}gpj.exe",
+        "line\nbreak\t\"quoted\" \\ \0",
+        "🦀",
+    ];
     let bufs: Vec<_> = names.iter().enumerate().map(|(i, _)| tensor(Dtype::F32, &[i])).collect();
     let path = save_file(&dir, "names.safetensors", names.iter().copied().zip(&bufs));
     let loaded = load_path::<F>(&path, device).unwrap();
@@ -210,23 +242,36 @@ pub(crate) fn save_load_save_is_byte_identical<F: Fixture>(device: &F::Device) {
         .enumerate()
         .map(|(i, (dtype, buf))| (format!("{dtype}.{i}"), buf))
         .collect();
-    let first = save_file(&dir, "first.safetensors", bufs.iter().map(|(name, buf)| (name.as_str(), buf)));
+    let first =
+        save_file(&dir, "first.safetensors", bufs.iter().map(|(name, buf)| (name.as_str(), buf)));
     let options = SaveOptions::new();
 
     let loaded = load_path::<F>(&first, device).unwrap();
-    let (second, third) = (dir.path().join("second.safetensors"), dir.path().join("third.safetensors"));
+    let (second, third) =
+        (dir.path().join("second.safetensors"), dir.path().join("third.safetensors"));
     save::<F>(&second, &loaded, &options).unwrap();
     save::<F>(&third, &load_path::<F>(&second, device).unwrap(), &options).unwrap();
-    assert_eq!(fs::read(&second).unwrap(), fs::read(&third).unwrap(), "{}: save, load, save", F::NAME);
+    assert_eq!(
+        fs::read(&second).unwrap(),
+        fs::read(&third).unwrap(),
+        "{}: save, load, save",
+        F::NAME
+    );
 
     // Tensors that the framework holds exactly are, byte for byte, those of the first file.
     let (first, second) = (fs::read(first).unwrap(), fs::read(second).unwrap());
     let (first, second) = (SafeTensors::parse(first).unwrap(), SafeTensors::parse(second).unwrap());
-    for (name, view) in first.views().filter(|(_, view)| F::support(view.dtype()) == Support::Exact) {
+    for (name, view) in first.views().filter(|(_, view)| F::support(view.dtype()) == Support::Exact)
+    {
         assert_eq!(second.view(name).unwrap(), view, "{}: {name}", F::NAME);
     }
     if Dtype::ALL.iter().all(|&dtype| F::support(dtype) == Support::Exact) {
-        assert_eq!(first.bytes(), second.bytes(), "{}: nothing was widened, so the files are the same", F::NAME);
+        assert_eq!(
+            first.bytes(),
+            second.bytes(),
+            "{}: nothing was widened, so the files are the same",
+            F::NAME
+        );
     }
 }
 
@@ -235,7 +280,8 @@ pub(crate) fn a_failed_save_leaves_the_old_file<F: Fixture>(device: &F::Device) 
     let path = save_file(&dir, "model.safetensors", [("old", &tensor(Dtype::F32, &[2]))]);
     let before = fs::read(&path).unwrap();
     let new = F::from_buf(tensor(Dtype::F32, &[5]), device, Widening::Exact).unwrap();
-    let error = save::<F>(&path, [("new", &new), ("__metadata__", &new)], &SaveOptions::new()).unwrap_err();
+    let error =
+        save::<F>(&path, [("new", &new), ("__metadata__", &new)], &SaveOptions::new()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::ReservedName), "{error}");
     assert_eq!(error.file(), path.to_str());
     assert_eq!(fs::read(&path).unwrap(), before);
@@ -246,7 +292,8 @@ pub(crate) fn a_failed_save_leaves_the_old_file<F: Fixture>(device: &F::Device) 
 pub(crate) fn the_dtype_table_is_the_documented_one<F: Fixture>(_: &F::Device) {
     let documented = documented(F::NAME);
     for &dtype in Dtype::ALL {
-        let said: Vec<_> = documented.iter().filter(|(documented, _)| *documented == dtype).collect();
+        let said: Vec<_> =
+            documented.iter().filter(|(documented, _)| *documented == dtype).collect();
         assert_eq!(said, [&(dtype, F::support(dtype))], "{}", F::NAME);
     }
 }
@@ -261,7 +308,12 @@ pub(crate) fn tied_tensors_are_saved_once<F: Fixture>(device: &F::Device) {
         // The other is equal, but lies elsewhere.
         let (tensor, other) = (make(), make());
         let tensors = [("lm_head", &tensor), ("embed", &tensor), ("other", &other)];
-        save::<F>(&path, tensors, &SaveOptions::new().tied(Tied::new().prefer(["embed", "lm_head"]))).unwrap();
+        save::<F>(
+            &path,
+            tensors,
+            &SaveOptions::new().tied(Tied::new().prefer(["embed", "lm_head"])),
+        )
+        .unwrap();
 
         let checkpoint = Checkpoint::open(&path).unwrap();
         let mut names: Vec<_> = checkpoint.tensors().map(|tensor| tensor.name()).collect();
@@ -281,7 +333,8 @@ pub(crate) fn tied_tensors_are_saved_once<F: Fixture>(device: &F::Device) {
         assert_eq!(Checkpoint::open(&path).unwrap().len(), 3, "{context}");
     }
     let empty = F::from_buf(tensor(Dtype::F32, &[0, 2]), device, Widening::Exact).unwrap();
-    save::<F>(&path, [("a", &empty), ("b", &empty)], &SaveOptions::new().tied(Tied::new())).unwrap();
+    save::<F>(&path, [("a", &empty), ("b", &empty)], &SaveOptions::new().tied(Tied::new()))
+        .unwrap();
     assert_eq!(Checkpoint::open(&path).unwrap().len(), 2, "{}", F::NAME);
 }
 
@@ -292,13 +345,24 @@ pub(crate) fn tied_tensors_of_any_layout<F: Fixture>(device: &F::Device) {
     let row = F::from_buf(tensor(Dtype::F32, &[6]), device, Widening::Exact).unwrap();
     for strided in [F::transpose(&matrix), F::columns(&matrix, 1, 4), F::broadcast(&row, 3)] {
         let expected = written::<F>(&strided).unwrap();
-        // Whether such a tensor can be told to be the same is the framework's affair. What is saved is right in any case.
+        // Whether such a tensor can be told to be the same is the framework's affair. What is saved
+        // is right in any case.
         let options = SaveOptions::new().tied(Tied::new().views(Views::Save));
         let tensors = [("whole", &matrix), ("a", &strided), ("b", &strided), ("row", &row)];
         save::<F>(&path, tensors, &options).unwrap();
         let loaded = load_path::<F>(&path, device).unwrap();
-        assert_eq!(written::<F>(&loaded["whole"]).unwrap(), written::<F>(&matrix).unwrap(), "{}", F::NAME);
-        assert_eq!(written::<F>(&loaded["row"]).unwrap(), written::<F>(&row).unwrap(), "{}", F::NAME);
+        assert_eq!(
+            written::<F>(&loaded["whole"]).unwrap(),
+            written::<F>(&matrix).unwrap(),
+            "{}",
+            F::NAME
+        );
+        assert_eq!(
+            written::<F>(&loaded["row"]).unwrap(),
+            written::<F>(&row).unwrap(),
+            "{}",
+            F::NAME
+        );
         assert_eq!(written::<F>(&loaded["a"]).unwrap(), expected, "{}", F::NAME);
         assert_eq!(written::<F>(&loaded["b"]).unwrap(), expected, "{}", F::NAME);
     }
@@ -311,23 +375,47 @@ pub(crate) fn shards<F: Fixture>(device: &F::Device) {
         .map(|(dtype, buf)| (dtype.to_string(), buf))
         .collect();
     let make = |buf: &TensorBuf| F::from_buf(buf.clone(), device, Widening::Lossless).unwrap();
-    let tensors: BTreeMap<_, _> = bufs.iter().map(|(name, buf)| (name.clone(), make(buf))).collect();
+    let tensors: BTreeMap<_, _> =
+        bufs.iter().map(|(name, buf)| (name.clone(), make(buf))).collect();
     // One name more for a tensor, which then crosses no shard.
-    let named = tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).chain([("again", &tensors["F32"])]);
+    let named = tensors
+        .iter()
+        .map(|(name, tensor)| (name.as_str(), tensor))
+        .chain([("again", &tensors["F32"])]);
     let metadata = SaveOptions::new().tied(Tied::new()).metadata([("title", "Test")]);
     let options = ShardOptions::new().max_shard_size(100.into()).save(metadata);
     let saved = save_sharded::<F>(dir.path(), named, &options).unwrap();
     assert!(saved.files.len() > 2, "{}: {saved:?}", F::NAME);
 
     let checkpoint = Checkpoint::open(dir.path()).unwrap();
-    assert_eq!((checkpoint.shards().len(), checkpoint.len()), (saved.files.len(), tensors.len()), "{}", F::NAME);
-    assert_eq!(checkpoint.tensors().map(|tensor| tensor.byte_len()).sum::<u64>(), saved.total_size, "{}", F::NAME);
+    assert_eq!(
+        (checkpoint.shards().len(), checkpoint.len()),
+        (saved.files.len(), tensors.len()),
+        "{}",
+        F::NAME
+    );
+    assert_eq!(
+        checkpoint.tensors().map(|tensor| tensor.byte_len()).sum::<u64>(),
+        saved.total_size,
+        "{}",
+        F::NAME
+    );
     assert_eq!(checkpoint.metadata()["title"], "Test");
     let loaded = load_path::<F>(dir.path(), device).unwrap();
     assert_eq!(loaded.len(), tensors.len() + 1);
     for (name, tensor) in &tensors {
-        assert_eq!(written::<F>(&loaded[name]).unwrap(), written::<F>(tensor).unwrap(), "{} {name}", F::NAME);
-        assert_eq!(Some(written::<F>(&loaded[name]).unwrap()), expected::<F>(&bufs[name]), "{} {name}", F::NAME);
+        assert_eq!(
+            written::<F>(&loaded[name]).unwrap(),
+            written::<F>(tensor).unwrap(),
+            "{} {name}",
+            F::NAME
+        );
+        assert_eq!(
+            Some(written::<F>(&loaded[name]).unwrap()),
+            expected::<F>(&bufs[name]),
+            "{} {name}",
+            F::NAME
+        );
     }
     assert_eq!(written::<F>(&loaded["again"]).unwrap(), written::<F>(&tensors["F32"]).unwrap());
 }
@@ -343,14 +431,20 @@ pub(crate) fn floats_come_in_the_asked_dtype<F: Fixture>(device: &F::Device) {
         let converted = buf.convert(Dtype::F32, &ConvertOptions::new()).unwrap();
         assert_eq!(written::<F>(&loaded["t"]).unwrap(), parts(&converted), "{} {dtype}", F::NAME);
     }
-    // Others stay as they are, and a dtype that nothing is converted to is an error before anything is read.
+    // Others stay as they are, and a dtype that nothing is converted to is an error before anything
+    // is read.
     let (ids, mask) = (tensor(Dtype::I64, &[3]), tensor(Dtype::BOOL, &[3]));
     let path = save_file(&dir, "others.safetensors", [("ids", &ids), ("mask", &mask)]);
-    let loaded =
-        load::<F>(&Checkpoint::open(&path).unwrap(), device, &LoadOptions::new().floats_as(Dtype::F32)).unwrap();
+    let loaded = load::<F>(
+        &Checkpoint::open(&path).unwrap(),
+        device,
+        &LoadOptions::new().floats_as(Dtype::F32),
+    )
+    .unwrap();
     assert_eq!(written::<F>(&loaded["ids"]).unwrap(), parts(&ids), "{}", F::NAME);
     assert_eq!(Some(written::<F>(&loaded["mask"]).unwrap()), expected::<F>(&mask), "{}", F::NAME);
-    // A framework that lacks the asked dtype has its values all the same: rounded to it, then widened.
+    // A framework that lacks the asked dtype has its values all the same: rounded to it, then
+    // widened.
     let thirds = TensorBuf::from_vec(vec![2], vec![1.0_f32 / 3.0, -200.0 / 3.0]).unwrap();
     let path = save_file(&dir, "thirds.safetensors", [("t", &thirds)]);
     let narrow = LoadOptions::new().floats_as(Dtype::F8_E5M2);
@@ -360,6 +454,10 @@ pub(crate) fn floats_come_in_the_asked_dtype<F: Fixture>(device: &F::Device) {
     let path = save_file(&dir, "float.safetensors", [("t", &tensor(Dtype::F32, &[4]))]);
     let impossible = LoadOptions::new().floats_as(Dtype::F4);
     let error = load::<F>(&Checkpoint::open(&path).unwrap(), device, &impossible).err().unwrap();
-    assert!(matches!(error.kind(), ErrorKind::NoConversion { to: Dtype::F4, .. }), "{} {error}", F::NAME);
+    assert!(
+        matches!(error.kind(), ErrorKind::NoConversion { to: Dtype::F4, .. }),
+        "{} {error}",
+        F::NAME
+    );
     assert_eq!((error.tensor(), error.file()), (Some("t"), path.to_str()));
 }

@@ -1,8 +1,10 @@
-//! The matrix of dtypes in the README, read from it: a dtype that a framework no longer holds as it is said to fails the suite.
+//! The matrix of dtypes in the README, read from it: a dtype that a framework no longer holds as it
+//! is said to fails the suite.
 
 use safetensors_bridge::{Dtype, Support};
 
-/// The README's column of a framework: every dtype that a row of the matrix is about, with how the framework holds it.
+/// The README's column of a framework: every dtype that a row of the matrix is about, with how the
+/// framework holds it.
 pub(crate) fn documented(framework: &str) -> Vec<(Dtype, Support)> {
     column(include_str!("../../README.md"), framework)
 }

@@ -1,6 +1,11 @@
-//! One suite for every framework: the same cases, generic over `Framework`, run for each adapter that is enabled.
+//! One suite for every framework: the same cases, generic over `Framework`, run for each adapter
+//! that is enabled.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-#![allow(dead_code, unused_macros, reason = "without an adapter there is nothing to run the cases on")]
+#![allow(
+    dead_code,
+    unused_macros,
+    reason = "without an adapter there is nothing to run the cases on"
+)]
 
 mod cases;
 mod documented;
@@ -55,7 +60,10 @@ mod ndarray {
     use ::ndarray::{Axis, Slice};
     use safetensors_bridge::ndarray::{DynArray, Ndarray};
 
-    fn map(array: &DynArray, change: impl Fn(::ndarray::ArrayD<f32>) -> ::ndarray::ArrayD<f32>) -> DynArray {
+    fn map(
+        array: &DynArray,
+        change: impl Fn(::ndarray::ArrayD<f32>) -> ::ndarray::ArrayD<f32>,
+    ) -> DynArray {
         change(array.as_array_dyn::<f32>().unwrap().to_owned()).into()
     }
 

@@ -8,13 +8,15 @@ pub(crate) fn shape_of_rank(rank: usize) -> Vec<usize> {
     [4, 2, 3, 1, 2, 5][..rank].to_vec()
 }
 
-/// A tensor of any dtype and shape. BOOL holds 0 and 1; U64 stays below 2⁶³ so that it fits a signed number; the rest is any
-/// pattern of bits, NaNs and infinities among them.
+/// A tensor of any dtype and shape. BOOL holds 0 and 1; U64 stays below 2⁶³ so that it fits a
+/// signed number; the rest is any pattern of bits, NaNs and infinities among them.
 pub(crate) fn tensor(dtype: Dtype, shape: &[usize]) -> TensorBuf {
     TensorBuf::read_with(dtype, shape.to_vec(), |bytes| {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64 ^ u64::from(dtype.bits());
         for (i, byte) in bytes.iter_mut().enumerate() {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             *byte = match dtype {
                 Dtype::BOOL => (state >> 63) as u8,
                 Dtype::U64 if i % 8 == 7 => (state >> 57) as u8,
@@ -28,7 +30,10 @@ pub(crate) fn tensor(dtype: Dtype, shape: &[usize]) -> TensorBuf {
 
 /// A tensor of every dtype that can have this shape.
 pub(crate) fn all_dtypes(shape: &[usize]) -> impl Iterator<Item = (Dtype, TensorBuf)> {
-    Dtype::ALL.iter().filter(|&&dtype| byte_len(dtype, shape).is_ok()).map(|&dtype| (dtype, tensor(dtype, shape)))
+    Dtype::ALL
+        .iter()
+        .filter(|&&dtype| byte_len(dtype, shape).is_ok())
+        .map(|&dtype| (dtype, tensor(dtype, shape)))
 }
 
 /// What a framework's tensor would write: dtype, shape and bytes.

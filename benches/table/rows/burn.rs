@@ -14,8 +14,12 @@ use crate::sample::{Contender, Goal, Row};
 
 pub(super) fn rows() -> Vec<Spec> {
     vec![
-        Spec::new("load 64 × (2048×2048) into burn", |data| row(data, "burn-large.safetensors", 64, 2048, 5.0)),
-        Spec::new("load 4,000 × (16×16) into burn", |data| row(data, "burn-small.safetensors", 4_000, 16, 500.0)),
+        Spec::new("load 64 × (2048×2048) into burn", |data| {
+            row(data, "burn-large.safetensors", 64, 2048, 5.0)
+        }),
+        Spec::new("load 4,000 × (16×16) into burn", |data| {
+            row(data, "burn-small.safetensors", 4_000, 16, 500.0)
+        }),
     ]
 }
 
@@ -29,7 +33,9 @@ struct Model {
 impl Model {
     fn new(count: usize, size: usize) -> Self {
         let device = Device::default();
-        Self { weights: (0..count).map(|_| Initializer::Zeros.init([size, size], &device)).collect() }
+        Self {
+            weights: (0..count).map(|_| Initializer::Zeros.init([size, size], &device)).collect(),
+        }
     }
 }
 

@@ -23,16 +23,26 @@ const LIMIT: &str = "the same bytes read and written";
 
 pub(super) fn rows() -> Vec<Spec> {
     vec![
-        Spec::new("convert F8_E4M3 to F32", |_| widen(FLOAT8, 12.0, one_by_one(|x: F8E4M3| x.to_f32()))),
+        Spec::new("convert F8_E4M3 to F32", |_| {
+            widen(FLOAT8, 12.0, one_by_one(|x: F8E4M3| x.to_f32()))
+        }),
         Spec::new("convert F32 to F8_E4M3", |_| narrow(FLOAT8, 12.0, one_by_one(F8E4M3::from_f32))),
-        Spec::new("convert F8_E5M2 to F32", |_| widen(FLOAT8, 12.0, one_by_one(|x: F8E5M2| x.to_f32()))),
+        Spec::new("convert F8_E5M2 to F32", |_| {
+            widen(FLOAT8, 12.0, one_by_one(|x: F8E5M2| x.to_f32()))
+        }),
         Spec::new("convert F32 to F8_E5M2", |_| narrow(FLOAT8, 12.0, one_by_one(F8E5M2::from_f32))),
-        Spec::new("convert BF16 to F32", |_| widen(HALF, 1.0, |from: &[bf16], to| from.convert_to_f32_slice(to))),
+        Spec::new("convert BF16 to F32", |_| {
+            widen(HALF, 1.0, |from: &[bf16], to| from.convert_to_f32_slice(to))
+        }),
         Spec::new("convert F32 to BF16", |_| {
             narrow(HALF, 1.0, |from, to: &mut [bf16]| to.convert_from_f32_slice(from))
         }),
-        Spec::new("convert F16 to F32", |_| widen(HALF, 1.0, |from: &[f16], to| from.convert_to_f32_slice(to))),
-        Spec::new("convert F32 to F16", |_| narrow(HALF, 1.0, |from, to: &mut [f16]| to.convert_from_f32_slice(from))),
+        Spec::new("convert F16 to F32", |_| {
+            widen(HALF, 1.0, |from: &[f16], to| from.convert_to_f32_slice(to))
+        }),
+        Spec::new("convert F32 to F16", |_| {
+            narrow(HALF, 1.0, |from, to: &mut [f16]| to.convert_from_f32_slice(from))
+        }),
     ]
 }
 
@@ -40,14 +50,26 @@ fn one_by_one<From: Copy, To>(convert: impl Fn(From) -> To) -> impl Fn(&[From], 
     move |from, to| to.iter_mut().zip(from).for_each(|(to, &from)| *to = convert(from))
 }
 
-fn widen<T: Element + Pod>(name: &'static str, times: f64, peer: impl Fn(&[T], &mut [f32]) + 'static) -> Result<Row> {
+fn widen<T: Element + Pod>(
+    name: &'static str,
+    times: f64,
+    peer: impl Fn(&[T], &mut [f32]) + 'static,
+) -> Result<Row> {
     row::<T, f32>(name, times, elements(), peer)
 }
 
-fn narrow<T: Element + Pod>(name: &'static str, times: f64, peer: impl Fn(&[f32], &mut [T]) + 'static) -> Result<Row> {
+fn narrow<T: Element + Pod>(
+    name: &'static str,
+    times: f64,
+    peer: impl Fn(&[f32], &mut [T]) + 'static,
+) -> Result<Row> {
     // Numbers about one, as weights are, so that they do not all end as infinity or zero.
     let bytes = Pattern(3).take(4 * ELEMENTS);
-    let weights = bytes.as_chunks().0.iter().map(|&bytes| i32::from_le_bytes(bytes) as f32 / (1_u32 << 29) as f32);
+    let weights = bytes
+        .as_chunks()
+        .0
+        .iter()
+        .map(|&bytes| i32::from_le_bytes(bytes) as f32 / (1_u32 << 29) as f32);
     row::<f32, T>(name, times, weights.collect(), peer)
 }
 

@@ -24,7 +24,8 @@ pub(super) fn rows() -> Vec<Spec> {
             Ok(if count < 300 { row } else { row.goals([goal]) })
         })
     });
-    let lookup = Spec::new("header lookup of each of 2326 tensors by name", |data| lookup_row(data, 2_326));
+    let lookup =
+        Spec::new("header lookup of each of 2326 tensors by name", |data| lookup_row(data, 2_326));
     parse.into_iter().chain([lookup]).collect()
 }
 
@@ -44,7 +45,11 @@ fn model(count: usize) -> Vec<Tensor> {
         ("post_attention_layernorm.weight", &[4096]),
     ];
     let named = kinds.iter().cycle().take(count).enumerate();
-    named.map(|(i, (name, shape))| Tensor::bf16(format!("model.layers.{}.{name}", i / kinds.len()), shape)).collect()
+    named
+        .map(|(i, (name, shape))| {
+            Tensor::bf16(format!("model.layers.{}.{name}", i / kinds.len()), shape)
+        })
+        .collect()
 }
 
 /// Both parsers on a file with these tensors, whose data are holes.
@@ -54,8 +59,12 @@ pub(super) fn parse_row(data: &Data, tensors: &[Tensor]) -> Result<Row> {
     agree(&file, tensors)?;
     let (a, b, c) = (file.clone(), file.clone(), file);
     Ok(Row::new(vec![
-        Contender::ours("Header::parse", move |watch| watch.repeat(|| Ok(Header::parse(&a, &Limits::default())?))),
-        Contender::peer(REFERENCE, move |watch| watch.repeat(|| Ok(Reference::deserialize(&b)?.len()))),
+        Contender::ours("Header::parse", move |watch| {
+            watch.repeat(|| Ok(Header::parse(&a, &Limits::default())?))
+        }),
+        Contender::peer(REFERENCE, move |watch| {
+            watch.repeat(|| Ok(Reference::deserialize(&b)?.len()))
+        }),
         Contender::limit("serde_json into IgnoredAny", move |watch| {
             let text = text(&c)?;
             watch.repeat(|| Ok(serde_json::from_slice::<IgnoredAny>(text)?))
@@ -105,8 +114,9 @@ fn agree(file: &Mmap, tensors: &[Tensor]) -> Result<()> {
     for Tensor { name, shape, .. } in tensors {
         let (ours, theirs) = (header.get(name), metadata.info(name));
         let ours = ours.map(|ours| (ours.shape().to_vec(), ours.data_offsets()));
-        let theirs =
-            theirs.map(|theirs| (theirs.shape.clone(), theirs.data_offsets.0 as u64..theirs.data_offsets.1 as u64));
+        let theirs = theirs.map(|theirs| {
+            (theirs.shape.clone(), theirs.data_offsets.0 as u64..theirs.data_offsets.1 as u64)
+        });
         ensure!(ours == theirs && ours.is_some_and(|(found, _)| found == *shape), "{name}");
     }
     Ok(())

@@ -34,7 +34,8 @@ pub(super) fn arena(bytes: usize) -> Result<MmapMut> {
     Ok(arena)
 }
 
-/// Reads the data of a file into a small buffer for each thread, over and over, so that only the reading itself remains.
+/// Reads the data of a file into a small buffer for each thread, over and over, so that only the
+/// reading itself remains.
 pub(crate) fn read_into_reused_buffers(path: &Path) -> Result<()> {
     let file = File::open(path)?;
     let (start, len) = data_range(&file)?;

@@ -27,30 +27,35 @@ pub(super) fn rows() -> Vec<Spec> {
             Ok(reading(contenders, &file)?.goals(goals).samples(5))
         }),
         Spec::new("load 10,000 × 64 KiB into candle", |data| {
-            let tensors = (0..10_000).map(|i| files::Tensor::bf16(format!("blocks.{i}.weight"), &[128, 256]));
+            let tensors =
+                (0..10_000).map(|i| files::Tensor::bf16(format!("blocks.{i}.weight"), &[128, 256]));
             let file = data.file("small-tensors.safetensors", &tensors.collect::<Vec<_>>())?;
             let goals = [
                 Goal::Faster(MAPPED, 2.0),
                 Goal::Faster("candle load", 2.0),
                 Goal::Memory(data_len(&file)? + ALLOWANCE),
             ];
-            let contenders = vec![ours(&file), mapped(&file), candle_load(&file), reused_buffers(&file)];
+            let contenders =
+                vec![ours(&file), mapped(&file), candle_load(&file), reused_buffers(&file)];
             Ok(reading(contenders, &file)?.goals(goals).samples(7))
         }),
         Spec::new("load 2 GiB of BF16 into candle as F32", |data| {
             let file = data.file("two-gib.safetensors", &two_gib())?;
-            let goals = [Goal::Faster(MAPPED_CAST, 4.0), Goal::Memory(2 * data_len(&file)? + ALLOWANCE)];
+            let goals =
+                [Goal::Faster(MAPPED_CAST, 4.0), Goal::Memory(2 * data_len(&file)? + ALLOWANCE)];
             let contenders = vec![ours_cast(&file), mapped_cast(&file), reused_buffers(&file)];
             Ok(reading(contenders, &file)?.goals(goals).samples(5))
         }),
         Spec::new("load 2 GiB into candle by a VarBuilder", |data| {
             let file = data.file("two-gib.safetensors", &two_gib())?;
-            let ours = building(Contender::ours, "safetensors_candle::var_builder", &file, |path| {
-                Ok(safetensors_candle::var_builder(path, DType::BF16, &Device::Cpu)?)
-            })?;
-            let peer = building(Contender::peer, "candle from_mmaped_safetensors", &file, |path| {
-                system::candle_var_builder(path, DType::BF16)
-            })?;
+            let ours =
+                building(Contender::ours, "safetensors_candle::var_builder", &file, |path| {
+                    Ok(safetensors_candle::var_builder(path, DType::BF16, &Device::Cpu)?)
+                })?;
+            let peer =
+                building(Contender::peer, "candle from_mmaped_safetensors", &file, |path| {
+                    system::candle_var_builder(path, DType::BF16)
+                })?;
             let goals = [Goal::Memory(data_len(&file)? + ALLOWANCE)];
             Ok(reading(vec![ours, peer], &file)?.goals(goals).samples(5))
         }),
@@ -66,7 +71,11 @@ const ALLOWANCE: u64 = 32 << 20;
 /// A row of processes that each load this file. The hungriest takes its size twice.
 pub(super) fn reading(contenders: Vec<Contender>, file: &TestFile) -> Result<Row> {
     let bytes = data_len(file)?;
-    Ok(Row::new(contenders).isolated().bytes(bytes).memory(2 * bytes + (64 << 20)).reads(&file.path))
+    Ok(Row::new(contenders)
+        .isolated()
+        .bytes(bytes)
+        .memory(2 * bytes + (64 << 20))
+        .reads(&file.path))
 }
 
 fn data_len(file: &TestFile) -> Result<u64> {
@@ -80,7 +89,8 @@ fn ours(file: &TestFile) -> Contender {
 pub(super) fn ours_with(name: &'static str, file: &TestFile, options: LoadOptions) -> Contender {
     let file = file.clone();
     Contender::ours(name, move |watch| {
-        let tensors = watch.time(|| safetensors_candle::load_with(&file.path, &Device::Cpu, &options))?;
+        let tensors =
+            watch.time(|| safetensors_candle::load_with(&file.path, &Device::Cpu, &options))?;
         verify(tensors.iter(), file.sums.plain)
     })
 }
@@ -89,7 +99,8 @@ fn ours_cast(file: &TestFile) -> Contender {
     let file = file.clone();
     Contender::ours("safetensors_candle::load_with, floats as F32", move |watch| {
         let options = LoadOptions::new().floats_as(Dtype::F32);
-        let tensors = watch.time(|| safetensors_candle::load_with(&file.path, &Device::Cpu, &options))?;
+        let tensors =
+            watch.time(|| safetensors_candle::load_with(&file.path, &Device::Cpu, &options))?;
         verify(tensors.iter(), file.sums.widened)
     })
 }
@@ -126,7 +137,8 @@ fn building(
     open: impl Fn(&Path) -> Result<VarBuilder<'static>> + 'static,
 ) -> Result<Contender> {
     let file = file.clone();
-    let names: Vec<_> = Checkpoint::open(&file.path)?.tensors().map(|tensor| tensor.name().to_owned()).collect();
+    let names: Vec<_> =
+        Checkpoint::open(&file.path)?.tensors().map(|tensor| tensor.name().to_owned()).collect();
     let run = move |watch: &mut Watch| {
         // The builder is given back untimed.
         let (_builder, tensors) = watch.time(|| -> Result<_> {
@@ -156,7 +168,9 @@ fn arena(file: &TestFile) -> Result<Contender> {
 
 fn reused_buffers(file: &TestFile) -> Contender {
     let path = file.path.clone();
-    Contender::limit("pread into reused buffers", move |watch| watch.time(|| limits::read_into_reused_buffers(&path)))
+    Contender::limit("pread into reused buffers", move |watch| {
+        watch.time(|| limits::read_into_reused_buffers(&path))
+    })
 }
 
 /// What a program does that loads a file by candle's mapping. The mapping is given back untimed.
@@ -178,7 +192,10 @@ fn load_mapped(
 }
 
 /// Makes sure that tensors have the names and the bytes that were written.
-pub(super) fn verify<'a>(tensors: impl Iterator<Item = (&'a String, &'a Tensor)>, expected: u64) -> Result<()> {
+pub(super) fn verify<'a>(
+    tensors: impl Iterator<Item = (&'a String, &'a Tensor)>,
+    expected: u64,
+) -> Result<()> {
     let mut sums = HashMap::new();
     for (name, tensor) in tensors {
         let (storage, layout) = tensor.storage_and_layout();
@@ -191,6 +208,9 @@ pub(super) fn verify<'a>(tensors: impl Iterator<Item = (&'a String, &'a Tensor)>
         };
         sums.insert(name, checksum([(name, bytes)]));
     }
-    ensure!(sums.values().copied().fold(0, u64::wrapping_add) == expected, "other bytes than were written");
+    ensure!(
+        sums.values().copied().fold(0, u64::wrapping_add) == expected,
+        "other bytes than were written"
+    );
     Ok(())
 }

@@ -27,7 +27,10 @@ fn row(data: &Data) -> Result<Row> {
         let checkpoint = Checkpoint::open(&path)?;
         let tensor = checkpoint.tensor(name)?;
         let mapped = system::map(&path)?;
-        ensure!(tensor.read()?.bytes() == Reference::deserialize(&mapped)?.tensor(name)?.data(), "{name} differs");
+        ensure!(
+            tensor.read()?.bytes() == Reference::deserialize(&mapped)?.tensor(name)?.data(),
+            "{name} differs"
+        );
         (tensor.file_offset(), tensor.byte_len())
     };
     let (a, b, c) = (path.clone(), path.clone(), path.clone());
@@ -35,7 +38,8 @@ fn row(data: &Data) -> Result<Row> {
         watch.repeat(|| Ok(Checkpoint::open(&a)?.tensor(name)?.read()?.bytes().len()))
     });
     let peer = Contender::peer(REFERENCE, move |watch| {
-        watch.repeat(|| Ok(Reference::deserialize(&system::map(&b)?)?.tensor(name)?.data().to_vec()))
+        watch
+            .repeat(|| Ok(Reference::deserialize(&system::map(&b)?)?.tensor(name)?.data().to_vec()))
     });
     let limit = Contender::limit(LIMIT, move |watch| {
         watch.repeat(|| {
@@ -49,5 +53,9 @@ fn row(data: &Data) -> Result<Row> {
             Ok((header, tensor))
         })
     });
-    Ok(Row::new(vec![ours, peer, limit]).goals([Goal::OfLimit(LIMIT, 0.8)]).bytes(bytes).reads(path).samples(15))
+    Ok(Row::new(vec![ours, peer, limit])
+        .goals([Goal::OfLimit(LIMIT, 0.8)])
+        .bytes(bytes)
+        .reads(path)
+        .samples(15))
 }

@@ -25,7 +25,10 @@ pub(super) fn rows() -> Vec<Spec> {
         Spec::new("save 2 GiB from ndarray", |data| from_ndarray(data.path())),
     ];
     // There the kernel has no larger pages, and a lock on the file for each.
-    rows.extend(folder_in_memory().map(|memory| Spec::new("save 2 GiB to tmpfs", move |_| from_ndarray(&memory))));
+    rows.extend(
+        folder_in_memory()
+            .map(|memory| Spec::new("save 2 GiB to tmpfs", move |_| from_ndarray(&memory))),
+    );
     rows
 }
 
@@ -49,7 +52,9 @@ fn tensors() -> (Tensors, u64) {
         (tensor.name, bytemuck::pod_collect_to_vec::<u8, bf16>(&bytes))
     });
     let tensors: Tensors = tensors.collect();
-    let sum = checksum(tensors.iter().map(|(name, values)| (name, bytemuck::cast_slice::<bf16, u8>(values))));
+    let sum = checksum(
+        tensors.iter().map(|(name, values)| (name, bytemuck::cast_slice::<bf16, u8>(values))),
+    );
     (tensors, sum)
 }
 
@@ -58,7 +63,9 @@ const SHAPE: [usize; 2] = [2048, 2048];
 fn from_candle(folder: &Path) -> Result<Row> {
     let folder = Rc::new(tempfile::tempdir_in(folder)?);
     let (tensors, sum) = tensors();
-    let tensors = tensors.into_iter().map(|(name, values)| Ok((name, Tensor::from_vec(values, &SHAPE, &Device::Cpu)?)));
+    let tensors = tensors
+        .into_iter()
+        .map(|(name, values)| Ok((name, Tensor::from_vec(values, &SHAPE, &Device::Cpu)?)));
     let tensors: Rc<HashMap<String, Tensor>> = Rc::new(tensors.collect::<Result<_>>()?);
     let (for_ours, for_reference, for_candle) = (tensors.clone(), tensors.clone(), tensors.clone());
     let ours = saving(Contender::ours, "safetensors_candle::save", &folder, sum, move |path| {
@@ -73,7 +80,9 @@ fn from_candle(folder: &Path) -> Result<Row> {
     let limit = limit(&folder, move |write| {
         let storages: Vec<_> = tensors.values().map(Tensor::storage_and_layout).collect();
         let slices = storages.iter().map(|(storage, _)| match &**storage {
-            candle_core::Storage::Cpu(storage) => storage.as_slice::<bf16>().map(bytemuck::cast_slice),
+            candle_core::Storage::Cpu(storage) => {
+                storage.as_slice::<bf16>().map(bytemuck::cast_slice)
+            }
             _ => Err(candle_core::Error::msg("not in main memory")),
         });
         write(&slices.collect::<Result<Vec<&[u8]>, _>>()?)
@@ -85,21 +94,23 @@ fn from_candle(folder: &Path) -> Result<Row> {
 fn from_ndarray(folder: &Path) -> Result<Row> {
     let folder = Rc::new(tempfile::tempdir_in(folder)?);
     let (tensors, sum) = tensors();
-    let tensors = tensors
-        .into_iter()
-        .map(|(name, values)| Ok((name, DynArray::from(ArrayD::from_shape_vec(IxDyn(&SHAPE), values)?))));
+    let tensors = tensors.into_iter().map(|(name, values)| {
+        Ok((name, DynArray::from(ArrayD::from_shape_vec(IxDyn(&SHAPE), values)?)))
+    });
     let tensors: Rc<BTreeMap<String, DynArray>> = Rc::new(tensors.collect::<Result<_>>()?);
     let (for_ours, for_reference) = (tensors.clone(), tensors.clone());
     let ours = saving(Contender::ours, "safetensors_ndarray::save", &folder, sum, move |path| {
         Ok(safetensors_ndarray::save(path, &*for_ours, &SaveOptions::new().durable(false))?)
     });
     let reference = saving(Contender::peer, REFERENCE, &folder, sum, move |path| {
-        let views = for_reference
-            .iter()
-            .map(|(name, array)| Ok((name, TensorView::new(safetensors::Dtype::BF16, SHAPE.into(), bytes(array)?)?)));
+        let views = for_reference.iter().map(|(name, array)| {
+            Ok((name, TensorView::new(safetensors::Dtype::BF16, SHAPE.into(), bytes(array)?)?))
+        });
         Ok(safetensors::serialize_to_file(views.collect::<Result<Vec<_>>>()?, None, path)?)
     });
-    let limit = limit(&folder, move |write| write(&tensors.values().map(bytes).collect::<Result<Vec<_>>>()?));
+    let limit = limit(&folder, move |write| {
+        write(&tensors.values().map(bytes).collect::<Result<Vec<_>>>()?)
+    });
     row(vec![ours, reference, limit], vec![Goal::Faster(REFERENCE, 1.5)])
 }
 

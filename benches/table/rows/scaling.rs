@@ -20,7 +20,8 @@ pub(super) fn rows() -> Vec<Spec> {
     });
     let sizes = [1, 16, 256, 1024].map(|mib| {
         Spec::new(format!("scaling: load {mib} MiB into candle"), move |data| {
-            let file = data.file(&format!("load-{mib}.safetensors"), &in_tensors_of_one_mib(mib))?;
+            let file =
+                data.file(&format!("load-{mib}.safetensors"), &in_tensors_of_one_mib(mib))?;
             let ours = ours_with("safetensors_candle::load", &file, LoadOptions::new());
             Ok(reading(vec![ours, mapped(&file)], &file)?.samples(5))
         })
@@ -47,7 +48,8 @@ fn in_tensors_of_one_mib(count: usize) -> Vec<Tensor> {
     (0..count).map(|i| Tensor::bf16(format!("layers.{i}.weight"), &[1024, 512])).collect()
 }
 
-/// Headers that were made to be slow to parse take no more than a small multiple of the time of an ordinary one.
+/// Headers that were made to be slow to parse take no more than a small multiple of the time of an
+/// ordinary one.
 fn hostile(_: &Data) -> Result<Row> {
     const COUNT: usize = 1_000_000;
     let ordinary = header_text(&short_names(COUNT));
@@ -68,11 +70,20 @@ fn hostile(_: &Data) -> Result<Row> {
         let limits = Limits::default();
         ensure!(Header::parse_json(text.as_bytes(), &limits)?.len() == COUNT, "{name}");
         let text = Rc::new(text);
-        Ok(Contender::ours(name, move |watch| watch.repeat(|| Ok(Header::parse_json(text.as_bytes(), &limits)?))))
+        Ok(Contender::ours(name, move |watch| {
+            watch.repeat(|| Ok(Header::parse_json(text.as_bytes(), &limits)?))
+        }))
     });
-    let goals =
-        ["names that differ in the middle", "names that differ in two bits", "names with escapes", "last tensor first"];
-    let goals = goals.into_iter().chain(["never in the canonical form"]).map(|name| Goal::Within(name, 4.0));
+    let goals = [
+        "names that differ in the middle",
+        "names that differ in two bits",
+        "names with escapes",
+        "last tensor first",
+    ];
+    let goals = goals
+        .into_iter()
+        .chain(["never in the canonical form"])
+        .map(|name| Goal::Within(name, 4.0));
     Ok(Row::new(contenders.collect::<Result<_>>()?).goals(goals).samples(5))
 }
 
@@ -83,7 +94,11 @@ fn renamed(name: impl Fn(usize) -> String) -> String {
 /// Entries in the opposite order of their data.
 fn last_first() -> String {
     let entries = (0..1_000_000_u64).rev().map(|i| {
-        format!(r#""layers.{i}.w":{{"dtype":"BF16","shape":[8],"data_offsets":[{},{}]}}"#, 16 * i, 16 * i + 16)
+        format!(
+            r#""layers.{i}.w":{{"dtype":"BF16","shape":[8],"data_offsets":[{},{}]}}"#,
+            16 * i,
+            16 * i + 16
+        )
     });
     format!("{{{}}}", entries.collect::<Vec<_>>().join(","))
 }

@@ -21,7 +21,13 @@ use crate::sample::{Contender, Goal, Row};
 use crate::system;
 
 pub(super) fn rows() -> Vec<Spec> {
-    [0, 1].map(|dim| Spec::new(format!("rank slice of dim {dim}, one of 4 ranks"), move |data| row(data, dim))).into()
+    [0, 1]
+        .map(|dim| {
+            Spec::new(format!("rank slice of dim {dim}, one of 4 ranks"), move |data| {
+                row(data, dim)
+            })
+        })
+        .into()
 }
 
 const LIMIT: &str = "pread of exactly those bytes";
@@ -29,7 +35,8 @@ const NAME: &str = "weight";
 const ROWS: usize = 8192;
 const COLUMNS: usize = 16384;
 
-/// A tensor of 256 MiB, of which rank 1 holds 64 MiB: rows that lie together, or a part of each row.
+/// A tensor of 256 MiB, of which rank 1 holds 64 MiB: rows that lie together, or a part of each
+/// row.
 fn row(data: &Data, dim: usize) -> Result<Row> {
     let path = data.file("slice.safetensors", &[Tensor::bf16(NAME.into(), &[ROWS, COLUMNS])])?.path;
     let shard = Shard::new(dim, 1, 4);
@@ -44,7 +51,9 @@ fn row(data: &Data, dim: usize) -> Result<Row> {
     });
     let mapped = system::map(&b)?;
     ensure!(reference(&mapped, dim)? == expected, "the peer's slice differs");
-    let peer = Contender::peer("safetensors, slice collected", move |watch| watch.repeat(|| reference(&mapped, dim)));
+    let peer = Contender::peer("safetensors, slice collected", move |watch| {
+        watch.repeat(|| reference(&mapped, dim))
+    });
     let limit = Contender::limit(LIMIT, move |watch| {
         let file = File::open(&c)?;
         watch.repeat(|| read_runs(&file, &runs))
@@ -62,7 +71,10 @@ fn runs(path: &Path, dim: usize) -> Result<Vec<Range<u64>>> {
         return Ok(std::iter::once(first..first + part(ROWS) * bytes).collect());
     }
     let width = 2 * part(COLUMNS);
-    Ok((0..ROWS as u64).map(|row| start + row * bytes + width).map(|first| first..first + width).collect())
+    Ok((0..ROWS as u64)
+        .map(|row| start + row * bytes + width)
+        .map(|first| first..first + width)
+        .collect())
 }
 
 /// Reads runs one after the other into fresh memory, in huge pages where the system has them.
@@ -92,7 +104,8 @@ fn reference(mapped: &[u8], dim: usize) -> Result<Vec<u8>> {
 
 /// How many bytes we read for each byte of the slice.
 fn over_read(path: &Path, shard: Shard, expected: &[u8]) -> Result<f64> {
-    let open = |path: &Path| Ok(Counting { source: FileSource::open(path)?, bytes: AtomicU64::new(0) });
+    let open =
+        |path: &Path| Ok(Counting { source: FileSource::open(path)?, bytes: AtomicU64::new(0) });
     let checkpoint = Checkpoint::open_by(path, &Limits::default(), open)?;
     let tensor = checkpoint.tensor(NAME)?;
     let counted = || tensor.source().bytes.load(Ordering::Relaxed);

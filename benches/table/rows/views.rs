@@ -37,7 +37,8 @@ pub(super) fn rows() -> Vec<Spec> {
                 Contender::ours("Checkpoint::mmap, share_checkpoint", move |watch| {
                     watch.repeat(|| {
                         let checkpoint = Arc::new(checkpoint_map(&path)?);
-                        let tensors = safetensors_burn::share_checkpoint(&checkpoint, Widening::Lossless)?;
+                        let tensors =
+                            safetensors_burn::share_checkpoint(&checkpoint, Widening::Lossless)?;
                         Ok(std::hint::black_box(tensors).len())
                     })
                 })

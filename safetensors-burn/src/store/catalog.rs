@@ -35,7 +35,9 @@ impl Catalog {
         for (alias, tensor) in checkpoint.aliases() {
             let alias = renames.apply(alias);
             // The rules may give all names of a tensor one name.
-            if !catalog.tensors.contains_key(&alias) || catalog.name_in_file(&alias) != tensor.name() {
+            if !catalog.tensors.contains_key(&alias)
+                || catalog.name_in_file(&alias) != tensor.name()
+            {
                 catalog.aliases.insert(alias.clone());
                 catalog.add(&tensor, alias, options)?;
             }
@@ -44,7 +46,12 @@ impl Catalog {
     }
 
     /// Adds a tensor under a name.
-    fn add(&mut self, tensor: &LazyTensor<'_, FileSource>, name: String, options: &LoadOptions) -> Result<()> {
+    fn add(
+        &mut self,
+        tensor: &LazyTensor<'_, FileSource>,
+        name: String,
+        options: &LoadOptions,
+    ) -> Result<()> {
         let described = pack::of_checkpoint(&self.checkpoint, tensor, name.clone(), options);
         let described = described.map_err(|error| tensor.locate(error))?;
         if name != tensor.name() {
@@ -58,7 +65,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// The tensors by the names that the module knows. One that was saved once for several names is there under all of them.
+    /// The tensors by the names that the module knows. One that was saved once for several names is
+    /// there under all of them.
     pub(crate) fn tensors(&self) -> &BTreeMap<String, PackTensor> {
         &self.tensors
     }

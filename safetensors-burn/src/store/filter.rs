@@ -7,9 +7,11 @@ use safetensors_core::{Error, Result};
 use super::location::Location;
 use crate::{Burn, StoreError};
 
-/// burn's path filter, and regular expressions. A parameter takes part if any of them matches, or if there are none.
+/// burn's path filter, and regular expressions. A parameter takes part if any of them matches, or
+/// if there are none.
 ///
-/// `PathFilter` has regular expressions only with a feature of burn-store that brings the `safetensors` crate along.
+/// `PathFilter` has regular expressions only with a feature of burn-store that brings the
+/// `safetensors` crate along.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Filter {
     pub(crate) paths: PathFilter,

@@ -9,7 +9,8 @@ pub(crate) struct Location {
 }
 
 impl Location {
-    /// The root of a module. If `skip_enum_variants`, the names of enum variants are no part of paths.
+    /// The root of a module. If `skip_enum_variants`, the names of enum variants are no part of
+    /// paths.
     pub(crate) fn root(skip_enum_variants: bool) -> Self {
         Self { path: Vec::new(), containers: Vec::new(), skip_enum_variants }
     }

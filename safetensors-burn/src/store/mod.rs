@@ -14,9 +14,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use burn_store::{ApplyResult, IdentityAdapter, ModuleAdapter, ModuleSnapshot, ModuleStore, PathFilter};
+use burn_store::{
+    ApplyResult, IdentityAdapter, ModuleAdapter, ModuleSnapshot, ModuleStore, PathFilter,
+};
 use safetensors_core::tied::Tied;
-use safetensors_core::{Error, LoadOptions, MaxShardSize, Result, SaveOptions, ShardOptions, save, save_sharded};
+use safetensors_core::{
+    Error, LoadOptions, MaxShardSize, Result, SaveOptions, ShardOptions, save, save_sharded,
+};
 
 use crate::{Burn, StoreError};
 use adopt::adopt;
@@ -30,38 +34,44 @@ use ties::ties;
 
 /// Loads burn modules from safetensors checkpoints and saves them to safetensors files.
 ///
-/// The options have the names of burn-store's `SafetensorsStore`, where they exist there; those that take a pattern
-/// ([`with_regex`](CheckpointStore::with_regex), [`with_key_remapping`](CheckpointStore::with_key_remapping)) return a [`Result`],
-/// an error if it is no regular expression. Loading differs in this:
+/// The options have the names of burn-store's `SafetensorsStore`, where they exist there; those
+/// that take a pattern ([`with_regex`](CheckpointStore::with_regex),
+/// [`with_key_remapping`](CheckpointStore::with_key_remapping)) return a [`Result`], an error if it
+/// is no regular expression. Loading differs in this:
 ///
 /// - it reads shards: the path may be a file, an index (`*.json`) or the directory of either;
 /// - headers are parsed once and tensors read in parallel, each once;
-/// - everything is checked and read before the module changes. If loading fails, the module is as it was. Until it is
-///   done, new and old values are in memory together; parameters that have no value yet are not initialized for it.
+/// - everything is checked and read before the module changes. If loading fails, the module is as
+///   it was. Until it is done, new and old values are in memory together; parameters that have no
+///   value yet are not initialized for it.
 ///
-/// A store opens its checkpoint when it first needs it, and keeps it: what another program puts at the path later, a new store
-/// sees. Saving differs in this:
+/// A store opens its checkpoint when it first needs it, and keeps it: what another program puts at
+/// the path later, a new store sees. Saving differs in this:
 ///
-/// - a file that exists is replaced, without an option for it. Until the new one is complete, the old one is there;
+/// - a file that exists is replaced, without an option for it. Until the new one is complete, the
+///   old one is there;
 /// - with [`max_shard_size`](CheckpointStore::max_shard_size) it writes shards;
 /// - a parameter that the module has under several paths is saved once, see below.
 ///
 /// # Tied parameters
 ///
-/// A module can have one parameter under several paths: as its embedding and as its output layer, for example. It is saved
-/// once, under the first of its names in sorted order, and the metadata says so for the others, as in files of
-/// `safetensors.torch.save_model`. On loading the tensor is found under all of its names, in files of either: none of them is
-/// missing. What is tied in a file and not in the module goes into both parameters.
+/// A module can have one parameter under several paths: as its embedding and as its output layer,
+/// for example. It is saved once, under the first of its names in sorted order, and the metadata
+/// says so for the others, as in files of `safetensors.torch.save_model`. On loading the tensor is
+/// found under all of its names, in files of either: none of them is missing. What is tied in a
+/// file and not in the module goes into both parameters.
 ///
-/// Parameters are one if they have the same id and are to be saved as the same bits: those whose id is there twice are read from
-/// their device once more, to compare them. So a module and its clone, which has the same ids, are saved apart once one of them
-/// has changed. [`save_options`](CheckpointStore::save_options) without [`SaveOptions::tied`] saves every path.
+/// Parameters are one if they have the same id and are to be saved as the same bits: those whose id
+/// is there twice are read from their device once more, to compare them. So a module and its clone,
+/// which has the same ids, are saved apart once one of them has changed.
+/// [`save_options`](CheckpointStore::save_options) without [`SaveOptions::tied`] saves every path.
 ///
 /// # Dtypes
 ///
-/// A parameter takes over the dtype that the file has. [`load_options`](CheckpointStore::load_options) can convert while reading, and
-/// [`FloatCastAdapter`](crate::FloatCastAdapter) as [`with_from_adapter`](CheckpointStore::with_from_adapter) after it. The parameter
-/// keeps its id.
+/// A parameter takes over the dtype that the file has.
+/// [`load_options`](CheckpointStore::load_options) can convert while reading, and
+/// [`FloatCastAdapter`](crate::FloatCastAdapter) as
+/// [`with_from_adapter`](CheckpointStore::with_from_adapter) after it. The parameter keeps its id.
 ///
 /// ```
 /// use burn::module::Module;
@@ -77,7 +87,10 @@ use ties::ties;
 ///
 /// impl Model {
 ///     fn new(device: &Device) -> Self {
-///         Self { encoder: LinearConfig::new(4, 8).init(device), head: LinearConfig::new(8, 2).init(device) }
+///         Self {
+///             encoder: LinearConfig::new(4, 8).init(device),
+///             head: LinearConfig::new(8, 2).init(device),
+///         }
 ///     }
 /// }
 ///
@@ -85,7 +98,8 @@ use ties::ties;
 /// let path = dir.path().join("model.safetensors");
 /// let device = Device::default();
 /// let trained = Model::new(&device);
-/// trained.save_into(&mut CheckpointStore::from_file(&path).metadata("title", "An example"))?;
+/// trained
+///     .save_into(&mut CheckpointStore::from_file(&path).metadata("title", "An example"))?;
 ///
 /// // Only the encoder, into another model.
 /// let mut store = CheckpointStore::from_file(&path).with_regex(r"^encoder\.")?;
@@ -113,8 +127,9 @@ pub struct CheckpointStore {
 
 impl CheckpointStore {
     /// A store for a path. To load from: a file, an index or a directory, as for
-    /// [`Checkpoint::open`](safetensors_core::Checkpoint::open). To save to: a file, which is replaced if it exists, or, with
-    /// [`max_shard_size`](CheckpointStore::max_shard_size), a directory.
+    /// [`Checkpoint::open`](safetensors_core::Checkpoint::open). To save to: a file, which is
+    /// replaced if it exists, or, with [`max_shard_size`](CheckpointStore::max_shard_size), a
+    /// directory.
     ///
     /// Nothing is opened yet.
     pub fn from_file(path: impl Into<PathBuf>) -> Self {
@@ -135,16 +150,16 @@ impl CheckpointStore {
         }
     }
 
-    /// Loads or saves only the parameters that the filter matches, by their path in the module. Replaces paths and predicates
-    /// given before; patterns stay.
+    /// Loads or saves only the parameters that the filter matches, by their path in the module.
+    /// Replaces paths and predicates given before; patterns stay.
     #[must_use]
     pub fn filter(mut self, filter: PathFilter) -> Self {
         self.filter.paths = filter;
         self
     }
 
-    /// Loads or saves only the parameters whose path in the module matches a regular expression. With several, and with
-    /// paths, it is enough that one matches.
+    /// Loads or saves only the parameters whose path in the module matches a regular expression.
+    /// With several, and with paths, it is enough that one matches.
     ///
     /// # Errors
     ///
@@ -168,8 +183,9 @@ impl CheckpointStore {
         self
     }
 
-    /// Loads or saves the parameters for which the predicate holds. It is given the path and the types that contain the
-    /// parameter, outermost first, joined with dots: `Struct:Model.Struct:Linear`.
+    /// Loads or saves the parameters for which the predicate holds. It is given the path and the
+    /// types that contain the parameter, outermost first, joined with dots:
+    /// `Struct:Model.Struct:Linear`.
     #[must_use]
     pub fn with_predicate(mut self, predicate: fn(&str, &str) -> bool) -> Self {
         self.filter.paths = self.filter.paths.with_predicate(predicate);
@@ -183,14 +199,19 @@ impl CheckpointStore {
         self
     }
 
-    /// Replaces what matches the pattern in tensor names: on loading in the names of the file, before they are compared with
-    /// those of the module, and on saving in the names of the module, before they are written. The replacement may refer to
-    /// groups (`$1`). Several rules apply one after the other.
+    /// Replaces what matches the pattern in tensor names: on loading in the names of the file,
+    /// before they are compared with those of the module, and on saving in the names of the module,
+    /// before they are written. The replacement may refer to groups (`$1`). Several rules apply one
+    /// after the other.
     ///
     /// # Errors
     ///
     /// [`StoreError::Pattern`] if it is not a regular expression.
-    pub fn with_key_remapping(mut self, pattern: impl AsRef<str>, replacement: impl Into<String>) -> Result<Self> {
+    pub fn with_key_remapping(
+        mut self,
+        pattern: impl AsRef<str>,
+        replacement: impl Into<String>,
+    ) -> Result<Self> {
         self.renames.add(pattern.as_ref(), replacement.into())?;
         self.catalog = None;
         Ok(self)
@@ -203,17 +224,18 @@ impl CheckpointStore {
         self
     }
 
-    /// Saves with these options, their metadata and their [`tied`](SaveOptions::tied) included: without it each path of a parameter
-    /// is saved, and `format` = `pt` is no longer added, but to the files of several shards.
+    /// Saves with these options, their metadata and their [`tied`](SaveOptions::tied) included:
+    /// without it each path of a parameter is saved, and `format` = `pt` is no longer added, but to
+    /// the files of several shards.
     #[must_use]
     pub fn save_options(mut self, options: SaveOptions) -> Self {
         self.save_options = options;
         self
     }
 
-    /// Saves to a directory, the store's path, which is made if there is none: to one file, or to several and an index, none of
-    /// them larger than this but for a single tensor that is. See [`save_sharded`](safetensors_core::save_sharded) for the
-    /// names, and for what is replaced.
+    /// Saves to a directory, the store's path, which is made if there is none: to one file, or to
+    /// several and an index, none of them larger than this but for a single tensor that is. See
+    /// [`save_sharded`](safetensors_core::save_sharded) for the names, and for what is replaced.
     ///
     /// ```
     /// use burn::nn::{Linear, LinearConfig};
@@ -223,7 +245,9 @@ impl CheckpointStore {
     /// let dir = tempfile::tempdir()?;
     /// let device = Device::default();
     /// let trained: Linear = LinearConfig::new(16, 16).init(&device);
-    /// trained.save_into(&mut CheckpointStore::from_file(dir.path()).max_shard_size("1KB".parse()?))?;
+    /// trained.save_into(
+    ///     &mut CheckpointStore::from_file(dir.path()).max_shard_size("1KB".parse()?),
+    /// )?;
     /// assert!(dir.path().join("model.safetensors.index.json").exists());
     ///
     /// let mut fresh: Linear = LinearConfig::new(16, 16).init(&device);
@@ -237,9 +261,10 @@ impl CheckpointStore {
         self
     }
 
-    /// Loads with these options: how many threads read, who is told of the progress, what is converted while it is read, and whether
-    /// dtypes that burn lacks may be widened. If they may not, it is an error to load a tensor of such a dtype; tensors that are not
-    /// loaded may have any.
+    /// Loads with these options: how many threads read, who is told of the progress, what is
+    /// converted while it is read, and whether dtypes that burn lacks may be widened. If they may
+    /// not, it is an error to load a tensor of such a dtype; tensors that are not loaded may have
+    /// any.
     ///
     /// ```
     /// use burn::nn::{Linear, LinearConfig};
@@ -265,36 +290,41 @@ impl CheckpointStore {
         self
     }
 
-    /// Adapts tensors on loading, for example with [`PyTorchToBurnAdapter`](crate::PyTorchToBurnAdapter).
+    /// Adapts tensors on loading, for example with
+    /// [`PyTorchToBurnAdapter`](crate::PyTorchToBurnAdapter).
     #[must_use]
     pub fn with_from_adapter(mut self, adapter: impl ModuleAdapter + 'static) -> Self {
         self.from_adapter = Box::new(adapter);
         self
     }
 
-    /// Adapts tensors on saving, for example with [`BurnToPyTorchAdapter`](crate::BurnToPyTorchAdapter).
+    /// Adapts tensors on saving, for example with
+    /// [`BurnToPyTorchAdapter`](crate::BurnToPyTorchAdapter).
     #[must_use]
     pub fn with_to_adapter(mut self, adapter: impl ModuleAdapter + 'static) -> Self {
         self.to_adapter = Box::new(adapter);
         self
     }
 
-    /// Whether parameters may stay as they are because the checkpoint lacks them. Otherwise that is an error, the default.
+    /// Whether parameters may stay as they are because the checkpoint lacks them. Otherwise that is
+    /// an error, the default.
     #[must_use]
     pub fn allow_partial(mut self, allow: bool) -> Self {
         self.allow_partial = allow;
         self
     }
 
-    /// Whether a tensor of another shape or kind than its parameter is an error, the default. Otherwise the parameter stays as
-    /// it is, and the mismatch is among the [`ApplyResult::errors`].
+    /// Whether a tensor of another shape or kind than its parameter is an error, the default.
+    /// Otherwise the parameter stays as it is, and the mismatch is among the
+    /// [`ApplyResult::errors`].
     #[must_use]
     pub fn validate(mut self, validate: bool) -> Self {
         self.validate = validate;
         self
     }
 
-    /// Whether the names of enum variants are left out of the paths of the module, as PyTorch models have none.
+    /// Whether the names of enum variants are left out of the paths of the module, as PyTorch
+    /// models have none.
     #[must_use]
     pub fn skip_enum_variants(mut self, skip: bool) -> Self {
         self.skip_enum_variants = skip;
@@ -332,7 +362,8 @@ impl CheckpointStore {
 impl ModuleStore for CheckpointStore {
     type Error = Error;
 
-    /// Saves the module's parameters that pass the filter: to one file, atomically, which is replaced if it exists; or to shards.
+    /// Saves the module's parameters that pass the filter: to one file, atomically, which is
+    /// replaced if it exists; or to shards.
     fn collect_from<M: ModuleSnapshot>(&mut self, module: &M) -> Result<()> {
         self.catalog = None;
         if self.path.extension().is_some_and(|extension| extension == "json") {
@@ -348,20 +379,23 @@ impl ModuleStore for CheckpointStore {
         match self.max_shard_size {
             None => save(&self.path, sources, &self.save_options),
             Some(size) => {
-                let options = ShardOptions::new().max_shard_size(size).save(self.save_options.clone());
+                let options =
+                    ShardOptions::new().max_shard_size(size).save(self.save_options.clone());
                 save_sharded(&self.path, sources, &options).map(drop)
             }
         }
     }
 
-    /// Loads the module's parameters that pass the filter. If this is an error, the module is as it was.
+    /// Loads the module's parameters that pass the filter. If this is an error, the module is as it
+    /// was.
     fn apply_to<M: ModuleSnapshot>(&mut self, module: &mut M) -> Result<ApplyResult> {
         let catalog = Arc::clone(self.catalog()?);
         let parameters = parameters(module, self.skip_enum_variants);
         let mut plan = Plan::new(&parameters, &catalog, &self.filter, &*self.from_adapter);
         self.check(&mut plan)?;
         let (data, result) = plan.read(&catalog, &self.load_options)?;
-        *module = adopt(module, data, self.skip_enum_variants).map_err(|error| self.locate(error))?;
+        *module =
+            adopt(module, data, self.skip_enum_variants).map_err(|error| self.locate(error))?;
         Ok(result)
     }
 

@@ -1,5 +1,5 @@
-//! The only place that knows [`burn_pack::Tensor`](burn_store::burn_pack::Tensor), in which burn-store's adapters and the
-//! `ModuleStore` trait pass tensors around.
+//! The only place that knows [`burn_pack::Tensor`](burn_store::burn_pack::Tensor), in which
+//! burn-store's adapters and the `ModuleStore` trait pass tensors around.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,7 +10,8 @@ use burn_store::burn_pack::Error as PackError;
 use burn_store::{ModuleAdapter, ModuleContext, bridge};
 use safetensors_core::tied::Storage;
 use safetensors_core::{
-    Checkpoint, Dtype, Error, ErrorKind, Framework, LazyTensor, LoadOptions, ReadAt, Result, Sink, TensorSource, shape,
+    Checkpoint, Dtype, Error, ErrorKind, Framework, LazyTensor, LoadOptions, ReadAt, Result, Sink,
+    TensorSource, shape,
 };
 
 use super::filter::Filter;
@@ -21,8 +22,9 @@ use crate::{Burn, dtype};
 /// A named tensor of run-time dtype and shape, whose bytes may be produced on demand.
 pub(crate) use burn_store::burn_pack::Tensor as PackTensor;
 
-/// A tensor of a checkpoint under the name that the module knows it by. Its bytes are read, with these options, each time they are
-/// asked for; only then is it an error if the tensor needs a widening that they do not allow, so nobody who does not ask is troubled.
+/// A tensor of a checkpoint under the name that the module knows it by. Its bytes are read, with
+/// these options, each time they are asked for; only then is it an error if the tensor needs a
+/// widening that they do not allow, so nobody who does not ask is troubled.
 pub(crate) fn of_checkpoint<S: ReadAt + 'static>(
     checkpoint: &Arc<Checkpoint<S>>,
     tensor: &LazyTensor<'_, S>,
@@ -35,7 +37,8 @@ pub(crate) fn of_checkpoint<S: ReadAt + 'static>(
     let Some(to) = dtype::to_burn(to) else {
         return Err(Error::unsupported::<Burn>(to));
     };
-    let (checkpoint, in_file, options) = (Arc::clone(checkpoint), tensor.name().to_owned(), options.clone());
+    let (checkpoint, in_file, options) =
+        (Arc::clone(checkpoint), tensor.name().to_owned(), options.clone());
     let read = move || {
         let tensor = checkpoint.tensor(&in_file)?;
         let data = Burn::from_buf(tensor.read_with(&options)?, &(), options.get_widening());
@@ -43,7 +46,8 @@ pub(crate) fn of_checkpoint<S: ReadAt + 'static>(
         Ok(data.into_bytes())
     };
     Ok(PackTensor::deferred(name, to, Shape::from(shape), None, byte_len, move || {
-        read().map_err(|error: safetensors_core::Error| PackError::ValidationError(error.to_string()))
+        read()
+            .map_err(|error: safetensors_core::Error| PackError::ValidationError(error.to_string()))
     }))
 }
 
@@ -63,8 +67,9 @@ impl Slot {
     }
 }
 
-/// A parameter's tensor: `source` under the parameter's path, adapted to where the parameter stands. Its bytes will come
-/// from `slot`, and from `source` where something asks for them a second time.
+/// A parameter's tensor: `source` under the parameter's path, adapted to where the parameter
+/// stands. Its bytes will come from `slot`, and from `source` where something asks for them a
+/// second time.
 pub(crate) fn for_parameter(
     source: &PackTensor,
     slot: Slot,
@@ -74,14 +79,17 @@ pub(crate) fn for_parameter(
     let again = source.clone();
     let provide = move || slot.take().map_or_else(|| again.to_bytes(), Ok);
     let (dtype, shape) = (source.dtype, source.shape.clone());
-    let tensor = PackTensor::deferred(location.path(), dtype, shape, None, source.byte_len(), provide);
+    let tensor =
+        PackTensor::deferred(location.path(), dtype, shape, None, source.byte_len(), provide);
     adapter.adapt(tensor, ModuleContext::new(location.containers()))
 }
 
 /// The name that a parameter has in a checkpoint of the adapter's making, if it is another.
 pub(crate) fn alternative_name(location: &Location, adapter: &dyn ModuleAdapter) -> Option<String> {
     let module_type = ModuleContext::new(location.containers()).module_type()?;
-    adapter.get_alternative_param_name(location.name(), module_type).map(|name| location.sibling(&name))
+    adapter
+        .get_alternative_param_name(location.name(), module_type)
+        .map(|name| location.sibling(&name))
 }
 
 /// The dtype and shape that a tensor has.
@@ -99,16 +107,20 @@ pub(crate) fn into_data(tensor: PackTensor) -> Result<TensorData> {
     bridge::into_data(tensor).map_err(Error::framework::<Burn>)
 }
 
-/// The tensors of a module's parameters that pass the filter, adapted for a file. Their data stays on its device until it
-/// is written. Each comes with the id of its parameter.
+/// The tensors of a module's parameters that pass the filter, adapted for a file. Their data stays
+/// on its device until it is written. Each comes with the id of its parameter.
 pub(crate) fn collect(
     module: &impl Module,
     filter: &Filter,
     adapter: &dyn ModuleAdapter,
     skip_enum_variants: bool,
 ) -> Vec<(ParamId, PackTensor)> {
-    let mut collector =
-        Collector { location: Location::root(skip_enum_variants), filter, adapter, tensors: Vec::new() };
+    let mut collector = Collector {
+        location: Location::root(skip_enum_variants),
+        filter,
+        adapter,
+        tensors: Vec::new(),
+    };
     module.visit(&mut collector);
     collector.tensors
 }
@@ -131,10 +143,13 @@ impl Collector<'_> {
         let tensor = param.transform_for_save().val();
         let (dtype, shape) = (tensor.dtype(), tensor.shape());
         let byte_len = bridge::data_len(dtype, &shape);
-        let tensor = PackTensor::deferred(self.location.path(), dtype, shape, None, byte_len, move || {
-            let data = tensor.try_to_data().map_err(|error| PackError::ValidationError(error.to_string()))?;
-            Ok(data.into_bytes())
-        });
+        let tensor =
+            PackTensor::deferred(self.location.path(), dtype, shape, None, byte_len, move || {
+                let data = tensor
+                    .try_to_data()
+                    .map_err(|error| PackError::ValidationError(error.to_string()))?;
+                Ok(data.into_bytes())
+            });
         let adapted = self.adapter.adapt(tensor, ModuleContext::new(self.location.containers()));
         self.tensors.push((param.id, adapted));
     }
@@ -170,7 +185,8 @@ pub(crate) struct ModuleSource {
 }
 
 impl ModuleSource {
-    /// Refuses what the format has no dtype for, naming the tensor. `tie` is the same number for all that are one tensor.
+    /// Refuses what the format has no dtype for, naming the tensor. `tie` is the same number for
+    /// all that are one tensor.
     pub(crate) fn new(tensor: PackTensor, tie: u64) -> Result<Self> {
         match dtype::to_file(tensor.dtype) {
             Ok(dtype) => Ok(Self { tensor, dtype, tie }),

@@ -6,7 +6,8 @@ use burn::tensor::{Bool, BoolStore, DType, Int, Shape, Tensor};
 
 use super::location::Location;
 
-/// The kind of a parameter's elements. Widths may differ from those of the file: a parameter takes over the dtype it loads.
+/// The kind of a parameter's elements. Widths may differ from those of the file: a parameter takes
+/// over the dtype it loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Float,
@@ -46,7 +47,8 @@ pub(crate) struct Parameter {
 
 /// The parameters of a module in the order of its fields.
 pub(crate) fn parameters(module: &impl Module, skip_enum_variants: bool) -> Vec<Parameter> {
-    let mut visitor = Visitor { location: Location::root(skip_enum_variants), parameters: Vec::new() };
+    let mut visitor =
+        Visitor { location: Location::root(skip_enum_variants), parameters: Vec::new() };
     module.visit(&mut visitor);
     visitor.parameters
 }
@@ -61,9 +63,14 @@ impl Visitor {
     where
         Tensor<D, K>: BurnParameter,
     {
-        // A parameter may be saved in another form than it is used in: a linear layer of `Col` layout is transposed. The
-        // declared shape of a parameter that has no value yet is that of the saved form; a value must be brought into it.
-        let shape = if param.is_initialized() { param.transform_for_save().val().shape() } else { param.lazy_shape() };
+        // A parameter may be saved in another form than it is used in: a linear layer of `Col`
+        // layout is transposed. The declared shape of a parameter that has no value yet is that of
+        // the saved form; a value must be brought into it.
+        let shape = if param.is_initialized() {
+            param.transform_for_save().val().shape()
+        } else {
+            param.lazy_shape()
+        };
         self.parameters.push(Parameter { location: self.location.clone(), kind, shape });
     }
 }

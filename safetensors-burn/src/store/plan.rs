@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use burn::tensor::TensorData;
 use burn_store::{ApplyError, ApplyResult, ModuleAdapter};
 use safetensors_core::framework::accept;
-use safetensors_core::{Dtype, Error, ErrorKind, Framework, LazyTensor, LoadOptions, Result, read_tensors};
+use safetensors_core::{
+    Dtype, Error, ErrorKind, Framework, LazyTensor, LoadOptions, Result, read_tensors,
+};
 
 use super::catalog::Catalog;
 use super::filter::Filter;
@@ -33,7 +35,8 @@ struct Match {
 }
 
 impl Plan {
-    /// Finds each parameter's tensor: by the parameter's path, else by the name that the adapter has for it.
+    /// Finds each parameter's tensor: by the parameter's path, else by the name that the adapter
+    /// has for it.
     ///
     /// A parameter that the filter leaves out is neither loaded nor missing.
     pub(crate) fn new(
@@ -44,7 +47,13 @@ impl Plan {
     ) -> Self {
         let mut plan = Self {
             matches: Vec::new(),
-            result: ApplyResult { applied: vec![], skipped: vec![], missing: vec![], unused: vec![], errors: vec![] },
+            result: ApplyResult {
+                applied: vec![],
+                skipped: vec![],
+                missing: vec![],
+                unused: vec![],
+                errors: vec![],
+            },
             mismatch: None,
         };
         let mut used = BTreeSet::new();
@@ -65,16 +74,25 @@ impl Plan {
             let tensor = pack::for_parameter(source, slot.clone(), location, adapter);
             let (dtype, found) = pack::description(&tensor);
             let error = if !kind.accepts(dtype) {
-                ApplyError::DTypeMismatch { path: path.clone(), expected: kind.example(), found: dtype }
+                ApplyError::DTypeMismatch {
+                    path: path.clone(),
+                    expected: kind.example(),
+                    found: dtype,
+                }
             } else if found != shape {
-                ApplyError::ShapeMismatch { path: path.clone(), expected: shape.clone(), found: found.clone() }
+                ApplyError::ShapeMismatch {
+                    path: path.clone(),
+                    expected: shape.clone(),
+                    found: found.clone(),
+                }
             } else {
                 plan.result.applied.push(path.clone());
                 plan.matches.push(Match { path, name: name.clone(), kind: *kind, slot, tensor });
                 continue;
             };
-            plan.mismatch
-                .get_or_insert_with(|| catalog.locate(name, Error::framework::<Burn>(error.clone()).in_tensor(&path)));
+            plan.mismatch.get_or_insert_with(|| {
+                catalog.locate(name, Error::framework::<Burn>(error.clone()).in_tensor(&path))
+            });
             plan.result.errors.push(error);
         }
         plan.result.skipped.sort_unstable();
@@ -89,7 +107,11 @@ impl Plan {
         catalog: &Catalog,
         options: &LoadOptions,
     ) -> Result<(HashMap<String, TensorData>, ApplyResult)> {
-        let tensors = self.matches.iter().map(|found| catalog.tensor(&found.name)).collect::<Result<Vec<_>>>()?;
+        let tensors = self
+            .matches
+            .iter()
+            .map(|found| catalog.tensor(&found.name))
+            .collect::<Result<Vec<_>>>()?;
         // Several parameters may have one tensor, under different names.
         let mut slots: BTreeMap<&str, (LazyTensor<'_, _>, Vec<&Slot>)> = BTreeMap::new();
         for (found, tensor) in self.matches.iter().zip(&tensors) {
@@ -100,27 +122,36 @@ impl Plan {
         let (once, slots): (Vec<_>, Vec<_>) = slots.into_values().unzip();
         let bufs = read_tensors(&once, &options.clone().widened_for::<Burn>())?;
         for ((tensor, slots), buf) in once.iter().zip(slots).zip(bufs) {
-            let data = Burn::from_buf(buf, &(), options.get_widening()).map_err(|error| tensor.locate(error))?;
+            let data = Burn::from_buf(buf, &(), options.get_widening())
+                .map_err(|error| tensor.locate(error))?;
             if let Some((last, others)) = slots.split_last() {
                 others.iter().for_each(|slot| slot.fill(data.clone()));
                 last.fill(data);
             }
         }
-        let data = self.matches.into_iter().zip(&tensors).map(|(Match { path, tensor, kind, .. }, source)| {
-            let data =
-                pack::into_data(tensor).and_then(|data| check(kind, data)).map_err(|error| source.locate(error))?;
-            Ok((path, data))
-        });
+        let data = self.matches.into_iter().zip(&tensors).map(
+            |(Match { path, tensor, kind, .. }, source)| {
+                let data = pack::into_data(tensor)
+                    .and_then(|data| check(kind, data))
+                    .map_err(|error| source.locate(error))?;
+                Ok((path, data))
+            },
+        );
         Ok((data.collect::<Result<_>>()?, self.result))
     }
 }
 
-/// Passes on data that a parameter of this kind can take: of integers that are to be booleans, only 0 and 1.
+/// Passes on data that a parameter of this kind can take: of integers that are to be booleans, only
+/// 0 and 1.
 fn check(kind: Kind, data: TensorData) -> Result<TensorData> {
     if kind == Kind::Bool && !data.dtype().is_bool() {
         let other = data.iter::<u64>().enumerate().find(|&(_, value)| value > 1);
         if let Some((index, value)) = other {
-            let kind = ErrorKind::DoesNotFit { index: index as u64, value: value.to_string(), to: Dtype::BOOL };
+            let kind = ErrorKind::DoesNotFit {
+                index: index as u64,
+                value: value.to_string(),
+                to: Dtype::BOOL,
+            };
             return Err(kind.into());
         }
     }

@@ -16,6 +16,8 @@ impl Renames {
     }
 
     pub(crate) fn apply(&self, name: &str) -> String {
-        self.0.iter().fold(name.to_owned(), |name, (pattern, to)| pattern.replace_all(&name, to).into_owned())
+        self.0.iter().fold(name.to_owned(), |name, (pattern, to)| {
+            pattern.replace_all(&name, to).into_owned()
+        })
     }
 }

@@ -10,8 +10,9 @@ use super::pack::{self, PackTensor};
 
 /// Gives each tensor a number, the same one to tensors of one parameter.
 ///
-/// A parameter that a module has under several paths has one id. Not all that have one id are one parameter: a clone of a module
-/// keeps the ids, and may have learnt something else since. So tensors of one id are compared, bit by bit, as they are to be saved.
+/// A parameter that a module has under several paths has one id. Not all that have one id are one
+/// parameter: a clone of a module keeps the ids, and may have learnt something else since. So
+/// tensors of one id are compared, bit by bit, as they are to be saved.
 pub(crate) fn ties(tensors: &[(ParamId, PackTensor)]) -> Result<Vec<u64>> {
     let mut of_one_id: BTreeMap<ParamId, Vec<usize>> = BTreeMap::new();
     for (position, (id, _)) in tensors.iter().enumerate() {
@@ -25,7 +26,8 @@ pub(crate) fn ties(tensors: &[(ParamId, PackTensor)]) -> Result<Vec<u64>> {
             let tensor = &tensors[position].1;
             let bytes = pack::read(tensor).map_err(|error| error.in_tensor(&tensor.name))?;
             let same = different.iter().find(|(other, found)| {
-                pack::description(&tensors[*other].1) == pack::description(tensor) && **found == *bytes
+                pack::description(&tensors[*other].1) == pack::description(tensor)
+                    && **found == *bytes
             });
             match same {
                 Some((other, _)) => ties[position] = *other as u64,

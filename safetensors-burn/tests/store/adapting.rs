@@ -11,7 +11,9 @@ fn pytorch_layouts_and_names_are_adapted() {
     let dir = dir();
     let path = dir.path().join("model.safetensors");
     let model = Model::new(2);
-    model.save_into(&mut CheckpointStore::from_file(&path).with_to_adapter(BurnToPyTorchAdapter)).unwrap();
+    model
+        .save_into(&mut CheckpointStore::from_file(&path).with_to_adapter(BurnToPyTorchAdapter))
+        .unwrap();
     let tensors = load(&path).unwrap();
     assert_eq!(tensors["encoder.weight"].shape()[..], [4, 3]);
     assert_eq!(tensors["norm.weight"], model.norm.gamma.to_data());
@@ -42,12 +44,16 @@ fn a_parameter_takes_the_dtype_of_the_file_or_of_a_cast() {
     vector.load_from(&mut CheckpointStore::from_file(&path)).unwrap();
     assert_eq!(vector.values.val().dtype(), DType::F16);
     let mut vector = fresh();
-    let mut store = CheckpointStore::from_file(&path).with_from_adapter(FloatCastAdapter::to(DType::F32));
+    let mut store =
+        CheckpointStore::from_file(&path).with_from_adapter(FloatCastAdapter::to(DType::F32));
     vector.load_from(&mut store).unwrap();
     assert_eq!(vector.values.to_data(), TensorData::from([1.0_f32, -0.5]));
 
     let error = fresh()
-        .load_from(&mut CheckpointStore::from_file(&path).load_options(LoadOptions::new().widening(Widening::Exact)))
+        .load_from(
+            &mut CheckpointStore::from_file(&path)
+                .load_options(LoadOptions::new().widening(Widening::Exact)),
+        )
         .unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::WouldWiden { .. }), "{error}");
     assert_eq!((error.tensor(), error.file()), (Some("values"), path.to_str()));
@@ -67,7 +73,9 @@ fn exact_loading_refuses_only_what_is_loaded() {
         ("unused", TensorView::new(Dtype::F4, &[2], &[0x21]).unwrap()),
     ];
     safetensors_core::save(&path, views, &SaveOptions::new()).unwrap();
-    let store = || CheckpointStore::from_file(&path).load_options(LoadOptions::new().widening(Widening::Exact));
+    let store = || {
+        CheckpointStore::from_file(&path).load_options(LoadOptions::new().widening(Widening::Exact))
+    };
 
     let mut other = LinearConfig::new(1, 1).init(&Device::default());
     let result = other.load_from(&mut store().with_full_path("weight")).unwrap();
@@ -126,7 +134,9 @@ fn enum_variants_may_be_left_out_of_names() {
     struct Net {
         block: Block,
     }
-    let net = || Net { block: Block::Plain(LinearConfig::new(2, 2).with_bias(false).init(&Device::default())) };
+    let net = || Net {
+        block: Block::Plain(LinearConfig::new(2, 2).with_bias(false).init(&Device::default())),
+    };
     let dir = dir();
     let path = dir.path().join("net.safetensors");
     let first = net();
@@ -137,7 +147,10 @@ fn enum_variants_may_be_left_out_of_names() {
     second.load_from(&mut store).unwrap();
     assert_eq!(state(&first), state(&second));
     let error = second.load_from(&mut CheckpointStore::from_file(&path)).unwrap_err();
-    assert!(matches!(source(&error), StoreError::Missing { names } if names == &["block.Plain.weight"]), "{error}");
+    assert!(
+        matches!(source(&error), StoreError::Missing { names } if names == &["block.Plain.weight"]),
+        "{error}"
+    );
 }
 
 #[test]
@@ -147,20 +160,27 @@ fn load_options_convert_tell_and_cancel() {
     let original = Model::new(7);
     original.save_into(&mut CheckpointStore::from_file(&path)).unwrap();
     let expected = state(&original);
-    let floats = || CheckpointStore::from_file(&path).load_options(LoadOptions::new().threads(2).floats_as(Dtype::F64));
+    let floats = || {
+        CheckpointStore::from_file(&path)
+            .load_options(LoadOptions::new().threads(2).floats_as(Dtype::F64))
+    };
 
     // What the store says of a tensor is what it gives.
     let mut store = floats();
     for (name, tensor) in store.get_all_tensors().unwrap() {
-        let is_float = expected.iter().any(|(other, data)| other == name && data.dtype() == DType::F32);
+        let is_float =
+            expected.iter().any(|(other, data)| other == name && data.dtype() == DType::F32);
         assert_eq!(tensor.dtype == DType::F64, is_float, "{name}");
         assert_eq!(data_of(tensor).bytes().len(), tensor.byte_len(), "{name}");
     }
     let mut model = Model::new(3);
     model.load_from(&mut store).unwrap();
     for ((name, found), (_, expected)) in state(&model).iter().zip(&expected) {
-        let expected =
-            if expected.dtype() == DType::F32 { expected.clone().convert::<f64>() } else { expected.clone() };
+        let expected = if expected.dtype() == DType::F32 {
+            expected.clone().convert::<f64>()
+        } else {
+            expected.clone()
+        };
         assert_eq!(*found, expected, "{name}");
     }
 

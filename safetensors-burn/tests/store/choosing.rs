@@ -7,7 +7,8 @@ fn filters_choose_parameters_on_both_ways() {
     let dir = dir();
     let path = dir.path().join("model.safetensors");
     let (model, mut other) = (Model::new(2), Model::new(7));
-    let mut store = saved(&dir, &model).with_regex(r"^layers\.\d\.").unwrap().with_full_path("steps");
+    let mut store =
+        saved(&dir, &model).with_regex(r"^layers\.\d\.").unwrap().with_full_path("steps");
     let result = other.load_from(&mut store).unwrap();
     assert_eq!(result.applied, ["layers.0.weight", "layers.1.weight", "steps"]);
     assert_eq!(result.skipped.len(), PATHS.len() - 3);
@@ -25,7 +26,8 @@ fn filters_choose_parameters_on_both_ways() {
     assert_eq!(saved_names(store().with_regex("^norm").unwrap()), ["norm.beta", "norm.gamma"]);
     assert_eq!(saved_names(store().with_full_paths(["mask", "steps"])), ["mask", "steps"]);
     assert_eq!(saved_names(store().filter(PathFilter::from_paths(["mask"]))), ["mask"]);
-    let in_linear: fn(&str, &str) -> bool = |path, within| within.ends_with("Struct:Linear") && path.ends_with("bias");
+    let in_linear: fn(&str, &str) -> bool =
+        |path, within| within.ends_with("Struct:Linear") && path.ends_with("bias");
     assert_eq!(saved_names(store().with_predicate(in_linear)), ["encoder.bias"]);
     assert_eq!(saved_names(store().with_regex("^norm").unwrap().match_all()), PATHS);
 
@@ -35,7 +37,10 @@ fn filters_choose_parameters_on_both_ways() {
     assert!(
         matches!(source(&other.load_from(&mut store()).unwrap_err()), StoreError::Missing { names } if names.len() == 10)
     );
-    assert_eq!(other.load_from(&mut store().with_regex("^norm").unwrap()).unwrap().applied.len(), 2);
+    assert_eq!(
+        other.load_from(&mut store().with_regex("^norm").unwrap()).unwrap().applied.len(),
+        2
+    );
 
     let error = store().with_regex("(").err().unwrap();
     assert!(matches!(source(&error), StoreError::Pattern(_)), "{error}");
@@ -62,11 +67,16 @@ fn names_are_remapped_on_both_ways() {
     other.load_from(&mut back).unwrap();
     assert_eq!(state(&model), state(&other));
 
-    let mut clash = CheckpointStore::from_file(&path).with_key_remapping(r"blocks\.\d", "blocks").unwrap();
+    let mut clash =
+        CheckpointStore::from_file(&path).with_key_remapping(r"blocks\.\d", "blocks").unwrap();
     let error = clash.keys().unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::DuplicateTensor), "{error}");
-    assert_eq!((error.tensor(), error.file()), (Some("transformer.blocks.inner.weight"), path.to_str()));
-    let mut clash = CheckpointStore::from_file(&path).with_key_remapping(r"^layers\.\d", "layers").unwrap();
+    assert_eq!(
+        (error.tensor(), error.file()),
+        (Some("transformer.blocks.inner.weight"), path.to_str())
+    );
+    let mut clash =
+        CheckpointStore::from_file(&path).with_key_remapping(r"^layers\.\d", "layers").unwrap();
     let error = model.save_into(&mut clash).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::DuplicateTensor), "{error}");
     assert!(matches!(
@@ -87,6 +97,7 @@ fn tensors_can_be_fetched_without_a_module() {
     assert_eq!(data_of(steps), model.steps.to_data());
     assert!(store.get_tensor("absent").unwrap().is_none());
     assert_eq!(store.get_all_tensors().unwrap().len(), PATHS.len());
-    let error = CheckpointStore::from_file(dir.path().join("absent.safetensors")).keys().unwrap_err();
+    let error =
+        CheckpointStore::from_file(dir.path().join("absent.safetensors")).keys().unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
 }

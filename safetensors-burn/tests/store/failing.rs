@@ -9,13 +9,17 @@ fn a_wrong_shape_is_an_error_and_the_module_stays_as_it_was() {
     changed(&path, "norm.gamma", Some(TensorData::from([1.0_f32, 2.0])));
     let error = refused(&mut CheckpointStore::from_file(&path));
     assert_eq!((error.tensor(), error.file()), (Some("norm.gamma"), path.to_str()));
-    let ApplyError::ShapeMismatch { path: tensor, expected, found } = source(&error) else { panic!("{error:?}") };
+    let ApplyError::ShapeMismatch { path: tensor, expected, found } = source(&error) else {
+        panic!("{error:?}")
+    };
     assert_eq!((tensor.as_str(), &expected[..], &found[..]), ("norm.gamma", &[4][..], &[2][..]));
 
     let mut model = Model::new(11);
     let before = state(&model);
     let result = model.load_from(&mut CheckpointStore::from_file(&path).validate(false)).unwrap();
-    assert!(matches!(result.errors.as_slice(), [ApplyError::ShapeMismatch { path, .. }] if path == "norm.gamma"));
+    assert!(
+        matches!(result.errors.as_slice(), [ApplyError::ShapeMismatch { path, .. }] if path == "norm.gamma")
+    );
     assert_eq!(result.applied.len(), PATHS.len() - 1);
     for ((name, before), (_, after)) in before.iter().zip(state(&model)) {
         // Beta, mean and variance are the same in every fresh model.
@@ -51,7 +55,10 @@ fn a_wrong_kind_is_an_error() {
     changed(&path, "mask", Some(TensorData::from([[0_u8, 2]])));
     let error = refused(&mut CheckpointStore::from_file(&path));
     assert_eq!(error.tensor(), Some("mask"));
-    assert!(matches!(error.kind(), ErrorKind::DoesNotFit { index: 1, to: Dtype::BOOL, .. }), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::DoesNotFit { index: 1, to: Dtype::BOOL, .. }),
+        "{error}"
+    );
 }
 
 #[test]
@@ -67,7 +74,8 @@ fn missing_and_unused_tensors() {
 
     let mut model = Model::new(3);
     let bias = model.encoder.bias.as_ref().unwrap().to_data();
-    let result = model.load_from(&mut CheckpointStore::from_file(&path).allow_partial(true)).unwrap();
+    let result =
+        model.load_from(&mut CheckpointStore::from_file(&path).allow_partial(true)).unwrap();
     assert_eq!(result.missing, [("encoder.bias".into(), "Struct:Model.Struct:Linear".into())]);
     assert_eq!(model.encoder.bias.as_ref().unwrap().to_data(), bias);
     assert_eq!(model.steps.to_data(), TensorData::from([5_i64, 6]));
@@ -105,7 +113,12 @@ fn damaged_files_are_errors_and_the_module_stays_as_it_was() {
     std::fs::write(&path, &bytes).unwrap();
     let mut store = CheckpointStore::from_file(&path);
     store.keys().unwrap();
-    std::fs::File::options().write(true).open(&path).unwrap().set_len(bytes.len() as u64 - 100).unwrap();
+    std::fs::File::options()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .set_len(bytes.len() as u64 - 100)
+        .unwrap();
     let error = refused(&mut store);
     assert!(matches!(error.kind(), ErrorKind::Io(_)) && error.tensor().is_some(), "{error}");
 }
@@ -136,7 +149,10 @@ fn a_panic_of_the_backend_is_an_error_and_the_module_stays_as_it_was() {
     other.weight = other.weight.load_mapper(|_| panic!("no such dtype here"));
     let before = state(&other);
     let error = other.load_from(&mut store).unwrap_err();
-    assert!(matches!(source(&error), StoreError::Panicked { message } if message == "no such dtype here"), "{error:?}");
+    assert!(
+        matches!(source(&error), StoreError::Panicked { message } if message == "no such dtype here"),
+        "{error:?}"
+    );
     assert_eq!(error.tensor(), Some("weight"));
     assert_eq!(state(&other), before);
 }

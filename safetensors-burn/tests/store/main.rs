@@ -9,13 +9,17 @@ mod round_trip;
 use std::path::Path;
 
 use burn::module::{Initializer, Module, Param, ParamId, Parameter};
-use burn::nn::{BatchNorm, BatchNormConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig, LinearLayout};
+use burn::nn::{
+    BatchNorm, BatchNormConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig, LinearLayout,
+};
 use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
 use safetensors_burn::{
-    ApplyError, BurnToPyTorchAdapter, CheckpointStore, FloatCastAdapter, ModuleSnapshot, ModuleStore, PathFilter,
-    PyTorchToBurnAdapter, StoreError, load, save,
+    ApplyError, BurnToPyTorchAdapter, CheckpointStore, FloatCastAdapter, ModuleSnapshot,
+    ModuleStore, PathFilter, PyTorchToBurnAdapter, StoreError, load, save,
 };
-use safetensors_core::{Checkpoint, Dtype, Error, ErrorKind, LoadOptions, SaveOptions, TensorView, Widening};
+use safetensors_core::{
+    Checkpoint, Dtype, Error, ErrorKind, LoadOptions, SaveOptions, TensorView, Widening,
+};
 use tempfile::TempDir;
 
 #[derive(Module, Debug)]
@@ -38,11 +42,19 @@ impl Model {
         let device = Device::default();
         Self {
             encoder: LinearConfig::new(3, 4).init(&device),
-            layers: (0..2).map(|_| LinearConfig::new(4, 4).with_bias(false).init(&device)).collect(),
+            layers: (0..2)
+                .map(|_| LinearConfig::new(4, 4).with_bias(false).init(&device))
+                .collect(),
             norm: LayerNormConfig::new(4).init(&device),
             batch: BatchNormConfig::new(4).init(&device),
-            steps: initialized(Tensor::from_data(TensorData::from([seed, seed + 1]), (&device, DType::I64))),
-            mask: initialized(Tensor::from_data(TensorData::from([[seed % 2 == 0, true]]), &device)),
+            steps: initialized(Tensor::from_data(
+                TensorData::from([seed, seed + 1]),
+                (&device, DType::I64),
+            )),
+            mask: initialized(Tensor::from_data(
+                TensorData::from([[seed % 2 == 0, true]]),
+                &device,
+            )),
         }
     }
 }
@@ -84,7 +96,9 @@ fn saved(dir: &TempDir, module: &impl Module) -> CheckpointStore {
 
 /// The typed error inside an [`ErrorKind::Framework`].
 fn source<T: std::error::Error + 'static>(error: &Error) -> &T {
-    let ErrorKind::Framework { framework: "burn", source } = error.kind() else { panic!("{error:?}") };
+    let ErrorKind::Framework { framework: "burn", source } = error.kind() else {
+        panic!("{error:?}")
+    };
     source.downcast_ref().unwrap_or_else(|| panic!("{source}"))
 }
 

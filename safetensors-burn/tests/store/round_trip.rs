@@ -9,16 +9,23 @@ fn a_module_comes_back_bit_for_bit() {
     let mut store = saved(&dir, &model);
     assert_eq!(store.keys().unwrap(), PATHS);
     let mut other = Model::new(7);
-    let ids: Vec<_> = other.collect(None, None, false).iter().map(|tensor| tensor.param_id).collect();
+    let ids: Vec<_> =
+        other.collect(None, None, false).iter().map(|tensor| tensor.param_id).collect();
     assert_ne!(state(&model), state(&other));
     let result = other.load_from(&mut store).unwrap();
     assert_eq!(state(&model), state(&other));
     let mut applied = result.applied.clone();
     applied.sort_unstable();
     assert_eq!(applied, PATHS);
-    assert!(result.skipped.is_empty() && result.missing.is_empty() && result.unused.is_empty() && result.is_success());
+    assert!(
+        result.skipped.is_empty()
+            && result.missing.is_empty()
+            && result.unused.is_empty()
+            && result.is_success()
+    );
     // The module keeps its own parameter ids.
-    let after: Vec<_> = other.collect(None, None, false).iter().map(|tensor| tensor.param_id).collect();
+    let after: Vec<_> =
+        other.collect(None, None, false).iter().map(|tensor| tensor.param_id).collect();
     assert_eq!(ids, after);
 }
 
@@ -26,9 +33,12 @@ fn a_module_comes_back_bit_for_bit() {
 fn files_say_pt_and_have_plain_dtypes() {
     let dir = dir();
     let path = dir.path().join("model.safetensors");
-    Model::new(1).save_into(&mut CheckpointStore::from_file(&path).metadata("title", "Test")).unwrap();
+    Model::new(1)
+        .save_into(&mut CheckpointStore::from_file(&path).metadata("title", "Test"))
+        .unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
-    let metadata: Vec<_> = checkpoint.metadata().iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    let metadata: Vec<_> =
+        checkpoint.metadata().iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
     assert_eq!(metadata, [("format", "pt"), ("title", "Test")]);
     assert_eq!(checkpoint.tensor("mask").unwrap().dtype(), Dtype::BOOL);
     assert_eq!(checkpoint.tensor("steps").unwrap().dtype(), Dtype::I64);
@@ -46,12 +56,20 @@ fn a_sharded_checkpoint_loads_from_its_directory_and_its_index() {
     let tensors = state(&model);
     let (first, second) = tensors.split_at(5);
     let mut map = Vec::new();
-    for (file, shard) in [("model-00001-of-00002.safetensors", first), ("model-00002-of-00002.safetensors", second)] {
-        save(dir.path().join(file), shard.iter().map(|(name, data)| (name, data)), &SaveOptions::new()).unwrap();
+    for (file, shard) in
+        [("model-00001-of-00002.safetensors", first), ("model-00002-of-00002.safetensors", second)]
+    {
+        save(
+            dir.path().join(file),
+            shard.iter().map(|(name, data)| (name, data)),
+            &SaveOptions::new(),
+        )
+        .unwrap();
         map.extend(shard.iter().map(|(name, _)| format!("{name:?}:{file:?}")));
     }
     let index = dir.path().join("model.safetensors.index.json");
-    std::fs::write(&index, format!("{{\"metadata\":{{}},\"weight_map\":{{{}}}}}", map.join(","))).unwrap();
+    std::fs::write(&index, format!("{{\"metadata\":{{}},\"weight_map\":{{{}}}}}", map.join(",")))
+        .unwrap();
     for path in [dir.path(), &index] {
         let mut other = Model::new(9);
         other.load_from(&mut CheckpointStore::from_file(path)).unwrap();

@@ -1,5 +1,10 @@
 //! What the tests share.
-#![allow(dead_code, clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking, and none uses all of this")]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "tests fail by panicking, and none uses all of this"
+)]
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -30,7 +35,10 @@ pub(crate) fn save_bufs(path: &Path, bufs: &[(&str, TensorBuf)]) {
 }
 
 /// Saves tensors with candle's adapter.
-pub(crate) fn save_tensors(path: &Path, tensors: &[(&str, &Tensor)]) -> safetensors_core::Result<()> {
+pub(crate) fn save_tensors(
+    path: &Path,
+    tensors: &[(&str, &Tensor)],
+) -> safetensors_core::Result<()> {
     safetensors_candle::save(path, tensors.iter().copied(), &SaveOptions::new().durable(false))
 }
 

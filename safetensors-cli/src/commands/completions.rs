@@ -23,7 +23,11 @@ Examples:
 Exit codes: 0 printed, 1 it could not be written, 2 wrong usage.";
 
 /// Prints the completions for `command`.
-pub(crate) fn run(args: &Args, mut command: clap::Command, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(
+    args: &Args,
+    mut command: clap::Command,
+    out: &mut impl Write,
+) -> anyhow::Result<ExitCode> {
     // Into memory first: the generator panics if it cannot write.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, "safetensors", &mut script);

@@ -85,10 +85,12 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     let progress = Progress::bytes(bytes);
     let options = || DigestOptions::new().progress(progress.counted());
     let of_tensors = digest::tensors(&tensors, &options())?;
-    let of_files = if files.is_empty() { Vec::new() } else { digest::files(&checkpoint, &options())? };
+    let of_files =
+        if files.is_empty() { Vec::new() } else { digest::files(&checkpoint, &options())? };
     drop(progress);
     let tensors = tensors.iter().zip(of_tensors);
-    let tensors = tensors.map(|(tensor, digest)| Entry { name: tensor.name(), xxh3_128: digest.to_string() });
+    let tensors =
+        tensors.map(|(tensor, digest)| Entry { name: tensor.name(), xxh3_128: digest.to_string() });
     let files = files.iter().zip(of_files).map(|(file, digest)| FileEntry {
         path: file.path().to_string_lossy().into_owned(),
         name: input::shard_name(&checkpoint, file.path()),
@@ -104,13 +106,18 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
 }
 
 impl Document<'_> {
-    /// One line a digest. A single file is not named: the same data gives the same lines, whatever the file is called.
+    /// One line a digest. A single file is not named: the same data gives the same lines, whatever
+    /// the file is called.
     fn write(&self, name_files: bool, out: &mut impl Write) -> io::Result<()> {
         for Entry { name, xxh3_128 } in &self.tensors {
             writeln!(out, "{xxh3_128}  {}", text::name(name))?;
         }
         for FileEntry { name, data_sha256, .. } in &self.files {
-            writeln!(out, "sha256:{data_sha256}  {}", if name_files { name } else { "(all data)" })?;
+            writeln!(
+                out,
+                "sha256:{data_sha256}  {}",
+                if name_files { name } else { "(all data)" }
+            )?;
         }
         Ok(())
     }
@@ -124,7 +131,10 @@ fn record(checkpoint: &Checkpoint, out: &mut impl Write) -> anyhow::Result<()> {
         let options = RecordOptions::new().progress(progress.counted());
         advised(digest::record(shard.path(), &options), shard.path())?;
         let digests = text::counted(shard.archive().header().len() as u64, "digest");
-        let tell = || writeln!(out, "{}: {digests} recorded", text::path(shard.path())).and_then(|()| out.flush());
+        let tell = || {
+            writeln!(out, "{}: {digests} recorded", text::path(shard.path()))
+                .and_then(|()| out.flush())
+        };
         // What cannot be told is done all the same, in the other files too.
         told = told.and(progress.suspended(tell));
     }

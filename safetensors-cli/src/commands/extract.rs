@@ -44,7 +44,8 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     let checkpoint = args.input.open()?;
     let tensor = find(&checkpoint, &args.name)?;
     let instead = "use --raw, or make it F32 with `safetensors convert --dtype f32`";
-    let header = if args.raw { Vec::new() } else { numpy::header_of(tensor.name(), &tensor, instead)? };
+    let header =
+        if args.raw { Vec::new() } else { numpy::header_of(tensor.name(), &tensor, instead)? };
     let bytes = tensor.byte_len() + header.len() as u64;
     let progress = Progress::bytes(tensor.byte_len());
     if args.output == Path::new("-") {
@@ -70,8 +71,10 @@ fn write(
 fn find<'a>(checkpoint: &'a Checkpoint, name: &str) -> anyhow::Result<LazyTensor<'a, FileSource>> {
     checkpoint.tensor(name).map_err(|error| {
         let last = |name: &str| name.rsplit('.').take(2).map(str::to_owned).collect::<Vec<_>>();
-        let similar = |other: &&str| !name.is_empty() && (other.contains(name) || last(other) == last(name));
-        let mut similar: Vec<_> = checkpoint.tensors().map(|tensor| tensor.name()).filter(similar).collect();
+        let similar =
+            |other: &&str| !name.is_empty() && (other.contains(name) || last(other) == last(name));
+        let mut similar: Vec<_> =
+            checkpoint.tensors().map(|tensor| tensor.name()).filter(similar).collect();
         // First what lacks only the modules that it is in.
         similar.sort_by_key(|other| (!other.ends_with(name), other.len()));
         let similar: Vec<_> = similar.into_iter().take(3).map(text::name).collect();

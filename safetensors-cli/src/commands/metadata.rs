@@ -64,8 +64,9 @@ struct Get {
 
 /// Add entries, or give those that are there another value
 ///
-/// The header is written in its place if there is room for it, which takes no time whatever the size of the file; else the file is
-/// written anew, and takes the old one's place when it is complete.
+/// The header is written in its place if there is room for it, which takes no time whatever the
+/// size of the file; else the file is written anew, and takes the old one's place when it is
+/// complete.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -131,18 +132,24 @@ impl Get {
         let all = checkpoint.metadata();
         let mut entries = Vec::new();
         for key in &self.keys {
-            entries.push(all.get_key_value(key).ok_or_else(|| no_such_key(&self.input.name(), key))?);
+            entries
+                .push(all.get_key_value(key).ok_or_else(|| no_such_key(&self.input.name(), key))?);
         }
         let entries = if self.keys.is_empty() { all.iter().collect() } else { entries };
         if self.json {
-            let entries: Metadata = entries.into_iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+            let entries: Metadata =
+                entries.into_iter().map(|(key, value)| (key.clone(), value.clone())).collect();
             return json::write(&entries, out);
         }
         for (key, value) in entries {
             if self.keys.len() != 1 {
                 write!(out, "{}=", text::escaped(key))?;
             }
-            if self.raw { writeln!(out, "{value}")? } else { writeln!(out, "{}", text::escaped(value))? }
+            if self.raw {
+                writeln!(out, "{value}")?
+            } else {
+                writeln!(out, "{}", text::escaped(value))?
+            }
         }
         Ok(())
     }
@@ -152,7 +159,9 @@ impl Remove {
     fn run(&self, out: &mut impl Write) -> anyhow::Result<()> {
         self.edit.apply(out, |edit, file| {
             match self.keys.iter().find(|key| !edit.header().metadata().contains_key(*key)) {
-                Some(missing) => Err(no_such_key(&input::name(file), missing).context("nothing was removed")),
+                Some(missing) => {
+                    Err(no_such_key(&input::name(file), missing).context("nothing was removed"))
+                }
                 None => Ok(edit.remove_metadata(&self.keys)),
             }
         })
@@ -162,5 +171,7 @@ impl Remove {
 /// The error for a key that is not there.
 fn no_such_key(path: &str, key: &str) -> anyhow::Error {
     let key = text::name(key);
-    anyhow::anyhow!("{path}: there is no metadata {key}; `safetensors metadata get PATH` lists the keys")
+    anyhow::anyhow!(
+        "{path}: there is no metadata {key}; `safetensors metadata get PATH` lists the keys"
+    )
 }

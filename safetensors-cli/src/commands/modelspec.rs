@@ -54,8 +54,8 @@ struct Validate {
 
 /// Write the keys that every model must have, and more
 ///
-/// Other metadata stays, keys of the standard among it. What all of it together would not have after the standard is refused before
-/// anything is written.
+/// Other metadata stays, keys of the standard among it. What all of it together would not have
+/// after the standard is refused before anything is written.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "\
@@ -102,13 +102,16 @@ impl Validate {
         let checkpoint = self.input.open()?;
         let (name, metadata) = (self.input.name(), checkpoint.metadata());
         if !ModelSpec::is_in(metadata) {
-            anyhow::bail!("{name}: has no ModelSpec metadata; `safetensors modelspec init` writes some");
+            anyhow::bail!(
+                "{name}: has no ModelSpec metadata; `safetensors modelspec init` writes some"
+            );
         }
         let findings = validate(metadata);
         for finding in &findings {
             writeln!(out, "{}", text::printable(&format!("{}: {finding}", finding.severity)))?;
         }
-        let errors = findings.iter().filter(|finding| finding.severity == Severity::Error).count() as u64;
+        let errors =
+            findings.iter().filter(|finding| finding.severity == Severity::Error).count() as u64;
         let warnings = text::counted(findings.len() as u64 - errors, "warning");
         writeln!(out, "{name}: {}, {warnings}", text::counted(errors, "error"))?;
         Ok(if errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -130,12 +133,14 @@ impl Init {
         for (key, value) in &self.set {
             spec.set(key, value)?;
         }
-        // What is wrong is said before all data is read, and before anything is written. A hash will be there.
+        // What is wrong is said before all data is read, and before anything is written. A hash
+        // will be there.
         spec.hash_sha256 = self.hash.then_some(Sha256::from_bytes([0; 32]));
         let mut together = present.clone();
         together.extend(spec.to_metadata()?);
-        let (errors, warnings): (Vec<_>, Vec<_>) =
-            validate(&together).into_iter().partition(|finding| finding.severity == Severity::Error);
+        let (errors, warnings): (Vec<_>, Vec<_>) = validate(&together)
+            .into_iter()
+            .partition(|finding| finding.severity == Severity::Error);
         if let Some(error) = errors.first() {
             let path = text::path(file);
             anyhow::bail!("{path}: {error}; give it with --set");

@@ -1,7 +1,8 @@
 //! The `.npy` format of NumPy, version 1.0: its header, and which dtypes it has.
 //!
-//! After NEP 1: the bytes `\x93NUMPY`, the version, the header's length as a little-endian `u16`, and the header, which is a Python
-//! dictionary of `descr`, `fortran_order` and `shape`, padded with spaces so that the data starts at a multiple of 64.
+//! After NEP 1: the bytes `\x93NUMPY`, the version, the header's length as a little-endian `u16`,
+//! and the header, which is a Python dictionary of `descr`, `fortran_order` and `shape`, padded
+//! with spaces so that the data starts at a multiple of 64.
 
 use std::io::{self, Read};
 
@@ -51,7 +52,8 @@ pub(super) fn header(dtype: Dtype, shape: &[usize]) -> Option<Vec<u8>> {
     let unpadded = MAGIC.len() + 4 + text.len() + 1;
     text.extend(std::iter::repeat_n(' ', unpadded.next_multiple_of(ALIGN) - unpadded));
     text.push('\n');
-    // No shape that a tensor of the format can have for real makes a header of 64 KiB; version 2.0 has room for those that can.
+    // No shape that a tensor of the format can have for real makes a header of 64 KiB; version 2.0
+    // has room for those that can.
     let mut bytes = MAGIC.to_vec();
     match u16::try_from(text.len()) {
         Ok(len) => {
@@ -71,7 +73,8 @@ pub(super) fn header(dtype: Dtype, shape: &[usize]) -> Option<Vec<u8>> {
 ///
 /// # Errors
 ///
-/// Those of the reader; [`io::ErrorKind::InvalidData`] for what is no array of a known dtype in C order, with the reason.
+/// Those of the reader; [`io::ErrorKind::InvalidData`] for what is no array of a known dtype in C
+/// order, with the reason.
 pub(super) fn read_header(reader: &mut impl Read) -> io::Result<Header> {
     let mut start = [0; 8];
     match reader.read_exact(&mut start) {
@@ -93,7 +96,9 @@ pub(super) fn read_header(reader: &mut impl Read) -> io::Result<Header> {
         version => return Err(invalid(format!(".npy version {version} is unknown"))),
     };
     if len > MAX_HEADER {
-        return Err(invalid(format!("a .npy header of {len} bytes is over the limit of {MAX_HEADER}")));
+        return Err(invalid(format!(
+            "a .npy header of {len} bytes is over the limit of {MAX_HEADER}"
+        )));
     }
     let mut text = vec![0; len];
     reader.read_exact(&mut text)?;
@@ -106,7 +111,9 @@ fn parse(text: &str) -> Result<Header, String> {
     let field = |key: &str| {
         let quoted = [format!("'{key}':"), format!("\"{key}\":")];
         let start = quoted.iter().find_map(|quoted| text.find(quoted).map(|at| at + quoted.len()));
-        start.map(|start| text[start..].trim_start()).ok_or_else(|| format!("the .npy header has no {key}"))
+        start
+            .map(|start| text[start..].trim_start())
+            .ok_or_else(|| format!("the .npy header has no {key}"))
     };
     let descr = field("descr")?;
     let quote = descr.chars().next().filter(|c| matches!(c, '\'' | '"'));
@@ -115,18 +122,30 @@ fn parse(text: &str) -> Result<Header, String> {
     // One byte has no order, but `=` and `<` before it are the same to NumPy.
     let plain = |descr: &str| descr.trim_start_matches(['|', '<', '=']).to_owned();
     if descr.starts_with('>') {
-        return Err(format!("{descr:?} is big-endian; save it with .astype({:?}) first", descr.replace('>', "<")));
+        return Err(format!(
+            "{descr:?} is big-endian; save it with .astype({:?}) first",
+            descr.replace('>', "<")
+        ));
     }
     let known = TYPES.iter().find(|(_, known)| plain(known) == plain(descr));
-    let (dtype, _) = known.ok_or_else(|| format!("the NumPy type {descr:?} has no dtype in the format"))?;
+    let (dtype, _) =
+        known.ok_or_else(|| format!("the NumPy type {descr:?} has no dtype in the format"))?;
     if !field("fortran_order")?.starts_with("False") {
         return Err("the array is in Fortran order; save it with np.ascontiguousarray first".into());
     }
     let shape = field("shape")?;
-    let dims = shape.strip_prefix('(').and_then(|shape| shape.split_once(')')).map(|(dims, _)| dims);
-    let dims = dims.ok_or("the .npy header has no shape")?.split(',').map(str::trim).filter(|dim| !dim.is_empty());
+    let dims =
+        shape.strip_prefix('(').and_then(|shape| shape.split_once(')')).map(|(dims, _)| dims);
+    let dims = dims
+        .ok_or("the .npy header has no shape")?
+        .split(',')
+        .map(str::trim)
+        .filter(|dim| !dim.is_empty());
     let shape = dims.map(|dim| dim.trim_end_matches('L').parse()).collect::<Result<_, _>>();
-    Ok(Header { dtype: *dtype, shape: shape.map_err(|error| format!("the shape of the .npy array: {error}"))? })
+    Ok(Header {
+        dtype: *dtype,
+        shape: shape.map_err(|error| format!("the shape of the .npy array: {error}"))?,
+    })
 }
 
 fn invalid(problem: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
@@ -140,7 +159,8 @@ mod tests {
     #[test]
     fn headers_are_those_of_numpy() {
         // np.save(f, np.zeros((2, 3), dtype='<f4'))
-        let expected = b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }";
+        let expected =
+            b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }";
         let written = header(Dtype::F32, &[2, 3]).unwrap();
         assert!(written.starts_with(expected) && written.ends_with(b" \n"));
         assert_eq!(written.len(), 128);
@@ -152,7 +172,12 @@ mod tests {
         for shape in [vec![], vec![7], vec![0, 3], vec![1; 40_000]] {
             for (dtype, _) in TYPES {
                 let written = header(dtype, &shape).unwrap();
-                assert_eq!(written.len() % ALIGN, if shape.len() > 1000 { 2 } else { 0 }, "{}", shape.len());
+                assert_eq!(
+                    written.len() % ALIGN,
+                    if shape.len() > 1000 { 2 } else { 0 },
+                    "{}",
+                    shape.len()
+                );
                 let read = read_header(&mut written.as_slice()).unwrap();
                 assert_eq!(read, Header { dtype, shape: shape.clone() });
             }
@@ -175,6 +200,11 @@ mod tests {
         }
         assert!(read_header(&mut &b"\x93NUMPY\x09\x00aaaaaaaa"[..]).is_err());
         assert!(read_header(&mut &b"PK\x03\x04aaaaaaaa"[..]).is_err());
-        assert!(read_header(&mut &b"\x93NUMPY\x02\x00\xff\xff\xff\xff"[..]).unwrap_err().to_string().contains("limit"));
+        assert!(
+            read_header(&mut &b"\x93NUMPY\x02\x00\xff\xff\xff\xff"[..])
+                .unwrap_err()
+                .to_string()
+                .contains("limit")
+        );
     }
 }

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
-use safetensors_core::{Dtype, Error, ErrorKind, FileSource, ReadAt, Result, Sink, TensorSource, shape};
+use safetensors_core::{
+    Dtype, Error, ErrorKind, FileSource, ReadAt, Result, Sink, TensorSource, shape,
+};
 use zip::ZipArchive;
 
 use super::header::{Header, read_header};
@@ -30,7 +32,8 @@ enum Place {
     Member { archive: ZipArchive<Cursor>, index: usize },
 }
 
-/// The arrays of a file, by name. Until one is [opened](Arrays::open) nothing is known of it but its name.
+/// The arrays of a file, by name. Until one is [opened](Arrays::open) nothing is known of it but
+/// its name.
 #[derive(Debug)]
 pub(crate) struct Arrays {
     names: Vec<String>,
@@ -46,18 +49,24 @@ impl Arrays {
         Ok(Self { names: vec![name], cursor: Cursor::open(path)?, archive: None })
     }
 
-    /// A `.npz` file: a zip archive whose members are `.npy` files, under their names without that ending.
+    /// A `.npz` file: a zip archive whose members are `.npy` files, under their names without that
+    /// ending.
     pub(crate) fn of_npz(path: &Path) -> anyhow::Result<Self> {
         let cursor = Cursor::open(path)?;
         let list = || -> anyhow::Result<_> {
             let archive = ZipArchive::new(cursor.clone())?;
             if archive.has_duplicate_names() {
                 // Which of them is read depends on the reader.
-                anyhow::bail!("two members of the archive have the same name; write it anew with one of them");
+                anyhow::bail!(
+                    "two members of the archive have the same name; write it anew with one of them"
+                );
             }
             let members = archive.file_names().collect::<Result<Vec<_>, _>>()?;
-            let members = members.into_iter().enumerate().filter(|(_, member)| !member.ends_with('/'));
-            let member = |(index, member): (usize, std::borrow::Cow<'_, str>)| (index, tensor_name(&member).to_owned());
+            let members =
+                members.into_iter().enumerate().filter(|(_, member)| !member.ends_with('/'));
+            let member = |(index, member): (usize, std::borrow::Cow<'_, str>)| {
+                (index, tensor_name(&member).to_owned())
+            };
             let (indices, names) = members.map(member).unzip();
             Ok((archive, indices, names))
         };
@@ -78,7 +87,8 @@ impl Arrays {
             Some((archive, indices)) => {
                 let index = indices.get(position).copied().unwrap_or(usize::MAX);
                 self.open_member(archive, index).map_err(|error| {
-                    let name = self.names.get(position).map(|name| text::name(name)).unwrap_or_default();
+                    let name =
+                        self.names.get(position).map(|name| text::name(name)).unwrap_or_default();
                     anyhow::anyhow!("member {name}: {error:#}; --drop leaves it out")
                 })
             }
@@ -91,7 +101,11 @@ impl Arrays {
     fn open_whole(&self) -> anyhow::Result<Array> {
         let mut reader = self.cursor.clone();
         let header = read_header(&mut reader)?;
-        let array = Array { header, place: Place::Whole(self.cursor.clone()), file: Arc::clone(&reader.file) };
+        let array = Array {
+            header,
+            place: Place::Whole(self.cursor.clone()),
+            file: Arc::clone(&reader.file),
+        };
         array.check_length(reader.left())?;
         Ok(array)
     }
@@ -117,7 +131,8 @@ fn tensor_name(member: &str) -> &str {
 
 /// Fails if the file is not what it was when it was opened.
 fn check_unchanged(file: &FileSource) -> Result<()> {
-    file.check_unchanged().map_err(|error| Error::from(ErrorKind::Io(error)).in_file(file.path().display()))
+    file.check_unchanged()
+        .map_err(|error| Error::from(ErrorKind::Io(error)).in_file(file.path().display()))
 }
 
 impl Array {
@@ -156,7 +171,10 @@ impl Array {
         // The end of a compressed member has a checksum, which is compared when the end is reached.
         match reader.read(&mut [0]).map_err(failed)? {
             0 => Ok(()),
-            _ => Err(failed(io::Error::new(io::ErrorKind::InvalidData, "more bytes than the shape asks for"))),
+            _ => Err(failed(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "more bytes than the shape asks for",
+            ))),
         }
     }
 }
@@ -166,7 +184,9 @@ impl Array {
 /// `first` is the index of the first of these bytes.
 fn check_bool(dtype: Dtype, bytes: &[u8], first: u64) -> Result<(), ErrorKind> {
     match bytes.iter().position(|&byte| byte > 1).filter(|_| dtype == Dtype::BOOL) {
-        Some(index) => Err(ErrorKind::InvalidBool { index: first + index as u64, found: bytes[index] }),
+        Some(index) => {
+            Err(ErrorKind::InvalidBool { index: first + index as u64, found: bytes[index] })
+        }
         None => Ok(()),
     }
 }
@@ -185,7 +205,8 @@ impl TensorSource for Array {
             Place::Whole(cursor) => self.stream(&mut cursor.clone(), sink)?,
             Place::Member { archive, index } => {
                 let mut archive = archive.clone();
-                let mut member = archive.by_index(*index).map_err(|error| self.failed(error.into()))?;
+                let mut member =
+                    archive.by_index(*index).map_err(|error| self.failed(error.into()))?;
                 self.stream(&mut member, sink)?;
             }
         }
@@ -264,7 +285,10 @@ mod tests {
             array.write_to(&mut sink).unwrap();
             file.set_modified(SystemTime::now()).unwrap();
             let error = array.write_to(&mut sink).unwrap_err();
-            assert!(error.to_string().ends_with("the file has changed since it was opened"), "{error}");
+            assert!(
+                error.to_string().ends_with("the file has changed since it was opened"),
+                "{error}"
+            );
             assert_eq!(error.file(), path.to_str());
             assert_eq!(read, [1, 2, 3, 1, 2, 3]);
         }

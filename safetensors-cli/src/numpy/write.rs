@@ -11,8 +11,13 @@ use zip::{CompressionMethod, ZipWriter};
 use super::header::header;
 use crate::text;
 
-/// What comes before a tensor's bytes in a `.npy` file. `instead` says what to do if NumPy has no type for it.
-pub(crate) fn header_of(name: &str, tensor: &impl TensorSource, instead: &str) -> anyhow::Result<Vec<u8>> {
+/// What comes before a tensor's bytes in a `.npy` file. `instead` says what to do if NumPy has no
+/// type for it.
+pub(crate) fn header_of(
+    name: &str,
+    tensor: &impl TensorSource,
+    instead: &str,
+) -> anyhow::Result<Vec<u8>> {
     header(tensor.dtype(), tensor.shape()).ok_or_else(|| {
         let (name, dtype) = (text::name(name), tensor.dtype());
         anyhow::anyhow!("tensor {name}: NumPy has no type for {dtype}; {instead}")
@@ -36,11 +41,14 @@ pub(crate) fn write_npz<'a, S: TensorSource + 'a>(
     tensors: impl Iterator<Item = (&'a str, &'a S)>,
     done: &dyn Fn(u64),
 ) -> anyhow::Result<()> {
-    // An archive that is given up would try to write its end, and tell on standard error if that fails too: it is not dropped then.
+    // An archive that is given up would try to write its end, and tell on standard error if that
+    // fails too: it is not dropped then.
     let mut zip = ManuallyDrop::new(ZipWriter::new(out));
-    let options = SimpleFileOptions::default().compression_method(CompressionMethod::Stored).large_file(true);
+    let options =
+        SimpleFileOptions::default().compression_method(CompressionMethod::Stored).large_file(true);
     for (name, tensor) in tensors {
-        zip.start_file(format!("{name}.npy"), options).with_context(|| format!("tensor {}", text::name(name)))?;
+        zip.start_file(format!("{name}.npy"), options)
+            .with_context(|| format!("tensor {}", text::name(name)))?;
         write_npy(&mut *zip, name, tensor, done)?;
     }
     ManuallyDrop::into_inner(zip).finish()?;

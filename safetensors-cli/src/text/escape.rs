@@ -13,8 +13,9 @@ const MAX_VALUE: usize = 80;
 
 /// A name or key, on one line, so that two different short names never look alike.
 ///
-/// Control, bidirectional and other characters that are not printable are escaped as in Rust, and so is the backslash. A name
-/// that is empty, starts with a quote, or starts or ends with a space is quoted. The middle of a very long one is left out.
+/// Control, bidirectional and other characters that are not printable are escaped as in Rust, and
+/// so is the backslash. A name that is empty, starts with a quote, or starts or ends with a space
+/// is quoted. The middle of a very long one is left out.
 pub(crate) fn name(name: &str) -> String {
     // Nearly every name in nearly every file; a checkpoint may have a hundred thousand.
     let plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\');
@@ -31,7 +32,8 @@ pub(crate) fn name(name: &str) -> String {
     if quoted { format!("\"{text}\"") } else { text }
 }
 
-/// A metadata value on one line, escaped as a [`name`] is. Only the start of a long one is shown, with its length.
+/// A metadata value on one line, escaped as a [`name`] is. Only the start of a long one is shown,
+/// with its length.
 pub(crate) fn value(value: &str) -> String {
     let mut text = String::new();
     let mut shown = 0;
@@ -46,7 +48,8 @@ pub(crate) fn value(value: &str) -> String {
     text
 }
 
-/// A text on one line and whole, escaped as a [`value`] is, so that two different texts never look alike.
+/// A text on one line and whole, escaped as a [`value`] is, so that two different texts never look
+/// alike.
 pub(crate) fn escaped(text: &str) -> impl Display {
     shown(text, &['"', '\''])
 }
@@ -61,7 +64,8 @@ pub(crate) fn printable(message: &str) -> impl Display {
     shown(message, &['"', '\'', '\\'])
 }
 
-/// Text with everything escaped that is not printable, and quotes and backslashes unless they are `kept`.
+/// Text with everything escaped that is not printable, and quotes and backslashes unless they are
+/// `kept`.
 fn shown(text: &str, kept: &'static [char]) -> impl Display {
     struct Shown<'a>(&'a str, &'static [char]);
 
@@ -85,20 +89,26 @@ pub(crate) fn is_printable(c: char) -> bool {
 /// One character, escaped if it is a quote, a backslash, or not printable.
 fn escape(c: char) -> String {
     match c {
-        // Letters and symbols by category, but blank on the screen: two names that differ only there would look alike.
-        '\u{115f}' | '\u{1160}' | '\u{2800}' | '\u{3164}' | '\u{ffa0}' => c.escape_unicode().to_string(),
+        // Letters and symbols by category, but blank on the screen: two names that differ only
+        // there would look alike.
+        '\u{115f}' | '\u{1160}' | '\u{2800}' | '\u{3164}' | '\u{ffa0}' => {
+            c.escape_unicode().to_string()
+        }
         _ => c.escape_debug().to_string(),
     }
 }
 
-/// `text` in pieces, one a character; if they have more than `max` characters, the start and the end of them.
+/// `text` in pieces, one a character; if they have more than `max` characters, the start and the
+/// end of them.
 fn shorten(text: &str, max: usize, piece: impl Fn(char) -> String) -> String {
-    // Escaped text is never shorter, so whole pieces that fit come from at most `max` characters of `text`.
+    // Escaped text is never shorter, so whole pieces that fit come from at most `max` characters of
+    // `text`.
     let mut start: Vec<_> = text.chars().take(max + 1).map(&piece).collect();
     if start.len() <= max && length(&start) <= max {
         return start.concat();
     }
-    // What tells names of one model apart, the layer and the kind of parameter, stands rather at the end.
+    // What tells names of one model apart, the layer and the kind of parameter, stands rather at
+    // the end.
     let keep_start = max / 3;
     let mut end: Vec<_> = text.chars().rev().take(max).map(&piece).collect();
     keep(&mut end, max - keep_start - 1);
@@ -141,11 +151,27 @@ mod tests {
 
     #[test]
     fn different_names_look_different() {
-        let alike =
-            ["", "\"\"", " ", "a", "a ", " a", "\"a\"", "\n", "\\n", "\u{200b}", "a\u{200b}", "it's", "say \"a\""];
+        let alike = [
+            "",
+            "\"\"",
+            " ",
+            "a",
+            "a ",
+            " a",
+            "\"a\"",
+            "\n",
+            "\\n",
+            "\u{200b}",
+            "a\u{200b}",
+            "it's",
+            "say \"a\"",
+        ];
         let shown: std::collections::BTreeSet<_> = alike.iter().map(|n| name(n)).collect();
         assert_eq!(shown.len(), alike.len(), "{shown:?}");
-        assert!(shown.contains("it's") && shown.contains("say \"a\"") && shown.contains(r#""a ""#), "{shown:?}");
+        assert!(
+            shown.contains("it's") && shown.contains("say \"a\"") && shown.contains(r#""a ""#),
+            "{shown:?}"
+        );
     }
 
     #[test]
@@ -155,7 +181,10 @@ mod tests {
         let long = format!("model.{}.weight", "layer.".repeat(1000));
         let shown = name(&long);
         assert_eq!(shown.chars().count(), MAX_NAME);
-        assert!(shown.starts_with("model.layer.") && shown.contains('…') && shown.ends_with(".weight"), "{shown}");
+        assert!(
+            shown.starts_with("model.layer.") && shown.contains('…') && shown.ends_with(".weight"),
+            "{shown}"
+        );
         // Escapes are kept whole or left out.
         let shown = name(&"\u{202e}".repeat(50));
         assert!(shown.chars().count() <= MAX_NAME);

@@ -1,6 +1,7 @@
 //! Numbers, sizes and shapes, made easy to read.
 
-/// A shape such as `[768, 3072]`; `[]` is a scalar. The middle of one of very many dimensions is left out.
+/// A shape such as `[768, 3072]`; `[]` is a scalar. The middle of one of very many dimensions is
+/// left out.
 pub(crate) fn shape(dims: &[usize]) -> String {
     // Shapes are as short as this but in hostile files, whose shapes are not worth their full text.
     const MAX_DIMS: usize = 12;
@@ -32,7 +33,8 @@ pub(crate) fn counted(number: impl Into<u128>, thing: &str) -> String {
     format!("{} {thing}{plural}", count(number))
 }
 
-/// A measured number with four digits that count: `0.02134`, `-1.5`, `3.052e-5`; whole numbers of up to seven digits in full.
+/// A measured number with four digits that count: `0.02134`, `-1.5`, `3.052e-5`; whole numbers of
+/// up to seven digits in full.
 pub(crate) fn number(number: f64) -> String {
     let magnitude = number.abs();
     if number == number.trunc() && magnitude < 1e7 {
@@ -57,7 +59,8 @@ pub(crate) fn size(bytes: impl Into<u128>) -> String {
     let mut unit = 1_u128;
     for name in ["kB", "MB", "GB", "TB", "PB"] {
         unit *= 1000;
-        // Rounded to tenths before it is compared, so that 999,999 bytes are 1.0 MB and not 1000.0 kB.
+        // Rounded to tenths before it is compared, so that 999,999 bytes are 1.0 MB and not 1000.0
+        // kB.
         let tenths = rounded_tenths(bytes, unit);
         if tenths < 10_000 {
             return format!("{}.{} {name}", tenths / 10, tenths % 10);
@@ -96,11 +99,35 @@ mod tests {
 
     #[test]
     fn measured_numbers() {
-        let shown =
-            [0.0, -0.0, 1.5, -0.0213456, 0.5, 123.456, 99_999.6, 3.05e-5, 1e300, 1234567.0, f64::NAN, f64::INFINITY];
+        let shown = [
+            0.0,
+            -0.0,
+            1.5,
+            -0.0213456,
+            0.5,
+            123.456,
+            99_999.6,
+            3.05e-5,
+            1e300,
+            1234567.0,
+            f64::NAN,
+            f64::INFINITY,
+        ];
         let shown = shown.map(number);
-        let expected =
-            ["0", "0", "1.5", "-0.02135", "0.5", "123.5", "100000", "3.050e-5", "1.000e300", "1234567", "NaN", "inf"];
+        let expected = [
+            "0",
+            "0",
+            "1.5",
+            "-0.02135",
+            "0.5",
+            "123.5",
+            "100000",
+            "3.050e-5",
+            "1.000e300",
+            "1234567",
+            "NaN",
+            "inf",
+        ];
         assert_eq!(shown, expected);
     }
 

@@ -36,7 +36,8 @@ pub(super) fn fold_alike(trees: Vec<Tree>) -> Vec<Tree> {
     folded.collect()
 }
 
-/// The number that a label is, or that it starts with where a module was joined with its only child; and what follows.
+/// The number that a label is, or that it starts with where a module was joined with its only
+/// child; and what follows.
 fn leading_number(tree: &Tree) -> Option<(u64, &str)> {
     let end = tree.label.find(tree.separator).unwrap_or(tree.label.len());
     let (first, rest) = tree.label.split_at(end);
@@ -70,7 +71,8 @@ impl PartialEq for Unlabelled<'_> {
     fn eq(&self, other: &Self) -> bool {
         let children = || self.tree.children.len() == other.tree.children.len();
         let same = |(a, b): (&Tree, &Tree)| {
-            a.label == b.label && Unlabelled { rest: "", tree: a } == Unlabelled { rest: "", tree: b }
+            a.label == b.label
+                && Unlabelled { rest: "", tree: a } == Unlabelled { rest: "", tree: b }
         };
         self.rest == other.rest
             && self.tree.copies == other.tree.copies

@@ -12,7 +12,8 @@ use crate::totals::Totals;
 /// A module, a tensor, or several of either that differ in nothing but a number in their names.
 #[derive(Clone, Debug)]
 pub(crate) struct Tree {
-    /// The part of the name; several parts where modules have one child each; `0…31` for what was folded.
+    /// The part of the name; several parts where modules have one child each; `0…31` for what was
+    /// folded.
     pub(crate) label: String,
     /// How many were folded into this one.
     pub(crate) copies: u64,
@@ -115,7 +116,8 @@ fn leaf(label: &str, entry: &Entry<'_>, separator: char) -> Tree {
 fn module(label: &str, children: Vec<Tree>, separator: char) -> Tree {
     let totals = children.iter().map(Tree::all).sum();
     let position = children.iter().map(|child| child.position).min().unwrap_or_default();
-    let mut module = Tree { label: label.into(), copies: 1, leaf: None, children, totals, separator, position };
+    let mut module =
+        Tree { label: label.into(), copies: 1, leaf: None, children, totals, separator, position };
     if module.children.len() == 1
         && let Some(only) = module.children.pop()
     {

@@ -8,7 +8,8 @@ use super::*;
 fn lines(names: &[&str], sort: Sort) -> Vec<String> {
     fn write(trees: &[Tree], depth: usize, lines: &mut Vec<String>) {
         for tree in trees {
-            let copies = if tree.copies > 1 { format!(" ×{}", tree.copies) } else { String::new() };
+            let copies =
+                if tree.copies > 1 { format!(" ×{}", tree.copies) } else { String::new() };
             lines.push(format!("{}{}{copies}", "  ".repeat(depth), tree.label));
             write(&tree.children, depth + 1, lines);
         }
@@ -21,7 +22,8 @@ fn lines(names: &[&str], sort: Sort) -> Vec<String> {
     });
     let file = serialize(tensors, &SaveOptions::new()).unwrap();
     let archive = SafeTensors::parse(file).unwrap();
-    let tensors: Vec<_> = archive.tensors().map(|info| archive.tensor(info.name()).unwrap()).collect();
+    let tensors: Vec<_> =
+        archive.tensors().map(|info| archive.tensor(info.name()).unwrap()).collect();
     let trees = Tree::folded(&tensors, sort);
     assert_eq!(trees.iter().map(Tree::all).sum::<Totals>(), Totals::of(tensors.iter().copied()));
     let mut lines = Vec::new();
@@ -56,7 +58,10 @@ fn layers_that_are_alike_are_one() {
 #[test]
 fn layers_of_one_tensor_and_layers_in_layers() {
     assert_eq!(lines(&["e.0.w", "e.1.w", "e.2.w"], Sort::Name), ["e.0…2.w ×3"]);
-    assert_eq!(lines(&["e.0.x.0", "e.0.x.1", "e.1.x.0", "e.1.x.1"], Sort::Name), ["e.0…1.x.0…1 ×4"]);
+    assert_eq!(
+        lines(&["e.0.x.0", "e.0.x.1", "e.1.x.0", "e.1.x.1"], Sort::Name),
+        ["e.0…1.x.0…1 ×4"]
+    );
     // Another dtype, or another name, is another kind of layer.
     assert_eq!(lines(&["0.w", "1.w!", "2.v"], Sort::Name), ["0.w", "1.w!", "2.v"]);
     assert_eq!(lines(&["00", "01", "1"], Sort::Name), ["1", "00", "01"]);
@@ -82,6 +87,9 @@ fn hostile_depth_is_one_label() {
 
 #[test]
 fn parts_are_joined_as_they_were_split() {
-    assert_eq!(lines(&["p/0.5/k", "p/1.5/k", "q/r"], Sort::Name), ["p", "  0.5/k", "  1.5/k", "q/r"]);
+    assert_eq!(
+        lines(&["p/0.5/k", "p/1.5/k", "q/r"], Sort::Name),
+        ["p", "  0.5/k", "  1.5/k", "q/r"]
+    );
     assert_eq!(lines(&["p/0/k", "p/1/k"], Sort::Name), ["p/0…1/k ×2"]);
 }

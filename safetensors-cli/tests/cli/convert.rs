@@ -18,7 +18,8 @@ pub(crate) fn convert(dir: &Path, args: &[&str]) -> Assert {
 /// Names with dtypes, in order of the names.
 pub(crate) fn content(path: PathBuf) -> Vec<(String, Dtype)> {
     let checkpoint = Checkpoint::open(path).unwrap();
-    let mut all: Vec<_> = checkpoint.tensors().map(|tensor| (tensor.name().to_owned(), tensor.dtype())).collect();
+    let mut all: Vec<_> =
+        checkpoint.tensors().map(|tensor| (tensor.name().to_owned(), tensor.dtype())).collect();
     all.sort_by(|a, b| a.0.cmp(&b.0));
     all
 }
@@ -29,8 +30,10 @@ fn names(path: PathBuf) -> Vec<String> {
 
 /// What a directory holds, hidden files too.
 pub(crate) fn list(dir: &Path) -> Vec<String> {
-    let mut names: Vec<_> =
-        fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<_> = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }
@@ -46,7 +49,12 @@ fn model(dir: &Path, name: &str) -> PathBuf {
     }
     tensors.push(("ids".to_owned(), TensorView::from_slice(&[2], &ids).unwrap()));
     let path = dir.join(name);
-    save(&path, tensors, &SaveOptions::new().metadata([("format", "pt"), ("by", "me")]).durable(false)).unwrap();
+    save(
+        &path,
+        tensors,
+        &SaveOptions::new().metadata([("format", "pt"), ("by", "me")]).durable(false),
+    )
+    .unwrap();
     path
 }
 
@@ -56,7 +64,16 @@ fn floats_are_cast_and_everything_else_stays() {
     model(dir.path(), "a.safetensors");
     let done = convert(
         dir.path(),
-        &["a.safetensors", "b.safetensors", "--dtype", "bf16", "--cast", "*.norm=keep", "--cast", "m.2.*=f16"],
+        &[
+            "a.safetensors",
+            "b.safetensors",
+            "--dtype",
+            "bf16",
+            "--cast",
+            "*.norm=keep",
+            "--cast",
+            "m.2.*=f16",
+        ],
     );
     done.success().stdout("b.safetensors: 7 tensors, 232 B\n").stderr("");
     let dtypes = content(dir.path().join("b.safetensors"));
@@ -72,7 +89,8 @@ fn floats_are_cast_and_everything_else_stays() {
     assert_eq!(dtypes, expected.map(|(name, dtype)| (name.to_owned(), dtype)));
     let checkpoint = Checkpoint::open(dir.path().join("b.safetensors")).unwrap();
     assert_eq!(checkpoint.metadata()["by"], "me");
-    let weight = checkpoint.tensor("m.0.weight").unwrap().read().unwrap().into_vec::<bf16>().unwrap();
+    let weight =
+        checkpoint.tensor("m.0.weight").unwrap().read().unwrap().into_vec::<bf16>().unwrap();
     assert_eq!(weight[5], bf16::from_f32(5.0 * 0.37));
     assert_eq!(list(dir.path()), ["a.safetensors", "b.safetensors"]);
 }
@@ -83,8 +101,17 @@ fn shards_are_made_and_merged_again() {
     let path = model(dir.path(), "a.safetensors");
     convert(dir.path(), &["a.safetensors", "shards", "--max-shard-size", "100"]).success();
     let files = list(&dir.path().join("shards"));
-    assert!(files.len() > 3 && files.contains(&"model.safetensors.index.json".to_owned()), "{files:?}");
-    safetensors().arg("diff").arg(&path).arg(dir.path().join("shards")).arg("--ignore-metadata").assert().success();
+    assert!(
+        files.len() > 3 && files.contains(&"model.safetensors.index.json".to_owned()),
+        "{files:?}"
+    );
+    safetensors()
+        .arg("diff")
+        .arg(&path)
+        .arg(dir.path().join("shards"))
+        .arg("--ignore-metadata")
+        .assert()
+        .success();
     convert(dir.path(), &["shards", "one.safetensors"]).success();
     safetensors()
         .arg("diff")
@@ -97,8 +124,11 @@ fn shards_are_made_and_merged_again() {
     convert(dir.path(), &["shards", "shards", "--max-shard-size", "1GB"]).success();
     assert_eq!(list(&dir.path().join("shards")), ["model.safetensors"]);
     for wrong in ["0", "0KB", "0.0001 kb", "1KiB", "1e3", "x", "-5"] {
-        let refused = convert(dir.path(), &["a.safetensors", "shards", &format!("--max-shard-size={wrong}")]).code(2);
-        let next = if wrong.starts_with('0') { "at least 1 byte" } else { "or a plain number of bytes" };
+        let refused =
+            convert(dir.path(), &["a.safetensors", "shards", &format!("--max-shard-size={wrong}")])
+                .code(2);
+        let next =
+            if wrong.starts_with('0') { "at least 1 byte" } else { "or a plain number of bytes" };
         refused.stderr(predicate::str::contains(next));
     }
 }
@@ -108,8 +138,22 @@ fn tensors_are_selected_dropped_renamed_and_merged() {
     let dir = temp_dir();
     model(dir.path(), "a.safetensors");
     small_file(dir.path(), "b.safetensors");
-    let choose = ["a.safetensors", "b.safetensors", "c.safetensors", "-f", "m.*", "-f", "mask", "--drop", "*.norm"];
-    convert(dir.path(), &[&choose[..], &["--rename", r"^m\.(\d)", "layer$1", "--prefix", "x."]].concat()).success();
+    let choose = [
+        "a.safetensors",
+        "b.safetensors",
+        "c.safetensors",
+        "-f",
+        "m.*",
+        "-f",
+        "mask",
+        "--drop",
+        "*.norm",
+    ];
+    convert(
+        dir.path(),
+        &[&choose[..], &["--rename", r"^m\.(\d)", "layer$1", "--prefix", "x."]].concat(),
+    )
+    .success();
     assert_eq!(
         names(dir.path().join("c.safetensors")),
         ["x.layer0.weight", "x.layer1.weight", "x.layer2.weight", "x.mask"]
@@ -124,7 +168,9 @@ fn tensors_are_selected_dropped_renamed_and_merged() {
             );
             let args = [&["a.safetensors", output, "--rename", ".*norm", "same"], dry_run].concat();
             let result = convert(dir.path(), &args).code(1).stdout("").get_output().clone();
-            let warned = text(&result.stderr).split_inclusive('\n').filter(|line| !line.starts_with("warning"));
+            let warned = text(&result.stderr)
+                .split_inclusive('\n')
+                .filter(|line| !line.starts_with("warning"));
             assert_eq!(warned.collect::<String>(), error);
         }
     }
@@ -145,7 +191,17 @@ x.mask          mask          I64         [2]     16 B
 
 out: 2 tensors, 28 B, in 2 files; nothing was written
 ";
-    let run = ["a.safetensors", "out", "--dtype", "BF16", "--prefix", "x.", "--max-shard-size", "16", "-n"];
+    let run = [
+        "a.safetensors",
+        "out",
+        "--dtype",
+        "BF16",
+        "--prefix",
+        "x.",
+        "--max-shard-size",
+        "16",
+        "-n",
+    ];
     convert(dir.path(), &run).success().stdout(plan).stderr("");
     // Where no name changes, the old ones are not shown.
     let plan = "\
@@ -156,7 +212,9 @@ mask          I64 → U8  [2]      2 B
 
 out.safetensors: 2 tensors, 26 B; nothing was written
 ";
-    convert(dir.path(), &["a.safetensors", "out.safetensors", "--cast", "mask=u8", "-n"]).success().stdout(plan);
+    convert(dir.path(), &["a.safetensors", "out.safetensors", "--cast", "mask=u8", "-n"])
+        .success()
+        .stdout(plan);
     assert_eq!(list(dir.path()), ["a.safetensors"]);
 }
 
@@ -168,7 +226,9 @@ fn a_plan_compares_names_and_not_what_is_shown_of_them() {
     let tensors = [(name("x"), TensorView::from_slice(&[1], &[1_u8]).unwrap())];
     save(dir.path().join("a.safetensors"), tensors, &SaveOptions::new().durable(false)).unwrap();
     let from = |args: &[&str]| {
-        let output = convert(dir.path(), &[&["a.safetensors", "b.safetensors", "-n"], args].concat()).success();
+        let output =
+            convert(dir.path(), &[&["a.safetensors", "b.safetensors", "-n"], args].concat())
+                .success();
         let shown = text(&output.get_output().stdout).lines().nth(2).unwrap().to_owned();
         shown.matches('…').count()
     };
@@ -180,10 +240,13 @@ fn a_plan_compares_names_and_not_what_is_shown_of_them() {
 fn numpy_files_without_metadata_say_so() {
     let dir = temp_dir();
     model(dir.path(), "a.safetensors");
-    let warning =
-        |name: &str| format!("warning: {name}: NumPy's files hold no metadata; this is left out: by, format\n");
+    let warning = |name: &str| {
+        format!("warning: {name}: NumPy's files hold no metadata; this is left out: by, format\n")
+    };
     convert(dir.path(), &["a.safetensors", "a.npz"]).success().stderr(warning("a.npz"));
-    convert(dir.path(), &["a.safetensors", "ids.npy", "-f", "ids", "-n"]).success().stderr(warning("ids.npy"));
+    convert(dir.path(), &["a.safetensors", "ids.npy", "-f", "ids", "-n"])
+        .success()
+        .stderr(warning("ids.npy"));
     convert(dir.path(), &["a.npz", "b.npz"]).success().stderr("");
     convert(dir.path(), &["a.npz", "b.safetensors"]).success().stderr("");
 }
@@ -199,7 +262,9 @@ fn what_is_no_regular_file_is_not_replaced() {
         let fifo = dir.path().join(output);
         assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
         let error = format!("error: {output}: expected a regular file, found a special file");
-        convert(dir.path(), &["a.safetensors", output]).code(1).stderr(predicate::str::contains(error));
+        convert(dir.path(), &["a.safetensors", output])
+            .code(1)
+            .stderr(predicate::str::contains(error));
         assert!(fs::metadata(&fifo).unwrap().file_type().is_fifo());
     }
 }
@@ -211,7 +276,10 @@ fn what_does_not_fit_is_the_choice_of_the_user() {
     let tensors = [("w", TensorView::from_slice(&[2], &large).unwrap())];
     save(dir.path().join("a.safetensors"), tensors, &SaveOptions::new().durable(false)).unwrap();
     let to = |overflow: &str| {
-        convert(dir.path(), &["a.safetensors", "b.safetensors", "--dtype", "f16", "--overflow", overflow])
+        convert(
+            dir.path(),
+            &["a.safetensors", "b.safetensors", "--dtype", "f16", "--overflow", overflow],
+        )
     };
     let first = || {
         let checkpoint = Checkpoint::open(dir.path().join("b.safetensors")).unwrap();
@@ -221,9 +289,9 @@ fn what_does_not_fit_is_the_choice_of_the_user() {
     assert_eq!(first(), half::f16::INFINITY);
     to("saturate").success();
     assert_eq!(first(), half::f16::MAX);
-    to("error")
-        .code(1)
-        .stderr(predicate::str::contains("tensor \"w\"").and(predicate::str::contains("does not fit F16")));
+    to("error").code(1).stderr(
+        predicate::str::contains("tensor \"w\"").and(predicate::str::contains("does not fit F16")),
+    );
     assert_eq!(first(), half::f16::MAX, "the output is as it was");
     assert_eq!(list(dir.path()), ["a.safetensors", "b.safetensors"]);
 }
@@ -242,8 +310,13 @@ fn numpy_files_there_and_back() {
         .assert()
         .success();
     convert(dir.path(), &["a.safetensors", "ids.npy", "-f", "ids"]).success();
-    convert(dir.path(), &["ids.npy", "a.npz", "c.safetensors", "--drop", "m.[01].*", "-f", "m.*", "-f", "ids"]).code(1);
-    convert(dir.path(), &["ids.npy", "a.npz", "c.safetensors", "-f", "m.2.*", "--cast", "m.*=f64"]).success();
+    convert(
+        dir.path(),
+        &["ids.npy", "a.npz", "c.safetensors", "--drop", "m.[01].*", "-f", "m.*", "-f", "ids"],
+    )
+    .code(1);
+    convert(dir.path(), &["ids.npy", "a.npz", "c.safetensors", "-f", "m.2.*", "--cast", "m.*=f64"])
+        .success();
     assert_eq!(content(dir.path().join("c.safetensors"))[1], ("m.2.weight".to_owned(), Dtype::F64));
     convert(dir.path(), &["a.safetensors", "all.npy"])
         .code(1)
@@ -258,9 +331,13 @@ fn a_compressed_archive_that_is_damaged_is_an_error() {
     use std::io::Write;
     let dir = temp_dir();
     let mut array = b"\x93NUMPY\x01\x00\x46\x00".to_vec();
-    array.extend(format!("{:<69}\n", "{'descr': '<u2', 'fortran_order': False, 'shape': (5000,), }").as_bytes());
+    array.extend(
+        format!("{:<69}\n", "{'descr': '<u2', 'fortran_order': False, 'shape': (5000,), }")
+            .as_bytes(),
+    );
     array.extend((0..5000_u16).flat_map(u16::to_le_bytes));
-    let options = zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Deflated);
+    let options = zip::write::SimpleFileOptions::default()
+        .compression_method(zip::CompressionMethod::Deflated);
     let mut archive = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
     archive.start_file("folder/w.npy", options).unwrap();
     archive.write_all(&array).unwrap();
@@ -272,7 +349,9 @@ fn a_compressed_archive_that_is_damaged_is_an_error() {
     assert_eq!(values, (0..5000).collect::<Vec<u16>>());
     bytes[3000] ^= 0x55;
     fs::write(dir.path().join("a.npz"), &bytes).unwrap();
-    convert(dir.path(), &["a.npz", "a.safetensors"]).code(1).stderr(predicate::str::starts_with("error: "));
+    convert(dir.path(), &["a.npz", "a.safetensors"])
+        .code(1)
+        .stderr(predicate::str::starts_with("error: "));
     assert_eq!(list(dir.path()), ["a.npz", "a.safetensors"]);
     assert_eq!(Checkpoint::open(dir.path().join("a.safetensors")).unwrap().len(), 1);
 }
@@ -299,14 +378,19 @@ fn wrong_kinds_and_wrong_usage() {
     let dir = temp_dir();
     small_file(dir.path(), "a.safetensors");
     for name in ["a.gguf", "a.ONNX", "a.bin", "a.msgpack", "a.keras"] {
-        let next = predicate::str::contains("a directory: write that, and convert it with a tool that knows ");
+        let next = predicate::str::contains(
+            "a directory: write that, and convert it with a tool that knows ",
+        );
         convert(dir.path(), &["a.safetensors", name]).code(2).stderr(next);
-        let next = predicate::str::contains("convert it to .safetensors or .npz first, with a tool that knows ");
+        let next = predicate::str::contains(
+            "convert it to .safetensors or .npz first, with a tool that knows ",
+        );
         convert(dir.path(), &[name, "b.safetensors"]).code(2).stderr(next);
     }
     for missing in ["none.npy", "none.npz", "none.safetensors"] {
-        let once =
-            predicate::str::contains(missing).count(1).and(predicate::str::starts_with(format!("error: {missing}: ")));
+        let once = predicate::str::contains(missing)
+            .count(1)
+            .and(predicate::str::starts_with(format!("error: {missing}: ")));
         convert(dir.path(), &[missing, "b.safetensors"]).code(1).stderr(once);
     }
     convert(dir.path(), &["a.safetensors", "x.index.json"])
@@ -314,7 +398,9 @@ fn wrong_kinds_and_wrong_usage() {
         .stderr(predicate::str::contains("name the directory"));
     convert(dir.path(), &["a.safetensors", "-"]).code(2).stderr(predicate::str::contains("pipe"));
     let size = predicate::str::contains("--max-shard-size is for a directory");
-    convert(dir.path(), &["a.safetensors", "b.safetensors", "--max-shard-size", "1GB"]).code(2).stderr(size);
+    convert(dir.path(), &["a.safetensors", "b.safetensors", "--max-shard-size", "1GB"])
+        .code(2)
+        .stderr(size);
     convert(dir.path(), &["a.safetensors"]).code(2);
     convert(dir.path(), &["a.safetensors", "b", "--rename", "(", "x"])
         .code(2)
@@ -333,7 +419,11 @@ fn wrong_kinds_and_wrong_usage() {
 /// A file with a hole in it, so that it is made at once, that takes a while to convert.
 #[cfg(unix)]
 fn large(path: &Path) {
-    raw_file(path, r#"{"w":{"dtype":"F32","shape":[33554432],"data_offsets":[0,134217728]}}   "#, 0);
+    raw_file(
+        path,
+        r#"{"w":{"dtype":"F32","shape":[33554432],"data_offsets":[0,134217728]}}   "#,
+        0,
+    );
     let file = fs::OpenOptions::new().write(true).open(path).unwrap();
     file.set_len(file.metadata().unwrap().len() + (128 << 20)).unwrap();
 }
@@ -369,15 +459,21 @@ fn no_space_leaves_the_output_as_it_was_and_no_litter() {
     model(dir.path(), "a.safetensors");
     let weight = vec![0.5_f32; 100_000];
     let tensors = [("w", TensorView::from_slice(&[100_000], &weight).unwrap())];
-    save(dir.path().join("large.safetensors"), tensors, &SaveOptions::new().durable(false)).unwrap();
+    save(dir.path().join("large.safetensors"), tensors, &SaveOptions::new().durable(false))
+        .unwrap();
     for (output, is_new) in [("a.safetensors", false), ("new.safetensors", true), ("x.npz", true)] {
         let before = list(dir.path());
-        // A limit on the size of files stands in for a full disk; without the trap the system would kill the command.
+        // A limit on the size of files stands in for a full disk; without the trap the system would
+        // kill the command.
         let script = format!(
             "trap '' XFSZ; ulimit -f 100; exec '{}' convert large.safetensors {output}",
             env!("CARGO_BIN_EXE_safetensors")
         );
-        let result = std::process::Command::new("bash").current_dir(dir.path()).args(["-c", &script]).output().unwrap();
+        let result = std::process::Command::new("bash")
+            .current_dir(dir.path())
+            .args(["-c", &script])
+            .output()
+            .unwrap();
         assert_eq!(result.status.code(), Some(1), "{result:?}");
         assert!(text(&result.stderr).starts_with(&format!("error: {output}: ")), "{result:?}");
         assert_eq!(list(dir.path()), before);
@@ -412,6 +508,10 @@ fn a_killed_command_leaves_a_directory_as_it_was_and_the_next_one_replaces_it() 
         assert_eq!(content(dir.path().join("out")), old);
     }
     convert(dir.path(), &["a.safetensors", "out", "--dtype", "f16"]).success();
-    let names: Vec<_> = list(&dir.path().join("out")).into_iter().filter(|name| !name.starts_with('.')).collect();
-    assert_eq!((names, content(dir.path().join("out")).len()), (vec!["model.safetensors".to_owned()], old.len()));
+    let names: Vec<_> =
+        list(&dir.path().join("out")).into_iter().filter(|name| !name.starts_with('.')).collect();
+    assert_eq!(
+        (names, content(dir.path().join("out")).len()),
+        (vec!["model.safetensors".to_owned()], old.len())
+    );
 }

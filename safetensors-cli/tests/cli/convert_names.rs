@@ -1,4 +1,5 @@
-//! `safetensors convert`: metadata that gives tensors other names or only looks like it, and names that stand twice.
+//! `safetensors convert`: metadata that gives tensors other names or only looks like it, and names
+//! that stand twice.
 
 use std::path::Path;
 
@@ -17,7 +18,8 @@ fn file(dir: &Path, name: &str, tensors: &[&str], metadata: &[(&str, &str)]) {
 /// What `out.safetensors` says: tensors with their dtypes, and metadata.
 fn said(dir: &Path) -> (Vec<String>, Vec<String>) {
     let file = SafeTensors::parse(std::fs::read(dir.join("out.safetensors")).unwrap()).unwrap();
-    let mut tensors: Vec<_> = file.tensors().map(|tensor| format!("{} {}", tensor.name(), tensor.dtype())).collect();
+    let mut tensors: Vec<_> =
+        file.tensors().map(|tensor| format!("{} {}", tensor.name(), tensor.dtype())).collect();
     tensors.sort();
     (tensors, file.metadata().iter().map(|(key, value)| format!("{key}={value}")).collect())
 }
@@ -31,7 +33,12 @@ fn check(dir: &Path, args: &[&str], tensors: &[&str], metadata: &[&str]) {
 #[test]
 fn format_and_model_spec_are_never_names() {
     let dir = temp_dir();
-    file(dir.path(), "in.safetensors", &["pt", "w"], &[("format", "pt"), ("modelspec.architecture", "w")]);
+    file(
+        dir.path(),
+        "in.safetensors",
+        &["pt", "w"],
+        &[("format", "pt"), ("modelspec.architecture", "w")],
+    );
     let metadata = ["format=pt", "modelspec.architecture=w"];
     let cases: [(&[&str], &[&str]); 4] = [
         (&[], &["pt F32", "w F32"]),
@@ -48,7 +55,9 @@ fn format_and_model_spec_are_never_names() {
 fn other_names_follow_their_tensor() {
     let dir = temp_dir();
     file(dir.path(), "in.safetensors", &["model", "w"], &[("base", "model")]);
-    let check = |args: &[&str], tensors: &[&str], metadata: &[&str]| check(dir.path(), args, tensors, metadata);
+    let check = |args: &[&str], tensors: &[&str], metadata: &[&str]| {
+        check(dir.path(), args, tensors, metadata)
+    };
     check(&["--drop", "model"], &["w F32"], &[]);
     check(&["--drop", "base"], &["model F32", "w F32"], &[]);
     check(&["-f", "model"], &["model F32"], &["base=model"]);
@@ -66,7 +75,9 @@ fn other_names_follow_their_tensor() {
     let done = convert(dir.path(), &["in.safetensors", "out.npz", "-n"]).success();
     done.stdout(predicate::str::contains("base").not());
     convert(dir.path(), &["in.safetensors", "out.npy", "-f", "model"]).success();
-    convert(dir.path(), &["in.safetensors", "out.npz", "--drop", "model"]).success().stdout("out.npz: 1 tensor, 8 B\n");
+    convert(dir.path(), &["in.safetensors", "out.npz", "--drop", "model"])
+        .success()
+        .stdout("out.npz: 1 tensor, 8 B\n");
 }
 
 #[test]
@@ -77,11 +88,18 @@ fn a_name_that_stands_twice_is_told_with_its_inputs() {
     for output in ["out.safetensors", "out", "out.npz"] {
         let twice = |args: &[&str], from: &str| {
             let args = [&["in.safetensors", "more.safetensors", output], args].concat();
-            let next = predicate::str::contains("--rename").and(predicate::str::contains("--prefix"));
+            let next =
+                predicate::str::contains("--rename").and(predicate::str::contains("--prefix"));
             convert(dir.path(), &args).code(1).stderr(predicate::str::contains(from).and(next));
         };
-        twice(&["--drop", "head"], "the name stands twice: w of in.safetensors and w of more.safetensors; ");
-        twice(&["--rename", "^w$", "head", "-f", "w"], ": w of in.safetensors and w of more.safetensors; ");
+        twice(
+            &["--drop", "head"],
+            "the name stands twice: w of in.safetensors and w of more.safetensors; ",
+        );
+        twice(
+            &["--rename", "^w$", "head", "-f", "w"],
+            ": w of in.safetensors and w of more.safetensors; ",
+        );
     }
     convert(dir.path(), &["more.safetensors", "b.safetensors", "--prefix", "b."]).success();
     convert(dir.path(), &["in.safetensors", "b.safetensors", "out.safetensors"]).success();
@@ -100,7 +118,9 @@ fn new_names_may_start_with_a_hyphen() {
 fn one_character_of_a_pattern_is_one_of_a_name() {
     let dir = temp_dir();
     file(dir.path(), "in.safetensors", &["a", "é", "ab"], &[]);
-    for (pattern, names) in [("?", &["a F32", "é F32"][..]), ("??", &["ab F32"]), ("[é]", &["é F32"])] {
+    for (pattern, names) in
+        [("?", &["a F32", "é F32"][..]), ("??", &["ab F32"]), ("[é]", &["é F32"])]
+    {
         check(dir.path(), &["-f", pattern], names, &[]);
     }
 }

@@ -12,7 +12,10 @@ use zip::write::SimpleFileOptions;
 
 /// A `.npy` header for an array of this type and shape.
 fn header(descr: &str, shape: &str) -> Vec<u8> {
-    let text = format!("{:<117}\n", format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}"));
+    let text = format!(
+        "{:<117}\n",
+        format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}")
+    );
     [b"\x93NUMPY\x01\x00\x76\x00", text.as_bytes()].concat()
 }
 
@@ -43,7 +46,9 @@ fn members_that_are_not_taken_need_not_be_arrays() {
     archive(&dir.path().join("in.npz"), &members);
     convert(dir.path(), &["in.npz", "out.safetensors", "-f", "a"]).success().stderr("");
     let others = ["--drop", "objects", "--drop", "texts", "--drop", "*.txt", "--drop", "short"];
-    convert(dir.path(), &[&["in.npz", "out.safetensors"], &others[..]].concat()).success().stderr("");
+    convert(dir.path(), &[&["in.npz", "out.safetensors"], &others[..]].concat())
+        .success()
+        .stderr("");
     assert_eq!(Checkpoint::open(dir.path().join("out.safetensors")).unwrap().len(), 1);
     for (member, problem) in [
         ("objects", "the NumPy type \"|O\" has no dtype in the format"),
@@ -77,7 +82,9 @@ fn an_archive_with_a_name_twice_is_refused() {
     convert(dir.path(), &["in.npz", "out.safetensors"]).code(1).stderr(error);
     // Two names of files, but one of arrays.
     archive(&path, &[("a.npy", array("|u1", "(1,)", &[1])), ("a", array("|u1", "(1,)", &[2]))]);
-    let twice = predicate::str::contains("tensor \"a\": the name stands twice: a of in.npz and a of in.npz; ");
+    let twice = predicate::str::contains(
+        "tensor \"a\": the name stands twice: a of in.npz and a of in.npz; ",
+    );
     convert(dir.path(), &["in.npz", "out.npz"]).code(1).stderr(twice);
 }
 
@@ -93,14 +100,29 @@ fn huge(path: &Path, members: usize) {
         let at = bytes.len();
         // Version 4.5, no flags, stored, no time, no checksum; the sizes are in the extra field.
         let sizes = [&u16(1)[..], &u16(16), &size.to_le_bytes(), &size.to_le_bytes()].concat();
-        let common = [&u16(45)[..], &u16(0), &u16(0), &u32(0x21_0000), &u32(0), &[0xff; 8], &u16(6), &u16(20)].concat();
+        let common = [
+            &u16(45)[..],
+            &u16(0),
+            &u16(0),
+            &u32(0x21_0000),
+            &u32(0),
+            &[0xff; 8],
+            &u16(6),
+            &u16(20),
+        ]
+        .concat();
         bytes.extend([b"PK\x03\x04", &common[..], name.as_bytes(), &sizes, &start].concat());
         let rest = [&[0; 10][..], &u32(at)].concat();
-        directory.extend([b"PK\x01\x02", &u16(45)[..], &common, &rest, name.as_bytes(), &sizes].concat());
+        directory.extend(
+            [b"PK\x01\x02", &u16(45)[..], &common, &rest, name.as_bytes(), &sizes].concat(),
+        );
     }
     let (at, len) = (bytes.len(), directory.len());
     bytes.extend(directory);
-    bytes.extend([b"PK\x05\x06", &[0; 4][..], &u16(members), &u16(members), &u32(len), &u32(at), &[0; 2]].concat());
+    bytes.extend(
+        [b"PK\x05\x06", &[0; 4][..], &u16(members), &u16(members), &u32(len), &u32(at), &[0; 2]]
+            .concat(),
+    );
     fs::write(path, bytes).unwrap();
 }
 
@@ -112,7 +134,10 @@ fn sizes_that_add_up_to_more_than_there_are_numbers_are_an_error() {
         for dry_run in [&[][..], &["-n"]] {
             let result = convert(dir.path(), &[&["in.npz", output], dry_run].concat()).code(1);
             let error = text(&result.get_output().stderr).to_owned();
-            assert!(error.starts_with(&format!("error: {output}: ")) && !error.contains("panicked"), "{error}");
+            assert!(
+                error.starts_with(&format!("error: {output}: ")) && !error.contains("panicked"),
+                "{error}"
+            );
         }
     }
     assert_eq!(list(dir.path()), ["in.npz"]);
@@ -124,11 +149,15 @@ fn a_plan_refuses_a_name_that_cannot_be_read_back() {
     archive(&dir.path().join("in.npz"), &[("__metadata__.npy", array("|u1", "(1,)", &[1]))]);
     small_file(dir.path(), "in.safetensors");
     for output in ["out.safetensors", "out", "out.npz", "out.npy"] {
-        for input in [&["in.npz"][..], &["in.safetensors", "-f", "mask", "--rename", ".*", "__metadata__"]] {
+        for input in
+            [&["in.npz"][..], &["in.safetensors", "-f", "mask", "--rename", ".*", "__metadata__"]]
+        {
             for dry_run in [&[][..], &["-n"]] {
                 let args = [&input[..1], &[output], &input[1..], dry_run].concat();
                 let refused = convert(dir.path(), &args).code(1).stdout("");
-                refused.stderr(predicate::str::contains("the name __metadata__ is reserved by the format"));
+                refused.stderr(predicate::str::contains(
+                    "the name __metadata__ is reserved by the format",
+                ));
             }
         }
     }

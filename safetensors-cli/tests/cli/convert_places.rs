@@ -38,12 +38,18 @@ fn a_dry_run_refuses_places_where_nothing_can_be() {
     fs::create_dir_all(dir.path().join("d/model.safetensors")).unwrap();
     fs::create_dir_all(dir.path().join("taken.npz/x")).unwrap();
     for output in ["none/x.safetensors", "none/x.npz"] {
-        let problem = format!("{output}: No such file or directory (os error 2); make the directory first, or choose");
+        let problem = format!(
+            "{output}: No such file or directory (os error 2); make the directory first, or choose"
+        );
         refused(dir.path(), &["in.safetensors", output], &problem);
     }
     refused(dir.path(), &["in.safetensors", "in.safetensors/x.npz"], "in.safetensors/x.npz: ");
     refused(dir.path(), &["in.safetensors", "in.safetensors/x"], "in.safetensors/x: ");
-    refused(dir.path(), &["in.safetensors", "d"], "d/model.safetensors: expected a regular file, found a directory");
+    refused(
+        dir.path(),
+        &["in.safetensors", "d"],
+        "d/model.safetensors: expected a regular file, found a directory",
+    );
     assert_eq!(list(dir.path()), ["d", "in.safetensors", "taken.npz"]);
 }
 
@@ -51,7 +57,8 @@ fn a_dry_run_refuses_places_where_nothing_can_be() {
 fn directories_that_were_made_for_nothing_are_gone() {
     let dir = temp_dir();
     let view = TensorView::from_slice(&[1], &[1e9_f32]).unwrap();
-    save(dir.path().join("in.safetensors"), [("w", view)], &SaveOptions::new().durable(false)).unwrap();
+    save(dir.path().join("in.safetensors"), [("w", view)], &SaveOptions::new().durable(false))
+        .unwrap();
     for output in ["new", "new/and/deep"] {
         let failed = convert(dir.path(), &["in.safetensors", output, "--cast", "w=i8"]).code(1);
         failed.stderr(predicate::str::contains("does not fit I8"));
@@ -66,7 +73,8 @@ fn a_pipe_as_output_is_refused_with_what_to_do() {
     small_file(dir.path(), "in.safetensors");
     for output in ["fifo.npz", "fifo.safetensors"] {
         assert!(Command::new("mkfifo").arg(dir.path().join(output)).status().unwrap().success());
-        let problem = "expected a regular file, found a special file; write a regular file, and send that: ";
+        let problem =
+            "expected a regular file, found a special file; write a regular file, and send that: ";
         refused(dir.path(), &["in.safetensors", output], &format!("{output}: {problem}"));
     }
 }
@@ -79,9 +87,14 @@ fn a_file_that_finds_no_room_says_how_much_it_needs() {
     let tensors = [("w", TensorView::from_slice(&[100_000], &weight).unwrap())];
     save(dir.path().join("in.safetensors"), tensors, &SaveOptions::new().durable(false)).unwrap();
     let run = |line: &str| {
-        // A limit on the size of files stands in for a full disk; without the trap the system would kill the command.
-        let script = format!("trap '' XFSZ; ulimit -f 100; exec '{}' {line}", env!("CARGO_BIN_EXE_safetensors"));
-        let result = Command::new("bash").current_dir(dir.path()).args(["-c", &script]).output().unwrap();
+        // A limit on the size of files stands in for a full disk; without the trap the system would
+        // kill the command.
+        let script = format!(
+            "trap '' XFSZ; ulimit -f 100; exec '{}' {line}",
+            env!("CARGO_BIN_EXE_safetensors")
+        );
+        let result =
+            Command::new("bash").current_dir(dir.path()).args(["-c", &script]).output().unwrap();
         assert_eq!(result.status.code(), Some(1), "{result:?}");
         text(&result.stderr).to_owned()
     };
@@ -109,7 +122,8 @@ fn a_summary_that_cannot_be_printed_does_not_hide_that_the_output_is_written() {
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_safetensors"));
     command.current_dir(dir.path()).args(["convert", "in.safetensors", "out.safetensors"]);
-    let output = command.stdout(full).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+    let output =
+        command.stdout(full).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let start = "error: out.safetensors is written, but this could not be told: standard output: ";
     assert!(text(&output.stderr).starts_with(start), "{output:?}");

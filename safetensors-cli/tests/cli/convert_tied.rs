@@ -11,7 +11,8 @@ use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, save};
 /// A tensor under two names, of which the one that is not in the file sorts first.
 fn tied(dir: &Path) {
     let tensors = [("model.embed.weight", TensorView::from_slice(&[2], &[1.0_f32, 2.0]).unwrap())];
-    let options = SaveOptions::new().metadata([("aaa.weight", "model.embed.weight"), ("format", "pt")]);
+    let options =
+        SaveOptions::new().metadata([("aaa.weight", "model.embed.weight"), ("format", "pt")]);
     save(dir.join("tied.safetensors"), tensors, &options.durable(false)).unwrap();
 }
 
@@ -24,10 +25,13 @@ fn tied_weights_keep_their_name_and_are_counted_once() {
     let (before, after) = (dir.path().join("tied.safetensors"), dir.path().join("out.safetensors"));
     assert_eq!(fs::read(before).unwrap(), fs::read(after).unwrap());
 
-    let done = convert(dir.path(), &["tied.safetensors", "dir", "--dtype", "f64", "--prefix", "x."]).success();
+    let done =
+        convert(dir.path(), &["tied.safetensors", "dir", "--dtype", "f64", "--prefix", "x."])
+            .success();
     done.stdout("dir: 1 tensor, 16 B, in 1 file, and 1 more name of tied weights\n");
     let checkpoint = Checkpoint::open(dir.path().join("dir")).unwrap();
-    let aliases: Vec<_> = checkpoint.aliases().map(|(alias, tensor)| (alias, tensor.name())).collect();
+    let aliases: Vec<_> =
+        checkpoint.aliases().map(|(alias, tensor)| (alias, tensor.name())).collect();
     assert_eq!(aliases, [("x.aaa.weight", "x.model.embed.weight")]);
 
     let plan = "\
@@ -38,11 +42,15 @@ x.aaa.weight          aaa.weight          = x.model.embed.weight
 
 out.safetensors: 1 tensor, 8 B, and 1 more name of tied weights; nothing was written
 ";
-    convert(dir.path(), &["tied.safetensors", "out.safetensors", "--prefix", "x.", "-n"]).success().stdout(plan);
+    convert(dir.path(), &["tied.safetensors", "out.safetensors", "--prefix", "x.", "-n"])
+        .success()
+        .stdout(plan);
     // NumPy has no second names.
     let done = convert(dir.path(), &["tied.safetensors", "out.npz"]).success();
     let done = done.stdout("out.npz: 1 tensor, 8 B\n");
-    done.stderr("warning: out.npz: NumPy's files hold no metadata; this is left out: aaa.weight, format\n");
+    done.stderr(
+        "warning: out.npz: NumPy's files hold no metadata; this is left out: aaa.weight, format\n",
+    );
 }
 
 #[test]
@@ -55,7 +63,10 @@ fn a_tied_name_that_is_taken_by_itself_gets_the_dtype() {
     };
     for args in [&["bf16"][..], &["bf16", "--all"]] {
         taken("head.safetensors", args);
-        assert_eq!(content(dir.path().join("head.safetensors")), [("aaa.weight".to_owned(), Dtype::BF16)]);
+        assert_eq!(
+            content(dir.path().join("head.safetensors")),
+            [("aaa.weight".to_owned(), Dtype::BF16)]
+        );
     }
     taken("head.safetensors", &["bf16", "-n"]).stdout(predicate::str::contains("F32 → BF16"));
     taken("head.npz", &["f64"]).stdout("head.npz: 1 tensor, 16 B\n");
@@ -66,12 +77,19 @@ fn a_tied_name_that_the_metadata_needs_can_be_left_out_or_renamed() {
     let dir = temp_dir();
     for (file, tensor, title) in [("a.safetensors", "x", "x"), ("b.safetensors", "y", "My model")] {
         let tensors = [(tensor, TensorView::from_slice(&[2], &[1.0_f32, 2.0]).unwrap())];
-        save(dir.path().join(file), tensors, &SaveOptions::new().metadata([("title", title)]).durable(false)).unwrap();
+        save(
+            dir.path().join(file),
+            tensors,
+            &SaveOptions::new().metadata([("title", title)]).durable(false),
+        )
+        .unwrap();
     }
-    let merge =
-        |out: &str, args: &[&str]| convert(dir.path(), &[&["a.safetensors", "b.safetensors", out], args].concat());
+    let merge = |out: &str, args: &[&str]| {
+        convert(dir.path(), &[&["a.safetensors", "b.safetensors", out], args].concat())
+    };
     for out in ["out.safetensors", "out"] {
-        let advice = "\"My model\"; leave it out with --drop, or give it another name with --rename\n";
+        let advice =
+            "\"My model\"; leave it out with --drop, or give it another name with --rename\n";
         merge(out, &[]).code(1).stderr(predicate::str::ends_with(advice));
     }
     assert_eq!(list(dir.path()), ["a.safetensors", "b.safetensors"]);

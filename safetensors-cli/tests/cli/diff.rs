@@ -10,7 +10,8 @@ use safetensors_core::{SaveOptions, TensorView, save};
 fn file(path: PathBuf, w: &TensorView<'_>, extra: &str, format: &str) -> PathBuf {
     let one = [1_u8];
     let tensors = [("w", *w), (extra, TensorView::from_slice(&[1], &one).unwrap())];
-    save(&path, tensors, &SaveOptions::new().metadata([("format", format)]).durable(false)).unwrap();
+    save(&path, tensors, &SaveOptions::new().metadata([("format", format)]).durable(false))
+        .unwrap();
     path
 }
 
@@ -52,8 +53,12 @@ fn every_kind_of_difference() {
 0 tensors equal, 1 different, 1 only in A, 1 only in B, other metadata
 ";
     run_in(dir.path(), &["diff", "a", "b"]).code(1).stdout(expected).stderr("");
-    let json: serde_json::Value = serde_json::from_slice(&diff(&a, &b).arg("--json").output().unwrap().stdout).unwrap();
-    assert_eq!((&json["equal"], &json["tensors"][2]["values"]["values"]), (&false.into(), &2.into()));
+    let json: serde_json::Value =
+        serde_json::from_slice(&diff(&a, &b).arg("--json").output().unwrap().stdout).unwrap();
+    assert_eq!(
+        (&json["equal"], &json["tensors"][2]["values"]["values"]),
+        (&false.into(), &2.into())
+    );
     // JSON has no infinity.
     assert_eq!(json["tensors"][2]["values"]["max_absolute"], serde_json::Value::Null);
     diff(&a, &a).assert().success();
@@ -73,7 +78,11 @@ fn tolerance_and_other_dtypes() {
         .code(1)
         .stdout(predicate::str::contains("1 of 3"));
     diff(&a, &b).args(["--ignore-dtype", "--relative-tolerance", "0.004"]).assert().success();
-    diff(&a, &b).args(["--relative-tolerance", "0.004"]).assert().code(1).stdout(predicate::str::contains("0 of 3"));
+    diff(&a, &b)
+        .args(["--relative-tolerance", "0.004"])
+        .assert()
+        .code(1)
+        .stdout(predicate::str::contains("0 of 3"));
     let error = predicate::str::contains("expected a finite number of 0 or more");
     for wrong in ["-1", "NaN", "inf", "1e999", "x"] {
         diff(&a, &b).args(["--tolerance", wrong]).assert().code(2).stderr(error.clone());
@@ -89,7 +98,12 @@ fn a_complex_number_is_compared_with_a_real_one() {
     let view = |bytes| TensorView::new(safetensors_core::Dtype::C64, &[2], bytes).unwrap();
     let a = file(dir.path().join("a"), &view(&complex), "x", "pt");
     let pure = file(dir.path().join("pure"), &view(&pure), "x", "pt");
-    let b = file(dir.path().join("b"), &TensorView::from_slice(&[2], &[1.0_f32, 5.0]).unwrap(), "x", "pt");
+    let b = file(
+        dir.path().join("b"),
+        &TensorView::from_slice(&[2], &[1.0_f32, 5.0]).unwrap(),
+        "x",
+        "pt",
+    );
     for (one, other) in [(&a, &b), (&b, &a)] {
         let row = matches("w .* 3 of 4 +7 +1\n");
         diff(one, other).arg("--ignore-dtype").assert().code(1).stdout(row);
@@ -114,7 +128,10 @@ fn equal_means_the_same_bits_unless_there_is_a_tolerance() {
     let json = diff(&a, &b).arg("--json").output().unwrap();
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     let values = &json["tensors"][0]["values"];
-    assert_eq!((&values["values"], &values["other_bits"], &values["of"]), (&0.into(), &2.into(), &3.into()));
+    assert_eq!(
+        (&values["values"], &values["other_bits"], &values["of"]),
+        (&0.into(), &2.into(), &3.into())
+    );
     diff(&a, &b).args(["--tolerance", "0"]).assert().success().stdout("2 tensors equal\n");
     diff(&a, &b).args(["--relative-tolerance", "0"]).assert().success();
     diff(&a, &a).assert().success();
@@ -141,9 +158,19 @@ fn pieces_add_up() {
     // More elements than are read at a time: what differs lies in the first piece and the last.
     let dir = temp_dir();
     let mut values: Vec<u16> = (0..600_001_u32).map(|i| (i % 1000) as u16).collect();
-    let a = file(dir.path().join("a"), &TensorView::from_slice(&[600_001], &values).unwrap(), "x", "pt");
+    let a = file(
+        dir.path().join("a"),
+        &TensorView::from_slice(&[600_001], &values).unwrap(),
+        "x",
+        "pt",
+    );
     (values[3], values[600_000]) = (8, 7);
-    let b = file(dir.path().join("b"), &TensorView::from_slice(&[600_001], &values).unwrap(), "x", "pt");
+    let b = file(
+        dir.path().join("b"),
+        &TensorView::from_slice(&[600_001], &values).unwrap(),
+        "x",
+        "pt",
+    );
     let row = matches("w .* 2 of 600,001 +7 +1\n");
     diff(&a, &b).assert().code(1).stdout(row);
 }
@@ -153,7 +180,8 @@ fn another_shape_is_not_compared() {
     let dir = temp_dir();
     let values = [1_u8, 2];
     let a = file(dir.path().join("a"), &TensorView::from_slice(&[2], &values).unwrap(), "x", "pt");
-    let b = file(dir.path().join("b"), &TensorView::from_slice(&[1, 2], &values).unwrap(), "x", "pt");
+    let b =
+        file(dir.path().join("b"), &TensorView::from_slice(&[1, 2], &values).unwrap(), "x", "pt");
     diff(&a, &b).assert().code(1).stdout(predicate::str::contains("~  w     U8 [2]  U8 [1, 2]\n"));
     diff(&a, &b).args(["-f", "x"]).assert().success().stdout("1 tensor equal\n");
 }
@@ -163,8 +191,15 @@ fn a_filter_may_match_on_one_side_only() {
     let dir = temp_dir();
     let one = [1_u8];
     let view = TensorView::from_slice(&[1], &one).unwrap();
-    let (a, b) = (file(dir.path().join("a"), &view, "old", "pt"), file(dir.path().join("b"), &view, "new", "pt"));
-    diff(&a, &b).args(["-f", "new"]).assert().code(1).stdout(predicate::str::contains("0 tensors equal, 1 only in B"));
+    let (a, b) = (
+        file(dir.path().join("a"), &view, "old", "pt"),
+        file(dir.path().join("b"), &view, "new", "pt"),
+    );
+    diff(&a, &b)
+        .args(["-f", "new"])
+        .assert()
+        .code(1)
+        .stdout(predicate::str::contains("0 tensors equal, 1 only in B"));
     let error = predicate::str::contains("no tensor matches --filter");
     diff(&a, &b).args(["-f", "none"]).assert().code(1).stdout("").stderr(error);
 }

@@ -13,13 +13,24 @@ fn a_tensor_becomes_an_array_of_numpy() {
     let array = dir.path().join("mask.npy");
     fs::write(&array, b"old").unwrap();
     let mut command = safetensors();
-    command.arg("extract").arg(&path).args(["mask", "-o"]).arg(&array).assert().success().stdout("").stderr("");
+    command
+        .arg("extract")
+        .arg(&path)
+        .args(["mask", "-o"])
+        .arg(&array)
+        .assert()
+        .success()
+        .stdout("")
+        .stderr("");
     let bytes = fs::read(&array).unwrap();
-    assert!(bytes.starts_with(b"\x93NUMPY\x01\x00v\x00{'descr': '<i8', 'fortran_order': False, 'shape': (2,), }"));
+    assert!(bytes.starts_with(
+        b"\x93NUMPY\x01\x00v\x00{'descr': '<i8', 'fortran_order': False, 'shape': (2,), }"
+    ));
     assert_eq!(bytes[128..], [1_i64.to_le_bytes(), 0_i64.to_le_bytes()].concat());
     // Nothing but the two files.
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
-    let stdout = safetensors().arg("extract").arg(&path).args(["mask", "-o", "-"]).output().unwrap().stdout;
+    let stdout =
+        safetensors().arg("extract").arg(&path).args(["mask", "-o", "-"]).output().unwrap().stdout;
     assert_eq!(stdout, bytes);
 }
 
@@ -28,14 +39,21 @@ fn a_dtype_without_a_numpy_type_is_refused_or_raw() {
     let dir = temp_dir();
     let path = dir.path().join("model.safetensors");
     let values = [half::bf16::ONE; 3];
-    save(&path, [("w", TensorView::from_slice(&[3], &values).unwrap())], &SaveOptions::new().durable(false)).unwrap();
+    save(
+        &path,
+        [("w", TensorView::from_slice(&[3], &values).unwrap())],
+        &SaveOptions::new().durable(false),
+    )
+    .unwrap();
     let array = dir.path().join("w.npy");
     let extract = |raw: &[&str]| {
         let mut command = safetensors();
         command.arg("extract").arg(&path).arg("w").args(raw).arg("-o").arg(&array);
         command.assert()
     };
-    extract(&[]).code(1).stderr(predicate::str::contains("tensor w: NumPy has no type for BF16; use --raw"));
+    extract(&[])
+        .code(1)
+        .stderr(predicate::str::contains("tensor w: NumPy has no type for BF16; use --raw"));
     assert!(!array.exists());
     extract(&["--raw"]).success();
     assert_eq!(fs::read(&array).unwrap(), [0x80, 0x3f, 0x80, 0x3f, 0x80, 0x3f]);
@@ -50,14 +68,17 @@ fn a_name_that_is_not_there_and_a_place_that_cannot_be_written() {
         command.current_dir(dir.path()).arg("extract").arg(&path).args([name, "-o", output]);
         command.assert()
     };
-    extract("embed", "x")
-        .code(1)
-        .stderr(predicate::str::contains("tensor \"embed\": there is no such tensor; did you mean embed.weight?"));
-    let names = ["a.norm.weight", "a.layers.0.pre_norm.weight", "a.layers.10.norm.weight", "norm.bias"];
+    extract("embed", "x").code(1).stderr(predicate::str::contains(
+        "tensor \"embed\": there is no such tensor; did you mean embed.weight?",
+    ));
+    let names =
+        ["a.norm.weight", "a.layers.0.pre_norm.weight", "a.layers.10.norm.weight", "norm.bias"];
     let one = [1_u8];
     let tensors = names.map(|name| (name, TensorView::from_slice(&[1], &one).unwrap()));
-    save(dir.path().join("norms.safetensors"), tensors, &SaveOptions::new().durable(false)).unwrap();
-    let nearest = "did you mean a.norm.weight, a.layers.10.norm.weight, a.layers.0.pre_norm.weight?\n";
+    save(dir.path().join("norms.safetensors"), tensors, &SaveOptions::new().durable(false))
+        .unwrap();
+    let nearest =
+        "did you mean a.norm.weight, a.layers.10.norm.weight, a.layers.0.pre_norm.weight?\n";
     run_in(dir.path(), &["extract", "norms.safetensors", "norm.weight", "-o", "x"])
         .code(1)
         .stderr(predicate::str::ends_with(nearest));
@@ -107,8 +128,13 @@ fn a_full_disk_is_told_once() {
     let path = small_file(dir.path(), "model.safetensors");
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_safetensors"));
-    let output = command.arg("extract").arg(&path).args(["mask", "-o", "-"]).stdout(full).output().unwrap();
+    let output =
+        command.arg("extract").arg(&path).args(["mask", "-o", "-"]).stdout(full).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let error = text(&output.stderr);
-    assert!(error.starts_with("error: standard output: ") && error.matches("standard output").count() == 1, "{error}");
+    assert!(
+        error.starts_with("error: standard output: ")
+            && error.matches("standard output").count() == 1,
+        "{error}"
+    );
 }

@@ -11,7 +11,11 @@ use tempfile::TempDir;
 /// The command under test, whatever the environment says of colours.
 pub(crate) fn safetensors() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_safetensors"));
-    command.env_remove("NO_COLOR").env_remove("CLICOLOR_FORCE").env_remove("CLICOLOR").env("TERM", "xterm");
+    command
+        .env_remove("NO_COLOR")
+        .env_remove("CLICOLOR_FORCE")
+        .env_remove("CLICOLOR")
+        .env("TERM", "xterm");
     command
 }
 
@@ -23,11 +27,15 @@ pub(crate) fn temp_dir() -> TempDir {
 pub(crate) fn small_file(dir: &Path, name: &str) -> PathBuf {
     let path = dir.join(name);
     let tensors = [
-        ("embed.weight", TensorView::from_slice(&[2, 3], &[0.0_f32, 1.0, 2.0, 3.0, 4.0, 5.0]).unwrap()),
+        (
+            "embed.weight",
+            TensorView::from_slice(&[2, 3], &[0.0_f32, 1.0, 2.0, 3.0, 4.0, 5.0]).unwrap(),
+        ),
         ("mask", TensorView::from_slice(&[2], &[1_i64, 0]).unwrap()),
     ];
     // The larger alignment would go first otherwise.
-    let options = SaveOptions::new().order(Order::Given).metadata([("format", "pt")]).durable(false);
+    let options =
+        SaveOptions::new().order(Order::Given).metadata([("format", "pt")]).durable(false);
     save(&path, tensors, &options).unwrap();
     path
 }

@@ -42,9 +42,10 @@ name          dtype  shape   size
 embed.weight  F32    [2, 3]  24 B
 mask          I64    [2]     16 B
 ";
-    for (args, start) in
-        [(&["inspect", "model.safetensors"][..], tree), (&["inspect", "model.safetensors", "--flat"], flat)]
-    {
+    for (args, start) in [
+        (&["inspect", "model.safetensors"][..], tree),
+        (&["inspect", "model.safetensors", "--flat"], flat),
+    ] {
         let mut command = safetensors();
         command.current_dir(dir.path()).args(args);
         command.assert().success().stdout(format!("{start}{rest}")).stderr("");
@@ -59,7 +60,8 @@ fn layers(dir: &std::path::Path) -> std::path::PathBuf {
     let large = TensorView::from_slice(&[2, 3], &large).unwrap();
     let mut tensors = vec![("head".to_owned(), large)];
     for i in 0..12 {
-        tensors.push((format!("model.layers.{i}.mlp.up.weight"), if i == 11 { large } else { small }));
+        tensors
+            .push((format!("model.layers.{i}.mlp.up.weight"), if i == 11 { large } else { small }));
         tensors.push((format!("model.layers.{i}.norm"), small));
     }
     save(&path, tensors, &SaveOptions::new().durable(false)).unwrap();
@@ -101,11 +103,19 @@ fn filter_and_sort() {
     let dir = temp_dir();
     let path = layers(dir.path());
     let names = |args: &[&str]| {
-        let output =
-            safetensors().arg("inspect").arg(&path).args(["--flat", "--filter", "*.1*.mlp.*"]).args(args).output();
+        let output = safetensors()
+            .arg("inspect")
+            .arg(&path)
+            .args(["--flat", "--filter", "*.1*.mlp.*"])
+            .args(args)
+            .output();
         let output = output.unwrap();
-        assert!(output.status.success() && text(&output.stdout).contains("\n3 of 25 tensors shown\n"), "{output:?}");
-        let numbers = text(&output.stdout).lines().filter_map(|line| line.strip_prefix("model.layers."));
+        assert!(
+            output.status.success() && text(&output.stdout).contains("\n3 of 25 tensors shown\n"),
+            "{output:?}"
+        );
+        let numbers =
+            text(&output.stdout).lines().filter_map(|line| line.strip_prefix("model.layers."));
         numbers.map(|line| line.split('.').next().unwrap().to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(names(&[]), ["1", "10", "11"]);
@@ -114,11 +124,9 @@ fn filter_and_sort() {
     assert_eq!(names(&["--sort", "dtype"]), ["1", "10", "11"]);
     let mut nothing = safetensors();
     nothing.arg("inspect").arg(&path).args(["-f", "*.weights"]);
-    nothing
-        .assert()
-        .code(1)
-        .stdout("")
-        .stderr(predicate::str::contains("no tensor matches --filter; `safetensors inspect --flat`"));
+    nothing.assert().code(1).stdout("").stderr(predicate::str::contains(
+        "no tensor matches --filter; `safetensors inspect --flat`",
+    ));
     let mut malformed = safetensors();
     malformed.arg("inspect").arg(&path).args(["-f", "["]).assert().code(2);
 }
@@ -134,11 +142,16 @@ fn flat_and_tree_have_one_order() {
     let firsts = |args: &[&str]| {
         let output = safetensors().arg("inspect").arg(&path).args(args).output().unwrap();
         let rows = text(&output.stdout).lines().skip(2).take_while(|line| !line.is_empty());
-        rows.map(|row| row.trim_start_matches(['├', '└', '│', '─', ' ']).split(' ').next().unwrap().to_owned())
-            .collect::<Vec<_>>()
+        rows.map(|row| {
+            row.trim_start_matches(['├', '└', '│', '─', ' ']).split(' ').next().unwrap().to_owned()
+        })
+        .collect::<Vec<_>>()
     };
     assert_eq!(firsts(&["--sort", "name"]), ["a.b", "l", "9", "w", "w-x", "w.x", "10/w"]);
-    assert_eq!(firsts(&["--flat", "--sort", "name"]), ["a.b", "l/9/w", "l/9/w-x", "l/9/w.x", "l/10/w"]);
+    assert_eq!(
+        firsts(&["--flat", "--sort", "name"]),
+        ["a.b", "l/9/w", "l/9/w-x", "l/9/w.x", "l/10/w"]
+    );
 }
 
 #[test]
@@ -150,22 +163,30 @@ fn json_has_everything_and_is_printable() {
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["tensors"][0]["name"], "\u{1b}[2Jred\u{202e}");
     assert_eq!(json["metadata"]["k\u{1b}]0;owned\u{7}"], "line one\nline two\u{202e}");
-    assert_eq!((json["total"]["bytes"].as_u64(), json["dtypes"]["U8"]["tensors"].as_u64()), (Some(3), Some(3)));
+    assert_eq!(
+        (json["total"]["bytes"].as_u64(), json["dtypes"]["U8"]["tensors"].as_u64()),
+        (Some(3), Some(3))
+    );
     let file = &json["files"][json["tensors"][2]["file"].as_u64().unwrap() as usize];
     assert_eq!(file["path"], path.to_str().unwrap());
-    assert_eq!(json["tensors"][2]["offset"].as_u64().unwrap(), file["data_start"].as_u64().unwrap() + 2);
+    assert_eq!(
+        json["tensors"][2]["offset"].as_u64().unwrap(),
+        file["data_start"].as_u64().unwrap() + 2
+    );
 }
 
 #[test]
 fn standard_input_is_a_pipe_or_a_file() {
     let dir = temp_dir();
     let path = small_file(dir.path(), "model.safetensors");
-    let shown = predicate::str::contains("embed.weight  F32    [2, 3]        1           6  24 B\n");
+    let shown =
+        predicate::str::contains("embed.weight  F32    [2, 3]        1           6  24 B\n");
     let mut piped = safetensors();
     piped.args(["inspect", "-"]).write_stdin(fs::read(&path).unwrap()).env("TMPDIR", dir.path());
     piped.assert().success().stdout(shown.clone());
     let mut redirected = std::process::Command::new(env!("CARGO_BIN_EXE_safetensors"));
-    let output = redirected.args(["inspect", "-"]).stdin(fs::File::open(&path).unwrap()).output().unwrap();
+    let output =
+        redirected.args(["inspect", "-"]).stdin(fs::File::open(&path).unwrap()).output().unwrap();
     assert!(output.status.success() && shown.eval(text(&output.stdout)), "{output:?}");
     // The copy of the pipe is gone.
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
@@ -267,7 +288,10 @@ file             tensors   size  header  padding  data at  aligned to  misaligne
 ─────────────────────────────────────────────────────────────────────────────────
 odd.safetensors        3  200 B   181 B      0 B      189         1 B    1 tensor
 ";
-    run_in(dir.path(), &["inspect", "--flat", "odd.safetensors"]).success().stdout(expected).stderr("");
+    run_in(dir.path(), &["inspect", "--flat", "odd.safetensors"])
+        .success()
+        .stdout(expected)
+        .stderr("");
 }
 
 #[test]
@@ -303,8 +327,14 @@ fn huge_names_shapes_and_values_do_not_make_the_table_huge() {
     let shown = text(&output.stdout);
     assert!(output.status.success(), "{output:?}");
     assert!(shown.len() < 50_000, "{} bytes", shown.len());
-    assert!(shown.contains("startxxx") && shown.contains("xxxend  U8     [1, 1, 1, 1, 1, 1, …, "), "{shown}");
-    assert!(shown.contains("(rank 100,000)") && shown.contains("vvv… (1,000,000 bytes)"), "{shown}");
+    assert!(
+        shown.contains("startxxx") && shown.contains("xxxend  U8     [1, 1, 1, 1, 1, 1, …, "),
+        "{shown}"
+    );
+    assert!(
+        shown.contains("(rank 100,000)") && shown.contains("vvv… (1,000,000 bytes)"),
+        "{shown}"
+    );
 }
 
 #[test]
@@ -331,7 +361,13 @@ fn what_cannot_be_shown_is_an_error_and_nothing_else() {
     fs::write(&bad, b"not a safetensors file").unwrap();
     for path in [bad, dir.path().join("missing.safetensors")] {
         let error = predicate::str::starts_with(format!("error: {}: ", path.display()));
-        safetensors().args(["inspect", "--flat"]).arg(&path).assert().code(1).stdout("").stderr(error);
+        safetensors()
+            .args(["inspect", "--flat"])
+            .arg(&path)
+            .assert()
+            .code(1)
+            .stdout("")
+            .stderr(error);
     }
     small_file(dir.path(), "second.safetensors");
     let names = predicate::str::contains("\"bad.safetensors\", \"second.safetensors\"");

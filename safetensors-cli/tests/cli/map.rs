@@ -38,10 +38,21 @@ fn hostile_names_are_text() {
     let dir = temp_dir();
     let path = dir.path().join("hostile.safetensors");
     raw_file(&path, r#"{"<script>&\u001b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#, 1);
-    safetensors().current_dir(dir.path()).arg("map").arg(&path).args(["-o", "map.svg"]).assert().success();
+    safetensors()
+        .current_dir(dir.path())
+        .arg("map")
+        .arg(&path)
+        .args(["-o", "map.svg"])
+        .assert()
+        .success();
     let svg = fs::read(dir.path().join("map.svg")).unwrap();
     let shown = text(&svg);
-    assert!(is_plain(shown) && !shown.contains("<script>") && shown.contains(r"&lt;script&gt;&amp;\u{1b}"), "{shown}");
+    assert!(
+        is_plain(shown)
+            && !shown.contains("<script>")
+            && shown.contains(r"&lt;script&gt;&amp;\u{1b}"),
+        "{shown}"
+    );
 }
 
 #[test]
@@ -61,10 +72,18 @@ fn what_cannot_be_drawn_is_an_error() {
     #[cfg(unix)]
     {
         use std::os::unix::fs::FileTypeExt;
-        assert!(std::process::Command::new("mkfifo").arg(picture("fifo.png")).status().unwrap().success());
+        assert!(
+            std::process::Command::new("mkfifo")
+                .arg(picture("fifo.png"))
+                .status()
+                .unwrap()
+                .success()
+        );
         let mut special = safetensors();
         special.arg("map").arg(&path).arg("-o").arg(picture("fifo.png"));
-        let next = predicate::str::contains("found a special file; `-o - > FILE` writes to whatever FILE is");
+        let next = predicate::str::contains(
+            "found a special file; `-o - > FILE` writes to whatever FILE is",
+        );
         special.assert().code(1).stderr(next);
         assert!(std::fs::metadata(picture("fifo.png")).unwrap().file_type().is_fifo());
     }
@@ -83,7 +102,10 @@ fn a_picture_goes_to_standard_output_too() {
         assert!(map(&["-o", file]).is_empty());
         assert_eq!(map(&["-o", "-", "--format", format]), fs::read(dir.path().join(file)).unwrap());
         map(&["-o", "picture", "--format", format]);
-        assert_eq!(fs::read(dir.path().join("picture")).unwrap(), fs::read(dir.path().join(file)).unwrap());
+        assert_eq!(
+            fs::read(dir.path().join("picture")).unwrap(),
+            fs::read(dir.path().join(file)).unwrap()
+        );
     }
     assert_eq!(map(&["-o", "-"]), fs::read(dir.path().join("map.svg")).unwrap());
 }

@@ -12,21 +12,42 @@ fn entries_are_shown_set_removed_and_cleared() {
     let dir = temp_dir();
     let path = small_file(dir.path(), "m.safetensors");
     let before = fs::read(&path).unwrap();
-    let missing = "m.safetensors: there is no metadata b; `safetensors metadata get PATH` lists the keys\n";
+    let missing =
+        "m.safetensors: there is no metadata b; `safetensors metadata get PATH` lists the keys\n";
     for (args, code, stdout, stderr) in [
         (&["get", "m.safetensors"][..], 0, "format=pt\n", String::new()),
-        (&["set", "m.safetensors", "a=1=2", "--dry-run"], 0, "m.safetensors: would be written anew\n", String::new()),
+        (
+            &["set", "m.safetensors", "a=1=2", "--dry-run"],
+            0,
+            "m.safetensors: would be written anew\n",
+            String::new(),
+        ),
         (&["get", "m.safetensors"], 0, "format=pt\n", String::new()),
-        (&["set", "m.safetensors", "a=1=2", "format=np"], 0, "m.safetensors: written anew\n", String::new()),
+        (
+            &["set", "m.safetensors", "a=1=2", "format=np"],
+            0,
+            "m.safetensors: written anew\n",
+            String::new(),
+        ),
         (&["get", "m.safetensors"], 0, "a=1=2\nformat=np\n", String::new()),
         (&["get", "m.safetensors", "format", "a"], 0, "format=np\na=1=2\n", String::new()),
         (&["get", "m.safetensors", "a"], 0, "1=2\n", String::new()),
         (&["get", "m.safetensors", "a", "--json"], 0, "{\n  \"a\": \"1=2\"\n}\n", String::new()),
         (&["get", "m.safetensors", "b"], 1, "", format!("error: {missing}")),
-        (&["remove", "m.safetensors", "a", "b"], 1, "", format!("error: nothing was removed: {missing}")),
+        (
+            &["remove", "m.safetensors", "a", "b"],
+            1,
+            "",
+            format!("error: nothing was removed: {missing}"),
+        ),
         (&["remove", "m.safetensors", "a"], 0, "m.safetensors: changed in place\n", String::new()),
         (&["get", "m.safetensors"], 0, "format=np\n", String::new()),
-        (&["clear", "m.safetensors", "-n"], 0, "m.safetensors: would be changed in place\n", String::new()),
+        (
+            &["clear", "m.safetensors", "-n"],
+            0,
+            "m.safetensors: would be changed in place\n",
+            String::new(),
+        ),
         (&["clear", "m.safetensors"], 0, "m.safetensors: changed in place\n", String::new()),
         (&["get", "m.safetensors"], 0, "", String::new()),
         (&["clear", "m.safetensors"], 0, "m.safetensors: unchanged\n", String::new()),
@@ -37,7 +58,14 @@ fn entries_are_shown_set_removed_and_cleared() {
             assert_eq!(fs::read(&path).unwrap(), before);
         }
     }
-    let values = Checkpoint::open(&path).unwrap().tensor("mask").unwrap().read().unwrap().into_vec::<i64>().unwrap();
+    let values = Checkpoint::open(&path)
+        .unwrap()
+        .tensor("mask")
+        .unwrap()
+        .read()
+        .unwrap()
+        .into_vec::<i64>()
+        .unwrap();
     assert_eq!(values, [1, 0]);
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     run_in(dir.path(), &["metadata", "set", "m.safetensors", "novalue"]).code(2);
@@ -48,7 +76,10 @@ fn hostile_values_are_escaped_unless_raw() {
     let dir = temp_dir();
     let path = hostile_file(dir.path());
     let shown = run(&["metadata", "get"], &path, &[]).success().get_output().stdout.clone();
-    assert!(is_plain(text(&shown)) && text(&shown).contains(r"line one\nline two\u{202e}"), "{shown:?}");
+    assert!(
+        is_plain(text(&shown)) && text(&shown).contains(r"line one\nline two\u{202e}"),
+        "{shown:?}"
+    );
     let raw = run(&["metadata", "get"], &path, &["k\u{1b}]0;owned\u{7}", "--raw"]).success();
     raw.stdout("line one\nline two\u{202e}\n");
 }
@@ -70,7 +101,8 @@ fn a_dry_run_needs_no_permission_to_write() {
 
     let dir = temp_dir();
     let path = small_file(dir.path(), "model.safetensors");
-    let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    let mode =
+        |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     mode(&path, 0o444);
     mode(dir.path(), 0o555);
     run(&["metadata", "set", "-n"], &path, &["a=b"])
@@ -99,12 +131,20 @@ fn a_change_that_cannot_be_told_is_told_to_be_made() {
             &["metadata", "set", "m.safetensors", "a=1"][..],
             "error: m.safetensors written anew, but this could not be told: ",
         ),
-        (&["digest", "--record", "m.safetensors"], "error: the digests are recorded, but this could not be told: "),
+        (
+            &["digest", "--record", "m.safetensors"],
+            "error: the digests are recorded, but this could not be told: ",
+        ),
     ] {
         let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_safetensors"));
         let command = command.current_dir(dir.path()).args(args).stdout(full);
-        let output = command.stderr(std::process::Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+        let output = command
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap()
+            .wait_with_output()
+            .unwrap();
         assert_eq!(output.status.code(), Some(1));
         assert!(String::from_utf8_lossy(&output.stderr).starts_with(start), "{output:?}");
     }
@@ -113,7 +153,8 @@ fn a_change_that_cannot_be_told_is_told_to_be_made() {
     assert!(checkpoint.metadata().contains_key(safetensors_core::digest::KEY));
 }
 
-/// Runs itself in a name space of its own, where it may mount a file system without room, unless the system forbids that.
+/// Runs itself in a name space of its own, where it may mount a file system without room, unless
+/// the system forbids that.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_is_told_with_what_can_be_done() {
@@ -135,5 +176,9 @@ fn a_full_disk_is_told_with_what_can_be_done() {
         return eprintln!("skipped: {stderr}");
     }
     assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains("m.safetensors: ") && stderr.contains("free as much, or choose another PATH"), "{stderr}");
+    assert!(
+        stderr.contains("m.safetensors: ")
+            && stderr.contains("free as much, or choose another PATH"),
+        "{stderr}"
+    );
 }

@@ -29,14 +29,22 @@ none    I64    [0, 2]      –         –         –         –      –    �
 
 1 tensor with NaN or infinity
 ";
-    run_in(dir.path(), &["stats", "model.safetensors", "--bins", "4"]).success().stdout(expected).stderr("");
+    run_in(dir.path(), &["stats", "model.safetensors", "--bins", "4"])
+        .success()
+        .stdout(expected)
+        .stderr("");
 }
 
 #[test]
 fn json_and_filter() {
     let dir = temp_dir();
     let path = small_file(dir.path(), "model.safetensors");
-    let output = safetensors().arg("stats").arg(&path).args(["--json", "-f", "mask", "--bins", "2"]).output().unwrap();
+    let output = safetensors()
+        .arg("stats")
+        .arg(&path)
+        .args(["--json", "-f", "mask", "--bins", "2"])
+        .output()
+        .unwrap();
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["tensors"].as_array().unwrap().len(), 1);
     let mask = &json["tensors"][0];
@@ -52,14 +60,19 @@ fn pieces_add_up() {
     let values: Vec<u16> = (0..600_001_u32).map(|i| (i % 1000) as u16).collect();
     let tensors = [("w", TensorView::from_slice(&[600_001], &values).unwrap())];
     save(&path, tensors, &SaveOptions::new().durable(false)).unwrap();
-    let output = safetensors().arg("stats").arg(&path).args(["--json", "--bins", "10"]).output().unwrap();
+    let output =
+        safetensors().arg("stats").arg(&path).args(["--json", "--bins", "10"]).output().unwrap();
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let stats = &json["tensors"][0];
     assert_eq!((stats["finite"].as_u64(), stats["zeros"].as_u64()), (Some(600_001), Some(601)));
     let mean = values.iter().map(|&value| f64::from(value)).sum::<f64>() / 600_001.0;
     assert!((stats["mean"].as_f64().unwrap() - mean).abs() < 1e-9, "{stats}");
-    let counts: u64 =
-        stats["histogram"]["counts"].as_array().unwrap().iter().map(|count| count.as_u64().unwrap()).sum();
+    let counts: u64 = stats["histogram"]["counts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|count| count.as_u64().unwrap())
+        .sum();
     assert_eq!(counts, 600_001);
 }
 
@@ -83,13 +96,17 @@ name  dtype  shape     min  mean  max  std  zeros  NaN  inf  histogram
 flag  BOOL   [300001]    –     –    –    –      –    –    –
 u     U8     [2]         1     2    3    1      –    –    –  ██
 ";
-    let shown = run_in(dir.path(), &["stats", "bad.safetensors", "--bins", "2"]).code(1).stdout(expected);
+    let shown =
+        run_in(dir.path(), &["stats", "bad.safetensors", "--bins", "2"]).code(1).stdout(expected);
     shown.stderr(format!("error: bad.safetensors: {error}\n"));
     let json = safetensors().args(["stats", "--json"]).arg(&path).output().unwrap();
     assert_eq!((json.status.code(), text(&json.stderr)), (Some(1), ""));
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     assert!(json["tensors"][0]["error"].as_str().unwrap().ends_with(error), "{json}");
-    assert_eq!((&json["tensors"][1]["error"], &json["tensors"][1]["max"]), (&serde_json::Value::Null, &3.0.into()));
+    assert_eq!(
+        (&json["tensors"][1]["error"], &json["tensors"][1]["max"]),
+        (&serde_json::Value::Null, &3.0.into())
+    );
 }
 
 #[test]
@@ -101,7 +118,10 @@ fn a_deviation_that_overflows_is_null_though_there_are_values() {
     let json = safetensors().args(["stats", "--json"]).arg(&path).output().unwrap();
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     let w = &json["tensors"][0];
-    assert_eq!((&w["std"], &w["finite"], &w["mean"]), (&serde_json::Value::Null, &2.into(), &0.0.into()));
+    assert_eq!(
+        (&w["std"], &w["finite"], &w["mean"]),
+        (&serde_json::Value::Null, &2.into(), &0.0.into())
+    );
 }
 
 #[cfg(target_os = "linux")]
@@ -119,7 +139,8 @@ fn as_many_threads_as_the_environment_says() {
         let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_safetensors"))
             .arg("stats")
             .arg(path)
-            // Values are read once: the threads of a second time may start before the last ones have ended.
+            // Values are read once: the threads of a second time may start before the last ones
+            // have ended.
             .args(["--bins", "0"])
             .env("SAFETENSORS_THREADS", threads.to_string())
             .stdout(std::process::Stdio::null())
@@ -127,7 +148,9 @@ fn as_many_threads_as_the_environment_says() {
             .unwrap();
         let mut most = 0;
         while child.try_wait().unwrap().is_none() {
-            most = most.max(std::fs::read_dir(format!("/proc/{}/task", child.id())).map_or(0, Iterator::count));
+            most = most.max(
+                std::fs::read_dir(format!("/proc/{}/task", child.id())).map_or(0, Iterator::count),
+            );
             std::thread::sleep(std::time::Duration::from_micros(200));
         }
         // And one that waits for them.

@@ -24,25 +24,38 @@ fn it_has_a_name_in_tables_and_errors() {
     fs::write(&bad, b"bad").unwrap();
     for run in [redirected, piped] {
         let shown = run(&["inspect", "-"], &good);
-        assert!(shown.status.success() && text(&shown.stdout).contains("\nstandard input        2 "), "{shown:?}");
+        assert!(
+            shown.status.success() && text(&shown.stdout).contains("\nstandard input        2 "),
+            "{shown:?}"
+        );
         let shown = run(&["verify", "-"], &good);
         assert_eq!(text(&shown.stdout), "standard input: ok, 2 tensors, 8 parameters, 40 B\n");
         let json = run(&["inspect", "-", "--json"], &good);
         let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
         assert_eq!(json["files"][0]["path"], "standard input");
-        for args in
-            [&["inspect", "-"][..], &["verify", "-"], &["stats", "-"], &["metadata", "get", "-"], &["digest", "-"]]
-        {
+        for args in [
+            &["inspect", "-"][..],
+            &["verify", "-"],
+            &["stats", "-"],
+            &["metadata", "get", "-"],
+            &["digest", "-"],
+        ] {
             let failed = run(args, &bad);
             assert_eq!(failed.status.code(), Some(1), "{args:?}");
-            assert!(text(&failed.stderr).starts_with("error: standard input: expected at least 8 bytes"), "{failed:?}");
+            assert!(
+                text(&failed.stderr)
+                    .starts_with("error: standard input: expected at least 8 bytes"),
+                "{failed:?}"
+            );
         }
         let failed = run(&["metadata", "get", "-", "nope"], &good);
-        let expected =
-            "error: standard input: there is no metadata nope; `safetensors metadata get PATH` lists the keys\n";
+        let expected = "error: standard input: there is no metadata nope; `safetensors metadata get PATH` lists the keys\n";
         assert_eq!((failed.status.code(), text(&failed.stderr)), (Some(1), expected));
         let digests = run(&["digest", "-"], &good);
-        assert!(digests.status.success() && text(&digests.stdout).contains("  mask\n"), "{digests:?}");
+        assert!(
+            digests.status.success() && text(&digests.stdout).contains("  mask\n"),
+            "{digests:?}"
+        );
     }
 }
 
@@ -63,7 +76,8 @@ fn it_is_never_changed() {
         for run in [redirected, piped] {
             let output = run(args, &path);
             assert_eq!((output.status.code(), text(&output.stdout)), (Some(2), ""), "{args:?}");
-            let expected = "error: standard input cannot be changed; name the file instead of -\n\nUsage: ";
+            let expected =
+                "error: standard input cannot be changed; name the file instead of -\n\nUsage: ";
             assert!(text(&output.stderr).starts_with(expected), "{output:?}");
         }
     }
@@ -99,7 +113,11 @@ fn a_fifo_that_is_named_is_read_like_standard_input() {
         assert!(output.status.success() && output.stderr.is_empty(), "{args:?} {output:?}");
     }
     assert_eq!(fs::read(&out).unwrap().len(), fs::read(&path).unwrap().len());
-    let verified = safetensors().args(["verify", "/dev/stdin"]).write_stdin(fs::read(&path).unwrap()).output().unwrap();
+    let verified = safetensors()
+        .args(["verify", "/dev/stdin"])
+        .write_stdin(fs::read(&path).unwrap())
+        .output()
+        .unwrap();
     assert_eq!(text(&verified.stdout), "/dev/stdin: ok, 2 tensors, 8 parameters, 40 B\n");
     // One cannot be changed.
     let mut command = safetensors();
@@ -113,7 +131,11 @@ fn what_cannot_be_copied_says_why() {
     let path = small_file(dir.path(), "model.safetensors");
     let nowhere = dir.path().join("nowhere");
     let mut command = safetensors();
-    let output = command.args(["verify", "-"]).env("TMPDIR", &nowhere).write_stdin(fs::read(&path).unwrap()).output();
+    let output = command
+        .args(["verify", "-"])
+        .env("TMPDIR", &nowhere)
+        .write_stdin(fs::read(&path).unwrap())
+        .output();
     let (output, nowhere) = (output.unwrap(), nowhere.display());
     if cfg!(unix) {
         let expected = format!(
@@ -122,6 +144,9 @@ fn what_cannot_be_copied_says_why() {
         assert!(text(&output.stderr).starts_with(&expected), "{output:?}");
         // A directory is no pipe.
         let output = redirected(&["verify", "-"], dir.path());
-        assert!(text(&output.stderr).starts_with("error: standard input: Is a directory"), "{output:?}");
+        assert!(
+            text(&output.stderr).starts_with("error: standard input: Is a directory"),
+            "{output:?}"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! What every command does with its surroundings: closed pipes, a full disk, directories that only allow reading.
+//! What every command does with its surroundings: closed pipes, a full disk, directories that only
+//! allow reading.
 
 use std::fs;
 use std::io::Read;
@@ -82,7 +83,13 @@ fn a_pipe_that_is_closed_from_the_start_is_quiet() {
 fn a_pipe_that_is_closed_after_one_line_is_quiet() {
     let dir = temp_dir();
     let path = many_tensors(dir.path());
-    let mut child = command().arg("inspect").arg(&path).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = command()
+        .arg("inspect")
+        .arg(&path)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut start = [0; 4];
     let mut pipe = child.stdout.take().unwrap();
     pipe.read_exact(&mut start).unwrap();
@@ -99,7 +106,10 @@ fn verify_into_a_closed_pipe_still_tells_by_its_exit_code() {
     fs::write(&bad, b"bad").unwrap();
     let output = run_with_closed(command().arg("verify").args([&good, &bad]), true);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).starts_with("error: ") && !text(&output.stderr).contains("ipe"), "{output:?}");
+    assert!(
+        text(&output.stderr).starts_with("error: ") && !text(&output.stderr).contains("ipe"),
+        "{output:?}"
+    );
 }
 
 #[test]
@@ -120,7 +130,13 @@ fn a_full_disk_is_an_error() {
     let path = small_file(dir.path(), "model.safetensors");
     for mut command in readers(&path, "mask") {
         let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let output = command.stdout(full).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+        let output = command
+            .stdout(full)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+            .wait_with_output()
+            .unwrap();
         assert_eq!(output.status.code(), Some(1), "{command:?}");
         assert!(text(&output.stderr).starts_with("error: standard output: "), "{output:?}");
     }
@@ -132,7 +148,10 @@ fn no_colours_in_a_pipe() {
     let path = small_file(dir.path(), "model.safetensors");
     for mut command in readers(&path, "mask") {
         let output = command.output().unwrap();
-        assert!(output.status.success() && !output.stdout.contains(&0x1b), "{command:?} {output:?}");
+        assert!(
+            output.status.success() && !output.stdout.contains(&0x1b),
+            "{command:?} {output:?}"
+        );
     }
 }
 
@@ -147,7 +166,10 @@ fn a_path_that_is_not_utf8() {
     fs::rename(sound, &path).unwrap();
     for name in ["inspect", "verify"] {
         let output = safetensors().arg(name).arg(&path).output().unwrap();
-        assert!(output.status.success() && text(&output.stdout).contains("caf\u{fffd}.safetensors"), "{output:?}");
+        assert!(
+            output.status.success() && text(&output.stdout).contains("caf\u{fffd}.safetensors"),
+            "{output:?}"
+        );
     }
 }
 

@@ -7,11 +7,15 @@ use crate::fixtures::*;
 use predicates::prelude::*;
 use safetensors_core::Checkpoint;
 
-/// A file whose header an interrupted change left torn, with the backup beside it; and the bytes that it had before.
+/// A file whose header an interrupted change left torn, with the backup beside it; and the bytes
+/// that it had before.
 fn torn_file(dir: &Path) -> (std::path::PathBuf, Vec<u8>) {
     let path = dir.join("model.safetensors");
-    let header =
-        |meta: &str| format!(r#"{{"__metadata__":{{{meta}}},"w":{{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}}}"#);
+    let header = |meta: &str| {
+        format!(
+            r#"{{"__metadata__":{{{meta}}},"w":{{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}}}"#
+        )
+    };
     let (old, new) = (header(r#""format":"pt""#), header(r#""FORMAT":"PT""#));
     raw_file(&path, &old, 1);
     let before = fs::read(&path).unwrap();
@@ -26,7 +30,16 @@ fn torn_file(dir: &Path) -> (std::path::PathBuf, Vec<u8>) {
 
 #[test]
 fn every_change_restores_a_torn_header_first() {
-    let init = ["--architecture", "gpt-neo-x", "--implementation", "i", "--title", "t", "--set", "data_format=fp16"];
+    let init = [
+        "--architecture",
+        "gpt-neo-x",
+        "--implementation",
+        "i",
+        "--title",
+        "t",
+        "--set",
+        "data_format=fp16",
+    ];
     for (args, rest) in [
         (&["metadata", "set"][..], &["a=b"][..]),
         (&["metadata", "remove"], &["format"]),
@@ -66,8 +79,7 @@ fn readers_and_dry_runs_leave_a_torn_header_and_say_what_restores_it() {
         let dir = temp_dir();
         let (path, _) = torn_file(dir.path());
         let before = fs::read(&path).unwrap();
-        let hint =
-            "a change of the header was interrupted, and the next one, such as `safetensors metadata set`, restores";
+        let hint = "a change of the header was interrupted, and the next one, such as `safetensors metadata set`, restores";
         run(args, &path, rest).code(1).stdout("").stderr(predicate::str::contains(hint));
         assert_eq!(fs::read(&path).unwrap(), before, "{args:?}");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "{args:?}");

@@ -6,7 +6,8 @@ use predicates::prelude::*;
 #[test]
 fn help_and_version() {
     for args in [&["--help"][..], &["verify", "--help"], &["verify", "-h"], &["help", "inspect"]] {
-        let help = predicate::str::contains("Examples:").and(predicate::str::contains("Exit codes:"));
+        let help =
+            predicate::str::contains("Examples:").and(predicate::str::contains("Exit codes:"));
         safetensors().args(args).assert().success().stdout(help).stderr("");
     }
     let version = format!("safetensors {}\n", env!("CARGO_PKG_VERSION"));
@@ -19,9 +20,18 @@ fn wrong_usage_exits_2_with_usage() {
         let usage = predicate::str::contains("safetensors verify");
         safetensors().args(args).assert().code(2).stdout("").stderr(usage);
     }
-    safetensors().args(["verify", ""]).assert().code(2).stdout("").stderr(predicate::str::contains("<PATH>..."));
+    safetensors()
+        .args(["verify", ""])
+        .assert()
+        .code(2)
+        .stdout("")
+        .stderr(predicate::str::contains("<PATH>..."));
     safetensors().arg("no-such-command").assert().code(2).stdout("");
-    safetensors().assert().code(2).stdout("").stderr(predicate::str::contains("Usage: safetensors"));
+    safetensors()
+        .assert()
+        .code(2)
+        .stdout("")
+        .stderr(predicate::str::contains("Usage: safetensors"));
 }
 
 /// What clap cannot find out by itself looks as what it can.
@@ -34,7 +44,11 @@ fn arguments_that_do_not_go_together_are_wrong_usage_too() {
     let of_init = "modelspec init [OPTIONS] --architecture <TEXT> --implementation <TEXT> \\\n                                  \
                    --title <TEXT> <PATH>";
     for (args, problem, usage) in [
-        (&["metadata", "set", "-", "a=b"][..], cannot, "metadata set [OPTIONS] <PATH> <KEY=VALUE>..."),
+        (
+            &["metadata", "set", "-", "a=b"][..],
+            cannot,
+            "metadata set [OPTIONS] <PATH> <KEY=VALUE>...",
+        ),
         (&["metadata", "remove", "-", "a"], cannot, "metadata remove [OPTIONS] <PATH> <KEY>..."),
         (&["metadata", "clear", "-"], cannot, "metadata clear [OPTIONS] <PATH>"),
         (&init, cannot, of_init),
@@ -52,8 +66,9 @@ fn arguments_that_do_not_go_together_are_wrong_usage_too() {
             "map [OPTIONS] --output <FILE> <PATH>",
         ),
     ] {
-        let expected =
-            format!("error: {problem}\n\nUsage: safetensors {usage}\n\nFor more information, try '--help'.\n");
+        let expected = format!(
+            "error: {problem}\n\nUsage: safetensors {usage}\n\nFor more information, try '--help'.\n"
+        );
         safetensors().args(args).assert().code(2).stdout("").stderr(expected);
     }
 }
@@ -86,5 +101,10 @@ fn arguments_that_would_move_the_cursor_do_not() {
     let output = safetensors().args(["verify", "--\u{1b}[31mfo\ro"]).output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
-    assert!(!stderr.contains(['\u{1b}', '\r']) && stderr.contains(r"fo\ro") && stderr.contains("Usage: "), "{stderr}");
+    assert!(
+        !stderr.contains(['\u{1b}', '\r'])
+            && stderr.contains(r"fo\ro")
+            && stderr.contains("Usage: "),
+        "{stderr}"
+    );
 }

@@ -51,7 +51,11 @@ fn directories_are_searched_and_shards_checked_once() {
 ";
     let mut command = safetensors();
     command.current_dir(dir.path()).args(["verify", "."]);
-    command.assert().code(1).stdout(expected).stderr(predicate::str::starts_with("error: ./c/broken.safetensors: "));
+    command
+        .assert()
+        .code(1)
+        .stdout(expected)
+        .stderr(predicate::str::starts_with("error: ./c/broken.safetensors: "));
 }
 
 #[test]
@@ -60,20 +64,27 @@ fn what_an_index_leaves_out_is_a_warning() {
     let index = sharded(dir.path());
     small_file(dir.path(), "model-00001-of-00002.safetensors");
     small_file(dir.path(), "stray.safetensors");
-    let map =
-        r#"{"weight_map": {"mask": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}"#;
+    let map = r#"{"weight_map": {"mask": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}"#;
     fs::write(&index, map).unwrap();
-    fs::write(&index, fs::read_to_string(&index).unwrap().replacen('{', r#"{"metadata": {"total_size": 7}, "#, 1))
-        .unwrap();
+    fs::write(
+        &index,
+        fs::read_to_string(&index).unwrap().replacen('{', r#"{"metadata": {"total_size": 7}, "#, 1),
+    )
+    .unwrap();
     let warnings = "\
 warning: model-00001-of-00002.safetensors: the index leaves out tensor \"embed.weight\"
 warning: model.safetensors.index.json: total_size is 7, but the tensors have 22 bytes
 warning: stray.safetensors: lies beside the index, which does not name it
 ";
     let shown = "model.safetensors.index.json: ok, 2 shards, 2 tensors, 5 parameters, 22 B\n";
-    run_in(dir.path(), &["verify", "model.safetensors.index.json"]).success().stderr(warnings).stdout(shown);
+    run_in(dir.path(), &["verify", "model.safetensors.index.json"])
+        .success()
+        .stderr(warnings)
+        .stdout(shown);
     // Each is an error of its own for the strict.
-    let strict = run_in(dir.path(), &["verify", "--strict", "model.safetensors.index.json"]).code(1).stdout("");
+    let strict = run_in(dir.path(), &["verify", "--strict", "model.safetensors.index.json"])
+        .code(1)
+        .stdout("");
     strict.stderr(warnings.replace("warning: ", "error: "));
     let json = safetensors().args(["verify", "--strict", "--json"]).arg(&index).output().unwrap();
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
@@ -101,7 +112,9 @@ fn strict_holds_files_to_the_text() {
         let mut strict = safetensors();
         let strict = strict.args(["verify", "--strict"]).arg(&path).assert();
         match departure {
-            Some(departure) => strict.code(1).stdout("").stderr(predicate::str::contains(departure)),
+            Some(departure) => {
+                strict.code(1).stdout("").stderr(predicate::str::contains(departure))
+            }
             None => strict.success().stderr(""),
         };
     }
@@ -113,14 +126,29 @@ fn json_tells_all_outcomes() {
     small_file(dir.path(), "good.safetensors");
     fs::write(dir.path().join("bad.safetensors"), b"bad").unwrap();
     let mut command = safetensors();
-    let output = command.current_dir(dir.path()).args(["verify", "--json", ".", "missing"]).output().unwrap();
+    let output = command
+        .current_dir(dir.path())
+        .args(["verify", "--json", ".", "missing"])
+        .output()
+        .unwrap();
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(1), ""));
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((json["checked"].as_u64(), json["sound"].as_u64()), (Some(3), Some(1)));
     let result = |i: usize| &json["results"][i];
-    assert_eq!((&result(0)["path"], &result(0)["sound"]), (&"./bad.safetensors".into(), &false.into()));
-    assert!(result(0)["error"].as_str().unwrap().starts_with("./bad.safetensors: expected at least 8 bytes"));
-    assert_eq!((&result(1)["path"], &result(1)["bytes"]), (&"./good.safetensors".into(), &40.into()));
+    assert_eq!(
+        (&result(0)["path"], &result(0)["sound"]),
+        (&"./bad.safetensors".into(), &false.into())
+    );
+    assert!(
+        result(0)["error"]
+            .as_str()
+            .unwrap()
+            .starts_with("./bad.safetensors: expected at least 8 bytes")
+    );
+    assert_eq!(
+        (&result(1)["path"], &result(1)["bytes"]),
+        (&"./good.safetensors".into(), &40.into())
+    );
     assert!(result(2)["error"].as_str().unwrap().starts_with("missing: "));
 }
 
@@ -166,8 +194,10 @@ fn every_kind_of_unsound_path_fails_with_its_name() {
     raw_file(&path("json.safetensors"), "{,}", 0);
     raw_file(&path("trailing.safetensors"), "{}", 1);
     fs::create_dir(path("folder")).unwrap();
-    fs::write(path("model.safetensors.index.json"), r#"{"weight_map":{"a":"gone.safetensors"}}"#).unwrap();
-    fs::write(path("escape.safetensors.index.json"), r#"{"weight_map":{"a":"../x.safetensors"}}"#).unwrap();
+    fs::write(path("model.safetensors.index.json"), r#"{"weight_map":{"a":"gone.safetensors"}}"#)
+        .unwrap();
+    fs::write(path("escape.safetensors.index.json"), r#"{"weight_map":{"a":"../x.safetensors"}}"#)
+        .unwrap();
     let names = [
         "short.safetensors",
         "empty.safetensors",
@@ -206,7 +236,8 @@ fn an_index_that_lies_names_tensor_and_shard() {
     fs::write(&index, map).unwrap();
     let mut command = safetensors();
     command.arg("verify").arg(&index);
-    let both = predicate::str::contains("\"b\"").and(predicate::str::contains("model-00001-of-00002.safetensors"));
+    let both = predicate::str::contains("\"b\"")
+        .and(predicate::str::contains("model-00001-of-00002.safetensors"));
     command.assert().code(1).stdout("").stderr(both);
 }
 
@@ -220,7 +251,10 @@ fn errors_escape_hostile_names() {
     let error = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
     assert!(is_plain(error) && error.lines().count() == 1, "{error:?}");
-    assert!(error.contains(r#"bad\u{1b}\n.safetensors: tensor "\u{1b}[2J\u{202e}": "#), "{error:?}");
+    assert!(
+        error.contains(r#"bad\u{1b}\n.safetensors: tensor "\u{1b}[2J\u{202e}": "#),
+        "{error:?}"
+    );
 }
 
 #[cfg(unix)]
@@ -230,7 +264,10 @@ fn a_hostile_path_is_escaped() {
     small_file(dir.path(), "a\u{1b}[31m\u{202e}.safetensors");
     let mut command = safetensors();
     command.current_dir(dir.path()).args(["verify", "a\u{1b}[31m\u{202e}.safetensors"]);
-    command.assert().success().stdout(predicate::str::starts_with(r"a\u{1b}[31m\u{202e}.safetensors: ok, "));
+    command
+        .assert()
+        .success()
+        .stdout(predicate::str::starts_with(r"a\u{1b}[31m\u{202e}.safetensors: ok, "));
 }
 
 #[test]
@@ -239,8 +276,15 @@ fn other_ways_to_name_a_file_are_the_same_file() {
     small_file(dir.path(), "a.safetensors");
     let mut command = safetensors();
     let absolute = dir.path().join("a.safetensors");
-    command.current_dir(dir.path()).args(["verify", "a.safetensors", "./a.safetensors", "."]).arg(&absolute);
-    command.assert().success().stdout("a.safetensors: ok, 2 tensors, 8 parameters, 40 B\n").stderr("");
+    command
+        .current_dir(dir.path())
+        .args(["verify", "a.safetensors", "./a.safetensors", "."])
+        .arg(&absolute);
+    command
+        .assert()
+        .success()
+        .stdout("a.safetensors: ok, 2 tensors, 8 parameters, 40 B\n")
+        .stderr("");
 }
 
 #[test]
@@ -248,13 +292,22 @@ fn two_variants_in_one_directory_are_no_strays() {
     let dir = temp_dir();
     sharded(dir.path());
     for i in 1..=2 {
-        let name = |variant| dir.path().join(format!("model{variant}-0000{i}-of-00002.safetensors"));
+        let name =
+            |variant| dir.path().join(format!("model{variant}-0000{i}-of-00002.safetensors"));
         fs::copy(name(""), name(".fp16")).unwrap();
     }
     let index = fs::read_to_string(dir.path().join("model.safetensors.index.json")).unwrap();
-    fs::write(dir.path().join("model.fp16.safetensors.index.json"), index.replace("model-", "model.fp16-")).unwrap();
+    fs::write(
+        dir.path().join("model.fp16.safetensors.index.json"),
+        index.replace("model-", "model.fp16-"),
+    )
+    .unwrap();
     safetensors().args(["verify", "--strict"]).arg(dir.path()).assert().success().stderr("");
-    safetensors().args(["verify", "--strict"]).arg(dir.path().join("model.safetensors.index.json")).assert().success();
+    safetensors()
+        .args(["verify", "--strict"])
+        .arg(dir.path().join("model.safetensors.index.json"))
+        .assert()
+        .success();
 }
 
 #[test]
@@ -268,9 +321,12 @@ fn booleans_that_are_none_are_found_where_data_are_read() {
     fs::write(&path, bytes).unwrap();
     let verify = |args: &[&str]| safetensors().arg("verify").args(args).arg(&path).assert();
     verify(&["--strict"]).success().stderr("");
-    let finding =
-        predicate::str::contains("f.safetensors: element 2 of the BOOL tensor \"f\" should be 0 or 1, found 2\n");
-    verify(&["--digests"]).success().stderr(predicate::str::contains("warning: ").and(finding.clone()));
+    let finding = predicate::str::contains(
+        "f.safetensors: element 2 of the BOOL tensor \"f\" should be 0 or 1, found 2\n",
+    );
+    verify(&["--digests"])
+        .success()
+        .stderr(predicate::str::contains("warning: ").and(finding.clone()));
     verify(&["--digests", "--strict"]).code(1).stdout("").stderr(finding);
 }
 
@@ -297,7 +353,9 @@ fn a_directory_that_cannot_be_read_is_a_failure_of_its_own() {
     small_file(dir.path(), "good.safetensors");
     fs::create_dir(dir.path().join("secret")).unwrap();
     sharded(&dir.path().join("secret"));
-    let lock = |mode| fs::set_permissions(dir.path().join("secret"), fs::Permissions::from_mode(mode)).unwrap();
+    let lock = |mode| {
+        fs::set_permissions(dir.path().join("secret"), fs::Permissions::from_mode(mode)).unwrap()
+    };
     lock(0o000);
     let verify = |path: &str| as_a_user(dir.path()).args(["verify", path]).output();
     // Root's build directory may be closed to others.
@@ -307,10 +365,16 @@ fn a_directory_that_cannot_be_read_is_a_failure_of_its_own() {
     let expected = "./good.safetensors: ok, 2 tensors, 8 parameters, 40 B\n\n2 checked: 1 sound, 1 not; 40 B\n";
     assert_eq!(text(&output.stdout), expected);
     let index = "secret/model.safetensors.index.json";
-    assert_eq!(text(&verify(index).unwrap().stderr), format!("error: {index}: Permission denied (os error 13)\n"));
+    assert_eq!(
+        text(&verify(index).unwrap().stderr),
+        format!("error: {index}: Permission denied (os error 13)\n")
+    );
     // One that can be searched but not listed keeps an index from its audit, for the same reason.
     lock(0o711);
-    assert_eq!(text(&verify(index).unwrap().stderr), "error: secret: Permission denied (os error 13)\n");
+    assert_eq!(
+        text(&verify(index).unwrap().stderr),
+        "error: secret: Permission denied (os error 13)\n"
+    );
     lock(0o755);
 }
 

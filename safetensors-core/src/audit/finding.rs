@@ -9,13 +9,16 @@ use crate::error::{Escaped, Quoted};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Severity {
-    /// From the text of the format, or from what its writers are asked to do. Readers take the file as it is.
+    /// From the text of the format, or from what its writers are asked to do. Readers take the file
+    /// as it is.
     Departure,
-    /// From what whoever made the checkpoint will have meant: it may lack tensors, or say something wrong.
+    /// From what whoever made the checkpoint will have meant: it may lack tensors, or say something
+    /// wrong.
     Warning,
 }
 
-/// One thing that is odd about a checkpoint that can be opened. `Display` says it in a sentence that begins with the file.
+/// One thing that is odd about a checkpoint that can be opened. `Display` says it in a sentence
+/// that begins with the file.
 ///
 /// Offsets are in bytes, from the start of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,7 +79,8 @@ pub enum Finding {
         /// The file.
         file: PathBuf,
     },
-    /// A tensor of dtype BOOL has bytes that are neither 0 nor 1, so that it can only be read as bytes.
+    /// A tensor of dtype BOOL has bytes that are neither 0 nor 1, so that it can only be read as
+    /// bytes.
     InvalidBools {
         /// The file.
         file: PathBuf,
@@ -127,20 +131,36 @@ impl fmt::Display for Finding {
         match self {
             Self::LeadingSpace { bytes, .. } => {
                 let bytes = Counted(*bytes, "byte");
-                write!(f, "the header starts with {bytes} of white space, not with its opening brace")
+                write!(
+                    f,
+                    "the header starts with {bytes} of white space, not with its opening brace"
+                )
             }
-            Self::ForeignPadding { .. } => f.write_str("the header is padded with other white space than spaces"),
+            Self::ForeignPadding { .. } => {
+                f.write_str("the header is padded with other white space than spaces")
+            }
             Self::MisalignedData { offset, .. } => {
                 write!(f, "the data starts at byte {offset}, not at a multiple of 8")
             }
             Self::MisalignedTensors { tensor, offset, alignment, others, .. } => {
                 let tensor = Quoted(tensor);
-                write!(f, "tensor {tensor} lies at byte {offset}, not at a multiple of {alignment}")?;
-                if *others > 0 { write!(f, ", and {} too", Counted(*others, "other tensor")) } else { Ok(()) }
+                write!(
+                    f,
+                    "tensor {tensor} lies at byte {offset}, not at a multiple of {alignment}"
+                )?;
+                if *others > 0 {
+                    write!(f, ", and {} too", Counted(*others, "other tensor"))
+                } else {
+                    Ok(())
+                }
             }
             Self::UnmappedTensors { tensor, others, .. } => {
                 write!(f, "the index leaves out tensor {}", Quoted(tensor))?;
-                if *others > 0 { write!(f, " and {}", Counted(*others, "other tensor")) } else { Ok(()) }
+                if *others > 0 {
+                    write!(f, " and {}", Counted(*others, "other tensor"))
+                } else {
+                    Ok(())
+                }
             }
             Self::WrongTotalSize { expected, found, .. } => {
                 write!(f, "total_size is {found}, but the tensors have {expected} bytes")
@@ -148,8 +168,15 @@ impl fmt::Display for Finding {
             Self::StrayFile { .. } => f.write_str("lies beside the index, which does not name it"),
             Self::InvalidBools { tensor, index, found, others, .. } => {
                 let tensor = Quoted(tensor);
-                write!(f, "element {index} of the BOOL tensor {tensor} should be 0 or 1, found {found}")?;
-                if *others > 0 { write!(f, ", and {} too", Counted(*others, "other element")) } else { Ok(()) }
+                write!(
+                    f,
+                    "element {index} of the BOOL tensor {tensor} should be 0 or 1, found {found}"
+                )?;
+                if *others > 0 {
+                    write!(f, ", and {} too", Counted(*others, "other element"))
+                } else {
+                    Ok(())
+                }
             }
         }
     }

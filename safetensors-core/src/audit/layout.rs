@@ -7,8 +7,8 @@ use crate::{ErrorKind, ReadAt, Result, SafeTensors, TensorInfo};
 /// The data of most files starts at a multiple of 8; of those made for mapping, at a page.
 const LARGEST_ALIGNMENT: u64 = 4096;
 
-/// What the layout of one file is, beyond what makes it sound. Lengths and offsets are in bytes, offsets from the start of the
-/// file.
+/// What the layout of one file is, beyond what makes it sound. Lengths and offsets are in bytes,
+/// offsets from the start of the file.
 ///
 /// ```
 /// use safetensors_core::audit::FileLayout;
@@ -17,7 +17,10 @@ const LARGEST_ALIGNMENT: u64 = 4096;
 /// let weight = TensorView::from_slice(&[2], &[1.0_f32, 2.0])?;
 /// let file = serialize([("w", weight)], &SaveOptions::new().align(4096))?;
 /// let layout = FileLayout::of(&SafeTensors::read_header(file, &Limits::default())?)?;
-/// assert_eq!((layout.data_start, layout.data_alignment, layout.misaligned_tensors), (4096, 4096, 0));
+/// assert_eq!(
+///     (layout.data_start, layout.data_alignment, layout.misaligned_tensors),
+///     (4096, 4096, 0)
+/// );
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +66,9 @@ impl FileLayout {
         let header = file.header();
         let (data_start, header_len) = (header.data_start(), header.json_len());
         let text_start = data_start - header_len;
-        let white_space = |at_end| white_space(file.bytes(), text_start, data_start, at_end).map_err(ErrorKind::Io);
+        let white_space = |at_end| {
+            white_space(file.bytes(), text_start, data_start, at_end).map_err(ErrorKind::Io)
+        };
         let (leading, trailing) = (white_space(false)?, white_space(true)?);
         let mut misaligned = header.tensors().filter_map(|tensor| misaligned(data_start, &tensor));
         let first_misaligned = misaligned.next();
@@ -81,7 +86,8 @@ impl FileLayout {
 }
 
 fn misaligned(data_start: u64, tensor: &TensorInfo<'_>) -> Option<MisalignedTensor> {
-    let (offset, alignment) = (data_start + tensor.data_offsets().start, tensor.dtype().alignment() as u64);
+    let (offset, alignment) =
+        (data_start + tensor.data_offsets().start, tensor.dtype().alignment() as u64);
     let is_off = !offset.is_multiple_of(alignment) && tensor.byte_len() > 0;
     is_off.then(|| MisalignedTensor { name: tensor.name().into(), offset, alignment })
 }
@@ -100,7 +106,8 @@ fn white_space(source: &impl ReadAt, start: u64, end: u64, at_end: bool) -> io::
     while found.bytes < end - start {
         let left = end - start - found.bytes;
         let piece = &mut buf[..left.min(4096) as usize];
-        let offset = if at_end { end - found.bytes - piece.len() as u64 } else { start + found.bytes };
+        let offset =
+            if at_end { end - found.bytes - piece.len() as u64 } else { start + found.bytes };
         source.read_exact_at(piece, offset)?;
         if at_end {
             piece.reverse();

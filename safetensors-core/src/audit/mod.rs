@@ -1,8 +1,10 @@
-//! What is odd about a checkpoint that breaks no rule: [`Checkpoint::audit`] and [`Checkpoint::audit_values`] list it.
+//! What is odd about a checkpoint that breaks no rule: [`Checkpoint::audit`] and
+//! [`Checkpoint::audit_values`] list it.
 //!
-//! Opening a checkpoint refuses what is malformed. Beyond that, the text of the format asks writers for more than readers insist
-//! on, and an index may disagree with the files beside it. Each such thing is a [`Finding`]; its [`Severity`] says whether the file
-//! only departs from the text or probably is not what was meant. [`FileLayout`] has the facts about one file.
+//! Opening a checkpoint refuses what is malformed. Beyond that, the text of the format asks writers
+//! for more than readers insist on, and an index may disagree with the files beside it. Each such
+//! thing is a [`Finding`]; its [`Severity`] says whether the file only departs from the text or
+//! probably is not what was meant. [`FileLayout`] has the facts about one file.
 
 mod finding;
 mod layout;
@@ -32,8 +34,8 @@ impl<S: ReadAt> ShardFile<S> {
 }
 
 impl<S: ReadAt> Checkpoint<S> {
-    /// Lists what is odd about the checkpoint though it breaks no rule: first what concerns the index, if there is one, then
-    /// each file in order. No tensor is read.
+    /// Lists what is odd about the checkpoint though it breaks no rule: first what concerns the
+    /// index, if there is one, then each file in order. No tensor is read.
     ///
     /// ```
     /// use safetensors_core::audit::Severity;
@@ -51,7 +53,8 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if a header, or the index's directory, cannot be read.
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if a header, or the index's directory, cannot be
+    /// read.
     pub fn audit(&self) -> Result<Vec<Finding>> {
         let mut findings = Vec::new();
         if let Some(index) = self.index() {
@@ -71,7 +74,9 @@ impl<S: ReadAt> Checkpoint<S> {
         // They come file by file.
         for (shard, tensor) in self.unmapped() {
             match findings.last_mut() {
-                Some(Finding::UnmappedTensors { file, others, .. }) if file == shard.path() => *others += 1,
+                Some(Finding::UnmappedTensors { file, others, .. }) if file == shard.path() => {
+                    *others += 1
+                }
                 _ => {
                     let (file, tensor) = (shard.path().into(), tensor.name().into());
                     findings.push(Finding::UnmappedTensors { file, tensor, others: 0 });
@@ -87,10 +92,15 @@ impl<S: ReadAt> Checkpoint<S> {
         Some(Finding::WrongTotalSize { file: index.into(), expected, found })
     }
 
-    /// The files of tensors in the index's own directory that neither it nor another index there names, in order.
+    /// The files of tensors in the index's own directory that neither it nor another index there
+    /// names, in order.
     fn strays(&self, index: &Path) -> Result<Vec<PathBuf>> {
-        let folder = index.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let mut named: BTreeSet<PathBuf> = self.shards().iter().map(|shard| shard.path().to_owned()).collect();
+        let folder = index
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
+        let mut named: BTreeSet<PathBuf> =
+            self.shards().iter().map(|shard| shard.path().to_owned()).collect();
         let mut strays = Vec::new();
         for entry in fs::read_dir(folder).map_err(|error| Error::io(error, folder))? {
             let entry = entry.map_err(|error| Error::io(error, folder))?;
@@ -108,8 +118,9 @@ impl<S: ReadAt> Checkpoint<S> {
         Ok(strays)
     }
 
-    /// Lists what is odd about the values of tensors: reads all those of dtype BOOL, whose bytes should be 0 or 1. The format does
-    /// not ask for that, but such a tensor can only be read as bytes. Every value of the other dtypes is as good as any other.
+    /// Lists what is odd about the values of tensors: reads all those of dtype BOOL, whose bytes
+    /// should be 0 or 1. The format does not ask for that, but such a tensor can only be read as
+    /// bytes. Every value of the other dtypes is as good as any other.
     ///
     /// # Errors
     ///
@@ -154,6 +165,12 @@ fn layout_findings(file: &Path, layout: FileLayout, findings: &mut Vec<Finding>)
     }
     if let Some(MisalignedTensor { name, offset, alignment }) = layout.first_misaligned {
         let others = layout.misaligned_tensors.saturating_sub(1);
-        findings.push(Finding::MisalignedTensors { file: file(), tensor: name, offset, alignment, others });
+        findings.push(Finding::MisalignedTensors {
+            file: file(),
+            tensor: name,
+            offset,
+            alignment,
+            others,
+        });
     }
 }

@@ -13,7 +13,8 @@ use crate::{Error, ErrorKind, IndexProblem, Metadata, ReadAt, Result};
 /// The largest index that is read or written, in bytes.
 const MAX_BYTES: u64 = 100_000_000;
 
-/// The content of an index file, with the `weight_map` turned round: each shard with the names of its tensors, shards by name.
+/// The content of an index file, with the `weight_map` turned round: each shard with the names of
+/// its tensors, shards by name.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Index {
     pub(crate) shards: BTreeMap<String, Vec<String>>,
@@ -36,7 +37,8 @@ impl Index {
     }
 
     fn parse(json: &[u8]) -> Result<Self, IndexProblem> {
-        let file: IndexFile = serde_json::from_slice(json).map_err(|error| IndexProblem::Json(error.to_string()))?;
+        let file: IndexFile =
+            serde_json::from_slice(json).map_err(|error| IndexProblem::Json(error.to_string()))?;
         let mut shards: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (tensor, file) in file.weight_map {
             match shards.entry(file) {
@@ -44,7 +46,9 @@ impl Index {
                 Entry::Vacant(new) if is_safe_name(new.key()) => {
                     new.insert(vec![tensor]);
                 }
-                Entry::Vacant(new) => return Err(IndexProblem::UnsafeName { name: new.into_key() }),
+                Entry::Vacant(new) => {
+                    return Err(IndexProblem::UnsafeName { name: new.into_key() });
+                }
             }
         }
         if shards.is_empty() {
@@ -70,7 +74,8 @@ impl Index {
     }
 }
 
-/// Whether a shard's file name stays below the index's folder on every system, and is that of a safetensors file.
+/// Whether a shard's file name stays below the index's folder on every system, and is that of a
+/// safetensors file.
 ///
 /// `\` and `:` are refused everywhere: on Windows they would be a separator and a drive or stream.
 pub(super) fn is_safe_name(name: &str) -> bool {

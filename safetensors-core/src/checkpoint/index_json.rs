@@ -38,15 +38,20 @@ impl<'de> Deserialize<'de> for IndexFile {
                 let mut file = IndexFile::default();
                 while let Some(key) = map.next_key::<String>()? {
                     match key.as_str() {
-                        "weight_map" => weight_map = Some(map.next_value::<UniqueMap<String>>()?.entries),
-                        "metadata" => file.read_metadata(map.next_value()?).map_err(A::Error::custom)?,
+                        "weight_map" => {
+                            weight_map = Some(map.next_value::<UniqueMap<String>>()?.entries)
+                        }
+                        "metadata" => {
+                            file.read_metadata(map.next_value()?).map_err(A::Error::custom)?
+                        }
                         _ => _ = map.next_value::<IgnoredAny>()?,
                     }
                     if let Some(key) = seen.replace(key) {
                         return Err(A::Error::custom(format_args!("the key {key:?} stands twice")));
                     }
                 }
-                file.weight_map = weight_map.ok_or_else(|| A::Error::missing_field("weight_map"))?;
+                file.weight_map =
+                    weight_map.ok_or_else(|| A::Error::missing_field("weight_map"))?;
                 Ok(file)
             }
         }
@@ -56,8 +61,8 @@ impl<'de> Deserialize<'de> for IndexFile {
 }
 
 impl IndexFile {
-    /// Takes what is of use from `metadata`. Files have all sorts of things there, so nothing in it is an error but a key that
-    /// stands twice.
+    /// Takes what is of use from `metadata`. Files have all sorts of things there, so nothing in it
+    /// is an error but a key that stands twice.
     fn read_metadata(&mut self, json: &RawValue) -> serde_json::Result<()> {
         if !json.get().starts_with('{') {
             return Ok(());
@@ -121,16 +126,20 @@ pub(super) fn to_json(index: &Index) -> serde_json::Result<Vec<u8>> {
         weight_map: BTreeMap<&'a str, &'a str>,
     }
 
-    let strings = index.metadata.iter().map(|(key, text)| (key.as_str(), Value::from(text.as_str())));
+    let strings =
+        index.metadata.iter().map(|(key, text)| (key.as_str(), Value::from(text.as_str())));
     let mut metadata: BTreeMap<_, _> = strings.collect();
     metadata.extend(index.total_size.map(|size| ("total_size", Value::from(size))));
-    let weight_map = index.shards().flat_map(|(file, names)| names.iter().map(move |name| (name.as_str(), file)));
+    let weight_map = index
+        .shards()
+        .flat_map(|(file, names)| names.iter().map(move |name| (name.as_str(), file)));
     let json = serde_json::to_string_pretty(&Form { metadata, weight_map: weight_map.collect() })?;
     let mut ascii = String::with_capacity(json.len() + 1);
     for c in json.chars() {
         match c {
             '\n' | ' '..='~' => ascii.push(c),
-            // Outside of strings there are no others, and inside they can stand as escapes of UTF-16 code units.
+            // Outside of strings there are no others, and inside they can stand as escapes of
+            // UTF-16 code units.
             _ => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| {
                 // Writing to a `String` cannot fail.
                 let _ = write!(ascii, "\\u{unit:04x}");

@@ -22,8 +22,8 @@ pub enum Located {
 }
 
 impl Located {
-    /// What a file in a directory is by the end of its name: `.safetensors.index.json` an index, `.safetensors` a file of
-    /// tensors, everything else nothing. The file is not looked at.
+    /// What a file in a directory is by the end of its name: `.safetensors.index.json` an index,
+    /// `.safetensors` a file of tensors, everything else nothing. The file is not looked at.
     ///
     /// ```
     /// use safetensors_core::Located;
@@ -42,10 +42,12 @@ impl Located {
     }
 }
 
-/// A file is itself; a `*.json` file is an index; a directory holds one index or one `*.safetensors` file.
+/// A file is itself; a `*.json` file is an index; a directory holds one index or one
+/// `*.safetensors` file.
 ///
-/// In a directory with several indexes, `model.safetensors.index.json` is the one: it is what the Hub's libraries load. One file
-/// that is a shard of several, by its name, is no checkpoint: the others and the index are missing.
+/// In a directory with several indexes, `model.safetensors.index.json` is the one: it is what the
+/// Hub's libraries load. One file that is a shard of several, by its name, is no checkpoint: the
+/// others and the index are missing.
 pub(super) fn locate(path: &Path) -> Result<Located> {
     let metadata = fs::metadata(path).map_err(|error| Error::io(error, path))?;
     if !metadata.is_dir() {

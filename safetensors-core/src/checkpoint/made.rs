@@ -1,11 +1,12 @@
-//! Directories that a save makes, and takes away again if it comes to nothing: [`Made`] and [`Temporary`].
+//! Directories that a save makes, and takes away again if it comes to nothing: [`Made`] and
+//! [`Temporary`].
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The directories that were made so that another one is there. They are removed when this is dropped, unless something is in them
-/// by then.
+/// The directories that were made so that another one is there. They are removed when this is
+/// dropped, unless something is in them by then.
 pub(super) struct Made {
     /// Each before those that lie in it.
     directories: Vec<PathBuf>,
@@ -44,10 +45,14 @@ impl Drop for Made {
 pub(super) struct Temporary(PathBuf);
 
 impl Temporary {
-    /// Makes one in a directory. An error is the system's, and says nothing of a name that nobody asked for.
+    /// Makes one in a directory. An error is the system's, and says nothing of a name that nobody
+    /// asked for.
     pub(super) fn create_in(directory: &Path) -> io::Result<Self> {
         let mut builder = tempfile::Builder::new();
-        let made = builder.prefix(".").suffix(".safetensors.tmp").make_in(directory, |path| fs::create_dir(path))?;
+        let made = builder
+            .prefix(".")
+            .suffix(".safetensors.tmp")
+            .make_in(directory, |path| fs::create_dir(path))?;
         Ok(Self(made.into_temp_path().keep()?))
     }
 

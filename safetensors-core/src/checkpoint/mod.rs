@@ -20,8 +20,8 @@ use crate::names::NameTable;
 use crate::parallel::in_parallel;
 use crate::source::FileSource;
 use crate::{
-    Error, ErrorKind, LazyTensor, Limits, LoadOptions, Metadata, ReadAt, Result, SafeTensors, TensorBuf, TensorInfo,
-    tied,
+    Error, ErrorKind, LazyTensor, Limits, LoadOptions, Metadata, ReadAt, Result, SafeTensors,
+    TensorBuf, TensorInfo, tied,
 };
 use index::Index;
 
@@ -33,25 +33,38 @@ pub use size::MaxShardSize;
 pub use split::{Split, split_into_shards};
 pub(crate) use staging::check as check_directory;
 
-/// The most shards that are opened at once. What is waited for is mostly the disk or the network, not a core.
+/// The most shards that are opened at once. What is waited for is mostly the disk or the network,
+/// not a core.
 const OPENED_AT_ONCE: usize = 8;
 
-/// The tensors of a model, wherever they lie: in one file, or in the shards that an index file names.
+/// The tensors of a model, wherever they lie: in one file, or in the shards that an index file
+/// names.
 ///
-/// [`open`](Checkpoint::open) takes the path of a file, of an index, or of the directory that holds either. Headers are read
-/// at once, tensors when asked for. With the default `S` reads are positional: safe even if the files change. With
-/// [`mmap`](Checkpoint::mmap) tensors can be lent without a copy.
+/// [`open`](Checkpoint::open) takes the path of a file, of an index, or of the directory that holds
+/// either. Headers are read at once, tensors when asked for. With the default `S` reads are
+/// positional: safe even if the files change. With [`mmap`](Checkpoint::mmap) tensors can be lent
+/// without a copy.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, save};
 ///
 /// let dir = tempfile::tempdir()?;
 /// let path = dir.path().join("model.safetensors");
-/// save(&path, [("weight", TensorView::from_slice(&[2], &[1.0_f32, 2.0])?)], &SaveOptions::new())?;
+/// save(
+///     &path,
+///     [("weight", TensorView::from_slice(&[2], &[1.0_f32, 2.0])?)],
+///     &SaveOptions::new(),
+/// )?;
 ///
 /// let checkpoint = Checkpoint::open(dir.path())?;
 /// for tensor in checkpoint.tensors() {
-///     println!("{} {} {:?} {} bytes", tensor.name(), tensor.dtype(), tensor.shape(), tensor.byte_len());
+///     println!(
+///         "{} {} {:?} {} bytes",
+///         tensor.name(),
+///         tensor.dtype(),
+///         tensor.shape(),
+///         tensor.byte_len()
+///     );
 /// }
 /// let weight = checkpoint.tensor("weight")?.read()?;
 /// assert_eq!(weight.into_vec::<f32>()?, [1.0, 2.0]);
@@ -98,8 +111,8 @@ struct Place {
 }
 
 impl<S: ReadAt> Checkpoint<S> {
-    /// [`open`](Checkpoint::open) with another way to open each file, for example to hold it in memory, so that tensors can be lent
-    /// as [views](LazyTensor::view):
+    /// [`open`](Checkpoint::open) with another way to open each file, for example to hold it in
+    /// memory, so that tensors can be lent as [views](LazyTensor::view):
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, FileSource, Limits, SaveOptions, TensorView, save};
@@ -114,8 +127,13 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// Those of [`open`](Checkpoint::open) and of `open`, which several threads call at once if there are several shards.
-    pub fn open_by(path: impl AsRef<Path>, limits: &Limits, open: impl Fn(&Path) -> Result<S> + Sync) -> Result<Self> {
+    /// Those of [`open`](Checkpoint::open) and of `open`, which several threads call at once if
+    /// there are several shards.
+    pub fn open_by(
+        path: impl AsRef<Path>,
+        limits: &Limits,
+        open: impl Fn(&Path) -> Result<S> + Sync,
+    ) -> Result<Self> {
         let open_shard = |path: PathBuf| -> Result<ShardFile<S>> {
             let archive = open(&path).and_then(|source| SafeTensors::read_header(source, limits));
             let archive = archive.map_err(|error| error.in_path(&path))?;
@@ -136,11 +154,14 @@ impl<S: ReadAt> Checkpoint<S> {
     }
 
     fn from_file(shard: ShardFile<S>) -> Result<Self> {
-        let places = (0..shard.archive.header().len()).map(|position| Place { shard: 0, position }).collect();
+        let places = (0..shard.archive.header().len())
+            .map(|position| Place { shard: 0, position })
+            .collect();
         Ok(Self::assemble(vec![shard], places, None))
     }
 
-    /// Only the tensors that the map sends to a shard are the checkpoint's: where two shards have one, the map decides.
+    /// Only the tensors that the map sends to a shard are the checkpoint's: where two shards have
+    /// one, the map decides.
     fn from_shards(shards: Vec<ShardFile<S>>, index: &Index, path: PathBuf) -> Result<Self> {
         let mut places = Vec::new();
         for (shard, (file, names)) in index.shards().enumerate() {
@@ -158,7 +179,11 @@ impl<S: ReadAt> Checkpoint<S> {
         Ok(Self::assemble(shards, places, Some((index, path))))
     }
 
-    fn assemble(shards: Vec<ShardFile<S>>, places: Vec<Place>, index: Option<(&Index, PathBuf)>) -> Self {
+    fn assemble(
+        shards: Vec<ShardFile<S>>,
+        places: Vec<Place>,
+        index: Option<(&Index, PathBuf)>,
+    ) -> Self {
         let (index, path) = index.unzip();
         let mut checkpoint = Self {
             shards,
@@ -183,7 +208,8 @@ impl<S: ReadAt> Checkpoint<S> {
         let mut aliases = BTreeMap::new();
         let of_files = checkpoint.shards.iter().map(|shard| shard.archive.metadata());
         for (key, value) in of_files.chain(index.map(|index| &index.metadata)).flatten() {
-            // Metadata can say anything. It gives a tensor another name only where both names allow it.
+            // Metadata can say anything. It gives a tensor another name only where both names allow
+            // it.
             if !tied::is_reserved(key)
                 && let (None, Some(kept)) = (checkpoint.position(key), checkpoint.position(value))
             {
@@ -206,8 +232,8 @@ impl<S: ReadAt> Checkpoint<S> {
         crate::loader::read_tensors(&tensors, options)
     }
 
-    /// Reads the tensors for which `pick` says so in parallel, by name: those with a prefix, those that a regular expression
-    /// matches, those of a dtype.
+    /// Reads the tensors for which `pick` says so in parallel, by name: those with a prefix, those
+    /// that a regular expression matches, those of a dtype.
     ///
     /// ```
     /// # use safetensors_core::{Checkpoint, Dtype, LoadOptions, SaveOptions, TensorView, save};
@@ -234,41 +260,48 @@ impl<S: ReadAt> Checkpoint<S> {
         Ok(tensors.iter().map(LazyTensor::name).zip(bufs).collect())
     }
 
-    /// Reads the tensors of these names, or [aliases](Checkpoint::aliases), in parallel, in this order.
+    /// Reads the tensors of these names, or [aliases](Checkpoint::aliases), in parallel, in this
+    /// order.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::TensorNotFound`], before anything is read, and those of [`read_tensors`](crate::read_tensors).
+    /// [`ErrorKind::TensorNotFound`], before anything is read, and those of
+    /// [`read_tensors`](crate::read_tensors).
     pub fn read_named<N: AsRef<str>>(
         &self,
         names: impl IntoIterator<Item = N>,
         options: &LoadOptions,
     ) -> Result<Vec<TensorBuf>> {
-        let tensors = names.into_iter().map(|name| self.tensor(name.as_ref())).collect::<Result<Vec<_>>>()?;
+        let tensors =
+            names.into_iter().map(|name| self.tensor(name.as_ref())).collect::<Result<Vec<_>>>()?;
         crate::loader::read_tensors(&tensors, options)
     }
 }
 
 impl<S> Checkpoint<S> {
-    /// The tensors: shards in order of file name, each shard's tensors in file order. Each is there once, under the name that it
-    /// has in its file; [`aliases`](Checkpoint::aliases) are its other names.
+    /// The tensors: shards in order of file name, each shard's tensors in file order. Each is there
+    /// once, under the name that it has in its file; [`aliases`](Checkpoint::aliases) are its other
+    /// names.
     pub fn tensors(&self) -> impl Iterator<Item = LazyTensor<'_, S>> + Clone {
         self.places.iter().filter_map(|&place| self.lazy(place))
     }
 
-    /// The names under which tensors were not saved because they share the storage of another, each with the tensor that was
-    /// saved, sorted.
+    /// The names under which tensors were not saved because they share the storage of another, each
+    /// with the tensor that was saved, sorted.
     ///
-    /// `safetensors.torch.save_model`, `huggingface_hub` and [`SaveOptions::tied`](crate::SaveOptions::tied) record them in the
-    /// metadata of a file or of the index: the dropped name, with the kept one as its value. An entry counts if its value is the
-    /// name of a tensor and its key is not, and if the key has no meaning of its own, as `format`, `modelspec.*` and the
-    /// [digests](crate::digest) have. An entry that means something else and has the name of a tensor by chance cannot be told apart.
+    /// `safetensors.torch.save_model`, `huggingface_hub` and
+    /// [`SaveOptions::tied`](crate::SaveOptions::tied) record them in the metadata of a file or of
+    /// the index: the dropped name, with the kept one as its value. An entry counts if its value is
+    /// the name of a tensor and its key is not, and if the key has no meaning of its own, as
+    /// `format`, `modelspec.*` and the [digests](crate::digest) have. An entry that means something
+    /// else and has the name of a tensor by chance cannot be told apart.
     pub fn aliases(&self) -> impl Iterator<Item = (&str, LazyTensor<'_, S>)> {
         self.aliases.iter().filter_map(|(name, &place)| Some((name.as_str(), self.lazy(place)?)))
     }
 
-    /// The tensor of this name or [alias](Checkpoint::aliases), if there is one. One hash and one comparison for a name, a search
-    /// among the aliases for what is none; nothing is read or allocated.
+    /// The tensor of this name or [alias](Checkpoint::aliases), if there is one. One hash and one
+    /// comparison for a name, a search among the aliases for what is none; nothing is read or
+    /// allocated.
     pub fn get(&self, name: &str) -> Option<LazyTensor<'_, S>> {
         let place = match self.position(name) {
             Some(i) => self.places.get(i),
@@ -302,8 +335,8 @@ impl<S> Checkpoint<S> {
         self.places.is_empty()
     }
 
-    /// The `__metadata__` of all files together, and the strings in the index's `metadata`; where two differ, the first has its way,
-    /// and the index comes last.
+    /// The `__metadata__` of all files together, and the strings in the index's `metadata`; where
+    /// two differ, the first has its way, and the index comes last.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
@@ -318,12 +351,14 @@ impl<S> Checkpoint<S> {
         self.index.as_deref()
     }
 
-    /// What the index says of the bytes of all tensors. Not checked: writers count in different ways, or wrongly.
+    /// What the index says of the bytes of all tensors. Not checked: writers count in different
+    /// ways, or wrongly.
     pub fn index_total_size(&self) -> Option<u64> {
         self.index_total_size
     }
 
-    /// The tensors that files have and the index does not send there, which the checkpoint therefore does not have from these files.
+    /// The tensors that files have and the index does not send there, which the checkpoint
+    /// therefore does not have from these files.
     pub fn unmapped(&self) -> impl Iterator<Item = (&ShardFile<S>, TensorInfo<'_>)> {
         self.shards.iter().enumerate().flat_map(|(shard, file)| {
             // The places are sorted by shard and position.
@@ -356,13 +391,17 @@ impl<S> Checkpoint<S> {
     }
 }
 
-/// Says in the error of a shard that is missing or cut off which tensor that loses: the first that the map sends there.
+/// Says in the error of a shard that is missing or cut off which tensor that loses: the first that
+/// the map sends there.
 ///
 /// Other errors are about the shard's own text, not about what the map says of it.
 fn name_lost(error: Error, names: &[String]) -> Error {
     let lost = matches!(
         error.kind(),
-        ErrorKind::Io(_) | ErrorKind::NotAFile { .. } | ErrorKind::TooShort { .. } | ErrorKind::HeaderPastEnd { .. }
+        ErrorKind::Io(_)
+            | ErrorKind::NotAFile { .. }
+            | ErrorKind::TooShort { .. }
+            | ErrorKind::HeaderPastEnd { .. }
     );
     match names.first() {
         Some(name) if lost => error.in_tensor(name),

@@ -9,15 +9,18 @@ use crate::source::FileSource;
 use crate::{Checkpoint, ErrorKind, Limits, Result, SafeTensors};
 
 impl Checkpoint {
-    /// Opens a file, an index file (`*.json`), or a directory that holds an index or exactly one `*.safetensors` file.
+    /// Opens a file, an index file (`*.json`), or a directory that holds an index or exactly one
+    /// `*.safetensors` file.
     ///
-    /// An index is treated as hostile: its size is limited, duplicate keys are refused, and shard names must be plain
-    /// relative paths to regular `*.safetensors` files. Its `total_size` is not trusted.
+    /// An index is treated as hostile: its size is limited, duplicate keys are refused, and shard
+    /// names must be plain relative paths to regular `*.safetensors` files. Its `total_size` is not
+    /// trusted.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoCheckpoint`] for a directory that holds none or several; [`ErrorKind::BadIndex`];
-    /// [`ErrorKind::NotInShard`] for a tensor that its shard lacks; [`ErrorKind::Io`]; and, for each file, the errors of
+    /// [`ErrorKind::NoCheckpoint`] for a directory that holds none or several;
+    /// [`ErrorKind::BadIndex`]; [`ErrorKind::NotInShard`] for a tensor that its shard lacks;
+    /// [`ErrorKind::Io`]; and, for each file, the errors of
     /// [`Header::parse`](crate::Header::parse).
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_with(path, &Limits::default())
@@ -32,8 +35,8 @@ impl Checkpoint {
         Self::open_by(path, limits, |path| FileSource::open(path))
     }
 
-    /// One file that is open already, such as standard input where that is a file. `name` stands for its path in errors and in
-    /// [`ShardFile::path`]; nothing is looked for under it.
+    /// One file that is open already, such as standard input where that is a file. `name` stands
+    /// for its path in errors and in [`ShardFile::path`]; nothing is looked for under it.
     ///
     /// # Errors
     ///
@@ -52,8 +55,9 @@ impl Checkpoint {
         Self::from_file(ShardFile { path, archive })
     }
 
-    /// Which file or index a path leads to, as [`open`](Checkpoint::open) finds it: a `*.json` file is an index, every other
-    /// file is one of tensors, a directory holds an index or exactly one `*.safetensors` file. Neither is looked into.
+    /// Which file or index a path leads to, as [`open`](Checkpoint::open) finds it: a `*.json` file
+    /// is an index, every other file is one of tensors, a directory holds an index or exactly one
+    /// `*.safetensors` file. Neither is looked into.
     ///
     /// # Errors
     ///
@@ -61,7 +65,8 @@ impl Checkpoint {
     pub fn locate(path: impl AsRef<Path>) -> Result<Located> {
         locate::locate(path.as_ref())
     }
-    /// The files that an index names, in order of their names. The index is read and checked; the files are not looked at.
+    /// The files that an index names, in order of their names. The index is read and checked; the
+    /// files are not looked at.
     ///
     /// # Errors
     ///

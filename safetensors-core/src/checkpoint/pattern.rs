@@ -8,13 +8,15 @@ use crate::{Error, ErrorKind};
 /// What every file of a checkpoint ends in.
 const EXTENSION: &str = ".safetensors";
 
-/// What stands between the shard's name and a number in the name of a shard that is about to be replaced.
+/// What stands between the shard's name and a number in the name of a shard that is about to be
+/// replaced.
 const REPLACED: &str = ".replaced-";
 
 /// The names of a checkpoint's files, such as `model{suffix}.safetensors`.
 ///
-/// `{suffix}` stands for nothing if there is one file, and for `-00001-of-00003` and so on if there are several. Those have an
-/// index besides, which is named like the one file with `.index.json` after it.
+/// `{suffix}` stands for nothing if there is one file, and for `-00001-of-00003` and so on if there
+/// are several. Those have an index besides, which is named like the one file with `.index.json`
+/// after it.
 ///
 /// ```
 /// use safetensors_core::FilePattern;
@@ -46,8 +48,8 @@ impl FromStr for FilePattern {
 
     /// # Errors
     ///
-    /// [`ErrorKind::BadFilePattern`] if `{suffix}` does not stand in it exactly once, or if what it makes is not a plain file
-    /// name that ends in `.safetensors`.
+    /// [`ErrorKind::BadFilePattern`] if `{suffix}` does not stand in it exactly once, or if what it
+    /// makes is not a plain file name that ends in `.safetensors`.
     fn from_str(pattern: &str) -> Result<Self, Error> {
         let parts = pattern.split_once("{suffix}").filter(|(_, rest)| !rest.contains("{suffix}"));
         let parts = parts.and_then(|(prefix, rest)| Some((prefix, rest.strip_suffix(EXTENSION)?)));
@@ -76,16 +78,18 @@ impl FilePattern {
         self.file_name(0, 1) + ".index.json"
     }
 
-    /// Whether a file has a name of this pattern, be it the one file's or a shard's of any number, or such a name
-    /// [set aside](set_aside).
+    /// Whether a file has a name of this pattern, be it the one file's or a shard's of any number,
+    /// or such a name [set aside](set_aside).
     pub(super) fn matches(&self, name: &str) -> bool {
-        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let is_number =
+            |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         let Some(stem) = name.strip_suffix(EXTENSION) else { return false };
         let stem = match stem.rsplit_once(REPLACED) {
             Some((stem, number)) if is_number(number) => stem,
             _ => stem,
         };
-        let suffix = stem.strip_prefix(&*self.prefix).and_then(|stem| stem.strip_suffix(&*self.rest));
+        let suffix =
+            stem.strip_prefix(&*self.prefix).and_then(|stem| stem.strip_suffix(&*self.rest));
         suffix.is_some_and(|suffix| {
             suffix.is_empty() || shard_numbers(suffix).is_some_and(|(_, _, after)| after.is_empty())
         })
@@ -139,7 +143,10 @@ mod tests {
             "model.safetensors{suffix}",
         ] {
             let error = pattern.parse::<FilePattern>().unwrap_err();
-            assert!(matches!(error.kind(), ErrorKind::BadFilePattern { found } if found == pattern), "{pattern:?}");
+            assert!(
+                matches!(error.kind(), ErrorKind::BadFilePattern { found } if found == pattern),
+                "{pattern:?}"
+            );
             assert!(error.to_string().contains(&format!("{pattern:?}")), "{error}");
         }
     }
@@ -183,8 +190,14 @@ mod tests {
         }
         let variant: FilePattern = "model{suffix}.fp16.safetensors".parse().unwrap();
         assert_eq!(variant.file_name(9, 10), "model-00010-of-00010.fp16.safetensors");
-        assert!(variant.matches("model-00010-of-00010.fp16.safetensors") && variant.matches("model.fp16.safetensors"));
-        assert!(!variant.matches("model-00010-of-00010.safetensors") && !variant.matches("model.safetensors"));
+        assert!(
+            variant.matches("model-00010-of-00010.fp16.safetensors")
+                && variant.matches("model.fp16.safetensors")
+        );
+        assert!(
+            !variant.matches("model-00010-of-00010.safetensors")
+                && !variant.matches("model.safetensors")
+        );
         assert!(variant.matches(&set_aside("model-00010-of-00010.fp16.safetensors", 3)));
         // A prefix and an ending that lie on each other in the name are not both there.
         let overlapping: FilePattern = "aa{suffix}a.safetensors".parse().unwrap();
@@ -193,13 +206,21 @@ mod tests {
 
     #[test]
     fn shards_of_several() {
-        for name in ["model-00001-of-00002.safetensors", "a-b-00010-of-00010.fp16.safetensors", "m-100000-of-100000.x"]
-        {
+        for name in [
+            "model-00001-of-00002.safetensors",
+            "a-b-00010-of-00010.fp16.safetensors",
+            "m-100000-of-100000.x",
+        ] {
             assert!(is_shard_of_several(name), "{name}");
         }
-        for name in
-            ["model.safetensors", "model-00001-of-00001.safetensors", "model-1-of-2.safetensors", "", "-", "é-é"]
-        {
+        for name in [
+            "model.safetensors",
+            "model-00001-of-00001.safetensors",
+            "model-1-of-2.safetensors",
+            "",
+            "-",
+            "é-é",
+        ] {
             assert!(!is_shard_of_several(name), "{name}");
         }
     }

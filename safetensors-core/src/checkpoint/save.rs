@@ -48,8 +48,8 @@ impl ShardOptions {
 
     /// Sets how each file is saved.
     ///
-    /// The metadata of several files goes into their index, as `huggingface_hub` has it; only `format` goes into each file,
-    /// and is `pt` if it is not given.
+    /// The metadata of several files goes into their index, as `huggingface_hub` has it; only
+    /// `format` goes into each file, and is `pt` if it is not given.
     #[must_use]
     pub fn save(mut self, options: SaveOptions) -> Self {
         self.save = options;
@@ -76,34 +76,44 @@ pub struct SavedShards {
     pub total_size: u64,
 }
 
-/// Saves tensors to a directory as a checkpoint of one file, or of several with an index if they do not fit one.
+/// Saves tensors to a directory as a checkpoint of one file, or of several with an index if they do
+/// not fit one.
 ///
-/// The tensors are [divided](split_into_shards) in the given order, each counted with the bytes that it has in the file. What the
-/// directory has of the same file pattern is replaced: afterwards there are no files of an earlier save besides the new ones.
-/// Other files are left alone. Links are replaced, not followed.
+/// The tensors are [divided](split_into_shards) in the given order, each counted with the bytes
+/// that it has in the file. What the directory has of the same file pattern is replaced: afterwards
+/// there are no files of an earlier save besides the new ones. Other files are left alone. Links
+/// are replaced, not followed.
 ///
-/// At every moment the directory opens as the complete earlier checkpoint or as the complete new one, also after an
-/// interruption; the space for both is needed. The earlier one may then have other file names than before, until the next save.
-/// A directory that has yet another checkpoint, under names of another pattern, may open as that one or, if neither has the
-/// names `model{suffix}.safetensors`, as none: such a checkpoint is opened by the path of its file or index. A new checkpoint without
-/// tensors has no index that could stand for it while the earlier one's files go.
+/// At every moment the directory opens as the complete earlier checkpoint or as the complete new
+/// one, also after an interruption; the space for both is needed. The earlier one may then have
+/// other file names than before, until the next save. A directory that has yet another checkpoint,
+/// under names of another pattern, may open as that one or, if neither has the names
+/// `model{suffix}.safetensors`, as none: such a checkpoint is opened by the path of its file or
+/// index. A new checkpoint without tensors has no index that could stand for it while the earlier
+/// one's files go.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, ShardOptions, TensorView, save_sharded};
 ///
 /// let dir = tempfile::tempdir()?;
 /// let values = [1.0_f32, 2.0];
-/// let tensors = ["a", "b", "c"].map(|name| (name, TensorView::from_slice(&[2], &values).unwrap()));
-/// let saved = save_sharded(dir.path(), tensors, &ShardOptions::new().max_shard_size(16.into()))?;
-/// assert_eq!(saved.files, ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]);
+/// let tensors =
+///     ["a", "b", "c"].map(|name| (name, TensorView::from_slice(&[2], &values).unwrap()));
+/// let saved =
+///     save_sharded(dir.path(), tensors, &ShardOptions::new().max_shard_size(16.into()))?;
+/// assert_eq!(
+///     saved.files,
+///     ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+/// );
 /// assert_eq!(Checkpoint::open(dir.path())?.len(), 3);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// # Errors
 ///
-/// Those of [`save`](crate::save()), for each file; [`ErrorKind::DuplicateTensor`]; [`ErrorKind::NotAFile`] if something else
-/// than a file has the name of one. If a file of the earlier checkpoint cannot be removed, the new one is in place.
+/// Those of [`save`](crate::save()), for each file; [`ErrorKind::DuplicateTensor`];
+/// [`ErrorKind::NotAFile`] if something else than a file has the name of one. If a file of the
+/// earlier checkpoint cannot be removed, the new one is in place.
 pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
     directory: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (N, S)>,
@@ -117,7 +127,8 @@ pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
     for (file, positions) in files.iter().zip(&split.shards) {
         let shard = positions.iter().map(|&position| (&tensors[position].0, &tensors[position].1));
         let path = staging.path(file);
-        crate::save(&path, shard, &each).map_err(|error| error.moved(&path, &staging.destination(file)))?;
+        crate::save(&path, shard, &each)
+            .map_err(|error| error.moved(&path, &staging.destination(file)))?;
     }
     staging.commit(&index)?;
     Ok(SavedShards { files, total_size: split.total_size })
@@ -154,7 +165,8 @@ pub(crate) fn plan<N: AsRef<str>, S: TensorSource>(
             Ok(size)
         });
         // What shares a storage here is written once for each name, so each counts.
-        size.map(|size| (size, None::<()>)).map_err(|kind| Error::from(kind).in_tensor(name.as_ref()))
+        size.map(|size| (size, None::<()>))
+            .map_err(|kind| Error::from(kind).in_tensor(name.as_ref()))
     });
     let mut split = split_into_shards(sizes.collect::<Result<Vec<_>>>()?, *max_shard_size);
     if split.shards.is_empty() {
@@ -173,7 +185,8 @@ pub(crate) fn plan<N: AsRef<str>, S: TensorSource>(
         each.metadata.append(&mut metadata);
         tied::record(&mut each.metadata, aliases.clone())?;
     } else {
-        // The index has a number under this name, which stands in the way of a tensor of this name too.
+        // The index has a number under this name, which stands in the way of a tensor of this name
+        // too.
         metadata.insert("total_size".into(), split.total_size.to_string());
         tied::record(&mut metadata, aliases.clone())?;
     }
@@ -188,7 +201,9 @@ pub(crate) fn plan<N: AsRef<str>, S: TensorSource>(
         if let Some(twice) = positions.iter().map(name_of).find(|name| !names.insert(*name)) {
             return Err(Error::from(ErrorKind::DuplicateTensor).in_tensor(twice));
         }
-        index.shards.insert(file.clone(), positions.iter().map(|i| name_of(i).to_owned()).collect());
+        index
+            .shards
+            .insert(file.clone(), positions.iter().map(|i| name_of(i).to_owned()).collect());
         files.push(file);
     }
     Ok(ShardPlan { split, files, each, aliases, index })

@@ -6,8 +6,9 @@ use crate::{Error, ErrorKind};
 
 /// The size in bytes of tensors up to which a shard is filled.
 ///
-/// As text it is a number, whole or not, with one of the decimal units KB, MB, GB and TB, in any case and with or without spaces,
-/// as `huggingface_hub` has it. Binary units such as KiB are an error, and so is no unit.
+/// As text it is a number, whole or not, with one of the decimal units KB, MB, GB and TB, in any
+/// case and with or without spaces, as `huggingface_hub` has it. Binary units such as KiB are an
+/// error, and so is no unit.
 ///
 /// ```
 /// use safetensors_core::MaxShardSize;
@@ -97,11 +98,14 @@ mod tests {
     #[test]
     fn what_is_no_size() {
         for text in [
-            "", " ", "B", "KB", "5", "5B", "1KiB", "1Kib", "1 K B", "1ooKB", "5PB", "5GBs", "-1KB", "infGB", "nanMB",
-            "1e30TB", "0x10KB", "1,5GB", "5 5GB", "5é", "é", "5€B", "GB5",
+            "", " ", "B", "KB", "5", "5B", "1KiB", "1Kib", "1 K B", "1ooKB", "5PB", "5GBs", "-1KB",
+            "infGB", "nanMB", "1e30TB", "0x10KB", "1,5GB", "5 5GB", "5é", "é", "5€B", "GB5",
         ] {
             let error = text.parse::<MaxShardSize>().unwrap_err();
-            assert!(matches!(error.kind(), ErrorKind::BadShardSize { found } if found == text), "{text:?}: {error}");
+            assert!(
+                matches!(error.kind(), ErrorKind::BadShardSize { found } if found == text),
+                "{text:?}: {error}"
+            );
             assert!(error.to_string().contains(&format!("{text:?}")), "{error}");
         }
     }

@@ -8,7 +8,8 @@ use super::MaxShardSize;
 /// Tensors divided into shards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Split {
-    /// The positions of each shard's tensors. A shard has one at least, and every position is in one shard.
+    /// The positions of each shard's tensors. A shard has one at least, and every position is in
+    /// one shard.
     pub shards: Vec<Vec<usize>>,
     /// The sizes of all tensors, each storage counted once.
     pub total_size: u64,
@@ -16,11 +17,13 @@ pub struct Split {
 
 /// Divides tensors into shards as `huggingface_hub` does: the same shards for the same input.
 ///
-/// A tensor is its size in bytes and, if it may share a storage with others, the storage's identity.
+/// A tensor is its size in bytes and, if it may share a storage with others, the storage's
+/// identity.
 ///
-/// The tensors are taken in the given order, without balancing. What would fill the open shard beyond the limit closes it; what
-/// fills it exactly fits. A tensor that is larger than the limit gets a shard of its own, which comes before the open one.
-/// Tensors that share a storage go into the shard of the first of them, and only that one's size counts.
+/// The tensors are taken in the given order, without balancing. What would fill the open shard
+/// beyond the limit closes it; what fills it exactly fits. A tensor that is larger than the limit
+/// gets a shard of its own, which comes before the open one. Tensors that share a storage go into
+/// the shard of the first of them, and only that one's size counts.
 ///
 /// ```
 /// use safetensors_core::split_into_shards;
@@ -39,7 +42,8 @@ pub fn split_into_shards<Id: Eq + Hash>(
     let mut open: Vec<usize> = Vec::new();
     let mut open_size = 0_u64;
     let mut total_size = 0_u64;
-    // Each storage with its first tensor, and with the others, which find their shard once it is known.
+    // Each storage with its first tensor, and with the others, which find their shard once it is
+    // known.
     let mut storages: HashMap<Id, usize> = HashMap::new();
     let mut shared: Vec<(usize, Vec<usize>)> = Vec::new();
     for (position, (size, storage)) in tensors.into_iter().enumerate() {
@@ -70,7 +74,10 @@ pub fn split_into_shards<Id: Eq + Hash>(
     }
     shared.retain(|(_, others)| !others.is_empty());
     if !shared.is_empty() {
-        let places = shards.iter().enumerate().flat_map(|(shard, tensors)| tensors.iter().map(move |&i| (i, shard)));
+        let places = shards
+            .iter()
+            .enumerate()
+            .flat_map(|(shard, tensors)| tensors.iter().map(move |&i| (i, shard)));
         let places: HashMap<usize, usize> = places.collect();
         for (first, others) in shared {
             if let Some(&shard) = places.get(&first) {

@@ -17,27 +17,32 @@ use crate::{Error, ErrorKind, Limits, Result, SafeTensors};
 
 /// A checkpoint that is being written into a hidden directory beside the one that it will replace.
 ///
-/// Several files cannot be renamed at once, and the new shards may have the names of the old ones. So the index is what decides at
-/// every moment: it is replaced by renaming, and no file that it names is touched while it names it.
+/// Several files cannot be renamed at once, and the new shards may have the names of the old ones.
+/// So the index is what decides at every moment: it is replaced by renaming, and no file that it
+/// names is touched while it names it.
 ///
 /// 1. All new files are written, and have reached the disk, before anything else changes.
-/// 2. If the new shards need names that the index in place uses, those old shards get a second name (a hard link, or a copy where
-///    the file system has no links), and an index with these second names replaces the old one. If there is no index but one
-///    file, an index with that file is put in place, so that the shards to come do not make the directory ambiguous.
+/// 2. If the new shards need names that the index in place uses, those old shards get a second name
+///    (a hard link, or a copy where the file system has no links), and an index with these second
+///    names replaces the old one. If there is no index but one file, an index with that file is put
+///    in place, so that the shards to come do not make the directory ambiguous.
 /// 3. The new files get their names. Nothing refers to them yet.
-/// 4. The new index replaces the one in place. From here on the new checkpoint is what opens. A checkpoint of one file goes
-///    through an index too if it replaces one that has an index.
-/// 5. Files of the old checkpoint and second names are removed, and at last the index, if the new checkpoint has one file.
+/// 4. The new index replaces the one in place. From here on the new checkpoint is what opens. A
+///    checkpoint of one file goes through an index too if it replaces one that has an index.
+/// 5. Files of the old checkpoint and second names are removed, and at last the index, if the new
+///    checkpoint has one file.
 ///
-/// The names at the end are those of the Hub, which a generation number in each name would not be. After an interruption
-/// the next save goes the same way from whatever index it finds, and clears up. A process that reads the old index, and the
-/// shards only after they were replaced, is not helped by this; nothing is that does not keep old shards forever.
+/// The names at the end are those of the Hub, which a generation number in each name would not be.
+/// After an interruption the next save goes the same way from whatever index it finds, and clears
+/// up. A process that reads the old index, and the shards only after they were replaced, is not
+/// helped by this; nothing is that does not keep old shards forever.
 pub(crate) struct Staging {
     directory: PathBuf,
     pattern: FilePattern,
     durable: bool,
     temp: Temporary,
-    /// The directories that were made for it, which go if nothing is put into them. Dropped after the temporary one in them.
+    /// The directories that were made for it, which go if nothing is put into them. Dropped after
+    /// the temporary one in them.
     _made: Made,
 }
 
@@ -51,7 +56,13 @@ impl Staging {
             Ok((Temporary::create_in(directory)?, made))
         };
         let (temp, made) = create().map_err(|error| Error::io(error, directory))?;
-        Ok(Self { directory: directory.into(), pattern: pattern.clone(), durable, temp, _made: made })
+        Ok(Self {
+            directory: directory.into(),
+            pattern: pattern.clone(),
+            durable,
+            temp,
+            _made: made,
+        })
     }
 
     /// Where a new file is to be written.
@@ -64,7 +75,8 @@ impl Staging {
         self.directory.join(file)
     }
 
-    /// Puts the new checkpoint, whose files are all written, in the place of what the directory has.
+    /// Puts the new checkpoint, whose files are all written, in the place of what the directory
+    /// has.
     pub(crate) fn commit(self, new: &Index) -> Result<()> {
         let files: Vec<&str> = new.shards().map(|(file, _)| file).collect();
         let single = files == [self.pattern.file_name(0, 1)];
@@ -76,7 +88,8 @@ impl Staging {
         }
         let has_index = index.symlink_metadata().is_ok();
         if let Some(old) = self.current(has_index.then_some(&*index)) {
-            let in_the_way: Vec<&str> = files.iter().copied().filter(|file| old.shards.contains_key(*file)).collect();
+            let in_the_way: Vec<&str> =
+                files.iter().copied().filter(|file| old.shards.contains_key(*file)).collect();
             let ambiguous = !has_index && !single;
             if ambiguous || (has_index && !in_the_way.is_empty()) {
                 self.move_aside(old, &in_the_way, &index)?;
@@ -86,9 +99,12 @@ impl Staging {
             self.rename(&self.path(file), &self.destination(file))?;
         }
         self.sync_names()?;
-        // An index of no tensors would be refused. If it is one file without tensors that replaces a sharded checkpoint,
-        // there is nothing that could stand between the two.
-        if !single || (index.symlink_metadata().is_ok() && new.shards().any(|(_, names)| !names.is_empty())) {
+        // An index of no tensors would be refused. If it is one file without tensors that replaces
+        // a sharded checkpoint, there is nothing that could stand between the two.
+        if !single
+            || (index.symlink_metadata().is_ok()
+                && new.shards().any(|(_, names)| !names.is_empty()))
+        {
             let written = self.write_index(&json, &index)?;
             self.rename(&written, &index)?;
             self.sync_names()?;
@@ -100,20 +116,26 @@ impl Staging {
         self.sync_names()
     }
 
-    /// The checkpoint that the directory opens as, or that the pattern's index describes; nothing if it is not complete, as then
-    /// there is nothing to keep loadable. A checkpoint without tensors counts for nothing here: no index can describe it.
+    /// The checkpoint that the directory opens as, or that the pattern's index describes; nothing
+    /// if it is not complete, as then there is nothing to keep loadable. A checkpoint without
+    /// tensors counts for nothing here: no index can describe it.
     fn current(&self, index: Option<&Path>) -> Option<Index> {
         let current = match index {
             Some(index) => Index::read(index).ok()?,
             None => {
                 let Ok(Located::File(file)) = locate(&self.directory) else { return None };
-                let archive = SafeTensors::read_header(FileSource::open(&file).ok()?, &Limits::default()).ok()?;
-                let names: Vec<_> = archive.tensors().map(|tensor| tensor.name().to_owned()).collect();
+                let archive =
+                    SafeTensors::read_header(FileSource::open(&file).ok()?, &Limits::default())
+                        .ok()?;
+                let names: Vec<_> =
+                    archive.tensors().map(|tensor| tensor.name().to_owned()).collect();
                 let shards = BTreeMap::from([(file.file_name()?.to_str()?.to_owned(), names)]);
                 Index { shards, ..Index::default() }
             }
         };
-        let complete = current.shards().all(|(file, names)| !names.is_empty() && self.destination(file).is_file());
+        let complete = current
+            .shards()
+            .all(|(file, names)| !names.is_empty() && self.destination(file).is_file());
         complete.then_some(current)
     }
 
@@ -122,7 +144,9 @@ impl Staging {
         let mut aside = Aside { links: Vec::new() };
         for &file in in_the_way {
             let free = (1..).map(|number| set_aside(file, number));
-            let Some(name) = free.into_iter().find(|name| self.destination(name).symlink_metadata().is_err()) else {
+            let Some(name) =
+                free.into_iter().find(|name| self.destination(name).symlink_metadata().is_err())
+            else {
                 continue;
             };
             aside.links.push(self.link(file, &name)?);
@@ -148,7 +172,8 @@ impl Staging {
         }
         let copy = self.path(name);
         let copied = failpoint::hit("copy").and_then(|()| {
-            // Through a file that is open for writing: only such a one can be synchronised on every system.
+            // Through a file that is open for writing: only such a one can be synchronised on every
+            // system.
             let mut file = File::create(&copy)?;
             io::copy(&mut File::open(&from)?, &mut file)?;
             if self.durable { sync(&file) } else { Ok(()) }
@@ -169,10 +194,12 @@ impl Staging {
         Ok(temporary)
     }
 
-    /// Gives a file another name. A link that has it is replaced itself, not what it leads to: in the Hub's cache that would be a file
-    /// that other revisions of the model share.
+    /// Gives a file another name. A link that has it is replaced itself, not what it leads to: in
+    /// the Hub's cache that would be a file that other revisions of the model share.
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
-        failpoint::hit("rename").and_then(|()| fs::rename(from, to)).map_err(|error| Error::io(error, to))
+        failpoint::hit("rename")
+            .and_then(|()| fs::rename(from, to))
+            .map_err(|error| Error::io(error, to))
     }
 
     /// Waits until the directory's names have reached the disk, if that is asked for.
@@ -213,13 +240,18 @@ fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// Checks whether a directory can have these files, which are named after the pattern, as far as that is known beforehand.
+/// Checks whether a directory can have these files, which are named after the pattern, as far as
+/// that is known beforehand.
 ///
-/// One file has no index. It is found only if it is alone, so no other file of tensors may be there and no other index.
+/// One file has no index. It is found only if it is alone, so no other file of tensors may be there
+/// and no other index.
 pub(crate) fn check(directory: &Path, pattern: &FilePattern, files: &[&str]) -> Result<()> {
     let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
     // What is not there yet will be made in the nearest directory above that is.
-    let there = directory.ancestors().find(|path| path.symlink_metadata().is_ok()).unwrap_or(Path::new("."));
+    let there = directory
+        .ancestors()
+        .find(|path| path.symlink_metadata().is_ok())
+        .unwrap_or(Path::new("."));
     refuse_other_than_directory(there).map_err(|error| error.in_path(directory))?;
     let index = pattern.index_name();
     for path in files.iter().chain([&index.as_str()]).map(|file| directory.join(file)) {
@@ -245,7 +277,9 @@ fn refuse_other_than_files(path: &Path) -> Result<()> {
     let found = match path.symlink_metadata() {
         Ok(metadata) if metadata.is_dir() => "a directory",
         Ok(metadata) if !metadata.is_file() && !metadata.is_symlink() => "a special file",
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(ErrorKind::Io(error).into()),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(ErrorKind::Io(error).into());
+        }
         _ => return Ok(()),
     };
     Err(ErrorKind::NotAFile { found }.into())

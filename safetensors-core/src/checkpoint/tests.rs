@@ -8,7 +8,8 @@ use tempfile::{TempDir, tempdir, tempdir_in};
 
 use crate::save::failpoint::{crash_at, fail_at};
 use crate::{
-    Checkpoint, ErrorKind, LoadOptions, Result, SaveOptions, ShardOptions, TensorBuf, TensorView, save, save_sharded,
+    Checkpoint, ErrorKind, LoadOptions, Result, SaveOptions, ShardOptions, TensorBuf, TensorView,
+    save, save_sharded,
 };
 
 type Content = BTreeMap<String, Vec<u8>>;
@@ -23,7 +24,8 @@ enum Before {
     Other,
     /// This many shards and their index.
     Shards(usize),
-    /// An index of other names, one of which is that of a shard to come, and one that of the single file.
+    /// An index of other names, one of which is that of a shard to come, and one that of the single
+    /// file.
     Foreign,
     /// An index that is no index, beside shards.
     Broken,
@@ -55,7 +57,8 @@ fn content(version: u8) -> Content {
 fn save_shards(directory: &Path, version: u8, options: &ShardOptions) -> Result<()> {
     let shape = [1];
     let content = content(version);
-    let views = content.iter().map(|(name, bytes)| (name, TensorView::from_slice(&shape, bytes).unwrap()));
+    let views =
+        content.iter().map(|(name, bytes)| (name, TensorView::from_slice(&shape, bytes).unwrap()));
     save_sharded(directory, views, options).map(drop)
 }
 
@@ -67,7 +70,10 @@ fn read(directory: &Path) -> Result<Content> {
 }
 
 fn names_in(directory: &Path) -> BTreeSet<String> {
-    fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect()
 }
 
 fn prepare(before: Before) -> TempDir {
@@ -87,9 +93,15 @@ fn prepare(before: Before) -> TempDir {
             save_shards(path, 1, &options(3, false)).unwrap();
             let index = path.join("model.safetensors.index.json");
             let mut text = fs::read_to_string(&index).unwrap();
-            for (from, to) in [(1, "model"), (2, "model-00002-of-00002"), (3, "model-00002-of-00002.replaced-1")] {
+            for (from, to) in
+                [(1, "model"), (2, "model-00002-of-00002"), (3, "model-00002-of-00002.replaced-1")]
+            {
                 let from = format!("model-0000{from}-of-00003");
-                fs::rename(path.join(format!("{from}.safetensors")), path.join(format!("{to}.safetensors"))).unwrap();
+                fs::rename(
+                    path.join(format!("{from}.safetensors")),
+                    path.join(format!("{to}.safetensors")),
+                )
+                .unwrap();
                 text = text.replace(&from, to);
             }
             fs::write(index, text).unwrap();
@@ -114,7 +126,9 @@ fn names_after(before: Before, shards: usize) -> BTreeSet<String> {
         1 => _ = names.insert("model.safetensors".into()),
         _ => {
             names.insert("model.safetensors.index.json".into());
-            names.extend((1..=shards).map(|shard| format!("model-{shard:05}-of-{shards:05}.safetensors")));
+            names.extend(
+                (1..=shards).map(|shard| format!("model-{shard:05}-of-{shards:05}.safetensors")),
+            );
         }
     }
     names
@@ -143,7 +157,9 @@ fn is_new(directory: &Path, before: Before, shards: usize, context: &str) -> boo
 fn an_interrupted_save_leaves_the_old_checkpoint_or_the_new_one() {
     let mut steps = BTreeSet::new();
     for (before, shards, crash) in BEFORE.into_iter().flat_map(|before| {
-        [1, 2, 3].into_iter().flat_map(move |shards| [false, true].map(|crash| (before, shards, crash)))
+        [1, 2, 3]
+            .into_iter()
+            .flat_map(move |shards| [false, true].map(|crash| (before, shards, crash)))
     }) {
         let mut was_new = false;
         for n in 0..200 {
@@ -152,17 +168,22 @@ fn an_interrupted_save_leaves_the_old_checkpoint_or_the_new_one() {
             // With the steps that wait for the disk, but not each time, because they do wait.
             let run = || save_shards(path, 2, &options(shards, !crash && shards == 2));
             let (result, failed) = if crash { crash_at(n, run) } else { fail_at(n, run) };
-            let context = format!("{before:?} -> {shards} shards, crash: {crash}, step {n}: {failed:?}, {result:?}");
+            let context = format!(
+                "{before:?} -> {shards} shards, crash: {crash}, step {n}: {failed:?}, {result:?}"
+            );
             let new = is_new(path, before, shards, &context);
             assert!(result.is_err() || new, "{context}");
-            // Once the new checkpoint is what opens, it stays so. A step that has a substitute is no interruption.
+            // Once the new checkpoint is what opens, it stays so. A step that has a substitute is
+            // no interruption.
             assert!(new || !was_new, "{context}");
             was_new = new && (result.is_err() || failed.is_none());
             if !crash {
-                let hidden: Vec<_> = names_in(path).into_iter().filter(|name| name.starts_with('.')).collect();
+                let hidden: Vec<_> =
+                    names_in(path).into_iter().filter(|name| name.starts_with('.')).collect();
                 assert!(hidden.is_empty(), "{context}: {hidden:?}");
             }
-            // What was interrupted does not hinder the next save, which leaves nothing of it behind.
+            // What was interrupted does not hinder the next save, which leaves nothing of it
+            // behind.
             save_shards(path, 2, &options(shards, false)).unwrap();
             assert!(is_new(path, before, shards, &context));
             assert_eq!(names_in(path), names_after(before, shards), "{context}");
@@ -176,7 +197,15 @@ fn an_interrupted_save_leaves_the_old_checkpoint_or_the_new_one() {
         }
         assert!(was_new);
     }
-    let expected = ["create", "link", "remove", "rename", "sync the directory", "sync the file", "write the index"];
+    let expected = [
+        "create",
+        "link",
+        "remove",
+        "rename",
+        "sync the directory",
+        "sync the file",
+        "write the index",
+    ];
     assert!(expected.iter().all(|step| steps.contains(step)), "{steps:?}");
 }
 
@@ -195,7 +224,10 @@ fn a_save_that_is_interrupted_after_another_that_was() {
                 assert!(before_second == content(1) || before_second == content(3));
                 let (_, failed) = crash_at(second, || save_shards(path, 2, &options));
                 let found = read(path).unwrap();
-                assert!(found == before_second || found == content(2), "{shards} shards, steps {first} and {second}");
+                assert!(
+                    found == before_second || found == content(2),
+                    "{shards} shards, steps {first} and {second}"
+                );
                 save_shards(path, 2, &options).unwrap();
                 assert_eq!(names_in(path), names_after(Before::Shards(2), shards));
                 assert_eq!(read(path).unwrap(), content(2));

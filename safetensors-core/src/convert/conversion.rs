@@ -14,7 +14,8 @@ use super::small_float::{self, decode_table};
 use super::{ConvertOptions, Overflow};
 use crate::{Dtype, ErrorKind, Result};
 
-/// The elements that are converted at a time, so that what lies between two steps stays in the nearest cache.
+/// The elements that are converted at a time, so that what lies between two steps stays in the
+/// nearest cache.
 const BLOCK: usize = 2048;
 
 /// Packed elements come in groups that fill whole bytes, of four elements at most.
@@ -86,8 +87,9 @@ impl Conversion {
         self.to
     }
 
-    /// Converts the elements of `src` into `out`, which is aligned for its dtype and has room for exactly as many. Both are
-    /// in the machine's byte order. `first` is the index of the first element, for messages.
+    /// Converts the elements of `src` into `out`, which is aligned for its dtype and has room for
+    /// exactly as many. Both are in the machine's byte order. `first` is the index of the first
+    /// element, for messages.
     ///
     /// # Errors
     ///
@@ -101,7 +103,8 @@ impl Conversion {
             return Ok(());
         }
         let mut scratch = Scratch { source: [0; BLOCK], floats: [0.0; BLOCK] };
-        let blocks = src.chunks(bytes_of(self.from, BLOCK)).zip(out.chunks_mut(bytes_of(self.to, BLOCK)));
+        let blocks =
+            src.chunks(bytes_of(self.from, BLOCK)).zip(out.chunks_mut(bytes_of(self.to, BLOCK)));
         for (number, (src, out)) in blocks.enumerate() {
             self.block(src, out, &mut scratch).map_err(|failure| match failure {
                 Failure::DoesNotFit(index) => ErrorKind::DoesNotFit {
@@ -123,13 +126,21 @@ impl Conversion {
     fn block(&self, src: &[u8], out: &mut [u8], scratch: &mut Scratch) -> Result<(), Failure> {
         let Self { from, to, overflow } = *self;
         match (from, to) {
-            (from, to) if is_integer(from) && is_integer(to) => integer::to_integers(from, to, src, out, scratch),
-            (from, Dtype::F64) if is_integer(from) => integer::to_f64(from, src, cast_mut(out)?, scratch),
-            (from, Dtype::F32) if is_integer(from) => integer::to_f32(from, src, cast_mut(out)?, scratch),
+            (from, to) if is_integer(from) && is_integer(to) => {
+                integer::to_integers(from, to, src, out, scratch)
+            }
+            (from, Dtype::F64) if is_integer(from) => {
+                integer::to_f64(from, src, cast_mut(out)?, scratch)
+            }
+            (from, Dtype::F32) if is_integer(from) => {
+                integer::to_f32(from, src, cast_mut(out)?, scratch)
+            }
             (Dtype::F64, to) if is_integer(to) => {
                 integer::from_floats::<f64>(to, aligned(src, &mut scratch.source), out)
             }
-            (Dtype::F64, Dtype::F32) => narrow(overflow, aligned(src, &mut scratch.source), cast_mut(out)?),
+            (Dtype::F64, Dtype::F32) => {
+                narrow(overflow, aligned(src, &mut scratch.source), cast_mut(out)?)
+            }
             (from, Dtype::F32) => {
                 let values = cast_mut(out)?;
                 decode(from, src, values, &mut scratch.source)?;
@@ -139,7 +150,9 @@ impl Conversion {
                 Ok(())
             }
             // Nothing has to be decoded, nor changed before it is encoded.
-            (Dtype::F32, to) if overflow != Overflow::Saturate && to != Dtype::F64 && !is_integer(to) => {
+            (Dtype::F32, to)
+                if overflow != Overflow::Saturate && to != Dtype::F64 && !is_integer(to) =>
+            {
                 encode(to, overflow, aligned(src, &mut scratch.source), out)
             }
             (from, to) => {
@@ -177,7 +190,8 @@ impl Conversion {
     }
 }
 
-/// Decodes elements to `f32`: exactly, but F64 and integers rounded to odd, so that a later rounding to fewer bits is right.
+/// Decodes elements to `f32`: exactly, but F64 and integers rounded to odd, so that a later
+/// rounding to fewer bits is right.
 fn decode(from: Dtype, src: &[u8], out: &mut [f32], scratch: &mut [u64]) -> Result<(), Failure> {
     match from {
         Dtype::F64 => {
@@ -203,7 +217,9 @@ fn decode(from: Dtype, src: &[u8], out: &mut [f32], scratch: &mut [u64]) -> Resu
 /// Checks that bytes are booleans, the first of them with this index.
 fn check_bool(bytes: &[u8], first: u64) -> Result<(), ErrorKind> {
     match bytes.iter().position(|&byte| byte > 1) {
-        Some(index) => Err(ErrorKind::InvalidBool { index: first + index as u64, found: bytes[index] }),
+        Some(index) => {
+            Err(ErrorKind::InvalidBool { index: first + index as u64, found: bytes[index] })
+        }
         None => Ok(()),
     }
 }
@@ -218,7 +234,8 @@ pub(super) fn elements_of(dtype: Dtype, bytes: usize) -> usize {
     bytes * 8 / dtype.bits() as usize
 }
 
-/// Bytes as values: where they lie if they are aligned, else copied to `scratch`, which has room for them.
+/// Bytes as values: where they lie if they are aligned, else copied to `scratch`, which has room
+/// for them.
 pub(super) fn aligned<'a, T: Pod>(bytes: &'a [u8], scratch: &'a mut [u64]) -> &'a [T] {
     if let Ok(values) = bytemuck::try_cast_slice(bytes) {
         return values;

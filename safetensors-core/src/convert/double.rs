@@ -3,18 +3,20 @@
 use super::Overflow;
 use super::conversion::{Failure, first};
 
-/// Rounds to `f32` so that a second rounding, to fewer bits, gives what rounding once would have given.
+/// Rounds to `f32` so that a second rounding, to fewer bits, gives what rounding once would have
+/// given.
 ///
-/// That is rounding to odd: a value between two `f32` becomes the one whose last bit is 1. It then never looks like a tie,
-/// nor like a number of the narrower format, unless it is one. See Boldo and Melquiond, *Emulation of a FMA and correctly
-/// rounded sums: proved algorithms using rounding to odd*, 2008.
+/// That is rounding to odd: a value between two `f32` becomes the one whose last bit is 1. It then
+/// never looks like a tie, nor like a number of the narrower format, unless it is one. See Boldo
+/// and Melquiond, *Emulation of a FMA and correctly rounded sums: proved algorithms using rounding
+/// to odd*, 2008.
 #[inline(always)]
 pub(super) fn round_to_odd(value: f64) -> f32 {
     let nearest = value as f32;
     let back = f64::from(nearest);
     let bits = nearest.to_bits();
-    // The neighbour on the other side of the value, which is odd where the nearest is even. The bits of a magnitude count
-    // upwards, over all binades, from 0 to infinity.
+    // The neighbour on the other side of the value, which is odd where the nearest is even. The
+    // bits of a magnitude count upwards, over all binades, from 0 to infinity.
     let other = if back.abs() < value.abs() { bits.wrapping_add(1) } else { bits.wrapping_sub(1) };
     let exact = back == value || value.is_nan();
     f32::from_bits(if exact || bits & 1 == 1 { bits } else { other })
@@ -40,7 +42,9 @@ pub(super) fn narrow(overflow: Overflow, values: &[f64], out: &mut [f32]) -> Res
             out.iter_mut().for_each(|out| *out = out.clamp(-f32::MAX, f32::MAX));
             Ok(())
         }
-        Overflow::Error => first(values.iter().zip(out).map(|(value, out)| value.is_infinite() || !out.is_infinite())),
+        Overflow::Error => first(
+            values.iter().zip(out).map(|(value, out)| value.is_infinite() || !out.is_infinite()),
+        ),
     }
 }
 

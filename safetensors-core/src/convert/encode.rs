@@ -1,6 +1,7 @@
 //! Encoding of `f32` values in 16 and 8 bits, rounded to nearest, ties to even.
 //!
-//! Encoding overflows as IEEE 754 and ml_dtypes do. The other policies are a pass over the values beforehand.
+//! Encoding overflows as IEEE 754 and ml_dtypes do. The other policies are a pass over the values
+//! beforehand.
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
@@ -41,8 +42,14 @@ fn check(format: Format, values: &[f32]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Encodes `values`, one for each element of `out`. Those for [`Overflow::Saturate`] have been through [`saturate`].
-pub(super) fn encode(to: Dtype, overflow: Overflow, values: &[f32], out: &mut [u8]) -> Result<(), Failure> {
+/// Encodes `values`, one for each element of `out`. Those for [`Overflow::Saturate`] have been
+/// through [`saturate`].
+pub(super) fn encode(
+    to: Dtype,
+    overflow: Overflow,
+    values: &[f32],
+    out: &mut [u8],
+) -> Result<(), Failure> {
     let format = format_of(to).ok_or(Failure::NoConversion)?;
     if overflow == Overflow::Error {
         check(format, values)?;
@@ -53,8 +60,12 @@ pub(super) fn encode(to: Dtype, overflow: Overflow, values: &[f32], out: &mut [u
         Dtype::BF16 => encode_all(values, cast_mut(out)?, encode_bf16),
         Dtype::F8_E4M3 => encode_all(values, out, |value| encode_byte(small_float::F8_E4M3, value)),
         Dtype::F8_E5M2 => encode_all(values, out, |value| encode_byte(small_float::F8_E5M2, value)),
-        Dtype::F8_E4M3FNUZ => encode_all(values, out, |value| encode_byte(small_float::F8_E4M3FNUZ, value)),
-        Dtype::F8_E5M2FNUZ => encode_all(values, out, |value| encode_byte(small_float::F8_E5M2FNUZ, value)),
+        Dtype::F8_E4M3FNUZ => {
+            encode_all(values, out, |value| encode_byte(small_float::F8_E4M3FNUZ, value))
+        }
+        Dtype::F8_E5M2FNUZ => {
+            encode_all(values, out, |value| encode_byte(small_float::F8_E5M2FNUZ, value))
+        }
         _ => return Err(Failure::NoConversion),
     }
     Ok(())
@@ -69,7 +80,8 @@ fn encode_all<T>(values: &[f32], out: &mut [T], encode: impl Fn(f32) -> T) {
     });
 }
 
-/// bfloat16 is the upper half of an `f32`: adding half of what is cut off rounds it, and a carry is right up to infinity.
+/// bfloat16 is the upper half of an `f32`: adding half of what is cut off rounds it, and a carry is
+/// right up to infinity.
 #[inline(always)]
 fn encode_bf16(value: f32) -> u16 {
     let bits = value.to_bits();
@@ -80,22 +92,27 @@ fn encode_bf16(value: f32) -> u16 {
     (if value.is_nan() { quiet } else { rounded }) as u16
 }
 
-/// The code of `value` in a format of 8 bits. Free of branches, so that the loop around it becomes vector code.
+/// The code of `value` in a format of 8 bits. Free of branches, so that the loop around it becomes
+/// vector code.
 #[inline(always)]
 fn encode_byte(format: Format, value: f32) -> u8 {
     let dropped = format.dropped_bits();
     let smallest_normal = f32::from_bits((128 - format.bias) << 23);
-    // What is larger than all numbers gets the code after the largest: infinity or NaN in every format. `min` drops NaN.
+    // What is larger than all numbers gets the code after the largest: infinity or NaN in every
+    // format. `min` drops NaN.
     let magnitude = value.abs().min(format.after_largest());
-    // The power of two below the magnitude; for subnormals that of the smallest normal, whose spacing they have.
+    // The power of two below the magnitude; for subnormals that of the smallest normal, whose
+    // spacing they have.
     let power = magnitude.max(smallest_normal).to_bits() & 0x7f80_0000;
-    // A number so large that its last bit is worth as much as the format's last bit: the sum is rounded to that, ties to even,
-    // and its low bits are the significand, hidden bit included.
+    // A number so large that its last bit is worth as much as the format's last bit: the sum is
+    // rounded to that, ties to even, and its low bits are the significand, hidden bit included.
     let sum = magnitude + f32::from_bits(power + (dropped << 23));
     let significand = sum.to_bits();
-    // The exponent in its place, counted from the smallest normal: there the hidden bit brings the missing one.
+    // The exponent in its place, counted from the smallest normal: there the hidden bit brings the
+    // missing one.
     let exponent = power >> dropped;
-    let code = (significand.wrapping_add(exponent) as u8).wrapping_sub((smallest_normal.to_bits() >> dropped) as u8);
+    let code = (significand.wrapping_add(exponent) as u8)
+        .wrapping_sub((smallest_normal.to_bits() >> dropped) as u8);
     let sign = (value.to_bits() >> 24) as u8 & 0x80;
     match format.special {
         // Both the code after the largest number and that of negative zero would be NaN.

@@ -4,8 +4,8 @@ use super::conversion::{Failure, Scratch, aligned, cast_mut, first};
 use super::double::{integer_to_odd, round_to_odd};
 use crate::Dtype;
 
-/// Runs an expression in which a name stands for the Rust type of an integer dtype; BOOL is a byte. For other dtypes it is
-/// no conversion.
+/// Runs an expression in which a name stands for the Rust type of an integer dtype; BOOL is a byte.
+/// For other dtypes it is no conversion.
 macro_rules! with_integer {
     ($dtype:expr, $Int:ident => $body:expr) => {
         with_integer!(@match $dtype, $Int => $body, {
@@ -54,8 +54,14 @@ fn fits(to: Dtype, value: i128, converted: i128) -> bool {
     value == converted && (to != Dtype::BOOL || matches!(converted, 0 | 1))
 }
 
-/// Integers and BOOL to `f32`, rounded to odd: exact if a later rounding to fewer bits is to be right.
-pub(super) fn to_odd_f32(from: Dtype, src: &[u8], out: &mut [f32], scratch: &mut [u64]) -> Result<(), Failure> {
+/// Integers and BOOL to `f32`, rounded to odd: exact if a later rounding to fewer bits is to be
+/// right.
+pub(super) fn to_odd_f32(
+    from: Dtype,
+    src: &[u8],
+    out: &mut [f32],
+    scratch: &mut [u64],
+) -> Result<(), Failure> {
     with_integer!(from, From => {
         for (&value, out) in aligned::<From>(src, scratch).iter().zip(out) {
             *out = round_to_odd(integer_to_odd(value as i128));
@@ -65,7 +71,12 @@ pub(super) fn to_odd_f32(from: Dtype, src: &[u8], out: &mut [f32], scratch: &mut
 }
 
 /// Integers and BOOL to F32, rounded to nearest.
-pub(super) fn to_f32(from: Dtype, src: &[u8], out: &mut [f32], scratch: &mut Scratch) -> Result<(), Failure> {
+pub(super) fn to_f32(
+    from: Dtype,
+    src: &[u8],
+    out: &mut [f32],
+    scratch: &mut Scratch,
+) -> Result<(), Failure> {
     with_integer!(from, From => {
         for (&value, out) in aligned::<From>(src, &mut scratch.source).iter().zip(out) {
             *out = value as f32;
@@ -75,7 +86,12 @@ pub(super) fn to_f32(from: Dtype, src: &[u8], out: &mut [f32], scratch: &mut Scr
 }
 
 /// Integers and BOOL to F64, rounded to nearest.
-pub(super) fn to_f64(from: Dtype, src: &[u8], out: &mut [f64], scratch: &mut Scratch) -> Result<(), Failure> {
+pub(super) fn to_f64(
+    from: Dtype,
+    src: &[u8],
+    out: &mut [f64],
+    scratch: &mut Scratch,
+) -> Result<(), Failure> {
     with_integer!(from, From => {
         for (&value, out) in aligned::<From>(src, &mut scratch.source).iter().zip(out) {
             *out = value as f64;
@@ -84,8 +100,13 @@ pub(super) fn to_f64(from: Dtype, src: &[u8], out: &mut [f64], scratch: &mut Scr
     })
 }
 
-/// Floating-point values to integers and BOOL; an element that is not an integer of the target's range is a failure.
-pub(super) fn from_floats<T: Copy + Into<f64>>(to: Dtype, values: &[T], out: &mut [u8]) -> Result<(), Failure> {
+/// Floating-point values to integers and BOOL; an element that is not an integer of the target's
+/// range is a failure.
+pub(super) fn from_floats<T: Copy + Into<f64>>(
+    to: Dtype,
+    values: &[T],
+    out: &mut [u8],
+) -> Result<(), Failure> {
     with_integer!(to, To => {
         let out = cast_mut::<To>(out)?;
         // Both are exact: the upper limit, one more than the largest integer, is a power of two.
@@ -106,7 +127,12 @@ pub(super) fn from_floats<T: Copy + Into<f64>>(to: Dtype, values: &[T], out: &mu
 }
 
 /// The value of one element, for a message.
-pub(super) fn describe(from: Dtype, src: &[u8], index: usize, scratch: &mut Scratch) -> Result<i128, Failure> {
+pub(super) fn describe(
+    from: Dtype,
+    src: &[u8],
+    index: usize,
+    scratch: &mut Scratch,
+) -> Result<i128, Failure> {
     with_integer!(from, From => {
         aligned::<From>(src, &mut scratch.source).get(index).map(|&value| value as i128).ok_or(Failure::NoConversion)
     })

@@ -1,8 +1,9 @@
 //! Conversion of elements from one dtype to another.
 //!
 //! [`TensorView::convert`] and [`TensorBuf::convert`] convert what is in memory;
-//! [`LazyTensor::read_as`](crate::LazyTensor::read_as) and [`LoadOptions::floats_as`](crate::LoadOptions::floats_as) convert
-//! while they read; [`Converted`] converts while it is saved. [`widen`] is the lossless part, for a framework that lacks a dtype.
+//! [`LazyTensor::read_as`](crate::LazyTensor::read_as) and
+//! [`LoadOptions::floats_as`](crate::LoadOptions::floats_as) convert while they read; [`Converted`]
+//! converts while it is saved. [`widen`] is the lossless part, for a framework that lacks a dtype.
 //!
 //! | from | to | what happens |
 //! |---|---|---|
@@ -16,11 +17,14 @@
 //!
 //! Everything else is [`ErrorKind::NoConversion`]; [`can_convert`] tells beforehand.
 //!
-//! - A value that the target has comes out unchanged, zeros with their sign, subnormals too. The two FNUZ dtypes have no negative
-//!   zero: it becomes zero, as do negative numbers that round to zero.
+//! - A value that the target has comes out unchanged, zeros with their sign, subnormals too. The
+//!   two FNUZ dtypes have no negative zero: it becomes zero, as do negative numbers that round to
+//!   zero.
 //! - NaN stays NaN, whatever the policy; its sign and payload may change.
-//! - Infinity stays infinity; a dtype without it has NaN instead. [`Overflow`] can ask for something else.
-//! - Packed elements (F4, F6_E2M3, F6_E3M2) are unpacked, lowest bits first. Scales are not applied.
+//! - Infinity stays infinity; a dtype without it has NaN instead. [`Overflow`] can ask for
+//!   something else.
+//! - Packed elements (F4, F6_E2M3, F6_E3M2) are unpacked, lowest bits first. Scales are not
+//!   applied.
 //! - Negative zero becomes the integer 0.
 //!
 //! ```
@@ -60,7 +64,8 @@ use crate::parallel::in_parallel;
 use crate::{Dtype, ErrorKind, Result, TensorBuf, TensorView};
 
 impl TensorBuf {
-    /// The same values in another dtype, see [the table](crate::convert). A buffer that has the dtype is given back as it is.
+    /// The same values in another dtype, see [the table](crate::convert). A buffer that has the
+    /// dtype is given back as it is.
     ///
     /// ```
     /// use safetensors_core::{ConvertOptions, Dtype, ErrorKind, TensorBuf};
@@ -68,15 +73,19 @@ impl TensorBuf {
     /// let ids = TensorBuf::from_vec(vec![3], vec![1_i64, 2, 300])?;
     /// let error = ids.clone().convert(Dtype::U8, &ConvertOptions::new()).unwrap_err();
     /// assert!(matches!(error.kind(), ErrorKind::DoesNotFit { index: 2, .. }));
-    /// assert_eq!(ids.convert(Dtype::U16, &ConvertOptions::new())?.into_vec::<u16>()?, [1, 2, 300]);
+    /// assert_eq!(
+    ///     ids.convert(Dtype::U16, &ConvertOptions::new())?.into_vec::<u16>()?,
+    ///     [1, 2, 300]
+    /// );
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
     ///
     /// # Errors
     ///
     /// [`NoConversion`](crate::ErrorKind::NoConversion) for a pair that is not in the table;
-    /// [`DoesNotFit`](crate::ErrorKind::DoesNotFit) for a value that the dtype lacks, if that is an error;
-    /// [`ShapeOverflow`](crate::ErrorKind::ShapeOverflow) and [`TooLargeForMemory`](crate::ErrorKind::TooLargeForMemory).
+    /// [`DoesNotFit`](crate::ErrorKind::DoesNotFit) for a value that the dtype lacks, if that is an
+    /// error; [`ShapeOverflow`](crate::ErrorKind::ShapeOverflow) and
+    /// [`TooLargeForMemory`](crate::ErrorKind::TooLargeForMemory).
     pub fn convert(self, to: Dtype, options: &ConvertOptions) -> Result<Self> {
         if self.dtype() == to {
             return Ok(self);
@@ -87,14 +96,18 @@ impl TensorBuf {
 }
 
 impl TensorView<'_> {
-    /// The same values in another dtype, see [the table](crate::convert); a copy, also if the dtype is the same.
+    /// The same values in another dtype, see [the table](crate::convert); a copy, also if the dtype
+    /// is the same.
     ///
     /// ```
     /// use safetensors_core::{ConvertOptions, Dtype, TensorView};
     ///
     /// // Two elements of F4 in a byte: 0.5 in the low half, -6 in the high half.
     /// let packed = TensorView::new(Dtype::F4, &[2], &[0xf1])?;
-    /// assert_eq!(packed.convert(Dtype::F32, &ConvertOptions::new())?.into_vec::<f32>()?, [0.5, -6.0]);
+    /// assert_eq!(
+    ///     packed.convert(Dtype::F32, &ConvertOptions::new())?.into_vec::<f32>()?,
+    ///     [0.5, -6.0]
+    /// );
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
     ///
@@ -109,25 +122,30 @@ impl TensorView<'_> {
         convert(&conversion, self.shape(), self.data(), options)
     }
 
-    /// The same values in the dtype of `out`, put there: [`convert`](TensorView::convert) without a new buffer, for many
-    /// tensors of one shape.
+    /// The same values in the dtype of `out`, put there: [`convert`](TensorView::convert) without a
+    /// new buffer, for many tensors of one shape.
     ///
     /// ```
     /// use safetensors_core::{ConvertOptions, TensorBuf, TensorView};
     ///
     /// let mut out = TensorBuf::from_vec(vec![2], vec![0.0_f32; 2])?;
-    /// TensorView::from_slice(&[2], &[1_i8, -2])?.convert_into(&mut out, &ConvertOptions::new())?;
+    /// TensorView::from_slice(&[2], &[1_i8, -2])?
+    ///     .convert_into(&mut out, &ConvertOptions::new())?;
     /// assert_eq!(out.as_slice::<f32>()?, [1.0, -2.0]);
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
     ///
     /// # Errors
     ///
-    /// Those of [`convert`](TensorView::convert), after which `out` may have some of the values, or others; and
-    /// [`WrongShape`](crate::ErrorKind::WrongShape) if it has another shape.
+    /// Those of [`convert`](TensorView::convert), after which `out` may have some of the values, or
+    /// others; and [`WrongShape`](crate::ErrorKind::WrongShape) if it has another shape.
     pub fn convert_into(&self, out: &mut TensorBuf, options: &ConvertOptions) -> Result<()> {
         if self.shape() != out.shape() {
-            return Err(ErrorKind::WrongShape { expected: out.shape().into(), found: self.shape().into() }.into());
+            return Err(ErrorKind::WrongShape {
+                expected: out.shape().into(),
+                found: self.shape().into(),
+            }
+            .into());
         }
         let conversion = Conversion::new(self.dtype(), out.dtype(), options)?;
         let converted = if cfg!(target_endian = "big") {
@@ -144,23 +162,36 @@ impl TensorView<'_> {
 }
 
 /// Elements in the machine's byte order as a tensor of another dtype.
-fn convert(conversion: &Conversion, shape: &[usize], bytes: &[u8], options: &ConvertOptions) -> Result<TensorBuf> {
+fn convert(
+    conversion: &Conversion,
+    shape: &[usize],
+    bytes: &[u8],
+    options: &ConvertOptions,
+) -> Result<TensorBuf> {
     let mut converted = TensorBuf::zeroed(conversion.to(), shape.to_vec())?;
     run(conversion, bytes, converted.bytes_mut(), options)?;
     Ok(converted)
 }
 
-/// Converts all elements of a tensor, as [`Conversion::run`] does: on several threads if they are many.
+/// Converts all elements of a tensor, as [`Conversion::run`] does: on several threads if they are
+/// many.
 #[cfg(feature = "std")]
-fn run(conversion: &Conversion, src: &[u8], out: &mut [u8], options: &ConvertOptions) -> Result<()> {
+fn run(
+    conversion: &Conversion,
+    src: &[u8],
+    out: &mut [u8],
+    options: &ConvertOptions,
+) -> Result<()> {
     /// The elements that a thread takes at a time, far more than it takes to start one.
     const PIECE: usize = 1 << 20;
 
     let (from, to) = (bytes_of(conversion.from(), PIECE), bytes_of(conversion.to(), PIECE));
     let pieces: std::vec::Vec<_> = src.chunks(from).zip(out.chunks_mut(to)).collect();
-    in_parallel(pieces.into_iter().enumerate(), options.threads, |(number, (src, out)), _: &mut ()| {
-        Ok(conversion.run(src, out, (number * PIECE) as u64)?)
-    })?;
+    in_parallel(
+        pieces.into_iter().enumerate(),
+        options.threads,
+        |(number, (src, out)), _: &mut ()| Ok(conversion.run(src, out, (number * PIECE) as u64)?),
+    )?;
     Ok(())
 }
 
@@ -169,7 +200,8 @@ fn run(conversion: &Conversion, src: &[u8], out: &mut [u8], _: &ConvertOptions) 
     Ok(conversion.run(src, out, 0)?)
 }
 
-/// Runs a loop in code that is compiled for the widest vectors that this machine has, as far as the loop is inlined.
+/// Runs a loop in code that is compiled for the widest vectors that this machine has, as far as the
+/// loop is inlined.
 #[cfg(feature = "std")]
 #[inline(always)]
 fn vectorized<R>(work: impl FnOnce() -> R) -> R {

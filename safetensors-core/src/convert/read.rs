@@ -7,7 +7,8 @@ use super::conversion::{GROUP, bytes_of, elements_of};
 use crate::buf::swap_on_big_endian;
 use crate::{ErrorKind, ReadAt, Result};
 
-/// The most bytes of a file that are in memory at a time, for each thread: enough for one call, little enough for its cache.
+/// The most bytes of a file that are in memory at a time, for each thread: enough for one call,
+/// little enough for its cache.
 const PIECE: usize = 512 * 1024;
 
 /// A buffer for the bytes of a file, one for each thread. In words, to be aligned.
@@ -24,8 +25,8 @@ impl ReadScratch {
     }
 }
 
-/// Reads elements of a source, from a byte offset on, and converts them into `out`, which they fill. `first` is the index of the
-/// first element in its tensor, for messages.
+/// Reads elements of a source, from a byte offset on, and converts them into `out`, which they
+/// fill. `first` is the index of the first element in its tensor, for messages.
 pub(crate) fn read_converted<S: ReadAt>(
     source: &S,
     mut offset: u64,

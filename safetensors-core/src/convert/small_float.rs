@@ -1,4 +1,5 @@
-//! The floating-point formats of 16 bits and fewer: their parameters, and exact decoding of those of a byte and less.
+//! The floating-point formats of 16 bits and fewer: their parameters, and exact decoding of those
+//! of a byte and less.
 
 use super::vectorized;
 use crate::Dtype;
@@ -53,7 +54,8 @@ impl Format {
             Special::AllOnesNan => codes - 2,
             Special::Ieee => codes - (1 << self.mantissa_bits) - 1,
         };
-        // The largest number is normal: its code is that of the `f32` without the dropped bits, but for the bias.
+        // The largest number is normal: its code is that of the `f32` without the dropped bits, but
+        // for the bias.
         (largest << self.dropped_bits()) + ((127 - self.bias) << 23)
     }
 
@@ -67,8 +69,8 @@ impl Format {
         f32::from_bits(self.largest_bits() + (1 << self.dropped_bits()))
     }
 
-    /// The smallest `f32` that is too large for this format: half-way after the largest number, or just above that where the
-    /// tie goes to the largest number because its code is even.
+    /// The smallest `f32` that is too large for this format: half-way after the largest number, or
+    /// just above that where the tie goes to the largest number because its code is even.
     pub(super) const fn first_overflow(self) -> f32 {
         let tie = self.largest_bits() + (1 << (self.dropped_bits() - 1));
         let largest_is_odd = self.largest_bits() >> self.dropped_bits() & 1;
@@ -111,7 +113,8 @@ impl Format {
     }
 }
 
-/// The values of all codes of a dtype of 8 bits and fewer, the code being the index; `None` for other dtypes.
+/// The values of all codes of a dtype of 8 bits and fewer, the code being the index; `None` for
+/// other dtypes.
 pub(super) fn decode_table(dtype: Dtype) -> Option<&'static [f32; 256]> {
     static F4_VALUES: [f32; 256] = F4.values();
     static F6_E2M3_VALUES: [f32; 256] = F6_E2M3.values();
@@ -147,7 +150,8 @@ const fn powers_of_two() -> [f32; 256] {
     values
 }
 
-/// Decodes `bytes` into `values`, which has room for exactly their elements. Packed elements come lowest bits first.
+/// Decodes `bytes` into `values`, which has room for exactly their elements. Packed elements come
+/// lowest bits first.
 pub(super) fn decode(dtype: Dtype, table: &[f32; 256], bytes: &[u8], values: &mut [f32]) {
     match dtype.bits() {
         4 => {
@@ -156,7 +160,9 @@ pub(super) fn decode(dtype: Dtype, table: &[f32; 256], bytes: &[u8], values: &mu
             }
         }
         6 => {
-            for (&[a, b, c], four) in bytes.as_chunks::<3>().0.iter().zip(values.as_chunks_mut::<4>().0) {
+            for (&[a, b, c], four) in
+                bytes.as_chunks::<3>().0.iter().zip(values.as_chunks_mut::<4>().0)
+            {
                 let codes = u32::from_le_bytes([a, b, c, 0]);
                 *four = [0, 6, 12, 18].map(|shift| table[(codes >> shift & 0x3f) as usize]);
             }
@@ -181,12 +187,13 @@ fn decode_all(bytes: &[u8], values: &mut [f32], decode: impl Fn(u8) -> f32) {
     });
 }
 
-/// The value of a code of 8 bits. Free of branches and tables, so that the loop around it becomes vector code.
+/// The value of a code of 8 bits. Free of branches and tables, so that the loop around it becomes
+/// vector code.
 #[inline(always)]
 fn decode_byte(format: Format, byte: u8) -> f32 {
     let code = u32::from(byte & 0x7f);
-    // In the place of a number's exponent and mantissa the code is the value, but for the difference of the biases; a
-    // subnormal code is a subnormal number there.
+    // In the place of a number's exponent and mantissa the code is the value, but for the
+    // difference of the biases; a subnormal code is a subnormal number there.
     let scale = f32::from_bits((254 - format.bias) << 23);
     let magnitude = f32::from_bits(code << (23 - format.mantissa_bits)) * scale;
     let value = magnitude.to_bits() | u32::from(byte & 0x80) << 24;
@@ -204,7 +211,9 @@ fn decode_byte(format: Format, byte: u8) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use microfloat::{f4e2m1fn, f6e2m3fn, f6e3m2fn, f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f8e8m0fnu};
+    use microfloat::{
+        f4e2m1fn, f6e2m3fn, f6e3m2fn, f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f8e8m0fnu,
+    };
 
     fn same(ours: f32, oracle: f32) -> bool {
         ours.to_bits() == oracle.to_bits() || ours.is_nan() && oracle.is_nan()
@@ -219,11 +228,20 @@ mod tests {
                 if Dtype::$dtype.bits() == 8 {
                     let codes: [u8; 256] = core::array::from_fn(|code| code as u8);
                     decode(Dtype::$dtype, table, &codes, &mut decoded);
-                    assert!(decoded.iter().zip(table).all(|(&a, &b)| same(a, b)), "{}", Dtype::$dtype);
+                    assert!(
+                        decoded.iter().zip(table).all(|(&a, &b)| same(a, b)),
+                        "{}",
+                        Dtype::$dtype
+                    );
                 }
                 for code in 0..=$codes {
-                    let (ours, oracle) = (table[usize::from(code)], <$oracle>::from_bits(code).to_f32());
-                    assert!(same(ours, oracle), "{} {code:#04x}: {ours} and {oracle}", Dtype::$dtype);
+                    let (ours, oracle) =
+                        (table[usize::from(code)], <$oracle>::from_bits(code).to_f32());
+                    assert!(
+                        same(ours, oracle),
+                        "{} {code:#04x}: {ours} and {oracle}",
+                        Dtype::$dtype
+                    );
                 }
             };
         }
@@ -259,7 +277,10 @@ mod tests {
             (BF16, half::bf16::MAX.to_f32(), f32::INFINITY, f32::from_bits(0x7f7f_8000)),
         ];
         for (format, largest, after, overflow) in limits {
-            assert_eq!((format.largest(), format.after_largest(), format.first_overflow()), (largest, after, overflow));
+            assert_eq!(
+                (format.largest(), format.after_largest(), format.first_overflow()),
+                (largest, after, overflow)
+            );
         }
     }
 }

@@ -8,16 +8,20 @@ use super::{Conversion, ConvertOptions};
 use crate::buf::swap_on_big_endian;
 use crate::{Dtype, Error, ErrorKind, Result, Sink, TensorSource, shape};
 
-/// The elements that are converted at a time: a multiple of [`GROUP`], and 512 KiB at most on either side.
+/// The elements that are converted at a time: a multiple of [`GROUP`], and 512 KiB at most on
+/// either side.
 const ELEMENTS: usize = 64 * 1024;
 
-/// A tensor to be saved in another dtype than its own. It is converted piece by piece as it is written, in memory of at most
-/// 1 MiB, so a tensor that is larger than memory can be converted from file to file.
+/// A tensor to be saved in another dtype than its own. It is converted piece by piece as it is
+/// written, in memory of at most 1 MiB, so a tensor that is larger than memory can be converted
+/// from file to file.
 ///
 /// ```
 /// use half::bf16;
 /// use safetensors_core::convert::Converted;
-/// use safetensors_core::{ConvertOptions, Dtype, SafeTensors, SaveOptions, TensorView, serialize};
+/// use safetensors_core::{
+///     ConvertOptions, Dtype, SafeTensors, SaveOptions, TensorView, serialize,
+/// };
 ///
 /// let weights = TensorView::from_slice(&[2], &[1.0_f32, -2.5])?;
 /// let narrow = Converted::new(weights, Dtype::BF16, &ConvertOptions::new())?;
@@ -37,9 +41,9 @@ impl<S: TensorSource> Converted<S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoConversion`] for a pair that is not in [the table](crate::convert), and the errors of [`shape::byte_len`].
-    /// Values are looked at only while they are written: then a value that does not fit is
-    /// [`ErrorKind::DoesNotFit`].
+    /// [`ErrorKind::NoConversion`] for a pair that is not in [the table](crate::convert), and the
+    /// errors of [`shape::byte_len`]. Values are looked at only while they are written: then a
+    /// value that does not fit is [`ErrorKind::DoesNotFit`].
     pub fn new(source: S, to: Dtype, options: &ConvertOptions) -> Result<Self> {
         let conversion = Conversion::new(source.dtype(), to, options)?;
         shape::byte_len(source.dtype(), source.shape())?;
@@ -72,7 +76,8 @@ impl<S: TensorSource> TensorSource for Converted<S> {
     }
 }
 
-/// Gathers what a source gives, however it is cut, into pieces of whole elements, and converts those.
+/// Gathers what a source gives, however it is cut, into pieces of whole elements, and converts
+/// those.
 struct Pieces {
     conversion: Conversion,
     /// The bytes that the source should give.
@@ -117,14 +122,16 @@ impl Pieces {
         }
         while !bytes.is_empty() {
             if self.len == 0 && bytes.len() >= self.capacity && cfg!(target_endian = "little") {
-                // A full piece in memory already, as tensors mostly give: nothing has to be gathered.
+                // A full piece in memory already, as tensors mostly give: nothing has to be
+                // gathered.
                 let (piece, rest) = bytes.split_at(self.capacity);
                 self.convert(piece, sink)?;
                 bytes = rest;
                 continue;
             }
             let (now, rest) = bytes.split_at(bytes.len().min(self.capacity - self.len));
-            bytemuck::cast_slice_mut(&mut self.gathered)[self.len..][..now.len()].copy_from_slice(now);
+            bytemuck::cast_slice_mut(&mut self.gathered)[self.len..][..now.len()]
+                .copy_from_slice(now);
             self.len += now.len();
             bytes = rest;
             if self.len == self.capacity {
@@ -141,7 +148,8 @@ impl Pieces {
         if self.len == 0 { Ok(()) } else { self.convert_gathered(sink) }
     }
 
-    /// Converts and gives what is gathered: whole elements, since it is a full piece or the last one.
+    /// Converts and gives what is gathered: whole elements, since it is a full piece or the last
+    /// one.
     fn convert_gathered(&mut self, sink: &mut Sink<'_>) -> Result<()> {
         let mut gathered = mem::take(&mut self.gathered);
         let piece = &mut bytemuck::cast_slice_mut(&mut gathered)[..self.len];
@@ -157,7 +165,8 @@ impl Pieces {
     fn convert(&mut self, piece: &[u8], sink: &mut Sink<'_>) -> Result<()> {
         let (from, to) = (self.conversion.from(), self.conversion.to());
         let elements = elements_of(from, piece.len());
-        let converted = &mut bytemuck::cast_slice_mut(&mut self.converted)[..bytes_of(to, elements)];
+        let converted =
+            &mut bytemuck::cast_slice_mut(&mut self.converted)[..bytes_of(to, elements)];
         self.conversion.run(piece, converted, self.done)?;
         swap_on_big_endian(to, converted);
         self.done += elements as u64;

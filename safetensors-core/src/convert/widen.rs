@@ -31,7 +31,8 @@ use crate::{Dtype, ErrorKind, Result, TensorBuf};
 ///
 /// # Errors
 ///
-/// [`ErrorKind::DoesNotFit`] for a U64 value over `i64::MAX`; [`ErrorKind::WrongDtype`] for a pair that is not in the table.
+/// [`ErrorKind::DoesNotFit`] for a U64 value over `i64::MAX`; [`ErrorKind::WrongDtype`] for a pair
+/// that is not in the table.
 pub fn widen(buf: TensorBuf, to: Dtype) -> Result<TensorBuf> {
     let from = buf.dtype();
     match (from, to) {
@@ -64,8 +65,8 @@ pub fn widen(buf: TensorBuf, to: Dtype) -> Result<TensorBuf> {
     }
 }
 
-/// The shape that a tensor has once it is [widened](widen): its own, but for complex numbers that become pairs of numbers, which gain
-/// a last dimension of 2.
+/// The shape that a tensor has once it is [widened](widen): its own, but for complex numbers that
+/// become pairs of numbers, which gain a last dimension of 2.
 ///
 /// ```
 /// use safetensors_core::Dtype;
@@ -93,11 +94,14 @@ mod tests {
 
     #[test]
     fn integers_and_booleans_keep_their_values() {
-        let wide = widen(TensorBuf::from_vec(vec![3], vec![-128_i8, 0, 127]).unwrap(), Dtype::I16).unwrap();
+        let wide = widen(TensorBuf::from_vec(vec![3], vec![-128_i8, 0, 127]).unwrap(), Dtype::I16)
+            .unwrap();
         assert_eq!(wide.into_vec::<i16>().unwrap(), [-128, 0, 127]);
-        let wide = widen(TensorBuf::from_vec(vec![2], vec![0_u16, u16::MAX]).unwrap(), Dtype::U32).unwrap();
+        let wide = widen(TensorBuf::from_vec(vec![2], vec![0_u16, u16::MAX]).unwrap(), Dtype::U32)
+            .unwrap();
         assert_eq!(wide.into_vec::<u32>().unwrap(), [0, 65_535]);
-        let wide = widen(TensorBuf::from_vec(vec![2], vec![true, false]).unwrap(), Dtype::U8).unwrap();
+        let wide =
+            widen(TensorBuf::from_vec(vec![2], vec![true, false]).unwrap(), Dtype::U8).unwrap();
         assert_eq!(wide.into_vec::<u8>().unwrap(), [1, 0]);
     }
 
@@ -107,12 +111,19 @@ mod tests {
         assert_eq!(widen(fits, Dtype::I64).unwrap().into_vec::<i64>().unwrap(), [i64::MAX]);
         let over = TensorBuf::from_vec(vec![2], vec![1_u64, 1 << 63]).unwrap();
         let error = widen(over, Dtype::I64).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::DoesNotFit { index: 1, to: Dtype::I64, .. }), "{error}");
+        assert!(
+            matches!(error.kind(), ErrorKind::DoesNotFit { index: 1, to: Dtype::I64, .. }),
+            "{error}"
+        );
     }
 
     #[test]
     fn complex_becomes_pairs() {
-        let buf = TensorBuf::from_vec(vec![1, 2], vec![Complex::new(1.0_f32, 2.0), Complex::new(3.0, 4.0)]).unwrap();
+        let buf = TensorBuf::from_vec(
+            vec![1, 2],
+            vec![Complex::new(1.0_f32, 2.0), Complex::new(3.0, 4.0)],
+        )
+        .unwrap();
         let pairs = widen(buf, Dtype::F32).unwrap();
         assert_eq!(pairs.shape(), [1, 2, 2]);
         assert_eq!(pairs.into_vec::<f32>().unwrap(), [1.0, 2.0, 3.0, 4.0]);
@@ -121,10 +132,15 @@ mod tests {
     #[test]
     fn small_floats_are_exact_in_half_precision() {
         for &dtype in Dtype::ALL {
-            let Some(table) = decode_table(dtype).filter(|_| dtype != Dtype::F8_E8M0) else { continue };
+            let Some(table) = decode_table(dtype).filter(|_| dtype != Dtype::F8_E8M0) else {
+                continue;
+            };
             for &value in table {
                 let half = f16::from_f32(value);
-                assert!(half.to_f32() == value || value.is_nan() && half.is_nan(), "{dtype} {value}");
+                assert!(
+                    half.to_f32() == value || value.is_nan() && half.is_nan(),
+                    "{dtype} {value}"
+                );
                 assert_eq!(half.is_sign_negative(), value.is_sign_negative(), "{dtype} {value}");
             }
         }

@@ -14,23 +14,31 @@ const PIECE: usize = 1 << 20;
 
 /// The digest of each of these tensors, in the order given.
 ///
-/// Several tensors are read at a time, each front to back in pieces of 1 MiB: no tensor is held in memory.
+/// Several tensors are read at a time, each front to back in pieces of 1 MiB: no tensor is held in
+/// memory.
 ///
 /// ```
 /// use safetensors_core::digest::{self, Digest, DigestOptions};
 /// use safetensors_core::{Limits, SafeTensors, SaveOptions, TensorView, serialize};
 ///
-/// let file = serialize([("w", TensorView::from_slice(&[2], &[1_u8, 2])?)], &SaveOptions::new())?;
+/// let file =
+///     serialize([("w", TensorView::from_slice(&[2], &[1_u8, 2])?)], &SaveOptions::new())?;
 /// let file = SafeTensors::read_header(file, &Limits::default())?;
-/// assert_eq!(digest::tensors(&[file.tensor("w")?], &DigestOptions::new())?, [Digest::of(&[1, 2])]);
+/// assert_eq!(
+///     digest::tensors(&[file.tensor("w")?], &DigestOptions::new())?,
+///     [Digest::of(&[1, 2])]
+/// );
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Io`], naming the tensor and the file, also if the file has changed since it was opened;
-/// [`ErrorKind::Cancelled`]. The first failure stops all threads.
-pub fn tensors<S: ReadAt>(tensors: &[LazyTensor<'_, S>], options: &DigestOptions) -> Result<Vec<Digest>> {
+/// [`ErrorKind::Io`], naming the tensor and the file, also if the file has changed since it was
+/// opened; [`ErrorKind::Cancelled`]. The first failure stops all threads.
+pub fn tensors<S: ReadAt>(
+    tensors: &[LazyTensor<'_, S>],
+    options: &DigestOptions,
+) -> Result<Vec<Digest>> {
     let progress = options.progress.for_total(tensors.iter().map(LazyTensor::byte_len).sum());
     in_parallel(tensors, options.threads, |tensor, buffer| {
         let digest = of_tensor(tensor, buffer, &progress)?;
@@ -39,27 +47,34 @@ pub fn tensors<S: ReadAt>(tensors: &[LazyTensor<'_, S>], options: &DigestOptions
 }
 
 /// The SHA-256 of all bytes after the header of each file of a checkpoint, in the order of
-/// [`shards`](Checkpoint::shards). Several files are read at a time, each front to back in pieces of 1 MiB.
+/// [`shards`](Checkpoint::shards). Several files are read at a time, each front to back in pieces
+/// of 1 MiB.
 ///
 /// # Errors
 ///
 /// As for [`tensors`], naming the file.
-pub fn files<S: ReadAt>(checkpoint: &Checkpoint<S>, options: &DigestOptions) -> Result<Vec<Sha256>> {
+pub fn files<S: ReadAt>(
+    checkpoint: &Checkpoint<S>,
+    options: &DigestOptions,
+) -> Result<Vec<Sha256>> {
     let files = checkpoint.shards();
     let total = files.iter().map(|file| file.archive().header().data_len()).sum();
     let progress = options.progress.for_total(total);
     in_parallel(files, options.threads, |file, buffer| {
-        let digest = of_data(file.archive(), buffer, &progress).and_then(|digest| unchanged(file.archive(), digest));
+        let digest = of_data(file.archive(), buffer, &progress)
+            .and_then(|digest| unchanged(file.archive(), digest));
         digest.map_err(|error| error.in_path(file.path()))
     })
 }
 
-/// The SHA-256 of all bytes after the header: what the model standard keeps as `hash_sha256`. Read front to back in
-/// pieces of 1 MiB.
+/// The SHA-256 of all bytes after the header: what the model standard keeps as `hash_sha256`. Read
+/// front to back in pieces of 1 MiB.
 ///
 /// ```
 /// use safetensors_core::digest::data_sha256;
-/// use safetensors_core::{FileSource, Limits, ModelSpec, SafeTensors, SaveOptions, TensorView, save};
+/// use safetensors_core::{
+///     FileSource, Limits, ModelSpec, SafeTensors, SaveOptions, TensorView, save,
+/// };
 ///
 /// let dir = tempfile::tempdir()?;
 /// let path = dir.path().join("model.safetensors");
@@ -68,7 +83,10 @@ pub fn files<S: ReadAt>(checkpoint: &Checkpoint<S>, options: &DigestOptions) -> 
 /// let file = SafeTensors::read_header(FileSource::open(&path)?, &Limits::default())?;
 /// let mut spec = ModelSpec::new("gpt-neo-x", "transformers", "My Model");
 /// spec.hash_sha256 = Some(data_sha256(&file)?);
-/// assert!(spec.to_metadata()?["modelspec.hash_sha256"].starts_with("0xba7816bf8f01cfea414140de5dae2223"));
+/// assert!(
+///     spec.to_metadata()?["modelspec.hash_sha256"]
+///         .starts_with("0xba7816bf8f01cfea414140de5dae2223")
+/// );
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -104,7 +122,11 @@ pub(super) fn of_tensor<S: ReadAt>(
 }
 
 /// The SHA-256 of all bytes after the header, read through `buffer`.
-pub(super) fn of_data<S: ReadAt>(file: &SafeTensors<S>, buffer: &mut Vec<u8>, progress: &Meter) -> Result<Sha256> {
+pub(super) fn of_data<S: ReadAt>(
+    file: &SafeTensors<S>,
+    buffer: &mut Vec<u8>,
+    progress: &Meter,
+) -> Result<Sha256> {
     let mut hasher = sha2::Sha256::new();
     let begin = file.header().data_start();
     read_pieces(file.bytes(), begin..begin + file.header().data_len(), buffer, |piece| {

@@ -43,8 +43,8 @@ impl RecordOptions {
         self
     }
 
-    /// Whether to record the SHA-256 of all data as `modelspec.hash_sha256`, which reads the data once more. Off by
-    /// default.
+    /// Whether to record the SHA-256 of all data as `modelspec.hash_sha256`, which reads the data
+    /// once more. Off by default.
     #[must_use]
     pub fn sha256(mut self, sha256: bool) -> Self {
         self.sha256 = sha256;
@@ -58,10 +58,13 @@ impl RecordOptions {
         self
     }
 
-    /// Has `callback` called after each piece that is read, as [`DigestOptions::progress`] does; if it cancels, the file stays as it
-    /// was.
+    /// Has `callback` called after each piece that is read, as [`DigestOptions::progress`] does; if
+    /// it cancels, the file stays as it was.
     #[must_use]
-    pub fn progress(mut self, callback: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static) -> Self {
+    pub fn progress(
+        mut self,
+        callback: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static,
+    ) -> Self {
         self.compute = self.compute.progress(callback);
         self
     }
@@ -74,15 +77,15 @@ impl RecordOptions {
     }
 }
 
-/// Records the digests of a file's data as it is now, in place of what was recorded before; what the options leave out
-/// stays.
+/// Records the digests of a file's data as it is now, in place of what was recorded before; what
+/// the options leave out stays.
 ///
-/// The file is locked against other edits meanwhile. Its header is written in place if there is room, otherwise the
-/// file is copied: see [`edit`](crate::edit). It is one file that is changed; of a checkpoint, record each of the
-/// [`shards`](crate::Checkpoint::shards).
+/// The file is locked against other edits meanwhile. Its header is written in place if there is
+/// room, otherwise the file is copied: see [`edit`](crate::edit). It is one file that is changed;
+/// of a checkpoint, record each of the [`shards`](crate::Checkpoint::shards).
 ///
-/// To record digests of tensors that are only being saved, use [`SaveOptions::digests`](crate::SaveOptions::digests),
-/// which does not read them again.
+/// To record digests of tensors that are only being saved, use
+/// [`SaveOptions::digests`](crate::SaveOptions::digests), which does not read them again.
 ///
 /// ```
 /// use safetensors_core::digest::{self, RecordOptions, VerifyOptions};
@@ -103,8 +106,9 @@ impl RecordOptions {
 ///
 /// # Errors
 ///
-/// Those of [`Edit::open`] and [`Edit::apply`]; [`ErrorKind::Io`](crate::ErrorKind::Io) if the data cannot be read;
-/// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled). The file is then as it was.
+/// Those of [`Edit::open`] and [`Edit::apply`]; [`ErrorKind::Io`](crate::ErrorKind::Io) if the data
+/// cannot be read; [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled). The file is then as it
+/// was.
 pub fn record(path: impl AsRef<Path>, options: &RecordOptions) -> Result<Edited> {
     let path = path.as_ref();
     let edit = Edit::open(path)?;
@@ -113,14 +117,17 @@ pub fn record(path: impl AsRef<Path>, options: &RecordOptions) -> Result<Edited>
     let progress = options.compute.progress.for_total(passes * file.header().data_len());
     let mut entries = Vec::new();
     if options.tensors {
-        let lazy: Vec<_> = file.header().tensors().map(|info| LazyTensor::new(info, file, Some(path))).collect();
-        let digests =
-            in_parallel(&lazy, options.compute.threads, |tensor, buffer| of_tensor(tensor, buffer, &progress))?;
+        let lazy: Vec<_> =
+            file.header().tensors().map(|info| LazyTensor::new(info, file, Some(path))).collect();
+        let digests = in_parallel(&lazy, options.compute.threads, |tensor, buffer| {
+            of_tensor(tensor, buffer, &progress)
+        })?;
         let record: TensorDigests = lazy.iter().map(|tensor| tensor.name()).zip(digests).collect();
         entries.push((KEY, record.to_text()));
     }
     if options.sha256 {
-        let hash = of_data(file, &mut Vec::new(), &progress).map_err(|error| error.in_path(path))?;
+        let hash =
+            of_data(file, &mut Vec::new(), &progress).map_err(|error| error.in_path(path))?;
         entries.push(modelspec::sha256_entry(hash));
     }
     edit.set_metadata(entries).durable(options.durable).apply()

@@ -5,9 +5,9 @@
 //! | XXH3-128 | each tensor's bytes | [`KEY`], one entry for all tensors: [`TensorDigests`] |
 //! | SHA-256 | all bytes after the header | `modelspec.hash_sha256`, as the [model standard](crate::modelspec) has it |
 //!
-//! XXH3 runs as fast as memory and says which tensor has changed. It finds accidents, not attacks: whoever can change
-//! the data can change the digest beside it. Neither digest covers the header. Both are optional, and a file with them
-//! is an ordinary safetensors file for every other reader.
+//! XXH3 runs as fast as memory and says which tensor has changed. It finds accidents, not attacks:
+//! whoever can change the data can change the digest beside it. Neither digest covers the header.
+//! Both are optional, and a file with them is an ordinary safetensors file for every other reader.
 //!
 //! | to | use |
 //! |---|---|

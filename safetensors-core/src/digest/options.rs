@@ -18,7 +18,8 @@ pub struct DigestOptions {
 }
 
 impl DigestOptions {
-    /// As many threads as the environment variable `SAFETENSORS_THREADS` says, or else one a core, eight at most.
+    /// As many threads as the environment variable `SAFETENSORS_THREADS` says, or else one a core,
+    /// eight at most.
     pub fn new() -> Self {
         Self::default()
     }
@@ -30,15 +31,19 @@ impl DigestOptions {
         self
     }
 
-    /// Has `callback` called about once a MiB that is read, and at the end, by the thread that read it. If it returns
-    /// [`ControlFlow::Break`], the rest is not read and the work fails with [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
+    /// Has `callback` called about once a MiB that is read, and at the end, by the thread that read
+    /// it. If it returns [`ControlFlow::Break`], the rest is not read and the work fails with
+    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
     ///
     /// ```
-    /// use std::ops::ControlFlow;
     /// use safetensors_core::digest::{self, DigestOptions};
-    /// use safetensors_core::{ErrorKind, Limits, SafeTensors, SaveOptions, TensorView, serialize};
+    /// use safetensors_core::{
+    ///     ErrorKind, Limits, SafeTensors, SaveOptions, TensorView, serialize,
+    /// };
+    /// use std::ops::ControlFlow;
     ///
-    /// let file = serialize([("w", TensorView::from_slice(&[2], &[1_u8, 2])?)], &SaveOptions::new())?;
+    /// let file =
+    ///     serialize([("w", TensorView::from_slice(&[2], &[1_u8, 2])?)], &SaveOptions::new())?;
     /// let file = SafeTensors::read_header(file, &Limits::default())?;
     /// let tensors = [file.tensor("w")?];
     /// let options = DigestOptions::new().progress(|progress| {
@@ -47,12 +52,16 @@ impl DigestOptions {
     /// });
     /// digest::tensors(&tensors, &options)?;
     ///
-    /// let cancelled = digest::tensors(&tensors, &DigestOptions::new().progress(|_| ControlFlow::Break(())));
+    /// let cancelled =
+    ///     digest::tensors(&tensors, &DigestOptions::new().progress(|_| ControlFlow::Break(())));
     /// assert!(matches!(cancelled.unwrap_err().kind(), ErrorKind::Cancelled));
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
     #[must_use]
-    pub fn progress(mut self, callback: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static) -> Self {
+    pub fn progress(
+        mut self,
+        callback: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static,
+    ) -> Self {
         self.progress = Meter::new(callback);
         self
     }

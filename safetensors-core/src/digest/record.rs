@@ -24,7 +24,10 @@ pub const KEY: &str = "safetensors_bridge.xxh3_128";
 /// let digests: TensorDigests = [("weight", Digest::of(b""))].into_iter().collect();
 /// let mut metadata = Metadata::new();
 /// digests.write(&mut metadata);
-/// assert_eq!(metadata["safetensors_bridge.xxh3_128"], r#"{"weight":"99aa06d3014798d86001c324468d497f"}"#);
+/// assert_eq!(
+///     metadata["safetensors_bridge.xxh3_128"],
+///     r#"{"weight":"99aa06d3014798d86001c324468d497f"}"#
+/// );
 /// assert_eq!(TensorDigests::read(&metadata)?, Some(digests));
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
@@ -37,13 +40,13 @@ impl TensorDigests {
         Self::default()
     }
 
-    /// Reads what a file's metadata records; `None` if it has no such entry. Nothing is compared with the file's
-    /// tensors.
+    /// Reads what a file's metadata records; `None` if it has no such entry. Nothing is compared
+    /// with the file's tensors.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadDigestRecord`] if the entry is not a JSON object of strings, or has a name twice;
-    /// [`ErrorKind::BadDigest`], naming the tensor, if a string is no digest.
+    /// [`ErrorKind::BadDigestRecord`] if the entry is not a JSON object of strings, or has a name
+    /// twice; [`ErrorKind::BadDigest`], naming the tensor, if a string is no digest.
     pub fn read(metadata: &Metadata) -> Result<Option<Self>> {
         metadata.get(KEY).map(|text| Self::parse(text)).transpose()
     }
@@ -54,11 +57,17 @@ impl TensorDigests {
     }
 
     fn parse(text: &str) -> Result<Self> {
-        let malformed = |error: serde_json::Error| ErrorKind::BadDigestRecord { key: KEY, problem: error.to_string() };
+        let malformed = |error: serde_json::Error| ErrorKind::BadDigestRecord {
+            key: KEY,
+            problem: error.to_string(),
+        };
         let texts: UniqueTexts = serde_json::from_str(text).map_err(malformed)?;
         let digest = |(name, text): (String, String)| match Digest::parse(&text) {
             Some(digest) => Ok((name, digest)),
-            None => Err(Error::from(ErrorKind::BadDigest { expected: Digest::DIGITS, found: text }).in_tensor(&name)),
+            None => {
+                Err(Error::from(ErrorKind::BadDigest { expected: Digest::DIGITS, found: text })
+                    .in_tensor(&name))
+            }
         };
         texts.0.into_iter().map(digest).collect::<Result<_>>().map(Self)
     }
@@ -115,7 +124,8 @@ impl<N: Into<String>> FromIterator<(N, Digest)> for TensorDigests {
     }
 }
 
-/// Removes both kinds of digests from a file's metadata: for whoever changes the data and keeps the metadata.
+/// Removes both kinds of digests from a file's metadata: for whoever changes the data and keeps the
+/// metadata.
 ///
 /// Returns whether there was one.
 ///
@@ -153,7 +163,10 @@ impl<'de> Deserialize<'de> for UniqueTexts {
                 while let Some((name, text)) = map.next_entry::<String, String>()? {
                     match pairs.entry(name) {
                         Entry::Occupied(twice) => {
-                            return Err(A::Error::custom(format_args!("{:?} stands twice", twice.key())));
+                            return Err(A::Error::custom(format_args!(
+                                "{:?} stands twice",
+                                twice.key()
+                            )));
                         }
                         Entry::Vacant(new) => {
                             new.insert(text);

@@ -6,8 +6,8 @@ use super::compute::read_pieces;
 use super::{Digest, Hasher};
 use crate::{ReadAt, Result};
 
-/// The digest of a tensor whose bytes come in any order. Those that come in order are taken as they come; what comes
-/// before its turn is read back in the end.
+/// The digest of a tensor whose bytes come in any order. Those that come in order are taken as they
+/// come; what comes before its turn is read back in the end.
 #[derive(Debug, Default)]
 pub(crate) struct Running {
     /// How many bytes from the beginning on have been taken.
@@ -19,7 +19,8 @@ pub(crate) struct Running {
 enum State {
     #[default]
     Begun,
-    /// A hasher is large, and there may be many tensors: only those that are being written have one.
+    /// A hasher is large, and there may be many tensors: only those that are being written have
+    /// one.
     Hashing(Box<Hasher>),
     Done(Digest),
 }
@@ -40,7 +41,8 @@ impl Running {
             State::Begun | State::Done(_) => Box::default(),
         };
         hasher.update(bytes);
-        self.state = if self.taken == len { State::Done(hasher.finish()) } else { State::Hashing(hasher) };
+        self.state =
+            if self.taken == len { State::Done(hasher.finish()) } else { State::Hashing(hasher) };
     }
 
     /// Gives up what has been taken: it will be written again.
@@ -48,9 +50,14 @@ impl Running {
         *self = Self::default();
     }
 
-    /// The digest of the whole tensor, which lies at `place` of what it was written to. What has not been taken is read
-    /// through `buffer`.
-    pub(crate) fn finish<S: ReadAt>(&self, source: &S, place: Range<u64>, buffer: &mut Vec<u8>) -> Result<Digest> {
+    /// The digest of the whole tensor, which lies at `place` of what it was written to. What has
+    /// not been taken is read through `buffer`.
+    pub(crate) fn finish<S: ReadAt>(
+        &self,
+        source: &S,
+        place: Range<u64>,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Digest> {
         let mut hasher = match &self.state {
             State::Done(digest) => return Ok(*digest),
             State::Hashing(hasher) => Hasher::clone(hasher),

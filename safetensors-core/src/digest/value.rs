@@ -6,10 +6,11 @@ use xxhash_rust::xxh3::{Xxh3Default, xxh3_128};
 
 use crate::hex;
 
-/// The XXH3-128, without seed or secret, of a tensor's bytes as they lie in the file: little-endian and in C order.
+/// The XXH3-128, without seed or secret, of a tensor's bytes as they lie in the file: little-endian
+/// and in C order.
 ///
-/// `Display` gives its 32 lower-case hex digits in the canonical order, the high half first, as `xxhsum -H128` prints
-/// them.
+/// `Display` gives its 32 lower-case hex digits in the canonical order, the high half first, as
+/// `xxhsum -H128` prints them.
 ///
 /// ```
 /// use safetensors_core::digest::Digest;

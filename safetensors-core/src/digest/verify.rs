@@ -7,7 +7,9 @@ use super::compute::{of_data, of_tensor};
 use super::{Digest, DigestOptions, Sha256, TensorDigests};
 use crate::parallel::in_parallel;
 use crate::progress::Meter;
-use crate::{Checkpoint, Error, ErrorKind, LazyTensor, Progress, ReadAt, Result, SafeTensors, modelspec};
+use crate::{
+    Checkpoint, Error, ErrorKind, LazyTensor, Progress, ReadAt, Result, SafeTensors, modelspec,
+};
 
 /// How digests are verified.
 ///
@@ -44,20 +46,24 @@ impl VerifyOptions {
 
     /// Has `callback` called after each piece that is read, as [`DigestOptions::progress`] does.
     #[must_use]
-    pub fn progress(mut self, callback: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static) -> Self {
+    pub fn progress(
+        mut self,
+        callback: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static,
+    ) -> Self {
         self.compute = self.compute.progress(callback);
         self
     }
 
-    /// Whether a tensor without a recorded digest is an error, [`ErrorKind::NoDigest`]. Off by default.
+    /// Whether a tensor without a recorded digest is an error, [`ErrorKind::NoDigest`]. Off by
+    /// default.
     #[must_use]
     pub fn require(mut self, require: bool) -> Self {
         self.require = require;
         self
     }
 
-    /// Whether to check also the SHA-256 of all data where `modelspec.hash_sha256` has it, which reads the data once
-    /// more. On by default.
+    /// Whether to check also the SHA-256 of all data where `modelspec.hash_sha256` has it, which
+    /// reads the data once more. On by default.
     #[must_use]
     pub fn sha256(mut self, sha256: bool) -> Self {
         self.sha256 = sha256;
@@ -79,12 +85,13 @@ pub struct VerifiedFile<'a> {
     pub sha256: Option<Sha256>,
 }
 
-/// Compares each file of a checkpoint with the digests that the file itself records. One entry a file, in the order of
-/// [`shards`](Checkpoint::shards).
+/// Compares each file of a checkpoint with the digests that the file itself records. One entry a
+/// file, in the order of [`shards`](Checkpoint::shards).
 ///
-/// All tensors of a file are checked, also those that the index takes from another one. Nothing that is recorded is no
-/// error: see what [`VerifiedFile`] lists, or [`require`](VerifyOptions::require) digests. Several tensors are read at
-/// a time, each front to back in pieces of 1 MiB.
+/// All tensors of a file are checked, also those that the index takes from another one. Nothing
+/// that is recorded is no error: see what [`VerifiedFile`] lists, or
+/// [`require`](VerifyOptions::require) digests. Several tensors are read at a time, each front to
+/// back in pieces of 1 MiB.
 ///
 /// ```
 /// use safetensors_core::digest::{self, VerifyOptions};
@@ -92,8 +99,15 @@ pub struct VerifiedFile<'a> {
 ///
 /// let dir = tempfile::tempdir()?;
 /// let path = dir.path().join("model.safetensors");
-/// save(&path, [("w", TensorView::from_slice(&[2], &[1_u8, 2])?)], &SaveOptions::new().digests(true))?;
-/// assert_eq!(digest::verify(&Checkpoint::open(&path)?, &VerifyOptions::new())?[0].checked, ["w"]);
+/// save(
+///     &path,
+///     [("w", TensorView::from_slice(&[2], &[1_u8, 2])?)],
+///     &SaveOptions::new().digests(true),
+/// )?;
+/// assert_eq!(
+///     digest::verify(&Checkpoint::open(&path)?, &VerifyOptions::new())?[0].checked,
+///     ["w"]
+/// );
 ///
 /// let mut bytes = std::fs::read(&path)?;
 /// *bytes.last_mut().unwrap() ^= 1;
@@ -106,12 +120,19 @@ pub struct VerifiedFile<'a> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::DigestMismatch`] for data that has changed: of the first such tensor, naming it and its file, or of the
-/// whole file. Before any data is read: [`ErrorKind::BadDigestRecord`], [`ErrorKind::BadDigest`] and
-/// [`ErrorKind::BadModelSpec`] for what is recorded in another form than it should be;
-/// [`ErrorKind::DigestWithoutTensor`]; [`ErrorKind::NoDigest`]. [`ErrorKind::Io`]; [`ErrorKind::Cancelled`].
-pub fn verify<'a, S: ReadAt>(checkpoint: &'a Checkpoint<S>, options: &VerifyOptions) -> Result<Vec<VerifiedFile<'a>>> {
-    let files = checkpoint.shards().iter().map(|shard| Recorded::read(shard.archive(), Some(shard.path()), options));
+/// [`ErrorKind::DigestMismatch`] for data that has changed: of the first such tensor, naming it and
+/// its file, or of the whole file. Before any data is read: [`ErrorKind::BadDigestRecord`],
+/// [`ErrorKind::BadDigest`] and [`ErrorKind::BadModelSpec`] for what is recorded in another form
+/// than it should be; [`ErrorKind::DigestWithoutTensor`]; [`ErrorKind::NoDigest`].
+/// [`ErrorKind::Io`]; [`ErrorKind::Cancelled`].
+pub fn verify<'a, S: ReadAt>(
+    checkpoint: &'a Checkpoint<S>,
+    options: &VerifyOptions,
+) -> Result<Vec<VerifiedFile<'a>>> {
+    let files = checkpoint
+        .shards()
+        .iter()
+        .map(|shard| Recorded::read(shard.archive(), Some(shard.path()), options));
     run(&files.collect::<Result<Vec<_>>>()?, options)
 }
 
@@ -121,7 +142,8 @@ pub fn verify<'a, S: ReadAt>(checkpoint: &'a Checkpoint<S>, options: &VerifyOpti
 /// use safetensors_core::digest::{self, VerifyOptions};
 /// use safetensors_core::{Limits, SafeTensors, SaveOptions, TensorView, serialize};
 ///
-/// let file = serialize([("w", TensorView::from_slice(&[2], &[1_u8, 2])?)], &SaveOptions::new())?;
+/// let file =
+///     serialize([("w", TensorView::from_slice(&[2], &[1_u8, 2])?)], &SaveOptions::new())?;
 /// let file = SafeTensors::read_header(file, &Limits::default())?;
 /// assert_eq!(digest::verify_file(&file, &VerifyOptions::new())?.unrecorded, ["w"]);
 /// # Ok::<(), safetensors_core::Error>(())
@@ -130,7 +152,10 @@ pub fn verify<'a, S: ReadAt>(checkpoint: &'a Checkpoint<S>, options: &VerifyOpti
 /// # Errors
 ///
 /// Those of [`verify`].
-pub fn verify_file<'a, S: ReadAt>(file: &'a SafeTensors<S>, options: &VerifyOptions) -> Result<VerifiedFile<'a>> {
+pub fn verify_file<'a, S: ReadAt>(
+    file: &'a SafeTensors<S>,
+    options: &VerifyOptions,
+) -> Result<VerifiedFile<'a>> {
     let recorded = Recorded::read(file, None, options)?;
     run(std::slice::from_ref(&recorded), options)?;
     Ok(recorded.verified())
@@ -146,8 +171,13 @@ struct Recorded<'a, S> {
 }
 
 impl<'a, S: ReadAt> Recorded<'a, S> {
-    fn read(archive: &'a SafeTensors<S>, file: Option<&'a Path>, options: &VerifyOptions) -> Result<Self> {
-        let mut recorded = Self { archive, file, tensors: Vec::new(), unrecorded: Vec::new(), sha256: None };
+    fn read(
+        archive: &'a SafeTensors<S>,
+        file: Option<&'a Path>,
+        options: &VerifyOptions,
+    ) -> Result<Self> {
+        let mut recorded =
+            Self { archive, file, tensors: Vec::new(), unrecorded: Vec::new(), sha256: None };
         recorded.fill(options).map_err(|error| recorded.locate(error))?;
         Ok(recorded)
     }
@@ -160,8 +190,12 @@ impl<'a, S: ReadAt> Recorded<'a, S> {
         }
         for info in header.tensors() {
             match digests.get(info.name()) {
-                Some(digest) => self.tensors.push((LazyTensor::new(info, self.archive, self.file), digest)),
-                None if options.require => return Err(Error::from(ErrorKind::NoDigest).in_tensor(info.name())),
+                Some(digest) => {
+                    self.tensors.push((LazyTensor::new(info, self.archive, self.file), digest))
+                }
+                None if options.require => {
+                    return Err(Error::from(ErrorKind::NoDigest).in_tensor(info.name()));
+                }
                 None => self.unrecorded.push(info.name()),
             }
         }
@@ -178,7 +212,8 @@ impl<'a, S: ReadAt> Recorded<'a, S> {
             return Ok(());
         }
         let (expected, found) = (expected.to_string(), found.to_string());
-        Err(tensor.locate(ErrorKind::DigestMismatch { algorithm: "XXH3-128", expected, found }.into()))
+        Err(tensor
+            .locate(ErrorKind::DigestMismatch { algorithm: "XXH3-128", expected, found }.into()))
     }
 
     fn check_data(&self, buffer: &mut Vec<u8>, progress: &Meter) -> Result<()> {
@@ -214,8 +249,12 @@ enum Job<'f, 'a, S> {
     Data(&'f Recorded<'a, S>),
 }
 
-/// Compares everything that the files record: a file's tensors first, because they say where it has changed.
-fn run<'a, S: ReadAt>(files: &[Recorded<'a, S>], options: &VerifyOptions) -> Result<Vec<VerifiedFile<'a>>> {
+/// Compares everything that the files record: a file's tensors first, because they say where it has
+/// changed.
+fn run<'a, S: ReadAt>(
+    files: &[Recorded<'a, S>],
+    options: &VerifyOptions,
+) -> Result<Vec<VerifiedFile<'a>>> {
     let (mut jobs, mut total) = (Vec::new(), 0);
     for file in files {
         total += file.tensors.iter().map(|(tensor, _)| tensor.byte_len()).sum::<u64>();
@@ -232,7 +271,10 @@ fn run<'a, S: ReadAt>(files: &[Recorded<'a, S>], options: &VerifyOptions) -> Res
     })?;
     // Not sooner: of a file that has changed, the digest says where.
     for file in files {
-        file.archive.bytes().check_unchanged().map_err(|error| file.locate(ErrorKind::Io(error).into()))?;
+        file.archive
+            .bytes()
+            .check_unchanged()
+            .map_err(|error| file.locate(ErrorKind::Io(error).into()))?;
     }
     Ok(files.iter().map(Recorded::verified).collect())
 }

@@ -14,7 +14,10 @@ use crate::{ErrorKind, Result};
 
 pub(super) fn apply(edit: Edit<'_>) -> Result<Edited> {
     if edit.read_only {
-        let error = io::Error::new(io::ErrorKind::PermissionDenied, "the file was opened to be looked at only");
+        let error = io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "the file was opened to be looked at only",
+        );
         return Err(ErrorKind::Io(error).into());
     }
     let plan = Plan::new(&edit)?;
@@ -29,7 +32,8 @@ pub(super) fn apply(edit: Edit<'_>) -> Result<Edited> {
             let file = rewrite(&edit, &plan)?;
             check_unchanged(edit.archive.bytes(), &edit.destination).map_err(ErrorKind::Io)?;
             let source = edit.archive.into_bytes();
-            // On Unix the old file stays open, and locked, until the new one is in its place. Elsewhere an open file may not be replaced.
+            // On Unix the old file stays open, and locked, until the new one is in its place.
+            // Elsewhere an open file may not be replaced.
             let _open = cfg!(unix).then_some(source);
             file.persist().map_err(ErrorKind::Io)?;
         }
@@ -41,10 +45,14 @@ pub(super) fn apply(edit: Edit<'_>) -> Result<Edited> {
 fn rewrite(edit: &Edit<'_>, plan: &Plan<'_>) -> Result<AtomicFile> {
     let source = edit.archive.bytes().file();
     let original = source.metadata().map_err(ErrorKind::Io)?;
-    let new = AtomicFile::create_in_place_of(edit.destination.clone()).map_err(ErrorKind::Io)?.durable(edit.durable);
+    let new = AtomicFile::create_in_place_of(edit.destination.clone())
+        .map_err(ErrorKind::Io)?
+        .durable(edit.durable);
     let file = new.file();
     // No space is reserved: blocks that are shared with the old file need none.
-    failpoint::hit("set the length").and_then(|()| file.set_len(plan.layout.file_len())).map_err(ErrorKind::Io)?;
+    failpoint::hit("set the length")
+        .and_then(|()| file.set_len(plan.layout.file_len()))
+        .map_err(ErrorKind::Io)?;
     write_all_at(file, &plan.layout.prefix, 0).map_err(ErrorKind::Io)?;
     for Run { from, to, len } in plan.runs(edit.header().data_start()) {
         copy_range(source, from, file, to, len).map_err(ErrorKind::Io)?;

@@ -1,13 +1,19 @@
-//! Keeping the digests that a file records true: they follow their tensors, and go where the data does.
+//! Keeping the digests that a file records true: they follow their tensors, and go where the data
+//! does.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::digest::{self, TensorDigests};
 use crate::{Metadata, modelspec};
 
-/// Gives recorded digests the new names of their tensors and drops those of removed ones. A record that the edit itself sets
-/// stays as it is, and so does one that cannot be read.
-pub(super) fn follow(old: &Metadata, new: &mut Metadata, renamed: &HashMap<&str, &str>, removed: &HashSet<&str>) {
+/// Gives recorded digests the new names of their tensors and drops those of removed ones. A record
+/// that the edit itself sets stays as it is, and so does one that cannot be read.
+pub(super) fn follow(
+    old: &Metadata,
+    new: &mut Metadata,
+    renamed: &HashMap<&str, &str>,
+    removed: &HashSet<&str>,
+) {
     if !new.contains_key(digest::KEY) || new.get(digest::KEY) != old.get(digest::KEY) {
         return;
     }
@@ -17,7 +23,8 @@ pub(super) fn follow(old: &Metadata, new: &mut Metadata, renamed: &HashMap<&str,
         return;
     }
     let kept = record.iter().filter(|(name, _)| !removed.contains(name));
-    let record: TensorDigests = kept.map(|(name, digest)| (*renamed.get(name).unwrap_or(&name), digest)).collect();
+    let record: TensorDigests =
+        kept.map(|(name, digest)| (*renamed.get(name).unwrap_or(&name), digest)).collect();
     if record.is_empty() {
         new.remove(digest::KEY);
     } else {
@@ -25,8 +32,8 @@ pub(super) fn follow(old: &Metadata, new: &mut Metadata, renamed: &HashMap<&str,
     }
 }
 
-/// Drops the digest of all data, because the data will be other. Returns whether there was one; one that the edit itself sets
-/// stays.
+/// Drops the digest of all data, because the data will be other. Returns whether there was one; one
+/// that the edit itself sets stays.
 pub(super) fn forget_data(old: &Metadata, new: &mut Metadata) -> bool {
     let key = modelspec::SHA256_KEY;
     new.contains_key(key) && new.get(key) == old.get(key) && new.remove(key).is_some()

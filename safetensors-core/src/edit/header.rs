@@ -1,7 +1,8 @@
 //! Writing a header over the old one, and putting right what an interruption of that left.
 //!
-//! The backup file holds the old and the new bytes before the data, one after the other. They are equally long and begin with the
-//! same length, so the first eight bytes say where the one ends. It gets its name when it is complete.
+//! The backup file holds the old and the new bytes before the data, one after the other. They are
+//! equally long and begin with the same length, so the first eight bytes say where the one ends. It
+//! gets its name when it is complete.
 
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -29,7 +30,8 @@ pub(super) fn replace(edit: &Edit<'_>, json: &[u8]) -> Result<()> {
     let mut put_back = true;
     let changed = changed(&old, &new);
     let written = write_backup(&backup, file, &old, &new, durable).and_then(|()| {
-        write(file, &new, &changed, durable).inspect_err(|_| put_back = write(file, &old, &changed, durable).is_ok())
+        write(file, &new, &changed, durable)
+            .inspect_err(|_| put_back = write(file, &old, &changed, durable).is_ok())
     });
     // Where the old bytes could not be put back, the backup is for those who come later.
     if put_back {
@@ -38,7 +40,8 @@ pub(super) fn replace(edit: &Edit<'_>, json: &[u8]) -> Result<()> {
     Ok(written.map_err(ErrorKind::Io)?)
 }
 
-/// Restores the old header if an interrupted edit left another one, and says whether it did. Removes the backup.
+/// Restores the old header if an interrupted edit left another one, and says whether it did.
+/// Removes the backup.
 pub(super) fn restore(source: &FileSource, destination: &Path) -> io::Result<bool> {
     let path = backup_path(destination);
     let Some(backup) = read_backup(&path, source.file())? else { return Ok(false) };
@@ -53,15 +56,20 @@ pub(super) fn restore(source: &FileSource, destination: &Path) -> io::Result<boo
 
 /// Whether an interrupted edit left another header than the old or the new one. Nothing is written.
 pub(super) fn is_left_torn(source: &FileSource, destination: &Path) -> io::Result<bool> {
-    let Some(backup) = read_backup(&backup_path(destination), source.file())? else { return Ok(false) };
+    let Some(backup) = read_backup(&backup_path(destination), source.file())? else {
+        return Ok(false);
+    };
     let (old, new) = backup.split_at(backup.len() / 2);
     is_torn(source, old, new)
 }
 
-/// Whether the file has neither of the two headers, but something that an interrupted write of one over the other can leave.
+/// Whether the file has neither of the two headers, but something that an interrupted write of one
+/// over the other can leave.
 fn is_torn(source: &FileSource, old: &[u8], new: &[u8]) -> io::Result<bool> {
-    let belongs = Header::parse_json(&old[LENGTH_BYTES..], &Limits::default())
-        .is_ok_and(|header| header.data_start().checked_add(header.data_len()) == Some(source.byte_len()));
+    let belongs =
+        Header::parse_json(&old[LENGTH_BYTES..], &Limits::default()).is_ok_and(|header| {
+            header.data_start().checked_add(header.data_len()) == Some(source.byte_len())
+        });
     if !belongs {
         // The file was replaced since.
         return Ok(false);
@@ -71,7 +79,8 @@ fn is_torn(source: &FileSource, old: &[u8], new: &[u8]) -> io::Result<bool> {
     if found == old || found == new || found[..LENGTH_BYTES] != old[..LENGTH_BYTES] {
         return Ok(false);
     }
-    let mixed = found.iter().zip(old).zip(new).all(|((found, old), new)| found == old || found == new);
+    let mixed =
+        found.iter().zip(old).zip(new).all(|((found, old), new)| found == old || found == new);
     Ok(mixed || Header::parse_json(&found[LENGTH_BYTES..], &Limits::default()).is_err())
 }
 
@@ -96,7 +105,13 @@ fn backup_path(destination: &Path) -> PathBuf {
     directory(destination).join(name)
 }
 
-fn write_backup(path: &Path, original: &File, old: &[u8], new: &[u8], durable: bool) -> io::Result<()> {
+fn write_backup(
+    path: &Path,
+    original: &File,
+    old: &[u8],
+    new: &[u8],
+    durable: bool,
+) -> io::Result<()> {
     let backup = AtomicFile::create_in_place_of(path.to_owned())?.durable(durable);
     write_all_at(backup.file(), old, 0)?;
     write_all_at(backup.file(), new, old.len() as u64)?;
@@ -104,14 +119,17 @@ fn write_backup(path: &Path, original: &File, old: &[u8], new: &[u8], durable: b
     backup.persist()
 }
 
-/// The bytes of a backup, if there is one: two headers of one length, in a file of the same owner as the edited one.
+/// The bytes of a backup, if there is one: two headers of one length, in a file of the same owner
+/// as the edited one.
 fn read_backup(path: &Path, original: &File) -> io::Result<Option<Vec<u8>>> {
     let metadata = match fs::symlink_metadata(path) {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    if !metadata.is_file() || metadata.len() > 2 * (LENGTH_BYTES as u64 + Limits::default().header_bytes) {
+    if !metadata.is_file()
+        || metadata.len() > 2 * (LENGTH_BYTES as u64 + Limits::default().header_bytes)
+    {
         return Ok(None);
     }
     // In a directory that others may write to, a backup of theirs must not get into this file.
@@ -138,7 +156,8 @@ fn same_owner(_: &Metadata, _: &Metadata) -> bool {
     true
 }
 
-/// Removes a backup that is no longer needed. One that stays does no harm, so it is no reason to fail.
+/// Removes a backup that is no longer needed. One that stays does no harm, so it is no reason to
+/// fail.
 fn remove_backup(path: &Path) {
     let _ = failpoint::hit("remove the backup").and_then(|()| fs::remove_file(path));
 }

@@ -1,27 +1,35 @@
 //! Changing a file that exists: its metadata, the names of its tensors, and which tensors it has.
 //!
-//! [`Edit`] collects changes and applies them at once. Where only the header changes and the new one fits into the bytes of the
-//! old, padding included, the header alone is written. Everything else makes a new file that takes the old one's place when it is
-//! complete; the data goes from one to the other without passing through this process where the system can do that, and
-//! on file systems with reflinks (btrfs, XFS) whole blocks are shared instead of copied as long as the data keeps its place in them,
-//! which [`SaveOptions::align(4096)`](crate::SaveOptions::align) is good for.
+//! [`Edit`] collects changes and applies them at once. Where only the header changes and the new
+//! one fits into the bytes of the old, padding included, the header alone is written. Everything
+//! else makes a new file that takes the old one's place when it is complete; the data goes from one
+//! to the other without passing through this process where the system can do that, and on file
+//! systems with reflinks (btrfs, XFS) whole blocks are shared instead of copied as long as the data
+//! keeps its place in them, which [`SaveOptions::align(4096)`](crate::SaveOptions::align) is good
+//! for.
 //!
 //! # What an interruption leaves behind
 //!
-//! A new file takes its place whole or not at all. A header that is written in place is one write of the bytes that change; if
-//! it fails, the old bytes are put back. A power cut or the end of the process in the midst of that write may still leave a header that is
-//! neither: therefore both headers are first put into a small file beside the edited one (`.NAME.header-backup`), which is removed
-//! afterwards. Whoever opens the file to edit it next, or calls [`recover`], finds that backup and restores the old header.
-//! Until then a torn header is, to all readers, an error rather than wrong tensors, except that metadata or names may be partly new if
-//! the torn header happens to be well-formed. Where even that is too much, [`Edit::in_place`] turns writing in place off.
+//! A new file takes its place whole or not at all. A header that is written in place is one write
+//! of the bytes that change; if it fails, the old bytes are put back. A power cut or the end of the
+//! process in the midst of that write may still leave a header that is neither: therefore both
+//! headers are first put into a small file beside the edited one (`.NAME.header-backup`), which is
+//! removed afterwards. Whoever opens the file to edit it next, or calls [`recover`], finds that
+//! backup and restores the old header. Until then a torn header is, to all readers, an error rather
+//! than wrong tensors, except that metadata or names may be partly new if the torn header happens
+//! to be well-formed. Where even that is too much, [`Edit::in_place`] turns writing in place off.
 //!
 //! # What else to know
 //!
-//! - Nobody should have the file [mapped](crate::Checkpoint::mmap), or be opening it, while its header is written in place.
-//! - Editing in place changes the file under all its hard links; a new file takes the place of one of them. Symbolic links are followed.
-//! - On Unix a file is locked (`flock`) while it is edited, so that two edits cannot mix. Readers take no notice of that lock.
-//! - Recorded [digests](crate::digest) stay true: those of tensors follow them, and the SHA-256 of all data goes when the data changes.
-//!   Other metadata that speaks of tensors by their names, such as that of [tied](crate::tied) ones, stays as it is.
+//! - Nobody should have the file [mapped](crate::Checkpoint::mmap), or be opening it, while its
+//!   header is written in place.
+//! - Editing in place changes the file under all its hard links; a new file takes the place of one
+//!   of them. Symbolic links are followed.
+//! - On Unix a file is locked (`flock`) while it is edited, so that two edits cannot mix. Readers
+//!   take no notice of that lock.
+//! - Recorded [digests](crate::digest) stay true: those of tensors follow them, and the SHA-256 of
+//!   all data goes when the data changes. Other metadata that speaks of tensors by their names,
+//!   such as that of [tied](crate::tied) ones, stays as it is.
 //! - One file is edited, not the index of a sharded checkpoint that it may belong to.
 
 mod apply;
@@ -58,21 +66,33 @@ pub enum Edited {
 /// let dir = tempfile::tempdir()?;
 /// let path = dir.path().join("model.safetensors");
 /// let tensors = [("wte", [1.0_f32, 2.0]), ("tmp", [3.0, 4.0])];
-/// let views = tensors.iter().map(|(name, data)| Ok((*name, TensorView::from_slice(&[2], data)?)));
-/// save(&path, views.collect::<Result<Vec<_>, safetensors_core::Error>>()?, &SaveOptions::new().align(4096))?;
+/// let views =
+///     tensors.iter().map(|(name, data)| Ok((*name, TensorView::from_slice(&[2], data)?)));
+/// save(
+///     &path,
+///     views.collect::<Result<Vec<_>, safetensors_core::Error>>()?,
+///     &SaveOptions::new().align(4096),
+/// )?;
 ///
 /// // The header has room, so the data stays where it is.
-/// let edit = Edit::open(&path)?.set_metadata([("format", "pt")]).rename([("wte", "embed_tokens.weight")]);
+/// let edit = Edit::open(&path)?
+///     .set_metadata([("format", "pt")])
+///     .rename([("wte", "embed_tokens.weight")]);
 /// assert_eq!(edit.apply()?, Edited::InPlace);
 ///
 /// // Data goes and comes, so there will be a new file.
-/// let edit = Edit::open(&path)?.remove(["tmp"]).append([("scale", TensorView::from_slice(&[], &[0.5_f32])?)]);
+/// let edit = Edit::open(&path)?
+///     .remove(["tmp"])
+///     .append([("scale", TensorView::from_slice(&[], &[0.5_f32])?)]);
 /// assert_eq!(edit.dry_run()?, Edited::Rewritten);
 /// edit.apply()?;
 ///
 /// let checkpoint = Checkpoint::open(&path)?;
 /// assert_eq!(checkpoint.metadata()["format"], "pt");
-/// assert_eq!(checkpoint.tensors().map(|tensor| tensor.name()).collect::<Vec<_>>(), ["embed_tokens.weight", "scale"]);
+/// assert_eq!(
+///     checkpoint.tensors().map(|tensor| tensor.name()).collect::<Vec<_>>(),
+///     ["embed_tokens.weight", "scale"]
+/// );
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Edit<'a> {
@@ -94,24 +114,26 @@ pub struct Edit<'a> {
 }
 
 impl<'a> Edit<'a> {
-    /// Opens a file to be edited and locks it against other edits. If an earlier edit was interrupted while it wrote the header,
-    /// the header is [restored](recover) first.
+    /// Opens a file to be edited and locks it against other edits. If an earlier edit was
+    /// interrupted while it wrote the header, the header is [restored](recover) first.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) for anything but a regular file, or a link to one;
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if it cannot be read and written, or is being edited by somebody else; and the
-    /// errors of [`Header::parse`].
+    /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) for anything but a regular file, or a
+    /// link to one; [`ErrorKind::Io`](crate::ErrorKind::Io) if it cannot be read and written, or is
+    /// being edited by somebody else; and the errors of [`Header::parse`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         open::open(path.as_ref(), false)
     }
 
-    /// Opens a file to see what an edit would do: for [`dry_run`](Edit::dry_run) alone. The file is neither locked nor written to, and it
-    /// is enough to be allowed to read it. A header that an interrupted edit left torn stays so, see [`is_torn`].
+    /// Opens a file to see what an edit would do: for [`dry_run`](Edit::dry_run) alone. The file is
+    /// neither locked nor written to, and it is enough to be allowed to read it. A header that an
+    /// interrupted edit left torn stays so, see [`is_torn`].
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile); [`ErrorKind::Io`](crate::ErrorKind::Io); and the errors of [`Header::parse`].
+    /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile);
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io); and the errors of [`Header::parse`].
     pub fn open_read_only(path: impl AsRef<Path>) -> Result<Self> {
         open::open(path.as_ref(), true)
     }
@@ -128,7 +150,10 @@ impl<'a> Edit<'a> {
 
     /// Adds entries to the `__metadata__`, or gives those that are there another value.
     #[must_use]
-    pub fn set_metadata<K: Into<String>, V: Into<String>>(mut self, entries: impl IntoIterator<Item = (K, V)>) -> Self {
+    pub fn set_metadata<K: Into<String>, V: Into<String>>(
+        mut self,
+        entries: impl IntoIterator<Item = (K, V)>,
+    ) -> Self {
         self.metadata.extend(entries.into_iter().map(|(key, value)| (key.into(), value.into())));
         self
     }
@@ -149,62 +174,75 @@ impl<'a> Edit<'a> {
         self
     }
 
-    /// Renames tensors, each from the name that it has in the file. All renames happen at once, so two tensors can swap their
-    /// names.
+    /// Renames tensors, each from the name that it has in the file. All renames happen at once, so
+    /// two tensors can swap their names.
     #[must_use]
-    pub fn rename<K: Into<String>, V: Into<String>>(mut self, names: impl IntoIterator<Item = (K, V)>) -> Self {
+    pub fn rename<K: Into<String>, V: Into<String>>(
+        mut self,
+        names: impl IntoIterator<Item = (K, V)>,
+    ) -> Self {
         self.renamed.extend(names.into_iter().map(|(old, new)| (old.into(), new.into())));
         self
     }
 
-    /// Removes tensors, by the names that they have in the file. The format knows no holes, so what follows moves up.
+    /// Removes tensors, by the names that they have in the file. The format knows no holes, so what
+    /// follows moves up.
     #[must_use]
     pub fn remove(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.removed.extend(names.into_iter().map(Into::into));
         self
     }
 
-    /// Adds tensors after those that the file has, in the order given. Names that are removed or renamed away are free.
+    /// Adds tensors after those that the file has, in the order given. Names that are removed or
+    /// renamed away are free.
     #[must_use]
-    pub fn append<N: Into<String>, S: TensorSource + 'a>(mut self, tensors: impl IntoIterator<Item = (N, S)>) -> Self {
-        let boxed = |(name, source): (N, S)| (name.into(), Box::new(source) as Box<dyn TensorSource + 'a>);
+    pub fn append<N: Into<String>, S: TensorSource + 'a>(
+        mut self,
+        tensors: impl IntoIterator<Item = (N, S)>,
+    ) -> Self {
+        let boxed =
+            |(name, source): (N, S)| (name.into(), Box::new(source) as Box<dyn TensorSource + 'a>);
         self.appended.extend(tensors.into_iter().map(boxed));
         self
     }
 
-    /// Sets the order of the tensors in the file afterwards. By default ([`Order::Given`]) those that stay keep their order, and new ones
-    /// follow. That may leave tensors where their dtype is not aligned, for example an F32 tensor after three bytes of U8; such tensors
-    /// can be read but not borrowed as typed slices. [`Order::Alignment`] sorts all of them and aligns each.
+    /// Sets the order of the tensors in the file afterwards. By default ([`Order::Given`]) those
+    /// that stay keep their order, and new ones follow. That may leave tensors where their dtype is
+    /// not aligned, for example an F32 tensor after three bytes of U8; such tensors can be read but
+    /// not borrowed as typed slices. [`Order::Alignment`] sorts all of them and aligns each.
     #[must_use]
     pub fn order(mut self, order: Order) -> Self {
         self.order = order;
         self
     }
 
-    /// Moves the data to a multiple of this many bytes, a power of two from 8 to 4096, if it does not begin at one. By default it begins
-    /// at as round an offset afterwards as before, at a multiple of 8 at least. The padding that this takes is room for later edits.
+    /// Moves the data to a multiple of this many bytes, a power of two from 8 to 4096, if it does
+    /// not begin at one. By default it begins at as round an offset afterwards as before, at a
+    /// multiple of 8 at least. The padding that this takes is room for later edits.
     #[must_use]
     pub fn align(mut self, align: usize) -> Self {
         self.align = Some(align);
         self
     }
 
-    /// Whether the header may be written in its place where it fits. On by default; without it every change makes a new file, which
-    /// takes the old one's place whole or not at all.
+    /// Whether the header may be written in its place where it fits. On by default; without it
+    /// every change makes a new file, which takes the old one's place whole or not at all.
     #[must_use]
     pub fn in_place(mut self, in_place: bool) -> Self {
         self.in_place = in_place;
         self
     }
 
-    /// Whether to wait until everything has reached the disk, so that a power cut loses nothing. On by default.
+    /// Whether to wait until everything has reached the disk, so that a power cut loses nothing. On
+    /// by default.
     #[must_use]
     pub fn durable(mut self, durable: bool) -> Self {
         self.durable = durable;
         self
     }
 
-    /// What [`apply`](Edit::apply) would do. Checks everything that can be known beforehand, and changes nothing.
+    /// What [`apply`](Edit::apply) would do. Checks everything that can be known beforehand, and
+    /// changes nothing.
     ///
     /// # Errors
     ///
@@ -219,12 +257,14 @@ impl<'a> Edit<'a> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::TensorNotFound`](crate::ErrorKind::TensorNotFound) if a tensor to be renamed or removed is not there, or both is
-    /// asked for; [`ErrorKind::DuplicateTensor`](crate::ErrorKind::DuplicateTensor) if two would have one name, or one is renamed
-    /// twice; [`ErrorKind::Io`](crate::ErrorKind::Io) if somebody has written to the file or replaced it since it was opened, or if it
-    /// was opened [read-only](Edit::open_read_only);
-    /// otherwise those of [`save`](crate::save()). The file is then as it was; only if the directory cannot be
-    /// synchronised after a new file has taken its place is it the new one.
+    /// [`ErrorKind::TensorNotFound`](crate::ErrorKind::TensorNotFound) if a tensor to be renamed or
+    /// removed is not there, or both is asked for;
+    /// [`ErrorKind::DuplicateTensor`](crate::ErrorKind::DuplicateTensor) if two would have one
+    /// name, or one is renamed twice; [`ErrorKind::Io`](crate::ErrorKind::Io) if somebody has
+    /// written to the file or replaced it since it was opened, or if it was opened
+    /// [read-only](Edit::open_read_only); otherwise those of [`save`](crate::save()). The file is
+    /// then as it was; only if the directory cannot be synchronised after a new file has taken its
+    /// place is it the new one.
     pub fn apply(self) -> Result<Edited> {
         let path = self.path.clone();
         apply::apply(self).map_err(|error| error.in_path(&path))

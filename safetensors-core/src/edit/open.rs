@@ -11,7 +11,11 @@ use crate::{Error, FileSource, Limits, Order, ReadAt, Result, SafeTensors};
 pub(super) fn open(path: &Path, read_only: bool) -> Result<Edit<'static>> {
     let open = || {
         let destination = destination(path)?;
-        let source = if read_only { FileSource::open(&destination)? } else { open_and_restore(&destination)?.0 };
+        let source = if read_only {
+            FileSource::open(&destination)?
+        } else {
+            open_and_restore(&destination)?.0
+        };
         let archive = SafeTensors::read_header(source, &Limits::default())?;
         Ok(Edit {
             path: path.into(),
@@ -31,9 +35,11 @@ pub(super) fn open(path: &Path, read_only: bool) -> Result<Edit<'static>> {
     open().map_err(|error: Error| error.in_path(path))
 }
 
-/// Restores the header of a file if an edit was interrupted while it wrote it in place, and says whether it was.
+/// Restores the header of a file if an edit was interrupted while it wrote it in place, and says
+/// whether it was.
 ///
-/// Opening the file for the next [`Edit`] does the same. [`edit`](crate::edit) says when this is needed.
+/// Opening the file for the next [`Edit`] does the same. [`edit`](crate::edit) says when this is
+/// needed.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -47,15 +53,17 @@ pub(super) fn open(path: &Path, read_only: bool) -> Result<Edit<'static>> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile); [`ErrorKind::Io`](crate::ErrorKind::Io), also if somebody edits the file.
+/// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile); [`ErrorKind::Io`](crate::ErrorKind::Io),
+/// also if somebody edits the file.
 pub fn recover(path: impl AsRef<Path>) -> Result<bool> {
     let path = path.as_ref();
     let restored = destination(path).and_then(|destination| open_and_restore(&destination));
     restored.map(|(_, restored)| restored).map_err(|error| error.in_path(path))
 }
 
-/// Whether the file has a header that an interrupted edit left torn, and that [`recover`] or the next [`Edit`] restores. Nothing is
-/// written. While an edit is under way, this may be so for a moment.
+/// Whether the file has a header that an interrupted edit left torn, and that [`recover`] or the
+/// next [`Edit`] restores. Nothing is written. While an edit is under way, this may be so for a
+/// moment.
 ///
 /// # Errors
 ///
@@ -88,7 +96,8 @@ fn open_and_restore(destination: &Path) -> Result<(FileSource, bool)> {
     Ok((source, false))
 }
 
-/// Checks that nobody has written to the file or replaced it since it was opened: that would be lost.
+/// Checks that nobody has written to the file or replaced it since it was opened: that would be
+/// lost.
 pub(super) fn check_unchanged(source: &FileSource, destination: &Path) -> io::Result<()> {
     source.check_unchanged()?;
     if is_named(source.file(), destination)? {
@@ -102,7 +111,8 @@ pub(super) fn check_unchanged(source: &FileSource, destination: &Path) -> io::Re
 fn lock(file: &File, path: &Path) -> io::Result<()> {
     use std::fs::TryLockError;
 
-    let busy = || io::Error::new(io::ErrorKind::ResourceBusy, "the file is being edited by somebody else");
+    let busy =
+        || io::Error::new(io::ErrorKind::ResourceBusy, "the file is being edited by somebody else");
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => return Err(busy()),
         // Some file systems have no locks.

@@ -31,7 +31,8 @@ impl<'e> Plan<'e> {
         let names = new_names(edit)?;
         let removed: HashSet<&str> = edit.removed.iter().map(String::as_str).collect();
         let header = edit.header();
-        let kept: Vec<_> = header.tensors().filter(|tensor| !removed.contains(tensor.name())).collect();
+        let kept: Vec<_> =
+            header.tensors().filter(|tensor| !removed.contains(tensor.name())).collect();
         let specs = kept.iter().map(|tensor| Spec {
             name: names.get(tensor.name()).copied().unwrap_or(tensor.name()),
             dtype: tensor.dtype(),
@@ -45,7 +46,8 @@ impl<'e> Plan<'e> {
         digests::follow(header.metadata(), &mut options.metadata, &names, &removed);
         let layout = Layout::plan(&specs, &options)?;
         let mut plan = Self { layout, specs, kept, metadata: options.metadata.clone() };
-        if !plan.keeps_data(edit) && digests::forget_data(header.metadata(), &mut options.metadata) {
+        if !plan.keeps_data(edit) && digests::forget_data(header.metadata(), &mut options.metadata)
+        {
             plan.layout = Layout::plan(&plan.specs, &options)?;
             plan.metadata = options.metadata;
         }
@@ -54,7 +56,9 @@ impl<'e> Plan<'e> {
 
     /// What the edit takes.
     pub(super) fn outcome(&self, edit: &Edit<'_>) -> Edited {
-        let misplaced = edit.align.is_some_and(|align| !edit.header().data_start().is_multiple_of(align as u64));
+        let misplaced = edit
+            .align
+            .is_some_and(|align| !edit.header().data_start().is_multiple_of(align as u64));
         if misplaced || !self.keeps_data(edit) {
             return Edited::Rewritten;
         }
@@ -70,11 +74,14 @@ impl<'e> Plan<'e> {
         self.layout.prefix[LENGTH_BYTES..].trim_ascii_end()
     }
 
-    /// The bytes that go from the old file to the new one, in the new one's order, and as few runs as possible.
+    /// The bytes that go from the old file to the new one, in the new one's order, and as few runs
+    /// as possible.
     pub(super) fn runs(&self, data_start: u64) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         for (i, place) in &self.layout.places {
-            let Some(tensor) = self.kept.get(*i).filter(|tensor| tensor.byte_len() > 0) else { continue };
+            let Some(tensor) = self.kept.get(*i).filter(|tensor| tensor.byte_len() > 0) else {
+                continue;
+            };
             let from = data_start + tensor.data_offsets().start;
             match runs.last_mut() {
                 Some(last) if last.from + last.len == from && last.to + last.len == place.start => {
@@ -88,13 +95,20 @@ impl<'e> Plan<'e> {
 
     /// Which tensors to write, and where: each with its position among the appended ones.
     pub(super) fn appended(&self) -> impl Iterator<Item = (usize, &std::ops::Range<u64>)> {
-        self.layout.places.iter().filter_map(|(i, place)| Some((i.checked_sub(self.kept.len())?, place)))
+        self.layout
+            .places
+            .iter()
+            .filter_map(|(i, place)| Some((i.checked_sub(self.kept.len())?, place)))
     }
 
     /// Whether all bytes after the header stay what and where they are.
     fn keeps_data(&self, edit: &Edit<'_>) -> bool {
         let header = edit.header();
-        let whole = Run { from: header.data_start(), to: self.layout.prefix.len() as u64, len: header.data_len() };
+        let whole = Run {
+            from: header.data_start(),
+            to: self.layout.prefix.len() as u64,
+            len: header.data_len(),
+        };
         let runs = self.runs(header.data_start());
         let kept = if header.data_len() == 0 { runs.is_empty() } else { runs == [whole] };
         kept && self.appended().all(|(_, place)| place.is_empty())
@@ -112,7 +126,8 @@ impl<'e> Plan<'e> {
     }
 }
 
-/// From old names to new ones. All that are to be renamed or removed are there, and none is asked for twice.
+/// From old names to new ones. All that are to be renamed or removed are there, and none is asked
+/// for twice.
 fn new_names<'e>(edit: &'e Edit<'_>) -> Result<HashMap<&'e str, &'e str>> {
     let mut names = HashMap::new();
     for (old, new) in &edit.renamed {

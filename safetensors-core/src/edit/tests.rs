@@ -18,8 +18,16 @@ const CHANGES: [Change; 8] = [
     (|edit| edit.set_metadata([("format", "pt")]), Edited::InPlace, "set metadata"),
     (|edit| edit.clear_metadata(), Edited::InPlace, "clear metadata"),
     (|edit| edit.rename([("a", "b"), ("b", "a")]), Edited::InPlace, "swap names"),
-    (|edit| edit.in_place(false).set_metadata([("format", "pt")]), Edited::Rewritten, "set metadata in a new file"),
-    (|edit| edit.set_metadata([("long", "x".repeat(5000))]), Edited::Rewritten, "set long metadata"),
+    (
+        |edit| edit.in_place(false).set_metadata([("format", "pt")]),
+        Edited::Rewritten,
+        "set metadata in a new file",
+    ),
+    (
+        |edit| edit.set_metadata([("long", "x".repeat(5000))]),
+        Edited::Rewritten,
+        "set long metadata",
+    ),
     (|edit| edit.remove(["a"]), Edited::Rewritten, "remove the first"),
     (|edit| edit.remove(["a", "b", "c"]), Edited::Rewritten, "remove all"),
     (
@@ -35,12 +43,16 @@ const CHANGES: [Change; 8] = [
 fn create(path: &Path) -> Vec<u8> {
     let view = |len: &'static [usize; 1]| TensorView::new(Dtype::U8, len, &DATA[..len[0]]).unwrap();
     let tensors = [("a", view(&[5000])), ("b", view(&[3])), ("c", view(&[0]))];
-    save(path, tensors, &SaveOptions::new().align(4096).metadata([("k", "v"), ("other", "value")])).unwrap();
+    save(path, tensors, &SaveOptions::new().align(4096).metadata([("k", "v"), ("other", "value")]))
+        .unwrap();
     fs::read(path).unwrap()
 }
 
 fn names_in(directory: &Path) -> Vec<String> {
-    fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect()
 }
 
 /// What the file is after the change, and how it came about.
@@ -86,13 +98,18 @@ fn the_old_file_or_the_new_one_wherever_an_edit_is_interrupted() {
                 let done = outcome == Edited::Rewritten && step == "sync the directory";
                 assert!(found == if done { &*new } else { &*old }, "{name}: {step}");
             }
-            assert_eq!(names_in(directory.path()), ["model.safetensors"], "{name}: litter at {step}");
+            assert_eq!(
+                names_in(directory.path()),
+                ["model.safetensors"],
+                "{name}: litter at {step}"
+            );
             Checkpoint::open(&path).unwrap().read_all(&Default::default()).unwrap();
         }
     }
 }
 
-/// As when the process ends: nothing after the step happens either, and whoever comes next puts things right.
+/// As when the process ends: nothing after the step happens either, and whoever comes next puts
+/// things right.
 #[test]
 fn the_next_one_restores_what_a_crash_left() {
     let mut torn = 0;
@@ -102,7 +119,8 @@ fn the_next_one_restores_what_a_crash_left() {
             let directory = tempdir().unwrap();
             let path = directory.path().join("model.safetensors");
             let old = create(&path);
-            let (_, failed) = crash_at(n, || -> Result<Edited> { change(Edit::open(&path)?).apply() });
+            let (_, failed) =
+                crash_at(n, || -> Result<Edited> { change(Edit::open(&path)?).apply() });
             let Some(step) = failed else { break };
             let found = fs::read(&path).unwrap();
             let is_torn = found != old && found != new;
@@ -113,7 +131,10 @@ fn the_next_one_restores_what_a_crash_left() {
             assert_eq!(is_left_torn(&path).unwrap(), is_torn, "{name}: {step}");
             let looked = Edit::open_read_only(&path).map(|edit| edit.dry_run().is_ok());
             assert!(is_torn || looked.unwrap(), "{name}: {step}");
-            assert!(fs::read(&path).unwrap() == found && names_in(directory.path()) == names, "{name}: {step}");
+            assert!(
+                fs::read(&path).unwrap() == found && names_in(directory.path()) == names,
+                "{name}: {step}"
+            );
             if n % 2 == 0 {
                 assert_eq!(recover(&path).unwrap(), is_torn, "{name}: {step}");
             } else {
@@ -121,7 +142,11 @@ fn the_next_one_restores_what_a_crash_left() {
             }
             let found = fs::read(&path).unwrap();
             assert!(found == old || found == new && !is_torn, "{name}: {step}");
-            assert_eq!(names_in(directory.path()), ["model.safetensors"], "{name}: litter at {step}");
+            assert_eq!(
+                names_in(directory.path()),
+                ["model.safetensors"],
+                "{name}: litter at {step}"
+            );
         }
     }
     assert!(torn >= 3, "the test should have torn headers, and tore {torn}");
@@ -138,7 +163,10 @@ fn an_edit_that_only_looks_plans_the_same_and_cannot_be_applied() {
         let edit = change(Edit::open_read_only(&path).unwrap());
         assert_eq!(edit.dry_run().unwrap(), expected, "{name}");
         let error = edit.apply().unwrap_err();
-        assert!(error.to_string().ends_with("the file was opened to be looked at only"), "{name}: {error}");
+        assert!(
+            error.to_string().ends_with("the file was opened to be looked at only"),
+            "{name}: {error}"
+        );
         assert!(fs::read(&path).unwrap() == old, "{name}");
         assert_eq!(names_in(directory.path()), ["model.safetensors"], "{name}");
     }
@@ -174,7 +202,8 @@ fn a_backup_of_another_file_is_ignored() {
         assert!(!recover(&path).unwrap(), "{name}");
         assert!(fs::read(&path).unwrap() == old, "{name}");
     }
-    // A header that is no mixture, because a disk did worse than to tear it, is restored too if it cannot be read.
+    // A header that is no mixture, because a disk did worse than to tear it, is restored too if it
+    // cannot be read.
     fs::write(&backup, [header, &other_value].concat()).unwrap();
     let broken = [&old[..100], &[0; 50], &old[150..]].concat();
     fs::write(&path, broken).unwrap();

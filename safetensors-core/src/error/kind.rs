@@ -12,8 +12,9 @@ use crate::Dtype;
 
 /// Every way in which an operation can fail, with what was expected and what was found.
 ///
-/// `expected` and `found` are what the rule asks for and what is there. Sizes and offsets are in bytes; data offsets count
-/// from the first byte after the header, as they do in the header. Messages shorten text from outside, fields do not.
+/// `expected` and `found` are what the rule asks for and what is there. Sizes and offsets are in
+/// bytes; data offsets count from the first byte after the header, as they do in the header.
+/// Messages shorten text from outside, fields do not.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]
@@ -98,7 +99,9 @@ pub enum ErrorKind {
     #[error("{dtype} of shape {shape:?} has {expected} bytes, but data_offsets span {found}")]
     WrongSize { dtype: Dtype, shape: Vec<usize>, expected: u64, found: u64 },
     /// Bytes that belong to no tensor before this one.
-    #[error("a hole: the data should begin at {expected}, where the tensor before ends, but begins at {found}")]
+    #[error(
+        "a hole: the data should begin at {expected}, where the tensor before ends, but begins at {found}"
+    )]
     Hole { expected: u64, found: u64 },
     /// The data begins inside another tensor's.
     #[error("an overlap: the data begins at {found}, but {} reaches to {expected}", Quoted(.other))]
@@ -107,7 +110,9 @@ pub enum ErrorKind {
     #[error("the data lies on bytes [{begin}, {end}], the same as {}", Quoted(.other))]
     SameRange { other: String, begin: u64, end: u64 },
     /// A tensor without bytes lies elsewhere than between two tensors or at either end.
-    #[error("a tensor without bytes should lie where another ends, such as {expected}, but lies at {found}")]
+    #[error(
+        "a tensor without bytes should lie where another ends, such as {expected}, but lies at {found}"
+    )]
     EmptyOffBoundary { expected: u64, found: u64 },
     /// The file ends before its last tensor.
     #[error("the tensors have {expected} bytes, but only {found} follow the header")]
@@ -138,14 +143,17 @@ pub enum ErrorKind {
     #[error("element {index} of a BOOL tensor should be 0 or 1, found {found}")]
     InvalidBool { index: u64, found: u8 },
     /// A borrow of little-endian data as native values on a big-endian target.
-    #[error("{dtype} data is little-endian and cannot be borrowed on a big-endian target: copy it instead")]
+    #[error(
+        "{dtype} data is little-endian and cannot be borrowed on a big-endian target: copy it instead"
+    )]
     BigEndian { dtype: Dtype },
 
     // Slices.
     /// A slice has more indices than the tensor has dimensions.
     #[error("the tensor has {rank} dimensions, but the slice has {found} indices")]
     TooManyIndices { rank: usize, found: usize },
-    /// A slice takes a position that a dimension does not have, or a range that ends before it begins.
+    /// A slice takes a position that a dimension does not have, or a range that ends before it
+    /// begins.
     #[error("the slice is out of bounds: dimension {dim} has length {len}, found {index}")]
     IndexOutOfBounds { dim: usize, len: usize, index: isize },
     /// A slice takes every 0th position.
@@ -204,11 +212,14 @@ pub enum ErrorKind {
     #[error("bytes [{begin}, {end}] of the tensor have been written already")]
     WrittenTwice { begin: u64, end: u64 },
     /// Bytes of a tensor were never written; the range is the first that is missing.
-    #[error("the tensor has {expected} bytes, but only {found} were written: [{begin}, {end}] are missing")]
+    #[error(
+        "the tensor has {expected} bytes, but only {found} were written: [{begin}, {end}] are missing"
+    )]
     Incomplete { expected: u64, found: u64, begin: u64, end: u64 },
 
     // Metadata and digests.
-    /// A key of the model standard is missing, or its value does not have the form that the standard asks for.
+    /// A key of the model standard is missing, or its value does not have the form that the
+    /// standard asks for.
     #[error("{} should be {expected}, {}", Quoted(.key), OrMissing(.found.as_deref()))]
     BadModelSpec { key: String, expected: &'static str, found: Option<String> },
     /// The metadata entry that records digests is not JSON of the form it should have.
@@ -228,7 +239,8 @@ pub enum ErrorKind {
     NoDigest,
 
     // Progress.
-    /// The caller's progress callback ended a load, a save, or the computing or checking of digests.
+    /// The caller's progress callback ended a load, a save, or the computing or checking of
+    /// digests.
     #[cfg(feature = "std")]
     #[error("cancelled")]
     Cancelled,
@@ -238,8 +250,8 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("{0}")]
     Io(#[source] std::io::Error),
-    /// The path leads to something else than a regular file: to a directory, where a file was to be read or written, or to a FIFO,
-    /// a device or another special file.
+    /// The path leads to something else than a regular file: to a directory, where a file was to be
+    /// read or written, or to a FIFO, a device or another special file.
     #[cfg(feature = "std")]
     #[error("expected a regular file, found {found}")]
     NotAFile { found: &'static str },

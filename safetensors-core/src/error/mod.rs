@@ -1,4 +1,5 @@
-//! The one error type: what went wrong, in which file, for which tensor, what was expected and what was found.
+//! The one error type: what went wrong, in which file, for which tensor, what was expected and what
+//! was found.
 
 #[cfg(feature = "std")]
 mod index;
@@ -19,9 +20,10 @@ pub type Result<T, E = Error> = core::result::Result<T, E>;
 
 /// What went wrong, and where.
 ///
-/// [`kind`](Error::kind) says what, with the numbers; [`file`](Error::file) and [`tensor`](Error::tensor) say where, as
-/// far as it is known. The message has all of it. Names come from files and may be hostile, so the message shows them
-/// quoted, with control and bidirectional characters escaped.
+/// [`kind`](Error::kind) says what, with the numbers; [`file`](Error::file) and
+/// [`tensor`](Error::tensor) say where, as far as it is known. The message has all of it. Names
+/// come from files and may be hostile, so the message shows them quoted, with control and
+/// bidirectional characters escaped.
 ///
 /// ```
 /// use safetensors_core::{ErrorKind, SafeTensors};
@@ -51,7 +53,8 @@ impl Error {
         self.0.file.as_deref()
     }
 
-    /// The name of the tensor that the error is about, if it is about one. Unescaped: quote it before printing.
+    /// The name of the tensor that the error is about, if it is about one. Unescaped: quote it
+    /// before printing.
     pub fn tensor(&self) -> Option<&str> {
         self.0.tensor.as_deref()
     }
@@ -77,8 +80,8 @@ impl Error {
         self.in_file(path.as_ref().display())
     }
 
-    /// Says that what the error says of the temporary file `from` is about `to`, which the user knows of. An error about any
-    /// other file stays as it is.
+    /// Says that what the error says of the temporary file `from` is about `to`, which the user
+    /// knows of. An error about any other file stays as it is.
     #[cfg(feature = "std")]
     pub(crate) fn moved(mut self, from: &std::path::Path, to: &std::path::Path) -> Self {
         if self.0.file.as_ref().is_some_and(|file| *file == alloc::format!("{}", from.display())) {
@@ -113,8 +116,8 @@ impl fmt::Display for Error {
 }
 
 impl core::error::Error for Error {
-    /// What lies behind the framework's or the system's error. That error itself is part of the message, and in
-    /// [`kind`](Error::kind).
+    /// What lies behind the framework's or the system's error. That error itself is part of the
+    /// message, and in [`kind`](Error::kind).
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         core::error::Error::source(&self.0.kind)?.source()
     }
@@ -145,7 +148,8 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
-/// Names for a message: all of a few, the first of many; quoted, escaped, and shortened where they are too long for a message.
+/// Names for a message: all of a few, the first of many; quoted, escaped, and shortened where they
+/// are too long for a message.
 ///
 /// ```
 /// use safetensors_core::NameList;

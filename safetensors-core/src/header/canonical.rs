@@ -1,9 +1,12 @@
-//! The fast path: one entry of a header, in the form in which the format's reference implementation writes it.
+//! The fast path: one entry of a header, in the form in which the format's reference implementation
+//! writes it.
 //!
-//! That form is `"name":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}`: these fields in this order, no white space, no
-//! escapes, and numbers of at most 15 digits. What is read here, the general path in `parse.rs` reads to the same result.
-//! Whatever is different, right or wrong, is `None`: the general path then reads the entry again from its start. So nothing
-//! is refused here, and no error is made here; whether the fields agree with each other is checked after either path.
+//! That form is `"name":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}`: these fields in this
+//! order, no white space, no escapes, and numbers of at most 15 digits. What is read here, the
+//! general path in `parse.rs` reads to the same result. Whatever is different, right or wrong, is
+//! `None`: the general path then reads the entry again from its start. So nothing is refused here,
+//! and no error is made here; whether the fields agree with each other is checked after either
+//! path.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -22,8 +25,9 @@ pub(super) struct Found {
     pub(super) next: usize,
 }
 
-/// Parts of the entry before, as they were written and what they mean. Most entries have the same: their dtype, and their begin is
-/// the end of the one before. Comparing is quicker than reading again.
+/// Parts of the entry before, as they were written and what they mean. Most entries have the same:
+/// their dtype, and their begin is the end of the one before. Comparing is quicker than reading
+/// again.
 pub(super) struct Before<'a> {
     /// From the end of the name to the first dimension.
     head: (&'a [u8], Dtype),
@@ -37,8 +41,14 @@ impl Default for Before<'_> {
     }
 }
 
-/// Reads the entry at `start` of `text` and adds its dimensions to `dims`; they are there, in part, also for a `None`.
-pub(super) fn entry<'a>(text: &'a [u8], start: usize, dims: &mut Vec<usize>, before: &mut Before<'a>) -> Option<Found> {
+/// Reads the entry at `start` of `text` and adds its dimensions to `dims`; they are there, in part,
+/// also for a `None`.
+pub(super) fn entry<'a>(
+    text: &'a [u8],
+    start: usize,
+    dims: &mut Vec<usize>,
+    before: &mut Before<'a>,
+) -> Option<Found> {
     let rest = text.get(start..)?.strip_prefix(b"\"")?;
     let (name, rest) = rest.split_at(plain_len(rest));
     if name == METADATA_KEY.as_bytes() {

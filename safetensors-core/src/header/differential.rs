@@ -19,14 +19,19 @@ fn outcome(text: &[u8], limits: &Limits, way: Way) -> String {
                 assert_eq!(header.position(tensor.name()), Some(position));
             }
             let lengths = (header.json_len(), header.data_len());
-            format!("{:?} {:?} {lengths:?}", header.tensors().collect::<Vec<_>>(), header.metadata())
+            format!(
+                "{:?} {:?} {lengths:?}",
+                header.tensors().collect::<Vec<_>>(),
+                header.metadata()
+            )
         }
         Err(error) => format!("{error:?} {error}"),
     }
 }
 
 fn assert_agree(text: &[u8], limits: &Limits) {
-    let (fast, general) = (outcome(text, limits, Way::FastFirst), outcome(text, limits, Way::Grammar));
+    let (fast, general) =
+        (outcome(text, limits, Way::FastFirst), outcome(text, limits, Way::Grammar));
     assert_eq!(fast, general, "{}", String::from_utf8_lossy(text));
 }
 
@@ -39,21 +44,36 @@ enum Form {
     Escaped,
 }
 
-fn write_entry(form: Form, name: &str, dtype: Dtype, shape: &[usize], begin: u64, end: u64) -> String {
+fn write_entry(
+    form: Form,
+    name: &str,
+    dtype: Dtype,
+    shape: &[usize],
+    begin: u64,
+    end: u64,
+) -> String {
     let shape = format!("{shape:?}").replace(' ', "");
     match form {
         Form::Canonical => {
-            format!(r#""{name}":{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{begin},{end}]}}"#)
+            format!(
+                r#""{name}":{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{begin},{end}]}}"#
+            )
         }
         Form::Spaced => {
             let shape = shape.replace(',', " ,\n");
-            format!(r#" "{name}" : {{ "dtype": "{dtype}", "shape": {shape}, "data_offsets": [ {begin}, {end} ] }} "#)
+            format!(
+                r#" "{name}" : {{ "dtype": "{dtype}", "shape": {shape}, "data_offsets": [ {begin}, {end} ] }} "#
+            )
         }
         Form::Reordered => {
-            format!(r#""{name}":{{"data_offsets":[{begin},{end}],"shape":{shape},"dtype":"{dtype}"}}"#)
+            format!(
+                r#""{name}":{{"data_offsets":[{begin},{end}],"shape":{shape},"dtype":"{dtype}"}}"#
+            )
         }
         Form::Escaped => {
-            format!(r#""\u0061{name}":{{"dtype":"{dtype}","sh\u0061pe":{shape},"data_offsets":[{begin},{end}]}}"#)
+            format!(
+                r#""\u0061{name}":{{"dtype":"{dtype}","sh\u0061pe":{shape},"data_offsets":[{begin},{end}]}}"#
+            )
         }
     }
 }
@@ -66,25 +86,29 @@ fn header() -> impl Strategy<Value = String> {
         1 => Just(Form::Reordered),
         1 => Just(Form::Escaped),
     ];
-    let name =
-        prop_oneof![8 => "[a-z]{0,3}[.][a-z0-9._]{0,20}", 1 => "[é漢🦀 ~]{0,8}", 1 => Just("__metadata__".into())];
+    let name = prop_oneof![8 => "[a-z]{0,3}[.][a-z0-9._]{0,20}", 1 => "[é漢🦀 ~]{0,8}", 1 => Just("__metadata__".into())];
     let dim = prop_oneof![8 => 0..5_usize, 1 => 0..100_000_usize];
     let entry = (form, name, select(Dtype::ALL), prop::collection::vec(dim, 0..4));
-    let metadata =
-        prop_oneof![Just(""), Just(r#""__metadata__":{},"#), Just(r#""__metadata__":{"format":"pt","a\n":"é"},"#)];
-    (metadata, prop::collection::vec(entry, 0..6), 0..12_usize).prop_map(|(metadata, entries, padding)| {
-        let mut begin = 0;
-        let mut written = Vec::new();
-        for (form, name, dtype, mut shape) in entries {
-            if dtype.is_sub_byte() {
-                shape.push(4);
+    let metadata = prop_oneof![
+        Just(""),
+        Just(r#""__metadata__":{},"#),
+        Just(r#""__metadata__":{"format":"pt","a\n":"é"},"#)
+    ];
+    (metadata, prop::collection::vec(entry, 0..6), 0..12_usize).prop_map(
+        |(metadata, entries, padding)| {
+            let mut begin = 0;
+            let mut written = Vec::new();
+            for (form, name, dtype, mut shape) in entries {
+                if dtype.is_sub_byte() {
+                    shape.push(4);
+                }
+                let end = begin + crate::shape::byte_len(dtype, &shape).unwrap();
+                written.push(write_entry(form, &name, dtype, &shape, begin, end));
+                begin = end;
             }
-            let end = begin + crate::shape::byte_len(dtype, &shape).unwrap();
-            written.push(write_entry(form, &name, dtype, &shape, begin, end));
-            begin = end;
-        }
-        format!("{{{metadata}{}}}{}", written.join(","), " ".repeat(padding))
-    })
+            format!("{{{metadata}{}}}{}", written.join(","), " ".repeat(padding))
+        },
+    )
 }
 
 /// One change of a text, wherever it falls.
@@ -173,12 +197,16 @@ fn both_paths_agree_after_every_change_of_one_byte() {
 fn the_fast_path_takes_the_canonical_form_and_no_other() {
     let (name, dtype, shape) = ("model.layers.0.mlp.weight", Dtype::BF16, [3, 4096, 0]);
     let padding = " ".repeat(8);
-    for (form, is_taken) in
-        [(Form::Canonical, true), (Form::Spaced, false), (Form::Reordered, false), (Form::Escaped, false)]
-    {
+    for (form, is_taken) in [
+        (Form::Canonical, true),
+        (Form::Spaced, false),
+        (Form::Reordered, false),
+        (Form::Escaped, false),
+    ] {
         let text = write_entry(form, name, dtype, &shape, 7, 123_456_789_012) + &padding;
         let mut dims = Vec::from([9]);
-        let found = canonical::entry(text.as_bytes(), 0, &mut dims, &mut canonical::Before::default());
+        let found =
+            canonical::entry(text.as_bytes(), 0, &mut dims, &mut canonical::Before::default());
         assert_eq!(found.is_some(), is_taken, "{form:?}");
         if let Some(canonical::Found { name: range, entry, next }) = found {
             assert_eq!((&text[range], &text[next..]), (name, padding.as_str()));
@@ -186,6 +214,15 @@ fn the_fast_path_takes_the_canonical_form_and_no_other() {
             assert_eq!((entry.shape, dims), (1..4, Vec::from([9, 3, 4096, 0])));
         }
     }
-    let metadata = write_entry(Form::Canonical, "__metadata__", dtype, &shape, 0, 0).to_string() + &padding;
-    assert!(canonical::entry(metadata.as_bytes(), 0, &mut Vec::new(), &mut canonical::Before::default()).is_none());
+    let metadata =
+        write_entry(Form::Canonical, "__metadata__", dtype, &shape, 0, 0).to_string() + &padding;
+    assert!(
+        canonical::entry(
+            metadata.as_bytes(),
+            0,
+            &mut Vec::new(),
+            &mut canonical::Before::default()
+        )
+        .is_none()
+    );
 }

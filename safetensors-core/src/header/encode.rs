@@ -18,9 +18,13 @@ pub(crate) struct Entry<'a> {
 
 /// The length, the JSON text and its padding, so that the data begins at a multiple of `align`.
 ///
-/// The same input gives the same bytes: entries stay in their order and metadata is sorted. No metadata, no
-/// `__metadata__`.
-pub(crate) fn encode<'a>(metadata: &Metadata, entries: impl Iterator<Item = Entry<'a>>, align: usize) -> Vec<u8> {
+/// The same input gives the same bytes: entries stay in their order and metadata is sorted. No
+/// metadata, no `__metadata__`.
+pub(crate) fn encode<'a>(
+    metadata: &Metadata,
+    entries: impl Iterator<Item = Entry<'a>>,
+    align: usize,
+) -> Vec<u8> {
     let mut json = String::from("{");
     if !metadata.is_empty() {
         push_string(&mut json, METADATA_KEY);

@@ -51,7 +51,8 @@ impl<'a> Cursor<'a> {
         Err(self.unexpected(expected))
     }
 
-    /// What kind of value comes next, for an error that `expected` another. Where none comes, that is the error.
+    /// What kind of value comes next, for an error that `expected` another. Where none comes, that
+    /// is the error.
     pub(super) fn kind(&mut self, expected: &'static str) -> Result<&'static str, ErrorKind> {
         Ok(match self.peek() {
             Some(b'{') => "an object",
@@ -80,13 +81,20 @@ impl<'a> Cursor<'a> {
 
     /// After an item of a list: whether another one follows. The closing bracket is read.
     #[inline]
-    pub(super) fn has_next(&mut self, close: u8, expected: &'static str) -> Result<bool, ErrorKind> {
+    pub(super) fn has_next(
+        &mut self,
+        close: u8,
+        expected: &'static str,
+    ) -> Result<bool, ErrorKind> {
         match self.peek() {
             Some(b',') => {
                 let comma = self.at;
                 self.at += 1;
                 if self.peek() == Some(close) {
-                    return Err(ErrorKind::Json { offset: comma, problem: JsonProblem::TrailingComma });
+                    return Err(ErrorKind::Json {
+                        offset: comma,
+                        problem: JsonProblem::TrailingComma,
+                    });
                 }
                 Ok(true)
             }
@@ -99,7 +107,11 @@ impl<'a> Cursor<'a> {
     }
 
     /// Reads a string. It is borrowed from the text, or from `scratch` if it has escapes.
-    pub(super) fn string<'s>(&mut self, scratch: &'s mut String, expected: &'static str) -> Result<&'s str, ErrorKind>
+    pub(super) fn string<'s>(
+        &mut self,
+        scratch: &'s mut String,
+        expected: &'static str,
+    ) -> Result<&'s str, ErrorKind>
     where
         'a: 's,
     {
@@ -135,12 +147,18 @@ impl<'a> Cursor<'a> {
         let start = self.at;
         let mut value = Some(0_u64);
         while let Some(digit @ b'0'..=b'9') = self.byte() {
-            value = value.and_then(|value| value.checked_mul(10)?.checked_add(u64::from(digit - b'0')));
+            value =
+                value.and_then(|value| value.checked_mul(10)?.checked_add(u64::from(digit - b'0')));
             self.at += 1;
         }
         let leading_zero = first == Some(b'0') && self.at - start > 1;
         match value {
-            Some(value) if !leading_zero && !matches!(self.byte(), Some(b'.' | b'e' | b'E' | b'-' | b'+')) => Ok(value),
+            Some(value)
+                if !leading_zero
+                    && !matches!(self.byte(), Some(b'.' | b'e' | b'E' | b'-' | b'+')) =>
+            {
+                Ok(value)
+            }
             _ => Err(ErrorKind::BadNumber { field, found: self.number_text(start) }),
         }
     }
@@ -197,7 +215,9 @@ impl<'a> Cursor<'a> {
                     return fail(JsonProblem::LoneSurrogate);
                 }
                 self.at += 2;
-                let Some(second) = self.four_hex_digits() else { return fail(JsonProblem::BadEscape) };
+                let Some(second) = self.four_hex_digits() else {
+                    return fail(JsonProblem::BadEscape);
+                };
                 let (0xdc00..0xe000) = second else { return fail(JsonProblem::LoneSurrogate) };
                 0x1_0000 + ((first - 0xd800) << 10) + (second - 0xdc00)
             }
@@ -210,7 +230,9 @@ impl<'a> Cursor<'a> {
     fn four_hex_digits(&mut self) -> Option<u32> {
         let digits = self.text.as_bytes().get(self.at..self.at + 4)?;
         self.at += 4;
-        digits.iter().try_fold(0, |value, &digit| Some(value << 4 | char::from(digit).to_digit(16)?))
+        digits
+            .iter()
+            .try_fold(0, |value, &digit| Some(value << 4 | char::from(digit).to_digit(16)?))
     }
 
     fn problem(&self, problem: JsonProblem) -> ErrorKind {

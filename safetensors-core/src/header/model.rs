@@ -1,4 +1,5 @@
-//! What a parsed header holds, compactly: names in one string, dimensions in one vector, one record a tensor.
+//! What a parsed header holds, compactly: names in one string, dimensions in one vector, one record
+//! a tensor.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -17,8 +18,8 @@ pub(super) const MAX_TEXT: u64 = u32::MAX as u64;
 
 /// A parsed and validated header.
 ///
-/// Every tensor in it has a dtype of the format, a size that matches its shape, and a place in the data without holes
-/// or overlaps. Tensors are in file order: by where their data begins.
+/// Every tensor in it has a dtype of the format, a size that matches its shape, and a place in the
+/// data without holes or overlaps. Tensors are in file order: by where their data begins.
 ///
 /// ```
 /// use safetensors_core::{Dtype, Header, Limits};
@@ -40,7 +41,8 @@ pub struct Header {
     pub(super) data_len: u64,
 }
 
-/// One tensor of a [`Header`]: ranges into its shared storage, which 32 bits hold because the text is not longer.
+/// One tensor of a [`Header`]: ranges into its shared storage, which 32 bits hold because the text
+/// is not longer.
 #[derive(Clone, Debug)]
 pub(super) struct Record {
     pub(super) name: Span,
@@ -71,7 +73,9 @@ impl Span {
 
 impl Header {
     /// The tensors in file order.
-    pub fn tensors(&self) -> impl ExactSizeIterator<Item = TensorInfo<'_>> + DoubleEndedIterator + Clone {
+    pub fn tensors(
+        &self,
+    ) -> impl ExactSizeIterator<Item = TensorInfo<'_>> + DoubleEndedIterator + Clone {
         self.records.iter().map(|record| self.info(record))
     }
 
@@ -105,7 +109,8 @@ impl Header {
         &self.metadata
     }
 
-    /// The length in bytes of the header's JSON text with its padding: the number that the file's first 8 bytes hold.
+    /// The length in bytes of the header's JSON text with its padding: the number that the file's
+    /// first 8 bytes hold.
     pub fn json_len(&self) -> u64 {
         self.json_len
     }
@@ -146,7 +151,8 @@ pub struct TensorInfo<'a> {
 }
 
 impl<'a> TensorInfo<'a> {
-    /// The name, as it is after JSON escapes are decoded. It may be empty, and may hold any character.
+    /// The name, as it is after JSON escapes are decoded. It may be empty, and may hold any
+    /// character.
     pub fn name(&self) -> &'a str {
         self.name
     }
@@ -166,7 +172,8 @@ impl<'a> TensorInfo<'a> {
         self.begin..self.end
     }
 
-    /// The number of elements: the product of the dimensions, 1 for a scalar. That it fits was checked with the header.
+    /// The number of elements: the product of the dimensions, 1 for a scalar. That it fits was
+    /// checked with the header.
     pub fn element_count(&self) -> u64 {
         self.shape.iter().map(|&dim| dim as u64).product()
     }

@@ -23,7 +23,8 @@ use crate::{Dtype, Error, ErrorKind, JsonProblem, Result, shape};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Limits {
-    /// The longest header in bytes; 100,000,000 by default, as the format's reference has it. More than 2³² - 1 is never read.
+    /// The longest header in bytes; 100,000,000 by default, as the format's reference has it. More
+    /// than 2³² - 1 is never read.
     pub header_bytes: u64,
     /// The most tensors; 2³² - 1 by default.
     pub tensors: usize,
@@ -36,11 +37,13 @@ impl Default for Limits {
 }
 
 impl Header {
-    /// Parses the header at the start of a whole file in memory and checks that the data after it is complete.
+    /// Parses the header at the start of a whole file in memory and checks that the data after it
+    /// is complete.
     ///
     /// # Errors
     ///
-    /// Every rule of the format has its own [`ErrorKind`]; the error names the tensor where there is one.
+    /// Every rule of the format has its own [`ErrorKind`]; the error names the tensor where there
+    /// is one.
     pub fn parse(file: &[u8], limits: &Limits) -> Result<Self> {
         let Some((length, rest)) = file.split_first_chunk::<LENGTH_BYTES>() else {
             return Err(ErrorKind::TooShort { found: file.len() as u64 }.into());
@@ -52,8 +55,13 @@ impl Header {
         Ok(header)
     }
 
-    /// Reads the length that stands before the header and checks it against the limit and the bytes that follow it.
-    pub(crate) fn check_length(length: [u8; LENGTH_BYTES], available: u64, limits: &Limits) -> Result<usize> {
+    /// Reads the length that stands before the header and checks it against the limit and the bytes
+    /// that follow it.
+    pub(crate) fn check_length(
+        length: [u8; LENGTH_BYTES],
+        available: u64,
+        limits: &Limits,
+    ) -> Result<usize> {
         let found = u64::from_le_bytes(length);
         check_text_len(found, limits)?;
         if found > available {
@@ -70,12 +78,15 @@ impl Header {
         }
         // The tensor to name is the first that is not whole.
         match self.tensors().find(|tensor| tensor.data_offsets().end > found) {
-            Some(cut) => Err(Error::from(ErrorKind::MissingData { expected, found }).in_tensor(cut.name())),
+            Some(cut) => {
+                Err(Error::from(ErrorKind::MissingData { expected, found }).in_tensor(cut.name()))
+            }
             None => Ok(()),
         }
     }
 
-    /// Parses the JSON text of a header, without the length before it. The length of the data is not checked.
+    /// Parses the JSON text of a header, without the length before it. The length of the data is
+    /// not checked.
     ///
     /// # Errors
     ///
@@ -88,11 +99,13 @@ impl Header {
     pub(super) fn parse_by(json: &[u8], limits: &Limits, way: Way) -> Result<Self> {
         let json_len = json.len() as u64;
         check_text_len(json_len, limits)?;
-        let text = core::str::from_utf8(json).map_err(|error| ErrorKind::NotUtf8 { offset: error.valid_up_to() })?;
+        let text = core::str::from_utf8(json)
+            .map_err(|error| ErrorKind::NotUtf8 { offset: error.valid_up_to() })?;
         let mut parser = Parser {
             cursor: Cursor::new(text),
             scratch: String::new(),
-            // About what a usual header needs. What is not needed is never touched, and is less than the text in any case.
+            // About what a usual header needs. What is not needed is never touched, and is less
+            // than the text in any case.
             names: String::with_capacity(json.len() / 3),
             dims: Vec::with_capacity(json.len() / 64),
             records: Vec::with_capacity(json.len() / 100),
@@ -187,7 +200,9 @@ impl<'a> Parser<'a> {
             return Ok(self.metadata()?);
         }
         self.names.push_str(name);
-        self.entry().and_then(|entry| self.add(start, entry)).map_err(|kind| self.in_tensor(start, kind))
+        self.entry()
+            .and_then(|entry| self.add(start, entry))
+            .map_err(|kind| self.in_tensor(start, kind))
     }
 
     /// The error for the tensor whose name, the last that was stored, begins at `name`.
@@ -195,7 +210,8 @@ impl<'a> Parser<'a> {
         Error::from(kind).in_tensor(&self.names[name..])
     }
 
-    /// Reads an entry and stores its name, if it has the form that the fast path knows. Nothing is read otherwise.
+    /// Reads an entry and stores its name, if it has the form that the fast path knows. Nothing is
+    /// read otherwise.
     #[inline(always)]
     fn canonical_entry(&mut self) -> Option<Entry> {
         if self.way != Way::FastFirst || self.records.len() == self.max_tensors {
@@ -214,13 +230,16 @@ impl<'a> Parser<'a> {
         Some(entry)
     }
 
-    /// Adds the tensor whose name begins at `name` of the stored names, if its fields agree with each other.
+    /// Adds the tensor whose name begins at `name` of the stored names, if its fields agree with
+    /// each other.
     #[inline(always)]
     fn add(&mut self, name: usize, entry: Entry) -> Result<(), ErrorKind> {
         let Entry { dtype, shape, begin, end } = entry;
         let dims = &self.dims[shape.clone()];
         let expected = shape::byte_len(dtype, dims)?;
-        let Some(found) = end.checked_sub(begin) else { return Err(ErrorKind::ReversedOffsets { begin, end }) };
+        let Some(found) = end.checked_sub(begin) else {
+            return Err(ErrorKind::ReversedOffsets { begin, end });
+        };
         if expected != found {
             return Err(ErrorKind::WrongSize { dtype, shape: dims.into(), expected, found });
         }
@@ -307,7 +326,8 @@ impl<'a> Parser<'a> {
             return Err(ErrorKind::WrongType { field: "dtype", expected: "a string", found });
         }
         let name = self.cursor.string(&mut self.scratch, "a string")?;
-        Dtype::from_name(name.as_bytes()).ok_or_else(|| ErrorKind::UnknownDtype { found: name.into() })
+        Dtype::from_name(name.as_bytes())
+            .ok_or_else(|| ErrorKind::UnknownDtype { found: name.into() })
     }
 
     fn shape(&mut self) -> Result<Range<usize>, ErrorKind> {
@@ -316,7 +336,8 @@ impl<'a> Parser<'a> {
         let mut more = self.cursor.has_first(b']');
         while more {
             let dim = self.cursor.number("shape")?;
-            let dim = usize::try_from(dim).map_err(|_| ErrorKind::TooLargeForMemory { bytes: dim })?;
+            let dim =
+                usize::try_from(dim).map_err(|_| ErrorKind::TooLargeForMemory { bytes: dim })?;
             self.dims.push(dim);
             more = self.cursor.has_next(b']', "a comma or the closing bracket of shape")?;
         }
@@ -325,7 +346,8 @@ impl<'a> Parser<'a> {
 
     fn data_offsets(&mut self) -> Result<(u64, u64), ErrorKind> {
         const EXPECTED: &str = "two unsigned integers";
-        let wrong_count = |found| ErrorKind::WrongType { field: "data_offsets", expected: EXPECTED, found };
+        let wrong_count =
+            |found| ErrorKind::WrongType { field: "data_offsets", expected: EXPECTED, found };
         self.open_array("data_offsets")?;
         if !self.cursor.has_first(b']') {
             return Err(wrong_count("none"));

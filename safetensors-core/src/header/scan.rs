@@ -3,14 +3,16 @@
 const ONES: u64 = u64::MAX / 255;
 const HIGH_BITS: u64 = ONES << 7;
 
-/// How many plain characters of a string `bytes` begins with: up to a quote, a backslash, a control character or the end.
+/// How many plain characters of a string `bytes` begins with: up to a quote, a backslash, a control
+/// character or the end.
 #[inline(always)]
 pub(super) fn plain_len(bytes: &[u8]) -> usize {
     let (words, tail) = bytes.as_chunks::<8>();
     for (i, word) in words.iter().enumerate() {
         let word = u64::from_le_bytes(*word);
-        // With bit 1 flipped, a quote is 0x20 and nothing else but control characters is below 0x21. A subtraction borrows only
-        // from bytes above one that is marked, so the lowest mark is always right.
+        // With bit 1 flipped, a quote is 0x20 and nothing else but control characters is below
+        // 0x21. A subtraction borrows only from bytes above one that is marked, so the lowest mark
+        // is always right.
         let quotes_and_controls = (word ^ (ONES * 2)).wrapping_sub(ONES * 0x21);
         let backslashes = (word ^ (ONES * u64::from(b'\\'))).wrapping_sub(ONES);
         let marks = (quotes_and_controls | backslashes) & !word & HIGH_BITS;
@@ -24,8 +26,8 @@ pub(super) fn plain_len(bytes: &[u8]) -> usize {
 
 /// Reads the number that `bytes` begins with and returns it with what follows it.
 ///
-/// `None` for a number of more than 15 digits, with a superfluous zero, or so close to the end that no eight bytes can be
-/// taken at once.
+/// `None` for a number of more than 15 digits, with a superfluous zero, or so close to the end that
+/// no eight bytes can be taken at once.
 #[inline(always)]
 pub(super) fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let (high, len) = digits(bytes)?;
@@ -44,7 +46,8 @@ pub(super) fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
 /// The value and the number of the digits, at most eight, that `bytes` begins with.
 #[inline(always)]
 fn digits(bytes: &[u8]) -> Option<(u64, usize)> {
-    // Digits become 0 to 9, and only digits do. A sum carries only out of a byte that is marked, as above.
+    // Digits become 0 to 9, and only digits do. A sum carries only out of a byte that is marked, as
+    // above.
     let word = u64::from_le_bytes(*bytes.first_chunk()?) ^ (ONES * u64::from(b'0'));
     let marks = (word.wrapping_add(ONES * (0x80 - 10)) | word) & HIGH_BITS;
     let len = marks.trailing_zeros() as usize / 8;
@@ -73,7 +76,8 @@ mod tests {
                 let mut bytes = alloc::vec![b'a'; len];
                 bytes.push(end);
                 bytes.extend([0x21, 0x7f, 0x80, 0xff, 0x1f, b'"', b'\\']);
-                let expected = bytes.iter().position(|&byte| byte < 0x20 || byte == b'"' || byte == b'\\');
+                let expected =
+                    bytes.iter().position(|&byte| byte < 0x20 || byte == b'"' || byte == b'\\');
                 assert_eq!(Some(plain_len(&bytes)), expected, "{len} {end}");
                 assert_eq!(plain_len(&bytes[..len]), len);
             }
@@ -85,10 +89,17 @@ mod tests {
         let mut digits = String::new();
         for digit in "123456789012345".chars() {
             digits.push(digit);
-            for text in [digits.clone(), "9".repeat(digits.len()), alloc::format!("1{}", "0".repeat(digits.len() - 1))]
-            {
+            for text in [
+                digits.clone(),
+                "9".repeat(digits.len()),
+                alloc::format!("1{}", "0".repeat(digits.len() - 1)),
+            ] {
                 let bytes = alloc::format!("{text}{TAIL}");
-                assert_eq!(number(bytes.as_bytes()), Some((text.parse().unwrap(), TAIL.as_bytes())), "{text}");
+                assert_eq!(
+                    number(bytes.as_bytes()),
+                    Some((text.parse().unwrap(), TAIL.as_bytes())),
+                    "{text}"
+                );
             }
         }
         assert_eq!(number(b"0,12345678").unwrap().0, 0);
@@ -96,7 +107,8 @@ mod tests {
 
     #[test]
     fn what_is_no_short_plain_number_is_left() {
-        for text in ["", "01", "00", "-1", "+1", " 1", "1234567890123456", "9999999999999999999999"] {
+        for text in ["", "01", "00", "-1", "+1", " 1", "1234567890123456", "9999999999999999999999"]
+        {
             assert_eq!(number(alloc::format!("{text}{TAIL}").as_bytes()), None, "{text:?}");
         }
         assert_eq!(number(b"1,2]}"), None, "no eight bytes");

@@ -1,12 +1,16 @@
-//! What holds between the tensors of a header: one place for each, no holes, no overlaps, no name twice.
+//! What holds between the tensors of a header: one place for each, no holes, no overlaps, no name
+//! twice.
 
 use super::model::Header;
 use crate::{Error, ErrorKind, Result};
 
-/// Puts the records of a freshly parsed header in file order, indexes the names and checks the layout.
+/// Puts the records of a freshly parsed header in file order, indexes the names and checks the
+/// layout.
 pub(super) fn finish(mut header: Header) -> Result<Header> {
-    let end_of_each_is_begin_of_next =
-        header.records.iter().try_fold(0, |expected, record| (record.begin == expected).then_some(record.end));
+    let end_of_each_is_begin_of_next = header
+        .records
+        .iter()
+        .try_fold(0, |expected, record| (record.begin == expected).then_some(record.end));
     if let Some(data_len) = end_of_each_is_begin_of_next {
         // Then the layout is right, and the records are in order already.
         index_names(&mut header)?;
@@ -33,7 +37,8 @@ fn index_names(header: &mut Header) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the tensors, in file order, cover the data without holes and overlaps, and returns its length.
+/// Checks that the tensors, in file order, cover the data without holes and overlaps, and returns
+/// its length.
 fn check_layout(header: &Header) -> Result<u64> {
     let mut expected = 0;
     let mut before = None;
@@ -46,7 +51,11 @@ fn check_layout(header: &Header) -> Result<u64> {
                 Some((other, range)) if range == (begin, end) => {
                     ErrorKind::SameRange { other: header.name_at(other).into(), begin, end }
                 }
-                Some((other, _)) => ErrorKind::Overlap { other: header.name_at(other).into(), expected, found: begin },
+                Some((other, _)) => ErrorKind::Overlap {
+                    other: header.name_at(other).into(),
+                    expected,
+                    found: begin,
+                },
                 // Nothing lies before the first tensor, so it cannot begin below zero.
                 None => ErrorKind::Hole { expected, found: begin },
             };

@@ -15,51 +15,66 @@ use plan::{Job, Scratch, Wanted};
 
 /// Reads tensors in parallel, each into a buffer of its own, and returns them in the order given.
 ///
-/// Large tensors are read in pieces, small ones that are neighbours in a file together. Tensors that `options` converts are
-/// converted while they are read: the file's bytes pass through a small buffer of each thread. Beside the tensors themselves
-/// this takes a few MiB, and some hundred bytes a tensor.
+/// Large tensors are read in pieces, small ones that are neighbours in a file together. Tensors
+/// that `options` converts are converted while they are read: the file's bytes pass through a small
+/// buffer of each thread. Beside the tensors themselves this takes a few MiB, and some hundred
+/// bytes a tensor.
 ///
 /// ```
-/// use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, read_tensors, save};
+/// use safetensors_core::{
+///     Checkpoint, LoadOptions, SaveOptions, TensorView, read_tensors, save,
+/// };
 ///
 /// # let directory = tempfile::tempdir()?;
 /// # let path = directory.path().join("model.safetensors");
 /// let values = [1.0_f32, 2.0];
-/// let tensors = ["encoder.w", "encoder.b", "head"].map(|name| (name, TensorView::from_slice(&[2], &values).unwrap()));
+/// let tensors = ["encoder.w", "encoder.b", "head"]
+///     .map(|name| (name, TensorView::from_slice(&[2], &values).unwrap()));
 /// save(&path, tensors, &SaveOptions::new())?;
 /// let checkpoint = Checkpoint::open(&path)?;
-/// let encoder: Vec<_> = checkpoint.tensors().filter(|tensor| tensor.name().starts_with("encoder.")).collect();
+/// let encoder: Vec<_> =
+///     checkpoint.tensors().filter(|tensor| tensor.name().starts_with("encoder.")).collect();
 /// assert_eq!(read_tensors(&encoder, &LoadOptions::new())?.len(), 2);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// # Errors
 ///
-/// The first failure stops all threads. It names the tensor and the file. [`ErrorKind::NoConversion`] and the errors of
-/// allocation come before anything is read; [`ErrorKind::Io`] if a file has changed since it was opened;
-/// [`ErrorKind::Cancelled`].
+/// The first failure stops all threads. It names the tensor and the file.
+/// [`ErrorKind::NoConversion`] and the errors of allocation come before anything is read;
+/// [`ErrorKind::Io`] if a file has changed since it was opened; [`ErrorKind::Cancelled`].
 ///
 /// [`ErrorKind::NoConversion`]: crate::ErrorKind::NoConversion
 /// [`ErrorKind::Io`]: crate::ErrorKind::Io
 /// [`ErrorKind::Cancelled`]: crate::ErrorKind::Cancelled
-pub fn read_tensors<S: ReadAt>(tensors: &[LazyTensor<'_, S>], options: &LoadOptions) -> Result<Vec<TensorBuf>> {
+pub fn read_tensors<S: ReadAt>(
+    tensors: &[LazyTensor<'_, S>],
+    options: &LoadOptions,
+) -> Result<Vec<TensorBuf>> {
     read(&tensors.iter().map(Wanted::whole).collect::<Vec<_>>(), options)
 }
 
-/// Reads slices in parallel, each into a buffer of its own, and returns them in the order given: the parts of all tensors that one
-/// rank holds, for example. Only their bytes are read, and those in [gaps](LazySlice::gap) that are not worth another call.
+/// Reads slices in parallel, each into a buffer of its own, and returns them in the order given:
+/// the parts of all tensors that one rank holds, for example. Only their bytes are read, and those
+/// in [gaps](LazySlice::gap) that are not worth another call.
 ///
 /// ```
 /// use safetensors_core::slice::Shard;
-/// use safetensors_core::{Checkpoint, LoadOptions, Result, SaveOptions, TensorView, read_slices, save};
+/// use safetensors_core::{
+///     Checkpoint, LoadOptions, Result, SaveOptions, TensorView, read_slices, save,
+/// };
 ///
 /// # let directory = tempfile::tempdir()?;
 /// # let path = directory.path().join("model.safetensors");
 /// let values = [1_u8, 2, 3, 4];
-/// let tensors = ["q", "k"].map(|name| (name, TensorView::from_slice(&[2, 2], &values).unwrap()));
+/// let tensors =
+///     ["q", "k"].map(|name| (name, TensorView::from_slice(&[2, 2], &values).unwrap()));
 /// save(&path, tensors, &SaveOptions::new())?;
 /// let checkpoint = Checkpoint::open(&path)?;
-/// let columns = checkpoint.tensors().map(|tensor| tensor.shard(Shard::new(1, 0, 2))).collect::<Result<Vec<_>>>()?;
+/// let columns = checkpoint
+///     .tensors()
+///     .map(|tensor| tensor.shard(Shard::new(1, 0, 2)))
+///     .collect::<Result<Vec<_>>>()?;
 /// let of_rank_0 = read_slices(&columns, &LoadOptions::new())?;
 /// assert_eq!(of_rank_0[1].as_slice::<u8>()?, [1, 3]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -68,7 +83,10 @@ pub fn read_tensors<S: ReadAt>(tensors: &[LazyTensor<'_, S>], options: &LoadOpti
 /// # Errors
 ///
 /// Those of [`read_tensors`].
-pub fn read_slices<S: ReadAt>(slices: &[LazySlice<'_, S>], options: &LoadOptions) -> Result<Vec<TensorBuf>> {
+pub fn read_slices<S: ReadAt>(
+    slices: &[LazySlice<'_, S>],
+    options: &LoadOptions,
+) -> Result<Vec<TensorBuf>> {
     let wanted = slices.iter().map(|slice| Wanted {
         tensor: slice.tensor(),
         shape: slice.shape(),
@@ -79,8 +97,12 @@ pub fn read_slices<S: ReadAt>(slices: &[LazySlice<'_, S>], options: &LoadOptions
 }
 
 /// Reads one tensor, in several threads if it is large.
-pub(crate) fn read_tensor<S: ReadAt>(tensor: &LazyTensor<'_, S>, options: &LoadOptions) -> Result<TensorBuf> {
-    let conversion = options.conversion(tensor.dtype()).map_err(|kind| tensor.locate(kind.into()))?;
+pub(crate) fn read_tensor<S: ReadAt>(
+    tensor: &LazyTensor<'_, S>,
+    options: &LoadOptions,
+) -> Result<TensorBuf> {
+    let conversion =
+        options.conversion(tensor.dtype()).map_err(|kind| tensor.locate(kind.into()))?;
     read_one(tensor, conversion, options)
 }
 
@@ -91,7 +113,8 @@ pub(crate) fn read_tensor_as<S: ReadAt>(
     options: &ConvertOptions,
 ) -> Result<TensorBuf> {
     let from = tensor.dtype();
-    let conversion = if from == to { Ok(None) } else { Conversion::new(from, to, options).map(Some) };
+    let conversion =
+        if from == to { Ok(None) } else { Conversion::new(from, to, options).map(Some) };
     let conversion = conversion.map_err(|kind| tensor.locate(kind.into()))?;
     read_one(tensor, conversion, &LoadOptions::new().threads(options.threads))
 }
@@ -112,7 +135,8 @@ fn read_one<S: ReadAt>(
 fn read<S: ReadAt>(wanted: &[Wanted<'_, '_, S>], options: &LoadOptions) -> Result<Vec<TensorBuf>> {
     let reserve = |wanted: &Wanted<'_, '_, S>| {
         let tensor = wanted.tensor;
-        let conversion = options.conversion(tensor.dtype()).map_err(|kind| tensor.locate(kind.into()))?;
+        let conversion =
+            options.conversion(tensor.dtype()).map_err(|kind| tensor.locate(kind.into()))?;
         Ok((wanted.reserve(conversion)?, conversion))
     };
     let mut bufs = wanted.iter().map(reserve).collect::<Result<Vec<_>>>()?;
@@ -120,7 +144,8 @@ fn read<S: ReadAt>(wanted: &[Wanted<'_, '_, S>], options: &LoadOptions) -> Resul
     Ok(bufs.into_iter().map(|(buf, _)| buf).collect())
 }
 
-/// Fills each buffer, which is only reserved, with what is wanted there, by the conversion on the way into it.
+/// Fills each buffer, which is only reserved, with what is wanted there, by the conversion on the
+/// way into it.
 fn fill<S: ReadAt>(
     wanted: &[Wanted<'_, '_, S>],
     bufs: &mut [(TensorBuf, Option<Conversion>)],
@@ -147,7 +172,9 @@ fn fill<S: ReadAt>(
 }
 
 /// A tensor of each file, for what is to be done once a file.
-fn one_a_file<'t, 'a, S>(wanted: &'t [Wanted<'t, 'a, S>]) -> impl Iterator<Item = &'t LazyTensor<'a, S>> {
+fn one_a_file<'t, 'a, S>(
+    wanted: &'t [Wanted<'t, 'a, S>],
+) -> impl Iterator<Item = &'t LazyTensor<'a, S>> {
     // Tensors come file by file, or nearly so: doing it twice does no harm.
     let mut before: Option<*const S> = None;
     let tensors = wanted.iter().map(|wanted| wanted.tensor);

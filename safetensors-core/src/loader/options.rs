@@ -42,8 +42,8 @@ impl Default for LoadOptions {
 }
 
 impl LoadOptions {
-    /// As many threads as the environment variable `SAFETENSORS_THREADS` says, or else one a core, eight at most; dtypes that
-    /// the framework lacks are widened losslessly.
+    /// As many threads as the environment variable `SAFETENSORS_THREADS` says, or else one a core,
+    /// eight at most; dtypes that the framework lacks are widened losslessly.
     pub fn new() -> Self {
         Self::default()
     }
@@ -55,29 +55,39 @@ impl LoadOptions {
         self
     }
 
-    /// Has `callback` called about once a MiB that is read, and at the end, by the thread that read it. If it returns
-    /// [`ControlFlow::Break`], the rest is not read and the load fails with [`ErrorKind::Cancelled`].
+    /// Has `callback` called about once a MiB that is read, and at the end, by the thread that read
+    /// it. If it returns [`ControlFlow::Break`], the rest is not read and the load fails with
+    /// [`ErrorKind::Cancelled`].
     ///
     /// ```
+    /// use safetensors_core::{
+    ///     Checkpoint, ErrorKind, LoadOptions, SaveOptions, TensorView, save,
+    /// };
     /// use std::ops::ControlFlow;
-    /// use safetensors_core::{Checkpoint, ErrorKind, LoadOptions, SaveOptions, TensorView, save};
     ///
     /// # let directory = tempfile::tempdir()?;
     /// # let path = directory.path().join("model.safetensors");
     /// save(&path, [("w", TensorView::from_slice(&[2], &[1.0_f32, 2.0])?)], &SaveOptions::new())?;
     /// let checkpoint = Checkpoint::open(&path)?;
     /// let options = LoadOptions::new().progress(|progress| {
-    ///     println!("{} of {} bytes, {}", progress.bytes_done, progress.bytes_total, progress.tensor);
+    ///     println!(
+    ///         "{} of {} bytes, {}",
+    ///         progress.bytes_done, progress.bytes_total, progress.tensor
+    ///     );
     ///     ControlFlow::Continue(())
     /// });
     /// checkpoint.read_all(&options)?;
     ///
-    /// let cancelled = checkpoint.read_all(&LoadOptions::new().progress(|_| ControlFlow::Break(())));
+    /// let cancelled =
+    ///     checkpoint.read_all(&LoadOptions::new().progress(|_| ControlFlow::Break(())));
     /// assert!(matches!(cancelled.unwrap_err().kind(), ErrorKind::Cancelled));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn progress(mut self, callback: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static) -> Self {
+    pub fn progress(
+        mut self,
+        callback: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static,
+    ) -> Self {
         self.progress = Meter::new(callback);
         self
     }
@@ -89,16 +99,17 @@ impl LoadOptions {
         self
     }
 
-    /// Whether [`framework::load`](crate::framework::load) gives a tensor under the names too that were
-    /// [dropped](crate::Checkpoint::aliases) when it was saved, as a clone. On by default. A clone shares the elements in
-    /// candle; in ndarray and burn it is a copy.
+    /// Whether [`framework::load`](crate::framework::load) gives a tensor under the names too that
+    /// were [dropped](crate::Checkpoint::aliases) when it was saved, as a clone. On by default. A
+    /// clone shares the elements in candle; in ndarray and burn it is a copy.
     #[must_use]
     pub fn aliases(mut self, aliases: bool) -> Self {
         self.aliases = aliases;
         self
     }
 
-    /// Converts every tensor of a floating-point dtype to this one while it is read, for example BF16 to F32.
+    /// Converts every tensor of a floating-point dtype to this one while it is read, for example
+    /// BF16 to F32.
     ///
     /// ```
     /// use half::bf16;
@@ -117,7 +128,8 @@ impl LoadOptions {
         self
     }
 
-    /// Converts every tensor of integers to this dtype while it is read. BOOL tensors stay as they are.
+    /// Converts every tensor of integers to this dtype while it is read. BOOL tensors stay as they
+    /// are.
     #[must_use]
     pub fn integers_as(mut self, to: Dtype) -> Self {
         self.integers = Some(to);
@@ -139,15 +151,18 @@ impl LoadOptions {
             I8 | I16 | I32 | I64 | U8 | U16 | U32 | U64 => self.integers,
             _ => None,
         };
-        // What is to be converted to something else is rounded to that first, and only then widened.
-        to.filter(|&to| to != dtype).unwrap_or_else(|| self.widened.map_or(dtype, |widened| widened(dtype)))
+        // What is to be converted to something else is rounded to that first, and only then
+        // widened.
+        to.filter(|&to| to != dtype)
+            .unwrap_or_else(|| self.widened.map_or(dtype, |widened| widened(dtype)))
     }
 
-    /// Widens dtypes that a framework lacks while they are read instead of afterwards, which would take the memory of both; for
-    /// adapters that read in a way of their own. What needs no other memory, such as BOOL as U8, is still left to
-    /// [`Framework::from_buf`].
+    /// Widens dtypes that a framework lacks while they are read instead of afterwards, which would
+    /// take the memory of both; for adapters that read in a way of their own. What needs no other
+    /// memory, such as BOOL as U8, is still left to [`Framework::from_buf`].
     ///
-    /// Whether a dtype may be widened at all, [`accept`](crate::framework::accept) has to be asked before.
+    /// Whether a dtype may be widened at all, [`accept`](crate::framework::accept) has to be asked
+    /// before.
     #[must_use]
     pub fn widened_for<F: Framework>(mut self) -> Self {
         self.widened = Some(|dtype| match F::support(dtype) {
@@ -157,12 +172,14 @@ impl LoadOptions {
         self
     }
 
-    /// Whether dtypes that the framework lacks may be widened, for adapters that read in a way of their own.
+    /// Whether dtypes that the framework lacks may be widened, for adapters that read in a way of
+    /// their own.
     pub fn get_widening(&self) -> Widening {
         self.widening
     }
 
-    /// How elements are converted, by as many threads as read, for adapters that read in a way of their own.
+    /// How elements are converted, by as many threads as read, for adapters that read in a way of
+    /// their own.
     pub fn get_convert_options(&self) -> ConvertOptions {
         self.convert.threads(self.threads)
     }

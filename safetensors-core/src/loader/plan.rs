@@ -5,13 +5,15 @@ use crate::slice::{Runs, read_runs};
 use crate::source::ReadRange;
 use crate::{ErrorKind, LazyTensor, ReadAt, Result, TensorBuf};
 
-/// The most bytes that are read at once. Large enough to keep a disk busy, small enough to share the work evenly.
+/// The most bytes that are read at once. Large enough to keep a disk busy, small enough to share
+/// the work evenly.
 const PIECE: usize = 4 << 20;
 
 /// Tensors of at most this size are read together with their neighbours.
 const SMALL: usize = 256 << 10;
 
-/// Bytes of a slice that lie apart are read by jobs of this size: a thread may need as much again to gather them.
+/// Bytes of a slice that lie apart are read by jobs of this size: a thread may need as much again
+/// to gather them.
 const STRIDED: u64 = 1 << 20;
 
 /// What is to be read: a tensor, or a part of one.
@@ -43,7 +45,8 @@ pub(super) enum Job<'t, 'a, 'b, S> {
     Plain(Vec<Part<'t, 'a, 'b, S>>),
     /// A part of one tensor that is converted.
     Converted(Part<'t, 'a, 'b, S>, Conversion),
-    /// Bytes of one tensor that lie apart, and what converts them, if anything does. The part's offset is that of the tensor.
+    /// Bytes of one tensor that lie apart, and what converts them, if anything does. The part's
+    /// offset is that of the tensor.
     Strided(Part<'t, 'a, 'b, S>, Runs, u64, Option<Conversion>),
 }
 
@@ -109,11 +112,14 @@ pub(super) fn jobs<'t, 'a, 'b, S>(
                 (Some(start), Some(conversion)) => {
                     jobs.push(Job::Converted(Part { offset: base + start, ..part }, conversion));
                 }
-                (None, conversion) => jobs.push(Job::Strided(part, wanted.runs.clone(), wanted.gap, conversion)),
+                (None, conversion) => {
+                    jobs.push(Job::Strided(part, wanted.runs.clone(), wanted.gap, conversion))
+                }
             }
             continue;
         }
-        // Elements of a part are whole bytes in the file, and those of 1, 2, 4 or 8 bytes after a conversion.
+        // Elements of a part are whole bytes in the file, and those of 1, 2, 4 or 8 bytes after a
+        // conversion.
         let (from, to) = (u64::from(tensor.dtype().bits()), u64::from(buf.dtype().bits()));
         let mut rest = buf.bytes_mut();
         let mut first = 0;
@@ -129,7 +135,8 @@ pub(super) fn jobs<'t, 'a, 'b, S>(
                 Some(start) => {
                     let (elements, step) = (PIECE as u64 * 8 / to, PIECE as u64 * from / to);
                     for (number, bytes) in (0..).zip(bytes.chunks_mut(PIECE)) {
-                        let (offset, first) = (base + start + number * step, first + number * elements);
+                        let (offset, first) =
+                            (base + start + number * step, first + number * elements);
                         let part = Part { tensor, offset, first, place: Place::Piece(bytes) };
                         jobs.push(match conversion {
                             Some(conversion) => Job::Converted(part, conversion),
@@ -153,7 +160,9 @@ fn gather<'t, 'a, 'b, S>(mut small: Vec<Part<'t, 'a, 'b, S>>, jobs: &mut Vec<Job
     let mut len = 0;
     for part in small {
         let follows = together.last().is_some_and(|last| {
-            source(last) == source(&part) && last.offset + last.place.byte_len() as u64 == part.offset && len < PIECE
+            source(last) == source(&part)
+                && last.offset + last.place.byte_len() as u64 == part.offset
+                && len < PIECE
         });
         if !follows && !together.is_empty() {
             jobs.push(Job::Plain(std::mem::take(&mut together)));
@@ -189,8 +198,9 @@ impl<'t, 'a, S: ReadAt> Job<'t, 'a, '_, S> {
         match self {
             Self::Plain(mut parts) => {
                 let source = parts[0].tensor.source();
-                let ranges =
-                    parts.iter_mut().map(|part| ReadRange { offset: part.offset, bytes: part.place.bytes_mut() });
+                let ranges = parts
+                    .iter_mut()
+                    .map(|part| ReadRange { offset: part.offset, bytes: part.place.bytes_mut() });
                 if source.read_ranges_at(&mut ranges.collect::<Vec<_>>()).is_ok() {
                     return Ok(());
                 }
@@ -202,13 +212,15 @@ impl<'t, 'a, S: ReadAt> Job<'t, 'a, '_, S> {
             }
             Self::Converted(Part { tensor, offset, first, mut place }, conversion) => {
                 let (source, out) = (tensor.source(), place.bytes_mut());
-                let read = read_converted(source, offset, &conversion, first, out, &mut scratch.converted);
+                let read =
+                    read_converted(source, offset, &conversion, first, out, &mut scratch.converted);
                 read.map_err(|error| tensor.locate(error))
             }
             Self::Strided(Part { tensor, offset, first, mut place }, runs, gap, conversion) => {
                 let (source, out) = (tensor.source(), place.bytes_mut());
                 let Scratch { converted, gathered } = scratch;
-                let mut read = |bytes: &mut [u8]| Ok(read_runs(source, offset, &runs, gap, bytes, gathered)?);
+                let mut read =
+                    |bytes: &mut [u8]| Ok(read_runs(source, offset, &runs, gap, bytes, gathered)?);
                 let read = match conversion {
                     None => read(out),
                     Some(conversion) => convert_read(&conversion, first, out, converted, read),

@@ -1,11 +1,13 @@
 //! Whether text is a date of ISO 8601.
 
-/// Whether the text is a date of ISO 8601 in the basic or the extended format, with or without a time.
+/// Whether the text is a date of ISO 8601 in the basic or the extended format, with or without a
+/// time.
 ///
-/// Dates: `YYYY`, `YYYY-MM`, `YYYY-MM-DD`, `YYYYMMDD`, `YYYY-DDD`, `YYYYDDD`, `YYYY-Www-D`, `YYYYWwwD`. After a whole
-/// day may follow `T` and a time, `hh`, `hh:mm`, `hh:mm:ss` or the same without colons, with a decimal fraction of its
-/// last part, and a zone: `Z`, `±hh`, `±hh:mm`, `±hhmm`. The hyphen is `-` or the one of Unicode (U+2010), which the
-/// text of the model standard itself uses.
+/// Dates: `YYYY`, `YYYY-MM`, `YYYY-MM-DD`, `YYYYMMDD`, `YYYY-DDD`, `YYYYDDD`, `YYYY-Www-D`,
+/// `YYYYWwwD`. After a whole day may follow `T` and a time, `hh`, `hh:mm`, `hh:mm:ss` or the same
+/// without colons, with a decimal fraction of its last part, and a zone: `Z`, `±hh`, `±hh:mm`,
+/// `±hhmm`. The hyphen is `-` or the one of Unicode (U+2010), which the text of the model standard
+/// itself uses.
 pub(super) fn is_date(text: &str) -> bool {
     let (date, time) = match text.split_once('T') {
         Some((date, time)) => (date, Some(time)),
@@ -28,7 +30,9 @@ fn is_day(text: &str) -> bool {
         let week = rest.digits(2);
         let hyphen = rest.hyphen();
         let day = rest.digits(1);
-        return matches!((week, day), (Some(1..=53), Some(1..=7))) && hyphen == extended && rest.is_at_end();
+        return matches!((week, day), (Some(1..=53), Some(1..=7)))
+            && hyphen == extended
+            && rest.is_at_end();
     }
     if rest.0.len() == 3 {
         let days = if is_leap(year) { 366 } else { 365 };
@@ -60,7 +64,9 @@ fn is_time(text: &str) -> bool {
             break;
         }
         match rest.digits(2) {
-            Some(part) if part <= limit && extended.is_none_or(|extended| extended == colon) => later += part,
+            Some(part) if part <= limit && extended.is_none_or(|extended| extended == colon) => {
+                later += part
+            }
             _ => return false,
         }
         extended = Some(colon);

@@ -51,9 +51,9 @@ impl Form {
             Self::Version => Version::parse(text).is_some(),
             Self::Resolution => Resolution::parse(text).is_some(),
             Self::Date => is_date(text),
-            Self::Hash => {
-                text.strip_prefix("0x").is_some_and(|digits| !digits.is_empty() && digits.bytes().all(is_hex))
-            }
+            Self::Hash => text
+                .strip_prefix("0x")
+                .is_some_and(|digits| !digits.is_empty() && digits.bytes().all(is_hex)),
             Self::Sha256 => <Sha256 as Value>::parse(text).is_some(),
             Self::Range => TimestepRange::parse(text).is_some(),
             Self::Integer => u32::parse(text).is_some(),
@@ -104,5 +104,8 @@ fn is_data_image(text: &str) -> bool {
 fn is_base64(text: &str) -> bool {
     let digits = text.trim_end_matches('=');
     let plain = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'+' | b'/');
-    !digits.is_empty() && text.len() - digits.len() <= 2 && text.len().is_multiple_of(4) && digits.bytes().all(plain)
+    !digits.is_empty()
+        && text.len() - digits.len() <= 2
+        && text.len().is_multiple_of(4)
+        && digits.bytes().all(plain)
 }

@@ -57,8 +57,22 @@ pub struct Key {
 /// ```
 /// use safetensors_core::modelspec::{KEYS, Requirement};
 ///
-/// let must: Vec<_> = KEYS.iter().filter(|key| key.requirement == Requirement::Must).map(|key| key.name).collect();
-/// assert_eq!(must, ["sai_model_spec", "architecture", "implementation", "title", "resolution", "data_format"]);
+/// let must: Vec<_> = KEYS
+///     .iter()
+///     .filter(|key| key.requirement == Requirement::Must)
+///     .map(|key| key.name)
+///     .collect();
+/// assert_eq!(
+///     must,
+///     [
+///         "sai_model_spec",
+///         "architecture",
+///         "implementation",
+///         "title",
+///         "resolution",
+///         "data_format"
+///     ]
+/// );
 /// ```
 pub const KEYS: &[Key] = {
     use Category::{Any, Image, Text};

@@ -1,8 +1,9 @@
 //! [`ModelSpec`]: what a file says of its model, in the keys of the
 //! [Stability AI Model Metadata Standard](https://github.com/Stability-AI/ModelSpec) 1.0.1.
 //!
-//! The keys lie in a file's `__metadata__` and begin with `modelspec.`. [`ModelSpec`] reads and writes them as typed
-//! fields; [`validate`] lists everything that departs from the standard; [`KEYS`] is the standard's table.
+//! The keys lie in a file's `__metadata__` and begin with `modelspec.`. [`ModelSpec`] reads and
+//! writes them as typed fields; [`validate`] lists everything that departs from the standard;
+//! [`KEYS`] is the standard's table.
 //!
 //! ```
 //! use safetensors_core::modelspec::{Resolution, validate};

@@ -8,10 +8,11 @@ use super::keys::{KEYS, PREFIX, VERSION_KEY, form_of};
 use super::value::{List, Resolution, Sha256, TimestepRange, Value, Version};
 use crate::{ErrorKind, Metadata, Result};
 
-/// What a file says of its model. Each field is one key of the standard, by the same name without `modelspec.`
+/// What a file says of its model. Each field is one key of the standard, by the same name without
+/// `modelspec.`
 ///
-/// A key that is absent is `None`, or an empty list. Values are read and written in their exact form only:
-/// [`validate`](super::validate()) lists what is wrong with a file that departs from it.
+/// A key that is absent is `None`, or an empty list. Values are read and written in their exact
+/// form only: [`validate`](super::validate()) lists what is wrong with a file that departs from it.
 ///
 /// ```
 /// use safetensors_core::{Metadata, ModelSpec};
@@ -33,8 +34,8 @@ use crate::{ErrorKind, Metadata, Result};
 pub struct ModelSpec {
     /// `sai_model_spec`: the version of the standard.
     pub version: Version,
-    /// The class of the architecture: two models that need different code have two. After a `/` may stand what kind of
-    /// adapter or component it is.
+    /// The class of the architecture: two models that need different code have two. After a `/` may
+    /// stand what kind of adapter or component it is.
     pub architecture: String,
     /// The code base that the tensors' names come from: a name, or the address of its repository.
     pub implementation: String,
@@ -54,7 +55,8 @@ pub struct ModelSpec {
     pub license: Option<String>,
     /// A short hint for whoever uses the model.
     pub usage_hint: Option<String>,
-    /// A very small picture as a data URL: `data:image/jpeg;base64,...`. 256 by 256 pixels is recommended.
+    /// A very small picture as a data URL: `data:image/jpeg;base64,...`. 256 by 256 pixels is
+    /// recommended.
     pub thumbnail: Option<String>,
     /// Labels.
     pub tags: Vec<String>,
@@ -86,7 +88,8 @@ pub struct ModelSpec {
     pub language: Vec<String>,
     /// Text: the template, with `%%SYSTEM%%`, `%%USER%%` and `%%AI%%`.
     pub format_template: Option<String>,
-    /// Keys under `modelspec.` that the standard does not list, without the prefix. They are kept as they are.
+    /// Keys under `modelspec.` that the standard does not list, without the prefix. They are kept
+    /// as they are.
     pub other: BTreeMap<String, String>,
 }
 
@@ -95,7 +98,11 @@ impl ModelSpec {
     pub const VERSION: Version = Version { major: 1, minor: 0, patch: 1 };
 
     /// A description with what every model must have. See the fields for what the three are.
-    pub fn new(architecture: impl Into<String>, implementation: impl Into<String>, title: impl Into<String>) -> Self {
+    pub fn new(
+        architecture: impl Into<String>,
+        implementation: impl Into<String>,
+        title: impl Into<String>,
+    ) -> Self {
         Self {
             version: Self::VERSION,
             architecture: architecture.into(),
@@ -133,8 +140,8 @@ impl ModelSpec {
         metadata.keys().any(|key| key.starts_with(PREFIX))
     }
 
-    /// Sets the field of a key by its name, without `modelspec.`, and its text. What the standard does not list goes into
-    /// [`other`](ModelSpec::other).
+    /// Sets the field of a key by its name, without `modelspec.`, and its text. What the standard
+    /// does not list goes into [`other`](ModelSpec::other).
     ///
     /// ```
     /// use safetensors_core::ModelSpec;
@@ -149,7 +156,8 @@ impl ModelSpec {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadModelSpec`] for a value that does not have its form. The field is then as it was.
+    /// [`ErrorKind::BadModelSpec`] for a value that does not have its form. The field is then as it
+    /// was.
     pub fn set(&mut self, name: &str, text: &str) -> Result<()> {
         check_form(name, text)?;
         let mut setter = Setter { name, text, is_set: false };
@@ -160,13 +168,14 @@ impl ModelSpec {
         Ok(())
     }
 
-    /// Reads the keys from a file's metadata; `None` if there is no `modelspec.sai_model_spec`, which means that the
-    /// file does not follow the standard.
+    /// Reads the keys from a file's metadata; `None` if there is no `modelspec.sai_model_spec`,
+    /// which means that the file does not follow the standard.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadModelSpec`], naming the key, for a key that every model must have and that is missing, and for a
-    /// value that does not have its form. What only some models must have (`resolution`, `data_format`) may be missing.
+    /// [`ErrorKind::BadModelSpec`], naming the key, for a key that every model must have and that
+    /// is missing, and for a value that does not have its form. What only some models must have
+    /// (`resolution`, `data_format`) may be missing.
     pub fn read(metadata: &Metadata) -> Result<Option<Self>> {
         if !metadata.contains_key(&full_name(VERSION_KEY)) {
             return Ok(None);
@@ -188,8 +197,9 @@ impl ModelSpec {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadModelSpec`], naming the key, for a value that could not be read back: an empty title, a date
-    /// that is none, a list item with a comma in it, one of the standard's keys in [`other`](ModelSpec::other).
+    /// [`ErrorKind::BadModelSpec`], naming the key, for a value that could not be read back: an
+    /// empty title, a date that is none, a list item with a comma in it, one of the standard's keys
+    /// in [`other`](ModelSpec::other).
     pub fn to_metadata(&self) -> Result<Metadata> {
         let mut metadata = Metadata::new();
         self.clone().each_field(&mut Writer { metadata: &mut metadata })?;
@@ -203,7 +213,8 @@ impl ModelSpec {
         Ok(metadata)
     }
 
-    /// Writes the keys into a file's metadata, in place of all keys under `modelspec.` that are there. Other keys stay.
+    /// Writes the keys into a file's metadata, in place of all keys under `modelspec.` that are
+    /// there. Other keys stay.
     ///
     /// # Errors
     ///
@@ -215,7 +226,8 @@ impl ModelSpec {
         Ok(())
     }
 
-    /// Every field that is a key of the standard, with the name of the key. For reading and for writing alike.
+    /// Every field that is a key of the standard, with the name of the key. For reading and for
+    /// writing alike.
     fn each_field(&mut self, visitor: &mut impl Visitor) -> Result<()> {
         visitor.must(VERSION_KEY, &mut self.version)?;
         visitor.must("architecture", &mut self.architecture)?;
@@ -291,7 +303,8 @@ struct Setter<'a> {
 impl Visitor for Setter<'_> {
     fn must<V: Value>(&mut self, name: &'static str, field: &mut V) -> Result<()> {
         if name == self.name {
-            *field = V::parse(self.text).ok_or_else(|| bad(name, expected(name), Some(self.text)))?;
+            *field =
+                V::parse(self.text).ok_or_else(|| bad(name, expected(name), Some(self.text)))?;
             self.is_set = true;
         }
         Ok(())
@@ -299,7 +312,9 @@ impl Visitor for Setter<'_> {
 
     fn may<V: Value>(&mut self, name: &'static str, field: &mut Option<V>) -> Result<()> {
         if name == self.name {
-            *field = Some(V::parse(self.text).ok_or_else(|| bad(name, expected(name), Some(self.text)))?);
+            *field = Some(
+                V::parse(self.text).ok_or_else(|| bad(name, expected(name), Some(self.text)))?,
+            );
             self.is_set = true;
         }
         Ok(())
@@ -331,8 +346,14 @@ impl Visitor for Writer<'_> {
     }
 
     fn list(&mut self, name: &'static str, field: &mut List) -> Result<()> {
-        if let Some(item) = field.iter().find(|item| item.contains(',') || item.trim() != item.as_str()) {
-            return Err(bad(name, "a list of items without commas in them and white space around them", Some(item)));
+        if let Some(item) =
+            field.iter().find(|item| item.contains(',') || item.trim() != item.as_str())
+        {
+            return Err(bad(
+                name,
+                "a list of items without commas in them and white space around them",
+                Some(item),
+            ));
         }
         if field.is_empty() { Ok(()) } else { self.must(name, field) }
     }

@@ -30,7 +30,8 @@ impl fmt::Display for Severity {
     }
 }
 
-/// One thing in which metadata departs from the standard. `Display` says it in a sentence, without how bad it is.
+/// One thing in which metadata departs from the standard. `Display` says it in a sentence, without
+/// how bad it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
@@ -54,32 +55,42 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Compares metadata with the standard, and lists the differences: the table's keys in its order, then other hashes.
+/// Compares metadata with the standard, and lists the differences: the table's keys in its order,
+/// then other hashes.
 ///
-/// A value that does not have its form is an error. A missing key is an error if every model must have it, and a
-/// warning if every model should have it. Keys for some models only are asked for like this:
+/// A value that does not have its form is an error. A missing key is an error if every model must
+/// have it, and a warning if every model should have it. Keys for some models only are asked for
+/// like this:
 ///
-/// - `resolution`: its lack is an error where `architecture` begins with `stable-diffusion` ("should always have this
-///   key"), and a warning where another key for images is present ("models that are able to handle any resolution may
-///   omit this key"). It is not asked for where `architecture` has a `/`: "adapter and component models can leave this
-///   off".
-/// - `data_format` is an error, and `format_type` a warning, where `architecture` is `gpt-neo-x`, the one text model
-///   that the standard lists, or another key for text is present.
+/// - `resolution`: its lack is an error where `architecture` begins with `stable-diffusion`
+///   ("should always have this key"), and a warning where another key for images is present
+///   ("models that are able to handle any resolution may omit this key"). It is not asked for where
+///   `architecture` has a `/`: "adapter and component models can leave this off".
+/// - `data_format` is an error, and `format_type` a warning, where `architecture` is `gpt-neo-x`,
+///   the one text model that the standard lists, or another key for text is present.
 ///
-/// Another major version than 1 is a warning: its rules may be others. Keys that the standard does not know are no
-/// finding.
+/// Another major version than 1 is a warning: its rules may be others. Keys that the standard does
+/// not know are no finding.
 ///
 /// ```
 /// use safetensors_core::modelspec::{Severity, validate};
 /// use safetensors_core::{Metadata, ModelSpec};
 ///
-/// let mut metadata = ModelSpec::new("gpt-neo-x", "transformers", "My Model").to_metadata()?;
+/// let mut metadata =
+///     ModelSpec::new("gpt-neo-x", "transformers", "My Model").to_metadata()?;
 /// metadata.insert("modelspec.date".into(), "yesterday".into());
 /// let findings = validate(&metadata);
-/// let errors: Vec<_> = findings.iter().filter(|finding| finding.severity == Severity::Error).collect();
+/// let errors: Vec<_> =
+///     findings.iter().filter(|finding| finding.severity == Severity::Error).collect();
 /// assert_eq!(errors.len(), 2);
-/// assert_eq!((errors[0].key.as_str(), errors[0].found.as_deref()), ("modelspec.date", Some("yesterday")));
-/// assert_eq!((errors[1].key.as_str(), errors[1].found.as_deref()), ("modelspec.data_format", None));
+/// assert_eq!(
+///     (errors[0].key.as_str(), errors[0].found.as_deref()),
+///     ("modelspec.date", Some("yesterday"))
+/// );
+/// assert_eq!(
+///     (errors[1].key.as_str(), errors[1].found.as_deref()),
+///     ("modelspec.data_format", None)
+/// );
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 pub fn validate(metadata: &Metadata) -> Vec<Finding> {
@@ -90,9 +101,16 @@ pub fn validate(metadata: &Metadata) -> Vec<Finding> {
     for key in KEYS {
         let found = metadata.get(&full_name(key.name));
         match found {
-            Some(text) if !key.form.accepts(text) => find(Severity::Error, key.name, key.form.words(), found),
+            Some(text) if !key.form.accepts(text) => {
+                find(Severity::Error, key.name, key.form.words(), found)
+            }
             Some(text) if key.name == VERSION_KEY && is_of_another_major(text) => {
-                find(Severity::Warning, key.name, "of major version 1, whose rules these are", found);
+                find(
+                    Severity::Warning,
+                    key.name,
+                    "of major version 1, whose rules these are",
+                    found,
+                );
             }
             Some(_) => {}
             None => {
@@ -126,13 +144,18 @@ fn severity_of_lack(key: &Key, metadata: &Metadata) -> Option<Severity> {
         Requirement::Can => return None,
     };
     let architecture = metadata.get(&full_name("architecture")).map_or("", String::as_str);
-    let has_key_of =
-        |category| KEYS.iter().any(|other| other.category == category && metadata.contains_key(&full_name(other.name)));
+    let has_key_of = |category| {
+        KEYS.iter().any(|other| {
+            other.category == category && metadata.contains_key(&full_name(other.name))
+        })
+    };
     match key.category {
         Category::Any => Some(by_requirement),
         Category::Image if architecture.contains('/') => None,
         Category::Image if architecture.starts_with("stable-diffusion") => Some(by_requirement),
         Category::Image => has_key_of(Category::Image).then_some(Severity::Warning),
-        Category::Text => (architecture == "gpt-neo-x" || has_key_of(Category::Text)).then_some(by_requirement),
+        Category::Text => {
+            (architecture == "gpt-neo-x" || has_key_of(Category::Text)).then_some(by_requirement)
+        }
     }
 }

@@ -80,7 +80,11 @@ impl Value for Version {
     fn parse(text: &str) -> Option<Self> {
         let (major, rest) = text.split_once('.')?;
         let (minor, patch) = rest.split_once('.')?;
-        Some(Self { major: u32::parse(major)?, minor: u32::parse(minor)?, patch: u32::parse(patch)? })
+        Some(Self {
+            major: u32::parse(major)?,
+            minor: u32::parse(minor)?,
+            patch: u32::parse(patch)?,
+        })
     }
 
     fn text(&self) -> String {
@@ -115,7 +119,8 @@ impl Value for TimestepRange {
 impl Value for u32 {
     /// Plain digits: no sign and no leading zeros, so that each number has one text.
     fn parse(text: &str) -> Option<Self> {
-        let plain = text.bytes().all(|digit| digit.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
+        let plain = text.bytes().all(|digit| digit.is_ascii_digit())
+            && (text == "0" || !text.starts_with('0'));
         if plain { text.parse().ok() } else { None }
     }
 
@@ -151,7 +156,9 @@ impl Value for Sha256 {
 
 impl Value for List {
     fn parse(text: &str) -> Option<Self> {
-        text.split(',').map(|item| Some(item.trim().to_string()).filter(|item| !item.is_empty())).collect()
+        text.split(',')
+            .map(|item| Some(item.trim().to_string()).filter(|item| !item.is_empty()))
+            .collect()
     }
 
     fn text(&self) -> String {

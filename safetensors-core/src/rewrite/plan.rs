@@ -10,16 +10,23 @@ use crate::save::layout::Layout;
 use crate::save::spec::Spec;
 use crate::{FilePattern, FileSource, ReadAt, Result, SaveOptions, ShardOptions, tied};
 
-/// What a [`Rewrite`] will write: every tensor once, with the names that are only recorded, and the files.
+/// What a [`Rewrite`] will write: every tensor once, with the names that are only recorded, and the
+/// files.
 ///
 /// ```
 /// use safetensors_core::{Dtype, Rewrite, SaveOptions, TensorView};
 ///
 /// let values = [1.0_f32, 2.0];
 /// let weight = TensorView::from_slice(&[2], &values)?;
-/// let rewrite = Rewrite::new().add("head", weight)?.add("embed", weight)?.rename(|name| format!("model.{name}"));
+/// let rewrite = Rewrite::new()
+///     .add("head", weight)?
+///     .add("embed", weight)?
+///     .rename(|name| format!("model.{name}"));
 /// let plan = rewrite.plan(&SaveOptions::new())?;
-/// let tensors: Vec<_> = plan.tensors().map(|(name, tensor)| (name, tensor.dtype(), tensor.byte_len())).collect();
+/// let tensors: Vec<_> = plan
+///     .tensors()
+///     .map(|(name, tensor)| (name, tensor.dtype(), tensor.byte_len()))
+///     .collect();
 /// assert_eq!(tensors, [("model.embed", Dtype::F32, 8)]);
 /// assert_eq!(plan.aliases()["model.head"], "model.embed");
 /// assert_eq!(plan.total_size(), 8);
@@ -41,10 +48,13 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// Whatever can be refused before data is read: [`ErrorKind::DuplicateTensor`](crate::ErrorKind::DuplicateTensor),
-    /// [`ErrorKind::ReservedName`](crate::ErrorKind::ReservedName), [`ErrorKind::TieNotRecorded`](crate::ErrorKind::TieNotRecorded),
+    /// Whatever can be refused before data is read:
+    /// [`ErrorKind::DuplicateTensor`](crate::ErrorKind::DuplicateTensor),
+    /// [`ErrorKind::ReservedName`](crate::ErrorKind::ReservedName),
+    /// [`ErrorKind::TieNotRecorded`](crate::ErrorKind::TieNotRecorded),
     /// [`ErrorKind::TieReserved`](crate::ErrorKind::TieReserved),
-    /// [`ErrorKind::HeaderTooLarge`](crate::ErrorKind::HeaderTooLarge), [`ErrorKind::BadAlignment`](crate::ErrorKind::BadAlignment).
+    /// [`ErrorKind::HeaderTooLarge`](crate::ErrorKind::HeaderTooLarge),
+    /// [`ErrorKind::BadAlignment`](crate::ErrorKind::BadAlignment).
     pub fn plan(&self, options: &SaveOptions) -> Result<Plan<'_, 'a, S>> {
         let mut options = self.options(options);
         let mut tensors: Vec<_> = self.tensors().collect();
@@ -59,7 +69,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         Ok(Plan { tensors, aliases, shards: Vec::new(), pattern: None, total_size })
     }
 
-    /// What [`save_sharded`](Rewrite::save_sharded) will write with these options. Nothing is read or written.
+    /// What [`save_sharded`](Rewrite::save_sharded) will write with these options. Nothing is read
+    /// or written.
     ///
     /// # Errors
     ///
@@ -69,12 +80,19 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         let mut tensors: Vec<_> = self.tensors().collect();
         let plan = plan_shards(&mut tensors, &options)?;
         for positions in &plan.split.shards {
-            let specs: Vec<_> = positions.iter().map(|&i| Spec::of(tensors[i].0, tensors[i].1)).collect();
+            let specs: Vec<_> =
+                positions.iter().map(|&i| Spec::of(tensors[i].0, tensors[i].1)).collect();
             Layout::plan(&specs, &plan.each)?;
         }
         let shards = plan.files.into_iter().zip(plan.split.shards).collect();
         let pattern = Some(options.pattern().clone());
-        Ok(Plan { tensors, aliases: plan.aliases, shards, pattern, total_size: plan.split.total_size })
+        Ok(Plan {
+            tensors,
+            aliases: plan.aliases,
+            shards,
+            pattern,
+            total_size: plan.split.total_size,
+        })
     }
 }
 
@@ -84,23 +102,31 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
         self.tensors.iter().copied()
     }
 
-    /// The other names of tied weights, which are recorded in the metadata, each with the name that is written for it.
+    /// The other names of tied weights, which are recorded in the metadata, each with the name that
+    /// is written for it.
     pub fn aliases(&self) -> &BTreeMap<String, String> {
         &self.aliases
     }
 
-    /// The files of a sharded save with their tensors, in order, without the index. None if one file is saved by its path.
+    /// The files of a sharded save with their tensors, in order, without the index. None if one
+    /// file is saved by its path.
     pub fn shards(
         &self,
-    ) -> impl ExactSizeIterator<Item = (&str, impl ExactSizeIterator<Item = (&'r str, &'r Planned<'a, S>)>)> {
-        self.shards.iter().map(|(name, positions)| (name.as_str(), positions.iter().map(|&i| self.tensors[i])))
+    ) -> impl ExactSizeIterator<
+        Item = (&str, impl ExactSizeIterator<Item = (&'r str, &'r Planned<'a, S>)>),
+    > {
+        self.shards
+            .iter()
+            .map(|(name, positions)| (name.as_str(), positions.iter().map(|&i| self.tensors[i])))
     }
 
-    /// Checks whether the path that this is planned for can have it: that of the file, or of the directory for a sharded save.
-    /// Nothing is written, so whether there are the permissions and the space is not known yet.
+    /// Checks whether the path that this is planned for can have it: that of the file, or of the
+    /// directory for a sharded save. Nothing is written, so whether there are the permissions and
+    /// the space is not known yet.
     ///
-    /// A directory is refused, other than by the save itself, if it has other `*.safetensors` files or another index, besides
-    /// which a new single file would not be found when the directory is opened.
+    /// A directory is refused, other than by the save itself, if it has other `*.safetensors` files
+    /// or another index, besides which a new single file would not be found when the directory is
+    /// opened.
     ///
     /// ```
     /// use safetensors_core::{ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorView, save};
@@ -118,9 +144,9 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) if something else than a file has the name of one;
-    /// [`ErrorKind::NotAlone`](crate::ErrorKind::NotAlone); [`ErrorKind::Io`](crate::ErrorKind::Io) if there is no directory that
-    /// the path could lie in.
+    /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) if something else than a file has the
+    /// name of one; [`ErrorKind::NotAlone`](crate::ErrorKind::NotAlone);
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if there is no directory that the path could lie in.
     pub fn check_destination(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let Some(pattern) = &self.pattern else { return atomic::check(path) };

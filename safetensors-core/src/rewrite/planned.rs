@@ -17,7 +17,8 @@ pub struct Planned<'a, S = FileSource> {
     source_name: Cow<'a, str>,
     /// The same number for all names of one tensor.
     pub(super) tie: u64,
-    /// Whether it stands for another name than the tensor has in its file, and does not have the tensor's place.
+    /// Whether it stands for another name than the tensor has in its file, and does not have the
+    /// tensor's place.
     pub(super) alias: bool,
 }
 
@@ -34,15 +35,33 @@ impl<'a, S> Planned<'a, S> {
     pub(super) fn of(name: &'a str, tensor: LazyTensor<'a, S>, tie: u64) -> Self {
         let alias = name != tensor.name();
         let byte_len = tensor.byte_len();
-        Self { origin: Origin::Lazy(tensor), cast: None, byte_len, source_name: name.into(), tie, alias }
+        Self {
+            origin: Origin::Lazy(tensor),
+            cast: None,
+            byte_len,
+            source_name: name.into(),
+            tie,
+            alias,
+        }
     }
 
     /// A tensor from elsewhere, or the reason why it can be none.
-    pub(super) fn added(name: &str, tensor: impl TensorSource + Send + 'a, tie: u64) -> Result<Self> {
+    pub(super) fn added(
+        name: &str,
+        tensor: impl TensorSource + Send + 'a,
+        tie: u64,
+    ) -> Result<Self> {
         let byte_len = shape::byte_len(tensor.dtype(), tensor.shape());
         let byte_len = byte_len.map_err(|kind| Error::from(kind).in_tensor(name))?;
         let origin = Origin::Added(Arc::new(tensor), name.into());
-        Ok(Self { origin, cast: None, byte_len, source_name: name.to_owned().into(), tie, alias: false })
+        Ok(Self {
+            origin,
+            cast: None,
+            byte_len,
+            source_name: name.to_owned().into(),
+            tie,
+            alias: false,
+        })
     }
 
     /// The tensor in its file, or nothing if it was [added](super::Rewrite::add) from elsewhere.
@@ -53,13 +72,15 @@ impl<'a, S> Planned<'a, S> {
         }
     }
 
-    /// The name that it had at first: in its file, where that may be an [alias](crate::Checkpoint::aliases), or as it was added.
+    /// The name that it had at first: in its file, where that may be an
+    /// [alias](crate::Checkpoint::aliases), or as it was added.
     pub fn source_name(&self) -> &str {
         &self.source_name
     }
 
-    /// Whether this is an [alias](crate::Checkpoint::aliases): not the name that the tensor has in its file, but another one, which
-    /// the metadata gives it. A name that is [cast](super::Rewrite::cast) in the place of its tensor, which was left out, is none.
+    /// Whether this is an [alias](crate::Checkpoint::aliases): not the name that the tensor has in
+    /// its file, but another one, which the metadata gives it. A name that is
+    /// [cast](super::Rewrite::cast) in the place of its tensor, which was left out, is none.
     pub fn is_alias(&self) -> bool {
         self.alias
     }
@@ -94,8 +115,10 @@ impl<S: ReadAt> Planned<'_, S> {
 
     /// Converts it from what it was at first.
     pub(super) fn cast(&mut self, to: Dtype, options: &ConvertOptions) -> Result<()> {
-        let cast = Converted::new(self.origin.clone(), to, options).map_err(|error| self.origin.locate(error))?;
-        self.byte_len = shape::byte_len(to, self.shape()).map_err(|kind| self.origin.locate(kind.into()))?;
+        let cast = Converted::new(self.origin.clone(), to, options)
+            .map_err(|error| self.origin.locate(error))?;
+        self.byte_len =
+            shape::byte_len(to, self.shape()).map_err(|kind| self.origin.locate(kind.into()))?;
         self.cast = Some(cast);
         Ok(())
     }

@@ -9,11 +9,12 @@ use tempfile::NamedTempFile;
 use super::failpoint;
 use crate::{Error, ErrorKind, Result};
 
-/// A file of any content that takes its place complete, or not at all: until [`commit`](AtomicFile::commit), and after any
-/// failure, its path has what it had before.
+/// A file of any content that takes its place complete, or not at all: until
+/// [`commit`](AtomicFile::commit), and after any failure, its path has what it had before.
 ///
-/// It is written under a hidden temporary name beside its destination. Dropped before the commit, it leaves nothing behind; a
-/// process that is killed may leave the temporary file, whose name ends in `.safetensors.tmp` and which can be removed.
+/// It is written under a hidden temporary name beside its destination. Dropped before the commit,
+/// it leaves nothing behind; a process that is killed may leave the temporary file, whose name ends
+/// in `.safetensors.tmp` and which can be removed.
 ///
 /// Every write goes to the system at once: put an [`io::BufWriter`] around it for small ones.
 ///
@@ -46,12 +47,13 @@ pub struct AtomicFile {
 impl AtomicFile {
     /// Creates the temporary file. Its mode follows the umask, as that of any new file.
     ///
-    /// A link is followed, also one that leads to nothing yet: what it leads to is replaced, and the link stays.
+    /// A link is followed, also one that leads to nothing yet: what it leads to is replaced, and
+    /// the link stays.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotAFile`] if the path has something else than a regular file, such as a FIFO or a device, which is left
-    /// alone; [`ErrorKind::Io`].
+    /// [`ErrorKind::NotAFile`] if the path has something else than a regular file, such as a FIFO
+    /// or a device, which is left alone; [`ErrorKind::Io`].
     pub fn create(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let create = || {
@@ -62,8 +64,8 @@ impl AtomicFile {
         create().map_err(|error: Error| error.in_path(path))
     }
 
-    /// Whether [`commit`](AtomicFile::commit) waits until the file and its name have reached the disk, so that a power cut
-    /// loses nothing. On by default.
+    /// Whether [`commit`](AtomicFile::commit) waits until the file and its name have reached the
+    /// disk, so that a power cut loses nothing. On by default.
     #[must_use]
     pub fn durable(mut self, durable: bool) -> Self {
         self.durable = durable;
@@ -73,11 +75,15 @@ impl AtomicFile {
     /// [`create`](AtomicFile::create) in place of whatever is there, even a link.
     pub(crate) fn create_in_place_of(destination: PathBuf) -> io::Result<Self> {
         failpoint::hit("create")?;
-        // Opened here, so that it has every permission that the umask leaves, as any new file, and not the private mode of
-        // temporary files; and so that an error is the system's, and says nothing of a name that nobody asked for.
+        // Opened here, so that it has every permission that the umask leaves, as any new file, and
+        // not the private mode of temporary files; and so that an error is the system's, and says
+        // nothing of a name that nobody asked for.
         let open = |path: &Path| File::options().read(true).write(true).create_new(true).open(path);
         let mut builder = tempfile::Builder::new();
-        let temp = builder.prefix(".").suffix(".safetensors.tmp").make_in(directory(&destination), open)?;
+        let temp = builder
+            .prefix(".")
+            .suffix(".safetensors.tmp")
+            .make_in(directory(&destination), open)?;
         Ok(Self { temp, path: destination.clone(), destination, durable: true })
     }
 
@@ -94,8 +100,13 @@ impl AtomicFile {
             use std::os::unix::fs::MetadataExt;
             let own = self.file().metadata()?;
             if (own.uid(), own.gid()) != (original.uid(), original.gid()) {
-                // Only an administrator can give files away. Others own what they edit, or it becomes theirs.
-                let _ = std::os::unix::fs::fchown(self.file(), Some(original.uid()), Some(original.gid()));
+                // Only an administrator can give files away. Others own what they edit, or it
+                // becomes theirs.
+                let _ = std::os::unix::fs::fchown(
+                    self.file(),
+                    Some(original.uid()),
+                    Some(original.gid()),
+                );
             }
         }
         // After the owner: a change of owner can take permissions away.
@@ -106,8 +117,9 @@ impl AtomicFile {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`]. The path then has what it had before and no temporary file stays behind; only if the directory cannot be
-    /// synchronised after the file has taken its place is it the new one.
+    /// [`ErrorKind::Io`]. The path then has what it had before and no temporary file stays behind;
+    /// only if the directory cannot be synchronised after the file has taken its place is it the
+    /// new one.
     pub fn commit(self) -> Result<()> {
         let path = self.path.clone();
         self.persist().map_err(|error| Error::io(error, &path))
@@ -150,17 +162,21 @@ pub(crate) fn sync(file: &File) -> io::Result<()> {
 /// Waits until the names in a directory have reached the disk, where the system can.
 pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
     failpoint::hit("sync the directory")?;
-    // A directory can be opened and synchronised on Unix only; elsewhere a rename is as durable as it gets.
+    // A directory can be opened and synchronised on Unix only; elsewhere a rename is as durable as
+    // it gets.
     if !cfg!(unix) {
         return Ok(());
     }
-    // The same holds for a directory that may be written to but not read, and for file systems, mostly of networks, that
-    // refuse this for any directory. It says nothing about the files, so it is no reason to fail.
+    // The same holds for a directory that may be written to but not read, and for file systems,
+    // mostly of networks, that refuse this for any directory. It says nothing about the files, so
+    // it is no reason to fail.
     match File::open(directory).and_then(|directory| directory.sync_all()) {
         Err(error)
             if matches!(
                 error.kind(),
-                io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported
+                io::ErrorKind::PermissionDenied
+                    | io::ErrorKind::InvalidInput
+                    | io::ErrorKind::Unsupported
             ) =>
         {
             Ok(())
@@ -207,12 +223,17 @@ pub(crate) fn directory(path: &Path) -> &Path {
     }
 }
 
-/// Where links lead from a path that is to have a file. What is there and is no regular file is refused, and so is the name of a
-/// directory.
+/// Where links lead from a path that is to have a file. What is there and is no regular file is
+/// refused, and so is the name of a directory.
 pub(crate) fn destination(path: &Path) -> Result<PathBuf> {
     // Before links are followed: some links of the system, such as those to pipes, lead to no path.
     refuse_special(path)?;
-    if path.as_os_str().as_encoded_bytes().last().is_some_and(|&last| std::path::is_separator(last.into())) {
+    if path
+        .as_os_str()
+        .as_encoded_bytes()
+        .last()
+        .is_some_and(|&last| std::path::is_separator(last.into()))
+    {
         return Err(ErrorKind::Io(io::ErrorKind::IsADirectory.into()).into());
     }
     let destination = follow_links(path)?;

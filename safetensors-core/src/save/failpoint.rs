@@ -1,4 +1,5 @@
-//! Failing on purpose: each step of saving and editing that can fail announces itself here, so that tests can interrupt it.
+//! Failing on purpose: each step of saving and editing that can fail announces itself here, so that
+//! tests can interrupt it.
 //!
 //! Outside this crate's own tests nothing of it remains.
 
@@ -43,14 +44,16 @@ mod armed {
         if fails { Err(io::Error::other(format!("interrupted at {step}"))) } else { Ok(()) }
     }
 
-    /// Runs `f` with its `n`th step (from 0) failing, and says which step that was; `None` if there were not so many.
+    /// Runs `f` with its `n`th step (from 0) failing, and says which step that was; `None` if there
+    /// were not so many.
     ///
     /// Only the steps of this thread count.
     pub(crate) fn fail_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
         run(Plan { left: n, for_good: false, failed: None }, f)
     }
 
-    /// Like [`fail_at`], but every step after the `n`th fails too: what would put things right does not happen either.
+    /// Like [`fail_at`], but every step after the `n`th fails too: what would put things right does
+    /// not happen either.
     pub(crate) fn crash_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
         run(Plan { left: n, for_good: true, failed: None }, f)
     }

@@ -11,17 +11,22 @@ use crate::header::{Entry, METADATA_KEY, encode};
 use crate::names::NameTable;
 use crate::{Error, ErrorKind, Limits, Metadata, Result, shape};
 
-/// The most bytes of data. No system has longer files, and with the header before it the end still fits 64 bits.
+/// The most bytes of data. No system has longer files, and with the header before it the end still
+/// fits 64 bits.
 const MAX_DATA: u64 = i64::MAX as u64;
 
 /// The plan of a file: the bytes before the data, and each tensor's place.
 pub(crate) struct Layout {
     /// Header length, header and padding.
     pub(crate) prefix: Vec<u8>,
-    /// The tensors in file order: which of the input, and where from the start of the file its bytes go.
+    /// The tensors in file order: which of the input, and where from the start of the file its
+    /// bytes go.
     pub(crate) places: Vec<(usize, Range<u64>)>,
     /// From a name to its position in the input.
-    #[cfg_attr(not(feature = "std"), expect(dead_code, reason = "only the streaming writer looks names up"))]
+    #[cfg_attr(
+        not(feature = "std"),
+        expect(dead_code, reason = "only the streaming writer looks names up")
+    )]
     pub(crate) names: NameTable,
 }
 
@@ -43,7 +48,9 @@ impl Layout {
             let begin = end;
             let overflow = || ErrorKind::ShapeOverflow { shape: shape.into() };
             end = shape::byte_len(dtype, shape)
-                .and_then(|len| begin.checked_add(len).filter(|end| *end <= MAX_DATA).ok_or_else(overflow))
+                .and_then(|len| {
+                    begin.checked_add(len).filter(|end| *end <= MAX_DATA).ok_or_else(overflow)
+                })
                 .map_err(|kind| Error::from(kind).in_tensor(name))?;
             places.push((i, begin..end));
         }
@@ -69,7 +76,8 @@ impl Layout {
     }
 }
 
-/// The metadata of a file of these tensors, with room for their digests if those are to be recorded.
+/// The metadata of a file of these tensors, with room for their digests if those are to be
+/// recorded.
 fn metadata<'a>(tensors: &[Spec<'_>], options: &'a SaveOptions) -> Cow<'a, Metadata> {
     #[cfg(feature = "std")]
     if options.digests {

@@ -1,4 +1,5 @@
-//! Saving: sources of tensors, a layout decided beforehand, and writers that replace the file whole or not at all.
+//! Saving: sources of tensors, a layout decided beforehand, and writers that replace the file whole
+//! or not at all.
 //!
 //! | to | use |
 //! |---|---|

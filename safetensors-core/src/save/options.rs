@@ -8,11 +8,13 @@ use crate::tied::Tied;
 /// The order in which tensors lie in the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// By descending alignment of the dtype, then by name: each tensor is naturally aligned, whatever the input's order.
+    /// By descending alignment of the dtype, then by name: each tensor is naturally aligned,
+    /// whatever the input's order.
     #[default]
     Alignment,
-    /// As given. A tensor that follows narrower elements may then lie where its dtype is not aligned, for example F32 after three
-    /// bytes of U8: it can be read, but not borrowed as a typed slice.
+    /// As given. A tensor that follows narrower elements may then lie where its dtype is not
+    /// aligned, for example F32 after three bytes of U8: it can be read, but not borrowed as a
+    /// typed slice.
     Given,
 }
 
@@ -21,10 +23,8 @@ pub enum Order {
 /// ```
 /// use safetensors_core::{Order, SaveOptions};
 ///
-/// let options = SaveOptions::new()
-///     .metadata([("format", "pt")])
-///     .order(Order::Given)
-///     .align(4096);
+/// let options =
+///     SaveOptions::new().metadata([("format", "pt")]).order(Order::Given).align(4096);
 /// ```
 #[derive(Clone, Debug)]
 pub struct SaveOptions {
@@ -56,14 +56,18 @@ impl Default for SaveOptions {
 }
 
 impl SaveOptions {
-    /// No metadata, order by alignment, data at a multiple of 8, durable, each tensor saved as it is given.
+    /// No metadata, order by alignment, data at a multiple of 8, durable, each tensor saved as it
+    /// is given.
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Adds entries to the `__metadata__`. Libraries for PyTorch models ask for `format` = `pt`.
     #[must_use]
-    pub fn metadata<K: Into<String>, V: Into<String>>(mut self, entries: impl IntoIterator<Item = (K, V)>) -> Self {
+    pub fn metadata<K: Into<String>, V: Into<String>>(
+        mut self,
+        entries: impl IntoIterator<Item = (K, V)>,
+    ) -> Self {
         self.metadata.extend(entries.into_iter().map(|(key, value)| (key.into(), value.into())));
         self
     }
@@ -75,39 +79,41 @@ impl SaveOptions {
         self
     }
 
-    /// Starts the data at a multiple of this many bytes: a power of two from 8 to 4096. A page (4096) suits mapping, direct
-    /// I/O and reflinks.
+    /// Starts the data at a multiple of this many bytes: a power of two from 8 to 4096. A page
+    /// (4096) suits mapping, direct I/O and reflinks.
     #[must_use]
     pub fn align(mut self, align: usize) -> Self {
         self.align = align;
         self
     }
 
-    /// Whether to wait until the file and its name have reached the disk, so that a power cut loses nothing. On by default.
+    /// Whether to wait until the file and its name have reached the disk, so that a power cut loses
+    /// nothing. On by default.
     #[must_use]
     pub fn durable(mut self, durable: bool) -> Self {
         self.durable = durable;
         self
     }
 
-    /// Saves tensors that share storage once. Writers that learn of tensors one after the other, such as
-    /// [`StreamWriter`](crate::StreamWriter), cannot tell, and do not look at this.
+    /// Saves tensors that share storage once. Writers that learn of tensors one after the other,
+    /// such as [`StreamWriter`](crate::StreamWriter), cannot tell, and do not look at this.
     ///
     /// Saving then also fails with the errors of [`resolve`](crate::tied::resolve), and with
-    /// [`ErrorKind::TieNotRecorded`](crate::ErrorKind::TieNotRecorded) if the metadata has an entry under a name that is dropped;
-    /// [`ErrorKind::TieReserved`](crate::ErrorKind::TieReserved) if a name that is dropped is a key with a meaning of its own.
+    /// [`ErrorKind::TieNotRecorded`](crate::ErrorKind::TieNotRecorded) if the metadata has an entry
+    /// under a name that is dropped; [`ErrorKind::TieReserved`](crate::ErrorKind::TieReserved) if a
+    /// name that is dropped is a key with a meaning of its own.
     #[must_use]
     pub fn tied(mut self, tied: Tied) -> Self {
         self.tied = Some(tied);
         self
     }
 
-    /// Whether to record a digest of each tensor in the metadata, so that [`verify`](crate::digest::verify) can find data
-    /// that has changed. Off by default.
+    /// Whether to record a digest of each tensor in the metadata, so that
+    /// [`verify`](crate::digest::verify) can find data that has changed. Off by default.
     ///
-    /// Tensors are hashed while they are written. What [`StreamWriter`](crate::StreamWriter) gets out of order is read back
-    /// from the file, and [`write_to`](crate::save::write_to), which cannot go back to the header, asks each source for its
-    /// bytes twice.
+    /// Tensors are hashed while they are written. What [`StreamWriter`](crate::StreamWriter) gets
+    /// out of order is read back from the file, and [`write_to`](crate::save::write_to), which
+    /// cannot go back to the header, asks each source for its bytes twice.
     ///
     /// ```
     /// use safetensors_core::digest::{self, VerifyOptions};
@@ -126,27 +132,33 @@ impl SaveOptions {
         self
     }
 
-    /// Has `callback` called as bytes of tensors are written, by the thread that wrote them: after each piece, 4 MiB at most,
-    /// and at the end. Smaller tensors are told of together, about once a MiB. The bytes of a sharded save are those of all files.
+    /// Has `callback` called as bytes of tensors are written, by the thread that wrote them: after
+    /// each piece, 4 MiB at most, and at the end. Smaller tensors are told of together, about once
+    /// a MiB. The bytes of a sharded save are those of all files.
     ///
-    /// If it returns [`ControlFlow::Break`](core::ops::ControlFlow::Break), also at the end, the save fails with
-    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled), and the path has what it had before. A save without bytes does not
-    /// call it. [`serialize`](crate::serialize) and [`write_to`](crate::save::write_to) do not look at this.
+    /// If it returns [`ControlFlow::Break`](core::ops::ControlFlow::Break), also at the end, the
+    /// save fails with [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled), and the path has what
+    /// it had before. A save without bytes does not call it. [`serialize`](crate::serialize) and
+    /// [`write_to`](crate::save::write_to) do not look at this.
     ///
     /// ```
-    /// use std::ops::ControlFlow;
     /// use safetensors_core::{ErrorKind, SaveOptions, TensorView, save};
+    /// use std::ops::ControlFlow;
     ///
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("model.safetensors");
     /// let tensors = [("w", TensorView::from_slice(&[2], &[1.0_f32, 2.0])?)];
     /// let options = SaveOptions::new().progress(|progress| {
-    ///     println!("{} of {} bytes, {}", progress.bytes_done, progress.bytes_total, progress.tensor);
+    ///     println!(
+    ///         "{} of {} bytes, {}",
+    ///         progress.bytes_done, progress.bytes_total, progress.tensor
+    ///     );
     ///     ControlFlow::Continue(())
     /// });
     /// save(&path, tensors, &options)?;
     ///
-    /// let cancelled = save(&path, tensors, &SaveOptions::new().progress(|_| ControlFlow::Break(())));
+    /// let cancelled =
+    ///     save(&path, tensors, &SaveOptions::new().progress(|_| ControlFlow::Break(())));
     /// assert!(matches!(cancelled.unwrap_err().kind(), ErrorKind::Cancelled));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

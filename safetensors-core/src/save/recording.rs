@@ -1,5 +1,5 @@
-//! Recording digests while saving: the header is planned with digests that are yet to be known, and written again when
-//! they are.
+//! Recording digests while saving: the header is planned with digests that are yet to be known, and
+//! written again when they are.
 
 use super::SaveOptions;
 use super::TensorSource;
@@ -16,8 +16,8 @@ pub(super) fn planned_metadata(tensors: &[Spec<'_>], options: &SaveOptions) -> M
     metadata
 }
 
-/// The bytes before the data with these digests, one a tensor. They are as many as those that were planned without
-/// them.
+/// The bytes before the data with these digests, one a tensor. They are as many as those that were
+/// planned without them.
 pub(super) fn prefix(
     tensors: &[Spec<'_>],
     options: &SaveOptions,
@@ -40,7 +40,10 @@ pub(super) fn of_file(file: &[u8], layout: &Layout) -> Vec<Digest> {
 }
 
 /// The digest of each source's bytes, which are asked for and dropped.
-pub(super) fn of_sources<N: AsRef<str>, S: TensorSource>(tensors: &[(N, S)], layout: &Layout) -> Result<Vec<Digest>> {
+pub(super) fn of_sources<N: AsRef<str>, S: TensorSource>(
+    tensors: &[(N, S)],
+    layout: &Layout,
+) -> Result<Vec<Digest>> {
     let mut digests = vec![Digest::from_bytes([0; 16]); layout.places.len()];
     for (i, place) in &layout.places {
         let (name, tensor) = &tensors[*i];

@@ -17,16 +17,18 @@ use crate::{Error, ErrorKind, Result, tied};
 /// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
 ///
 /// let scale = TensorView::from_slice(&[], &[0.5_f64])?;
-/// let file = serialize([("scale", scale)], &SaveOptions::new().metadata([("format", "pt")]))?;
+/// let file =
+///     serialize([("scale", scale)], &SaveOptions::new().metadata([("format", "pt")]))?;
 /// assert_eq!(SafeTensors::parse(&file)?.metadata()["format"], "pt");
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 ///
 /// # Errors
 ///
-/// What could not be read back is refused: [`ErrorKind::ReservedName`], [`ErrorKind::DuplicateTensor`],
-/// [`ErrorKind::HeaderTooLarge`], [`ErrorKind::SourceLength`] and the errors of [`shape::byte_len`](crate::shape::byte_len). Also
-/// [`ErrorKind::BadAlignment`], [`ErrorKind::TooLargeForMemory`], and whatever a source fails with.
+/// What could not be read back is refused: [`ErrorKind::ReservedName`],
+/// [`ErrorKind::DuplicateTensor`], [`ErrorKind::HeaderTooLarge`], [`ErrorKind::SourceLength`] and
+/// the errors of [`shape::byte_len`](crate::shape::byte_len). Also [`ErrorKind::BadAlignment`],
+/// [`ErrorKind::TooLargeForMemory`], and whatever a source fails with.
 pub fn serialize<N: AsRef<str>, S: TensorSource>(
     tensors: impl IntoIterator<Item = (N, S)>,
     options: &SaveOptions,
@@ -51,10 +53,12 @@ pub fn serialize<N: AsRef<str>, S: TensorSource>(
     Ok(file)
 }
 
-/// Writes a file with these tensors to a pipe, a socket, a compressor or whatever else takes bytes, front to back.
+/// Writes a file with these tensors to a pipe, a socket, a compressor or whatever else takes bytes,
+/// front to back.
 ///
-/// The tensors are asked for their bytes one after the other, in file order, and nothing is held back: a source may produce
-/// them as they are asked for. The bytes are those that [`serialize`] gives. The writer is flushed at the end.
+/// The tensors are asked for their bytes one after the other, in file order, and nothing is held
+/// back: a source may produce them as they are asked for. The bytes are those that [`serialize`]
+/// gives. The writer is flushed at the end.
 ///
 /// To a file rather use [`save`](super::save()), which replaces it whole or not at all.
 ///
@@ -63,15 +67,19 @@ pub fn serialize<N: AsRef<str>, S: TensorSource>(
 /// use safetensors_core::{SafeTensors, SaveOptions, TensorView};
 ///
 /// let mut pipe = Vec::new();
-/// write_to(&mut pipe, [("scale", TensorView::from_slice(&[], &[0.5_f64])?)], &SaveOptions::new())?;
+/// write_to(
+///     &mut pipe,
+///     [("scale", TensorView::from_slice(&[], &[0.5_f64])?)],
+///     &SaveOptions::new(),
+/// )?;
 /// assert_eq!(SafeTensors::parse(&pipe)?.view("scale")?.as_slice::<f64>()?, [0.5]);
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 ///
 /// # Errors
 ///
-/// Those of [`serialize`], and [`ErrorKind::Io`] if the writer fails. What is refused beforehand writes nothing; after any other
-/// error the writer has received part of a file.
+/// Those of [`serialize`], and [`ErrorKind::Io`] if the writer fails. What is refused beforehand
+/// writes nothing; after any other error the writer has received part of a file.
 #[cfg(feature = "std")]
 pub fn write_to<N: AsRef<str>, S: TensorSource>(
     mut writer: impl Write,
@@ -83,9 +91,12 @@ pub fn write_to<N: AsRef<str>, S: TensorSource>(
     let specs = Spec::of_all(&tensors);
     let mut layout = Layout::plan(&specs, &options)?;
     if options.digests {
-        layout.prefix = recording::prefix(&specs, &options, recording::of_sources(&tensors, &layout)?)?;
+        layout.prefix =
+            recording::prefix(&specs, &options, recording::of_sources(&tensors, &layout)?)?;
     }
-    write_in_order(&layout, &tensors, &mut |bytes| Ok(writer.write_all(bytes).map_err(ErrorKind::Io)?))?;
+    write_in_order(&layout, &tensors, &mut |bytes| {
+        Ok(writer.write_all(bytes).map_err(ErrorKind::Io)?)
+    })?;
     Ok(writer.flush().map_err(ErrorKind::Io)?)
 }
 
@@ -103,8 +114,8 @@ fn write_in_order<N: AsRef<str>, S: TensorSource>(
     Ok(())
 }
 
-/// Has a source write its bytes, gives each piece to `sink` with its place in the tensor, and holds the source to `expected`
-/// bytes: none over that reaches `sink`.
+/// Has a source write its bytes, gives each piece to `sink` with its place in the tensor, and holds
+/// the source to `expected` bytes: none over that reaches `sink`.
 pub(crate) fn write_exactly(
     tensor: &(impl TensorSource + ?Sized),
     expected: u64,

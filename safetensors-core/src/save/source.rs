@@ -44,17 +44,18 @@ pub trait TensorSource: Sync {
     /// The dimensions, outermost first; empty for a scalar.
     fn shape(&self) -> &[usize];
 
-    /// Gives the bytes to `sink` as a file has them, little-endian and in C order: in one piece without a copy where they lie
-    /// so in memory, in pieces of bounded size elsewhere.
+    /// Gives the bytes to `sink` as a file has them, little-endian and in C order: in one piece
+    /// without a copy where they lie so in memory, in pieces of bounded size elsewhere.
     ///
     /// # Errors
     ///
-    /// Those of `sink`, which end the giving, and those of getting at the bytes. A source that gives more or fewer bytes
-    /// than dtype and shape ask for makes the save fail.
+    /// Those of `sink`, which end the giving, and those of getting at the bytes. A source that
+    /// gives more or fewer bytes than dtype and shape ask for makes the save fail.
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()>;
 
-    /// The memory that the elements lie in, if it may be shared with other tensors: [`SaveOptions::tied`](crate::SaveOptions::tied)
-    /// finds tied weights by it. By default it is not known, and nothing is tied.
+    /// The memory that the elements lie in, if it may be shared with other tensors:
+    /// [`SaveOptions::tied`](crate::SaveOptions::tied) finds tied weights by it. By default it is
+    /// not known, and nothing is tied.
     fn storage(&self) -> Option<Storage> {
         None
     }
@@ -98,7 +99,8 @@ impl TensorSource for TensorBuf {
     }
 }
 
-/// Gives the memory of contiguous elements to `sink`: without a copy, but on a big-endian target swapped through a buffer.
+/// Gives the memory of contiguous elements to `sink`: without a copy, but on a big-endian target
+/// swapped through a buffer.
 ///
 /// # Errors
 ///

@@ -19,12 +19,13 @@ use crate::parallel::in_parallel;
 use crate::progress::{self, Meter};
 use crate::{Dtype, Error, ErrorKind, FileSource, Result};
 
-/// Writes a file whose tensors come bit by bit: each is declared at the start, and then written whole or in pieces, in any order,
-/// by any number of threads at once.
+/// Writes a file whose tensors come bit by bit: each is declared at the start, and then written
+/// whole or in pieces, in any order, by any number of threads at once.
 ///
-/// The layout follows from the declarations alone, so the file is the same, byte for byte, whatever the order of writing, and the
-/// same as [`save`](super::save()) makes of these tensors. No byte can be written twice, and none can be missing when
-/// [`finish`](StreamWriter::finish) gives the file its name. Until then, or if the writer is dropped, the path has what it had before.
+/// The layout follows from the declarations alone, so the file is the same, byte for byte, whatever
+/// the order of writing, and the same as [`save`](super::save()) makes of these tensors. No byte
+/// can be written twice, and none can be missing when [`finish`](StreamWriter::finish) gives the
+/// file its name. Until then, or if the writer is dropped, the path has what it had before.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, Dtype, SaveOptions, StreamWriter};
@@ -84,14 +85,16 @@ impl Declared {
 }
 
 impl StreamWriter {
-    /// Plans a file of tensors with these names, dtypes and shapes, creates it under a temporary name, reserves its space where
-    /// the file system can, and writes the header.
+    /// Plans a file of tensors with these names, dtypes and shapes, creates it under a temporary
+    /// name, reserves its space where the file system can, and writes the header.
     ///
     /// # Errors
     ///
-    /// What could not be read back is refused: [`ErrorKind::ReservedName`], [`ErrorKind::DuplicateTensor`],
-    /// [`ErrorKind::HeaderTooLarge`] and the errors of [`shape::byte_len`](crate::shape::byte_len). Also
-    /// [`ErrorKind::BadAlignment`]; [`ErrorKind::NotAFile`] if the path has something else than a regular file; [`ErrorKind::Io`].
+    /// What could not be read back is refused: [`ErrorKind::ReservedName`],
+    /// [`ErrorKind::DuplicateTensor`], [`ErrorKind::HeaderTooLarge`] and the errors of
+    /// [`shape::byte_len`](crate::shape::byte_len). Also [`ErrorKind::BadAlignment`];
+    /// [`ErrorKind::NotAFile`] if the path has something else than a regular file;
+    /// [`ErrorKind::Io`].
     pub fn create<N: AsRef<str>, D: AsRef<[usize]>>(
         path: impl AsRef<Path>,
         tensors: impl IntoIterator<Item = (N, Dtype, D)>,
@@ -100,13 +103,21 @@ impl StreamWriter {
         let tensors: Vec<_> = tensors.into_iter().collect();
         let specs: Vec<_> = tensors
             .iter()
-            .map(|(name, dtype, shape)| Spec { name: name.as_ref(), dtype: *dtype, shape: shape.as_ref() })
+            .map(|(name, dtype, shape)| Spec {
+                name: name.as_ref(),
+                dtype: *dtype,
+                shape: shape.as_ref(),
+            })
             .collect();
         Self::create_for(path.as_ref(), &specs, options)
     }
 
     /// [`create`](StreamWriter::create), for names and shapes that are borrowed.
-    pub(super) fn create_for(path: &Path, specs: &[Spec<'_>], options: &SaveOptions) -> Result<Self> {
+    pub(super) fn create_for(
+        path: &Path,
+        specs: &[Spec<'_>],
+        options: &SaveOptions,
+    ) -> Result<Self> {
         let create = || {
             let layout = Layout::plan(specs, options)?;
             let file = AtomicFile::create(path)?.durable(options.durable);
@@ -132,7 +143,15 @@ impl StreamWriter {
         let recording = options.digests.then(|| options.clone());
         let bytes = tensors.iter().map(Declared::byte_len).sum();
         let progress = options.progress.for_total(bytes);
-        Ok(Self { file, path: path.into(), progress, recording, tensors, names: layout.names, order })
+        Ok(Self {
+            file,
+            path: path.into(),
+            progress,
+            recording,
+            tensors,
+            names: layout.names,
+            order,
+        })
     }
 
     /// The tensor of this name, to be written.
@@ -147,7 +166,8 @@ impl StreamWriter {
         }
     }
 
-    /// The tensors in the order in which they lie in the file: written in this order, they make one sequential stream.
+    /// The tensors in the order in which they lie in the file: written in this order, they make one
+    /// sequential stream.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = TensorWriter<'_>> {
         self.order.iter().map(|&i| self.at(i))
     }
@@ -157,13 +177,16 @@ impl StreamWriter {
         &self.path
     }
 
-    /// Checks that every byte of every tensor has been written, and gives the file its name, replacing what had it.
+    /// Checks that every byte of every tensor has been written, and gives the file its name,
+    /// replacing what had it.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Incomplete`], naming the first tensor in file order that lacks a byte; [`ErrorKind::Io`]. The path then has what
-    /// it had before and no temporary file stays behind; only if the directory cannot be synchronised after the new file
-    /// has taken its place is it the new one. [`ErrorKind::Cancelled`] if the [progress](SaveOptions::progress) callback ended it.
+    /// [`ErrorKind::Incomplete`], naming the first tensor in file order that lacks a byte;
+    /// [`ErrorKind::Io`]. The path then has what it had before and no temporary file stays behind;
+    /// only if the directory cannot be synchronised after the new file has taken its place is it
+    /// the new one. [`ErrorKind::Cancelled`] if the [progress](SaveOptions::progress) callback
+    /// ended it.
     pub fn finish(self) -> Result<()> {
         self.progress.check().map_err(|error| error.in_path(&self.path))?;
         self.tensors().try_for_each(|tensor| tensor.check_complete())?;
@@ -176,7 +199,10 @@ impl StreamWriter {
     /// Writes the header again, with the digests of what has been written.
     fn record_digests(&self, options: &SaveOptions) -> Result<()> {
         let file = self.file.file();
-        let source = file.try_clone().and_then(|file| FileSource::of(file, &self.path)).map_err(ErrorKind::Io)?;
+        let source = file
+            .try_clone()
+            .and_then(|file| FileSource::of(file, &self.path))
+            .map_err(ErrorKind::Io)?;
         let digests = in_parallel(&self.tensors, 0, |tensor, buffer| {
             tensor
                 .running()
@@ -184,7 +210,8 @@ impl StreamWriter {
                 .map_err(|error| error.in_tensor(&tensor.name))
         })?;
         let specs: Vec<_> = self.tensors.iter().map(Declared::spec).collect();
-        write_all_at(file, &recording::prefix(&specs, options, digests)?, 0).map_err(ErrorKind::Io)?;
+        write_all_at(file, &recording::prefix(&specs, options, digests)?, 0)
+            .map_err(ErrorKind::Io)?;
         Ok(())
     }
 
@@ -199,7 +226,8 @@ impl StreamWriter {
     }
 }
 
-/// One tensor of a [`StreamWriter`]. It can be copied and sent to other threads; all copies write to the one tensor.
+/// One tensor of a [`StreamWriter`]. It can be copied and sent to other threads; all copies write
+/// to the one tensor.
 ///
 /// As an [`io::Write`] it [appends](TensorWriter::append), so that a reader can be copied into it:
 ///
@@ -249,9 +277,10 @@ impl<'a> TensorWriter<'a> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WrittenPastEnd`]; [`ErrorKind::WrittenTwice`] if some of these bytes have been written already, or are just
-    /// being written by another thread: two that disagree about a tensor are an error, not a race. Nothing is written then.
-    /// [`ErrorKind::Io`] if the system fails; then the same bytes may be written again. [`ErrorKind::Cancelled`], here and from
+    /// [`ErrorKind::WrittenPastEnd`]; [`ErrorKind::WrittenTwice`] if some of these bytes have been
+    /// written already, or are just being written by another thread: two that disagree about a
+    /// tensor are an error, not a race. Nothing is written then. [`ErrorKind::Io`] if the system
+    /// fails; then the same bytes may be written again. [`ErrorKind::Cancelled`], here and from
     /// then on, if the [progress](SaveOptions::progress) callback ended it.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let write = || {
@@ -261,7 +290,8 @@ impl<'a> TensorWriter<'a> {
         write().map_err(|error| self.locate(error))
     }
 
-    /// Writes `bytes` after the last byte written so far, which is the beginning if nothing has been.
+    /// Writes `bytes` after the last byte written so far, which is the beginning if nothing has
+    /// been.
     ///
     /// # Errors
     ///
@@ -281,16 +311,19 @@ impl<'a> TensorWriter<'a> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] if it is not the tensor that was declared;
-    /// [`ErrorKind::SourceLength`]; those of [`write_at`](TensorWriter::write_at) and of the source.
+    /// [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] if it is not the tensor that was
+    /// declared; [`ErrorKind::SourceLength`]; those of [`write_at`](TensorWriter::write_at) and of
+    /// the source.
     pub fn write_from(&self, source: &(impl TensorSource + ?Sized)) -> Result<()> {
         let (dtype, shape) = (self.dtype(), self.shape());
         if source.dtype() != dtype {
-            let error = Error::from(ErrorKind::WrongDtype { expected: dtype, found: source.dtype() });
+            let error =
+                Error::from(ErrorKind::WrongDtype { expected: dtype, found: source.dtype() });
             return Err(self.locate(error));
         }
         if source.shape() != shape {
-            let kind = ErrorKind::WrongShape { expected: shape.into(), found: source.shape().into() };
+            let kind =
+                ErrorKind::WrongShape { expected: shape.into(), found: source.shape().into() };
             return Err(self.locate(kind.into()));
         }
         let mut written = 0;
@@ -313,7 +346,9 @@ impl<'a> TensorWriter<'a> {
         if end > self.byte_len() {
             return Err(ErrorKind::WrittenPastEnd { expected: self.byte_len(), found: end }.into());
         }
-        written.insert(offset..end).map_err(|twice| ErrorKind::WrittenTwice { begin: twice.start, end: twice.end })?;
+        written
+            .insert(offset..end)
+            .map_err(|twice| ErrorKind::WrittenTwice { begin: twice.start, end: twice.end })?;
         Ok(offset..end)
     }
 
@@ -331,7 +366,8 @@ impl<'a> TensorWriter<'a> {
         Ok(())
     }
 
-    /// Writes at an offset of the tensor, in one piece unless somebody wants to know of the progress.
+    /// Writes at an offset of the tensor, in one piece unless somebody wants to know of the
+    /// progress.
     fn write_pieces(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let file = self.writer.file.file();
         let start = self.tensor.place.start + offset;
@@ -339,8 +375,10 @@ impl<'a> TensorWriter<'a> {
         let piece = if meter.is_watched() { progress::PIECE } else { bytes.len() };
         let mut written = 0;
         for piece in bytes.chunks(piece) {
-            let done = write_all_at(file, piece, start + written).map_err(|error| ErrorKind::Io(error).into());
-            done.and_then(|()| meter.add(piece.len() as u64, self.name())).inspect_err(|_| meter.take_back(written))?;
+            let done = write_all_at(file, piece, start + written)
+                .map_err(|error| ErrorKind::Io(error).into());
+            done.and_then(|()| meter.add(piece.len() as u64, self.name()))
+                .inspect_err(|_| meter.take_back(written))?;
             written += piece.len() as u64;
         }
         Ok(())
@@ -352,7 +390,10 @@ impl<'a> TensorWriter<'a> {
             None => Ok(()),
             Some(gap) => {
                 let (expected, found) = (self.byte_len(), written.byte_len());
-                Err(self.locate(ErrorKind::Incomplete { expected, found, begin: gap.start, end: gap.end }.into()))
+                Err(self.locate(
+                    ErrorKind::Incomplete { expected, found, begin: gap.start, end: gap.end }
+                        .into(),
+                ))
             }
         }
     }
@@ -378,7 +419,8 @@ impl io::Write for TensorWriter<'_> {
     }
 }
 
-/// A range that is being written. It counts as not written again if that fails, or if the caller's progress callback panics.
+/// A range that is being written. It counts as not written again if that fails, or if the caller's
+/// progress callback panics.
 struct Claim<'a> {
     tensor: &'a TensorWriter<'a>,
     range: Option<Range<u64>>,

@@ -8,7 +8,9 @@ use tempfile::tempdir;
 
 use super::AtomicFile;
 use super::failpoint::fail_at;
-use crate::{Checkpoint, Dtype, ErrorKind, Result, SaveOptions, StreamWriter, TensorView, save, serialize};
+use crate::{
+    Checkpoint, Dtype, ErrorKind, Result, SaveOptions, StreamWriter, TensorView, save, serialize,
+};
 
 const DATA: [u8; 64] = [7; 64];
 
@@ -50,8 +52,13 @@ fn the_old_file_or_the_new_one_wherever_a_save_is_interrupted() {
                 let error = result.unwrap_err();
                 assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
                 assert_eq!(error.file(), path.to_str());
-                // After the rename the new file is in its place, and only its durability is in doubt.
-                let expected = if step == "sync the directory" { Some(&*new) } else { old.map(|old| &old[..]) };
+                // After the rename the new file is in its place, and only its durability is in
+                // doubt.
+                let expected = if step == "sync the directory" {
+                    Some(&*new)
+                } else {
+                    old.map(|old| &old[..])
+                };
                 assert_eq!(found.as_deref(), expected, "{step}");
                 let names = fs::read_dir(directory.path()).unwrap().count();
                 assert_eq!(names, usize::from(found.is_some()), "litter at {step}");
@@ -59,7 +66,10 @@ fn the_old_file_or_the_new_one_wherever_a_save_is_interrupted() {
             }
             assert_eq!(steps[..2], ["create", "reserve"]);
             assert_eq!(steps[steps.len() - 3..], ["sync the file", "rename", "sync the directory"]);
-            assert!(steps[2..steps.len() - 3].iter().all(|step| *step == "write") && steps.len() >= 8, "{steps:?}");
+            assert!(
+                steps[2..steps.len() - 3].iter().all(|step| *step == "write") && steps.len() >= 8,
+                "{steps:?}"
+            );
         }
     }
 }
@@ -79,27 +89,35 @@ fn a_file_of_another_kind_is_as_safe() {
         fs::write(&path, b"old").unwrap();
         let (result, failed) = fail_at(n, || replaced(&path));
         assert_eq!((failed, result.unwrap_err().file()), (Some(step), path.to_str()));
-        assert_eq!(fs::read(&path).unwrap(), if step == "sync the directory" { b"new" } else { b"old" });
+        assert_eq!(
+            fs::read(&path).unwrap(),
+            if step == "sync the directory" { b"new" } else { b"old" }
+        );
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "litter at {step}");
         assert_eq!(fail_at(steps.len(), || replaced(&path).unwrap()).1, None);
     }
 }
 
-/// Some file systems refuse it for any directory. By then the file has its name, so that must not look like a failed save.
+/// Some file systems refuse it for any directory. By then the file has its name, so that must not
+/// look like a failed save.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_directory_that_cannot_be_synchronised() {
     use super::atomic::sync_directory;
 
     sync_directory(Path::new("/proc")).unwrap();
-    assert_eq!(sync_directory(Path::new("/nowhere at all")).unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    assert_eq!(
+        sync_directory(Path::new("/nowhere at all")).unwrap_err().kind(),
+        std::io::ErrorKind::NotFound
+    );
 }
 
 #[test]
 fn a_write_that_failed_can_be_repeated() {
     let directory = tempdir().unwrap();
     let path = directory.path().join("model.safetensors");
-    let writer = StreamWriter::create(&path, [("a", Dtype::U8, [64])], &SaveOptions::new()).unwrap();
+    let writer =
+        StreamWriter::create(&path, [("a", Dtype::U8, [64])], &SaveOptions::new()).unwrap();
     let a = writer.tensor("a").unwrap();
     a.append(&DATA[..10]).unwrap();
     let (result, failed) = fail_at(0, || a.append(&DATA[10..20]));

@@ -11,11 +11,13 @@ use crate::{Result, tied};
 /// Fewer bytes than this are written faster by one thread than others are started.
 const WORTH_SEVERAL_THREADS: u64 = 2 << 20;
 
-/// Saves tensors to one file, atomically: afterwards the path has either the complete new file or what it had before.
+/// Saves tensors to one file, atomically: afterwards the path has either the complete new file or
+/// what it had before.
 ///
-/// Tensors that are contiguous in memory are written from where they lie, several at a time. The file's mode follows the
-/// umask, and a link is followed. The same tensors and options give the same bytes. Where the file system can reserve space, a
-/// disk without room for the file is found before anything is written.
+/// Tensors that are contiguous in memory are written from where they lie, several at a time. The
+/// file's mode follows the umask, and a link is followed. The same tensors and options give the
+/// same bytes. Where the file system can reserve space, a disk without room for the file is found
+/// before anything is written.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
@@ -30,9 +32,10 @@ const WORTH_SEVERAL_THREADS: u64 = 2 << 20;
 /// # Errors
 ///
 /// Those of [`serialize`](super::serialize); [`ErrorKind::Io`](crate::ErrorKind::Io);
-/// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) if the path has something else than a regular file. Whatever the error, the
-/// path has what it had before and no temporary file stays behind; only if the directory cannot be synchronised after the
-/// new file has taken its place is it the new one.
+/// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) if the path has something else than a
+/// regular file. Whatever the error, the path has what it had before and no temporary file stays
+/// behind; only if the directory cannot be synchronised after the new file has taken its place is
+/// it the new one.
 pub fn save<N: AsRef<str>, S: TensorSource>(
     path: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (N, S)>,
@@ -41,9 +44,11 @@ pub fn save<N: AsRef<str>, S: TensorSource>(
     let path = path.as_ref();
     let mut tensors: Vec<(N, S)> = tensors.into_iter().collect();
     let options = tied::apply(&mut tensors, options).map_err(|error| error.in_path(path))?;
-    // Sources need not be `Send`: they stay where they are and are shared. Names are left behind for that.
+    // Sources need not be `Send`: they stay where they are and are shared. Names are left behind
+    // for that.
     let (names, tensors): (Vec<N>, Vec<S>) = tensors.into_iter().unzip();
-    let specs: Vec<_> = names.iter().zip(&tensors).map(|(name, tensor)| Spec::of(name.as_ref(), tensor)).collect();
+    let specs: Vec<_> =
+        names.iter().zip(&tensors).map(|(name, tensor)| Spec::of(name.as_ref(), tensor)).collect();
     let writer = StreamWriter::create_for(path, &specs, &options)?;
     write_all(&writer, &tensors)?;
     writer.finish()

@@ -5,7 +5,8 @@ use core::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInc
 
 /// What a slice takes of one dimension, as in NumPy.
 ///
-/// Negative positions count from the end. Made from integers and ranges of `isize`, `usize` or `i32`:
+/// Negative positions count from the end. Made from integers and ranges of `isize`, `usize` or
+/// `i32`:
 ///
 /// ```
 /// use safetensors_core::{Dtype, TensorView};
@@ -25,7 +26,8 @@ use core::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInc
 pub enum Index {
     /// One position; the dimension disappears from the shape.
     At(isize),
-    /// Positions from `start` up to, not including, `end`, every `step`-th of them; the dimension stays.
+    /// Positions from `start` up to, not including, `end`, every `step`-th of them; the dimension
+    /// stays.
     Range {
         /// The first position; 0 if `None`.
         start: Option<isize>,
@@ -98,7 +100,8 @@ macro_rules! positions {
 
 positions!(isize, usize, i32);
 
-/// A position as `isize`. One that does not fit is out of bounds in any dimension, and so is `isize::MAX`.
+/// A position as `isize`. One that does not fit is out of bounds in any dimension, and so is
+/// `isize::MAX`.
 fn saturate(position: impl TryInto<isize>) -> isize {
     position.try_into().unwrap_or(isize::MAX)
 }
@@ -108,8 +111,9 @@ fn after(end: isize) -> Option<isize> {
     if end == -1 { None } else { Some(end.saturating_add(1)) }
 }
 
-/// What [`TensorView::slice`](crate::TensorView::slice) takes: a tuple of up to six integers and ranges, or any number of
-/// [`Index`] values. Trailing dimensions that are left out are taken whole.
+/// What [`TensorView::slice`](crate::TensorView::slice) takes: a tuple of up to six integers and
+/// ranges, or any number of [`Index`] values. Trailing dimensions that are left out are taken
+/// whole.
 pub trait IntoIndices {
     /// One index a dimension, outermost first.
     fn into_indices(self) -> Vec<Index>;

@@ -7,7 +7,8 @@ use super::{IntoIndices, Runs, Selection, Shard};
 use crate::lazy::PIECE;
 use crate::{Dtype, ErrorKind, LazyTensor, ReadAt, Result, Sink, TensorBuf, TensorSource};
 
-/// Runs with no more bytes between them than this are read in one call: fetching the gap costs less than another call.
+/// Runs with no more bytes between them than this are read in one call: fetching the gap costs less
+/// than another call.
 const DEFAULT_GAP: u64 = 512;
 
 /// A slice of a [`LazyTensor`]: its description now, its bytes when asked.
@@ -40,7 +41,8 @@ pub struct LazySlice<'a, S> {
 }
 
 impl<'a, S> LazyTensor<'a, S> {
-    /// A part of the tensor, not read yet: a tuple of positions and ranges, see [`Index`](super::Index).
+    /// A part of the tensor, not read yet: a tuple of positions and ranges, see
+    /// [`Index`](super::Index).
     ///
     /// # Errors
     ///
@@ -87,8 +89,8 @@ impl<S> LazySlice<'_, S> {
         self.selection.byte_len()
     }
 
-    /// Reads runs in one call that have at most this many bytes between them; 512 by default. 0 reads not one byte too many;
-    /// a slow source, such as a network, gains from more.
+    /// Reads runs in one call that have at most this many bytes between them; 512 by default. 0
+    /// reads not one byte too many; a slow source, such as a network, gains from more.
     #[must_use]
     pub fn gap(mut self, bytes: u64) -> Self {
         self.gap = bytes;
@@ -114,13 +116,19 @@ impl<'a, S> LazySlice<'a, S> {
 }
 
 /// Runs of a file, which begin at `base` in it, in groups that are read in one call.
-fn groups(runs: impl Iterator<Item = Range<u64>>, base: u64, gap: u64) -> impl Iterator<Item = Vec<Range<u64>>> {
+fn groups(
+    runs: impl Iterator<Item = Range<u64>>,
+    base: u64,
+    gap: u64,
+) -> impl Iterator<Item = Vec<Range<u64>>> {
     let mut runs = runs.map(move |run| base + run.start..base + run.end).peekable();
     std::iter::from_fn(move || {
         let first = runs.next()?;
         let (start, mut end) = (first.start, first.end);
         let mut group = vec![first];
-        while let Some(next) = runs.next_if(|next| next.start - end <= gap && next.end - start <= PIECE as u64) {
+        while let Some(next) =
+            runs.next_if(|next| next.start - end <= gap && next.end - start <= PIECE as u64)
+        {
             end = next.end;
             group.push(next);
         }
@@ -128,8 +136,8 @@ fn groups(runs: impl Iterator<Item = Range<u64>>, base: u64, gap: u64) -> impl I
     })
 }
 
-/// Reads runs of a tensor that begins at `base` in its file into `bytes`, which they fill. `scratch` is for those that are read
-/// together.
+/// Reads runs of a tensor that begins at `base` in its file into `bytes`, which they fill.
+/// `scratch` is for those that are read together.
 pub(crate) fn read_runs<S: ReadAt>(
     source: &S,
     base: u64,
@@ -159,7 +167,8 @@ pub(crate) fn read_runs<S: ReadAt>(
 }
 
 impl<S: ReadAt> LazySlice<'_, S> {
-    /// Reads the slice into a buffer of its own. Many slices, [`read_slices`](crate::read_slices) reads in parallel.
+    /// Reads the slice into a buffer of its own. Many slices, [`read_slices`](crate::read_slices)
+    /// reads in parallel.
     ///
     /// # Errors
     ///
@@ -174,7 +183,8 @@ impl<S: ReadAt> LazySlice<'_, S> {
     }
 }
 
-/// Reads and gives the slice in pieces of at most 1 MiB, so that a slice larger than memory can be saved.
+/// Reads and gives the slice in pieces of at most 1 MiB, so that a slice larger than memory can be
+/// saved.
 impl<S: ReadAt> TensorSource for LazySlice<'_, S> {
     fn dtype(&self) -> Dtype {
         self.tensor.dtype()
@@ -193,8 +203,8 @@ impl<S: ReadAt> TensorSource for LazySlice<'_, S> {
                 self.tensor.read_pieces(run.clone(), &mut scratch, sink)?;
                 continue;
             }
-            // Several runs are never more than one piece apart. They are moved together, so that the sink is not called for every
-            // few bytes.
+            // Several runs are never more than one piece apart. They are moved together, so that
+            // the sink is not called for every few bytes.
             scratch.resize((span.end - span.start) as usize, 0);
             let read = source.read_exact_at(&mut scratch, span.start);
             read.map_err(|error| self.tensor.locate(ErrorKind::Io(error).into()))?;

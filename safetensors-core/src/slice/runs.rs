@@ -3,7 +3,8 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// Pieces of equal length that repeat at equal distances, in every dimension anew. Counted from the tensor's first byte.
+/// Pieces of equal length that repeat at equal distances, in every dimension anew. Counted from the
+/// tensor's first byte.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Runs {
     /// The first byte.
@@ -52,15 +53,24 @@ impl Runs {
         })
     }
 
-    /// The same bytes in parts of at most `bytes` bytes, in order, as few as that allows; but a single piece is not cut.
+    /// The same bytes in parts of at most `bytes` bytes, in order, as few as that allows; but a
+    /// single piece is not cut.
     #[cfg(feature = "std")]
     pub(crate) fn split(self, bytes: u64) -> Vec<Self> {
-        let Some((&Repeat { count, stride }, inner)) = self.repeats.split_first() else { return alloc::vec![self] };
+        let Some((&Repeat { count, stride }, inner)) = self.repeats.split_first() else {
+            return alloc::vec![self];
+        };
         let of_one = self.byte_len() / count as u64;
         let together = usize::try_from(bytes / of_one.max(1)).unwrap_or(count);
-        let at = |position: usize, repeats| Self { start: self.start + position as u64 * stride, repeats, ..self };
+        let at = |position: usize, repeats| Self {
+            start: self.start + position as u64 * stride,
+            repeats,
+            ..self
+        };
         if together == 0 {
-            return (0..count).flat_map(|position| at(position, inner.to_vec()).split(bytes)).collect();
+            return (0..count)
+                .flat_map(|position| at(position, inner.to_vec()).split(bytes))
+                .collect();
         }
         let part = |position| {
             let count = together.min(count - position);
@@ -71,7 +81,11 @@ impl Runs {
     }
 
     fn piece_count(&self) -> u64 {
-        if self.piece == 0 { 0 } else { self.repeats.iter().map(|repeat| repeat.count as u64).product() }
+        if self.piece == 0 {
+            0
+        } else {
+            self.repeats.iter().map(|repeat| repeat.count as u64).product()
+        }
     }
 
     fn pieces(&self) -> impl Iterator<Item = Range<u64>> + '_ {

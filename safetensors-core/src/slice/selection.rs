@@ -27,13 +27,16 @@ struct Taken {
 }
 
 impl Selection {
-    /// What `indices` select of a tensor of this dtype and shape. Dimensions without an index are taken whole.
+    /// What `indices` select of a tensor of this dtype and shape. Dimensions without an index are
+    /// taken whole.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::TooManyIndices`]; [`ErrorKind::IndexOutOfBounds`] for a position beyond the dimension (a range is not cut short
-    /// to fit) or a range that ends before it begins; [`ErrorKind::ZeroStep`]; [`ErrorKind::SliceInsideByte`] if the elements of a
-    /// sub-byte dtype that are selected do not begin and end on byte boundaries; and the errors of [`shape::byte_len`].
+    /// [`ErrorKind::TooManyIndices`]; [`ErrorKind::IndexOutOfBounds`] for a position beyond the
+    /// dimension (a range is not cut short to fit) or a range that ends before it begins;
+    /// [`ErrorKind::ZeroStep`]; [`ErrorKind::SliceInsideByte`] if the elements of a sub-byte dtype
+    /// that are selected do not begin and end on byte boundaries; and the errors of
+    /// [`shape::byte_len`].
     pub fn new(dtype: Dtype, shape: &[usize], indices: &[Index]) -> Result<Self, ErrorKind> {
         shape::byte_len(dtype, shape)?;
         if indices.len() > shape.len() {
@@ -46,7 +49,8 @@ impl Selection {
             .enumerate()
             .map(|(dim, (&len, &index))| Taken::new(dim, len, index))
             .collect::<Result<Vec<_>, _>>()?;
-        let selected = taken.iter().filter(|taken| taken.keeps_dim).map(|taken| taken.count).collect();
+        let selected =
+            taken.iter().filter(|taken| taken.keeps_dim).map(|taken| taken.count).collect();
         if taken.iter().any(|taken| taken.count == 0) {
             let runs = Runs { start: 0, piece: 0, repeats: Vec::new() };
             return Ok(Self { shape: selected, runs });
@@ -54,8 +58,8 @@ impl Selection {
         Self::from_taken(dtype, selected, &taken)
     }
 
-    /// Works from the innermost dimension outwards, in bits: as long as whole dimensions are taken the piece grows; then every
-    /// dimension of which more than one position is taken repeats it.
+    /// Works from the innermost dimension outwards, in bits: as long as whole dimensions are taken
+    /// the piece grows; then every dimension of which more than one position is taken repeats it.
     fn from_taken(dtype: Dtype, shape: Vec<usize>, taken: &[Taken]) -> Result<Self, ErrorKind> {
         // Tensors of up to 2⁶⁴ bytes have more bits than 64 bits can count.
         let mut stride = u128::from(dtype.bits());
@@ -92,7 +96,8 @@ impl Selection {
         self.runs.byte_len()
     }
 
-    /// Where the runs lie, counted from the tensor's first byte, in the order of the result, which is ascending.
+    /// Where the runs lie, counted from the tensor's first byte, in the order of the result, which
+    /// is ascending.
     pub fn runs(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.runs.iter()
     }
@@ -109,7 +114,11 @@ impl Taken {
         let out_of_bounds = |index| ErrorKind::IndexOutOfBounds { dim, len, index };
         // A position counted from the start; `len` itself is the end of a range but no position.
         let resolve = |index: isize, limit: usize| {
-            let position = if index < 0 { len.checked_sub(index.unsigned_abs()) } else { Some(index.unsigned_abs()) };
+            let position = if index < 0 {
+                len.checked_sub(index.unsigned_abs())
+            } else {
+                Some(index.unsigned_abs())
+            };
             position.filter(|&position| position <= limit).ok_or_else(|| out_of_bounds(index))
         };
         match index {
@@ -121,7 +130,8 @@ impl Taken {
             Index::Range { start, end, step } => {
                 let first = resolve(start.unwrap_or(0), len)?;
                 let end = end.map_or(Ok(len), |end| resolve(end, len))?;
-                let span = end.checked_sub(first).ok_or_else(|| out_of_bounds(start.unwrap_or(0)))?;
+                let span =
+                    end.checked_sub(first).ok_or_else(|| out_of_bounds(start.unwrap_or(0)))?;
                 Ok(Self { len, start: first, count: span.div_ceil(step), step, keeps_dim: true })
             }
         }

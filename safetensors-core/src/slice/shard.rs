@@ -4,8 +4,8 @@ use core::ops::Range;
 
 use crate::ErrorKind;
 
-/// The part of a tensor for one rank of a tensor-parallel model: dimension `dim` is cut into `world_size` equal parts, of which
-/// this is the one at `rank`.
+/// The part of a tensor for one rank of a tensor-parallel model: dimension `dim` is cut into
+/// `world_size` equal parts, of which this is the one at `rank`.
 ///
 /// ```
 /// use safetensors_core::{TensorView, slice::Shard};
@@ -25,8 +25,8 @@ pub struct Shard {
     pub rank: usize,
     /// The number of parts.
     pub world_size: usize,
-    /// Whether the parts may differ in size. The first ones then have the length divided by `world_size`, rounded up; the last ones
-    /// have what is left, which may be nothing.
+    /// Whether the parts may differ in size. The first ones then have the length divided by
+    /// `world_size`, rounded up; the last ones have what is left, which may be nothing.
     pub uneven: bool,
 }
 
@@ -47,8 +47,9 @@ impl Shard {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoSuchDim`]; [`ErrorKind::NoSuchRank`] if `rank` is not below `world_size`; [`ErrorKind::UnevenShards`] if the
-    /// dimension does not divide and [`uneven`](Shard::uneven) parts were not asked for.
+    /// [`ErrorKind::NoSuchDim`]; [`ErrorKind::NoSuchRank`] if `rank` is not below `world_size`;
+    /// [`ErrorKind::UnevenShards`] if the dimension does not divide and [`uneven`](Shard::uneven)
+    /// parts were not asked for.
     pub fn range(&self, shape: &[usize]) -> Result<Range<usize>, ErrorKind> {
         let Self { dim, rank, world_size, uneven } = *self;
         let &len = shape.get(dim).ok_or(ErrorKind::NoSuchDim { dim, rank: shape.len() })?;

@@ -5,7 +5,8 @@ use alloc::vec::Vec;
 use super::{Index, IntoIndices, Selection, Shard};
 use crate::{Dtype, Error, ErrorKind, Result, Sink, TensorBuf, TensorSource, TensorView};
 
-/// A slice of a [`TensorView`]. Nothing is copied until [`to_buf`](SliceView::to_buf); saving it writes it from where it lies.
+/// A slice of a [`TensorView`]. Nothing is copied until [`to_buf`](SliceView::to_buf); saving it
+/// writes it from where it lies.
 #[derive(Clone, Debug)]
 pub struct SliceView<'a> {
     dtype: Dtype,
@@ -106,7 +107,8 @@ impl<'a> TensorView<'a> {
     }
 }
 
-/// The indices that take `len` positions from `start` on of dimension `dim`, and everything of the others.
+/// The indices that take `len` positions from `start` on of dimension `dim`, and everything of the
+/// others.
 pub(crate) fn narrow(shape: &[usize], dim: usize, start: usize, len: usize) -> Result<Vec<Index>> {
     if dim >= shape.len() {
         return Err(Error::from(ErrorKind::NoSuchDim { dim, rank: shape.len() }));

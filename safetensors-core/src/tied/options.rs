@@ -3,28 +3,31 @@
 use alloc::collections::BTreeSet;
 use alloc::string::String;
 
-/// What becomes of a tensor that shares storage with another, or fills only a part of its storage, without being the same
-/// tensor: a slice, a transposed view, a reinterpretation as another dtype.
+/// What becomes of a tensor that shares storage with another, or fills only a part of its storage,
+/// without being the same tensor: a slice, a transposed view, a reinterpretation as another dtype.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Views {
     /// It is an error: the file could not give it back as it was.
     #[default]
     Refuse,
-    /// If it overlaps a tensor that fills the whole storage it is dropped, and recorded like a tensor that is the same, as
-    /// `safetensors.torch.save_model` does; if none fills it, it is an error. The file does not say which part it was: only
-    /// a program that ties the tensors again by itself gets it back, and here its name gives the whole tensor.
+    /// If it overlaps a tensor that fills the whole storage it is dropped, and recorded like a
+    /// tensor that is the same, as `safetensors.torch.save_model` does; if none fills it, it is an
+    /// error. The file does not say which part it was: only a program that ties the tensors again
+    /// by itself gets it back, and here its name gives the whole tensor.
     Drop,
-    /// It is saved as a tensor of its own. Nothing is lost; the file has the shared bytes more than once.
+    /// It is saved as a tensor of its own. Nothing is lost; the file has the shared bytes more than
+    /// once.
     Save,
 }
 
 /// How tensors that share storage are saved: once, under one of their names.
 ///
 /// Of the names whose tensor fills the whole storage, the first in sorted order is kept, unless
-/// [`prefer`](Tied::prefer) or [`discard`](Tied::discard) say otherwise. Each of the other names goes into the metadata,
-/// with the kept one as its value. The keys `format`, `modelspec.*` and `safetensors_bridge.*` mean something else there: a
-/// tensor of such a name has to be the one that is kept. This is what `safetensors.torch.save_model` does, and
-/// [`Checkpoint`](crate::Checkpoint) finds the tensor under all of its names again.
+/// [`prefer`](Tied::prefer) or [`discard`](Tied::discard) say otherwise. Each of the other names
+/// goes into the metadata, with the kept one as its value. The keys `format`, `modelspec.*` and
+/// `safetensors_bridge.*` mean something else there: a tensor of such a name has to be the one that
+/// is kept. This is what `safetensors.torch.save_model` does, and [`Checkpoint`](crate::Checkpoint)
+/// finds the tensor under all of its names again.
 ///
 /// ```
 /// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize, tied::Tied};
@@ -43,7 +46,8 @@ pub struct Tied {
     pub(super) prefer: BTreeSet<String>,
     pub(super) discard: BTreeSet<String>,
     pub(super) views: Views,
-    /// Whether tensors without bytes are tied too, for sources that number their storages: an address says nothing of them.
+    /// Whether tensors without bytes are tied too, for sources that number their storages: an
+    /// address says nothing of them.
     pub(super) empty: bool,
 }
 
@@ -60,7 +64,8 @@ impl Tied {
         self
     }
 
-    /// Keeps none of these names where another can be kept. [`prefer`](Tied::prefer) goes before it.
+    /// Keeps none of these names where another can be kept. [`prefer`](Tied::prefer) goes before
+    /// it.
     #[must_use]
     pub fn discard<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         self.discard.extend(names.into_iter().map(Into::into));
@@ -74,7 +79,8 @@ impl Tied {
         self
     }
 
-    /// Says what becomes of tensors that share storage, or fill only a part of theirs, without being the same tensor.
+    /// Says what becomes of tensors that share storage, or fill only a part of theirs, without
+    /// being the same tensor.
     #[must_use]
     pub fn views(mut self, views: Views) -> Self {
         self.views = views;

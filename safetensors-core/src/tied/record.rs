@@ -8,7 +8,8 @@ use alloc::vec::Vec;
 use super::{Resolved, Tied, resolve};
 use crate::{Error, ErrorKind, Metadata, Result, SaveOptions, TensorSource, modelspec};
 
-/// Leaves the tensors that are to be saved, and gives the options to save them with. Nothing changes unless the options ask for it.
+/// Leaves the tensors that are to be saved, and gives the options to save them with. Nothing
+/// changes unless the options ask for it.
 pub(crate) fn apply<'a, N: AsRef<str>, S: TensorSource>(
     tensors: &mut Vec<(N, S)>,
     options: &'a SaveOptions,
@@ -28,17 +29,20 @@ pub(crate) fn drop_copies<N: AsRef<str>, S: TensorSource>(
     let Resolved { keep, aliases } = resolve(tensors, tied)?;
     let mut keep = keep.into_iter().peekable();
     let mut positions = 0..tensors.len();
-    tensors.retain(|_| positions.next().is_some_and(|position| keep.next_if_eq(&position).is_some()));
+    tensors
+        .retain(|_| positions.next().is_some_and(|position| keep.next_if_eq(&position).is_some()));
     Ok(aliases)
 }
 
-/// Whether a metadata key has a meaning of its own, so that it is never another name of a tensor, whatever its value is.
+/// Whether a metadata key has a meaning of its own, so that it is never another name of a tensor,
+/// whatever its value is.
 pub(crate) fn is_reserved(key: &str) -> bool {
     // The second is what the keys of this project begin with, those of digests among them.
     key == "format" || key.starts_with("safetensors_bridge.") || key.starts_with(modelspec::PREFIX)
 }
 
-/// Adds the dropped names to the metadata. What the user has there is not overwritten, but then the name would be lost.
+/// Adds the dropped names to the metadata. What the user has there is not overwritten, but then the
+/// name would be lost.
 pub(crate) fn record(metadata: &mut Metadata, aliases: BTreeMap<String, String>) -> Result<()> {
     for (name, kept) in aliases {
         if is_reserved(&name) {

@@ -28,15 +28,17 @@ struct Member<'a, S> {
 
 /// Finds the tensors that share storage and decides which of their names to keep.
 ///
-/// Tensors share if they lie in one allocation and overlap there; merely lying in one allocation ties nothing. Tensors whose
-/// [`storage`](TensorSource::storage) is not known, and those without bytes, share with none.
+/// Tensors share if they lie in one allocation and overlap there; merely lying in one allocation
+/// ties nothing. Tensors whose [`storage`](TensorSource::storage) is not known, and those without
+/// bytes, share with none.
 ///
 /// ```
 /// use safetensors_core::TensorView;
 /// use safetensors_core::tied::{Tied, resolve};
 ///
 /// let (weight, other) = ([1.0_f32, 2.0], [1.0_f32, 2.0]);
-/// let (weight, other) = (TensorView::from_slice(&[2], &weight)?, TensorView::from_slice(&[2], &other)?);
+/// let (weight, other) =
+///     (TensorView::from_slice(&[2], &weight)?, TensorView::from_slice(&[2], &other)?);
 /// let resolved = resolve(&[("b", weight), ("c", other), ("a", weight)], &Tied::new())?;
 /// assert_eq!(resolved.keep, [1, 2]);
 /// assert_eq!(resolved.aliases["b"], "a");
@@ -45,10 +47,14 @@ struct Member<'a, S> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::NotCovered`] if no tensor of a group fills the whole storage, also of a group of one, unless views are to be
-/// saved. [`ErrorKind::PartlyTied`] if a tensor would be dropped that is not the same as the kept one, unless that is asked for.
-/// [`ErrorKind::DuplicateTensor`]; [`ErrorKind::ReservedName`]; those of [`shape::byte_len`].
-pub fn resolve<N: AsRef<str>, S: TensorSource>(tensors: &[(N, S)], options: &Tied) -> Result<Resolved> {
+/// [`ErrorKind::NotCovered`] if no tensor of a group fills the whole storage, also of a group of
+/// one, unless views are to be saved. [`ErrorKind::PartlyTied`] if a tensor would be dropped that
+/// is not the same as the kept one, unless that is asked for. [`ErrorKind::DuplicateTensor`];
+/// [`ErrorKind::ReservedName`]; those of [`shape::byte_len`].
+pub fn resolve<N: AsRef<str>, S: TensorSource>(
+    tensors: &[(N, S)],
+    options: &Tied,
+) -> Result<Resolved> {
     let mut storages: BTreeMap<(u64, u64), Vec<Member<'_, S>>> = BTreeMap::new();
     let mut names = BTreeSet::new();
     for (position, (name, tensor)) in tensors.iter().enumerate() {
@@ -77,18 +83,25 @@ pub fn resolve<N: AsRef<str>, S: TensorSource>(tensors: &[(N, S)], options: &Tie
             let kept = choose(&group, options)?;
             for member in group.iter().filter(|member| member.position != kept.position) {
                 if options.views != Views::Drop && !same(member, kept) {
-                    return Err(Error::from(ErrorKind::PartlyTied { kept: kept.name.into() }).in_tensor(member.name));
+                    return Err(Error::from(ErrorKind::PartlyTied { kept: kept.name.into() })
+                        .in_tensor(member.name));
                 }
                 dropped.insert(member.position);
                 aliases.insert(member.name.into(), kept.name.into());
             }
         }
     }
-    Ok(Resolved { keep: (0..tensors.len()).filter(|position| !dropped.contains(position)).collect(), aliases })
+    Ok(Resolved {
+        keep: (0..tensors.len()).filter(|position| !dropped.contains(position)).collect(),
+        aliases,
+    })
 }
 
 /// The tensors of one storage, divided into those that belong together.
-fn groups<S: TensorSource>(mut members: Vec<Member<'_, S>>, views: Views) -> Vec<Vec<Member<'_, S>>> {
+fn groups<S: TensorSource>(
+    mut members: Vec<Member<'_, S>>,
+    views: Views,
+) -> Vec<Vec<Member<'_, S>>> {
     members.sort_by(|a, b| {
         let key = |member: &Member<'_, S>| (member.storage.range.start, member.storage.range.end);
         key(a).cmp(&key(b)).then_with(|| a.name.cmp(b.name))
@@ -97,11 +110,14 @@ fn groups<S: TensorSource>(mut members: Vec<Member<'_, S>>, views: Views) -> Vec
     for member in members {
         let group = match views {
             Views::Save => groups.iter_mut().find(|group| same(&group[0], &member)),
-            // Each is compared with the one before, as the Python library does, so that the same input has the same outcome.
-            // Where a wide tensor is followed by two narrow ones this divides what overlaps, but what is divided so has a part
-            // that no tensor covers, and is refused.
+            // Each is compared with the one before, as the Python library does, so that the same
+            // input has the same outcome. Where a wide tensor is followed by two narrow ones this
+            // divides what overlaps, but what is divided so has a part that no tensor covers, and
+            // is refused.
             Views::Refuse | Views::Drop => groups.last_mut().filter(|group| {
-                group.last().is_some_and(|before| member.storage.range.start < before.storage.range.end)
+                group
+                    .last()
+                    .is_some_and(|before| member.storage.range.start < before.storage.range.end)
             }),
         };
         match group {
@@ -115,16 +131,23 @@ fn groups<S: TensorSource>(mut members: Vec<Member<'_, S>>, views: Views) -> Vec
 /// The tensor of a group whose name is kept.
 fn choose<'a, 'b, S>(group: &'b [Member<'a, S>], options: &Tied) -> Result<&'b Member<'a, S>> {
     let complete = |member: &&Member<'_, S>| {
-        // As many bytes as the storage has, and from one end of it to the other: a part that is broadcast can have the first alone.
-        let filled = member.storage.range == (0..member.storage.byte_len) && member.byte_len == member.storage.byte_len;
-        // Where views are saved, the members of a group are the same: each is as good as the others.
+        // As many bytes as the storage has, and from one end of it to the other: a part that is
+        // broadcast can have the first alone.
+        let filled = member.storage.range == (0..member.storage.byte_len)
+            && member.byte_len == member.storage.byte_len;
+        // Where views are saved, the members of a group are the same: each is as good as the
+        // others.
         options.views == Views::Save || filled
     };
     group
         .iter()
         .filter(complete)
         .min_by_key(|member| {
-            (!options.prefer.contains(member.name), options.discard.contains(member.name), member.name)
+            (
+                !options.prefer.contains(member.name),
+                options.discard.contains(member.name),
+                member.name,
+            )
         })
         .ok_or_else(|| {
             let mut names: Vec<_> = group.iter().map(|member| String::from(member.name)).collect();

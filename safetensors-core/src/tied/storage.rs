@@ -16,8 +16,9 @@ use core::ops::Range;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Storage {
-    /// Which allocation it is: the same number for two tensors of one save if they lie in the same one, another if not.
-    /// Usually its address; on a machine with several devices also which device it is on.
+    /// Which allocation it is: the same number for two tensors of one save if they lie in the same
+    /// one, another if not. Usually its address; on a machine with several devices also which
+    /// device it is on.
     pub id: u64,
     /// The size in bytes of the whole allocation.
     pub byte_len: u64,

@@ -16,22 +16,31 @@ fn codes(buf: &TensorBuf) -> Vec<u64> {
     buf.bytes().chunks(width).map(code).collect()
 }
 
-/// Converts to targets with all policies, and holds every element to the oracle. `values` are those of the elements.
+/// Converts to targets with all policies, and holds every element to the oracle. `values` are those
+/// of the elements.
 fn check(from: Dtype, targets: &[Dtype], bytes: &[u8], values: &[f64]) {
     for &to in targets.iter().filter(|&&to| to != from) {
         let format = Format::of(to);
         for overflow in POLICIES {
-            // No infinity comes out of a saturating conversion; in the oracle infinity is only what lies after the largest.
-            let expected: Vec<_> = values.iter().map(|&value| format.encode(Exact::Float(value), overflow)).collect();
-            let first_misfit = expected.iter().position(|&expected| expected == Expected::DoesNotFit);
+            // No infinity comes out of a saturating conversion; in the oracle infinity is only what
+            // lies after the largest.
+            let expected: Vec<_> =
+                values.iter().map(|&value| format.encode(Exact::Float(value), overflow)).collect();
+            let first_misfit =
+                expected.iter().position(|&expected| expected == Expected::DoesNotFit);
             match (convert(from, to, overflow, bytes), first_misfit) {
-                (Err(error), first) => assert_eq!(Some(misfit(&error)), first.map(|i| i as u64), "{from} {to} {error}"),
+                (Err(error), first) => {
+                    assert_eq!(Some(misfit(&error)), first.map(|i| i as u64), "{from} {to} {error}")
+                }
                 (Ok(_), Some(first)) => panic!("{from} to {to}: element {first} should not fit"),
                 (Ok(buf), None) => {
                     for (i, (&expected, found)) in expected.iter().zip(codes(&buf)).enumerate() {
                         let value = values[i];
                         let right = agrees(format, found, expected);
-                        assert!(right, "{from} {value:e} to {to} {overflow:?}: {found:#x}, expected {expected:x?}");
+                        assert!(
+                            right,
+                            "{from} {value:e} to {to} {overflow:?}: {found:#x}, expected {expected:x?}"
+                        );
                     }
                 }
             }
@@ -39,16 +48,28 @@ fn check(from: Dtype, targets: &[Dtype], bytes: &[u8], values: &[f64]) {
     }
 }
 
-/// As [`check`]; elements that do not fit everywhere would hide those after them from [`Overflow::Error`], so that policy sees
-/// the values that fit once more by themselves.
+/// As [`check`]; elements that do not fit everywhere would hide those after them from
+/// [`Overflow::Error`], so that policy sees the values that fit once more by themselves.
 fn check_each(from: Dtype, targets: &[Dtype], encode: impl Fn(f64) -> Vec<u8>, values: &[f64]) {
-    check(from, targets, &values.iter().flat_map(|&value| encode(value)).collect::<Vec<_>>(), values);
+    check(
+        from,
+        targets,
+        &values.iter().flat_map(|&value| encode(value)).collect::<Vec<_>>(),
+        values,
+    );
     for &to in targets.iter().filter(|&&to| to != from) {
         let format = Format::of(to);
-        let fits = |value: f64| format.encode(Exact::Float(value), Overflow::Error) != Expected::DoesNotFit;
-        let fitting: Vec<u8> = values.iter().filter(|&&value| fits(value)).flat_map(|&value| encode(value)).collect();
+        let fits = |value: f64| {
+            format.encode(Exact::Float(value), Overflow::Error) != Expected::DoesNotFit
+        };
+        let fitting: Vec<u8> =
+            values.iter().filter(|&&value| fits(value)).flat_map(|&value| encode(value)).collect();
         let ieee = convert(from, to, Overflow::Ieee, &fitting).unwrap();
-        assert_eq!(convert(from, to, Overflow::Error, &fitting).unwrap().bytes(), ieee.bytes(), "{from} {to}");
+        assert_eq!(
+            convert(from, to, Overflow::Error, &fitting).unwrap().bytes(),
+            ieee.bytes(),
+            "{from} {to}"
+        );
         for &value in values.iter().filter(|&&value| !fits(value)).take(500) {
             let error = convert(from, to, Overflow::Error, &encode(value)).unwrap_err();
             assert_eq!(misfit(&error), 0, "{from} {value:e} {to}");
@@ -60,8 +81,9 @@ fn check_each(from: Dtype, targets: &[Dtype], encode: impl Fn(f64) -> Vec<u8>, v
 fn every_code_of_the_8_bit_formats() {
     for from in [Dtype::F8_E4M3, Dtype::F8_E5M2, Dtype::F8_E4M3FNUZ, Dtype::F8_E5M2FNUZ] {
         let format = Format::of(from);
-        let encode =
-            |value: f64| (0..=255_u8).find(|&code| same(format.decode(code.into()), value)).into_iter().collect();
+        let encode = |value: f64| {
+            (0..=255_u8).find(|&code| same(format.decode(code.into()), value)).into_iter().collect()
+        };
         let values: Vec<_> = (0..256).map(|code| format.decode(code)).collect();
         check_each(from, &TARGETS, encode, &values);
     }
@@ -69,8 +91,10 @@ fn every_code_of_the_8_bit_formats() {
 
 #[test]
 fn every_code_of_f8_e8m0() {
-    let values: Vec<_> = (0..=255).map(|code| f64::from(f8e8m0fnu::from_bits(code).to_f32())).collect();
-    let encode = |value: f64| vec![if value.is_nan() { 255 } else { (value.log2() as i32 + 127) as u8 }];
+    let values: Vec<_> =
+        (0..=255).map(|code| f64::from(f8e8m0fnu::from_bits(code).to_f32())).collect();
+    let encode =
+        |value: f64| vec![if value.is_nan() { 255 } else { (value.log2() as i32 + 127) as u8 }];
     check_each(Dtype::F8_E8M0, &TARGETS, encode, &values);
 }
 
@@ -82,10 +106,13 @@ fn every_code_of_the_packed_formats() {
     check(Dtype::F4, &TARGETS, &four, &values);
     for from in [Dtype::F6_E2M3, Dtype::F6_E3M2] {
         // Each code in each of the four places of a group.
-        let groups: Vec<[u64; 4]> = (0..64).map(|code| [code, code ^ 0x15, 63 - code, (code + 7) % 64]).collect();
-        let pack = |[a, b, c, d]: [u64; 4]| (a | b << 6 | c << 12 | d << 18).to_le_bytes()[..3].to_vec();
+        let groups: Vec<[u64; 4]> =
+            (0..64).map(|code| [code, code ^ 0x15, 63 - code, (code + 7) % 64]).collect();
+        let pack =
+            |[a, b, c, d]: [u64; 4]| (a | b << 6 | c << 12 | d << 18).to_le_bytes()[..3].to_vec();
         let bytes: Vec<u8> = groups.iter().flat_map(|&group| pack(group)).collect();
-        let values: Vec<_> = groups.concat().iter().map(|&code| Format::of(from).decode(code)).collect();
+        let values: Vec<_> =
+            groups.concat().iter().map(|&code| Format::of(from).decode(code)).collect();
         check(from, &TARGETS, &bytes, &values);
     }
 }
@@ -98,7 +125,12 @@ fn every_half_and_every_bfloat() {
     check_each(Dtype::F16, &TARGETS, |value| f16::from_f64(value).to_le_bytes().to_vec(), &values);
     let values: Vec<_> = (0..=u16::MAX).map(|bits| bf16::from_bits(bits).to_f64()).collect();
     check(Dtype::BF16, &TARGETS, &bytes, &values);
-    check_each(Dtype::BF16, &TARGETS, |value| bf16::from_f64(value).to_le_bytes().to_vec(), &values);
+    check_each(
+        Dtype::BF16,
+        &TARGETS,
+        |value| bf16::from_f64(value).to_le_bytes().to_vec(),
+        &values,
+    );
 }
 
 #[test]
@@ -114,7 +146,9 @@ fn every_narrow_value_is_exact_in_f64() {
     for value in [0.1_f32, -0.0, f32::MAX, f32::from_bits(1), f32::NEG_INFINITY] {
         assert_eq!(converted::<_, f64>(vec![value])[0].to_bits(), f64::from(value).to_bits());
     }
-    let saturated = convert(Dtype::F16, Dtype::F64, Overflow::Saturate, &f16::NEG_INFINITY.to_le_bytes()).unwrap();
+    let saturated =
+        convert(Dtype::F16, Dtype::F64, Overflow::Saturate, &f16::NEG_INFINITY.to_le_bytes())
+            .unwrap();
     assert_eq!(saturated.into_vec::<f64>().unwrap(), [-f64::MAX]);
 }
 
@@ -123,12 +157,15 @@ fn microfloat_agrees() {
     // All halves and bfloats, and f32 all over the range.
     let values = (0..=u16::MAX).map(|bits| f16::from_bits(bits).to_f32());
     let values = values.chain((0..=u16::MAX).map(|bits| bf16::from_bits(bits).to_f32()));
-    let values: Vec<f32> = values.chain((0..=u32::MAX).step_by(20_011).map(f32::from_bits)).collect();
+    let values: Vec<f32> =
+        values.chain((0..=u32::MAX).step_by(20_011).map(f32::from_bits)).collect();
     macro_rules! check {
         ($element:ty, $oracle:ty, $bits:expr) => {
             for (&value, found) in values.iter().zip(converted::<f32, $element>(values.clone())) {
-                let (found, oracle) = (<$oracle>::from_bits($bits(found)), <$oracle>::from_f32(value));
-                // The oracle takes 464, a tie between 448 and what would be 480, for an overflow. Ties go to even, so to 448.
+                let (found, oracle) =
+                    (<$oracle>::from_bits($bits(found)), <$oracle>::from_f32(value));
+                // The oracle takes 464, a tie between 448 and what would be 480, for an overflow.
+                // Ties go to even, so to 448.
                 let known = value.abs() == 464.0 && stringify!($oracle) == "f8e4m3fn";
                 let same = found.to_bits() == oracle.to_bits() || found.is_nan() && oracle.is_nan();
                 assert!(same || known, "{value:e}: {found} and {oracle}");
@@ -152,10 +189,12 @@ fn half_agrees() {
     }
 }
 
-/// Every number of a format, every midpoint, and the nearest values on both sides of each; with both signs.
+/// Every number of a format, every midpoint, and the nearest values on both sides of each; with
+/// both signs.
 fn boundaries(format: Format, step: usize, neighbours: impl Fn(f64) -> [f64; 3]) -> Vec<f64> {
     let mut values = vec![0.0, f64::INFINITY, f64::NAN];
-    let codes = (0..=format.largest).step_by(step).chain(format.largest - 3..=format.largest).chain(0..4);
+    let codes =
+        (0..=format.largest).step_by(step).chain(format.largest - 3..=format.largest).chain(0..4);
     for code in codes {
         let (this, next) = (format.magnitude(code), format.magnitude(code + 1));
         values.extend([this, (this + next) / 2.0].into_iter().flat_map(&neighbours));
@@ -177,7 +216,8 @@ fn ties_and_limits_from_f32() {
 
 #[test]
 fn ties_and_limits_from_f64() {
-    // The neighbours of a midpoint are the traps for rounding by way of f32: that makes ties of them.
+    // The neighbours of a midpoint are the traps for rounding by way of f32: that makes ties of
+    // them.
     let neighbours = |value: f64| [value.next_down(), value, value.next_up()];
     for to in TARGETS {
         let step = if to == Dtype::F32 { 50_021 } else { 1 };
@@ -190,7 +230,8 @@ fn ties_and_limits_from_f64() {
 
 #[test]
 fn rounding_is_not_done_twice() {
-    // f32 would make these the midpoint of two halves; ties to even would then go down instead of up.
+    // f32 would make these the midpoint of two halves; ties to even would then go down instead of
+    // up.
     let trap = 1.0 + 2_f64.powi(-11) + 2_f64.powi(-40);
     assert_eq!(converted::<_, f16>(vec![trap])[0].to_bits(), f16::ONE.to_bits() + 1);
     assert_eq!(f16::from_f32(trap as f32), f16::ONE);
@@ -221,9 +262,13 @@ fn an_error_names_element_value_and_dtype() {
     let buf = TensorBuf::from_vec(vec![100, 100], values).unwrap();
     for to in [Dtype::F16, Dtype::F8_E5M2FNUZ] {
         let error = buf.clone().convert(to, &options).unwrap_err();
-        assert_eq!(error.to_string(), format!("the value -100000.0 of element 7777 does not fit {to}"));
+        assert_eq!(
+            error.to_string(),
+            format!("the value -100000.0 of element 7777 does not fit {to}")
+        );
     }
-    let error = convert(Dtype::F32, Dtype::F16, Overflow::Error, &7e4_f32.to_le_bytes()).unwrap_err();
+    let error =
+        convert(Dtype::F32, Dtype::F16, Overflow::Error, &7e4_f32.to_le_bytes()).unwrap_err();
     assert_eq!(error.to_string(), "the value 70000.0 of element 0 does not fit F16");
     let huge = TensorBuf::from_vec(vec![], vec![1e300]).unwrap();
     let error = huge.convert(Dtype::F32, &options).unwrap_err();

@@ -53,7 +53,10 @@ fn a_misfit_is_found_behind_many_that_fit() {
     let mut values = vec![100_i64; 5_000];
     values[4_321] = 128;
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-    assert_eq!(misfit(&convert(Dtype::I64, Dtype::I8, Overflow::Saturate, &bytes).unwrap_err()), 4_321);
+    assert_eq!(
+        misfit(&convert(Dtype::I64, Dtype::I8, Overflow::Saturate, &bytes).unwrap_err()),
+        4_321
+    );
     assert_eq!(misfit(&convert(Dtype::I64, Dtype::BOOL, Overflow::Ieee, &bytes).unwrap_err()), 0);
     assert!(convert(Dtype::I64, Dtype::U8, Overflow::Ieee, &bytes).is_ok());
 }
@@ -61,40 +64,57 @@ fn a_misfit_is_found_behind_many_that_fit() {
 /// Holds integers, converted to every floating-point dtype, to the oracle.
 fn check_floats(from: Dtype, value: i128) {
     let bytes = bytes(from, value);
-    for (to, overflow) in TARGETS.into_iter().flat_map(|to| POLICIES.map(|overflow| (to, overflow))) {
+    for (to, overflow) in TARGETS.into_iter().flat_map(|to| POLICIES.map(|overflow| (to, overflow)))
+    {
         let expected = Format::of(to).encode(Exact::Integer(value), overflow);
         match convert(from, to, overflow, &bytes) {
             Ok(buf) => {
                 let mut code = [0; 8];
                 code[..buf.bytes().len()].copy_from_slice(buf.bytes());
                 let found = u64::from_le_bytes(code);
-                assert!(agrees(Format::of(to), found, expected), "{from} {value} to {to} {overflow:?}: {found:#x}");
+                assert!(
+                    agrees(Format::of(to), found, expected),
+                    "{from} {value} to {to} {overflow:?}: {found:#x}"
+                );
             }
-            Err(error) => assert_eq!((misfit(&error), expected), (0, Expected::DoesNotFit), "{from} {value} to {to}"),
+            Err(error) => assert_eq!(
+                (misfit(&error), expected),
+                (0, Expected::DoesNotFit),
+                "{from} {value} to {to}"
+            ),
         }
     }
-    let double = convert(from, Dtype::F64, Overflow::Error, &bytes).unwrap().into_vec::<f64>().unwrap();
+    let double =
+        convert(from, Dtype::F64, Overflow::Error, &bytes).unwrap().into_vec::<f64>().unwrap();
     assert_eq!(double, [value as f64], "{from} {value}");
 }
 
 #[test]
 fn integers_are_rounded_once() {
     let powers = (0..64).flat_map(|power| [(1_i128 << power) - 1, 1 << power, (1 << power) + 1]);
-    // One more than a midpoint of two halves, bfloats or f32: f64 or f32 on the way would make it the midpoint.
-    let ties = [11, 8, 24]
-        .into_iter()
-        .flat_map(|digits| (digits + 1..63).map(move |power| (1_i128 << power) + (1_i128 << (power - digits)) + 1));
-    let values: Vec<i128> = powers.chain(ties).chain(limits()).flat_map(|value| [value, -value]).collect();
+    // One more than a midpoint of two halves, bfloats or f32: f64 or f32 on the way would make it
+    // the midpoint.
+    let ties = [11, 8, 24].into_iter().flat_map(|digits| {
+        (digits + 1..63).map(move |power| (1_i128 << power) + (1_i128 << (power - digits)) + 1)
+    });
+    let values: Vec<i128> =
+        powers.chain(ties).chain(limits()).flat_map(|value| [value, -value]).collect();
     for (from, low, high) in INTEGERS {
-        values.iter().filter(|value| (low..=high).contains(value)).for_each(|&value| check_floats(from, value));
+        values
+            .iter()
+            .filter(|value| (low..=high).contains(value))
+            .for_each(|&value| check_floats(from, value));
     }
 }
 
 #[test]
 fn floats_become_integers_only_if_they_are() {
     for (to, low, high) in INTEGERS {
-        let candidates = [0.0, -0.0, 1.0, -1.0, 0.5, 2.0, f64::NAN, f64::INFINITY, f64::from_bits(1), 1e300];
-        let limits = limits().map(|value| value as f64).flat_map(|value| [value.next_down(), value, value.next_up()]);
+        let candidates =
+            [0.0, -0.0, 1.0, -1.0, 0.5, 2.0, f64::NAN, f64::INFINITY, f64::from_bits(1), 1e300];
+        let limits = limits()
+            .map(|value| value as f64)
+            .flat_map(|value| [value.next_down(), value, value.next_up()]);
         for value in candidates.into_iter().chain(limits) {
             let integral = value.fract() == 0.0 && value.abs() < 1e30;
             let fits = integral && (low..=high).contains(&(value as i128));
@@ -106,7 +126,10 @@ fn floats_become_integers_only_if_they_are() {
                     }
                     Err(error) => {
                         assert!(!fits, "{value:?} {to}");
-                        assert_eq!(error.to_string(), format!("the value {value:?} of element 0 does not fit {to}"));
+                        assert_eq!(
+                            error.to_string(),
+                            format!("the value {value:?} of element 0 does not fit {to}")
+                        );
                     }
                 }
             }
@@ -124,7 +147,8 @@ fn narrow_floats_become_integers() {
     assert_eq!(error.to_string(), "the value 0.5 of element 3 does not fit I8");
     let bits = convert(Dtype::BF16, Dtype::BOOL, Overflow::Ieee, &[0x80, 0x3f, 0, 0x80]).unwrap();
     assert_eq!(bits.into_vec::<bool>().unwrap(), [true, false]);
-    let error = convert(Dtype::BF16, Dtype::BOOL, Overflow::Ieee, &[0x80, 0x3f, 0x80, 0xbf]).unwrap_err();
+    let error =
+        convert(Dtype::BF16, Dtype::BOOL, Overflow::Ieee, &[0x80, 0x3f, 0x80, 0xbf]).unwrap_err();
     assert_eq!(error.to_string(), "the value -1.0 of element 1 does not fit BOOL");
 }
 
@@ -144,7 +168,10 @@ fn bytes_that_are_no_booleans_are_refused() {
     bytes[2_500] = 2;
     for to in [Dtype::BOOL, Dtype::U8, Dtype::F32] {
         let error = convert(Dtype::BOOL, to, Overflow::Ieee, &bytes).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::InvalidBool { index: 2_500, found: 2 }), "{error}");
+        assert!(
+            matches!(error.kind(), ErrorKind::InvalidBool { index: 2_500, found: 2 }),
+            "{error}"
+        );
     }
 }
 

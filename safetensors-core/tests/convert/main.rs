@@ -15,7 +15,9 @@ const POLICIES: [Overflow; 3] = [Overflow::Ieee, Overflow::Saturate, Overflow::E
 /// Converts little-endian bytes.
 fn convert(from: Dtype, to: Dtype, overflow: Overflow, bytes: &[u8]) -> Result<TensorBuf, Error> {
     let shape = [bytes.len() * 8 / from.bits() as usize];
-    TensorView::new(from, &shape, bytes).unwrap().convert(to, &ConvertOptions::new().overflow(overflow))
+    TensorView::new(from, &shape, bytes)
+        .unwrap()
+        .convert(to, &ConvertOptions::new().overflow(overflow))
 }
 
 /// Converts values that all fit.

@@ -32,24 +32,32 @@ pub(crate) enum Exact {
 }
 
 /// The targets that the search can do; F64 is left out since its midpoints are not f64.
-pub(crate) const TARGETS: [Dtype; 7] =
-    [Dtype::F32, Dtype::F16, Dtype::BF16, Dtype::F8_E4M3, Dtype::F8_E5M2, Dtype::F8_E4M3FNUZ, Dtype::F8_E5M2FNUZ];
+pub(crate) const TARGETS: [Dtype; 7] = [
+    Dtype::F32,
+    Dtype::F16,
+    Dtype::BF16,
+    Dtype::F8_E4M3,
+    Dtype::F8_E5M2,
+    Dtype::F8_E4M3FNUZ,
+    Dtype::F8_E5M2FNUZ,
+];
 
 impl Format {
     pub(crate) fn of(dtype: Dtype) -> Self {
-        let (exponent_bits, mantissa_bits, bias, largest, has_infinity, has_negative_zero) = match dtype {
-            Dtype::F32 => (8, 23, 127, 0x7f7f_ffff, true, true),
-            Dtype::BF16 => (8, 7, 127, 0x7f7f, true, true),
-            Dtype::F16 => (5, 10, 15, 0x7bff, true, true),
-            Dtype::F8_E4M3 => (4, 3, 7, 0x7e, false, true),
-            Dtype::F8_E5M2 => (5, 2, 15, 0x7b, true, true),
-            Dtype::F8_E4M3FNUZ => (4, 3, 8, 0x7f, false, false),
-            Dtype::F8_E5M2FNUZ => (5, 2, 16, 0x7f, false, false),
-            Dtype::F6_E2M3 => (2, 3, 1, 0x1f, false, true),
-            Dtype::F6_E3M2 => (3, 2, 3, 0x1f, false, true),
-            Dtype::F4 => (2, 1, 1, 0x7, false, true),
-            _ => panic!("{dtype}"),
-        };
+        let (exponent_bits, mantissa_bits, bias, largest, has_infinity, has_negative_zero) =
+            match dtype {
+                Dtype::F32 => (8, 23, 127, 0x7f7f_ffff, true, true),
+                Dtype::BF16 => (8, 7, 127, 0x7f7f, true, true),
+                Dtype::F16 => (5, 10, 15, 0x7bff, true, true),
+                Dtype::F8_E4M3 => (4, 3, 7, 0x7e, false, true),
+                Dtype::F8_E5M2 => (5, 2, 15, 0x7b, true, true),
+                Dtype::F8_E4M3FNUZ => (4, 3, 8, 0x7f, false, false),
+                Dtype::F8_E5M2FNUZ => (5, 2, 16, 0x7f, false, false),
+                Dtype::F6_E2M3 => (2, 3, 1, 0x1f, false, true),
+                Dtype::F6_E3M2 => (3, 2, 3, 0x1f, false, true),
+                Dtype::F4 => (2, 1, 1, 0x7, false, true),
+                _ => panic!("{dtype}"),
+            };
         Self { exponent_bits, mantissa_bits, bias, largest, has_infinity, has_negative_zero }
     }
 
@@ -57,7 +65,8 @@ impl Format {
         1 << (self.exponent_bits + self.mantissa_bits)
     }
 
-    /// The number that a code without sign stands for; also that which the code after the largest would stand for.
+    /// The number that a code without sign stands for; also that which the code after the largest
+    /// would stand for.
     pub(crate) fn magnitude(self, code: u64) -> f64 {
         let exponent = (code >> self.mantissa_bits) as i32;
         let mantissa = (code & ((1 << self.mantissa_bits) - 1)) as f64;
@@ -94,18 +103,25 @@ impl Format {
             Overflow::Saturate => Expected::Code(sign | self.largest),
             Overflow::Ieee if self.has_infinity => Expected::Code(sign | (self.largest + 1)),
             Overflow::Ieee => Expected::Nan,
-            Overflow::Error if self.has_infinity && value.is_infinite() => Expected::Code(sign | (self.largest + 1)),
+            Overflow::Error if self.has_infinity && value.is_infinite() => {
+                Expected::Code(sign | (self.largest + 1))
+            }
             Overflow::Error => Expected::DoesNotFit,
         }
     }
 
-    /// The code whose number is nearest to the magnitude of the value, the even one of two; `largest + 1` for overflow.
+    /// The code whose number is nearest to the magnitude of the value, the even one of two;
+    /// `largest + 1` for overflow.
     fn nearest(self, value: Exact) -> u64 {
         // The first code whose number is larger than the value.
         let (mut low, mut high) = (0, self.largest + 2);
         while low < high {
             let middle = (low + high) / 2;
-            if value.compare(self.magnitude(middle)) == Ordering::Less { high = middle } else { low = middle + 1 }
+            if value.compare(self.magnitude(middle)) == Ordering::Less {
+                high = middle
+            } else {
+                low = middle + 1
+            }
         }
         if low == self.largest + 2 {
             return self.largest + 1;

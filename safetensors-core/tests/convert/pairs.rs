@@ -24,13 +24,17 @@ fn all_pairs_are_converted_or_refused() {
                 }
                 Err(error) => {
                     assert!(!can_convert(from, to), "{from} {to}: {error}");
-                    assert_eq!(error.to_string(), format!("there is no conversion from {from} to {to}"));
+                    assert_eq!(
+                        error.to_string(),
+                        format!("there is no conversion from {from} to {to}")
+                    );
                     assert!(matches!(error.kind(), ErrorKind::NoConversion { .. }));
                 }
             }
         }
     }
-    // Twelve floats and nine integers to eight floats and nine integers, and five dtypes only to themselves.
+    // Twelve floats and nine integers to eight floats and nine integers, and five dtypes only to
+    // themselves.
     assert_eq!(pairs, 21 * 17 + 5);
 }
 
@@ -54,7 +58,10 @@ fn empty_tensors_and_scalars() {
         for &to in Dtype::ALL.iter().filter(|&&to| can_convert(from, to)) {
             let empty = TensorView::new(from, &[3, 0, 2], &[]).unwrap();
             let empty = empty.convert(to, &ConvertOptions::new()).unwrap();
-            assert_eq!((empty.dtype(), empty.shape(), empty.bytes()), (to, &[3, 0, 2][..], &[][..]));
+            assert_eq!(
+                (empty.dtype(), empty.shape(), empty.bytes()),
+                (to, &[3, 0, 2][..], &[][..])
+            );
             if from.is_sub_byte() {
                 continue;
             }
@@ -70,7 +77,8 @@ fn empty_tensors_and_scalars() {
 
 #[test]
 fn bytes_may_lie_anywhere() {
-    // 4,100 elements, so that whole blocks and a rest are copied to be aligned. Small integers are numbers of every dtype.
+    // 4,100 elements, so that whole blocks and a rest are copied to be aligned. Small integers are
+    // numbers of every dtype.
     let numbers: Vec<u8> = (0..4_100).map(|i| (i % 2) as u8).collect();
     for &from in Dtype::ALL.iter().filter(|&&from| can_convert(Dtype::U8, from)) {
         let values = convert(Dtype::U8, from, Overflow::Error, &numbers).unwrap();

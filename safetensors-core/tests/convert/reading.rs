@@ -12,27 +12,29 @@ use half::bf16;
 use proptest::prelude::*;
 use safetensors_core::convert::can_convert;
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, Limits, LoadOptions, Overflow, ReadAt, Result, SafeTensors,
-    SaveOptions, TensorBuf, TensorView, read_tensors, save, serialize,
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, Limits, LoadOptions, Overflow, ReadAt, Result,
+    SafeTensors, SaveOptions, TensorBuf, TensorView, read_tensors, save, serialize,
 };
 
 /// Bytes that are elements of any dtype, none of them NaN or out of anything's range.
 fn small_numbers(dtype: Dtype, elements: usize) -> Vec<u8> {
     if can_convert(Dtype::U8, dtype) {
         let numbers: Vec<u8> = (0..elements).map(|i| (i * 7 % 11 % 2) as u8).collect();
-        return super::convert(Dtype::U8, dtype, Overflow::Ieee, &numbers).unwrap().bytes().to_vec();
+        return super::convert(Dtype::U8, dtype, Overflow::Ieee, &numbers)
+            .unwrap()
+            .bytes()
+            .to_vec();
     }
     (0..elements * dtype.bits() as usize / 8).map(|i| (i * 31 % 251) as u8).collect()
 }
 
 fn file(tensors: &[(String, Dtype, usize)]) -> Vec<u8> {
-    let data: Vec<_> = tensors.iter().map(|(_, dtype, elements)| small_numbers(*dtype, *elements)).collect();
+    let data: Vec<_> =
+        tensors.iter().map(|(_, dtype, elements)| small_numbers(*dtype, *elements)).collect();
     let shapes: Vec<_> = tensors.iter().map(|(_, _, elements)| [*elements]).collect();
-    let views = tensors
-        .iter()
-        .zip(&shapes)
-        .zip(&data)
-        .map(|(((name, dtype, _), shape), data)| (name, TensorView::new(*dtype, shape, data).unwrap()));
+    let views = tensors.iter().zip(&shapes).zip(&data).map(|(((name, dtype, _), shape), data)| {
+        (name, TensorView::new(*dtype, shape, data).unwrap())
+    });
     serialize(views, &SaveOptions::new()).unwrap()
 }
 
@@ -73,9 +75,19 @@ fn check(tensors: &[(String, Dtype, usize)], to: Dtype, integers: Option<Dtype>,
         let target = options.dtype_of(tensor.dtype());
         let expected = tensor.read().unwrap().convert(target, &ConvertOptions::new()).unwrap();
         assert_eq!((buf.dtype(), buf.shape()), (target, tensor.shape()), "{}", tensor.name());
-        assert!(buf.bytes() == expected.bytes(), "{} {} to {target}", tensor.name(), tensor.dtype());
+        assert!(
+            buf.bytes() == expected.bytes(),
+            "{} {} to {target}",
+            tensor.name(),
+            tensor.dtype()
+        );
         let alone = tensor.read_as(target, &ConvertOptions::new()).unwrap();
-        assert!(alone.bytes() == expected.bytes(), "{} {} to {target}", tensor.name(), tensor.dtype());
+        assert!(
+            alone.bytes() == expected.bytes(),
+            "{} {} to {target}",
+            tensor.name(),
+            tensor.dtype()
+        );
     }
 }
 
@@ -98,7 +110,10 @@ fn large_tensors_are_converted_in_pieces() {
 
 #[test]
 fn the_source_is_never_whole_in_memory() {
-    let archive = SafeTensors::read_header(Noting::new(file(&[("w".into(), Dtype::F64, 1 << 20)])), &Limits::default());
+    let archive = SafeTensors::read_header(
+        Noting::new(file(&[("w".into(), Dtype::F64, 1 << 20)])),
+        &Limits::default(),
+    );
     let archive = archive.unwrap();
     let tensor = archive.tensor("w").unwrap();
     archive.bytes().longest.store(0, Ordering::Relaxed);
@@ -125,8 +140,11 @@ impl ReadAt for Gathering {
         let mut readers = self.readers.lock().unwrap();
         readers.insert(thread::current().id());
         self.arrived.notify_all();
-        let is_lacking = |readers: &mut HashSet<_>| readers.len() < self.expected.load(Ordering::Relaxed);
-        drop(self.arrived.wait_timeout_while(readers, Duration::from_secs(10), is_lacking).unwrap());
+        let is_lacking =
+            |readers: &mut HashSet<_>| readers.len() < self.expected.load(Ordering::Relaxed);
+        drop(
+            self.arrived.wait_timeout_while(readers, Duration::from_secs(10), is_lacking).unwrap(),
+        );
         self.bytes.read_exact_at(buf, offset)
     }
 }
@@ -141,7 +159,8 @@ fn as_many_threads_as_were_asked_for() {
     let narrow = tensor.read().unwrap();
     let wide = narrow.clone().convert(Dtype::F32, &ConvertOptions::new()).unwrap();
     for threads in [1, 3] {
-        let (convert, load) = (ConvertOptions::new().threads(threads), LoadOptions::new().threads(threads));
+        let (convert, load) =
+            (ConvertOptions::new().threads(threads), LoadOptions::new().threads(threads));
         let check = |read: &dyn Fn() -> Result<TensorBuf>, expected: &TensorBuf| {
             archive.bytes().readers.lock().unwrap().clear();
             archive.bytes().expected.store(threads, Ordering::Relaxed);
@@ -186,9 +205,13 @@ fn errors_name_file_tensor_and_element() {
     let checkpoint = Checkpoint::open(&path).unwrap();
     let strict = ConvertOptions::new().overflow(Overflow::Error);
     for threads in [1, 2, 5] {
-        let options = LoadOptions::new().threads(threads).floats_as(Dtype::F16).convert_options(strict);
+        let options =
+            LoadOptions::new().threads(threads).floats_as(Dtype::F16).convert_options(strict);
         let error = checkpoint.read_all(&options).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::DoesNotFit { index: 2_999_999, to: Dtype::F16, .. }), "{error}");
+        assert!(
+            matches!(error.kind(), ErrorKind::DoesNotFit { index: 2_999_999, to: Dtype::F16, .. }),
+            "{error}"
+        );
         assert_eq!((error.tensor(), error.file()), (Some("b"), path.to_str()));
     }
     let error = checkpoint.tensor("b").unwrap().read_as(Dtype::F16, &strict).unwrap_err();
@@ -196,7 +219,10 @@ fn errors_name_file_tensor_and_element() {
     assert_eq!((error.tensor(), error.file()), (Some("b"), path.to_str()));
 
     let error = checkpoint.read_all(&LoadOptions::new().floats_as(Dtype::F4)).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::NoConversion { from: Dtype::F32, to: Dtype::F4 }), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::NoConversion { from: Dtype::F32, to: Dtype::F4 }),
+        "{error}"
+    );
     assert_eq!((error.tensor(), error.file()), (Some("a"), path.to_str()));
 
     // A file that becomes shorter is an error of the tensor that it loses.
@@ -211,7 +237,8 @@ fn booleans_are_checked_while_they_are_converted() {
     let mut bytes = file(&[("mask".into(), Dtype::BOOL, 1_000)]);
     *bytes.last_mut().unwrap() = 7;
     let archive = SafeTensors::read_header(bytes, &Limits::default()).unwrap();
-    let error = archive.tensor("mask").unwrap().read_as(Dtype::F32, &ConvertOptions::new()).unwrap_err();
+    let error =
+        archive.tensor("mask").unwrap().read_as(Dtype::F32, &ConvertOptions::new()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::InvalidBool { index: 999, found: 7 }), "{error}");
     assert_eq!(error.tensor(), Some("mask"));
 }

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use safetensors_core::convert::can_convert;
 use safetensors_core::{
-    ConvertOptions, Converted, Dtype, ErrorKind, Limits, Overflow, Result, SafeTensors, SaveOptions, Sink, TensorBuf,
-    TensorSource, TensorView, save, serialize,
+    ConvertOptions, Converted, Dtype, ErrorKind, Limits, Overflow, Result, SafeTensors,
+    SaveOptions, Sink, TensorBuf, TensorSource, TensorView, save, serialize,
 };
 
 use super::misfit;
@@ -77,12 +77,19 @@ proptest! {
 
 #[test]
 fn a_large_tensor_goes_through_in_small_pieces() {
-    for (from, to) in [(Dtype::F64, Dtype::F8_E4M3), (Dtype::F6_E3M2, Dtype::F64), (Dtype::U8, Dtype::I64)] {
-        let bytes: Vec<u8> = (0..3_000_000).map(|i| if from == Dtype::F64 { 0 } else { (i % 251) as u8 }).collect();
+    for (from, to) in
+        [(Dtype::F64, Dtype::F8_E4M3), (Dtype::F6_E3M2, Dtype::F64), (Dtype::U8, Dtype::I64)]
+    {
+        let bytes: Vec<u8> =
+            (0..3_000_000).map(|i| if from == Dtype::F64 { 0 } else { (i % 251) as u8 }).collect();
         let elements = bytes.len() * 8 / from.bits() as usize;
         let source = TensorView::new(from, std::slice::from_ref(&elements), &bytes).unwrap();
-        let (found, longest) = gather(&Converted::new(source, to, &ConvertOptions::new()).unwrap()).unwrap();
-        assert!(found == super::convert(from, to, Overflow::Ieee, &bytes).unwrap().bytes(), "{from} {to}");
+        let (found, longest) =
+            gather(&Converted::new(source, to, &ConvertOptions::new()).unwrap()).unwrap();
+        assert!(
+            found == super::convert(from, to, Overflow::Ieee, &bytes).unwrap().bytes(),
+            "{from} {to}"
+        );
         assert!(longest <= 512 << 10, "{longest}");
     }
 }
@@ -92,13 +99,18 @@ fn a_source_of_another_length_is_refused() {
     for len in [0, 3, 7, 9, 12] {
         let bytes = vec![0; len];
         let source = Pieces { dtype: Dtype::F32, shape: [2], bytes: &bytes, sizes: &[5] };
-        let error = gather(&Converted::new(source, Dtype::F16, &ConvertOptions::new()).unwrap()).unwrap_err();
+        let error = gather(&Converted::new(source, Dtype::F16, &ConvertOptions::new()).unwrap())
+            .unwrap_err();
         let found = if len == 12 { 10 } else { len as u64 };
-        assert!(matches!(error.kind(), ErrorKind::SourceLength { expected: 8, found: f } if *f == found), "{error}");
+        assert!(
+            matches!(error.kind(), ErrorKind::SourceLength { expected: 8, found: f } if *f == found),
+            "{error}"
+        );
     }
 }
 
-/// A source that does not stop when it is told to cannot make a file that lacks something, nor end the program.
+/// A source that does not stop when it is told to cannot make a file that lacks something, nor end
+/// the program.
 #[test]
 fn a_source_that_goes_on_after_a_failure() {
     struct Stubborn(Vec<u8>, [usize; 1]);
@@ -120,16 +132,23 @@ fn a_source_that_goes_on_after_a_failure() {
 
     let elements = 3 << 16;
     let half: Vec<u8> = 0.5_f32.to_le_bytes().repeat(elements);
-    let source = Converted::new(Stubborn(half, [elements]), Dtype::U8, &ConvertOptions::new()).unwrap();
+    let source =
+        Converted::new(Stubborn(half, [elements]), Dtype::U8, &ConvertOptions::new()).unwrap();
     let error = serialize([("w", source)], &SaveOptions::new()).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::SourceLength { expected: 0x30000, found: 0 }), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::SourceLength { expected: 0x30000, found: 0 }),
+        "{error}"
+    );
 }
 
 #[test]
 fn what_cannot_be_converted_is_refused_at_once_or_named_when_saved() {
     let values = TensorBuf::from_vec(vec![3], vec![1.0_f64, 2.0, 1e6]).unwrap();
     let error = Converted::new(&values, Dtype::F6_E2M3, &ConvertOptions::new()).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::NoConversion { from: Dtype::F64, to: Dtype::F6_E2M3 }), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::NoConversion { from: Dtype::F64, to: Dtype::F6_E2M3 }),
+        "{error}"
+    );
 
     let strict = ConvertOptions::new().overflow(Overflow::Error);
     let narrow = Converted::new(&values, Dtype::F16, &strict).unwrap();

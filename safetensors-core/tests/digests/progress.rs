@@ -36,7 +36,8 @@ fn every_byte_is_told_once_for_each_digest_it_is_in() {
     let dir = tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
     let data = pattern(3_000_000);
-    save(&path, [("a", u8_tensor(&data)), ("b", u8_tensor(&data[..10]))], &SaveOptions::new()).unwrap();
+    save(&path, [("a", u8_tensor(&data)), ("b", u8_tensor(&data[..10]))], &SaveOptions::new())
+        .unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
     let all: Vec<_> = checkpoint.tensors().collect();
 
@@ -63,7 +64,8 @@ fn every_byte_is_told_once_for_each_digest_it_is_in() {
 fn a_callback_that_stops_ends_the_work_and_leaves_the_file() {
     let dir = tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
-    save(&path, [("a", u8_tensor(&pattern(8_000_000)))], &SaveOptions::new().digests(true)).unwrap();
+    save(&path, [("a", u8_tensor(&pattern(8_000_000)))], &SaveOptions::new().digests(true))
+        .unwrap();
     let before = fs::read(&path).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
     let all: Vec<_> = checkpoint.tensors().collect();
@@ -76,9 +78,15 @@ fn a_callback_that_stops_ends_the_work_and_leaves_the_file() {
     let (seen, callback) = watch(2);
     expect(&seen, digest::tensors(&all, &DigestOptions::new().progress(callback)).unwrap_err());
     let (seen, callback) = watch(2);
-    expect(&seen, digest::files(&checkpoint, &DigestOptions::new().progress(callback)).unwrap_err());
+    expect(
+        &seen,
+        digest::files(&checkpoint, &DigestOptions::new().progress(callback)).unwrap_err(),
+    );
     let (seen, callback) = watch(2);
-    expect(&seen, digest::verify(&checkpoint, &VerifyOptions::new().progress(callback)).unwrap_err());
+    expect(
+        &seen,
+        digest::verify(&checkpoint, &VerifyOptions::new().progress(callback)).unwrap_err(),
+    );
     let (seen, callback) = watch(2);
     let options = RecordOptions::new().sha256(true).progress(callback);
     expect(&seen, digest::record(&path, &options).unwrap_err());
@@ -89,13 +97,22 @@ fn a_callback_that_stops_ends_the_work_and_leaves_the_file() {
 fn the_sha256_of_each_file_and_of_one_that_changes() {
     let (directory, paths) = sharded();
     let checkpoint = Checkpoint::open(directory.path()).unwrap();
-    let expected: Vec<_> =
-        checkpoint.shards().iter().map(|shard| digest::data_sha256(shard.archive()).unwrap()).collect();
+    let expected: Vec<_> = checkpoint
+        .shards()
+        .iter()
+        .map(|shard| digest::data_sha256(shard.archive()).unwrap())
+        .collect();
     for threads in [1, 4] {
-        assert_eq!(digest::files(&checkpoint, &DigestOptions::new().threads(threads)).unwrap(), expected);
+        assert_eq!(
+            digest::files(&checkpoint, &DigestOptions::new().threads(threads)).unwrap(),
+            expected
+        );
     }
     let file = fs::OpenOptions::new().append(true).open(&paths[0]).unwrap();
     file.set_len(fs::metadata(&paths[0]).unwrap().len() + 1).unwrap();
     let error = digest::files(&checkpoint, &DigestOptions::new()).unwrap_err();
-    assert!(error.to_string().contains("has changed") && error.file() == paths[0].to_str(), "{error}");
+    assert!(
+        error.to_string().contains("has changed") && error.file() == paths[0].to_str(),
+        "{error}"
+    );
 }

@@ -65,7 +65,10 @@ fn a_file_without_tensors_records_that_there_are_none() {
     save(&path, <[(&str, TensorBuf); 0]>::default(), &options).unwrap();
     assert_eq!(Checkpoint::open(&path).unwrap().metadata()[KEY], "{}");
     verify(&path).unwrap();
-    assert_eq!(serialize(<[(&str, TensorBuf); 0]>::default(), &options).unwrap(), fs::read(&path).unwrap());
+    assert_eq!(
+        serialize(<[(&str, TensorBuf); 0]>::default(), &options).unwrap(),
+        fs::read(&path).unwrap()
+    );
 }
 
 #[test]
@@ -75,7 +78,8 @@ fn digests_of_tensors_that_are_streamed_in_any_order() {
     let bytes = pattern(3_158_073);
     let names = ["in order", "backwards", "hole first", "whole", "after a failure", "empty"];
     let options = SaveOptions::new().durable(false).digests(true);
-    let declared = names.map(|name| (name, Dtype::U8, [if name == "empty" { 0 } else { bytes.len() }]));
+    let declared =
+        names.map(|name| (name, Dtype::U8, [if name == "empty" { 0 } else { bytes.len() }]));
     let writer = StreamWriter::create(&path, declared, &options).unwrap();
     let whole = |bytes: &[u8]| Pieces { bytes: bytes.to_vec(), shape: [3_158_073], piece: 100_000 };
 
@@ -87,7 +91,11 @@ fn digests_of_tensors_that_are_streamed_in_any_order() {
     std::thread::scope(|scope| {
         for some in backwards.chunks(10) {
             let tensor = writer.tensor("backwards").unwrap();
-            scope.spawn(move || some.iter().rev().for_each(|(offset, piece)| tensor.write_at(*offset, piece).unwrap()));
+            scope.spawn(move || {
+                some.iter()
+                    .rev()
+                    .for_each(|(offset, piece)| tensor.write_at(*offset, piece).unwrap())
+            });
         }
     });
     let tensor = writer.tensor("hole first").unwrap();
@@ -114,9 +122,13 @@ fn digests_of_tensors_that_are_streamed_in_any_order() {
 fn every_shard_of_a_save_records_its_own_tensors() {
     let directory = tempdir().unwrap();
     let names = ["a", "b", "c"];
-    let options = ShardOptions::new().max_shard_size(20.into()).save(SaveOptions::new().digests(true));
-    let saved =
-        save_sharded(directory.path(), names.map(|name| (name, u8_tensor(name.repeat(10).as_bytes()))), &options);
+    let options =
+        ShardOptions::new().max_shard_size(20.into()).save(SaveOptions::new().digests(true));
+    let saved = save_sharded(
+        directory.path(),
+        names.map(|name| (name, u8_tensor(name.repeat(10).as_bytes()))),
+        &options,
+    );
     assert_eq!(saved.unwrap().files.len(), 2);
     let checkpoint = Checkpoint::open(directory.path()).unwrap();
     let files = digest::verify(&checkpoint, &VerifyOptions::new().require(true)).unwrap();
@@ -130,7 +142,10 @@ fn a_rewritten_checkpoint_does_not_record_the_digests_of_its_sources() {
     let checkpoint = Checkpoint::open(directory.path()).unwrap();
     assert!(checkpoint.metadata().contains_key(KEY));
     let path = directory.path().join("one.safetensors");
-    Rewrite::of(&checkpoint).rename(|name| format!("model.{name}")).save(&path, &SaveOptions::new()).unwrap();
+    Rewrite::of(&checkpoint)
+        .rename(|name| format!("model.{name}"))
+        .save(&path, &SaveOptions::new())
+        .unwrap();
     let rewritten = Checkpoint::open(&path).unwrap();
     assert!(!rewritten.metadata().contains_key(KEY));
     // Unless new ones are asked for.
@@ -154,7 +169,8 @@ fn a_save_that_fails_leaves_the_old_file() {
 fn a_pipe_gets_nothing_when_a_source_fails_while_it_is_hashed() {
     let short = Pieces { bytes: vec![1; 3], shape: [4], piece: 2 };
     let mut piped = Vec::new();
-    let error = write_to(&mut piped, [("w", short)], &SaveOptions::new().digests(true)).unwrap_err();
+    let error =
+        write_to(&mut piped, [("w", short)], &SaveOptions::new().digests(true)).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::SourceLength { expected: 4, found: 3 }), "{error}");
     assert_eq!((error.tensor(), piped.len()), (Some("w"), 0));
 }
@@ -164,10 +180,16 @@ fn digests_are_recorded_in_a_file_that_exists() {
     let directory = tempdir().unwrap();
     let path = directory.path().join("model.safetensors");
     let plain = SaveOptions::new().metadata([("format", "pt")]).align(4096);
-    save(&path, [("a", u8_tensor(b"abc")), ("b", u8_tensor(b"def")), ("c", u8_tensor(b""))], &plain).unwrap();
+    save(
+        &path,
+        [("a", u8_tensor(b"abc")), ("b", u8_tensor(b"def")), ("c", u8_tensor(b""))],
+        &plain,
+    )
+    .unwrap();
     let data = |path: &Path| {
         let checkpoint = Checkpoint::open(path).unwrap();
-        ["a", "b", "c"].map(|name| checkpoint.tensor(name).unwrap().read().unwrap().bytes().to_vec())
+        ["a", "b", "c"]
+            .map(|name| checkpoint.tensor(name).unwrap().read().unwrap().bytes().to_vec())
     };
     let before = data(&path);
 
@@ -177,19 +199,28 @@ fn digests_are_recorded_in_a_file_that_exists() {
     let metadata = Checkpoint::open(&path).unwrap().metadata().clone();
     assert_eq!(metadata.keys().collect::<Vec<_>>(), ["format", KEY]);
     let record = TensorDigests::read(&metadata).unwrap().unwrap();
-    assert!(record.iter().eq([("a", Digest::of(b"abc")), ("b", Digest::of(b"def")), ("c", Digest::of(b""))]));
+    assert!(record.iter().eq([
+        ("a", Digest::of(b"abc")),
+        ("b", Digest::of(b"def")),
+        ("c", Digest::of(b""))
+    ]));
     verify(&path).unwrap();
 
     // The other digest alone leaves the first as it was, right or wrong.
     flip(&path, offset_of(&path, "b", 0));
     assert!(verify(&path).is_err());
-    digest::record(&path, &RecordOptions::new().tensors(false).sha256(true).durable(false)).unwrap();
+    digest::record(&path, &RecordOptions::new().tensors(false).sha256(true).durable(false))
+        .unwrap();
     let error = verify(&path).unwrap_err();
     assert_eq!(error.tensor(), Some("b"));
     // Recording anew takes the data as it is.
     digest::record(&path, &RecordOptions::new()).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
-    assert!(digest::verify(&checkpoint, &VerifyOptions::new().require(true)).unwrap()[0].sha256.is_some());
+    assert!(
+        digest::verify(&checkpoint, &VerifyOptions::new().require(true)).unwrap()[0]
+            .sha256
+            .is_some()
+    );
     flip(&path, offset_of(&path, "b", 0));
     assert_eq!(data(&path), before);
 }
@@ -201,7 +232,10 @@ fn digests_that_do_not_fit_into_the_header_make_a_new_file() {
     let bytes = pattern(100_000);
     save(&path, [("w", u8_tensor(&bytes))], &SaveOptions::new()).unwrap();
     assert_eq!(digest::record(&path, &RecordOptions::new()).unwrap(), Edited::Rewritten);
-    assert_eq!(Checkpoint::open(&path).unwrap().tensor("w").unwrap().read().unwrap().bytes(), bytes);
+    assert_eq!(
+        Checkpoint::open(&path).unwrap().tensor("w").unwrap().read().unwrap().bytes(),
+        bytes
+    );
     verify(&path).unwrap();
     assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
 }

@@ -26,7 +26,8 @@ fn known_digests_of_tensors_and_data_in_a_file() {
         let path = directory.path().join("model.safetensors");
         save(&path, [("w", u8_tensor(&pattern(*len)))], &SaveOptions::new()).unwrap();
         let checkpoint = Checkpoint::open(&path).unwrap();
-        let found = digest::tensors(&[checkpoint.tensor("w").unwrap()], &DigestOptions::new()).unwrap();
+        let found =
+            digest::tensors(&[checkpoint.tensor("w").unwrap()], &DigestOptions::new()).unwrap();
         assert_eq!(found[0].to_string(), *xxh3);
         let mut spec = ModelSpec::new("a", "i", "t");
         spec.hash_sha256 = Some(digest::data_sha256(checkpoint.shards()[0].archive()).unwrap());
@@ -54,7 +55,10 @@ fn digests_come_in_the_order_asked_for_with_any_number_of_threads() {
     let tensors = ["d", "a", "c", "b", "d"].map(|name| checkpoint.tensor(name).unwrap());
     let expected = [2_000_000, 1000, 17, 0, 2_000_000].map(|len| Digest::of(&pattern(len)));
     for threads in [0, 1, 2, 16] {
-        assert_eq!(digest::tensors(&tensors, &DigestOptions::new().threads(threads)).unwrap(), expected);
+        assert_eq!(
+            digest::tensors(&tensors, &DigestOptions::new().threads(threads)).unwrap(),
+            expected
+        );
     }
     assert_eq!(digest::tensors::<Vec<u8>>(&[], &DigestOptions::new()).unwrap(), []);
 }

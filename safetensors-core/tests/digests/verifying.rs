@@ -9,7 +9,9 @@ fn what_was_checked_and_what_is_unrecorded() {
     save_recorded(&path, &[("a", b"1"), ("b", b""), ("c", b"22"), ("d", b"")], &["b", "c"]);
     let checkpoint = Checkpoint::open(&path).unwrap();
     let files = digest::verify(&checkpoint, &VerifyOptions::new()).unwrap();
-    let [VerifiedFile { file, checked, unrecorded, sha256: None, .. }] = files.as_slice() else { panic!("{files:?}") };
+    let [VerifiedFile { file, checked, unrecorded, sha256: None, .. }] = files.as_slice() else {
+        panic!("{files:?}")
+    };
     assert_eq!(*file, Some(path.as_path()));
     assert_eq!((checked.as_slice(), unrecorded.as_slice()), (&["b", "c"][..], &["a", "d"][..]));
 
@@ -38,11 +40,16 @@ fn every_flipped_byte_is_found_and_its_tensor_named() {
             let offset = offset_of(&path, name, byte as u64);
             flip(&path, offset);
             let error = verify(&path).unwrap_err();
-            let ErrorKind::DigestMismatch { algorithm, expected, found } = error.kind() else { panic!("{error}") };
+            let ErrorKind::DigestMismatch { algorithm, expected, found } = error.kind() else {
+                panic!("{error}")
+            };
             let mut changed = bytes.to_vec();
             changed[byte] ^= 0x10;
             assert_eq!(*algorithm, "XXH3-128");
-            assert_eq!((expected, found), (&Digest::of(bytes).to_string(), &Digest::of(&changed).to_string()));
+            assert_eq!(
+                (expected, found),
+                (&Digest::of(bytes).to_string(), &Digest::of(&changed).to_string())
+            );
             assert_eq!((error.tensor(), error.file()), (Some(name), path.to_str()));
             assert_eq!(
                 error.to_string(),
@@ -79,19 +86,22 @@ fn shards_are_verified_each_by_its_own_record() {
     let (directory, paths) = sharded();
     let checkpoint = Checkpoint::open(directory.path()).unwrap();
     let files = digest::verify(&checkpoint, &VerifyOptions::new().require(true)).unwrap();
-    let checked: Vec<_> = files.iter().map(|file| (file.file.unwrap(), file.checked.clone())).collect();
+    let checked: Vec<_> =
+        files.iter().map(|file| (file.file.unwrap(), file.checked.clone())).collect();
     assert_eq!(checked, [(paths[0].as_path(), vec!["a", "b"]), (&paths[1], vec!["c", "d"])]);
 
     // The first in file order is named, whatever thread finds its change first.
     let (c, d) = (offset_of(&paths[1], "c", 16), offset_of(&paths[1], "d", 1_999_999));
     flip(&paths[1], d);
-    let named = |error: Error| (error.tensor().unwrap().to_string(), error.file().unwrap().to_string());
+    let named =
+        |error: Error| (error.tensor().unwrap().to_string(), error.file().unwrap().to_string());
     let shard = paths[1].to_str().unwrap().to_string();
     assert_eq!(named(verify(directory.path()).unwrap_err()), ("d".into(), shard.clone()));
     flip(&paths[1], c);
     for threads in [1, 2, 8] {
         let checkpoint = Checkpoint::open(directory.path()).unwrap();
-        let error = digest::verify(&checkpoint, &VerifyOptions::new().threads(threads)).unwrap_err();
+        let error =
+            digest::verify(&checkpoint, &VerifyOptions::new().threads(threads)).unwrap_err();
         assert_eq!(named(error), ("c".into(), shard.clone()));
     }
 }
@@ -170,7 +180,10 @@ fn malformed_records() {
         r#"{"\ud800":"x"}"#.into(),
     ] {
         let error = verify_record(&record).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::BadDigestRecord { key: KEY, .. }), "{record}: {error}");
+        assert!(
+            matches!(error.kind(), ErrorKind::BadDigestRecord { key: KEY, .. }),
+            "{record}: {error}"
+        );
         assert!(error.to_string().contains(KEY));
     }
 
@@ -186,22 +199,35 @@ fn malformed_records() {
         "é9aa06d3014798d86001c324468d497",
     ] {
         let error = verify_record(&format!(r#"{{"w":{text:?}}}"#)).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::BadDigest { expected: 32, found } if found == text), "{error}");
+        assert!(
+            matches!(error.kind(), ErrorKind::BadDigest { expected: 32, found } if found == text),
+            "{error}"
+        );
         assert_eq!(error.tensor(), Some("w"));
     }
 }
 
 #[test]
 fn names_of_any_kind_are_recorded() {
-    let names = ["", "\"quoted\"", "back\\slash", "line\nbreak\u{0}", "层.weight", "\u{1f600}", "{\"w\":1}"];
-    let digests: TensorDigests = names.iter().map(|name| (*name, Digest::of(name.as_bytes()))).collect();
+    let names = [
+        "",
+        "\"quoted\"",
+        "back\\slash",
+        "line\nbreak\u{0}",
+        "层.weight",
+        "\u{1f600}",
+        "{\"w\":1}",
+    ];
+    let digests: TensorDigests =
+        names.iter().map(|name| (*name, Digest::of(name.as_bytes()))).collect();
     let mut metadata = Metadata::new();
     digests.write(&mut metadata);
     assert_eq!(TensorDigests::read(&metadata).unwrap(), Some(digests.clone()));
     // One object, compact and sorted, whose length does not depend on the digests.
     let json: serde_json::Value = serde_json::from_str(&metadata[KEY]).unwrap();
     assert_eq!(json.to_string(), metadata[KEY]);
-    let others: TensorDigests = names.iter().map(|name| (*name, Digest::from_bytes([0; 16]))).collect();
+    let others: TensorDigests =
+        names.iter().map(|name| (*name, Digest::from_bytes([0; 16]))).collect();
     assert_eq!(others.to_text().len(), digests.to_text().len());
 
     let tensors = names.map(|name| (name, u8_tensor(name.as_bytes())));
@@ -226,7 +252,9 @@ fn the_sha256_of_all_data_is_checked_where_it_is_recorded() {
 
     flip(&path, offset_of(&path, "b", 2));
     let error = verify(&path).unwrap_err();
-    let ErrorKind::DigestMismatch { algorithm: "SHA-256", expected, .. } = error.kind() else { panic!("{error}") };
+    let ErrorKind::DigestMismatch { algorithm: "SHA-256", expected, .. } = error.kind() else {
+        panic!("{error}")
+    };
     assert_eq!((expected.as_str(), error.tensor(), error.file()), (sha256, None, path.to_str()));
     // Unless that is not wanted.
     let checkpoint = Checkpoint::open(&path).unwrap();
@@ -241,7 +269,9 @@ fn a_sha256_in_another_form() {
         let file = serialize([("a", u8_tensor(b"abcdef"))], &options).unwrap();
         let file = SafeTensors::read_header(file, &Limits::default()).unwrap();
         let error = digest::verify_file(&file, &VerifyOptions::new()).unwrap_err();
-        let ErrorKind::BadModelSpec { key, found: Some(found), .. } = error.kind() else { panic!("{error}") };
+        let ErrorKind::BadModelSpec { key, found: Some(found), .. } = error.kind() else {
+            panic!("{error}")
+        };
         assert_eq!((key.as_str(), found.as_str()), ("modelspec.hash_sha256", text));
     }
 }

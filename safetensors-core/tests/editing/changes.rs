@@ -28,7 +28,10 @@ fn in_place_as_long_as_it_fits() {
         assert_eq!(edit.apply().unwrap(), expected);
         let after = parse(&path);
         assert_eq!(after.metadata()["new"].len(), len);
-        assert_eq!(after.header().data_start(), if expected == Edited::InPlace { 4096 } else { 8192 });
+        assert_eq!(
+            after.header().data_start(),
+            if expected == Edited::InPlace { 4096 } else { 8192 }
+        );
         assert_eq!(after.view("b").unwrap(), bytes(&5, 10));
     }
 }
@@ -36,7 +39,9 @@ fn in_place_as_long_as_it_fits() {
 #[test]
 fn names_swap_and_move_along() {
     let (_directory, path) = roomy_file();
-    let rename = |names: &[(&str, &str)]| Edit::open(&path).unwrap().rename(names.iter().copied()).apply().unwrap();
+    let rename = |names: &[(&str, &str)]| {
+        Edit::open(&path).unwrap().rename(names.iter().copied()).apply().unwrap()
+    };
     assert_eq!(rename(&[("a", "b"), ("b", "a")]), Edited::InPlace);
     assert_eq!(parse(&path).view("a").unwrap(), bytes(&5, 10));
     assert_eq!(rename(&[("a", "c"), ("c", "d"), ("b", "a")]), Edited::InPlace);
@@ -53,26 +58,50 @@ fn names_swap_and_move_along() {
 fn edits_that_cannot_be_made() {
     let (_directory, path) = roomy_file();
     let error = refused(&path, |edit| edit.rename([("x", "y")]));
-    assert!(matches!(error.kind(), ErrorKind::TensorNotFound) && error.tensor() == Some("x"), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::TensorNotFound) && error.tensor() == Some("x"),
+        "{error}"
+    );
     let error = refused(&path, |edit| edit.remove(["x"]));
-    assert!(matches!(error.kind(), ErrorKind::TensorNotFound) && error.tensor() == Some("x"), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::TensorNotFound) && error.tensor() == Some("x"),
+        "{error}"
+    );
     let error = refused(&path, |edit| edit.remove(["a"]).rename([("a", "x")]));
-    assert!(matches!(error.kind(), ErrorKind::TensorNotFound) && error.tensor() == Some("a"), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::TensorNotFound) && error.tensor() == Some("a"),
+        "{error}"
+    );
     let error = refused(&path, |edit| edit.rename([("a", "x"), ("a", "y")]));
-    assert!(matches!(error.kind(), ErrorKind::DuplicateTensor) && error.tensor() == Some("a"), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::DuplicateTensor) && error.tensor() == Some("a"),
+        "{error}"
+    );
     for taken in ["b", "c"] {
         let error = refused(&path, |edit| edit.rename([("a", taken)]));
-        assert!(matches!(error.kind(), ErrorKind::DuplicateTensor) && error.tensor() == Some(taken), "{error}");
+        assert!(
+            matches!(error.kind(), ErrorKind::DuplicateTensor) && error.tensor() == Some(taken),
+            "{error}"
+        );
     }
     let error = refused(&path, |edit| edit.append([("b", bytes(&1, 0))]));
-    assert!(matches!(error.kind(), ErrorKind::DuplicateTensor) && error.tensor() == Some("b"), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::DuplicateTensor) && error.tensor() == Some("b"),
+        "{error}"
+    );
     let error = refused(&path, |edit| edit.rename([("a", "__metadata__")]));
     assert!(matches!(error.kind(), ErrorKind::ReservedName), "{error}");
     let error = refused(&path, |edit| edit.set_metadata([("k", "x".repeat(100_000_001))]));
-    assert!(matches!(error.kind(), ErrorKind::HeaderTooLarge { limit: 100_000_000, .. }), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::HeaderTooLarge { limit: 100_000_000, .. }),
+        "{error}"
+    );
     for align in [0, 3, 4, 8192] {
         let error = refused(&path, |edit| edit.align(align));
-        assert!(matches!(error.kind(), ErrorKind::BadAlignment { found } if *found == align), "{error}");
+        assert!(
+            matches!(error.kind(), ErrorKind::BadAlignment { found } if *found == align),
+            "{error}"
+        );
     }
 }
 
@@ -97,7 +126,8 @@ impl TensorSource for Liar {
 fn an_appended_tensor_that_fails_leaves_the_old_file() {
     let (directory, path) = roomy_file();
     let before = fs::read(&path).unwrap();
-    let error = Edit::open(&path).unwrap().remove(["a"]).append([("new", Liar)]).apply().unwrap_err();
+    let error =
+        Edit::open(&path).unwrap().remove(["a"]).append([("new", Liar)]).apply().unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::SourceLength { expected: 10, found: 9 }), "{error}");
     assert_eq!((error.tensor(), error.file()), (Some("new"), path.to_str()));
     assert_eq!(fs::read(&path).unwrap(), before);
@@ -109,13 +139,16 @@ fn nothing_to_do_is_not_done() {
     let (_directory, path) = file_with(SaveOptions::new());
     // The same header in other words stays as it is too.
     let archive = parse(&path);
-    let json = std::str::from_utf8(&archive.bytes()[8..archive.header().data_start() as usize]).unwrap();
+    let json =
+        std::str::from_utf8(&archive.bytes()[8..archive.header().data_start() as usize]).unwrap();
     let pretty = json.trim_end().replace(":{", " : {\n\t");
-    let whole = support::file_with(&pretty, &archive.bytes()[archive.header().data_start() as usize..]);
+    let whole =
+        support::file_with(&pretty, &archive.bytes()[archive.header().data_start() as usize..]);
     fs::write(&path, &whole).unwrap();
     for in_place in [true, false] {
         let edit = Edit::open(&path).unwrap().in_place(in_place);
-        let edit = edit.set_metadata([("k", "v")]).remove_metadata(["no such key"]).rename([("a", "a")]);
+        let edit =
+            edit.set_metadata([("k", "v")]).remove_metadata(["no such key"]).rename([("a", "a")]);
         assert_eq!(edit.dry_run().unwrap(), Edited::Unchanged);
         assert_eq!(edit.apply().unwrap(), Edited::Unchanged);
         assert_eq!(fs::read(&path).unwrap(), whole);
@@ -129,7 +162,8 @@ fn nothing_to_do_is_not_done() {
 #[test]
 fn only_the_header_knows_of_tensors_without_bytes() {
     let (_directory, path) = roomy_file();
-    let edit = Edit::open(&path).unwrap().remove(["c"]).append([("d", bytes(&0, 0)), ("e", bytes(&0, 0))]);
+    let edit =
+        Edit::open(&path).unwrap().remove(["c"]).append([("d", bytes(&0, 0)), ("e", bytes(&0, 0))]);
     assert_eq!(edit.apply().unwrap(), Edited::InPlace);
     let mut after = names(&path);
     after.sort();
@@ -137,8 +171,14 @@ fn only_the_header_knows_of_tensors_without_bytes() {
 
     let empty = path.with_file_name("empty.safetensors");
     save(&empty, [] as [(&str, TensorView<'_>); 0], &SaveOptions::new().align(4096)).unwrap();
-    assert_eq!(Edit::open(&empty).unwrap().set_metadata([("k", "v")]).apply().unwrap(), Edited::InPlace);
-    assert_eq!(Edit::open(&empty).unwrap().append([("a", bytes(&3, 0))]).apply().unwrap(), Edited::Rewritten);
+    assert_eq!(
+        Edit::open(&empty).unwrap().set_metadata([("k", "v")]).apply().unwrap(),
+        Edited::InPlace
+    );
+    assert_eq!(
+        Edit::open(&empty).unwrap().append([("a", bytes(&3, 0))]).apply().unwrap(),
+        Edited::Rewritten
+    );
     assert_eq!(parse(&empty).view("a").unwrap(), bytes(&3, 0));
     assert_eq!(Edit::open(&empty).unwrap().remove(["a"]).apply().unwrap(), Edited::Rewritten);
     assert!(parse(&empty).header().is_empty());
@@ -154,7 +194,9 @@ fn new_tensors_follow_or_everything_is_sorted() {
         edit.append([("z", floats), ("y", floats)]).append([("x", bytes(&1, 0))]).apply().unwrap();
         let aligned = |name: &str| {
             let archive = parse(&path);
-            (archive.header().data_start() + archive.header().get(name).unwrap().data_offsets().start).is_multiple_of(4)
+            (archive.header().data_start()
+                + archive.header().get(name).unwrap().data_offsets().start)
+                .is_multiple_of(4)
         };
         assert_eq!(parse(&path).view("y").unwrap().data(), floats.data());
         (names(&path), aligned("z"))
@@ -168,7 +210,12 @@ fn new_tensors_follow_or_everything_is_sorted() {
 #[test]
 fn a_new_tensor_between_two_old_ones() {
     let (_directory, path) = file_with(SaveOptions::new());
-    Edit::open(&path).unwrap().order(Order::Alignment).append([("ab", bytes(&100, 30))]).apply().unwrap();
+    Edit::open(&path)
+        .unwrap()
+        .order(Order::Alignment)
+        .append([("ab", bytes(&100, 30))])
+        .apply()
+        .unwrap();
     assert_eq!(names(&path), ["a", "ab", "b", "c"]);
     for (name, view) in [("a", bytes(&3, 0)), ("ab", bytes(&100, 30)), ("b", bytes(&5, 10))] {
         assert_eq!(parse(&path).view(name).unwrap(), view, "{name}");
@@ -181,13 +228,24 @@ fn the_order_and_the_alignment_of_a_file_can_be_mended() {
     let path = directory.path().join("model.safetensors");
     let numbers = [1.0_f32, 2.0];
     let floats = TensorView::from_slice(&[2], &numbers).unwrap();
-    save(&path, [("byte", bytes(&1, 0)), ("floats", floats)], &SaveOptions::new().order(Order::Given)).unwrap();
+    save(
+        &path,
+        [("byte", bytes(&1, 0)), ("floats", floats)],
+        &SaveOptions::new().order(Order::Given),
+    )
+    .unwrap();
     assert_eq!(parse(&path).header().get("floats").unwrap().data_offsets(), 1..9);
-    assert_eq!(Edit::open(&path).unwrap().order(Order::Alignment).apply().unwrap(), Edited::Rewritten);
+    assert_eq!(
+        Edit::open(&path).unwrap().order(Order::Alignment).apply().unwrap(),
+        Edited::Rewritten
+    );
     assert_eq!(names(&path), ["floats", "byte"]);
     assert_eq!(parse(&path).view("floats").unwrap(), floats);
     assert_eq!(parse(&path).view("byte").unwrap(), bytes(&1, 0));
-    assert_eq!(Edit::open(&path).unwrap().order(Order::Alignment).apply().unwrap(), Edited::Unchanged);
+    assert_eq!(
+        Edit::open(&path).unwrap().order(Order::Alignment).apply().unwrap(),
+        Edited::Unchanged
+    );
 
     assert_eq!(Edit::open(&path).unwrap().align(1024).apply().unwrap(), Edited::Rewritten);
     assert_eq!(parse(&path).header().data_start(), 1024);
@@ -212,10 +270,14 @@ fn digests_stay_true() {
     };
     let (_directory, path) = roomy_file();
     digest::record(&path, &RecordOptions::new().sha256(true)).unwrap();
-    let of = |names: &[&str], sha256| (names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>(), sha256);
+    let of = |names: &[&str], sha256| {
+        (names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>(), sha256)
+    };
     assert_eq!(recorded(&path), of(&["a", "b", "c"], true));
 
-    let edit = |edit: &dyn Fn(Edit<'static>) -> Edit<'static>| edit(Edit::open(&path).unwrap()).apply().unwrap();
+    let edit = |edit: &dyn Fn(Edit<'static>) -> Edit<'static>| {
+        edit(Edit::open(&path).unwrap()).apply().unwrap()
+    };
     assert_eq!(edit(&|edit| edit.rename([("a", "b"), ("b", "a"), ("c", "d")])), Edited::InPlace);
     assert_eq!(recorded(&path), of(&["a", "b", "d"], true));
     assert_eq!(edit(&|edit| edit.in_place(false).set_metadata([("k", "w")])), Edited::Rewritten);
@@ -241,11 +303,14 @@ fn digests_stay_true() {
 fn large_tensors_move() {
     let directory = tempdir().unwrap();
     let path = directory.path().join("model.safetensors");
-    let big: Vec<Vec<u8>> =
-        (1..=5_usize).map(|i| (0..700_001 * i).map(|at| (at % (250 + i)) as u8).collect()).collect();
+    let big: Vec<Vec<u8>> = (1..=5_usize)
+        .map(|i| (0..700_001 * i).map(|at| (at % (250 + i)) as u8).collect())
+        .collect();
     let shapes: Vec<[usize; 1]> = big.iter().map(|bytes| [bytes.len()]).collect();
     let views = |keep: &[usize]| -> Vec<(String, TensorView<'_>)> {
-        keep.iter().map(|i| (format!("t{i}"), TensorView::new(Dtype::U8, &shapes[*i], &big[*i]).unwrap())).collect()
+        keep.iter()
+            .map(|i| (format!("t{i}"), TensorView::new(Dtype::U8, &shapes[*i], &big[*i]).unwrap()))
+            .collect()
     };
     save(&path, views(&[0, 1, 2, 3, 4]), &SaveOptions::new()).unwrap();
     Edit::open(&path).unwrap().remove(["t0", "t3"]).apply().unwrap();

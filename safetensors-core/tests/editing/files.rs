@@ -20,7 +20,10 @@ fn malformed_files_are_not_edited() {
     assert_eq!(error.file(), path.to_str());
     assert!(!recover(&path).unwrap());
     fs::write(&path, support::file("{}", 1)).unwrap();
-    assert!(matches!(Edit::open(&path).unwrap_err().kind(), ErrorKind::TrailingData { expected: 0, found: 1 }));
+    assert!(matches!(
+        Edit::open(&path).unwrap_err().kind(),
+        ErrorKind::TrailingData { expected: 0, found: 1 }
+    ));
     assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
 }
 
@@ -74,7 +77,10 @@ mod unix {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         edit_twice(&path);
         let metadata = fs::metadata(&path).unwrap();
-        assert_eq!((metadata.uid(), metadata.gid(), metadata.mode() & 0o7777), (12345, 54321, 0o640));
+        assert_eq!(
+            (metadata.uid(), metadata.gid(), metadata.mode() & 0o7777),
+            (12345, 54321, 0o640)
+        );
     }
 
     #[test]
@@ -125,7 +131,10 @@ mod unix {
         for name in ["fifo", "device"] {
             let path = directory.path().join(name);
             let error = support::must_not_hang(move || Edit::open(path).map(drop)).unwrap_err();
-            assert!(matches!(error.kind(), ErrorKind::NotAFile { found: "a special file" }), "{error}");
+            assert!(
+                matches!(error.kind(), ErrorKind::NotAFile { found: "a special file" }),
+                "{error}"
+            );
         }
     }
 
@@ -138,7 +147,9 @@ mod unix {
         let allowed = fs::OpenOptions::new().write(true).open(&path).is_ok();
         match Edit::open(&path) {
             Ok(_) => assert!(allowed),
-            Err(error) => assert!(!allowed && denied(&error) && error.file() == path.to_str(), "{error}"),
+            Err(error) => {
+                assert!(!allowed && denied(&error) && error.file() == path.to_str(), "{error}")
+            }
         }
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
 
@@ -178,7 +189,12 @@ fn what_others_did_to_the_file_since_it_was_opened_is_not_lost() {
 
         // Written to in its place.
         save(&path, [("w", old)], &SaveOptions::new().metadata([("k", "w")])).unwrap();
-        fs::File::options().write(true).open(&path).unwrap().set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+        fs::File::options()
+            .write(true)
+            .open(&path)
+            .unwrap()
+            .set_modified(std::time::SystemTime::UNIX_EPOCH)
+            .unwrap();
         let edit = change(Edit::open(&path).unwrap());
         let len = fs::metadata(&path).unwrap().len();
         let mut file = fs::File::options().write(true).open(&path).unwrap();

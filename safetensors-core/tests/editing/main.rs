@@ -1,4 +1,5 @@
-//! Files changed after they were written: their metadata, the names of their tensors, and which tensors they have.
+//! Files changed after they were written: their metadata, the names of their tensors, and which
+//! tensors they have.
 #![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -53,7 +54,8 @@ pub(crate) fn names(path: &Path) -> Vec<String> {
     parse(path).tensors().map(|tensor| tensor.name().to_owned()).collect()
 }
 
-/// Asserts that an edit is refused, by the dry run and when it is made, and that nothing has happened.
+/// Asserts that an edit is refused, by the dry run and when it is made, and that nothing has
+/// happened.
 #[track_caller]
 pub(crate) fn refused(path: &Path, edit: impl Fn(Edit<'static>) -> Edit<'static>) -> Error {
     let before = fs::read(path).unwrap();

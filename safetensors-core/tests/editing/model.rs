@@ -52,7 +52,8 @@ proptest! {
         save(&path, views, &options).unwrap();
         let before = parse(&path);
 
-        // What becomes of each tensor: it stays, it stays, it goes, or it gets the name of the next one that does.
+        // What becomes of each tensor: it stays, it stays, it goes, or it gets the name of the next
+        // one that does.
         let name_at = |i: usize| format!("t{i}");
         let removed: Vec<String> = (0..old.len()).filter(|i| fates[*i] == 2).map(name_at).collect();
         let rotated: Vec<usize> = (0..old.len()).filter(|i| fates[*i] == 3).collect();

@@ -8,7 +8,8 @@ use tempfile::tempdir;
 use crate::support::{must_not_hang, write};
 use crate::{write_index, write_shard};
 
-/// Opens an index with this text, beside the shard `s.safetensors` that has the tensors `a` and `b`.
+/// Opens an index with this text, beside the shard `s.safetensors` that has the tensors `a` and
+/// `b`.
 fn open(index: &str) -> Result<Checkpoint, Error> {
     let directory = tempdir().unwrap();
     write_shard(directory.path(), "s.safetensors", &[("a", 1), ("b", 2)]);
@@ -24,13 +25,17 @@ fn open(index: &str) -> Result<Checkpoint, Error> {
 #[track_caller]
 fn refuses(index: &str, says: &str) {
     let error = open(index).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::BadIndex { problem: IndexProblem::Json(_) }), "{index}: {error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::BadIndex { problem: IndexProblem::Json(_) }),
+        "{index}: {error}"
+    );
     assert!(error.to_string().contains(says), "{index}: {says:?} is not in {error}");
 }
 
 #[test]
 fn the_index_that_the_others_are_variants_of_opens() {
-    let checkpoint = open(r#"{"metadata":{"total_size":1},"weight_map":{"a":"s.safetensors"}}"#).unwrap();
+    let checkpoint =
+        open(r#"{"metadata":{"total_size":1},"weight_map":{"a":"s.safetensors"}}"#).unwrap();
     assert_eq!(checkpoint.len(), 1);
 }
 
@@ -53,7 +58,10 @@ fn not_utf_8() {
     let directory = tempdir().unwrap();
     let path = write(directory.path(), "i.json", b"{\"weight_map\":{\"\xff\":\"s.safetensors\"}}");
     let error = Checkpoint::open(path).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::BadIndex { problem: IndexProblem::Json(_) }), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::BadIndex { problem: IndexProblem::Json(_) }),
+        "{error}"
+    );
 }
 
 #[test]
@@ -62,7 +70,10 @@ fn wrong_types() {
         refuses(index, "an object with a weight_map");
     }
     for weight_map in ["[]", "null", "1", "\"s.safetensors\"", r#"[["a","s.safetensors"]]"#] {
-        refuses(&format!(r#"{{"weight_map":{weight_map}}}"#), "a weight_map from tensor names to file names");
+        refuses(
+            &format!(r#"{{"weight_map":{weight_map}}}"#),
+            "a weight_map from tensor names to file names",
+        );
     }
     for file in ["1", "null", "[]", "{}", "true", r#"["s.safetensors"]"#] {
         refuses(&format!(r#"{{"weight_map":{{"a":{file}}}}}"#), "expected a string");
@@ -74,16 +85,28 @@ fn missing_and_empty_weight_map() {
     refuses("{}", "weight_map");
     refuses(r#"{"metadata":{"weight_map":{"a":"s.safetensors"}}}"#, "weight_map");
     let error = open(r#"{"weight_map":{}}"#).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::BadIndex { problem: IndexProblem::Empty }), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::BadIndex { problem: IndexProblem::Empty }),
+        "{error}"
+    );
     assert!(error.to_string().contains("weight_map is empty"));
 }
 
 #[test]
 fn duplicate_keys_at_both_levels() {
-    refuses(r#"{"weight_map":{"a":"s.safetensors"},"weight_map":{"b":"s.safetensors"}}"#, "\"weight_map\"");
-    refuses(r#"{"weight_map":{"a":"s.safetensors"},"weight\u005fmap":{"b":"s.safetensors"}}"#, "\"weight_map\"");
+    refuses(
+        r#"{"weight_map":{"a":"s.safetensors"},"weight_map":{"b":"s.safetensors"}}"#,
+        "\"weight_map\"",
+    );
+    refuses(
+        r#"{"weight_map":{"a":"s.safetensors"},"weight\u005fmap":{"b":"s.safetensors"}}"#,
+        "\"weight_map\"",
+    );
     refuses(r#"{"metadata":{},"metadata":{},"weight_map":{"a":"s.safetensors"}}"#, "\"metadata\"");
-    refuses(r#"{"weight_map":{"a":"s.safetensors","b":"s.safetensors","a":"s.safetensors"}}"#, "\"a\"");
+    refuses(
+        r#"{"weight_map":{"a":"s.safetensors","b":"s.safetensors","a":"s.safetensors"}}"#,
+        "\"a\"",
+    );
     refuses(r#"{"weight_map":{"a":"s.safetensors","\u0061":"s.safetensors"}}"#, "\"a\"");
 }
 
@@ -94,10 +117,16 @@ fn an_index_over_100_mb() {
     for found in [100_000_001, 1 << 33] {
         File::create(&path).unwrap().set_len(found).unwrap();
         let error = Checkpoint::open(&path).unwrap_err();
-        let expected =
-            |problem: &_| matches!(problem, IndexProblem::TooLarge { limit: 100_000_000, found: f } if *f == found);
-        assert!(matches!(error.kind(), ErrorKind::BadIndex { problem } if expected(problem)), "{error}");
-        assert!(error.to_string().contains(&found.to_string()) && error.to_string().contains("100000000"), "{error}");
+        let expected = |problem: &_| matches!(problem, IndexProblem::TooLarge { limit: 100_000_000, found: f } if *f == found);
+        assert!(
+            matches!(error.kind(), ErrorKind::BadIndex { problem } if expected(problem)),
+            "{error}"
+        );
+        assert!(
+            error.to_string().contains(&found.to_string())
+                && error.to_string().contains("100000000"),
+            "{error}"
+        );
         assert_eq!(error.file(), path.to_str());
     }
 }
@@ -145,7 +174,9 @@ fn unsafe_shard_names() {
     ] {
         let index = write_index(directory.path(), "model/i.json", &[("a", name)]);
         let error = Checkpoint::open(&index).unwrap_err();
-        let ErrorKind::BadIndex { problem: IndexProblem::UnsafeName { name: found } } = error.kind() else {
+        let ErrorKind::BadIndex { problem: IndexProblem::UnsafeName { name: found } } =
+            error.kind()
+        else {
             unreachable!("{name:?}: {error}")
         };
         assert_eq!(found, name);
@@ -157,23 +188,38 @@ fn unsafe_shard_names() {
 #[test]
 fn a_shard_below_the_folder_is_safe() {
     let directory = tempdir().unwrap();
-    for name in ["s.safetensors", "deep/er/s.safetensors", "..s.safetensors", "a..b.safetensors", "é 中.safetensors"]
-    {
+    for name in [
+        "s.safetensors",
+        "deep/er/s.safetensors",
+        "..s.safetensors",
+        "a..b.safetensors",
+        "é 中.safetensors",
+    ] {
         write_shard(directory.path(), name, &[("a", 7)]);
         let index = write_index(directory.path(), "i.json", &[("a", name)]);
-        assert_eq!(Checkpoint::open(index).unwrap().tensor("a").unwrap().read().unwrap().bytes(), [7], "{name}");
+        assert_eq!(
+            Checkpoint::open(index).unwrap().tensor("a").unwrap().read().unwrap().bytes(),
+            [7],
+            "{name}"
+        );
     }
 }
 
 /// It is for progress bars; no size is taken from it.
 #[test]
 fn total_size_is_not_trusted() {
-    for total_size in ["0", "-1", "18446744073709551615", "1e400", "1.5", "\"many\"", "null", "[]", "{}"] {
-        let index = format!(r#"{{"metadata":{{"total_size":{total_size}}},"weight_map":{{"a":"s.safetensors"}}}}"#);
+    for total_size in
+        ["0", "-1", "18446744073709551615", "1e400", "1.5", "\"many\"", "null", "[]", "{}"]
+    {
+        let index = format!(
+            r#"{{"metadata":{{"total_size":{total_size}}},"weight_map":{{"a":"s.safetensors"}}}}"#
+        );
         assert_eq!(open(&index).unwrap().len(), 1, "{total_size}");
     }
     for metadata in ["null", "1", "[]", "\"x\""] {
-        let index = format!(r#"{{"weight_map":{{"a":"s.safetensors"}},"metadata":{metadata},"other":[{{}}]}}"#);
+        let index = format!(
+            r#"{{"weight_map":{{"a":"s.safetensors"}},"metadata":{metadata},"other":[{{}}]}}"#
+        );
         assert_eq!(open(&index).unwrap().len(), 1, "{metadata}");
     }
 }
@@ -187,7 +233,10 @@ fn deep_nesting() {
         let harmless = format!(r#"{{"metadata":{nested},"weight_map":{{"a":"s.safetensors"}}}}"#);
         // Whether it is read over or refused does not matter, as long as it is one of the two.
         let opened = must_not_hang(move || open(&harmless).map(|checkpoint| checkpoint.len()));
-        assert!(matches!(opened, Ok(1)) || matches!(&opened, Err(e) if matches!(e.kind(), ErrorKind::BadIndex { .. })));
+        assert!(
+            matches!(opened, Ok(1))
+                || matches!(&opened, Err(e) if matches!(e.kind(), ErrorKind::BadIndex { .. }))
+        );
         assert!(open(&format!(r#"{{"weight_map":{nested}}}"#)).is_err());
         assert!(open(&format!(r#"{{"weight_map":{{"a":{nested}}}}}"#)).is_err());
         assert!(open(&opening.repeat(DEPTH)).is_err());

@@ -41,7 +41,9 @@ fn a_file_is_that_file() {
 fn a_directory_with_one_file_is_that_file() {
     let directory = tempdir().unwrap();
     write_shard(directory.path(), "anything.safetensors", &[("a", 1)]);
-    for other in ["config.json", "README.md", "pytorch_model.bin", "x.safetensors.tmp", ".x.safetensors.tmp"] {
+    for other in
+        ["config.json", "README.md", "pytorch_model.bin", "x.safetensors.tmp", ".x.safetensors.tmp"]
+    {
         write(directory.path(), other, "not a checkpoint");
     }
     assert_eq!(a(directory.path()), 1);
@@ -52,8 +54,11 @@ fn an_index_goes_before_files() {
     let directory = tempdir().unwrap();
     write_shard(directory.path(), "model.safetensors", &[("a", 1)]);
     write_shard(directory.path(), "model-00001-of-00001.safetensors", &[("a", 2)]);
-    let index =
-        write_index(directory.path(), "model.safetensors.index.json", &[("a", "model-00001-of-00001.safetensors")]);
+    let index = write_index(
+        directory.path(),
+        "model.safetensors.index.json",
+        &[("a", "model-00001-of-00001.safetensors")],
+    );
     assert_eq!(a(directory.path()), 2);
     assert_eq!(a(&index), 2);
     assert_eq!(Checkpoint::open(directory.path()).unwrap().index(), Some(&*index));
@@ -78,8 +83,14 @@ fn of_several_indexes_the_models_is_meant() {
     write_shard(directory.path(), "s1.safetensors", &[("a", 1)]);
     write_shard(directory.path(), "s2.safetensors", &[("a", 2)]);
     write_index(directory.path(), "adapter.safetensors.index.json", &[("a", "s1.safetensors")]);
-    let other = write_index(directory.path(), "other.safetensors.index.json", &[("a", "s1.safetensors")]);
-    let all = ["adapter.safetensors.index.json", "other.safetensors.index.json", "s1.safetensors", "s2.safetensors"];
+    let other =
+        write_index(directory.path(), "other.safetensors.index.json", &[("a", "s1.safetensors")]);
+    let all = [
+        "adapter.safetensors.index.json",
+        "other.safetensors.index.json",
+        "s1.safetensors",
+        "s2.safetensors",
+    ];
     assert_eq!(found(directory.path()), all);
 
     write_index(directory.path(), "model.safetensors.index.json", &[("a", "s2.safetensors")]);
@@ -113,7 +124,11 @@ fn a_directory_with_very_many_files_lists_some() {
     }
     let error = Checkpoint::open(directory.path()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NoCheckpoint { found } if found.len() == 100));
-    assert!(error.to_string().contains("\"000.safetensors\"") && error.to_string().contains("and 92 more"), "{error}");
+    assert!(
+        error.to_string().contains("\"000.safetensors\"")
+            && error.to_string().contains("and 92 more"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -122,7 +137,10 @@ fn a_path_that_does_not_exist() {
     for name in ["missing", "missing.safetensors", "missing.json", "missing/model.safetensors"] {
         let path = directory.path().join(name);
         let error = Checkpoint::open(&path).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound), "{error}");
+        assert!(
+            matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound),
+            "{error}"
+        );
         assert_eq!(error.file(), path.to_str());
     }
 }

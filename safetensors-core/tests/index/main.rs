@@ -1,4 +1,5 @@
-//! From a path to a checkpoint: files, directories, and index files, which are hostile until checked.
+//! From a path to a checkpoint: files, directories, and index files, which are hostile until
+//! checked.
 #![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -17,8 +18,9 @@ use safetensors_core::{SaveOptions, TensorView, serialize};
 
 /// Writes a file of U8 tensors of one element each.
 pub(crate) fn write_shard(directory: &Path, name: &str, tensors: &[(&str, u8)]) -> PathBuf {
-    let views =
-        tensors.iter().map(|(name, value)| (name, TensorView::from_slice(&[1], std::slice::from_ref(value)).unwrap()));
+    let views = tensors.iter().map(|(name, value)| {
+        (name, TensorView::from_slice(&[1], std::slice::from_ref(value)).unwrap())
+    });
     support::write(directory, name, serialize(views, &SaveOptions::new()).unwrap())
 }
 

@@ -24,7 +24,11 @@ fn two_shards() -> TempDir {
 fn read_all(path: &Path) -> Vec<(String, u8)> {
     let checkpoint = Checkpoint::open(path).unwrap();
     let bufs = checkpoint.read_all(&LoadOptions::new()).unwrap();
-    checkpoint.tensors().zip(bufs).map(|(tensor, buf)| (tensor.name().to_owned(), buf.bytes()[0])).collect()
+    checkpoint
+        .tensors()
+        .zip(bufs)
+        .map(|(tensor, buf)| (tensor.name().to_owned(), buf.bytes()[0]))
+        .collect()
 }
 
 #[test]
@@ -33,7 +37,10 @@ fn shards_are_one_set_of_tensors() {
     assert_eq!(read_all(directory.path()), [("a".into(), 1), ("c".into(), 3), ("b".into(), 2)]);
     let checkpoint = Checkpoint::open(directory.path()).unwrap();
     assert_eq!((checkpoint.len(), checkpoint.shards().len()), (3, 2));
-    assert_eq!(checkpoint.tensor("b").unwrap().file(), Some(&*directory.path().join("s2.safetensors")));
+    assert_eq!(
+        checkpoint.tensor("b").unwrap().file(),
+        Some(&*directory.path().join("s2.safetensors"))
+    );
     for tensor in checkpoint.tensors() {
         let shard = &checkpoint.shards()[tensor.file_index()];
         assert_eq!(tensor.file(), Some(shard.path()), "{}", tensor.name());
@@ -51,9 +58,14 @@ fn metadata_of_all_shards_the_first_first() {
         let header = format!(r#"{{"__metadata__":{metadata},"{tensor}":{entry}}}"#);
         write(directory.path(), name, crate::support::file(header, 1));
     }
-    write_index(directory.path(), "model.safetensors.index.json", &[("b", "s2.safetensors"), ("a", "s1.safetensors")]);
+    write_index(
+        directory.path(),
+        "model.safetensors.index.json",
+        &[("b", "s2.safetensors"), ("a", "s1.safetensors")],
+    );
     let checkpoint = Checkpoint::open(directory.path()).unwrap();
-    let metadata: Vec<_> = checkpoint.metadata().iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    let metadata: Vec<_> =
+        checkpoint.metadata().iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
     assert_eq!(metadata, [("format", "pt"), ("only 1", "x"), ("only 2", "y")]);
 }
 
@@ -63,7 +75,10 @@ fn a_missing_shard_names_the_shard_and_a_tensor() {
     let shard = directory.path().join("s2.safetensors");
     fs::remove_file(&shard).unwrap();
     let error = Checkpoint::open(directory.path()).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound),
+        "{error}"
+    );
     assert_eq!((error.file(), error.tensor()), (shard.to_str(), Some("b")));
 }
 
@@ -86,7 +101,8 @@ fn a_truncated_shard_names_the_shard_and_a_tensor() {
     }
 }
 
-/// What is wrong with a shard's own text is about the shard, or about the tensor that it names itself.
+/// What is wrong with a shard's own text is about the shard, or about the tensor that it names
+/// itself.
 #[test]
 fn a_malformed_shard_names_the_shard() {
     let directory = two_shards();
@@ -107,9 +123,15 @@ fn a_tensor_that_its_shard_lacks_names_both() {
     let map = [("a", "s1.safetensors"), ("b", "s1.safetensors")];
     let index = write_index(directory.path(), "model.safetensors.index.json", &map);
     let error = Checkpoint::open(directory.path()).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::NotInShard { shard } if shard == "s1.safetensors"), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::NotInShard { shard } if shard == "s1.safetensors"),
+        "{error}"
+    );
     assert_eq!((error.file(), error.tensor()), (index.to_str(), Some("b")));
-    assert!(error.to_string().contains("\"b\"") && error.to_string().contains("\"s1.safetensors\""), "{error}");
+    assert!(
+        error.to_string().contains("\"b\"") && error.to_string().contains("\"s1.safetensors\""),
+        "{error}"
+    );
 }
 
 #[test]

@@ -25,7 +25,8 @@ fn refuses_special_file(path: &Path, named: &Path) {
     assert_eq!(error.file(), named.to_str());
 }
 
-/// Makes what a hostile repository could hold in place of a file: a FIFO, and links to devices and to the FIFO.
+/// Makes what a hostile repository could hold in place of a file: a FIFO, and links to devices and
+/// to the FIFO.
 fn special_files(directory: &Path) -> Vec<PathBuf> {
     let at = |name: &str| directory.join(name);
     make_fifo(&at("fifo.safetensors"));
@@ -73,7 +74,9 @@ fn the_hubs_cache() {
     let directory = tempdir().unwrap();
     let snapshot = directory.path().join("snapshots/0123abcd");
     fs::create_dir_all(&snapshot).unwrap();
-    let link = |blob: &str, name: &str| symlink(format!("../../blobs/{blob}"), snapshot.join(name)).unwrap();
+    let link = |blob: &str, name: &str| {
+        symlink(format!("../../blobs/{blob}"), snapshot.join(name)).unwrap()
+    };
 
     write_shard(directory.path(), "blobs/abc", &[("a", 1)]);
     link("abc", "model.safetensors");
@@ -85,7 +88,8 @@ fn the_hubs_cache() {
     write_shard(directory.path(), "blobs/def", &[("b", 2)]);
     link("abc", "model-00001-of-00002.safetensors");
     link("def", "model-00002-of-00002.safetensors");
-    let map = [("a", "model-00001-of-00002.safetensors"), ("b", "model-00002-of-00002.safetensors")];
+    let map =
+        [("a", "model-00001-of-00002.safetensors"), ("b", "model-00002-of-00002.safetensors")];
     write_index(directory.path(), "blobs/ghi", &map);
     link("ghi", "model.safetensors.index.json");
     assert_eq!(open(&snapshot).unwrap(), [1, 2]);

@@ -20,18 +20,34 @@ fn entry_is_not_an_object() {
     ] {
         let header = format!(r#"{{"a":{value}}}"#);
         let kind = ErrorKind::EntryNotAnObject { found };
-        rejects_tensor(value, "a", file(header, 1), kind, &["should be an object", &format!("found {found}")]);
+        rejects_tensor(
+            value,
+            "a",
+            file(header, 1),
+            kind,
+            &["should be an object", &format!("found {found}")],
+        );
     }
 }
 
 #[test]
 fn missing_field() {
-    let fields =
-        [("dtype", r#""dtype":"U8""#), ("shape", r#""shape":[1]"#), ("data_offsets", r#""data_offsets":[0,1]"#)];
+    let fields = [
+        ("dtype", r#""dtype":"U8""#),
+        ("shape", r#""shape":[1]"#),
+        ("data_offsets", r#""data_offsets":[0,1]"#),
+    ];
     for (field, _) in fields {
-        let others: Vec<_> = fields.iter().filter(|(name, _)| *name != field).map(|(_, text)| *text).collect();
+        let others: Vec<_> =
+            fields.iter().filter(|(name, _)| *name != field).map(|(_, text)| *text).collect();
         let header = format!(r#"{{"a":{{{}}}}}"#, others.join(","));
-        rejects_tensor(field, "a", file(header, 1), ErrorKind::MissingField { field }, &[field, "is missing"]);
+        rejects_tensor(
+            field,
+            "a",
+            file(header, 1),
+            ErrorKind::MissingField { field },
+            &[field, "is missing"],
+        );
     }
     let kind = ErrorKind::MissingField { field: "dtype" };
     rejects_tensor("all fields", "a", file(r#"{"a":{}}"#, 0), kind, &["dtype", "is missing"]);
@@ -40,7 +56,8 @@ fn missing_field() {
 #[test]
 fn unknown_field() {
     for found in ["extra", "Dtype", "dtype ", "", "strides"] {
-        let header = format!(r#"{{"a":{{"dtype":"U8","shape":[1],"data_offsets":[0,1],"{found}":1}}}}"#);
+        let header =
+            format!(r#"{{"a":{{"dtype":"U8","shape":[1],"data_offsets":[0,1],"{found}":1}}}}"#);
         let kind = ErrorKind::UnknownField { found: found.into() };
         let says = [&format!("{found:?}"), "dtype, shape and data_offsets"];
         rejects_tensor(found, "a", file(header, 1), kind, &says.map(|part| part as &str));
@@ -60,7 +77,12 @@ fn field_of_another_type() {
         (entry("\"U8\"", "[\"1\"]", "[0,1]"), "shape", "unsigned integers", "a string"),
         (entry("\"U8\"", "[null]", "[0,1]"), "shape", "unsigned integers", "null"),
         (entry("\"U8\"", "[true]", "[0,1]"), "shape", "unsigned integers", "a boolean"),
-        (entry("\"U8\"", "[1]", "{\"begin\":0,\"end\":1}"), "data_offsets", "an array", "an object"),
+        (
+            entry("\"U8\"", "[1]", "{\"begin\":0,\"end\":1}"),
+            "data_offsets",
+            "an array",
+            "an object",
+        ),
         (entry("\"U8\"", "[1]", "\"0,1\""), "data_offsets", "an array", "a string"),
         (entry("\"U8\"", "[1]", "[0,\"1\"]"), "data_offsets", "unsigned integers", "a string"),
         (entry("\"U8\"", "[1]", "[]"), "data_offsets", "two unsigned integers", "none"),
@@ -98,7 +120,8 @@ fn numbers_are_unsigned_plain_and_in_64_bits() {
             ("data_offsets", entry("\"U8\"", "[1]", &format!("[0,{found}]"))),
         ] {
             let kind = ErrorKind::BadNumber { field, found: found.into() };
-            let says = [field, "unsigned 64-bit integers in plain digits", &format!("found {found}")];
+            let says =
+                [field, "unsigned 64-bit integers in plain digits", &format!("found {found}")];
             rejects_tensor(found, "a", file(header, 1), kind, &says);
         }
     }
@@ -109,7 +132,13 @@ fn numbers_are_unsigned_plain_and_in_64_bits() {
 fn a_very_long_number() {
     let digits = "9".repeat(1_000_000);
     let kind = ErrorKind::BadNumber { field: "shape", found: "9".repeat(32) };
-    rejects_tensor("a million digits", "a", file(entry("\"U8\"", &format!("[{digits}]"), "[0,1]"), 1), kind, &["999"]);
+    rejects_tensor(
+        "a million digits",
+        "a",
+        file(entry("\"U8\"", &format!("[{digits}]"), "[0,1]"), 1),
+        kind,
+        &["999"],
+    );
 }
 
 /// The largest number is a number; what is wrong with it is that no file is so long.
@@ -118,11 +147,23 @@ fn a_very_long_number() {
 fn the_largest_number() {
     let header = entry("\"U8\"", "[18446744073709551615]", "[0,18446744073709551615]");
     let kind = ErrorKind::MissingData { expected: u64::MAX, found: 1 };
-    rejects_tensor("u64::MAX bytes", "a", file(header, 1), kind, &["18446744073709551615", "only 1"]);
+    rejects_tensor(
+        "u64::MAX bytes",
+        "a",
+        file(header, 1),
+        kind,
+        &["18446744073709551615", "only 1"],
+    );
 
     let header = entry("\"U8\"", "[0]", "[18446744073709551615,18446744073709551615]");
     let kind = ErrorKind::EmptyOffBoundary { expected: 0, found: u64::MAX };
-    rejects_tensor("at u64::MAX", "a", file(header, 0), kind, &["such as 0", "18446744073709551615"]);
+    rejects_tensor(
+        "at u64::MAX",
+        "a",
+        file(header, 0),
+        kind,
+        &["such as 0", "18446744073709551615"],
+    );
 }
 
 #[test]
@@ -130,7 +171,13 @@ fn unknown_dtype() {
     for found in ["F128", "f32", "F32 ", "", "F8_E4M3FN", "float32", "BOOL\u{202e}"] {
         let header = entry(&format!("{found:?}").replace("\\u{202e}", "\u{202e}"), "[1]", "[0,1]");
         let kind = ErrorKind::UnknownDtype { found: found.into() };
-        rejects_tensor(found, "a", file(header, 1), kind, &["unknown dtype", &format!("{found:?}")]);
+        rejects_tensor(
+            found,
+            "a",
+            file(header, 1),
+            kind,
+            &["unknown dtype", &format!("{found:?}")],
+        );
     }
 }
 
@@ -167,8 +214,14 @@ fn size_not_of_dtype_and_shape() {
         (Dtype::F6_E2M3, vec![4], 0, 4, 3),
     ] {
         let found: u64 = end - begin;
-        let header = entry(&format!("\"{dtype}\""), &format!("{shape:?}"), &format!("[{begin},{end}]"));
-        let says = [dtype.name(), &format!("{shape:?}"), &format!("has {expected} bytes"), &format!("span {found}")];
+        let header =
+            entry(&format!("\"{dtype}\""), &format!("{shape:?}"), &format!("[{begin},{end}]"));
+        let says = [
+            dtype.name(),
+            &format!("{shape:?}"),
+            &format!("has {expected} bytes"),
+            &format!("span {found}"),
+        ];
         let kind = ErrorKind::WrongSize { dtype, shape: shape.clone(), expected, found };
         rejects_tensor("size", "a", file(header, end as usize), kind, &says);
     }
@@ -195,6 +248,12 @@ fn begin_after_end() {
     for (begin, end) in [(1, 0), (5, 4), (u64::MAX, 0)] {
         let header = entry("\"U8\"", "[1]", &format!("[{begin},{end}]"));
         let kind = ErrorKind::ReversedOffsets { begin, end };
-        rejects_tensor("begin > end", "a", file(header, 1), kind, &[&format!("[{begin}, {end}]"), "before they begin"]);
+        rejects_tensor(
+            "begin > end",
+            "a",
+            file(header, 1),
+            kind,
+            &[&format!("[{begin}, {end}]"), "before they begin"],
+        );
     }
 }

@@ -10,7 +10,12 @@ const ONE: &str = r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
 fn fewer_than_eight_bytes() {
     for len in 0..8 {
         let kind = ErrorKind::TooShort { found: len as u64 };
-        rejects("fewer than 8 bytes", vec![b'{'; len], kind, &["expected at least 8", &format!("found {len}")]);
+        rejects(
+            "fewer than 8 bytes",
+            vec![b'{'; len],
+            kind,
+            &["expected at least 8", &format!("found {len}")],
+        );
     }
 }
 
@@ -36,18 +41,20 @@ fn the_limit_is_the_callers_to_lower() {
     limits.header_bytes -= 1;
     let error = SafeTensors::parse_with(&bytes, &limits).unwrap_err();
     let (at_most, len) = (limits.header_bytes, ONE.len() as u64);
-    assert!(matches!(error.kind(), ErrorKind::HeaderTooLarge { limit, found } if (*limit, *found) == (at_most, len)));
+    assert!(
+        matches!(error.kind(), ErrorKind::HeaderTooLarge { limit, found } if (*limit, *found) == (at_most, len))
+    );
 
     let mut limits = Limits::default();
     limits.tensors = 1;
-    let two =
-        r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}"#;
+    let two = r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}"#;
     assert!(SafeTensors::parse_with(&bytes, &limits).is_ok(), "at the limit");
     let directory = tempfile::tempdir().unwrap();
     let path = crate::support::write(directory.path(), "two.safetensors", file(two, 2));
-    for error in
-        [SafeTensors::parse_with(file(two, 2), &limits).unwrap_err(), Checkpoint::open_with(path, &limits).unwrap_err()]
-    {
+    for error in [
+        SafeTensors::parse_with(file(two, 2), &limits).unwrap_err(),
+        Checkpoint::open_with(path, &limits).unwrap_err(),
+    ] {
         assert!(matches!(error.kind(), ErrorKind::TooManyTensors { limit: 1 }), "{error}");
         assert_eq!(error.tensor(), Some("b"), "the first that is one too many");
     }
@@ -77,8 +84,18 @@ fn a_length_past_the_end() {
 
 #[test]
 fn a_length_of_zero() {
-    rejects("N = 0", file("", 0), ErrorKind::NotAnObject { found: None }, &["not a JSON object", "nothing"]);
-    rejects("N = 0, then an object", file("", 2), ErrorKind::NotAnObject { found: None }, &["nothing"]);
+    rejects(
+        "N = 0",
+        file("", 0),
+        ErrorKind::NotAnObject { found: None },
+        &["not a JSON object", "nothing"],
+    );
+    rejects(
+        "N = 0, then an object",
+        file("", 2),
+        ErrorKind::NotAnObject { found: None },
+        &["nothing"],
+    );
 }
 
 #[test]
@@ -93,7 +110,12 @@ fn not_utf_8() {
         // A character that the end of the header cuts in two.
         (b"{}\xc3", 2),
     ] {
-        rejects("not UTF-8", file(bad, 0), ErrorKind::NotUtf8 { offset }, &["not UTF-8", &offset.to_string()]);
+        rejects(
+            "not UTF-8",
+            file(bad, 0),
+            ErrorKind::NotUtf8 { offset },
+            &["not UTF-8", &offset.to_string()],
+        );
     }
 }
 

@@ -1,4 +1,5 @@
-//! Where the tensors lie in the data: one after another, with nothing between them and nothing shared.
+//! Where the tensors lie in the data: one after another, with nothing between them and nothing
+//! shared.
 
 use safetensors_core::ErrorKind;
 
@@ -7,7 +8,10 @@ use crate::{file, rejects_tensor};
 /// A file with U8 tensors on these ranges, and as much data as the last of them needs.
 fn tensors(ranges: &[(&str, u64, u64)]) -> Vec<u8> {
     let entry = |(name, begin, end): &(&str, u64, u64)| {
-        format!(r#""{name}":{{"dtype":"U8","shape":[{}],"data_offsets":[{begin},{end}]}}"#, end - begin)
+        format!(
+            r#""{name}":{{"dtype":"U8","shape":[{}],"data_offsets":[{begin},{end}]}}"#,
+            end - begin
+        )
     };
     let entries: Vec<_> = ranges.iter().map(entry).collect();
     let data = ranges.iter().map(|(_, _, end)| *end).max().unwrap_or(0);

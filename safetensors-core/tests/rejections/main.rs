@@ -1,6 +1,7 @@
 //! Every rule of the format, as rule → bytes → error.
 //!
-//! Each case is refused through both doors, from memory and from a file, with the same [`ErrorKind`] and the same numbers.
+//! Each case is refused through both doors, from memory and from a file, with the same
+//! [`ErrorKind`] and the same numbers.
 #![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,15 +17,23 @@ mod support;
 use safetensors_core::{Checkpoint, Error, ErrorKind, SafeTensors};
 pub(crate) use support::file;
 
-/// Asserts that `file` is refused with exactly `kind`, an error that is about no tensor, in a message that says all of `says`.
+/// Asserts that `file` is refused with exactly `kind`, an error that is about no tensor, in a
+/// message that says all of `says`.
 #[track_caller]
 pub(crate) fn rejects(rule: &str, file: Vec<u8>, kind: ErrorKind, says: &[&str]) {
     check(rule, &file, None, &kind, says);
 }
 
-/// Asserts that `file` is refused with exactly `kind`, an error about `tensor`, in a message that says all of `says`.
+/// Asserts that `file` is refused with exactly `kind`, an error about `tensor`, in a message that
+/// says all of `says`.
 #[track_caller]
-pub(crate) fn rejects_tensor(rule: &str, tensor: &str, file: Vec<u8>, kind: ErrorKind, says: &[&str]) {
+pub(crate) fn rejects_tensor(
+    rule: &str,
+    tensor: &str,
+    file: Vec<u8>,
+    kind: ErrorKind,
+    says: &[&str],
+) {
     check(rule, &file, Some(tensor), &kind, says);
 }
 
@@ -44,7 +53,13 @@ fn check(rule: &str, file: &[u8], tensor: Option<&str>, kind: &ErrorKind, says: 
 
 /// The message of an error that is what is expected.
 #[track_caller]
-fn message(rule: &str, error: Option<&Error>, tensor: Option<&str>, kind: &ErrorKind, says: &[&str]) -> String {
+fn message(
+    rule: &str,
+    error: Option<&Error>,
+    tensor: Option<&str>,
+    kind: &ErrorKind,
+    says: &[&str],
+) -> String {
     assert!(error.is_some(), "{rule}: accepted");
     let error = error.unwrap();
     // Kinds hold I/O errors, which cannot be compared; their `Debug` form has every number.
@@ -52,7 +67,10 @@ fn message(rule: &str, error: Option<&Error>, tensor: Option<&str>, kind: &Error
     assert_eq!(error.tensor(), tensor, "{rule}");
     let message = error.to_string();
     if let Some(tensor) = tensor {
-        assert!(message.contains(&format!("tensor {tensor:?}: ")), "{rule}: no tensor in {message}");
+        assert!(
+            message.contains(&format!("tensor {tensor:?}: ")),
+            "{rule}: no tensor in {message}"
+        );
     }
     for part in says {
         assert!(message.contains(part), "{rule}: {part:?} is not in {message:?}");

@@ -6,24 +6,49 @@ use crate::{file, rejects, rejects_tensor};
 
 #[test]
 fn duplicate_tensor_name() {
-    for (rule, second) in
-        [("plain", "ab"), ("one written with an escape", r"\u0061b"), ("one written with another escape", r"a\u0062")]
-    {
+    for (rule, second) in [
+        ("plain", "ab"),
+        ("one written with an escape", r"\u0061b"),
+        ("one written with another escape", r"a\u0062"),
+    ] {
         let header = format!(
             r#"{{"ab":{{"dtype":"U8","shape":[1],"data_offsets":[0,1]}},
                 "{second}":{{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}}}"#
         );
-        rejects_tensor(rule, "ab", file(header, 2), ErrorKind::DuplicateTensor, &["the name stands twice"]);
+        rejects_tensor(
+            rule,
+            "ab",
+            file(header, 2),
+            ErrorKind::DuplicateTensor,
+            &["the name stands twice"],
+        );
     }
     let same = r#"{"ab":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"x":{"dtype":"U8","shape":[1],"data_offsets":[1,2]},
                    "ab":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
-    rejects_tensor("the same entry twice", "ab", file(same, 2), ErrorKind::DuplicateTensor, &["twice"]);
-    let empty =
-        r#"{"":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}"#;
-    rejects_tensor("the empty name twice", "", file(empty, 0), ErrorKind::DuplicateTensor, &["twice"]);
+    rejects_tensor(
+        "the same entry twice",
+        "ab",
+        file(same, 2),
+        ErrorKind::DuplicateTensor,
+        &["twice"],
+    );
+    let empty = r#"{"":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}"#;
+    rejects_tensor(
+        "the empty name twice",
+        "",
+        file(empty, 0),
+        ErrorKind::DuplicateTensor,
+        &["twice"],
+    );
     let pair = r#"{"😀":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},
                    "\ud83d\ude00":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}"#;
-    rejects_tensor("one as a surrogate pair", "😀", file(pair, 0), ErrorKind::DuplicateTensor, &["twice"]);
+    rejects_tensor(
+        "one as a surrogate pair",
+        "😀",
+        file(pair, 0),
+        ErrorKind::DuplicateTensor,
+        &["twice"],
+    );
 }
 
 #[test]
@@ -36,7 +61,9 @@ fn duplicate_field_in_an_entry() {
         };
         let escaped = field.replacen('t', r"\u0074", 1).replacen('s', r"\u0073", 1);
         for second in [field, &escaped] {
-            let header = format!(r#"{{"a":{{"dtype":"U8","shape":[1],"data_offsets":[0,1],"{second}":{value}}}}}"#);
+            let header = format!(
+                r#"{{"a":{{"dtype":"U8","shape":[1],"data_offsets":[0,1],"{second}":{value}}}}}"#
+            );
             let kind = ErrorKind::DuplicateField { field };
             rejects_tensor(second, "a", file(header, 1), kind, &[field, "stands twice"]);
         }
@@ -80,12 +107,21 @@ fn metadata_is_not_a_map_of_strings() {
         let kind = ErrorKind::MetadataNotAnObject { found };
         rejects(value, file(header, 0), kind, &["should be an object", &format!("found {found}")]);
     }
-    for (value, found) in
-        [("{}", "an object"), ("[\"v\"]", "an array"), ("1", "a number"), ("true", "a boolean"), ("null", "null")]
-    {
+    for (value, found) in [
+        ("{}", "an object"),
+        ("[\"v\"]", "an array"),
+        ("1", "a number"),
+        ("true", "a boolean"),
+        ("null", "null"),
+    ] {
         let header = format!(r#"{{"__metadata__":{{"good":"v","bad":{value}}}}}"#);
         let kind = ErrorKind::MetadataNotAString { key: "bad".into(), found };
-        rejects(value, file(header, 0), kind, &[r#""bad""#, "should be a string", &format!("found {found}")]);
+        rejects(
+            value,
+            file(header, 0),
+            kind,
+            &[r#""bad""#, "should be a string", &format!("found {found}")],
+        );
     }
 }
 
@@ -94,5 +130,10 @@ fn metadata_is_not_a_map_of_strings() {
 fn a_tensor_called_metadata() {
     let header = r#"{"__metadata__":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
     let kind = ErrorKind::MetadataNotAString { key: "shape".into(), found: "an array" };
-    rejects("a tensor called __metadata__", file(header, 1), kind, &[r#""shape""#, "found an array"]);
+    rejects(
+        "a tensor called __metadata__",
+        file(header, 1),
+        kind,
+        &[r#""shape""#, "found an array"],
+    );
 }

@@ -31,15 +31,27 @@ fn not_an_object() {
         // A character that begins with the same byte as the byte-order mark.
         ("\u{ff5b}}", Some(0xef), "0xef"),
     ] {
-        rejects("not an object", file(header, 0), ErrorKind::NotAnObject { found }, &["not a JSON object", says]);
+        rejects(
+            "not an object",
+            file(header, 0),
+            ErrorKind::NotAnObject { found },
+            &["not a JSON object", says],
+        );
     }
 }
 
 #[test]
 fn trailing_comma() {
-    for header in [r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}@,}"#, r#"{"__metadata__":{}@,}"#] {
+    for header in
+        [r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}@,}"#, r#"{"__metadata__":{}@,}"#]
+    {
         let (offset, header) = (at(header, "@"), header.replace('@', ""));
-        rejects("trailing comma", file(header, 1), json(offset, JsonProblem::TrailingComma), &["a trailing comma"]);
+        rejects(
+            "trailing comma",
+            file(header, 1),
+            json(offset, JsonProblem::TrailingComma),
+            &["a trailing comma"],
+        );
     }
     let in_metadata = r#"{"__metadata__":{"k":"v",}}"#;
     let kind = json(at(in_metadata, ",}"), JsonProblem::TrailingComma);
@@ -50,9 +62,16 @@ fn trailing_comma() {
         r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1@ , ]}}"#,
         r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0@,]}}"#,
     ] {
-        let (offset, header) = (at(header, "@") + usize::from(header.contains("@ ")), header.replace('@', ""));
+        let (offset, header) =
+            (at(header, "@") + usize::from(header.contains("@ ")), header.replace('@', ""));
         let kind = json(offset, JsonProblem::TrailingComma);
-        rejects_tensor("trailing comma in an entry", "a", file(header, 1), kind, &["a trailing comma"]);
+        rejects_tensor(
+            "trailing comma in an entry",
+            "a",
+            file(header, 1),
+            kind,
+            &["a trailing comma"],
+        );
     }
 }
 
@@ -66,18 +85,52 @@ fn missing_and_doubled_punctuation() {
         (r#"{"a"=1}"#, Some("a"), 4, "a colon", b'='),
         (r#"{"__metadata__":{},,}"#, None, 19, "a name in quotes", b','),
         (r#"{"__metadata__":{}"b"}"#, None, 18, "a comma or the closing brace of the header", b'"'),
-        (r#"{"__metadata__":{"k":"v" "l":"w"}}"#, None, 25, "a comma or the closing brace of __metadata__", b'"'),
-        (r#"{"__metadata__":{"k":"v"]}"#, None, 24, "a comma or the closing brace of __metadata__", b']'),
-        (r#"{"a":{"dtype":"U8";}}"#, Some("a"), 18, "a comma or the closing brace of an entry", b';'),
-        (r#"{"a":{"shape":[1 2]}}"#, Some("a"), 17, "a comma or the closing bracket of shape", b'2'),
+        (
+            r#"{"__metadata__":{"k":"v" "l":"w"}}"#,
+            None,
+            25,
+            "a comma or the closing brace of __metadata__",
+            b'"',
+        ),
+        (
+            r#"{"__metadata__":{"k":"v"]}"#,
+            None,
+            24,
+            "a comma or the closing brace of __metadata__",
+            b']',
+        ),
+        (
+            r#"{"a":{"dtype":"U8";}}"#,
+            Some("a"),
+            18,
+            "a comma or the closing brace of an entry",
+            b';',
+        ),
+        (
+            r#"{"a":{"shape":[1 2]}}"#,
+            Some("a"),
+            17,
+            "a comma or the closing bracket of shape",
+            b'2',
+        ),
         (r#"{"a":{"shape":[,1]}}"#, Some("a"), 15, "a number", b','),
         (r#"{"a":{"shape":[+1]}}"#, Some("a"), 15, "a number", b'+'),
         (r#"{"a":{"shape":[NaN]}}"#, Some("a"), 15, "a number", b'N'),
-        (r#"{"a":{"shape":[1]]}}"#, Some("a"), 17, "a comma or the closing brace of an entry", b']'),
+        (
+            r#"{"a":{"shape":[1]]}}"#,
+            Some("a"),
+            17,
+            "a comma or the closing brace of an entry",
+            b']',
+        ),
         (r#"{"a":é}"#, Some("a"), 5, "an object", 0xc3),
     ] {
         let kind = json(offset, JsonProblem::Unexpected { expected, found });
-        let says = if found.is_ascii() { format!("{:?}", char::from(found)) } else { format!("{found:#04x}") };
+        let says = if found.is_ascii() {
+            format!("{:?}", char::from(found))
+        } else {
+            format!("{found:#04x}")
+        };
         let says = [&says, expected, &offset.to_string()];
         match tensor {
             None => rejects(header, file(header, 0), kind, &says),
@@ -115,9 +168,24 @@ fn comment() {
 
 #[test]
 fn byte_order_mark() {
-    rejects("BOM", file("\u{feff}{}", 0), json(0, JsonProblem::ByteOrderMark), &["a byte-order mark"]);
-    rejects("BOM after a space", file(" \u{feff}{}", 0), json(1, JsonProblem::ByteOrderMark), &["byte 1"]);
-    rejects("BOM at the end", file("{}\u{feff}", 0), json(2, JsonProblem::AfterEnd(0xef)), &["0xef"]);
+    rejects(
+        "BOM",
+        file("\u{feff}{}", 0),
+        json(0, JsonProblem::ByteOrderMark),
+        &["a byte-order mark"],
+    );
+    rejects(
+        "BOM after a space",
+        file(" \u{feff}{}", 0),
+        json(1, JsonProblem::ByteOrderMark),
+        &["byte 1"],
+    );
+    rejects(
+        "BOM at the end",
+        file("{}\u{feff}", 0),
+        json(2, JsonProblem::AfterEnd(0xef)),
+        &["0xef"],
+    );
 }
 
 #[test]
@@ -131,7 +199,12 @@ fn padding_other_than_white_space() {
             &["only white space", &format!("{byte:#04x}")],
         );
     }
-    rejects("NUL padding before", file(b"\0\0{}", 0), ErrorKind::NotAnObject { found: Some(0) }, &["0x00"]);
+    rejects(
+        "NUL padding before",
+        file(b"\0\0{}", 0),
+        ErrorKind::NotAnObject { found: Some(0) },
+        &["0x00"],
+    );
     let between = json(1, JsonProblem::Unexpected { expected: "a name in quotes", found: 0 });
     rejects("NUL padding within", file(b"{\0}", 0), between, &["0x00", "a name in quotes"]);
     rejects("two headers", file("{}{}", 0), json(2, JsonProblem::AfterEnd(b'{')), &["0x7b"]);
@@ -143,9 +216,19 @@ fn control_character_in_a_string() {
         let kind = |offset| json(offset, JsonProblem::ControlCharacter(byte));
         let says = [&format!("U+{byte:04X}"), "inside a string"];
         let header = [b"{\"a", &[byte][..], b"\":1}"].concat();
-        rejects("control character in a name", file(header, 0), kind(3), &says.map(|part| part as &str));
+        rejects(
+            "control character in a name",
+            file(header, 0),
+            kind(3),
+            &says.map(|part| part as &str),
+        );
         let header = [b"{\"__metadata__\":{\"k\":\"\\n", &[byte][..], b"\"}}"].concat();
-        rejects("control character after an escape", file(header, 0), kind(24), &says.map(|part| part as &str));
+        rejects(
+            "control character after an escape",
+            file(header, 0),
+            kind(24),
+            &says.map(|part| part as &str),
+        );
     }
 }
 
@@ -163,7 +246,8 @@ fn lone_surrogate() {
         r"\ud83d\ue000",
         r"\udc00\ud800",
     ] {
-        let header = format!(r#"{{"ab{escapes}":{{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}}}"#);
+        let header =
+            format!(r#"{{"ab{escapes}":{{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}}}"#);
         let kind = json(4, JsonProblem::LoneSurrogate);
         rejects(escapes, file(header, 1), kind, &["half of a surrogate pair", "byte 4"]);
     }
@@ -208,10 +292,13 @@ fn text_cut_off_anywhere() {
         let error = SafeTensors::parse(file(&whole[..len], 13)).unwrap_err();
         let cut = match error.kind() {
             ErrorKind::NotAnObject { found: None } => len == 0,
-            ErrorKind::Json { problem: JsonProblem::UnexpectedEnd { .. }, offset } => *offset == len,
-            ErrorKind::Json { problem: JsonProblem::BadEscape | JsonProblem::LoneSurrogate, .. } => {
-                whole[..len].rfind('\\').is_some_and(|start| start + 12 > len)
+            ErrorKind::Json { problem: JsonProblem::UnexpectedEnd { .. }, offset } => {
+                *offset == len
             }
+            ErrorKind::Json {
+                problem: JsonProblem::BadEscape | JsonProblem::LoneSurrogate,
+                ..
+            } => whole[..len].rfind('\\').is_some_and(|start| start + 12 > len),
             _ => false,
         };
         assert!(cut, "{:?}: {error}", &whole[..len]);
@@ -249,7 +336,13 @@ fn nesting_deeper_than_a_header_needs() {
     rejects_tensor("an array in shape", "a", file(nested, 1), kind, &["nested deeper", "byte 28"]);
     let nested = r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[{},1]}}"#;
     let kind = ErrorKind::TooDeep { offset: at(nested, "{}") };
-    rejects_tensor("an object in data_offsets", "a", file(nested, 1), kind, &["nested deeper", "byte 47"]);
+    rejects_tensor(
+        "an object in data_offsets",
+        "a",
+        file(nested, 1),
+        kind,
+        &["nested deeper", "byte 47"],
+    );
 }
 
 /// So many that a parser that recurses would run out of stack.
@@ -260,11 +353,20 @@ fn a_hundred_thousand_opening_brackets() {
         let brackets_first = SafeTensors::parse(file(&many, 0)).unwrap_err();
         assert!(!brackets_first.to_string().is_empty());
         for before in [r#"{"a":"#, r#"{"__metadata__":"#, r#"{"__metadata__":{"k":"#] {
-            assert!(SafeTensors::parse(file(format!("{before}{many}"), 0)).is_err(), "{before}{bracket}…");
+            assert!(
+                SafeTensors::parse(file(format!("{before}{many}"), 0)).is_err(),
+                "{before}{bracket}…"
+            );
         }
         for (before, offset) in [(r#"{"a":{"shape":["#, 15), (r#"{"a":{"data_offsets":[0,"#, 24)] {
             let kind = ErrorKind::TooDeep { offset };
-            rejects_tensor(before, "a", file(format!("{before}{many}"), 0), kind, &[&format!("byte {offset}")]);
+            rejects_tensor(
+                before,
+                "a",
+                file(format!("{before}{many}"), 0),
+                kind,
+                &[&format!("byte {offset}")],
+            );
         }
     }
 }

@@ -11,7 +11,8 @@ use crate::support;
 
 /// A full disk is found before the first tensor is asked for its bytes, and leaves the old file.
 ///
-/// It runs itself again in a name space of its own, where it may mount a small file system, unless the system forbids that.
+/// It runs itself again in a name space of its own, where it may mount a small file system, unless
+/// the system forbids that.
 #[test]
 fn a_full_disk_is_found_before_any_work_is_done() {
     struct NeverAsked([usize; 1]);
@@ -49,7 +50,9 @@ fn a_full_disk_is_found_before_any_work_is_done() {
         .env(MOUNTED, directory.path())
         .output();
     match run {
-        Ok(run) if run.status.success() => assert!(String::from_utf8_lossy(&run.stdout).contains("1 passed")),
+        Ok(run) if run.status.success() => {
+            assert!(String::from_utf8_lossy(&run.stdout).contains("1 passed"))
+        }
         Ok(run) if !String::from_utf8_lossy(&run.stdout).contains("running 1 test") => {
             eprintln!("skipped: {}", String::from_utf8_lossy(&run.stderr));
         }

@@ -5,7 +5,9 @@ use std::thread;
 
 use proptest::prelude::*;
 use safetensors_core::save::write_to;
-use safetensors_core::{Dtype, Order, SafeTensors, SaveOptions, StreamWriter, TensorView, serialize};
+use safetensors_core::{
+    Dtype, Order, SafeTensors, SaveOptions, StreamWriter, TensorView, serialize,
+};
 use tempfile::tempdir;
 
 const DTYPES: [Dtype; 6] = [Dtype::F64, Dtype::F32, Dtype::BF16, Dtype::U8, Dtype::C64, Dtype::I16];
@@ -28,7 +30,9 @@ fn some_tensors() -> impl Strategy<Value = Vec<Tensor>> {
 }
 
 fn views(tensors: &[Tensor]) -> impl Iterator<Item = (&str, TensorView<'_>)> {
-    tensors.iter().map(|(name, dtype, shape, bytes)| (name.as_str(), TensorView::new(*dtype, shape, bytes).unwrap()))
+    tensors.iter().map(|(name, dtype, shape, bytes)| {
+        (name.as_str(), TensorView::new(*dtype, shape, bytes).unwrap())
+    })
 }
 
 fn declared(tensors: &[Tensor]) -> impl Iterator<Item = (&str, Dtype, &[usize])> {
@@ -38,7 +42,9 @@ fn declared(tensors: &[Tensor]) -> impl Iterator<Item = (&str, Dtype, &[usize])>
 fn some_options() -> impl Strategy<Value = SaveOptions> {
     let order = prop_oneof![Just(Order::Alignment), Just(Order::Given)];
     (order, 3..13_u32, prop::collection::btree_map("[a-z]{0,3}", "\\PC{0,5}", 0..3)).prop_map(
-        |(order, align, metadata)| SaveOptions::new().order(order).align(1 << align).metadata(metadata).durable(false),
+        |(order, align, metadata)| {
+            SaveOptions::new().order(order).align(1 << align).metadata(metadata).durable(false)
+        },
     )
 }
 
@@ -84,7 +90,8 @@ proptest! {
         prop_assert_eq!(piped, expected);
     }
 
-    /// Whatever the order and the alignment, the file can be read back, the data begins where it was asked to, and tensors lie as asked.
+    /// Whatever the order and the alignment, the file can be read back, the data begins where it
+    /// was asked to, and tensors lie as asked.
     #[test]
     fn layouts(tensors in some_tensors(), options in some_options(), given in any::<bool>(), align in 3..13_u32) {
         let options = options.order(if given { Order::Given } else { Order::Alignment }).align(1 << align);

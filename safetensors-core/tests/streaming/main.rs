@@ -1,4 +1,5 @@
-//! Files written bit by bit, from several threads, and front to back into anything that takes bytes.
+//! Files written bit by bit, from several threads, and front to back into anything that takes
+//! bytes.
 #![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -4,7 +4,9 @@ use std::io::{self, Write};
 use std::sync::Mutex;
 
 use safetensors_core::save::write_to;
-use safetensors_core::{Dtype, ErrorKind, Result, SaveOptions, Sink, TensorSource, TensorView, serialize};
+use safetensors_core::{
+    Dtype, ErrorKind, Result, SaveOptions, Sink, TensorSource, TensorView, serialize,
+};
 
 /// Takes only so many bytes, and remembers whether it was flushed.
 struct Pipe {
@@ -16,7 +18,11 @@ impl Write for Pipe {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let taken = bytes.len().min(self.left).min(7);
         self.left -= taken;
-        if taken == 0 && !bytes.is_empty() { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(taken) }
+        if taken == 0 && !bytes.is_empty() {
+            Err(io::ErrorKind::BrokenPipe.into())
+        } else {
+            Ok(taken)
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {

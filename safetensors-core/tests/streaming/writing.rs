@@ -32,8 +32,15 @@ fn assert_untouched(directory: &TempDir) {
 fn what_a_tensor_says_of_itself() {
     let (_directory, path, writer) = started();
     let b = writer.tensor("b").unwrap();
-    assert_eq!((b.name(), b.dtype(), b.shape(), b.byte_len(), b.written()), ("b", Dtype::F32, &[][..], 4, 0));
-    assert_eq!(writer.tensors().map(|tensor| tensor.name()).collect::<Vec<_>>(), ["b", "a"], "in file order");
+    assert_eq!(
+        (b.name(), b.dtype(), b.shape(), b.byte_len(), b.written()),
+        ("b", Dtype::F32, &[][..], 4, 0)
+    );
+    assert_eq!(
+        writer.tensors().map(|tensor| tensor.name()).collect::<Vec<_>>(),
+        ["b", "a"],
+        "in file order"
+    );
     assert_eq!(writer.path(), path);
     let error = writer.tensor("c").unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::TensorNotFound));
@@ -74,7 +81,9 @@ fn no_byte_is_written_twice() {
     let (directory, path, writer) = started();
     let a = writer.tensor("a").unwrap();
     a.write_at(2, &[1; 4]).unwrap();
-    for (offset, len, twice) in [(2, 4, (2, 6)), (0, 3, (2, 3)), (5, 5, (5, 6)), (3, 1, (3, 4)), (0, 10, (2, 6))] {
+    for (offset, len, twice) in
+        [(2, 4, (2, 6)), (0, 3, (2, 3)), (5, 5, (5, 6)), (3, 1, (3, 4)), (0, 10, (2, 6))]
+    {
         let error = a.write_at(offset, &vec![9; len]).unwrap_err();
         assert!(
             matches!(error.kind(), ErrorKind::WrittenTwice { begin, end } if (*begin, *end) == twice),
@@ -86,7 +95,10 @@ fn no_byte_is_written_twice() {
     a.write_at(0, &[2; 2]).unwrap();
     a.append(&[3; 4]).unwrap();
     let error = a.append(&[4]).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::WrittenPastEnd { expected: 10, found: 11 }), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::WrittenPastEnd { expected: 10, found: 11 }),
+        "{error}"
+    );
     writer.tensor("b").unwrap().append(&[0; 4]).unwrap();
     writer.finish().unwrap();
     let read = Checkpoint::open(&path).unwrap().tensor("a").unwrap().read().unwrap();
@@ -119,7 +131,9 @@ fn no_byte_is_written_past_the_end() {
 fn of_many_threads_that_write_one_byte_one_does() {
     let directory = tempdir().unwrap();
     let path = directory.path().join("model.safetensors");
-    let writer = StreamWriter::create(&path, [("a", Dtype::U8, [200])], &SaveOptions::new().durable(false)).unwrap();
+    let writer =
+        StreamWriter::create(&path, [("a", Dtype::U8, [200])], &SaveOptions::new().durable(false))
+            .unwrap();
     let winners = Mutex::new([0_u8; 200]);
     let losses = AtomicUsize::new(0);
     thread::scope(|scope| {
@@ -130,7 +144,10 @@ fn of_many_threads_that_write_one_byte_one_does() {
                     match a.write_at(offset as u64, &[thread]) {
                         Ok(()) => winners.lock().unwrap()[offset] = thread,
                         Err(error) => {
-                            assert!(matches!(error.kind(), ErrorKind::WrittenTwice { .. }), "{error}");
+                            assert!(
+                                matches!(error.kind(), ErrorKind::WrittenTwice { .. }),
+                                "{error}"
+                            );
                             losses.fetch_add(1, Ordering::Relaxed);
                         }
                     }
@@ -148,8 +165,12 @@ fn of_many_threads_that_write_one_byte_one_does() {
 fn appending_from_many_threads_loses_nothing() {
     let directory = tempdir().unwrap();
     let path = directory.path().join("model.safetensors");
-    let writer =
-        StreamWriter::create(&path, [("a", Dtype::U8, [8 * 300])], &SaveOptions::new().durable(false)).unwrap();
+    let writer = StreamWriter::create(
+        &path,
+        [("a", Dtype::U8, [8 * 300])],
+        &SaveOptions::new().durable(false),
+    )
+    .unwrap();
     thread::scope(|scope| {
         for thread in 0..8_u8 {
             let a = writer.tensor("a").unwrap();
@@ -178,7 +199,10 @@ fn dropped_it_leaves_nothing() {
 fn what_has_no_bytes_needs_no_writing() {
     let directory = tempdir().unwrap();
     let path = directory.path().join("model.safetensors");
-    StreamWriter::create(&path, [("empty", Dtype::F32, [3, 0])], &SaveOptions::new()).unwrap().finish().unwrap();
+    StreamWriter::create(&path, [("empty", Dtype::F32, [3, 0])], &SaveOptions::new())
+        .unwrap()
+        .finish()
+        .unwrap();
     assert_eq!(Checkpoint::open(&path).unwrap().tensor("empty").unwrap().shape(), [3, 0]);
     let none: [(&str, Dtype, [usize; 0]); 0] = [];
     StreamWriter::create(&path, none, &SaveOptions::new()).unwrap().finish().unwrap();
@@ -197,16 +221,29 @@ fn declarations_that_could_not_be_read_back() {
     };
     let options = SaveOptions::new();
     let error = create([("a", Dtype::U8, &[1]), ("a", Dtype::U8, &[2])], &options);
-    assert!(matches!(error.kind(), ErrorKind::DuplicateTensor) && error.tensor() == Some("a"), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::DuplicateTensor) && error.tensor() == Some("a"),
+        "{error}"
+    );
     let error = create([("a", Dtype::U8, &[1]), ("__metadata__", Dtype::U8, &[2])], &options);
     assert!(matches!(error.kind(), ErrorKind::ReservedName), "{error}");
     let error = create([("a", Dtype::U8, &[1]), ("b", Dtype::F4, &[3])], &options);
-    assert!(matches!(error.kind(), ErrorKind::PartialByte { .. }) && error.tensor() == Some("b"), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::PartialByte { .. }) && error.tensor() == Some("b"),
+        "{error}"
+    );
     let error = create([("a", Dtype::U8, &[1]), ("b", Dtype::F32, &[usize::MAX])], &options);
-    assert!(matches!(error.kind(), ErrorKind::ShapeOverflow { .. }) && error.tensor() == Some("b"), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::ShapeOverflow { .. }) && error.tensor() == Some("b"),
+        "{error}"
+    );
     for align in [0, 4, 12, 8192] {
-        let error = create([("a", Dtype::U8, &[1]), ("b", Dtype::U8, &[1])], &options.clone().align(align));
-        assert!(matches!(error.kind(), ErrorKind::BadAlignment { found } if *found == align), "{error}");
+        let error =
+            create([("a", Dtype::U8, &[1]), ("b", Dtype::U8, &[1])], &options.clone().align(align));
+        assert!(
+            matches!(error.kind(), ErrorKind::BadAlignment { found } if *found == align),
+            "{error}"
+        );
     }
 }
 
@@ -229,7 +266,11 @@ impl TensorSource for Pieces {
         for piece in 0..self.pieces {
             sink(&[piece as u8; 4])?;
         }
-        if self.fails { Err(ErrorKind::Io(io::Error::other("the source broke")).into()) } else { Ok(()) }
+        if self.fails {
+            Err(ErrorKind::Io(io::Error::other("the source broke")).into())
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -237,7 +278,8 @@ impl TensorSource for Pieces {
 fn a_source_is_written_whole_or_not_at_all() {
     let directory = tempdir().unwrap();
     let path = directory.path().join("model.safetensors");
-    let writer = StreamWriter::create(&path, [("a", Dtype::U8, [12])], &SaveOptions::new()).unwrap();
+    let writer =
+        StreamWriter::create(&path, [("a", Dtype::U8, [12])], &SaveOptions::new()).unwrap();
     let a = writer.tensor("a").unwrap();
     for (pieces, fails) in [(2, true), (3, true), (2, false), (4, false)] {
         let error = a.write_from(&Pieces { pieces, fails }).unwrap_err();
@@ -254,9 +296,14 @@ fn a_source_is_written_whole_or_not_at_all() {
     }
     let bytes = [0_u8; 12];
     let error = a.write_from(&TensorView::new(Dtype::I8, &[12], &bytes).unwrap()).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::WrongDtype { expected: Dtype::U8, found: Dtype::I8 }), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::WrongDtype { expected: Dtype::U8, found: Dtype::I8 }),
+        "{error}"
+    );
     let error = a.write_from(&TensorView::new(Dtype::U8, &[3, 4], &bytes).unwrap()).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::WrongShape { expected, found } if expected == &[12] && found == &[3, 4]));
+    assert!(
+        matches!(error.kind(), ErrorKind::WrongShape { expected, found } if expected == &[12] && found == &[3, 4])
+    );
     assert_eq!((error.tensor(), error.file()), (Some("a"), path.to_str()));
 
     a.write_from(&Pieces { pieces: 3, fails: false }).unwrap();
@@ -267,13 +314,16 @@ fn a_source_is_written_whole_or_not_at_all() {
     assert_eq!(read.bytes(), [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]);
 }
 
-/// A reader that is copied into a tensor, which is as long as it should be, too short, and too long.
+/// A reader that is copied into a tensor, which is as long as it should be, too short, and too
+/// long.
 #[test]
 fn a_reader_is_copied_into_a_tensor() {
     for (given, fits) in [(100_000, true), (99_999, false), (100_001, false)] {
         let directory = tempdir().unwrap();
         let path = directory.path().join("model.safetensors");
-        let writer = StreamWriter::create(&path, [("a", Dtype::U8, [100_000])], &SaveOptions::new()).unwrap();
+        let writer =
+            StreamWriter::create(&path, [("a", Dtype::U8, [100_000])], &SaveOptions::new())
+                .unwrap();
         let copied = io::copy(&mut &vec![5_u8; given][..], &mut writer.tensor("a").unwrap());
         assert_eq!(copied.is_ok() && writer.finish().is_ok(), fits, "{given}");
         assert_eq!(path.exists(), fits);

@@ -29,7 +29,9 @@ pub(crate) fn write(directory: &Path, name: &str, bytes: impl AsRef<[u8]>) -> Pa
 
 /// The names of everything in a directory, sorted.
 pub(crate) fn names_in(directory: &Path) -> Vec<String> {
-    let names = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let names = fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<_> = names.collect();
     names.sort();
     names

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use safetensors_core::framework::{self, load};
-use safetensors_core::{Checkpoint, ErrorKind, Framework, LoadOptions, ShardOptions, Support, save, save_sharded};
+use safetensors_core::{
+    Checkpoint, ErrorKind, Framework, LoadOptions, ShardOptions, Support, save, save_sharded,
+};
 use tempfile::tempdir;
 
 use super::support::{file_with, write};
@@ -14,7 +16,10 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 fn names(checkpoint: &Checkpoint) -> Vec<(String, String)> {
-    checkpoint.aliases().map(|(alias, tensor)| (alias.to_owned(), tensor.name().to_owned())).collect()
+    checkpoint
+        .aliases()
+        .map(|(alias, tensor)| (alias.to_owned(), tensor.name().to_owned()))
+        .collect()
 }
 
 /// Made by `safetensors.torch.save_model`, and by `huggingface_hub` with the names in the index.
@@ -24,12 +29,16 @@ fn files_of_the_python_libraries() {
         let checkpoint = Checkpoint::open(fixture(name)).unwrap();
         assert_eq!(checkpoint.shards().len(), shards);
         let kept = "decoder.weight";
-        let expected = ["embed.weight", "lm_head.weight"].map(|alias| (alias.to_owned(), kept.to_owned()));
+        let expected =
+            ["embed.weight", "lm_head.weight"].map(|alias| (alias.to_owned(), kept.to_owned()));
         assert_eq!(names(&checkpoint), expected);
         for name in [kept, "embed.weight", "lm_head.weight"] {
             let weight = checkpoint.tensor(name).unwrap();
             assert_eq!((weight.name(), weight.shape()), (kept, &[3, 2][..]));
-            assert_eq!(weight.read().unwrap().into_vec::<f32>().unwrap(), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
+            assert_eq!(
+                weight.read().unwrap().into_vec::<f32>().unwrap(),
+                [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+            );
         }
         assert_eq!((checkpoint.len(), checkpoint.tensors().count()), (2, 2));
         assert_eq!(
@@ -49,16 +58,22 @@ fn the_same_file_as_save_model() {
     let python = Checkpoint::open(fixture("tied.safetensors")).unwrap();
     let weight = python.tensor("decoder.weight").unwrap().read().unwrap();
     let bias = python.tensor("decoder.bias").unwrap().read().unwrap();
-    let tensors =
-        [("embed.weight", &weight), ("decoder.weight", &weight), ("decoder.bias", &bias), ("lm_head.weight", &weight)];
-    let options = SaveOptions::new().metadata([("format", "pt"), ("title", "tied")]).tied(Tied::new());
+    let tensors = [
+        ("embed.weight", &weight),
+        ("decoder.weight", &weight),
+        ("decoder.bias", &bias),
+        ("lm_head.weight", &weight),
+    ];
+    let options =
+        SaveOptions::new().metadata([("format", "pt"), ("title", "tied")]).tied(Tied::new());
     let directory = tempdir().unwrap();
     let path = directory.path().join("model.safetensors");
     save(&path, tensors, &options).unwrap();
     let ours = Checkpoint::open(&path).unwrap();
     assert_eq!(ours.metadata(), python.metadata());
-    let infos =
-        |checkpoint: &Checkpoint| checkpoint.tensors().map(|tensor| format!("{:?}", tensor.info())).collect::<Vec<_>>();
+    let infos = |checkpoint: &Checkpoint| {
+        checkpoint.tensors().map(|tensor| format!("{:?}", tensor.info())).collect::<Vec<_>>()
+    };
     assert_eq!(infos(&ours), infos(&python));
 }
 
@@ -83,12 +98,16 @@ fn several_files_record_the_names_in_the_index() {
 
     // One file records them itself.
     let one = ShardOptions::new().save(options.clone());
-    assert_eq!(save_sharded(directory.path(), tensors.clone(), &one).unwrap().files, ["model.safetensors"]);
+    assert_eq!(
+        save_sharded(directory.path(), tensors.clone(), &one).unwrap().files,
+        ["model.safetensors"]
+    );
     let checkpoint = Checkpoint::open(directory.path()).unwrap();
     assert_eq!(*checkpoint.metadata(), aliases(&[("a", "z"), ("format", "pt")]));
 
     // Untied, each name has its own bytes, and each counts.
-    let untied = ShardOptions::new().max_shard_size(16.into()).save(SaveOptions::new().durable(false));
+    let untied =
+        ShardOptions::new().max_shard_size(16.into()).save(SaveOptions::new().durable(false));
     let saved = save_sharded(directory.path(), tensors, &untied).unwrap();
     assert_eq!((saved.files.len(), saved.total_size), (3, 48));
 
@@ -96,8 +115,12 @@ fn several_files_record_the_names_in_the_index() {
     for name in ["total_size", "a"] {
         let tensors = [(name, shared.clone()), ("own", Slice::whole(8, 4)), ("z", shared.clone())];
         let sharded = ShardOptions::new().max_shard_size(16.into());
-        let error =
-            save_sharded(directory.path(), tensors, &sharded.save(options.clone().metadata([("a", "x")]))).unwrap_err();
+        let error = save_sharded(
+            directory.path(),
+            tensors,
+            &sharded.save(options.clone().metadata([("a", "x")])),
+        )
+        .unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::TieNotRecorded { .. }), "{error}");
         assert_eq!((error.tensor(), error.file()), (Some(name), directory.path().to_str()));
     }
@@ -154,7 +177,10 @@ impl Framework for Bufs {
 fn frameworks_get_all_names() {
     let checkpoint = Checkpoint::open(fixture("tied-sharded")).unwrap();
     let all = load::<Bufs>(&checkpoint, &(), &LoadOptions::new()).unwrap();
-    assert_eq!(all.keys().collect::<Vec<_>>(), ["decoder.bias", "decoder.weight", "embed.weight", "lm_head.weight"]);
+    assert_eq!(
+        all.keys().collect::<Vec<_>>(),
+        ["decoder.bias", "decoder.weight", "embed.weight", "lm_head.weight"]
+    );
     let weight = [0.0_f32, 1.0, 2.0, 3.0, 4.0, 5.0];
     assert!(
         all.iter()
@@ -166,7 +192,8 @@ fn frameworks_get_all_names() {
 
     // And back: one buffer under two names is one tensor.
     let directory = tempdir().unwrap();
-    let tensors = [("x", &all["embed.weight"]), ("y", &all["embed.weight"]), ("bias", &all["decoder.bias"])];
+    let tensors =
+        [("x", &all["embed.weight"]), ("y", &all["embed.weight"]), ("bias", &all["decoder.bias"])];
     let options = SaveOptions::new().tied(Tied::new());
     let saved = framework::save_sharded::<Bufs>(
         directory.path(),

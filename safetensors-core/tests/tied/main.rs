@@ -1,4 +1,5 @@
-//! Tied weights: what is kept, what is recorded, and what comes back. The oracle is Python's `safetensors.torch`.
+//! Tied weights: what is kept, what is recorded, and what comes back. The oracle is Python's
+//! `safetensors.torch`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[cfg(feature = "std")]
@@ -11,7 +12,8 @@ use std::collections::BTreeMap;
 
 use safetensors_core::tied::{Resolved, Storage, Tied, Views, resolve};
 use safetensors_core::{
-    Dtype, Error, ErrorKind, Result, SafeTensors, SaveOptions, Sink, TensorBuf, TensorSource, TensorView, serialize,
+    Dtype, Error, ErrorKind, Result, SafeTensors, SaveOptions, Sink, TensorBuf, TensorSource,
+    TensorView, serialize,
 };
 
 /// A slice of some memory: which, how long it is in elements, and which of them.
@@ -28,7 +30,12 @@ impl Slice {
         Self {
             dtype: Dtype::F32,
             shape: vec![(end - start) as usize],
-            storage: Some(Storage { id: storage, byte_len: len * 4, range: start * 4..end * 4, contiguous: true }),
+            storage: Some(Storage {
+                id: storage,
+                byte_len: len * 4,
+                range: start * 4..end * 4,
+                contiguous: true,
+            }),
         }
     }
 
@@ -70,19 +77,27 @@ fn not_covered(error: &Error) -> &[String] {
 #[test]
 #[cfg(feature = "std")]
 fn the_same_names_as_safetensors_torch() {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tied-names.json");
+    let path =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tied-names.json");
     let cases: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
-    let strings = |value: &serde_json::Value| -> Vec<String> { serde_json::from_value(value.clone()).unwrap() };
+    let strings = |value: &serde_json::Value| -> Vec<String> {
+        serde_json::from_value(value.clone()).unwrap()
+    };
     let (mut refused, mut views) = (0, 0);
     for case in cases.as_array().unwrap() {
-        let tensors: BTreeMap<String, (u64, u64, u64)> = serde_json::from_value(case["tensors"].clone()).unwrap();
+        let tensors: BTreeMap<String, (u64, u64, u64)> =
+            serde_json::from_value(case["tensors"].clone()).unwrap();
         let len = |storage: u64| case["storages"][storage as usize].as_u64().unwrap();
         let tensors: Vec<_> = tensors
             .into_iter()
-            .map(|(name, (storage, start, end))| (name, Slice::new(storage, len(storage), start, end)))
+            .map(|(name, (storage, start, end))| {
+                (name, Slice::new(storage, len(storage), start, end))
+            })
             .collect();
-        let options = Tied::new().prefer(strings(&case["prefer"])).discard(strings(&case["discard"]));
-        let expected: Option<BTreeMap<String, String>> = serde_json::from_value(case["aliases"].clone()).unwrap();
+        let options =
+            Tied::new().prefer(strings(&case["prefer"])).discard(strings(&case["discard"]));
+        let expected: Option<BTreeMap<String, String>> =
+            serde_json::from_value(case["aliases"].clone()).unwrap();
         let found = resolve(&tensors, &options.clone().views(Views::Drop));
         let Some(expected) = expected else {
             not_covered(&found.unwrap_err());
@@ -146,7 +161,10 @@ fn what_is_not_shared() {
         ("c", Slice::whole(1, 4)),
     ];
     let resolved = resolve(&tensors, &Tied::new()).unwrap();
-    assert_eq!(resolved, Resolved { keep: Vec::from_iter(0..tensors.len()), aliases: BTreeMap::new() });
+    assert_eq!(
+        resolved,
+        Resolved { keep: Vec::from_iter(0..tensors.len()), aliases: BTreeMap::new() }
+    );
     assert_eq!(resolve::<&str, Slice>(&[], &Tied::new()).unwrap(), Resolved::default());
 }
 
@@ -173,27 +191,40 @@ fn a_part_of_another_tensor() {
 
 #[test]
 fn no_tensor_fills_the_storage() {
-    let tensors = [("y", Slice::new(1, 9, 2, 6)), ("x", Slice::new(1, 9, 4, 9)), ("z", Slice::new(1, 9, 0, 1))];
+    let tensors = [
+        ("y", Slice::new(1, 9, 2, 6)),
+        ("x", Slice::new(1, 9, 4, 9)),
+        ("z", Slice::new(1, 9, 0, 1)),
+    ];
     let error = resolve(&tensors[..2], &Tied::new()).unwrap_err();
-    assert_eq!((not_covered(&error), error.tensor()), (&["x".to_owned(), "y".to_owned()][..], Some("x")));
+    assert_eq!(
+        (not_covered(&error), error.tensor()),
+        (&["x".to_owned(), "y".to_owned()][..], Some("x"))
+    );
     assert!(error.to_string().contains("\"x\", \"y\""), "{error}");
     let saved = resolve(&tensors, &Tied::new().views(Views::Save)).unwrap();
     assert_eq!(saved, Resolved { keep: vec![0, 1, 2], aliases: BTreeMap::new() });
 
     // Halves that do not overlap are not tied, but neither is whole.
-    let halves = [("l", Slice::new(1, 8, 0, 4)), ("r", Slice::new(1, 8, 4, 8)), ("again", Slice::new(1, 8, 4, 8))];
+    let halves = [
+        ("l", Slice::new(1, 8, 0, 4)),
+        ("r", Slice::new(1, 8, 4, 8)),
+        ("again", Slice::new(1, 8, 4, 8)),
+    ];
     assert_eq!(not_covered(&resolve(&halves[..2], &Tied::new()).unwrap_err()), ["l"]);
     let saved = resolve(&halves, &Tied::new().views(Views::Save)).unwrap();
     assert_eq!(saved, Resolved { keep: vec![0, 2], aliases: aliases(&[("r", "again")]) });
 }
 
-/// A row that is repeated until it is as large as the storage does not have what the other rows have.
+/// A row that is repeated until it is as large as the storage does not have what the other rows
+/// have.
 #[test]
 fn a_part_that_is_broadcast() {
     let whole = Slice { shape: vec![3, 3], ..Slice::whole(1, 9) };
     let mut row = Slice { shape: vec![3, 3], ..Slice::new(1, 9, 0, 3) };
     row.storage.as_mut().unwrap().contiguous = false;
-    let dropped = resolve(&[("a", row.clone()), ("b", whole)], &Tied::new().views(Views::Drop)).unwrap();
+    let dropped =
+        resolve(&[("a", row.clone()), ("b", whole)], &Tied::new().views(Views::Drop)).unwrap();
     assert_eq!(dropped, Resolved { keep: vec![1], aliases: aliases(&[("a", "b")]) });
     assert_eq!(not_covered(&resolve(&[("a", row)], &Tied::new()).unwrap_err()), ["a"]);
 }
@@ -248,7 +279,8 @@ fn saved_once_and_recorded() {
     let untied = SaveOptions::new().metadata([("format", "pt")]);
     assert_eq!(serialize(others, &options).unwrap(), serialize(others, &untied).unwrap());
 
-    // An entry of the user's that says the same is fine; one that says something else would hide the name.
+    // An entry of the user's that says the same is fine; one that says something else would hide
+    // the name.
     assert_eq!(serialize(tensors, &options.clone().metadata([("b", "a")])).unwrap(), file);
     let error = serialize(tensors, &options.metadata([("b", "mine")])).unwrap_err();
     let ErrorKind::TieNotRecorded { kept, found } = error.kind() else { unreachable!("{error}") };

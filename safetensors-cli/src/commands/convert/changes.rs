@@ -18,7 +18,8 @@ pub(super) struct Changes {
     all: bool,
     /// Convert the tensors that match to DTYPE, or `keep` them as they are
     ///
-    /// Whatever dtype they have, and instead of what --dtype says. May be given several times; the first that matches counts
+    /// Whatever dtype they have, and instead of what --dtype says. May be given several times; the
+    /// first that matches counts
     #[arg(long = "cast", value_name = "GLOB=DTYPE", value_parser = cast)]
     casts: Vec<Cast>,
     /// What becomes of numbers that are too large for their new dtype
@@ -37,7 +38,13 @@ pub(super) struct Changes {
     #[arg(long, num_args = 2, value_names = ["REGEX", "NEW"], allow_hyphen_values = true)]
     rename: Vec<String>,
     /// Put this before all names, after they were renamed
-    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true, allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true,
+        allow_hyphen_values = true
+    )]
     prefix: String,
 }
 
@@ -60,10 +67,13 @@ struct Cast {
 
 /// Dtypes are written in lower case on a command line; the format's own spelling does as well.
 fn dtype(text: &str) -> Result<Dtype, String> {
-    text.to_uppercase().parse().map_err(|_| format!("expected keep, or a dtype: {}", dtypes().join(", ")))
+    text.to_uppercase()
+        .parse()
+        .map_err(|_| format!("expected keep, or a dtype: {}", dtypes().join(", ")))
 }
 
-/// The same where nothing but a dtype can stand, so that shells complete it and a misspelt one gets a tip.
+/// The same where nothing but a dtype can stand, so that shells complete it and a misspelt one gets
+/// a tip.
 fn dtype_parser() -> impl TypedValueParser<Value = Dtype> {
     PossibleValuesParser::new(dtypes()).try_map(|text| dtype(&text))
 }
@@ -73,7 +83,8 @@ fn dtypes() -> Vec<String> {
 }
 
 fn cast(text: &str) -> Result<Cast, String> {
-    let (pattern, to) = text.rsplit_once('=').ok_or("expected GLOB=DTYPE, such as 'lm_head.*=f32'")?;
+    let (pattern, to) =
+        text.rsplit_once('=').ok_or("expected GLOB=DTYPE, such as 'lm_head.*=f32'")?;
     let pattern = glob(pattern)?;
     Ok(Cast { pattern, to: if to == "keep" { None } else { Some(dtype(to)?) } })
 }
@@ -91,7 +102,8 @@ impl Changes {
     pub(super) fn prepare(&self) -> anyhow::Result<Change<'_>> {
         let mut renames = Vec::new();
         for pair in self.rename.chunks_exact(2) {
-            let regex = Regex::new(&pair[0]).map_err(|error| wrong_usage(format!("--rename: {error}")))?;
+            let regex =
+                Regex::new(&pair[0]).map_err(|error| wrong_usage(format!("--rename: {error}")))?;
             renames.push((regex, pair[1].as_str()));
         }
         let drop = if self.drop.is_empty() { None } else { Some(Matcher::new(&self.drop)) };
@@ -102,9 +114,11 @@ impl Changes {
 impl Change<'_> {
     /// Makes the changes.
     pub(super) fn apply<'a>(&self, rewrite: Rewrite<'a>) -> Result<Rewrite<'a>> {
-        let rewrite = rewrite.select(|name, _| self.select.matches(name)).without(|name, _| self.drops(name));
         let rewrite =
-            rewrite.cast(&self.options(), |name, tensor| self.cast(name, tensor.dtype(), tensor.is_alias()))?;
+            rewrite.select(|name, _| self.select.matches(name)).without(|name, _| self.drops(name));
+        let rewrite = rewrite.cast(&self.options(), |name, tensor| {
+            self.cast(name, tensor.dtype(), tensor.is_alias())
+        })?;
         Ok(rewrite.rename(|name| self.rename(name)))
     }
 
@@ -118,12 +132,14 @@ impl Change<'_> {
         self.drop.as_ref().is_some_and(|drop| drop.matches(name))
     }
 
-    /// The dtype that a tensor is to have, by its name in the input; `None` if nothing is said of it. Of an alias that is so unless
-    /// --cast names it: then it is what its tensor is.
+    /// The dtype that a tensor is to have, by its name in the input; `None` if nothing is said of
+    /// it. Of an alias that is so unless --cast names it: then it is what its tensor is.
     fn cast(&self, name: &str, from: Dtype, is_alias: bool) -> Option<Dtype> {
         match self.changes.casts.iter().find(|cast| cast.pattern.matches(name)) {
             Some(cast) => Some(cast.to.unwrap_or(from)),
-            None => self.changes.dtype.filter(|_| !is_alias && (from.is_float() || self.changes.all)),
+            None => {
+                self.changes.dtype.filter(|_| !is_alias && (from.is_float() || self.changes.all))
+            }
         }
     }
 
@@ -164,7 +180,9 @@ mod tests {
 
     #[test]
     fn the_first_cast_that_matches_goes_before_the_dtype() {
-        let changes = changes(&["--dtype", "bf16", "--cast", "a.*=f32", "--cast", "*.b=keep", "--cast", "n=F64"]);
+        let changes = changes(&[
+            "--dtype", "bf16", "--cast", "a.*=f32", "--cast", "*.b=keep", "--cast", "n=F64",
+        ]);
         let change = changes.prepare().unwrap();
         let cast = |name, from| change.cast(name, from, false);
         assert_eq!(cast("w", Dtype::F32), Some(Dtype::BF16));
@@ -179,8 +197,17 @@ mod tests {
 
     #[test]
     fn names_are_chosen_and_changed() {
-        let changes =
-            changes(&["-f", "m.*", "--drop", "*.bias", "--rename", r"^m\.(\d+)", "layer_$1", "--prefix", "p."]);
+        let changes = changes(&[
+            "-f",
+            "m.*",
+            "--drop",
+            "*.bias",
+            "--rename",
+            r"^m\.(\d+)",
+            "layer_$1",
+            "--prefix",
+            "p.",
+        ]);
         let change = changes.prepare().unwrap();
         assert!(change.takes("m.1.weight") && !change.takes("m.1.bias") && !change.takes("x"));
         assert_eq!(change.rename("m.12.weight"), "p.layer_12.weight");
@@ -190,7 +217,10 @@ mod tests {
     fn names_may_start_with_a_hyphen() {
         let changes = changes(&["--rename", "w", "-y", "--rename", "-z", "a", "--prefix", "-p"]);
         let change = changes.prepare().unwrap();
-        assert_eq!((change.rename("w"), change.rename("-z")), ("-p-y".to_owned(), "-pa".to_owned()));
+        assert_eq!(
+            (change.rename("w"), change.rename("-z")),
+            ("-p-y".to_owned(), "-pa".to_owned())
+        );
     }
 
     #[test]

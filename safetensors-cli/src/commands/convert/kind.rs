@@ -69,7 +69,10 @@ mod tests {
         assert_eq!(kind("a.SafeTensors"), Kind::Safetensors);
         assert_eq!(kind("model.safetensors.index.json"), Kind::Index);
         assert_eq!((kind("a.npy"), kind("a.NPZ")), (Kind::Npy, Kind::Npz));
-        assert_eq!((kind("a.gguf"), kind("v2.bin")), (Kind::Foreign("GGUF"), Kind::Foreign("PyTorch")));
+        assert_eq!(
+            (kind("a.gguf"), kind("v2.bin")),
+            (Kind::Foreign("GGUF"), Kind::Foreign("PyTorch"))
+        );
         for checkpoint in ["", "v1.bin", "llama-3.1", "npy", ".npz"] {
             assert_eq!(kind(checkpoint), Kind::Checkpoint, "{checkpoint}");
         }

@@ -8,8 +8,9 @@
 //! | `plan` | what will be written, and how it is shown |
 //! | `output` | where it goes |
 //!
-//! A further kind of input is a variant in `kind` and an arm in [`Source::open`] with its tensors, each a
-//! [`TensorSource`](safetensors_core::TensorSource); what reads the format is a module of its own, as `numpy` is.
+//! A further kind of input is a variant in `kind` and an arm in [`Source::open`] with its tensors,
+//! each a [`TensorSource`](safetensors_core::TensorSource); what reads the format is a module of
+//! its own, as `numpy` is.
 //!
 //! Nothing is read before it is written, and then piece by piece: core's [`Rewrite`] does that.
 
@@ -50,7 +51,8 @@ use source::Source;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, help_template = HELP, override_usage = "safetensors convert [OPTIONS] <IN>... <OUT>")]
 pub(crate) struct Args {
-    /// All IN and last OUT. One argument, so that options may stand between them; `HELP` shows it as two
+    /// All IN and last OUT. One argument, so that options may stand between them; `HELP` shows it
+    /// as two
     #[arg(value_name = "IN", required = true, hide_short_help = true, hide_long_help = true)]
     paths: Vec<PathBuf>,
     #[command(flatten)]
@@ -98,7 +100,10 @@ fn shard_size(text: &str) -> Result<MaxShardSize, String> {
     match size {
         Ok(MaxShardSize(0)) => Err("expected at least 1 byte".into()),
         Ok(size) => Ok(size),
-        Err(_) => Err("expected a number with KB, MB, GB or TB, such as 5GB, or a plain number of bytes".into()),
+        Err(_) => {
+            Err("expected a number with KB, MB, GB or TB, such as 5GB, or a plain number of bytes"
+                .into())
+        }
     }
 }
 
@@ -106,19 +111,29 @@ fn shard_size(text: &str) -> Result<MaxShardSize, String> {
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let (output, inputs) = match args.paths.as_slice() {
         [inputs @ .., output] if !inputs.is_empty() => (output, inputs),
-        _ => return Err(wrong_usage("OUT is missing: the last argument is what to write, after what to read")),
+        _ => {
+            return Err(wrong_usage(
+                "OUT is missing: the last argument is what to write, after what to read",
+            ));
+        }
     };
     let output = Output::new(output, args.max_shard_size)?;
     let change = args.changes.prepare()?;
-    let sources = inputs.iter().map(|path| Source::open(path)).collect::<anyhow::Result<Vec<_>>>()?;
+    let sources =
+        inputs.iter().map(|path| Source::open(path)).collect::<anyhow::Result<Vec<_>>>()?;
     let takes = |name: &str| change.takes(name);
-    let everything = sources.iter().try_fold(Rewrite::new(), |rewrite, source| source.add_to(rewrite, takes))?;
+    let everything =
+        sources.iter().try_fold(Rewrite::new(), |rewrite, source| source.add_to(rewrite, takes))?;
     let mut rewrite = change.apply(everything)?;
     if rewrite.tensors().len() == 0 && sources.iter().any(|source| !source.names().is_empty()) {
-        anyhow::bail!("no tensor is left to be written; `safetensors inspect --flat` shows the names");
+        anyhow::bail!(
+            "no tensor is left to be written; `safetensors inspect --flat` shows the names"
+        );
     }
     let metadata = output.take_metadata(&mut rewrite);
-    let plan = output.plan(&rewrite).map_err(|error| advise_of_tie(name_twice(error, &sources, &change)))?;
+    let plan = output
+        .plan(&rewrite)
+        .map_err(|error| advise_of_tie(name_twice(error, &sources, &change)))?;
     let summary = plan.summary(output.path());
     output.warn_of_loss(&plan.lost(&metadata));
     if args.dry_run {
@@ -130,30 +145,43 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     output.write(rewrite, &progress).map_err(|error| output.advise(error, plan.bytes()))?;
     drop(progress);
     let told = writeln!(out, "{summary}").and_then(|()| out.flush());
-    told.with_context(|| format!("{} is written, but this could not be told", text::path(output.path())))?;
+    told.with_context(|| {
+        format!("{} is written, but this could not be told", text::path(output.path()))
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Adds to the error of another name of a tied weight, which the metadata needs for something else, what can be done about it.
+/// Adds to the error of another name of a tied weight, which the metadata needs for something else,
+/// what can be done about it.
 fn advise_of_tie(error: anyhow::Error) -> anyhow::Error {
     match error.downcast_ref::<Error>().map(Error::kind) {
         Some(ErrorKind::TieNotRecorded { .. }) => {
-            anyhow::anyhow!("{error}; leave it out with --drop, or give it another name with --rename")
+            anyhow::anyhow!(
+                "{error}; leave it out with --drop, or give it another name with --rename"
+            )
         }
         _ => error,
     }
 }
 
-/// Says in the error of a name that stands twice which tensors of which inputs get it, and what can be done.
+/// Says in the error of a name that stands twice which tensors of which inputs get it, and what can
+/// be done.
 fn name_twice(error: anyhow::Error, sources: &[Source], change: &Change<'_>) -> anyhow::Error {
     let name = match error.downcast_ref::<Error>() {
-        Some(twice) if matches!(twice.kind(), ErrorKind::DuplicateTensor) => twice.tensor().unwrap_or_default(),
+        Some(twice) if matches!(twice.kind(), ErrorKind::DuplicateTensor) => {
+            twice.tensor().unwrap_or_default()
+        }
         _ => return error,
     };
     let of_source = |source: &Source| {
         // An alias is there with its tensor, also if it is not taken by its own name.
-        let names = source.names().into_iter().filter(|old| !change.drops(old) && change.rename(old) == name);
-        names.map(|old| (!change.takes(old), format!("{} of {}", text::name(old), source.name()))).collect::<Vec<_>>()
+        let names = source
+            .names()
+            .into_iter()
+            .filter(|old| !change.drops(old) && change.rename(old) == name);
+        names
+            .map(|old| (!change.takes(old), format!("{} of {}", text::name(old), source.name())))
+            .collect::<Vec<_>>()
     };
     let mut from: Vec<_> = sources.iter().flat_map(of_source).collect();
     from.sort_by_key(|(is_not_taken, _)| *is_not_taken);

@@ -42,7 +42,11 @@ impl Output {
             Kind::Checkpoint => Form::Directory(max_shard_size.unwrap_or_default()),
             Kind::Npy => Form::Npy,
             Kind::Npz => Form::Npz,
-            Kind::Index => return wrong("an index is written with its files; name the directory for all of them"),
+            Kind::Index => {
+                return wrong(
+                    "an index is written with its files; name the directory for all of them",
+                );
+            }
             Kind::Foreign(format) => {
                 return wrong(&format!(
                     "{format} files cannot be written; an output ends in .safetensors, .npz or .npy, or is a directory: \
@@ -66,7 +70,8 @@ impl Output {
         &self.path
     }
 
-    /// Takes the metadata away that this output cannot hold, so that nothing is refused for its sake, and gives it.
+    /// Takes the metadata away that this output cannot hold, so that nothing is refused for its
+    /// sake, and gives it.
     pub(super) fn take_metadata(&self, rewrite: &mut Rewrite<'_>) -> Metadata {
         match self.form {
             Form::File | Form::Directory(_) => Metadata::new(),
@@ -91,7 +96,9 @@ impl Output {
             let (path, found) = (text::path(&self.path), text::counted(found as u64, "tensor"));
             anyhow::bail!("{path}: a .npy file holds one tensor, not {found}; .npz holds several");
         }
-        plan.tensors().try_for_each(|(name, tensor)| numpy::header_of(name, tensor, numpy::CONVERT).map(drop))?;
+        plan.tensors().try_for_each(|(name, tensor)| {
+            numpy::header_of(name, tensor, numpy::CONVERT).map(drop)
+        })?;
         Ok(Plan::of(&plan).bare())
     }
 
@@ -122,9 +129,9 @@ impl Output {
             Form::Npy | Form::Npz => {
                 let plan = rewrite.plan(&SaveOptions::new())?;
                 file::replace(&self.path, |out| match self.form {
-                    Form::Npy => {
-                        plan.tensors().try_for_each(|(name, tensor)| numpy::write_npy(out, name, tensor, &done))
-                    }
+                    Form::Npy => plan
+                        .tensors()
+                        .try_for_each(|(name, tensor)| numpy::write_npy(out, name, tensor, &done)),
                     _ => numpy::write_npz(out, plan.tensors(), &done),
                 })?;
             }

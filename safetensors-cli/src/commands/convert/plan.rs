@@ -40,7 +40,8 @@ impl Plan {
         Self { is_bare: true, ..self }
     }
 
-    /// What will be lost: the entries of the metadata that was taken away, and those for other names.
+    /// What will be lost: the entries of the metadata that was taken away, and those for other
+    /// names.
     pub(super) fn lost<'a>(&'a self, metadata: &'a Metadata) -> BTreeSet<&'a str> {
         if !self.is_bare {
             return BTreeSet::new();
@@ -56,7 +57,10 @@ impl Plan {
     /// The numbers, in words.
     pub(super) fn summary(&self, path: &Path) -> String {
         let (path, tensors) = (text::path(path), text::counted(self.tensors, "tensor"));
-        let files = self.files.map(|files| format!(", in {}", text::counted(files, "file"))).unwrap_or_default();
+        let files = self
+            .files
+            .map(|files| format!(", in {}", text::counted(files, "file")))
+            .unwrap_or_default();
         let aliases = match self.aliases.len() as u64 {
             0 => String::new(),
             _ if self.is_bare => String::new(),
@@ -65,8 +69,8 @@ impl Plan {
         format!("{path}: {tensors}, {}{files}{aliases}", text::size(self.bytes))
     }
 
-    /// Shows each tensor with its new name, and with the old one and the old dtype where they change. A name that is only recorded
-    /// is shown with the one that is written for it.
+    /// Shows each tensor with its new name, and with the old one and the old dtype where they
+    /// change. A name that is only recorded is shown with the one that is written for it.
     pub(super) fn show(&self, rewrite: &Rewrite<'_>, out: &mut impl Write) -> anyhow::Result<()> {
         let any_renamed = rewrite.tensors().any(|(name, tensor)| tensor.source_name() != name);
         let mut columns = vec![("name", Left), ("dtype", Left), ("shape", Left), ("size", Right)];
@@ -76,7 +80,8 @@ impl Plan {
         let mut table = Table::new(&columns);
         for (name, tensor) in rewrite.tensors() {
             let old = tensor.source_name();
-            let old = any_renamed.then(|| if old == name { String::new() } else { text::name(old) });
+            let old =
+                any_renamed.then(|| if old == name { String::new() } else { text::name(old) });
             let row = |rest: [String; 3]| std::iter::once(text::name(name)).chain(old).chain(rest);
             if let Some(kept) = self.aliases.get(name) {
                 if self.is_bare {

@@ -26,7 +26,9 @@ impl Source {
     /// Opens an input of the kind that its name says. Of other formats only the names are read.
     pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
         let content = match Kind::of(path) {
-            Kind::Safetensors | Kind::Index | Kind::Checkpoint => Content::Checkpoint(input::open(path)?),
+            Kind::Safetensors | Kind::Index | Kind::Checkpoint => {
+                Content::Checkpoint(input::open(path)?)
+            }
             Kind::Npy => Content::Arrays(Arrays::of_npy(path)?),
             Kind::Npz => Content::Arrays(Arrays::of_npz(path)?),
             Kind::Foreign(format) => {
@@ -55,8 +57,8 @@ impl Source {
         }
     }
 
-    /// Adds its tensors to what will be written. Those of other formats have to be understood for that, so those that are not
-    /// taken are passed over.
+    /// Adds its tensors to what will be written. Those of other formats have to be understood for
+    /// that, so those that are not taken are passed over.
     pub(super) fn add_to<'a>(
         &'a self,
         rewrite: Rewrite<'a>,
@@ -66,7 +68,9 @@ impl Source {
             Content::Checkpoint(checkpoint) => Ok(rewrite.merge(checkpoint)),
             Content::Arrays(arrays) => {
                 let mut taken = arrays.names().iter().enumerate().filter(|(_, name)| takes(name));
-                taken.try_fold(rewrite, |rewrite, (i, name)| Ok(rewrite.add(name.as_str(), arrays.open(i)?)?))
+                taken.try_fold(rewrite, |rewrite, (i, name)| {
+                    Ok(rewrite.add(name.as_str(), arrays.open(i)?)?)
+                })
             }
         }
     }

@@ -4,7 +4,8 @@ use safetensors_core::{Dtype, Piece, ReadAt, Result, TensorBuf, TensorView};
 
 use crate::values::{self, numbers};
 
-/// How far two numbers may be apart and still count as equal. Where neither is given, values are equal only with the same bits.
+/// How far two numbers may be apart and still count as equal. Where neither is given, values are
+/// equal only with the same bits.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(crate) struct Tolerance {
     /// Values no further apart than X are equal; 0 compares as numbers, not as bits
@@ -22,7 +23,8 @@ impl Tolerance {
     }
 
     fn allows(self, distance: f64, relative: f64) -> bool {
-        self.absolute.is_some_and(|most| distance <= most) || self.relative.is_some_and(|most| relative <= most)
+        self.absolute.is_some_and(|most| distance <= most)
+            || self.relative.is_some_and(|most| relative <= most)
     }
 }
 
@@ -39,8 +41,9 @@ fn amount(text: &str) -> Result<f64, String> {
 pub(crate) struct Difference {
     /// The values that are further apart than the tolerance.
     pub(crate) values: u64,
-    /// The values that are the same numbers, but have other bits: 0 and -0, and the many kinds of NaN. They count where no
-    /// tolerance is given and the dtypes are the same; otherwise there are none.
+    /// The values that are the same numbers, but have other bits: 0 and -0, and the many kinds of
+    /// NaN. They count where no tolerance is given and the dtypes are the same; otherwise there are
+    /// none.
     pub(crate) other_bits: u64,
     /// Of how many.
     pub(crate) of: u64,
@@ -56,12 +59,18 @@ impl Difference {
         self.values == 0 && self.other_bits == 0
     }
 
-    /// Compares the same piece of two tensors of one shape. Of equal dtypes, pieces with the same bytes are not looked at further.
-    pub(crate) fn of<S: ReadAt>(a: &Piece<'_, S>, b: &Piece<'_, S>, tolerance: Tolerance) -> Result<Self> {
+    /// Compares the same piece of two tensors of one shape. Of equal dtypes, pieces with the same
+    /// bytes are not looked at further.
+    pub(crate) fn of<S: ReadAt>(
+        a: &Piece<'_, S>,
+        b: &Piece<'_, S>,
+        tolerance: Tolerance,
+    ) -> Result<Self> {
         let (left, right) = (a.tensor().dtype(), b.tensor().dtype());
         if left == right {
             let (left_bytes, right_bytes) = (a.read_bytes()?, b.read_bytes()?);
-            let difference = Self::of_bytes(left, a.element_count(), &left_bytes, &right_bytes, tolerance);
+            let difference =
+                Self::of_bytes(left, a.element_count(), &left_bytes, &right_bytes, tolerance);
             return difference.map_err(|error| a.tensor().locate(error));
         }
         let complex = |values: Vec<f64>| values.into_iter().flat_map(|real| [real, 0.0]).collect();
@@ -77,7 +86,13 @@ impl Difference {
     }
 
     /// Compares elements of one dtype.
-    fn of_bytes(dtype: Dtype, elements: u64, a: &[u8], b: &[u8], tolerance: Tolerance) -> Result<Self> {
+    fn of_bytes(
+        dtype: Dtype,
+        elements: u64,
+        a: &[u8],
+        b: &[u8],
+        tolerance: Tolerance,
+    ) -> Result<Self> {
         let mut difference = Self::default();
         if a == b {
             difference.of = if dtype == Dtype::C64 { 2 * elements } else { elements };
@@ -104,9 +119,15 @@ impl Difference {
                 if tolerance.is_none() {
                     let other_bits = match dtype.bits() {
                         // Packed elements have no NaN, so their numbers tell all of their bits.
-                        ..8 => count_different(left.iter().map(|n| n.to_bits()), right.iter().map(|n| n.to_bits())),
+                        ..8 => count_different(
+                            left.iter().map(|n| n.to_bits()),
+                            right.iter().map(|n| n.to_bits()),
+                        ),
                         // The parts of a complex number one by one.
-                        _ => count_different(a.chunks(dtype.alignment()), b.chunks(dtype.alignment())),
+                        _ => count_different(
+                            a.chunks(dtype.alignment()),
+                            b.chunks(dtype.alignment()),
+                        ),
                     };
                     difference.other_bits = other_bits - difference.values;
                 }
@@ -177,7 +198,12 @@ mod tests {
 
     #[test]
     fn what_has_the_same_value_is_equal() {
-        let same = difference(&[0.0, f64::NAN, f64::INFINITY], &[-0.0, -f64::NAN, f64::INFINITY], 0.0, 0.0);
+        let same = difference(
+            &[0.0, f64::NAN, f64::INFINITY],
+            &[-0.0, -f64::NAN, f64::INFINITY],
+            0.0,
+            0.0,
+        );
         assert_eq!(same, Difference { of: 3, ..Difference::default() });
     }
 
@@ -195,7 +221,9 @@ mod tests {
         // Both parts of a complex number, and both halves of a byte, are values.
         let complex = Difference::of_bytes(Dtype::C64, 2, &a, &b, Tolerance::default()).unwrap();
         assert_eq!((complex.values, complex.other_bits, complex.of), (1, 2, 4));
-        let packed = Difference::of_bytes(Dtype::F4, 4, &[0x10, 0x21], &[0x18, 0x31], Tolerance::default()).unwrap();
+        let packed =
+            Difference::of_bytes(Dtype::F4, 4, &[0x10, 0x21], &[0x18, 0x31], Tolerance::default())
+                .unwrap();
         assert_eq!((packed.values, packed.other_bits, packed.of), (1, 1, 4));
         let same = Difference::of_bytes(Dtype::C64, 2, &a, &a, Tolerance::default()).unwrap();
         assert_eq!(same, Difference { of: 4, ..Difference::default() });
@@ -203,7 +231,12 @@ mod tests {
 
     #[test]
     fn no_tolerance_makes_nan_equal_to_a_number() {
-        assert!(amount("inf").is_err() && amount("1e999").is_err() && amount("-1").is_err() && amount("NaN").is_err());
+        assert!(
+            amount("inf").is_err()
+                && amount("1e999").is_err()
+                && amount("-1").is_err()
+                && amount("NaN").is_err()
+        );
         assert_eq!(difference(&[f64::NAN], &[1.0], f64::MAX, f64::MAX).values, 1);
     }
 

@@ -34,7 +34,8 @@ use compare::{Difference, Tolerance};
 pub(crate) struct Args {
     /// A file, an index or a directory, or - for standard input
     ///
-    /// An index is a file such as model.safetensors.index.json. A directory holds an index, or else exactly one file
+    /// An index is a file such as model.safetensors.index.json. A directory holds an index, or else
+    /// exactly one file
     #[arg(value_name = "A")]
     a: PathBuf,
     /// What it is compared with: the same, but only one of both can be standard input
@@ -123,11 +124,13 @@ fn compare<'a>(args: &Args, a: &'a Checkpoint, b: &'a Checkpoint) -> anyhow::Res
         (of_a, of_b) => (of_a.unwrap_or_default(), of_b.unwrap_or_default()),
     };
     let names: BTreeSet<&str> = of_a.iter().chain(&of_b).map(LazyTensor::name).collect();
-    let pairs: Vec<Pair<'a>> = names.into_iter().map(|name| (name, a.get(name), b.get(name))).collect();
+    let pairs: Vec<Pair<'a>> =
+        names.into_iter().map(|name| (name, a.get(name), b.get(name))).collect();
     let bytes = pairs.iter().filter_map(comparable).map(|(a, b)| a.byte_len() + b.byte_len());
     let progress = Progress::bytes(bytes.sum());
     let (mut tensors, mut equal_tensors) = (Vec::new(), 0);
-    let mut differences: Vec<_> = pairs.iter().map(|pair| comparable(pair).map(|_| Difference::default())).collect();
+    let mut differences: Vec<_> =
+        pairs.iter().map(|pair| comparable(pair).map(|_| Difference::default())).collect();
     // A large tensor is shared by several threads.
     let pieces = pairs.iter().enumerate().flat_map(|(i, pair)| {
         let both = comparable(pair).into_iter().flat_map(|(a, b)| a.pieces().zip(b.pieces()));
@@ -157,8 +160,17 @@ fn compare<'a>(args: &Args, a: &'a Checkpoint, b: &'a Checkpoint) -> anyhow::Res
             tensors.push(Entry { name, a, b, values });
         }
     }
-    let metadata = if args.ignore_metadata { Vec::new() } else { compare_metadata(a.metadata(), b.metadata()) };
-    Ok(Document { equal: tensors.is_empty() && metadata.is_empty(), equal_tensors, tensors, metadata })
+    let metadata = if args.ignore_metadata {
+        Vec::new()
+    } else {
+        compare_metadata(a.metadata(), b.metadata())
+    };
+    Ok(Document {
+        equal: tensors.is_empty() && metadata.is_empty(),
+        equal_tensors,
+        tensors,
+        metadata,
+    })
 }
 
 /// Both tensors, if they can be compared value by value.
@@ -168,7 +180,11 @@ fn comparable<'a>(&(_, a, b): &Pair<'a>) -> Option<(Tensor<'a>, Tensor<'a>)> {
 
 fn compare_metadata<'a>(a: &'a Metadata, b: &'a Metadata) -> Vec<MetadataEntry<'a>> {
     let keys: BTreeSet<&str> = a.keys().chain(b.keys()).map(String::as_str).collect();
-    let entry = |key| MetadataEntry { key, a: a.get(key).map(String::as_str), b: b.get(key).map(String::as_str) };
+    let entry = |key| MetadataEntry {
+        key,
+        a: a.get(key).map(String::as_str),
+        b: b.get(key).map(String::as_str),
+    };
     keys.into_iter().map(entry).filter(|entry| entry.a != entry.b).collect()
 }
 
@@ -176,8 +192,12 @@ impl Document<'_> {
     fn show(&self, out: &mut impl Write) -> anyhow::Result<()> {
         if !self.tensors.is_empty() {
             // A rare thing, which gets its column only where it occurs.
-            let bits = self.tensors.iter().any(|entry| entry.values.is_some_and(|values| values.other_bits > 0));
-            let mut columns = vec![("", Left), ("name", Left), ("A", Left), ("B", Left), ("values", Right)];
+            let bits = self
+                .tensors
+                .iter()
+                .any(|entry| entry.values.is_some_and(|values| values.other_bits > 0));
+            let mut columns =
+                vec![("", Left), ("name", Left), ("A", Left), ("B", Left), ("values", Right)];
             columns.extend(bits.then_some(("other bits", Right)));
             columns.extend([("max abs", Right), ("max rel", Right)]);
             let mut table = Table::new(&columns);
@@ -222,7 +242,9 @@ impl Document<'_> {
 impl Entry<'_> {
     fn cells(&self, bits: bool) -> Vec<String> {
         let side = |side: &Option<Side<'_>>| {
-            side.as_ref().map(|side| format!("{} {}", side.dtype, text::shape(side.shape))).unwrap_or_default()
+            side.as_ref()
+                .map(|side| format!("{} {}", side.dtype, text::shape(side.shape)))
+                .unwrap_or_default()
         };
         let [values, other_bits, absolute, relative] = match self.values {
             Some(Difference { values, other_bits, of, max_absolute, max_relative }) => [
@@ -234,7 +256,8 @@ impl Entry<'_> {
             None => <[String; 4]>::default(),
         };
         let sign = sign(self.a.is_some(), self.b.is_some());
-        let mut cells = vec![sign.into(), text::name(self.name), side(&self.a), side(&self.b), values];
+        let mut cells =
+            vec![sign.into(), text::name(self.name), side(&self.a), side(&self.b), values];
         cells.extend(bits.then_some(other_bits));
         cells.extend([absolute, relative]);
         cells

@@ -48,7 +48,11 @@ struct TensorEntry<'a> {
 }
 
 /// Everything about a checkpoint and these of its tensors.
-pub(super) fn document<'a>(checkpoint: &'a Checkpoint, tensors: &Tensors<'a>, layouts: &[FileLayout]) -> Document<'a> {
+pub(super) fn document<'a>(
+    checkpoint: &'a Checkpoint,
+    tensors: &Tensors<'a>,
+    layouts: &[FileLayout],
+) -> Document<'a> {
     let path = |path: &Path| path.to_string_lossy().into_owned();
     let files: BTreeMap<&Path, usize> =
         checkpoint.shards().iter().enumerate().map(|(i, shard)| (shard.path(), i)).collect();

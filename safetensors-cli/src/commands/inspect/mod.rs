@@ -20,10 +20,10 @@ use crate::tree::Tree;
 
 /// Show the modules, tensors, totals, metadata and files of a checkpoint.
 ///
-/// Only headers are read. Tensors are shown as a tree of modules, in which layers that differ in nothing
-/// but their number are one: 0…31 stands for 32 of them, and the counts in its rows
-/// are those of all 32. --flat lists each tensor. Characters of names that are not
-/// printable are escaped; very long names and values are shortened.
+/// Only headers are read. Tensors are shown as a tree of modules, in which layers that differ in
+/// nothing but their number are one: 0…31 stands for 32 of them, and the counts in its rows are
+/// those of all 32. --flat lists each tensor. Characters of names that are not printable are
+/// escaped; very long names and values are shortened.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -57,7 +57,8 @@ type Tensors<'a> = [LazyTensor<'a, FileSource>];
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let checkpoint = args.input.open()?;
     let mut tensors = args.select.matcher()?.tensors(&checkpoint)?;
-    let layouts = checkpoint.shards().iter().map(|shard| shard.layout()).collect::<Result<Vec<_>, _>>()?;
+    let layouts =
+        checkpoint.shards().iter().map(|shard| shard.layout()).collect::<Result<Vec<_>, _>>()?;
     if args.json || args.flat {
         tensors = args.sort.unwrap_or(Sort::Offset).tensors(tensors);
     }

@@ -36,17 +36,36 @@ fn tree_rows(tree: &Tree, branch: &str, indent: &str, copies: u64, table: &mut T
     };
     let name = format!("{branch}{}", text::name(&tree.label));
     let parameters = text::count(totals.parameters);
-    table.row([name, dtype, shape, text::count(totals.tensors), parameters, text::size(totals.bytes)]);
+    table.row([
+        name,
+        dtype,
+        shape,
+        text::count(totals.tensors),
+        parameters,
+        text::size(totals.bytes),
+    ]);
     for (i, child) in tree.children.iter().enumerate() {
-        let (branch, next) = if i + 1 < tree.children.len() { ("├─ ", "│  ") } else { ("└─ ", "   ") };
-        tree_rows(child, &format!("{indent}{branch}"), &format!("{indent}{next}"), copies * tree.copies, table);
+        let (branch, next) =
+            if i + 1 < tree.children.len() { ("├─ ", "│  ") } else { ("└─ ", "   ") };
+        tree_rows(
+            child,
+            &format!("{indent}{branch}"),
+            &format!("{indent}{next}"),
+            copies * tree.copies,
+            table,
+        );
     }
 }
 
 /// One row a tensor, with its file if there are several.
-pub(super) fn flat(checkpoint: &Checkpoint, tensors: &Tensors<'_>, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn flat(
+    checkpoint: &Checkpoint,
+    tensors: &Tensors<'_>,
+    out: &mut impl Write,
+) -> io::Result<()> {
     let several = checkpoint.shards().len() > 1;
-    let columns = [("name", Left), ("dtype", Left), ("shape", Left), ("size", Right), ("file", Left)];
+    let columns =
+        [("name", Left), ("dtype", Left), ("shape", Left), ("size", Right), ("file", Left)];
     let mut table = Table::new(if several { &columns } else { &columns[..4] });
     for tensor in tensors {
         let cells = [
@@ -55,17 +74,28 @@ pub(super) fn flat(checkpoint: &Checkpoint, tensors: &Tensors<'_>, out: &mut imp
             text::shape(tensor.shape()),
             text::size(tensor.byte_len()),
         ];
-        let file = tensor.file().filter(|_| several).map(|file| input::shard_name(checkpoint, file));
+        let file =
+            tensor.file().filter(|_| several).map(|file| input::shard_name(checkpoint, file));
         table.row(cells.into_iter().chain(file));
     }
     table.write(out)
 }
 
 /// The sums for each dtype and in all, and how many tensors of all are shown.
-pub(super) fn totals(checkpoint: &Checkpoint, tensors: &Tensors<'_>, out: &mut impl Write) -> anyhow::Result<()> {
-    let mut table = Table::new(&[("dtype", Left), ("tensors", Right), ("parameters", Right), ("size", Right)]);
+pub(super) fn totals(
+    checkpoint: &Checkpoint,
+    tensors: &Tensors<'_>,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let mut table =
+        Table::new(&[("dtype", Left), ("tensors", Right), ("parameters", Right), ("size", Right)]);
     let mut row = |title: String, totals: Totals| {
-        table.row([title, text::count(totals.tensors), text::count(totals.parameters), text::size(totals.bytes)]);
+        table.row([
+            title,
+            text::count(totals.tensors),
+            text::count(totals.parameters),
+            text::size(totals.bytes),
+        ]);
     };
     for (dtype, totals) in Totals::by_dtype(tensors.iter().copied()) {
         row(dtype.to_string(), totals);
@@ -91,8 +121,13 @@ pub(super) fn metadata(checkpoint: &Checkpoint, out: &mut impl Write) -> io::Res
     table.write(out)
 }
 
-/// The files with their lengths, which include the headers, and what is aligned in them; and the index.
-pub(super) fn files(checkpoint: &Checkpoint, layouts: &[FileLayout], out: &mut impl Write) -> io::Result<()> {
+/// The files with their lengths, which include the headers, and what is aligned in them; and the
+/// index.
+pub(super) fn files(
+    checkpoint: &Checkpoint,
+    layouts: &[FileLayout],
+    out: &mut impl Write,
+) -> io::Result<()> {
     let columns = [
         ("file", Left),
         ("tensors", Right),

@@ -80,8 +80,9 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
         out.write_all(&bytes)?;
         return Ok(ExitCode::SUCCESS);
     }
-    file::replace(&args.output, |out| Ok(out.write_all(&bytes)?))
-        .map_err(|error| file::advise(error, &args.output, bytes.len() as u64, "-o FILE", file::STREAM))?;
+    file::replace(&args.output, |out| Ok(out.write_all(&bytes)?)).map_err(|error| {
+        file::advise(error, &args.output, bytes.len() as u64, "-o FILE", file::STREAM)
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -92,7 +93,8 @@ impl Args {
 
     /// What is asked for, or what the name of the picture says.
     fn format(&self) -> anyhow::Result<Format> {
-        let extension = self.output.extension().map(|extension| extension.to_string_lossy().to_lowercase());
+        let extension =
+            self.output.extension().map(|extension| extension.to_string_lossy().to_lowercase());
         match (self.format, extension.as_deref()) {
             (Some(format), _) => Ok(format),
             (None, Some("svg")) => Ok(Format::Svg),
@@ -113,7 +115,8 @@ fn name(path: &Path) -> String {
     if input::is_stdin(path) {
         return input::name(path);
     }
-    let real = || path.canonicalize().ok()?.file_name().map(|name| name.to_string_lossy().into_owned());
+    let real =
+        || path.canonicalize().ok()?.file_name().map(|name| name.to_string_lossy().into_owned());
     match path.file_name() {
         Some(name) => name.to_string_lossy().into_owned(),
         None => real().unwrap_or_else(|| path.to_string_lossy().into_owned()),

@@ -59,7 +59,8 @@ pub(super) enum Mark {
         rect: Rect,
         fill: Colour,
     },
-    /// A line of text with the corner where it begins: the top left one, or, if it goes down, the top right one.
+    /// A line of text with the corner where it begins: the top left one, or, if it goes down, the
+    /// top right one.
     Text {
         x: f64,
         y: f64,
@@ -90,7 +91,8 @@ impl Picture {
     }
 
     fn title(&mut self, title: &str, all: Totals) {
-        let (parameters, size) = (text::counted(all.parameters, "parameter"), text::size(all.bytes));
+        let (parameters, size) =
+            (text::counted(all.parameters, "parameter"), text::size(all.bytes));
         let about = format!("{}, {parameters}, {size}", text::counted(all.tensors, "tensor"));
         let about_width = about.chars().count() as f64 * Size::Small.width();
         let room = WIDTH - 2.0 * MARGIN - about_width - 30.0;
@@ -149,8 +151,11 @@ impl Picture {
         }
         self.marks.push(Mark::Rect { rect: gap(rect), fill: shade(depth) });
         let has_room = rect.height > 3.0 * STRIP;
-        let label =
-            if has_room { fit(&tree.label, Some(tree.separator), rect.width - 10.0, Size::Small) } else { None };
+        let label = if has_room {
+            fit(&tree.label, Some(tree.separator), rect.width - 10.0, Size::Small)
+        } else {
+            None
+        };
         let top = if label.is_some() { STRIP } else { 2.0 };
         if let Some(label) = label {
             self.text(rect.x + 6.0, rect.y + 3.0, Size::Small, INK, label);
@@ -164,7 +169,9 @@ impl Picture {
         let room = rect.width - 10.0;
         let colour = ink_on(fill);
         if rect.height > 2.0 * rect.width && (18.0..60.0).contains(&rect.width) {
-            if let Some(text) = fit(&tree.label, Some(tree.separator), rect.height - 10.0, Size::Small) {
+            if let Some(text) =
+                fit(&tree.label, Some(tree.separator), rect.height - 10.0, Size::Small)
+            {
                 let (x, y) = (rect.x + rect.width / 2.0 + Size::Small.height() / 2.0, rect.y + 6.0);
                 self.marks.push(Mark::Text { x, y, size: Size::Small, colour, text, down: true });
             }
@@ -187,7 +194,8 @@ impl Picture {
     }
 }
 
-/// The child that a module nearly is: beside it the others, such as a bias beside its weight, would not be seen.
+/// The child that a module nearly is: beside it the others, such as a bias beside its weight, would
+/// not be seen.
 fn nearly_all(tree: &Tree, rect: Rect) -> Option<&Tree> {
     const UNSEEN: f64 = 40.0;
     let most = tree.children.iter().max_by_key(|child| child.all().bytes)?;
@@ -200,8 +208,8 @@ fn gap(rect: Rect) -> Rect {
     rect.inside(0.5, 0.5)
 }
 
-/// A name made printable and shortened to a width, at the last of its separators if that is enough. `None` without room for a few
-/// letters.
+/// A name made printable and shortened to a width, at the last of its separators if that is enough.
+/// `None` without room for a few letters.
 fn fit(name: &str, separator: Option<char>, width: f64, size: Size) -> Option<String> {
     const FEWEST: usize = 4;
     let room = (width / size.width()).max(0.0) as usize;
@@ -236,8 +244,8 @@ fn shade(depth: u8) -> Colour {
     [grey, grey.saturating_add(2), grey.saturating_add(6)]
 }
 
-/// Colours that are told apart also by those who do not see all of them, from the palette of Paul Tol. Floats that belong
-/// together are of one hue.
+/// Colours that are told apart also by those who do not see all of them, from the palette of Paul
+/// Tol. Floats that belong together are of one hue.
 fn colour(dtype: Dtype) -> Colour {
     match dtype {
         Dtype::F64 => [51, 34, 136],
@@ -263,7 +271,8 @@ fn ink_on(fill: Colour) -> Colour {
     if contrast(PAPER, fill) > contrast(INK, fill) { PAPER } else { INK }
 }
 
-/// How well two colours are told apart, from 1 to 21, as the Web Content Accessibility Guidelines define it.
+/// How well two colours are told apart, from 1 to 21, as the Web Content Accessibility Guidelines
+/// define it.
 fn contrast(a: Colour, b: Colour) -> f64 {
     let luminance = |colour: Colour| {
         let [red, green, blue] = colour.map(|part| match f64::from(part) / 255.0 {
@@ -292,8 +301,9 @@ mod tests {
 
     #[test]
     fn labels_fit_or_are_left_out() {
-        let fit =
-            |name, separator, letters: f64| fit(name, separator, letters * Size::Small.width() + 0.01, Size::Small);
+        let fit = |name, separator, letters: f64| {
+            fit(name, separator, letters * Size::Small.width() + 0.01, Size::Small)
+        };
         let label = |letters| fit("q_proj.weight", Some('.'), letters);
         assert_eq!(label(13.0).as_deref(), Some("q_proj.weight"));
         assert_eq!(label(12.0).as_deref(), Some("q_proj"));

@@ -71,7 +71,8 @@ impl Canvas {
         }
     }
 
-    /// Writes letters from left to right, or downwards. Those that the font lacks are question marks.
+    /// Writes letters from left to right, or downwards. Those that the font lacks are question
+    /// marks.
     fn text(&mut self, (x, y): (f64, f64), size: Size, colour: Colour, text: &str, down: bool) {
         let height = match size {
             Size::Small => RasterHeight::Size24,
@@ -82,18 +83,27 @@ impl Canvas {
         let advance = size.width() * SCALE;
         for (i, c) in text.chars().enumerate() {
             let letter = get_raster(c, FontWeight::Regular, height);
-            let Some(letter) = letter.or_else(|| get_raster('?', FontWeight::Regular, height)) else { continue };
+            let Some(letter) = letter.or_else(|| get_raster('?', FontWeight::Regular, height))
+            else {
+                continue;
+            };
             // The letters of the font may be narrower than their place.
             let along = i as f64 * advance + (advance - letter.width() as f64) / 2.0;
             for (row, line) in letter.rows().enumerate() {
                 for (column, &cover) in line.iter().enumerate() {
-                    let (right, below) = (along.round() + column as f64, row as f64 - above.round());
+                    let (right, below) =
+                        (along.round() + column as f64, row as f64 - above.round());
                     let (x, y) = if down {
                         (x.round() - below, y.round() + right)
                     } else {
                         (x.round() + right, y.round() + below)
                     };
-                    self.mix(x.max(0.0) as usize, y.max(0.0) as usize, colour, f64::from(cover) / 255.0);
+                    self.mix(
+                        x.max(0.0) as usize,
+                        y.max(0.0) as usize,
+                        colour,
+                        f64::from(cover) / 255.0,
+                    );
                 }
             }
         }

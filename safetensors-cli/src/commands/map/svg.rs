@@ -24,7 +24,8 @@ impl Picture {
                     hex(*fill)
                 )?,
                 Mark::Text { x, y, size, colour, text, down } => {
-                    // Letters of other fonts may be wider than 0.6: the length is said, so that no label leaves its place.
+                    // Letters of other fonts may be wider than 0.6: the length is said, so that no
+                    // label leaves its place.
                     let length = text.chars().count() as f64 * size.width();
                     // The line that letters stand on.
                     let (size, base) = (size.height(), size.height() * 0.82);

@@ -1,4 +1,5 @@
-//! Areas as rectangles that are as square as can be: the squarified treemap of Bruls, Huizing and van Wijk.
+//! Areas as rectangles that are as square as can be: the squarified treemap of Bruls, Huizing and
+//! van Wijk.
 
 /// A rectangle, in the picture's units.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -22,7 +23,8 @@ impl Rect {
     }
 }
 
-/// A rectangle for each weight, with areas in proportion to them. Weights are positive and in descending order.
+/// A rectangle for each weight, with areas in proportion to them. Weights are positive and in
+/// descending order.
 pub(super) fn squarify(weights: &[f64], space: Rect) -> Vec<Rect> {
     let total: f64 = weights.iter().sum();
     let mut rects = Vec::with_capacity(weights.len());
@@ -86,7 +88,11 @@ mod tests {
         let rects = squarify(&weights, space);
         for (rect, weight) in rects.iter().zip(weights) {
             assert!((rect.area() - weight).abs() < 1e-9, "{rect:?}");
-            assert!(rect.x >= -1e-9 && rect.x + rect.width <= 6.0 + 1e-9 && rect.y + rect.height <= 4.0 + 1e-9);
+            assert!(
+                rect.x >= -1e-9
+                    && rect.x + rect.width <= 6.0 + 1e-9
+                    && rect.y + rect.height <= 4.0 + 1e-9
+            );
         }
         assert_eq!((rects[0].width.round(), rects[0].height.round()), (3.0, 2.0));
     }

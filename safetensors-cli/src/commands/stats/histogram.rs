@@ -34,13 +34,16 @@ impl Histogram {
         self.counts.iter_mut().zip(&other.counts).for_each(|(count, more)| *count += more);
     }
 
-    /// The counts as bars, one character each; a bin with few values is still seen, one with none is blank.
+    /// The counts as bars, one character each; a bin with few values is still seen, one with none
+    /// is blank.
     pub(crate) fn bars(&self) -> String {
         const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
         let most = self.counts.iter().copied().max().unwrap_or_default();
         let bar = |&count: &u64| match count {
             0 => ' ',
-            _ => BARS[((u128::from(count) * 8).div_ceil(u128::from(most)) as usize).clamp(1, 8) - 1],
+            _ => {
+                BARS[((u128::from(count) * 8).div_ceil(u128::from(most)) as usize).clamp(1, 8) - 1]
+            }
         };
         self.counts.iter().map(bar).collect()
     }
@@ -52,7 +55,8 @@ mod tests {
 
     #[test]
     fn what_is_put_together_is_as_if_it_had_been_one() {
-        let values: Vec<f64> = (0..20_000).map(|i| f64::from(i % 100)).chain([f64::NAN, f64::INFINITY]).collect();
+        let values: Vec<f64> =
+            (0..20_000).map(|i| f64::from(i % 100)).chain([f64::NAN, f64::INFINITY]).collect();
         let histogram = |values: &[f64]| {
             let mut histogram = Histogram::new(0.0, 99.0, 10);
             histogram.add(values);

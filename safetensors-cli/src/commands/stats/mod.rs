@@ -69,8 +69,9 @@ struct Stats<'a> {
     error: Option<String>,
 }
 
-/// Tensors of about this many bytes are looked at together, once for their moments and once for their histograms: several, so that
-/// small ones keep all threads busy, and few enough that the system need not read them twice.
+/// Tensors of about this many bytes are looked at together, once for their moments and once for
+/// their histograms: several, so that small ones keep all threads busy, and few enough that the
+/// system need not read them twice.
 const BATCH: u64 = 256 << 20;
 
 #[derive(Serialize)]
@@ -124,7 +125,12 @@ fn batch_len(tensors: &[Tensor<'_>]) -> usize {
 }
 
 /// Fills in what there is to say of some tensors.
-fn look(tensors: &[Tensor<'_>], stats: &mut [Stats<'_>], bins: usize, progress: &Progress) -> anyhow::Result<()> {
+fn look(
+    tensors: &[Tensor<'_>],
+    stats: &mut [Stats<'_>],
+    bins: usize,
+    progress: &Progress,
+) -> anyhow::Result<()> {
     let moments = |_, values: &[f64]| {
         let mut moments = Moments::default();
         moments.add(values);
@@ -157,7 +163,8 @@ fn look(tensors: &[Tensor<'_>], stats: &mut [Stats<'_>], bins: usize, progress: 
         histogram
     };
     for_each_piece(tensors, progress, histogram, |i, found| {
-        // The bytes of a tensor without a histogram may be no values, which has been found out before.
+        // The bytes of a tensor without a histogram may be no values, which has been found out
+        // before.
         if let Some(histogram) = &mut stats[i].histogram {
             found?.iter().for_each(|found| histogram.merge(found));
         }
@@ -165,15 +172,18 @@ fn look(tensors: &[Tensor<'_>], stats: &mut [Stats<'_>], bins: usize, progress: 
     })
 }
 
-/// Has several threads look at the values of each piece of each tensor, so that they share a large one, and gives what they find to
-/// `take` in order, with the number of the tensor.
+/// Has several threads look at the values of each piece of each tensor, so that they share a large
+/// one, and gives what they find to `take` in order, with the number of the tensor.
 fn for_each_piece<R: Send>(
     tensors: &[Tensor<'_>],
     progress: &Progress,
     look: impl Fn(usize, &[f64]) -> R + Sync,
     mut take: impl FnMut(usize, Result<R, Error>) -> Result<(), Error>,
 ) -> anyhow::Result<()> {
-    let pieces = tensors.iter().enumerate().flat_map(|(i, tensor)| tensor.pieces().map(move |piece| (i, piece)));
+    let pieces = tensors
+        .iter()
+        .enumerate()
+        .flat_map(|(i, tensor)| tensor.pieces().map(move |piece| (i, piece)));
     let work = |(i, piece): &(usize, Piece<'_, FileSource>)| {
         let values = values::of(piece);
         progress.add(piece.byte_len());
@@ -218,7 +228,8 @@ fn write_table(all: &[Stats<'_>], out: &mut impl Write) -> anyhow::Result<()> {
         ]);
     }
     table.write(out)?;
-    let not_finite = all.iter().filter(|stats| stats.moments.nan + stats.moments.infinite > 0).count();
+    let not_finite =
+        all.iter().filter(|stats| stats.moments.nan + stats.moments.infinite > 0).count();
     if not_finite > 0 {
         let some = text::counted(not_finite as u64, "tensor");
         writeln!(out, "\n{some} with NaN or infinity")?;

@@ -1,9 +1,11 @@
 //! [`Moments`]: what a set of numbers looks like, gathered piece by piece.
 
-/// Sums run over this many values in parallel, which lets them be vectorised and loses fewer digits than one sum would.
+/// Sums run over this many values in parallel, which lets them be vectorised and loses fewer digits
+/// than one sum would.
 const LANES: usize = 8;
 
-/// Count, extremes, mean and deviation. NaN and infinities are counted and are no part of the others.
+/// Count, extremes, mean and deviation. NaN and infinities are counted and are no part of the
+/// others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub(crate) struct Moments {
     /// The finite values.
@@ -29,7 +31,8 @@ impl Moments {
             match Self::of_finite(block) {
                 Some(moments) => self.merge(&moments),
                 None => {
-                    let finite: Vec<f64> = block.iter().copied().filter(|value| value.is_finite()).collect();
+                    let finite: Vec<f64> =
+                        block.iter().copied().filter(|value| value.is_finite()).collect();
                     let nan = block.iter().filter(|value| value.is_nan()).count() as u64;
                     self.nan += nan;
                     self.infinite += (block.len() - finite.len()) as u64 - nan;
@@ -46,7 +49,8 @@ impl Moments {
         if block.is_empty() || sum(block, |value| value * 0.0) != 0.0 {
             return None;
         }
-        let (min, max) = (block.iter().copied().reduce(f64::min)?, block.iter().copied().reduce(f64::max)?);
+        let (min, max) =
+            (block.iter().copied().reduce(f64::min)?, block.iter().copied().reduce(f64::max)?);
         let mean = match sum(block, |value| value) {
             total if total.is_finite() => total / n,
             // Rounded parts of the largest numbers may add up to more than there is.
@@ -114,8 +118,21 @@ mod tests {
 
     #[test]
     fn as_the_textbook_has_it() {
-        let of =
-            moments(&[2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0, 0.0, -0.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY]);
+        let of = moments(&[
+            2.0,
+            4.0,
+            4.0,
+            4.0,
+            5.0,
+            5.0,
+            7.0,
+            9.0,
+            0.0,
+            -0.0,
+            f64::NAN,
+            f64::INFINITY,
+            f64::NEG_INFINITY,
+        ]);
         assert_eq!((of.finite, of.zeros, of.nan, of.infinite), (10, 2, 1, 2));
         assert_eq!((of.min, of.max, of.mean), (Some(0.0), Some(9.0), Some(4.0)));
         assert!((of.std.unwrap() - 7.2_f64.sqrt()).abs() < 1e-15);
@@ -125,11 +142,15 @@ mod tests {
 
     #[test]
     fn what_is_put_together_is_as_if_it_had_been_one() {
-        let values: Vec<f64> = (0..20_000).map(|i| f64::from(i % 100)).chain([f64::NAN, f64::INFINITY]).collect();
+        let values: Vec<f64> =
+            (0..20_000).map(|i| f64::from(i % 100)).chain([f64::NAN, f64::INFINITY]).collect();
         let (whole, mut parts) = (moments(&values), Moments::default());
         values.chunks(7001).for_each(|part| parts.merge(&moments(part)));
         assert_eq!((parts.finite, parts.zeros, parts.nan, parts.infinite), (20_000, 200, 1, 1));
-        assert!((parts.std.unwrap() - whole.std.unwrap()).abs() < 1e-12 && parts.mean == whole.mean, "{parts:?}");
+        assert!(
+            (parts.std.unwrap() - whole.std.unwrap()).abs() < 1e-12 && parts.mean == whole.mean,
+            "{parts:?}"
+        );
     }
 
     #[test]

@@ -9,15 +9,17 @@ use safetensors_core::Located;
 /// What a directory and those below it hold, each list in order.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
-    /// Indexes of shards, and files of tensors, shards among them: by their names. None has been looked at.
+    /// Indexes of shards, and files of tensors, shards among them: by their names. None has been
+    /// looked at.
     pub(crate) paths: Vec<PathBuf>,
     /// Directories that cannot be read, and why.
     pub(crate) unreadable: Vec<(PathBuf, io::Error)>,
 }
 
 impl Found {
-    /// Looks through a directory and all below it. Links to files are followed, as the Hub's cache is made of them, and one that leads
-    /// nowhere is found too; links to directories are not followed, as they may lead in circles.
+    /// Looks through a directory and all below it. Links to files are followed, as the Hub's cache
+    /// is made of them, and one that leads nowhere is found too; links to directories are not
+    /// followed, as they may lead in circles.
     pub(crate) fn below(directory: &Path) -> Self {
         let mut found = Self::default();
         let mut left = vec![directory.to_owned()];

@@ -42,13 +42,14 @@ use targets::Target;
 pub(crate) struct Args {
     /// Files, indexes or directories with all below them, or - for standard input
     ///
-    /// An index, such as model.safetensors.index.json, is checked with its shards. What is named twice, or named and a shard of an
-    /// index that is checked, is checked once
+    /// An index, such as model.safetensors.index.json, is checked with its shards. What is named
+    /// twice, or named and a shard of an index that is checked, is checked once
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// Fail on warnings and on every departure from the text of the format
     ///
-    /// Those are white space before the header, padding other than spaces, and data or tensors that are not aligned
+    /// Those are white space before the header, padding other than spaces, and data or tensors that
+    /// are not aligned
     #[arg(long)]
     strict: bool,
     /// Read all data, and compare it with the digests that the files record
@@ -122,7 +123,8 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     Ok(if sound == outcomes.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Checks one file or checkpoint. Opening it checks every rule; what is odd beyond them are warnings.
+/// Checks one file or checkpoint. Opening it checks every rule; what is odd beyond them are
+/// warnings.
 fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> Outcome {
     let mut outcome = Outcome::new(&target.path);
     let mut look = || -> anyhow::Result<()> {
@@ -133,7 +135,9 @@ fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> O
         if args.digests {
             findings.extend(checkpoint.audit_values()?);
         }
-        let told = findings.into_iter().filter(|finding| args.strict || finding.severity() == Severity::Warning);
+        let told = findings
+            .into_iter()
+            .filter(|finding| args.strict || finding.severity() == Severity::Warning);
         outcome.warnings.extend(told.map(|finding| finding.to_string()));
         if args.digests {
             let options = VerifyOptions::new().threads(threads).progress(progress.uncounted());
@@ -141,7 +145,9 @@ fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> O
                 outcome.digests += file.checked.len() + usize::from(file.sha256.is_some());
                 if file.checked.is_empty() && file.sha256.is_none() {
                     let path = file.file.map(text::path).unwrap_or_default();
-                    let warning = format!("{path}: records no digests; `safetensors digest --record` writes them");
+                    let warning = format!(
+                        "{path}: records no digests; `safetensors digest --record` writes them"
+                    );
                     outcome.warnings.push(warning);
                 }
             }
@@ -156,11 +162,16 @@ fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> O
 impl Outcome {
     /// Nothing is known yet.
     fn new(path: &Path) -> Self {
-        let path = if input::is_stdin(path) { input::name(path) } else { path.to_string_lossy().into_owned() };
+        let path = if input::is_stdin(path) {
+            input::name(path)
+        } else {
+            path.to_string_lossy().into_owned()
+        };
         Self { path, ..Self::default() }
     }
 
-    /// One line on the stream that it belongs to, and the warnings, which are errors to who is strict.
+    /// One line on the stream that it belongs to, and the warnings, which are errors to who is
+    /// strict.
     fn show(&self, strict: bool, out: &mut impl Write) -> anyhow::Result<()> {
         if self.sound {
             let ok = paint("ok", Colour::Green, &std::io::stdout());
@@ -169,7 +180,9 @@ impl Outcome {
         // Standard error is not buffered: its lines must not come before those of earlier paths.
         out.flush()?;
         self.error.iter().for_each(report);
-        self.warnings.iter().for_each(|warning| if strict { report(warning) } else { warn(warning) });
+        self.warnings
+            .iter()
+            .for_each(|warning| if strict { report(warning) } else { warn(warning) });
         Ok(())
     }
 
@@ -179,7 +192,8 @@ impl Outcome {
             1 => String::new(),
             several => format!("{}, ", text::counted(several as u64, "shard")),
         };
-        let (tensors, parameters) = (text::counted(tensors, "tensor"), text::counted(parameters, "parameter"));
+        let (tensors, parameters) =
+            (text::counted(tensors, "tensor"), text::counted(parameters, "parameter"));
         let digests = match self.digests {
             0 => String::new(),
             some => format!(", {} right", text::counted(some as u64, "digest")),
@@ -200,6 +214,10 @@ impl Document<'_> {
             some => format!(", {} not", text::count(some as u64)),
         };
         let (checked, sound) = (text::count(self.checked as u64), text::count(self.sound as u64));
-        Ok(writeln!(out, "\n{checked} checked: {sound} sound{not_sound}{warnings}; {}", text::size(totals.bytes))?)
+        Ok(writeln!(
+            out,
+            "\n{checked} checked: {sound} sound{not_sound}{warnings}; {}",
+            text::size(totals.bytes)
+        )?)
     }
 }

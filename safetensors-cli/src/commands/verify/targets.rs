@@ -36,7 +36,8 @@ impl Target {
     }
 
     fn is_index(&self) -> bool {
-        !matches!(self.origin, Origin::Failed(_)) && self.path.extension().is_some_and(|extension| extension == "json")
+        !matches!(self.origin, Origin::Failed(_))
+            && self.path.extension().is_some_and(|extension| extension == "json")
     }
 }
 
@@ -46,7 +47,8 @@ pub(super) fn of(paths: &[PathBuf]) -> Vec<Target> {
     if targets.len() > 1 {
         let mut seen = BTreeSet::new();
         for target in targets.iter().filter(|target| target.is_index()) {
-            // An index that cannot be opened is reported when it is checked; its shards are then checked by themselves.
+            // An index that cannot be opened is reported when it is checked; its shards are then
+            // checked by themselves.
             if let Ok(checkpoint) = Checkpoint::open(&target.path) {
                 seen.extend(checkpoint.shards().iter().map(|shard| identity(shard.path())));
             }
@@ -56,14 +58,18 @@ pub(super) fn of(paths: &[PathBuf]) -> Vec<Target> {
     targets
 }
 
-/// A file, an index and standard input are themselves; a directory is what it and those below it hold.
+/// A file, an index and standard input are themselves; a directory is what it and those below it
+/// hold.
 fn expand(path: &Path) -> Vec<Target> {
     if input::is_stdin(path) || !path.is_dir() {
         return vec![Target { path: path.into(), origin: Origin::Named }];
     }
     let found = Found::below(path);
     let files = found.paths.into_iter().map(|path| Target { path, origin: Origin::Found });
-    let failed = |(path, error): (PathBuf, std::io::Error)| Target { path, origin: Origin::Failed(error.to_string()) };
+    let failed = |(path, error): (PathBuf, std::io::Error)| Target {
+        path,
+        origin: Origin::Failed(error.to_string()),
+    };
     let mut targets: Vec<_> = files.chain(found.unreadable.into_iter().map(failed)).collect();
     if targets.is_empty() {
         let why = "no *.safetensors file or index in this directory or below it".into();
@@ -73,11 +79,14 @@ fn expand(path: &Path) -> Vec<Target> {
     targets
 }
 
-/// The same for all ways to name one entry of one directory. Two links to one file are two entries, as two revisions in the Hub's cache
-/// are.
+/// The same for all ways to name one entry of one directory. Two links to one file are two entries,
+/// as two revisions in the Hub's cache are.
 fn identity(path: &Path) -> PathBuf {
     let canonical = || {
-        let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let directory = path
+            .parent()
+            .filter(|directory| !directory.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
         Some(fs::canonicalize(directory).ok()?.join(path.file_name()?))
     };
     // Standard input is no file of the current directory.
