@@ -13,6 +13,8 @@ pub(crate) mod positional;
 mod read_at;
 #[cfg(feature = "std")]
 pub(crate) mod reserve;
+#[cfg(feature = "std")]
+mod stamp;
 
 pub use archive::SafeTensors;
 #[cfg(feature = "std")]
