@@ -2,6 +2,7 @@
 
 mod index;
 mod index_json;
+mod index_read;
 mod locate;
 mod made;
 mod mmap;
@@ -143,7 +144,7 @@ impl<S: ReadAt> Checkpoint<S> {
         match locate::locate(path.as_ref())? {
             Located::File(file) => Self::from_file(open_shard(file)?),
             Located::Index(path) => {
-                let index = Index::read(&path)?;
+                let index = Index::read(&path, limits)?;
                 let folder = path.parent().unwrap_or(Path::new(""));
                 let files: Vec<_> = index.shards().collect();
                 let shards = in_parallel(files, OPENED_AT_ONCE, |(file, names), _: &mut ()| {

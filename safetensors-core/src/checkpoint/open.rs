@@ -76,6 +76,9 @@ impl Checkpoint {
     pub fn files_of_index(index: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
         let index = index.as_ref();
         let folder = index.parent().unwrap_or(Path::new(""));
-        Ok(Index::read(index)?.shards().map(|(file, _)| folder.join(file)).collect())
+        Ok(Index::read(index, &Limits::default())?
+            .shards()
+            .map(|(file, _)| folder.join(file))
+            .collect())
     }
 }

@@ -121,7 +121,7 @@ impl Staging {
     /// tensors counts for nothing here: no index can describe it.
     fn current(&self, index: Option<&Path>) -> Option<Index> {
         let current = match index {
-            Some(index) => Index::read(index).ok()?,
+            Some(index) => Index::read(index, &Limits::default()).ok()?,
             None => {
                 let Ok(Located::File(file)) = locate(&self.directory) else { return None };
                 let archive =
