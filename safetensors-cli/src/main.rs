@@ -101,7 +101,8 @@ fn wrong_arguments(error: &clap::Error) -> ExitCode {
     // Nobody is there to be told if the stream is closed.
     let _ = if error.use_stderr() && std::env::args_os().any(hostile) {
         let plain = error.render().to_string();
-        plain.lines().try_for_each(|line| writeln!(std::io::stderr(), "{}", text::printable(line)))
+        let lines = plain.lines().map(|line| format!("{}\n", text::printable(line)));
+        std::io::stderr().write_all(lines.collect::<String>().as_bytes())
     } else {
         error.print()
     };

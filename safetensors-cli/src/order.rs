@@ -2,10 +2,10 @@
 
 use std::cmp::{Ordering, Reverse};
 
-use safetensors_core::{Dtype, LazyTensor, TensorInfo};
+use safetensors_core::{Dtype, LazyTensor};
 
 /// Names are split so many times at most: what is left of a hostile one is a single part.
-const MAX_PARTS: usize = 24;
+pub(crate) const MAX_PARTS: usize = 24;
 
 /// The order of modules and tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -20,6 +20,9 @@ pub(crate) enum Sort {
     Dtype,
 }
 
+/// Where a tensor lies: the number of its file, and where in the file it begins and ends.
+pub(crate) type Position = (usize, u64, u64);
+
 /// What can be put in order.
 pub(crate) trait Sortable {
     /// How large it is.
@@ -29,7 +32,7 @@ pub(crate) trait Sortable {
     fn dtype(&self) -> Option<Dtype>;
 
     /// Where it, or the first tensor in it, stands in the checkpoint.
-    fn position(&self) -> usize;
+    fn position(&self) -> Position;
 }
 
 impl Sort {
@@ -38,56 +41,35 @@ impl Sort {
     pub(crate) fn apply<T: Sortable>(self, items: &mut [T]) {
         match self {
             Self::Name => {}
-            Self::Size => items.sort_by_key(|item| Reverse(item.bytes())),
-            Self::Offset => items.sort_by_key(T::position),
-            Self::Dtype => items.sort_by_key(T::dtype),
+            Self::Size => items.sort_by_cached_key(|item| Reverse(item.bytes())),
+            Self::Offset => items.sort_by_cached_key(T::position),
+            Self::Dtype => items.sort_by_cached_key(T::dtype),
         }
     }
 
-    /// The tensors in this order; they are given in that of the checkpoint.
-    pub(crate) fn tensors<'a, S>(self, tensors: Vec<LazyTensor<'a, S>>) -> Vec<LazyTensor<'a, S>> {
+    /// Puts the tensors of a checkpoint, which are in its order, into this one. Nothing is kept of
+    /// each tensor meanwhile: there may be a million.
+    pub(crate) fn apply_to_tensors<S>(self, tensors: &mut [LazyTensor<'_, S>]) {
         if self == Self::Offset {
-            return tensors;
+            return;
         }
-        let (mut entries, _) = by_name(&tensors);
-        self.apply(&mut entries);
-        entries.iter().map(|entry| tensors[entry.position]).collect()
+        let separator = separator(tensors.iter().map(LazyTensor::name));
+        tensors.sort_unstable_by(|a, b| {
+            let order = match self {
+                Self::Name | Self::Offset => Ordering::Equal,
+                Self::Size => b.byte_len().cmp(&a.byte_len()),
+                Self::Dtype => a.dtype().cmp(&b.dtype()),
+            };
+            order.then_with(|| compare_names(a.name(), b.name(), separator))
+        });
     }
 }
 
-/// A tensor among others, its name taken apart.
-#[derive(Clone, Debug)]
-pub(crate) struct Entry<'a> {
-    pub(crate) parts: Vec<&'a str>,
-    pub(crate) info: TensorInfo<'a>,
-    /// Where it stands among the others.
-    pub(crate) position: usize,
-}
-
-impl Sortable for Entry<'_> {
-    fn bytes(&self) -> u128 {
-        self.info.byte_len().into()
-    }
-
-    fn dtype(&self) -> Option<Dtype> {
-        Some(self.info.dtype())
-    }
-
-    fn position(&self) -> usize {
-        self.position
-    }
-}
-
-/// Tensors in the order of their names, part by part, and what separates the parts.
-pub(crate) fn by_name<'a, S>(tensors: &[LazyTensor<'a, S>]) -> (Vec<Entry<'a>>, char) {
+/// Puts tensors into the order of their names, part by part, and returns what separates the parts.
+pub(crate) fn by_name<S>(tensors: &mut [LazyTensor<'_, S>]) -> char {
     let separator = separator(tensors.iter().map(LazyTensor::name));
-    let entry = |(position, tensor): (usize, &LazyTensor<'a, S>)| {
-        let parts = tensor.name().splitn(MAX_PARTS, separator).collect();
-        Entry { parts, info: tensor.info(), position }
-    };
-    let mut entries: Vec<_> = tensors.iter().enumerate().map(entry).collect();
-    entries.sort_by(|a, b| compare_parts(&a.parts, &b.parts));
-    (entries, separator)
+    tensors.sort_unstable_by(|a, b| compare_names(a.name(), b.name(), separator));
+    separator
 }
 
 /// Names are paths, with dots as PyTorch writes them or slashes as JAX and TensorFlow do.
@@ -101,9 +83,10 @@ fn separator<'a>(names: impl Iterator<Item = &'a str>) -> char {
 }
 
 /// Names part by part; a name before those that it is the start of.
-fn compare_parts(a: &[&str], b: &[&str]) -> Ordering {
-    let differing = a.iter().zip(b).map(|(a, b)| compare(a, b)).find(|order| order.is_ne());
-    differing.unwrap_or_else(|| a.len().cmp(&b.len()))
+fn compare_names(a: &str, b: &str, separator: char) -> Ordering {
+    let parts = |name| str::splitn(name, MAX_PARTS, separator);
+    let differing = parts(a).zip(parts(b)).map(|(a, b)| compare(a, b)).find(|order| order.is_ne());
+    differing.unwrap_or_else(|| parts(a).count().cmp(&parts(b).count()))
 }
 
 /// Two parts of names: both numbers by value, else as text.
@@ -137,7 +120,8 @@ mod tests {
         let mut parts = ["b", "10", "9", "", "a", "007", "1234567890123456"];
         parts.sort_by(|a, b| compare(a, b));
         assert_eq!(parts, ["9", "10", "", "007", "1234567890123456", "a", "b"]);
-        assert_eq!(compare_parts(&["a"], &["a", "b"]), Ordering::Less);
+        assert_eq!(compare_names("a", "a.b", '.'), Ordering::Less);
+        assert_eq!(compare_names("a.10", "a.9.b", '.'), Ordering::Greater);
     }
 
     #[test]

@@ -22,8 +22,17 @@ pub(crate) fn warn(warning: impl Display) {
 }
 
 fn tell(label: &str, colour: Colour, message: impl Display) {
-    let (label, message) = (paint(label, colour, &io::stderr()), message.to_string());
-    writeln!(io::stderr(), "{label} {}", text::printable(&message)).ok();
+    let label = paint(label, colour, &io::stderr());
+    // Nobody is there to be told if this fails.
+    let _ = write_line(&mut io::stderr(), format_args!("{label} "), &message.to_string());
+}
+
+/// Writes a line, the text of it made printable, by one call. Standard error is not buffered, so
+/// that each part that is formatted would be a call to the system.
+pub(crate) fn write_line(out: &mut impl Write, label: impl Display, text: &str) -> io::Result<()> {
+    let mut line = format!("{label}{}", text::printable(text));
+    line.push('\n');
+    out.write_all(line.as_bytes())
 }
 
 /// The error for arguments that do not go together, found out after they were read one by one.
@@ -31,4 +40,38 @@ fn tell(label: &str, colour: Colour, message: impl Display) {
 /// message must be printable: see [`text`].
 pub(crate) fn wrong_usage(message: impl Display) -> anyhow::Error {
     clap::Error::raw(ErrorKind::ValueValidation, message).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts how often it is called.
+    #[derive(Default)]
+    struct Calls {
+        writes: usize,
+        written: Vec<u8>,
+    }
+
+    impl Write for Calls {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.writes += 1;
+            self.written.extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_message_is_written_in_one_go() {
+        let mut out = Calls::default();
+        let message = "x\u{202e}\n\"".repeat(100_000);
+        write_line(&mut out, "error: ", &message).unwrap();
+        assert_eq!(out.writes, 1);
+        let expected = format!("error: {}\n", "x\\u{202e}\\n\"".repeat(100_000));
+        assert!(out.written == expected.as_bytes());
+    }
 }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 
 use anyhow::Context;
+use safetensors_core::{Header, Limits};
 
 use crate::text;
 
@@ -20,9 +21,15 @@ pub(crate) fn standard_input() -> anyhow::Result<File> {
     copy(redirected)
 }
 
-/// Copies everything to a temporary file without a name: it is gone when it is closed, even if the
+/// Copies a checkpoint to a temporary file without a name: it is gone when it is closed, even if the
 /// command is killed.
-pub(crate) fn copy(source: impl Read) -> anyhow::Result<File> {
+///
+/// The header is looked at first. What is no safetensors file, or a malformed one, is refused before
+/// anything is written, and so is data beyond what the header asks for: a pipe may never end.
+pub(crate) fn copy(mut source: impl Read) -> anyhow::Result<File> {
+    let mut start = Copied { source: &mut source, bytes: Vec::new() };
+    let data_len = Header::read(&mut start, &Limits::default())?.data_len();
+    let start = start.bytes;
     let directory = || text::path(&std::env::temp_dir());
     let mut file = tempfile::tempfile().with_context(|| {
         format!(
@@ -30,9 +37,27 @@ pub(crate) fn copy(source: impl Read) -> anyhow::Result<File> {
             directory()
         )
     })?;
-    copy_to(source, &mut file, directory)?;
+    copy_to(start.chain((&mut source).take(data_len)), &mut file, directory)?;
+    let mut more = Vec::new();
+    if source.take(1).read_to_end(&mut more)? > 0 {
+        anyhow::bail!("the tensors have {data_len} bytes, but more follow the header");
+    }
     file.rewind()?;
     Ok(file)
+}
+
+/// A source of which a copy is kept.
+struct Copied<R> {
+    source: R,
+    bytes: Vec<u8>,
+}
+
+impl<R: Read> Read for Copied<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let read = self.source.read(buf)?;
+        self.bytes.extend_from_slice(&buf[..read]);
+        Ok(read)
+    }
 }
 
 fn copy_to(
@@ -72,12 +97,60 @@ fn duplicate() -> io::Result<File> {
 mod tests {
     use super::*;
 
+    /// A file of one tensor of so many bytes.
+    fn file(data_len: u32) -> Vec<u8> {
+        let header = format!(
+            r#"{{"a":{{"dtype":"U8","shape":[{data_len}],"data_offsets":[0,{data_len}]}}}}"#
+        );
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(header.as_bytes());
+        bytes.extend((0..data_len).map(|i| (i % 251) as u8));
+        bytes
+    }
+
     #[test]
     fn all_is_copied_and_the_copy_has_no_name() {
-        let bytes: Vec<u8> = (0..3_000_000_u32).map(|i| (i % 251) as u8).collect();
-        let mut copied = Vec::new();
-        copy(&*bytes).unwrap().read_to_end(&mut copied).unwrap();
-        assert!(copied == bytes);
+        for len in [0, 1, 3_000_000] {
+            let bytes = file(len);
+            let mut copied = Vec::new();
+            copy(&*bytes).unwrap().read_to_end(&mut copied).unwrap();
+            assert!(copied == bytes);
+        }
+    }
+
+    /// Counts what is read of a source that never ends.
+    struct Endless<'a> {
+        start: &'a [u8],
+        read: usize,
+    }
+
+    impl Read for Endless<'_> {
+        fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+            let read = if self.start.is_empty() {
+                io::repeat(b'x').read(buf)?
+            } else {
+                self.start.read(buf)?
+            };
+            self.read += read;
+            Ok(read)
+        }
+    }
+
+    #[test]
+    fn what_never_ends_is_refused_once_that_is_known() {
+        let too_long = file(2_000_000);
+        let unknown_dtype = String::from_utf8_lossy(&file(0)).replace("U8", "U9").into_bytes();
+        for (start, says, most) in [
+            (&b""[..], "over the limit", 1_000),
+            (b"PK\x03\x04\0\0\x08\x08", "looks like a ZIP archive", 1_000),
+            (&unknown_dtype, "unknown dtype \"U9\"", 1_000),
+            (&too_long, "the tensors have 2000000 bytes, but more follow", too_long.len() + 10),
+        ] {
+            let mut source = Endless { start, read: 0 };
+            let error = format!("{:#}", copy(&mut source).unwrap_err());
+            assert!(error.contains(says), "{error}");
+            assert!(source.read <= most, "{says}: {} bytes", source.read);
+        }
     }
 
     #[cfg(target_os = "linux")]

@@ -1,8 +1,11 @@
-//! [`Table`]: columns under a rule, with nothing else drawn, so that a pipe can take them apart again.
+//! Tables: columns under a rule, with nothing else drawn, so that a pipe can take them apart again.
 
 use std::io::{self, Write};
 
-use comfy_table::{Cell, CellAlignment, LineStyle, TableStyle};
+use unicode_width::UnicodeWidthStr;
+
+/// What stands between two columns.
+const GAP: usize = 2;
 
 /// Where the text of a column stands.
 #[derive(Clone, Copy, Debug)]
@@ -13,33 +16,66 @@ pub(crate) enum Align {
     Right,
 }
 
-/// Rows under column titles. Cells must be printable: see [`text`](crate::text).
-pub(crate) struct Table(comfy_table::Table);
+/// Writes rows under column titles, without spaces at the ends of lines. Cells must be printable: see
+/// [`text`](crate::text).
+///
+/// `rows` gives the same rows twice: to measure the columns, and to write them. So nothing is kept of
+/// them: a checkpoint may have a million tensors.
+pub(crate) fn write(
+    columns: &[(&str, Align)],
+    out: &mut impl Write,
+    rows: impl Fn(&mut Rows<'_>),
+) -> io::Result<()> {
+    let titles = || columns.iter().map(|(title, _)| title);
+    let mut all = Rows { columns, widths: vec![0; columns.len()], out: None, outcome: Ok(()) };
+    all.row(titles());
+    rows(&mut all);
+    all.out = Some(out);
+    all.row(titles());
+    let total = all.widths.iter().sum::<usize>() + GAP * columns.len().saturating_sub(1);
+    all.line(&"─".repeat(total));
+    rows(&mut all);
+    all.outcome
+}
 
-impl Table {
-    /// A table without rows.
-    pub(crate) fn new(columns: &[(&str, Align)]) -> Self {
-        const STYLE: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─'));
-        let mut table = comfy_table::Table::new();
-        table.load_style(STYLE).set_header(columns.iter().map(|(title, _)| Cell::new(title)));
-        for (i, (column, (_, align))) in table.column_iter_mut().zip(columns).enumerate() {
-            let gap = if i + 1 < columns.len() { 2 } else { 0 };
-            column.set_padding((0, gap)).set_cell_alignment(match align {
-                Align::Left => CellAlignment::Left,
-                Align::Right => CellAlignment::Right,
-            });
+/// What takes the rows of a table.
+pub(crate) struct Rows<'t> {
+    columns: &'t [(&'t str, Align)],
+    /// How wide each column is.
+    widths: Vec<usize>,
+    /// Where rows are written; nothing as long as they are measured.
+    out: Option<&'t mut dyn Write>,
+    outcome: io::Result<()>,
+}
+
+impl Rows<'_> {
+    /// Takes a row: a cell for each column.
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = impl AsRef<str>>) {
+        let is_measured = self.out.is_none();
+        let mut line = String::new();
+        for ((cell, width), (_, align)) in cells.into_iter().zip(&mut self.widths).zip(self.columns)
+        {
+            let (cell, shown) = (cell.as_ref(), cell.as_ref().width());
+            if is_measured {
+                *width = shown.max(*width);
+                continue;
+            }
+            let spaces = *width - shown;
+            let (before, after) = match align {
+                Align::Left => (0, spaces),
+                Align::Right => (spaces, 0),
+            };
+            line.extend(std::iter::repeat_n(' ', before));
+            line.push_str(cell);
+            line.extend(std::iter::repeat_n(' ', after + GAP));
         }
-        Self(table)
+        self.line(line.trim_end());
     }
 
-    /// Adds a row.
-    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.0.add_row(cells.into_iter().map(Cell::new_owned));
-    }
-
-    /// Writes the table, without spaces at the ends of lines.
-    pub(crate) fn write(&self, out: &mut impl Write) -> io::Result<()> {
-        self.0.lines().try_for_each(|line| writeln!(out, "{}", line.trim_end()))
+    fn line(&mut self, line: &str) {
+        if let (Some(out), Ok(())) = (&mut self.out, &self.outcome) {
+            self.outcome = writeln!(out, "{line}");
+        }
     }
 }
 
@@ -47,20 +83,35 @@ impl Table {
 mod tests {
     use super::*;
 
+    fn shown(columns: &[(&str, Align)], rows: &[&[&str]]) -> String {
+        let mut text = Vec::new();
+        write(columns, &mut text, |table| rows.iter().for_each(|row| table.row(*row))).unwrap();
+        String::from_utf8(text).unwrap()
+    }
+
     #[test]
     fn words_are_left_and_numbers_right() {
-        let mut table =
-            Table::new(&[("name", Align::Left), ("size", Align::Right), ("file", Align::Left)]);
-        table.row(["weight", "1 B", "a"].map(String::from));
-        table.row(["b", "1,000 B", "long name"].map(String::from));
-        let mut text = Vec::new();
-        table.write(&mut text).unwrap();
+        let columns = [("name", Align::Left), ("size", Align::Right), ("file", Align::Left)];
+        let rows = [&["weight", "1 B", "a"][..], &["b", "1,000 B", "long name"]];
         let expected = "\
 name       size  file
 ──────────────────────────
 weight      1 B  a
 b       1,000 B  long name
 ";
-        assert_eq!(String::from_utf8(text).unwrap(), expected);
+        assert_eq!(shown(&columns, &rows), expected);
+    }
+
+    #[test]
+    fn wide_characters_take_two_columns_and_empty_cells_none() {
+        let columns = [("a", Align::Left), ("b", Align::Right)];
+        assert_eq!(shown(&columns, &[]), "a  b\n────\n");
+        assert_eq!(shown(&columns, &[&["层0", "1"], &["", ""]]), "a    b\n──────\n层0  1\n\n");
+    }
+
+    #[test]
+    fn a_full_disk_is_told() {
+        let mut full = &mut [0_u8; 6][..];
+        assert!(write(&[("a", Align::Left)], &mut full, |table| table.row(["b"])).is_err());
     }
 }

@@ -286,7 +286,7 @@ mod tests {
             file.set_modified(SystemTime::now()).unwrap();
             let error = array.write_to(&mut sink).unwrap_err();
             assert!(
-                error.to_string().ends_with("the file has changed since it was opened"),
+                error.to_string().contains("the file has changed since it was opened: "),
                 "{error}"
             );
             assert_eq!(error.file(), path.to_str());

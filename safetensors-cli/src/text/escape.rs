@@ -72,7 +72,7 @@ fn shown(text: &str, kept: &'static [char]) -> impl Display {
     impl Display for Shown<'_> {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             self.0.chars().try_for_each(|c| match c {
-                kept if self.1.contains(&kept) => f.write_char(kept),
+                kept if is_plain(kept) || self.1.contains(&kept) => f.write_char(kept),
                 _ => f.write_str(&escape(c)),
             })
         }
@@ -83,7 +83,12 @@ fn shown(text: &str, kept: &'static [char]) -> impl Display {
 
 /// Whether a character is shown as it is, quotes and backslashes among them.
 pub(crate) fn is_printable(c: char) -> bool {
-    matches!(c, '"' | '\'' | '\\') || escape(c).chars().eq([c])
+    is_plain(c) || matches!(c, '"' | '\'' | '\\') || escape(c).chars().eq([c])
+}
+
+/// Whether a character needs no second look, as nearly all do.
+fn is_plain(c: char) -> bool {
+    matches!(c, ' '..='~' if !matches!(c, '"' | '\'' | '\\'))
 }
 
 /// One character, escaped if it is a quote, a backslash, or not printable.

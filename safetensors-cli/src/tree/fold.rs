@@ -1,44 +1,64 @@
 //! Layers that are alike, folded into one.
 
 use std::collections::HashMap;
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+
+use hashbrown::HashTable;
+use safetensors_core::{Dtype, TensorInfo};
 
 use super::Tree;
 use crate::order::number;
 
-/// Folds siblings into one whose labels are numbers and that are otherwise alike.
-pub(super) fn fold_alike(trees: Vec<Tree>) -> Vec<Tree> {
-    let mut groups: HashMap<Unlabelled<'_>, usize> = HashMap::new();
-    let mut folded: Vec<(usize, Vec<u64>)> = Vec::new();
-    for (i, tree) in trees.iter().enumerate() {
-        let Some((number, rest)) = leading_number(tree) else {
-            folded.push((i, Vec::new()));
-            continue;
-        };
-        let group = *groups.entry(Unlabelled { rest, tree }).or_insert(folded.len());
-        match folded.get_mut(group) {
-            Some((_, numbers)) => numbers.push(number),
-            None => folded.push((i, vec![number])),
-        }
+/// Folds siblings into one whose labels are numbers and that are otherwise alike. Each stands where
+/// the first of them stood.
+pub(super) fn fold_alike(mut trees: Vec<Tree<'_>>) -> Vec<Tree<'_>> {
+    let firsts = firsts(&trees);
+    let mut numbers: HashMap<usize, Vec<u64>> = HashMap::new();
+    let number = |i: usize| leading_number(&trees[i]).map_or(0, |(number, _)| number);
+    for (i, &first) in firsts.iter().enumerate().filter(|&(i, &first)| first as usize != i) {
+        let first = first as usize;
+        numbers.entry(first).or_insert_with(|| vec![number(first)]).push(number(i));
     }
-    if folded.len() == trees.len() {
+    if numbers.is_empty() {
         return trees;
     }
-    let folded = folded.into_iter().map(|(i, numbers)| {
-        let mut tree = trees[i].clone();
-        if numbers.len() > 1 {
-            let rest = leading_number(&trees[i]).map_or("", |(_, rest)| rest);
-            tree.label = format!("{}{rest}", ranges(&numbers));
-            tree.copies *= numbers.len() as u64;
+    let mut i = 0..;
+    trees.retain_mut(|tree| {
+        let stays = |&i: &usize| firsts.get(i).is_none_or(|&first| first as usize == i);
+        let Some(i) = i.next().filter(stays) else { return false };
+        if let Some(numbers) = numbers.get(&i) {
+            let rest = leading_number(tree).map_or("", |(_, rest)| rest);
+            tree.label = format!("{}{rest}", ranges(numbers)).into();
+            tree.copies =
+                tree.copies.saturating_mul(u32::try_from(numbers.len()).unwrap_or(u32::MAX));
         }
-        tree
+        true
     });
-    folded.collect()
+    trees
+}
+
+/// For each of the siblings the first that is alike, which may be itself. Nothing else is kept of
+/// each, as there may be a million.
+fn firsts(trees: &[Tree<'_>]) -> Vec<u32> {
+    let hasher = RandomState::new();
+    let unlabelled = |i: u32| {
+        let tree = &trees[i as usize];
+        leading_number(tree).map(|(_, rest)| Unlabelled { rest, tree })
+    };
+    let mut table: HashTable<u32> = HashTable::new();
+    let first = |i: u32| {
+        let Some(own) = unlabelled(i) else { return i };
+        let is_alike = |&other: &u32| unlabelled(other).as_ref() == Some(&own);
+        let hash_of = |&other: &u32| hasher.hash_one(unlabelled(other));
+        *table.entry(hasher.hash_one(Some(&own)), is_alike, hash_of).or_insert(i).get()
+    };
+    // No checkpoint that fits in memory has 2³² tensors.
+    (0..u32::try_from(trees.len()).unwrap_or(u32::MAX)).map(first).collect()
 }
 
 /// The number that a label is, or that it starts with where a module was joined with its only
 /// child; and what follows.
-fn leading_number(tree: &Tree) -> Option<(u64, &str)> {
+fn leading_number<'t>(tree: &'t Tree<'_>) -> Option<(u64, &'t str)> {
     let end = tree.label.find(tree.separator).unwrap_or(tree.label.len());
     let (first, rest) = tree.label.split_at(end);
     Some((number(first)?, rest))
@@ -62,35 +82,40 @@ fn ranges(numbers: &[u64]) -> String {
 }
 
 /// A tree without the number that its label starts with, to be compared.
-struct Unlabelled<'a> {
-    rest: &'a str,
-    tree: &'a Tree,
+struct Unlabelled<'t, 'a> {
+    rest: &'t str,
+    tree: &'t Tree<'a>,
 }
 
-impl PartialEq for Unlabelled<'_> {
+/// What of a tensor is compared.
+fn kind<'a>(tensor: TensorInfo<'a>) -> (Dtype, &'a [usize]) {
+    (tensor.dtype(), tensor.shape())
+}
+
+impl PartialEq for Unlabelled<'_, '_> {
     fn eq(&self, other: &Self) -> bool {
-        let children = || self.tree.children.len() == other.tree.children.len();
-        let same = |(a, b): (&Tree, &Tree)| {
+        let (inside, others) = (self.tree.children(), other.tree.children());
+        let same = |(a, b): (&Tree<'_>, &Tree<'_>)| {
             a.label == b.label
                 && Unlabelled { rest: "", tree: a } == Unlabelled { rest: "", tree: b }
         };
         self.rest == other.rest
             && self.tree.copies == other.tree.copies
-            && self.tree.leaf == other.tree.leaf
-            && children()
-            && self.tree.children.iter().zip(&other.tree.children).all(same)
+            && self.tree.tensor().map(kind) == other.tree.tensor().map(kind)
+            && inside.len() == others.len()
+            && inside.iter().zip(others).all(same)
     }
 }
 
-impl Eq for Unlabelled<'_> {}
+impl Eq for Unlabelled<'_, '_> {}
 
-impl Hash for Unlabelled<'_> {
+impl Hash for Unlabelled<'_, '_> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.rest.hash(state);
         self.tree.copies.hash(state);
-        self.tree.leaf.hash(state);
-        self.tree.children.len().hash(state);
-        for child in &self.tree.children {
+        self.tree.tensor().map(kind).hash(state);
+        self.tree.children().len().hash(state);
+        for child in self.tree.children() {
             child.label.hash(state);
             Unlabelled { rest: "", tree: child }.hash(state);
         }

@@ -6,12 +6,12 @@ use super::*;
 
 /// A tree as lines of indented labels, `×n` for what was folded.
 fn lines(names: &[&str], sort: Sort) -> Vec<String> {
-    fn write(trees: &[Tree], depth: usize, lines: &mut Vec<String>) {
+    fn write(trees: &[Tree<'_>], depth: usize, lines: &mut Vec<String>) {
         for tree in trees {
             let copies =
                 if tree.copies > 1 { format!(" ×{}", tree.copies) } else { String::new() };
             lines.push(format!("{}{}{copies}", "  ".repeat(depth), tree.label));
-            write(&tree.children, depth + 1, lines);
+            write(tree.children(), depth + 1, lines);
         }
     }
     let one = [0_u8; 2];
@@ -22,9 +22,9 @@ fn lines(names: &[&str], sort: Sort) -> Vec<String> {
     });
     let file = serialize(tensors, &SaveOptions::new()).unwrap();
     let archive = SafeTensors::parse(file).unwrap();
-    let tensors: Vec<_> =
+    let mut tensors: Vec<_> =
         archive.tensors().map(|info| archive.tensor(info.name()).unwrap()).collect();
-    let trees = Tree::folded(&tensors, sort);
+    let trees = Tree::folded(&mut tensors, sort);
     assert_eq!(trees.iter().map(Tree::all).sum::<Totals>(), Totals::of(tensors.iter().copied()));
     let mut lines = Vec::new();
     write(&trees, 0, &mut lines);

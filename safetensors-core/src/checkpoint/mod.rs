@@ -81,7 +81,8 @@ pub struct Checkpoint<S = FileSource> {
     table: Option<NameTable>,
     /// Names that the metadata gives to tensors besides their own, with the tensors' places.
     aliases: BTreeMap<String, Place>,
-    metadata: Metadata,
+    /// That of all files and the index. Nothing for a single file, whose header has it.
+    metadata: Option<Metadata>,
     index: Option<PathBuf>,
     index_total_size: Option<u64>,
 }
@@ -192,7 +193,7 @@ impl<S: ReadAt> Checkpoint<S> {
             places,
             table: None,
             aliases: BTreeMap::new(),
-            metadata: Metadata::new(),
+            metadata: None,
             index: path,
             index_total_size: index.and_then(|index| index.total_size),
         };
@@ -217,9 +218,11 @@ impl<S: ReadAt> Checkpoint<S> {
             {
                 aliases.entry(key.clone()).or_insert(checkpoint.places[kept]);
             }
-            metadata.entry(key.clone()).or_insert_with(|| value.clone());
+            if checkpoint.table.is_some() {
+                metadata.entry(key.clone()).or_insert_with(|| value.clone());
+            }
         }
-        checkpoint.metadata = metadata;
+        checkpoint.metadata = checkpoint.table.is_some().then_some(metadata);
         checkpoint.aliases = aliases;
         checkpoint
     }
@@ -340,7 +343,9 @@ impl<S> Checkpoint<S> {
     /// The `__metadata__` of all files together, and the strings in the index's `metadata`; where
     /// two differ, the first has its way, and the index comes last.
     pub fn metadata(&self) -> &Metadata {
-        &self.metadata
+        static NONE: Metadata = Metadata::new();
+        let of_file = || self.shards.first().map(|file| file.archive.metadata());
+        self.metadata.as_ref().or_else(of_file).unwrap_or(&NONE)
     }
 
     /// The files, in order of their names.

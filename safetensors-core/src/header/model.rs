@@ -4,6 +4,7 @@
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::fmt;
 use core::ops::Range;
 
 use super::LENGTH_BYTES;
@@ -85,12 +86,12 @@ impl Header {
     pub fn tensors(
         &self,
     ) -> impl ExactSizeIterator<Item = TensorInfo<'_>> + DoubleEndedIterator + Clone {
-        self.records.iter().map(|record| self.info(record))
+        (0..self.records.len()).map(|position| TensorInfo { header: self, position })
     }
 
     /// The tensor at a position of the file order.
     pub fn tensor_at(&self, position: usize) -> Option<TensorInfo<'_>> {
-        self.records.get(position).map(|record| self.info(record))
+        (position < self.records.len()).then_some(TensorInfo { header: self, position })
     }
 
     /// The tensor of this name. One hash and one comparison; nothing is allocated.
@@ -137,58 +138,76 @@ impl Header {
     pub(super) fn name_at(&self, position: usize) -> &str {
         &self.names[self.records[position].name.range()]
     }
-
-    fn info<'a>(&'a self, record: &Record) -> TensorInfo<'a> {
-        TensorInfo {
-            name: &self.names[record.name.range()],
-            dtype: record.dtype,
-            shape: &self.dims[record.shape.range()],
-            begin: record.begin,
-            end: record.end,
-        }
-    }
 }
 
 /// What a header says of one tensor. Borrowed from the header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub struct TensorInfo<'a> {
-    name: &'a str,
-    dtype: Dtype,
-    shape: &'a [usize],
-    begin: u64,
-    end: u64,
+    header: &'a Header,
+    /// In the file order.
+    position: usize,
 }
 
 impl<'a> TensorInfo<'a> {
     /// The name, as it is after JSON escapes are decoded. It may be empty, and may hold any
     /// character.
     pub fn name(&self) -> &'a str {
-        self.name
+        self.header.name_at(self.position)
     }
 
     /// The type of the elements.
     pub fn dtype(&self) -> Dtype {
-        self.dtype
+        self.record().dtype
     }
 
     /// The dimensions, outermost first; empty for a scalar.
     pub fn shape(&self) -> &'a [usize] {
-        self.shape
+        &self.header.dims[self.record().shape.range()]
     }
 
     /// Where the bytes lie, counted from the first byte after the header.
     pub fn data_offsets(&self) -> Range<u64> {
-        self.begin..self.end
+        self.record().begin..self.record().end
     }
 
     /// The number of elements: the product of the dimensions, 1 for a scalar. That it fits was
     /// checked with the header.
     pub fn element_count(&self) -> u64 {
-        self.shape.iter().map(|&dim| dim as u64).product()
+        self.shape().iter().map(|&dim| dim as u64).product()
     }
 
     /// The number of bytes.
     pub fn byte_len(&self) -> u64 {
-        self.end - self.begin
+        let Range { start, end } = self.data_offsets();
+        end - start
+    }
+
+    fn record(&self) -> &'a Record {
+        &self.header.records[self.position]
+    }
+
+    /// All that the header says.
+    fn fields(&self) -> (&'a str, Dtype, &'a [usize], Range<u64>) {
+        (self.name(), self.dtype(), self.shape(), self.data_offsets())
+    }
+}
+
+/// Two are equal if their headers say the same of them.
+impl PartialEq for TensorInfo<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.fields() == other.fields()
+    }
+}
+
+impl Eq for TensorInfo<'_> {}
+
+impl fmt::Debug for TensorInfo<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TensorInfo")
+            .field("name", &self.name())
+            .field("dtype", &self.dtype())
+            .field("shape", &self.shape())
+            .field("data_offsets", &self.data_offsets())
+            .finish()
     }
 }

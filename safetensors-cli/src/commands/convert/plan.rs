@@ -7,8 +7,7 @@ use std::path::Path;
 use safetensors_core::{Metadata, Rewrite};
 
 use crate::table::Align::{Left, Right};
-use crate::table::Table;
-use crate::text;
+use crate::{table, text};
 
 /// How many tensors, bytes and files will be written, and under which names.
 #[derive(Debug, Default)]
@@ -77,25 +76,26 @@ impl Plan {
         if any_renamed {
             columns.insert(1, ("from", Left));
         }
-        let mut table = Table::new(&columns);
-        for (name, tensor) in rewrite.tensors() {
-            let old = tensor.source_name();
-            let old =
-                any_renamed.then(|| if old == name { String::new() } else { text::name(old) });
-            let row = |rest: [String; 3]| std::iter::once(text::name(name)).chain(old).chain(rest);
-            if let Some(kept) = self.aliases.get(name) {
-                if self.is_bare {
+        Ok(table::write(&columns, out, |rows| {
+            for (name, tensor) in rewrite.tensors() {
+                let old = tensor.source_name();
+                let old =
+                    any_renamed.then(|| if old == name { String::new() } else { text::name(old) });
+                let row =
+                    |rest: [String; 3]| std::iter::once(text::name(name)).chain(old).chain(rest);
+                if let Some(kept) = self.aliases.get(name) {
+                    if self.is_bare {
+                        continue;
+                    }
+                    let same = format!("= {}", text::name(kept));
+                    rows.row(row([same, String::new(), String::new()]));
                     continue;
                 }
-                let same = format!("= {}", text::name(kept));
-                table.row(row([same, String::new(), String::new()]));
-                continue;
+                let (from, to) = (tensor.source_dtype(), tensor.dtype());
+                let dtype = if from == to { to.to_string() } else { format!("{from} → {to}") };
+                let size = text::size(tensor.byte_len());
+                rows.row(row([dtype, text::shape(tensor.shape()), size]));
             }
-            let (from, to) = (tensor.source_dtype(), tensor.dtype());
-            let dtype = if from == to { to.to_string() } else { format!("{from} → {to}") };
-            let size = text::size(tensor.byte_len());
-            table.row(row([dtype, text::shape(tensor.shape()), size]));
-        }
-        Ok(table.write(out)?)
+        })?)
     }
 }

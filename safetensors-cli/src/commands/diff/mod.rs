@@ -16,8 +16,8 @@ use crate::input;
 use crate::progress::Progress;
 use crate::report::wrong_usage;
 use crate::select::Select;
+use crate::table;
 use crate::table::Align::{Left, Right};
-use crate::table::Table;
 use crate::{json, parallel, text};
 use compare::{Difference, Tolerance};
 
@@ -200,19 +200,20 @@ impl Document<'_> {
                 vec![("", Left), ("name", Left), ("A", Left), ("B", Left), ("values", Right)];
             columns.extend(bits.then_some(("other bits", Right)));
             columns.extend([("max abs", Right), ("max rel", Right)]);
-            let mut table = Table::new(&columns);
-            self.tensors.iter().for_each(|entry| table.row(entry.cells(bits)));
-            table.write(out)?;
+            table::write(&columns, out, |rows| {
+                self.tensors.iter().for_each(|entry| rows.row(entry.cells(bits)));
+            })?;
             writeln!(out)?;
         }
         if !self.metadata.is_empty() {
-            let mut table = Table::new(&[("", Left), ("metadata", Left), ("A", Left), ("B", Left)]);
-            for entry in &self.metadata {
-                let value = |value: Option<&str>| value.map(text::value).unwrap_or_default();
-                let sign = sign(entry.a.is_some(), entry.b.is_some());
-                table.row([sign.into(), text::name(entry.key), value(entry.a), value(entry.b)]);
-            }
-            table.write(out)?;
+            let columns = [("", Left), ("metadata", Left), ("A", Left), ("B", Left)];
+            table::write(&columns, out, |rows| {
+                for entry in &self.metadata {
+                    let value = |value: Option<&str>| value.map(text::value).unwrap_or_default();
+                    let sign = sign(entry.a.is_some(), entry.b.is_some());
+                    rows.row([sign.into(), text::name(entry.key), value(entry.a), value(entry.b)]);
+                }
+            })?;
             writeln!(out)?;
         }
         let mut only = [0_u64; 2];

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use safetensors_core::audit::FileLayout;
-use safetensors_core::{Checkpoint, Metadata, ReadAt};
-use serde::Serialize;
+use safetensors_core::{Checkpoint, FileSource, LazyTensor, Metadata, ReadAt};
+use serde::{Serialize, Serializer};
 
 use super::Tensors;
 use crate::totals::Totals;
@@ -18,7 +18,7 @@ pub(super) struct Document<'a> {
     total: Totals,
     dtypes: BTreeMap<&'static str, Totals>,
     files: Vec<FileEntry>,
-    tensors: Vec<TensorEntry<'a>>,
+    tensors: TensorList<'a>,
 }
 
 #[derive(Serialize)]
@@ -35,6 +35,15 @@ struct FileEntry {
     misaligned_tensors: u64,
 }
 
+/// The tensors, each of which becomes an entry when it is written: there may be a million.
+struct TensorList<'a>(&'a Tensors<'a>);
+
+impl Serialize for TensorList<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(TensorEntry::of))
+    }
+}
+
 #[derive(Serialize)]
 struct TensorEntry<'a> {
     name: &'a str,
@@ -47,27 +56,27 @@ struct TensorEntry<'a> {
     offset: u64,
 }
 
-/// Everything about a checkpoint and these of its tensors.
-pub(super) fn document<'a>(
-    checkpoint: &'a Checkpoint,
-    tensors: &Tensors<'a>,
-    layouts: &[FileLayout],
-) -> Document<'a> {
-    let path = |path: &Path| path.to_string_lossy().into_owned();
-    let files: BTreeMap<&Path, usize> =
-        checkpoint.shards().iter().enumerate().map(|(i, shard)| (shard.path(), i)).collect();
-    let mut entries = Vec::with_capacity(tensors.len());
-    for tensor in tensors {
-        entries.push(TensorEntry {
+impl<'a> TensorEntry<'a> {
+    fn of(tensor: &LazyTensor<'a, FileSource>) -> Self {
+        Self {
             name: tensor.name(),
             dtype: tensor.dtype().name(),
             shape: tensor.shape(),
             parameters: tensor.element_count(),
             bytes: tensor.byte_len(),
-            file: tensor.file().and_then(|file| files.get(file)).copied().unwrap_or_default(),
+            file: tensor.file_index(),
             offset: tensor.file_offset(),
-        });
+        }
     }
+}
+
+/// Everything about a checkpoint and these of its tensors.
+pub(super) fn document<'a>(
+    checkpoint: &'a Checkpoint,
+    tensors: &'a Tensors<'a>,
+    layouts: &[FileLayout],
+) -> Document<'a> {
+    let path = |path: &Path| path.to_string_lossy().into_owned();
     let dtypes = Totals::by_dtype(tensors.iter().copied());
     let files = checkpoint.shards().iter().zip(layouts).map(|(shard, layout)| FileEntry {
         path: path(shard.path()),
@@ -87,6 +96,6 @@ pub(super) fn document<'a>(
         total: Totals::of(tensors.iter().copied()),
         dtypes: dtypes.into_iter().map(|(dtype, totals)| (dtype.name(), totals)).collect(),
         files: files.collect(),
-        tensors: entries,
+        tensors: TensorList(tensors),
     }
 }

@@ -60,7 +60,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     let layouts =
         checkpoint.shards().iter().map(|shard| shard.layout()).collect::<Result<Vec<_>, _>>()?;
     if args.json || args.flat {
-        tensors = args.sort.unwrap_or(Sort::Offset).tensors(tensors);
+        args.sort.unwrap_or(Sort::Offset).apply_to_tensors(&mut tensors);
     }
     if args.json {
         crate::json::write(&json::document(&checkpoint, &tensors, &layouts), out)?;
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     match args.flat {
         _ if tensors.is_empty() => writeln!(out, "no tensors")?,
         true => tables::flat(&checkpoint, &tensors, out)?,
-        false => tables::tree(&Tree::folded(&tensors, args.sort.unwrap_or(Sort::Name)), out)?,
+        false => tables::tree(&Tree::folded(&mut tensors, args.sort.unwrap_or(Sort::Name)), out)?,
     }
     writeln!(out)?;
     tables::totals(&checkpoint, &tensors, out)?;

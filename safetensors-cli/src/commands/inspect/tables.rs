@@ -3,17 +3,17 @@
 use std::io::{self, Write};
 
 use safetensors_core::audit::FileLayout;
-use safetensors_core::{Checkpoint, ReadAt};
+use safetensors_core::{Checkpoint, FileSource, LazyTensor, ReadAt, ShardFile};
 
 use super::Tensors;
 use crate::table::Align::{Left, Right};
-use crate::table::Table;
+use crate::table::{self, Rows};
 use crate::totals::Totals;
 use crate::tree::Tree;
 use crate::{input, text};
 
 /// Modules and tensors as a tree.
-pub(super) fn tree(trees: &[Tree], out: &mut impl Write) -> io::Result<()> {
+pub(super) fn tree(trees: &[Tree<'_>], out: &mut impl Write) -> io::Result<()> {
     let columns = [
         ("module", Left),
         ("dtype", Left),
@@ -22,21 +22,21 @@ pub(super) fn tree(trees: &[Tree], out: &mut impl Write) -> io::Result<()> {
         ("parameters", Right),
         ("size", Right),
     ];
-    let mut table = Table::new(&columns);
-    trees.iter().for_each(|tree| tree_rows(tree, "", "", 1, &mut table));
-    table.write(out)
+    table::write(&columns, out, |rows| {
+        trees.iter().for_each(|tree| tree_rows(tree, "", "", 1, rows));
+    })
 }
 
 /// The row of a module or tensor, after `branch`; and of what is inside, after `indent`.
-fn tree_rows(tree: &Tree, branch: &str, indent: &str, copies: u64, table: &mut Table) {
+fn tree_rows(tree: &Tree<'_>, branch: &str, indent: &str, copies: u64, rows: &mut Rows<'_>) {
     let totals = tree.all() * copies;
-    let (dtype, shape) = match &tree.leaf {
-        Some((dtype, shape)) => (dtype.to_string(), text::shape(shape)),
+    let (dtype, shape) = match tree.tensor() {
+        Some(tensor) => (tensor.dtype().to_string(), text::shape(tensor.shape())),
         None => (String::new(), String::new()),
     };
     let name = format!("{branch}{}", text::name(&tree.label));
     let parameters = text::count(totals.parameters);
-    table.row([
+    rows.row([
         name,
         dtype,
         shape,
@@ -44,15 +44,15 @@ fn tree_rows(tree: &Tree, branch: &str, indent: &str, copies: u64, table: &mut T
         parameters,
         text::size(totals.bytes),
     ]);
-    for (i, child) in tree.children.iter().enumerate() {
+    for (i, child) in tree.children().iter().enumerate() {
         let (branch, next) =
-            if i + 1 < tree.children.len() { ("├─ ", "│  ") } else { ("└─ ", "   ") };
+            if i + 1 < tree.children().len() { ("├─ ", "│  ") } else { ("└─ ", "   ") };
         tree_rows(
             child,
             &format!("{indent}{branch}"),
             &format!("{indent}{next}"),
-            copies * tree.copies,
-            table,
+            copies * u64::from(tree.copies),
+            rows,
         );
     }
 }
@@ -66,8 +66,8 @@ pub(super) fn flat(
     let several = checkpoint.shards().len() > 1;
     let columns =
         [("name", Left), ("dtype", Left), ("shape", Left), ("size", Right), ("file", Left)];
-    let mut table = Table::new(if several { &columns } else { &columns[..4] });
-    for tensor in tensors {
+    let columns = if several { &columns[..] } else { &columns[..4] };
+    let row = |tensor: &LazyTensor<'_, FileSource>, rows: &mut Rows<'_>| {
         let cells = [
             text::name(tensor.name()),
             tensor.dtype().to_string(),
@@ -76,9 +76,9 @@ pub(super) fn flat(
         ];
         let file =
             tensor.file().filter(|_| several).map(|file| input::shard_name(checkpoint, file));
-        table.row(cells.into_iter().chain(file));
-    }
-    table.write(out)
+        rows.row(cells.into_iter().chain(file));
+    };
+    table::write(columns, out, |rows| tensors.iter().for_each(|tensor| row(tensor, rows)))
 }
 
 /// The sums for each dtype and in all, and how many tensors of all are shown.
@@ -87,21 +87,21 @@ pub(super) fn totals(
     tensors: &Tensors<'_>,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let mut table =
-        Table::new(&[("dtype", Left), ("tensors", Right), ("parameters", Right), ("size", Right)]);
-    let mut row = |title: String, totals: Totals| {
-        table.row([
-            title,
-            text::count(totals.tensors),
-            text::count(totals.parameters),
-            text::size(totals.bytes),
-        ]);
-    };
-    for (dtype, totals) in Totals::by_dtype(tensors.iter().copied()) {
-        row(dtype.to_string(), totals);
-    }
-    row("total".into(), Totals::of(tensors.iter().copied()));
-    table.write(out)?;
+    let columns = [("dtype", Left), ("tensors", Right), ("parameters", Right), ("size", Right)];
+    let dtypes = Totals::by_dtype(tensors.iter().copied());
+    let dtypes = dtypes.into_iter().map(|(dtype, totals)| (dtype.to_string(), totals));
+    let total = ("total".to_owned(), Totals::of(tensors.iter().copied()));
+    let sums: Vec<_> = dtypes.chain([total]).collect();
+    table::write(&columns, out, |rows| {
+        for (title, totals) in &sums {
+            rows.row([
+                title,
+                &text::count(totals.tensors),
+                &text::count(totals.parameters),
+                &text::size(totals.bytes),
+            ]);
+        }
+    })?;
     if tensors.len() < checkpoint.len() {
         let all = text::counted(checkpoint.len() as u64, "tensor");
         writeln!(out, "\n{} of {all} shown", text::count(tensors.len() as u64))?;
@@ -114,11 +114,11 @@ pub(super) fn metadata(checkpoint: &Checkpoint, out: &mut impl Write) -> io::Res
     if checkpoint.metadata().is_empty() {
         return writeln!(out, "no metadata");
     }
-    let mut table = Table::new(&[("metadata", Left), ("value", Left)]);
-    for (key, value) in checkpoint.metadata() {
-        table.row([text::name(key), text::value(value)]);
-    }
-    table.write(out)
+    table::write(&[("metadata", Left), ("value", Left)], out, |rows| {
+        for (key, value) in checkpoint.metadata() {
+            rows.row([text::name(key), text::value(value)]);
+        }
+    })
 }
 
 /// The files with their lengths, which include the headers, and what is aligned in them; and the
@@ -140,8 +140,7 @@ pub(super) fn files(
     ];
     let any_misaligned = layouts.iter().any(|layout| layout.misaligned_tensors > 0);
     let columns = if any_misaligned { &columns[..] } else { &columns[..7] };
-    let mut table = Table::new(columns);
-    for (shard, layout) in checkpoint.shards().iter().zip(layouts) {
+    let row = |shard: &ShardFile, layout: &FileLayout, rows: &mut Rows<'_>| {
         let archive = shard.archive();
         let cells = [
             text::path(shard.path()),
@@ -153,9 +152,12 @@ pub(super) fn files(
             text::size(layout.data_alignment),
             text::counted(layout.misaligned_tensors, "tensor"),
         ];
-        table.row(cells.into_iter().take(columns.len()));
-    }
-    table.write(out)?;
+        rows.row(cells.into_iter().take(columns.len()));
+    };
+    table::write(columns, out, |rows| {
+        let files = checkpoint.shards().iter().zip(layouts);
+        files.for_each(|(shard, layout)| row(shard, layout, rows));
+    })?;
     match checkpoint.index() {
         Some(index) => writeln!(out, "\nindex: {}", text::path(index)),
         None => Ok(()),

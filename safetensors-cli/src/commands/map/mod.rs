@@ -64,13 +64,13 @@ Exit codes: 0 drawn, 1 PATH is malformed or cannot be read or drawn, 2 wrong usa
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let format = args.format()?;
     let checkpoint = args.input.open()?;
-    let tensors = args.select.matcher()?.tensors(&checkpoint)?;
+    let mut tensors = args.select.matcher()?.tensors(&checkpoint)?;
     let dtypes = Totals::by_dtype(tensors.iter().copied());
     if dtypes.values().all(|totals| totals.bytes == 0) {
         anyhow::bail!("{}: there is nothing to draw: no tensor has any bytes", args.input.name());
     }
     let title = args.title.clone().unwrap_or_else(|| name(args.input.path()));
-    let picture = Picture::new(&title, &Tree::of(&tensors, Sort::Name), &dtypes);
+    let picture = Picture::new(&title, &Tree::of(&mut tensors, Sort::Name), &dtypes);
     let mut bytes = Vec::new();
     match format {
         Format::Svg => picture.write_svg(&mut bytes)?,

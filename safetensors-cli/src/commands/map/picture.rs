@@ -79,7 +79,7 @@ pub(crate) struct Picture {
 
 impl Picture {
     /// Draws modules and tensors, of which there is at least one byte.
-    pub(crate) fn new(title: &str, trees: &[Tree], dtypes: &BTreeMap<Dtype, Totals>) -> Self {
+    pub(crate) fn new(title: &str, trees: &[Tree<'_>], dtypes: &BTreeMap<Dtype, Totals>) -> Self {
         let page = Rect { x: 0.0, y: 0.0, width: WIDTH, height: HEIGHT };
         let mut picture = Self { marks: vec![Mark::Rect { rect: page, fill: PAPER }] };
         let all = dtypes.values().copied().sum();
@@ -124,21 +124,21 @@ impl Picture {
     }
 
     /// Draws siblings side by side, the largest first.
-    fn trees(&mut self, trees: &[Tree], space: Rect, depth: u8) {
+    fn trees(&mut self, trees: &[Tree<'_>], space: Rect, depth: u8) {
         let mut trees: Vec<_> = trees.iter().filter(|tree| tree.all().bytes > 0).collect();
-        trees.sort_by_key(|tree| Reverse(tree.all().bytes));
+        trees.sort_by_cached_key(|tree| Reverse(tree.all().bytes));
         let weights: Vec<f64> = trees.iter().map(|tree| tree.all().bytes as f64).collect();
         for (tree, rect) in trees.into_iter().zip(squarify(&weights, space)) {
             self.tree(tree, rect, depth);
         }
     }
 
-    fn tree(&mut self, tree: &Tree, rect: Rect, depth: u8) {
+    fn tree(&mut self, tree: &Tree<'_>, rect: Rect, depth: u8) {
         if rect.width < 0.3 || rect.height < 0.3 {
             return;
         }
         let is_tiny = rect.width < SMALLEST || rect.height < SMALLEST;
-        if tree.leaf.is_some() || is_tiny {
+        if tree.tensor().is_some() || is_tiny {
             // A module too small to look into has the colour of what is most in it.
             let fill = largest_dtype(tree).map_or(shade(depth), colour);
             self.marks.push(Mark::Rect { rect: if is_tiny { rect } else { gap(rect) }, fill });
@@ -146,7 +146,7 @@ impl Picture {
         }
         if let Some(most) = nearly_all(tree, rect) {
             let mut joined = most.clone();
-            joined.label = tree.label_of(most);
+            joined.label = tree.label_of(most).into();
             return self.tree(&joined, rect, depth);
         }
         self.marks.push(Mark::Rect { rect: gap(rect), fill: shade(depth) });
@@ -161,11 +161,11 @@ impl Picture {
             self.text(rect.x + 6.0, rect.y + 3.0, Size::Small, INK, label);
         }
         let side = if rect.width < 40.0 || rect.height < 40.0 { 1.0 } else { 2.0 };
-        self.trees(&tree.children, rect.inside(top, side), depth.saturating_add(1));
+        self.trees(tree.children(), rect.inside(top, side), depth.saturating_add(1));
     }
 
     /// The name of a tensor, and below it its shape, as far as there is room.
-    fn leaf_label(&mut self, tree: &Tree, rect: Rect, fill: Colour) {
+    fn leaf_label(&mut self, tree: &Tree<'_>, rect: Rect, fill: Colour) {
         let room = rect.width - 10.0;
         let colour = ink_on(fill);
         if rect.height > 2.0 * rect.width && (18.0..60.0).contains(&rect.width) {
@@ -182,7 +182,7 @@ impl Picture {
         }
         let Some(label) = fit(&tree.label, Some(tree.separator), room, Size::Small) else { return };
         self.text(rect.x + 6.0, rect.y + 4.0, Size::Small, colour, label);
-        let shape = tree.leaf.as_ref().map(|(_, shape)| text::shape(shape)).unwrap_or_default();
+        let shape = tree.tensor().map(|tensor| text::shape(tensor.shape())).unwrap_or_default();
         let fits = shape.chars().count() as f64 * Size::Small.width() <= room;
         if rect.height >= 38.0 && fits {
             self.text(rect.x + 6.0, rect.y + 20.0, Size::Small, colour, shape);
@@ -196,10 +196,10 @@ impl Picture {
 
 /// The child that a module nearly is: beside it the others, such as a bias beside its weight, would
 /// not be seen.
-fn nearly_all(tree: &Tree, rect: Rect) -> Option<&Tree> {
+fn nearly_all<'t, 'a>(tree: &'t Tree<'a>, rect: Rect) -> Option<&'t Tree<'a>> {
     const UNSEEN: f64 = 40.0;
-    let most = tree.children.iter().max_by_key(|child| child.all().bytes)?;
-    let others = (tree.totals.bytes - most.all().bytes) as f64 / tree.totals.bytes as f64;
+    let most = tree.children().iter().max_by_key(|child| child.all().bytes)?;
+    let others = (tree.totals().bytes - most.all().bytes) as f64 / tree.totals().bytes as f64;
     (others * rect.width * rect.height < UNSEEN).then_some(most)
 }
 
@@ -231,10 +231,12 @@ fn fit(name: &str, separator: Option<char>, width: f64, size: Size) -> Option<St
 }
 
 /// The dtype that most bytes of a module have.
-fn largest_dtype(tree: &Tree) -> Option<Dtype> {
-    match &tree.leaf {
-        Some((dtype, _)) => Some(*dtype),
-        None => tree.children.iter().max_by_key(|child| child.all().bytes).and_then(largest_dtype),
+fn largest_dtype(tree: &Tree<'_>) -> Option<Dtype> {
+    match tree.tensor() {
+        Some(tensor) => Some(tensor.dtype()),
+        None => {
+            tree.children().iter().max_by_key(|child| child.all().bytes).and_then(largest_dtype)
+        }
     }
 }
 

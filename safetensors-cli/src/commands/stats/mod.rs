@@ -19,7 +19,7 @@ use crate::progress::Progress;
 use crate::report::report;
 use crate::select::Select;
 use crate::table::Align::{Left, Right};
-use crate::table::Table;
+use crate::table::{self, Rows};
 use crate::{json, parallel, text, values};
 use histogram::Histogram;
 use moments::Moments;
@@ -64,7 +64,7 @@ struct Stats<'a> {
     shape: &'a [usize],
     #[serde(flatten)]
     moments: Moments,
-    histogram: Option<Histogram>,
+    histogram: Option<Box<Histogram>>,
     /// Why there are no numbers: the tensor has bytes that are no values of its dtype.
     error: Option<String>,
 }
@@ -73,6 +73,10 @@ struct Stats<'a> {
 /// their histograms: several, so that small ones keep all threads busy, and few enough that the
 /// system need not read them twice.
 const BATCH: u64 = 256 << 20;
+
+/// The most tensors that are looked at together, however small they are: meanwhile there are several
+/// histograms of each.
+const BATCH_TENSORS: usize = 4096;
 
 #[derive(Serialize)]
 struct Document<'s, 'a> {
@@ -121,7 +125,7 @@ fn batch_len(tensors: &[Tensor<'_>]) -> usize {
         bytes = bytes.saturating_add(tensor.byte_len());
         is_room
     };
-    tensors.iter().take_while(fits).count()
+    tensors.iter().take(BATCH_TENSORS).take_while(fits).count()
 }
 
 /// Fills in what there is to say of some tensors.
@@ -151,14 +155,14 @@ fn look(
             stats.moments = Moments::default();
         }
         let range = stats.moments.min.zip(stats.moments.max).filter(|_| bins > 0);
-        stats.histogram = range.map(|(min, max)| Histogram::new(min, max, bins));
+        stats.histogram = range.map(|(min, max)| Histogram::new(min, max, bins).into());
     }
     if bins == 0 {
         return Ok(());
     }
     let empty: Vec<_> = stats.iter().map(|stats| stats.histogram.clone()).collect();
     let histogram = |i: usize, values: &[f64]| {
-        let mut histogram: Option<Histogram> = empty[i].clone();
+        let mut histogram: Option<Box<Histogram>> = empty[i].clone();
         histogram.iter_mut().for_each(|histogram| histogram.add(values));
         histogram
     };
@@ -209,11 +213,11 @@ fn write_table(all: &[Stats<'_>], out: &mut impl Write) -> anyhow::Result<()> {
         ("inf", Right),
         ("histogram", Left),
     ];
-    let mut table = Table::new(&columns);
-    for Stats { name, dtype, shape, moments, histogram, .. } in all {
+    let row = |stats: &Stats<'_>, rows: &mut Rows<'_>| {
+        let Stats { name, dtype, shape, moments, histogram, .. } = stats;
         let number = |value: Option<f64>| value.map_or_else(|| "–".into(), text::number);
         let count = |count: u64| if count == 0 { "–".into() } else { text::count(count) };
-        table.row([
+        rows.row([
             text::name(name),
             (*dtype).into(),
             text::shape(shape),
@@ -224,10 +228,10 @@ fn write_table(all: &[Stats<'_>], out: &mut impl Write) -> anyhow::Result<()> {
             count(moments.zeros),
             count(moments.nan),
             count(moments.infinite),
-            histogram.as_ref().map(Histogram::bars).unwrap_or_default(),
+            histogram.as_ref().map(|histogram| histogram.bars()).unwrap_or_default(),
         ]);
-    }
-    table.write(out)?;
+    };
+    table::write(&columns, out, |rows| all.iter().for_each(|stats| row(stats, rows)))?;
     let not_finite =
         all.iter().filter(|stats| stats.moments.nan + stats.moments.infinite > 0).count();
     if not_finite > 0 {
