@@ -1,14 +1,10 @@
 //! [`TensorDigests`]: the metadata entry that records the digests of a file's tensors.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
-use std::fmt;
-
-use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 
 use super::Digest;
 use crate::error::{Error, ErrorKind, Result};
-use crate::header::{DIGESTS_KEY, Metadata, SHA256_KEY};
+use crate::header::{DIGESTS_KEY, Metadata, SHA256_KEY, UniqueMap};
 
 /// The metadata key that the digests of a file's tensors are kept under.
 ///
@@ -26,7 +22,7 @@ pub const KEY: &str = DIGESTS_KEY;
 /// let mut metadata = Metadata::new();
 /// digests.write(&mut metadata);
 /// assert_eq!(
-///     metadata[DIGESTS_KEY],
+///     metadata[safetensors_core::digest::KEY],
 ///     r#"{"weight":"99aa06d3014798d86001c324468d497f"}"#
 /// );
 /// assert_eq!(TensorDigests::read(&metadata)?, Some(digests));
@@ -62,7 +58,9 @@ impl TensorDigests {
             key: KEY,
             problem: error.to_string(),
         };
-        let texts: UniqueTexts = serde_json::from_str(text).map_err(malformed)?;
+        let texts = UniqueMap::new("an object from tensor names to digests")
+            .parse(text)
+            .map_err(malformed)?;
         let digest = |(name, text): (String, String)| match Digest::parse(&text) {
             Some(digest) => Ok((name, digest)),
             None => {
@@ -70,7 +68,7 @@ impl TensorDigests {
                     .in_tensor(&name))
             }
         };
-        texts.0.into_iter().map(digest).collect::<Result<_>>().map(Self)
+        texts.into_iter().map(digest).collect::<Result<_>>().map(Self)
     }
 
     /// The entry's value. Its length depends on the names only, not on the digests.
@@ -143,41 +141,4 @@ pub fn forget(metadata: &mut Metadata) -> bool {
     let tensors = metadata.remove(KEY).is_some();
     let data = metadata.remove(SHA256_KEY).is_some();
     tensors || data
-}
-
-/// A map of strings to strings that refuses a key that stands twice.
-struct UniqueTexts(BTreeMap<String, String>);
-
-impl<'de> Deserialize<'de> for UniqueTexts {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Pairs;
-
-        impl<'de> Visitor<'de> for Pairs {
-            type Value = UniqueTexts;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object from tensor names to digests")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<UniqueTexts, A::Error> {
-                let mut pairs = BTreeMap::new();
-                while let Some((name, text)) = map.next_entry::<String, String>()? {
-                    match pairs.entry(name) {
-                        Entry::Occupied(twice) => {
-                            return Err(A::Error::custom(format_args!(
-                                "{:?} stands twice",
-                                twice.key()
-                            )));
-                        }
-                        Entry::Vacant(new) => {
-                            new.insert(text);
-                        }
-                    }
-                }
-                Ok(UniqueTexts(pairs))
-            }
-        }
-
-        deserializer.deserialize_map(Pairs)
-    }
 }

@@ -10,6 +10,8 @@ mod model;
 mod names;
 mod parse;
 mod scan;
+#[cfg(feature = "std")]
+mod unique_map;
 mod validate;
 
 pub(crate) use encode::{Entry, encode};
@@ -19,6 +21,8 @@ pub(crate) use keys::{METADATA_KEY, MODELSPEC_PREFIX, is_reserved};
 pub use model::{Header, Metadata, TensorInfo};
 pub(crate) use names::NameTable;
 pub use parse::Limits;
+#[cfg(feature = "std")]
+pub(crate) use unique_map::{UniqueMap, duplicate_key};
 
 /// The bytes before the header's text: its length as a little-endian `u64`.
 pub(crate) const LENGTH_BYTES: usize = 8;
