@@ -69,9 +69,11 @@ mod rewrite;
 pub mod framework;
 
 #[cfg(feature = "std")]
+pub use checkpoint::store;
+#[cfg(feature = "std")]
 pub use checkpoint::{
-    Access, Checkpoint, FilePattern, Located, MaxShardSize, SavedShards, ShardFile, ShardOptions,
-    Split, save_sharded, split_into_shards,
+    Access, Checkpoint, Contention, FilePattern, Located, MaxShardSize, SavedShards, ShardFile,
+    ShardOptions, Split, save_sharded, split_into_shards,
 };
 pub use convert::{ConvertOptions, Converted, Overflow, Support, Widening};
 pub use dtype::{Dtype, UnknownDtype};

@@ -79,6 +79,14 @@ pub enum Finding {
         /// The file.
         file: PathBuf,
     },
+    /// A directory has both `model.safetensors`, which it opens as, and an index that does not name
+    /// that file.
+    ShadowedIndex {
+        /// The file.
+        file: PathBuf,
+        /// The index.
+        index: PathBuf,
+    },
     /// A tensor of dtype BOOL has bytes that are neither 0 nor 1, so that it can only be read as
     /// bytes.
     InvalidBools {
@@ -106,6 +114,7 @@ impl Finding {
             Self::UnmappedTensors { .. }
             | Self::WrongTotalSize { .. }
             | Self::StrayFile { .. }
+            | Self::ShadowedIndex { .. }
             | Self::InvalidBools { .. } => Severity::Warning,
         }
     }
@@ -120,6 +129,7 @@ impl Finding {
             | Self::UnmappedTensors { file, .. }
             | Self::WrongTotalSize { file, .. }
             | Self::StrayFile { file }
+            | Self::ShadowedIndex { file, .. }
             | Self::InvalidBools { file, .. } => file,
         }
     }
@@ -166,6 +176,14 @@ impl fmt::Display for Finding {
                 write!(f, "total_size is {found}, but the tensors have {expected} bytes")
             }
             Self::StrayFile { .. } => f.write_str("lies beside the index, which does not name it"),
+            Self::ShadowedIndex { index, .. } => {
+                let index = index.file_name().unwrap_or_default().to_string_lossy();
+                write!(
+                    f,
+                    "the directory opens as this file and not as {} beside it, which does not name it",
+                    Escaped(&index)
+                )
+            }
             Self::InvalidBools { tensor, index, found, others, .. } => {
                 let tensor = Quoted(tensor);
                 write!(

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::index_json::{IndexFile, to_json};
-use super::locate::FILE_SUFFIX;
+use super::names::is_safe;
+use super::store::{Store, read_to_vec};
 use crate::error::{Error, ErrorKind, IndexProblem, Result};
 use crate::header::Metadata;
-use crate::io::{FileSource, ReadAt};
+use crate::io::ReadAt;
 
 /// The largest index that is read or written, in bytes.
 const MAX_BYTES: u64 = 100_000_000;
@@ -27,14 +28,15 @@ pub(crate) struct Index {
 
 impl Index {
     /// Reads and checks an index file.
-    pub(super) fn read(path: &Path) -> Result<Self> {
-        let source = FileSource::open(path)?;
+    pub(super) fn read<T: Store>(store: &T, path: &Path) -> Result<Self> {
+        let source = store.open(path).map_err(|error| error.in_path(path))?;
         let found = source.byte_len();
         let problem = |problem| Error::from(ErrorKind::BadIndex { problem }).in_path(path);
         if found > MAX_BYTES {
             return Err(problem(IndexProblem::TooLarge { limit: MAX_BYTES, found }));
         }
-        Self::parse(&source.read_to_vec()?).map_err(problem)
+        let json = read_to_vec(&source).map_err(|error| error.in_path(path))?;
+        Self::parse(&json).map_err(problem)
     }
 
     fn parse(json: &[u8]) -> Result<Self, IndexProblem> {
@@ -44,7 +46,7 @@ impl Index {
         for (tensor, file) in file.weight_map {
             match shards.entry(file) {
                 Entry::Occupied(names) => names.into_mut().push(tensor),
-                Entry::Vacant(new) if is_safe_name(new.key()) => {
+                Entry::Vacant(new) if is_safe(new.key()) => {
                     new.insert(vec![tensor]);
                 }
                 Entry::Vacant(new) => {
@@ -63,9 +65,19 @@ impl Index {
         self.shards.iter().map(|(file, names)| (file.as_str(), names.as_slice()))
     }
 
+    /// The paths of the files, in order, of an index at this path.
+    pub(super) fn files_beside(&self, index: &Path) -> Vec<PathBuf> {
+        let folder = index.parent().unwrap_or(Path::new(""));
+        self.shards().map(|(file, _)| folder.join(file)).collect()
+    }
+
     /// The text of the index file. The same index gives the same bytes.
     pub(super) fn to_json(&self) -> Result<Vec<u8>> {
-        let json = to_json(self).map_err(|error| ErrorKind::Io(io::Error::from(error)))?;
+        let weight_map = self
+            .shards()
+            .flat_map(|(file, names)| names.iter().map(move |name| (name.as_str(), file)));
+        let json = to_json(&self.metadata, self.total_size, weight_map)
+            .map_err(|error| ErrorKind::Io(io::Error::from(error)))?;
         let found = json.len() as u64;
         if found > MAX_BYTES {
             let problem = IndexProblem::TooLarge { limit: MAX_BYTES, found };
@@ -73,13 +85,4 @@ impl Index {
         }
         Ok(json)
     }
-}
-
-/// Whether a shard's file name stays below the index's folder on every system, and is that of a
-/// safetensors file.
-///
-/// `\` and `:` are refused everywhere: on Windows they would be a separator and a drive or stream.
-pub(super) fn is_safe_name(name: &str) -> bool {
-    let plain = |part: &str| !part.is_empty() && part != "." && part != "..";
-    name.ends_with(FILE_SUFFIX) && !name.contains(['\\', ':', '\0']) && name.split('/').all(plain)
 }

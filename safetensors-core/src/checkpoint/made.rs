@@ -4,6 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use crate::save::atomic::{directory as parent, sync_directory};
+
 /// The directories that were made so that another one is there. They are removed when this is
 /// dropped, unless something is in them by then.
 pub(super) struct Made {
@@ -28,6 +30,11 @@ impl Made {
         // Says so if the path has something else.
         fs::create_dir_all(directory)?;
         Ok(made)
+    }
+
+    /// Waits until the names of the directories that were made have reached the disk.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        self.directories.iter().try_for_each(|made| sync_directory(parent(made)))
     }
 }
 

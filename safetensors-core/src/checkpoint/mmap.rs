@@ -15,9 +15,12 @@
 )]
 
 use std::path::Path;
+use std::sync::Arc;
 
 use memmap2::Mmap;
 
+use super::opening::open_from;
+use super::store::{Entry, FileKind, LocalStore, Store, Version};
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
 use crate::header::Limits;
@@ -63,12 +66,36 @@ impl Checkpoint<Mmap> {
     ///
     /// Those of [`mmap`](Checkpoint::mmap).
     pub unsafe fn mmap_with(path: impl AsRef<Path>, access: Access) -> Result<Self> {
-        Self::open_by(path, &Limits::default(), |path| {
-            // SAFETY: the caller promises that the files stay as they are while the checkpoint, which owns the mappings, lives.
-            let map = unsafe { map_file(path) }?;
-            access.advise(&map);
-            Ok(map)
-        })
+        let (store, path) = (Mapped(access), path.as_ref());
+        let locate = || Checkpoint::locate(path);
+        open_from(&store, Arc::new(LocalStore), path, &Limits::default(), locate)
+    }
+}
+
+/// The local disk, with files mapped. Only [`mmap_with`](Checkpoint::mmap_with) makes one, whose
+/// caller promises that no file changes while its mapping lives.
+struct Mapped(Access);
+
+impl Store for Mapped {
+    type File = Mmap;
+
+    fn open(&self, path: &Path) -> Result<Mmap> {
+        // SAFETY: the caller of `mmap_with` promises that the file stays as it is while the mapping lives.
+        let map = unsafe { map_file(path) }?;
+        self.0.advise(&map);
+        Ok(map)
+    }
+
+    fn kind(&self, path: &Path) -> Result<Option<FileKind>> {
+        LocalStore.kind(path)
+    }
+
+    fn list(&self, directory: &Path) -> Result<Vec<Entry>> {
+        LocalStore.list(directory)
+    }
+
+    fn version(&self, path: &Path) -> Result<Option<Version>> {
+        LocalStore.version(path)
     }
 }
 

@@ -8,8 +8,9 @@ use super::{Edit, Edited, header};
 use crate::error::{ErrorKind, Result};
 use crate::io::copy::copy_range;
 use crate::io::failpoint;
+use crate::io::lock::DirectoryLock;
 use crate::io::positional::write_all_at;
-use crate::save::atomic::AtomicFile;
+use crate::save::atomic::{AtomicFile, directory, sync};
 use crate::tensor::write_exactly;
 
 pub(super) fn apply(edit: Edit<'_>) -> Result<Edited> {
@@ -25,11 +26,17 @@ pub(super) fn apply(edit: Edit<'_>) -> Result<Edited> {
     match outcome {
         Edited::Unchanged => {}
         Edited::InPlace => {
+            let _lock = lock(&edit)?;
             check_unchanged(edit.archive.bytes(), &edit.destination).map_err(ErrorKind::Io)?;
             header::replace(&edit, plan.json())?;
         }
         Edited::Rewritten => {
             let file = rewrite(&edit, &plan)?;
+            if edit.durable {
+                // Not under the lock, which others wait for: this may take long.
+                sync(file.file()).map_err(ErrorKind::Io)?;
+            }
+            let _lock = lock(&edit)?;
             check_unchanged(edit.archive.bytes(), &edit.destination).map_err(ErrorKind::Io)?;
             let source = edit.archive.into_bytes();
             // On Unix the old file stays open, and locked, until the new one is in its place.
@@ -39,6 +46,11 @@ pub(super) fn apply(edit: Edit<'_>) -> Result<Edited> {
         }
     }
     Ok(outcome)
+}
+
+/// Keeps sharded saves from replacing the file after it was seen to be the one that was opened.
+fn lock(edit: &Edit<'_>) -> Result<DirectoryLock> {
+    Ok(DirectoryLock::wait_for(directory(&edit.destination)).map_err(ErrorKind::Io)?)
 }
 
 /// Writes the new file, which has yet to take its place.

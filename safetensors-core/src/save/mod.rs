@@ -39,5 +39,7 @@ pub use sequential::write_to;
 pub use stream::{StreamWriter, TensorWriter};
 #[cfg(feature = "std")]
 pub use writer::save;
+#[cfg(feature = "std")]
+pub(crate) use writer::save_if;
 
 pub use crate::tensor::write_native;
