@@ -15,6 +15,7 @@ mod inspect;
 mod map;
 mod metadata;
 mod modelspec;
+mod races;
 mod stats;
 mod stdin;
 mod streams;

@@ -37,8 +37,8 @@ use source::Source;
 /// Convert tensors between files: cast, split, merge, select and rename them.
 ///
 /// Each IN is a .safetensors, .npz or .npy file; an index (*.safetensors.index.json);
-/// a directory that holds an index, or else exactly one file; or - for a safetensors
-/// file on standard input. OUT is a .safetensors, .npz or .npy file, or else a
+/// a directory that holds model.safetensors, or else an index, or else exactly one
+/// file; or - for a safetensors file on standard input. OUT is a .safetensors, .npz or .npy file, or else a
 /// directory, which becomes a checkpoint of one or more files with an index. NumPy's
 /// files (.npz, .npy) hold no metadata and no second names of tied weights.
 ///

@@ -128,11 +128,14 @@ impl Output {
             }
             Form::Npy | Form::Npz => {
                 let plan = rewrite.plan(&SaveOptions::new())?;
-                file::replace(&self.path, |out| match self.form {
-                    Form::Npy => plan
-                        .tensors()
-                        .try_for_each(|(name, tensor)| numpy::write_npy(out, name, tensor, &done)),
-                    _ => numpy::write_npz(out, plan.tensors(), &done),
+                file::replace(&self.path, |out| {
+                    match self.form {
+                        Form::Npy => plan.tensors().try_for_each(|(name, tensor)| {
+                            numpy::write_npy(out, name, tensor, &done)
+                        })?,
+                        _ => numpy::write_npz(out, plan.tensors(), &done)?,
+                    }
+                    Ok(rewrite.check_unchanged()?)
                 })?;
             }
         }

@@ -34,8 +34,8 @@ use compare::{Difference, Tolerance};
 pub(crate) struct Args {
     /// A file, an index or a directory, or - for standard input
     ///
-    /// An index is a file such as model.safetensors.index.json. A directory holds an index, or else
-    /// exactly one file
+    /// An index is a file such as model.safetensors.index.json. A directory holds model.safetensors,
+    /// or else an index, or else exactly one file
     #[arg(value_name = "A")]
     a: PathBuf,
     /// What it is compared with: the same, but only one of both can be standard input
