@@ -4,9 +4,12 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+#[cfg(feature = "std")]
+use super::keys::SHA256_KEY;
 use super::keys::{KEYS, PREFIX, VERSION_KEY, form_of};
 use super::value::{List, Resolution, Sha256, TimestepRange, Value, Version};
-use crate::{ErrorKind, Metadata, Result};
+use crate::error::{Error, ErrorKind, Result};
+use crate::header::Metadata;
 
 /// What a file says of its model. Each field is one key of the standard, by the same name without
 /// `modelspec.`
@@ -45,7 +48,8 @@ pub struct ModelSpec {
     pub description: Option<String>,
     /// The person or company that made the model.
     pub author: Option<String>,
-    /// When the model was made or published: a date of ISO 8601, with or without a time.
+    /// When the model was made or published: a date of ISO 8601 by year, month and day, with or
+    /// without a time.
     pub date: Option<String>,
     /// The SHA-256 of all bytes after the header.
     pub hash_sha256: Option<Sha256>,
@@ -373,7 +377,7 @@ fn expected(name: &str) -> &'static str {
 /// The SHA-256 of all data that a file's metadata records, whatever else of the standard is there.
 #[cfg(feature = "std")]
 pub(crate) fn recorded_sha256(metadata: &Metadata) -> Result<Option<Sha256>> {
-    let Some(text) = metadata.get(super::SHA256_KEY) else { return Ok(None) };
+    let Some(text) = metadata.get(SHA256_KEY) else { return Ok(None) };
     match <Sha256 as Value>::parse(text) {
         Some(hash) => Ok(Some(hash)),
         None => Err(bad("hash_sha256", expected("hash_sha256"), Some(text))),
@@ -383,7 +387,7 @@ pub(crate) fn recorded_sha256(metadata: &Metadata) -> Result<Option<Sha256>> {
 /// The entry of a file's metadata that records the SHA-256 of all data.
 #[cfg(feature = "std")]
 pub(crate) fn sha256_entry(hash: Sha256) -> (&'static str, String) {
-    (super::SHA256_KEY, hash.text())
+    (SHA256_KEY, hash.text())
 }
 
 /// The name of a key in a file's metadata.
@@ -391,6 +395,6 @@ pub(super) fn full_name(name: &str) -> String {
     [PREFIX, name].concat()
 }
 
-fn bad(name: &str, expected: &'static str, found: Option<&str>) -> crate::Error {
+fn bad(name: &str, expected: &'static str, found: Option<&str>) -> Error {
     ErrorKind::BadModelSpec { key: full_name(name), expected, found: found.map(Into::into) }.into()
 }
