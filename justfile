@@ -34,3 +34,11 @@ lint:
 # The documentation, opened in a browser.
 doc:
     cargo doc --workspace --no-deps --features full --open
+
+# The documentation as docs.rs makes it, which says what needs a feature. Needs a nightly toolchain.
+docs-rs:
+    RUSTDOCFLAGS="--cfg docsrs -D warnings" cargo +nightly doc --workspace --no-deps --features full
+
+# Build every package from the files that the registry would get.
+package:
+    cargo package --workspace

@@ -27,6 +27,7 @@
 //! Nothing here panics on what a file holds: every malformed file is an [`Error`] that names the
 //! file, the tensor, what was expected and what was found. A dtype is never changed unless asked
 //! for.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(feature = "std"), no_std)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
@@ -96,3 +97,8 @@ pub use rewrite::{Plan, Planned, Rewrite};
 pub use save::{AtomicFile, StreamWriter, TensorWriter, save};
 pub use save::{Order, SaveOptions, serialize};
 pub use tensor::{Element, Sink, TensorBuf, TensorSource, TensorView, element, shape};
+
+/// The README, whose example is tested.
+#[cfg(all(doctest, feature = "std"))]
+#[doc = include_str!("../README.md")]
+mod readme {}
