@@ -54,6 +54,7 @@
 //!
 //! It converts no elements: [`safetensors_core::Converted`] does, and takes these sources. It reads
 //! no pickles, so no arrays of objects.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking"))]
 
@@ -66,3 +67,8 @@ mod zipped;
 
 pub use error::{Error, ErrorKind, Result};
 pub use limits::Limits;
+
+/// The README, whose example is tested.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -2,7 +2,7 @@
 //!
 //! An archive may be hostile. The list of its members is bounded by [`Limits`]. A member is
 //! unpacked as a stream, by whoever asks for it, and never to more than it claims. What it claims
-//! can be [checked](Zipped::check) against the bytes that it has in the archive.
+//! can be [checked](Zipped::check_size) against the bytes that it has in the archive.
 
 use std::io::Read;
 use std::sync::Arc;

@@ -31,8 +31,9 @@ pub(super) fn differs(shape: &[usize]) -> bool {
     shape.iter().filter(|&&dim| dim > 1).count() > 1 && !shape.contains(&0)
 }
 
-/// Gives all elements in C order, in parts of at most `block` bytes. Elements have `width` bytes: 1,
-/// 2, 4 or 8. The size of the whole array fits 64 bits.
+/// Gives all elements in C order, in parts of at most `block` bytes. Elements have `width` bytes,
+/// which are 1, 2, 4 or 8. The size of the whole array fits 64 bits, and the orders
+/// [differ](differs).
 pub(super) fn transpose(
     data: &mut dyn ReadData,
     shape: &[usize],

@@ -193,7 +193,8 @@ impl<'a> Parser<'a> {
         let (number, after) = rest.split_at(sign + digits);
         let long = usize::from(self.long_integers && after.starts_with('L'));
         // 02 is an error for Python, which once read it as an octal number; 00 is not.
-        let is_octal = number[sign..].starts_with('0') && number[sign..].trim_matches('0') != "";
+        let figures = &number[sign..];
+        let is_octal = figures.starts_with('0') && !figures.trim_matches('0').is_empty();
         if digits == 0 || is_octal || after[long..].starts_with(|c| is_word(c) || c == '.') {
             return Err(self.expected(EXPECTED));
         }

@@ -15,9 +15,9 @@
 //! | `c8` | C64 |
 //!
 //! Every other type is an error that names it: `c16`, texts, dates, objects and fields have no
-//! dtype. NumPy itself has no type for BF16 and floats of 8 bits and fewer. Those of `ml_dtypes` are
-//! written by NumPy as `V2` and `V1`, which say how many bytes an element has and not what they
-//! mean, so these are errors, too.
+//! dtype. NumPy itself has no type for BF16 and floats of 8 bits and fewer. It writes those of
+//! `ml_dtypes` as `V2` and `V1`, which say how many bytes an element has and not what they mean. So
+//! these are errors, too.
 
 mod array;
 mod descr;

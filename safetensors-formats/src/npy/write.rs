@@ -37,7 +37,7 @@ pub fn write(mut out: impl Write, tensor: &(impl TensorSource + ?Sized)) -> Resu
 ///
 /// # Errors
 ///
-/// Those of [`write`] but for the first.
+/// Those of [`write()`] but for the first.
 pub fn write_data(mut out: impl Write, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
     let expected = shape::byte_len(tensor.dtype(), tensor.shape())?;
     let (mut found, mut refused) = (0, None);
@@ -82,7 +82,12 @@ mod tests {
 
         fn write_to(&self, sink: &mut Sink<'_>) -> core::Result<()> {
             // Goes on after an error, as it should not.
-            (0..self.0).fold(Ok(()), |so_far, _| so_far.and(sink(&[7])))
+            let mut given = Ok(());
+            for _ in 0..self.0 {
+                let piece = sink(&[7]);
+                given = given.and(piece);
+            }
+            given
         }
     }
 

@@ -1,7 +1,7 @@
 //! NumPy's `.npz` archives: zip archives of [`.npy`](crate::npy) files.
 //!
-//! [`Archive`] reads, [`Writer`] writes. A member has the name of its array and `.npy`; the names of
-//! arrays are kept both ways.
+//! [`Archive`] reads, [`Writer`] writes. A member has the name of its array and `.npy`. The names
+//! of arrays are kept both ways.
 
 mod read;
 mod write;
