@@ -1,7 +1,7 @@
 //! Large arrays pass through in bounded memory. A program of its own: the peak is that of the whole
 //! process.
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
 
