@@ -125,7 +125,8 @@ fn a_summary_that_cannot_be_printed_does_not_hide_that_the_output_is_written() {
     let output =
         command.stdout(full).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let start = "error: out.safetensors is written, but this could not be told: standard output: ";
+    let start =
+        "error: out.safetensors is written, but this could not be printed: standard output: ";
     assert!(text(&output.stderr).starts_with(start), "{output:?}");
     assert_eq!(Checkpoint::open(dir.path().join("out.safetensors")).unwrap().len(), 2);
 }

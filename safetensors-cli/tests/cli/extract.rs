@@ -107,7 +107,7 @@ fn what_is_no_regular_file_is_left_alone_and_links_are_followed() {
     };
     let refused = || {
         let problem = predicate::str::contains(": expected a regular file, found a special file");
-        problem.and(predicate::str::contains("`-o - > FILE` writes to whatever FILE is"))
+        problem.and(predicate::str::contains("`-o - > FILE` can write to such a file"))
     };
     for special in [at("fifo"), at("to the fifo"), "/dev/null".into()] {
         extract(&special).code(1).stderr(refused());

@@ -82,7 +82,7 @@ fn what_cannot_be_drawn_is_an_error() {
         let mut special = safetensors();
         special.arg("map").arg(&path).arg("-o").arg(picture("fifo.png"));
         let next = predicate::str::contains(
-            "found a special file; `-o - > FILE` writes to whatever FILE is",
+            "found a special file; `-o - > FILE` can write to such a file",
         );
         special.assert().code(1).stderr(next);
         assert!(std::fs::metadata(picture("fifo.png")).unwrap().file_type().is_fifo());

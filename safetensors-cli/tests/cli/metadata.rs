@@ -129,11 +129,11 @@ fn a_change_that_cannot_be_told_is_told_to_be_made() {
     for (args, start) in [
         (
             &["metadata", "set", "m.safetensors", "a=1"][..],
-            "error: m.safetensors written anew, but this could not be told: ",
+            "error: m.safetensors written anew, but this could not be printed: ",
         ),
         (
             &["digest", "--record", "m.safetensors"],
-            "error: the digests are recorded, but this could not be told: ",
+            "error: the digests are recorded, but this could not be printed: ",
         ),
     ] {
         let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();

@@ -79,7 +79,8 @@ fn readers_and_dry_runs_leave_a_torn_header_and_say_what_restores_it() {
         let dir = temp_dir();
         let (path, _) = torn_file(dir.path());
         let before = fs::read(&path).unwrap();
-        let hint = "a change of the header was interrupted, and the next one, such as `safetensors metadata set`, restores";
+        let hint = "a change of the header was interrupted: the next change, \
+            such as `safetensors metadata set`, restores the old header";
         run(args, &path, rest).code(1).stdout("").stderr(predicate::str::contains(hint));
         assert_eq!(fs::read(&path).unwrap(), before, "{args:?}");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "{args:?}");
