@@ -73,8 +73,8 @@ enum Failure {
     NoRegularFile,
 }
 
-/// Why `path`, or a file in it, cannot be written. `None` if the error is about something else, such
-/// as an input.
+/// Why `path`, or a file in it, cannot be written. `None` if the error is about something else,
+/// such as an input.
 fn failure(error: &anyhow::Error, path: &Path) -> Option<Failure> {
     let Some(known) = error.downcast_ref::<Error>() else {
         let system = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());

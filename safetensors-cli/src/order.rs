@@ -116,7 +116,7 @@ fn compare(a: &str, b: &str) -> Ordering {
     }
 }
 
-/// A part of a name as a number. `None` if it has a leading zero: `007` and `7` are different names.
+/// A part of a name as a number. `None` with a leading zero: `007` and `7` are different names.
 pub(crate) fn number(part: &str) -> Option<u64> {
     let is_plain = (1..=15).contains(&part.len()) && (part.len() == 1 || !part.starts_with('0'));
     if is_plain && part.bytes().all(|byte| byte.is_ascii_digit()) {

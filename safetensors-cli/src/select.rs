@@ -9,8 +9,8 @@ use crate::glob::Pattern;
 pub(crate) struct Select {
     /// Only tensors whose names match: * any text, ? one character, {a,b} either
     ///
-    /// [0-9] matches one of several characters. A backslash makes the next character literal. May be
-    /// given several times: a name has to match one of the patterns
+    /// [0-9] matches one of several characters. A backslash makes the next character literal. May
+    /// be given several times: a name has to match one of the patterns
     #[arg(short = 'f', long = "filter", value_name = "GLOB", value_parser = Pattern::parse)]
     patterns: Vec<Pattern>,
 }

@@ -97,8 +97,8 @@ fn escape(c: char) -> String {
     }
 }
 
-/// Turns each character of `text` into a piece. If the pieces have more than `max` characters, keeps
-/// only the start and the end.
+/// Turns each character of `text` into a piece. If the pieces have more than `max` characters,
+/// keeps only the start and the end.
 fn shorten(text: &str, max: usize, piece: impl Fn(char) -> String) -> String {
     // Escaped text is never shorter, so whole pieces that fit come from at most `max` characters of
     // `text`.

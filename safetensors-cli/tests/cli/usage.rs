@@ -34,7 +34,7 @@ fn wrong_usage_exits_2_with_usage() {
         .stderr(predicate::str::contains("Usage: safetensors"));
 }
 
-/// What clap cannot find out by itself looks as what it can.
+/// Usage errors that clap cannot find look like those that it finds.
 #[test]
 fn arguments_that_do_not_go_together_are_wrong_usage_too() {
     let required = ["--architecture", "a", "--implementation", "i", "--title", "t"];
@@ -62,7 +62,7 @@ fn arguments_that_do_not_go_together_are_wrong_usage_too() {
         ),
         (
             &["map", "a", "-o", "map.gif"],
-            "map.gif: the name of a picture should end in .svg or .png, or --format say which it is",
+            "map.gif: the name of a picture must end in .svg or .png, unless --format is given",
             "map [OPTIONS] --output <FILE> <PATH>",
         ),
     ] {
