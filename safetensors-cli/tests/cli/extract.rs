@@ -27,7 +27,7 @@ fn a_tensor_becomes_an_array_of_numpy() {
         b"\x93NUMPY\x01\x00v\x00{'descr': '<i8', 'fortran_order': False, 'shape': (2,), }"
     ));
     assert_eq!(bytes[128..], [1_i64.to_le_bytes(), 0_i64.to_le_bytes()].concat());
-    // Nothing but the two files.
+    // No other file is left.
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
     let stdout =
         safetensors().arg("extract").arg(&path).args(["mask", "-o", "-"]).output().unwrap().stdout;

@@ -1,4 +1,4 @@
-//! `safetensors map`: that pictures are made, and what is in them.
+//! `safetensors map`: pictures are made, and show the right content.
 
 use std::fs;
 

@@ -153,8 +153,8 @@ fn a_change_that_cannot_be_told_is_told_to_be_made() {
     assert!(checkpoint.metadata().contains_key(safetensors_core::digest::KEY));
 }
 
-/// Runs itself in a name space of its own, where it may mount a file system without room, unless
-/// the system forbids that.
+/// Runs itself in its own namespace, where it may mount a full file system, unless the system
+/// forbids that.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_is_told_with_what_can_be_done() {

@@ -1,4 +1,4 @@
-//! How the command explains itself: help, version, and what it says of wrong usage.
+//! Help, version, and messages about wrong usage.
 
 use crate::fixtures::*;
 use predicates::prelude::*;
@@ -90,7 +90,7 @@ fn colours_are_there_if_they_are_asked_for() {
         (&[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")], false),
     ] {
         assert_eq!(run(variables, &["verify"]), (coloured, false), "{variables:?}");
-        // One error is the command's own, the other clap's.
+        // The first error is the command's own, the second is clap's.
         assert_eq!(run(variables, &["inspect", "-f", "none"]), (false, coloured), "{variables:?}");
         assert_eq!(run(variables, &["inspect", "--none"]), (false, coloured), "{variables:?}");
     }
