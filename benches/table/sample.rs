@@ -191,7 +191,7 @@ impl Row {
         contender.context("no such contender")?.sample(self.memory)
     }
 
-    /// Takes all samples. Starts again if the system has dropped the files from its cache meanwhile.
+    /// Takes all samples. Starts again if the system meanwhile drops the files from its cache.
     pub(crate) fn measure(mut self, name: &str, data: &Data) -> Result<Measured> {
         const ATTEMPTS: usize = 3;
         let mut attempt = 1;

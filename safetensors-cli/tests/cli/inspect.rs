@@ -52,7 +52,7 @@ mask          I64    [2]     16 B
     }
 }
 
-/// Two stacks of layers. In each, only the last layer differs from the others.
+/// A head and twelve layers. Only the last layer differs from the others.
 fn layers(dir: &std::path::Path) -> std::path::PathBuf {
     let path = dir.join("layers.safetensors");
     let (small, large) = ([0_u16; 4], [0_u16; 6]);
