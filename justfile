@@ -35,7 +35,7 @@ lint:
 doc:
     cargo doc --workspace --no-deps --features full --open
 
-# Build the documentation as docs.rs does, with the features of items. Needs a nightly toolchain.
+# The documentation as docs.rs makes it, which says what needs a feature. Needs a nightly toolchain.
 docs-rs:
     RUSTDOCFLAGS="--cfg docsrs -D warnings" cargo +nightly doc --workspace --no-deps --features full
 

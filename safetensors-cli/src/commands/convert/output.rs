@@ -80,7 +80,7 @@ impl Output {
         }
     }
 
-    /// Plans the output. Refuses tensors that this output cannot hold, before any data is read.
+    /// What will be written. Refuses tensors that this output cannot hold, before any is read.
     pub(super) fn plan(&self, rewrite: &Rewrite<'_>) -> anyhow::Result<Plan> {
         let plan = match self.form {
             Form::File | Form::Npy | Form::Npz => rewrite.plan(&SaveOptions::new()),

@@ -24,7 +24,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// A summary of core's plan.
+    /// What core will write.
     pub(super) fn of(plan: &safetensors_core::Plan<'_, '_>) -> Self {
         Self {
             tensors: plan.tensors().len() as u64,
