@@ -62,7 +62,7 @@ fn what_cannot_be_drawn_is_an_error() {
     let picture = |name: &str| dir.path().join(name);
     let mut wrong = safetensors();
     wrong.arg("map").arg(&path).arg("-o").arg(picture("map.gif"));
-    wrong.assert().code(2).stderr(predicate::str::contains("should end in .svg or .png"));
+    wrong.assert().code(2).stderr(predicate::str::contains("must end in .svg or .png"));
     let none = dir.path().join("none.safetensors");
     raw_file(&none, "{}", 0);
     let mut nothing = safetensors();
