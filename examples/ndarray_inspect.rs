@@ -5,10 +5,9 @@
 //! cargo run --features ndarray --example ndarray_inspect -- [FILE]
 //! ```
 //!
-//! Without a file, a small one is written to a temporary directory first. The file is read into
-//! memory once; the views borrow from there. A tensor that does not lie where its elements may lie
-//! in memory cannot be lent, and is read by copy instead; floats of 8 bits and less, which Rust has
-//! no numbers for, are converted.
+//! Without a file, the example first writes a small one to a temporary directory. The file is read
+//! into memory once, and the views borrow from there. A misaligned tensor cannot be borrowed, so it
+//! is copied instead. Floats of 8 bits and less, for which Rust has no numbers, are converted.
 
 use std::path::Path;
 
@@ -64,7 +63,7 @@ fn inspect(file: &Path) -> Result<()> {
 /// A tensor of a file that is in memory.
 type Tensor<'a> = LazyTensor<'a, Vec<u8>>;
 
-/// The sum of a tensor's elements as text, and how they were reached.
+/// The sum of a tensor's elements as text, and how the elements were accessed.
 fn summary(tensor: &Tensor<'_>) -> Result<(String, String)> {
     let (sum, data) = match tensor.dtype() {
         Dtype::BOOL => sum(tensor, |value: bool| u8::from(value).into())?,

@@ -1,8 +1,8 @@
 //! Move tensors between safetensors files and the library they are used in: ndarray, candle or
 //! burn.
 //!
-//! This crate is a facade: everything of `safetensors-core`, and behind a feature each, the
-//! adapters.
+//! This crate is a facade. It re-exports all of `safetensors-core`, and each adapter behind a
+//! feature.
 //!
 //! | feature | module | for |
 //! |---|---|---|

@@ -31,7 +31,7 @@ impl Totals {
         totals
     }
 
-    /// One tensor.
+    /// The totals of one tensor.
     pub(crate) fn one(tensor: TensorInfo<'_>) -> Self {
         Self {
             tensors: 1,
@@ -58,7 +58,7 @@ impl Sum for Totals {
     }
 }
 
-/// The sums over so many alike.
+/// The totals of several equal copies.
 impl Mul<u64> for Totals {
     type Output = Self;
 

@@ -1,4 +1,4 @@
-//! Tensors to test with: every dtype, any shape, bytes that repeat themselves only after a while.
+//! Tensors to test with: every dtype, any shape, pseudorandom bytes.
 
 use safetensors_bridge::shape::byte_len;
 use safetensors_bridge::{Dtype, Framework, Result, TensorBuf, TensorSource};
@@ -36,7 +36,7 @@ pub(crate) fn all_dtypes(shape: &[usize]) -> impl Iterator<Item = (Dtype, Tensor
         .map(|&dtype| (dtype, tensor(dtype, shape)))
 }
 
-/// What a framework's tensor would write: dtype, shape and bytes.
+/// The dtype, shape and bytes that a framework's tensor writes.
 pub(crate) fn written<F: Framework>(tensor: &F::Tensor) -> Result<(Dtype, Vec<usize>, Vec<u8>)> {
     let source = F::source(tensor)?;
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! The part of a tensor that one of four ranks holds.
+//! Reading the part of a tensor that one of four ranks holds.
 
 use std::fs::File;
 use std::io;
@@ -35,8 +35,7 @@ const NAME: &str = "weight";
 const ROWS: usize = 8192;
 const COLUMNS: usize = 16384;
 
-/// A tensor of 256 MiB, of which rank 1 holds 64 MiB: rows that lie together, or a part of each
-/// row.
+/// Rank 1 holds 64 MiB of a tensor of 256 MiB: adjacent rows, or a part of each row.
 fn row(data: &Data, dim: usize) -> Result<Row> {
     let path = data.file("slice.safetensors", &[Tensor::bf16(NAME.into(), &[ROWS, COLUMNS])])?.path;
     let shard = Shard::new(dim, 1, 4);
@@ -62,7 +61,7 @@ fn row(data: &Data, dim: usize) -> Result<Row> {
     Ok(Row::new(vec![ours, peer, limit]).goals(goals).bytes(expected.len() as u64).reads(path))
 }
 
-/// The bytes of the slice in the file, as runs that lie together.
+/// The ranges of the file that hold the slice.
 fn runs(path: &Path, dim: usize) -> Result<Vec<Range<u64>>> {
     let start = Checkpoint::open(path)?.tensor(NAME)?.file_offset();
     let (bytes, part) = ((2 * COLUMNS) as u64, |len: usize| (len / 4) as u64);
@@ -77,7 +76,7 @@ fn runs(path: &Path, dim: usize) -> Result<Vec<Range<u64>>> {
         .collect())
 }
 
-/// Reads runs one after the other into fresh memory, in huge pages where the system has them.
+/// Reads ranges one after the other into fresh memory, in huge pages where the system has them.
 fn read_runs(file: &File, runs: &[Range<u64>]) -> Result<MmapMut> {
     let mut bytes = limits::arena(runs.iter().map(|run| (run.end - run.start) as usize).sum())?;
     let mut rest = &mut bytes[..];

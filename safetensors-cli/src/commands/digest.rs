@@ -1,4 +1,4 @@
-//! `safetensors digest`: what tells whether data has changed.
+//! `safetensors digest`: digests that show whether data has changed.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -18,11 +18,11 @@ use crate::{json, text};
 
 /// Print the digest of each tensor, and of all data of each file.
 ///
-/// Tensors have XXH3 digests of 128 bits, which find every accident but no fraud. All
-/// data after the header has a SHA-256 digest, as modelspec.hash_sha256 holds it:
-/// metadata makes no difference to it. With --filter only tensors have digests.
-/// `safetensors verify --digests` compares files with what --record has written
-/// into them.
+/// A tensor has an XXH3 digest of 128 bits, which detects accidental changes but not
+/// deliberate ones. A file has the SHA-256 digest of all data after the header, as
+/// modelspec.hash_sha256 holds it. Metadata changes neither. With --filter, only
+/// tensors have digests. `safetensors verify --digests` compares files with the
+/// digests that --record has written into them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -33,7 +33,7 @@ pub(crate) struct Args {
     /// Write the digests of tensors into the metadata of each file
     #[arg(long, conflicts_with_all = ["patterns", "json"])]
     record: bool,
-    /// Everything as one JSON document
+    /// Print everything as one JSON document
     #[arg(long)]
     json: bool,
 }
@@ -45,7 +45,7 @@ Examples:
   safetensors digest model.safetensors | diff before.txt -
   safetensors digest --record model.safetensors
 
-Exit codes: 0 printed or recorded, 1 PATH is malformed or cannot be read or written, 2 wrong usage.";
+Exit codes: 0 printed or recorded, 1 PATH is malformed, unreadable or unwritable, 2 wrong usage.";
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -62,7 +62,7 @@ struct Entry<'a> {
 #[derive(Serialize)]
 struct FileEntry {
     path: String,
-    /// Printable, as the index has it.
+    /// The printable path, relative to the index.
     #[serde(skip)]
     name: String,
     data_sha256: String,
@@ -71,7 +71,7 @@ struct FileEntry {
 /// Prints or records digests.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     if args.record {
-        // What an interrupted change has left is put right before the files are opened.
+        // A header that an interrupted change left torn is restored before the files are opened.
         for file in files_of(args.input.path())? {
             recover(file)?;
         }
@@ -107,8 +107,8 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
 }
 
 impl Document<'_> {
-    /// One line a digest. A single file is not named: the same data gives the same lines, whatever
-    /// the file is called.
+    /// Writes one line for each digest. A single file is not named, so that the same data gives the
+    /// same lines under any file name.
     fn write(&self, name_files: bool, out: &mut impl Write) -> io::Result<()> {
         for Entry { name, xxh3_128 } in &self.tensors {
             writeln!(out, "{xxh3_128}  {}", text::name(name))?;
@@ -136,10 +136,10 @@ fn record(checkpoint: &Checkpoint, out: &mut impl Write) -> anyhow::Result<()> {
             writeln!(out, "{}: {digests} recorded", text::path(shard.path()))
                 .and_then(|()| out.flush())
         };
-        // What cannot be told is done all the same, in the other files too.
+        // If a line cannot be printed, the remaining files are still recorded.
         told = told.and(progress.suspended(tell));
     }
-    told.context("the digests are recorded, but this could not be told")
+    told.context("the digests are recorded, but this could not be printed")
 }
 
 /// The bytes of data in all files.

@@ -1,4 +1,4 @@
-//! `safetensors modelspec`: metadata after the ModelSpec standard.
+//! `safetensors modelspec`: metadata that follows the ModelSpec standard.
 
 use std::io::Write;
 use std::path::Path;
@@ -14,10 +14,10 @@ use crate::progress::Progress;
 use crate::report::warn;
 use crate::text;
 
-/// Check or write metadata after the ModelSpec standard.
+/// Check or write metadata that follows the ModelSpec standard.
 ///
-/// ModelSpec 1.0.1 gives names, such as modelspec.title, to what a file should say of
-/// its model.
+/// ModelSpec 1.0.1 defines the metadata keys that describe a model, such as
+/// modelspec.title.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -32,7 +32,7 @@ Examples:
       --architecture stable-diffusion-v1/lora --implementation diffusers \\
       --set author=me --set date=2026-01-31
 
-Exit codes: 0 done, 1 it does not follow the standard, or cannot be read or written, 2 wrong usage.";
+Exit codes: 0 done, 1 PATH breaks the standard, or cannot be read or written, 2 wrong usage.";
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
@@ -40,22 +40,22 @@ enum Command {
     Init(Box<Init>),
 }
 
-/// List in what the metadata departs from the standard
+/// List where the metadata departs from the standard
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   safetensors modelspec validate model.safetensors
 
-Exit codes: 0 it follows the standard, 1 it does not, or cannot be read, 2 wrong usage.")]
+Exit codes: 0 PATH follows the standard, 1 it does not, or cannot be read, 2 wrong usage.")]
 struct Validate {
     #[command(flatten)]
     input: Input,
 }
 
-/// Write the keys that every model must have, and more
+/// Write the keys that the standard requires, and more
 ///
-/// Other metadata stays, keys of the standard among it. What all of it together would not have
-/// after the standard is refused before anything is written.
+/// Other metadata stays, including other keys of the standard. If the metadata would then break the
+/// standard, nothing is written.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "\
@@ -63,7 +63,7 @@ Examples:
   safetensors modelspec init model.safetensors --architecture gpt-neo-x \\
       --implementation transformers --title 'My model' --set data_format=fp16
 
-Exit codes: 0 written, 1 it would not follow the standard or cannot be written, 2 wrong usage.",
+Exit codes: 0 written, 1 PATH would break the standard or cannot be written, 2 wrong usage.",
     override_usage = "safetensors modelspec init [OPTIONS] --architecture <TEXT> --implementation <TEXT> \\
                                   --title <TEXT> <PATH>"
 )]
@@ -71,18 +71,18 @@ struct Init {
     /// The class of the architecture, such as stable-diffusion-xl-v1-base/lora
     #[arg(long, value_name = "TEXT")]
     architecture: String,
-    /// The code base that the names come from: a name or an address
+    /// The code base that the tensor names come from: a name or an address
     #[arg(long, value_name = "TEXT")]
     implementation: String,
     /// The title of the model
     #[arg(long, value_name = "TEXT")]
     title: String,
-    /// Another key of the standard, without modelspec. before it
+    /// Set another key of the standard, without modelspec. before it
     ///
     /// May be given several times
     #[arg(long, value_name = "KEY=VALUE", value_parser = entry)]
     set: Vec<(String, String)>,
-    /// Write the SHA-256 of the data too, for which all of it is read
+    /// Also write the SHA-256 of the data, which reads all of it
     #[arg(long)]
     hash: bool,
     #[command(flatten)]
@@ -127,14 +127,14 @@ impl Init {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// What is written besides the metadata that the file has. Both together follow the standard.
+    /// The entries to add to the file's metadata. Fails unless both together follow the standard.
     fn entries(&self, file: &Path, present: &Metadata) -> anyhow::Result<Metadata> {
         let mut spec = ModelSpec::new(&self.architecture, &self.implementation, &self.title);
         for (key, value) in &self.set {
             spec.set(key, value)?;
         }
-        // What is wrong is said before all data is read, and before anything is written. A hash
-        // will be there.
+        // Errors are found before all data is read and before anything is written. Zeros stand in
+        // for the hash, which is computed below.
         spec.hash_sha256 = self.hash.then_some(Sha256::from_bytes([0; 32]));
         let mut together = present.clone();
         together.extend(spec.to_metadata()?);
@@ -153,7 +153,7 @@ impl Init {
     }
 }
 
-/// The SHA-256 of the data of a file, which is open to be changed.
+/// The SHA-256 of the data of a file, which is meanwhile open for editing.
 fn hash(file: &Path) -> anyhow::Result<Option<Sha256>> {
     let checkpoint = Checkpoint::open(file)?;
     let progress = Progress::bytes(0);

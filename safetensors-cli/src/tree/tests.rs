@@ -1,4 +1,4 @@
-//! Trees, as lines of labels.
+//! Tests of trees, each shown as lines of labels.
 
 use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
 

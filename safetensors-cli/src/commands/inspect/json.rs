@@ -1,4 +1,4 @@
-//! What programs are given: everything as one document.
+//! The output for programs: everything as one document.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::Tensors;
 use crate::totals::Totals;
 
-/// What `--json` writes. Sizes are in bytes, offsets from the start of the file.
+/// The document of `--json`. Sizes are in bytes. Offsets count from the start of the file.
 #[derive(Serialize)]
 pub(super) struct Document<'a> {
     index: Option<String>,
@@ -42,12 +42,12 @@ struct TensorEntry<'a> {
     shape: &'a [usize],
     parameters: u64,
     bytes: u64,
-    /// Among `files`.
+    /// The index into `files`.
     file: usize,
     offset: u64,
 }
 
-/// Everything about a checkpoint and these of its tensors.
+/// The document of a checkpoint and some of its tensors.
 pub(super) fn document<'a>(
     checkpoint: &'a Checkpoint,
     tensors: &Tensors<'a>,
