@@ -21,8 +21,9 @@ use safetensors_bridge::element::F4Packed;
 use safetensors_bridge::ndarray::{
     ArrayElement, DynArray, ReadArrayExt, ViewArrayExt, array_source,
 };
+use safetensors_bridge::save::Order;
 use safetensors_bridge::{
-    ConvertOptions, Dtype, ErrorKind, LazyTensor, Order, SafeTensors, SaveOptions, TensorBuf,
+    ConvertOptions, Dtype, ErrorKind, LazyTensor, SafeTensors, SaveOptions, TensorBuf,
     TensorSource, save,
 };
 

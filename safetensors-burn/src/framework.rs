@@ -1,7 +1,8 @@
 //! [`Burn`]: burn as a framework that core loads into and saves from.
 
 use burn::tensor::TensorData;
-use safetensors_core::{Dtype, Framework, Result, Support, TensorBuf, TensorSource};
+use safetensors_core::framework::{Framework, Support};
+use safetensors_core::{Dtype, Result, TensorBuf, TensorSource};
 
 use crate::{dtype, load, save};
 
@@ -13,10 +14,11 @@ use crate::{dtype, load, save};
 /// ```
 /// use burn::tensor::{DType, TensorData};
 /// use safetensors_burn::Burn;
-/// use safetensors_core::{Framework, TensorBuf, Widening};
+/// use safetensors_core::framework::Framework;
+/// use safetensors_core::{TensorBuf, Widening};
 ///
 /// let buf = TensorBuf::from_vec(vec![2], vec![1.0_f32, 2.0])?;
-/// let data: TensorData = Burn::from_buf(buf, &(), Widening::Exact)?;
+/// let data: TensorData = Burn::from_buf(buf, &(), Widening::Refuse)?;
 /// assert_eq!((data.dtype(), &data.shape()[..]), (DType::F32, &[2][..]));
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```

@@ -4,7 +4,8 @@ use candle_core::{CpuStorage, DType};
 use float8::F8E4M3;
 use half::{bf16, f16};
 use safetensors_core::element::{F4Packed, F6E2M3Packed, F6E3M2Packed, F8E8M0};
-use safetensors_core::{Dtype, Error, Result, Support, TensorBuf};
+use safetensors_core::framework::Support;
+use safetensors_core::{Dtype, Error, Result, TensorBuf};
 
 use crate::Candle;
 
@@ -33,7 +34,7 @@ macro_rules! dtypes {
             match dtype {
                 $(DType::$exact_candle => Ok(Dtype::$exact),)*
                 $(DType::$raw_candle => Ok(Dtype::$raw),)*
-                _ => Err(Error::unsupported_type::<Candle>(dtype.as_str())),
+                _ => Err(Error::unsupported_framework_type::<Candle>(dtype.as_str())),
             }
         }
 
@@ -46,7 +47,7 @@ macro_rules! dtypes {
                     let bytes = buf.into_vec::<$raw_element>()?.into_iter().map(|$raw_element(byte)| byte).collect();
                     Ok(CpuStorage::$raw_candle(bytes))
                 })*
-                dtype => Err(Error::unsupported::<Candle>(dtype)),
+                dtype => Err(Error::unsupported_dtype::<Candle>(dtype)),
             }
         }
 
@@ -102,7 +103,7 @@ mod tests {
         for &dtype in Dtype::ALL {
             match support(dtype) {
                 Support::Exact => {
-                    let buf = TensorBuf::read_with(dtype, vec![8], |_| Ok(())).unwrap();
+                    let buf = TensorBuf::filled_by(dtype, vec![8], |_| Ok(())).unwrap();
                     let storage = into_storage(buf).unwrap();
                     assert_eq!(from_candle_dtype(storage.dtype()).unwrap(), dtype);
                     let (found, bytes) = storage_bytes(&storage);

@@ -1,18 +1,20 @@
 //! [`Candle`]: candle as a framework that core's generic load and save work with.
 
 use candle_core::{Device, Shape, Storage, Tensor};
-use safetensors_core::{Dtype, Framework, Result, Support, TensorBuf, TensorSource};
+use safetensors_core::framework::{Framework, Support};
+use safetensors_core::{Dtype, Result, TensorBuf, TensorSource};
 
 use crate::dtype;
-use crate::error::from_candle;
+use crate::error::from_candle_error;
 use crate::save::CandleSource;
 
-/// candle, as a [`Framework`](safetensors_core::Framework) of safetensors files.
+/// candle, as a [`Framework`](safetensors_core::framework::Framework) of safetensors files.
 ///
 /// ```
 /// use candle_core::Device;
 /// use safetensors_candle::Candle;
-/// use safetensors_core::{Dtype, Framework, Support, TensorBuf, Widening};
+/// use safetensors_core::framework::{Framework, Support};
+/// use safetensors_core::{Dtype, TensorBuf, Widening};
 ///
 /// let buf = TensorBuf::from_vec(vec![2], vec![true, false])?;
 /// let tensor = Candle::from_buf(buf, &Device::Cpu, Widening::Lossless)?;
@@ -50,7 +52,7 @@ impl Framework for Candle {
                 Device::Cuda(_) => "a CUDA device",
                 Device::Metal(_) => "a Metal device",
             };
-            from_candle(error.context(format!("cannot place {dtype} elements on {place}")))
+            from_candle_error(error.context(format!("cannot place {dtype} elements on {place}")))
         })
     }
 

@@ -8,10 +8,11 @@ use std::collections::{BTreeMap, HashMap};
 use candle_core::{CpuStorage, DType, Device, Tensor, Var};
 use common::{read_bufs, save_tensors, unchecked};
 use safetensors_candle::{Candle, CandleSource};
+use safetensors_core::framework::Framework;
 use safetensors_core::tied::{Tied, Views};
 use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, Framework, Metadata, Result, SaveOptions, ShardOptions,
-    TensorBuf, TensorSource,
+    Checkpoint, Dtype, ErrorKind, Metadata, Result, SaveOptions, ShardOptions, TensorBuf,
+    TensorSource,
 };
 
 /// What a source gives, piece by piece.
@@ -333,8 +334,9 @@ fn shards_hold_tied_tensors_once() {
     let dir = tempfile::tempdir().unwrap();
     let (embed, norm) = (iota(&[4, 2]), iota(&[4]));
     let tensors = [("embed", &embed), ("norm", &norm), ("head", &embed.clone())];
-    let options =
-        ShardOptions::new().max_shard_size(64.into()).save(SaveOptions::new().tied(Tied::new()));
+    let options = ShardOptions::new()
+        .max_shard_size(64.into())
+        .save_options(SaveOptions::new().tied(Tied::new()));
     let saved = safetensors_candle::save_sharded(dir.path(), tensors, &options).unwrap();
     assert_eq!((saved.files.len(), saved.total_size), (2, 64 + 32));
     let loaded = safetensors_candle::load(dir.path(), &Device::Cpu).unwrap();

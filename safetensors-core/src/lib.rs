@@ -71,8 +71,8 @@ pub mod framework;
 
 #[cfg(feature = "std")]
 pub use checkpoint::{
-    Access, Checkpoint, FilePattern, Located, MaxShardSize, SavedShards, ShardFile, ShardOptions,
-    Split, save_sharded, split_into_shards,
+    Access, Checkpoint, CheckpointFile, CheckpointPath, FilePattern, MaxShardSize, SavedShards,
+    ShardOptions, Split, save_sharded, split_into_shards,
 };
 pub use convert::{ConvertOptions, Converted, Overflow, Support, Widening};
 pub use dtype::{Dtype, UnknownDtype};
@@ -92,7 +92,7 @@ pub use modelspec::ModelSpec;
 #[cfg(feature = "std")]
 pub use parallel::{Progress, default_threads};
 #[cfg(feature = "std")]
-pub use rewrite::{Plan, Planned, Rewrite};
+pub use rewrite::{Plan, PlannedTensor, Rewrite};
 #[cfg(feature = "std")]
 pub use save::{AtomicFile, StreamWriter, TensorWriter, save};
 pub use save::{Order, SaveOptions, serialize};

@@ -7,9 +7,10 @@ mod support;
 
 use std::fs;
 
+use safetensors_core::save::{Order, Sink};
 use safetensors_core::{
-    Checkpoint, Dtype, Error, ErrorKind, Order, Result, SafeTensors, SaveOptions, Sink, TensorBuf,
-    TensorSource, TensorView, save, serialize,
+    Checkpoint, Dtype, Error, ErrorKind, Result, SafeTensors, SaveOptions, TensorBuf, TensorSource,
+    TensorView, save, serialize,
 };
 use tempfile::tempdir;
 

@@ -10,9 +10,10 @@ use std::fs;
 use std::path::Path;
 
 use proptest::prelude::*;
+use safetensors_core::checkpoint::{FilePattern, MaxShardSize};
 use safetensors_core::{
-    Checkpoint, ErrorKind, FilePattern, LoadOptions, MaxShardSize, SaveOptions, ShardOptions,
-    Split, TensorView, save, save_sharded, serialize, split_into_shards,
+    Checkpoint, ErrorKind, LoadOptions, SaveOptions, ShardOptions, Split, TensorView, save,
+    save_sharded, serialize, split_into_shards,
 };
 use serde_json::{Value, json};
 use support::{names_in, write};
@@ -176,7 +177,7 @@ fn save_bytes(
 }
 
 fn limit(bytes: u64) -> ShardOptions {
-    ShardOptions::new().max_shard_size(bytes.into()).save(SaveOptions::new().durable(false))
+    ShardOptions::new().max_shard_size(bytes.into()).save_options(SaveOptions::new().durable(false))
 }
 
 fn read(directory: &Path) -> BTreeMap<String, Vec<u8>> {
@@ -193,8 +194,9 @@ fn read(directory: &Path) -> BTreeMap<String, Vec<u8>> {
 fn several_files_and_their_index() {
     let directory = tempdir().unwrap();
     let path = directory.path().join("new/model");
-    let options = limit(10)
-        .save(SaveOptions::new().metadata([("license", "mit"), ("nöte", "a\"\\\n\u{7f}𝄞")]));
+    let options = limit(10).save_options(
+        SaveOptions::new().metadata([("license", "mit"), ("nöte", "a\"\\\n\u{7f}𝄞")]),
+    );
     let files = save_bytes(
         &path,
         &[("z", 6, 1), ("b\té", 30, 2), ("a", 4, 3), ("c", 1, 4), ("empty", 0, 5)],
@@ -230,11 +232,11 @@ fn several_files_and_their_index() {
     assert_eq!(checkpoint.index_total_size(), Some(41));
     assert_eq!(checkpoint.metadata()["license"], "mit");
     assert_eq!(checkpoint.metadata()["nöte"], "a\"\\\n\u{7f}𝄞");
-    for shard in checkpoint.shards() {
-        let metadata: Vec<_> = shard.archive().metadata().iter().collect();
+    for shard in checkpoint.files() {
+        let metadata: Vec<_> = shard.safetensors().metadata().iter().collect();
         assert_eq!(metadata, [(&"format".to_owned(), &"pt".to_owned())]);
     }
-    assert_eq!(checkpoint.unmapped().count(), 0);
+    assert_eq!(checkpoint.unindexed().count(), 0);
     let read = read(&path);
     assert_eq!((read["z"].as_slice(), read["b\té"].as_slice()), (&[1; 6][..], &[2; 30][..]));
 
@@ -257,7 +259,7 @@ fn several_files_and_their_index() {
 #[test]
 fn one_file_needs_no_index() {
     let directory = tempdir().unwrap();
-    let options = limit(10).save(SaveOptions::new().metadata([("license", "mit")]));
+    let options = limit(10).save_options(SaveOptions::new().metadata([("license", "mit")]));
     assert_eq!(
         save_bytes(directory.path(), &[("a", 4, 1), ("b", 6, 2)], &options),
         ["model.safetensors"]
@@ -274,12 +276,14 @@ fn one_file_needs_no_index() {
     );
     assert_eq!((checkpoint.index(), checkpoint.index_total_size()), (None, None));
 
-    let options = limit(10).save(SaveOptions::new().metadata([("format", "np")]));
+    let options = limit(10).save_options(SaveOptions::new().metadata([("format", "np")]));
     save_bytes(directory.path(), &[("a", 4, 1)], &options);
     assert_eq!(Checkpoint::open(directory.path()).unwrap().metadata()["format"], "np");
     save_bytes(directory.path(), &[("a", 4, 1), ("b", 8, 1)], &options);
     let checkpoint = Checkpoint::open(directory.path()).unwrap();
-    assert!(checkpoint.shards().iter().all(|shard| shard.archive().metadata()["format"] == "np"));
+    assert!(
+        checkpoint.files().iter().all(|shard| shard.safetensors().metadata()["format"] == "np")
+    );
 }
 
 #[test]
@@ -469,7 +473,7 @@ fn tensors_that_no_index_mentions() {
         write(path, "model.safetensors.index.json", index.to_string());
         let checkpoint = Checkpoint::open(path).unwrap();
         let unmapped: Vec<_> = checkpoint
-            .unmapped()
+            .unindexed()
             .map(|(file, tensor)| {
                 (file.path().file_name().unwrap().to_str().unwrap(), tensor.name())
             })

@@ -52,7 +52,7 @@ fn a_parameter_takes_the_dtype_of_the_file_or_of_a_cast() {
     let error = fresh()
         .load_from(
             &mut CheckpointStore::from_file(&path)
-                .load_options(LoadOptions::new().widening(Widening::Exact)),
+                .load_options(LoadOptions::new().widening(Widening::Refuse)),
         )
         .unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::WouldWiden { .. }), "{error}");
@@ -74,7 +74,8 @@ fn exact_loading_refuses_only_what_is_loaded() {
     ];
     safetensors_core::save(&path, views, &SaveOptions::new()).unwrap();
     let store = || {
-        CheckpointStore::from_file(&path).load_options(LoadOptions::new().widening(Widening::Exact))
+        CheckpointStore::from_file(&path)
+            .load_options(LoadOptions::new().widening(Widening::Refuse))
     };
 
     let mut other = LinearConfig::new(1, 1).init(&Device::default());

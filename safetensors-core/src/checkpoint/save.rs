@@ -20,7 +20,7 @@ use crate::tied;
 /// let options = ShardOptions::new()
 ///     .max_shard_size("500MB".parse()?)
 ///     .file_pattern("model.fp16{suffix}.safetensors".parse()?)
-///     .save(SaveOptions::new().metadata([("license", "mit")]));
+///     .save_options(SaveOptions::new().metadata([("license", "mit")]));
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 #[derive(Clone, Debug, Default)]
@@ -55,7 +55,7 @@ impl ShardOptions {
     /// The metadata of several files goes into their index, as `huggingface_hub` has it; only
     /// `format` goes into each file, and is `pt` if it is not given.
     #[must_use]
-    pub fn save(mut self, options: SaveOptions) -> Self {
+    pub fn save_options(mut self, options: SaveOptions) -> Self {
         self.save = options;
         self
     }

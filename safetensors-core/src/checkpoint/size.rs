@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind};
 /// error, and so is no unit.
 ///
 /// ```
-/// use safetensors_core::MaxShardSize;
+/// use safetensors_core::checkpoint::MaxShardSize;
 ///
 /// assert_eq!(MaxShardSize::default(), "5GB".parse()?);
 /// assert_eq!(MaxShardSize(1_500_000), " 1.5 mb ".parse()?);

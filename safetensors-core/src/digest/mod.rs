@@ -11,7 +11,7 @@
 //!
 //! | to | use |
 //! |---|---|
-//! | compute digests | [`tensors`], [`files`] |
+//! | compute digests | [`hash_tensors`], [`hash_files`] |
 //! | record digests while saving | [`SaveOptions::digests`](crate::SaveOptions::digests) |
 //! | record digests in a file that exists | [`edit::record_digests`](crate::edit::record_digests) |
 //! | compare files with what they record | [`verify`] |
@@ -43,9 +43,9 @@
 mod files;
 mod verify;
 
-pub use files::files;
+pub use files::hash_files;
 pub use verify::{VerifiedFile, VerifyOptions, verify, verify_file};
 
 pub use crate::hash::{
-    Digest, DigestOptions, Hasher, KEY, Sha256, TensorDigests, data_sha256, forget, tensors,
+    Digest, DigestOptions, Hasher, KEY, Sha256, TensorDigests, forget, hash_file, hash_tensors,
 };

@@ -150,8 +150,8 @@ pub enum ErrorKind {
 
     // Slices.
     /// A slice has more indices than the tensor has dimensions.
-    #[error("the tensor has {rank} dimensions, but the slice has {found} indices")]
-    TooManyIndices { rank: usize, found: usize },
+    #[error("the tensor has {ndim} dimensions, but the slice has {found} indices")]
+    TooManyIndices { ndim: usize, found: usize },
     /// A slice takes a position that a dimension does not have, or a range that ends before it
     /// begins.
     #[error("the slice is out of bounds: dimension {dim} has length {len}, found {index}")]
@@ -163,14 +163,14 @@ pub enum ErrorKind {
     #[error("the slice begins or ends inside a byte of packed {dtype} elements")]
     SliceInsideByte { dtype: Dtype },
     /// The tensor has no such dimension.
-    #[error("there is no dimension {dim} in a tensor of {rank} dimensions")]
-    NoSuchDim { dim: usize, rank: usize },
+    #[error("there is no dimension {dim} in a tensor of {ndim} dimensions")]
+    NoSuchDim { dim: usize, ndim: usize },
     /// The rank is not one of the world's.
     #[error("the rank should be below the world size {world_size}, found {rank}")]
     NoSuchRank { rank: usize, world_size: usize },
     /// A dimension does not divide into equal parts.
     #[error("dimension {dim} of length {len} does not divide into {world_size} equal parts")]
-    UnevenShards { dim: usize, len: usize, world_size: usize },
+    UnevenParts { dim: usize, len: usize, world_size: usize },
 
     // Conversion and frameworks.
     /// Elements of one dtype cannot be converted to the other, see [`convert`](crate::convert).

@@ -20,9 +20,10 @@ use crate::tensor::{TensorBuf, TensorSource, TensorView};
 /// conformance suite, one [`load`] and one [`save`] then serve all of them.
 ///
 /// ```
-/// use safetensors_core::framework::{load, save};
+/// use safetensors_core::framework::{Framework, Support, load, save};
 /// use safetensors_core::{
-///     Checkpoint, Dtype, Error, Framework, LoadOptions, Result, SaveOptions, Support, TensorBuf, TensorSource, TensorView,
+///     Checkpoint, Dtype, Error, LoadOptions, Result, SaveOptions, TensorBuf, TensorSource,
+///     TensorView,
 /// };
 ///
 /// /// The tensors of a library that has nothing but 16-bit integers.
@@ -51,7 +52,7 @@ use crate::tensor::{TensorBuf, TensorSource, TensorView};
 ///     fn from_exact(buf: TensorBuf, (): &()) -> Result<Samples> {
 ///         match buf.dtype() {
 ///             Dtype::I16 => Ok(Samples { shape: buf.shape().to_vec(), values: buf.into_vec()? }),
-///             dtype => Err(Error::unsupported::<Self>(dtype)),
+///             dtype => Err(Error::unsupported_dtype::<Self>(dtype)),
 ///         }
 ///     }
 ///
@@ -118,7 +119,7 @@ pub trait Framework {
     /// [`ErrorKind::Framework`] if the framework fails.
     fn from_buf(buf: TensorBuf, device: &Self::Device, widening: Widening) -> Result<Self::Tensor> {
         let dtype = buf.dtype();
-        match accept::<Self>(dtype, widening)? {
+        match dtype_in::<Self>(dtype, widening)? {
             to if to == dtype => Self::from_exact(buf, device),
             to => Self::from_exact(widen(buf, to)?, device),
         }
@@ -135,7 +136,7 @@ pub trait Framework {
         device: &Self::Device,
         widening: Widening,
     ) -> Result<Self::Tensor> {
-        accept::<Self>(view.dtype(), widening)?;
+        dtype_in::<Self>(view.dtype(), widening)?;
         Self::from_buf(TensorBuf::from_view(view)?, device, widening)
     }
 }
@@ -145,7 +146,8 @@ impl Error {
     /// The framework `F` itself failed: [`ErrorKind::Framework`].
     ///
     /// ```
-    /// use safetensors_core::{Error, Framework};
+    /// use safetensors_core::Error;
+    /// use safetensors_core::framework::Framework;
     ///
     /// fn parse<F: Framework>(text: &str) -> safetensors_core::Result<i32> {
     ///     text.parse().map_err(Error::framework::<F>)
@@ -158,13 +160,13 @@ impl Error {
     }
 
     /// The framework `F` has no type for elements of `dtype`: [`ErrorKind::UnsupportedDtype`].
-    pub fn unsupported<F: Framework + ?Sized>(dtype: Dtype) -> Self {
+    pub fn unsupported_dtype<F: Framework + ?Sized>(dtype: Dtype) -> Self {
         ErrorKind::UnsupportedDtype { framework: F::NAME, dtype }.into()
     }
 
     /// The format has no dtype for elements that the framework `F` calls `found`:
     /// [`ErrorKind::UnsupportedFrameworkType`].
-    pub fn unsupported_type<F: Framework + ?Sized>(found: impl Into<String>) -> Self {
+    pub fn unsupported_framework_type<F: Framework + ?Sized>(found: impl Into<String>) -> Self {
         ErrorKind::UnsupportedFrameworkType { framework: F::NAME, found: found.into() }.into()
     }
 }
@@ -175,13 +177,13 @@ impl Error {
 ///
 /// [`ErrorKind::UnsupportedDtype`] if there is none; [`ErrorKind::WouldWiden`] if it is another and
 /// `widening` forbids that.
-pub fn accept<F: Framework + ?Sized>(dtype: Dtype, widening: Widening) -> Result<Dtype> {
+pub fn dtype_in<F: Framework + ?Sized>(dtype: Dtype, widening: Widening) -> Result<Dtype> {
     match (F::support(dtype), widening) {
         (Support::Exact, _) => Ok(dtype),
         (Support::Widened(to), Widening::Lossless) => Ok(to),
-        (Support::Widened(to), Widening::Exact) => {
+        (Support::Widened(to), Widening::Refuse) => {
             Err(ErrorKind::WouldWiden { framework: F::NAME, dtype, to }.into())
         }
-        (Support::Unsupported, _) => Err(Error::unsupported::<F>(dtype)),
+        (Support::Unsupported, _) => Err(Error::unsupported_dtype::<F>(dtype)),
     }
 }

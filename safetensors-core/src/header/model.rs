@@ -22,7 +22,8 @@ pub(super) const MAX_TEXT: u64 = u32::MAX as u64;
 /// data without holes or overlaps. Tensors are in file order: by where their data begins.
 ///
 /// ```
-/// use safetensors_core::{Dtype, Header, Limits};
+/// use safetensors_core::header::Header;
+/// use safetensors_core::{Dtype, Limits};
 ///
 /// let json = br#"{"a":{"dtype":"F16","shape":[2,3],"data_offsets":[0,12]}}"#;
 /// let header = Header::parse_json(json, &Limits::default())?;

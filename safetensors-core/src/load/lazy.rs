@@ -110,7 +110,7 @@ impl<'a, S> LazyTensor<'a, S> {
         self.file
     }
 
-    /// The position of that file among [`Checkpoint::shards`](crate::Checkpoint::shards); 0 if it
+    /// The position of that file among [`Checkpoint::files`](crate::Checkpoint::files); 0 if it
     /// was opened without a checkpoint.
     pub fn file_index(&self) -> usize {
         self.file_index
@@ -123,7 +123,7 @@ impl<'a, S> LazyTensor<'a, S> {
 
     /// What the tensor's bytes are read from.
     pub fn source(&self) -> &'a S {
-        self.archive.bytes()
+        self.archive.source()
     }
 
     /// Says in an error that it is about this tensor and its file.
@@ -144,7 +144,7 @@ impl<S: ReadAt> LazyTensor<'_, S> {
     /// [`ErrorKind::Io`] if the source fails, or has changed since it was opened;
     /// [`ErrorKind::InvalidBool`]; [`ErrorKind::TooLargeForMemory`].
     pub fn read(&self) -> Result<TensorBuf> {
-        TensorBuf::read_with(self.dtype(), self.shape().to_vec(), |bytes| {
+        TensorBuf::filled_by(self.dtype(), self.shape().to_vec(), |bytes| {
             self.source().read_exact_at(bytes, self.file_offset()).map_err(ErrorKind::Io)?;
             self.check_unchanged()
         })
@@ -153,11 +153,11 @@ impl<S: ReadAt> LazyTensor<'_, S> {
 
     /// [`read`](LazyTensor::read) with options: a large tensor in several threads, converted while
     /// it is read, and cancelled if the caller says so. Many tensors,
-    /// [`read_tensors`](crate::read_tensors) reads at once.
+    /// [`read_tensors`](crate::load::read_tensors) reads at once.
     ///
     /// # Errors
     ///
-    /// Those of [`read_tensors`](crate::read_tensors).
+    /// Those of [`read_tensors`](crate::load::read_tensors).
     pub fn read_with(&self, options: &LoadOptions) -> Result<TensorBuf> {
         super::read_tensor(self, options)
     }
@@ -168,12 +168,12 @@ impl<S: ReadAt> LazyTensor<'_, S> {
     ///
     /// ```
     /// use safetensors_core::{
-    ///     ConvertOptions, Dtype, Limits, SafeTensors, SaveOptions, TensorView, serialize,
+    ///     ConvertOptions, Dtype, SafeTensors, SaveOptions, TensorView, serialize,
     /// };
     ///
     /// let weights = TensorView::from_slice(&[2], &[1.0_f32, -2.5])?;
     /// let file = serialize([("w", weights)], &SaveOptions::new())?;
-    /// let file = SafeTensors::read_header(file, &Limits::default())?;
+    /// let file = SafeTensors::from_source(file)?;
     /// let wide = file.tensor("w")?.read_as(Dtype::F64, &ConvertOptions::new())?;
     /// assert_eq!(wide.into_vec::<f64>()?, [1.0, -2.5]);
     /// # Ok::<(), safetensors_core::Error>(())
@@ -247,7 +247,7 @@ impl<S: ReadAt> SafeTensors<S> {
     ///
     /// Those of [`Header::parse`], and [`ErrorKind::Io`], also if the source has changed while its
     /// header was read.
-    pub fn read_header(source: S, limits: &Limits) -> Result<Self> {
+    pub fn from_source_with(source: S, limits: &Limits) -> Result<Self> {
         let file_len = source.byte_len();
         let Some(available) = file_len.checked_sub(LENGTH_BYTES as u64) else {
             return Err(ErrorKind::TooShort { found: file_len }.into());

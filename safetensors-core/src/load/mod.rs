@@ -30,9 +30,8 @@ use crate::tensor::{TensorBuf, hugepage};
 /// bytes a tensor.
 ///
 /// ```
-/// use safetensors_core::{
-///     Checkpoint, LoadOptions, SaveOptions, TensorView, read_tensors, save,
-/// };
+/// use safetensors_core::load::read_tensors;
+/// use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, save};
 ///
 /// # let directory = tempfile::tempdir()?;
 /// # let path = directory.path().join("model.safetensors");
@@ -68,10 +67,9 @@ pub fn read_tensors<S: ReadAt>(
 /// in [gaps](LazySlice::gap) that are not worth another call.
 ///
 /// ```
-/// use safetensors_core::slice::Shard;
-/// use safetensors_core::{
-///     Checkpoint, LoadOptions, Result, SaveOptions, TensorView, read_slices, save,
-/// };
+/// use safetensors_core::load::read_slices;
+/// use safetensors_core::slice::RankPart;
+/// use safetensors_core::{Checkpoint, LoadOptions, Result, SaveOptions, TensorView, save};
 ///
 /// # let directory = tempfile::tempdir()?;
 /// # let path = directory.path().join("model.safetensors");
@@ -82,7 +80,7 @@ pub fn read_tensors<S: ReadAt>(
 /// let checkpoint = Checkpoint::open(&path)?;
 /// let columns = checkpoint
 ///     .tensors()
-///     .map(|tensor| tensor.shard(Shard::new(1, 0, 2)))
+///     .map(|tensor| tensor.rank_part(RankPart::new(1, 0, 2)))
 ///     .collect::<Result<Vec<_>>>()?;
 /// let of_rank_0 = read_slices(&columns, &LoadOptions::new())?;
 /// assert_eq!(of_rank_0[1].as_slice::<u8>()?, [1, 3]);

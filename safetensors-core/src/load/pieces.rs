@@ -42,13 +42,13 @@ impl<'a, S> LazyTensor<'a, S> {
     /// has none.
     ///
     /// ```
-    /// use safetensors_core::{Limits, SafeTensors, SaveOptions, TensorView, serialize};
+    /// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
     ///
     /// let file = serialize(
     ///     [("w", TensorView::from_slice(&[2, 2], &[1.0_f32, 2.0, 3.0, 4.0])?)],
     ///     &SaveOptions::new(),
     /// )?;
-    /// let file = SafeTensors::read_header(file, &Limits::default())?;
+    /// let file = SafeTensors::from_source(file)?;
     /// let mut sum = 0.0;
     /// for piece in file.tensor("w")?.pieces() {
     ///     sum += piece.read()?.as_slice::<f32>()?.iter().sum::<f32>();
@@ -94,7 +94,7 @@ impl<S: ReadAt> Piece<'_, S> {
     /// the start of the tensor.
     pub fn read(&self) -> Result<TensorBuf> {
         let buf =
-            TensorBuf::read_with(self.tensor.dtype(), vec![self.elements as usize], |bytes| {
+            TensorBuf::filled_by(self.tensor.dtype(), vec![self.elements as usize], |bytes| {
                 self.fill(bytes)
             });
         buf.map_err(|error| match error.kind() {

@@ -7,7 +7,7 @@ use super::lazy::PIECE;
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
 use crate::io::ReadAt;
-use crate::slice::{IntoIndices, Runs, Selection, Shard, narrow};
+use crate::slice::{IntoIndices, RankPart, Runs, Selection, narrow};
 use crate::tensor::{Sink, TensorBuf, TensorSource};
 
 /// Runs with no more bytes between them than this are read in one call: fetching the gap costs less
@@ -69,10 +69,10 @@ impl<'a, S> LazyTensor<'a, S> {
     ///
     /// # Errors
     ///
-    /// Those of [`Shard::range`] and [`Selection::new`].
-    pub fn shard(&self, shard: Shard) -> Result<LazySlice<'a, S>> {
-        let range = shard.range(self.shape()).map_err(|kind| self.locate(kind.into()))?;
-        self.narrow(shard.dim, range.start, range.len())
+    /// Those of [`RankPart::range`] and [`Selection::new`].
+    pub fn rank_part(&self, part: RankPart) -> Result<LazySlice<'a, S>> {
+        let range = part.range(self.shape()).map_err(|kind| self.locate(kind.into()))?;
+        self.narrow(part.dim, range.start, range.len())
     }
 }
 
@@ -170,14 +170,14 @@ pub(crate) fn read_runs<S: ReadAt>(
 }
 
 impl<S: ReadAt> LazySlice<'_, S> {
-    /// Reads the slice into a buffer of its own. Many slices, [`read_slices`](crate::read_slices)
+    /// Reads the slice into a buffer of its own. Many slices, [`read_slices`](crate::load::read_slices)
     /// reads in parallel.
     ///
     /// # Errors
     ///
     /// Those of [`LazyTensor::read`].
     pub fn read(&self) -> Result<TensorBuf> {
-        TensorBuf::read_with(self.dtype(), self.shape().to_vec(), |bytes| {
+        TensorBuf::filled_by(self.dtype(), self.shape().to_vec(), |bytes| {
             let base = self.tensor.file_offset();
             read_runs(self.tensor.source(), base, &self.runs(), self.gap, bytes, &mut Vec::new())?;
             self.tensor.check_unchanged()

@@ -20,7 +20,7 @@ pub struct Selection {
 
 /// What is taken of one dimension, checked: `count` positions from `start` on, `step` apart.
 #[derive(Clone, Copy)]
-struct Taken {
+struct TakenDim {
     len: usize,
     start: usize,
     count: usize,
@@ -42,14 +42,14 @@ impl Selection {
     pub fn new(dtype: Dtype, shape: &[usize], indices: &[Index]) -> Result<Self, ErrorKind> {
         shape::byte_len(dtype, shape)?;
         if indices.len() > shape.len() {
-            return Err(ErrorKind::TooManyIndices { rank: shape.len(), found: indices.len() });
+            return Err(ErrorKind::TooManyIndices { ndim: shape.len(), found: indices.len() });
         }
         let all = core::iter::repeat(&Index::ALL);
         let taken = shape
             .iter()
             .zip(indices.iter().chain(all))
             .enumerate()
-            .map(|(dim, (&len, &index))| Taken::new(dim, len, index))
+            .map(|(dim, (&len, &index))| TakenDim::new(dim, len, index))
             .collect::<Result<Vec<_>, _>>()?;
         let selected =
             taken.iter().filter(|taken| taken.keeps_dim).map(|taken| taken.count).collect();
@@ -62,7 +62,7 @@ impl Selection {
 
     /// Works from the innermost dimension outwards, in bits: as long as whole dimensions are taken
     /// the piece grows; then every dimension of which more than one position is taken repeats it.
-    fn from_taken(dtype: Dtype, shape: Vec<usize>, taken: &[Taken]) -> Result<Self, ErrorKind> {
+    fn from_taken(dtype: Dtype, shape: Vec<usize>, taken: &[TakenDim]) -> Result<Self, ErrorKind> {
         // Tensors of up to 2⁶⁴ bytes have more bits than 64 bits can count.
         let mut stride = u128::from(dtype.bits());
         let (mut start, mut piece) = (0, stride);
@@ -111,7 +111,7 @@ impl Selection {
     }
 }
 
-impl Taken {
+impl TakenDim {
     fn new(dim: usize, len: usize, index: Index) -> Result<Self, ErrorKind> {
         let out_of_bounds = |index| ErrorKind::IndexOutOfBounds { dim, len, index };
         // A position counted from the start; `len` itself is the end of a range but no position.

@@ -4,8 +4,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{fs, io, thread};
 
+use safetensors_core::save::{Sink, StreamWriter};
 use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, Result, SaveOptions, Sink, StreamWriter, TensorSource, TensorView,
+    Checkpoint, Dtype, ErrorKind, Result, SaveOptions, TensorSource, TensorView,
 };
 use tempfile::{TempDir, tempdir};
 

@@ -10,10 +10,11 @@ mod support;
 
 use std::collections::BTreeMap;
 
+use safetensors_core::save::Sink;
 use safetensors_core::tied::{Resolved, Storage, Tied, Views, resolve};
 use safetensors_core::{
-    Dtype, Error, ErrorKind, Result, SafeTensors, SaveOptions, Sink, TensorBuf, TensorSource,
-    TensorView, serialize,
+    Dtype, Error, ErrorKind, Result, SafeTensors, SaveOptions, TensorBuf, TensorSource, TensorView,
+    serialize,
 };
 
 /// A slice of some memory: which, how long it is in elements, and which of them.
