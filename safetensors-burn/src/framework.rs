@@ -8,8 +8,8 @@ use crate::{dtype, load, save};
 
 /// burn, for code that is generic over tensor libraries.
 ///
-/// Its tensor is [`TensorData`], whose rank and dtype are known at run time; `Tensor::from_data`
-/// makes a `Tensor<D, K>` on any device of it.
+/// Its tensor is [`TensorData`], whose dtype and number of dimensions are known at run time;
+/// `Tensor::from_data` makes a `Tensor<D, K>` on any device of it.
 ///
 /// ```
 /// use burn::tensor::{DType, TensorData};

@@ -59,8 +59,9 @@ mod share;
 mod store;
 
 pub use burn_store::{
-    ApplyError, ApplyResult, BurnToPyTorchAdapter, FloatCastAdapter, HalfPrecisionAdapter,
-    ModuleAdapter, ModuleSnapshot, ModuleStore, PathFilter, PyTorchToBurnAdapter,
+    ApplyError, ApplyResult, BurnToPyTorchAdapter, ChainAdapter, FloatCastAdapter,
+    HalfPrecisionAdapter, IdentityAdapter, ModuleAdapter, ModuleContext, ModuleSnapshot,
+    ModuleStore, PathFilter, PyTorchToBurnAdapter, bridge, burn_pack,
 };
 pub use error::StoreError;
 pub use framework::Burn;

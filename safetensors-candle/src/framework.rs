@@ -14,12 +14,16 @@ use crate::save::CandleSource;
 /// use candle_core::Device;
 /// use safetensors_candle::Candle;
 /// use safetensors_core::framework::{Framework, Support};
-/// use safetensors_core::{Dtype, TensorBuf, Widening};
+/// use safetensors_core::{Dtype, SafeTensors, SaveOptions, TensorBuf, Widening, serialize};
 ///
 /// let buf = TensorBuf::from_vec(vec![2], vec![true, false])?;
 /// let tensor = Candle::from_buf(buf, &Device::Cpu, Widening::Lossless)?;
 /// assert_eq!(tensor.to_vec1::<u8>()?, [1, 0]);
 /// assert_eq!(Candle::support(Dtype::BOOL), Support::Widened(Dtype::U8));
+///
+/// // A single tensor, to be saved wherever core saves something.
+/// let file = serialize([("flags", Candle::source(&tensor)?)], &SaveOptions::new())?;
+/// assert_eq!(SafeTensors::parse(&file)?.view("flags")?.data(), [1, 0]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,6 +60,16 @@ impl Framework for Candle {
         })
     }
 
+    /// The tensor, to be saved. Waits until its device has done what the calling thread asked of
+    /// it. Its storage is locked for as long as a write takes, not for as long as the source lives.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::UnsupportedFrameworkType`] if the format has no dtype for the tensor's;
+    /// [`ErrorKind::Framework`] if the device reports an error.
+    ///
+    /// [`ErrorKind::UnsupportedFrameworkType`]: safetensors_core::ErrorKind::UnsupportedFrameworkType
+    /// [`ErrorKind::Framework`]: safetensors_core::ErrorKind::Framework
     fn source(tensor: &Tensor) -> Result<impl TensorSource + '_> {
         CandleSource::new(tensor)
     }

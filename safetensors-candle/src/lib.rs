@@ -7,6 +7,7 @@
 //! | build a model from a checkpoint | [`var_builder()`]; [`var_builder_from`] or [`CheckpointBackend`] for one that is open |
 //! | save tensors to a file, or in shards | [`save()`], [`save_sharded`] |
 //! | load or save a single tensor, or from memory | [`Candle`], which implements [`Framework`](safetensors_core::framework::Framework) |
+//! | find the dtype that a tensor gets | [`to_candle_dtype`], [`from_candle_dtype`] |
 //!
 //! A checkpoint is a file, an index of shards, or the directory that holds either: see
 //! [`Checkpoint`](safetensors_core::Checkpoint).
@@ -73,10 +74,11 @@ mod load;
 mod save;
 mod var_builder;
 
+pub use dtype::{from_candle_dtype, to_candle_dtype};
 pub use error::{from_candle_error, into_candle_error};
 pub use framework::Candle;
 pub use load::{load, load_with};
-pub use save::{CandleSource, save, save_sharded};
+pub use save::{save, save_sharded};
 pub use var_builder::{CheckpointBackend, var_builder, var_builder_from};
 
 /// The README, whose example is tested.

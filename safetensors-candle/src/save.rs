@@ -56,8 +56,14 @@ const BROUGHT: usize = 16 << 20;
 ///
 /// # Errors
 ///
-/// Those of [`safetensors_core::save()`] and of [`CandleSource`]; each names the file, and the
-/// tensor if it is about one.
+/// Each names the file, and the tensor if it is about one.
+///
+/// - Those of [`safetensors_core::save()`].
+/// - [`ErrorKind::UnsupportedFrameworkType`] if the format has no dtype for a tensor's.
+/// - [`ErrorKind::DataLength`] if a storage is not as long as dtype and shape ask for.
+/// - [`ErrorKind::Framework`] if candle or the device reports an error.
+/// - One of the last two if an F4 or F6 tensor is but a part of its storage or not contiguous:
+///   candle's layouts cannot tell the packed elements of these apart.
 pub fn save<'a>(
     path: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a Tensor)>,
@@ -97,7 +103,7 @@ pub fn save<'a>(
 ///
 /// # Errors
 ///
-/// Those of [`safetensors_core::save_sharded`] and of [`CandleSource`].
+/// Those of [`safetensors_core::save_sharded`], and those of [`save()`] for tensors.
 pub fn save_sharded<'a>(
     directory: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a Tensor)>,
@@ -108,26 +114,8 @@ pub fn save_sharded<'a>(
 
 /// A candle tensor as a [`TensorSource`]. Its storage is locked for as long as a write takes, not
 /// for as long as this lives.
-///
-/// ```
-/// use candle_core::{Device, Tensor};
-/// use safetensors_candle::CandleSource;
-/// use safetensors_core::{SafeTensors, SaveOptions, serialize};
-///
-/// let tensor = Tensor::new(&[1_u8, 2, 3], &Device::Cpu)?;
-/// let file = serialize([("bytes", CandleSource::new(&tensor)?)], &SaveOptions::new())?;
-/// assert_eq!(SafeTensors::parse(&file)?.view("bytes")?.data(), [1, 2, 3]);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-///
-/// # Errors
-///
-/// Writing fails with [`ErrorKind::DataLength`] if the storage is not as long as dtype and shape
-/// ask for, with [`ErrorKind::Framework`] if candle fails, and with either if an F4 or F6 tensor is
-/// but a part of its storage or not contiguous: the packed elements of these cannot be told apart
-/// by candle's layouts.
 #[derive(Clone, Copy, Debug)]
-pub struct CandleSource<'a> {
+pub(crate) struct CandleSource<'a> {
     tensor: &'a Tensor,
     dtype: Dtype,
 }
@@ -140,7 +128,7 @@ impl<'a> CandleSource<'a> {
     ///
     /// [`ErrorKind::UnsupportedFrameworkType`] if the format has no dtype for the tensor's;
     /// [`ErrorKind::Framework`] if the device reports an error.
-    pub fn new(tensor: &'a Tensor) -> Result<Self> {
+    pub(crate) fn new(tensor: &'a Tensor) -> Result<Self> {
         let dtype = from_candle_dtype(tensor.dtype())?;
         // A save writes from several threads. candle's CUDA devices have a stream of work for each
         // thread, and none waits for another: without this, a writer could copy elements that are

@@ -106,8 +106,5 @@ fn file_of(path: &Path) -> anyhow::Result<PathBuf> {
 /// All files at a path, not opened either.
 pub(crate) fn files_of(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     input::refuse_stdin(path)?;
-    match Checkpoint::locate(path)? {
-        CheckpointPath::File(file) => Ok(vec![file]),
-        CheckpointPath::Index(index) => Ok(Checkpoint::files_of_index(index)?),
-    }
+    Ok(CheckpointPath::find(path)?.files()?)
 }

@@ -114,10 +114,10 @@ fn what_another_index_names_is_no_stray() {
     let file = dir.path().join("model.fp16-00001-of-00001.safetensors");
     assert_eq!(Checkpoint::open(&full).unwrap().audit().unwrap(), [Finding::StrayFile { file }]);
     assert!(matches!(
-        Checkpoint::files_of_index(&half).unwrap_err().kind(),
+        CheckpointPath::Index(half).files().unwrap_err().kind(),
         ErrorKind::BadIndex { .. }
     ));
-    let files = Checkpoint::files_of_index(&full).unwrap();
+    let files = CheckpointPath::Index(full).files().unwrap();
     assert_eq!(files, [dir.path().join("model-00001-of-00001.safetensors")]);
 }
 
@@ -174,10 +174,11 @@ fn names_and_paths_say_what_is_there() {
     let dir = tempfile::tempdir().unwrap();
     // What is in them does not matter.
     fs::write(dir.path().join("broken.safetensors"), b"").unwrap();
-    let found = Checkpoint::locate(dir.path()).unwrap();
+    let found = CheckpointPath::find(dir.path()).unwrap();
     assert_eq!(found, CheckpointPath::File(dir.path().join("broken.safetensors")));
+    assert_eq!(found.files().unwrap(), [dir.path().join("broken.safetensors")]);
     fs::write(dir.path().join("x.safetensors.index.json"), b"").unwrap();
-    let found = Checkpoint::locate(dir.path()).unwrap();
+    let found = CheckpointPath::find(dir.path()).unwrap();
     assert_eq!(found, CheckpointPath::Index(dir.path().join("x.safetensors.index.json")));
 }
 

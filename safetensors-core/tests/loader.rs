@@ -8,9 +8,11 @@ use std::fs::OpenOptions;
 use std::io;
 use std::path::Path;
 
+use safetensors_core::io::FileSource;
+use safetensors_core::load::read_tensors;
 use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, LoadOptions, ReadAt, SafeTensors, SaveOptions, TensorBuf,
-    TensorView, save,
+    Checkpoint, Dtype, ErrorKind, LazyTensor, LoadOptions, ReadAt, SafeTensors, SaveOptions,
+    TensorBuf, TensorView, save,
 };
 use tempfile::tempdir;
 
@@ -460,10 +462,12 @@ fn some_tensors_by_name_or_by_what_they_are() {
     save(&path, bufs.iter().map(|(name, buf)| (name, buf)), &SaveOptions::new()).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
     let options = LoadOptions::new();
-    let some = checkpoint.read_some(|tensor| tensor.name().ends_with(".x"), &options).unwrap();
-    assert_eq!(some.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["a.x", "b.x"]);
-    assert!(some.iter().all(|(name, buf)| buf.bytes() == name.as_bytes()));
-    assert!(checkpoint.read_some(|_| false, &options).unwrap().is_empty());
+    let some: Vec<_> =
+        checkpoint.tensors().filter(|tensor| tensor.name().ends_with(".x")).collect();
+    assert_eq!(some.iter().map(LazyTensor::name).collect::<Vec<_>>(), ["a.x", "b.x"]);
+    let bufs = read_tensors(&some, &options).unwrap();
+    assert!(some.iter().zip(&bufs).all(|(tensor, buf)| buf.bytes() == tensor.name().as_bytes()));
+    assert!(read_tensors::<FileSource>(&[], &options).unwrap().is_empty());
 
     let named = checkpoint.read_named(["b.x", "a.y", "b.x"], &options).unwrap();
     assert_eq!(named.iter().map(TensorBuf::bytes).collect::<Vec<_>>(), [b"b.x", b"a.y", b"b.x"]);

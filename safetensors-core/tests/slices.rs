@@ -1,8 +1,9 @@
-//! Slices and rank shards against a naive model that goes element by element.
+//! Slices and parts of ranks against a naive model that goes element by element.
 #![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io;
+use std::ops::ControlFlow;
 use std::sync::Mutex;
 
 use proptest::prelude::*;
@@ -292,17 +293,34 @@ fn large_slices_in_parallel_are_those_that_are_read_alone() {
         ]
     };
     let alone: Vec<_> = slices().iter().map(|slice| slice.read().unwrap()).collect();
-    for threads in [1, 3] {
+    for threads in [1, 4] {
         let options = LoadOptions::new().threads(threads);
         let together = read_slices(&slices(), &options).unwrap();
-        let wide = read_slices(&slices(), &options.integers_as(Dtype::U32)).unwrap();
-        for ((alone, together), wide) in alone.iter().zip(together).zip(wide) {
+        let to_wide = options.clone().integers_as(Dtype::U32);
+        let wide = read_slices(&slices(), &to_wide).unwrap();
+        for ((alone, together), wide) in alone.iter().zip(&together).zip(&wide) {
             assert_eq!((alone.dtype(), alone.shape()), (together.dtype(), together.shape()));
             assert!(alone.bytes() == together.bytes(), "{:?}", alone.shape());
             let converted = alone.clone().convert(Dtype::U32, &ConvertOptions::new()).unwrap();
             assert!(converted.bytes() == wide.bytes(), "{:?}", alone.shape());
         }
+        for (options, together) in [(options, together), (to_wide, wide)] {
+            for (slice, together) in slices().iter().zip(&together) {
+                let one = slice.read_with(&options).unwrap();
+                assert_eq!((one.dtype(), one.shape()), (together.dtype(), together.shape()));
+                assert!(one.bytes() == together.bytes(), "{:?}", one.shape());
+            }
+        }
     }
+    let cancel = LoadOptions::new().progress(|_| ControlFlow::Break(()));
+    for slice in slices().iter().filter(|slice| slice.byte_len() > 0) {
+        let error = slice.read_with(&cancel).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
+    }
+    let no_conversion = LoadOptions::new().integers_as(Dtype::BOOL);
+    let error = slices()[0].read_with(&no_conversion).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::NoConversion { .. }), "{error}");
+    assert_eq!(error.tensor(), Some("t"));
 }
 
 #[test]
@@ -339,15 +357,4 @@ fn short_runs_are_given_together() {
         .unwrap();
     assert_eq!((pieces, bytes.len()), (1, 1 << 17));
     assert!(bytes.iter().eq(data.iter().skip(1).step_by(2)));
-}
-
-#[test]
-fn tensors_with_more_bits_than_64_bits_can_count() {
-    use safetensors_core::slice::Selection;
-
-    let last = Selection::new(Dtype::F64, &[8, 1 << 57], &[Index::from(7)]).unwrap();
-    assert_eq!((last.runs().next(), last.runs().count()), (Some(7 << 60..8 << 60), 1));
-    let columns =
-        Selection::new(Dtype::U8, &[1 << 61, 4], &[Index::from(-2..), Index::from(3)]).unwrap();
-    assert!(columns.runs().eq([(1 << 63) - 5..(1 << 63) - 4, (1 << 63) - 1..1 << 63]));
 }

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use super::Fixture;
 use super::documented::documented;
-use super::sample::{all_dtypes, parts, shape_of_rank, tensor, written};
+use super::sample::{all_dtypes, parts, shape_of_ndim, tensor, written};
 
 type Loaded<F> = BTreeMap<String, <F as Framework>::Tensor>;
 
@@ -65,8 +65,8 @@ fn check_one<F: Framework>(dir: &TempDir, buf: &TensorBuf, device: &F::Device) {
 
 pub(crate) fn every_dtype_at_every_rank<F: Fixture>(device: &F::Device) {
     let dir = tempfile::tempdir().unwrap();
-    for rank in 0..=6 {
-        for (_, buf) in all_dtypes(&shape_of_rank(rank)) {
+    for ndim in 0..=6 {
+        for (_, buf) in all_dtypes(&shape_of_ndim(ndim)) {
             check_one::<F>(&dir, &buf, device);
         }
     }
@@ -267,8 +267,8 @@ pub(crate) fn save_load_save_is_byte_identical<F: Fixture>(device: &F::Device) {
     }
     if Dtype::ALL.iter().all(|&dtype| F::support(dtype) == Support::Exact) {
         assert_eq!(
-            first.bytes(),
-            second.bytes(),
+            first.source(),
+            second.source(),
             "{}: nothing was widened, so the files are the same",
             F::NAME
         );

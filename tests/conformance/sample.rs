@@ -4,9 +4,9 @@ use safetensors_bridge::framework::Framework;
 use safetensors_bridge::shape::byte_len;
 use safetensors_bridge::{Dtype, Result, TensorBuf, TensorSource};
 
-/// A shape of this rank whose elements fill whole bytes in every dtype.
-pub(crate) fn shape_of_rank(rank: usize) -> Vec<usize> {
-    [4, 2, 3, 1, 2, 5][..rank].to_vec()
+/// A shape of so many dimensions whose elements fill whole bytes in every dtype.
+pub(crate) fn shape_of_ndim(ndim: usize) -> Vec<usize> {
+    [4, 2, 3, 1, 2, 5][..ndim].to_vec()
 }
 
 /// A tensor of any dtype and shape. BOOL holds 0 and 1; U64 stays below 2⁶³ so that it fits a

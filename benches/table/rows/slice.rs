@@ -45,7 +45,7 @@ fn row(data: &Data, dim: usize) -> Result<Row> {
     let over_read = over_read(&path, shard, &expected)?;
 
     let (a, b, c) = (path.clone(), path.clone(), path.clone());
-    let ours = Contender::ours("LazyTensor::shard, read", move |watch| {
+    let ours = Contender::ours("LazyTensor::rank_part, read", move |watch| {
         let checkpoint = Checkpoint::open(&a)?;
         watch.repeat(|| Ok(checkpoint.tensor(NAME)?.rank_part(shard)?.read()?))
     });

@@ -111,7 +111,7 @@ impl<S: ReadAt> Checkpoint<S> {
                 Some(CheckpointPath::File(file)) if !file.is_dir() => strays.push(file),
                 // One that cannot be read names nothing; whoever opens it is told why.
                 Some(CheckpointPath::Index(other)) if other != index => {
-                    named.extend(Checkpoint::files_of_index(other).unwrap_or_default());
+                    named.extend(CheckpointPath::Index(other).files().unwrap_or_default());
                 }
                 _ => {}
             }

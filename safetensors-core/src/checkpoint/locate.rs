@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::index::Index;
 use super::pattern::is_shard_of_several;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -12,7 +13,7 @@ const INDEX_SUFFIX: &str = ".safetensors.index.json";
 /// How the name of a file of tensors ends.
 pub(super) const FILE_SUFFIX: &str = ".safetensors";
 
-/// What a path leads to.
+/// The file or the index that a path leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckpointPath {
     /// One file of tensors.
@@ -22,6 +23,17 @@ pub enum CheckpointPath {
 }
 
 impl CheckpointPath {
+    /// Finds what [`Checkpoint::open`](super::Checkpoint::open) opens for this path: a `*.json` file
+    /// is an index, every other file is one of tensors, a directory holds an index or exactly one
+    /// `*.safetensors` file. Neither is looked into.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoCheckpoint`] for a directory that holds none or several; [`ErrorKind::Io`].
+    pub fn find(path: impl AsRef<Path>) -> Result<Self> {
+        locate(path.as_ref())
+    }
+
     /// What a file in a directory is by the end of its name: `.safetensors.index.json` an index,
     /// `.safetensors` a file of tensors, everything else nothing. The file is not looked at.
     ///
@@ -39,6 +51,37 @@ impl CheckpointPath {
             return Some(Self::Index(path.into()));
         }
         name.ends_with(FILE_SUFFIX).then(|| Self::File(path.into()))
+    }
+
+    /// The files of tensors: the file itself, or those that the index names, in order of their
+    /// names. The index is read and checked; the files are not looked at.
+    ///
+    /// ```
+    /// use safetensors_core::checkpoint::CheckpointPath;
+    /// use safetensors_core::{ShardOptions, TensorView, save_sharded};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let values = [1.0_f32, 2.0];
+    /// let tensors = ["a", "b"].map(|name| (name, TensorView::from_slice(&[2], &values).unwrap()));
+    /// save_sharded(dir.path(), tensors, &ShardOptions::new().max_shard_size(8.into()))?;
+    ///
+    /// let files = CheckpointPath::find(dir.path())?.files()?;
+    /// assert_eq!(files[0], dir.path().join("model-00001-of-00002.safetensors"));
+    /// assert_eq!(files.len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::BadIndex`]; [`ErrorKind::Io`].
+    pub fn files(&self) -> Result<Vec<PathBuf>> {
+        match self {
+            Self::File(file) => Ok(vec![file.clone()]),
+            Self::Index(index) => {
+                let folder = index.parent().unwrap_or(Path::new(""));
+                Ok(Index::read(index)?.shards().map(|(file, _)| folder.join(file)).collect())
+            }
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! [`Checkpoint`]: one file, or an index of shards, seen as one set of tensors.
+//! [`Checkpoint`]: one file, or an index of shards, seen as one set of tensors; and how one is saved
+//! in several files.
 
 mod directories;
 mod index;
@@ -10,6 +11,8 @@ mod pattern;
 mod save;
 mod size;
 mod split;
+#[cfg(test)]
+mod split_tests;
 mod staging;
 #[cfg(test)]
 mod tests;
@@ -19,12 +22,11 @@ use std::path::{Path, PathBuf};
 
 use index::Index;
 pub use locate::CheckpointPath;
-pub use mmap::Access;
 pub use pattern::FilePattern;
 pub(crate) use save::plan as plan_shards;
 pub use save::{SavedShards, ShardOptions, save_sharded};
 pub use size::MaxShardSize;
-pub use split::{Split, split_into_shards};
+pub(crate) use split::{Split, split_into_shards};
 pub(crate) use staging::check as check_directory;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -233,34 +235,6 @@ impl<S: ReadAt> Checkpoint<S> {
     pub fn read_all(&self, options: &LoadOptions) -> Result<Vec<TensorBuf>> {
         let tensors: Vec<_> = self.tensors().collect();
         crate::load::read_tensors(&tensors, options)
-    }
-
-    /// Reads the tensors for which `pick` says so in parallel, by name: those with a prefix, those
-    /// that a regular expression matches, those of a dtype.
-    ///
-    /// ```
-    /// # use safetensors_core::{Checkpoint, Dtype, LoadOptions, SaveOptions, TensorView, save};
-    /// # let dir = tempfile::tempdir()?;
-    /// # let values = [1.0_f32, 2.0];
-    /// # let tensors = ["encoder.w", "decoder.w"].map(|name| (name, TensorView::from_slice(&[2], &values).unwrap()));
-    /// # save(dir.path().join("model.safetensors"), tensors, &SaveOptions::new())?;
-    /// let checkpoint = Checkpoint::open(dir.path())?;
-    /// let encoder = checkpoint.read_some(|tensor| tensor.name().starts_with("encoder."), &LoadOptions::new())?;
-    /// assert_eq!(encoder[0].0, "encoder.w");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Those of [`read_tensors`](crate::load::read_tensors).
-    pub fn read_some(
-        &self,
-        mut pick: impl FnMut(&LazyTensor<'_, S>) -> bool,
-        options: &LoadOptions,
-    ) -> Result<Vec<(&str, TensorBuf)>> {
-        let tensors: Vec<_> = self.tensors().filter(|tensor| pick(tensor)).collect();
-        let bufs = crate::load::read_tensors(&tensors, options)?;
-        Ok(tensors.iter().map(LazyTensor::name).zip(bufs).collect())
     }
 
     /// Reads the tensors of these names, or [aliases](Checkpoint::aliases), in parallel, in this

@@ -3,8 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use super::index::Index;
-use super::{CheckpointFile, CheckpointPath, locate};
+use super::CheckpointFile;
 use crate::checkpoint::Checkpoint;
 use crate::error::{ErrorKind, Result};
 use crate::header::Limits;
@@ -55,27 +54,5 @@ impl Checkpoint {
         };
         let archive = open().map_err(|error| error.in_path(&path))?;
         Self::from_single(CheckpointFile { path, archive })
-    }
-
-    /// Which file or index a path leads to, as [`open`](Checkpoint::open) finds it: a `*.json` file
-    /// is an index, every other file is one of tensors, a directory holds an index or exactly one
-    /// `*.safetensors` file. Neither is looked into.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NoCheckpoint`] for a directory that holds none or several; [`ErrorKind::Io`].
-    pub fn locate(path: impl AsRef<Path>) -> Result<CheckpointPath> {
-        locate::locate(path.as_ref())
-    }
-    /// The files that an index names, in order of their names. The index is read and checked; the
-    /// files are not looked at.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::BadIndex`]; [`ErrorKind::Io`].
-    pub fn files_of_index(index: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
-        let index = index.as_ref();
-        let folder = index.parent().unwrap_or(Path::new(""));
-        Ok(Index::read(index)?.shards().map(|(file, _)| folder.join(file)).collect())
     }
 }

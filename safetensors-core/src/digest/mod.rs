@@ -40,12 +40,18 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#[cfg(feature = "std")]
 mod files;
+#[cfg(feature = "std")]
 mod verify;
 
+#[cfg(feature = "std")]
 pub use files::hash_files;
+#[cfg(feature = "std")]
 pub use verify::{VerifiedFile, VerifyOptions, verify, verify_file};
 
+pub use crate::hash::Sha256;
+#[cfg(feature = "std")]
 pub use crate::hash::{
-    Digest, DigestOptions, Hasher, KEY, Sha256, TensorDigests, forget, hash_file, hash_tensors,
+    Digest, DigestOptions, Hasher, KEY, TensorDigests, forget, hash_file, hash_tensors,
 };

@@ -7,7 +7,8 @@ use core::fmt;
 
 #[cfg(feature = "std")]
 use super::IndexProblem;
-use super::{JsonProblem, NameList, Quoted};
+use super::names::NameList;
+use super::{JsonProblem, Quoted};
 use crate::dtype::Dtype;
 
 /// Every way in which an operation can fail, with what was expected and what was found.
@@ -276,7 +277,10 @@ pub enum ErrorKind {
     NotInShard { shard: String },
     /// Text that is no size for a shard.
     #[cfg(feature = "std")]
-    #[error("a size is a number with KB, MB, GB or TB, such as 5GB; found {}", Quoted(.found))]
+    #[error(
+        "a size is a number of bytes, or a number with KB, MB, GB or TB, such as 5GB; found {}",
+        Quoted(.found)
+    )]
     BadShardSize { found: String },
     /// Text that is no pattern for the names of a checkpoint's files.
     #[cfg(feature = "std")]

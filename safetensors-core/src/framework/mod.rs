@@ -1,4 +1,7 @@
-//! [`Framework`]: what an adapter implements, and the load and save that every adapter gets from it.
+//! For those who build on this crate: adapters of tensor libraries, and tools. Nothing here is
+//! needed to load or save.
+//!
+//! An adapter implements [`Framework`], and gets [`load`], [`save`] and [`save_sharded`] for it.
 
 #[cfg(feature = "std")]
 mod files;
@@ -9,9 +12,14 @@ use alloc::string::String;
 #[cfg(feature = "std")]
 pub use files::{load, save, save_sharded};
 
-use crate::convert::{Support, Widening, widen};
+pub use crate::convert::widen::{Support, widened_shape};
+use crate::convert::{Widening, widen};
 use crate::dtype::Dtype;
+pub use crate::error::names::NameList;
 use crate::error::{Error, ErrorKind, Result};
+#[cfg(feature = "std")]
+pub use crate::parallel::default_threads;
+pub use crate::tensor::write_native;
 use crate::tensor::{TensorBuf, TensorSource, TensorView};
 
 /// A library of tensors that files are loaded into and saved from.
@@ -79,8 +87,8 @@ pub trait Framework {
     /// The framework's name, for messages.
     const NAME: &'static str;
 
-    /// A tensor whose dtype and rank are known at run time. Cloned where a file has one tensor
-    /// under several names.
+    /// A tensor whose dtype and number of dimensions are known at run time. Cloned where a file has
+    /// one tensor under several names.
     type Tensor: Clone;
 
     /// Where tensors are placed; `()` where there is only main memory.

@@ -20,13 +20,13 @@ pub const KEY: &str = DIGESTS_KEY;
 ///
 /// ```
 /// use safetensors_core::Metadata;
-/// use safetensors_core::digest::{Digest, TensorDigests};
+/// use safetensors_core::digest::{self, Digest, TensorDigests};
 ///
 /// let digests: TensorDigests = [("weight", Digest::of(b""))].into_iter().collect();
 /// let mut metadata = Metadata::new();
 /// digests.insert_into(&mut metadata);
 /// assert_eq!(
-///     metadata[DIGESTS_KEY],
+///     metadata[digest::KEY],
 ///     r#"{"weight":"99aa06d3014798d86001c324468d497f"}"#
 /// );
 /// assert_eq!(TensorDigests::from_metadata(&metadata)?, Some(digests));

@@ -82,15 +82,15 @@ impl Span {
 }
 
 impl Header {
-    /// The tensors in file order.
-    pub fn tensors(
+    /// What the header says of each tensor, in file order.
+    pub fn iter(
         &self,
     ) -> impl ExactSizeIterator<Item = TensorInfo<'_>> + DoubleEndedIterator + Clone {
         self.records.iter().map(|record| self.info(record))
     }
 
     /// The tensor at a position of the file order.
-    pub fn tensor_at(&self, position: usize) -> Option<TensorInfo<'_>> {
+    pub(crate) fn tensor_at(&self, position: usize) -> Option<TensorInfo<'_>> {
         self.records.get(position).map(|record| self.info(record))
     }
 
@@ -100,7 +100,7 @@ impl Header {
     }
 
     /// Where in the file order the tensor of this name stands.
-    pub fn position(&self, name: &str) -> Option<usize> {
+    pub(crate) fn position(&self, name: &str) -> Option<usize> {
         self.table.find(name, |position| self.name_at(position))
     }
 

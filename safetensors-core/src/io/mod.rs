@@ -17,5 +17,7 @@ mod safetensors;
 #[cfg(feature = "std")]
 pub use file::FileSource;
 #[cfg(feature = "std")]
+pub use memmap2::Mmap;
+#[cfg(feature = "std")]
 pub use read_at::{ReadAt, ReadRange};
 pub use safetensors::SafeTensors;

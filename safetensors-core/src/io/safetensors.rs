@@ -99,11 +99,6 @@ impl<B> SafeTensors<B> {
         self.header.metadata()
     }
 
-    /// The tensors' names, dtypes and shapes, in file order.
-    pub fn tensors(&self) -> impl ExactSizeIterator<Item = TensorInfo<'_>> {
-        self.header.iter()
-    }
-
     /// What holds the file.
     pub fn source(&self) -> &B {
         &self.bytes

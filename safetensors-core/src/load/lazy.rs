@@ -241,12 +241,22 @@ impl<'a, S: AsRef<[u8]>> LazyTensor<'a, S> {
 }
 
 impl<S: ReadAt> SafeTensors<S> {
-    /// Reads and parses the header of a source; tensors are read later, when asked for.
+    /// Reads and parses the header of a source, with the default [`Limits`]; tensors are read
+    /// later, when asked for.
     ///
     /// # Errors
     ///
     /// Those of [`Header::parse`], and [`ErrorKind::Io`], also if the source has changed while its
     /// header was read.
+    pub fn from_source(source: S) -> Result<Self> {
+        Self::from_source_with(source, &Limits::default())
+    }
+
+    /// [`from_source`](SafeTensors::from_source) with limits for the header.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`from_source`](SafeTensors::from_source).
     pub fn from_source_with(source: S, limits: &Limits) -> Result<Self> {
         let file_len = source.byte_len();
         let Some(available) = file_len.checked_sub(LENGTH_BYTES as u64) else {
@@ -261,16 +271,26 @@ impl<S: ReadAt> SafeTensors<S> {
         source.check_unchanged().map_err(ErrorKind::Io)?;
         Ok(Self::from_parts(header, source))
     }
+}
 
-    /// The tensor of this name, to be read.
+impl<S> SafeTensors<S> {
+    /// The tensors in file order, to be read when asked for.
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = LazyTensor<'_, S>> + Clone {
+        self.header().iter().map(|info| LazyTensor::new(info, self, None))
+    }
+
+    /// The tensor of this name, if there is one. One hash and one comparison; nothing is read or
+    /// allocated.
+    pub fn get(&self, name: &str) -> Option<LazyTensor<'_, S>> {
+        self.header().get(name).map(|info| LazyTensor::new(info, self, None))
+    }
+
+    /// The tensor of this name.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::TensorNotFound`].
     pub fn tensor(&self, name: &str) -> Result<LazyTensor<'_, S>> {
-        match self.header().get(name) {
-            Some(info) => Ok(LazyTensor::new(info, self, None)),
-            None => Err(Error::from(ErrorKind::TensorNotFound).in_tensor(name)),
-        }
+        self.get(name).ok_or_else(|| Error::from(ErrorKind::TensorNotFound).in_tensor(name))
     }
 }

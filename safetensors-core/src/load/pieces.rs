@@ -26,14 +26,6 @@ impl<S> Clone for Piece<'_, S> {
 
 impl<S> Copy for Piece<'_, S> {}
 
-/// What [`LazyTensor::pieces`] gives.
-#[derive(Debug)]
-pub struct Pieces<'a, S> {
-    tensor: LazyTensor<'a, S>,
-    /// The first element of the next piece.
-    next: u64,
-}
-
 impl<'a, S> LazyTensor<'a, S> {
     /// The tensor in pieces of bounded size, in order, so that one larger than memory can be looked
     /// at. Nothing is read yet.
@@ -56,8 +48,14 @@ impl<'a, S> LazyTensor<'a, S> {
     /// assert_eq!(sum, 10.0);
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
-    pub fn pieces(&self) -> Pieces<'a, S> {
-        Pieces { tensor: *self, next: 0 }
+    pub fn pieces(&self) -> impl Iterator<Item = Piece<'a, S>> + Clone + use<'a, S> {
+        let (tensor, mut next) = (*self, 0);
+        std::iter::from_fn(move || {
+            let start = next;
+            let elements = tensor.element_count().saturating_sub(start).min(ELEMENTS);
+            next = start + elements;
+            (elements > 0).then_some(Piece { tensor, start, elements })
+        })
     }
 }
 
@@ -123,16 +121,5 @@ impl<S: ReadAt> Piece<'_, S> {
             self.tensor.file_offset() + self.start / 8 * u64::from(self.tensor.dtype().bits());
         self.tensor.source().read_exact_at(bytes, offset).map_err(ErrorKind::Io)?;
         self.tensor.check_unchanged()
-    }
-}
-
-impl<'a, S> Iterator for Pieces<'a, S> {
-    type Item = Piece<'a, S>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let start = self.next;
-        let elements = self.tensor.element_count().saturating_sub(start).min(ELEMENTS);
-        self.next = start + elements;
-        (elements > 0).then_some(Piece { tensor: self.tensor, start, elements })
     }
 }

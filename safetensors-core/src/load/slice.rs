@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::LazyTensor;
 use super::lazy::PIECE;
+use super::{LazyTensor, LoadOptions};
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
 use crate::io::ReadAt;
@@ -45,11 +45,11 @@ pub struct LazySlice<'a, S> {
 
 impl<'a, S> LazyTensor<'a, S> {
     /// A part of the tensor, not read yet: a tuple of positions and ranges, see
-    /// [`Index`](super::Index).
+    /// [`Index`](crate::slice::Index).
     ///
     /// # Errors
     ///
-    /// Those of [`Selection::new`].
+    /// Those of [`TensorView::slice`](crate::TensorView::slice).
     pub fn slice(&self, indices: impl IntoIndices) -> Result<LazySlice<'a, S>> {
         let selection = Selection::new(self.dtype(), self.shape(), &indices.into_indices());
         let selection = selection.map_err(|kind| self.locate(kind.into()))?;
@@ -60,7 +60,7 @@ impl<'a, S> LazyTensor<'a, S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoSuchDim`], and those of [`Selection::new`].
+    /// [`ErrorKind::NoSuchDim`], and those of [`TensorView::slice`](crate::TensorView::slice).
     pub fn narrow(&self, dim: usize, start: usize, len: usize) -> Result<LazySlice<'a, S>> {
         self.slice(narrow(self.shape(), dim, start, len).map_err(|error| self.locate(error))?)
     }
@@ -69,7 +69,7 @@ impl<'a, S> LazyTensor<'a, S> {
     ///
     /// # Errors
     ///
-    /// Those of [`RankPart::range`] and [`Selection::new`].
+    /// Those of [`RankPart::range`] and of [`TensorView::slice`](crate::TensorView::slice).
     pub fn rank_part(&self, part: RankPart) -> Result<LazySlice<'a, S>> {
         let range = part.range(self.shape()).map_err(|kind| self.locate(kind.into()))?;
         self.narrow(part.dim, range.start, range.len())
@@ -170,8 +170,8 @@ pub(crate) fn read_runs<S: ReadAt>(
 }
 
 impl<S: ReadAt> LazySlice<'_, S> {
-    /// Reads the slice into a buffer of its own. Many slices, [`read_slices`](crate::load::read_slices)
-    /// reads in parallel.
+    /// Reads the slice into a buffer of its own.
+    /// [`read_slices`](crate::load::read_slices) reads many slices in parallel.
     ///
     /// # Errors
     ///
@@ -183,6 +183,31 @@ impl<S: ReadAt> LazySlice<'_, S> {
             self.tensor.check_unchanged()
         })
         .map_err(|error| self.tensor.locate(error))
+    }
+
+    /// [`read`](LazySlice::read) with options: a large slice in several threads, converted while it
+    /// is read, and cancelled if the caller says so.
+    ///
+    /// ```
+    /// use safetensors_core::{Dtype, LoadOptions, SafeTensors, SaveOptions, TensorView, serialize};
+    ///
+    /// let values = [1_i16, 2, 3, 4];
+    /// let file = serialize(
+    ///     [("table", TensorView::from_slice(&[2, 2], &values)?)],
+    ///     &SaveOptions::new(),
+    /// )?;
+    /// let file = SafeTensors::from_source(file)?;
+    /// let column = file.tensor("table")?.slice((.., 1))?;
+    /// let wide = column.read_with(&LoadOptions::new().integers_as(Dtype::I64))?;
+    /// assert_eq!(wide.into_vec::<i64>()?, [2, 4]);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read_slices`](crate::load::read_slices).
+    pub fn read_with(&self, options: &LoadOptions) -> Result<TensorBuf> {
+        super::read_slice(self, options)
     }
 }
 

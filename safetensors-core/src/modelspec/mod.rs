@@ -32,4 +32,4 @@ pub use spec::ModelSpec;
 #[cfg(feature = "std")]
 pub(crate) use spec::{recorded_sha256, sha256_entry};
 pub use validate::{Level, Problem, validate};
-pub use value::{Resolution, Sha256, TimestepRange, Version};
+pub use value::{Resolution, TimestepRange, Version};

@@ -332,7 +332,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
 
     /// [`options`](Rewrite::options) for several files.
     fn shard_options(&self, options: &ShardOptions) -> ShardOptions {
-        options.clone().save_options(self.options(options.save_options()))
+        options.clone().save_options(self.options(&options.save_options))
     }
 
     /// The options with metadata from the sources under their own, and with tied weights kept tied.

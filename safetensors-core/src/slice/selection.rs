@@ -13,7 +13,7 @@ use crate::tensor::shape;
 ///
 /// The runs are in the order of the result and as few as possible: no two of them touch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Selection {
+pub(crate) struct Selection {
     shape: Vec<usize>,
     runs: Runs,
 }
@@ -34,12 +34,8 @@ impl Selection {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::TooManyIndices`]; [`ErrorKind::IndexOutOfBounds`] for a position beyond the
-    /// dimension (a range is not cut short to fit) or a range that ends before it begins;
-    /// [`ErrorKind::ZeroStep`]; [`ErrorKind::SliceInsideByte`] if the elements of a sub-byte dtype
-    /// that are selected do not begin and end on byte boundaries; and the errors of
-    /// [`shape::byte_len`].
-    pub fn new(dtype: Dtype, shape: &[usize], indices: &[Index]) -> Result<Self, ErrorKind> {
+    /// Those of [`TensorView::slice`](crate::TensorView::slice).
+    pub(crate) fn new(dtype: Dtype, shape: &[usize], indices: &[Index]) -> Result<Self, ErrorKind> {
         shape::byte_len(dtype, shape)?;
         if indices.len() > shape.len() {
             return Err(ErrorKind::TooManyIndices { ndim: shape.len(), found: indices.len() });
@@ -89,18 +85,19 @@ impl Selection {
     }
 
     /// The shape of the result: the dimensions of which a range was taken.
-    pub fn shape(&self) -> &[usize] {
+    pub(crate) fn shape(&self) -> &[usize] {
         &self.shape
     }
 
     /// The bytes of the result.
-    pub fn byte_len(&self) -> u64 {
+    #[cfg(feature = "std")]
+    pub(crate) fn byte_len(&self) -> u64 {
         self.runs.byte_len()
     }
 
     /// Where the runs lie, counted from the tensor's first byte, in the order of the result, which
     /// is ascending.
-    pub fn runs(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+    pub(crate) fn runs(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.runs.iter()
     }
 
@@ -137,5 +134,19 @@ impl TakenDim {
                 Ok(Self { len, start: first, count: span.div_ceil(step), step, keeps_dim: true })
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tensors_with_more_bits_than_64_bits_can_count() {
+        let last = Selection::new(Dtype::F64, &[8, 1 << 57], &[Index::from(7)]).unwrap();
+        assert_eq!((last.runs().next(), last.runs().count()), (Some(7 << 60..8 << 60), 1));
+        let columns =
+            Selection::new(Dtype::U8, &[1 << 61, 4], &[Index::from(-2..), Index::from(3)]).unwrap();
+        assert!(columns.runs().eq([(1 << 63) - 5..(1 << 63) - 4, (1 << 63) - 1..1 << 63]));
     }
 }

@@ -83,7 +83,10 @@ impl<'a> TensorView<'a> {
     ///
     /// # Errors
     ///
-    /// Those of [`Selection::new`].
+    /// [`ErrorKind::TooManyIndices`]; [`ErrorKind::IndexOutOfBounds`] for a position beyond the
+    /// dimension (a range is not cut short to fit) or a range that ends before it begins;
+    /// [`ErrorKind::ZeroStep`]; [`ErrorKind::SliceInsideByte`] if the elements of a sub-byte dtype
+    /// that are selected do not begin and end on byte boundaries.
     pub fn slice(&self, indices: impl IntoIndices) -> Result<SliceView<'a>> {
         let selection = Selection::new(self.dtype(), self.shape(), &indices.into_indices())?;
         Ok(SliceView { dtype: self.dtype(), selection, data: self.data() })
@@ -93,7 +96,7 @@ impl<'a> TensorView<'a> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoSuchDim`], and those of [`Selection::new`].
+    /// [`ErrorKind::NoSuchDim`], and those of [`slice`](TensorView::slice).
     pub fn narrow(&self, dim: usize, start: usize, len: usize) -> Result<SliceView<'a>> {
         self.slice(narrow(self.shape(), dim, start, len)?)
     }
@@ -102,7 +105,7 @@ impl<'a> TensorView<'a> {
     ///
     /// # Errors
     ///
-    /// Those of [`RankPart::range`] and [`Selection::new`].
+    /// Those of [`RankPart::range`] and of [`slice`](TensorView::slice).
     pub fn rank_part(&self, part: RankPart) -> Result<SliceView<'a>> {
         let range = part.range(self.shape())?;
         self.narrow(part.dim, range.start, range.len())

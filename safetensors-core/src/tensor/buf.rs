@@ -6,8 +6,8 @@ use core::ops::Range;
 
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
-use crate::tensor::element::Words;
 use crate::tensor::view::{invalid_bool, refuse_big_endian};
+use crate::tensor::words::Words;
 use crate::tensor::{Element, TensorView, shape};
 
 /// A dtype, a shape and the elements of one tensor, owned and aligned for typed use.

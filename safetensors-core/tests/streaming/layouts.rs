@@ -106,7 +106,7 @@ proptest! {
         if !given {
             expected.sort_by_key(|(name, dtype, ..)| (std::cmp::Reverse(dtype.alignment()), name.clone()));
             for tensor in archive.tensors() {
-                let start = archive.header().data_start() + tensor.data_offsets().start;
+                let start = tensor.file_offset();
                 prop_assert_eq!(start % tensor.dtype().alignment() as u64, 0, "{}", tensor.name());
             }
         }

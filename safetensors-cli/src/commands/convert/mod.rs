@@ -99,11 +99,7 @@ The code is also 1 if OUT is written but the summary cannot be printed; the erro
 
 /// Parses a size as the Hub writes it, or a plain number of bytes.
 fn shard_size(text: &str) -> Result<MaxShardSize, String> {
-    let size = match text.trim().parse::<u64>() {
-        Ok(bytes) => Ok(bytes.into()),
-        Err(_) => text.parse::<MaxShardSize>(),
-    };
-    match size {
+    match text.parse() {
         Ok(MaxShardSize(0)) => Err("expected at least 1 byte".into()),
         Ok(size) => Ok(size),
         Err(_) => {
