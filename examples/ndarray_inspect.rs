@@ -21,8 +21,9 @@ use safetensors_bridge::element::F4Packed;
 use safetensors_bridge::ndarray::{
     ArrayElement, DynArray, ReadArrayExt, ViewArrayExt, array_source,
 };
+use safetensors_bridge::save::Order;
 use safetensors_bridge::{
-    ConvertOptions, Dtype, ErrorKind, LazyTensor, Order, SafeTensors, SaveOptions, TensorBuf,
+    ConvertOptions, Dtype, ErrorKind, LazyTensor, SafeTensors, SaveOptions, TensorBuf,
     TensorSource, save,
 };
 
@@ -43,8 +44,7 @@ fn inspect(file: &Path) -> Result<()> {
     let archive = SafeTensors::parse(bytes).with_context(|| file.display().to_string())?;
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(["tensor", "dtype", "shape", "sum", "data"]);
-    for info in archive.tensors() {
-        let tensor = archive.tensor(info.name())?;
+    for tensor in archive.tensors() {
         let (sum, data) = summary(&tensor).with_context(|| file.display().to_string())?;
         // Names come from the file: quoted, nothing in them can control the terminal.
         let name = format!("{:?}", tensor.name());

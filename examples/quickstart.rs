@@ -18,11 +18,12 @@ use half::{bf16, f16};
 use ndarray::{Array2, Ix2};
 use safetensors_bridge::burn::{self as bridge_burn, Burn};
 use safetensors_bridge::candle::{self as bridge_candle, Candle};
-use safetensors_bridge::framework::{load, save};
+use safetensors_bridge::framework::{Framework, Support, load, save};
+use safetensors_bridge::io::FileSource;
 use safetensors_bridge::ndarray::{ArrayElement, Ndarray, ViewArrayExt};
 use safetensors_bridge::{
-    Checkpoint, Dtype, FileSource, Framework, LazyTensor, Limits, LoadOptions, SaveOptions,
-    ShardOptions, Support, TensorBuf, TensorView, Widening, save_sharded,
+    Checkpoint, Dtype, LazyTensor, Limits, LoadOptions, SaveOptions, ShardOptions, TensorBuf,
+    TensorView, Widening, save_sharded,
 };
 
 /// A checkpoint whose files are held in memory, so that tensors can be borrowed without a copy.
@@ -38,7 +39,7 @@ fn main() -> Result<()> {
     println!(
         "opened {} tensors in {} files in {:.2?}\n",
         checkpoint.len(),
-        checkpoint.shards().len(),
+        checkpoint.files().len(),
         started.elapsed()
     );
 

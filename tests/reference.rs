@@ -5,9 +5,8 @@
 use std::collections::HashMap;
 
 use safetensors::tensor::TensorView as ReferenceView;
-use safetensors_bridge::{
-    Dtype, ErrorKind, Order, SafeTensors, SaveOptions, TensorView, serialize,
-};
+use safetensors_bridge::save::Order;
+use safetensors_bridge::{Dtype, ErrorKind, SafeTensors, SaveOptions, TensorView, serialize};
 
 fn file(json: &str, data: &[u8]) -> Vec<u8> {
     [&(json.len() as u64).to_le_bytes(), json.as_bytes(), data].concat()

@@ -4,9 +4,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use safetensors_core::Checkpoint;
+use safetensors_core::checkpoint::CheckpointPath;
 use safetensors_core::edit::{self, Edit, Edited};
-use safetensors_core::modelspec::{Severity, validate};
-use safetensors_core::{Checkpoint, Located, ModelSpec};
+use safetensors_core::modelspec::{Level, ModelSpec, validate};
 
 use crate::report::warn;
 use crate::{file, input, text};
@@ -76,7 +77,7 @@ fn warn_of_modelspec(file: &Path) -> anyhow::Result<()> {
     let checkpoint = Checkpoint::open(file)?;
     if ModelSpec::is_in(checkpoint.metadata()) {
         let findings = validate(checkpoint.metadata()).into_iter();
-        let errors = findings.filter(|finding| finding.severity == Severity::Error);
+        let errors = findings.filter(|finding| finding.level == Level::Error);
         errors.for_each(|finding| warn(format!("{}: {finding}", text::path(file))));
     }
     Ok(())
@@ -105,8 +106,5 @@ fn file_of(path: &Path) -> anyhow::Result<PathBuf> {
 /// All files at a path, not opened either.
 pub(crate) fn files_of(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     input::refuse_stdin(path)?;
-    match Checkpoint::locate(path)? {
-        Located::File(file) => Ok(vec![file]),
-        Located::Index(index) => Ok(Checkpoint::files_of_index(index)?),
-    }
+    Ok(CheckpointPath::find(path)?.files()?)
 }

@@ -5,7 +5,8 @@ use std::io::{self, BufWriter, IntoInnerError};
 use std::path::Path;
 
 use anyhow::Context;
-use safetensors_core::{AtomicFile, Error, ErrorKind};
+use safetensors_core::save::AtomicFile;
+use safetensors_core::{Error, ErrorKind};
 
 use crate::text;
 

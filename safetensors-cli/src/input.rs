@@ -55,11 +55,14 @@ pub(crate) fn name(path: &Path) -> String {
 /// A pipe is standard input, named `-`, or a FIFO, such as a shell's `<(command)`.
 pub(crate) fn open(path: &Path) -> anyhow::Result<Checkpoint> {
     if is_stdin(path) {
-        return Ok(Checkpoint::of_file(spool::standard_input().context(STDIN_NAME)?, STDIN_NAME)?);
+        return Ok(Checkpoint::from_file(
+            spool::standard_input().context(STDIN_NAME)?,
+            STDIN_NAME,
+        )?);
     }
     if is_fifo(path) {
         let copy = File::open(path).map_err(anyhow::Error::from).and_then(spool::copy);
-        return Ok(Checkpoint::of_file(copy.with_context(|| name(path))?, path)?);
+        return Ok(Checkpoint::from_file(copy.with_context(|| name(path))?, path)?);
     }
     open_file(path)
 }

@@ -4,7 +4,8 @@
 use std::io::{Seek, Write};
 use std::path::Path;
 
-use safetensors_core::{Result, Sink, TensorSource};
+use safetensors_core::save::Sink;
+use safetensors_core::{Result, TensorSource};
 use safetensors_formats::{Error, ErrorKind, npy, npz};
 
 use crate::progress::Progress;

@@ -2,7 +2,8 @@
 
 use std::cmp::{Ordering, Reverse};
 
-use safetensors_core::{Dtype, LazyTensor, TensorInfo};
+use safetensors_core::header::TensorInfo;
+use safetensors_core::{Dtype, LazyTensor};
 
 /// The most parts of a name. The rest of a longer, hostile name is a single part.
 const MAX_PARTS: usize = 24;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, mpsc};
 use std::thread;
 
-use safetensors_core::default_threads;
+use safetensors_core::framework::default_threads;
 
 /// Does `work` on each item, several at a time, and gives the results to `take` in the order of the
 /// items, each as soon as it and those before it are there. If `take` fails, no more work is begun

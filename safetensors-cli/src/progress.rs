@@ -97,9 +97,9 @@ mod tests {
         save(&path, tensors, &SaveOptions::new().durable(false)).unwrap();
         let checkpoint = Checkpoint::open(&path).unwrap();
         let (known, unknown) = (Progress::bytes(3 << 20), Progress::bytes(0));
-        digest::files(&checkpoint, &DigestOptions::new().progress(known.counted())).unwrap();
+        digest::hash_files(&checkpoint, &DigestOptions::new().progress(known.counted())).unwrap();
         for _ in 0..2 {
-            digest::files(&checkpoint, &DigestOptions::new().progress(unknown.uncounted()))
+            digest::hash_files(&checkpoint, &DigestOptions::new().progress(unknown.uncounted()))
                 .unwrap();
         }
         assert_eq!((known.0.position(), known.0.length()), (3 << 20, Some(3 << 20)));

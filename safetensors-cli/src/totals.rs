@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::iter::Sum;
 use std::ops::{AddAssign, Mul};
 
-use safetensors_core::{Dtype, LazyTensor, TensorInfo};
+use safetensors_core::header::TensorInfo;
+use safetensors_core::{Dtype, LazyTensor};
 
 /// Sums over tensors. A parameter is one element of any dtype, as the Hub counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]

@@ -1,6 +1,7 @@
 //! The values of a tensor as numbers.
 
-use safetensors_core::{ConvertOptions, Dtype, Piece, ReadAt, Result, TensorBuf, convert};
+use safetensors_core::load::Piece;
+use safetensors_core::{ConvertOptions, Dtype, ReadAt, Result, TensorBuf, convert};
 
 /// Converts values to `f64`. Integers beyond 2⁵³ are rounded; every other value is exact. A complex
 /// number becomes two values.

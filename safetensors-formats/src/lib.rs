@@ -52,7 +52,7 @@
 //!
 //! # What this crate does not do
 //!
-//! It converts no elements: [`safetensors_core::Converted`] does, and takes these sources. It reads
+//! It converts no elements: [`safetensors_core::convert::Converted`] does, and takes these sources. It reads
 //! no pickles, so no arrays of objects.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]

@@ -8,7 +8,8 @@ mod support;
 use std::fs;
 use std::io::{self, Cursor};
 
-use safetensors_core::{self as core, Dtype, ReadAt, Sink, TensorSource};
+use safetensors_core::save::Sink;
+use safetensors_core::{self as core, Dtype, ReadAt, TensorSource};
 use safetensors_formats::npy::{Array, Header, Order};
 use safetensors_formats::npz::{Archive, Compression, Writer};
 use safetensors_formats::{ErrorKind, Limits, npy};

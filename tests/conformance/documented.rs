@@ -1,7 +1,8 @@
 //! Reads the matrix of dtypes from the README. The suite fails if a framework holds a dtype in
 //! another way than the matrix says.
 
-use safetensors_bridge::{Dtype, Support};
+use safetensors_bridge::Dtype;
+use safetensors_bridge::framework::Support;
 
 /// The README's column of a framework: every dtype in the matrix, and how the framework holds it.
 pub(crate) fn documented(framework: &str) -> Vec<(Dtype, Support)> {

@@ -11,7 +11,7 @@ mod cases;
 mod documented;
 mod sample;
 
-use safetensors_bridge::Framework;
+use safetensors_bridge::framework::Framework;
 
 /// Makes tensors whose memory is not in C order, which `Framework` itself cannot.
 trait Fixture: Framework {

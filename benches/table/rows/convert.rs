@@ -8,7 +8,8 @@ use bytemuck::Pod;
 use float8::{F8E4M3, F8E5M2};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
-use safetensors_bridge::{ConvertOptions, Dtype, Element, TensorBuf};
+use safetensors_bridge::element::Element;
+use safetensors_bridge::{ConvertOptions, Dtype, TensorBuf};
 
 use super::Spec;
 use crate::files::Pattern;

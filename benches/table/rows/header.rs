@@ -6,7 +6,8 @@ use std::rc::Rc;
 use anyhow::{Result, ensure};
 use memmap2::Mmap;
 use safetensors::SafeTensors as Reference;
-use safetensors_bridge::{Header, Limits};
+use safetensors_bridge::Limits;
+use safetensors_bridge::header::Header;
 use serde::de::IgnoredAny;
 
 use super::Spec;

@@ -3,7 +3,8 @@
 use std::rc::Rc;
 
 use anyhow::{Result, ensure};
-use safetensors_bridge::{Header, Limits, LoadOptions};
+use safetensors_bridge::header::Header;
+use safetensors_bridge::{Limits, LoadOptions};
 
 use super::Spec;
 use super::header::parse_row;

@@ -11,8 +11,9 @@ use anyhow::{Context, Result, ensure};
 use memmap2::MmapMut;
 use safetensors::SafeTensors as Reference;
 use safetensors::slice::IndexOp;
-use safetensors_bridge::slice::Shard;
-use safetensors_bridge::{Checkpoint, FileSource, Limits, ReadAt};
+use safetensors_bridge::io::FileSource;
+use safetensors_bridge::slice::RankPart;
+use safetensors_bridge::{Checkpoint, Limits, ReadAt};
 
 use super::{Spec, limits};
 use crate::data::Data;
@@ -38,15 +39,15 @@ const COLUMNS: usize = 16384;
 /// Rank 1 holds 64 MiB of a tensor of 256 MiB: adjacent rows, or a part of each row.
 fn row(data: &Data, dim: usize) -> Result<Row> {
     let path = data.file("slice.safetensors", &[Tensor::bf16(NAME.into(), &[ROWS, COLUMNS])])?.path;
-    let shard = Shard::new(dim, 1, 4);
+    let shard = RankPart::new(dim, 1, 4);
     let runs = runs(&path, dim)?;
     let expected = read_runs(&File::open(&path)?, &runs)?.to_vec();
     let over_read = over_read(&path, shard, &expected)?;
 
     let (a, b, c) = (path.clone(), path.clone(), path.clone());
-    let ours = Contender::ours("LazyTensor::shard, read", move |watch| {
+    let ours = Contender::ours("LazyTensor::rank_part, read", move |watch| {
         let checkpoint = Checkpoint::open(&a)?;
-        watch.repeat(|| Ok(checkpoint.tensor(NAME)?.shard(shard)?.read()?))
+        watch.repeat(|| Ok(checkpoint.tensor(NAME)?.rank_part(shard)?.read()?))
     });
     let mapped = system::map(&b)?;
     ensure!(reference(&mapped, dim)? == expected, "the peer's slice differs");
@@ -102,14 +103,14 @@ fn reference(mapped: &[u8], dim: usize) -> Result<Vec<u8>> {
 }
 
 /// How many bytes we read for each byte of the slice.
-fn over_read(path: &Path, shard: Shard, expected: &[u8]) -> Result<f64> {
+fn over_read(path: &Path, shard: RankPart, expected: &[u8]) -> Result<f64> {
     let open =
         |path: &Path| Ok(Counting { source: FileSource::open(path)?, bytes: AtomicU64::new(0) });
     let checkpoint = Checkpoint::open_by(path, &Limits::default(), open)?;
     let tensor = checkpoint.tensor(NAME)?;
     let counted = || tensor.source().bytes.load(Ordering::Relaxed);
     let before = counted();
-    ensure!(tensor.shard(shard)?.read()?.bytes() == expected, "our slice differs");
+    ensure!(tensor.rank_part(shard)?.read()?.bytes() == expected, "our slice differs");
     Ok((counted() - before) as f64 / expected.len() as f64)
 }
 

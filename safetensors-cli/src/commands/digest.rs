@@ -4,10 +4,10 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Context;
+use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::digest::{self, DigestOptions};
-use safetensors_core::edit::{RecordOptions, record_digests};
-use safetensors_core::edit::recover;
-use safetensors_core::{Checkpoint, LazyTensor, ShardFile};
+use safetensors_core::edit::{RecordOptions, record_digests, recover};
+use safetensors_core::{Checkpoint, LazyTensor};
 use serde::Serialize;
 
 use crate::edit::{advised, files_of};
@@ -81,13 +81,13 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     let checkpoint = args.input.open()?;
     let matcher = args.select.matcher()?;
     let tensors = matcher.tensors(&checkpoint)?;
-    let files = if matcher.is_everything() { checkpoint.shards() } else { &[] };
+    let files = if matcher.is_everything() { checkpoint.files() } else { &[] };
     let bytes = tensors.iter().map(LazyTensor::byte_len).sum::<u64>() + data_len(files);
     let progress = Progress::bytes(bytes);
     let options = || DigestOptions::new().progress(progress.counted());
-    let of_tensors = digest::tensors(&tensors, &options())?;
+    let of_tensors = digest::hash_tensors(&tensors, &options())?;
     let of_files =
-        if files.is_empty() { Vec::new() } else { digest::files(&checkpoint, &options())? };
+        if files.is_empty() { Vec::new() } else { digest::hash_files(&checkpoint, &options())? };
     drop(progress);
     let tensors = tensors.iter().zip(of_tensors);
     let tensors =
@@ -126,12 +126,12 @@ impl Document<'_> {
 
 /// Writes the digests of tensors into each file.
 fn record(checkpoint: &Checkpoint, out: &mut impl Write) -> anyhow::Result<()> {
-    let progress = Progress::bytes(data_len(checkpoint.shards()));
+    let progress = Progress::bytes(data_len(checkpoint.files()));
     let mut told = Ok(());
-    for shard in checkpoint.shards() {
+    for shard in checkpoint.files() {
         let options = RecordOptions::new().progress(progress.counted());
         advised(record_digests(shard.path(), &options), shard.path())?;
-        let digests = text::counted(shard.archive().header().len() as u64, "digest");
+        let digests = text::counted(shard.safetensors().header().len() as u64, "digest");
         let tell = || {
             writeln!(out, "{}: {digests} recorded", text::path(shard.path()))
                 .and_then(|()| out.flush())
@@ -143,6 +143,6 @@ fn record(checkpoint: &Checkpoint, out: &mut impl Write) -> anyhow::Result<()> {
 }
 
 /// The bytes of data in all files.
-fn data_len(files: &[ShardFile]) -> u64 {
-    files.iter().map(|file| file.archive().header().data_len()).sum()
+fn data_len(files: &[CheckpointFile]) -> u64 {
+    files.iter().map(|file| file.safetensors().header().data_len()).sum()
 }

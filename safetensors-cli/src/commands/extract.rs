@@ -4,7 +4,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use safetensors_core::{Checkpoint, FileSource, LazyTensor};
+use safetensors_core::io::FileSource;
+use safetensors_core::{Checkpoint, LazyTensor};
 
 use crate::input::Input;
 use crate::progress::Progress;

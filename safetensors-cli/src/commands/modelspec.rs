@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use safetensors_core::digest::{self, DigestOptions, Sha256};
-use safetensors_core::modelspec::{Severity, validate};
-use safetensors_core::{Checkpoint, Metadata, ModelSpec};
+use safetensors_core::modelspec::{Level, ModelSpec, validate};
+use safetensors_core::{Checkpoint, Metadata};
 
 use crate::edit::{EditArgs, entry};
 use crate::input::Input;
@@ -108,10 +108,9 @@ impl Validate {
         }
         let findings = validate(metadata);
         for finding in &findings {
-            writeln!(out, "{}", text::printable(&format!("{}: {finding}", finding.severity)))?;
+            writeln!(out, "{}", text::printable(&format!("{}: {finding}", finding.level)))?;
         }
-        let errors =
-            findings.iter().filter(|finding| finding.severity == Severity::Error).count() as u64;
+        let errors = findings.iter().filter(|finding| finding.level == Level::Error).count() as u64;
         let warnings = text::counted(findings.len() as u64 - errors, "warning");
         writeln!(out, "{name}: {}, {warnings}", text::counted(errors, "error"))?;
         Ok(if errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -138,9 +137,8 @@ impl Init {
         spec.hash_sha256 = self.hash.then_some(Sha256::from_bytes([0; 32]));
         let mut together = present.clone();
         together.extend(spec.to_metadata()?);
-        let (errors, warnings): (Vec<_>, Vec<_>) = validate(&together)
-            .into_iter()
-            .partition(|finding| finding.severity == Severity::Error);
+        let (errors, warnings): (Vec<_>, Vec<_>) =
+            validate(&together).into_iter().partition(|finding| finding.level == Level::Error);
         if let Some(error) = errors.first() {
             let path = text::path(file);
             anyhow::bail!("{path}: {error}; give it with --set");
@@ -157,6 +155,7 @@ impl Init {
 fn hash(file: &Path) -> anyhow::Result<Option<Sha256>> {
     let checkpoint = Checkpoint::open(file)?;
     let progress = Progress::bytes(0);
-    let digests = digest::files(&checkpoint, &DigestOptions::new().progress(progress.uncounted()))?;
+    let digests =
+        digest::hash_files(&checkpoint, &DigestOptions::new().progress(progress.uncounted()))?;
     Ok(digests.first().copied())
 }

@@ -27,7 +27,7 @@ fn a_directory_that_would_not_open_is_refused() {
     assert_eq!(list(&dir.path().join("d")), ["weights.safetensors"]);
     // A directory with an index can be opened.
     convert(dir.path(), &["d", "d", "--max-shard-size", "16"]).success();
-    assert_eq!(Checkpoint::open(dir.path().join("d")).unwrap().shards().len(), 2);
+    assert_eq!(Checkpoint::open(dir.path().join("d")).unwrap().files().len(), 2);
     refused(dir.path(), &["d", "d"], problem);
 }
 

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use assert_cmd::Command;
 use assert_cmd::assert::Assert;
-use safetensors_core::{Order, SaveOptions, TensorView, save};
+use safetensors_core::save::Order;
+use safetensors_core::{SaveOptions, TensorView, save};
 use tempfile::TempDir;
 
 /// The command under test, without the environment's settings of colours.

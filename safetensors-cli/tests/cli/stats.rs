@@ -1,7 +1,8 @@
 //! `safetensors stats`: the numbers, and how they are shown.
 
 use crate::fixtures::*;
-use safetensors_core::{Order, SaveOptions, TensorView, save};
+use safetensors_core::save::Order;
+use safetensors_core::{SaveOptions, TensorView, save};
 
 #[test]
 fn one_line_a_tensor() {

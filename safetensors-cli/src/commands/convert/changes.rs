@@ -2,7 +2,8 @@
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use regex::Regex;
-use safetensors_core::{ConvertOptions, Dtype, Overflow, Result, Rewrite};
+use safetensors_core::convert::Overflow;
+use safetensors_core::{ConvertOptions, Dtype, Result, Rewrite};
 
 use crate::glob::Pattern;
 use crate::report::wrong_usage;

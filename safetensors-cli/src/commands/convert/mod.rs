@@ -5,7 +5,7 @@
 //! | `kind` | the kinds of files, by their names |
 //! | `source` | an input that is open: a checkpoint, or tensors from elsewhere |
 //! | `changes` | the options: which tensors are taken, under which names, in which dtypes |
-//! | `plan` | what will be written, and how it is shown |
+//! | `preview` | what will be written, and how it is shown |
 //! | `output` | where it goes |
 //!
 //! A further kind of input is a variant in `kind` and an arm in [`Source::open`] with its tensors,
@@ -17,7 +17,7 @@
 mod changes;
 mod kind;
 mod output;
-mod plan;
+mod preview;
 mod source;
 
 use std::io::Write;
@@ -25,7 +25,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use safetensors_core::{Error, ErrorKind, MaxShardSize, Result, Rewrite};
+use safetensors_core::checkpoint::MaxShardSize;
+use safetensors_core::{Error, ErrorKind, Result, Rewrite};
 
 use crate::progress::Progress;
 use crate::report::wrong_usage;
@@ -98,11 +99,7 @@ The code is also 1 if OUT is written but the summary cannot be printed; the erro
 
 /// Parses a size as the Hub writes it, or a plain number of bytes.
 fn shard_size(text: &str) -> Result<MaxShardSize, String> {
-    let size = match text.trim().parse::<u64>() {
-        Ok(bytes) => Ok(bytes.into()),
-        Err(_) => text.parse::<MaxShardSize>(),
-    };
-    match size {
+    match text.parse() {
         Ok(MaxShardSize(0)) => Err("expected at least 1 byte".into()),
         Ok(size) => Ok(size),
         Err(_) => {

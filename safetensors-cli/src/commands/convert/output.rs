@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use safetensors_core::{MaxShardSize, Metadata, Rewrite, SaveOptions, ShardOptions};
+use safetensors_core::checkpoint::MaxShardSize;
+use safetensors_core::{Metadata, Rewrite, SaveOptions, ShardOptions};
 
 use super::kind::Kind;
-use super::plan::Plan;
+use super::preview::Preview;
 use crate::progress::Progress;
 use crate::report::{warn, wrong_usage};
 use crate::{file, numpy, text};
@@ -81,7 +82,7 @@ impl Output {
     }
 
     /// What will be written. Refuses tensors that this output cannot hold, before any is read.
-    pub(super) fn plan(&self, rewrite: &Rewrite<'_>) -> anyhow::Result<Plan> {
+    pub(super) fn plan(&self, rewrite: &Rewrite<'_>) -> anyhow::Result<Preview> {
         let plan = match self.form {
             Form::File | Form::Npy | Form::Npz => rewrite.plan(&SaveOptions::new()),
             Form::Directory(size) => rewrite.plan_sharded(&shards(size)),
@@ -90,7 +91,7 @@ impl Output {
         let total = plan.total_size();
         plan.check_destination(&self.path).map_err(|error| self.advise(error.into(), total))?;
         if matches!(self.form, Form::File | Form::Directory(_)) {
-            return Ok(Plan::of(&plan));
+            return Ok(Preview::of(&plan));
         }
         let found = plan.tensors().len();
         if self.form == Form::Npy && found != 1 {
@@ -100,7 +101,7 @@ impl Output {
         plan.tensors().try_for_each(|(name, tensor)| {
             numpy::header_of(name, tensor, numpy::CONVERT).map(drop)
         })?;
-        Ok(Plan::of(&plan).bare())
+        Ok(Preview::of(&plan).bare())
     }
 
     /// Warns of the metadata that this output cannot hold.
@@ -124,7 +125,7 @@ impl Output {
         match self.form {
             Form::File => rewrite.save(&self.path, &options)?,
             Form::Directory(size) => {
-                rewrite.save_sharded(&self.path, &shards(size).save(options))?;
+                rewrite.save_sharded(&self.path, &shards(size).save_options(options))?;
             }
             Form::Npy | Form::Npz => {
                 let plan = rewrite.plan(&SaveOptions::new())?;

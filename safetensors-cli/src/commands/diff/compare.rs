@@ -1,6 +1,7 @@
 //! [`Difference`]: how far the values of two tensors of the same shape are apart.
 
-use safetensors_core::{Dtype, Piece, ReadAt, Result, TensorBuf, TensorView};
+use safetensors_core::load::Piece;
+use safetensors_core::{Dtype, ReadAt, Result, TensorBuf, TensorView};
 
 use crate::values::{self, numbers};
 

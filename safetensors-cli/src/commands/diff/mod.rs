@@ -9,7 +9,9 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use safetensors_core::{Checkpoint, FileSource, LazyTensor, Metadata, Piece};
+use safetensors_core::io::FileSource;
+use safetensors_core::load::Piece;
+use safetensors_core::{Checkpoint, LazyTensor, Metadata};
 use serde::Serialize;
 
 use crate::input;

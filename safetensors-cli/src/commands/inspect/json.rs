@@ -55,7 +55,7 @@ pub(super) fn document<'a>(
 ) -> Document<'a> {
     let path = |path: &Path| path.to_string_lossy().into_owned();
     let files: BTreeMap<&Path, usize> =
-        checkpoint.shards().iter().enumerate().map(|(i, shard)| (shard.path(), i)).collect();
+        checkpoint.files().iter().enumerate().map(|(i, shard)| (shard.path(), i)).collect();
     let mut entries = Vec::with_capacity(tensors.len());
     for tensor in tensors {
         entries.push(TensorEntry {
@@ -69,10 +69,10 @@ pub(super) fn document<'a>(
         });
     }
     let dtypes = Totals::by_dtype(tensors.iter().copied());
-    let files = checkpoint.shards().iter().zip(layouts).map(|(shard, layout)| FileEntry {
+    let files = checkpoint.files().iter().zip(layouts).map(|(shard, layout)| FileEntry {
         path: path(shard.path()),
-        tensors: shard.archive().header().len(),
-        bytes: shard.archive().bytes().byte_len(),
+        tensors: shard.safetensors().header().len(),
+        bytes: shard.safetensors().source().byte_len(),
         header_bytes: layout.header_len,
         leading_bytes: layout.leading_space,
         padding_bytes: layout.padding,

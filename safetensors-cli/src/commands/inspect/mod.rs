@@ -11,7 +11,8 @@ mod tables;
 use std::io::Write;
 use std::process::ExitCode;
 
-use safetensors_core::{FileSource, LazyTensor};
+use safetensors_core::LazyTensor;
+use safetensors_core::io::FileSource;
 
 use crate::input::Input;
 use crate::order::Sort;
@@ -58,7 +59,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     let checkpoint = args.input.open()?;
     let mut tensors = args.select.matcher()?.tensors(&checkpoint)?;
     let layouts =
-        checkpoint.shards().iter().map(|shard| shard.layout()).collect::<Result<Vec<_>, _>>()?;
+        checkpoint.files().iter().map(|shard| shard.layout()).collect::<Result<Vec<_>, _>>()?;
     if args.json || args.flat {
         tensors = args.sort.unwrap_or(Sort::Offset).tensors(tensors);
     }

@@ -64,7 +64,7 @@ pub(super) fn flat(
     tensors: &Tensors<'_>,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let several = checkpoint.shards().len() > 1;
+    let several = checkpoint.files().len() > 1;
     let columns =
         [("name", Left), ("dtype", Left), ("shape", Left), ("size", Right), ("file", Left)];
     let mut table = Table::new(if several { &columns } else { &columns[..4] });
@@ -141,12 +141,12 @@ pub(super) fn files(
     let any_misaligned = layouts.iter().any(|layout| layout.misaligned_tensors > 0);
     let columns = if any_misaligned { &columns[..] } else { &columns[..7] };
     let mut table = Table::new(columns);
-    for (shard, layout) in checkpoint.shards().iter().zip(layouts) {
-        let archive = shard.archive();
+    for (shard, layout) in checkpoint.files().iter().zip(layouts) {
+        let archive = shard.safetensors();
         let cells = [
             text::path(shard.path()),
             text::count(archive.header().len() as u64),
-            text::size(archive.bytes().byte_len()),
+            text::size(archive.source().byte_len()),
             text::size(layout.header_len),
             text::size(layout.padding),
             text::count(layout.data_start),

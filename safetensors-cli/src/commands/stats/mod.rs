@@ -11,7 +11,9 @@ mod moments;
 use std::io::Write;
 use std::process::ExitCode;
 
-use safetensors_core::{Error, ErrorKind, FileSource, LazyTensor, Piece};
+use safetensors_core::io::FileSource;
+use safetensors_core::load::Piece;
+use safetensors_core::{Error, ErrorKind, LazyTensor};
 use serde::Serialize;
 
 use crate::input::Input;

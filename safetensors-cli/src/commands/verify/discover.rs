@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use safetensors_core::Located;
+use safetensors_core::checkpoint::CheckpointPath;
 
 /// The paths found in a directory and below it, each list sorted.
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ impl Found {
             let path = entry.path();
             if entry.file_type()?.is_dir() {
                 left.push(path);
-            } else if Located::by_name(&path).is_some() && !path.is_dir() {
+            } else if CheckpointPath::from_name(&path).is_some() && !path.is_dir() {
                 self.paths.push(path);
             }
         }

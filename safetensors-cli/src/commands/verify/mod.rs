@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use safetensors_core::audit::Severity;
-use safetensors_core::default_threads;
 use safetensors_core::digest::{self, VerifyOptions};
+use safetensors_core::framework::default_threads;
 use serde::Serialize;
 
 use crate::colour::{Colour, paint};
@@ -129,7 +129,7 @@ fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> O
     let mut look = || -> anyhow::Result<()> {
         let checkpoint = target.open()?;
         outcome.totals = Totals::of(checkpoint.tensors());
-        outcome.files = checkpoint.shards().len();
+        outcome.files = checkpoint.files().len();
         let mut findings = checkpoint.audit()?;
         if args.digests {
             findings.extend(checkpoint.audit_values()?);

@@ -51,7 +51,7 @@ pub(super) fn of(paths: &[PathBuf]) -> Vec<Target> {
             // An index that cannot be opened is reported when it is checked; its shards are then
             // checked by themselves.
             if let Ok(checkpoint) = Checkpoint::open(&target.path) {
-                seen.extend(checkpoint.shards().iter().map(|shard| identity(shard.path())));
+                seen.extend(checkpoint.files().iter().map(|shard| identity(shard.path())));
             }
         }
         targets.retain(|target| seen.insert(identity(&target.path)));

@@ -1,4 +1,4 @@
-//! [`Plan`]: what will be written, decided before anything is.
+//! [`Preview`]: what will be written, decided before anything is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -12,7 +12,7 @@ use crate::text;
 
 /// The number of tensors, bytes and files that will be written, and the names of tied weights.
 #[derive(Debug, Default)]
-pub(super) struct Plan {
+pub(super) struct Preview {
     tensors: u64,
     bytes: u64,
     /// The number of files, unless the output is always one.
@@ -23,13 +23,13 @@ pub(super) struct Plan {
     is_bare: bool,
 }
 
-impl Plan {
+impl Preview {
     /// What core will write.
-    pub(super) fn of(plan: &safetensors_core::Plan<'_, '_>) -> Self {
+    pub(super) fn of(plan: &safetensors_core::rewrite::Plan<'_, '_>) -> Self {
         Self {
             tensors: plan.tensors().len() as u64,
             bytes: plan.total_size(),
-            files: Some(plan.shards().len() as u64).filter(|&files| files > 0),
+            files: Some(plan.files().len() as u64).filter(|&files| files > 0),
             aliases: plan.aliases().clone(),
             is_bare: false,
         }

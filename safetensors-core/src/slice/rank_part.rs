@@ -1,4 +1,4 @@
-//! [`Shard`]: the part of a tensor that one of several ranks holds.
+//! [`RankPart`]: the part of a tensor that one of several ranks holds.
 
 use core::ops::Range;
 
@@ -8,17 +8,18 @@ use crate::error::ErrorKind;
 /// `world_size` equal parts, of which this is the one at `rank`.
 ///
 /// ```
-/// use safetensors_core::{TensorView, slice::Shard};
+/// use safetensors_core::TensorView;
+/// use safetensors_core::slice::RankPart;
 ///
 /// let values: Vec<u8> = (0..8).collect();
 /// let weight = TensorView::from_slice(&[2, 4], &values)?;
-/// let part = weight.shard(Shard::new(1, 1, 2))?;
+/// let part = weight.rank_part(RankPart::new(1, 1, 2))?;
 /// assert_eq!(part.to_buf()?.into_vec::<u8>()?, [2, 3, 6, 7]);
-/// assert!(weight.shard(Shard::new(1, 0, 3)).is_err());
+/// assert!(weight.rank_part(RankPart::new(1, 0, 3)).is_err());
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Shard {
+pub struct RankPart {
     /// The dimension that is cut.
     pub dim: usize,
     /// Which part, from 0.
@@ -30,7 +31,7 @@ pub struct Shard {
     pub uneven: bool,
 }
 
-impl Shard {
+impl RankPart {
     /// The part at `rank` of `world_size` equal parts of dimension `dim`.
     pub const fn new(dim: usize, rank: usize, world_size: usize) -> Self {
         Self { dim, rank, world_size, uneven: false }
@@ -48,16 +49,16 @@ impl Shard {
     /// # Errors
     ///
     /// [`ErrorKind::NoSuchDim`]; [`ErrorKind::NoSuchRank`] if `rank` is not below `world_size`;
-    /// [`ErrorKind::UnevenShards`] if the dimension does not divide and [`uneven`](Shard::uneven)
+    /// [`ErrorKind::UnevenParts`] if the dimension does not divide and [`uneven`](RankPart::uneven)
     /// parts were not asked for.
     pub fn range(&self, shape: &[usize]) -> Result<Range<usize>, ErrorKind> {
         let Self { dim, rank, world_size, uneven } = *self;
-        let &len = shape.get(dim).ok_or(ErrorKind::NoSuchDim { dim, rank: shape.len() })?;
+        let &len = shape.get(dim).ok_or(ErrorKind::NoSuchDim { dim, ndim: shape.len() })?;
         if rank >= world_size {
             return Err(ErrorKind::NoSuchRank { rank, world_size });
         }
         if !len.is_multiple_of(world_size) && !uneven {
-            return Err(ErrorKind::UnevenShards { dim, len, world_size });
+            return Err(ErrorKind::UnevenParts { dim, len, world_size });
         }
         let part = len.div_ceil(world_size);
         Ok(part.saturating_mul(rank).min(len)..part.saturating_mul(rank + 1).min(len))

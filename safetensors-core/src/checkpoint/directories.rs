@@ -1,17 +1,17 @@
-//! Directories that a save makes, and takes away again if it comes to nothing: [`Made`] and
-//! [`Temporary`].
+//! Directories that a save makes, and takes away again if it comes to nothing: [`NewDirectories`] and
+//! [`TempDirectory`].
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 /// The directories that were made so that another one is there. They are removed when this is
 /// dropped, unless something is in them by then.
-pub(super) struct Made {
+pub(super) struct NewDirectories {
     /// Each before those that lie in it.
     directories: Vec<PathBuf>,
 }
 
-impl Made {
+impl NewDirectories {
     /// Makes a directory, and those above it, where they are not there yet.
     pub(super) fn create_all(directory: &Path) -> io::Result<Self> {
         let missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
@@ -31,7 +31,7 @@ impl Made {
     }
 }
 
-impl Drop for Made {
+impl Drop for NewDirectories {
     fn drop(&mut self) {
         for directory in self.directories.iter().rev() {
             // This fails for those that are not empty.
@@ -41,9 +41,9 @@ impl Drop for Made {
 }
 
 /// A hidden directory that is removed with all that is in it when this is dropped.
-pub(super) struct Temporary(PathBuf);
+pub(super) struct TempDirectory(PathBuf);
 
-impl Temporary {
+impl TempDirectory {
     /// Makes one in a directory. An error is the system's, and says nothing of a name that nobody
     /// asked for.
     pub(super) fn create_in(directory: &Path) -> io::Result<Self> {
@@ -61,7 +61,7 @@ impl Temporary {
     }
 }
 
-impl Drop for Temporary {
+impl Drop for TempDirectory {
     fn drop(&mut self) {
         // Should this fail, it can be removed by hand: its name says what it is.
         let _ = fs::remove_dir_all(&self.0);
