@@ -5,9 +5,10 @@
 use std::fs;
 use std::path::Path;
 
+use safetensors_core::save::{AtomicFile, Sink};
 use safetensors_core::{
-    AtomicFile, Checkpoint, Dtype, ErrorKind, Rewrite, SaveOptions, ShardOptions, Sink,
-    TensorSource, TensorView, save,
+    Checkpoint, Dtype, ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorSource, TensorView,
+    save,
 };
 
 fn rewrite() -> Rewrite<'static> {
@@ -64,7 +65,7 @@ fn one_file_of_another_name_has_to_be_alone_in_its_directory() {
     let several = ShardOptions::new().max_shard_size(2.into());
     rewrite().save_sharded(dir.path(), &several).unwrap();
     let checkpoint = Checkpoint::open(dir.path()).unwrap();
-    assert_eq!((checkpoint.len(), checkpoint.shards().len()), (2, 2));
+    assert_eq!((checkpoint.len(), checkpoint.files().len()), (2, 2));
 }
 
 #[test]

@@ -16,7 +16,7 @@ const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 fn save_version(directory: &Path, version: u8, files: usize) {
     let bytes = [version];
     let tensors = NAMES.map(|name| (name, TensorView::from_slice(&[1], &bytes).unwrap()));
-    let options = ShardOptions::new().save(SaveOptions::new().durable(false));
+    let options = ShardOptions::new().save_options(SaveOptions::new().durable(false));
     let size = NAMES.len().div_ceil(files) as u64;
     let saved = save_sharded(directory, tensors, &options.max_shard_size(size.into())).unwrap();
     assert_eq!(saved.files.len(), files);

@@ -8,7 +8,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use safetensors_core::store::{Entry, FileKind, LocalStore, MemoryFile, MemoryStore, Store};
+use safetensors_core::checkpoint::store::{
+    Entry, FileKind, LocalStore, MemoryFile, MemoryStore, Store,
+};
 use safetensors_core::{
     Checkpoint, Error, ErrorKind, Limits, ReadAt, Result, SaveOptions, TensorView, serialize,
 };
@@ -44,7 +46,7 @@ fn check_sharded<S: ReadAt>(checkpoint: &Checkpoint<S>, root: &str) {
     assert_eq!((read("a"), read("b"), read("head")), (vec![1], vec![2], vec![1]));
     assert_eq!(checkpoint.len(), 2);
     assert_eq!(checkpoint.index(), Some(&*Path::new(root).join(INDEX)));
-    let paths: Vec<_> = checkpoint.shards().iter().map(|shard| shard.path().to_owned()).collect();
+    let paths: Vec<_> = checkpoint.files().iter().map(|shard| shard.path().to_owned()).collect();
     let expected =
         ["deep/two.safetensors", "one.safetensors"].map(|name| Path::new(root).join(name));
     assert_eq!(paths, expected);

@@ -16,7 +16,9 @@ pub use finding::{Finding, Severity};
 pub use layout::{FileLayout, MisalignedTensor};
 
 use crate::checkpoint::store::FileKind;
-use crate::checkpoint::{Checkpoint, Located, STANDARD_FILE, STANDARD_INDEX, ShardFile};
+use crate::checkpoint::{
+    Checkpoint, CheckpointFile, CheckpointPath, STANDARD_FILE, STANDARD_INDEX,
+};
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::io::ReadAt;
@@ -25,14 +27,14 @@ use crate::load::LazyTensor;
 /// The format asks for data at a multiple of this.
 const DATA_ALIGNMENT: u64 = 8;
 
-impl<S: ReadAt> ShardFile<S> {
+impl<S: ReadAt> CheckpointFile<S> {
     /// How the file is laid out. Reads the ends of its header again.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Io`](crate::ErrorKind::Io).
     pub fn layout(&self) -> Result<FileLayout> {
-        FileLayout::of(self.archive()).map_err(|error| error.in_path(self.path()))
+        FileLayout::of(self.safetensors()).map_err(|error| error.in_path(self.path()))
     }
 }
 
@@ -67,7 +69,7 @@ impl<S: ReadAt> Checkpoint<S> {
         } else if let Some(finding) = self.shadowed_finding()? {
             findings.push(finding);
         }
-        for shard in self.shards() {
+        for shard in self.files() {
             layout_findings(shard.path(), shard.layout()?, &mut findings);
         }
         Ok(findings)
@@ -76,14 +78,14 @@ impl<S: ReadAt> Checkpoint<S> {
     fn unmapped_findings(&self) -> Vec<Finding> {
         let mut findings: Vec<Finding> = Vec::new();
         // They come file by file.
-        for (shard, tensor) in self.unmapped() {
+        for (shard, tensor) in self.unindexed() {
             match findings.last_mut() {
-                Some(Finding::UnmappedTensors { file, others, .. }) if file == shard.path() => {
+                Some(Finding::UnindexedTensors { file, others, .. }) if file == shard.path() => {
                     *others += 1
                 }
                 _ => {
                     let (file, tensor) = (shard.path().into(), tensor.name().into());
-                    findings.push(Finding::UnmappedTensors { file, tensor, others: 0 });
+                    findings.push(Finding::UnindexedTensors { file, tensor, others: 0 });
                 }
             }
         }
@@ -98,7 +100,7 @@ impl<S: ReadAt> Checkpoint<S> {
 
     /// What is said of the index beside `model.safetensors`, which a directory was opened as.
     fn shadowed_finding(&self) -> Result<Option<Finding>> {
-        let (Some(index), [file]) = (self.shadowed_index()?, self.shards()) else {
+        let (Some(index), [file]) = (self.shadowed_index()?, self.files()) else {
             return Ok(None);
         };
         let file = file.path().to_owned();
@@ -111,12 +113,12 @@ impl<S: ReadAt> Checkpoint<S> {
     fn strays(&self, index: &Path) -> Result<Vec<Finding>> {
         let folder = index.parent().unwrap_or(Path::new(""));
         let mut named: BTreeSet<PathBuf> =
-            self.shards().iter().map(|shard| shard.path().to_owned()).collect();
+            self.files().iter().map(|shard| shard.path().to_owned()).collect();
         let mut strays = Vec::new();
         for entry in self.list(folder)?.iter().filter(|entry| entry.kind == FileKind::File) {
-            match Located::by_name(index.with_file_name(&entry.name)) {
-                Some(Located::File(file)) => strays.push(file),
-                Some(Located::Index(other)) if other != index => {
+            match CheckpointPath::from_name(index.with_file_name(&entry.name)) {
+                Some(CheckpointPath::File(file)) => strays.push(file),
+                Some(CheckpointPath::Index(other)) if other != index => {
                     named.extend(self.files_of_other_index(&other));
                 }
                 _ => {}

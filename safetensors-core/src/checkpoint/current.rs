@@ -6,16 +6,15 @@ use std::io;
 use std::path::Path;
 
 use super::index::Index;
-use super::locate::{Located, locate};
+use super::locate::{CheckpointPath, locate};
 use super::names::STANDARD_FILE;
 use super::store::{LocalStore, is_not_found};
 use crate::error::{Error, ErrorKind, Result};
-use crate::header::Limits;
 use crate::io::{FileSource, SafeTensors, failpoint};
 
 /// The checkpoint that an index describes, or, if there is no index, the one file that the
-/// directory opens as. `None` if there is none, or if it is not complete or malformed: then there is
-/// nothing to keep loadable.
+/// directory opens as. `None` if there is none, or if it is not complete or malformed: then there
+/// is nothing to keep loadable.
 ///
 /// A file without tensors counts for nothing here, because no index can describe it; nor does
 /// `model.safetensors`, which the directory opens as until it is removed, whatever comes beside it.
@@ -41,11 +40,11 @@ pub(super) fn current(directory: &Path, index: Option<&Path>) -> Result<Option<I
 
 /// The one file that a directory without an index opens as, in the form of an index.
 fn of_one_file(directory: &Path) -> Result<Option<Index>> {
-    let Located::File(path) = locate(&LocalStore, directory)? else { return Ok(None) };
+    let CheckpointPath::File(path) = locate(&LocalStore, directory)? else { return Ok(None) };
     let name = path.file_name().and_then(|name| name.to_str());
     let Some(name) = name.filter(|name| *name != STANDARD_FILE) else { return Ok(None) };
-    let archive = SafeTensors::read_header(FileSource::open(&path)?, &Limits::default())
-        .map_err(|error| error.in_path(&path))?;
+    let archive =
+        SafeTensors::from_source(FileSource::open(&path)?).map_err(|error| error.in_path(&path))?;
     let names: Vec<_> = archive.tensors().map(|tensor| tensor.name().to_owned()).collect();
     Ok(Some(Index { shards: BTreeMap::from([(name.to_owned(), names)]), ..Index::default() }))
 }

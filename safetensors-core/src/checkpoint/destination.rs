@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::names::STANDARD_FILE;
 use super::store::{FileKind, LocalStore, Store};
-use super::{FilePattern, Located};
+use super::{CheckpointPath, FilePattern};
 use crate::error::{Error, ErrorKind, Result};
 use crate::save::atomic::refuse_other_than_directory;
 
@@ -34,7 +34,7 @@ pub(crate) fn check(directory: &Path, pattern: &FilePattern, files: &[&str]) -> 
     others.retain(|entry| {
         let name = &entry.name;
         let is_own = name == file || *name == index || pattern.matches(name);
-        !is_own && entry.kind == FileKind::File && Located::by_name(name).is_some()
+        !is_own && entry.kind == FileKind::File && CheckpointPath::from_name(name).is_some()
     });
     if others.is_empty() {
         return Ok(());

@@ -2,41 +2,81 @@
 
 use std::path::{Path, PathBuf};
 
+use super::index::Index;
 use super::names::{FILE_SUFFIX, INDEX_SUFFIX, STANDARD_FILE, STANDARD_INDEX, is_shard_of_several};
-use super::store::{Entry, FileKind, Store};
+use super::store::{Entry, FileKind, LocalStore, Store};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How many of the directories in one without a checkpoint are looked into, so that the error can
 /// say what is there.
 const LOOKED_INTO: usize = 32;
 
-/// What a path leads to.
+/// The file or the index that a path leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Located {
+pub enum CheckpointPath {
     /// One file of tensors.
     File(PathBuf),
     /// The index of several.
     Index(PathBuf),
 }
 
-impl Located {
+impl CheckpointPath {
+    /// Finds what [`Checkpoint::open`](super::Checkpoint::open) opens for this path: a `*.json`
+    /// file is an index, every other file is one of tensors, a directory is what it holds. Neither
+    /// is looked into.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoCheckpoint`] for a directory that holds none or several; [`ErrorKind::Io`].
+    pub fn find(path: impl AsRef<Path>) -> Result<Self> {
+        locate(&LocalStore, path.as_ref())
+    }
+
     /// What a file in a directory is by the end of its name: `.safetensors.index.json` an index,
     /// `.safetensors` a file of tensors, everything else nothing. The file is not looked at.
     ///
     /// ```
-    /// use safetensors_core::Located;
+    /// use safetensors_core::checkpoint::CheckpointPath;
     ///
     /// let path = "checkpoint/model.safetensors.index.json";
-    /// assert_eq!(Located::by_name(path), Some(Located::Index(path.into())));
-    /// assert_eq!(Located::by_name("checkpoint/config.json"), None);
+    /// assert_eq!(CheckpointPath::from_name(path), Some(CheckpointPath::Index(path.into())));
+    /// assert_eq!(CheckpointPath::from_name("checkpoint/config.json"), None);
     /// ```
-    pub fn by_name(path: impl AsRef<Path>) -> Option<Self> {
+    pub fn from_name(path: impl AsRef<Path>) -> Option<Self> {
         let path = path.as_ref();
         let name = path.file_name()?.to_string_lossy();
         if name.ends_with(INDEX_SUFFIX) {
             return Some(Self::Index(path.into()));
         }
         name.ends_with(FILE_SUFFIX).then(|| Self::File(path.into()))
+    }
+
+    /// The files of tensors: the file itself, or those that the index names, in order of their
+    /// names. The index is read and checked; the files are not looked at.
+    ///
+    /// ```
+    /// use safetensors_core::checkpoint::CheckpointPath;
+    /// use safetensors_core::{ShardOptions, TensorView, save_sharded};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let values = [1.0_f32, 2.0];
+    /// let tensors = ["a", "b"].map(|name| (name, TensorView::from_slice(&[2], &values).unwrap()));
+    /// save_sharded(dir.path(), tensors, &ShardOptions::new().max_shard_size(8.into()))?;
+    ///
+    /// let files = CheckpointPath::find(dir.path())?.files()?;
+    /// assert_eq!(files[0], dir.path().join("model-00001-of-00002.safetensors"));
+    /// assert_eq!(files.len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::BadIndex`]; [`ErrorKind::Io`].
+    pub fn files(&self) -> Result<Vec<PathBuf>> {
+        match self {
+            Self::File(file) => Ok(vec![file.clone()]),
+            Self::Index(index) => Ok(Index::read(&LocalStore, index)?.files_beside(index)),
+        }
     }
 
     /// What a path is if it leads to no directory: a `*.json` file is an index, everything else is
@@ -58,13 +98,13 @@ impl Located {
 
 /// A file is itself, or an index if its name ends in `.json`; a directory is what it
 /// [holds](choose).
-pub(super) fn locate<T: Store>(store: &T, path: &Path) -> Result<Located> {
+pub(super) fn locate<T: Store>(store: &T, path: &Path) -> Result<CheckpointPath> {
     match store.kind(path).map_err(|error| error.in_path(path))? {
         Some(FileKind::Directory) => choose(store, path),
-        Some(FileKind::File) => Ok(Located::by_extension(path)),
+        Some(FileKind::File) => Ok(CheckpointPath::by_extension(path)),
         // The store says best that nothing is there, unless something has come by now.
         None => match store.open(path) {
-            Ok(_) => Ok(Located::by_extension(path)),
+            Ok(_) => Ok(CheckpointPath::by_extension(path)),
             Err(error) => Err(error.in_path(path)),
         },
     }
@@ -75,7 +115,7 @@ pub(super) fn locate<T: Store>(store: &T, path: &Path) -> Result<Located> {
 /// `model.safetensors` goes before everything else. The index `model.safetensors.index.json` comes
 /// next, then exactly one other index, then exactly one file. One file that is a shard of several,
 /// by its name, is no checkpoint: the others and the index are missing.
-fn choose<T: Store>(store: &T, directory: &Path) -> Result<Located> {
+fn choose<T: Store>(store: &T, directory: &Path) -> Result<CheckpointPath> {
     // These two are asked for by their names: a list that is read while files are renamed may lack
     // one that was there all the time.
     let (file, index) = (directory.join(STANDARD_FILE), directory.join(STANDARD_INDEX));
@@ -84,16 +124,18 @@ fn choose<T: Store>(store: &T, directory: &Path) -> Result<Located> {
         Ok(kind == Some(FileKind::File))
     };
     if is_file(&file)? {
-        return Ok(Located::File(file));
+        return Ok(CheckpointPath::File(file));
     }
     if is_file(&index)? {
-        return Ok(Located::Index(index));
+        return Ok(CheckpointPath::Index(index));
     }
     let entries = store.list(directory).map_err(|error| error.in_path(directory))?;
     let [indexes, files] = found(&entries);
     match (indexes.as_slice(), files.as_slice()) {
-        ([index], _) => Ok(Located::Index(directory.join(index))),
-        ([], [file]) if !is_shard_of_several(file) => Ok(Located::File(directory.join(file))),
+        ([index], _) => Ok(CheckpointPath::Index(directory.join(index))),
+        ([], [file]) if !is_shard_of_several(file) => {
+            Ok(CheckpointPath::File(directory.join(file)))
+        }
         _ => {
             let found = indexes.into_iter().chain(files).map(str::to_owned).collect();
             let below = found_below(store, directory, &entries);
@@ -106,9 +148,9 @@ fn choose<T: Store>(store: &T, directory: &Path) -> Result<Located> {
 fn found(entries: &[Entry]) -> [Vec<&str>; 2] {
     let mut found = [Vec::new(), Vec::new()];
     for entry in entries.iter().filter(|entry| entry.kind == FileKind::File) {
-        match Located::by_name(&entry.name) {
-            Some(Located::Index(_)) => found[0].push(entry.name.as_str()),
-            Some(Located::File(_)) => found[1].push(entry.name.as_str()),
+        match CheckpointPath::from_name(&entry.name) {
+            Some(CheckpointPath::Index(_)) => found[0].push(entry.name.as_str()),
+            Some(CheckpointPath::File(_)) => found[1].push(entry.name.as_str()),
             None => {}
         }
     }

@@ -1,11 +1,12 @@
-//! [`Checkpoint`]: one file, or an index of shards, seen as one set of tensors.
+//! [`Checkpoint`]: one file, or an index of shards, seen as one set of tensors; how one is saved in
+//! several files; and where the files may lie ([`store`]).
 
 mod current;
 mod destination;
+mod directories;
 mod index;
 mod index_json;
 mod locate;
-mod made;
 mod mmap;
 mod names;
 mod open;
@@ -19,6 +20,8 @@ mod save;
 mod siblings;
 mod size;
 mod split;
+#[cfg(test)]
+mod split_tests;
 mod staging;
 pub mod store;
 #[cfg(test)]
@@ -31,15 +34,14 @@ use std::sync::Arc;
 
 pub(crate) use destination::check as check_directory;
 use index::Index;
-pub use locate::Located;
-pub use mmap::Access;
+pub use locate::CheckpointPath;
 pub(crate) use names::{STANDARD_FILE, STANDARD_INDEX};
 pub use options::{Contention, ShardOptions};
 pub use pattern::FilePattern;
 pub use save::{SavedShards, save_sharded};
 pub(crate) use save::{plan as plan_shards, save_sharded_if};
 pub use size::MaxShardSize;
-pub use split::{Split, split_into_shards};
+pub(crate) use split::{Split, split_into_shards};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::{Metadata, NameTable, TensorInfo, is_reserved};
@@ -81,7 +83,7 @@ use crate::tensor::TensorBuf;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Checkpoint<S = FileSource> {
-    shards: Vec<ShardFile<S>>,
+    shards: Vec<CheckpointFile<S>>,
     /// Every tensor: shards in order, each shard's tensors in file order.
     places: Vec<Place>,
     /// From a name to its place. Nothing for a single file, whose header has that table.
@@ -112,19 +114,19 @@ impl<S: fmt::Debug> fmt::Debug for Checkpoint<S> {
 
 /// One file of a [`Checkpoint`].
 #[derive(Debug)]
-pub struct ShardFile<S = FileSource> {
+pub struct CheckpointFile<S = FileSource> {
     path: PathBuf,
     archive: SafeTensors<S>,
 }
 
-impl<S> ShardFile<S> {
+impl<S> CheckpointFile<S> {
     /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// The file's header and source.
-    pub fn archive(&self) -> &SafeTensors<S> {
+    pub fn safetensors(&self) -> &SafeTensors<S> {
         &self.archive
     }
 }
@@ -138,7 +140,7 @@ struct Place {
 
 impl<S: ReadAt> Checkpoint<S> {
     fn assemble(
-        shards: Vec<ShardFile<S>>,
+        shards: Vec<CheckpointFile<S>>,
         places: Vec<Place>,
         index: Option<(&Index, PathBuf)>,
     ) -> Self {
@@ -193,41 +195,13 @@ impl<S: ReadAt> Checkpoint<S> {
         crate::load::read_tensors(&tensors, options)
     }
 
-    /// Reads the tensors for which `pick` says so in parallel, by name: those with a prefix, those
-    /// that a regular expression matches, those of a dtype.
-    ///
-    /// ```
-    /// # use safetensors_core::{Checkpoint, Dtype, LoadOptions, SaveOptions, TensorView, save};
-    /// # let dir = tempfile::tempdir()?;
-    /// # let values = [1.0_f32, 2.0];
-    /// # let tensors = ["encoder.w", "decoder.w"].map(|name| (name, TensorView::from_slice(&[2], &values).unwrap()));
-    /// # save(dir.path().join("model.safetensors"), tensors, &SaveOptions::new())?;
-    /// let checkpoint = Checkpoint::open(dir.path())?;
-    /// let encoder = checkpoint.read_some(|tensor| tensor.name().starts_with("encoder."), &LoadOptions::new())?;
-    /// assert_eq!(encoder[0].0, "encoder.w");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Those of [`read_tensors`](crate::read_tensors).
-    pub fn read_some(
-        &self,
-        mut pick: impl FnMut(&LazyTensor<'_, S>) -> bool,
-        options: &LoadOptions,
-    ) -> Result<Vec<(&str, TensorBuf)>> {
-        let tensors: Vec<_> = self.tensors().filter(|tensor| pick(tensor)).collect();
-        let bufs = crate::load::read_tensors(&tensors, options)?;
-        Ok(tensors.iter().map(LazyTensor::name).zip(bufs).collect())
-    }
-
     /// Reads the tensors of these names, or [aliases](Checkpoint::aliases), in parallel, in this
     /// order.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::TensorNotFound`], before anything is read, and those of
-    /// [`read_tensors`](crate::read_tensors).
+    /// [`read_tensors`](crate::load::read_tensors).
     pub fn read_named<N: AsRef<str>>(
         &self,
         names: impl IntoIterator<Item = N>,
@@ -279,7 +253,7 @@ impl<S> Checkpoint<S> {
     pub fn tensor(&self, name: &str) -> Result<LazyTensor<'_, S>> {
         self.get(name).ok_or_else(|| {
             let error = Error::from(ErrorKind::TensorNotFound).in_tensor(name);
-            match self.index.as_deref().or_else(|| self.shards.first().map(ShardFile::path)) {
+            match self.index.as_deref().or_else(|| self.shards.first().map(CheckpointFile::path)) {
                 Some(path) => error.in_path(path),
                 None => error,
             }
@@ -303,7 +277,7 @@ impl<S> Checkpoint<S> {
     }
 
     /// The files, in order of their names.
-    pub fn shards(&self) -> &[ShardFile<S>] {
+    pub fn files(&self) -> &[CheckpointFile<S>] {
         &self.shards
     }
 
@@ -320,13 +294,13 @@ impl<S> Checkpoint<S> {
 
     /// The tensors that files have and the index does not send there, which the checkpoint
     /// therefore does not have from these files.
-    pub fn unmapped(&self) -> impl Iterator<Item = (&ShardFile<S>, TensorInfo<'_>)> {
+    pub fn unindexed(&self) -> impl Iterator<Item = (&CheckpointFile<S>, TensorInfo<'_>)> {
         self.shards.iter().enumerate().flat_map(|(shard, file)| {
             // The places are sorted by shard and position.
             let start = self.places.partition_point(|place| place.shard < shard);
             let end = self.places.partition_point(|place| place.shard <= shard);
             let mut mapped = self.places[start..end].iter().peekable();
-            let tensors = file.archive.header().tensors().enumerate();
+            let tensors = file.archive.header().iter().enumerate();
             tensors.filter_map(move |(position, info)| {
                 let is_mapped = mapped.next_if(|place| place.position == position).is_some();
                 (!is_mapped).then_some((file, info))

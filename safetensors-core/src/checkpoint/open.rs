@@ -4,10 +4,9 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::index::Index;
 use super::opening::open_from;
 use super::store::{FileKind, LocalStore, OpenedBy, PerhapsLocal, Store};
-use super::{Located, ShardFile, locate};
+use super::{CheckpointFile, CheckpointPath, locate};
 use crate::checkpoint::Checkpoint;
 use crate::error::{ErrorKind, Result};
 use crate::header::Limits;
@@ -32,7 +31,7 @@ impl Checkpoint {
     /// [`ErrorKind::BadIndex`]; [`ErrorKind::NotInShard`] for a tensor that its shard lacks;
     /// [`ErrorKind::KeepsChanging`] for a checkpoint that is replaced again and again;
     /// [`ErrorKind::Io`]; and, for each file, the errors of
-    /// [`Header::parse`](crate::Header::parse).
+    /// [`Header::parse`](crate::header::Header::parse).
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_with(path, &Limits::default())
     }
@@ -47,45 +46,23 @@ impl Checkpoint {
     }
 
     /// One file that is open already, such as standard input where that is a file. `name` stands
-    /// for its path in errors and in [`ShardFile::path`]; nothing is looked for under it.
+    /// for its path in errors and in [`CheckpointFile::path`]; nothing is looked for under it.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::NotAFile`] for anything but a regular file; [`ErrorKind::Io`]; those of
-    /// [`Header::parse`](crate::Header::parse).
-    pub fn of_file(file: File, name: impl Into<PathBuf>) -> Result<Self> {
+    /// [`Header::parse`](crate::header::Header::parse).
+    pub fn from_file(file: File, name: impl Into<PathBuf>) -> Result<Self> {
         let path = name.into();
         let open = || -> Result<_> {
             let source = FileSource::of(file, &path).map_err(ErrorKind::Io)?;
             if !source.file().metadata().map_err(ErrorKind::Io)?.is_file() {
                 return Err(ErrorKind::NotAFile { found: "a special file" }.into());
             }
-            SafeTensors::read_header(source, &Limits::default())
+            SafeTensors::from_source(source)
         };
         let archive = open().map_err(|error| error.in_path(&path))?;
-        Ok(Self::of_shard(ShardFile { path, archive }))
-    }
-
-    /// Which file or index a path leads to, as [`open`](Checkpoint::open) finds it: a `*.json` file
-    /// is an index, every other file is one of tensors, a directory is what it holds. Neither is
-    /// looked into.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NoCheckpoint`] for a directory that holds none or several; [`ErrorKind::Io`].
-    pub fn locate(path: impl AsRef<Path>) -> Result<Located> {
-        locate::locate(&LocalStore, path.as_ref())
-    }
-
-    /// The files that an index names, in order of their names. The index is read and checked; the
-    /// files are not looked at.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::BadIndex`]; [`ErrorKind::Io`].
-    pub fn files_of_index(index: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
-        let index = index.as_ref();
-        Ok(Index::read(&LocalStore, index)?.files_beside(index))
+        Ok(Self::from_single(CheckpointFile { path, archive }))
     }
 }
 
@@ -109,20 +86,24 @@ impl<S: ReadAt> Checkpoint<S> {
     /// memory, so that tensors can be lent as [views](crate::LazyTensor::view):
     ///
     /// ```
-    /// use safetensors_core::{Checkpoint, FileSource, Limits, SaveOptions, TensorView, save};
+    /// use safetensors_core::io::FileSource;
+    /// use safetensors_core::{Checkpoint, Limits, SaveOptions, TensorView, save};
     ///
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("model.safetensors");
-    /// # save(&path, [("weight", TensorView::from_slice(&[2], &[1.0_f32, 2.0])?)], &SaveOptions::new())?;
-    /// let checkpoint = Checkpoint::open_by(&path, &Limits::default(), |path| FileSource::open(path)?.read_to_vec())?;
+    /// # let tensors = [("weight", TensorView::from_slice(&[2], &[1.0_f32, 2.0])?)];
+    /// # save(&path, tensors, &SaveOptions::new())?;
+    /// let checkpoint = Checkpoint::open_by(&path, &Limits::default(), |path| {
+    ///     FileSource::open(path)?.read_to_vec()
+    /// })?;
     /// assert_eq!(checkpoint.tensor("weight")?.view()?.as_slice::<f32>()?, [1.0, 2.0]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// A path that ends in `.safetensors` or `.json` is that of a file or of an index, which need
-    /// not be on the disk; the index and its shards are opened by `open`. Every other path is looked
-    /// up on the disk, where it may be a directory. To look up directories elsewhere too, use
-    /// [`open_in`](Checkpoint::open_in).
+    /// not be on the disk; the index and its shards are opened by `open`. Every other path is
+    /// looked up on the disk, where it may be a directory. To look up directories elsewhere too,
+    /// use [`open_in`](Checkpoint::open_in).
     ///
     /// # Errors
     ///
@@ -140,7 +121,7 @@ impl<S: ReadAt> Checkpoint<S> {
             let is_directory = || matches!(LocalStore.kind(path), Ok(Some(FileKind::Directory)));
             match !is_named && is_directory() {
                 true => locate::locate(&LocalStore, path),
-                false => Ok(Located::by_extension(path)),
+                false => Ok(CheckpointPath::by_extension(path)),
             }
         };
         open_from(&OpenedBy(&open), Arc::new(PerhapsLocal), path, limits, locate)

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::index::Index;
 use super::siblings::Siblings;
 use super::store::{Store, Version};
-use super::{Checkpoint, Located, Place, ShardFile};
+use super::{Checkpoint, CheckpointFile, CheckpointPath, Place};
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::Limits;
 use crate::io::{ReadAt, SafeTensors};
@@ -35,7 +35,7 @@ pub(super) fn open_from<T: Store>(
     siblings: Arc<dyn Siblings>,
     path: &Path,
     limits: &Limits,
-    locate: impl Fn() -> Result<Located>,
+    locate: impl Fn() -> Result<CheckpointPath>,
 ) -> Result<Checkpoint<T::File>> {
     for attempt in 0..ATTEMPTS {
         let error = match locate() {
@@ -60,21 +60,21 @@ pub(super) fn open_from<T: Store>(
 }
 
 /// Whether a path leads elsewhere by now.
-fn has_moved(before: &Located, now: Result<Located>) -> bool {
+fn has_moved(before: &CheckpointPath, now: Result<CheckpointPath>) -> bool {
     now.is_ok_and(|now| now != *before)
 }
 
 /// Opens one file, or an index and its shards; `None` if the index became another one meanwhile.
 fn open_located<T: Store>(
     store: &T,
-    located: &Located,
+    located: &CheckpointPath,
     limits: &Limits,
 ) -> Result<Option<Checkpoint<T::File>>> {
     let path = match located {
-        Located::File(file) => {
-            return Ok(Some(Checkpoint::of_shard(open_shard(store, file, limits)?)));
+        CheckpointPath::File(file) => {
+            return Ok(Some(Checkpoint::from_single(open_shard(store, file, limits)?)));
         }
-        Located::Index(path) => path,
+        CheckpointPath::Index(path) => path,
     };
     let version = || store.version(path).map_err(|error| error.in_path(path));
     let before = version()?;
@@ -84,14 +84,14 @@ fn open_located<T: Store>(
         return Ok(None);
     }
     let (index, shards) = opened?;
-    Checkpoint::of_shards(shards, &index, path, before).map(Some)
+    Checkpoint::from_shards(shards, &index, path, before).map(Some)
 }
 
 fn open_shards<T: Store>(
     store: &T,
     path: &Path,
     limits: &Limits,
-) -> Result<(Index, Vec<ShardFile<T::File>>)> {
+) -> Result<(Index, Vec<CheckpointFile<T::File>>)> {
     let index = Index::read(store, path)?;
     let files: Vec<_> = index.files_beside(path).into_iter().zip(index.shards()).collect();
     let shards = in_parallel(files, OPENED_AT_ONCE, |(file, (_, names)), _: &mut ()| {
@@ -100,15 +100,19 @@ fn open_shards<T: Store>(
     Ok((index, shards))
 }
 
-fn open_shard<T: Store>(store: &T, path: &Path, limits: &Limits) -> Result<ShardFile<T::File>> {
-    let archive = store.open(path).and_then(|source| SafeTensors::read_header(source, limits));
+fn open_shard<T: Store>(
+    store: &T,
+    path: &Path,
+    limits: &Limits,
+) -> Result<CheckpointFile<T::File>> {
+    let archive = store.open(path).and_then(|source| SafeTensors::from_source_with(source, limits));
     let archive = archive.map_err(|error| error.in_path(path))?;
-    Ok(ShardFile { path: path.into(), archive })
+    Ok(CheckpointFile { path: path.into(), archive })
 }
 
 impl<S: ReadAt> Checkpoint<S> {
     /// A checkpoint of one file.
-    pub(super) fn of_shard(shard: ShardFile<S>) -> Self {
+    pub(super) fn from_single(shard: CheckpointFile<S>) -> Self {
         let places = (0..shard.archive.header().len())
             .map(|position| Place { shard: 0, position })
             .collect();
@@ -117,8 +121,8 @@ impl<S: ReadAt> Checkpoint<S> {
 
     /// Only the tensors that the map sends to a shard are the checkpoint's: where two shards have
     /// one, the map decides.
-    fn of_shards(
-        shards: Vec<ShardFile<S>>,
+    fn from_shards(
+        shards: Vec<CheckpointFile<S>>,
         index: &Index,
         path: &Path,
         version: Option<Version>,

@@ -11,14 +11,14 @@ use crate::save::SaveOptions;
 /// let options = ShardOptions::new()
 ///     .max_shard_size("500MB".parse()?)
 ///     .file_pattern("model.fp16{suffix}.safetensors".parse()?)
-///     .save(SaveOptions::new().metadata([("license", "mit")]));
+///     .save_options(SaveOptions::new().metadata([("license", "mit")]));
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct ShardOptions {
     pub(super) max_shard_size: MaxShardSize,
     pub(super) file_pattern: FilePattern,
-    pub(super) save: SaveOptions,
+    pub(crate) save_options: SaveOptions,
     pub(super) contention: Contention,
 }
 
@@ -47,8 +47,8 @@ impl ShardOptions {
     /// The metadata of several files goes into their index, as `huggingface_hub` has it; only
     /// `format` goes into each file, and is `pt` if it is not given.
     #[must_use]
-    pub fn save(mut self, options: SaveOptions) -> Self {
-        self.save = options;
+    pub fn save_options(mut self, options: SaveOptions) -> Self {
+        self.save_options = options;
         self
     }
 
@@ -63,17 +63,12 @@ impl ShardOptions {
     pub(crate) fn pattern(&self) -> &FilePattern {
         &self.file_pattern
     }
-
-    /// How each file is saved.
-    pub(crate) fn save_options(&self) -> &SaveOptions {
-        &self.save
-    }
 }
 
 /// What a sharded save does if another one writes to the same directory.
 ///
-/// Saves write their files at the same time, each into a hidden directory of its own. Only when they
-/// are complete does one after the other put its files in place.
+/// Saves write their files at the same time, each into a hidden directory of its own. Only when
+/// they are complete does one after the other put its files in place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Contention {
     /// It waits until the other has put its files in place, and then replaces them: the last wins.

@@ -51,8 +51,8 @@ pub(super) fn overtaken(path: &Path, directory: &Path) -> Error {
     Error::from(ErrorKind::Overtaken { file }).in_path(directory)
 }
 
-/// The files of an earlier checkpoint, which are to go when the new one is in place: those that were
-/// there when the save began to change the directory. What others put there later is not among
+/// The files of an earlier checkpoint, which are to go when the new one is in place: those that
+/// were there when the save began to change the directory. What others put there later is not among
 /// them, whatever its name.
 pub(super) struct Stale {
     files: Vec<(PathBuf, Identity)>,

@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind};
 /// after it.
 ///
 /// ```
-/// use safetensors_core::FilePattern;
+/// use safetensors_core::checkpoint::FilePattern;
 ///
 /// let pattern: FilePattern = "model.fp16{suffix}.safetensors".parse()?;
 /// assert_eq!(pattern.file_name(0, 1), "model.fp16.safetensors");
@@ -73,12 +73,12 @@ impl FilePattern {
         format!("{prefix}{rest}{INDEX_SUFFIX}")
     }
 
-    /// The shard of several that a file is by its name: the pattern of all of them, which of them it
-    /// is, counted from 0, and how many there are. The reverse of
+    /// The shard of several that a file is by its name: the pattern of all of them, which of them
+    /// it is, counted from 0, and how many there are. The reverse of
     /// [`file_name`](FilePattern::file_name).
     ///
     /// ```
-    /// use safetensors_core::FilePattern;
+    /// use safetensors_core::checkpoint::FilePattern;
     ///
     /// let found = FilePattern::of_shard("model-00002-of-00003.safetensors");
     /// assert_eq!(found, Some((FilePattern::default(), 1, 3)));

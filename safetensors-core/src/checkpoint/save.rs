@@ -24,7 +24,7 @@ pub struct SavedShards {
 /// Saves tensors to a directory as a checkpoint of one file, or of several with an index if they do
 /// not fit one.
 ///
-/// The tensors are [divided](split_into_shards) in the given order, each counted with the bytes
+/// The tensors are divided in the given order, each counted with the bytes
 /// that it has in the file. What the directory has of the same file pattern is replaced: afterwards
 /// there are no files of an earlier save besides the new ones. Other files are left alone. Links
 /// are replaced, not followed.
@@ -37,10 +37,10 @@ pub struct SavedShards {
 /// index.
 ///
 /// Saves to one directory at the same time, of this process and of others, do not mix:
-/// [`Contention`](crate::Contention) says what happens to the second. On file systems of networks, where locks may not
-/// reach other machines, a save whose files were replaced by another fails with
-/// [`ErrorKind::Overtaken`]. Whatever another writer has put into the directory meanwhile stays
-/// there.
+/// [`Contention`](crate::checkpoint::Contention) says what happens to the second. On file systems
+/// of networks, where locks may not reach other machines, a save whose files were replaced by
+/// another fails with [`ErrorKind::Overtaken`]. Whatever another writer has put into the directory
+/// meanwhile stays there.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, ShardOptions, TensorView, save_sharded};
@@ -114,9 +114,9 @@ pub(crate) fn plan<N: AsRef<str>, S: TensorSource>(
     tensors: &mut Vec<(N, S)>,
     options: &ShardOptions,
 ) -> Result<ShardPlan> {
-    let ShardOptions { max_shard_size, file_pattern, save, .. } = options;
+    let ShardOptions { max_shard_size, file_pattern, save_options, .. } = options;
     let mut aliases = BTreeMap::new();
-    if let Some(tied) = &save.tied {
+    if let Some(tied) = &save_options.tied {
         aliases = tied::drop_copies(tensors, tied)?;
     }
     let mut total = 0_u64;
@@ -138,8 +138,8 @@ pub(crate) fn plan<N: AsRef<str>, S: TensorSource>(
     let shards = split.shards.len();
 
     // The progress is that of all files together.
-    let progress = save.progress.for_total(split.total_size);
-    let mut each = SaveOptions { tied: None, progress, ..save.clone() };
+    let progress = save_options.progress.for_total(split.total_size);
+    let mut each = SaveOptions { tied: None, progress, ..save_options.clone() };
     let mut metadata = std::mem::take(&mut each.metadata);
     let format = metadata.remove(FORMAT_KEY).unwrap_or_else(|| "pt".into());
     each.metadata.insert(FORMAT_KEY.into(), format);

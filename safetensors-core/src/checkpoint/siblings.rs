@@ -51,7 +51,7 @@ impl<S: ReadAt> Checkpoint<S> {
             return Err(Error::io(error, index));
         }
         self.shards.iter().try_for_each(|shard| {
-            let unchanged = shard.archive.bytes().check_unchanged();
+            let unchanged = shard.archive.source().check_unchanged();
             unchanged.map_err(|error| Error::from(ErrorKind::Io(error)).in_path(&shard.path))
         })
     }

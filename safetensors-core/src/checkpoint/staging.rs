@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use super::current::current;
 use super::destination::refuse_other_than_files;
+use super::directories::{NewDirectories, TempDirectory};
 use super::index::Index;
-use super::made::{Made, Temporary};
 use super::names::set_aside;
 use super::owned::{Owned, Stale, overtaken};
 use super::store::{LocalStore, Store, Version};
@@ -55,10 +55,10 @@ pub(crate) struct Staging {
     contention: Contention,
     /// What the directory had in the beginning, if it must not change until the save is done.
     before: Option<[Option<Version>; 2]>,
-    temp: Temporary,
+    temp: TempDirectory,
     /// The directories that were made for it, which go if nothing is put into them. Dropped after
     /// the temporary one in them.
-    made: Made,
+    made: NewDirectories,
 }
 
 impl Staging {
@@ -66,15 +66,15 @@ impl Staging {
     pub(crate) fn create(directory: &Path, options: &ShardOptions) -> Result<Self> {
         let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
         let create = || {
-            let made = Made::create_all(directory)?;
+            let made = NewDirectories::create_all(directory)?;
             failpoint::hit("create")?;
-            Ok((Temporary::create_in(directory)?, made))
+            Ok((TempDirectory::create_in(directory)?, made))
         };
         let (temp, made) = create().map_err(|error| Error::io(error, directory))?;
         let mut staging = Self {
             directory: directory.into(),
             pattern: options.pattern().clone(),
-            durable: options.save_options().durable,
+            durable: options.save_options.durable,
             contention: options.contention,
             before: None,
             temp,

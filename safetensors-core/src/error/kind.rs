@@ -7,7 +7,8 @@ use core::fmt;
 
 #[cfg(feature = "std")]
 use super::IndexProblem;
-use super::{JsonProblem, NameList, Quoted};
+use super::names::NameList;
+use super::{JsonProblem, Quoted};
 use crate::dtype::Dtype;
 
 /// Every way in which an operation can fail, with what was expected and what was found.
@@ -150,8 +151,8 @@ pub enum ErrorKind {
 
     // Slices.
     /// A slice has more indices than the tensor has dimensions.
-    #[error("the tensor has {rank} dimensions, but the slice has {found} indices")]
-    TooManyIndices { rank: usize, found: usize },
+    #[error("the tensor has {ndim} dimensions, but the slice has {found} indices")]
+    TooManyIndices { ndim: usize, found: usize },
     /// A slice takes a position that a dimension does not have, or a range that ends before it
     /// begins.
     #[error("the slice is out of bounds: dimension {dim} has length {len}, found {index}")]
@@ -163,14 +164,14 @@ pub enum ErrorKind {
     #[error("the slice begins or ends inside a byte of packed {dtype} elements")]
     SliceInsideByte { dtype: Dtype },
     /// The tensor has no such dimension.
-    #[error("there is no dimension {dim} in a tensor of {rank} dimensions")]
-    NoSuchDim { dim: usize, rank: usize },
+    #[error("there is no dimension {dim} in a tensor of {ndim} dimensions")]
+    NoSuchDim { dim: usize, ndim: usize },
     /// The rank is not one of the world's.
     #[error("the rank should be below the world size {world_size}, found {rank}")]
     NoSuchRank { rank: usize, world_size: usize },
     /// A dimension does not divide into equal parts.
     #[error("dimension {dim} of length {len} does not divide into {world_size} equal parts")]
-    UnevenShards { dim: usize, len: usize, world_size: usize },
+    UnevenParts { dim: usize, len: usize, world_size: usize },
 
     // Conversion and frameworks.
     /// Elements of one dtype cannot be converted to the other, see [`convert`](crate::convert).
@@ -259,15 +260,16 @@ pub enum ErrorKind {
     /// `below` those in the directories in it.
     #[cfg(feature = "std")]
     #[error(
-        "expected model.safetensors, an index (*.safetensors.index.json) or exactly one *.safetensors file, found {}{}",
+        "expected model.safetensors, an index (*.safetensors.index.json) or exactly one \
+         *.safetensors file, found {}{}",
         NameList(.found), Below(.below)
     )]
     NoCheckpoint { found: Vec<String>, below: Vec<String> },
     /// A directory has other files, beside which a new one of one checkpoint would not be found.
     #[cfg(feature = "std")]
     #[error(
-        "{file} would not be found beside {}: a directory opens as model.safetensors, its index, or the only *.safetensors file; \
-         move these away, or write to another directory", NameList(.others)
+        "{file} would not be found beside {}: a directory opens as model.safetensors, its index, \
+         or the only *.safetensors file; move these away, or write to another directory", NameList(.others)
     )]
     NotAlone { file: String, others: Vec<String> },
     /// A selection leaves nothing of the tensors that there are, so there is nothing to be saved.
@@ -288,8 +290,9 @@ pub enum ErrorKind {
     /// Another writer changed the files of the directory while a save did.
     #[cfg(feature = "std")]
     #[error(
-        "another writer has changed the files of this directory at the same time, and {} is not what was saved: \
-         they may be a mixture of both, so save again", Quoted(.file)
+        "another writer has changed the files of this directory at the same time, and {} is not \
+         what was saved: they may be a mixture of both, so save again",
+        Quoted(.file)
     )]
     Overtaken { file: String },
     /// An index file that does not say what an index must say.
@@ -302,7 +305,10 @@ pub enum ErrorKind {
     NotInShard { shard: String },
     /// Text that is no size for a shard.
     #[cfg(feature = "std")]
-    #[error("a size is a number with KB, MB, GB or TB, such as 5GB; found {}", Quoted(.found))]
+    #[error(
+        "a size is a number of bytes, or a number with KB, MB, GB or TB, such as 5GB; found {}",
+        Quoted(.found)
+    )]
     BadShardSize { found: String },
     /// Text that is no pattern for the names of a checkpoint's files.
     #[cfg(feature = "std")]

@@ -13,7 +13,8 @@ const NAME: &str = ".safetensors.lock";
 ///
 /// A small hidden file in the directory is locked and removed again by its holder. The system takes
 /// the lock back when the process ends, however it ends; the file may then stay behind, and the
-/// next writer takes it over. Threads of one process exclude each other too. Readers take no notice.
+/// next writer takes it over. Threads of one process exclude each other too. Readers take no
+/// notice.
 ///
 /// The directory itself could be locked without a file. But people run commands under
 /// `flock DIRECTORY`, which would then wait for themselves; and file systems of networks pass on

@@ -42,4 +42,4 @@ pub use writer::save;
 #[cfg(feature = "std")]
 pub(crate) use writer::save_if;
 
-pub use crate::tensor::write_native;
+pub use crate::tensor::{Sink, TensorSource};

@@ -2,7 +2,8 @@
 
 use std::{fs, io};
 
-use safetensors_core::{Checkpoint, ErrorKind, Located};
+use safetensors_core::checkpoint::CheckpointPath;
+use safetensors_core::{Checkpoint, ErrorKind};
 use tempfile::tempdir;
 
 use crate::support::write;
@@ -30,8 +31,8 @@ fn a_file_is_that_file() {
     write_shard(directory.path(), "other.safetensors", &[("a", 1)]);
     let path = write_shard(directory.path(), "no extension", &[("a", 2)]);
     let checkpoint = Checkpoint::open(&path).unwrap();
-    assert_eq!((checkpoint.index(), checkpoint.shards().len()), (None, 1));
-    assert_eq!(checkpoint.shards()[0].path(), path);
+    assert_eq!((checkpoint.index(), checkpoint.files().len()), (None, 1));
+    assert_eq!(checkpoint.files()[0].path(), path);
     assert_eq!(checkpoint.tensor("a").unwrap().file(), Some(&*path));
     assert_eq!(a(&path), 2);
 }
@@ -65,7 +66,7 @@ fn a_directory_opens_as_model_safetensors_whatever_lies_beside_it() {
     assert_eq!(a(path), 2);
     let file = write_shard(path, "model.safetensors", &[("a", 1)]);
     assert_eq!(a(path), 1);
-    assert_eq!(Checkpoint::locate(path).unwrap(), Located::File(file.clone()));
+    assert_eq!(CheckpointPath::find(path).unwrap(), CheckpointPath::File(file.clone()));
     assert_eq!(a(&index), 2);
     for other in [index, path.join("model.fp16.safetensors.index.json")] {
         fs::remove_file(other).unwrap();

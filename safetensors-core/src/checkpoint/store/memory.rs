@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// copied when a file is opened.
 ///
 /// ```
-/// use safetensors_core::store::MemoryStore;
+/// use safetensors_core::checkpoint::store::MemoryStore;
 /// use safetensors_core::{Checkpoint, Limits, SaveOptions, TensorView, serialize};
 ///
 /// let file = |name: &str, value: u8| {

@@ -30,7 +30,7 @@ use crate::io::{FileSource, ReadAt};
 /// here.
 ///
 /// ```
-/// use safetensors_core::store::{Entry, FileKind, MemoryFile, MemoryStore, Store};
+/// use safetensors_core::checkpoint::store::{Entry, FileKind, MemoryFile, MemoryStore, Store};
 /// use safetensors_core::{Checkpoint, Limits, SaveOptions, TensorView, serialize};
 /// use std::path::Path;
 /// use std::sync::Mutex;
