@@ -42,12 +42,13 @@ impl Default for Before<'_> {
 }
 
 /// Reads the entry at `start` of `text` and adds its dimensions to `dims`; they are there, in part,
-/// also for a `None`.
+/// also for a `None`, which a shape of more than `max_rank` dimensions gives too.
 pub(super) fn entry<'a>(
     text: &'a [u8],
     start: usize,
     dims: &mut Vec<usize>,
     before: &mut Before<'a>,
+    max_rank: usize,
 ) -> Option<Found> {
     let rest = text.get(start..)?.strip_prefix(b"\"")?;
     let (name, rest) = rest.split_at(plain_len(rest));
@@ -66,7 +67,11 @@ pub(super) fn entry<'a>(
     if let Some(after) = rest.strip_prefix(b"]") {
         rest = after;
     } else {
+        let most = first_dim.saturating_add(max_rank);
         loop {
+            if dims.len() == most {
+                return None;
+            }
             let (dim, after) = number(rest)?;
             dims.push(usize::try_from(dim).ok()?);
             let (&separator, after) = after.split_first()?;

@@ -7,7 +7,8 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-use super::parse::{Limits, Way};
+use super::Limits;
+use super::parse::Way;
 use super::{Header, canonical};
 use crate::dtype::Dtype;
 
@@ -155,9 +156,11 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(1000) })]
 
     #[test]
-    fn both_paths_agree_on_headers_that_are_right(text in header(), tensors in 0..8_usize) {
+    fn both_paths_agree_on_headers_that_are_right(text in header(), most in 0..8_usize) {
         assert_agree(text.as_bytes(), &Limits::default());
-        assert_agree(text.as_bytes(), &Limits { tensors, ..Limits::default() });
+        assert_agree(text.as_bytes(), &Limits { tensors: most, ..Limits::default() });
+        assert_agree(text.as_bytes(), &Limits { rank: most, ..Limits::default() });
+        assert_agree(text.as_bytes(), &Limits { metadata_entries: most, ..Limits::default() });
     }
 
     #[test]
@@ -202,7 +205,7 @@ fn the_fast_path_takes_the_canonical_form_and_no_other() {
         let text = write_entry(form, name, dtype, &shape, 7, 123_456_789_012) + &padding;
         let mut dims = Vec::from([9]);
         let found =
-            canonical::entry(text.as_bytes(), 0, &mut dims, &mut canonical::Before::default());
+            canonical::entry(text.as_bytes(), 0, &mut dims, &mut canonical::Before::default(), 3);
         assert_eq!(found.is_some(), is_taken, "{form:?}");
         if let Some(canonical::Found { name: range, entry, next }) = found {
             assert_eq!((&text[range], &text[next..]), (name, padding.as_str()));
@@ -217,7 +220,8 @@ fn the_fast_path_takes_the_canonical_form_and_no_other() {
             metadata.as_bytes(),
             0,
             &mut Vec::new(),
-            &mut canonical::Before::default()
+            &mut canonical::Before::default(),
+            3
         )
         .is_none()
     );
