@@ -16,6 +16,10 @@ use super::model::Entry;
 use super::scan::{number, plain_len};
 use crate::dtype::Dtype;
 
+/// The most dimensions that are read here: more than nearly all tensors have, and fewer than any
+/// sensible limit allows.
+pub(super) const MAX_RANK: usize = 8;
+
 /// An entry that was read.
 pub(super) struct Found {
     /// Where the characters of the name are in the text.
@@ -42,13 +46,12 @@ impl Default for Before<'_> {
 }
 
 /// Reads the entry at `start` of `text` and adds its dimensions to `dims`; they are there, in part,
-/// also for a `None`, which a shape of more than `max_rank` dimensions gives too.
+/// also for a `None`.
 pub(super) fn entry<'a>(
     text: &'a [u8],
     start: usize,
     dims: &mut Vec<usize>,
     before: &mut Before<'a>,
-    max_rank: usize,
 ) -> Option<Found> {
     let rest = text.get(start..)?.strip_prefix(b"\"")?;
     let (name, rest) = rest.split_at(plain_len(rest));
@@ -67,17 +70,13 @@ pub(super) fn entry<'a>(
     if let Some(after) = rest.strip_prefix(b"]") {
         rest = after;
     } else {
-        let most = first_dim.saturating_add(max_rank);
         loop {
-            if dims.len() == most {
-                return None;
-            }
             let (dim, after) = number(rest)?;
             dims.push(usize::try_from(dim).ok()?);
             let (&separator, after) = after.split_first()?;
             rest = after;
             match separator {
-                b',' => {}
+                b',' if dims.len() - first_dim < MAX_RANK => {}
                 b']' => break,
                 _ => return None,
             }

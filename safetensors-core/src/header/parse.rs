@@ -90,8 +90,12 @@ impl Header {
             dims: Vec::with_capacity(json.len() / 64),
             records: Vec::with_capacity(json.len() / 100),
             metadata: None,
-            limits,
+            max_tensors: limits.tensors,
+            max_rank: limits.rank,
+            max_entries: limits.metadata_entries,
             before: canonical::Before::default(),
+            // The fast path does not look at the limit of dimensions.
+            max_fast: if limits.rank < canonical::MAX_RANK { 0 } else { limits.tensors },
             way,
         };
         parser.header()?;
@@ -130,8 +134,12 @@ struct Parser<'a> {
     dims: Vec<usize>,
     records: Vec<Record>,
     metadata: Option<Metadata>,
-    limits: &'a Limits,
+    max_tensors: usize,
+    max_rank: usize,
+    max_entries: usize,
     before: canonical::Before<'a>,
+    /// The most tensors up to which the fast path is taken.
+    max_fast: usize,
     way: Way,
 }
 
@@ -160,10 +168,15 @@ impl<'a> Parser<'a> {
         }
     }
 
+    /// Reads a tensor or the metadata, and before it all tensors that the fast path knows.
     fn member(&mut self) -> Result<()> {
-        let start = self.names.len();
-        if let Some(entry) = self.canonical_entry() {
-            return self.add(start, entry).map_err(|kind| self.in_tensor(start, kind));
+        let mut start = self.names.len();
+        while let Some(entry) = self.canonical_entry() {
+            self.add(start, entry).map_err(|kind| self.in_tensor(start, kind))?;
+            if !self.cursor.skip_comma_before_quote() {
+                return Ok(());
+            }
+            start = self.names.len();
         }
         let name = self.cursor.string(&mut self.scratch, "a name in quotes")?;
         if name == METADATA_KEY {
@@ -185,18 +198,14 @@ impl<'a> Parser<'a> {
     /// read otherwise.
     #[inline(always)]
     fn canonical_entry(&mut self) -> Option<Entry> {
-        if self.way != Way::FastFirst || self.records.len() == self.limits.tensors {
+        if self.way != Way::FastFirst || self.records.len() >= self.max_fast {
             return None;
         }
         let dims = self.dims.len();
         let (text, start) = (self.cursor.text(), self.cursor.offset());
-        let Some(canonical::Found { name, entry, next }) = canonical::entry(
-            text.as_bytes(),
-            start,
-            &mut self.dims,
-            &mut self.before,
-            self.limits.rank,
-        ) else {
+        let Some(canonical::Found { name, entry, next }) =
+            canonical::entry(text.as_bytes(), start, &mut self.dims, &mut self.before)
+        else {
             self.dims.truncate(dims);
             return None;
         };
@@ -234,7 +243,7 @@ impl<'a> Parser<'a> {
         let mut metadata = Metadata::new();
         let mut more = self.cursor.has_first(b'}');
         while more {
-            if metadata.len() == self.limits.metadata_entries {
+            if metadata.len() == self.max_entries {
                 return Err(ErrorKind::TooManyMetadataEntries { limit: metadata.len() });
             }
             let key = String::from(self.cursor.string(&mut self.scratch, "a key in quotes")?);
@@ -256,8 +265,8 @@ impl<'a> Parser<'a> {
 
     /// Reads an entry after its name.
     fn entry(&mut self) -> Result<Entry, ErrorKind> {
-        if self.records.len() == self.limits.tensors {
-            return Err(ErrorKind::TooManyTensors { limit: self.limits.tensors });
+        if self.records.len() == self.max_tensors {
+            return Err(ErrorKind::TooManyTensors { limit: self.max_tensors });
         }
         self.cursor.expect(b':', "a colon")?;
         if self.cursor.peek() != Some(b'{') {
@@ -313,8 +322,8 @@ impl<'a> Parser<'a> {
         self.open_array("shape")?;
         let mut more = self.cursor.has_first(b']');
         while more {
-            if self.dims.len() - start == self.limits.rank {
-                return Err(ErrorKind::TooManyDimensions { limit: self.limits.rank });
+            if self.dims.len() - start == self.max_rank {
+                return Err(ErrorKind::TooManyDimensions { limit: self.max_rank });
             }
             let dim = self.cursor.number("shape")?;
             let dim =
