@@ -114,3 +114,10 @@ pub use save::{Order, SaveOptions, Sink, TensorSource, serialize};
 #[cfg(feature = "std")]
 pub use source::{FileSource, ReadAt, ReadRange};
 pub use view::TensorView;
+
+/// Steps that fail on purpose, for the fuzz targets.
+#[cfg(feature = "__failpoints")]
+#[doc(hidden)]
+pub mod failpoint {
+    pub use crate::save::failpoint::{crash_at, fail_at};
+}
