@@ -32,92 +32,74 @@
 
 extern crate alloc;
 
-mod archive;
-#[cfg(feature = "std")]
-pub mod audit;
-mod buf;
-#[cfg(feature = "std")]
-mod checkpoint;
-pub mod convert;
-#[cfg(feature = "std")]
-pub mod digest;
+// The rooms, from the ground up: each imports only from those above its line.
 mod dtype;
-#[cfg(feature = "std")]
-pub mod edit;
-pub mod element;
 mod error;
-pub mod framework;
-mod header;
-mod hex;
-#[cfg(feature = "std")]
-mod hugepage;
-#[cfg(feature = "std")]
-mod lazy;
-#[cfg(feature = "std")]
-mod loader;
-#[cfg(feature = "std")]
-mod mmap;
-pub mod modelspec;
-mod names;
 #[cfg(feature = "std")]
 mod parallel;
+mod tensor;
+
+pub mod convert;
+mod header;
+pub mod slice;
+
+mod io;
+pub mod tied;
+
 #[cfg(feature = "std")]
-mod pieces;
+mod load;
+
+mod hash;
+
+pub mod modelspec;
+pub mod save;
+
 #[cfg(feature = "std")]
-mod progress;
+mod checkpoint;
+
+#[cfg(feature = "std")]
+pub mod audit;
+#[cfg(feature = "std")]
+pub mod digest;
+#[cfg(feature = "std")]
+pub mod edit;
 #[cfg(feature = "std")]
 mod rewrite;
-pub mod save;
-mod sha256;
-pub mod shape;
-pub mod slice;
-#[cfg(feature = "std")]
-mod source;
-pub mod tied;
-mod view;
 
-pub use archive::SafeTensors;
-pub use buf::TensorBuf;
+pub mod framework;
+
 #[cfg(feature = "std")]
 pub use checkpoint::{
-    Checkpoint, FilePattern, Located, MaxShardSize, SavedShards, ShardFile, ShardOptions, Split,
-    save_sharded, split_into_shards,
+    Access, Checkpoint, FilePattern, Located, MaxShardSize, SavedShards, ShardFile, ShardOptions,
+    Split, save_sharded, split_into_shards,
 };
-pub use convert::{ConvertOptions, Converted, Overflow};
+pub use convert::{ConvertOptions, Converted, Overflow, Support, Widening};
 pub use dtype::{Dtype, UnknownDtype};
-pub use element::Element;
 #[cfg(feature = "std")]
 pub use error::IndexProblem;
 pub use error::{Error, ErrorKind, JsonProblem, NameList, Result};
-pub use framework::{Framework, Support, Widening};
+pub use framework::Framework;
 pub use header::{Header, Limits, Metadata, TensorInfo};
+pub use io::SafeTensors;
 #[cfg(feature = "std")]
-pub use lazy::LazyTensor;
+pub use io::{FileSource, ReadAt, ReadRange};
 #[cfg(feature = "std")]
-pub use loader::{LoadOptions, read_slices, read_tensors};
+pub use load::{LazySlice, LazyTensor, LoadOptions, Piece, Pieces, read_slices, read_tensors};
 #[cfg(feature = "std")]
 pub use memmap2::Mmap;
-#[cfg(feature = "std")]
-pub use mmap::Access;
 pub use modelspec::ModelSpec;
 #[cfg(feature = "std")]
-pub use parallel::default_threads;
-#[cfg(feature = "std")]
-pub use pieces::{Piece, Pieces};
-#[cfg(feature = "std")]
-pub use progress::Progress;
+pub use parallel::{Progress, default_threads};
 #[cfg(feature = "std")]
 pub use rewrite::{Plan, Planned, Rewrite};
 #[cfg(feature = "std")]
 pub use save::{AtomicFile, StreamWriter, TensorWriter, save};
-pub use save::{Order, SaveOptions, Sink, TensorSource, serialize};
-#[cfg(feature = "std")]
-pub use source::{FileSource, ReadAt, ReadRange};
-pub use view::TensorView;
+pub use save::{Order, SaveOptions, serialize};
+pub use tensor::{Element, Sink, TensorBuf, TensorSource, TensorView, element, shape};
 
 /// Steps that fail on purpose, for the fuzz targets.
 #[cfg(feature = "__failpoints")]
 #[doc(hidden)]
 pub mod failpoint {
-    pub use crate::save::failpoint::{crash_at, fail_at};
+    pub use crate::io::failpoint::{crash_at, fail_at};
 }

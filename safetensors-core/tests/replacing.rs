@@ -5,11 +5,9 @@
 
 mod support;
 
-use std::fs;
-use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
+use std::{fs, io, thread};
 
 use safetensors_core::{
     Checkpoint, Dtype, Error, ErrorKind, LoadOptions, Result, SaveOptions, Sink, TensorSource,

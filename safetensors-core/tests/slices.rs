@@ -244,7 +244,7 @@ fn only_the_bytes_of_the_slice_are_read_and_near_runs_together() {
         SafeTensors::read_header(Spy { bytes, reads: Mutex::default() }, &Limits::default())
             .unwrap();
     let tensor = archive.tensor("t").unwrap();
-    let reads = |slice: safetensors_core::slice::LazySlice<'_, Spy>| {
+    let reads = |slice: safetensors_core::LazySlice<'_, Spy>| {
         tensor.source().reads.lock().unwrap().clear();
         slice.read().unwrap();
         let reads = tensor.source().reads.lock().unwrap();

@@ -120,7 +120,7 @@ impl Plan {
             slots.entry(tensor.name()).or_insert_with(|| (*tensor, Vec::new())).1.push(&found.slot);
         }
         let (once, slots): (Vec<_>, Vec<_>) = slots.into_values().unzip();
-        let bufs = read_tensors(&once, &options.clone().widened_for::<Burn>())?;
+        let bufs = read_tensors(&once, &options.clone().widened_for(Burn::support))?;
         for ((tensor, slots), buf) in once.iter().zip(slots).zip(bufs) {
             let data = Burn::from_buf(buf, &(), options.get_widening())
                 .map_err(|error| tensor.locate(error))?;

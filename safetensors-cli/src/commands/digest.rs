@@ -4,7 +4,8 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use safetensors_core::digest::{self, DigestOptions, RecordOptions};
+use safetensors_core::digest::{self, DigestOptions};
+use safetensors_core::edit::{RecordOptions, record_digests};
 use safetensors_core::edit::recover;
 use safetensors_core::{Checkpoint, LazyTensor, ShardFile};
 use serde::Serialize;
@@ -129,7 +130,7 @@ fn record(checkpoint: &Checkpoint, out: &mut impl Write) -> anyhow::Result<()> {
     let mut told = Ok(());
     for shard in checkpoint.shards() {
         let options = RecordOptions::new().progress(progress.counted());
-        advised(digest::record(shard.path(), &options), shard.path())?;
+        advised(record_digests(shard.path(), &options), shard.path())?;
         let digests = text::counted(shard.archive().header().len() as u64, "digest");
         let tell = || {
             writeln!(out, "{}: {digests} recorded", text::path(shard.path()))

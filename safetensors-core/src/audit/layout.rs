@@ -2,7 +2,9 @@
 
 use std::io;
 
-use crate::{ErrorKind, ReadAt, Result, SafeTensors, TensorInfo};
+use crate::error::{ErrorKind, Result};
+use crate::header::TensorInfo;
+use crate::io::{ReadAt, SafeTensors};
 
 /// The data of most files starts at a multiple of 8; of those made for mapping, at a page.
 const LARGEST_ALIGNMENT: u64 = 4096;

@@ -16,8 +16,11 @@ use std::path::{Path, PathBuf};
 pub use finding::{Finding, Severity};
 pub use layout::{FileLayout, MisalignedTensor};
 
-use crate::checkpoint::ShardFile;
-use crate::{Checkpoint, Dtype, Error, LazyTensor, Located, ReadAt, Result};
+use crate::checkpoint::{Checkpoint, Located, ShardFile};
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::io::ReadAt;
+use crate::load::LazyTensor;
 
 /// The format asks for data at a multiple of this.
 const DATA_ALIGNMENT: u64 = 8;

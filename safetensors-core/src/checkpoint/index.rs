@@ -7,8 +7,9 @@ use std::path::Path;
 
 use super::index_json::{IndexFile, to_json};
 use super::locate::FILE_SUFFIX;
-use crate::source::FileSource;
-use crate::{Error, ErrorKind, IndexProblem, Metadata, ReadAt, Result};
+use crate::error::{Error, ErrorKind, IndexProblem, Result};
+use crate::header::Metadata;
+use crate::io::{FileSource, ReadAt};
 
 /// The largest index that is read or written, in bytes.
 const MAX_BYTES: u64 = 100_000_000;

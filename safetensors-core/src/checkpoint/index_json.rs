@@ -10,7 +10,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::index::Index;
-use crate::Metadata;
+use crate::header::Metadata;
 
 /// What is read of an index file. Everything else in it is read over.
 #[derive(Debug, Default)]

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::pattern::is_shard_of_several;
-use crate::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// How the name of an index file ends.
 const INDEX_SUFFIX: &str = ".safetensors.index.json";

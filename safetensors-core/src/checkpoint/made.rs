@@ -1,9 +1,8 @@
 //! Directories that a save makes, and takes away again if it comes to nothing: [`Made`] and
 //! [`Temporary`].
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 /// The directories that were made so that another one is there. They are removed when this is
 /// dropped, unless something is in them by then.

@@ -4,6 +4,7 @@ mod index;
 mod index_json;
 mod locate;
 mod made;
+mod mmap;
 mod open;
 mod pattern;
 mod save;
@@ -16,22 +17,22 @@ mod tests;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::names::NameTable;
-use crate::parallel::in_parallel;
-use crate::source::FileSource;
-use crate::{
-    Error, ErrorKind, LazyTensor, Limits, LoadOptions, Metadata, ReadAt, Result, SafeTensors,
-    TensorBuf, TensorInfo, tied,
-};
 use index::Index;
-
 pub use locate::Located;
+pub use mmap::Access;
 pub use pattern::FilePattern;
 pub(crate) use save::plan as plan_shards;
 pub use save::{SavedShards, ShardOptions, save_sharded};
 pub use size::MaxShardSize;
 pub use split::{Split, split_into_shards};
 pub(crate) use staging::check as check_directory;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::header::{Limits, Metadata, NameTable, TensorInfo, is_reserved};
+use crate::io::{FileSource, ReadAt, SafeTensors};
+use crate::load::{LazyTensor, LoadOptions};
+use crate::parallel::in_parallel;
+use crate::tensor::TensorBuf;
 
 /// The most shards that are opened at once. What is waited for is mostly the disk or the network,
 /// not a core.
@@ -210,7 +211,7 @@ impl<S: ReadAt> Checkpoint<S> {
         for (key, value) in of_files.chain(index.map(|index| &index.metadata)).flatten() {
             // Metadata can say anything. It gives a tensor another name only where both names allow
             // it.
-            if !tied::is_reserved(key)
+            if !is_reserved(key)
                 && let (None, Some(kept)) = (checkpoint.position(key), checkpoint.position(value))
             {
                 aliases.entry(key.clone()).or_insert(checkpoint.places[kept]);
@@ -229,7 +230,7 @@ impl<S: ReadAt> Checkpoint<S> {
     /// Those of [`LazyTensor::read`].
     pub fn read_all(&self, options: &LoadOptions) -> Result<Vec<TensorBuf>> {
         let tensors: Vec<_> = self.tensors().collect();
-        crate::loader::read_tensors(&tensors, options)
+        crate::load::read_tensors(&tensors, options)
     }
 
     /// Reads the tensors for which `pick` says so in parallel, by name: those with a prefix, those
@@ -256,7 +257,7 @@ impl<S: ReadAt> Checkpoint<S> {
         options: &LoadOptions,
     ) -> Result<Vec<(&str, TensorBuf)>> {
         let tensors: Vec<_> = self.tensors().filter(|tensor| pick(tensor)).collect();
-        let bufs = crate::loader::read_tensors(&tensors, options)?;
+        let bufs = crate::load::read_tensors(&tensors, options)?;
         Ok(tensors.iter().map(LazyTensor::name).zip(bufs).collect())
     }
 
@@ -274,7 +275,7 @@ impl<S: ReadAt> Checkpoint<S> {
     ) -> Result<Vec<TensorBuf>> {
         let tensors =
             names.into_iter().map(|name| self.tensor(name.as_ref())).collect::<Result<Vec<_>>>()?;
-        crate::loader::read_tensors(&tensors, options)
+        crate::load::read_tensors(&tensors, options)
     }
 }
 

@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 
 use super::index::Index;
 use super::{Located, ShardFile, locate};
-use crate::source::FileSource;
-use crate::{Checkpoint, ErrorKind, Limits, Result, SafeTensors};
+use crate::checkpoint::Checkpoint;
+use crate::error::{ErrorKind, Result};
+use crate::header::Limits;
+use crate::io::{FileSource, SafeTensors};
 
 impl Checkpoint {
     /// Opens a file, an index file (`*.json`), or a directory that holds an index or exactly one

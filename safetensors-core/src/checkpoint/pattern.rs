@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use super::index::is_safe_name;
-use crate::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind};
 
 /// What every file of a checkpoint ends in.
 const EXTENSION: &str = ".safetensors";

@@ -6,7 +6,11 @@ use std::path::Path;
 use super::index::Index;
 use super::staging::Staging;
 use super::{FilePattern, MaxShardSize, Split, split_into_shards};
-use crate::{Error, ErrorKind, Result, SaveOptions, TensorSource, shape, tied};
+use crate::error::{Error, ErrorKind, Result};
+use crate::header::FORMAT_KEY;
+use crate::save::SaveOptions;
+use crate::tensor::{TensorSource, shape};
+use crate::tied;
 
 /// How a sharded checkpoint is saved.
 ///
@@ -179,8 +183,8 @@ pub(crate) fn plan<N: AsRef<str>, S: TensorSource>(
     let progress = save.progress.for_total(split.total_size);
     let mut each = SaveOptions { tied: None, progress, ..save.clone() };
     let mut metadata = std::mem::take(&mut each.metadata);
-    let format = metadata.remove("format").unwrap_or_else(|| "pt".into());
-    each.metadata.insert("format".into(), format);
+    let format = metadata.remove(FORMAT_KEY).unwrap_or_else(|| "pt".into());
+    each.metadata.insert(FORMAT_KEY.into(), format);
     if shards == 1 {
         each.metadata.append(&mut metadata);
         tied::record(&mut each.metadata, aliases.clone())?;

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use crate::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind};
 
 /// The size in bytes of tensors up to which a shard is filled.
 ///

@@ -10,10 +10,10 @@ use super::index::Index;
 use super::locate::{Located, list, locate};
 use super::made::{Made, Temporary};
 use super::pattern::set_aside;
+use crate::error::{Error, ErrorKind, Result};
+use crate::header::Limits;
+use crate::io::{FileSource, SafeTensors, failpoint};
 use crate::save::atomic::{refuse_other_than_directory, sync, sync_directory};
-use crate::save::failpoint;
-use crate::source::FileSource;
-use crate::{Error, ErrorKind, Limits, Result, SafeTensors};
 
 /// A checkpoint that is being written into a hidden directory beside the one that it will replace.
 ///

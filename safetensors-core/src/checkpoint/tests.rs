@@ -6,11 +6,13 @@ use std::path::Path;
 
 use tempfile::{TempDir, tempdir, tempdir_in};
 
-use crate::save::failpoint::{crash_at, fail_at};
-use crate::{
-    Checkpoint, ErrorKind, LoadOptions, Result, SaveOptions, ShardOptions, TensorBuf, TensorView,
-    save, save_sharded,
-};
+use crate::checkpoint::{Checkpoint, ShardOptions, save_sharded};
+use crate::error::{ErrorKind, Result};
+use crate::io::failpoint::{crash_at, fail_at};
+use crate::load::LoadOptions;
+use crate::save;
+use crate::save::SaveOptions;
+use crate::tensor::{TensorBuf, TensorView};
 
 type Content = BTreeMap<String, Vec<u8>>;
 

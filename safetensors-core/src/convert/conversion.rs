@@ -12,14 +12,15 @@ use super::encode::{encode, saturate};
 use super::integer::{self, is_integer};
 use super::small_float::{self, decode_table};
 use super::{ConvertOptions, Overflow};
-use crate::{Dtype, ErrorKind, Result};
+use crate::dtype::Dtype;
+use crate::error::{ErrorKind, Result};
 
 /// The elements that are converted at a time, so that what lies between two steps stays in the
 /// nearest cache.
 const BLOCK: usize = 2048;
 
 /// Packed elements come in groups that fill whole bytes, of four elements at most.
-pub(super) const GROUP: usize = 4;
+pub(crate) const GROUP: usize = 4;
 
 /// Whether elements of `from` can be converted to `to`: whether the pair is in [the table](super).
 ///
@@ -225,12 +226,12 @@ fn check_bool(bytes: &[u8], first: u64) -> Result<(), ErrorKind> {
 }
 
 /// The number of bytes of a number of elements, a multiple of [`GROUP`] for packed dtypes.
-pub(super) fn bytes_of(dtype: Dtype, elements: usize) -> usize {
+pub(crate) fn bytes_of(dtype: Dtype, elements: usize) -> usize {
     elements * dtype.bits() as usize / 8
 }
 
 /// The number of elements in a number of bytes.
-pub(super) fn elements_of(dtype: Dtype, bytes: usize) -> usize {
+pub(crate) fn elements_of(dtype: Dtype, bytes: usize) -> usize {
     bytes * 8 / dtype.bits() as usize
 }
 

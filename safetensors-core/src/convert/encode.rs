@@ -9,7 +9,7 @@ use half::slice::HalfFloatSliceExt;
 use super::conversion::{Failure, cast_mut};
 use super::small_float::{self, Format, Special};
 use super::{Overflow, conversion, vectorized};
-use crate::Dtype;
+use crate::dtype::Dtype;
 
 /// The format of a dtype that can be encoded; `None` for other dtypes.
 fn format_of(dtype: Dtype) -> Option<Format> {

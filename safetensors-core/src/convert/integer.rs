@@ -2,7 +2,7 @@
 
 use super::conversion::{Failure, Scratch, aligned, cast_mut, first};
 use super::double::{integer_to_odd, round_to_odd};
-use crate::Dtype;
+use crate::dtype::Dtype;
 
 /// Runs an expression in which a name stands for the Rust type of an integer dtype; BOOL is a byte.
 /// For other dtypes it is no conversion.

@@ -42,26 +42,23 @@ mod double;
 mod encode;
 mod integer;
 mod options;
-#[cfg(feature = "std")]
-mod read;
 mod small_float;
 mod source;
 mod widen;
 
 pub(crate) use conversion::Conversion;
 pub use conversion::can_convert;
+#[cfg(feature = "std")]
+pub(crate) use conversion::{GROUP, bytes_of, elements_of};
 pub use options::{ConvertOptions, Overflow};
-#[cfg(feature = "std")]
-pub(crate) use read::{ReadScratch, convert_read, read_converted};
 pub use source::Converted;
-pub use widen::{widen, widened_shape};
+pub use widen::{Support, Widening, widen, widened_shape};
 
-#[cfg(feature = "std")]
-use conversion::bytes_of;
-
+use crate::dtype::Dtype;
+use crate::error::{ErrorKind, Result};
 #[cfg(feature = "std")]
 use crate::parallel::in_parallel;
-use crate::{Dtype, ErrorKind, Result, TensorBuf, TensorView};
+use crate::tensor::{TensorBuf, TensorView};
 
 impl TensorBuf {
     /// The same values in another dtype, see [the table](crate::convert). A buffer that has the

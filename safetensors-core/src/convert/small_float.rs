@@ -2,7 +2,7 @@
 //! of a byte and less.
 
 use super::vectorized;
-use crate::Dtype;
+use crate::dtype::Dtype;
 
 /// How a format spends its codes.
 #[derive(Clone, Copy)]
@@ -210,10 +210,11 @@ fn decode_byte(format: Format, byte: u8) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use microfloat::{
         f4e2m1fn, f6e2m3fn, f6e3m2fn, f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f8e8m0fnu,
     };
+
+    use super::*;
 
     fn same(ours: f32, oracle: f32) -> bool {
         ours.to_bits() == oracle.to_bits() || ours.is_nan() && oracle.is_nan()

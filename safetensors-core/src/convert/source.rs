@@ -5,8 +5,9 @@ use core::mem;
 
 use super::conversion::{GROUP, bytes_of, elements_of};
 use super::{Conversion, ConvertOptions};
-use crate::buf::swap_on_big_endian;
-use crate::{Dtype, Error, ErrorKind, Result, Sink, TensorSource, shape};
+use crate::dtype::Dtype;
+use crate::error::{Error, ErrorKind, Result};
+use crate::tensor::{Sink, TensorSource, shape, swap_on_big_endian};
 
 /// The elements that are converted at a time: a multiple of [`GROUP`], and 512 KiB at most on
 /// either side.

@@ -4,7 +4,9 @@ use alloc::string::ToString;
 use alloc::vec::Vec;
 
 use super::ConvertOptions;
-use crate::{Dtype, ErrorKind, Result, TensorBuf};
+use crate::dtype::Dtype;
+use crate::error::{ErrorKind, Result};
+use crate::tensor::TensorBuf;
 
 /// Converts `buf` to a wider dtype that holds each of its values exactly.
 ///
@@ -46,7 +48,10 @@ pub fn widen(buf: TensorBuf, to: Dtype) -> Result<TensorBuf> {
                 None => Ok(buf.relabel(to)),
             }
         }
-        (Dtype::C64, Dtype::F32) => Ok(buf.complex_as_pairs()),
+        (Dtype::C64, Dtype::F32) => {
+            let pairs = widened_shape(from, to, buf.shape());
+            Ok(buf.reinterpret(to, pairs))
+        }
         (Dtype::I8, Dtype::I16)
         | (Dtype::U16, Dtype::U32)
         | (Dtype::F8_E8M0, Dtype::F32)
@@ -63,6 +68,27 @@ pub fn widen(buf: TensorBuf, to: Dtype) -> Result<TensorBuf> {
         ) => buf.convert(to, &ConvertOptions::new()),
         _ => Err(ErrorKind::WrongDtype { expected: to, found: from }.into()),
     }
+}
+
+/// How a framework holds the elements of a dtype.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Support {
+    /// As they are in the file.
+    Exact,
+    /// As this wider dtype, which holds each value exactly (see [`widen`]).
+    Widened(Dtype),
+    /// Not at all.
+    Unsupported,
+}
+
+/// Whether a tensor may change its dtype on its way into a framework that lacks it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Widening {
+    /// It becomes the wider dtype that the adapter documents, which holds every value exactly.
+    #[default]
+    Lossless,
+    /// It is an error.
+    Exact,
 }
 
 /// The shape that a tensor has once it is [widened](widen): its own, but for complex numbers that
@@ -90,7 +116,7 @@ mod tests {
 
     use super::*;
     use crate::convert::small_float::decode_table;
-    use crate::element::{F4Packed, F8E4M3Fnuz};
+    use crate::tensor::element::{F4Packed, F8E4M3Fnuz};
 
     #[test]
     fn integers_and_booleans_keep_their_values() {

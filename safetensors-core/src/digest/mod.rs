@@ -13,7 +13,7 @@
 //! |---|---|
 //! | compute digests | [`tensors`], [`files`] |
 //! | record digests while saving | [`SaveOptions::digests`](crate::SaveOptions::digests) |
-//! | record digests in a file that exists | [`record`] |
+//! | record digests in a file that exists | [`edit::record_digests`](crate::edit::record_digests) |
 //! | compare files with what they record | [`verify`] |
 //! | change data and keep metadata | [`forget`] |
 //!
@@ -40,19 +40,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod compute;
-mod file;
-mod options;
-mod record;
-mod running;
-mod value;
+mod files;
 mod verify;
 
-pub use crate::sha256::Sha256;
-pub use compute::{data_sha256, files, tensors};
-pub use file::{RecordOptions, record};
-pub use options::DigestOptions;
-pub use record::{KEY, TensorDigests, forget};
-pub(crate) use running::Running;
-pub use value::{Digest, Hasher};
+pub use files::files;
 pub use verify::{VerifiedFile, VerifyOptions, verify, verify_file};
+
+pub use crate::hash::{
+    Digest, DigestOptions, Hasher, KEY, Sha256, TensorDigests, data_sha256, forget, tensors,
+};

@@ -3,13 +3,13 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use super::compute::{of_data, of_tensor};
-use super::{Digest, DigestOptions, Sha256, TensorDigests};
-use crate::parallel::in_parallel;
-use crate::progress::Meter;
-use crate::{
-    Checkpoint, Error, ErrorKind, LazyTensor, Progress, ReadAt, Result, SafeTensors, modelspec,
-};
+use crate::checkpoint::Checkpoint;
+use crate::error::{Error, ErrorKind, Result};
+use crate::hash::{Digest, DigestOptions, Sha256, TensorDigests, of_data, of_tensor};
+use crate::io::{ReadAt, SafeTensors};
+use crate::load::LazyTensor;
+use crate::modelspec;
+use crate::parallel::{Meter, Progress, in_parallel};
 
 /// How digests are verified.
 ///

@@ -5,12 +5,12 @@ use std::io;
 use super::open::check_unchanged;
 use super::plan::{Plan, Run};
 use super::{Edit, Edited, header};
+use crate::error::{ErrorKind, Result};
+use crate::io::copy::copy_range;
+use crate::io::failpoint;
+use crate::io::positional::write_all_at;
 use crate::save::atomic::AtomicFile;
-use crate::save::copy::copy_range;
-use crate::save::failpoint;
-use crate::save::positional::write_all_at;
-use crate::save::sequential::write_exactly;
-use crate::{ErrorKind, Result};
+use crate::tensor::write_exactly;
 
 pub(super) fn apply(edit: Edit<'_>) -> Result<Edited> {
     if edit.read_only {

@@ -3,8 +3,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::digest::{self, TensorDigests};
-use crate::{Metadata, modelspec};
+use crate::hash;
+use crate::hash::TensorDigests;
+use crate::header::{Metadata, SHA256_KEY};
 
 /// Gives recorded digests the new names of their tensors and drops those of removed ones. A record
 /// that the edit itself sets stays as it is, and so does one that cannot be read.
@@ -14,7 +15,7 @@ pub(super) fn follow(
     renamed: &HashMap<&str, &str>,
     removed: &HashSet<&str>,
 ) {
-    if !new.contains_key(digest::KEY) || new.get(digest::KEY) != old.get(digest::KEY) {
+    if !new.contains_key(hash::KEY) || new.get(hash::KEY) != old.get(hash::KEY) {
         return;
     }
     let Ok(Some(record)) = TensorDigests::read(new) else { return };
@@ -26,7 +27,7 @@ pub(super) fn follow(
     let record: TensorDigests =
         kept.map(|(name, digest)| (*renamed.get(name).unwrap_or(&name), digest)).collect();
     if record.is_empty() {
-        new.remove(digest::KEY);
+        new.remove(hash::KEY);
     } else {
         record.write(new);
     }
@@ -35,6 +36,6 @@ pub(super) fn follow(
 /// Drops the digest of all data, because the data will be other. Returns whether there was one; one
 /// that the edit itself sets stays.
 pub(super) fn forget_data(old: &Metadata, new: &mut Metadata) -> bool {
-    let key = modelspec::SHA256_KEY;
+    let key = SHA256_KEY;
     new.contains_key(key) && new.get(key) == old.get(key) && new.remove(key).is_some()
 }

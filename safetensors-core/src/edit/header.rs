@@ -10,11 +10,11 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::Edit;
-use crate::header::LENGTH_BYTES;
+use crate::error::{ErrorKind, Result};
+use crate::header::{Header, LENGTH_BYTES, Limits};
+use crate::io::positional::write_all_at;
+use crate::io::{FileSource, ReadAt, failpoint};
 use crate::save::atomic::{AtomicFile, directory, sync};
-use crate::save::failpoint;
-use crate::save::positional::write_all_at;
-use crate::{ErrorKind, FileSource, Header, Limits, ReadAt, Result};
 
 /// Writes a header, padded to the length of the old one, in its place.
 pub(super) fn replace(edit: &Edit<'_>, json: &[u8]) -> Result<()> {

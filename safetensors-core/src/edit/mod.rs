@@ -37,14 +37,21 @@ mod digests;
 mod header;
 mod open;
 mod plan;
+mod record;
 #[cfg(test)]
 mod tests;
 
 use std::path::{Path, PathBuf};
 
-use crate::{FileSource, Header, Metadata, Order, Result, SafeTensors, TensorSource};
 pub use open::{is_torn, recover};
 use plan::Plan;
+pub use record::{RecordOptions, record_digests};
+
+use crate::error::Result;
+use crate::header::{Header, Metadata};
+use crate::io::{FileSource, SafeTensors};
+use crate::save::Order;
+use crate::tensor::TensorSource;
 
 /// What an edit did, or would do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,8 +5,11 @@ use std::io;
 use std::path::Path;
 
 use super::{Edit, header};
+use crate::error::{Error, Result};
+use crate::header::Limits;
+use crate::io::{FileSource, ReadAt, SafeTensors};
+use crate::save::Order;
 use crate::save::atomic::{destination, refuse_special};
-use crate::{Error, FileSource, Limits, Order, ReadAt, Result, SafeTensors};
 
 pub(super) fn open(path: &Path, read_only: bool) -> Result<Edit<'static>> {
     let open = || {

@@ -3,10 +3,11 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{Edit, Edited, digests};
-use crate::header::LENGTH_BYTES;
+use crate::error::{Error, ErrorKind, Result};
+use crate::header::{Header, LENGTH_BYTES, Metadata, TensorInfo};
+use crate::save::SaveOptions;
 use crate::save::layout::Layout;
 use crate::save::spec::Spec;
-use crate::{Error, ErrorKind, Header, Metadata, Result, SaveOptions, TensorInfo};
 
 /// What the file will be after an edit.
 pub(super) struct Plan<'e> {

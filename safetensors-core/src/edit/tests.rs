@@ -6,8 +6,13 @@ use std::path::Path;
 use tempfile::tempdir;
 
 use super::{Edit, Edited, is_torn as is_left_torn, recover};
-use crate::save::failpoint::{crash_at, fail_at};
-use crate::{Checkpoint, Dtype, ErrorKind, Result, SaveOptions, TensorView, save};
+use crate::checkpoint::Checkpoint;
+use crate::dtype::Dtype;
+use crate::error::{ErrorKind, Result};
+use crate::io::failpoint::{crash_at, fail_at};
+use crate::save;
+use crate::save::SaveOptions;
+use crate::tensor::TensorView;
 
 const DATA: [u8; 5000] = [7; 5000];
 

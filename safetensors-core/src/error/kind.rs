@@ -8,7 +8,7 @@ use core::fmt;
 #[cfg(feature = "std")]
 use super::IndexProblem;
 use super::{JsonProblem, NameList, Quoted};
-use crate::Dtype;
+use crate::dtype::Dtype;
 
 /// Every way in which an operation can fail, with what was expected and what was found.
 ///

@@ -12,9 +12,9 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::METADATA_KEY;
-use super::parse::Entry;
+use super::model::Entry;
 use super::scan::{number, plain_len};
-use crate::Dtype;
+use crate::dtype::Dtype;
 
 /// An entry that was read.
 pub(super) struct Found {

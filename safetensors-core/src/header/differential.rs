@@ -9,7 +9,7 @@ use proptest::sample::{Index, select};
 
 use super::parse::{Limits, Way};
 use super::{Header, canonical};
-use crate::Dtype;
+use crate::dtype::Dtype;
 
 /// Everything that a caller can see of the outcome.
 fn outcome(text: &[u8], limits: &Limits, way: Way) -> String {

@@ -6,7 +6,7 @@ use core::fmt::Write as _;
 use core::ops::Range;
 
 use super::{LENGTH_BYTES, METADATA_KEY, Metadata};
-use crate::Dtype;
+use crate::dtype::Dtype;
 
 /// One tensor of the header to be written.
 pub(crate) struct Entry<'a> {

@@ -5,7 +5,7 @@
 use alloc::string::String;
 
 use super::scan::plain_len;
-use crate::{ErrorKind, JsonProblem};
+use crate::error::{ErrorKind, JsonProblem};
 
 /// A position in the text of a header.
 pub(super) struct Cursor<'a> {

@@ -5,17 +5,20 @@ mod canonical;
 mod differential;
 mod encode;
 mod json;
+mod keys;
 mod model;
+mod names;
 mod parse;
 mod scan;
 mod validate;
 
 pub(crate) use encode::{Entry, encode};
+#[cfg(feature = "std")]
+pub(crate) use keys::{DIGESTS_KEY, FORMAT_KEY, SHA256_KEY};
+pub(crate) use keys::{METADATA_KEY, MODELSPEC_PREFIX, is_reserved};
 pub use model::{Header, Metadata, TensorInfo};
+pub(crate) use names::NameTable;
 pub use parse::Limits;
-
-/// The key under which the format keeps metadata; no tensor can have this name.
-pub(crate) const METADATA_KEY: &str = "__metadata__";
 
 /// The bytes before the header's text: its length as a little-endian `u64`.
 pub(crate) const LENGTH_BYTES: usize = 8;

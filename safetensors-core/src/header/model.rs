@@ -7,8 +7,8 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::LENGTH_BYTES;
-use crate::Dtype;
-use crate::names::NameTable;
+use crate::dtype::Dtype;
+use crate::header::NameTable;
 
 /// The `__metadata__` of a file: strings by name, sorted.
 pub type Metadata = BTreeMap<String, String>;
@@ -50,6 +50,15 @@ pub(super) struct Record {
     pub(super) begin: u64,
     pub(super) end: u64,
     pub(super) dtype: Dtype,
+}
+
+/// The fields of an entry, each of them right by itself.
+pub(super) struct Entry {
+    pub(super) dtype: Dtype,
+    /// Where its dimensions are in the parser's.
+    pub(super) shape: Range<usize>,
+    pub(super) begin: u64,
+    pub(super) end: u64,
 }
 
 /// A range of positions below 2³².

@@ -5,9 +5,11 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::json::Cursor;
-use super::model::{Header, MAX_TEXT, Metadata, Record, Span};
+use super::model::{Entry, Header, MAX_TEXT, Metadata, Record, Span};
 use super::{LENGTH_BYTES, METADATA_KEY, canonical, validate};
-use crate::{Dtype, Error, ErrorKind, JsonProblem, Result, shape};
+use crate::dtype::Dtype;
+use crate::error::{Error, ErrorKind, JsonProblem, Result};
+use crate::tensor::shape;
 
 /// What a header may cost. Checked before anything is allocated for it.
 ///
@@ -141,15 +143,6 @@ pub(super) enum Way {
     /// By the grammar alone, which the fast path is held to.
     #[cfg(test)]
     Grammar,
-}
-
-/// The fields of an entry, each of them right by itself.
-pub(super) struct Entry {
-    pub(super) dtype: Dtype,
-    /// Where its dimensions are in the parser's.
-    pub(super) shape: Range<usize>,
-    pub(super) begin: u64,
-    pub(super) end: u64,
 }
 
 struct Parser<'a> {

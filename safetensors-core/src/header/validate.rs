@@ -2,7 +2,7 @@
 //! twice.
 
 use super::model::Header;
-use crate::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// Puts the records of a freshly parsed header in file order, indexes the names and checks the
 /// layout.

@@ -1,16 +1,13 @@
 //! [`KEYS`]: the standard's table of keys.
 
 use super::Form;
+use crate::header::MODELSPEC_PREFIX;
 
 /// What every key of the standard begins with in a file's metadata.
-pub const PREFIX: &str = "modelspec.";
+pub const PREFIX: &str = MODELSPEC_PREFIX;
 
 /// The key whose presence says that a file follows the standard, and which version of it.
 pub(super) const VERSION_KEY: &str = "sai_model_spec";
-
-/// The key of the SHA-256 of all data, with its prefix.
-#[cfg(feature = "std")]
-pub(crate) const SHA256_KEY: &str = "modelspec.hash_sha256";
 
 /// What the keys for hashes begin with; the name of the algorithm follows.
 pub(super) const HASH_PREFIX: &str = "hash_";

@@ -30,8 +30,6 @@ mod validate;
 mod value;
 
 pub use form::Form;
-#[cfg(feature = "std")]
-pub(crate) use keys::SHA256_KEY;
 pub use keys::{Category, KEYS, Key, PREFIX, Requirement};
 pub use spec::ModelSpec;
 #[cfg(feature = "std")]

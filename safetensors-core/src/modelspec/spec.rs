@@ -6,7 +6,10 @@ use alloc::vec::Vec;
 
 use super::keys::{KEYS, PREFIX, VERSION_KEY, form_of};
 use super::value::{List, Resolution, Sha256, TimestepRange, Value, Version};
-use crate::{ErrorKind, Metadata, Result};
+use crate::error::{ErrorKind, Result};
+use crate::header::Metadata;
+#[cfg(feature = "std")]
+use crate::header::SHA256_KEY;
 
 /// What a file says of its model. Each field is one key of the standard, by the same name without
 /// `modelspec.`
@@ -373,7 +376,7 @@ fn expected(name: &str) -> &'static str {
 /// The SHA-256 of all data that a file's metadata records, whatever else of the standard is there.
 #[cfg(feature = "std")]
 pub(crate) fn recorded_sha256(metadata: &Metadata) -> Result<Option<Sha256>> {
-    let Some(text) = metadata.get(super::SHA256_KEY) else { return Ok(None) };
+    let Some(text) = metadata.get(SHA256_KEY) else { return Ok(None) };
     match <Sha256 as Value>::parse(text) {
         Some(hash) => Ok(Some(hash)),
         None => Err(bad("hash_sha256", expected("hash_sha256"), Some(text))),
@@ -383,7 +386,7 @@ pub(crate) fn recorded_sha256(metadata: &Metadata) -> Result<Option<Sha256>> {
 /// The entry of a file's metadata that records the SHA-256 of all data.
 #[cfg(feature = "std")]
 pub(crate) fn sha256_entry(hash: Sha256) -> (&'static str, String) {
-    (super::SHA256_KEY, hash.text())
+    (SHA256_KEY, hash.text())
 }
 
 /// The name of a key in a file's metadata.
@@ -391,6 +394,6 @@ pub(super) fn full_name(name: &str) -> String {
     [PREFIX, name].concat()
 }
 
-fn bad(name: &str, expected: &'static str, found: Option<&str>) -> crate::Error {
+fn bad(name: &str, expected: &'static str, found: Option<&str>) -> crate::error::Error {
     ErrorKind::BadModelSpec { key: full_name(name), expected, found: found.map(Into::into) }.into()
 }

@@ -8,8 +8,8 @@ use super::keys::{Category, KEYS, Key, PREFIX, Requirement, VERSION_KEY, form_of
 use super::spec::full_name;
 use super::value::Value as _;
 use super::{ModelSpec, Version};
-use crate::Metadata;
 use crate::error::Quoted;
+use crate::header::Metadata;
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -9,12 +9,16 @@ use std::path::Path;
 pub use plan::Plan;
 pub use planned::Planned;
 
+use crate::checkpoint::{Checkpoint, SavedShards, ShardOptions, save_sharded};
 use crate::convert::ConvertOptions;
+use crate::dtype::Dtype;
+use crate::error::Result;
+use crate::hash::forget;
+use crate::header::Metadata;
+use crate::io::{FileSource, ReadAt};
+use crate::save::{SaveOptions, save};
+use crate::tensor::TensorSource;
 use crate::tied::Tied;
-use crate::{
-    Checkpoint, Dtype, FileSource, Metadata, ReadAt, Result, SaveOptions, SavedShards,
-    ShardOptions, TensorSource, digest, save, save_sharded,
-};
 
 /// What a new checkpoint is to have of others: which tensors, under which names, in which dtypes.
 ///
@@ -116,7 +120,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
             self.metadata.entry(key.clone()).or_insert_with(|| value.clone());
         }
         // Digests of the sources' files say nothing of the new ones.
-        digest::forget(&mut self.metadata);
+        forget(&mut self.metadata);
         self
     }
 

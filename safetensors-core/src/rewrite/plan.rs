@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::{Planned, Rewrite};
-use crate::checkpoint::{check_directory, plan_shards};
-use crate::save::atomic;
+use crate::checkpoint::{FilePattern, ShardOptions, check_directory, plan_shards};
+use crate::error::Result;
+use crate::io::{FileSource, ReadAt};
 use crate::save::layout::Layout;
 use crate::save::spec::Spec;
-use crate::{FilePattern, FileSource, ReadAt, Result, SaveOptions, ShardOptions, tied};
+use crate::save::{SaveOptions, atomic};
+use crate::tied;
 
 /// What a [`Rewrite`] will write: every tensor once, with the names that are only recorded, and the
 /// files.

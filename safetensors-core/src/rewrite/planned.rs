@@ -5,8 +5,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::convert::{ConvertOptions, Converted};
-use crate::tied::Storage;
-use crate::{Dtype, Error, FileSource, LazyTensor, ReadAt, Result, Sink, TensorSource, shape};
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::io::{FileSource, ReadAt};
+use crate::load::LazyTensor;
+use crate::tensor::{Sink, Storage, TensorSource, shape};
 
 /// A tensor of a [`Rewrite`](super::Rewrite), as it will be saved.
 #[derive(Debug)]

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-use super::failpoint;
-use crate::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::failpoint;
 
 /// A file of any content that takes its place complete, or not at all: until
 /// [`commit`](AtomicFile::commit), and after any failure, its path has what it had before.

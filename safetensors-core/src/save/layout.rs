@@ -7,9 +7,9 @@ use core::ops::Range;
 
 use super::spec::Spec;
 use super::{Order, SaveOptions};
-use crate::header::{Entry, METADATA_KEY, encode};
-use crate::names::NameTable;
-use crate::{Error, ErrorKind, Limits, Metadata, Result, shape};
+use crate::error::{Error, ErrorKind, Result};
+use crate::header::{Entry, Limits, METADATA_KEY, Metadata, NameTable, encode};
+use crate::tensor::shape;
 
 /// The most bytes of data. No system has longer files, and with the header before it the end still
 /// fits 64 bits.

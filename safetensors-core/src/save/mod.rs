@@ -13,25 +13,19 @@
 
 #[cfg(feature = "std")]
 pub(crate) mod atomic;
-#[cfg(feature = "std")]
-pub(crate) mod copy;
-#[cfg(feature = "std")]
-pub(crate) mod failpoint;
 pub(crate) mod layout;
 mod options;
-#[cfg(feature = "std")]
-pub(crate) mod positional;
 #[cfg(feature = "std")]
 mod ranges;
 #[cfg(feature = "std")]
 mod recording;
 pub(crate) mod sequential;
-mod source;
 pub(crate) mod spec;
 #[cfg(feature = "std")]
 mod stream;
 #[cfg(all(test, feature = "std"))]
 mod tests;
+mod ties;
 #[cfg(feature = "std")]
 mod writer;
 
@@ -41,8 +35,9 @@ pub use options::{Order, SaveOptions};
 pub use sequential::serialize;
 #[cfg(feature = "std")]
 pub use sequential::write_to;
-pub use source::{Sink, TensorSource, write_native};
 #[cfg(feature = "std")]
 pub use stream::{StreamWriter, TensorWriter};
 #[cfg(feature = "std")]
 pub use writer::save;
+
+pub use crate::tensor::write_native;

@@ -2,7 +2,7 @@
 
 use alloc::string::String;
 
-use crate::Metadata;
+use crate::header::Metadata;
 use crate::tied::Tied;
 
 /// The order in which tensors lie in the file.
@@ -36,7 +36,7 @@ pub struct SaveOptions {
     #[cfg(feature = "std")]
     pub(crate) digests: bool,
     #[cfg(feature = "std")]
-    pub(crate) progress: crate::progress::Meter,
+    pub(crate) progress: crate::parallel::Meter,
 }
 
 impl Default for SaveOptions {
@@ -50,7 +50,7 @@ impl Default for SaveOptions {
             #[cfg(feature = "std")]
             digests: false,
             #[cfg(feature = "std")]
-            progress: crate::progress::Meter::default(),
+            progress: crate::parallel::Meter::default(),
         }
     }
 }
@@ -166,9 +166,12 @@ impl SaveOptions {
     #[must_use]
     pub fn progress(
         mut self,
-        callback: impl Fn(crate::Progress<'_>) -> core::ops::ControlFlow<()> + Send + Sync + 'static,
+        callback: impl Fn(crate::parallel::Progress<'_>) -> core::ops::ControlFlow<()>
+        + Send
+        + Sync
+        + 'static,
     ) -> Self {
-        self.progress = crate::progress::Meter::new(callback);
+        self.progress = crate::parallel::Meter::new(callback);
         self
     }
 }

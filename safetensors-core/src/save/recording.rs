@@ -1,13 +1,14 @@
 //! Recording digests while saving: the header is planned with digests that are yet to be known, and
 //! written again when they are.
 
+use std::ops::Range;
+
 use super::SaveOptions;
-use super::TensorSource;
-use super::layout::Layout;
-use super::sequential::write_exactly;
 use super::spec::Spec;
-use crate::digest::{Digest, Hasher, TensorDigests};
-use crate::{Metadata, Result};
+use crate::error::Result;
+use crate::hash::{Digest, Hasher, TensorDigests};
+use crate::header::Metadata;
+use crate::tensor::{TensorSource, write_exactly};
 
 /// The metadata of a file of these tensors, with the room that their digests take.
 pub(super) fn planned_metadata(tensors: &[Spec<'_>], options: &SaveOptions) -> Metadata {
@@ -16,23 +17,22 @@ pub(super) fn planned_metadata(tensors: &[Spec<'_>], options: &SaveOptions) -> M
     metadata
 }
 
-/// The bytes before the data with these digests, one a tensor. They are as many as those that were
-/// planned without them.
-pub(super) fn prefix(
+/// The options of a save whose metadata has these digests, one a tensor.
+pub(super) fn recorded(
     tensors: &[Spec<'_>],
     options: &SaveOptions,
     digests: impl IntoIterator<Item = Digest>,
-) -> Result<Vec<u8>> {
+) -> SaveOptions {
     let record: TensorDigests = tensors.iter().map(|tensor| tensor.name).zip(digests).collect();
     let mut options = SaveOptions { digests: false, ..options.clone() };
     record.write(&mut options.metadata);
-    Ok(Layout::plan(tensors, &options)?.prefix)
+    options
 }
 
 /// The digest of each tensor of a file that is in memory whole.
-pub(super) fn of_file(file: &[u8], layout: &Layout) -> Vec<Digest> {
-    let mut digests = vec![Digest::from_bytes([0; 16]); layout.places.len()];
-    for (i, place) in &layout.places {
+pub(super) fn of_file(file: &[u8], places: &[(usize, Range<u64>)]) -> Vec<Digest> {
+    let mut digests = vec![Digest::from_bytes([0; 16]); places.len()];
+    for (i, place) in places {
         // What is in memory has places that fit `usize`.
         digests[*i] = Digest::of(&file[place.start as usize..place.end as usize]);
     }
@@ -42,10 +42,10 @@ pub(super) fn of_file(file: &[u8], layout: &Layout) -> Vec<Digest> {
 /// The digest of each source's bytes, which are asked for and dropped.
 pub(super) fn of_sources<N: AsRef<str>, S: TensorSource>(
     tensors: &[(N, S)],
-    layout: &Layout,
+    places: &[(usize, Range<u64>)],
 ) -> Result<Vec<Digest>> {
-    let mut digests = vec![Digest::from_bytes([0; 16]); layout.places.len()];
-    for (i, place) in &layout.places {
+    let mut digests = vec![Digest::from_bytes([0; 16]); places.len()];
+    for (i, place) in places {
         let (name, tensor) = &tensors[*i];
         let mut hasher = Hasher::new();
         write_exactly(tensor, place.end - place.start, &mut |_, bytes| {

@@ -8,8 +8,11 @@ use super::layout::Layout;
 #[cfg(feature = "std")]
 use super::recording;
 use super::spec::Spec;
-use super::{SaveOptions, TensorSource};
-use crate::{Error, ErrorKind, Result, tied};
+use super::{SaveOptions, ties};
+use crate::error::{ErrorKind, Result};
+#[cfg(feature = "std")]
+use crate::hash::Digest;
+use crate::tensor::{TensorSource, write_exactly};
 
 /// The bytes of a file with these tensors. The same tensors and options give the same bytes.
 ///
@@ -34,7 +37,7 @@ pub fn serialize<N: AsRef<str>, S: TensorSource>(
     options: &SaveOptions,
 ) -> Result<Vec<u8>> {
     let mut tensors: Vec<_> = tensors.into_iter().collect();
-    let options = tied::apply(&mut tensors, options)?;
+    let options = ties::apply(&mut tensors, options)?;
     let specs = Spec::of_all(&tensors);
     let layout = Layout::plan(&specs, &options)?;
     let bytes = layout.file_len();
@@ -47,7 +50,8 @@ pub fn serialize<N: AsRef<str>, S: TensorSource>(
     })?;
     #[cfg(feature = "std")]
     if options.digests {
-        let prefix = recording::prefix(&specs, &options, recording::of_file(&file, &layout))?;
+        let prefix =
+            prefix_with_digests(&specs, &options, recording::of_file(&file, &layout.places))?;
         file[..prefix.len()].copy_from_slice(&prefix);
     }
     Ok(file)
@@ -87,12 +91,15 @@ pub fn write_to<N: AsRef<str>, S: TensorSource>(
     options: &SaveOptions,
 ) -> Result<()> {
     let mut tensors: Vec<_> = tensors.into_iter().collect();
-    let options = tied::apply(&mut tensors, options)?;
+    let options = ties::apply(&mut tensors, options)?;
     let specs = Spec::of_all(&tensors);
     let mut layout = Layout::plan(&specs, &options)?;
     if options.digests {
-        layout.prefix =
-            recording::prefix(&specs, &options, recording::of_sources(&tensors, &layout)?)?;
+        layout.prefix = prefix_with_digests(
+            &specs,
+            &options,
+            recording::of_sources(&tensors, &layout.places)?,
+        )?;
     }
     write_in_order(&layout, &tensors, &mut |bytes| {
         Ok(writer.write_all(bytes).map_err(ErrorKind::Io)?)
@@ -114,27 +121,13 @@ fn write_in_order<N: AsRef<str>, S: TensorSource>(
     Ok(())
 }
 
-/// Has a source write its bytes, gives each piece to `sink` with its place in the tensor, and holds
-/// the source to `expected` bytes: none over that reaches `sink`.
-pub(crate) fn write_exactly(
-    tensor: &(impl TensorSource + ?Sized),
-    expected: u64,
-    sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
-) -> Result<()> {
-    let mut written = 0;
-    tensor.write_to(&mut |bytes| {
-        let found = written + bytes.len() as u64;
-        if found > expected {
-            // Remembered, so that a source which goes on regardless fails at its end.
-            written = found;
-            return Err(ErrorKind::SourceLength { expected, found }.into());
-        }
-        sink(written, bytes)?;
-        written = found;
-        Ok(())
-    })?;
-    if written != expected {
-        return Err(Error::from(ErrorKind::SourceLength { expected, found: written }));
-    }
-    Ok(())
+/// The bytes before the data with these digests, one a tensor. They are as many as those that were
+/// planned without them.
+#[cfg(feature = "std")]
+pub(super) fn prefix_with_digests(
+    tensors: &[Spec<'_>],
+    options: &SaveOptions,
+    digests: impl IntoIterator<Item = Digest>,
+) -> Result<Vec<u8>> {
+    Ok(Layout::plan(tensors, &recording::recorded(tensors, options, digests))?.prefix)
 }

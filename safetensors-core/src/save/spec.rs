@@ -2,8 +2,8 @@
 
 use alloc::vec::Vec;
 
-use super::TensorSource;
-use crate::Dtype;
+use crate::dtype::Dtype;
+use crate::tensor::TensorSource;
 
 /// A tensor that is to be written: all that the header says of it but its place.
 #[derive(Clone, Copy)]

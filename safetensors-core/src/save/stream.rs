@@ -5,19 +5,21 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::SaveOptions;
 use super::atomic::AtomicFile;
 use super::layout::Layout;
-use super::positional::{reserve, write_all_at};
 use super::ranges::Ranges;
-use super::recording;
-use super::sequential::write_exactly;
+use super::sequential::prefix_with_digests;
 use super::spec::Spec;
-use super::{SaveOptions, TensorSource};
-use crate::digest::Running;
-use crate::names::NameTable;
-use crate::parallel::in_parallel;
-use crate::progress::{self, Meter};
-use crate::{Dtype, Error, ErrorKind, FileSource, Result};
+use crate::dtype::Dtype;
+use crate::error::{Error, ErrorKind, Result};
+use crate::hash::Running;
+use crate::header::NameTable;
+use crate::io::FileSource;
+use crate::io::positional::write_all_at;
+use crate::io::reserve::reserve;
+use crate::parallel::{Meter, in_parallel, progress};
+use crate::tensor::{TensorSource, write_exactly};
 
 /// Writes a file whose tensors come bit by bit: each is declared at the start, and then written
 /// whole or in pieces, in any order, by any number of threads at once.
@@ -210,7 +212,7 @@ impl StreamWriter {
                 .map_err(|error| error.in_tensor(&tensor.name))
         })?;
         let specs: Vec<_> = self.tensors.iter().map(Declared::spec).collect();
-        write_all_at(file, &recording::prefix(&specs, options, digests)?, 0)
+        write_all_at(file, &prefix_with_digests(&specs, options, digests)?, 0)
             .map_err(ErrorKind::Io)?;
         Ok(())
     }

@@ -7,10 +7,13 @@ use std::path::Path;
 use tempfile::tempdir;
 
 use super::AtomicFile;
-use super::failpoint::fail_at;
-use crate::{
-    Checkpoint, Dtype, ErrorKind, Result, SaveOptions, StreamWriter, TensorView, save, serialize,
-};
+use crate::checkpoint::Checkpoint;
+use crate::dtype::Dtype;
+use crate::error::{ErrorKind, Result};
+use crate::io::failpoint::fail_at;
+use crate::save;
+use crate::save::{SaveOptions, StreamWriter, serialize};
+use crate::tensor::TensorView;
 
 const DATA: [u8; 64] = [7; 64];
 

@@ -4,9 +4,10 @@ use std::path::Path;
 
 use super::spec::Spec;
 use super::stream::StreamWriter;
-use super::{SaveOptions, TensorSource};
+use super::{SaveOptions, ties};
+use crate::error::Result;
 use crate::parallel::in_parallel;
-use crate::{Result, tied};
+use crate::tensor::TensorSource;
 
 /// Fewer bytes than this are written faster by one thread than others are started.
 const WORTH_SEVERAL_THREADS: u64 = 2 << 20;
@@ -43,7 +44,7 @@ pub fn save<N: AsRef<str>, S: TensorSource>(
 ) -> Result<()> {
     let path = path.as_ref();
     let mut tensors: Vec<(N, S)> = tensors.into_iter().collect();
-    let options = tied::apply(&mut tensors, options).map_err(|error| error.in_path(path))?;
+    let options = ties::apply(&mut tensors, options).map_err(|error| error.in_path(path))?;
     // Sources need not be `Send`: they stay where they are and are shared. Names are left behind
     // for that.
     let (names, tensors): (Vec<N>, Vec<S>) = tensors.into_iter().unzip();

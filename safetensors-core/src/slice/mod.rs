@@ -1,8 +1,6 @@
 //! Sub-tensors: what is selected, as the fewest contiguous runs of bytes.
 
 mod index;
-#[cfg(feature = "std")]
-mod lazy;
 mod runs;
 mod selection;
 mod shard;
@@ -10,11 +8,9 @@ mod view;
 
 pub use index::{Index, IntoIndices};
 #[cfg(feature = "std")]
-pub use lazy::LazySlice;
-#[cfg(feature = "std")]
-pub(crate) use lazy::read_runs;
-#[cfg(feature = "std")]
 pub(crate) use runs::Runs;
 pub use selection::Selection;
 pub use shard::Shard;
 pub use view::SliceView;
+#[cfg(feature = "std")]
+pub(crate) use view::narrow;

@@ -5,7 +5,9 @@ use core::ops::Range;
 
 use super::Index;
 use super::runs::{Repeat, Runs};
-use crate::{Dtype, ErrorKind, shape};
+use crate::dtype::Dtype;
+use crate::error::ErrorKind;
+use crate::tensor::shape;
 
 /// What a slice selects of a tensor: the shape of the result and where its bytes lie in the tensor.
 ///

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use crate::ErrorKind;
+use crate::error::ErrorKind;
 
 /// The part of a tensor for one rank of a tensor-parallel model: dimension `dim` is cut into
 /// `world_size` equal parts, of which this is the one at `rank`.

@@ -3,7 +3,9 @@
 use alloc::vec::Vec;
 
 use super::{Index, IntoIndices, Selection, Shard};
-use crate::{Dtype, Error, ErrorKind, Result, Sink, TensorBuf, TensorSource, TensorView};
+use crate::dtype::Dtype;
+use crate::error::{Error, ErrorKind, Result};
+use crate::tensor::{Sink, TensorBuf, TensorSource, TensorView};
 
 /// A slice of a [`TensorView`]. Nothing is copied until [`to_buf`](SliceView::to_buf); saving it
 /// writes it from where it lies.

@@ -8,11 +8,9 @@
 mod options;
 mod record;
 mod resolve;
-mod storage;
 
 pub use options::{Tied, Views};
-pub(crate) use record::apply;
-#[cfg(feature = "std")]
-pub(crate) use record::{drop_copies, is_reserved, record};
+pub(crate) use record::{drop_copies, record};
 pub use resolve::{Resolved, resolve};
-pub use storage::Storage;
+
+pub use crate::tensor::Storage;

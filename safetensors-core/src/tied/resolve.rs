@@ -5,8 +5,9 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::{Storage, Tied, Views};
+use crate::error::{Error, ErrorKind, Result};
 use crate::header::METADATA_KEY;
-use crate::{Error, ErrorKind, Result, TensorSource, shape};
+use crate::tensor::{TensorSource, shape};
 
 /// What to save of tensors that may share storage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

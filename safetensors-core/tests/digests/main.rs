@@ -14,10 +14,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use safetensors_core::digest::{
-    self, Digest, DigestOptions, Hasher, KEY, RecordOptions, TensorDigests, VerifiedFile,
-    VerifyOptions,
+    self, Digest, DigestOptions, Hasher, KEY, TensorDigests, VerifiedFile, VerifyOptions,
 };
-use safetensors_core::edit::Edited;
+use safetensors_core::edit::{Edited, RecordOptions, record_digests};
 use safetensors_core::save::write_to;
 use safetensors_core::{
     Checkpoint, Dtype, Error, ErrorKind, Limits, Metadata, ModelSpec, Result, Rewrite, SafeTensors,

@@ -51,7 +51,7 @@ fn every_byte_is_told_once_for_each_digest_it_is_in() {
     assert_eq!(hashes, [digest::data_sha256(checkpoint.shards()[0].archive()).unwrap()]);
 
     let (seen, callback) = watch(usize::MAX);
-    digest::record(&path, &RecordOptions::new().sha256(true).progress(callback)).unwrap();
+    record_digests(&path, &RecordOptions::new().sha256(true).progress(callback)).unwrap();
     check(&seen, 6_000_020);
 
     let (seen, callback) = watch(usize::MAX);
@@ -89,7 +89,7 @@ fn a_callback_that_stops_ends_the_work_and_leaves_the_file() {
     );
     let (seen, callback) = watch(2);
     let options = RecordOptions::new().sha256(true).progress(callback);
-    expect(&seen, digest::record(&path, &options).unwrap_err());
+    expect(&seen, record_digests(&path, &options).unwrap_err());
     assert_eq!((calls.into_inner(), fs::read(&path).unwrap()), (4, before));
 }
 

@@ -194,8 +194,8 @@ fn digests_are_recorded_in_a_file_that_exists() {
     let before = data(&path);
 
     // There is room in the header.
-    assert_eq!(digest::record(&path, &RecordOptions::new()).unwrap(), Edited::InPlace);
-    assert_eq!(digest::record(&path, &RecordOptions::new()).unwrap(), Edited::Unchanged);
+    assert_eq!(record_digests(&path, &RecordOptions::new()).unwrap(), Edited::InPlace);
+    assert_eq!(record_digests(&path, &RecordOptions::new()).unwrap(), Edited::Unchanged);
     let metadata = Checkpoint::open(&path).unwrap().metadata().clone();
     assert_eq!(metadata.keys().collect::<Vec<_>>(), ["format", KEY]);
     let record = TensorDigests::read(&metadata).unwrap().unwrap();
@@ -209,12 +209,12 @@ fn digests_are_recorded_in_a_file_that_exists() {
     // The other digest alone leaves the first as it was, right or wrong.
     flip(&path, offset_of(&path, "b", 0));
     assert!(verify(&path).is_err());
-    digest::record(&path, &RecordOptions::new().tensors(false).sha256(true).durable(false))
+    record_digests(&path, &RecordOptions::new().tensors(false).sha256(true).durable(false))
         .unwrap();
     let error = verify(&path).unwrap_err();
     assert_eq!(error.tensor(), Some("b"));
     // Recording anew takes the data as it is.
-    digest::record(&path, &RecordOptions::new()).unwrap();
+    record_digests(&path, &RecordOptions::new()).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
     assert!(
         digest::verify(&checkpoint, &VerifyOptions::new().require(true)).unwrap()[0]
@@ -231,7 +231,7 @@ fn digests_that_do_not_fit_into_the_header_make_a_new_file() {
     let path = directory.path().join("model.safetensors");
     let bytes = pattern(100_000);
     save(&path, [("w", u8_tensor(&bytes))], &SaveOptions::new()).unwrap();
-    assert_eq!(digest::record(&path, &RecordOptions::new()).unwrap(), Edited::Rewritten);
+    assert_eq!(record_digests(&path, &RecordOptions::new()).unwrap(), Edited::Rewritten);
     assert_eq!(
         Checkpoint::open(&path).unwrap().tensor("w").unwrap().read().unwrap().bytes(),
         bytes

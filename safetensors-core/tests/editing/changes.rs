@@ -258,7 +258,8 @@ fn the_order_and_the_alignment_of_a_file_can_be_mended() {
 
 #[test]
 fn digests_stay_true() {
-    use safetensors_core::digest::{self, Digest, RecordOptions, TensorDigests, VerifyOptions};
+    use safetensors_core::digest::{self, Digest, TensorDigests, VerifyOptions};
+    use safetensors_core::edit::{RecordOptions, record_digests};
 
     let recorded = |path: &Path| {
         digest::verify(&Checkpoint::open(path).unwrap(), &VerifyOptions::new()).unwrap();
@@ -269,7 +270,7 @@ fn digests_stay_true() {
         (names.unwrap_or_default(), metadata.contains_key("modelspec.hash_sha256"))
     };
     let (_directory, path) = roomy_file();
-    digest::record(&path, &RecordOptions::new().sha256(true)).unwrap();
+    record_digests(&path, &RecordOptions::new().sha256(true)).unwrap();
     let of = |names: &[&str], sha256| {
         (names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>(), sha256)
     };

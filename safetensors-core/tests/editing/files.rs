@@ -1,8 +1,7 @@
 //! The files themselves: permissions, owners, links, locks, and what is no file to edit.
 
-use std::fs;
-use std::io;
 use std::path::Path;
+use std::{fs, io};
 
 use safetensors_core::edit::{Edit, Edited, recover};
 use safetensors_core::{Checkpoint, Dtype, Error, ErrorKind, SaveOptions, TensorView, save};

@@ -1,7 +1,6 @@
 //! Which file or index a path leads to.
 
-use std::fs;
-use std::io;
+use std::{fs, io};
 
 use safetensors_core::{Checkpoint, ErrorKind};
 use tempfile::tempdir;

@@ -1,8 +1,7 @@
 //! A disk that has no room for the file.
 
-use std::fs;
-use std::io;
 use std::process::Command;
+use std::{fs, io};
 
 use safetensors_core::{Dtype, ErrorKind, Result, SaveOptions, Sink, TensorSource, save};
 use tempfile::tempdir;

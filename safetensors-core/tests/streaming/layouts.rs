@@ -1,7 +1,6 @@
 //! The same file however its bytes come, laid out as asked.
 
-use std::fs;
-use std::thread;
+use std::{fs, thread};
 
 use proptest::prelude::*;
 use safetensors_core::save::write_to;

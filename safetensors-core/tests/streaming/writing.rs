@@ -1,10 +1,8 @@
 //! What of a tensor is written, once, whole, and by whom.
 
-use std::fs;
-use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
+use std::{fs, io, thread};
 
 use safetensors_core::{
     Checkpoint, Dtype, ErrorKind, Result, SaveOptions, Sink, StreamWriter, TensorSource, TensorView,

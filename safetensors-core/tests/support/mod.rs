@@ -2,11 +2,10 @@
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
-use std::thread;
 use std::time::Duration;
+use std::{fs, thread};
 
 /// A file: the length of `header`, `header`, and `data` zero bytes.
 pub(crate) fn file(header: impl AsRef<[u8]>, data: usize) -> Vec<u8> {

@@ -1,0 +1,119 @@
+//! Mapping a file into memory.
+//!
+//! # The hazard
+//!
+//! A mapping is the file, not a copy of it. If any process changes the file while it is mapped, the
+//! bytes behind a `&[u8]` change, which Rust forbids; if any process truncates it, touching the
+//! lost pages ends this process with `SIGBUS`. No check in this process can rule that out, so
+//! mapping is an `unsafe fn`, and the caller promises that it does not happen. Reading at positions
+//! ([`FileSource`]) has no such hazard: what changes there is an error or another value, never
+//! undefined behaviour.
+
+#![allow(
+    unsafe_code,
+    reason = "mapping a file is a promise about other processes, which only the caller can give"
+)]
+
+use std::path::Path;
+
+use memmap2::Mmap;
+
+use crate::checkpoint::Checkpoint;
+use crate::error::{Error, Result};
+use crate::header::Limits;
+use crate::io::FileSource;
+
+impl Checkpoint<Mmap> {
+    /// Opens a checkpoint as [`open`](Checkpoint::open) does and maps its files, so that tensors
+    /// can be lent as [views](crate::LazyTensor::view).
+    ///
+    /// # Safety
+    ///
+    /// None of the files may be changed or truncated, by any process, for as long as the checkpoint
+    /// lives: a view of a file that changes is undefined behaviour, and touching a page that was
+    /// cut off ends the process.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Checkpoint::open).
+    pub unsafe fn mmap(path: impl AsRef<Path>) -> Result<Self> {
+        // SAFETY: the caller promises that the files stay as they are while the checkpoint, which owns the mappings, lives.
+        unsafe { Self::mmap_with(path, Access::default()) }
+    }
+
+    /// [`mmap`](Checkpoint::mmap), saying how the tensors will be used.
+    ///
+    /// ```
+    /// use safetensors_core::{Access, Checkpoint, SaveOptions, TensorView, save};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let path = dir.path().join("model.safetensors");
+    /// save(&path, [("w", TensorView::from_slice(&[2], &[1.0_f32, 2.0])?)], &SaveOptions::new())?;
+    /// // SAFETY: nothing changes this file while it is mapped.
+    /// let checkpoint = unsafe { Checkpoint::mmap_with(&path, Access::Prefetch) }?;
+    /// assert_eq!(checkpoint.tensor("w")?.view()?.as_slice::<f32>()?, [1.0, 2.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Safety
+    ///
+    /// That of [`mmap`](Checkpoint::mmap).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`mmap`](Checkpoint::mmap).
+    pub unsafe fn mmap_with(path: impl AsRef<Path>, access: Access) -> Result<Self> {
+        Self::open_by(path, &Limits::default(), |path| {
+            // SAFETY: the caller promises that the files stay as they are while the checkpoint, which owns the mappings, lives.
+            let map = unsafe { map_file(path) }?;
+            access.advise(&map);
+            Ok(map)
+        })
+    }
+}
+
+/// How the tensors of a mapped checkpoint will be used: advice to the system, which changes speed
+/// only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Access {
+    /// As the system sees fit: pages are read when they are touched, with some that follow.
+    #[default]
+    Normal,
+    /// All of them, soon: reading begins at once, in the background.
+    Prefetch,
+    /// Few of them, here and there: no page is read that is not touched.
+    Random,
+}
+
+impl Access {
+    /// Passes the advice on, where there is a way to. It may be refused: nothing depends on it.
+    fn advise(self, map: &Mmap) {
+        #[cfg(unix)]
+        {
+            let _ = match self {
+                Self::Normal => Ok(()),
+                Self::Prefetch => map.advise(memmap2::Advice::WillNeed),
+                Self::Random => map.advise(memmap2::Advice::Random),
+            };
+        }
+        #[cfg(not(unix))]
+        let _ = (self, map);
+    }
+}
+
+/// Maps a regular file, read-only and whole. A file without bytes is an empty mapping.
+///
+/// # Safety
+///
+/// The file must not be changed or truncated, by any process, for as long as the mapping lives.
+///
+/// # Errors
+///
+/// Those of [`FileSource::open`], and [`ErrorKind::Io`](crate::ErrorKind::Io) if the system refuses
+/// the mapping.
+unsafe fn map_file(path: &Path) -> Result<Mmap> {
+    let source = FileSource::open(path)?;
+    // SAFETY: the caller promises that the file stays as it is while the mapping lives.
+    let map = unsafe { Mmap::map(source.file()) };
+    map.map_err(|error| Error::io(error, path))
+}

@@ -1,0 +1,136 @@
+//! Recording digests in a file that exists.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use super::{Edit, Edited};
+use crate::error::Result;
+use crate::hash::{DigestOptions, KEY, TensorDigests, of_data, of_tensor};
+use crate::load::LazyTensor;
+use crate::modelspec;
+use crate::parallel::{Progress, in_parallel};
+
+/// What is recorded in a file, and how.
+///
+/// ```
+/// use safetensors_core::edit::RecordOptions;
+///
+/// let options = RecordOptions::new().sha256(true).threads(2);
+/// ```
+#[derive(Clone, Debug)]
+pub struct RecordOptions {
+    tensors: bool,
+    sha256: bool,
+    compute: DigestOptions,
+    durable: bool,
+}
+
+impl Default for RecordOptions {
+    fn default() -> Self {
+        Self { tensors: true, sha256: false, compute: DigestOptions::new(), durable: true }
+    }
+}
+
+impl RecordOptions {
+    /// The digest of each tensor, read with the default number of threads; durable.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether to record the XXH3-128 of each tensor. On by default.
+    #[must_use]
+    pub fn tensors(mut self, tensors: bool) -> Self {
+        self.tensors = tensors;
+        self
+    }
+
+    /// Whether to record the SHA-256 of all data as `modelspec.hash_sha256`, which reads the data
+    /// once more. Off by default.
+    #[must_use]
+    pub fn sha256(mut self, sha256: bool) -> Self {
+        self.sha256 = sha256;
+        self
+    }
+
+    /// Reads with this many threads; 0 for the default.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.compute = self.compute.threads(threads);
+        self
+    }
+
+    /// Has `callback` called after each piece that is read, as [`DigestOptions::progress`] does; if
+    /// it cancels, the file stays as it was.
+    #[must_use]
+    pub fn progress(
+        mut self,
+        callback: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static,
+    ) -> Self {
+        self.compute = self.compute.progress(callback);
+        self
+    }
+
+    /// Whether to wait until the change has reached the disk. On by default.
+    #[must_use]
+    pub fn durable(mut self, durable: bool) -> Self {
+        self.durable = durable;
+        self
+    }
+}
+
+/// Records the digests of a file's data as it is now, in place of what was recorded before; what
+/// the options leave out stays.
+///
+/// The file is locked against other edits meanwhile. Its header is written in place if there is
+/// room, otherwise the file is copied: see [`edit`](crate::edit). It is one file that is changed;
+/// of a checkpoint, record each of the [`shards`](crate::Checkpoint::shards).
+///
+/// To record digests of tensors that are only being saved, use
+/// [`SaveOptions::digests`](crate::SaveOptions::digests), which does not read them again.
+///
+/// ```
+/// use safetensors_core::digest::{self, VerifyOptions};
+/// use safetensors_core::edit::{RecordOptions, record_digests};
+/// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("model.safetensors");
+/// save(&path, [("w", TensorView::from_slice(&[3], b"abc")?)], &SaveOptions::new())?;
+///
+/// record_digests(&path, &RecordOptions::new().sha256(true))?;
+///
+/// let checkpoint = Checkpoint::open(&path)?;
+/// let files = digest::verify(&checkpoint, &VerifyOptions::new().require(true))?;
+/// assert_eq!(files[0].checked, ["w"]);
+/// assert!(checkpoint.metadata()["modelspec.hash_sha256"].starts_with("0xba7816bf8f01cfea"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of [`Edit::open`] and [`Edit::apply`]; [`ErrorKind::Io`](crate::ErrorKind::Io) if the data
+/// cannot be read; [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled). The file is then as it
+/// was.
+pub fn record_digests(path: impl AsRef<Path>, options: &RecordOptions) -> Result<Edited> {
+    let path = path.as_ref();
+    let edit = Edit::open(path)?;
+    let file = edit.archive();
+    let passes = u64::from(options.tensors) + u64::from(options.sha256);
+    let progress = options.compute.progress.for_total(passes * file.header().data_len());
+    let mut entries = Vec::new();
+    if options.tensors {
+        let lazy: Vec<_> =
+            file.header().tensors().map(|info| LazyTensor::new(info, file, Some(path))).collect();
+        let digests = in_parallel(&lazy, options.compute.threads, |tensor, buffer| {
+            of_tensor(tensor, buffer, &progress)
+        })?;
+        let record: TensorDigests = lazy.iter().map(|tensor| tensor.name()).zip(digests).collect();
+        entries.push((KEY, record.to_text()));
+    }
+    if options.sha256 {
+        let hash =
+            of_data(file, &mut Vec::new(), &progress).map_err(|error| error.in_path(path))?;
+        entries.push(modelspec::sha256_entry(hash));
+    }
+    edit.set_metadata(entries).durable(options.durable).apply()
+}

@@ -1,0 +1,96 @@
+//! Loading and saving that every adapter gets from its [`Framework`].
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::{Framework, accept};
+use crate::checkpoint::{self, Checkpoint, SavedShards, ShardOptions};
+use crate::error::Result;
+use crate::io::ReadAt;
+use crate::load::LoadOptions;
+use crate::save::SaveOptions;
+use crate::tensor::TensorSource;
+
+/// Loads every tensor of a checkpoint into a framework, reading in parallel.
+///
+/// All dtypes are checked before a byte of data is read. A tensor that was saved once for several
+/// names comes back under all of them, read once and cloned, unless the options say otherwise.
+///
+/// # Errors
+///
+/// Those of [`Framework::from_buf`] and of reading; each names the file and the tensor.
+pub fn load<F: Framework>(
+    checkpoint: &Checkpoint<impl ReadAt>,
+    device: &F::Device,
+    options: &LoadOptions,
+) -> Result<BTreeMap<String, F::Tensor>> {
+    for tensor in checkpoint.tensors() {
+        accept::<F>(options.dtype_of(tensor.dtype()), options.widening)
+            .map_err(|error| tensor.locate(error))?;
+    }
+    let bufs = checkpoint.read_all(&options.clone().widened_for(F::support))?;
+    let loaded = checkpoint.tensors().zip(bufs).map(|(tensor, buf)| {
+        let loaded =
+            F::from_buf(buf, device, options.widening).map_err(|error| tensor.locate(error))?;
+        Ok((tensor.name().into(), loaded))
+    });
+    let mut loaded = loaded.collect::<Result<BTreeMap<String, F::Tensor>>>()?;
+    for (alias, tensor) in checkpoint.aliases().filter(|_| options.aliases) {
+        if let Some(tensor) = loaded.get(tensor.name()).cloned() {
+            loaded.insert(alias.into(), tensor);
+        }
+    }
+    Ok(loaded)
+}
+
+/// Saves tensors of a framework to one file, atomically.
+///
+/// # Errors
+///
+/// Those of [`Framework::source`] and of [`crate::save()`]; each names the file and the tensor. The
+/// file is then as it was.
+pub fn save<'a, F: Framework>(
+    path: impl AsRef<Path>,
+    tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a F::Tensor)>,
+    options: &SaveOptions,
+) -> Result<()>
+where
+    F::Tensor: 'a,
+{
+    let path = path.as_ref();
+    let sources = sources::<F>(tensors).map_err(|error| error.in_path(path))?;
+    crate::save::save(path, sources, options)
+}
+
+/// Saves tensors of a framework to a directory as a checkpoint of as many files as they need, see
+/// [`crate::save_sharded`].
+///
+/// # Errors
+///
+/// Those of [`Framework::source`] and of [`crate::save_sharded`].
+pub fn save_sharded<'a, F: Framework>(
+    directory: impl AsRef<Path>,
+    tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a F::Tensor)>,
+    options: &ShardOptions,
+) -> Result<SavedShards>
+where
+    F::Tensor: 'a,
+{
+    let directory = directory.as_ref();
+    let sources = sources::<F>(tensors).map_err(|error| error.in_path(directory))?;
+    checkpoint::save_sharded(directory, sources, options)
+}
+
+/// What each tensor is written from.
+fn sources<'a, F: Framework>(
+    tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a F::Tensor)>,
+) -> Result<Vec<(impl AsRef<str>, impl TensorSource + 'a)>>
+where
+    F::Tensor: 'a,
+{
+    let tensors = tensors.into_iter().map(|(name, tensor)| match F::source(tensor) {
+        Ok(source) => Ok((name, source)),
+        Err(error) => Err(error.in_tensor(name.as_ref())),
+    });
+    tensors.collect()
+}

@@ -1,0 +1,187 @@
+//! [`Framework`]: what an adapter implements, and the load and save that every adapter gets from it.
+
+#[cfg(feature = "std")]
+mod files;
+
+use alloc::boxed::Box;
+use alloc::string::String;
+
+#[cfg(feature = "std")]
+pub use files::{load, save, save_sharded};
+
+use crate::convert::{Support, Widening, widen};
+use crate::dtype::Dtype;
+use crate::error::{Error, ErrorKind, Result};
+use crate::tensor::{TensorBuf, TensorSource, TensorView};
+
+/// A library of tensors that files are loaded into and saved from.
+///
+/// An adapter implements this for a zero-size type of its own (`Ndarray`, `Candle`, `Burn`). One
+/// conformance suite, one [`load`] and one [`save`] then serve all of them.
+///
+/// ```
+/// use safetensors_core::framework::{load, save};
+/// use safetensors_core::{
+///     Checkpoint, Dtype, Error, Framework, LoadOptions, Result, SaveOptions, Support, TensorBuf, TensorSource, TensorView,
+/// };
+///
+/// /// The tensors of a library that has nothing but 16-bit integers.
+/// #[derive(Clone, Debug, PartialEq)]
+/// struct Samples {
+///     shape: Vec<usize>,
+///     values: Vec<i16>,
+/// }
+///
+/// /// The library, as a framework.
+/// struct Audio;
+///
+/// impl Framework for Audio {
+///     const NAME: &'static str = "audio";
+///     type Tensor = Samples;
+///     type Device = ();
+///
+///     fn support(dtype: Dtype) -> Support {
+///         match dtype {
+///             Dtype::I16 => Support::Exact,
+///             Dtype::I8 => Support::Widened(Dtype::I16),
+///             _ => Support::Unsupported,
+///         }
+///     }
+///
+///     fn from_exact(buf: TensorBuf, (): &()) -> Result<Samples> {
+///         match buf.dtype() {
+///             Dtype::I16 => Ok(Samples { shape: buf.shape().to_vec(), values: buf.into_vec()? }),
+///             dtype => Err(Error::unsupported::<Self>(dtype)),
+///         }
+///     }
+///
+///     fn source(tensor: &Samples) -> Result<impl TensorSource + '_> {
+///         TensorView::from_slice(&tensor.shape, &tensor.values)
+///     }
+/// }
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("sound.safetensors");
+/// let wave = Samples { shape: vec![2, 2], values: vec![0, 1, 0, -1] };
+/// save::<Audio>(&path, [("wave", &wave)], &SaveOptions::new())?;
+/// assert_eq!(load::<Audio>(&Checkpoint::open(&path)?, &(), &LoadOptions::new())?["wave"], wave);
+///
+/// // What is narrower comes out wider; what the library cannot hold is an error that names the tensor.
+/// safetensors_core::save(&path, [("small", TensorView::from_slice(&[2], &[-1_i8, 1])?)], &SaveOptions::new())?;
+/// assert_eq!(load::<Audio>(&Checkpoint::open(&path)?, &(), &LoadOptions::new())?["small"].values, [-1, 1]);
+/// safetensors_core::save(&path, [("f", TensorView::from_slice(&[1], &[0.5_f32])?)], &SaveOptions::new())?;
+/// let error = load::<Audio>(&Checkpoint::open(&path)?, &(), &LoadOptions::new()).unwrap_err();
+/// assert!(error.to_string().ends_with(r#"tensor "f": audio has no type that holds F32 exactly"#), "{error}");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait Framework {
+    /// The framework's name, for messages.
+    const NAME: &'static str;
+
+    /// A tensor whose dtype and rank are known at run time. Cloned where a file has one tensor
+    /// under several names.
+    type Tensor: Clone;
+
+    /// Where tensors are placed; `()` where there is only main memory.
+    type Device;
+
+    /// How this framework holds elements of `dtype`. The adapter's one dtype table.
+    fn support(dtype: Dtype) -> Support;
+
+    /// A tensor of this framework, made of a buffer whose dtype it holds exactly. The elements are
+    /// moved, not copied, if the device is main memory.
+    ///
+    /// Call [`from_buf`](Framework::from_buf) instead, which widens where that is needed.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::UnsupportedDtype`] for another dtype; [`ErrorKind::Framework`] if the framework
+    /// fails.
+    fn from_exact(buf: TensorBuf, device: &Self::Device) -> Result<Self::Tensor>;
+
+    /// The tensor's dtype, shape and bytes, for writing. Contiguous tensors in main memory are not
+    /// copied.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::UnsupportedFrameworkType`] if the format has no dtype for the tensor's
+    /// elements.
+    fn source(tensor: &Self::Tensor) -> Result<impl TensorSource + '_>;
+
+    /// A tensor of this framework, made of an owned buffer, losslessly widened if `widening` allows
+    /// and the framework lacks the dtype.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::UnsupportedDtype`] and [`ErrorKind::WouldWiden`] for dtypes that the framework
+    /// does not hold; [`ErrorKind::DoesNotFit`] for a value that the wider dtype does not hold;
+    /// [`ErrorKind::Framework`] if the framework fails.
+    fn from_buf(buf: TensorBuf, device: &Self::Device, widening: Widening) -> Result<Self::Tensor> {
+        let dtype = buf.dtype();
+        match accept::<Self>(dtype, widening)? {
+            to if to == dtype => Self::from_exact(buf, device),
+            to => Self::from_exact(widen(buf, to)?, device),
+        }
+    }
+
+    /// A tensor of this framework, made of a copy of a view, as [`from_buf`](Framework::from_buf)
+    /// does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`from_buf`](Framework::from_buf), and [`ErrorKind::InvalidBool`].
+    fn from_view(
+        view: &TensorView<'_>,
+        device: &Self::Device,
+        widening: Widening,
+    ) -> Result<Self::Tensor> {
+        accept::<Self>(view.dtype(), widening)?;
+        Self::from_buf(TensorBuf::from_view(view)?, device, widening)
+    }
+}
+
+/// What adapters fail with.
+impl Error {
+    /// The framework `F` itself failed: [`ErrorKind::Framework`].
+    ///
+    /// ```
+    /// use safetensors_core::{Error, Framework};
+    ///
+    /// fn parse<F: Framework>(text: &str) -> safetensors_core::Result<i32> {
+    ///     text.parse().map_err(Error::framework::<F>)
+    /// }
+    /// ```
+    pub fn framework<F: Framework + ?Sized>(
+        source: impl core::error::Error + Send + Sync + 'static,
+    ) -> Self {
+        ErrorKind::Framework { framework: F::NAME, source: Box::new(source) }.into()
+    }
+
+    /// The framework `F` has no type for elements of `dtype`: [`ErrorKind::UnsupportedDtype`].
+    pub fn unsupported<F: Framework + ?Sized>(dtype: Dtype) -> Self {
+        ErrorKind::UnsupportedDtype { framework: F::NAME, dtype }.into()
+    }
+
+    /// The format has no dtype for elements that the framework `F` calls `found`:
+    /// [`ErrorKind::UnsupportedFrameworkType`].
+    pub fn unsupported_type<F: Framework + ?Sized>(found: impl Into<String>) -> Self {
+        ErrorKind::UnsupportedFrameworkType { framework: F::NAME, found: found.into() }.into()
+    }
+}
+
+/// The dtype that a tensor of `dtype` gets in the framework `F`.
+///
+/// # Errors
+///
+/// [`ErrorKind::UnsupportedDtype`] if there is none; [`ErrorKind::WouldWiden`] if it is another and
+/// `widening` forbids that.
+pub fn accept<F: Framework + ?Sized>(dtype: Dtype, widening: Widening) -> Result<Dtype> {
+    match (F::support(dtype), widening) {
+        (Support::Exact, _) => Ok(dtype),
+        (Support::Widened(to), Widening::Lossless) => Ok(to),
+        (Support::Widened(to), Widening::Exact) => {
+            Err(ErrorKind::WouldWiden { framework: F::NAME, dtype, to }.into())
+        }
+        (Support::Unsupported, _) => Err(Error::unsupported::<F>(dtype)),
+    }
+}

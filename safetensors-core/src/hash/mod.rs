@@ -1,0 +1,29 @@
+//! Digests as values: XXH3-128 of a tensor, SHA-256 of a file's data, and the record of them in the
+//! metadata.
+
+#[cfg(feature = "std")]
+mod compute;
+mod hex;
+#[cfg(feature = "std")]
+mod options;
+#[cfg(feature = "std")]
+mod record;
+#[cfg(feature = "std")]
+mod running;
+mod sha256;
+#[cfg(feature = "std")]
+mod value;
+
+#[cfg(feature = "std")]
+pub use compute::{data_sha256, tensors};
+#[cfg(feature = "std")]
+pub(crate) use compute::{of_data, of_tensor, unchanged};
+#[cfg(feature = "std")]
+pub use options::DigestOptions;
+#[cfg(feature = "std")]
+pub use record::{KEY, TensorDigests, forget};
+#[cfg(feature = "std")]
+pub(crate) use running::Running;
+pub use sha256::Sha256;
+#[cfg(feature = "std")]
+pub use value::{Digest, Hasher};

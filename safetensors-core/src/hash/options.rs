@@ -1,0 +1,68 @@
+//! [`DigestOptions`]: threads and progress.
+
+use std::ops::ControlFlow;
+
+use crate::parallel::{Meter, Progress};
+
+/// How digests are computed.
+///
+/// ```
+/// use safetensors_core::digest::DigestOptions;
+///
+/// let options = DigestOptions::new().threads(2);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct DigestOptions {
+    pub(crate) threads: usize,
+    pub(crate) progress: Meter,
+}
+
+impl DigestOptions {
+    /// As many threads as the environment variable `SAFETENSORS_THREADS` says, or else one a core,
+    /// eight at most.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Reads with this many threads; 0 for the default.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    /// Has `callback` called about once a MiB that is read, and at the end, by the thread that read
+    /// it. If it returns [`ControlFlow::Break`], the rest is not read and the work fails with
+    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
+    ///
+    /// ```
+    /// use safetensors_core::digest::{self, DigestOptions};
+    /// use safetensors_core::{
+    ///     ErrorKind, Limits, SafeTensors, SaveOptions, TensorView, serialize,
+    /// };
+    /// use std::ops::ControlFlow;
+    ///
+    /// let file =
+    ///     serialize([("w", TensorView::from_slice(&[2], &[1_u8, 2])?)], &SaveOptions::new())?;
+    /// let file = SafeTensors::read_header(file, &Limits::default())?;
+    /// let tensors = [file.tensor("w")?];
+    /// let options = DigestOptions::new().progress(|progress| {
+    ///     println!("{} of {} bytes", progress.bytes_done, progress.bytes_total);
+    ///     ControlFlow::Continue(())
+    /// });
+    /// digest::tensors(&tensors, &options)?;
+    ///
+    /// let cancelled =
+    ///     digest::tensors(&tensors, &DigestOptions::new().progress(|_| ControlFlow::Break(())));
+    /// assert!(matches!(cancelled.unwrap_err().kind(), ErrorKind::Cancelled));
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn progress(
+        mut self,
+        callback: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static,
+    ) -> Self {
+        self.progress = Meter::new(callback);
+        self
+    }
+}

@@ -1,0 +1,95 @@
+//! [`Digest`]: an XXH3-128.
+
+use std::fmt;
+
+use xxhash_rust::xxh3::{Xxh3Default, xxh3_128};
+
+use crate::hash::hex;
+
+/// The XXH3-128, without seed or secret, of a tensor's bytes as they lie in the file: little-endian
+/// and in C order.
+///
+/// `Display` gives its 32 lower-case hex digits in the canonical order, the high half first, as
+/// `xxhsum -H128` prints them.
+///
+/// ```
+/// use safetensors_core::digest::Digest;
+///
+/// assert_eq!(Digest::of(b"").to_string(), "99aa06d3014798d86001c324468d497f");
+/// assert_eq!(Digest::parse("99aa06d3014798d86001c324468d497f"), Some(Digest::of(b"")));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Digest(u128);
+
+impl Digest {
+    /// The number of hex digits in its text.
+    pub const DIGITS: usize = 32;
+
+    /// The digest of these bytes.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(xxh3_128(bytes))
+    }
+
+    /// The digest that this text stands for: exactly 32 lower-case hex digits.
+    pub fn parse(text: &str) -> Option<Self> {
+        hex::decode(text).map(Self::from_bytes)
+    }
+
+    /// The digest with this canonical form: big-endian.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(u128::from_be_bytes(bytes))
+    }
+
+    /// The canonical form: big-endian.
+    pub const fn to_bytes(self) -> [u8; 16] {
+        self.0.to_be_bytes()
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Digest({self})")
+    }
+}
+
+/// Makes a [`Digest`] of bytes that come in pieces, in order.
+///
+/// ```
+/// use safetensors_core::digest::{Digest, Hasher};
+///
+/// let mut hasher = Hasher::new();
+/// hasher.update(b"in ");
+/// hasher.update(b"pieces");
+/// assert_eq!(hasher.finish(), Digest::of(b"in pieces"));
+/// ```
+#[derive(Clone, Default)]
+pub struct Hasher(Xxh3Default);
+
+impl Hasher {
+    /// No bytes yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds the next bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The digest of all bytes that were added. More may follow.
+    pub fn finish(&self) -> Digest {
+        Digest(self.0.digest128())
+    }
+}
+
+impl fmt::Debug for Hasher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Hasher").field(&self.finish()).finish()
+    }
+}

@@ -1,0 +1,146 @@
+//! [`FileSource`]: a regular file, read at positions.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use super::positional;
+use super::read_at::{ReadAt, ReadRange};
+use crate::error::{Error, ErrorKind, Result};
+
+/// A regular file, opened once and read at positions. [`Checkpoint::open`](crate::Checkpoint::open)
+/// opens its files as these.
+///
+/// ```
+/// use safetensors_core::{
+///     Checkpoint, FileSource, Limits, ReadAt, SafeTensors, SaveOptions, TensorView, save,
+/// };
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("model.safetensors");
+/// save(
+///     &path,
+///     [("bias", TensorView::from_slice(&[2], &[1.0_f32, 2.0])?)],
+///     &SaveOptions::new(),
+/// )?;
+///
+/// // A part of the file is read, only its header, or all of it.
+/// let file = FileSource::open(&path)?;
+/// let mut length = [0; 8];
+/// file.read_exact_at(&mut length, 0)?;
+/// assert_eq!(8 + u64::from_le_bytes(length) + 8, file.byte_len());
+/// let archive = SafeTensors::read_header(file, &Limits::default())?;
+/// let in_memory = SafeTensors::parse(archive.bytes().read_to_vec()?)?;
+/// assert_eq!(in_memory.view("bias")?.as_slice::<f32>()?, [1.0, 2.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct FileSource {
+    file: File,
+    path: PathBuf,
+    len: u64,
+    /// When the file was last written to, if the file system says.
+    modified: Option<SystemTime>,
+}
+
+impl FileSource {
+    /// Opens a regular file for reading. Links are followed; a FIFO or a device is refused without
+    /// waiting for it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`]; [`ErrorKind::NotAFile`] if the path leads to something else than a
+    /// regular file.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::open_with(path.as_ref(), OpenOptions::new().read(true))
+    }
+
+    /// [`open`](FileSource::open), for writing as well.
+    pub(crate) fn open_to_edit(path: &Path) -> Result<Self> {
+        Self::open_with(path, OpenOptions::new().read(true).write(true))
+    }
+
+    fn open_with(path: &Path, options: &mut OpenOptions) -> Result<Self> {
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::OpenOptionsExt;
+            // Opening a FIFO would wait for a writer otherwise. On a regular file the flag does
+            // nothing.
+            options.custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
+        }
+        let file = options.open(path).map_err(|error| Error::io(error, path))?;
+        let metadata = file.metadata().map_err(|error| Error::io(error, path))?;
+        if !metadata.is_file() {
+            let found = if metadata.is_dir() { "a directory" } else { "a special file" };
+            return Err(Error::from(ErrorKind::NotAFile { found }).in_path(path));
+        }
+        Ok(Self {
+            file,
+            path: path.into(),
+            len: metadata.len(),
+            modified: metadata.modified().ok(),
+        })
+    }
+
+    /// A regular file that is open already.
+    pub(crate) fn of(file: File, path: &Path) -> io::Result<Self> {
+        let metadata = file.metadata()?;
+        Ok(Self {
+            file,
+            path: path.into(),
+            len: metadata.len(),
+            modified: metadata.modified().ok(),
+        })
+    }
+
+    /// The path that was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads the whole file into memory.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`], also if the file has become shorter; [`ErrorKind::TooLargeForMemory`].
+    pub fn read_to_vec(&self) -> Result<Vec<u8>> {
+        let too_large =
+            || Error::from(ErrorKind::TooLargeForMemory { bytes: self.len }).in_path(&self.path);
+        let mut bytes = Vec::new();
+        let len = usize::try_from(self.len).map_err(|_| too_large())?;
+        bytes.try_reserve_exact(len).map_err(|_| too_large())?;
+        bytes.resize(len, 0);
+        self.read_exact_at(&mut bytes, 0).map_err(|error| Error::io(error, &self.path))?;
+        Ok(bytes)
+    }
+
+    /// The open file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+}
+
+impl ReadAt for FileSource {
+    fn byte_len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        positional::read_exact_at(&self.file, buf, offset)
+    }
+
+    /// Neighbours are read by one system call where the system can.
+    fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
+        positional::read_ranges_at(&self.file, ranges)
+    }
+
+    /// Compares the length and the time of the last write with those at opening.
+    fn check_unchanged(&self) -> io::Result<()> {
+        let metadata = self.file.metadata()?;
+        if metadata.len() != self.len || metadata.modified().ok() != self.modified {
+            return Err(io::Error::other("the file has changed since it was opened"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,21 @@
+//! Where the bytes of a file come from and go to: positional reads and writes, and a parsed file.
+
+mod archive;
+#[cfg(feature = "std")]
+pub(crate) mod copy;
+#[cfg(feature = "std")]
+pub(crate) mod failpoint;
+#[cfg(feature = "std")]
+mod file;
+#[cfg(feature = "std")]
+pub(crate) mod positional;
+#[cfg(feature = "std")]
+mod read_at;
+#[cfg(feature = "std")]
+pub(crate) mod reserve;
+
+pub use archive::SafeTensors;
+#[cfg(feature = "std")]
+pub use file::FileSource;
+#[cfg(feature = "std")]
+pub use read_at::{ReadAt, ReadRange};

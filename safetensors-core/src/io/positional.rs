@@ -1,0 +1,108 @@
+//! Reading and writing at positions of a file, on each system.
+
+use std::fs::File;
+use std::io;
+
+use super::failpoint;
+use super::read_at::ReadRange;
+
+/// Reads some bytes at `offset`: 0 at the end of the file, else at least one.
+pub(crate) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+    loop {
+        #[cfg(unix)]
+        let read = std::os::unix::fs::FileExt::read_at(file, buf, offset);
+        #[cfg(windows)]
+        let read = std::os::windows::fs::FileExt::seek_read(file, buf, offset);
+        match read {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            read => return read,
+        }
+    }
+}
+
+/// Fills `buf` with the bytes at `offset`.
+///
+/// # Errors
+///
+/// The system's; [`io::ErrorKind::UnexpectedEof`] if the file ends before.
+pub(crate) fn read_exact_at(file: &File, mut buf: &mut [u8], mut offset: u64) -> io::Result<()> {
+    while !buf.is_empty() {
+        let read = read_at(file, buf, offset)?;
+        if read == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        buf = &mut buf[read..];
+        offset += read as u64;
+    }
+    Ok(())
+}
+
+/// Fills every range. Neighbours are read by one system call where the system can.
+pub(crate) fn read_ranges_at(file: &File, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
+    // The most buffers that one call takes, on every system.
+    const MOST: usize = 1024;
+    let neighbours = |a: &ReadRange<'_>, b: &ReadRange<'_>| {
+        a.offset.checked_add(a.bytes.len() as u64) == Some(b.offset)
+    };
+    ranges
+        .chunk_by_mut(neighbours)
+        .flat_map(|run| run.chunks_mut(MOST))
+        .try_for_each(|run| read_run(file, run))
+}
+
+/// Fills buffers whose places in the file follow one another.
+fn read_run(file: &File, run: &mut [ReadRange<'_>]) -> io::Result<()> {
+    // The call may read less than was asked for, or be one that the system does not have. What is
+    // left is read range by range, which also shows the error of a call that failed.
+    let mut done = read_vectored_at(file, run).unwrap_or(0);
+    for range in run {
+        let here = done.min(range.bytes.len());
+        done -= here;
+        read_exact_at(file, &mut range.bytes[here..], range.offset + here as u64)?;
+    }
+    Ok(())
+}
+
+#[cfg(unix)]
+fn read_vectored_at(file: &File, run: &mut [ReadRange<'_>]) -> io::Result<usize> {
+    let Some(offset) = run.first().map(|range| range.offset) else { return Ok(0) };
+    let mut buffers: Vec<_> =
+        run.iter_mut().map(|range| io::IoSliceMut::new(range.bytes)).collect();
+    Ok(rustix::io::retry_on_intr(|| rustix::io::preadv(file, &mut buffers, offset))?)
+}
+
+#[cfg(not(unix))]
+fn read_vectored_at(_: &File, _: &mut [ReadRange<'_>]) -> io::Result<usize> {
+    Ok(0)
+}
+
+/// Writes all of `bytes` at `offset`.
+pub(crate) fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    if let Err(error) = failpoint::hit("write") {
+        // The test gets what is worst in a real failure: half a write.
+        let _ = write_all(file, &bytes[..bytes.len() / 2], offset);
+        return Err(error);
+    }
+    write_all(file, bytes, offset)
+}
+
+#[cfg(unix)]
+fn write_all(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::write_all_at(file, bytes, offset)
+}
+
+#[cfg(windows)]
+fn write_all(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match std::os::windows::fs::FileExt::seek_write(file, bytes, offset) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => {
+                bytes = &bytes[written..];
+                offset += written as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

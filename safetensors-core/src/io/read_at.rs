@@ -1,0 +1,103 @@
+//! [`ReadAt`]: where the bytes of a file come from.
+
+use std::io;
+
+/// Bytes that can be read at any position, from several threads at once.
+///
+/// Implemented for [`FileSource`] and for everything that lends its bytes (`&[u8]`, `Vec<u8>`,
+/// `Mmap`, `bytes::Bytes`). Whatever implements it can be opened as a file
+/// ([`SafeTensors::read_header`](crate::SafeTensors::read_header)) or as the files of a checkpoint
+/// ([`Checkpoint::open_by`](crate::Checkpoint::open_by)):
+///
+/// ```
+/// use safetensors_core::{Limits, ReadAt, SafeTensors, SaveOptions, TensorView, serialize};
+/// use std::io;
+/// use std::sync::atomic::{AtomicU64, Ordering};
+///
+/// /// An object in a store that is paid for by the byte.
+/// struct Metered {
+///     object: Vec<u8>,
+///     fetched: AtomicU64,
+/// }
+///
+/// impl ReadAt for Metered {
+///     fn byte_len(&self) -> u64 {
+///         self.object.len() as u64
+///     }
+///
+///     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+///         self.fetched.fetch_add(buf.len() as u64, Ordering::Relaxed);
+///         self.object.read_exact_at(buf, offset)
+///     }
+/// }
+///
+/// let (small, large) = (vec![1_u8; 8], vec![2_u8; 1 << 20]);
+/// let tensors = [("small", &small), ("large", &large)];
+/// let shapes = tensors.map(|(_, values)| [values.len()]);
+/// let views = [0, 1]
+///     .map(|i| (tensors[i].0, TensorView::from_slice(&shapes[i], tensors[i].1).unwrap()));
+/// let object = serialize(views, &SaveOptions::new())?;
+///
+/// let file = SafeTensors::read_header(
+///     Metered { object, fetched: AtomicU64::new(0) },
+///     &Limits::default(),
+/// )?;
+/// assert_eq!(file.tensor("small")?.read()?.into_vec::<u8>()?, small);
+/// assert!(file.bytes().fetched.load(Ordering::Relaxed) < 1000);
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+pub trait ReadAt: Send + Sync {
+    /// The number of bytes, as it was when the source was opened.
+    fn byte_len(&self) -> u64;
+
+    /// Fills `buf` with the bytes from `offset` on.
+    ///
+    /// # Errors
+    ///
+    /// Those of the source; [`io::ErrorKind::UnexpectedEof`] if it ends before `buf` is full.
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
+
+    /// Fills several buffers in one call. A source for which a request costs much, such as a
+    /// network, can do better than one after the other, which is the default.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read_exact_at`](ReadAt::read_exact_at). What the buffers hold then is not said.
+    fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
+        ranges.iter_mut().try_for_each(|range| self.read_exact_at(range.bytes, range.offset))
+    }
+
+    /// Checks that the source is still what it was when it was opened, as far as it can tell;
+    /// called after reading. The default sees nothing.
+    ///
+    /// # Errors
+    ///
+    /// One that says what has changed.
+    fn check_unchanged(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A buffer, and the place whose bytes are to be read into it.
+#[derive(Debug)]
+pub struct ReadRange<'a> {
+    /// Where the bytes lie, counted from the start of the source.
+    pub offset: u64,
+    /// What they are read into, whole.
+    pub bytes: &'a mut [u8],
+}
+
+impl<B: AsRef<[u8]> + Send + Sync> ReadAt for B {
+    fn byte_len(&self) -> u64 {
+        self.as_ref().len() as u64
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let bytes = usize::try_from(offset).ok().and_then(|start| {
+            let end = start.checked_add(buf.len())?;
+            self.as_ref().get(start..end)
+        });
+        buf.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+}

@@ -1,0 +1,64 @@
+//! Conversion fused with reading.
+
+use std::vec::Vec;
+
+use crate::convert::{Conversion, GROUP, bytes_of, elements_of};
+use crate::error::{ErrorKind, Result};
+use crate::io::ReadAt;
+use crate::tensor::swap_on_big_endian;
+
+/// The most bytes of a file that are in memory at a time, for each thread: enough for one call,
+/// little enough for its cache.
+const PIECE: usize = 512 * 1024;
+
+/// A buffer for the bytes of a file, one for each thread. In words, to be aligned.
+#[derive(Default)]
+pub(crate) struct ReadScratch(Vec<u64>);
+
+impl ReadScratch {
+    fn bytes(&mut self, len: usize) -> &mut [u8] {
+        let words = len.div_ceil(size_of::<u64>());
+        if self.0.len() < words {
+            self.0.resize(words, 0);
+        }
+        &mut bytemuck::cast_slice_mut(&mut self.0)[..len]
+    }
+}
+
+/// Reads elements of a source, from a byte offset on, and converts them into `out`, which they
+/// fill. `first` is the index of the first element in its tensor, for messages.
+pub(crate) fn read_converted<S: ReadAt>(
+    source: &S,
+    mut offset: u64,
+    conversion: &Conversion,
+    mut first: u64,
+    out: &mut [u8],
+    scratch: &mut ReadScratch,
+) -> Result<()> {
+    let (from, to) = (conversion.from(), conversion.to());
+    let elements = elements_of(from, PIECE) / GROUP * GROUP;
+    for out in out.chunks_mut(bytes_of(to, elements)) {
+        let elements = elements_of(to, out.len());
+        convert_read(conversion, first, out, scratch, |bytes| {
+            Ok(source.read_exact_at(bytes, offset).map_err(ErrorKind::Io)?)
+        })?;
+        offset += bytes_of(from, elements) as u64;
+        first += elements as u64;
+    }
+    Ok(())
+}
+
+/// Converts the elements that `read` puts into `scratch` into `out`, which they fill.
+pub(crate) fn convert_read(
+    conversion: &Conversion,
+    first: u64,
+    out: &mut [u8],
+    scratch: &mut ReadScratch,
+    read: impl FnOnce(&mut [u8]) -> Result<()>,
+) -> Result<()> {
+    let elements = elements_of(conversion.to(), out.len());
+    let bytes = scratch.bytes(bytes_of(conversion.from(), elements));
+    read(bytes)?;
+    swap_on_big_endian(conversion.from(), bytes);
+    Ok(conversion.run(bytes, out, first)?)
+}

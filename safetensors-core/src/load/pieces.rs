@@ -1,0 +1,138 @@
+//! [`Piece`]: some of the elements of a tensor that may be larger than memory.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::ReadAt;
+use crate::load::LazyTensor;
+use crate::tensor::TensorBuf;
+
+/// The elements of a piece: at most 2 MiB of them. A multiple of the elements that share bytes in
+/// any packed dtype.
+const ELEMENTS: u64 = 1 << 18;
+
+/// Some neighbouring elements of a tensor: 2¹⁸, or fewer in the last piece. They are read when
+/// asked for, so that several threads can share the pieces of one tensor.
+#[derive(Debug)]
+pub struct Piece<'a, S> {
+    tensor: LazyTensor<'a, S>,
+    start: u64,
+    elements: u64,
+}
+
+impl<S> Clone for Piece<'_, S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S> Copy for Piece<'_, S> {}
+
+/// What [`LazyTensor::pieces`] gives.
+#[derive(Debug)]
+pub struct Pieces<'a, S> {
+    tensor: LazyTensor<'a, S>,
+    /// The first element of the next piece.
+    next: u64,
+}
+
+impl<'a, S> LazyTensor<'a, S> {
+    /// The tensor in pieces of bounded size, in order, so that one larger than memory can be looked
+    /// at. Nothing is read yet.
+    ///
+    /// Tensors of one shape have the same pieces, whatever their dtypes. A tensor without elements
+    /// has none.
+    ///
+    /// ```
+    /// use safetensors_core::{Limits, SafeTensors, SaveOptions, TensorView, serialize};
+    ///
+    /// let file = serialize(
+    ///     [("w", TensorView::from_slice(&[2, 2], &[1.0_f32, 2.0, 3.0, 4.0])?)],
+    ///     &SaveOptions::new(),
+    /// )?;
+    /// let file = SafeTensors::read_header(file, &Limits::default())?;
+    /// let mut sum = 0.0;
+    /// for piece in file.tensor("w")?.pieces() {
+    ///     sum += piece.read()?.as_slice::<f32>()?.iter().sum::<f32>();
+    /// }
+    /// assert_eq!(sum, 10.0);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    pub fn pieces(&self) -> Pieces<'a, S> {
+        Pieces { tensor: *self, next: 0 }
+    }
+}
+
+impl<'a, S> Piece<'a, S> {
+    /// The tensor that it is a piece of.
+    pub fn tensor(&self) -> LazyTensor<'a, S> {
+        self.tensor
+    }
+
+    /// The position of its first element, counted over the tensor in C order.
+    pub fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// The number of elements; at least 1.
+    pub fn element_count(&self) -> u64 {
+        self.elements
+    }
+
+    /// The number of bytes.
+    pub fn byte_len(&self) -> u64 {
+        // Where elements share bytes, a tensor has whole bytes of them, and so has each piece.
+        let bits = u64::from(self.tensor.dtype().bits());
+        self.elements / 8 * bits + self.elements % 8 * bits / 8
+    }
+}
+
+impl<S: ReadAt> Piece<'_, S> {
+    /// Reads the elements into a buffer of one dimension.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LazyTensor::read`], naming the tensor and its file; positions are counted from
+    /// the start of the tensor.
+    pub fn read(&self) -> Result<TensorBuf> {
+        let buf =
+            TensorBuf::read_with(self.tensor.dtype(), vec![self.elements as usize], |bytes| {
+                self.fill(bytes)
+            });
+        buf.map_err(|error| match error.kind() {
+            ErrorKind::InvalidBool { index, found } => {
+                ErrorKind::InvalidBool { index: self.start + index, found: *found }.into()
+            }
+            _ => error,
+        })
+        .map_err(|error| self.tensor.locate(error))
+    }
+
+    /// Reads the elements as the bytes that they are in the file: little-endian, and whatever their
+    /// values.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`] if the source fails, or has changed since it was opened.
+    pub fn read_bytes(&self) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; self.byte_len() as usize];
+        self.fill(&mut bytes).map_err(|error| self.tensor.locate(error))?;
+        Ok(bytes)
+    }
+
+    fn fill(&self, bytes: &mut [u8]) -> Result<(), Error> {
+        let offset =
+            self.tensor.file_offset() + self.start / 8 * u64::from(self.tensor.dtype().bits());
+        self.tensor.source().read_exact_at(bytes, offset).map_err(ErrorKind::Io)?;
+        self.tensor.check_unchanged()
+    }
+}
+
+impl<'a, S> Iterator for Pieces<'a, S> {
+    type Item = Piece<'a, S>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let start = self.next;
+        let elements = self.tensor.element_count().saturating_sub(start).min(ELEMENTS);
+        self.next = start + elements;
+        (elements > 0).then_some(Piece { tensor: self.tensor, start, elements })
+    }
+}

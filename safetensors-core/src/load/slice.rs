@@ -1,0 +1,234 @@
+//! [`LazySlice`]: a slice of a tensor that is in a file. Only its bytes are read.
+
+use std::ops::Range;
+
+use super::LazyTensor;
+use super::lazy::PIECE;
+use crate::dtype::Dtype;
+use crate::error::{ErrorKind, Result};
+use crate::io::ReadAt;
+use crate::slice::{IntoIndices, Runs, Selection, Shard, narrow};
+use crate::tensor::{Sink, TensorBuf, TensorSource};
+
+/// Runs with no more bytes between them than this are read in one call: fetching the gap costs less
+/// than another call.
+const DEFAULT_GAP: u64 = 512;
+
+/// A slice of a [`LazyTensor`]: its description now, its bytes when asked.
+///
+/// ```
+/// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("model.safetensors");
+/// let values: Vec<i32> = (0..12).collect();
+/// save(&path, [("table", TensorView::from_slice(&[4, 3], &values)?)], &SaveOptions::new())?;
+///
+/// let checkpoint = Checkpoint::open(&path)?;
+/// let table = checkpoint.tensor("table")?;
+/// let rows = table.slice((1..3, ..))?;
+/// assert_eq!((rows.shape(), rows.byte_len()), (&[2, 3][..], 24));
+/// assert_eq!(rows.read()?.into_vec::<i32>()?, [3, 4, 5, 6, 7, 8]);
+/// // The numbers of a column lie apart. Without a gap each is fetched by a call of its own.
+/// let column = table.slice((.., 1))?.gap(0);
+/// assert_eq!(column.read()?.into_vec::<i32>()?, [1, 4, 7, 10]);
+/// // A slice is something to save, too.
+/// save(dir.path().join("rows.safetensors"), [("rows", rows)], &SaveOptions::new())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct LazySlice<'a, S> {
+    tensor: LazyTensor<'a, S>,
+    selection: Selection,
+    gap: u64,
+}
+
+impl<'a, S> LazyTensor<'a, S> {
+    /// A part of the tensor, not read yet: a tuple of positions and ranges, see
+    /// [`Index`](super::Index).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Selection::new`].
+    pub fn slice(&self, indices: impl IntoIndices) -> Result<LazySlice<'a, S>> {
+        let selection = Selection::new(self.dtype(), self.shape(), &indices.into_indices());
+        let selection = selection.map_err(|kind| self.locate(kind.into()))?;
+        Ok(LazySlice { tensor: *self, selection, gap: DEFAULT_GAP })
+    }
+
+    /// The positions from `start` to `start + len` of one dimension; the others are taken whole.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoSuchDim`], and those of [`Selection::new`].
+    pub fn narrow(&self, dim: usize, start: usize, len: usize) -> Result<LazySlice<'a, S>> {
+        self.slice(narrow(self.shape(), dim, start, len).map_err(|error| self.locate(error))?)
+    }
+
+    /// The part of the tensor that one rank holds, not read yet.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Shard::range`] and [`Selection::new`].
+    pub fn shard(&self, shard: Shard) -> Result<LazySlice<'a, S>> {
+        let range = shard.range(self.shape()).map_err(|kind| self.locate(kind.into()))?;
+        self.narrow(shard.dim, range.start, range.len())
+    }
+}
+
+impl<S> LazySlice<'_, S> {
+    /// The type of the elements.
+    pub fn dtype(&self) -> Dtype {
+        self.tensor.dtype()
+    }
+
+    /// The shape of the slice.
+    pub fn shape(&self) -> &[usize] {
+        self.selection.shape()
+    }
+
+    /// The number of bytes.
+    pub fn byte_len(&self) -> u64 {
+        self.selection.byte_len()
+    }
+
+    /// Reads runs in one call that have at most this many bytes between them; 512 by default. 0
+    /// reads not one byte too many; a slow source, such as a network, gains from more.
+    #[must_use]
+    pub fn gap(mut self, bytes: u64) -> Self {
+        self.gap = bytes;
+        self
+    }
+}
+
+impl<'a, S> LazySlice<'a, S> {
+    /// The tensor that this is a part of.
+    pub(crate) fn tensor(&self) -> &LazyTensor<'a, S> {
+        &self.tensor
+    }
+
+    /// Where the bytes lie in the tensor.
+    pub(crate) fn runs(&self) -> Runs {
+        self.selection.to_runs()
+    }
+
+    /// The most bytes between runs that are read in one call.
+    pub(crate) fn gap_len(&self) -> u64 {
+        self.gap
+    }
+}
+
+/// Runs of a file, which begin at `base` in it, in groups that are read in one call.
+fn groups(
+    runs: impl Iterator<Item = Range<u64>>,
+    base: u64,
+    gap: u64,
+) -> impl Iterator<Item = Vec<Range<u64>>> {
+    let mut runs = runs.map(move |run| base + run.start..base + run.end).peekable();
+    std::iter::from_fn(move || {
+        let first = runs.next()?;
+        let (start, mut end) = (first.start, first.end);
+        let mut group = vec![first];
+        while let Some(next) =
+            runs.next_if(|next| next.start - end <= gap && next.end - start <= PIECE as u64)
+        {
+            end = next.end;
+            group.push(next);
+        }
+        Some(group)
+    })
+}
+
+/// Reads runs of a tensor that begins at `base` in its file into `bytes`, which they fill.
+/// `scratch` is for those that are read together.
+pub(crate) fn read_runs<S: ReadAt>(
+    source: &S,
+    base: u64,
+    runs: &Runs,
+    gap: u64,
+    mut bytes: &mut [u8],
+    scratch: &mut Vec<u8>,
+) -> Result<(), ErrorKind> {
+    for group in groups(runs.iter(), base, gap) {
+        let span = span(&group);
+        if let [run] = group.as_slice() {
+            let (here, rest) = bytes.split_at_mut((run.end - run.start) as usize);
+            source.read_exact_at(here, run.start).map_err(ErrorKind::Io)?;
+            bytes = rest;
+            continue;
+        }
+        scratch.resize((span.end - span.start) as usize, 0);
+        source.read_exact_at(scratch, span.start).map_err(ErrorKind::Io)?;
+        for run in group {
+            let run = (run.start - span.start) as usize..(run.end - span.start) as usize;
+            let (here, rest) = bytes.split_at_mut(run.len());
+            here.copy_from_slice(&scratch[run]);
+            bytes = rest;
+        }
+    }
+    Ok(())
+}
+
+impl<S: ReadAt> LazySlice<'_, S> {
+    /// Reads the slice into a buffer of its own. Many slices, [`read_slices`](crate::read_slices)
+    /// reads in parallel.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LazyTensor::read`].
+    pub fn read(&self) -> Result<TensorBuf> {
+        TensorBuf::read_with(self.dtype(), self.shape().to_vec(), |bytes| {
+            let base = self.tensor.file_offset();
+            read_runs(self.tensor.source(), base, &self.runs(), self.gap, bytes, &mut Vec::new())?;
+            self.tensor.check_unchanged()
+        })
+        .map_err(|error| self.tensor.locate(error))
+    }
+}
+
+/// Reads and gives the slice in pieces of at most 1 MiB, so that a slice larger than memory can be
+/// saved.
+impl<S: ReadAt> TensorSource for LazySlice<'_, S> {
+    fn dtype(&self) -> Dtype {
+        self.tensor.dtype()
+    }
+
+    fn shape(&self) -> &[usize] {
+        self.selection.shape()
+    }
+
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        let source = self.tensor.source();
+        let mut scratch = Vec::new();
+        for group in groups(self.selection.runs(), self.tensor.file_offset(), self.gap) {
+            let span = span(&group);
+            if let [run] = group.as_slice() {
+                self.tensor.read_pieces(run.clone(), &mut scratch, sink)?;
+                continue;
+            }
+            // Several runs are never more than one piece apart. They are moved together, so that
+            // the sink is not called for every few bytes.
+            scratch.resize((span.end - span.start) as usize, 0);
+            let read = source.read_exact_at(&mut scratch, span.start);
+            read.map_err(|error| self.tensor.locate(ErrorKind::Io(error).into()))?;
+            let mut gathered = 0;
+            for run in group {
+                let run = (run.start - span.start) as usize..(run.end - span.start) as usize;
+                let len = run.len();
+                scratch.copy_within(run, gathered);
+                gathered += len;
+            }
+            sink(&scratch[..gathered])?;
+        }
+        self.tensor.check_unchanged()
+    }
+}
+
+/// From the first byte of a group of runs to its last.
+fn span(group: &[Range<u64>]) -> Range<u64> {
+    match group {
+        [first, .., last] => first.start..last.end,
+        [only] => only.clone(),
+        [] => 0..0,
+    }
+}

@@ -1,0 +1,127 @@
+//! [`in_parallel`]: doing many things on several threads.
+
+pub(crate) mod progress;
+
+use std::num::NonZeroUsize;
+use std::sync::{Mutex, OnceLock};
+use std::thread;
+
+pub(crate) use progress::Meter;
+pub use progress::Progress;
+
+use crate::error::Result;
+
+/// The environment variable that says how many threads to use where the caller does not.
+const VARIABLE: &str = "SAFETENSORS_THREADS";
+
+/// More threads than this gain nothing on local disks.
+const MAX_DEFAULT_THREADS: usize = 8;
+
+/// Does `work` for each item, begun in order, and returns the results in order. Each thread has a
+/// value of type `B` of its own, a buffer, say.
+///
+/// `threads` is how many to use; 0 for as many as `SAFETENSORS_THREADS` says, or else one a core,
+/// eight at most. The first failure stops all threads. If several fail, the error is the one of the
+/// first item, so that it does not depend on the threads' speed.
+pub(crate) fn in_parallel<I, T: Send, B: Default>(
+    items: impl IntoIterator<Item = I, IntoIter: ExactSizeIterator + Send>,
+    threads: usize,
+    work: impl Fn(I, &mut B) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
+    let items = items.into_iter();
+    let threads = match items.len() {
+        // To find out how many threads are wanted takes longer than a little work does.
+        len @ (0 | 1) => len,
+        len => NonZeroUsize::new(threads).map_or_else(default_threads, usize::from).min(len),
+    };
+    let queue = Mutex::new(Some(items.enumerate()));
+    let next = || queue.lock().ok()?.as_mut()?.next();
+    let run = || {
+        let mut own = B::default();
+        let mut results = Vec::new();
+        while let Some((number, item)) = next() {
+            let result = work(item, &mut own);
+            if result.is_err() {
+                // Nothing is left for the other threads to begin. What comes before this item has
+                // been begun already.
+                let _ = queue.lock().map(|mut queue| queue.take());
+            }
+            results.push((number, result));
+        }
+        results
+    };
+    let mut results = thread::scope(|scope| {
+        // The calling thread is one of them. If the system has no more threads to give, fewer do
+        // the work.
+        let others: Vec<_> = (1..threads)
+            .map_while(|_| thread::Builder::new().spawn_scoped(scope, run).ok())
+            .collect();
+        let mut results = run();
+        for other in others {
+            results.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+        results
+    });
+    results.sort_unstable_by_key(|(number, _)| *number);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+/// How many threads work is shared among where the caller does not say: as many as the environment
+/// variable `SAFETENSORS_THREADS` says, or else one a core, eight at most. At least 1.
+pub fn default_threads() -> usize {
+    let asked = std::env::var(VARIABLE)
+        .ok()
+        .and_then(|threads| threads.trim().parse().ok())
+        .map(NonZeroUsize::get);
+    // To ask the system takes as long as to read a megabyte.
+    static CORES: OnceLock<usize> = OnceLock::new();
+    let cores = || *CORES.get_or_init(|| thread::available_parallelism().map_or(1, usize::from));
+    asked.unwrap_or_else(|| cores().min(MAX_DEFAULT_THREADS))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::error::{Error, ErrorKind};
+
+    #[test]
+    fn results_in_order_and_the_first_error() {
+        let nothing = in_parallel(0..0, 4, |_: usize, _: &mut ()| Ok(()));
+        assert!(nothing.unwrap().is_empty());
+        for count in [1, 2, 7, 8, 9, 100] {
+            let now = AtomicUsize::new(0);
+            let most = AtomicUsize::new(0);
+            let done = in_parallel(0..count, 4, |item, _: &mut ()| {
+                most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                thread::sleep(Duration::from_micros(((item * 7) % 5) as u64 * 100));
+                now.fetch_sub(1, Ordering::SeqCst);
+                Ok(item)
+            });
+            assert_eq!(done.unwrap(), Vec::from_iter(0..count));
+            assert!(most.into_inner() <= 4);
+
+            // Later items fail sooner.
+            let error = in_parallel(0..count, 4, |item, _: &mut ()| {
+                if item < count / 2 {
+                    return Ok(());
+                }
+                thread::sleep(Duration::from_millis(if item == count / 2 { 20 } else { 0 }));
+                Err(Error::from(ErrorKind::TensorNotFound).in_tensor(&item.to_string()))
+            });
+            assert_eq!(error.unwrap_err().tensor(), Some((count / 2).to_string().as_str()));
+        }
+    }
+
+    #[test]
+    fn each_thread_has_a_value_of_its_own() {
+        let counted = in_parallel(0..100, 3, |_, seen: &mut usize| {
+            *seen += 1;
+            Ok(*seen)
+        });
+        let firsts = counted.unwrap().into_iter().filter(|&seen| seen == 1).count();
+        assert!((1..=3).contains(&firsts), "{firsts}");
+    }
+}

@@ -1,0 +1,22 @@
+//! Saving tensors that share storage once, if the options ask for it.
+
+use alloc::borrow::Cow;
+use alloc::vec::Vec;
+
+use super::SaveOptions;
+use crate::error::Result;
+use crate::tensor::TensorSource;
+use crate::tied::{drop_copies, record};
+
+/// Leaves the tensors that are to be saved, and gives the options to save them with. Nothing
+/// changes unless the options ask for it.
+pub(super) fn apply<'a, N: AsRef<str>, S: TensorSource>(
+    tensors: &mut Vec<(N, S)>,
+    options: &'a SaveOptions,
+) -> Result<Cow<'a, SaveOptions>> {
+    let Some(tied) = &options.tied else { return Ok(Cow::Borrowed(options)) };
+    let aliases = drop_copies(tensors, tied)?;
+    let mut options = options.clone();
+    record(&mut options.metadata, aliases)?;
+    Ok(Cow::Owned(options))
+}

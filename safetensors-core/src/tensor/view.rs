@@ -1,0 +1,122 @@
+//! [`TensorView`]: a tensor that borrows its bytes.
+
+use bytemuck::checked::CheckedCastError;
+
+use crate::dtype::Dtype;
+use crate::error::{Error, ErrorKind};
+use crate::tensor::{Element, shape};
+
+/// A dtype, a shape and the bytes of one tensor, all borrowed. Nothing is copied.
+///
+/// The bytes are in C order, little-endian, and of exactly the length that dtype and shape ask for:
+/// no view exists for which that does not hold.
+///
+/// ```
+/// use safetensors_core::{Dtype, TensorView};
+///
+/// let data = [1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0];
+/// let view = TensorView::from_slice(&[2, 3], &data)?;
+/// assert_eq!(view.dtype(), Dtype::F32);
+/// assert_eq!(view.as_slice::<f32>()?, data);
+/// assert!(view.as_slice::<i32>().is_err());
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TensorView<'a> {
+    dtype: Dtype,
+    shape: &'a [usize],
+    data: &'a [u8],
+}
+
+impl<'a> TensorView<'a> {
+    /// A view of `data` as a tensor.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::DataLength`] if `data` is not exactly as long as dtype and shape ask for, and
+    /// the errors of [`shape::byte_len`]. The alignment of `data` does not matter here.
+    pub fn new(dtype: Dtype, shape: &'a [usize], data: &'a [u8]) -> Result<Self, Error> {
+        let expected = shape::byte_len(dtype, shape)?;
+        if expected != data.len() as u64 {
+            return Err(ErrorKind::DataLength {
+                dtype,
+                shape: shape.into(),
+                expected,
+                found: data.len() as u64,
+            }
+            .into());
+        }
+        Ok(Self { dtype, shape, data })
+    }
+
+    /// A view of typed values as a tensor of their dtype.
+    ///
+    /// # Errors
+    ///
+    /// As for [`TensorView::new`]; [`ErrorKind::BigEndian`] for elements wider than a byte on a
+    /// big-endian target, whose memory is not what a file holds.
+    pub fn from_slice<T: Element>(shape: &'a [usize], values: &'a [T]) -> Result<Self, Error> {
+        refuse_big_endian(T::DTYPE)?;
+        Self::new(T::DTYPE, shape, bytemuck::cast_slice(values))
+    }
+
+    /// The type of the elements.
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// The dimensions, outermost first; empty for a scalar.
+    pub fn shape(&self) -> &'a [usize] {
+        self.shape
+    }
+
+    /// The bytes as they are in the file. Always available, whatever their alignment.
+    pub fn data(&self) -> &'a [u8] {
+        self.data
+    }
+
+    /// The elements as values of `T`, borrowed.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::WrongDtype`] if the dtype is not that of `T`;
+    /// - [`ErrorKind::Misaligned`] if the bytes do not start at an address that `T` may have; copy
+    ///   them instead, with [`TensorBuf::from_view`](crate::TensorBuf::from_view);
+    /// - [`ErrorKind::InvalidBool`] if `T` is `bool` and a byte is neither 0 nor 1;
+    /// - [`ErrorKind::BigEndian`] for elements wider than a byte on a big-endian target.
+    pub fn as_slice<T: Element>(&self) -> Result<&'a [T], Error> {
+        if T::DTYPE != self.dtype {
+            return Err(ErrorKind::WrongDtype { expected: T::DTYPE, found: self.dtype }.into());
+        }
+        refuse_big_endian(T::DTYPE)?;
+        if self.data.is_empty() {
+            // An empty slice of bytes may lie at any address; an empty slice of `T` needs none of
+            // them.
+            return Ok(&[]);
+        }
+        bytemuck::checked::try_cast_slice(self.data).map_err(|error| match error {
+            CheckedCastError::InvalidBitPattern => invalid_bool(self.data),
+            CheckedCastError::PodCastError(_) => ErrorKind::Misaligned {
+                dtype: self.dtype,
+                alignment: align_of::<T>(),
+                address: self.data.as_ptr().addr(),
+            }
+            .into(),
+        })
+    }
+}
+
+/// The error for `data` that holds something else than booleans.
+pub(crate) fn invalid_bool(data: &[u8]) -> Error {
+    let offset = data.iter().position(|&byte| byte > 1).unwrap_or(0);
+    ErrorKind::InvalidBool { index: offset as u64, found: data.get(offset).copied().unwrap_or(0) }
+        .into()
+}
+
+/// Refuses to treat the memory of multi-byte elements as a file's bytes where the two differ.
+pub(crate) fn refuse_big_endian(dtype: Dtype) -> Result<(), Error> {
+    if cfg!(target_endian = "big") && dtype.bits() > 8 {
+        return Err(ErrorKind::BigEndian { dtype }.into());
+    }
+    Ok(())
+}
