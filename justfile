@@ -34,3 +34,7 @@ lint:
 # The documentation, opened in a browser.
 doc:
     cargo doc --workspace --no-deps --features full --open
+
+# Fuzz one target, or each of them, for so many seconds (nightly toolchain, cargo-fuzz).
+fuzz target="all" seconds="60":
+    fuzz/run {{target}} {{seconds}}

@@ -148,7 +148,7 @@ fn interrupt(
     new: &[u8],
 ) {
     let edit = || -> Result<Edited> { changes.made_to(Edit::open(path)?).apply() };
-    let (only_fails, step) = (input.flag(), input.below(24));
+    let (only_fails, step) = (input.flag(), input.below(16));
     let (result, interrupted) = if only_fails { fail_at(step, edit) } else { crash_at(step, edit) };
     let found = fs::read(path).unwrap();
     let whole = found == old || found == new;

@@ -68,7 +68,6 @@ fn opened(path: &Path) -> Option<Checkpoint> {
         Ok(checkpoint) => Some(checkpoint),
         Err(error) => {
             let message = error.to_string();
-            assert!(!message.contains(SECRET), "{message}");
             assert!(!message.chars().any(char::is_control), "{message:?}");
             None
         }
