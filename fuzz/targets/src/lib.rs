@@ -13,6 +13,7 @@
 //! | [`convert`] | each element converts as an independent oracle says |
 //! | [`serialize`] | what was saved is read, by the reference too; the same tensors give the same bytes |
 //! | [`modelspec`] | what is read is written, and reading agrees with validating |
+//! | [`npy`] | NumPy's arrays are read element for element, in every layout, and archives as they were written |
 //!
 //! Nothing may panic, overflow, hang or take memory out of proportion. Inputs are read by
 //! [`input::Input`] alone, so that a finding means the same after any update of a dependency.
@@ -24,6 +25,7 @@ pub mod header;
 pub mod index;
 pub mod input;
 pub mod modelspec;
+pub mod npy;
 pub mod scratch;
 pub mod serialize;
 pub mod slice;
@@ -39,6 +41,7 @@ pub const TARGETS: &[Target] = &[
     ("header", header::run),
     ("index", index::run),
     ("modelspec", modelspec::run),
+    ("npy", npy::run),
     ("serialize", serialize::run),
     ("slice", slice::run),
 ];

@@ -64,7 +64,7 @@ fn write(
     progress: &Progress,
 ) -> anyhow::Result<()> {
     out.write_all(header)?;
-    numpy::copy(tensor.name(), tensor, out, &|bytes| progress.add(bytes))
+    numpy::write_data(out, tensor.name(), tensor, progress)
 }
 
 /// The tensor of this name; if there is none, the error says which names are like it.

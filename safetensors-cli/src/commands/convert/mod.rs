@@ -10,7 +10,7 @@
 //!
 //! A further kind of input is a variant in `kind` and an arm in [`Source::open`] with its tensors,
 //! each a [`TensorSource`](safetensors_core::TensorSource); what reads the format is a module of
-//! its own, as `numpy` is.
+//! `safetensors_formats`, as `npz` is.
 //!
 //! Nothing is read before it is written, and then piece by piece: core's [`Rewrite`] does that.
 
@@ -134,6 +134,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     let plan = output
         .plan(&rewrite)
         .map_err(|error| advise_of_tie(name_twice(error, &sources, &change)))?;
+    sources.iter().try_for_each(Source::check)?;
     let summary = plan.summary(output.path());
     output.warn_of_loss(&plan.lost(&metadata));
     if args.dry_run {

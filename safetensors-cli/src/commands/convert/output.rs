@@ -120,7 +120,6 @@ impl Output {
     /// Writes all tensors. The output is there complete, or as it was.
     pub(super) fn write(&self, rewrite: Rewrite<'_>, progress: &Progress) -> anyhow::Result<()> {
         let options = SaveOptions::new().progress(progress.counted());
-        let done = |bytes| progress.add(bytes);
         match self.form {
             Form::File => rewrite.save(&self.path, &options)?,
             Form::Directory(size) => {
@@ -129,10 +128,10 @@ impl Output {
             Form::Npy | Form::Npz => {
                 let plan = rewrite.plan(&SaveOptions::new())?;
                 file::replace(&self.path, |out| match self.form {
-                    Form::Npy => plan
-                        .tensors()
-                        .try_for_each(|(name, tensor)| numpy::write_npy(out, name, tensor, &done)),
-                    _ => numpy::write_npz(out, plan.tensors(), &done),
+                    Form::Npy => plan.tensors().try_for_each(|(name, tensor)| {
+                        numpy::write_npy(out, name, tensor, progress)
+                    }),
+                    _ => numpy::write_npz(out, plan.tensors(), progress),
                 })?;
             }
         }
