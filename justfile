@@ -51,3 +51,11 @@ tsan:
 # Licences, sources and known vulnerabilities of all dependencies (cargo-deny, network).
 deny:
     cargo deny check
+
+# The documentation as docs.rs makes it, which says what needs a feature. Needs a nightly toolchain.
+docs-rs:
+    RUSTDOCFLAGS="--cfg docsrs -D warnings" cargo +nightly doc --workspace --no-deps --features full
+
+# Build every package from the files that the registry would get.
+package:
+    cargo package --workspace

@@ -30,6 +30,7 @@
 //! assert_eq!(bias.into_vec::<f32>()?, [0.5, 1.5]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "burn")]

@@ -47,6 +47,7 @@
 //! Parameter ids are not saved: a loaded module keeps the ids it was made with, as with every
 //! format that other libraries read. Optimizer state, which burn finds by those ids, is therefore
 //! not restored by a [`CheckpointStore`].
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 mod dtype;
@@ -67,3 +68,8 @@ pub use load::{load, load_with};
 pub use save::{save, save_sharded};
 pub use share::{share, share_checkpoint, share_tensor};
 pub use store::CheckpointStore;
+
+/// The README, whose example is tested.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -63,6 +63,7 @@
 //!
 //! It does not map files, keep several requests for one tensor as one allocation, or split tensors
 //! between ranks. The features `cuda` and `metal` only switch on candle's.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 mod dtype;
@@ -77,3 +78,8 @@ pub use framework::Candle;
 pub use load::{load, load_with};
 pub use save::{CandleSource, save, save_sharded};
 pub use var_builder::{CheckpointBackend, var_builder, var_builder_from};
+
+/// The README, whose example is tested.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -1,6 +1,6 @@
 //! What the command itself costs: starting, and showing a checkpoint of 100,000 tensors.
 //!
-//! `cargo bench -p safetensors-cli`; each row beside the limit, measured in turns.
+//! `cargo bench -p safetensors-bridge-cli`; each row beside the limit, measured in turns.
 #![allow(missing_docs, reason = "a program, whose documentation is above")]
 
 use std::fmt::Write as _;

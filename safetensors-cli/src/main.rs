@@ -9,6 +9,7 @@ mod colour;
 mod commands;
 mod edit;
 mod file;
+mod glob;
 mod input;
 mod json;
 mod numpy;

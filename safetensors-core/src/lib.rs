@@ -27,6 +27,7 @@
 //! Nothing here panics on what a file holds: every malformed file is an [`Error`] that names the
 //! file, the tensor, what was expected and what was found. A dtype is never changed unless asked
 //! for.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(feature = "std"), no_std)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
@@ -103,3 +104,8 @@ pub use tensor::{Element, Sink, TensorBuf, TensorSource, TensorView, element, sh
 pub mod failpoint {
     pub use crate::io::failpoint::{crash_at, fail_at};
 }
+
+/// The README, whose example is tested.
+#[cfg(all(doctest, feature = "std"))]
+#[doc = include_str!("../README.md")]
+mod readme {}

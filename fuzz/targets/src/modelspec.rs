@@ -3,7 +3,7 @@
 //! The input is text: each line is an entry of the metadata, `key=value`. In a value `\n` stands for
 //! a line end.
 
-use safetensors_core::modelspec::{Form, KEYS, Severity, validate};
+use safetensors_core::modelspec::{Severity, validate};
 use safetensors_core::{ErrorKind, Metadata, ModelSpec};
 
 /// Checks one input.
@@ -43,11 +43,9 @@ fn is_written_as_read(spec: &ModelSpec, metadata: &Metadata) {
     assert_eq!(ModelSpec::read(&written).unwrap().as_ref(), Some(spec));
     let read = metadata.iter().filter(|(key, _)| key.starts_with("modelspec."));
     for (key, value) in read {
-        let name = &key["modelspec.".len()..];
-        let is_list = KEYS.iter().any(|key| key.name == name && key.form == Form::List);
-        let unspaced = |text: &str| text.split(',').map(str::trim).collect::<Vec<_>>().join(",");
-        let expected = if is_list { unspaced(value) } else { value.clone() };
-        assert_eq!(written.get(key), Some(&expected), "{key}");
+        let unspaced = value.split(',').map(str::trim).collect::<Vec<_>>().join(",");
+        let written = written.get(key);
+        assert!(written == Some(value) || written == Some(&unspaced), "{key}: {written:?}");
     }
     let mut elsewhere = metadata.clone();
     spec.write(&mut elsewhere).unwrap();
@@ -61,16 +59,20 @@ fn is_written_as_read(spec: &ModelSpec, metadata: &Metadata) {
     assert_eq!(others(&elsewhere), others(metadata));
 }
 
-/// Setting a field by its name takes exactly the values of its form, and leaves it on an error.
+/// Setting a field by its name takes exactly what validating takes, and leaves it on an error.
 fn each_alone(metadata: &Metadata) {
     for (name, value) in metadata {
         let mut spec = ModelSpec::new("architecture", "implementation", "title");
         let before = spec.clone();
-        let known = KEYS.iter().find(|key| key.name == name);
+        let key = format!("modelspec.{name}");
+        let findings = validate(&Metadata::from([(key.clone(), value.clone())]));
+        let is_wrong = findings.iter().any(|finding| {
+            finding.key == key && finding.found.is_some() && finding.severity == Severity::Error
+        });
         match spec.set(name, value) {
-            Ok(()) => assert!(known.is_none_or(|key| key.form.accepts(value)), "{name}"),
+            Ok(()) => assert!(!is_wrong, "{name}"),
             Err(_) => {
-                assert!(known.is_none_or(|key| !key.form.accepts(value)), "{name}");
+                assert!(is_wrong, "{name}");
                 assert_eq!(spec, before);
             }
         }

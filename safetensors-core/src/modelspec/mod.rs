@@ -2,8 +2,7 @@
 //! [Stability AI Model Metadata Standard](https://github.com/Stability-AI/ModelSpec) 1.0.1.
 //!
 //! The keys lie in a file's `__metadata__` and begin with `modelspec.`. [`ModelSpec`] reads and
-//! writes them as typed fields; [`validate`] lists everything that departs from the standard;
-//! [`KEYS`] is the standard's table.
+//! writes them as typed fields; [`validate`] lists everything that departs from the standard.
 //!
 //! ```
 //! use safetensors_core::modelspec::{Resolution, validate};
@@ -29,8 +28,6 @@ mod spec;
 mod validate;
 mod value;
 
-pub use form::Form;
-pub use keys::{Category, KEYS, Key, PREFIX, Requirement};
 pub use spec::ModelSpec;
 #[cfg(feature = "std")]
 pub(crate) use spec::{recorded_sha256, sha256_entry};

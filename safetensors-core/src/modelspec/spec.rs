@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use super::keys::{KEYS, PREFIX, VERSION_KEY, form_of};
 use super::value::{List, Resolution, Sha256, TimestepRange, Value, Version};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::header::Metadata;
 #[cfg(feature = "std")]
 use crate::header::SHA256_KEY;
@@ -48,7 +48,8 @@ pub struct ModelSpec {
     pub description: Option<String>,
     /// The person or company that made the model.
     pub author: Option<String>,
-    /// When the model was made or published: a date of ISO 8601, with or without a time.
+    /// When the model was made or published: a date of ISO 8601 by year, month and day, with or
+    /// without a time.
     pub date: Option<String>,
     /// The SHA-256 of all bytes after the header.
     pub hash_sha256: Option<Sha256>,
@@ -394,6 +395,6 @@ pub(super) fn full_name(name: &str) -> String {
     [PREFIX, name].concat()
 }
 
-fn bad(name: &str, expected: &'static str, found: Option<&str>) -> crate::error::Error {
+fn bad(name: &str, expected: &'static str, found: Option<&str>) -> Error {
     ErrorKind::BadModelSpec { key: full_name(name), expected, found: found.map(Into::into) }.into()
 }

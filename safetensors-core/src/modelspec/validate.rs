@@ -5,9 +5,8 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use super::keys::{Category, KEYS, Key, PREFIX, Requirement, VERSION_KEY, form_of};
-use super::spec::full_name;
-use super::value::Value as _;
-use super::{ModelSpec, Version};
+use super::spec::{ModelSpec, full_name};
+use super::value::{Value as _, Version};
 use crate::error::Quoted;
 use crate::header::Metadata;
 

@@ -4,8 +4,9 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use regex::Regex;
 use safetensors_core::{ConvertOptions, Dtype, Overflow, Result, Rewrite};
 
+use crate::glob::Pattern;
 use crate::report::wrong_usage;
-use crate::select::{Matcher, Pattern, Select, glob};
+use crate::select::{Matcher, Select};
 
 /// The options that say what becomes of tensors.
 #[derive(Debug, clap::Args)]
@@ -30,7 +31,7 @@ pub(super) struct Changes {
     /// Leave out the tensors whose names match
     ///
     /// May be given several times
-    #[arg(long, value_name = "GLOB", value_parser = glob)]
+    #[arg(long, value_name = "GLOB", value_parser = Pattern::parse)]
     drop: Vec<Pattern>,
     /// Replace what matches REGEX in names by NEW; $1 is the first group
     ///
@@ -85,7 +86,7 @@ fn dtypes() -> Vec<String> {
 fn cast(text: &str) -> Result<Cast, String> {
     let (pattern, to) =
         text.rsplit_once('=').ok_or("expected GLOB=DTYPE, such as 'lm_head.*=f32'")?;
-    let pattern = glob(pattern)?;
+    let pattern = Pattern::parse(pattern)?;
     Ok(Cast { pattern, to: if to == "keep" { None } else { Some(dtype(to)?) } })
 }
 
