@@ -1,8 +1,8 @@
 //! Edits that are interrupted, and what the next one makes of it.
 //!
-//! The input describes a file, an edit of it, the step at which the process ends, how far the header
-//! was written, and damage to whatever lies beside the file. Afterwards the file is the old one, the
-//! new one, or as damaged as it was before: never one with yet another header.
+//! The input describes a file, an edit of it, the step at which the process ends, how far the
+//! header was written, and damage to whatever lies beside the file. Afterwards the file is the old
+//! one, the new one, or as damaged as it was before: never one with yet another header.
 
 use std::fs;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! The header parser against the reference implementation, the crate `safetensors`.
 //!
-//! The input is a whole file. If it begins with `{`, it is also taken as the text of a header, which
-//! gets its length and as many bytes of data as the text asks for.
+//! The input is a whole file. If it begins with `{`, it is also taken as the text of a header,
+//! which gets its length and as many bytes of data as the text asks for.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;

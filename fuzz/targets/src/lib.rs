@@ -6,14 +6,14 @@
 //!
 //! | target | what must hold |
 //! |---|---|
-//! | [`header`] | what we accept, the reference accepts with the same content; what only we refuse is documented |
-//! | [`index`] | an index leads to the tensors that it names, in files below it, or is refused |
-//! | [`edit`] | an interrupted edit leaves the old file or the new one, also beside a damaged backup |
+//! | [`header`] | what we accept, the reference accepts alike; what only we refuse is documented |
+//! | [`index`] | an index leads to the tensors that it names, below its directory, or is refused |
+//! | [`edit`] | an interrupted edit leaves the old file or the new one, whatever lies beside it |
 //! | [`slice`] | a slice has the elements that a loop over all positions finds |
 //! | [`convert`] | each element converts as an independent oracle says |
-//! | [`serialize`] | what was saved is read, by the reference too; the same tensors give the same bytes |
+//! | [`serialize`] | what was saved is read, by the reference too; equal tensors give equal bytes |
 //! | [`modelspec`] | what is read is written, and reading agrees with validating |
-//! | [`npy`] | NumPy's arrays are read element for element, in every layout, and archives as they were written |
+//! | [`npy`] | arrays of every layout are read element for element, archives as they were written |
 //!
 //! Nothing may panic, overflow, hang or take memory out of proportion. Inputs are read by
 //! [`input::Input`] alone, so that a finding means the same after any update of a dependency.

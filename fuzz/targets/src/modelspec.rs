@@ -1,7 +1,7 @@
 //! ModelSpec: what is read is written again, and reading agrees with validating.
 //!
-//! The input is text: each line is an entry of the metadata, `key=value`. In a value `\n` stands for
-//! a line end.
+//! The input is text: each line is an entry of the metadata, `key=value`. In a value `\n` stands
+//! for a line end.
 
 use safetensors_core::modelspec::{Severity, validate};
 use safetensors_core::{ErrorKind, Metadata, ModelSpec};

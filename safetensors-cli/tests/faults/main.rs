@@ -4,9 +4,9 @@
 //! Whatever happens, the destination afterwards is the complete old checkpoint or the complete new
 //! one, exit code 0 means the new one, and the same command succeeds when it is run again.
 //!
-//! Where there is no `strace`, or tracing is forbidden, the tests say so on standard error and check
-//! nothing. `SAFETENSORS_FAULTS=all` tries every error at every call, on the disk, instead of a
-//! sample in memory.
+//! Where there is no `strace`, or tracing is forbidden, the tests say so on standard error and
+//! check nothing. `SAFETENSORS_FAULTS=all` tries every error at every call, on the disk, instead of
+//! a sample in memory.
 #![cfg(target_os = "linux")]
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
 
