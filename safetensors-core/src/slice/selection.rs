@@ -149,4 +149,13 @@ mod tests {
             Selection::new(Dtype::U8, &[1 << 61, 4], &[Index::from(-2..), Index::from(3)]).unwrap();
         assert!(columns.runs().eq([(1 << 63) - 5..(1 << 63) - 4, (1 << 63) - 1..1 << 63]));
     }
+
+    #[test]
+    fn the_last_run_may_end_where_64_bits_do() {
+        let half = 1 << 63;
+        let selection =
+            Selection::new(Dtype::U8, &[usize::MAX], &[Index::from(..).step(half)]).unwrap();
+        let half = half as u64;
+        assert!(selection.runs().eq([0..1, half..half + 1]));
+    }
 }
