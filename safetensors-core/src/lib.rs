@@ -5,8 +5,8 @@
 //! `safetensors-burn`) implement its [`Framework`](framework::Framework) trait; the facade
 //! `safetensors-bridge` re-exports everything.
 //!
-//! The names that a user of the format needs are here, at the root. Everything else is in the module
-//! of its subject.
+//! The names that a user of the format needs are here, at the root. Everything else is in the
+//! module of its subject.
 //!
 //! | to | use |
 //! |---|---|
