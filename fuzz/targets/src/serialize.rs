@@ -62,7 +62,7 @@ pub fn run(input: &[u8]) {
         Order::Alignment => {
             for tensor in parsed.tensors() {
                 let alignment = tensor.dtype().alignment() as u64;
-                assert!(tensor.data_offsets().start.is_multiple_of(alignment));
+                assert!(tensor.info().data_offsets().start.is_multiple_of(alignment));
             }
         }
     }

@@ -219,7 +219,7 @@ fn one_dimension(input: &mut Input<'_>, view: &TensorView<'_>) {
     }
 
     let (rank, world_size) = (input.below(6), input.below(6));
-    let mut shard = Shard::new(dim, rank, world_size);
+    let mut shard = RankPart::new(dim, rank, world_size);
     if input.flag() {
         shard = shard.uneven();
     }
@@ -228,12 +228,12 @@ fn one_dimension(input: &mut Input<'_>, view: &TensorView<'_>) {
         assert!(rank < world_size);
         let mut end = 0;
         for rank in 0..world_size {
-            let part = Shard { rank, ..shard }.range(view.shape()).unwrap();
+            let part = RankPart { rank, ..shard }.range(view.shape()).unwrap();
             assert_eq!(part.start, end);
             end = part.end;
         }
         assert_eq!(end, view.shape()[dim]);
         assert!(range.end <= end);
-        let _ = view.shard(shard);
+        let _ = view.rank_part(shard);
     }
 }
