@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::mem;
 
-use super::conversion::{GROUP, bytes_of, elements_of};
+use super::block::{GROUP, bytes_of, elements_of};
 use super::{Conversion, ConvertOptions};
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
