@@ -84,7 +84,9 @@ pub use io::SafeTensors;
 #[cfg(feature = "std")]
 pub use io::{FileSource, ReadAt, ReadRange};
 #[cfg(feature = "std")]
-pub use load::{LazySlice, LazyTensor, LoadOptions, Piece, Pieces, read_slices, read_tensors};
+pub use load::{
+    LazySlice, LazyTensor, LoadOptions, LoadedDtype, Piece, Pieces, read_slices, read_tensors,
+};
 #[cfg(feature = "std")]
 pub use memmap2::Mmap;
 pub use modelspec::ModelSpec;

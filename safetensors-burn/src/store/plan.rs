@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use burn::tensor::TensorData;
 use burn_store::{ApplyError, ApplyResult, ModuleAdapter};
-use safetensors_core::framework::accept;
 use safetensors_core::{
     Dtype, Error, ErrorKind, Framework, LazyTensor, LoadOptions, Result, read_tensors,
 };
@@ -101,7 +100,8 @@ impl Plan {
         plan
     }
 
-    /// Reads the tensors in parallel, each once, and adapts them; the data by parameter path.
+    /// Reads the tensors in parallel, each once, with options for burn, and adapts them; the data by
+    /// parameter path.
     pub(crate) fn read(
         self,
         catalog: &Catalog,
@@ -115,15 +115,12 @@ impl Plan {
         // Several parameters may have one tensor, under different names.
         let mut slots: BTreeMap<&str, (LazyTensor<'_, _>, Vec<&Slot>)> = BTreeMap::new();
         for (found, tensor) in self.matches.iter().zip(&tensors) {
-            let dtype = options.dtype_of(tensor.dtype());
-            accept::<Burn>(dtype, options.get_widening()).map_err(|error| tensor.locate(error))?;
             slots.entry(tensor.name()).or_insert_with(|| (*tensor, Vec::new())).1.push(&found.slot);
         }
         let (once, slots): (Vec<_>, Vec<_>) = slots.into_values().unzip();
-        let bufs = read_tensors(&once, &options.clone().widened_for(Burn::support))?;
+        let bufs = read_tensors(&once, options)?;
         for ((tensor, slots), buf) in once.iter().zip(slots).zip(bufs) {
-            let data = Burn::from_buf(buf, &(), options.get_widening())
-                .map_err(|error| tensor.locate(error))?;
+            let data = Burn::from_exact(buf, &()).map_err(|error| tensor.locate(error))?;
             if let Some((last, others)) = slots.split_last() {
                 others.iter().for_each(|slot| slot.fill(data.clone()));
                 last.fill(data);

@@ -9,7 +9,7 @@ use alloc::string::String;
 #[cfg(feature = "std")]
 pub use files::{load, save, save_sharded};
 
-use crate::convert::{Support, Widening, widen};
+use crate::convert::{DtypeTable, Support, Widening, widen};
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tensor::{TensorBuf, TensorSource, TensorView};
@@ -118,7 +118,7 @@ pub trait Framework {
     /// [`ErrorKind::Framework`] if the framework fails.
     fn from_buf(buf: TensorBuf, device: &Self::Device, widening: Widening) -> Result<Self::Tensor> {
         let dtype = buf.dtype();
-        match accept::<Self>(dtype, widening)? {
+        match DtypeTable::of::<Self>().accept(dtype, widening)? {
             to if to == dtype => Self::from_exact(buf, device),
             to => Self::from_exact(widen(buf, to)?, device),
         }
@@ -135,7 +135,7 @@ pub trait Framework {
         device: &Self::Device,
         widening: Widening,
     ) -> Result<Self::Tensor> {
-        accept::<Self>(view.dtype(), widening)?;
+        DtypeTable::of::<Self>().accept(view.dtype(), widening)?;
         Self::from_buf(TensorBuf::from_view(view)?, device, widening)
     }
 }
@@ -169,19 +169,9 @@ impl Error {
     }
 }
 
-/// The dtype that a tensor of `dtype` gets in the framework `F`.
-///
-/// # Errors
-///
-/// [`ErrorKind::UnsupportedDtype`] if there is none; [`ErrorKind::WouldWiden`] if it is another and
-/// `widening` forbids that.
-pub fn accept<F: Framework + ?Sized>(dtype: Dtype, widening: Widening) -> Result<Dtype> {
-    match (F::support(dtype), widening) {
-        (Support::Exact, _) => Ok(dtype),
-        (Support::Widened(to), Widening::Lossless) => Ok(to),
-        (Support::Widened(to), Widening::Exact) => {
-            Err(ErrorKind::WouldWiden { framework: F::NAME, dtype, to }.into())
-        }
-        (Support::Unsupported, _) => Err(Error::unsupported::<F>(dtype)),
+impl DtypeTable {
+    /// The dtype table of the framework `F`.
+    pub(crate) fn of<F: Framework + ?Sized>() -> Self {
+        Self { framework: F::NAME, support: F::support }
     }
 }

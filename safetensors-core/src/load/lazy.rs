@@ -183,7 +183,8 @@ impl<S: ReadAt> LazyTensor<'_, S> {
     ///
     /// Those of [`LazyTensor::read`] and of [`TensorBuf::convert`].
     pub fn read_as(&self, to: Dtype, options: &ConvertOptions) -> Result<TensorBuf> {
-        super::read_tensor_as(self, to, options)
+        let load = LoadOptions::new().all_as(to).convert_options(*options).threads(options.threads);
+        super::read_tensor(self, &load)
     }
 }
 

@@ -3,9 +3,9 @@
 use crate::convert::Conversion;
 use crate::error::{ErrorKind, Result};
 use crate::io::{ReadAt, ReadRange};
-use crate::load::LazyTensor;
 use crate::load::fused::{ReadScratch, convert_read, read_converted};
 use crate::load::slice::read_runs;
+use crate::load::{LazyTensor, LoadOptions, LoadedDtype};
 use crate::slice::Runs;
 use crate::tensor::TensorBuf;
 
@@ -36,10 +36,34 @@ impl<'t, 'a, S> Wanted<'t, 'a, S> {
         Self { tensor, shape: tensor.shape(), runs: Runs::whole(tensor.byte_len()), gap: 0 }
     }
 
-    /// Room for it, if this conversion is on the way there.
-    pub(super) fn reserve(&self, conversion: Option<Conversion>) -> Result<TensorBuf> {
-        let dtype = conversion.map_or(self.tensor.dtype(), |conversion| conversion.to());
-        TensorBuf::reserved(dtype, self.shape.to_vec()).map_err(|error| self.tensor.locate(error))
+    /// What becomes of its dtype.
+    pub(super) fn decide(&self, options: &LoadOptions) -> Result<LoadedDtype> {
+        options.loaded(self.tensor.dtype()).map_err(|error| self.tensor.locate(error))
+    }
+
+    /// Room for it, and the conversion on the way there.
+    pub(super) fn reserve(
+        &self,
+        loaded: LoadedDtype,
+        options: &LoadOptions,
+    ) -> Result<(TensorBuf, Option<Conversion>)> {
+        let reserve = || {
+            let conversion = loaded.conversion(&options.conversions())?;
+            let dtype = conversion.map_or(self.tensor.dtype(), |conversion| conversion.to());
+            Ok((TensorBuf::reserved(dtype, self.shape.to_vec())?, conversion))
+        };
+        reserve().map_err(|error| self.tensor.locate(error))
+    }
+
+    /// The tensor, once its buffer is filled.
+    pub(super) fn finish(
+        &self,
+        buf: TensorBuf,
+        loaded: LoadedDtype,
+        options: &LoadOptions,
+    ) -> Result<TensorBuf> {
+        let finished = loaded.finish(buf, &options.conversions());
+        finished.map_err(|error| self.tensor.locate(error))
     }
 }
 
