@@ -11,6 +11,7 @@ use super::integer::{self, is_integer};
 use super::{ConvertOptions, Overflow};
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
+use crate::tensor::check_bools;
 
 /// Whether elements of `from` can be converted to `to`: whether the pair is in [the table](super).
 ///
@@ -66,7 +67,7 @@ impl Conversion {
     /// [`ErrorKind::DoesNotFit`]; [`ErrorKind::InvalidBool`].
     pub(crate) fn run(&self, src: &[u8], out: &mut [u8], first: u64) -> Result<(), ErrorKind> {
         if self.from == Dtype::BOOL {
-            check_bool(src, first)?;
+            check_bools(src, first)?;
         }
         if self.from == self.to {
             out.copy_from_slice(src);
@@ -157,15 +158,5 @@ impl Conversion {
             Ok(()) => values.get(index).map_or_else(String::new, |value| format!("{value:?}")),
             Err(_) => String::new(),
         }
-    }
-}
-
-/// Checks that bytes are booleans, the first of them with this index.
-fn check_bool(bytes: &[u8], first: u64) -> Result<(), ErrorKind> {
-    match bytes.iter().position(|&byte| byte > 1) {
-        Some(index) => {
-            Err(ErrorKind::InvalidBool { index: first + index as u64, found: bytes[index] })
-        }
-        None => Ok(()),
     }
 }

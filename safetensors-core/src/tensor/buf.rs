@@ -6,8 +6,9 @@ use core::ops::Range;
 
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
+use crate::tensor::boolean::{check_bools, invalid_bool};
 use crate::tensor::element::Words;
-use crate::tensor::view::{invalid_bool, refuse_big_endian};
+use crate::tensor::view::refuse_big_endian;
 use crate::tensor::{Element, TensorView, shape};
 
 /// A dtype, a shape and the elements of one tensor, owned and aligned for typed use.
@@ -134,8 +135,8 @@ impl TensorBuf {
     /// Makes values of the bytes that were just filled in: swapped on a big-endian target, BOOL
     /// checked.
     pub(crate) fn finish_reading(&mut self) -> Result<()> {
-        if self.dtype == Dtype::BOOL && self.bytes().iter().any(|&byte| byte > 1) {
-            return Err(invalid_bool(self.bytes()));
+        if self.dtype == Dtype::BOOL {
+            check_bools(self.bytes(), 0)?;
         }
         swap_on_big_endian(self.dtype, self.words.as_bytes_mut());
         Ok(())
@@ -174,7 +175,8 @@ impl TensorBuf {
     /// [`ErrorKind::WrongDtype`] if the dtype is not that of `T`.
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         self.check_dtype::<T>()?;
-        bytemuck::checked::try_cast_slice(self.bytes()).map_err(|_| invalid_bool(self.bytes()))
+        bytemuck::checked::try_cast_slice(self.bytes())
+            .map_err(|_| invalid_bool(self.bytes()).into())
     }
 
     /// The elements, owned: moved for every type but `bool`, whose bytes are checked and copied.

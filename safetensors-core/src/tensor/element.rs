@@ -10,6 +10,7 @@ use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 use num_complex::Complex;
 
+pub use super::boolean::check_bools;
 use crate::dtype::Dtype;
 
 mod sealed {

@@ -1,5 +1,6 @@
 //! One tensor: its elements, its shape, and the bytes that it borrows or owns.
 
+mod boolean;
 mod buf;
 pub mod element;
 #[cfg(feature = "std")]
@@ -9,6 +10,7 @@ mod source;
 mod storage;
 mod view;
 
+pub(crate) use boolean::{check_bools, non_bools};
 pub use buf::TensorBuf;
 pub(crate) use buf::swap_on_big_endian;
 pub use element::Element;
