@@ -1,4 +1,9 @@
 //! Many pieces of work on several threads, with the results taken in the order of the work.
+//!
+//! The core's loads share work among threads in another way: they know all of it beforehand, keep
+//! the results until the end, and work in the calling thread, too. Here any number of items is made
+//! on the way, and results are taken as they come, by the calling thread alone: it writes to
+//! standard output, which no other thread may lock meanwhile.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, mpsc};

@@ -9,6 +9,10 @@ use crate::dtype::Dtype;
 /// nearest cache.
 pub(super) const BLOCK: usize = 2048;
 
+/// The bytes that are converted at a time on their way from or to a file: enough for one call,
+/// little enough for the cache of a thread.
+pub(crate) const STREAMED: usize = 512 << 10;
+
 /// Packed elements come in groups that fill whole bytes, of four elements at most.
 pub(crate) const GROUP: usize = 4;
 

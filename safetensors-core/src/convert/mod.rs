@@ -49,7 +49,7 @@ mod support;
 mod widen;
 
 #[cfg(feature = "std")]
-pub(crate) use block::{GROUP, bytes_of, elements_of};
+pub(crate) use block::{GROUP, STREAMED, bytes_of, elements_of};
 pub(crate) use conversion::Conversion;
 pub use conversion::can_convert;
 pub use options::{ConvertOptions, Overflow};

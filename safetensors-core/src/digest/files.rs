@@ -4,7 +4,6 @@ use crate::checkpoint::Checkpoint;
 use crate::error::Result;
 use crate::hash::{DigestOptions, Sha256, of_data, unchanged};
 use crate::io::ReadAt;
-use crate::parallel::in_parallel;
 
 /// The SHA-256 of all bytes after the header of each file of a checkpoint, in the order of
 /// [`shards`](Checkpoint::shards). Several files are read at a time, each front to back in pieces
@@ -19,8 +18,8 @@ pub fn files<S: ReadAt>(
 ) -> Result<Vec<Sha256>> {
     let files = checkpoint.shards();
     let total = files.iter().map(|file| file.archive().header().data_len()).sum();
-    let progress = options.progress.for_total(total);
-    in_parallel(files, options.threads, |file, buffer| {
+    let progress = options.work.meter(total);
+    options.work.each(files, |file, buffer| {
         let digest = of_data(file.archive(), buffer, &progress)
             .and_then(|digest| unchanged(file.archive(), digest));
         digest.map_err(|error| error.in_path(file.path()))

@@ -192,6 +192,10 @@ impl Dtype {
     }
 }
 
+#[allow(
+    clippy::single_component_path_imports,
+    reason = "gives macros of the table to other rooms"
+)]
 pub(crate) use {with_float, with_integer};
 
 impl fmt::Display for Dtype {

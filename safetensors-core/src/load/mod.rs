@@ -6,7 +6,9 @@ mod loaded;
 mod options;
 mod pieces;
 mod plan;
+mod size;
 pub(crate) mod slice;
+pub(crate) mod streaming;
 
 use std::slice::from_ref;
 
@@ -20,7 +22,6 @@ pub use slice::LazySlice;
 use crate::convert::Conversion;
 use crate::error::Result;
 use crate::io::ReadAt;
-use crate::parallel::in_parallel;
 use crate::tensor::{TensorBuf, hugepage};
 
 /// Reads tensors in parallel, each into a buffer of its own, and returns them in the order given.
@@ -143,8 +144,8 @@ fn fill<S: ReadAt>(
     hugepage::advise(bufs.iter().map(|(buf, _)| buf.room()));
     let bytes_total = bufs.iter().map(|(buf, _)| buf.byte_len() as u64).sum();
     let jobs = plan::jobs(wanted, bufs);
-    let progress = options.progress.for_total(bytes_total);
-    in_parallel(jobs, options.threads, |job: Job<'_, '_, '_, S>, scratch: &mut Scratch| {
+    let progress = options.work.meter(bytes_total);
+    options.work.each(jobs, |job: Job<'_, '_, '_, S>, scratch: &mut Scratch| {
         let (tensor, bytes) = (job.tensor(), job.byte_len());
         job.read(scratch)?;
         progress.add(bytes, tensor.name())

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use crate::convert::{ConvertOptions, DtypeTable, Widening};
 use crate::dtype::Dtype;
-use crate::parallel::{Meter, Progress};
+use crate::parallel::{Progress, Work};
 
 /// How tensors are loaded.
 ///
@@ -15,10 +15,9 @@ use crate::parallel::{Meter, Progress};
 /// ```
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
-    pub(super) threads: usize,
+    pub(super) work: Work,
     pub(crate) aliases: bool,
     pub(super) widening: Widening,
-    pub(super) progress: Meter,
     floats: Option<Dtype>,
     integers: Option<Dtype>,
     pub(super) all: Option<Dtype>,
@@ -30,10 +29,9 @@ pub struct LoadOptions {
 impl Default for LoadOptions {
     fn default() -> Self {
         Self {
-            threads: 0,
+            work: Work::default(),
             aliases: true,
             widening: Widening::default(),
-            progress: Meter::default(),
             floats: None,
             integers: None,
             all: None,
@@ -53,7 +51,7 @@ impl LoadOptions {
     /// Reads with this many threads; 0 for the default.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
-        self.threads = threads;
+        self.work = self.work.threads(threads);
         self
     }
 
@@ -90,7 +88,7 @@ impl LoadOptions {
         mut self,
         callback: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static,
     ) -> Self {
-        self.progress = Meter::new(callback);
+        self.work = self.work.progress(callback);
         self
     }
 
@@ -178,6 +176,6 @@ impl LoadOptions {
 
     /// How elements are converted, by as many threads as read.
     pub(super) fn conversions(&self) -> ConvertOptions {
-        self.convert.threads(self.threads)
+        self.convert.threads(self.work.thread_count())
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::LazyTensor;
-use super::lazy::PIECE;
+use super::streaming::PIECE;
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
 use crate::io::ReadAt;

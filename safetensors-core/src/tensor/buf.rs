@@ -32,6 +32,11 @@ pub struct TensorBuf {
     words: Words,
 }
 
+/// Zeros of at most this size may come from memory that has to be cleared by hand. More than that,
+/// allocators mostly get from the system, which gives it zeroed.
+#[cfg(feature = "std")]
+pub(crate) const CLEARED_BY_HAND: usize = 256 << 10;
+
 impl TensorBuf {
     /// A tensor of these values; they are moved, not copied.
     ///
@@ -94,10 +99,6 @@ impl TensorBuf {
     /// share the work.
     #[cfg(feature = "std")]
     pub(crate) fn reserved(dtype: Dtype, shape: Vec<usize>) -> Result<Self> {
-        /// Zeros of at most this size may come from memory that has to be cleared by hand. More
-        /// than that, allocators mostly get from the system, which gives it zeroed.
-        const CLEARED_BY_HAND: usize = 256 << 10;
-
         let len = shape::memory_len(dtype, &shape)?;
         let words = if len > CLEARED_BY_HAND {
             Words::zeroed(dtype, len)

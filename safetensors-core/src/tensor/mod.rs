@@ -10,7 +10,11 @@ mod source;
 mod storage;
 mod view;
 
-pub(crate) use boolean::{check_bools, non_bools};
+pub(crate) use boolean::check_bools;
+#[cfg(feature = "std")]
+pub(crate) use boolean::non_bools;
+#[cfg(feature = "std")]
+pub(crate) use buf::CLEARED_BY_HAND;
 pub use buf::TensorBuf;
 pub(crate) use buf::swap_on_big_endian;
 pub use element::Element;
