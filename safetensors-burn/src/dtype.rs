@@ -2,7 +2,8 @@
 
 use burn::tensor::{BoolStore, Bytes, DType, bf16, f16};
 use safetensors_core::convert::widen;
-use safetensors_core::{Dtype, Error, Result, Support, TensorBuf};
+use safetensors_core::framework::Support;
+use safetensors_core::{Dtype, Error, Result, TensorBuf};
 
 use crate::Burn;
 
@@ -25,7 +26,7 @@ macro_rules! exact {
                 // Stored as f32; only kernels compute with less.
                 DType::Flex32 => Ok(Dtype::F32),
                 DType::Bool(_) => Ok(Dtype::BOOL),
-                DType::QFloat(_) => Err(Error::unsupported_type::<Burn>(dtype.name())),
+                DType::QFloat(_) => Err(Error::unsupported_framework_type::<Burn>(dtype.name())),
             }
         }
 
@@ -35,7 +36,7 @@ macro_rules! exact {
                 $(Dtype::$dtype => Ok(Bytes::from_elems(buf.into_vec::<$element>()?)),)*
                 // The bytes 0 and 1 are the same in burn; as U8 they can be moved.
                 Dtype::BOOL => Ok(Bytes::from_elems(widen(buf, Dtype::U8)?.into_vec::<u8>()?)),
-                dtype => Err(Error::unsupported::<Burn>(dtype)),
+                dtype => Err(Error::unsupported_dtype::<Burn>(dtype)),
             }
         }
     };

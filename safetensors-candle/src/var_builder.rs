@@ -5,13 +5,13 @@ use std::path::Path;
 use candle_core::{DType, Device, Shape, Tensor};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
-use safetensors_core::{
-    Checkpoint, FileSource, Framework, LazyTensor, LoadOptions, ReadAt, Result, Widening,
-};
+use safetensors_core::framework::Framework;
+use safetensors_core::io::FileSource;
+use safetensors_core::{Checkpoint, LazyTensor, LoadOptions, ReadAt, Result, Widening};
 
 use crate::Candle;
 use crate::dtype::from_candle_dtype;
-use crate::error::into_candle;
+use crate::error::into_candle_error;
 
 /// A [`VarBuilder`] over a checkpoint: a file, an index of shards, or the directory that holds
 /// either.
@@ -89,7 +89,7 @@ pub fn var_builder_from<'a, S: ReadAt + 'a>(
 ///
 /// As candle's own backends: `CannotFindTensor`, and `UnexpectedShape`, which names the tensor and
 /// the file. Everything else is a [`safetensors_core::Error`], which names them too, passed through
-/// [`into_candle`].
+/// [`into_candle_error`].
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -105,7 +105,7 @@ pub fn var_builder_from<'a, S: ReadAt + 'a>(
 ///     &SaveOptions::new(),
 /// )?;
 ///
-/// let exact = LoadOptions::new().widening(Widening::Exact);
+/// let exact = LoadOptions::new().widening(Widening::Refuse);
 /// let backend = CheckpointBackend::new(Checkpoint::open(&path)?).load_options(exact);
 /// let builder = VarBuilder::from_backend(Box::new(backend), DType::U8, Device::Cpu);
 /// assert!(builder.contains_tensor("mask"));
@@ -164,7 +164,7 @@ impl<S: ReadAt> CheckpointBackend<S> {
             let options = self.load_options.clone().all_as(from_candle_dtype(dtype)?);
             Candle::from_exact(tensor.read_with(&options)?, device)
         };
-        load().map_err(|error| into_candle(tensor.locate(error)))
+        load().map_err(|error| into_candle_error(tensor.locate(error)))
     }
 }
 

@@ -1,15 +1,15 @@
-//! Many pieces of work on several threads, with the results taken in the order of the work.
+//! Does work on many items with several threads, and takes the results in the order of the items.
 //!
-//! The core's loads share work among threads in another way: they know all of it beforehand, keep
-//! the results until the end, and work in the calling thread, too. Here any number of items is made
-//! on the way, and results are taken as they come, by the calling thread alone: it writes to
-//! standard output, which no other thread may lock meanwhile.
+//! The core's loads share work among threads in another way. They know all items beforehand, keep
+//! the results until the end, and work in the calling thread, too. Here items are made as threads
+//! become free, and only the calling thread takes results, as they come: it writes to standard
+//! output, whose lock belongs to one thread.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, mpsc};
 use std::thread;
 
-use safetensors_core::default_threads;
+use safetensors_core::framework::default_threads;
 
 /// Does `work` on each item, several at a time, and gives the results to `take` in the order of the
 /// items, each as soon as it and those before it are there. If `take` fails, no more work is begun
@@ -24,7 +24,7 @@ pub(crate) fn in_order<I: Send, R: Send, E>(
     let items = items.into_iter();
     let most = items.size_hint().1.unwrap_or(usize::MAX);
     let queue = Mutex::new(Some(items.enumerate()));
-    // A thread that panics does so at its work, not while it holds the queue.
+    // No thread works, and so panics, while it holds the lock: the lock cannot be poisoned.
     let next = || queue.lock().ok()?.as_mut()?.next();
     thread::scope(|scope| {
         let (sender, results) = mpsc::channel();
@@ -33,14 +33,14 @@ pub(crate) fn in_order<I: Send, R: Send, E>(
             move || {
                 while let Some((i, item)) = next() {
                     let result = work(&item);
-                    // Nobody listens any more after `take` has failed.
+                    // The receiver is gone once `take` has failed.
                     if sender.send((i, item, result)).is_err() {
                         return;
                     }
                 }
             }
         };
-        // If the system has no more threads to give, fewer do the work, or this one alone.
+        // If the system refuses to start a thread, fewer threads do the work, or this one alone.
         let started = (0..default_threads().min(most))
             .map_while(|_| thread::Builder::new().spawn_scoped(scope, worker()).ok())
             .count();
@@ -53,8 +53,8 @@ pub(crate) fn in_order<I: Send, R: Send, E>(
         }
         drop(sender);
         let (mut early, mut expected) = (BTreeMap::new(), 0);
-        // The channel closes when all is done; earlier only if a thread has panicked, which the
-        // scope passes on.
+        // The channel closes when all work is done. It closes earlier only if a thread has
+        // panicked. The scope passes that panic on.
         for (i, item, result) in results {
             early.insert(i, (item, result));
             while let Some((item, result)) = early.remove(&expected) {

@@ -1,12 +1,12 @@
-//! [`Plan`]: which tensor goes into which parameter, decided and checked before a tensor is read.
+//! [`LoadPlan`]: which tensor goes into which parameter, decided and checked before a tensor is read.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use burn::tensor::TensorData;
 use burn_store::{ApplyError, ApplyResult, ModuleAdapter};
-use safetensors_core::{
-    Dtype, Error, ErrorKind, Framework, LazyTensor, LoadOptions, Result, read_tensors,
-};
+use safetensors_core::framework::Framework;
+use safetensors_core::load::read_tensors;
+use safetensors_core::{Dtype, Error, ErrorKind, LazyTensor, LoadOptions, Result};
 
 use super::catalog::Catalog;
 use super::filter::Filter;
@@ -15,7 +15,7 @@ use super::parameters::{Kind, Parameter};
 use crate::Burn;
 
 /// What will be loaded, and what the result will say of it.
-pub(crate) struct Plan {
+pub(crate) struct LoadPlan {
     matches: Vec<Match>,
     pub(crate) result: ApplyResult,
     /// The first of the result's errors, with the parameter's path and the tensor's file.
@@ -33,7 +33,7 @@ struct Match {
     tensor: PackTensor,
 }
 
-impl Plan {
+impl LoadPlan {
     /// Finds each parameter's tensor: by the parameter's path, else by the name that the adapter
     /// has for it.
     ///

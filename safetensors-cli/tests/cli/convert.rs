@@ -1,4 +1,4 @@
-//! `safetensors convert`: what comes out, and what is left when it does not come to an end.
+//! `safetensors convert`: the output, and what is left after a failure.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub(crate) fn convert(dir: &Path, args: &[&str]) -> Assert {
     command.assert()
 }
 
-/// Names with dtypes, in order of the names.
+/// Names with dtypes, sorted by name.
 pub(crate) fn content(path: PathBuf) -> Vec<(String, Dtype)> {
     let checkpoint = Checkpoint::open(path).unwrap();
     let mut all: Vec<_> =
@@ -28,7 +28,7 @@ fn names(path: PathBuf) -> Vec<String> {
     content(path).into_iter().map(|(name, _)| name).collect()
 }
 
-/// What a directory holds, hidden files too.
+/// The content of a directory, including hidden files.
 pub(crate) fn list(dir: &Path) -> Vec<String> {
     let mut names: Vec<_> = fs::read_dir(dir)
         .unwrap()
@@ -158,7 +158,7 @@ fn tensors_are_selected_dropped_renamed_and_merged() {
         names(dir.path().join("c.safetensors")),
         ["x.layer0.weight", "x.layer1.weight", "x.layer2.weight", "x.mask"]
     );
-    // Two tensors of one name, wherever they go, and whether they really do.
+    // Two tensors of one name fail for every kind of output, and also in a dry run.
     for output in ["d.safetensors", "d", "d.npz"] {
         for dry_run in [&[][..], &["-n"]] {
             let error = format!(
@@ -203,7 +203,7 @@ out: 2 tensors, 28 B, in 2 files; nothing was written
         "-n",
     ];
     convert(dir.path(), &run).success().stdout(plan).stderr("");
-    // Where no name changes, the old ones are not shown.
+    // If no name changes, the old names are not shown.
     let plan = "\
 name          dtype     shape   size
 ────────────────────────────────────
@@ -221,7 +221,7 @@ out.safetensors: 2 tensors, 26 B; nothing was written
 #[test]
 fn a_plan_compares_names_and_not_what_is_shown_of_them() {
     let dir = temp_dir();
-    // The middle of both is left out of what is shown.
+    // The middle of both names is left out.
     let name = |middle: &str| format!("{}{middle}{}", "a".repeat(100), "b".repeat(100));
     let tensors = [(name("x"), TensorView::from_slice(&[1], &[1_u8]).unwrap())];
     save(dir.path().join("a.safetensors"), tensors, &SaveOptions::new().durable(false)).unwrap();
@@ -416,7 +416,7 @@ fn wrong_kinds_and_wrong_usage() {
         .stderr(predicate::str::contains("\"mask\""));
 }
 
-/// A file with a hole in it, so that it is made at once, that takes a while to convert.
+/// A sparse file, which is quick to make but takes a while to convert.
 #[cfg(unix)]
 fn large(path: &Path) {
     raw_file(
@@ -497,7 +497,7 @@ fn a_killed_command_leaves_a_directory_as_it_was_and_the_next_one_replaces_it() 
             .args(["convert", "large.safetensors", "out", "--dtype", "f64"])
             .spawn()
             .unwrap();
-        // Until it has begun to write, in a hidden directory, and then a little longer.
+        // Wait until the command writes into a hidden directory, and then a little longer.
         while list(&dir.path().join("out")) == known {
             assert!(child.try_wait().unwrap().is_none(), "it ended before it could be killed");
             std::thread::sleep(std::time::Duration::from_millis(1));

@@ -1,4 +1,4 @@
-//! A header that an interrupted change left torn: who restores it, and who only says so.
+//! A header that an interrupted change left torn: some commands restore it, others report it.
 
 use std::fs;
 use std::path::Path;
@@ -7,8 +7,8 @@ use crate::fixtures::*;
 use predicates::prelude::*;
 use safetensors_core::Checkpoint;
 
-/// A file whose header an interrupted change left torn, with the backup beside it; and the bytes
-/// that it had before.
+/// A file whose header an interrupted change left torn, with the backup beside it. Also returns the
+/// bytes that the file had before.
 fn torn_file(dir: &Path) -> (std::path::PathBuf, Vec<u8>) {
     let path = dir.join("model.safetensors");
     let header = |meta: &str| {
@@ -53,7 +53,7 @@ fn every_change_restores_a_torn_header_first() {
         run(args, &path, rest).success();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "{args:?}");
         Checkpoint::open(&path).unwrap();
-        // The same by way of an index that names the one file.
+        // The same through an index that names only this file.
         let dir = temp_dir();
         let (path, _) = torn_file(dir.path());
         let index = dir.path().join("model.safetensors.index.json");
@@ -79,12 +79,13 @@ fn readers_and_dry_runs_leave_a_torn_header_and_say_what_restores_it() {
         let dir = temp_dir();
         let (path, _) = torn_file(dir.path());
         let before = fs::read(&path).unwrap();
-        let hint = "a change of the header was interrupted, and the next one, such as `safetensors metadata set`, restores";
+        let hint = "a change of the header was interrupted: the next change, \
+            such as `safetensors metadata set`, restores the old header";
         run(args, &path, rest).code(1).stdout("").stderr(predicate::str::contains(hint));
         assert_eq!(fs::read(&path).unwrap(), before, "{args:?}");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "{args:?}");
     }
-    // A file that is merely malformed has no such hint.
+    // A malformed file without a backup gets no such hint.
     let dir = temp_dir();
     fs::write(dir.path().join("bad.safetensors"), "bad").unwrap();
     let hint = predicate::str::contains("interrupted").not();

@@ -6,12 +6,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::FilePattern;
+use super::directories::{NewDirectories, TempDirectory};
 use super::index::Index;
-use super::locate::{Located, list, locate};
-use super::made::{Made, Temporary};
+use super::locate::{CheckpointPath, list, locate};
 use super::pattern::set_aside;
 use crate::error::{Error, ErrorKind, Result};
-use crate::header::Limits;
 use crate::io::{FileSource, SafeTensors, failpoint};
 use crate::save::atomic::{refuse_other_than_directory, sync, sync_directory};
 
@@ -40,10 +39,10 @@ pub(crate) struct Staging {
     directory: PathBuf,
     pattern: FilePattern,
     durable: bool,
-    temp: Temporary,
+    temp: TempDirectory,
     /// The directories that were made for it, which go if nothing is put into them. Dropped after
     /// the temporary one in them.
-    _made: Made,
+    _made: NewDirectories,
 }
 
 impl Staging {
@@ -51,9 +50,9 @@ impl Staging {
     pub(crate) fn create(directory: &Path, pattern: &FilePattern, durable: bool) -> Result<Self> {
         let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
         let create = || {
-            let made = Made::create_all(directory)?;
+            let made = NewDirectories::create_all(directory)?;
             failpoint::hit("create")?;
-            Ok((Temporary::create_in(directory)?, made))
+            Ok((TempDirectory::create_in(directory)?, made))
         };
         let (temp, made) = create().map_err(|error| Error::io(error, directory))?;
         Ok(Self {
@@ -123,10 +122,8 @@ impl Staging {
         let current = match index {
             Some(index) => Index::read(index).ok()?,
             None => {
-                let Ok(Located::File(file)) = locate(&self.directory) else { return None };
-                let archive =
-                    SafeTensors::read_header(FileSource::open(&file).ok()?, &Limits::default())
-                        .ok()?;
+                let Ok(CheckpointPath::File(file)) = locate(&self.directory) else { return None };
+                let archive = SafeTensors::from_source(FileSource::open(&file).ok()?).ok()?;
                 let names: Vec<_> =
                     archive.tensors().map(|tensor| tensor.name().to_owned()).collect();
                 let shards = BTreeMap::from([(file.file_name()?.to_str()?.to_owned(), names)]);
@@ -264,7 +261,7 @@ pub(crate) fn check(directory: &Path, pattern: &FilePattern, files: &[&str]) -> 
     let mut others = list(directory)?;
     others.retain(|name| {
         let is_own = name == file || *name == index || pattern.matches(name);
-        !is_own && Located::by_name(name).is_some()
+        !is_own && CheckpointPath::from_name(name).is_some()
     });
     if others.is_empty() {
         return Ok(());

@@ -45,8 +45,8 @@ mod encode;
 mod integer;
 mod options;
 mod source;
-mod support;
-mod widen;
+pub(crate) mod support;
+pub(crate) mod widen;
 
 #[cfg(feature = "std")]
 pub(crate) use block::{GROUP, STREAMED, bytes_of, elements_of};
@@ -55,8 +55,8 @@ pub use conversion::can_convert;
 pub use options::{ConvertOptions, Overflow};
 pub use source::Converted;
 pub(crate) use support::DtypeTable;
-pub use support::{Support, Widening};
-pub use widen::{widen, widened_shape};
+pub use support::Widening;
+pub use widen::widen;
 
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};

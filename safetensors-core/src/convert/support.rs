@@ -21,7 +21,7 @@ pub enum Widening {
     #[default]
     Lossless,
     /// It is an error.
-    Exact,
+    Refuse,
 }
 
 /// The dtypes that a framework holds.
@@ -44,7 +44,7 @@ impl DtypeTable {
         match ((self.support)(dtype), widening) {
             (Support::Exact, _) => Ok(dtype),
             (Support::Widened(to), Widening::Lossless) => Ok(to),
-            (Support::Widened(to), Widening::Exact) => {
+            (Support::Widened(to), Widening::Refuse) => {
                 Err(ErrorKind::WouldWiden { framework, dtype, to })
             }
             (Support::Unsupported, _) => Err(ErrorKind::UnsupportedDtype { framework, dtype }),

@@ -76,7 +76,7 @@ fn is_lossless(from: Dtype, to: Dtype) -> bool {
 ///
 /// ```
 /// use safetensors_core::Dtype;
-/// use safetensors_core::convert::widened_shape;
+/// use safetensors_core::framework::widened_shape;
 ///
 /// assert_eq!(widened_shape(Dtype::C64, Dtype::F32, &[3]), [3, 2]);
 /// assert_eq!(widened_shape(Dtype::C64, Dtype::C64, &[3]), [3]);

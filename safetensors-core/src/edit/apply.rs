@@ -3,7 +3,7 @@
 use std::io;
 
 use super::open::check_unchanged;
-use super::plan::{Plan, Run};
+use super::plan::{EditPlan, Run};
 use super::{Edit, Edited, header};
 use crate::error::{ErrorKind, Result};
 use crate::io::copy::copy_range;
@@ -20,18 +20,18 @@ pub(super) fn apply(edit: Edit<'_>) -> Result<Edited> {
         );
         return Err(ErrorKind::Io(error).into());
     }
-    let plan = Plan::new(&edit)?;
+    let plan = EditPlan::new(&edit)?;
     let outcome = plan.outcome(&edit);
     match outcome {
         Edited::Unchanged => {}
         Edited::InPlace => {
-            check_unchanged(edit.archive.bytes(), &edit.destination).map_err(ErrorKind::Io)?;
+            check_unchanged(edit.archive.source(), &edit.destination).map_err(ErrorKind::Io)?;
             header::replace(&edit, plan.json())?;
         }
         Edited::Rewritten => {
             let file = rewrite(&edit, &plan)?;
-            check_unchanged(edit.archive.bytes(), &edit.destination).map_err(ErrorKind::Io)?;
-            let source = edit.archive.into_bytes();
+            check_unchanged(edit.archive.source(), &edit.destination).map_err(ErrorKind::Io)?;
+            let source = edit.archive.into_source();
             // On Unix the old file stays open, and locked, until the new one is in its place.
             // Elsewhere an open file may not be replaced.
             let _open = cfg!(unix).then_some(source);
@@ -42,8 +42,8 @@ pub(super) fn apply(edit: Edit<'_>) -> Result<Edited> {
 }
 
 /// Writes the new file, which has yet to take its place.
-fn rewrite(edit: &Edit<'_>, plan: &Plan<'_>) -> Result<AtomicFile> {
-    let source = edit.archive.bytes().file();
+fn rewrite(edit: &Edit<'_>, plan: &EditPlan<'_>) -> Result<AtomicFile> {
+    let source = edit.archive.source().file();
     let original = source.metadata().map_err(ErrorKind::Io)?;
     let new = AtomicFile::create_in_place_of(edit.destination.clone())
         .map_err(ErrorKind::Io)?

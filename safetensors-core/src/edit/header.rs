@@ -18,7 +18,7 @@ use crate::save::atomic::{AtomicFile, directory, sync};
 
 /// Writes a header, padded to the length of the old one, in its place.
 pub(super) fn replace(edit: &Edit<'_>, json: &[u8]) -> Result<()> {
-    let source = edit.archive.bytes();
+    let source = edit.archive.source();
     let mut old = vec![0; edit.header().data_start() as usize];
     source.read_exact_at(&mut old, 0).map_err(ErrorKind::Io)?;
     let mut new = old[..LENGTH_BYTES].to_vec();

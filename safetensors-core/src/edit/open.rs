@@ -6,7 +6,6 @@ use std::path::Path;
 
 use super::{Edit, header};
 use crate::error::{Error, Result};
-use crate::header::Limits;
 use crate::io::{FileSource, ReadAt, SafeTensors};
 use crate::save::Order;
 use crate::save::atomic::{destination, refuse_special};
@@ -19,7 +18,7 @@ pub(super) fn open(path: &Path, read_only: bool) -> Result<Edit<'static>> {
         } else {
             open_and_restore(&destination)?.0
         };
-        let archive = SafeTensors::read_header(source, &Limits::default())?;
+        let archive = SafeTensors::from_source(source)?;
         Ok(Edit {
             path: path.into(),
             destination,

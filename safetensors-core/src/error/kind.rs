@@ -7,7 +7,8 @@ use core::fmt;
 
 #[cfg(feature = "std")]
 use super::IndexProblem;
-use super::{JsonProblem, NameList, Quoted};
+use super::names::NameList;
+use super::{JsonProblem, Quoted};
 use crate::dtype::Dtype;
 
 /// Every way in which an operation can fail, with what was expected and what was found.
@@ -150,8 +151,8 @@ pub enum ErrorKind {
 
     // Slices.
     /// A slice has more indices than the tensor has dimensions.
-    #[error("the tensor has {rank} dimensions, but the slice has {found} indices")]
-    TooManyIndices { rank: usize, found: usize },
+    #[error("the tensor has {ndim} dimensions, but the slice has {found} indices")]
+    TooManyIndices { ndim: usize, found: usize },
     /// A slice takes a position that a dimension does not have, or a range that ends before it
     /// begins.
     #[error("the slice is out of bounds: dimension {dim} has length {len}, found {index}")]
@@ -163,14 +164,14 @@ pub enum ErrorKind {
     #[error("the slice begins or ends inside a byte of packed {dtype} elements")]
     SliceInsideByte { dtype: Dtype },
     /// The tensor has no such dimension.
-    #[error("there is no dimension {dim} in a tensor of {rank} dimensions")]
-    NoSuchDim { dim: usize, rank: usize },
+    #[error("there is no dimension {dim} in a tensor of {ndim} dimensions")]
+    NoSuchDim { dim: usize, ndim: usize },
     /// The rank is not one of the world's.
     #[error("the rank should be below the world size {world_size}, found {rank}")]
     NoSuchRank { rank: usize, world_size: usize },
     /// A dimension does not divide into equal parts.
     #[error("dimension {dim} of length {len} does not divide into {world_size} equal parts")]
-    UnevenShards { dim: usize, len: usize, world_size: usize },
+    UnevenParts { dim: usize, len: usize, world_size: usize },
 
     // Conversion and frameworks.
     /// Elements of one dtype cannot be converted to the other, see [`convert`](crate::convert).
@@ -276,7 +277,10 @@ pub enum ErrorKind {
     NotInShard { shard: String },
     /// Text that is no size for a shard.
     #[cfg(feature = "std")]
-    #[error("a size is a number with KB, MB, GB or TB, such as 5GB; found {}", Quoted(.found))]
+    #[error(
+        "a size is a number of bytes, or a number with KB, MB, GB or TB, such as 5GB; found {}",
+        Quoted(.found)
+    )]
     BadShardSize { found: String },
     /// Text that is no pattern for the names of a checkpoint's files.
     #[cfg(feature = "std")]

@@ -1,10 +1,12 @@
 //! The one error type: what went wrong, in which file, for which tensor, what was expected and what
 //! was found.
 
+mod dtype;
 #[cfg(feature = "std")]
 mod index;
 mod json;
 mod kind;
+pub(crate) mod names;
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -144,35 +146,6 @@ impl fmt::Display for Quoted<'_> {
         match self.0.char_indices().nth(SHOWN) {
             Some((end, _)) => write!(f, "{:?}... ({} bytes)", &self.0[..end], self.0.len()),
             None => write!(f, "{:?}", self.0),
-        }
-    }
-}
-
-/// Names for a message: all of a few, the first of many; quoted, escaped, and shortened where they
-/// are too long for a message.
-///
-/// ```
-/// use safetensors_core::NameList;
-///
-/// let names: Vec<String> = (0..10).map(|i| format!("layer.{i}")).collect();
-/// assert_eq!(NameList(&names[..2]).to_string(), r#""layer.0", "layer.1""#);
-/// assert!(NameList(&names).to_string().ends_with(r#""layer.7" and 2 more"#));
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct NameList<'a>(pub &'a [String]);
-
-impl fmt::Display for NameList<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const SHOWN: usize = 8;
-        if self.0.is_empty() {
-            return f.write_str("none");
-        }
-        for (i, name) in self.0.iter().take(SHOWN).enumerate() {
-            write!(f, "{}{}", if i == 0 { "" } else { ", " }, Quoted(name))?;
-        }
-        match self.0.len().saturating_sub(SHOWN) {
-            0 => Ok(()),
-            more => write!(f, " and {more} more"),
         }
     }
 }

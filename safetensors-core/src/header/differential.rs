@@ -15,15 +15,11 @@ use crate::dtype::Dtype;
 fn outcome(text: &[u8], limits: &Limits, way: Way) -> String {
     match Header::parse_by(text, limits, way) {
         Ok(header) => {
-            for (position, tensor) in header.tensors().enumerate() {
+            for (position, tensor) in header.iter().enumerate() {
                 assert_eq!(header.position(tensor.name()), Some(position));
             }
             let lengths = (header.json_len(), header.data_len());
-            format!(
-                "{:?} {:?} {lengths:?}",
-                header.tensors().collect::<Vec<_>>(),
-                header.metadata()
-            )
+            format!("{:?} {:?} {lengths:?}", header.iter().collect::<Vec<_>>(), header.metadata())
         }
         Err(error) => format!("{error:?} {error}"),
     }

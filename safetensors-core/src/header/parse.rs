@@ -79,7 +79,7 @@ impl Header {
             return Err(ErrorKind::TrailingData { expected, found }.into());
         }
         // The tensor to name is the first that is not whole.
-        match self.tensors().find(|tensor| tensor.data_offsets().end > found) {
+        match self.iter().find(|tensor| tensor.data_offsets().end > found) {
             Some(cut) => {
                 Err(Error::from(ErrorKind::MissingData { expected, found }).in_tensor(cut.name()))
             }

@@ -13,9 +13,8 @@ use crate::error::{Error, ErrorKind, Result};
 /// opens its files as these.
 ///
 /// ```
-/// use safetensors_core::{
-///     Checkpoint, FileSource, Limits, ReadAt, SafeTensors, SaveOptions, TensorView, save,
-/// };
+/// use safetensors_core::io::FileSource;
+/// use safetensors_core::{Checkpoint, ReadAt, SafeTensors, SaveOptions, TensorView, save};
 ///
 /// let dir = tempfile::tempdir()?;
 /// let path = dir.path().join("model.safetensors");
@@ -30,8 +29,8 @@ use crate::error::{Error, ErrorKind, Result};
 /// let mut length = [0; 8];
 /// file.read_exact_at(&mut length, 0)?;
 /// assert_eq!(8 + u64::from_le_bytes(length) + 8, file.byte_len());
-/// let archive = SafeTensors::read_header(file, &Limits::default())?;
-/// let in_memory = SafeTensors::parse(archive.bytes().read_to_vec()?)?;
+/// let archive = SafeTensors::from_source(file)?;
+/// let in_memory = SafeTensors::parse(archive.source().read_to_vec()?)?;
 /// assert_eq!(in_memory.view("bias")?.as_slice::<f32>()?, [1.0, 2.0]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

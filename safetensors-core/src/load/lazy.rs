@@ -108,7 +108,7 @@ impl<'a, S> LazyTensor<'a, S> {
         self.file
     }
 
-    /// The position of that file among [`Checkpoint::shards`](crate::Checkpoint::shards); 0 if it
+    /// The position of that file among [`Checkpoint::files`](crate::Checkpoint::files); 0 if it
     /// was opened without a checkpoint.
     pub fn file_index(&self) -> usize {
         self.file_index
@@ -121,7 +121,7 @@ impl<'a, S> LazyTensor<'a, S> {
 
     /// What the tensor's bytes are read from.
     pub fn source(&self) -> &'a S {
-        self.archive.bytes()
+        self.archive.source()
     }
 
     /// Says in an error that it is about this tensor and its file.
@@ -142,7 +142,7 @@ impl<S: ReadAt> LazyTensor<'_, S> {
     /// [`ErrorKind::Io`] if the source fails, or has changed since it was opened;
     /// [`ErrorKind::InvalidBool`]; [`ErrorKind::TooLargeForMemory`].
     pub fn read(&self) -> Result<TensorBuf> {
-        TensorBuf::read_with(self.dtype(), self.shape().to_vec(), |bytes| {
+        TensorBuf::filled_by(self.dtype(), self.shape().to_vec(), |bytes| {
             self.source().read_exact_at(bytes, self.file_offset()).map_err(ErrorKind::Io)?;
             self.check_unchanged()
         })
@@ -151,11 +151,11 @@ impl<S: ReadAt> LazyTensor<'_, S> {
 
     /// [`read`](LazyTensor::read) with options: a large tensor in several threads, converted while
     /// it is read, and cancelled if the caller says so. Many tensors,
-    /// [`read_tensors`](crate::read_tensors) reads at once.
+    /// [`read_tensors`](crate::load::read_tensors) reads at once.
     ///
     /// # Errors
     ///
-    /// Those of [`read_tensors`](crate::read_tensors).
+    /// Those of [`read_tensors`](crate::load::read_tensors).
     pub fn read_with(&self, options: &LoadOptions) -> Result<TensorBuf> {
         super::read_tensor(self, options)
     }
@@ -166,12 +166,12 @@ impl<S: ReadAt> LazyTensor<'_, S> {
     ///
     /// ```
     /// use safetensors_core::{
-    ///     ConvertOptions, Dtype, Limits, SafeTensors, SaveOptions, TensorView, serialize,
+    ///     ConvertOptions, Dtype, SafeTensors, SaveOptions, TensorView, serialize,
     /// };
     ///
     /// let weights = TensorView::from_slice(&[2], &[1.0_f32, -2.5])?;
     /// let file = serialize([("w", weights)], &SaveOptions::new())?;
-    /// let file = SafeTensors::read_header(file, &Limits::default())?;
+    /// let file = SafeTensors::from_source(file)?;
     /// let wide = file.tensor("w")?.read_as(Dtype::F64, &ConvertOptions::new())?;
     /// assert_eq!(wide.into_vec::<f64>()?, [1.0, -2.5]);
     /// # Ok::<(), safetensors_core::Error>(())
@@ -235,13 +235,23 @@ impl<'a, S: AsRef<[u8]>> LazyTensor<'a, S> {
 }
 
 impl<S: ReadAt> SafeTensors<S> {
-    /// Reads and parses the header of a source; tensors are read later, when asked for.
+    /// Reads and parses the header of a source, with the default [`Limits`]; tensors are read
+    /// later, when asked for.
     ///
     /// # Errors
     ///
     /// Those of [`Header::parse`], and [`ErrorKind::Io`], also if the source has changed while its
     /// header was read.
-    pub fn read_header(source: S, limits: &Limits) -> Result<Self> {
+    pub fn from_source(source: S) -> Result<Self> {
+        Self::from_source_with(source, &Limits::default())
+    }
+
+    /// [`from_source`](SafeTensors::from_source) with limits for the header.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`from_source`](SafeTensors::from_source).
+    pub fn from_source_with(source: S, limits: &Limits) -> Result<Self> {
         let file_len = source.byte_len();
         let Some(available) = file_len.checked_sub(LENGTH_BYTES as u64) else {
             return Err(ErrorKind::TooShort { found: file_len }.into());
@@ -255,16 +265,26 @@ impl<S: ReadAt> SafeTensors<S> {
         source.check_unchanged().map_err(ErrorKind::Io)?;
         Ok(Self::from_parts(header, source))
     }
+}
 
-    /// The tensor of this name, to be read.
+impl<S> SafeTensors<S> {
+    /// The tensors in file order, to be read when asked for.
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = LazyTensor<'_, S>> + Clone {
+        self.header().iter().map(|info| LazyTensor::new(info, self, None))
+    }
+
+    /// The tensor of this name, if there is one. One hash and one comparison; nothing is read or
+    /// allocated.
+    pub fn get(&self, name: &str) -> Option<LazyTensor<'_, S>> {
+        self.header().get(name).map(|info| LazyTensor::new(info, self, None))
+    }
+
+    /// The tensor of this name.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::TensorNotFound`].
     pub fn tensor(&self, name: &str) -> Result<LazyTensor<'_, S>> {
-        match self.header().get(name) {
-            Some(info) => Ok(LazyTensor::new(info, self, None)),
-            None => Err(Error::from(ErrorKind::TensorNotFound).in_tensor(name)),
-        }
+        self.get(name).ok_or_else(|| Error::from(ErrorKind::TensorNotFound).in_tensor(name))
     }
 }

@@ -1,7 +1,8 @@
 //! [`LoadedDtype`]: what becomes of a dtype on the way from a file into memory. The one place that
 //! decides it.
 
-use crate::convert::{Conversion, ConvertOptions, can_convert, widen, widened_shape};
+use crate::convert::widen::{widen, widened_shape};
+use crate::convert::{Conversion, ConvertOptions, can_convert};
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
 use crate::load::LoadOptions;

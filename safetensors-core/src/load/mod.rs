@@ -1,4 +1,7 @@
-//! Reading many tensors at once: a plan of jobs, and threads that read them into place.
+//! Tensors of open files: described when a file is opened, read when asked for.
+//!
+//! [`LazyTensor`] and [`LazySlice`] are one tensor and a part of one. [`read_tensors`] and
+//! [`read_slices`] read many at once: a plan of jobs, and threads that read them into place.
 
 mod fused;
 mod lazy;
@@ -15,7 +18,7 @@ use std::slice::from_ref;
 pub use lazy::LazyTensor;
 pub use loaded::LoadedDtype;
 pub use options::LoadOptions;
-pub use pieces::{Piece, Pieces};
+pub use pieces::Piece;
 use plan::{Job, Scratch, Wanted};
 pub use slice::LazySlice;
 
@@ -32,9 +35,8 @@ use crate::tensor::{TensorBuf, hugepage};
 /// bytes a tensor.
 ///
 /// ```
-/// use safetensors_core::{
-///     Checkpoint, LoadOptions, SaveOptions, TensorView, read_tensors, save,
-/// };
+/// use safetensors_core::load::read_tensors;
+/// use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, save};
 ///
 /// # let directory = tempfile::tempdir()?;
 /// # let path = directory.path().join("model.safetensors");
@@ -70,10 +72,9 @@ pub fn read_tensors<S: ReadAt>(
 /// in [gaps](LazySlice::gap) that are not worth another call.
 ///
 /// ```
-/// use safetensors_core::slice::Shard;
-/// use safetensors_core::{
-///     Checkpoint, LoadOptions, Result, SaveOptions, TensorView, read_slices, save,
-/// };
+/// use safetensors_core::load::read_slices;
+/// use safetensors_core::slice::RankPart;
+/// use safetensors_core::{Checkpoint, LoadOptions, Result, SaveOptions, TensorView, save};
 ///
 /// # let directory = tempfile::tempdir()?;
 /// # let path = directory.path().join("model.safetensors");
@@ -84,7 +85,7 @@ pub fn read_tensors<S: ReadAt>(
 /// let checkpoint = Checkpoint::open(&path)?;
 /// let columns = checkpoint
 ///     .tensors()
-///     .map(|tensor| tensor.shard(Shard::new(1, 0, 2)))
+///     .map(|tensor| tensor.rank_part(RankPart::new(1, 0, 2)))
 ///     .collect::<Result<Vec<_>>>()?;
 /// let of_rank_0 = read_slices(&columns, &LoadOptions::new())?;
 /// assert_eq!(of_rank_0[1].as_slice::<u8>()?, [1, 3]);
@@ -98,13 +99,7 @@ pub fn read_slices<S: ReadAt>(
     slices: &[LazySlice<'_, S>],
     options: &LoadOptions,
 ) -> Result<Vec<TensorBuf>> {
-    let wanted = slices.iter().map(|slice| Wanted {
-        tensor: slice.tensor(),
-        shape: slice.shape(),
-        runs: slice.runs(),
-        gap: slice.gap_len(),
-    });
-    read(&wanted.collect::<Vec<_>>(), options)
+    read(&slices.iter().map(Wanted::part).collect::<Vec<_>>(), options)
 }
 
 /// Reads one tensor, in several threads if it is large.
@@ -112,10 +107,21 @@ pub(crate) fn read_tensor<S: ReadAt>(
     tensor: &LazyTensor<'_, S>,
     options: &LoadOptions,
 ) -> Result<TensorBuf> {
-    let wanted = Wanted::whole(tensor);
+    read_one(&Wanted::whole(tensor), options)
+}
+
+/// Reads one slice, in several threads if it is large.
+pub(crate) fn read_slice<S: ReadAt>(
+    slice: &LazySlice<'_, S>,
+    options: &LoadOptions,
+) -> Result<TensorBuf> {
+    read_one(&Wanted::part(slice), options)
+}
+
+fn read_one<S: ReadAt>(wanted: &Wanted<'_, '_, S>, options: &LoadOptions) -> Result<TensorBuf> {
     let loaded = wanted.decide(options)?;
     let mut bufs = [wanted.reserve(loaded, options)?];
-    fill(from_ref(&wanted), &mut bufs, options)?;
+    fill(from_ref(wanted), &mut bufs, options)?;
     let [(buf, _)] = bufs;
     wanted.finish(buf, loaded, options)
 }

@@ -11,7 +11,7 @@ use crate::parallel::{Progress, Work};
 /// ```
 /// use safetensors_core::{LoadOptions, Widening};
 ///
-/// let options = LoadOptions::new().threads(2).widening(Widening::Exact);
+/// let options = LoadOptions::new().threads(2).widening(Widening::Refuse);
 /// ```
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
@@ -148,7 +148,7 @@ impl LoadOptions {
     /// dtype of a model.
     ///
     /// For a [framework](LoadOptions::for_framework) this comes on top of what it holds: if it has
-    /// pairs of F32 for C64, these are converted, and [`Widening::Exact`] refuses every dtype of a
+    /// pairs of F32 for C64, these are converted, and [`Widening::Refuse`] refuses every dtype of a
     /// file that the framework lacks.
     #[must_use]
     pub fn all_as(mut self, to: Dtype) -> Self {

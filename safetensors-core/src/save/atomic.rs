@@ -21,7 +21,7 @@ use crate::io::failpoint;
 /// ```
 /// use std::io::Write;
 ///
-/// use safetensors_core::AtomicFile;
+/// use safetensors_core::save::AtomicFile;
 ///
 /// let dir = tempfile::tempdir()?;
 /// let path = dir.path().join("names.txt");

@@ -40,4 +40,4 @@ pub use stream::{StreamWriter, TensorWriter};
 #[cfg(feature = "std")]
 pub use writer::save;
 
-pub use crate::tensor::write_native;
+pub use crate::tensor::{Sink, TensorSource};

@@ -13,7 +13,7 @@ use super::sequential::prefix_with_digests;
 use super::spec::Spec;
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
-use crate::hash::Running;
+use crate::hash::RunningDigest;
 use crate::header::NameTable;
 use crate::io::FileSource;
 use crate::io::positional::write_all_at;
@@ -30,7 +30,8 @@ use crate::tensor::{TensorSource, write_exactly};
 /// file its name. Until then, or if the writer is dropped, the path has what it had before.
 ///
 /// ```
-/// use safetensors_core::{Checkpoint, Dtype, SaveOptions, StreamWriter};
+/// use safetensors_core::save::StreamWriter;
+/// use safetensors_core::{Checkpoint, Dtype, SaveOptions};
 ///
 /// let dir = tempfile::tempdir()?;
 /// let path = dir.path().join("model.safetensors");
@@ -69,7 +70,7 @@ struct Declared {
     /// What of it has been written, or is being written.
     written: Mutex<Ranges>,
     /// The digest of what has been written, if digests are to be recorded.
-    running: Mutex<Running>,
+    running: Mutex<RunningDigest>,
 }
 
 impl Declared {
@@ -81,7 +82,7 @@ impl Declared {
         Spec { name: &self.name, dtype: self.dtype, shape: &self.shape }
     }
 
-    fn running(&self) -> MutexGuard<'_, Running> {
+    fn running(&self) -> MutexGuard<'_, RunningDigest> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -234,7 +235,8 @@ impl StreamWriter {
 /// As an [`io::Write`] it [appends](TensorWriter::append), so that a reader can be copied into it:
 ///
 /// ```
-/// use safetensors_core::{Dtype, SaveOptions, StreamWriter};
+/// use safetensors_core::save::StreamWriter;
+/// use safetensors_core::{Dtype, SaveOptions};
 ///
 /// # let dir = tempfile::tempdir()?;
 /// # let path = dir.path().join("model.safetensors");

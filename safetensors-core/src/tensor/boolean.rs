@@ -7,7 +7,7 @@ use crate::error::ErrorKind;
 ///
 /// ```
 /// use safetensors_core::ErrorKind;
-/// use safetensors_core::element::check_bools;
+/// use safetensors_core::framework::check_bools;
 ///
 /// assert!(check_bools(&[0, 1, 1], 0).is_ok());
 /// let error = check_bools(&[1, 7], 100).unwrap_err();

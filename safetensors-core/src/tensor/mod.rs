@@ -1,6 +1,6 @@
 //! One tensor: its elements, its shape, and the bytes that it borrows or owns.
 
-mod boolean;
+pub(crate) mod boolean;
 mod buf;
 pub mod element;
 #[cfg(feature = "std")]
@@ -9,6 +9,7 @@ pub mod shape;
 mod source;
 mod storage;
 mod view;
+mod words;
 
 pub(crate) use boolean::check_bools;
 #[cfg(feature = "std")]
@@ -17,7 +18,7 @@ pub(crate) use boolean::non_bools;
 pub(crate) use buf::CLEARED_BY_HAND;
 pub use buf::TensorBuf;
 pub(crate) use buf::swap_on_big_endian;
-pub use element::Element;
+pub(crate) use element::Element;
 pub(crate) use source::write_exactly;
 pub use source::{Sink, TensorSource, write_native};
 pub use storage::Storage;

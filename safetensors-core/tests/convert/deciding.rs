@@ -1,9 +1,11 @@
 //! What becomes of a dtype on its way into a framework: decided once, for every way to load.
 
 use safetensors_core::convert::can_convert;
+use safetensors_core::framework::{Framework, Support};
+use safetensors_core::load::read_tensors;
 use safetensors_core::{
-    Dtype, Error, ErrorKind, Framework, LazyTensor, Limits, LoadOptions, Result, SafeTensors,
-    SaveOptions, Support, TensorBuf, TensorSource, TensorView, Widening, read_tensors, serialize,
+    Dtype, Error, ErrorKind, LazyTensor, LoadOptions, Result, SafeTensors, SaveOptions, TensorBuf,
+    TensorSource, TensorView, Widening, serialize,
 };
 
 /// A framework that holds some dtypes as they are, some as wider ones, and C64 not at all or as
@@ -33,7 +35,7 @@ impl<const PAIRS: bool> Framework for Lacking<PAIRS> {
     fn from_exact(buf: TensorBuf, (): &()) -> Result<TensorBuf> {
         match Self::support(buf.dtype()) {
             Support::Exact => Ok(buf),
-            _ => Err(Error::unsupported::<Self>(buf.dtype())),
+            _ => Err(Error::unsupported_dtype::<Self>(buf.dtype())),
         }
     }
 
@@ -63,7 +65,7 @@ fn file() -> SafeTensors<Vec<u8>> {
         .iter()
         .map(|(dtype, bytes)| (dtype.name(), TensorView::new(*dtype, &SHAPE, bytes).unwrap()));
     let file = serialize(views, &SaveOptions::new()).unwrap();
-    SafeTensors::read_header(file, &Limits::default()).unwrap()
+    SafeTensors::from_source(file).unwrap()
 }
 
 fn asked() -> Vec<LoadOptions> {
@@ -83,7 +85,7 @@ type Tensor<'a> = LazyTensor<'a, Vec<u8>>;
 fn for_all(check: impl Fn(&Tensor<'_>, &LoadOptions, Option<fn(Dtype) -> Support>)) {
     let file = file();
     for options in asked() {
-        for widening in [Widening::Lossless, Widening::Exact] {
+        for widening in [Widening::Lossless, Widening::Refuse] {
             let options = options.clone().widening(widening).threads(1);
             for &dtype in Dtype::ALL {
                 let tensor = file.tensor(dtype.name()).unwrap();
@@ -141,7 +143,7 @@ fn what_is_read_is_what_was_decided() {
 #[test]
 fn a_buffer_in_memory_becomes_what_a_tensor_of_a_file_does() {
     let file = file();
-    for widening in [Widening::Lossless, Widening::Exact] {
+    for widening in [Widening::Lossless, Widening::Refuse] {
         let options = LoadOptions::new().widening(widening).for_framework::<Lacking<true>>();
         for &dtype in Dtype::ALL {
             let tensor = file.tensor(dtype.name()).unwrap();
@@ -161,7 +163,7 @@ fn a_buffer_in_memory_becomes_what_a_tensor_of_a_file_does() {
 #[test]
 fn a_conversion_comes_before_widening_and_a_dtype_for_all_after_it() {
     let exact = |options: LoadOptions| {
-        let options = options.widening(Widening::Exact).for_framework::<Lacking<true>>();
+        let options = options.widening(Widening::Refuse).for_framework::<Lacking<true>>();
         move |dtype: Dtype| options.loaded(dtype).map(|loaded| loaded.dtype())
     };
     // Asked for, so it is not the framework that widens.
@@ -184,7 +186,7 @@ fn a_conversion_comes_before_widening_and_a_dtype_for_all_after_it() {
         ("pairs", TensorView::new(Dtype::C64, &[2], &bytes).unwrap()),
     ];
     let file = serialize(views, &SaveOptions::new()).unwrap();
-    let file = SafeTensors::read_header(file, &Limits::default()).unwrap();
+    let file = SafeTensors::from_source(file).unwrap();
     let read = |name: &str, options: LoadOptions| {
         file.tensor(name).unwrap().read_with(&options.for_framework::<Lacking<true>>()).unwrap()
     };

@@ -4,14 +4,15 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{fs, io, thread};
 
+use safetensors_core::save::{Sink, StreamWriter};
 use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, Result, SaveOptions, Sink, StreamWriter, TensorSource, TensorView,
+    Checkpoint, Dtype, ErrorKind, Result, SaveOptions, TensorSource, TensorView,
 };
 use tempfile::{TempDir, tempdir};
 
 use crate::support;
 
-/// A writer of `a`, 10 bytes, and `b`, 6 bytes of F32 and rank 0, in a new directory.
+/// A writer of `a`, 10 bytes, and `b`, an F32 scalar, in a new directory.
 fn started() -> (TempDir, std::path::PathBuf, StreamWriter) {
     let directory = tempdir().unwrap();
     let path = support::write(directory.path(), "model.safetensors", "the old file");
