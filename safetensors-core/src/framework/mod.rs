@@ -16,7 +16,7 @@ pub use crate::convert::support::Support;
 pub use crate::convert::widen::widened_shape;
 use crate::convert::{DtypeTable, Widening, widen};
 use crate::dtype::Dtype;
-pub use crate::error::names::NameList;
+pub use crate::error::text::NameList;
 use crate::error::{Error, ErrorKind, Result};
 #[cfg(feature = "std")]
 pub use crate::parallel::default_threads;
