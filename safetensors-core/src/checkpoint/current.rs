@@ -10,6 +10,7 @@ use super::locate::{CheckpointPath, locate};
 use super::names::STANDARD_FILE;
 use super::store::{LocalStore, is_not_found};
 use crate::error::{Error, ErrorKind, Result};
+use crate::header::Limits;
 use crate::io::{FileSource, SafeTensors, failpoint};
 
 /// The checkpoint that an index describes, or, if there is no index, the one file that the
@@ -26,7 +27,7 @@ use crate::io::{FileSource, SafeTensors, failpoint};
 pub(super) fn current(directory: &Path, index: Option<&Path>) -> Result<Option<Index>> {
     failpoint::hit("read the old checkpoint").map_err(|error| Error::io(error, directory))?;
     let found = match index {
-        Some(index) => Index::read(&LocalStore, index).map(Some),
+        Some(index) => Index::read(&LocalStore, index, &Limits::default()).map(Some),
         None => of_one_file(directory),
     };
     let Some(current) = unless_broken(found)? else { return Ok(None) };

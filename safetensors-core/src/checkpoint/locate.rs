@@ -6,6 +6,7 @@ use super::index::Index;
 use super::names::{FILE_SUFFIX, INDEX_SUFFIX, STANDARD_FILE, STANDARD_INDEX, is_shard_of_several};
 use super::store::{Entry, FileKind, LocalStore, Store};
 use crate::error::{Error, ErrorKind, Result};
+use crate::header::Limits;
 
 /// How many of the directories in one without a checkpoint are looked into, so that the error can
 /// say what is there.
@@ -75,7 +76,9 @@ impl CheckpointPath {
     pub fn files(&self) -> Result<Vec<PathBuf>> {
         match self {
             Self::File(file) => Ok(vec![file.clone()]),
-            Self::Index(index) => Ok(Index::read(&LocalStore, index)?.files_beside(index)),
+            Self::Index(index) => {
+                Ok(Index::read(&LocalStore, index, &Limits::default())?.files_beside(index))
+            }
         }
     }
 

@@ -6,6 +6,7 @@ mod destination;
 mod directories;
 mod index;
 mod index_json;
+mod index_read;
 mod locate;
 mod mmap;
 mod names;

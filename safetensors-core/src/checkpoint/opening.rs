@@ -92,7 +92,7 @@ fn open_shards<T: Store>(
     path: &Path,
     limits: &Limits,
 ) -> Result<(Index, Vec<CheckpointFile<T::File>>)> {
-    let index = Index::read(store, path)?;
+    let index = Index::read(store, path, limits)?;
     let files: Vec<_> = index.files_beside(path).into_iter().zip(index.shards()).collect();
     let shards = in_parallel(files, OPENED_AT_ONCE, |(file, (_, names)), _: &mut ()| {
         open_shard(store, &file, limits).map_err(|error| name_lost(error, names))

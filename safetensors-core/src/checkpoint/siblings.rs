@@ -6,6 +6,7 @@ use super::index::Index;
 use super::store::{Entry, FileKind, Store, Version};
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, ErrorKind, Result};
+use crate::header::Limits;
 use crate::io::ReadAt;
 
 /// A [`Store`] of files of any type, of which only the small ones are read.
@@ -31,7 +32,7 @@ impl<T: Store> Siblings for T {
     }
 
     fn files_of_index(&self, index: &Path) -> Result<Vec<PathBuf>> {
-        Ok(Index::read(self, index)?.files_beside(index))
+        Ok(Index::read(self, index, &Limits::default())?.files_beside(index))
     }
 }
 

@@ -1,10 +1,10 @@
 //! Failing on purpose: each step of saving and editing that can fail announces itself here, so that
 //! tests can interrupt it.
 //!
-//! Outside this crate's own tests nothing of it remains.
+//! Outside this crate's own tests and the repository's fuzz targets nothing of it remains.
 
 /// A step that is about to be taken. Fails if a test wants it to.
-#[cfg(not(test))]
+#[cfg(not(any(test, feature = "__failpoints")))]
 #[inline(always)]
 pub(crate) fn hit(_step: &'static str) -> std::io::Result<()> {
     Ok(())
@@ -17,12 +17,18 @@ pub(crate) fn lacks(_what: &'static str) -> bool {
     false
 }
 
+#[cfg(any(test, feature = "__failpoints"))]
+pub(crate) use armed::hit;
 #[cfg(test)]
-pub(crate) use armed::{call_at, crash_at, fail_at, hit, lacks, without};
+pub(crate) use armed::{call_at, lacks, without};
+#[cfg(any(test, feature = "__failpoints"))]
+#[allow(unreachable_pub, reason = "reachable with the feature alone")]
+pub use armed::{crash_at, fail_at};
 
-#[cfg(test)]
+#[cfg(any(test, feature = "__failpoints"))]
+#[allow(unreachable_pub, reason = "reachable with the feature alone")]
 mod armed {
-    use std::cell::{Cell, RefCell};
+    use std::cell::RefCell;
     use std::io;
 
     /// What a test wants of the steps that its thread takes. Other threads are left alone.
@@ -40,18 +46,23 @@ mod armed {
         /// It fails, and so do all after it, as after the end of the process.
         Crash,
         /// Something else happens before it.
+        #[cfg(test)]
         Call(Option<Box<dyn FnOnce()>>),
     }
 
     thread_local! {
         static PLAN: RefCell<Option<Plan>> = const { RefCell::new(None) };
+    }
+
+    #[cfg(test)]
+    thread_local! {
         /// What the thread is to do without.
-        static LACKING: Cell<Option<&'static str>> = const { Cell::new(None) };
+        static LACKING: std::cell::Cell<Option<&'static str>> = const { std::cell::Cell::new(None) };
     }
 
     /// A step that is about to be taken. Fails if a test wants it to.
     pub(crate) fn hit(step: &'static str) -> io::Result<()> {
-        let mut call = None;
+        let mut call: Option<Box<dyn FnOnce()>> = None;
         let fails = PLAN.with_borrow_mut(|plan| {
             let Some(plan) = plan else { return false };
             if plan.left > 0 {
@@ -63,6 +74,7 @@ mod armed {
             match &mut plan.wanted {
                 Wanted::Failure => is_first,
                 Wanted::Crash => true,
+                #[cfg(test)]
                 Wanted::Call(f) => {
                     call = if is_first { f.take() } else { None };
                     false
@@ -79,6 +91,7 @@ mod armed {
     }
 
     /// Whether a test wants to be without something that not every system has.
+    #[cfg(test)]
     pub(crate) fn lacks(what: &'static str) -> bool {
         LACKING.get() == Some(what)
     }
@@ -87,17 +100,18 @@ mod armed {
     /// were not so many.
     ///
     /// Only the steps of this thread count.
-    pub(crate) fn fail_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
+    pub fn fail_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
         run(n, Wanted::Failure, f)
     }
 
     /// Like [`fail_at`], but every step after the `n`th fails too: what would put things right does
     /// not happen either.
-    pub(crate) fn crash_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
+    pub fn crash_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
         run(n, Wanted::Crash, f)
     }
 
     /// Runs `f`, and `call` just before its `n`th step (from 0).
+    #[cfg(test)]
     pub(crate) fn call_at<T>(
         n: usize,
         call: impl FnOnce() + 'static,
@@ -107,6 +121,7 @@ mod armed {
     }
 
     /// Runs `f` in a system that lacks something.
+    #[cfg(test)]
     pub(crate) fn without<T>(what: &'static str, f: impl FnOnce() -> T) -> T {
         LACKING.set(Some(what));
         let result = f();
