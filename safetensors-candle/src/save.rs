@@ -164,8 +164,8 @@ impl TensorSource for CandleSource<'_> {
         write_in_parts(self.tensor, BROUGHT, sink)
     }
 
-    /// The storage that candle's tensors share. The address of its `Storage` identifies it; for
-    /// every device this lies in main memory.
+    /// The storage that candle's tensors share. It is identified by the address of candle's
+    /// `Storage`, which lies in main memory for every device.
     ///
     /// Returns `None`, so that the tensor is tied to no other, for
     /// - packed tensors and tensors off the CPU, unless they are contiguous from offset 0;
