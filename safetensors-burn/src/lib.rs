@@ -2,10 +2,10 @@
 //!
 //! | to | use |
 //! |---|---|
-//! | save a module, or load one | [`CheckpointStore`] with `module.save_into` and `module.load_from` |
+//! | save or load a module | [`CheckpointStore`] with `module.save_into`, `module.load_from` |
 //! | load every tensor of a checkpoint as [`TensorData`](burn::tensor::TensorData) | [`load()`], [`load_with`] |
 //! | load from an open checkpoint, for example with limits, mapped or in memory | [`framework::load::<Burn>`](safetensors_core::framework::load) |
-//! | load without a copy | [`share_checkpoint`], [`share_tensor`]; [`share`] from a file in memory |
+//! | load without a copy | [`share_checkpoint`], [`share_tensor`]; [`share`] for a file in memory |
 //! | save named `TensorData` to a file, or in shards | [`save()`], [`save_sharded`] |
 //! | write code that is generic over tensor libraries | [`Burn`], a [`Framework`](safetensors_core::framework::Framework) |
 //!
@@ -34,8 +34,8 @@
 //! |---|---|
 //! | F64 F32 F16 BF16 I64 I32 I16 I8 U64 U32 U16 U8 | the same |
 //! | BOOL | `Bool(Native)` |
-//! | F8_E4M3 F8_E5M2 F8_E4M3FNUZ F8_E5M2FNUZ F6_E2M3 F6_E3M2 F4 | F16, which holds each value exactly |
-//! | F8_E8M0 | F32, which holds each value exactly |
+//! | F8_E4M3 F8_E5M2 F8_E4M3FNUZ F8_E5M2FNUZ F6_E2M3 F6_E3M2 F4 | F16, which holds each value |
+//! | F8_E8M0 | F32, which holds each value |
 //! | C64 | F32 with a last dimension of 2: real part, imaginary part |
 //!
 //! With [`Widening::Refuse`](safetensors_core::Widening::Refuse), loading a dtype that needs

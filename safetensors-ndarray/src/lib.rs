@@ -2,12 +2,12 @@
 //!
 //! | to | use | the data is |
 //! |---|---|---|
-//! | load a file, or a checkpoint of shards | [`load`], [`load_with`] | read in parallel, then moved into the arrays |
+//! | load a file, or a checkpoint of shards | [`load`], [`load_with`] | read in parallel, then moved |
 //! | load from an open checkpoint, for example with limits, mapped or in memory | [`framework::load::<Ndarray>`](safetensors_core::framework::load) | read and moved as above |
-//! | read one tensor as an array of a known type and dimension | [`ReadArrayExt`] | read, then moved; converted while it is read, if asked |
+//! | read one tensor as an array of a known type and dimension | [`ReadArrayExt`] | read, converted on request, then moved |
 //! | look at a tensor without copying it | [`ViewArrayExt`] | borrowed |
-//! | save a map of arrays to a file, or in shards | [`save`], [`save_sharded`] | written from where it lies |
-//! | save arrays and views of any type, dimension and layout | [`array_source`] with [`safetensors_core::save()`] | written from where it lies |
+//! | save a map of arrays to a file, or in shards | [`save`], [`save_sharded`] | not copied whole |
+//! | save arrays and views of any type, dimension and layout | [`array_source`] with [`safetensors_core::save()`] | not copied whole |
 //!
 //! A [`DynArray`] is a tensor whose dtype is known only at run time. This crate holds every dtype
 //! of the format exactly, so it never widens. The elements of the sub-byte dtypes (F4, F6_E2M3,

@@ -139,7 +139,7 @@ impl CheckpointStore {
             path: path.into(),
             filter: Filter::default(),
             renames: Renames::default(),
-            load_options: LoadOptions::new(),
+            load_options: LoadOptions::new().for_framework::<Burn>(),
             // transformers refuses a file of another `format`.
             save_options: SaveOptions::new().metadata([("format", "pt")]).tied(Tied::new()),
             max_shard_size: None,
@@ -290,7 +290,7 @@ impl CheckpointStore {
     /// ```
     #[must_use]
     pub fn load_options(mut self, options: LoadOptions) -> Self {
-        self.load_options = options;
+        self.load_options = options.for_framework::<Burn>();
         self.catalog = None;
         self
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use burn::tensor::TensorData;
 use burn_store::{ApplyError, ApplyResult, ModuleAdapter};
-use safetensors_core::framework::{Framework, dtype_in};
+use safetensors_core::framework::Framework;
 use safetensors_core::load::read_tensors;
 use safetensors_core::{Dtype, Error, ErrorKind, LazyTensor, LoadOptions, Result};
 
@@ -100,7 +100,8 @@ impl LoadPlan {
         plan
     }
 
-    /// Reads the tensors in parallel, each once, and adapts them; the data by parameter path.
+    /// Reads the tensors in parallel, each once, and adapts them. `options` must be made for burn.
+    /// Returns the data by the path of the parameter.
     pub(crate) fn read(
         self,
         catalog: &Catalog,
@@ -114,16 +115,12 @@ impl LoadPlan {
         // Several parameters may share one tensor under different names. It is read only once.
         let mut slots: BTreeMap<&str, (LazyTensor<'_, _>, Vec<&Slot>)> = BTreeMap::new();
         for (found, tensor) in self.matches.iter().zip(&tensors) {
-            let dtype = options.dtype_of(tensor.dtype());
-            dtype_in::<Burn>(dtype, options.get_widening())
-                .map_err(|error| tensor.locate(error))?;
             slots.entry(tensor.name()).or_insert_with(|| (*tensor, Vec::new())).1.push(&found.slot);
         }
         let (once, slots): (Vec<_>, Vec<_>) = slots.into_values().unzip();
-        let bufs = read_tensors(&once, &options.clone().widened_for(Burn::support))?;
+        let bufs = read_tensors(&once, options)?;
         for ((tensor, slots), buf) in once.iter().zip(slots).zip(bufs) {
-            let data = Burn::from_buf(buf, &(), options.get_widening())
-                .map_err(|error| tensor.locate(error))?;
+            let data = Burn::from_exact(buf, &()).map_err(|error| tensor.locate(error))?;
             if let Some((last, others)) = slots.split_last() {
                 // The last slot takes the data itself, so an unshared tensor is not copied.
                 others.iter().for_each(|slot| slot.fill(data.clone()));

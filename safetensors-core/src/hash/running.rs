@@ -2,10 +2,11 @@
 
 use std::ops::Range;
 
-use super::compute::read_pieces;
+use super::compute::failed;
 use super::{Digest, Hasher};
 use crate::error::Result;
 use crate::io::ReadAt;
+use crate::load::streaming::read_pieces;
 
 /// The digest of a tensor whose bytes come in any order. Those that come in order are taken as they
 /// come; what comes before its turn is read back in the end.
@@ -64,7 +65,8 @@ impl RunningDigest {
             State::Hashing(hasher) => Hasher::clone(hasher),
             State::Begun => Hasher::new(),
         };
-        read_pieces(source, place.start + self.taken..place.end, buffer, |piece| {
+        let rest = place.start + self.taken..place.end;
+        read_pieces(source, rest, buffer, failed, |piece| {
             hasher.update(piece);
             Ok(())
         })?;

@@ -96,14 +96,15 @@ impl Runs {
         core::iter::from_fn(move || {
             left = left.checked_sub(1)?;
             let piece = start..start + self.piece;
-            // Count up like an odometer, innermost first.
+            // Count up like an odometer, innermost first. A step past the last position may lie
+            // beyond 2⁶⁴, so none is made.
             for (counter, repeat) in counters.iter_mut().zip(&self.repeats).rev() {
-                *counter += 1;
-                start += repeat.stride;
-                if *counter < repeat.count {
+                if *counter + 1 < repeat.count {
+                    *counter += 1;
+                    start += repeat.stride;
                     break;
                 }
-                start -= repeat.stride * repeat.count as u64;
+                start -= repeat.stride * *counter as u64;
                 *counter = 0;
             }
             Some(piece)

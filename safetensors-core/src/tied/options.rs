@@ -54,9 +54,10 @@ pub enum Views {
 /// [`PartlyTied`](crate::ErrorKind::PartlyTied) if a tensor would be dropped that is not the same
 /// as the kept one, unless that is asked for.
 /// [`DuplicateTensor`](crate::ErrorKind::DuplicateTensor);
-/// [`ReservedName`](crate::ErrorKind::ReservedName); [`TieReserved`](crate::ErrorKind::TieReserved)
-/// and [`TieNotRecorded`](crate::ErrorKind::TieNotRecorded) if a dropped name cannot be recorded;
-/// those of [`shape::byte_len`](crate::shape::byte_len).
+/// [`ReservedName`](crate::ErrorKind::ReservedName); those of
+/// [`shape::byte_len`](crate::shape::byte_len). Of a name that is dropped:
+/// [`TieNotRecorded`](crate::ErrorKind::TieNotRecorded) if the metadata has another entry under it;
+/// [`TieReserved`](crate::ErrorKind::TieReserved) if it is a key with a meaning of its own.
 #[derive(Clone, Debug, Default)]
 pub struct Tied {
     pub(super) prefer: BTreeSet<String>,
