@@ -4,7 +4,7 @@
 //! |---|---|
 //! | load all tensors of a checkpoint | [`load()`], [`load_with`] |
 //! | load from an open checkpoint, for example with limits, mapped or in memory | [`framework::load::<Candle>`](safetensors_core::framework::load) |
-//! | build a model | [`var_builder()`]; from an open checkpoint [`var_builder_from`], [`CheckpointBackend`] |
+//! | build a model | [`var_builder()`]; when open: [`var_builder_from`], [`CheckpointBackend`] |
 //! | save tensors to a file, or in shards | [`save()`], [`save_sharded`] |
 //! | load or save a single tensor, or from memory | [`Candle`], which implements [`Framework`](safetensors_core::framework::Framework) |
 //! | map a dtype of the format to candle's, or back | [`to_candle_dtype`], [`from_candle_dtype`] |

@@ -2,9 +2,9 @@
 //!
 //! | to | use | the data is |
 //! |---|---|---|
-//! | load a file, or a checkpoint of shards | [`load`], [`load_with`] | read in parallel, then moved |
+//! | load a file, or several shards | [`load`], [`load_with`] | read in parallel, then moved |
 //! | load from an open checkpoint, for example with limits, mapped or in memory | [`framework::load::<Ndarray>`](safetensors_core::framework::load) | read and moved as above |
-//! | read one tensor as an array of a known type and dimension | [`ReadArrayExt`] | read, converted on request, then moved |
+//! | read one tensor as a typed array | [`ReadArrayExt`] | read, converted if asked, moved |
 //! | look at a tensor without copying it | [`ViewArrayExt`] | borrowed |
 //! | save a map of arrays to a file, or in shards | [`save`], [`save_sharded`] | not copied whole |
 //! | save arrays and views of any type, dimension and layout | [`array_source`] with [`safetensors_core::save()`] | not copied whole |
