@@ -43,8 +43,9 @@ impl Default for LoadOptions {
 }
 
 impl LoadOptions {
-    /// As many threads as the environment variable `SAFETENSORS_THREADS` says, or else one a core,
-    /// eight at most; dtypes that the framework lacks are widened losslessly.
+    /// The default options. The number of threads is that of the environment variable
+    /// `SAFETENSORS_THREADS`, or else one for each core, at most eight. Dtypes that the framework
+    /// lacks are widened losslessly.
     pub fn new() -> Self {
         Self::default()
     }
@@ -93,16 +94,17 @@ impl LoadOptions {
         self
     }
 
-    /// Says whether dtypes that the framework lacks may be widened.
+    /// Sets whether dtypes that the framework lacks may be widened.
     #[must_use]
     pub fn widening(mut self, widening: Widening) -> Self {
         self.widening = widening;
         self
     }
 
-    /// Whether [`framework::load`](crate::framework::load) gives a tensor under the names too that
-    /// were [dropped](crate::Checkpoint::aliases) when it was saved, as a clone. On by default. A
-    /// clone shares the elements in candle; in ndarray and burn it is a copy.
+    /// Sets whether [`framework::load`](crate::framework::load) also returns a clone of each tensor
+    /// for every [alias](crate::Checkpoint::aliases): a name that was dropped when the tensor was
+    /// saved. On by default. A clone shares the elements in candle; it is a copy in ndarray and
+    /// burn.
     #[must_use]
     pub fn aliases(mut self, aliases: bool) -> Self {
         self.aliases = aliases;
@@ -137,7 +139,7 @@ impl LoadOptions {
         self
     }
 
-    /// Says how elements are converted, where they are.
+    /// Sets how elements are converted, for every conversion of this load.
     #[must_use]
     pub fn convert_options(mut self, options: ConvertOptions) -> Self {
         self.convert = options;
