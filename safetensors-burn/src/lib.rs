@@ -38,9 +38,10 @@
 //! | F8_E8M0 | F32, which holds each value exactly |
 //! | C64 | F32 with a last dimension of 2: real part, imaginary part |
 //!
-//! [`Widening::Refuse`](safetensors_core::Widening::Refuse) makes the widened ones errors. On the way
-//! out every boolean is BOOL, however the backend stores it, and `Flex32` is F32, which is how burn
-//! stores it. Quantized tensors (`QFloat`) have no dtype in the format: saving one is an error.
+//! [`Widening::Refuse`](safetensors_core::Widening::Refuse) makes the widened ones errors. On the
+//! way out every boolean is BOOL, however the backend stores it, and `Flex32` is F32, which is how
+//! burn stores it. Quantized tensors (`QFloat`) have no dtype in the format: saving one is an
+//! error.
 //!
 //! # What is not here
 //!

@@ -9,8 +9,8 @@ use crate::Candle;
 /// An error of candle as ours: [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework),
 /// with candle's error as its source.
 ///
-/// One that [`into_candle_error`] made is taken apart again, so that nothing is lost on the way through
-/// candle and back.
+/// One that [`into_candle_error`] made is taken apart again, so that nothing is lost on the way
+/// through candle and back.
 ///
 /// ```
 /// use safetensors_candle::from_candle_error;
@@ -35,8 +35,8 @@ pub fn from_candle_error(error: candle_core::Error) -> Error {
 /// our `source()`.
 ///
 /// candle's `Error::wrap` keeps nothing but the message. Its variant for input and output holds any
-/// error whole, so that one is used, whatever went wrong: [`from_candle_error`] gets our error back out
-/// of it.
+/// error whole, so that one is used, whatever went wrong: [`from_candle_error`] gets our error back
+/// out of it.
 ///
 /// ```
 /// use safetensors_candle::{from_candle_error, into_candle_error};

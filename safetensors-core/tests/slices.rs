@@ -116,7 +116,7 @@ proptest! {
     }
 
     #[test]
-    fn rank_shards_put_together_are_the_tensor(
+    fn parts_of_ranks_put_together_are_the_tensor(
         shape in prop::collection::vec(1..7_usize, 1..4),
         dim in 0..3_usize,
         world_size in 1..5_usize,
@@ -124,14 +124,15 @@ proptest! {
         let dim = dim % shape.len();
         let data: Vec<u8> = (0..shape.iter().product::<usize>()).map(|i| i as u8).collect();
         let view = TensorView::new(Dtype::U8, &shape, &data).unwrap();
-        let shards: Vec<_> =
-            (0..world_size).map(|rank| view.rank_part(RankPart::new(dim, rank, world_size).uneven()).unwrap()).collect();
-        let total: usize = shards.iter().map(|shard| shard.shape()[dim]).sum();
+        let part = |rank| RankPart::new(dim, rank, world_size).uneven();
+        let parts: Vec<_> =
+            (0..world_size).map(|rank| view.rank_part(part(rank)).unwrap()).collect();
+        let total: usize = parts.iter().map(|part| part.shape()[dim]).sum();
         prop_assert_eq!(total, shape[dim]);
         // Join the parts along the dimension: for each outer position, the part of each rank in
         // turn.
         let outer: usize = shape[..dim].iter().product();
-        let bufs: Vec<_> = shards.iter().map(|shard| shard.to_buf().unwrap()).collect();
+        let bufs: Vec<_> = parts.iter().map(|part| part.to_buf().unwrap()).collect();
         let joined: Vec<u8> = (0..outer)
             .flat_map(|i| bufs.iter().flat_map(move |buf| {
                 let part = buf.bytes().len() / outer;
@@ -318,7 +319,7 @@ fn large_slices_in_parallel_are_those_that_are_read_alone() {
         let error = slice.read_with(&cancel).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
     }
-    let no_conversion = LoadOptions::new().integers_as(Dtype::BOOL);
+    let no_conversion = LoadOptions::new().integers_as(Dtype::C64);
     let error = slices()[0].read_with(&no_conversion).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NoConversion { .. }), "{error}");
     assert_eq!(error.tensor(), Some("t"));

@@ -1,4 +1,5 @@
-//! [`LoadPlan`]: which tensor goes into which parameter, decided and checked before a tensor is read.
+//! [`LoadPlan`]: which tensor goes into which parameter, decided and checked before a tensor is
+//! read.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

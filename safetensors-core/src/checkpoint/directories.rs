@@ -1,5 +1,5 @@
-//! Directories that a save makes, and takes away again if it comes to nothing: [`NewDirectories`] and
-//! [`TempDirectory`].
+//! Directories that a save makes, and takes away again if it comes to nothing: [`NewDirectories`]
+//! and [`TempDirectory`].
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::index::Index;
 use super::pattern::is_shard_of_several;
 use crate::error::{Error, ErrorKind, Result};
+use crate::header::Limits;
 
 /// How the name of an index file ends.
 const INDEX_SUFFIX: &str = ".safetensors.index.json";
@@ -23,9 +24,9 @@ pub enum CheckpointPath {
 }
 
 impl CheckpointPath {
-    /// Finds what [`Checkpoint::open`](super::Checkpoint::open) opens for this path: a `*.json` file
-    /// is an index, every other file is one of tensors, a directory holds an index or exactly one
-    /// `*.safetensors` file. Neither is looked into.
+    /// Finds what [`Checkpoint::open`](super::Checkpoint::open) opens for this path: a `*.json`
+    /// file is an index, every other file is one of tensors, a directory holds an index or exactly
+    /// one `*.safetensors` file. Neither is looked into.
     ///
     /// # Errors
     ///
@@ -79,7 +80,10 @@ impl CheckpointPath {
             Self::File(file) => Ok(vec![file.clone()]),
             Self::Index(index) => {
                 let folder = index.parent().unwrap_or(Path::new(""));
-                Ok(Index::read(index)?.shards().map(|(file, _)| folder.join(file)).collect())
+                Ok(Index::read(index, &Limits::default())?
+                    .shards()
+                    .map(|(file, _)| folder.join(file))
+                    .collect())
             }
         }
     }

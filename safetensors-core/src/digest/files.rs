@@ -12,7 +12,7 @@ use crate::parallel::in_parallel;
 ///
 /// # Errors
 ///
-/// As for [`hash_tensors`], naming the file.
+/// As for [`hash_tensors`](super::hash_tensors), naming the file.
 pub fn hash_files<S: ReadAt>(
     checkpoint: &Checkpoint<S>,
     options: &DigestOptions,

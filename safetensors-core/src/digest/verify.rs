@@ -89,9 +89,9 @@ pub struct VerifiedFile<'a> {
 /// file, in the order of [`files`](Checkpoint::files).
 ///
 /// All tensors of a file are checked, also those that the index takes from another one. Nothing
-/// that is recorded is no error: see what [`VerifiedFile`] lists, or
-/// [`require_digests`](VerifyOptions::require_digests) digests. Several tensors are read at a time, each front to
-/// back in pieces of 1 MiB.
+/// that is recorded is no error, unless
+/// [`require_digests`](VerifyOptions::require_digests) asks for digests: see what [`VerifiedFile`]
+/// lists. Several tensors are read at a time, each front to back in pieces of 1 MiB.
 ///
 /// ```
 /// use safetensors_core::digest::{self, VerifyOptions};

@@ -15,7 +15,7 @@ pub use files::{load, save, save_sharded};
 pub use crate::convert::widen::{Support, widened_shape};
 use crate::convert::{Widening, widen};
 use crate::dtype::Dtype;
-pub use crate::error::names::NameList;
+pub use crate::error::text::NameList;
 use crate::error::{Error, ErrorKind, Result};
 #[cfg(feature = "std")]
 pub use crate::parallel::default_threads;

@@ -50,8 +50,8 @@ impl DigestOptions {
     /// });
     /// digest::hash_tensors(&tensors, &options)?;
     ///
-    /// let cancelled =
-    ///     digest::hash_tensors(&tensors, &DigestOptions::new().progress(|_| ControlFlow::Break(())));
+    /// let cancel = DigestOptions::new().progress(|_| ControlFlow::Break(()));
+    /// let cancelled = digest::hash_tensors(&tensors, &cancel);
     /// assert!(matches!(cancelled.unwrap_err().kind(), ErrorKind::Cancelled));
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```

@@ -7,7 +7,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 
 use super::Digest;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Escaped, Result, excerpt};
 use crate::header::{DIGESTS_KEY, Metadata, SHA256_KEY};
 
 /// The metadata key for the digests of a file's tensors.
@@ -62,15 +62,16 @@ impl TensorDigests {
     fn parse(text: &str) -> Result<Self> {
         let malformed = |error: serde_json::Error| ErrorKind::BadDigestRecord {
             key: KEY,
-            problem: error.to_string(),
+            problem: Escaped(&error.to_string()).to_string(),
         };
         let texts: UniqueTexts = serde_json::from_str(text).map_err(malformed)?;
         let digest = |(name, text): (String, String)| match Digest::parse(&text) {
             Some(digest) => Ok((name, digest)),
-            None => {
-                Err(Error::from(ErrorKind::BadDigest { expected: Digest::DIGITS, found: text })
-                    .in_tensor(&name))
-            }
+            None => Err(Error::from(ErrorKind::BadDigest {
+                expected: Digest::DIGITS,
+                found: excerpt(&text),
+            })
+            .in_tensor(&name)),
         };
         texts.0.into_iter().map(digest).collect::<Result<_>>().map(Self)
     }

@@ -18,6 +18,10 @@ use super::model::Entry;
 use super::scan::{number, plain_len};
 use crate::dtype::Dtype;
 
+/// The most dimensions that are read here: more than nearly all tensors have, and fewer than any
+/// sensible limit allows.
+pub(super) const MAX_RANK: usize = 8;
+
 /// An entry that was read.
 pub(super) struct Found {
     /// The byte range of the name in the text, without its quotes.
@@ -76,7 +80,7 @@ pub(super) fn entry<'a>(
             let (&separator, after) = after.split_first()?;
             rest = after;
             match separator {
-                b',' => {}
+                b',' if dims.len() - first_dim < MAX_RANK => {}
                 b']' => break,
                 _ => return None,
             }

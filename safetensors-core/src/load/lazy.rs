@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::convert::ConvertOptions;
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
-use crate::header::{Header, LENGTH_BYTES, Limits, TensorInfo};
+use crate::header::{Header, LENGTH_BYTES, Limits, START, TensorInfo, explain};
 use crate::io::{ReadAt, SafeTensors};
 use crate::load::LoadOptions;
 use crate::tensor::{Sink, TensorBuf, TensorSource, TensorView};
@@ -259,18 +259,16 @@ impl<S: ReadAt> SafeTensors<S> {
     ///
     /// Those of [`from_source`](SafeTensors::from_source).
     pub fn from_source_with(source: S, limits: &Limits) -> Result<Self> {
-        let file_len = source.byte_len();
-        let Some(available) = file_len.checked_sub(LENGTH_BYTES as u64) else {
-            return Err(ErrorKind::TooShort { found: file_len }.into());
-        };
-        let mut length = [0; LENGTH_BYTES];
-        source.read_exact_at(&mut length, 0).map_err(ErrorKind::Io)?;
-        let mut json = vec![0; Header::check_length(length, available, limits)?];
-        source.read_exact_at(&mut json, LENGTH_BYTES as u64).map_err(ErrorKind::Io)?;
-        let header = Header::parse_json(&json, limits)?;
-        header.check_data_len(available - json.len() as u64)?;
-        source.check_unchanged().map_err(ErrorKind::Io)?;
-        Ok(Self::from_parts(header, source))
+        match read_header(&source, limits) {
+            Ok(header) => Ok(Self::from_parts(header, source)),
+            Err(error) => {
+                let mut start = vec![0; source.byte_len().min(START as u64) as usize];
+                match source.read_exact_at(&mut start, 0) {
+                    Ok(()) => Err(explain(error, &start)),
+                    Err(_) => Err(error),
+                }
+            }
+        }
     }
 }
 
@@ -294,4 +292,20 @@ impl<S> SafeTensors<S> {
     pub fn tensor(&self, name: &str) -> Result<LazyTensor<'_, S>> {
         self.get(name).ok_or_else(|| Error::from(ErrorKind::TensorNotFound).in_tensor(name))
     }
+}
+
+/// Reads, parses and checks the header of a source.
+fn read_header(source: &impl ReadAt, limits: &Limits) -> Result<Header> {
+    let file_len = source.byte_len();
+    let Some(available) = file_len.checked_sub(LENGTH_BYTES as u64) else {
+        return Err(ErrorKind::TooShort { found: file_len }.into());
+    };
+    let mut length = [0; LENGTH_BYTES];
+    source.read_exact_at(&mut length, 0).map_err(ErrorKind::Io)?;
+    let mut json = vec![0; Header::check_length(length, available, limits)?];
+    source.read_exact_at(&mut json, LENGTH_BYTES as u64).map_err(ErrorKind::Io)?;
+    let header = Header::parse_json(&json, limits)?;
+    header.check_data_len(available - json.len() as u64)?;
+    source.check_unchanged().map_err(ErrorKind::Io)?;
+    Ok(header)
 }

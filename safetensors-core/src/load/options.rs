@@ -172,7 +172,8 @@ impl LoadOptions {
     ///
     /// Widening after the read would need memory for both dtypes. What needs no other memory, such
     /// as BOOL as U8, is left to [`Framework::from_buf`](crate::framework::Framework::from_buf).
-    /// Whether a dtype may be widened at all is for [`dtype_in`](crate::framework::dtype_in) to say.
+    /// Whether a dtype may be widened at all is for [`dtype_in`](crate::framework::dtype_in) to
+    /// say.
     #[must_use]
     pub fn widened_for(mut self, support: fn(Dtype) -> Support) -> Self {
         self.support = Some(support);

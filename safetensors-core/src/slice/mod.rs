@@ -6,6 +6,7 @@
 mod index;
 mod rank_part;
 mod runs;
+#[allow(unreachable_pub, reason = "only the fuzz targets reach it")]
 mod selection;
 mod view;
 
@@ -13,7 +14,11 @@ pub use index::{Index, IntoIndices};
 pub use rank_part::RankPart;
 #[cfg(feature = "std")]
 pub(crate) use runs::Runs;
+#[cfg(not(feature = "__failpoints"))]
 pub(crate) use selection::Selection;
+#[cfg(feature = "__failpoints")]
+#[doc(hidden)]
+pub use selection::Selection;
 pub use view::SliceView;
 #[cfg(feature = "std")]
 pub(crate) use view::narrow;

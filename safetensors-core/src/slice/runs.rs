@@ -108,14 +108,15 @@ impl Runs {
             left = left.checked_sub(1)?;
             let piece = start..start + self.piece;
             // Count up like an odometer: advance the innermost repetition; when it is through,
-            // reset it and advance the next.
+            // reset it and advance the next. The step past the last position is never made, because
+            // its offset may exceed 2⁶⁴.
             for (counter, repeat) in counters.iter_mut().zip(&self.repeats).rev() {
-                *counter += 1;
-                start += repeat.stride;
-                if *counter < repeat.count {
+                if *counter + 1 < repeat.count {
+                    *counter += 1;
+                    start += repeat.stride;
                     break;
                 }
-                start -= repeat.stride * repeat.count as u64;
+                start -= repeat.stride * *counter as u64;
                 *counter = 0;
             }
             Some(piece)

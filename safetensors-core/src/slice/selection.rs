@@ -13,7 +13,7 @@ use crate::tensor::shape;
 ///
 /// The runs are in the order of the result. No two of them touch, so they are as few as possible.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Selection {
+pub struct Selection {
     shape: Vec<usize>,
     runs: Runs,
 }
@@ -36,7 +36,7 @@ impl Selection {
     /// # Errors
     ///
     /// Those of [`TensorView::slice`](crate::TensorView::slice).
-    pub(crate) fn new(dtype: Dtype, shape: &[usize], indices: &[Index]) -> Result<Self, ErrorKind> {
+    pub fn new(dtype: Dtype, shape: &[usize], indices: &[Index]) -> Result<Self, ErrorKind> {
         shape::byte_len(dtype, shape)?;
         if indices.len() > shape.len() {
             return Err(ErrorKind::TooManyIndices { ndim: shape.len(), found: indices.len() });
@@ -97,19 +97,19 @@ impl Selection {
     }
 
     /// The shape of the result: one dimension for each range, none for a single position.
-    pub(crate) fn shape(&self) -> &[usize] {
+    pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
     /// The number of bytes of the result.
     #[cfg(feature = "std")]
-    pub(crate) fn byte_len(&self) -> u64 {
+    pub fn byte_len(&self) -> u64 {
         self.runs.byte_len()
     }
 
     /// The runs as byte ranges, counted from the tensor's first byte, in ascending order. This is
     /// also the order of the bytes in the result.
-    pub(crate) fn runs(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+    pub fn runs(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.runs.iter()
     }
 
@@ -162,5 +162,14 @@ mod tests {
         let columns =
             Selection::new(Dtype::U8, &[1 << 61, 4], &[Index::from(-2..), Index::from(3)]).unwrap();
         assert!(columns.runs().eq([(1 << 63) - 5..(1 << 63) - 4, (1 << 63) - 1..1 << 63]));
+    }
+
+    #[test]
+    fn the_last_run_may_end_where_64_bits_do() {
+        let half = 1 << 63;
+        let selection =
+            Selection::new(Dtype::U8, &[usize::MAX], &[Index::from(..).step(half)]).unwrap();
+        let half = half as u64;
+        assert!(selection.runs().eq([0..1, half..half + 1]));
     }
 }

@@ -56,10 +56,12 @@ pub enum Views {
 /// [`NotCovered`](crate::ErrorKind::NotCovered) if no tensor of a group fills the whole storage,
 /// unless [`Views::Save`] is set. A group may be a single tensor.
 /// [`PartlyTied`](crate::ErrorKind::PartlyTied) if a tensor to be dropped is not the same as the
-/// kept one, unless [`Views::Drop`] is set. [`DuplicateTensor`](crate::ErrorKind::DuplicateTensor);
-/// [`ReservedName`](crate::ErrorKind::ReservedName); [`TieReserved`](crate::ErrorKind::TieReserved)
-/// and [`TieNotRecorded`](crate::ErrorKind::TieNotRecorded) if a dropped name cannot be recorded;
-/// those of [`shape::byte_len`](crate::shape::byte_len).
+/// kept one, unless [`Views::Drop`] is set.
+/// [`DuplicateTensor`](crate::ErrorKind::DuplicateTensor);
+/// [`ReservedName`](crate::ErrorKind::ReservedName); those of
+/// [`shape::byte_len`](crate::shape::byte_len). For a name that is dropped:
+/// [`TieNotRecorded`](crate::ErrorKind::TieNotRecorded) if the metadata has another entry under it;
+/// [`TieReserved`](crate::ErrorKind::TieReserved) if it is a key with a fixed meaning.
 #[derive(Clone, Debug, Default)]
 pub struct Tied {
     pub(super) prefer: BTreeSet<String>,

@@ -86,7 +86,7 @@ fn digests_of_tensors_that_are_streamed_in_any_order() {
 
     let pieces = || bytes.chunks(70_001).enumerate().map(|(i, piece)| (i as u64 * 70_001, piece));
     for (_, piece) in pieces() {
-        writer.tensor("in order").unwrap().append(piece).unwrap();
+        writer.tensor("in order").unwrap().append_bytes(piece).unwrap();
     }
     let backwards: Vec<_> = pieces().collect();
     std::thread::scope(|scope| {
@@ -95,13 +95,13 @@ fn digests_of_tensors_that_are_streamed_in_any_order() {
             scope.spawn(move || {
                 some.iter()
                     .rev()
-                    .for_each(|(offset, piece)| tensor.write_at(*offset, piece).unwrap())
+                    .for_each(|(offset, piece)| tensor.write_bytes_at(*offset, piece).unwrap())
             });
         }
     });
     let tensor = writer.tensor("hole first").unwrap();
     for range in [0..10, 20..3_158_073, 10..20] {
-        tensor.write_at(range.start as u64, &bytes[range]).unwrap();
+        tensor.write_bytes_at(range.start as u64, &bytes[range]).unwrap();
     }
     writer.tensor("whole").unwrap().write_from(&whole(&bytes)).unwrap();
     // First write other bytes. They are discarded, because they are too few.
