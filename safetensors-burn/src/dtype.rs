@@ -2,8 +2,8 @@
 
 use burn::tensor::{BoolStore, Bytes, DType, bf16, f16};
 use safetensors_core::convert::widen;
-use safetensors_core::framework::{Support, dtype_in, widened_shape};
-use safetensors_core::{Dtype, Error, LoadOptions, Result, TensorBuf, Widening};
+use safetensors_core::framework::Support;
+use safetensors_core::{Dtype, Error, Result, TensorBuf};
 
 use crate::Burn;
 
@@ -62,18 +62,6 @@ pub(crate) fn support(dtype: Dtype) -> Support {
         _ if to_burn(dtype).is_some() => Support::Exact,
         _ => Support::Unsupported,
     }
-}
-
-/// The dtype and shape that a tensor of a file has once it is loaded with these options, losslessly
-/// widened where burn lacks the dtype.
-pub(crate) fn loaded(
-    dtype: Dtype,
-    shape: &[usize],
-    options: &LoadOptions,
-) -> Result<(Dtype, Vec<usize>)> {
-    let read = options.dtype_of(dtype);
-    let to = dtype_in::<Burn>(read, Widening::Lossless)?;
-    Ok((to, widened_shape(read, to, shape)))
 }
 
 #[cfg(test)]

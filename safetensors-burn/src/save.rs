@@ -4,7 +4,7 @@ use std::path::Path;
 
 use burn::tensor::{BoolStore, DType, TensorData};
 use safetensors_core::checkpoint::SavedShards;
-use safetensors_core::framework::write_native;
+use safetensors_core::framework::{check_bools, write_native};
 use safetensors_core::save::Sink;
 use safetensors_core::tied::Storage;
 use safetensors_core::{
@@ -123,12 +123,10 @@ impl TensorSource for DataSource<'_> {
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
         let bytes = self.data.as_bytes();
         match self.data.dtype() {
-            DType::Bool(BoolStore::Native) => match bytes.iter().position(|&byte| byte > 1) {
-                Some(index) => {
-                    Err(ErrorKind::InvalidBool { index: index as u64, found: bytes[index] }.into())
-                }
-                None => sink(bytes),
-            },
+            DType::Bool(BoolStore::Native) => {
+                check_bools(bytes, 0)?;
+                sink(bytes)
+            }
             // These backends take every value but 0 for true.
             DType::Bool(BoolStore::U8) => write_bools(bytes, 1, sink),
             DType::Bool(BoolStore::U32) => write_bools(bytes, size_of::<u32>(), sink),

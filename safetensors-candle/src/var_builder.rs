@@ -5,12 +5,9 @@ use std::path::Path;
 use candle_core::{DType, Device, Shape, Tensor};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
-use safetensors_core::convert::widen;
-use safetensors_core::framework::{Framework, Support, widened_shape};
+use safetensors_core::framework::Framework;
 use safetensors_core::io::FileSource;
-use safetensors_core::{
-    Checkpoint, Dtype, LazyTensor, LoadOptions, ReadAt, Result, TensorBuf, framework,
-};
+use safetensors_core::{Checkpoint, LazyTensor, LoadOptions, ReadAt, Result, Widening};
 
 use crate::Candle;
 use crate::dtype::from_candle_dtype;
@@ -125,7 +122,7 @@ impl<S> CheckpointBackend<S> {
     /// A backend over this checkpoint, which widens dtypes that candle lacks and reads large
     /// tensors with one thread a core, eight at most.
     pub fn new(checkpoint: Checkpoint<S>) -> Self {
-        Self { checkpoint, load_options: LoadOptions::new() }
+        Self { checkpoint, load_options: LoadOptions::new().for_framework::<Candle>() }
     }
 
     /// Loads each tensor with these options: the threads of a large one, whether dtypes that candle
@@ -133,7 +130,7 @@ impl<S> CheckpointBackend<S> {
     /// progress of each tensor. The dtype is not theirs to say: the model asks for one.
     #[must_use]
     pub fn load_options(mut self, options: LoadOptions) -> Self {
-        self.load_options = options;
+        self.load_options = options.for_framework::<Candle>();
         self
     }
 
@@ -149,14 +146,12 @@ impl<S> CheckpointBackend<S> {
 }
 
 impl<S: ReadAt> CheckpointBackend<S> {
-    /// Reads one tensor as `to`, in several threads if it is large.
-    fn read(&self, tensor: LazyTensor<'_, S>, to: Dtype) -> Result<TensorBuf> {
-        let mut buf = tensor.read_with(&self.load_options.clone().floats_as(to).integers_as(to))?;
-        // What these options leave as it is: booleans, and complex numbers.
-        if buf.dtype() == Dtype::C64 {
-            buf = widen(buf, Dtype::F32)?;
-        }
-        buf.convert(to, &self.load_options.get_convert_options())
+    /// The shape that a tensor of the file has in candle.
+    fn loaded_shape(&self, tensor: &LazyTensor<'_, S>) -> Result<Shape> {
+        // Whether it may be widened is asked when it is read.
+        let options = self.load_options.clone().widening(Widening::Lossless);
+        let loaded = options.loaded(tensor.dtype()).map_err(|error| tensor.locate(error))?;
+        Ok(loaded.shape(tensor.shape()).into())
     }
 
     fn load(
@@ -166,9 +161,8 @@ impl<S: ReadAt> CheckpointBackend<S> {
         device: &Device,
     ) -> candle_core::Result<Tensor> {
         let load = || {
-            framework::dtype_in::<Candle>(tensor.dtype(), self.load_options.get_widening())?;
-            let to = from_candle_dtype(dtype)?;
-            Candle::from_exact(self.read(tensor, to)?, device)
+            let options = self.load_options.clone().all_as(from_candle_dtype(dtype)?);
+            Candle::from_exact(tensor.read_with(&options)?, device)
         };
         load().map_err(|error| into_candle_error(tensor.locate(error)))
     }
@@ -184,7 +178,7 @@ impl<S: ReadAt> SimpleBackend for CheckpointBackend<S> {
         device: &Device,
     ) -> candle_core::Result<Tensor> {
         let tensor = self.find(name)?;
-        let got = loaded_shape(&tensor);
+        let got = self.loaded_shape(&tensor).map_err(into_candle_error)?;
         if got != expected {
             let file =
                 tensor.file().map(|file| format!(" in {}", file.display())).unwrap_or_default();
@@ -205,13 +199,5 @@ impl<S: ReadAt> SimpleBackend for CheckpointBackend<S> {
 
     fn contains_tensor(&self, name: &str) -> bool {
         self.checkpoint.get(name).is_some()
-    }
-}
-
-/// The shape that a tensor of the file has in candle.
-fn loaded_shape<S>(tensor: &LazyTensor<'_, S>) -> Shape {
-    match Candle::support(tensor.dtype()) {
-        Support::Widened(to) => widened_shape(tensor.dtype(), to, tensor.shape()).into(),
-        Support::Exact | Support::Unsupported => tensor.shape().into(),
     }
 }

@@ -136,7 +136,7 @@ impl CheckpointStore {
             path: path.into(),
             filter: Filter::default(),
             renames: Renames::default(),
-            load_options: LoadOptions::new(),
+            load_options: LoadOptions::new().for_framework::<Burn>(),
             // transformers loads no file whose format is another.
             save_options: SaveOptions::new().metadata([("format", "pt")]).tied(Tied::new()),
             max_shard_size: None,
@@ -284,7 +284,7 @@ impl CheckpointStore {
     /// ```
     #[must_use]
     pub fn load_options(mut self, options: LoadOptions) -> Self {
-        self.load_options = options;
+        self.load_options = options.for_framework::<Burn>();
         self.catalog = None;
         self
     }

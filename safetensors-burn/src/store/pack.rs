@@ -13,7 +13,7 @@ use safetensors_core::save::Sink;
 use safetensors_core::tied::Storage;
 use safetensors_core::{
     Checkpoint, Dtype, Error, ErrorKind, LazyTensor, LoadOptions, ReadAt, Result, TensorSource,
-    shape,
+    Widening, shape,
 };
 
 use super::filter::Filter;
@@ -25,15 +25,16 @@ use crate::{Burn, dtype};
 pub(crate) use burn_store::burn_pack::Tensor as PackTensor;
 
 /// A tensor of a checkpoint under the name that the module knows it by. Its bytes are read, with
-/// these options, each time they are asked for; only then is it an error if the tensor needs a
-/// widening that they do not allow, so nobody who does not ask is troubled.
+/// these options for burn, each time they are asked for. A widening that the options do not allow
+/// is an error only then.
 pub(crate) fn of_checkpoint<S: ReadAt + 'static>(
     checkpoint: &Arc<Checkpoint<S>>,
     tensor: &LazyTensor<'_, S>,
     name: String,
     options: &LoadOptions,
 ) -> Result<PackTensor> {
-    let (to, shape) = dtype::loaded(tensor.dtype(), tensor.shape(), options)?;
+    let loaded = options.clone().widening(Widening::Lossless).loaded(tensor.dtype())?;
+    let (to, shape) = (loaded.dtype(), loaded.shape(tensor.shape()));
     let bytes = shape::byte_len(to, &shape)?;
     let byte_len = usize::try_from(bytes).map_err(|_| ErrorKind::TooLargeForMemory { bytes })?;
     let Some(to) = dtype::to_burn(to) else {
@@ -43,7 +44,7 @@ pub(crate) fn of_checkpoint<S: ReadAt + 'static>(
         (Arc::clone(checkpoint), tensor.name().to_owned(), options.clone());
     let read = move || {
         let tensor = checkpoint.tensor(&in_file)?;
-        let data = Burn::from_buf(tensor.read_with(&options)?, &(), options.get_widening());
+        let data = Burn::from_exact(tensor.read_with(&options)?, &());
         let data = data.map_err(|error| tensor.locate(error))?;
         Ok(data.into_bytes())
     };

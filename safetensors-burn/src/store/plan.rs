@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use burn::tensor::TensorData;
 use burn_store::{ApplyError, ApplyResult, ModuleAdapter};
-use safetensors_core::framework::{Framework, dtype_in};
+use safetensors_core::framework::Framework;
 use safetensors_core::load::read_tensors;
 use safetensors_core::{Dtype, Error, ErrorKind, LazyTensor, LoadOptions, Result};
 
@@ -101,7 +101,8 @@ impl LoadPlan {
         plan
     }
 
-    /// Reads the tensors in parallel, each once, and adapts them; the data by parameter path.
+    /// Reads the tensors in parallel, each once, with options for burn, and adapts them; the data by
+    /// parameter path.
     pub(crate) fn read(
         self,
         catalog: &Catalog,
@@ -115,16 +116,12 @@ impl LoadPlan {
         // Several parameters may have one tensor, under different names.
         let mut slots: BTreeMap<&str, (LazyTensor<'_, _>, Vec<&Slot>)> = BTreeMap::new();
         for (found, tensor) in self.matches.iter().zip(&tensors) {
-            let dtype = options.dtype_of(tensor.dtype());
-            dtype_in::<Burn>(dtype, options.get_widening())
-                .map_err(|error| tensor.locate(error))?;
             slots.entry(tensor.name()).or_insert_with(|| (*tensor, Vec::new())).1.push(&found.slot);
         }
         let (once, slots): (Vec<_>, Vec<_>) = slots.into_values().unzip();
-        let bufs = read_tensors(&once, &options.clone().widened_for(Burn::support))?;
+        let bufs = read_tensors(&once, options)?;
         for ((tensor, slots), buf) in once.iter().zip(slots).zip(bufs) {
-            let data = Burn::from_buf(buf, &(), options.get_widening())
-                .map_err(|error| tensor.locate(error))?;
+            let data = Burn::from_exact(buf, &()).map_err(|error| tensor.locate(error))?;
             if let Some((last, others)) = slots.split_last() {
                 others.iter().for_each(|slot| slot.fill(data.clone()));
                 last.fill(data);

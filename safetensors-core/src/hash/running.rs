@@ -2,10 +2,11 @@
 
 use std::ops::Range;
 
-use super::compute::read_pieces;
+use super::compute::failed;
 use super::{Digest, Hasher};
 use crate::error::Result;
 use crate::io::ReadAt;
+use crate::load::streaming::read_pieces;
 
 /// The digest of a tensor whose bytes are written in any order. Bytes that arrive in order are
 /// hashed at once. The bytes from the first one out of order on are read back at the end.
@@ -66,7 +67,8 @@ impl RunningDigest {
             State::Hashing(hasher) => Hasher::clone(hasher),
             State::Begun => Hasher::new(),
         };
-        read_pieces(source, place.start + self.taken..place.end, buffer, |piece| {
+        let rest = place.start + self.taken..place.end;
+        read_pieces(source, rest, buffer, failed, |piece| {
             hasher.update(piece);
             Ok(())
         })?;

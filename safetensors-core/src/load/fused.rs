@@ -2,14 +2,10 @@
 
 use std::vec::Vec;
 
-use crate::convert::{Conversion, GROUP, bytes_of, elements_of};
+use crate::convert::{Conversion, GROUP, STREAMED, bytes_of, elements_of};
 use crate::error::{ErrorKind, Result};
 use crate::io::ReadAt;
 use crate::tensor::swap_on_big_endian;
-
-/// The most bytes of a file that are in memory at a time, for each thread: enough for one call,
-/// little enough for its cache.
-const PIECE: usize = 512 * 1024;
 
 /// A thread's buffer for bytes of a file. It consists of words so that elements in it are aligned.
 #[derive(Default)]
@@ -36,7 +32,7 @@ pub(crate) fn read_converted<S: ReadAt>(
     scratch: &mut ReadScratch,
 ) -> Result<()> {
     let (from, to) = (conversion.from(), conversion.to());
-    let elements = elements_of(from, PIECE) / GROUP * GROUP;
+    let elements = elements_of(from, STREAMED) / GROUP * GROUP;
     for out in out.chunks_mut(bytes_of(to, elements)) {
         let elements = elements_of(to, out.len());
         convert_read(conversion, first, out, scratch, |bytes| {

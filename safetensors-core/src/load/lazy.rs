@@ -9,10 +9,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::header::{Header, LENGTH_BYTES, Limits, START, TensorInfo, explain};
 use crate::io::{ReadAt, SafeTensors};
 use crate::load::LoadOptions;
+use crate::load::streaming::read_pieces;
 use crate::tensor::{Sink, TensorBuf, TensorSource, TensorView};
-
-/// The most bytes that are held of a tensor that is streamed.
-pub(crate) const PIECE: usize = 1 << 20;
 
 /// One tensor of an open file or checkpoint: its description, and where its data lies.
 ///
@@ -184,7 +182,8 @@ impl<S: ReadAt> LazyTensor<'_, S> {
     ///
     /// Those of [`LazyTensor::read`] and of [`TensorBuf::convert`].
     pub fn read_as(&self, to: Dtype, options: &ConvertOptions) -> Result<TensorBuf> {
-        super::read_tensor_as(self, to, options)
+        let load = LoadOptions::new().all_as(to).convert_options(*options).threads(options.threads);
+        super::read_tensor(self, &load)
     }
 }
 
@@ -219,13 +218,8 @@ impl<S: ReadAt> LazyTensor<'_, S> {
         scratch: &mut Vec<u8>,
         sink: &mut Sink<'_>,
     ) -> Result<()> {
-        for start in range.clone().step_by(PIECE) {
-            scratch.resize((range.end - start).min(PIECE as u64) as usize, 0);
-            let read = self.source().read_exact_at(scratch, start);
-            read.map_err(|error| self.locate(ErrorKind::Io(error).into()))?;
-            sink(scratch)?;
-        }
-        Ok(())
+        let failed = |error| self.locate(ErrorKind::Io(error).into());
+        read_pieces(self.source(), range, scratch, failed, sink)
     }
 }
 

@@ -6,24 +6,26 @@
 
 mod fused;
 mod lazy;
+mod loaded;
 mod options;
 mod pieces;
 mod plan;
+mod size;
 pub(crate) mod slice;
+pub(crate) mod streaming;
 
 use std::slice::from_ref;
 
 pub use lazy::LazyTensor;
+pub use loaded::LoadedDtype;
 pub use options::LoadOptions;
 pub use pieces::Piece;
 use plan::{Job, Scratch, Wanted};
 pub use slice::LazySlice;
 
-use crate::convert::{Conversion, ConvertOptions};
-use crate::dtype::Dtype;
+use crate::convert::Conversion;
 use crate::error::Result;
 use crate::io::ReadAt;
-use crate::parallel::in_parallel;
 use crate::tensor::{TensorBuf, hugepage};
 
 /// Reads tensors in parallel, each into a buffer of its own, and returns them in the order given.
@@ -118,49 +120,26 @@ pub(crate) fn read_slice<S: ReadAt>(
     read_one(&Wanted::part(slice), options)
 }
 
-/// [`read_tensor`] with a conversion to `to` from any dtype.
-pub(crate) fn read_tensor_as<S: ReadAt>(
-    tensor: &LazyTensor<'_, S>,
-    to: Dtype,
-    options: &ConvertOptions,
-) -> Result<TensorBuf> {
-    let from = tensor.dtype();
-    let conversion =
-        if from == to { Ok(None) } else { Conversion::new(from, to, options).map(Some) };
-    let conversion = conversion.map_err(|kind| tensor.locate(kind.into()))?;
-    let options = LoadOptions::new().threads(options.threads);
-    read_one_as(&Wanted::whole(tensor), conversion, &options)
-}
-
 fn read_one<S: ReadAt>(wanted: &Wanted<'_, '_, S>, options: &LoadOptions) -> Result<TensorBuf> {
-    let conversion = options.conversion(wanted.tensor.dtype());
-    let conversion = conversion.map_err(|kind| wanted.tensor.locate(kind.into()))?;
-    read_one_as(wanted, conversion, options)
-}
-
-/// [`read_one`] with this conversion in place of the one of the options.
-fn read_one_as<S: ReadAt>(
-    wanted: &Wanted<'_, '_, S>,
-    conversion: Option<Conversion>,
-    options: &LoadOptions,
-) -> Result<TensorBuf> {
-    let mut bufs = [(wanted.reserve(conversion)?, conversion)];
+    let loaded = wanted.decide(options)?;
+    let mut bufs = [wanted.reserve(loaded, options)?];
     fill(from_ref(wanted), &mut bufs, options)?;
     let [(buf, _)] = bufs;
-    Ok(buf)
+    wanted.finish(buf, loaded, options)
 }
 
 /// Reads tensors, or parts of them, each into a buffer of its own.
 fn read<S: ReadAt>(wanted: &[Wanted<'_, '_, S>], options: &LoadOptions) -> Result<Vec<TensorBuf>> {
-    let reserve = |wanted: &Wanted<'_, '_, S>| {
-        let tensor = wanted.tensor;
-        let conversion =
-            options.conversion(tensor.dtype()).map_err(|kind| tensor.locate(kind.into()))?;
-        Ok((wanted.reserve(conversion)?, conversion))
-    };
-    let mut bufs = wanted.iter().map(reserve).collect::<Result<Vec<_>>>()?;
+    let loaded = wanted.iter().map(|wanted| wanted.decide(options)).collect::<Result<Vec<_>>>()?;
+    let each = || wanted.iter().zip(&loaded);
+    let mut bufs = each()
+        .map(|(wanted, loaded)| wanted.reserve(*loaded, options))
+        .collect::<Result<Vec<_>>>()?;
     fill(wanted, &mut bufs, options)?;
-    Ok(bufs.into_iter().map(|(buf, _)| buf).collect())
+    let finish = |((wanted, loaded), (buf, _)): ((&Wanted<'_, '_, S>, &LoadedDtype), _)| {
+        wanted.finish(buf, *loaded, options)
+    };
+    each().zip(bufs).map(finish).collect()
 }
 
 /// Fills each reserved buffer with its tensor or slice, converted if it has a conversion.
@@ -172,8 +151,8 @@ fn fill<S: ReadAt>(
     hugepage::advise(bufs.iter().map(|(buf, _)| buf.room()));
     let bytes_total = bufs.iter().map(|(buf, _)| buf.byte_len() as u64).sum();
     let jobs = plan::jobs(wanted, bufs);
-    let progress = options.progress.for_total(bytes_total);
-    in_parallel(jobs, options.threads, |job: Job<'_, '_, '_, S>, scratch: &mut Scratch| {
+    let progress = options.work.meter(bytes_total);
+    options.work.each(jobs, |job: Job<'_, '_, '_, S>, scratch: &mut Scratch| {
         let (tensor, bytes) = (job.tensor(), job.byte_len());
         job.read(scratch)?;
         progress.add(bytes, tensor.name())

@@ -4,21 +4,11 @@ use crate::convert::Conversion;
 use crate::error::{ErrorKind, Result};
 use crate::io::{ReadAt, ReadRange};
 use crate::load::fused::{ReadScratch, convert_read, read_converted};
+use crate::load::size::{JOB, SMALL, STRIDED};
 use crate::load::slice::read_runs;
-use crate::load::{LazySlice, LazyTensor};
+use crate::load::{LazySlice, LazyTensor, LoadOptions, LoadedDtype};
 use crate::slice::Runs;
 use crate::tensor::TensorBuf;
-
-/// The most bytes that are read at once. Large enough to keep a disk busy, small enough to share
-/// the work evenly.
-const PIECE: usize = 4 << 20;
-
-/// Tensors of at most this size are read together with their neighbours.
-const SMALL: usize = 256 << 10;
-
-/// Bytes of a slice that lie apart are read by jobs of this size: a thread may need as much again
-/// to gather them.
-const STRIDED: u64 = 1 << 20;
 
 /// A tensor, or a part of one, that is to be read.
 pub(super) struct Wanted<'t, 'a, S> {
@@ -42,10 +32,34 @@ impl<'t, 'a, S> Wanted<'t, 'a, S> {
         Self { tensor: slice.tensor(), shape, runs, gap }
     }
 
-    /// Room for it, if this conversion is on the way there.
-    pub(super) fn reserve(&self, conversion: Option<Conversion>) -> Result<TensorBuf> {
-        let dtype = conversion.map_or(self.tensor.dtype(), |conversion| conversion.to());
-        TensorBuf::reserved(dtype, self.shape.to_vec()).map_err(|error| self.tensor.locate(error))
+    /// What becomes of its dtype.
+    pub(super) fn decide(&self, options: &LoadOptions) -> Result<LoadedDtype> {
+        options.loaded(self.tensor.dtype()).map_err(|error| self.tensor.locate(error))
+    }
+
+    /// Room for it, and the conversion on the way there.
+    pub(super) fn reserve(
+        &self,
+        loaded: LoadedDtype,
+        options: &LoadOptions,
+    ) -> Result<(TensorBuf, Option<Conversion>)> {
+        let reserve = || {
+            let conversion = loaded.conversion(&options.conversions())?;
+            let dtype = conversion.map_or(self.tensor.dtype(), |conversion| conversion.to());
+            Ok((TensorBuf::reserved(dtype, self.shape.to_vec())?, conversion))
+        };
+        reserve().map_err(|error| self.tensor.locate(error))
+    }
+
+    /// The tensor, once its buffer is filled.
+    pub(super) fn finish(
+        &self,
+        buf: TensorBuf,
+        loaded: LoadedDtype,
+        options: &LoadOptions,
+    ) -> Result<TensorBuf> {
+        let finished = loaded.finish(buf, &options.conversions());
+        finished.map_err(|error| self.tensor.locate(error))
     }
 }
 
@@ -169,8 +183,8 @@ pub(super) fn jobs<'t, 'a, 'b, S>(
                     jobs.push(Job::Strided(part, runs, wanted.gap, conversion));
                 }
                 Some(start) => {
-                    let (elements, step) = (PIECE as u64 * 8 / to, PIECE as u64 * from / to);
-                    for (number, bytes) in (0..).zip(bytes.chunks_mut(PIECE)) {
+                    let (elements, step) = (JOB as u64 * 8 / to, JOB as u64 * from / to);
+                    for (number, bytes) in (0..).zip(bytes.chunks_mut(JOB)) {
                         let (offset, first) =
                             (base + start + number * step, first + number * elements);
                         let part = Part { tensor, offset, first, place: Place::Piece(bytes) };
@@ -200,7 +214,7 @@ fn gather<'t, 'a, 'b, S>(mut small: Vec<Part<'t, 'a, 'b, S>>, jobs: &mut Vec<Job
         let follows = together.last().is_some_and(|last| {
             source(last) == source(&part)
                 && last.offset + last.place.byte_len() as u64 == part.offset
-                && len < PIECE
+                && len < JOB
         });
         if !follows && !together.is_empty() {
             jobs.push(Job::Plain(std::mem::take(&mut together)));

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::lazy::PIECE;
+use super::streaming::PIECE;
 use super::{LazyTensor, LoadOptions};
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};

@@ -6,7 +6,8 @@ use core::ops::Range;
 
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
-use crate::tensor::view::{invalid_bool, refuse_big_endian};
+use crate::tensor::boolean::{check_bools, invalid_bool};
+use crate::tensor::view::refuse_big_endian;
 use crate::tensor::words::Words;
 use crate::tensor::{Element, TensorView, shape};
 
@@ -30,6 +31,11 @@ pub struct TensorBuf {
     shape: Vec<usize>,
     words: Words,
 }
+
+/// Zeros of at most this size may come from memory that has to be cleared by hand. More than that,
+/// allocators mostly get from the system, which gives it zeroed.
+#[cfg(feature = "std")]
+pub(crate) const CLEARED_BY_HAND: usize = 256 << 10;
 
 impl TensorBuf {
     /// Makes a tensor of these values. They are moved, not copied.
@@ -95,10 +101,6 @@ impl TensorBuf {
     /// are spread over the threads that fill the tensors.
     #[cfg(feature = "std")]
     pub(crate) fn reserved(dtype: Dtype, shape: Vec<usize>) -> Result<Self> {
-        /// Zeros of at most this size may come from memory that has to be cleared by hand. More
-        /// than that, allocators mostly get from the system, which gives it zeroed.
-        const CLEARED_BY_HAND: usize = 256 << 10;
-
         let len = shape::memory_len(dtype, &shape)?;
         let words = if len > CLEARED_BY_HAND {
             Words::zeroed(dtype, len)
@@ -138,8 +140,8 @@ impl TensorBuf {
     /// Turns bytes of a file into elements in place: checks BOOL, and swaps bytes on a big-endian
     /// target.
     pub(crate) fn finish_reading(&mut self) -> Result<()> {
-        if self.dtype == Dtype::BOOL && self.bytes().iter().any(|&byte| byte > 1) {
-            return Err(invalid_bool(self.bytes()));
+        if self.dtype == Dtype::BOOL {
+            check_bools(self.bytes(), 0)?;
         }
         swap_on_big_endian(self.dtype, self.words.as_bytes_mut());
         Ok(())
@@ -178,7 +180,8 @@ impl TensorBuf {
     /// [`ErrorKind::WrongDtype`] if the dtype is not that of `T`.
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         self.check_dtype::<T>()?;
-        bytemuck::checked::try_cast_slice(self.bytes()).map_err(|_| invalid_bool(self.bytes()))
+        bytemuck::checked::try_cast_slice(self.bytes())
+            .map_err(|_| invalid_bool(self.bytes()).into())
     }
 
     /// Takes the elements out as a `Vec`. They are moved for every type but `bool`, whose bytes are

@@ -4,6 +4,7 @@ use bytemuck::checked::CheckedCastError;
 
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind};
+use crate::tensor::boolean::invalid_bool;
 use crate::tensor::{Element, shape};
 
 /// A dtype, a shape and the bytes of one tensor, all borrowed. Nothing is copied.
@@ -93,7 +94,7 @@ impl<'a> TensorView<'a> {
             return Ok(&[]);
         }
         bytemuck::checked::try_cast_slice(self.data).map_err(|error| match error {
-            CheckedCastError::InvalidBitPattern => invalid_bool(self.data),
+            CheckedCastError::InvalidBitPattern => invalid_bool(self.data).into(),
             CheckedCastError::PodCastError(_) => ErrorKind::Misaligned {
                 dtype: self.dtype,
                 alignment: align_of::<T>(),
@@ -102,13 +103,6 @@ impl<'a> TensorView<'a> {
             .into(),
         })
     }
-}
-
-/// The error for `data` that holds something else than booleans.
-pub(crate) fn invalid_bool(data: &[u8]) -> Error {
-    let offset = data.iter().position(|&byte| byte > 1).unwrap_or(0);
-    ErrorKind::InvalidBool { index: offset as u64, found: data.get(offset).copied().unwrap_or(0) }
-        .into()
 }
 
 /// Fails for elements wider than a byte on a big-endian target, where memory and file differ in
