@@ -21,7 +21,7 @@ pub struct LoadOptions {
     floats: Option<Dtype>,
     integers: Option<Dtype>,
     pub(super) all: Option<Dtype>,
-    /// What the framework holds that the tensors are for.
+    /// The dtype table of the framework that the tensors are for.
     pub(super) table: Option<DtypeTable>,
     convert: ConvertOptions,
 }
@@ -145,9 +145,9 @@ impl LoadOptions {
         self
     }
 
-    /// Converts every tensor to this dtype while it is read, BOOL too, whatever
-    /// [`floats_as`](LoadOptions::floats_as) and [`integers_as`](LoadOptions::integers_as) say: the
-    /// dtype of a model.
+    /// Converts every tensor, also BOOL, to this dtype while it is read, such as the dtype of a
+    /// model. This overrides [`floats_as`](LoadOptions::floats_as) and
+    /// [`integers_as`](LoadOptions::integers_as).
     ///
     /// For a [framework](LoadOptions::for_framework) this comes on top of what it holds: if it has
     /// pairs of F32 for C64, these are converted, and [`Widening::Refuse`] refuses every dtype of a
@@ -158,9 +158,8 @@ impl LoadOptions {
         self
     }
 
-    /// The dtype that elements of `dtype` are converted to because these options ask for it; the
-    /// same if they do not. [`loaded`](LoadOptions::loaded) also knows what becomes of that in a
-    /// framework that lacks it.
+    /// The dtype to which these options convert elements of `dtype`; `dtype` itself if they do not.
+    /// A framework may lack that dtype; [`loaded`](LoadOptions::loaded) takes this into account.
     pub fn dtype_of(&self, dtype: Dtype) -> Dtype {
         let kind = match dtype {
             _ if dtype.is_float() => self.floats,
@@ -170,13 +169,13 @@ impl LoadOptions {
         self.all.or(kind).unwrap_or(dtype)
     }
 
-    /// Loads tensors as the framework holds them that has this dtype table.
+    /// Loads tensors for the framework with this dtype table.
     pub(crate) fn held_by(mut self, table: DtypeTable) -> Self {
         self.table = Some(table);
         self
     }
 
-    /// How elements are converted, by as many threads as read.
+    /// The options of conversions, with the number of threads that read.
     pub(super) fn conversions(&self) -> ConvertOptions {
         self.convert.threads(self.work.thread_count())
     }

@@ -32,12 +32,12 @@ impl<'t, 'a, S> Wanted<'t, 'a, S> {
         Self { tensor: slice.tensor(), shape, runs, gap }
     }
 
-    /// What becomes of its dtype.
+    /// The conversions of its dtype.
     pub(super) fn decide(&self, options: &LoadOptions) -> Result<LoadedDtype> {
         options.loaded(self.tensor.dtype()).map_err(|error| self.tensor.locate(error))
     }
 
-    /// Room for it, and the conversion on the way there.
+    /// Reserves its buffer, and returns it with the conversion while reading, if there is one.
     pub(super) fn reserve(
         &self,
         loaded: LoadedDtype,
@@ -51,7 +51,7 @@ impl<'t, 'a, S> Wanted<'t, 'a, S> {
         reserve().map_err(|error| self.tensor.locate(error))
     }
 
-    /// The tensor, once its buffer is filled.
+    /// Finishes the tensor after its buffer is filled.
     pub(super) fn finish(
         &self,
         buf: TensorBuf,
