@@ -178,7 +178,7 @@ impl<S: ReadAt> SimpleBackend for CheckpointBackend<S> {
         device: &Device,
     ) -> candle_core::Result<Tensor> {
         let tensor = self.find(name)?;
-        let got = self.loaded_shape(&tensor).map_err(into_candle)?;
+        let got = self.loaded_shape(&tensor).map_err(into_candle_error)?;
         if got != expected {
             let file =
                 tensor.file().map(|file| format!(" in {}", file.display())).unwrap_or_default();

@@ -12,13 +12,13 @@ use crate::tensor::TensorBuf;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoadedDtype {
     file: Dtype,
-    /// First, elements are converted to this while they are read.
+    /// First, elements are converted to this dtype while they are read.
     read: Dtype,
-    /// Then complex numbers may become pairs of F32, where they lie,
+    /// Then C64 becomes pairs of F32, without a copy, if this is set.
     pairs: bool,
-    /// and these are converted to this.
+    /// Then the pairs are converted to this dtype. Without pairs it is that of `read`.
     converted: Dtype,
-    /// At last, elements are widened to this.
+    /// Last, elements are widened to this dtype.
     held: Dtype,
 }
 

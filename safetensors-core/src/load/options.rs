@@ -143,22 +143,22 @@ impl LoadOptions {
         self
     }
 
-    /// Converts every tensor to this dtype while it is read, BOOL too, whatever
-    /// [`floats_as`](LoadOptions::floats_as) and [`integers_as`](LoadOptions::integers_as) say: the
-    /// dtype of a model.
+    /// Converts every tensor to this dtype while it is read, BOOL tensors too: the dtype of a model,
+    /// for example. [`floats_as`](LoadOptions::floats_as) and
+    /// [`integers_as`](LoadOptions::integers_as) then have no effect.
     ///
-    /// For a [framework](LoadOptions::for_framework) this comes on top of what it holds: if it has
-    /// pairs of F32 for C64, these are converted, and [`Widening::Refuse`] refuses every dtype of a
-    /// file that the framework lacks.
+    /// If a [framework](LoadOptions::for_framework) holds C64 as pairs of F32, the pairs are
+    /// converted. [`Widening::Refuse`] still refuses a tensor whose dtype in the file the framework
+    /// lacks.
     #[must_use]
     pub fn all_as(mut self, to: Dtype) -> Self {
         self.all = Some(to);
         self
     }
 
-    /// The dtype that elements of `dtype` are converted to because these options ask for it; the
-    /// same if they do not. [`loaded`](LoadOptions::loaded) also knows what becomes of that in a
-    /// framework that lacks it.
+    /// The dtype that these options ask for, given a tensor's dtype in the file. If they ask for
+    /// none, it is the same. What a framework that lacks it makes of it,
+    /// [`loaded`](LoadOptions::loaded) says.
     pub fn dtype_of(&self, dtype: Dtype) -> Dtype {
         let kind = match dtype {
             _ if dtype.is_float() => self.floats,
@@ -168,7 +168,7 @@ impl LoadOptions {
         self.all.or(kind).unwrap_or(dtype)
     }
 
-    /// Loads tensors as the framework holds them that has this dtype table.
+    /// Loads tensors in the dtypes of this table.
     pub(crate) fn held_by(mut self, table: DtypeTable) -> Self {
         self.table = Some(table);
         self
