@@ -16,7 +16,7 @@ pub struct LoadedDtype {
     read: Dtype,
     /// Then complex numbers may become pairs of F32, in place,
     pairs: bool,
-    /// and these are converted to this.
+    /// Then the pairs are converted to this dtype. Without pairs it is that of `read`.
     converted: Dtype,
     /// Finally, elements are widened to this dtype.
     held: Dtype,

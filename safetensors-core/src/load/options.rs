@@ -149,9 +149,9 @@ impl LoadOptions {
     /// model. This overrides [`floats_as`](LoadOptions::floats_as) and
     /// [`integers_as`](LoadOptions::integers_as).
     ///
-    /// For a [framework](LoadOptions::for_framework) this comes on top of what it holds: if it has
-    /// pairs of F32 for C64, these are converted, and [`Widening::Refuse`] refuses every dtype of a
-    /// file that the framework lacks.
+    /// If a [framework](LoadOptions::for_framework) holds C64 as pairs of F32, the pairs are
+    /// converted. [`Widening::Refuse`] still refuses a tensor whose dtype in the file the framework
+    /// lacks.
     #[must_use]
     pub fn all_as(mut self, to: Dtype) -> Self {
         self.all = Some(to);
