@@ -8,6 +8,10 @@ pub(crate) mod failpoint;
 #[cfg(feature = "std")]
 mod file;
 #[cfg(feature = "std")]
+pub(crate) mod identity;
+#[cfg(feature = "std")]
+pub(crate) mod lock;
+#[cfg(feature = "std")]
 pub(crate) mod positional;
 #[cfg(feature = "std")]
 mod read_at;
