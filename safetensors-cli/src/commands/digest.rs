@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use safetensors_core::digest::{self, DigestOptions};
-use safetensors_core::edit::{RecordOptions, record_digests};
 use safetensors_core::edit::recover;
+use safetensors_core::edit::{RecordOptions, record_digests};
 use safetensors_core::{Checkpoint, LazyTensor, ShardFile};
 use serde::Serialize;
 

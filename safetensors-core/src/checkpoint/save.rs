@@ -127,7 +127,7 @@ pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
     let mut tensors: Vec<_> = tensors.into_iter().collect();
     let ShardPlan { split, each, index, files, .. } =
         plan(&mut tensors, options).map_err(|error| error.in_path(directory))?;
-    let staging = Staging::create(directory, &options.file_pattern, each.durable)?;
+    let staging = Staging::create(directory, &options.file_pattern, &each)?;
     for (file, positions) in files.iter().zip(&split.shards) {
         let shard = positions.iter().map(|&position| (&tensors[position].0, &tensors[position].1));
         let path = staging.path(file);

@@ -12,8 +12,13 @@ use super::made::{Made, Temporary};
 use super::pattern::set_aside;
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::Limits;
+use crate::io::unfinished::Steps;
 use crate::io::{FileSource, SafeTensors, failpoint};
-use crate::save::atomic::{refuse_other_than_directory, sync, sync_directory};
+use crate::save::SaveOptions;
+use crate::save::atomic::{
+    refuse_other_than_directory, remove_header_backup, replaceable, sync, sync_directory,
+};
+use crate::save::permissions::take_over;
 
 /// A checkpoint that is being written into a hidden directory beside the one that it will replace.
 ///
@@ -43,17 +48,23 @@ pub(crate) struct Staging {
     temp: Temporary,
     /// The directories that were made for it, which go if nothing is put into them. Dropped after
     /// the temporary one in them.
-    _made: Made,
+    made: Made,
+    replace_read_only: bool,
 }
 
 impl Staging {
     /// Prepares to save a checkpoint to a directory, which is created if need be.
-    pub(crate) fn create(directory: &Path, pattern: &FilePattern, durable: bool) -> Result<Self> {
+    pub(crate) fn create(
+        directory: &Path,
+        pattern: &FilePattern,
+        options: &SaveOptions,
+    ) -> Result<Self> {
+        let SaveOptions { durable, replace_read_only, .. } = *options;
         let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
         let create = || {
             let made = Made::create_all(directory)?;
             failpoint::hit("create")?;
-            Ok((Temporary::create_in(directory)?, made))
+            Ok((Temporary::create(&directory.join(pattern.index_name()))?, made))
         };
         let (temp, made) = create().map_err(|error| Error::io(error, directory))?;
         Ok(Self {
@@ -61,7 +72,8 @@ impl Staging {
             pattern: pattern.clone(),
             durable,
             temp,
-            _made: made,
+            made,
+            replace_read_only,
         })
     }
 
@@ -84,8 +96,11 @@ impl Staging {
         // What can be refused is refused before anything changes.
         let json = new.to_json().map_err(|error| error.in_path(&index))?;
         for path in files.iter().map(|file| self.destination(file)).chain([index.clone()]) {
-            refuse_other_than_files(&path).map_err(|error| error.in_path(&path))?;
+            refuse_other_than_files(&path)
+                .and_then(|()| replaceable(&path, self.replace_read_only))
+                .map_err(|error| error.in_path(&path))?;
         }
+        let _steps = Steps::begin();
         let has_index = index.symlink_metadata().is_ok();
         if let Some(old) = self.current(has_index.then_some(&*index)) {
             let in_the_way: Vec<&str> =
@@ -113,7 +128,11 @@ impl Staging {
         if single {
             remove(&index)?;
         }
-        self.sync_names()
+        self.sync_names()?;
+        if !self.durable {
+            return Ok(());
+        }
+        self.made.sync().map_err(|error| Error::io(error, &self.directory))
     }
 
     /// The checkpoint that the directory opens as, or that the pattern's index describes; nothing
@@ -198,8 +217,11 @@ impl Staging {
     /// the Hub's cache that would be a file that other revisions of the model share.
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         failpoint::hit("rename")
+            .and_then(|()| take_over(from, to))
             .and_then(|()| fs::rename(from, to))
-            .map_err(|error| Error::io(error, to))
+            .map_err(|error| Error::io(error, to))?;
+        remove_header_backup(to);
+        Ok(())
     }
 
     /// Waits until the directory's names have reached the disk, if that is asked for.

@@ -6,6 +6,7 @@ mod differential;
 mod encode;
 mod json;
 mod keys;
+mod mark;
 mod model;
 mod names;
 mod parse;
@@ -16,6 +17,9 @@ pub(crate) use encode::{Entry, encode};
 #[cfg(feature = "std")]
 pub(crate) use keys::{DIGESTS_KEY, FORMAT_KEY, SHA256_KEY};
 pub(crate) use keys::{METADATA_KEY, MODELSPEC_PREFIX, is_reserved};
+pub(crate) use mark::is_marked;
+#[cfg(feature = "std")]
+pub(crate) use mark::mark;
 pub use model::{Header, Metadata, TensorInfo};
 pub(crate) use names::NameTable;
 pub use parse::Limits;

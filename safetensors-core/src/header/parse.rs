@@ -6,7 +6,7 @@ use core::ops::Range;
 
 use super::json::Cursor;
 use super::model::{Entry, Header, MAX_TEXT, Metadata, Record, Span};
-use super::{LENGTH_BYTES, METADATA_KEY, canonical, validate};
+use super::{LENGTH_BYTES, METADATA_KEY, canonical, is_marked, validate};
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, JsonProblem, Result};
 use crate::tensor::shape;
@@ -64,6 +64,9 @@ impl Header {
         available: u64,
         limits: &Limits,
     ) -> Result<usize> {
+        if is_marked(length) {
+            return Err(ErrorKind::TornHeader.into());
+        }
         let found = u64::from_le_bytes(length);
         check_text_len(found, limits)?;
         if found > available {

@@ -109,6 +109,12 @@ impl<B> SafeTensors<B> {
         &self.bytes
     }
 
+    /// What holds the file, to be changed in what has no say in the header.
+    #[cfg(feature = "std")]
+    pub(crate) fn bytes_mut(&mut self) -> &mut B {
+        &mut self.bytes
+    }
+
     /// Gives back what holds the file.
     pub fn into_bytes(self) -> B {
         self.bytes

@@ -10,8 +10,15 @@ pub(crate) fn hit(_step: &'static str) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Whether a test wants the system to lack something that not every system has.
+#[cfg(not(test))]
+#[inline(always)]
+pub(crate) fn lacks(_what: &'static str) -> bool {
+    false
+}
+
 #[cfg(test)]
-pub(crate) use armed::{crash_at, fail_at, hit};
+pub(crate) use armed::{crash_at, fail_at, hit, lacks, without};
 
 #[cfg(test)]
 mod armed {
@@ -30,6 +37,7 @@ mod armed {
 
     thread_local! {
         static PLAN: Cell<Option<Plan>> = const { Cell::new(None) };
+        static LACKS: Cell<Option<&'static str>> = const { Cell::new(None) };
     }
 
     /// A step that is about to be taken. Fails if a test wants it to.
@@ -56,6 +64,19 @@ mod armed {
     /// not happen either.
     pub(crate) fn crash_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
         run(Plan { left: n, for_good: true, failed: None }, f)
+    }
+
+    /// Whether the system is to lack this.
+    pub(crate) fn lacks(what: &'static str) -> bool {
+        LACKS.get() == Some(what)
+    }
+
+    /// Runs `f` as on a system that lacks something. Only this thread is concerned.
+    pub(crate) fn without<T>(what: &'static str, f: impl FnOnce() -> T) -> T {
+        LACKS.set(Some(what));
+        let result = f();
+        LACKS.set(None);
+        result
     }
 
     fn run<T>(plan: Plan, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {

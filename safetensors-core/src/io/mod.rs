@@ -8,6 +8,8 @@ pub(crate) mod failpoint;
 #[cfg(feature = "std")]
 mod file;
 #[cfg(feature = "std")]
+pub(crate) mod hidden;
+#[cfg(feature = "std")]
 pub(crate) mod identity;
 #[cfg(feature = "std")]
 pub(crate) mod lock;
@@ -17,6 +19,8 @@ pub(crate) mod positional;
 mod read_at;
 #[cfg(feature = "std")]
 pub(crate) mod reserve;
+#[cfg(feature = "std")]
+pub(crate) mod unfinished;
 
 pub use archive::SafeTensors;
 #[cfg(feature = "std")]

@@ -6,6 +6,7 @@
 mod changes;
 mod files;
 mod model;
+mod races;
 
 #[path = "../support/mod.rs"]
 mod support;
