@@ -49,8 +49,6 @@
 
 mod apply;
 mod backup;
-#[cfg(test)]
-mod backup_tests;
 mod digests;
 mod header;
 mod open;

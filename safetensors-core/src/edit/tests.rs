@@ -201,3 +201,29 @@ fn where_times_are_coarse_a_new_file_is_written() {
         assert_eq!(names_in(directory.path()), ["model.safetensors"], "{name}");
     }
 }
+
+/// Whoever holds the lock is at it. Without it the mark was left behind.
+#[cfg(unix)]
+#[test]
+fn opening_waits_for_an_edit_that_is_under_way() {
+    use std::os::unix::fs::FileExt;
+    use std::time::{Duration, Instant};
+
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    let old = create(&path);
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    file.write_all_at(&crate::header::mark(1), 0).unwrap();
+    let begun = Instant::now();
+    assert!(matches!(Checkpoint::open(&path).unwrap_err().kind(), ErrorKind::TornHeader));
+    assert!(begun.elapsed() < Duration::from_millis(900), "nobody is at it");
+    file.lock().unwrap();
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| Checkpoint::open(&path).map(|checkpoint| checkpoint.len()));
+        std::thread::sleep(Duration::from_millis(100));
+        file.write_all_at(&old[..8], 0).unwrap();
+        assert_eq!(reader.join().unwrap().unwrap(), 3);
+    });
+    file.write_all_at(&crate::header::mark(1), 0).unwrap();
+    assert!(matches!(Checkpoint::open(&path).unwrap_err().kind(), ErrorKind::TornHeader));
+}

@@ -5,6 +5,9 @@
 //! locked for as long as it is in use: a lock ends with the process that holds it, so the next save
 //! to the same place knows what is left over, and removes it.
 
+#[cfg(test)]
+mod tests;
+
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;

@@ -5,6 +5,7 @@
 
 mod changes;
 mod files;
+mod kills;
 mod model;
 mod races;
 

@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 
 use tempfile::tempdir;
 
-use super::tests::{create, names_in};
-use super::{Edit, is_torn, recover};
+use super::Backup;
 use crate::audit::Finding;
 use crate::checkpoint::Checkpoint;
+use crate::edit::tests::{create, names_in};
+use crate::edit::{Edit, is_torn, recover};
 use crate::error::{ErrorKind, Result};
+use crate::header::{LENGTH_BYTES, mark};
 use crate::io::SafeTensors;
 use crate::io::failpoint::crash_at;
 use crate::save;
@@ -202,4 +204,67 @@ fn a_backup_that_is_damaged_or_no_file_restores_nothing() {
         }
     }
     assert!(fs::read(&path).unwrap() == old);
+}
+
+fn backup() -> Backup {
+    let header = |fill: u8| [&2000_u64.to_le_bytes()[..], &[fill; 2000]].concat();
+    Backup { mark: mark(7), inode: 1, file_len: 5, old: header(b'o'), new: header(b'n') }
+}
+
+#[test]
+fn what_is_damaged_is_no_backup() {
+    let bytes = backup().to_bytes();
+    let read = Backup::from_bytes(&bytes).unwrap();
+    assert_eq!((read.mark, read.inode, read.file_len), (mark(7), 1, 5));
+    assert!(read.old == backup().old && read.new == backup().new);
+    for i in (0..bytes.len()).step_by(97).chain([bytes.len() - 1]) {
+        let mut damaged = bytes.clone();
+        damaged[i] ^= 1;
+        assert!(Backup::from_bytes(&damaged).is_none(), "byte {i}");
+        assert!(Backup::from_bytes(&bytes[..i]).is_none(), "{i} bytes");
+    }
+}
+
+/// With a right hash, so that nothing but the length can be what is wrong.
+#[test]
+fn an_absurd_length_is_no_backup() {
+    for length in [0, 1, 1999, 2001, u64::MAX, u64::MAX / 2] {
+        let mut absurd = backup();
+        absurd.old[..LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
+        assert!(Backup::from_bytes(&absurd.to_bytes()).is_none(), "{length}");
+    }
+}
+
+#[test]
+fn only_what_an_interruption_can_leave_is_accepted() {
+    let backup = backup();
+    let with = |length: [u8; 8], text: &dyn Fn(usize) -> u8| {
+        [&length[..], &(8..2008).map(text).collect::<Vec<_>>()].concat()
+    };
+    let length = 2000_u64.to_le_bytes();
+    // A prefix of the new header, as the end of a process leaves it.
+    for k in [8, 9, 511, 512, 513, 1000, 2007, 2008] {
+        let torn = |i: usize| if i < k { b'n' } else { b'o' };
+        assert!(backup.may_leave(&with(mark(7), &torn)), "{k}");
+        assert!(backup.may_leave(&with(mark(7), &|i| if i < k { b'o' } else { b'n' })), "{k}");
+        // A file without the mark is sound, or not ours.
+        assert!(!backup.may_leave(&with(length, &torn)), "{k}");
+        assert!(!backup.may_leave(&with(mark(8), &torn)), "{k}");
+    }
+    // Some sectors, as a power cut leaves them.
+    assert!(backup.may_leave(&with(mark(7), &|i| if i / 512 % 2 == 0 { b'n' } else { b'o' })));
+    // Half a mark.
+    let (old, mark) = (length, mark(7));
+    for length in [[&mark[..4], &old[4..]].concat(), [&old[..4], &mark[4..]].concat()] {
+        assert!(backup.may_leave(&with(length.try_into().unwrap(), &|_| b'o')));
+    }
+    // Nothing that writes front to back leaves this.
+    for text in [
+        &(|i: usize| if i % 2 == 0 { b'n' } else { b'o' }) as &dyn Fn(usize) -> u8,
+        &|i| if (100..200).contains(&i) { b'n' } else { b'o' },
+        &|i| if i == 1500 { b'x' } else { b'n' },
+        &|_| 0,
+    ] {
+        assert!(!backup.may_leave(&with(mark, text)));
+    }
 }
