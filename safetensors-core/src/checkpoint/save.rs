@@ -116,8 +116,9 @@ pub struct SavedShards {
 /// # Errors
 ///
 /// Those of [`save`](crate::save()), for each file; [`ErrorKind::DuplicateTensor`];
-/// [`ErrorKind::NotAFile`] if something else than a file has the name of one. If a file of the
-/// earlier checkpoint cannot be removed, the new one is in place.
+/// [`ErrorKind::NotAFile`] if something else than a file has the name of one. After
+/// [`ErrorKind::NotDurable`] and [`ErrorKind::LeftBehind`] the new checkpoint is in its place, else
+/// what was there before.
 pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
     directory: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (N, S)>,

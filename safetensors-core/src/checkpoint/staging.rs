@@ -113,26 +113,28 @@ impl Staging {
         for file in &files {
             self.rename(&self.path(file), &self.destination(file))?;
         }
-        self.sync_names()?;
         // An index of no tensors would be refused. If it is one file without tensors that replaces
         // a sharded checkpoint, there is nothing that could stand between the two.
         if !single
             || (index.symlink_metadata().is_ok()
                 && new.shards().any(|(_, names)| !names.is_empty()))
         {
+            self.sync_names()?;
             let written = self.write_index(&json, &index)?;
             self.rename(&written, &index)?;
-            self.sync_names()?;
         }
+        // The new checkpoint is in its place. Errors from here on say so.
+        self.sync_new_names()?;
         self.remove_stale(&files)?;
         if single {
-            remove(&index)?;
+            remove(&index).map_err(|error| left_behind(error, &index))?;
         }
-        self.sync_names()?;
+        self.sync_new_names()?;
         if !self.durable {
             return Ok(());
         }
-        self.made.sync().map_err(|error| Error::io(error, &self.directory))
+        let synced = self.made.sync();
+        synced.map_err(|error| Error::from(ErrorKind::NotDurable(error)).in_path(&self.directory))
     }
 
     /// The checkpoint that the directory opens as, or that the pattern's index describes; nothing
@@ -232,11 +234,23 @@ impl Staging {
         sync_directory(&self.directory).map_err(|error| Error::io(error, &self.directory))
     }
 
+    /// [`sync_names`](Self::sync_names), when the new checkpoint is in its place.
+    fn sync_new_names(&self) -> Result<()> {
+        if !self.durable {
+            return Ok(());
+        }
+        let synced = sync_directory(&self.directory);
+        synced.map_err(|error| Error::from(ErrorKind::NotDurable(error)).in_path(&self.directory))
+    }
+
     /// Removes every file whose name is of the pattern, except the new ones.
     fn remove_stale(&self, files: &[&str]) -> Result<()> {
         let mut stale = list(&self.directory)?;
         stale.retain(|name| self.pattern.matches(name) && !files.contains(&name.as_str()));
-        stale.iter().try_for_each(|name| remove(&self.destination(name)))
+        stale
+            .iter()
+            .map(|name| self.destination(name))
+            .try_for_each(|path| remove(&path).map_err(|error| left_behind(error, &path)))
     }
 }
 
@@ -255,11 +269,15 @@ impl Drop for Aside {
 }
 
 /// Removes a file, if it is there.
-fn remove(path: &Path) -> Result<()> {
+fn remove(path: &Path) -> io::Result<()> {
     match failpoint::hit("remove").and_then(|()| fs::remove_file(path)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::io(error, path)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
+}
+
+fn left_behind(error: io::Error, path: &Path) -> Error {
+    Error::from(ErrorKind::LeftBehind(error)).in_path(path)
 }
 
 /// Checks whether a directory can have these files, which are named after the pattern, as far as

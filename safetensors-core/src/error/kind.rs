@@ -259,6 +259,11 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("the new file is in its place, but a power cut may undo that: {0}")]
     NotDurable(#[source] std::io::Error),
+    /// The new checkpoint is in its place, but the system failed to remove a file of the earlier
+    /// one.
+    #[cfg(feature = "std")]
+    #[error("the new checkpoint is in its place, but this old file could not be removed: {0}")]
+    LeftBehind(#[source] std::io::Error),
     /// By its permissions nobody may write to the file. Saving replaces it only if
     /// [`SaveOptions::replace_read_only`](crate::SaveOptions::replace_read_only) says so.
     #[cfg(feature = "std")]
