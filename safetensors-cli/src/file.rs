@@ -4,23 +4,39 @@ use std::io::{self, BufWriter, IntoInnerError};
 use std::path::Path;
 
 use anyhow::Context;
-use safetensors_core::{AtomicFile, Error, ErrorKind};
+use safetensors_core::{AtomicFile, Error, ErrorKind, SaveOptions};
 
 use crate::text;
+
+/// What is asked for of an output file, for every command that writes one.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct Force {
+    /// Replace what is there even if it is read-only
+    #[arg(long)]
+    force: bool,
+}
+
+impl Force {
+    /// How files are saved.
+    pub(crate) fn options(self) -> SaveOptions {
+        SaveOptions::new().replace_read_only(self.force)
+    }
+}
 
 /// How a command that can write to standard output writes to what is no regular file.
 pub(crate) const STREAM: &str = "`-o - > FILE` writes to whatever FILE is";
 
 /// Has `write` write a file, and gives it its name when it is complete and has reached the disk.
-/// After an error the path has what it had before. What is there and is no regular file, such as a
-/// FIFO or a device, is refused.
+/// After an error the path has what it had before, unless the error says otherwise. What is there
+/// and is no regular file, such as a FIFO or a device, is refused.
 ///
 /// An error that says nothing of a file is about this one.
 pub(crate) fn replace(
     path: &Path,
+    force: Force,
     write: impl FnOnce(&mut BufWriter<AtomicFile>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let mut out = BufWriter::new(AtomicFile::create(path)?);
+    let mut out = BufWriter::new(AtomicFile::create_with(path, &force.options())?);
     let flushed =
         write(&mut out).and_then(|()| Ok(out.into_inner().map_err(IntoInnerError::into_error)?));
     let names_a_file = |error: &anyhow::Error| error.downcast_ref().and_then(Error::file).is_some();
@@ -43,6 +59,7 @@ pub(crate) fn advise(
 ) -> anyhow::Error {
     let advice = match failure(&error, path) {
         Some(Failure::NoRegularFile) => stream.to_owned(),
+        Some(Failure::ReadOnly) => "--force replaces it".to_owned(),
         Some(Failure::System(io::ErrorKind::NotFound)) => {
             format!("make the directory first, or choose another {other}")
         }
@@ -68,6 +85,7 @@ pub(crate) fn advise(
 enum Failure {
     System(io::ErrorKind),
     NoRegularFile,
+    ReadOnly,
 }
 
 /// Why `path`, or a file in it, cannot be written, if the error is about that and not about an
@@ -80,6 +98,7 @@ fn failure(error: &anyhow::Error, path: &Path) -> Option<Failure> {
     match known.kind() {
         _ if !known.file().is_some_and(|file| Path::new(file).starts_with(path)) => None,
         ErrorKind::Io(system) => Some(Failure::System(system.kind())),
+        ErrorKind::ReadOnlyFile => Some(Failure::ReadOnly),
         ErrorKind::NotAFile { found: "a special file" } => Some(Failure::NoRegularFile),
         _ => None,
     }

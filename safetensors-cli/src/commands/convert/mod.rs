@@ -29,7 +29,7 @@ use safetensors_core::{Error, ErrorKind, MaxShardSize, Result, Rewrite};
 
 use crate::progress::Progress;
 use crate::report::wrong_usage;
-use crate::text;
+use crate::{file, text};
 use changes::{Change, Changes};
 use output::Output;
 use source::Source;
@@ -45,9 +45,8 @@ use source::Source;
 /// Patterns and casts are about the names that tensors have in the input. Tensors
 /// are read, converted and written piece by piece: memory of a few MiB a thread is
 /// enough for a checkpoint of any size. OUT is there complete, or as it was before,
-/// even if the command is killed; then a hidden file that ends in .safetensors.tmp,
-/// or a hidden directory, may be left beside it, which can be removed. OUT may be one
-/// of the inputs.
+/// even if the command is killed. What that leaves, hidden files or a directory that
+/// end in .tmp, the next save to OUT removes. OUT may be one of the inputs.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, help_template = HELP, override_usage = "safetensors convert [OPTIONS] <IN>... <OUT>")]
 pub(crate) struct Args {
@@ -63,6 +62,8 @@ pub(crate) struct Args {
     /// Show what would be written, and write nothing
     #[arg(short = 'n', long)]
     dry_run: bool,
+    #[command(flatten)]
+    force: file::Force,
 }
 
 /// As clap has it, but for the arguments, with headings in its style.
@@ -88,8 +89,8 @@ Examples:
   safetensors convert model/ enc.safetensors -f 'enc.*' --rename '^enc\\.' ''
   safetensors convert weights.npz model.safetensors --prefix model. --dry-run
 
-Exit codes: 0 written, 1 it could not be read or written, and OUT is as it was, 2 wrong usage.
-If OUT is written and only the summary could not be printed, that is 1 too, and the error says so.";
+Exit codes: 0 written, 1 OUT is as it was, or the error says that it is written, 2 wrong usage.
+OUT is written, and the exit code 1, if only the summary cannot be printed, for example.";
 
 /// A size as the Hub writes it, or a plain number of bytes.
 fn shard_size(text: &str) -> Result<MaxShardSize, String> {
@@ -117,7 +118,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
             ));
         }
     };
-    let output = Output::new(output, args.max_shard_size)?;
+    let output = Output::new(output, args.max_shard_size, args.force)?;
     let change = args.changes.prepare()?;
     let sources =
         inputs.iter().map(|path| Source::open(path)).collect::<anyhow::Result<Vec<_>>>()?;

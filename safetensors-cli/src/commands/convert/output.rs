@@ -7,6 +7,7 @@ use safetensors_core::{MaxShardSize, Metadata, Rewrite, SaveOptions, ShardOption
 
 use super::kind::Kind;
 use super::plan::Plan;
+use crate::file::Force;
 use crate::progress::Progress;
 use crate::report::{warn, wrong_usage};
 use crate::{file, numpy, text};
@@ -16,6 +17,7 @@ use crate::{file, numpy, text};
 pub(super) struct Output {
     path: PathBuf,
     form: Form,
+    force: Force,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +34,11 @@ enum Form {
 
 impl Output {
     /// The form that the name says, or a directory.
-    pub(super) fn new(path: &Path, max_shard_size: Option<MaxShardSize>) -> anyhow::Result<Self> {
+    pub(super) fn new(
+        path: &Path,
+        max_shard_size: Option<MaxShardSize>,
+        force: Force,
+    ) -> anyhow::Result<Self> {
         let wrong = |problem: &str| Err(wrong_usage(format!("{}: {problem}", text::path(path))));
         if path == Path::new("-") {
             return wrong("the output cannot be a pipe: its layout is decided beforehand");
@@ -57,7 +63,7 @@ impl Output {
         if max_shard_size.is_some() && !matches!(form, Form::Directory(_)) {
             return wrong("--max-shard-size is for a directory as output");
         }
-        Ok(Self { path: path.into(), form })
+        Ok(Self { path: path.into(), form, force })
     }
 
     /// Adds to an error of writing what can be done about it.
@@ -82,8 +88,8 @@ impl Output {
     /// What will be written. Refuses tensors that this output cannot hold, before any is read.
     pub(super) fn plan(&self, rewrite: &Rewrite<'_>) -> anyhow::Result<Plan> {
         let plan = match self.form {
-            Form::File | Form::Npy | Form::Npz => rewrite.plan(&SaveOptions::new()),
-            Form::Directory(size) => rewrite.plan_sharded(&shards(size)),
+            Form::File | Form::Npy | Form::Npz => rewrite.plan(&self.force.options()),
+            Form::Directory(size) => rewrite.plan_sharded(&shards(size).save(self.force.options())),
         };
         let plan = plan.map_err(|error| error.in_file(self.path.display()))?;
         let total = plan.total_size();
@@ -117,9 +123,9 @@ impl Output {
         warn(format!("{path}: NumPy's files hold no metadata; this is left out: {keys}"));
     }
 
-    /// Writes all tensors. The output is there complete, or as it was.
+    /// Writes all tensors. The output is there complete, or as it was, or the error says which.
     pub(super) fn write(&self, rewrite: Rewrite<'_>, progress: &Progress) -> anyhow::Result<()> {
-        let options = SaveOptions::new().progress(progress.counted());
+        let options = self.force.options().progress(progress.counted());
         let done = |bytes| progress.add(bytes);
         match self.form {
             Form::File => rewrite.save(&self.path, &options)?,
@@ -128,7 +134,7 @@ impl Output {
             }
             Form::Npy | Form::Npz => {
                 let plan = rewrite.plan(&SaveOptions::new())?;
-                file::replace(&self.path, |out| match self.form {
+                file::replace(&self.path, self.force, |out| match self.form {
                     Form::Npy => plan
                         .tensors()
                         .try_for_each(|(name, tensor)| numpy::write_npy(out, name, tensor, &done)),
