@@ -1,7 +1,7 @@
 //! [`Backup`]: the way back while a header is written over another.
 //!
 //! It lies beside the edited file and holds, one after the other: what it begins with
-//! ([`BACKUP_MAGIC`]), the [mark](crate::header::mark) that the file has meanwhile, the file's inode
+//! ([`BACKUP_MAGIC`]), the mark that the file has meanwhile, the file's inode
 //! and length, the old bytes before the data, the new ones, and an XXH3-64 of all that. Numbers are
 //! little-endian and have 8 bytes. The old and the new bytes are equally long and begin with the
 //! same length, which says where the one ends.

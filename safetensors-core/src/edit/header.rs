@@ -1,7 +1,7 @@
 //! Writing a header over the old one, and putting right what an interruption of that left.
 //!
 //! 1. The old and the new header are put into a [`Backup`] beside the file.
-//! 2. A [mark](crate::header::mark) takes the place of the header's length, so that every reader
+//! 2. A mark takes the place of the header's length, so that every reader
 //!    refuses the file.
 //! 3. The new header is written, but for its length.
 //! 4. The length takes its place again. The backup is removed.

@@ -58,10 +58,10 @@ pub(super) fn open(path: &Path, read_only: bool) -> Result<Edit<'static>> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile);
-/// [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile);
-/// [`ErrorKind::Io`](crate::ErrorKind::Io), also if somebody edits the file;
-/// [`ErrorKind::TornHeader`](crate::ErrorKind::TornHeader) if the header is half written, and no
+/// [`ErrorKind::NotAFile`];
+/// [`ErrorKind::ReadOnlyFile`];
+/// [`ErrorKind::Io`], also if somebody edits the file;
+/// [`ErrorKind::TornHeader`] if the header is half written, and no
 /// backup of it lies beside the file: it was moved or copied without the backup.
 pub fn recover(path: impl AsRef<Path>) -> Result<bool> {
     let path = path.as_ref();
@@ -78,7 +78,7 @@ pub fn recover(path: impl AsRef<Path>) -> Result<bool> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile); [`ErrorKind::Io`](crate::ErrorKind::Io).
+/// [`ErrorKind::NotAFile`]; [`ErrorKind::Io`](crate::ErrorKind::Io).
 pub fn is_torn(path: impl AsRef<Path>) -> Result<bool> {
     let path = path.as_ref();
     let is_torn = || {

@@ -107,7 +107,7 @@ fn the_old_file_or_the_new_one_wherever_an_edit_is_interrupted() {
                 match error.kind() {
                     ErrorKind::NotDurable(_) => assert!(done, "{name}: {error}"),
                     ErrorKind::Io(_) => assert!(!done, "{name}: {error}"),
-                    _ => panic!("{name}: {error}"),
+                    _ => unreachable!("{name}: {error}"),
                 }
                 assert!(found == if done { &*new } else { &*old }, "{name}: {step}");
             }

@@ -281,6 +281,7 @@ fn remove_leftover(_: &Path) -> io::Result<()> {
 }
 
 /// What came of trying to lock a file.
+#[cfg_attr(not(unix), allow(dead_code, reason = "nothing is locked there"))]
 enum Lock {
     Taken,
     /// Somebody else has it.

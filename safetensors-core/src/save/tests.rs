@@ -50,7 +50,7 @@ fn check_failed(step: &str, result: Result<()>, path: &Path) -> bool {
     match error.kind() {
         ErrorKind::NotDurable(_) => assert!(is_new, "{step}: {error}"),
         ErrorKind::Io(_) => assert!(!is_new, "{step}: {error}"),
-        _ => panic!("{step}: {error}"),
+        _ => unreachable!("{step}: {error}"),
     }
     is_new
 }

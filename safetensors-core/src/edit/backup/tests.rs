@@ -252,7 +252,11 @@ fn only_what_an_interruption_can_leave_is_accepted() {
         assert!(!backup.may_leave(&with(mark(8), &torn)), "{k}");
     }
     // Some sectors, as a power cut leaves them.
-    assert!(backup.may_leave(&with(mark(7), &|i| if i / 512 % 2 == 0 { b'n' } else { b'o' })));
+    assert!(backup.may_leave(&with(mark(7), &|i| if (i / 512).is_multiple_of(2) {
+        b'n'
+    } else {
+        b'o'
+    })));
     // Half a mark.
     let (old, mark) = (length, mark(7));
     for length in [[&mark[..4], &old[4..]].concat(), [&old[..4], &mark[4..]].concat()] {
@@ -260,7 +264,7 @@ fn only_what_an_interruption_can_leave_is_accepted() {
     }
     // Nothing that writes front to back leaves this.
     for text in [
-        &(|i: usize| if i % 2 == 0 { b'n' } else { b'o' }) as &dyn Fn(usize) -> u8,
+        &(|i: usize| if i.is_multiple_of(2) { b'n' } else { b'o' }) as &dyn Fn(usize) -> u8,
         &|i| if (100..200).contains(&i) { b'n' } else { b'o' },
         &|i| if i == 1500 { b'x' } else { b'n' },
         &|_| 0,
