@@ -1,8 +1,8 @@
 //! Move tensors between safetensors files and the library they are used in: ndarray, candle or
 //! burn.
 //!
-//! This crate is a facade: everything of `safetensors-core`, and behind a feature each, the
-//! adapters.
+//! This crate is a facade. It re-exports all of `safetensors-core`, and each adapter behind a
+//! feature.
 //!
 //! | feature | module | for |
 //! |---|---|---|
@@ -30,6 +30,7 @@
 //! assert_eq!(bias.into_vec::<f32>()?, [0.5, 1.5]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "burn")]

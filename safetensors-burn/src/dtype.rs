@@ -1,9 +1,9 @@
 //! The dtype table: which burn dtype holds which dtype of the format.
 
 use burn::tensor::{BoolStore, Bytes, DType, bf16, f16};
-use safetensors_core::convert::{widen, widened_shape};
-use safetensors_core::framework::accept;
-use safetensors_core::{Dtype, Error, LoadOptions, Result, Support, TensorBuf, Widening};
+use safetensors_core::convert::widen;
+use safetensors_core::framework::{Support, dtype_in, widened_shape};
+use safetensors_core::{Dtype, Error, LoadOptions, Result, TensorBuf, Widening};
 
 use crate::Burn;
 
@@ -26,7 +26,7 @@ macro_rules! exact {
                 // Stored as f32; only kernels compute with less.
                 DType::Flex32 => Ok(Dtype::F32),
                 DType::Bool(_) => Ok(Dtype::BOOL),
-                DType::QFloat(_) => Err(Error::unsupported_type::<Burn>(dtype.name())),
+                DType::QFloat(_) => Err(Error::unsupported_framework_type::<Burn>(dtype.name())),
             }
         }
 
@@ -36,7 +36,7 @@ macro_rules! exact {
                 $(Dtype::$dtype => Ok(Bytes::from_elems(buf.into_vec::<$element>()?)),)*
                 // The bytes 0 and 1 are the same in burn; as U8 they can be moved.
                 Dtype::BOOL => Ok(Bytes::from_elems(widen(buf, Dtype::U8)?.into_vec::<u8>()?)),
-                dtype => Err(Error::unsupported::<Burn>(dtype)),
+                dtype => Err(Error::unsupported_dtype::<Burn>(dtype)),
             }
         }
     };
@@ -72,7 +72,7 @@ pub(crate) fn loaded(
     options: &LoadOptions,
 ) -> Result<(Dtype, Vec<usize>)> {
     let read = options.dtype_of(dtype);
-    let to = accept::<Burn>(read, Widening::Lossless)?;
+    let to = dtype_in::<Burn>(read, Widening::Lossless)?;
     Ok((to, widened_shape(read, to, shape)))
 }
 

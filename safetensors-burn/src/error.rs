@@ -1,6 +1,6 @@
 //! What can go wrong with a module, beyond what core knows of.
 
-use safetensors_core::NameList;
+use safetensors_core::framework::NameList;
 
 /// Why a [`CheckpointStore`](crate::CheckpointStore) could not load or save a module: the source of
 /// an [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework).

@@ -7,7 +7,7 @@
 //! | load from a checkpoint that is open: with limits, mapped, or in memory | [`framework::load::<Burn>`](safetensors_core::framework::load) |
 //! | load without a copy | [`share_checkpoint`], [`share_tensor`]; [`share`] from a file in memory |
 //! | save named `TensorData` to a file, or in shards | [`save()`], [`save_sharded`] |
-//! | write code that is generic over tensor libraries | [`Burn`], a [`Framework`](safetensors_core::Framework) |
+//! | write code that is generic over tensor libraries | [`Burn`], a [`Framework`](safetensors_core::framework::Framework) |
 //!
 //! ```
 //! use burn::nn::{Linear, LinearConfig};
@@ -38,7 +38,7 @@
 //! | F8_E8M0 | F32, which holds each value exactly |
 //! | C64 | F32 with a last dimension of 2: real part, imaginary part |
 //!
-//! [`Widening::Exact`](safetensors_core::Widening::Exact) makes the widened ones errors. On the way
+//! [`Widening::Refuse`](safetensors_core::Widening::Refuse) makes the widened ones errors. On the way
 //! out every boolean is BOOL, however the backend stores it, and `Flex32` is F32, which is how burn
 //! stores it. Quantized tensors (`QFloat`) have no dtype in the format: saving one is an error.
 //!
@@ -47,6 +47,7 @@
 //! Parameter ids are not saved: a loaded module keeps the ids it was made with, as with every
 //! format that other libraries read. Optimizer state, which burn finds by those ids, is therefore
 //! not restored by a [`CheckpointStore`].
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 mod dtype;
@@ -58,8 +59,9 @@ mod share;
 mod store;
 
 pub use burn_store::{
-    ApplyError, ApplyResult, BurnToPyTorchAdapter, FloatCastAdapter, HalfPrecisionAdapter,
-    ModuleAdapter, ModuleSnapshot, ModuleStore, PathFilter, PyTorchToBurnAdapter,
+    ApplyError, ApplyResult, BurnToPyTorchAdapter, ChainAdapter, FloatCastAdapter,
+    HalfPrecisionAdapter, IdentityAdapter, ModuleAdapter, ModuleContext, ModuleSnapshot,
+    ModuleStore, PathFilter, PyTorchToBurnAdapter, bridge, burn_pack,
 };
 pub use error::StoreError;
 pub use framework::Burn;
@@ -67,3 +69,8 @@ pub use load::{load, load_with};
 pub use save::{save, save_sharded};
 pub use share::{share, share_checkpoint, share_tensor};
 pub use store::CheckpointStore;
+
+/// The README, whose example is tested.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -71,7 +71,7 @@ pub fn load_with(
 pub(crate) fn from_exact(buf: TensorBuf) -> Result<TensorData> {
     let dtype = buf.dtype();
     let Some(to) = dtype::to_burn(dtype) else {
-        return Err(Error::unsupported::<Burn>(dtype));
+        return Err(Error::unsupported_dtype::<Burn>(dtype));
     };
     let shape = buf.shape().to_vec();
     from_bytes(dtype::into_bytes(buf)?, shape, to)

@@ -3,11 +3,12 @@
 use std::path::Path;
 
 use burn::tensor::{BoolStore, DType, TensorData};
-use safetensors_core::save::write_native;
+use safetensors_core::checkpoint::SavedShards;
+use safetensors_core::framework::write_native;
+use safetensors_core::save::Sink;
 use safetensors_core::tied::Storage;
 use safetensors_core::{
-    Dtype, ErrorKind, Result, SaveOptions, SavedShards, ShardOptions, Sink, TensorSource,
-    framework, shape,
+    Dtype, ErrorKind, Result, SaveOptions, ShardOptions, TensorSource, framework, shape,
 };
 
 use crate::{Burn, dtype};

@@ -5,9 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use burn::tensor::{AllocationProperty, Bytes, TensorData};
-use safetensors_core::{
-    Checkpoint, Framework, LazyTensor, Result, SafeTensors, TensorView, Widening,
-};
+use safetensors_core::framework::Framework;
+use safetensors_core::{Checkpoint, LazyTensor, Result, SafeTensors, TensorView, Widening};
 
 use crate::{Burn, dtype, load};
 
@@ -45,7 +44,7 @@ pub fn share(
     widening: Widening,
 ) -> Result<TensorData> {
     let view = archive.view(name)?;
-    share_view(&view, widening, || archive.bytes().slice_ref(view.data()))
+    share_view(&view, widening, || archive.source().slice_ref(view.data()))
         .map_err(|error| error.in_tensor(name))
 }
 
@@ -125,7 +124,7 @@ where
     S: AsRef<[u8]> + Send + Sync + 'static,
 {
     let files: Vec<_> =
-        (0..checkpoint.shards().len()).map(|index| file_bytes(checkpoint, index)).collect();
+        (0..checkpoint.files().len()).map(|index| file_bytes(checkpoint, index)).collect();
     let mut shared = Vec::with_capacity(checkpoint.len());
     for tensor in checkpoint.tensors() {
         let data = share_lazy(&tensor, widening, |range| part(&files[tensor.file_index()], range))?;
@@ -167,7 +166,7 @@ struct FileBytes<S> {
 
 impl<S: AsRef<[u8]>> AsRef<[u8]> for FileBytes<S> {
     fn as_ref(&self) -> &[u8] {
-        self.checkpoint.shards()[self.index].archive().bytes().as_ref()
+        self.checkpoint.files()[self.index].safetensors().source().as_ref()
     }
 }
 

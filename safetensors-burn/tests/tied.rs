@@ -206,7 +206,7 @@ fn a_module_is_saved_in_shards() {
         CheckpointStore::from_file(&directory).max_shard_size(64.into()).metadata("title", "Test");
     model.save_into(&mut store).unwrap();
     let checkpoint = Checkpoint::open(&directory).unwrap();
-    assert_eq!((checkpoint.shards().len(), checkpoint.len()), (2, 3));
+    assert_eq!((checkpoint.files().len(), checkpoint.len()), (2, 3));
     assert_eq!(
         (&checkpoint.metadata()["title"], &checkpoint.metadata()["head"]),
         (&"Test".into(), &"embed".into())
@@ -262,7 +262,7 @@ fn data_of_the_same_bytes_is_saved_once() {
         .unwrap(),
     );
     let archive = SafeTensors::parse(file).unwrap();
-    let [first, second] = [(); 2].map(|()| share(&archive, "w", Widening::Exact).unwrap());
+    let [first, second] = [(); 2].map(|()| share(&archive, "w", Widening::Refuse).unwrap());
     let shared = first.as_bytes().as_ptr() == second.as_bytes().as_ptr();
     save(&path, [("a", &first), ("b", &second)], &options).unwrap();
     assert_eq!(written(&path).0.len(), if shared { 1 } else { 2 });
@@ -281,8 +281,9 @@ fn data_is_saved_in_shards() {
     let dir = tempfile::tempdir().unwrap();
     let (embed, norm) = (TensorData::from([[1.0_f32; 4]; 4]), TensorData::from([2.0_f32; 4]));
     let tensors = [("embed", &embed), ("norm", &norm), ("head", &embed)];
-    let options =
-        ShardOptions::new().max_shard_size(64.into()).save(SaveOptions::new().tied(Tied::new()));
+    let options = ShardOptions::new()
+        .max_shard_size(64.into())
+        .save_options(SaveOptions::new().tied(Tied::new()));
     let saved = save_sharded(dir.path(), tensors, &options).unwrap();
     assert_eq!((saved.files.len(), saved.total_size), (2, 80));
     assert_eq!(

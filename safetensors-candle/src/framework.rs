@@ -1,23 +1,29 @@
 //! [`Candle`]: candle as a framework that core's generic load and save work with.
 
 use candle_core::{Device, Shape, Storage, Tensor};
-use safetensors_core::{Dtype, Framework, Result, Support, TensorBuf, TensorSource};
+use safetensors_core::framework::{Framework, Support};
+use safetensors_core::{Dtype, Result, TensorBuf, TensorSource};
 
 use crate::dtype;
-use crate::error::from_candle;
+use crate::error::from_candle_error;
 use crate::save::CandleSource;
 
-/// candle, as a [`Framework`](safetensors_core::Framework) of safetensors files.
+/// candle, as a [`Framework`](safetensors_core::framework::Framework) of safetensors files.
 ///
 /// ```
 /// use candle_core::Device;
 /// use safetensors_candle::Candle;
-/// use safetensors_core::{Dtype, Framework, Support, TensorBuf, Widening};
+/// use safetensors_core::framework::{Framework, Support};
+/// use safetensors_core::{Dtype, SafeTensors, SaveOptions, TensorBuf, Widening, serialize};
 ///
 /// let buf = TensorBuf::from_vec(vec![2], vec![true, false])?;
 /// let tensor = Candle::from_buf(buf, &Device::Cpu, Widening::Lossless)?;
 /// assert_eq!(tensor.to_vec1::<u8>()?, [1, 0]);
 /// assert_eq!(Candle::support(Dtype::BOOL), Support::Widened(Dtype::U8));
+///
+/// // A single tensor, to be saved wherever core saves something.
+/// let file = serialize([("flags", Candle::source(&tensor)?)], &SaveOptions::new())?;
+/// assert_eq!(SafeTensors::parse(&file)?.view("flags")?.data(), [1, 0]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,10 +56,20 @@ impl Framework for Candle {
                 Device::Cuda(_) => "a CUDA device",
                 Device::Metal(_) => "a Metal device",
             };
-            from_candle(error.context(format!("cannot place {dtype} elements on {place}")))
+            from_candle_error(error.context(format!("cannot place {dtype} elements on {place}")))
         })
     }
 
+    /// The tensor, to be saved. Waits until its device has done what the calling thread asked of
+    /// it. Its storage is locked for as long as a write takes, not for as long as the source lives.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::UnsupportedFrameworkType`] if the format has no dtype for the tensor's;
+    /// [`ErrorKind::Framework`] if the device reports an error.
+    ///
+    /// [`ErrorKind::UnsupportedFrameworkType`]: safetensors_core::ErrorKind::UnsupportedFrameworkType
+    /// [`ErrorKind::Framework`]: safetensors_core::ErrorKind::Framework
     fn source(tensor: &Tensor) -> Result<impl TensorSource + '_> {
         CandleSource::new(tensor)
     }

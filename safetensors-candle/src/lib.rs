@@ -6,7 +6,8 @@
 //! | load from a checkpoint that is open: with limits, mapped, or in memory | [`framework::load::<Candle>`](safetensors_core::framework::load) |
 //! | build a model from a checkpoint | [`var_builder()`]; [`var_builder_from`] or [`CheckpointBackend`] for one that is open |
 //! | save tensors to a file, or in shards | [`save()`], [`save_sharded`] |
-//! | load or save a single tensor, or from memory | [`Candle`], which implements [`Framework`](safetensors_core::Framework) |
+//! | load or save a single tensor, or from memory | [`Candle`], which implements [`Framework`](safetensors_core::framework::Framework) |
+//! | find the dtype that a tensor gets | [`to_candle_dtype`], [`from_candle_dtype`] |
 //!
 //! A checkpoint is a file, an index of shards, or the directory that holds either: see
 //! [`Checkpoint`](safetensors_core::Checkpoint).
@@ -45,7 +46,7 @@
 //! | F8_E5M2, F8_E4M3FNUZ, F8_E5M2FNUZ | F16 | widened |
 //! | C64 | F32 | widened; the shape gains a last dimension of 2: real, imaginary |
 //!
-//! Widening keeps every value. [`Widening::Exact`](safetensors_core::Widening::Exact) in the
+//! Widening keeps every value. [`Widening::Refuse`](safetensors_core::Widening::Refuse) in the
 //! [`LoadOptions`](safetensors_core::LoadOptions) makes it an error instead.
 //!
 //! A saved file loads to the same tensors, bit for bit. Of F4 and F6 tensors only whole ones can be
@@ -63,6 +64,7 @@
 //!
 //! It does not map files, keep several requests for one tensor as one allocation, or split tensors
 //! between ranks. The features `cuda` and `metal` only switch on candle's.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 mod dtype;
@@ -72,8 +74,14 @@ mod load;
 mod save;
 mod var_builder;
 
-pub use error::{from_candle, into_candle};
+pub use dtype::{from_candle_dtype, to_candle_dtype};
+pub use error::{from_candle_error, into_candle_error};
 pub use framework::Candle;
 pub use load::{load, load_with};
-pub use save::{CandleSource, save, save_sharded};
+pub use save::{save, save_sharded};
 pub use var_builder::{CheckpointBackend, var_builder, var_builder_from};
+
+/// The README, whose example is tested.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

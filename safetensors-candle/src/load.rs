@@ -60,7 +60,7 @@ pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<BTreeMap<String, 
 ///     DType::F16
 /// );
 ///
-/// let exact = LoadOptions::new().widening(Widening::Exact);
+/// let exact = LoadOptions::new().widening(Widening::Refuse);
 /// let error = safetensors_candle::load_with(&path, &Device::Cpu, &exact).unwrap_err();
 /// assert!(matches!(error.kind(), ErrorKind::WouldWiden { .. }));
 /// assert_eq!(error.tensor(), Some("mask"));

@@ -4,16 +4,17 @@ use std::path::Path;
 use std::ptr;
 
 use candle_core::{CpuStorage, Device, Layout, Storage, StridedBlocks, Tensor};
-use safetensors_core::save::write_native;
+use safetensors_core::checkpoint::SavedShards;
+use safetensors_core::framework::write_native;
+use safetensors_core::save::Sink;
 use safetensors_core::tied::Storage as Memory;
 use safetensors_core::{
-    Dtype, ErrorKind, Result, SaveOptions, SavedShards, ShardOptions, Sink, TensorSource,
-    framework, shape,
+    Dtype, ErrorKind, Result, SaveOptions, ShardOptions, TensorSource, framework, shape,
 };
 
 use crate::Candle;
 use crate::dtype::{from_candle_dtype, storage_bytes};
-use crate::error::from_candle;
+use crate::error::from_candle_error;
 
 /// The most bytes of a strided tensor that are gathered before they are written.
 const GATHERED: usize = 256 << 10;
@@ -55,8 +56,14 @@ const BROUGHT: usize = 16 << 20;
 ///
 /// # Errors
 ///
-/// Those of [`safetensors_core::save()`] and of [`CandleSource`]; each names the file, and the
-/// tensor if it is about one.
+/// Each names the file, and the tensor if it is about one.
+///
+/// - Those of [`safetensors_core::save()`].
+/// - [`ErrorKind::UnsupportedFrameworkType`] if the format has no dtype for a tensor's.
+/// - [`ErrorKind::DataLength`] if a storage is not as long as dtype and shape ask for.
+/// - [`ErrorKind::Framework`] if candle or the device reports an error.
+/// - One of the last two if an F4 or F6 tensor is but a part of its storage or not contiguous:
+///   candle's layouts cannot tell the packed elements of these apart.
 pub fn save<'a>(
     path: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a Tensor)>,
@@ -85,7 +92,7 @@ pub fn save<'a>(
 ///
 /// let options = ShardOptions::new()
 ///     .max_shard_size(64.into())
-///     .save(SaveOptions::new().tied(Tied::new()));
+///     .save_options(SaveOptions::new().tied(Tied::new()));
 /// let saved = safetensors_candle::save_sharded(dir.path(), tensors, &options)?;
 /// assert_eq!((saved.files.len(), saved.total_size), (2, 64 + 32));
 ///
@@ -96,7 +103,7 @@ pub fn save<'a>(
 ///
 /// # Errors
 ///
-/// Those of [`safetensors_core::save_sharded`] and of [`CandleSource`].
+/// Those of [`safetensors_core::save_sharded`], and those of [`save()`] for tensors.
 pub fn save_sharded<'a>(
     directory: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a Tensor)>,
@@ -107,26 +114,8 @@ pub fn save_sharded<'a>(
 
 /// A candle tensor as a [`TensorSource`]. Its storage is locked for as long as a write takes, not
 /// for as long as this lives.
-///
-/// ```
-/// use candle_core::{Device, Tensor};
-/// use safetensors_candle::CandleSource;
-/// use safetensors_core::{SafeTensors, SaveOptions, serialize};
-///
-/// let tensor = Tensor::new(&[1_u8, 2, 3], &Device::Cpu)?;
-/// let file = serialize([("bytes", CandleSource::new(&tensor)?)], &SaveOptions::new())?;
-/// assert_eq!(SafeTensors::parse(&file)?.view("bytes")?.data(), [1, 2, 3]);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-///
-/// # Errors
-///
-/// Writing fails with [`ErrorKind::DataLength`] if the storage is not as long as dtype and shape
-/// ask for, with [`ErrorKind::Framework`] if candle fails, and with either if an F4 or F6 tensor is
-/// but a part of its storage or not contiguous: the packed elements of these cannot be told apart
-/// by candle's layouts.
 #[derive(Clone, Copy, Debug)]
-pub struct CandleSource<'a> {
+pub(crate) struct CandleSource<'a> {
     tensor: &'a Tensor,
     dtype: Dtype,
 }
@@ -139,12 +128,12 @@ impl<'a> CandleSource<'a> {
     ///
     /// [`ErrorKind::UnsupportedFrameworkType`] if the format has no dtype for the tensor's;
     /// [`ErrorKind::Framework`] if the device reports an error.
-    pub fn new(tensor: &'a Tensor) -> Result<Self> {
+    pub(crate) fn new(tensor: &'a Tensor) -> Result<Self> {
         let dtype = from_candle_dtype(tensor.dtype())?;
         // A save writes from several threads. candle's CUDA devices have a stream of work for each
         // thread, and none waits for another: without this, a writer could copy elements that are
         // still being computed.
-        tensor.device().synchronize().map_err(from_candle)?;
+        tensor.device().synchronize().map_err(from_candle_error)?;
         Ok(Self { tensor, dtype })
     }
 }
@@ -221,10 +210,10 @@ fn write_in_parts(tensor: &Tensor, limit: usize, sink: &mut Sink<'_>) -> Result<
     if size == 0 {
         // Packed elements, which candle cannot take apart: it may still be able to bring all of
         // them.
-        return write_brought(&tensor.to_device(&Device::Cpu).map_err(from_candle)?, sink);
+        return write_brought(&tensor.to_device(&Device::Cpu).map_err(from_candle_error)?, sink);
     }
     // A contiguous tensor stays where it is here; another one is copied once, on its device.
-    let flat = tensor.detach().flatten_all().map_err(from_candle)?;
+    let flat = tensor.detach().flatten_all().map_err(from_candle_error)?;
     let count = flat.elem_count();
     let step = (limit / size).max(1);
     for start in (0..count).step_by(step) {
@@ -232,7 +221,7 @@ fn write_in_parts(tensor: &Tensor, limit: usize, sink: &mut Sink<'_>) -> Result<
             .narrow(0, start, step.min(count - start))
             .and_then(|part| part.force_contiguous())
             .and_then(|part| part.to_device(&Device::Cpu))
-            .map_err(from_candle)?;
+            .map_err(from_candle_error)?;
         write_brought(&part, sink)?;
     }
     Ok(())
@@ -243,7 +232,7 @@ fn write_brought(tensor: &Tensor, sink: &mut Sink<'_>) -> Result<()> {
     let (storage, _) = tensor.storage_and_layout();
     match &*storage {
         Storage::Cpu(storage) => write_storage(tensor, storage, sink),
-        Storage::Cuda(_) | Storage::Metal(_) => Err(from_candle(candle_core::Error::msg(
+        Storage::Cuda(_) | Storage::Metal(_) => Err(from_candle_error(candle_core::Error::msg(
             "candle left on its device what should have come to the CPU",
         ))),
     }
@@ -274,7 +263,7 @@ fn write_storage(tensor: &Tensor, storage: &CpuStorage, sink: &mut Sink<'_>) -> 
 /// whole bytes, so only the whole storage is a tensor for certain.
 fn write_packed(tensor: &Tensor, dtype: Dtype, bytes: &[u8], sink: &mut Sink<'_>) -> Result<()> {
     if !tensor.is_contiguous() {
-        return Err(from_candle(candle_core::Error::RequiresContiguous {
+        return Err(from_candle_error(candle_core::Error::RequiresContiguous {
             op: "saving packed F4 and F6 elements",
         }));
     }

@@ -5,15 +5,16 @@ use std::path::Path;
 use candle_core::{DType, Device, Shape, Tensor};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
-use safetensors_core::convert::{widen, widened_shape};
+use safetensors_core::convert::widen;
+use safetensors_core::framework::{Framework, Support, widened_shape};
+use safetensors_core::io::FileSource;
 use safetensors_core::{
-    Checkpoint, Dtype, FileSource, Framework, LazyTensor, LoadOptions, ReadAt, Result, Support,
-    TensorBuf, framework,
+    Checkpoint, Dtype, LazyTensor, LoadOptions, ReadAt, Result, TensorBuf, framework,
 };
 
 use crate::Candle;
 use crate::dtype::from_candle_dtype;
-use crate::error::into_candle;
+use crate::error::into_candle_error;
 
 /// A [`VarBuilder`] over a checkpoint: a file, an index of shards, or the directory that holds
 /// either.
@@ -91,7 +92,7 @@ pub fn var_builder_from<'a, S: ReadAt + 'a>(
 ///
 /// As candle's own backends: `CannotFindTensor`, and `UnexpectedShape`, which names the tensor and
 /// the file. Everything else is a [`safetensors_core::Error`], which names them too, passed through
-/// [`into_candle`].
+/// [`into_candle_error`].
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -107,7 +108,7 @@ pub fn var_builder_from<'a, S: ReadAt + 'a>(
 ///     &SaveOptions::new(),
 /// )?;
 ///
-/// let exact = LoadOptions::new().widening(Widening::Exact);
+/// let exact = LoadOptions::new().widening(Widening::Refuse);
 /// let backend = CheckpointBackend::new(Checkpoint::open(&path)?).load_options(exact);
 /// let builder = VarBuilder::from_backend(Box::new(backend), DType::U8, Device::Cpu);
 /// assert!(builder.contains_tensor("mask"));
@@ -165,11 +166,11 @@ impl<S: ReadAt> CheckpointBackend<S> {
         device: &Device,
     ) -> candle_core::Result<Tensor> {
         let load = || {
-            framework::accept::<Candle>(tensor.dtype(), self.load_options.get_widening())?;
+            framework::dtype_in::<Candle>(tensor.dtype(), self.load_options.get_widening())?;
             let to = from_candle_dtype(dtype)?;
             Candle::from_exact(self.read(tensor, to)?, device)
         };
-        load().map_err(|error| into_candle(tensor.locate(error)))
+        load().map_err(|error| into_candle_error(tensor.locate(error)))
     }
 }
 

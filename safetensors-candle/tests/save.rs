@@ -7,17 +7,18 @@ use std::collections::{BTreeMap, HashMap};
 
 use candle_core::{CpuStorage, DType, Device, Tensor, Var};
 use common::{read_bufs, save_tensors, unchecked};
-use safetensors_candle::{Candle, CandleSource};
+use safetensors_candle::Candle;
+use safetensors_core::framework::Framework;
 use safetensors_core::tied::{Tied, Views};
 use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, Framework, Metadata, Result, SaveOptions, ShardOptions,
-    TensorBuf, TensorSource,
+    Checkpoint, Dtype, ErrorKind, Metadata, Result, SaveOptions, ShardOptions, TensorBuf,
+    TensorSource,
 };
 
 /// What a source gives, piece by piece.
 fn pieces(tensor: &Tensor) -> Vec<Vec<u8>> {
     let mut pieces = Vec::new();
-    let source = CandleSource::new(tensor).unwrap();
+    let source = Candle::source(tensor).unwrap();
     source
         .write_to(&mut |bytes| {
             pieces.push(bytes.to_vec());
@@ -102,7 +103,7 @@ fn contiguous_tensors_are_written_from_where_they_lie() {
     };
     let expected = values[20..50].as_ptr_range();
     let mut seen = Vec::new();
-    let source = CandleSource::new(&rows).unwrap();
+    let source = Candle::source(&rows).unwrap();
     source
         .write_to(&mut |bytes| {
             seen.push(bytes.as_ptr_range());
@@ -148,7 +149,7 @@ fn tensors_that_share_a_storage_are_saved_together() {
 #[test]
 fn a_source_does_not_hold_the_lock_of_its_storage() {
     let variable = Var::from_tensor(&iota(&[2])).unwrap();
-    let source = CandleSource::new(variable.as_tensor()).unwrap();
+    let source = Candle::source(variable.as_tensor()).unwrap();
     // This takes the lock for writing: it would wait forever if the source held it.
     variable.set(&Tensor::new(&[7_i64, 8], &Device::Cpu).unwrap()).unwrap();
     let mut bytes = Vec::new();
@@ -333,8 +334,9 @@ fn shards_hold_tied_tensors_once() {
     let dir = tempfile::tempdir().unwrap();
     let (embed, norm) = (iota(&[4, 2]), iota(&[4]));
     let tensors = [("embed", &embed), ("norm", &norm), ("head", &embed.clone())];
-    let options =
-        ShardOptions::new().max_shard_size(64.into()).save(SaveOptions::new().tied(Tied::new()));
+    let options = ShardOptions::new()
+        .max_shard_size(64.into())
+        .save_options(SaveOptions::new().tied(Tied::new()));
     let saved = safetensors_candle::save_sharded(dir.path(), tensors, &options).unwrap();
     assert_eq!((saved.files.len(), saved.total_size), (2, 64 + 32));
     let loaded = safetensors_candle::load(dir.path(), &Device::Cpu).unwrap();

@@ -1,14 +1,16 @@
-//! [`replace`]: an output file that takes its place complete, or not at all; [`advise`]: what to do if it does not.
+//! [`replace`] writes an output file completely or not at all. [`advise`] adds a remedy to an error
+//! of writing.
 
 use std::io::{self, BufWriter, IntoInnerError};
 use std::path::Path;
 
 use anyhow::Context;
-use safetensors_core::{AtomicFile, Error, ErrorKind, SaveOptions};
+use safetensors_core::save::AtomicFile;
+use safetensors_core::{Error, ErrorKind, SaveOptions};
 
 use crate::text;
 
-/// What is asked for of an output file, for every command that writes one.
+/// The option of every command that writes an output file.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Force {
     /// Replace what is there even if it is read-only
@@ -23,14 +25,15 @@ impl Force {
     }
 }
 
-/// How a command that can write to standard output writes to what is no regular file.
-pub(crate) const STREAM: &str = "`-o - > FILE` writes to whatever FILE is";
+/// The remedy if the output is not a regular file, for a command that can write to standard output.
+pub(crate) const STREAM: &str = "`-o - > FILE` can write to such a file";
 
-/// Has `write` write a file, and gives it its name when it is complete and has reached the disk.
-/// After an error the path has what it had before, unless the error says otherwise. What is there
-/// and is no regular file, such as a FIFO or a device, is refused.
+/// Writes a file by `write`. The file gets its name once it is complete and on the disk.
 ///
-/// An error that says nothing of a file is about this one.
+/// After an error, `path` is as it was before, unless the error says otherwise. Refuses to replace anything but a regular file, such
+/// as a FIFO or a device.
+///
+/// An error that names no file gets this path.
 pub(crate) fn replace(
     path: &Path,
     force: Force,
@@ -47,9 +50,10 @@ pub(crate) fn replace(
     }
 }
 
-/// Adds to an error of writing to `path` what can be done about it: `bytes` are what it needs
-/// there, `other` is what names another place, such as `OUT`, and `stream` how to write to what is
-/// no regular file. Other errors stay as they are.
+/// Adds a remedy to an error of writing to `path`. Other errors stay as they are.
+///
+/// `bytes` is the space that the output needs. `other` is the argument that can name another place,
+/// such as `OUT`. `stream` is the remedy if `path` is not a regular file.
 pub(crate) fn advise(
     error: anyhow::Error,
     path: &Path,
@@ -88,8 +92,8 @@ enum Failure {
     ReadOnly,
 }
 
-/// Why `path`, or a file in it, cannot be written, if the error is about that and not about an
-/// input.
+/// Why `path`, or a file in it, cannot be written. `None` if the error is about something else,
+/// such as an input.
 fn failure(error: &anyhow::Error, path: &Path) -> Option<Failure> {
     let Some(known) = error.downcast_ref::<Error>() else {
         let system = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());

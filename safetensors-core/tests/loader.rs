@@ -8,9 +8,11 @@ use std::fs::OpenOptions;
 use std::io;
 use std::path::Path;
 
+use safetensors_core::io::FileSource;
+use safetensors_core::load::read_tensors;
 use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, Limits, LoadOptions, ReadAt, SafeTensors, SaveOptions, TensorBuf,
-    TensorView, save,
+    Checkpoint, Dtype, ErrorKind, LazyTensor, LoadOptions, ReadAt, SafeTensors, SaveOptions,
+    TensorBuf, TensorView, save,
 };
 use tempfile::tempdir;
 
@@ -217,11 +219,11 @@ impl ReadAt for Sparse {
 #[test]
 fn a_tensor_larger_than_memory() {
     for bytes in [1 << 50, 1 << 62, (1 << 63) - 1, 1 << 63, u64::MAX - 1000] {
-        let archive =
-            SafeTensors::read_header(Sparse::of_one_tensor(bytes), &Limits::default()).unwrap();
+        let archive = SafeTensors::from_source(Sparse::of_one_tensor(bytes)).unwrap();
         let tensor = archive.tensor("huge").unwrap();
         let alone = tensor.read().unwrap_err();
-        let together = safetensors_core::read_tensors(&[tensor], &LoadOptions::new()).unwrap_err();
+        let together =
+            safetensors_core::load::read_tensors(&[tensor], &LoadOptions::new()).unwrap_err();
         for error in [alone, together] {
             let expected = ErrorKind::TooLargeForMemory { bytes };
             assert_eq!(format!("{:?}", error.kind()), format!("{expected:?}"));
@@ -232,7 +234,7 @@ fn a_tensor_larger_than_memory() {
 
 #[test]
 fn a_source_that_fails() {
-    let archive = SafeTensors::read_header(Sparse::of_one_tensor(100), &Limits::default()).unwrap();
+    let archive = SafeTensors::from_source(Sparse::of_one_tensor(100)).unwrap();
     let error = archive.tensor("huge").unwrap().read().unwrap_err();
     assert!(
         matches!(error.kind(), ErrorKind::Io(_)) && error.to_string().contains("beyond the header"),
@@ -246,7 +248,7 @@ fn a_source_that_fails() {
 
     // One that ends inside its header, though it said it would not.
     let broken = Sparse { start: vec![60, 0, 0, 0, 0, 0, 0, 0, b'{'], len: 1000 };
-    let error = SafeTensors::read_header(broken, &Limits::default()).unwrap_err();
+    let error = SafeTensors::from_source(broken).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
 }
 
@@ -266,7 +268,7 @@ fn bytes_that_shrink() {
     let archive =
         SafeTensors::parse(Shrinks(support::file(header, 4), AtomicBool::new(false))).unwrap();
     assert!(archive.view("a").is_ok());
-    archive.bytes().1.store(true, Ordering::Relaxed);
+    archive.source().1.store(true, Ordering::Relaxed);
     let view = archive.view("a").unwrap_err();
     assert!(matches!(view.kind(), ErrorKind::MissingData { expected: 4, found: 0 }), "{view}");
     let read = archive.tensor("a").unwrap().read().unwrap_err();
@@ -291,7 +293,7 @@ impl safetensors_core::ReadAt for Spy {
 
     fn read_ranges_at(
         &self,
-        ranges: &mut [safetensors_core::ReadRange<'_>],
+        ranges: &mut [safetensors_core::io::ReadRange<'_>],
     ) -> std::io::Result<()> {
         self.calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         assert!(ranges.is_sorted_by_key(|range| range.offset));
@@ -322,8 +324,11 @@ fn small_neighbours_are_read_in_one_call_and_large_tensors_in_several() {
         let expected: u32 = tensor.name().parse().unwrap();
         assert_eq!(buf.as_slice::<u32>().unwrap(), [expected; 10]);
     }
-    let calls =
-        checkpoint.shards()[0].archive().bytes().calls.load(std::sync::atomic::Ordering::Relaxed);
+    let calls = checkpoint.files()[0]
+        .safetensors()
+        .source()
+        .calls
+        .load(std::sync::atomic::Ordering::Relaxed);
     assert_eq!(calls, 1 + 3, "5,000 small tensors are one call, 10 MiB are three");
 }
 
@@ -415,7 +420,7 @@ fn a_source_that_changes_while_its_header_is_read() {
 
     let buf = TensorBuf::from_vec(vec![1], vec![1_u8]).unwrap();
     let file = Changing(safetensors_core::serialize([("w", &buf)], &SaveOptions::new()).unwrap());
-    let error = SafeTensors::read_header(file, &Limits::default()).unwrap_err();
+    let error = SafeTensors::from_source(file).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
     assert!(error.to_string().contains("it has changed"), "{error}");
 }
@@ -425,12 +430,12 @@ fn ranges_of_a_file_in_any_order_and_at_impossible_places() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("bytes");
     std::fs::write(&path, pattern(100, 0)).unwrap();
-    let source = safetensors_core::FileSource::open(&path).unwrap();
+    let source = safetensors_core::io::FileSource::open(&path).unwrap();
     let read = |places: [(u64, usize); 3]| {
         let mut bufs = places.map(|(_, len)| vec![0; len]);
         let ranges = places.iter().zip(&mut bufs);
         let mut ranges: Vec<_> = ranges
-            .map(|((offset, _), bytes)| safetensors_core::ReadRange { offset: *offset, bytes })
+            .map(|((offset, _), bytes)| safetensors_core::io::ReadRange { offset: *offset, bytes })
             .collect();
         source.read_ranges_at(&mut ranges).map(|()| bufs.concat())
     };
@@ -457,10 +462,12 @@ fn some_tensors_by_name_or_by_what_they_are() {
     save(&path, bufs.iter().map(|(name, buf)| (name, buf)), &SaveOptions::new()).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
     let options = LoadOptions::new();
-    let some = checkpoint.read_some(|tensor| tensor.name().ends_with(".x"), &options).unwrap();
-    assert_eq!(some.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["a.x", "b.x"]);
-    assert!(some.iter().all(|(name, buf)| buf.bytes() == name.as_bytes()));
-    assert!(checkpoint.read_some(|_| false, &options).unwrap().is_empty());
+    let some: Vec<_> =
+        checkpoint.tensors().filter(|tensor| tensor.name().ends_with(".x")).collect();
+    assert_eq!(some.iter().map(LazyTensor::name).collect::<Vec<_>>(), ["a.x", "b.x"]);
+    let bufs = read_tensors(&some, &options).unwrap();
+    assert!(some.iter().zip(&bufs).all(|(tensor, buf)| buf.bytes() == tensor.name().as_bytes()));
+    assert!(read_tensors::<FileSource>(&[], &options).unwrap().is_empty());
 
     let named = checkpoint.read_named(["b.x", "a.y", "b.x"], &options).unwrap();
     assert_eq!(named.iter().map(TensorBuf::bytes).collect::<Vec<_>>(), [b"b.x", b"a.y", b"b.x"]);

@@ -6,8 +6,9 @@
 use std::fs::{self, File};
 use std::io::Write;
 
+use safetensors_core::framework::{Framework, Support};
 use safetensors_core::{
-    Checkpoint, Dtype, Framework, LoadOptions, Result, Support, TensorBuf, TensorSource, framework,
+    Checkpoint, Dtype, LoadOptions, Result, TensorBuf, TensorSource, framework,
 };
 
 const MIB: u64 = 1 << 20;

@@ -9,9 +9,10 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::Path;
 
+use safetensors_core::save::{AtomicFile, StreamWriter};
 use safetensors_core::{
-    AtomicFile, Checkpoint, ErrorKind, Result, Rewrite, SaveOptions, ShardOptions, StreamWriter,
-    TensorView, save, save_sharded,
+    Checkpoint, ErrorKind, Result, Rewrite, SaveOptions, ShardOptions, TensorView, save,
+    save_sharded,
 };
 use tempfile::tempdir;
 
@@ -133,7 +134,7 @@ fn a_read_only_file_is_replaced_only_where_that_is_asked_for() {
 fn the_files_of_a_sharded_save_do_as_single_ones() {
     let directory = tempdir().unwrap();
     let save_shards = |options: SaveOptions| {
-        let shards = ShardOptions::new().max_shard_size(4.into()).save(options);
+        let shards = ShardOptions::new().max_shard_size(4.into()).save_options(options);
         save_sharded(directory.path(), [("a", view(&[1; 4])), ("b", view(&[2; 4]))], &shards)
     };
     save_shards(SaveOptions::new()).unwrap();

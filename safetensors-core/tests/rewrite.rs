@@ -7,10 +7,13 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use safetensors_core::convert::Overflow;
+use safetensors_core::rewrite::PlannedTensor;
+use safetensors_core::save::Sink;
 use safetensors_core::tied::Storage;
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, Overflow, Planned, Rewrite, SaveOptions,
-    ShardOptions, Sink, TensorBuf, TensorSource, TensorView, save, save_sharded,
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorBuf,
+    TensorSource, TensorView, save, save_sharded,
 };
 use tempfile::TempDir;
 
@@ -80,7 +83,7 @@ fn shards_become_one_file_and_one_file_becomes_shards() {
     let before = content(&dir.path().join("shards"));
 
     let sharded = Checkpoint::open(dir.path().join("shards")).unwrap();
-    assert!(sharded.shards().len() > 5);
+    assert!(sharded.files().len() > 5);
     let one = dir.path().join("one.safetensors");
     Rewrite::of(&sharded).save(&one, &SaveOptions::new()).unwrap();
     assert_eq!(content(&one), before);
@@ -88,7 +91,7 @@ fn shards_become_one_file_and_one_file_becomes_shards() {
     let one = Checkpoint::open(one).unwrap();
     let larger = ShardOptions::new().max_shard_size(30_000.into());
     let shards = Rewrite::of(&one).save_sharded(dir.path().join("again"), &larger).unwrap();
-    assert!((2..sharded.shards().len()).contains(&shards.files.len()), "{shards:?}");
+    assert!((2..sharded.files().len()).contains(&shards.files.len()), "{shards:?}");
     assert_eq!(content(&dir.path().join("again")), before);
 }
 
@@ -211,7 +214,7 @@ fn aliases_without_their_tensor_are_cast_as_a_tensor_is() {
     let to = dir.path().join("to.safetensors");
     let cast = |which: &'static str| {
         let rewrite = Rewrite::of(&tied).select(|name, _| name != "e");
-        let cast = |name: &str, tensor: &Planned<'_>| match which {
+        let cast = |name: &str, tensor: &PlannedTensor<'_>| match which {
             "tensors" => (!tensor.is_alias()).then_some(Dtype::BF16),
             _ => (name == which).then_some(Dtype::BF16),
         };
@@ -363,7 +366,7 @@ fn a_plan_is_what_is_written() {
         ("m.up", "up", Dtype::F32, Dtype::F64, 16),
     ];
     assert_eq!(planned, expected);
-    assert_eq!((plan.total_size(), plan.shards().len()), (28, 0));
+    assert_eq!((plan.total_size(), plan.files().len()), (28, 0));
     assert_eq!(
         plan.aliases().iter().collect::<Vec<_>>(),
         [(&"m.a.head".to_owned(), &"m.embed".to_owned())]
@@ -374,7 +377,7 @@ fn a_plan_is_what_is_written() {
     let options = ShardOptions::new().max_shard_size(12.into());
     let plan = rewrite.plan_sharded(&options).unwrap();
     let shards: Vec<(String, Vec<String>)> = plan
-        .shards()
+        .files()
         .map(|(file, tensors)| {
             (file.to_owned(), tensors.map(|(name, _)| name.to_owned()).collect())
         })
@@ -489,7 +492,7 @@ fn twenty_gibibytes_are_sharded_anew_in_little_memory() {
         .unwrap()
         .save_sharded(
             dir.path().join("shards"),
-            &ShardOptions::new().save(SaveOptions::new().durable(false)),
+            &ShardOptions::new().save_options(SaveOptions::new().durable(false)),
         )
         .unwrap();
     assert_eq!(saved.total_size, 15 << 30);

@@ -57,7 +57,7 @@ macro_rules! define_dyn_array {
                 match buf.dtype() {
                     $(Dtype::$dtype => Ok(Self::$variant(array_from_buf(buf)?)),)*
                     dtype if is_packed(dtype) => Ok(Self::Packed(Packed::new(buf)?)),
-                    dtype => Err(Error::unsupported::<Ndarray>(dtype)),
+                    dtype => Err(Error::unsupported_dtype::<Ndarray>(dtype)),
                 }
             }
 

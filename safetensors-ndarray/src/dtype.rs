@@ -1,6 +1,7 @@
 //! The one table of dtypes: which array holds which.
 
-use safetensors_core::{Dtype, Support};
+use safetensors_core::Dtype;
+use safetensors_core::framework::Support;
 
 /// Calls the macro `$then` with a row for each dtype whose elements an array can index: variant of
 /// [`DynArray`](crate::DynArray), type of the elements, dtype.
@@ -67,7 +68,7 @@ mod tests {
     fn the_types_of_the_table_have_its_dtypes() {
         macro_rules! check {
             ($($variant:ident($type:ty) = $dtype:ident,)*) => {
-                $(assert_eq!(<$type as safetensors_core::Element>::DTYPE, Dtype::$dtype);)*
+                $(assert_eq!(<$type as safetensors_core::element::Element>::DTYPE, Dtype::$dtype);)*
             };
         }
         for_each_array_dtype!(check);

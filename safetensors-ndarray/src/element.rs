@@ -1,7 +1,7 @@
 //! [`ArrayElement`]: the Rust types that arrays of a file's tensors can have as elements.
 
 use ndarray::ArrayD;
-use safetensors_core::Element;
+use safetensors_core::element::Element;
 
 use crate::DynArray;
 use crate::dtype::for_each_array_dtype;

@@ -46,6 +46,7 @@
 //! [`LoadOptions::floats_as`](safetensors_core::LoadOptions::floats_as) says what is meant. An
 //! array that owns a mapped file does not exist, because ndarray's owners are its own: keep the
 //! mapping and lend views of it.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
@@ -68,3 +69,8 @@ pub use load::{ReadArrayExt, load, load_with};
 pub use packed::Packed;
 pub use save::{ArraySource, array_source, save, save_sharded};
 pub use view::ViewArrayExt;
+
+/// The README, whose example is tested.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -44,7 +44,7 @@ impl Packed {
     /// [`DynArray::from_buf`]: crate::DynArray::from_buf
     pub fn new(buf: TensorBuf) -> Result<Self> {
         if !is_packed(buf.dtype()) {
-            return Err(Error::unsupported::<Ndarray>(buf.dtype()));
+            return Err(Error::unsupported_dtype::<Ndarray>(buf.dtype()));
         }
         Ok(Self(buf))
     }

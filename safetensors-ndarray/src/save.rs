@@ -3,11 +3,10 @@
 use std::path::Path;
 
 use ndarray::{ArrayBase, ArrayViewD, Data, Dimension};
+use safetensors_core::checkpoint::SavedShards;
 use safetensors_core::save::Sink;
 use safetensors_core::tied::Storage;
-use safetensors_core::{
-    Dtype, Result, SaveOptions, SavedShards, ShardOptions, TensorSource, framework,
-};
+use safetensors_core::{Dtype, Result, SaveOptions, ShardOptions, TensorSource, framework};
 
 use crate::{ArrayElement, DynArray, Ndarray, strided};
 

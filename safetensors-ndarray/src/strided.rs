@@ -2,7 +2,8 @@
 
 use ndarray::{ArrayViewD, ArrayViewMutD, Axis, Ix2, ShapeError};
 use safetensors_core::Result;
-use safetensors_core::save::{Sink, write_native};
+use safetensors_core::framework::write_native;
+use safetensors_core::save::Sink;
 
 use crate::ArrayElement;
 use crate::error::shape_error;

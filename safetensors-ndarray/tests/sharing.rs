@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use float8::F8E4M3;
 use half::bf16;
 use ndarray::{ArcArray, Array1, Array2, Ix1, Ix2, array, s};
+use safetensors_core::convert::Overflow;
 use safetensors_core::element::F4Packed;
 use safetensors_core::tied::{Tied, Views};
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, LoadOptions, Overflow, SafeTensors, SaveOptions,
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, LoadOptions, SafeTensors, SaveOptions,
     ShardOptions, TensorBuf, TensorSource, serialize,
 };
 use safetensors_ndarray::{
@@ -94,8 +95,9 @@ fn shards_hold_a_shared_array_once() {
     let dir = tempfile::tempdir().unwrap();
     let (embed, norm) =
         (DynArray::from(Array2::<f32>::eye(4)), DynArray::from(Array1::<f32>::ones(4)));
-    let options =
-        ShardOptions::new().max_shard_size(64.into()).save(SaveOptions::new().tied(Tied::new()));
+    let options = ShardOptions::new()
+        .max_shard_size(64.into())
+        .save_options(SaveOptions::new().tied(Tied::new()));
     let tensors = [("embed", &embed), ("norm", &norm), ("head", &embed)];
     let saved = save_sharded(dir.path(), tensors, &options).unwrap();
     assert_eq!((saved.files.len(), saved.total_size), (2, 64 + 16));

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use safetensors_core::{Checkpoint, Error, ErrorKind, FileSource, LazyTensor, LoadOptions, Result};
+use safetensors_core::io::FileSource;
+use safetensors_core::{Checkpoint, Error, ErrorKind, LazyTensor, LoadOptions, Result};
 
 use super::pack::{self, PackTensor};
 use super::rename::Renames;

@@ -17,10 +17,9 @@ use std::sync::Arc;
 use burn_store::{
     ApplyResult, IdentityAdapter, ModuleAdapter, ModuleSnapshot, ModuleStore, PathFilter,
 };
+use safetensors_core::checkpoint::MaxShardSize;
 use safetensors_core::tied::Tied;
-use safetensors_core::{
-    Error, LoadOptions, MaxShardSize, Result, SaveOptions, ShardOptions, save, save_sharded,
-};
+use safetensors_core::{Error, LoadOptions, Result, SaveOptions, ShardOptions, save, save_sharded};
 
 use crate::{Burn, StoreError};
 use adopt::adopt;
@@ -28,7 +27,7 @@ use catalog::Catalog;
 use filter::Filter;
 use pack::{ModuleSource, PackTensor, collect};
 use parameters::parameters;
-use plan::Plan;
+use plan::LoadPlan;
 use rename::Renames;
 use ties::ties;
 
@@ -343,7 +342,7 @@ impl CheckpointStore {
     }
 
     /// The errors that the options make of a plan.
-    fn check(&self, plan: &mut Plan) -> Result<()> {
+    fn check(&self, plan: &mut LoadPlan) -> Result<()> {
         if let Some(error) = plan.mismatch.take().filter(|_| self.validate) {
             return Err(error);
         }
@@ -379,8 +378,9 @@ impl ModuleStore for CheckpointStore {
         match self.max_shard_size {
             None => save(&self.path, sources, &self.save_options),
             Some(size) => {
-                let options =
-                    ShardOptions::new().max_shard_size(size).save(self.save_options.clone());
+                let options = ShardOptions::new()
+                    .max_shard_size(size)
+                    .save_options(self.save_options.clone());
                 save_sharded(&self.path, sources, &options).map(drop)
             }
         }
@@ -391,7 +391,7 @@ impl ModuleStore for CheckpointStore {
     fn apply_to<M: ModuleSnapshot>(&mut self, module: &mut M) -> Result<ApplyResult> {
         let catalog = Arc::clone(self.catalog()?);
         let parameters = parameters(module, self.skip_enum_variants);
-        let mut plan = Plan::new(&parameters, &catalog, &self.filter, &*self.from_adapter);
+        let mut plan = LoadPlan::new(&parameters, &catalog, &self.filter, &*self.from_adapter);
         self.check(&mut plan)?;
         let (data, result) = plan.read(&catalog, &self.load_options)?;
         *module =

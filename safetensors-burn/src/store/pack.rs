@@ -8,10 +8,12 @@ use burn::tensor::kind::Basic;
 use burn::tensor::{Bool, Bytes, DType, Int, Shape, Tensor, TensorData};
 use burn_store::burn_pack::Error as PackError;
 use burn_store::{ModuleAdapter, ModuleContext, bridge};
+use safetensors_core::framework::Framework;
+use safetensors_core::save::Sink;
 use safetensors_core::tied::Storage;
 use safetensors_core::{
-    Checkpoint, Dtype, Error, ErrorKind, Framework, LazyTensor, LoadOptions, ReadAt, Result, Sink,
-    TensorSource, shape,
+    Checkpoint, Dtype, Error, ErrorKind, LazyTensor, LoadOptions, ReadAt, Result, TensorSource,
+    shape,
 };
 
 use super::filter::Filter;
@@ -35,7 +37,7 @@ pub(crate) fn of_checkpoint<S: ReadAt + 'static>(
     let bytes = shape::byte_len(to, &shape)?;
     let byte_len = usize::try_from(bytes).map_err(|_| ErrorKind::TooLargeForMemory { bytes })?;
     let Some(to) = dtype::to_burn(to) else {
-        return Err(Error::unsupported::<Burn>(to));
+        return Err(Error::unsupported_dtype::<Burn>(to));
     };
     let (checkpoint, in_file, options) =
         (Arc::clone(checkpoint), tensor.name().to_owned(), options.clone());

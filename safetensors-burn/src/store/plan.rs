@@ -1,13 +1,12 @@
-//! [`Plan`]: which tensor goes into which parameter, decided and checked before a tensor is read.
+//! [`LoadPlan`]: which tensor goes into which parameter, decided and checked before a tensor is read.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use burn::tensor::TensorData;
 use burn_store::{ApplyError, ApplyResult, ModuleAdapter};
-use safetensors_core::framework::accept;
-use safetensors_core::{
-    Dtype, Error, ErrorKind, Framework, LazyTensor, LoadOptions, Result, read_tensors,
-};
+use safetensors_core::framework::{Framework, dtype_in};
+use safetensors_core::load::read_tensors;
+use safetensors_core::{Dtype, Error, ErrorKind, LazyTensor, LoadOptions, Result};
 
 use super::catalog::Catalog;
 use super::filter::Filter;
@@ -16,7 +15,7 @@ use super::parameters::{Kind, Parameter};
 use crate::Burn;
 
 /// What will be loaded, and what the result will say of it.
-pub(crate) struct Plan {
+pub(crate) struct LoadPlan {
     matches: Vec<Match>,
     pub(crate) result: ApplyResult,
     /// The first of the result's errors, with the parameter's path and the tensor's file.
@@ -34,7 +33,7 @@ struct Match {
     tensor: PackTensor,
 }
 
-impl Plan {
+impl LoadPlan {
     /// Finds each parameter's tensor: by the parameter's path, else by the name that the adapter
     /// has for it.
     ///
@@ -116,7 +115,8 @@ impl Plan {
         let mut slots: BTreeMap<&str, (LazyTensor<'_, _>, Vec<&Slot>)> = BTreeMap::new();
         for (found, tensor) in self.matches.iter().zip(&tensors) {
             let dtype = options.dtype_of(tensor.dtype());
-            accept::<Burn>(dtype, options.get_widening()).map_err(|error| tensor.locate(error))?;
+            dtype_in::<Burn>(dtype, options.get_widening())
+                .map_err(|error| tensor.locate(error))?;
             slots.entry(tensor.name()).or_insert_with(|| (*tensor, Vec::new())).1.push(&found.slot);
         }
         let (once, slots): (Vec<_>, Vec<_>) = slots.into_values().unzip();

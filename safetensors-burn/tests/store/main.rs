@@ -14,8 +14,9 @@ use burn::nn::{
 };
 use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
 use safetensors_burn::{
-    ApplyError, BurnToPyTorchAdapter, CheckpointStore, FloatCastAdapter, ModuleSnapshot,
-    ModuleStore, PathFilter, PyTorchToBurnAdapter, StoreError, load, save,
+    ApplyError, BurnToPyTorchAdapter, ChainAdapter, CheckpointStore, FloatCastAdapter,
+    IdentityAdapter, ModuleAdapter, ModuleContext, ModuleSnapshot, ModuleStore, PathFilter,
+    PyTorchToBurnAdapter, StoreError, bridge, burn_pack, load, save,
 };
 use safetensors_core::{
     Checkpoint, Dtype, Error, ErrorKind, LoadOptions, SaveOptions, TensorView, Widening,
@@ -80,8 +81,8 @@ fn state(module: &impl Module) -> Vec<(String, TensorData)> {
     tensors.into_iter().map(|tensor| (tensor.name.clone(), data_of(&tensor))).collect()
 }
 
-fn data_of(tensor: &burn_store::burn_pack::Tensor) -> TensorData {
-    burn_store::bridge::to_data(tensor).unwrap()
+fn data_of(tensor: &burn_pack::Tensor) -> TensorData {
+    bridge::to_data(tensor).unwrap()
 }
 
 fn dir() -> TempDir {

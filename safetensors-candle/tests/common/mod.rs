@@ -14,7 +14,7 @@ use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorBuf};
 
 /// A tensor with a pattern in its bytes that is valid for its dtype.
 pub(crate) fn patterned(dtype: Dtype, shape: &[usize]) -> TensorBuf {
-    TensorBuf::read_with(dtype, shape.to_vec(), |bytes| {
+    TensorBuf::filled_by(dtype, shape.to_vec(), |bytes| {
         for (i, byte) in bytes.iter_mut().enumerate() {
             *byte = match dtype {
                 Dtype::BOOL => (i % 3 == 0).into(),

@@ -1,4 +1,4 @@
-//! `safetensors convert`: what comes out.
+//! `safetensors convert`: the output.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub(crate) fn convert(dir: &Path, args: &[&str]) -> Assert {
     command.assert()
 }
 
-/// Names with dtypes, in order of the names.
+/// Names with dtypes, sorted by name.
 pub(crate) fn content(path: PathBuf) -> Vec<(String, Dtype)> {
     let checkpoint = Checkpoint::open(path).unwrap();
     let mut all: Vec<_> =
@@ -28,7 +28,7 @@ fn names(path: PathBuf) -> Vec<String> {
     content(path).into_iter().map(|(name, _)| name).collect()
 }
 
-/// What a directory holds, hidden files too.
+/// The content of a directory, including hidden files.
 pub(crate) fn list(dir: &Path) -> Vec<String> {
     let mut names: Vec<_> = fs::read_dir(dir)
         .unwrap()
@@ -158,7 +158,7 @@ fn tensors_are_selected_dropped_renamed_and_merged() {
         names(dir.path().join("c.safetensors")),
         ["x.layer0.weight", "x.layer1.weight", "x.layer2.weight", "x.mask"]
     );
-    // Two tensors of one name, wherever they go, and whether they really do.
+    // Two tensors of one name fail for every kind of output, and also in a dry run.
     for output in ["d.safetensors", "d", "d.npz"] {
         for dry_run in [&[][..], &["-n"]] {
             let error = format!(
@@ -203,7 +203,7 @@ out: 2 tensors, 28 B, in 2 files; nothing was written
         "-n",
     ];
     convert(dir.path(), &run).success().stdout(plan).stderr("");
-    // Where no name changes, the old ones are not shown.
+    // If no name changes, the old names are not shown.
     let plan = "\
 name          dtype     shape   size
 ────────────────────────────────────
@@ -221,7 +221,7 @@ out.safetensors: 2 tensors, 26 B; nothing was written
 #[test]
 fn a_plan_compares_names_and_not_what_is_shown_of_them() {
     let dir = temp_dir();
-    // The middle of both is left out of what is shown.
+    // The middle of both names is left out.
     let name = |middle: &str| format!("{}{middle}{}", "a".repeat(100), "b".repeat(100));
     let tensors = [(name("x"), TensorView::from_slice(&[1], &[1_u8]).unwrap())];
     save(dir.path().join("a.safetensors"), tensors, &SaveOptions::new().durable(false)).unwrap();

@@ -16,7 +16,7 @@ use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
 use crate::convert::{content, convert, list, model};
 use crate::fixtures::*;
 
-/// A file with a hole in it, so that it is made at once, that takes a while to convert.
+/// A sparse file, which is quick to make but takes a while to convert.
 fn large(dir: &Path) {
     let path = dir.join("large.safetensors");
     raw_file(

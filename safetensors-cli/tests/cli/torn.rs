@@ -1,4 +1,4 @@
-//! A header that an interrupted change left torn: who restores it, and who only says so.
+//! A header that an interrupted change left torn: some commands restore it, others report it.
 
 use std::fs;
 use std::io::Write;
@@ -71,7 +71,7 @@ fn every_change_restores_a_torn_header_first() {
         run(args, &path, rest).success().stderr(told);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "{args:?}");
         Checkpoint::open(&path).unwrap();
-        // The same by way of an index that names the one file.
+        // The same through an index that names only this file.
         let dir = temp_dir();
         let (path, _) = torn_file(dir.path());
         let index = dir.path().join("model.safetensors.index.json");
@@ -102,7 +102,7 @@ fn readers_and_dry_runs_leave_a_torn_header_and_say_what_restores_it() {
         assert_eq!(fs::read(&path).unwrap(), before, "{args:?}");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "{args:?}");
     }
-    // A file that is merely malformed has no such hint.
+    // A malformed file without a backup gets no such hint.
     let dir = temp_dir();
     fs::write(dir.path().join("bad.safetensors"), "bad").unwrap();
     let hint = predicate::str::contains("interrupted").not();

@@ -57,7 +57,7 @@ pub enum Finding {
         others: u64,
     },
     /// A file has tensors that the index does not send there.
-    UnmappedTensors {
+    UnindexedTensors {
         /// The file.
         file: PathBuf,
         /// The first of them.
@@ -112,7 +112,7 @@ impl Finding {
             | Self::ForeignPadding { .. }
             | Self::MisalignedData { .. }
             | Self::MisalignedTensors { .. } => Severity::Departure,
-            Self::UnmappedTensors { .. }
+            Self::UnindexedTensors { .. }
             | Self::WrongTotalSize { .. }
             | Self::StrayFile { .. }
             | Self::HeaderBackup { .. }
@@ -127,7 +127,7 @@ impl Finding {
             | Self::ForeignPadding { file }
             | Self::MisalignedData { file, .. }
             | Self::MisalignedTensors { file, .. }
-            | Self::UnmappedTensors { file, .. }
+            | Self::UnindexedTensors { file, .. }
             | Self::WrongTotalSize { file, .. }
             | Self::StrayFile { file }
             | Self::HeaderBackup { file, .. }
@@ -165,7 +165,7 @@ impl fmt::Display for Finding {
                     Ok(())
                 }
             }
-            Self::UnmappedTensors { tensor, others, .. } => {
+            Self::UnindexedTensors { tensor, others, .. } => {
                 write!(f, "the index leaves out tensor {}", Quoted(tensor))?;
                 if *others > 0 {
                     write!(f, " and {}", Counted(*others, "other tensor"))

@@ -6,9 +6,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::FilePattern;
+use super::directories::{NewDirectories, TempDirectory};
 use super::index::Index;
-use super::locate::{Located, list, locate};
-use super::made::{Made, Temporary};
+use super::locate::{CheckpointPath, list, locate};
 use super::pattern::set_aside;
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::Limits;
@@ -45,10 +45,10 @@ pub(crate) struct Staging {
     directory: PathBuf,
     pattern: FilePattern,
     durable: bool,
-    temp: Temporary,
+    temp: TempDirectory,
     /// The directories that were made for it, which go if nothing is put into them. Dropped after
     /// the temporary one in them.
-    made: Made,
+    made: NewDirectories,
     replace_read_only: bool,
 }
 
@@ -62,9 +62,9 @@ impl Staging {
         let SaveOptions { durable, replace_read_only, .. } = *options;
         let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
         let create = || {
-            let made = Made::create_all(directory)?;
+            let made = NewDirectories::create_all(directory)?;
             failpoint::hit("create")?;
-            Ok((Temporary::create(&directory.join(pattern.index_name()))?, made))
+            Ok((TempDirectory::create(&directory.join(pattern.index_name()))?, made))
         };
         let (temp, made) = create().map_err(|error| Error::io(error, directory))?;
         Ok(Self {
@@ -142,12 +142,10 @@ impl Staging {
     /// tensors counts for nothing here: no index can describe it.
     fn current(&self, index: Option<&Path>) -> Option<Index> {
         let current = match index {
-            Some(index) => Index::read(index).ok()?,
+            Some(index) => Index::read(index, &Limits::default()).ok()?,
             None => {
-                let Ok(Located::File(file)) = locate(&self.directory) else { return None };
-                let archive =
-                    SafeTensors::read_header(FileSource::open(&file).ok()?, &Limits::default())
-                        .ok()?;
+                let Ok(CheckpointPath::File(file)) = locate(&self.directory) else { return None };
+                let archive = SafeTensors::from_source(FileSource::open(&file).ok()?).ok()?;
                 let names: Vec<_> =
                     archive.tensors().map(|tensor| tensor.name().to_owned()).collect();
                 let shards = BTreeMap::from([(file.file_name()?.to_str()?.to_owned(), names)]);
@@ -304,7 +302,7 @@ pub(crate) fn check(directory: &Path, pattern: &FilePattern, files: &[&str]) -> 
     let mut others = list(directory)?;
     others.retain(|name| {
         let is_own = name == file || *name == index || pattern.matches(name);
-        !is_own && Located::by_name(name).is_some()
+        !is_own && CheckpointPath::from_name(name).is_some()
     });
     if others.is_empty() {
         return Ok(());

@@ -47,7 +47,9 @@ const BEFORE: [Before; 8] = [
 fn options(shards: usize, durable: bool) -> ShardOptions {
     // 12 tensors of 1 byte each.
     let size = 12_usize.div_ceil(shards) as u64;
-    ShardOptions::new().max_shard_size(size.into()).save(SaveOptions::new().durable(durable))
+    ShardOptions::new()
+        .max_shard_size(size.into())
+        .save_options(SaveOptions::new().durable(durable))
 }
 
 /// 12 tensors, of which most have the same names in each version and all have other values.

@@ -44,7 +44,7 @@ mod integer;
 mod options;
 mod small_float;
 mod source;
-mod widen;
+pub(crate) mod widen;
 
 pub(crate) use conversion::Conversion;
 pub use conversion::can_convert;
@@ -52,7 +52,9 @@ pub use conversion::can_convert;
 pub(crate) use conversion::{GROUP, bytes_of, elements_of};
 pub use options::{ConvertOptions, Overflow};
 pub use source::Converted;
-pub use widen::{Support, Widening, widen, widened_shape};
+#[cfg(feature = "std")]
+pub(crate) use widen::Support;
+pub use widen::{Widening, widen};
 
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};

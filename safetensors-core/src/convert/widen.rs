@@ -88,7 +88,7 @@ pub enum Widening {
     #[default]
     Lossless,
     /// It is an error.
-    Exact,
+    Refuse,
 }
 
 /// The shape that a tensor has once it is [widened](widen): its own, but for complex numbers that
@@ -96,7 +96,7 @@ pub enum Widening {
 ///
 /// ```
 /// use safetensors_core::Dtype;
-/// use safetensors_core::convert::widened_shape;
+/// use safetensors_core::framework::widened_shape;
 ///
 /// assert_eq!(widened_shape(Dtype::C64, Dtype::F32, &[3]), [3, 2]);
 /// assert_eq!(widened_shape(Dtype::C64, Dtype::C64, &[3]), [3]);

@@ -16,7 +16,7 @@ use crate::parallel::{Meter, Progress, in_parallel};
 /// ```
 /// use safetensors_core::digest::VerifyOptions;
 ///
-/// let options = VerifyOptions::new().threads(2).require(true);
+/// let options = VerifyOptions::new().threads(2).require_digests(true);
 /// ```
 #[derive(Clone, Debug)]
 pub struct VerifyOptions {
@@ -57,7 +57,7 @@ impl VerifyOptions {
     /// Whether a tensor without a recorded digest is an error, [`ErrorKind::NoDigest`]. Off by
     /// default.
     #[must_use]
-    pub fn require(mut self, require: bool) -> Self {
+    pub fn require_digests(mut self, require: bool) -> Self {
         self.require = require;
         self
     }
@@ -86,11 +86,11 @@ pub struct VerifiedFile<'a> {
 }
 
 /// Compares each file of a checkpoint with the digests that the file itself records. One entry a
-/// file, in the order of [`shards`](Checkpoint::shards).
+/// file, in the order of [`files`](Checkpoint::files).
 ///
 /// All tensors of a file are checked, also those that the index takes from another one. Nothing
 /// that is recorded is no error: see what [`VerifiedFile`] lists, or
-/// [`require`](VerifyOptions::require) digests. Several tensors are read at a time, each front to
+/// [`require_digests`](VerifyOptions::require_digests) digests. Several tensors are read at a time, each front to
 /// back in pieces of 1 MiB.
 ///
 /// ```
@@ -130,9 +130,9 @@ pub fn verify<'a, S: ReadAt>(
     options: &VerifyOptions,
 ) -> Result<Vec<VerifiedFile<'a>>> {
     let files = checkpoint
-        .shards()
+        .files()
         .iter()
-        .map(|shard| Recorded::read(shard.archive(), Some(shard.path()), options));
+        .map(|shard| Recorded::read(shard.safetensors(), Some(shard.path()), options));
     run(&files.collect::<Result<Vec<_>>>()?, options)
 }
 
@@ -140,11 +140,11 @@ pub fn verify<'a, S: ReadAt>(
 ///
 /// ```
 /// use safetensors_core::digest::{self, VerifyOptions};
-/// use safetensors_core::{Limits, SafeTensors, SaveOptions, TensorView, serialize};
+/// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
 ///
 /// let file =
 ///     serialize([("w", TensorView::from_slice(&[2], &[1_u8, 2])?)], &SaveOptions::new())?;
-/// let file = SafeTensors::read_header(file, &Limits::default())?;
+/// let file = SafeTensors::from_source(file)?;
 /// assert_eq!(digest::verify_file(&file, &VerifyOptions::new())?.unrecorded, ["w"]);
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
@@ -183,12 +183,12 @@ impl<'a, S: ReadAt> Recorded<'a, S> {
     }
 
     fn fill(&mut self, options: &VerifyOptions) -> Result<()> {
-        let digests = TensorDigests::read(self.archive.metadata())?.unwrap_or_default();
+        let digests = TensorDigests::from_metadata(self.archive.metadata())?.unwrap_or_default();
         let header = self.archive.header();
         if let Some((name, _)) = digests.iter().find(|(name, _)| header.get(name).is_none()) {
             return Err(Error::from(ErrorKind::DigestWithoutTensor).in_tensor(name));
         }
-        for info in header.tensors() {
+        for info in header.iter() {
             match digests.get(info.name()) {
                 Some(digest) => {
                     self.tensors.push((LazyTensor::new(info, self.archive, self.file), digest))
@@ -272,7 +272,7 @@ fn run<'a, S: ReadAt>(
     // Not sooner: of a file that has changed, the digest says where.
     for file in files {
         file.archive
-            .bytes()
+            .source()
             .check_unchanged()
             .map_err(|error| file.locate(ErrorKind::Io(error).into()))?;
     }

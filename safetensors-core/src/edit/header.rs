@@ -39,7 +39,7 @@ pub(super) enum Found {
 /// Writes a header, padded to the length of the old one, in its place. Returns `false`, and leaves
 /// the old one, if readers could accept a mixture of the two.
 pub(super) fn replace(edit: &Edit<'_>, json: &[u8]) -> Result<bool> {
-    let source = edit.archive.bytes();
+    let source = edit.archive.source();
     let mut old = vec![0; edit.header().data_start() as usize];
     source.read_exact_at(&mut old, 0).map_err(ErrorKind::Io)?;
     let mut new = old[..LENGTH_BYTES].to_vec();

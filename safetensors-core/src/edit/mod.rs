@@ -60,7 +60,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 pub use open::{is_torn, recover};
-use plan::Plan;
+use plan::EditPlan;
 pub use record::{RecordOptions, record_digests};
 
 use crate::error::Result;
@@ -177,7 +177,7 @@ impl<'a> Edit<'a> {
     }
 
     /// The file as it is before the edit.
-    pub(crate) fn archive(&self) -> &SafeTensors<FileSource> {
+    pub(crate) fn safetensors(&self) -> &SafeTensors<FileSource> {
         &self.archive
     }
 
@@ -282,7 +282,7 @@ impl<'a> Edit<'a> {
     ///
     /// As for [`apply`](Edit::apply), but for those of writing and of the appended tensors' bytes.
     pub fn dry_run(&self) -> Result<Edited> {
-        Ok(Plan::new(self).map_err(|error| error.in_path(&self.path))?.outcome(self))
+        Ok(EditPlan::new(self).map_err(|error| error.in_path(&self.path))?.outcome(self))
     }
 
     /// Makes the changes, and says what it took.

@@ -7,7 +7,6 @@ use std::path::Path;
 use super::header::Found;
 use super::{Edit, header};
 use crate::error::{Error, ErrorKind, Result};
-use crate::header::Limits;
 use crate::io::{FileSource, ReadAt, SafeTensors};
 use crate::save::Order;
 use crate::save::atomic::{destination, refuse_special, replaceable};
@@ -20,7 +19,7 @@ pub(super) fn open(path: &Path, read_only: bool) -> Result<Edit<'static>> {
         } else {
             open_and_restore(&destination)?
         };
-        let archive = SafeTensors::read_header(source, &Limits::default())?;
+        let archive = SafeTensors::from_source(source)?;
         Ok(Edit {
             path: path.into(),
             destination,

@@ -83,7 +83,7 @@ impl RecordOptions {
 ///
 /// The file is locked against other edits meanwhile. Its header is written in place if there is
 /// room, otherwise the file is copied: see [`edit`](crate::edit). It is one file that is changed;
-/// of a checkpoint, record each of the [`shards`](crate::Checkpoint::shards). A header that an
+/// of a checkpoint, record each of the [`files`](crate::Checkpoint::files). A header that an
 /// earlier edit left half written is restored first; call [`recover`](super::recover) before, to
 /// learn of that.
 ///
@@ -102,7 +102,7 @@ impl RecordOptions {
 /// record_digests(&path, &RecordOptions::new().sha256(true))?;
 ///
 /// let checkpoint = Checkpoint::open(&path)?;
-/// let files = digest::verify(&checkpoint, &VerifyOptions::new().require(true))?;
+/// let files = digest::verify(&checkpoint, &VerifyOptions::new().require_digests(true))?;
 /// assert_eq!(files[0].checked, ["w"]);
 /// assert!(checkpoint.metadata()["modelspec.hash_sha256"].starts_with("0xba7816bf8f01cfea"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -116,13 +116,13 @@ impl RecordOptions {
 pub fn record_digests(path: impl AsRef<Path>, options: &RecordOptions) -> Result<Edited> {
     let path = path.as_ref();
     let edit = Edit::open(path)?;
-    let file = edit.archive();
+    let file = edit.safetensors();
     let passes = u64::from(options.tensors) + u64::from(options.sha256);
     let progress = options.compute.progress.for_total(passes * file.header().data_len());
     let mut entries = Vec::new();
     if options.tensors {
         let lazy: Vec<_> =
-            file.header().tensors().map(|info| LazyTensor::new(info, file, Some(path))).collect();
+            file.header().iter().map(|info| LazyTensor::new(info, file, Some(path))).collect();
         let digests = in_parallel(&lazy, options.compute.threads, |tensor, buffer| {
             of_tensor(tensor, buffer, &progress)
         })?;

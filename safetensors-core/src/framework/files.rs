@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::{Framework, accept};
+use super::{Framework, dtype_in};
 use crate::checkpoint::{self, Checkpoint, SavedShards, ShardOptions};
 use crate::error::Result;
 use crate::io::ReadAt;
@@ -25,7 +25,7 @@ pub fn load<F: Framework>(
     options: &LoadOptions,
 ) -> Result<BTreeMap<String, F::Tensor>> {
     for tensor in checkpoint.tensors() {
-        accept::<F>(options.dtype_of(tensor.dtype()), options.widening)
+        dtype_in::<F>(options.dtype_of(tensor.dtype()), options.widening)
             .map_err(|error| tensor.locate(error))?;
     }
     let bufs = checkpoint.read_all(&options.clone().widened_for(F::support))?;

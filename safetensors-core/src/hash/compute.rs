@@ -20,13 +20,13 @@ const PIECE: usize = 1 << 20;
 ///
 /// ```
 /// use safetensors_core::digest::{self, Digest, DigestOptions};
-/// use safetensors_core::{Limits, SafeTensors, SaveOptions, TensorView, serialize};
+/// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
 ///
 /// let file =
 ///     serialize([("w", TensorView::from_slice(&[2], &[1_u8, 2])?)], &SaveOptions::new())?;
-/// let file = SafeTensors::read_header(file, &Limits::default())?;
+/// let file = SafeTensors::from_source(file)?;
 /// assert_eq!(
-///     digest::tensors(&[file.tensor("w")?], &DigestOptions::new())?,
+///     digest::hash_tensors(&[file.tensor("w")?], &DigestOptions::new())?,
 ///     [Digest::of(&[1, 2])]
 /// );
 /// # Ok::<(), safetensors_core::Error>(())
@@ -36,7 +36,7 @@ const PIECE: usize = 1 << 20;
 ///
 /// [`ErrorKind::Io`], naming the tensor and the file, also if the file has changed since it was
 /// opened; [`ErrorKind::Cancelled`]. The first failure stops all threads.
-pub fn tensors<S: ReadAt>(
+pub fn hash_tensors<S: ReadAt>(
     tensors: &[LazyTensor<'_, S>],
     options: &DigestOptions,
 ) -> Result<Vec<Digest>> {
@@ -51,18 +51,18 @@ pub fn tensors<S: ReadAt>(
 /// front to back in pieces of 1 MiB.
 ///
 /// ```
-/// use safetensors_core::digest::data_sha256;
-/// use safetensors_core::{
-///     FileSource, Limits, ModelSpec, SafeTensors, SaveOptions, TensorView, save,
-/// };
+/// use safetensors_core::digest::hash_file;
+/// use safetensors_core::io::FileSource;
+/// use safetensors_core::modelspec::ModelSpec;
+/// use safetensors_core::{SafeTensors, SaveOptions, TensorView, save};
 ///
 /// let dir = tempfile::tempdir()?;
 /// let path = dir.path().join("model.safetensors");
 /// save(&path, [("w", TensorView::from_slice(&[3], b"abc")?)], &SaveOptions::new())?;
 ///
-/// let file = SafeTensors::read_header(FileSource::open(&path)?, &Limits::default())?;
+/// let file = SafeTensors::from_source(FileSource::open(&path)?)?;
 /// let mut spec = ModelSpec::new("gpt-neo-x", "transformers", "My Model");
-/// spec.hash_sha256 = Some(data_sha256(&file)?);
+/// spec.hash_sha256 = Some(hash_file(&file)?);
 /// assert!(
 ///     spec.to_metadata()?["modelspec.hash_sha256"]
 ///         .starts_with("0xba7816bf8f01cfea414140de5dae2223")
@@ -73,14 +73,14 @@ pub fn tensors<S: ReadAt>(
 /// # Errors
 ///
 /// [`ErrorKind::Io`], also if the file has changed since it was opened.
-pub fn data_sha256<S: ReadAt>(file: &SafeTensors<S>) -> Result<Sha256> {
+pub fn hash_file<S: ReadAt>(file: &SafeTensors<S>) -> Result<Sha256> {
     let digest = of_data(file, &mut Vec::new(), &Meter::default())?;
     unchanged(file, digest)
 }
 
 /// A digest of a file that is still what it was when it was opened.
 pub(crate) fn unchanged<S: ReadAt>(file: &SafeTensors<S>, digest: Sha256) -> Result<Sha256> {
-    file.bytes().check_unchanged().map_err(ErrorKind::Io)?;
+    file.source().check_unchanged().map_err(ErrorKind::Io)?;
     Ok(digest)
 }
 
@@ -109,7 +109,7 @@ pub(crate) fn of_data<S: ReadAt>(
 ) -> Result<Sha256> {
     let mut hasher = sha2::Sha256::new();
     let begin = file.header().data_start();
-    read_pieces(file.bytes(), begin..begin + file.header().data_len(), buffer, |piece| {
+    read_pieces(file.source(), begin..begin + file.header().data_len(), buffer, |piece| {
         hasher.update(piece);
         progress.add(piece.len() as u64, "")
     })?;

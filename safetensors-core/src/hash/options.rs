@@ -37,23 +37,21 @@ impl DigestOptions {
     ///
     /// ```
     /// use safetensors_core::digest::{self, DigestOptions};
-    /// use safetensors_core::{
-    ///     ErrorKind, Limits, SafeTensors, SaveOptions, TensorView, serialize,
-    /// };
+    /// use safetensors_core::{ErrorKind, SafeTensors, SaveOptions, TensorView, serialize};
     /// use std::ops::ControlFlow;
     ///
     /// let file =
     ///     serialize([("w", TensorView::from_slice(&[2], &[1_u8, 2])?)], &SaveOptions::new())?;
-    /// let file = SafeTensors::read_header(file, &Limits::default())?;
+    /// let file = SafeTensors::from_source(file)?;
     /// let tensors = [file.tensor("w")?];
     /// let options = DigestOptions::new().progress(|progress| {
     ///     println!("{} of {} bytes", progress.bytes_done, progress.bytes_total);
     ///     ControlFlow::Continue(())
     /// });
-    /// digest::tensors(&tensors, &options)?;
+    /// digest::hash_tensors(&tensors, &options)?;
     ///
     /// let cancelled =
-    ///     digest::tensors(&tensors, &DigestOptions::new().progress(|_| ControlFlow::Break(())));
+    ///     digest::hash_tensors(&tensors, &DigestOptions::new().progress(|_| ControlFlow::Break(())));
     /// assert!(matches!(cancelled.unwrap_err().kind(), ErrorKind::Cancelled));
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```

@@ -7,7 +7,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 
 use super::Digest;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Escaped, Result, excerpt};
 use crate::header::{DIGESTS_KEY, Metadata, SHA256_KEY};
 
 /// The metadata key that the digests of a file's tensors are kept under.
@@ -20,16 +20,16 @@ pub const KEY: &str = DIGESTS_KEY;
 ///
 /// ```
 /// use safetensors_core::Metadata;
-/// use safetensors_core::digest::{Digest, TensorDigests};
+/// use safetensors_core::digest::{self, Digest, TensorDigests};
 ///
 /// let digests: TensorDigests = [("weight", Digest::of(b""))].into_iter().collect();
 /// let mut metadata = Metadata::new();
-/// digests.write(&mut metadata);
+/// digests.insert_into(&mut metadata);
 /// assert_eq!(
-///     metadata[DIGESTS_KEY],
+///     metadata[digest::KEY],
 ///     r#"{"weight":"99aa06d3014798d86001c324468d497f"}"#
 /// );
-/// assert_eq!(TensorDigests::read(&metadata)?, Some(digests));
+/// assert_eq!(TensorDigests::from_metadata(&metadata)?, Some(digests));
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl TensorDigests {
     ///
     /// [`ErrorKind::BadDigestRecord`] if the entry is not a JSON object of strings, or has a name
     /// twice; [`ErrorKind::BadDigest`], naming the tensor, if a string is no digest.
-    pub fn read(metadata: &Metadata) -> Result<Option<Self>> {
+    pub fn from_metadata(metadata: &Metadata) -> Result<Option<Self>> {
         metadata.get(KEY).map(|text| Self::parse(text)).transpose()
     }
 
@@ -60,15 +60,16 @@ impl TensorDigests {
     fn parse(text: &str) -> Result<Self> {
         let malformed = |error: serde_json::Error| ErrorKind::BadDigestRecord {
             key: KEY,
-            problem: error.to_string(),
+            problem: Escaped(&error.to_string()).to_string(),
         };
         let texts: UniqueTexts = serde_json::from_str(text).map_err(malformed)?;
         let digest = |(name, text): (String, String)| match Digest::parse(&text) {
             Some(digest) => Ok((name, digest)),
-            None => {
-                Err(Error::from(ErrorKind::BadDigest { expected: Digest::DIGITS, found: text })
-                    .in_tensor(&name))
-            }
+            None => Err(Error::from(ErrorKind::BadDigest {
+                expected: Digest::DIGITS,
+                found: excerpt(&text),
+            })
+            .in_tensor(&name)),
         };
         texts.0.into_iter().map(digest).collect::<Result<_>>().map(Self)
     }
@@ -89,7 +90,7 @@ impl TensorDigests {
     }
 
     /// Writes the entry into a file's metadata, in place of one that is there.
-    pub fn write(&self, metadata: &mut Metadata) {
+    pub fn insert_into(&self, metadata: &mut Metadata) {
         metadata.insert(KEY.into(), self.to_text());
     }
 
@@ -135,7 +136,7 @@ impl<N: Into<String>> FromIterator<(N, Digest)> for TensorDigests {
 /// use safetensors_core::digest::{self, TensorDigests};
 ///
 /// let mut metadata = Metadata::from([("format".into(), "pt".into())]);
-/// TensorDigests::new().write(&mut metadata);
+/// TensorDigests::new().insert_into(&mut metadata);
 /// assert!(digest::forget(&mut metadata));
 /// assert_eq!(metadata.len(), 1);
 /// ```

@@ -1,4 +1,4 @@
-//! [`Running`]: the digest of a tensor that is just being written.
+//! [`RunningDigest`]: the digest of a tensor that is just being written.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::io::ReadAt;
 /// The digest of a tensor whose bytes come in any order. Those that come in order are taken as they
 /// come; what comes before its turn is read back in the end.
 #[derive(Debug, Default)]
-pub(crate) struct Running {
+pub(crate) struct RunningDigest {
     /// How many bytes from the beginning on have been taken.
     taken: u64,
     state: State,
@@ -26,7 +26,7 @@ enum State {
     Done(Digest),
 }
 
-impl Running {
+impl RunningDigest {
     /// Takes bytes that have been written at `offset` of a tensor of `len` bytes.
     pub(crate) fn take(&mut self, offset: u64, bytes: &[u8], len: u64) {
         if offset != self.taken || bytes.is_empty() {

@@ -23,7 +23,7 @@ pub struct Digest(u128);
 
 impl Digest {
     /// The number of hex digits in its text.
-    pub const DIGITS: usize = 32;
+    pub(crate) const DIGITS: usize = 32;
 
     /// The digest of these bytes.
     pub fn of(bytes: &[u8]) -> Self {

@@ -16,6 +16,10 @@ use super::model::Entry;
 use super::scan::{number, plain_len};
 use crate::dtype::Dtype;
 
+/// The most dimensions that are read here: more than nearly all tensors have, and fewer than any
+/// sensible limit allows.
+pub(super) const MAX_RANK: usize = 8;
+
 /// An entry that was read.
 pub(super) struct Found {
     /// Where the characters of the name are in the text.
@@ -72,7 +76,7 @@ pub(super) fn entry<'a>(
             let (&separator, after) = after.split_first()?;
             rest = after;
             match separator {
-                b',' => {}
+                b',' if dims.len() - first_dim < MAX_RANK => {}
                 b']' => break,
                 _ => return None,
             }

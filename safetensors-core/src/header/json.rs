@@ -106,6 +106,14 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    /// Reads a comma that a string follows at once.
+    #[inline(always)]
+    pub(super) fn skip_comma_before_quote(&mut self) -> bool {
+        let is_there = self.text.as_bytes()[self.at..].starts_with(b",\"");
+        self.at += usize::from(is_there);
+        is_there
+    }
+
     /// Reads a string. It is borrowed from the text, or from `scratch` if it has escapes.
     pub(super) fn string<'s>(
         &mut self,

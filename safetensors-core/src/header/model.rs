@@ -22,7 +22,8 @@ pub(super) const MAX_TEXT: u64 = u32::MAX as u64;
 /// data without holes or overlaps. Tensors are in file order: by where their data begins.
 ///
 /// ```
-/// use safetensors_core::{Dtype, Header, Limits};
+/// use safetensors_core::header::Header;
+/// use safetensors_core::{Dtype, Limits};
 ///
 /// let json = br#"{"a":{"dtype":"F16","shape":[2,3],"data_offsets":[0,12]}}"#;
 /// let header = Header::parse_json(json, &Limits::default())?;
@@ -81,15 +82,15 @@ impl Span {
 }
 
 impl Header {
-    /// The tensors in file order.
-    pub fn tensors(
+    /// What the header says of each tensor, in file order.
+    pub fn iter(
         &self,
     ) -> impl ExactSizeIterator<Item = TensorInfo<'_>> + DoubleEndedIterator + Clone {
         self.records.iter().map(|record| self.info(record))
     }
 
     /// The tensor at a position of the file order.
-    pub fn tensor_at(&self, position: usize) -> Option<TensorInfo<'_>> {
+    pub(crate) fn tensor_at(&self, position: usize) -> Option<TensorInfo<'_>> {
         self.records.get(position).map(|record| self.info(record))
     }
 
@@ -99,7 +100,7 @@ impl Header {
     }
 
     /// Where in the file order the tensor of this name stands.
-    pub fn position(&self, name: &str) -> Option<usize> {
+    pub(crate) fn position(&self, name: &str) -> Option<usize> {
         self.table.find(name, |position| self.name_at(position))
     }
 

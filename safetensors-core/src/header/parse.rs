@@ -5,38 +5,12 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::json::Cursor;
+use super::looks_like::explain;
 use super::model::{Entry, Header, MAX_TEXT, Metadata, Record, Span};
-use super::{LENGTH_BYTES, METADATA_KEY, canonical, is_marked, validate};
+use super::{LENGTH_BYTES, Limits, METADATA_KEY, canonical, is_marked, validate};
 use crate::dtype::Dtype;
-use crate::error::{Error, ErrorKind, JsonProblem, Result};
+use crate::error::{Error, ErrorKind, JsonProblem, Result, excerpt};
 use crate::tensor::shape;
-
-/// What a header may cost. Checked before anything is allocated for it.
-///
-/// ```
-/// use safetensors_core::{ErrorKind, Limits, SafeTensors};
-///
-/// let mut limits = Limits::default();
-/// limits.header_bytes = 1024;
-/// let file = [&5000_u64.to_le_bytes()[..], &[b' '; 5000]].concat();
-/// let error = SafeTensors::parse_with(file, &limits).unwrap_err();
-/// assert!(matches!(error.kind(), ErrorKind::HeaderTooLarge { limit: 1024, found: 5000 }));
-/// ```
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Limits {
-    /// The longest header in bytes; 100,000,000 by default, as the format's reference has it. More
-    /// than 2³² - 1 is never read.
-    pub header_bytes: u64,
-    /// The most tensors; 2³² - 1 by default.
-    pub tensors: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self { header_bytes: 100_000_000, tensors: u32::MAX as usize }
-    }
-}
 
 impl Header {
     /// Parses the header at the start of a whole file in memory and checks that the data after it
@@ -47,6 +21,10 @@ impl Header {
     /// Every rule of the format has its own [`ErrorKind`]; the error names the tensor where there
     /// is one.
     pub fn parse(file: &[u8], limits: &Limits) -> Result<Self> {
+        Self::parse_file(file, limits).map_err(|error| explain(error, file))
+    }
+
+    fn parse_file(file: &[u8], limits: &Limits) -> Result<Self> {
         let Some((length, rest)) = file.split_first_chunk::<LENGTH_BYTES>() else {
             return Err(ErrorKind::TooShort { found: file.len() as u64 }.into());
         };
@@ -82,7 +60,7 @@ impl Header {
             return Err(ErrorKind::TrailingData { expected, found }.into());
         }
         // The tensor to name is the first that is not whole.
-        match self.tensors().find(|tensor| tensor.data_offsets().end > found) {
+        match self.iter().find(|tensor| tensor.data_offsets().end > found) {
             Some(cut) => {
                 Err(Error::from(ErrorKind::MissingData { expected, found }).in_tensor(cut.name()))
             }
@@ -116,7 +94,11 @@ impl Header {
             records: Vec::with_capacity(json.len() / 100),
             metadata: None,
             max_tensors: limits.tensors,
+            max_rank: limits.rank,
+            max_entries: limits.metadata_entries,
             before: canonical::Before::default(),
+            // The fast path does not look at the limit of dimensions.
+            max_fast: if limits.rank < canonical::MAX_RANK { 0 } else { limits.tensors },
             way,
         };
         parser.header()?;
@@ -156,7 +138,11 @@ struct Parser<'a> {
     records: Vec<Record>,
     metadata: Option<Metadata>,
     max_tensors: usize,
+    max_rank: usize,
+    max_entries: usize,
     before: canonical::Before<'a>,
+    /// The most tensors up to which the fast path is taken.
+    max_fast: usize,
     way: Way,
 }
 
@@ -185,10 +171,15 @@ impl<'a> Parser<'a> {
         }
     }
 
+    /// Reads a tensor or the metadata, and before it all tensors that the fast path knows.
     fn member(&mut self) -> Result<()> {
-        let start = self.names.len();
-        if let Some(entry) = self.canonical_entry() {
-            return self.add(start, entry).map_err(|kind| self.in_tensor(start, kind));
+        let mut start = self.names.len();
+        while let Some(entry) = self.canonical_entry() {
+            self.add(start, entry).map_err(|kind| self.in_tensor(start, kind))?;
+            if !self.cursor.skip_comma_before_quote() {
+                return Ok(());
+            }
+            start = self.names.len();
         }
         let name = self.cursor.string(&mut self.scratch, "a name in quotes")?;
         if name == METADATA_KEY {
@@ -210,7 +201,7 @@ impl<'a> Parser<'a> {
     /// read otherwise.
     #[inline(always)]
     fn canonical_entry(&mut self) -> Option<Entry> {
-        if self.way != Way::FastFirst || self.records.len() == self.max_tensors {
+        if self.way != Way::FastFirst || self.records.len() >= self.max_fast {
             return None;
         }
         let dims = self.dims.len();
@@ -255,6 +246,9 @@ impl<'a> Parser<'a> {
         let mut metadata = Metadata::new();
         let mut more = self.cursor.has_first(b'}');
         while more {
+            if metadata.len() == self.max_entries {
+                return Err(ErrorKind::TooManyMetadataEntries { limit: metadata.len() });
+            }
             let key = String::from(self.cursor.string(&mut self.scratch, "a key in quotes")?);
             self.cursor.expect(b':', "a colon")?;
             if self.cursor.peek() != Some(b'"') {
@@ -298,7 +292,7 @@ impl<'a> Parser<'a> {
                     self.field("data_offsets", &offsets)?;
                     offsets = Some(self.data_offsets()?);
                 }
-                unknown => return Err(ErrorKind::UnknownField { found: unknown.into() }),
+                unknown => return Err(ErrorKind::UnknownField { found: excerpt(unknown) }),
             }
             more = self.cursor.has_next(b'}', "a comma or the closing brace of an entry")?;
         }
@@ -323,7 +317,7 @@ impl<'a> Parser<'a> {
         }
         let name = self.cursor.string(&mut self.scratch, "a string")?;
         Dtype::from_name(name.as_bytes())
-            .ok_or_else(|| ErrorKind::UnknownDtype { found: name.into() })
+            .ok_or_else(|| ErrorKind::UnknownDtype { found: excerpt(name) })
     }
 
     fn shape(&mut self) -> Result<Range<usize>, ErrorKind> {
@@ -331,6 +325,9 @@ impl<'a> Parser<'a> {
         self.open_array("shape")?;
         let mut more = self.cursor.has_first(b']');
         while more {
+            if self.dims.len() - start == self.max_rank {
+                return Err(ErrorKind::TooManyDimensions { limit: self.max_rank });
+            }
             let dim = self.cursor.number("shape")?;
             let dim =
                 usize::try_from(dim).map_err(|_| ErrorKind::TooLargeForMemory { bytes: dim })?;

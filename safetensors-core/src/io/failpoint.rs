@@ -27,7 +27,7 @@ mod armed {
 
     /// What a test wants of the steps that its thread takes. Other threads are left alone.
     #[derive(Clone, Copy)]
-    struct Plan {
+    struct Armed {
         /// The steps that still succeed.
         left: usize,
         /// Whether those after the failing one fail too, as after the end of the process.
@@ -36,19 +36,19 @@ mod armed {
     }
 
     thread_local! {
-        static PLAN: Cell<Option<Plan>> = const { Cell::new(None) };
+        static ARMED: Cell<Option<Armed>> = const { Cell::new(None) };
         static LACKS: Cell<Option<&'static str>> = const { Cell::new(None) };
     }
 
     /// A step that is about to be taken. Fails if a test wants it to.
     pub(crate) fn hit(step: &'static str) -> io::Result<()> {
-        let Some(mut plan) = PLAN.get() else { return Ok(()) };
-        let fails = if plan.failed.is_some() { plan.for_good } else { plan.left == 0 };
-        plan.left = plan.left.saturating_sub(1);
+        let Some(mut armed) = ARMED.get() else { return Ok(()) };
+        let fails = if armed.failed.is_some() { armed.for_good } else { armed.left == 0 };
+        armed.left = armed.left.saturating_sub(1);
         if fails {
-            plan.failed.get_or_insert(step);
+            armed.failed.get_or_insert(step);
         }
-        PLAN.set(Some(plan));
+        ARMED.set(Some(armed));
         if fails { Err(io::Error::other(format!("interrupted at {step}"))) } else { Ok(()) }
     }
 
@@ -57,13 +57,13 @@ mod armed {
     ///
     /// Only the steps of this thread count.
     pub(crate) fn fail_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
-        run(Plan { left: n, for_good: false, failed: None }, f)
+        run(Armed { left: n, for_good: false, failed: None }, f)
     }
 
     /// Like [`fail_at`], but every step after the `n`th fails too: what would put things right does
     /// not happen either.
     pub(crate) fn crash_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
-        run(Plan { left: n, for_good: true, failed: None }, f)
+        run(Armed { left: n, for_good: true, failed: None }, f)
     }
 
     /// Whether the system is to lack this.
@@ -79,10 +79,10 @@ mod armed {
         result
     }
 
-    fn run<T>(plan: Plan, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
-        PLAN.set(Some(plan));
+    fn run<T>(armed: Armed, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
+        ARMED.set(Some(armed));
         let result = f();
-        let failed = PLAN.take().and_then(|plan| plan.failed);
+        let failed = ARMED.take().and_then(|armed| armed.failed);
         (result, failed)
     }
 }

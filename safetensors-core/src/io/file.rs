@@ -7,6 +7,7 @@ use std::{io, thread};
 
 use super::positional;
 use super::read_at::{ReadAt, ReadRange};
+use super::stamp::Stamp;
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::{LENGTH_BYTES, is_marked};
 
@@ -14,9 +15,8 @@ use crate::header::{LENGTH_BYTES, is_marked};
 /// opens its files as these.
 ///
 /// ```
-/// use safetensors_core::{
-///     Checkpoint, FileSource, Limits, ReadAt, SafeTensors, SaveOptions, TensorView, save,
-/// };
+/// use safetensors_core::io::FileSource;
+/// use safetensors_core::{Checkpoint, ReadAt, SafeTensors, SaveOptions, TensorView, save};
 ///
 /// let dir = tempfile::tempdir()?;
 /// let path = dir.path().join("model.safetensors");
@@ -31,8 +31,8 @@ use crate::header::{LENGTH_BYTES, is_marked};
 /// let mut length = [0; 8];
 /// file.read_exact_at(&mut length, 0)?;
 /// assert_eq!(8 + u64::from_le_bytes(length) + 8, file.byte_len());
-/// let archive = SafeTensors::read_header(file, &Limits::default())?;
-/// let in_memory = SafeTensors::parse(archive.bytes().read_to_vec()?)?;
+/// let archive = SafeTensors::from_source(file)?;
+/// let in_memory = SafeTensors::parse(archive.source().read_to_vec()?)?;
 /// assert_eq!(in_memory.view("bias")?.as_slice::<f32>()?, [1.0, 2.0]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -40,9 +40,7 @@ use crate::header::{LENGTH_BYTES, is_marked};
 pub struct FileSource {
     file: File,
     path: PathBuf,
-    len: u64,
-    /// When the file was last written to, if the file system says.
-    modified: Option<SystemTime>,
+    stamp: Stamp,
     /// Whether it changed so short before it was opened that the next change may get the same time.
     is_young: bool,
 }
@@ -112,8 +110,7 @@ impl FileSource {
         Self {
             file,
             path: path.into(),
-            len: metadata.len(),
-            modified: metadata.modified().ok(),
+            stamp: Stamp::of(metadata),
             is_young: age.is_none_or(|age| age <= TIME_STEP),
         }
     }
@@ -156,10 +153,10 @@ impl FileSource {
     ///
     /// [`ErrorKind::Io`], also if the file has become shorter; [`ErrorKind::TooLargeForMemory`].
     pub fn read_to_vec(&self) -> Result<Vec<u8>> {
-        let too_large =
-            || Error::from(ErrorKind::TooLargeForMemory { bytes: self.len }).in_path(&self.path);
+        let bytes = self.byte_len();
+        let too_large = || Error::from(ErrorKind::TooLargeForMemory { bytes }).in_path(&self.path);
+        let len = usize::try_from(bytes).map_err(|_| too_large())?;
         let mut bytes = Vec::new();
-        let len = usize::try_from(self.len).map_err(|_| too_large())?;
         bytes.try_reserve_exact(len).map_err(|_| too_large())?;
         bytes.resize(len, 0);
         self.read_exact_at(&mut bytes, 0).map_err(|error| Error::io(error, &self.path))?;
@@ -174,7 +171,7 @@ impl FileSource {
 
 impl ReadAt for FileSource {
     fn byte_len(&self) -> u64 {
-        self.len
+        self.stamp.len()
     }
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
@@ -186,13 +183,11 @@ impl ReadAt for FileSource {
         positional::read_ranges_at(&self.file, ranges)
     }
 
-    /// Compares the length and the time of the last write with those at opening.
+    /// Compares the length and the time of the last write with those at opening. On Unix also the
+    /// time of the last change of any kind, which nobody can put back, unless the file's mode,
+    /// owner, links or name explain it.
     fn check_unchanged(&self) -> io::Result<()> {
-        let metadata = self.file.metadata()?;
-        if metadata.len() != self.len || metadata.modified().ok() != self.modified {
-            return Err(io::Error::other("the file has changed since it was opened"));
-        }
-        Ok(())
+        self.stamp.check(&self.file.metadata()?, &self.path)
     }
 
     /// Whether the file changed so short before it was opened that the next change may have got the

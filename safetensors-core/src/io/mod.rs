@@ -1,6 +1,5 @@
 //! Where the bytes of a file come from and go to: positional reads and writes, and a parsed file.
 
-mod archive;
 #[cfg(feature = "std")]
 pub(crate) mod copy;
 #[cfg(feature = "std")]
@@ -19,11 +18,16 @@ pub(crate) mod positional;
 mod read_at;
 #[cfg(feature = "std")]
 pub(crate) mod reserve;
+mod safetensors;
+#[cfg(feature = "std")]
+mod stamp;
 #[cfg(feature = "std")]
 pub(crate) mod unfinished;
 
-pub use archive::SafeTensors;
 #[cfg(feature = "std")]
 pub use file::FileSource;
 #[cfg(feature = "std")]
+pub use memmap2::Mmap;
+#[cfg(feature = "std")]
 pub use read_at::{ReadAt, ReadRange};
+pub use safetensors::SafeTensors;

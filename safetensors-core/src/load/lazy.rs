@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::convert::ConvertOptions;
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
-use crate::header::{Header, LENGTH_BYTES, Limits, TensorInfo};
+use crate::header::{Header, LENGTH_BYTES, Limits, START, TensorInfo, explain};
 use crate::io::{ReadAt, SafeTensors};
 use crate::load::LoadOptions;
 use crate::tensor::{Sink, TensorBuf, TensorSource, TensorView};
@@ -111,7 +111,7 @@ impl<'a, S> LazyTensor<'a, S> {
         self.file
     }
 
-    /// The position of that file among [`Checkpoint::shards`](crate::Checkpoint::shards); 0 if it
+    /// The position of that file among [`Checkpoint::files`](crate::Checkpoint::files); 0 if it
     /// was opened without a checkpoint.
     pub fn file_index(&self) -> usize {
         self.file_index
@@ -124,7 +124,7 @@ impl<'a, S> LazyTensor<'a, S> {
 
     /// What the tensor's bytes are read from.
     pub fn source(&self) -> &'a S {
-        self.archive.bytes()
+        self.archive.source()
     }
 
     /// Says in an error that it is about this tensor and its file.
@@ -145,7 +145,7 @@ impl<S: ReadAt> LazyTensor<'_, S> {
     /// [`ErrorKind::Io`] if the source fails, or has changed since it was opened;
     /// [`ErrorKind::InvalidBool`]; [`ErrorKind::TooLargeForMemory`].
     pub fn read(&self) -> Result<TensorBuf> {
-        TensorBuf::read_with(self.dtype(), self.shape().to_vec(), |bytes| {
+        TensorBuf::filled_by(self.dtype(), self.shape().to_vec(), |bytes| {
             self.source().read_exact_at(bytes, self.file_offset()).map_err(ErrorKind::Io)?;
             self.check_unchanged()
         })
@@ -154,11 +154,11 @@ impl<S: ReadAt> LazyTensor<'_, S> {
 
     /// [`read`](LazyTensor::read) with options: a large tensor in several threads, converted while
     /// it is read, and cancelled if the caller says so. Many tensors,
-    /// [`read_tensors`](crate::read_tensors) reads at once.
+    /// [`read_tensors`](crate::load::read_tensors) reads at once.
     ///
     /// # Errors
     ///
-    /// Those of [`read_tensors`](crate::read_tensors).
+    /// Those of [`read_tensors`](crate::load::read_tensors).
     pub fn read_with(&self, options: &LoadOptions) -> Result<TensorBuf> {
         super::read_tensor(self, options)
     }
@@ -169,12 +169,12 @@ impl<S: ReadAt> LazyTensor<'_, S> {
     ///
     /// ```
     /// use safetensors_core::{
-    ///     ConvertOptions, Dtype, Limits, SafeTensors, SaveOptions, TensorView, serialize,
+    ///     ConvertOptions, Dtype, SafeTensors, SaveOptions, TensorView, serialize,
     /// };
     ///
     /// let weights = TensorView::from_slice(&[2], &[1.0_f32, -2.5])?;
     /// let file = serialize([("w", weights)], &SaveOptions::new())?;
-    /// let file = SafeTensors::read_header(file, &Limits::default())?;
+    /// let file = SafeTensors::from_source(file)?;
     /// let wide = file.tensor("w")?.read_as(Dtype::F64, &ConvertOptions::new())?;
     /// assert_eq!(wide.into_vec::<f64>()?, [1.0, -2.5]);
     /// # Ok::<(), safetensors_core::Error>(())
@@ -242,41 +242,75 @@ impl<'a, S: AsRef<[u8]>> LazyTensor<'a, S> {
 }
 
 impl<S: ReadAt> SafeTensors<S> {
-    /// Reads and parses the header of a source; tensors are read later, when asked for.
+    /// Reads and parses the header of a source, with the default [`Limits`]; tensors are read
+    /// later, when asked for.
     ///
     /// # Errors
     ///
     /// Those of [`Header::parse`], and [`ErrorKind::Io`], also if the source has changed while its
     /// header was read.
-    pub fn read_header(source: S, limits: &Limits) -> Result<Self> {
-        let file_len = source.byte_len();
-        let Some(available) = file_len.checked_sub(LENGTH_BYTES as u64) else {
-            return Err(ErrorKind::TooShort { found: file_len }.into());
-        };
-        let mut length = [0; LENGTH_BYTES];
-        source.read_exact_at(&mut length, 0).map_err(ErrorKind::Io)?;
-        let mut json = vec![0; Header::check_length(length, available, limits)?];
-        source.read_exact_at(&mut json, LENGTH_BYTES as u64).map_err(ErrorKind::Io)?;
-        let header = Header::parse_json(&json, limits)?;
-        header.check_data_len(available - json.len() as u64)?;
-        source.check_unchanged().map_err(ErrorKind::Io)?;
-        if source.may_change_unseen() {
-            look_again(&source, length, &json).map_err(ErrorKind::Io)?;
-        }
-        Ok(Self::from_parts(header, source))
+    pub fn from_source(source: S) -> Result<Self> {
+        Self::from_source_with(source, &Limits::default())
     }
 
-    /// The tensor of this name, to be read.
+    /// [`from_source`](SafeTensors::from_source) with limits for the header.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`from_source`](SafeTensors::from_source).
+    pub fn from_source_with(source: S, limits: &Limits) -> Result<Self> {
+        match read_header(&source, limits) {
+            Ok(header) => Ok(Self::from_parts(header, source)),
+            Err(error) => {
+                let mut start = vec![0; source.byte_len().min(START as u64) as usize];
+                match source.read_exact_at(&mut start, 0) {
+                    Ok(()) => Err(explain(error, &start)),
+                    Err(_) => Err(error),
+                }
+            }
+        }
+    }
+}
+
+impl<S> SafeTensors<S> {
+    /// The tensors in file order, to be read when asked for.
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = LazyTensor<'_, S>> + Clone {
+        self.header().iter().map(|info| LazyTensor::new(info, self, None))
+    }
+
+    /// The tensor of this name, if there is one. One hash and one comparison; nothing is read or
+    /// allocated.
+    pub fn get(&self, name: &str) -> Option<LazyTensor<'_, S>> {
+        self.header().get(name).map(|info| LazyTensor::new(info, self, None))
+    }
+
+    /// The tensor of this name.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::TensorNotFound`].
     pub fn tensor(&self, name: &str) -> Result<LazyTensor<'_, S>> {
-        match self.header().get(name) {
-            Some(info) => Ok(LazyTensor::new(info, self, None)),
-            None => Err(Error::from(ErrorKind::TensorNotFound).in_tensor(name)),
-        }
+        self.get(name).ok_or_else(|| Error::from(ErrorKind::TensorNotFound).in_tensor(name))
     }
+}
+
+/// Reads, parses and checks the header of a source.
+fn read_header(source: &impl ReadAt, limits: &Limits) -> Result<Header> {
+    let file_len = source.byte_len();
+    let Some(available) = file_len.checked_sub(LENGTH_BYTES as u64) else {
+        return Err(ErrorKind::TooShort { found: file_len }.into());
+    };
+    let mut length = [0; LENGTH_BYTES];
+    source.read_exact_at(&mut length, 0).map_err(ErrorKind::Io)?;
+    let mut json = vec![0; Header::check_length(length, available, limits)?];
+    source.read_exact_at(&mut json, LENGTH_BYTES as u64).map_err(ErrorKind::Io)?;
+    let header = Header::parse_json(&json, limits)?;
+    header.check_data_len(available - json.len() as u64)?;
+    source.check_unchanged().map_err(ErrorKind::Io)?;
+    if source.may_change_unseen() {
+        look_again(source, length, &json).map_err(ErrorKind::Io)?;
+    }
+    Ok(header)
 }
 
 /// Compares a header with what the source has now. An edit that writes over it makes the length

@@ -1,4 +1,7 @@
-//! Reading many tensors at once: a plan of jobs, and threads that read them into place.
+//! Tensors of open files: described when a file is opened, read when asked for.
+//!
+//! [`LazyTensor`] and [`LazySlice`] are one tensor and a part of one. [`read_tensors`] and
+//! [`read_slices`] read many at once: a plan of jobs, and threads that read them into place.
 
 mod fused;
 mod lazy;
@@ -11,7 +14,7 @@ use std::slice::from_ref;
 
 pub use lazy::LazyTensor;
 pub use options::LoadOptions;
-pub use pieces::{Piece, Pieces};
+pub use pieces::Piece;
 use plan::{Job, Scratch, Wanted};
 pub use slice::LazySlice;
 
@@ -30,9 +33,8 @@ use crate::tensor::{TensorBuf, hugepage};
 /// bytes a tensor.
 ///
 /// ```
-/// use safetensors_core::{
-///     Checkpoint, LoadOptions, SaveOptions, TensorView, read_tensors, save,
-/// };
+/// use safetensors_core::load::read_tensors;
+/// use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, save};
 ///
 /// # let directory = tempfile::tempdir()?;
 /// # let path = directory.path().join("model.safetensors");
@@ -68,10 +70,9 @@ pub fn read_tensors<S: ReadAt>(
 /// in [gaps](LazySlice::gap) that are not worth another call.
 ///
 /// ```
-/// use safetensors_core::slice::Shard;
-/// use safetensors_core::{
-///     Checkpoint, LoadOptions, Result, SaveOptions, TensorView, read_slices, save,
-/// };
+/// use safetensors_core::load::read_slices;
+/// use safetensors_core::slice::RankPart;
+/// use safetensors_core::{Checkpoint, LoadOptions, Result, SaveOptions, TensorView, save};
 ///
 /// # let directory = tempfile::tempdir()?;
 /// # let path = directory.path().join("model.safetensors");
@@ -82,7 +83,7 @@ pub fn read_tensors<S: ReadAt>(
 /// let checkpoint = Checkpoint::open(&path)?;
 /// let columns = checkpoint
 ///     .tensors()
-///     .map(|tensor| tensor.shard(Shard::new(1, 0, 2)))
+///     .map(|tensor| tensor.rank_part(RankPart::new(1, 0, 2)))
 ///     .collect::<Result<Vec<_>>>()?;
 /// let of_rank_0 = read_slices(&columns, &LoadOptions::new())?;
 /// assert_eq!(of_rank_0[1].as_slice::<u8>()?, [1, 3]);
@@ -96,13 +97,7 @@ pub fn read_slices<S: ReadAt>(
     slices: &[LazySlice<'_, S>],
     options: &LoadOptions,
 ) -> Result<Vec<TensorBuf>> {
-    let wanted = slices.iter().map(|slice| Wanted {
-        tensor: slice.tensor(),
-        shape: slice.shape(),
-        runs: slice.runs(),
-        gap: slice.gap_len(),
-    });
-    read(&wanted.collect::<Vec<_>>(), options)
+    read(&slices.iter().map(Wanted::part).collect::<Vec<_>>(), options)
 }
 
 /// Reads one tensor, in several threads if it is large.
@@ -110,9 +105,15 @@ pub(crate) fn read_tensor<S: ReadAt>(
     tensor: &LazyTensor<'_, S>,
     options: &LoadOptions,
 ) -> Result<TensorBuf> {
-    let conversion =
-        options.conversion(tensor.dtype()).map_err(|kind| tensor.locate(kind.into()))?;
-    read_one(tensor, conversion, options)
+    read_one(&Wanted::whole(tensor), options)
+}
+
+/// Reads one slice, in several threads if it is large.
+pub(crate) fn read_slice<S: ReadAt>(
+    slice: &LazySlice<'_, S>,
+    options: &LoadOptions,
+) -> Result<TensorBuf> {
+    read_one(&Wanted::part(slice), options)
 }
 
 /// [`read_tensor`] that converts whatever dtype the tensor has.
@@ -125,17 +126,24 @@ pub(crate) fn read_tensor_as<S: ReadAt>(
     let conversion =
         if from == to { Ok(None) } else { Conversion::new(from, to, options).map(Some) };
     let conversion = conversion.map_err(|kind| tensor.locate(kind.into()))?;
-    read_one(tensor, conversion, &LoadOptions::new().threads(options.threads))
+    let options = LoadOptions::new().threads(options.threads);
+    read_one_as(&Wanted::whole(tensor), conversion, &options)
 }
 
-fn read_one<S: ReadAt>(
-    tensor: &LazyTensor<'_, S>,
+fn read_one<S: ReadAt>(wanted: &Wanted<'_, '_, S>, options: &LoadOptions) -> Result<TensorBuf> {
+    let conversion = options.conversion(wanted.tensor.dtype());
+    let conversion = conversion.map_err(|kind| wanted.tensor.locate(kind.into()))?;
+    read_one_as(wanted, conversion, options)
+}
+
+/// [`read_one`] by a conversion that need not be the one of the options.
+fn read_one_as<S: ReadAt>(
+    wanted: &Wanted<'_, '_, S>,
     conversion: Option<Conversion>,
     options: &LoadOptions,
 ) -> Result<TensorBuf> {
-    let wanted = Wanted::whole(tensor);
     let mut bufs = [(wanted.reserve(conversion)?, conversion)];
-    fill(from_ref(&wanted), &mut bufs, options)?;
+    fill(from_ref(wanted), &mut bufs, options)?;
     let [(buf, _)] = bufs;
     Ok(buf)
 }

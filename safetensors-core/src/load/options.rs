@@ -12,7 +12,7 @@ use crate::parallel::{Meter, Progress};
 /// ```
 /// use safetensors_core::{LoadOptions, Widening};
 ///
-/// let options = LoadOptions::new().threads(2).widening(Widening::Exact);
+/// let options = LoadOptions::new().threads(2).widening(Widening::Refuse);
 /// ```
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
@@ -170,7 +170,7 @@ impl LoadOptions {
     ///
     /// Widening after the read would need memory for both dtypes. What needs no other memory, such
     /// as BOOL as U8, is left to [`Framework::from_buf`](crate::framework::Framework::from_buf).
-    /// Whether a dtype may be widened at all is for [`accept`](crate::framework::accept) to say.
+    /// Whether a dtype may be widened at all is for [`dtype_in`](crate::framework::dtype_in) to say.
     #[must_use]
     pub fn widened_for(mut self, support: fn(Dtype) -> Support) -> Self {
         self.support = Some(support);

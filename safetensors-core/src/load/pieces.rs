@@ -26,14 +26,6 @@ impl<S> Clone for Piece<'_, S> {
 
 impl<S> Copy for Piece<'_, S> {}
 
-/// What [`LazyTensor::pieces`] gives.
-#[derive(Debug)]
-pub struct Pieces<'a, S> {
-    tensor: LazyTensor<'a, S>,
-    /// The first element of the next piece.
-    next: u64,
-}
-
 impl<'a, S> LazyTensor<'a, S> {
     /// The tensor in pieces of bounded size, in order, so that one larger than memory can be looked
     /// at. Nothing is read yet.
@@ -42,13 +34,13 @@ impl<'a, S> LazyTensor<'a, S> {
     /// has none.
     ///
     /// ```
-    /// use safetensors_core::{Limits, SafeTensors, SaveOptions, TensorView, serialize};
+    /// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
     ///
     /// let file = serialize(
     ///     [("w", TensorView::from_slice(&[2, 2], &[1.0_f32, 2.0, 3.0, 4.0])?)],
     ///     &SaveOptions::new(),
     /// )?;
-    /// let file = SafeTensors::read_header(file, &Limits::default())?;
+    /// let file = SafeTensors::from_source(file)?;
     /// let mut sum = 0.0;
     /// for piece in file.tensor("w")?.pieces() {
     ///     sum += piece.read()?.as_slice::<f32>()?.iter().sum::<f32>();
@@ -56,8 +48,14 @@ impl<'a, S> LazyTensor<'a, S> {
     /// assert_eq!(sum, 10.0);
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
-    pub fn pieces(&self) -> Pieces<'a, S> {
-        Pieces { tensor: *self, next: 0 }
+    pub fn pieces(&self) -> impl Iterator<Item = Piece<'a, S>> + Clone + use<'a, S> {
+        let (tensor, mut next) = (*self, 0);
+        std::iter::from_fn(move || {
+            let start = next;
+            let elements = tensor.element_count().saturating_sub(start).min(ELEMENTS);
+            next = start + elements;
+            (elements > 0).then_some(Piece { tensor, start, elements })
+        })
     }
 }
 
@@ -94,7 +92,7 @@ impl<S: ReadAt> Piece<'_, S> {
     /// the start of the tensor.
     pub fn read(&self) -> Result<TensorBuf> {
         let buf =
-            TensorBuf::read_with(self.tensor.dtype(), vec![self.elements as usize], |bytes| {
+            TensorBuf::filled_by(self.tensor.dtype(), vec![self.elements as usize], |bytes| {
                 self.fill(bytes)
             });
         buf.map_err(|error| match error.kind() {
@@ -123,16 +121,5 @@ impl<S: ReadAt> Piece<'_, S> {
             self.tensor.file_offset() + self.start / 8 * u64::from(self.tensor.dtype().bits());
         self.tensor.source().read_exact_at(bytes, offset).map_err(ErrorKind::Io)?;
         self.tensor.check_unchanged()
-    }
-}
-
-impl<'a, S> Iterator for Pieces<'a, S> {
-    type Item = Piece<'a, S>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let start = self.next;
-        let elements = self.tensor.element_count().saturating_sub(start).min(ELEMENTS);
-        self.next = start + elements;
-        (elements > 0).then_some(Piece { tensor: self.tensor, start, elements })
     }
 }

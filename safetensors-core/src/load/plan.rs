@@ -3,9 +3,9 @@
 use crate::convert::Conversion;
 use crate::error::{ErrorKind, Result};
 use crate::io::{ReadAt, ReadRange};
-use crate::load::LazyTensor;
 use crate::load::fused::{ReadScratch, convert_read, read_converted};
 use crate::load::slice::read_runs;
+use crate::load::{LazySlice, LazyTensor};
 use crate::slice::Runs;
 use crate::tensor::TensorBuf;
 
@@ -34,6 +34,12 @@ impl<'t, 'a, S> Wanted<'t, 'a, S> {
     /// All of a tensor.
     pub(super) fn whole(tensor: &'t LazyTensor<'a, S>) -> Self {
         Self { tensor, shape: tensor.shape(), runs: Runs::whole(tensor.byte_len()), gap: 0 }
+    }
+
+    /// A slice of a tensor.
+    pub(super) fn part(slice: &'t LazySlice<'a, S>) -> Self {
+        let (shape, runs, gap) = (slice.shape(), slice.runs(), slice.gap_len());
+        Self { tensor: slice.tensor(), shape, runs, gap }
     }
 
     /// Room for it, if this conversion is on the way there.

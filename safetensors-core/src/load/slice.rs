@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use super::LazyTensor;
 use super::lazy::PIECE;
+use super::{LazyTensor, LoadOptions};
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
 use crate::io::ReadAt;
-use crate::slice::{IntoIndices, Runs, Selection, Shard, narrow};
+use crate::slice::{IntoIndices, RankPart, Runs, Selection, narrow};
 use crate::tensor::{Sink, TensorBuf, TensorSource};
 
 /// Runs with no more bytes between them than this are read in one call: fetching the gap costs less
@@ -45,11 +45,11 @@ pub struct LazySlice<'a, S> {
 
 impl<'a, S> LazyTensor<'a, S> {
     /// A part of the tensor, not read yet: a tuple of positions and ranges, see
-    /// [`Index`](super::Index).
+    /// [`Index`](crate::slice::Index).
     ///
     /// # Errors
     ///
-    /// Those of [`Selection::new`].
+    /// Those of [`TensorView::slice`](crate::TensorView::slice).
     pub fn slice(&self, indices: impl IntoIndices) -> Result<LazySlice<'a, S>> {
         let selection = Selection::new(self.dtype(), self.shape(), &indices.into_indices());
         let selection = selection.map_err(|kind| self.locate(kind.into()))?;
@@ -60,7 +60,7 @@ impl<'a, S> LazyTensor<'a, S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoSuchDim`], and those of [`Selection::new`].
+    /// [`ErrorKind::NoSuchDim`], and those of [`TensorView::slice`](crate::TensorView::slice).
     pub fn narrow(&self, dim: usize, start: usize, len: usize) -> Result<LazySlice<'a, S>> {
         self.slice(narrow(self.shape(), dim, start, len).map_err(|error| self.locate(error))?)
     }
@@ -69,10 +69,10 @@ impl<'a, S> LazyTensor<'a, S> {
     ///
     /// # Errors
     ///
-    /// Those of [`Shard::range`] and [`Selection::new`].
-    pub fn shard(&self, shard: Shard) -> Result<LazySlice<'a, S>> {
-        let range = shard.range(self.shape()).map_err(|kind| self.locate(kind.into()))?;
-        self.narrow(shard.dim, range.start, range.len())
+    /// Those of [`RankPart::range`] and of [`TensorView::slice`](crate::TensorView::slice).
+    pub fn rank_part(&self, part: RankPart) -> Result<LazySlice<'a, S>> {
+        let range = part.range(self.shape()).map_err(|kind| self.locate(kind.into()))?;
+        self.narrow(part.dim, range.start, range.len())
     }
 }
 
@@ -170,19 +170,44 @@ pub(crate) fn read_runs<S: ReadAt>(
 }
 
 impl<S: ReadAt> LazySlice<'_, S> {
-    /// Reads the slice into a buffer of its own. Many slices, [`read_slices`](crate::read_slices)
-    /// reads in parallel.
+    /// Reads the slice into a buffer of its own.
+    /// [`read_slices`](crate::load::read_slices) reads many slices in parallel.
     ///
     /// # Errors
     ///
     /// Those of [`LazyTensor::read`].
     pub fn read(&self) -> Result<TensorBuf> {
-        TensorBuf::read_with(self.dtype(), self.shape().to_vec(), |bytes| {
+        TensorBuf::filled_by(self.dtype(), self.shape().to_vec(), |bytes| {
             let base = self.tensor.file_offset();
             read_runs(self.tensor.source(), base, &self.runs(), self.gap, bytes, &mut Vec::new())?;
             self.tensor.check_unchanged()
         })
         .map_err(|error| self.tensor.locate(error))
+    }
+
+    /// [`read`](LazySlice::read) with options: a large slice in several threads, converted while it
+    /// is read, and cancelled if the caller says so.
+    ///
+    /// ```
+    /// use safetensors_core::{Dtype, LoadOptions, SafeTensors, SaveOptions, TensorView, serialize};
+    ///
+    /// let values = [1_i16, 2, 3, 4];
+    /// let file = serialize(
+    ///     [("table", TensorView::from_slice(&[2, 2], &values)?)],
+    ///     &SaveOptions::new(),
+    /// )?;
+    /// let file = SafeTensors::from_source(file)?;
+    /// let column = file.tensor("table")?.slice((.., 1))?;
+    /// let wide = column.read_with(&LoadOptions::new().integers_as(Dtype::I64))?;
+    /// assert_eq!(wide.into_vec::<i64>()?, [2, 4]);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read_slices`](crate::load::read_slices).
+    pub fn read_with(&self, options: &LoadOptions) -> Result<TensorBuf> {
+        super::read_slice(self, options)
     }
 }
 

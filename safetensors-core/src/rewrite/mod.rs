@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 pub use plan::Plan;
-pub use planned::Planned;
+pub use planned::PlannedTensor;
 
 use crate::checkpoint::{Checkpoint, SavedShards, ShardOptions, save_sharded};
 use crate::convert::ConvertOptions;
@@ -70,7 +70,7 @@ use crate::tied::Tied;
 /// ```
 #[derive(Debug)]
 pub struct Rewrite<'a, S = FileSource> {
-    tensors: Vec<(String, Planned<'a, S>)>,
+    tensors: Vec<(String, PlannedTensor<'a, S>)>,
     metadata: Metadata,
     /// The number that the next tensor gets that is not tied to an earlier one.
     next_tie: u64,
@@ -110,7 +110,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         for (name, tensor) in named {
             // An alias leads to the tensor that was kept, by its own name.
             let tie = *ties.entry(tensor.name()).or_insert_with(|| take(&mut self.next_tie));
-            self.tensors.push((name.to_owned(), Planned::of(name, tensor, tie)));
+            self.tensors.push((name.to_owned(), PlannedTensor::of(name, tensor, tie)));
         }
         // The records of aliases are made anew when the checkpoint is saved.
         let aliases: HashSet<_> = checkpoint.aliases().map(|(name, _)| name).collect();
@@ -162,7 +162,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
             }
             None => take(&mut self.next_tie),
         };
-        let planned = Planned::added(&name, tensor, tie)?;
+        let planned = PlannedTensor::added(&name, tensor, tie)?;
         self.tensors.push((name, planned));
         Ok(self)
     }
@@ -171,7 +171,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// with all their aliases. An alias that is kept without its tensor is the tensor from then on;
     /// of several, the first.
     #[must_use]
-    pub fn select(mut self, mut keep: impl FnMut(&str, &Planned<'a, S>) -> bool) -> Self {
+    pub fn select(mut self, mut keep: impl FnMut(&str, &PlannedTensor<'a, S>) -> bool) -> Self {
         // A tensor comes before its aliases.
         let mut kept = HashSet::new();
         self.tensors.retain(|(name, planned)| {
@@ -213,7 +213,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn without(mut self, mut drop: impl FnMut(&str, &Planned<'a, S>) -> bool) -> Self {
+    pub fn without(mut self, mut drop: impl FnMut(&str, &PlannedTensor<'a, S>) -> bool) -> Self {
         let mut dropped = HashSet::new();
         self.tensors.retain(|(name, planned)| {
             if drop(name, planned) {
@@ -247,7 +247,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     pub fn cast(
         mut self,
         options: &ConvertOptions,
-        mut dtype: impl FnMut(&str, &Planned<'a, S>) -> Option<Dtype>,
+        mut dtype: impl FnMut(&str, &PlannedTensor<'a, S>) -> Option<Dtype>,
     ) -> Result<Self> {
         self.settle_aliases();
         let mut ties = HashMap::new();
@@ -300,7 +300,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// All names with their tensors: the dtype and shape that they will have, and what they are
     /// made of. Tied weights are here under each of their names; [`plan`](Rewrite::plan) tells
     /// which of them is written.
-    pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&str, &Planned<'a, S>)> {
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&str, &PlannedTensor<'a, S>)> {
         self.tensors.iter().map(|(name, planned)| (name.as_str(), planned))
     }
 
@@ -332,7 +332,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
 
     /// [`options`](Rewrite::options) for several files.
     fn shard_options(&self, options: &ShardOptions) -> ShardOptions {
-        options.clone().save(self.options(options.save_options()))
+        options.clone().save_options(self.options(&options.save_options))
     }
 
     /// The options with metadata from the sources under their own, and with tied weights kept tied.

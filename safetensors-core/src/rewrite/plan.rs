@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::{Planned, Rewrite};
+use super::{PlannedTensor, Rewrite};
 use crate::checkpoint::{FilePattern, ShardOptions, check_directory, plan_shards};
 use crate::error::Result;
 use crate::io::{FileSource, ReadAt};
@@ -36,7 +36,7 @@ use crate::tied;
 /// ```
 #[derive(Debug)]
 pub struct Plan<'r, 'a, S = FileSource> {
-    tensors: Vec<(&'r str, &'r Planned<'a, S>)>,
+    tensors: Vec<(&'r str, &'r PlannedTensor<'a, S>)>,
     aliases: BTreeMap<String, String>,
     /// The names of files, with the positions of their tensors.
     shards: Vec<(String, Vec<usize>)>,
@@ -109,7 +109,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
 
 impl<'r, 'a, S> Plan<'r, 'a, S> {
     /// The tensors that will be written, each under the one name that it will have in its file.
-    pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&'r str, &'r Planned<'a, S>)> {
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&'r str, &'r PlannedTensor<'a, S>)> {
         self.tensors.iter().copied()
     }
 
@@ -121,10 +121,10 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
 
     /// The files of a sharded save with their tensors, in order, without the index. None if one
     /// file is saved by its path.
-    pub fn shards(
+    pub fn files(
         &self,
     ) -> impl ExactSizeIterator<
-        Item = (&str, impl ExactSizeIterator<Item = (&'r str, &'r Planned<'a, S>)>),
+        Item = (&str, impl ExactSizeIterator<Item = (&'r str, &'r PlannedTensor<'a, S>)>),
     > {
         self.shards
             .iter()

@@ -1,4 +1,4 @@
-//! [`Planned`]: a tensor of a rewrite, and what it is made of.
+//! [`PlannedTensor`]: a tensor of a rewrite, and what it is made of.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::tensor::{Sink, Storage, TensorSource, shape};
 
 /// A tensor of a [`Rewrite`](super::Rewrite), as it will be saved.
 #[derive(Debug)]
-pub struct Planned<'a, S = FileSource> {
+pub struct PlannedTensor<'a, S = FileSource> {
     origin: Origin<'a, S>,
     cast: Option<Converted<Origin<'a, S>>>,
     byte_len: u64,
@@ -33,7 +33,7 @@ enum Origin<'a, S> {
     Added(Arc<dyn TensorSource + Send + 'a>, Arc<str>),
 }
 
-impl<'a, S> Planned<'a, S> {
+impl<'a, S> PlannedTensor<'a, S> {
     /// A tensor of a checkpoint under its own name or another one.
     pub(super) fn of(name: &'a str, tensor: LazyTensor<'a, S>, tie: u64) -> Self {
         let alias = name != tensor.name();
@@ -110,7 +110,7 @@ impl<'a, S> Planned<'a, S> {
     }
 }
 
-impl<S: ReadAt> Planned<'_, S> {
+impl<S: ReadAt> PlannedTensor<'_, S> {
     /// The dtype that it will have.
     pub fn dtype(&self) -> Dtype {
         self.cast.as_ref().map_or(self.source_dtype(), Converted::dtype)
@@ -127,7 +127,7 @@ impl<S: ReadAt> Planned<'_, S> {
     }
 }
 
-impl<S: ReadAt> TensorSource for Planned<'_, S> {
+impl<S: ReadAt> TensorSource for PlannedTensor<'_, S> {
     fn dtype(&self) -> Dtype {
         Self::dtype(self)
     }

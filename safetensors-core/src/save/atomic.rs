@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::SaveOptions;
 use super::permissions::{is_read_only, take_after};
-use super::temporary::Temporary;
+use super::temporary::TempFile;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::failpoint;
 pub(crate) use crate::io::hidden::directory;
@@ -29,7 +29,7 @@ use crate::io::hidden::{header_backup, is_header_backup};
 /// ```
 /// use std::io::Write;
 ///
-/// use safetensors_core::AtomicFile;
+/// use safetensors_core::save::AtomicFile;
 ///
 /// let dir = tempfile::tempdir()?;
 /// let path = dir.path().join("names.txt");
@@ -44,7 +44,7 @@ use crate::io::hidden::{header_backup, is_header_backup};
 /// ```
 #[derive(Debug)]
 pub struct AtomicFile {
-    temp: Temporary,
+    temp: TempFile,
     /// As the caller named it, for messages.
     path: PathBuf,
     /// Where links lead from there.
@@ -102,7 +102,7 @@ impl AtomicFile {
         destination: PathBuf,
         permissions_of: Option<&Metadata>,
     ) -> io::Result<Self> {
-        let temp = Temporary::create(&destination, permissions_of.is_some())?;
+        let temp = TempFile::create(&destination, permissions_of.is_some())?;
         if let Some(original) = permissions_of {
             take_after(temp.file(), original)?;
         }

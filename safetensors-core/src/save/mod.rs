@@ -28,6 +28,8 @@ pub(crate) mod spec;
 mod stream;
 #[cfg(feature = "std")]
 pub(crate) mod temporary;
+#[cfg(feature = "std")]
+mod tensor_writer;
 #[cfg(all(test, feature = "std"))]
 mod tests;
 mod ties;
@@ -41,10 +43,12 @@ pub use sequential::serialize;
 #[cfg(feature = "std")]
 pub use sequential::write_to;
 #[cfg(feature = "std")]
-pub use stream::{StreamWriter, TensorWriter};
+pub use stream::StreamWriter;
+#[cfg(feature = "std")]
+pub use tensor_writer::TensorWriter;
 #[cfg(feature = "std")]
 pub use writer::save;
 
 #[cfg(feature = "std")]
 pub use crate::io::unfinished::remove_temporaries;
-pub use crate::tensor::write_native;
+pub use crate::tensor::{Sink, TensorSource};

@@ -21,7 +21,8 @@ pub enum Order {
 /// How tensors are saved.
 ///
 /// ```
-/// use safetensors_core::{Order, SaveOptions};
+/// use safetensors_core::SaveOptions;
+/// use safetensors_core::save::Order;
 ///
 /// let options =
 ///     SaveOptions::new().metadata([("format", "pt")]).order(Order::Given).align(4096);
@@ -110,7 +111,7 @@ impl SaveOptions {
     }
 
     /// Saves tensors that share storage once. Writers that learn of tensors one after the other,
-    /// such as [`StreamWriter`](crate::StreamWriter), cannot tell, and do not look at this.
+    /// such as [`StreamWriter`](crate::save::StreamWriter), cannot tell, and do not look at this.
     ///
     /// Saving then also fails with the errors of [`resolve`](crate::tied::resolve), and with
     /// [`ErrorKind::TieNotRecorded`](crate::ErrorKind::TieNotRecorded) if the metadata has an entry
@@ -125,17 +126,17 @@ impl SaveOptions {
     /// Whether to record a digest of each tensor in the metadata, so that
     /// [`verify`](crate::digest::verify) can find data that has changed. Off by default.
     ///
-    /// Tensors are hashed while they are written. What [`StreamWriter`](crate::StreamWriter) gets
+    /// Tensors are hashed while they are written. What [`StreamWriter`](crate::save::StreamWriter) gets
     /// out of order is read back from the file, and [`write_to`](crate::save::write_to), which
     /// cannot go back to the header, asks each source for its bytes twice.
     ///
     /// ```
     /// use safetensors_core::digest::{self, VerifyOptions};
-    /// use safetensors_core::{Limits, SafeTensors, SaveOptions, TensorView, serialize};
+    /// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
     ///
     /// let options = SaveOptions::new().digests(true);
     /// let file = serialize([("w", TensorView::from_slice(&[2], &[1.0_f32, 2.0])?)], &options)?;
-    /// let file = SafeTensors::read_header(file, &Limits::default())?;
+    /// let file = SafeTensors::from_source(file)?;
     /// assert_eq!(digest::verify_file(&file, &VerifyOptions::new())?.checked, ["w"]);
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```

@@ -1,4 +1,4 @@
-//! [`Temporary`]: what a file is until it takes its place.
+//! [`TempFile`]: what a file is until it takes its place.
 //!
 //! Where the system can (Linux, on most file systems) it has no name at all, so nothing is left of
 //! it whatever happens to the process. Elsewhere it has a hidden name that says whose it is, and is
@@ -23,7 +23,7 @@ use crate::io::unfinished::{Registered, Steps};
 
 /// A new file beside its destination, open to be read and written.
 #[derive(Debug)]
-pub(super) struct Temporary {
+pub(super) struct TempFile {
     /// First, so that the name goes before the lock on it.
     name: Option<Name>,
     file: File,
@@ -35,7 +35,7 @@ struct Name {
     _registered: Registered,
 }
 
-impl Temporary {
+impl TempFile {
     /// Makes one for a destination, with every permission that the umask leaves; or if it is
     /// `private` with those of its owner alone. An error says nothing of the temporary name, which
     /// nobody asked for.
@@ -100,14 +100,14 @@ impl Temporary {
 /// A new directory, with a hidden name that says whose it is. It is locked, and removed with all that
 /// is in it when this is dropped.
 #[derive(Debug)]
-pub(crate) struct TemporaryDirectory {
+pub(crate) struct TempDirectory {
     path: PathBuf,
     _registered: Registered,
     /// Open for as long as it is locked. Only Unix can open a directory.
     _lock: Option<File>,
 }
 
-impl TemporaryDirectory {
+impl TempDirectory {
     /// Makes one beside the file that it is for. An error says nothing of its name, which nobody
     /// asked for.
     pub(crate) fn create(destination: &Path) -> io::Result<Self> {
@@ -143,7 +143,7 @@ impl TemporaryDirectory {
     }
 }
 
-impl Drop for TemporaryDirectory {
+impl Drop for TempDirectory {
     fn drop(&mut self) {
         // Should this fail, the next save removes it.
         let _ = fs::remove_dir_all(&self.path);

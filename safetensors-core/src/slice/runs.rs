@@ -30,6 +30,7 @@ impl Runs {
     }
 
     /// The number of bytes.
+    #[cfg(feature = "std")]
     pub(crate) fn byte_len(&self) -> u64 {
         self.piece * self.piece_count()
     }

@@ -13,14 +13,14 @@ use crate::tensor::shape;
 ///
 /// The runs are in the order of the result and as few as possible: no two of them touch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Selection {
+pub(crate) struct Selection {
     shape: Vec<usize>,
     runs: Runs,
 }
 
 /// What is taken of one dimension, checked: `count` positions from `start` on, `step` apart.
 #[derive(Clone, Copy)]
-struct Taken {
+struct TakenDim {
     len: usize,
     start: usize,
     count: usize,
@@ -34,22 +34,18 @@ impl Selection {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::TooManyIndices`]; [`ErrorKind::IndexOutOfBounds`] for a position beyond the
-    /// dimension (a range is not cut short to fit) or a range that ends before it begins;
-    /// [`ErrorKind::ZeroStep`]; [`ErrorKind::SliceInsideByte`] if the elements of a sub-byte dtype
-    /// that are selected do not begin and end on byte boundaries; and the errors of
-    /// [`shape::byte_len`].
-    pub fn new(dtype: Dtype, shape: &[usize], indices: &[Index]) -> Result<Self, ErrorKind> {
+    /// Those of [`TensorView::slice`](crate::TensorView::slice).
+    pub(crate) fn new(dtype: Dtype, shape: &[usize], indices: &[Index]) -> Result<Self, ErrorKind> {
         shape::byte_len(dtype, shape)?;
         if indices.len() > shape.len() {
-            return Err(ErrorKind::TooManyIndices { rank: shape.len(), found: indices.len() });
+            return Err(ErrorKind::TooManyIndices { ndim: shape.len(), found: indices.len() });
         }
         let all = core::iter::repeat(&Index::ALL);
         let taken = shape
             .iter()
             .zip(indices.iter().chain(all))
             .enumerate()
-            .map(|(dim, (&len, &index))| Taken::new(dim, len, index))
+            .map(|(dim, (&len, &index))| TakenDim::new(dim, len, index))
             .collect::<Result<Vec<_>, _>>()?;
         let selected =
             taken.iter().filter(|taken| taken.keeps_dim).map(|taken| taken.count).collect();
@@ -62,7 +58,7 @@ impl Selection {
 
     /// Works from the innermost dimension outwards, in bits: as long as whole dimensions are taken
     /// the piece grows; then every dimension of which more than one position is taken repeats it.
-    fn from_taken(dtype: Dtype, shape: Vec<usize>, taken: &[Taken]) -> Result<Self, ErrorKind> {
+    fn from_taken(dtype: Dtype, shape: Vec<usize>, taken: &[TakenDim]) -> Result<Self, ErrorKind> {
         // Tensors of up to 2⁶⁴ bytes have more bits than 64 bits can count.
         let mut stride = u128::from(dtype.bits());
         let (mut start, mut piece) = (0, stride);
@@ -89,18 +85,19 @@ impl Selection {
     }
 
     /// The shape of the result: the dimensions of which a range was taken.
-    pub fn shape(&self) -> &[usize] {
+    pub(crate) fn shape(&self) -> &[usize] {
         &self.shape
     }
 
     /// The bytes of the result.
-    pub fn byte_len(&self) -> u64 {
+    #[cfg(feature = "std")]
+    pub(crate) fn byte_len(&self) -> u64 {
         self.runs.byte_len()
     }
 
     /// Where the runs lie, counted from the tensor's first byte, in the order of the result, which
     /// is ascending.
-    pub fn runs(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+    pub(crate) fn runs(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.runs.iter()
     }
 
@@ -111,7 +108,7 @@ impl Selection {
     }
 }
 
-impl Taken {
+impl TakenDim {
     fn new(dim: usize, len: usize, index: Index) -> Result<Self, ErrorKind> {
         let out_of_bounds = |index| ErrorKind::IndexOutOfBounds { dim, len, index };
         // A position counted from the start; `len` itself is the end of a range but no position.
@@ -137,5 +134,19 @@ impl Taken {
                 Ok(Self { len, start: first, count: span.div_ceil(step), step, keeps_dim: true })
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tensors_with_more_bits_than_64_bits_can_count() {
+        let last = Selection::new(Dtype::F64, &[8, 1 << 57], &[Index::from(7)]).unwrap();
+        assert_eq!((last.runs().next(), last.runs().count()), (Some(7 << 60..8 << 60), 1));
+        let columns =
+            Selection::new(Dtype::U8, &[1 << 61, 4], &[Index::from(-2..), Index::from(3)]).unwrap();
+        assert!(columns.runs().eq([(1 << 63) - 5..(1 << 63) - 4, (1 << 63) - 1..1 << 63]));
     }
 }

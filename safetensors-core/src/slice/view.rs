@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::{Index, IntoIndices, Selection, Shard};
+use super::{Index, IntoIndices, RankPart, Selection};
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tensor::{Sink, TensorBuf, TensorSource, TensorView};
@@ -39,7 +39,7 @@ impl<'a> SliceView<'a> {
     ///
     /// [`ErrorKind::InvalidBool`] if the tensor is BOOL and a byte is neither 0 nor 1.
     pub fn to_buf(&self) -> Result<TensorBuf> {
-        TensorBuf::read_with(self.dtype, self.shape().to_vec(), |mut bytes| {
+        TensorBuf::filled_by(self.dtype, self.shape().to_vec(), |mut bytes| {
             for run in self.runs() {
                 let (here, rest) = bytes.split_at_mut(run.len());
                 here.copy_from_slice(run);
@@ -83,7 +83,10 @@ impl<'a> TensorView<'a> {
     ///
     /// # Errors
     ///
-    /// Those of [`Selection::new`].
+    /// [`ErrorKind::TooManyIndices`]; [`ErrorKind::IndexOutOfBounds`] for a position beyond the
+    /// dimension (a range is not cut short to fit) or a range that ends before it begins;
+    /// [`ErrorKind::ZeroStep`]; [`ErrorKind::SliceInsideByte`] if the elements of a sub-byte dtype
+    /// that are selected do not begin and end on byte boundaries.
     pub fn slice(&self, indices: impl IntoIndices) -> Result<SliceView<'a>> {
         let selection = Selection::new(self.dtype(), self.shape(), &indices.into_indices())?;
         Ok(SliceView { dtype: self.dtype(), selection, data: self.data() })
@@ -93,7 +96,7 @@ impl<'a> TensorView<'a> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoSuchDim`], and those of [`Selection::new`].
+    /// [`ErrorKind::NoSuchDim`], and those of [`slice`](TensorView::slice).
     pub fn narrow(&self, dim: usize, start: usize, len: usize) -> Result<SliceView<'a>> {
         self.slice(narrow(self.shape(), dim, start, len)?)
     }
@@ -102,10 +105,10 @@ impl<'a> TensorView<'a> {
     ///
     /// # Errors
     ///
-    /// Those of [`Shard::range`] and [`Selection::new`].
-    pub fn shard(&self, shard: Shard) -> Result<SliceView<'a>> {
-        let range = shard.range(self.shape())?;
-        self.narrow(shard.dim, range.start, range.len())
+    /// Those of [`RankPart::range`] and of [`slice`](TensorView::slice).
+    pub fn rank_part(&self, part: RankPart) -> Result<SliceView<'a>> {
+        let range = part.range(self.shape())?;
+        self.narrow(part.dim, range.start, range.len())
     }
 }
 
@@ -113,7 +116,7 @@ impl<'a> TensorView<'a> {
 /// others.
 pub(crate) fn narrow(shape: &[usize], dim: usize, start: usize, len: usize) -> Result<Vec<Index>> {
     if dim >= shape.len() {
-        return Err(Error::from(ErrorKind::NoSuchDim { dim, rank: shape.len() }));
+        return Err(Error::from(ErrorKind::NoSuchDim { dim, ndim: shape.len() }));
     }
     let mut indices = alloc::vec![Index::ALL; dim];
     indices.push((start..start.saturating_add(len)).into());

@@ -6,8 +6,8 @@ use core::ops::Range;
 
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
-use crate::tensor::element::Words;
 use crate::tensor::view::{invalid_bool, refuse_big_endian};
+use crate::tensor::words::Words;
 use crate::tensor::{Element, TensorView, shape};
 
 /// A dtype, a shape and the elements of one tensor, owned and aligned for typed use.
@@ -54,7 +54,7 @@ impl TensorBuf {
     ///
     /// [`ErrorKind::InvalidBool`] if the view is BOOL and a byte is neither 0 nor 1.
     pub fn from_view(view: &TensorView<'_>) -> Result<Self> {
-        Self::read_with(view.dtype(), view.shape().to_vec(), |bytes| {
+        Self::filled_by(view.dtype(), view.shape().to_vec(), |bytes| {
             bytes.copy_from_slice(view.data());
             Ok(())
         })
@@ -66,7 +66,7 @@ impl TensorBuf {
     ///
     /// Those of `read`; those of [`shape::byte_len`]; [`ErrorKind::TooLargeForMemory`];
     /// [`ErrorKind::InvalidBool`] if the dtype is BOOL and a byte is neither 0 nor 1.
-    pub fn read_with(
+    pub fn filled_by(
         dtype: Dtype,
         shape: Vec<usize>,
         read: impl FnOnce(&mut [u8]) -> Result<()>,

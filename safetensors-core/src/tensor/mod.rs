@@ -8,10 +8,11 @@ pub mod shape;
 mod source;
 mod storage;
 mod view;
+mod words;
 
 pub use buf::TensorBuf;
 pub(crate) use buf::swap_on_big_endian;
-pub use element::Element;
+pub(crate) use element::Element;
 pub(crate) use source::write_exactly;
 pub use source::{Sink, TensorSource, write_native};
 pub use storage::Storage;

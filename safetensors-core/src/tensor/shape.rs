@@ -3,7 +3,7 @@
 use crate::dtype::Dtype;
 use crate::error::ErrorKind;
 
-/// The number of elements of `shape`: the product of its dimensions, 1 for rank 0.
+/// The number of elements of `shape`: the product of its dimensions, 1 for a scalar.
 ///
 /// # Errors
 ///

@@ -14,7 +14,8 @@ pub type Sink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 /// Sources are shared between the threads that write, so what they borrow must be [`Sync`].
 ///
 /// ```
-/// use safetensors_core::{Dtype, Result, SafeTensors, SaveOptions, Sink, TensorSource, serialize};
+/// use safetensors_core::save::Sink;
+/// use safetensors_core::{Dtype, Result, SafeTensors, SaveOptions, TensorSource, serialize};
 ///
 /// /// The numbers from 0 on, as many as asked for: made when they are written, and never all in memory.
 /// struct Counting([usize; 1]);

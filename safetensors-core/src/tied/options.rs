@@ -30,7 +30,8 @@ pub enum Views {
 /// finds the tensor under all of its names again.
 ///
 /// ```
-/// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize, tied::Tied};
+/// use safetensors_core::tied::Tied;
+/// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
 ///
 /// let weight = TensorView::from_slice(&[2], &[1.0_f32, 2.0])?;
 /// let tensors = [("lm_head.weight", weight), ("embed.weight", weight)];
@@ -41,6 +42,21 @@ pub enum Views {
 /// assert_eq!(file.metadata()["lm_head.weight"], "embed.weight");
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
+///
+/// Tensors share if they lie in one allocation and overlap there; merely lying in one allocation
+/// ties nothing. Tensors whose [`storage`](crate::TensorSource::storage) is not known, and those
+/// without bytes, share with none.
+///
+/// # Errors of saving
+///
+/// [`NotCovered`](crate::ErrorKind::NotCovered) if no tensor of a group fills the whole storage,
+/// also of a group of one, unless views are to be saved.
+/// [`PartlyTied`](crate::ErrorKind::PartlyTied) if a tensor would be dropped that is not the same
+/// as the kept one, unless that is asked for.
+/// [`DuplicateTensor`](crate::ErrorKind::DuplicateTensor);
+/// [`ReservedName`](crate::ErrorKind::ReservedName); [`TieReserved`](crate::ErrorKind::TieReserved)
+/// and [`TieNotRecorded`](crate::ErrorKind::TieNotRecorded) if a dropped name cannot be recorded;
+/// those of [`shape::byte_len`](crate::shape::byte_len).
 #[derive(Clone, Debug, Default)]
 pub struct Tied {
     pub(super) prefer: BTreeSet<String>,

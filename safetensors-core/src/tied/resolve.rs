@@ -11,11 +11,11 @@ use crate::tensor::{TensorSource, shape};
 
 /// What to save of tensors that may share storage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Resolved {
+pub(crate) struct Resolved {
     /// The positions of the tensors to save, ascending.
-    pub keep: Vec<usize>,
+    pub(crate) keep: Vec<usize>,
     /// Each dropped name, with the name of the tensor that is saved for it.
-    pub aliases: BTreeMap<String, String>,
+    pub(crate) aliases: BTreeMap<String, String>,
 }
 
 /// One tensor of a group that shares a storage.
@@ -33,26 +33,10 @@ struct Member<'a, S> {
 /// ties nothing. Tensors whose [`storage`](TensorSource::storage) is not known, and those without
 /// bytes, share with none.
 ///
-/// ```
-/// use safetensors_core::TensorView;
-/// use safetensors_core::tied::{Tied, resolve};
-///
-/// let (weight, other) = ([1.0_f32, 2.0], [1.0_f32, 2.0]);
-/// let (weight, other) =
-///     (TensorView::from_slice(&[2], &weight)?, TensorView::from_slice(&[2], &other)?);
-/// let resolved = resolve(&[("b", weight), ("c", other), ("a", weight)], &Tied::new())?;
-/// assert_eq!(resolved.keep, [1, 2]);
-/// assert_eq!(resolved.aliases["b"], "a");
-/// # Ok::<(), safetensors_core::Error>(())
-/// ```
-///
 /// # Errors
 ///
-/// [`ErrorKind::NotCovered`] if no tensor of a group fills the whole storage, also of a group of
-/// one, unless views are to be saved. [`ErrorKind::PartlyTied`] if a tensor would be dropped that
-/// is not the same as the kept one, unless that is asked for. [`ErrorKind::DuplicateTensor`];
-/// [`ErrorKind::ReservedName`]; those of [`shape::byte_len`].
-pub fn resolve<N: AsRef<str>, S: TensorSource>(
+/// Those of saving with [`Tied`].
+pub(crate) fn resolve<N: AsRef<str>, S: TensorSource>(
     tensors: &[(N, S)],
     options: &Tied,
 ) -> Result<Resolved> {

@@ -17,11 +17,11 @@ use safetensors_core::digest::{
     self, Digest, DigestOptions, Hasher, KEY, TensorDigests, VerifiedFile, VerifyOptions,
 };
 use safetensors_core::edit::{Edited, RecordOptions, record_digests};
-use safetensors_core::save::write_to;
+use safetensors_core::modelspec::ModelSpec;
+use safetensors_core::save::{Sink, StreamWriter, write_to};
 use safetensors_core::{
-    Checkpoint, Dtype, Error, ErrorKind, Limits, Metadata, ModelSpec, Result, Rewrite, SafeTensors,
-    SaveOptions, ShardOptions, Sink, StreamWriter, TensorBuf, TensorSource, save, save_sharded,
-    serialize,
+    Checkpoint, Dtype, Error, ErrorKind, Metadata, Result, Rewrite, SafeTensors, SaveOptions,
+    ShardOptions, TensorBuf, TensorSource, save, save_sharded, serialize,
 };
 use tempfile::{TempDir, tempdir};
 
@@ -160,6 +160,5 @@ fn verify(path: &Path) -> Result<()> {
 /// empty `w`.
 fn verify_record(record: &str) -> Result<()> {
     let file = serialize([("w", u8_tensor(&[]))], &SaveOptions::new().metadata([(KEY, record)]))?;
-    digest::verify_file(&SafeTensors::read_header(file, &Limits::default())?, &VerifyOptions::new())
-        .map(drop)
+    digest::verify_file(&SafeTensors::from_source(file)?, &VerifyOptions::new()).map(drop)
 }

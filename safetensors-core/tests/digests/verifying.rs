@@ -15,7 +15,8 @@ fn what_was_checked_and_what_is_unrecorded() {
     assert_eq!(*file, Some(path.as_path()));
     assert_eq!((checked.as_slice(), unrecorded.as_slice()), (&["b", "c"][..], &["a", "d"][..]));
 
-    let error = digest::verify(&checkpoint, &VerifyOptions::new().require(true)).unwrap_err();
+    let error =
+        digest::verify(&checkpoint, &VerifyOptions::new().require_digests(true)).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NoDigest), "{error}");
     assert_eq!((error.tensor(), error.file()), (Some("a"), path.to_str()));
 }
@@ -23,10 +24,10 @@ fn what_was_checked_and_what_is_unrecorded() {
 #[test]
 fn a_file_without_digests_is_no_error_unless_they_are_required() {
     let file = serialize([("w", u8_tensor(b"1"))], &SaveOptions::new()).unwrap();
-    let file = SafeTensors::read_header(file, &Limits::default()).unwrap();
+    let file = SafeTensors::from_source(file).unwrap();
     let verified = digest::verify_file(&file, &VerifyOptions::new()).unwrap();
     assert_eq!((verified.file, verified.checked.len(), verified.unrecorded), (None, 0, vec!["w"]));
-    assert!(digest::verify_file(&file, &VerifyOptions::new().require(true)).is_err());
+    assert!(digest::verify_file(&file, &VerifyOptions::new().require_digests(true)).is_err());
 }
 
 #[test]
@@ -85,7 +86,7 @@ fn a_changed_header_is_no_changed_data() {
 fn shards_are_verified_each_by_its_own_record() {
     let (directory, paths) = sharded();
     let checkpoint = Checkpoint::open(directory.path()).unwrap();
-    let files = digest::verify(&checkpoint, &VerifyOptions::new().require(true)).unwrap();
+    let files = digest::verify(&checkpoint, &VerifyOptions::new().require_digests(true)).unwrap();
     let checked: Vec<_> =
         files.iter().map(|file| (file.file.unwrap(), file.checked.clone())).collect();
     assert_eq!(checked, [(paths[0].as_path(), vec!["a", "b"]), (&paths[1], vec!["c", "d"])]);
@@ -221,8 +222,8 @@ fn names_of_any_kind_are_recorded() {
     let digests: TensorDigests =
         names.iter().map(|name| (*name, Digest::of(name.as_bytes()))).collect();
     let mut metadata = Metadata::new();
-    digests.write(&mut metadata);
-    assert_eq!(TensorDigests::read(&metadata).unwrap(), Some(digests.clone()));
+    digests.insert_into(&mut metadata);
+    assert_eq!(TensorDigests::from_metadata(&metadata).unwrap(), Some(digests.clone()));
     // One object, compact and sorted, whose length does not depend on the digests.
     let json: serde_json::Value = serde_json::from_str(&metadata[KEY]).unwrap();
     assert_eq!(json.to_string(), metadata[KEY]);
@@ -232,8 +233,8 @@ fn names_of_any_kind_are_recorded() {
 
     let tensors = names.map(|name| (name, u8_tensor(name.as_bytes())));
     let file = serialize(tensors, &SaveOptions::new().metadata(metadata)).unwrap();
-    let file = SafeTensors::read_header(file, &Limits::default()).unwrap();
-    let verified = digest::verify_file(&file, &VerifyOptions::new().require(true)).unwrap();
+    let file = SafeTensors::from_source(file).unwrap();
+    let verified = digest::verify_file(&file, &VerifyOptions::new().require_digests(true)).unwrap();
     assert_eq!(verified.checked.len(), names.len());
 }
 
@@ -267,7 +268,7 @@ fn a_sha256_in_another_form() {
     for text in ["", "0x", "bef57ec7f53a6d40beb640a780a639c83bc29ac8a9816f1fc6c5c6dcd93c4721"] {
         let options = SaveOptions::new().metadata([("modelspec.hash_sha256", text)]);
         let file = serialize([("a", u8_tensor(b"abcdef"))], &options).unwrap();
-        let file = SafeTensors::read_header(file, &Limits::default()).unwrap();
+        let file = SafeTensors::from_source(file).unwrap();
         let error = digest::verify_file(&file, &VerifyOptions::new()).unwrap_err();
         let ErrorKind::BadModelSpec { key, found: Some(found), .. } = error.kind() else {
             panic!("{error}")

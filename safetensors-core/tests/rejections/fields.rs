@@ -195,9 +195,13 @@ fn shape_overflow() {
         ("the largest dimension of two bytes", "F16", vec![usize::MAX]),
     ] {
         let header = entry(&format!("{dtype:?}"), &format!("{shape:?}"), "[0,0]");
-        let says = [&format!("{shape:?}"), "overflows 64 bits"];
+        let shown = match shape.len() {
+            41 => "[3, 3, 3, 3, ..., 3, 3, 3, 3] of 41 dimensions".to_owned(),
+            _ => format!("{shape:?}"),
+        };
+        let says = [&*shown, "overflows 64 bits"];
         let kind = ErrorKind::ShapeOverflow { shape: shape.clone() };
-        rejects_tensor(rule, "a", file(header, 0), kind, &says.map(|part| part as &str));
+        rejects_tensor(rule, "a", file(header, 0), kind, &says);
     }
 }
 

@@ -1,6 +1,7 @@
 //! The header's text: strict JSON, an object, no deeper than it needs to be.
 
-use safetensors_core::{ErrorKind, JsonProblem, SafeTensors};
+use safetensors_core::error::JsonProblem;
+use safetensors_core::{ErrorKind, SafeTensors};
 
 use crate::{file, rejects, rejects_tensor};
 

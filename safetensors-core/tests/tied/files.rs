@@ -2,10 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use safetensors_core::framework::{self, load};
-use safetensors_core::{
-    Checkpoint, ErrorKind, Framework, LoadOptions, ShardOptions, Support, save, save_sharded,
-};
+use safetensors_core::framework::{self, Framework, Support, load};
+use safetensors_core::{Checkpoint, ErrorKind, LoadOptions, ShardOptions, save, save_sharded};
 use tempfile::tempdir;
 
 use super::support::{file_with, write};
@@ -27,7 +25,7 @@ fn names(checkpoint: &Checkpoint) -> Vec<(String, String)> {
 fn files_of_the_python_libraries() {
     for (name, shards) in [("tied.safetensors", 1), ("tied-sharded", 2)] {
         let checkpoint = Checkpoint::open(fixture(name)).unwrap();
-        assert_eq!(checkpoint.shards().len(), shards);
+        assert_eq!(checkpoint.files().len(), shards);
         let kept = "decoder.weight";
         let expected =
             ["embed.weight", "lm_head.weight"].map(|alias| (alias.to_owned(), kept.to_owned()));
@@ -83,7 +81,7 @@ fn several_files_record_the_names_in_the_index() {
     let shared = Slice::whole(7, 4);
     let tensors = [("z", shared.clone()), ("own", Slice::whole(8, 4)), ("a", shared.clone())];
     let options = SaveOptions::new().durable(false).tied(Tied::new().prefer(["z"]));
-    let sharded = ShardOptions::new().max_shard_size(16.into()).save(options.clone());
+    let sharded = ShardOptions::new().max_shard_size(16.into()).save_options(options.clone());
     let saved = save_sharded(directory.path(), tensors.clone(), &sharded).unwrap();
     assert_eq!((saved.files.len(), saved.total_size), (2, 32));
     let index = std::fs::read(directory.path().join("model.safetensors.index.json")).unwrap();
@@ -92,12 +90,12 @@ fn several_files_record_the_names_in_the_index() {
     let checkpoint = Checkpoint::open(directory.path()).unwrap();
     assert_eq!(names(&checkpoint), [("a".into(), "z".into())]);
     assert_eq!(checkpoint.tensor("a").unwrap().read().unwrap().bytes(), [7; 16]);
-    for shard in checkpoint.shards() {
-        assert_eq!(*shard.archive().metadata(), aliases(&[("format", "pt")]));
+    for shard in checkpoint.files() {
+        assert_eq!(*shard.safetensors().metadata(), aliases(&[("format", "pt")]));
     }
 
     // One file records them itself.
-    let one = ShardOptions::new().save(options.clone());
+    let one = ShardOptions::new().save_options(options.clone());
     assert_eq!(
         save_sharded(directory.path(), tensors.clone(), &one).unwrap().files,
         ["model.safetensors"]
@@ -106,8 +104,9 @@ fn several_files_record_the_names_in_the_index() {
     assert_eq!(*checkpoint.metadata(), aliases(&[("a", "z"), ("format", "pt")]));
 
     // Untied, each name has its own bytes, and each counts.
-    let untied =
-        ShardOptions::new().max_shard_size(16.into()).save(SaveOptions::new().durable(false));
+    let untied = ShardOptions::new()
+        .max_shard_size(16.into())
+        .save_options(SaveOptions::new().durable(false));
     let saved = save_sharded(directory.path(), tensors, &untied).unwrap();
     assert_eq!((saved.files.len(), saved.total_size), (3, 48));
 
@@ -118,7 +117,7 @@ fn several_files_record_the_names_in_the_index() {
         let error = save_sharded(
             directory.path(),
             tensors,
-            &sharded.save(options.clone().metadata([("a", "x")])),
+            &sharded.save_options(options.clone().metadata([("a", "x")])),
         )
         .unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::TieNotRecorded { .. }), "{error}");
@@ -198,7 +197,7 @@ fn frameworks_get_all_names() {
     let saved = framework::save_sharded::<Bufs>(
         directory.path(),
         tensors,
-        &ShardOptions::new().max_shard_size(24.into()).save(options),
+        &ShardOptions::new().max_shard_size(24.into()).save_options(options),
     );
     assert_eq!(saved.unwrap().files.len(), 2);
     let checkpoint = Checkpoint::open(directory.path()).unwrap();

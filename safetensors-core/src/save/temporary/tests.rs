@@ -132,7 +132,7 @@ fn save_and_end(directory: &Path, what: &str, end: fn()) -> Result<()> {
     match what {
         "file" => named(|| save(directory.join(NAME), [("w", Ends(end))], &options)),
         "shards" => {
-            let options = ShardOptions::new().max_shard_size(1.into()).save(options);
+            let options = ShardOptions::new().max_shard_size(1.into()).save_options(options);
             let shards = [("a", Ends(end)), ("b", Ends(end))];
             named(|| save_sharded(directory.join("new/model"), shards, &options).map(drop))
         }
