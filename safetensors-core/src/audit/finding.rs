@@ -79,6 +79,15 @@ pub enum Finding {
         /// The file.
         file: PathBuf,
     },
+    /// A backup of a header lies beside the file. An edit that was interrupted left it, or one that
+    /// is under way needs it. The next edit of the file, or
+    /// [`recover`](crate::edit::recover), removes it.
+    HeaderBackup {
+        /// The file.
+        file: PathBuf,
+        /// The backup.
+        backup: PathBuf,
+    },
     /// A tensor of dtype BOOL has bytes that are neither 0 nor 1, so that it can only be read as
     /// bytes.
     InvalidBools {
@@ -106,6 +115,7 @@ impl Finding {
             Self::UnindexedTensors { .. }
             | Self::WrongTotalSize { .. }
             | Self::StrayFile { .. }
+            | Self::HeaderBackup { .. }
             | Self::InvalidBools { .. } => Severity::Warning,
         }
     }
@@ -120,6 +130,7 @@ impl Finding {
             | Self::UnindexedTensors { file, .. }
             | Self::WrongTotalSize { file, .. }
             | Self::StrayFile { file }
+            | Self::HeaderBackup { file, .. }
             | Self::InvalidBools { file, .. } => file,
         }
     }
@@ -166,6 +177,15 @@ impl fmt::Display for Finding {
                 write!(f, "total_size is {found}, but the tensors have {expected} bytes")
             }
             Self::StrayFile { .. } => f.write_str("lies beside the index, which does not name it"),
+            Self::HeaderBackup { backup, .. } => {
+                let backup = backup.to_string_lossy();
+                write!(
+                    f,
+                    "a backup of its header lies beside it, {}, which an edit left that was \
+                     interrupted; the next edit removes it",
+                    Escaped(&backup)
+                )
+            }
             Self::InvalidBools { tensor, index, found, others, .. } => {
                 let tensor = Quoted(tensor);
                 write!(

@@ -20,6 +20,7 @@ use crate::checkpoint::{Checkpoint, CheckpointFile, CheckpointPath};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::ReadAt;
+use crate::io::hidden::{header_backup, is_header_backup};
 use crate::load::LazyTensor;
 use crate::tensor::non_bools;
 
@@ -69,6 +70,10 @@ impl<S: ReadAt> Checkpoint<S> {
         }
         for shard in self.files() {
             layout_findings(shard.path(), shard.layout()?, &mut findings);
+            let backup = header_backup(shard.path());
+            if is_header_backup(&backup) {
+                findings.push(Finding::HeaderBackup { file: shard.path().into(), backup });
+            }
         }
         Ok(findings)
     }

@@ -111,8 +111,9 @@ pub struct SavedShards {
 /// # Errors
 ///
 /// Those of [`save`](crate::save()), for each file; [`ErrorKind::DuplicateTensor`];
-/// [`ErrorKind::NotAFile`] if something else than a file has the name of one. If a file of the
-/// earlier checkpoint cannot be removed, the new one is in place.
+/// [`ErrorKind::NotAFile`] if something else than a file has the name of one. After
+/// [`ErrorKind::NotDurable`] and [`ErrorKind::LeftBehind`] the new checkpoint is in its place, else
+/// what was there before.
 pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
     directory: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (N, S)>,
@@ -122,7 +123,7 @@ pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
     let mut tensors: Vec<_> = tensors.into_iter().collect();
     let ShardPlan { split, each, index, files, .. } =
         plan(&mut tensors, options).map_err(|error| error.in_path(directory))?;
-    let staging = Staging::create(directory, &options.file_pattern, each.durable)?;
+    let staging = Staging::create(directory, &options.file_pattern, &each)?;
     for (file, positions) in files.iter().zip(&split.shards) {
         let shard = positions.iter().map(|&position| (&tensors[position].0, &tensors[position].1));
         let path = staging.path(file);

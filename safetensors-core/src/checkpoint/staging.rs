@@ -12,8 +12,13 @@ use super::locate::{CheckpointPath, list, locate};
 use super::pattern::set_aside;
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::Limits;
+use crate::io::unfinished::Steps;
 use crate::io::{FileSource, SafeTensors, failpoint};
-use crate::save::atomic::{refuse_other_than_directory, sync, sync_directory};
+use crate::save::SaveOptions;
+use crate::save::atomic::{
+    refuse_other_than_directory, remove_header_backup, replaceable, sync, sync_directory,
+};
+use crate::save::permissions::take_over;
 
 /// A checkpoint that is being written into a hidden directory beside the one that it will replace.
 ///
@@ -43,17 +48,23 @@ pub(crate) struct Staging {
     temp: TempDirectory,
     /// The directories that were made for it, which go if nothing is put into them. Dropped after
     /// the temporary one in them.
-    _made: NewDirectories,
+    made: NewDirectories,
+    replace_read_only: bool,
 }
 
 impl Staging {
     /// Prepares to save a checkpoint to a directory, which is created if need be.
-    pub(crate) fn create(directory: &Path, pattern: &FilePattern, durable: bool) -> Result<Self> {
+    pub(crate) fn create(
+        directory: &Path,
+        pattern: &FilePattern,
+        options: &SaveOptions,
+    ) -> Result<Self> {
+        let SaveOptions { durable, replace_read_only, .. } = *options;
         let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
         let create = || {
             let made = NewDirectories::create_all(directory)?;
             failpoint::hit("create")?;
-            Ok((TempDirectory::create_in(directory)?, made))
+            Ok((TempDirectory::create(&directory.join(pattern.index_name()))?, made))
         };
         let (temp, made) = create().map_err(|error| Error::io(error, directory))?;
         Ok(Self {
@@ -61,7 +72,8 @@ impl Staging {
             pattern: pattern.clone(),
             durable,
             temp,
-            _made: made,
+            made,
+            replace_read_only,
         })
     }
 
@@ -84,8 +96,11 @@ impl Staging {
         // What can be refused is refused before anything changes.
         let json = new.to_json().map_err(|error| error.in_path(&index))?;
         for path in files.iter().map(|file| self.destination(file)).chain([index.clone()]) {
-            refuse_other_than_files(&path).map_err(|error| error.in_path(&path))?;
+            refuse_other_than_files(&path)
+                .and_then(|()| replaceable(&path, self.replace_read_only))
+                .map_err(|error| error.in_path(&path))?;
         }
+        let _steps = Steps::begin();
         let has_index = index.symlink_metadata().is_ok();
         if let Some(old) = self.current(has_index.then_some(&*index)) {
             let in_the_way: Vec<&str> =
@@ -98,22 +113,28 @@ impl Staging {
         for file in &files {
             self.rename(&self.path(file), &self.destination(file))?;
         }
-        self.sync_names()?;
         // An index of no tensors would be refused. If it is one file without tensors that replaces
         // a sharded checkpoint, there is nothing that could stand between the two.
         if !single
             || (index.symlink_metadata().is_ok()
                 && new.shards().any(|(_, names)| !names.is_empty()))
         {
+            self.sync_names()?;
             let written = self.write_index(&json, &index)?;
             self.rename(&written, &index)?;
-            self.sync_names()?;
         }
+        // The new checkpoint is in its place. Errors from here on say so.
+        self.sync_new_names()?;
         self.remove_stale(&files)?;
         if single {
-            remove(&index)?;
+            remove(&index).map_err(|error| left_behind(error, &index))?;
         }
-        self.sync_names()
+        self.sync_new_names()?;
+        if !self.durable {
+            return Ok(());
+        }
+        let synced = self.made.sync();
+        synced.map_err(|error| Error::from(ErrorKind::NotDurable(error)).in_path(&self.directory))
     }
 
     /// The checkpoint that the directory opens as, or that the pattern's index describes; nothing
@@ -196,8 +217,11 @@ impl Staging {
     /// the Hub's cache that would be a file that other revisions of the model share.
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         failpoint::hit("rename")
+            .and_then(|()| take_over(from, to))
             .and_then(|()| fs::rename(from, to))
-            .map_err(|error| Error::io(error, to))
+            .map_err(|error| Error::io(error, to))?;
+        remove_header_backup(to);
+        Ok(())
     }
 
     /// Waits until the directory's names have reached the disk, if that is asked for.
@@ -208,11 +232,23 @@ impl Staging {
         sync_directory(&self.directory).map_err(|error| Error::io(error, &self.directory))
     }
 
+    /// [`sync_names`](Self::sync_names), when the new checkpoint is in its place.
+    fn sync_new_names(&self) -> Result<()> {
+        if !self.durable {
+            return Ok(());
+        }
+        let synced = sync_directory(&self.directory);
+        synced.map_err(|error| Error::from(ErrorKind::NotDurable(error)).in_path(&self.directory))
+    }
+
     /// Removes every file whose name is of the pattern, except the new ones.
     fn remove_stale(&self, files: &[&str]) -> Result<()> {
         let mut stale = list(&self.directory)?;
         stale.retain(|name| self.pattern.matches(name) && !files.contains(&name.as_str()));
-        stale.iter().try_for_each(|name| remove(&self.destination(name)))
+        stale
+            .iter()
+            .map(|name| self.destination(name))
+            .try_for_each(|path| remove(&path).map_err(|error| left_behind(error, &path)))
     }
 }
 
@@ -231,11 +267,15 @@ impl Drop for Aside {
 }
 
 /// Removes a file, if it is there.
-fn remove(path: &Path) -> Result<()> {
+fn remove(path: &Path) -> io::Result<()> {
     match failpoint::hit("remove").and_then(|()| fs::remove_file(path)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::io(error, path)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
+}
+
+fn left_behind(error: io::Error, path: &Path) -> Error {
+    Error::from(ErrorKind::LeftBehind(error)).in_path(path)
 }
 
 /// Checks whether a directory can have these files, which are named after the pattern, as far as

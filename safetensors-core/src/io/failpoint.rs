@@ -10,11 +10,20 @@ pub(crate) fn hit(_step: &'static str) -> std::io::Result<()> {
     Ok(())
 }
 
-#[cfg(any(test, feature = "__failpoints"))]
-pub(crate) use armed::hit;
+/// Whether a test wants the system to lack something that not every system has.
+#[cfg(not(any(test, feature = "__failpoints")))]
+#[inline(always)]
+pub(crate) fn lacks(_what: &'static str) -> bool {
+    false
+}
+
+#[cfg(test)]
+pub(crate) use armed::without;
 #[cfg(any(test, feature = "__failpoints"))]
 #[allow(unreachable_pub, reason = "reachable with the feature alone")]
 pub use armed::{crash_at, fail_at};
+#[cfg(any(test, feature = "__failpoints"))]
+pub(crate) use armed::{hit, lacks};
 
 #[cfg(any(test, feature = "__failpoints"))]
 #[allow(unreachable_pub, reason = "reachable with the feature alone")]
@@ -34,6 +43,7 @@ mod armed {
 
     thread_local! {
         static ARMED: Cell<Option<Armed>> = const { Cell::new(None) };
+        static LACKS: Cell<Option<&'static str>> = const { Cell::new(None) };
     }
 
     /// A step that is about to be taken. Fails if a test wants it to.
@@ -60,6 +70,19 @@ mod armed {
     /// not happen either.
     pub fn crash_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
         run(Armed { left: n, for_good: true, failed: None }, f)
+    }
+
+    /// Whether the system is to lack this.
+    pub(crate) fn lacks(what: &'static str) -> bool {
+        LACKS.get() == Some(what)
+    }
+
+    /// Runs `f` as on a system that lacks something. Only this thread is concerned.
+    pub(crate) fn without<T>(what: &'static str, f: impl FnOnce() -> T) -> T {
+        LACKS.set(Some(what));
+        let result = f();
+        LACKS.set(None);
+        result
     }
 
     fn run<T>(armed: Armed, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
