@@ -1,4 +1,9 @@
 //! Does work on many items with several threads, and takes the results in the order of the items.
+//!
+//! The core's loads share work among threads in another way. They know all items beforehand, keep
+//! the results until the end, and work in the calling thread, too. Here items are made as threads
+//! become free, and only the calling thread takes results, as they come: it writes to standard
+//! output, whose lock belongs to one thread.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, mpsc};
@@ -8,7 +13,7 @@ use safetensors_core::framework::default_threads;
 
 /// Does `work` on each item, several at a time, and gives the results to `take` in the order of the
 /// items, each as soon as it and those before it are there. If `take` fails, no more work is begun
-/// and its error is the outcome.
+/// and its error is the outcome. Nor is any begun after a panic, which goes on in this thread.
 ///
 /// Items are made when a thread is free to work on them, so there may be any number of them.
 pub(crate) fn in_order<I: Send, R: Send, E>(
@@ -21,11 +26,15 @@ pub(crate) fn in_order<I: Send, R: Send, E>(
     let queue = Mutex::new(Some(items.enumerate()));
     // No thread works, and so panics, while it holds the lock: the lock cannot be poisoned.
     let next = || queue.lock().ok()?.as_mut()?.next();
+    let end = || {
+        let _ = queue.lock().map(|mut queue| queue.take());
+    };
     thread::scope(|scope| {
         let (sender, results) = mpsc::channel();
         let worker = || {
-            let (sender, next, work) = (sender.clone(), &next, &work);
+            let (sender, next, work, end) = (sender.clone(), &next, &work, &end);
             move || {
+                let _end = OnPanic(end);
                 while let Some((i, item)) = next() {
                     let result = work(&item);
                     // The receiver is gone once `take` has failed.
@@ -55,13 +64,24 @@ pub(crate) fn in_order<I: Send, R: Send, E>(
             while let Some((item, result)) = early.remove(&expected) {
                 expected += 1;
                 if let Err(error) = take(item, result) {
-                    let _ = queue.lock().map(|mut queue| queue.take());
+                    end();
                     return Err(error);
                 }
             }
         }
         Ok(())
     })
+}
+
+/// Does something if the thread panics before this is dropped.
+struct OnPanic<F: Fn()>(F);
+
+impl<F: Fn()> Drop for OnPanic<F> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            (self.0)();
+        }
+    }
 }
 
 #[cfg(test)]
@@ -88,6 +108,22 @@ mod tests {
         assert!(all.is_ok() && taken.iter().enumerate().all(|(i, &result)| result == 2 * i as u64));
         assert_eq!(taken.len(), 1000);
         assert_eq!(in_order([0_u8; 0], |_| (), |_, ()| Err(1)), Ok(()));
+    }
+
+    #[test]
+    fn a_panic_ends_the_work() {
+        let done = AtomicUsize::new(0);
+        let work = |&i: &u64| {
+            if i == 3 {
+                std::panic::resume_unwind(Box::new("of the work"));
+            }
+            thread::sleep(Duration::from_millis(2));
+            done.fetch_add(1, Ordering::Relaxed)
+        };
+        let all = || in_order(0..1000_u64, work, |_, _| Ok::<_, ()>(()));
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(all)).is_err());
+        let done = done.into_inner();
+        assert!(done < 200, "{done} of 1000 done all the same");
     }
 
     #[test]

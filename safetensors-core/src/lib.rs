@@ -104,6 +104,13 @@ pub use save::save;
 pub use save::{SaveOptions, TensorSource, serialize};
 pub use tensor::{TensorBuf, TensorView, element, shape};
 
+/// Steps that fail on purpose, for the fuzz targets.
+#[cfg(feature = "__failpoints")]
+#[doc(hidden)]
+pub mod failpoint {
+    pub use crate::io::failpoint::{crash_at, fail_at};
+}
+
 /// The README, whose example is tested.
 #[cfg(all(doctest, feature = "std"))]
 #[doc = include_str!("../README.md")]

@@ -8,6 +8,8 @@ use crate::order::number;
 
 /// Folds siblings that differ only in the number at the start of their labels.
 pub(super) fn fold_alike(trees: Vec<Tree>) -> Vec<Tree> {
+    // Each structure maps to its place in `folded`, which has the first tree of the structure and
+    // the numbers of all trees of it.
     let mut groups: HashMap<Unlabelled<'_>, usize> = HashMap::new();
     let mut folded: Vec<(usize, Vec<u64>)> = Vec::new();
     for (i, tree) in trees.iter().enumerate() {

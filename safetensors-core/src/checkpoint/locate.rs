@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::index::Index;
 use super::pattern::is_shard_of_several;
 use crate::error::{Error, ErrorKind, Result};
+use crate::header::Limits;
 
 /// How the name of an index file ends.
 const INDEX_SUFFIX: &str = ".safetensors.index.json";
@@ -79,7 +80,10 @@ impl CheckpointPath {
             Self::File(file) => Ok(vec![file.clone()]),
             Self::Index(index) => {
                 let folder = index.parent().unwrap_or(Path::new(""));
-                Ok(Index::read(index)?.shards().map(|(file, _)| folder.join(file)).collect())
+                Ok(Index::read(index, &Limits::default())?
+                    .shards()
+                    .map(|(file, _)| folder.join(file))
+                    .collect())
             }
         }
     }

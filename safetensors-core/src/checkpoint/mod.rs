@@ -4,6 +4,7 @@
 mod directories;
 mod index;
 mod index_json;
+mod index_read;
 mod locate;
 mod mmap;
 mod open;
@@ -147,7 +148,7 @@ impl<S: ReadAt> Checkpoint<S> {
         match locate::locate(path.as_ref())? {
             CheckpointPath::File(file) => Self::from_single(open_shard(file)?),
             CheckpointPath::Index(path) => {
-                let index = Index::read(&path)?;
+                let index = Index::read(&path, limits)?;
                 let folder = path.parent().unwrap_or(Path::new(""));
                 let files: Vec<_> = index.shards().collect();
                 let shards = in_parallel(files, OPENED_AT_ONCE, |(file, names), _: &mut ()| {

@@ -11,6 +11,7 @@ use super::index::Index;
 use super::locate::{CheckpointPath, list, locate};
 use super::pattern::set_aside;
 use crate::error::{Error, ErrorKind, Result};
+use crate::header::Limits;
 use crate::io::{FileSource, SafeTensors, failpoint};
 use crate::save::atomic::{refuse_other_than_directory, sync, sync_directory};
 
@@ -120,7 +121,7 @@ impl Staging {
     /// tensors counts for nothing here: no index can describe it.
     fn current(&self, index: Option<&Path>) -> Option<Index> {
         let current = match index {
-            Some(index) => Index::read(index).ok()?,
+            Some(index) => Index::read(index, &Limits::default()).ok()?,
             None => {
                 let Ok(CheckpointPath::File(file)) = locate(&self.directory) else { return None };
                 let archive = SafeTensors::from_source(FileSource::open(&file).ok()?).ok()?;

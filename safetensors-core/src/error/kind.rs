@@ -7,15 +7,16 @@ use core::fmt;
 
 #[cfg(feature = "std")]
 use super::IndexProblem;
-use super::names::NameList;
-use super::{JsonProblem, Quoted};
+use super::text::NameList;
+use super::{Escaped, JsonProblem, Quoted, Shape};
 use crate::dtype::Dtype;
 
 /// Every way in which an operation can fail, with what was expected and what was found.
 ///
 /// `expected` and `found` are what the rule asks for and what is there. Sizes and offsets are in
 /// bytes; data offsets count from the first byte after the header, as they do in the header.
-/// Messages shorten text from outside, fields do not.
+/// Messages shorten names, shapes and other text from outside. Fields hold names and shapes whole,
+/// and of text that stands where a known word should no more than shows what it is.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]
@@ -33,6 +34,12 @@ pub enum ErrorKind {
     /// More tensors than [`Limits`](crate::Limits) allows.
     #[error("the header has more than {limit} tensors, the limit")]
     TooManyTensors { limit: usize },
+    /// A tensor has more dimensions than [`Limits`](crate::Limits) allows.
+    #[error("the shape has more than {limit} dimensions, the limit")]
+    TooManyDimensions { limit: usize },
+    /// More entries in `__metadata__` than [`Limits`](crate::Limits) allows.
+    #[error("__metadata__ has more than {limit} entries, the limit")]
+    TooManyMetadataEntries { limit: usize },
 
     // The header's text.
     /// The header is not UTF-8.
@@ -88,16 +95,16 @@ pub enum ErrorKind {
 
     // Sizes and offsets.
     /// The product of a shape's non-zero dimensions, or its size in bytes, does not fit 64 bits.
-    #[error("the size of shape {shape:?} overflows 64 bits")]
+    #[error("the size of shape {} overflows 64 bits", Shape(.shape))]
     ShapeOverflow { shape: Vec<usize> },
     /// The elements of a sub-byte dtype do not fill whole bytes.
-    #[error("{dtype} elements of shape {shape:?} do not fill whole bytes")]
+    #[error("{dtype} elements of shape {} do not fill whole bytes", Shape(.shape))]
     PartialByte { dtype: Dtype, shape: Vec<usize> },
     /// The data range ends before it begins.
     #[error("data_offsets [{begin}, {end}] end before they begin")]
     ReversedOffsets { begin: u64, end: u64 },
     /// The data range is not as long as dtype and shape ask for.
-    #[error("{dtype} of shape {shape:?} has {expected} bytes, but data_offsets span {found}")]
+    #[error("{dtype} of shape {} has {expected} bytes, but data_offsets span {found}", Shape(.shape))]
     WrongSize { dtype: Dtype, shape: Vec<usize>, expected: u64, found: u64 },
     /// Bytes that belong to no tensor before this one.
     #[error(
@@ -130,7 +137,7 @@ pub enum ErrorKind {
     #[error("there is no such tensor")]
     TensorNotFound,
     /// Data is not as long as dtype and shape ask for.
-    #[error("{dtype} of shape {shape:?} has {expected} bytes, but the data has {found}")]
+    #[error("{dtype} of shape {} has {expected} bytes, but the data has {found}", Shape(.shape))]
     DataLength { dtype: Dtype, shape: Vec<usize>, expected: u64, found: u64 },
     /// A typed access with another type than the tensor's.
     #[error("expected dtype {expected}, found {found}")]
@@ -178,7 +185,7 @@ pub enum ErrorKind {
     #[error("there is no conversion from {from} to {to}")]
     NoConversion { from: Dtype, to: Dtype },
     /// A value does not fit the dtype it should become.
-    #[error("the value {value} of element {index} does not fit {to}")]
+    #[error("the value {} of element {index} does not fit {to}", Escaped(.value))]
     DoesNotFit { index: u64, value: String, to: Dtype },
     /// The framework has no type for a dtype, and no wider one that holds its values exactly.
     #[error("{framework} has no type that holds {dtype} exactly")]
@@ -187,7 +194,7 @@ pub enum ErrorKind {
     #[error("{framework} has no {dtype}; it would become {to}, which exact loading does not allow")]
     WouldWiden { framework: &'static str, dtype: Dtype, to: Dtype },
     /// The framework's tensor has elements that the format has no dtype for.
-    #[error("{framework} elements of type {found} have no dtype in the format")]
+    #[error("{framework} elements of type {} have no dtype in the format", Escaped(.found))]
     UnsupportedFrameworkType { framework: &'static str, found: String },
     /// The framework itself failed.
     #[error("{framework}: {source}")]
@@ -204,7 +211,7 @@ pub enum ErrorKind {
     #[error("the data can be aligned to a power of two from 8 to 4096, not to {found}")]
     BadAlignment { found: usize },
     /// The tensor's source has another shape than was declared.
-    #[error("expected shape {expected:?}, found {found:?}")]
+    #[error("expected shape {}, found {}", Shape(.expected), Shape(.found))]
     WrongShape { expected: Vec<usize>, found: Vec<usize> },
     /// Bytes beyond the tensor's end were written.
     #[error("the tensor has {expected} bytes, but a write reaches to {found}")]
@@ -224,7 +231,7 @@ pub enum ErrorKind {
     #[error("{} should be {expected}, {}", Quoted(.key), OrMissing(.found.as_deref()))]
     BadModelSpec { key: String, expected: &'static str, found: Option<String> },
     /// The metadata entry that records digests is not JSON of the form it should have.
-    #[error("the entry {key} in __metadata__ is malformed: {problem}")]
+    #[error("the entry {key} in __metadata__ is malformed: {}", Escaped(.problem))]
     BadDigestRecord { key: &'static str, problem: String },
     /// What is recorded as a digest is none.
     #[error("the recorded digest should be {expected} lower-case hex digits, found {}", Quoted(.found))]
@@ -263,8 +270,8 @@ pub enum ErrorKind {
     /// A directory has other files, beside which a new one of one checkpoint would not be found.
     #[cfg(feature = "std")]
     #[error(
-        "{file} would not be found beside {}: a directory opens as its index, or as the only *.safetensors file; \
-         move these away, or write to another directory", NameList(.others)
+        "{} would not be found beside {}: a directory opens as its index, or as the only *.safetensors file; \
+         move these away, or write to another directory", Escaped(.file), NameList(.others)
     )]
     NotAlone { file: String, others: Vec<String> },
     /// An index file that does not say what an index must say.

@@ -1,19 +1,23 @@
 //! Failing on purpose: each step of saving and editing that can fail announces itself here, so that
 //! tests can interrupt it.
 //!
-//! Outside this crate's own tests nothing of it remains.
+//! Outside this crate's own tests and the repository's fuzz targets nothing of it remains.
 
 /// A step that is about to be taken. Fails if a test wants it to.
-#[cfg(not(test))]
+#[cfg(not(any(test, feature = "__failpoints")))]
 #[inline(always)]
 pub(crate) fn hit(_step: &'static str) -> std::io::Result<()> {
     Ok(())
 }
 
-#[cfg(test)]
-pub(crate) use armed::{crash_at, fail_at, hit};
+#[cfg(any(test, feature = "__failpoints"))]
+pub(crate) use armed::hit;
+#[cfg(any(test, feature = "__failpoints"))]
+#[allow(unreachable_pub, reason = "reachable with the feature alone")]
+pub use armed::{crash_at, fail_at};
 
-#[cfg(test)]
+#[cfg(any(test, feature = "__failpoints"))]
+#[allow(unreachable_pub, reason = "reachable with the feature alone")]
 mod armed {
     use std::cell::Cell;
     use std::io;
@@ -48,13 +52,13 @@ mod armed {
     /// were not so many.
     ///
     /// Only the steps of this thread count.
-    pub(crate) fn fail_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
+    pub fn fail_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
         run(Armed { left: n, for_good: false, failed: None }, f)
     }
 
     /// Like [`fail_at`], but every step after the `n`th fails too: what would put things right does
     /// not happen either.
-    pub(crate) fn crash_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
+    pub fn crash_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
         run(Armed { left: n, for_good: true, failed: None }, f)
     }
 

@@ -3,10 +3,10 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use super::positional;
 use super::read_at::{ReadAt, ReadRange};
+use super::stamp::Stamp;
 use crate::error::{Error, ErrorKind, Result};
 
 /// A regular file, opened once and read at positions. [`Checkpoint::open`](crate::Checkpoint::open)
@@ -38,9 +38,7 @@ use crate::error::{Error, ErrorKind, Result};
 pub struct FileSource {
     file: File,
     path: PathBuf,
-    len: u64,
-    /// When the file was last written to, if the file system says.
-    modified: Option<SystemTime>,
+    stamp: Stamp,
 }
 
 impl FileSource {
@@ -74,23 +72,13 @@ impl FileSource {
             let found = if metadata.is_dir() { "a directory" } else { "a special file" };
             return Err(Error::from(ErrorKind::NotAFile { found }).in_path(path));
         }
-        Ok(Self {
-            file,
-            path: path.into(),
-            len: metadata.len(),
-            modified: metadata.modified().ok(),
-        })
+        Ok(Self { file, path: path.into(), stamp: Stamp::of(&metadata) })
     }
 
     /// A regular file that is open already.
     pub(crate) fn of(file: File, path: &Path) -> io::Result<Self> {
         let metadata = file.metadata()?;
-        Ok(Self {
-            file,
-            path: path.into(),
-            len: metadata.len(),
-            modified: metadata.modified().ok(),
-        })
+        Ok(Self { file, path: path.into(), stamp: Stamp::of(&metadata) })
     }
 
     /// The path that was opened.
@@ -104,10 +92,10 @@ impl FileSource {
     ///
     /// [`ErrorKind::Io`], also if the file has become shorter; [`ErrorKind::TooLargeForMemory`].
     pub fn read_to_vec(&self) -> Result<Vec<u8>> {
-        let too_large =
-            || Error::from(ErrorKind::TooLargeForMemory { bytes: self.len }).in_path(&self.path);
+        let bytes = self.byte_len();
+        let too_large = || Error::from(ErrorKind::TooLargeForMemory { bytes }).in_path(&self.path);
+        let len = usize::try_from(bytes).map_err(|_| too_large())?;
         let mut bytes = Vec::new();
-        let len = usize::try_from(self.len).map_err(|_| too_large())?;
         bytes.try_reserve_exact(len).map_err(|_| too_large())?;
         bytes.resize(len, 0);
         self.read_exact_at(&mut bytes, 0).map_err(|error| Error::io(error, &self.path))?;
@@ -122,7 +110,7 @@ impl FileSource {
 
 impl ReadAt for FileSource {
     fn byte_len(&self) -> u64 {
-        self.len
+        self.stamp.len()
     }
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
@@ -134,12 +122,10 @@ impl ReadAt for FileSource {
         positional::read_ranges_at(&self.file, ranges)
     }
 
-    /// Compares the length and the time of the last write with those at opening.
+    /// Compares the length and the time of the last write with those at opening. On Unix also the
+    /// time of the last change of any kind, which nobody can put back, unless the file's mode,
+    /// owner, links or name explain it.
     fn check_unchanged(&self) -> io::Result<()> {
-        let metadata = self.file.metadata()?;
-        if metadata.len() != self.len || metadata.modified().ok() != self.modified {
-            return Err(io::Error::other("the file has changed since it was opened"));
-        }
-        Ok(())
+        self.stamp.check(&self.file.metadata()?, &self.path)
     }
 }

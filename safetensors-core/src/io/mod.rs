@@ -13,6 +13,8 @@ mod read_at;
 #[cfg(feature = "std")]
 pub(crate) mod reserve;
 mod safetensors;
+#[cfg(feature = "std")]
+mod stamp;
 
 #[cfg(feature = "std")]
 pub use file::FileSource;

@@ -90,11 +90,17 @@ impl<B: AsRef<[u8]> + Send + Sync> ReadAt for B {
     }
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let all = self.as_ref();
         let bytes = usize::try_from(offset).ok().and_then(|start| {
             let end = start.checked_add(buf.len())?;
-            self.as_ref().get(start..end)
+            all.get(start..end)
         });
-        buf.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
+        let Some(bytes) = bytes else {
+            let expected = offset.saturating_add(buf.len() as u64);
+            let message = format!("expected at least {expected} bytes, found {}", all.len());
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, message));
+        };
+        buf.copy_from_slice(bytes);
         Ok(())
     }
 }

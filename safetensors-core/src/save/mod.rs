@@ -23,6 +23,8 @@ pub(crate) mod sequential;
 pub(crate) mod spec;
 #[cfg(feature = "std")]
 mod stream;
+#[cfg(feature = "std")]
+mod tensor_writer;
 #[cfg(all(test, feature = "std"))]
 mod tests;
 mod ties;
@@ -36,7 +38,9 @@ pub use sequential::serialize;
 #[cfg(feature = "std")]
 pub use sequential::write_to;
 #[cfg(feature = "std")]
-pub use stream::{StreamWriter, TensorWriter};
+pub use stream::StreamWriter;
+#[cfg(feature = "std")]
+pub use tensor_writer::TensorWriter;
 #[cfg(feature = "std")]
 pub use writer::save;
 

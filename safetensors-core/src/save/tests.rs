@@ -26,8 +26,8 @@ fn streamed(path: &Path) -> Result<()> {
     let specs = tensors().map(|(name, view)| (name, view.dtype(), view.shape()));
     let writer = StreamWriter::create(path, specs, &SaveOptions::new())?;
     writer.tensor("b")?.write_from(&tensors()[1].1)?;
-    writer.tensor("a")?.write_at(32, &DATA[32..])?;
-    writer.tensor("a")?.write_at(0, &DATA[..32])?;
+    writer.tensor("a")?.write_bytes_at(32, &DATA[32..])?;
+    writer.tensor("a")?.write_bytes_at(0, &DATA[..32])?;
     writer.finish()
 }
 

@@ -60,7 +60,10 @@ fn not_utf_8() {
     let path = write(directory.path(), "i.json", b"{\"weight_map\":{\"\xff\":\"s.safetensors\"}}");
     let error = Checkpoint::open(path).unwrap_err();
     assert!(
-        matches!(error.kind(), ErrorKind::BadIndex { problem: IndexProblem::Json(_) }),
+        matches!(
+            error.kind(),
+            ErrorKind::BadIndex { problem: IndexProblem::NotUtf8 { offset: 16 } }
+        ),
         "{error}"
     );
 }

@@ -72,7 +72,7 @@ proptest! {
                 scope.spawn(move || {
                     for (i, range) in share {
                         let (name, _, _, bytes) = &tensors[*i];
-                        writer.tensor(name).unwrap().write_at(range.start as u64, &bytes[range.clone()]).unwrap();
+                        writer.tensor(name).unwrap().write_bytes_at(range.start as u64, &bytes[range.clone()]).unwrap();
                     }
                 });
             }
