@@ -63,7 +63,7 @@ impl<S: ReadAt> Checkpoint<S> {
     pub fn audit(&self) -> Result<Vec<Finding>> {
         let mut findings = Vec::new();
         if let Some(index) = self.index() {
-            findings.extend(self.unmapped_findings());
+            findings.extend(self.unindexed_findings());
             findings.extend(self.total_size_finding(index));
             let stray = |file| Finding::StrayFile { file };
             findings.extend(self.strays(index)?.into_iter().map(stray));
@@ -78,7 +78,7 @@ impl<S: ReadAt> Checkpoint<S> {
         Ok(findings)
     }
 
-    fn unmapped_findings(&self) -> Vec<Finding> {
+    fn unindexed_findings(&self) -> Vec<Finding> {
         let mut findings: Vec<Finding> = Vec::new();
         // They come file by file.
         for (shard, tensor) in self.unindexed() {
