@@ -4,10 +4,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use safetensors_core::Checkpoint;
 use safetensors_core::checkpoint::CheckpointPath;
-use safetensors_core::edit::{self, Edit, Edited};
+use safetensors_core::edit::{Edit, Edited};
 use safetensors_core::modelspec::{Level, ModelSpec, validate};
+use safetensors_core::{Checkpoint, ErrorKind};
 
 use crate::report::warn;
 use crate::{file, input, text};
@@ -32,8 +32,14 @@ impl EditArgs {
         change: impl FnOnce(Edit<'a>, &Path) -> anyhow::Result<Edit<'a>>,
     ) -> anyhow::Result<()> {
         let file = file_of(&self.path)?;
-        let edit =
-            if self.dry_run { open_read_only(&file)? } else { advised(Edit::open(&file), &file)? };
+        let edit = if self.dry_run {
+            Edit::open_read_only(&file).map_err(input::explain)?
+        } else {
+            advised(Edit::open(&file), &file)?
+        };
+        if edit.restored() {
+            warn_of_restored(&file);
+        }
         let edit = change(edit, &file)?;
         let edited = if self.dry_run { edit.dry_run()? } else { advised(edit.apply(), &file)? };
         let would = if self.dry_run { "would be " } else { "" };
@@ -47,7 +53,9 @@ impl EditArgs {
             format!("{} {would}{done}, but this could not be printed", text::path(&file))
         })?;
         if !self.dry_run {
-            warn_of_modelspec(&file)?;
+            warn_of_modelspec(&file).with_context(|| {
+                format!("{} is {done}, but cannot be read again", text::path(&file))
+            })?;
         }
         Ok(())
     }
@@ -56,20 +64,25 @@ impl EditArgs {
 /// The outcome of a change. If the file cannot be written, a remedy is added to the error.
 pub(crate) fn advised<T>(outcome: safetensors_core::Result<T>, path: &Path) -> anyhow::Result<T> {
     outcome.map_err(|error| {
+        match error.kind() {
+            ErrorKind::TornHeader => return input::explain(error),
+            ErrorKind::ReadOnlyFile => {
+                return anyhow::anyhow!("{error}; make it writable first, as `chmod u+w` does");
+            }
+            _ => {}
+        }
         // A change that does not fit in place writes the whole file anew.
         let bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
         file::advise(error.into(), path, bytes, "PATH", "only regular files can be changed")
     })
 }
 
-/// Opens a file for a dry run. Refuses a torn header, because a real change would restore the old
-/// header first.
-fn open_read_only(file: &Path) -> anyhow::Result<Edit<'static>> {
-    let edit = Edit::open_read_only(file).map_err(input::explain)?;
-    if edit::is_torn(file).unwrap_or(false) {
-        anyhow::bail!("{}: {}", text::path(file), input::TORN);
-    }
-    Ok(edit)
+/// Warns that opening the file restored its header.
+pub(crate) fn warn_of_restored(file: &Path) {
+    warn(format!(
+        "{}: an earlier change of the header was interrupted; the header from before it is restored",
+        text::path(file)
+    ));
 }
 
 /// Warns of errors in metadata that claims to follow the ModelSpec standard.

@@ -6,24 +6,40 @@ use std::path::Path;
 
 use anyhow::Context;
 use safetensors_core::save::AtomicFile;
-use safetensors_core::{Error, ErrorKind};
+use safetensors_core::{Error, ErrorKind, SaveOptions};
 
 use crate::text;
+
+/// The option of every command that writes an output file.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct Force {
+    /// Replace what is there even if it is read-only
+    #[arg(long)]
+    force: bool,
+}
+
+impl Force {
+    /// How files are saved.
+    pub(crate) fn options(self) -> SaveOptions {
+        SaveOptions::new().replace_read_only(self.force)
+    }
+}
 
 /// The remedy if the output is not a regular file, for a command that can write to standard output.
 pub(crate) const STREAM: &str = "`-o - > FILE` can write to such a file";
 
 /// Writes a file by `write`. The file gets its name once it is complete and on the disk.
 ///
-/// After an error, `path` is as it was before. Refuses to replace anything but a regular file, such
+/// After an error, `path` is as it was before, unless the error says otherwise. Refuses to replace anything but a regular file, such
 /// as a FIFO or a device.
 ///
 /// An error that names no file gets this path.
 pub(crate) fn replace(
     path: &Path,
+    force: Force,
     write: impl FnOnce(&mut BufWriter<AtomicFile>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let mut out = BufWriter::new(AtomicFile::create(path)?);
+    let mut out = BufWriter::new(AtomicFile::create_with(path, &force.options())?);
     let flushed =
         write(&mut out).and_then(|()| Ok(out.into_inner().map_err(IntoInnerError::into_error)?));
     let names_a_file = |error: &anyhow::Error| error.downcast_ref().and_then(Error::file).is_some();
@@ -47,6 +63,7 @@ pub(crate) fn advise(
 ) -> anyhow::Error {
     let advice = match failure(&error, path) {
         Some(Failure::NoRegularFile) => stream.to_owned(),
+        Some(Failure::ReadOnly) => "--force replaces it".to_owned(),
         Some(Failure::System(io::ErrorKind::NotFound)) => {
             format!("make the directory first, or choose another {other}")
         }
@@ -72,6 +89,7 @@ pub(crate) fn advise(
 enum Failure {
     System(io::ErrorKind),
     NoRegularFile,
+    ReadOnly,
 }
 
 /// Why `path`, or a file in it, cannot be written. `None` if the error is about something else,
@@ -84,6 +102,7 @@ fn failure(error: &anyhow::Error, path: &Path) -> Option<Failure> {
     match known.kind() {
         _ if !known.file().is_some_and(|file| Path::new(file).starts_with(path)) => None,
         ErrorKind::Io(system) => Some(Failure::System(system.kind())),
+        ErrorKind::ReadOnlyFile => Some(Failure::ReadOnly),
         ErrorKind::NotAFile { found: "a special file" } => Some(Failure::NoRegularFile),
         _ => None,
     }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use safetensors_core::{Checkpoint, Error, edit};
+use safetensors_core::{Checkpoint, Error, ErrorKind, edit};
 
 use crate::report::wrong_usage;
 use crate::{spool, text};
@@ -76,16 +76,17 @@ pub(crate) fn open_file(path: &Path) -> anyhow::Result<Checkpoint> {
 /// Adds a remedy to an error about a file with a torn header, which an interrupted change left
 /// half written.
 pub(crate) fn explain(error: Error) -> anyhow::Error {
-    let is_torn = error.file().is_some_and(|file| edit::is_torn(file).unwrap_or(false));
-    match anyhow::Error::new(error) {
-        error if is_torn => anyhow::anyhow!("{error:#}; {TORN}"),
-        error => error,
+    if !matches!(error.kind(), ErrorKind::TornHeader) {
+        return error.into();
     }
+    let can_be_restored = error.file().is_some_and(|file| edit::is_torn(file).unwrap_or(false));
+    let advice = if can_be_restored {
+        "the next change, such as `safetensors metadata set`, restores the header from before it"
+    } else {
+        "no backup of the header lies beside the file, so get the file anew"
+    };
+    anyhow::anyhow!("{error}; {advice}")
 }
-
-/// The remedy for a torn header.
-pub(crate) const TORN: &str = "a change of the header was interrupted: the next change, \
-    such as `safetensors metadata set`, restores the old header";
 
 /// Whether a path leads to a FIFO.
 fn is_fifo(path: &Path) -> bool {

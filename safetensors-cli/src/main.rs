@@ -18,6 +18,7 @@ mod parallel;
 mod progress;
 mod report;
 mod select;
+mod signals;
 mod spool;
 mod stdout;
 mod table;
@@ -81,6 +82,25 @@ enum Command {
     Completions(completions::Args),
 }
 
+impl Command {
+    /// Whether it may write files, and so have temporary ones.
+    fn writes_files(&self) -> bool {
+        match self {
+            Self::Convert(_)
+            | Self::Metadata(_)
+            | Self::Modelspec(_)
+            | Self::Digest(_)
+            | Self::Extract(_)
+            | Self::Map(_) => true,
+            Self::Inspect(_)
+            | Self::Verify(_)
+            | Self::Stats(_)
+            | Self::Diff(_)
+            | Self::Completions(_) => false,
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let matches = match Cli::command().try_get_matches() {
         Ok(matches) => matches,
@@ -129,6 +149,10 @@ fn asked(mut matches: &ArgMatches) -> clap::Command {
 }
 
 fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
+    signals::make_limits_errors();
+    if cli.command.writes_files() {
+        signals::clean_up_after_them();
+    }
     let mut out = stdout::stdout();
     let code = match &cli.command {
         Command::Inspect(args) => inspect::run(args, &mut out)?,

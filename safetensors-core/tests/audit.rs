@@ -81,12 +81,12 @@ fn what_an_index_leaves_out_or_says_wrongly() {
         fs::write(&index, format!("{{{total}{map}}}")).unwrap();
         Checkpoint::open(&index).unwrap().audit().unwrap()
     };
-    let unmapped = Finding::UnindexedTensors { file: one, tensor: "lost".into(), others: 1 };
+    let unindexed = Finding::UnindexedTensors { file: one, tensor: "lost".into(), others: 1 };
     let stray = Finding::StrayFile { file: stray };
-    assert_eq!(map(r#""metadata":{"total_size":8},"#), [unmapped.clone(), stray.clone()]);
-    assert_eq!(map(""), [unmapped.clone(), stray.clone()], "what is not said is not wrong");
+    assert_eq!(map(r#""metadata":{"total_size":8},"#), [unindexed.clone(), stray.clone()]);
+    assert_eq!(map(""), [unindexed.clone(), stray.clone()], "what is not said is not wrong");
     let wrong = Finding::WrongTotalSize { file: index.clone(), expected: 8, found: 7 };
-    assert_eq!(map(r#""metadata":{"total_size":7},"#), [unmapped, wrong.clone(), stray]);
+    assert_eq!(map(r#""metadata":{"total_size":7},"#), [unindexed, wrong.clone(), stray]);
     assert_eq!(wrong.severity(), Severity::Warning);
     assert_eq!(
         wrong.to_string(),

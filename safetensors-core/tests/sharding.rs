@@ -344,14 +344,14 @@ fn tensors_that_no_index_mentions() {
         let index = json!({"metadata": metadata, "weight_map": weight_map, "more": [1, {}]});
         write(path, "model.safetensors.index.json", index.to_string());
         let checkpoint = Checkpoint::open(path).unwrap();
-        let unmapped: Vec<_> = checkpoint
+        let unindexed: Vec<_> = checkpoint
             .unindexed()
             .map(|(file, tensor)| {
                 (file.path().file_name().unwrap().to_str().unwrap(), tensor.name())
             })
             .collect();
         assert_eq!(
-            unmapped,
+            unindexed,
             [("s1.safetensors", "b"), ("s1.safetensors", "x"), ("s2.safetensors", "y")]
         );
         assert_eq!(checkpoint.index_total_size(), total_size, "{index}");

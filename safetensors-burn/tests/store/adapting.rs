@@ -65,7 +65,7 @@ fn an_adapter_of_ones_own_is_chained() {
         TensorData::new(values, data.shape())
     };
     assert_eq!(tensors["encoder.weight"], scaled(model.encoder.weight.to_data(), 2.0));
-    assert_eq!(tensors["norm.weight"], scaled(model.norm.gamma.to_data(), 1.0));
+    assert_eq!(tensors["norm.gamma"], scaled(model.norm.gamma.to_data(), 1.0));
 
     let mut other = Model::new(7);
     let back = FloatCastAdapter::to(DType::F32).chain(Scale(0.5));

@@ -10,7 +10,7 @@ use safetensors_core::edit::{RecordOptions, record_digests, recover};
 use safetensors_core::{Checkpoint, LazyTensor};
 use serde::Serialize;
 
-use crate::edit::{advised, files_of};
+use crate::edit::{advised, files_of, warn_of_restored};
 use crate::input::{self, Input};
 use crate::progress::Progress;
 use crate::select::Select;
@@ -73,7 +73,9 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     if args.record {
         // A header that an interrupted change left torn is restored before the files are opened.
         for file in files_of(args.input.path())? {
-            recover(file)?;
+            if advised(recover(&file), &file)? {
+                warn_of_restored(&file);
+            }
         }
         record(&input::open_file(args.input.path())?, out)?;
         return Ok(ExitCode::SUCCESS);

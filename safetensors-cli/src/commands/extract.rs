@@ -30,6 +30,8 @@ pub(crate) struct Args {
     /// Write only the bytes of the elements, without a header
     #[arg(long)]
     raw: bool,
+    #[command(flatten)]
+    force: file::Force,
 }
 
 const EXAMPLES: &str = "\
@@ -52,7 +54,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     if args.output == Path::new("-") {
         write(&header, &tensor, out, &progress)?;
     } else {
-        file::replace(&args.output, |out| write(&header, &tensor, out, &progress))
+        file::replace(&args.output, args.force, |out| write(&header, &tensor, out, &progress))
             .map_err(|error| file::advise(error, &args.output, bytes, "-o FILE", file::STREAM))?;
     }
     Ok(ExitCode::SUCCESS)

@@ -73,7 +73,7 @@ Examples:
   safetensors metadata set model.safetensors format=pt license=mit
   safetensors metadata set model.safetensors 'title=My model' --dry-run
 
-Exit codes: 0 done, 1 the file cannot be read or written, and is unchanged, 2 wrong usage.")]
+Exit codes: 0 done, 1 the file is unchanged, or the error says what it is, 2 wrong usage.")]
 struct Set {
     #[command(flatten)]
     edit: EditArgs,
@@ -107,7 +107,7 @@ Examples:
   safetensors metadata clear model.safetensors
   safetensors metadata clear model.safetensors --dry-run
 
-Exit codes: 0 done, 1 the file cannot be read or written, and is unchanged, 2 wrong usage.")]
+Exit codes: 0 done, 1 the file is unchanged, or the error says what it is, 2 wrong usage.")]
 struct Clear {
     #[command(flatten)]
     edit: EditArgs,

@@ -1,4 +1,4 @@
-//! `safetensors convert`: the output, and what is left after a failure.
+//! `safetensors convert`: the output.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ pub(crate) fn list(dir: &Path) -> Vec<String> {
 }
 
 /// A small model of three layers.
-fn model(dir: &Path, name: &str) -> PathBuf {
+pub(crate) fn model(dir: &Path, name: &str) -> PathBuf {
     let weight: Vec<f32> = (0..12).map(|i| i as f32 * 0.37).collect();
     let ids = [1_i64, 2];
     let mut tensors = Vec::new();
@@ -414,104 +414,4 @@ fn wrong_kinds_and_wrong_usage() {
     convert(dir.path(), &["a.safetensors", "b.safetensors", "--cast", "mask=f4"])
         .code(1)
         .stderr(predicate::str::contains("\"mask\""));
-}
-
-/// A sparse file, which is quick to make but takes a while to convert.
-#[cfg(unix)]
-fn large(path: &Path) {
-    raw_file(
-        path,
-        r#"{"w":{"dtype":"F32","shape":[33554432],"data_offsets":[0,134217728]}}   "#,
-        0,
-    );
-    let file = fs::OpenOptions::new().write(true).open(path).unwrap();
-    file.set_len(file.metadata().unwrap().len() + (128 << 20)).unwrap();
-}
-
-#[cfg(unix)]
-#[test]
-fn a_killed_command_leaves_the_output_as_it_was() {
-    let dir = temp_dir();
-    large(&dir.path().join("large.safetensors"));
-    small_file(dir.path(), "out.safetensors");
-    let before = fs::read(dir.path().join("out.safetensors")).unwrap();
-    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_safetensors"))
-        .current_dir(dir.path())
-        .args(["convert", "large.safetensors", "out.safetensors", "--dtype", "f64"])
-        .spawn()
-        .unwrap();
-    let is_temporary = |name: &String| name.starts_with('.') && name.ends_with(".safetensors.tmp");
-    while !list(dir.path()).iter().any(is_temporary) {
-        assert!(child.try_wait().unwrap().is_none(), "it ended before it could be killed");
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
-    child.kill().unwrap();
-    assert!(!child.wait().unwrap().success());
-    assert_eq!(fs::read(dir.path().join("out.safetensors")).unwrap(), before);
-    let others: Vec<_> = list(dir.path()).into_iter().filter(|name| !is_temporary(name)).collect();
-    assert_eq!(others, ["large.safetensors", "out.safetensors"]);
-}
-
-#[cfg(target_os = "linux")]
-#[test]
-fn no_space_leaves_the_output_as_it_was_and_no_litter() {
-    let dir = temp_dir();
-    model(dir.path(), "a.safetensors");
-    let weight = vec![0.5_f32; 100_000];
-    let tensors = [("w", TensorView::from_slice(&[100_000], &weight).unwrap())];
-    save(dir.path().join("large.safetensors"), tensors, &SaveOptions::new().durable(false))
-        .unwrap();
-    for (output, is_new) in [("a.safetensors", false), ("new.safetensors", true), ("x.npz", true)] {
-        let before = list(dir.path());
-        // A limit on the size of files stands in for a full disk; without the trap the system would
-        // kill the command.
-        let script = format!(
-            "trap '' XFSZ; ulimit -f 100; exec '{}' convert large.safetensors {output}",
-            env!("CARGO_BIN_EXE_safetensors")
-        );
-        let result = std::process::Command::new("bash")
-            .current_dir(dir.path())
-            .args(["-c", &script])
-            .output()
-            .unwrap();
-        assert_eq!(result.status.code(), Some(1), "{result:?}");
-        assert!(text(&result.stderr).starts_with(&format!("error: {output}: ")), "{result:?}");
-        assert_eq!(list(dir.path()), before);
-        assert_eq!(dir.path().join(output).exists(), !is_new);
-    }
-    assert_eq!(Checkpoint::open(dir.path().join("a.safetensors")).unwrap().len(), 7);
-}
-
-#[cfg(unix)]
-#[test]
-fn a_killed_command_leaves_a_directory_as_it_was_and_the_next_one_replaces_it() {
-    let dir = temp_dir();
-    large(&dir.path().join("large.safetensors"));
-    model(dir.path(), "a.safetensors");
-    convert(dir.path(), &["a.safetensors", "out", "--max-shard-size", "100"]).success();
-    let old = content(dir.path().join("out"));
-    for wait in [0, 2, 10] {
-        let known = list(&dir.path().join("out"));
-        let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_safetensors"))
-            .current_dir(dir.path())
-            .args(["convert", "large.safetensors", "out", "--dtype", "f64"])
-            .spawn()
-            .unwrap();
-        // Wait until the command writes into a hidden directory, and then a little longer.
-        while list(&dir.path().join("out")) == known {
-            assert!(child.try_wait().unwrap().is_none(), "it ended before it could be killed");
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-        std::thread::sleep(std::time::Duration::from_millis(wait));
-        child.kill().unwrap();
-        assert!(!child.wait().unwrap().success(), "it was killed");
-        assert_eq!(content(dir.path().join("out")), old);
-    }
-    convert(dir.path(), &["a.safetensors", "out", "--dtype", "f16"]).success();
-    let names: Vec<_> =
-        list(&dir.path().join("out")).into_iter().filter(|name| !name.starts_with('.')).collect();
-    assert_eq!(
-        (names, content(dir.path().join("out")).len()),
-        (vec!["model.safetensors".to_owned()], old.len())
-    );
 }

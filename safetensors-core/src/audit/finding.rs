@@ -87,6 +87,15 @@ pub enum Finding {
         /// The index.
         index: PathBuf,
     },
+    /// A backup of a header lies beside the file. An edit that was interrupted left it, or one that
+    /// is under way needs it. The next edit of the file, or
+    /// [`recover`](crate::edit::recover), removes it.
+    HeaderBackup {
+        /// The file.
+        file: PathBuf,
+        /// The backup.
+        backup: PathBuf,
+    },
     /// A tensor of dtype BOOL has bytes that are neither 0 nor 1, so that it can only be read as
     /// bytes.
     InvalidBools {
@@ -115,6 +124,7 @@ impl Finding {
             | Self::WrongTotalSize { .. }
             | Self::StrayFile { .. }
             | Self::ShadowedIndex { .. }
+            | Self::HeaderBackup { .. }
             | Self::InvalidBools { .. } => Severity::Warning,
         }
     }
@@ -130,6 +140,7 @@ impl Finding {
             | Self::WrongTotalSize { file, .. }
             | Self::StrayFile { file }
             | Self::ShadowedIndex { file, .. }
+            | Self::HeaderBackup { file, .. }
             | Self::InvalidBools { file, .. } => file,
         }
     }
@@ -182,6 +193,15 @@ impl fmt::Display for Finding {
                     f,
                     "the directory opens as this file and not as {} beside it, which does not name it",
                     Escaped(&index)
+                )
+            }
+            Self::HeaderBackup { backup, .. } => {
+                let backup = backup.to_string_lossy();
+                write!(
+                    f,
+                    "a backup of its header lies beside it, {}, which an edit left that was \
+                     interrupted; the next edit removes it",
+                    Escaped(&backup)
                 )
             }
             Self::InvalidBools { tensor, index, found, others, .. } => {

@@ -22,6 +22,7 @@ use crate::checkpoint::{
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::io::ReadAt;
+use crate::io::hidden::{header_backup, is_header_backup};
 use crate::load::LazyTensor;
 use crate::tensor::non_bools;
 
@@ -64,7 +65,7 @@ impl<S: ReadAt> Checkpoint<S> {
     pub fn audit(&self) -> Result<Vec<Finding>> {
         let mut findings = Vec::new();
         if let Some(index) = self.index() {
-            findings.extend(self.unmapped_findings());
+            findings.extend(self.unindexed_findings());
             findings.extend(self.total_size_finding(index));
             findings.extend(self.strays(index)?);
         } else if let Some(finding) = self.shadowed_finding()? {
@@ -72,11 +73,15 @@ impl<S: ReadAt> Checkpoint<S> {
         }
         for shard in self.files() {
             layout_findings(shard.path(), shard.layout()?, &mut findings);
+            let backup = header_backup(shard.path());
+            if is_header_backup(&backup) {
+                findings.push(Finding::HeaderBackup { file: shard.path().into(), backup });
+            }
         }
         Ok(findings)
     }
 
-    fn unmapped_findings(&self) -> Vec<Finding> {
+    fn unindexed_findings(&self) -> Vec<Finding> {
         let mut findings: Vec<Finding> = Vec::new();
         // They come file by file.
         for (shard, tensor) in self.unindexed() {

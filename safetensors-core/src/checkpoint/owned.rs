@@ -98,7 +98,8 @@ impl Stale {
     /// Removes them, by way of a name that nobody else knows.
     pub(super) fn remove(&self, hidden: &Path) -> Result<()> {
         for (path, identity) in &self.files {
-            remove_own(path, *identity, hidden).map_err(|error| Error::io(error, path))?;
+            let removed = remove_own(path, *identity, hidden);
+            removed.map_err(|error| Error::from(ErrorKind::LeftBehind(error)).in_path(path))?;
         }
         Ok(())
     }

@@ -62,10 +62,10 @@ pub struct SavedShards {
 /// # Errors
 ///
 /// Those of [`save`](crate::save()), for each file; [`ErrorKind::DuplicateTensor`];
-/// [`ErrorKind::NotAFile`] if something else than a file has the name of one;
+/// [`ErrorKind::NotAFile`] if a name of the new files is that of something else;
 /// [`ErrorKind::DirectoryBusy`] and [`ErrorKind::Overtaken`]; [`ErrorKind::Io`] also if the earlier
-/// checkpoint cannot be read for another reason than that there is none. If one of its files cannot
-/// be removed, the new checkpoint is in place; it opens unless that file is `model.safetensors`.
+/// checkpoint cannot be read. After [`ErrorKind::NotDurable`] and [`ErrorKind::LeftBehind`] the new
+/// checkpoint is in its place, else what was there before.
 pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
     directory: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (N, S)>,

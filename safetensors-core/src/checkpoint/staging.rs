@@ -17,7 +17,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::io::failpoint;
 use crate::io::identity::Identity;
 use crate::io::lock::DirectoryLock;
-use crate::save::atomic::{sync, sync_directory};
+use crate::io::unfinished::Steps;
+use crate::save::atomic::{remove_header_backup, replaceable, sync, sync_directory};
+use crate::save::permissions::take_over;
 
 /// A checkpoint that is being written into a hidden directory beside the one that it will replace.
 ///
@@ -59,6 +61,7 @@ pub(crate) struct Staging {
     /// The directories that were made for it, which go if nothing is put into them. Dropped after
     /// the temporary one in them.
     made: NewDirectories,
+    replace_read_only: bool,
 }
 
 impl Staging {
@@ -68,7 +71,8 @@ impl Staging {
         let create = || {
             let made = NewDirectories::create_all(directory)?;
             failpoint::hit("create")?;
-            Ok((TempDirectory::create_in(directory)?, made))
+            let index = directory.join(options.pattern().index_name());
+            Ok((TempDirectory::create(&index)?, made))
         };
         let (temp, made) = create().map_err(|error| Error::io(error, directory))?;
         let mut staging = Self {
@@ -79,6 +83,7 @@ impl Staging {
             before: None,
             temp,
             made,
+            replace_read_only: options.save_options.replace_read_only,
         };
         if staging.contention == Contention::Fail {
             // Somebody who is at it is found before hours of writing, not after.
@@ -111,7 +116,9 @@ impl Staging {
             return Err(self.busy());
         }
         for path in files.iter().map(|file| self.destination(file)).chain([index.clone()]) {
-            refuse_other_than_files(&path).map_err(|error| error.in_path(&path))?;
+            refuse_other_than_files(&path)
+                .and_then(|()| replaceable(&path, self.replace_read_only))
+                .map_err(|error| error.in_path(&path))?;
         }
         check()?;
         let mut stale = Stale::find(&self.directory, &self.pattern, &files)?;
@@ -120,6 +127,7 @@ impl Staging {
             owned.add(&self.path(file), self.destination(file))?;
         }
 
+        let _steps = Steps::begin();
         let mut in_place = identity(&index)?;
         let old = match in_place {
             Some(_) => current(&self.directory, Some(&index))?,
@@ -137,7 +145,12 @@ impl Staging {
         for file in &files {
             self.rename(&self.path(file), &self.destination(file))?;
         }
-        self.sync_names()?;
+        if single && in_place.is_none() {
+            // One file that replaces one file is in its place already.
+            self.sync_new_names()?;
+        } else {
+            self.sync_names()?;
+        }
         owned.check(&self.directory)?;
         if identity(&index)? != in_place {
             return Err(overtaken(&index, &self.directory));
@@ -156,13 +169,14 @@ impl Staging {
                     owned.add(&written, index.clone())?;
                 }
                 self.rename(&written, &index)?;
-                self.sync_names()?;
             }
         }
+        // The new checkpoint is in its place. Errors from here on say so.
+        self.sync_new_names()?;
         stale.remove(&self.path("removed"))?;
-        self.sync_names()?;
+        self.sync_new_names()?;
         if self.durable {
-            self.made.sync().map_err(|error| Error::io(error, &self.directory))?;
+            self.made.sync().map_err(|error| self.not_durable(error))?;
         }
         owned.check(&self.directory)
     }
@@ -256,8 +270,11 @@ impl Staging {
     /// the Hub's cache that would be a file that other revisions of the model share.
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         failpoint::hit("rename")
+            .and_then(|()| take_over(from, to))
             .and_then(|()| fs::rename(from, to))
-            .map_err(|error| Error::io(error, to))
+            .map_err(|error| Error::io(error, to))?;
+        remove_header_backup(to);
+        Ok(())
     }
 
     /// Waits until the directory's names have reached the disk, if that is asked for.
@@ -266,6 +283,18 @@ impl Staging {
             return Ok(());
         }
         sync_directory(&self.directory).map_err(|error| Error::io(error, &self.directory))
+    }
+
+    /// [`sync_names`](Self::sync_names), when the new checkpoint is in its place.
+    fn sync_new_names(&self) -> Result<()> {
+        if !self.durable {
+            return Ok(());
+        }
+        sync_directory(&self.directory).map_err(|error| self.not_durable(error))
+    }
+
+    fn not_durable(&self, error: io::Error) -> Error {
+        Error::from(ErrorKind::NotDurable(error)).in_path(&self.directory)
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use tempfile::{TempDir, tempdir, tempdir_in};
 
 use crate::checkpoint::{Checkpoint, ShardOptions, save_sharded};
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::io::failpoint::{crash_at, fail_at};
 use crate::load::LoadOptions;
 use crate::save;
@@ -176,6 +176,12 @@ fn an_interrupted_save_leaves_the_old_checkpoint_or_the_new_one() {
             );
             let new = is_new(path, before, &context);
             assert!(result.is_err() || new, "{context}");
+            // The error says which of the two it is.
+            if let Err(error) = &result {
+                let says_new =
+                    matches!(error.kind(), ErrorKind::NotDurable(_) | ErrorKind::LeftBehind(_));
+                assert!(says_new == new || before == Before::Other, "{context}");
+            }
             // Once the new checkpoint is what opens, it stays so. A step that has a substitute is
             // no interruption.
             assert!(new || !was_new, "{context}");

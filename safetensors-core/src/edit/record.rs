@@ -85,7 +85,9 @@ impl RecordOptions {
 ///
 /// The file is locked against other edits meanwhile. Its header is written in place if there is
 /// room, otherwise the file is copied: see [`edit`](crate::edit). It is one file that is changed;
-/// of a checkpoint, record each of the [`files`](crate::Checkpoint::files).
+/// of a checkpoint, record each of the [`files`](crate::Checkpoint::files). A header that an
+/// earlier edit left half written is restored first; call [`recover`](super::recover) before, to
+/// learn of that.
 ///
 /// To record digests of tensors that are only being saved, use
 /// [`SaveOptions::digests`](crate::SaveOptions::digests), which does not read them again.

@@ -31,6 +31,10 @@ pub enum ErrorKind {
     /// The header length points past the end of the file.
     #[error("the header should have {expected} bytes, but only {found} follow its length")]
     HeaderPastEnd { expected: u64, found: u64 },
+    /// An edit is writing another header over the one that the file has, or was interrupted while
+    /// it did. In the second case [`edit::recover`](crate::edit::recover) restores the header.
+    #[error("the header is half written: it is being changed, or a change of it was interrupted")]
+    TornHeader,
     /// More tensors than [`Limits`](crate::Limits) allows.
     #[error("the header has more than {limit} tensors, the limit")]
     TooManyTensors { limit: usize },
@@ -258,6 +262,21 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("{0}")]
     Io(#[source] std::io::Error),
+    /// The new file is in its place, but the system failed to write the file's name to the disk, so
+    /// a power cut may bring back what the path had before.
+    #[cfg(feature = "std")]
+    #[error("the new file is in its place, but a power cut may undo that: {0}")]
+    NotDurable(#[source] std::io::Error),
+    /// The new checkpoint is in its place, but the system failed to remove a file of the earlier
+    /// one.
+    #[cfg(feature = "std")]
+    #[error("the new checkpoint is in its place, but this old file could not be removed: {0}")]
+    LeftBehind(#[source] std::io::Error),
+    /// By its permissions nobody may write to the file. Saving replaces it only if
+    /// [`SaveOptions::replace_read_only`](crate::SaveOptions::replace_read_only) says so.
+    #[cfg(feature = "std")]
+    #[error("the file is read-only; it is replaced only where that is asked for")]
+    ReadOnlyFile,
     /// The path leads to something else than a regular file: to a directory, where a file was to be
     /// read or written, or to a FIFO, a device or another special file.
     #[cfg(feature = "std")]

@@ -7,9 +7,8 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-use super::Limits;
 use super::parse::Way;
-use super::{Header, canonical};
+use super::{Header, Limits, canonical};
 use crate::dtype::Dtype;
 
 /// Everything that a caller can see of the outcome.

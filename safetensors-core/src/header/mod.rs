@@ -8,6 +8,7 @@ mod json;
 mod keys;
 mod limits;
 mod looks_like;
+mod mark;
 mod model;
 mod names;
 mod parse;
@@ -25,6 +26,9 @@ pub(crate) use keys::{METADATA_KEY, MODELSPEC_PREFIX, is_reserved};
 pub use limits::Limits;
 #[cfg(feature = "std")]
 pub(crate) use looks_like::{START, explain};
+pub(crate) use mark::is_marked;
+#[cfg(feature = "std")]
+pub(crate) use mark::mark;
 pub use model::{Header, Metadata, TensorInfo};
 pub(crate) use names::NameTable;
 #[cfg(feature = "std")]

@@ -7,7 +7,7 @@ use core::ops::Range;
 use super::json::Cursor;
 use super::looks_like::explain;
 use super::model::{Entry, Header, MAX_TEXT, Metadata, Record, Span};
-use super::{LENGTH_BYTES, Limits, METADATA_KEY, canonical, validate};
+use super::{LENGTH_BYTES, Limits, METADATA_KEY, canonical, is_marked, validate};
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, JsonProblem, Result, excerpt};
 use crate::tensor::shape;
@@ -41,6 +41,9 @@ impl Header {
         available: u64,
         limits: &Limits,
     ) -> Result<usize> {
+        if is_marked(length) {
+            return Err(ErrorKind::TornHeader.into());
+        }
         let found = u64::from_le_bytes(length);
         check_text_len(found, limits)?;
         if found > available {

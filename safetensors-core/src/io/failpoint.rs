@@ -32,7 +32,7 @@ mod armed {
     use std::io;
 
     /// What a test wants of the steps that its thread takes. Other threads are left alone.
-    struct Plan {
+    struct Armed {
         /// The steps that still succeed.
         left: usize,
         wanted: Wanted,
@@ -51,7 +51,7 @@ mod armed {
     }
 
     thread_local! {
-        static PLAN: RefCell<Option<Plan>> = const { RefCell::new(None) };
+        static ARMED: RefCell<Option<Armed>> = const { RefCell::new(None) };
     }
 
     #[cfg(test)]
@@ -63,15 +63,15 @@ mod armed {
     /// A step that is about to be taken. Fails if a test wants it to.
     pub(crate) fn hit(step: &'static str) -> io::Result<()> {
         let mut call: Option<Box<dyn FnOnce()>> = None;
-        let fails = PLAN.with_borrow_mut(|plan| {
-            let Some(plan) = plan else { return false };
-            if plan.left > 0 {
-                plan.left -= 1;
+        let fails = ARMED.with_borrow_mut(|armed| {
+            let Some(armed) = armed else { return false };
+            if armed.left > 0 {
+                armed.left -= 1;
                 return false;
             }
-            let is_first = plan.reached.is_none();
-            plan.reached.get_or_insert(step);
-            match &mut plan.wanted {
+            let is_first = armed.reached.is_none();
+            armed.reached.get_or_insert(step);
+            match &mut armed.wanted {
                 Wanted::Failure => is_first,
                 Wanted::Crash => true,
                 #[cfg(test)]
@@ -83,9 +83,9 @@ mod armed {
         });
         // It may take steps of its own.
         if let Some(call) = call {
-            let plan = PLAN.take();
+            let armed = ARMED.take();
             call();
-            PLAN.set(plan);
+            ARMED.set(armed);
         }
         if fails { Err(io::Error::other(format!("interrupted at {step}"))) } else { Ok(()) }
     }
@@ -130,9 +130,9 @@ mod armed {
     }
 
     fn run<T>(n: usize, wanted: Wanted, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
-        PLAN.set(Some(Plan { left: n, wanted, reached: None }));
+        ARMED.set(Some(Armed { left: n, wanted, reached: None }));
         let result = f();
-        let reached = PLAN.take().and_then(|plan| plan.reached);
+        let reached = ARMED.take().and_then(|armed| armed.reached);
         (result, reached)
     }
 }

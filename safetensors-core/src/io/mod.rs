@@ -7,6 +7,8 @@ pub(crate) mod failpoint;
 #[cfg(feature = "std")]
 mod file;
 #[cfg(feature = "std")]
+pub(crate) mod hidden;
+#[cfg(feature = "std")]
 pub(crate) mod identity;
 #[cfg(feature = "std")]
 pub(crate) mod lock;
@@ -19,6 +21,8 @@ pub(crate) mod reserve;
 mod safetensors;
 #[cfg(feature = "std")]
 mod stamp;
+#[cfg(feature = "std")]
+pub(crate) mod unfinished;
 
 #[cfg(feature = "std")]
 pub use file::FileSource;

@@ -73,6 +73,13 @@ pub trait ReadAt: Send + Sync {
     fn check_unchanged(&self) -> io::Result<()> {
         Ok(())
     }
+
+    /// Whether the source may have changed in a way that
+    /// [`check_unchanged`](ReadAt::check_unchanged) does not see: then a header is read twice and
+    /// compared. `false` by default.
+    fn may_change_unseen(&self) -> bool {
+        false
+    }
 }
 
 /// A buffer, and the place whose bytes are to be read into it.

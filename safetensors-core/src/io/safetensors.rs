@@ -104,6 +104,12 @@ impl<B> SafeTensors<B> {
         &self.bytes
     }
 
+    /// What holds the file, to be changed in what has no say in the header.
+    #[cfg(feature = "std")]
+    pub(crate) fn source_mut(&mut self) -> &mut B {
+        &mut self.bytes
+    }
+
     /// Gives back what holds the file.
     pub fn into_source(self) -> B {
         self.bytes

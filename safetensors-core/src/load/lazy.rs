@@ -1,8 +1,10 @@
 //! [`LazyTensor`]: a tensor of an open file. Its description is known, its data is read on request.
 
+use std::io;
 use std::ops::Range;
 use std::path::Path;
 
+use super::streaming::PIECE;
 use crate::convert::ConvertOptions;
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
@@ -301,5 +303,27 @@ fn read_header(source: &impl ReadAt, limits: &Limits) -> Result<Header> {
     let header = Header::parse_json(&json, limits)?;
     header.check_data_len(available - json.len() as u64)?;
     source.check_unchanged().map_err(ErrorKind::Io)?;
+    if source.may_change_unseen() {
+        look_again(source, length, &json).map_err(ErrorKind::Io)?;
+    }
     Ok(header)
+}
+
+/// Compares a header with what the source has now. An edit that writes over it makes the length
+/// invalid first, so the length is looked at first: if it is as before, the edit had not begun when
+/// the header was read, or is done by now.
+fn look_again(source: &impl ReadAt, length: [u8; LENGTH_BYTES], json: &[u8]) -> io::Result<()> {
+    let mut found_length = [0; LENGTH_BYTES];
+    source.read_exact_at(&mut found_length, 0)?;
+    let mut is_same = found_length == length;
+    let mut found = vec![0; json.len().min(PIECE)];
+    let mut offset = LENGTH_BYTES as u64;
+    for piece in json.chunks(PIECE) {
+        let found = &mut found[..piece.len()];
+        source.read_exact_at(found, offset)?;
+        is_same &= found == piece;
+        offset += piece.len() as u64;
+    }
+    source.check_unchanged()?;
+    if is_same { Ok(()) } else { Err(io::Error::other("the header changed while it was read")) }
 }

@@ -43,6 +43,7 @@ pub struct Plan<'r, 'a, S = FileSource> {
     /// The pattern for file names of a sharded save; `None` for a save to one file.
     pattern: Option<FilePattern>,
     total_size: u64,
+    replace_read_only: bool,
 }
 
 impl<'a, S: ReadAt> Rewrite<'a, S> {
@@ -71,7 +72,14 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         Layout::plan(&Spec::of_all(&tensors), &options)?;
         // The sum cannot overflow: the layout has added up the lengths before and checked the sum.
         let total_size = tensors.iter().map(|(_, tensor)| tensor.byte_len()).sum();
-        Ok(Plan { tensors, aliases, shards: Vec::new(), pattern: None, total_size })
+        Ok(Plan {
+            tensors,
+            aliases,
+            shards: Vec::new(),
+            pattern: None,
+            total_size,
+            replace_read_only: options.replace_read_only,
+        })
     }
 
     /// Plans what [`save_sharded`](Rewrite::save_sharded) will write with these options. No data is
@@ -98,6 +106,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
             shards,
             pattern,
             total_size: plan.split.total_size,
+            replace_read_only: plan.each.replace_read_only,
         })
     }
 }
@@ -154,10 +163,13 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
     ///
     /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) if a path to be written exists and is
     /// not a file; [`ErrorKind::NotAlone`](crate::ErrorKind::NotAlone);
+    /// [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile);
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) if there is no directory that the path could lie in.
     pub fn check_destination(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        let Some(pattern) = &self.pattern else { return atomic::check(path) };
+        let Some(pattern) = &self.pattern else {
+            return atomic::check(path, self.replace_read_only);
+        };
         let files: Vec<_> = self.shards.iter().map(|(file, _)| file.as_str()).collect();
         check_directory(path, pattern, &files)
     }

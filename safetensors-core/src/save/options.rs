@@ -33,6 +33,8 @@ pub struct SaveOptions {
     pub(crate) order: Order,
     pub(crate) align: usize,
     pub(crate) durable: bool,
+    #[cfg(feature = "std")]
+    pub(crate) replace_read_only: bool,
     pub(crate) tied: Option<Tied>,
     #[cfg(feature = "std")]
     pub(crate) digests: bool,
@@ -47,6 +49,8 @@ impl Default for SaveOptions {
             order: Order::default(),
             align: 8,
             durable: true,
+            #[cfg(feature = "std")]
+            replace_read_only: false,
             tied: None,
             #[cfg(feature = "std")]
             digests: false,
@@ -93,6 +97,16 @@ impl SaveOptions {
     #[must_use]
     pub fn durable(mut self, durable: bool) -> Self {
         self.durable = durable;
+        self
+    }
+
+    /// Whether a file that nobody may write to, by its permissions, may be replaced. Off by default:
+    /// saving then fails with [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile). The new
+    /// file gets the permissions of the old one, so it is read-only again.
+    #[cfg(feature = "std")]
+    #[must_use]
+    pub fn replace_read_only(mut self, replace_read_only: bool) -> Self {
+        self.replace_read_only = replace_read_only;
         self
     }
 

@@ -97,7 +97,7 @@ impl StreamWriter {
     /// [`ErrorKind::DuplicateTensor`], [`ErrorKind::HeaderTooLarge`] and the errors of
     /// [`shape::byte_len`](crate::shape::byte_len). Also [`ErrorKind::BadAlignment`];
     /// [`ErrorKind::NotAFile`] if the path has something else than a regular file;
-    /// [`ErrorKind::Io`].
+    /// [`ErrorKind::ReadOnlyFile`]; [`ErrorKind::Io`].
     pub fn create<N: AsRef<str>, D: AsRef<[usize]>>(
         path: impl AsRef<Path>,
         tensors: impl IntoIterator<Item = (N, Dtype, D)>,
@@ -123,7 +123,7 @@ impl StreamWriter {
     ) -> Result<Self> {
         let create = || {
             let layout = Layout::plan(specs, options)?;
-            let file = AtomicFile::create(path)?.durable(options.durable);
+            let file = AtomicFile::create_with(path, options)?;
             reserve(file.file(), layout.file_len()).map_err(ErrorKind::Io)?;
             write_all_at(file.file(), &layout.prefix, 0).map_err(ErrorKind::Io)?;
             Ok((layout, file))
@@ -186,10 +186,9 @@ impl StreamWriter {
     /// # Errors
     ///
     /// [`ErrorKind::Incomplete`], naming the first tensor in file order that lacks a byte;
-    /// [`ErrorKind::Io`]. The path then has what it had before and no temporary file stays behind;
-    /// only if the directory cannot be synchronised after the new file has taken its place is it
-    /// the new one. [`ErrorKind::Cancelled`] if the [progress](SaveOptions::progress) callback
-    /// ended it.
+    /// [`ErrorKind::Io`]; [`ErrorKind::Cancelled`] if the [progress](SaveOptions::progress)
+    /// callback ended it. The path then has what it had before, and no temporary file stays behind.
+    /// After [`ErrorKind::NotDurable`] it has the new file.
     pub fn finish(self) -> Result<()> {
         self.finish_if(|| Ok(()))
     }

@@ -189,7 +189,9 @@ fn appending_from_many_threads_loses_nothing() {
 fn dropped_it_leaves_nothing() {
     let (directory, _, writer) = started();
     writer.tensor("a").unwrap().append(&[1_u8; 10]).unwrap();
-    assert_eq!(support::names_in(directory.path()).len(), 2);
+    // The old file, and the new one if the file system has no files without names.
+    let names = support::names_in(directory.path());
+    assert!((1..=2).contains(&names.len()), "{names:?}");
     drop(writer);
     assert_untouched(&directory);
 }

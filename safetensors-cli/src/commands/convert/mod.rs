@@ -30,7 +30,7 @@ use safetensors_core::{Error, ErrorKind, Result, Rewrite};
 
 use crate::progress::Progress;
 use crate::report::wrong_usage;
-use crate::text;
+use crate::{file, text};
 use changes::{Change, Changes};
 use output::Output;
 use source::Source;
@@ -47,9 +47,9 @@ use source::Source;
 /// read, converted and written piece by piece: a few MiB of memory per thread are
 /// enough for a checkpoint of any size.
 ///
-/// OUT is either complete or as it was before, even if the command is killed. A
-/// killed command may leave a hidden file that ends in .safetensors.tmp, or a hidden
-/// directory, beside OUT; it can be removed. OUT may be one of the inputs.
+/// OUT is either complete or as it was before, even if the command is killed. The
+/// next command that writes OUT removes what a killed command left: a hidden file or
+/// directory that ends in .tmp. OUT may be one of the inputs.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = EXAMPLES,
@@ -69,6 +69,8 @@ pub(crate) struct Args {
     /// Print what would be written, and write nothing
     #[arg(short = 'n', long)]
     dry_run: bool,
+    #[command(flatten)]
+    force: file::Force,
 }
 
 /// Clap's help except for the arguments. The headings copy clap's style.
@@ -94,8 +96,8 @@ Examples:
   safetensors convert model/ enc.safetensors -f 'enc.*' --rename '^enc\\.' ''
   safetensors convert weights.npz model.safetensors --prefix model. --dry-run
 
-Exit codes: 0 written, 1 reading or writing failed, and OUT is as it was, 2 wrong usage.
-The code is also 1 if OUT is written but the summary cannot be printed; the error says so.";
+Exit codes: 0 written, 1 OUT is as it was, or the error says that it is written, 2 wrong usage.
+The code is also 1 if OUT is written but the summary cannot be printed, for example.";
 
 /// Parses a size as the Hub writes it, or a plain number of bytes.
 fn shard_size(text: &str) -> Result<MaxShardSize, String> {
@@ -119,7 +121,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
             ));
         }
     };
-    let output = Output::new(output, args.max_shard_size)?;
+    let output = Output::new(output, args.max_shard_size, args.force)?;
     let change = args.changes.prepare()?;
     let sources =
         inputs.iter().map(|path| Source::open(path)).collect::<anyhow::Result<Vec<_>>>()?;

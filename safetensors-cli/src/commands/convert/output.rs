@@ -8,6 +8,7 @@ use safetensors_core::{Metadata, Rewrite, SaveOptions, ShardOptions};
 
 use super::kind::Kind;
 use super::preview::Preview;
+use crate::file::Force;
 use crate::progress::Progress;
 use crate::report::{warn, wrong_usage};
 use crate::{file, numpy, text};
@@ -17,6 +18,7 @@ use crate::{file, numpy, text};
 pub(super) struct Output {
     path: PathBuf,
     form: Form,
+    force: Force,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +35,11 @@ enum Form {
 
 impl Output {
     /// An output of the form that its name tells. A name of no known kind is a directory.
-    pub(super) fn new(path: &Path, max_shard_size: Option<MaxShardSize>) -> anyhow::Result<Self> {
+    pub(super) fn new(
+        path: &Path,
+        max_shard_size: Option<MaxShardSize>,
+        force: Force,
+    ) -> anyhow::Result<Self> {
         let wrong = |problem: &str| Err(wrong_usage(format!("{}: {problem}", text::path(path))));
         if path == Path::new("-") {
             return wrong("the output cannot be a pipe: its layout is decided beforehand");
@@ -59,7 +65,7 @@ impl Output {
         if max_shard_size.is_some() && !matches!(form, Form::Directory(_)) {
             return wrong("--max-shard-size is for a directory as output");
         }
-        Ok(Self { path: path.into(), form })
+        Ok(Self { path: path.into(), form, force })
     }
 
     /// Adds a remedy to an error of writing.
@@ -84,8 +90,10 @@ impl Output {
     /// What will be written. Refuses tensors that this output cannot hold, before any is read.
     pub(super) fn plan(&self, rewrite: &Rewrite<'_>) -> anyhow::Result<Preview> {
         let plan = match self.form {
-            Form::File | Form::Npy | Form::Npz => rewrite.plan(&SaveOptions::new()),
-            Form::Directory(size) => rewrite.plan_sharded(&shards(size)),
+            Form::File | Form::Npy | Form::Npz => rewrite.plan(&self.force.options()),
+            Form::Directory(size) => {
+                rewrite.plan_sharded(&shards(size).save_options(self.force.options()))
+            }
         };
         let plan = plan.map_err(|error| error.in_file(self.path.display()))?;
         let total = plan.total_size();
@@ -119,9 +127,10 @@ impl Output {
         warn(format!("{path}: NumPy's files hold no metadata; this is left out: {keys}"));
     }
 
-    /// Writes all tensors. The output is then complete, or as it was before.
+    /// Writes all tensors. The output is then complete, or as it was before, or the error says
+    /// that it is written.
     pub(super) fn write(&self, rewrite: Rewrite<'_>, progress: &Progress) -> anyhow::Result<()> {
-        let options = SaveOptions::new().progress(progress.counted());
+        let options = self.force.options().progress(progress.counted());
         match self.form {
             Form::File => rewrite.save(&self.path, &options)?,
             Form::Directory(size) => {
@@ -129,7 +138,7 @@ impl Output {
             }
             Form::Npy | Form::Npz => {
                 let plan = rewrite.plan(&SaveOptions::new())?;
-                file::replace(&self.path, |out| {
+                file::replace(&self.path, self.force, |out| {
                     match self.form {
                         Form::Npy => plan.tensors().try_for_each(|(name, tensor)| {
                             numpy::write_npy(out, name, tensor, progress)

@@ -43,6 +43,8 @@ pub(crate) struct Args {
     /// The title above the picture; the name of PATH by default
     #[arg(long, value_name = "TEXT")]
     title: Option<String>,
+    #[command(flatten)]
+    force: file::Force,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -80,7 +82,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
         out.write_all(&bytes)?;
         return Ok(ExitCode::SUCCESS);
     }
-    file::replace(&args.output, |out| Ok(out.write_all(&bytes)?)).map_err(|error| {
+    file::replace(&args.output, args.force, |out| Ok(out.write_all(&bytes)?)).map_err(|error| {
         file::advise(error, &args.output, bytes.len() as u64, "-o FILE", file::STREAM)
     })?;
     Ok(ExitCode::SUCCESS)
