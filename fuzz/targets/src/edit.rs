@@ -164,11 +164,11 @@ fn interrupt(
     assert_eq!(is_torn(path).unwrap(), !whole);
 
     let mut left = beside(path);
-    if outcome == Edited::InPlace && !left.is_empty() && input.flag() {
-        // The system had written so much of the header when it stopped.
+    if !whole && input.flag() {
+        // So much of the header had been written, and its first bytes as they are.
         let data_start = 8 + u64::from_le_bytes(old[..8].try_into().unwrap()) as usize;
-        let written = input.u64() as usize % (data_start + 1);
-        fs::write(path, [&new[..written], &old[written..]].concat()).unwrap();
+        let written = 8 + input.u64() as usize % (data_start - 7);
+        fs::write(path, [&found[..8], &new[8..written], &old[written..]].concat()).unwrap();
     }
     if !left.is_empty() && input.below(4) == 3 {
         return stale(input, path, &left);

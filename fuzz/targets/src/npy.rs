@@ -44,7 +44,10 @@ fn of_header(text: &[u8]) {
         Ok(header) => {
             let again = header.encode().unwrap();
             let again = Header::read(&mut &again[..], &Limits::default()).unwrap();
-            assert_eq!(again, header);
+            // Numbers of one byte have no order of bytes.
+            let order = |header: &Header| (header.dtype().bits() > 8).then(|| header.byte_order());
+            assert_eq!((again.dtype(), again.order()), (header.dtype(), header.order()));
+            assert_eq!((again.shape(), order(&again)), (header.shape(), order(&header)));
             if let Ok(len) = header.data_len()
                 && len <= MOST
             {

@@ -1,4 +1,4 @@
-//! Digests of what lies in open files, read in pieces.
+//! Computes digests of tensors and files, which are read in pieces.
 
 use std::io;
 
@@ -11,10 +11,10 @@ use crate::load::LazyTensor;
 use crate::load::streaming::read_pieces;
 use crate::parallel::Meter;
 
-/// The digest of each of these tensors, in the order given.
+/// Computes the digest of each tensor, in the order given.
 ///
-/// Several tensors are read at a time, each front to back in pieces of 1 MiB: no tensor is held in
-/// memory.
+/// Several tensors are read at a time, each front to back in pieces of 1 MiB. No whole tensor is
+/// held in memory.
 ///
 /// ```
 /// use safetensors_core::digest::{self, Digest, DigestOptions};
@@ -32,8 +32,9 @@ use crate::parallel::Meter;
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Io`], naming the tensor and the file, also if the file has changed since it was
-/// opened; [`ErrorKind::Cancelled`]. The first failure stops all threads.
+/// [`ErrorKind::Io`] if a file cannot be read, or has changed since it was opened; the error names
+/// the tensor and the file. [`ErrorKind::Cancelled`] if the progress callback stops the work. The
+/// first failure stops all threads.
 pub fn hash_tensors<S: ReadAt>(
     tensors: &[LazyTensor<'_, S>],
     options: &DigestOptions,
@@ -45,8 +46,8 @@ pub fn hash_tensors<S: ReadAt>(
     })
 }
 
-/// The SHA-256 of all bytes after the header: what the model standard keeps as `hash_sha256`. Read
-/// front to back in pieces of 1 MiB.
+/// Computes the SHA-256 of all bytes after the header, which the ModelSpec standard keeps as
+/// `hash_sha256`. The file is read front to back in pieces of 1 MiB.
 ///
 /// ```
 /// use safetensors_core::digest::hash_file;
@@ -70,13 +71,13 @@ pub fn hash_tensors<S: ReadAt>(
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Io`], also if the file has changed since it was opened.
+/// [`ErrorKind::Io`] if the file cannot be read, or has changed since it was opened.
 pub fn hash_file<S: ReadAt>(file: &SafeTensors<S>) -> Result<Sha256> {
     let digest = of_data(file, &mut Vec::new(), &Meter::default())?;
     unchanged(file, digest)
 }
 
-/// A digest of a file that is still what it was when it was opened.
+/// Returns the digest if the file has not changed since it was opened.
 pub(crate) fn unchanged<S: ReadAt>(file: &SafeTensors<S>, digest: Sha256) -> Result<Sha256> {
     file.source().check_unchanged().map_err(ErrorKind::Io)?;
     Ok(digest)

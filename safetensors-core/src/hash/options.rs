@@ -17,8 +17,8 @@ pub struct DigestOptions {
 }
 
 impl DigestOptions {
-    /// As many threads as the environment variable `SAFETENSORS_THREADS` says, or else one a core,
-    /// eight at most.
+    /// The default options. The number of threads is that of the environment variable
+    /// `SAFETENSORS_THREADS`, or else one for each core, at most eight.
     pub fn new() -> Self {
         Self::default()
     }

@@ -1,4 +1,4 @@
-//! Conversion fused with reading.
+//! Converts tensors while they are read, through a small buffer.
 
 use std::vec::Vec;
 
@@ -7,7 +7,7 @@ use crate::error::{ErrorKind, Result};
 use crate::io::ReadAt;
 use crate::tensor::swap_on_big_endian;
 
-/// A buffer for the bytes of a file, one for each thread. In words, to be aligned.
+/// A thread's buffer for bytes of a file. It consists of words so that elements in it are aligned.
 #[derive(Default)]
 pub(crate) struct ReadScratch(Vec<u64>);
 
@@ -21,8 +21,8 @@ impl ReadScratch {
     }
 }
 
-/// Reads elements of a source, from a byte offset on, and converts them into `out`, which they
-/// fill. `first` is the index of the first element in its tensor, for messages.
+/// Reads elements from a byte offset of a source on, and fills `out` with their converted values.
+/// `first` is the index of the first element in its tensor, for error messages.
 pub(crate) fn read_converted<S: ReadAt>(
     source: &S,
     mut offset: u64,
@@ -44,7 +44,8 @@ pub(crate) fn read_converted<S: ReadAt>(
     Ok(())
 }
 
-/// Converts the elements that `read` puts into `scratch` into `out`, which they fill.
+/// Calls `read` to fill `scratch` with bytes of a file, and fills `out` with their converted
+/// values.
 pub(crate) fn convert_read(
     conversion: &Conversion,
     first: u64,

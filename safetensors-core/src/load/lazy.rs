@@ -1,4 +1,4 @@
-//! [`LazyTensor`]: a tensor of an open file, described now and read when asked.
+//! [`LazyTensor`]: a tensor of an open file. Its description is known, its data is read on request.
 
 use std::ops::Range;
 use std::path::Path;
@@ -12,9 +12,10 @@ use crate::load::LoadOptions;
 use crate::load::streaming::read_pieces;
 use crate::tensor::{Sink, TensorBuf, TensorSource, TensorView};
 
-/// One tensor of a file or checkpoint that is open: its description, and where to read it.
+/// One tensor of an open file or checkpoint: its description, and where its data lies.
 ///
-/// Asking for name, dtype or shape reads nothing.
+/// Name, dtype and shape are known from the header. Only the methods that return data read from the
+/// file.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, Dtype, LoadOptions, SaveOptions, TensorView, save};
@@ -59,7 +60,7 @@ impl<S> Clone for LazyTensor<'_, S> {
 impl<S> Copy for LazyTensor<'_, S> {}
 
 impl<'a, S> LazyTensor<'a, S> {
-    /// A tensor of a file that belongs to no checkpoint, or to one of this file alone.
+    /// A tensor of a single file, whose file index is 0.
     pub(crate) fn new(
         info: TensorInfo<'a>,
         archive: &'a SafeTensors<S>,
@@ -68,7 +69,7 @@ impl<'a, S> LazyTensor<'a, S> {
         Self { info, archive, file, file_index: 0 }
     }
 
-    /// Says which of a checkpoint's files the tensor's is.
+    /// Sets the position of the tensor's file among the files of a checkpoint.
     pub(crate) fn in_file(self, file_index: usize) -> Self {
         Self { file_index, ..self }
     }
@@ -98,12 +99,12 @@ impl<'a, S> LazyTensor<'a, S> {
         self.info.byte_len()
     }
 
-    /// What the header says of the tensor.
+    /// The header's description of the tensor.
     pub fn info(&self) -> TensorInfo<'a> {
         self.info
     }
 
-    /// The file that the tensor lies in, if it was opened by path.
+    /// The path of the tensor's file, if the file was opened by path.
     pub fn file(&self) -> Option<&'a Path> {
         self.file
     }
@@ -119,12 +120,12 @@ impl<'a, S> LazyTensor<'a, S> {
         self.archive.header().data_start() + self.info.data_offsets().start
     }
 
-    /// What the tensor's bytes are read from.
+    /// The source of the tensor's bytes.
     pub fn source(&self) -> &'a S {
         self.archive.source()
     }
 
-    /// Says in an error that it is about this tensor and its file.
+    /// Adds the name of this tensor and its file to an error.
     pub fn locate(&self, error: Error) -> Error {
         let error = error.in_tensor(self.name());
         match self.file {
@@ -149,9 +150,9 @@ impl<S: ReadAt> LazyTensor<'_, S> {
         .map_err(|error| self.locate(error))
     }
 
-    /// [`read`](LazyTensor::read) with options: a large tensor in several threads, converted while
-    /// it is read, and cancelled if the caller says so. Many tensors,
-    /// [`read_tensors`](crate::load::read_tensors) reads at once.
+    /// [`read`](LazyTensor::read) with options: several threads for a large tensor, conversion
+    /// while reading, progress and cancelling. [`read_tensors`](crate::load::read_tensors) reads
+    /// many tensors at once.
     ///
     /// # Errors
     ///
@@ -160,9 +161,9 @@ impl<S: ReadAt> LazyTensor<'_, S> {
         super::read_tensor(self, options)
     }
 
-    /// Reads the tensor and converts it, whatever its dtype: see [the table](crate::convert). A
-    /// large one is read and converted by [several threads](ConvertOptions::threads). Never more
-    /// than a piece of it for each of them is in memory in its own dtype.
+    /// Reads the tensor and converts it to a dtype. [The table](crate::convert) lists the possible
+    /// conversions. [Several threads](ConvertOptions::threads) read and convert a large tensor.
+    /// Besides the result, memory holds only one small piece for each thread in the file's dtype.
     ///
     /// ```
     /// use safetensors_core::{
@@ -186,8 +187,8 @@ impl<S: ReadAt> LazyTensor<'_, S> {
     }
 }
 
-/// Reads and gives the tensor in pieces of at most 1 MiB, so that one larger than memory can be
-/// saved.
+/// Reads and writes the tensor in pieces of at most 1 MiB, so that a tensor larger than memory can
+/// be saved.
 impl<S: ReadAt> TensorSource for LazyTensor<'_, S> {
     fn dtype(&self) -> Dtype {
         Self::dtype(self)
@@ -205,7 +206,7 @@ impl<S: ReadAt> TensorSource for LazyTensor<'_, S> {
 }
 
 impl<S: ReadAt> LazyTensor<'_, S> {
-    /// Checks, after reading, that the file is what it was when it was opened.
+    /// Checks, after reading, that the file has not changed since it was opened.
     pub(crate) fn check_unchanged(&self) -> Result<()> {
         self.source().check_unchanged().map_err(|error| self.locate(ErrorKind::Io(error).into()))
     }
@@ -223,25 +224,25 @@ impl<S: ReadAt> LazyTensor<'_, S> {
 }
 
 impl<'a, S: AsRef<[u8]>> LazyTensor<'a, S> {
-    /// The tensor as a view of the bytes that hold the file. Nothing is copied.
+    /// Views the tensor in the bytes of the file, which are in memory. Nothing is copied.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::MissingData`] if the bytes are no longer those that were parsed, which only an
-    /// `AsRef` that lends something else at each call can bring about.
+    /// [`ErrorKind::MissingData`] if the bytes are fewer than when they were parsed. This happens
+    /// only with an `AsRef` that returns different bytes at each call.
     pub fn view(&self) -> Result<TensorView<'a>> {
         self.archive.view_of(&self.info).map_err(|error| self.locate(error))
     }
 }
 
 impl<S: ReadAt> SafeTensors<S> {
-    /// Reads and parses the header of a source, with the default [`Limits`]; tensors are read
-    /// later, when asked for.
+    /// Reads and parses the header of a source, with the default [`Limits`]. Tensors are read
+    /// later, on request.
     ///
     /// # Errors
     ///
-    /// Those of [`Header::parse`], and [`ErrorKind::Io`], also if the source has changed while its
-    /// header was read.
+    /// Those of [`Header::parse`], and [`ErrorKind::Io`] if the source fails, or changes while its
+    /// header is read.
     pub fn from_source(source: S) -> Result<Self> {
         Self::from_source_with(source, &Limits::default())
     }
@@ -266,13 +267,13 @@ impl<S: ReadAt> SafeTensors<S> {
 }
 
 impl<S> SafeTensors<S> {
-    /// The tensors in file order, to be read when asked for.
+    /// The tensors in file order. Their data is read on request.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = LazyTensor<'_, S>> + Clone {
         self.header().iter().map(|info| LazyTensor::new(info, self, None))
     }
 
-    /// The tensor of this name, if there is one. One hash and one comparison; nothing is read or
-    /// allocated.
+    /// The tensor of this name, if there is one. The lookup costs one hash and one comparison, and
+    /// reads and allocates nothing.
     pub fn get(&self, name: &str) -> Option<LazyTensor<'_, S>> {
         self.header().get(name).map(|info| LazyTensor::new(info, self, None))
     }

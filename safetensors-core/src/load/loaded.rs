@@ -1,5 +1,5 @@
-//! [`LoadedDtype`]: what becomes of a dtype on the way from a file into memory. The one place that
-//! decides it.
+//! [`LoadedDtype`]: the conversions of a dtype on the way from a file into memory. Only this module
+//! decides them.
 
 use crate::convert::widen::{widen, widened_shape};
 use crate::convert::{Conversion, ConvertOptions, can_convert};
@@ -8,24 +8,24 @@ use crate::error::{ErrorKind, Result};
 use crate::load::LoadOptions;
 use crate::tensor::TensorBuf;
 
-/// What becomes of tensors of one dtype when they are loaded: see [`LoadOptions::loaded`].
+/// The conversions of tensors of one dtype when they are loaded. See [`LoadOptions::loaded`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoadedDtype {
     file: Dtype,
-    /// First, elements are converted to this while they are read.
+    /// First, elements are converted to this dtype while they are read.
     read: Dtype,
-    /// Then complex numbers may become pairs of F32, where they lie,
+    /// Then complex numbers may become pairs of F32, in place,
     pairs: bool,
-    /// and these are converted to this.
+    /// Then the pairs are converted to this dtype. Without pairs it is that of `read`.
     converted: Dtype,
-    /// At last, elements are widened to this.
+    /// Finally, elements are widened to this dtype.
     held: Dtype,
 }
 
 impl LoadOptions {
-    /// Decides what becomes of tensors of `dtype`, given the conversion that is asked for, the
-    /// dtypes that the [framework](LoadOptions::for_framework) holds, and whether they may be
-    /// [widened](LoadOptions::widening). Every load goes by this.
+    /// Decides how tensors of `dtype` are converted when they are loaded. The decision follows from
+    /// the requested conversion, the dtypes that the [framework](LoadOptions::for_framework)
+    /// supports, and whether [widening](LoadOptions::widening) is allowed. Every load uses it.
     ///
     /// ```
     /// use safetensors_core::{Dtype, LoadOptions};
@@ -38,9 +38,9 @@ impl LoadOptions {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::UnsupportedDtype`] if the framework holds no such elements;
-    /// [`ErrorKind::WouldWiden`] if it holds them as a wider dtype only, and that is not allowed.
-    /// Whether elements can be converted as asked shows when a tensor is read.
+    /// [`ErrorKind::UnsupportedDtype`] if the framework does not support such elements.
+    /// [`ErrorKind::WouldWiden`] if it supports them only as a wider dtype, and widening is not
+    /// allowed. An impossible conversion is an error only when a tensor is read.
     pub fn loaded(&self, dtype: Dtype) -> Result<LoadedDtype> {
         let accept = |dtype| match self.table {
             Some(table) => table.accept(dtype, self.widening),
@@ -55,8 +55,8 @@ impl LoadOptions {
             let converted = self.all.unwrap_or(accepted);
             return Ok(LoadedDtype { file: dtype, read: dtype, pairs: true, converted, held });
         }
-        // Widening after the read would need memory for both dtypes, unless nothing moves. What is
-        // to be converted to something else is rounded to that first, and only then widened.
+        // Widening after the read would need memory for both dtypes, unless nothing moves. Elements
+        // with a requested conversion are rounded to its dtype first, and only then widened.
         let widened_while_read =
             asked == dtype && held.bits() != dtype.bits() && can_convert(dtype, held);
         let read = if widened_while_read { held } else { asked };
@@ -65,18 +65,18 @@ impl LoadOptions {
 }
 
 impl LoadedDtype {
-    /// The dtype that the tensors have in memory.
+    /// The dtype of the tensors in memory.
     pub fn dtype(&self) -> Dtype {
         self.held
     }
 
-    /// The shape that a tensor has in memory, given its shape in the file: the same, but for complex
-    /// numbers that become pairs of numbers, which gain a last dimension of 2.
+    /// The shape of a tensor in memory, given its shape in the file. It is the same, except that
+    /// complex numbers that become pairs gain a last dimension of 2.
     pub fn shape(&self, shape: &[usize]) -> Vec<usize> {
         if self.pairs { widened_shape(Dtype::C64, Dtype::F32, shape) } else { shape.to_vec() }
     }
 
-    /// What happens to elements while they are read, if anything does.
+    /// The conversion while elements are read, if there is one.
     pub(super) fn conversion(
         &self,
         options: &ConvertOptions,
@@ -87,7 +87,7 @@ impl LoadedDtype {
         }
     }
 
-    /// Does what is left to be done once the elements are read.
+    /// Applies the conversions that follow after the elements are read.
     pub(super) fn finish(&self, mut buf: TensorBuf, options: &ConvertOptions) -> Result<TensorBuf> {
         if self.pairs {
             buf = widen(buf, Dtype::F32)?;

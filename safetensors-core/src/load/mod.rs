@@ -1,7 +1,8 @@
-//! Tensors of open files: described when a file is opened, read when asked for.
+//! Tensors of open files: descriptions first, data on request.
 //!
-//! [`LazyTensor`] and [`LazySlice`] are one tensor and a part of one. [`read_tensors`] and
-//! [`read_slices`] read many at once: a plan of jobs, and threads that read them into place.
+//! [`LazyTensor`] is one tensor, [`LazySlice`] a part of one. [`read_tensors`] and [`read_slices`]
+//! read many at once: they plan jobs, and threads read each job directly into the buffers of its
+//! tensors.
 
 mod fused;
 mod lazy;
@@ -29,10 +30,10 @@ use crate::tensor::{TensorBuf, hugepage};
 
 /// Reads tensors in parallel, each into a buffer of its own, and returns them in the order given.
 ///
-/// Large tensors are read in pieces, small ones that are neighbours in a file together. Tensors
-/// that `options` converts are converted while they are read: the file's bytes pass through a small
-/// buffer of each thread. Beside the tensors themselves this takes a few MiB, and some hundred
-/// bytes a tensor.
+/// Large tensors are read in pieces. Small tensors that are neighbours in a file are read together.
+/// Tensors that `options` converts are converted while they are read, through a small buffer in
+/// each thread. Besides the tensors themselves this takes a few MiB, and a few hundred bytes for
+/// each tensor.
 ///
 /// ```
 /// use safetensors_core::load::read_tensors;
@@ -54,8 +55,9 @@ use crate::tensor::{TensorBuf, hugepage};
 /// # Errors
 ///
 /// The first failure stops all threads. It names the tensor and the file.
-/// [`ErrorKind::NoConversion`] and the errors of allocation come before anything is read;
-/// [`ErrorKind::Io`] if a file has changed since it was opened; [`ErrorKind::Cancelled`].
+/// [`ErrorKind::NoConversion`] and the errors of allocation are returned before anything is read.
+/// [`ErrorKind::Io`] also means that a file has changed since it was opened.
+/// [`ErrorKind::Cancelled`] means that the progress callback stopped the load.
 ///
 /// [`ErrorKind::NoConversion`]: crate::ErrorKind::NoConversion
 /// [`ErrorKind::Io`]: crate::ErrorKind::Io
@@ -67,9 +69,9 @@ pub fn read_tensors<S: ReadAt>(
     read(&tensors.iter().map(Wanted::whole).collect::<Vec<_>>(), options)
 }
 
-/// Reads slices in parallel, each into a buffer of its own, and returns them in the order given:
-/// the parts of all tensors that one rank holds, for example. Only their bytes are read, and those
-/// in [gaps](LazySlice::gap) that are not worth another call.
+/// Reads slices in parallel, each into a buffer of its own, and returns them in the order given.
+/// The slices can be the parts of all tensors that one rank holds, for example. Only the bytes of
+/// the slices are read, and small [gaps](LazySlice::gap) between them.
 ///
 /// ```
 /// use safetensors_core::load::read_slices;
@@ -140,8 +142,7 @@ fn read<S: ReadAt>(wanted: &[Wanted<'_, '_, S>], options: &LoadOptions) -> Resul
     each().zip(bufs).map(finish).collect()
 }
 
-/// Fills each buffer, which is only reserved, with what is wanted there, by the conversion on the
-/// way into it.
+/// Fills each reserved buffer with its tensor or slice, converted if it has a conversion.
 fn fill<S: ReadAt>(
     wanted: &[Wanted<'_, '_, S>],
     bufs: &mut [(TensorBuf, Option<Conversion>)],
@@ -167,11 +168,12 @@ fn fill<S: ReadAt>(
     Ok(())
 }
 
-/// A tensor of each file, for what is to be done once a file.
+/// One tensor of each file, for work that is done once for each file. A file can occur twice.
 fn one_a_file<'t, 'a, S>(
     wanted: &'t [Wanted<'t, 'a, S>],
 ) -> impl Iterator<Item = &'t LazyTensor<'a, S>> {
-    // Tensors come file by file, or nearly so: doing it twice does no harm.
+    // Only neighbours are compared. Tensors usually come file by file, and checking a file twice
+    // does no harm.
     let mut before: Option<*const S> = None;
     let tensors = wanted.iter().map(|wanted| wanted.tensor);
     tensors.filter(move |tensor| before.replace(tensor.source()) != Some(tensor.source()))

@@ -21,7 +21,7 @@ pub struct LoadOptions {
     floats: Option<Dtype>,
     integers: Option<Dtype>,
     pub(super) all: Option<Dtype>,
-    /// What the framework holds that the tensors are for.
+    /// The dtype table of the framework that the tensors are for.
     pub(super) table: Option<DtypeTable>,
     convert: ConvertOptions,
 }
@@ -42,8 +42,9 @@ impl Default for LoadOptions {
 }
 
 impl LoadOptions {
-    /// As many threads as the environment variable `SAFETENSORS_THREADS` says, or else one a core,
-    /// eight at most; dtypes that the framework lacks are widened losslessly.
+    /// The default options. The number of threads is that of the environment variable
+    /// `SAFETENSORS_THREADS`, or else one for each core, at most eight. Dtypes that the framework
+    /// lacks are widened losslessly.
     pub fn new() -> Self {
         Self::default()
     }
@@ -92,16 +93,17 @@ impl LoadOptions {
         self
     }
 
-    /// Says whether dtypes that the framework lacks may be widened.
+    /// Sets whether dtypes that the framework lacks may be widened.
     #[must_use]
     pub fn widening(mut self, widening: Widening) -> Self {
         self.widening = widening;
         self
     }
 
-    /// Whether [`framework::load`](crate::framework::load) gives a tensor under the names too that
-    /// were [dropped](crate::Checkpoint::aliases) when it was saved, as a clone. On by default. A
-    /// clone shares the elements in candle; in ndarray and burn it is a copy.
+    /// Sets whether [`framework::load`](crate::framework::load) also returns a clone of each tensor
+    /// for every [alias](crate::Checkpoint::aliases): a name that was dropped when the tensor was
+    /// saved. On by default. A clone shares the elements in candle; it is a copy in ndarray and
+    /// burn.
     #[must_use]
     pub fn aliases(mut self, aliases: bool) -> Self {
         self.aliases = aliases;
@@ -136,29 +138,28 @@ impl LoadOptions {
         self
     }
 
-    /// Says how elements are converted, where they are.
+    /// Sets how elements are converted, for every conversion of this load.
     #[must_use]
     pub fn convert_options(mut self, options: ConvertOptions) -> Self {
         self.convert = options;
         self
     }
 
-    /// Converts every tensor to this dtype while it is read, BOOL too, whatever
-    /// [`floats_as`](LoadOptions::floats_as) and [`integers_as`](LoadOptions::integers_as) say: the
-    /// dtype of a model.
+    /// Converts every tensor, also BOOL, to this dtype while it is read, such as the dtype of a
+    /// model. This overrides [`floats_as`](LoadOptions::floats_as) and
+    /// [`integers_as`](LoadOptions::integers_as).
     ///
-    /// For a [framework](LoadOptions::for_framework) this comes on top of what it holds: if it has
-    /// pairs of F32 for C64, these are converted, and [`Widening::Refuse`] refuses every dtype of a
-    /// file that the framework lacks.
+    /// If a [framework](LoadOptions::for_framework) holds C64 as pairs of F32, the pairs are
+    /// converted. [`Widening::Refuse`] still refuses a tensor whose dtype in the file the framework
+    /// lacks.
     #[must_use]
     pub fn all_as(mut self, to: Dtype) -> Self {
         self.all = Some(to);
         self
     }
 
-    /// The dtype that elements of `dtype` are converted to because these options ask for it; the
-    /// same if they do not. [`loaded`](LoadOptions::loaded) also knows what becomes of that in a
-    /// framework that lacks it.
+    /// The dtype to which these options convert elements of `dtype`; `dtype` itself if they do not.
+    /// A framework may lack that dtype; [`loaded`](LoadOptions::loaded) takes this into account.
     pub fn dtype_of(&self, dtype: Dtype) -> Dtype {
         let kind = match dtype {
             _ if dtype.is_float() => self.floats,
@@ -168,13 +169,13 @@ impl LoadOptions {
         self.all.or(kind).unwrap_or(dtype)
     }
 
-    /// Loads tensors as the framework holds them that has this dtype table.
+    /// Loads tensors for the framework with this dtype table.
     pub(crate) fn held_by(mut self, table: DtypeTable) -> Self {
         self.table = Some(table);
         self
     }
 
-    /// How elements are converted, by as many threads as read.
+    /// The options of conversions, with the number of threads that read.
     pub(super) fn conversions(&self) -> ConvertOptions {
         self.convert.threads(self.work.thread_count())
     }

@@ -1,15 +1,15 @@
-//! How the reading of tensors is divided into jobs.
+//! The sizes by which reading is divided into jobs.
 
 use crate::tensor::CLEARED_BY_HAND;
 
-/// The most bytes that a thread reads as one job. Large enough to keep a disk busy, small enough to
-/// share the work evenly.
+/// The most bytes of one contiguous job. The size is large enough to keep a disk busy, and small
+/// enough to share the work evenly.
 pub(super) const JOB: usize = 4 << 20;
 
-/// Tensors of at most this size are read together with their neighbours, each into a buffer that
-/// the thread which reads it is the first to touch.
+/// Tensors of at most this size are read together with their neighbours. The thread that reads such
+/// a tensor is the first to touch its buffer.
 pub(super) const SMALL: usize = CLEARED_BY_HAND;
 
-/// Bytes of a slice that lie apart are read by jobs of this size: a thread may need as much again
-/// to gather them.
+/// The most bytes of one job for a slice with gaps. A thread may need as much memory again to
+/// gather them.
 pub(super) const STRIDED: u64 = 1 << 20;

@@ -6,15 +6,15 @@ use std::ops::Range;
 use crate::error::{Error, Result};
 use crate::io::ReadAt;
 
-/// The most bytes that are held of what is streamed: enough for a system call to cost little,
-/// little enough for the cache.
+/// The most bytes that are held in memory while streaming. The size is large enough to make system
+/// calls cheap, and small enough for the cache.
 pub(crate) const PIECE: usize = 1 << 20;
 
-/// Gives the bytes of a range to `take`, piece by piece, through `buffer`.
+/// Passes the bytes of a range to `take`, piece by piece, through `buffer`.
 ///
 /// # Errors
 ///
-/// Those of `take`; and what `failed` makes of a failure to read.
+/// Those of `take`, and for a failed read the error that `failed` returns.
 pub(crate) fn read_pieces<S: ReadAt>(
     source: &S,
     range: Range<u64>,

@@ -1,7 +1,7 @@
-//! Parts of tensors: what is selected, as the fewest contiguous runs of bytes.
+//! Slices of tensors, as the fewest contiguous runs of bytes.
 //!
-//! [`TensorView::slice`](crate::TensorView::slice) takes a part of a tensor in memory, and
-//! [`LazyTensor::slice`](crate::LazyTensor::slice) one of a tensor in a file.
+//! [`TensorView::slice`](crate::TensorView::slice) slices a tensor in memory.
+//! [`LazyTensor::slice`](crate::LazyTensor::slice) slices a tensor in a file.
 
 mod index;
 mod rank_part;

@@ -1,4 +1,4 @@
-//! One tensor: its elements, its shape, and the bytes that it borrows or owns.
+//! One tensor: its dtype, its shape and its bytes, borrowed or owned.
 
 pub(crate) mod boolean;
 mod buf;
