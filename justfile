@@ -35,6 +35,23 @@ lint:
 doc:
     cargo doc --workspace --no-deps --features full --open
 
+# Fuzz one target, or each of them, for so many seconds (nightly toolchain, cargo-fuzz).
+fuzz target="all" seconds="60":
+    fuzz/run {{target}} {{seconds}}
+
+# The core's tests under the address sanitizer (nightly). Optimised, as it is slow.
+asan:
+    RUSTFLAGS="-Zsanitizer=address" CARGO_PROFILE_DEV_OPT_LEVEL=1 \
+        cargo +nightly test -p safetensors-core --lib --tests --target {{host}} --target-dir target/asan
+
+# The core's tests of threads under the thread sanitizer (nightly).
+tsan:
+    TSAN
+
+# Licences, sources and known vulnerabilities of all dependencies (cargo-deny, network).
+deny:
+    cargo deny check
+
 # The documentation as docs.rs makes it, which says what needs a feature. Needs a nightly toolchain.
 docs-rs:
     RUSTDOCFLAGS="--cfg docsrs -D warnings" cargo +nightly doc --workspace --no-deps --features full

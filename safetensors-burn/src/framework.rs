@@ -1,4 +1,4 @@
-//! [`Burn`]: burn as a framework that core loads into and saves from.
+//! [`Burn`]: implements core's [`Framework`] for burn, so that core can load and save its tensors.
 
 use burn::tensor::TensorData;
 use safetensors_core::framework::{Framework, Support};
@@ -6,10 +6,10 @@ use safetensors_core::{Dtype, Result, TensorBuf, TensorSource};
 
 use crate::{dtype, load, save};
 
-/// burn, for code that is generic over tensor libraries.
+/// The [`Framework`] of burn, for code that is generic over tensor libraries.
 ///
-/// Its tensor is [`TensorData`], whose dtype and number of dimensions are known at run time;
-/// `Tensor::from_data` makes a `Tensor<D, K>` on any device of it.
+/// Its tensor is [`TensorData`], whose dtype and number of dimensions are known at run time.
+/// `Tensor::from_data` makes a `Tensor<D, K>` of it on any device.
 ///
 /// ```
 /// use burn::tensor::{DType, TensorData};

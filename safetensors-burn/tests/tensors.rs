@@ -1,4 +1,4 @@
-//! `TensorData` from files and to files: every dtype, both ways, owned and shared.
+//! Loads and saves `TensorData` of every dtype, owned and shared.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(unsafe_code, reason = "mapping a file is unsafe")]
 
@@ -34,7 +34,7 @@ fn written(bytes: &[u8]) -> (TempDir, PathBuf) {
     (dir, path)
 }
 
-/// One of each dtype that burn has too.
+/// One tensor of each dtype that the format and burn share.
 fn exact() -> Vec<(&'static str, TensorData)> {
     vec![
         ("f64", TensorData::from([[1.5_f64, -0.0], [f64::INFINITY, f64::MIN_POSITIVE]])),
@@ -90,7 +90,7 @@ fn loaded_elements_are_moved_and_usable_as_vectors() {
     assert_eq!(data, TensorData::from([true, false]));
 }
 
-/// Dtype, shape and bytes in a file; dtype, shape and values in burn.
+/// Dtype, shape and bytes in a file, then dtype, shape and values in burn.
 type Case<'a> = (Dtype, &'a [usize], &'a [u8], DType, &'a [usize], &'a [f32]);
 
 #[test]
@@ -134,7 +134,7 @@ fn dtypes_that_burn_lacks_are_widened_or_refused() {
 fn booleans_are_saved_as_bool_however_they_are_stored() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("mask.safetensors");
-    // More than one buffer of the writer.
+    // These fill more than one buffer of the writer.
     let values: Vec<bool> = (0..10_000).map(|i| i % 3 == 0).collect();
     let native = TensorData::new(values.clone(), [10_000]);
     let as_u8: Vec<u8> = values.iter().map(|&value| if value { 255 } else { 0 }).collect();
@@ -197,8 +197,8 @@ fn shared_tensors_lie_in_the_file_if_they_are_aligned() {
     let values = [1.0_f32, 2.0, 3.0, 4.0];
     let raw: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     let parsed = file(&[("w", Dtype::F32, &[2, 2], &raw), ("none", Dtype::I64, &[0], &[])]);
-    // At each distance from a multiple of 8, so that the tensor is aligned at some and misaligned
-    // at others.
+    // The file starts at each distance from a multiple of 8. So the tensor is aligned at some
+    // distances and misaligned at others.
     let (mut shared, mut copied) = (0, 0);
     for distance in 0..8 {
         let mut padded = vec![0_u8; distance];
@@ -216,7 +216,7 @@ fn shared_tensors_lie_in_the_file_if_they_are_aligned() {
             copied += 1;
         }
         assert!(data.as_bytes().as_ptr().addr().is_multiple_of(4));
-        // The backend computes with it: it would panic on misaligned bytes.
+        // The backend computes with the tensor. It would panic on misaligned bytes.
         let sum = Tensor::<2>::from_data(data, &Device::default()).sum();
         assert_eq!(sum.into_scalar::<f32>(), 10.0);
         let none = share(&archive, "none", Widening::Refuse).unwrap();

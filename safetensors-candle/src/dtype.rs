@@ -1,4 +1,4 @@
-//! The dtypes of the format and of candle: the only table of them.
+//! The only table that maps the dtypes of the format to those of candle.
 
 use candle_core::{CpuStorage, DType};
 use float8::F8E4M3;
@@ -11,9 +11,11 @@ use crate::Candle;
 
 /// Declares every lookup between the format's dtypes and candle's.
 ///
-/// The lines of `exact` and `raw` give the format's dtype, candle's, and the type of the elements
-/// as they are read; candle keeps `raw` elements as plain bytes that it computes nothing with.
-/// `widened` are those that candle lacks.
+/// - A line of `exact` gives the format's dtype, candle's dtype, and the type of the elements as
+///   they are read.
+/// - A line of `raw` gives the same for elements that candle stores as plain bytes and cannot
+///   compute with.
+/// - A line of `widened` gives a dtype that candle lacks and the wider one that it is loaded as.
 macro_rules! dtypes {
     (
         exact { $($exact:ident = $exact_candle:ident as $element:ty,)* }
@@ -29,7 +31,7 @@ macro_rules! dtypes {
             }
         }
 
-        /// The format's dtype of elements that candle calls `dtype`: what they are saved as.
+        /// The format's dtype that candle tensors of `dtype` are saved as.
         ///
         /// ```
         /// use candle_core::DType;
@@ -42,9 +44,10 @@ macro_rules! dtypes {
         ///
         /// # Errors
         ///
-        /// [`ErrorKind::UnsupportedFrameworkType`] if the format has none.
+        /// [`ErrorKind::UnsupportedFrameworkType`] if the format has no such dtype.
         ///
-        /// [`ErrorKind::UnsupportedFrameworkType`]: safetensors_core::ErrorKind::UnsupportedFrameworkType
+        /// [`ErrorKind::UnsupportedFrameworkType`]:
+        /// safetensors_core::ErrorKind::UnsupportedFrameworkType
         pub fn from_candle_dtype(dtype: DType) -> Result<Dtype> {
             match dtype {
                 $(DType::$exact_candle => Ok(Dtype::$exact),)*
@@ -53,8 +56,8 @@ macro_rules! dtypes {
             }
         }
 
-        /// The candle dtype that tensors of `dtype` are loaded as: the same one, or the wider one
-        /// where candle lacks it. [`Candle::support`](Candle#method.support) tells which.
+        /// The candle dtype that tensors of `dtype` are loaded as. It is the same dtype, or a wider
+        /// one if candle lacks it. [`Candle::support`](Candle#method.support) tells which.
         ///
         /// ```
         /// use candle_core::DType;
@@ -68,8 +71,8 @@ macro_rules! dtypes {
         ///
         /// # Errors
         ///
-        /// [`ErrorKind::UnsupportedDtype`] for a dtype that candle has no place for. Of today's
-        /// dtypes there is none.
+        /// [`ErrorKind::UnsupportedDtype`] if candle can hold the dtype in no form. It can hold
+        /// every dtype that the format has today.
         ///
         /// [`ErrorKind::UnsupportedDtype`]: safetensors_core::ErrorKind::UnsupportedDtype
         pub fn to_candle_dtype(dtype: Dtype) -> Result<DType> {
@@ -81,11 +84,11 @@ macro_rules! dtypes {
             }
         }
 
-        /// Moves the elements into candle's storage; none are copied.
+        /// Moves the elements into candle's storage without a copy.
         pub(crate) fn into_storage(buf: TensorBuf) -> Result<CpuStorage> {
             match buf.dtype() {
                 $(Dtype::$exact => Ok(CpuStorage::$exact_candle(buf.into_vec::<$element>()?)),)*
-                // The standard library collects a mapped `Vec` of the same layout in place.
+                // `collect` reuses the memory of the `Vec`, because both elements have one layout.
                 $(Dtype::$raw => {
                     let bytes = buf.into_vec::<$raw_element>()?.into_iter().map(|$raw_element(byte)| byte).collect();
                     Ok(CpuStorage::$raw_candle(bytes))

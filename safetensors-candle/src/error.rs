@@ -1,4 +1,4 @@
-//! Between candle's error and ours.
+//! Converts errors between core and candle.
 
 use std::io;
 
@@ -6,11 +6,12 @@ use safetensors_core::Error;
 
 use crate::Candle;
 
-/// An error of candle as ours: [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework),
-/// with candle's error as its source.
+/// Converts candle's error to a [`safetensors_core::Error`]: an
+/// [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework) with candle's error as its
+/// source.
 ///
-/// One that [`into_candle_error`] made is taken apart again, so that nothing is lost on the way through
-/// candle and back.
+/// If [`into_candle_error`] made the error, the original error is returned. So an error that passes
+/// through candle and back loses nothing.
 ///
 /// ```
 /// use safetensors_candle::from_candle_error;
@@ -31,12 +32,11 @@ pub fn from_candle_error(error: candle_core::Error) -> Error {
     Error::framework::<Candle>(error)
 }
 
-/// Our error as candle's, for the traits of candle: it has our message, with file and tensor, and
-/// our `source()`.
+/// Converts a [`safetensors_core::Error`] to candle's error, for implementations of candle's
+/// traits. The result has the same message, with file and tensor, and the same `source()`.
 ///
-/// candle's `Error::wrap` keeps nothing but the message. Its variant for input and output holds any
-/// error whole, so that one is used, whatever went wrong: [`from_candle_error`] gets our error back out
-/// of it.
+/// candle's `Error::wrap` keeps only the message. Its `Io` variant can hold any error whole, so it
+/// is used for every kind of error. [`from_candle_error`] gets the original error back.
 ///
 /// ```
 /// use safetensors_candle::{from_candle_error, into_candle_error};

@@ -1,4 +1,4 @@
-//! What candle's models rely on in a `VarBuilder`.
+//! Tests the behaviour of a `VarBuilder` that candle's models rely on.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 mod common;
@@ -106,7 +106,7 @@ fn another_shape_is_candles_error_and_names_tensor_and_file() {
     let Error::UnexpectedShape { msg, expected, got } = &error else { panic!("{error}") };
     assert_eq!((expected.dims(), got.dims()), (&[3, 2][..], &[2, 3][..]));
     assert!(msg.contains("layer.0.weight") && msg.contains(path.to_str().unwrap()), "{msg}");
-    // As many elements are not enough.
+    // An equal number of elements is not enough.
     assert!(builder(&path, DType::F32).get(6, "layer.0.weight").is_err());
 }
 
@@ -183,7 +183,7 @@ fn elements_are_converted_by_the_rules_of_core() {
     save_bufs(
         &path,
         &[
-            // Rounded by way of F32 the first would become 1.0.
+            // If it were rounded to F32 first, the first value would become 1.0.
             (
                 "doubles",
                 TensorBuf::from_vec(vec![2], vec![1.0 + 2_f64.powi(-8) + 2_f64.powi(-40), 1e300])
@@ -237,7 +237,7 @@ fn a_tensor_is_found_under_all_of_its_names() {
     let embedding = Tensor::arange(0_f32, 6.0, &Device::Cpu).unwrap().reshape((3, 2)).unwrap();
     let tensors =
         [("model.embed_tokens.weight", &embedding), ("lm_head.weight", &embedding.clone())];
-    // As transformers keeps it: the embedding, not the first name in order.
+    // Keeps the name of the embedding, as transformers does, not the first name in sorted order.
     let tied = Tied::new().prefer(["model.embed_tokens.weight"]);
     safetensors_candle::save(&path, tensors, &SaveOptions::new().tied(tied)).unwrap();
     let builder = builder(&path, DType::F32);
@@ -275,7 +275,7 @@ fn exact_loading_refuses_to_widen() {
     let error = from_candle_error(get("mask", DType::U8).unwrap_err());
     assert!(matches!(error.kind(), ErrorKind::WouldWiden { dtype: Dtype::BOOL, .. }), "{error}");
     assert_eq!(error.tensor(), Some("mask"));
-    // A conversion that is asked for is no widening.
+    // A requested conversion does not count as widening.
     assert!(get("scales", DType::F32).is_ok());
     assert!(get("ids", DType::I64).is_ok());
     assert_eq!(backend.checkpoint().len(), 8);
@@ -295,7 +295,7 @@ fn options_say_what_becomes_of_numbers_that_are_too_large_and_who_is_told() {
     let counting = Arc::clone(&told);
     let saturate = LoadOptions::new()
         .convert_options(ConvertOptions::new().overflow(Overflow::Saturate))
-        // The model asks for the dtype, whatever the options say.
+        // The model's dtype applies. The dtype of the options has no effect.
         .floats_as(Dtype::F64)
         .progress(move |progress| {
             counting.store(progress.bytes_done, Ordering::Relaxed);

@@ -1,4 +1,9 @@
 //! Does work on many items with several threads, and takes the results in the order of the items.
+//!
+//! The core's loads share work among threads in another way. They know all items beforehand, keep
+//! the results until the end, and work in the calling thread, too. Here items are made as threads
+//! become free, and only the calling thread takes results, as they come: it writes to standard
+//! output, whose lock belongs to one thread.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, mpsc};

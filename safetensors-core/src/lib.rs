@@ -5,8 +5,8 @@
 //! `safetensors-burn`) implement its [`Framework`](framework::Framework) trait; the facade
 //! `safetensors-bridge` re-exports everything.
 //!
-//! The names that a user of the format needs are here, at the root. Everything else is in the module
-//! of its subject.
+//! The names that a user of the format needs are here, at the root. Everything else is in the
+//! module of its subject.
 //!
 //! | to | use |
 //! |---|---|
@@ -103,6 +103,13 @@ pub use save::save;
 #[doc(inline)]
 pub use save::{SaveOptions, TensorSource, serialize};
 pub use tensor::{TensorBuf, TensorView, element, shape};
+
+/// Steps that fail on purpose, for the fuzz targets.
+#[cfg(feature = "__failpoints")]
+#[doc(hidden)]
+pub mod failpoint {
+    pub use crate::io::failpoint::{crash_at, fail_at};
+}
 
 /// The README, whose example is tested.
 #[cfg(all(doctest, feature = "std"))]

@@ -1,4 +1,5 @@
-//! Reading many tensors at once: the same bytes however many threads, and errors that say where.
+//! Reading many tensors at once: the same bytes with any number of threads, and errors that name
+//! the tensor and file.
 #![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,7 +17,7 @@ use safetensors_core::{
 };
 use tempfile::tempdir;
 
-/// `len` bytes that differ from place to place.
+/// `len` bytes that differ by position and seed.
 fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len)
         .map(|i| (i.wrapping_mul(31).wrapping_add(i >> 8).wrapping_add(seed) % 251) as u8)
@@ -39,7 +40,7 @@ fn save_tensors(path: &Path, lengths: &[usize]) -> Vec<Vec<u8>> {
 fn any_number_of_threads_reads_what_one_reads() {
     let directory = tempdir().unwrap();
     let path = directory.path().join("model.safetensors");
-    // Around the size of the pieces that threads read at once, and several of them.
+    // Lengths around the size of the pieces that threads read, and of several pieces.
     let piece = 4 << 20;
     let data =
         save_tensors(&path, &[0, 1, 3, piece - 1, piece, piece + 1, 0, 2 * piece + 12_345, 7]);
@@ -98,8 +99,8 @@ fn a_file_truncated_after_it_was_opened() {
     let cut = checkpoint.tensor("t00001").unwrap().file_offset() + (4 << 20) + 1;
     OpenOptions::new().write(true).open(&path).unwrap().set_len(cut).unwrap();
 
-    // The first has all its bytes still, but nothing says that they are the same; the second is
-    // cut, the third is gone.
+    // The first tensor still has all its bytes, but they may have changed. The second is cut, the
+    // third is gone.
     let error = checkpoint.tensor("t00000").unwrap().read().unwrap_err();
     assert!(error.to_string().contains("has changed"), "{error}");
     let alone = ["t00001", "t00002"]
@@ -113,7 +114,7 @@ fn a_file_truncated_after_it_was_opened() {
         assert_eq!(error.file(), path.to_str());
         match name {
             Some(name) => assert_eq!(error.tensor(), Some(name)),
-            // Whichever a thread came to first.
+            // The error names the tensor that a thread read first.
             None => assert!(matches!(error.tensor(), Some("t00001" | "t00002")), "{error}"),
         }
         assert!(error.to_string().contains(error.tensor().unwrap()), "{error}");
@@ -123,8 +124,11 @@ fn a_file_truncated_after_it_was_opened() {
 }
 
 #[test]
-fn a_byte_that_is_no_bool() {
-    let header = r#"{"mask":{"dtype":"BOOL","shape":[4],"data_offsets":[0,4]},"x":{"dtype":"U8","shape":[1],"data_offsets":[4,5]}}"#;
+fn a_byte_that_is_not_a_bool() {
+    let header = concat!(
+        r#"{"mask":{"dtype":"BOOL","shape":[4],"data_offsets":[0,4]},"#,
+        r#""x":{"dtype":"U8","shape":[1],"data_offsets":[4,5]}}"#,
+    );
     let directory = tempdir().unwrap();
     for (data, index, found) in
         [([0, 1, 2, 1, 9], 2, 2), ([255, 1, 0, 1, 9], 0, 255), ([0, 0, 0, 3, 9], 3, 3)]
@@ -143,7 +147,7 @@ fn a_byte_that_is_no_bool() {
             assert_eq!((error.file(), error.tensor()), (path.to_str(), Some("mask")));
             assert!(error.to_string().contains("\"mask\""), "{error}");
         }
-        // As bytes they can be looked at all the same.
+        // The bytes can still be viewed.
         let archive = SafeTensors::parse(support::file_with(header, &data)).unwrap();
         let view = archive.view("mask").unwrap();
         assert_eq!(view.data(), &data[..4]);
@@ -161,7 +165,8 @@ fn mapped_views_equal_what_is_read() {
     let directory = tempdir().unwrap();
     let path = directory.path().join("model.safetensors");
     let data = save_tensors(&path, &[0, 1, 4096, 5 << 20, 0]);
-    // SAFETY: the file lies in a directory of this test's own, which changes nothing in it until the mapping is gone.
+    // SAFETY: the file lies in a temporary directory of this test, which does not change the file
+    // while it is mapped.
     let mapped = unsafe { Checkpoint::mmap(&path) }.unwrap();
     let read = Checkpoint::open(&path).unwrap();
     assert_eq!(mapped.len(), data.len());
@@ -182,7 +187,7 @@ fn mapped_views_equal_what_is_read() {
     assert!(bufs.iter().map(|buf| buf.bytes()).eq(&data));
 }
 
-/// A source with a header and zeros after it, as long as it says, that holds none of them.
+/// A source of any length: a header, and zeros after it that are not stored.
 #[derive(Debug)]
 struct Sparse {
     start: Vec<u8>,
@@ -213,7 +218,7 @@ impl ReadAt for Sparse {
     }
 }
 
-/// A file can be longer than memory at no cost to its author: that is an error, not the end of the
+/// A sparse file can be longer than memory. Reading its tensor must be an error and not end the
 /// process.
 #[cfg(target_pointer_width = "64")]
 #[test]
@@ -246,13 +251,13 @@ fn a_source_that_fails() {
     assert!(matches!(error.kind(), ErrorKind::TensorNotFound), "{error}");
     assert_eq!(error.tensor(), Some("small"));
 
-    // One that ends inside its header, though it said it would not.
+    // A source that ends inside its header, although its length says otherwise.
     let broken = Sparse { start: vec![60, 0, 0, 0, 0, 0, 0, 0, b'{'], len: 1000 };
     let error = SafeTensors::from_source(broken).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
 }
 
-/// Bytes that were whole when they were parsed, and are not when they are lent again.
+/// Bytes that are complete when they are parsed, and fewer when they are borrowed again.
 #[test]
 fn bytes_that_shrink() {
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -276,7 +281,7 @@ fn bytes_that_shrink() {
     assert_eq!((view.tensor(), read.tensor()), (Some("a"), Some("a")));
 }
 
-/// Counts the calls that reach the source.
+/// A source that counts calls.
 struct Spy {
     bytes: Vec<u8>,
     calls: std::sync::atomic::AtomicUsize,
@@ -363,13 +368,13 @@ fn progress_reaches_the_total_and_can_cancel() {
 }
 
 #[test]
-fn a_file_that_changes_under_us_is_an_error_and_not_garbage() {
+fn a_file_that_changes_while_it_is_open_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
     let buf = TensorBuf::from_vec(vec![4], vec![1_u8, 2, 3, 4]).unwrap();
     save(&path, [("w", &buf)], &SaveOptions::new()).unwrap();
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
-    // Long ago, so that the write below is certain to be at another time.
+    // Set the time far into the past, so that the write below certainly changes it.
     file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
     checkpoint.read_all(&LoadOptions::new()).unwrap();

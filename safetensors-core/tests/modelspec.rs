@@ -303,7 +303,8 @@ proptest! {
         for (i, text) in values {
             given.insert(format!("{PREFIX}{}", EXAMPLES[i].0), text);
         }
-        let errors = validate(&given).into_iter().filter(|finding| finding.level == Level::Error).count();
+        let errors =
+            validate(&given).into_iter().filter(|problem| problem.level == Level::Error).count();
         match ModelSpec::from_metadata(&given) {
             Ok(spec) => {
                 prop_assert_eq!(errors, 0);

@@ -1,4 +1,4 @@
-//! Slices and parts of ranks against a naive model that goes element by element.
+//! Compares slices and parts of ranks with a naive model that goes element by element.
 #![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,7 +14,7 @@ use safetensors_core::{
     TensorView, serialize,
 };
 
-/// The positions that an index takes of a dimension, by the rules of Python.
+/// The positions that an index takes of a dimension, by Python's rules.
 fn positions(index: Index, len: usize) -> Option<Vec<usize>> {
     let resolve = |position: isize| if position < 0 { position + len as isize } else { position };
     match index {
@@ -30,7 +30,7 @@ fn positions(index: Index, len: usize) -> Option<Vec<usize>> {
     }
 }
 
-/// What a slice of a `u8` tensor should be: shape and elements, one by one.
+/// The expected shape and elements of a slice of a `u8` tensor, computed one by one.
 fn model(shape: &[usize], data: &[u8], indices: &[Index]) -> Option<(Vec<usize>, Vec<u8>)> {
     let mut selected = vec![];
     let mut flat = vec![0];
@@ -116,7 +116,7 @@ proptest! {
     }
 
     #[test]
-    fn rank_shards_put_together_are_the_tensor(
+    fn parts_of_ranks_put_together_are_the_tensor(
         shape in prop::collection::vec(1..7_usize, 1..4),
         dim in 0..3_usize,
         world_size in 1..5_usize,
@@ -124,13 +124,15 @@ proptest! {
         let dim = dim % shape.len();
         let data: Vec<u8> = (0..shape.iter().product::<usize>()).map(|i| i as u8).collect();
         let view = TensorView::new(Dtype::U8, &shape, &data).unwrap();
-        let shards: Vec<_> =
-            (0..world_size).map(|rank| view.rank_part(RankPart::new(dim, rank, world_size).uneven()).unwrap()).collect();
-        let total: usize = shards.iter().map(|shard| shard.shape()[dim]).sum();
+        let part = |rank| RankPart::new(dim, rank, world_size).uneven();
+        let parts: Vec<_> =
+            (0..world_size).map(|rank| view.rank_part(part(rank)).unwrap()).collect();
+        let total: usize = parts.iter().map(|part| part.shape()[dim]).sum();
         prop_assert_eq!(total, shape[dim]);
-        // Joined along the dimension: for each outer position, the part of each rank in turn.
+        // Join the parts along the dimension: for each outer position, the part of each rank in
+        // turn.
         let outer: usize = shape[..dim].iter().product();
-        let bufs: Vec<_> = shards.iter().map(|shard| shard.to_buf().unwrap()).collect();
+        let bufs: Vec<_> = parts.iter().map(|part| part.to_buf().unwrap()).collect();
         let joined: Vec<u8> = (0..outer)
             .flat_map(|i| bufs.iter().flat_map(move |buf| {
                 let part = buf.bytes().len() / outer;
@@ -220,7 +222,7 @@ fn sub_byte_slices_fall_on_bytes_or_are_refused() {
     assert!(f6.slice((.., 2..6)).is_err());
 }
 
-/// Notes what is read.
+/// A source that records which ranges are read.
 struct Spy {
     bytes: Vec<u8>,
     reads: Mutex<Vec<(u64, usize)>>,
@@ -269,7 +271,7 @@ fn only_the_bytes_of_the_slice_are_read_and_near_runs_together() {
     assert_eq!(reads(tensor.slice((.., 0..1000)).unwrap().gap(0)), (64, 64_000), "not even those");
 }
 
-/// Slices so large that they are read in parts, by several threads: rows, columns, every other
+/// Slices that are so large that several threads read them in parts: rows, columns, every other
 /// column, and one of several planes.
 #[test]
 fn large_slices_in_parallel_are_those_that_are_read_alone() {
@@ -317,7 +319,7 @@ fn large_slices_in_parallel_are_those_that_are_read_alone() {
         let error = slice.read_with(&cancel).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
     }
-    let no_conversion = LoadOptions::new().integers_as(Dtype::BOOL);
+    let no_conversion = LoadOptions::new().integers_as(Dtype::C64);
     let error = slices()[0].read_with(&no_conversion).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NoConversion { .. }), "{error}");
     assert_eq!(error.tensor(), Some("t"));
@@ -326,7 +328,8 @@ fn large_slices_in_parallel_are_those_that_are_read_alone() {
 #[test]
 fn an_error_in_a_slice_names_the_tensor_and_the_element_of_the_slice() {
     let mut data = vec![1_i32; 4 << 20];
-    // Row 700, column 3000 of 4096: of the columns from 2048 on it is element 700 × 2048 + 952.
+    // Row 700, column 3000 of 4096. In the slice of the columns from 2048 on, it is element 700 ×
+    // 2048 + 952.
     data[700 * 4096 + 3000] = -5;
     let view = TensorView::from_slice(&[1024, 4096], &data).unwrap();
     let archive =

@@ -1,11 +1,11 @@
-//! [`Ndarray`]: ndarray as a framework that core's generic load and save work with.
+//! [`Ndarray`]: implements core's [`Framework`] for ndarray, so that core can load and save arrays.
 
 use safetensors_core::framework::{Framework, Support};
 use safetensors_core::{Dtype, Result, TensorBuf, TensorSource};
 
 use crate::{DynArray, dtype};
 
-/// ndarray as a [`Framework`]: tensors are [`DynArray`]s in main memory, and every dtype is held
+/// The [`Framework`] of ndarray. Its tensors are [`DynArray`]s in main memory. It holds every dtype
 /// exactly.
 ///
 /// ```

@@ -22,7 +22,7 @@ use safetensors_ndarray::{
     load_with, save,
 };
 
-/// What ndarray, or this adapter for it, said.
+/// The error of ndarray, or of this adapter, inside an [`ErrorKind::Framework`].
 fn said<T: std::error::Error + 'static>(error: &Error) -> &T {
     match error.kind() {
         ErrorKind::Framework { framework: "ndarray", source } => source.downcast_ref().unwrap(),
@@ -134,7 +134,7 @@ fn the_wrong_type_or_rank_is_an_error() {
         matches!(error.kind(), ErrorKind::WrongDtype { expected: Dtype::F32, found: Dtype::I32 }),
         "{error}"
     );
-    // A tensor whose elements are packed has no array of any type.
+    // A packed tensor cannot be borrowed as an array of any type.
     let packed = DynArray::from(
         Packed::new(TensorBuf::from_vec(vec![2], vec![F4Packed(0x21)]).unwrap()).unwrap(),
     );

@@ -1,4 +1,4 @@
-//! Layouts, dtypes, and parameters in unusual states.
+//! Tests layouts, dtypes, and parameters in unusual states.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ fn pytorch_layouts_and_names_are_adapted() {
     assert_eq!(error.tensor(), Some("encoder.weight"));
 }
 
-/// Multiplies the parameters of linear layers. Made of nothing but what this crate re-exports.
+/// Multiplies the parameters of linear layers. It uses only names that this crate re-exports.
 #[derive(Clone)]
 struct Scale(f32);
 
@@ -211,7 +211,7 @@ fn load_options_convert_tell_and_cancel() {
             .load_options(LoadOptions::new().threads(2).floats_as(Dtype::F64))
     };
 
-    // What the store says of a tensor is what it gives.
+    // The dtype and length that the store reports are those of the tensor that it returns.
     let mut store = floats();
     for (name, tensor) in store.get_all_tensors().unwrap() {
         let is_float =

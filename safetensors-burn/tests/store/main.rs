@@ -1,4 +1,4 @@
-//! Modules to files and from files.
+//! Saves modules to files and loads them.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod adapting;
@@ -38,7 +38,7 @@ fn initialized<T: Parameter>(value: T) -> Param<T> {
 }
 
 impl Model {
-    /// A model of random weights, and of other steps and mask than any other seed's.
+    /// A model of random weights. Its steps and its mask depend on the seed.
     fn new(seed: i64) -> Self {
         let device = Device::default();
         Self {
@@ -75,7 +75,7 @@ const PATHS: [&str; 12] = [
     "steps",
 ];
 
-/// Everything that a module holds, by path.
+/// All parameters of a module, by path.
 fn state(module: &impl Module) -> Vec<(String, TensorData)> {
     let tensors = module.collect(None, None, false);
     tensors.into_iter().map(|tensor| (tensor.name.clone(), data_of(&tensor))).collect()
@@ -103,7 +103,7 @@ fn source<T: std::error::Error + 'static>(error: &Error) -> &T {
     source.downcast_ref().unwrap_or_else(|| panic!("{source}"))
 }
 
-/// Loads into a fresh model, expects failure, and expects the model to be as it was.
+/// Loads into a fresh model. Expects an error and an unchanged model.
 fn refused(store: &mut CheckpointStore) -> Error {
     let mut model = Model::new(11);
     let before = state(&model);
@@ -112,7 +112,7 @@ fn refused(store: &mut CheckpointStore) -> Error {
     error
 }
 
-/// A file of a model's tensors, of which one is replaced, removed or added.
+/// Writes a file of a model's tensors, of which one is replaced, removed or added.
 fn changed(path: &Path, name: &str, data: Option<TensorData>) {
     let mut tensors = state(&Model::new(5));
     tensors.retain(|(other, _)| other != name);

@@ -22,6 +22,7 @@ use crate::error::{Error, Result};
 use crate::io::ReadAt;
 use crate::io::hidden::{header_backup, is_header_backup};
 use crate::load::LazyTensor;
+use crate::tensor::non_bools;
 
 /// The format asks for data at a multiple of this.
 const DATA_ALIGNMENT: u64 = 8;
@@ -144,7 +145,8 @@ fn invalid_bools<S: ReadAt>(tensor: &LazyTensor<'_, S>) -> Result<Option<Finding
     let (mut first, mut count) = (None, 0);
     for piece in tensor.pieces() {
         let bytes = piece.read_bytes()?;
-        let mut invalid = (piece.start()..).zip(bytes).filter(|(_, byte)| *byte > 1);
+        let in_piece = |(index, byte)| (piece.start() + index as u64, byte);
+        let mut invalid = non_bools(&bytes).map(in_piece);
         if first.is_none() {
             first = invalid.next();
             count += u64::from(first.is_some());

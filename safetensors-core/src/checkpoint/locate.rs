@@ -24,9 +24,9 @@ pub enum CheckpointPath {
 }
 
 impl CheckpointPath {
-    /// Finds what [`Checkpoint::open`](super::Checkpoint::open) opens for this path: a `*.json` file
-    /// is an index, every other file is one of tensors, a directory holds an index or exactly one
-    /// `*.safetensors` file. Neither is looked into.
+    /// Finds what [`Checkpoint::open`](super::Checkpoint::open) opens for this path: a `*.json`
+    /// file is an index, every other file is one of tensors, a directory holds an index or exactly
+    /// one `*.safetensors` file. Neither is looked into.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! [`Checkpoint`]: one file, or an index of shards, seen as one set of tensors; and how one is saved
+//! [`Checkpoint`]: one file, or an index of shards, seen as one set of tensors; and how to save one
 //! in several files.
 
 mod directories;

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, ErrorKind, Result};
-use crate::hash::{Digest, DigestOptions, Sha256, TensorDigests, of_data, of_tensor};
+use crate::hash::{Digest, Sha256, TensorDigests, of_data, of_tensor};
 use crate::io::{ReadAt, SafeTensors};
 use crate::load::LazyTensor;
 use crate::modelspec;
-use crate::parallel::{Meter, Progress, in_parallel};
+use crate::parallel::{Meter, Progress, Work};
 
 /// How digests are verified.
 ///
@@ -20,14 +20,14 @@ use crate::parallel::{Meter, Progress, in_parallel};
 /// ```
 #[derive(Clone, Debug)]
 pub struct VerifyOptions {
-    compute: DigestOptions,
+    work: Work,
     require: bool,
     sha256: bool,
 }
 
 impl Default for VerifyOptions {
     fn default() -> Self {
-        Self { compute: DigestOptions::new(), require: false, sha256: true }
+        Self { work: Work::default(), require: false, sha256: true }
     }
 }
 
@@ -40,17 +40,19 @@ impl VerifyOptions {
     /// Reads with this many threads; 0 for the default.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
-        self.compute = self.compute.threads(threads);
+        self.work = self.work.threads(threads);
         self
     }
 
     /// Has `callback` called after each piece that is read, as [`DigestOptions::progress`] does.
+    ///
+    /// [`DigestOptions::progress`]: crate::digest::DigestOptions::progress
     #[must_use]
     pub fn progress(
         mut self,
         callback: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static,
     ) -> Self {
-        self.compute = self.compute.progress(callback);
+        self.work = self.work.progress(callback);
         self
     }
 
@@ -89,9 +91,9 @@ pub struct VerifiedFile<'a> {
 /// file, in the order of [`files`](Checkpoint::files).
 ///
 /// All tensors of a file are checked, also those that the index takes from another one. Nothing
-/// that is recorded is no error: see what [`VerifiedFile`] lists, or
-/// [`require_digests`](VerifyOptions::require_digests) digests. Several tensors are read at a time, each front to
-/// back in pieces of 1 MiB.
+/// that is recorded is no error, unless
+/// [`require_digests`](VerifyOptions::require_digests) asks for digests: see what [`VerifiedFile`]
+/// lists. Several tensors are read at a time, each front to back in pieces of 1 MiB.
 ///
 /// ```
 /// use safetensors_core::digest::{self, VerifyOptions};
@@ -264,8 +266,8 @@ fn run<'a, S: ReadAt>(
             jobs.push(Job::Data(file));
         }
     }
-    let progress = options.compute.progress.for_total(total);
-    in_parallel(jobs, options.compute.threads, |job, buffer| match job {
+    let progress = options.work.meter(total);
+    options.work.each(jobs, |job, buffer| match job {
         Job::Tensor(file, position) => file.check_tensor(position, buffer, &progress),
         Job::Data(file) => file.check_data(buffer, &progress),
     })?;

@@ -137,7 +137,9 @@ fn new_names<'e>(edit: &'e Edit<'_>) -> Result<HashMap<&'e str, &'e str>> {
         }
     }
     let removed = edit.removed.iter().map(String::as_str);
-    for name in removed.clone().chain(names.keys().copied()) {
+    // In the order in which they were asked for, so that the same edit fails with the same error.
+    let renamed = edit.renamed.iter().map(|(old, _)| old.as_str());
+    for name in removed.clone().chain(renamed) {
         if edit.header().get(name).is_none() {
             return Err(Error::from(ErrorKind::TensorNotFound).in_tensor(name));
         }

@@ -12,13 +12,15 @@ use alloc::string::String;
 #[cfg(feature = "std")]
 pub use files::{load, save, save_sharded};
 
-pub use crate::convert::widen::{Support, widened_shape};
-use crate::convert::{Widening, widen};
+pub use crate::convert::support::Support;
+pub use crate::convert::widen::widened_shape;
+use crate::convert::{DtypeTable, Widening, widen};
 use crate::dtype::Dtype;
 pub use crate::error::text::NameList;
 use crate::error::{Error, ErrorKind, Result};
 #[cfg(feature = "std")]
 pub use crate::parallel::default_threads;
+pub use crate::tensor::boolean::check_bools;
 pub use crate::tensor::write_native;
 use crate::tensor::{TensorBuf, TensorSource, TensorView};
 
@@ -127,7 +129,7 @@ pub trait Framework {
     /// [`ErrorKind::Framework`] if the framework fails.
     fn from_buf(buf: TensorBuf, device: &Self::Device, widening: Widening) -> Result<Self::Tensor> {
         let dtype = buf.dtype();
-        match dtype_in::<Self>(dtype, widening)? {
+        match DtypeTable::of::<Self>().accept(dtype, widening)? {
             to if to == dtype => Self::from_exact(buf, device),
             to => Self::from_exact(widen(buf, to)?, device),
         }
@@ -144,7 +146,7 @@ pub trait Framework {
         device: &Self::Device,
         widening: Widening,
     ) -> Result<Self::Tensor> {
-        dtype_in::<Self>(view.dtype(), widening)?;
+        DtypeTable::of::<Self>().accept(view.dtype(), widening)?;
         Self::from_buf(TensorBuf::from_view(view)?, device, widening)
     }
 }
@@ -179,19 +181,9 @@ impl Error {
     }
 }
 
-/// The dtype that a tensor of `dtype` gets in the framework `F`.
-///
-/// # Errors
-///
-/// [`ErrorKind::UnsupportedDtype`] if there is none; [`ErrorKind::WouldWiden`] if it is another and
-/// `widening` forbids that.
-pub fn dtype_in<F: Framework + ?Sized>(dtype: Dtype, widening: Widening) -> Result<Dtype> {
-    match (F::support(dtype), widening) {
-        (Support::Exact, _) => Ok(dtype),
-        (Support::Widened(to), Widening::Lossless) => Ok(to),
-        (Support::Widened(to), Widening::Refuse) => {
-            Err(ErrorKind::WouldWiden { framework: F::NAME, dtype, to }.into())
-        }
-        (Support::Unsupported, _) => Err(Error::unsupported_dtype::<F>(dtype)),
+impl DtypeTable {
+    /// The dtype table of the framework `F`.
+    pub(crate) fn of<F: Framework + ?Sized>() -> Self {
+        Self { framework: F::NAME, support: F::support }
     }
 }

@@ -1,4 +1,4 @@
-//! Digests as values: XXH3-128 of a tensor, SHA-256 of a file's data, and the record of them in the
+//! Digests: the XXH3-128 of a tensor, the SHA-256 of a file's data, and their record in the
 //! metadata.
 
 #[cfg(feature = "std")]

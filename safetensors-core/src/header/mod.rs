@@ -1,4 +1,4 @@
-//! The header: every tensor's name, dtype, shape and place, and the file's metadata.
+//! The header: the name, dtype, shape and data offsets of every tensor, and the file's metadata.
 
 mod canonical;
 #[cfg(test)]
@@ -30,5 +30,5 @@ pub(crate) use mark::mark;
 pub use model::{Header, Metadata, TensorInfo};
 pub(crate) use names::NameTable;
 
-/// The bytes before the header's text: its length as a little-endian `u64`.
+/// The size of the length field before the header's text, a little-endian `u64`.
 pub(crate) const LENGTH_BYTES: usize = 8;

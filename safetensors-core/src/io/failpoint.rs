@@ -1,14 +1,20 @@
 //! Failing on purpose: each step of saving and editing that can fail announces itself here, so that
 //! tests can interrupt it.
 //!
-//! Outside this crate's own tests nothing of it remains.
+//! Outside this crate's own tests and the repository's fuzz targets nothing of it remains.
 
 /// A step that is about to be taken. Fails if a test wants it to.
-#[cfg(not(test))]
+#[cfg(not(any(test, feature = "__failpoints")))]
 #[inline(always)]
 pub(crate) fn hit(_step: &'static str) -> std::io::Result<()> {
     Ok(())
 }
+
+#[cfg(any(test, feature = "__failpoints"))]
+pub(crate) use armed::hit;
+#[cfg(any(test, feature = "__failpoints"))]
+#[allow(unreachable_pub, reason = "reachable with the feature alone")]
+pub use armed::{crash_at, fail_at};
 
 /// Whether a test wants the system to lack something that not every system has.
 #[cfg(not(test))]
@@ -18,9 +24,10 @@ pub(crate) fn lacks(_what: &'static str) -> bool {
 }
 
 #[cfg(test)]
-pub(crate) use armed::{crash_at, fail_at, hit, lacks, without};
+pub(crate) use lacking::{lacks, without};
 
-#[cfg(test)]
+#[cfg(any(test, feature = "__failpoints"))]
+#[allow(unreachable_pub, reason = "reachable with the feature alone")]
 mod armed {
     use std::cell::Cell;
     use std::io;
@@ -37,7 +44,6 @@ mod armed {
 
     thread_local! {
         static ARMED: Cell<Option<Armed>> = const { Cell::new(None) };
-        static LACKS: Cell<Option<&'static str>> = const { Cell::new(None) };
     }
 
     /// A step that is about to be taken. Fails if a test wants it to.
@@ -56,27 +62,14 @@ mod armed {
     /// were not so many.
     ///
     /// Only the steps of this thread count.
-    pub(crate) fn fail_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
+    pub fn fail_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
         run(Armed { left: n, for_good: false, failed: None }, f)
     }
 
     /// Like [`fail_at`], but every step after the `n`th fails too: what would put things right does
     /// not happen either.
-    pub(crate) fn crash_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
+    pub fn crash_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
         run(Armed { left: n, for_good: true, failed: None }, f)
-    }
-
-    /// Whether the system is to lack this.
-    pub(crate) fn lacks(what: &'static str) -> bool {
-        LACKS.get() == Some(what)
-    }
-
-    /// Runs `f` as on a system that lacks something. Only this thread is concerned.
-    pub(crate) fn without<T>(what: &'static str, f: impl FnOnce() -> T) -> T {
-        LACKS.set(Some(what));
-        let result = f();
-        LACKS.set(None);
-        result
     }
 
     fn run<T>(armed: Armed, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
@@ -84,5 +77,27 @@ mod armed {
         let result = f();
         let failed = ARMED.take().and_then(|armed| armed.failed);
         (result, failed)
+    }
+}
+
+#[cfg(test)]
+mod lacking {
+    use std::cell::Cell;
+
+    thread_local! {
+        static LACKING: Cell<Option<&'static str>> = const { Cell::new(None) };
+    }
+
+    /// Whether the system is to lack this.
+    pub(crate) fn lacks(what: &'static str) -> bool {
+        LACKING.get() == Some(what)
+    }
+
+    /// Runs `f` as on a system that lacks something. Only this thread is concerned.
+    pub(crate) fn without<T>(what: &'static str, f: impl FnOnce() -> T) -> T {
+        LACKING.set(Some(what));
+        let result = f();
+        LACKING.set(None);
+        result
     }
 }

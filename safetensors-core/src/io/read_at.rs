@@ -4,10 +4,10 @@ use std::io;
 
 /// Bytes that can be read at any position, from several threads at once.
 ///
-/// Implemented for [`FileSource`] and for everything that lends its bytes (`&[u8]`, `Vec<u8>`,
-/// `Mmap`, `bytes::Bytes`). Whatever implements it can be opened as a file
-/// ([`SafeTensors::from_source_with`](crate::SafeTensors::from_source_with)) or as the files of a checkpoint
-/// ([`Checkpoint::open_by`](crate::Checkpoint::open_by)):
+/// Implemented for [`FileSource`](super::FileSource) and for everything that lends its bytes
+/// (`&[u8]`, `Vec<u8>`, `Mmap`, `bytes::Bytes`). Whatever implements it can be opened as a file
+/// ([`SafeTensors::from_source_with`](crate::SafeTensors::from_source_with)) or as the files of a
+/// checkpoint ([`Checkpoint::open_by`](crate::Checkpoint::open_by)):
 ///
 /// ```
 /// use safetensors_core::{ReadAt, SafeTensors, SaveOptions, TensorView, serialize};
@@ -38,8 +38,7 @@ use std::io;
 ///     .map(|i| (tensors[i].0, TensorView::from_slice(&shapes[i], tensors[i].1).unwrap()));
 /// let object = serialize(views, &SaveOptions::new())?;
 ///
-/// let file = SafeTensors::from_source(
-///     Metered { object, fetched: AtomicU64::new(0) })?;
+/// let file = SafeTensors::from_source(Metered { object, fetched: AtomicU64::new(0) })?;
 /// assert_eq!(file.tensor("small")?.read()?.into_vec::<u8>()?, small);
 /// assert!(file.source().fetched.load(Ordering::Relaxed) < 1000);
 /// # Ok::<(), safetensors_core::Error>(())

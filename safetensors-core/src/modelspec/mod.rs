@@ -15,8 +15,9 @@
 //!
 //! let file = SafeTensors::parse(file)?;
 //! assert_eq!(ModelSpec::from_metadata(file.metadata())?, Some(spec));
-//! for finding in validate(file.metadata()) {
-//!     println!("{}: {finding}", finding.level); // warning: "modelspec.description" is missing: it should be text
+//! for problem in validate(file.metadata()) {
+//!     // warning: "modelspec.description" is missing: it should be text
+//!     println!("{}: {problem}", problem.level);
 //! }
 //! # Ok::<(), safetensors_core::Error>(())
 //! ```

@@ -10,7 +10,7 @@ use super::value::{Value as _, Version};
 use crate::error::Quoted;
 use crate::header::Metadata;
 
-/// How bad a finding is.
+/// How bad a problem is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Level {
@@ -69,7 +69,7 @@ impl fmt::Display for Problem {
 ///   the one text model that the standard lists, or another key for text is present.
 ///
 /// Another major version than 1 is a warning: its rules may be others. Keys that the standard does
-/// not know are no finding.
+/// not know are no problem.
 ///
 /// ```
 /// use safetensors_core::Metadata;
@@ -78,9 +78,9 @@ impl fmt::Display for Problem {
 /// let mut metadata =
 ///     ModelSpec::new("gpt-neo-x", "transformers", "My Model").to_metadata()?;
 /// metadata.insert("modelspec.date".into(), "yesterday".into());
-/// let findings = validate(&metadata);
+/// let problems = validate(&metadata);
 /// let errors: Vec<_> =
-///     findings.iter().filter(|finding| finding.level == Level::Error).collect();
+///     problems.iter().filter(|problem| problem.level == Level::Error).collect();
 /// assert_eq!(errors.len(), 2);
 /// assert_eq!(
 ///     (errors[0].key.as_str(), errors[0].found.as_deref()),
@@ -93,14 +93,9 @@ impl fmt::Display for Problem {
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 pub fn validate(metadata: &Metadata) -> Vec<Problem> {
-    let mut findings = Vec::new();
-    let mut find = |severity, name: &str, expected, found: Option<&String>| {
-        findings.push(Problem {
-            level: severity,
-            key: full_name(name),
-            expected,
-            found: found.cloned(),
-        });
+    let mut problems = Vec::new();
+    let mut find = |level, name: &str, expected, found: Option<&String>| {
+        problems.push(Problem { level, key: full_name(name), expected, found: found.cloned() });
     };
     for key in KEYS {
         let found = metadata.get(&full_name(key.name));
@@ -113,8 +108,8 @@ pub fn validate(metadata: &Metadata) -> Vec<Problem> {
             }
             Some(_) => {}
             None => {
-                if let Some(severity) = severity_of_lack(key, metadata) {
-                    find(severity, key.name, key.form.words(), None);
+                if let Some(level) = level_of_lack(key, metadata) {
+                    find(level, key.name, key.form.words(), None);
                 }
             }
         }
@@ -128,7 +123,7 @@ pub fn validate(metadata: &Metadata) -> Vec<Problem> {
             _ => {}
         }
     }
-    findings
+    problems
 }
 
 fn is_of_another_major(text: &str) -> bool {
@@ -136,7 +131,7 @@ fn is_of_another_major(text: &str) -> bool {
 }
 
 /// How bad it is that this key is missing, if it is bad at all.
-fn severity_of_lack(key: &Key, metadata: &Metadata) -> Option<Level> {
+fn level_of_lack(key: &Key, metadata: &Metadata) -> Option<Level> {
     let by_requirement = match key.requirement {
         Requirement::Must => Level::Error,
         Requirement::Should => Level::Warning,

@@ -113,10 +113,7 @@ impl SaveOptions {
     /// Saves tensors that share storage once. Writers that learn of tensors one after the other,
     /// such as [`StreamWriter`](crate::save::StreamWriter), cannot tell, and do not look at this.
     ///
-    /// Saving then also fails with the errors of [`resolve`](crate::tied::resolve), and with
-    /// [`ErrorKind::TieNotRecorded`](crate::ErrorKind::TieNotRecorded) if the metadata has an entry
-    /// under a name that is dropped; [`ErrorKind::TieReserved`](crate::ErrorKind::TieReserved) if a
-    /// name that is dropped is a key with a meaning of its own.
+    /// Saving then also fails with the errors that [`Tied`] lists.
     #[must_use]
     pub fn tied(mut self, tied: Tied) -> Self {
         self.tied = Some(tied);
@@ -126,8 +123,8 @@ impl SaveOptions {
     /// Whether to record a digest of each tensor in the metadata, so that
     /// [`verify`](crate::digest::verify) can find data that has changed. Off by default.
     ///
-    /// Tensors are hashed while they are written. What [`StreamWriter`](crate::save::StreamWriter) gets
-    /// out of order is read back from the file, and [`write_to`](crate::save::write_to), which
+    /// Tensors are hashed while they are written. What [`StreamWriter`](crate::save::StreamWriter)
+    /// gets out of order is read back from the file, and [`write_to`](crate::save::write_to), which
     /// cannot go back to the header, asks each source for its bytes twice.
     ///
     /// ```

@@ -1,11 +1,11 @@
-//! [`RankPart`]: the part of a tensor that one of several ranks holds.
+//! [`RankPart`]: the part of a tensor that one rank holds.
 
 use core::ops::Range;
 
 use crate::error::ErrorKind;
 
-/// The part of a tensor for one rank of a tensor-parallel model: dimension `dim` is cut into
-/// `world_size` equal parts, of which this is the one at `rank`.
+/// The part of a tensor for one rank of a tensor-parallel model. Dimension `dim` is cut into
+/// `world_size` equal parts, and the rank holds the part number `rank`.
 ///
 /// ```
 /// use safetensors_core::TensorView;
@@ -22,12 +22,12 @@ use crate::error::ErrorKind;
 pub struct RankPart {
     /// The dimension that is cut.
     pub dim: usize,
-    /// Which part, from 0.
+    /// The number of this part, counted from 0.
     pub rank: usize,
     /// The number of parts.
     pub world_size: usize,
-    /// Whether the parts may differ in size. The first ones then have the length divided by
-    /// `world_size`, rounded up; the last ones have what is left, which may be nothing.
+    /// Whether the parts may differ in size. If so, each part gets the dimension's length divided
+    /// by `world_size`, rounded up, while enough is left. The last parts are smaller or empty.
     pub uneven: bool,
 }
 
@@ -49,8 +49,8 @@ impl RankPart {
     /// # Errors
     ///
     /// [`ErrorKind::NoSuchDim`]; [`ErrorKind::NoSuchRank`] if `rank` is not below `world_size`;
-    /// [`ErrorKind::UnevenParts`] if the dimension does not divide and [`uneven`](RankPart::uneven)
-    /// parts were not asked for.
+    /// [`ErrorKind::UnevenParts`] if the dimension does not divide evenly and
+    /// [`uneven`](RankPart::uneven) is not set.
     pub fn range(&self, shape: &[usize]) -> Result<Range<usize>, ErrorKind> {
         let Self { dim, rank, world_size, uneven } = *self;
         let &len = shape.get(dim).ok_or(ErrorKind::NoSuchDim { dim, ndim: shape.len() })?;

@@ -1,4 +1,4 @@
-//! [`Element`]: which Rust type stands for which [`Dtype`].
+//! [`Element`]: the Rust type of each [`Dtype`].
 
 use alloc::vec::Vec;
 
@@ -16,8 +16,8 @@ mod sealed {
     use crate::tensor::words::Words;
 
     pub trait Sealed: Sized {
-        /// Moves the words into a `Vec` of values, or gives them back where only a checked copy can
-        /// do that.
+        /// Moves the words into a `Vec` of values. Returns the words unchanged for `bool`, whose
+        /// bytes must be checked and copied.
         fn vec_from_words(words: Words) -> Result<Vec<Self>, Words> {
             Err(words)
         }
@@ -28,10 +28,10 @@ mod sealed {
 ///
 /// Implemented for `bool`, the integers from 8 to 64 bits, [`half::f16`], [`half::bf16`],
 /// [`float8::F8E4M3`], [`float8::F8E5M2`], `f32`, `f64`, `Complex<f32>` and this module's newtypes.
-/// It is sealed: the format's dtypes are a closed list.
+/// The trait is sealed because the format's list of dtypes is closed.
 ///
-/// For the sub-byte dtypes one value is one *byte* of packed elements, so a slice of `T` has as
-/// many items as the data has bytes, not as the shape has elements.
+/// For the sub-byte dtypes one value is one *byte* of packed elements. A slice of `T` then has one
+/// item for each byte of the data, not for each element of the shape.
 pub trait Element:
     sealed::Sealed + CheckedBitPattern + NoUninit + Zeroable + Send + Sync + 'static
 {
@@ -49,11 +49,12 @@ macro_rules! elements {
         impl Element for $type {
             const DTYPE: Dtype = Dtype::$dtype;
         }
-        // Files align tensors by the table, so no type may ask for more. 64-bit numbers ask for
-        // less on 32-bit x86.
+        // Files align tensors by the dtype table, so no type may need a larger alignment. A smaller
+        // one is fine: 64-bit numbers have it on 32-bit x86.
         const _: () = assert!(align_of::<$type>() <= Dtype::$dtype.alignment());
         const _: () = assert!(
-            size_of::<$type>() * 8 == Dtype::$dtype.bits() as usize || Dtype::$dtype.is_sub_byte() && size_of::<$type>() == 1
+            size_of::<$type>() * 8 == Dtype::$dtype.bits() as usize
+                || Dtype::$dtype.is_sub_byte() && size_of::<$type>() == 1
         );
     )*};
 }
@@ -65,7 +66,7 @@ macro_rules! byte_newtypes {
             #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Pod, Zeroable)]
             #[repr(transparent)]
             pub struct $type(
-                /// The bits as they are in the file.
+                /// The byte as it is in the file.
                 pub u8,
             );
         )*

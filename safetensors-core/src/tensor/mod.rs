@@ -1,5 +1,6 @@
-//! One tensor: its elements, its shape, and the bytes that it borrows or owns.
+//! One tensor: its dtype, its shape and its bytes, borrowed or owned.
 
+pub(crate) mod boolean;
 mod buf;
 pub mod element;
 #[cfg(feature = "std")]
@@ -10,6 +11,11 @@ mod storage;
 mod view;
 mod words;
 
+pub(crate) use boolean::check_bools;
+#[cfg(feature = "std")]
+pub(crate) use boolean::non_bools;
+#[cfg(feature = "std")]
+pub(crate) use buf::CLEARED_BY_HAND;
 pub use buf::TensorBuf;
 pub(crate) use buf::swap_on_big_endian;
 pub(crate) use element::Element;

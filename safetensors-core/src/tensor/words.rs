@@ -10,10 +10,11 @@ use bytemuck::{NoUninit, Pod};
 use super::Element;
 use crate::dtype::Dtype;
 
-/// Owned, aligned storage for the elements of any dtype, by the alignment that the dtype needs.
+/// Owned storage for the elements of any dtype. The variant gives the alignment that the dtype
+/// needs.
 ///
-/// Moving a `Vec` between one of these and the element's own type is free: alignment and capacity
-/// stay the same.
+/// Casting between one of these `Vec`s and a `Vec` of the element's type costs nothing, because
+/// alignment and capacity stay the same.
 #[derive(Clone, Debug)]
 pub enum Words {
     /// For dtypes of alignment 1.
@@ -38,8 +39,8 @@ macro_rules! with_words {
 }
 
 impl Words {
-    /// Zeroed storage of `bytes` bytes for `dtype`; nothing if there is no memory for it. Large
-    /// buffers cost nothing until they are touched.
+    /// Zeroed storage of `bytes` bytes for `dtype`, or `None` if the allocation fails. A large
+    /// buffer takes no memory until it is touched.
     pub(crate) fn zeroed(dtype: Dtype, bytes: usize) -> Option<Self> {
         match dtype.alignment() {
             1 => try_zeroed_vec(bytes).map(Self::W8).ok(),
@@ -49,8 +50,8 @@ impl Words {
         }
     }
 
-    /// Room for `bytes` bytes for `dtype`, empty and untouched; nothing if there is no memory for
-    /// it. [`fill_up`](Self::fill_up) makes zeros of it.
+    /// Empty storage with capacity for `bytes` bytes for `dtype`, or `None` if the allocation
+    /// fails. The memory stays untouched until [`fill_up`](Self::fill_up) fills it with zeros.
     #[cfg(feature = "std")]
     pub(crate) fn reserved(dtype: Dtype, bytes: usize) -> Option<Self> {
         fn room<T>(bytes: usize) -> Option<Vec<T>> {
@@ -74,7 +75,7 @@ impl Words {
         with_words!(self, vec => fill_up(vec, bytes));
     }
 
-    /// The memory that is set aside, whether it is in use or not.
+    /// The address range of the whole capacity, used or not.
     #[cfg(feature = "std")]
     pub(crate) fn room(&self) -> Range<*const u8> {
         fn room<T>(vec: &Vec<T>) -> Range<*const u8> {
@@ -111,8 +112,7 @@ impl Words {
     }
 }
 
-/// Moves the values where the allocation suits the words exactly, copies them where its capacity
-/// does not divide.
+/// Moves the values into words. Copies them if the capacity is not a whole number of words.
 fn cast_vec<T: NoUninit, W: Pod>(values: Vec<T>) -> Vec<W> {
     try_cast_vec(values)
         .unwrap_or_else(|(_, values)| bytemuck::cast_slice::<T, W>(&values).to_vec())

@@ -1,4 +1,4 @@
-//! Which names are kept, against the outcomes of Python's `safetensors.torch`.
+//! Tests which names are kept, against the results of Python's `safetensors.torch`.
 
 use alloc::borrow::ToOwned;
 use alloc::collections::BTreeMap;
@@ -11,7 +11,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tensor::{Sink, TensorSource};
 
-/// A slice of some memory: which, how long it is in elements, and which of them.
+/// A tensor that is a slice of a storage.
 #[derive(Clone, Debug)]
 struct Slice {
     dtype: Dtype,
@@ -20,7 +20,7 @@ struct Slice {
 }
 
 impl Slice {
-    /// F32 elements `start..end` of a storage that has `len`.
+    /// The F32 elements `start..end` of a storage of `len` elements.
     fn new(storage: u64, len: u64, start: u64, end: u64) -> Self {
         Self {
             dtype: Dtype::F32,
@@ -105,7 +105,7 @@ fn the_same_names_as_safetensors_torch() {
         let kept: Vec<_> = found.keep.iter().map(|&i| &tensors[i].0).collect();
         let all = tensors.iter().map(|(name, _)| name).filter(|name| !expected.contains_key(*name));
         assert_eq!(kept, all.collect::<Vec<_>>(), "{case}");
-        // By default the same, unless something would be lost.
+        // With the default options the outcome is the same, or an error if a view would be lost.
         let range = |name: &String| {
             let (_, slice) = tensors.iter().find(|(other, _)| other == name).unwrap();
             slice.storage.as_ref().unwrap().range.clone()
@@ -200,7 +200,7 @@ fn no_tensor_fills_the_storage() {
     let saved = resolve(&tensors, &Tied::new().views(Views::Save)).unwrap();
     assert_eq!(saved, Resolved { keep: vec![0, 1, 2], aliases: BTreeMap::new() });
 
-    // Halves that do not overlap are not tied, but neither is whole.
+    // The halves do not overlap, so they are not tied. Neither of them fills the storage.
     let halves = [
         ("l", Slice::new(1, 8, 0, 4)),
         ("r", Slice::new(1, 8, 4, 8)),
@@ -211,8 +211,7 @@ fn no_tensor_fills_the_storage() {
     assert_eq!(saved, Resolved { keep: vec![0, 2], aliases: aliases(&[("r", "again")]) });
 }
 
-/// A row that is repeated until it is as large as the storage does not have what the other rows
-/// have.
+/// A row that is broadcast to the size of the storage does not hold the other rows.
 #[test]
 fn a_part_that_is_broadcast() {
     let whole = Slice { shape: vec![3, 3], ..Slice::whole(1, 9) };
@@ -224,7 +223,7 @@ fn a_part_that_is_broadcast() {
     assert_eq!(not_covered(&resolve(&[("a", row)], &Tied::new()).unwrap_err()), ["a"]);
 }
 
-/// As large as the storage is not yet the same.
+/// Tensors that fill the same storage can still differ in layout, shape or dtype.
 #[test]
 fn the_same_bytes_as_another_tensor() {
     let a = Slice { shape: vec![2, 2], ..Slice::whole(1, 4) };

@@ -1,6 +1,7 @@
 //! Conversion between dtypes, against an oracle that searches for the nearest value.
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod deciding;
 mod floats;
 mod integers;
 mod oracle;

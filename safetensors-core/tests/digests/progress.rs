@@ -1,4 +1,4 @@
-//! How far the computing of digests has come, and that it can be stopped.
+//! Progress of computing digests, and cancelling it.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,10 +8,10 @@ use safetensors_core::Progress;
 
 use super::*;
 
-/// Bytes done, bytes in all.
+/// Pairs of bytes done and bytes in all.
 type Seen = Arc<Mutex<Vec<(u64, u64)>>>;
 
-/// A callback that keeps what it is told, and stops after so many calls.
+/// A callback that records its calls, and stops the work after `most` calls.
 fn watch(most: usize) -> (Seen, impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static) {
     let seen = Seen::default();
     let told = Arc::clone(&seen);
@@ -22,7 +22,8 @@ fn watch(most: usize) -> (Seen, impl Fn(Progress<'_>) -> ControlFlow<()> + Send 
     })
 }
 
-/// Every MiB, and the end.
+/// Asserts that calls are at most 2 MiB apart, that each reports this total, and that the last one
+/// reaches it.
 fn check(seen: &Mutex<Vec<(u64, u64)>>, total: u64) {
     let mut seen = seen.lock().unwrap().clone();
     seen.sort_unstable();

@@ -1,4 +1,4 @@
-//! Recording digests: while saving, and in files that exist.
+//! Recording digests: while saving, and in existing files.
 
 use super::*;
 
@@ -49,7 +49,7 @@ fn digests_are_recorded_while_saving() {
         for (len, xxh3, _) in KNOWN {
             assert_eq!(record.get(&format!("\"{len}\"")).unwrap().to_string(), *xxh3);
         }
-        // All ways to write make the same bytes.
+        // Every way to write gives the same bytes.
         let saved = fs::read(&path).unwrap();
         assert!(serialize(tensors(), &options).unwrap() == saved);
         let mut piped = Vec::new();
@@ -104,7 +104,7 @@ fn digests_of_tensors_that_are_streamed_in_any_order() {
         tensor.write_bytes_at(range.start as u64, &bytes[range]).unwrap();
     }
     writer.tensor("whole").unwrap().write_from(&whole(&bytes)).unwrap();
-    // Other bytes first, which are taken back because they are too few.
+    // First write other bytes. They are discarded, because they are too few.
     let tensor = writer.tensor("after a failure").unwrap();
     tensor.write_from(&whole(&[7; 1_234_567])).unwrap_err();
     tensor.write_from(&whole(&bytes)).unwrap();
@@ -150,7 +150,7 @@ fn a_rewritten_checkpoint_does_not_record_the_digests_of_its_sources() {
         .unwrap();
     let rewritten = Checkpoint::open(&path).unwrap();
     assert!(!rewritten.metadata().contains_key(KEY));
-    // Unless new ones are asked for.
+    // New digests are recorded if the options ask for them.
     Rewrite::of(&checkpoint).save(&path, &SaveOptions::new().digests(true)).unwrap();
     let rewritten = Checkpoint::open(&path).unwrap();
     digest::verify(&rewritten, &VerifyOptions::new().require_digests(true)).unwrap();
@@ -195,7 +195,7 @@ fn digests_are_recorded_in_a_file_that_exists() {
     };
     let before = data(&path);
 
-    // There is room in the header.
+    // The header has room for the digests.
     assert_eq!(record_digests(&path, &RecordOptions::new()).unwrap(), Edited::InPlace);
     assert_eq!(record_digests(&path, &RecordOptions::new()).unwrap(), Edited::Unchanged);
     let metadata = Checkpoint::open(&path).unwrap().metadata().clone();
@@ -208,14 +208,14 @@ fn digests_are_recorded_in_a_file_that_exists() {
     ]));
     verify(&path).unwrap();
 
-    // The other digest alone leaves the first as it was, right or wrong.
+    // Recording only the other digest leaves the first unchanged, right or wrong.
     flip(&path, offset_of(&path, "b", 0));
     assert!(verify(&path).is_err());
     record_digests(&path, &RecordOptions::new().tensors(false).sha256(true).durable(false))
         .unwrap();
     let error = verify(&path).unwrap_err();
     assert_eq!(error.tensor(), Some("b"));
-    // Recording anew takes the data as it is.
+    // Recording again computes the digests of the current data.
     record_digests(&path, &RecordOptions::new()).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
     assert!(

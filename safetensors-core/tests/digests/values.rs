@@ -1,4 +1,4 @@
-//! Known values, and that digests are of the bytes in the file.
+//! Known values. Digests are of the bytes in the file.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn known_digests_of_whole_and_piecewise_data() {
         assert_eq!(Digest::of(&bytes).to_string(), *xxh3, "{len}");
         assert_eq!(Digest::parse(xxh3), Some(Digest::of(&bytes)));
         for piece in [1, 7, 64, 256, 1 << 20] {
-            // Byte by byte only where that is quick.
+            // Hash byte by byte only if the data is short.
             if len / piece < 10_000 {
                 let mut hasher = Hasher::new();
                 bytes.chunks(piece).for_each(|piece| hasher.update(piece));

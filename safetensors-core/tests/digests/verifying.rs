@@ -1,4 +1,4 @@
-//! What `verify` finds, and what it refuses.
+//! What `verify` finds, and which records it refuses.
 
 use super::*;
 
@@ -73,7 +73,7 @@ fn a_changed_header_is_no_changed_data() {
     save(&path, [("w", u8_tensor(b"data"))], &options).unwrap();
     let mut bytes = fs::read(&path).unwrap();
     let data = bytes.len() - 4;
-    // The last byte of the padding, then a letter of other metadata.
+    // Change the last byte of the padding, then a letter of other metadata.
     assert_eq!(bytes[data - 1], b' ');
     bytes[data - 1] = b'\n';
     let note = bytes.windows(3).position(|text| text == b"old").unwrap();
@@ -91,7 +91,8 @@ fn shards_are_verified_each_by_its_own_record() {
         files.iter().map(|file| (file.file.unwrap(), file.checked.clone())).collect();
     assert_eq!(checked, [(paths[0].as_path(), vec!["a", "b"]), (&paths[1], vec!["c", "d"])]);
 
-    // The first in file order is named, whatever thread finds its change first.
+    // The error names the first changed tensor in file order, whichever thread finds its change
+    // first.
     let (c, d) = (offset_of(&paths[1], "c", 16), offset_of(&paths[1], "d", 1_999_999));
     flip(&paths[1], d);
     let named =
@@ -224,7 +225,7 @@ fn names_of_any_kind_are_recorded() {
     let mut metadata = Metadata::new();
     digests.insert_into(&mut metadata);
     assert_eq!(TensorDigests::from_metadata(&metadata).unwrap(), Some(digests.clone()));
-    // One object, compact and sorted, whose length does not depend on the digests.
+    // The record is one JSON object, compact and sorted. Its length does not depend on the digests.
     let json: serde_json::Value = serde_json::from_str(&metadata[KEY]).unwrap();
     assert_eq!(json.to_string(), metadata[KEY]);
     let others: TensorDigests =
@@ -257,7 +258,7 @@ fn the_sha256_of_all_data_is_checked_where_it_is_recorded() {
         panic!("{error}")
     };
     assert_eq!((expected.as_str(), error.tensor(), error.file()), (sha256, None, path.to_str()));
-    // Unless that is not wanted.
+    // The SHA-256 is not checked if the options turn it off.
     let checkpoint = Checkpoint::open(&path).unwrap();
     let files = digest::verify(&checkpoint, &VerifyOptions::new().sha256(false)).unwrap();
     assert_eq!(files[0].sha256, None);

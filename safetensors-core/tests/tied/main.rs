@@ -1,4 +1,4 @@
-//! Tied weights: what is saved, what is recorded, and what comes back.
+//! Tied weights: what is saved, what is recorded, and what is read back.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[cfg(feature = "std")]
@@ -16,7 +16,7 @@ use safetensors_core::{
     serialize,
 };
 
-/// A slice of some memory: which, how long it is in elements, and which of them.
+/// A tensor that is a slice of a storage.
 #[derive(Clone, Debug)]
 struct Slice {
     dtype: Dtype,
@@ -25,7 +25,7 @@ struct Slice {
 }
 
 impl Slice {
-    /// F32 elements `start..end` of a storage that has `len`.
+    /// The F32 elements `start..end` of a storage of `len` elements.
     fn new(storage: u64, len: u64, start: u64, end: u64) -> Self {
         Self {
             dtype: Dtype::F32,
@@ -82,13 +82,13 @@ fn saved_once_and_recorded() {
     let tied = SafeTensors::parse(&file).unwrap();
     assert_eq!(tied.tensors().map(|tensor| tensor.name()).collect::<Vec<_>>(), ["a", "c"]);
     assert_eq!(*tied.metadata(), aliases(&[("b", "a"), ("format", "pt")]));
-    // Nothing to tie, nothing recorded.
+    // Without shared storage nothing is recorded.
     let others = [("c", &equal), ("a", &buf)];
     let untied = SaveOptions::new().metadata([("format", "pt")]);
     assert_eq!(serialize(others, &options).unwrap(), serialize(others, &untied).unwrap());
 
-    // An entry of the user's that says the same is fine; one that says something else would hide
-    // the name.
+    // A user's metadata entry with the same value is fine. One with another value would hide the
+    // name.
     assert_eq!(serialize(tensors, &options.clone().metadata([("b", "a")])).unwrap(), file);
     let error = serialize(tensors, &options.metadata([("b", "mine")])).unwrap_err();
     let ErrorKind::TieNotRecorded { kept, found } = error.kind() else { unreachable!("{error}") };
