@@ -95,6 +95,20 @@ impl Stale {
         self.files.insert(0, (path, identity));
     }
 
+    /// Whether this file is among them, as the first to go.
+    pub(super) fn shadows(&self, file: &Path) -> bool {
+        self.files.first().is_some_and(|(path, _)| path == file)
+    }
+
+    /// Removes the first of them, before the new checkpoint is what opens.
+    pub(super) fn remove_first(&mut self, hidden: &Path) -> Result<()> {
+        if self.files.is_empty() {
+            return Ok(());
+        }
+        let (path, identity) = self.files.remove(0);
+        remove_own(&path, identity, hidden).map_err(|error| Error::io(error, &path))
+    }
+
     /// Removes them, by way of a name that nobody else knows.
     pub(super) fn remove(&self, hidden: &Path) -> Result<()> {
         for (path, identity) in &self.files {

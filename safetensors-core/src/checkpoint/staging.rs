@@ -9,7 +9,7 @@ use super::current::current;
 use super::destination::refuse_other_than_files;
 use super::directories::{NewDirectories, TempDirectory};
 use super::index::Index;
-use super::names::set_aside;
+use super::names::{STANDARD_FILE, set_aside};
 use super::owned::{Owned, Stale, overtaken};
 use super::store::{LocalStore, Store, Version};
 use super::{Contention, FilePattern, ShardOptions};
@@ -145,8 +145,9 @@ impl Staging {
         for file in &files {
             self.rename(&self.path(file), &self.destination(file))?;
         }
-        if single && in_place.is_none() {
-            // One file that replaces one file is in its place already.
+        // `model.safetensors` opens before any index does, and any one file where there is no index.
+        let opens = single && (in_place.is_none() || files == [STANDARD_FILE]);
+        if opens {
             self.sync_new_names()?;
         } else {
             self.sync_names()?;
@@ -159,7 +160,9 @@ impl Staging {
         // a sharded checkpoint, there is nothing that could stand between the two.
         let has_tensors = new.shards().any(|(_, names)| !names.is_empty());
         match in_place {
-            Some(in_place) if single && !has_tensors => stale.add_first(index, in_place),
+            Some(in_place) if opens || (single && !has_tensors) => {
+                stale.add_first(index, in_place);
+            }
             None if single => {}
             _ => {
                 let written = self.write_index(&json, &index)?;
@@ -170,6 +173,11 @@ impl Staging {
                 }
                 self.rename(&written, &index)?;
             }
+        }
+        if !single && stale.shadows(&self.destination(STANDARD_FILE)) {
+            // Until that file is gone, the directory opens as it.
+            self.sync_names()?;
+            stale.remove_first(&self.path("removed"))?;
         }
         // The new checkpoint is in its place. Errors from here on say so.
         self.sync_new_names()?;

@@ -295,7 +295,7 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error(
         "{} would not be found beside {}: a directory opens as model.safetensors, its index, \
-         or the only *.safetensors file; move these away, or write to another directory",
+         or its only *.safetensors file; move these away",
         Escaped(.file),
         NameList(.others)
     )]

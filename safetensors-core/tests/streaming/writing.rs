@@ -189,9 +189,8 @@ fn appending_from_many_threads_loses_nothing() {
 fn dropped_it_leaves_nothing() {
     let (directory, _, writer) = started();
     writer.tensor("a").unwrap().append(&[1_u8; 10]).unwrap();
-    // The old file, and the new one if the file system has no files without names.
-    let names = support::names_in(directory.path());
-    assert!((1..=2).contains(&names.len()), "{names:?}");
+    // What is being written need not have a name.
+    assert!(support::names_in(directory.path()).len() <= 2);
     drop(writer);
     assert_untouched(&directory);
 }
