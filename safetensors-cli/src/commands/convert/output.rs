@@ -87,7 +87,7 @@ impl Output {
         }
     }
 
-    /// What will be written. Refuses tensors that this output cannot hold, before any is read.
+    /// Plans the output. Refuses tensors that this output cannot hold, before any data is read.
     pub(super) fn plan(&self, rewrite: &Rewrite<'_>) -> anyhow::Result<Preview> {
         let plan = match self.form {
             Form::File | Form::Npy | Form::Npz => rewrite.plan(&self.force.options()),
