@@ -1,4 +1,4 @@
-# The commands of daily work. `just ci` is what must hold before a change lands.
+# The commands of daily work. `just ci` must pass before a change lands.
 
 export CARGO_INCREMENTAL := "0"
 
@@ -6,23 +6,23 @@ export CARGO_INCREMENTAL := "0"
 default:
     @just --list
 
-# Everything that CI checks.
+# Run everything that CI checks.
 ci:
     .ci/run
 
-# The main job: write, load, compare and save in all three frameworks.
+# Write, load, compare and save a checkpoint in all three frameworks.
 quickstart:
     cargo run --release --features full --example quickstart
 
-# All tests.
+# Run all tests.
 test:
     cargo test --workspace --features full
 
-# The core alone: seconds instead of minutes.
+# Test only the core, which takes seconds instead of minutes.
 core:
     cargo test -p safetensors-core
 
-# Measure everything beside the peers, and put the table into BENCHMARKS.md: ten minutes on a machine that does nothing else.
+# Measure everything, and put the table into BENCHMARKS.md. Takes ten minutes on an idle machine.
 bench:
     cargo bench --bench table -- --into BENCHMARKS.md
 
@@ -31,7 +31,7 @@ lint:
     cargo fmt --all
     cargo clippy --workspace --all-targets --features full -- -D warnings
 
-# The documentation, opened in a browser.
+# Build the documentation, and open it in a browser.
 doc:
     cargo doc --workspace --no-deps --features full --open
 

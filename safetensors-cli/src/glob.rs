@@ -6,26 +6,26 @@ use regex::Regex;
 
 /// A pattern that a whole name has to match.
 ///
-/// To the format a name is text without parts, so `*` and `?` match dots and slashes too.
+/// The format gives names no structure, so `*` and `?` match dots and slashes too.
 ///
 /// | pattern | matches |
 /// |---|---|
-/// | `*` | any text, also none |
-/// | `?` | one character, whatever the number of its bytes |
-/// | `[abc]`, `[0-9]` | one of these characters; a `]` comes first, a `-` first or last |
-/// | `[!abc]`, `[^abc]` | one character that is none of these |
+/// | `*` | any text, or none |
+/// | `?` | one character, of any number of bytes |
+/// | `[abc]`, `[0-9]` | one of these characters; a literal `]` comes first, a `-` first or last |
+/// | `[!abc]`, `[^abc]` | one character other than these |
 /// | `{a,b}` | either; both may be patterns, and both may be empty |
 /// | `\*` | the character after the backslash, outside of brackets |
 ///
-/// It becomes a regular expression, whose time to match is linear in the length of a name: names
-/// come from files that are not trusted.
+/// A pattern becomes a regular expression, which takes time linear in the length of a name. Names
+/// come from untrusted files.
 #[derive(Clone, Debug)]
 pub(crate) struct Pattern(Regex);
 
 impl Pattern {
     /// Reads a pattern.
     pub(crate) fn parse(pattern: &str) -> Result<Self, String> {
-        // The text is a regular expression by construction, so only the limits of `Regex` are left.
+        // The text is a regular expression by construction, so only the limits of `Regex` can fail.
         let too_large =
             |_| "the pattern is too long, or its braces are nested too deep".to_string();
         Regex::new(&regex_of(pattern)?).map(Self).map_err(too_large)
@@ -72,7 +72,7 @@ fn regex_of(pattern: &str) -> Result<String, String> {
     Ok(regex)
 }
 
-/// The class of characters that begins behind a `[`. Takes it from the rest of the pattern.
+/// Reads the class of characters after a `[` from the rest of the pattern.
 fn class(rest: &mut Chars<'_>) -> Result<String, String> {
     let mut regex = String::from("[");
     if let Some(after) = rest.as_str().strip_prefix(['!', '^']) {
@@ -89,7 +89,7 @@ fn class(rest: &mut Chars<'_>) -> Result<String, String> {
         is_first = false;
         regex.push_str(&literal(first));
 
-        // A hyphen before the closing bracket is a character, and not a range.
+        // A hyphen before the closing bracket is a character, not a range.
         let mut ahead = rest.clone();
         if let (Some('-'), Some(last)) = (ahead.next(), ahead.next())
             && last != ']'
@@ -183,7 +183,7 @@ mod tests {
             let found = Pattern::parse(pattern).unwrap_err();
             assert!(found.starts_with(error), "{pattern}: {found}");
         }
-        // Hostile sizes end in an error, and soon.
+        // Hostile sizes quickly give an error.
         assert!(Pattern::parse(&"{".repeat(100_000)).is_err());
         let deep = ["{".repeat(100_000), "}".repeat(100_000)].concat();
         assert!(Pattern::parse(&deep).unwrap_err().contains("nested too deep"));

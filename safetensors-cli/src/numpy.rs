@@ -1,20 +1,20 @@
-//! NumPy's files: what the command says and shows of them. `safetensors-formats` reads and writes
-//! them.
+//! Messages and progress for NumPy's files. `safetensors-formats` reads and writes the files.
 
 use std::io::{Seek, Write};
 use std::path::Path;
 
-use safetensors_core::{Result, Sink, TensorSource};
+use safetensors_core::save::Sink;
+use safetensors_core::{Result, TensorSource};
 use safetensors_formats::{Error, ErrorKind, npy, npz};
 
 use crate::progress::Progress;
 use crate::text;
 
-/// What to do with a tensor of a dtype that NumPy does not have, while converting.
+/// The remedy of `convert` for a dtype that NumPy does not have.
 pub(crate) const CONVERT: &str = "add --dtype f32";
 
-/// What comes before a tensor's bytes in a `.npy` file. `instead` says what to do if NumPy has no
-/// type for it.
+/// The bytes before a tensor's data in a `.npy` file. `instead` is the remedy in the error for a
+/// dtype that NumPy does not have.
 pub(crate) fn header_of(
     name: &str,
     tensor: &impl TensorSource,
@@ -24,7 +24,7 @@ pub(crate) fn header_of(
     header.map_err(|error| unwritten(name, error, instead))
 }
 
-/// Writes one array, and moves the bar on.
+/// Writes one array, and advances the progress bar.
 pub(crate) fn write_npy(
     out: &mut impl Write,
     name: &str,
@@ -34,7 +34,7 @@ pub(crate) fn write_npy(
     npy::write(out, &Counted { tensor, progress }).map_err(|error| unwritten(name, error, CONVERT))
 }
 
-/// Writes the bytes of a tensor and nothing else, and moves the bar on.
+/// Writes only the bytes of a tensor, and advances the progress bar.
 pub(crate) fn write_data(
     out: &mut impl Write,
     name: &str,
@@ -45,7 +45,7 @@ pub(crate) fn write_data(
         .map_err(|error| unwritten(name, error, CONVERT))
 }
 
-/// Writes an archive of arrays, not compressed, and moves the bar on.
+/// Writes an uncompressed archive of arrays, and advances the progress bar.
 pub(crate) fn write_npz<'a, S: TensorSource + 'a>(
     out: &mut (impl Write + Seek),
     tensors: impl Iterator<Item = (&'a str, &'a S)>,
@@ -61,12 +61,12 @@ pub(crate) fn write_npz<'a, S: TensorSource + 'a>(
     Ok(())
 }
 
-/// An error of reading a file of NumPy, and what can be done about it.
+/// Adds the file, the member and a remedy to an error of reading a NumPy file.
 pub(crate) fn unread(error: Error) -> anyhow::Error {
     let file = error.file().map(|file| text::path(Path::new(file)));
     let member = error.member().map(text::name);
     let problem = match error.into_kind() {
-        // It says by itself where it is, and `file::advise` knows it.
+        // Core's error already names its file, and `file::advise` recognizes it.
         ErrorKind::Core(error) if error.file().is_some() => return error.into(),
         kind => text::printable(&kind.to_string()).to_string(),
     };
@@ -80,8 +80,7 @@ pub(crate) fn unread(error: Error) -> anyhow::Error {
     }
 }
 
-/// An error of writing a tensor of this name: what the disk says and what the tensor says are given
-/// as they are.
+/// Adds the tensor's name to an error of writing it. Errors of the disk are passed on unchanged.
 fn unwritten(name: &str, error: Error, instead: &str) -> anyhow::Error {
     match error.into_kind() {
         ErrorKind::Core(error) => error.in_tensor(name).into(),
@@ -93,7 +92,7 @@ fn unwritten(name: &str, error: Error, instead: &str) -> anyhow::Error {
     }
 }
 
-/// A tensor that moves a bar on when its bytes are given away.
+/// A tensor that advances a progress bar as its bytes are written.
 struct Counted<'a, S> {
     tensor: &'a S,
     progress: &'a Progress,

@@ -1,36 +1,36 @@
-//! [`Select`]: which tensors a command is about, by patterns of their names.
+//! [`Select`]: selects the tensors that a command works on, by patterns of their names.
 
 use safetensors_core::{Checkpoint, LazyTensor};
 
 use crate::glob::Pattern;
 
-/// The option that picks tensors, for every command that has it.
+/// The option `--filter` of several commands.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Select {
     /// Only tensors whose names match: * any text, ? one character, {a,b} either
     ///
-    /// [0-9] is one of several characters, and a backslash takes the next one as it is. May be given
-    /// several times; a name has to match one of the patterns
+    /// [0-9] matches one of several characters. A backslash makes the next character literal. May
+    /// be given several times: a name has to match one of the patterns
     #[arg(short = 'f', long = "filter", value_name = "GLOB", value_parser = Pattern::parse)]
     patterns: Vec<Pattern>,
 }
 
 impl Select {
-    /// The test that names have to pass.
+    /// The matcher of the patterns.
     pub(crate) fn matcher(&self) -> anyhow::Result<Matcher> {
         Ok(Matcher::new(&self.patterns))
     }
 }
 
-/// Patterns put together. Without any, every name matches.
+/// Several patterns. Without any, every name matches.
 #[derive(Debug)]
 pub(crate) struct Matcher {
-    /// Nothing if every name matches.
+    /// `None` if every name matches.
     patterns: Option<Vec<Pattern>>,
 }
 
 impl Matcher {
-    /// A name has to match one of these.
+    /// A matcher of names that match one of these patterns.
     pub(crate) fn new(patterns: &[Pattern]) -> Self {
         Self { patterns: Some(patterns.to_vec()).filter(|patterns| !patterns.is_empty()) }
     }
@@ -42,15 +42,15 @@ impl Matcher {
             .is_none_or(|patterns| patterns.iter().any(|pattern| pattern.matches(name)))
     }
 
-    /// Whether there are patterns at all.
+    /// Whether every name matches, because there are no patterns.
     pub(crate) fn is_everything(&self) -> bool {
         self.patterns.is_none()
     }
 
     /// The tensors that match, in the checkpoint's order.
     ///
-    /// Patterns that leave nothing of a checkpoint are an error: a misspelt one would look like an
-    /// empty model.
+    /// Fails if the patterns match nothing. A misspelt pattern would otherwise look like an empty
+    /// model.
     pub(crate) fn tensors<'a, S>(
         &self,
         checkpoint: &'a Checkpoint<S>,

@@ -1,15 +1,16 @@
-//! [`Table`]: columns under a rule, with nothing else drawn, so that a pipe can take them apart again.
+//! [`Table`]: columns under a rule. Nothing else is drawn, so that other programs can split the
+//! columns.
 
 use std::io::{self, Write};
 
 use comfy_table::{Cell, CellAlignment, LineStyle, TableStyle};
 
-/// Where the text of a column stands.
+/// The alignment of a column.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Align {
-    /// Words.
+    /// For words.
     Left,
-    /// Numbers.
+    /// For numbers.
     Right,
 }
 

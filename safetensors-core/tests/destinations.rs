@@ -5,9 +5,10 @@
 use std::fs;
 use std::path::Path;
 
+use safetensors_core::save::{AtomicFile, Sink};
 use safetensors_core::{
-    AtomicFile, Checkpoint, Dtype, ErrorKind, Rewrite, SaveOptions, ShardOptions, Sink,
-    TensorSource, TensorView, save,
+    Checkpoint, Dtype, ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorSource, TensorView,
+    save,
 };
 
 fn rewrite() -> Rewrite<'static> {

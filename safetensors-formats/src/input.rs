@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use safetensors_core::{self as core, FileSource, ReadAt};
+use safetensors_core::io::FileSource;
+use safetensors_core::{self as core, ReadAt};
 
 use crate::error::{self, Error, Result};
 

@@ -52,8 +52,8 @@
 //!
 //! # What this crate does not do
 //!
-//! It converts no elements: [`safetensors_core::Converted`] does, and takes these sources. It reads
-//! no pickles, so no arrays of objects.
+//! It converts no elements: [`safetensors_core::convert::Converted`] does, and takes these sources.
+//! It reads no pickles, so no arrays of objects.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking"))]

@@ -1,14 +1,15 @@
 //! Large arrays pass through in bounded memory. A program of its own: the peak is that of the whole
 //! process.
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
 
 use std::fs;
 use std::io::{self, Cursor};
 
-use safetensors_core::{self as core, Dtype, ReadAt, Sink, TensorSource};
+use safetensors_core::save::Sink;
+use safetensors_core::{self as core, Dtype, ReadAt, TensorSource};
 use safetensors_formats::npy::{Array, Header, Order};
 use safetensors_formats::npz::{Archive, Compression, Writer};
 use safetensors_formats::{ErrorKind, Limits, npy};

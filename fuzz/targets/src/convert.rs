@@ -6,10 +6,9 @@
 mod oracle;
 
 use oracle::{Exact, Expected, Format, agrees};
-use safetensors_core::convert::can_convert;
+use safetensors_core::convert::{Converted, Overflow, can_convert};
 use safetensors_core::{
-    ConvertOptions, Converted, Dtype, ErrorKind, Overflow, SafeTensors, SaveOptions, TensorBuf,
-    TensorView, serialize,
+    ConvertOptions, Dtype, ErrorKind, SafeTensors, SaveOptions, TensorBuf, TensorView, serialize,
 };
 
 use crate::input::Input;
@@ -76,7 +75,7 @@ fn in_other_ways(
     let saved = Converted::new(*view, to, options)
         .and_then(|source| serialize([("t", source)], &SaveOptions::new()));
     let owned = TensorBuf::from_view(view).and_then(|buf| buf.convert(to, options));
-    let mut out = TensorBuf::read_with(to, view.shape().to_vec(), |_| Ok(())).unwrap();
+    let mut out = TensorBuf::filled_by(to, view.shape().to_vec(), |_| Ok(())).unwrap();
     let into = view.convert_into(&mut out, options);
     match converted {
         Ok(converted) => {

@@ -9,7 +9,8 @@ use std::path::Path;
 
 use safetensors_core::edit::{Edit, Edited, is_torn, recover};
 use safetensors_core::failpoint::{crash_at, fail_at};
-use safetensors_core::{Order, Result, SafeTensors, SaveOptions, save};
+use safetensors_core::save::Order;
+use safetensors_core::{Result, SafeTensors, SaveOptions, save};
 
 use crate::input::Input;
 use crate::scratch;

@@ -103,8 +103,9 @@ fn are_its_files_tensors(checkpoint: &Checkpoint) {
     for (alias, tensor) in checkpoint.aliases() {
         assert_ne!(alias, tensor.name());
     }
-    let unmapped = checkpoint.unmapped().count();
-    let all: usize = checkpoint.shards().iter().map(|shard| shard.archive().header().len()).sum();
+    let unmapped = checkpoint.unindexed().count();
+    let all: usize =
+        checkpoint.files().iter().map(|shard| shard.safetensors().header().len()).sum();
     assert_eq!(unmapped + checkpoint.len(), all);
     let _ = (checkpoint.audit(), checkpoint.index_total_size(), checkpoint.metadata());
 }

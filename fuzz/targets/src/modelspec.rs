@@ -3,8 +3,8 @@
 //! The input is text: each line is an entry of the metadata, `key=value`. In a value `\n` stands
 //! for a line end.
 
-use safetensors_core::modelspec::{Severity, validate};
-use safetensors_core::{ErrorKind, Metadata, ModelSpec};
+use safetensors_core::modelspec::{Level, ModelSpec, validate};
+use safetensors_core::{ErrorKind, Metadata};
 
 /// Checks one input.
 pub fn run(input: &[u8]) {
@@ -18,10 +18,9 @@ pub fn run(input: &[u8]) {
         assert!(!finding.to_string().chars().any(char::is_control), "{finding:?}");
         assert_eq!(finding.found.as_ref(), metadata.get(&finding.key));
     }
-    let has_wrong_value = findings
-        .iter()
-        .any(|finding| finding.severity == Severity::Error && finding.found.is_some());
-    match ModelSpec::read(&metadata) {
+    let has_wrong_value =
+        findings.iter().any(|finding| finding.level == Level::Error && finding.found.is_some());
+    match ModelSpec::from_metadata(&metadata) {
         Ok(None) => assert!(!metadata.contains_key("modelspec.sai_model_spec")),
         Ok(Some(spec)) => {
             assert!(!has_wrong_value, "{findings:?}");
@@ -30,8 +29,8 @@ pub fn run(input: &[u8]) {
         }
         Err(error) => {
             assert!(matches!(error.kind(), ErrorKind::BadModelSpec { .. }), "{error}");
-            let is_error = |finding: &_| matches!(finding, Severity::Error);
-            assert!(findings.iter().any(|finding| is_error(&finding.severity)), "{error}");
+            let is_error = |finding: &_| matches!(finding, Level::Error);
+            assert!(findings.iter().any(|finding| is_error(&finding.level)), "{error}");
         }
     }
     each_alone(&metadata);
@@ -40,7 +39,7 @@ pub fn run(input: &[u8]) {
 /// The keys come out as they went in, but for lists, whose items lose the white space around them.
 fn is_written_as_read(spec: &ModelSpec, metadata: &Metadata) {
     let written = spec.to_metadata().unwrap();
-    assert_eq!(ModelSpec::read(&written).unwrap().as_ref(), Some(spec));
+    assert_eq!(ModelSpec::from_metadata(&written).unwrap().as_ref(), Some(spec));
     let read = metadata.iter().filter(|(key, _)| key.starts_with("modelspec."));
     for (key, value) in read {
         let unspaced = value.split(',').map(str::trim).collect::<Vec<_>>().join(",");
@@ -48,7 +47,7 @@ fn is_written_as_read(spec: &ModelSpec, metadata: &Metadata) {
         assert!(written == Some(value) || written == Some(&unspaced), "{key}: {written:?}");
     }
     let mut elsewhere = metadata.clone();
-    spec.write(&mut elsewhere).unwrap();
+    spec.insert_into(&mut elsewhere).unwrap();
     let others = |metadata: &Metadata| -> Metadata {
         metadata
             .iter()
@@ -67,7 +66,7 @@ fn each_alone(metadata: &Metadata) {
         let key = format!("modelspec.{name}");
         let findings = validate(&Metadata::from([(key.clone(), value.clone())]));
         let is_wrong = findings.iter().any(|finding| {
-            finding.key == key && finding.found.is_some() && finding.severity == Severity::Error
+            finding.key == key && finding.found.is_some() && finding.level == Level::Error
         });
         match spec.set(name, value) {
             Ok(()) => assert!(!is_wrong, "{name}"),

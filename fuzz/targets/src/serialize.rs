@@ -5,9 +5,10 @@ use std::collections::HashSet;
 use std::fs;
 
 use safetensors_core::digest::{self, VerifyOptions};
+use safetensors_core::save::Order;
 use safetensors_core::{
-    Checkpoint, ErrorKind, Limits, LoadOptions, Order, SafeTensors, SaveOptions, ShardOptions,
-    save, save_sharded, serialize,
+    Checkpoint, ErrorKind, LoadOptions, SafeTensors, SaveOptions, ShardOptions, save, save_sharded,
+    serialize,
 };
 
 use crate::input::Input;
@@ -61,7 +62,7 @@ pub fn run(input: &[u8]) {
         Order::Alignment => {
             for tensor in parsed.tensors() {
                 let alignment = tensor.dtype().alignment() as u64;
-                assert!(tensor.data_offsets().start.is_multiple_of(alignment));
+                assert!(tensor.info().data_offsets().start.is_multiple_of(alignment));
             }
         }
     }
@@ -77,7 +78,7 @@ fn is_read_again(
     metadata: &safetensors_core::Metadata,
     digests: bool,
 ) {
-    let ours = SafeTensors::read_header(file, &Limits::default()).unwrap();
+    let ours = SafeTensors::from_source(file).unwrap();
     let theirs = safetensors::SafeTensors::deserialize(file).unwrap();
     assert_eq!((ours.header().len(), theirs.len()), (tensors.len(), tensors.len()));
     for tensor in tensors {
@@ -102,7 +103,8 @@ fn to_disk(file: &[u8], tensors: &[Tensor], options: &SaveOptions, max_shard_siz
     assert_eq!(fs::read(&path).unwrap(), file);
 
     let directory = scratch.path().join("sharded");
-    let options = ShardOptions::new().max_shard_size(max_shard_size.into()).save(options.clone());
+    let options =
+        ShardOptions::new().max_shard_size(max_shard_size.into()).save_options(options.clone());
     // Saved twice, because the second save replaces the first.
     for _ in 0..2 {
         match save_sharded(&directory, views(), &options) {

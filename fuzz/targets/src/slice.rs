@@ -2,10 +2,8 @@
 
 use std::ops::Range;
 
-use safetensors_core::slice::{Index, Selection, Shard};
-use safetensors_core::{
-    Dtype, ErrorKind, Limits, SafeTensors, SaveOptions, TensorView, serialize, shape,
-};
+use safetensors_core::slice::{Index, RankPart, Selection};
+use safetensors_core::{Dtype, ErrorKind, SafeTensors, SaveOptions, TensorView, serialize, shape};
 
 use crate::input::Input;
 use crate::tensors;
@@ -191,9 +189,9 @@ fn is_as_expected(
 /// The same slice read from a file, with runs fetched one by one or several together.
 fn from_a_file(view: &TensorView<'_>, indices: &[Index], data: &[u8]) {
     let before = TensorView::from_slice(&[3], &[1_u8, 2, 3]).unwrap();
-    let options = SaveOptions::new().order(safetensors_core::Order::Given);
+    let options = SaveOptions::new().order(safetensors_core::save::Order::Given);
     let file = serialize([("before", before), ("t", *view)], &options).unwrap();
-    let file = SafeTensors::read_header(file, &Limits::default()).unwrap();
+    let file = SafeTensors::from_source(file).unwrap();
     let tensor = file.tensor("t").unwrap();
     for gap in [0, 3, 512] {
         let slice = tensor.slice(indices).unwrap().gap(gap);
@@ -221,7 +219,7 @@ fn one_dimension(input: &mut Input<'_>, view: &TensorView<'_>) {
     }
 
     let (rank, world_size) = (input.below(6), input.below(6));
-    let mut shard = Shard::new(dim, rank, world_size);
+    let mut shard = RankPart::new(dim, rank, world_size);
     if input.flag() {
         shard = shard.uneven();
     }
@@ -230,12 +228,12 @@ fn one_dimension(input: &mut Input<'_>, view: &TensorView<'_>) {
         assert!(rank < world_size);
         let mut end = 0;
         for rank in 0..world_size {
-            let part = Shard { rank, ..shard }.range(view.shape()).unwrap();
+            let part = RankPart { rank, ..shard }.range(view.shape()).unwrap();
             assert_eq!(part.start, end);
             end = part.end;
         }
         assert_eq!(end, view.shape()[dim]);
         assert!(range.end <= end);
-        let _ = view.shard(shard);
+        let _ = view.rank_part(shard);
     }
 }

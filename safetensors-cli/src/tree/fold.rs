@@ -1,4 +1,4 @@
-//! Layers that are alike, folded into one.
+//! Folds layers of the same structure into one.
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -6,8 +6,10 @@ use std::hash::{Hash, Hasher};
 use super::Tree;
 use crate::order::number;
 
-/// Folds siblings into one whose labels are numbers and that are otherwise alike.
+/// Folds siblings that differ only in the number at the start of their labels.
 pub(super) fn fold_alike(trees: Vec<Tree>) -> Vec<Tree> {
+    // Each structure maps to its place in `folded`, which has the first tree of the structure and
+    // the numbers of all trees of it.
     let mut groups: HashMap<Unlabelled<'_>, usize> = HashMap::new();
     let mut folded: Vec<(usize, Vec<u64>)> = Vec::new();
     for (i, tree) in trees.iter().enumerate() {
@@ -36,8 +38,8 @@ pub(super) fn fold_alike(trees: Vec<Tree>) -> Vec<Tree> {
     folded.collect()
 }
 
-/// The number that a label is, or that it starts with where a module was joined with its only
-/// child; and what follows.
+/// Splits a label into the number that it starts with and the rest. There is a rest where a module
+/// was joined with its only child.
 fn leading_number(tree: &Tree) -> Option<(u64, &str)> {
     let end = tree.label.find(tree.separator).unwrap_or(tree.label.len());
     let (first, rest) = tree.label.split_at(end);
@@ -61,7 +63,7 @@ fn ranges(numbers: &[u64]) -> String {
     ranges.join(", ")
 }
 
-/// A tree without the number that its label starts with, to be compared.
+/// A tree to compare without the number at the start of its label.
 struct Unlabelled<'a> {
     rest: &'a str,
     tree: &'a Tree,

@@ -9,27 +9,27 @@ use safetensors_core::{Dtype, LazyTensor};
 use crate::order::{Entry, Sort, Sortable, by_name};
 use crate::totals::Totals;
 
-/// A module, a tensor, or several of either that differ in nothing but a number in their names.
+/// A module, a tensor, or several of either that differ only in a number in their names.
 #[derive(Clone, Debug)]
 pub(crate) struct Tree {
-    /// The part of the name; several parts where modules have one child each; `0…31` for what was
-    /// folded.
+    /// The part of the name; several parts where modules have one child each; `0…31` for folded
+    /// siblings.
     pub(crate) label: String,
-    /// How many were folded into this one.
+    /// The number of siblings that were folded into this one.
     pub(crate) copies: u64,
     /// The dtype and shape, if it is a tensor.
     pub(crate) leaf: Option<(Dtype, Vec<usize>)>,
-    /// What is inside.
+    /// The modules and tensors inside.
     pub(crate) children: Vec<Tree>,
-    /// The sums of one copy.
+    /// The totals of one copy.
     pub(crate) totals: Totals,
-    /// What stands between the parts of names.
+    /// The separator between the parts of names.
     pub(crate) separator: char,
-    /// Where its first tensor stands in the checkpoint.
+    /// The position of its first tensor in the checkpoint.
     position: usize,
 }
 
-/// What becomes of siblings.
+/// A function that may fold siblings together.
 type Fold = fn(Vec<Tree>) -> Vec<Tree>;
 
 impl Tree {
@@ -38,7 +38,7 @@ impl Tree {
         Self::grow(tensors, sort, |trees| trees)
     }
 
-    /// The same, with layers that are alike folded into one.
+    /// The same, with layers of the same structure folded into one.
     pub(crate) fn folded<S>(tensors: &[LazyTensor<'_, S>], sort: Sort) -> Vec<Self> {
         Self::grow(tensors, sort, fold::fold_alike)
     }
@@ -50,12 +50,12 @@ impl Tree {
         trees
     }
 
-    /// The sums of all copies.
+    /// The totals of all copies.
     pub(crate) fn all(&self) -> Totals {
         self.totals * self.copies
     }
 
-    /// What a child is called outside of this module.
+    /// The label of a child, with the label of this module before it.
     pub(crate) fn label_of(&self, child: &Self) -> String {
         format!("{}{}{}", self.label, self.separator, child.label)
     }
@@ -78,18 +78,18 @@ impl Sortable for Tree {
     }
 }
 
-/// From the inside out: the dtype of a module is that of its first tensor.
+/// Sorts from the inside out, because the dtype of a module is that of its first tensor.
 fn sort_all(trees: &mut [Tree], sort: Sort) {
     trees.iter_mut().for_each(|tree| sort_all(&mut tree.children, sort));
     sort.apply(trees);
 }
 
-/// The modules and tensors of sorted entries that agree in their first `depth` parts.
+/// The modules and tensors of sorted entries whose names share their first `depth` parts.
 fn children(entries: &[Entry<'_>], depth: usize, separator: char, fold: Fold) -> Vec<Tree> {
     let mut trees = Vec::new();
     for group in entries.chunk_by(|a, b| a.parts.get(depth) == b.parts.get(depth)) {
         let label = group[0].parts.get(depth).copied().unwrap_or_default();
-        // A tensor can have the name of a module; it is sorted before what is inside the module.
+        // A tensor can have the name of a module. It then comes before the tensors in the module.
         let ends = group.iter().take_while(|entry| entry.parts.len() <= depth + 1).count();
         let (tensors, inside) = group.split_at(ends);
         trees.extend(tensors.iter().map(|entry| leaf(label, entry, separator)));
@@ -112,7 +112,7 @@ fn leaf(label: &str, entry: &Entry<'_>, separator: char) -> Tree {
     }
 }
 
-/// A module; one with a single child is written on one line with it.
+/// A module. A module with a single child is joined with it and takes one line.
 fn module(label: &str, children: Vec<Tree>, separator: char) -> Tree {
     let totals = children.iter().map(Tree::all).sum();
     let position = children.iter().map(|child| child.position).min().unwrap_or_default();

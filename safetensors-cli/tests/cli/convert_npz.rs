@@ -1,4 +1,4 @@
-//! `safetensors convert`: archives of NumPy that hold what cannot be read, and hostile ones.
+//! `safetensors convert`: NumPy's archives with unreadable members, and hostile archives.
 
 use std::fs;
 use std::io::Write;
@@ -69,7 +69,7 @@ fn an_archive_with_a_name_twice_is_refused() {
     let dir = temp_dir();
     let path = dir.path().join("in.npz");
     archive(&path, &[("a.npy", array("|u1", "(1,)", &[1])), ("b.npy", array("|u1", "(1,)", &[2]))]);
-    // As Python's zipfile writes it, with a warning.
+    // Python's zipfile writes such an archive, with a warning.
     let bytes: Vec<u8> = fs::read(&path).unwrap();
     let mut same = bytes.clone();
     for at in 0..bytes.len() - 5 {
@@ -78,9 +78,10 @@ fn an_archive_with_a_name_twice_is_refused() {
         }
     }
     fs::write(&path, same).unwrap();
-    let error = "error: in.npz: two members of the archive have the same name; write it anew with one of them\n";
+    let error = "error: in.npz: two members of the archive have the same name; \
+        write it anew with one of them\n";
     convert(dir.path(), &["in.npz", "out.safetensors"]).code(1).stderr(error);
-    // Two names of files, but one of arrays.
+    // Two members of different names hold arrays of the same name.
     archive(&path, &[("a.npy", array("|u1", "(1,)", &[1])), ("a", array("|u1", "(1,)", &[2]))]);
     let twice = predicate::str::contains(
         "tensor \"a\": the name stands twice: a of in.npz and a of in.npz; ",
@@ -88,7 +89,7 @@ fn an_archive_with_a_name_twice_is_refused() {
     convert(dir.path(), &["in.npz", "out.npz"]).code(1).stderr(twice);
 }
 
-/// An archive of members that say they are of nearly 2⁶³ bytes each.
+/// An archive whose members each claim to have nearly 2⁶³ bytes.
 fn huge(path: &Path, members: usize) {
     let start = header("|u1", "(9223372036854775000,)");
     let size = 9_223_372_036_854_775_000 + start.len() as u64;

@@ -1,4 +1,4 @@
-//! `safetensors convert`: outputs that cannot be written, and what is left there.
+//! `safetensors convert`: outputs that cannot be written, and what a failure leaves there.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::fixtures::*;
 use predicates::prelude::*;
 use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
 
-/// Runs with `-n` and without: both have to fail alike.
+/// Runs with `-n` and without. Both have to fail in the same way.
 fn refused(dir: &Path, args: &[&str], error: &str) {
     for dry_run in [&[][..], &["-n"]] {
         let stderr = predicate::str::starts_with(format!("error: {error}"));
@@ -25,9 +25,9 @@ fn a_directory_that_would_not_open_is_refused() {
     let problem = "d: model.safetensors would not be found beside \"weights.safetensors\": ";
     refused(dir.path(), &["d", "d", "--dtype", "bf16"], problem);
     assert_eq!(list(&dir.path().join("d")), ["weights.safetensors"]);
-    // With an index it opens.
+    // A directory with an index can be opened.
     convert(dir.path(), &["d", "d", "--max-shard-size", "16"]).success();
-    assert_eq!(Checkpoint::open(dir.path().join("d")).unwrap().shards().len(), 2);
+    assert_eq!(Checkpoint::open(dir.path().join("d")).unwrap().files().len(), 2);
     refused(dir.path(), &["d", "d"], problem);
 }
 
@@ -125,7 +125,8 @@ fn a_summary_that_cannot_be_printed_does_not_hide_that_the_output_is_written() {
     let output =
         command.stdout(full).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let start = "error: out.safetensors is written, but this could not be told: standard output: ";
+    let start =
+        "error: out.safetensors is written, but this could not be printed: standard output: ";
     assert!(text(&output.stderr).starts_with(start), "{output:?}");
     assert_eq!(Checkpoint::open(dir.path().join("out.safetensors")).unwrap().len(), 2);
 }

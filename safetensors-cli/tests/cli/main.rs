@@ -12,6 +12,7 @@ mod digest;
 mod extract;
 mod fixtures;
 mod inspect;
+mod interrupted;
 mod map;
 mod metadata;
 mod modelspec;

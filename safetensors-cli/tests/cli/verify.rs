@@ -1,4 +1,4 @@
-//! `safetensors verify`: exit codes, and what goes to which stream.
+//! `safetensors verify`: exit codes, and the content of both streams.
 
 use std::fs;
 
@@ -27,7 +27,7 @@ fn a_directory_an_index_and_several_paths() {
         "2 shards, 2 tensors, 5 parameters, 14 B",
     );
     let mut command = safetensors();
-    // Each is checked once, however often it is named.
+    // Each file is checked once, however often it is named.
     let shard = several.path().join("model-00002-of-00002.safetensors");
     command.arg("verify").args([&shard, single.path(), several.path(), &index, &file]);
     command.assert().success().stdout(expected).stderr("");
@@ -81,7 +81,7 @@ warning: stray.safetensors: lies beside the index, which does not name it
         .success()
         .stderr(warnings)
         .stdout(shown);
-    // Each is an error of its own for the strict.
+    // With `--strict`, each warning is an error of its own.
     let strict = run_in(dir.path(), &["verify", "--strict", "model.safetensors.index.json"])
         .code(1)
         .stdout("");
@@ -336,7 +336,7 @@ fn a_link_that_leads_nowhere_is_not_passed_over() {
     let dir = temp_dir();
     small_file(dir.path(), "good.safetensors");
     std::os::unix::fs::symlink("../blobs/gone", dir.path().join("model.safetensors")).unwrap();
-    // A link to a directory is followed by nobody, and is none.
+    // A link to a directory is not followed, and does not count as a file.
     std::os::unix::fs::symlink(".", dir.path().join("loop.safetensors")).unwrap();
     let mut command = safetensors();
     let error = matches("^error: ./model.safetensors: No such file[^\n]*\n$");
@@ -358,7 +358,7 @@ fn a_directory_that_cannot_be_read_is_a_failure_of_its_own() {
     };
     lock(0o000);
     let verify = |path: &str| as_a_user(dir.path()).args(["verify", path]).output();
-    // Root's build directory may be closed to others.
+    // Other users may have no access to root's build directory.
     let Ok(output) = verify(".") else { return };
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(text(&output.stderr), "error: ./secret: Permission denied (os error 13)\n");
@@ -369,7 +369,7 @@ fn a_directory_that_cannot_be_read_is_a_failure_of_its_own() {
         text(&verify(index).unwrap().stderr),
         format!("error: {index}: Permission denied (os error 13)\n")
     );
-    // One that can be searched but not listed keeps an index from its audit, for the same reason.
+    // In a directory that can be searched but not listed, an index cannot be audited either.
     lock(0o711);
     assert_eq!(
         text(&verify(index).unwrap().stderr),

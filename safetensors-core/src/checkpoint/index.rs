@@ -1,18 +1,15 @@
 //! [`Index`]: which shard holds which tensor. What is read is hostile until checked.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::io;
 use std::path::Path;
 
-use super::index_json::{IndexFile, to_json};
+use super::index_json::to_json;
+use super::index_read::IndexFile;
 use super::locate::FILE_SUFFIX;
 use crate::error::{Error, ErrorKind, IndexProblem, Result};
-use crate::header::Metadata;
+use crate::header::{Limits, Metadata};
 use crate::io::{FileSource, ReadAt};
-
-/// The largest index that is read or written, in bytes.
-const MAX_BYTES: u64 = 100_000_000;
 
 /// The content of an index file, with the `weight_map` turned round: each shard with the names of
 /// its tensors, shards by name.
@@ -27,35 +24,27 @@ pub(crate) struct Index {
 
 impl Index {
     /// Reads and checks an index file.
-    pub(super) fn read(path: &Path) -> Result<Self> {
+    pub(super) fn read(path: &Path, limits: &Limits) -> Result<Self> {
         let source = FileSource::open(path)?;
-        let found = source.byte_len();
+        let (limit, found) = (limits.index_bytes, source.byte_len());
         let problem = |problem| Error::from(ErrorKind::BadIndex { problem }).in_path(path);
-        if found > MAX_BYTES {
-            return Err(problem(IndexProblem::TooLarge { limit: MAX_BYTES, found }));
+        if found > limit {
+            return Err(problem(IndexProblem::TooLarge { limit, found }));
         }
-        Self::parse(&source.read_to_vec()?).map_err(problem)
+        Self::parse(&source.read_to_vec()?, limits).map_err(problem)
     }
 
-    fn parse(json: &[u8]) -> Result<Self, IndexProblem> {
-        let file: IndexFile =
-            serde_json::from_slice(json).map_err(|error| IndexProblem::Json(error.to_string()))?;
-        let mut shards: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for (tensor, file) in file.weight_map {
-            match shards.entry(file) {
-                Entry::Occupied(names) => names.into_mut().push(tensor),
-                Entry::Vacant(new) if is_safe_name(new.key()) => {
-                    new.insert(vec![tensor]);
-                }
-                Entry::Vacant(new) => {
-                    return Err(IndexProblem::UnsafeName { name: new.into_key() });
-                }
-            }
-        }
+    fn parse(json: &[u8], limits: &Limits) -> Result<Self, IndexProblem> {
+        let text = std::str::from_utf8(json)
+            .map_err(|error| IndexProblem::NotUtf8 { offset: error.valid_up_to() })?;
+        let IndexFile { shards, total_size, strings } = IndexFile::parse(text, limits)?;
         if shards.is_empty() {
             return Err(IndexProblem::Empty);
         }
-        Ok(Self { shards, total_size: file.total_size, metadata: file.strings })
+        match shards.keys().find(|name| !is_safe_name(name)) {
+            Some(name) => Err(IndexProblem::UnsafeName { name: name.clone() }),
+            None => Ok(Self { shards, total_size, metadata: strings }),
+        }
     }
 
     /// Each shard's file name with the names of its tensors, in order of the file names.
@@ -66,12 +55,17 @@ impl Index {
     /// The text of the index file. The same index gives the same bytes.
     pub(super) fn to_json(&self) -> Result<Vec<u8>> {
         let json = to_json(self).map_err(|error| ErrorKind::Io(io::Error::from(error)))?;
-        let found = json.len() as u64;
-        if found > MAX_BYTES {
-            let problem = IndexProblem::TooLarge { limit: MAX_BYTES, found };
-            return Err(ErrorKind::BadIndex { problem }.into());
-        }
-        Ok(json)
+        let (limits, found) = (Limits::default(), json.len() as u64);
+        let (bytes, entries) = (limits.index_bytes, limits.index_entries);
+        let tensors: usize = self.shards.values().map(Vec::len).sum();
+        let problem = if found > bytes {
+            IndexProblem::TooLarge { limit: bytes, found }
+        } else if tensors.max(self.metadata.len() + 1) > entries {
+            IndexProblem::TooManyEntries { limit: entries }
+        } else {
+            return Ok(json);
+        };
+        Err(ErrorKind::BadIndex { problem }.into())
     }
 }
 

@@ -1,15 +1,19 @@
-//! [`Checkpoint`]: one file, or an index of shards, seen as one set of tensors.
+//! [`Checkpoint`]: one file, or an index of shards, seen as one set of tensors; and how to save one
+//! in several files.
 
+mod directories;
 mod index;
 mod index_json;
+mod index_read;
 mod locate;
-mod made;
 mod mmap;
 mod open;
 mod pattern;
 mod save;
 mod size;
 mod split;
+#[cfg(test)]
+mod split_tests;
 mod staging;
 #[cfg(test)]
 mod tests;
@@ -18,13 +22,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use index::Index;
-pub use locate::Located;
-pub use mmap::Access;
+pub use locate::CheckpointPath;
 pub use pattern::FilePattern;
 pub(crate) use save::plan as plan_shards;
 pub use save::{SavedShards, ShardOptions, save_sharded};
 pub use size::MaxShardSize;
-pub use split::{Split, split_into_shards};
+pub(crate) use split::{Split, split_into_shards};
 pub(crate) use staging::check as check_directory;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -73,7 +76,7 @@ const OPENED_AT_ONCE: usize = 8;
 /// ```
 #[derive(Debug)]
 pub struct Checkpoint<S = FileSource> {
-    shards: Vec<ShardFile<S>>,
+    shards: Vec<CheckpointFile<S>>,
     /// Every tensor: shards in order, each shard's tensors in file order.
     places: Vec<Place>,
     /// From a name to its place. Nothing for a single file, whose header has that table.
@@ -87,19 +90,19 @@ pub struct Checkpoint<S = FileSource> {
 
 /// One file of a [`Checkpoint`].
 #[derive(Debug)]
-pub struct ShardFile<S = FileSource> {
+pub struct CheckpointFile<S = FileSource> {
     path: PathBuf,
     archive: SafeTensors<S>,
 }
 
-impl<S> ShardFile<S> {
+impl<S> CheckpointFile<S> {
     /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// The file's header and source.
-    pub fn archive(&self) -> &SafeTensors<S> {
+    pub fn safetensors(&self) -> &SafeTensors<S> {
         &self.archive
     }
 }
@@ -116,7 +119,8 @@ impl<S: ReadAt> Checkpoint<S> {
     /// memory, so that tensors can be lent as [views](LazyTensor::view):
     ///
     /// ```
-    /// use safetensors_core::{Checkpoint, FileSource, Limits, SaveOptions, TensorView, save};
+    /// use safetensors_core::io::FileSource;
+    /// use safetensors_core::{Checkpoint, Limits, SaveOptions, TensorView, save};
     ///
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("model.safetensors");
@@ -135,15 +139,16 @@ impl<S: ReadAt> Checkpoint<S> {
         limits: &Limits,
         open: impl Fn(&Path) -> Result<S> + Sync,
     ) -> Result<Self> {
-        let open_shard = |path: PathBuf| -> Result<ShardFile<S>> {
-            let archive = open(&path).and_then(|source| SafeTensors::read_header(source, limits));
+        let open_shard = |path: PathBuf| -> Result<CheckpointFile<S>> {
+            let archive =
+                open(&path).and_then(|source| SafeTensors::from_source_with(source, limits));
             let archive = archive.map_err(|error| error.in_path(&path))?;
-            Ok(ShardFile { path, archive })
+            Ok(CheckpointFile { path, archive })
         };
         match locate::locate(path.as_ref())? {
-            Located::File(file) => Self::from_file(open_shard(file)?),
-            Located::Index(path) => {
-                let index = Index::read(&path)?;
+            CheckpointPath::File(file) => Self::from_single(open_shard(file)?),
+            CheckpointPath::Index(path) => {
+                let index = Index::read(&path, limits)?;
                 let folder = path.parent().unwrap_or(Path::new(""));
                 let files: Vec<_> = index.shards().collect();
                 let shards = in_parallel(files, OPENED_AT_ONCE, |(file, names), _: &mut ()| {
@@ -154,7 +159,7 @@ impl<S: ReadAt> Checkpoint<S> {
         }
     }
 
-    fn from_file(shard: ShardFile<S>) -> Result<Self> {
+    fn from_single(shard: CheckpointFile<S>) -> Result<Self> {
         let places = (0..shard.archive.header().len())
             .map(|position| Place { shard: 0, position })
             .collect();
@@ -163,7 +168,7 @@ impl<S: ReadAt> Checkpoint<S> {
 
     /// Only the tensors that the map sends to a shard are the checkpoint's: where two shards have
     /// one, the map decides.
-    fn from_shards(shards: Vec<ShardFile<S>>, index: &Index, path: PathBuf) -> Result<Self> {
+    fn from_shards(shards: Vec<CheckpointFile<S>>, index: &Index, path: PathBuf) -> Result<Self> {
         let mut places = Vec::new();
         for (shard, (file, names)) in index.shards().enumerate() {
             let header = shards[shard].archive.header();
@@ -181,7 +186,7 @@ impl<S: ReadAt> Checkpoint<S> {
     }
 
     fn assemble(
-        shards: Vec<ShardFile<S>>,
+        shards: Vec<CheckpointFile<S>>,
         places: Vec<Place>,
         index: Option<(&Index, PathBuf)>,
     ) -> Self {
@@ -233,41 +238,13 @@ impl<S: ReadAt> Checkpoint<S> {
         crate::load::read_tensors(&tensors, options)
     }
 
-    /// Reads the tensors for which `pick` says so in parallel, by name: those with a prefix, those
-    /// that a regular expression matches, those of a dtype.
-    ///
-    /// ```
-    /// # use safetensors_core::{Checkpoint, Dtype, LoadOptions, SaveOptions, TensorView, save};
-    /// # let dir = tempfile::tempdir()?;
-    /// # let values = [1.0_f32, 2.0];
-    /// # let tensors = ["encoder.w", "decoder.w"].map(|name| (name, TensorView::from_slice(&[2], &values).unwrap()));
-    /// # save(dir.path().join("model.safetensors"), tensors, &SaveOptions::new())?;
-    /// let checkpoint = Checkpoint::open(dir.path())?;
-    /// let encoder = checkpoint.read_some(|tensor| tensor.name().starts_with("encoder."), &LoadOptions::new())?;
-    /// assert_eq!(encoder[0].0, "encoder.w");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Those of [`read_tensors`](crate::read_tensors).
-    pub fn read_some(
-        &self,
-        mut pick: impl FnMut(&LazyTensor<'_, S>) -> bool,
-        options: &LoadOptions,
-    ) -> Result<Vec<(&str, TensorBuf)>> {
-        let tensors: Vec<_> = self.tensors().filter(|tensor| pick(tensor)).collect();
-        let bufs = crate::load::read_tensors(&tensors, options)?;
-        Ok(tensors.iter().map(LazyTensor::name).zip(bufs).collect())
-    }
-
     /// Reads the tensors of these names, or [aliases](Checkpoint::aliases), in parallel, in this
     /// order.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::TensorNotFound`], before anything is read, and those of
-    /// [`read_tensors`](crate::read_tensors).
+    /// [`read_tensors`](crate::load::read_tensors).
     pub fn read_named<N: AsRef<str>>(
         &self,
         names: impl IntoIterator<Item = N>,
@@ -319,7 +296,7 @@ impl<S> Checkpoint<S> {
     pub fn tensor(&self, name: &str) -> Result<LazyTensor<'_, S>> {
         self.get(name).ok_or_else(|| {
             let error = Error::from(ErrorKind::TensorNotFound).in_tensor(name);
-            match self.index.as_deref().or_else(|| self.shards.first().map(ShardFile::path)) {
+            match self.index.as_deref().or_else(|| self.shards.first().map(CheckpointFile::path)) {
                 Some(path) => error.in_path(path),
                 None => error,
             }
@@ -343,7 +320,7 @@ impl<S> Checkpoint<S> {
     }
 
     /// The files, in order of their names.
-    pub fn shards(&self) -> &[ShardFile<S>] {
+    pub fn files(&self) -> &[CheckpointFile<S>] {
         &self.shards
     }
 
@@ -360,13 +337,13 @@ impl<S> Checkpoint<S> {
 
     /// The tensors that files have and the index does not send there, which the checkpoint
     /// therefore does not have from these files.
-    pub fn unmapped(&self) -> impl Iterator<Item = (&ShardFile<S>, TensorInfo<'_>)> {
+    pub fn unindexed(&self) -> impl Iterator<Item = (&CheckpointFile<S>, TensorInfo<'_>)> {
         self.shards.iter().enumerate().flat_map(|(shard, file)| {
             // The places are sorted by shard and position.
             let start = self.places.partition_point(|place| place.shard < shard);
             let end = self.places.partition_point(|place| place.shard <= shard);
             let mut mapped = self.places[start..end].iter().peekable();
-            let tensors = file.archive.header().tensors().enumerate();
+            let tensors = file.archive.header().iter().enumerate();
             tensors.filter_map(move |(position, info)| {
                 let is_mapped = mapped.next_if(|place| place.position == position).is_some();
                 (!is_mapped).then_some((file, info))

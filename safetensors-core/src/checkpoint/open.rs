@@ -3,8 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use super::index::Index;
-use super::{Located, ShardFile, locate};
+use super::CheckpointFile;
 use crate::checkpoint::Checkpoint;
 use crate::error::{ErrorKind, Result};
 use crate::header::Limits;
@@ -23,7 +22,7 @@ impl Checkpoint {
     /// [`ErrorKind::NoCheckpoint`] for a directory that holds none or several;
     /// [`ErrorKind::BadIndex`]; [`ErrorKind::NotInShard`] for a tensor that its shard lacks;
     /// [`ErrorKind::Io`]; and, for each file, the errors of
-    /// [`Header::parse`](crate::Header::parse).
+    /// [`Header::parse`](crate::header::Header::parse).
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_with(path, &Limits::default())
     }
@@ -38,44 +37,22 @@ impl Checkpoint {
     }
 
     /// One file that is open already, such as standard input where that is a file. `name` stands
-    /// for its path in errors and in [`ShardFile::path`]; nothing is looked for under it.
+    /// for its path in errors and in [`CheckpointFile::path`]; nothing is looked for under it.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::NotAFile`] for anything but a regular file; [`ErrorKind::Io`]; those of
-    /// [`Header::parse`](crate::Header::parse).
-    pub fn of_file(file: File, name: impl Into<PathBuf>) -> Result<Self> {
+    /// [`Header::parse`](crate::header::Header::parse).
+    pub fn from_file(file: File, name: impl Into<PathBuf>) -> Result<Self> {
         let path = name.into();
         let open = || -> Result<_> {
             let source = FileSource::of(file, &path).map_err(ErrorKind::Io)?;
             if !source.file().metadata().map_err(ErrorKind::Io)?.is_file() {
                 return Err(ErrorKind::NotAFile { found: "a special file" }.into());
             }
-            SafeTensors::read_header(source, &Limits::default())
+            SafeTensors::from_source(source)
         };
         let archive = open().map_err(|error| error.in_path(&path))?;
-        Self::from_file(ShardFile { path, archive })
-    }
-
-    /// Which file or index a path leads to, as [`open`](Checkpoint::open) finds it: a `*.json` file
-    /// is an index, every other file is one of tensors, a directory holds an index or exactly one
-    /// `*.safetensors` file. Neither is looked into.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NoCheckpoint`] for a directory that holds none or several; [`ErrorKind::Io`].
-    pub fn locate(path: impl AsRef<Path>) -> Result<Located> {
-        locate::locate(path.as_ref())
-    }
-    /// The files that an index names, in order of their names. The index is read and checked; the
-    /// files are not looked at.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::BadIndex`]; [`ErrorKind::Io`].
-    pub fn files_of_index(index: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
-        let index = index.as_ref();
-        let folder = index.parent().unwrap_or(Path::new(""));
-        Ok(Index::read(index)?.shards().map(|(file, _)| folder.join(file)).collect())
+        Self::from_single(CheckpointFile { path, archive })
     }
 }

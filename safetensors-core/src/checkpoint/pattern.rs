@@ -19,7 +19,7 @@ const REPLACED: &str = ".replaced-";
 /// after it.
 ///
 /// ```
-/// use safetensors_core::FilePattern;
+/// use safetensors_core::checkpoint::FilePattern;
 ///
 /// let pattern: FilePattern = "model.fp16{suffix}.safetensors".parse()?;
 /// assert_eq!(pattern.file_name(0, 1), "model.fp16.safetensors");

@@ -20,14 +20,14 @@ use crate::tied;
 /// let options = ShardOptions::new()
 ///     .max_shard_size("500MB".parse()?)
 ///     .file_pattern("model.fp16{suffix}.safetensors".parse()?)
-///     .save(SaveOptions::new().metadata([("license", "mit")]));
+///     .save_options(SaveOptions::new().metadata([("license", "mit")]));
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct ShardOptions {
     max_shard_size: MaxShardSize,
     file_pattern: FilePattern,
-    save: SaveOptions,
+    pub(crate) save_options: SaveOptions,
 }
 
 impl ShardOptions {
@@ -55,19 +55,14 @@ impl ShardOptions {
     /// The metadata of several files goes into their index, as `huggingface_hub` has it; only
     /// `format` goes into each file, and is `pt` if it is not given.
     #[must_use]
-    pub fn save(mut self, options: SaveOptions) -> Self {
-        self.save = options;
+    pub fn save_options(mut self, options: SaveOptions) -> Self {
+        self.save_options = options;
         self
     }
 
     /// The names of the files.
     pub(crate) fn pattern(&self) -> &FilePattern {
         &self.file_pattern
-    }
-
-    /// How each file is saved.
-    pub(crate) fn save_options(&self) -> &SaveOptions {
-        &self.save
     }
 }
 
@@ -83,7 +78,7 @@ pub struct SavedShards {
 /// Saves tensors to a directory as a checkpoint of one file, or of several with an index if they do
 /// not fit one.
 ///
-/// The tensors are [divided](split_into_shards) in the given order, each counted with the bytes
+/// The tensors are divided in the given order, each counted with the bytes
 /// that it has in the file. What the directory has of the same file pattern is replaced: afterwards
 /// there are no files of an earlier save besides the new ones. Other files are left alone. Links
 /// are replaced, not followed.
@@ -116,8 +111,9 @@ pub struct SavedShards {
 /// # Errors
 ///
 /// Those of [`save`](crate::save()), for each file; [`ErrorKind::DuplicateTensor`];
-/// [`ErrorKind::NotAFile`] if something else than a file has the name of one. If a file of the
-/// earlier checkpoint cannot be removed, the new one is in place.
+/// [`ErrorKind::NotAFile`] if something else than a file has the name of one. After
+/// [`ErrorKind::NotDurable`] and [`ErrorKind::LeftBehind`] the new checkpoint is in its place, else
+/// what was there before.
 pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
     directory: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (N, S)>,
@@ -127,7 +123,7 @@ pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
     let mut tensors: Vec<_> = tensors.into_iter().collect();
     let ShardPlan { split, each, index, files, .. } =
         plan(&mut tensors, options).map_err(|error| error.in_path(directory))?;
-    let staging = Staging::create(directory, &options.file_pattern, each.durable)?;
+    let staging = Staging::create(directory, &options.file_pattern, &each)?;
     for (file, positions) in files.iter().zip(&split.shards) {
         let shard = positions.iter().map(|&position| (&tensors[position].0, &tensors[position].1));
         let path = staging.path(file);
@@ -156,9 +152,9 @@ pub(crate) fn plan<N: AsRef<str>, S: TensorSource>(
     tensors: &mut Vec<(N, S)>,
     options: &ShardOptions,
 ) -> Result<ShardPlan> {
-    let ShardOptions { max_shard_size, file_pattern, save } = options;
+    let ShardOptions { max_shard_size, file_pattern, save_options } = options;
     let mut aliases = BTreeMap::new();
-    if let Some(tied) = &save.tied {
+    if let Some(tied) = &save_options.tied {
         aliases = tied::drop_copies(tensors, tied)?;
     }
     let mut total = 0_u64;
@@ -180,8 +176,8 @@ pub(crate) fn plan<N: AsRef<str>, S: TensorSource>(
     let shards = split.shards.len();
 
     // The progress is that of all files together.
-    let progress = save.progress.for_total(split.total_size);
-    let mut each = SaveOptions { tied: None, progress, ..save.clone() };
+    let progress = save_options.progress.for_total(split.total_size);
+    let mut each = SaveOptions { tied: None, progress, ..save_options.clone() };
     let mut metadata = std::mem::take(&mut each.metadata);
     let format = metadata.remove(FORMAT_KEY).unwrap_or_else(|| "pt".into());
     each.metadata.insert(FORMAT_KEY.into(), format);

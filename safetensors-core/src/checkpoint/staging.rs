@@ -6,14 +6,19 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::FilePattern;
+use super::directories::{NewDirectories, TempDirectory};
 use super::index::Index;
-use super::locate::{Located, list, locate};
-use super::made::{Made, Temporary};
+use super::locate::{CheckpointPath, list, locate};
 use super::pattern::set_aside;
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::Limits;
+use crate::io::unfinished::Steps;
 use crate::io::{FileSource, SafeTensors, failpoint};
-use crate::save::atomic::{refuse_other_than_directory, sync, sync_directory};
+use crate::save::SaveOptions;
+use crate::save::atomic::{
+    refuse_other_than_directory, remove_header_backup, replaceable, sync, sync_directory,
+};
+use crate::save::permissions::take_over;
 
 /// A checkpoint that is being written into a hidden directory beside the one that it will replace.
 ///
@@ -40,20 +45,26 @@ pub(crate) struct Staging {
     directory: PathBuf,
     pattern: FilePattern,
     durable: bool,
-    temp: Temporary,
+    temp: TempDirectory,
     /// The directories that were made for it, which go if nothing is put into them. Dropped after
     /// the temporary one in them.
-    _made: Made,
+    made: NewDirectories,
+    replace_read_only: bool,
 }
 
 impl Staging {
     /// Prepares to save a checkpoint to a directory, which is created if need be.
-    pub(crate) fn create(directory: &Path, pattern: &FilePattern, durable: bool) -> Result<Self> {
+    pub(crate) fn create(
+        directory: &Path,
+        pattern: &FilePattern,
+        options: &SaveOptions,
+    ) -> Result<Self> {
+        let SaveOptions { durable, replace_read_only, .. } = *options;
         let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
         let create = || {
-            let made = Made::create_all(directory)?;
+            let made = NewDirectories::create_all(directory)?;
             failpoint::hit("create")?;
-            Ok((Temporary::create_in(directory)?, made))
+            Ok((TempDirectory::create(&directory.join(pattern.index_name()))?, made))
         };
         let (temp, made) = create().map_err(|error| Error::io(error, directory))?;
         Ok(Self {
@@ -61,7 +72,8 @@ impl Staging {
             pattern: pattern.clone(),
             durable,
             temp,
-            _made: made,
+            made,
+            replace_read_only,
         })
     }
 
@@ -84,8 +96,11 @@ impl Staging {
         // What can be refused is refused before anything changes.
         let json = new.to_json().map_err(|error| error.in_path(&index))?;
         for path in files.iter().map(|file| self.destination(file)).chain([index.clone()]) {
-            refuse_other_than_files(&path).map_err(|error| error.in_path(&path))?;
+            refuse_other_than_files(&path)
+                .and_then(|()| replaceable(&path, self.replace_read_only))
+                .map_err(|error| error.in_path(&path))?;
         }
+        let _steps = Steps::begin();
         let has_index = index.symlink_metadata().is_ok();
         if let Some(old) = self.current(has_index.then_some(&*index)) {
             let in_the_way: Vec<&str> =
@@ -98,22 +113,28 @@ impl Staging {
         for file in &files {
             self.rename(&self.path(file), &self.destination(file))?;
         }
-        self.sync_names()?;
         // An index of no tensors would be refused. If it is one file without tensors that replaces
         // a sharded checkpoint, there is nothing that could stand between the two.
         if !single
             || (index.symlink_metadata().is_ok()
                 && new.shards().any(|(_, names)| !names.is_empty()))
         {
+            self.sync_names()?;
             let written = self.write_index(&json, &index)?;
             self.rename(&written, &index)?;
-            self.sync_names()?;
         }
+        // The new checkpoint is in its place. Errors from here on say so.
+        self.sync_new_names()?;
         self.remove_stale(&files)?;
         if single {
-            remove(&index)?;
+            remove(&index).map_err(|error| left_behind(error, &index))?;
         }
-        self.sync_names()
+        self.sync_new_names()?;
+        if !self.durable {
+            return Ok(());
+        }
+        let synced = self.made.sync();
+        synced.map_err(|error| Error::from(ErrorKind::NotDurable(error)).in_path(&self.directory))
     }
 
     /// The checkpoint that the directory opens as, or that the pattern's index describes; nothing
@@ -121,12 +142,10 @@ impl Staging {
     /// tensors counts for nothing here: no index can describe it.
     fn current(&self, index: Option<&Path>) -> Option<Index> {
         let current = match index {
-            Some(index) => Index::read(index).ok()?,
+            Some(index) => Index::read(index, &Limits::default()).ok()?,
             None => {
-                let Ok(Located::File(file)) = locate(&self.directory) else { return None };
-                let archive =
-                    SafeTensors::read_header(FileSource::open(&file).ok()?, &Limits::default())
-                        .ok()?;
+                let Ok(CheckpointPath::File(file)) = locate(&self.directory) else { return None };
+                let archive = SafeTensors::from_source(FileSource::open(&file).ok()?).ok()?;
                 let names: Vec<_> =
                     archive.tensors().map(|tensor| tensor.name().to_owned()).collect();
                 let shards = BTreeMap::from([(file.file_name()?.to_str()?.to_owned(), names)]);
@@ -198,8 +217,11 @@ impl Staging {
     /// the Hub's cache that would be a file that other revisions of the model share.
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         failpoint::hit("rename")
+            .and_then(|()| take_over(from, to))
             .and_then(|()| fs::rename(from, to))
-            .map_err(|error| Error::io(error, to))
+            .map_err(|error| Error::io(error, to))?;
+        remove_header_backup(to);
+        Ok(())
     }
 
     /// Waits until the directory's names have reached the disk, if that is asked for.
@@ -210,11 +232,23 @@ impl Staging {
         sync_directory(&self.directory).map_err(|error| Error::io(error, &self.directory))
     }
 
+    /// [`sync_names`](Self::sync_names), when the new checkpoint is in its place.
+    fn sync_new_names(&self) -> Result<()> {
+        if !self.durable {
+            return Ok(());
+        }
+        let synced = sync_directory(&self.directory);
+        synced.map_err(|error| Error::from(ErrorKind::NotDurable(error)).in_path(&self.directory))
+    }
+
     /// Removes every file whose name is of the pattern, except the new ones.
     fn remove_stale(&self, files: &[&str]) -> Result<()> {
         let mut stale = list(&self.directory)?;
         stale.retain(|name| self.pattern.matches(name) && !files.contains(&name.as_str()));
-        stale.iter().try_for_each(|name| remove(&self.destination(name)))
+        stale
+            .iter()
+            .map(|name| self.destination(name))
+            .try_for_each(|path| remove(&path).map_err(|error| left_behind(error, &path)))
     }
 }
 
@@ -233,11 +267,15 @@ impl Drop for Aside {
 }
 
 /// Removes a file, if it is there.
-fn remove(path: &Path) -> Result<()> {
+fn remove(path: &Path) -> io::Result<()> {
     match failpoint::hit("remove").and_then(|()| fs::remove_file(path)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::io(error, path)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
+}
+
+fn left_behind(error: io::Error, path: &Path) -> Error {
+    Error::from(ErrorKind::LeftBehind(error)).in_path(path)
 }
 
 /// Checks whether a directory can have these files, which are named after the pattern, as far as
@@ -264,7 +302,7 @@ pub(crate) fn check(directory: &Path, pattern: &FilePattern, files: &[&str]) -> 
     let mut others = list(directory)?;
     others.retain(|name| {
         let is_own = name == file || *name == index || pattern.matches(name);
-        !is_own && Located::by_name(name).is_some()
+        !is_own && CheckpointPath::from_name(name).is_some()
     });
     if others.is_empty() {
         return Ok(());

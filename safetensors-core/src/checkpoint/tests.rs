@@ -47,7 +47,9 @@ const BEFORE: [Before; 8] = [
 fn options(shards: usize, durable: bool) -> ShardOptions {
     // 12 tensors of 1 byte each.
     let size = 12_usize.div_ceil(shards) as u64;
-    ShardOptions::new().max_shard_size(size.into()).save(SaveOptions::new().durable(durable))
+    ShardOptions::new()
+        .max_shard_size(size.into())
+        .save_options(SaveOptions::new().durable(durable))
 }
 
 /// 12 tensors, of which most have the same names in each version and all have other values.
@@ -175,6 +177,12 @@ fn an_interrupted_save_leaves_the_old_checkpoint_or_the_new_one() {
             );
             let new = is_new(path, before, shards, &context);
             assert!(result.is_err() || new, "{context}");
+            // The error says which of the two it is.
+            if let Err(error) = &result {
+                let says_new =
+                    matches!(error.kind(), ErrorKind::NotDurable(_) | ErrorKind::LeftBehind(_));
+                assert!(says_new == new || before == Before::Other, "{context}");
+            }
             // Once the new checkpoint is what opens, it stays so. A step that has a substitute is
             // no interruption.
             assert!(new || !was_new, "{context}");

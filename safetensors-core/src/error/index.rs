@@ -1,6 +1,6 @@
 //! [`IndexProblem`]: what can be wrong with an index file.
 
-use super::Quoted;
+use super::{Escaped, Quoted};
 
 /// What is wrong with an index file.
 #[derive(Debug, thiserror::Error)]
@@ -10,8 +10,14 @@ pub enum IndexProblem {
     /// It is larger than an index may be.
     #[error("it has {found} bytes, over the limit of {limit}")]
     TooLarge { limit: u64, found: u64 },
+    /// It is not UTF-8.
+    #[error("it is not UTF-8 from its byte {offset}")]
+    NotUtf8 { offset: usize },
+    /// It has more entries than [`Limits`](crate::Limits) allows.
+    #[error("it has more than {limit} entries, the limit")]
+    TooManyEntries { limit: usize },
     /// It is not JSON, or not of an index's form, or has a duplicate key.
-    #[error("{0}")]
+    #[error("{}", Escaped(.0))]
     Json(String),
     /// `weight_map` is empty.
     #[error("weight_map is empty")]

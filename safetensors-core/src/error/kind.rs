@@ -7,14 +7,16 @@ use core::fmt;
 
 #[cfg(feature = "std")]
 use super::IndexProblem;
-use super::{JsonProblem, NameList, Quoted};
+use super::text::NameList;
+use super::{Escaped, JsonProblem, Quoted, Shape};
 use crate::dtype::Dtype;
 
 /// Every way in which an operation can fail, with what was expected and what was found.
 ///
 /// `expected` and `found` are what the rule asks for and what is there. Sizes and offsets are in
 /// bytes; data offsets count from the first byte after the header, as they do in the header.
-/// Messages shorten text from outside, fields do not.
+/// Messages shorten names, shapes and other text from outside. Fields hold names and shapes whole,
+/// and of text that stands where a known word should no more than shows what it is.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]
@@ -29,9 +31,19 @@ pub enum ErrorKind {
     /// The header length points past the end of the file.
     #[error("the header should have {expected} bytes, but only {found} follow its length")]
     HeaderPastEnd { expected: u64, found: u64 },
+    /// An edit is writing another header over the one that the file has, or was interrupted while
+    /// it did. In the second case [`edit::recover`](crate::edit::recover) restores the header.
+    #[error("the header is half written: it is being changed, or a change of it was interrupted")]
+    TornHeader,
     /// More tensors than [`Limits`](crate::Limits) allows.
     #[error("the header has more than {limit} tensors, the limit")]
     TooManyTensors { limit: usize },
+    /// A tensor has more dimensions than [`Limits`](crate::Limits) allows.
+    #[error("the shape has more than {limit} dimensions, the limit")]
+    TooManyDimensions { limit: usize },
+    /// More entries in `__metadata__` than [`Limits`](crate::Limits) allows.
+    #[error("__metadata__ has more than {limit} entries, the limit")]
+    TooManyMetadataEntries { limit: usize },
 
     // The header's text.
     /// The header is not UTF-8.
@@ -87,16 +99,16 @@ pub enum ErrorKind {
 
     // Sizes and offsets.
     /// The product of a shape's non-zero dimensions, or its size in bytes, does not fit 64 bits.
-    #[error("the size of shape {shape:?} overflows 64 bits")]
+    #[error("the size of shape {} overflows 64 bits", Shape(.shape))]
     ShapeOverflow { shape: Vec<usize> },
     /// The elements of a sub-byte dtype do not fill whole bytes.
-    #[error("{dtype} elements of shape {shape:?} do not fill whole bytes")]
+    #[error("{dtype} elements of shape {} do not fill whole bytes", Shape(.shape))]
     PartialByte { dtype: Dtype, shape: Vec<usize> },
     /// The data range ends before it begins.
     #[error("data_offsets [{begin}, {end}] end before they begin")]
     ReversedOffsets { begin: u64, end: u64 },
     /// The data range is not as long as dtype and shape ask for.
-    #[error("{dtype} of shape {shape:?} has {expected} bytes, but data_offsets span {found}")]
+    #[error("{dtype} of shape {} has {expected} bytes, but data_offsets span {found}", Shape(.shape))]
     WrongSize { dtype: Dtype, shape: Vec<usize>, expected: u64, found: u64 },
     /// Bytes that belong to no tensor before this one.
     #[error(
@@ -129,7 +141,7 @@ pub enum ErrorKind {
     #[error("there is no such tensor")]
     TensorNotFound,
     /// Data is not as long as dtype and shape ask for.
-    #[error("{dtype} of shape {shape:?} has {expected} bytes, but the data has {found}")]
+    #[error("{dtype} of shape {} has {expected} bytes, but the data has {found}", Shape(.shape))]
     DataLength { dtype: Dtype, shape: Vec<usize>, expected: u64, found: u64 },
     /// A typed access with another type than the tensor's.
     #[error("expected dtype {expected}, found {found}")]
@@ -150,8 +162,8 @@ pub enum ErrorKind {
 
     // Slices.
     /// A slice has more indices than the tensor has dimensions.
-    #[error("the tensor has {rank} dimensions, but the slice has {found} indices")]
-    TooManyIndices { rank: usize, found: usize },
+    #[error("the tensor has {ndim} dimensions, but the slice has {found} indices")]
+    TooManyIndices { ndim: usize, found: usize },
     /// A slice takes a position that a dimension does not have, or a range that ends before it
     /// begins.
     #[error("the slice is out of bounds: dimension {dim} has length {len}, found {index}")]
@@ -163,21 +175,21 @@ pub enum ErrorKind {
     #[error("the slice begins or ends inside a byte of packed {dtype} elements")]
     SliceInsideByte { dtype: Dtype },
     /// The tensor has no such dimension.
-    #[error("there is no dimension {dim} in a tensor of {rank} dimensions")]
-    NoSuchDim { dim: usize, rank: usize },
+    #[error("there is no dimension {dim} in a tensor of {ndim} dimensions")]
+    NoSuchDim { dim: usize, ndim: usize },
     /// The rank is not one of the world's.
     #[error("the rank should be below the world size {world_size}, found {rank}")]
     NoSuchRank { rank: usize, world_size: usize },
     /// A dimension does not divide into equal parts.
     #[error("dimension {dim} of length {len} does not divide into {world_size} equal parts")]
-    UnevenShards { dim: usize, len: usize, world_size: usize },
+    UnevenParts { dim: usize, len: usize, world_size: usize },
 
     // Conversion and frameworks.
     /// Elements of one dtype cannot be converted to the other, see [`convert`](crate::convert).
     #[error("there is no conversion from {from} to {to}")]
     NoConversion { from: Dtype, to: Dtype },
     /// A value does not fit the dtype it should become.
-    #[error("the value {value} of element {index} does not fit {to}")]
+    #[error("the value {} of element {index} does not fit {to}", Escaped(.value))]
     DoesNotFit { index: u64, value: String, to: Dtype },
     /// The framework has no type for a dtype, and no wider one that holds its values exactly.
     #[error("{framework} has no type that holds {dtype} exactly")]
@@ -186,7 +198,7 @@ pub enum ErrorKind {
     #[error("{framework} has no {dtype}; it would become {to}, which exact loading does not allow")]
     WouldWiden { framework: &'static str, dtype: Dtype, to: Dtype },
     /// The framework's tensor has elements that the format has no dtype for.
-    #[error("{framework} elements of type {found} have no dtype in the format")]
+    #[error("{framework} elements of type {} have no dtype in the format", Escaped(.found))]
     UnsupportedFrameworkType { framework: &'static str, found: String },
     /// The framework itself failed.
     #[error("{framework}: {source}")]
@@ -203,7 +215,7 @@ pub enum ErrorKind {
     #[error("the data can be aligned to a power of two from 8 to 4096, not to {found}")]
     BadAlignment { found: usize },
     /// The tensor's source has another shape than was declared.
-    #[error("expected shape {expected:?}, found {found:?}")]
+    #[error("expected shape {}, found {}", Shape(.expected), Shape(.found))]
     WrongShape { expected: Vec<usize>, found: Vec<usize> },
     /// Bytes beyond the tensor's end were written.
     #[error("the tensor has {expected} bytes, but a write reaches to {found}")]
@@ -223,7 +235,7 @@ pub enum ErrorKind {
     #[error("{} should be {expected}, {}", Quoted(.key), OrMissing(.found.as_deref()))]
     BadModelSpec { key: String, expected: &'static str, found: Option<String> },
     /// The metadata entry that records digests is not JSON of the form it should have.
-    #[error("the entry {key} in __metadata__ is malformed: {problem}")]
+    #[error("the entry {key} in __metadata__ is malformed: {}", Escaped(.problem))]
     BadDigestRecord { key: &'static str, problem: String },
     /// What is recorded as a digest is none.
     #[error("the recorded digest should be {expected} lower-case hex digits, found {}", Quoted(.found))]
@@ -250,6 +262,21 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("{0}")]
     Io(#[source] std::io::Error),
+    /// The new file is in its place, but the system failed to write the file's name to the disk, so
+    /// a power cut may bring back what the path had before.
+    #[cfg(feature = "std")]
+    #[error("the new file is in its place, but a power cut may undo that: {0}")]
+    NotDurable(#[source] std::io::Error),
+    /// The new checkpoint is in its place, but the system failed to remove a file of the earlier
+    /// one.
+    #[cfg(feature = "std")]
+    #[error("the new checkpoint is in its place, but this old file could not be removed: {0}")]
+    LeftBehind(#[source] std::io::Error),
+    /// By its permissions nobody may write to the file. Saving replaces it only if
+    /// [`SaveOptions::replace_read_only`](crate::SaveOptions::replace_read_only) says so.
+    #[cfg(feature = "std")]
+    #[error("the file is read-only; it is replaced only where that is asked for")]
+    ReadOnlyFile,
     /// The path leads to something else than a regular file: to a directory, where a file was to be
     /// read or written, or to a FIFO, a device or another special file.
     #[cfg(feature = "std")]
@@ -262,8 +289,8 @@ pub enum ErrorKind {
     /// A directory has other files, beside which a new one of one checkpoint would not be found.
     #[cfg(feature = "std")]
     #[error(
-        "{file} would not be found beside {}: a directory opens as its index, or as the only *.safetensors file; \
-         move these away, or write to another directory", NameList(.others)
+        "{} would not be found beside {}: a directory opens as its index, or as the only *.safetensors file; \
+         move these away, or write to another directory", Escaped(.file), NameList(.others)
     )]
     NotAlone { file: String, others: Vec<String> },
     /// An index file that does not say what an index must say.
@@ -276,7 +303,10 @@ pub enum ErrorKind {
     NotInShard { shard: String },
     /// Text that is no size for a shard.
     #[cfg(feature = "std")]
-    #[error("a size is a number with KB, MB, GB or TB, such as 5GB; found {}", Quoted(.found))]
+    #[error(
+        "a size is a number of bytes, or a number with KB, MB, GB or TB, such as 5GB; found {}",
+        Quoted(.found)
+    )]
     BadShardSize { found: String },
     /// Text that is no pattern for the names of a checkpoint's files.
     #[cfg(feature = "std")]

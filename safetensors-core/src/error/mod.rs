@@ -1,19 +1,23 @@
 //! The one error type: what went wrong, in which file, for which tensor, what was expected and what
 //! was found.
 
+mod dtype;
 #[cfg(feature = "std")]
 mod index;
 mod json;
 mod kind;
+pub(crate) mod text;
 
 use alloc::boxed::Box;
 use alloc::string::String;
-use core::fmt;
+use core::fmt::{self, Write as _};
 
 #[cfg(feature = "std")]
 pub use index::IndexProblem;
 pub use json::JsonProblem;
 pub use kind::ErrorKind;
+use text::Capped;
+pub(crate) use text::{Escaped, Quoted, Shape, excerpt};
 
 /// The result of everything here that can fail.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
@@ -23,7 +27,8 @@ pub type Result<T, E = Error> = core::result::Result<T, E>;
 /// [`kind`](Error::kind) says what, with the numbers; [`file`](Error::file) and
 /// [`tensor`](Error::tensor) say where, as far as it is known. The message has all of it. Names
 /// come from files and may be hostile, so the message shows them quoted, with control and
-/// bidirectional characters escaped.
+/// bidirectional characters escaped, and shortened: whatever a file holds, a message about it has a
+/// few hundred bytes. `Debug` shows at most 4 KiB.
 ///
 /// ```
 /// use safetensors_core::{ErrorKind, SafeTensors};
@@ -32,7 +37,6 @@ pub type Result<T, E = Error> = core::result::Result<T, E>;
 /// assert!(matches!(error.kind(), ErrorKind::TooShort { found: 4 }));
 /// assert_eq!(error.to_string(), "expected at least 8 bytes for the header length, found 4");
 /// ```
-#[derive(Debug)]
 pub struct Error(Box<Inner>);
 
 #[derive(Debug)]
@@ -40,6 +44,8 @@ struct Inner {
     kind: ErrorKind,
     file: Option<String>,
     tensor: Option<String>,
+    /// What the file looks like instead.
+    looks_like: Option<&'static str>,
 }
 
 impl Error {
@@ -80,12 +86,23 @@ impl Error {
         self.in_file(path.as_ref().display())
     }
 
+    /// Says what the file looks like that is no safetensors file.
+    #[must_use]
+    pub(crate) fn looking_like(mut self, format: &'static str) -> Self {
+        self.0.looks_like = Some(format);
+        self
+    }
+
     /// Says that what the error says of the temporary file `from` is about `to`, which the user
-    /// knows of. An error about any other file stays as it is.
+    /// knows of, and which is not in its place yet. An error about any other file stays as it is.
     #[cfg(feature = "std")]
     pub(crate) fn moved(mut self, from: &std::path::Path, to: &std::path::Path) -> Self {
         if self.0.file.as_ref().is_some_and(|file| *file == alloc::format!("{}", from.display())) {
             self.0.file = Some(alloc::format!("{}", to.display()));
+            if let ErrorKind::NotDurable(error) = &mut self.0.kind {
+                let error = core::mem::replace(error, std::io::ErrorKind::Other.into());
+                self.0.kind = ErrorKind::Io(error);
+            }
         }
         self
     }
@@ -99,7 +116,7 @@ impl Error {
 
 impl From<ErrorKind> for Error {
     fn from(kind: ErrorKind) -> Self {
-        Self(Box::new(Inner { kind, file: None, tensor: None }))
+        Self(Box::new(Inner { kind, file: None, tensor: None, looks_like: None }))
     }
 }
 
@@ -111,7 +128,28 @@ impl fmt::Display for Error {
         if let Some(tensor) = &self.0.tensor {
             write!(f, "tensor {}: ", Quoted(tensor))?;
         }
-        self.0.kind.fmt(f)
+        self.0.kind.fmt(f)?;
+        match self.0.looks_like {
+            Some(format) => write!(f, "; it looks like {format}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What a `main` that returns the error prints, so it is bounded too.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const MOST: usize = 4096;
+        let mut out = Capped { out: &mut *f, left: MOST };
+        let is_alternate = out.out.alternate();
+        let written = match is_alternate {
+            true => write!(out, "Error({:#?})", self.0),
+            false => write!(out, "Error({:?})", self.0),
+        };
+        match written {
+            Err(_) if out.left == 0 => f.write_str("..."),
+            written => written,
+        }
     }
 }
 
@@ -120,59 +158,5 @@ impl core::error::Error for Error {
     /// message, and in [`kind`](Error::kind).
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         core::error::Error::source(&self.0.kind)?.source()
-    }
-}
-
-/// Text from outside, without quotes, with everything that is not printable escaped.
-pub(crate) struct Escaped<'a>(pub(crate) &'a str);
-
-impl fmt::Display for Escaped<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.chars().try_for_each(|c| match c {
-            '\'' | '"' | '\\' => write!(f, "{c}"),
-            _ => write!(f, "{}", c.escape_debug()),
-        })
-    }
-}
-
-/// Text from outside in quotes, escaped, and shortened where it is too long for a message.
-pub(crate) struct Quoted<'a>(pub(crate) &'a str);
-
-impl fmt::Display for Quoted<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const SHOWN: usize = 200;
-        match self.0.char_indices().nth(SHOWN) {
-            Some((end, _)) => write!(f, "{:?}... ({} bytes)", &self.0[..end], self.0.len()),
-            None => write!(f, "{:?}", self.0),
-        }
-    }
-}
-
-/// Names for a message: all of a few, the first of many; quoted, escaped, and shortened where they
-/// are too long for a message.
-///
-/// ```
-/// use safetensors_core::NameList;
-///
-/// let names: Vec<String> = (0..10).map(|i| format!("layer.{i}")).collect();
-/// assert_eq!(NameList(&names[..2]).to_string(), r#""layer.0", "layer.1""#);
-/// assert!(NameList(&names).to_string().ends_with(r#""layer.7" and 2 more"#));
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct NameList<'a>(pub &'a [String]);
-
-impl fmt::Display for NameList<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const SHOWN: usize = 8;
-        if self.0.is_empty() {
-            return f.write_str("none");
-        }
-        for (i, name) in self.0.iter().take(SHOWN).enumerate() {
-            write!(f, "{}{}", if i == 0 { "" } else { ", " }, Quoted(name))?;
-        }
-        match self.0.len().saturating_sub(SHOWN) {
-            0 => Ok(()),
-            more => write!(f, " and {more} more"),
-        }
     }
 }

@@ -1,42 +1,16 @@
-//! From the bytes of a file to a [`Header`], strictly.
+//! The strict parser: from the bytes of a file to a [`Header`].
 
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::json::Cursor;
+use super::looks_like::explain;
 use super::model::{Entry, Header, MAX_TEXT, Metadata, Record, Span};
-use super::{LENGTH_BYTES, METADATA_KEY, canonical, validate};
+use super::{LENGTH_BYTES, Limits, METADATA_KEY, canonical, is_marked, validate};
 use crate::dtype::Dtype;
-use crate::error::{Error, ErrorKind, JsonProblem, Result};
+use crate::error::{Error, ErrorKind, JsonProblem, Result, excerpt};
 use crate::tensor::shape;
-
-/// What a header may cost. Checked before anything is allocated for it.
-///
-/// ```
-/// use safetensors_core::{ErrorKind, Limits, SafeTensors};
-///
-/// let mut limits = Limits::default();
-/// limits.header_bytes = 1024;
-/// let file = [&5000_u64.to_le_bytes()[..], &[b' '; 5000]].concat();
-/// let error = SafeTensors::parse_with(file, &limits).unwrap_err();
-/// assert!(matches!(error.kind(), ErrorKind::HeaderTooLarge { limit: 1024, found: 5000 }));
-/// ```
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Limits {
-    /// The longest header in bytes; 100,000,000 by default, as the format's reference has it. More
-    /// than 2³² - 1 is never read.
-    pub header_bytes: u64,
-    /// The most tensors; 2³² - 1 by default.
-    pub tensors: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self { header_bytes: 100_000_000, tensors: u32::MAX as usize }
-    }
-}
 
 impl Header {
     /// Parses the header at the start of a whole file in memory and checks that the data after it
@@ -44,9 +18,13 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// Every rule of the format has its own [`ErrorKind`]; the error names the tensor where there
-    /// is one.
+    /// Every rule of the format has its own [`ErrorKind`]. The error names the tensor that breaks
+    /// the rule, if there is one.
     pub fn parse(file: &[u8], limits: &Limits) -> Result<Self> {
+        Self::parse_file(file, limits).map_err(|error| explain(error, file))
+    }
+
+    fn parse_file(file: &[u8], limits: &Limits) -> Result<Self> {
         let Some((length, rest)) = file.split_first_chunk::<LENGTH_BYTES>() else {
             return Err(ErrorKind::TooShort { found: file.len() as u64 }.into());
         };
@@ -57,13 +35,15 @@ impl Header {
         Ok(header)
     }
 
-    /// Reads the length that stands before the header and checks it against the limit and the bytes
-    /// that follow it.
+    /// Reads the length field and checks it against the limit and the number of bytes that follow.
     pub(crate) fn check_length(
         length: [u8; LENGTH_BYTES],
         available: u64,
         limits: &Limits,
     ) -> Result<usize> {
+        if is_marked(length) {
+            return Err(ErrorKind::TornHeader.into());
+        }
         let found = u64::from_le_bytes(length);
         check_text_len(found, limits)?;
         if found > available {
@@ -72,14 +52,15 @@ impl Header {
         usize::try_from(found).map_err(|_| ErrorKind::TooLargeForMemory { bytes: found }.into())
     }
 
-    /// Checks that `found` bytes after the header are exactly those of the tensors.
+    /// Checks that the file has exactly as many bytes after the header (`found`) as the tensors
+    /// need.
     pub(crate) fn check_data_len(&self, found: u64) -> Result<()> {
         let expected = self.data_len();
         if found > expected {
             return Err(ErrorKind::TrailingData { expected, found }.into());
         }
-        // The tensor to name is the first that is not whole.
-        match self.tensors().find(|tensor| tensor.data_offsets().end > found) {
+        // The error names the first tensor whose data is incomplete.
+        match self.iter().find(|tensor| tensor.data_offsets().end > found) {
             Some(cut) => {
                 Err(Error::from(ErrorKind::MissingData { expected, found }).in_tensor(cut.name()))
             }
@@ -97,7 +78,8 @@ impl Header {
         Self::parse_by(json, limits, Way::FastFirst)
     }
 
-    /// [`parse_json`](Header::parse_json) in either way, to the same result.
+    /// [`parse_json`](Header::parse_json) with or without the fast path. Both ways give the same
+    /// result.
     pub(super) fn parse_by(json: &[u8], limits: &Limits, way: Way) -> Result<Self> {
         let json_len = json.len() as u64;
         check_text_len(json_len, limits)?;
@@ -106,14 +88,18 @@ impl Header {
         let mut parser = Parser {
             cursor: Cursor::new(text),
             scratch: String::new(),
-            // About what a usual header needs. What is not needed is never touched, and is less
-            // than the text in any case.
+            // These capacities suit a usual header. Memory that is not needed is never touched, and
+            // it is smaller than the text in any case.
             names: String::with_capacity(json.len() / 3),
             dims: Vec::with_capacity(json.len() / 64),
             records: Vec::with_capacity(json.len() / 100),
             metadata: None,
             max_tensors: limits.tensors,
+            max_rank: limits.rank,
+            max_entries: limits.metadata_entries,
             before: canonical::Before::default(),
+            // The fast path does not look at the limit of dimensions.
+            max_fast: if limits.rank < canonical::MAX_RANK { 0 } else { limits.tensors },
             way,
         };
         parser.header()?;
@@ -138,9 +124,9 @@ fn check_text_len(found: u64, limits: &Limits) -> Result<(), ErrorKind> {
 /// How entries are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// By the fast path, and by the grammar where that does not know the form.
+    /// The fast path first; the full grammar for entries that the fast path does not read.
     FastFirst,
-    /// By the grammar alone, which the fast path is held to.
+    /// The full grammar only. The tests compare the fast path with it.
     #[cfg(test)]
     Grammar,
 }
@@ -153,7 +139,11 @@ struct Parser<'a> {
     records: Vec<Record>,
     metadata: Option<Metadata>,
     max_tensors: usize,
+    max_rank: usize,
+    max_entries: usize,
     before: canonical::Before<'a>,
+    /// The most tensors up to which the fast path is taken.
+    max_fast: usize,
     way: Way,
 }
 
@@ -182,10 +172,15 @@ impl<'a> Parser<'a> {
         }
     }
 
+    /// Reads a tensor or the metadata, and before it all tensors that the fast path knows.
     fn member(&mut self) -> Result<()> {
-        let start = self.names.len();
-        if let Some(entry) = self.canonical_entry() {
-            return self.add(start, entry).map_err(|kind| self.in_tensor(start, kind));
+        let mut start = self.names.len();
+        while let Some(entry) = self.canonical_entry() {
+            self.add(start, entry).map_err(|kind| self.in_tensor(start, kind))?;
+            if !self.cursor.skip_comma_before_quote() {
+                return Ok(());
+            }
+            start = self.names.len();
         }
         let name = self.cursor.string(&mut self.scratch, "a name in quotes")?;
         if name == METADATA_KEY {
@@ -198,16 +193,16 @@ impl<'a> Parser<'a> {
             .map_err(|kind| self.in_tensor(start, kind))
     }
 
-    /// The error for the tensor whose name, the last that was stored, begins at `name`.
+    /// Adds the tensor's name to an error. `name` is where that name, the last one stored, begins.
     fn in_tensor(&self, name: usize, kind: ErrorKind) -> Error {
         Error::from(kind).in_tensor(&self.names[name..])
     }
 
-    /// Reads an entry and stores its name, if it has the form that the fast path knows. Nothing is
-    /// read otherwise.
+    /// Reads an entry by the fast path and stores its name. Returns `None`, with nothing read, if
+    /// the entry has another form.
     #[inline(always)]
     fn canonical_entry(&mut self) -> Option<Entry> {
-        if self.way != Way::FastFirst || self.records.len() == self.max_tensors {
+        if self.way != Way::FastFirst || self.records.len() >= self.max_fast {
             return None;
         }
         let dims = self.dims.len();
@@ -223,8 +218,8 @@ impl<'a> Parser<'a> {
         Some(entry)
     }
 
-    /// Adds the tensor whose name begins at `name` of the stored names, if its fields agree with
-    /// each other.
+    /// Checks that the fields of an entry agree with each other, and adds the tensor. Its name is
+    /// the last one stored and begins at `name`.
     #[inline(always)]
     fn add(&mut self, name: usize, entry: Entry) -> Result<(), ErrorKind> {
         let Entry { dtype, shape, begin, end } = entry;
@@ -252,6 +247,9 @@ impl<'a> Parser<'a> {
         let mut metadata = Metadata::new();
         let mut more = self.cursor.has_first(b'}');
         while more {
+            if metadata.len() == self.max_entries {
+                return Err(ErrorKind::TooManyMetadataEntries { limit: metadata.len() });
+            }
             let key = String::from(self.cursor.string(&mut self.scratch, "a key in quotes")?);
             self.cursor.expect(b':', "a colon")?;
             if self.cursor.peek() != Some(b'"') {
@@ -269,7 +267,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Reads an entry after its name.
+    /// Reads the rest of an entry after its name.
     fn entry(&mut self) -> Result<Entry, ErrorKind> {
         if self.records.len() == self.max_tensors {
             return Err(ErrorKind::TooManyTensors { limit: self.max_tensors });
@@ -295,7 +293,7 @@ impl<'a> Parser<'a> {
                     self.field("data_offsets", &offsets)?;
                     offsets = Some(self.data_offsets()?);
                 }
-                unknown => return Err(ErrorKind::UnknownField { found: unknown.into() }),
+                unknown => return Err(ErrorKind::UnknownField { found: excerpt(unknown) }),
             }
             more = self.cursor.has_next(b'}', "a comma or the closing brace of an entry")?;
         }
@@ -305,7 +303,7 @@ impl<'a> Parser<'a> {
         Ok(Entry { dtype, shape, begin, end })
     }
 
-    /// Reads the colon of a field that must not have been there before.
+    /// Checks that a field is not a duplicate, and reads the colon after its name.
     fn field<T>(&mut self, field: &'static str, earlier: &Option<T>) -> Result<(), ErrorKind> {
         if earlier.is_some() {
             return Err(ErrorKind::DuplicateField { field });
@@ -320,7 +318,7 @@ impl<'a> Parser<'a> {
         }
         let name = self.cursor.string(&mut self.scratch, "a string")?;
         Dtype::from_name(name.as_bytes())
-            .ok_or_else(|| ErrorKind::UnknownDtype { found: name.into() })
+            .ok_or_else(|| ErrorKind::UnknownDtype { found: excerpt(name) })
     }
 
     fn shape(&mut self) -> Result<Range<usize>, ErrorKind> {
@@ -328,6 +326,9 @@ impl<'a> Parser<'a> {
         self.open_array("shape")?;
         let mut more = self.cursor.has_first(b']');
         while more {
+            if self.dims.len() - start == self.max_rank {
+                return Err(ErrorKind::TooManyDimensions { limit: self.max_rank });
+            }
             let dim = self.cursor.number("shape")?;
             let dim =
                 usize::try_from(dim).map_err(|_| ErrorKind::TooLargeForMemory { bytes: dim })?;

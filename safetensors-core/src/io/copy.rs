@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 
 use super::failpoint;
-use super::positional::{read_at, write_all_at};
+use super::positional::{read_at, shorter, write_all_at};
 
 /// The most bytes copied by one call to the kernel, which cannot be interrupted.
 const CALL: u64 = 1 << 30;
@@ -83,7 +83,7 @@ fn through_buffer(
         let piece = buffer.len().min(usize::try_from(len).unwrap_or(BUFFER));
         let read = read_at(from, &mut buffer[..piece], from_offset)?;
         if read == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+            return Err(shorter(from, from_offset + len));
         }
         write_all_at(to, &buffer[..read], to_offset)?;
         from_offset += read as u64;
@@ -135,6 +135,8 @@ mod tests {
         for copy in [copy_range, through_buffer] {
             let error = copy(&file(b"short"), 2, &file(b""), 0, 4).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+            let expected = "the file has become shorter: expected at least 6 bytes, found 5";
+            assert_eq!(error.to_string(), expected);
         }
     }
 }

@@ -10,11 +10,20 @@ pub(crate) fn hit(_step: &'static str) -> std::io::Result<()> {
     Ok(())
 }
 
-#[cfg(any(test, feature = "__failpoints"))]
-pub(crate) use armed::hit;
+/// Whether a test wants the system to lack something that not every system has.
+#[cfg(not(any(test, feature = "__failpoints")))]
+#[inline(always)]
+pub(crate) fn lacks(_what: &'static str) -> bool {
+    false
+}
+
+#[cfg(test)]
+pub(crate) use armed::without;
 #[cfg(any(test, feature = "__failpoints"))]
 #[allow(unreachable_pub, reason = "reachable with the feature alone")]
 pub use armed::{crash_at, fail_at};
+#[cfg(any(test, feature = "__failpoints"))]
+pub(crate) use armed::{hit, lacks};
 
 #[cfg(any(test, feature = "__failpoints"))]
 #[allow(unreachable_pub, reason = "reachable with the feature alone")]
@@ -24,7 +33,7 @@ mod armed {
 
     /// What a test wants of the steps that its thread takes. Other threads are left alone.
     #[derive(Clone, Copy)]
-    struct Plan {
+    struct Armed {
         /// The steps that still succeed.
         left: usize,
         /// Whether those after the failing one fail too, as after the end of the process.
@@ -33,18 +42,19 @@ mod armed {
     }
 
     thread_local! {
-        static PLAN: Cell<Option<Plan>> = const { Cell::new(None) };
+        static ARMED: Cell<Option<Armed>> = const { Cell::new(None) };
+        static LACKS: Cell<Option<&'static str>> = const { Cell::new(None) };
     }
 
     /// A step that is about to be taken. Fails if a test wants it to.
     pub(crate) fn hit(step: &'static str) -> io::Result<()> {
-        let Some(mut plan) = PLAN.get() else { return Ok(()) };
-        let fails = if plan.failed.is_some() { plan.for_good } else { plan.left == 0 };
-        plan.left = plan.left.saturating_sub(1);
+        let Some(mut armed) = ARMED.get() else { return Ok(()) };
+        let fails = if armed.failed.is_some() { armed.for_good } else { armed.left == 0 };
+        armed.left = armed.left.saturating_sub(1);
         if fails {
-            plan.failed.get_or_insert(step);
+            armed.failed.get_or_insert(step);
         }
-        PLAN.set(Some(plan));
+        ARMED.set(Some(armed));
         if fails { Err(io::Error::other(format!("interrupted at {step}"))) } else { Ok(()) }
     }
 
@@ -53,19 +63,32 @@ mod armed {
     ///
     /// Only the steps of this thread count.
     pub fn fail_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
-        run(Plan { left: n, for_good: false, failed: None }, f)
+        run(Armed { left: n, for_good: false, failed: None }, f)
     }
 
     /// Like [`fail_at`], but every step after the `n`th fails too: what would put things right does
     /// not happen either.
     pub fn crash_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
-        run(Plan { left: n, for_good: true, failed: None }, f)
+        run(Armed { left: n, for_good: true, failed: None }, f)
     }
 
-    fn run<T>(plan: Plan, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
-        PLAN.set(Some(plan));
+    /// Whether the system is to lack this.
+    pub(crate) fn lacks(what: &'static str) -> bool {
+        LACKS.get() == Some(what)
+    }
+
+    /// Runs `f` as on a system that lacks something. Only this thread is concerned.
+    pub(crate) fn without<T>(what: &'static str, f: impl FnOnce() -> T) -> T {
+        LACKS.set(Some(what));
         let result = f();
-        let failed = PLAN.take().and_then(|plan| plan.failed);
+        LACKS.set(None);
+        result
+    }
+
+    fn run<T>(armed: Armed, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
+        ARMED.set(Some(armed));
+        let result = f();
+        let failed = ARMED.take().and_then(|armed| armed.failed);
         (result, failed)
     }
 }

@@ -24,17 +24,27 @@ pub(crate) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<us
 ///
 /// # Errors
 ///
-/// The system's; [`io::ErrorKind::UnexpectedEof`] if the file ends before.
+/// The system's; [`io::ErrorKind::UnexpectedEof`] if the file ends before, which it did not when
+/// its length was looked at.
 pub(crate) fn read_exact_at(file: &File, mut buf: &mut [u8], mut offset: u64) -> io::Result<()> {
     while !buf.is_empty() {
         let read = read_at(file, buf, offset)?;
         if read == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+            return Err(shorter(file, offset + buf.len() as u64));
         }
         buf = &mut buf[read..];
         offset += read as u64;
     }
     Ok(())
+}
+
+/// The error for a file that has ended where there should be `expected` bytes at least.
+#[cold]
+pub(crate) fn shorter(file: &File, expected: u64) -> io::Error {
+    let found = file.metadata().map(|metadata| format!(", found {}", metadata.len()));
+    let found = found.unwrap_or_default();
+    let message = format!("the file has become shorter: expected at least {expected} bytes{found}");
+    io::Error::new(io::ErrorKind::UnexpectedEof, message)
 }
 
 /// Fills every range. Neighbours are read by one system call where the system can.

@@ -18,18 +18,19 @@ use crate::header::SHA256_KEY;
 /// form only: [`validate`](super::validate()) lists what is wrong with a file that departs from it.
 ///
 /// ```
-/// use safetensors_core::{Metadata, ModelSpec};
+/// use safetensors_core::Metadata;
+/// use safetensors_core::modelspec::ModelSpec;
 ///
 /// let mut metadata = Metadata::from([("format".into(), "pt".into())]);
-/// assert_eq!(ModelSpec::read(&metadata)?, None);
+/// assert_eq!(ModelSpec::from_metadata(&metadata)?, None);
 ///
 /// let mut spec = ModelSpec::new("stable-diffusion-v1/lora", "diffusers", "My Cat");
 /// spec.date = Some("2023-07-16".into());
 /// spec.tags = vec!["Style".into(), "Cat".into()];
-/// spec.write(&mut metadata)?;
+/// spec.insert_into(&mut metadata)?;
 /// assert_eq!(metadata["modelspec.sai_model_spec"], "1.0.1");
 /// assert_eq!(metadata["modelspec.tags"], "Style,Cat");
-/// assert_eq!(ModelSpec::read(&metadata)?, Some(spec));
+/// assert_eq!(ModelSpec::from_metadata(&metadata)?, Some(spec));
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,8 +149,7 @@ impl ModelSpec {
     /// does not list goes into [`other`](ModelSpec::other).
     ///
     /// ```
-    /// use safetensors_core::ModelSpec;
-    /// use safetensors_core::modelspec::Resolution;
+    /// use safetensors_core::modelspec::{ModelSpec, Resolution};
     ///
     /// let mut spec = ModelSpec::new("stable-diffusion-v1", "diffusers", "My Model");
     /// spec.set("resolution", "512x768")?;
@@ -180,7 +180,7 @@ impl ModelSpec {
     /// [`ErrorKind::BadModelSpec`], naming the key, for a key that every model must have and that
     /// is missing, and for a value that does not have its form. What only some models must have
     /// (`resolution`, `data_format`) may be missing.
-    pub fn read(metadata: &Metadata) -> Result<Option<Self>> {
+    pub fn from_metadata(metadata: &Metadata) -> Result<Option<Self>> {
         if !metadata.contains_key(&full_name(VERSION_KEY)) {
             return Ok(None);
         }
@@ -223,7 +223,7 @@ impl ModelSpec {
     /// # Errors
     ///
     /// Those of [`to_metadata`](ModelSpec::to_metadata). `metadata` is then as it was.
-    pub fn write(&self, metadata: &mut Metadata) -> Result<()> {
+    pub fn insert_into(&self, metadata: &mut Metadata) -> Result<()> {
         let new = self.to_metadata()?;
         metadata.retain(|key, _| !key.starts_with(PREFIX));
         metadata.extend(new);

@@ -1,6 +1,7 @@
 //! [`in_parallel`]: doing many things on several threads.
 
 pub(crate) mod progress;
+mod work;
 
 use std::num::NonZeroUsize;
 use std::sync::{Mutex, OnceLock};
@@ -8,6 +9,7 @@ use std::thread;
 
 pub(crate) use progress::Meter;
 pub use progress::Progress;
+pub(crate) use work::Work;
 
 use crate::error::Result;
 
@@ -21,8 +23,9 @@ const MAX_DEFAULT_THREADS: usize = 8;
 /// value of type `B` of its own, a buffer, say.
 ///
 /// `threads` is how many to use; 0 for as many as `SAFETENSORS_THREADS` says, or else one a core,
-/// eight at most. The first failure stops all threads. If several fail, the error is the one of the
-/// first item, so that it does not depend on the threads' speed.
+/// eight at most. The first failure stops all threads: each ends with the item that it is at. If
+/// several fail, the error is the one of the first item, so that it does not depend on the threads'
+/// speed. A panic of `work` stops them likewise, and goes on in the calling thread.
 pub(crate) fn in_parallel<I, T: Send, B: Default>(
     items: impl IntoIterator<Item = I, IntoIter: ExactSizeIterator + Send>,
     threads: usize,
@@ -36,15 +39,19 @@ pub(crate) fn in_parallel<I, T: Send, B: Default>(
     };
     let queue = Mutex::new(Some(items.enumerate()));
     let next = || queue.lock().ok()?.as_mut()?.next();
+    // Nothing is left for the other threads to begin.
+    let end = || {
+        let _ = queue.lock().map(|mut queue| queue.take());
+    };
     let run = || {
+        let _end = OnPanic(end);
         let mut own = B::default();
         let mut results = Vec::new();
         while let Some((number, item)) = next() {
             let result = work(item, &mut own);
             if result.is_err() {
-                // Nothing is left for the other threads to begin. What comes before this item has
-                // been begun already.
-                let _ = queue.lock().map(|mut queue| queue.take());
+                // What comes before this item has been begun already.
+                end();
             }
             results.push((number, result));
         }
@@ -64,6 +71,17 @@ pub(crate) fn in_parallel<I, T: Send, B: Default>(
     });
     results.sort_unstable_by_key(|(number, _)| *number);
     results.into_iter().map(|(_, result)| result).collect()
+}
+
+/// Does something if the thread panics before this is dropped.
+pub(crate) struct OnPanic<F: Fn()>(pub(crate) F);
+
+impl<F: Fn()> Drop for OnPanic<F> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            (self.0)();
+        }
+    }
 }
 
 /// How many threads work is shared among where the caller does not say: as many as the environment
@@ -112,6 +130,26 @@ mod tests {
                 Err(Error::from(ErrorKind::TensorNotFound).in_tensor(&item.to_string()))
             });
             assert_eq!(error.unwrap_err().tensor(), Some((count / 2).to_string().as_str()));
+        }
+    }
+
+    #[test]
+    fn a_panic_stops_the_other_threads() {
+        for panicking in [0, 7] {
+            let done = AtomicUsize::new(0);
+            let work = |item, _: &mut ()| {
+                if item == panicking {
+                    std::panic::resume_unwind(Box::new("of the work"));
+                }
+                thread::sleep(Duration::from_millis(2));
+                done.fetch_add(1, Ordering::SeqCst);
+                Ok(())
+            };
+            let all = || in_parallel(0..1000, 4, work);
+            let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(all)).unwrap_err();
+            assert_eq!(panic.downcast_ref::<&str>(), Some(&"of the work"));
+            let done = done.into_inner();
+            assert!(done < 100, "{done} of 1000 done all the same");
         }
     }
 

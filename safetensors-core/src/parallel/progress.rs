@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use super::OnPanic;
 use crate::error::{ErrorKind, Result};
 
 /// How far a load, a save or the computing of digests has come.
@@ -77,8 +78,8 @@ impl Meter {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Cancelled`], now and from now on, once the callback says so. The bytes then do
-    /// not count.
+    /// [`ErrorKind::Cancelled`], now and from now on, once the callback says so, or has panicked in
+    /// another thread. The bytes then do not count.
     pub(crate) fn add(&self, bytes: u64, tensor: &str) -> Result<()> {
         let (Some(callback), Some(count)) = (&self.callback, &self.count) else { return Ok(()) };
         self.check()?;
@@ -86,6 +87,7 @@ impl Meter {
         let bytes_done = before + bytes;
         if before / STEP != bytes_done / STEP || bytes_done == count.total {
             let progress = Progress { bytes_done, bytes_total: count.total, tensor };
+            let _cancel = OnPanic(|| count.cancelled.store(true, Ordering::Relaxed));
             if callback(progress).is_break() {
                 count.cancelled.store(true, Ordering::Relaxed);
                 self.take_back(bytes);

@@ -1,4 +1,5 @@
-//! [`Rewrite`]: a checkpoint made of others, streaming: merged, selected, renamed, cast, sharded anew.
+//! [`Rewrite`]: makes a new checkpoint of others: merges, selects, renames, casts and shards anew,
+//! all streaming.
 
 mod plan;
 mod planned;
@@ -7,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 pub use plan::Plan;
-pub use planned::Planned;
+pub use planned::PlannedTensor;
 
 use crate::checkpoint::{Checkpoint, SavedShards, ShardOptions, save_sharded};
 use crate::convert::ConvertOptions;
@@ -20,26 +21,27 @@ use crate::save::{SaveOptions, save};
 use crate::tensor::TensorSource;
 use crate::tied::Tied;
 
-/// What a new checkpoint is to have of others: which tensors, under which names, in which dtypes.
+/// The contents of a new checkpoint that is made of others: which tensors, under which names, in
+/// which dtypes.
 ///
-/// Nothing is read until it is saved, and then piece by piece: the memory needed is a few MiB a
-/// thread, whatever the size of the checkpoints. Steps apply in the order in which they are called.
-/// The destination may be one of the sources.
+/// Data is read only when the new checkpoint is saved, piece by piece. This takes a few MiB of
+/// memory for each thread, whatever the size of the checkpoints. Steps apply in the order in which
+/// they are called. The destination may be one of the sources.
 ///
-/// [`plan`](Rewrite::plan) tells what will be written before anything is.
+/// [`plan`](Rewrite::plan) shows what will be written, before anything is written.
 ///
 /// # Tied weights
 ///
-/// A tensor with several names has one in its file; the others are [aliases](Checkpoint::aliases),
-/// entries of the metadata, and may be entries that only look like it. So they go where their
-/// tensor goes, and stay entries:
+/// A tensor with several names is in its file under one of them. The other names are
+/// [aliases](Checkpoint::aliases): entries of the metadata. An entry of another meaning may look
+/// like an alias. So aliases follow their tensor, and remain entries:
 ///
 /// - a tensor that is [selected](Rewrite::select), [left out](Rewrite::without) or
 ///   [cast](Rewrite::cast) takes its aliases along;
-/// - the tensor is written under its own name, and each alias is recorded with the names that both
-///   have then;
-/// - an alias is written as a tensor only where it is asked for by its own name: selected without
-///   its tensor, or cast to another dtype than its tensor. From then on it is a tensor like others.
+/// - the tensor is written under its own name, and each alias is recorded, with the new names of
+///   both;
+/// - an alias becomes a tensor of its own only if its own name is selected without its tensor, or
+///   cast to another dtype than its tensor.
 ///
 /// ```
 /// use safetensors_core::{
@@ -70,12 +72,12 @@ use crate::tied::Tied;
 /// ```
 #[derive(Debug)]
 pub struct Rewrite<'a, S = FileSource> {
-    tensors: Vec<(String, Planned<'a, S>)>,
+    tensors: Vec<(String, PlannedTensor<'a, S>)>,
     metadata: Metadata,
-    /// The number that the next tensor gets that is not tied to an earlier one.
+    /// The tie number of the next tensor that is not tied to an earlier one.
     next_tie: u64,
-    /// The tensors from elsewhere that fill a storage, by what they must have in common to be one
-    /// tensor, with the number.
+    /// The tie numbers of added tensors that fill a storage. The key is what two such tensors have
+    /// in common if they are one tensor.
     added: HashMap<(u64, u64, Dtype, Vec<usize>), u64>,
 }
 
@@ -93,43 +95,43 @@ impl Rewrite<'_> {
 }
 
 impl<'a, S: ReadAt> Rewrite<'a, S> {
-    /// All tensors of a checkpoint, under all of their names, and its metadata but for recorded
+    /// All tensors of a checkpoint, under all of their names, and its metadata except recorded
     /// [digests](crate::digest).
     pub fn of(checkpoint: &'a Checkpoint<S>) -> Self {
         Self::default().merge(checkpoint)
     }
 
-    /// Adds all tensors of another checkpoint. Two tensors of one name are an error when the
-    /// checkpoint is saved: rename or leave out one of them before the merge. Where the metadata
-    /// differs, what was there first stays.
+    /// Adds all tensors of another checkpoint. Duplicate names are an error when the new checkpoint
+    /// is saved, so rename or leave out one of the tensors before the merge. For a metadata key
+    /// that both have, the earlier value stays.
     #[must_use]
     pub fn merge(mut self, checkpoint: &'a Checkpoint<S>) -> Self {
         let mut ties = HashMap::new();
         let named =
             checkpoint.tensors().map(|tensor| (tensor.name(), tensor)).chain(checkpoint.aliases());
         for (name, tensor) in named {
-            // An alias leads to the tensor that was kept, by its own name.
+            // An alias has the tensor that was kept, so this is the kept name.
             let tie = *ties.entry(tensor.name()).or_insert_with(|| take(&mut self.next_tie));
-            self.tensors.push((name.to_owned(), Planned::of(name, tensor, tie)));
+            self.tensors.push((name.to_owned(), PlannedTensor::of(name, tensor, tie)));
         }
-        // The records of aliases are made anew when the checkpoint is saved.
+        // The entries of aliases are left out, because saving makes them anew.
         let aliases: HashSet<_> = checkpoint.aliases().map(|(name, _)| name).collect();
         for (key, value) in
             checkpoint.metadata().iter().filter(|(key, _)| !aliases.contains(key.as_str()))
         {
             self.metadata.entry(key.clone()).or_insert_with(|| value.clone());
         }
-        // Digests of the sources' files say nothing of the new ones.
+        // Digests of the source files do not apply to the new files.
         forget(&mut self.metadata);
         self
     }
 
-    /// Adds a tensor from elsewhere: from memory, or from a file of another format. It is asked for
-    /// its bytes when the checkpoint is saved.
+    /// Adds a tensor from another source: from memory, or from a file of another format. Its bytes
+    /// are read when the new checkpoint is saved.
     ///
-    /// Tensors that are added and [fill one storage](crate::tied::Storage) are tied if their dtypes
-    /// and shapes are equal: the first name in sorted order is written. Those that fill only a part
-    /// of theirs are tensors of their own.
+    /// Added tensors that [fill the same storage](crate::tied::Storage) are tied if their dtypes
+    /// and shapes are equal. The first of their names in sorted order is written. A tensor that
+    /// fills only a part of its storage is never tied.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, Rewrite, SaveOptions, TensorBuf};
@@ -151,7 +153,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         tensor: impl TensorSource + Send + 'a,
     ) -> Result<Self> {
         let name = name.into();
-        // What has no bytes has no place in memory either that it could share.
+        // A tensor without bytes occupies no memory that it could share.
         let whole = tensor.storage().filter(|storage| {
             storage.byte_len > 0 && storage.contiguous && storage.range == (0..storage.byte_len)
         });
@@ -162,16 +164,16 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
             }
             None => take(&mut self.next_tie),
         };
-        let planned = Planned::added(&name, tensor, tie)?;
+        let planned = PlannedTensor::added(&name, tensor, tie)?;
         self.tensors.push((name, planned));
         Ok(self)
     }
 
-    /// Keeps the tensors for which `keep` says so, given the name and the tensor as it is so far,
-    /// with all their aliases. An alias that is kept without its tensor is the tensor from then on;
-    /// of several, the first.
+    /// Keeps the tensors for which `keep` returns true, with all their aliases. `keep` gets the
+    /// name and the tensor after the steps so far. If an alias is kept without its tensor, it takes
+    /// the tensor's place. Of several such aliases, the first does.
     #[must_use]
-    pub fn select(mut self, mut keep: impl FnMut(&str, &Planned<'a, S>) -> bool) -> Self {
+    pub fn select(mut self, mut keep: impl FnMut(&str, &PlannedTensor<'a, S>) -> bool) -> Self {
         // A tensor comes before its aliases.
         let mut kept = HashSet::new();
         self.tensors.retain(|(name, planned)| {
@@ -184,9 +186,9 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         self
     }
 
-    /// Leaves out the tensors for which `drop` says so, given the name and the tensor as it is so
-    /// far, with all their aliases. Of a tensor that stays, only the aliases are left out for which
-    /// it says so.
+    /// Leaves out the tensors for which `drop` returns true, with all their aliases. `drop` gets
+    /// the name and the tensor after the steps so far. If it returns true for an alias only, the
+    /// tensor stays and the alias is left out.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, Rewrite, SaveOptions, TensorView, save};
@@ -213,7 +215,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn without(mut self, mut drop: impl FnMut(&str, &Planned<'a, S>) -> bool) -> Self {
+    pub fn without(mut self, mut drop: impl FnMut(&str, &PlannedTensor<'a, S>) -> bool) -> Self {
         let mut dropped = HashSet::new();
         self.tensors.retain(|(name, planned)| {
             if drop(name, planned) {
@@ -225,33 +227,34 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         self
     }
 
-    /// Gives every tensor the name that `rename` makes of its name.
+    /// Renames every tensor to the name that `rename` returns for its current name.
     #[must_use]
     pub fn rename(mut self, mut rename: impl FnMut(&str) -> String) -> Self {
         self.tensors.iter_mut().for_each(|(name, _)| *name = rename(name));
         self
     }
 
-    /// Converts the tensors for which `dtype` says to what, given the name and the tensor as it is
-    /// so far. A tensor that was cast before is converted once, from what it was at first.
+    /// Converts every tensor for which `dtype` returns a dtype to it. `dtype` gets the name and the
+    /// tensor after the steps so far. A tensor that is cast twice is converted only once, from its
+    /// original dtype to the last one.
     ///
-    /// An alias for which `dtype` says nothing is what its tensor is. If it says another dtype than
-    /// its tensor gets, also one that the alias has already, the alias is a tensor of its own from
-    /// then on. Of aliases that are there without their tensor, the first is the tensor.
+    /// An alias for which `dtype` returns `None` follows its tensor. If `dtype` returns another
+    /// dtype for an alias than its tensor gets, the alias becomes a tensor of its own, even if it
+    /// already has that dtype. If aliases are left without their tensor, the first takes its place.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::NoConversion`](crate::ErrorKind::NoConversion), naming the tensor and its file;
-    /// those of [`shape::byte_len`](crate::shape::byte_len). Values are looked at only when the
+    /// those of [`shape::byte_len`](crate::shape::byte_len). Values are checked only when the
     /// checkpoint is saved.
     pub fn cast(
         mut self,
         options: &ConvertOptions,
-        mut dtype: impl FnMut(&str, &Planned<'a, S>) -> Option<Dtype>,
+        mut dtype: impl FnMut(&str, &PlannedTensor<'a, S>) -> Option<Dtype>,
     ) -> Result<Self> {
         self.settle_aliases();
         let mut ties = HashMap::new();
-        // What each tensor becomes under its own name, which comes before its aliases.
+        // The new dtype of each tensor under its own name, which comes before its aliases.
         let mut own = HashMap::new();
         for (name, planned) in &mut self.tensors {
             let mut to = dtype(name, planned);
@@ -269,9 +272,10 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         Ok(self)
     }
 
-    /// Makes a tensor of the first name of each tie that has lost its tensor, so that the other
-    /// names are aliases of that one. Not as soon as the tensor is lost: a later
-    /// [`without`](Rewrite::without) is about the names, and must not take the others along.
+    /// Replaces each lost tensor by its first alias, so that the other aliases become aliases of
+    /// that one. This is not done as soon as the tensor is left out, because a later
+    /// [`without`](Rewrite::without) for that first alias would then leave out the other aliases
+    /// too.
     fn settle_aliases(&mut self) {
         let mut with_tensor: HashSet<_> = self
             .tensors
@@ -286,8 +290,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         }
     }
 
-    /// The metadata that the new checkpoint will have. What the options of the save have goes over
-    /// it.
+    /// The metadata of the new checkpoint. Metadata in the options of the save overrides it.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
@@ -297,10 +300,10 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         &mut self.metadata
     }
 
-    /// All names with their tensors: the dtype and shape that they will have, and what they are
-    /// made of. Tied weights are here under each of their names; [`plan`](Rewrite::plan) tells
+    /// All names with their tensors. A tensor has the dtype and shape that will be saved, and tells
+    /// its source. Tied weights are listed under each of their names; [`plan`](Rewrite::plan) shows
     /// which of them is written.
-    pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&str, &Planned<'a, S>)> {
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&str, &PlannedTensor<'a, S>)> {
         self.tensors.iter().map(|(name, planned)| (name.as_str(), planned))
     }
 
@@ -332,10 +335,11 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
 
     /// [`options`](Rewrite::options) for several files.
     fn shard_options(&self, options: &ShardOptions) -> ShardOptions {
-        options.clone().save(self.options(options.save_options()))
+        options.clone().save_options(self.options(&options.save_options))
     }
 
-    /// The options with metadata from the sources under their own, and with tied weights kept tied.
+    /// The options, with the metadata of the sources added and tied weights kept tied. The options'
+    /// own metadata overrides that of the sources.
     fn options(&self, options: &SaveOptions) -> SaveOptions {
         let own = options.metadata.clone();
         let options =
@@ -343,8 +347,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         if options.tied.is_some() {
             return options;
         }
-        // Most readers know a tensor by the name in the file only, so a rewrite must not choose
-        // another of its names.
+        // Most readers find a tensor only by its name in the file, so a rewrite must keep that name
+        // and not choose an alias.
         let own_names =
             self.tensors.iter().filter(|(_, planned)| !planned.alias).map(|(name, _)| name);
         options.tied(Tied::new().prefer(own_names).with_empty())

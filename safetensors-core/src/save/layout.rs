@@ -36,6 +36,7 @@ impl Layout {
         if !options.align.is_power_of_two() || !(8..=4096).contains(&options.align) {
             return Err(ErrorKind::BadAlignment { found: options.align }.into());
         }
+        let limits = Limits::default();
         let names = check_names(tensors)?;
         let mut order: Vec<usize> = (0..tensors.len()).collect();
         if options.order == Order::Alignment {
@@ -45,6 +46,10 @@ impl Layout {
         let mut end = 0_u64;
         for i in order {
             let Spec { name, dtype, shape } = tensors[i];
+            if shape.len() > limits.rank {
+                let kind = ErrorKind::TooManyDimensions { limit: limits.rank };
+                return Err(Error::from(kind).in_tensor(name));
+            }
             let begin = end;
             let overflow = || ErrorKind::ShapeOverflow { shape: shape.into() };
             end = shape::byte_len(dtype, shape)
@@ -58,8 +63,13 @@ impl Layout {
             let Spec { name, dtype, shape } = tensors[*i];
             Entry { name, dtype, shape, data_offsets: data_offsets.clone() }
         });
-        let prefix = encode(&metadata(tensors, options), entries, options.align);
-        let (found, limit) = (prefix.len() as u64 - 8, Limits::default().header_bytes);
+        let metadata = metadata(tensors, options);
+        if metadata.len() > limits.metadata_entries {
+            let limit = limits.metadata_entries;
+            return Err(ErrorKind::TooManyMetadataEntries { limit }.into());
+        }
+        let prefix = encode(&metadata, entries, options.align);
+        let (found, limit) = (prefix.len() as u64 - 8, limits.header_bytes);
         if found > limit {
             return Err(ErrorKind::HeaderTooLarge { limit, found }.into());
         }

@@ -16,7 +16,7 @@ const WORTH_SEVERAL_THREADS: u64 = 2 << 20;
 /// what it had before.
 ///
 /// Tensors that are contiguous in memory are written from where they lie, several at a time. The
-/// file's mode follows the umask, and a link is followed. The same tensors and options give the
+/// file has the mode of the one that it replaces, else what the umask leaves. A link is followed. The same tensors and options give the
 /// same bytes. Where the file system can reserve space, a disk without room for the file is found
 /// before anything is written.
 ///
@@ -34,9 +34,9 @@ const WORTH_SEVERAL_THREADS: u64 = 2 << 20;
 ///
 /// Those of [`serialize`](super::serialize); [`ErrorKind::Io`](crate::ErrorKind::Io);
 /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) if the path has something else than a
-/// regular file. Whatever the error, the path has what it had before and no temporary file stays
-/// behind; only if the directory cannot be synchronised after the new file has taken its place is
-/// it the new one.
+/// regular file; [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile). After these the path
+/// has what it had before, and no temporary file stays behind. After
+/// [`ErrorKind::NotDurable`](crate::ErrorKind::NotDurable) it has the new file.
 pub fn save<N: AsRef<str>, S: TensorSource>(
     path: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (N, S)>,

@@ -30,8 +30,8 @@ fn a_file_is_that_file() {
     write_shard(directory.path(), "other.safetensors", &[("a", 1)]);
     let path = write_shard(directory.path(), "no extension", &[("a", 2)]);
     let checkpoint = Checkpoint::open(&path).unwrap();
-    assert_eq!((checkpoint.index(), checkpoint.shards().len()), (None, 1));
-    assert_eq!(checkpoint.shards()[0].path(), path);
+    assert_eq!((checkpoint.index(), checkpoint.files().len()), (None, 1));
+    assert_eq!(checkpoint.files()[0].path(), path);
     assert_eq!(checkpoint.tensor("a").unwrap().file(), Some(&*path));
     assert_eq!(a(&path), 2);
 }

@@ -3,6 +3,7 @@
 #![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod appending;
 #[cfg(target_os = "linux")]
 mod full_disk;
 mod layouts;

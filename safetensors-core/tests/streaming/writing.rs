@@ -4,14 +4,15 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{fs, io, thread};
 
+use safetensors_core::save::{Sink, StreamWriter};
 use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, Result, SaveOptions, Sink, StreamWriter, TensorSource, TensorView,
+    Checkpoint, Dtype, ErrorKind, Result, SaveOptions, TensorSource, TensorView,
 };
 use tempfile::{TempDir, tempdir};
 
 use crate::support;
 
-/// A writer of `a`, 10 bytes, and `b`, 6 bytes of F32 and rank 0, in a new directory.
+/// A writer of `a`, 10 bytes, and `b`, an F32 scalar, in a new directory.
 fn started() -> (TempDir, std::path::PathBuf, StreamWriter) {
     let directory = tempdir().unwrap();
     let path = support::write(directory.path(), "model.safetensors", "the old file");
@@ -58,9 +59,9 @@ fn a_missing_byte_is_found_wherever_it_is() {
     ];
     for (writes, count, missing) in cases {
         let (directory, path, writer) = started();
-        writer.tensor("b").unwrap().append(&[0; 4]).unwrap();
+        writer.tensor("b").unwrap().append_bytes(&[0; 4]).unwrap();
         let a = writer.tensor("a").unwrap();
-        writes.iter().for_each(|(offset, bytes)| a.write_at(*offset, bytes).unwrap());
+        writes.iter().for_each(|(offset, bytes)| a.write_bytes_at(*offset, bytes).unwrap());
         assert_eq!(a.written(), count);
         let error = writer.finish().unwrap_err();
         assert!(
@@ -78,11 +79,11 @@ fn a_missing_byte_is_found_wherever_it_is() {
 fn no_byte_is_written_twice() {
     let (directory, path, writer) = started();
     let a = writer.tensor("a").unwrap();
-    a.write_at(2, &[1; 4]).unwrap();
+    a.write_bytes_at(2, &[1; 4]).unwrap();
     for (offset, len, twice) in
         [(2, 4, (2, 6)), (0, 3, (2, 3)), (5, 5, (5, 6)), (3, 1, (3, 4)), (0, 10, (2, 6))]
     {
-        let error = a.write_at(offset, &vec![9; len]).unwrap_err();
+        let error = a.write_bytes_at(offset, &vec![9; len]).unwrap_err();
         assert!(
             matches!(error.kind(), ErrorKind::WrittenTwice { begin, end } if (*begin, *end) == twice),
             "{offset} {len}: {error}"
@@ -90,14 +91,14 @@ fn no_byte_is_written_twice() {
         assert_eq!((error.tensor(), error.file()), (Some("a"), path.to_str()));
         assert_eq!(a.written(), 4);
     }
-    a.write_at(0, &[2; 2]).unwrap();
-    a.append(&[3; 4]).unwrap();
-    let error = a.append(&[4]).unwrap_err();
+    a.write_bytes_at(0, &[2; 2]).unwrap();
+    a.append(&[3_u8; 4]).unwrap();
+    let error = a.append_bytes(&[4]).unwrap_err();
     assert!(
         matches!(error.kind(), ErrorKind::WrittenPastEnd { expected: 10, found: 11 }),
         "{error}"
     );
-    writer.tensor("b").unwrap().append(&[0; 4]).unwrap();
+    writer.tensor("b").unwrap().append_bytes(&[0; 4]).unwrap();
     writer.finish().unwrap();
     let read = Checkpoint::open(&path).unwrap().tensor("a").unwrap().read().unwrap();
     assert_eq!(read.bytes(), [2, 2, 1, 1, 1, 1, 3, 3, 3, 3]);
@@ -111,15 +112,15 @@ fn no_byte_is_written_past_the_end() {
     for (offset, len, reached) in
         [(4, 1, 5), (0, 5, 5), (3, 2, 5), (u64::MAX, 1, u64::MAX), (u64::MAX - 1, 4, u64::MAX)]
     {
-        let error = b.write_at(offset, &vec![1; len]).unwrap_err();
+        let error = b.write_bytes_at(offset, &vec![1; len]).unwrap_err();
         assert!(
             matches!(error.kind(), ErrorKind::WrittenPastEnd { expected: 4, found } if *found == reached),
             "{error}"
         );
         assert_eq!(error.tensor(), Some("b"));
     }
-    b.write_at(4, &[]).unwrap();
-    assert!(b.write_at(5, &[]).is_err());
+    b.write_bytes_at(4, &[]).unwrap();
+    assert!(b.write_bytes_at(5, &[]).is_err());
     assert_eq!(b.written(), 0);
     drop(writer);
     assert_untouched(&directory);
@@ -139,7 +140,7 @@ fn of_many_threads_that_write_one_byte_one_does() {
             let (a, winners, losses) = (writer.tensor("a").unwrap(), &winners, &losses);
             scope.spawn(move || {
                 for offset in 0..200_usize {
-                    match a.write_at(offset as u64, &[thread]) {
+                    match a.write_bytes_at(offset as u64, &[thread]) {
                         Ok(()) => winners.lock().unwrap()[offset] = thread,
                         Err(error) => {
                             assert!(
@@ -187,7 +188,7 @@ fn appending_from_many_threads_loses_nothing() {
 #[test]
 fn dropped_it_leaves_nothing() {
     let (directory, _, writer) = started();
-    writer.tensor("a").unwrap().append(&[1; 10]).unwrap();
+    writer.tensor("a").unwrap().append(&[1_u8; 10]).unwrap();
     assert_eq!(support::names_in(directory.path()).len(), 2);
     drop(writer);
     assert_untouched(&directory);

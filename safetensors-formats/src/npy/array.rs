@@ -5,7 +5,9 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::Arc;
 
-use safetensors_core::{self as core, Dtype, FileSource, ReadAt, Sink, TensorBuf, TensorSource};
+use safetensors_core::io::FileSource;
+use safetensors_core::save::Sink;
+use safetensors_core::{self as core, Dtype, ReadAt, TensorBuf, TensorSource};
 
 use super::elements::Elements;
 use super::fortran;
@@ -152,7 +154,7 @@ impl<S: ReadAt> Array<S> {
     pub fn read(&self) -> Result<TensorBuf> {
         // A member that cannot have as many bytes as it claims must not get memory for them.
         self.check_size()?;
-        let read = TensorBuf::read_with(self.dtype(), self.shape().to_vec(), |mut rest| {
+        let read = TensorBuf::filled_by(self.dtype(), self.shape().to_vec(), |mut rest| {
             self.write_to(&mut |piece| {
                 // The pieces are as many bytes as there is room for: the length was checked.
                 let (filled, after) = std::mem::take(&mut rest).split_at_mut(piece.len());

@@ -1,5 +1,6 @@
 //! [`Elements`]: stored elements become those of the format.
 
+use safetensors_core::framework::check_bools;
 use safetensors_core::{Dtype, ErrorKind};
 
 use super::descr::ByteOrder;
@@ -24,13 +25,8 @@ impl Elements {
     ///
     /// A piece is whole elements.
     pub(super) fn finish(&mut self, piece: &mut [u8]) -> Result<(), ErrorKind> {
-        if self.dtype == Dtype::BOOL
-            && let Some(index) = piece.iter().position(|&byte| byte > 1)
-        {
-            return Err(ErrorKind::InvalidBool {
-                index: self.next + index as u64,
-                found: piece[index],
-            });
+        if self.dtype == Dtype::BOOL {
+            check_bools(piece, self.next)?;
         }
         if self.byte_order == ByteOrder::Big {
             // A complex element is two numbers, each as large as the alignment.

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 /// writes. The tensor is asked for its bytes piece by piece.
 ///
 /// The writer is not flushed. To replace a file whole or not at all, write to an
-/// [`AtomicFile`](safetensors_core::AtomicFile).
+/// [`AtomicFile`](safetensors_core::save::AtomicFile).
 ///
 /// ```
 /// use safetensors_core::TensorBuf;
@@ -63,7 +63,8 @@ pub fn write_data(mut out: impl Write, tensor: &(impl TensorSource + ?Sized)) ->
 
 #[cfg(test)]
 mod tests {
-    use safetensors_core::{Dtype, Sink};
+    use safetensors_core::Dtype;
+    use safetensors_core::save::Sink;
 
     use super::*;
     use crate::ErrorKind;

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use safetensors_core::{FileSource, ReadAt};
+use safetensors_core::ReadAt;
+use safetensors_core::io::FileSource;
 
 use crate::Limits;
 use crate::error::{ErrorKind, Result};

@@ -28,12 +28,12 @@ pub enum Compression {
 /// writes nothing more. The same tensors give the same bytes.
 ///
 /// ```
-/// use safetensors_core::{Limits, SafeTensors, SaveOptions, TensorBuf, serialize};
+/// use safetensors_core::{SafeTensors, SaveOptions, TensorBuf, serialize};
 /// use safetensors_formats::npz;
 ///
 /// let bias = TensorBuf::from_vec(vec![2], vec![1.0_f32, 2.0])?;
 /// let model = serialize([("bias", &bias)], &SaveOptions::new())?;
-/// let model = SafeTensors::read_header(model, &Limits::default())?;
+/// let model = SafeTensors::from_source(model)?;
 ///
 /// let mut writer = npz::Writer::new(std::io::Cursor::new(Vec::new()))
 ///     .compression(npz::Compression::Deflated);

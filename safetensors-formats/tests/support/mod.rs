@@ -4,7 +4,8 @@
 use std::io::{Cursor, Write};
 use std::path::PathBuf;
 
-use safetensors_core::{Result, Sink, TensorSource};
+use safetensors_core::save::Sink;
+use safetensors_core::{Result, TensorSource};
 use safetensors_formats::npz::Archive;
 use safetensors_formats::{Limits, npy};
 use zip::CompressionMethod;

@@ -1,4 +1,4 @@
-//! [`Source`]: an input that is open.
+//! [`Source`]: an open input.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use super::kind::Kind;
 use crate::report::wrong_usage;
 use crate::{input, numpy, text};
 
-/// What tensors are taken from.
+/// An open input, from which tensors are taken.
 pub(super) struct Source {
     path: PathBuf,
     content: Content,
@@ -25,7 +25,7 @@ enum Content {
 }
 
 impl Source {
-    /// Opens an input of the kind that its name says. Of an archive only the names are read.
+    /// Opens an input. Its name tells its kind. Of an archive only the names are read.
     pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
         let content = match Kind::of(path) {
             Kind::Safetensors | Kind::Index | Kind::Checkpoint => {
@@ -35,7 +35,8 @@ impl Source {
             Kind::Npz => Content::Npz(npz::Archive::open(path).map_err(numpy::unread)?),
             Kind::Foreign(format) => {
                 return Err(wrong_usage(format!(
-                    "{}: {format} files cannot be read; convert it to .safetensors or .npz first, with a tool that knows {format}",
+                    "{}: {format} files cannot be read; convert it to .safetensors or .npz first, \
+                     with a tool that knows {format}",
                     text::path(path)
                 )));
             }
@@ -43,12 +44,12 @@ impl Source {
         Ok(Self { path: path.into(), content })
     }
 
-    /// What it is called in messages.
+    /// The name to show in messages.
     pub(super) fn name(&self) -> String {
         input::name(&self.path)
     }
 
-    /// All names of tensors, aliases among them.
+    /// The names of all tensors, including aliases.
     pub(super) fn names(&self) -> Vec<&str> {
         match &self.content {
             Content::Checkpoint(checkpoint) => {
@@ -60,8 +61,8 @@ impl Source {
         }
     }
 
-    /// Adds its tensors to what will be written. Those of other formats have to be understood for
-    /// that, so those that are not taken are passed over.
+    /// Adds the tensors to the rewrite. Skips arrays that are not taken: an array that cannot be
+    /// read would be an error.
     pub(super) fn add_to<'a>(
         &'a self,
         rewrite: Rewrite<'a>,
@@ -80,7 +81,7 @@ impl Source {
         }
     }
 
-    /// Checks what an archive claims to unpack to, before room is set aside for it on a disk.
+    /// Checks the size that an archive claims to unpack to, before disk space is reserved for it.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         match &self.content {
             Content::Npz(archive) => archive.check().map_err(numpy::unread),

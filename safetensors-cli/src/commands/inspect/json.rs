@@ -1,4 +1,4 @@
-//! What programs are given: everything as one document.
+//! The output for programs: everything as one document.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::Tensors;
 use crate::totals::Totals;
 
-/// What `--json` writes. Sizes are in bytes, offsets from the start of the file.
+/// The document of `--json`. Sizes are in bytes. Offsets count from the start of the file.
 #[derive(Serialize)]
 pub(super) struct Document<'a> {
     index: Option<String>,
@@ -42,12 +42,12 @@ struct TensorEntry<'a> {
     shape: &'a [usize],
     parameters: u64,
     bytes: u64,
-    /// Among `files`.
+    /// The index into `files`.
     file: usize,
     offset: u64,
 }
 
-/// Everything about a checkpoint and these of its tensors.
+/// The document of a checkpoint and some of its tensors.
 pub(super) fn document<'a>(
     checkpoint: &'a Checkpoint,
     tensors: &Tensors<'a>,
@@ -55,7 +55,7 @@ pub(super) fn document<'a>(
 ) -> Document<'a> {
     let path = |path: &Path| path.to_string_lossy().into_owned();
     let files: BTreeMap<&Path, usize> =
-        checkpoint.shards().iter().enumerate().map(|(i, shard)| (shard.path(), i)).collect();
+        checkpoint.files().iter().enumerate().map(|(i, shard)| (shard.path(), i)).collect();
     let mut entries = Vec::with_capacity(tensors.len());
     for tensor in tensors {
         entries.push(TensorEntry {
@@ -69,10 +69,10 @@ pub(super) fn document<'a>(
         });
     }
     let dtypes = Totals::by_dtype(tensors.iter().copied());
-    let files = checkpoint.shards().iter().zip(layouts).map(|(shard, layout)| FileEntry {
+    let files = checkpoint.files().iter().zip(layouts).map(|(shard, layout)| FileEntry {
         path: path(shard.path()),
-        tensors: shard.archive().header().len(),
-        bytes: shard.archive().bytes().byte_len(),
+        tensors: shard.safetensors().header().len(),
+        bytes: shard.safetensors().source().byte_len(),
         header_bytes: layout.header_len,
         leading_bytes: layout.leading_space,
         padding_bytes: layout.padding,

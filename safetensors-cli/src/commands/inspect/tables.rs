@@ -1,4 +1,4 @@
-//! What people are shown: the tensors as a tree or one by one, the totals, the metadata, the files.
+//! The output for people: the tensors as a tree or one by one, the totals, the metadata, the files.
 
 use std::io::{self, Write};
 
@@ -27,7 +27,8 @@ pub(super) fn tree(trees: &[Tree], out: &mut impl Write) -> io::Result<()> {
     table.write(out)
 }
 
-/// The row of a module or tensor, after `branch`; and of what is inside, after `indent`.
+/// The row of a module or tensor, with `branch` before its name. The rows of its content follow,
+/// with `indent` before their names.
 fn tree_rows(tree: &Tree, branch: &str, indent: &str, copies: u64, table: &mut Table) {
     let totals = tree.all() * copies;
     let (dtype, shape) = match &tree.leaf {
@@ -57,13 +58,13 @@ fn tree_rows(tree: &Tree, branch: &str, indent: &str, copies: u64, table: &mut T
     }
 }
 
-/// One row a tensor, with its file if there are several.
+/// One row per tensor, with its file if there are several.
 pub(super) fn flat(
     checkpoint: &Checkpoint,
     tensors: &Tensors<'_>,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let several = checkpoint.shards().len() > 1;
+    let several = checkpoint.files().len() > 1;
     let columns =
         [("name", Left), ("dtype", Left), ("shape", Left), ("size", Right), ("file", Left)];
     let mut table = Table::new(if several { &columns } else { &columns[..4] });
@@ -81,7 +82,7 @@ pub(super) fn flat(
     table.write(out)
 }
 
-/// The sums for each dtype and in all, and how many tensors of all are shown.
+/// The totals for each dtype and overall, and how many of all tensors are shown.
 pub(super) fn totals(
     checkpoint: &Checkpoint,
     tensors: &Tensors<'_>,
@@ -109,7 +110,7 @@ pub(super) fn totals(
     Ok(())
 }
 
-/// The metadata, one row an entry.
+/// The metadata, one row per entry.
 pub(super) fn metadata(checkpoint: &Checkpoint, out: &mut impl Write) -> io::Result<()> {
     if checkpoint.metadata().is_empty() {
         return writeln!(out, "no metadata");
@@ -121,8 +122,7 @@ pub(super) fn metadata(checkpoint: &Checkpoint, out: &mut impl Write) -> io::Res
     table.write(out)
 }
 
-/// The files with their lengths, which include the headers, and what is aligned in them; and the
-/// index.
+/// The files with their sizes and alignment, and the index. The size of a file includes its header.
 pub(super) fn files(
     checkpoint: &Checkpoint,
     layouts: &[FileLayout],
@@ -141,12 +141,12 @@ pub(super) fn files(
     let any_misaligned = layouts.iter().any(|layout| layout.misaligned_tensors > 0);
     let columns = if any_misaligned { &columns[..] } else { &columns[..7] };
     let mut table = Table::new(columns);
-    for (shard, layout) in checkpoint.shards().iter().zip(layouts) {
-        let archive = shard.archive();
+    for (shard, layout) in checkpoint.files().iter().zip(layouts) {
+        let archive = shard.safetensors();
         let cells = [
             text::path(shard.path()),
             text::count(archive.header().len() as u64),
-            text::size(archive.bytes().byte_len()),
+            text::size(archive.source().byte_len()),
             text::size(layout.header_len),
             text::size(layout.padding),
             text::count(layout.data_start),

@@ -1,4 +1,4 @@
-//! [`Target`]: what is checked, each file once.
+//! [`Target`]: a file or checkpoint to check. Each file is checked once.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,10 +9,10 @@ use safetensors_core::Checkpoint;
 use super::discover::Found;
 use crate::{input, text};
 
-/// One file or checkpoint to be checked, or a path that leads to none.
+/// One file or checkpoint to check, or a path where there is none.
 #[derive(Debug)]
 pub(super) struct Target {
-    /// As it was named, or found below a directory that was.
+    /// The path that was named, or found below a directory that was named.
     pub(super) path: PathBuf,
     origin: Origin,
 }
@@ -21,12 +21,13 @@ pub(super) struct Target {
 enum Origin {
     Named,
     Found,
-    /// There is nothing to be checked, and this is why.
+    /// There is nothing to check, for this reason.
     Failed(String),
 }
 
 impl Target {
-    /// Opens what is to be checked. A FIFO that nobody named is refused and not waited for.
+    /// Opens the file or checkpoint. Refuses a FIFO that was found and not named, because opening
+    /// it could wait for ever.
     pub(super) fn open(&self) -> anyhow::Result<Checkpoint> {
         match &self.origin {
             Origin::Named => input::open(&self.path),
@@ -41,7 +42,7 @@ impl Target {
     }
 }
 
-/// What paths lead to: each file once, and the shards of an index with their index.
+/// The targets of several paths. Each file is there once, and shards are part of their index.
 pub(super) fn of(paths: &[PathBuf]) -> Vec<Target> {
     let mut targets: Vec<_> = paths.iter().flat_map(|path| expand(path)).collect();
     if targets.len() > 1 {
@@ -50,7 +51,7 @@ pub(super) fn of(paths: &[PathBuf]) -> Vec<Target> {
             // An index that cannot be opened is reported when it is checked; its shards are then
             // checked by themselves.
             if let Ok(checkpoint) = Checkpoint::open(&target.path) {
-                seen.extend(checkpoint.shards().iter().map(|shard| identity(shard.path())));
+                seen.extend(checkpoint.files().iter().map(|shard| identity(shard.path())));
             }
         }
         targets.retain(|target| seen.insert(identity(&target.path)));
@@ -58,8 +59,7 @@ pub(super) fn of(paths: &[PathBuf]) -> Vec<Target> {
     targets
 }
 
-/// A file, an index and standard input are themselves; a directory is what it and those below it
-/// hold.
+/// The targets of one path. A directory has those in it and below it. Any other path is one target.
 fn expand(path: &Path) -> Vec<Target> {
     if input::is_stdin(path) || !path.is_dir() {
         return vec![Target { path: path.into(), origin: Origin::Named }];
@@ -79,8 +79,8 @@ fn expand(path: &Path) -> Vec<Target> {
     targets
 }
 
-/// The same for all ways to name one entry of one directory. Two links to one file are two entries,
-/// as two revisions in the Hub's cache are.
+/// The identity of an entry of a directory, the same for all paths to it. Two links to one file are
+/// two entries, as are two revisions in the Hub's cache.
 fn identity(path: &Path) -> PathBuf {
     let canonical = || {
         let directory = path
@@ -89,6 +89,6 @@ fn identity(path: &Path) -> PathBuf {
             .unwrap_or(Path::new("."));
         Some(fs::canonicalize(directory).ok()?.join(path.file_name()?))
     };
-    // Standard input is no file of the current directory.
+    // `-` is standard input, not a file in the current directory.
     if input::is_stdin(path) { path.into() } else { canonical().unwrap_or_else(|| path.into()) }
 }

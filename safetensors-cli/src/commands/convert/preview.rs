@@ -1,4 +1,4 @@
-//! [`Plan`]: what will be written, decided before anything is.
+//! [`Preview`]: what will be written, decided before anything is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -10,38 +10,38 @@ use crate::table::Align::{Left, Right};
 use crate::table::Table;
 use crate::text;
 
-/// How many tensors, bytes and files will be written, and under which names.
+/// The number of tensors, bytes and files that will be written, and the names of tied weights.
 #[derive(Debug, Default)]
-pub(super) struct Plan {
+pub(super) struct Preview {
     tensors: u64,
     bytes: u64,
-    /// Where that is not plain: how many files.
+    /// The number of files, unless the output is always one.
     files: Option<u64>,
-    /// The other names of tied weights, each with the name that is written for it.
+    /// The other names of tied weights. Each maps to the name that is written.
     aliases: BTreeMap<String, String>,
-    /// Whether these are left out: the output holds no metadata, where they are kept.
+    /// Whether the output has no metadata, and so loses these names.
     is_bare: bool,
 }
 
-impl Plan {
+impl Preview {
     /// What core will write.
-    pub(super) fn of(plan: &safetensors_core::Plan<'_, '_>) -> Self {
+    pub(super) fn of(plan: &safetensors_core::rewrite::Plan<'_, '_>) -> Self {
         Self {
             tensors: plan.tensors().len() as u64,
             bytes: plan.total_size(),
-            files: Some(plan.shards().len() as u64).filter(|&files| files > 0),
+            files: Some(plan.files().len() as u64).filter(|&files| files > 0),
             aliases: plan.aliases().clone(),
             is_bare: false,
         }
     }
 
-    /// The same for an output that holds tensors and nothing else.
+    /// The same for an output without metadata.
     pub(super) fn bare(self) -> Self {
         Self { is_bare: true, ..self }
     }
 
-    /// What will be lost: the entries of the metadata that was taken away, and those for other
-    /// names.
+    /// The metadata keys that will be lost: those of `metadata`, and the other names of tied
+    /// weights.
     pub(super) fn lost<'a>(&'a self, metadata: &'a Metadata) -> BTreeSet<&'a str> {
         if !self.is_bare {
             return BTreeSet::new();
@@ -54,7 +54,7 @@ impl Plan {
         self.bytes
     }
 
-    /// The numbers, in words.
+    /// The summary as one line of text.
     pub(super) fn summary(&self, path: &Path) -> String {
         let (path, tensors) = (text::path(path), text::counted(self.tensors, "tensor"));
         let files = self
@@ -69,8 +69,8 @@ impl Plan {
         format!("{path}: {tensors}, {}{files}{aliases}", text::size(self.bytes))
     }
 
-    /// Shows each tensor with its new name, and with the old one and the old dtype where they
-    /// change. A name that is only recorded is shown with the one that is written for it.
+    /// Shows each tensor with its new name and dtype, and the old ones if they change. Another name
+    /// of a tied weight is shown with the name that is written.
     pub(super) fn show(&self, rewrite: &Rewrite<'_>, out: &mut impl Write) -> anyhow::Result<()> {
         let any_renamed = rewrite.tensors().any(|(name, tensor)| tensor.source_name() != name);
         let mut columns = vec![("name", Left), ("dtype", Left), ("shape", Left), ("size", Right)];

@@ -1,25 +1,33 @@
-//! Directories that a save makes, and takes away again if it comes to nothing: [`Made`] and
-//! [`Temporary`].
+//! [`NewDirectories`]: directories that a save makes, and takes away again if it comes to nothing.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use crate::io::unfinished::{Registered, Steps};
+use crate::save::atomic::{directory as parent, sync_directory};
+pub(super) use crate::save::temporary::TempDirectory;
+
 /// The directories that were made so that another one is there. They are removed when this is
 /// dropped, unless something is in them by then.
-pub(super) struct Made {
+pub(super) struct NewDirectories {
     /// Each before those that lie in it.
     directories: Vec<PathBuf>,
+    registered: Vec<Registered>,
 }
 
-impl Made {
+impl NewDirectories {
     /// Makes a directory, and those above it, where they are not there yet.
     pub(super) fn create_all(directory: &Path) -> io::Result<Self> {
         let missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
         let missing: Vec<_> = directory.ancestors().take_while(missing).collect();
-        let mut made = Self { directories: Vec::new() };
+        let mut made = Self { directories: Vec::new(), registered: Vec::new() };
+        let _steps = Steps::begin();
         for path in missing.into_iter().rev() {
             match fs::create_dir(path) {
-                Ok(()) => made.directories.push(path.into()),
+                Ok(()) => {
+                    made.directories.push(path.into());
+                    made.registered.push(Registered::made(path));
+                }
                 // Somebody else was faster: it is theirs.
                 Err(_) if path.is_dir() => {}
                 Err(error) => return Err(error),
@@ -29,41 +37,18 @@ impl Made {
         fs::create_dir_all(directory)?;
         Ok(made)
     }
+
+    /// Waits until the names of the directories that were made have reached the disk.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        self.directories.iter().try_for_each(|made| sync_directory(parent(made)))
+    }
 }
 
-impl Drop for Made {
+impl Drop for NewDirectories {
     fn drop(&mut self) {
         for directory in self.directories.iter().rev() {
             // This fails for those that are not empty.
             let _ = fs::remove_dir(directory);
         }
-    }
-}
-
-/// A hidden directory that is removed with all that is in it when this is dropped.
-pub(super) struct Temporary(PathBuf);
-
-impl Temporary {
-    /// Makes one in a directory. An error is the system's, and says nothing of a name that nobody
-    /// asked for.
-    pub(super) fn create_in(directory: &Path) -> io::Result<Self> {
-        let mut builder = tempfile::Builder::new();
-        let made = builder
-            .prefix(".")
-            .suffix(".safetensors.tmp")
-            .make_in(directory, |path| fs::create_dir(path))?;
-        Ok(Self(made.into_temp_path().keep()?))
-    }
-
-    /// Its path.
-    pub(super) fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        // Should this fail, it can be removed by hand: its name says what it is.
-        let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -61,7 +61,7 @@ impl<B: AsRef<[u8]>> SafeTensors<B> {
 
     /// All tensors in file order, borrowed from the file's bytes.
     pub fn views(&self) -> impl Iterator<Item = (&str, TensorView<'_>)> {
-        self.header.tensors().filter_map(|info| Some((info.name(), self.view_of(&info).ok()?)))
+        self.header.iter().filter_map(|info| Some((info.name(), self.view_of(&info).ok()?)))
     }
 
     /// The bytes of one of this file's tensors as a view.
@@ -99,18 +99,19 @@ impl<B> SafeTensors<B> {
         self.header.metadata()
     }
 
-    /// The tensors' names, dtypes and shapes, in file order.
-    pub fn tensors(&self) -> impl ExactSizeIterator<Item = TensorInfo<'_>> {
-        self.header.tensors()
-    }
-
     /// What holds the file.
-    pub fn bytes(&self) -> &B {
+    pub fn source(&self) -> &B {
         &self.bytes
     }
 
+    /// What holds the file, to be changed in what has no say in the header.
+    #[cfg(feature = "std")]
+    pub(crate) fn source_mut(&mut self) -> &mut B {
+        &mut self.bytes
+    }
+
     /// Gives back what holds the file.
-    pub fn into_bytes(self) -> B {
+    pub fn into_source(self) -> B {
         self.bytes
     }
 }

@@ -1,0 +1,175 @@
+//! The JSON text of an index file, read. Nothing in it is trusted: keys that stand twice are refused,
+//! and so are more entries than [`Limits`] allow.
+
+use std::borrow::Cow;
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use serde::de::{self, DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use crate::error::{Escaped, IndexProblem};
+use crate::header::{Limits, Metadata};
+
+/// What is read of an index file. Everything else in it is read over.
+#[derive(Debug, Default)]
+pub(super) struct IndexFile {
+    /// The `weight_map` turned round: each file name with the names of its tensors.
+    pub(super) shards: BTreeMap<String, Vec<String>>,
+    pub(super) total_size: Option<u64>,
+    /// The strings in the index's `metadata`.
+    pub(super) strings: Metadata,
+}
+
+impl IndexFile {
+    /// Reads the text of an index.
+    pub(super) fn parse(text: &str, limits: &Limits) -> Result<Self, IndexProblem> {
+        let most = Most { entries: limits.index_entries, is_exceeded: Cell::new(false) };
+        let mut json = serde_json::Deserializer::from_str(text);
+        let file = json.deserialize_map(Fields(&most)).and_then(|file| {
+            json.end()?;
+            Ok(file)
+        });
+        file.map_err(|error| match most.is_exceeded.get() {
+            true => IndexProblem::TooManyEntries { limit: most.entries },
+            false => IndexProblem::Json(Escaped(&error.to_string()).to_string()),
+        })
+    }
+
+    /// Takes what is of use from `metadata`. Files have all sorts of things there, so nothing in it
+    /// is an error but a key that stands twice, and too many of them.
+    fn read_metadata(&mut self, json: &RawValue, most: &Most) -> serde_json::Result<()> {
+        if !json.get().starts_with('{') {
+            return Ok(());
+        }
+        serde_json::Deserializer::from_str(json.get()).deserialize_map(Strings { file: self, most })
+    }
+}
+
+/// The most entries of one object, and whether one has more.
+struct Most {
+    entries: usize,
+    is_exceeded: Cell<bool>,
+}
+
+impl Most {
+    /// Fails if there is one entry more than `count`, which are all that there may be.
+    fn check<E: de::Error>(&self, count: usize) -> Result<(), E> {
+        if count < self.entries {
+            return Ok(());
+        }
+        self.is_exceeded.set(true);
+        Err(E::custom("too many entries"))
+    }
+}
+
+/// The index itself.
+struct Fields<'m>(&'m Most);
+
+impl<'de> Visitor<'de> for Fields<'_> {
+    type Value = IndexFile;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object with a weight_map")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<IndexFile, A::Error> {
+        let mut seen = BTreeSet::new();
+        let mut weight_map = None;
+        let mut file = IndexFile::default();
+        while let Some(key) = map.next_key::<String>()? {
+            self.0.check(seen.len())?;
+            match key.as_str() {
+                "weight_map" => weight_map = Some(map.next_value_seed(WeightMap(self.0))?),
+                "metadata" => {
+                    let json = map.next_value()?;
+                    file.read_metadata(json, self.0).map_err(A::Error::custom)?
+                }
+                _ => _ = map.next_value::<IgnoredAny>()?,
+            }
+            if let Some(key) = seen.replace(key) {
+                return Err(A::Error::custom(format_args!("the key {key:?} stands twice")));
+            }
+        }
+        file.shards = weight_map.ok_or_else(|| A::Error::missing_field("weight_map"))?;
+        Ok(file)
+    }
+}
+
+/// The `weight_map`.
+struct WeightMap<'m>(&'m Most);
+
+impl<'de> DeserializeSeed<'de> for WeightMap<'_> {
+    type Value = BTreeMap<String, Vec<String>>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for WeightMap<'_> {
+    type Value = BTreeMap<String, Vec<String>>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a weight_map from tensor names to file names")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut shards: Self::Value = BTreeMap::new();
+        let mut count = 0;
+        while let Some((tensor, file)) = map.next_entry::<String, Cow<'_, str>>()? {
+            self.0.check(count)?;
+            count += 1;
+            // Many tensors have one file, whose name is kept once.
+            match shards.get_mut(&*file) {
+                Some(tensors) => tensors.push(tensor),
+                None => _ = shards.insert(file.into_owned(), vec![tensor]),
+            }
+        }
+        let mut names: Vec<&str> = shards.values().flatten().map(String::as_str).collect();
+        names.sort_unstable();
+        if let Some([name, _]) = names.array_windows().find(|[one, next]| one == next) {
+            return Err(A::Error::custom(format_args!("{name:?} stands twice")));
+        }
+        Ok(shards)
+    }
+}
+
+/// The index's `metadata`, which goes into `file`.
+struct Strings<'f> {
+    file: &'f mut IndexFile,
+    most: &'f Most,
+}
+
+impl<'de> Visitor<'de> for Strings<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let mut seen = BTreeSet::new();
+        while let Some((key, value)) = map.next_entry::<String, &RawValue>()? {
+            self.most.check(seen.len())?;
+            if let Ok(text) = serde_json::from_str(value.get()) {
+                self.file.strings.insert(key.clone(), text);
+            } else if key == "total_size" {
+                self.file.total_size = whole_number(value.get());
+            }
+            if let Some(key) = seen.replace(key) {
+                return Err(A::Error::custom(format_args!("{key:?} stands twice")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A number of bytes. Some writers sum them up in floating point.
+fn whole_number(json: &str) -> Option<u64> {
+    json.parse().ok().or_else(|| {
+        let number: f64 = json.parse().ok()?;
+        (number.fract() == 0.0 && (0.0..u64::MAX as f64).contains(&number)).then_some(number as u64)
+    })
+}

@@ -1,0 +1,58 @@
+//! [`Limits`]: bounds on the size of headers and indexes.
+
+/// Bounds on the size of a header and an index. Each limit is checked before memory is allocated
+/// for anything beyond it.
+///
+/// | limit | default |
+/// |---|---|
+/// | [`header_bytes`](Limits::header_bytes) | 100,000,000 |
+/// | [`tensors`](Limits::tensors) | 4,294,967,295 |
+/// | [`rank`](Limits::rank) | 1,024 |
+/// | [`metadata_entries`](Limits::metadata_entries) | 100,000 |
+/// | [`index_bytes`](Limits::index_bytes) | 100,000,000 |
+/// | [`index_entries`](Limits::index_entries) | 1,000,000 |
+///
+/// Saving keeps to the defaults, so that what is written can be read again.
+///
+/// ```
+/// use safetensors_core::{ErrorKind, Limits, SafeTensors};
+///
+/// let mut limits = Limits::default();
+/// limits.header_bytes = 1024;
+/// let file = [&5000_u64.to_le_bytes()[..], &[b' '; 5000]].concat();
+/// let error = SafeTensors::parse_with(file, &limits).unwrap_err();
+/// assert!(matches!(error.kind(), ErrorKind::HeaderTooLarge { limit: 1024, found: 5000 }));
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Limits {
+    /// The longest header in bytes; 100,000,000 by default, as in the reference implementation. A
+    /// header longer than 2³² - 1 bytes is always refused.
+    pub header_bytes: u64,
+    /// The most tensors of one file; 2³² - 1 by default.
+    pub tensors: usize,
+    /// The most dimensions of one tensor; 1,024 by default, which is far more than any framework
+    /// has.
+    pub rank: usize,
+    /// The most entries of one file's `__metadata__`; 100,000 by default. Their text counts as part
+    /// of the header.
+    pub metadata_entries: usize,
+    /// The longest index file in bytes; 100,000,000 by default.
+    pub index_bytes: u64,
+    /// The most tensors that an index may name, and the most entries of its `metadata`; 1,000,000 by
+    /// default.
+    pub index_entries: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            header_bytes: 100_000_000,
+            tensors: u32::MAX as usize,
+            rank: 1_024,
+            metadata_entries: 100_000,
+            index_bytes: 100_000_000,
+            index_entries: 1_000_000,
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! [`Stamp`]: what tells that a file has changed since it was opened.
+
+use std::fs::Metadata;
+use std::io;
+use std::path::Path;
+use std::time::SystemTime;
+
+/// What a file was when it was opened, as far as the system keeps record.
+#[derive(Debug)]
+pub(super) struct Stamp {
+    len: u64,
+    /// When it was last written to, if the file system says. Whoever writes can put it back.
+    modified: Option<SystemTime>,
+    #[cfg(unix)]
+    inode: Inode,
+}
+
+impl Stamp {
+    pub(super) fn of(metadata: &Metadata) -> Self {
+        Self {
+            len: metadata.len(),
+            modified: metadata.modified().ok(),
+            #[cfg(unix)]
+            inode: Inode::of(metadata),
+        }
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Compares with what the open file is now; `path` is what it was opened by.
+    pub(super) fn check(&self, now: &Metadata, path: &Path) -> io::Result<()> {
+        let changed = |how: &str| {
+            Err(io::Error::other(format!("the file has changed since it was opened: {how}")))
+        };
+        if now.len() != self.len {
+            return changed(&format!("expected {} bytes, found {}", self.len, now.len()));
+        }
+        if now.modified().ok() != self.modified {
+            return changed("it was written to");
+        }
+        #[cfg(unix)]
+        if self.inode.was_written(&Inode::of(now), path) {
+            return changed("it was written to, and the time of that was put back");
+        }
+        #[cfg(not(unix))]
+        let _ = path;
+        Ok(())
+    }
+}
+
+/// What Unix knows of a file besides. The time of change cannot be set, so it is later after every
+/// write; but also after changes of the file's mode, owner, links and name.
+#[cfg(unix)]
+#[derive(Debug, PartialEq, Eq)]
+struct Inode {
+    changed: (i64, i64),
+    place: (u64, u64),
+    links: u64,
+    mode: u32,
+    owner: (u32, u32),
+}
+
+#[cfg(unix)]
+impl Inode {
+    fn of(metadata: &Metadata) -> Self {
+        use std::os::unix::fs::MetadataExt;
+        Self {
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+            place: (metadata.dev(), metadata.ino()),
+            links: metadata.nlink(),
+            mode: metadata.mode(),
+            owner: (metadata.uid(), metadata.gid()),
+        }
+    }
+
+    /// Whether a write must have been what changed the file last.
+    ///
+    /// A change of mode, owner or links explains the time by itself. So does another name: a file
+    /// that `path` does not lead to any more was renamed, deleted or replaced, as every atomic save
+    /// does, and its bytes are what they were.
+    fn was_written(&self, now: &Self, path: &Path) -> bool {
+        let explained =
+            |now: &Self| (now.links, now.mode, now.owner) != (self.links, self.mode, self.owner);
+        self.changed != now.changed
+            && !explained(now)
+            && std::fs::metadata(path).is_ok_and(|there| Self::of(&there).place == self.place)
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::fs::{self, File, FileTimes, Permissions};
+    use std::os::unix::fs::{FileExt, PermissionsExt};
+    use std::path::PathBuf;
+    use std::time::Duration;
+
+    use crate::io::{FileSource, ReadAt};
+
+    /// An open file of a directory, after a time in which the clock of the file system has moved on.
+    fn open(name: &str) -> (tempfile::TempDir, PathBuf, FileSource) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(name);
+        fs::write(&path, b"old bytes").unwrap();
+        let source = FileSource::open(&path).unwrap();
+        source.check_unchanged().unwrap();
+        std::thread::sleep(Duration::from_millis(30));
+        (directory, path, source)
+    }
+
+    #[test]
+    fn a_write_of_equal_length_is_seen_though_its_time_was_put_back() {
+        let (_directory, path, source) = open("model.safetensors");
+        let file = File::options().write(true).open(&path).unwrap();
+        let modified = file.metadata().unwrap().modified().unwrap();
+        file.write_all_at(b"new bytes", 0).unwrap();
+        file.set_times(FileTimes::new().set_modified(modified)).unwrap();
+        assert_eq!(file.metadata().unwrap().modified().unwrap(), modified);
+        let error = source.check_unchanged().unwrap_err().to_string();
+        assert!(error.contains("has changed since it was opened: it was written to"), "{error}");
+    }
+
+    #[test]
+    fn what_leaves_the_bytes_alone_is_no_change() {
+        let (directory, path, source) = open("model.safetensors");
+        let other = directory.path().join("other.safetensors");
+        fs::hard_link(&path, &other).unwrap();
+        source.check_unchanged().unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        source.check_unchanged().unwrap();
+        // Replaced, as by a save: the open file is the old one.
+        let (directory, path, source) = open("model.safetensors");
+        let new = directory.path().join("new.safetensors");
+        fs::write(&new, b"new bytes").unwrap();
+        fs::hard_link(&path, directory.path().join("kept.safetensors")).unwrap();
+        fs::rename(&new, &path).unwrap();
+        source.check_unchanged().unwrap();
+        let mut bytes = [0; 9];
+        source.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(&bytes, b"old bytes");
+        // Renamed, and deleted.
+        let (_directory, path, source) = open("model.safetensors");
+        let elsewhere = path.with_extension("elsewhere");
+        fs::rename(&path, &elsewhere).unwrap();
+        source.check_unchanged().unwrap();
+        fs::remove_file(&elsewhere).unwrap();
+        source.check_unchanged().unwrap();
+    }
+
+    #[test]
+    fn a_file_that_has_become_shorter_says_so() {
+        let (_directory, path, source) = open("model.safetensors");
+        File::options().write(true).open(&path).unwrap().set_len(4).unwrap();
+        let expected = "the file has become shorter: expected at least 9 bytes, found 4";
+        let error = source.read_exact_at(&mut [0; 9], 0).unwrap_err();
+        assert_eq!(error.to_string(), expected);
+        assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
+        let error = source.read_exact_at(&mut [0; 2], 7).unwrap_err();
+        assert_eq!(error.to_string(), expected);
+        let error = source.check_unchanged().unwrap_err().to_string();
+        assert!(error.ends_with("expected 9 bytes, found 4"), "{error}");
+    }
+}

@@ -1,0 +1,270 @@
+//! [`TensorWriter`]: one tensor of a [`StreamWriter`], written as values or as bytes.
+
+use std::io;
+use std::ops::Range;
+use std::sync::{MutexGuard, PoisonError};
+
+use super::StreamWriter;
+use super::ranges::Ranges;
+use super::stream::Declared;
+use crate::dtype::Dtype;
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::positional::write_all_at;
+use crate::parallel::progress;
+use crate::tensor::{Element, TensorSource, swap_on_big_endian, write_exactly};
+
+/// One tensor of a [`StreamWriter`]. It can be copied and sent to other threads; all copies write
+/// to the one tensor.
+///
+/// As an [`io::Write`] it [appends bytes](TensorWriter::append_bytes), so that a reader can be copied
+/// into it:
+///
+/// ```
+/// use safetensors_core::save::StreamWriter;
+/// use safetensors_core::{Dtype, SaveOptions};
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("model.safetensors");
+/// let writer = StreamWriter::create(&path, [("text", Dtype::U8, [5])], &SaveOptions::new())?;
+/// std::io::copy(&mut "hello".as_bytes(), &mut writer.tensor("text")?)?;
+/// writer.finish()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct TensorWriter<'a> {
+    pub(super) writer: &'a StreamWriter,
+    pub(super) tensor: &'a Declared,
+}
+
+impl<'a> TensorWriter<'a> {
+    /// The name.
+    pub fn name(&self) -> &'a str {
+        &self.tensor.name
+    }
+
+    /// The type of the elements.
+    pub fn dtype(&self) -> Dtype {
+        self.tensor.dtype
+    }
+
+    /// The dimensions, outermost first; empty for a scalar.
+    pub fn shape(&self) -> &'a [usize] {
+        &self.tensor.shape
+    }
+
+    /// The number of bytes that the tensor has when it is complete.
+    pub fn byte_len(&self) -> u64 {
+        self.tensor.byte_len()
+    }
+
+    /// The number of bytes written so far.
+    pub fn written(&self) -> u64 {
+        self.lock().byte_len()
+    }
+
+    /// Writes `bytes`, little-endian and in C order, at `offset` bytes from the tensor's beginning.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WrittenPastEnd`]; [`ErrorKind::WrittenTwice`] if some of these bytes have been
+    /// written already, or are just being written by another thread: two that disagree about a
+    /// tensor are an error, not a race. Nothing is written then. [`ErrorKind::Io`] if the system
+    /// fails; then the same bytes may be written again. [`ErrorKind::Cancelled`], here and from
+    /// then on, if the [progress](SaveOptions::progress) callback ended it.
+    pub fn write_bytes_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let write = || {
+            let range = self.claim(&mut self.lock(), offset, bytes.len())?;
+            self.write(range, bytes)
+        };
+        write().map_err(|error| self.locate(error))
+    }
+
+    /// Writes values after the last byte written so far, which is the beginning if nothing has
+    /// been. For the packed dtypes one value is [one byte](Element).
+    ///
+    /// ```
+    /// use safetensors_core::save::StreamWriter;
+    /// use safetensors_core::{Dtype, ErrorKind, SaveOptions};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("model.safetensors");
+    /// let writer = StreamWriter::create(&path, [("w", Dtype::F32, [3])], &SaveOptions::new())?;
+    /// let w = writer.tensor("w")?;
+    /// w.append(&[1.0_f32, 2.0])?;
+    /// let error = w.append(&[3.0_f64]).unwrap_err();
+    /// assert!(matches!(error.kind(), ErrorKind::WrongDtype { expected: Dtype::F32, .. }));
+    /// w.append(&[3.0_f32])?;
+    /// writer.finish()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WrongDtype`] if the tensor has another dtype than `T`; those of
+    /// [`write_bytes_at`](TensorWriter::write_bytes_at).
+    pub fn append<T: Element>(&self, values: &[T]) -> Result<()> {
+        if T::DTYPE != self.dtype() {
+            let (expected, found) = (self.dtype(), T::DTYPE);
+            return Err(self.locate(ErrorKind::WrongDtype { expected, found }.into()));
+        }
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        if cfg!(target_endian = "little") {
+            return self.append_bytes(bytes);
+        }
+        // All at once, so that values of several threads are never mixed.
+        let mut file_bytes = bytes.to_vec();
+        swap_on_big_endian(T::DTYPE, &mut file_bytes);
+        self.append_bytes(&file_bytes)
+    }
+
+    /// Writes `bytes`, little-endian and in C order, after the last byte written so far, which is
+    /// the beginning if nothing has been. What they mean is not looked at; [`append`](Self::append)
+    /// takes values.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`write_bytes_at`](TensorWriter::write_bytes_at).
+    pub fn append_bytes(&self, bytes: &[u8]) -> Result<()> {
+        let append = || {
+            let mut written = self.lock();
+            let end = written.end();
+            let range = self.claim(&mut written, end, bytes.len())?;
+            drop(written);
+            self.write(range, bytes)
+        };
+        append().map_err(|error| self.locate(error))
+    }
+
+    /// Writes the whole tensor from a source. If that fails, none of its bytes count as written.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] if it is not the tensor that was
+    /// declared; [`ErrorKind::SourceLength`]; those of
+    /// [`write_bytes_at`](TensorWriter::write_bytes_at) and of the source.
+    pub fn write_from(&self, source: &(impl TensorSource + ?Sized)) -> Result<()> {
+        let (dtype, shape) = (self.dtype(), self.shape());
+        if source.dtype() != dtype {
+            let error =
+                Error::from(ErrorKind::WrongDtype { expected: dtype, found: source.dtype() });
+            return Err(self.locate(error));
+        }
+        if source.shape() != shape {
+            let kind =
+                ErrorKind::WrongShape { expected: shape.into(), found: source.shape().into() };
+            return Err(self.locate(kind.into()));
+        }
+        let mut written = 0;
+        let result = write_exactly(source, self.byte_len(), &mut |offset, bytes| {
+            self.write_bytes_at(offset, bytes)?;
+            written = offset + bytes.len() as u64;
+            Ok(())
+        });
+        result.map_err(|error| {
+            self.tensor.running().restart();
+            self.lock().remove(0..written);
+            self.writer.progress.take_back(written);
+            self.locate(error)
+        })
+    }
+
+    /// Marks a range as written, if none of it is.
+    fn claim(&self, written: &mut Ranges, offset: u64, len: usize) -> Result<Range<u64>> {
+        let end = offset.saturating_add(len as u64);
+        if end > self.byte_len() {
+            return Err(ErrorKind::WrittenPastEnd { expected: self.byte_len(), found: end }.into());
+        }
+        written
+            .insert(offset..end)
+            .map_err(|twice| ErrorKind::WrittenTwice { begin: twice.start, end: twice.end })?;
+        Ok(offset..end)
+    }
+
+    /// Writes to a range that has been claimed.
+    fn write(&self, range: Range<u64>, bytes: &[u8]) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let claim = Claim { tensor: self, range: Some(range.clone()) };
+        self.write_pieces(range.start, bytes)?;
+        claim.keep();
+        if self.writer.recording.is_some() {
+            self.tensor.running().take(range.start, bytes, self.byte_len());
+        }
+        Ok(())
+    }
+
+    /// Writes at an offset of the tensor, in one piece unless somebody wants to know of the
+    /// progress.
+    fn write_pieces(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let file = self.writer.file.file();
+        let start = self.tensor.place.start + offset;
+        let meter = &self.writer.progress;
+        let piece = if meter.is_watched() { progress::PIECE } else { bytes.len() };
+        let mut written = 0;
+        for piece in bytes.chunks(piece) {
+            let done = write_all_at(file, piece, start + written)
+                .map_err(|error| ErrorKind::Io(error).into());
+            done.and_then(|()| meter.add(piece.len() as u64, self.name()))
+                .inspect_err(|_| meter.take_back(written))?;
+            written += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Fails if a byte has not been written.
+    pub(super) fn check_complete(&self) -> Result<()> {
+        let written = self.lock();
+        match written.first_gap(self.byte_len()) {
+            None => Ok(()),
+            Some(gap) => {
+                let (expected, found) = (self.byte_len(), written.byte_len());
+                Err(self.locate(
+                    ErrorKind::Incomplete { expected, found, begin: gap.start, end: gap.end }
+                        .into(),
+                ))
+            }
+        }
+    }
+
+    fn locate(&self, error: Error) -> Error {
+        error.in_tensor(self.name()).in_path(self.writer.path())
+    }
+
+    fn lock(&self) -> MutexGuard<'a, Ranges> {
+        // Nothing that can panic happens under the lock.
+        self.tensor.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl io::Write for TensorWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.append_bytes(bytes).map_err(io::Error::other)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A range that is being written. It counts as not written again if that fails, or if the caller's
+/// progress callback panics.
+struct Claim<'a> {
+    tensor: &'a TensorWriter<'a>,
+    range: Option<Range<u64>>,
+}
+
+impl Claim<'_> {
+    fn keep(mut self) {
+        self.range = None;
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        if let Some(range) = self.range.take() {
+            self.tensor.lock().remove(range);
+        }
+    }
+}

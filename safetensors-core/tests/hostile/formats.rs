@@ -1,0 +1,66 @@
+//! What is no safetensors file says what it looks like.
+
+use safetensors_core::header::Header;
+use safetensors_core::{Checkpoint, ErrorKind, Limits, SafeTensors};
+
+use crate::support::{file, write};
+
+/// The start of a ZIP archive whose first file has this name.
+fn zip(name: &str) -> Vec<u8> {
+    let mut bytes = b"PK\x03\x04\0\0\x08\x08\0\0".to_vec();
+    bytes.resize(26, 0);
+    bytes.extend((name.len() as u16).to_le_bytes());
+    bytes.extend([0, 0]);
+    bytes.extend(name.as_bytes());
+    bytes.resize(2_000, b'x');
+    bytes
+}
+
+#[test]
+fn other_formats_through_every_door() {
+    let lfs = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 440449768\n";
+    for (bytes, says) in [
+        (zip("archive/data.pkl"), "it looks like a PyTorch checkpoint"),
+        (zip("arr_0.npy"), "it looks like a NumPy archive (.npz)"),
+        (zip("x"), "it looks like a ZIP archive"),
+        (b"<!doctype HTML>\n<html><title>Sign in</title>".to_vec(), "an HTML page"),
+        (b"<html>".to_vec(), "an HTML page"),
+        (lfs.into(), "a Git LFS pointer in place of the file itself"),
+        ([&b"GGUF\x03\0\0\0"[..], &[0; 100]].concat(), "a GGUF file"),
+        // As a length these bytes are small enough to be read.
+        ([&b"\x1f\x8b\x08\0\0\0\0\0\0\x03"[..], &[7; 600_000]].concat(), "a gzip file"),
+        (b"\x1f\x8b\x08\0\0\0\0\0\0\x03short".to_vec(), "a gzip file"),
+        (b"\x80\x02}q\0(X\x06\0\0\0weight".to_vec(), "a pickle"),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = write(directory.path(), "model.safetensors", &bytes);
+        let parsed = SafeTensors::parse(&bytes).unwrap_err();
+        let opened = Checkpoint::open(&path).unwrap_err();
+        let read = Header::read(&bytes[..], &Limits::default()).unwrap_err();
+        for error in [&parsed, &opened, &read] {
+            assert!(error.to_string().contains(says), "{says}: {error}");
+            // What is wrong by the rules of the format is said first, and is the kind.
+            assert!(
+                matches!(
+                    error.kind(),
+                    ErrorKind::TooShort { .. }
+                        | ErrorKind::HeaderTooLarge { .. }
+                        | ErrorKind::HeaderPastEnd { .. }
+                        | ErrorKind::NotAnObject { .. }
+                        | ErrorKind::NotUtf8 { .. }
+                ),
+                "{error}"
+            );
+        }
+        let inside = opened.to_string();
+        assert_eq!(inside, format!("{}: {parsed}", path.display()));
+    }
+}
+
+#[test]
+fn a_file_of_the_format_looks_like_nothing_else() {
+    for bytes in [vec![], vec![1, 2, 3], file("[]", 0), file("{\"a\":1}", 0), file("{", 10)] {
+        let message = SafeTensors::parse(bytes).unwrap_err().to_string();
+        assert!(!message.contains("looks like"), "{message}");
+    }
+}

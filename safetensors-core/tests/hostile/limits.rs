@@ -1,0 +1,161 @@
+//! What reading may cost, and that saving keeps to it.
+
+use safetensors_core::error::IndexProblem;
+use safetensors_core::header::Header;
+use safetensors_core::save::StreamWriter;
+use safetensors_core::{
+    Checkpoint, Dtype, Error, ErrorKind, Limits, Metadata, SafeTensors, SaveOptions, TensorView,
+    serialize,
+};
+
+use crate::support::{file, write};
+
+fn header_of_rank(rank: usize) -> String {
+    let dims = vec!["1"; rank].join(",");
+    format!(r#"{{"a":{{"dtype":"U8","shape":[{dims}],"data_offsets":[0,1]}}}}"#)
+}
+
+fn header_with_metadata(entries: usize) -> String {
+    let entries: Vec<_> = (0..entries).map(|i| format!(r#""{i}":"""#)).collect();
+    format!(r#"{{"__metadata__":{{{}}}}}"#, entries.join(","))
+}
+
+fn parse(header: &str, limits: &Limits) -> Result<Header, Error> {
+    Header::parse_json(header.as_bytes(), limits)
+}
+
+#[test]
+fn rank() {
+    let limits = Limits::default();
+    assert_eq!(limits.rank, 1_024);
+    assert!(parse(&header_of_rank(1_024), &limits).is_ok());
+    // In the order of the reference, and in another.
+    let reordered = header_of_rank(1_025).replace(r#""dtype":"U8","#, "");
+    let reordered = reordered.replace("[0,1]", r#"[0,1],"dtype":"U8""#);
+    for header in [header_of_rank(1_025), reordered] {
+        let error = parse(&header, &limits).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::TooManyDimensions { limit: 1_024 }), "{error}");
+        assert_eq!(error.tensor(), Some("a"));
+        assert_eq!(
+            error.to_string(),
+            r#"tensor "a": the shape has more than 1024 dimensions, the limit"#
+        );
+    }
+    let mut limits = limits;
+    for rank in [0, 1, 2, 5_000] {
+        limits.rank = rank;
+        assert!(parse(&header_of_rank(rank), &limits).is_ok(), "{rank}");
+        assert!(parse(&header_of_rank(rank + 1), &limits).is_err(), "{rank}");
+    }
+}
+
+#[test]
+fn metadata_entries() {
+    let limits = Limits::default();
+    assert_eq!(limits.metadata_entries, 100_000);
+    assert_eq!(parse(&header_with_metadata(100_000), &limits).unwrap().metadata().len(), 100_000);
+    let error = parse(&header_with_metadata(100_001), &limits).unwrap_err();
+    assert!(
+        matches!(error.kind(), ErrorKind::TooManyMetadataEntries { limit: 100_000 }),
+        "{error}"
+    );
+    assert_eq!(error.to_string(), "__metadata__ has more than 100000 entries, the limit");
+    let mut limits = limits;
+    limits.metadata_entries = 0;
+    assert!(parse(&header_with_metadata(0), &limits).is_ok());
+    assert!(parse(&header_with_metadata(1), &limits).is_err());
+}
+
+#[test]
+fn entries_and_bytes_of_an_index() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path(), "s.safetensors", file("{}", 0));
+    let open = |index: String, limits: &Limits| {
+        let path = write(directory.path(), "model.safetensors.index.json", index);
+        Checkpoint::open_with(&path, limits).unwrap_err()
+    };
+    let mut limits = Limits::default();
+    assert_eq!((limits.index_entries, limits.index_bytes), (1_000_000, 100_000_000));
+    limits.index_entries = 3;
+    let map = |count: usize| {
+        let entries: Vec<_> = (0..count).map(|i| format!(r#""t{i}":"s.safetensors""#)).collect();
+        format!("{{{}}}", entries.join(","))
+    };
+    let too_many = |error: &Error| {
+        matches!(
+            error.kind(),
+            ErrorKind::BadIndex { problem: IndexProblem::TooManyEntries { limit: 3 } }
+        )
+    };
+    for (index, is_refused) in [
+        (format!(r#"{{"weight_map":{}}}"#, map(3)), false),
+        (format!(r#"{{"weight_map":{}}}"#, map(4)), true),
+        (format!(r#"{{"metadata":{},"weight_map":{}}}"#, map(3), map(1)), false),
+        (format!(r#"{{"metadata":{},"weight_map":{}}}"#, map(4), map(1)), true),
+        (format!(r#"{{"weight_map":{},"a":1,"b":[]}}"#, map(1)), false),
+        (format!(r#"{{"a":1,"b":[],"c":{{}},"weight_map":{}}}"#, map(1)), true),
+    ] {
+        let error = open(index.clone(), &limits);
+        assert_eq!(too_many(&error), is_refused, "{index}: {error}");
+        // Those that are few enough name tensors that the shard does not have.
+        assert!(is_refused || matches!(error.kind(), ErrorKind::NotInShard { .. }), "{error}");
+    }
+    let message = open(format!(r#"{{"weight_map":{}}}"#, map(4)), &limits).to_string();
+    assert!(message.ends_with("the index is malformed: it has more than 3 entries, the limit"));
+
+    let index = format!(r#"{{"weight_map":{}}}"#, map(1));
+    limits.index_bytes = index.len() as u64 - 1;
+    let error = open(index, &limits);
+    let ErrorKind::BadIndex { problem: IndexProblem::TooLarge { limit, found } } = error.kind()
+    else {
+        unreachable!("{error}")
+    };
+    assert_eq!((*limit, *found), (limits.index_bytes, limits.index_bytes + 1));
+}
+
+/// Also where the text is only read over.
+#[test]
+fn an_index_that_is_not_utf_8() {
+    let directory = tempfile::tempdir().unwrap();
+    for (index, at) in [
+        (&b"{\"weight_map\":{\"a\":\"s.safetensors\"},\"x\":\"\xff\"}"[..], 41),
+        (b"{\"weight_map\":{\"\xc3\":\"s.safetensors\"}}", 16),
+        (b"{\"metadata\":{\"x\":[\"\xe2\x82\"]},\"weight_map\":{\"a\":\"s.safetensors\"}}", 19),
+    ] {
+        let path = write(directory.path(), "model.safetensors.index.json", index);
+        let error = Checkpoint::open(&path).unwrap_err();
+        assert!(
+            matches!(error.kind(), ErrorKind::BadIndex { problem: IndexProblem::NotUtf8 { offset } } if *offset == at),
+            "{error}"
+        );
+        let expected = format!("the index is malformed: it is not UTF-8 from its byte {at}");
+        assert!(error.to_string().ends_with(&expected), "{error}");
+    }
+}
+
+#[test]
+fn what_is_saved_can_be_read_again() {
+    let byte = [7_u8];
+    let save = |shape: &[usize], metadata: Metadata| {
+        let view = TensorView::new(Dtype::U8, shape, &byte).unwrap();
+        serialize([("a", view)], &SaveOptions::new().metadata(metadata))
+    };
+    let entries = |count: usize| (0..count).map(|i| (i.to_string(), String::new())).collect();
+    let most = save(&[1; 1_024], entries(100_000)).unwrap();
+    assert_eq!(SafeTensors::parse(&most).unwrap().metadata().len(), 100_000);
+
+    let error = save(&[1; 1_025], Metadata::new()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::TooManyDimensions { limit: 1_024 }), "{error}");
+    assert_eq!(error.tensor(), Some("a"));
+    let error = save(&[1], entries(100_001)).unwrap_err();
+    assert!(
+        matches!(error.kind(), ErrorKind::TooManyMetadataEntries { limit: 100_000 }),
+        "{error}"
+    );
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    let tensors = [("a", Dtype::U8, vec![1; 1_025])];
+    let error = StreamWriter::create(&path, tensors, &SaveOptions::new()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::TooManyDimensions { .. }), "{error}");
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+}

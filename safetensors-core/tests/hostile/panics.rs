@@ -1,0 +1,187 @@
+//! A callback, a source or a closure of the caller that panics: the other threads stop, the panic
+//! goes on, and nothing takes its place.
+
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use std::{fs, thread};
+
+use safetensors_core::checkpoint::MaxShardSize;
+use safetensors_core::io::FileSource;
+use safetensors_core::save::{Sink, StreamWriter};
+use safetensors_core::{
+    Checkpoint, Dtype, Limits, LoadOptions, Result, SaveOptions, ShardOptions, TensorBuf,
+    TensorSource, save, save_sharded,
+};
+
+use crate::support::names_in;
+
+/// How many tensors there are; far fewer may be begun after a panic.
+const TENSORS: usize = 400;
+
+/// Long enough that the saves use several threads.
+const LEN: usize = 64 << 10;
+
+/// Counts how often it is asked for its bytes, slowly, and panics if it is the one.
+struct Counted<'a> {
+    begun: &'a AtomicUsize,
+    panics: bool,
+}
+
+impl TensorSource for Counted<'_> {
+    fn dtype(&self) -> Dtype {
+        Dtype::U8
+    }
+
+    fn shape(&self) -> &[usize] {
+        &[LEN]
+    }
+
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        if self.panics {
+            resume_unwind(Box::new("of the source"));
+        }
+        thread::sleep(Duration::from_millis(2));
+        sink(&[1; LEN])
+    }
+}
+
+/// Tensors of which one, late in the first tenth, panics.
+fn tensors(begun: &AtomicUsize) -> Vec<(String, Counted<'_>)> {
+    let tensor = |i| (format!("t{i:03}"), Counted { begun, panics: i == TENSORS / 10 });
+    (0..TENSORS).map(tensor).collect()
+}
+
+/// Asserts that this panics with what it was given.
+#[track_caller]
+fn assert_panics<T>(with: &str, work: impl FnOnce() -> T) {
+    let Err(panic) = catch_unwind(AssertUnwindSafe(work)) else { unreachable!("no panic") };
+    assert_eq!(panic.downcast_ref::<&str>(), Some(&with));
+}
+
+fn old_file(directory: &Path) {
+    let old = TensorBuf::from_vec(vec![1], vec![9_u8]).unwrap();
+    save(directory.join("model.safetensors"), [("old", old)], &SaveOptions::new()).unwrap();
+}
+
+#[track_caller]
+fn assert_untouched(directory: &Path) {
+    assert_eq!(names_in(directory), ["model.safetensors"]);
+    let checkpoint = Checkpoint::open(directory).unwrap();
+    assert_eq!(checkpoint.tensor("old").unwrap().read().unwrap().bytes(), [9]);
+}
+
+#[test]
+fn a_source_stops_the_other_threads_of_a_save() {
+    let directory = tempfile::tempdir().unwrap();
+    old_file(directory.path());
+    let begun = AtomicUsize::new(0);
+    assert_panics("of the source", || {
+        save(directory.path().join("model.safetensors"), tensors(&begun), &SaveOptions::new())
+    });
+    let begun = begun.into_inner();
+    assert!(begun < TENSORS / 4, "{begun} of {TENSORS} begun all the same");
+    assert_untouched(directory.path());
+}
+
+#[test]
+fn a_source_in_a_late_shard_commits_no_shard() {
+    let directory = tempfile::tempdir().unwrap();
+    old_file(directory.path());
+    let begun = AtomicUsize::new(0);
+    let options = ShardOptions::new().max_shard_size(MaxShardSize(8 * LEN as u64));
+    assert_panics("of the source", || save_sharded(directory.path(), tensors(&begun), &options));
+    assert!(begun.into_inner() < TENSORS / 4);
+    assert_untouched(directory.path());
+}
+
+#[test]
+fn a_progress_callback_stops_a_load_and_a_save() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    let tensor = |i: usize| TensorBuf::from_vec(vec![1 << 20], vec![i as u8; 1 << 20]).unwrap();
+    let tensors: Vec<_> = (0..40).map(|i| (format!("t{i}"), tensor(i))).collect();
+    save(&path, tensors_of(&tensors), &SaveOptions::new().durable(false)).unwrap();
+    let before = fs::read(&path).unwrap();
+
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let options = LoadOptions::new().threads(4).progress(panic_at_the_third());
+    assert_panics("of the callback", || checkpoint.read_all(&options));
+    let options = SaveOptions::new().progress(panic_at_the_third());
+    assert_panics("of the callback", || save(&path, tensors_of(&tensors), &options));
+    assert!(fs::read(&path).unwrap() == before);
+    assert_eq!(names_in(directory.path()), ["model.safetensors"]);
+}
+
+fn tensors_of(tensors: &[(String, TensorBuf)]) -> Vec<(&str, &TensorBuf)> {
+    tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect()
+}
+
+/// A callback that panics when it is called for the third time, and is never called again: the
+/// other threads find out before.
+fn panic_at_the_third() -> impl Fn(safetensors_core::Progress<'_>) -> ControlFlow<()> + Send + Sync
+{
+    let calls = AtomicUsize::new(0);
+    move |_| {
+        let call = calls.fetch_add(1, Ordering::SeqCst);
+        if call == 2 {
+            resume_unwind(Box::new("of the callback"));
+        }
+        // A thread may have been about to call it. A second call of one thread comes after that.
+        assert!(call < 2 + 8, "called {call} times");
+        thread::sleep(Duration::from_millis(1));
+        ControlFlow::Continue(())
+    }
+}
+
+/// Who writes with threads of their own goes on until the next piece.
+#[test]
+fn a_callback_that_panics_in_one_thread_ends_the_writer_for_all() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    let options = SaveOptions::new().progress(panic_at_the_third());
+    let shapes = ["a", "b"].map(|name| (name, Dtype::U8, [64 << 20]));
+    let writer = StreamWriter::create(&path, shapes, &options).unwrap();
+    let bytes = vec![1_u8; 64 << 20];
+    let outcomes = thread::scope(|scope| {
+        let writer = &writer;
+        ["a", "b"]
+            .map(|name| scope.spawn(|| writer.tensor(name).unwrap().append(&bytes)))
+            .map(|thread| thread.join())
+    });
+    assert_eq!(outcomes.iter().filter(|outcome| outcome.is_err()).count(), 1, "one panicked");
+    assert!(outcomes.iter().flatten().all(|written| written.is_err()), "the other was cancelled");
+    assert!(writer.finish().is_err());
+    assert!(names_in(directory.path()).is_empty());
+}
+
+#[test]
+fn a_closure_that_opens_shards_stops_the_others() {
+    const SHARDS: usize = 300;
+    let directory = tempfile::tempdir().unwrap();
+    let mut map = Vec::new();
+    for i in 0..SHARDS {
+        let name = format!("s{i:03}.safetensors");
+        let tensor = TensorBuf::from_vec(vec![1], vec![1_u8]).unwrap();
+        let options = SaveOptions::new().durable(false);
+        save(directory.path().join(&name), [(format!("t{i}"), tensor)], &options).unwrap();
+        map.push(format!(r#""t{i}":"{name}""#));
+    }
+    let index = directory.path().join("model.safetensors.index.json");
+    fs::write(&index, format!(r#"{{"weight_map":{{{}}}}}"#, map.join(","))).unwrap();
+    let opened = AtomicUsize::new(0);
+    let open = |path: &Path| {
+        opened.fetch_add(1, Ordering::SeqCst);
+        if path.ends_with("s010.safetensors") {
+            resume_unwind(Box::new("of the closure"));
+        }
+        thread::sleep(Duration::from_millis(2));
+        FileSource::open(path)
+    };
+    assert_panics("of the closure", || Checkpoint::open_by(&index, &Limits::default(), open));
+    let opened = opened.into_inner();
+    assert!(opened < SHARDS / 3, "{opened} of {SHARDS} opened all the same");
+}

@@ -1,0 +1,86 @@
+//! Values and bytes that are appended: values of the tensor's dtype only.
+
+use std::io::Write;
+
+use half::{bf16, f16};
+use safetensors_core::element::{Element, F8E8M0};
+use safetensors_core::save::{StreamWriter, TensorWriter};
+use safetensors_core::{Checkpoint, Dtype, ErrorKind, SaveOptions};
+use tempfile::tempdir;
+
+#[test]
+fn values_of_another_dtype_are_refused_and_nothing_is_written() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    let tensors = [("a", Dtype::F32, &[4][..]), ("mask", Dtype::BOOL, &[2])];
+    let writer = StreamWriter::create(&path, tensors, &SaveOptions::new()).unwrap();
+    let (a, mask) = (writer.tensor("a").unwrap(), writer.tensor("mask").unwrap());
+    #[track_caller]
+    fn refused<T: Element>(tensor: TensorWriter<'_>, values: &[T]) {
+        let error = tensor.append(values).unwrap_err();
+        let ErrorKind::WrongDtype { expected, found } = error.kind() else {
+            unreachable!("{error}")
+        };
+        assert_eq!((*expected, *found), (tensor.dtype(), T::DTYPE));
+        assert_eq!(error.tensor(), Some(tensor.name()));
+        assert!(error.file().is_some());
+        assert_eq!(tensor.written(), 0);
+    }
+    // As many bytes as the tensor has, of what is no tensor of F32.
+    refused(a, &[1.0_f64, 2.0]);
+    refused(a, &[1_i32; 4]);
+    refused(a, &[1_u32; 4]);
+    refused(a, &[0_u8; 16]);
+    refused(a, &[f16::ONE; 8]);
+    refused(mask, &[1_u8, 0]);
+    refused::<f64>(a, &[]);
+    a.append(&[1.0_f32, -2.5]).unwrap();
+    a.append::<f32>(&[]).unwrap();
+    let error = a.append(&[0.0_f32; 3]).unwrap_err();
+    assert!(
+        matches!(error.kind(), ErrorKind::WrittenPastEnd { expected: 16, found: 20 }),
+        "{error}"
+    );
+    a.append_bytes(&3.0_f32.to_le_bytes()).unwrap();
+    writer.tensor("a").unwrap().write_all(&4.0_f32.to_le_bytes()).unwrap();
+    mask.append(&[true, false]).unwrap();
+    writer.finish().unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let read = checkpoint.tensor("a").unwrap().read().unwrap();
+    assert_eq!(read.into_vec::<f32>().unwrap(), [1.0, -2.5, 3.0, 4.0]);
+    let read = checkpoint.tensor("mask").unwrap().read().unwrap();
+    assert_eq!(read.into_vec::<bool>().unwrap(), [true, false]);
+}
+
+#[test]
+fn values_of_every_width_become_little_endian_bytes() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    let tensors = [
+        ("u8", Dtype::U8, 3),
+        ("e8", Dtype::F8_E8M0, 3),
+        ("bf16", Dtype::BF16, 3),
+        ("i32", Dtype::I32, 3),
+        ("f64", Dtype::F64, 3),
+    ]
+    .map(|(name, dtype, len)| (name, dtype, [len]));
+    let writer = StreamWriter::create(&path, tensors, &SaveOptions::new()).unwrap();
+    let tensor = |name| writer.tensor(name).unwrap();
+    tensor("u8").append(&[1_u8, 2, 3]).unwrap();
+    tensor("e8").append(&[F8E8M0(1), F8E8M0(2), F8E8M0(3)]).unwrap();
+    tensor("bf16").append(&[bf16::from_bits(0x0102); 3]).unwrap();
+    tensor("i32").append(&[0x0102_0304_i32, -1]).unwrap();
+    tensor("i32").append(&[7_i32]).unwrap();
+    tensor("f64").append(&[1.5_f64, f64::NAN, -0.0]).unwrap();
+    writer.finish().unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let bytes = |name| checkpoint.tensor(name).unwrap().read().unwrap().bytes().to_vec();
+    assert_eq!(bytes("u8"), [1, 2, 3]);
+    assert_eq!(bytes("e8"), [1, 2, 3]);
+    let floats = [1.5_f64, f64::NAN, -0.0].map(f64::to_le_bytes).concat();
+    if cfg!(target_endian = "little") {
+        assert_eq!(bytes("bf16"), [2, 1, 2, 1, 2, 1]);
+        assert_eq!(bytes("i32"), [4, 3, 2, 1, 255, 255, 255, 255, 7, 0, 0, 0]);
+        assert_eq!(bytes("f64"), floats);
+    }
+}
