@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use safetensors_core::edit::{is_torn, recover};
 use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, save};
 use tempfile::TempDir;
 
@@ -143,6 +144,14 @@ impl Case {
             Ok(Found { tensors: tensors.collect(), metadata: checkpoint.metadata().clone() })
         };
         open().map_err(|error| error.to_string())
+    }
+
+    /// Restores a header that an edit in place was interrupted in, if there is one that readers
+    /// refuse. Says whether it did.
+    pub(crate) fn restore(&self, directory: &Path) -> Result<bool, String> {
+        let path = directory.join(&self.target);
+        let is_torn = path.is_file() && is_torn(&path).map_err(|error| error.to_string())?;
+        if is_torn { recover(&path).map_err(|error| error.to_string()) } else { Ok(false) }
     }
 
     /// Whether anything hidden lies beside the checkpoint.

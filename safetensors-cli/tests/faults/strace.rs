@@ -1,9 +1,14 @@
 //! Running a command under `strace`: which system calls it makes, and one of them made to fail.
 
 use std::collections::{BTreeSet, HashMap};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How long a run may take, on a machine that does much else.
+const MOST: Duration = Duration::from_secs(15);
 
 /// One system call of a run: the `nth` of this name, from 1.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,6 +33,8 @@ pub(crate) enum Fault {
 pub(crate) enum Outcome {
     Exit(i32),
     Signal(i32),
+    /// It had to be stopped after [`MOST`].
+    Endless,
 }
 
 /// Whether calls can be failed here; if not, why not.
@@ -50,7 +57,8 @@ pub(crate) fn is_usable() -> Result<(), String> {
 /// on: what comes before is the loader's.
 pub(crate) fn calls(command: &Command, log: &Path, operand: &str) -> Vec<Call> {
     let status = traced(command, log, &["-e", "trace=%file,%desc"]);
-    assert!(status.success(), "{command:?} fails undisturbed: {status}");
+    let succeeds = status.is_some_and(|status| status.success());
+    assert!(succeeds, "{command:?} fails undisturbed: {status:?}");
     let log = std::fs::read_to_string(log).unwrap();
     let mut counts: HashMap<(&str, &str), usize> = HashMap::new();
     let (mut calls, mut has_begun) = (BTreeSet::new(), false);
@@ -83,15 +91,16 @@ pub(crate) fn run(command: &Command, log: &Path, call: &Call, fault: Fault) -> O
     };
     let (trace, inject) = (format!("trace={name}"), format!("inject={name}:{fault}"));
     let status = traced(command, log, &["-e", &trace, "-e", &inject]);
-    match (status.code(), status.signal()) {
-        (Some(code), _) => Outcome::Exit(code),
-        (None, Some(signal)) => Outcome::Signal(signal),
-        (None, None) => panic!("{status}"),
+    match status.map(|status| (status.code(), status.signal())) {
+        Some((Some(code), _)) => Outcome::Exit(code),
+        Some((None, Some(signal))) => Outcome::Signal(signal),
+        Some((None, None)) => panic!("{command:?} ended without a reason"),
+        None => Outcome::Endless,
     }
 }
 
-/// Runs a command under `strace`, which ends as the command does.
-fn traced(command: &Command, log: &Path, options: &[&str]) -> ExitStatus {
+/// Runs a command under `strace`, which ends as the command does; `None` if it does not end.
+fn traced(command: &Command, log: &Path, options: &[&str]) -> Option<ExitStatus> {
     let mut strace = Command::new("strace");
     strace.args(["-f", "-qq", "-o"]).arg(log).args(options);
     strace.arg(command.get_program()).args(command.get_args());
@@ -104,5 +113,20 @@ fn traced(command: &Command, log: &Path, options: &[&str]) -> ExitStatus {
     if let Some(directory) = command.get_current_dir() {
         strace.current_dir(directory);
     }
-    strace.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap()
+    strace.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut running = strace.process_group(0).spawn().unwrap();
+    let begun = Instant::now();
+    loop {
+        if let Some(status) = running.try_wait().unwrap() {
+            return Some(status);
+        }
+        if begun.elapsed() > MOST {
+            // The command too, which is in the same group.
+            let group = format!("-{}", running.id());
+            Command::new("kill").args(["-KILL", "--", &group]).status().unwrap();
+            running.wait().unwrap();
+            return None;
+        }
+        sleep(Duration::from_millis(1));
+    }
 }
