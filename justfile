@@ -1,4 +1,4 @@
-# The commands of daily work. `just ci` is what must hold before a change lands.
+# The commands of daily work. `just ci` must pass before a change lands.
 
 export CARGO_INCREMENTAL := "0"
 
@@ -6,23 +6,23 @@ export CARGO_INCREMENTAL := "0"
 default:
     @just --list
 
-# Everything that CI checks.
+# Run everything that CI checks.
 ci:
     .ci/run
 
-# The main job: write, load, compare and save in all three frameworks.
+# Write, load, compare and save a checkpoint in all three frameworks.
 quickstart:
     cargo run --release --features full --example quickstart
 
-# All tests.
+# Run all tests.
 test:
     cargo test --workspace --features full
 
-# The core alone: seconds instead of minutes.
+# Test only the core, which takes seconds instead of minutes.
 core:
     cargo test -p safetensors-core
 
-# Measure everything beside the peers, and put the table into BENCHMARKS.md: ten minutes on a machine that does nothing else.
+# Measure everything, and put the table into BENCHMARKS.md. Takes ten minutes on an idle machine.
 bench:
     cargo bench --bench table -- --into BENCHMARKS.md
 
@@ -31,6 +31,34 @@ lint:
     cargo fmt --all
     cargo clippy --workspace --all-targets --features full -- -D warnings
 
-# The documentation, opened in a browser.
+# Build the documentation, and open it in a browser.
 doc:
     cargo doc --workspace --no-deps --features full --open
+
+# Fuzz one target, or all, for some seconds each. Needs a nightly toolchain and cargo-fuzz.
+fuzz target="all" seconds="60":
+    fuzz/run {{target}} {{seconds}}
+
+# The core's tests under the address sanitizer (nightly): all but that of the peak of memory, which
+# the sanitizer adds to. Optimised, because it is slow.
+asan:
+    RUSTFLAGS="-Zsanitizer=address" CARGO_PROFILE_DEV_OPT_LEVEL=1 \
+        ASAN_OPTIONS=allocator_may_return_null=1 cargo +nightly test -p safetensors-core \
+        --lib --tests --target "$(rustc -vV | sed -n 's/^host: //p')" --target-dir target/asan \
+        -- --skip loading_takes_the_tensors_bytes
+
+# The core's tests under the thread sanitizer (nightly, with rust-src for all of them).
+tsan:
+    scripts/tsan
+
+# Licences, sources and known vulnerabilities of all dependencies (cargo-deny, network).
+deny:
+    cargo deny check
+
+# Build the documentation as docs.rs does, with the features of items. Needs a nightly toolchain.
+docs-rs:
+    RUSTDOCFLAGS="--cfg docsrs -D warnings" cargo +nightly doc --workspace --no-deps --features full
+
+# Build every package from the files that the registry would get.
+package:
+    cargo package --workspace

@@ -20,7 +20,7 @@ struct Mlp {
 }
 
 impl Mlp {
-    /// A model of random weights: no two are the same.
+    /// A model with random weights.
     fn new(device: &Device) -> Self {
         Self {
             input: LinearConfig::new(8, 32).init(device),

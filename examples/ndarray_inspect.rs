@@ -5,10 +5,9 @@
 //! cargo run --features ndarray --example ndarray_inspect -- [FILE]
 //! ```
 //!
-//! Without a file, a small one is written to a temporary directory first. The file is read into
-//! memory once; the views borrow from there. A tensor that does not lie where its elements may lie
-//! in memory cannot be lent, and is read by copy instead; floats of 8 bits and less, which Rust has
-//! no numbers for, are converted.
+//! Without a file, the example first writes a small one to a temporary directory. The file is read
+//! into memory once, and the views borrow from there. A misaligned tensor cannot be borrowed, so it
+//! is copied instead. Floats of 8 bits and less, for which Rust has no numbers, are converted.
 
 use std::path::Path;
 
@@ -22,8 +21,9 @@ use safetensors_bridge::element::F4Packed;
 use safetensors_bridge::ndarray::{
     ArrayElement, DynArray, ReadArrayExt, ViewArrayExt, array_source,
 };
+use safetensors_bridge::save::Order;
 use safetensors_bridge::{
-    ConvertOptions, Dtype, ErrorKind, LazyTensor, Order, SafeTensors, SaveOptions, TensorBuf,
+    ConvertOptions, Dtype, ErrorKind, LazyTensor, SafeTensors, SaveOptions, TensorBuf,
     TensorSource, save,
 };
 
@@ -44,8 +44,7 @@ fn inspect(file: &Path) -> Result<()> {
     let archive = SafeTensors::parse(bytes).with_context(|| file.display().to_string())?;
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(["tensor", "dtype", "shape", "sum", "data"]);
-    for info in archive.tensors() {
-        let tensor = archive.tensor(info.name())?;
+    for tensor in archive.tensors() {
         let (sum, data) = summary(&tensor).with_context(|| file.display().to_string())?;
         // Names come from the file: quoted, nothing in them can control the terminal.
         let name = format!("{:?}", tensor.name());
@@ -64,7 +63,7 @@ fn inspect(file: &Path) -> Result<()> {
 /// A tensor of a file that is in memory.
 type Tensor<'a> = LazyTensor<'a, Vec<u8>>;
 
-/// The sum of a tensor's elements as text, and how they were reached.
+/// The sum of a tensor's elements as text, and how the elements were accessed.
 fn summary(tensor: &Tensor<'_>) -> Result<(String, String)> {
     let (sum, data) = match tensor.dtype() {
         Dtype::BOOL => sum(tensor, |value: bool| u8::from(value).into())?,

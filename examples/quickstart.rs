@@ -1,9 +1,9 @@
-//! The main job: one checkpoint in two files, loaded into ndarray, candle and burn, used, saved
-//! from each and read back.
+//! Loads one checkpoint of two files into ndarray, candle and burn, computes with it, saves it from
+//! each and reads it back.
 //!
 //! `cargo run --release --features full --example quickstart`
 //!
-//! Prints what each tensor became in each framework, and ends with an error if anything differs.
+//! Prints what each tensor becomes in each framework. Ends with an error if anything differs.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,14 +18,15 @@ use half::{bf16, f16};
 use ndarray::{Array2, Ix2};
 use safetensors_bridge::burn::{self as bridge_burn, Burn};
 use safetensors_bridge::candle::{self as bridge_candle, Candle};
-use safetensors_bridge::framework::{load, save};
+use safetensors_bridge::framework::{Framework, Support, load, save};
+use safetensors_bridge::io::FileSource;
 use safetensors_bridge::ndarray::{ArrayElement, Ndarray, ViewArrayExt};
 use safetensors_bridge::{
-    Checkpoint, Dtype, FileSource, Framework, LazyTensor, Limits, LoadOptions, SaveOptions,
-    ShardOptions, Support, TensorBuf, TensorView, Widening, save_sharded,
+    Checkpoint, Dtype, LazyTensor, Limits, LoadOptions, SaveOptions, ShardOptions, TensorBuf,
+    TensorView, Widening, save_sharded,
 };
 
-/// A checkpoint whose files are held in memory, so that tensors can be lent without a copy.
+/// A checkpoint whose files are held in memory, so that tensors can be borrowed without a copy.
 type InMemory = Checkpoint<Vec<u8>>;
 
 fn main() -> Result<()> {
@@ -38,7 +39,7 @@ fn main() -> Result<()> {
     println!(
         "opened {} tensors in {} files in {:.2?}\n",
         checkpoint.len(),
-        checkpoint.shards().len(),
+        checkpoint.files().len(),
         started.elapsed()
     );
 
@@ -73,7 +74,8 @@ fn main() -> Result<()> {
     }
     println!("{table}");
     println!(
-        "borrowed: lent from the file's bytes. copied: the framework owns its memory. time: all three together.\n"
+        "borrowed: the elements are the file's bytes. copied: the framework owns the memory. \
+         time: all three together.\n"
     );
 
     let product = compare_products(&checkpoint)?;
@@ -84,10 +86,9 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Two files and the index that says which tensor lies where, as on the Hub.
+/// Writes two files, and the index that maps each tensor to its file, as on the Hub.
 fn write_checkpoint(dir: &Path) -> Result<()> {
-    // Small whole numbers: every dtype here holds them exactly, so that results can be compared
-    // exactly.
+    // Every dtype here holds small whole numbers exactly, so that results can be compared exactly.
     let number = |i: usize| (i * 7 % 13) as f32 - 6.0;
     let (rows, inner, columns) = (64, 128, 32);
     let codes = (0..inner).map(|i| F8E4M3::from_f32(number(i))).collect();
@@ -120,8 +121,8 @@ fn write_checkpoint(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Loads one tensor into each framework, and says what it became and whether its elements still lie
-/// in the file's bytes.
+/// Loads one tensor into each framework. Returns what it became, and whether its elements still are
+/// the file's bytes.
 fn load_one(
     checkpoint: &Arc<InMemory>,
     tensor: LazyTensor<'_, Vec<u8>>,
@@ -141,7 +142,7 @@ fn load_one(
     Ok((cells, time))
 }
 
-/// Where the first element lies of the array that ndarray sees in a view.
+/// The address of the first element of ndarray's view.
 fn lend_to_ndarray(view: &TensorView<'_>) -> Result<*const u8> {
     fn first<T: ArrayElement>(view: &TensorView<'_>) -> Result<*const u8> {
         Ok(view.as_array_dyn::<T>()?.as_ptr().cast())
@@ -170,7 +171,7 @@ fn became<F: Framework>(tensor: LazyTensor<'_, Vec<u8>>, borrowed: bool) -> Stri
 fn compare_products(checkpoint: &Arc<InMemory>) -> Result<[usize; 2]> {
     let (inputs, weights) = (checkpoint.tensor("inputs")?, checkpoint.tensor("weights")?);
 
-    // ndarray computes on the file's bytes; it has no arithmetic for BF16, so the weights become
+    // ndarray computes on the file's bytes. It has no arithmetic for BF16, so the weights become
     // F32 first.
     let (inputs, weights) = (inputs.view()?, weights.view()?);
     let of_ndarray: Array2<f32> =

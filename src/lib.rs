@@ -1,8 +1,8 @@
 //! Move tensors between safetensors files and the library they are used in: ndarray, candle or
 //! burn.
 //!
-//! This crate is a facade: everything of `safetensors-core`, and behind a feature each, the
-//! adapters.
+//! This crate is a facade. It re-exports all of `safetensors-core`, and each adapter behind a
+//! feature.
 //!
 //! | feature | module | for |
 //! |---|---|---|
@@ -11,6 +11,19 @@
 //! | `burn` | `burn` | burn tensor data, and a `ModuleStore` |
 //! | `full` | | all of these |
 //! | `cuda`, `metal` | | `candle`, with candle's GPU support |
+//!
+//! What a user of the format needs is here, at the root. The rest is in the module of its subject:
+//!
+//! | module | what for |
+//! |---|---|
+//! | [`checkpoint`] | checkpoints of several files: how they are found, divided and named |
+//! | [`load`], [`slice`](mod@slice) | many tensors, or parts of them, read at once; which parts |
+//! | [`save`](mod@save), [`tied`] | writing bit by bit, or any file whole or not at all; tensors that share storage |
+//! | [`rewrite`], [`edit`] | what a [`Rewrite`] will write; a file that exists, changed |
+//! | [`convert`], [`element`], [`shape`] | dtypes made into others; the Rust types of elements; sizes |
+//! | [`digest`], [`audit`], [`modelspec`] | data that has changed; what is odd about a file; what model it holds |
+//! | [`header`], [`io`], [`error`] | a file's header; where bytes come from; the parts of errors |
+//! | [`framework`] | for adapters of other tensor libraries, and tools |
 //!
 //! Start with [`Checkpoint`] to open a file, a directory or an index of shards, with
 //! [`SafeTensors`] for a file that is in memory, or with the `load` and `save` of an adapter.
@@ -30,6 +43,7 @@
 //! assert_eq!(bias.into_vec::<f32>()?, [0.5, 1.5]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "burn")]

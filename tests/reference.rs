@@ -1,13 +1,12 @@
-//! Against the reference implementation: what we write it reads, what it writes we read, and where
-//! we are stricter is a closed list.
+//! Compares this crate with the reference implementation. Each reads what the other writes. The
+//! cases where this crate is stricter are a closed list.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::HashMap;
 
 use safetensors::tensor::TensorView as ReferenceView;
-use safetensors_bridge::{
-    Dtype, ErrorKind, Order, SafeTensors, SaveOptions, TensorView, serialize,
-};
+use safetensors_bridge::save::Order;
+use safetensors_bridge::{Dtype, ErrorKind, SafeTensors, SaveOptions, TensorView, serialize};
 
 fn file(json: &str, data: &[u8]) -> Vec<u8> {
     [&(json.len() as u64).to_le_bytes(), json.as_bytes(), data].concat()
@@ -64,8 +63,8 @@ fn we_read_what_the_reference_writes() {
     }
 }
 
-/// The list in ARCHITECTURE.md: each is accepted there and refused here.
-/// [`nowhere_else_do_we_disagree`] holds it closed.
+/// The list in ARCHITECTURE.md: the reference accepts each case, and this crate refuses it.
+/// [`nowhere_else_do_we_disagree`] checks that the list is complete.
 #[test]
 fn where_we_are_stricter() {
     type Check = fn(&ErrorKind) -> bool;
@@ -117,7 +116,7 @@ fn where_we_are_stricter() {
     }
 }
 
-/// What the mutated headers begin as, token by token.
+/// The tokens of the header that is mutated.
 #[rustfmt::skip]
 const SOUND: &[&str] = &[
     "{", r#""__metadata__""#, ":", "{", r#""k""#, ":", r#""v""#, "}", ",",
@@ -127,7 +126,7 @@ const SOUND: &[&str] = &[
     r#""data_offsets""#, ":", "[", "1", ",", "1", "]", "}", "}",
 ];
 
-/// What comes into them.
+/// The tokens that mutations insert.
 #[rustfmt::skip]
 const TOKENS: &[&str] = &[
     "{", "}", "[", "]", ":", ",", r#""a""#, r#""b""#, r#""\u0061""#, r#""x""#, r#""__metadata__""#, r#""dtype""#, r#""shape""#,
@@ -138,7 +137,7 @@ const TOKENS: &[&str] = &[
     r#""x":1,"#, r#""k":"w","#, r#"["U8",[1],[0,1]]"#, r#"{"U8":null}"#, r#""__metadata__":{},"#,
 ];
 
-/// A sound header with a few tokens removed, added, replaced or swapped, another one each time.
+/// Sound headers with a few tokens removed, added, replaced or swapped at random.
 fn mutated_headers() -> impl Iterator<Item = String> {
     let mut state = 88_172_645_463_325_252_u64;
     let mut random = move |below: usize| {
@@ -161,7 +160,8 @@ fn mutated_headers() -> impl Iterator<Item = String> {
     })
 }
 
-/// Whether the list in ARCHITECTURE.md has this error: one for what only the reference accepts.
+/// Whether this error is for a case on the list in ARCHITECTURE.md, which only the reference
+/// accepts.
 fn is_on_the_list(kind: &ErrorKind) -> bool {
     matches!(
         kind,
@@ -175,8 +175,8 @@ fn is_on_the_list(kind: &ErrorKind) -> bool {
     )
 }
 
-/// Of mutated headers, what we accept the reference accepts with the same tensors, and what only
-/// the reference accepts is on the list.
+/// Mutated headers: the reference accepts every header that this crate accepts, with the same
+/// tensors. A header that only the reference accepts is on the list.
 #[test]
 fn nowhere_else_do_we_disagree() {
     let (mut agreed, mut stricter) = (0, 0);
@@ -196,7 +196,8 @@ fn nowhere_else_do_we_disagree() {
                 agreed += 1;
             }
             (Ok(_), Err(error)) => {
-                // A second entry of one name is looked at by us only, whatever is wrong with it.
+                // Only this crate reads a second entry of the same name, and may find any error in
+                // it.
                 let twice = json.matches(r#""a":"#).count() + json.matches(r#""\u0061":"#).count()
                     > 1
                     || json.matches(r#""b":"#).count() > 1;

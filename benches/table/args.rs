@@ -1,4 +1,4 @@
-//! The arguments.
+//! The command-line arguments.
 
 use std::path::PathBuf;
 
@@ -29,7 +29,7 @@ impl Args {
         while let Some(arg) = args.next() {
             let mut value = || args.next().with_context(|| format!("{arg} needs a value"));
             match arg.as_str() {
-                // What cargo adds.
+                // Cargo adds this.
                 "--bench" => {}
                 "--list" => parsed.list = true,
                 "--json" => parsed.json = value()?.into(),
@@ -46,7 +46,7 @@ impl Args {
         Ok(parsed)
     }
 
-    /// Whether the row is one of those asked for.
+    /// Whether the arguments select this row.
     pub(crate) fn selects(&self, row: &str) -> bool {
         let row = row.to_lowercase();
         self.words.is_empty() || self.words.iter().any(|word| row.contains(word))

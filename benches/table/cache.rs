@@ -1,11 +1,11 @@
-//! The page cache: a file is in it before and after it is measured with.
+//! The page cache: each test file must be in it before and after a measurement.
 
 use std::path::Path;
 
 use anyhow::{Result, ensure};
 
-/// The least share of a file's pages that must be in the page cache. Systems drop some of their own
-/// accord.
+/// The least share of a file's pages that must be in the page cache. The system may drop a few at
+/// any time.
 const LEAST: f64 = 0.95;
 
 /// Brings a file into the page cache and makes sure that it is there.
@@ -17,8 +17,8 @@ pub(crate) fn warm(path: &Path) -> Result<()> {
     (0..4).find_map(|_| read().ok()).map_or_else(read, Ok).map(drop)
 }
 
-/// The share of a file's pages that are in the page cache; an error if they are few. 1 where the
-/// system does not tell.
+/// The share of a file's pages that are in the page cache. Fails if it is too small. It is 1 where
+/// the system does not tell.
 pub(crate) fn assert_warm(path: &Path) -> Result<f64> {
     let share = share(path)?;
     ensure!(
@@ -41,7 +41,7 @@ fn share(_: &Path) -> Result<f64> {
     Ok(1.0)
 }
 
-/// What can be said of the state of the page cache.
+/// The state of the page cache, for the table's head.
 pub(crate) const STATE: &str = if cfg!(target_os = "linux") {
     "warm: mincore finds at least 95 % of every file that is read, before and after its row"
 } else {

@@ -1,5 +1,5 @@
-//! The folder of the test data: made by the first process, shared with those that it starts,
-//! removed at the end.
+//! The folder of the test data. The first process makes it, shares it with the processes that it
+//! starts, and removes it at the end.
 
 use std::path::{Path, PathBuf};
 
@@ -53,8 +53,8 @@ impl Data {
         Ok(TestFile { path, sums })
     }
 
-    /// A file with this header and data of the length that it speaks of, all holes, so that it
-    /// takes no space.
+    /// A file with this header and `data_len` bytes of data. The data is a hole, which takes no
+    /// space.
     pub(crate) fn header_only(&self, name: &str, header: &str, data_len: u64) -> Result<PathBuf> {
         let path = self.path.join(name);
         files::write_header(&path, header)?.set_len(8 + header.len() as u64 + data_len)?;
@@ -62,7 +62,7 @@ impl Data {
     }
 }
 
-/// A folder in memory, where there is such a place.
+/// A folder in memory, if the system has one.
 pub(crate) fn folder_in_memory() -> Option<PathBuf> {
     Some(PathBuf::from("/dev/shm")).filter(|shared_memory| shared_memory.is_dir())
 }

@@ -1,5 +1,4 @@
-//! Writing the test files, without the code that is measured, and recognizing what was loaded from
-//! them.
+//! Writes the test files without the measured code, and recognizes the tensors loaded from them.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -41,12 +40,12 @@ pub(crate) fn two_gib() -> Vec<Tensor> {
     (0..256).map(|i| Tensor::bf16(format!("model.layers.{i}.mlp.weight"), &[2048, 2048])).collect()
 }
 
-/// What must come out of a test file, as [`checksum`] has it.
+/// The checksums of a test file's tensors, by [`checksum`].
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Sums {
-    /// The tensors as they are.
+    /// For the tensors as they are.
     pub(crate) plain: u64,
-    /// The tensors with each 16 bits widened to 32 by zeros below, as BF16 becomes F32.
+    /// For the tensors widened from 16 to 32 bits by zeros below, as BF16 becomes F32.
     pub(crate) widened: u64,
 }
 
@@ -72,7 +71,7 @@ pub(crate) fn header_text(tensors: &[Tensor]) -> String {
     text
 }
 
-/// Writes a file of finite numbers, which are the same on every run and others in every tensor.
+/// Writes a file of finite numbers. They are the same in every run, and differ between tensors.
 pub(crate) fn write(path: &Path, tensors: &[Tensor]) -> Result<Sums> {
     let mut file = BufWriter::with_capacity(1 << 20, write_header(path, &header_text(tensors))?);
     let mut pattern = Pattern(1);
@@ -85,12 +84,12 @@ pub(crate) fn write(path: &Path, tensors: &[Tensor]) -> Result<Sums> {
             bytes.as_chunks().0.iter().flat_map(|&[low, high]| [0, 0, low, high]).collect();
         sums.widened = sums.widened.wrapping_add(one_checksum(&tensor.name, &widened));
     }
-    // The disk is not to be busy with it later.
+    // Synced now, so that the disk is not busy with it during a measurement.
     file.into_inner()?.sync_all()?;
     Ok(sums)
 }
 
-/// Numbers that follow no pattern, by xorshift.
+/// Pseudorandom numbers, by xorshift.
 pub(crate) struct Pattern(pub(crate) u64);
 
 impl Pattern {
@@ -100,7 +99,7 @@ impl Pattern {
             self.0 ^= self.0 << 13;
             self.0 ^= self.0 >> 7;
             self.0 ^= self.0 << 17;
-            // Without the highest bit of its exponent no number is infinite or none.
+            // Without the highest bit of the exponent, no number is infinite or NaN.
             (self.0 & 0xbfff_bfff_bfff_bfff).to_le_bytes()
         });
         let mut taken: Vec<u8> = words.collect();
@@ -109,8 +108,8 @@ impl Pattern {
     }
 }
 
-/// A sum over names and bytes in which every byte and its place counts, and the order of the
-/// tensors does not.
+/// A checksum over names and bytes. It depends on every byte and its place, but not on the order of
+/// the tensors.
 pub(crate) fn checksum<N: AsRef<str>, B: AsRef<[u8]>>(
     tensors: impl IntoIterator<Item = (N, B)>,
 ) -> u64 {

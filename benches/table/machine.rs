@@ -1,4 +1,4 @@
-//! What the machine is, for the table's head.
+//! A description of the machine, for the table's head.
 
 use std::fs;
 

@@ -1,16 +1,16 @@
-//! Our loading, saving, parsing and converting, side by side with the peers' and with what the
-//! machine can do at all.
+//! Measures loading, saving, parsing and converting beside other crates, and beside the limit: the
+//! least work that the machine must do for the same result.
 //!
 //! ```text
-//! cargo bench                                    # every row
-//! cargo bench -- header burn                     # the rows whose name contains one of these words
-//! cargo bench -- --list                          # the names of the rows
-//! cargo bench -- --json table.json               # where to put the numbers, beside the printed table
-//! cargo bench -- --into BENCHMARKS.md            # puts the table in the place of the one in that file
-//! cargo bench -- --dir /mnt/disk                 # where to put the test data; by default the folder for temporary files
+//! cargo bench                              # every row
+//! cargo bench -- header burn               # the rows whose name contains one of these words
+//! cargo bench -- --list                    # the names of the rows
+//! cargo bench -- --json table.json         # the file for the numbers, besides the printed table
+//! cargo bench -- --into BENCHMARKS.md      # replaces the table in that file
+//! cargo bench -- --dir /mnt/disk           # the folder for the test data, not the temporary one
 //! ```
 //!
-//! BENCHMARKS.md has the last table, and says how to read it.
+//! BENCHMARKS.md has the last table, and explains how to read it.
 
 mod args;
 mod cache;

@@ -15,9 +15,9 @@ pub(crate) fn peak() -> Option<u64> {
     field("/proc/self/status", "VmHWM:")
 }
 
-/// Counts the peak from now on. Does nothing where that cannot be done.
+/// Resets the peak to the memory that the process has now. Does nothing where that is impossible.
 pub(crate) fn reset_peak() {
-    // A failure leaves an older peak, which reads as too much memory and so does not go unseen.
+    // A failure leaves an older peak. It shows up in the table as too much memory.
     let _ = fs::write("/proc/self/clear_refs", "5");
 }
 
@@ -26,9 +26,10 @@ pub(crate) fn total() -> Option<u64> {
     field("/proc/meminfo", "MemTotal:")
 }
 
-/// Touches this many bytes of memory and gives them back, just before a sample that will need as
-/// many. A virtual machine hands memory that is free back to its host after a second or two, and to
-/// get it again takes longer than anything that is measured here.
+/// Touches this many bytes of memory and frees them, just before a sample that needs as many.
+///
+/// A virtual machine returns free memory to its host after a second or two. Getting it back takes
+/// longer than anything that is measured here.
 pub(crate) fn warm(bytes: u64) -> Result<()> {
     if bytes > 0 {
         let mut memory = MmapMut::map_anon(bytes as usize)?;
@@ -40,7 +41,7 @@ pub(crate) fn warm(bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// A field of one of the kernel's files, which is in KiB, in bytes.
+/// A field of one of the kernel's files, converted from KiB to bytes.
 fn field(file: &str, name: &str) -> Option<u64> {
     let text = fs::read_to_string(file).ok()?;
     let value = text.lines().find_map(|line| line.strip_prefix(name))?;

@@ -32,7 +32,7 @@ struct Entry {
     role: Role,
     median_seconds: f64,
     minimum_seconds: f64,
-    /// How many times as long this one took as ours, sample by sample: the median of that.
+    /// The median over the samples of this contender's time divided by ours.
     of_ours: f64,
     peak_memory_bytes: Option<u64>,
     samples: Vec<Sample>,
@@ -80,7 +80,7 @@ impl Report {
         });
     }
 
-    /// Writes the numbers, with each sample, to a file; its folder is made.
+    /// Writes the numbers, with each sample, to a file. Makes its folder if needed.
     pub(crate) fn write_json(&self, path: &Path) -> Result<()> {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)?;
@@ -88,7 +88,7 @@ impl Report {
         Ok(std::fs::write(path, serde_json::to_vec_pretty(self)?)?)
     }
 
-    /// Puts the table in the place of the one at the end of a document.
+    /// Replaces the table at the end of a document.
     pub(crate) fn write_into(&self, document: &Path) -> Result<()> {
         let text = std::fs::read_to_string(document)?;
         let (before, _) =
@@ -97,7 +97,7 @@ impl Report {
     }
 }
 
-/// The heading of BENCHMARKS.md under which the table stands.
+/// The heading of the table in BENCHMARKS.md.
 const HEADING: &str = "## The last table\n";
 
 fn verdict(goal: &Goal, contenders: &[Entry]) -> Option<Verdict> {

@@ -1,5 +1,5 @@
-//! Taking samples: the contenders of a row in turn, so that whatever else the machine does falls on
-//! all of them.
+//! Takes samples. The contenders of a row take turns, so that other load on the machine affects all
+//! of them.
 
 use std::hint::black_box;
 use std::path::PathBuf;
@@ -12,15 +12,15 @@ use serde::{Deserialize, Serialize};
 use crate::data::Data;
 use crate::{cache, memory};
 
-/// Whose work a contender does.
+/// The role of a contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Role {
-    /// This workspace's.
+    /// This workspace.
     Ours,
-    /// Another crate's.
+    /// Another crate.
     Peer,
-    /// Nobody's: the least that the machine must do for the same result.
+    /// The least work that the machine must do for the same result.
     Limit,
 }
 
@@ -65,8 +65,7 @@ impl Contender {
     }
 }
 
-/// Times the part of a contender's work that counts. What it prepares before and checks after does
-/// not.
+/// Times the part of a contender's work that counts. Preparation and checks do not count.
 #[derive(Default)]
 pub(crate) struct Watch {
     seconds: Option<f64>,
@@ -74,8 +73,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Times work that is done once, and takes the growth of the process's memory while it was
-    /// done.
+    /// Times work that is done once, and measures how much the process's memory grows meanwhile.
     pub(crate) fn time<T>(&mut self, work: impl FnOnce() -> T) -> T {
         memory::reset_peak();
         let before = memory::resident();
@@ -86,8 +84,8 @@ impl Watch {
         done
     }
 
-    /// Times work that is too short to be timed once: repeats it for some milliseconds. What it
-    /// returns is dropped each time, as part of the work.
+    /// Times work that is too short to be timed once, by repeating it for some milliseconds.
+    /// Dropping its result each time is part of the work.
     pub(crate) fn repeat<T>(&mut self, mut work: impl FnMut() -> Result<T>) -> Result<()> {
         const LEAST: Duration = Duration::from_millis(4);
         let (start, mut count) = (Instant::now(), 0_u32);
@@ -108,11 +106,11 @@ impl Watch {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Sample {
     pub(crate) seconds: f64,
-    /// The peak of the process's memory while it worked, less what it had before, in bytes.
+    /// The peak of the process's memory during the work, minus its memory before, in bytes.
     pub(crate) growth: Option<u64>,
 }
 
-/// What a row is to reach.
+/// A goal of a row.
 #[derive(Clone, Debug)]
 pub(crate) enum Goal {
     /// At least this many times as fast as the contender of this name.
@@ -123,7 +121,7 @@ pub(crate) enum Goal {
     Within(&'static str, f64),
     /// At most this much memory beyond what it had, in bytes.
     Memory(u64),
-    /// Something counted, which must be at most this.
+    /// The named count, its value, and the most that it may be.
     AtMost(&'static str, f64, f64),
 }
 
@@ -131,15 +129,15 @@ pub(crate) enum Goal {
 pub(crate) struct Row {
     pub(crate) contenders: Vec<Contender>,
     pub(crate) goals: Vec<Goal>,
-    /// The bytes that are moved, for the rate.
+    /// The number of bytes that are moved, for the rate.
     pub(crate) bytes: Option<u64>,
-    /// The samples of each contender.
+    /// The number of samples of each contender.
     pub(crate) samples: usize,
-    /// Whether each sample is taken in a process of its own, as a program that loads one model is.
+    /// Whether each sample is taken in a process of its own, like a program that loads one model.
     pub(crate) isolated: bool,
-    /// The bytes of memory that a sample takes, if they are so many that they must be warm before.
+    /// The memory to warm before a sample, in bytes. 0 if a sample takes little.
     pub(crate) memory: u64,
-    /// The files that are read, which must be in the page cache.
+    /// The files that the work reads. They must be in the page cache.
     pub(crate) files: Vec<PathBuf>,
 }
 
@@ -187,13 +185,13 @@ impl Row {
         self
     }
 
-    /// Takes one sample of one contender, in a process that was started for it.
+    /// Takes one sample of one contender. Called in the process that was started for it.
     pub(crate) fn measure_one(mut self, contender: &str) -> Result<Sample> {
         let contender = self.contenders.iter_mut().find(|candidate| candidate.name == contender);
         contender.context("no such contender")?.sample(self.memory)
     }
 
-    /// Takes all samples, again if the system has meanwhile dropped the files from its cache.
+    /// Takes all samples. Starts again if the system meanwhile drops the files from its cache.
     pub(crate) fn measure(mut self, name: &str, data: &Data) -> Result<Measured> {
         const ATTEMPTS: usize = 3;
         let mut attempt = 1;
@@ -220,11 +218,11 @@ impl Row {
         })
     }
 
-    /// The contenders in turn, round after round.
+    /// Samples the contenders in turn, round after round.
     fn rounds(&mut self, name: &str, data: &Data) -> Result<Vec<Vec<Sample>>> {
         let mut samples = vec![Vec::new(); self.contenders.len()];
-        // In this process the first round shows what is not there yet: pages, branches, the
-        // allocator's memory.
+        // In this process the first round only warms up: pages, branch prediction, the allocator's
+        // memory.
         let rounds_before = usize::from(!self.isolated);
         for round in 0..rounds_before + self.samples {
             for (contender, samples) in self.contenders.iter_mut().zip(&mut samples) {

@@ -1,4 +1,4 @@
-//! What only the operating system's promises make safe: mapped files.
+//! Mapped files, which are safe only as long as nobody changes them.
 #![allow(
     unsafe_code,
     reason = "the peers and the rows about views map files, which is the caller's promise"
@@ -16,7 +16,8 @@ use safetensors_bridge::Checkpoint;
 
 /// Maps a file of the test data.
 pub(crate) fn map(path: &Path) -> Result<Mmap> {
-    // SAFETY: the test data are ours, in a folder of our own, and do not change once they are written.
+    // SAFETY: the test data are ours, in a folder of our own, and do not change once they are
+    // written.
     Ok(unsafe { Mmap::map(&File::open(path)?) }?)
 }
 
@@ -26,7 +27,7 @@ pub(crate) fn candle_map(path: &Path) -> Result<MmapedSafetensors> {
     Ok(unsafe { MmapedSafetensors::new(path) }?)
 }
 
-/// What candle's models load a file of the test data through.
+/// The builder through which candle's models load a file of the test data.
 pub(crate) fn candle_var_builder(path: &Path, dtype: DType) -> Result<VarBuilder<'static>> {
     // SAFETY: as for `map`.
     Ok(unsafe { VarBuilder::from_mmaped_safetensors(&[path], dtype, &Device::Cpu) }?)
@@ -42,7 +43,8 @@ pub(crate) fn checkpoint_map(path: &Path) -> Result<Checkpoint<Mmap>> {
 #[cfg(target_os = "linux")]
 pub(crate) fn resident_pages(map: &Mmap) -> Result<(usize, usize)> {
     let mut pages = vec![0_u8; map.len().div_ceil(4096)];
-    // SAFETY: the range is the whole mapping, and the vector has a byte for each page of it, pages being of 4096 bytes or more.
+    // SAFETY: the range is the whole mapping. The vector has a byte for each page, because pages
+    // have at least 4096 bytes.
     if unsafe { libc::mincore(map.as_ptr().cast_mut().cast(), map.len(), pages.as_mut_ptr()) } != 0
     {
         return Err(std::io::Error::last_os_error().into());

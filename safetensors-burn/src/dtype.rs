@@ -1,16 +1,16 @@
 //! The dtype table: which burn dtype holds which dtype of the format.
 
 use burn::tensor::{BoolStore, Bytes, DType, bf16, f16};
-use safetensors_core::convert::{widen, widened_shape};
-use safetensors_core::framework::accept;
-use safetensors_core::{Dtype, Error, LoadOptions, Result, Support, TensorBuf, Widening};
+use safetensors_core::convert::widen;
+use safetensors_core::framework::Support;
+use safetensors_core::{Dtype, Error, Result, TensorBuf};
 
 use crate::Burn;
 
 /// Declares the dtypes that are the same on both sides, with the Rust type of their elements.
 macro_rules! exact {
     ($($dtype:ident = $element:ty),* $(,)?) => {
-        /// The burn dtype that holds elements of `dtype` as they are.
+        /// The burn dtype that holds elements of `dtype` exactly. `None` if burn lacks it.
         pub(crate) fn to_burn(dtype: Dtype) -> Option<DType> {
             match dtype {
                 $(Dtype::$dtype => Some(DType::$dtype),)*
@@ -23,20 +23,20 @@ macro_rules! exact {
         pub(crate) fn to_file(dtype: DType) -> Result<Dtype> {
             match dtype {
                 $(DType::$dtype => Ok(Dtype::$dtype),)*
-                // Stored as f32; only kernels compute with less.
+                // burn stores Flex32 as f32. Only its kernels compute with less precision.
                 DType::Flex32 => Ok(Dtype::F32),
                 DType::Bool(_) => Ok(Dtype::BOOL),
-                DType::QFloat(_) => Err(Error::unsupported_type::<Burn>(dtype.name())),
+                DType::QFloat(_) => Err(Error::unsupported_framework_type::<Burn>(dtype.name())),
             }
         }
 
-        /// The elements of a buffer as burn owns bytes. They are moved, not copied.
+        /// Moves the elements of a buffer into burn's owned bytes, without a copy.
         pub(crate) fn into_bytes(buf: TensorBuf) -> Result<Bytes> {
             match buf.dtype() {
                 $(Dtype::$dtype => Ok(Bytes::from_elems(buf.into_vec::<$element>()?)),)*
-                // The bytes 0 and 1 are the same in burn; as U8 they can be moved.
+                // burn also stores booleans as the bytes 0 and 1, so they are moved as U8.
                 Dtype::BOOL => Ok(Bytes::from_elems(widen(buf, Dtype::U8)?.into_vec::<u8>()?)),
-                dtype => Err(Error::unsupported::<Burn>(dtype)),
+                dtype => Err(Error::unsupported_dtype::<Burn>(dtype)),
             }
         }
     };
@@ -62,18 +62,6 @@ pub(crate) fn support(dtype: Dtype) -> Support {
         _ if to_burn(dtype).is_some() => Support::Exact,
         _ => Support::Unsupported,
     }
-}
-
-/// The dtype and shape that a tensor of a file has once it is loaded with these options, losslessly
-/// widened where burn lacks the dtype.
-pub(crate) fn loaded(
-    dtype: Dtype,
-    shape: &[usize],
-    options: &LoadOptions,
-) -> Result<(Dtype, Vec<usize>)> {
-    let read = options.dtype_of(dtype);
-    let to = accept::<Burn>(read, Widening::Lossless)?;
-    Ok((to, widened_shape(read, to, shape)))
 }
 
 #[cfg(test)]

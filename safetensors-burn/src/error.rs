@@ -1,11 +1,11 @@
-//! What can go wrong with a module, beyond what core knows of.
+//! Errors of loading and saving modules, in addition to those of core.
 
-use safetensors_core::NameList;
+use safetensors_core::framework::NameList;
 
-/// Why a [`CheckpointStore`](crate::CheckpointStore) could not load or save a module: the source of
-/// an [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework).
+/// Why a [`CheckpointStore`](crate::CheckpointStore) could not load or save a module.
 ///
-/// A tensor of the wrong shape or kind is an [`ApplyError`](crate::ApplyError) there instead.
+/// This error is the source of an [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework).
+/// For a tensor of the wrong shape or kind, the source is an [`ApplyError`](crate::ApplyError).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -18,14 +18,14 @@ pub enum StoreError {
     /// A pattern is not a regular expression.
     #[error("{0}")]
     Pattern(#[source] regex::Error),
-    /// The destination is an index, which a save would replace with tensors.
+    /// The destination of a save is an index. The save would replace the index with tensors.
     #[error("a module is saved to a file or in a directory, not to an index (*.json)")]
     IndexDestination,
-    /// The backend panicked while it took over a tensor, for example because its device lacks the
+    /// The backend panicked while it received a tensor, for example because its device lacks the
     /// dtype.
     #[error("the backend panicked: {message}")]
     Panicked {
-        /// What it said.
+        /// The message of the panic.
         message: String,
     },
 }

@@ -1,13 +1,13 @@
-//! safetensors files to and from [burn].
+//! Loads safetensors files into [burn] and saves burn's tensors to such files.
 //!
 //! | to | use |
 //! |---|---|
-//! | save a module, or load one | [`CheckpointStore`] with `module.save_into` and `module.load_from` |
+//! | save or load a module | [`CheckpointStore`] with `module.save_into`, `module.load_from` |
 //! | load every tensor of a checkpoint as [`TensorData`](burn::tensor::TensorData) | [`load()`], [`load_with`] |
-//! | load from a checkpoint that is open: with limits, mapped, or in memory | [`framework::load::<Burn>`](safetensors_core::framework::load) |
-//! | load without a copy | [`share_checkpoint`], [`share_tensor`]; [`share`] from a file in memory |
+//! | load from an open checkpoint, for example with limits, mapped or in memory | [`framework::load::<Burn>`](safetensors_core::framework::load) |
+//! | load without a copy | [`share_checkpoint`], [`share_tensor`]; [`share`] for a file in memory |
 //! | save named `TensorData` to a file, or in shards | [`save()`], [`save_sharded`] |
-//! | write code that is generic over tensor libraries | [`Burn`], a [`Framework`](safetensors_core::Framework) |
+//! | write code that is generic over tensor libraries | [`Burn`], a [`Framework`](safetensors_core::framework::Framework) |
 //!
 //! ```
 //! use burn::nn::{Linear, LinearConfig};
@@ -34,19 +34,23 @@
 //! |---|---|
 //! | F64 F32 F16 BF16 I64 I32 I16 I8 U64 U32 U16 U8 | the same |
 //! | BOOL | `Bool(Native)` |
-//! | F8_E4M3 F8_E5M2 F8_E4M3FNUZ F8_E5M2FNUZ F6_E2M3 F6_E3M2 F4 | F16, which holds each value exactly |
-//! | F8_E8M0 | F32, which holds each value exactly |
+//! | F8_E4M3 F8_E5M2 F8_E4M3FNUZ F8_E5M2FNUZ F6_E2M3 F6_E3M2 F4 | F16, which holds each value |
+//! | F8_E8M0 | F32, which holds each value |
 //! | C64 | F32 with a last dimension of 2: real part, imaginary part |
 //!
-//! [`Widening::Exact`](safetensors_core::Widening::Exact) makes the widened ones errors. On the way
-//! out every boolean is BOOL, however the backend stores it, and `Flex32` is F32, which is how burn
-//! stores it. Quantized tensors (`QFloat`) have no dtype in the format: saving one is an error.
+//! With [`Widening::Refuse`](safetensors_core::Widening::Refuse), loading a dtype that needs
+//! widening is an error.
 //!
-//! # What is not here
+//! Every boolean is saved as BOOL, however the backend stores it. `Flex32` is saved as F32, because
+//! burn stores it so. The format has no dtype for quantized tensors (`QFloat`), so saving one is an
+//! error.
 //!
-//! Parameter ids are not saved: a loaded module keeps the ids it was made with, as with every
-//! format that other libraries read. Optimizer state, which burn finds by those ids, is therefore
-//! not restored by a [`CheckpointStore`].
+//! # What this crate does not do
+//!
+//! It does not save parameter ids, as no format that other libraries read does. A loaded module
+//! keeps the ids that it was made with. burn finds optimizer state by these ids, so a
+//! [`CheckpointStore`] does not restore optimizer state.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 mod dtype;
@@ -58,8 +62,9 @@ mod share;
 mod store;
 
 pub use burn_store::{
-    ApplyError, ApplyResult, BurnToPyTorchAdapter, FloatCastAdapter, HalfPrecisionAdapter,
-    ModuleAdapter, ModuleSnapshot, ModuleStore, PathFilter, PyTorchToBurnAdapter,
+    ApplyError, ApplyResult, BurnToPyTorchAdapter, ChainAdapter, FloatCastAdapter,
+    HalfPrecisionAdapter, IdentityAdapter, ModuleAdapter, ModuleContext, ModuleSnapshot,
+    ModuleStore, PathFilter, PyTorchToBurnAdapter, bridge, burn_pack,
 };
 pub use error::StoreError;
 pub use framework::Burn;
@@ -67,3 +72,8 @@ pub use load::{load, load_with};
 pub use save::{save, save_sharded};
 pub use share::{share, share_checkpoint, share_tensor};
 pub use store::CheckpointStore;
+
+/// Tests the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -1,4 +1,4 @@
-//! Loading into [`TensorData`].
+//! Loads checkpoints as [`TensorData`].
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,8 +8,11 @@ use safetensors_core::{Checkpoint, Error, LoadOptions, Result, TensorBuf, framew
 
 use crate::{Burn, dtype};
 
-/// Loads every tensor of a file, an index or a directory, by name. Files are read in parallel; the
-/// elements are read to where burn keeps them, and dtypes that burn lacks are widened losslessly.
+/// Loads every tensor of a checkpoint, by name. The path is that of a file, of an index of shards,
+/// or of the directory that holds either.
+///
+/// Files are read in parallel. The elements are read into the memory that burn then owns. Dtypes
+/// that burn lacks are widened without loss.
 ///
 /// ```
 /// use burn::tensor::TensorData;
@@ -32,8 +35,8 @@ pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, TensorData>> {
     load_with(path, &LoadOptions::new())
 }
 
-/// [`load`] with options: how many threads read, what is converted while it is read, and whether a
-/// dtype may be widened.
+/// [`load`] with options, such as the number of reading threads, the conversion of dtypes, and
+/// whether dtypes may be widened.
 ///
 /// ```
 /// use burn::tensor::{DType, TensorData, bf16};
@@ -52,9 +55,13 @@ pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, TensorData>> {
 ///
 /// # Errors
 ///
-/// Those of [`Checkpoint::open`]; [`ErrorKind::NoConversion`]; [`ErrorKind::WouldWiden`] if
-/// widening is needed and not allowed; [`ErrorKind::Io`]; and [`ErrorKind::InvalidBool`]. Each
-/// names the file, and the tensor if it is about one.
+/// - Those of [`Checkpoint::open`].
+/// - [`ErrorKind::NoConversion`] if a requested conversion does not exist.
+/// - [`ErrorKind::WouldWiden`] if a tensor needs widening and the options do not allow it.
+/// - [`ErrorKind::Io`] if reading fails.
+/// - [`ErrorKind::InvalidBool`] for a BOOL byte that is neither 0 nor 1.
+///
+/// Each names the file, and the tensor if it concerns one.
 ///
 /// [`ErrorKind::NoConversion`]: safetensors_core::ErrorKind::NoConversion
 /// [`ErrorKind::WouldWiden`]: safetensors_core::ErrorKind::WouldWiden
@@ -67,17 +74,17 @@ pub fn load_with(
     framework::load::<Burn>(&Checkpoint::open(path)?, &(), options)
 }
 
-/// A buffer whose dtype burn has, as `TensorData`. The elements are moved.
+/// Makes `TensorData` of a buffer. The elements are moved. An error if burn lacks the dtype.
 pub(crate) fn from_exact(buf: TensorBuf) -> Result<TensorData> {
     let dtype = buf.dtype();
     let Some(to) = dtype::to_burn(dtype) else {
-        return Err(Error::unsupported::<Burn>(dtype));
+        return Err(Error::unsupported_dtype::<Burn>(dtype));
     };
     let shape = buf.shape().to_vec();
     from_bytes(dtype::into_bytes(buf)?, shape, to)
 }
 
-/// `TensorData` of bytes that burn holds, whose length was checked before.
+/// Makes `TensorData` of bytes that burn owns. Their length must fit the shape and the dtype.
 pub(crate) fn from_bytes(bytes: Bytes, shape: Vec<usize>, dtype: DType) -> Result<TensorData> {
     TensorData::try_from_bytes(bytes, Shape::from(shape), dtype).map_err(Error::framework::<Burn>)
 }

@@ -1,25 +1,27 @@
-//! Saving from [`TensorData`].
+//! Saves [`TensorData`].
 
 use std::path::Path;
 
 use burn::tensor::{BoolStore, DType, TensorData};
-use safetensors_core::save::write_native;
+use safetensors_core::checkpoint::SavedShards;
+use safetensors_core::framework::{check_bools, write_native};
+use safetensors_core::save::Sink;
 use safetensors_core::tied::Storage;
 use safetensors_core::{
-    Dtype, ErrorKind, Result, SaveOptions, SavedShards, ShardOptions, Sink, TensorSource,
-    framework, shape,
+    Dtype, ErrorKind, Result, SaveOptions, ShardOptions, TensorSource, framework, shape,
 };
 
 use crate::{Burn, dtype};
 
-/// Saves tensors to one file, atomically: afterwards the path has either the complete new file or
-/// what it had before.
+/// Saves tensors to one file, atomically. Afterwards the path has either the complete new file or
+/// its previous content.
 ///
-/// Takes anything that yields names and tensors, such as a `&BTreeMap<String, TensorData>`.
-/// Elements are written from where they lie.
+/// `tensors` is anything that yields names and tensors, such as a `&BTreeMap<String, TensorData>`.
+/// The elements are written directly from their memory.
 ///
-/// With [`SaveOptions::tied`], tensors whose bytes are the same memory are saved once: one tensor
-/// under several names, or several that [share](crate::share) a file's bytes.
+/// With [`SaveOptions::tied`], tensors whose bytes are the same memory are saved once, for example
+/// one tensor under several names, or several tensors that [share](crate::share) the same bytes of
+/// a file.
 ///
 /// ```
 /// use burn::tensor::TensorData;
@@ -38,9 +40,11 @@ use crate::{Burn, dtype};
 ///
 /// # Errors
 ///
-/// [`ErrorKind::UnsupportedFrameworkType`] for a quantized tensor; [`ErrorKind::InvalidBool`] for a
-/// boolean that is neither 0 nor 1; and those of [`safetensors_core::save()`]. Each names the file,
-/// and the tensor if it is about one.
+/// - [`ErrorKind::UnsupportedFrameworkType`] for a quantized tensor.
+/// - [`ErrorKind::InvalidBool`] for a boolean that is neither 0 nor 1.
+/// - Those of [`safetensors_core::save()`].
+///
+/// Each names the file, and the tensor if it concerns one.
 pub fn save<'a>(
     path: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a TensorData)>,
@@ -49,11 +53,11 @@ pub fn save<'a>(
     framework::save::<Burn>(path, tensors, options)
 }
 
-/// Saves tensors to a directory, as a checkpoint of as many files as they need: see
-/// [`safetensors_core::save_sharded`].
+/// Saves tensors to a directory, as a checkpoint of one file or several shards. See
+/// [`safetensors_core::save_sharded`] for the names and sizes of the files.
 ///
-/// Takes and copies what [`save`] does. For modules see
-/// [`CheckpointStore::max_shard_size`](crate::CheckpointStore::max_shard_size).
+/// It accepts the same tensors as [`save`] and copies no more than [`save`] does. To save a module
+/// in shards, use [`CheckpointStore::max_shard_size`](crate::CheckpointStore::max_shard_size).
 ///
 /// ```
 /// use burn::tensor::TensorData;
@@ -83,15 +87,15 @@ pub fn save_sharded<'a>(
     framework::save_sharded::<Burn>(directory, tensors, options)
 }
 
-/// `TensorData` as core writes it.
+/// `TensorData` as a [`TensorSource`], from which core writes.
 pub(crate) struct DataSource<'a> {
     data: &'a TensorData,
     dtype: Dtype,
 }
 
 impl<'a> DataSource<'a> {
-    /// Refuses what the format has no dtype for, and data that is not as long as its shape asks
-    /// for.
+    /// Borrows the data. An error if the format lacks its dtype, or if its length does not fit its
+    /// shape.
     pub(crate) fn new(data: &'a TensorData) -> Result<Self> {
         let dtype = dtype::to_file(data.dtype())?;
         let elements = shape::element_count(data.shape())?;
@@ -122,21 +126,21 @@ impl TensorSource for DataSource<'_> {
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
         let bytes = self.data.as_bytes();
         match self.data.dtype() {
-            DType::Bool(BoolStore::Native) => match bytes.iter().position(|&byte| byte > 1) {
-                Some(index) => {
-                    Err(ErrorKind::InvalidBool { index: index as u64, found: bytes[index] }.into())
-                }
-                None => sink(bytes),
-            },
-            // These backends take every value but 0 for true.
+            DType::Bool(BoolStore::Native) => {
+                check_bools(bytes, 0)?;
+                sink(bytes)
+            }
+            // Backends that store booleans so take every value but 0 for true.
             DType::Bool(BoolStore::U8) => write_bools(bytes, 1, sink),
             DType::Bool(BoolStore::U32) => write_bools(bytes, size_of::<u32>(), sink),
             _ => write_native(self.dtype, bytes, sink),
         }
     }
 
-    /// The bytes: data that begins at one address and is as long is the same. Booleans of four
-    /// bytes each are shorter in a file than in memory, and tied to none.
+    /// The memory of the bytes. Data with the same address and length is the same.
+    ///
+    /// Returns `None` for booleans of four bytes each, which are then tied to no other tensor. They
+    /// are shorter in a file than in memory.
     fn storage(&self) -> Option<Storage> {
         let bytes = self.data.as_bytes();
         let wide = self.data.dtype() == DType::Bool(BoolStore::U32);

@@ -1,25 +1,26 @@
-//! Loading without a copy: `TensorData` that shares the bytes of a file that is in memory, or
-//! mapped.
+//! Loads `TensorData` without a copy: it shares the bytes of a file that is in memory or mapped.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use burn::tensor::{AllocationProperty, Bytes, TensorData};
-use safetensors_core::{
-    Checkpoint, Framework, LazyTensor, Result, SafeTensors, TensorView, Widening,
-};
+use safetensors_core::framework::Framework;
+use safetensors_core::{Checkpoint, Dtype, LazyTensor, Result, SafeTensors, TensorView, Widening};
 
 use crate::{Burn, dtype, load};
 
-/// A tensor of a file that lies in [`bytes::Bytes`], sharing these bytes.
+/// Loads a tensor that shares the bytes of a file in [`bytes::Bytes`].
 ///
-/// Nothing is copied as long as the bytes are aligned for the elements; burn copies them before it
-/// first writes to them. Copied after all are misaligned tensors, which burn's backends could not
-/// read, tensors without elements, tensors that are widened, and, on a big-endian target, elements
-/// wider than a byte.
+/// Nothing is copied if the bytes are aligned for the elements. burn copies shared bytes before it
+/// first writes to them. These tensors are copied at once instead:
 ///
-/// A mapped file becomes `Bytes` by `bytes::Bytes::from_owner`; [`share_checkpoint`] does it for a
-/// whole checkpoint, and [`share_tensor`] for one tensor of it.
+/// - misaligned tensors, because burn's backends could not read them;
+/// - tensors without elements;
+/// - tensors that are widened;
+/// - on a big-endian target, tensors whose elements are wider than a byte.
+///
+/// `bytes::Bytes::from_owner` makes `Bytes` of a mapped file. [`share_checkpoint`] does this for a
+/// whole checkpoint, and [`share_tensor`] for one tensor of a checkpoint.
 ///
 /// ```
 /// use burn::tensor::TensorData;
@@ -36,21 +37,24 @@ use crate::{Burn, dtype, load};
 ///
 /// # Errors
 ///
-/// [`ErrorKind::TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound),
-/// [`ErrorKind::InvalidBool`](safetensors_core::ErrorKind::InvalidBool),
-/// [`ErrorKind::WouldWiden`](safetensors_core::ErrorKind::WouldWiden); each names the tensor.
+/// - [`ErrorKind::TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound)
+/// - [`ErrorKind::InvalidBool`](safetensors_core::ErrorKind::InvalidBool)
+/// - [`ErrorKind::WouldWiden`](safetensors_core::ErrorKind::WouldWiden)
+///
+/// Each names the tensor.
 pub fn share(
     archive: &SafeTensors<bytes::Bytes>,
     name: &str,
     widening: Widening,
 ) -> Result<TensorData> {
     let view = archive.view(name)?;
-    share_view(&view, widening, || archive.bytes().slice_ref(view.data()))
-        .map_err(|error| error.in_tensor(name))
+    let lent = archive.source().slice_ref(view.data());
+    share_bytes(view.dtype(), view.shape(), lent, widening).map_err(|error| error.in_tensor(name))
 }
 
-/// A tensor of a checkpoint that lends its bytes, such as a mapped one, sharing these bytes; the
-/// checkpoint lives as long as the tensor. What [`share`] says of copies holds here too.
+/// Loads a tensor that shares the bytes of a checkpoint in memory, such as a mapped one.
+///
+/// The tensor keeps the checkpoint alive. The same tensors are copied as by [`share`].
 ///
 /// ```
 /// use burn::tensor::TensorData;
@@ -73,7 +77,7 @@ pub fn share(
 ///
 /// # Errors
 ///
-/// Those of [`share`]; each names the file too.
+/// Those of [`share`]. Each names the file too.
 pub fn share_tensor<S>(
     checkpoint: &Arc<Checkpoint<S>>,
     name: &str,
@@ -86,12 +90,12 @@ where
     share_lazy(&tensor, widening, |range| part(&file_bytes(checkpoint, tensor.file_index()), range))
 }
 
-/// Every tensor of a checkpoint that lends its bytes, such as a mapped one, as [`share_tensor`]
-/// shares one: with its name, in the order of [`Checkpoint::tensors`].
+/// Loads every tensor of a checkpoint in memory, such as a mapped one, as [`share_tensor`] loads
+/// one. Returns pairs of name and tensor, in the order of [`Checkpoint::tensors`].
 ///
-/// Sharing costs next to nothing, so neither does this: names are borrowed, and there is no map of
-/// them. Each tensor is there once, under its own name; [`Checkpoint::aliases`] has the others. For
-/// a map of everything, with aliases, there is [`load`](crate::load()), which reads.
+/// This costs little: bytes are shared, names are borrowed, and no map is built. Each tensor is
+/// returned once, under its own name. [`Checkpoint::aliases`] gives the other names.
+/// [`load`](crate::load()) returns a map of all names, aliases included, but reads the tensors.
 ///
 /// ```
 /// use burn::tensor::TensorData;
@@ -125,7 +129,7 @@ where
     S: AsRef<[u8]> + Send + Sync + 'static,
 {
     let files: Vec<_> =
-        (0..checkpoint.shards().len()).map(|index| file_bytes(checkpoint, index)).collect();
+        (0..checkpoint.files().len()).map(|index| file_bytes(checkpoint, index)).collect();
     let mut shared = Vec::with_capacity(checkpoint.len());
     for tensor in checkpoint.tensors() {
         let data = share_lazy(&tensor, widening, |range| part(&files[tensor.file_index()], range))?;
@@ -134,24 +138,25 @@ where
     Ok(shared)
 }
 
-/// One tensor, sharing the bytes of its file, of which `lend` gives a part.
+/// One tensor that shares the bytes of its file. `lend` gives a range of these bytes.
 fn share_lazy<S: AsRef<[u8]>>(
     tensor: &LazyTensor<'_, S>,
     widening: Widening,
     lend: impl FnOnce(Range<usize>) -> bytes::Bytes,
 ) -> Result<TensorData> {
     let start = tensor.file_offset() as usize;
-    let lend = || lend(start..start + tensor.byte_len() as usize);
-    share_view(&tensor.view()?, widening, lend).map_err(|error| tensor.locate(error))
+    let lent = lend(start..start + tensor.byte_len() as usize);
+    share_bytes(tensor.dtype(), tensor.shape(), lent, widening)
+        .map_err(|error| tensor.locate(error))
 }
 
-/// A part of a file's bytes. Only an `AsRef` that lends something else at each call does not have
-/// it any more; then it is empty, and of the wrong length for whoever makes a tensor of it.
+/// A part of a file's bytes. It is empty if the file does not have the range any more. That happens
+/// only with an `AsRef` that lends something else at each call. The wrong length is then an error.
 fn part(file: &bytes::Bytes, range: Range<usize>) -> bytes::Bytes {
     if range.end <= file.len() { file.slice(range) } else { bytes::Bytes::new() }
 }
 
-/// The bytes of a file of a checkpoint, which they keep alive.
+/// The bytes of a file of a checkpoint. They keep the checkpoint alive.
 fn file_bytes<S>(checkpoint: &Arc<Checkpoint<S>>, index: usize) -> bytes::Bytes
 where
     S: AsRef<[u8]> + Send + Sync + 'static,
@@ -159,7 +164,7 @@ where
     bytes::Bytes::from_owner(FileBytes { checkpoint: Arc::clone(checkpoint), index })
 }
 
-/// What owns the bytes of one file of a checkpoint.
+/// The owner of the bytes of one file of a checkpoint.
 struct FileBytes<S> {
     checkpoint: Arc<Checkpoint<S>>,
     index: usize,
@@ -167,32 +172,33 @@ struct FileBytes<S> {
 
 impl<S: AsRef<[u8]>> AsRef<[u8]> for FileBytes<S> {
     fn as_ref(&self) -> &[u8] {
-        self.checkpoint.shards()[self.index].archive().bytes().as_ref()
+        self.checkpoint.files()[self.index].safetensors().source().as_ref()
     }
 }
 
-/// Shares the bytes that `lend` gives, which are those of `view`, or copies them where sharing
-/// would not do.
-fn share_view(
-    view: &TensorView<'_>,
+/// Shares the bytes of a tensor, or copies them if they cannot be shared.
+///
+/// The length, the alignment and the values of BOOL are checked on `lent` itself. The source is not
+/// asked again after that: its `AsRef` may lend other bytes at each call.
+fn share_bytes(
+    from: Dtype,
+    shape: &[usize],
+    lent: bytes::Bytes,
     widening: Widening,
-    lend: impl FnOnce() -> bytes::Bytes,
 ) -> Result<TensorData> {
-    let data = view.data();
-    let aligned = data.as_ptr().addr().is_multiple_of(view.dtype().alignment());
-    let native = cfg!(target_endian = "little") || view.dtype().bits() == 8;
-    match dtype::to_burn(view.dtype()) {
-        Some(to) if aligned && native && !data.is_empty() => {
+    let view = TensorView::new(from, shape, &lent)?;
+    let aligned = lent.as_ptr().addr().is_multiple_of(from.alignment());
+    let native = cfg!(target_endian = "little") || from.bits() == 8;
+    match dtype::to_burn(from) {
+        Some(to) if aligned && native && !lent.is_empty() => {
             if to.is_bool() {
-                // Nothing after this looks whether the bytes are booleans.
+                // This checks that each byte is 0 or 1. No later step checks it.
                 view.as_slice::<bool>()?;
             }
-            load::from_bytes(
-                Bytes::from_shared(lend(), AllocationProperty::File),
-                view.shape().to_vec(),
-                to,
-            )
+            // A clone of `Bytes` is the same memory.
+            let lent = Bytes::from_shared(lent.clone(), AllocationProperty::File);
+            load::from_bytes(lent, shape.to_vec(), to)
         }
-        _ => Burn::from_view(view, &(), widening),
+        _ => Burn::from_view(&view, &(), widening),
     }
 }

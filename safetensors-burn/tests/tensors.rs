@@ -1,4 +1,4 @@
-//! `TensorData` from files and to files: every dtype, both ways, owned and shared.
+//! Loads and saves `TensorData` of every dtype, owned and shared.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(unsafe_code, reason = "mapping a file is unsafe")]
 
@@ -12,9 +12,10 @@ use burn::tensor::{
     flex32,
 };
 use safetensors_burn::{Burn, load, load_with, save, share, share_checkpoint, share_tensor};
+use safetensors_core::framework::{Framework, Support};
 use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, Framework, LoadOptions, SafeTensors, SaveOptions, Support,
-    TensorBuf, TensorView, Widening, serialize,
+    Checkpoint, Dtype, ErrorKind, LoadOptions, SafeTensors, SaveOptions, TensorBuf, TensorView,
+    Widening, serialize,
 };
 use tempfile::TempDir;
 
@@ -33,7 +34,7 @@ fn written(bytes: &[u8]) -> (TempDir, PathBuf) {
     (dir, path)
 }
 
-/// One of each dtype that burn has too.
+/// One tensor of each dtype that the format and burn share.
 fn exact() -> Vec<(&'static str, TensorData)> {
     vec![
         ("f64", TensorData::from([[1.5_f64, -0.0], [f64::INFINITY, f64::MIN_POSITIVE]])),
@@ -60,7 +61,7 @@ fn every_dtype_of_burn_comes_back_bit_for_bit() {
     let path = dir.path().join("model.safetensors");
     let tensors = exact();
     save(&path, tensors.iter().map(|(name, data)| (name, data)), &SaveOptions::new()).unwrap();
-    let exactly = LoadOptions::new().widening(Widening::Exact);
+    let exactly = LoadOptions::new().widening(Widening::Refuse);
     let loaded = load_with(&path, &exactly).unwrap();
     assert_eq!(loaded.len(), tensors.len());
     for (name, data) in tensors {
@@ -75,7 +76,7 @@ fn loaded_elements_are_moved_and_usable_as_vectors() {
     let values = vec![1.0_f32, 2.0, 3.0];
     let address = values.as_ptr();
     let buf = TensorBuf::from_vec(vec![3], values).unwrap();
-    let data = Burn::from_buf(buf, &(), Widening::Exact).unwrap();
+    let data = Burn::from_buf(buf, &(), Widening::Refuse).unwrap();
     assert_eq!(data.as_bytes().as_ptr(), address.cast());
     let values = data.try_into_vec::<f32>().unwrap();
     assert_eq!(values.as_ptr(), address);
@@ -83,13 +84,13 @@ fn loaded_elements_are_moved_and_usable_as_vectors() {
     let data = Burn::from_buf(
         TensorBuf::from_vec(vec![2], vec![true, false]).unwrap(),
         &(),
-        Widening::Exact,
+        Widening::Refuse,
     )
     .unwrap();
     assert_eq!(data, TensorData::from([true, false]));
 }
 
-/// Dtype, shape and bytes in a file; dtype, shape and values in burn.
+/// Dtype, shape and bytes in a file, then dtype, shape and values in burn.
 type Case<'a> = (Dtype, &'a [usize], &'a [u8], DType, &'a [usize], &'a [f32]);
 
 #[test]
@@ -116,14 +117,14 @@ fn dtypes_that_burn_lacks_are_widened_or_refused() {
             "{dtype}"
         );
 
-        let error = load_with(&path, &LoadOptions::new().widening(Widening::Exact)).unwrap_err();
+        let error = load_with(&path, &LoadOptions::new().widening(Widening::Refuse)).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::WouldWiden { .. }), "{error}");
         assert!(error.to_string().contains("model.safetensors: tensor \"t\""), "{error}");
 
         let archive =
             SafeTensors::parse(bytes::Bytes::from(std::fs::read(&path).unwrap())).unwrap();
         assert_eq!(share(&archive, "t", Widening::Lossless).unwrap(), *data, "{dtype}");
-        let error = share(&archive, "t", Widening::Exact).unwrap_err();
+        let error = share(&archive, "t", Widening::Refuse).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::WouldWiden { .. }), "{error}");
         assert_eq!(error.tensor(), Some("t"));
     }
@@ -133,7 +134,7 @@ fn dtypes_that_burn_lacks_are_widened_or_refused() {
 fn booleans_are_saved_as_bool_however_they_are_stored() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("mask.safetensors");
-    // More than one buffer of the writer.
+    // These fill more than one buffer of the writer.
     let values: Vec<bool> = (0..10_000).map(|i| i % 3 == 0).collect();
     let native = TensorData::new(values.clone(), [10_000]);
     let as_u8: Vec<u8> = values.iter().map(|&value| if value { 255 } else { 0 }).collect();
@@ -196,8 +197,8 @@ fn shared_tensors_lie_in_the_file_if_they_are_aligned() {
     let values = [1.0_f32, 2.0, 3.0, 4.0];
     let raw: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     let parsed = file(&[("w", Dtype::F32, &[2, 2], &raw), ("none", Dtype::I64, &[0], &[])]);
-    // At each distance from a multiple of 8, so that the tensor is aligned at some and misaligned
-    // at others.
+    // The file starts at each distance from a multiple of 8. So the tensor is aligned at some
+    // distances and misaligned at others.
     let (mut shared, mut copied) = (0, 0);
     for distance in 0..8 {
         let mut padded = vec![0_u8; distance];
@@ -205,7 +206,7 @@ fn shared_tensors_lie_in_the_file_if_they_are_aligned() {
         let all = bytes::Bytes::from(padded);
         let archive = SafeTensors::parse(all.slice(distance..)).unwrap();
         let view = archive.view("w").unwrap().data().as_ptr();
-        let data = share(&archive, "w", Widening::Exact).unwrap();
+        let data = share(&archive, "w", Widening::Refuse).unwrap();
         if view.addr().is_multiple_of(4) {
             assert_eq!(data.as_bytes().as_ptr(), view);
             assert_eq!(data.bytes().property(), AllocationProperty::File);
@@ -215,10 +216,10 @@ fn shared_tensors_lie_in_the_file_if_they_are_aligned() {
             copied += 1;
         }
         assert!(data.as_bytes().as_ptr().addr().is_multiple_of(4));
-        // The backend computes with it: it would panic on misaligned bytes.
+        // The backend computes with the tensor. It would panic on misaligned bytes.
         let sum = Tensor::<2>::from_data(data, &Device::default()).sum();
         assert_eq!(sum.into_scalar::<f32>(), 10.0);
-        let none = share(&archive, "none", Widening::Exact).unwrap();
+        let none = share(&archive, "none", Widening::Refuse).unwrap();
         let none = Tensor::<1, Int>::from_data(none, (&Device::default(), DType::I64));
         assert_eq!(none.add_scalar(1).dims(), [0]);
     }
@@ -230,7 +231,7 @@ fn a_shared_tensor_outlives_its_archive_and_is_copied_when_written_to() {
     let raw: Vec<u8> = [1_i32, 2, 3].iter().flat_map(|value| value.to_le_bytes()).collect();
     let bytes = bytes::Bytes::from(file(&[("t", Dtype::I32, &[3], &raw)]));
     let archive = SafeTensors::parse(bytes.clone()).unwrap();
-    let mut data = share(&archive, "t", Widening::Exact).unwrap();
+    let mut data = share(&archive, "t", Widening::Refuse).unwrap();
     drop(archive);
     data.as_mut_slice::<i32>().unwrap()[0] = 9;
     assert_eq!(data, TensorData::from([9_i32, 2, 3]));
@@ -262,11 +263,11 @@ fn a_mapped_checkpoint_lends_its_tensors() {
     save(&path, tensors.iter().map(|(name, data)| (name, data)), &SaveOptions::new()).unwrap();
     // SAFETY: nothing changes this file while it is mapped.
     let checkpoint = Arc::new(unsafe { Checkpoint::mmap(&path) }.unwrap());
-    let mapped = checkpoint.shards()[0].archive().bytes().as_ptr_range();
+    let mapped = checkpoint.files()[0].safetensors().source().as_ptr_range();
     let shared: Vec<_> = tensors
         .iter()
         .map(|(name, data)| {
-            let shared = share_tensor(&checkpoint, name, Widening::Exact).unwrap();
+            let shared = share_tensor(&checkpoint, name, Widening::Refuse).unwrap();
             assert_eq!(shared.dtype(), data.dtype(), "{name}");
             assert_eq!(shared.as_bytes(), data.as_bytes(), "{name}");
             assert_eq!(
@@ -294,18 +295,18 @@ fn a_mapped_checkpoint_of_shards_lends_from_the_right_one() {
     std::fs::write(dir.path().join("model.safetensors.index.json"), index).unwrap();
     // SAFETY: nothing changes these files while they are mapped.
     let checkpoint = Arc::new(unsafe { Checkpoint::mmap(dir.path()) }.unwrap());
-    assert_eq!(share_tensor(&checkpoint, "one", Widening::Exact).unwrap(), one);
-    assert_eq!(share_tensor(&checkpoint, "two", Widening::Exact).unwrap(), two);
-    let all = share_checkpoint(&checkpoint, Widening::Exact).unwrap();
+    assert_eq!(share_tensor(&checkpoint, "one", Widening::Refuse).unwrap(), one);
+    assert_eq!(share_tensor(&checkpoint, "two", Widening::Refuse).unwrap(), two);
+    let all = share_checkpoint(&checkpoint, Widening::Refuse).unwrap();
     for ((name, data), (expected_name, expected, file)) in
         all.iter().zip([("one", &one, 0), ("two", &two, 1)])
     {
         assert_eq!((*name, data), (expected_name, expected));
-        let mapped = checkpoint.shards()[file].archive().bytes().as_ptr_range();
+        let mapped = checkpoint.files()[file].safetensors().source().as_ptr_range();
         assert!(mapped.contains(&data.as_bytes().as_ptr()), "{name}");
     }
     assert_eq!(all.len(), 2);
-    let error = share_tensor(&checkpoint, "three", Widening::Exact).unwrap_err();
+    let error = share_tensor(&checkpoint, "three", Widening::Refuse).unwrap_err();
     assert!(
         matches!(error.kind(), ErrorKind::TensorNotFound) && error.source().is_none(),
         "{error}"

@@ -1,18 +1,21 @@
-//! The dtypes of the format and of candle: the only table of them.
+//! The only table that maps the dtypes of the format to those of candle.
 
 use candle_core::{CpuStorage, DType};
 use float8::F8E4M3;
 use half::{bf16, f16};
 use safetensors_core::element::{F4Packed, F6E2M3Packed, F6E3M2Packed, F8E8M0};
-use safetensors_core::{Dtype, Error, Result, Support, TensorBuf};
+use safetensors_core::framework::Support;
+use safetensors_core::{Dtype, Error, Result, TensorBuf};
 
 use crate::Candle;
 
 /// Declares every lookup between the format's dtypes and candle's.
 ///
-/// The lines of `exact` and `raw` give the format's dtype, candle's, and the type of the elements
-/// as they are read; candle keeps `raw` elements as plain bytes that it computes nothing with.
-/// `widened` are those that candle lacks.
+/// - A line of `exact` gives the format's dtype, candle's dtype, and the type of the elements as
+///   they are read.
+/// - A line of `raw` gives the same for elements that candle stores as plain bytes and cannot
+///   compute with.
+/// - A line of `widened` gives a dtype that candle lacks and the wider one that it is loaded as.
 macro_rules! dtypes {
     (
         exact { $($exact:ident = $exact_candle:ident as $element:ty,)* }
@@ -28,25 +31,69 @@ macro_rules! dtypes {
             }
         }
 
-        /// The format's dtype for candle's.
-        pub(crate) fn from_candle_dtype(dtype: DType) -> Result<Dtype> {
+        /// The format's dtype that candle tensors of `dtype` are saved as.
+        ///
+        /// ```
+        /// use candle_core::DType;
+        /// use safetensors_candle::from_candle_dtype;
+        /// use safetensors_core::Dtype;
+        ///
+        /// assert_eq!(from_candle_dtype(DType::F8E4M3)?, Dtype::F8_E4M3);
+        /// # Ok::<(), safetensors_core::Error>(())
+        /// ```
+        ///
+        /// # Errors
+        ///
+        /// [`ErrorKind::UnsupportedFrameworkType`] if the format has no such dtype.
+        ///
+        /// [`ErrorKind::UnsupportedFrameworkType`]:
+        /// safetensors_core::ErrorKind::UnsupportedFrameworkType
+        pub fn from_candle_dtype(dtype: DType) -> Result<Dtype> {
             match dtype {
                 $(DType::$exact_candle => Ok(Dtype::$exact),)*
                 $(DType::$raw_candle => Ok(Dtype::$raw),)*
-                _ => Err(Error::unsupported_type::<Candle>(dtype.as_str())),
+                _ => Err(Error::unsupported_framework_type::<Candle>(dtype.as_str())),
             }
         }
 
-        /// Moves the elements into candle's storage; none are copied.
+        /// The candle dtype that tensors of `dtype` are loaded as. It is the same dtype, or a wider
+        /// one if candle lacks it. [`Candle::support`](Candle#method.support) tells which.
+        ///
+        /// ```
+        /// use candle_core::DType;
+        /// use safetensors_candle::to_candle_dtype;
+        /// use safetensors_core::Dtype;
+        ///
+        /// assert_eq!(to_candle_dtype(Dtype::BF16)?, DType::BF16);
+        /// assert_eq!(to_candle_dtype(Dtype::U16)?, DType::U32);
+        /// # Ok::<(), safetensors_core::Error>(())
+        /// ```
+        ///
+        /// # Errors
+        ///
+        /// [`ErrorKind::UnsupportedDtype`] if candle can hold the dtype in no form. It can hold
+        /// every dtype that the format has today.
+        ///
+        /// [`ErrorKind::UnsupportedDtype`]: safetensors_core::ErrorKind::UnsupportedDtype
+        pub fn to_candle_dtype(dtype: Dtype) -> Result<DType> {
+            match dtype {
+                $(Dtype::$exact => Ok(DType::$exact_candle),)*
+                $(Dtype::$raw => Ok(DType::$raw_candle),)*
+                $(Dtype::$narrow => to_candle_dtype(Dtype::$wide),)*
+                _ => Err(Error::unsupported_dtype::<Candle>(dtype)),
+            }
+        }
+
+        /// Moves the elements into candle's storage without a copy.
         pub(crate) fn into_storage(buf: TensorBuf) -> Result<CpuStorage> {
             match buf.dtype() {
                 $(Dtype::$exact => Ok(CpuStorage::$exact_candle(buf.into_vec::<$element>()?)),)*
-                // The standard library collects a mapped `Vec` of the same layout in place.
+                // `collect` reuses the memory of the `Vec`, because both elements have one layout.
                 $(Dtype::$raw => {
                     let bytes = buf.into_vec::<$raw_element>()?.into_iter().map(|$raw_element(byte)| byte).collect();
                     Ok(CpuStorage::$raw_candle(bytes))
                 })*
-                dtype => Err(Error::unsupported::<Candle>(dtype)),
+                dtype => Err(Error::unsupported_dtype::<Candle>(dtype)),
             }
         }
 
@@ -93,7 +140,10 @@ dtypes! {
 
 #[cfg(test)]
 mod tests {
+    use candle_core::Device;
     use candle_core::backend::BackendStorage;
+    use safetensors_core::Widening;
+    use safetensors_core::framework::Framework as _;
 
     use super::*;
 
@@ -102,7 +152,7 @@ mod tests {
         for &dtype in Dtype::ALL {
             match support(dtype) {
                 Support::Exact => {
-                    let buf = TensorBuf::read_with(dtype, vec![8], |_| Ok(())).unwrap();
+                    let buf = TensorBuf::filled_by(dtype, vec![8], |_| Ok(())).unwrap();
                     let storage = into_storage(buf).unwrap();
                     assert_eq!(from_candle_dtype(storage.dtype()).unwrap(), dtype);
                     let (found, bytes) = storage_bytes(&storage);
@@ -110,6 +160,18 @@ mod tests {
                 }
                 Support::Widened(to) => assert_eq!(support(to), Support::Exact, "{dtype}"),
                 Support::Unsupported => panic!("{dtype} has no place"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_loaded_tensor_has_the_dtype_that_is_said() {
+        for &dtype in Dtype::ALL {
+            let buf = TensorBuf::filled_by(dtype, vec![8], |_| Ok(())).unwrap();
+            let tensor = Candle::from_buf(buf, &Device::Cpu, Widening::Lossless).unwrap();
+            assert_eq!(to_candle_dtype(dtype).unwrap(), tensor.dtype(), "{dtype}");
+            if support(dtype) == Support::Exact {
+                assert_eq!(from_candle_dtype(tensor.dtype()).unwrap(), dtype);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Between candle's error and ours.
+//! Converts errors between core and candle.
 
 use std::io;
 
@@ -6,21 +6,22 @@ use safetensors_core::Error;
 
 use crate::Candle;
 
-/// An error of candle as ours: [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework),
-/// with candle's error as its source.
+/// Converts candle's error to a [`safetensors_core::Error`]: an
+/// [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework) with candle's error as its
+/// source.
 ///
-/// One that [`into_candle`] made is taken apart again, so that nothing is lost on the way through
-/// candle and back.
+/// If [`into_candle_error`] made the error, the original error is returned. So an error that passes
+/// through candle and back loses nothing.
 ///
 /// ```
-/// use safetensors_candle::from_candle;
+/// use safetensors_candle::from_candle_error;
 /// use safetensors_core::ErrorKind;
 ///
-/// let error = from_candle(candle_core::Error::msg("no such device")).in_tensor("weight");
+/// let error = from_candle_error(candle_core::Error::msg("no such device")).in_tensor("weight");
 /// assert!(matches!(error.kind(), ErrorKind::Framework { framework: "candle", .. }));
 /// assert_eq!(error.tensor(), Some("weight"));
 /// ```
-pub fn from_candle(error: candle_core::Error) -> Error {
+pub fn from_candle_error(error: candle_core::Error) -> Error {
     let error = match error {
         candle_core::Error::Io(io) => match io.downcast::<Error>() {
             Ok(ours) => return ours,
@@ -31,22 +32,22 @@ pub fn from_candle(error: candle_core::Error) -> Error {
     Error::framework::<Candle>(error)
 }
 
-/// Our error as candle's, for the traits of candle: it has our message, with file and tensor, and
-/// our `source()`.
+/// Converts a [`safetensors_core::Error`] to candle's error, for implementations of candle's
+/// traits. The result has the same message, with file and tensor, and the same `source()`.
 ///
-/// candle's `Error::wrap` keeps nothing but the message. Its variant for input and output holds any
-/// error whole, so that one is used, whatever went wrong: [`from_candle`] gets our error back out
-/// of it.
+/// candle's `Error::wrap` keeps only the message. Its `Io` variant can hold any error whole, so it
+/// is used for every kind of error. [`from_candle_error`] gets the original error back.
 ///
 /// ```
-/// use safetensors_candle::{from_candle, into_candle};
-/// use safetensors_core::{Error, ErrorKind, Framework};
+/// use safetensors_candle::{from_candle_error, into_candle_error};
+/// use safetensors_core::framework::Framework;
+/// use safetensors_core::{Error, ErrorKind};
 ///
-/// let error = into_candle(Error::from(ErrorKind::TensorNotFound).in_tensor("weight"));
+/// let error = into_candle_error(Error::from(ErrorKind::TensorNotFound).in_tensor("weight"));
 /// assert_eq!(error.to_string(), "tensor \"weight\": there is no such tensor");
-/// assert_eq!(from_candle(error).tensor(), Some("weight"));
+/// assert_eq!(from_candle_error(error).tensor(), Some("weight"));
 /// ```
-pub fn into_candle(error: Error) -> candle_core::Error {
+pub fn into_candle_error(error: Error) -> candle_core::Error {
     candle_core::Error::Io(io::Error::other(error))
 }
 
@@ -85,18 +86,18 @@ mod tests {
             "{message}"
         );
 
-        let theirs = into_candle(ours);
+        let theirs = into_candle_error(ours);
         assert_eq!(theirs.to_string(), message);
         assert!(theirs.source().is_some_and(|source| source.is::<std::fmt::Error>()));
 
-        let ours = from_candle(theirs);
+        let ours = from_candle_error(theirs);
         assert_eq!(ours.to_string(), message);
         assert_eq!((ours.tensor(), ours.file()), (Some("weight"), Some("a.safetensors")));
     }
 
     #[test]
     fn errors_of_the_system_stay_candles() {
-        let error = from_candle(candle_core::Error::Io(io::ErrorKind::NotFound.into()));
+        let error = from_candle_error(candle_core::Error::Io(io::ErrorKind::NotFound.into()));
         assert!(matches!(error.kind(), ErrorKind::Framework { .. }), "{error}");
     }
 }

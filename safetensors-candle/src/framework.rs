@@ -1,23 +1,30 @@
-//! [`Candle`]: candle as a framework that core's generic load and save work with.
+//! [`Candle`]: implements core's [`Framework`] for candle, so that core can load and save tensors.
 
 use candle_core::{Device, Shape, Storage, Tensor};
-use safetensors_core::{Dtype, Framework, Result, Support, TensorBuf, TensorSource};
+use safetensors_core::framework::{Framework, Support};
+use safetensors_core::{Dtype, Result, TensorBuf, TensorSource};
 
 use crate::dtype;
-use crate::error::from_candle;
+use crate::error::from_candle_error;
 use crate::save::CandleSource;
 
-/// candle, as a [`Framework`](safetensors_core::Framework) of safetensors files.
+/// The [`Framework`](safetensors_core::framework::Framework) of candle. Its tensors are candle's
+/// [`Tensor`]s on any device.
 ///
 /// ```
 /// use candle_core::Device;
 /// use safetensors_candle::Candle;
-/// use safetensors_core::{Dtype, Framework, Support, TensorBuf, Widening};
+/// use safetensors_core::framework::{Framework, Support};
+/// use safetensors_core::{Dtype, SafeTensors, SaveOptions, TensorBuf, Widening, serialize};
 ///
 /// let buf = TensorBuf::from_vec(vec![2], vec![true, false])?;
 /// let tensor = Candle::from_buf(buf, &Device::Cpu, Widening::Lossless)?;
 /// assert_eq!(tensor.to_vec1::<u8>()?, [1, 0]);
 /// assert_eq!(Candle::support(Dtype::BOOL), Support::Widened(Dtype::U8));
+///
+/// // A single tensor as a source for any save function of core.
+/// let file = serialize([("flags", Candle::source(&tensor)?)], &SaveOptions::new())?;
+/// assert_eq!(SafeTensors::parse(&file)?.view("flags")?.data(), [1, 0]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,16 +40,19 @@ impl Framework for Candle {
         dtype::support(dtype)
     }
 
-    /// Dtypes that candle only stores (F4, F6_E2M3, F6_E3M2, F8_E8M0) can be placed on the CPU
-    /// only; on another device they are an [`ErrorKind::Framework`] error, as is any dtype that the
-    /// device lacks.
+    /// Moves the elements into a tensor on the CPU, then copies them if `device` is another one.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Framework`] if the device lacks the dtype. Dtypes that candle only stores (F4,
+    /// F6_E2M3, F6_E3M2, F8_E8M0) can be placed only on the CPU.
     ///
     /// [`ErrorKind::Framework`]: safetensors_core::ErrorKind::Framework
     fn from_exact(buf: TensorBuf, device: &Device) -> Result<Tensor> {
         let dtype = buf.dtype();
         let shape = Shape::from(buf.shape());
-        // This constructor does not compare the length of the storage with the shape. A `TensorBuf`
-        // has exactly as many elements as its shape asks for, so there is nothing to compare.
+        // This constructor does not compare the length of the storage with the shape. No check is
+        // needed, because a `TensorBuf` always has as many elements as its shape says.
         let tensor = Tensor::from((Storage::Cpu(dtype::into_storage(buf)?), shape));
         tensor.to_device(device).map_err(|error| {
             let place = match device {
@@ -50,10 +60,22 @@ impl Framework for Candle {
                 Device::Cuda(_) => "a CUDA device",
                 Device::Metal(_) => "a Metal device",
             };
-            from_candle(error.context(format!("cannot place {dtype} elements on {place}")))
+            from_candle_error(error.context(format!("cannot place {dtype} elements on {place}")))
         })
     }
 
+    /// Borrows the tensor as a source to be saved. Waits until the device has finished the work of
+    /// the calling thread. The storage is locked only while the tensor is written, not as long as
+    /// the source lives.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::UnsupportedFrameworkType`] if the format has no dtype for the tensor's;
+    /// [`ErrorKind::Framework`] if the device reports an error.
+    ///
+    /// [`ErrorKind::UnsupportedFrameworkType`]:
+    /// safetensors_core::ErrorKind::UnsupportedFrameworkType
+    /// [`ErrorKind::Framework`]: safetensors_core::ErrorKind::Framework
     fn source(tensor: &Tensor) -> Result<impl TensorSource + '_> {
         CandleSource::new(tensor)
     }

@@ -1,12 +1,13 @@
-//! safetensors files to and from [candle](candle_core) tensors.
+//! Loads safetensors files as [candle](candle_core) tensors and saves tensors to such files.
 //!
 //! | to | use |
 //! |---|---|
 //! | load all tensors of a checkpoint | [`load()`], [`load_with`] |
-//! | load from a checkpoint that is open: with limits, mapped, or in memory | [`framework::load::<Candle>`](safetensors_core::framework::load) |
-//! | build a model from a checkpoint | [`var_builder()`]; [`var_builder_from`] or [`CheckpointBackend`] for one that is open |
+//! | load from an open checkpoint, for example with limits, mapped or in memory | [`framework::load::<Candle>`](safetensors_core::framework::load) |
+//! | build a model | [`var_builder()`]; when open: [`var_builder_from`], [`CheckpointBackend`] |
 //! | save tensors to a file, or in shards | [`save()`], [`save_sharded`] |
-//! | load or save a single tensor, or from memory | [`Candle`], which implements [`Framework`](safetensors_core::Framework) |
+//! | load or save a single tensor, or from memory | [`Candle`], which implements [`Framework`](safetensors_core::framework::Framework) |
+//! | map a dtype of the format to candle's, or back | [`to_candle_dtype`], [`from_candle_dtype`] |
 //!
 //! A checkpoint is a file, an index of shards, or the directory that holds either: see
 //! [`Checkpoint`](safetensors_core::Checkpoint).
@@ -37,7 +38,7 @@
 //! | in the file | in candle | |
 //! |---|---|---|
 //! | U8, U32, I16, I32, I64, BF16, F16, F32, F64, F8_E4M3 | the same | |
-//! | F4, F6_E2M3, F6_E3M2, F8_E8M0 | the same | stored only: candle computes nothing with them, and holds them on the CPU |
+//! | F4, F6_E2M3, F6_E3M2, F8_E8M0 | the same | stored on the CPU only, without arithmetic |
 //! | BOOL | U8 | widened |
 //! | I8 | I16 | widened |
 //! | U16 | U32 | widened |
@@ -45,24 +46,26 @@
 //! | F8_E5M2, F8_E4M3FNUZ, F8_E5M2FNUZ | F16 | widened |
 //! | C64 | F32 | widened; the shape gains a last dimension of 2: real, imaginary |
 //!
-//! Widening keeps every value. [`Widening::Exact`](safetensors_core::Widening::Exact) in the
+//! Widening keeps every value. [`Widening::Refuse`](safetensors_core::Widening::Refuse) in the
 //! [`LoadOptions`](safetensors_core::LoadOptions) makes it an error instead.
 //!
-//! A saved file loads to the same tensors, bit for bit. Of F4 and F6 tensors only whole ones can be
-//! saved, not parts or transposed views: candle counts offsets and strides in elements, which for
-//! these are not whole bytes.
+//! A saved file loads as the same tensors, bit for bit. Parts and transposed views of F4 and F6
+//! tensors cannot be saved, only whole tensors: candle counts offsets and strides in elements, and
+//! an element of these dtypes is not a whole byte.
 //!
 //! # What is copied
 //!
-//! Loading to the CPU reads each tensor into the memory that the candle tensor then owns: nothing
-//! is copied in between. Other devices get one copy of that. Saving from the CPU writes contiguous
-//! tensors from where they lie; strided ones (transposed, narrowed, broadcast) and those of other
-//! devices pass through a buffer of bounded size.
+//! Loading to the CPU reads each tensor into the memory that the candle tensor then owns, without
+//! another copy. Loading to another device adds one copy. Saving from the CPU writes contiguous
+//! tensors directly from their memory. Strided tensors (transposed, narrowed, broadcast) and
+//! tensors on other devices pass through a buffer of bounded size.
 //!
 //! # What this crate does not do
 //!
-//! It does not map files, keep several requests for one tensor as one allocation, or split tensors
-//! between ranks. The features `cuda` and `metal` only switch on candle's.
+//! It does not map files. It does not split tensors between ranks. It does not remember tensors: a
+//! `VarBuilder` reads and allocates a tensor again at each request. The features `cuda` and `metal`
+//! only switch on candle's features of the same names.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 mod dtype;
@@ -72,8 +75,14 @@ mod load;
 mod save;
 mod var_builder;
 
-pub use error::{from_candle, into_candle};
+pub use dtype::{from_candle_dtype, to_candle_dtype};
+pub use error::{from_candle_error, into_candle_error};
 pub use framework::Candle;
 pub use load::{load, load_with};
-pub use save::{CandleSource, save, save_sharded};
+pub use save::{save, save_sharded};
 pub use var_builder::{CheckpointBackend, var_builder, var_builder_from};
+
+/// Tests the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -1,4 +1,4 @@
-//! Loading: from a file's elements to candle tensors.
+//! Loads checkpoints as candle tensors.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,11 +8,11 @@ use safetensors_core::{Checkpoint, LoadOptions, Result, framework};
 
 use crate::Candle;
 
-/// Loads every tensor of a checkpoint onto a device: of a file, an index of shards, or the
-/// directory that holds either.
+/// Loads every tensor of a checkpoint onto a device, by name. The path is that of a file, of an
+/// index of shards, or of the directory that holds either.
 ///
-/// Files are read in parallel, and dtypes that candle lacks are widened losslessly (see the
-/// [crate's table](crate#dtypes)).
+/// Files are read in parallel. Dtypes that candle lacks are widened without loss; see the
+/// [crate's table](crate#dtypes).
 ///
 /// ```
 /// use candle_core::Device;
@@ -29,9 +29,11 @@ use crate::Candle;
 ///
 /// # Errors
 ///
-/// Those of [`Checkpoint::open`]; of reading; [`ErrorKind::DoesNotFit`] for a U64 value that I64
-/// does not hold; and [`ErrorKind::Framework`] if candle fails. Each names the file, and the tensor
-/// if it is about one.
+/// - Those of [`Checkpoint::open`] and of reading.
+/// - [`ErrorKind::DoesNotFit`] for a U64 value that I64 cannot hold.
+/// - [`ErrorKind::Framework`] if candle fails.
+///
+/// Each names the file, and the tensor if it concerns one.
 ///
 /// [`ErrorKind::DoesNotFit`]: safetensors_core::ErrorKind::DoesNotFit
 /// [`ErrorKind::Framework`]: safetensors_core::ErrorKind::Framework
@@ -39,8 +41,8 @@ pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<BTreeMap<String, 
     load_with(path, device, &LoadOptions::new())
 }
 
-/// [`load()`], with options: how many threads read, what is converted while it is read, whether
-/// dtypes may be widened.
+/// [`load()`] with options, such as the number of reading threads, the conversion of dtypes, and
+/// whether dtypes may be widened.
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -60,7 +62,7 @@ pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<BTreeMap<String, 
 ///     DType::F16
 /// );
 ///
-/// let exact = LoadOptions::new().widening(Widening::Exact);
+/// let exact = LoadOptions::new().widening(Widening::Refuse);
 /// let error = safetensors_candle::load_with(&path, &Device::Cpu, &exact).unwrap_err();
 /// assert!(matches!(error.kind(), ErrorKind::WouldWiden { .. }));
 /// assert_eq!(error.tensor(), Some("mask"));
@@ -69,9 +71,12 @@ pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<BTreeMap<String, 
 ///
 /// # Errors
 ///
-/// Those of [`load()`]; [`ErrorKind::NoConversion`] and, if widening is not allowed and needed,
-/// [`ErrorKind::WouldWiden`], both before anything is read. Whether a dtype needs widening is asked
-/// of the one that it is converted to.
+/// - Those of [`load()`].
+/// - [`ErrorKind::NoConversion`] if a requested conversion does not exist.
+/// - [`ErrorKind::WouldWiden`] if a tensor needs widening and the options do not allow it. If the
+///   options convert a tensor, the dtype after the conversion decides.
+///
+/// The last two are found before any data is read.
 ///
 /// [`ErrorKind::NoConversion`]: safetensors_core::ErrorKind::NoConversion
 /// [`ErrorKind::WouldWiden`]: safetensors_core::ErrorKind::WouldWiden

@@ -1,38 +1,41 @@
-//! Saving: the bytes of a candle tensor, wherever and however it lies.
+//! Saves candle tensors of any device and memory layout.
 
 use std::path::Path;
 use std::ptr;
 
 use candle_core::{CpuStorage, Device, Layout, Storage, StridedBlocks, Tensor};
-use safetensors_core::save::write_native;
+use safetensors_core::checkpoint::SavedShards;
+use safetensors_core::framework::write_native;
+use safetensors_core::save::Sink;
 use safetensors_core::tied::Storage as Memory;
 use safetensors_core::{
-    Dtype, ErrorKind, Result, SaveOptions, SavedShards, ShardOptions, Sink, TensorSource,
-    framework, shape,
+    Dtype, ErrorKind, Result, SaveOptions, ShardOptions, TensorSource, framework, shape,
 };
 
 use crate::Candle;
 use crate::dtype::{from_candle_dtype, storage_bytes};
-use crate::error::from_candle;
+use crate::error::from_candle_error;
 
 /// The most bytes of a strided tensor that are gathered before they are written.
 const GATHERED: usize = 256 << 10;
 
-/// The most bytes that are brought at once from a device that is not the CPU.
+/// The most bytes that are copied at once from another device to the CPU.
 const BROUGHT: usize = 16 << 20;
 
-/// Saves tensors to one file, atomically: afterwards the path has either the complete new file or
-/// what it had before.
+/// Saves tensors to one file, atomically. Afterwards the path has either the complete new file or
+/// its previous content.
 ///
-/// Takes anything that yields names and tensors, such as a `&HashMap<String, Tensor>`. Contiguous
-/// tensors on the CPU are written from where they lie; of a tensor that covers a part of a larger
-/// storage, only that part. A tensor on the CPU is locked while it is being written, so other
-/// threads may read it, but not change it; on another device it is locked part by part, so nothing
-/// should change the tensor meanwhile.
+/// `tensors` is anything that yields names and tensors, such as a `&HashMap<String, Tensor>`.
+/// Contiguous tensors on the CPU are written directly from their memory. If a tensor covers a part
+/// of a larger storage, only that part is written.
 ///
-/// With [`SaveOptions::tied`], tensors that share candle's storage are saved once: clones and
-/// detached tensors of one, for example. Reshaped, narrowed or transposed ones share it too, but
-/// are other tensors: [`Views`](safetensors_core::tied::Views) says what becomes of them.
+/// A tensor on the CPU is locked while it is written: other threads may read it but not change it.
+/// A tensor on another device is locked for one part at a time, so no thread should change it
+/// during the save.
+///
+/// With [`SaveOptions::tied`], tensors that share a storage are saved once, for example the clones
+/// and detached tensors of one tensor. Reshaped, narrowed and transposed tensors share the storage
+/// too, but are other tensors. [`Views`](safetensors_core::tied::Views) decides how they are saved.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -55,8 +58,14 @@ const BROUGHT: usize = 16 << 20;
 ///
 /// # Errors
 ///
-/// Those of [`safetensors_core::save()`] and of [`CandleSource`]; each names the file, and the
-/// tensor if it is about one.
+/// Each names the file, and the tensor if it concerns one.
+///
+/// - Those of [`safetensors_core::save()`].
+/// - [`ErrorKind::UnsupportedFrameworkType`] if the format lacks the dtype of a tensor.
+/// - [`ErrorKind::DataLength`] if the length of a storage does not fit the dtype and shape.
+/// - [`ErrorKind::Framework`] if candle or the device reports an error.
+/// - One of the last two if an F4 or F6 tensor is only a part of its storage or is not contiguous:
+///   candle's layouts cannot address packed elements.
 pub fn save<'a>(
     path: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a Tensor)>,
@@ -65,10 +74,10 @@ pub fn save<'a>(
     framework::save::<Candle>(path, tensors, options)
 }
 
-/// Saves tensors to a directory, as a checkpoint of as many files as they need: see
-/// [`safetensors_core::save_sharded`].
+/// Saves tensors to a directory, as a checkpoint of one file or several shards. See
+/// [`safetensors_core::save_sharded`] for the names and sizes of the files.
 ///
-/// Takes and copies what [`save()`] does.
+/// It accepts the same tensors as [`save()`] and copies no more than [`save()`] does.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -85,7 +94,7 @@ pub fn save<'a>(
 ///
 /// let options = ShardOptions::new()
 ///     .max_shard_size(64.into())
-///     .save(SaveOptions::new().tied(Tied::new()));
+///     .save_options(SaveOptions::new().tied(Tied::new()));
 /// let saved = safetensors_candle::save_sharded(dir.path(), tensors, &options)?;
 /// assert_eq!((saved.files.len(), saved.total_size), (2, 64 + 32));
 ///
@@ -96,7 +105,7 @@ pub fn save<'a>(
 ///
 /// # Errors
 ///
-/// Those of [`safetensors_core::save_sharded`] and of [`CandleSource`].
+/// Those of [`safetensors_core::save_sharded`], and those that [`save()`] has for a tensor.
 pub fn save_sharded<'a>(
     directory: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a Tensor)>,
@@ -105,46 +114,28 @@ pub fn save_sharded<'a>(
     framework::save_sharded::<Candle>(directory, tensors, options)
 }
 
-/// A candle tensor as a [`TensorSource`]. Its storage is locked for as long as a write takes, not
-/// for as long as this lives.
-///
-/// ```
-/// use candle_core::{Device, Tensor};
-/// use safetensors_candle::CandleSource;
-/// use safetensors_core::{SafeTensors, SaveOptions, serialize};
-///
-/// let tensor = Tensor::new(&[1_u8, 2, 3], &Device::Cpu)?;
-/// let file = serialize([("bytes", CandleSource::new(&tensor)?)], &SaveOptions::new())?;
-/// assert_eq!(SafeTensors::parse(&file)?.view("bytes")?.data(), [1, 2, 3]);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-///
-/// # Errors
-///
-/// Writing fails with [`ErrorKind::DataLength`] if the storage is not as long as dtype and shape
-/// ask for, with [`ErrorKind::Framework`] if candle fails, and with either if an F4 or F6 tensor is
-/// but a part of its storage or not contiguous: the packed elements of these cannot be told apart
-/// by candle's layouts.
+/// A candle tensor as a [`TensorSource`]. The storage is locked only while the tensor is written,
+/// not as long as the source lives.
 #[derive(Clone, Copy, Debug)]
-pub struct CandleSource<'a> {
+pub(crate) struct CandleSource<'a> {
     tensor: &'a Tensor,
     dtype: Dtype,
 }
 
 impl<'a> CandleSource<'a> {
-    /// The tensor, to be saved. Waits until its device has done what the calling thread asked of
-    /// it.
+    /// Borrows the tensor as a source to be saved. Waits until the device has finished the work of
+    /// the calling thread.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::UnsupportedFrameworkType`] if the format has no dtype for the tensor's;
-    /// [`ErrorKind::Framework`] if the device reports an error.
-    pub fn new(tensor: &'a Tensor) -> Result<Self> {
+    /// - [`ErrorKind::UnsupportedFrameworkType`] if the format lacks the dtype of the tensor.
+    /// - [`ErrorKind::Framework`] if the device reports an error.
+    pub(crate) fn new(tensor: &'a Tensor) -> Result<Self> {
         let dtype = from_candle_dtype(tensor.dtype())?;
-        // A save writes from several threads. candle's CUDA devices have a stream of work for each
-        // thread, and none waits for another: without this, a writer could copy elements that are
-        // still being computed.
-        tensor.device().synchronize().map_err(from_candle)?;
+        // A save writes from several threads. candle's CUDA devices have one stream of work per
+        // thread, and the streams do not wait for each other. Without this call, a writer could
+        // copy elements that are still being computed.
+        tensor.device().synchronize().map_err(from_candle_error)?;
         Ok(Self { tensor, dtype })
     }
 }
@@ -168,17 +159,17 @@ impl TensorSource for CandleSource<'_> {
                 return write_storage(self.tensor, storage, sink);
             }
         }
-        // The lock is free again: what follows takes it, and taking it twice on one thread can wait
-        // forever.
+        // The lock must be free here, because `write_in_parts` takes it again. Taking it twice on
+        // one thread can wait forever.
         write_in_parts(self.tensor, BROUGHT, sink)
     }
 
-    /// The storage that candle's tensors share, told by its address, which is in main memory on
-    /// every device.
+    /// The storage that candle's tensors share. It is identified by the address of candle's
+    /// `Storage`, which lies in main memory for every device.
     ///
-    /// Not known, so that nothing is tied, are packed tensors and those on other devices than the
-    /// CPU unless they are contiguous from the start of their storage on; and tensors whose storage
-    /// is too short for them.
+    /// Returns `None`, so that the tensor is tied to no other, for
+    /// - packed tensors and tensors off the CPU, unless they are contiguous from offset 0;
+    /// - other tensors on the CPU that are empty, or whose storage is too short for them.
     fn storage(&self) -> Option<Memory> {
         let (storage, layout) = self.tensor.storage_and_layout();
         let id = ptr::from_ref(&*storage).addr() as u64;
@@ -192,16 +183,16 @@ impl TensorSource for CandleSource<'_> {
                 let contiguous = layout.is_contiguous();
                 (range.end <= len).then_some(Memory { id, byte_len: len, range, contiguous })
             }
-            // How long the storage is, candle does not say. Tensors of one length that begin where
-            // it begins are the same.
+            // candle does not tell the length of this storage. Contiguous tensors of equal length
+            // that both begin at offset 0 are the same.
             _ => (layout.is_contiguous() && layout.start_offset() == 0)
                 .then(|| Memory::whole(id, byte_len)),
         }
     }
 }
 
-/// The elements of its storage that a tensor which is not empty lies between: the first, and the
-/// one after the last.
+/// The range of storage elements that a tensor spans: the first, and one past the last. `None` for
+/// an empty tensor, or if a number overflows.
 fn elements(layout: &Layout) -> Option<(u64, u64)> {
     let start = layout.start_offset();
     let mut last = start;
@@ -214,17 +205,17 @@ fn elements(layout: &Layout) -> Option<(u64, u64)> {
 /// Writes the elements of a tensor on any device by copying parts of at most `limit` bytes to the
 /// CPU, one after another.
 ///
-/// The parts are made contiguous on the device first, because bringing a view brings all of the
-/// storage that it is a part of.
+/// Each part is made contiguous on the device first, because copying a view to the CPU copies the
+/// whole storage that it is a part of.
 fn write_in_parts(tensor: &Tensor, limit: usize, sink: &mut Sink<'_>) -> Result<()> {
     let size = tensor.dtype().size_in_bytes();
     if size == 0 {
-        // Packed elements, which candle cannot take apart: it may still be able to bring all of
-        // them.
-        return write_brought(&tensor.to_device(&Device::Cpu).map_err(from_candle)?, sink);
+        // candle cannot split packed elements into parts. It may still be able to copy the whole
+        // tensor.
+        return write_brought(&tensor.to_device(&Device::Cpu).map_err(from_candle_error)?, sink);
     }
-    // A contiguous tensor stays where it is here; another one is copied once, on its device.
-    let flat = tensor.detach().flatten_all().map_err(from_candle)?;
+    // Flattening does not copy a contiguous tensor. Any other tensor is copied once, on its device.
+    let flat = tensor.detach().flatten_all().map_err(from_candle_error)?;
     let count = flat.elem_count();
     let step = (limit / size).max(1);
     for start in (0..count).step_by(step) {
@@ -232,24 +223,25 @@ fn write_in_parts(tensor: &Tensor, limit: usize, sink: &mut Sink<'_>) -> Result<
             .narrow(0, start, step.min(count - start))
             .and_then(|part| part.force_contiguous())
             .and_then(|part| part.to_device(&Device::Cpu))
-            .map_err(from_candle)?;
+            .map_err(from_candle_error)?;
         write_brought(&part, sink)?;
     }
     Ok(())
 }
 
-/// Writes the elements of a tensor that was brought to the CPU.
+/// Writes the elements of a tensor that was copied to the CPU.
 fn write_brought(tensor: &Tensor, sink: &mut Sink<'_>) -> Result<()> {
     let (storage, _) = tensor.storage_and_layout();
     match &*storage {
         Storage::Cpu(storage) => write_storage(tensor, storage, sink),
-        Storage::Cuda(_) | Storage::Metal(_) => Err(from_candle(candle_core::Error::msg(
-            "candle left on its device what should have come to the CPU",
+        Storage::Cuda(_) | Storage::Metal(_) => Err(from_candle_error(candle_core::Error::msg(
+            "candle did not copy the tensor from its device to the CPU",
         ))),
     }
 }
 
-/// Writes the elements of a tensor on the CPU, whose storage is `storage`. It has at least one.
+/// Writes the elements of a tensor on the CPU whose storage is `storage`. The tensor must have at
+/// least one element.
 fn write_storage(tensor: &Tensor, storage: &CpuStorage, sink: &mut Sink<'_>) -> Result<()> {
     let (dtype, bytes) = storage_bytes(storage);
     if dtype.is_sub_byte() {
@@ -270,11 +262,11 @@ fn write_storage(tensor: &Tensor, storage: &CpuStorage, sink: &mut Sink<'_>) -> 
     }
 }
 
-/// Writes packed elements. candle counts offsets and strides in elements, which for these are not
-/// whole bytes, so only the whole storage is a tensor for certain.
+/// Writes packed elements. candle counts offsets and strides in elements, and a packed element is
+/// not a whole byte. So only a tensor that covers its whole storage can be written correctly.
 fn write_packed(tensor: &Tensor, dtype: Dtype, bytes: &[u8], sink: &mut Sink<'_>) -> Result<()> {
     if !tensor.is_contiguous() {
-        return Err(from_candle(candle_core::Error::RequiresContiguous {
+        return Err(from_candle_error(candle_core::Error::RequiresContiguous {
             op: "saving packed F4 and F6 elements",
         }));
     }
@@ -298,8 +290,8 @@ struct Blocks<'a> {
 }
 
 impl<'a> Blocks<'a> {
-    /// `len` elements from the element `start` on. A tensor can be made of a storage that is too
-    /// short for it: that is an error.
+    /// The bytes of `len` elements, from the element `start` on. An error if the storage is too
+    /// short, because candle does not check this when a tensor is made of a storage.
     fn get(&self, start: usize, len: usize) -> Result<&'a [u8]> {
         let end = start.saturating_add(len).saturating_mul(self.size);
         self.bytes.get(start.saturating_mul(self.size)..end).ok_or_else(|| {
@@ -314,8 +306,8 @@ impl<'a> Blocks<'a> {
         })
     }
 
-    /// Writes blocks of `len` elements: long ones from where they lie, short ones gathered in a
-    /// buffer.
+    /// Writes blocks of `len` elements. Long blocks are written directly from the storage. Short
+    /// blocks are gathered in a buffer first.
     fn gather(
         &self,
         starts: impl Iterator<Item = usize>,
@@ -335,8 +327,8 @@ impl<'a> Blocks<'a> {
                 write_native(self.dtype, &buffer, sink)?;
                 buffer.clear();
             }
-            // The length of single elements is spelled out, which makes the copy a move of one
-            // register.
+            // The patterns spell out the length of a single element. So the compiler copies it as
+            // one register instead of calling a function.
             match block {
                 &[a, b] => buffer.extend_from_slice(&[a, b]),
                 &[a, b, c, d] => buffer.extend_from_slice(&[a, b, c, d]),

@@ -1,27 +1,25 @@
-//! [`CheckpointBackend`]: the tensors of a checkpoint, for candle's models.
+//! [`CheckpointBackend`]: lets candle's models read their weights from a checkpoint.
 
 use std::path::Path;
 
 use candle_core::{DType, Device, Shape, Tensor};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
-use safetensors_core::convert::{widen, widened_shape};
-use safetensors_core::{
-    Checkpoint, Dtype, FileSource, Framework, LazyTensor, LoadOptions, ReadAt, Result, Support,
-    TensorBuf, framework,
-};
+use safetensors_core::framework::Framework;
+use safetensors_core::io::FileSource;
+use safetensors_core::{Checkpoint, LazyTensor, LoadOptions, ReadAt, Result, Widening};
 
 use crate::Candle;
 use crate::dtype::from_candle_dtype;
-use crate::error::into_candle;
+use crate::error::into_candle_error;
 
-/// A [`VarBuilder`] over a checkpoint: a file, an index of shards, or the directory that holds
-/// either.
+/// Makes a [`VarBuilder`] over a checkpoint. The path is that of a file, of an index of shards, or
+/// of the directory that holds either.
 ///
-/// Every model of candle-transformers loads through it. Only headers are read here; each tensor is
-/// read when the model asks for it, and then has the asked shape, the asked dtype and the asked
-/// device. A tensor that was saved once for several names is found under all of them (see
-/// [`Checkpoint::aliases`]).
+/// Every model of candle-transformers loads through a `VarBuilder`. This function reads only the
+/// headers. A tensor is read when the model asks for it. It then has the requested shape and dtype,
+/// and lies on the requested device. A tensor that was saved once under several names is found
+/// under all of them; see [`Checkpoint::aliases`].
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -42,7 +40,7 @@ use crate::error::into_candle;
 ///
 /// # Errors
 ///
-/// Those of [`Checkpoint::open`]. For what the builder itself fails with see [`CheckpointBackend`].
+/// Those of [`Checkpoint::open`]. [`CheckpointBackend`] lists the errors of the builder itself.
 pub fn var_builder(
     path: impl AsRef<Path>,
     dtype: DType,
@@ -51,7 +49,7 @@ pub fn var_builder(
     Ok(var_builder_from(Checkpoint::open(path)?, dtype, device))
 }
 
-/// [`var_builder()`] over a checkpoint that is already open: with limits, or mapped.
+/// [`var_builder()`] over a checkpoint that is already open, for example with limits or mapped.
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -76,22 +74,24 @@ pub fn var_builder_from<'a, S: ReadAt + 'a>(
 
 /// An open checkpoint as a backend of candle's [`VarBuilder`].
 ///
-/// A tensor comes on the asked device, in the asked dtype, and of exactly the asked shape. The
-/// shape is compared with the header before a byte of data is read, and asking whether there is a
-/// tensor reads nothing.
+/// A tensor has exactly the requested shape, has the requested dtype, and lies on the requested
+/// device. The shape is compared with the header before any data is read. `contains_tensor` reads
+/// nothing.
 ///
 /// If the file has another dtype, the elements are converted while they are read, by the rules of
-/// [`convert`]: rounded once, and an error where integers are asked for and a value is none, or
-/// does not fit. A BF16 file as an F32 model needs the memory of the F32 tensors, and a small
-/// buffer a thread. C64 becomes F32 first, with a last dimension of 2.
+/// [`convert`]. Each value is rounded once. A conversion to integers is an error if a value is not
+/// an integer or does not fit. A BF16 file that is loaded as an F32 model needs the memory of the
+/// F32 tensors, and a small buffer per thread. C64 becomes F32 first, with a last dimension of 2:
+/// real, imaginary.
 ///
 /// [`convert`]: safetensors_core::convert
 ///
 /// # Errors
 ///
-/// As candle's own backends: `CannotFindTensor`, and `UnexpectedShape`, which names the tensor and
-/// the file. Everything else is a [`safetensors_core::Error`], which names them too, passed through
-/// [`into_candle`].
+/// - `CannotFindTensor` for a missing tensor, as from candle's own backends.
+/// - `UnexpectedShape` for another shape, also as from candle's. It names the tensor and the file.
+/// - Any other error is a [`safetensors_core::Error`] that names the tensor and the file, converted
+///   by [`into_candle_error`].
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -107,7 +107,7 @@ pub fn var_builder_from<'a, S: ReadAt + 'a>(
 ///     &SaveOptions::new(),
 /// )?;
 ///
-/// let exact = LoadOptions::new().widening(Widening::Exact);
+/// let exact = LoadOptions::new().widening(Widening::Refuse);
 /// let backend = CheckpointBackend::new(Checkpoint::open(&path)?).load_options(exact);
 /// let builder = VarBuilder::from_backend(Box::new(backend), DType::U8, Device::Cpu);
 /// assert!(builder.contains_tensor("mask"));
@@ -121,18 +121,19 @@ pub struct CheckpointBackend<S = FileSource> {
 }
 
 impl<S> CheckpointBackend<S> {
-    /// A backend over this checkpoint, which widens dtypes that candle lacks and reads large
-    /// tensors with one thread a core, eight at most.
+    /// Makes a backend over this checkpoint. It widens dtypes that candle lacks, and reads a large
+    /// tensor with one thread per core, at most eight.
     pub fn new(checkpoint: Checkpoint<S>) -> Self {
-        Self { checkpoint, load_options: LoadOptions::new() }
+        Self { checkpoint, load_options: LoadOptions::new().for_framework::<Candle>() }
     }
 
-    /// Loads each tensor with these options: the threads of a large one, whether dtypes that candle
-    /// lacks may be widened, what becomes of numbers that are too large, and who is told of the
-    /// progress of each tensor. The dtype is not theirs to say: the model asks for one.
+    /// Sets the options for loading each tensor: the number of threads for a large tensor, whether
+    /// dtypes that candle lacks may be widened, what happens to numbers that are too large, and
+    /// who receives the progress of each tensor. A dtype in the options has no effect, because the
+    /// model asks for its own.
     #[must_use]
     pub fn load_options(mut self, options: LoadOptions) -> Self {
-        self.load_options = options;
+        self.load_options = options.for_framework::<Candle>();
         self
     }
 
@@ -148,14 +149,13 @@ impl<S> CheckpointBackend<S> {
 }
 
 impl<S: ReadAt> CheckpointBackend<S> {
-    /// Reads one tensor as `to`, in several threads if it is large.
-    fn read(&self, tensor: LazyTensor<'_, S>, to: Dtype) -> Result<TensorBuf> {
-        let mut buf = tensor.read_with(&self.load_options.clone().floats_as(to).integers_as(to))?;
-        // What these options leave as it is: booleans, and complex numbers.
-        if buf.dtype() == Dtype::C64 {
-            buf = widen(buf, Dtype::F32)?;
-        }
-        buf.convert(to, &self.load_options.get_convert_options())
+    /// The shape that a tensor of the file has in candle.
+    fn loaded_shape(&self, tensor: &LazyTensor<'_, S>) -> Result<Shape> {
+        // The shape is needed even if widening is refused. The refusal comes when the tensor is
+        // read.
+        let options = self.load_options.clone().widening(Widening::Lossless);
+        let loaded = options.loaded(tensor.dtype()).map_err(|error| tensor.locate(error))?;
+        Ok(loaded.shape(tensor.shape()).into())
     }
 
     fn load(
@@ -165,11 +165,10 @@ impl<S: ReadAt> CheckpointBackend<S> {
         device: &Device,
     ) -> candle_core::Result<Tensor> {
         let load = || {
-            framework::accept::<Candle>(tensor.dtype(), self.load_options.get_widening())?;
-            let to = from_candle_dtype(dtype)?;
-            Candle::from_exact(self.read(tensor, to)?, device)
+            let options = self.load_options.clone().all_as(from_candle_dtype(dtype)?);
+            Candle::from_exact(tensor.read_with(&options)?, device)
         };
-        load().map_err(|error| into_candle(tensor.locate(error)))
+        load().map_err(|error| into_candle_error(tensor.locate(error)))
     }
 }
 
@@ -183,7 +182,7 @@ impl<S: ReadAt> SimpleBackend for CheckpointBackend<S> {
         device: &Device,
     ) -> candle_core::Result<Tensor> {
         let tensor = self.find(name)?;
-        let got = loaded_shape(&tensor);
+        let got = self.loaded_shape(&tensor).map_err(into_candle_error)?;
         if got != expected {
             let file =
                 tensor.file().map(|file| format!(" in {}", file.display())).unwrap_or_default();
@@ -204,13 +203,5 @@ impl<S: ReadAt> SimpleBackend for CheckpointBackend<S> {
 
     fn contains_tensor(&self, name: &str) -> bool {
         self.checkpoint.get(name).is_some()
-    }
-}
-
-/// The shape that a tensor of the file has in candle.
-fn loaded_shape<S>(tensor: &LazyTensor<'_, S>) -> Shape {
-    match Candle::support(tensor.dtype()) {
-        Support::Widened(to) => widened_shape(tensor.dtype(), to, tensor.shape()).into(),
-        Support::Exact | Support::Unsupported => tensor.shape().into(),
     }
 }

@@ -1,5 +1,5 @@
-//! Every dtype into candle and out again; widening and its refusal; errors that name tensor and
-//! file.
+//! Loads every dtype into candle and saves it again. Also tests widening, refused widening, and
+//! errors that name the tensor and the file.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 mod common;
@@ -9,15 +9,14 @@ use common::{patterned, read_bufs, save_bufs, save_tensors};
 use half::f16;
 use safetensors_candle::Candle;
 use safetensors_core::element::{F8E4M3Fnuz, F8E5M2Fnuz};
-use safetensors_core::{
-    Dtype, ErrorKind, Framework, LoadOptions, Support, TensorBuf, TensorView, Widening,
-};
+use safetensors_core::framework::{Framework, Support};
+use safetensors_core::{Dtype, ErrorKind, LoadOptions, TensorBuf, TensorView, Widening};
 
-/// All dtypes can hold these: the sub-byte ones fill whole bytes.
+/// Shapes that every dtype can have: elements of sub-byte dtypes fill whole bytes.
 const SHAPES: [&[usize]; 4] = [&[2, 3, 4], &[8], &[0, 3], &[4, 0]];
 
 fn exact() -> LoadOptions {
-    LoadOptions::new().widening(Widening::Exact)
+    LoadOptions::new().widening(Widening::Refuse)
 }
 
 #[test]
@@ -155,7 +154,7 @@ fn misaligned_views_are_copied_into_place() {
         .chain([1.0_f64, 2.0].iter().flat_map(|value| value.to_le_bytes()))
         .collect();
     let view = TensorView::new(Dtype::F64, &[2], &bytes[1..]).unwrap();
-    let tensor = Candle::from_view(&view, &Device::Cpu, Widening::Exact).unwrap();
+    let tensor = Candle::from_view(&view, &Device::Cpu, Widening::Refuse).unwrap();
     assert_eq!(tensor.to_vec1::<f64>().unwrap(), [1.0, 2.0]);
 }
 
@@ -182,7 +181,7 @@ fn shards_load_as_one() {
     assert_eq!((tensors["x"].dtype(), tensors["y"].dtype()), (DType::F32, DType::I64));
 }
 
-/// Without the `cuda` feature candle has a CUDA device on which nothing can be placed.
+/// Without the `cuda` feature, candle has a CUDA device that accepts no tensor.
 #[cfg(not(feature = "cuda"))]
 #[test]
 fn a_device_that_cannot_hold_a_dtype_is_an_error_that_names_the_tensor() {

@@ -1,4 +1,5 @@
-//! Tensors of every layout out of candle; shared and partial storages; what is refused.
+//! Saves candle tensors of every layout, also of shared and partial storages. Tests which tensors
+//! are refused.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 mod common;
@@ -7,17 +8,18 @@ use std::collections::{BTreeMap, HashMap};
 
 use candle_core::{CpuStorage, DType, Device, Tensor, Var};
 use common::{read_bufs, save_tensors, unchecked};
-use safetensors_candle::{Candle, CandleSource};
+use safetensors_candle::Candle;
+use safetensors_core::framework::Framework;
 use safetensors_core::tied::{Tied, Views};
 use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, Framework, Metadata, Result, SaveOptions, ShardOptions,
-    TensorBuf, TensorSource,
+    Checkpoint, Dtype, ErrorKind, Metadata, Result, SaveOptions, ShardOptions, TensorBuf,
+    TensorSource,
 };
 
-/// What a source gives, piece by piece.
+/// The pieces of bytes that a source writes.
 fn pieces(tensor: &Tensor) -> Vec<Vec<u8>> {
     let mut pieces = Vec::new();
-    let source = CandleSource::new(tensor).unwrap();
+    let source = Candle::source(tensor).unwrap();
     source
         .write_to(&mut |bytes| {
             pieces.push(bytes.to_vec());
@@ -32,8 +34,8 @@ fn iota(shape: &[usize]) -> Tensor {
     Tensor::arange(0, count as i64, &Device::Cpu).unwrap().reshape(shape).unwrap()
 }
 
-/// Checks that a layout is written as the values that candle itself finds in it, for elements of
-/// each width.
+/// Checks, for elements of each width, that a layout is written as the values that candle itself
+/// reads from it.
 fn check(name: &str, layout: impl Fn(&Tensor) -> Tensor, shape: &[usize]) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.safetensors");
@@ -76,7 +78,7 @@ fn every_layout_is_written_in_c_order() {
     check("scalar", Tensor::clone, &[]);
     check("empty", |t| t.t().unwrap(), &[3, 0]);
     check("empty part", |t| t.narrow(0, 2, 0).unwrap(), &[3, 2]);
-    // More than one gather buffer, of single elements and of blocks.
+    // These fill more than one gather buffer: first by single elements, then by blocks.
     check("large transposed", |t| t.t().unwrap(), &[301, 307]);
     check("large columns", |t| t.narrow(1, 3, 290).unwrap(), &[301, 307]);
 }
@@ -102,7 +104,7 @@ fn contiguous_tensors_are_written_from_where_they_lie() {
     };
     let expected = values[20..50].as_ptr_range();
     let mut seen = Vec::new();
-    let source = CandleSource::new(&rows).unwrap();
+    let source = Candle::source(&rows).unwrap();
     source
         .write_to(&mut |bytes| {
             seen.push(bytes.as_ptr_range());
@@ -148,7 +150,7 @@ fn tensors_that_share_a_storage_are_saved_together() {
 #[test]
 fn a_source_does_not_hold_the_lock_of_its_storage() {
     let variable = Var::from_tensor(&iota(&[2])).unwrap();
-    let source = CandleSource::new(variable.as_tensor()).unwrap();
+    let source = Candle::source(variable.as_tensor()).unwrap();
     // This takes the lock for writing: it would wait forever if the source held it.
     variable.set(&Tensor::new(&[7_i64, 8], &Device::Cpu).unwrap()).unwrap();
     let mut bytes = Vec::new();
@@ -241,7 +243,7 @@ fn the_framework_trait_gives_the_same_source() {
     assert_eq!((source.dtype(), source.shape()), (Dtype::I64, &[2, 2][..]));
 }
 
-/// Saves tensors with shared storages found, and gives what the file has, with its metadata.
+/// Saves tensors with [`SaveOptions::tied`]. Returns the tensors and the metadata of the file.
 fn save_tied(
     tensors: &[(&str, &Tensor)],
     tied: Tied,
@@ -265,7 +267,7 @@ fn tensors_of_one_storage_are_saved_once() {
     assert_eq!(bufs.keys().collect::<Vec<_>>(), ["embed", "other"]);
     assert_eq!(metadata, Metadata::from([("head".to_string(), "embed".to_string())]));
 
-    // The storage of variables, too, and that of elements which candle keeps as bytes.
+    // This holds for variables too, and for elements that candle stores as bytes.
     let variable = Var::from_tensor(&weight).unwrap();
     let tensors = [("a", variable.as_tensor()), ("b", &variable.as_detached_tensor())];
     assert_eq!(save_tied(&tensors, Tied::new()).unwrap().0.len(), 1);
@@ -302,7 +304,7 @@ fn other_views_of_one_storage_are_refused_or_saved_apart() {
         assert_eq!(bufs.len(), if view.is_contiguous() { 2 } else { 3 }, "{name}");
         assert_eq!(bufs["again"].bytes(), pieces(view).concat(), "{name}");
         assert_eq!(bufs["whole"].as_slice::<i64>().unwrap(), (0..16).collect::<Vec<_>>());
-        // Alone it is a part of a storage that nothing fills, but for those that do.
+        // Saved alone, a view must cover its whole storage: only two of these do.
         let alone = save_tied(&[(name, view)], Tied::new());
         match *name {
             "flat" | "transposed" => assert_eq!(alone.unwrap().0.len(), 1, "{name}"),
@@ -333,14 +335,15 @@ fn shards_hold_tied_tensors_once() {
     let dir = tempfile::tempdir().unwrap();
     let (embed, norm) = (iota(&[4, 2]), iota(&[4]));
     let tensors = [("embed", &embed), ("norm", &norm), ("head", &embed.clone())];
-    let options =
-        ShardOptions::new().max_shard_size(64.into()).save(SaveOptions::new().tied(Tied::new()));
+    let options = ShardOptions::new()
+        .max_shard_size(64.into())
+        .save_options(SaveOptions::new().tied(Tied::new()));
     let saved = safetensors_candle::save_sharded(dir.path(), tensors, &options).unwrap();
     assert_eq!((saved.files.len(), saved.total_size), (2, 64 + 32));
     let loaded = safetensors_candle::load(dir.path(), &Device::Cpu).unwrap();
     assert_eq!(loaded.keys().collect::<Vec<_>>(), ["embed", "head", "norm"]);
     assert_eq!(loaded["embed"].to_vec2::<i64>().unwrap(), embed.to_vec2::<i64>().unwrap());
-    // Both names share what was read.
+    // Both names share the memory that was read into.
     let again =
         save_tied(&[("embed", &loaded["embed"]), ("head", &loaded["head"])], Tied::new()).unwrap();
     assert_eq!(again.0.len(), 1);

@@ -1,4 +1,4 @@
-//! What candle's models rely on in a `VarBuilder`.
+//! Tests the behaviour of a `VarBuilder` that candle's models rely on.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 mod common;
@@ -14,12 +14,13 @@ use candle_nn::var_builder::SimpleBackend;
 use common::{patterned, save_bufs, without_backtrace};
 use float8::F8E4M3;
 use half::{bf16, f16};
-use safetensors_candle::{CheckpointBackend, from_candle, var_builder};
+use safetensors_candle::{CheckpointBackend, from_candle_error, var_builder};
+use safetensors_core::convert::Overflow;
 use safetensors_core::element::{F4Packed, F8E8M0};
 use safetensors_core::tied::Tied;
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, LoadOptions, Overflow, SaveOptions, TensorBuf,
-    TensorView, Widening,
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, LoadOptions, SaveOptions, TensorBuf, TensorView,
+    Widening,
 };
 use tempfile::TempDir;
 
@@ -105,7 +106,7 @@ fn another_shape_is_candles_error_and_names_tensor_and_file() {
     let Error::UnexpectedShape { msg, expected, got } = &error else { panic!("{error}") };
     assert_eq!((expected.dims(), got.dims()), (&[3, 2][..], &[2, 3][..]));
     assert!(msg.contains("layer.0.weight") && msg.contains(path.to_str().unwrap()), "{msg}");
-    // As many elements are not enough.
+    // An equal number of elements is not enough.
     assert!(builder(&path, DType::F32).get(6, "layer.0.weight").is_err());
 }
 
@@ -151,7 +152,7 @@ fn shape_and_presence_are_known_without_reading_data() {
     let error = builder.get(2, "ids").unwrap_err();
     let message = error.to_string();
     assert!(message.contains("\"ids\"") && message.contains("model.safetensors"), "{message}");
-    let ours = from_candle(error);
+    let ours = from_candle_error(error);
     assert!(matches!(ours.kind(), ErrorKind::Io(_)), "{ours}");
     assert_eq!((ours.tensor(), ours.file()), (Some("ids"), path.to_str()));
 }
@@ -162,10 +163,11 @@ fn our_errors_pass_through_candles_whole() {
     let error = builder(&path, DType::I64).get(1, "seeds").unwrap_err();
     let message = error.to_string();
     assert!(message.contains("\"seeds\"") && message.contains("model.safetensors"), "{message}");
-    assert!(matches!(from_candle(error).kind(), ErrorKind::DoesNotFit { index: 0, .. }));
+    assert!(matches!(from_candle_error(error).kind(), ErrorKind::DoesNotFit { index: 0, .. }));
 
     for name in ["ids", "mask", "rope", "layer.0.weight"] {
-        let error = from_candle(builder(&path, DType::F6E2M3).get_unchecked(name).unwrap_err());
+        let error =
+            from_candle_error(builder(&path, DType::F6E2M3).get_unchecked(name).unwrap_err());
         assert!(
             matches!(error.kind(), ErrorKind::NoConversion { to: Dtype::F6_E2M3, .. }),
             "{error}"
@@ -181,7 +183,7 @@ fn elements_are_converted_by_the_rules_of_core() {
     save_bufs(
         &path,
         &[
-            // Rounded by way of F32 the first would become 1.0.
+            // If it were rounded to F32 first, the first value would become 1.0.
             (
                 "doubles",
                 TensorBuf::from_vec(vec![2], vec![1.0 + 2_f64.powi(-8) + 2_f64.powi(-40), 1e300])
@@ -204,7 +206,7 @@ fn elements_are_converted_by_the_rules_of_core() {
     assert_eq!(values("mask", DType::BF16), [1.0, 0.0]);
     assert_eq!(values("rope", DType::F8E4M3), [1.0, -2.0, 0.5, 4.0]);
 
-    let error = from_candle(get("halves", DType::I64).unwrap_err());
+    let error = from_candle_error(get("halves", DType::I64).unwrap_err());
     assert!(
         matches!(error.kind(), ErrorKind::DoesNotFit { index: 1, to: Dtype::I64, .. }),
         "{error}"
@@ -235,7 +237,7 @@ fn a_tensor_is_found_under_all_of_its_names() {
     let embedding = Tensor::arange(0_f32, 6.0, &Device::Cpu).unwrap().reshape((3, 2)).unwrap();
     let tensors =
         [("model.embed_tokens.weight", &embedding), ("lm_head.weight", &embedding.clone())];
-    // As transformers keeps it: the embedding, not the first name in order.
+    // Keeps the name of the embedding, as transformers does, not the first name in sorted order.
     let tied = Tied::new().prefer(["model.embed_tokens.weight"]);
     safetensors_candle::save(&path, tensors, &SaveOptions::new().tied(tied)).unwrap();
     let builder = builder(&path, DType::F32);
@@ -268,12 +270,12 @@ fn large_tensors_are_read_in_pieces() {
 fn exact_loading_refuses_to_widen() {
     let (_dir, path) = checkpoint();
     let backend = CheckpointBackend::new(Checkpoint::open(&path).unwrap())
-        .load_options(LoadOptions::new().widening(Widening::Exact));
+        .load_options(LoadOptions::new().widening(Widening::Refuse));
     let get = |name: &str, dtype: DType| backend.get_unchecked(name, dtype, &Device::Cpu);
-    let error = from_candle(get("mask", DType::U8).unwrap_err());
+    let error = from_candle_error(get("mask", DType::U8).unwrap_err());
     assert!(matches!(error.kind(), ErrorKind::WouldWiden { dtype: Dtype::BOOL, .. }), "{error}");
     assert_eq!(error.tensor(), Some("mask"));
-    // A conversion that is asked for is no widening.
+    // A requested conversion does not count as widening.
     assert!(get("scales", DType::F32).is_ok());
     assert!(get("ids", DType::I64).is_ok());
     assert_eq!(backend.checkpoint().len(), 8);
@@ -293,7 +295,7 @@ fn options_say_what_becomes_of_numbers_that_are_too_large_and_who_is_told() {
     let counting = Arc::clone(&told);
     let saturate = LoadOptions::new()
         .convert_options(ConvertOptions::new().overflow(Overflow::Saturate))
-        // The model asks for the dtype, whatever the options say.
+        // The model's dtype applies. The dtype of the options has no effect.
         .floats_as(Dtype::F64)
         .progress(move |progress| {
             counting.store(progress.bytes_done, Ordering::Relaxed);

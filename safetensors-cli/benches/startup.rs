@@ -1,6 +1,7 @@
-//! What the command itself costs: starting, and showing a checkpoint of 100,000 tensors.
+//! Measures what the command itself costs: starting, and showing a checkpoint of 100,000 tensors.
 //!
-//! `cargo bench -p safetensors-cli`; each row beside the limit, measured in turns.
+//! Run it with `cargo bench -p safetensors-bridge-cli`. Each row is measured in turns with its
+//! limit: the least work that gives the same result.
 #![allow(missing_docs, reason = "a program, whose documentation is above")]
 
 use std::fmt::Write as _;
@@ -34,7 +35,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// What is measured, and its name.
+/// The name of a measurement, and its work.
 type Contender<'a> = (&'a str, &'a dyn Fn() -> Result<()>);
 
 /// Measures two things in turns and prints a line for each.

@@ -1,23 +1,24 @@
-//! Colours, where a stream has them.
+//! Colours, for streams that show them.
 
 use anstream::stream::RawStream;
 use anstream::{AutoStream, ColorChoice};
 use clap::builder::styling::{AnsiColor, Style};
 
-/// What a few words are shown in.
+/// The colour of a word, by its meaning.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Colour {
-    /// What went wrong.
+    /// An error.
     Red,
-    /// What is odd.
+    /// A warning.
     Yellow,
-    /// What is well.
+    /// A success.
     Green,
 }
 
-/// Words in a colour, if the stream that they go to has colours: on a terminal, unless `NO_COLOR`
-/// is set; elsewhere with `CLICOLOR_FORCE`. Help and wrong usage, which clap prints, follow the
-/// same rules.
+/// Colours words for a stream that shows colours.
+///
+/// A terminal shows them unless `NO_COLOR` is set. Other streams show them only if `CLICOLOR_FORCE`
+/// is set. Help and usage errors, which clap prints, follow the same rules.
 pub(crate) fn paint(words: &str, colour: Colour, stream: &impl RawStream) -> String {
     if AutoStream::choice(stream) == ColorChoice::Never {
         return words.to_owned();

@@ -1,38 +1,45 @@
-//! What the commands that change a file have in common.
+//! Code that the commands share that change a file.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use safetensors_core::edit::{self, Edit, Edited};
-use safetensors_core::modelspec::{Severity, validate};
-use safetensors_core::{Checkpoint, Located, ModelSpec};
+use safetensors_core::checkpoint::CheckpointPath;
+use safetensors_core::edit::{Edit, Edited};
+use safetensors_core::modelspec::{Level, ModelSpec, validate};
+use safetensors_core::{Checkpoint, ErrorKind};
 
 use crate::report::warn;
 use crate::{file, input, text};
 
-/// The file to change, and how, for every command that changes the metadata of one.
+/// The arguments of every command that changes the metadata of a file.
 #[derive(Debug, clap::Args)]
 pub(crate) struct EditArgs {
-    /// The file to change; of a sharded checkpoint, one of its files
+    /// The file to change; name one file of a sharded checkpoint
     #[arg(value_name = "PATH")]
     path: PathBuf,
-    /// Say what would be done, and change nothing
+    /// Print what would be done, and change nothing
     #[arg(short = 'n', long)]
     dry_run: bool,
 }
 
 impl EditArgs {
-    /// Changes the file that the path leads to, which `change` is told, and says how. A dry run
-    /// opens it for reading only.
+    /// Applies `change` to the file at the path, and prints how the file was written. A dry run
+    /// opens the file for reading only.
     pub(crate) fn apply<'a>(
         &self,
         out: &mut impl Write,
         change: impl FnOnce(Edit<'a>, &Path) -> anyhow::Result<Edit<'a>>,
     ) -> anyhow::Result<()> {
         let file = file_of(&self.path)?;
-        let edit =
-            if self.dry_run { open_read_only(&file)? } else { advised(Edit::open(&file), &file)? };
+        let edit = if self.dry_run {
+            Edit::open_read_only(&file).map_err(input::explain)?
+        } else {
+            advised(Edit::open(&file), &file)?
+        };
+        if edit.restored() {
+            warn_of_restored(&file);
+        }
         let edit = change(edit, &file)?;
         let edited = if self.dry_run { edit.dry_run()? } else { advised(edit.apply(), &file)? };
         let would = if self.dry_run { "would be " } else { "" };
@@ -43,40 +50,47 @@ impl EditArgs {
         };
         let told = writeln!(out, "{}: {would}{done}", text::path(&file)).and_then(|()| out.flush());
         told.with_context(|| {
-            format!("{} {would}{done}, but this could not be told", text::path(&file))
+            format!("{} {would}{done}, but this could not be printed", text::path(&file))
         })?;
         if !self.dry_run {
-            warn_of_modelspec(&file)?;
+            warn_of_modelspec(&file).with_context(|| {
+                format!("{} is {done}, but cannot be read again", text::path(&file))
+            })?;
         }
         Ok(())
     }
 }
 
-/// What core says of a change, and if the file cannot be written what can be done about it.
+/// The outcome of a change. If the file cannot be written, a remedy is added to the error.
 pub(crate) fn advised<T>(outcome: safetensors_core::Result<T>, path: &Path) -> anyhow::Result<T> {
     outcome.map_err(|error| {
+        match error.kind() {
+            ErrorKind::TornHeader => return input::explain(error),
+            ErrorKind::ReadOnlyFile => {
+                return anyhow::anyhow!("{error}; make it writable first, as `chmod u+w` does");
+            }
+            _ => {}
+        }
         // A change that does not fit in place writes the whole file anew.
         let bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
         file::advise(error.into(), path, bytes, "PATH", "only regular files can be changed")
     })
 }
 
-/// Opens a file to see what a change would do. What it would do to a torn header is not worth
-/// knowing.
-fn open_read_only(file: &Path) -> anyhow::Result<Edit<'static>> {
-    let edit = Edit::open_read_only(file).map_err(input::explain)?;
-    if edit::is_torn(file).unwrap_or(false) {
-        anyhow::bail!("{}: {}", text::path(file), input::TORN);
-    }
-    Ok(edit)
+/// Warns that opening the file restored its header.
+pub(crate) fn warn_of_restored(file: &Path) {
+    warn(format!(
+        "{}: an earlier change of the header was interrupted; the header from before it is restored",
+        text::path(file)
+    ));
 }
 
-/// Warns of what is wrong with metadata that follows the ModelSpec standard.
+/// Warns of errors in metadata that claims to follow the ModelSpec standard.
 fn warn_of_modelspec(file: &Path) -> anyhow::Result<()> {
     let checkpoint = Checkpoint::open(file)?;
     if ModelSpec::is_in(checkpoint.metadata()) {
         let findings = validate(checkpoint.metadata()).into_iter();
-        let errors = findings.filter(|finding| finding.severity == Severity::Error);
+        let errors = findings.filter(|finding| finding.level == Level::Error);
         errors.for_each(|finding| warn(format!("{}: {finding}", text::path(file))));
     }
     Ok(())
@@ -90,8 +104,7 @@ pub(crate) fn entry(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// The one file that a path leads to. It is not opened: if an earlier change was interrupted, its
-/// header is for the next one to restore.
+/// The single file at a path, not opened: an interrupted change may have left its header torn.
 fn file_of(path: &Path) -> anyhow::Result<PathBuf> {
     match files_of(path)?.as_slice() {
         [only] => Ok(only.clone()),
@@ -103,11 +116,8 @@ fn file_of(path: &Path) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// All files that a path leads to, not opened either.
+/// All files at a path, not opened either.
 pub(crate) fn files_of(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     input::refuse_stdin(path)?;
-    match Checkpoint::locate(path)? {
-        Located::File(file) => Ok(vec![file]),
-        Located::Index(index) => Ok(Checkpoint::files_of_index(index)?),
-    }
+    Ok(CheckpointPath::find(path)?.files()?)
 }

@@ -1,26 +1,45 @@
-//! [`replace`]: an output file that takes its place complete, or not at all; [`advise`]: what to do if it does not.
+//! [`replace`] writes an output file completely or not at all. [`advise`] adds a remedy to an error
+//! of writing.
 
 use std::io::{self, BufWriter, IntoInnerError};
 use std::path::Path;
 
 use anyhow::Context;
-use safetensors_core::{AtomicFile, Error, ErrorKind};
+use safetensors_core::save::AtomicFile;
+use safetensors_core::{Error, ErrorKind, SaveOptions};
 
 use crate::text;
 
-/// How a command that can write to standard output writes to what is no regular file.
-pub(crate) const STREAM: &str = "`-o - > FILE` writes to whatever FILE is";
+/// The option of every command that writes an output file.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct Force {
+    /// Replace what is there even if it is read-only
+    #[arg(long)]
+    force: bool,
+}
 
-/// Has `write` write a file, and gives it its name when it is complete and has reached the disk.
-/// After an error the path has what it had before. What is there and is no regular file, such as a
-/// FIFO or a device, is refused.
+impl Force {
+    /// How files are saved.
+    pub(crate) fn options(self) -> SaveOptions {
+        SaveOptions::new().replace_read_only(self.force)
+    }
+}
+
+/// The remedy if the output is not a regular file, for a command that can write to standard output.
+pub(crate) const STREAM: &str = "`-o - > FILE` can write to such a file";
+
+/// Writes a file by `write`. The file gets its name once it is complete and on the disk.
 ///
-/// An error that says nothing of a file is about this one.
+/// After an error, `path` is as it was before, unless the error says otherwise. Refuses to replace anything but a regular file, such
+/// as a FIFO or a device.
+///
+/// An error that names no file gets this path.
 pub(crate) fn replace(
     path: &Path,
+    force: Force,
     write: impl FnOnce(&mut BufWriter<AtomicFile>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let mut out = BufWriter::new(AtomicFile::create(path)?);
+    let mut out = BufWriter::new(AtomicFile::create_with(path, &force.options())?);
     let flushed =
         write(&mut out).and_then(|()| Ok(out.into_inner().map_err(IntoInnerError::into_error)?));
     let names_a_file = |error: &anyhow::Error| error.downcast_ref().and_then(Error::file).is_some();
@@ -31,9 +50,10 @@ pub(crate) fn replace(
     }
 }
 
-/// Adds to an error of writing to `path` what can be done about it: `bytes` are what it needs
-/// there, `other` is what names another place, such as `OUT`, and `stream` how to write to what is
-/// no regular file. Other errors stay as they are.
+/// Adds a remedy to an error of writing to `path`. Other errors stay as they are.
+///
+/// `bytes` is the space that the output needs. `other` is the argument that can name another place,
+/// such as `OUT`. `stream` is the remedy if `path` is not a regular file.
 pub(crate) fn advise(
     error: anyhow::Error,
     path: &Path,
@@ -43,6 +63,7 @@ pub(crate) fn advise(
 ) -> anyhow::Error {
     let advice = match failure(&error, path) {
         Some(Failure::NoRegularFile) => stream.to_owned(),
+        Some(Failure::ReadOnly) => "--force replaces it".to_owned(),
         Some(Failure::System(io::ErrorKind::NotFound)) => {
             format!("make the directory first, or choose another {other}")
         }
@@ -68,10 +89,11 @@ pub(crate) fn advise(
 enum Failure {
     System(io::ErrorKind),
     NoRegularFile,
+    ReadOnly,
 }
 
-/// Why `path`, or a file in it, cannot be written, if the error is about that and not about an
-/// input.
+/// Why `path`, or a file in it, cannot be written. `None` if the error is about something else,
+/// such as an input.
 fn failure(error: &anyhow::Error, path: &Path) -> Option<Failure> {
     let Some(known) = error.downcast_ref::<Error>() else {
         let system = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
@@ -80,6 +102,7 @@ fn failure(error: &anyhow::Error, path: &Path) -> Option<Failure> {
     match known.kind() {
         _ if !known.file().is_some_and(|file| Path::new(file).starts_with(path)) => None,
         ErrorKind::Io(system) => Some(Failure::System(system.kind())),
+        ErrorKind::ReadOnlyFile => Some(Failure::ReadOnly),
         ErrorKind::NotAFile { found: "a special file" } => Some(Failure::NoRegularFile),
         _ => None,
     }

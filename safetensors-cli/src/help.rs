@@ -1,4 +1,4 @@
-//! Tests of what explains the commands: `--help` and the README, which say the same.
+//! Tests that `--help` and the README describe the same commands and options.
 
 use clap::{Arg, Command, CommandFactory};
 
@@ -6,8 +6,8 @@ use super::Cli;
 
 const README: &str = include_str!("../README.md");
 
-/// The commands with their names in full, such as `safetensors metadata set`, in their order,
-/// nested ones after their own.
+/// All commands with their full names, such as `safetensors metadata set`. A nested command follows
+/// its parent.
 fn commands() -> Vec<(String, Command)> {
     fn walk(name: &str, command: &Command, all: &mut Vec<(String, Command)>) {
         for command in command.get_subcommands().filter(|command| command.get_name() != "help") {
@@ -24,7 +24,7 @@ fn commands() -> Vec<(String, Command)> {
     all
 }
 
-/// The part of the README about a command; nested ones are in that of theirs.
+/// The README's section on a command. A nested command is in its parent's section.
 fn section(command: &str) -> &'static str {
     let own: Vec<_> = command.split(' ').take(2).collect();
     let heading = format!("\n## {}\n", own.join(" "));
@@ -33,14 +33,14 @@ fn section(command: &str) -> &'static str {
     section.split("\n## ").next().unwrap_or(section)
 }
 
-/// The options of a command but for those that clap gives to all.
+/// The options of a command, without `--help` and `--version`, which clap adds.
 fn options(command: &Command) -> impl Iterator<Item = &Arg> {
     command
         .get_arguments()
         .filter(|arg| !arg.is_positional() && !matches!(arg.get_id().as_str(), "help" | "version"))
 }
 
-/// An option as the README's tables have it: `` `-f`, `--filter GLOB` ``.
+/// An option as the README's tables write it: `` `-f`, `--filter GLOB` ``.
 fn cell(option: &Arg) -> String {
     let short = option.get_short().map(|short| format!("`-{short}`, ")).unwrap_or_default();
     let takes = option.get_action().takes_values();
@@ -73,7 +73,7 @@ fn help_fits_a_terminal() {
     }
 }
 
-/// Text is wrapped, but a command line that is broken cannot be copied.
+/// Prose may be wrapped, but a wrapped command line cannot be copied.
 #[test]
 fn examples_fit_a_narrow_terminal() {
     for (name, mut command) in commands() {
@@ -135,7 +135,7 @@ fn the_readme_has_every_option_of_every_command() {
 }
 
 #[test]
-fn the_readme_has_no_option_that_is_none() {
+fn the_readme_has_no_unknown_option() {
     let mut rows: Vec<_> =
         README.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" |")).collect();
     rows.retain(|(cell, _)| cell.starts_with("`-"));

@@ -1,32 +1,32 @@
-//! What a user named as input: a path, or `-` for standard input.
+//! The input of a command: a path, or `-` for standard input.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use safetensors_core::{Checkpoint, Error, edit};
+use safetensors_core::{Checkpoint, Error, ErrorKind, edit};
 
 use crate::report::wrong_usage;
 use crate::{spool, text};
 
-/// The checkpoint that a command reads, for every command that reads one.
+/// The `PATH` argument of every command that reads one checkpoint.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Input {
     /// A file, an index or a directory, or - for standard input
     ///
-    /// An index is a file such as model.safetensors.index.json. A directory holds an index, or else
-    /// exactly one file
+    /// An index is a file such as model.safetensors.index.json. A directory must hold
+    /// model.safetensors, or else an index, or else exactly one .safetensors file
     #[arg(value_name = "PATH")]
     path: PathBuf,
 }
 
 impl Input {
-    /// Opens it.
+    /// Opens the checkpoint.
     pub(crate) fn open(&self) -> anyhow::Result<Checkpoint> {
         open(&self.path)
     }
 
-    /// The path, or what else was named, to be shown.
+    /// The name to show in messages.
     pub(crate) fn name(&self) -> String {
         name(&self.path)
     }
@@ -37,7 +37,7 @@ impl Input {
     }
 }
 
-/// What standard input is called where a path would be shown.
+/// The name of standard input where a path would be shown.
 const STDIN_NAME: &str = "standard input";
 
 /// Whether a path stands for standard input.
@@ -45,40 +45,48 @@ pub(crate) fn is_stdin(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// A path, or what else was named, to be shown.
+/// The name of an input to show in messages.
 pub(crate) fn name(path: &Path) -> String {
     if is_stdin(path) { STDIN_NAME.into() } else { text::path(path) }
 }
 
-/// Opens a file, an index, or a directory that holds either; or what comes through a pipe: standard
-/// input for `-`, or a FIFO, such as a shell's `<(command)`.
+/// Opens a file, an index, a directory that holds either, or a pipe.
+///
+/// A pipe is standard input, named `-`, or a FIFO, such as a shell's `<(command)`.
 pub(crate) fn open(path: &Path) -> anyhow::Result<Checkpoint> {
     if is_stdin(path) {
-        return Ok(Checkpoint::of_file(spool::standard_input().context(STDIN_NAME)?, STDIN_NAME)?);
+        return Ok(Checkpoint::from_file(
+            spool::standard_input().context(STDIN_NAME)?,
+            STDIN_NAME,
+        )?);
     }
     if is_fifo(path) {
         let copy = File::open(path).map_err(anyhow::Error::from).and_then(spool::copy);
-        return Ok(Checkpoint::of_file(copy.with_context(|| name(path))?, path)?);
+        return Ok(Checkpoint::from_file(copy.with_context(|| name(path))?, path)?);
     }
     open_file(path)
 }
 
-/// [`open`] for a path that nobody named, but that was found: a FIFO is refused and not waited for.
+/// Opens a path that was found in a directory, not named by the user. Refuses a FIFO, because
+/// opening one could wait for ever.
 pub(crate) fn open_file(path: &Path) -> anyhow::Result<Checkpoint> {
     Checkpoint::open(path).map_err(explain)
 }
 
-/// Adds to an error about a file whose header an interrupted change left torn how to put it right.
+/// Adds a remedy to an error about a file with a torn header, which an interrupted change left
+/// half written.
 pub(crate) fn explain(error: Error) -> anyhow::Error {
-    let is_torn = error.file().is_some_and(|file| edit::is_torn(file).unwrap_or(false));
-    match anyhow::Error::new(error) {
-        error if is_torn => anyhow::anyhow!("{error:#}; {TORN}"),
-        error => error,
+    if !matches!(error.kind(), ErrorKind::TornHeader) {
+        return error.into();
     }
+    let can_be_restored = error.file().is_some_and(|file| edit::is_torn(file).unwrap_or(false));
+    let advice = if can_be_restored {
+        "the next change, such as `safetensors metadata set`, restores the header from before it"
+    } else {
+        "no backup of the header lies beside the file, so get the file anew"
+    };
+    anyhow::anyhow!("{error}; {advice}")
 }
-
-/// What to do about a torn header.
-pub(crate) const TORN: &str = "a change of the header was interrupted, and the next one, such as `safetensors metadata set`, restores the old header";
 
 /// Whether a path leads to a FIFO.
 fn is_fifo(path: &Path) -> bool {
@@ -94,7 +102,7 @@ fn is_fifo(path: &Path) -> bool {
     }
 }
 
-/// Refuses `-` where a file is changed.
+/// Refuses `-` for a command that changes a file.
 pub(crate) fn refuse_stdin(path: &Path) -> anyhow::Result<()> {
     if is_stdin(path) {
         return Err(wrong_usage("standard input cannot be changed; name the file instead of -"));
@@ -102,7 +110,7 @@ pub(crate) fn refuse_stdin(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A shard's path as its index has it.
+/// A shard's path relative to its index.
 pub(crate) fn shard_name(checkpoint: &Checkpoint, file: &Path) -> String {
     let folder = checkpoint.index().and_then(Path::parent);
     text::path(folder.and_then(|folder| file.strip_prefix(folder).ok()).unwrap_or(file))

@@ -1,5 +1,4 @@
-//! JSON for programs, which people look at too: indented, and with everything escaped that is not
-//! printable.
+//! JSON for programs that people can read too: indented, with unprintable characters escaped.
 
 use std::io::{self, Write};
 
@@ -15,8 +14,7 @@ pub(crate) fn write(value: &impl Serialize, mut out: &mut impl Write) -> anyhow:
     Ok(writeln!(out)?)
 }
 
-/// JSON may hold characters as they are that do things to a terminal: these are written as `\u`
-/// escapes.
+/// Writes characters that could control a terminal as `\u` escapes, which JSON does not require.
 struct Printable(PrettyFormatter<'static>);
 
 impl Formatter for Printable {

@@ -1,14 +1,15 @@
-//! The `safetensors` command: looks at safetensors files and sharded checkpoints, checks, compares,
-//! changes and converts them.
+//! The `safetensors` command: inspects, checks, compares, edits and converts safetensors files and
+//! sharded checkpoints.
 //!
-//! Every rule of the format lives in `safetensors-core`; here are arguments, tables and exit codes
-//! only. Each command is one file in `commands`.
+//! The rules of the format live in `safetensors-core`. This crate has only the arguments, tables
+//! and exit codes. Each command is one file or folder in `commands`.
 #![forbid(unsafe_code)]
 
 mod colour;
 mod commands;
 mod edit;
 mod file;
+mod glob;
 mod input;
 mod json;
 mod numpy;
@@ -17,6 +18,7 @@ mod parallel;
 mod progress;
 mod report;
 mod select;
+mod signals;
 mod spool;
 mod stdout;
 mod table;
@@ -35,9 +37,15 @@ use commands::{
     completions, convert, diff, digest, extract, inspect, map, metadata, modelspec, stats, verify,
 };
 
-/// Look at safetensors files and sharded checkpoints; check, compare, change and convert them.
+/// Inspect, check, compare, edit and convert safetensors files and sharded checkpoints.
 #[derive(Debug, Parser)]
-#[command(name = "safetensors", version, arg_required_else_help = true, max_term_width = 100, after_help = EXAMPLES)]
+#[command(
+    name = "safetensors",
+    version,
+    arg_required_else_help = true,
+    max_term_width = 100,
+    after_help = EXAMPLES
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -45,19 +53,19 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  safetensors inspect model.safetensors             What is in a file
-  safetensors verify checkpoints/                   Whether all in a directory is sound
-  safetensors diff a.safetensors b.safetensors      What has changed
-  safetensors convert model/ small/ --dtype bf16    Another dtype
-  safetensors map model.safetensors -o map.svg      Where the parameters are
-  safetensors help convert                          More about a command
+  safetensors inspect model.safetensors             Show what is in a file
+  safetensors verify checkpoints/                   Check every file in a directory
+  safetensors diff a.safetensors b.safetensors      Compare two files
+  safetensors convert model/ small/ --dtype bf16    Convert to another dtype
+  safetensors map model.safetensors -o map.svg      Draw where the parameters are
+  safetensors help convert                          Explain one command
 
 Environment:
-  SAFETENSORS_THREADS   How many threads to use; one a core if not set, 8 at most
-  NO_COLOR              No colours, also on a terminal
-  CLICOLOR_FORCE        Colours, also where there is no terminal
+  SAFETENSORS_THREADS   Number of threads; the default is one per core, at most 8
+  NO_COLOR              Turn colours off, even on a terminal
+  CLICOLOR_FORCE        Turn colours on, even where there is no terminal
 
-Exit codes: 0 done, 1 a file is malformed or different, or cannot be read or written, 2 wrong usage.";
+Exit codes: 0 done, 1 a file is malformed, different, unreadable or unwritable, 2 wrong usage.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -74,6 +82,25 @@ enum Command {
     Completions(completions::Args),
 }
 
+impl Command {
+    /// Whether it may write files, and so have temporary ones.
+    fn writes_files(&self) -> bool {
+        match self {
+            Self::Convert(_)
+            | Self::Metadata(_)
+            | Self::Modelspec(_)
+            | Self::Digest(_)
+            | Self::Extract(_)
+            | Self::Map(_) => true,
+            Self::Inspect(_)
+            | Self::Verify(_)
+            | Self::Stats(_)
+            | Self::Diff(_)
+            | Self::Completions(_) => false,
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let matches = match Cli::command().try_get_matches() {
         Ok(matches) => matches,
@@ -82,7 +109,7 @@ fn main() -> ExitCode {
     let outcome =
         Cli::from_arg_matches(&matches).map_err(anyhow::Error::from).and_then(|cli| run(&cli));
     outcome.unwrap_or_else(|error| match error.downcast::<clap::Error>() {
-        // Nobody is there to be told if standard error is closed.
+        // If standard error is closed, there is nowhere to report that.
         Ok(wrong) => {
             let _ = wrong.format(&mut asked(&matches)).print();
             ExitCode::from(2)
@@ -94,11 +121,13 @@ fn main() -> ExitCode {
     })
 }
 
-/// Says what is wrong with the arguments, or shows the help that was asked for. Arguments can be
-/// names of files, and those anything.
+/// Prints what is wrong with the arguments, or the requested help.
+///
+/// An argument may be a file name with control characters in it. These are escaped, so that they
+/// cannot control the terminal.
 fn wrong_arguments(error: &clap::Error) -> ExitCode {
     let hostile = |arg: OsString| arg.to_string_lossy().chars().any(char::is_control);
-    // Nobody is there to be told if the stream is closed.
+    // If the stream is closed, there is nowhere to report that.
     let _ = if error.use_stderr() && std::env::args_os().any(hostile) {
         let plain = error.render().to_string();
         let lines = plain.lines().map(|line| format!("{}\n", text::printable(line)));
@@ -109,7 +138,7 @@ fn wrong_arguments(error: &clap::Error) -> ExitCode {
     ExitCode::from(if error.use_stderr() { 2 } else { 0 })
 }
 
-/// The command that was asked for, such as `metadata set`, which knows its usage.
+/// The selected subcommand, such as `metadata set`, for an error that shows its usage.
 fn asked(mut matches: &ArgMatches) -> clap::Command {
     let mut command = Cli::command();
     command.build();
@@ -121,6 +150,10 @@ fn asked(mut matches: &ArgMatches) -> clap::Command {
 }
 
 fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
+    signals::make_limits_errors();
+    if cli.command.writes_files() {
+        signals::clean_up_after_them();
+    }
     let mut out = stdout::stdout();
     let code = match &cli.command {
         Command::Inspect(args) => inspect::run(args, &mut out)?,

@@ -1,43 +1,42 @@
-//! [`Sort`]: the order of tensors and modules; and how names are taken apart for it.
+//! [`Sort`]: the order of tensors and modules, and how names are split for it.
 
 use std::cmp::{Ordering, Reverse};
 
 use safetensors_core::{Dtype, LazyTensor};
 
-/// Names are split so many times at most: what is left of a hostile one is a single part.
+/// The most parts of a name. The rest of a longer, hostile name is a single part.
 pub(crate) const MAX_PARTS: usize = 24;
 
 /// The order of modules and tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Sort {
-    /// By name, numbers by their value
+    /// By name; numbers in it by value
     Name,
     /// The largest first
     Size,
-    /// As they lie in the files
+    /// By position in the files
     Offset,
     /// By dtype, then by name
     Dtype,
 }
 
-/// Where a tensor lies: the number of its file, and where in the file it begins and ends.
+/// The position of a tensor: the number of its file, and where its bytes begin and end there.
 pub(crate) type Position = (usize, u64, u64);
 
-/// What can be put in order.
+/// An item that can be sorted.
 pub(crate) trait Sortable {
-    /// How large it is.
+    /// The size in bytes.
     fn bytes(&self) -> u128;
 
-    /// The dtype of it, or of the first tensor in it.
+    /// The dtype of the item, or of the first tensor in it.
     fn dtype(&self) -> Option<Dtype>;
 
-    /// Where it, or the first tensor in it, stands in the checkpoint.
+    /// The position in the checkpoint of the item, or of the first tensor in it.
     fn position(&self) -> Position;
 }
 
 impl Sort {
-    /// Puts what is in the order of names into this one. What is alike in it stays in the order of
-    /// names.
+    /// Sorts items that are in the order of names. Items that compare equal stay in that order.
     pub(crate) fn apply<T: Sortable>(self, items: &mut [T]) {
         match self {
             Self::Name => {}
@@ -47,8 +46,8 @@ impl Sort {
         }
     }
 
-    /// Puts the tensors of a checkpoint, which are in its order, into this one. Nothing is kept of
-    /// each tensor meanwhile: there may be a million.
+    /// Sorts tensors that are in the checkpoint's order. They are sorted in place, because there may
+    /// be a million.
     pub(crate) fn apply_to_tensors<S>(self, tensors: &mut [LazyTensor<'_, S>]) {
         if self == Self::Offset {
             return;
@@ -65,14 +64,14 @@ impl Sort {
     }
 }
 
-/// Puts tensors into the order of their names, part by part, and returns what separates the parts.
+/// Sorts tensors by name, part by part. Returns the separator of the parts.
 pub(crate) fn by_name<S>(tensors: &mut [LazyTensor<'_, S>]) -> char {
     let separator = separator(tensors.iter().map(LazyTensor::name));
     tensors.sort_unstable_by(|a, b| compare_names(a.name(), b.name(), separator));
     separator
 }
 
-/// Names are paths, with dots as PyTorch writes them or slashes as JAX and TensorFlow do.
+/// The separator that more names have: dots, as in PyTorch, or slashes, as in JAX and TensorFlow.
 fn separator<'a>(names: impl Iterator<Item = &'a str>) -> char {
     let (mut dots, mut slashes) = (0_usize, 0_usize);
     for name in names {
@@ -82,26 +81,25 @@ fn separator<'a>(names: impl Iterator<Item = &'a str>) -> char {
     if slashes > dots { '/' } else { '.' }
 }
 
-/// Names part by part; a name before those that it is the start of.
+/// Compares names part by part. A prefix comes before the longer name.
 fn compare_names(a: &str, b: &str, separator: char) -> Ordering {
     let parts = |name| str::splitn(name, MAX_PARTS, separator);
     let differing = parts(a).zip(parts(b)).map(|(a, b)| compare(a, b)).find(|order| order.is_ne());
     differing.unwrap_or_else(|| parts(a).count().cmp(&parts(b).count()))
 }
 
-/// Two parts of names: both numbers by value, else as text.
+/// Compares two parts of names: two numbers by value, anything else as text.
 fn compare(a: &str, b: &str) -> Ordering {
     match (number(a), number(b)) {
         (Some(a), Some(b)) => a.cmp(&b),
-        // Numbers stand together, so that the order is one.
+        // All numbers come before all text, so that the order is total.
         (Some(_), None) => Ordering::Less,
         (None, Some(_)) => Ordering::Greater,
         (None, None) => a.cmp(b),
     }
 }
 
-/// The number that a part of a name is. With a leading zero it is none: it would not be the same
-/// name any more.
+/// A part of a name as a number. `None` with a leading zero: `007` and `7` are different names.
 pub(crate) fn number(part: &str) -> Option<u64> {
     let is_plain = (1..=15).contains(&part.len()) && (part.len() == 1 || !part.starts_with('0'));
     if is_plain && part.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -1,16 +1,23 @@
-//! Many pieces of work on several threads, with the results taken in the order of the work.
+//! Does work on many items with several threads, and takes the results in the order of the items.
+//!
+//! The core's loads share work among threads in another way. They know all items beforehand, keep
+//! the results until the end, and work in the calling thread, too. Here items are made as threads
+//! become free, and only the calling thread takes results, as they come: it writes to standard
+//! output, whose lock belongs to one thread.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, mpsc};
 use std::thread;
 
-use safetensors_core::default_threads;
+use safetensors_core::framework::default_threads;
 
-/// Does `work` on each item, several at a time, and gives the results to `take` in the order of the
-/// items, each as soon as it and those before it are there. If `take` fails, no more work is begun
-/// and its error is the outcome. Nor is any begun after a panic, which goes on in this thread.
+/// Calls `work` on each item, on several threads. Calls `take` with each result in the order of the
+/// items, as soon as all earlier results are taken.
 ///
-/// Items are made when a thread is free to work on them, so there may be any number of them.
+/// If `take` fails, no more work starts, and the error is returned. If `work` panics, no more work
+/// starts, and the panic continues in this thread.
+///
+/// An item is made only when a thread is free to work on it, so there may be any number of them.
 pub(crate) fn in_order<I: Send, R: Send, E>(
     items: impl IntoIterator<Item = I, IntoIter: Send>,
     work: impl Fn(&I) -> R + Sync,
@@ -19,7 +26,7 @@ pub(crate) fn in_order<I: Send, R: Send, E>(
     let items = items.into_iter();
     let most = items.size_hint().1.unwrap_or(usize::MAX);
     let queue = Mutex::new(Some(items.enumerate()));
-    // A thread that panics does so at its work, not while it holds the queue.
+    // No thread works, and so panics, while it holds the lock: the lock cannot be poisoned.
     let next = || queue.lock().ok()?.as_mut()?.next();
     let end = || {
         let _ = queue.lock().map(|mut queue| queue.take());
@@ -32,14 +39,14 @@ pub(crate) fn in_order<I: Send, R: Send, E>(
                 let _end = OnPanic(end);
                 while let Some((i, item)) = next() {
                     let result = work(&item);
-                    // Nobody listens any more after `take` has failed.
+                    // The receiver is gone once `take` has failed.
                     if sender.send((i, item, result)).is_err() {
                         return;
                     }
                 }
             }
         };
-        // If the system has no more threads to give, fewer do the work, or this one alone.
+        // If the system refuses to start a thread, fewer threads do the work, or this one alone.
         let started = (0..default_threads().min(most))
             .map_while(|_| thread::Builder::new().spawn_scoped(scope, worker()).ok())
             .count();
@@ -52,8 +59,8 @@ pub(crate) fn in_order<I: Send, R: Send, E>(
         }
         drop(sender);
         let (mut early, mut expected) = (BTreeMap::new(), 0);
-        // The channel closes when all is done; earlier only if a thread has panicked, which the
-        // scope passes on.
+        // The channel closes when all work is done. It closes earlier only if a thread has
+        // panicked. The scope passes that panic on.
         for (i, item, result) in results {
             early.insert(i, (item, result));
             while let Some((item, result)) = early.remove(&expected) {
@@ -68,7 +75,7 @@ pub(crate) fn in_order<I: Send, R: Send, E>(
     })
 }
 
-/// Does something if the thread panics before this is dropped.
+/// Calls a function when it is dropped by a panic.
 struct OnPanic<F: Fn()>(F);
 
 impl<F: Fn()> Drop for OnPanic<F> {

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use safetensors_core as core;
 
-/// A bar that counts bytes. It can be moved on from any thread, and is gone when it is dropped.
+/// A bar that counts bytes. Any thread can advance it. Dropping it removes it from the terminal.
 #[derive(Debug)]
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
-    /// A bar of so many bytes. Nothing is drawn if standard error is no terminal.
+    /// A bar of `total` bytes. It is drawn only if standard error is a terminal.
     pub(crate) fn bytes(total: u64) -> Self {
         let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
         // The template is checked by a test.
@@ -22,32 +22,32 @@ impl Progress {
         Self(bar)
     }
 
-    /// One that is never drawn, for work that takes no time.
+    /// A bar that is never drawn, for quick work.
     pub(crate) fn hidden() -> Self {
         Self(ProgressBar::hidden())
     }
 
-    /// So many bytes more are done.
+    /// Advances the bar by a number of bytes.
     pub(crate) fn add(&self, bytes: u64) {
         self.0.inc(bytes);
     }
 
-    /// What moves the bar on while core does one piece of work on bytes that the bar counts
-    /// already.
+    /// A progress callback for one operation of core. The bar's total already includes the bytes of
+    /// the operation.
     pub(crate) fn counted(
         &self,
     ) -> impl Fn(core::Progress<'_>) -> ControlFlow<()> + Send + Sync + use<> {
         let (bar, done) = (self.0.clone(), AtomicU64::new(0));
         move |progress| {
-            // Several threads tell of their work, not always in order.
+            // Several threads report, and not always in order.
             let before = done.fetch_max(progress.bytes_done, Ordering::Relaxed);
             bar.inc(progress.bytes_done.saturating_sub(before));
             ControlFlow::Continue(())
         }
     }
 
-    /// The same for bytes that it does not count yet: they are added to its whole length when the
-    /// first of them are done.
+    /// A progress callback for one operation of core. The first report adds the bytes of the
+    /// operation to the bar's total.
     pub(crate) fn uncounted(
         &self,
     ) -> impl Fn(core::Progress<'_>) -> ControlFlow<()> + Send + Sync + use<> {
@@ -58,7 +58,7 @@ impl Progress {
         }
     }
 
-    /// Prints something while the bar is out of the way.
+    /// Hides the bar while `print` runs.
     pub(crate) fn suspended<T>(&self, print: impl FnOnce() -> T) -> T {
         self.0.suspend(print)
     }
@@ -71,7 +71,8 @@ impl Drop for Progress {
 }
 
 fn style() -> Result<ProgressStyle, indicatif::style::TemplateError> {
-    let template = "{percent:>3}% {wide_bar} {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} left";
+    let template = "{percent:>3}% {wide_bar} {decimal_bytes} of {decimal_total_bytes}, \
+        {decimal_bytes_per_sec}, {eta} left";
     Ok(ProgressStyle::with_template(template)?.progress_chars("━━╌"))
 }
 
@@ -96,9 +97,9 @@ mod tests {
         save(&path, tensors, &SaveOptions::new().durable(false)).unwrap();
         let checkpoint = Checkpoint::open(&path).unwrap();
         let (known, unknown) = (Progress::bytes(3 << 20), Progress::bytes(0));
-        digest::files(&checkpoint, &DigestOptions::new().progress(known.counted())).unwrap();
+        digest::hash_files(&checkpoint, &DigestOptions::new().progress(known.counted())).unwrap();
         for _ in 0..2 {
-            digest::files(&checkpoint, &DigestOptions::new().progress(unknown.uncounted()))
+            digest::hash_files(&checkpoint, &DigestOptions::new().progress(unknown.uncounted()))
                 .unwrap();
         }
         assert_eq!((known.0.position(), known.0.length()), (3 << 20, Some(3 << 20)));

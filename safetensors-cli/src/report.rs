@@ -1,4 +1,4 @@
-//! What is told on standard error: errors, warnings, wrong usage.
+//! Messages on standard error: errors, warnings, wrong usage.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -10,8 +10,8 @@ use crate::text;
 
 /// Prints `error: ...` on standard error.
 ///
-/// The message may quote a file, so what is not printable is escaped. If standard error is gone
-/// there is nobody to tell.
+/// The message may quote the content of a file, so unprintable characters are escaped. A closed
+/// standard error is ignored.
 pub(crate) fn report(error: impl Display) {
     tell("error:", Colour::Red, error);
 }
@@ -35,9 +35,10 @@ pub(crate) fn write_line(out: &mut impl Write, label: impl Display, text: &str) 
     out.write_all(line.as_bytes())
 }
 
-/// The error for arguments that do not go together, found out after they were read one by one.
-/// `main` shows it as clap shows what it finds wrong itself, with the usage of the command, so the
-/// message must be printable: see [`text`].
+/// The error for arguments that are valid one by one but not together.
+///
+/// `main` prints it like clap's own errors, with the usage of the command. The message must be
+/// printable: see [`text`].
 pub(crate) fn wrong_usage(message: impl Display) -> anyhow::Error {
     clap::Error::raw(ErrorKind::ValueValidation, message).into()
 }

@@ -1,18 +1,21 @@
-//! What comes through a pipe, as a file that can be read at any position.
+//! Turns the content of a pipe into a file that can be read at any position.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 
 use anyhow::Context;
-use safetensors_core::{Header, Limits};
+use safetensors_core::Limits;
+use safetensors_core::header::Header;
 
 use crate::text;
 
-/// How much is read at once.
+/// The most bytes that are read at once.
 const BUFFER: usize = 1 << 20;
 
-/// Standard input. A file that was redirected is read in its place, through the descriptor that is
-/// open: whoever opened it may have been allowed to where this process is not.
+/// Standard input as a file.
+///
+/// A redirected file is read in place, through its open descriptor: this process may lack the
+/// permission to open the file again. The content of a pipe is copied.
 pub(crate) fn standard_input() -> anyhow::Result<File> {
     let redirected = duplicate()?;
     if redirected.metadata().is_ok_and(|metadata| metadata.is_file()) {
@@ -21,11 +24,11 @@ pub(crate) fn standard_input() -> anyhow::Result<File> {
     copy(redirected)
 }
 
-/// Copies a checkpoint to a temporary file without a name: it is gone when it is closed, even if the
-/// command is killed.
+/// Copies a checkpoint to a temporary file without a name. The file disappears when it is closed,
+/// even if the command is killed.
 ///
-/// The header is looked at first. What is no safetensors file, or a malformed one, is refused before
-/// anything is written, and so is data beyond what the header asks for: a pipe may never end.
+/// The header is read first. A file of another format and a malformed header are refused before
+/// anything is copied. Data beyond what the header describes is refused too: a pipe may never end.
 pub(crate) fn copy(mut source: impl Read) -> anyhow::Result<File> {
     let mut start = Copied { source: &mut source, bytes: Vec::new() };
     let data_len = Header::read(&mut start, &Limits::default())?.data_len();
@@ -46,7 +49,7 @@ pub(crate) fn copy(mut source: impl Read) -> anyhow::Result<File> {
     Ok(file)
 }
 
-/// A source of which a copy is kept.
+/// A source that keeps a copy of all that is read from it.
 struct Copied<R> {
     source: R,
     bytes: Vec<u8>,
@@ -75,7 +78,11 @@ fn copy_to(
         };
         file.write_all(&buffer[..read]).with_context(|| {
             let copied = text::size(copied);
-            format!("cannot be copied to a temporary file in {}, after {copied}; TMPDIR can name a directory with more room", directory())
+            format!(
+                "cannot be copied to a temporary file in {}, after {copied}; \
+                 TMPDIR can name a directory with more room",
+                directory()
+            )
         })?;
         copied += read as u64;
     }
@@ -158,7 +165,8 @@ mod tests {
     fn a_full_disk_is_named_with_how_far_it_went() {
         let mut full = io::BufWriter::with_capacity(3 << 19, File::create("/dev/full").unwrap());
         let error = copy_to(&[0; 3 << 20][..], &mut full, || "/some/where".into()).unwrap_err();
-        let expected = "cannot be copied to a temporary file in /some/where, after 1.0 MB; TMPDIR can name a directory with more room: No space";
+        let expected = "cannot be copied to a temporary file in /some/where, after 1.0 MB; \
+            TMPDIR can name a directory with more room: No space";
         assert!(format!("{error:#}").starts_with(expected), "{error:#}");
     }
 }

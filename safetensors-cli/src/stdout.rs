@@ -1,4 +1,4 @@
-//! Standard output that goes quiet once its reader is gone.
+//! Standard output that ignores a closed pipe.
 
 use std::io::{self, BufWriter, StdoutLock, Write};
 
@@ -7,9 +7,9 @@ pub(crate) fn stdout() -> BufWriter<Quiet<StdoutLock<'static>>> {
     BufWriter::new(Quiet { inner: io::stdout().lock(), closed: false })
 }
 
-/// A writer that, once its pipe is closed, takes everything and writes nothing.
+/// A writer that discards everything once its pipe is closed.
 ///
-/// `inspect | head` then ends as if all had been read, and the exit code still says what was found.
+/// So `inspect | head` ends without an error, and the exit code still tells the result.
 pub(crate) struct Quiet<W> {
     inner: W,
     closed: bool,
@@ -23,7 +23,7 @@ impl<W> Quiet<W> {
                 self.closed = true;
                 Ok(instead)
             }
-            // `write_all` tries again on this kind, so it must stay as it is.
+            // `write_all` retries on this kind, so it is passed on unchanged.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(error),
             Err(error) => Err(io::Error::new(error.kind(), format!("standard output: {error}"))),
             Ok(done) => Ok(done),

@@ -1,26 +1,27 @@
-//! Tables: columns under a rule, with nothing else drawn, so that a pipe can take them apart again.
+//! Tables: columns under a rule. Nothing else is drawn, so that other programs can split the
+//! columns.
 
 use std::io::{self, Write};
 
 use unicode_width::UnicodeWidthStr;
 
-/// What stands between two columns.
+/// The spaces between two columns.
 const GAP: usize = 2;
 
-/// Where the text of a column stands.
+/// The alignment of a column.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Align {
-    /// Words.
+    /// For words.
     Left,
-    /// Numbers.
+    /// For numbers.
     Right,
 }
 
-/// Writes rows under column titles, without spaces at the ends of lines. Cells must be printable: see
+/// Writes rows under column titles, without spaces at the ends of lines. Cells must be printable, see
 /// [`text`](crate::text).
 ///
-/// `rows` gives the same rows twice: to measure the columns, and to write them. So nothing is kept of
-/// them: a checkpoint may have a million tensors.
+/// `rows` is called twice and must give the same rows: the first call measures the columns, the
+/// second writes. No row is kept, because a checkpoint may have a million tensors.
 pub(crate) fn write(
     columns: &[(&str, Align)],
     out: &mut impl Write,
@@ -38,18 +39,18 @@ pub(crate) fn write(
     all.outcome
 }
 
-/// What takes the rows of a table.
+/// Takes the rows of a table.
 pub(crate) struct Rows<'t> {
     columns: &'t [(&'t str, Align)],
-    /// How wide each column is.
+    /// The width of each column.
     widths: Vec<usize>,
-    /// Where rows are written; nothing as long as they are measured.
+    /// The writer; `None` while the columns are measured.
     out: Option<&'t mut dyn Write>,
     outcome: io::Result<()>,
 }
 
 impl Rows<'_> {
-    /// Takes a row: a cell for each column.
+    /// Takes a row, which has a cell for each column.
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = impl AsRef<str>>) {
         let is_measured = self.out.is_none();
         let mut line = String::new();

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::iter::Sum;
 use std::ops::{AddAssign, Mul};
 
-use safetensors_core::{Dtype, LazyTensor, TensorInfo};
+use safetensors_core::header::TensorInfo;
+use safetensors_core::{Dtype, LazyTensor};
 
 /// Sums over tensors. A parameter is one element of any dtype, as the Hub counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -31,7 +32,7 @@ impl Totals {
         totals
     }
 
-    /// One tensor.
+    /// The totals of one tensor.
     pub(crate) fn one(tensor: TensorInfo<'_>) -> Self {
         Self {
             tensors: 1,
@@ -58,7 +59,7 @@ impl Sum for Totals {
     }
 }
 
-/// The sums over so many alike.
+/// The totals of several equal copies.
 impl Mul<u64> for Totals {
     type Output = Self;
 

@@ -1,9 +1,10 @@
 //! The values of a tensor as numbers.
 
-use safetensors_core::{ConvertOptions, Dtype, Piece, ReadAt, Result, TensorBuf, convert};
+use safetensors_core::load::Piece;
+use safetensors_core::{ConvertOptions, Dtype, ReadAt, Result, TensorBuf, convert};
 
-/// Values as `f64`: exact but for 64-bit integers over 2⁵³, which are rounded. A complex number is
-/// two values.
+/// Converts values to `f64`. Integers beyond 2⁵³ are rounded; every other value is exact. A complex
+/// number becomes two values.
 pub(crate) fn numbers(buf: TensorBuf) -> Result<Vec<f64>> {
     let buf = if buf.dtype() == Dtype::C64 { convert::widen(buf, Dtype::F32)? } else { buf };
     buf.convert(Dtype::F64, &ConvertOptions::new())?.into_vec()

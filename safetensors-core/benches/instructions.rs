@@ -7,7 +7,8 @@
 use std::fmt::Write;
 use std::hint::black_box;
 
-use safetensors_core::{Header, Limits};
+use safetensors_core::Limits;
+use safetensors_core::header::Header;
 
 /// As many tensors as a model of 33 layers has.
 const TENSORS: usize = 300;
@@ -15,7 +16,7 @@ const TENSORS: usize = 300;
 fn main() {
     let text = header_text();
     let header = parse_header(text.as_bytes());
-    let names: Vec<String> = header.tensors().map(|tensor| tensor.name().to_owned()).collect();
+    let names: Vec<String> = header.iter().map(|tensor| tensor.name().to_owned()).collect();
     assert_eq!(look_up(&header, &names), TENSORS);
     println!("{TENSORS} tensors in {} bytes: parsed once, each looked up once", text.len());
 }

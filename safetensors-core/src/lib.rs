@@ -2,8 +2,11 @@
 //! safe writer.
 //!
 //! This crate knows no tensor library. The adapters (`safetensors-ndarray`, `safetensors-candle`,
-//! `safetensors-burn`) implement its [`Framework`] trait; the facade `safetensors-bridge`
-//! re-exports everything.
+//! `safetensors-burn`) implement its [`Framework`](framework::Framework) trait; the facade
+//! `safetensors-bridge` re-exports everything.
+//!
+//! The names that a user of the format needs are here, at the root. Everything else is in the
+//! module of its subject.
 //!
 //! | to | use |
 //! |---|---|
@@ -11,22 +14,25 @@
 //! | parse a file that is in memory, or mapped | [`SafeTensors`] |
 //! | look at a tensor without copying it | [`TensorView`] |
 //! | own a tensor | [`TensorBuf`] |
-//! | change the dtype | [`TensorBuf::convert`], [`LazyTensor::read_as`], [`LoadOptions::floats_as`], [`Converted`]; see [`convert`] |
+//! | read some tensors, or parts of them, in parallel | [`load::read_tensors`], [`load::read_slices`] |
+//! | change the dtype | [`TensorBuf::convert`], [`LazyTensor::read_as`], [`LoadOptions::floats_as`], [`convert::Converted`]; see [`convert`] |
 //! | save | [`save()`], [`serialize`], [`SaveOptions`] |
-//! | write tensors bit by bit, from several threads | [`StreamWriter`] |
+//! | write tensors bit by bit, from several threads | [`save::StreamWriter`] |
 //! | change the metadata, the names or the tensors of a file | [`edit::Edit`] |
 //! | save a checkpoint of several files | [`save_sharded`], [`ShardOptions`] |
 //! | make a checkpoint of others, streaming: merge, select, rename, cast | [`Rewrite`] |
-//! | write a file of any kind whole or not at all | [`AtomicFile`] |
+//! | write a file of any kind whole or not at all | [`save::AtomicFile`] |
 //! | save tensors that share storage once | [`SaveOptions::tied`], [`tied::Tied`] |
 //! | record digests of tensors, and find data that has changed | [`digest`], [`SaveOptions::digests`] |
 //! | find what is odd about a file that is sound | [`audit`], [`Checkpoint::audit`] |
-//! | say what model a file holds | [`ModelSpec`] |
-//! | support another tensor library | [`Framework`], [`TensorSource`] |
+//! | say what model a file holds | [`modelspec::ModelSpec`] |
+//! | read from elsewhere than a disk | [`ReadAt`], [`SafeTensors::from_source`], [`Checkpoint::open_by`] |
+//! | support another tensor library | [`framework`], [`TensorSource`] |
 //!
 //! Nothing here panics on what a file holds: every malformed file is an [`Error`] that names the
 //! file, the tensor, what was expected and what was found. A dtype is never changed unless asked
 //! for.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(feature = "std"), no_std)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
@@ -34,20 +40,20 @@ extern crate alloc;
 
 // The rooms, from the ground up: each imports only from those above its line.
 mod dtype;
-mod error;
+pub mod error;
 #[cfg(feature = "std")]
 mod parallel;
 mod tensor;
 
 pub mod convert;
-mod header;
+pub mod header;
 pub mod slice;
 
-mod io;
+pub mod io;
 pub mod tied;
 
 #[cfg(feature = "std")]
-mod load;
+pub mod load;
 
 mod hash;
 
@@ -55,44 +61,57 @@ pub mod modelspec;
 pub mod save;
 
 #[cfg(feature = "std")]
-mod checkpoint;
+pub mod checkpoint;
 
 #[cfg(feature = "std")]
 pub mod audit;
-#[cfg(feature = "std")]
 pub mod digest;
 #[cfg(feature = "std")]
-pub mod edit;
+pub mod rewrite;
+
 #[cfg(feature = "std")]
-mod rewrite;
+pub mod edit;
 
 pub mod framework;
 
 #[cfg(feature = "std")]
-pub use checkpoint::{
-    Access, Checkpoint, FilePattern, Located, MaxShardSize, SavedShards, ShardFile, ShardOptions,
-    Split, save_sharded, split_into_shards,
-};
-pub use convert::{ConvertOptions, Converted, Overflow, Support, Widening};
-pub use dtype::{Dtype, UnknownDtype};
+#[doc(inline)]
+pub use checkpoint::{Checkpoint, ShardOptions, save_sharded};
+#[doc(inline)]
+pub use convert::{ConvertOptions, Widening};
+pub use dtype::Dtype;
+#[doc(inline)]
+pub use error::{Error, ErrorKind, Result};
+#[doc(inline)]
+pub use header::{Limits, Metadata};
 #[cfg(feature = "std")]
-pub use error::IndexProblem;
-pub use error::{Error, ErrorKind, JsonProblem, NameList, Result};
-pub use framework::Framework;
-pub use header::{Header, Limits, Metadata, TensorInfo};
+#[doc(inline)]
+pub use io::ReadAt;
+#[doc(inline)]
 pub use io::SafeTensors;
 #[cfg(feature = "std")]
-pub use io::{FileSource, ReadAt, ReadRange};
+#[doc(inline)]
+pub use load::{LazyTensor, LoadOptions};
 #[cfg(feature = "std")]
-pub use load::{LazySlice, LazyTensor, LoadOptions, Piece, Pieces, read_slices, read_tensors};
+pub use parallel::Progress;
 #[cfg(feature = "std")]
-pub use memmap2::Mmap;
-pub use modelspec::ModelSpec;
+#[doc(inline)]
+pub use rewrite::Rewrite;
 #[cfg(feature = "std")]
-pub use parallel::{Progress, default_threads};
-#[cfg(feature = "std")]
-pub use rewrite::{Plan, Planned, Rewrite};
-#[cfg(feature = "std")]
-pub use save::{AtomicFile, StreamWriter, TensorWriter, save};
-pub use save::{Order, SaveOptions, serialize};
-pub use tensor::{Element, Sink, TensorBuf, TensorSource, TensorView, element, shape};
+#[doc(inline)]
+pub use save::save;
+#[doc(inline)]
+pub use save::{SaveOptions, TensorSource, serialize};
+pub use tensor::{TensorBuf, TensorView, element, shape};
+
+/// Steps that fail on purpose, for the fuzz targets.
+#[cfg(feature = "__failpoints")]
+#[doc(hidden)]
+pub mod failpoint {
+    pub use crate::io::failpoint::{crash_at, fail_at};
+}
+
+/// The README, whose example is tested.
+#[cfg(all(doctest, feature = "std"))]
+#[doc = include_str!("../README.md")]
+mod readme {}

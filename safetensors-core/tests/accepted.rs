@@ -1,4 +1,4 @@
-//! What the format allows, however unusual it looks.
+//! Valid files that look unusual.
 #![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -7,7 +7,7 @@ mod support;
 use safetensors_core::{Checkpoint, Dtype, ErrorKind, SafeTensors, TensorBuf};
 use support::{file, file_with};
 
-/// The header that the tests below write in other ways, token by token: `a` is I16 `[2]`, `b` is U8
+/// The tokens of a header that the tests below write in different ways: `a` is I16 `[2]`, `b` is U8
 /// `[1]`, metadata is `k` → `v`.
 const TOKENS: &str = r#"
     { "__metadata__" : { "k" : "v" } ,
@@ -16,7 +16,7 @@ const TOKENS: &str = r#"
 "#;
 const DATA: &[u8] = &[1, 0, 2, 0, 3];
 
-/// Asserts that a header, with [`DATA`] after it, says the same as [`TOKENS`].
+/// Asserts that a header, with [`DATA`] after it, has the same content as [`TOKENS`].
 #[track_caller]
 fn assert_same_file(header: &str) {
     let archive = SafeTensors::parse(file_with(header, DATA)).unwrap();
@@ -49,7 +49,7 @@ fn white_space_of_all_four_kinds_on_both_sides_and_inside() {
     for space in [" ", "\t", "\n", "\r", " \t\r\n\n"] {
         assert_same_file(&format!("{space}{}{space}", tokens.join(space)));
     }
-    // To a page, as writers that align their data do.
+    // Padding to a whole page, as some writers align their data.
     assert_same_file(&format!("{:4088}", tokens.concat()));
     assert_same_file(&format!("{:>4088}", tokens.concat()));
 }
@@ -201,7 +201,8 @@ fn no_tensors_at_all() {
     }
 }
 
-/// Data may begin anywhere. A typed borrow of it fails and says why; a copy works.
+/// Data may begin at any offset. A typed borrow of misaligned data fails with the reason; a copy
+/// works.
 #[test]
 fn unaligned_data() {
     let header = r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
@@ -234,7 +235,7 @@ fn unaligned_data() {
 }
 
 #[test]
-fn any_rank() {
+fn any_number_of_dimensions() {
     for (shape, bytes) in [
         (vec![], 2),
         (vec![1], 2),
@@ -251,7 +252,7 @@ fn any_rank() {
     }
 }
 
-/// The largest dimensions that a size can be counted for, in a tensor without bytes.
+/// The largest dimensions whose size can still be computed, in a tensor without bytes.
 #[cfg(target_pointer_width = "64")]
 #[test]
 fn huge_dimensions_beside_a_zero() {
@@ -276,7 +277,7 @@ fn nan_and_infinities_with_their_bits() {
     assert_eq!(values.into_iter().map(f32::to_bits).collect::<Vec<_>>(), bits);
 }
 
-/// The format's own list: names and bits an element.
+/// The list of the format: the name and the bits per element of each dtype.
 #[test]
 fn all_22_dtypes() {
     let dtypes = [

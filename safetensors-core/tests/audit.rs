@@ -6,9 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use safetensors_core::audit::{FileLayout, Finding, Severity};
-use safetensors_core::{
-    Checkpoint, ErrorKind, Limits, Located, SafeTensors, SaveOptions, TensorView, save,
-};
+use safetensors_core::checkpoint::CheckpointPath;
+use safetensors_core::{Checkpoint, ErrorKind, SafeTensors, SaveOptions, TensorView, save};
 
 const F32: &str = r#"{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
 
@@ -82,12 +81,12 @@ fn what_an_index_leaves_out_or_says_wrongly() {
         fs::write(&index, format!("{{{total}{map}}}")).unwrap();
         Checkpoint::open(&index).unwrap().audit().unwrap()
     };
-    let unmapped = Finding::UnmappedTensors { file: one, tensor: "lost".into(), others: 1 };
+    let unindexed = Finding::UnindexedTensors { file: one, tensor: "lost".into(), others: 1 };
     let stray = Finding::StrayFile { file: stray };
-    assert_eq!(map(r#""metadata":{"total_size":8},"#), [unmapped.clone(), stray.clone()]);
-    assert_eq!(map(""), [unmapped.clone(), stray.clone()], "what is not said is not wrong");
+    assert_eq!(map(r#""metadata":{"total_size":8},"#), [unindexed.clone(), stray.clone()]);
+    assert_eq!(map(""), [unindexed.clone(), stray.clone()], "what is not said is not wrong");
     let wrong = Finding::WrongTotalSize { file: index.clone(), expected: 8, found: 7 };
-    assert_eq!(map(r#""metadata":{"total_size":7},"#), [unmapped, wrong.clone(), stray]);
+    assert_eq!(map(r#""metadata":{"total_size":7},"#), [unindexed, wrong.clone(), stray]);
     assert_eq!(wrong.severity(), Severity::Warning);
     assert_eq!(
         wrong.to_string(),
@@ -115,10 +114,10 @@ fn what_another_index_names_is_no_stray() {
     let file = dir.path().join("model.fp16-00001-of-00001.safetensors");
     assert_eq!(Checkpoint::open(&full).unwrap().audit().unwrap(), [Finding::StrayFile { file }]);
     assert!(matches!(
-        Checkpoint::files_of_index(&half).unwrap_err().kind(),
+        CheckpointPath::Index(half).files().unwrap_err().kind(),
         ErrorKind::BadIndex { .. }
     ));
-    let files = Checkpoint::files_of_index(&full).unwrap();
+    let files = CheckpointPath::Index(full).files().unwrap();
     assert_eq!(files, [dir.path().join("model-00001-of-00001.safetensors")]);
 }
 
@@ -152,9 +151,8 @@ fn booleans_that_are_none() {
 
 #[test]
 fn layouts_of_files_without_and_with_padding() {
-    let layout = |bytes: Vec<u8>| {
-        FileLayout::of(&SafeTensors::read_header(bytes, &Limits::default()).unwrap()).unwrap()
-    };
+    let layout =
+        |bytes: Vec<u8>| FileLayout::of(&SafeTensors::from_source(bytes).unwrap()).unwrap();
     let none = layout(raw("{}", 0));
     assert_eq!(
         (none.header_len, none.padding, none.data_start, none.data_alignment),
@@ -166,18 +164,22 @@ fn layouts_of_files_without_and_with_padding() {
 
 #[test]
 fn names_and_paths_say_what_is_there() {
-    assert_eq!(Located::by_name("a/b.safetensors"), Some(Located::File("a/b.safetensors".into())));
+    assert_eq!(
+        CheckpointPath::from_name("a/b.safetensors"),
+        Some(CheckpointPath::File("a/b.safetensors".into()))
+    );
     for other in ["a.safetensors/..", "a.safetensors.tmp", "index.json", ""] {
-        assert_eq!(Located::by_name(other), None, "{other}");
+        assert_eq!(CheckpointPath::from_name(other), None, "{other}");
     }
     let dir = tempfile::tempdir().unwrap();
     // What is in them does not matter.
     fs::write(dir.path().join("broken.safetensors"), b"").unwrap();
-    let found = Checkpoint::locate(dir.path()).unwrap();
-    assert_eq!(found, Located::File(dir.path().join("broken.safetensors")));
+    let found = CheckpointPath::find(dir.path()).unwrap();
+    assert_eq!(found, CheckpointPath::File(dir.path().join("broken.safetensors")));
+    assert_eq!(found.files().unwrap(), [dir.path().join("broken.safetensors")]);
     fs::write(dir.path().join("x.safetensors.index.json"), b"").unwrap();
-    let found = Checkpoint::locate(dir.path()).unwrap();
-    assert_eq!(found, Located::Index(dir.path().join("x.safetensors.index.json")));
+    let found = CheckpointPath::find(dir.path()).unwrap();
+    assert_eq!(found, CheckpointPath::Index(dir.path().join("x.safetensors.index.json")));
 }
 
 #[test]
@@ -185,16 +187,47 @@ fn an_open_file_under_another_name() {
     let dir = tempfile::tempdir().unwrap();
     let path = shard(dir.path(), "a.safetensors", &["a"]);
     let open = || fs::File::open(&path).unwrap();
-    let checkpoint = Checkpoint::of_file(open(), "standard input").unwrap();
-    assert_eq!(checkpoint.shards()[0].path(), Path::new("standard input"));
+    let checkpoint = Checkpoint::from_file(open(), "standard input").unwrap();
+    assert_eq!(checkpoint.files()[0].path(), Path::new("standard input"));
     assert_eq!(checkpoint.tensor("a").unwrap().read().unwrap().as_slice::<u16>().unwrap(), [1, 2]);
     assert_eq!(checkpoint.tensor("b").unwrap_err().file(), Some("standard input"));
     fs::write(&path, b"bad").unwrap();
-    let error = Checkpoint::of_file(open(), "standard input").unwrap_err();
+    let error = Checkpoint::from_file(open(), "standard input").unwrap_err();
     assert!(error.to_string().starts_with("standard input: expected at least 8 bytes"), "{error}");
     #[cfg(unix)]
     {
-        let error = Checkpoint::of_file(fs::File::open("/dev/null").unwrap(), "pipe").unwrap_err();
+        let error =
+            Checkpoint::from_file(fs::File::open("/dev/null").unwrap(), "pipe").unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::NotAFile { .. }), "{error}");
     }
+}
+
+#[test]
+fn an_index_that_the_directory_does_not_open_as() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let file = shard(dir.path(), "model.safetensors", &["a"]);
+    shard(dir.path(), "model-00001-of-00001.safetensors", &["a"]);
+    let index = at("model.safetensors.index.json");
+    let findings = |path: &Path| Checkpoint::open(path).unwrap().audit().unwrap();
+    assert_eq!(findings(dir.path()), []);
+    fs::write(&index, r#"{"weight_map":{"a":"model-00001-of-00001.safetensors"}}"#).unwrap();
+    let expected = [Finding::ShadowedIndex { file: file.clone(), index: index.clone() }];
+    assert_eq!(findings(dir.path()), expected);
+    assert_eq!(findings(&index), expected);
+    assert_eq!(expected[0].severity(), Severity::Warning);
+    assert_eq!(
+        expected[0].to_string(),
+        format!(
+            "{}: the directory opens as this file and not as model.safetensors.index.json beside \
+             it, which does not name it",
+            file.display()
+        )
+    );
+    // Who names the file means the file.
+    assert_eq!(findings(&file), []);
+    fs::write(&index, r#"{"weight_map":{"a":"model.safetensors"}}"#).unwrap();
+    assert_eq!(findings(dir.path()), []);
+    fs::write(&index, "{").unwrap();
+    assert_eq!(findings(dir.path()), expected);
 }

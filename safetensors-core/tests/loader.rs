@@ -1,4 +1,5 @@
-//! Reading many tensors at once: the same bytes however many threads, and errors that say where.
+//! Reading many tensors at once: the same bytes with any number of threads, and errors that name
+//! the tensor and file.
 #![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -8,13 +9,15 @@ use std::fs::OpenOptions;
 use std::io;
 use std::path::Path;
 
+use safetensors_core::io::FileSource;
+use safetensors_core::load::read_tensors;
 use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, Limits, LoadOptions, ReadAt, SafeTensors, SaveOptions, TensorBuf,
-    TensorView, save,
+    Checkpoint, Dtype, ErrorKind, LazyTensor, LoadOptions, ReadAt, SafeTensors, SaveOptions,
+    TensorBuf, TensorView, save,
 };
 use tempfile::tempdir;
 
-/// `len` bytes that differ from place to place.
+/// `len` bytes that differ by position and seed.
 fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len)
         .map(|i| (i.wrapping_mul(31).wrapping_add(i >> 8).wrapping_add(seed) % 251) as u8)
@@ -37,7 +40,7 @@ fn save_tensors(path: &Path, lengths: &[usize]) -> Vec<Vec<u8>> {
 fn any_number_of_threads_reads_what_one_reads() {
     let directory = tempdir().unwrap();
     let path = directory.path().join("model.safetensors");
-    // Around the size of the pieces that threads read at once, and several of them.
+    // Lengths around the size of the pieces that threads read, and of several pieces.
     let piece = 4 << 20;
     let data =
         save_tensors(&path, &[0, 1, 3, piece - 1, piece, piece + 1, 0, 2 * piece + 12_345, 7]);
@@ -96,8 +99,8 @@ fn a_file_truncated_after_it_was_opened() {
     let cut = checkpoint.tensor("t00001").unwrap().file_offset() + (4 << 20) + 1;
     OpenOptions::new().write(true).open(&path).unwrap().set_len(cut).unwrap();
 
-    // The first has all its bytes still, but nothing says that they are the same; the second is
-    // cut, the third is gone.
+    // The first tensor still has all its bytes, but they may have changed. The second is cut, the
+    // third is gone.
     let error = checkpoint.tensor("t00000").unwrap().read().unwrap_err();
     assert!(error.to_string().contains("has changed"), "{error}");
     let alone = ["t00001", "t00002"]
@@ -111,7 +114,7 @@ fn a_file_truncated_after_it_was_opened() {
         assert_eq!(error.file(), path.to_str());
         match name {
             Some(name) => assert_eq!(error.tensor(), Some(name)),
-            // Whichever a thread came to first.
+            // The error names the tensor that a thread read first.
             None => assert!(matches!(error.tensor(), Some("t00001" | "t00002")), "{error}"),
         }
         assert!(error.to_string().contains(error.tensor().unwrap()), "{error}");
@@ -121,8 +124,11 @@ fn a_file_truncated_after_it_was_opened() {
 }
 
 #[test]
-fn a_byte_that_is_no_bool() {
-    let header = r#"{"mask":{"dtype":"BOOL","shape":[4],"data_offsets":[0,4]},"x":{"dtype":"U8","shape":[1],"data_offsets":[4,5]}}"#;
+fn a_byte_that_is_not_a_bool() {
+    let header = concat!(
+        r#"{"mask":{"dtype":"BOOL","shape":[4],"data_offsets":[0,4]},"#,
+        r#""x":{"dtype":"U8","shape":[1],"data_offsets":[4,5]}}"#,
+    );
     let directory = tempdir().unwrap();
     for (data, index, found) in
         [([0, 1, 2, 1, 9], 2, 2), ([255, 1, 0, 1, 9], 0, 255), ([0, 0, 0, 3, 9], 3, 3)]
@@ -141,7 +147,7 @@ fn a_byte_that_is_no_bool() {
             assert_eq!((error.file(), error.tensor()), (path.to_str(), Some("mask")));
             assert!(error.to_string().contains("\"mask\""), "{error}");
         }
-        // As bytes they can be looked at all the same.
+        // The bytes can still be viewed.
         let archive = SafeTensors::parse(support::file_with(header, &data)).unwrap();
         let view = archive.view("mask").unwrap();
         assert_eq!(view.data(), &data[..4]);
@@ -159,7 +165,8 @@ fn mapped_views_equal_what_is_read() {
     let directory = tempdir().unwrap();
     let path = directory.path().join("model.safetensors");
     let data = save_tensors(&path, &[0, 1, 4096, 5 << 20, 0]);
-    // SAFETY: the file lies in a directory of this test's own, which changes nothing in it until the mapping is gone.
+    // SAFETY: the file lies in a temporary directory of this test, which does not change the file
+    // while it is mapped.
     let mapped = unsafe { Checkpoint::mmap(&path) }.unwrap();
     let read = Checkpoint::open(&path).unwrap();
     assert_eq!(mapped.len(), data.len());
@@ -180,7 +187,7 @@ fn mapped_views_equal_what_is_read() {
     assert!(bufs.iter().map(|buf| buf.bytes()).eq(&data));
 }
 
-/// A source with a header and zeros after it, as long as it says, that holds none of them.
+/// A source of any length: a header, and zeros after it that are not stored.
 #[derive(Debug)]
 struct Sparse {
     start: Vec<u8>,
@@ -211,17 +218,17 @@ impl ReadAt for Sparse {
     }
 }
 
-/// A file can be longer than memory at no cost to its author: that is an error, not the end of the
+/// A sparse file can be longer than memory. Reading its tensor must be an error and not end the
 /// process.
 #[cfg(target_pointer_width = "64")]
 #[test]
 fn a_tensor_larger_than_memory() {
     for bytes in [1 << 50, 1 << 62, (1 << 63) - 1, 1 << 63, u64::MAX - 1000] {
-        let archive =
-            SafeTensors::read_header(Sparse::of_one_tensor(bytes), &Limits::default()).unwrap();
+        let archive = SafeTensors::from_source(Sparse::of_one_tensor(bytes)).unwrap();
         let tensor = archive.tensor("huge").unwrap();
         let alone = tensor.read().unwrap_err();
-        let together = safetensors_core::read_tensors(&[tensor], &LoadOptions::new()).unwrap_err();
+        let together =
+            safetensors_core::load::read_tensors(&[tensor], &LoadOptions::new()).unwrap_err();
         for error in [alone, together] {
             let expected = ErrorKind::TooLargeForMemory { bytes };
             assert_eq!(format!("{:?}", error.kind()), format!("{expected:?}"));
@@ -232,7 +239,7 @@ fn a_tensor_larger_than_memory() {
 
 #[test]
 fn a_source_that_fails() {
-    let archive = SafeTensors::read_header(Sparse::of_one_tensor(100), &Limits::default()).unwrap();
+    let archive = SafeTensors::from_source(Sparse::of_one_tensor(100)).unwrap();
     let error = archive.tensor("huge").unwrap().read().unwrap_err();
     assert!(
         matches!(error.kind(), ErrorKind::Io(_)) && error.to_string().contains("beyond the header"),
@@ -244,13 +251,13 @@ fn a_source_that_fails() {
     assert!(matches!(error.kind(), ErrorKind::TensorNotFound), "{error}");
     assert_eq!(error.tensor(), Some("small"));
 
-    // One that ends inside its header, though it said it would not.
+    // A source that ends inside its header, although its length says otherwise.
     let broken = Sparse { start: vec![60, 0, 0, 0, 0, 0, 0, 0, b'{'], len: 1000 };
-    let error = SafeTensors::read_header(broken, &Limits::default()).unwrap_err();
+    let error = SafeTensors::from_source(broken).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
 }
 
-/// Bytes that were whole when they were parsed, and are not when they are lent again.
+/// Bytes that are complete when they are parsed, and fewer when they are borrowed again.
 #[test]
 fn bytes_that_shrink() {
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -266,7 +273,7 @@ fn bytes_that_shrink() {
     let archive =
         SafeTensors::parse(Shrinks(support::file(header, 4), AtomicBool::new(false))).unwrap();
     assert!(archive.view("a").is_ok());
-    archive.bytes().1.store(true, Ordering::Relaxed);
+    archive.source().1.store(true, Ordering::Relaxed);
     let view = archive.view("a").unwrap_err();
     assert!(matches!(view.kind(), ErrorKind::MissingData { expected: 4, found: 0 }), "{view}");
     let read = archive.tensor("a").unwrap().read().unwrap_err();
@@ -274,7 +281,7 @@ fn bytes_that_shrink() {
     assert_eq!((view.tensor(), read.tensor()), (Some("a"), Some("a")));
 }
 
-/// Counts the calls that reach the source.
+/// A source that counts calls.
 struct Spy {
     bytes: Vec<u8>,
     calls: std::sync::atomic::AtomicUsize,
@@ -291,7 +298,7 @@ impl safetensors_core::ReadAt for Spy {
 
     fn read_ranges_at(
         &self,
-        ranges: &mut [safetensors_core::ReadRange<'_>],
+        ranges: &mut [safetensors_core::io::ReadRange<'_>],
     ) -> std::io::Result<()> {
         self.calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         assert!(ranges.is_sorted_by_key(|range| range.offset));
@@ -322,8 +329,11 @@ fn small_neighbours_are_read_in_one_call_and_large_tensors_in_several() {
         let expected: u32 = tensor.name().parse().unwrap();
         assert_eq!(buf.as_slice::<u32>().unwrap(), [expected; 10]);
     }
-    let calls =
-        checkpoint.shards()[0].archive().bytes().calls.load(std::sync::atomic::Ordering::Relaxed);
+    let calls = checkpoint.files()[0]
+        .safetensors()
+        .source()
+        .calls
+        .load(std::sync::atomic::Ordering::Relaxed);
     assert_eq!(calls, 1 + 3, "5,000 small tensors are one call, 10 MiB are three");
 }
 
@@ -358,13 +368,13 @@ fn progress_reaches_the_total_and_can_cancel() {
 }
 
 #[test]
-fn a_file_that_changes_under_us_is_an_error_and_not_garbage() {
+fn a_file_that_changes_while_it_is_open_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
     let buf = TensorBuf::from_vec(vec![4], vec![1_u8, 2, 3, 4]).unwrap();
     save(&path, [("w", &buf)], &SaveOptions::new()).unwrap();
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
-    // Long ago, so that the write below is certain to be at another time.
+    // Set the time far into the past, so that the write below certainly changes it.
     file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
     checkpoint.read_all(&LoadOptions::new()).unwrap();
@@ -415,7 +425,7 @@ fn a_source_that_changes_while_its_header_is_read() {
 
     let buf = TensorBuf::from_vec(vec![1], vec![1_u8]).unwrap();
     let file = Changing(safetensors_core::serialize([("w", &buf)], &SaveOptions::new()).unwrap());
-    let error = SafeTensors::read_header(file, &Limits::default()).unwrap_err();
+    let error = SafeTensors::from_source(file).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
     assert!(error.to_string().contains("it has changed"), "{error}");
 }
@@ -425,12 +435,12 @@ fn ranges_of_a_file_in_any_order_and_at_impossible_places() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("bytes");
     std::fs::write(&path, pattern(100, 0)).unwrap();
-    let source = safetensors_core::FileSource::open(&path).unwrap();
+    let source = safetensors_core::io::FileSource::open(&path).unwrap();
     let read = |places: [(u64, usize); 3]| {
         let mut bufs = places.map(|(_, len)| vec![0; len]);
         let ranges = places.iter().zip(&mut bufs);
         let mut ranges: Vec<_> = ranges
-            .map(|((offset, _), bytes)| safetensors_core::ReadRange { offset: *offset, bytes })
+            .map(|((offset, _), bytes)| safetensors_core::io::ReadRange { offset: *offset, bytes })
             .collect();
         source.read_ranges_at(&mut ranges).map(|()| bufs.concat())
     };
@@ -457,10 +467,12 @@ fn some_tensors_by_name_or_by_what_they_are() {
     save(&path, bufs.iter().map(|(name, buf)| (name, buf)), &SaveOptions::new()).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
     let options = LoadOptions::new();
-    let some = checkpoint.read_some(|tensor| tensor.name().ends_with(".x"), &options).unwrap();
-    assert_eq!(some.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["a.x", "b.x"]);
-    assert!(some.iter().all(|(name, buf)| buf.bytes() == name.as_bytes()));
-    assert!(checkpoint.read_some(|_| false, &options).unwrap().is_empty());
+    let some: Vec<_> =
+        checkpoint.tensors().filter(|tensor| tensor.name().ends_with(".x")).collect();
+    assert_eq!(some.iter().map(LazyTensor::name).collect::<Vec<_>>(), ["a.x", "b.x"]);
+    let bufs = read_tensors(&some, &options).unwrap();
+    assert!(some.iter().zip(&bufs).all(|(tensor, buf)| buf.bytes() == tensor.name().as_bytes()));
+    assert!(read_tensors::<FileSource>(&[], &options).unwrap().is_empty());
 
     let named = checkpoint.read_named(["b.x", "a.y", "b.x"], &options).unwrap();
     assert_eq!(named.iter().map(TensorBuf::bytes).collect::<Vec<_>>(), [b"b.x", b"a.y", b"b.x"]);

@@ -1,18 +1,19 @@
-//! Loading takes the memory of the tensors and little more. A program of its own: the peak is that
-//! of the whole process.
+//! Loading takes the memory of the tensors and little more. This test is a program of its own,
+//! because the peak is measured for the whole process.
 #![cfg(all(feature = "std", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::{self, File};
 use std::io::Write;
 
+use safetensors_core::framework::{Framework, Support};
 use safetensors_core::{
-    Checkpoint, Dtype, Framework, LoadOptions, Result, Support, TensorBuf, TensorSource, framework,
+    Checkpoint, Dtype, LoadOptions, Result, TensorBuf, TensorSource, framework,
 };
 
 const MIB: u64 = 1 << 20;
 
-/// The most memory that the process has had, in bytes.
+/// The peak memory of the process, in bytes.
 fn peak() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
@@ -23,7 +24,7 @@ fn peak() -> u64 {
 fn loading_takes_the_tensors_bytes_and_32_mib_at_most() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
-    // 24 large tensors and 1,000 small ones, in a file that is a hole but for its header.
+    // 24 large tensors and 1,000 small ones. The file is a hole except for its header.
     let lens = (0..1024_u64).map(|i| if i < 24 { 8 * MIB } else { 16 * 1024 });
     let mut entries = Vec::new();
     let mut end = 0;
@@ -57,7 +58,7 @@ fn loading_takes_the_tensors_bytes_and_32_mib_at_most() {
     );
     drop(wide);
 
-    // What a framework lacks is widened on the way, not afterwards.
+    // A dtype that the framework lacks is widened while it is read, not afterwards.
     let wide = framework::load::<Wide>(&checkpoint, &(), &LoadOptions::new().threads(8)).unwrap();
     let taken = peak() - before;
     assert!(wide.values().all(|buf| buf.dtype() == Dtype::F32));
@@ -69,7 +70,7 @@ fn loading_takes_the_tensors_bytes_and_32_mib_at_most() {
     );
 }
 
-/// A framework that has F32 in place of BF16.
+/// A framework that lacks BF16 and widens it to F32.
 struct Wide;
 
 impl Framework for Wide {

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use safetensors_core::{Checkpoint, Dtype, ErrorKind, SaveOptions, TensorView, save};
 
-/// More elements than a piece has, and not a multiple of them.
+/// More elements than a piece has, and not a multiple of that number.
 const ELEMENTS: usize = (1 << 19) + 12;
 
 fn saved(path: &Path, dtype: Dtype, data: &[u8]) -> Checkpoint {
@@ -66,7 +66,7 @@ fn no_elements_are_no_pieces_and_a_scalar_is_one() {
 }
 
 #[test]
-fn a_value_that_is_no_boolean_is_counted_from_the_start_of_the_tensor() {
+fn the_index_of_an_invalid_bool_counts_from_the_start_of_the_tensor() {
     let dir = tempfile::tempdir().unwrap();
     let mut data = vec![1_u8; ELEMENTS];
     data[300_000] = 9;
@@ -101,7 +101,7 @@ fn a_file_that_changes_meanwhile_is_an_error() {
     let mut file = OpenOptions::new().write(true).open(&path).unwrap();
     file.seek(SeekFrom::End(-1)).unwrap();
     file.write_all(&[2]).unwrap();
-    // Clocks of file systems can be too coarse to tell two writes apart.
+    // The clock of a file system can be too coarse to tell two writes apart.
     file.set_modified(SystemTime::now() + Duration::from_secs(10)).unwrap();
     let piece = pieces.next().unwrap();
     for error in [piece.read().unwrap_err(), piece.read_bytes().unwrap_err()] {

@@ -7,9 +7,10 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use safetensors_core::save::{Sink, StreamWriter};
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, Result, Rewrite, SaveOptions, ShardOptions, Sink,
-    StreamWriter, TensorBuf, TensorSource, save, save_sharded,
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, Result, Rewrite, SaveOptions, ShardOptions,
+    TensorBuf, TensorSource, save, save_sharded,
 };
 
 const MIB: u64 = 1 << 20;
@@ -94,7 +95,7 @@ fn the_files_of_a_sharded_save_are_counted_together() {
     let dir = tempfile::tempdir().unwrap();
     let (options, seen) = noting();
     let tensors = [("a", bytes(3 * MIB)), ("b", bytes(2 * MIB)), ("c", bytes(MIB))];
-    let shards = ShardOptions::new().max_shard_size((3 * MIB).into()).save(options);
+    let shards = ShardOptions::new().max_shard_size((3 * MIB).into()).save_options(options);
     assert_eq!(save_sharded(dir.path(), tensors, &shards).unwrap().files.len(), 2);
     let told = seen();
     assert!(told.iter().all(|(_, total, _)| *total == 6 * MIB), "{told:?}");
@@ -130,7 +131,8 @@ fn a_cancelled_save_leaves_what_was_there() {
         assert_eq!(error.file(), path.to_str());
         assert_eq!(fs::read(&path).unwrap(), old);
         assert_eq!(list(dir.path()), ["a.safetensors"]);
-        let shards = ShardOptions::new().max_shard_size((6 * MIB).into()).save(cancelling(at));
+        let shards =
+            ShardOptions::new().max_shard_size((6 * MIB).into()).save_options(cancelling(at));
         let error = save_sharded(dir.path(), tensors(), &shards).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
         assert_eq!(list(dir.path()), ["a.safetensors"]);

@@ -1,5 +1,5 @@
-//! What holds for every input: nothing panics, what is accepted is consistent, and what is saved
-//! comes back.
+//! Properties of every input: nothing panics, accepted files are consistent, and saved tensors are
+//! read back unchanged.
 #![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -10,22 +10,21 @@ use std::collections::BTreeMap;
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
-use safetensors_core::{
-    Dtype, Limits, Order, SafeTensors, SaveOptions, TensorBuf, TensorView, serialize, shape,
-};
+use safetensors_core::save::Order;
+use safetensors_core::{Dtype, SafeTensors, SaveOptions, TensorBuf, TensorView, serialize, shape};
 
-/// Failures are to be written down as tests, not as files beside them.
+/// Failures belong in tests, so no files of failing seeds are written.
 fn config(cases: u32) -> ProptestConfig {
     ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) }
 }
 
-/// Asserts what must hold for a file that was accepted.
+/// Asserts the properties of a file that is accepted.
 fn assert_consistent(bytes: &[u8]) {
     let Ok(archive) = SafeTensors::parse(bytes) else { return };
     let header = archive.header();
     assert_eq!(header.data_start() + header.data_len(), bytes.len() as u64);
 
-    // In file order, the views tile the data: each begins where the one before it ends.
+    // In file order, each view begins where the previous one ends.
     let mut rest = &bytes[header.data_start() as usize..];
     let mut views = 0;
     for (name, view) in archive.views() {
@@ -45,7 +44,7 @@ fn assert_consistent(bytes: &[u8]) {
     assert!(rest.is_empty());
     assert_eq!(views, header.len());
 
-    // Another JSON reader, which is less strict, understands the same.
+    // A less strict JSON reader reads the same header.
     let json = &bytes[8..header.data_start() as usize];
     let other: BTreeMap<String, serde_json::Value> = serde_json::from_slice(json).unwrap();
     assert_eq!(other.keys().filter(|key| *key != "__metadata__").count(), header.len());
@@ -60,12 +59,12 @@ fn assert_consistent(bytes: &[u8]) {
     let metadata = other.get("__metadata__").cloned().unwrap_or(serde_json::json!({}));
     assert_eq!(metadata, serde_json::json!(archive.metadata()));
 
-    // And reading by position finds the same as reading in memory.
-    let read = SafeTensors::read_header(bytes, &Limits::default()).unwrap();
-    assert!(read.tensors().eq(archive.tensors()));
+    // Reading from a source gives the same as parsing in memory.
+    let read = SafeTensors::from_source(bytes).unwrap();
+    assert!(read.header().iter().eq(archive.header().iter()));
 }
 
-/// A valid file with metadata, escapes, several dtypes, tensors without bytes and of rank 0.
+/// A valid file with metadata, escapes, several dtypes, tensors without bytes and scalars.
 fn valid_file() -> Vec<u8> {
     let header = r#"{"__metadata__":{"format":"pt","\u00e9":"\n"},
         "a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},
@@ -85,7 +84,7 @@ enum Mutation {
 }
 
 fn mutation() -> impl Strategy<Value = Mutation> {
-    // Bytes that mean something in a header are likelier than chance would have them.
+    // Bytes with a meaning in a header are more likely than others.
     let byte = || prop_oneof![select(&b"{}[]\":,\\0123456789 -.e\0ux/"[..]), any::<u8>()];
     prop_oneof![
         (any::<Index>(), 0..8_u8).prop_map(|(at, bit)| Mutation::Flip(at, bit)),
@@ -127,8 +126,8 @@ proptest! {
         assert_consistent(&support::file_with(&bytes, &[]));
     }
 
-    /// Parts of headers in any order: far more of these get past the first byte than of arbitrary
-    /// ones.
+    /// Tokens of headers in any order. Far more of them than of arbitrary bytes get past the first
+    /// byte.
     #[test]
     fn arbitrary_tokens_never_panic(
         tokens in vec(
@@ -147,7 +146,7 @@ proptest! {
         assert_consistent(&support::file(format!("{{{}}}", tokens.join(",")), data));
     }
 
-    /// Of the whole file, length and data included.
+    /// Mutates the whole file, including the length field and the data.
     #[test]
     fn a_mutated_file_is_consistent_or_refused(mutations in vec(mutation(), 1..4)) {
         let mut bytes = valid_file();
@@ -155,8 +154,8 @@ proptest! {
         assert_consistent(&bytes);
     }
 
-    /// Of the header alone; the length before it is made to fit, so that the mutation is what
-    /// decides.
+    /// Mutates the header only. The length field is corrected, so that only the mutation can cause
+    /// an error.
     #[test]
     fn a_mutated_header_is_consistent_or_refused(mutations in vec(mutation(), 1..4)) {
         let file = valid_file();
@@ -171,7 +170,7 @@ proptest! {
 fn tensor() -> impl Strategy<Value = (Dtype, Vec<usize>, Vec<u8>)> {
     (select(Dtype::ALL), vec(0..5_usize, 0..4), any::<u8>()).prop_map(|(dtype, mut shape, seed)| {
         if dtype.is_sub_byte() {
-            // Four elements of any width fill whole bytes.
+            // Four elements of any dtype fill whole bytes.
             shape.push(4);
         }
         let bytes = shape::byte_len(dtype, &shape).unwrap() as usize;
@@ -201,7 +200,7 @@ proptest! {
         prop_assert_eq!(archive.metadata(), &metadata);
         prop_assert_eq!(archive.header().data_start() % align as u64, 0);
         let mut read: Vec<_> = archive.views().collect();
-        // What was read saves to the same bytes: in its own order, and sorted anew.
+        // Saving the tensors again gives the same bytes, in file order and in sorted order.
         prop_assert_eq!(&serialize(archive.views(), &options.clone().order(Order::Given)).unwrap(), &bytes);
         prop_assert_eq!(&serialize(archive.views(), &options).unwrap(), &bytes);
 

@@ -9,8 +9,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::{fs, io, thread};
 
+use safetensors_core::save::Sink;
 use safetensors_core::{
-    Checkpoint, Dtype, Error, ErrorKind, LoadOptions, Result, SaveOptions, Sink, TensorSource,
+    Checkpoint, Dtype, Error, ErrorKind, LoadOptions, Result, SaveOptions, TensorSource,
     TensorView, save,
 };
 use tempfile::tempdir;

@@ -1,4 +1,4 @@
-//! Checkpoints made of checkpoints: merged, selected, renamed, cast, sharded anew, in bounded
+//! Rewriting checkpoints: merging, selecting, renaming, casting and sharding anew, in bounded
 //! memory.
 #![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -7,10 +7,13 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use safetensors_core::convert::Overflow;
+use safetensors_core::rewrite::PlannedTensor;
+use safetensors_core::save::Sink;
 use safetensors_core::tied::Storage;
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, Overflow, Planned, Rewrite, SaveOptions,
-    ShardOptions, Sink, TensorBuf, TensorSource, TensorView, save, save_sharded,
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorBuf,
+    TensorSource, TensorView, save, save_sharded,
 };
 use tempfile::TempDir;
 
@@ -34,7 +37,7 @@ fn saved(
 type Tensors = Vec<(String, Dtype, Vec<u8>)>;
 type Aliases = Vec<(String, String)>;
 
-/// Name, dtype and bytes of every tensor; each alias with the name that it stands for.
+/// The name, dtype and bytes of every tensor, and each alias with the name of its tensor.
 fn content(path: &Path) -> (Tensors, Aliases) {
     let checkpoint = Checkpoint::open(path).unwrap();
     let mut tensors: Vec<_> = checkpoint
@@ -64,7 +67,7 @@ fn a_rewrite_that_changes_nothing_gives_the_same_file() {
     let checkpoint = Checkpoint::open(&path).unwrap();
     Rewrite::of(&checkpoint).save(dir.path().join("b.safetensors"), &SaveOptions::new()).unwrap();
     assert_eq!(fs::read(dir.path().join("b.safetensors")).unwrap(), before);
-    // Also onto itself.
+    // The destination may also be the source.
     Rewrite::of(&checkpoint).save(&path, &SaveOptions::new()).unwrap();
     assert_eq!(fs::read(&path).unwrap(), before);
 }
@@ -80,7 +83,7 @@ fn shards_become_one_file_and_one_file_becomes_shards() {
     let before = content(&dir.path().join("shards"));
 
     let sharded = Checkpoint::open(dir.path().join("shards")).unwrap();
-    assert!(sharded.shards().len() > 5);
+    assert!(sharded.files().len() > 5);
     let one = dir.path().join("one.safetensors");
     Rewrite::of(&sharded).save(&one, &SaveOptions::new()).unwrap();
     assert_eq!(content(&one), before);
@@ -88,7 +91,7 @@ fn shards_become_one_file_and_one_file_becomes_shards() {
     let one = Checkpoint::open(one).unwrap();
     let larger = ShardOptions::new().max_shard_size(30_000.into());
     let shards = Rewrite::of(&one).save_sharded(dir.path().join("again"), &larger).unwrap();
-    assert!((2..sharded.shards().len()).contains(&shards.files.len()), "{shards:?}");
+    assert!((2..sharded.files().len()).contains(&shards.files.len()), "{shards:?}");
     assert_eq!(content(&dir.path().join("again")), before);
 }
 
@@ -176,12 +179,12 @@ fn tied_weights_stay_tied_under_any_name() {
         (vec!["model.embed".into(), "model.norm".into()], alias("model.head", "model.embed"))
     );
 
-    // The name that was kept is left out: the other one has the tensor.
+    // The kept name is left out, so the alias becomes the tensor.
     Rewrite::of(&tied).select(|name, _| name != "embed").save(&to, &options).unwrap();
     assert_eq!(names(&to), (vec!["head".into(), "norm".into()], vec![]));
     assert_eq!(Checkpoint::open(&to).unwrap().metadata().len(), 1, "the old record is gone");
 
-    // Cast alike, they are one tensor still; cast differently, they are two.
+    // Cast to one dtype, the names stay tied. Cast to different dtypes, they become two tensors.
     let cast = |names: &'static [&str]| {
         Rewrite::of(&tied)
             .cast(&ConvertOptions::new(), |name, _| names.contains(&name).then_some(Dtype::BF16))
@@ -201,7 +204,7 @@ fn tied_weights_stay_tied_under_any_name() {
     );
 }
 
-/// Of names that are kept without the tensor, the first has its place.
+/// If aliases are kept without their tensor, the first takes its place.
 #[test]
 fn aliases_without_their_tensor_are_cast_as_a_tensor_is() {
     let dir = tempfile::tempdir().unwrap();
@@ -211,7 +214,7 @@ fn aliases_without_their_tensor_are_cast_as_a_tensor_is() {
     let to = dir.path().join("to.safetensors");
     let cast = |which: &'static str| {
         let rewrite = Rewrite::of(&tied).select(|name, _| name != "e");
-        let cast = |name: &str, tensor: &Planned<'_>| match which {
+        let cast = |name: &str, tensor: &PlannedTensor<'_>| match which {
             "tensors" => (!tensor.is_alias()).then_some(Dtype::BF16),
             _ => (name == which).then_some(Dtype::BF16),
         };
@@ -226,19 +229,19 @@ fn aliases_without_their_tensor_are_cast_as_a_tensor_is() {
         cast("b"),
         (vec![("a".to_owned(), Dtype::F32), ("b".to_owned(), Dtype::BF16)], vec![])
     );
-    // Leaving out one of them leaves the other.
+    // Leaving out one alias keeps the other.
     let one = Rewrite::of(&tied).select(|name, _| name != "e").without(|name, _| name == "a");
     assert_eq!(one.tensors().map(|(name, _)| name).collect::<Vec<_>>(), ["b"]);
 }
 
-/// Other readers know the name in the file only, so it must not become another of the tensor's
-/// names.
+/// Other readers find a tensor only by its name in the file, so that name must not change to an
+/// alias.
 #[test]
 fn a_tied_tensor_keeps_the_name_that_its_file_has() {
     let dir = tempfile::tempdir().unwrap();
     let tied = [("embed", floats([1.0, 2.0])), ("norm", floats([3.0]))];
-    // "a" sorts before "embed", and so does "an alias by accident", which is a metadata entry of
-    // another meaning.
+    // "a" sorts before "embed". So does "an alias by accident", a metadata entry that only looks
+    // like an alias.
     let path =
         saved(&dir, "tied.safetensors", &tied, &[("a", "embed"), ("an alias by accident", "norm")]);
     let checkpoint = Checkpoint::open(&path).unwrap();
@@ -303,7 +306,7 @@ fn tensors_from_elsewhere_are_merged_cast_and_tied() {
     assert_eq!(content(&to).0.len(), 4, "the file is as it was");
 }
 
-/// A tensor that is a part of its storage, as a framework's view is.
+/// A tensor that fills only a part of its storage, such as a framework's view.
 #[derive(Clone)]
 struct Part(TensorBuf, std::ops::Range<u64>);
 
@@ -363,7 +366,7 @@ fn a_plan_is_what_is_written() {
         ("m.up", "up", Dtype::F32, Dtype::F64, 16),
     ];
     assert_eq!(planned, expected);
-    assert_eq!((plan.total_size(), plan.shards().len()), (28, 0));
+    assert_eq!((plan.total_size(), plan.files().len()), (28, 0));
     assert_eq!(
         plan.aliases().iter().collect::<Vec<_>>(),
         [(&"m.a.head".to_owned(), &"m.embed".to_owned())]
@@ -374,7 +377,7 @@ fn a_plan_is_what_is_written() {
     let options = ShardOptions::new().max_shard_size(12.into());
     let plan = rewrite.plan_sharded(&options).unwrap();
     let shards: Vec<(String, Vec<String>)> = plan
-        .shards()
+        .files()
         .map(|(file, tensors)| {
             (file.to_owned(), tensors.map(|(name, _)| name.to_owned()).collect())
         })
@@ -453,8 +456,8 @@ fn errors_name_the_tensor_and_its_file_and_nothing_is_left_behind() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
-/// Re-shards and casts a checkpoint of 20 GiB, most of it a hole in a sparse file, and looks at the
-/// most memory it took.
+/// Re-shards and casts a checkpoint of 20 GiB, and measures the peak memory. Most of the checkpoint
+/// is a hole in a sparse file.
 ///
 /// `cargo test --release -p safetensors-core --test rewrite -- --ignored --nocapture` (writes 15
 /// GiB to the temp dir)
@@ -489,7 +492,7 @@ fn twenty_gibibytes_are_sharded_anew_in_little_memory() {
         .unwrap()
         .save_sharded(
             dir.path().join("shards"),
-            &ShardOptions::new().save(SaveOptions::new().durable(false)),
+            &ShardOptions::new().save_options(SaveOptions::new().durable(false)),
         )
         .unwrap();
     assert_eq!(saved.total_size, 15 << 30);

@@ -7,9 +7,10 @@ mod support;
 
 use std::fs;
 
+use safetensors_core::save::{Order, Sink};
 use safetensors_core::{
-    Checkpoint, Dtype, Error, ErrorKind, Order, Result, SafeTensors, SaveOptions, Sink, TensorBuf,
-    TensorSource, TensorView, save, serialize,
+    Checkpoint, Dtype, Error, ErrorKind, Result, SafeTensors, SaveOptions, TensorBuf, TensorSource,
+    TensorView, save, serialize,
 };
 use tempfile::tempdir;
 
@@ -152,7 +153,7 @@ fn each_tensor_is_naturally_aligned() {
         Dtype::ALL.iter().map(|dtype| (dtype.name(), zeros(*dtype, &[3, 4]))).collect();
     let archive = SafeTensors::parse(serialize(all, &SaveOptions::new()).unwrap()).unwrap();
     for tensor in archive.tensors() {
-        let start = archive.header().data_start() + tensor.data_offsets().start;
+        let start = tensor.file_offset();
         assert!(start.is_multiple_of(tensor.dtype().alignment() as u64), "{}", tensor.name());
     }
 }

@@ -1,18 +1,20 @@
-//! Slices and rank shards against a naive model that goes element by element.
+//! Compares slices and parts of ranks with a naive model that goes element by element.
 #![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io;
+use std::ops::ControlFlow;
 use std::sync::Mutex;
 
 use proptest::prelude::*;
-use safetensors_core::slice::{Index, Shard};
+use safetensors_core::load::read_slices;
+use safetensors_core::slice::{Index, RankPart};
 use safetensors_core::{
-    ConvertOptions, Dtype, ErrorKind, Limits, LoadOptions, ReadAt, SafeTensors, SaveOptions,
-    TensorSource, TensorView, read_slices, serialize,
+    ConvertOptions, Dtype, ErrorKind, LoadOptions, ReadAt, SafeTensors, SaveOptions, TensorSource,
+    TensorView, serialize,
 };
 
-/// The positions that an index takes of a dimension, by the rules of Python.
+/// The positions that an index takes of a dimension, by Python's rules.
 fn positions(index: Index, len: usize) -> Option<Vec<usize>> {
     let resolve = |position: isize| if position < 0 { position + len as isize } else { position };
     match index {
@@ -28,7 +30,7 @@ fn positions(index: Index, len: usize) -> Option<Vec<usize>> {
     }
 }
 
-/// What a slice of a `u8` tensor should be: shape and elements, one by one.
+/// The expected shape and elements of a slice of a `u8` tensor, computed one by one.
 fn model(shape: &[usize], data: &[u8], indices: &[Index]) -> Option<(Vec<usize>, Vec<u8>)> {
     let mut selected = vec![];
     let mut flat = vec![0];
@@ -80,7 +82,7 @@ proptest! {
         let view = TensorView::new(Dtype::U8, &shape, &data).unwrap();
         let expected = if indices.len() <= shape.len() { model(&shape, &data, &indices) } else { None };
         let file = serialize([("pad", TensorView::new(Dtype::U8, &[3], &[9; 3]).unwrap()), ("t", view)], &SaveOptions::new());
-        let archive = SafeTensors::read_header(file.unwrap(), &Limits::default()).unwrap();
+        let archive = SafeTensors::from_source(file.unwrap()).unwrap();
         let lazy = archive.tensor("t").unwrap();
         match (view.slice(indices.clone()), expected) {
             (Ok(slice), Some((shape, bytes))) => {
@@ -114,7 +116,7 @@ proptest! {
     }
 
     #[test]
-    fn rank_shards_put_together_are_the_tensor(
+    fn parts_of_ranks_put_together_are_the_tensor(
         shape in prop::collection::vec(1..7_usize, 1..4),
         dim in 0..3_usize,
         world_size in 1..5_usize,
@@ -122,13 +124,15 @@ proptest! {
         let dim = dim % shape.len();
         let data: Vec<u8> = (0..shape.iter().product::<usize>()).map(|i| i as u8).collect();
         let view = TensorView::new(Dtype::U8, &shape, &data).unwrap();
-        let shards: Vec<_> =
-            (0..world_size).map(|rank| view.shard(Shard::new(dim, rank, world_size).uneven()).unwrap()).collect();
-        let total: usize = shards.iter().map(|shard| shard.shape()[dim]).sum();
+        let part = |rank| RankPart::new(dim, rank, world_size).uneven();
+        let parts: Vec<_> =
+            (0..world_size).map(|rank| view.rank_part(part(rank)).unwrap()).collect();
+        let total: usize = parts.iter().map(|part| part.shape()[dim]).sum();
         prop_assert_eq!(total, shape[dim]);
-        // Joined along the dimension: for each outer position, the part of each rank in turn.
+        // Join the parts along the dimension: for each outer position, the part of each rank in
+        // turn.
         let outer: usize = shape[..dim].iter().product();
-        let bufs: Vec<_> = shards.iter().map(|shard| shard.to_buf().unwrap()).collect();
+        let bufs: Vec<_> = parts.iter().map(|part| part.to_buf().unwrap()).collect();
         let joined: Vec<u8> = (0..outer)
             .flat_map(|i| bufs.iter().flat_map(move |buf| {
                 let part = buf.bytes().len() / outer;
@@ -136,7 +140,7 @@ proptest! {
             }))
             .collect();
         prop_assert_eq!(&joined, &data);
-        let even = view.shard(Shard::new(dim, 0, world_size));
+        let even = view.rank_part(RankPart::new(dim, 0, world_size));
         prop_assert_eq!(even.is_ok(), shape[dim] % world_size == 0);
     }
 }
@@ -157,7 +161,7 @@ fn errors_say_what_is_out_of_bounds() {
         }),
         (vec![Index::ALL.step(0)], |kind| matches!(kind, ErrorKind::ZeroStep { dim: 0 })),
         (vec![Index::ALL; 3], |kind| {
-            matches!(kind, ErrorKind::TooManyIndices { rank: 2, found: 3 })
+            matches!(kind, ErrorKind::TooManyIndices { ndim: 2, found: 3 })
         }),
     ];
     for (indices, check) in cases {
@@ -166,13 +170,13 @@ fn errors_say_what_is_out_of_bounds() {
     }
     assert!(matches!(
         view.narrow(2, 0, 1).unwrap_err().kind(),
-        ErrorKind::NoSuchDim { dim: 2, rank: 2 }
+        ErrorKind::NoSuchDim { dim: 2, ndim: 2 }
     ));
-    let error = view.shard(Shard::new(1, 2, 2)).unwrap_err();
+    let error = view.rank_part(RankPart::new(1, 2, 2)).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NoSuchRank { rank: 2, world_size: 2 }));
-    let error = view.shard(Shard::new(1, 0, 2)).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::UnevenShards { dim: 1, len: 3, world_size: 2 }));
-    assert!(view.shard(Shard::new(0, 0, 0)).is_err(), "a world without ranks");
+    let error = view.rank_part(RankPart::new(1, 0, 2)).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::UnevenParts { dim: 1, len: 3, world_size: 2 }));
+    assert!(view.rank_part(RankPart::new(0, 0, 0)).is_err(), "a world without ranks");
     assert!(view.narrow(0, usize::MAX, 2).is_err() && view.narrow(0, 1, usize::MAX).is_err());
     assert_eq!(
         view.slice((usize::MAX,)).unwrap_err().to_string(),
@@ -218,7 +222,7 @@ fn sub_byte_slices_fall_on_bytes_or_are_refused() {
     assert!(f6.slice((.., 2..6)).is_err());
 }
 
-/// Notes what is read.
+/// A source that records which ranges are read.
 struct Spy {
     bytes: Vec<u8>,
     reads: Mutex<Vec<(u64, usize)>>,
@@ -240,11 +244,9 @@ fn only_the_bytes_of_the_slice_are_read_and_near_runs_together() {
     let data = vec![1_u8; 64 * 1024];
     let view = TensorView::new(Dtype::U8, &[64, 1024], &data).unwrap();
     let bytes = serialize([("t", view)], &SaveOptions::new()).unwrap();
-    let archive =
-        SafeTensors::read_header(Spy { bytes, reads: Mutex::default() }, &Limits::default())
-            .unwrap();
+    let archive = SafeTensors::from_source(Spy { bytes, reads: Mutex::default() }).unwrap();
     let tensor = archive.tensor("t").unwrap();
-    let reads = |slice: safetensors_core::LazySlice<'_, Spy>| {
+    let reads = |slice: safetensors_core::load::LazySlice<'_, Spy>| {
         tensor.source().reads.lock().unwrap().clear();
         slice.read().unwrap();
         let reads = tensor.source().reads.lock().unwrap();
@@ -269,7 +271,7 @@ fn only_the_bytes_of_the_slice_are_read_and_near_runs_together() {
     assert_eq!(reads(tensor.slice((.., 0..1000)).unwrap().gap(0)), (64, 64_000), "not even those");
 }
 
-/// Slices so large that they are read in parts, by several threads: rows, columns, every other
+/// Slices that are so large that several threads read them in parts: rows, columns, every other
 /// column, and one of several planes.
 #[test]
 fn large_slices_in_parallel_are_those_that_are_read_alone() {
@@ -278,7 +280,7 @@ fn large_slices_in_parallel_are_those_that_are_read_alone() {
     let view = TensorView::from_slice(&[3, 1024, 2048], &data).unwrap();
     let small = TensorView::from_slice(&[16, 16], &data[..256]).unwrap();
     let file = serialize([("t", view), ("small", small)], &SaveOptions::new()).unwrap();
-    let archive = SafeTensors::read_header(file, &Limits::default()).unwrap();
+    let archive = SafeTensors::from_source(file).unwrap();
     let (tensor, small) = (archive.tensor("t").unwrap(), archive.tensor("small").unwrap());
     let slices = || {
         [
@@ -288,35 +290,50 @@ fn large_slices_in_parallel_are_those_that_are_read_alone() {
             tensor.slice((.., .., Index::from(1..).step(2))).unwrap(),
             tensor.slice((Index::from(0..).step(2), 3.., 7)).unwrap(),
             tensor.slice((.., 5..5)).unwrap(),
-            small.shard(Shard::new(1, 3, 4)).unwrap(),
+            small.rank_part(RankPart::new(1, 3, 4)).unwrap(),
             small.slice(Vec::<Index>::new()).unwrap(),
         ]
     };
     let alone: Vec<_> = slices().iter().map(|slice| slice.read().unwrap()).collect();
-    for threads in [1, 3] {
+    for threads in [1, 4] {
         let options = LoadOptions::new().threads(threads);
         let together = read_slices(&slices(), &options).unwrap();
-        let wide = read_slices(&slices(), &options.integers_as(Dtype::U32)).unwrap();
-        for ((alone, together), wide) in alone.iter().zip(together).zip(wide) {
+        let to_wide = options.clone().integers_as(Dtype::U32);
+        let wide = read_slices(&slices(), &to_wide).unwrap();
+        for ((alone, together), wide) in alone.iter().zip(&together).zip(&wide) {
             assert_eq!((alone.dtype(), alone.shape()), (together.dtype(), together.shape()));
             assert!(alone.bytes() == together.bytes(), "{:?}", alone.shape());
             let converted = alone.clone().convert(Dtype::U32, &ConvertOptions::new()).unwrap();
             assert!(converted.bytes() == wide.bytes(), "{:?}", alone.shape());
         }
+        for (options, together) in [(options, together), (to_wide, wide)] {
+            for (slice, together) in slices().iter().zip(&together) {
+                let one = slice.read_with(&options).unwrap();
+                assert_eq!((one.dtype(), one.shape()), (together.dtype(), together.shape()));
+                assert!(one.bytes() == together.bytes(), "{:?}", one.shape());
+            }
+        }
     }
+    let cancel = LoadOptions::new().progress(|_| ControlFlow::Break(()));
+    for slice in slices().iter().filter(|slice| slice.byte_len() > 0) {
+        let error = slice.read_with(&cancel).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
+    }
+    let no_conversion = LoadOptions::new().integers_as(Dtype::C64);
+    let error = slices()[0].read_with(&no_conversion).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::NoConversion { .. }), "{error}");
+    assert_eq!(error.tensor(), Some("t"));
 }
 
 #[test]
 fn an_error_in_a_slice_names_the_tensor_and_the_element_of_the_slice() {
     let mut data = vec![1_i32; 4 << 20];
-    // Row 700, column 3000 of 4096: of the columns from 2048 on it is element 700 × 2048 + 952.
+    // Row 700, column 3000 of 4096. In the slice of the columns from 2048 on, it is element 700 ×
+    // 2048 + 952.
     data[700 * 4096 + 3000] = -5;
     let view = TensorView::from_slice(&[1024, 4096], &data).unwrap();
-    let archive = SafeTensors::read_header(
-        serialize([("t", view)], &SaveOptions::new()).unwrap(),
-        &Limits::default(),
-    )
-    .unwrap();
+    let archive =
+        SafeTensors::from_source(serialize([("t", view)], &SaveOptions::new()).unwrap()).unwrap();
     let columns = archive.tensor("t").unwrap().slice((.., 2048..)).unwrap();
     let error = read_slices(&[columns], &LoadOptions::new().integers_as(Dtype::U8)).unwrap_err();
     assert_eq!(error.tensor(), Some("t"));
@@ -330,11 +347,8 @@ fn an_error_in_a_slice_names_the_tensor_and_the_element_of_the_slice() {
 fn short_runs_are_given_together() {
     let data: Vec<u8> = (0..1 << 18).map(|i| (i % 251) as u8).collect();
     let view = TensorView::new(Dtype::U8, &[512, 512], &data).unwrap();
-    let archive = SafeTensors::read_header(
-        serialize([("t", view)], &SaveOptions::new()).unwrap(),
-        &Limits::default(),
-    )
-    .unwrap();
+    let archive =
+        SafeTensors::from_source(serialize([("t", view)], &SaveOptions::new()).unwrap()).unwrap();
     let slice = archive.tensor("t").unwrap().slice((.., Index::from(1..).step(2))).unwrap();
     let (mut pieces, mut bytes) = (0, vec![]);
     slice
@@ -346,15 +360,4 @@ fn short_runs_are_given_together() {
         .unwrap();
     assert_eq!((pieces, bytes.len()), (1, 1 << 17));
     assert!(bytes.iter().eq(data.iter().skip(1).step_by(2)));
-}
-
-#[test]
-fn tensors_with_more_bits_than_64_bits_can_count() {
-    use safetensors_core::slice::Selection;
-
-    let last = Selection::new(Dtype::F64, &[8, 1 << 57], &[Index::from(7)]).unwrap();
-    assert_eq!((last.runs().next(), last.runs().count()), (Some(7 << 60..8 << 60), 1));
-    let columns =
-        Selection::new(Dtype::U8, &[1 << 61, 4], &[Index::from(-2..), Index::from(3)]).unwrap();
-    assert!(columns.runs().eq([(1 << 63) - 5..(1 << 63) - 4, (1 << 63) - 1..1 << 63]));
 }

@@ -14,13 +14,14 @@ use crate::{ArrayElement, Ndarray, Packed, array_source};
 /// Declares [`DynArray`] and everything that is the same for each of its arrays.
 macro_rules! define_dyn_array {
     ($($variant:ident($type:ty) = $dtype:ident,)*) => {
-        /// An owned tensor of any dtype of the format.
+        /// An owned tensor of any dtype of the format. The dtype is known at run time.
         ///
-        /// Match on it, or ask for the type and the dimension that are expected. Arrays come in by
-        /// `From`, of any dimension and in any memory layout, and are moved.
+        /// Match on the variants, or call [`as_array`](DynArray::as_array) with the expected
+        /// element type and dimension. `From` accepts arrays of any dimension and any memory
+        /// layout, and moves them.
         ///
-        /// Two are equal if they have one dtype and one shape and their elements compare equal: as
-        /// always with floats, NaN is not equal to itself.
+        /// Two tensors are equal if they have the same dtype and shape and their elements compare
+        /// equal. As always with floats, NaN is not equal to itself.
         ///
         /// ```
         /// use ndarray::{Ix1, Ix2, array};
@@ -46,18 +47,19 @@ macro_rules! define_dyn_array {
         }
 
         impl DynArray {
-            /// The array that a buffer holds. The elements are moved, not copied; only those of
-            /// BOOL are copied once.
+            /// Makes an array of a buffer. The elements are moved, except those of BOOL, which are
+            /// copied once.
             ///
             /// # Errors
             ///
-            /// [`ErrorKind::Framework`] for a shape that ndarray refuses, which only an empty
-            /// tensor can have: one whose non-zero dimensions have a product over `isize::MAX`.
+            /// [`ErrorKind::Framework`] if ndarray refuses the shape. It refuses a shape whose
+            /// non-zero dimensions have a product over `isize::MAX`. Only an empty tensor can have
+            /// such a shape.
             pub fn from_buf(buf: TensorBuf) -> Result<Self> {
                 match buf.dtype() {
                     $(Dtype::$dtype => Ok(Self::$variant(array_from_buf(buf)?)),)*
                     dtype if is_packed(dtype) => Ok(Self::Packed(Packed::new(buf)?)),
-                    dtype => Err(Error::unsupported::<Ndarray>(dtype)),
+                    dtype => Err(Error::unsupported_dtype::<Ndarray>(dtype)),
                 }
             }
 
@@ -94,8 +96,8 @@ macro_rules! define_dyn_array {
                 }
             }
 
-            /// The elements. Nothing but this array owns them, so one that is not in C order is
-            /// told by where itself lies.
+            /// The memory of the elements. If they are not in C order, the address of this
+            /// `DynArray` identifies them, because no other array owns them.
             fn storage(&self) -> Option<Storage> {
                 let elements = match self {
                     $(Self::$variant(array) => array_source(array).storage(),)*
@@ -113,20 +115,21 @@ macro_rules! define_dyn_array {
 for_each_array_dtype!(define_dyn_array);
 
 impl DynArray {
-    /// The array as one of elements `T` and dimension `D`, borrowed. Its memory layout is whatever
-    /// the array's is.
+    /// Borrows the array as a view of elements `T` and dimension `D`. The view has the memory
+    /// layout of the array, which need not be C order.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WrongDtype`] if the dtype is not that of `T`; [`ErrorKind::Framework`] with a
-    /// [`WrongNdim`](crate::WrongNdim) if the number of dimensions is not that of `D`.
+    /// - [`ErrorKind::WrongDtype`] if the dtype is not that of `T`.
+    /// - [`ErrorKind::Framework`] with a [`WrongNdim`](crate::WrongNdim) if the number of
+    ///   dimensions is not that of `D`.
     pub fn as_array<T: ArrayElement, D: Dimension>(&self) -> Result<ArrayView<'_, T, D>> {
         let array = T::borrow(self).ok_or_else(|| wrong_dtype::<T>(self.dtype()))?;
         dimension::<D>(array.shape())?;
         array.view().into_dimensionality().map_err(shape_error)
     }
 
-    /// The array as one of elements `T` and any number of dimensions, borrowed.
+    /// Borrows the array as a view of elements `T` and any number of dimensions.
     ///
     /// # Errors
     ///
@@ -135,7 +138,7 @@ impl DynArray {
         self.as_array::<T, IxDyn>()
     }
 
-    /// The array as one of elements `T` and dimension `D`, moved.
+    /// Converts the tensor into an array of elements `T` and dimension `D`. The elements are moved.
     ///
     /// # Errors
     ///
@@ -147,7 +150,8 @@ impl DynArray {
         array.into_dimensionality().map_err(shape_error)
     }
 
-    /// The array as one of elements `T` and any number of dimensions, moved.
+    /// Converts the tensor into an array of elements `T` and any number of dimensions. The elements
+    /// are moved.
     ///
     /// # Errors
     ///
@@ -169,13 +173,14 @@ impl From<Packed> for DynArray {
     }
 }
 
-/// The array of a buffer that has this dtype and a shape of this dimension, moved.
+/// Moves the elements of a buffer into an array. An error if the buffer has another dtype than `T`
+/// or another number of dimensions than `D`.
 pub(crate) fn array_from_buf<T: ArrayElement, D: Dimension>(buf: TensorBuf) -> Result<Array<T, D>> {
     let dim = dimension::<D>(buf.shape())?;
     Array::from_shape_vec(dim, buf.into_vec::<T>()?).map_err(shape_error)
 }
 
-/// The error for a tensor that was asked for as another dtype than it has.
+/// The error for a tensor whose dtype is not that of `T`.
 pub(crate) fn wrong_dtype<T: ArrayElement>(found: Dtype) -> Error {
     ErrorKind::WrongDtype { expected: T::DTYPE, found }.into()
 }

@@ -1,9 +1,10 @@
-//! The one table of dtypes: which array holds which.
+//! The only table of dtypes: which array holds which dtype of the format.
 
-use safetensors_core::{Dtype, Support};
+use safetensors_core::Dtype;
+use safetensors_core::framework::Support;
 
-/// Calls the macro `$then` with a row for each dtype whose elements an array can index: variant of
-/// [`DynArray`](crate::DynArray), type of the elements, dtype.
+/// Calls the macro `$then` with one row for each dtype whose elements an array can index. A row
+/// gives the variant of [`DynArray`](crate::DynArray), the type of the elements, and the dtype.
 macro_rules! for_each_array_dtype {
     ($then:ident) => {
         $then! {
@@ -34,7 +35,8 @@ pub(crate) use for_each_array_dtype;
 
 macro_rules! define_support {
     ($($variant:ident($type:ty) = $dtype:ident,)*) => {
-        /// How ndarray holds a dtype: exactly, as an array or [packed](is_packed).
+        /// How ndarray holds a dtype. The dtypes of the table are held as arrays, sub-byte dtypes
+/// as [packed](is_packed) bytes; both are exact.
         pub(crate) fn support(dtype: Dtype) -> Support {
             match dtype {
                 $(Dtype::$dtype => Support::Exact,)*
@@ -67,7 +69,7 @@ mod tests {
     fn the_types_of_the_table_have_its_dtypes() {
         macro_rules! check {
             ($($variant:ident($type:ty) = $dtype:ident,)*) => {
-                $(assert_eq!(<$type as safetensors_core::Element>::DTYPE, Dtype::$dtype);)*
+                $(assert_eq!(<$type as safetensors_core::element::Element>::DTYPE, Dtype::$dtype);)*
             };
         }
         for_each_array_dtype!(check);

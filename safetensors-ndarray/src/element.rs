@@ -1,28 +1,28 @@
-//! [`ArrayElement`]: the Rust types that arrays of a file's tensors can have as elements.
+//! [`ArrayElement`]: the Rust types that the elements of an array can have.
 
 use ndarray::ArrayD;
-use safetensors_core::Element;
+use safetensors_core::element::Element;
 
 use crate::DynArray;
 use crate::dtype::for_each_array_dtype;
 
-/// A type that an array read from a file, or written to one, can have as its elements.
+/// The type of the elements of an array that is read from a file or written to one.
 ///
-/// These are `bool`, the integers from 8 to 64 bits, `f32`, `f64`, [`half::f16`], [`half::bf16`],
-/// [`float8::F8E4M3`], [`float8::F8E5M2`], `Complex<f32>`, and the byte-sized newtypes of
-/// [`safetensors_core::element`]. The packed sub-byte types are not among them: one value of those
-/// is a byte, not an element, so no array of them has the tensor's shape. Like [`Element`], it is
-/// sealed.
+/// The implementing types are `bool`, the integers from 8 to 64 bits, `f32`, `f64`, [`half::f16`],
+/// [`half::bf16`], [`float8::F8E4M3`], [`float8::F8E5M2`], `Complex<f32>`, and the byte-sized
+/// newtypes of [`safetensors_core::element`]. The packed sub-byte types do not implement it: a
+/// value of such a type is a byte and not an element, so an array of them would not have the
+/// tensor's shape. Like [`Element`], this trait is sealed.
 pub trait ArrayElement: Element {
-    /// The array as one of run-time dtype, moved.
+    /// Moves an array into its variant of [`DynArray`].
     #[doc(hidden)]
     fn wrap(array: ArrayD<Self>) -> DynArray;
 
-    /// The array inside, if these are its elements.
+    /// Borrows the array inside. `None` if its elements are of another type.
     #[doc(hidden)]
     fn borrow(array: &DynArray) -> Option<&ArrayD<Self>>;
 
-    /// The array inside, moved, if these are its elements.
+    /// Moves the array out. `None` if its elements are of another type.
     #[doc(hidden)]
     fn take(array: DynArray) -> Option<ArrayD<Self>>;
 }

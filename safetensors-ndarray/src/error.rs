@@ -1,4 +1,4 @@
-//! Errors that ndarray brings: wrong numbers of dimensions, and shapes that it refuses.
+//! Errors of this adapter: a wrong number of dimensions, and a shape that ndarray refuses.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -8,12 +8,13 @@ use safetensors_core::Error;
 
 use crate::Ndarray;
 
-/// An array was asked for with another number of dimensions than the tensor has.
+/// The tensor has another number of dimensions than the caller expected.
 ///
-/// It is the source of an [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework).
+/// This error is the source of an
+/// [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrongNdim {
-    /// The number of dimensions that was asked for.
+    /// The number of dimensions that the caller expected.
     pub expected: usize,
     /// The tensor's shape.
     pub found: Vec<usize>,
@@ -33,7 +34,7 @@ impl fmt::Display for WrongNdim {
 
 impl StdError for WrongNdim {}
 
-/// A shape as a dimension type of ndarray.
+/// Converts a shape to a dimension type of ndarray. An error if the number of dimensions differs.
 pub(crate) fn dimension<D: Dimension>(shape: &[usize]) -> Result<D, Error> {
     D::from_dimension(&IxDyn(shape)).ok_or_else(|| {
         // Only a dimension type of a fixed number of axes can fail to hold a shape.
@@ -44,8 +45,8 @@ pub(crate) fn dimension<D: Dimension>(shape: &[usize]) -> Result<D, Error> {
     })
 }
 
-/// The error for a shape that ndarray refuses: for example one whose non-zero dimensions have a
-/// product over `isize::MAX`.
+/// The error for a shape that ndarray refuses, for example because the product of its non-zero
+/// dimensions is over `isize::MAX`.
 pub(crate) fn shape_error(error: ShapeError) -> Error {
     Error::framework::<Ndarray>(error)
 }

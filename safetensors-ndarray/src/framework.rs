@@ -1,18 +1,20 @@
-//! [`Ndarray`]: ndarray as a framework that core's generic load and save work with.
+//! [`Ndarray`]: implements core's [`Framework`] for ndarray, so that core can load and save arrays.
 
-use safetensors_core::{Dtype, Framework, Result, Support, TensorBuf, TensorSource};
+use safetensors_core::framework::{Framework, Support};
+use safetensors_core::{Dtype, Result, TensorBuf, TensorSource};
 
 use crate::{DynArray, dtype};
 
-/// ndarray as a [`Framework`]: tensors are [`DynArray`]s in main memory, and every dtype is held
+/// The [`Framework`] of ndarray. Its tensors are [`DynArray`]s in main memory. It holds every dtype
 /// exactly.
 ///
 /// ```
-/// use safetensors_core::{Framework, TensorBuf, Widening};
+/// use safetensors_core::framework::Framework;
+/// use safetensors_core::{TensorBuf, Widening};
 /// use safetensors_ndarray::Ndarray;
 ///
 /// let buf = TensorBuf::from_vec(vec![2, 2], vec![1_u8, 2, 3, 4])?;
-/// let array = Ndarray::from_buf(buf, &(), Widening::Exact)?;
+/// let array = Ndarray::from_buf(buf, &(), Widening::Refuse)?;
 /// assert_eq!(array.shape(), [2, 2]);
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```

@@ -1,17 +1,18 @@
-//! safetensors files to and from [`ndarray`] arrays.
+//! Loads safetensors files as [`ndarray`] arrays and saves arrays to such files.
 //!
 //! | to | use | the data is |
 //! |---|---|---|
-//! | load a file, or a checkpoint of shards | [`load`], [`load_with`] | read in parallel, then moved into the arrays |
-//! | load from a checkpoint that is open: with limits, mapped, or in memory | [`framework::load::<Ndarray>`](safetensors_core::framework::load) | read and moved as above |
-//! | read one tensor as an array of a known type and dimension | [`ReadArrayExt`] | read, then moved; converted while it is read, if asked |
+//! | load a file, or several shards | [`load`], [`load_with`] | read in parallel, then moved |
+//! | load from an open checkpoint, for example with limits, mapped or in memory | [`framework::load::<Ndarray>`](safetensors_core::framework::load) | read and moved as above |
+//! | read one tensor as a typed array | [`ReadArrayExt`] | read, converted if asked, moved |
 //! | look at a tensor without copying it | [`ViewArrayExt`] | borrowed |
-//! | save a map of arrays to a file, or in shards | [`save`], [`save_sharded`] | written from where it lies |
-//! | save arrays and views of any type, dimension and layout | [`array_source`] with [`safetensors_core::save()`] | written from where it lies |
+//! | save a map of arrays to a file, or in shards | [`save`], [`save_sharded`] | not copied whole |
+//! | save arrays and views of any type, dimension and layout | [`array_source`] with [`safetensors_core::save()`] | not copied whole |
 //!
-//! A tensor whose dtype is known at run time only is a [`DynArray`]. All dtypes of the format are
-//! held exactly, so nothing is ever widened here. The elements of the sub-byte dtypes (F4, F6_E2M3,
-//! F6_E3M2) share bytes, which no array can index: they stay as they are, as [`Packed`].
+//! A [`DynArray`] is a tensor whose dtype is known only at run time. This crate holds every dtype
+//! of the format exactly, so it never widens. The elements of the sub-byte dtypes (F4, F6_E2M3,
+//! F6_E3M2) share bytes, and no array can index parts of bytes. Such a tensor is a [`Packed`],
+//! which keeps the bytes as they are in the file.
 //!
 //! ```
 //! use std::collections::BTreeMap;
@@ -29,11 +30,11 @@
 //! ]);
 //! save(&path, &tensors, &SaveOptions::new())?;
 //!
-//! // Everything at once.
+//! // Loads all tensors.
 //! let loaded = load(&path)?;
 //! assert_eq!(loaded["weight"], tensors["weight"]);
 //!
-//! // One tensor, as the type and the dimension that the program expects.
+//! // Reads one tensor as the element type and the dimension that the program expects.
 //! let checkpoint = Checkpoint::open(&path)?;
 //! assert_eq!(checkpoint.tensor("weight")?.read_array::<f32, Ix2>()?, weight);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -41,11 +42,13 @@
 //!
 //! # What this crate does not do
 //!
-//! It converts no elements unless asked to: reading BF16 as `f32` is an error, and
-//! [`read_array_as`](ReadArrayExt::read_array_as) or
-//! [`LoadOptions::floats_as`](safetensors_core::LoadOptions::floats_as) says what is meant. An
-//! array that owns a mapped file does not exist, because ndarray's owners are its own: keep the
-//! mapping and lend views of it.
+//! It converts elements only on request. Reading BF16 as `f32` is an error; call
+//! [`read_array_as`](ReadArrayExt::read_array_as) or set
+//! [`LoadOptions::floats_as`](safetensors_core::LoadOptions::floats_as) to convert.
+//!
+//! It makes no array that owns a mapped file, because ndarray accepts no owner from outside. Keep
+//! the mapping alive and borrow views of it.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
@@ -68,3 +71,8 @@ pub use load::{ReadArrayExt, load, load_with};
 pub use packed::Packed;
 pub use save::{ArraySource, array_source, save, save_sharded};
 pub use view::ViewArrayExt;
+
+/// Tests the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -1,4 +1,4 @@
-//! Loading: whole checkpoints as [`DynArray`]s, single tensors as typed arrays.
+//! Loads whole checkpoints as [`DynArray`]s, and single tensors as typed arrays.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,11 +12,11 @@ use crate::array::{array_from_buf, wrong_dtype};
 use crate::error::dimension;
 use crate::{ArrayElement, DynArray, Ndarray};
 
-/// Loads every tensor of a file, of an index of shards, or of the directory that holds either, by
-/// its name.
+/// Loads every tensor of a checkpoint into a map by name. The path is that of a file, of an index
+/// of shards, or of the directory that holds either.
 ///
-/// The tensors are read in parallel into memory of their own; each becomes an array without another
-/// copy (BOOL with one).
+/// The tensors are read in parallel, each into memory of its own. The array takes over this memory
+/// without another copy. Only BOOL is copied once more.
 ///
 /// ```
 /// use ndarray::array;
@@ -38,13 +38,13 @@ use crate::{ArrayElement, DynArray, Ndarray};
 ///
 /// # Errors
 ///
-/// Those of [`Checkpoint::open`] and of [`framework::load`]; each names the file and, if it is
-/// about one, the tensor.
+/// Those of [`Checkpoint::open`] and of [`framework::load`]. Each names the file, and the tensor if
+/// it concerns one.
 pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, DynArray>> {
     load_with(path, &LoadOptions::new())
 }
 
-/// [`load`] with options: how many threads read, and what is converted while it is read.
+/// [`load`] with options, such as the number of reading threads and the conversion of dtypes.
 ///
 /// ```
 /// use half::f16;
@@ -71,10 +71,11 @@ pub fn load_with(
     framework::load::<Ndarray>(&Checkpoint::open(path)?, &(), options)
 }
 
-/// Tensors of an open checkpoint or file that can be read as arrays: [`LazyTensor`].
+/// Reads a [`LazyTensor`], a tensor of an open checkpoint or file, as an array.
 ///
-/// Type and dimension are compared with the header before a byte of data is read. The array takes
-/// over the memory that was read into; only the elements of BOOL are copied once more.
+/// The element type and the dimension are compared with the header before any data is read. The
+/// array takes over the memory that the data was read into. Only the elements of BOOL are copied
+/// once more.
 ///
 /// ```
 /// use ndarray::{Array2, Ix1, Ix2};
@@ -99,9 +100,12 @@ pub trait ReadArrayExt {
     ///
     /// # Errors
     ///
-    /// [`WrongDtype`] if the dtype is not that of `T`; [`Framework`] with a
-    /// [`WrongNdim`](crate::WrongNdim) if the number of dimensions is not that of `D`; the errors
-    /// of [`LazyTensor::read`]. Each names the tensor, and the file if there is one.
+    /// - [`WrongDtype`] if the dtype is not that of `T`.
+    /// - [`Framework`] with a [`WrongNdim`](crate::WrongNdim) if the number of dimensions is not
+    ///   that of `D`.
+    /// - Those of [`LazyTensor::read`].
+    ///
+    /// Each names the tensor, and the file if there is one.
     ///
     /// [`WrongDtype`]: safetensors_core::ErrorKind::WrongDtype
     /// [`Framework`]: safetensors_core::ErrorKind::Framework
@@ -116,11 +120,11 @@ pub trait ReadArrayExt {
         self.read_array::<T, IxDyn>()
     }
 
-    /// Reads the tensor and converts it, by the rules of [`convert`](safetensors_core::convert), to
-    /// an array of elements `T` and dimension `D`. Never more than a piece of it for each thread is
-    /// in memory in its own dtype.
+    /// Reads the tensor and converts it to an array of elements `T` and dimension `D`, by the rules
+    /// of [`convert`](safetensors_core::convert). Memory holds at most one piece per thread in the
+    /// tensor's own dtype.
     ///
-    /// Half-precision and 8-bit floats have no arithmetic in ndarray; `f32` does:
+    /// ndarray has no arithmetic for half-precision and 8-bit floats. It has arithmetic for `f32`:
     ///
     /// ```
     /// use half::bf16;
@@ -142,9 +146,11 @@ pub trait ReadArrayExt {
     ///
     /// # Errors
     ///
-    /// Those of [`LazyTensor::read_as`]; [`Framework`] with a [`WrongNdim`](crate::WrongNdim) if
-    /// the number of dimensions is not that of `D`. Each names the tensor, and the file if there is
-    /// one.
+    /// - Those of [`LazyTensor::read_as`].
+    /// - [`Framework`] with a [`WrongNdim`](crate::WrongNdim) if the number of dimensions is not
+    ///   that of `D`.
+    ///
+    /// Each names the tensor, and the file if there is one.
     ///
     /// [`Framework`]: safetensors_core::ErrorKind::Framework
     fn read_array_as<T: ArrayElement, D: Dimension>(
@@ -161,7 +167,7 @@ pub trait ReadArrayExt {
         self.read_array_as::<T, IxDyn>(options)
     }
 
-    /// Reads the tensor as it is, whatever its dtype.
+    /// Reads the tensor in the dtype and shape that it has in the file, without conversion.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! [`Packed`]: a tensor of a sub-byte dtype, kept as it is.
+//! [`Packed`]: a tensor of a sub-byte dtype, kept as packed bytes.
 
 use safetensors_core::{Dtype, Error, Result, TensorBuf};
 
@@ -7,9 +7,9 @@ use crate::dtype::is_packed;
 
 /// A tensor of F4, F6_E2M3 or F6_E3M2, whose elements share bytes.
 ///
-/// ndarray cannot index parts of bytes, so there is no array of the tensor's shape: the bytes stay
-/// as the file has them, and are saved again bit for bit. [`safetensors_core::convert::widen`]
-/// turns them into F16, exactly.
+/// ndarray cannot index parts of bytes, so no array has the tensor's shape. The bytes stay as they
+/// are in the file, and are saved bit for bit. [`safetensors_core::convert::widen`] converts them
+/// to F16 exactly.
 ///
 /// ```
 /// use safetensors_core::element::F4Packed;
@@ -33,18 +33,18 @@ use crate::dtype::is_packed;
 pub struct Packed(TensorBuf);
 
 impl Packed {
-    /// Takes a buffer of a sub-byte dtype. It is moved.
+    /// Wraps a buffer of a sub-byte dtype. The buffer is moved.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::UnsupportedDtype`] for a dtype whose elements are whole bytes;
-    /// [`DynArray::from_buf`] makes arrays of those.
+    /// [`ErrorKind::UnsupportedDtype`] for a dtype whose elements are whole bytes.
+    /// [`DynArray::from_buf`] makes an array of such a buffer.
     ///
     /// [`ErrorKind::UnsupportedDtype`]: safetensors_core::ErrorKind::UnsupportedDtype
     /// [`DynArray::from_buf`]: crate::DynArray::from_buf
     pub fn new(buf: TensorBuf) -> Result<Self> {
         if !is_packed(buf.dtype()) {
-            return Err(Error::unsupported::<Ndarray>(buf.dtype()));
+            return Err(Error::unsupported_dtype::<Ndarray>(buf.dtype()));
         }
         Ok(Self(buf))
     }
@@ -75,7 +75,7 @@ impl Packed {
     }
 }
 
-/// Equal are tensors of one dtype and shape with the same bits.
+/// Two tensors are equal if they have the same dtype, shape and bits.
 impl PartialEq for Packed {
     fn eq(&self, other: &Self) -> bool {
         self.dtype() == other.dtype()

@@ -1,26 +1,26 @@
-//! Saving: maps of [`DynArray`]s, and arrays and views of any type, dimension and layout.
+//! Saves maps of [`DynArray`]s, and arrays and views of any type, dimension and layout.
 
 use std::path::Path;
 
 use ndarray::{ArrayBase, ArrayViewD, Data, Dimension};
+use safetensors_core::checkpoint::SavedShards;
 use safetensors_core::save::Sink;
 use safetensors_core::tied::Storage;
-use safetensors_core::{
-    Dtype, Result, SaveOptions, SavedShards, ShardOptions, TensorSource, framework,
-};
+use safetensors_core::{Dtype, Result, SaveOptions, ShardOptions, TensorSource, framework};
 
 use crate::{ArrayElement, DynArray, Ndarray, strided};
 
-/// Saves tensors to one file, atomically: afterwards the path has either the complete new file or
-/// what it had before.
+/// Saves tensors to one file, atomically. Afterwards the path has either the complete new file or
+/// its previous content.
 ///
-/// Takes anything that yields names and tensors, such as a `&BTreeMap<String, DynArray>`. Arrays in
-/// C order are written from where they lie; others go through a buffer of at most 1 MiB a thread.
+/// `tensors` is anything that yields names and tensors, such as a `&BTreeMap<String, DynArray>`.
+/// Arrays in C order are written directly from their memory. Other arrays pass through a buffer of
+/// at most 1 MiB per thread.
 ///
-/// To save arrays that are not [`DynArray`]s, give [`array_source`]s to
+/// To save arrays that are not [`DynArray`]s, pass [`array_source`]s to
 /// [`safetensors_core::save()`].
 ///
-/// With [`SaveOptions::tied`], an array that is given under several names is saved once.
+/// With [`SaveOptions::tied`], an array that appears under several names is saved once.
 ///
 /// ```
 /// use std::collections::BTreeMap;
@@ -39,8 +39,8 @@ use crate::{ArrayElement, DynArray, Ndarray, strided};
 ///
 /// # Errors
 ///
-/// Those of [`safetensors_core::save()`]; each names the file and, if it is about one, the tensor.
-/// The path then has what it had before.
+/// Those of [`safetensors_core::save()`]. Each names the file, and the tensor if it concerns one.
+/// After an error the path has its previous content.
 pub fn save<'a>(
     path: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a DynArray)>,
@@ -49,10 +49,10 @@ pub fn save<'a>(
     framework::save::<Ndarray>(path, tensors, options)
 }
 
-/// Saves arrays to a directory, as a checkpoint of as many files as they need: see
-/// [`safetensors_core::save_sharded`].
+/// Saves arrays to a directory, as a checkpoint of one file or several shards. See
+/// [`safetensors_core::save_sharded`] for the names and sizes of the files.
 ///
-/// Takes and copies what [`save`] does.
+/// It accepts the same tensors as [`save`] and copies no more than [`save`] does.
 ///
 /// ```
 /// use ndarray::Array2;
@@ -71,8 +71,8 @@ pub fn save<'a>(
 ///
 /// # Errors
 ///
-/// Those of [`safetensors_core::save_sharded`]; each names the file or the directory and, if it is
-/// about one, the tensor.
+/// Those of [`safetensors_core::save_sharded`]. Each names the file or the directory, and the
+/// tensor if it concerns one.
 pub fn save_sharded<'a>(
     directory: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a DynArray)>,
@@ -81,8 +81,8 @@ pub fn save_sharded<'a>(
     framework::save_sharded::<Ndarray>(directory, tensors, options)
 }
 
-/// An array of any memory layout as something to save: transposed, sliced, reversed or broadcast
-/// arrays are written as they look, in C order, and never copied whole.
+/// Borrows an array of any memory layout as a source to be saved. Transposed, sliced, reversed and
+/// broadcast arrays are written in C order of their logical elements. No array is copied whole.
 ///
 /// ```
 /// use ndarray::{Ix1, array, s};
@@ -93,9 +93,10 @@ pub fn save_sharded<'a>(
 /// let steps = array![1_i64, 2, 3];
 /// let (transposed, reversed) = (weight.t(), steps.slice(s![..;-1]));
 ///
-/// // Sources of several types go into one list boxed.
+/// // Boxes put sources of different element types into one list.
 /// let tensors: [(&str, Box<dyn TensorSource>); 2] =
-///     [("weight", Box::new(array_source(&transposed))), ("steps", Box::new(array_source(&reversed)))];
+///     [("weight", Box::new(array_source(&transposed))), ("steps",
+///   Box::new(array_source(&reversed)))];
 /// let file = serialize(tensors, &SaveOptions::new())?;
 ///
 /// let file = SafeTensors::parse(file)?;
@@ -128,11 +129,11 @@ impl<T: ArrayElement> TensorSource for ArraySource<'_, T> {
         strided::write(self.0.view(), sink)
     }
 
-    /// The elements, if they lie in C order: two such sources that begin at one address and have
-    /// one length are the same.
+    /// The memory of the elements, if they lie in C order. Two such sources with the same address
+    /// and length are the same.
     ///
-    /// Of what allocation a view is a part ndarray does not say, so one in another layout is tied
-    /// to none.
+    /// Returns `None` for another layout, which is then tied to no other tensor: ndarray does not
+    /// tell which allocation a view is a part of.
     fn storage(&self) -> Option<Storage> {
         let elements = self.0.as_slice()?;
         Some(Storage::whole(elements.as_ptr().addr() as u64, size_of_val(elements) as u64))

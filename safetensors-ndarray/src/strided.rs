@@ -1,33 +1,36 @@
-//! Writing arrays of any memory layout in C order, with a small buffer or none.
+//! Writes arrays of any memory layout in C order. A small buffer is used only where it is needed.
 
 use ndarray::{ArrayViewD, ArrayViewMutD, Axis, Ix2, ShapeError};
 use safetensors_core::Result;
-use safetensors_core::save::{Sink, write_native};
+use safetensors_core::framework::write_native;
+use safetensors_core::save::Sink;
 
 use crate::ArrayElement;
 use crate::error::shape_error;
 
-/// The most bytes that are gathered before they are given on. It fits the second-level cache of
+/// The most bytes that are gathered before they are written. They fit the second-level cache of
 /// today's processors.
 const BUFFER: usize = 1 << 20;
 
-/// Contiguous runs of this many bytes and more are given on from where they lie.
+/// Contiguous runs of at least this many bytes are written directly, without the buffer.
 const LONG_RUN: usize = 64 << 10;
 
-/// Contiguous runs of this many bytes and more are worth a copy of their own.
+/// Contiguous runs of at least this many bytes are copied one run at a time.
 const SHORT_RUN: usize = 32;
 
-/// Planes of this many elements and more are worth a loop of their own.
+/// Planes of at least this many elements are transposed one plane at a time.
 const SMALL_PLANE: usize = 64;
 
 /// The side, in elements, of the square tiles in which a plane is transposed. A tile touches this
-/// many cache lines on either side, so both sides stay in the first-level cache while it is copied.
+/// many cache lines of the source and of the destination, so both stay in the first-level cache
+/// while the tile is copied.
 const TILE: usize = 32;
 
-/// Gives the elements to `sink` in C order, whatever the strides: positive, negative or zero.
+/// Writes the elements to `sink` in C order. The strides may be positive, negative or zero.
 ///
-/// An array in C order is one piece, borrowed. Of others, long contiguous runs are borrowed, and
-/// the rest is gathered block by block in a buffer of at most [`BUFFER`] bytes.
+/// An array in C order is written as one borrowed piece. An array of long contiguous runs is
+/// written run by run, each borrowed. Any other array is gathered block by block in a buffer of at
+/// most [`BUFFER`] bytes.
 pub(crate) fn write<T: ArrayElement>(array: ArrayViewD<'_, T>, sink: &mut Sink<'_>) -> Result<()> {
     if let Some(elements) = array.as_slice() {
         return give(elements, sink);
@@ -44,15 +47,15 @@ pub(crate) fn write<T: ArrayElement>(array: ArrayViewD<'_, T>, sink: &mut Sink<'
     write_blocks(array, &mut buffer, sink)
 }
 
-/// Cuts the array along its first axis into blocks that fit the buffer, and gives them to `sink`
-/// one by one. Where not even one index of that axis fits, does the same to the array at each
-/// index.
+/// Cuts the array along its first axis into blocks that fit the buffer, and writes them to `sink`
+/// one by one. If a single index of that axis does not fit, the function calls itself on the
+/// subarray at each index.
 fn write_blocks<T: ArrayElement>(
     array: ArrayViewD<'_, T>,
     buffer: &mut [T],
     sink: &mut Sink<'_>,
 ) -> Result<()> {
-    // An array without elements, or of one, is in C order: it never comes here.
+    // No division is by zero: arrays of no or one element are in C order and never come here.
     let row_len = array.len() / array.len_of(Axis(0));
     match buffer.len() / row_len {
         0 => array.outer_iter().try_for_each(|row| write_blocks(row, buffer, sink)),
@@ -64,17 +67,18 @@ fn write_blocks<T: ArrayElement>(
     }
 }
 
+/// Writes contiguous elements in the byte order of the format.
 fn give<T: ArrayElement>(elements: &[T], sink: &mut Sink<'_>) -> Result<()> {
     write_native(T::DTYPE, bytemuck::cast_slice(elements), sink)
 }
 
-/// The same elements in the same order with as few axes as possible: neighbours that one stride can
-/// step through are merged, and axes of length 1 dropped. What remains has at most 63 axes, each of
-/// length 2 or more.
+/// Returns the same elements in the same order with as few axes as possible. Neighbouring axes that
+/// one stride can step through are merged. Axes of length 1 are dropped. At most 63 axes remain,
+/// each of length 2 or more.
 fn merge_axes<T>(mut array: ArrayViewD<'_, T>) -> ArrayViewD<'_, T> {
     for axis in (1..array.ndim()).rev() {
-        // The inner axis is merged into the outer one's place next, so a whole contiguous tail
-        // becomes one axis.
+        // The merged axis is now at `axis`, and one of length 1 is at `axis - 1`. The swap lets the
+        // next round merge it again, so a whole contiguous tail becomes one axis.
         if array.merge_axes(Axis(axis - 1), Axis(axis)) {
             array.swap_axes(axis - 1, axis);
         }
@@ -90,7 +94,7 @@ fn is_run<T>(array: &ArrayViewD<'_, T>, bytes: usize) -> bool {
     matches!((array.shape(), array.strides()), (&[.., len], &[.., 1]) if len.saturating_mul(size_of::<T>()) >= bytes)
 }
 
-/// Copies a block into `gathered`, which has its length, in C order.
+/// Copies a block into `gathered` in C order. Both have the same number of elements.
 fn gather<T: ArrayElement>(block: ArrayViewD<'_, T>, gathered: &mut [T]) -> Result<(), ShapeError> {
     let last = block.ndim().saturating_sub(1);
     if is_run(&block, SHORT_RUN) {
@@ -104,12 +108,12 @@ fn gather<T: ArrayElement>(block: ArrayViewD<'_, T>, gathered: &mut [T]) -> Resu
         && block.len_of(Axis(fast)) * block.len_of(Axis(last)) >= SMALL_PLANE
     {
         let gathered = ArrayViewMutD::from_shape(block.raw_dim(), gathered)?;
-        // The plane to transpose comes last in both, with its columns where they are.
+        // Both arrays get the axes of the plane last: the fast axis, then the last axis.
         let order: Vec<usize> =
             (0..last).filter(|&axis| axis != fast).chain([fast, last]).collect();
         return transpose(block.permuted_axes(&order[..]), gathered.permuted_axes(&order[..]));
     }
-    // Neither runs nor planes that are worth the overhead.
+    // Neither the runs nor the planes are large enough to be worth their overhead.
     let mut places = gathered.iter_mut();
     block.iter().for_each(|&element| {
         if let Some(place) = places.next() {
@@ -122,13 +126,13 @@ fn gather<T: ArrayElement>(block: ArrayViewD<'_, T>, gathered: &mut [T]) -> Resu
 /// The axis along which neighbours lie closest together in memory.
 fn fastest_axis<T>(array: &ArrayViewD<'_, T>) -> Option<usize> {
     let (shape, strides) = (array.shape(), array.strides());
-    // Nothing lies beside anything along an axis of length 1, and a stride of 0 stays in place.
+    // An axis of length 1 has no neighbours. A stride of 0 repeats one element.
     let axes = (0..array.ndim()).filter(|&axis| shape[axis] > 1 && strides[axis] != 0);
     axes.min_by_key(|&axis| strides[axis].unsigned_abs())
 }
 
-/// Copies plane by plane of the last two axes, the first of which is the one that is fast in
-/// `from`.
+/// Copies plane by plane. The last two axes are those of a plane. The first of them is the fastest
+/// axis of `from`.
 fn transpose<T: ArrayElement>(
     from: ArrayViewD<'_, T>,
     mut to: ArrayViewMutD<'_, T>,
@@ -141,7 +145,8 @@ fn transpose<T: ArrayElement>(
     }
     let (from, mut to) = (from.into_dimensionality::<Ix2>()?, to.into_dimensionality::<Ix2>()?);
     if from.ncols() < TILE {
-        // The columns are contiguous, or nearly, and their few elements a row lie together in `to`.
+        // Tiles would not help: the columns of `from` are contiguous or nearly so, and the few
+        // elements of a row lie together in `to`.
         from.columns()
             .into_iter()
             .zip(to.columns_mut())

@@ -6,10 +6,10 @@ use safetensors_core::{ErrorKind, LazyTensor, Result, TensorView, shape};
 use crate::ArrayElement;
 use crate::error::{dimension, shape_error};
 
-/// Tensors that can be lent as array views, without a copy: [`TensorView`], and [`LazyTensor`]
-/// where the whole file is in memory or mapped.
+/// Borrows a tensor as an array view, without a copy. [`TensorView`] implements it, and so does
+/// [`LazyTensor`] if the whole file is in memory or mapped.
 ///
-/// Errors of a [`LazyTensor`] name the tensor and the file; a [`TensorView`] knows neither.
+/// Errors of a [`LazyTensor`] name the tensor and the file. A [`TensorView`] knows neither.
 ///
 /// ```
 /// use ndarray::{Ix2, array};
@@ -28,18 +28,19 @@ use crate::error::{dimension, shape_error};
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 pub trait ViewArrayExt<'a> {
-    /// The tensor as an array view of elements `T` and dimension `D`, in C order.
+    /// Borrows the tensor as an array view of elements `T` and dimension `D`, in C order.
     ///
     /// # Errors
     ///
-    /// Those of [`TensorView::as_slice`]: [`ErrorKind::WrongDtype`], [`ErrorKind::Misaligned`],
-    /// [`ErrorKind::InvalidBool`], [`ErrorKind::BigEndian`]. [`ErrorKind::Framework`] with a
-    /// [`WrongNdim`](crate::WrongNdim) if the number of dimensions is not that of `D`, or if
-    /// ndarray refuses the shape, which it does for empty tensors whose non-zero dimensions have a
-    /// product over `isize::MAX`.
+    /// - Those of [`TensorView::as_slice`]: [`ErrorKind::WrongDtype`], [`ErrorKind::Misaligned`],
+    ///   [`ErrorKind::InvalidBool`], [`ErrorKind::BigEndian`].
+    /// - [`ErrorKind::Framework`] with a [`WrongNdim`](crate::WrongNdim) if the number of
+    ///   dimensions is not that of `D`.
+    /// - [`ErrorKind::Framework`] if ndarray refuses the shape. It refuses the shape of an empty
+    ///   tensor whose non-zero dimensions have a product over `isize::MAX`.
     fn as_array<T: ArrayElement, D: Dimension>(&self) -> Result<ArrayView<'a, T, D>>;
 
-    /// The tensor as an array view of elements `T` and any number of dimensions.
+    /// Borrows the tensor as an array view of elements `T` and any number of dimensions.
     ///
     /// # Errors
     ///
@@ -66,7 +67,7 @@ fn view_of_slice<'a, T: ArrayElement, D: Dimension>(
     shape: &[usize],
     elements: &'a [T],
 ) -> Result<ArrayView<'a, T, D>> {
-    // ndarray takes a slice that is longer than the shape asks for, and ignores the rest.
+    // ndarray accepts a slice that is longer than the shape needs, and ignores the rest.
     if shape::element_count(shape)? != elements.len() as u64 {
         return Err(ErrorKind::DataLength {
             dtype: T::DTYPE,

@@ -1,5 +1,5 @@
-//! Arrays of every memory layout are written as they look, against a naive oracle: element by
-//! element in logical order.
+//! Arrays of every memory layout are written in logical order. A naive oracle lists the expected
+//! elements one by one.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::ops::Range;
@@ -12,16 +12,16 @@ use proptest::prelude::*;
 use safetensors_core::{Dtype, SafeTensors, SaveOptions, TensorSource, serialize};
 use safetensors_ndarray::{ArrayElement, DynArray, array_source};
 
-/// The most that is gathered at once.
+/// The most bytes that the adapter gathers at once.
 const BUFFER: usize = 1 << 20;
 
-/// The bytes that a file must have of an array: each element in turn, in C order.
+/// The bytes that a file must have for an array: its elements in C order.
 fn oracle<T: ArrayElement, D: Dimension>(array: &ArrayView<'_, T, D>) -> Vec<u8> {
     // The tests run on little-endian machines.
     array.iter().flat_map(|element| bytemuck::bytes_of(element).to_vec()).collect()
 }
 
-/// What a source gives, and where each piece lay in memory.
+/// The bytes that a source writes, and the address range of each piece.
 fn collect(source: &impl TensorSource) -> (Vec<u8>, Vec<Range<*const u8>>) {
     let (mut bytes, mut pieces) = (Vec::new(), Vec::new());
     source
@@ -34,8 +34,8 @@ fn collect(source: &impl TensorSource) -> (Vec<u8>, Vec<Range<*const u8>>) {
     (bytes, pieces)
 }
 
-/// Checks what the array writes, and that it does so in pieces that are bounded or borrowed from
-/// `memory`.
+/// Checks the bytes that the array writes. Each piece must be borrowed from `memory`, or be at most
+/// [`BUFFER`] bytes long.
 fn check<T: ArrayElement, D: Dimension>(array: ArrayView<'_, T, D>, memory: &[T]) {
     let source = array_source(&array);
     assert_eq!((source.dtype(), source.shape()), (T::DTYPE, array.shape()));
@@ -95,8 +95,8 @@ fn apply<'a>(
             }
             Step::Swap(a, b) => view.swap_axes(a % rank, b % rank),
             Step::Reverse(axis) => view.invert_axis(Axis(axis % rank)),
-            // Only the untouched array lives long enough to lend a broadcast view: such a step
-            // starts afresh.
+            // Only `base` lives long enough to lend a broadcast view, so this step starts again
+            // from `base`.
             Step::Broadcast { axis, len } => {
                 let mut shape = base.shape().to_vec();
                 shape.insert(0, len);

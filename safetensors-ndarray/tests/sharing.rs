@@ -1,4 +1,4 @@
-//! Arrays that share memory, saved once; shards; reading as another dtype.
+//! Arrays that share memory are saved once. Also tests shards, and reading as another dtype.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use float8::F8E4M3;
 use half::bf16;
 use ndarray::{ArcArray, Array1, Array2, Ix1, Ix2, array, s};
+use safetensors_core::convert::Overflow;
 use safetensors_core::element::F4Packed;
 use safetensors_core::tied::{Tied, Views};
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, LoadOptions, Overflow, SafeTensors, SaveOptions,
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, LoadOptions, SafeTensors, SaveOptions,
     ShardOptions, TensorBuf, TensorSource, serialize,
 };
 use safetensors_ndarray::{
@@ -17,7 +18,7 @@ use safetensors_ndarray::{
     save_sharded,
 };
 
-/// The names in a file of these tensors, saved with shared memory found.
+/// Saves the tensors with [`SaveOptions::tied`] and returns the names of the tensors in the file.
 fn saved<S: TensorSource>(tensors: &[(&str, S)], tied: Tied) -> Vec<String> {
     let tensors = tensors.iter().map(|(name, source)| (*name, source));
     let file =
@@ -66,8 +67,8 @@ fn views_are_tied_only_where_they_are_the_same() {
         ["a"]
     );
 
-    // Neither a transpose, which begins at the same address and is as long, nor parts, nor what is
-    // equal only.
+    // None of these is tied: a transpose, which has the same address and length, parts of the
+    // array, and an array of equal values.
     let (transposed, row, column, equal) =
         (weight.t(), weight.row(0), weight.column(0), weight.clone());
     let other = [
@@ -80,7 +81,7 @@ fn views_are_tied_only_where_they_are_the_same() {
     ];
     assert_eq!(saved(&other, Tied::new()).len(), 6);
 
-    // The same memory in another shape is another tensor: that is for the caller to decide.
+    // The same memory in another shape is another tensor. The caller decides what to do with it.
     let flat = weight.view().into_shape_with_order(4).unwrap();
     let two = [("a", whole()), ("flat", array_source(&flat))];
     let error = serialize(two.iter().map(|(n, s)| (*n, s)), &SaveOptions::new().tied(Tied::new()))
@@ -94,8 +95,9 @@ fn shards_hold_a_shared_array_once() {
     let dir = tempfile::tempdir().unwrap();
     let (embed, norm) =
         (DynArray::from(Array2::<f32>::eye(4)), DynArray::from(Array1::<f32>::ones(4)));
-    let options =
-        ShardOptions::new().max_shard_size(64.into()).save(SaveOptions::new().tied(Tied::new()));
+    let options = ShardOptions::new()
+        .max_shard_size(64.into())
+        .save_options(SaveOptions::new().tied(Tied::new()));
     let tensors = [("embed", &embed), ("norm", &norm), ("head", &embed)];
     let saved = save_sharded(dir.path(), tensors, &options).unwrap();
     assert_eq!((saved.files.len(), saved.total_size), (2, 64 + 16));
@@ -130,7 +132,7 @@ fn tensors_are_read_as_another_dtype() {
 
     let read = tensor("halves").read_array_as::<f32, Ix2>(&options).unwrap();
     assert_eq!(read, array![[0.5, -1.5], [3.0, 448.0]]);
-    // The same dtype is read as it is.
+    // Reading as the tensor's own dtype converts nothing.
     assert_eq!(tensor("halves").read_array_as::<bf16, Ix2>(&options).unwrap(), halves);
     assert_eq!(
         tensor("bytes").read_array_dyn_as::<f64>(&options).unwrap(),

@@ -1,4 +1,4 @@
-//! Views borrow the file's bytes, or say precisely why they cannot.
+//! Views borrow the file's bytes. If that is impossible, the error says why.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use ndarray::{Ix0, Ix1, Ix2, Ix3, IxDyn, ShapeError, array};
@@ -23,7 +23,7 @@ fn file() -> Vec<u8> {
     serialize(tensors, &SaveOptions::new()).unwrap()
 }
 
-/// What ndarray, or this adapter for it, said.
+/// The error of ndarray, or of this adapter, inside an [`ErrorKind::Framework`].
 fn said<T: std::error::Error + 'static>(error: &Error) -> &T {
     match error.kind() {
         ErrorKind::Framework { framework: "ndarray", source } => source.downcast_ref().unwrap(),
@@ -83,7 +83,7 @@ fn bytes_that_are_no_booleans_are_refused() {
 fn misaligned_bytes_are_refused() {
     let file = file();
     let mut moved = vec![0; file.len() + 8];
-    // The data of a file in which it starts at a multiple of 8 then lies at an odd address.
+    // The data starts at a multiple of 8 in the file, so here it lies at an odd address.
     let start = (1..=8).find(|start| (moved.as_ptr().addr() + start) % 8 == 1).unwrap();
     moved[start..start + file.len()].copy_from_slice(&file);
     let archive = SafeTensors::parse(&moved[start..start + file.len()]).unwrap();
@@ -94,7 +94,7 @@ fn misaligned_bytes_are_refused() {
         "{error}"
     );
     assert_eq!(error.tensor(), Some("floats"));
-    // Bytes and nothing can lie anywhere.
+    // Elements of one byte and empty tensors need no alignment.
     assert!(archive.view("mask").unwrap().as_array::<bool, Ix1>().is_ok());
     assert!(archive.view("empty").unwrap().as_array::<u64, Ix3>().is_ok());
 }

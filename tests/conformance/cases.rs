@@ -5,17 +5,17 @@ use std::fs;
 use std::path::Path;
 
 use safetensors_bridge::convert::{can_convert, widen};
-use safetensors_bridge::framework::{load, save, save_sharded};
+use safetensors_bridge::framework::{Framework, Support, load, save, save_sharded};
 use safetensors_bridge::tied::{Tied, Views};
 use safetensors_bridge::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, Framework, LoadOptions, Result, SafeTensors,
-    SaveOptions, ShardOptions, Support, TensorBuf, TensorView, Widening, serialize,
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, LoadOptions, Result, SafeTensors, SaveOptions,
+    ShardOptions, TensorBuf, TensorView, Widening, serialize,
 };
 use tempfile::TempDir;
 
 use super::Fixture;
 use super::documented::documented;
-use super::sample::{all_dtypes, parts, shape_of_rank, tensor, written};
+use super::sample::{all_dtypes, parts, shape_of_ndim, tensor, written};
 
 type Loaded<F> = BTreeMap<String, <F as Framework>::Tensor>;
 
@@ -33,7 +33,7 @@ fn save_file<'a>(
     path
 }
 
-/// What a framework is to make of a tensor, by its own dtype table.
+/// What a framework must load a tensor as, by its own dtype table.
 fn expected<F: Framework>(buf: &TensorBuf) -> Option<(Dtype, Vec<usize>, Vec<u8>)> {
     match F::support(buf.dtype()) {
         Support::Exact => Some(parts(buf)),
@@ -65,8 +65,8 @@ fn check_one<F: Framework>(dir: &TempDir, buf: &TensorBuf, device: &F::Device) {
 
 pub(crate) fn every_dtype_at_every_rank<F: Fixture>(device: &F::Device) {
     let dir = tempfile::tempdir().unwrap();
-    for rank in 0..=6 {
-        for (_, buf) in all_dtypes(&shape_of_rank(rank)) {
+    for ndim in 0..=6 {
+        for (_, buf) in all_dtypes(&shape_of_ndim(ndim)) {
             check_one::<F>(&dir, &buf, device);
         }
     }
@@ -86,7 +86,7 @@ pub(crate) fn exact_loading_refuses_to_widen<F: Fixture>(device: &F::Device) {
     for (dtype, buf) in all_dtypes(&[4]) {
         let path = save_file(&dir, "one.safetensors", [("t", &buf)]);
         let checkpoint = Checkpoint::open(&path).unwrap();
-        let loaded = load::<F>(&checkpoint, device, &LoadOptions::new().widening(Widening::Exact));
+        let loaded = load::<F>(&checkpoint, device, &LoadOptions::new().widening(Widening::Refuse));
         match (F::support(dtype), loaded) {
             (Support::Exact, Ok(loaded)) => {
                 assert_eq!(written::<F>(&loaded["t"]).unwrap(), parts(&buf))
@@ -170,8 +170,8 @@ pub(crate) fn transposed_strided_and_broadcast_sources<F: Fixture>(device: &F::D
     let at = |row: usize, column: usize| values[row * columns + column];
     let matrix = TensorBuf::from_vec(vec![rows, columns], values.clone()).unwrap();
     let row = TensorBuf::from_vec(vec![columns], values[..columns].to_vec()).unwrap();
-    let matrix = F::from_buf(matrix, device, Widening::Exact).unwrap();
-    let row = F::from_buf(row, device, Widening::Exact).unwrap();
+    let matrix = F::from_buf(matrix, device, Widening::Refuse).unwrap();
+    let row = F::from_buf(row, device, Widening::Refuse).unwrap();
 
     let transposed =
         (0..columns).flat_map(|c| (0..rows).map(move |r| (r, c))).map(|(r, c)| at(r, c)).collect();
@@ -258,7 +258,7 @@ pub(crate) fn save_load_save_is_byte_identical<F: Fixture>(device: &F::Device) {
         F::NAME
     );
 
-    // Tensors that the framework holds exactly are, byte for byte, those of the first file.
+    // Tensors that the framework holds exactly equal those of the first file, byte for byte.
     let (first, second) = (fs::read(first).unwrap(), fs::read(second).unwrap());
     let (first, second) = (SafeTensors::parse(first).unwrap(), SafeTensors::parse(second).unwrap());
     for (name, view) in first.views().filter(|(_, view)| F::support(view.dtype()) == Support::Exact)
@@ -267,8 +267,8 @@ pub(crate) fn save_load_save_is_byte_identical<F: Fixture>(device: &F::Device) {
     }
     if Dtype::ALL.iter().all(|&dtype| F::support(dtype) == Support::Exact) {
         assert_eq!(
-            first.bytes(),
-            second.bytes(),
+            first.source(),
+            second.source(),
             "{}: nothing was widened, so the files are the same",
             F::NAME
         );
@@ -279,7 +279,7 @@ pub(crate) fn a_failed_save_leaves_the_old_file<F: Fixture>(device: &F::Device) 
     let dir = tempfile::tempdir().unwrap();
     let path = save_file(&dir, "model.safetensors", [("old", &tensor(Dtype::F32, &[2]))]);
     let before = fs::read(&path).unwrap();
-    let new = F::from_buf(tensor(Dtype::F32, &[5]), device, Widening::Exact).unwrap();
+    let new = F::from_buf(tensor(Dtype::F32, &[5]), device, Widening::Refuse).unwrap();
     let error =
         save::<F>(&path, [("new", &new), ("__metadata__", &new)], &SaveOptions::new()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::ReservedName), "{error}");
@@ -288,7 +288,7 @@ pub(crate) fn a_failed_save_leaves_the_old_file<F: Fixture>(device: &F::Device) 
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no litter");
 }
 
-/// What [`F::support`](Framework::support) says is what the README does, of each dtype once.
+/// [`F::support`](Framework::support) agrees with the README, which has each dtype once.
 pub(crate) fn the_dtype_table_is_the_documented_one<F: Fixture>(_: &F::Device) {
     let documented = documented(F::NAME);
     for &dtype in Dtype::ALL {
@@ -305,7 +305,7 @@ pub(crate) fn tied_tensors_are_saved_once<F: Fixture>(device: &F::Device) {
         let Some(expected) = expected::<F>(&buf) else { continue };
         let context = format!("{} {dtype}", F::NAME);
         let make = || F::from_buf(buf.clone(), device, Widening::Lossless).unwrap();
-        // The other is equal, but lies elsewhere.
+        // The other tensor is equal, but has its own memory.
         let (tensor, other) = (make(), make());
         let tensors = [("lm_head", &tensor), ("embed", &tensor), ("other", &other)];
         save::<F>(
@@ -328,11 +328,11 @@ pub(crate) fn tied_tensors_are_saved_once<F: Fixture>(device: &F::Device) {
         let own = load::<F>(&checkpoint, device, &LoadOptions::new().aliases(false)).unwrap();
         assert_eq!(own.keys().collect::<Vec<_>>(), ["embed", "other"], "{context}");
 
-        // Nothing is tied unless that is asked for, and empty tensors never are.
+        // Without the option nothing is tied, and empty tensors never are.
         save::<F>(&path, tensors, &SaveOptions::new()).unwrap();
         assert_eq!(Checkpoint::open(&path).unwrap().len(), 3, "{context}");
     }
-    let empty = F::from_buf(tensor(Dtype::F32, &[0, 2]), device, Widening::Exact).unwrap();
+    let empty = F::from_buf(tensor(Dtype::F32, &[0, 2]), device, Widening::Refuse).unwrap();
     save::<F>(&path, [("a", &empty), ("b", &empty)], &SaveOptions::new().tied(Tied::new()))
         .unwrap();
     assert_eq!(Checkpoint::open(&path).unwrap().len(), 2, "{}", F::NAME);
@@ -341,12 +341,12 @@ pub(crate) fn tied_tensors_are_saved_once<F: Fixture>(device: &F::Device) {
 pub(crate) fn tied_tensors_of_any_layout<F: Fixture>(device: &F::Device) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tied.safetensors");
-    let matrix = F::from_buf(tensor(Dtype::F32, &[6, 6]), device, Widening::Exact).unwrap();
-    let row = F::from_buf(tensor(Dtype::F32, &[6]), device, Widening::Exact).unwrap();
+    let matrix = F::from_buf(tensor(Dtype::F32, &[6, 6]), device, Widening::Refuse).unwrap();
+    let row = F::from_buf(tensor(Dtype::F32, &[6]), device, Widening::Refuse).unwrap();
     for strided in [F::transpose(&matrix), F::columns(&matrix, 1, 4), F::broadcast(&row, 3)] {
         let expected = written::<F>(&strided).unwrap();
-        // Whether such a tensor can be told to be the same is the framework's affair. What is saved
-        // is right in any case.
+        // A framework may not recognize such tensors as tied. The saved values are right in any
+        // case.
         let options = SaveOptions::new().tied(Tied::new().views(Views::Save));
         let tensors = [("whole", &matrix), ("a", &strided), ("b", &strided), ("row", &row)];
         save::<F>(&path, tensors, &options).unwrap();
@@ -377,19 +377,19 @@ pub(crate) fn shards<F: Fixture>(device: &F::Device) {
     let make = |buf: &TensorBuf| F::from_buf(buf.clone(), device, Widening::Lossless).unwrap();
     let tensors: BTreeMap<_, _> =
         bufs.iter().map(|(name, buf)| (name.clone(), make(buf))).collect();
-    // One name more for a tensor, which then crosses no shard.
+    // Another name for a tensor. A tied tensor stays in one shard.
     let named = tensors
         .iter()
         .map(|(name, tensor)| (name.as_str(), tensor))
         .chain([("again", &tensors["F32"])]);
     let metadata = SaveOptions::new().tied(Tied::new()).metadata([("title", "Test")]);
-    let options = ShardOptions::new().max_shard_size(100.into()).save(metadata);
+    let options = ShardOptions::new().max_shard_size(100.into()).save_options(metadata);
     let saved = save_sharded::<F>(dir.path(), named, &options).unwrap();
     assert!(saved.files.len() > 2, "{}: {saved:?}", F::NAME);
 
     let checkpoint = Checkpoint::open(dir.path()).unwrap();
     assert_eq!(
-        (checkpoint.shards().len(), checkpoint.len()),
+        (checkpoint.files().len(), checkpoint.len()),
         (saved.files.len(), tensors.len()),
         "{}",
         F::NAME
@@ -422,8 +422,8 @@ pub(crate) fn shards<F: Fixture>(device: &F::Device) {
 
 pub(crate) fn floats_come_in_the_asked_dtype<F: Fixture>(device: &F::Device) {
     let dir = tempfile::tempdir().unwrap();
-    // As exact as can be: the frameworks have F32, so nothing is widened.
-    let options = LoadOptions::new().floats_as(Dtype::F32).widening(Widening::Exact);
+    // All frameworks have F32, so nothing needs to be widened.
+    let options = LoadOptions::new().floats_as(Dtype::F32).widening(Widening::Refuse);
     for (dtype, buf) in all_dtypes(&[4, 3]).filter(|(dtype, _)| dtype.is_float()) {
         let path = save_file(&dir, "float.safetensors", [("t", &buf)]);
         assert!(can_convert(dtype, Dtype::F32), "{dtype}");
@@ -431,7 +431,7 @@ pub(crate) fn floats_come_in_the_asked_dtype<F: Fixture>(device: &F::Device) {
         let converted = buf.convert(Dtype::F32, &ConvertOptions::new()).unwrap();
         assert_eq!(written::<F>(&loaded["t"]).unwrap(), parts(&converted), "{} {dtype}", F::NAME);
     }
-    // Others stay as they are, and a dtype that nothing is converted to is an error before anything
+    // Other tensors stay as they are. A dtype that no conversion gives is an error before anything
     // is read.
     let (ids, mask) = (tensor(Dtype::I64, &[3]), tensor(Dtype::BOOL, &[3]));
     let path = save_file(&dir, "others.safetensors", [("ids", &ids), ("mask", &mask)]);
@@ -443,7 +443,7 @@ pub(crate) fn floats_come_in_the_asked_dtype<F: Fixture>(device: &F::Device) {
     .unwrap();
     assert_eq!(written::<F>(&loaded["ids"]).unwrap(), parts(&ids), "{}", F::NAME);
     assert_eq!(Some(written::<F>(&loaded["mask"]).unwrap()), expected::<F>(&mask), "{}", F::NAME);
-    // A framework that lacks the asked dtype has its values all the same: rounded to it, then
+    // A framework that lacks the requested dtype still gets its values: rounded to that dtype, then
     // widened.
     let thirds = TensorBuf::from_vec(vec![2], vec![1.0_f32 / 3.0, -200.0 / 3.0]).unwrap();
     let path = save_file(&dir, "thirds.safetensors", [("t", &thirds)]);

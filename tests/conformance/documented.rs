@@ -1,10 +1,10 @@
-//! The matrix of dtypes in the README, read from it: a dtype that a framework no longer holds as it
-//! is said to fails the suite.
+//! Reads the matrix of dtypes from the README. The suite fails if a framework holds a dtype in
+//! another way than the matrix says.
 
-use safetensors_bridge::{Dtype, Support};
+use safetensors_bridge::Dtype;
+use safetensors_bridge::framework::Support;
 
-/// The README's column of a framework: every dtype that a row of the matrix is about, with how the
-/// framework holds it.
+/// The README's column of a framework: every dtype in the matrix, and how the framework holds it.
 pub(crate) fn documented(framework: &str) -> Vec<(Dtype, Support)> {
     column(include_str!("../../README.md"), framework)
 }
@@ -21,14 +21,14 @@ fn column(text: &str, heading: &str) -> Vec<(Dtype, Support)> {
         let cells: Vec<_> = line.split('|').map(str::trim).collect();
         column = column.or_else(|| cells.iter().position(|&cell| cell == heading));
         let Some(cell) = column.and_then(|column| cells.get(column)) else { continue };
-        // Other rows of the table are about what can be done.
+        // Rows whose first cell names no dtypes are about operations.
         let dtypes: Option<Vec<_>> = cells[0].split(", ").map(dtype).collect();
         found.extend(dtypes.into_iter().flatten().map(|dtype| (dtype, support(cell))));
     }
     found
 }
 
-/// What a cell says: `✓` is exact, `as X` is widened. A remark may follow either.
+/// The meaning of a cell: `✓` is exact, `as X` is widened. A remark may follow either.
 fn support(cell: &str) -> Support {
     let words: Vec<_> = cell.split([' ', ',']).collect();
     match words.as_slice() {
@@ -44,7 +44,8 @@ fn dtype(name: &str) -> Option<Dtype> {
 
 #[test]
 fn a_column_of_a_table() {
-    let text = "| | one | two |\n|---|---|---|\n| load | ✓ | ✓ |\n| U8, F32 | ✓ (stored) | as F64, if it fits |\n\n| I8 | ✓ | ✓ |";
+    let text = "| | one | two |\n|---|---|---|\n| load | ✓ | ✓ |\n\
+        | U8, F32 | ✓ (stored) | as F64, if it fits |\n\n| I8 | ✓ | ✓ |";
     assert_eq!(column(text, "one"), [(Dtype::U8, Support::Exact), (Dtype::F32, Support::Exact)]);
     let widened = Support::Widened(Dtype::F64);
     assert_eq!(column(text, "two"), [(Dtype::U8, widened), (Dtype::F32, widened)]);

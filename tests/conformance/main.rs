@@ -1,5 +1,5 @@
-//! One suite for every framework: the same cases, generic over `Framework`, run for each adapter
-//! that is enabled.
+//! One test suite for all frameworks. The cases are generic over `Framework`, and run for each
+//! enabled adapter.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(
     dead_code,
@@ -11,9 +11,9 @@ mod cases;
 mod documented;
 mod sample;
 
-use safetensors_bridge::Framework;
+use safetensors_bridge::framework::Framework;
 
-/// What the suite needs of a framework beyond `Framework`: tensors whose memory is not in C order.
+/// Makes tensors whose memory is not in C order, which `Framework` itself cannot.
 trait Fixture: Framework {
     /// The transpose of a matrix, by strides if the framework has them.
     fn transpose(matrix: &Self::Tensor) -> Self::Tensor;

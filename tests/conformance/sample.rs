@@ -1,17 +1,18 @@
-//! Tensors to test with: every dtype, any shape, bytes that repeat themselves only after a while.
+//! Tensors to test with: every dtype, any shape, pseudorandom bytes.
 
+use safetensors_bridge::framework::Framework;
 use safetensors_bridge::shape::byte_len;
-use safetensors_bridge::{Dtype, Framework, Result, TensorBuf, TensorSource};
+use safetensors_bridge::{Dtype, Result, TensorBuf, TensorSource};
 
-/// A shape of this rank whose elements fill whole bytes in every dtype.
-pub(crate) fn shape_of_rank(rank: usize) -> Vec<usize> {
-    [4, 2, 3, 1, 2, 5][..rank].to_vec()
+/// A shape of so many dimensions whose elements fill whole bytes in every dtype.
+pub(crate) fn shape_of_ndim(ndim: usize) -> Vec<usize> {
+    [4, 2, 3, 1, 2, 5][..ndim].to_vec()
 }
 
 /// A tensor of any dtype and shape. BOOL holds 0 and 1; U64 stays below 2⁶³ so that it fits a
 /// signed number; the rest is any pattern of bits, NaNs and infinities among them.
 pub(crate) fn tensor(dtype: Dtype, shape: &[usize]) -> TensorBuf {
-    TensorBuf::read_with(dtype, shape.to_vec(), |bytes| {
+    TensorBuf::filled_by(dtype, shape.to_vec(), |bytes| {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64 ^ u64::from(dtype.bits());
         for (i, byte) in bytes.iter_mut().enumerate() {
             state = state
@@ -36,7 +37,7 @@ pub(crate) fn all_dtypes(shape: &[usize]) -> impl Iterator<Item = (Dtype, Tensor
         .map(|&dtype| (dtype, tensor(dtype, shape)))
 }
 
-/// What a framework's tensor would write: dtype, shape and bytes.
+/// The dtype, shape and bytes that a framework's tensor writes.
 pub(crate) fn written<F: Framework>(tensor: &F::Tensor) -> Result<(Dtype, Vec<usize>, Vec<u8>)> {
     let source = F::source(tensor)?;
     let mut bytes = Vec::new();

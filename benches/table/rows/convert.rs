@@ -8,13 +8,14 @@ use bytemuck::Pod;
 use float8::{F8E4M3, F8E5M2};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
-use safetensors_bridge::{ConvertOptions, Dtype, Element, TensorBuf};
+use safetensors_bridge::element::Element;
+use safetensors_bridge::{ConvertOptions, Dtype, TensorBuf};
 
 use super::Spec;
 use crate::files::Pattern;
 use crate::sample::{Contender, Goal, Row};
 
-/// More than a cache holds: 64 MiB of F32.
+/// 64 MiB of F32, which is more than a cache holds.
 const ELEMENTS: usize = 16 << 20;
 
 const FLOAT8: &str = "float8, one by one";
@@ -63,7 +64,7 @@ fn narrow<T: Element + Pod>(
     times: f64,
     peer: impl Fn(&[f32], &mut [T]) + 'static,
 ) -> Result<Row> {
-    // Numbers about one, as weights are, so that they do not all end as infinity or zero.
+    // Numbers near one, like weights, so that they do not all become infinity or zero.
     let bytes = Pattern(3).take(4 * ELEMENTS);
     let weights = bytes
         .as_chunks()
@@ -77,7 +78,7 @@ fn elements<T: Pod>() -> Vec<T> {
     bytemuck::pod_collect_to_vec(&Pattern(5).take(size_of::<T>() * ELEMENTS))
 }
 
-/// Each contender writes into memory that it has used before.
+/// A row in which each contender writes into memory that it has used before.
 fn row<From: Element + Pod, To: Element + Pod>(
     name: &'static str,
     times: f64,
@@ -116,7 +117,7 @@ fn row<From: Element + Pod, To: Element + Pod>(
     .bytes(((from_size + to_size) * ELEMENTS) as u64))
 }
 
-/// Whether all elements that differ are no numbers: which of these there is does not matter.
+/// Whether both sides are NaN wherever they differ: the bits of a NaN do not matter.
 fn only_nans_differ<To: Element + Pod>(ours: &[u8], theirs: &[To]) -> bool {
     let is_nan = |bytes: &[u8]| match To::DTYPE {
         Dtype::F32 => bytemuck::pod_read_unaligned::<f32>(bytes).is_nan(),
@@ -131,7 +132,7 @@ fn only_nans_differ<To: Element + Pod>(ours: &[u8], theirs: &[To]) -> bool {
     pairs.all(|(ours, theirs)| ours == theirs || (is_nan(ours) && is_nan(theirs)))
 }
 
-/// Reads elements of one size and writes as many of another, by the simplest instructions that do.
+/// Reads elements of one size and writes as many of another size, with the simplest instructions.
 fn stream(from: &[u8], from_size: usize, to: &mut [u8], to_size: usize) {
     match (from_size, to_size) {
         (1, 4) => {

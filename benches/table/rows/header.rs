@@ -6,7 +6,8 @@ use std::rc::Rc;
 use anyhow::{Result, ensure};
 use memmap2::Mmap;
 use safetensors::SafeTensors as Reference;
-use safetensors_bridge::{Header, Limits};
+use safetensors_bridge::Limits;
+use safetensors_bridge::header::Header;
 use serde::de::IgnoredAny;
 
 use super::Spec;
@@ -19,7 +20,7 @@ pub(super) fn rows() -> Vec<Spec> {
     let parse = [6, 300, 2_326, 100_000].map(|count| {
         Spec::new(format!("header {count} tensors"), move |data| {
             let row = parse_row(data, &model(count))?;
-            // Headers of a few tensors are quick to parse in any way.
+            // Any parser is quick with headers of a few tensors.
             let goal = Goal::Faster(REFERENCE, 10.0);
             Ok(if count < 300 { row } else { row.goals([goal]) })
         })
@@ -31,7 +32,7 @@ pub(super) fn rows() -> Vec<Spec> {
 
 pub(super) const REFERENCE: &str = "safetensors";
 
-/// The tensors of a transformer, of as many layers as make `count` tensors.
+/// The first `count` tensors of a transformer with enough layers.
 fn model(count: usize) -> Vec<Tensor> {
     let kinds = [
         ("self_attn.q_proj.weight", &[4096, 4096][..]),
@@ -52,7 +53,7 @@ fn model(count: usize) -> Vec<Tensor> {
         .collect()
 }
 
-/// Both parsers on a file with these tensors, whose data are holes.
+/// A row of both parsers on a file with these tensors, whose data is a hole.
 pub(super) fn parse_row(data: &Data, tensors: &[Tensor]) -> Result<Row> {
     let file = Rc::new(file(data, tensors)?);
     let text_len = text(&file)?.len() as u64;
@@ -95,7 +96,7 @@ fn lookup_row(data: &Data, count: usize) -> Result<Row> {
     .goals([Goal::Faster(REFERENCE, 1.0)]))
 }
 
-/// A mapped file with these tensors, whose data are holes.
+/// A mapped file with these tensors, whose data is a hole.
 pub(super) fn file(data: &Data, tensors: &[Tensor]) -> Result<Mmap> {
     let bytes = tensors.iter().map(|tensor| tensor.bytes as u64).sum();
     system::map(&data.header_only("header.safetensors", &header_text(tensors), bytes)?)
@@ -106,7 +107,7 @@ fn text(file: &Mmap) -> Result<&[u8]> {
     Ok(&file[8..header.data_start() as usize])
 }
 
-/// Both parsers find every tensor where it is.
+/// Checks that both parsers find every tensor in the same place.
 fn agree(file: &Mmap, tensors: &[Tensor]) -> Result<()> {
     let header = Header::parse(file, &Limits::default())?;
     let (_, metadata) = Reference::read_metadata(file)?;

@@ -1,4 +1,4 @@
-//! What the machine can do at all: the same bytes moved, and nothing else.
+//! The limits of the machine: moving the same bytes, and nothing else.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -9,7 +9,7 @@ use std::thread;
 use anyhow::{Result, ensure};
 use memmap2::MmapMut;
 
-/// The bytes that a thread reads or writes at once.
+/// The number of bytes that a thread reads or writes at once.
 const PIECE: usize = 4 << 20;
 
 fn threads() -> usize {
@@ -34,8 +34,8 @@ pub(super) fn arena(bytes: usize) -> Result<MmapMut> {
     Ok(arena)
 }
 
-/// Reads the data of a file into a small buffer for each thread, over and over, so that only the
-/// reading itself remains.
+/// Reads the data of a file into one small buffer per thread, over and over. So only the reading
+/// itself is measured.
 pub(crate) fn read_into_reused_buffers(path: &Path) -> Result<()> {
     let file = File::open(path)?;
     let (start, len) = data_range(&file)?;
@@ -57,7 +57,7 @@ pub(crate) fn write_pieces(path: &Path, tensors: &[&[u8]]) -> Result<()> {
     in_pieces(placed, |(offset, piece), _: &mut ()| Ok(file.write_all_at(piece, offset)?))
 }
 
-/// Does work on pieces, several at a time. Each thread has a buffer of type `B` of its own.
+/// Does work on pieces with several threads. Each thread has its own buffer of type `B`.
 fn in_pieces<T: Send, B: Default>(
     pieces: impl Iterator<Item = T> + Send,
     work: impl Fn(T, &mut B) -> Result<()> + Sync,

@@ -65,10 +65,10 @@ pub(super) fn rows() -> Vec<Spec> {
 const MAPPED: &str = "candle MmapedSafetensors";
 const MAPPED_CAST: &str = "candle MmapedSafetensors, to_dtype";
 
-/// What loading may take beside the tensors.
+/// The memory that loading may take beside the tensors, in bytes.
 const ALLOWANCE: u64 = 32 << 20;
 
-/// A row of processes that each load this file. The hungriest takes its size twice.
+/// A row of processes that each load this file. A process takes up to twice the size of the file.
 pub(super) fn reading(contenders: Vec<Contender>, file: &TestFile) -> Result<Row> {
     let bytes = data_len(file)?;
     Ok(Row::new(contenders)
@@ -129,7 +129,7 @@ fn candle_load(file: &TestFile) -> Contender {
     })
 }
 
-/// What a model does that loads its weights: it asks for one tensor after the other, by name.
+/// Loads the tensors by name, one after the other, as a model loads its weights.
 fn building(
     role: fn(&'static str, Box<Run>) -> Contender,
     name: &'static str,
@@ -140,7 +140,7 @@ fn building(
     let names: Vec<_> =
         Checkpoint::open(&file.path)?.tensors().map(|tensor| tensor.name().to_owned()).collect();
     let run = move |watch: &mut Watch| {
-        // The builder is given back untimed.
+        // Dropping the builder is not timed.
         let (_builder, tensors) = watch.time(|| -> Result<_> {
             let builder = open(&file.path)?;
             let get = |name: &String| Ok((name.clone(), builder.get_unchecked(name)?));
@@ -173,7 +173,7 @@ fn reused_buffers(file: &TestFile) -> Contender {
     })
 }
 
-/// What a program does that loads a file by candle's mapping. The mapping is given back untimed.
+/// Loads a file by candle's mapping, as a program does. Dropping the mapping is not timed.
 fn load_mapped(
     watch: &mut Watch,
     path: &Path,
@@ -191,7 +191,7 @@ fn load_mapped(
     Ok(tensors)
 }
 
-/// Makes sure that tensors have the names and the bytes that were written.
+/// Checks that tensors have the names and the bytes that were written.
 pub(super) fn verify<'a>(
     tensors: impl Iterator<Item = (&'a String, &'a Tensor)>,
     expected: u64,

@@ -1,4 +1,4 @@
-//! The rows, a file for each group of them.
+//! The rows. Each group of rows has a file.
 
 mod burn;
 mod convert;
@@ -29,7 +29,7 @@ impl Spec {
         Self { name: name.into(), build: Box::new(build) }
     }
 
-    /// Makes the test data, unless they are there, and the row.
+    /// Makes the row, and its test data unless they exist.
     pub(crate) fn build(&self, data: &Data) -> Result<Row> {
         (self.build)(data)
     }

@@ -1,4 +1,4 @@
-//! One tensor of a large file.
+//! Reading one tensor of a large file.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -24,7 +24,7 @@ pub(super) fn rows() -> Vec<Spec> {
         Spec::new("save 2 GiB from candle", |data| from_candle(data.path())),
         Spec::new("save 2 GiB from ndarray", |data| from_ndarray(data.path())),
     ];
-    // There the kernel has no larger pages, and a lock on the file for each.
+    // On tmpfs the kernel uses no larger pages, and takes a lock on the file for each page.
     rows.extend(
         folder_in_memory()
             .map(|memory| Spec::new("save 2 GiB to tmpfs", move |_| from_ndarray(&memory))),
@@ -36,13 +36,13 @@ const REFERENCE: &str = "safetensors serialize_to_file";
 const CANDLE: &str = "candle save";
 const LIMIT: &str = "parallel pwrite";
 
-/// What saving may take beside the tensors.
+/// The memory that saving may take beside the tensors, in bytes.
 const ALLOWANCE: u64 = 32 << 20;
 
-/// What a sample takes: the file, which is in the page cache.
+/// The memory that a sample takes, in bytes: the file, which is in the page cache.
 const MEMORY: u64 = (2 << 30) + (64 << 20);
 
-/// Tensors by name, and what the file of them must hold.
+/// The values of tensors by name.
 type Tensors = BTreeMap<String, Vec<bf16>>;
 
 fn tensors() -> (Tensors, u64) {
@@ -124,7 +124,7 @@ fn row(contenders: Vec<Contender>, mut goals: Vec<Goal>) -> Result<Row> {
     Ok(Row::new(contenders).goals(goals).bytes(2 << 30).samples(9).memory(MEMORY))
 }
 
-/// A contender that saves a file where none is. The file is looked at afterwards, and removed.
+/// A contender that saves a new file. The file is checked afterwards, and removed.
 fn saving(
     role: fn(&'static str, Box<Run>) -> Contender,
     name: &'static str,

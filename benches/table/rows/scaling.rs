@@ -3,7 +3,8 @@
 use std::rc::Rc;
 
 use anyhow::{Result, ensure};
-use safetensors_bridge::{Header, Limits, LoadOptions};
+use safetensors_bridge::header::Header;
+use safetensors_bridge::{Limits, LoadOptions};
 
 use super::Spec;
 use super::header::parse_row;
@@ -39,7 +40,7 @@ pub(super) fn rows() -> Vec<Spec> {
         .collect()
 }
 
-/// Short names, so that a million of them fit the longest header that is allowed.
+/// Tensors with short names, so that a million of them fit the longest header that is allowed.
 fn short_names(count: usize) -> Vec<Tensor> {
     (0..count).map(|i| Tensor::bf16(format!("layers.{i}.w"), &[512, 512])).collect()
 }
@@ -48,20 +49,20 @@ fn in_tensors_of_one_mib(count: usize) -> Vec<Tensor> {
     (0..count).map(|i| Tensor::bf16(format!("layers.{i}.weight"), &[1024, 512])).collect()
 }
 
-/// Headers that were made to be slow to parse take no more than a small multiple of the time of an
-/// ordinary one.
+/// Headers made to be slow to parse. They may take only a small multiple of the time of an ordinary
+/// header.
 fn hostile(_: &Data) -> Result<Row> {
     const COUNT: usize = 1_000_000;
     let ordinary = header_text(&short_names(COUNT));
     let texts = [
         ("ordinary", ordinary.clone()),
-        // Names that a weak hash, or one of their beginning or end, could not tell apart.
+        // A weak hash, or a hash of only the start or end, cannot tell these names apart.
         ("names that differ in the middle", renamed(|i| format!("aaaaaa{i:07}aaaaaa"))),
         (
             "names that differ in two bits",
             renamed(|i| (0..20).map(|bit| if i >> bit & 1 == 1 { 'b' } else { 'a' }).collect()),
         ),
-        // Nothing of these is in the form that the fast path knows.
+        // The parser's fast path handles none of these.
         ("names with escapes", renamed(|i| format!("\\u0061{i}"))),
         ("last tensor first", last_first()),
         ("never in the canonical form", ordinary.replace(",\"shape\"", ", \"shape\"")),
@@ -91,7 +92,7 @@ fn renamed(name: impl Fn(usize) -> String) -> String {
     header_text(&(0..1_000_000).map(|i| Tensor::bf16(name(i), &[8])).collect::<Vec<_>>())
 }
 
-/// Entries in the opposite order of their data.
+/// A header whose entries are in the opposite order of their data.
 fn last_first() -> String {
     let entries = (0..1_000_000_u64).rev().map(|i| {
         format!(

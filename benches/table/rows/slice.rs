@@ -1,4 +1,4 @@
-//! The part of a tensor that one of four ranks holds.
+//! Reading the part of a tensor that one of four ranks holds.
 
 use std::fs::File;
 use std::io;
@@ -11,8 +11,9 @@ use anyhow::{Context, Result, ensure};
 use memmap2::MmapMut;
 use safetensors::SafeTensors as Reference;
 use safetensors::slice::IndexOp;
-use safetensors_bridge::slice::Shard;
-use safetensors_bridge::{Checkpoint, FileSource, Limits, ReadAt};
+use safetensors_bridge::io::FileSource;
+use safetensors_bridge::slice::RankPart;
+use safetensors_bridge::{Checkpoint, Limits, ReadAt};
 
 use super::{Spec, limits};
 use crate::data::Data;
@@ -35,19 +36,18 @@ const NAME: &str = "weight";
 const ROWS: usize = 8192;
 const COLUMNS: usize = 16384;
 
-/// A tensor of 256 MiB, of which rank 1 holds 64 MiB: rows that lie together, or a part of each
-/// row.
+/// Rank 1 holds 64 MiB of a tensor of 256 MiB: adjacent rows, or a part of each row.
 fn row(data: &Data, dim: usize) -> Result<Row> {
     let path = data.file("slice.safetensors", &[Tensor::bf16(NAME.into(), &[ROWS, COLUMNS])])?.path;
-    let shard = Shard::new(dim, 1, 4);
+    let shard = RankPart::new(dim, 1, 4);
     let runs = runs(&path, dim)?;
     let expected = read_runs(&File::open(&path)?, &runs)?.to_vec();
     let over_read = over_read(&path, shard, &expected)?;
 
     let (a, b, c) = (path.clone(), path.clone(), path.clone());
-    let ours = Contender::ours("LazyTensor::shard, read", move |watch| {
+    let ours = Contender::ours("LazyTensor::rank_part, read", move |watch| {
         let checkpoint = Checkpoint::open(&a)?;
-        watch.repeat(|| Ok(checkpoint.tensor(NAME)?.shard(shard)?.read()?))
+        watch.repeat(|| Ok(checkpoint.tensor(NAME)?.rank_part(shard)?.read()?))
     });
     let mapped = system::map(&b)?;
     ensure!(reference(&mapped, dim)? == expected, "the peer's slice differs");
@@ -62,7 +62,7 @@ fn row(data: &Data, dim: usize) -> Result<Row> {
     Ok(Row::new(vec![ours, peer, limit]).goals(goals).bytes(expected.len() as u64).reads(path))
 }
 
-/// The bytes of the slice in the file, as runs that lie together.
+/// The ranges of the file that hold the slice.
 fn runs(path: &Path, dim: usize) -> Result<Vec<Range<u64>>> {
     let start = Checkpoint::open(path)?.tensor(NAME)?.file_offset();
     let (bytes, part) = ((2 * COLUMNS) as u64, |len: usize| (len / 4) as u64);
@@ -77,7 +77,7 @@ fn runs(path: &Path, dim: usize) -> Result<Vec<Range<u64>>> {
         .collect())
 }
 
-/// Reads runs one after the other into fresh memory, in huge pages where the system has them.
+/// Reads ranges one after the other into fresh memory, in huge pages where the system has them.
 fn read_runs(file: &File, runs: &[Range<u64>]) -> Result<MmapMut> {
     let mut bytes = limits::arena(runs.iter().map(|run| (run.end - run.start) as usize).sum())?;
     let mut rest = &mut bytes[..];
@@ -102,15 +102,15 @@ fn reference(mapped: &[u8], dim: usize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// How many bytes we read for each byte of the slice.
-fn over_read(path: &Path, shard: Shard, expected: &[u8]) -> Result<f64> {
+/// The number of bytes that are read for each byte of the slice.
+fn over_read(path: &Path, shard: RankPart, expected: &[u8]) -> Result<f64> {
     let open =
         |path: &Path| Ok(Counting { source: FileSource::open(path)?, bytes: AtomicU64::new(0) });
     let checkpoint = Checkpoint::open_by(path, &Limits::default(), open)?;
     let tensor = checkpoint.tensor(NAME)?;
     let counted = || tensor.source().bytes.load(Ordering::Relaxed);
     let before = counted();
-    ensure!(tensor.shard(shard)?.read()?.bytes() == expected, "our slice differs");
+    ensure!(tensor.rank_part(shard)?.read()?.bytes() == expected, "our slice differs");
     Ok((counted() - before) as f64 / expected.len() as f64)
 }
 

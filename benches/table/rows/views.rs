@@ -6,7 +6,8 @@ use anyhow::{Result, ensure};
 use half::bf16;
 use ndarray::IxDyn;
 use safetensors::SafeTensors as Reference;
-use safetensors_bridge::{Header, Limits, Widening};
+use safetensors_bridge::header::Header;
+use safetensors_bridge::{Limits, Widening};
 use safetensors_ndarray::ViewArrayExt;
 
 use super::Spec;

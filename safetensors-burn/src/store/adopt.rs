@@ -1,4 +1,4 @@
-//! [`adopt`]: a module with its parameters' values replaced.
+//! [`adopt`]: makes a copy of a module with other values of its parameters.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,26 +11,26 @@ use safetensors_core::{Error, Result};
 use super::location::Location;
 use crate::{Burn, StoreError};
 
-/// A module like `module`, in which the parameters whose path is in `data` have these values, on
-/// the devices they were on.
+/// Returns a clone of `module` in which each parameter whose path is in `data` has that value, on
+/// the same device as before.
 ///
-/// The data must have the parameters' kinds and shapes. Parameters keep their ids, and whether they
-/// require gradients. `module` itself stays as it is: cloning one copies no tensor.
+/// The data must have the kinds and shapes of the parameters. Parameters keep their ids, and
+/// whether they require gradients. `module` itself does not change. Cloning a module copies no
+/// tensor.
 pub(crate) fn adopt<M: Module>(
     module: &M,
     data: HashMap<String, TensorData>,
     skip_enum_variants: bool,
 ) -> Result<M> {
     let mut mapper = Mapper { location: Location::root(skip_enum_variants), data };
-    // A backend says by a panic that its device lacks a dtype or memory. Only the clone is lost to
-    // it.
+    // A backend panics if its device lacks a dtype or memory. Only the clone is then lost.
     catch_unwind(AssertUnwindSafe(|| module.clone().map(&mut mapper))).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().copied();
         let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
         let error = Error::framework::<Burn>(StoreError::Panicked {
             message: text.unwrap_or("without a message").into(),
         });
-        // The traversal stopped at the parameter whose tensor it was.
+        // The traversal stopped at the parameter that caused the panic.
         error.in_tensor(&mapper.location.path())
     })
 }
@@ -51,8 +51,8 @@ impl Mapper {
         let Some(data) = self.data.remove(&self.location.path()) else {
             return param;
         };
-        // Without the dtype, burn would convert to the device's default. For booleans it always
-        // does.
+        // Without the dtype, burn would convert the data to the device's default dtype. It always
+        // converts booleans.
         let dtype = data.dtype();
         let tensor = Tensor::from_data(data, (&param.lazy_device(), dtype));
         let id = param.id;

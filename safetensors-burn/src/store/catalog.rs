@@ -1,22 +1,24 @@
-//! [`Catalog`]: an open checkpoint, its tensors under the names that the module knows them by.
+//! [`Catalog`]: an open checkpoint whose tensors have the names that the module uses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use safetensors_core::{Checkpoint, Error, ErrorKind, FileSource, LazyTensor, LoadOptions, Result};
+use safetensors_core::io::FileSource;
+use safetensors_core::{Checkpoint, Error, ErrorKind, LazyTensor, LoadOptions, Result};
 
 use super::pack::{self, PackTensor};
 use super::rename::Renames;
 
-/// Headers are parsed when it is opened, and never again.
+/// An open checkpoint, with its tensors by their renamed names. Headers are parsed only when the
+/// catalog is opened.
 #[derive(Debug)]
 pub(crate) struct Catalog {
     checkpoint: Arc<Checkpoint>,
     tensors: BTreeMap<String, PackTensor>,
-    /// The names in the file of the tensors that have another here.
+    /// From the name in the catalog to the name in the file, where the two differ.
     in_file: BTreeMap<String, String>,
-    /// The names that are not a tensor's own: under which it was not saved.
+    /// The names in the catalog that are aliases: the tensor was saved under another name.
     aliases: BTreeSet<String>,
 }
 
@@ -34,7 +36,7 @@ impl Catalog {
         }
         for (alias, tensor) in checkpoint.aliases() {
             let alias = renames.apply(alias);
-            // The rules may give all names of a tensor one name.
+            // The rules may turn several names of a tensor into one name. That is no duplicate.
             if !catalog.tensors.contains_key(&alias)
                 || catalog.name_in_file(&alias) != tensor.name()
             {
@@ -58,20 +60,20 @@ impl Catalog {
             self.in_file.insert(name.clone(), tensor.name().to_owned());
         }
         if self.tensors.contains_key(&name) {
-            // The rules gave one name to two tensors; which of them is meant, nobody knows.
+            // The rules gave one name to two tensors, so the name is ambiguous.
             return Err(tensor.locate(Error::from(ErrorKind::DuplicateTensor).in_tensor(&name)));
         }
         self.tensors.insert(name, described);
         Ok(())
     }
 
-    /// The tensors by the names that the module knows. One that was saved once for several names is
-    /// there under all of them.
+    /// The tensors by the names that the module uses. A tensor that was saved once under several
+    /// names is listed under each of them.
     pub(crate) fn tensors(&self) -> &BTreeMap<String, PackTensor> {
         &self.tensors
     }
 
-    /// The names of the tensors that are not used under any of these names.
+    /// The names of the tensors that `used` does not mention under any of their names.
     pub(crate) fn unused(&self, used: &BTreeSet<&str>) -> Vec<String> {
         let used: BTreeSet<_> = used.iter().map(|name| self.name_in_file(name)).collect();
         let own = self.tensors.keys().filter(|name| !self.aliases.contains(*name));
@@ -83,12 +85,12 @@ impl Catalog {
         self.in_file.get(name).map_or(name, String::as_str)
     }
 
-    /// The tensor of this name, to be read.
+    /// The tensor of this name in the catalog. Nothing is read yet.
     pub(crate) fn tensor(&self, name: &str) -> Result<LazyTensor<'_, FileSource>> {
         self.checkpoint.tensor(self.name_in_file(name))
     }
 
-    /// Says in an error which file the tensor of this name lies in.
+    /// Adds to an error the file of the tensor of this name.
     pub(crate) fn locate(&self, name: &str, error: Error) -> Error {
         match self.tensor(name) {
             Ok(tensor) => tensor.locate(error),

@@ -1,4 +1,4 @@
-//! [`Filter`]: which of a module's parameters take part.
+//! [`Filter`]: selects the parameters of a module that are loaded or saved.
 
 use burn_store::PathFilter;
 use regex::Regex;
@@ -7,11 +7,11 @@ use safetensors_core::{Error, Result};
 use super::location::Location;
 use crate::{Burn, StoreError};
 
-/// burn's path filter, and regular expressions. A parameter takes part if any of them matches, or
-/// if there are none.
+/// burn's path filter, and regular expressions. A parameter is selected if any of them matches, or
+/// if none is given.
 ///
-/// `PathFilter` has regular expressions only with a feature of burn-store that brings the
-/// `safetensors` crate along.
+/// The expressions are kept apart, because `PathFilter` has them only with a feature of burn-store
+/// that depends on the `safetensors` crate.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Filter {
     pub(crate) paths: PathFilter,

@@ -1,4 +1,4 @@
-//! [`Location`]: where in a module a traversal stands.
+//! [`Location`]: the current position of a traversal of a module.
 
 /// The path to the current parameter, and the types that contain it, as burn-store counts them.
 #[derive(Clone, Debug)]
@@ -9,8 +9,7 @@ pub(crate) struct Location {
 }
 
 impl Location {
-    /// The root of a module. If `skip_enum_variants`, the names of enum variants are no part of
-    /// paths.
+    /// The root of a module. With `skip_enum_variants`, paths leave out the names of enum variants.
     pub(crate) fn root(skip_enum_variants: bool) -> Self {
         Self { path: Vec::new(), containers: Vec::new(), skip_enum_variants }
     }
@@ -36,7 +35,7 @@ impl Location {
         self.path.join(".")
     }
 
-    /// The path of a parameter beside this one.
+    /// The path of another parameter `name` in the same container.
     pub(crate) fn sibling(&self, name: &str) -> String {
         let parent = self.path.split_last().map_or(&[][..], |(_, parent)| parent);
         parent.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join(".")
@@ -47,11 +46,12 @@ impl Location {
         self.path.last().map_or("", String::as_str)
     }
 
-    /// The types on the way, outermost first, such as `Struct:Linear`.
+    /// The types that contain the parameter, outermost first, such as `Struct:Linear`.
     pub(crate) fn containers(&self) -> &[String] {
         &self.containers
     }
 
+    /// Whether the name inside this container is a part of the path.
     fn counts(&self, container: &str) -> bool {
         !(self.skip_enum_variants && container.starts_with("Enum:"))
     }

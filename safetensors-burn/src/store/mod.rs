@@ -1,4 +1,4 @@
-//! [`CheckpointStore`]: burn modules in safetensors files.
+//! [`CheckpointStore`]: loads and saves burn modules.
 
 mod adopt;
 mod catalog;
@@ -17,10 +17,9 @@ use std::sync::Arc;
 use burn_store::{
     ApplyResult, IdentityAdapter, ModuleAdapter, ModuleSnapshot, ModuleStore, PathFilter,
 };
+use safetensors_core::checkpoint::MaxShardSize;
 use safetensors_core::tied::Tied;
-use safetensors_core::{
-    Error, LoadOptions, MaxShardSize, Result, SaveOptions, ShardOptions, save, save_sharded,
-};
+use safetensors_core::{Error, LoadOptions, Result, SaveOptions, ShardOptions, save, save_sharded};
 
 use crate::{Burn, StoreError};
 use adopt::adopt;
@@ -28,50 +27,53 @@ use catalog::Catalog;
 use filter::Filter;
 use pack::{ModuleSource, PackTensor, collect};
 use parameters::parameters;
-use plan::Plan;
+use plan::LoadPlan;
 use rename::Renames;
 use ties::ties;
 
 /// Loads burn modules from safetensors checkpoints and saves them to safetensors files.
 ///
-/// The options have the names of burn-store's `SafetensorsStore`, where they exist there; those
-/// that take a pattern ([`with_regex`](CheckpointStore::with_regex),
-/// [`with_key_remapping`](CheckpointStore::with_key_remapping)) return a [`Result`], an error if it
-/// is no regular expression. Loading differs in this:
+/// The options have the same names as those of burn-store's `SafetensorsStore`, where it has them.
+/// The options that take a pattern ([`with_regex`](CheckpointStore::with_regex),
+/// [`with_key_remapping`](CheckpointStore::with_key_remapping)) return a [`Result`]. It is an error
+/// if the pattern is not a regular expression.
 ///
-/// - it reads shards: the path may be a file, an index (`*.json`) or the directory of either;
-/// - headers are parsed once and tensors read in parallel, each once;
-/// - everything is checked and read before the module changes. If loading fails, the module is as
-///   it was. Until it is done, new and old values are in memory together; parameters that have no
-///   value yet are not initialized for it.
+/// Loading differs from `SafetensorsStore` in these points:
 ///
-/// A store opens its checkpoint when it first needs it, and keeps it: what another program puts at
-/// the path later, a new store sees. Saving differs in this:
+/// - The path may be a file, an index of shards (`*.json`), or the directory that holds either.
+/// - Headers are parsed once. Tensors are read in parallel, each once.
+/// - All tensors are checked and read before the module changes. If loading fails, the module stays
+///   as it was. During loading, memory holds the new and the old values.
+/// - Loading does not initialize parameters that have no value yet.
 ///
-/// - a file that exists is replaced, without an option for it. Until the new one is complete, the
-///   old one is there;
-/// - with [`max_shard_size`](CheckpointStore::max_shard_size) it writes shards;
-/// - a parameter that the module has under several paths is saved once, see below.
+/// A store opens its checkpoint when it first needs it, and keeps it open. Only a new store sees
+/// files that another program puts at the path later.
+///
+/// Saving differs in these points:
+///
+/// - An existing file is always replaced. The old file stays until the new one is complete.
+/// - With [`max_shard_size`](CheckpointStore::max_shard_size) the store writes shards.
+/// - A parameter that the module has under several paths is saved once, see below.
 ///
 /// # Tied parameters
 ///
-/// A module can have one parameter under several paths: as its embedding and as its output layer,
-/// for example. It is saved once, under the first of its names in sorted order, and the metadata
-/// says so for the others, as in files of `safetensors.torch.save_model`. On loading the tensor is
-/// found under all of its names, in files of either: none of them is missing. What is tied in a
-/// file and not in the module goes into both parameters.
+/// A module can have one parameter under several paths, for example as its embedding and as its
+/// output layer. The parameter is saved once, under the first of its names in sorted order. The
+/// metadata lists the other names, as in files of `safetensors.torch.save_model`. Loading finds the
+/// tensor under all of its names, in files of both origins. If the file ties two parameters that
+/// the module does not tie, both parameters get the tensor.
 ///
-/// Parameters are one if they have the same id and are to be saved as the same bits: those whose id
-/// is there twice are read from their device once more, to compare them. So a module and its clone,
-/// which has the same ids, are saved apart once one of them has changed.
+/// Two parameters are tied if they have the same id and would be saved as the same bits. Parameters
+/// whose id occurs several times are read from their device once more, to compare the bits. A clone
+/// of a module has the same ids; once one of the two has changed, they are saved apart.
 /// [`save_options`](CheckpointStore::save_options) without [`SaveOptions::tied`] saves every path.
 ///
 /// # Dtypes
 ///
-/// A parameter takes over the dtype that the file has.
-/// [`load_options`](CheckpointStore::load_options) can convert while reading, and
-/// [`FloatCastAdapter`](crate::FloatCastAdapter) as
-/// [`with_from_adapter`](CheckpointStore::with_from_adapter) after it. The parameter keeps its id.
+/// A parameter takes over the dtype that its tensor has in the file, and keeps its id.
+/// [`load_options`](CheckpointStore::load_options) can convert tensors while they are read. A
+/// [`FloatCastAdapter`](crate::FloatCastAdapter), given to
+/// [`with_from_adapter`](CheckpointStore::with_from_adapter), converts them afterwards.
 ///
 /// ```
 /// use burn::module::Module;
@@ -101,7 +103,7 @@ use ties::ties;
 /// trained
 ///     .save_into(&mut CheckpointStore::from_file(&path).metadata("title", "An example"))?;
 ///
-/// // Only the encoder, into another model.
+/// // Loads only the encoder into another model.
 /// let mut store = CheckpointStore::from_file(&path).with_regex(r"^encoder\.")?;
 /// let mut fresh = Model::new(&device);
 /// let result = fresh.load_from(&mut store)?;
@@ -126,19 +128,19 @@ pub struct CheckpointStore {
 }
 
 impl CheckpointStore {
-    /// A store for a path. To load from: a file, an index or a directory, as for
-    /// [`Checkpoint::open`](safetensors_core::Checkpoint::open). To save to: a file, which is
-    /// replaced if it exists, or, with [`max_shard_size`](CheckpointStore::max_shard_size), a
-    /// directory.
+    /// Makes a store for a path. It opens nothing yet.
     ///
-    /// Nothing is opened yet.
+    /// To load, the path is a file, an index of shards or a directory, as for
+    /// [`Checkpoint::open`](safetensors_core::Checkpoint::open). To save, the path is a file, which
+    /// is replaced if it exists. With [`max_shard_size`](CheckpointStore::max_shard_size) the store
+    /// saves to a directory.
     pub fn from_file(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
             filter: Filter::default(),
             renames: Renames::default(),
-            load_options: LoadOptions::new(),
-            // transformers loads no file whose format is another.
+            load_options: LoadOptions::new().for_framework::<Burn>(),
+            // transformers refuses a file of another `format`.
             save_options: SaveOptions::new().metadata([("format", "pt")]).tied(Tied::new()),
             max_shard_size: None,
             from_adapter: Box::new(IdentityAdapter),
@@ -150,8 +152,8 @@ impl CheckpointStore {
         }
     }
 
-    /// Loads or saves only the parameters that the filter matches, by their path in the module.
-    /// Replaces paths and predicates given before; patterns stay.
+    /// Loads or saves only the parameters whose path in the module the filter matches. This
+    /// replaces earlier paths and predicates, but not patterns.
     #[must_use]
     pub fn filter(mut self, filter: PathFilter) -> Self {
         self.filter.paths = filter;
@@ -159,11 +161,11 @@ impl CheckpointStore {
     }
 
     /// Loads or saves only the parameters whose path in the module matches a regular expression.
-    /// With several, and with paths, it is enough that one matches.
+    /// If several patterns or paths are given, one match is enough.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Pattern`] if it is not a regular expression.
+    /// [`StoreError::Pattern`] if `pattern` is not a regular expression.
     pub fn with_regex(mut self, pattern: impl AsRef<str>) -> Result<Self> {
         self.filter.add_pattern(pattern.as_ref())?;
         Ok(self)
@@ -183,30 +185,30 @@ impl CheckpointStore {
         self
     }
 
-    /// Loads or saves the parameters for which the predicate holds. It is given the path and the
-    /// types that contain the parameter, outermost first, joined with dots:
-    /// `Struct:Model.Struct:Linear`.
+    /// Loads or saves the parameters for which the predicate returns `true`. Its first argument is
+    /// the path of the parameter. Its second argument lists the types that contain the parameter,
+    /// outermost first and joined with dots: `Struct:Model.Struct:Linear`.
     #[must_use]
     pub fn with_predicate(mut self, predicate: fn(&str, &str) -> bool) -> Self {
         self.filter.paths = self.filter.paths.with_predicate(predicate);
         self
     }
 
-    /// Loads or saves all parameters, whatever the other filters say.
+    /// Loads or saves all parameters. The other filters then have no effect.
     #[must_use]
     pub fn match_all(mut self) -> Self {
         self.filter.paths = self.filter.paths.match_all();
         self
     }
 
-    /// Replaces what matches the pattern in tensor names: on loading in the names of the file,
-    /// before they are compared with those of the module, and on saving in the names of the module,
-    /// before they are written. The replacement may refer to groups (`$1`). Several rules apply one
-    /// after the other.
+    /// Replaces each match of the pattern in tensor names. Loading applies the rule to the names of
+    /// the file, before they are compared with those of the module. Saving applies it to the names
+    /// of the module, before they are written. The replacement may refer to groups (`$1`). Several
+    /// rules apply one after the other.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Pattern`] if it is not a regular expression.
+    /// [`StoreError::Pattern`] if `pattern` is not a regular expression.
     pub fn with_key_remapping(
         mut self,
         pattern: impl AsRef<str>,
@@ -217,25 +219,28 @@ impl CheckpointStore {
         Ok(self)
     }
 
-    /// Adds an entry to the `__metadata__` of a saved file, which has `format` = `pt` without it.
+    /// Adds an entry to the `__metadata__` of a saved file. By default the metadata has
+    /// `format` = `pt`.
     #[must_use]
     pub fn metadata(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.save_options = self.save_options.metadata([(key.into(), value.into())]);
         self
     }
 
-    /// Saves with these options, their metadata and their [`tied`](SaveOptions::tied) included:
-    /// without it each path of a parameter is saved, and `format` = `pt` is no longer added, but to
-    /// the files of several shards.
+    /// Replaces all options for saving, including the metadata and [`tied`](SaveOptions::tied). If
+    /// the new options do not set `tied`, each path of a parameter is saved. `format` = `pt` is
+    /// then added only to the files of a checkpoint of several shards.
     #[must_use]
     pub fn save_options(mut self, options: SaveOptions) -> Self {
         self.save_options = options;
         self
     }
 
-    /// Saves to a directory, the store's path, which is made if there is none: to one file, or to
-    /// several and an index, none of them larger than this but for a single tensor that is. See
-    /// [`save_sharded`](safetensors_core::save_sharded) for the names, and for what is replaced.
+    /// Saves to a directory at the store's path, which is created if it does not exist. The
+    /// directory gets one file, or several files and an index. No file is larger than `size`,
+    /// unless it holds a single tensor that is larger. See
+    /// [`save_sharded`](safetensors_core::save_sharded) for the names of the files, and for the
+    /// files that are replaced.
     ///
     /// ```
     /// use burn::nn::{Linear, LinearConfig};
@@ -261,10 +266,10 @@ impl CheckpointStore {
         self
     }
 
-    /// Loads with these options: how many threads read, who is told of the progress, what is
-    /// converted while it is read, and whether dtypes that burn lacks may be widened. If they may
-    /// not, it is an error to load a tensor of such a dtype; tensors that are not loaded may have
-    /// any.
+    /// Sets the options for loading: the number of reading threads, who receives the progress, the
+    /// conversion of dtypes, and whether dtypes that burn lacks may be widened. If they may not, it
+    /// is an error to load a tensor of such a dtype. A tensor that is not loaded may have any
+    /// dtype.
     ///
     /// ```
     /// use burn::nn::{Linear, LinearConfig};
@@ -285,7 +290,7 @@ impl CheckpointStore {
     /// ```
     #[must_use]
     pub fn load_options(mut self, options: LoadOptions) -> Self {
-        self.load_options = options;
+        self.load_options = options.for_framework::<Burn>();
         self.catalog = None;
         self
     }
@@ -306,25 +311,25 @@ impl CheckpointStore {
         self
     }
 
-    /// Whether parameters may stay as they are because the checkpoint lacks them. Otherwise that is
-    /// an error, the default.
+    /// Whether the checkpoint may lack parameters. Such parameters then stay as they are. By
+    /// default a missing parameter is an error.
     #[must_use]
     pub fn allow_partial(mut self, allow: bool) -> Self {
         self.allow_partial = allow;
         self
     }
 
-    /// Whether a tensor of another shape or kind than its parameter is an error, the default.
-    /// Otherwise the parameter stays as it is, and the mismatch is among the
-    /// [`ApplyResult::errors`].
+    /// Whether a tensor of another shape or kind than its parameter is an error, which is the
+    /// default. With `false`, the parameter stays as it is, and [`ApplyResult::errors`] lists the
+    /// mismatch.
     #[must_use]
     pub fn validate(mut self, validate: bool) -> Self {
         self.validate = validate;
         self
     }
 
-    /// Whether the names of enum variants are left out of the paths of the module, as PyTorch
-    /// models have none.
+    /// Whether the paths of the module leave out the names of enum variants. PyTorch models have no
+    /// such names.
     #[must_use]
     pub fn skip_enum_variants(mut self, skip: bool) -> Self {
         self.skip_enum_variants = skip;
@@ -342,8 +347,8 @@ impl CheckpointStore {
         }
     }
 
-    /// The errors that the options make of a plan.
-    fn check(&self, plan: &mut Plan) -> Result<()> {
+    /// An error if the plan has a problem that the options do not allow.
+    fn check(&self, plan: &mut LoadPlan) -> Result<()> {
         if let Some(error) = plan.mismatch.take().filter(|_| self.validate) {
             return Err(error);
         }
@@ -362,8 +367,8 @@ impl CheckpointStore {
 impl ModuleStore for CheckpointStore {
     type Error = Error;
 
-    /// Saves the module's parameters that pass the filter: to one file, atomically, which is
-    /// replaced if it exists; or to shards.
+    /// Saves the module's parameters that pass the filter. They are saved to one file, atomically,
+    /// which is replaced if it exists; or to shards.
     fn collect_from<M: ModuleSnapshot>(&mut self, module: &M) -> Result<()> {
         self.catalog = None;
         if self.path.extension().is_some_and(|extension| extension == "json") {
@@ -379,19 +384,19 @@ impl ModuleStore for CheckpointStore {
         match self.max_shard_size {
             None => save(&self.path, sources, &self.save_options),
             Some(size) => {
-                let options =
-                    ShardOptions::new().max_shard_size(size).save(self.save_options.clone());
+                let options = ShardOptions::new()
+                    .max_shard_size(size)
+                    .save_options(self.save_options.clone());
                 save_sharded(&self.path, sources, &options).map(drop)
             }
         }
     }
 
-    /// Loads the module's parameters that pass the filter. If this is an error, the module is as it
-    /// was.
+    /// Loads the module's parameters that pass the filter. After an error the module is unchanged.
     fn apply_to<M: ModuleSnapshot>(&mut self, module: &mut M) -> Result<ApplyResult> {
         let catalog = Arc::clone(self.catalog()?);
         let parameters = parameters(module, self.skip_enum_variants);
-        let mut plan = Plan::new(&parameters, &catalog, &self.filter, &*self.from_adapter);
+        let mut plan = LoadPlan::new(&parameters, &catalog, &self.filter, &*self.from_adapter);
         self.check(&mut plan)?;
         let (data, result) = plan.read(&catalog, &self.load_options)?;
         *module =

@@ -1,5 +1,5 @@
-//! The only place that knows [`burn_pack::Tensor`](burn_store::burn_pack::Tensor), in which
-//! burn-store's adapters and the `ModuleStore` trait pass tensors around.
+//! The only file that makes and reads a [`burn_pack::Tensor`](burn_store::burn_pack::Tensor). It is
+//! the type in which burn-store's adapters and the `ModuleStore` trait pass tensors.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,10 +8,12 @@ use burn::tensor::kind::Basic;
 use burn::tensor::{Bool, Bytes, DType, Int, Shape, Tensor, TensorData};
 use burn_store::burn_pack::Error as PackError;
 use burn_store::{ModuleAdapter, ModuleContext, bridge};
+use safetensors_core::framework::Framework;
+use safetensors_core::save::Sink;
 use safetensors_core::tied::Storage;
 use safetensors_core::{
-    Checkpoint, Dtype, Error, ErrorKind, Framework, LazyTensor, LoadOptions, ReadAt, Result, Sink,
-    TensorSource, shape,
+    Checkpoint, Dtype, Error, ErrorKind, LazyTensor, LoadOptions, ReadAt, Result, TensorSource,
+    Widening, shape,
 };
 
 use super::filter::Filter;
@@ -22,26 +24,27 @@ use crate::{Burn, dtype};
 /// A named tensor of run-time dtype and shape, whose bytes may be produced on demand.
 pub(crate) use burn_store::burn_pack::Tensor as PackTensor;
 
-/// A tensor of a checkpoint under the name that the module knows it by. Its bytes are read, with
-/// these options, each time they are asked for; only then is it an error if the tensor needs a
-/// widening that they do not allow, so nobody who does not ask is troubled.
+/// A tensor of a checkpoint under the name that the module uses. Its bytes are read each time they
+/// are requested, with these options, which must be made for burn. If the options do not allow a
+/// widening that the tensor needs, only reading it is an error.
 pub(crate) fn of_checkpoint<S: ReadAt + 'static>(
     checkpoint: &Arc<Checkpoint<S>>,
     tensor: &LazyTensor<'_, S>,
     name: String,
     options: &LoadOptions,
 ) -> Result<PackTensor> {
-    let (to, shape) = dtype::loaded(tensor.dtype(), tensor.shape(), options)?;
+    let loaded = options.clone().widening(Widening::Lossless).loaded(tensor.dtype())?;
+    let (to, shape) = (loaded.dtype(), loaded.shape(tensor.shape()));
     let bytes = shape::byte_len(to, &shape)?;
     let byte_len = usize::try_from(bytes).map_err(|_| ErrorKind::TooLargeForMemory { bytes })?;
     let Some(to) = dtype::to_burn(to) else {
-        return Err(Error::unsupported::<Burn>(to));
+        return Err(Error::unsupported_dtype::<Burn>(to));
     };
     let (checkpoint, in_file, options) =
         (Arc::clone(checkpoint), tensor.name().to_owned(), options.clone());
     let read = move || {
         let tensor = checkpoint.tensor(&in_file)?;
-        let data = Burn::from_buf(tensor.read_with(&options)?, &(), options.get_widening());
+        let data = Burn::from_exact(tensor.read_with(&options)?, &());
         let data = data.map_err(|error| tensor.locate(error))?;
         Ok(data.into_bytes())
     };
@@ -51,7 +54,7 @@ pub(crate) fn of_checkpoint<S: ReadAt + 'static>(
     }))
 }
 
-/// The bytes of a tensor that were read ahead, to be taken once.
+/// Holds the bytes of a tensor that were read in advance. They can be taken once.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Slot(Arc<Mutex<Option<Bytes>>>);
 
@@ -67,9 +70,8 @@ impl Slot {
     }
 }
 
-/// A parameter's tensor: `source` under the parameter's path, adapted to where the parameter
-/// stands. Its bytes will come from `slot`, and from `source` where something asks for them a
-/// second time.
+/// The tensor of a parameter: `source` under the path of the parameter, adapted to the containers
+/// of the parameter. The bytes come from `slot` the first time, and from `source` after that.
 pub(crate) fn for_parameter(
     source: &PackTensor,
     slot: Slot,
@@ -84,7 +86,8 @@ pub(crate) fn for_parameter(
     adapter.adapt(tensor, ModuleContext::new(location.containers()))
 }
 
-/// The name that a parameter has in a checkpoint of the adapter's making, if it is another.
+/// The path of a parameter under the name that the adapter has for it. `None` if the adapter has no
+/// other name.
 pub(crate) fn alternative_name(location: &Location, adapter: &dyn ModuleAdapter) -> Option<String> {
     let module_type = ModuleContext::new(location.containers()).module_type()?;
     adapter
@@ -92,23 +95,23 @@ pub(crate) fn alternative_name(location: &Location, adapter: &dyn ModuleAdapter)
         .map(|name| location.sibling(&name))
 }
 
-/// The dtype and shape that a tensor has.
+/// The dtype and shape of a tensor.
 pub(crate) fn description(tensor: &PackTensor) -> (DType, &Shape) {
     (tensor.dtype, &tensor.shape)
 }
 
-/// The bytes of a tensor, which stays as it is.
+/// Produces the bytes of a tensor without consuming it.
 pub(crate) fn read(tensor: &PackTensor) -> Result<Bytes> {
     tensor.to_bytes().map_err(Error::framework::<Burn>)
 }
 
-/// The bytes of a tensor, produced now if they were not before.
+/// Converts a tensor to `TensorData`. Its bytes are produced now if they were not before.
 pub(crate) fn into_data(tensor: PackTensor) -> Result<TensorData> {
     bridge::into_data(tensor).map_err(Error::framework::<Burn>)
 }
 
-/// The tensors of a module's parameters that pass the filter, adapted for a file. Their data stays
-/// on its device until it is written. Each comes with the id of its parameter.
+/// The tensors of the module's parameters that pass the filter, adapted for a file. Each comes with
+/// the id of its parameter. The data stays on its device until it is written.
 pub(crate) fn collect(
     module: &impl Module,
     filter: &Filter,
@@ -177,7 +180,8 @@ impl ModuleVisitor for Collector<'_> {
     }
 }
 
-/// A tensor of a module as core writes it: fetched from its device when it is written.
+/// A tensor of a module as a [`TensorSource`]. Its data is copied from its device when it is
+/// written.
 pub(crate) struct ModuleSource {
     tensor: PackTensor,
     dtype: Dtype,
@@ -185,8 +189,8 @@ pub(crate) struct ModuleSource {
 }
 
 impl ModuleSource {
-    /// Refuses what the format has no dtype for, naming the tensor. `tie` is the same number for
-    /// all that are one tensor.
+    /// An error that names the tensor, if the format lacks its dtype. `tie` is the same number for
+    /// all tensors that are tied.
     pub(crate) fn new(tensor: PackTensor, tie: u64) -> Result<Self> {
         match dtype::to_file(tensor.dtype) {
             Ok(dtype) => Ok(Self { tensor, dtype, tie }),
@@ -214,7 +218,7 @@ impl TensorSource for ModuleSource {
         DataSource::new(&data)?.write_to(sink)
     }
 
-    /// Not a place in memory, but which tensor it is.
+    /// The number of the tie in place of an address, because the data may lie on a device.
     fn storage(&self) -> Option<Storage> {
         let byte_len = shape::byte_len(self.dtype, &self.tensor.shape).ok()?;
         Some(Storage::whole(self.tie, byte_len))

@@ -1,4 +1,4 @@
-//! [`parameters`]: what a module has to be loaded, without initializing any of it.
+//! [`parameters`]: lists the parameters of a module without initializing them.
 
 use burn::module::{Module, ModuleVisitor, Param, Parameter as BurnParameter};
 use burn::tensor::kind::Basic;
@@ -6,8 +6,8 @@ use burn::tensor::{Bool, BoolStore, DType, Int, Shape, Tensor};
 
 use super::location::Location;
 
-/// The kind of a parameter's elements. Widths may differ from those of the file: a parameter takes
-/// over the dtype it loads.
+/// The kind of a parameter's elements. Their width may differ from that in the file, because a
+/// parameter takes over the dtype that it loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Float,
@@ -21,7 +21,7 @@ impl Kind {
         match self {
             Self::Float => dtype.is_float() || matches!(dtype, DType::QFloat(_)),
             Self::Int => dtype.is_int() || dtype.is_uint(),
-            // Some files hold booleans as the integers that a backend stores them in.
+            // Some files hold booleans as the integers in which a backend stores them.
             Self::Bool => dtype.is_bool() || matches!(dtype, DType::U8 | DType::U32),
         }
     }
@@ -63,9 +63,9 @@ impl Visitor {
     where
         Tensor<D, K>: BurnParameter,
     {
-        // A parameter may be saved in another form than it is used in: a linear layer of `Col`
-        // layout is transposed. The declared shape of a parameter that has no value yet is that of
-        // the saved form; a value must be brought into it.
+        // A parameter may be saved in another form than it is used in. For example, a linear layer
+        // of `Col` layout is saved transposed. A parameter without a value declares the shape of
+        // its saved form. A value must be transformed first to get that shape.
         let shape = if param.is_initialized() {
             param.transform_for_save().val().shape()
         } else {

@@ -1,13 +1,12 @@
-//! [`Plan`]: which tensor goes into which parameter, decided and checked before a tensor is read.
+//! [`LoadPlan`]: matches tensors to parameters and checks them, before any tensor is read.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use burn::tensor::TensorData;
 use burn_store::{ApplyError, ApplyResult, ModuleAdapter};
-use safetensors_core::framework::accept;
-use safetensors_core::{
-    Dtype, Error, ErrorKind, Framework, LazyTensor, LoadOptions, Result, read_tensors,
-};
+use safetensors_core::framework::Framework;
+use safetensors_core::load::read_tensors;
+use safetensors_core::{Dtype, Error, ErrorKind, LazyTensor, LoadOptions, Result};
 
 use super::catalog::Catalog;
 use super::filter::Filter;
@@ -15,15 +14,15 @@ use super::pack::{self, PackTensor, Slot};
 use super::parameters::{Kind, Parameter};
 use crate::Burn;
 
-/// What will be loaded, and what the result will say of it.
-pub(crate) struct Plan {
+/// The tensors that will be loaded, and the result that will be returned.
+pub(crate) struct LoadPlan {
     matches: Vec<Match>,
     pub(crate) result: ApplyResult,
-    /// The first of the result's errors, with the parameter's path and the tensor's file.
+    /// The first error of `result`, with the path of the parameter and the file of the tensor.
     pub(crate) mismatch: Option<Error>,
 }
 
-/// A tensor on its way into a parameter of its kind and shape.
+/// A tensor and the parameter of the same kind and shape that it goes into.
 struct Match {
     /// The parameter's path in the module.
     path: String,
@@ -34,9 +33,9 @@ struct Match {
     tensor: PackTensor,
 }
 
-impl Plan {
-    /// Finds each parameter's tensor: by the parameter's path, else by the name that the adapter
-    /// has for it.
+impl LoadPlan {
+    /// Finds the tensor of each parameter by the path of the parameter. If there is none, finds it
+    /// by the name that the adapter has for the parameter.
     ///
     /// A parameter that the filter leaves out is neither loaded nor missing.
     pub(crate) fn new(
@@ -101,7 +100,8 @@ impl Plan {
         plan
     }
 
-    /// Reads the tensors in parallel, each once, and adapts them; the data by parameter path.
+    /// Reads the tensors in parallel, each once, and adapts them. `options` must be made for burn.
+    /// Returns the data by the path of the parameter.
     pub(crate) fn read(
         self,
         catalog: &Catalog,
@@ -112,19 +112,17 @@ impl Plan {
             .iter()
             .map(|found| catalog.tensor(&found.name))
             .collect::<Result<Vec<_>>>()?;
-        // Several parameters may have one tensor, under different names.
+        // Several parameters may share one tensor under different names. It is read only once.
         let mut slots: BTreeMap<&str, (LazyTensor<'_, _>, Vec<&Slot>)> = BTreeMap::new();
         for (found, tensor) in self.matches.iter().zip(&tensors) {
-            let dtype = options.dtype_of(tensor.dtype());
-            accept::<Burn>(dtype, options.get_widening()).map_err(|error| tensor.locate(error))?;
             slots.entry(tensor.name()).or_insert_with(|| (*tensor, Vec::new())).1.push(&found.slot);
         }
         let (once, slots): (Vec<_>, Vec<_>) = slots.into_values().unzip();
-        let bufs = read_tensors(&once, &options.clone().widened_for(Burn::support))?;
+        let bufs = read_tensors(&once, options)?;
         for ((tensor, slots), buf) in once.iter().zip(slots).zip(bufs) {
-            let data = Burn::from_buf(buf, &(), options.get_widening())
-                .map_err(|error| tensor.locate(error))?;
+            let data = Burn::from_exact(buf, &()).map_err(|error| tensor.locate(error))?;
             if let Some((last, others)) = slots.split_last() {
+                // The last slot takes the data itself, so an unshared tensor is not copied.
                 others.iter().for_each(|slot| slot.fill(data.clone()));
                 last.fill(data);
             }
@@ -141,8 +139,8 @@ impl Plan {
     }
 }
 
-/// Passes on data that a parameter of this kind can take: of integers that are to be booleans, only
-/// 0 and 1.
+/// Returns the data if a parameter of this kind can take it. Integers for a boolean parameter must
+/// all be 0 or 1.
 fn check(kind: Kind, data: TensorData) -> Result<TensorData> {
     if kind == Kind::Bool && !data.dtype().is_bool() {
         let other = data.iter::<u64>().enumerate().find(|&(_, value)| value > 1);

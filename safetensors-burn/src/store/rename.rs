@@ -5,7 +5,8 @@ use safetensors_core::Result;
 
 use super::filter::compile;
 
-/// Patterns and what replaces each of their matches; every rule sees what the one before it made.
+/// Patterns and the replacements of their matches. Each rule applies to the result of the rule
+/// before it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Renames(Vec<(Regex, String)>);
 

@@ -1,4 +1,4 @@
-//! [`ties`]: which of a module's parameters are one and the same.
+//! [`ties`]: finds the parameters that a module has under several paths.
 
 use std::collections::BTreeMap;
 
@@ -8,17 +8,17 @@ use safetensors_core::Result;
 
 use super::pack::{self, PackTensor};
 
-/// Gives each tensor a number, the same one to tensors of one parameter.
+/// Gives each tensor a number. Tensors of the same parameter get the same number.
 ///
-/// A parameter that a module has under several paths has one id. Not all that have one id are one
-/// parameter: a clone of a module keeps the ids, and may have learnt something else since. So
-/// tensors of one id are compared, bit by bit, as they are to be saved.
+/// A parameter that a module has under several paths has one id. But two parameters with the same
+/// id may differ: a clone of a module keeps the ids and may have been trained further. So tensors
+/// with the same id are compared bit by bit, in the form in which they are saved.
 pub(crate) fn ties(tensors: &[(ParamId, PackTensor)]) -> Result<Vec<u64>> {
     let mut of_one_id: BTreeMap<ParamId, Vec<usize>> = BTreeMap::new();
     for (position, (id, _)) in tensors.iter().enumerate() {
         of_one_id.entry(*id).or_default().push(position);
     }
-    // By default each is like itself alone.
+    // At first each tensor has a number of its own.
     let mut ties: Vec<u64> = (0..tensors.len() as u64).collect();
     for positions in of_one_id.into_values().filter(|positions| positions.len() > 1) {
         let mut different: Vec<(usize, Bytes)> = Vec::new();

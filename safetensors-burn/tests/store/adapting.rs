@@ -1,4 +1,4 @@
-//! Layouts, dtypes, and parameters in unusual states.
+//! Tests layouts, dtypes, and parameters in unusual states.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -28,6 +28,51 @@ fn pytorch_layouts_and_names_are_adapted() {
     assert_eq!(error.tensor(), Some("encoder.weight"));
 }
 
+/// Multiplies the parameters of linear layers. It uses only names that this crate re-exports.
+#[derive(Clone)]
+struct Scale(f32);
+
+impl ModuleAdapter for Scale {
+    fn adapt(&self, tensor: burn_pack::Tensor, context: ModuleContext<'_>) -> burn_pack::Tensor {
+        if context.module_type() != Some("Struct:Linear") {
+            return tensor;
+        }
+        let (name, dtype, shape) = (tensor.name.clone(), tensor.dtype, tensor.shape.clone());
+        let factor = self.0;
+        bridge::map_data(tensor, name, dtype, shape, move |data| {
+            let values: Vec<f32> = data.iter::<f32>().map(|value| value * factor).collect();
+            TensorData::new(values, data.shape())
+        })
+    }
+
+    fn clone_box(&self) -> Box<dyn ModuleAdapter> {
+        Box::new(self.clone())
+    }
+}
+
+#[test]
+fn an_adapter_of_ones_own_is_chained() {
+    let dir = dir();
+    let path = dir.path().join("model.safetensors");
+    let model = Model::new(2);
+    let adapter: ChainAdapter =
+        Scale(2.0).chain(IdentityAdapter).chain(FloatCastAdapter::to(DType::F64));
+    model.save_into(&mut CheckpointStore::from_file(&path).with_to_adapter(adapter)).unwrap();
+
+    let tensors = load(&path).unwrap();
+    let scaled = |data: TensorData, factor: f64| {
+        let values: Vec<f64> = data.iter::<f64>().map(|value| value * factor).collect();
+        TensorData::new(values, data.shape())
+    };
+    assert_eq!(tensors["encoder.weight"], scaled(model.encoder.weight.to_data(), 2.0));
+    assert_eq!(tensors["norm.gamma"], scaled(model.norm.gamma.to_data(), 1.0));
+
+    let mut other = Model::new(7);
+    let back = FloatCastAdapter::to(DType::F32).chain(Scale(0.5));
+    other.load_from(&mut CheckpointStore::from_file(&path).with_from_adapter(back)).unwrap();
+    assert_eq!(state(&model), state(&other));
+}
+
 #[test]
 fn a_parameter_takes_the_dtype_of_the_file_or_of_a_cast() {
     #[derive(Module, Debug)]
@@ -52,7 +97,7 @@ fn a_parameter_takes_the_dtype_of_the_file_or_of_a_cast() {
     let error = fresh()
         .load_from(
             &mut CheckpointStore::from_file(&path)
-                .load_options(LoadOptions::new().widening(Widening::Exact)),
+                .load_options(LoadOptions::new().widening(Widening::Refuse)),
         )
         .unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::WouldWiden { .. }), "{error}");
@@ -74,7 +119,8 @@ fn exact_loading_refuses_only_what_is_loaded() {
     ];
     safetensors_core::save(&path, views, &SaveOptions::new()).unwrap();
     let store = || {
-        CheckpointStore::from_file(&path).load_options(LoadOptions::new().widening(Widening::Exact))
+        CheckpointStore::from_file(&path)
+            .load_options(LoadOptions::new().widening(Widening::Refuse))
     };
 
     let mut other = LinearConfig::new(1, 1).init(&Device::default());
@@ -165,7 +211,7 @@ fn load_options_convert_tell_and_cancel() {
             .load_options(LoadOptions::new().threads(2).floats_as(Dtype::F64))
     };
 
-    // What the store says of a tensor is what it gives.
+    // The dtype and length that the store reports are those of the tensor that it returns.
     let mut store = floats();
     for (name, tensor) in store.get_all_tensors().unwrap() {
         let is_float =

@@ -1,4 +1,4 @@
-//! Which tensors, under which names.
+//! Tests which tensors are loaded and saved, and under which names.
 
 use super::*;
 
@@ -31,7 +31,7 @@ fn filters_choose_parameters_on_both_ways() {
     assert_eq!(saved_names(store().with_predicate(in_linear)), ["encoder.bias"]);
     assert_eq!(saved_names(store().with_regex("^norm").unwrap().match_all()), PATHS);
 
-    // A file of the norm alone is complete for a store that asks for nothing else.
+    // A file of only the norm is complete for a store that selects only the norm.
     saved_names(store().with_regex("^norm").unwrap());
     let mut other = Model::new(7);
     assert!(
@@ -93,7 +93,7 @@ fn tensors_can_be_fetched_without_a_module() {
     let steps = store.get_tensor("steps").unwrap().unwrap();
     assert_eq!((steps.dtype, &steps.shape[..], steps.byte_len()), (DType::I64, &[2][..], 16));
     assert_eq!(data_of(steps), model.steps.to_data());
-    // Again: a store reads when it is asked to, as often as it is.
+    // The store reads the tensor again at each request.
     assert_eq!(data_of(steps), model.steps.to_data());
     assert!(store.get_tensor("absent").unwrap().is_none());
     assert_eq!(store.get_all_tensors().unwrap().len(), PATHS.len());

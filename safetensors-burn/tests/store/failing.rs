@@ -1,4 +1,4 @@
-//! What cannot be loaded or saved changes nothing.
+//! A failed load leaves the module as it was, and a failed save leaves the file as it was.
 
 use super::*;
 
@@ -46,12 +46,12 @@ fn a_wrong_kind_is_an_error() {
         assert_eq!(error.tensor(), Some(name));
         assert!(matches!(source(&error), ApplyError::DTypeMismatch { .. }), "{error}");
     }
-    // Booleans that another library stored as bytes are booleans.
+    // The bytes 0 and 1, as another library stores booleans, are accepted.
     changed(&path, "mask", Some(TensorData::from([[1_u8, 0]])));
     let mut model = Model::new(2);
     model.load_from(&mut CheckpointStore::from_file(&path)).unwrap();
     assert_eq!(model.mask.to_data(), TensorData::from([[true, false]]));
-    // Other integers are not: nothing says which of them would be true.
+    // Other integers are refused, because it is not known which of them mean true.
     changed(&path, "mask", Some(TensorData::from([[0_u8, 2]])));
     let error = refused(&mut CheckpointStore::from_file(&path));
     assert_eq!(error.tensor(), Some("mask"));
@@ -109,7 +109,7 @@ fn damaged_files_are_errors_and_the_module_stays_as_it_was() {
     assert!(matches!(error.kind(), ErrorKind::InvalidBool { .. }), "{error}");
     assert_eq!((error.tensor(), error.file()), (Some("mask"), path.to_str()));
 
-    // Cut off after it was opened.
+    // The file is cut off after the store opened it.
     std::fs::write(&path, &bytes).unwrap();
     let mut store = CheckpointStore::from_file(&path);
     store.keys().unwrap();
@@ -145,7 +145,7 @@ fn a_panic_of_the_backend_is_an_error_and_the_module_stays_as_it_was() {
     let linear = LinearConfig::new(2, 2).init(&Device::default());
     let mut store = saved(&dir, &linear);
     let mut other = LinearConfig::new(2, 2).init(&Device::default());
-    // What a device that lacks the dtype does when it is given the tensor.
+    // A device that lacks the dtype panics in this way when it receives the tensor.
     other.weight = other.weight.load_mapper(|_| panic!("no such dtype here"));
     let before = state(&other);
     let error = other.load_from(&mut store).unwrap_err();

@@ -1,4 +1,4 @@
-//! Modules to files and from files.
+//! Saves modules to files and loads them.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod adapting;
@@ -14,8 +14,9 @@ use burn::nn::{
 };
 use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
 use safetensors_burn::{
-    ApplyError, BurnToPyTorchAdapter, CheckpointStore, FloatCastAdapter, ModuleSnapshot,
-    ModuleStore, PathFilter, PyTorchToBurnAdapter, StoreError, load, save,
+    ApplyError, BurnToPyTorchAdapter, ChainAdapter, CheckpointStore, FloatCastAdapter,
+    IdentityAdapter, ModuleAdapter, ModuleContext, ModuleSnapshot, ModuleStore, PathFilter,
+    PyTorchToBurnAdapter, StoreError, bridge, burn_pack, load, save,
 };
 use safetensors_core::{
     Checkpoint, Dtype, Error, ErrorKind, LoadOptions, SaveOptions, TensorView, Widening,
@@ -37,7 +38,7 @@ fn initialized<T: Parameter>(value: T) -> Param<T> {
 }
 
 impl Model {
-    /// A model of random weights, and of other steps and mask than any other seed's.
+    /// A model of random weights. Its steps and its mask depend on the seed.
     fn new(seed: i64) -> Self {
         let device = Device::default();
         Self {
@@ -74,14 +75,14 @@ const PATHS: [&str; 12] = [
     "steps",
 ];
 
-/// Everything that a module holds, by path.
+/// All parameters of a module, by path.
 fn state(module: &impl Module) -> Vec<(String, TensorData)> {
     let tensors = module.collect(None, None, false);
     tensors.into_iter().map(|tensor| (tensor.name.clone(), data_of(&tensor))).collect()
 }
 
-fn data_of(tensor: &burn_store::burn_pack::Tensor) -> TensorData {
-    burn_store::bridge::to_data(tensor).unwrap()
+fn data_of(tensor: &burn_pack::Tensor) -> TensorData {
+    bridge::to_data(tensor).unwrap()
 }
 
 fn dir() -> TempDir {
@@ -102,7 +103,7 @@ fn source<T: std::error::Error + 'static>(error: &Error) -> &T {
     source.downcast_ref().unwrap_or_else(|| panic!("{source}"))
 }
 
-/// Loads into a fresh model, expects failure, and expects the model to be as it was.
+/// Loads into a fresh model. Expects an error and an unchanged model.
 fn refused(store: &mut CheckpointStore) -> Error {
     let mut model = Model::new(11);
     let before = state(&model);
@@ -111,7 +112,7 @@ fn refused(store: &mut CheckpointStore) -> Error {
     error
 }
 
-/// A file of a model's tensors, of which one is replaced, removed or added.
+/// Writes a file of a model's tensors, of which one is replaced, removed or added.
 fn changed(path: &Path, name: &str, data: Option<TensorData>) {
     let mut tensors = state(&Model::new(5));
     tensors.retain(|(other, _)| other != name);

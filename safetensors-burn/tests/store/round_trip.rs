@@ -1,4 +1,4 @@
-//! What is saved comes back.
+//! A saved module loads again unchanged.
 
 use super::*;
 
@@ -75,7 +75,7 @@ fn a_sharded_checkpoint_loads_from_its_directory_and_its_index() {
         other.load_from(&mut CheckpointStore::from_file(path)).unwrap();
         assert_eq!(state(&model), state(&other));
     }
-    // A tensor that does not fit is named together with the shard that it lies in.
+    // The error for a tensor that does not fit names the tensor and its shard.
     let (name, others) = (first[0].0.as_str(), &first[1..]);
     let wrong = TensorData::from([1.0_f32]);
     let shard = dir.path().join("model-00001-of-00002.safetensors");
@@ -84,7 +84,7 @@ fn a_sharded_checkpoint_loads_from_its_directory_and_its_index() {
     let error = refused(&mut CheckpointStore::from_file(dir.path()));
     assert!(matches!(source(&error), ApplyError::ShapeMismatch { .. }), "{error}");
     assert_eq!((error.tensor(), error.file()), (Some(name), shard.to_str()));
-    // Saving would put tensors in the index's place.
+    // Saving to the index is refused, because it would replace the index with tensors.
     let error = model.save_into(&mut CheckpointStore::from_file(&index)).unwrap_err();
     assert!(matches!(source(&error), StoreError::IndexDestination), "{error}");
     assert!(error.file().unwrap().ends_with("index.json"));

@@ -1,9 +1,9 @@
-//! What the tests share.
+//! Helpers of several tests.
 #![allow(
     dead_code,
     clippy::unwrap_used,
     clippy::panic,
-    reason = "tests fail by panicking, and none uses all of this"
+    reason = "tests fail by panicking, and no test file uses all helpers"
 )]
 
 use std::collections::BTreeMap;
@@ -14,11 +14,11 @@ use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorBuf};
 
 /// A tensor with a pattern in its bytes that is valid for its dtype.
 pub(crate) fn patterned(dtype: Dtype, shape: &[usize]) -> TensorBuf {
-    TensorBuf::read_with(dtype, shape.to_vec(), |bytes| {
+    TensorBuf::filled_by(dtype, shape.to_vec(), |bytes| {
         for (i, byte) in bytes.iter_mut().enumerate() {
             *byte = match dtype {
                 Dtype::BOOL => (i % 3 == 0).into(),
-                // The highest byte stays low: these fit I64.
+                // A low highest byte keeps the values in the range of I64.
                 Dtype::U64 if i % 8 == 7 => 0x7f,
                 _ => (i * 37 + 11) as u8,
             };
@@ -48,12 +48,13 @@ pub(crate) fn read_bufs(path: &Path) -> BTreeMap<String, TensorBuf> {
     checkpoint.tensors().map(|tensor| (tensor.name().to_string(), tensor.read().unwrap())).collect()
 }
 
-/// Makes a tensor of a storage and a shape, without a check, as candle lets anyone do.
+/// Makes a tensor of a storage and a shape through candle's public conversion, which checks
+/// nothing.
 pub(crate) fn unchecked(storage: candle_core::CpuStorage, shape: &[usize]) -> Tensor {
     Tensor::from((Storage::Cpu(storage), shape))
 }
 
-/// candle's error without the backtrace that it has if RUST_BACKTRACE is set.
+/// Removes the backtrace that candle adds to an error if RUST_BACKTRACE is set.
 pub(crate) fn without_backtrace(error: candle_core::Error) -> candle_core::Error {
     match error {
         candle_core::Error::WithBacktrace { inner, .. } => without_backtrace(*inner),

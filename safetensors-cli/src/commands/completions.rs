@@ -1,11 +1,11 @@
-//! `safetensors completions`: what a shell needs to complete command lines.
+//! `safetensors completions`: the script with which a shell completes command lines.
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use clap_complete::Shell;
 
-/// Print the completions of this command for a shell.
+/// Print the script with which a shell completes this command.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -20,7 +20,7 @@ Examples:
   safetensors completions zsh > ~/.zfunc/_safetensors
   safetensors completions fish > ~/.config/fish/completions/safetensors.fish
 
-Exit codes: 0 printed, 1 it could not be written, 2 wrong usage.";
+Exit codes: 0 printed, 1 writing failed, 2 wrong usage.";
 
 /// Prints the completions for `command`.
 pub(crate) fn run(

@@ -1,16 +1,16 @@
-//! `safetensors digest`: what tells whether data has changed.
+//! `safetensors digest`: digests that show whether data has changed.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Context;
+use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::digest::{self, DigestOptions};
-use safetensors_core::edit::recover;
-use safetensors_core::edit::{RecordOptions, record_digests};
-use safetensors_core::{Checkpoint, LazyTensor, ShardFile};
+use safetensors_core::edit::{RecordOptions, record_digests, recover};
+use safetensors_core::{Checkpoint, LazyTensor};
 use serde::Serialize;
 
-use crate::edit::{advised, files_of};
+use crate::edit::{advised, files_of, warn_of_restored};
 use crate::input::{self, Input};
 use crate::progress::Progress;
 use crate::select::Select;
@@ -18,11 +18,11 @@ use crate::{json, text};
 
 /// Print the digest of each tensor, and of all data of each file.
 ///
-/// Tensors have XXH3 digests of 128 bits, which find every accident but no fraud. All
-/// data after the header has a SHA-256 digest, as modelspec.hash_sha256 holds it:
-/// metadata makes no difference to it. With --filter only tensors have digests.
-/// `safetensors verify --digests` compares files with what --record has written
-/// into them.
+/// A tensor has an XXH3 digest of 128 bits, which detects accidental changes but not
+/// deliberate ones. A file has the SHA-256 digest of all data after the header, as
+/// modelspec.hash_sha256 holds it. Metadata changes neither. With --filter, only
+/// tensors have digests. `safetensors verify --digests` compares files with the
+/// digests that --record has written into them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -33,7 +33,7 @@ pub(crate) struct Args {
     /// Write the digests of tensors into the metadata of each file
     #[arg(long, conflicts_with_all = ["patterns", "json"])]
     record: bool,
-    /// Everything as one JSON document
+    /// Print everything as one JSON document
     #[arg(long)]
     json: bool,
 }
@@ -45,7 +45,7 @@ Examples:
   safetensors digest model.safetensors | diff before.txt -
   safetensors digest --record model.safetensors
 
-Exit codes: 0 printed or recorded, 1 PATH is malformed or cannot be read or written, 2 wrong usage.";
+Exit codes: 0 printed or recorded, 1 PATH is malformed, unreadable or unwritable, 2 wrong usage.";
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -62,7 +62,7 @@ struct Entry<'a> {
 #[derive(Serialize)]
 struct FileEntry {
     path: String,
-    /// Printable, as the index has it.
+    /// The printable path, relative to the index.
     #[serde(skip)]
     name: String,
     data_sha256: String,
@@ -71,9 +71,11 @@ struct FileEntry {
 /// Prints or records digests.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     if args.record {
-        // What an interrupted change has left is put right before the files are opened.
+        // A header that an interrupted change left torn is restored before the files are opened.
         for file in files_of(args.input.path())? {
-            recover(file)?;
+            if advised(recover(&file), &file)? {
+                warn_of_restored(&file);
+            }
         }
         record(&input::open_file(args.input.path())?, out)?;
         return Ok(ExitCode::SUCCESS);
@@ -81,13 +83,13 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     let checkpoint = args.input.open()?;
     let matcher = args.select.matcher()?;
     let tensors = matcher.tensors(&checkpoint)?;
-    let files = if matcher.is_everything() { checkpoint.shards() } else { &[] };
+    let files = if matcher.is_everything() { checkpoint.files() } else { &[] };
     let bytes = tensors.iter().map(LazyTensor::byte_len).sum::<u64>() + data_len(files);
     let progress = Progress::bytes(bytes);
     let options = || DigestOptions::new().progress(progress.counted());
-    let of_tensors = digest::tensors(&tensors, &options())?;
+    let of_tensors = digest::hash_tensors(&tensors, &options())?;
     let of_files =
-        if files.is_empty() { Vec::new() } else { digest::files(&checkpoint, &options())? };
+        if files.is_empty() { Vec::new() } else { digest::hash_files(&checkpoint, &options())? };
     drop(progress);
     let tensors = tensors.iter().zip(of_tensors);
     let tensors =
@@ -107,8 +109,8 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
 }
 
 impl Document<'_> {
-    /// One line a digest. A single file is not named: the same data gives the same lines, whatever
-    /// the file is called.
+    /// Writes one line for each digest. A single file is not named, so that the same data gives the
+    /// same lines under any file name.
     fn write(&self, name_files: bool, out: &mut impl Write) -> io::Result<()> {
         for Entry { name, xxh3_128 } in &self.tensors {
             writeln!(out, "{xxh3_128}  {}", text::name(name))?;
@@ -126,23 +128,23 @@ impl Document<'_> {
 
 /// Writes the digests of tensors into each file.
 fn record(checkpoint: &Checkpoint, out: &mut impl Write) -> anyhow::Result<()> {
-    let progress = Progress::bytes(data_len(checkpoint.shards()));
+    let progress = Progress::bytes(data_len(checkpoint.files()));
     let mut told = Ok(());
-    for shard in checkpoint.shards() {
+    for shard in checkpoint.files() {
         let options = RecordOptions::new().progress(progress.counted());
         advised(record_digests(shard.path(), &options), shard.path())?;
-        let digests = text::counted(shard.archive().header().len() as u64, "digest");
+        let digests = text::counted(shard.safetensors().header().len() as u64, "digest");
         let tell = || {
             writeln!(out, "{}: {digests} recorded", text::path(shard.path()))
                 .and_then(|()| out.flush())
         };
-        // What cannot be told is done all the same, in the other files too.
+        // If a line cannot be printed, the remaining files are still recorded.
         told = told.and(progress.suspended(tell));
     }
-    told.context("the digests are recorded, but this could not be told")
+    told.context("the digests are recorded, but this could not be printed")
 }
 
 /// The bytes of data in all files.
-fn data_len(files: &[ShardFile]) -> u64 {
-    files.iter().map(|file| file.archive().header().data_len()).sum()
+fn data_len(files: &[CheckpointFile]) -> u64 {
+    files.iter().map(|file| file.safetensors().header().data_len()).sum()
 }

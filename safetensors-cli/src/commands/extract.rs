@@ -4,7 +4,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use safetensors_core::{Checkpoint, FileSource, LazyTensor};
+use safetensors_core::io::FileSource;
+use safetensors_core::{Checkpoint, LazyTensor};
 
 use crate::input::Input;
 use crate::progress::Progress;
@@ -12,9 +13,9 @@ use crate::{file, numpy, text};
 
 /// Write one tensor to a .npy file, which NumPy reads, or as plain bytes.
 ///
-/// NumPy has no BF16 and no floats of 8 bits and fewer: `safetensors convert` can
-/// make F32 of them first, or --raw writes the bytes as they are in the file,
-/// little-endian and in C order, without a header.
+/// NumPy has no BF16 and no floats of 8 bits or fewer. Convert them to F32 with
+/// `safetensors convert` first, or use --raw. It writes the bytes as they are in the
+/// file, little-endian and in C order, without a header.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -26,9 +27,11 @@ pub(crate) struct Args {
     /// The file to write, or - for standard output
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Write the bytes of the elements and nothing else
+    /// Write only the bytes of the elements, without a header
     #[arg(long)]
     raw: bool,
+    #[command(flatten)]
+    force: file::Force,
 }
 
 const EXAMPLES: &str = "\
@@ -37,7 +40,7 @@ Examples:
   safetensors extract checkpoint/ scale --raw -o - | xxd | head
   python -c 'import numpy; print(numpy.load(\"head.npy\"))'
 
-Exit codes: 0 written, 1 it could not be read or written, 2 wrong usage.";
+Exit codes: 0 written, 1 reading or writing failed, 2 wrong usage.";
 
 /// Writes one tensor.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
@@ -51,7 +54,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     if args.output == Path::new("-") {
         write(&header, &tensor, out, &progress)?;
     } else {
-        file::replace(&args.output, |out| write(&header, &tensor, out, &progress))
+        file::replace(&args.output, args.force, |out| write(&header, &tensor, out, &progress))
             .map_err(|error| file::advise(error, &args.output, bytes, "-o FILE", file::STREAM))?;
     }
     Ok(ExitCode::SUCCESS)
@@ -64,10 +67,10 @@ fn write(
     progress: &Progress,
 ) -> anyhow::Result<()> {
     out.write_all(header)?;
-    numpy::copy(tensor.name(), tensor, out, &|bytes| progress.add(bytes))
+    numpy::write_data(out, tensor.name(), tensor, progress)
 }
 
-/// The tensor of this name; if there is none, the error says which names are like it.
+/// The tensor of this name. If there is none, the error suggests similar names.
 fn find<'a>(checkpoint: &'a Checkpoint, name: &str) -> anyhow::Result<LazyTensor<'a, FileSource>> {
     checkpoint.tensor(name).map_err(|error| {
         let last = |name: &str| name.rsplit('.').take(2).map(str::to_owned).collect::<Vec<_>>();
@@ -75,7 +78,7 @@ fn find<'a>(checkpoint: &'a Checkpoint, name: &str) -> anyhow::Result<LazyTensor
             |other: &&str| !name.is_empty() && (other.contains(name) || last(other) == last(name));
         let mut similar: Vec<_> =
             checkpoint.tensors().map(|tensor| tensor.name()).filter(similar).collect();
-        // First what lacks only the modules that it is in.
+        // Names that only add modules in front come first.
         similar.sort_by_key(|other| (!other.ends_with(name), other.len()));
         let similar: Vec<_> = similar.into_iter().take(3).map(text::name).collect();
         match similar.as_slice() {

@@ -1,4 +1,4 @@
-//! `safetensors metadata`: to see and change the metadata of a file.
+//! `safetensors metadata`: shows and changes the metadata of a file.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -35,9 +35,9 @@ enum Command {
     Clear(Clear),
 }
 
-/// Print entries as KEY=VALUE, or the value alone of a single KEY
+/// Print entries as KEY=VALUE; of a single KEY print only the value
 ///
-/// What is not printable is escaped, and so is the backslash.
+/// Unprintable characters and backslashes are escaped.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -45,16 +45,16 @@ Examples:
   safetensors metadata get model.safetensors modelspec.title
   safetensors metadata get --json checkpoint/ | jq keys
 
-Exit codes: 0 printed, 1 there is no such key, or PATH is malformed or cannot be read, 2 wrong usage.")]
+Exit codes: 0 printed, 1 no such key, or PATH is malformed or cannot be read, 2 wrong usage.")]
 struct Get {
     #[command(flatten)]
     input: Input,
-    /// The entries to print; all if none is named
+    /// The entries to print; all by default
     #[arg(value_name = "KEY")]
     keys: Vec<String>,
     /// Print values as they are, without escapes
     ///
-    /// So also what could do things to a terminal
+    /// Values may hold characters that control a terminal
     #[arg(long)]
     raw: bool,
     /// Print a JSON object
@@ -62,10 +62,10 @@ struct Get {
     json: bool,
 }
 
-/// Add entries, or give those that are there another value
+/// Add entries, or replace the values of existing ones
 ///
-/// The header is written in its place if there is room for it, which takes no time whatever the
-/// size of the file; else the file is written anew, and takes the old one's place when it is
+/// A header that fits into the space of the old one is written in place, which is quick for a file
+/// of any size. Otherwise the whole file is written anew, and replaces the old one when it is
 /// complete.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -73,25 +73,25 @@ Examples:
   safetensors metadata set model.safetensors format=pt license=mit
   safetensors metadata set model.safetensors 'title=My model' --dry-run
 
-Exit codes: 0 done, 1 the file cannot be read or written, and is as it was, 2 wrong usage.")]
+Exit codes: 0 done, 1 the file is unchanged, or the error says what it is, 2 wrong usage.")]
 struct Set {
     #[command(flatten)]
     edit: EditArgs,
-    /// What to set; the key ends at the first =
+    /// The entries to set; the key ends at the first =
     #[arg(value_name = "KEY=VALUE", required = true, value_parser = entry)]
     entries: Vec<(String, String)>,
 }
 
 /// Remove entries
 ///
-/// If one of them is not there, none is removed.
+/// If one of the keys does not exist, nothing is removed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   safetensors metadata remove model.safetensors ss_training_comment
   safetensors metadata remove model.safetensors author license --dry-run
 
-Exit codes: 0 done, 1 there is no such key, or the file cannot be read or written, 2 wrong usage.")]
+Exit codes: 0 done, 1 no such key, or the file cannot be read or written, 2 wrong usage.")]
 struct Remove {
     #[command(flatten)]
     edit: EditArgs,
@@ -107,7 +107,7 @@ Examples:
   safetensors metadata clear model.safetensors
   safetensors metadata clear model.safetensors --dry-run
 
-Exit codes: 0 done, 1 the file cannot be read or written, and is as it was, 2 wrong usage.")]
+Exit codes: 0 done, 1 the file is unchanged, or the error says what it is, 2 wrong usage.")]
 struct Clear {
     #[command(flatten)]
     edit: EditArgs,
@@ -168,7 +168,7 @@ impl Remove {
     }
 }
 
-/// The error for a key that is not there.
+/// The error for a missing key.
 fn no_such_key(path: &str, key: &str) -> anyhow::Error {
     let key = text::name(key);
     anyhow::anyhow!(

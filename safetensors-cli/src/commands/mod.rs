@@ -1,4 +1,4 @@
-//! The commands: one file or folder each, with its arguments, its `run`, and what it alone needs.
+//! One file or folder for each command: its arguments, its `run`, and code that only it needs.
 
 pub(crate) mod completions;
 pub(crate) mod convert;

@@ -1,12 +1,12 @@
-//! `safetensors modelspec`: metadata after the ModelSpec standard.
+//! `safetensors modelspec`: metadata that follows the ModelSpec standard.
 
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
 use safetensors_core::digest::{self, DigestOptions, Sha256};
-use safetensors_core::modelspec::{Severity, validate};
-use safetensors_core::{Checkpoint, Metadata, ModelSpec};
+use safetensors_core::modelspec::{Level, ModelSpec, validate};
+use safetensors_core::{Checkpoint, Metadata};
 
 use crate::edit::{EditArgs, entry};
 use crate::input::Input;
@@ -14,10 +14,10 @@ use crate::progress::Progress;
 use crate::report::warn;
 use crate::text;
 
-/// Check or write metadata after the ModelSpec standard.
+/// Check or write metadata that follows the ModelSpec standard.
 ///
-/// ModelSpec 1.0.1 gives names, such as modelspec.title, to what a file should say of
-/// its model.
+/// ModelSpec 1.0.1 defines the metadata keys that describe a model, such as
+/// modelspec.title.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -32,7 +32,7 @@ Examples:
       --architecture stable-diffusion-v1/lora --implementation diffusers \\
       --set author=me --set date=2026-01-31
 
-Exit codes: 0 done, 1 it does not follow the standard, or cannot be read or written, 2 wrong usage.";
+Exit codes: 0 done, 1 PATH breaks the standard, or cannot be read or written, 2 wrong usage.";
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
@@ -40,22 +40,22 @@ enum Command {
     Init(Box<Init>),
 }
 
-/// List in what the metadata departs from the standard
+/// List where the metadata departs from the standard
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   safetensors modelspec validate model.safetensors
 
-Exit codes: 0 it follows the standard, 1 it does not, or cannot be read, 2 wrong usage.")]
+Exit codes: 0 PATH follows the standard, 1 it does not, or cannot be read, 2 wrong usage.")]
 struct Validate {
     #[command(flatten)]
     input: Input,
 }
 
-/// Write the keys that every model must have, and more
+/// Write the keys that the standard requires, and more
 ///
-/// Other metadata stays, keys of the standard among it. What all of it together would not have
-/// after the standard is refused before anything is written.
+/// Other metadata stays, including other keys of the standard. If the metadata would then break the
+/// standard, nothing is written.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "\
@@ -63,7 +63,7 @@ Examples:
   safetensors modelspec init model.safetensors --architecture gpt-neo-x \\
       --implementation transformers --title 'My model' --set data_format=fp16
 
-Exit codes: 0 written, 1 it would not follow the standard or cannot be written, 2 wrong usage.",
+Exit codes: 0 written, 1 PATH would break the standard or cannot be written, 2 wrong usage.",
     override_usage = "safetensors modelspec init [OPTIONS] --architecture <TEXT> --implementation <TEXT> \\
                                   --title <TEXT> <PATH>"
 )]
@@ -71,18 +71,18 @@ struct Init {
     /// The class of the architecture, such as stable-diffusion-xl-v1-base/lora
     #[arg(long, value_name = "TEXT")]
     architecture: String,
-    /// The code base that the names come from: a name or an address
+    /// The code base that the tensor names come from: a name or an address
     #[arg(long, value_name = "TEXT")]
     implementation: String,
     /// The title of the model
     #[arg(long, value_name = "TEXT")]
     title: String,
-    /// Another key of the standard, without modelspec. before it
+    /// Set another key of the standard, without modelspec. before it
     ///
     /// May be given several times
     #[arg(long, value_name = "KEY=VALUE", value_parser = entry)]
     set: Vec<(String, String)>,
-    /// Write the SHA-256 of the data too, for which all of it is read
+    /// Also write the SHA-256 of the data, which reads all of it
     #[arg(long)]
     hash: bool,
     #[command(flatten)]
@@ -108,10 +108,9 @@ impl Validate {
         }
         let findings = validate(metadata);
         for finding in &findings {
-            writeln!(out, "{}", text::printable(&format!("{}: {finding}", finding.severity)))?;
+            writeln!(out, "{}", text::printable(&format!("{}: {finding}", finding.level)))?;
         }
-        let errors =
-            findings.iter().filter(|finding| finding.severity == Severity::Error).count() as u64;
+        let errors = findings.iter().filter(|finding| finding.level == Level::Error).count() as u64;
         let warnings = text::counted(findings.len() as u64 - errors, "warning");
         writeln!(out, "{name}: {}, {warnings}", text::counted(errors, "error"))?;
         Ok(if errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -127,20 +126,19 @@ impl Init {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// What is written besides the metadata that the file has. Both together follow the standard.
+    /// The entries to add to the file's metadata. Fails unless both together follow the standard.
     fn entries(&self, file: &Path, present: &Metadata) -> anyhow::Result<Metadata> {
         let mut spec = ModelSpec::new(&self.architecture, &self.implementation, &self.title);
         for (key, value) in &self.set {
             spec.set(key, value)?;
         }
-        // What is wrong is said before all data is read, and before anything is written. A hash
-        // will be there.
+        // Errors are found before all data is read and before anything is written. Zeros stand in
+        // for the hash, which is computed below.
         spec.hash_sha256 = self.hash.then_some(Sha256::from_bytes([0; 32]));
         let mut together = present.clone();
         together.extend(spec.to_metadata()?);
-        let (errors, warnings): (Vec<_>, Vec<_>) = validate(&together)
-            .into_iter()
-            .partition(|finding| finding.severity == Severity::Error);
+        let (errors, warnings): (Vec<_>, Vec<_>) =
+            validate(&together).into_iter().partition(|finding| finding.level == Level::Error);
         if let Some(error) = errors.first() {
             let path = text::path(file);
             anyhow::bail!("{path}: {error}; give it with --set");
@@ -153,10 +151,11 @@ impl Init {
     }
 }
 
-/// The SHA-256 of the data of a file, which is open to be changed.
+/// The SHA-256 of the data of a file, which is meanwhile open for editing.
 fn hash(file: &Path) -> anyhow::Result<Option<Sha256>> {
     let checkpoint = Checkpoint::open(file)?;
     let progress = Progress::bytes(0);
-    let digests = digest::files(&checkpoint, &DigestOptions::new().progress(progress.uncounted()))?;
+    let digests =
+        digest::hash_files(&checkpoint, &DigestOptions::new().progress(progress.uncounted()))?;
     Ok(digests.first().copied())
 }

@@ -11,13 +11,13 @@ const MAX_NAME: usize = 120;
 /// The most characters of a metadata value that a table shows.
 const MAX_VALUE: usize = 80;
 
-/// A name or key, on one line, so that two different short names never look alike.
+/// A name or key on one line. Two different short names never look alike.
 ///
-/// Control, bidirectional and other characters that are not printable are escaped as in Rust, and
-/// so is the backslash. A name that is empty, starts with a quote, or starts or ends with a space
-/// is quoted. The middle of a very long one is left out.
+/// Control, bidirectional and other unprintable characters are escaped as in Rust, and so is the
+/// backslash. A name that is empty, starts with a quote, or starts or ends with a space is quoted.
+/// The middle of a very long name is left out.
 pub(crate) fn name(name: &str) -> String {
-    // Nearly every name in nearly every file; a checkpoint may have a hundred thousand.
+    // A fast path for nearly every name: a checkpoint may have a hundred thousand.
     let plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\');
     if (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(plain) {
         return name.to_owned();
@@ -32,8 +32,8 @@ pub(crate) fn name(name: &str) -> String {
     if quoted { format!("\"{text}\"") } else { text }
 }
 
-/// A metadata value on one line, escaped as a [`name`] is. Only the start of a long one is shown,
-/// with its length.
+/// A metadata value on one line, escaped like a [`name`]. Of a long value only the start is shown,
+/// with the length.
 pub(crate) fn value(value: &str) -> String {
     let mut text = String::new();
     let mut shown = 0;
@@ -48,23 +48,22 @@ pub(crate) fn value(value: &str) -> String {
     text
 }
 
-/// A text on one line and whole, escaped as a [`value`] is, so that two different texts never look
-/// alike.
+/// A whole text on one line, escaped like a [`value`]. Two different texts never look alike.
 pub(crate) fn escaped(text: &str) -> impl Display {
     shown(text, &['"', '\''])
 }
 
-/// A path, escaped like a [`name`] but whole, and with backslashes as they are.
+/// A whole path, escaped like a [`name`], except that backslashes stay as they are.
 pub(crate) fn path(path: &Path) -> String {
     printable(&path.to_string_lossy()).to_string()
 }
 
-/// A message with everything escaped that is not printable; quotes and backslashes stay.
+/// A message with unprintable characters escaped. Quotes and backslashes stay as they are.
 pub(crate) fn printable(message: &str) -> impl Display {
     shown(message, &['"', '\'', '\\'])
 }
 
-/// Text with everything escaped that is not printable, and quotes and backslashes unless they are
+/// Text with unprintable characters escaped, and also quotes and backslashes unless they are in
 /// `kept`.
 fn shown(text: &str, kept: &'static [char]) -> impl Display {
     struct Shown<'a>(&'a str, &'static [char]);
@@ -81,7 +80,7 @@ fn shown(text: &str, kept: &'static [char]) -> impl Display {
     Shown(text, kept)
 }
 
-/// Whether a character is shown as it is, quotes and backslashes among them.
+/// Whether a character is shown unescaped. Quotes and backslashes count as printable.
 pub(crate) fn is_printable(c: char) -> bool {
     is_plain(c) || matches!(c, '"' | '\'' | '\\') || escape(c).chars().eq([c])
 }
@@ -94,8 +93,8 @@ fn is_plain(c: char) -> bool {
 /// One character, escaped if it is a quote, a backslash, or not printable.
 fn escape(c: char) -> String {
     match c {
-        // Letters and symbols by category, but blank on the screen: two names that differ only
-        // there would look alike.
+        // Unicode classes these as letters and symbols, but they are blank on the screen. Two names
+        // that differ only in them would look alike.
         '\u{115f}' | '\u{1160}' | '\u{2800}' | '\u{3164}' | '\u{ffa0}' => {
             c.escape_unicode().to_string()
         }
@@ -103,8 +102,8 @@ fn escape(c: char) -> String {
     }
 }
 
-/// `text` in pieces, one a character; if they have more than `max` characters, the start and the
-/// end of them.
+/// Turns each character of `text` into a piece. If the pieces have more than `max` characters,
+/// keeps only the start and the end.
 fn shorten(text: &str, max: usize, piece: impl Fn(char) -> String) -> String {
     // Escaped text is never shorter, so whole pieces that fit come from at most `max` characters of
     // `text`.
@@ -112,8 +111,7 @@ fn shorten(text: &str, max: usize, piece: impl Fn(char) -> String) -> String {
     if start.len() <= max && length(&start) <= max {
         return start.concat();
     }
-    // What tells names of one model apart, the layer and the kind of parameter, stands rather at
-    // the end.
+    // The end gets more room: it has the layer and the kind of parameter, which tell names apart.
     let keep_start = max / 3;
     let mut end: Vec<_> = text.chars().rev().take(max).map(&piece).collect();
     keep(&mut end, max - keep_start - 1);

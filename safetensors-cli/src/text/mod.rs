@@ -1,7 +1,7 @@
 //! Text for people: names from files made safe to print, numbers made easy to read.
 //!
 //! A name may hold anything: terminal escapes, line breaks, characters that reverse the direction
-//! of the text. Nothing that comes from a file is printed in any other way than through here.
+//! of the text. All text from files goes through this module before it is printed.
 
 mod escape;
 mod numbers;

@@ -1,9 +1,8 @@
 //! Numbers, sizes and shapes, made easy to read.
 
-/// A shape such as `[768, 3072]`; `[]` is a scalar. The middle of one of very many dimensions is
-/// left out.
+/// A shape such as `[768, 3072]`; `[]` is a scalar. Of very many dimensions the middle is left out.
 pub(crate) fn shape(dims: &[usize]) -> String {
-    // Shapes are as short as this but in hostile files, whose shapes are not worth their full text.
+    // Only hostile files have longer shapes, so no reader misses their full text.
     const MAX_DIMS: usize = 12;
     let join = |dims: &[usize]| dims.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
     if dims.len() <= MAX_DIMS {
@@ -33,8 +32,8 @@ pub(crate) fn counted(number: impl Into<u128>, thing: &str) -> String {
     format!("{} {thing}{plural}", count(number))
 }
 
-/// A measured number with four digits that count: `0.02134`, `-1.5`, `3.052e-5`; whole numbers of
-/// up to seven digits in full.
+/// A measured number with four significant digits: `0.02134`, `-1.5`, `3.052e-5`. Whole numbers of
+/// up to seven digits are written in full.
 pub(crate) fn number(number: f64) -> String {
     let magnitude = number.abs();
     if number == number.trunc() && magnitude < 1e7 {

@@ -1,16 +1,17 @@
-//! Layers that are alike, folded into one.
+//! Folds layers of the same structure into one.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
 use hashbrown::HashTable;
-use safetensors_core::{Dtype, TensorInfo};
+use safetensors_core::Dtype;
+use safetensors_core::header::TensorInfo;
 
 use super::Tree;
 use crate::order::number;
 
-/// Folds siblings into one whose labels are numbers and that are otherwise alike. Each stands where
-/// the first of them stood.
+/// Folds siblings that differ only in the number at the start of their labels. The folded tree takes
+/// the place of the first of them.
 pub(super) fn fold_alike(mut trees: Vec<Tree<'_>>) -> Vec<Tree<'_>> {
     let firsts = firsts(&trees);
     let mut numbers: HashMap<usize, Vec<u64>> = HashMap::new();
@@ -37,8 +38,8 @@ pub(super) fn fold_alike(mut trees: Vec<Tree<'_>>) -> Vec<Tree<'_>> {
     trees
 }
 
-/// For each of the siblings the first that is alike, which may be itself. Nothing else is kept of
-/// each, as there may be a million.
+/// For each sibling, the position of the first one of the same structure, which may be its own.
+/// Nothing else is kept of each sibling, because there may be a million.
 fn firsts(trees: &[Tree<'_>]) -> Vec<u32> {
     let hasher = RandomState::new();
     let unlabelled = |i: u32| {
@@ -56,8 +57,8 @@ fn firsts(trees: &[Tree<'_>]) -> Vec<u32> {
     (0..u32::try_from(trees.len()).unwrap_or(u32::MAX)).map(first).collect()
 }
 
-/// The number that a label is, or that it starts with where a module was joined with its only
-/// child; and what follows.
+/// Splits a label into the number that it starts with and the rest. There is a rest where a module
+/// was joined with its only child.
 fn leading_number<'t>(tree: &'t Tree<'_>) -> Option<(u64, &'t str)> {
     let end = tree.label.find(tree.separator).unwrap_or(tree.label.len());
     let (first, rest) = tree.label.split_at(end);
@@ -81,13 +82,13 @@ fn ranges(numbers: &[u64]) -> String {
     ranges.join(", ")
 }
 
-/// A tree without the number that its label starts with, to be compared.
+/// A tree to compare without the number at the start of its label.
 struct Unlabelled<'t, 'a> {
     rest: &'t str,
     tree: &'t Tree<'a>,
 }
 
-/// What of a tensor is compared.
+/// The part of a tensor's description that is compared.
 fn kind<'a>(tensor: TensorInfo<'a>) -> (Dtype, &'a [usize]) {
     (tensor.dtype(), tensor.shape())
 }

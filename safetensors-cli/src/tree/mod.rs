@@ -7,24 +7,25 @@ mod tests;
 use std::borrow::Cow;
 use std::ops::Range;
 
-use safetensors_core::{Dtype, LazyTensor, TensorInfo};
+use safetensors_core::header::TensorInfo;
+use safetensors_core::{Dtype, LazyTensor};
 
 use crate::order::{self, MAX_PARTS, Position, Sort, Sortable};
 use crate::totals::Totals;
 
-/// A module, a tensor, or several of either that differ in nothing but a number in their names.
+/// A module, a tensor, or several of either that differ only in a number in their names.
 ///
-/// There may be a million, so a tensor borrows all that is known of it, and a label is part of a
-/// name as long as it can.
+/// There may be a million, so a tree is small: it borrows the description of a tensor, and a label
+/// is part of a tensor's name where possible.
 #[derive(Clone, Debug)]
 pub(crate) struct Tree<'a> {
-    /// The part of the name; several parts where modules have one child each; `0…31` for what was
-    /// folded.
+    /// The part of the name; several parts where modules have one child each; `0…31` for folded
+    /// siblings.
     pub(crate) label: Cow<'a, str>,
-    /// How many were folded into this one.
+    /// The number of siblings that were folded into this one.
     pub(crate) copies: u32,
     content: Content<'a>,
-    /// What stands between the parts of names.
+    /// The separator between the parts of names.
     pub(crate) separator: char,
 }
 
@@ -32,20 +33,20 @@ pub(crate) struct Tree<'a> {
 enum Content<'a> {
     /// A tensor, and the number of its file.
     Tensor(TensorInfo<'a>, usize),
-    /// What is in a module.
+    /// The modules and tensors in a module.
     Module(Box<[Tree<'a>]>),
 }
 
-/// What becomes of siblings.
+/// A function that may fold siblings together.
 type Fold = for<'a> fn(Vec<Tree<'a>>) -> Vec<Tree<'a>>;
 
 impl<'a> Tree<'a> {
-    /// The top-level modules and tensors of these tensors, which it puts in the order of names.
+    /// The top-level modules and tensors of these tensors, which are sorted by name on the way.
     pub(crate) fn of<S>(tensors: &mut [LazyTensor<'a, S>], sort: Sort) -> Vec<Self> {
         Self::grow(tensors, sort, |trees| trees)
     }
 
-    /// The same, with layers that are alike folded into one.
+    /// The same, with layers of the same structure folded into one.
     pub(crate) fn folded<S>(tensors: &mut [LazyTensor<'a, S>], sort: Sort) -> Vec<Self> {
         Self::grow(tensors, sort, fold::fold_alike)
     }
@@ -57,7 +58,7 @@ impl<'a> Tree<'a> {
         trees
     }
 
-    /// The tensor that it is, if it is no module.
+    /// The description of the tensor. `None` for a module.
     pub(crate) fn tensor(&self) -> Option<TensorInfo<'a>> {
         match &self.content {
             Content::Tensor(info, _) => Some(*info),
@@ -65,7 +66,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// What is inside.
+    /// The modules and tensors inside.
     pub(crate) fn children(&self) -> &[Self] {
         match &self.content {
             Content::Tensor(..) => &[],
@@ -73,7 +74,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// The sums of one copy.
+    /// The totals of one copy.
     pub(crate) fn totals(&self) -> Totals {
         match &self.content {
             Content::Tensor(info, _) => Totals::one(*info),
@@ -81,12 +82,12 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// The sums of all copies.
+    /// The totals of all copies.
     pub(crate) fn all(&self) -> Totals {
         self.totals() * self.copies.into()
     }
 
-    /// What a child is called outside of this module.
+    /// The label of a child, with the label of this module before it.
     pub(crate) fn label_of(&self, child: &Self) -> String {
         format!("{}{}{}", self.label, self.separator, child.label)
     }
@@ -117,7 +118,7 @@ impl Sortable for Tree<'_> {
     }
 }
 
-/// From the inside out: the dtype of a module is that of its first tensor.
+/// Sorts from the inside out, because the dtype of a module is that of its first tensor.
 fn sort_all(trees: &mut [Tree<'_>], sort: Sort) {
     for tree in trees.iter_mut() {
         if let Content::Module(children) = &mut tree.content {
@@ -127,15 +128,15 @@ fn sort_all(trees: &mut [Tree<'_>], sort: Sort) {
     sort.apply(trees);
 }
 
-/// How trees are grown of names.
+/// Builds trees from names.
 struct Grow {
     separator: char,
     fold: Fold,
 }
 
 impl Grow {
-    /// The modules and tensors of tensors in the order of their names, which agree in their first
-    /// `depth` parts: those before the byte `start`.
+    /// The modules and tensors of sorted tensors whose names share their first `depth` parts, which
+    /// end before the byte `start`.
     fn children<'a, S>(
         &self,
         tensors: &[LazyTensor<'a, S>],
@@ -150,12 +151,12 @@ impl Grow {
             }
         };
         let groups = || tensors.chunk_by(|a, b| part(a) == part(b));
-        // A tensor can have the name of a module; it is sorted before what is inside the module.
+        // A tensor can have the name of a module. It then comes before the tensors in the module.
         let split = |group: &'_ [LazyTensor<'a, S>]| {
             let end = start + part(&group[0]).len();
             (end, group.iter().take_while(|tensor| tensor.name().len() == end).count())
         };
-        // There may be so many that room for more would count.
+        // The exact number is counted first, because unused room in each module would add up.
         let count = groups().map(|group| {
             let (_, ends) = split(group);
             ends + usize::from(ends < group.len())
@@ -179,8 +180,8 @@ impl Grow {
         (self.fold)(trees)
     }
 
-    /// The module that has this part of a name; one with a single child is written on one line with
-    /// it.
+    /// The module of this part of a name. A module with a single child is joined with it and takes
+    /// one line.
     fn module<'a>(
         &self,
         name: &'a str,
@@ -192,7 +193,7 @@ impl Grow {
             && let Some(only) = children.pop()
         {
             let label = match &only.label {
-                // They stand in the name as they do on the line.
+                // The joined label is part of the name too.
                 Cow::Borrowed(inside) => {
                     let end = part.end + self.separator.len_utf8() + inside.len();
                     Cow::Borrowed(&name[part.start..end])

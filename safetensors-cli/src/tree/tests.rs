@@ -1,4 +1,4 @@
-//! Trees, as lines of labels.
+//! Tests of trees, each shown as lines of labels.
 
 use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
 
@@ -22,8 +22,7 @@ fn lines(names: &[&str], sort: Sort) -> Vec<String> {
     });
     let file = serialize(tensors, &SaveOptions::new()).unwrap();
     let archive = SafeTensors::parse(file).unwrap();
-    let mut tensors: Vec<_> =
-        archive.tensors().map(|info| archive.tensor(info.name()).unwrap()).collect();
+    let mut tensors: Vec<_> = archive.tensors().collect();
     let trees = Tree::folded(&mut tensors, sort);
     assert_eq!(trees.iter().map(Tree::all).sum::<Totals>(), Totals::of(tensors.iter().copied()));
     let mut lines = Vec::new();

@@ -1,4 +1,4 @@
-//! `safetensors completions`: that there are some.
+//! `safetensors completions`: each shell gets a script.
 
 use crate::fixtures::*;
 use predicates::prelude::*;

@@ -1,4 +1,4 @@
-//! `safetensors convert`: what comes out, and what is left when it does not come to an end.
+//! `safetensors convert`: the output.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub(crate) fn convert(dir: &Path, args: &[&str]) -> Assert {
     command.assert()
 }
 
-/// Names with dtypes, in order of the names.
+/// Names with dtypes, sorted by name.
 pub(crate) fn content(path: PathBuf) -> Vec<(String, Dtype)> {
     let checkpoint = Checkpoint::open(path).unwrap();
     let mut all: Vec<_> =
@@ -28,7 +28,7 @@ fn names(path: PathBuf) -> Vec<String> {
     content(path).into_iter().map(|(name, _)| name).collect()
 }
 
-/// What a directory holds, hidden files too.
+/// The content of a directory, including hidden files.
 pub(crate) fn list(dir: &Path) -> Vec<String> {
     let mut names: Vec<_> = fs::read_dir(dir)
         .unwrap()
@@ -39,7 +39,7 @@ pub(crate) fn list(dir: &Path) -> Vec<String> {
 }
 
 /// A small model of three layers.
-fn model(dir: &Path, name: &str) -> PathBuf {
+pub(crate) fn model(dir: &Path, name: &str) -> PathBuf {
     let weight: Vec<f32> = (0..12).map(|i| i as f32 * 0.37).collect();
     let ids = [1_i64, 2];
     let mut tensors = Vec::new();
@@ -158,7 +158,7 @@ fn tensors_are_selected_dropped_renamed_and_merged() {
         names(dir.path().join("c.safetensors")),
         ["x.layer0.weight", "x.layer1.weight", "x.layer2.weight", "x.mask"]
     );
-    // Two tensors of one name, wherever they go, and whether they really do.
+    // Two tensors of one name fail for every kind of output, and also in a dry run.
     for output in ["d.safetensors", "d", "d.npz"] {
         for dry_run in [&[][..], &["-n"]] {
             let error = format!(
@@ -203,7 +203,7 @@ out: 2 tensors, 28 B, in 2 files; nothing was written
         "-n",
     ];
     convert(dir.path(), &run).success().stdout(plan).stderr("");
-    // Where no name changes, the old ones are not shown.
+    // If no name changes, the old names are not shown.
     let plan = "\
 name          dtype     shape   size
 ────────────────────────────────────
@@ -221,7 +221,7 @@ out.safetensors: 2 tensors, 26 B; nothing was written
 #[test]
 fn a_plan_compares_names_and_not_what_is_shown_of_them() {
     let dir = temp_dir();
-    // The middle of both is left out of what is shown.
+    // The middle of both names is left out.
     let name = |middle: &str| format!("{}{middle}{}", "a".repeat(100), "b".repeat(100));
     let tensors = [(name("x"), TensorView::from_slice(&[1], &[1_u8]).unwrap())];
     save(dir.path().join("a.safetensors"), tensors, &SaveOptions::new().durable(false)).unwrap();
@@ -414,104 +414,4 @@ fn wrong_kinds_and_wrong_usage() {
     convert(dir.path(), &["a.safetensors", "b.safetensors", "--cast", "mask=f4"])
         .code(1)
         .stderr(predicate::str::contains("\"mask\""));
-}
-
-/// A file with a hole in it, so that it is made at once, that takes a while to convert.
-#[cfg(unix)]
-fn large(path: &Path) {
-    raw_file(
-        path,
-        r#"{"w":{"dtype":"F32","shape":[33554432],"data_offsets":[0,134217728]}}   "#,
-        0,
-    );
-    let file = fs::OpenOptions::new().write(true).open(path).unwrap();
-    file.set_len(file.metadata().unwrap().len() + (128 << 20)).unwrap();
-}
-
-#[cfg(unix)]
-#[test]
-fn a_killed_command_leaves_the_output_as_it_was() {
-    let dir = temp_dir();
-    large(&dir.path().join("large.safetensors"));
-    small_file(dir.path(), "out.safetensors");
-    let before = fs::read(dir.path().join("out.safetensors")).unwrap();
-    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_safetensors"))
-        .current_dir(dir.path())
-        .args(["convert", "large.safetensors", "out.safetensors", "--dtype", "f64"])
-        .spawn()
-        .unwrap();
-    let is_temporary = |name: &String| name.starts_with('.') && name.ends_with(".safetensors.tmp");
-    while !list(dir.path()).iter().any(is_temporary) {
-        assert!(child.try_wait().unwrap().is_none(), "it ended before it could be killed");
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
-    child.kill().unwrap();
-    assert!(!child.wait().unwrap().success());
-    assert_eq!(fs::read(dir.path().join("out.safetensors")).unwrap(), before);
-    let others: Vec<_> = list(dir.path()).into_iter().filter(|name| !is_temporary(name)).collect();
-    assert_eq!(others, ["large.safetensors", "out.safetensors"]);
-}
-
-#[cfg(target_os = "linux")]
-#[test]
-fn no_space_leaves_the_output_as_it_was_and_no_litter() {
-    let dir = temp_dir();
-    model(dir.path(), "a.safetensors");
-    let weight = vec![0.5_f32; 100_000];
-    let tensors = [("w", TensorView::from_slice(&[100_000], &weight).unwrap())];
-    save(dir.path().join("large.safetensors"), tensors, &SaveOptions::new().durable(false))
-        .unwrap();
-    for (output, is_new) in [("a.safetensors", false), ("new.safetensors", true), ("x.npz", true)] {
-        let before = list(dir.path());
-        // A limit on the size of files stands in for a full disk; without the trap the system would
-        // kill the command.
-        let script = format!(
-            "trap '' XFSZ; ulimit -f 100; exec '{}' convert large.safetensors {output}",
-            env!("CARGO_BIN_EXE_safetensors")
-        );
-        let result = std::process::Command::new("bash")
-            .current_dir(dir.path())
-            .args(["-c", &script])
-            .output()
-            .unwrap();
-        assert_eq!(result.status.code(), Some(1), "{result:?}");
-        assert!(text(&result.stderr).starts_with(&format!("error: {output}: ")), "{result:?}");
-        assert_eq!(list(dir.path()), before);
-        assert_eq!(dir.path().join(output).exists(), !is_new);
-    }
-    assert_eq!(Checkpoint::open(dir.path().join("a.safetensors")).unwrap().len(), 7);
-}
-
-#[cfg(unix)]
-#[test]
-fn a_killed_command_leaves_a_directory_as_it_was_and_the_next_one_replaces_it() {
-    let dir = temp_dir();
-    large(&dir.path().join("large.safetensors"));
-    model(dir.path(), "a.safetensors");
-    convert(dir.path(), &["a.safetensors", "out", "--max-shard-size", "100"]).success();
-    let old = content(dir.path().join("out"));
-    for wait in [0, 2, 10] {
-        let known = list(&dir.path().join("out"));
-        let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_safetensors"))
-            .current_dir(dir.path())
-            .args(["convert", "large.safetensors", "out", "--dtype", "f64"])
-            .spawn()
-            .unwrap();
-        // Until it has begun to write, in a hidden directory, and then a little longer.
-        while list(&dir.path().join("out")) == known {
-            assert!(child.try_wait().unwrap().is_none(), "it ended before it could be killed");
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-        std::thread::sleep(std::time::Duration::from_millis(wait));
-        child.kill().unwrap();
-        assert!(!child.wait().unwrap().success(), "it was killed");
-        assert_eq!(content(dir.path().join("out")), old);
-    }
-    convert(dir.path(), &["a.safetensors", "out", "--dtype", "f16"]).success();
-    let names: Vec<_> =
-        list(&dir.path().join("out")).into_iter().filter(|name| !name.starts_with('.')).collect();
-    assert_eq!(
-        (names, content(dir.path().join("out")).len()),
-        (vec!["model.safetensors".to_owned()], old.len())
-    );
 }

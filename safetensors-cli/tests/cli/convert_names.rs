@@ -1,5 +1,5 @@
-//! `safetensors convert`: metadata that gives tensors other names or only looks like it, and names
-//! that stand twice.
+//! `safetensors convert`: metadata that gives tensors other names or only seems to, and duplicate
+//! names.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ fn file(dir: &Path, name: &str, tensors: &[&str], metadata: &[(&str, &str)]) {
     save(dir.join(name), tensors.iter().map(|name| (name, view)), &options).unwrap();
 }
 
-/// What `out.safetensors` says: tensors with their dtypes, and metadata.
+/// The content of `out.safetensors`: tensors with their dtypes, and metadata.
 fn said(dir: &Path) -> (Vec<String>, Vec<String>) {
     let file = SafeTensors::parse(std::fs::read(dir.join("out.safetensors")).unwrap()).unwrap();
     let mut tensors: Vec<_> =
@@ -64,7 +64,7 @@ fn other_names_follow_their_tensor() {
     check(&["--cast", "model=f16"], &["model F16", "w F32"], &["base=model"]);
     check(&["--dtype", "bf16", "--cast", "model=keep"], &["model F32", "w BF16"], &["base=model"]);
     check(&["--prefix", "m."], &["m.model F32", "m.w F32"], &["m.base=m.model"]);
-    // Those that are asked for by their own names are tensors.
+    // Names that are selected by themselves are tensors.
     check(&["-f", "base"], &["base F32"], &[]);
     check(&["--dtype", "bf16", "--cast", "base=keep"], &["base F32", "model BF16", "w BF16"], &[]);
     check(&["--cast", "base=f64"], &["base F64", "model F32", "w F32"], &[]);

@@ -1,4 +1,4 @@
-//! `safetensors convert`: archives of NumPy that hold what cannot be read, and hostile ones.
+//! `safetensors convert`: NumPy's archives with unreadable members, and hostile archives.
 
 use std::fs;
 use std::io::Write;
@@ -69,7 +69,7 @@ fn an_archive_with_a_name_twice_is_refused() {
     let dir = temp_dir();
     let path = dir.path().join("in.npz");
     archive(&path, &[("a.npy", array("|u1", "(1,)", &[1])), ("b.npy", array("|u1", "(1,)", &[2]))]);
-    // As Python's zipfile writes it, with a warning.
+    // Python's zipfile writes such an archive, with a warning.
     let bytes: Vec<u8> = fs::read(&path).unwrap();
     let mut same = bytes.clone();
     for at in 0..bytes.len() - 5 {
@@ -78,9 +78,10 @@ fn an_archive_with_a_name_twice_is_refused() {
         }
     }
     fs::write(&path, same).unwrap();
-    let error = "error: in.npz: two members of the archive have the same name; write it anew with one of them\n";
+    let error = "error: in.npz: two members of the archive have the same name; \
+        write it anew with one of them\n";
     convert(dir.path(), &["in.npz", "out.safetensors"]).code(1).stderr(error);
-    // Two names of files, but one of arrays.
+    // Two members of different names hold arrays of the same name.
     archive(&path, &[("a.npy", array("|u1", "(1,)", &[1])), ("a", array("|u1", "(1,)", &[2]))]);
     let twice = predicate::str::contains(
         "tensor \"a\": the name stands twice: a of in.npz and a of in.npz; ",
@@ -88,7 +89,7 @@ fn an_archive_with_a_name_twice_is_refused() {
     convert(dir.path(), &["in.npz", "out.npz"]).code(1).stderr(twice);
 }
 
-/// An archive of members that say they are of nearly 2⁶³ bytes each.
+/// An archive whose members each claim to have nearly 2⁶³ bytes.
 fn huge(path: &Path, members: usize) {
     let start = header("|u1", "(9223372036854775000,)");
     let size = 9_223_372_036_854_775_000 + start.len() as u64;
@@ -161,4 +162,77 @@ fn a_plan_refuses_a_name_that_cannot_be_read_back() {
             }
         }
     }
+}
+
+#[test]
+fn arrays_in_any_layout_are_what_they_are() {
+    let dir = temp_dir();
+    // [[1, 2, 3], [4, 5, 6]]: column by column, the first byte of each number the most significant.
+    let text = "{'descr': '>i2', 'fortran_order': True, 'shape': (2, 3), }";
+    let data: Vec<u8> = [1_i16, 4, 2, 5, 3, 6].into_iter().flat_map(i16::to_be_bytes).collect();
+    let array = [b"\x93NUMPY\x01\x00\x76\x00", format!("{text:<117}\n").as_bytes(), &data].concat();
+    fs::write(dir.path().join("w.npy"), &array).unwrap();
+    archive(&dir.path().join("in.npz"), &[("w.npy", array)]);
+    for (input, output) in [("w.npy", "a.safetensors"), ("in.npz", "b.safetensors")] {
+        convert(dir.path(), &[input, output]).success().stderr("");
+        let checkpoint = Checkpoint::open(dir.path().join(output)).unwrap();
+        let tensor = checkpoint.tensor("w").unwrap();
+        assert_eq!(tensor.shape(), [2, 3]);
+        assert_eq!(tensor.read().unwrap().into_vec::<i16>().unwrap(), [1, 2, 3, 4, 5, 6]);
+    }
+    // As an array again, it has the layout that every reader knows.
+    convert(dir.path(), &["in.npz", "out.npy"]).success();
+    let array = fs::read(dir.path().join("out.npy")).unwrap();
+    assert!(array.ends_with(&[1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0]));
+}
+
+#[test]
+fn headers_that_numpy_refuses_are_refused() {
+    let dir = temp_dir();
+    let rest = "'fortran_order': False, 'shape': (1,), }";
+    for (header, problem) in [
+        (
+            "{'descr': '<f4', 'fortran_order': Falsehood, 'shape': (1,), }",
+            "the .npy header, at its byte 34: expected a string, an integer, True, False, None, \
+             '(', '[' or '{', found \"Falsehood\"",
+        ),
+        (
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (1), }",
+            "shape of the .npy header should be a tuple, found an integer",
+        ),
+        (
+            &format!("{{'descr': '<f4' {rest}"),
+            "the .npy header, at its byte 16: expected ',' or '}', found \"'\"",
+        ),
+        (&format!("{{'descr': '<f4', 'descr': '<f4', {rest}"), "the .npy header has descr twice"),
+        (
+            &format!("{{'descr': '<c16', {rest}"),
+            "the NumPy type \"<c16\" has no dtype in the format; c8 has one, and so have the real \
+             and the imaginary part",
+        ),
+    ] {
+        let text = format!("{header:<117}\n");
+        let array = [b"\x93NUMPY\x01\x00\x76\x00", text.as_bytes(), &[0, 0, 0, 0]].concat();
+        fs::write(dir.path().join("a.npy"), array).unwrap();
+        let error = format!("error: a.npy: {problem}\n");
+        convert(dir.path(), &["a.npy", "out.safetensors"]).code(1).stderr(error);
+    }
+    assert_eq!(list(dir.path()), ["a.npy"]);
+}
+
+#[test]
+fn an_archive_that_claims_too_much_is_refused_before_anything_is_written() {
+    let dir = temp_dir();
+    let path = dir.path().join("in.npz");
+    archive(&path, &[("a.npy", array("|u1", "(4000000000,)", &[0; 9]))]);
+    let mut bytes = fs::read(&path).unwrap();
+    let entry = bytes.windows(4).position(|four| four == b"PK\x01\x02").unwrap();
+    bytes[entry + 24..entry + 28].copy_from_slice(&4_000_000_128_u32.to_le_bytes());
+    fs::write(&path, bytes).unwrap();
+    for dry_run in [&[][..], &["-n"]] {
+        let refused = convert(dir.path(), &[&["in.npz", "out.safetensors"], dry_run].concat());
+        let problem = "error: in.npz: member a: the member claims 4000000128 bytes, but its ";
+        refused.code(1).stdout("").stderr(predicate::str::starts_with(problem));
+    }
+    assert_eq!(list(dir.path()), ["in.npz"]);
 }

@@ -1,4 +1,4 @@
-//! `safetensors convert`: weights that are one tensor under several names.
+//! `safetensors convert`: tied weights, which are one tensor under several names.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::fixtures::*;
 use predicates::prelude::*;
 use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, save};
 
-/// A tensor under two names, of which the one that is not in the file sorts first.
+/// A tensor with two names. The name that is only in the metadata sorts first.
 fn tied(dir: &Path) {
     let tensors = [("model.embed.weight", TensorView::from_slice(&[2], &[1.0_f32, 2.0]).unwrap())];
     let options =
@@ -45,7 +45,7 @@ out.safetensors: 1 tensor, 8 B, and 1 more name of tied weights; nothing was wri
     convert(dir.path(), &["tied.safetensors", "out.safetensors", "--prefix", "x.", "-n"])
         .success()
         .stdout(plan);
-    // NumPy has no second names.
+    // NumPy's files have no other names for a tensor.
     let done = convert(dir.path(), &["tied.safetensors", "out.npz"]).success();
     let done = done.stdout("out.npz: 1 tensor, 8 B\n");
     done.stderr(
@@ -98,7 +98,7 @@ fn a_tied_name_that_the_metadata_needs_can_be_left_out_or_renamed() {
         let out = Checkpoint::open(dir.path().join("out.safetensors")).unwrap();
         assert_eq!((out.len(), out.metadata()["title"].as_str()), (2, "My model"));
     }
-    // NumPy's files have no metadata that it could be in the way of.
+    // NumPy's files have no metadata with which the name could collide.
     let done = merge("out.npz", &[]).success().stdout("out.npz: 2 tensors, 16 B\n");
     done.stderr("warning: out.npz: NumPy's files hold no metadata; this is left out: title\n");
 }

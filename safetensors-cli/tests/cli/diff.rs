@@ -1,4 +1,4 @@
-//! `safetensors diff`: what counts as a difference, and how it is told.
+//! `safetensors diff`: what counts as a difference, and how it is shown.
 
 use std::path::{Path, PathBuf};
 
@@ -155,7 +155,7 @@ fn bytes_that_are_no_booleans_are_compared_all_the_same() {
 
 #[test]
 fn pieces_add_up() {
-    // More elements than are read at a time: what differs lies in the first piece and the last.
+    // More elements than one piece holds. The first and the last piece differ.
     let dir = temp_dir();
     let mut values: Vec<u16> = (0..600_001_u32).map(|i| (i % 1000) as u16).collect();
     let a = file(

@@ -1,4 +1,4 @@
-//! `safetensors digest`: what it prints, and what it does not read.
+//! `safetensors digest`: its output, and the data that it must not read.
 
 use std::fs;
 use std::path::Path;
@@ -50,7 +50,7 @@ fn a_filter_leaves_files_out_and_their_other_tensors_unread() {
     );
     let path = dir.path().join("a.safetensors");
     raw_file(&path, header, 8);
-    // A terabyte of nothing: to read it would take minutes.
+    // A sparse terabyte, which would take minutes to read.
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     if file.set_len(file.metadata().unwrap().len() + (1 << 40)).is_err() {
         return;

@@ -27,7 +27,7 @@ fn a_tensor_becomes_an_array_of_numpy() {
         b"\x93NUMPY\x01\x00v\x00{'descr': '<i8', 'fortran_order': False, 'shape': (2,), }"
     ));
     assert_eq!(bytes[128..], [1_i64.to_le_bytes(), 0_i64.to_le_bytes()].concat());
-    // Nothing but the two files.
+    // No other file is left.
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
     let stdout =
         safetensors().arg("extract").arg(&path).args(["mask", "-o", "-"]).output().unwrap().stdout;
@@ -107,7 +107,7 @@ fn what_is_no_regular_file_is_left_alone_and_links_are_followed() {
     };
     let refused = || {
         let problem = predicate::str::contains(": expected a regular file, found a special file");
-        problem.and(predicate::str::contains("`-o - > FILE` writes to whatever FILE is"))
+        problem.and(predicate::str::contains("`-o - > FILE` can write to such a file"))
     };
     for special in [at("fifo"), at("to the fifo"), "/dev/null".into()] {
         extract(&special).code(1).stderr(refused());

@@ -1,14 +1,15 @@
-//! What the tests of all commands share: the command, and checkpoints to run it on.
+//! Code that all tests share: the command, and checkpoints to run it on.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use assert_cmd::Command;
 use assert_cmd::assert::Assert;
-use safetensors_core::{Order, SaveOptions, TensorView, save};
+use safetensors_core::save::Order;
+use safetensors_core::{SaveOptions, TensorView, save};
 use tempfile::TempDir;
 
-/// The command under test, whatever the environment says of colours.
+/// The command under test, without the environment's settings of colours.
 pub(crate) fn safetensors() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_safetensors"));
     command
@@ -33,7 +34,7 @@ pub(crate) fn small_file(dir: &Path, name: &str) -> PathBuf {
         ),
         ("mask", TensorView::from_slice(&[2], &[1_i64, 0]).unwrap()),
     ];
-    // The larger alignment would go first otherwise.
+    // Otherwise the tensor with the larger alignment would come first.
     let options =
         SaveOptions::new().order(Order::Given).metadata([("format", "pt")]).durable(false);
     save(&path, tensors, &options).unwrap();
@@ -54,7 +55,7 @@ pub(crate) fn sharded(dir: &Path) -> PathBuf {
     index
 }
 
-/// A file of this header and this many bytes of data, whatever the format says of them.
+/// A file of this header and this many bytes of data, even if the format does not allow them.
 pub(crate) fn raw_file(path: &Path, header: &str, data: usize) {
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
     bytes.extend(header.as_bytes());
@@ -75,23 +76,23 @@ pub(crate) fn hostile_file(dir: &Path) -> PathBuf {
     path
 }
 
-/// What a command wrote, as text.
+/// The output of a command as text.
 pub(crate) fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// Whether a text has a part that matches this regular expression.
+/// Whether part of a text matches this regular expression.
 pub(crate) fn matches(pattern: &str) -> impl predicates::Predicate<str> + use<> {
     let pattern = regex::Regex::new(pattern).unwrap();
     predicates::prelude::predicate::function(move |text: &str| pattern.is_match(text))
 }
 
-/// Whether nothing but printable characters and line ends was written.
+/// Whether a text has only printable characters and line ends.
 pub(crate) fn is_plain(text: &str) -> bool {
     text.chars().all(|c| c == '\n' || !(c.is_control() || "\u{202e}\u{2066}\u{200b}".contains(c)))
 }
 
-/// A command run by somebody whom permissions hold back: nobody, if this is root.
+/// A command run by a user whom permissions restrict: `nobody` if the tests run as root.
 #[cfg(unix)]
 pub(crate) fn as_a_user(dir: &Path) -> std::process::Command {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -113,7 +114,7 @@ pub(crate) fn run(args: &[&str], path: &Path, rest: &[&str]) -> Assert {
     command.assert()
 }
 
-/// Runs a command in a directory, so that what it prints has no path of this test.
+/// Runs a command in a directory, so that its output has no temporary path.
 pub(crate) fn run_in(dir: &Path, args: &[&str]) -> Assert {
     let mut command = safetensors();
     command.current_dir(dir).args(args);

@@ -1,4 +1,4 @@
-//! `safetensors inspect`: what it shows.
+//! `safetensors inspect`: its output.
 
 use std::fs;
 
@@ -52,7 +52,7 @@ mask          I64    [2]     16 B
     }
 }
 
-/// Two towers of layers, which are alike but for the last.
+/// A head and twelve layers. Only the last layer differs from the others.
 fn layers(dir: &std::path::Path) -> std::path::PathBuf {
     let path = dir.join("layers.safetensors");
     let (small, large) = ([0_u16; 4], [0_u16; 6]);
@@ -188,7 +188,7 @@ fn standard_input_is_a_pipe_or_a_file() {
     let output =
         redirected.args(["inspect", "-"]).stdin(fs::File::open(&path).unwrap()).output().unwrap();
     assert!(output.status.success() && shown.eval(text(&output.stdout)), "{output:?}");
-    // The copy of the pipe is gone.
+    // The temporary copy of the pipe's content is removed.
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
@@ -331,10 +331,7 @@ fn huge_names_shapes_and_values_do_not_make_the_table_huge() {
         shown.contains("startxxx") && shown.contains("xxxend  U8     [1, 1, 1, 1, 1, 1, …, "),
         "{shown}"
     );
-    assert!(
-        shown.contains("(rank 1,000)") && shown.contains("vvv… (1,000,000 bytes)"),
-        "{shown}"
-    );
+    assert!(shown.contains("(rank 1,000)") && shown.contains("vvv… (1,000,000 bytes)"), "{shown}");
 }
 
 #[test]
@@ -345,7 +342,7 @@ fn one_hundred_thousand_tensors() {
     let tensors = (0..100_000).map(|i| (format!("model.layers.{i}.weight"), tensor));
     save(&path, tensors, &SaveOptions::new().durable(false)).unwrap();
     let mut command = safetensors();
-    // Something quadratic takes minutes here; the limit is wide for slow machines.
+    // A quadratic algorithm takes minutes here. The limit is wide for slow machines.
     command.timeout(std::time::Duration::from_secs(60)).args(["inspect", "--flat"]).arg(&path);
     command
         .assert()

@@ -1,4 +1,4 @@
-//! `safetensors map`: that pictures are made, and what is in them.
+//! `safetensors map`: pictures are made, and show the right content.
 
 use std::fs;
 
@@ -62,7 +62,7 @@ fn what_cannot_be_drawn_is_an_error() {
     let picture = |name: &str| dir.path().join(name);
     let mut wrong = safetensors();
     wrong.arg("map").arg(&path).arg("-o").arg(picture("map.gif"));
-    wrong.assert().code(2).stderr(predicate::str::contains("should end in .svg or .png"));
+    wrong.assert().code(2).stderr(predicate::str::contains("must end in .svg or .png"));
     let none = dir.path().join("none.safetensors");
     raw_file(&none, "{}", 0);
     let mut nothing = safetensors();
@@ -82,7 +82,7 @@ fn what_cannot_be_drawn_is_an_error() {
         let mut special = safetensors();
         special.arg("map").arg(&path).arg("-o").arg(picture("fifo.png"));
         let next = predicate::str::contains(
-            "found a special file; `-o - > FILE` writes to whatever FILE is",
+            "found a special file; `-o - > FILE` can write to such a file",
         );
         special.assert().code(1).stderr(next);
         assert!(std::fs::metadata(picture("fifo.png")).unwrap().file_type().is_fifo());

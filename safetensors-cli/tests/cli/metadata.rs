@@ -129,11 +129,11 @@ fn a_change_that_cannot_be_told_is_told_to_be_made() {
     for (args, start) in [
         (
             &["metadata", "set", "m.safetensors", "a=1"][..],
-            "error: m.safetensors written anew, but this could not be told: ",
+            "error: m.safetensors written anew, but this could not be printed: ",
         ),
         (
             &["digest", "--record", "m.safetensors"],
-            "error: the digests are recorded, but this could not be told: ",
+            "error: the digests are recorded, but this could not be printed: ",
         ),
     ] {
         let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
@@ -153,8 +153,8 @@ fn a_change_that_cannot_be_told_is_told_to_be_made() {
     assert!(checkpoint.metadata().contains_key(safetensors_core::digest::KEY));
 }
 
-/// Runs itself in a name space of its own, where it may mount a file system without room, unless
-/// the system forbids that.
+/// Runs itself in its own namespace, where it may mount a full file system, unless the system
+/// forbids that.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_is_told_with_what_can_be_done() {

@@ -26,7 +26,7 @@ fn modelspec_is_written_and_checked() {
     run(&["modelspec", "validate"], &path, &[])
         .success()
         .stdout(predicate::str::contains(": 0 errors, "));
-    // A value without its form is refused, and nothing is written.
+    // A malformed value is refused, and nothing is written.
     let before = fs::read(&path).unwrap();
     init(&["--set", "data_format=fp32", "--title", " "]).code(2);
     init(&["--set", "data_format=fp32", "--set", "tags=a,,b"])
@@ -37,7 +37,7 @@ fn modelspec_is_written_and_checked() {
     run(&["verify", "--digests"], &path, &[])
         .success()
         .stdout(predicate::str::contains(", 1 digest right"));
-    // A later change that breaks the standard is told.
+    // A later change that breaks the standard gives a warning.
     let warning =
         predicate::str::starts_with("warning: ").and(predicate::str::contains("modelspec.date"));
     run(&["metadata", "set"], &path, &["modelspec.date=soon"]).success().stderr(warning);
@@ -60,11 +60,11 @@ fn modelspec_is_checked_together_with_what_the_file_has() {
     init(&["two"]).success();
     run(&["metadata", "get"], &path, &["modelspec.title"]).success().stdout("two\n");
     run(&["metadata", "get"], &path, &["modelspec.resolution"]).success().stdout("512x512\n");
-    // What is on the command line is corrected there.
+    // The title has an option of its own, so the error does not suggest --set.
     let empty = predicate::str::contains("\"modelspec.title\" should be")
         .and(predicate::str::contains("--set").not());
     init(&[""]).code(1).stderr(empty);
-    // A line has one label.
+    // The line has only one label: `warning:`.
     let date = run(&["metadata", "set"], &path, &["modelspec.date=soon"]).success();
     let line = matches("^warning: [^\n]*model.safetensors: \"modelspec.date\" should be");
     date.stderr(line);

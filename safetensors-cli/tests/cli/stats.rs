@@ -1,7 +1,8 @@
 //! `safetensors stats`: the numbers, and how they are shown.
 
 use crate::fixtures::*;
-use safetensors_core::{Order, SaveOptions, TensorView, save};
+use safetensors_core::save::Order;
+use safetensors_core::{SaveOptions, TensorView, save};
 
 #[test]
 fn one_line_a_tensor() {
@@ -54,7 +55,7 @@ fn json_and_filter() {
 
 #[test]
 fn pieces_add_up() {
-    // More elements than are read at a time, and not a multiple of them.
+    // More elements than one piece holds, and not a multiple of a piece.
     let dir = temp_dir();
     let path = dir.path().join("large.safetensors");
     let values: Vec<u16> = (0..600_001_u32).map(|i| (i % 1000) as u16).collect();
@@ -139,8 +140,8 @@ fn as_many_threads_as_the_environment_says() {
         let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_safetensors"))
             .arg("stats")
             .arg(path)
-            // Values are read once: the threads of a second time may start before the last ones
-            // have ended.
+            // Values are read only once here. The threads of a second pass may start before the
+            // first threads have ended.
             .args(["--bins", "0"])
             .env("SAFETENSORS_THREADS", threads.to_string())
             .stdout(std::process::Stdio::null())

@@ -1,5 +1,4 @@
-//! What every command does with its surroundings: closed pipes, a full disk, directories that only
-//! allow reading.
+//! How every command deals with closed pipes, a full disk and read-only directories.
 
 use std::fs;
 use std::io::Read;
@@ -9,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use crate::fixtures::*;
 use safetensors_core::{SaveOptions, TensorView, save};
 
-/// Enough tensors that their table does not fit a pipe (64 KiB) or a buffer.
+/// So many tensors that their table does not fit a pipe (64 KiB) or a buffer.
 fn many_tensors(dir: &Path) -> PathBuf {
     let path = dir.join("many.safetensors");
     let tensor = TensorView::from_slice(&[1], &[1_u8]).unwrap();

@@ -1,15 +1,19 @@
-//! A header that an interrupted change left torn: who restores it, and who only says so.
+//! A header that an interrupted change left torn: some commands restore it, others report it.
 
 use std::fs;
-use std::path::Path;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
 use crate::fixtures::*;
 use predicates::prelude::*;
-use safetensors_core::Checkpoint;
+use safetensors_core::{Checkpoint, edit};
+use xxhash_rust::xxh3::xxh3_64;
 
-/// A file whose header an interrupted change left torn, with the backup beside it; and the bytes
-/// that it had before.
-fn torn_file(dir: &Path) -> (std::path::PathBuf, Vec<u8>) {
+const BACKUP: &str = ".model.safetensors.header-backup";
+
+/// A file whose header an interrupted change left half written, with the backup beside it, as
+/// `safetensors_core::edit` leaves both; and the bytes that it had before.
+fn torn_file(dir: &Path) -> (PathBuf, Vec<u8>) {
     let path = dir.join("model.safetensors");
     let header = |meta: &str| {
         format!(
@@ -19,12 +23,21 @@ fn torn_file(dir: &Path) -> (std::path::PathBuf, Vec<u8>) {
     let (old, new) = (header(r#""format":"pt""#), header(r#""FORMAT":"PT""#));
     raw_file(&path, &old, 1);
     let before = fs::read(&path).unwrap();
+    let mark = *b"edt\xff\x12\x34\xed\xff";
     let with_length = |json: &str| [&before[..8], json.as_bytes()].concat();
-    let backup = [with_length(&old), with_length(&new)].concat();
-    fs::write(dir.join(".model.safetensors.header-backup"), backup).unwrap();
-    let mut torn = before.clone();
-    torn[20..30].fill(0);
-    fs::write(&path, torn).unwrap();
+    let metadata = fs::metadata(&path).unwrap();
+    #[cfg(unix)]
+    let inode = std::os::unix::fs::MetadataExt::ino(&metadata);
+    #[cfg(not(unix))]
+    let inode = 0_u64;
+    let numbers = [mark, inode.to_le_bytes(), metadata.len().to_le_bytes()].concat();
+    let mut backup = [&b"STheadr1"[..], &numbers, &with_length(&old), &with_length(&new)].concat();
+    backup.extend(xxh3_64(&backup).to_le_bytes());
+    fs::write(dir.join(BACKUP), backup).unwrap();
+    // The half of the new header.
+    let torn = [&mark, &new.as_bytes()[..26], &before[34..]].concat();
+    fs::File::options().write(true).open(&path).unwrap().write_all(&torn).unwrap();
+    assert!(edit::is_torn(&path).unwrap());
     (path, before)
 }
 
@@ -50,10 +63,15 @@ fn every_change_restores_a_torn_header_first() {
     ] {
         let dir = temp_dir();
         let (path, _) = torn_file(dir.path());
-        run(args, &path, rest).success();
+        let told = predicate::str::contains(
+            "warning: PATH: an earlier change of the header was interrupted; the header from \
+             before it is restored\n"
+                .replace("PATH", path.to_str().unwrap()),
+        );
+        run(args, &path, rest).success().stderr(told);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "{args:?}");
         Checkpoint::open(&path).unwrap();
-        // The same by way of an index that names the one file.
+        // The same through an index that names only this file.
         let dir = temp_dir();
         let (path, _) = torn_file(dir.path());
         let index = dir.path().join("model.safetensors.index.json");
@@ -79,14 +97,46 @@ fn readers_and_dry_runs_leave_a_torn_header_and_say_what_restores_it() {
         let dir = temp_dir();
         let (path, _) = torn_file(dir.path());
         let before = fs::read(&path).unwrap();
-        let hint = "a change of the header was interrupted, and the next one, such as `safetensors metadata set`, restores";
+        let hint = "a change of it was interrupted; the next change, such as `safetensors metadata set`, restores the header";
         run(args, &path, rest).code(1).stdout("").stderr(predicate::str::contains(hint));
         assert_eq!(fs::read(&path).unwrap(), before, "{args:?}");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "{args:?}");
     }
-    // A file that is merely malformed has no such hint.
+    // A malformed file without a backup gets no such hint.
     let dir = temp_dir();
     fs::write(dir.path().join("bad.safetensors"), "bad").unwrap();
     let hint = predicate::str::contains("interrupted").not();
     run(&["inspect"], &dir.path().join("bad.safetensors"), &[]).code(1).stderr(hint);
+}
+
+#[test]
+fn a_torn_file_without_its_backup_says_what_is_left_to_do() {
+    for args in [&["inspect"][..], &["verify"], &["metadata", "clear"], &["digest", "--record"]] {
+        let dir = temp_dir();
+        let (path, _) = torn_file(dir.path());
+        let moved = dir.path().join("moved.safetensors");
+        fs::rename(&path, &moved).unwrap();
+        let before = fs::read(&moved).unwrap();
+        let hint = "no backup of the header lies beside the file, so get the file anew";
+        run(args, &moved, &[]).code(1).stdout("").stderr(predicate::str::contains(hint));
+        assert_eq!(fs::read(&moved).unwrap(), before);
+    }
+}
+
+/// A backup that lies beside a sound file, as one that was downloaded with it, changes nothing.
+#[test]
+fn verify_names_a_backup_and_a_change_removes_it() {
+    let dir = temp_dir();
+    let (path, before) = torn_file(dir.path());
+    fs::File::options().write(true).open(&path).unwrap().write_all(&before).unwrap();
+    let named = || {
+        predicate::str::contains("a backup of its header lies beside it, ")
+            .and(predicate::str::contains(BACKUP))
+    };
+    run(&["verify"], &path, &[]).success().stderr(named());
+    run(&["verify", "--strict"], &path, &[]).code(1).stderr(named());
+    run(&["metadata", "set"], &path, &["format=pt"]).success().stderr("");
+    assert_eq!(fs::read(&path).unwrap(), before);
+    run(&["verify", "--strict"], &path, &["--json"]).code(1).stderr("");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }

@@ -1,4 +1,4 @@
-//! How the command explains itself: help, version, and what it says of wrong usage.
+//! Help, version, and messages about wrong usage.
 
 use crate::fixtures::*;
 use predicates::prelude::*;
@@ -34,7 +34,7 @@ fn wrong_usage_exits_2_with_usage() {
         .stderr(predicate::str::contains("Usage: safetensors"));
 }
 
-/// What clap cannot find out by itself looks as what it can.
+/// Usage errors that clap cannot find look like those that it finds.
 #[test]
 fn arguments_that_do_not_go_together_are_wrong_usage_too() {
     let required = ["--architecture", "a", "--implementation", "i", "--title", "t"];
@@ -62,7 +62,7 @@ fn arguments_that_do_not_go_together_are_wrong_usage_too() {
         ),
         (
             &["map", "a", "-o", "map.gif"],
-            "map.gif: the name of a picture should end in .svg or .png, or --format say which it is",
+            "map.gif: the name of a picture must end in .svg or .png, unless --format is given",
             "map [OPTIONS] --output <FILE> <PATH>",
         ),
     ] {
@@ -90,7 +90,7 @@ fn colours_are_there_if_they_are_asked_for() {
         (&[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")], false),
     ] {
         assert_eq!(run(variables, &["verify"]), (coloured, false), "{variables:?}");
-        // One error is the command's own, the other clap's.
+        // The first error is the command's own, the second is clap's.
         assert_eq!(run(variables, &["inspect", "-f", "none"]), (false, coloured), "{variables:?}");
         assert_eq!(run(variables, &["inspect", "--none"]), (false, coloured), "{variables:?}");
     }

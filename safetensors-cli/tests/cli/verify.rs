@@ -1,4 +1,4 @@
-//! `safetensors verify`: exit codes, and what goes to which stream.
+//! `safetensors verify`: exit codes, and the content of both streams.
 
 use std::fs;
 
@@ -27,7 +27,7 @@ fn a_directory_an_index_and_several_paths() {
         "2 shards, 2 tensors, 5 parameters, 14 B",
     );
     let mut command = safetensors();
-    // Each is checked once, however often it is named.
+    // Each file is checked once, however often it is named.
     let shard = several.path().join("model-00002-of-00002.safetensors");
     command.arg("verify").args([&shard, single.path(), several.path(), &index, &file]);
     command.assert().success().stdout(expected).stderr("");
@@ -81,7 +81,7 @@ warning: stray.safetensors: lies beside the index, which does not name it
         .success()
         .stderr(warnings)
         .stdout(shown);
-    // Each is an error of its own for the strict.
+    // With `--strict`, each warning is an error of its own.
     let strict = run_in(dir.path(), &["verify", "--strict", "model.safetensors.index.json"])
         .code(1)
         .stdout("");
@@ -241,6 +241,62 @@ fn an_index_that_lies_names_tensor_and_shard() {
     command.assert().code(1).stdout("").stderr(both);
 }
 
+#[test]
+fn numbered_shards_without_an_index_are_not_sound() {
+    let dir = temp_dir();
+    fs::create_dir(dir.path().join("m")).unwrap();
+    let index = sharded(&dir.path().join("m"));
+    run_in(dir.path(), &["verify", "m"]).success().stderr("");
+    fs::remove_file(&index).unwrap();
+    let error = "error: m/model.safetensors.index.json: missing: model-00001-of-00002.safetensors and \
+                 the other numbered shards are no checkpoint without an index; 2 of 2 are there\n";
+    run_in(dir.path(), &["verify", "m"]).code(1).stderr(error).stdout(
+        "m/model-00001-of-00002.safetensors: ok, 1 tensor, 2 parameters, 8 B\n\
+         m/model-00002-of-00002.safetensors: ok, 1 tensor, 3 parameters, 6 B\n\n\
+         3 checked: 2 sound, 1 not; 14 B\n",
+    );
+    run_in(dir.path(), &["inspect", "m"]).code(1);
+    // One that is named is checked for what it is.
+    run_in(dir.path(), &["verify", "m/model-00001-of-00002.safetensors"]).success();
+    // One shard alone is no better, and another index may name it.
+    fs::remove_file(dir.path().join("m/model-00002-of-00002.safetensors")).unwrap();
+    let error = predicate::str::ends_with("; 1 of 2 are there\n");
+    run_in(dir.path(), &["verify", "m"]).code(1).stderr(error);
+    let map = r#"{"weight_map": {"a": "model-00001-of-00002.safetensors"}}"#;
+    fs::write(dir.path().join("m/other.safetensors.index.json"), map).unwrap();
+    run_in(dir.path(), &["verify", "m"]).success().stderr("");
+}
+
+#[test]
+fn a_broken_shard_is_reported_once() {
+    let dir = temp_dir();
+    sharded(dir.path());
+    let shard = dir.path().join("model-00002-of-00002.safetensors");
+    let bytes = fs::read(&shard).unwrap();
+    for broken in [&bytes[..bytes.len() - 1], &bytes[..20], b"", b"\x02\0\0\0\0\0\0\0[]"] {
+        fs::write(&shard, broken).unwrap();
+        let name = "model-00002-of-00002.safetensors: ";
+        run_in(dir.path(), &["verify", "."])
+            .code(1)
+            .stdout(predicate::str::contains("2 checked: 1 sound, 1 not"))
+            .stderr(
+                predicate::str::contains(name)
+                    .and(predicate::function(|text: &str| text.lines().count() == 1)),
+            );
+    }
+}
+
+#[test]
+fn an_index_that_the_directory_does_not_open_as_is_a_warning() {
+    let dir = temp_dir();
+    sharded(dir.path());
+    small_file(dir.path(), "model.safetensors");
+    let warning = "warning: ./model.safetensors: the directory opens as this file and not as \
+                   model.safetensors.index.json beside it, which does not name it\n";
+    run_in(dir.path(), &["verify", "."]).success().stderr(warning);
+    run_in(dir.path(), &["verify", "--strict", "."]).code(1);
+}
+
 #[cfg(unix)]
 #[test]
 fn errors_escape_hostile_names() {
@@ -336,7 +392,7 @@ fn a_link_that_leads_nowhere_is_not_passed_over() {
     let dir = temp_dir();
     small_file(dir.path(), "good.safetensors");
     std::os::unix::fs::symlink("../blobs/gone", dir.path().join("model.safetensors")).unwrap();
-    // A link to a directory is followed by nobody, and is none.
+    // A link to a directory is not followed, and does not count as a file.
     std::os::unix::fs::symlink(".", dir.path().join("loop.safetensors")).unwrap();
     let mut command = safetensors();
     let error = matches("^error: ./model.safetensors: No such file[^\n]*\n$");
@@ -358,7 +414,7 @@ fn a_directory_that_cannot_be_read_is_a_failure_of_its_own() {
     };
     lock(0o000);
     let verify = |path: &str| as_a_user(dir.path()).args(["verify", path]).output();
-    // Root's build directory may be closed to others.
+    // Other users may have no access to root's build directory.
     let Ok(output) = verify(".") else { return };
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(text(&output.stderr), "error: ./secret: Permission denied (os error 13)\n");
@@ -369,7 +425,7 @@ fn a_directory_that_cannot_be_read_is_a_failure_of_its_own() {
         text(&verify(index).unwrap().stderr),
         format!("error: {index}: Permission denied (os error 13)\n")
     );
-    // One that can be searched but not listed keeps an index from its audit, for the same reason.
+    // In a directory that can be searched but not listed, an index cannot be audited either.
     lock(0o711);
     assert_eq!(
         text(&verify(index).unwrap().stderr),

@@ -57,7 +57,7 @@ pub enum Finding {
         others: u64,
     },
     /// A file has tensors that the index does not send there.
-    UnmappedTensors {
+    UnindexedTensors {
         /// The file.
         file: PathBuf,
         /// The first of them.
@@ -78,6 +78,23 @@ pub enum Finding {
     StrayFile {
         /// The file.
         file: PathBuf,
+    },
+    /// A directory has both `model.safetensors`, which it opens as, and an index that does not name
+    /// that file.
+    ShadowedIndex {
+        /// The file.
+        file: PathBuf,
+        /// The index.
+        index: PathBuf,
+    },
+    /// A backup of a header lies beside the file. An edit that was interrupted left it, or one that
+    /// is under way needs it. The next edit of the file, or
+    /// [`recover`](crate::edit::recover), removes it.
+    HeaderBackup {
+        /// The file.
+        file: PathBuf,
+        /// The backup.
+        backup: PathBuf,
     },
     /// A tensor of dtype BOOL has bytes that are neither 0 nor 1, so that it can only be read as
     /// bytes.
@@ -103,9 +120,11 @@ impl Finding {
             | Self::ForeignPadding { .. }
             | Self::MisalignedData { .. }
             | Self::MisalignedTensors { .. } => Severity::Departure,
-            Self::UnmappedTensors { .. }
+            Self::UnindexedTensors { .. }
             | Self::WrongTotalSize { .. }
             | Self::StrayFile { .. }
+            | Self::ShadowedIndex { .. }
+            | Self::HeaderBackup { .. }
             | Self::InvalidBools { .. } => Severity::Warning,
         }
     }
@@ -117,9 +136,11 @@ impl Finding {
             | Self::ForeignPadding { file }
             | Self::MisalignedData { file, .. }
             | Self::MisalignedTensors { file, .. }
-            | Self::UnmappedTensors { file, .. }
+            | Self::UnindexedTensors { file, .. }
             | Self::WrongTotalSize { file, .. }
             | Self::StrayFile { file }
+            | Self::ShadowedIndex { file, .. }
+            | Self::HeaderBackup { file, .. }
             | Self::InvalidBools { file, .. } => file,
         }
     }
@@ -154,7 +175,7 @@ impl fmt::Display for Finding {
                     Ok(())
                 }
             }
-            Self::UnmappedTensors { tensor, others, .. } => {
+            Self::UnindexedTensors { tensor, others, .. } => {
                 write!(f, "the index leaves out tensor {}", Quoted(tensor))?;
                 if *others > 0 {
                     write!(f, " and {}", Counted(*others, "other tensor"))
@@ -166,6 +187,23 @@ impl fmt::Display for Finding {
                 write!(f, "total_size is {found}, but the tensors have {expected} bytes")
             }
             Self::StrayFile { .. } => f.write_str("lies beside the index, which does not name it"),
+            Self::ShadowedIndex { index, .. } => {
+                let index = index.file_name().unwrap_or_default().to_string_lossy();
+                write!(
+                    f,
+                    "the directory opens as this file and not as {} beside it, which does not name it",
+                    Escaped(&index)
+                )
+            }
+            Self::HeaderBackup { backup, .. } => {
+                let backup = backup.to_string_lossy();
+                write!(
+                    f,
+                    "a backup of its header lies beside it, {}, which an edit left that was \
+                     interrupted; the next edit removes it",
+                    Escaped(&backup)
+                )
+            }
             Self::InvalidBools { tensor, index, found, others, .. } => {
                 let tensor = Quoted(tensor);
                 write!(

@@ -14,11 +14,11 @@ const LARGEST_ALIGNMENT: u64 = 4096;
 ///
 /// ```
 /// use safetensors_core::audit::FileLayout;
-/// use safetensors_core::{Limits, SafeTensors, SaveOptions, TensorView, serialize};
+/// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
 ///
 /// let weight = TensorView::from_slice(&[2], &[1.0_f32, 2.0])?;
 /// let file = serialize([("w", weight)], &SaveOptions::new().align(4096))?;
-/// let layout = FileLayout::of(&SafeTensors::read_header(file, &Limits::default())?)?;
+/// let layout = FileLayout::of(&SafeTensors::from_source(file)?)?;
 /// assert_eq!(
 ///     (layout.data_start, layout.data_alignment, layout.misaligned_tensors),
 ///     (4096, 4096, 0)
@@ -69,10 +69,10 @@ impl FileLayout {
         let (data_start, header_len) = (header.data_start(), header.json_len());
         let text_start = data_start - header_len;
         let white_space = |at_end| {
-            white_space(file.bytes(), text_start, data_start, at_end).map_err(ErrorKind::Io)
+            white_space(file.source(), text_start, data_start, at_end).map_err(ErrorKind::Io)
         };
         let (leading, trailing) = (white_space(false)?, white_space(true)?);
-        let mut misaligned = header.tensors().filter_map(|tensor| misaligned(data_start, &tensor));
+        let mut misaligned = header.iter().filter_map(|tensor| misaligned(data_start, &tensor));
         let first_misaligned = misaligned.next();
         Ok(Self {
             header_len,

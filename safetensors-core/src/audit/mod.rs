@@ -10,29 +10,33 @@ mod finding;
 mod layout;
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 pub use finding::{Finding, Severity};
 pub use layout::{FileLayout, MisalignedTensor};
 
-use crate::checkpoint::{Checkpoint, Located, ShardFile};
+use crate::checkpoint::store::FileKind;
+use crate::checkpoint::{
+    Checkpoint, CheckpointFile, CheckpointPath, STANDARD_FILE, STANDARD_INDEX,
+};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::io::ReadAt;
+use crate::io::hidden::{header_backup, is_header_backup};
 use crate::load::LazyTensor;
+use crate::tensor::non_bools;
 
 /// The format asks for data at a multiple of this.
 const DATA_ALIGNMENT: u64 = 8;
 
-impl<S: ReadAt> ShardFile<S> {
+impl<S: ReadAt> CheckpointFile<S> {
     /// How the file is laid out. Reads the ends of its header again.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Io`](crate::ErrorKind::Io).
     pub fn layout(&self) -> Result<FileLayout> {
-        FileLayout::of(self.archive()).map_err(|error| error.in_path(self.path()))
+        FileLayout::of(self.safetensors()).map_err(|error| error.in_path(self.path()))
     }
 }
 
@@ -61,28 +65,33 @@ impl<S: ReadAt> Checkpoint<S> {
     pub fn audit(&self) -> Result<Vec<Finding>> {
         let mut findings = Vec::new();
         if let Some(index) = self.index() {
-            findings.extend(self.unmapped_findings());
+            findings.extend(self.unindexed_findings());
             findings.extend(self.total_size_finding(index));
-            let stray = |file| Finding::StrayFile { file };
-            findings.extend(self.strays(index)?.into_iter().map(stray));
+            findings.extend(self.strays(index)?);
+        } else if let Some(finding) = self.shadowed_finding()? {
+            findings.push(finding);
         }
-        for shard in self.shards() {
+        for shard in self.files() {
             layout_findings(shard.path(), shard.layout()?, &mut findings);
+            let backup = header_backup(shard.path());
+            if is_header_backup(&backup) {
+                findings.push(Finding::HeaderBackup { file: shard.path().into(), backup });
+            }
         }
         Ok(findings)
     }
 
-    fn unmapped_findings(&self) -> Vec<Finding> {
+    fn unindexed_findings(&self) -> Vec<Finding> {
         let mut findings: Vec<Finding> = Vec::new();
         // They come file by file.
-        for (shard, tensor) in self.unmapped() {
+        for (shard, tensor) in self.unindexed() {
             match findings.last_mut() {
-                Some(Finding::UnmappedTensors { file, others, .. }) if file == shard.path() => {
+                Some(Finding::UnindexedTensors { file, others, .. }) if file == shard.path() => {
                     *others += 1
                 }
                 _ => {
                     let (file, tensor) = (shard.path().into(), tensor.name().into());
-                    findings.push(Finding::UnmappedTensors { file, tensor, others: 0 });
+                    findings.push(Finding::UnindexedTensors { file, tensor, others: 0 });
                 }
             }
         }
@@ -95,30 +104,42 @@ impl<S: ReadAt> Checkpoint<S> {
         Some(Finding::WrongTotalSize { file: index.into(), expected, found })
     }
 
+    /// What is said of the index beside `model.safetensors`, which a directory was opened as.
+    fn shadowed_finding(&self) -> Result<Option<Finding>> {
+        let (Some(index), [file]) = (self.shadowed_index()?, self.files()) else {
+            return Ok(None);
+        };
+        let file = file.path().to_owned();
+        let is_named = self.files_of_other_index(&index).contains(&file);
+        Ok((!is_named).then_some(Finding::ShadowedIndex { file, index }))
+    }
+
     /// The files of tensors in the index's own directory that neither it nor another index there
     /// names, in order.
-    fn strays(&self, index: &Path) -> Result<Vec<PathBuf>> {
-        let folder = index
-            .parent()
-            .filter(|folder| !folder.as_os_str().is_empty())
-            .unwrap_or(Path::new("."));
+    fn strays(&self, index: &Path) -> Result<Vec<Finding>> {
+        let folder = index.parent().unwrap_or(Path::new(""));
         let mut named: BTreeSet<PathBuf> =
-            self.shards().iter().map(|shard| shard.path().to_owned()).collect();
+            self.files().iter().map(|shard| shard.path().to_owned()).collect();
         let mut strays = Vec::new();
-        for entry in fs::read_dir(folder).map_err(|error| Error::io(error, folder))? {
-            let entry = entry.map_err(|error| Error::io(error, folder))?;
-            match Located::by_name(index.with_file_name(entry.file_name())) {
-                Some(Located::File(file)) if !file.is_dir() => strays.push(file),
-                // One that cannot be read names nothing; whoever opens it is told why.
-                Some(Located::Index(other)) if other != index => {
-                    named.extend(Checkpoint::files_of_index(other).unwrap_or_default());
+        for entry in self.list(folder)?.iter().filter(|entry| entry.kind == FileKind::File) {
+            match CheckpointPath::from_name(index.with_file_name(&entry.name)) {
+                Some(CheckpointPath::File(file)) => strays.push(file),
+                Some(CheckpointPath::Index(other)) if other != index => {
+                    named.extend(self.files_of_other_index(&other));
                 }
                 _ => {}
             }
         }
         strays.retain(|file| !named.contains(file));
         strays.sort_unstable();
-        Ok(strays)
+        let is_standard = index.file_name() == Some(STANDARD_INDEX.as_ref());
+        let finding = |file: PathBuf| {
+            if is_standard && file.file_name() == Some(STANDARD_FILE.as_ref()) {
+                return Finding::ShadowedIndex { file, index: index.into() };
+            }
+            Finding::StrayFile { file }
+        };
+        Ok(strays.into_iter().map(finding).collect())
     }
 
     /// Lists what is odd about the values of tensors: reads all those of dtype BOOL, whose bytes
@@ -139,7 +160,8 @@ fn invalid_bools<S: ReadAt>(tensor: &LazyTensor<'_, S>) -> Result<Option<Finding
     let (mut first, mut count) = (None, 0);
     for piece in tensor.pieces() {
         let bytes = piece.read_bytes()?;
-        let mut invalid = (piece.start()..).zip(bytes).filter(|(_, byte)| *byte > 1);
+        let in_piece = |(index, byte)| (piece.start() + index as u64, byte);
+        let mut invalid = non_bools(&bytes).map(in_piece);
         if first.is_none() {
             first = invalid.next();
             count += u64::from(first.is_some());

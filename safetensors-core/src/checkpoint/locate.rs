@@ -1,38 +1,49 @@
 //! From the path that a user gives to the file or index that is meant.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::pattern::is_shard_of_several;
+use super::index::Index;
+use super::names::{FILE_SUFFIX, INDEX_SUFFIX, STANDARD_FILE, STANDARD_INDEX, is_shard_of_several};
+use super::store::{Entry, FileKind, LocalStore, Store};
 use crate::error::{Error, ErrorKind, Result};
+use crate::header::Limits;
 
-/// How the name of an index file ends.
-const INDEX_SUFFIX: &str = ".safetensors.index.json";
+/// How many of the directories in one without a checkpoint are looked into, so that the error can
+/// say what is there.
+const LOOKED_INTO: usize = 32;
 
-/// How the name of a file of tensors ends.
-pub(super) const FILE_SUFFIX: &str = ".safetensors";
-
-/// What a path leads to.
+/// The file or the index that a path leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Located {
+pub enum CheckpointPath {
     /// One file of tensors.
     File(PathBuf),
     /// The index of several.
     Index(PathBuf),
 }
 
-impl Located {
+impl CheckpointPath {
+    /// Finds what [`Checkpoint::open`](super::Checkpoint::open) opens for this path: a `*.json`
+    /// file is an index, every other file is one of tensors, a directory is what it holds. Neither
+    /// is looked into.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoCheckpoint`] for a directory that holds none or several; [`ErrorKind::Io`].
+    pub fn find(path: impl AsRef<Path>) -> Result<Self> {
+        locate(&LocalStore, path.as_ref())
+    }
+
     /// What a file in a directory is by the end of its name: `.safetensors.index.json` an index,
     /// `.safetensors` a file of tensors, everything else nothing. The file is not looked at.
     ///
     /// ```
-    /// use safetensors_core::Located;
+    /// use safetensors_core::checkpoint::CheckpointPath;
     ///
     /// let path = "checkpoint/model.safetensors.index.json";
-    /// assert_eq!(Located::by_name(path), Some(Located::Index(path.into())));
-    /// assert_eq!(Located::by_name("checkpoint/config.json"), None);
+    /// assert_eq!(CheckpointPath::from_name(path), Some(CheckpointPath::Index(path.into())));
+    /// assert_eq!(CheckpointPath::from_name("checkpoint/config.json"), None);
     /// ```
-    pub fn by_name(path: impl AsRef<Path>) -> Option<Self> {
+    pub fn from_name(path: impl AsRef<Path>) -> Option<Self> {
         let path = path.as_ref();
         let name = path.file_name()?.to_string_lossy();
         if name.ends_with(INDEX_SUFFIX) {
@@ -40,42 +51,129 @@ impl Located {
         }
         name.ends_with(FILE_SUFFIX).then(|| Self::File(path.into()))
     }
-}
 
-/// A file is itself; a `*.json` file is an index; a directory holds one index or one
-/// `*.safetensors` file.
-///
-/// In a directory with several indexes, `model.safetensors.index.json` is the one: it is what the
-/// Hub's libraries load. One file that is a shard of several, by its name, is no checkpoint: the
-/// others and the index are missing.
-pub(super) fn locate(path: &Path) -> Result<Located> {
-    let metadata = fs::metadata(path).map_err(|error| Error::io(error, path))?;
-    if !metadata.is_dir() {
-        let is_index = path.extension().is_some_and(|extension| extension == "json");
-        return Ok(if is_index { Located::Index(path.into()) } else { Located::File(path.into()) });
+    /// The files of tensors: the file itself, or those that the index names, in order of their
+    /// names. The index is read and checked; the files are not looked at.
+    ///
+    /// ```
+    /// use safetensors_core::checkpoint::CheckpointPath;
+    /// use safetensors_core::{ShardOptions, TensorView, save_sharded};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let values = [1.0_f32, 2.0];
+    /// let tensors = ["a", "b"].map(|name| (name, TensorView::from_slice(&[2], &values).unwrap()));
+    /// save_sharded(dir.path(), tensors, &ShardOptions::new().max_shard_size(8.into()))?;
+    ///
+    /// let files = CheckpointPath::find(dir.path())?.files()?;
+    /// assert_eq!(files[0], dir.path().join("model-00001-of-00002.safetensors"));
+    /// assert_eq!(files.len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::BadIndex`]; [`ErrorKind::Io`].
+    pub fn files(&self) -> Result<Vec<PathBuf>> {
+        match self {
+            Self::File(file) => Ok(vec![file.clone()]),
+            Self::Index(index) => {
+                Ok(Index::read(&LocalStore, index, &Limits::default())?.files_beside(index))
+            }
+        }
     }
-    let names = list(path)?;
-    let standard = format!("model{INDEX_SUFFIX}");
-    let indexes: Vec<_> = names.iter().filter(|name| name.ends_with(INDEX_SUFFIX)).collect();
-    let files: Vec<_> = names.iter().filter(|name| name.ends_with(FILE_SUFFIX)).collect();
-    match (indexes.as_slice(), files.as_slice()) {
-        ([index], _) => Ok(Located::Index(path.join(index))),
-        (several, _) if several.contains(&&standard) => Ok(Located::Index(path.join(standard))),
-        ([], [file]) if !is_shard_of_several(file) => Ok(Located::File(path.join(file))),
-        _ => {
-            let found = indexes.into_iter().chain(files).cloned().collect();
-            Err(Error::from(ErrorKind::NoCheckpoint { found }).in_path(path))
+
+    /// What a path is if it leads to no directory: a `*.json` file is an index, everything else is
+    /// a file of tensors.
+    pub(super) fn by_extension(path: &Path) -> Self {
+        match path.extension().is_some_and(|extension| extension == "json") {
+            true => Self::Index(path.into()),
+            false => Self::File(path.into()),
+        }
+    }
+
+    /// The path of the file or index.
+    pub(super) fn path(&self) -> &Path {
+        match self {
+            Self::File(path) | Self::Index(path) => path,
         }
     }
 }
 
-/// The names in a directory that are text, sorted.
-pub(super) fn list(directory: &Path) -> Result<Vec<String>> {
-    let mut names = Vec::new();
-    for entry in fs::read_dir(directory).map_err(|error| Error::io(error, directory))? {
-        let entry = entry.map_err(|error| Error::io(error, directory))?;
-        names.extend(entry.file_name().into_string());
+/// A file is itself, or an index if its name ends in `.json`; a directory is what it
+/// [holds](choose).
+pub(super) fn locate<T: Store>(store: &T, path: &Path) -> Result<CheckpointPath> {
+    match store.kind(path).map_err(|error| error.in_path(path))? {
+        Some(FileKind::Directory) => choose(store, path),
+        Some(FileKind::File) => Ok(CheckpointPath::by_extension(path)),
+        // The store says best that nothing is there, unless something has come by now.
+        None => match store.open(path) {
+            Ok(_) => Ok(CheckpointPath::by_extension(path)),
+            Err(error) => Err(error.in_path(path)),
+        },
     }
-    names.sort_unstable();
-    Ok(names)
+}
+
+/// What a directory opens as: what transformers and huggingface_hub load from it.
+///
+/// `model.safetensors` goes before everything else. The index `model.safetensors.index.json` comes
+/// next, then exactly one other index, then exactly one file. One file that is a shard of several,
+/// by its name, is no checkpoint: the others and the index are missing.
+fn choose<T: Store>(store: &T, directory: &Path) -> Result<CheckpointPath> {
+    // These two are asked for by their names: a list that is read while files are renamed may lack
+    // one that was there all the time.
+    let (file, index) = (directory.join(STANDARD_FILE), directory.join(STANDARD_INDEX));
+    let is_file = |path: &Path| -> Result<bool> {
+        let kind = store.kind(path).map_err(|error| error.in_path(path))?;
+        Ok(kind == Some(FileKind::File))
+    };
+    if is_file(&file)? {
+        return Ok(CheckpointPath::File(file));
+    }
+    if is_file(&index)? {
+        return Ok(CheckpointPath::Index(index));
+    }
+    let entries = store.list(directory).map_err(|error| error.in_path(directory))?;
+    let [indexes, files] = found(&entries);
+    match (indexes.as_slice(), files.as_slice()) {
+        ([index], _) => Ok(CheckpointPath::Index(directory.join(index))),
+        ([], [file]) if !is_shard_of_several(file) => {
+            Ok(CheckpointPath::File(directory.join(file)))
+        }
+        _ => {
+            let found = indexes.into_iter().chain(files).map(str::to_owned).collect();
+            let below = found_below(store, directory, &entries);
+            Err(Error::from(ErrorKind::NoCheckpoint { found, below }).in_path(directory))
+        }
+    }
+}
+
+/// The names of indexes and those of files of tensors, each sorted.
+fn found(entries: &[Entry]) -> [Vec<&str>; 2] {
+    let mut found = [Vec::new(), Vec::new()];
+    for entry in entries.iter().filter(|entry| entry.kind == FileKind::File) {
+        match CheckpointPath::from_name(&entry.name) {
+            Some(CheckpointPath::Index(_)) => found[0].push(entry.name.as_str()),
+            Some(CheckpointPath::File(_)) => found[1].push(entry.name.as_str()),
+            None => {}
+        }
+    }
+    found.iter_mut().for_each(|names| names.sort_unstable());
+    found
+}
+
+/// The indexes and files of tensors that lie one level down, for a message. What cannot be looked
+/// into is left out, and so are hidden directories.
+fn found_below<T: Store>(store: &T, directory: &Path, entries: &[Entry]) -> Vec<String> {
+    let is_shown =
+        |entry: &&Entry| entry.kind == FileKind::Directory && !entry.name.starts_with('.');
+    let mut directories: Vec<_> =
+        entries.iter().filter(is_shown).map(|entry| entry.name.as_str()).collect();
+    directories.sort_unstable();
+    let mut below = Vec::new();
+    for name in directories.into_iter().take(LOOKED_INTO) {
+        let entries = store.list(&directory.join(name)).unwrap_or_default();
+        let names = found(&entries).into_iter().flatten();
+        below.extend(names.map(|file| format!("{name}/{file}")));
+    }
+    below
 }

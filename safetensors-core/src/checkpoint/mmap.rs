@@ -15,9 +15,13 @@
 )]
 
 use std::path::Path;
+use std::sync::Arc;
 
 use memmap2::Mmap;
 
+use super::CheckpointPath;
+use super::opening::open_from;
+use super::store::{Entry, FileKind, LocalStore, Store, Version};
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
 use crate::header::Limits;
@@ -26,6 +30,25 @@ use crate::io::FileSource;
 impl Checkpoint<Mmap> {
     /// Opens a checkpoint as [`open`](Checkpoint::open) does and maps its files, so that tensors
     /// can be lent as [views](crate::LazyTensor::view).
+    ///
+    /// How the tensors will be used is advice to the system for each mapping:
+    ///
+    /// ```
+    /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let path = dir.path().join("model.safetensors");
+    /// save(&path, [("w", TensorView::from_slice(&[2], &[1.0_f32, 2.0])?)], &SaveOptions::new())?;
+    /// // SAFETY: nothing changes this file while it is mapped.
+    /// let checkpoint = unsafe { Checkpoint::mmap(&path) }?;
+    /// #[cfg(unix)]
+    /// for file in checkpoint.files() {
+    ///     // All tensors will be needed soon: the system begins to read them.
+    ///     file.safetensors().source().advise(memmap2::Advice::WillNeed)?;
+    /// }
+    /// assert_eq!(checkpoint.tensor("w")?.view()?.as_slice::<f32>()?, [1.0, 2.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Safety
     ///
@@ -37,67 +60,35 @@ impl Checkpoint<Mmap> {
     ///
     /// Those of [`open`](Checkpoint::open).
     pub unsafe fn mmap(path: impl AsRef<Path>) -> Result<Self> {
-        // SAFETY: the caller promises that the files stay as they are while the checkpoint, which owns the mappings, lives.
-        unsafe { Self::mmap_with(path, Access::default()) }
-    }
-
-    /// [`mmap`](Checkpoint::mmap), saying how the tensors will be used.
-    ///
-    /// ```
-    /// use safetensors_core::{Access, Checkpoint, SaveOptions, TensorView, save};
-    ///
-    /// let dir = tempfile::tempdir()?;
-    /// let path = dir.path().join("model.safetensors");
-    /// save(&path, [("w", TensorView::from_slice(&[2], &[1.0_f32, 2.0])?)], &SaveOptions::new())?;
-    /// // SAFETY: nothing changes this file while it is mapped.
-    /// let checkpoint = unsafe { Checkpoint::mmap_with(&path, Access::Prefetch) }?;
-    /// assert_eq!(checkpoint.tensor("w")?.view()?.as_slice::<f32>()?, [1.0, 2.0]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Safety
-    ///
-    /// That of [`mmap`](Checkpoint::mmap).
-    ///
-    /// # Errors
-    ///
-    /// Those of [`mmap`](Checkpoint::mmap).
-    pub unsafe fn mmap_with(path: impl AsRef<Path>, access: Access) -> Result<Self> {
-        Self::open_by(path, &Limits::default(), |path| {
-            // SAFETY: the caller promises that the files stay as they are while the checkpoint, which owns the mappings, lives.
-            let map = unsafe { map_file(path) }?;
-            access.advise(&map);
-            Ok(map)
-        })
+        let path = path.as_ref();
+        let find = || CheckpointPath::find(path);
+        open_from(&MappedStore, Arc::new(LocalStore), path, &Limits::default(), find)
     }
 }
 
-/// How the tensors of a mapped checkpoint will be used: advice to the system, which changes speed
-/// only.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Access {
-    /// As the system sees fit: pages are read when they are touched, with some that follow.
-    #[default]
-    Normal,
-    /// All of them, soon: reading begins at once, in the background.
-    Prefetch,
-    /// Few of them, here and there: no page is read that is not touched.
-    Random,
-}
+/// The local disk, with files mapped. Only [`mmap`](Checkpoint::mmap) uses it, whose caller
+/// promises that no file changes while its mapping lives.
+struct MappedStore;
 
-impl Access {
-    /// Passes the advice on, where there is a way to. It may be refused: nothing depends on it.
-    fn advise(self, map: &Mmap) {
-        #[cfg(unix)]
-        {
-            let _ = match self {
-                Self::Normal => Ok(()),
-                Self::Prefetch => map.advise(memmap2::Advice::WillNeed),
-                Self::Random => map.advise(memmap2::Advice::Random),
-            };
-        }
-        #[cfg(not(unix))]
-        let _ = (self, map);
+impl Store for MappedStore {
+    type File = Mmap;
+
+    fn open(&self, path: &Path) -> Result<Mmap> {
+        // SAFETY: the caller of `mmap` promises that the files stay as they are while the
+        // checkpoint, which owns the mappings, lives.
+        unsafe { map_file(path) }
+    }
+
+    fn kind(&self, path: &Path) -> Result<Option<FileKind>> {
+        LocalStore.kind(path)
+    }
+
+    fn list(&self, directory: &Path) -> Result<Vec<Entry>> {
+        LocalStore.list(directory)
+    }
+
+    fn version(&self, path: &Path) -> Result<Option<Version>> {
+        LocalStore.version(path)
     }
 }
 

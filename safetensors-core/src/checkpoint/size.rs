@@ -6,15 +6,16 @@ use crate::error::{Error, ErrorKind};
 
 /// The size in bytes of tensors up to which a shard is filled.
 ///
-/// As text it is a number, whole or not, with one of the decimal units KB, MB, GB and TB, in any
-/// case and with or without spaces, as `huggingface_hub` has it. Binary units such as KiB are an
-/// error, and so is no unit.
+/// As text it is a whole number of bytes, or a number, whole or not, with one of the decimal units
+/// KB, MB, GB and TB, in any case and with or without spaces, as `huggingface_hub` has it. Binary
+/// units such as KiB are an error.
 ///
 /// ```
-/// use safetensors_core::MaxShardSize;
+/// use safetensors_core::checkpoint::MaxShardSize;
 ///
 /// assert_eq!(MaxShardSize::default(), "5GB".parse()?);
 /// assert_eq!(MaxShardSize(1_500_000), " 1.5 mb ".parse()?);
+/// assert_eq!(MaxShardSize(1_500_000), "1500000".parse()?);
 /// assert!("1KiB".parse::<MaxShardSize>().is_err());
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
@@ -50,6 +51,9 @@ impl FromStr for MaxShardSize {
 
 fn parse(text: &str) -> Option<u64> {
     let text = text.trim();
+    if let Ok(bytes) = text.parse() {
+        return Some(bytes);
+    }
     let (number, unit) = text.split_at_checked(text.len().checked_sub(2)?)?;
     let unit = match unit.to_ascii_uppercase().as_str() {
         "KB" => 1e3,
@@ -89,6 +93,13 @@ mod tests {
             // Rounded down, and 1.1 is not exactly 1.1.
             ("0.0019KB", 1),
             ("1.1KB", 1_100),
+            // Without a unit, as bytes.
+            ("5", 5),
+            ("1500", 1_500),
+            (" 42 ", 42),
+            ("0", 0),
+            ("+5", 5),
+            ("18446744073709551615", u64::MAX),
         ];
         for (text, bytes) in cases {
             assert_eq!(text.parse::<MaxShardSize>().unwrap(), MaxShardSize(bytes), "{text:?}");
@@ -98,8 +109,35 @@ mod tests {
     #[test]
     fn what_is_no_size() {
         for text in [
-            "", " ", "B", "KB", "5", "5B", "1KiB", "1Kib", "1 K B", "1ooKB", "5PB", "5GBs", "-1KB",
-            "infGB", "nanMB", "1e30TB", "0x10KB", "1,5GB", "5 5GB", "5é", "é", "5€B", "GB5",
+            "",
+            " ",
+            "B",
+            "KB",
+            "5B",
+            "1KiB",
+            "1Kib",
+            "1 K B",
+            "1ooKB",
+            "5PB",
+            "5GBs",
+            "-1KB",
+            "infGB",
+            "nanMB",
+            "1e30TB",
+            "0x10KB",
+            "1,5GB",
+            "5 5GB",
+            "5é",
+            "é",
+            "5€B",
+            "GB5",
+            "18446744073709551616",
+            "1.5",
+            "1e3",
+            "1_500",
+            "0x10",
+            "-5",
+            "٣",
         ] {
             let error = text.parse::<MaxShardSize>().unwrap_err();
             assert!(

@@ -7,12 +7,12 @@ use super::MaxShardSize;
 
 /// Tensors divided into shards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Split {
+pub(crate) struct Split {
     /// The positions of each shard's tensors. A shard has one at least, and every position is in
     /// one shard.
-    pub shards: Vec<Vec<usize>>,
+    pub(crate) shards: Vec<Vec<usize>>,
     /// The sizes of all tensors, each storage counted once.
-    pub total_size: u64,
+    pub(crate) total_size: u64,
 }
 
 /// Divides tensors into shards as `huggingface_hub` does: the same shards for the same input.
@@ -25,15 +25,9 @@ pub struct Split {
 /// gets a shard of its own, which comes before the open one. Tensors that share a storage go into
 /// the shard of the first of them, and only that one's size counts.
 ///
-/// ```
-/// use safetensors_core::split_into_shards;
-///
-/// let sizes = [6, 6, 2, 6, 2, 2];
-/// let split = split_into_shards(sizes.map(|size| (size, None::<u64>)), 10.into());
-/// assert_eq!(split.shards, [vec![0], vec![1, 2], vec![3, 4, 5]]);
-/// assert_eq!(split.total_size, 24);
-/// ```
-pub fn split_into_shards<Id: Eq + Hash>(
+/// For example, the sizes 6, 6, 2, 6, 2, 2 with a limit of 10 become the shards 6, 6 + 2 and
+/// 6 + 2 + 2.
+pub(crate) fn split_into_shards<Id: Eq + Hash>(
     tensors: impl IntoIterator<Item = (u64, Option<Id>)>,
     max_shard_size: MaxShardSize,
 ) -> Split {

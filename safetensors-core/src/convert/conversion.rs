@@ -3,24 +3,15 @@
 use alloc::format;
 use alloc::string::{String, ToString};
 
-use bytemuck::Pod;
-use half::f16;
-use half::slice::HalfFloatSliceExt;
-
-use super::double::{narrow, round_to_odd, widen};
+use super::block::{BLOCK, Failure, Scratch, aligned, bytes_of, cast_mut, elements_of};
+use super::decode::decode;
+use super::double::{narrow, widen};
 use super::encode::{encode, saturate};
 use super::integer::{self, is_integer};
-use super::small_float::{self, decode_table};
 use super::{ConvertOptions, Overflow};
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
-
-/// The elements that are converted at a time, so that what lies between two steps stays in the
-/// nearest cache.
-const BLOCK: usize = 2048;
-
-/// Packed elements come in groups that fill whole bytes, of four elements at most.
-pub(crate) const GROUP: usize = 4;
+use crate::tensor::check_bools;
 
 /// Whether elements of `from` can be converted to `to`: whether the pair is in [the table](super).
 ///
@@ -32,10 +23,7 @@ pub(crate) const GROUP: usize = 4;
 /// assert!(!can_convert(Dtype::BF16, Dtype::F4));
 /// ```
 pub fn can_convert(from: Dtype, to: Dtype) -> bool {
-    let is_target = match to {
-        Dtype::F4 | Dtype::F6_E2M3 | Dtype::F6_E3M2 | Dtype::F8_E8M0 => false,
-        _ => to.is_float() || is_integer(to),
-    };
+    let is_target = is_integer(to) || to.format().is_some_and(|format| !format.is_of_blocks());
     from == to || is_target && (from.is_float() || is_integer(from))
 }
 
@@ -45,24 +33,6 @@ pub(crate) struct Conversion {
     from: Dtype,
     to: Dtype,
     overflow: Overflow,
-}
-
-/// Why a block could not be converted.
-pub(super) enum Failure {
-    /// The element of this index does not fit.
-    DoesNotFit(usize),
-    /// The pair of dtypes is not in the table.
-    NoConversion,
-    /// The place for the result is not aligned for its dtype.
-    Misaligned,
-}
-
-/// What a block needs on its way.
-pub(super) struct Scratch {
-    /// The source's bytes, aligned.
-    pub(super) source: [u64; BLOCK],
-    /// The values.
-    floats: [f32; BLOCK],
 }
 
 impl Conversion {
@@ -97,13 +67,13 @@ impl Conversion {
     /// [`ErrorKind::DoesNotFit`]; [`ErrorKind::InvalidBool`].
     pub(crate) fn run(&self, src: &[u8], out: &mut [u8], first: u64) -> Result<(), ErrorKind> {
         if self.from == Dtype::BOOL {
-            check_bool(src, first)?;
+            check_bools(src, first)?;
         }
         if self.from == self.to {
             out.copy_from_slice(src);
             return Ok(());
         }
-        let mut scratch = Scratch { source: [0; BLOCK], floats: [0.0; BLOCK] };
+        let mut scratch = Scratch::new();
         let blocks =
             src.chunks(bytes_of(self.from, BLOCK)).zip(out.chunks_mut(bytes_of(self.to, BLOCK)));
         for (number, (src, out)) in blocks.enumerate() {
@@ -189,69 +159,4 @@ impl Conversion {
             Err(_) => String::new(),
         }
     }
-}
-
-/// Decodes elements to `f32`: exactly, but F64 and integers rounded to odd, so that a later
-/// rounding to fewer bits is right.
-fn decode(from: Dtype, src: &[u8], out: &mut [f32], scratch: &mut [u64]) -> Result<(), Failure> {
-    match from {
-        Dtype::F64 => {
-            for (&value, out) in aligned::<f64>(src, scratch).iter().zip(out) {
-                *out = round_to_odd(value);
-            }
-        }
-        Dtype::F32 => bytemuck::cast_slice_mut(out).copy_from_slice(src),
-        Dtype::F16 => aligned::<f16>(src, scratch).convert_to_f32_slice(out),
-        Dtype::BF16 => {
-            for (&bits, out) in aligned::<u16>(src, scratch).iter().zip(out) {
-                *out = f32::from_bits(u32::from(bits) << 16);
-            }
-        }
-        _ => match decode_table(from) {
-            Some(table) => small_float::decode(from, table, src, out),
-            None => return integer::to_odd_f32(from, src, out, scratch),
-        },
-    }
-    Ok(())
-}
-
-/// Checks that bytes are booleans, the first of them with this index.
-fn check_bool(bytes: &[u8], first: u64) -> Result<(), ErrorKind> {
-    match bytes.iter().position(|&byte| byte > 1) {
-        Some(index) => {
-            Err(ErrorKind::InvalidBool { index: first + index as u64, found: bytes[index] })
-        }
-        None => Ok(()),
-    }
-}
-
-/// The number of bytes of a number of elements, a multiple of [`GROUP`] for packed dtypes.
-pub(crate) fn bytes_of(dtype: Dtype, elements: usize) -> usize {
-    elements * dtype.bits() as usize / 8
-}
-
-/// The number of elements in a number of bytes.
-pub(crate) fn elements_of(dtype: Dtype, bytes: usize) -> usize {
-    bytes * 8 / dtype.bits() as usize
-}
-
-/// Bytes as values: where they lie if they are aligned, else copied to `scratch`, which has room
-/// for them.
-pub(super) fn aligned<'a, T: Pod>(bytes: &'a [u8], scratch: &'a mut [u64]) -> &'a [T] {
-    if let Ok(values) = bytemuck::try_cast_slice(bytes) {
-        return values;
-    }
-    let scratch = &mut bytemuck::cast_slice_mut(scratch)[..bytes.len()];
-    scratch.copy_from_slice(bytes);
-    bytemuck::cast_slice(scratch)
-}
-
-/// The place for values of `T`.
-pub(super) fn cast_mut<T: Pod>(out: &mut [u8]) -> Result<&mut [T], Failure> {
-    bytemuck::try_cast_slice_mut(out).map_err(|_| Failure::Misaligned)
-}
-
-/// A failure with the index of the first element that does not fit, if there is one.
-pub(super) fn first(mut fits: impl Iterator<Item = bool>) -> Result<(), Failure> {
-    fits.position(|fits| !fits).map_or(Ok(()), |index| Err(Failure::DoesNotFit(index)))
 }

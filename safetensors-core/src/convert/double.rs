@@ -1,7 +1,7 @@
 //! F64 and the integers on their way to narrower floating-point dtypes, without rounding twice.
 
 use super::Overflow;
-use super::conversion::{Failure, first};
+use super::block::{Failure, first};
 
 /// Rounds to `f32` so that a second rounding, to fewer bits, gives what rounding once would have
 /// given.

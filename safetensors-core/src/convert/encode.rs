@@ -6,27 +6,16 @@
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
-use super::conversion::{Failure, cast_mut};
-use super::small_float::{self, Format, Special};
-use super::{Overflow, conversion, vectorized};
-use crate::dtype::Dtype;
-
-/// The format of a dtype that can be encoded; `None` for other dtypes.
-fn format_of(dtype: Dtype) -> Option<Format> {
-    match dtype {
-        Dtype::F16 => Some(small_float::F16),
-        Dtype::BF16 => Some(small_float::BF16),
-        Dtype::F8_E4M3 => Some(small_float::F8_E4M3),
-        Dtype::F8_E5M2 => Some(small_float::F8_E5M2),
-        Dtype::F8_E4M3FNUZ => Some(small_float::F8_E4M3FNUZ),
-        Dtype::F8_E5M2FNUZ => Some(small_float::F8_E5M2FNUZ),
-        _ => None,
-    }
-}
+use super::Overflow;
+use super::block::{self, Failure, cast_mut, vectorized};
+use crate::dtype::{Dtype, Format, Special, with_float};
 
 /// Makes `values` fit `to`, as [`Overflow::Saturate`] does.
 pub(super) fn saturate(to: Dtype, values: &mut [f32]) {
-    let largest = format_of(to).map_or(f32::MAX, Format::largest);
+    let largest = match to.format() {
+        Some(format) if format.bits() < 32 => format.largest(),
+        _ => f32::MAX,
+    };
     values.iter_mut().for_each(|value| *value = value.clamp(-largest, largest));
 }
 
@@ -37,7 +26,7 @@ fn check(format: Format, values: &[f32]) -> Result<(), Failure> {
     // NaN is not greater than anything.
     let too_large = |value: f32| value.abs() >= limit && !(infinity_fits && value.is_infinite());
     if values.iter().fold(false, |any, &value| any | too_large(value)) {
-        return conversion::first(values.iter().map(|&value| !too_large(value)));
+        return block::first(values.iter().map(|&value| !too_large(value)));
     }
     Ok(())
 }
@@ -50,25 +39,25 @@ pub(super) fn encode(
     values: &[f32],
     out: &mut [u8],
 ) -> Result<(), Failure> {
-    let format = format_of(to).ok_or(Failure::NoConversion)?;
-    if overflow == Overflow::Error {
-        check(format, values)?;
-    }
-    // Each call has a constant format, for which the loop is compiled.
-    match to {
-        Dtype::F16 => cast_mut::<f16>(out)?.convert_from_f32_slice(values),
-        Dtype::BF16 => encode_all(values, cast_mut(out)?, encode_bf16),
-        Dtype::F8_E4M3 => encode_all(values, out, |value| encode_byte(small_float::F8_E4M3, value)),
-        Dtype::F8_E5M2 => encode_all(values, out, |value| encode_byte(small_float::F8_E5M2, value)),
-        Dtype::F8_E4M3FNUZ => {
-            encode_all(values, out, |value| encode_byte(small_float::F8_E4M3FNUZ, value))
+    with_float!(to, FORMAT => {
+        if FORMAT.is_of_blocks() || FORMAT.bits() > 16 {
+            return Err(Failure::NoConversion);
         }
-        Dtype::F8_E5M2FNUZ => {
-            encode_all(values, out, |value| encode_byte(small_float::F8_E5M2FNUZ, value))
+        if overflow == Overflow::Error {
+            check(FORMAT, values)?;
         }
-        _ => return Err(Failure::NoConversion),
-    }
-    Ok(())
+        // The format is a constant, so one of these loops is compiled for it.
+        if FORMAT == Format::HALF {
+            cast_mut::<f16>(out)?.convert_from_f32_slice(values);
+        } else if FORMAT.is_upper_part_of_f32() {
+            encode_all(values, cast_mut(out)?, encode_bf16);
+        } else if FORMAT.bits() == 16 {
+            encode_all(values, cast_mut(out)?, |value| encode_code(FORMAT, value) as u16);
+        } else {
+            encode_all(values, out, |value| encode_code(FORMAT, value) as u8);
+        }
+        Ok(())
+    }, else Err(Failure::NoConversion))
 }
 
 #[inline(always)]
@@ -92,10 +81,10 @@ fn encode_bf16(value: f32) -> u16 {
     (if value.is_nan() { quiet } else { rounded }) as u16
 }
 
-/// The code of `value` in a format of 8 bits. Free of branches, so that the loop around it becomes
-/// vector code.
+/// The code of `value` in a format of 16 bits and fewer, with a smaller exponent than `f32`. Free of
+/// branches, so that the loop around it becomes vector code.
 #[inline(always)]
-fn encode_byte(format: Format, value: f32) -> u8 {
+pub(super) fn encode_code(format: Format, value: f32) -> u32 {
     let dropped = format.dropped_bits();
     let smallest_normal = f32::from_bits((128 - format.bias) << 23);
     // What is larger than all numbers gets the code after the largest: infinity or NaN in every
@@ -111,14 +100,17 @@ fn encode_byte(format: Format, value: f32) -> u8 {
     // The exponent in its place, counted from the smallest normal: there the hidden bit brings the
     // missing one.
     let exponent = power >> dropped;
-    let code = (significand.wrapping_add(exponent) as u8)
-        .wrapping_sub((smallest_normal.to_bits() >> dropped) as u8);
-    let sign = (value.to_bits() >> 24) as u8 & 0x80;
+    let all = u32::MAX >> (32 - format.bits());
+    let code =
+        significand.wrapping_add(exponent).wrapping_sub(smallest_normal.to_bits() >> dropped);
+    // The code after the largest number is NaN, though it may be in the place of the sign.
+    let code = code & all;
+    let sign = value.to_bits() >> 31 << (format.bits() - 1);
     match format.special {
         // Both the code after the largest number and that of negative zero would be NaN.
         Special::NegativeZeroNan if code == 0 => 0,
         // The code after the largest number is infinity.
-        Special::Ieee if value.is_nan() => sign | 0x7e,
+        Special::Ieee if value.is_nan() => sign | (all >> 1 & !1),
         _ => sign | code,
     }
 }

@@ -1,32 +1,26 @@
 //! Integers and BOOL: among each other, to floating point, and back.
 
-use super::conversion::{Failure, Scratch, aligned, cast_mut, first};
+use super::block::{Failure, Scratch, aligned, cast_mut, first};
 use super::double::{integer_to_odd, round_to_odd};
-use crate::dtype::Dtype;
+use crate::dtype::{Dtype, with_integer};
 
 /// Runs an expression in which a name stands for the Rust type of an integer dtype; BOOL is a byte.
 /// For other dtypes it is no conversion.
-macro_rules! with_integer {
+macro_rules! with_byte_or_integer {
     ($dtype:expr, $Int:ident => $body:expr) => {
-        with_integer!(@match $dtype, $Int => $body, {
-            BOOL = u8, U8 = u8, U16 = u16, U32 = u32, U64 = u64, I8 = i8, I16 = i16, I32 = i32, I64 = i64
-        })
-    };
-    (@match $dtype:expr, $Int:ident => $body:expr, { $($variant:ident = $type:ty),* }) => {
         match $dtype {
-            $(Dtype::$variant => {
-                type $Int = $type;
+            Dtype::BOOL => {
+                type $Int = u8;
                 $body
-            })*
-            _ => Err(Failure::NoConversion),
+            }
+            dtype => with_integer!(dtype, $Int => $body, else Err(Failure::NoConversion)),
         }
     };
 }
 
 /// Whether elements are integers or BOOL.
 pub(super) fn is_integer(dtype: Dtype) -> bool {
-    use Dtype::{BOOL, I8, I16, I32, I64, U8, U16, U32, U64};
-    matches!(dtype, BOOL | U8 | U16 | U32 | U64 | I8 | I16 | I32 | I64)
+    dtype == Dtype::BOOL || dtype.is_integer()
 }
 
 /// Integers and BOOL to integers and BOOL; an element whose value the target lacks is a failure.
@@ -37,7 +31,7 @@ pub(super) fn to_integers(
     out: &mut [u8],
     scratch: &mut Scratch,
 ) -> Result<(), Failure> {
-    with_integer!(from, From => with_integer!(to, To => {
+    with_byte_or_integer!(from, From => with_byte_or_integer!(to, To => {
         let values = aligned::<From>(src, &mut scratch.source);
         let out = cast_mut::<To>(out)?;
         let mut all_fit = true;
@@ -62,7 +56,7 @@ pub(super) fn to_odd_f32(
     out: &mut [f32],
     scratch: &mut [u64],
 ) -> Result<(), Failure> {
-    with_integer!(from, From => {
+    with_byte_or_integer!(from, From => {
         for (&value, out) in aligned::<From>(src, scratch).iter().zip(out) {
             *out = round_to_odd(integer_to_odd(value as i128));
         }
@@ -77,7 +71,7 @@ pub(super) fn to_f32(
     out: &mut [f32],
     scratch: &mut Scratch,
 ) -> Result<(), Failure> {
-    with_integer!(from, From => {
+    with_byte_or_integer!(from, From => {
         for (&value, out) in aligned::<From>(src, &mut scratch.source).iter().zip(out) {
             *out = value as f32;
         }
@@ -92,7 +86,7 @@ pub(super) fn to_f64(
     out: &mut [f64],
     scratch: &mut Scratch,
 ) -> Result<(), Failure> {
-    with_integer!(from, From => {
+    with_byte_or_integer!(from, From => {
         for (&value, out) in aligned::<From>(src, &mut scratch.source).iter().zip(out) {
             *out = value as f64;
         }
@@ -107,7 +101,7 @@ pub(super) fn from_floats<T: Copy + Into<f64>>(
     values: &[T],
     out: &mut [u8],
 ) -> Result<(), Failure> {
-    with_integer!(to, To => {
+    with_byte_or_integer!(to, To => {
         let out = cast_mut::<To>(out)?;
         // Both are exact: the upper limit, one more than the largest integer, is a power of two.
         let (lowest, limit) = match to {
@@ -133,7 +127,7 @@ pub(super) fn describe(
     index: usize,
     scratch: &mut Scratch,
 ) -> Result<i128, Failure> {
-    with_integer!(from, From => {
+    with_byte_or_integer!(from, From => {
         aligned::<From>(src, &mut scratch.source).get(index).map(|&value| value as i128).ok_or(Failure::NoConversion)
     })
 }

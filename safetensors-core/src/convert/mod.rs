@@ -37,22 +37,26 @@
 //! # Ok::<(), safetensors_core::Error>(())
 //! ```
 
+mod block;
 mod conversion;
+mod decode;
 mod double;
 mod encode;
 mod integer;
 mod options;
-mod small_float;
 mod source;
-mod widen;
+pub(crate) mod support;
+pub(crate) mod widen;
 
+#[cfg(feature = "std")]
+pub(crate) use block::{GROUP, STREAMED, bytes_of, elements_of};
 pub(crate) use conversion::Conversion;
 pub use conversion::can_convert;
-#[cfg(feature = "std")]
-pub(crate) use conversion::{GROUP, bytes_of, elements_of};
 pub use options::{ConvertOptions, Overflow};
 pub use source::Converted;
-pub use widen::{Support, Widening, widen, widened_shape};
+pub(crate) use support::DtypeTable;
+pub use support::Widening;
+pub use widen::widen;
 
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
@@ -195,19 +199,4 @@ fn run(
 #[cfg(not(feature = "std"))]
 fn run(conversion: &Conversion, src: &[u8], out: &mut [u8], _: &ConvertOptions) -> Result<()> {
     Ok(conversion.run(src, out, 0)?)
-}
-
-/// Runs a loop in code that is compiled for the widest vectors that this machine has, as far as the
-/// loop is inlined.
-#[cfg(feature = "std")]
-#[inline(always)]
-fn vectorized<R>(work: impl FnOnce() -> R) -> R {
-    pulp::Arch::new().dispatch(work)
-}
-
-/// Without the standard library nothing says which vectors the machine has.
-#[cfg(not(feature = "std"))]
-#[inline(always)]
-fn vectorized<R>(work: impl FnOnce() -> R) -> R {
-    work()
 }

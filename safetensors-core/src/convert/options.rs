@@ -21,7 +21,8 @@ pub enum Overflow {
 /// How elements are converted.
 ///
 /// ```
-/// use safetensors_core::{ConvertOptions, Overflow};
+/// use safetensors_core::ConvertOptions;
+/// use safetensors_core::convert::Overflow;
 ///
 /// let options = ConvertOptions::new().overflow(Overflow::Saturate);
 /// ```

@@ -3,15 +3,15 @@
 use alloc::vec::Vec;
 use core::mem;
 
-use super::conversion::{GROUP, bytes_of, elements_of};
+use super::block::{GROUP, STREAMED, bytes_of, elements_of};
 use super::{Conversion, ConvertOptions};
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tensor::{Sink, TensorSource, shape, swap_on_big_endian};
 
-/// The elements that are converted at a time: a multiple of [`GROUP`], and 512 KiB at most on
-/// either side.
-const ELEMENTS: usize = 64 * 1024;
+/// The elements that are converted at a time: a multiple of [`GROUP`], and no more bytes than
+/// [`STREAMED`] on either side, even of the widest.
+const ELEMENTS: usize = STREAMED / 8;
 
 /// A tensor to be saved in another dtype than its own. It is converted piece by piece as it is
 /// written, in memory of at most 1 MiB, so a tensor that is larger than memory can be converted

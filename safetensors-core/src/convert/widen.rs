@@ -3,8 +3,8 @@
 use alloc::string::ToString;
 use alloc::vec::Vec;
 
-use super::ConvertOptions;
-use crate::dtype::Dtype;
+use super::{ConvertOptions, can_convert};
+use crate::dtype::{Dtype, with_integer};
 use crate::error::{ErrorKind, Result};
 use crate::tensor::TensorBuf;
 
@@ -13,12 +13,10 @@ use crate::tensor::TensorBuf;
 /// | from | to | what happens |
 /// |---|---|---|
 /// | BOOL | U8 | nothing moves |
-/// | I8 | I16 | |
-/// | U16 | U32 | |
 /// | U64 | I64 | nothing moves; a value of 2⁶³ and more is an error |
 /// | C64 | F32 | nothing moves; the shape gains a last dimension of 2: real, imaginary |
-/// | F4, F6_E2M3, F6_E3M2, F8_E4M3, F8_E5M2, F8_E4M3FNUZ, F8_E5M2FNUZ | F16 | packed elements are unpacked, lowest bits first |
-/// | F8_E8M0 | F32 | |
+/// | an integer | another integer that has each of its values | |
+/// | a float | another float that has each of its values: F16 for F4, F6_E2M3, F6_E3M2, F8_E4M3, F8_E5M2, F8_E4M3FNUZ and F8_E5M2FNUZ; F32 for all but F64 | packed elements are unpacked, lowest bits first |
 ///
 /// ```
 /// use safetensors_core::convert::widen;
@@ -40,10 +38,15 @@ pub fn widen(buf: TensorBuf, to: Dtype) -> Result<TensorBuf> {
     match (from, to) {
         (Dtype::BOOL, Dtype::U8) => Ok(buf.relabel(to)),
         (Dtype::U64, Dtype::I64) => {
-            let too_large = buf.as_slice::<u64>()?.iter().enumerate().find(|&(_, &value)| value > i64::MAX as u64);
+            let too_large = buf
+                .as_slice::<u64>()?
+                .iter()
+                .enumerate()
+                .find(|&(_, &value)| value > i64::MAX as u64);
             match too_large {
                 Some((index, value)) => {
-                    Err(ErrorKind::DoesNotFit { index: index as u64, value: value.to_string(), to }.into())
+                    Err(ErrorKind::DoesNotFit { index: index as u64, value: value.to_string(), to }
+                        .into())
                 }
                 None => Ok(buf.relabel(to)),
             }
@@ -52,43 +55,20 @@ pub fn widen(buf: TensorBuf, to: Dtype) -> Result<TensorBuf> {
             let pairs = widened_shape(from, to, buf.shape());
             Ok(buf.reinterpret(to, pairs))
         }
-        (Dtype::I8, Dtype::I16)
-        | (Dtype::U16, Dtype::U32)
-        | (Dtype::F8_E8M0, Dtype::F32)
-        // Each value of these is exact in half precision.
-        | (
-            Dtype::F4
-            | Dtype::F6_E2M3
-            | Dtype::F6_E3M2
-            | Dtype::F8_E4M3
-            | Dtype::F8_E5M2
-            | Dtype::F8_E4M3FNUZ
-            | Dtype::F8_E5M2FNUZ,
-            Dtype::F16,
-        ) => buf.convert(to, &ConvertOptions::new()),
+        _ if is_lossless(from, to) => buf.convert(to, &ConvertOptions::new()),
         _ => Err(ErrorKind::WrongDtype { expected: to, found: from }.into()),
     }
 }
 
-/// How a framework holds the elements of a dtype.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Support {
-    /// As they are in the file.
-    Exact,
-    /// As this wider dtype, which holds each value exactly (see [`widen`]).
-    Widened(Dtype),
-    /// Not at all.
-    Unsupported,
-}
-
-/// Whether a tensor may change its dtype on its way into a framework that lacks it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Widening {
-    /// It becomes the wider dtype that the adapter documents, which holds every value exactly.
-    #[default]
-    Lossless,
-    /// It is an error.
-    Exact,
+/// Whether each value of the dtype `from` is one of the other dtype `to`.
+fn is_lossless(from: Dtype, to: Dtype) -> bool {
+    let holds = match (from.format(), to.format()) {
+        (Some(narrow), Some(wide)) => wide.holds(narrow) && can_convert(from, to),
+        _ => with_integer!(from, From => with_integer!(to, To => {
+            To::MIN as i128 <= From::MIN as i128 && From::MAX as i128 <= To::MAX as i128
+        }, else false), else false),
+    };
+    holds && from != to
 }
 
 /// The shape that a tensor has once it is [widened](widen): its own, but for complex numbers that
@@ -96,7 +76,7 @@ pub enum Widening {
 ///
 /// ```
 /// use safetensors_core::Dtype;
-/// use safetensors_core::convert::widened_shape;
+/// use safetensors_core::framework::widened_shape;
 ///
 /// assert_eq!(widened_shape(Dtype::C64, Dtype::F32, &[3]), [3, 2]);
 /// assert_eq!(widened_shape(Dtype::C64, Dtype::C64, &[3]), [3]);
@@ -115,7 +95,6 @@ mod tests {
     use num_complex::Complex;
 
     use super::*;
-    use crate::convert::small_float::decode_table;
     use crate::tensor::element::{F4Packed, F8E4M3Fnuz};
 
     #[test]
@@ -158,10 +137,9 @@ mod tests {
     #[test]
     fn small_floats_are_exact_in_half_precision() {
         for &dtype in Dtype::ALL {
-            let Some(table) = decode_table(dtype).filter(|_| dtype != Dtype::F8_E8M0) else {
-                continue;
-            };
-            for &value in table {
+            let is_small = dtype.bits() <= 8 && dtype != Dtype::F8_E8M0;
+            let Some(format) = dtype.format().filter(|_| is_small) else { continue };
+            for value in format.values() {
                 let half = f16::from_f32(value);
                 assert!(
                     half.to_f32() == value || value.is_nan() && half.is_nan(),
@@ -183,6 +161,52 @@ mod tests {
     fn other_pairs_are_refused() {
         let buf = TensorBuf::from_vec(vec![1], vec![1.0_f32]).unwrap();
         assert!(matches!(widen(buf, Dtype::F16).unwrap_err().kind(), ErrorKind::WrongDtype { .. }));
+    }
+
+    #[test]
+    fn only_pairs_that_keep_each_value_widen() {
+        for &from in Dtype::ALL {
+            for &to in Dtype::ALL {
+                let of_kind = [from, to].iter().all(|dtype| dtype.is_float())
+                    || [from, to].iter().all(|dtype| dtype.is_integer());
+                let buf = TensorBuf::zeroed(from, vec![4]).unwrap();
+                let widens = widen(buf, to).is_ok();
+                let lossless = of_kind && is_lossless(from, to);
+                let (bool, pair) = (from == Dtype::BOOL, from == Dtype::C64);
+                let in_place = bool && to == Dtype::U8
+                    || pair && to == Dtype::F32
+                    || from == Dtype::U64 && to == Dtype::I64;
+                assert_eq!(widens, lossless || in_place, "{from} to {to}");
+            }
+        }
+        use Dtype::{BF16, F16, F32, F64, I8, I16, I32, U8, U16, U32};
+        let wider = [
+            (I8, I16),
+            (U8, I16),
+            (U16, U32),
+            (U16, I32),
+            (F16, F32),
+            (BF16, F32),
+            (F32, F64),
+            (Dtype::F8_E4M3, BF16),
+            (Dtype::F8_E8M0, F32),
+        ];
+        let narrower = [
+            (I16, I8),
+            (U8, I8),
+            (I8, U16),
+            (U32, I32),
+            (F16, BF16),
+            (BF16, F16),
+            (F32, F16),
+            (F64, F32),
+            (Dtype::F8_E5M2FNUZ, Dtype::F8_E5M2),
+            (Dtype::F8_E8M0, F16),
+            (F32, F32),
+            (F16, I16),
+        ];
+        assert!(wider.iter().all(|&(from, to)| is_lossless(from, to)));
+        assert!(!narrower.iter().any(|&(from, to)| is_lossless(from, to)));
     }
 
     trait MapToF32 {

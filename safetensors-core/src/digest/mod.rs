@@ -11,7 +11,7 @@
 //!
 //! | to | use |
 //! |---|---|
-//! | compute digests | [`tensors`], [`files`] |
+//! | compute digests | [`hash_tensors`], [`hash_files`] |
 //! | record digests while saving | [`SaveOptions::digests`](crate::SaveOptions::digests) |
 //! | record digests in a file that exists | [`edit::record_digests`](crate::edit::record_digests) |
 //! | compare files with what they record | [`verify`] |
@@ -40,12 +40,18 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#[cfg(feature = "std")]
 mod files;
+#[cfg(feature = "std")]
 mod verify;
 
-pub use files::files;
+#[cfg(feature = "std")]
+pub use files::hash_files;
+#[cfg(feature = "std")]
 pub use verify::{VerifiedFile, VerifyOptions, verify, verify_file};
 
+pub use crate::hash::Sha256;
+#[cfg(feature = "std")]
 pub use crate::hash::{
-    Digest, DigestOptions, Hasher, KEY, Sha256, TensorDigests, data_sha256, forget, tensors,
+    Digest, DigestOptions, Hasher, KEY, TensorDigests, forget, hash_file, hash_tensors,
 };

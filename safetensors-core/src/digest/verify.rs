@@ -5,29 +5,29 @@ use std::path::Path;
 
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, ErrorKind, Result};
-use crate::hash::{Digest, DigestOptions, Sha256, TensorDigests, of_data, of_tensor};
+use crate::hash::{Digest, Sha256, TensorDigests, of_data, of_tensor};
 use crate::io::{ReadAt, SafeTensors};
 use crate::load::LazyTensor;
 use crate::modelspec;
-use crate::parallel::{Meter, Progress, in_parallel};
+use crate::parallel::{Meter, Progress, Work};
 
 /// How digests are verified.
 ///
 /// ```
 /// use safetensors_core::digest::VerifyOptions;
 ///
-/// let options = VerifyOptions::new().threads(2).require(true);
+/// let options = VerifyOptions::new().threads(2).require_digests(true);
 /// ```
 #[derive(Clone, Debug)]
 pub struct VerifyOptions {
-    compute: DigestOptions,
+    work: Work,
     require: bool,
     sha256: bool,
 }
 
 impl Default for VerifyOptions {
     fn default() -> Self {
-        Self { compute: DigestOptions::new(), require: false, sha256: true }
+        Self { work: Work::default(), require: false, sha256: true }
     }
 }
 
@@ -40,24 +40,26 @@ impl VerifyOptions {
     /// Reads with this many threads; 0 for the default.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
-        self.compute = self.compute.threads(threads);
+        self.work = self.work.threads(threads);
         self
     }
 
     /// Has `callback` called after each piece that is read, as [`DigestOptions::progress`] does.
+    ///
+    /// [`DigestOptions::progress`]: crate::digest::DigestOptions::progress
     #[must_use]
     pub fn progress(
         mut self,
         callback: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static,
     ) -> Self {
-        self.compute = self.compute.progress(callback);
+        self.work = self.work.progress(callback);
         self
     }
 
     /// Whether a tensor without a recorded digest is an error, [`ErrorKind::NoDigest`]. Off by
     /// default.
     #[must_use]
-    pub fn require(mut self, require: bool) -> Self {
+    pub fn require_digests(mut self, require: bool) -> Self {
         self.require = require;
         self
     }
@@ -86,12 +88,12 @@ pub struct VerifiedFile<'a> {
 }
 
 /// Compares each file of a checkpoint with the digests that the file itself records. One entry a
-/// file, in the order of [`shards`](Checkpoint::shards).
+/// file, in the order of [`files`](Checkpoint::files).
 ///
 /// All tensors of a file are checked, also those that the index takes from another one. Nothing
-/// that is recorded is no error: see what [`VerifiedFile`] lists, or
-/// [`require`](VerifyOptions::require) digests. Several tensors are read at a time, each front to
-/// back in pieces of 1 MiB.
+/// that is recorded is no error, unless
+/// [`require_digests`](VerifyOptions::require_digests) asks for digests: see what [`VerifiedFile`]
+/// lists. Several tensors are read at a time, each front to back in pieces of 1 MiB.
 ///
 /// ```
 /// use safetensors_core::digest::{self, VerifyOptions};
@@ -130,9 +132,9 @@ pub fn verify<'a, S: ReadAt>(
     options: &VerifyOptions,
 ) -> Result<Vec<VerifiedFile<'a>>> {
     let files = checkpoint
-        .shards()
+        .files()
         .iter()
-        .map(|shard| Recorded::read(shard.archive(), Some(shard.path()), options));
+        .map(|shard| Recorded::read(shard.safetensors(), Some(shard.path()), options));
     run(&files.collect::<Result<Vec<_>>>()?, options)
 }
 
@@ -140,11 +142,11 @@ pub fn verify<'a, S: ReadAt>(
 ///
 /// ```
 /// use safetensors_core::digest::{self, VerifyOptions};
-/// use safetensors_core::{Limits, SafeTensors, SaveOptions, TensorView, serialize};
+/// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
 ///
 /// let file =
 ///     serialize([("w", TensorView::from_slice(&[2], &[1_u8, 2])?)], &SaveOptions::new())?;
-/// let file = SafeTensors::read_header(file, &Limits::default())?;
+/// let file = SafeTensors::from_source(file)?;
 /// assert_eq!(digest::verify_file(&file, &VerifyOptions::new())?.unrecorded, ["w"]);
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
@@ -183,12 +185,12 @@ impl<'a, S: ReadAt> Recorded<'a, S> {
     }
 
     fn fill(&mut self, options: &VerifyOptions) -> Result<()> {
-        let digests = TensorDigests::read(self.archive.metadata())?.unwrap_or_default();
+        let digests = TensorDigests::from_metadata(self.archive.metadata())?.unwrap_or_default();
         let header = self.archive.header();
         if let Some((name, _)) = digests.iter().find(|(name, _)| header.get(name).is_none()) {
             return Err(Error::from(ErrorKind::DigestWithoutTensor).in_tensor(name));
         }
-        for info in header.tensors() {
+        for info in header.iter() {
             match digests.get(info.name()) {
                 Some(digest) => {
                     self.tensors.push((LazyTensor::new(info, self.archive, self.file), digest))
@@ -264,15 +266,15 @@ fn run<'a, S: ReadAt>(
             jobs.push(Job::Data(file));
         }
     }
-    let progress = options.compute.progress.for_total(total);
-    in_parallel(jobs, options.compute.threads, |job, buffer| match job {
+    let progress = options.work.meter(total);
+    options.work.each(jobs, |job, buffer| match job {
         Job::Tensor(file, position) => file.check_tensor(position, buffer, &progress),
         Job::Data(file) => file.check_data(buffer, &progress),
     })?;
     // Not sooner: of a file that has changed, the digest says where.
     for file in files {
         file.archive
-            .bytes()
+            .source()
             .check_unchanged()
             .map_err(|error| file.locate(ErrorKind::Io(error).into()))?;
     }

@@ -3,16 +3,17 @@
 use std::io;
 
 use super::open::check_unchanged;
-use super::plan::{Plan, Run};
+use super::plan::{EditPlan, Run};
 use super::{Edit, Edited, header};
 use crate::error::{ErrorKind, Result};
 use crate::io::copy::copy_range;
 use crate::io::failpoint;
+use crate::io::lock::DirectoryLock;
 use crate::io::positional::write_all_at;
-use crate::save::atomic::AtomicFile;
+use crate::save::atomic::{AtomicFile, directory, sync};
 use crate::tensor::write_exactly;
 
-pub(super) fn apply(edit: Edit<'_>) -> Result<Edited> {
+pub(super) fn apply(mut edit: Edit<'_>) -> Result<Edited> {
     if edit.read_only {
         let error = io::Error::new(
             io::ErrorKind::PermissionDenied,
@@ -20,32 +21,53 @@ pub(super) fn apply(edit: Edit<'_>) -> Result<Edited> {
         );
         return Err(ErrorKind::Io(error).into());
     }
-    let plan = Plan::new(&edit)?;
+    let plan = EditPlan::new(&edit)?;
     let outcome = plan.outcome(&edit);
-    match outcome {
-        Edited::Unchanged => {}
-        Edited::InPlace => {
-            check_unchanged(edit.archive.bytes(), &edit.destination).map_err(ErrorKind::Io)?;
-            header::replace(&edit, plan.json())?;
-        }
-        Edited::Rewritten => {
-            let file = rewrite(&edit, &plan)?;
-            check_unchanged(edit.archive.bytes(), &edit.destination).map_err(ErrorKind::Io)?;
-            let source = edit.archive.into_bytes();
-            // On Unix the old file stays open, and locked, until the new one is in its place.
-            // Elsewhere an open file may not be replaced.
-            let _open = cfg!(unix).then_some(source);
-            file.persist().map_err(ErrorKind::Io)?;
-        }
+    if outcome == Edited::Unchanged {
+        return Ok(Edited::Unchanged);
     }
-    Ok(outcome)
+    if outcome == Edited::InPlace {
+        let lock = lock(&edit)?;
+        check_unchanged(edit.archive.source(), &edit.destination).map_err(ErrorKind::Io)?;
+        if header::replace(&edit, plan.json())? {
+            return Ok(Edited::InPlace);
+        }
+        drop(lock);
+        // The header has its old length again, but the time of writing is another.
+        edit.archive.source_mut().refresh().map_err(ErrorKind::Io)?;
+        let file = rewrite(&edit, &EditPlan::new(&edit)?)?;
+        return take_place(edit, file);
+    }
+    let file = rewrite(&edit, &plan)?;
+    take_place(edit, file)
+}
+
+/// Puts the new file in the place of the old one, unless somebody has changed that meanwhile.
+fn take_place(edit: Edit<'_>, new: AtomicFile) -> Result<Edited> {
+    if edit.durable {
+        // Before the lock is taken, because others wait for it and this may take long.
+        sync(new.file()).map_err(ErrorKind::Io)?;
+    }
+    let _lock = lock(&edit)?;
+    check_unchanged(edit.archive.source(), &edit.destination).map_err(ErrorKind::Io)?;
+    let source = edit.archive.into_source();
+    // On Unix the old file stays open, and locked, until the new one is in its place. Elsewhere an
+    // open file may not be replaced.
+    let _open = cfg!(unix).then_some(source);
+    new.persist()?;
+    Ok(Edited::Rewritten)
+}
+
+/// Keeps sharded saves from replacing the file after it was seen to be the one that was opened.
+fn lock(edit: &Edit<'_>) -> Result<DirectoryLock> {
+    Ok(DirectoryLock::wait_for(directory(&edit.destination)).map_err(ErrorKind::Io)?)
 }
 
 /// Writes the new file, which has yet to take its place.
-fn rewrite(edit: &Edit<'_>, plan: &Plan<'_>) -> Result<AtomicFile> {
-    let source = edit.archive.bytes().file();
+fn rewrite(edit: &Edit<'_>, plan: &EditPlan<'_>) -> Result<AtomicFile> {
+    let source = edit.archive.source().file();
     let original = source.metadata().map_err(ErrorKind::Io)?;
-    let new = AtomicFile::create_in_place_of(edit.destination.clone())
+    let new = AtomicFile::create_in_place_of(edit.destination.clone(), Some(&original))
         .map_err(ErrorKind::Io)?
         .durable(edit.durable);
     let file = new.file();
@@ -64,6 +86,5 @@ fn rewrite(edit: &Edit<'_>, plan: &Plan<'_>) -> Result<AtomicFile> {
         })
         .map_err(|error| error.in_tensor(name))?;
     }
-    new.take_after(&original).map_err(ErrorKind::Io)?;
     Ok(new)
 }

@@ -18,7 +18,7 @@ pub(super) fn follow(
     if !new.contains_key(hash::KEY) || new.get(hash::KEY) != old.get(hash::KEY) {
         return;
     }
-    let Ok(Some(record)) = TensorDigests::read(new) else { return };
+    let Ok(Some(record)) = TensorDigests::from_metadata(new) else { return };
     let concerned = |name| renamed.contains_key(name) || removed.contains(name);
     if !record.iter().any(|(name, _)| concerned(name)) {
         return;
@@ -29,7 +29,7 @@ pub(super) fn follow(
     if record.is_empty() {
         new.remove(hash::KEY);
     } else {
-        record.write(new);
+        record.insert_into(new);
     }
 }
 

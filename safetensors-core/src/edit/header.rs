@@ -1,93 +1,165 @@
 //! Writing a header over the old one, and putting right what an interruption of that left.
 //!
-//! The backup file holds the old and the new bytes before the data, one after the other. They are
-//! equally long and begin with the same length, so the first eight bytes say where the one ends. It
-//! gets its name when it is complete.
+//! 1. The old and the new header are put into a [`Backup`] beside the file.
+//! 2. A mark takes the place of the header's length, so that every reader
+//!    refuses the file.
+//! 3. The new header is written, but for its length.
+//! 4. The length takes its place again. The backup is removed.
+//!
+//! Each step has reached the disk before the next, unless the edit is not to be durable. Whatever
+//! an interruption leaves, a file without the mark has one of the two headers whole.
 
-use std::fs::{self, File, Metadata};
-use std::io;
+use std::fs::{self, File};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::time::Duration;
+use std::{io, thread};
 
 use super::Edit;
+use super::backup::Backup;
 use crate::error::{ErrorKind, Result};
-use crate::header::{Header, LENGTH_BYTES, Limits};
+use crate::header::{LENGTH_BYTES, mark};
+use crate::io::hidden::header_backup;
 use crate::io::positional::write_all_at;
+use crate::io::unfinished::Steps;
 use crate::io::{FileSource, ReadAt, failpoint};
-use crate::save::atomic::{AtomicFile, directory, sync};
+use crate::save::atomic::{remove_header_backup, sync};
 
-/// Writes a header, padded to the length of the old one, in its place.
-pub(super) fn replace(edit: &Edit<'_>, json: &[u8]) -> Result<()> {
-    let source = edit.archive.bytes();
+/// What the header of a file is that an edit may have left half written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// It is whole.
+    Whole,
+    /// It was half written, and is now what it was before that edit.
+    Restored,
+    /// It is half written, and no backup that fits lies beside the file.
+    Torn,
+}
+
+/// Writes a header, padded to the length of the old one, in its place. Returns `false`, and leaves
+/// the old one, if readers could accept a mixture of the two.
+pub(super) fn replace(edit: &Edit<'_>, json: &[u8]) -> Result<bool> {
+    let source = edit.archive.source();
     let mut old = vec![0; edit.header().data_start() as usize];
     source.read_exact_at(&mut old, 0).map_err(ErrorKind::Io)?;
     let mut new = old[..LENGTH_BYTES].to_vec();
     new.extend_from_slice(json);
     new.resize(old.len(), b' ');
-
-    let (file, durable) = (source.file(), edit.durable);
-    let backup = backup_path(&edit.destination);
-    let mut put_back = true;
-    let changed = changed(&old, &new);
-    let written = write_backup(&backup, file, &old, &new, durable).and_then(|()| {
-        write(file, &new, &changed, durable)
-            .inspect_err(|_| put_back = write(file, &old, &changed, durable).is_ok())
-    });
-    // Where the old bytes could not be put back, the backup is for those who come later.
-    if put_back {
-        remove_backup(&backup);
-    }
-    Ok(written.map_err(ErrorKind::Io)?)
+    let (mark, changed) = (mark(random()), changed(&old, &new));
+    let write = Write { file: source.file(), mark, changed, durable: edit.durable };
+    let backup = header_backup(&edit.destination);
+    Ok(write.replace(old, new, &backup).map_err(ErrorKind::Io)?)
 }
 
-/// Restores the old header if an interrupted edit left another one, and says whether it did.
-/// Removes the backup.
-pub(super) fn restore(source: &FileSource, destination: &Path) -> io::Result<bool> {
-    let path = backup_path(destination);
-    let Some(backup) = read_backup(&path, source.file())? else { return Ok(false) };
-    let (old, new) = backup.split_at(backup.len() / 2);
-    let torn = is_torn(source, old, new)?;
-    if torn {
-        write(source.file(), old, &(0..old.len()), true)?;
-    }
-    remove_backup(&path);
-    Ok(torn)
+/// How the header of one file is written.
+struct Write<'a> {
+    file: &'a File,
+    mark: [u8; LENGTH_BYTES],
+    /// The part of the header that changes.
+    changed: Range<usize>,
+    durable: bool,
 }
 
-/// Whether an interrupted edit left another header than the old or the new one. Nothing is written.
-pub(super) fn is_left_torn(source: &FileSource, destination: &Path) -> io::Result<bool> {
-    let Some(backup) = read_backup(&backup_path(destination), source.file())? else {
-        return Ok(false);
-    };
-    let (old, new) = backup.split_at(backup.len() / 2);
-    is_torn(source, old, new)
-}
-
-/// Whether the file has neither of the two headers, but something that an interrupted write of one
-/// over the other can leave.
-fn is_torn(source: &FileSource, old: &[u8], new: &[u8]) -> io::Result<bool> {
-    let belongs =
-        Header::parse_json(&old[LENGTH_BYTES..], &Limits::default()).is_ok_and(|header| {
-            header.data_start().checked_add(header.data_len()) == Some(source.byte_len())
+impl Write<'_> {
+    fn replace(&self, old: Vec<u8>, new: Vec<u8>, path: &Path) -> io::Result<bool> {
+        let _steps = Steps::begin();
+        let backup = Backup::new(self.mark, self.file, old, new.clone())?;
+        if let Err(error) = backup.write(path, self.file, self.durable) {
+            remove_backup(path);
+            return Err(error);
+        }
+        let written = self.set_mark(&new).and_then(|marked| {
+            if marked {
+                self.set_text(&new)?;
+            }
+            Ok(marked)
         });
-    if !belongs {
-        // The file was replaced since.
-        return Ok(false);
+        if let Err(error) = written {
+            // Where the old header cannot be put back, the backup is for those who come later.
+            if let Err(back) = self.put_back(&backup.old) {
+                return Err(also_not_put_back(&error, &back));
+            }
+            remove_backup(path);
+            return Err(error);
+        }
+        remove_backup(path);
+        written
     }
-    let mut found = vec![0; old.len()];
-    source.read_exact_at(&mut found, 0)?;
-    if found == old || found == new || found[..LENGTH_BYTES] != old[..LENGTH_BYTES] {
-        return Ok(false);
+
+    /// Puts the mark in place of the length, so that readers who have opened the file before see
+    /// that the time of the last write is another. Where the file system does not note times that
+    /// finely, the length stays, and this returns `false`.
+    fn set_mark(&self, header: &[u8]) -> io::Result<bool> {
+        const PAUSES: [u64; 6] = [0, 1, 2, 4, 8, 16];
+        let modified = || Ok::<_, io::Error>(self.file.metadata()?.modified().ok());
+        for pause in PAUSES.map(Duration::from_millis) {
+            thread::sleep(pause);
+            let before = modified()?;
+            write_all_at(self.file, &self.mark, 0)?;
+            if modified()? != before && !failpoint::lacks("fine times") {
+                self.sync()?;
+                return Ok(true);
+            }
+            write_all_at(self.file, &header[..LENGTH_BYTES], 0)?;
+        }
+        Ok(false)
     }
-    let mixed =
-        found.iter().zip(old).zip(new).all(|((found, old), new)| found == old || found == new);
-    Ok(mixed || Header::parse_json(&found[LENGTH_BYTES..], &Limits::default()).is_err())
+
+    /// Writes what changes in one write of as few bytes as possible, and then takes the mark away.
+    fn set_text(&self, header: &[u8]) -> io::Result<()> {
+        write_all_at(self.file, &header[self.changed.clone()], self.changed.start as u64)?;
+        self.sync()?;
+        write_all_at(self.file, &header[..LENGTH_BYTES], 0)?;
+        self.sync()
+    }
+
+    fn put_back(&self, old: &[u8]) -> io::Result<()> {
+        write_all_at(self.file, &self.mark, 0)?;
+        self.sync()?;
+        self.set_text(old)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        if self.durable { sync(self.file) } else { Ok(()) }
+    }
 }
 
-/// Writes the part of a header that changes: one write, of as few bytes as possible.
-fn write(file: &File, header: &[u8], changed: &Range<usize>, durable: bool) -> io::Result<()> {
-    write_all_at(file, &header[changed.clone()], changed.start as u64)?;
-    if durable { sync(file) } else { Ok(()) }
+fn also_not_put_back(error: &io::Error, back: &io::Error) -> io::Error {
+    let message = format!(
+        "{error}; the old header could not be put back either ({back}), which the next edit of the \
+         file does"
+    );
+    io::Error::new(error.kind(), message)
+}
+
+/// Looks whether the header is half written, and if a backup that fits lies beside the file,
+/// restores the old header. Removes that backup, and any other if the header is whole.
+pub(super) fn restore(source: &FileSource, destination: &Path) -> io::Result<Found> {
+    let path = header_backup(destination);
+    if !source.is_marked() {
+        remove_header_backup(destination);
+        return Ok(Found::Whole);
+    }
+    let Some(backup) = fitting_backup(source, &path)? else { return Ok(Found::Torn) };
+    let _steps = Steps::begin();
+    let all = LENGTH_BYTES..backup.old.len();
+    let write = Write { file: source.file(), mark: backup.mark(), changed: all, durable: true };
+    write.put_back(&backup.old)?;
+    remove_backup(&path);
+    Ok(Found::Restored)
+}
+
+/// Whether the header is half written, and a backup that fits lies beside the file. Nothing is
+/// written.
+pub(super) fn can_be_restored(source: &FileSource, destination: &Path) -> io::Result<bool> {
+    Ok(source.is_marked() && fitting_backup(source, &header_backup(destination))?.is_some())
+}
+
+fn fitting_backup(source: &FileSource, path: &Path) -> io::Result<Option<Backup>> {
+    match Backup::read(path, source.file())? {
+        Some(backup) if backup.fits(source)? => Ok(Some(backup)),
+        _ => Ok(None),
+    }
 }
 
 /// From the first byte that differs to the last.
@@ -98,62 +170,12 @@ fn changed(old: &[u8], new: &[u8]) -> Range<usize> {
     start..end
 }
 
-fn backup_path(destination: &Path) -> PathBuf {
-    let mut name = std::ffi::OsString::from(".");
-    name.push(destination.file_name().unwrap_or_default());
-    name.push(".header-backup");
-    directory(destination).join(name)
-}
+/// A number that is hardly ever the same twice.
+fn random() -> u16 {
+    use std::hash::{BuildHasher, RandomState};
+    use std::time::SystemTime;
 
-fn write_backup(
-    path: &Path,
-    original: &File,
-    old: &[u8],
-    new: &[u8],
-    durable: bool,
-) -> io::Result<()> {
-    let backup = AtomicFile::create_in_place_of(path.to_owned())?.durable(durable);
-    write_all_at(backup.file(), old, 0)?;
-    write_all_at(backup.file(), new, old.len() as u64)?;
-    backup.take_after(&original.metadata()?)?;
-    backup.persist()
-}
-
-/// The bytes of a backup, if there is one: two headers of one length, in a file of the same owner
-/// as the edited one.
-fn read_backup(path: &Path, original: &File) -> io::Result<Option<Vec<u8>>> {
-    let metadata = match fs::symlink_metadata(path) {
-        Ok(metadata) => metadata,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    if !metadata.is_file()
-        || metadata.len() > 2 * (LENGTH_BYTES as u64 + Limits::default().header_bytes)
-    {
-        return Ok(None);
-    }
-    // In a directory that others may write to, a backup of theirs must not get into this file.
-    if !same_owner(&metadata, &original.metadata()?) {
-        return Ok(None);
-    }
-    let bytes = fs::read(path)?;
-    let length = bytes.first_chunk::<LENGTH_BYTES>().map(|length| u64::from_le_bytes(*length));
-    let well_formed = length.is_some_and(|length| {
-        let one = length.checked_add(LENGTH_BYTES as u64);
-        one.and_then(|one| one.checked_mul(2)) == Some(bytes.len() as u64)
-    });
-    Ok(well_formed.then_some(bytes))
-}
-
-#[cfg(unix)]
-fn same_owner(a: &Metadata, b: &Metadata) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    a.uid() == b.uid()
-}
-
-#[cfg(not(unix))]
-fn same_owner(_: &Metadata, _: &Metadata) -> bool {
-    true
+    RandomState::new().hash_one((SystemTime::now(), std::process::id())) as u16
 }
 
 /// Removes a backup that is no longer needed. One that stays does no harm, so it is no reason to

@@ -10,21 +10,36 @@
 //!
 //! # What an interruption leaves behind
 //!
-//! A new file takes its place whole or not at all. A header that is written in place is one write
-//! of the bytes that change; if it fails, the old bytes are put back. A power cut or the end of the
-//! process in the midst of that write may still leave a header that is neither: therefore both
-//! headers are first put into a small file beside the edited one (`.NAME.header-backup`), which is
-//! removed afterwards. Whoever opens the file to edit it next, or calls [`recover`], finds that
-//! backup and restores the old header. Until then a torn header is, to all readers, an error rather
-//! than wrong tensors, except that metadata or names may be partly new if the torn header happens
-//! to be well-formed. Where even that is too much, [`Edit::in_place`] turns writing in place off.
+//! A new file takes its place whole or not at all. Before a header is written in place, the old and
+//! the new one are put into a small file beside the edited one, `.NAME.header-backup`. Then a mark
+//! takes the place of the header's length, which is invalid to every reader of the format; then the
+//! new header is written; and at last its length. If one of these steps fails, the old header is put
+//! back. The backup is removed in the end.
+//!
+//! A power cut or the end of the process may leave the mark in the file. Then all readers refuse the
+//! file ([`ErrorKind::TornHeader`](crate::ErrorKind::TornHeader)), wherever it is moved. Whoever
+//! opens it to edit it next, or calls [`recover`], restores the old header from the backup, and
+//! learns of that from [`Edit::restored`] or [`recover`]. The backup is used only for the file that
+//! it was made for, with the same inode, length and mark, and only if the header is the beginning of
+//! one of the two and the rest of the other, in each sector of the disk. A file without the mark is
+//! never changed for the sake of a backup, whatever lies beside it. A file that is replaced takes
+//! the backup with it, and [`audit`](crate::Checkpoint::audit) names one that is left.
+//!
+//! # What readers see meanwhile
+//!
+//! Whoever opens the file by its path gets the old header, the new one, or an error, never a mixture:
+//! see [`ReadAt::may_change_unseen`](crate::ReadAt::may_change_unseen). Opening waits a moment for
+//! the edit to end. That needs a file system that gives a write another time than the one before,
+//! within some 30 ms. Where it does not, a new file is written instead. Readers of other makes that
+//! look only once, such as the reference implementation, can meet the write itself: for those, and
+//! while the file is [mapped](crate::Checkpoint::mmap), turn writing in place off
+//! ([`Edit::in_place`]).
 //!
 //! # What else to know
 //!
-//! - Nobody should have the file [mapped](crate::Checkpoint::mmap), or be opening it, while its
-//!   header is written in place.
 //! - Editing in place changes the file under all its hard links; a new file takes the place of one
 //!   of them. Symbolic links are followed.
+//! - A file that nobody may write to, by its permissions, is not edited.
 //! - On Unix a file is locked (`flock`) while it is edited, so that two edits cannot mix. Readers
 //!   take no notice of that lock.
 //! - Recorded [digests](crate::digest) stay true: those of tensors follow them, and the SHA-256 of
@@ -33,10 +48,13 @@
 //! - One file is edited, not the index of a sharded checkpoint that it may belong to.
 
 mod apply;
+mod backup;
 mod digests;
 mod header;
 mod open;
 mod plan;
+#[cfg(test)]
+mod races;
 mod record;
 #[cfg(test)]
 mod tests;
@@ -44,7 +62,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 pub use open::{is_torn, recover};
-use plan::Plan;
+use plan::EditPlan;
 pub use record::{RecordOptions, record_digests};
 
 use crate::error::Result;
@@ -110,6 +128,7 @@ pub struct Edit<'a> {
     archive: SafeTensors<FileSource>,
     /// Opened to be looked at, and not to be applied.
     read_only: bool,
+    restored: bool,
     metadata: Metadata,
     renamed: Vec<(String, String)>,
     removed: Vec<String>,
@@ -122,12 +141,15 @@ pub struct Edit<'a> {
 
 impl<'a> Edit<'a> {
     /// Opens a file to be edited and locks it against other edits. If an earlier edit was
-    /// interrupted while it wrote the header, the header is [restored](recover) first.
+    /// interrupted while it wrote the header, the header is [restored](recover) first, and
+    /// [`restored`](Edit::restored) says so.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) for anything but a regular file, or a
-    /// link to one; [`ErrorKind::Io`](crate::ErrorKind::Io) if it cannot be read and written, or is
+    /// link to one; [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile);
+    /// [`ErrorKind::TornHeader`](crate::ErrorKind::TornHeader) if an edit was interrupted and no
+    /// backup lies beside the file; [`ErrorKind::Io`](crate::ErrorKind::Io) if it cannot be read and written, or is
     /// being edited by somebody else; and the errors of [`Header::parse`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         open::open(path.as_ref(), false)
@@ -150,8 +172,14 @@ impl<'a> Edit<'a> {
         self.archive.header()
     }
 
+    /// Whether an earlier edit had left the header half written, and opening the file restored the
+    /// one from before that edit.
+    pub fn restored(&self) -> bool {
+        self.restored
+    }
+
     /// The file as it is before the edit.
-    pub(crate) fn archive(&self) -> &SafeTensors<FileSource> {
+    pub(crate) fn safetensors(&self) -> &SafeTensors<FileSource> {
         &self.archive
     }
 
@@ -249,13 +277,14 @@ impl<'a> Edit<'a> {
     }
 
     /// What [`apply`](Edit::apply) would do. Checks everything that can be known beforehand, and
-    /// changes nothing.
+    /// changes nothing. (Where a file system notes times too coarsely to write a header in place,
+    /// `apply` finds that out and writes a new file.)
     ///
     /// # Errors
     ///
     /// As for [`apply`](Edit::apply), but for those of writing and of the appended tensors' bytes.
     pub fn dry_run(&self) -> Result<Edited> {
-        Ok(Plan::new(self).map_err(|error| error.in_path(&self.path))?.outcome(self))
+        Ok(EditPlan::new(self).map_err(|error| error.in_path(&self.path))?.outcome(self))
     }
 
     /// Makes the changes, and says what it took.
@@ -270,8 +299,9 @@ impl<'a> Edit<'a> {
     /// name, or one is renamed twice; [`ErrorKind::Io`](crate::ErrorKind::Io) if somebody has
     /// written to the file or replaced it since it was opened, or if it was opened
     /// [read-only](Edit::open_read_only); otherwise those of [`save`](crate::save()). The file is
-    /// then as it was; only if the directory cannot be synchronised after a new file has taken its
-    /// place is it the new one.
+    /// then as it was, but for two errors, which say so:
+    /// [`ErrorKind::NotDurable`](crate::ErrorKind::NotDurable) if a new file has taken its place,
+    /// and [`ErrorKind::Io`](crate::ErrorKind::Io) if the old header could not be put back.
     pub fn apply(self) -> Result<Edited> {
         let path = self.path.clone();
         apply::apply(self).map_err(|error| error.in_path(&path))

@@ -4,28 +4,29 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
+use super::header::Found;
 use super::{Edit, header};
-use crate::error::{Error, Result};
-use crate::header::Limits;
+use crate::error::{Error, ErrorKind, Result};
 use crate::io::{FileSource, ReadAt, SafeTensors};
 use crate::save::Order;
-use crate::save::atomic::{destination, refuse_special};
+use crate::save::atomic::{destination, refuse_special, replaceable};
 
 pub(super) fn open(path: &Path, read_only: bool) -> Result<Edit<'static>> {
     let open = || {
         let destination = destination(path)?;
-        let source = if read_only {
-            FileSource::open(&destination)?
+        let (source, found) = if read_only {
+            (FileSource::open(&destination)?, Found::Whole)
         } else {
-            open_and_restore(&destination)?.0
+            open_and_restore(&destination)?
         };
-        let archive = SafeTensors::read_header(source, &Limits::default())?;
+        let archive = SafeTensors::from_source(source)?;
         Ok(Edit {
             path: path.into(),
             destination,
             metadata: archive.metadata().clone(),
             archive,
             read_only,
+            restored: found == Found::Restored,
             renamed: Vec::new(),
             removed: Vec::new(),
             appended: Vec::new(),
@@ -56,47 +57,51 @@ pub(super) fn open(path: &Path, read_only: bool) -> Result<Edit<'static>> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile); [`ErrorKind::Io`](crate::ErrorKind::Io),
-/// also if somebody edits the file.
+/// [`ErrorKind::NotAFile`];
+/// [`ErrorKind::ReadOnlyFile`];
+/// [`ErrorKind::Io`], also if somebody edits the file;
+/// [`ErrorKind::TornHeader`] if the header is half written, and no
+/// backup of it lies beside the file: it was moved or copied without the backup.
 pub fn recover(path: impl AsRef<Path>) -> Result<bool> {
     let path = path.as_ref();
-    let restored = destination(path).and_then(|destination| open_and_restore(&destination));
-    restored.map(|(_, restored)| restored).map_err(|error| error.in_path(path))
+    let found = destination(path).and_then(|destination| match open_and_restore(&destination)?.1 {
+        Found::Torn => Err(ErrorKind::TornHeader.into()),
+        found => Ok(found == Found::Restored),
+    });
+    found.map_err(|error| error.in_path(path))
 }
 
-/// Whether the file has a header that an interrupted edit left torn, and that [`recover`] or the
-/// next [`Edit`] restores. Nothing is written. While an edit is under way, this may be so for a
+/// Whether the file has a header that an interrupted edit left half written, and that [`recover`] or
+/// the next [`Edit`] restores. Nothing is written. While an edit is under way, this may be so for a
 /// moment.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile); [`ErrorKind::Io`](crate::ErrorKind::Io).
+/// [`ErrorKind::NotAFile`]; [`ErrorKind::Io`](crate::ErrorKind::Io).
 pub fn is_torn(path: impl AsRef<Path>) -> Result<bool> {
     let path = path.as_ref();
     let is_torn = || {
         let destination = destination(path)?;
-        let source = FileSource::open(&destination)?;
-        header::is_left_torn(&source, &destination).map_err(|error| Error::io(error, path))
+        let source = FileSource::open_now(&destination)?;
+        header::can_be_restored(&source, &destination).map_err(|error| Error::io(error, path))
     };
     is_torn().map_err(|error| error.in_path(path))
 }
 
-fn open_and_restore(destination: &Path) -> Result<(FileSource, bool)> {
+fn open_and_restore(destination: &Path) -> Result<(FileSource, Found)> {
     refuse_special(destination)?;
-    let source = FileSource::open_to_edit(destination)?;
-    let restore = || {
+    replaceable(destination, false)?;
+    let mut source = FileSource::open_to_edit(destination)?;
+    let mut restore = || {
         lock(source.file(), destination)?;
-        header::restore(&source, destination)
+        let found = header::restore(&source, destination)?;
+        // The edit that held the lock before may have written to the file since it was opened. From
+        // now on nobody else may.
+        source.refresh()?;
+        Ok(found)
     };
-    let restored = restore().map_err(|error| Error::io(error, destination))?;
-    if restored {
-        // The file has been written to since it was opened: from now on nobody else may.
-        drop(source);
-        let source = FileSource::open_to_edit(destination)?;
-        lock(source.file(), destination).map_err(|error| Error::io(error, destination))?;
-        return Ok((source, true));
-    }
-    Ok((source, false))
+    let found = restore().map_err(|error| Error::io(error, destination))?;
+    Ok((source, found))
 }
 
 /// Checks that nobody has written to the file or replaced it since it was opened: that would be
@@ -113,13 +118,18 @@ pub(super) fn check_unchanged(source: &FileSource, destination: &Path) -> io::Re
 #[cfg(unix)]
 fn lock(file: &File, path: &Path) -> io::Result<()> {
     use std::fs::TryLockError;
+    use std::thread;
+    use std::time::Duration;
 
+    // Whoever gives a file its name, or looks whether it is being edited, has the lock for a moment
+    // too.
+    const PAUSES: [u64; 4] = [1, 2, 4, 8];
     let busy =
         || io::Error::new(io::ErrorKind::ResourceBusy, "the file is being edited by somebody else");
-    match file.try_lock() {
-        Err(TryLockError::WouldBlock) => return Err(busy()),
-        // Some file systems have no locks.
-        Ok(()) | Err(TryLockError::Error(_)) => {}
+    let mut pauses = PAUSES.map(Duration::from_millis).into_iter();
+    while let Err(TryLockError::WouldBlock) = file.try_lock() {
+        // Some file systems have no locks: that is another error.
+        thread::sleep(pauses.next().ok_or_else(busy)?);
     }
     // Another edit may have replaced the file after it was opened here and before it was locked.
     if is_named(file, path)? { Ok(()) } else { Err(busy()) }

@@ -1,4 +1,4 @@
-//! [`Plan`]: what the file will be after an edit, and where its bytes come from.
+//! [`EditPlan`]: what the file will be after an edit, and where its bytes come from.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,7 +10,7 @@ use crate::save::layout::Layout;
 use crate::save::spec::Spec;
 
 /// What the file will be after an edit.
-pub(super) struct Plan<'e> {
+pub(super) struct EditPlan<'e> {
     pub(super) layout: Layout,
     specs: Vec<Spec<'e>>,
     /// The tensors of the file that stay; the appended ones follow them in `specs`.
@@ -26,14 +26,14 @@ pub(super) struct Run {
     pub(super) len: u64,
 }
 
-impl<'e> Plan<'e> {
+impl<'e> EditPlan<'e> {
     /// Plans an edit and refuses what cannot be done.
     pub(super) fn new(edit: &'e Edit<'_>) -> Result<Self> {
         let names = new_names(edit)?;
         let removed: HashSet<&str> = edit.removed.iter().map(String::as_str).collect();
         let header = edit.header();
         let kept: Vec<_> =
-            header.tensors().filter(|tensor| !removed.contains(tensor.name())).collect();
+            header.iter().filter(|tensor| !removed.contains(tensor.name())).collect();
         let specs = kept.iter().map(|tensor| Spec {
             name: names.get(tensor.name()).copied().unwrap_or(tensor.name()),
             dtype: tensor.dtype(),
@@ -123,7 +123,7 @@ impl<'e> Plan<'e> {
         };
         self.metadata == *header.metadata()
             && self.specs.len() == header.len()
-            && planned.zip(header.tensors()).all(same)
+            && planned.zip(header.iter()).all(same)
     }
 }
 
@@ -137,7 +137,9 @@ fn new_names<'e>(edit: &'e Edit<'_>) -> Result<HashMap<&'e str, &'e str>> {
         }
     }
     let removed = edit.removed.iter().map(String::as_str);
-    for name in removed.clone().chain(names.keys().copied()) {
+    // In the order in which they were asked for, so that the same edit fails with the same error.
+    let renamed = edit.renamed.iter().map(|(old, _)| old.as_str());
+    for name in removed.clone().chain(renamed) {
         if edit.header().get(name).is_none() {
             return Err(Error::from(ErrorKind::TensorNotFound).in_tensor(name));
         }

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use super::{Edit, Edited};
 use crate::error::Result;
-use crate::hash::{DigestOptions, KEY, TensorDigests, of_data, of_tensor};
+use crate::hash::{KEY, TensorDigests, of_data, of_tensor};
 use crate::load::LazyTensor;
 use crate::modelspec;
-use crate::parallel::{Progress, in_parallel};
+use crate::parallel::{Progress, Work};
 
 /// What is recorded in a file, and how.
 ///
@@ -21,13 +21,13 @@ use crate::parallel::{Progress, in_parallel};
 pub struct RecordOptions {
     tensors: bool,
     sha256: bool,
-    compute: DigestOptions,
+    work: Work,
     durable: bool,
 }
 
 impl Default for RecordOptions {
     fn default() -> Self {
-        Self { tensors: true, sha256: false, compute: DigestOptions::new(), durable: true }
+        Self { tensors: true, sha256: false, work: Work::default(), durable: true }
     }
 }
 
@@ -55,18 +55,20 @@ impl RecordOptions {
     /// Reads with this many threads; 0 for the default.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
-        self.compute = self.compute.threads(threads);
+        self.work = self.work.threads(threads);
         self
     }
 
     /// Has `callback` called after each piece that is read, as [`DigestOptions::progress`] does; if
     /// it cancels, the file stays as it was.
+    ///
+    /// [`DigestOptions::progress`]: crate::digest::DigestOptions::progress
     #[must_use]
     pub fn progress(
         mut self,
         callback: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static,
     ) -> Self {
-        self.compute = self.compute.progress(callback);
+        self.work = self.work.progress(callback);
         self
     }
 
@@ -83,7 +85,9 @@ impl RecordOptions {
 ///
 /// The file is locked against other edits meanwhile. Its header is written in place if there is
 /// room, otherwise the file is copied: see [`edit`](crate::edit). It is one file that is changed;
-/// of a checkpoint, record each of the [`shards`](crate::Checkpoint::shards).
+/// of a checkpoint, record each of the [`files`](crate::Checkpoint::files). A header that an
+/// earlier edit left half written is restored first; call [`recover`](super::recover) before, to
+/// learn of that.
 ///
 /// To record digests of tensors that are only being saved, use
 /// [`SaveOptions::digests`](crate::SaveOptions::digests), which does not read them again.
@@ -100,7 +104,7 @@ impl RecordOptions {
 /// record_digests(&path, &RecordOptions::new().sha256(true))?;
 ///
 /// let checkpoint = Checkpoint::open(&path)?;
-/// let files = digest::verify(&checkpoint, &VerifyOptions::new().require(true))?;
+/// let files = digest::verify(&checkpoint, &VerifyOptions::new().require_digests(true))?;
 /// assert_eq!(files[0].checked, ["w"]);
 /// assert!(checkpoint.metadata()["modelspec.hash_sha256"].starts_with("0xba7816bf8f01cfea"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -114,16 +118,15 @@ impl RecordOptions {
 pub fn record_digests(path: impl AsRef<Path>, options: &RecordOptions) -> Result<Edited> {
     let path = path.as_ref();
     let edit = Edit::open(path)?;
-    let file = edit.archive();
+    let file = edit.safetensors();
     let passes = u64::from(options.tensors) + u64::from(options.sha256);
-    let progress = options.compute.progress.for_total(passes * file.header().data_len());
+    let progress = options.work.meter(passes * file.header().data_len());
     let mut entries = Vec::new();
     if options.tensors {
         let lazy: Vec<_> =
-            file.header().tensors().map(|info| LazyTensor::new(info, file, Some(path))).collect();
-        let digests = in_parallel(&lazy, options.compute.threads, |tensor, buffer| {
-            of_tensor(tensor, buffer, &progress)
-        })?;
+            file.header().iter().map(|info| LazyTensor::new(info, file, Some(path))).collect();
+        let digests =
+            options.work.each(&lazy, |tensor, buffer| of_tensor(tensor, buffer, &progress))?;
         let record: TensorDigests = lazy.iter().map(|tensor| tensor.name()).zip(digests).collect();
         entries.push((KEY, record.to_text()));
     }

@@ -7,7 +7,8 @@ use core::fmt;
 
 #[cfg(feature = "std")]
 use super::IndexProblem;
-use super::{Escaped, JsonProblem, NameList, Quoted, Shape};
+use super::text::NameList;
+use super::{Escaped, JsonProblem, Quoted, Shape};
 use crate::dtype::Dtype;
 
 /// Every way in which an operation can fail, with what was expected and what was found.
@@ -30,6 +31,10 @@ pub enum ErrorKind {
     /// The header length points past the end of the file.
     #[error("the header should have {expected} bytes, but only {found} follow its length")]
     HeaderPastEnd { expected: u64, found: u64 },
+    /// An edit is writing another header over the one that the file has, or was interrupted while
+    /// it did. In the second case [`edit::recover`](crate::edit::recover) restores the header.
+    #[error("the header is half written: it is being changed, or a change of it was interrupted")]
+    TornHeader,
     /// More tensors than [`Limits`](crate::Limits) allows.
     #[error("the header has more than {limit} tensors, the limit")]
     TooManyTensors { limit: usize },
@@ -157,8 +162,8 @@ pub enum ErrorKind {
 
     // Slices.
     /// A slice has more indices than the tensor has dimensions.
-    #[error("the tensor has {rank} dimensions, but the slice has {found} indices")]
-    TooManyIndices { rank: usize, found: usize },
+    #[error("the tensor has {ndim} dimensions, but the slice has {found} indices")]
+    TooManyIndices { ndim: usize, found: usize },
     /// A slice takes a position that a dimension does not have, or a range that ends before it
     /// begins.
     #[error("the slice is out of bounds: dimension {dim} has length {len}, found {index}")]
@@ -170,14 +175,14 @@ pub enum ErrorKind {
     #[error("the slice begins or ends inside a byte of packed {dtype} elements")]
     SliceInsideByte { dtype: Dtype },
     /// The tensor has no such dimension.
-    #[error("there is no dimension {dim} in a tensor of {rank} dimensions")]
-    NoSuchDim { dim: usize, rank: usize },
+    #[error("there is no dimension {dim} in a tensor of {ndim} dimensions")]
+    NoSuchDim { dim: usize, ndim: usize },
     /// The rank is not one of the world's.
     #[error("the rank should be below the world size {world_size}, found {rank}")]
     NoSuchRank { rank: usize, world_size: usize },
     /// A dimension does not divide into equal parts.
     #[error("dimension {dim} of length {len} does not divide into {world_size} equal parts")]
-    UnevenShards { dim: usize, len: usize, world_size: usize },
+    UnevenParts { dim: usize, len: usize, world_size: usize },
 
     // Conversion and frameworks.
     /// Elements of one dtype cannot be converted to the other, see [`convert`](crate::convert).
@@ -257,22 +262,67 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("{0}")]
     Io(#[source] std::io::Error),
+    /// The new file is in its place, but the system failed to write the file's name to the disk, so
+    /// a power cut may bring back what the path had before.
+    #[cfg(feature = "std")]
+    #[error("the new file is in its place, but a power cut may undo that: {0}")]
+    NotDurable(#[source] std::io::Error),
+    /// The new checkpoint is in its place, but the system failed to remove a file of the earlier
+    /// one.
+    #[cfg(feature = "std")]
+    #[error("the new checkpoint is in its place, but this old file could not be removed: {0}")]
+    LeftBehind(#[source] std::io::Error),
+    /// By its permissions nobody may write to the file. Saving replaces it only if
+    /// [`SaveOptions::replace_read_only`](crate::SaveOptions::replace_read_only) says so.
+    #[cfg(feature = "std")]
+    #[error("the file is read-only; it is replaced only where that is asked for")]
+    ReadOnlyFile,
     /// The path leads to something else than a regular file: to a directory, where a file was to be
     /// read or written, or to a FIFO, a device or another special file.
     #[cfg(feature = "std")]
     #[error("expected a regular file, found {found}")]
     NotAFile { found: &'static str },
-    /// A directory without a checkpoint, or with several.
+    /// A directory without a checkpoint, or with several: `found` are the files and indexes in it,
+    /// `below` those in the directories in it.
     #[cfg(feature = "std")]
-    #[error("expected an index (*.safetensors.index.json) or exactly one *.safetensors file, found {}", NameList(.found))]
-    NoCheckpoint { found: Vec<String> },
+    #[error(
+        "expected model.safetensors, an index (*.safetensors.index.json) or exactly one \
+         *.safetensors file, found {}{}",
+        NameList(.found), Below(.below)
+    )]
+    NoCheckpoint { found: Vec<String>, below: Vec<String> },
     /// A directory has other files, beside which a new one of one checkpoint would not be found.
     #[cfg(feature = "std")]
     #[error(
-        "{} would not be found beside {}: a directory opens as its index, or as the only *.safetensors file; \
-         move these away, or write to another directory", Escaped(.file), NameList(.others)
+        "{} would not be found beside {}: a directory opens as model.safetensors, its index, \
+         or its only *.safetensors file; move these away",
+        Escaped(.file),
+        NameList(.others)
     )]
     NotAlone { file: String, others: Vec<String> },
+    /// A selection leaves nothing of the tensors that there are, so there is nothing to be saved.
+    #[cfg(feature = "std")]
+    #[error("none of the {found} tensors is selected, so there is nothing to save")]
+    NothingSelected { found: usize },
+    /// The checkpoint was replaced by another one each time that it was opened.
+    #[cfg(feature = "std")]
+    #[error(
+        "it was replaced by another checkpoint each of the {attempts} times that it was opened"
+    )]
+    KeepsChanging { attempts: u32 },
+    /// Another save is changing the files of the directory, or has changed them since this one
+    /// began, and this one was told not to wait for others.
+    #[cfg(feature = "std")]
+    #[error("another save is writing to this directory, or has done so since this one began")]
+    DirectoryBusy,
+    /// Another writer changed the files of the directory while a save did.
+    #[cfg(feature = "std")]
+    #[error(
+        "another writer has changed the files of this directory at the same time, and {} is not \
+         what was saved: they may be a mixture of both, so save again",
+        Quoted(.file)
+    )]
+    Overtaken { file: String },
     /// An index file that does not say what an index must say.
     #[cfg(feature = "std")]
     #[error("the index is malformed: {problem}")]
@@ -283,7 +333,10 @@ pub enum ErrorKind {
     NotInShard { shard: String },
     /// Text that is no size for a shard.
     #[cfg(feature = "std")]
-    #[error("a size is a number with KB, MB, GB or TB, such as 5GB; found {}", Quoted(.found))]
+    #[error(
+        "a size is a number of bytes, or a number with KB, MB, GB or TB, such as 5GB; found {}",
+        Quoted(.found)
+    )]
     BadShardSize { found: String },
     /// Text that is no pattern for the names of a checkpoint's files.
     #[cfg(feature = "std")]
@@ -323,6 +376,17 @@ impl fmt::Display for Found {
             Some(byte) => write!(f, "the byte {byte:#04x}"),
             None => f.write_str("nothing but white space"),
         }
+    }
+}
+
+/// What lies below a directory, as the end of a sentence; nothing if there is nothing.
+#[cfg(feature = "std")]
+struct Below<'a>(&'a [String]);
+
+#[cfg(feature = "std")]
+impl fmt::Display for Below<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() { Ok(()) } else { write!(f, "; below it: {}", NameList(self.0)) }
     }
 }
 

@@ -1,11 +1,12 @@
 //! The one error type: what went wrong, in which file, for which tensor, what was expected and what
 //! was found.
 
+mod dtype;
 #[cfg(feature = "std")]
 mod index;
 mod json;
 mod kind;
-mod text;
+pub(crate) mod text;
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -16,7 +17,6 @@ pub use index::IndexProblem;
 pub use json::JsonProblem;
 pub use kind::ErrorKind;
 use text::Capped;
-pub use text::NameList;
 pub(crate) use text::{Escaped, Quoted, Shape, excerpt};
 
 /// The result of everything here that can fail.
@@ -94,11 +94,15 @@ impl Error {
     }
 
     /// Says that what the error says of the temporary file `from` is about `to`, which the user
-    /// knows of. An error about any other file stays as it is.
+    /// knows of, and which is not in its place yet. An error about any other file stays as it is.
     #[cfg(feature = "std")]
     pub(crate) fn moved(mut self, from: &std::path::Path, to: &std::path::Path) -> Self {
         if self.0.file.as_ref().is_some_and(|file| *file == alloc::format!("{}", from.display())) {
             self.0.file = Some(alloc::format!("{}", to.display()));
+            if let ErrorKind::NotDurable(error) = &mut self.0.kind {
+                let error = core::mem::replace(error, std::io::ErrorKind::Other.into());
+                self.0.kind = ErrorKind::Io(error);
+            }
         }
         self
     }

@@ -93,7 +93,7 @@ impl fmt::Display for Shape<'_> {
 /// are too long for a message.
 ///
 /// ```
-/// use safetensors_core::NameList;
+/// use safetensors_core::framework::NameList;
 ///
 /// let names: Vec<String> = (0..10).map(|i| format!("layer.{i}")).collect();
 /// assert_eq!(NameList(&names[..2]).to_string(), r#""layer.0", "layer.1""#);

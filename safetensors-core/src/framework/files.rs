@@ -3,13 +3,26 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::{Framework, accept};
+use super::Framework;
 use crate::checkpoint::{self, Checkpoint, SavedShards, ShardOptions};
+use crate::convert::DtypeTable;
 use crate::error::Result;
 use crate::io::ReadAt;
 use crate::load::LoadOptions;
 use crate::save::SaveOptions;
 use crate::tensor::TensorSource;
+
+impl LoadOptions {
+    /// Loads tensors in the dtypes that the framework `F` holds: a dtype that it lacks is widened
+    /// if [`widening`](LoadOptions::widening) allows that, and is an error if not.
+    ///
+    /// [`load`] does this. It is for adapters that read in a way of their own; what they read is for
+    /// [`Framework::from_exact`].
+    #[must_use]
+    pub fn for_framework<F: Framework + ?Sized>(self) -> Self {
+        self.held_by(DtypeTable::of::<F>())
+    }
+}
 
 /// Loads every tensor of a checkpoint into a framework, reading in parallel.
 ///
@@ -18,20 +31,16 @@ use crate::tensor::TensorSource;
 ///
 /// # Errors
 ///
-/// Those of [`Framework::from_buf`] and of reading; each names the file and the tensor.
+/// Those of [`LoadOptions::loaded`], of [`Framework::from_exact`] and of reading; each names the
+/// file and the tensor.
 pub fn load<F: Framework>(
     checkpoint: &Checkpoint<impl ReadAt>,
     device: &F::Device,
     options: &LoadOptions,
 ) -> Result<BTreeMap<String, F::Tensor>> {
-    for tensor in checkpoint.tensors() {
-        accept::<F>(options.dtype_of(tensor.dtype()), options.widening)
-            .map_err(|error| tensor.locate(error))?;
-    }
-    let bufs = checkpoint.read_all(&options.clone().widened_for(F::support))?;
+    let bufs = checkpoint.read_all(&options.clone().for_framework::<F>())?;
     let loaded = checkpoint.tensors().zip(bufs).map(|(tensor, buf)| {
-        let loaded =
-            F::from_buf(buf, device, options.widening).map_err(|error| tensor.locate(error))?;
+        let loaded = F::from_exact(buf, device).map_err(|error| tensor.locate(error))?;
         Ok((tensor.name().into(), loaded))
     });
     let mut loaded = loaded.collect::<Result<BTreeMap<String, F::Tensor>>>()?;

@@ -1,4 +1,7 @@
-//! [`Framework`]: what an adapter implements, and the load and save that every adapter gets from it.
+//! For those who build on this crate: adapters of tensor libraries, and tools. Nothing here is
+//! needed to load or save.
+//!
+//! An adapter implements [`Framework`], and gets [`load`], [`save`] and [`save_sharded`] for it.
 
 #[cfg(feature = "std")]
 mod files;
@@ -9,9 +12,16 @@ use alloc::string::String;
 #[cfg(feature = "std")]
 pub use files::{load, save, save_sharded};
 
-use crate::convert::{Support, Widening, widen};
+pub use crate::convert::support::Support;
+pub use crate::convert::widen::widened_shape;
+use crate::convert::{DtypeTable, Widening, widen};
 use crate::dtype::Dtype;
+pub use crate::error::text::NameList;
 use crate::error::{Error, ErrorKind, Result};
+#[cfg(feature = "std")]
+pub use crate::parallel::default_threads;
+pub use crate::tensor::boolean::check_bools;
+pub use crate::tensor::write_native;
 use crate::tensor::{TensorBuf, TensorSource, TensorView};
 
 /// A library of tensors that files are loaded into and saved from.
@@ -20,9 +30,10 @@ use crate::tensor::{TensorBuf, TensorSource, TensorView};
 /// conformance suite, one [`load`] and one [`save`] then serve all of them.
 ///
 /// ```
-/// use safetensors_core::framework::{load, save};
+/// use safetensors_core::framework::{Framework, Support, load, save};
 /// use safetensors_core::{
-///     Checkpoint, Dtype, Error, Framework, LoadOptions, Result, SaveOptions, Support, TensorBuf, TensorSource, TensorView,
+///     Checkpoint, Dtype, Error, LoadOptions, Result, SaveOptions, TensorBuf, TensorSource,
+///     TensorView,
 /// };
 ///
 /// /// The tensors of a library that has nothing but 16-bit integers.
@@ -51,7 +62,7 @@ use crate::tensor::{TensorBuf, TensorSource, TensorView};
 ///     fn from_exact(buf: TensorBuf, (): &()) -> Result<Samples> {
 ///         match buf.dtype() {
 ///             Dtype::I16 => Ok(Samples { shape: buf.shape().to_vec(), values: buf.into_vec()? }),
-///             dtype => Err(Error::unsupported::<Self>(dtype)),
+///             dtype => Err(Error::unsupported_dtype::<Self>(dtype)),
 ///         }
 ///     }
 ///
@@ -78,8 +89,8 @@ pub trait Framework {
     /// The framework's name, for messages.
     const NAME: &'static str;
 
-    /// A tensor whose dtype and rank are known at run time. Cloned where a file has one tensor
-    /// under several names.
+    /// A tensor whose dtype and number of dimensions are known at run time. Cloned where a file has
+    /// one tensor under several names.
     type Tensor: Clone;
 
     /// Where tensors are placed; `()` where there is only main memory.
@@ -118,7 +129,7 @@ pub trait Framework {
     /// [`ErrorKind::Framework`] if the framework fails.
     fn from_buf(buf: TensorBuf, device: &Self::Device, widening: Widening) -> Result<Self::Tensor> {
         let dtype = buf.dtype();
-        match accept::<Self>(dtype, widening)? {
+        match DtypeTable::of::<Self>().accept(dtype, widening)? {
             to if to == dtype => Self::from_exact(buf, device),
             to => Self::from_exact(widen(buf, to)?, device),
         }
@@ -135,7 +146,7 @@ pub trait Framework {
         device: &Self::Device,
         widening: Widening,
     ) -> Result<Self::Tensor> {
-        accept::<Self>(view.dtype(), widening)?;
+        DtypeTable::of::<Self>().accept(view.dtype(), widening)?;
         Self::from_buf(TensorBuf::from_view(view)?, device, widening)
     }
 }
@@ -145,7 +156,8 @@ impl Error {
     /// The framework `F` itself failed: [`ErrorKind::Framework`].
     ///
     /// ```
-    /// use safetensors_core::{Error, Framework};
+    /// use safetensors_core::Error;
+    /// use safetensors_core::framework::Framework;
     ///
     /// fn parse<F: Framework>(text: &str) -> safetensors_core::Result<i32> {
     ///     text.parse().map_err(Error::framework::<F>)
@@ -158,30 +170,20 @@ impl Error {
     }
 
     /// The framework `F` has no type for elements of `dtype`: [`ErrorKind::UnsupportedDtype`].
-    pub fn unsupported<F: Framework + ?Sized>(dtype: Dtype) -> Self {
+    pub fn unsupported_dtype<F: Framework + ?Sized>(dtype: Dtype) -> Self {
         ErrorKind::UnsupportedDtype { framework: F::NAME, dtype }.into()
     }
 
     /// The format has no dtype for elements that the framework `F` calls `found`:
     /// [`ErrorKind::UnsupportedFrameworkType`].
-    pub fn unsupported_type<F: Framework + ?Sized>(found: impl Into<String>) -> Self {
+    pub fn unsupported_framework_type<F: Framework + ?Sized>(found: impl Into<String>) -> Self {
         ErrorKind::UnsupportedFrameworkType { framework: F::NAME, found: found.into() }.into()
     }
 }
 
-/// The dtype that a tensor of `dtype` gets in the framework `F`.
-///
-/// # Errors
-///
-/// [`ErrorKind::UnsupportedDtype`] if there is none; [`ErrorKind::WouldWiden`] if it is another and
-/// `widening` forbids that.
-pub fn accept<F: Framework + ?Sized>(dtype: Dtype, widening: Widening) -> Result<Dtype> {
-    match (F::support(dtype), widening) {
-        (Support::Exact, _) => Ok(dtype),
-        (Support::Widened(to), Widening::Lossless) => Ok(to),
-        (Support::Widened(to), Widening::Exact) => {
-            Err(ErrorKind::WouldWiden { framework: F::NAME, dtype, to }.into())
-        }
-        (Support::Unsupported, _) => Err(Error::unsupported::<F>(dtype)),
+impl DtypeTable {
+    /// The dtype table of the framework `F`.
+    pub(crate) fn of<F: Framework + ?Sized>() -> Self {
+        Self { framework: F::NAME, support: F::support }
     }
 }

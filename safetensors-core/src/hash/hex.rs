@@ -1,6 +1,6 @@
-//! Bytes from lower-case hex digits, two a byte.
+//! Decodes lower-case hex digits.
 
-/// The `N` bytes that exactly `2 * N` lower-case hex digits stand for.
+/// Decodes exactly `2 * N` lower-case hex digits; `None` for any other text.
 pub(crate) fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digits = text.as_bytes();
     if digits.len() != 2 * N {

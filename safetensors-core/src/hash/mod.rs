@@ -1,4 +1,4 @@
-//! Digests as values: XXH3-128 of a tensor, SHA-256 of a file's data, and the record of them in the
+//! Digests: the XXH3-128 of a tensor, the SHA-256 of a file's data, and their record in the
 //! metadata.
 
 #[cfg(feature = "std")]
@@ -15,7 +15,7 @@ mod sha256;
 mod value;
 
 #[cfg(feature = "std")]
-pub use compute::{data_sha256, tensors};
+pub use compute::{hash_file, hash_tensors};
 #[cfg(feature = "std")]
 pub(crate) use compute::{of_data, of_tensor, unchanged};
 #[cfg(feature = "std")]
@@ -23,7 +23,7 @@ pub use options::DigestOptions;
 #[cfg(feature = "std")]
 pub use record::{KEY, TensorDigests, forget};
 #[cfg(feature = "std")]
-pub(crate) use running::Running;
+pub(crate) use running::RunningDigest;
 pub use sha256::Sha256;
 #[cfg(feature = "std")]
 pub use value::{Digest, Hasher};

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use crate::parallel::{Meter, Progress};
+use crate::parallel::{Progress, Work};
 
 /// How digests are computed.
 ///
@@ -13,13 +13,12 @@ use crate::parallel::{Meter, Progress};
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct DigestOptions {
-    pub(crate) threads: usize,
-    pub(crate) progress: Meter,
+    pub(crate) work: Work,
 }
 
 impl DigestOptions {
-    /// As many threads as the environment variable `SAFETENSORS_THREADS` says, or else one a core,
-    /// eight at most.
+    /// The default options. The number of threads is that of the environment variable
+    /// `SAFETENSORS_THREADS`, or else one for each core, at most eight.
     pub fn new() -> Self {
         Self::default()
     }
@@ -27,7 +26,7 @@ impl DigestOptions {
     /// Reads with this many threads; 0 for the default.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
-        self.threads = threads;
+        self.work = self.work.threads(threads);
         self
     }
 
@@ -37,23 +36,21 @@ impl DigestOptions {
     ///
     /// ```
     /// use safetensors_core::digest::{self, DigestOptions};
-    /// use safetensors_core::{
-    ///     ErrorKind, Limits, SafeTensors, SaveOptions, TensorView, serialize,
-    /// };
+    /// use safetensors_core::{ErrorKind, SafeTensors, SaveOptions, TensorView, serialize};
     /// use std::ops::ControlFlow;
     ///
     /// let file =
     ///     serialize([("w", TensorView::from_slice(&[2], &[1_u8, 2])?)], &SaveOptions::new())?;
-    /// let file = SafeTensors::read_header(file, &Limits::default())?;
+    /// let file = SafeTensors::from_source(file)?;
     /// let tensors = [file.tensor("w")?];
     /// let options = DigestOptions::new().progress(|progress| {
     ///     println!("{} of {} bytes", progress.bytes_done, progress.bytes_total);
     ///     ControlFlow::Continue(())
     /// });
-    /// digest::tensors(&tensors, &options)?;
+    /// digest::hash_tensors(&tensors, &options)?;
     ///
-    /// let cancelled =
-    ///     digest::tensors(&tensors, &DigestOptions::new().progress(|_| ControlFlow::Break(())));
+    /// let cancel = DigestOptions::new().progress(|_| ControlFlow::Break(()));
+    /// let cancelled = digest::hash_tensors(&tensors, &cancel);
     /// assert!(matches!(cancelled.unwrap_err().kind(), ErrorKind::Cancelled));
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
@@ -62,7 +59,7 @@ impl DigestOptions {
         mut self,
         callback: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static,
     ) -> Self {
-        self.progress = Meter::new(callback);
+        self.work = self.work.progress(callback);
         self
     }
 }

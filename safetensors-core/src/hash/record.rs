@@ -1,35 +1,31 @@
 //! [`TensorDigests`]: the metadata entry that records the digests of a file's tensors.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
-use std::fmt;
-
-use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 
 use super::Digest;
 use crate::error::{Error, ErrorKind, Escaped, Result, excerpt};
-use crate::header::{DIGESTS_KEY, Metadata, SHA256_KEY};
+use crate::header::{DIGESTS_KEY, Metadata, SHA256_KEY, UniqueMap};
 
-/// The metadata key that the digests of a file's tensors are kept under.
+/// The metadata key for the digests of a file's tensors.
 ///
-/// The value is one compact JSON object from tensor name to digest, sorted by name:
+/// The value is one compact JSON object that maps tensor names to digests, sorted by name:
 /// `{"bias":"99aa06d3014798d86001c324468d497f","weight":"..."}`.
 pub const KEY: &str = DIGESTS_KEY;
 
-/// The digests of a file's tensors, by name, as the file records them under [`KEY`].
+/// The digests of a file's tensors by name, as recorded under [`KEY`].
 ///
 /// ```
 /// use safetensors_core::Metadata;
-/// use safetensors_core::digest::{Digest, TensorDigests};
+/// use safetensors_core::digest::{self, Digest, TensorDigests};
 ///
 /// let digests: TensorDigests = [("weight", Digest::of(b""))].into_iter().collect();
 /// let mut metadata = Metadata::new();
-/// digests.write(&mut metadata);
+/// digests.insert_into(&mut metadata);
 /// assert_eq!(
-///     metadata[DIGESTS_KEY],
+///     metadata[digest::KEY],
 ///     r#"{"weight":"99aa06d3014798d86001c324468d497f"}"#
 /// );
-/// assert_eq!(TensorDigests::read(&metadata)?, Some(digests));
+/// assert_eq!(TensorDigests::from_metadata(&metadata)?, Some(digests));
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,18 +37,20 @@ impl TensorDigests {
         Self::default()
     }
 
-    /// Reads what a file's metadata records; `None` if it has no such entry. Nothing is compared
-    /// with the file's tensors.
+    /// Reads the digests in a file's metadata; `None` if the metadata has no such entry. The
+    /// digests are not compared with the file's tensors.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadDigestRecord`] if the entry is not a JSON object of strings, or has a name
-    /// twice; [`ErrorKind::BadDigest`], naming the tensor, if a string is no digest.
-    pub fn read(metadata: &Metadata) -> Result<Option<Self>> {
+    /// [`ErrorKind::BadDigestRecord`] if the entry is not a JSON object of strings, or has a
+    /// duplicate name. [`ErrorKind::BadDigest`], which names the tensor, if a string is not a
+    /// digest.
+    pub fn from_metadata(metadata: &Metadata) -> Result<Option<Self>> {
         metadata.get(KEY).map(|text| Self::parse(text)).transpose()
     }
 
-    /// Digests that are yet to be known: the entry's value is as long as it will be.
+    /// Placeholders for digests that are not computed yet. The entry's value already has its final
+    /// length.
     pub(crate) fn unknown<'a>(names: impl Iterator<Item = &'a str>) -> Self {
         names.map(|name| (name, Digest::from_bytes([0; 16]))).collect()
     }
@@ -62,7 +60,9 @@ impl TensorDigests {
             key: KEY,
             problem: Escaped(&error.to_string()).to_string(),
         };
-        let texts: UniqueTexts = serde_json::from_str(text).map_err(malformed)?;
+        let texts = UniqueMap::new("an object from tensor names to digests")
+            .parse(text)
+            .map_err(malformed)?;
         let digest = |(name, text): (String, String)| match Digest::parse(&text) {
             Some(digest) => Ok((name, digest)),
             None => Err(Error::from(ErrorKind::BadDigest {
@@ -71,15 +71,15 @@ impl TensorDigests {
             })
             .in_tensor(&name)),
         };
-        texts.0.into_iter().map(digest).collect::<Result<_>>().map(Self)
+        texts.into_iter().map(digest).collect::<Result<_>>().map(Self)
     }
 
-    /// The entry's value. Its length depends on the names only, not on the digests.
+    /// The value of the entry. Its length depends only on the names, not on the digests.
     pub fn to_text(&self) -> String {
         let mut text = String::from("{");
         for (i, (name, digest)) in self.0.iter().enumerate() {
             text.push_str(if i == 0 { "" } else { "," });
-            // A string is always valid JSON when it is displayed as a JSON value.
+            // `Value` displays a string as valid JSON, with quotes and escapes.
             text.push_str(&serde_json::Value::from(name.as_str()).to_string());
             text.push_str(":\"");
             text.push_str(&digest.to_string());
@@ -89,8 +89,8 @@ impl TensorDigests {
         text
     }
 
-    /// Writes the entry into a file's metadata, in place of one that is there.
-    pub fn write(&self, metadata: &mut Metadata) {
+    /// Writes the entry into a file's metadata. Replaces an existing entry.
+    pub fn insert_into(&self, metadata: &mut Metadata) {
         metadata.insert(KEY.into(), self.to_text());
     }
 
@@ -99,7 +99,7 @@ impl TensorDigests {
         self.0.get(name).copied()
     }
 
-    /// Records a digest, and returns the one that was recorded before.
+    /// Records a digest, and returns the previous one of this name.
     pub fn insert(&mut self, name: impl Into<String>, digest: Digest) -> Option<Digest> {
         self.0.insert(name.into(), digest)
     }
@@ -126,17 +126,17 @@ impl<N: Into<String>> FromIterator<(N, Digest)> for TensorDigests {
     }
 }
 
-/// Removes both kinds of digests from a file's metadata: for whoever changes the data and keeps the
-/// metadata.
+/// Removes both kinds of digests from a file's metadata. A program that changes the data and keeps
+/// the metadata should call this.
 ///
-/// Returns whether there was one.
+/// Returns whether any digest was removed.
 ///
 /// ```
 /// use safetensors_core::Metadata;
 /// use safetensors_core::digest::{self, TensorDigests};
 ///
 /// let mut metadata = Metadata::from([("format".into(), "pt".into())]);
-/// TensorDigests::new().write(&mut metadata);
+/// TensorDigests::new().insert_into(&mut metadata);
 /// assert!(digest::forget(&mut metadata));
 /// assert_eq!(metadata.len(), 1);
 /// ```
@@ -144,41 +144,4 @@ pub fn forget(metadata: &mut Metadata) -> bool {
     let tensors = metadata.remove(KEY).is_some();
     let data = metadata.remove(SHA256_KEY).is_some();
     tensors || data
-}
-
-/// A map of strings to strings that refuses a key that stands twice.
-struct UniqueTexts(BTreeMap<String, String>);
-
-impl<'de> Deserialize<'de> for UniqueTexts {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Pairs;
-
-        impl<'de> Visitor<'de> for Pairs {
-            type Value = UniqueTexts;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object from tensor names to digests")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<UniqueTexts, A::Error> {
-                let mut pairs = BTreeMap::new();
-                while let Some((name, text)) = map.next_entry::<String, String>()? {
-                    match pairs.entry(name) {
-                        Entry::Occupied(twice) => {
-                            return Err(A::Error::custom(format_args!(
-                                "{:?} stands twice",
-                                twice.key()
-                            )));
-                        }
-                        Entry::Vacant(new) => {
-                            new.insert(text);
-                        }
-                    }
-                }
-                Ok(UniqueTexts(pairs))
-            }
-        }
-
-        deserializer.deserialize_map(Pairs)
-    }
 }

@@ -1,17 +1,18 @@
-//! [`Running`]: the digest of a tensor that is just being written.
+//! [`RunningDigest`]: the digest of a tensor while it is written.
 
 use std::ops::Range;
 
-use super::compute::read_pieces;
+use super::compute::failed;
 use super::{Digest, Hasher};
 use crate::error::Result;
 use crate::io::ReadAt;
+use crate::load::streaming::read_pieces;
 
-/// The digest of a tensor whose bytes come in any order. Those that come in order are taken as they
-/// come; what comes before its turn is read back in the end.
+/// The digest of a tensor whose bytes are written in any order. Bytes that arrive in order are
+/// hashed at once. The bytes from the first one out of order on are read back at the end.
 #[derive(Debug, Default)]
-pub(crate) struct Running {
-    /// How many bytes from the beginning on have been taken.
+pub(crate) struct RunningDigest {
+    /// The number of bytes hashed so far, from the start of the tensor.
     taken: u64,
     state: State,
 }
@@ -20,19 +21,21 @@ pub(crate) struct Running {
 enum State {
     #[default]
     Begun,
-    /// A hasher is large, and there may be many tensors: only those that are being written have
-    /// one.
+    /// Boxed because a hasher is large and there may be many tensors. Only a tensor that is being
+    /// written has one.
     Hashing(Box<Hasher>),
     Done(Digest),
 }
 
-impl Running {
-    /// Takes bytes that have been written at `offset` of a tensor of `len` bytes.
+impl RunningDigest {
+    /// Hashes bytes that were written at `offset` of a tensor of `len` bytes, if they are the next
+    /// ones.
     pub(crate) fn take(&mut self, offset: u64, bytes: &[u8], len: u64) {
         if offset != self.taken || bytes.is_empty() {
             return;
         }
         self.taken += bytes.len() as u64;
+        // A tensor that arrives in one piece needs no hasher.
         if self.taken == bytes.len() as u64 && self.taken == len {
             self.state = State::Done(Digest::of(bytes));
             return;
@@ -46,13 +49,13 @@ impl Running {
             if self.taken == len { State::Done(hasher.finish()) } else { State::Hashing(hasher) };
     }
 
-    /// Gives up what has been taken: it will be written again.
+    /// Starts again, because the tensor will be written again.
     pub(crate) fn restart(&mut self) {
         *self = Self::default();
     }
 
-    /// The digest of the whole tensor, which lies at `place` of what it was written to. What has
-    /// not been taken is read through `buffer`.
+    /// The digest of the whole tensor, which was written to the range `place` of `source`. Bytes
+    /// that are not hashed yet are read back through `buffer`.
     pub(crate) fn finish<S: ReadAt>(
         &self,
         source: &S,
@@ -64,7 +67,8 @@ impl Running {
             State::Hashing(hasher) => Hasher::clone(hasher),
             State::Begun => Hasher::new(),
         };
-        read_pieces(source, place.start + self.taken..place.end, buffer, |piece| {
+        let rest = place.start + self.taken..place.end;
+        read_pieces(source, rest, buffer, failed, |piece| {
             hasher.update(piece);
             Ok(())
         })?;

@@ -1,10 +1,10 @@
-//! [`Sha256`]: the digest of a file's data.
+//! [`Sha256`]: the SHA-256 of a file's data.
 
 use core::fmt;
 
 use crate::hash::hex;
 
-/// A SHA-256. `Display` gives its 64 lower-case hex digits, as `sha256sum` prints them.
+/// A SHA-256 digest. `Display` prints 64 lower-case hex digits, as `sha256sum` does.
 ///
 /// ```
 /// use safetensors_core::digest::Sha256;
@@ -18,7 +18,7 @@ use crate::hash::hex;
 pub struct Sha256([u8; 32]);
 
 impl Sha256 {
-    /// The digest that this text stands for: exactly 64 lower-case hex digits.
+    /// Parses exactly 64 lower-case hex digits; `None` for any other text.
     pub fn parse(text: &str) -> Option<Self> {
         hex::decode(text).map(Self)
     }

@@ -1,4 +1,4 @@
-//! [`Digest`]: an XXH3-128.
+//! [`Digest`]: the XXH3-128 of a tensor.
 
 use std::fmt;
 
@@ -9,8 +9,8 @@ use crate::hash::hex;
 /// The XXH3-128, without seed or secret, of a tensor's bytes as they lie in the file: little-endian
 /// and in C order.
 ///
-/// `Display` gives its 32 lower-case hex digits in the canonical order, the high half first, as
-/// `xxhsum -H128` prints them.
+/// `Display` prints 32 lower-case hex digits in the canonical order, high half first, as
+/// `xxhsum -H128` does.
 ///
 /// ```
 /// use safetensors_core::digest::Digest;
@@ -23,24 +23,24 @@ pub struct Digest(u128);
 
 impl Digest {
     /// The number of hex digits in its text.
-    pub const DIGITS: usize = 32;
+    pub(crate) const DIGITS: usize = 32;
 
     /// The digest of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         Self(xxh3_128(bytes))
     }
 
-    /// The digest that this text stands for: exactly 32 lower-case hex digits.
+    /// Parses exactly 32 lower-case hex digits; `None` for any other text.
     pub fn parse(text: &str) -> Option<Self> {
         hex::decode(text).map(Self::from_bytes)
     }
 
-    /// The digest with this canonical form: big-endian.
+    /// The digest with these bytes in canonical order: big-endian.
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(u128::from_be_bytes(bytes))
     }
 
-    /// The canonical form: big-endian.
+    /// The bytes in canonical order: big-endian.
     pub const fn to_bytes(self) -> [u8; 16] {
         self.0.to_be_bytes()
     }
@@ -58,7 +58,7 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// Makes a [`Digest`] of bytes that come in pieces, in order.
+/// Computes a [`Digest`] of bytes that are given in pieces, in order.
 ///
 /// ```
 /// use safetensors_core::digest::{Digest, Hasher};
@@ -72,7 +72,7 @@ impl fmt::Debug for Digest {
 pub struct Hasher(Xxh3Default);
 
 impl Hasher {
-    /// No bytes yet.
+    /// A hasher without bytes.
     pub fn new() -> Self {
         Self::default()
     }
@@ -82,7 +82,7 @@ impl Hasher {
         self.0.update(bytes);
     }
 
-    /// The digest of all bytes that were added. More may follow.
+    /// The digest of all bytes added so far. More bytes may be added afterwards.
     pub fn finish(&self) -> Digest {
         Digest(self.0.digest128())
     }

@@ -1,12 +1,14 @@
-//! The fast path: one entry of a header, in the form in which the format's reference implementation
-//! writes it.
+//! The fast path of the parser: reads one header entry in the form that the format's reference
+//! implementation writes.
 //!
 //! That form is `"name":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}`: these fields in this
-//! order, no white space, no escapes, and numbers of at most 15 digits. What is read here, the
-//! general path in `parse.rs` reads to the same result. Whatever is different, right or wrong, is
-//! `None`: the general path then reads the entry again from its start. So nothing is refused here,
-//! and no error is made here; whether the fields agree with each other is checked after either
-//! path.
+//! order, no white space, no escapes, and numbers of at most 15 digits.
+//!
+//! The fast path returns `None` for any other text, valid or not. The general path in `parse.rs`
+//! then reads the entry again from its start. So the fast path never refuses an entry and never
+//! makes an error. For every entry that it does read, the general path would give the same result;
+//! the tests in `differential.rs` compare the two. Whether the fields agree with each other is
+//! checked later, the same way for both paths.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -22,20 +24,21 @@ pub(super) const MAX_RANK: usize = 8;
 
 /// An entry that was read.
 pub(super) struct Found {
-    /// Where the characters of the name are in the text.
+    /// The byte range of the name in the text, without its quotes.
     pub(super) name: Range<usize>,
     pub(super) entry: Entry,
-    /// Where the text goes on after the entry.
+    /// The offset of the first byte after the entry.
     pub(super) next: usize,
 }
 
-/// Parts of the entry before, as they were written and what they mean. Most entries have the same:
-/// their dtype, and their begin is the end of the one before. Comparing is quicker than reading
-/// again.
+/// Parts of the previous entry: their text, and the values that were read from it.
+///
+/// Most entries repeat them: they have the same dtype, and they begin where the previous entry
+/// ends. Comparing the text with a known one is faster than parsing it again.
 pub(super) struct Before<'a> {
-    /// From the end of the name to the first dimension.
+    /// The text from the end of the name to the first dimension, and its dtype.
     head: (&'a [u8], Dtype),
-    /// The digits of the end.
+    /// The digits of the end offset, and its value.
     end: (&'a [u8], u64),
 }
 
@@ -45,8 +48,8 @@ impl Default for Before<'_> {
     }
 }
 
-/// Reads the entry at `start` of `text` and adds its dimensions to `dims`; they are there, in part,
-/// also for a `None`.
+/// Reads the entry at `start` of `text` and appends its dimensions to `dims`. When it returns
+/// `None`, `dims` may hold some dimensions of the entry; the caller removes them.
 pub(super) fn entry<'a>(
     text: &'a [u8],
     start: usize,
@@ -54,6 +57,7 @@ pub(super) fn entry<'a>(
     before: &mut Before<'a>,
 ) -> Option<Found> {
     let rest = text.get(start..)?.strip_prefix(b"\"")?;
+    // A name with an escape ends at its backslash here, so that `head` below does not match.
     let (name, rest) = rest.split_at(plain_len(rest));
     if name == METADATA_KEY.as_bytes() {
         return None;
@@ -84,7 +88,8 @@ pub(super) fn entry<'a>(
     }
     let rest = rest.strip_prefix(br#","data_offsets":["#)?;
     let (begin, rest) = match rest.strip_prefix(before.end.0) {
-        // Another digit may follow; then this is None, as for everything but a comma.
+        // The known digits may be only the start of a longer number. Then no comma follows, and the
+        // next line returns `None`.
         Some(rest) => (before.end.1, rest),
         None => number(rest)?,
     };

@@ -1,4 +1,4 @@
-//! The fast path and the general path agree on every text: the same header, or the same error.
+//! Tests that the fast path and the general path agree on every text: same header, or same error.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -7,24 +7,19 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-use super::Limits;
 use super::parse::Way;
-use super::{Header, canonical};
+use super::{Header, Limits, canonical};
 use crate::dtype::Dtype;
 
 /// Everything that a caller can see of the outcome.
 fn outcome(text: &[u8], limits: &Limits, way: Way) -> String {
     match Header::parse_by(text, limits, way) {
         Ok(header) => {
-            for (position, tensor) in header.tensors().enumerate() {
+            for (position, tensor) in header.iter().enumerate() {
                 assert_eq!(header.position(tensor.name()), Some(position));
             }
             let lengths = (header.json_len(), header.data_len());
-            format!(
-                "{:?} {:?} {lengths:?}",
-                header.tensors().collect::<Vec<_>>(),
-                header.metadata()
-            )
+            format!("{:?} {:?} {lengths:?}", header.iter().collect::<Vec<_>>(), header.metadata())
         }
         Err(error) => format!("{error:?} {error}"),
     }
@@ -36,7 +31,7 @@ fn assert_agree(text: &[u8], limits: &Limits) {
     assert_eq!(fast, general, "{}", String::from_utf8_lossy(text));
 }
 
-/// How one entry is written: as the reference does, or in one of the other ways that are right.
+/// How one entry is written: as the reference implementation does, or in another valid form.
 #[derive(Clone, Copy, Debug)]
 enum Form {
     Canonical,
@@ -79,7 +74,7 @@ fn write_entry(
     }
 }
 
-/// The text of a header that is right, except that names may occur twice.
+/// The text of a valid header, except that names may be duplicated.
 fn header() -> impl Strategy<Value = String> {
     let form = prop_oneof![
         6 => Just(Form::Canonical),
@@ -87,7 +82,11 @@ fn header() -> impl Strategy<Value = String> {
         1 => Just(Form::Reordered),
         1 => Just(Form::Escaped),
     ];
-    let name = prop_oneof![8 => "[a-z]{0,3}[.][a-z0-9._]{0,20}", 1 => "[é漢🦀 ~]{0,8}", 1 => Just("__metadata__".into())];
+    let name = prop_oneof![
+        8 => "[a-z]{0,3}[.][a-z0-9._]{0,20}",
+        1 => "[é漢🦀 ~]{0,8}",
+        1 => Just("__metadata__".into()),
+    ];
     let dim = prop_oneof![8 => 0..5_usize, 1 => 0..100_000_usize];
     // More dimensions than the fast path takes are small, so that their product fits.
     let few = prop::collection::vec(dim, 0..4);
@@ -116,7 +115,7 @@ fn header() -> impl Strategy<Value = String> {
     )
 }
 
-/// One change of a text, wherever it falls.
+/// One change at any place of a text.
 #[derive(Clone, Debug)]
 enum Change {
     Replace(Index, u8),
@@ -172,7 +171,10 @@ proptest! {
     }
 
     #[test]
-    fn both_paths_agree_on_headers_that_were_changed(text in header(), changes in prop::collection::vec(change(), 1..4)) {
+    fn both_paths_agree_on_headers_that_were_changed(
+        text in header(),
+        changes in prop::collection::vec(change(), 1..4),
+    ) {
         let mut text = text.into_bytes();
         for change in &changes {
             apply(&mut text, change);

@@ -1,4 +1,4 @@
-//! From names, dtypes, shapes and offsets to the bytes before the data.
+//! Writes the header: the bytes of a file before the data.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -8,7 +8,7 @@ use core::ops::Range;
 use super::{LENGTH_BYTES, METADATA_KEY, Metadata};
 use crate::dtype::Dtype;
 
-/// One tensor of the header to be written.
+/// One tensor of a header to be written.
 pub(crate) struct Entry<'a> {
     pub(crate) name: &'a str,
     pub(crate) dtype: Dtype,
@@ -16,10 +16,11 @@ pub(crate) struct Entry<'a> {
     pub(crate) data_offsets: Range<u64>,
 }
 
-/// The length, the JSON text and its padding, so that the data begins at a multiple of `align`.
+/// Encodes the header: its length, the JSON text, and padding so that the data begins at a multiple
+/// of `align`.
 ///
-/// The same input gives the same bytes: entries stay in their order and metadata is sorted. No
-/// metadata, no `__metadata__`.
+/// The same input gives the same bytes: entries keep their order, and metadata is sorted. If the
+/// metadata is empty, `__metadata__` is left out.
 pub(crate) fn encode<'a>(
     metadata: &Metadata,
     entries: impl Iterator<Item = Entry<'a>>,
@@ -57,7 +58,7 @@ pub(crate) fn encode<'a>(
     bytes
 }
 
-/// Appends `text` as a JSON string, escaped as little as JSON allows.
+/// Appends `text` as a JSON string. Only the characters that JSON requires are escaped.
 fn push_string(json: &mut String, text: &str) {
     json.push('"');
     for c in text.chars() {

@@ -1,6 +1,6 @@
-//! The JSON that a header may hold, read strictly, one token at a time.
+//! A strict JSON reader for the JSON that a header may hold, one token at a time.
 //!
-//! No value is ever nested, so nothing here recurses.
+//! A header nests to a fixed depth, so nothing here recurses.
 
 use alloc::string::String;
 
@@ -18,7 +18,7 @@ impl<'a> Cursor<'a> {
         Self { text, at: 0 }
     }
 
-    /// Where the next byte stands, counted from the start of the header.
+    /// The offset of the next byte, counted from the start of the text.
     pub(super) fn offset(&self) -> usize {
         self.at
     }
@@ -28,12 +28,12 @@ impl<'a> Cursor<'a> {
         self.text
     }
 
-    /// Goes on at an offset.
+    /// Continues at this offset.
     pub(super) fn seek(&mut self, offset: usize) {
         self.at = offset;
     }
 
-    /// The next byte that is not white space, which is then the next to be read.
+    /// Skips white space and returns the next byte without reading it.
     #[inline]
     pub(super) fn peek(&mut self) -> Option<u8> {
         while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.byte() {
@@ -42,7 +42,7 @@ impl<'a> Cursor<'a> {
         self.byte()
     }
 
-    /// Reads `byte` after any white space; `expected` names it for the error.
+    /// Skips white space and reads `byte`. `expected` names it in the error.
     pub(super) fn expect(&mut self, byte: u8, expected: &'static str) -> Result<(), ErrorKind> {
         if self.peek() == Some(byte) {
             self.at += 1;
@@ -51,8 +51,8 @@ impl<'a> Cursor<'a> {
         Err(self.unexpected(expected))
     }
 
-    /// What kind of value comes next, for an error that `expected` another. Where none comes, that
-    /// is the error.
+    /// The kind of the next value, for a message that `expected` another kind. Fails if no value
+    /// comes next.
     pub(super) fn kind(&mut self, expected: &'static str) -> Result<&'static str, ErrorKind> {
         Ok(match self.peek() {
             Some(b'{') => "an object",
@@ -65,12 +65,12 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// Whether a byte-order mark stands here.
+    /// Whether the next character is a byte-order mark.
     pub(super) fn at_byte_order_mark(&self) -> bool {
         self.text[self.at..].starts_with('\u{feff}')
     }
 
-    /// After an opening bracket: whether the list is not empty. An empty one is read to its end.
+    /// After an opening bracket: whether the list has an item. If not, the closing bracket is read.
     pub(super) fn has_first(&mut self, close: u8) -> bool {
         if self.peek() == Some(close) {
             self.at += 1;
@@ -79,7 +79,7 @@ impl<'a> Cursor<'a> {
         true
     }
 
-    /// After an item of a list: whether another one follows. The closing bracket is read.
+    /// After an item of a list: whether another item follows. If not, the closing bracket is read.
     #[inline]
     pub(super) fn has_next(
         &mut self,
@@ -106,7 +106,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Reads a comma that a string follows at once.
+    /// Reads a comma if a quote follows it directly, and returns whether it did.
     #[inline(always)]
     pub(super) fn skip_comma_before_quote(&mut self) -> bool {
         let is_there = self.text.as_bytes()[self.at..].starts_with(b",\"");
@@ -114,7 +114,8 @@ impl<'a> Cursor<'a> {
         is_there
     }
 
-    /// Reads a string. It is borrowed from the text, or from `scratch` if it has escapes.
+    /// Reads a string. The result borrows from the text, or from `scratch` if the string has
+    /// escapes.
     pub(super) fn string<'s>(
         &mut self,
         scratch: &'s mut String,
@@ -142,7 +143,7 @@ impl<'a> Cursor<'a> {
         Ok(scratch)
     }
 
-    /// Reads an unsigned integer in plain digits; `field` names it for the error.
+    /// Reads an unsigned integer of plain digits. `field` is the field that the error names.
     pub(super) fn number(&mut self, field: &'static str) -> Result<u64, ErrorKind> {
         let first = self.peek();
         if matches!(first, Some(b'[' | b'{')) {
@@ -171,7 +172,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The error for the next byte, which is not the `expected`.
+    /// The error for a next byte that is not `expected`.
     pub(super) fn unexpected(&self, expected: &'static str) -> ErrorKind {
         let problem = match self.byte() {
             None => JsonProblem::UnexpectedEnd { expected },
@@ -185,7 +186,7 @@ impl<'a> Cursor<'a> {
         self.text.as_bytes().get(self.at).copied()
     }
 
-    /// Moves to the quote or backslash that ends a run of plain characters.
+    /// Skips plain characters up to the next quote or backslash.
     fn plain_run(&mut self) -> Result<(), ErrorKind> {
         self.at += plain_len(&self.text.as_bytes()[self.at..]);
         match self.byte() {
@@ -231,7 +232,7 @@ impl<'a> Cursor<'a> {
             }
             code => code,
         };
-        // What is left that is no character is the second half of a pair, alone.
+        // The only other code without a character is a low surrogate without its high surrogate.
         char::from_u32(code).map_or_else(|| fail(JsonProblem::LoneSurrogate), Ok)
     }
 
@@ -247,7 +248,7 @@ impl<'a> Cursor<'a> {
         ErrorKind::Json { offset: self.at, problem }
     }
 
-    /// The number at `start` as it is written, shortened.
+    /// The text of the number at `start`, cut to a bounded length.
     fn number_text(&self, start: usize) -> String {
         const SHOWN: usize = 32;
         let is_part = |c: &char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.' | 'e' | 'E');

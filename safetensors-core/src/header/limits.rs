@@ -1,7 +1,7 @@
-//! [`Limits`]: what reading may cost.
+//! [`Limits`]: bounds on the size of headers and indexes.
 
-/// What a header and an index may cost. Each limit is checked before anything is allocated for what
-/// is over it.
+/// Bounds on the size of a header and an index. Each limit is checked before memory is allocated
+/// for anything beyond it.
 ///
 /// | limit | default |
 /// |---|---|
@@ -26,8 +26,8 @@
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Limits {
-    /// The longest header in bytes; 100,000,000 by default, as the format's reference has it. More
-    /// than 2³² - 1 is never read.
+    /// The longest header in bytes; 100,000,000 by default, as in the reference implementation. A
+    /// header longer than 2³² - 1 bytes is always refused.
     pub header_bytes: u64,
     /// The most tensors of one file; 2³² - 1 by default.
     pub tensors: usize,

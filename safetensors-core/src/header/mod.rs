@@ -1,4 +1,4 @@
-//! The header: every tensor's name, dtype, shape and place, and the file's metadata.
+//! The header: the name, dtype, shape and data offsets of every tensor, and the file's metadata.
 
 mod canonical;
 #[cfg(test)]
@@ -8,12 +8,15 @@ mod json;
 mod keys;
 mod limits;
 mod looks_like;
+mod mark;
 mod model;
 mod names;
 mod parse;
 #[cfg(feature = "std")]
 mod read;
 mod scan;
+#[cfg(feature = "std")]
+mod unique_map;
 mod validate;
 
 pub(crate) use encode::{Entry, encode};
@@ -23,8 +26,13 @@ pub(crate) use keys::{METADATA_KEY, MODELSPEC_PREFIX, is_reserved};
 pub use limits::Limits;
 #[cfg(feature = "std")]
 pub(crate) use looks_like::{START, explain};
+pub(crate) use mark::is_marked;
+#[cfg(feature = "std")]
+pub(crate) use mark::mark;
 pub use model::{Header, Metadata, TensorInfo};
 pub(crate) use names::NameTable;
+#[cfg(feature = "std")]
+pub(crate) use unique_map::{UniqueMap, duplicate_key};
 
-/// The bytes before the header's text: its length as a little-endian `u64`.
+/// The size of the length field before the header's text, a little-endian `u64`.
 pub(crate) const LENGTH_BYTES: usize = 8;

@@ -1,5 +1,5 @@
-//! What a parsed header holds, compactly: names in one string, dimensions in one vector, one record
-//! a tensor.
+//! [`Header`]: a parsed header in compact form. All names share one string, all dimensions share
+//! one vector, and each tensor has one record.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -14,16 +14,17 @@ use crate::header::NameTable;
 /// The `__metadata__` of a file: strings by name, sorted.
 pub type Metadata = BTreeMap<String, String>;
 
-/// The longest text of a header, whatever the limits: positions in it fit 32 bits.
+/// The longest header text that any limit allows. Positions in the text then fit 32 bits.
 pub(super) const MAX_TEXT: u64 = u32::MAX as u64;
 
 /// A parsed and validated header.
 ///
-/// Every tensor in it has a dtype of the format, a size that matches its shape, and a place in the
-/// data without holes or overlaps. Tensors are in file order: by where their data begins.
+/// Every tensor has a dtype of the format and a size that matches its shape. The tensors cover the
+/// data without holes or overlaps. They are in file order, sorted by the begin of their data.
 ///
 /// ```
-/// use safetensors_core::{Dtype, Header, Limits};
+/// use safetensors_core::header::Header;
+/// use safetensors_core::{Dtype, Limits};
 ///
 /// let json = br#"{"a":{"dtype":"F16","shape":[2,3],"data_offsets":[0,12]}}"#;
 /// let header = Header::parse_json(json, &Limits::default())?;
@@ -42,8 +43,8 @@ pub struct Header {
     pub(super) data_len: u64,
 }
 
-/// One tensor of a [`Header`]: ranges into its shared storage, which 32 bits hold because the text
-/// is not longer.
+/// One tensor of a [`Header`], as ranges of the shared names and dimensions. 32-bit positions
+/// suffice because the text is never longer than [`MAX_TEXT`].
 #[derive(Clone, Debug)]
 pub(super) struct Record {
     pub(super) name: Span,
@@ -53,10 +54,10 @@ pub(super) struct Record {
     pub(super) dtype: Dtype,
 }
 
-/// The fields of an entry, each of them right by itself.
+/// The fields of an entry. Each is valid by itself; whether they agree is not checked yet.
 pub(super) struct Entry {
     pub(super) dtype: Dtype,
-    /// Where its dimensions are in the parser's.
+    /// The range of its dimensions among all dimensions that the parser has read.
     pub(super) shape: Range<usize>,
     pub(super) begin: u64,
     pub(super) end: u64,
@@ -70,7 +71,7 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// The range, which must lie below [`MAX_TEXT`].
+    /// Stores a range, which must not exceed [`MAX_TEXT`].
     pub(super) fn new(range: Range<usize>) -> Self {
         debug_assert!(range.end as u64 <= MAX_TEXT);
         Self { start: range.start as u32, end: range.end as u32 }
@@ -82,25 +83,26 @@ impl Span {
 }
 
 impl Header {
-    /// The tensors in file order.
-    pub fn tensors(
+    /// The descriptions of all tensors, in file order.
+    pub fn iter(
         &self,
     ) -> impl ExactSizeIterator<Item = TensorInfo<'_>> + DoubleEndedIterator + Clone {
         (0..self.records.len()).map(|position| TensorInfo { header: self, position })
     }
 
-    /// The tensor at a position of the file order.
-    pub fn tensor_at(&self, position: usize) -> Option<TensorInfo<'_>> {
+    /// The tensor at this position in file order.
+    pub(crate) fn tensor_at(&self, position: usize) -> Option<TensorInfo<'_>> {
         (position < self.records.len()).then_some(TensorInfo { header: self, position })
     }
 
-    /// The tensor of this name. One hash and one comparison; nothing is allocated.
+    /// The tensor of this name. The lookup costs one hash and one comparison, and allocates
+    /// nothing.
     pub fn get(&self, name: &str) -> Option<TensorInfo<'_>> {
         self.position(name).and_then(|position| self.tensor_at(position))
     }
 
-    /// Where in the file order the tensor of this name stands.
-    pub fn position(&self, name: &str) -> Option<usize> {
+    /// The position in file order of the tensor of this name.
+    pub(crate) fn position(&self, name: &str) -> Option<usize> {
         self.table.find(name, |position| self.name_at(position))
     }
 
@@ -140,17 +142,16 @@ impl Header {
     }
 }
 
-/// What a header says of one tensor. Borrowed from the header.
+/// The description of one tensor, borrowed from the header.
 #[derive(Clone, Copy)]
 pub struct TensorInfo<'a> {
     header: &'a Header,
-    /// In the file order.
+    /// The position in file order.
     position: usize,
 }
 
 impl<'a> TensorInfo<'a> {
-    /// The name, as it is after JSON escapes are decoded. It may be empty, and may hold any
-    /// character.
+    /// The name, with JSON escapes decoded. It may be empty, and may hold any character.
     pub fn name(&self) -> &'a str {
         self.header.name_at(self.position)
     }
@@ -165,13 +166,13 @@ impl<'a> TensorInfo<'a> {
         &self.header.dims[self.record().shape.range()]
     }
 
-    /// Where the bytes lie, counted from the first byte after the header.
+    /// The range of the tensor's bytes, counted from the first byte after the header.
     pub fn data_offsets(&self) -> Range<u64> {
         self.record().begin..self.record().end
     }
 
-    /// The number of elements: the product of the dimensions, 1 for a scalar. That it fits was
-    /// checked with the header.
+    /// The number of elements: the product of the dimensions, 1 for a scalar. The product fits 64
+    /// bits, as the parser has checked.
     pub fn element_count(&self) -> u64 {
         self.shape().iter().map(|&dim| dim as u64).product()
     }
@@ -186,13 +187,13 @@ impl<'a> TensorInfo<'a> {
         &self.header.records[self.position]
     }
 
-    /// All that the header says.
+    /// All that the header says of the tensor.
     fn fields(&self) -> (&'a str, Dtype, &'a [usize], Range<u64>) {
         (self.name(), self.dtype(), self.shape(), self.data_offsets())
     }
 }
 
-/// Two are equal if their headers say the same of them.
+/// Two descriptions are equal if all their fields are.
 impl PartialEq for TensorInfo<'_> {
     fn eq(&self, other: &Self) -> bool {
         self.fields() == other.fields()

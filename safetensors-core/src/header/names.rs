@@ -1,13 +1,13 @@
-//! [`NameTable`]: from a name to a position in a list that holds the names.
+//! [`NameTable`]: finds the position of a name in a list of names.
 
 use core::hash::{BuildHasher, Hasher};
 
 use hashbrown::hash_table::Entry;
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-/// A hash table over names that are stored elsewhere. It keeps positions only.
+/// A hash table over names that are stored elsewhere. The table stores only their positions.
 ///
-/// The hash is seeded anew for each table, so a file cannot be made to collide.
+/// Each table has its own random seed, so nobody can craft a file whose names collide.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NameTable {
     positions: HashTable<u32>,
@@ -15,15 +15,16 @@ pub(crate) struct NameTable {
 }
 
 impl NameTable {
-    /// Makes room for this many names in all.
+    /// Reserves room for this many names in all.
     pub(crate) fn reserve<'a>(&mut self, names: usize, name_at: impl Fn(usize) -> &'a str) {
         self.positions.reserve(names, |&position| hash(&self.hasher, name_at(position as usize)));
     }
 
-    /// Adds `name`, which `name_at` gives for `position`, unless it is there already.
+    /// Adds `name` at `position`, unless the name is there already. `name_at` gives the name at a
+    /// position.
     ///
-    /// Returns whether it was added. Positions from 2³² on are refused likewise: no header under
-    /// any sensible limit has so many tensors.
+    /// Returns whether the name was added. Positions from 2³² on are not added either; no header
+    /// can have so many tensors, because its text is shorter than 2³² bytes.
     pub(crate) fn insert<'a>(
         &mut self,
         name: &str,
@@ -53,7 +54,8 @@ impl NameTable {
     }
 }
 
-/// The hash of the bytes alone: nothing else is hashed with a name, so its end needs no mark.
+/// Hashes the bytes of a name. A terminator is not needed, because nothing else is hashed with the
+/// name.
 fn hash(hasher: &DefaultHashBuilder, name: &str) -> u64 {
     let mut hasher = hasher.build_hasher();
     hasher.write(name.as_bytes());

@@ -1,4 +1,4 @@
-//! From the bytes of a file to a [`Header`], strictly.
+//! The strict parser: from the bytes of a file to a [`Header`].
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -7,7 +7,7 @@ use core::ops::Range;
 use super::json::Cursor;
 use super::looks_like::explain;
 use super::model::{Entry, Header, MAX_TEXT, Metadata, Record, Span};
-use super::{LENGTH_BYTES, Limits, METADATA_KEY, canonical, validate};
+use super::{LENGTH_BYTES, Limits, METADATA_KEY, canonical, is_marked, validate};
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, JsonProblem, Result, excerpt};
 use crate::tensor::shape;
@@ -18,8 +18,8 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// Every rule of the format has its own [`ErrorKind`]; the error names the tensor where there
-    /// is one.
+    /// Every rule of the format has its own [`ErrorKind`]. The error names the tensor that breaks
+    /// the rule, if there is one.
     pub fn parse(file: &[u8], limits: &Limits) -> Result<Self> {
         Self::parse_file(file, limits).map_err(|error| explain(error, file))
     }
@@ -35,13 +35,15 @@ impl Header {
         Ok(header)
     }
 
-    /// Reads the length that stands before the header and checks it against the limit and the bytes
-    /// that follow it.
+    /// Reads the length field and checks it against the limit and the number of bytes that follow.
     pub(crate) fn check_length(
         length: [u8; LENGTH_BYTES],
         available: u64,
         limits: &Limits,
     ) -> Result<usize> {
+        if is_marked(length) {
+            return Err(ErrorKind::TornHeader.into());
+        }
         let found = u64::from_le_bytes(length);
         check_text_len(found, limits)?;
         if found > available {
@@ -50,14 +52,15 @@ impl Header {
         usize::try_from(found).map_err(|_| ErrorKind::TooLargeForMemory { bytes: found }.into())
     }
 
-    /// Checks that `found` bytes after the header are exactly those of the tensors.
+    /// Checks that the file has exactly as many bytes after the header (`found`) as the tensors
+    /// need.
     pub(crate) fn check_data_len(&self, found: u64) -> Result<()> {
         let expected = self.data_len();
         if found > expected {
             return Err(ErrorKind::TrailingData { expected, found }.into());
         }
-        // The tensor to name is the first that is not whole.
-        match self.tensors().find(|tensor| tensor.data_offsets().end > found) {
+        // The error names the first tensor whose data is incomplete.
+        match self.iter().find(|tensor| tensor.data_offsets().end > found) {
             Some(cut) => {
                 Err(Error::from(ErrorKind::MissingData { expected, found }).in_tensor(cut.name()))
             }
@@ -75,7 +78,8 @@ impl Header {
         Self::parse_by(json, limits, Way::FastFirst)
     }
 
-    /// [`parse_json`](Header::parse_json) in either way, to the same result.
+    /// [`parse_json`](Header::parse_json) with or without the fast path. Both ways give the same
+    /// result.
     pub(super) fn parse_by(json: &[u8], limits: &Limits, way: Way) -> Result<Self> {
         let json_len = json.len() as u64;
         check_text_len(json_len, limits)?;
@@ -84,8 +88,8 @@ impl Header {
         let mut parser = Parser {
             cursor: Cursor::new(text),
             scratch: String::new(),
-            // About what a usual header needs. What is not needed is never touched, and is less
-            // than the text in any case.
+            // These capacities suit a usual header. Memory that is not needed is never touched, and
+            // it is smaller than the text in any case.
             names: String::with_capacity(json.len() / 3),
             dims: Vec::with_capacity(json.len() / 64),
             records: Vec::with_capacity(json.len() / 100),
@@ -120,9 +124,9 @@ fn check_text_len(found: u64, limits: &Limits) -> Result<(), ErrorKind> {
 /// How entries are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// By the fast path, and by the grammar where that does not know the form.
+    /// The fast path first; the full grammar for entries that the fast path does not read.
     FastFirst,
-    /// By the grammar alone, which the fast path is held to.
+    /// The full grammar only. The tests compare the fast path with it.
     #[cfg(test)]
     Grammar,
 }
@@ -189,13 +193,13 @@ impl<'a> Parser<'a> {
             .map_err(|kind| self.in_tensor(start, kind))
     }
 
-    /// The error for the tensor whose name, the last that was stored, begins at `name`.
+    /// Adds the tensor's name to an error. `name` is where that name, the last one stored, begins.
     fn in_tensor(&self, name: usize, kind: ErrorKind) -> Error {
         Error::from(kind).in_tensor(&self.names[name..])
     }
 
-    /// Reads an entry and stores its name, if it has the form that the fast path knows. Nothing is
-    /// read otherwise.
+    /// Reads an entry by the fast path and stores its name. Returns `None`, with nothing read, if
+    /// the entry has another form.
     #[inline(always)]
     fn canonical_entry(&mut self) -> Option<Entry> {
         if self.way != Way::FastFirst || self.records.len() >= self.max_fast {
@@ -214,8 +218,8 @@ impl<'a> Parser<'a> {
         Some(entry)
     }
 
-    /// Adds the tensor whose name begins at `name` of the stored names, if its fields agree with
-    /// each other.
+    /// Checks that the fields of an entry agree with each other, and adds the tensor. Its name is
+    /// the last one stored and begins at `name`.
     #[inline(always)]
     fn add(&mut self, name: usize, entry: Entry) -> Result<(), ErrorKind> {
         let Entry { dtype, shape, begin, end } = entry;
@@ -263,7 +267,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Reads an entry after its name.
+    /// Reads the rest of an entry after its name.
     fn entry(&mut self) -> Result<Entry, ErrorKind> {
         if self.records.len() == self.max_tensors {
             return Err(ErrorKind::TooManyTensors { limit: self.max_tensors });
@@ -299,7 +303,7 @@ impl<'a> Parser<'a> {
         Ok(Entry { dtype, shape, begin, end })
     }
 
-    /// Reads the colon of a field that must not have been there before.
+    /// Checks that a field is not a duplicate, and reads the colon after its name.
     fn field<T>(&mut self, field: &'static str, earlier: &Option<T>) -> Result<(), ErrorKind> {
         if earlier.is_some() {
             return Err(ErrorKind::DuplicateField { field });

@@ -1,18 +1,22 @@
 //! Scanning text eight bytes at a time, in plain 64-bit arithmetic.
 
+/// The value 1 in each of the eight bytes.
 const ONES: u64 = u64::MAX / 255;
+/// The highest bit of each of the eight bytes.
 const HIGH_BITS: u64 = ONES << 7;
 
-/// How many plain characters of a string `bytes` begins with: up to a quote, a backslash, a control
-/// character or the end.
+/// The number of plain bytes before the first quote, backslash or control character, or before the
+/// end.
 #[inline(always)]
 pub(super) fn plain_len(bytes: &[u8]) -> usize {
     let (words, tail) = bytes.as_chunks::<8>();
     for (i, word) in words.iter().enumerate() {
         let word = u64::from_le_bytes(*word);
-        // With bit 1 flipped, a quote is 0x20 and nothing else but control characters is below
-        // 0x21. A subtraction borrows only from bytes above one that is marked, so the lowest mark
-        // is always right.
+        // Each byte that ends the run gets a mark in its highest bit. Flipping bit 1 turns a quote
+        // into 0x20, and only control characters are below that. So subtracting 0x21 marks just
+        // these, and for a backslash the XOR gives 0, which subtracting 1 marks. A borrow reaches
+        // only bytes above a marked one, so the lowest mark is always right. `!word` removes the
+        // marks of bytes beyond ASCII.
         let quotes_and_controls = (word ^ (ONES * 2)).wrapping_sub(ONES * 0x21);
         let backslashes = (word ^ (ONES * u64::from(b'\\'))).wrapping_sub(ONES);
         let marks = (quotes_and_controls | backslashes) & !word & HIGH_BITS;
@@ -24,10 +28,10 @@ pub(super) fn plain_len(bytes: &[u8]) -> usize {
     bytes.len() - tail.len() + tail.iter().position(is_end).unwrap_or(tail.len())
 }
 
-/// Reads the number that `bytes` begins with and returns it with what follows it.
+/// Reads the number at the start of `bytes` and returns it with the rest.
 ///
-/// `None` for a number of more than 15 digits, with a superfluous zero, or so close to the end that
-/// no eight bytes can be taken at once.
+/// Returns `None` for a number of more than 15 digits, for a leading zero, and if fewer than eight
+/// bytes are left to load as one word.
 #[inline(always)]
 pub(super) fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let (high, len) = digits(bytes)?;
@@ -43,17 +47,18 @@ pub(super) fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
     Some((high * power + low, &rest[len..]))
 }
 
-/// The value and the number of the digits, at most eight, that `bytes` begins with.
+/// The value and the number of the digits at the start of `bytes`, at most eight.
 #[inline(always)]
 fn digits(bytes: &[u8]) -> Option<(u64, usize)> {
-    // Digits become 0 to 9, and only digits do. A sum carries only out of a byte that is marked, as
-    // above.
+    // The XOR turns digits, and nothing else, into 0 to 9. Adding 0x80 - 10 sets the highest bit of
+    // the bytes 10 to 0x7f, and larger ones have it already. Only a marked byte can carry into the
+    // next, so the lowest mark is right, as above.
     let word = u64::from_le_bytes(*bytes.first_chunk()?) ^ (ONES * u64::from(b'0'));
     let marks = (word.wrapping_add(ONES * (0x80 - 10)) | word) & HIGH_BITS;
     let len = marks.trailing_zeros() as usize / 8;
-    // The digits move up to the end of the word; zeros come before them.
+    // Shift the digits to the top of the word, so that zeros precede them.
     let word = word.checked_shl(64 - 8 * len as u32).unwrap_or(0);
-    // Each step joins neighbours: digits to pairs, pairs to fours, fours to eight.
+    // Each step joins two neighbours: digits to pairs, pairs to fours, fours to eight digits.
     let pairs = word.wrapping_mul(10 * (1 << 8) + 1) >> 8 & 0x00ff_00ff_00ff_00ff;
     let fours = pairs.wrapping_mul(100 * (1 << 16) + 1) >> 16 & 0x0000_ffff_0000_ffff;
     let eight = fours.wrapping_mul(10_000 * (1 << 32) + 1) >> 32;
@@ -66,7 +71,7 @@ mod tests {
 
     use super::*;
 
-    /// Long enough that eight bytes can be taken after it.
+    /// Long enough to load eight bytes at any digit before it.
     const TAIL: &str = "],\"end of the text";
 
     #[test]
@@ -106,13 +111,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_short_plain_number_is_left() {
+    fn other_than_short_plain_numbers_are_refused() {
         for text in ["", "01", "00", "-1", "+1", " 1", "1234567890123456", "9999999999999999999999"]
         {
             assert_eq!(number(alloc::format!("{text}{TAIL}").as_bytes()), None, "{text:?}");
         }
         assert_eq!(number(b"1,2]}"), None, "no eight bytes");
-        // Bytes around the digits, and beyond ASCII, are none.
+        // Bytes next to the digits in ASCII, and bytes beyond ASCII, are not digits.
         for byte in (0..=u8::MAX).filter(|byte| !byte.is_ascii_digit()) {
             let bytes = [b'4', b'2', byte, b'0', 0xff, 0x00, b':', b'/'];
             assert_eq!(number(&bytes), Some((42, &bytes[2..])), "{byte}");

@@ -1,10 +1,9 @@
-//! What holds between the tensors of a header: one place for each, no holes, no overlaps, no name
-//! twice.
+//! Checks between the tensors of a header: no holes, no overlaps, no duplicate names.
 
 use super::model::Header;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Puts the records of a freshly parsed header in file order, indexes the names and checks the
+/// Finishes a parsed header: sorts the records into file order, indexes the names and checks the
 /// layout.
 pub(super) fn finish(mut header: Header) -> Result<Header> {
     let end_of_each_is_begin_of_next = header
@@ -12,12 +11,14 @@ pub(super) fn finish(mut header: Header) -> Result<Header> {
         .iter()
         .try_fold(0, |expected, record| (record.begin == expected).then_some(record.end));
     if let Some(data_len) = end_of_each_is_begin_of_next {
-        // Then the layout is right, and the records are in order already.
+        // The usual case: the records are in file order and without holes, so nothing needs
+        // sorting.
         index_names(&mut header)?;
         header.data_len = data_len;
         return Ok(header);
     }
-    // A tensor without bytes comes before the one that begins where it lies.
+    // The end is part of the key, so that an empty tensor comes before a tensor that begins at the
+    // same offset.
     header.records.sort_by_key(|record| (record.begin, record.end));
     index_names(&mut header)?;
     header.data_len = check_layout(&header)?;
@@ -37,8 +38,8 @@ fn index_names(header: &mut Header) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the tensors, in file order, cover the data without holes and overlaps, and returns
-/// its length.
+/// Checks that the tensors, in file order, cover the data without holes or overlaps. Returns the
+/// length of the data.
 fn check_layout(header: &Header) -> Result<u64> {
     let mut expected = 0;
     let mut before = None;

@@ -1,21 +1,22 @@
 //! [`FileSource`]: a regular file, read at positions.
 
-use std::fs::{File, OpenOptions};
-use std::io;
+use std::fs::{File, Metadata, OpenOptions};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+use std::{io, thread};
 
 use super::positional;
 use super::read_at::{ReadAt, ReadRange};
 use super::stamp::Stamp;
 use crate::error::{Error, ErrorKind, Result};
+use crate::header::{LENGTH_BYTES, is_marked};
 
 /// A regular file, opened once and read at positions. [`Checkpoint::open`](crate::Checkpoint::open)
 /// opens its files as these.
 ///
 /// ```
-/// use safetensors_core::{
-///     Checkpoint, FileSource, Limits, ReadAt, SafeTensors, SaveOptions, TensorView, save,
-/// };
+/// use safetensors_core::io::FileSource;
+/// use safetensors_core::{Checkpoint, ReadAt, SafeTensors, SaveOptions, TensorView, save};
 ///
 /// let dir = tempfile::tempdir()?;
 /// let path = dir.path().join("model.safetensors");
@@ -30,8 +31,8 @@ use crate::error::{Error, ErrorKind, Result};
 /// let mut length = [0; 8];
 /// file.read_exact_at(&mut length, 0)?;
 /// assert_eq!(8 + u64::from_le_bytes(length) + 8, file.byte_len());
-/// let archive = SafeTensors::read_header(file, &Limits::default())?;
-/// let in_memory = SafeTensors::parse(archive.bytes().read_to_vec()?)?;
+/// let archive = SafeTensors::from_source(file)?;
+/// let in_memory = SafeTensors::parse(archive.source().read_to_vec()?)?;
 /// assert_eq!(in_memory.view("bias")?.as_slice::<f32>()?, [1.0, 2.0]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -40,21 +41,41 @@ pub struct FileSource {
     file: File,
     path: PathBuf,
     stamp: Stamp,
+    /// Whether it changed so short before it was opened that the next change may get the same time.
+    is_young: bool,
 }
+
+/// File systems note times in steps, of two seconds at most.
+const TIME_STEP: Duration = Duration::from_secs(2);
+
+/// How long opening a file waits at most while its header is being changed.
+const MAX_WAIT: Duration = Duration::from_millis(1000);
 
 impl FileSource {
     /// Opens a regular file for reading. Links are followed; a FIFO or a device is refused without
-    /// waiting for it.
+    /// waiting for it. A file whose header is just being [changed](crate::edit) in its place is
+    /// waited for, a second at most.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Io`]; [`ErrorKind::NotAFile`] if the path leads to something else than a
     /// regular file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        Self::open_with(path.as_ref(), OpenOptions::new().read(true))
+        let path = path.as_ref();
+        let file = Self::open_now(path)?;
+        if !file.is_marked() {
+            return Ok(file);
+        }
+        file.wait_for_edit();
+        Self::of(file.file, path).map_err(|error| Error::io(error, path))
     }
 
-    /// [`open`](FileSource::open), for writing as well.
+    /// [`open`](FileSource::open) without waiting.
+    pub(crate) fn open_now(path: &Path) -> Result<Self> {
+        Self::open_with(path, OpenOptions::new().read(true))
+    }
+
+    /// [`open`](FileSource::open), for writing as well, and without waiting.
     pub(crate) fn open_to_edit(path: &Path) -> Result<Self> {
         Self::open_with(path, OpenOptions::new().read(true).write(true))
     }
@@ -73,13 +94,52 @@ impl FileSource {
             let found = if metadata.is_dir() { "a directory" } else { "a special file" };
             return Err(Error::from(ErrorKind::NotAFile { found }).in_path(path));
         }
-        Ok(Self { file, path: path.into(), stamp: Stamp::of(&metadata) })
+        Ok(Self::with_metadata(file, path, &metadata))
     }
 
     /// A regular file that is open already.
     pub(crate) fn of(file: File, path: &Path) -> io::Result<Self> {
         let metadata = file.metadata()?;
-        Ok(Self { file, path: path.into(), stamp: Stamp::of(&metadata) })
+        Ok(Self::with_metadata(file, path, &metadata))
+    }
+
+    fn with_metadata(file: File, path: &Path, metadata: &Metadata) -> Self {
+        let changed = time_of_change(metadata);
+        // A time that lies ahead is of another clock, that of a server.
+        let age = changed.and_then(|changed| SystemTime::now().duration_since(changed).ok());
+        Self {
+            file,
+            path: path.into(),
+            stamp: Stamp::of(metadata),
+            is_young: age.is_none_or(|age| age <= TIME_STEP),
+        }
+    }
+
+    /// Takes the file as it is now for the one that was opened.
+    pub(crate) fn refresh(&mut self) -> io::Result<()> {
+        *self = Self::of(self.file.try_clone()?, &self.path)?;
+        Ok(())
+    }
+
+    /// Whether a mark says that the header is being changed, or was left half written.
+    pub(crate) fn is_marked(&self) -> bool {
+        let mut length = [0; LENGTH_BYTES];
+        self.read_exact_at(&mut length, 0).is_ok() && is_marked(length)
+    }
+
+    /// Waits while somebody changes the header. Whoever does holds the lock of the file; a header
+    /// that was left half written is not waited for.
+    fn wait_for_edit(&self) {
+        let begun = Instant::now();
+        while self.is_marked() && begun.elapsed() < MAX_WAIT {
+            #[cfg(unix)]
+            if self.file.try_lock_shared().is_ok() {
+                // Nobody is at it. An edit that has just ended has taken the mark away.
+                let _ = self.file.unlock();
+                return;
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
     }
 
     /// The path that was opened.
@@ -129,4 +189,26 @@ impl ReadAt for FileSource {
     fn check_unchanged(&self) -> io::Result<()> {
         self.stamp.check(&self.file.metadata()?, &self.path)
     }
+
+    /// Whether the file changed so short before it was opened that the next change may have got the
+    /// same time.
+    fn may_change_unseen(&self) -> bool {
+        self.is_young
+    }
+}
+
+/// When a file, or what the system knows of it, last changed. Nobody can set this time.
+#[cfg(unix)]
+fn time_of_change(metadata: &Metadata) -> Option<SystemTime> {
+    use std::os::unix::fs::MetadataExt;
+
+    let seconds = Duration::from_secs(metadata.ctime().try_into().ok()?);
+    let nanoseconds = Duration::from_nanos(metadata.ctime_nsec().try_into().ok()?);
+    SystemTime::UNIX_EPOCH.checked_add(seconds)?.checked_add(nanoseconds)
+}
+
+/// Elsewhere it is not known, and the time of writing may lag behind.
+#[cfg(not(unix))]
+fn time_of_change(_: &Metadata) -> Option<SystemTime> {
+    None
 }

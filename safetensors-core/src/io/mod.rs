@@ -1,6 +1,5 @@
 //! Where the bytes of a file come from and go to: positional reads and writes, and a parsed file.
 
-mod archive;
 #[cfg(feature = "std")]
 pub(crate) mod copy;
 #[cfg(feature = "std")]
@@ -8,16 +7,27 @@ pub(crate) mod failpoint;
 #[cfg(feature = "std")]
 mod file;
 #[cfg(feature = "std")]
+pub(crate) mod hidden;
+#[cfg(feature = "std")]
+pub(crate) mod identity;
+#[cfg(feature = "std")]
+pub(crate) mod lock;
+#[cfg(feature = "std")]
 pub(crate) mod positional;
 #[cfg(feature = "std")]
 mod read_at;
 #[cfg(feature = "std")]
 pub(crate) mod reserve;
+mod safetensors;
 #[cfg(feature = "std")]
 mod stamp;
+#[cfg(feature = "std")]
+pub(crate) mod unfinished;
 
-pub use archive::SafeTensors;
 #[cfg(feature = "std")]
 pub use file::FileSource;
 #[cfg(feature = "std")]
+pub use memmap2::Mmap;
+#[cfg(feature = "std")]
 pub use read_at::{ReadAt, ReadRange};
+pub use safetensors::SafeTensors;

@@ -4,13 +4,13 @@ use std::io;
 
 /// Bytes that can be read at any position, from several threads at once.
 ///
-/// Implemented for [`FileSource`] and for everything that lends its bytes (`&[u8]`, `Vec<u8>`,
-/// `Mmap`, `bytes::Bytes`). Whatever implements it can be opened as a file
-/// ([`SafeTensors::read_header`](crate::SafeTensors::read_header)) or as the files of a checkpoint
-/// ([`Checkpoint::open_by`](crate::Checkpoint::open_by)):
+/// Implemented for [`FileSource`](super::FileSource) and for everything that lends its bytes
+/// (`&[u8]`, `Vec<u8>`, `Mmap`, `bytes::Bytes`). Whatever implements it can be opened as a file
+/// ([`SafeTensors::from_source_with`](crate::SafeTensors::from_source_with)) or as the files of a
+/// checkpoint ([`Checkpoint::open_by`](crate::Checkpoint::open_by)):
 ///
 /// ```
-/// use safetensors_core::{Limits, ReadAt, SafeTensors, SaveOptions, TensorView, serialize};
+/// use safetensors_core::{ReadAt, SafeTensors, SaveOptions, TensorView, serialize};
 /// use std::io;
 /// use std::sync::atomic::{AtomicU64, Ordering};
 ///
@@ -38,12 +38,9 @@ use std::io;
 ///     .map(|i| (tensors[i].0, TensorView::from_slice(&shapes[i], tensors[i].1).unwrap()));
 /// let object = serialize(views, &SaveOptions::new())?;
 ///
-/// let file = SafeTensors::read_header(
-///     Metered { object, fetched: AtomicU64::new(0) },
-///     &Limits::default(),
-/// )?;
+/// let file = SafeTensors::from_source(Metered { object, fetched: AtomicU64::new(0) })?;
 /// assert_eq!(file.tensor("small")?.read()?.into_vec::<u8>()?, small);
-/// assert!(file.bytes().fetched.load(Ordering::Relaxed) < 1000);
+/// assert!(file.source().fetched.load(Ordering::Relaxed) < 1000);
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 pub trait ReadAt: Send + Sync {
@@ -75,6 +72,13 @@ pub trait ReadAt: Send + Sync {
     /// One that says what has changed.
     fn check_unchanged(&self) -> io::Result<()> {
         Ok(())
+    }
+
+    /// Whether the source may have changed in a way that
+    /// [`check_unchanged`](ReadAt::check_unchanged) does not see: then a header is read twice and
+    /// compared. `false` by default.
+    fn may_change_unseen(&self) -> bool {
+        false
     }
 }
 

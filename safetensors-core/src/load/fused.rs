@@ -1,17 +1,13 @@
-//! Conversion fused with reading.
+//! Converts tensors while they are read, through a small buffer.
 
 use std::vec::Vec;
 
-use crate::convert::{Conversion, GROUP, bytes_of, elements_of};
+use crate::convert::{Conversion, GROUP, STREAMED, bytes_of, elements_of};
 use crate::error::{ErrorKind, Result};
 use crate::io::ReadAt;
 use crate::tensor::swap_on_big_endian;
 
-/// The most bytes of a file that are in memory at a time, for each thread: enough for one call,
-/// little enough for its cache.
-const PIECE: usize = 512 * 1024;
-
-/// A buffer for the bytes of a file, one for each thread. In words, to be aligned.
+/// A thread's buffer for bytes of a file. It consists of words so that elements in it are aligned.
 #[derive(Default)]
 pub(crate) struct ReadScratch(Vec<u64>);
 
@@ -25,8 +21,8 @@ impl ReadScratch {
     }
 }
 
-/// Reads elements of a source, from a byte offset on, and converts them into `out`, which they
-/// fill. `first` is the index of the first element in its tensor, for messages.
+/// Reads elements from a byte offset of a source on, and fills `out` with their converted values.
+/// `first` is the index of the first element in its tensor, for error messages.
 pub(crate) fn read_converted<S: ReadAt>(
     source: &S,
     mut offset: u64,
@@ -36,7 +32,7 @@ pub(crate) fn read_converted<S: ReadAt>(
     scratch: &mut ReadScratch,
 ) -> Result<()> {
     let (from, to) = (conversion.from(), conversion.to());
-    let elements = elements_of(from, PIECE) / GROUP * GROUP;
+    let elements = elements_of(from, STREAMED) / GROUP * GROUP;
     for out in out.chunks_mut(bytes_of(to, elements)) {
         let elements = elements_of(to, out.len());
         convert_read(conversion, first, out, scratch, |bytes| {
@@ -48,7 +44,8 @@ pub(crate) fn read_converted<S: ReadAt>(
     Ok(())
 }
 
-/// Converts the elements that `read` puts into `scratch` into `out`, which they fill.
+/// Calls `read` to fill `scratch` with bytes of a file, and fills `out` with their converted
+/// values.
 pub(crate) fn convert_read(
     conversion: &Conversion,
     first: u64,

@@ -1,22 +1,23 @@
-//! [`LazyTensor`]: a tensor of an open file, described now and read when asked.
+//! [`LazyTensor`]: a tensor of an open file. Its description is known, its data is read on request.
 
+use std::io;
 use std::ops::Range;
 use std::path::Path;
 
+use super::streaming::PIECE;
 use crate::convert::ConvertOptions;
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::{Header, LENGTH_BYTES, Limits, START, TensorInfo, explain};
 use crate::io::{ReadAt, SafeTensors};
 use crate::load::LoadOptions;
+use crate::load::streaming::read_pieces;
 use crate::tensor::{Sink, TensorBuf, TensorSource, TensorView};
 
-/// The most bytes that are held of a tensor that is streamed.
-pub(crate) const PIECE: usize = 1 << 20;
-
-/// One tensor of a file or checkpoint that is open: its description, and where to read it.
+/// One tensor of an open file or checkpoint: its description, and where its data lies.
 ///
-/// Asking for name, dtype or shape reads nothing.
+/// Name, dtype and shape are known from the header. Only the methods that return data read from the
+/// file.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, Dtype, LoadOptions, SaveOptions, TensorView, save};
@@ -61,7 +62,7 @@ impl<S> Clone for LazyTensor<'_, S> {
 impl<S> Copy for LazyTensor<'_, S> {}
 
 impl<'a, S> LazyTensor<'a, S> {
-    /// A tensor of a file that belongs to no checkpoint, or to one of this file alone.
+    /// A tensor of a single file, whose file index is 0.
     pub(crate) fn new(
         info: TensorInfo<'a>,
         archive: &'a SafeTensors<S>,
@@ -70,7 +71,7 @@ impl<'a, S> LazyTensor<'a, S> {
         Self { info, archive, file, file_index: 0 }
     }
 
-    /// Says which of a checkpoint's files the tensor's is.
+    /// Sets the position of the tensor's file among the files of a checkpoint.
     pub(crate) fn in_file(self, file_index: usize) -> Self {
         Self { file_index, ..self }
     }
@@ -100,17 +101,17 @@ impl<'a, S> LazyTensor<'a, S> {
         self.info.byte_len()
     }
 
-    /// What the header says of the tensor.
+    /// The header's description of the tensor.
     pub fn info(&self) -> TensorInfo<'a> {
         self.info
     }
 
-    /// The file that the tensor lies in, if it was opened by path.
+    /// The path of the tensor's file, if the file was opened by path.
     pub fn file(&self) -> Option<&'a Path> {
         self.file
     }
 
-    /// The position of that file among [`Checkpoint::shards`](crate::Checkpoint::shards); 0 if it
+    /// The position of that file among [`Checkpoint::files`](crate::Checkpoint::files); 0 if it
     /// was opened without a checkpoint.
     pub fn file_index(&self) -> usize {
         self.file_index
@@ -121,12 +122,12 @@ impl<'a, S> LazyTensor<'a, S> {
         self.archive.header().data_start() + self.info.data_offsets().start
     }
 
-    /// What the tensor's bytes are read from.
+    /// The source of the tensor's bytes.
     pub fn source(&self) -> &'a S {
-        self.archive.bytes()
+        self.archive.source()
     }
 
-    /// Says in an error that it is about this tensor and its file.
+    /// Adds the name of this tensor and its file to an error.
     pub fn locate(&self, error: Error) -> Error {
         let error = error.in_tensor(self.name());
         match self.file {
@@ -144,36 +145,36 @@ impl<S: ReadAt> LazyTensor<'_, S> {
     /// [`ErrorKind::Io`] if the source fails, or has changed since it was opened;
     /// [`ErrorKind::InvalidBool`]; [`ErrorKind::TooLargeForMemory`].
     pub fn read(&self) -> Result<TensorBuf> {
-        TensorBuf::read_with(self.dtype(), self.shape().to_vec(), |bytes| {
+        TensorBuf::filled_by(self.dtype(), self.shape().to_vec(), |bytes| {
             self.source().read_exact_at(bytes, self.file_offset()).map_err(ErrorKind::Io)?;
             self.check_unchanged()
         })
         .map_err(|error| self.locate(error))
     }
 
-    /// [`read`](LazyTensor::read) with options: a large tensor in several threads, converted while
-    /// it is read, and cancelled if the caller says so. Many tensors,
-    /// [`read_tensors`](crate::read_tensors) reads at once.
+    /// [`read`](LazyTensor::read) with options: several threads for a large tensor, conversion
+    /// while reading, progress and cancelling. [`read_tensors`](crate::load::read_tensors) reads
+    /// many tensors at once.
     ///
     /// # Errors
     ///
-    /// Those of [`read_tensors`](crate::read_tensors).
+    /// Those of [`read_tensors`](crate::load::read_tensors).
     pub fn read_with(&self, options: &LoadOptions) -> Result<TensorBuf> {
         super::read_tensor(self, options)
     }
 
-    /// Reads the tensor and converts it, whatever its dtype: see [the table](crate::convert). A
-    /// large one is read and converted by [several threads](ConvertOptions::threads). Never more
-    /// than a piece of it for each of them is in memory in its own dtype.
+    /// Reads the tensor and converts it to a dtype. [The table](crate::convert) lists the possible
+    /// conversions. [Several threads](ConvertOptions::threads) read and convert a large tensor.
+    /// Besides the result, memory holds only one small piece for each thread in the file's dtype.
     ///
     /// ```
     /// use safetensors_core::{
-    ///     ConvertOptions, Dtype, Limits, SafeTensors, SaveOptions, TensorView, serialize,
+    ///     ConvertOptions, Dtype, SafeTensors, SaveOptions, TensorView, serialize,
     /// };
     ///
     /// let weights = TensorView::from_slice(&[2], &[1.0_f32, -2.5])?;
     /// let file = serialize([("w", weights)], &SaveOptions::new())?;
-    /// let file = SafeTensors::read_header(file, &Limits::default())?;
+    /// let file = SafeTensors::from_source(file)?;
     /// let wide = file.tensor("w")?.read_as(Dtype::F64, &ConvertOptions::new())?;
     /// assert_eq!(wide.into_vec::<f64>()?, [1.0, -2.5]);
     /// # Ok::<(), safetensors_core::Error>(())
@@ -183,12 +184,13 @@ impl<S: ReadAt> LazyTensor<'_, S> {
     ///
     /// Those of [`LazyTensor::read`] and of [`TensorBuf::convert`].
     pub fn read_as(&self, to: Dtype, options: &ConvertOptions) -> Result<TensorBuf> {
-        super::read_tensor_as(self, to, options)
+        let load = LoadOptions::new().all_as(to).convert_options(*options).threads(options.threads);
+        super::read_tensor(self, &load)
     }
 }
 
-/// Reads and gives the tensor in pieces of at most 1 MiB, so that one larger than memory can be
-/// saved.
+/// Reads and writes the tensor in pieces of at most 1 MiB, so that a tensor larger than memory can
+/// be saved.
 impl<S: ReadAt> TensorSource for LazyTensor<'_, S> {
     fn dtype(&self) -> Dtype {
         Self::dtype(self)
@@ -206,7 +208,7 @@ impl<S: ReadAt> TensorSource for LazyTensor<'_, S> {
 }
 
 impl<S: ReadAt> LazyTensor<'_, S> {
-    /// Checks, after reading, that the file is what it was when it was opened.
+    /// Checks, after reading, that the file has not changed since it was opened.
     pub(crate) fn check_unchanged(&self) -> Result<()> {
         self.source().check_unchanged().map_err(|error| self.locate(ErrorKind::Io(error).into()))
     }
@@ -218,36 +220,41 @@ impl<S: ReadAt> LazyTensor<'_, S> {
         scratch: &mut Vec<u8>,
         sink: &mut Sink<'_>,
     ) -> Result<()> {
-        for start in range.clone().step_by(PIECE) {
-            scratch.resize((range.end - start).min(PIECE as u64) as usize, 0);
-            let read = self.source().read_exact_at(scratch, start);
-            read.map_err(|error| self.locate(ErrorKind::Io(error).into()))?;
-            sink(scratch)?;
-        }
-        Ok(())
+        let failed = |error| self.locate(ErrorKind::Io(error).into());
+        read_pieces(self.source(), range, scratch, failed, sink)
     }
 }
 
 impl<'a, S: AsRef<[u8]>> LazyTensor<'a, S> {
-    /// The tensor as a view of the bytes that hold the file. Nothing is copied.
+    /// Views the tensor in the bytes of the file, which are in memory. Nothing is copied.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::MissingData`] if the bytes are no longer those that were parsed, which only an
-    /// `AsRef` that lends something else at each call can bring about.
+    /// [`ErrorKind::MissingData`] if the bytes are fewer than when they were parsed. This happens
+    /// only with an `AsRef` that returns different bytes at each call.
     pub fn view(&self) -> Result<TensorView<'a>> {
         self.archive.view_of(&self.info).map_err(|error| self.locate(error))
     }
 }
 
 impl<S: ReadAt> SafeTensors<S> {
-    /// Reads and parses the header of a source; tensors are read later, when asked for.
+    /// Reads and parses the header of a source, with the default [`Limits`]. Tensors are read
+    /// later, on request.
     ///
     /// # Errors
     ///
-    /// Those of [`Header::parse`], and [`ErrorKind::Io`], also if the source has changed while its
-    /// header was read.
-    pub fn read_header(source: S, limits: &Limits) -> Result<Self> {
+    /// Those of [`Header::parse`], and [`ErrorKind::Io`] if the source fails, or changes while its
+    /// header is read.
+    pub fn from_source(source: S) -> Result<Self> {
+        Self::from_source_with(source, &Limits::default())
+    }
+
+    /// [`from_source`](SafeTensors::from_source) with limits for the header.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`from_source`](SafeTensors::from_source).
+    pub fn from_source_with(source: S, limits: &Limits) -> Result<Self> {
         match read_header(&source, limits) {
             Ok(header) => Ok(Self::from_parts(header, source)),
             Err(error) => {
@@ -259,17 +266,27 @@ impl<S: ReadAt> SafeTensors<S> {
             }
         }
     }
+}
 
-    /// The tensor of this name, to be read.
+impl<S> SafeTensors<S> {
+    /// The tensors in file order. Their data is read on request.
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = LazyTensor<'_, S>> + Clone {
+        self.header().iter().map(|info| LazyTensor::new(info, self, None))
+    }
+
+    /// The tensor of this name, if there is one. The lookup costs one hash and one comparison, and
+    /// reads and allocates nothing.
+    pub fn get(&self, name: &str) -> Option<LazyTensor<'_, S>> {
+        self.header().get(name).map(|info| LazyTensor::new(info, self, None))
+    }
+
+    /// The tensor of this name.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::TensorNotFound`].
     pub fn tensor(&self, name: &str) -> Result<LazyTensor<'_, S>> {
-        match self.header().get(name) {
-            Some(info) => Ok(LazyTensor::new(info, self, None)),
-            None => Err(Error::from(ErrorKind::TensorNotFound).in_tensor(name)),
-        }
+        self.get(name).ok_or_else(|| Error::from(ErrorKind::TensorNotFound).in_tensor(name))
     }
 }
 
@@ -286,5 +303,29 @@ fn read_header(source: &impl ReadAt, limits: &Limits) -> Result<Header> {
     let header = Header::parse_json(&json, limits)?;
     header.check_data_len(available - json.len() as u64)?;
     source.check_unchanged().map_err(ErrorKind::Io)?;
+    if source.may_change_unseen() {
+        look_again(source, length, &json).map_err(ErrorKind::Io)?;
+    }
     Ok(header)
+}
+
+/// Compares a header with what the source has now. An edit that writes over it makes the length
+/// invalid first, so the length is looked at first: if it is as before, the edit had not begun when
+/// the header was read, or is done by now.
+fn look_again(source: &impl ReadAt, length: [u8; LENGTH_BYTES], json: &[u8]) -> io::Result<()> {
+    /// The most bytes that are held besides the header.
+    const COMPARED: usize = 1 << 20;
+    let mut found_length = [0; LENGTH_BYTES];
+    source.read_exact_at(&mut found_length, 0)?;
+    let mut is_same = found_length == length;
+    let mut found = vec![0; json.len().min(COMPARED)];
+    let mut offset = LENGTH_BYTES as u64;
+    for piece in json.chunks(COMPARED) {
+        let found = &mut found[..piece.len()];
+        source.read_exact_at(found, offset)?;
+        is_same &= found == piece;
+        offset += piece.len() as u64;
+    }
+    source.check_unchanged()?;
+    if is_same { Ok(()) } else { Err(io::Error::other("the header changed while it was read")) }
 }

@@ -1,38 +1,43 @@
-//! Reading many tensors at once: a plan of jobs, and threads that read them into place.
+//! Tensors of open files: descriptions first, data on request.
+//!
+//! [`LazyTensor`] is one tensor, [`LazySlice`] a part of one. [`read_tensors`] and [`read_slices`]
+//! read many at once: they plan jobs, and threads read each job directly into the buffers of its
+//! tensors.
 
 mod fused;
 mod lazy;
+mod loaded;
 mod options;
 mod pieces;
 mod plan;
+mod size;
 pub(crate) mod slice;
+pub(crate) mod streaming;
 
 use std::slice::from_ref;
 
 pub use lazy::LazyTensor;
+pub use loaded::LoadedDtype;
 pub use options::LoadOptions;
-pub use pieces::{Piece, Pieces};
+pub use pieces::Piece;
 use plan::{Job, Scratch, Wanted};
 pub use slice::LazySlice;
 
-use crate::convert::{Conversion, ConvertOptions};
-use crate::dtype::Dtype;
+use crate::convert::Conversion;
 use crate::error::Result;
 use crate::io::ReadAt;
-use crate::parallel::in_parallel;
 use crate::tensor::{TensorBuf, hugepage};
 
 /// Reads tensors in parallel, each into a buffer of its own, and returns them in the order given.
 ///
-/// Large tensors are read in pieces, small ones that are neighbours in a file together. Tensors
-/// that `options` converts are converted while they are read: the file's bytes pass through a small
-/// buffer of each thread. Beside the tensors themselves this takes a few MiB, and some hundred
-/// bytes a tensor.
+/// Large tensors are read in pieces. Small tensors that are neighbours in a file are read together.
+/// Tensors that `options` converts are converted while they are read, through a small buffer in
+/// each thread. Besides the tensors themselves this takes a few MiB, and a few hundred bytes for
+/// each tensor.
 ///
 /// ```
-/// use safetensors_core::{
-///     Checkpoint, LoadOptions, SaveOptions, TensorView, read_tensors, save,
-/// };
+/// use safetensors_core::load::read_tensors;
+/// use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, save};
 ///
 /// # let directory = tempfile::tempdir()?;
 /// # let path = directory.path().join("model.safetensors");
@@ -50,8 +55,9 @@ use crate::tensor::{TensorBuf, hugepage};
 /// # Errors
 ///
 /// The first failure stops all threads. It names the tensor and the file.
-/// [`ErrorKind::NoConversion`] and the errors of allocation come before anything is read;
-/// [`ErrorKind::Io`] if a file has changed since it was opened; [`ErrorKind::Cancelled`].
+/// [`ErrorKind::NoConversion`] and the errors of allocation are returned before anything is read.
+/// [`ErrorKind::Io`] also means that a file has changed since it was opened.
+/// [`ErrorKind::Cancelled`] means that the progress callback stopped the load.
 ///
 /// [`ErrorKind::NoConversion`]: crate::ErrorKind::NoConversion
 /// [`ErrorKind::Io`]: crate::ErrorKind::Io
@@ -63,15 +69,14 @@ pub fn read_tensors<S: ReadAt>(
     read(&tensors.iter().map(Wanted::whole).collect::<Vec<_>>(), options)
 }
 
-/// Reads slices in parallel, each into a buffer of its own, and returns them in the order given:
-/// the parts of all tensors that one rank holds, for example. Only their bytes are read, and those
-/// in [gaps](LazySlice::gap) that are not worth another call.
+/// Reads slices in parallel, each into a buffer of its own, and returns them in the order given.
+/// The slices can be the parts of all tensors that one rank holds, for example. Only the bytes of
+/// the slices are read, and small [gaps](LazySlice::gap) between them.
 ///
 /// ```
-/// use safetensors_core::slice::Shard;
-/// use safetensors_core::{
-///     Checkpoint, LoadOptions, Result, SaveOptions, TensorView, read_slices, save,
-/// };
+/// use safetensors_core::load::read_slices;
+/// use safetensors_core::slice::RankPart;
+/// use safetensors_core::{Checkpoint, LoadOptions, Result, SaveOptions, TensorView, save};
 ///
 /// # let directory = tempfile::tempdir()?;
 /// # let path = directory.path().join("model.safetensors");
@@ -82,7 +87,7 @@ pub fn read_tensors<S: ReadAt>(
 /// let checkpoint = Checkpoint::open(&path)?;
 /// let columns = checkpoint
 ///     .tensors()
-///     .map(|tensor| tensor.shard(Shard::new(1, 0, 2)))
+///     .map(|tensor| tensor.rank_part(RankPart::new(1, 0, 2)))
 ///     .collect::<Result<Vec<_>>>()?;
 /// let of_rank_0 = read_slices(&columns, &LoadOptions::new())?;
 /// assert_eq!(of_rank_0[1].as_slice::<u8>()?, [1, 3]);
@@ -96,13 +101,7 @@ pub fn read_slices<S: ReadAt>(
     slices: &[LazySlice<'_, S>],
     options: &LoadOptions,
 ) -> Result<Vec<TensorBuf>> {
-    let wanted = slices.iter().map(|slice| Wanted {
-        tensor: slice.tensor(),
-        shape: slice.shape(),
-        runs: slice.runs(),
-        gap: slice.gap_len(),
-    });
-    read(&wanted.collect::<Vec<_>>(), options)
+    read(&slices.iter().map(Wanted::part).collect::<Vec<_>>(), options)
 }
 
 /// Reads one tensor, in several threads if it is large.
@@ -110,51 +109,40 @@ pub(crate) fn read_tensor<S: ReadAt>(
     tensor: &LazyTensor<'_, S>,
     options: &LoadOptions,
 ) -> Result<TensorBuf> {
-    let conversion =
-        options.conversion(tensor.dtype()).map_err(|kind| tensor.locate(kind.into()))?;
-    read_one(tensor, conversion, options)
+    read_one(&Wanted::whole(tensor), options)
 }
 
-/// [`read_tensor`] that converts whatever dtype the tensor has.
-pub(crate) fn read_tensor_as<S: ReadAt>(
-    tensor: &LazyTensor<'_, S>,
-    to: Dtype,
-    options: &ConvertOptions,
-) -> Result<TensorBuf> {
-    let from = tensor.dtype();
-    let conversion =
-        if from == to { Ok(None) } else { Conversion::new(from, to, options).map(Some) };
-    let conversion = conversion.map_err(|kind| tensor.locate(kind.into()))?;
-    read_one(tensor, conversion, &LoadOptions::new().threads(options.threads))
-}
-
-fn read_one<S: ReadAt>(
-    tensor: &LazyTensor<'_, S>,
-    conversion: Option<Conversion>,
+/// Reads one slice, in several threads if it is large.
+pub(crate) fn read_slice<S: ReadAt>(
+    slice: &LazySlice<'_, S>,
     options: &LoadOptions,
 ) -> Result<TensorBuf> {
-    let wanted = Wanted::whole(tensor);
-    let mut bufs = [(wanted.reserve(conversion)?, conversion)];
-    fill(from_ref(&wanted), &mut bufs, options)?;
+    read_one(&Wanted::part(slice), options)
+}
+
+fn read_one<S: ReadAt>(wanted: &Wanted<'_, '_, S>, options: &LoadOptions) -> Result<TensorBuf> {
+    let loaded = wanted.decide(options)?;
+    let mut bufs = [wanted.reserve(loaded, options)?];
+    fill(from_ref(wanted), &mut bufs, options)?;
     let [(buf, _)] = bufs;
-    Ok(buf)
+    wanted.finish(buf, loaded, options)
 }
 
 /// Reads tensors, or parts of them, each into a buffer of its own.
 fn read<S: ReadAt>(wanted: &[Wanted<'_, '_, S>], options: &LoadOptions) -> Result<Vec<TensorBuf>> {
-    let reserve = |wanted: &Wanted<'_, '_, S>| {
-        let tensor = wanted.tensor;
-        let conversion =
-            options.conversion(tensor.dtype()).map_err(|kind| tensor.locate(kind.into()))?;
-        Ok((wanted.reserve(conversion)?, conversion))
-    };
-    let mut bufs = wanted.iter().map(reserve).collect::<Result<Vec<_>>>()?;
+    let loaded = wanted.iter().map(|wanted| wanted.decide(options)).collect::<Result<Vec<_>>>()?;
+    let each = || wanted.iter().zip(&loaded);
+    let mut bufs = each()
+        .map(|(wanted, loaded)| wanted.reserve(*loaded, options))
+        .collect::<Result<Vec<_>>>()?;
     fill(wanted, &mut bufs, options)?;
-    Ok(bufs.into_iter().map(|(buf, _)| buf).collect())
+    let finish = |((wanted, loaded), (buf, _)): ((&Wanted<'_, '_, S>, &LoadedDtype), _)| {
+        wanted.finish(buf, *loaded, options)
+    };
+    each().zip(bufs).map(finish).collect()
 }
 
-/// Fills each buffer, which is only reserved, with what is wanted there, by the conversion on the
-/// way into it.
+/// Fills each reserved buffer with its tensor or slice, converted if it has a conversion.
 fn fill<S: ReadAt>(
     wanted: &[Wanted<'_, '_, S>],
     bufs: &mut [(TensorBuf, Option<Conversion>)],
@@ -163,8 +151,8 @@ fn fill<S: ReadAt>(
     hugepage::advise(bufs.iter().map(|(buf, _)| buf.room()));
     let bytes_total = bufs.iter().map(|(buf, _)| buf.byte_len() as u64).sum();
     let jobs = plan::jobs(wanted, bufs);
-    let progress = options.progress.for_total(bytes_total);
-    in_parallel(jobs, options.threads, |job: Job<'_, '_, '_, S>, scratch: &mut Scratch| {
+    let progress = options.work.meter(bytes_total);
+    options.work.each(jobs, |job: Job<'_, '_, '_, S>, scratch: &mut Scratch| {
         let (tensor, bytes) = (job.tensor(), job.byte_len());
         job.read(scratch)?;
         progress.add(bytes, tensor.name())
@@ -180,11 +168,12 @@ fn fill<S: ReadAt>(
     Ok(())
 }
 
-/// A tensor of each file, for what is to be done once a file.
+/// One tensor of each file, for work that is done once for each file. A file can occur twice.
 fn one_a_file<'t, 'a, S>(
     wanted: &'t [Wanted<'t, 'a, S>],
 ) -> impl Iterator<Item = &'t LazyTensor<'a, S>> {
-    // Tensors come file by file, or nearly so: doing it twice does no harm.
+    // Only neighbours are compared. Tensors usually come file by file, and checking a file twice
+    // does no harm.
     let mut before: Option<*const S> = None;
     let tensors = wanted.iter().map(|wanted| wanted.tensor);
     tensors.filter(move |tensor| before.replace(tensor.source()) != Some(tensor.source()))

@@ -2,49 +2,49 @@
 
 use std::ops::ControlFlow;
 
-use crate::convert::{Conversion, ConvertOptions, Support, Widening, can_convert};
+use crate::convert::{ConvertOptions, DtypeTable, Widening};
 use crate::dtype::Dtype;
-use crate::error::{ErrorKind, Result};
-use crate::parallel::{Meter, Progress};
+use crate::parallel::{Progress, Work};
 
 /// How tensors are loaded.
 ///
 /// ```
 /// use safetensors_core::{LoadOptions, Widening};
 ///
-/// let options = LoadOptions::new().threads(2).widening(Widening::Exact);
+/// let options = LoadOptions::new().threads(2).widening(Widening::Refuse);
 /// ```
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
-    pub(super) threads: usize,
+    pub(super) work: Work,
     pub(crate) aliases: bool,
-    pub(crate) widening: Widening,
-    pub(super) progress: Meter,
+    pub(super) widening: Widening,
     floats: Option<Dtype>,
     integers: Option<Dtype>,
+    pub(super) all: Option<Dtype>,
     /// The dtype table of the framework that the tensors are for.
-    support: Option<fn(Dtype) -> Support>,
+    pub(super) table: Option<DtypeTable>,
     convert: ConvertOptions,
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
         Self {
-            threads: 0,
+            work: Work::default(),
             aliases: true,
             widening: Widening::default(),
-            progress: Meter::default(),
             floats: None,
             integers: None,
-            support: None,
+            all: None,
+            table: None,
             convert: ConvertOptions::default(),
         }
     }
 }
 
 impl LoadOptions {
-    /// As many threads as the environment variable `SAFETENSORS_THREADS` says, or else one a core,
-    /// eight at most; dtypes that the framework lacks are widened losslessly.
+    /// The default options. The number of threads is that of the environment variable
+    /// `SAFETENSORS_THREADS`, or else one for each core, at most eight. Dtypes that the framework
+    /// lacks are widened losslessly.
     pub fn new() -> Self {
         Self::default()
     }
@@ -52,13 +52,13 @@ impl LoadOptions {
     /// Reads with this many threads; 0 for the default.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
-        self.threads = threads;
+        self.work = self.work.threads(threads);
         self
     }
 
     /// Has `callback` called about once a MiB that is read, and at the end, by the thread that read
     /// it. If it returns [`ControlFlow::Break`], the rest is not read and the load fails with
-    /// [`ErrorKind::Cancelled`].
+    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
     ///
     /// ```
     /// use safetensors_core::{
@@ -89,20 +89,21 @@ impl LoadOptions {
         mut self,
         callback: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static,
     ) -> Self {
-        self.progress = Meter::new(callback);
+        self.work = self.work.progress(callback);
         self
     }
 
-    /// Says whether dtypes that the framework lacks may be widened.
+    /// Sets whether dtypes that the framework lacks may be widened.
     #[must_use]
     pub fn widening(mut self, widening: Widening) -> Self {
         self.widening = widening;
         self
     }
 
-    /// Whether [`framework::load`](crate::framework::load) gives a tensor under the names too that
-    /// were [dropped](crate::Checkpoint::aliases) when it was saved, as a clone. On by default. A
-    /// clone shares the elements in candle; in ndarray and burn it is a copy.
+    /// Sets whether [`framework::load`](crate::framework::load) also returns a clone of each tensor
+    /// for every [alias](crate::Checkpoint::aliases): a name that was dropped when the tensor was
+    /// saved. On by default. A clone shares the elements in candle; it is a copy in ndarray and
+    /// burn.
     #[must_use]
     pub fn aliases(mut self, aliases: bool) -> Self {
         self.aliases = aliases;
@@ -137,61 +138,45 @@ impl LoadOptions {
         self
     }
 
-    /// Says how elements are converted, where they are.
+    /// Sets how elements are converted, for every conversion of this load.
     #[must_use]
     pub fn convert_options(mut self, options: ConvertOptions) -> Self {
         self.convert = options;
         self
     }
 
-    /// The dtype that a tensor has after reading, given its dtype in the file.
-    pub fn dtype_of(&self, dtype: Dtype) -> Dtype {
-        use Dtype::{I8, I16, I32, I64, U8, U16, U32, U64};
-        let to = match dtype {
-            _ if dtype.is_float() => self.floats,
-            I8 | I16 | I32 | I64 | U8 | U16 | U32 | U64 => self.integers,
-            _ => None,
-        };
-        // What is to be converted to something else is rounded to that first, and only then
-        // widened.
-        to.filter(|&to| to != dtype).unwrap_or_else(|| self.widened(dtype))
-    }
-
-    /// The dtype that a tensor of `dtype` is widened to while it is read.
-    fn widened(&self, dtype: Dtype) -> Dtype {
-        match self.support.map(|support| support(dtype)) {
-            Some(Support::Widened(to)) if to.bits() != dtype.bits() && can_convert(dtype, to) => to,
-            _ => dtype,
-        }
-    }
-
-    /// Widens the dtypes that a framework lacks while they are read, given the framework's dtype
-    /// table. For adapters that read in a way of their own.
+    /// Converts every tensor, also BOOL, to this dtype while it is read, such as the dtype of a
+    /// model. This overrides [`floats_as`](LoadOptions::floats_as) and
+    /// [`integers_as`](LoadOptions::integers_as).
     ///
-    /// Widening after the read would need memory for both dtypes. What needs no other memory, such
-    /// as BOOL as U8, is left to [`Framework::from_buf`](crate::framework::Framework::from_buf).
-    /// Whether a dtype may be widened at all is for [`accept`](crate::framework::accept) to say.
+    /// If a [framework](LoadOptions::for_framework) holds C64 as pairs of F32, the pairs are
+    /// converted. [`Widening::Refuse`] still refuses a tensor whose dtype in the file the framework
+    /// lacks.
     #[must_use]
-    pub fn widened_for(mut self, support: fn(Dtype) -> Support) -> Self {
-        self.support = Some(support);
+    pub fn all_as(mut self, to: Dtype) -> Self {
+        self.all = Some(to);
         self
     }
 
-    /// Whether dtypes that the framework lacks may be widened, for adapters that read in a way of
-    /// their own.
-    pub fn get_widening(&self) -> Widening {
-        self.widening
+    /// The dtype to which these options convert elements of `dtype`; `dtype` itself if they do not.
+    /// A framework may lack that dtype; [`loaded`](LoadOptions::loaded) takes this into account.
+    pub fn dtype_of(&self, dtype: Dtype) -> Dtype {
+        let kind = match dtype {
+            _ if dtype.is_float() => self.floats,
+            _ if dtype.is_integer() => self.integers,
+            _ => None,
+        };
+        self.all.or(kind).unwrap_or(dtype)
     }
 
-    /// How elements are converted, by as many threads as read, for adapters that read in a way of
-    /// their own.
-    pub fn get_convert_options(&self) -> ConvertOptions {
-        self.convert.threads(self.threads)
+    /// Loads tensors for the framework with this dtype table.
+    pub(crate) fn held_by(mut self, table: DtypeTable) -> Self {
+        self.table = Some(table);
+        self
     }
 
-    /// What happens to the elements of a dtype, if anything does.
-    pub(super) fn conversion(&self, dtype: Dtype) -> Result<Option<Conversion>, ErrorKind> {
-        let to = self.dtype_of(dtype);
-        if to == dtype { Ok(None) } else { Conversion::new(dtype, to, &self.convert).map(Some) }
+    /// The options of conversions, with the number of threads that read.
+    pub(super) fn conversions(&self) -> ConvertOptions {
+        self.convert.threads(self.work.thread_count())
     }
 }

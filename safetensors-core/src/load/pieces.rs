@@ -1,16 +1,16 @@
-//! [`Piece`]: some of the elements of a tensor that may be larger than memory.
+//! [`Piece`]: a piece of a tensor that may be larger than memory.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::ReadAt;
 use crate::load::LazyTensor;
 use crate::tensor::TensorBuf;
 
-/// The elements of a piece: at most 2 MiB of them. A multiple of the elements that share bytes in
-/// any packed dtype.
+/// The number of elements of a piece, which take at most 2 MiB. It is a multiple of 8, so that a
+/// piece of any packed dtype has whole bytes.
 const ELEMENTS: u64 = 1 << 18;
 
-/// Some neighbouring elements of a tensor: 2¹⁸, or fewer in the last piece. They are read when
-/// asked for, so that several threads can share the pieces of one tensor.
+/// Consecutive elements of a tensor: 2¹⁸, or fewer in the last piece. They are read on request, so
+/// several threads can share the pieces of one tensor.
 #[derive(Debug)]
 pub struct Piece<'a, S> {
     tensor: LazyTensor<'a, S>,
@@ -26,29 +26,21 @@ impl<S> Clone for Piece<'_, S> {
 
 impl<S> Copy for Piece<'_, S> {}
 
-/// What [`LazyTensor::pieces`] gives.
-#[derive(Debug)]
-pub struct Pieces<'a, S> {
-    tensor: LazyTensor<'a, S>,
-    /// The first element of the next piece.
-    next: u64,
-}
-
 impl<'a, S> LazyTensor<'a, S> {
-    /// The tensor in pieces of bounded size, in order, so that one larger than memory can be looked
-    /// at. Nothing is read yet.
+    /// The tensor in pieces of bounded size, in order. So a program can process a tensor larger
+    /// than memory. Nothing is read yet.
     ///
     /// Tensors of one shape have the same pieces, whatever their dtypes. A tensor without elements
-    /// has none.
+    /// has no pieces.
     ///
     /// ```
-    /// use safetensors_core::{Limits, SafeTensors, SaveOptions, TensorView, serialize};
+    /// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
     ///
     /// let file = serialize(
     ///     [("w", TensorView::from_slice(&[2, 2], &[1.0_f32, 2.0, 3.0, 4.0])?)],
     ///     &SaveOptions::new(),
     /// )?;
-    /// let file = SafeTensors::read_header(file, &Limits::default())?;
+    /// let file = SafeTensors::from_source(file)?;
     /// let mut sum = 0.0;
     /// for piece in file.tensor("w")?.pieces() {
     ///     sum += piece.read()?.as_slice::<f32>()?.iter().sum::<f32>();
@@ -56,18 +48,24 @@ impl<'a, S> LazyTensor<'a, S> {
     /// assert_eq!(sum, 10.0);
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
-    pub fn pieces(&self) -> Pieces<'a, S> {
-        Pieces { tensor: *self, next: 0 }
+    pub fn pieces(&self) -> impl Iterator<Item = Piece<'a, S>> + Clone + use<'a, S> {
+        let (tensor, mut next) = (*self, 0);
+        std::iter::from_fn(move || {
+            let start = next;
+            let elements = tensor.element_count().saturating_sub(start).min(ELEMENTS);
+            next = start + elements;
+            (elements > 0).then_some(Piece { tensor, start, elements })
+        })
     }
 }
 
 impl<'a, S> Piece<'a, S> {
-    /// The tensor that it is a piece of.
+    /// The tensor that this is a piece of.
     pub fn tensor(&self) -> LazyTensor<'a, S> {
         self.tensor
     }
 
-    /// The position of its first element, counted over the tensor in C order.
+    /// The index of the first element, counted over the tensor in C order.
     pub fn start(&self) -> u64 {
         self.start
     }
@@ -79,22 +77,23 @@ impl<'a, S> Piece<'a, S> {
 
     /// The number of bytes.
     pub fn byte_len(&self) -> u64 {
-        // Where elements share bytes, a tensor has whole bytes of them, and so has each piece.
+        // A sub-byte dtype needs no rounding: a whole tensor fills whole bytes, and so does each
+        // piece.
         let bits = u64::from(self.tensor.dtype().bits());
         self.elements / 8 * bits + self.elements % 8 * bits / 8
     }
 }
 
 impl<S: ReadAt> Piece<'_, S> {
-    /// Reads the elements into a buffer of one dimension.
+    /// Reads the elements into a buffer with one dimension.
     ///
     /// # Errors
     ///
-    /// Those of [`LazyTensor::read`], naming the tensor and its file; positions are counted from
+    /// Those of [`LazyTensor::read`]. They name the tensor and its file, and count elements from
     /// the start of the tensor.
     pub fn read(&self) -> Result<TensorBuf> {
         let buf =
-            TensorBuf::read_with(self.tensor.dtype(), vec![self.elements as usize], |bytes| {
+            TensorBuf::filled_by(self.tensor.dtype(), vec![self.elements as usize], |bytes| {
                 self.fill(bytes)
             });
         buf.map_err(|error| match error.kind() {
@@ -106,8 +105,7 @@ impl<S: ReadAt> Piece<'_, S> {
         .map_err(|error| self.tensor.locate(error))
     }
 
-    /// Reads the elements as the bytes that they are in the file: little-endian, and whatever their
-    /// values.
+    /// Reads the elements as the bytes in the file: little-endian, with no check of their values.
     ///
     /// # Errors
     ///
@@ -123,16 +121,5 @@ impl<S: ReadAt> Piece<'_, S> {
             self.tensor.file_offset() + self.start / 8 * u64::from(self.tensor.dtype().bits());
         self.tensor.source().read_exact_at(bytes, offset).map_err(ErrorKind::Io)?;
         self.tensor.check_unchanged()
-    }
-}
-
-impl<'a, S> Iterator for Pieces<'a, S> {
-    type Item = Piece<'a, S>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let start = self.next;
-        let elements = self.tensor.element_count().saturating_sub(start).min(ELEMENTS);
-        self.next = start + elements;
-        (elements > 0).then_some(Piece { tensor: self.tensor, start, elements })
     }
 }

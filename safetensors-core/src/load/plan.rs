@@ -1,32 +1,22 @@
-//! [`Job`]: what one thread reads at once.
+//! [`Job`]: the unit of work of a thread that reads. [`jobs`] plans all jobs of a load.
 
 use crate::convert::Conversion;
 use crate::error::{ErrorKind, Result};
 use crate::io::{ReadAt, ReadRange};
-use crate::load::LazyTensor;
 use crate::load::fused::{ReadScratch, convert_read, read_converted};
+use crate::load::size::{JOB, SMALL, STRIDED};
 use crate::load::slice::read_runs;
+use crate::load::{LazySlice, LazyTensor, LoadOptions, LoadedDtype};
 use crate::slice::Runs;
 use crate::tensor::TensorBuf;
 
-/// The most bytes that are read at once. Large enough to keep a disk busy, small enough to share
-/// the work evenly.
-const PIECE: usize = 4 << 20;
-
-/// Tensors of at most this size are read together with their neighbours.
-const SMALL: usize = 256 << 10;
-
-/// Bytes of a slice that lie apart are read by jobs of this size: a thread may need as much again
-/// to gather them.
-const STRIDED: u64 = 1 << 20;
-
-/// What is to be read: a tensor, or a part of one.
+/// A tensor, or a part of one, that is to be read.
 pub(super) struct Wanted<'t, 'a, S> {
     pub(super) tensor: &'t LazyTensor<'a, S>,
     pub(super) shape: &'t [usize],
-    /// Where its bytes lie in the tensor.
+    /// The bytes to read, counted from the tensor's first byte.
     pub(super) runs: Runs,
-    /// Runs that lie no further apart are read in one call.
+    /// Runs with at most this many bytes between them are read in one call.
     pub(super) gap: u64,
 }
 
@@ -36,46 +26,81 @@ impl<'t, 'a, S> Wanted<'t, 'a, S> {
         Self { tensor, shape: tensor.shape(), runs: Runs::whole(tensor.byte_len()), gap: 0 }
     }
 
-    /// Room for it, if this conversion is on the way there.
-    pub(super) fn reserve(&self, conversion: Option<Conversion>) -> Result<TensorBuf> {
-        let dtype = conversion.map_or(self.tensor.dtype(), |conversion| conversion.to());
-        TensorBuf::reserved(dtype, self.shape.to_vec()).map_err(|error| self.tensor.locate(error))
+    /// A slice of a tensor.
+    pub(super) fn part(slice: &'t LazySlice<'a, S>) -> Self {
+        let (shape, runs, gap) = (slice.shape(), slice.runs(), slice.gap_len());
+        Self { tensor: slice.tensor(), shape, runs, gap }
+    }
+
+    /// The conversions of its dtype.
+    pub(super) fn decide(&self, options: &LoadOptions) -> Result<LoadedDtype> {
+        options.loaded(self.tensor.dtype()).map_err(|error| self.tensor.locate(error))
+    }
+
+    /// Reserves its buffer, and returns it with the conversion while reading, if there is one.
+    pub(super) fn reserve(
+        &self,
+        loaded: LoadedDtype,
+        options: &LoadOptions,
+    ) -> Result<(TensorBuf, Option<Conversion>)> {
+        let reserve = || {
+            let conversion = loaded.conversion(&options.conversions())?;
+            let dtype = conversion.map_or(self.tensor.dtype(), |conversion| conversion.to());
+            Ok((TensorBuf::reserved(dtype, self.shape.to_vec())?, conversion))
+        };
+        reserve().map_err(|error| self.tensor.locate(error))
+    }
+
+    /// Finishes the tensor after its buffer is filled.
+    pub(super) fn finish(
+        &self,
+        buf: TensorBuf,
+        loaded: LoadedDtype,
+        options: &LoadOptions,
+    ) -> Result<TensorBuf> {
+        let finished = loaded.finish(buf, &options.conversions());
+        finished.map_err(|error| self.tensor.locate(error))
     }
 }
 
-/// Bytes to be read into their places.
+/// Bytes to read, and where they go. The jobs of one load fill disjoint memory, so threads can run
+/// them in any order.
 pub(super) enum Job<'t, 'a, 'b, S> {
-    /// Parts of tensors of one file, as they are in the file; in the order of their offsets.
+    /// Contiguous parts of tensors of one file that are not converted, in the order of their
+    /// offsets. One call reads them all straight into place.
     Plain(Vec<Part<'t, 'a, 'b, S>>),
-    /// A part of one tensor that is converted.
+    /// A contiguous part of one tensor that is converted on its way through [`Scratch`].
     Converted(Part<'t, 'a, 'b, S>, Conversion),
-    /// Bytes of one tensor that lie apart, and what converts them, if anything does. The part's
-    /// offset is that of the tensor.
+    /// Bytes of one tensor with gaps between them: the runs to read, the gap up to which two runs
+    /// are read in one call, and the conversion, if there is one. The runs count from the first
+    /// byte of the tensor, so the part's offset is the offset of the tensor.
     Strided(Part<'t, 'a, 'b, S>, Runs, u64, Option<Conversion>),
 }
 
-/// What a thread needs besides the places, at most a few MiB.
+/// The buffers of a thread, at most a few MiB. A thread uses them again for every job.
 #[derive(Default)]
 pub(super) struct Scratch {
     converted: ReadScratch,
     gathered: Vec<u8>,
 }
 
-/// A part of one tensor, and its place in memory. There may be very many, so it is small.
+/// A part of one tensor, and its place in memory. There may be millions of parts, so the struct is
+/// small.
 pub(super) struct Part<'t, 'a, 'b, S> {
     tensor: &'t LazyTensor<'a, S>,
-    /// Where the part begins in the file.
+    /// The offset of the part in the file.
     offset: u64,
-    /// The index of its first element in the tensor.
+    /// The index of its first element in the tensor or slice, for error messages.
     first: u64,
     place: Place<'b>,
 }
 
-/// Where a part goes.
+/// The memory that a part is read into.
 enum Place<'b> {
-    /// The whole of a small tensor: the thread that reads it is the first to touch the memory.
+    /// The whole buffer of a small tensor. The thread that reads it is the first to touch the
+    /// memory, so page faults are spread over the threads.
     Whole(&'b mut TensorBuf),
-    /// A part of a large one.
+    /// A part of the buffer of a large tensor.
     Piece(&'b mut [u8]),
 }
 
@@ -95,7 +120,20 @@ impl Place<'_> {
     }
 }
 
-/// The jobs that fill these buffers, each with the conversion on the way into it.
+/// Plans the jobs that fill these buffers. Each buffer may have a conversion.
+///
+/// Each buffer is planned by its size and by how its bytes lie in the file:
+///
+/// - **Small** (at most [`SMALL`] bytes in memory): one part. The time of a small read is mostly
+///   the call itself, so [`gather`] joins neighbours into one [`Job::Plain`]. A part that is
+///   converted or has gaps is a job of its own, because it goes through the thread's scratch
+///   buffer.
+/// - **Large and contiguous**: cut into pieces of equal length, each a [`Job::Plain`] or a
+///   [`Job::Converted`]. Pieces let all threads share one large tensor.
+/// - **Large with gaps** (the columns of a matrix, for example): split into [`Job::Strided`] of at
+///   most [`STRIDED`] bytes of the file. Threads share the work, and the limit bounds the scratch
+///   memory of each thread, which gathers the runs of a job. If the runs are long, a part of the
+///   split may be one run without gaps. It is then planned like a contiguous tensor.
 pub(super) fn jobs<'t, 'a, 'b, S>(
     wanted: &'t [Wanted<'t, 'a, S>],
     bufs: &'b mut [(TensorBuf, Option<Conversion>)],
@@ -104,6 +142,7 @@ pub(super) fn jobs<'t, 'a, 'b, S>(
     let mut small = Vec::new();
     for (wanted, (buf, conversion)) in wanted.iter().zip(bufs) {
         let (tensor, conversion) = (wanted.tensor, *conversion);
+        // `Runs` count from the tensor's first byte. Adding `base` gives an offset in the file.
         let base = tensor.file_offset();
         let len = buf.byte_len();
         if len == 0 {
@@ -122,11 +161,18 @@ pub(super) fn jobs<'t, 'a, 'b, S>(
             }
             continue;
         }
-        // Elements of a part are whole bytes in the file, and those of 1, 2, 4 or 8 bytes after a
-        // conversion.
+        // Offsets count in bytes of the file, lengths of `bytes` in bytes of the buffer. An element
+        // has `from` bits in the file and `to` bits in the buffer, so `n` bytes of the file are
+        // `n * to / from` bytes of the buffer, and `n * 8 / from` elements.
+        //
+        // The divisions are exact: a run holds whole elements, and a converted element has 1, 2, 4
+        // or 8 bytes. Without a conversion `from` equals `to`. (Elements of 6 bits do not divide a
+        // piece, but only conversions use `first`.)
         let (from, to) = (u64::from(tensor.dtype().bits()), u64::from(buf.dtype().bits()));
         let mut rest = buf.bytes_mut();
         let mut first = 0;
+        // The parts of the split come in order and fill the buffer one after another. `rest` is the
+        // buffer that is not yet assigned, `first` the index of the next element.
         for runs in wanted.runs.clone().split(STRIDED) {
             let bytes;
             (bytes, rest) = rest.split_at_mut((runs.byte_len() * to / from) as usize);
@@ -137,8 +183,8 @@ pub(super) fn jobs<'t, 'a, 'b, S>(
                     jobs.push(Job::Strided(part, runs, wanted.gap, conversion));
                 }
                 Some(start) => {
-                    let (elements, step) = (PIECE as u64 * 8 / to, PIECE as u64 * from / to);
-                    for (number, bytes) in (0..).zip(bytes.chunks_mut(PIECE)) {
+                    let (elements, step) = (JOB as u64 * 8 / to, JOB as u64 * from / to);
+                    for (number, bytes) in (0..).zip(bytes.chunks_mut(JOB)) {
                         let (offset, first) =
                             (base + start + number * step, first + number * elements);
                         let part = Part { tensor, offset, first, place: Place::Piece(bytes) };
@@ -156,7 +202,9 @@ pub(super) fn jobs<'t, 'a, 'b, S>(
     jobs
 }
 
-/// Puts small parts that are neighbours in a file together into jobs.
+/// Joins small parts into jobs. The parts of one job are neighbours in one file, without a gap
+/// between them, and about as long together as a piece of a large tensor. So one system call reads
+/// them all.
 fn gather<'t, 'a, 'b, S>(mut small: Vec<Part<'t, 'a, 'b, S>>, jobs: &mut Vec<Job<'t, 'a, 'b, S>>) {
     let source = |part: &Part<'t, 'a, 'b, S>| std::ptr::from_ref(part.tensor.source());
     small.sort_unstable_by_key(|part| (source(part), part.offset));
@@ -166,7 +214,7 @@ fn gather<'t, 'a, 'b, S>(mut small: Vec<Part<'t, 'a, 'b, S>>, jobs: &mut Vec<Job
         let follows = together.last().is_some_and(|last| {
             source(last) == source(&part)
                 && last.offset + last.place.byte_len() as u64 == part.offset
-                && len < PIECE
+                && len < JOB
         });
         if !follows && !together.is_empty() {
             jobs.push(Job::Plain(std::mem::take(&mut together)));
@@ -189,7 +237,7 @@ impl<'t, 'a, S: ReadAt> Job<'t, 'a, '_, S> {
         }
     }
 
-    /// The bytes that the job fills.
+    /// The number of bytes that the job fills.
     pub(super) fn byte_len(&self) -> u64 {
         match self {
             Self::Plain(parts) => parts.iter().map(|part| part.place.byte_len() as u64).sum(),
@@ -197,7 +245,7 @@ impl<'t, 'a, S: ReadAt> Job<'t, 'a, '_, S> {
         }
     }
 
-    /// Fills the places.
+    /// Reads the bytes into their places, converted if the job has a conversion.
     pub(super) fn read(self, scratch: &mut Scratch) -> Result<()> {
         match self {
             Self::Plain(mut parts) => {
@@ -208,7 +256,8 @@ impl<'t, 'a, S: ReadAt> Job<'t, 'a, '_, S> {
                 if source.read_ranges_at(&mut ranges.collect::<Vec<_>>()).is_ok() {
                     return Ok(());
                 }
-                // One by one, to find out which of the tensors it is.
+                // The joint read failed. Read the parts one by one, so that the error names the
+                // right tensor.
                 parts.iter_mut().try_for_each(|part| {
                     let read = source.read_exact_at(part.place.bytes_mut(), part.offset);
                     read.map_err(|error| part.tensor.locate(ErrorKind::Io(error).into()))

@@ -1,20 +1,20 @@
-//! [`LazySlice`]: a slice of a tensor that is in a file. Only its bytes are read.
+//! [`LazySlice`]: a slice of a tensor in a file, of which only the bytes of the slice are read.
 
 use std::ops::Range;
 
-use super::LazyTensor;
-use super::lazy::PIECE;
+use super::streaming::PIECE;
+use super::{LazyTensor, LoadOptions};
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
 use crate::io::ReadAt;
-use crate::slice::{IntoIndices, Runs, Selection, Shard, narrow};
+use crate::slice::{IntoIndices, RankPart, Runs, Selection, narrow};
 use crate::tensor::{Sink, TensorBuf, TensorSource};
 
-/// Runs with no more bytes between them than this are read in one call: fetching the gap costs less
-/// than another call.
+/// Runs with at most this many bytes between them are read in one call, because reading the gap
+/// costs less than another call.
 const DEFAULT_GAP: u64 = 512;
 
-/// A slice of a [`LazyTensor`]: its description now, its bytes when asked.
+/// A slice of a [`LazyTensor`]. Its dtype and shape are known, its bytes are read on request.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
@@ -44,35 +44,36 @@ pub struct LazySlice<'a, S> {
 }
 
 impl<'a, S> LazyTensor<'a, S> {
-    /// A part of the tensor, not read yet: a tuple of positions and ranges, see
-    /// [`Index`](super::Index).
+    /// Takes a slice of the tensor without reading it. The indices are a tuple of positions and
+    /// ranges, see [`Index`](crate::slice::Index).
     ///
     /// # Errors
     ///
-    /// Those of [`Selection::new`].
+    /// Those of [`TensorView::slice`](crate::TensorView::slice).
     pub fn slice(&self, indices: impl IntoIndices) -> Result<LazySlice<'a, S>> {
         let selection = Selection::new(self.dtype(), self.shape(), &indices.into_indices());
         let selection = selection.map_err(|kind| self.locate(kind.into()))?;
         Ok(LazySlice { tensor: *self, selection, gap: DEFAULT_GAP })
     }
 
-    /// The positions from `start` to `start + len` of one dimension; the others are taken whole.
+    /// Takes the positions from `start` up to but not including `start + len` of dimension `dim`,
+    /// and the other dimensions whole. Nothing is read yet.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoSuchDim`], and those of [`Selection::new`].
+    /// [`ErrorKind::NoSuchDim`], and those of [`TensorView::slice`](crate::TensorView::slice).
     pub fn narrow(&self, dim: usize, start: usize, len: usize) -> Result<LazySlice<'a, S>> {
         self.slice(narrow(self.shape(), dim, start, len).map_err(|error| self.locate(error))?)
     }
 
-    /// The part of the tensor that one rank holds, not read yet.
+    /// Takes the part of the tensor that one rank holds. Nothing is read yet.
     ///
     /// # Errors
     ///
-    /// Those of [`Shard::range`] and [`Selection::new`].
-    pub fn shard(&self, shard: Shard) -> Result<LazySlice<'a, S>> {
-        let range = shard.range(self.shape()).map_err(|kind| self.locate(kind.into()))?;
-        self.narrow(shard.dim, range.start, range.len())
+    /// Those of [`RankPart::range`] and of [`TensorView::slice`](crate::TensorView::slice).
+    pub fn rank_part(&self, part: RankPart) -> Result<LazySlice<'a, S>> {
+        let range = part.range(self.shape()).map_err(|kind| self.locate(kind.into()))?;
+        self.narrow(part.dim, range.start, range.len())
     }
 }
 
@@ -92,8 +93,9 @@ impl<S> LazySlice<'_, S> {
         self.selection.byte_len()
     }
 
-    /// Reads runs in one call that have at most this many bytes between them; 512 by default. 0
-    /// reads not one byte too many; a slow source, such as a network, gains from more.
+    /// Sets the largest gap, in bytes, between runs that are read in one call. The default is 512.
+    /// With 0 no byte outside the slice is read. A larger gap suits a source with slow calls, such
+    /// as a network.
     #[must_use]
     pub fn gap(mut self, bytes: u64) -> Self {
         self.gap = bytes;
@@ -102,23 +104,24 @@ impl<S> LazySlice<'_, S> {
 }
 
 impl<'a, S> LazySlice<'a, S> {
-    /// The tensor that this is a part of.
+    /// The tensor that this is a slice of.
     pub(crate) fn tensor(&self) -> &LazyTensor<'a, S> {
         &self.tensor
     }
 
-    /// Where the bytes lie in the tensor.
+    /// The bytes of the slice, counted from the tensor's first byte.
     pub(crate) fn runs(&self) -> Runs {
         self.selection.to_runs()
     }
 
-    /// The most bytes between runs that are read in one call.
+    /// The largest gap between runs that are read in one call.
     pub(crate) fn gap_len(&self) -> u64 {
         self.gap
     }
 }
 
-/// Runs of a file, which begin at `base` in it, in groups that are read in one call.
+/// Groups runs that are read in one call. The runs count from `base`, the offset of the tensor in
+/// its file; the groups count from the start of the file. A group has gaps of at most `gap` bytes.
 fn groups(
     runs: impl Iterator<Item = Range<u64>>,
     base: u64,
@@ -139,8 +142,8 @@ fn groups(
     })
 }
 
-/// Reads runs of a tensor that begins at `base` in its file into `bytes`, which they fill.
-/// `scratch` is for those that are read together.
+/// Fills `bytes` with runs of a tensor that begins at offset `base` of its file. Runs that are read
+/// in one call go through `scratch`.
 pub(crate) fn read_runs<S: ReadAt>(
     source: &S,
     base: u64,
@@ -170,23 +173,48 @@ pub(crate) fn read_runs<S: ReadAt>(
 }
 
 impl<S: ReadAt> LazySlice<'_, S> {
-    /// Reads the slice into a buffer of its own. Many slices, [`read_slices`](crate::read_slices)
-    /// reads in parallel.
+    /// Reads the slice into a buffer of its own. [`read_slices`](crate::load::read_slices) reads
+    /// many slices in parallel.
     ///
     /// # Errors
     ///
     /// Those of [`LazyTensor::read`].
     pub fn read(&self) -> Result<TensorBuf> {
-        TensorBuf::read_with(self.dtype(), self.shape().to_vec(), |bytes| {
+        TensorBuf::filled_by(self.dtype(), self.shape().to_vec(), |bytes| {
             let base = self.tensor.file_offset();
             read_runs(self.tensor.source(), base, &self.runs(), self.gap, bytes, &mut Vec::new())?;
             self.tensor.check_unchanged()
         })
         .map_err(|error| self.tensor.locate(error))
     }
+
+    /// [`read`](LazySlice::read) with options: several threads for a large slice, conversion while
+    /// reading, progress and cancelling.
+    ///
+    /// ```
+    /// use safetensors_core::{Dtype, LoadOptions, SafeTensors, SaveOptions, TensorView, serialize};
+    ///
+    /// let values = [1_i16, 2, 3, 4];
+    /// let file = serialize(
+    ///     [("table", TensorView::from_slice(&[2, 2], &values)?)],
+    ///     &SaveOptions::new(),
+    /// )?;
+    /// let file = SafeTensors::from_source(file)?;
+    /// let column = file.tensor("table")?.slice((.., 1))?;
+    /// let wide = column.read_with(&LoadOptions::new().integers_as(Dtype::I64))?;
+    /// assert_eq!(wide.into_vec::<i64>()?, [2, 4]);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read_slices`](crate::load::read_slices).
+    pub fn read_with(&self, options: &LoadOptions) -> Result<TensorBuf> {
+        super::read_slice(self, options)
+    }
 }
 
-/// Reads and gives the slice in pieces of at most 1 MiB, so that a slice larger than memory can be
+/// Reads and writes the slice in pieces of at most 1 MiB, so that a slice larger than memory can be
 /// saved.
 impl<S: ReadAt> TensorSource for LazySlice<'_, S> {
     fn dtype(&self) -> Dtype {
@@ -206,8 +234,8 @@ impl<S: ReadAt> TensorSource for LazySlice<'_, S> {
                 self.tensor.read_pieces(run.clone(), &mut scratch, sink)?;
                 continue;
             }
-            // Several runs are never more than one piece apart. They are moved together, so that
-            // the sink is not called for every few bytes.
+            // A group of several runs spans at most one piece. The runs are moved together in the
+            // buffer, because calling the sink for every few bytes is slow.
             scratch.resize((span.end - span.start) as usize, 0);
             let read = source.read_exact_at(&mut scratch, span.start);
             read.map_err(|error| self.tensor.locate(ErrorKind::Io(error).into()))?;
@@ -224,7 +252,7 @@ impl<S: ReadAt> TensorSource for LazySlice<'_, S> {
     }
 }
 
-/// From the first byte of a group of runs to its last.
+/// The range from the first byte of a group of runs to its last byte.
 fn span(group: &[Range<u64>]) -> Range<u64> {
     match group {
         [first, .., last] => first.start..last.end,

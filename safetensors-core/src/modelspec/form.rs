@@ -1,14 +1,11 @@
 //! [`Form`]: what the value of a key looks like.
 
-use core::fmt;
-
 use super::date::is_date;
 use super::value::{List, Resolution, Sha256, TimestepRange, Value, Version};
 
-/// What the text of a value looks like. `Display` says it in words.
+/// What the text of a value looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Form {
+pub(super) enum Form {
     /// Any text.
     Text,
     /// Text that says something.
@@ -37,14 +34,7 @@ pub enum Form {
 
 impl Form {
     /// Whether this text has the form.
-    ///
-    /// ```
-    /// use safetensors_core::modelspec::Form;
-    ///
-    /// assert!(Form::Resolution.accepts("1024x768"));
-    /// assert!(!Form::Resolution.accepts("1024 x 768"));
-    /// ```
-    pub fn accepts(self, text: &str) -> bool {
+    pub(super) fn accepts(self, text: &str) -> bool {
         match self {
             Self::Text => true,
             Self::NonEmpty => !text.trim().is_empty(),
@@ -79,12 +69,6 @@ impl Form {
             Self::List => "a comma-separated list without empty items",
             Self::DataImage => "an image such as data:image/jpeg;base64, followed by base64 text",
         }
-    }
-}
-
-impl fmt::Display for Form {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.words())
     }
 }
 

@@ -1,10 +1,10 @@
 //! [`KEYS`]: the standard's table of keys.
 
-use super::Form;
+use super::form::Form;
 use crate::header::MODELSPEC_PREFIX;
 
 /// What every key of the standard begins with in a file's metadata.
-pub const PREFIX: &str = MODELSPEC_PREFIX;
+pub(super) const PREFIX: &str = MODELSPEC_PREFIX;
 
 /// The key whose presence says that a file follows the standard, and which version of it.
 pub(super) const VERSION_KEY: &str = "sai_model_spec";
@@ -14,7 +14,7 @@ pub(super) const HASH_PREFIX: &str = "hash_";
 
 /// How much the standard asks for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Requirement {
+pub(super) enum Requirement {
     /// Without it the file does not follow the standard.
     Must,
     /// Valuable, but a file may go without.
@@ -25,8 +25,7 @@ pub enum Requirement {
 
 /// The models that a key is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Category {
+pub(super) enum Category {
     /// Every model.
     Any,
     /// Models that generate images.
@@ -37,41 +36,19 @@ pub enum Category {
 
 /// One key of the standard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Key {
+pub(super) struct Key {
     /// The name, without [`PREFIX`].
-    pub name: &'static str,
+    pub(super) name: &'static str,
     /// How much the standard asks for it.
-    pub requirement: Requirement,
+    pub(super) requirement: Requirement,
     /// The models that it is for.
-    pub category: Category,
+    pub(super) category: Category,
     /// What a value looks like.
-    pub form: Form,
+    pub(super) form: Form,
 }
 
 /// The keys of version 1.0.1, in the standard's order.
-///
-/// ```
-/// use safetensors_core::modelspec::{KEYS, Requirement};
-///
-/// let must: Vec<_> = KEYS
-///     .iter()
-///     .filter(|key| key.requirement == Requirement::Must)
-///     .map(|key| key.name)
-///     .collect();
-/// assert_eq!(
-///     must,
-///     [
-///         "sai_model_spec",
-///         "architecture",
-///         "implementation",
-///         "title",
-///         "resolution",
-///         "data_format"
-///     ]
-/// );
-/// ```
-pub const KEYS: &[Key] = {
+pub(super) const KEYS: &[Key] = {
     use Category::{Any, Image, Text};
     use Requirement::{Can, Must, Should};
     &[
@@ -116,5 +93,37 @@ pub(super) fn form_of(name: &str) -> Option<Form> {
     match KEYS.iter().find(|key| key.name == name) {
         Some(key) => Some(key.form),
         None => name.starts_with(HASH_PREFIX).then_some(Form::Hash),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(requirement: Requirement) -> alloc::vec::Vec<&'static str> {
+        KEYS.iter().filter(|key| key.requirement == requirement).map(|key| key.name).collect()
+    }
+
+    #[test]
+    fn the_table_says_what_the_standard_says() {
+        assert_eq!(
+            names(Requirement::Must),
+            [
+                "sai_model_spec",
+                "architecture",
+                "implementation",
+                "title",
+                "resolution",
+                "data_format"
+            ]
+        );
+        assert_eq!(
+            names(Requirement::Should),
+            ["description", "author", "date", "hash_sha256", "format_type"]
+        );
+        assert_eq!((names(Requirement::Can).len(), KEYS.len()), (16, 27));
+        let form_of_key = |name| KEYS.iter().find(|key| key.name == name).map(|key| key.form);
+        assert_eq!(form_of_key("timestep_range"), Some(Form::Range));
+        assert_eq!(form_of_key("resolution"), Some(Form::Resolution));
     }
 }

@@ -2,12 +2,11 @@
 //! [Stability AI Model Metadata Standard](https://github.com/Stability-AI/ModelSpec) 1.0.1.
 //!
 //! The keys lie in a file's `__metadata__` and begin with `modelspec.`. [`ModelSpec`] reads and
-//! writes them as typed fields; [`validate`] lists everything that departs from the standard;
-//! [`KEYS`] is the standard's table.
+//! writes them as typed fields; [`validate`] lists everything that departs from the standard.
 //!
 //! ```
-//! use safetensors_core::modelspec::{Resolution, validate};
-//! use safetensors_core::{ModelSpec, SafeTensors, SaveOptions, TensorView, serialize};
+//! use safetensors_core::modelspec::{ModelSpec, Resolution, validate};
+//! use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
 //!
 //! let mut spec = ModelSpec::new("stable-diffusion-xl-v1-base", "sgm", "Example Model Version 1.0");
 //! spec.resolution = Some(Resolution { width: 1024, height: 1024 });
@@ -15,9 +14,10 @@
 //! let file = serialize([("w", TensorView::from_slice(&[1], &[1_u8])?)], &options)?;
 //!
 //! let file = SafeTensors::parse(file)?;
-//! assert_eq!(ModelSpec::read(file.metadata())?, Some(spec));
-//! for finding in validate(file.metadata()) {
-//!     println!("{}: {finding}", finding.severity); // warning: "modelspec.description" is missing: it should be text
+//! assert_eq!(ModelSpec::from_metadata(file.metadata())?, Some(spec));
+//! for problem in validate(file.metadata()) {
+//!     // warning: "modelspec.description" is missing: it should be text
+//!     println!("{}: {problem}", problem.level);
 //! }
 //! # Ok::<(), safetensors_core::Error>(())
 //! ```
@@ -29,10 +29,8 @@ mod spec;
 mod validate;
 mod value;
 
-pub use form::Form;
-pub use keys::{Category, KEYS, Key, PREFIX, Requirement};
 pub use spec::ModelSpec;
 #[cfg(feature = "std")]
 pub(crate) use spec::{recorded_sha256, sha256_entry};
-pub use validate::{Finding, Severity, validate};
-pub use value::{Resolution, Sha256, TimestepRange, Version};
+pub use validate::{Level, Problem, validate};
+pub use value::{Resolution, TimestepRange, Version};

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use super::keys::{KEYS, PREFIX, VERSION_KEY, form_of};
 use super::value::{List, Resolution, Sha256, TimestepRange, Value, Version};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::header::Metadata;
 #[cfg(feature = "std")]
 use crate::header::SHA256_KEY;
@@ -18,18 +18,19 @@ use crate::header::SHA256_KEY;
 /// form only: [`validate`](super::validate()) lists what is wrong with a file that departs from it.
 ///
 /// ```
-/// use safetensors_core::{Metadata, ModelSpec};
+/// use safetensors_core::Metadata;
+/// use safetensors_core::modelspec::ModelSpec;
 ///
 /// let mut metadata = Metadata::from([("format".into(), "pt".into())]);
-/// assert_eq!(ModelSpec::read(&metadata)?, None);
+/// assert_eq!(ModelSpec::from_metadata(&metadata)?, None);
 ///
 /// let mut spec = ModelSpec::new("stable-diffusion-v1/lora", "diffusers", "My Cat");
 /// spec.date = Some("2023-07-16".into());
 /// spec.tags = vec!["Style".into(), "Cat".into()];
-/// spec.write(&mut metadata)?;
+/// spec.insert_into(&mut metadata)?;
 /// assert_eq!(metadata["modelspec.sai_model_spec"], "1.0.1");
 /// assert_eq!(metadata["modelspec.tags"], "Style,Cat");
-/// assert_eq!(ModelSpec::read(&metadata)?, Some(spec));
+/// assert_eq!(ModelSpec::from_metadata(&metadata)?, Some(spec));
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +49,8 @@ pub struct ModelSpec {
     pub description: Option<String>,
     /// The person or company that made the model.
     pub author: Option<String>,
-    /// When the model was made or published: a date of ISO 8601, with or without a time.
+    /// When the model was made or published: a date of ISO 8601 by year, month and day, with or
+    /// without a time.
     pub date: Option<String>,
     /// The SHA-256 of all bytes after the header.
     pub hash_sha256: Option<Sha256>,
@@ -147,8 +149,7 @@ impl ModelSpec {
     /// does not list goes into [`other`](ModelSpec::other).
     ///
     /// ```
-    /// use safetensors_core::ModelSpec;
-    /// use safetensors_core::modelspec::Resolution;
+    /// use safetensors_core::modelspec::{ModelSpec, Resolution};
     ///
     /// let mut spec = ModelSpec::new("stable-diffusion-v1", "diffusers", "My Model");
     /// spec.set("resolution", "512x768")?;
@@ -179,7 +180,7 @@ impl ModelSpec {
     /// [`ErrorKind::BadModelSpec`], naming the key, for a key that every model must have and that
     /// is missing, and for a value that does not have its form. What only some models must have
     /// (`resolution`, `data_format`) may be missing.
-    pub fn read(metadata: &Metadata) -> Result<Option<Self>> {
+    pub fn from_metadata(metadata: &Metadata) -> Result<Option<Self>> {
         if !metadata.contains_key(&full_name(VERSION_KEY)) {
             return Ok(None);
         }
@@ -222,7 +223,7 @@ impl ModelSpec {
     /// # Errors
     ///
     /// Those of [`to_metadata`](ModelSpec::to_metadata). `metadata` is then as it was.
-    pub fn write(&self, metadata: &mut Metadata) -> Result<()> {
+    pub fn insert_into(&self, metadata: &mut Metadata) -> Result<()> {
         let new = self.to_metadata()?;
         metadata.retain(|key, _| !key.starts_with(PREFIX));
         metadata.extend(new);
@@ -394,6 +395,6 @@ pub(super) fn full_name(name: &str) -> String {
     [PREFIX, name].concat()
 }
 
-fn bad(name: &str, expected: &'static str, found: Option<&str>) -> crate::error::Error {
+fn bad(name: &str, expected: &'static str, found: Option<&str>) -> Error {
     ErrorKind::BadModelSpec { key: full_name(name), expected, found: found.map(Into::into) }.into()
 }

@@ -5,23 +5,22 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use super::keys::{Category, KEYS, Key, PREFIX, Requirement, VERSION_KEY, form_of};
-use super::spec::full_name;
-use super::value::Value as _;
-use super::{ModelSpec, Version};
+use super::spec::{ModelSpec, full_name};
+use super::value::{Value as _, Version};
 use crate::error::Quoted;
 use crate::header::Metadata;
 
-/// How bad a finding is.
+/// How bad a problem is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
-pub enum Severity {
+pub enum Level {
     /// The standard recommends otherwise.
     Warning,
     /// The metadata does not follow the standard.
     Error,
 }
 
-impl fmt::Display for Severity {
+impl fmt::Display for Level {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Warning => "warning",
@@ -34,9 +33,9 @@ impl fmt::Display for Severity {
 /// how bad it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Finding {
+pub struct Problem {
     /// How bad it is.
-    pub severity: Severity,
+    pub level: Level,
     /// The key, with `modelspec.`
     pub key: String,
     /// What its value should be.
@@ -45,7 +44,7 @@ pub struct Finding {
     pub found: Option<String>,
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (key, expected) = (Quoted(&self.key), self.expected);
         match &self.found {
@@ -70,18 +69,18 @@ impl fmt::Display for Finding {
 ///   the one text model that the standard lists, or another key for text is present.
 ///
 /// Another major version than 1 is a warning: its rules may be others. Keys that the standard does
-/// not know are no finding.
+/// not know are no problem.
 ///
 /// ```
-/// use safetensors_core::modelspec::{Severity, validate};
-/// use safetensors_core::{Metadata, ModelSpec};
+/// use safetensors_core::Metadata;
+/// use safetensors_core::modelspec::{Level, ModelSpec, validate};
 ///
 /// let mut metadata =
 ///     ModelSpec::new("gpt-neo-x", "transformers", "My Model").to_metadata()?;
 /// metadata.insert("modelspec.date".into(), "yesterday".into());
-/// let findings = validate(&metadata);
+/// let problems = validate(&metadata);
 /// let errors: Vec<_> =
-///     findings.iter().filter(|finding| finding.severity == Severity::Error).collect();
+///     problems.iter().filter(|problem| problem.level == Level::Error).collect();
 /// assert_eq!(errors.len(), 2);
 /// assert_eq!(
 ///     (errors[0].key.as_str(), errors[0].found.as_deref()),
@@ -93,29 +92,24 @@ impl fmt::Display for Finding {
 /// );
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
-pub fn validate(metadata: &Metadata) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    let mut find = |severity, name: &str, expected, found: Option<&String>| {
-        findings.push(Finding { severity, key: full_name(name), expected, found: found.cloned() });
+pub fn validate(metadata: &Metadata) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let mut find = |level, name: &str, expected, found: Option<&String>| {
+        problems.push(Problem { level, key: full_name(name), expected, found: found.cloned() });
     };
     for key in KEYS {
         let found = metadata.get(&full_name(key.name));
         match found {
             Some(text) if !key.form.accepts(text) => {
-                find(Severity::Error, key.name, key.form.words(), found)
+                find(Level::Error, key.name, key.form.words(), found)
             }
             Some(text) if key.name == VERSION_KEY && is_of_another_major(text) => {
-                find(
-                    Severity::Warning,
-                    key.name,
-                    "of major version 1, whose rules these are",
-                    found,
-                );
+                find(Level::Warning, key.name, "of major version 1, whose rules these are", found);
             }
             Some(_) => {}
             None => {
-                if let Some(severity) = severity_of_lack(key, metadata) {
-                    find(severity, key.name, key.form.words(), None);
+                if let Some(level) = level_of_lack(key, metadata) {
+                    find(level, key.name, key.form.words(), None);
                 }
             }
         }
@@ -124,12 +118,12 @@ pub fn validate(metadata: &Metadata) -> Vec<Finding> {
         let Some(name) = key.strip_prefix(PREFIX) else { continue };
         match form_of(name) {
             Some(form) if !KEYS.iter().any(|key| key.name == name) && !form.accepts(text) => {
-                find(Severity::Error, name, form.words(), Some(text));
+                find(Level::Error, name, form.words(), Some(text));
             }
             _ => {}
         }
     }
-    findings
+    problems
 }
 
 fn is_of_another_major(text: &str) -> bool {
@@ -137,10 +131,10 @@ fn is_of_another_major(text: &str) -> bool {
 }
 
 /// How bad it is that this key is missing, if it is bad at all.
-fn severity_of_lack(key: &Key, metadata: &Metadata) -> Option<Severity> {
+fn level_of_lack(key: &Key, metadata: &Metadata) -> Option<Level> {
     let by_requirement = match key.requirement {
-        Requirement::Must => Severity::Error,
-        Requirement::Should => Severity::Warning,
+        Requirement::Must => Level::Error,
+        Requirement::Should => Level::Warning,
         Requirement::Can => return None,
     };
     let architecture = metadata.get(&full_name("architecture")).map_or("", String::as_str);
@@ -153,7 +147,7 @@ fn severity_of_lack(key: &Key, metadata: &Metadata) -> Option<Severity> {
         Category::Any => Some(by_requirement),
         Category::Image if architecture.contains('/') => None,
         Category::Image if architecture.starts_with("stable-diffusion") => Some(by_requirement),
-        Category::Image => has_key_of(Category::Image).then_some(Severity::Warning),
+        Category::Image => has_key_of(Category::Image).then_some(Level::Warning),
         Category::Text => {
             (architecture == "gpt-neo-x" || has_key_of(Category::Text)).then_some(by_requirement)
         }

@@ -5,7 +5,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
-pub use crate::hash::Sha256;
+pub(super) use crate::hash::Sha256;
 
 /// A value with a form of its own.
 pub(super) trait Value: Sized {

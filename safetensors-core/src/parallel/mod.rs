@@ -1,6 +1,7 @@
 //! [`in_parallel`]: doing many things on several threads.
 
 pub(crate) mod progress;
+mod work;
 
 use std::num::NonZeroUsize;
 use std::sync::{Mutex, OnceLock};
@@ -8,6 +9,7 @@ use std::thread;
 
 pub(crate) use progress::Meter;
 pub use progress::Progress;
+pub(crate) use work::Work;
 
 use crate::error::Result;
 

@@ -1,4 +1,5 @@
-//! [`Rewrite`]: a checkpoint made of others, streaming: merged, selected, renamed, cast, sharded anew.
+//! [`Rewrite`]: makes a new checkpoint of others: merges, selects, renames, casts and shards anew,
+//! all streaming.
 
 mod plan;
 mod planned;
@@ -7,39 +8,40 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 pub use plan::Plan;
-pub use planned::Planned;
+pub use planned::PlannedTensor;
 
-use crate::checkpoint::{Checkpoint, SavedShards, ShardOptions, save_sharded};
+use crate::checkpoint::{Checkpoint, SavedShards, ShardOptions, save_sharded_if};
 use crate::convert::ConvertOptions;
 use crate::dtype::Dtype;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::hash::forget;
 use crate::header::Metadata;
 use crate::io::{FileSource, ReadAt};
-use crate::save::{SaveOptions, save};
+use crate::save::{SaveOptions, save_if};
 use crate::tensor::TensorSource;
 use crate::tied::Tied;
 
-/// What a new checkpoint is to have of others: which tensors, under which names, in which dtypes.
+/// The contents of a new checkpoint that is made of others: which tensors, under which names, in
+/// which dtypes.
 ///
-/// Nothing is read until it is saved, and then piece by piece: the memory needed is a few MiB a
-/// thread, whatever the size of the checkpoints. Steps apply in the order in which they are called.
-/// The destination may be one of the sources.
+/// Data is read only when the new checkpoint is saved, piece by piece. This takes a few MiB of
+/// memory for each thread, whatever the size of the checkpoints. Steps apply in the order in which
+/// they are called. The destination may be one of the sources.
 ///
-/// [`plan`](Rewrite::plan) tells what will be written before anything is.
+/// [`plan`](Rewrite::plan) shows what will be written, before anything is written.
 ///
 /// # Tied weights
 ///
-/// A tensor with several names has one in its file; the others are [aliases](Checkpoint::aliases),
-/// entries of the metadata, and may be entries that only look like it. So they go where their
-/// tensor goes, and stay entries:
+/// A tensor with several names is in its file under one of them. The other names are
+/// [aliases](Checkpoint::aliases): entries of the metadata. An entry of another meaning may look
+/// like an alias. So aliases follow their tensor, and remain entries:
 ///
 /// - a tensor that is [selected](Rewrite::select), [left out](Rewrite::without) or
 ///   [cast](Rewrite::cast) takes its aliases along;
-/// - the tensor is written under its own name, and each alias is recorded with the names that both
-///   have then;
-/// - an alias is written as a tensor only where it is asked for by its own name: selected without
-///   its tensor, or cast to another dtype than its tensor. From then on it is a tensor like others.
+/// - the tensor is written under its own name, and each alias is recorded, with the new names of
+///   both;
+/// - an alias becomes a tensor of its own only if its own name is selected without its tensor, or
+///   cast to another dtype than its tensor.
 ///
 /// ```
 /// use safetensors_core::{
@@ -70,18 +72,29 @@ use crate::tied::Tied;
 /// ```
 #[derive(Debug)]
 pub struct Rewrite<'a, S = FileSource> {
-    tensors: Vec<(String, Planned<'a, S>)>,
+    tensors: Vec<(String, PlannedTensor<'a, S>)>,
     metadata: Metadata,
-    /// The number that the next tensor gets that is not tied to an earlier one.
+    /// The checkpoints that tensors come from.
+    sources: Vec<&'a Checkpoint<S>>,
+    /// The number of tensors before a selection left none; else 0.
+    deselected: usize,
+    /// The tie number of the next tensor that is not tied to an earlier one.
     next_tie: u64,
-    /// The tensors from elsewhere that fill a storage, by what they must have in common to be one
-    /// tensor, with the number.
+    /// The tie numbers of added tensors that fill a storage. The key is what two such tensors have
+    /// in common if they are one tensor.
     added: HashMap<(u64, u64, Dtype, Vec<usize>), u64>,
 }
 
 impl<S> Default for Rewrite<'_, S> {
     fn default() -> Self {
-        Self { tensors: Vec::new(), metadata: Metadata::new(), next_tie: 0, added: HashMap::new() }
+        Self {
+            tensors: Vec::new(),
+            metadata: Metadata::new(),
+            sources: Vec::new(),
+            deselected: 0,
+            next_tie: 0,
+            added: HashMap::new(),
+        }
     }
 }
 
@@ -93,43 +106,44 @@ impl Rewrite<'_> {
 }
 
 impl<'a, S: ReadAt> Rewrite<'a, S> {
-    /// All tensors of a checkpoint, under all of their names, and its metadata but for recorded
+    /// All tensors of a checkpoint, under all of their names, and its metadata except recorded
     /// [digests](crate::digest).
     pub fn of(checkpoint: &'a Checkpoint<S>) -> Self {
         Self::default().merge(checkpoint)
     }
 
-    /// Adds all tensors of another checkpoint. Two tensors of one name are an error when the
-    /// checkpoint is saved: rename or leave out one of them before the merge. Where the metadata
-    /// differs, what was there first stays.
+    /// Adds all tensors of another checkpoint. Duplicate names are an error when the new checkpoint
+    /// is saved, so rename or leave out one of the tensors before the merge. For a metadata key
+    /// that both have, the earlier value stays.
     #[must_use]
     pub fn merge(mut self, checkpoint: &'a Checkpoint<S>) -> Self {
         let mut ties = HashMap::new();
         let named =
             checkpoint.tensors().map(|tensor| (tensor.name(), tensor)).chain(checkpoint.aliases());
         for (name, tensor) in named {
-            // An alias leads to the tensor that was kept, by its own name.
+            // An alias has the tensor that was kept, so this is the kept name.
             let tie = *ties.entry(tensor.name()).or_insert_with(|| take(&mut self.next_tie));
-            self.tensors.push((name.to_owned(), Planned::of(name, tensor, tie)));
+            self.tensors.push((name.to_owned(), PlannedTensor::of(name, tensor, tie)));
         }
-        // The records of aliases are made anew when the checkpoint is saved.
+        self.sources.push(checkpoint);
+        // The entries of aliases are left out, because saving makes them anew.
         let aliases: HashSet<_> = checkpoint.aliases().map(|(name, _)| name).collect();
         for (key, value) in
             checkpoint.metadata().iter().filter(|(key, _)| !aliases.contains(key.as_str()))
         {
             self.metadata.entry(key.clone()).or_insert_with(|| value.clone());
         }
-        // Digests of the sources' files say nothing of the new ones.
+        // Digests of the source files do not apply to the new files.
         forget(&mut self.metadata);
         self
     }
 
-    /// Adds a tensor from elsewhere: from memory, or from a file of another format. It is asked for
-    /// its bytes when the checkpoint is saved.
+    /// Adds a tensor from another source: from memory, or from a file of another format. Its bytes
+    /// are read when the new checkpoint is saved.
     ///
-    /// Tensors that are added and [fill one storage](crate::tied::Storage) are tied if their dtypes
-    /// and shapes are equal: the first name in sorted order is written. Those that fill only a part
-    /// of theirs are tensors of their own.
+    /// Added tensors that [fill the same storage](crate::tied::Storage) are tied if their dtypes
+    /// and shapes are equal. The first of their names in sorted order is written. A tensor that
+    /// fills only a part of its storage is never tied.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, Rewrite, SaveOptions, TensorBuf};
@@ -151,7 +165,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         tensor: impl TensorSource + Send + 'a,
     ) -> Result<Self> {
         let name = name.into();
-        // What has no bytes has no place in memory either that it could share.
+        // A tensor without bytes occupies no memory that it could share.
         let whole = tensor.storage().filter(|storage| {
             storage.byte_len > 0 && storage.contiguous && storage.range == (0..storage.byte_len)
         });
@@ -162,19 +176,22 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
             }
             None => take(&mut self.next_tie),
         };
-        let planned = Planned::added(&name, tensor, tie)?;
+        let planned = PlannedTensor::added(&name, tensor, tie)?;
         self.tensors.push((name, planned));
         Ok(self)
     }
 
-    /// Keeps the tensors for which `keep` says so, given the name and the tensor as it is so far,
-    /// with all their aliases. An alias that is kept without its tensor is the tensor from then on;
-    /// of several, the first.
+    /// Keeps the tensors for which `keep` returns true, with all their aliases. `keep` gets the
+    /// name and the tensor after the steps so far. If an alias is kept without its tensor, it takes
+    /// the tensor's place. Of several such aliases, the first does.
+    ///
+    /// Saving fails if a selection leaves none of the tensors. A checkpoint without tensors is
+    /// saved from a rewrite that never had any.
     #[must_use]
-    pub fn select(mut self, mut keep: impl FnMut(&str, &Planned<'a, S>) -> bool) -> Self {
+    pub fn select(mut self, mut keep: impl FnMut(&str, &PlannedTensor<'a, S>) -> bool) -> Self {
         // A tensor comes before its aliases.
         let mut kept = HashSet::new();
-        self.tensors.retain(|(name, planned)| {
+        self.retain(|name, planned| {
             if keep(name, planned) {
                 kept.extend((!planned.alias).then_some(planned.tie));
                 return true;
@@ -184,9 +201,9 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         self
     }
 
-    /// Leaves out the tensors for which `drop` says so, given the name and the tensor as it is so
-    /// far, with all their aliases. Of a tensor that stays, only the aliases are left out for which
-    /// it says so.
+    /// Leaves out the tensors for which `drop` returns true, with all their aliases. `drop` gets
+    /// the name and the tensor after the steps so far. If it returns true for an alias only, the
+    /// tensor stays and the alias is left out.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, Rewrite, SaveOptions, TensorView, save};
@@ -213,9 +230,9 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn without(mut self, mut drop: impl FnMut(&str, &Planned<'a, S>) -> bool) -> Self {
+    pub fn without(mut self, mut drop: impl FnMut(&str, &PlannedTensor<'a, S>) -> bool) -> Self {
         let mut dropped = HashSet::new();
-        self.tensors.retain(|(name, planned)| {
+        self.retain(|name, planned| {
             if drop(name, planned) {
                 dropped.extend((!planned.alias).then_some(planned.tie));
                 return false;
@@ -225,33 +242,54 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         self
     }
 
-    /// Gives every tensor the name that `rename` makes of its name.
+    /// Keeps the tensors for which `keep` returns true, and remembers if that leaves none.
+    fn retain(&mut self, mut keep: impl FnMut(&str, &PlannedTensor<'a, S>) -> bool) {
+        let before = self.tensors.len();
+        self.tensors.retain(|(name, planned)| keep(name, planned));
+        if self.tensors.is_empty() {
+            self.deselected = self.deselected.max(before);
+        }
+    }
+
+    /// Refuses to write nothing because a selection has left nothing: that is a mistake in the
+    /// selection, and could cost a checkpoint that lies at the destination.
+    fn refuse_deselected(&self) -> Result<()> {
+        match self.deselected {
+            found if found > 0 && self.tensors.is_empty() => {
+                Err(ErrorKind::NothingSelected { found }.into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Renames every tensor to the name that `rename` returns for its current name.
     #[must_use]
     pub fn rename(mut self, mut rename: impl FnMut(&str) -> String) -> Self {
         self.tensors.iter_mut().for_each(|(name, _)| *name = rename(name));
         self
     }
 
-    /// Converts the tensors for which `dtype` says to what, given the name and the tensor as it is
-    /// so far. A tensor that was cast before is converted once, from what it was at first.
+    /// Converts every tensor for which `dtype` returns a dtype to it. `dtype` gets the name and the
+    /// tensor after the steps so far. A tensor that is cast twice is converted only once, from its
+    /// original dtype to the last one.
     ///
-    /// An alias for which `dtype` says nothing is what its tensor is. If it says another dtype than
-    /// its tensor gets, also one that the alias has already, the alias is a tensor of its own from
-    /// then on. Of aliases that are there without their tensor, the first is the tensor.
+    /// An alias for which `dtype` returns `None` follows its tensor. If `dtype` returns another
+    /// dtype for an alias than its tensor gets, the alias becomes a tensor of its own, even if it
+    /// already has that dtype. If aliases are left without their tensor, the first takes its place.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::NoConversion`](crate::ErrorKind::NoConversion), naming the tensor and its file;
-    /// those of [`shape::byte_len`](crate::shape::byte_len). Values are looked at only when the
+    /// those of [`shape::byte_len`](crate::shape::byte_len). Values are checked only when the
     /// checkpoint is saved.
     pub fn cast(
         mut self,
         options: &ConvertOptions,
-        mut dtype: impl FnMut(&str, &Planned<'a, S>) -> Option<Dtype>,
+        mut dtype: impl FnMut(&str, &PlannedTensor<'a, S>) -> Option<Dtype>,
     ) -> Result<Self> {
         self.settle_aliases();
         let mut ties = HashMap::new();
-        // What each tensor becomes under its own name, which comes before its aliases.
+        // The new dtype of each tensor under its own name, which comes before its aliases.
         let mut own = HashMap::new();
         for (name, planned) in &mut self.tensors {
             let mut to = dtype(name, planned);
@@ -269,9 +307,10 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         Ok(self)
     }
 
-    /// Makes a tensor of the first name of each tie that has lost its tensor, so that the other
-    /// names are aliases of that one. Not as soon as the tensor is lost: a later
-    /// [`without`](Rewrite::without) is about the names, and must not take the others along.
+    /// Replaces each lost tensor by its first alias, so that the other aliases become aliases of
+    /// that one. This is not done as soon as the tensor is left out, because a later
+    /// [`without`](Rewrite::without) for that first alias would then leave out the other aliases
+    /// too.
     fn settle_aliases(&mut self) {
         let mut with_tensor: HashSet<_> = self
             .tensors
@@ -286,8 +325,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         }
     }
 
-    /// The metadata that the new checkpoint will have. What the options of the save have goes over
-    /// it.
+    /// The metadata of the new checkpoint. Metadata in the options of the save overrides it.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
@@ -297,10 +335,10 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         &mut self.metadata
     }
 
-    /// All names with their tensors: the dtype and shape that they will have, and what they are
-    /// made of. Tied weights are here under each of their names; [`plan`](Rewrite::plan) tells
+    /// All names with their tensors. A tensor has the dtype and shape that will be saved, and tells
+    /// its source. Tied weights are listed under each of their names; [`plan`](Rewrite::plan) shows
     /// which of them is written.
-    pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&str, &Planned<'a, S>)> {
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&str, &PlannedTensor<'a, S>)> {
         self.tensors.iter().map(|(name, planned)| (name.as_str(), planned))
     }
 
@@ -308,34 +346,52 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// Those of [`save`](crate::save()), of reading, and
-    /// [`ErrorKind::DoesNotFit`](crate::ErrorKind::DoesNotFit).
+    /// Those of [`save`](crate::save()), of reading, and of
+    /// [`Checkpoint::check_unchanged`] for each source, before the file takes its place;
+    /// [`ErrorKind::DoesNotFit`]; [`ErrorKind::NothingSelected`].
     pub fn save(self, path: impl AsRef<Path>, options: &SaveOptions) -> Result<()> {
+        let path = path.as_ref();
+        self.refuse_deselected().map_err(|error| error.in_path(path))?;
         let options = self.options(options);
-        save(path, self.tensors, &options)
+        save_if(path, self.tensors, &options, || check_unchanged(&self.sources))
     }
 
-    /// Saves everything to a directory, in shards, as [`save_sharded`] does.
+    /// Saves everything to a directory, in shards, as [`save_sharded`](crate::save_sharded) does.
     ///
     /// # Errors
     ///
-    /// Those of [`save_sharded`], of reading, and
-    /// [`ErrorKind::DoesNotFit`](crate::ErrorKind::DoesNotFit).
+    /// Those of [`save_sharded`](crate::save_sharded), of reading, and of
+    /// [`Checkpoint::check_unchanged`] for each source, before the files take their places;
+    /// [`ErrorKind::DoesNotFit`]; [`ErrorKind::NothingSelected`].
     pub fn save_sharded(
         self,
         directory: impl AsRef<Path>,
         options: &ShardOptions,
     ) -> Result<SavedShards> {
+        let directory = directory.as_ref();
+        self.refuse_deselected().map_err(|error| error.in_path(directory))?;
         let options = self.shard_options(options);
-        save_sharded(directory, self.tensors, &options)
+        save_sharded_if(directory, self.tensors, &options, || check_unchanged(&self.sources))
     }
 
     /// [`options`](Rewrite::options) for several files.
     fn shard_options(&self, options: &ShardOptions) -> ShardOptions {
-        options.clone().save(self.options(options.save_options()))
+        options.clone().save_options(self.options(&options.save_options))
     }
 
-    /// The options with metadata from the sources under their own, and with tied weights kept tied.
+    /// Checks that the sources, and the indexes that they were opened by, have not changed. Saving
+    /// does this by itself. It is for programs that write the tensors of a
+    /// [`plan`](Rewrite::plan) in another way.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Checkpoint::check_unchanged`].
+    pub fn check_unchanged(&self) -> Result<()> {
+        check_unchanged(&self.sources)
+    }
+
+    /// The options, with the metadata of the sources added and tied weights kept tied. The options'
+    /// own metadata overrides that of the sources.
     fn options(&self, options: &SaveOptions) -> SaveOptions {
         let own = options.metadata.clone();
         let options =
@@ -343,12 +399,17 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         if options.tied.is_some() {
             return options;
         }
-        // Most readers know a tensor by the name in the file only, so a rewrite must not choose
-        // another of its names.
+        // Most readers find a tensor only by its name in the file, so a rewrite must keep that name
+        // and not choose an alias.
         let own_names =
             self.tensors.iter().filter(|(_, planned)| !planned.alias).map(|(name, _)| name);
         options.tied(Tied::new().prefer(own_names).with_empty())
     }
+}
+
+/// Checks that what was read is still what it was read from.
+fn check_unchanged<S: ReadAt>(sources: &[&Checkpoint<S>]) -> Result<()> {
+    sources.iter().try_for_each(|checkpoint| checkpoint.check_unchanged())
 }
 
 /// The next number of a counter.

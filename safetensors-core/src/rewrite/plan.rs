@@ -1,9 +1,9 @@
-//! [`Plan`]: what a rewrite will write.
+//! [`Plan`]: the tensors and files that a rewrite will write.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::{Planned, Rewrite};
+use super::{PlannedTensor, Rewrite};
 use crate::checkpoint::{FilePattern, ShardOptions, check_directory, plan_shards};
 use crate::error::Result;
 use crate::io::{FileSource, ReadAt};
@@ -12,8 +12,8 @@ use crate::save::spec::Spec;
 use crate::save::{SaveOptions, atomic};
 use crate::tied;
 
-/// What a [`Rewrite`] will write: every tensor once, with the names that are only recorded, and the
-/// files.
+/// The tensors that a [`Rewrite`] will write, each once, with the aliases that are recorded, and
+/// the files.
 ///
 /// ```
 /// use safetensors_core::{Dtype, Rewrite, SaveOptions, TensorView};
@@ -36,28 +36,32 @@ use crate::tied;
 /// ```
 #[derive(Debug)]
 pub struct Plan<'r, 'a, S = FileSource> {
-    tensors: Vec<(&'r str, &'r Planned<'a, S>)>,
+    tensors: Vec<(&'r str, &'r PlannedTensor<'a, S>)>,
     aliases: BTreeMap<String, String>,
-    /// The names of files, with the positions of their tensors.
+    /// The names of the files, with the positions of their tensors in `tensors`.
     shards: Vec<(String, Vec<usize>)>,
-    /// How the files of a sharded save are named; nothing if one file is saved by its path.
+    /// The pattern for file names of a sharded save; `None` for a save to one file.
     pattern: Option<FilePattern>,
     total_size: u64,
+    replace_read_only: bool,
 }
 
 impl<'a, S: ReadAt> Rewrite<'a, S> {
-    /// What [`save`](Rewrite::save) will write with these options. Nothing is read or written.
+    /// Plans what [`save`](Rewrite::save) will write with these options. No data is read or
+    /// written.
     ///
     /// # Errors
     ///
-    /// Whatever can be refused before data is read:
+    /// The errors that are found before data is read:
     /// [`ErrorKind::DuplicateTensor`](crate::ErrorKind::DuplicateTensor),
     /// [`ErrorKind::ReservedName`](crate::ErrorKind::ReservedName),
     /// [`ErrorKind::TieNotRecorded`](crate::ErrorKind::TieNotRecorded),
     /// [`ErrorKind::TieReserved`](crate::ErrorKind::TieReserved),
     /// [`ErrorKind::HeaderTooLarge`](crate::ErrorKind::HeaderTooLarge),
-    /// [`ErrorKind::BadAlignment`](crate::ErrorKind::BadAlignment).
+    /// [`ErrorKind::BadAlignment`](crate::ErrorKind::BadAlignment),
+    /// [`ErrorKind::NothingSelected`](crate::ErrorKind::NothingSelected).
     pub fn plan(&self, options: &SaveOptions) -> Result<Plan<'_, 'a, S>> {
+        self.refuse_deselected()?;
         let mut options = self.options(options);
         let mut tensors: Vec<_> = self.tensors().collect();
         let aliases = match &options.tied {
@@ -66,18 +70,26 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         };
         tied::record(&mut options.metadata, aliases.clone())?;
         Layout::plan(&Spec::of_all(&tensors), &options)?;
-        // The layout has added them up before, and found that they are no more than fit.
+        // The sum cannot overflow: the layout has added up the lengths before and checked the sum.
         let total_size = tensors.iter().map(|(_, tensor)| tensor.byte_len()).sum();
-        Ok(Plan { tensors, aliases, shards: Vec::new(), pattern: None, total_size })
+        Ok(Plan {
+            tensors,
+            aliases,
+            shards: Vec::new(),
+            pattern: None,
+            total_size,
+            replace_read_only: options.replace_read_only,
+        })
     }
 
-    /// What [`save_sharded`](Rewrite::save_sharded) will write with these options. Nothing is read
-    /// or written.
+    /// Plans what [`save_sharded`](Rewrite::save_sharded) will write with these options. No data is
+    /// read or written.
     ///
     /// # Errors
     ///
     /// Those of [`plan`](Rewrite::plan), for each file.
     pub fn plan_sharded(&self, options: &ShardOptions) -> Result<Plan<'_, 'a, S>> {
+        self.refuse_deselected()?;
         let options = self.shard_options(options);
         let mut tensors: Vec<_> = self.tensors().collect();
         let plan = plan_shards(&mut tensors, &options)?;
@@ -94,41 +106,42 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
             shards,
             pattern,
             total_size: plan.split.total_size,
+            replace_read_only: plan.each.replace_read_only,
         })
     }
 }
 
 impl<'r, 'a, S> Plan<'r, 'a, S> {
-    /// The tensors that will be written, each under the one name that it will have in its file.
-    pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&'r str, &'r Planned<'a, S>)> {
+    /// The tensors that will be written, each under its name in the file.
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&'r str, &'r PlannedTensor<'a, S>)> {
         self.tensors.iter().copied()
     }
 
-    /// The other names of tied weights, which are recorded in the metadata, each with the name that
-    /// is written for it.
+    /// The aliases of tied weights that are recorded in the metadata, each with the name of its
+    /// tensor in the file.
     pub fn aliases(&self) -> &BTreeMap<String, String> {
         &self.aliases
     }
 
-    /// The files of a sharded save with their tensors, in order, without the index. None if one
-    /// file is saved by its path.
-    pub fn shards(
+    /// The files of a sharded save with their tensors, in order, without the index. Empty for a
+    /// save to one file.
+    pub fn files(
         &self,
     ) -> impl ExactSizeIterator<
-        Item = (&str, impl ExactSizeIterator<Item = (&'r str, &'r Planned<'a, S>)>),
+        Item = (&str, impl ExactSizeIterator<Item = (&'r str, &'r PlannedTensor<'a, S>)>),
     > {
         self.shards
             .iter()
             .map(|(name, positions)| (name.as_str(), positions.iter().map(|&i| self.tensors[i])))
     }
 
-    /// Checks whether the path that this is planned for can have it: that of the file, or of the
-    /// directory for a sharded save. Nothing is written, so whether there are the permissions and
-    /// the space is not known yet.
+    /// Checks whether the plan can be written to this path: the path of the file, or of the
+    /// directory for a sharded save. Nothing is written, so missing permissions and a full disk are
+    /// not found.
     ///
-    /// A directory is refused, other than by the save itself, if it has other `*.safetensors` files
-    /// or another index, besides which a new single file would not be found when the directory is
-    /// opened.
+    /// A directory is refused if it has other `*.safetensors` files or another index, because
+    /// opening the directory would then not find a new single file, unless that is named
+    /// `model.safetensors`. The save itself does not refuse it.
     ///
     /// ```
     /// use safetensors_core::{ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorView, save};
@@ -136,22 +149,27 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
     /// let dir = tempfile::tempdir()?;
     /// let weight = TensorView::from_slice(&[2], &[1.0_f32, 2.0])?;
     /// let rewrite = Rewrite::new().add("weight", weight)?;
-    /// let plan = rewrite.plan_sharded(&ShardOptions::new())?;
+    /// let options = ShardOptions::new().file_pattern("own{suffix}.safetensors".parse()?);
+    /// let plan = rewrite.plan_sharded(&options)?;
     /// plan.check_destination(dir.path())?;
     /// save(dir.path().join("other.safetensors"), [("other", weight)], &SaveOptions::new())?;
     /// let error = plan.check_destination(dir.path()).unwrap_err();
-    /// assert!(matches!(error.kind(), ErrorKind::NotAlone { others, .. } if others == &["other.safetensors"]));
+    /// let ErrorKind::NotAlone { others, .. } = error.kind() else { unreachable!("{error}") };
+    /// assert_eq!(others, &["other.safetensors"]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) if something else than a file has the
-    /// name of one; [`ErrorKind::NotAlone`](crate::ErrorKind::NotAlone);
+    /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) if a path to be written exists and is
+    /// not a file; [`ErrorKind::NotAlone`](crate::ErrorKind::NotAlone);
+    /// [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile);
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) if there is no directory that the path could lie in.
     pub fn check_destination(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        let Some(pattern) = &self.pattern else { return atomic::check(path) };
+        let Some(pattern) = &self.pattern else {
+            return atomic::check(path, self.replace_read_only);
+        };
         let files: Vec<_> = self.shards.iter().map(|(file, _)| file.as_str()).collect();
         check_directory(path, pattern, &files)
     }

@@ -1,4 +1,4 @@
-//! [`Planned`]: a tensor of a rewrite, and what it is made of.
+//! [`PlannedTensor`]: a tensor of a rewrite, and its source.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,28 +13,28 @@ use crate::tensor::{Sink, Storage, TensorSource, shape};
 
 /// A tensor of a [`Rewrite`](super::Rewrite), as it will be saved.
 #[derive(Debug)]
-pub struct Planned<'a, S = FileSource> {
+pub struct PlannedTensor<'a, S = FileSource> {
     origin: Origin<'a, S>,
     cast: Option<Converted<Origin<'a, S>>>,
     byte_len: u64,
     source_name: Cow<'a, str>,
-    /// The same number for all names of one tensor.
+    /// The tie number: the same for all names of one tensor.
     pub(super) tie: u64,
-    /// Whether it stands for another name than the tensor has in its file, and does not have the
-    /// tensor's place.
+    /// Whether this is an alias: not the tensor's name in its file, and not put in the tensor's
+    /// place.
     pub(super) alias: bool,
 }
 
-/// What a tensor is made of.
+/// The source of a tensor.
 enum Origin<'a, S> {
     /// A tensor of a checkpoint.
     Lazy(LazyTensor<'a, S>),
-    /// A tensor from elsewhere, with its name there.
+    /// An added tensor, with the name under which it was added.
     Added(Arc<dyn TensorSource + Send + 'a>, Arc<str>),
 }
 
-impl<'a, S> Planned<'a, S> {
-    /// A tensor of a checkpoint under its own name or another one.
+impl<'a, S> PlannedTensor<'a, S> {
+    /// Plans a tensor of a checkpoint, under its own name or an alias.
     pub(super) fn of(name: &'a str, tensor: LazyTensor<'a, S>, tie: u64) -> Self {
         let alias = name != tensor.name();
         let byte_len = tensor.byte_len();
@@ -48,7 +48,7 @@ impl<'a, S> Planned<'a, S> {
         }
     }
 
-    /// A tensor from elsewhere, or the reason why it can be none.
+    /// Plans an added tensor. Fails if no tensor can have its dtype and shape.
     pub(super) fn added(
         name: &str,
         tensor: impl TensorSource + Send + 'a,
@@ -67,7 +67,7 @@ impl<'a, S> Planned<'a, S> {
         })
     }
 
-    /// The tensor in its file, or nothing if it was [added](super::Rewrite::add) from elsewhere.
+    /// The tensor in its file; `None` if it was [added](super::Rewrite::add).
     pub fn tensor(&self) -> Option<&LazyTensor<'a, S>> {
         match &self.origin {
             Origin::Lazy(tensor) => Some(tensor),
@@ -75,20 +75,20 @@ impl<'a, S> Planned<'a, S> {
         }
     }
 
-    /// The name that it had at first: in its file, where that may be an
-    /// [alias](crate::Checkpoint::aliases), or as it was added.
+    /// The original name: that in the checkpoint, which may be an
+    /// [alias](crate::Checkpoint::aliases), or the one under which the tensor was added.
     pub fn source_name(&self) -> &str {
         &self.source_name
     }
 
-    /// Whether this is an [alias](crate::Checkpoint::aliases): not the name that the tensor has in
-    /// its file, but another one, which the metadata gives it. A name that is
-    /// [cast](super::Rewrite::cast) in the place of its tensor, which was left out, is none.
+    /// Whether this is an [alias](crate::Checkpoint::aliases): a name that the metadata records,
+    /// other than the tensor's name in its file. If the tensor was left out and this name was
+    /// [cast](super::Rewrite::cast) in its place, this is no longer an alias.
     pub fn is_alias(&self) -> bool {
         self.alias
     }
 
-    /// The number of bytes that it will have.
+    /// The number of bytes that will be saved.
     pub fn byte_len(&self) -> u64 {
         self.byte_len
     }
@@ -101,7 +101,7 @@ impl<'a, S> Planned<'a, S> {
         }
     }
 
-    /// The dtype that it had at first.
+    /// The original dtype.
     pub fn source_dtype(&self) -> Dtype {
         match &self.origin {
             Origin::Lazy(tensor) => tensor.dtype(),
@@ -110,13 +110,13 @@ impl<'a, S> Planned<'a, S> {
     }
 }
 
-impl<S: ReadAt> Planned<'_, S> {
-    /// The dtype that it will have.
+impl<S: ReadAt> PlannedTensor<'_, S> {
+    /// The dtype that will be saved.
     pub fn dtype(&self) -> Dtype {
         self.cast.as_ref().map_or(self.source_dtype(), Converted::dtype)
     }
 
-    /// Converts it from what it was at first.
+    /// Sets the conversion, from the original dtype.
     pub(super) fn cast(&mut self, to: Dtype, options: &ConvertOptions) -> Result<()> {
         let cast = Converted::new(self.origin.clone(), to, options)
             .map_err(|error| self.origin.locate(error))?;
@@ -127,7 +127,7 @@ impl<S: ReadAt> Planned<'_, S> {
     }
 }
 
-impl<S: ReadAt> TensorSource for Planned<'_, S> {
+impl<S: ReadAt> TensorSource for PlannedTensor<'_, S> {
     fn dtype(&self) -> Dtype {
         Self::dtype(self)
     }
@@ -143,15 +143,15 @@ impl<S: ReadAt> TensorSource for Planned<'_, S> {
         }
     }
 
-    /// The same for all names of one tensor that are saved in one dtype.
+    /// The same storage for all names of one tensor that are saved in one dtype.
     fn storage(&self) -> Option<Storage> {
-        // An empty tensor has a byte to share, see `Tied::with_empty`.
+        // An empty tensor gets one byte, so that it can be tied. See `Tied::with_empty`.
         Some(Storage::whole(self.tie, self.byte_len.max(1)))
     }
 }
 
 impl<S> Origin<'_, S> {
-    /// Says in an error where the tensor comes from.
+    /// Adds the tensor's name, and its file if it has one, to an error.
     fn locate(&self, error: Error) -> Error {
         match self {
             Self::Lazy(tensor) => tensor.locate(error),

@@ -4,24 +4,32 @@ use std::fs::{self, File, Metadata};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use tempfile::NamedTempFile;
-
+use super::SaveOptions;
+use super::permissions::{is_read_only, take_after};
+use super::temporary::TempFile;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::failpoint;
+pub(crate) use crate::io::hidden::directory;
+use crate::io::hidden::{header_backup, is_header_backup};
 
 /// A file of any content that takes its place complete, or not at all: until
 /// [`commit`](AtomicFile::commit), and after any failure, its path has what it had before.
 ///
-/// It is written under a hidden temporary name beside its destination. Dropped before the commit,
-/// it leaves nothing behind; a process that is killed may leave the temporary file, whose name ends
-/// in `.safetensors.tmp` and which can be removed.
+/// On Linux it has no name until the commit, where the file system can do that. Elsewhere it is
+/// written under a hidden name beside its destination: `.NAME.ID.tmp`, with six letters or digits
+/// for `ID`. Dropped before the commit, it leaves nothing behind. A process that is killed may leave
+/// the hidden file; on Unix the next save to the same path removes it.
 ///
 /// Every write goes to the system at once: put an [`io::BufWriter`] around it for small ones.
+///
+/// The limit of a process for the size of its files (`ulimit -f`) is an error of kind
+/// [`io::ErrorKind::FileTooLarge`], if the process ignores or handles the signal `SIGXFSZ`. The
+/// system ends other processes.
 ///
 /// ```
 /// use std::io::Write;
 ///
-/// use safetensors_core::AtomicFile;
+/// use safetensors_core::save::AtomicFile;
 ///
 /// let dir = tempfile::tempdir()?;
 /// let path = dir.path().join("names.txt");
@@ -36,7 +44,7 @@ use crate::io::failpoint;
 /// ```
 #[derive(Debug)]
 pub struct AtomicFile {
-    temp: NamedTempFile,
+    temp: TempFile,
     /// As the caller named it, for messages.
     path: PathBuf,
     /// Where links lead from there.
@@ -45,7 +53,9 @@ pub struct AtomicFile {
 }
 
 impl AtomicFile {
-    /// Creates the temporary file. Its mode follows the umask, as that of any new file.
+    /// Creates the file, which has yet to take its place. A file that replaces another gets its
+    /// mode and, where the system allows it, its owner and group. The mode of any other one follows
+    /// the umask.
     ///
     /// A link is followed, also one that leads to nothing yet: what it leads to is replaced, and
     /// the link stays.
@@ -53,13 +63,27 @@ impl AtomicFile {
     /// # Errors
     ///
     /// [`ErrorKind::NotAFile`] if the path has something else than a regular file, such as a FIFO
-    /// or a device, which is left alone; [`ErrorKind::Io`].
+    /// or a device, which is left alone; [`ErrorKind::ReadOnlyFile`] if it has a file that nobody
+    /// may write to; [`ErrorKind::Io`].
     pub fn create(path: impl AsRef<Path>) -> Result<Self> {
+        Self::create_with(path, &SaveOptions::new())
+    }
+
+    /// [`create`](AtomicFile::create) with what the options say of
+    /// [durability](SaveOptions::durable) and of
+    /// [read-only files](SaveOptions::replace_read_only). The others are not looked at.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`create`](AtomicFile::create).
+    pub fn create_with(path: impl AsRef<Path>, options: &SaveOptions) -> Result<Self> {
         let path = path.as_ref();
         let create = || {
             let destination = destination(path)?;
-            let file = Self::create_in_place_of(destination).map_err(ErrorKind::Io)?;
-            Ok(Self { path: path.into(), ..file })
+            let original = replaceable(&destination, options.replace_read_only)?;
+            let file =
+                Self::create_in_place_of(destination, original.as_ref()).map_err(ErrorKind::Io)?;
+            Ok(Self { path: path.into(), durable: options.durable, ..file })
         };
         create().map_err(|error: Error| error.in_path(path))
     }
@@ -72,84 +96,64 @@ impl AtomicFile {
         self
     }
 
-    /// [`create`](AtomicFile::create) in place of whatever is there, even a link.
-    pub(crate) fn create_in_place_of(destination: PathBuf) -> io::Result<Self> {
-        failpoint::hit("create")?;
-        // Opened here, so that it has every permission that the umask leaves, as any new file, and
-        // not the private mode of temporary files; and so that an error is the system's, and says
-        // nothing of a name that nobody asked for.
-        let open = |path: &Path| File::options().read(true).write(true).create_new(true).open(path);
-        let mut builder = tempfile::Builder::new();
-        let temp = builder
-            .prefix(".")
-            .suffix(".safetensors.tmp")
-            .make_in(directory(&destination), open)?;
+    /// [`create`](AtomicFile::create) in place of whatever is there, even a link. If it is to have
+    /// the permissions of another file, it has them before anything is written to it.
+    pub(crate) fn create_in_place_of(
+        destination: PathBuf,
+        permissions_of: Option<&Metadata>,
+    ) -> io::Result<Self> {
+        let temp = TempFile::create(&destination, permissions_of.is_some())?;
+        if let Some(original) = permissions_of {
+            take_after(temp.file(), original)?;
+        }
         Ok(Self { temp, path: destination.clone(), destination, durable: true })
     }
 
     /// The open file, to be written in other ways: at positions, say.
     pub fn file(&self) -> &File {
-        self.temp.as_file()
-    }
-
-    /// Gives the file the permissions of another and, where the system allows it, its owner.
-    pub(crate) fn take_after(&self, original: &Metadata) -> io::Result<()> {
-        failpoint::hit("permissions")?;
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::MetadataExt;
-            let own = self.file().metadata()?;
-            if (own.uid(), own.gid()) != (original.uid(), original.gid()) {
-                // Only an administrator can give files away. Others own what they edit, or it
-                // becomes theirs.
-                let _ = std::os::unix::fs::fchown(
-                    self.file(),
-                    Some(original.uid()),
-                    Some(original.gid()),
-                );
-            }
-        }
-        // After the owner: a change of owner can take permissions away.
-        self.file().set_permissions(original.permissions())
+        self.temp.file()
     }
 
     /// Gives the file its name, replacing what had it.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`]. The path then has what it had before and no temporary file stays behind;
-    /// only if the directory cannot be synchronised after the file has taken its place is it the
-    /// new one.
+    /// [`ErrorKind::Io`]: the path then has what it had before, and no temporary file stays behind.
+    /// [`ErrorKind::NotDurable`]: the new file is in its place, but its directory could not be
+    /// synchronised.
     pub fn commit(self) -> Result<()> {
         let path = self.path.clone();
-        self.persist().map_err(|error| Error::io(error, &path))
+        self.persist().map_err(|kind| Error::from(kind).in_path(&path))
     }
 
     /// [`commit`](AtomicFile::commit), for callers who know better which path the error is about.
-    pub(crate) fn persist(self) -> io::Result<()> {
-        if self.durable {
-            sync(self.temp.as_file())?;
+    pub(crate) fn persist(self) -> Result<(), ErrorKind> {
+        let Self { temp, destination, durable, .. } = self;
+        if durable {
+            sync(temp.file()).map_err(ErrorKind::Io)?;
         }
-        let directory = directory(&self.destination).to_owned();
-        failpoint::hit("rename")?;
-        self.temp.persist(self.destination).map_err(|error| error.error)?;
-        if self.durable { sync_directory(&directory) } else { Ok(()) }
+        temp.persist(&destination).map_err(ErrorKind::Io)?;
+        remove_header_backup(&destination);
+        if durable {
+            sync_directory(directory(&destination)).map_err(ErrorKind::NotDurable)?;
+        }
+        Ok(())
     }
 }
 
 impl Write for AtomicFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.temp.as_file_mut().write(bytes)
+        self.temp.file_mut().write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.temp.as_file_mut().flush()
+        self.temp.file_mut().flush()
     }
 }
 
 impl Seek for AtomicFile {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        self.temp.as_file_mut().seek(to)
+        self.temp.file_mut().seek(to)
     }
 }
 
@@ -186,12 +190,36 @@ pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
 }
 
 /// Checks whether a path can have a file, as far as that is known before one is created.
-pub(crate) fn check(path: &Path) -> Result<()> {
+pub(crate) fn check(path: &Path, replace_read_only: bool) -> Result<()> {
     let check = || {
         let destination = destination(path)?;
+        replaceable(&destination, replace_read_only)?;
         refuse_other_than_directory(directory(&destination))
     };
     check().map_err(|error| error.in_path(path))
+}
+
+/// What is known of the file that a new one replaces, if there is one. A read-only one is refused
+/// unless it may be replaced. Links are not followed.
+pub(crate) fn replaceable(path: &Path, replace_read_only: bool) -> Result<Option<Metadata>> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if !found.is_file() => Ok(None),
+        Ok(found) if is_read_only(&found) && !replace_read_only => {
+            Err(ErrorKind::ReadOnlyFile.into())
+        }
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(ErrorKind::Io(error).into()),
+    }
+}
+
+/// Removes the backup of the header of a file that was replaced: what it could restore is gone. One
+/// that stays does no harm.
+pub(crate) fn remove_header_backup(destination: &Path) {
+    let path = header_backup(destination);
+    if is_header_backup(&path) {
+        let _ = failpoint::hit("remove the backup").and_then(|()| fs::remove_file(path));
+    }
 }
 
 /// Refuses what is there and is no directory, or not there.
@@ -213,14 +241,6 @@ pub(crate) fn refuse_special(path: &Path) -> Result<()> {
         Err(error) => return Err(ErrorKind::Io(error).into()),
     };
     Err(ErrorKind::NotAFile { found }.into())
-}
-
-/// The directory of a file; a bare name lies in the current one.
-pub(crate) fn directory(path: &Path) -> &Path {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    }
 }
 
 /// Where links lead from a path that is to have a file. What is there and is no regular file is

@@ -8,6 +8,7 @@
 //! | send a file through a pipe, a socket or a compressor | [`write_to`] |
 //! | have a file in memory | [`serialize`] |
 //! | write a file of another kind as safely | [`AtomicFile`] |
+//! | end the process in the midst of it, and leave nothing | [`remove_temporaries`] |
 //!
 //! All of the first four take the same [`SaveOptions`] and make the same bytes of the same tensors.
 
@@ -16,6 +17,8 @@ pub(crate) mod atomic;
 pub(crate) mod layout;
 mod options;
 #[cfg(feature = "std")]
+pub(crate) mod permissions;
+#[cfg(feature = "std")]
 mod ranges;
 #[cfg(feature = "std")]
 mod recording;
@@ -23,6 +26,8 @@ pub(crate) mod sequential;
 pub(crate) mod spec;
 #[cfg(feature = "std")]
 mod stream;
+#[cfg(feature = "std")]
+pub(crate) mod temporary;
 #[cfg(feature = "std")]
 mod tensor_writer;
 #[cfg(all(test, feature = "std"))]
@@ -43,5 +48,9 @@ pub use stream::StreamWriter;
 pub use tensor_writer::TensorWriter;
 #[cfg(feature = "std")]
 pub use writer::save;
+#[cfg(feature = "std")]
+pub(crate) use writer::save_if;
 
-pub use crate::tensor::write_native;
+#[cfg(feature = "std")]
+pub use crate::io::unfinished::remove_temporaries;
+pub use crate::tensor::{Sink, TensorSource};

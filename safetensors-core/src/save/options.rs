@@ -21,7 +21,8 @@ pub enum Order {
 /// How tensors are saved.
 ///
 /// ```
-/// use safetensors_core::{Order, SaveOptions};
+/// use safetensors_core::SaveOptions;
+/// use safetensors_core::save::Order;
 ///
 /// let options =
 ///     SaveOptions::new().metadata([("format", "pt")]).order(Order::Given).align(4096);
@@ -32,6 +33,8 @@ pub struct SaveOptions {
     pub(crate) order: Order,
     pub(crate) align: usize,
     pub(crate) durable: bool,
+    #[cfg(feature = "std")]
+    pub(crate) replace_read_only: bool,
     pub(crate) tied: Option<Tied>,
     #[cfg(feature = "std")]
     pub(crate) digests: bool,
@@ -46,6 +49,8 @@ impl Default for SaveOptions {
             order: Order::default(),
             align: 8,
             durable: true,
+            #[cfg(feature = "std")]
+            replace_read_only: false,
             tied: None,
             #[cfg(feature = "std")]
             digests: false,
@@ -95,13 +100,20 @@ impl SaveOptions {
         self
     }
 
+    /// Whether a file that nobody may write to, by its permissions, may be replaced. Off by default:
+    /// saving then fails with [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile). The new
+    /// file gets the permissions of the old one, so it is read-only again.
+    #[cfg(feature = "std")]
+    #[must_use]
+    pub fn replace_read_only(mut self, replace_read_only: bool) -> Self {
+        self.replace_read_only = replace_read_only;
+        self
+    }
+
     /// Saves tensors that share storage once. Writers that learn of tensors one after the other,
-    /// such as [`StreamWriter`](crate::StreamWriter), cannot tell, and do not look at this.
+    /// such as [`StreamWriter`](crate::save::StreamWriter), cannot tell, and do not look at this.
     ///
-    /// Saving then also fails with the errors of [`resolve`](crate::tied::resolve), and with
-    /// [`ErrorKind::TieNotRecorded`](crate::ErrorKind::TieNotRecorded) if the metadata has an entry
-    /// under a name that is dropped; [`ErrorKind::TieReserved`](crate::ErrorKind::TieReserved) if a
-    /// name that is dropped is a key with a meaning of its own.
+    /// Saving then also fails with the errors that [`Tied`] lists.
     #[must_use]
     pub fn tied(mut self, tied: Tied) -> Self {
         self.tied = Some(tied);
@@ -111,17 +123,17 @@ impl SaveOptions {
     /// Whether to record a digest of each tensor in the metadata, so that
     /// [`verify`](crate::digest::verify) can find data that has changed. Off by default.
     ///
-    /// Tensors are hashed while they are written. What [`StreamWriter`](crate::StreamWriter) gets
-    /// out of order is read back from the file, and [`write_to`](crate::save::write_to), which
+    /// Tensors are hashed while they are written. What [`StreamWriter`](crate::save::StreamWriter)
+    /// gets out of order is read back from the file, and [`write_to`](crate::save::write_to), which
     /// cannot go back to the header, asks each source for its bytes twice.
     ///
     /// ```
     /// use safetensors_core::digest::{self, VerifyOptions};
-    /// use safetensors_core::{Limits, SafeTensors, SaveOptions, TensorView, serialize};
+    /// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
     ///
     /// let options = SaveOptions::new().digests(true);
     /// let file = serialize([("w", TensorView::from_slice(&[2], &[1.0_f32, 2.0])?)], &options)?;
-    /// let file = SafeTensors::read_header(file, &Limits::default())?;
+    /// let file = SafeTensors::from_source(file)?;
     /// assert_eq!(digest::verify_file(&file, &VerifyOptions::new())?.checked, ["w"]);
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```

@@ -13,7 +13,7 @@ use crate::tensor::{TensorSource, write_exactly};
 /// The metadata of a file of these tensors, with the room that their digests take.
 pub(super) fn planned_metadata(tensors: &[Spec<'_>], options: &SaveOptions) -> Metadata {
     let mut metadata = options.metadata.clone();
-    TensorDigests::unknown(tensors.iter().map(|tensor| tensor.name)).write(&mut metadata);
+    TensorDigests::unknown(tensors.iter().map(|tensor| tensor.name)).insert_into(&mut metadata);
     metadata
 }
 
@@ -25,7 +25,7 @@ pub(super) fn recorded(
 ) -> SaveOptions {
     let record: TensorDigests = tensors.iter().map(|tensor| tensor.name).zip(digests).collect();
     let mut options = SaveOptions { digests: false, ..options.clone() };
-    record.write(&mut options.metadata);
+    record.insert_into(&mut options.metadata);
     options
 }
 

@@ -13,7 +13,7 @@ use super::spec::Spec;
 use super::tensor_writer::TensorWriter;
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
-use crate::hash::Running;
+use crate::hash::RunningDigest;
 use crate::header::NameTable;
 use crate::io::FileSource;
 use crate::io::positional::write_all_at;
@@ -29,7 +29,8 @@ use crate::parallel::{Meter, in_parallel};
 /// file its name. Until then, or if the writer is dropped, the path has what it had before.
 ///
 /// ```
-/// use safetensors_core::{Checkpoint, Dtype, SaveOptions, StreamWriter};
+/// use safetensors_core::save::StreamWriter;
+/// use safetensors_core::{Checkpoint, Dtype, SaveOptions};
 ///
 /// let dir = tempfile::tempdir()?;
 /// let path = dir.path().join("model.safetensors");
@@ -69,7 +70,7 @@ pub(super) struct Declared {
     /// What of it has been written, or is being written.
     pub(super) written: Mutex<Ranges>,
     /// The digest of what has been written, if digests are to be recorded.
-    running: Mutex<Running>,
+    running: Mutex<RunningDigest>,
 }
 
 impl Declared {
@@ -81,7 +82,7 @@ impl Declared {
         Spec { name: &self.name, dtype: self.dtype, shape: &self.shape }
     }
 
-    pub(super) fn running(&self) -> MutexGuard<'_, Running> {
+    pub(super) fn running(&self) -> MutexGuard<'_, RunningDigest> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -96,7 +97,7 @@ impl StreamWriter {
     /// [`ErrorKind::DuplicateTensor`], [`ErrorKind::HeaderTooLarge`] and the errors of
     /// [`shape::byte_len`](crate::shape::byte_len). Also [`ErrorKind::BadAlignment`];
     /// [`ErrorKind::NotAFile`] if the path has something else than a regular file;
-    /// [`ErrorKind::Io`].
+    /// [`ErrorKind::ReadOnlyFile`]; [`ErrorKind::Io`].
     pub fn create<N: AsRef<str>, D: AsRef<[usize]>>(
         path: impl AsRef<Path>,
         tensors: impl IntoIterator<Item = (N, Dtype, D)>,
@@ -122,7 +123,7 @@ impl StreamWriter {
     ) -> Result<Self> {
         let create = || {
             let layout = Layout::plan(specs, options)?;
-            let file = AtomicFile::create(path)?.durable(options.durable);
+            let file = AtomicFile::create_with(path, options)?;
             reserve(file.file(), layout.file_len()).map_err(ErrorKind::Io)?;
             write_all_at(file.file(), &layout.prefix, 0).map_err(ErrorKind::Io)?;
             Ok((layout, file))
@@ -185,16 +186,22 @@ impl StreamWriter {
     /// # Errors
     ///
     /// [`ErrorKind::Incomplete`], naming the first tensor in file order that lacks a byte;
-    /// [`ErrorKind::Io`]. The path then has what it had before and no temporary file stays behind;
-    /// only if the directory cannot be synchronised after the new file has taken its place is it
-    /// the new one. [`ErrorKind::Cancelled`] if the [progress](SaveOptions::progress) callback
-    /// ended it.
+    /// [`ErrorKind::Io`]; [`ErrorKind::Cancelled`] if the [progress](SaveOptions::progress)
+    /// callback ended it. The path then has what it had before, and no temporary file stays behind.
+    /// After [`ErrorKind::NotDurable`] it has the new file.
     pub fn finish(self) -> Result<()> {
+        self.finish_if(|| Ok(()))
+    }
+
+    /// [`finish`](StreamWriter::finish), unless `check` fails, which is called when the file is
+    /// complete.
+    pub(super) fn finish_if(self, check: impl FnOnce() -> Result<()>) -> Result<()> {
         self.progress.check().map_err(|error| error.in_path(&self.path))?;
         self.tensors().try_for_each(|tensor| tensor.check_complete())?;
         if let Some(options) = &self.recording {
             self.record_digests(options).map_err(|error| error.in_path(&self.path))?;
         }
+        check()?;
         self.file.commit()
     }
 

@@ -20,7 +20,8 @@ use crate::tensor::{Element, TensorSource, swap_on_big_endian, write_exactly};
 /// into it:
 ///
 /// ```
-/// use safetensors_core::{Dtype, SaveOptions, StreamWriter};
+/// use safetensors_core::save::StreamWriter;
+/// use safetensors_core::{Dtype, SaveOptions};
 ///
 /// # let dir = tempfile::tempdir()?;
 /// # let path = dir.path().join("model.safetensors");
@@ -69,7 +70,7 @@ impl<'a> TensorWriter<'a> {
     /// written already, or are just being written by another thread: two that disagree about a
     /// tensor are an error, not a race. Nothing is written then. [`ErrorKind::Io`] if the system
     /// fails; then the same bytes may be written again. [`ErrorKind::Cancelled`], here and from
-    /// then on, if the [progress](SaveOptions::progress) callback ended it.
+    /// then on, if the [progress](crate::SaveOptions::progress) callback ended it.
     pub fn write_bytes_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let write = || {
             let range = self.claim(&mut self.lock(), offset, bytes.len())?;
@@ -82,7 +83,8 @@ impl<'a> TensorWriter<'a> {
     /// been. For the packed dtypes one value is [one byte](Element).
     ///
     /// ```
-    /// use safetensors_core::{Dtype, ErrorKind, SaveOptions, StreamWriter};
+    /// use safetensors_core::save::StreamWriter;
+    /// use safetensors_core::{Dtype, ErrorKind, SaveOptions};
     ///
     /// # let dir = tempfile::tempdir()?;
     /// # let path = dir.path().join("model.safetensors");

@@ -10,7 +10,7 @@ use super::AtomicFile;
 use crate::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
-use crate::io::failpoint::fail_at;
+use crate::io::failpoint::{fail_at, without};
 use crate::save;
 use crate::save::{SaveOptions, StreamWriter, serialize};
 use crate::tensor::TensorView;
@@ -31,48 +31,71 @@ fn streamed(path: &Path) -> Result<()> {
     writer.finish()
 }
 
+/// As on a system that has files without a name, and as on one that has none.
+const SYSTEMS: [fn(&dyn Fn()); 2] = [|f| f(), |f| without("files without a name", f)];
+
+/// What is expected of a save that fails at a step: whether it is done all the same, and whether the
+/// new file is in its place.
+#[track_caller]
+fn check_failed(step: &str, result: Result<()>, path: &Path) -> bool {
+    // Where a file cannot get a name, a copy of it gets one.
+    if step == "link" {
+        result.unwrap();
+        return true;
+    }
+    let error = result.unwrap_err();
+    assert_eq!(error.file(), path.to_str());
+    // After the rename the new file is in its place, and only its durability is in doubt.
+    let is_new = step == "sync the directory";
+    match error.kind() {
+        ErrorKind::NotDurable(_) => assert!(is_new, "{step}: {error}"),
+        ErrorKind::Io(_) => assert!(!is_new, "{step}: {error}"),
+        _ => unreachable!("{step}: {error}"),
+    }
+    is_new
+}
+
 #[test]
 fn the_old_file_or_the_new_one_wherever_a_save_is_interrupted() {
     let saved = |path: &Path| save(path, tensors(), &SaveOptions::new());
     let new = serialize(tensors(), &SaveOptions::new()).unwrap();
-    for run in [&saved as &dyn Fn(&Path) -> Result<()>, &streamed] {
-        for old in [None, Some(b"the old file")] {
-            let mut steps = Vec::new();
-            loop {
-                let directory = tempdir().unwrap();
-                let path = directory.path().join("model.safetensors");
-                if let Some(old) = old {
-                    fs::write(&path, old).unwrap();
-                }
-                let (result, failed) = fail_at(steps.len(), || run(&path));
-                let found = fs::read(&path).ok();
-                let Some(step) = failed else {
-                    result.unwrap();
-                    assert_eq!(found, Some(new.clone()));
-                    Checkpoint::open(&path).unwrap().tensor("a").unwrap().read().unwrap();
-                    break;
-                };
-                let error = result.unwrap_err();
-                assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
-                assert_eq!(error.file(), path.to_str());
-                // After the rename the new file is in its place, and only its durability is in
-                // doubt.
-                let expected = if step == "sync the directory" {
-                    Some(&*new)
-                } else {
-                    old.map(|old| &old[..])
-                };
-                assert_eq!(found.as_deref(), expected, "{step}");
-                let names = fs::read_dir(directory.path()).unwrap().count();
-                assert_eq!(names, usize::from(found.is_some()), "litter at {step}");
-                steps.push(step);
+    let interrupted = |run: &dyn Fn(&Path) -> Result<()>, old: Option<&[u8]>| {
+        let mut steps = Vec::new();
+        loop {
+            let directory = tempdir().unwrap();
+            let path = directory.path().join("model.safetensors");
+            if let Some(old) = old {
+                fs::write(&path, old).unwrap();
             }
-            assert_eq!(steps[..2], ["create", "reserve"]);
-            assert_eq!(steps[steps.len() - 3..], ["sync the file", "rename", "sync the directory"]);
-            assert!(
-                steps[2..steps.len() - 3].iter().all(|step| *step == "write") && steps.len() >= 8,
-                "{steps:?}"
-            );
+            let (result, failed) = fail_at(steps.len(), || run(&path));
+            let found = fs::read(&path).ok();
+            let Some(step) = failed else {
+                result.unwrap();
+                assert_eq!(found, Some(new.clone()));
+                Checkpoint::open(&path).unwrap().tensor("a").unwrap().read().unwrap();
+                return steps;
+            };
+            let expected = if check_failed(step, result, &path) { Some(&*new) } else { old };
+            assert_eq!(found.as_deref(), expected, "{step}");
+            let names = fs::read_dir(directory.path()).unwrap().count();
+            assert_eq!(names, usize::from(found.is_some()), "litter at {step}");
+            steps.push(step);
+        }
+    };
+    for run in [&saved as &dyn Fn(&Path) -> Result<()>, &streamed] {
+        for old in [None, Some(&b"the old file"[..])] {
+            for system in SYSTEMS {
+                system(&|| {
+                    let mut steps = interrupted(run, old);
+                    steps.retain(|step| !["link", "permissions"].contains(step));
+                    assert_eq!(steps[..2], ["create", "reserve"]);
+                    let last = ["sync the file", "rename", "sync the directory"];
+                    assert_eq!(steps[steps.len() - 3..], last);
+                    let between = &steps[2..steps.len() - 3];
+                    assert!(between.len() >= 3, "{steps:?}");
+                    assert!(between.iter().all(|step| *step == "write"), "{steps:?}");
+                });
+            }
         }
     }
 }
@@ -85,19 +108,23 @@ fn a_file_of_another_kind_is_as_safe() {
         file.write_all(b"new").and_then(|()| file.flush()).map_err(ErrorKind::Io)?;
         file.commit()
     };
-    let steps = ["create", "sync the file", "rename", "sync the directory"];
-    for (n, step) in steps.into_iter().enumerate() {
-        let directory = tempdir().unwrap();
-        let path = directory.path().join("notes.txt");
-        fs::write(&path, b"old").unwrap();
-        let (result, failed) = fail_at(n, || replaced(&path));
-        assert_eq!((failed, result.unwrap_err().file()), (Some(step), path.to_str()));
-        assert_eq!(
-            fs::read(&path).unwrap(),
-            if step == "sync the directory" { b"new" } else { b"old" }
-        );
-        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "litter at {step}");
-        assert_eq!(fail_at(steps.len(), || replaced(&path).unwrap()).1, None);
+    for system in SYSTEMS {
+        system(&|| {
+            for n in 0.. {
+                let directory = tempdir().unwrap();
+                let path = directory.path().join("notes.txt");
+                fs::write(&path, b"old").unwrap();
+                let (result, failed) = fail_at(n, || replaced(&path));
+                let is_new = failed.is_none_or(|step| check_failed(step, result, &path));
+                let expected: &[u8] = if is_new { b"new" } else { b"old" };
+                assert_eq!(fs::read(&path).unwrap(), expected, "{failed:?}");
+                assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "{failed:?}");
+                if failed.is_none() {
+                    assert!(n >= 5, "only {n} steps");
+                    break;
+                }
+            }
+        });
     }
 }
 

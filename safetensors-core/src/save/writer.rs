@@ -16,7 +16,7 @@ const WORTH_SEVERAL_THREADS: u64 = 2 << 20;
 /// what it had before.
 ///
 /// Tensors that are contiguous in memory are written from where they lie, several at a time. The
-/// file's mode follows the umask, and a link is followed. The same tensors and options give the
+/// file has the mode of the one that it replaces, else what the umask leaves. A link is followed. The same tensors and options give the
 /// same bytes. Where the file system can reserve space, a disk without room for the file is found
 /// before anything is written.
 ///
@@ -34,15 +34,24 @@ const WORTH_SEVERAL_THREADS: u64 = 2 << 20;
 ///
 /// Those of [`serialize`](super::serialize); [`ErrorKind::Io`](crate::ErrorKind::Io);
 /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) if the path has something else than a
-/// regular file. Whatever the error, the path has what it had before and no temporary file stays
-/// behind; only if the directory cannot be synchronised after the new file has taken its place is
-/// it the new one.
+/// regular file; [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile). After these the path
+/// has what it had before, and no temporary file stays behind. After
+/// [`ErrorKind::NotDurable`](crate::ErrorKind::NotDurable) it has the new file.
 pub fn save<N: AsRef<str>, S: TensorSource>(
     path: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (N, S)>,
     options: &SaveOptions,
 ) -> Result<()> {
-    let path = path.as_ref();
+    save_if(path.as_ref(), tensors, options, || Ok(()))
+}
+
+/// [`save`], unless `check` fails, which is called when the file is complete and not yet in place.
+pub(crate) fn save_if<N: AsRef<str>, S: TensorSource>(
+    path: &Path,
+    tensors: impl IntoIterator<Item = (N, S)>,
+    options: &SaveOptions,
+    check: impl FnOnce() -> Result<()>,
+) -> Result<()> {
     let mut tensors: Vec<(N, S)> = tensors.into_iter().collect();
     let options = ties::apply(&mut tensors, options).map_err(|error| error.in_path(path))?;
     // Sources need not be `Send`: they stay where they are and are shared. Names are left behind
@@ -52,7 +61,7 @@ pub fn save<N: AsRef<str>, S: TensorSource>(
         names.iter().zip(&tensors).map(|(name, tensor)| Spec::of(name.as_ref(), tensor)).collect();
     let writer = StreamWriter::create_for(path, &specs, &options)?;
     write_all(&writer, &tensors)?;
-    writer.finish()
+    writer.finish_if(check)
 }
 
 /// Writes every tensor, front to back, several at a time.

@@ -1,12 +1,12 @@
-//! [`Index`]: what is taken of one dimension.
+//! [`Index`]: the part of one dimension that a slice takes.
 
 use alloc::vec::Vec;
 use core::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
-/// What a slice takes of one dimension, as in NumPy.
+/// The positions that a slice takes of one dimension, as in NumPy.
 ///
-/// Negative positions count from the end. Made from integers and ranges of `isize`, `usize` or
-/// `i32`:
+/// Negative positions count from the end. Integers and ranges of `isize`, `usize` and `i32` convert
+/// to an `Index`:
 ///
 /// ```
 /// use safetensors_core::{Dtype, TensorView};
@@ -24,16 +24,16 @@ use core::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInc
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Index {
-    /// One position; the dimension disappears from the shape.
+    /// One position. The dimension is removed from the shape.
     At(isize),
-    /// Positions from `start` up to, not including, `end`, every `step`-th of them; the dimension
-    /// stays.
+    /// Every `step`-th position from `start` up to but not including `end`. The dimension stays in
+    /// the shape.
     Range {
         /// The first position; 0 if `None`.
         start: Option<isize>,
         /// The position after the last; the dimension's length if `None`.
         end: Option<isize>,
-        /// The distance between two positions; 0 is an error when the slice is made.
+        /// The distance between two positions. A step of 0 is an error when the slice is made.
         step: usize,
     },
 }
@@ -42,7 +42,7 @@ impl Index {
     /// The whole dimension.
     pub const ALL: Self = Self::Range { start: None, end: None, step: 1 };
 
-    /// Takes every `step`-th position of a range. A single position stays as it is.
+    /// Sets the step of a range. A single position is returned unchanged.
     #[must_use]
     pub fn step(self, step: usize) -> Self {
         match self {
@@ -68,7 +68,11 @@ macro_rules! positions {
 
         impl From<Range<$int>> for Index {
             fn from(range: Range<$int>) -> Self {
-                Self::Range { start: Some(saturate(range.start)), end: Some(saturate(range.end)), step: 1 }
+                Self::Range {
+                    start: Some(saturate(range.start)),
+                    end: Some(saturate(range.end)),
+                    step: 1,
+                }
             }
         }
 
@@ -86,7 +90,11 @@ macro_rules! positions {
 
         impl From<RangeInclusive<$int>> for Index {
             fn from(range: RangeInclusive<$int>) -> Self {
-                Self::Range { start: Some(saturate(*range.start())), end: after(saturate(*range.end())), step: 1 }
+                Self::Range {
+                    start: Some(saturate(*range.start())),
+                    end: after(saturate(*range.end())),
+                    step: 1,
+                }
             }
         }
 
@@ -100,22 +108,23 @@ macro_rules! positions {
 
 positions!(isize, usize, i32);
 
-/// A position as `isize`. One that does not fit is out of bounds in any dimension, and so is
-/// `isize::MAX`.
+/// Converts a position to `isize`. A position that does not fit becomes `isize::MAX`; both are out
+/// of bounds in any dimension.
 fn saturate(position: impl TryInto<isize>) -> isize {
     position.try_into().unwrap_or(isize::MAX)
 }
 
-/// The position after an inclusive end; after -1, the last, comes the end of the dimension.
+/// The exclusive end for an inclusive one. -1 is the last position, so the end of the dimension
+/// follows it.
 fn after(end: isize) -> Option<isize> {
     if end == -1 { None } else { Some(end.saturating_add(1)) }
 }
 
-/// What [`TensorView::slice`](crate::TensorView::slice) takes: a tuple of up to six integers and
-/// ranges, or any number of [`Index`] values. Trailing dimensions that are left out are taken
+/// The argument of [`TensorView::slice`](crate::TensorView::slice): a tuple of up to six integers
+/// and ranges, or any number of [`Index`] values. Trailing dimensions without an index are taken
 /// whole.
 pub trait IntoIndices {
-    /// One index a dimension, outermost first.
+    /// One index for each dimension, outermost first.
     fn into_indices(self) -> Vec<Index>;
 }
 

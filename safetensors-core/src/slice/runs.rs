@@ -1,21 +1,26 @@
-//! [`Runs`]: bytes of a tensor that are selected, piece by piece.
+//! [`Runs`]: the selected bytes of a tensor, as a regular pattern of pieces.
 
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// Pieces of equal length that repeat at equal distances, in every dimension anew. Counted from the
-/// tensor's first byte.
+/// Pieces of equal length, in nested repetition. All positions are bytes, counted from the tensor's
+/// first byte.
+///
+/// One piece begins at `start + i₀ × stride₀ + i₁ × stride₁ + …` for every choice of `iₖ` below
+/// `countₖ`. A pattern takes the same few numbers for any number of pieces. For example, column 1
+/// of an F32 tensor of shape `[4, 3]` has `start` 4, `piece` 4 and one repeat: 4 positions that lie
+/// 12 bytes apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Runs {
-    /// The first byte.
+    /// Where the first piece begins.
     pub(super) start: u64,
-    /// The bytes of one piece; 0 if nothing is selected.
+    /// The length of a piece; 0 if nothing is selected.
     pub(super) piece: u64,
-    /// How pieces repeat, outermost first.
+    /// The nested repetitions, outermost first; empty if there is one piece.
     pub(super) repeats: Vec<Repeat>,
 }
 
-/// `count` positions that lie `stride` bytes apart.
+/// A repetition: `count` positions that lie `stride` bytes apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Repeat {
     pub(super) count: usize,
@@ -23,29 +28,32 @@ pub(super) struct Repeat {
 }
 
 impl Runs {
-    /// So many bytes from the start on.
+    /// The first `bytes` bytes of a tensor, as one piece.
     #[cfg(feature = "std")]
     pub(crate) fn whole(bytes: u64) -> Self {
         Self { start: 0, piece: bytes, repeats: Vec::new() }
     }
 
-    /// The number of bytes.
+    /// The number of bytes in all pieces.
+    #[cfg(feature = "std")]
     pub(crate) fn byte_len(&self) -> u64 {
         self.piece * self.piece_count()
     }
 
-    /// Where the only run begins, if there is only one, or none.
+    /// The start of the bytes if they are one piece or none; `None` if there are several pieces.
     #[cfg(feature = "std")]
     pub(crate) fn contiguous(&self) -> Option<u64> {
         self.repeats.is_empty().then_some(self.start)
     }
 
-    /// The runs, in ascending order; as few as possible: no two of them touch.
+    /// The runs in ascending order. Pieces that touch are joined, so the runs are as few as
+    /// possible.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         let mut pieces = self.pieces().peekable();
         core::iter::from_fn(move || {
             let mut run = pieces.next()?;
-            // The last position of a stepped dimension can touch the first of its next turn.
+            // The last piece of a stepped dimension can touch the first piece of its next
+            // repetition.
             while let Some(next) = pieces.next_if(|next| next.start == run.end) {
                 run.end = next.end;
             }
@@ -53,13 +61,14 @@ impl Runs {
         })
     }
 
-    /// The same bytes in parts of at most `bytes` bytes, in order, as few as that allows; but a
-    /// single piece is not cut.
+    /// Splits the pattern, in order, into the fewest parts of at most `bytes` bytes. A part is a
+    /// pattern again. A piece is never cut, so a part that is one piece may be longer.
     #[cfg(feature = "std")]
     pub(crate) fn split(self, bytes: u64) -> Vec<Self> {
         let Some((&Repeat { count, stride }, inner)) = self.repeats.split_first() else {
             return alloc::vec![self];
         };
+        // A part takes as many positions of the outermost repetition as fit together.
         let of_one = self.byte_len() / count as u64;
         let together = usize::try_from(bytes / of_one.max(1)).unwrap_or(count);
         let at = |position: usize, repeats| Self {
@@ -67,6 +76,7 @@ impl Runs {
             repeats,
             ..self
         };
+        // Not even one position fits: split each position by its inner repetitions.
         if together == 0 {
             return (0..count)
                 .flat_map(|position| at(position, inner.to_vec()).split(bytes))
@@ -74,6 +84,8 @@ impl Runs {
         }
         let part = |position| {
             let count = together.min(count - position);
+            // A repetition of one position is left out, so that a single piece counts as
+            // contiguous.
             let outer = (count > 1).then_some(Repeat { count, stride });
             at(position, outer.into_iter().chain(inner.iter().copied()).collect())
         };
@@ -95,14 +107,16 @@ impl Runs {
         core::iter::from_fn(move || {
             left = left.checked_sub(1)?;
             let piece = start..start + self.piece;
-            // Count up like an odometer, innermost first.
+            // Count up like an odometer: advance the innermost repetition; when it is through,
+            // reset it and advance the next. The step past the last position is never made, because
+            // its offset may exceed 2⁶⁴.
             for (counter, repeat) in counters.iter_mut().zip(&self.repeats).rev() {
-                *counter += 1;
-                start += repeat.stride;
-                if *counter < repeat.count {
+                if *counter + 1 < repeat.count {
+                    *counter += 1;
+                    start += repeat.stride;
                     break;
                 }
-                start -= repeat.stride * repeat.count as u64;
+                start -= repeat.stride * *counter as u64;
                 *counter = 0;
             }
             Some(piece)
@@ -123,7 +137,7 @@ mod tests {
             dims in prop::collection::vec((2..6_usize, 0..4_u64), 0..4),
             most in 1..200_u64,
         ) {
-            // Each dimension is at least as far apart as what it repeats is long.
+            // The stride of each repetition is at least the extent of what it repeats.
             let (mut extent, mut repeats) = (piece, Vec::new());
             for (count, gap) in dims {
                 let stride = extent + gap;
@@ -133,7 +147,10 @@ mod tests {
             let runs = Runs { start: 5, piece, repeats };
             let bytes = |runs: &Runs| runs.iter().flatten().collect::<Vec<_>>();
             let parts = runs.clone().split(most);
-            prop_assert!(parts.iter().all(|part| part.byte_len() <= most || part.contiguous().is_some()), "{parts:?}");
+            prop_assert!(
+                parts.iter().all(|part| part.byte_len() <= most || part.contiguous().is_some()),
+                "{parts:?}"
+            );
             prop_assert!(parts.iter().all(|part| bytes(part).len() as u64 == part.byte_len()));
             prop_assert_eq!(parts.iter().flat_map(bytes).collect::<Vec<_>>(), bytes(&runs));
         }

@@ -1,4 +1,4 @@
-//! [`Selection`]: a sub-tensor as a shape and the fewest contiguous runs of bytes.
+//! [`Selection`]: a slice of a tensor as a shape and the fewest contiguous runs of bytes.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -9,18 +9,19 @@ use crate::dtype::Dtype;
 use crate::error::ErrorKind;
 use crate::tensor::shape;
 
-/// What a slice selects of a tensor: the shape of the result and where its bytes lie in the tensor.
+/// A slice of a tensor: the shape of the result, and where its bytes lie in the tensor.
 ///
-/// The runs are in the order of the result and as few as possible: no two of them touch.
+/// The runs are in the order of the result. No two of them touch, so they are as few as possible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection {
     shape: Vec<usize>,
     runs: Runs,
 }
 
-/// What is taken of one dimension, checked: `count` positions from `start` on, `step` apart.
+/// The positions taken of one dimension, checked against its length `len`: `count` of them from
+/// `start` on, `step` apart.
 #[derive(Clone, Copy)]
-struct Taken {
+struct TakenDim {
     len: usize,
     start: usize,
     count: usize,
@@ -29,27 +30,23 @@ struct Taken {
 }
 
 impl Selection {
-    /// What `indices` select of a tensor of this dtype and shape. Dimensions without an index are
-    /// taken whole.
+    /// Selects by `indices` from a tensor of this dtype and shape. Trailing dimensions without an
+    /// index are taken whole.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::TooManyIndices`]; [`ErrorKind::IndexOutOfBounds`] for a position beyond the
-    /// dimension (a range is not cut short to fit) or a range that ends before it begins;
-    /// [`ErrorKind::ZeroStep`]; [`ErrorKind::SliceInsideByte`] if the elements of a sub-byte dtype
-    /// that are selected do not begin and end on byte boundaries; and the errors of
-    /// [`shape::byte_len`].
+    /// Those of [`TensorView::slice`](crate::TensorView::slice).
     pub fn new(dtype: Dtype, shape: &[usize], indices: &[Index]) -> Result<Self, ErrorKind> {
         shape::byte_len(dtype, shape)?;
         if indices.len() > shape.len() {
-            return Err(ErrorKind::TooManyIndices { rank: shape.len(), found: indices.len() });
+            return Err(ErrorKind::TooManyIndices { ndim: shape.len(), found: indices.len() });
         }
         let all = core::iter::repeat(&Index::ALL);
         let taken = shape
             .iter()
             .zip(indices.iter().chain(all))
             .enumerate()
-            .map(|(dim, (&len, &index))| Taken::new(dim, len, index))
+            .map(|(dim, (&len, &index))| TakenDim::new(dim, len, index))
             .collect::<Result<Vec<_>, _>>()?;
         let selected =
             taken.iter().filter(|taken| taken.keeps_dim).map(|taken| taken.count).collect();
@@ -60,16 +57,26 @@ impl Selection {
         Self::from_taken(dtype, selected, &taken)
     }
 
-    /// Works from the innermost dimension outwards, in bits: as long as whole dimensions are taken
-    /// the piece grows; then every dimension of which more than one position is taken repeats it.
-    fn from_taken(dtype: Dtype, shape: Vec<usize>, taken: &[Taken]) -> Result<Self, ErrorKind> {
-        // Tensors of up to 2⁶⁴ bytes have more bits than 64 bits can count.
+    /// Computes the runs from the innermost dimension outwards.
+    ///
+    /// The piece starts as one element and grows over each dimension as long as everything inside
+    /// one position of that dimension is selected. From the first gap on, the piece is final. Every
+    /// dimension further out of which more than one position is taken then adds a repetition.
+    ///
+    /// For example, rows 1 and 2 of an F32 tensor of shape `[4, 3]` are one piece of 24 bytes from
+    /// byte 12 on. Columns 0 and 1 are a piece of 8 bytes that repeats 4 times, 12 bytes apart.
+    fn from_taken(dtype: Dtype, shape: Vec<usize>, taken: &[TakenDim]) -> Result<Self, ErrorKind> {
+        // Everything is counted in bits, because elements of a sub-byte dtype have no byte address.
+        // A tensor of up to 2⁶⁴ bytes has more bits than a `u64` can count.
+        //
+        // `stride` is the distance between two positions of the current dimension.
         let mut stride = u128::from(dtype.bits());
         let (mut start, mut piece) = (0, stride);
         let mut repeats = Vec::new();
         for taken in taken.iter().rev() {
             start += taken.start as u128 * stride;
-            // Positions that touch extend the piece, as long as it has no gaps yet.
+            // The positions touch each other if the piece fills a whole position and none is
+            // skipped. Then they extend the piece.
             if repeats.is_empty() && piece == stride && (taken.step == 1 || taken.count == 1) {
                 piece = taken.count as u128 * stride;
             } else if taken.count > 1 {
@@ -77,7 +84,8 @@ impl Selection {
             }
             stride *= taken.len as u128;
         }
-        // What is selected lies inside the tensor, so every number of bytes fits 64 bits.
+        // The selected bytes lie inside the tensor, so their offsets and lengths fit 64 bits. A
+        // number of bits that is not a whole number of bytes cannot be read, and is refused.
         let bytes = |bits: u128| u64::try_from(bits / 8).ok().filter(|_| bits.is_multiple_of(8));
         let selected = || {
             let repeat = |&(count, stride)| Some(Repeat { count, stride: bytes(stride)? });
@@ -88,33 +96,36 @@ impl Selection {
         Ok(Self { shape, runs: Runs { start, piece, repeats } })
     }
 
-    /// The shape of the result: the dimensions of which a range was taken.
+    /// The shape of the result: one dimension for each range, none for a single position.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// The bytes of the result.
+    /// The number of bytes of the result.
+    #[cfg(feature = "std")]
     pub fn byte_len(&self) -> u64 {
         self.runs.byte_len()
     }
 
-    /// Where the runs lie, counted from the tensor's first byte, in the order of the result, which
-    /// is ascending.
+    /// The runs as byte ranges, counted from the tensor's first byte, in ascending order. This is
+    /// also the order of the bytes in the result.
     pub fn runs(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.runs.iter()
     }
 
-    /// The runs, to be read.
+    /// A copy of the runs, to be split into jobs and read.
     #[cfg(feature = "std")]
     pub(crate) fn to_runs(&self) -> Runs {
         self.runs.clone()
     }
 }
 
-impl Taken {
+impl TakenDim {
+    /// Checks an index against the length of its dimension and resolves negative positions.
     fn new(dim: usize, len: usize, index: Index) -> Result<Self, ErrorKind> {
         let out_of_bounds = |index| ErrorKind::IndexOutOfBounds { dim, len, index };
-        // A position counted from the start; `len` itself is the end of a range but no position.
+        // Counts a position from the start of the dimension. `limit` is the largest valid result:
+        // `len` for the bounds of a range, `len - 1` for a single position.
         let resolve = |index: isize, limit: usize| {
             let position = if index < 0 {
                 len.checked_sub(index.unsigned_abs())
@@ -137,5 +148,28 @@ impl Taken {
                 Ok(Self { len, start: first, count: span.div_ceil(step), step, keeps_dim: true })
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tensors_with_more_bits_than_64_bits_can_count() {
+        let last = Selection::new(Dtype::F64, &[8, 1 << 57], &[Index::from(7)]).unwrap();
+        assert_eq!((last.runs().next(), last.runs().count()), (Some(7 << 60..8 << 60), 1));
+        let columns =
+            Selection::new(Dtype::U8, &[1 << 61, 4], &[Index::from(-2..), Index::from(3)]).unwrap();
+        assert!(columns.runs().eq([(1 << 63) - 5..(1 << 63) - 4, (1 << 63) - 1..1 << 63]));
+    }
+
+    #[test]
+    fn the_last_run_may_end_where_64_bits_do() {
+        let half = 1 << 63;
+        let selection =
+            Selection::new(Dtype::U8, &[usize::MAX], &[Index::from(..).step(half)]).unwrap();
+        let half = half as u64;
+        assert!(selection.runs().eq([0..1, half..half + 1]));
     }
 }

@@ -1,14 +1,14 @@
-//! [`SliceView`]: a slice of a tensor that is in memory.
+//! [`SliceView`]: a slice of a tensor in memory.
 
 use alloc::vec::Vec;
 
-use super::{Index, IntoIndices, Selection, Shard};
+use super::{Index, IntoIndices, RankPart, Selection};
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tensor::{Sink, TensorBuf, TensorSource, TensorView};
 
-/// A slice of a [`TensorView`]. Nothing is copied until [`to_buf`](SliceView::to_buf); saving it
-/// writes it from where it lies.
+/// A slice of a [`TensorView`]. It borrows the tensor's bytes. Only [`to_buf`](SliceView::to_buf)
+/// copies them; saving the slice writes them directly.
 #[derive(Clone, Debug)]
 pub struct SliceView<'a> {
     dtype: Dtype,
@@ -27,19 +27,19 @@ impl<'a> SliceView<'a> {
         self.selection.shape()
     }
 
-    /// The bytes of the slice, as the contiguous runs that they are in the tensor, in order.
+    /// The bytes of the slice as contiguous runs of the tensor's bytes, in order.
     pub fn runs(&self) -> impl Iterator<Item = &'a [u8]> + '_ {
         // The selection was made for a tensor of this many bytes, so every run lies inside them.
         self.selection.runs().map(|run| &self.data[run.start as usize..run.end as usize])
     }
 
-    /// The slice as a tensor of its own; its bytes are copied once.
+    /// Copies the slice into a tensor of its own.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::InvalidBool`] if the tensor is BOOL and a byte is neither 0 nor 1.
     pub fn to_buf(&self) -> Result<TensorBuf> {
-        TensorBuf::read_with(self.dtype, self.shape().to_vec(), |mut bytes| {
+        TensorBuf::filled_by(self.dtype, self.shape().to_vec(), |mut bytes| {
             for run in self.runs() {
                 let (here, rest) = bytes.split_at_mut(run.len());
                 here.copy_from_slice(run);
@@ -60,7 +60,8 @@ impl TensorSource for SliceView<'_> {
     }
 
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
-        // Short runs are gathered, so that the sink is not called for every few bytes.
+        // Short runs are gathered in a buffer, because calling the sink for every few bytes is
+        // slow.
         const GATHERED: usize = 64 * 1024;
         let mut gathered = Vec::new();
         for run in self.runs() {
@@ -79,41 +80,46 @@ impl TensorSource for SliceView<'_> {
 }
 
 impl<'a> TensorView<'a> {
-    /// A part of the tensor, without a copy: a tuple of positions and ranges, see [`Index`].
+    /// Takes a slice of the tensor without copying it. The indices are a tuple of positions and
+    /// ranges, see [`Index`].
     ///
     /// # Errors
     ///
-    /// Those of [`Selection::new`].
+    /// [`ErrorKind::TooManyIndices`]; [`ErrorKind::IndexOutOfBounds`] for a position beyond the
+    /// dimension, and for a range that ends before it begins (unlike NumPy, a range is not
+    /// clipped); [`ErrorKind::ZeroStep`]; [`ErrorKind::SliceInsideByte`] if a run of selected
+    /// elements of a sub-byte dtype does not begin and end on byte boundaries.
     pub fn slice(&self, indices: impl IntoIndices) -> Result<SliceView<'a>> {
         let selection = Selection::new(self.dtype(), self.shape(), &indices.into_indices())?;
         Ok(SliceView { dtype: self.dtype(), selection, data: self.data() })
     }
 
-    /// The positions from `start` to `start + len` of one dimension; the others are taken whole.
+    /// Takes the positions from `start` up to but not including `start + len` of dimension `dim`,
+    /// and the other dimensions whole.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoSuchDim`], and those of [`Selection::new`].
+    /// [`ErrorKind::NoSuchDim`], and those of [`slice`](TensorView::slice).
     pub fn narrow(&self, dim: usize, start: usize, len: usize) -> Result<SliceView<'a>> {
         self.slice(narrow(self.shape(), dim, start, len)?)
     }
 
-    /// The part of the tensor that one rank holds.
+    /// Takes the part of the tensor that one rank holds.
     ///
     /// # Errors
     ///
-    /// Those of [`Shard::range`] and [`Selection::new`].
-    pub fn shard(&self, shard: Shard) -> Result<SliceView<'a>> {
-        let range = shard.range(self.shape())?;
-        self.narrow(shard.dim, range.start, range.len())
+    /// Those of [`RankPart::range`] and of [`slice`](TensorView::slice).
+    pub fn rank_part(&self, part: RankPart) -> Result<SliceView<'a>> {
+        let range = part.range(self.shape())?;
+        self.narrow(part.dim, range.start, range.len())
     }
 }
 
-/// The indices that take `len` positions from `start` on of dimension `dim`, and everything of the
-/// others.
+/// The indices for `len` positions of dimension `dim` from `start` on. The other dimensions are
+/// taken whole.
 pub(crate) fn narrow(shape: &[usize], dim: usize, start: usize, len: usize) -> Result<Vec<Index>> {
     if dim >= shape.len() {
-        return Err(Error::from(ErrorKind::NoSuchDim { dim, rank: shape.len() }));
+        return Err(Error::from(ErrorKind::NoSuchDim { dim, ndim: shape.len() }));
     }
     let mut indices = alloc::vec![Index::ALL; dim];
     indices.push((start..start.saturating_add(len)).into());

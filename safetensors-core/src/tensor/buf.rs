@@ -6,15 +6,16 @@ use core::ops::Range;
 
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
-use crate::tensor::element::Words;
-use crate::tensor::view::{invalid_bool, refuse_big_endian};
+use crate::tensor::boolean::{check_bools, invalid_bool};
+use crate::tensor::view::refuse_big_endian;
+use crate::tensor::words::Words;
 use crate::tensor::{Element, TensorView, shape};
 
 /// A dtype, a shape and the elements of one tensor, owned and aligned for typed use.
 ///
-/// The elements lie in one `Vec` that [`into_vec`](TensorBuf::into_vec) hands over without a copy,
-/// so a framework that owns `Vec`s takes them as they were read. A BOOL buffer only ever holds the
-/// bytes 0 and 1.
+/// The elements lie in one `Vec`. [`into_vec`](TensorBuf::into_vec) hands it over without a copy,
+/// so a framework that owns `Vec`s takes the elements as they were read. A BOOL buffer holds only
+/// the bytes 0 and 1.
 ///
 /// ```
 /// use safetensors_core::{Dtype, TensorBuf};
@@ -31,13 +32,18 @@ pub struct TensorBuf {
     words: Words,
 }
 
+/// Zeros of at most this size may come from memory that has to be cleared by hand. More than that,
+/// allocators mostly get from the system, which gives it zeroed.
+#[cfg(feature = "std")]
+pub(crate) const CLEARED_BY_HAND: usize = 256 << 10;
+
 impl TensorBuf {
-    /// A tensor of these values; they are moved, not copied.
+    /// Makes a tensor of these values. They are moved, not copied.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::DataLength`] if there are not as many values as the shape asks for, and the
-    /// errors of [`shape::byte_len`].
+    /// [`ErrorKind::DataLength`] if the number of values does not match the shape, and the errors
+    /// of [`shape::byte_len`].
     pub fn from_vec<T: Element>(shape: Vec<usize>, values: Vec<T>) -> Result<Self> {
         let expected = shape::memory_len(T::DTYPE, &shape)?;
         let found = size_of_val(values.as_slice());
@@ -47,26 +53,27 @@ impl TensorBuf {
         Ok(Self { dtype: T::DTYPE, shape, words: Words::from_vec(values) })
     }
 
-    /// An owned, aligned copy of a view. On a big-endian target this swaps the bytes of each
+    /// Makes an owned, aligned copy of a view. On a big-endian target this swaps the bytes of each
     /// element.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::InvalidBool`] if the view is BOOL and a byte is neither 0 nor 1.
     pub fn from_view(view: &TensorView<'_>) -> Result<Self> {
-        Self::read_with(view.dtype(), view.shape().to_vec(), |bytes| {
+        Self::filled_by(view.dtype(), view.shape().to_vec(), |bytes| {
             bytes.copy_from_slice(view.data());
             Ok(())
         })
     }
 
-    /// A tensor whose bytes, as a file has them, `read` fills in. They are zero before.
+    /// Makes a tensor whose bytes `read` fills in, little-endian as in a file. The buffer is zeroed
+    /// before `read` is called.
     ///
     /// # Errors
     ///
     /// Those of `read`; those of [`shape::byte_len`]; [`ErrorKind::TooLargeForMemory`];
     /// [`ErrorKind::InvalidBool`] if the dtype is BOOL and a byte is neither 0 nor 1.
-    pub fn read_with(
+    pub fn filled_by(
         dtype: Dtype,
         shape: Vec<usize>,
         read: impl FnOnce(&mut [u8]) -> Result<()>,
@@ -87,16 +94,13 @@ impl TensorBuf {
         Ok(Self { dtype, shape, words })
     }
 
-    /// Room for a tensor, one of many: [`bytes_mut`](TensorBuf::bytes_mut) must be called before
-    /// anything is read from it. Then it is a tensor of zeros. Until then nobody has touched the
-    /// memory, so that advice about all of it can still be given, and so that several threads can
-    /// share the work.
+    /// Reserves the memory of a tensor without touching it. The tensor has no elements until
+    /// [`bytes_mut`](TensorBuf::bytes_mut) is called, which makes it a tensor of zeros.
+    ///
+    /// Untouched memory has no pages yet. So huge pages can still be asked for, and the page faults
+    /// are spread over the threads that fill the tensors.
     #[cfg(feature = "std")]
     pub(crate) fn reserved(dtype: Dtype, shape: Vec<usize>) -> Result<Self> {
-        /// Zeros of at most this size may come from memory that has to be cleared by hand. More
-        /// than that, allocators mostly get from the system, which gives it zeroed.
-        const CLEARED_BY_HAND: usize = 256 << 10;
-
         let len = shape::memory_len(dtype, &shape)?;
         let words = if len > CLEARED_BY_HAND {
             Words::zeroed(dtype, len)
@@ -110,32 +114,34 @@ impl TensorBuf {
         })
     }
 
-    /// The memory of the elements, for advice.
+    /// The address range of the elements, for advice to the kernel.
     #[cfg(feature = "std")]
     pub(crate) fn room(&self) -> Range<*const u8> {
         self.words.room()
     }
 
-    /// The length of the elements, in bytes, also of a tensor that is only reserved.
+    /// The length of the elements in bytes. A tensor that is only reserved already has its final
+    /// length.
     #[cfg(feature = "std")]
     pub(crate) fn byte_len(&self) -> usize {
-        // Computed before, when the tensor was made: it cannot fail.
+        // This cannot fail: the same length was computed when the tensor was made.
         shape::memory_len(self.dtype, &self.shape).unwrap_or_default()
     }
 
-    /// The storage, to be filled with elements, or with the bytes of a file and then passed to
-    /// [`TensorBuf::finish_reading`].
+    /// The storage, to be filled. After bytes of a file are written to it,
+    /// [`TensorBuf::finish_reading`] must be called. Elements in native byte order need no such
+    /// call.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         #[cfg(feature = "std")]
         self.words.fill_up(self.byte_len());
         self.words.as_bytes_mut()
     }
 
-    /// Makes values of the bytes that were just filled in: swapped on a big-endian target, BOOL
-    /// checked.
+    /// Turns bytes of a file into elements in place: checks BOOL, and swaps bytes on a big-endian
+    /// target.
     pub(crate) fn finish_reading(&mut self) -> Result<()> {
-        if self.dtype == Dtype::BOOL && self.bytes().iter().any(|&byte| byte > 1) {
-            return Err(invalid_bool(self.bytes()));
+        if self.dtype == Dtype::BOOL {
+            check_bools(self.bytes(), 0)?;
         }
         swap_on_big_endian(self.dtype, self.words.as_bytes_mut());
         Ok(())
@@ -156,12 +162,12 @@ impl TensorBuf {
         self.words.as_bytes()
     }
 
-    /// The tensor as a view, borrowed.
+    /// Borrows the tensor as a view.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BigEndian`] for elements wider than a byte on a big-endian target: a view is
-    /// what a file holds.
+    /// [`ErrorKind::BigEndian`] for elements wider than a byte on a big-endian target, because a
+    /// view holds little-endian bytes.
     pub fn view(&self) -> Result<TensorView<'_>> {
         refuse_big_endian(self.dtype)?;
         TensorView::new(self.dtype, &self.shape, self.bytes())
@@ -174,10 +180,12 @@ impl TensorBuf {
     /// [`ErrorKind::WrongDtype`] if the dtype is not that of `T`.
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         self.check_dtype::<T>()?;
-        bytemuck::checked::try_cast_slice(self.bytes()).map_err(|_| invalid_bool(self.bytes()))
+        bytemuck::checked::try_cast_slice(self.bytes())
+            .map_err(|_| invalid_bool(self.bytes()).into())
     }
 
-    /// The elements, owned: moved for every type but `bool`, whose bytes are checked and copied.
+    /// Takes the elements out as a `Vec`. They are moved for every type but `bool`, whose bytes are
+    /// checked and copied.
     ///
     /// # Errors
     ///
@@ -192,8 +200,8 @@ impl TensorBuf {
         })
     }
 
-    /// The same elements under another dtype of the same width and alignment, for which every bit
-    /// pattern is valid.
+    /// Changes the dtype and keeps the bytes. The new dtype must have the same width and alignment,
+    /// and every bit pattern must be valid for it.
     pub(crate) fn relabel(self, dtype: Dtype) -> Self {
         debug_assert!(
             dtype.bits() == self.dtype.bits() && dtype.alignment() == self.dtype.alignment()
@@ -202,7 +210,8 @@ impl TensorBuf {
         Self { dtype, ..self }
     }
 
-    /// The same bytes as elements of another dtype, in a shape that gives them the same length.
+    /// Changes dtype and shape and keeps the bytes. The new dtype and shape must give the same
+    /// length in bytes.
     pub(crate) fn reinterpret(self, dtype: Dtype, shape: Vec<usize>) -> Self {
         debug_assert!(
             shape::byte_len(dtype, &shape).ok() == Some(self.words.as_bytes().len() as u64)
@@ -221,8 +230,8 @@ impl TensorBuf {
 
 /// Swaps the bytes of each number in `bytes` between the file's order and the machine's.
 pub(crate) fn swap_on_big_endian(dtype: Dtype, bytes: &mut [u8]) {
-    // The unit is the number, not the element: a complex element is two numbers, each of its
-    // alignment's size.
+    // A complex element is two numbers that are swapped one by one. The alignment of a dtype is the
+    // size of one number.
     let unit = dtype.alignment();
     if cfg!(target_endian = "big") && unit > 1 {
         bytes.chunks_exact_mut(unit).for_each(<[u8]>::reverse);

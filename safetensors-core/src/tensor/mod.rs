@@ -1,5 +1,6 @@
-//! One tensor: its elements, its shape, and the bytes that it borrows or owns.
+//! One tensor: its dtype, its shape and its bytes, borrowed or owned.
 
+pub(crate) mod boolean;
 mod buf;
 pub mod element;
 #[cfg(feature = "std")]
@@ -8,10 +9,16 @@ pub mod shape;
 mod source;
 mod storage;
 mod view;
+mod words;
 
+pub(crate) use boolean::check_bools;
+#[cfg(feature = "std")]
+pub(crate) use boolean::non_bools;
+#[cfg(feature = "std")]
+pub(crate) use buf::CLEARED_BY_HAND;
 pub use buf::TensorBuf;
 pub(crate) use buf::swap_on_big_endian;
-pub use element::Element;
+pub(crate) use element::Element;
 pub(crate) use source::write_exactly;
 pub use source::{Sink, TensorSource, write_native};
 pub use storage::Storage;

@@ -1,14 +1,14 @@
-//! The only place where a shape becomes a number of elements or bytes.
+//! Sizes of tensors: the number of elements and bytes of a shape. No other module computes them.
 
 use crate::dtype::Dtype;
 use crate::error::ErrorKind;
 
-/// The number of elements of `shape`: the product of its dimensions, 1 for rank 0.
+/// The number of elements of `shape`: the product of its dimensions, 1 for a scalar.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::ShapeOverflow`] if the product of the *non-zero* dimensions does not fit 64 bits: a
-/// zero dimension does not excuse a shape that no tensor could have.
+/// [`ErrorKind::ShapeOverflow`] if the product of the *non-zero* dimensions does not fit 64 bits. A
+/// zero dimension elsewhere in the shape does not change that.
 pub fn element_count(shape: &[usize]) -> Result<u64, ErrorKind> {
     let (full, is_empty) = non_zero_product(shape)?;
     Ok(if is_empty { 0 } else { full })
@@ -34,7 +34,7 @@ pub fn byte_len(dtype: Dtype, shape: &[usize]) -> Result<u64, ErrorKind> {
     Ok(full)
 }
 
-/// [`byte_len`] as the length of something in memory.
+/// [`byte_len`] as a `usize`, for an allocation.
 ///
 /// # Errors
 ///
@@ -48,7 +48,7 @@ pub(crate) fn memory_len(dtype: Dtype, shape: &[usize]) -> Result<usize, ErrorKi
         .ok_or(ErrorKind::TooLargeForMemory { bytes })
 }
 
-/// The product of the dimensions that are not zero, and whether there is one that is.
+/// The product of the dimensions that are not zero, and whether any dimension is zero.
 fn non_zero_product(shape: &[usize]) -> Result<(u64, bool), ErrorKind> {
     let (mut product, mut is_empty) = (1_u64, false);
     for &dim in shape {
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rank_zero_is_one_element_and_a_zero_dimension_is_none() {
+    fn a_scalar_has_one_element_and_a_zero_dimension_has_no_bytes() {
         assert_eq!(byte_len(Dtype::F32, &[]).unwrap(), 4);
         assert_eq!(byte_len(Dtype::F32, &[3, 0, 5]).unwrap(), 0);
         assert_eq!(element_count(&[]).unwrap(), 1);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn overflow_is_found_also_behind_a_zero() {
+    fn overflow_is_found_beside_a_zero_dimension() {
         let half = 1_usize << 32;
         for shape in [[half, half, 1], [half, half, 0], [0, half, half]] {
             assert!(

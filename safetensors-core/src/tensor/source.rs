@@ -1,4 +1,4 @@
-//! [`TensorSource`]: a tensor that can be written, wherever it lies.
+//! [`TensorSource`]: a tensor that can be written, from memory, a file or a device.
 
 use alloc::boxed::Box;
 
@@ -11,12 +11,13 @@ pub type Sink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 
 /// A tensor to be saved: its dtype, its shape, and its bytes on demand.
 ///
-/// Sources are shared between the threads that write, so what they borrow must be [`Sync`].
+/// The threads that write share the sources, so a source must be [`Sync`].
 ///
 /// ```
-/// use safetensors_core::{Dtype, Result, SafeTensors, SaveOptions, Sink, TensorSource, serialize};
+/// use safetensors_core::save::Sink;
+/// use safetensors_core::{Dtype, Result, SafeTensors, SaveOptions, TensorSource, serialize};
 ///
-/// /// The numbers from 0 on, as many as asked for: made when they are written, and never all in memory.
+/// /// The numbers from 0 on. They are made while they are written, and never all in memory.
 /// struct Counting([usize; 1]);
 ///
 /// impl TensorSource for Counting {
@@ -44,18 +45,19 @@ pub trait TensorSource: Sync {
     /// The dimensions, outermost first; empty for a scalar.
     fn shape(&self) -> &[usize];
 
-    /// Gives the bytes to `sink` as a file has them, little-endian and in C order: in one piece
-    /// without a copy where they lie so in memory, in pieces of bounded size elsewhere.
+    /// Passes the bytes to `sink` as a file has them: little-endian and in C order. A source that
+    /// holds such bytes in memory passes them in one piece, without a copy. Other sources pass them
+    /// in pieces of bounded size.
     ///
     /// # Errors
     ///
-    /// Those of `sink`, which end the giving, and those of getting at the bytes. A source that
-    /// gives more or fewer bytes than dtype and shape ask for makes the save fail.
+    /// Those of `sink`, at which the source must stop, and those of reading the bytes. A source
+    /// that passes more or fewer bytes than its dtype and shape need makes the save fail.
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()>;
 
-    /// The memory that the elements lie in, if it may be shared with other tensors:
-    /// [`SaveOptions::tied`](crate::SaveOptions::tied) finds tied weights by it. By default it is
-    /// not known, and nothing is tied.
+    /// The memory that holds the elements, if other tensors may share it.
+    /// [`SaveOptions::tied`](crate::SaveOptions::tied) uses it to find tied weights. The default is
+    /// `None`: the memory is unknown, and the tensor is never tied.
     fn storage(&self) -> Option<Storage> {
         None
     }
@@ -74,7 +76,8 @@ impl TensorSource for TensorView<'_> {
         sink(self.data())
     }
 
-    /// The borrowed bytes. Of what they are a part is not known.
+    /// The borrowed bytes, as a whole storage. A view does not know the allocation that it borrows
+    /// from.
     fn storage(&self) -> Option<Storage> {
         Some(Storage::whole(self.data().as_ptr().addr() as u64, self.data().len() as u64))
     }
@@ -93,14 +96,14 @@ impl TensorSource for TensorBuf {
         write_native(Self::dtype(self), self.bytes(), sink)
     }
 
-    /// The buffer: two references to one buffer are the same tensor.
+    /// The buffer, as a whole storage. Two references to one buffer are the same tensor.
     fn storage(&self) -> Option<Storage> {
         Some(Storage::whole(self.bytes().as_ptr().addr() as u64, self.bytes().len() as u64))
     }
 }
 
-/// Gives the memory of contiguous elements to `sink`: without a copy, but on a big-endian target
-/// swapped through a buffer.
+/// Passes contiguous elements in native byte order to `sink` as a file has them. On a little-endian
+/// target nothing is copied. On a big-endian target the bytes are swapped through a buffer.
 ///
 /// # Errors
 ///
@@ -143,8 +146,8 @@ macro_rules! forward {
 
 forward!(&S, Box<S>);
 
-/// Has a source write its bytes, gives each piece to `sink` with its place in the tensor, and holds
-/// the source to `expected` bytes: none over that reaches `sink`.
+/// Writes a source to `sink`, and tells `sink` where in the tensor each piece belongs. The source
+/// must give exactly `expected` bytes. No byte past them reaches `sink`.
 pub(crate) fn write_exactly(
     tensor: &(impl TensorSource + ?Sized),
     expected: u64,
@@ -154,7 +157,7 @@ pub(crate) fn write_exactly(
     tensor.write_to(&mut |bytes| {
         let found = written + bytes.len() as u64;
         if found > expected {
-            // Remembered, so that a source which goes on regardless fails at its end.
+            // Remember the excess: a source that ignores this error must still fail at its end.
             written = found;
             return Err(ErrorKind::SourceLength { expected, found }.into());
         }

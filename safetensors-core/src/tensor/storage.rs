@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-/// The memory that a tensor's elements lie in, so that tensors which share memory can be told.
+/// The memory that holds a tensor's elements. It tells which tensors share memory.
 ///
 /// ```
 /// use safetensors_core::TensorSource;
@@ -16,9 +16,9 @@ use core::ops::Range;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Storage {
-    /// Which allocation it is: the same number for two tensors of one save if they lie in the same
-    /// one, another if not. Usually its address; on a machine with several devices also which
-    /// device it is on.
+    /// The identity of the allocation. Two tensors of one save have the same number if and only if
+    /// they lie in the same allocation. Usually it is the address. With several devices it must
+    /// also tell the devices apart.
     pub id: u64,
     /// The size in bytes of the whole allocation.
     pub byte_len: u64,

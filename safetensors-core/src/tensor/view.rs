@@ -4,12 +4,12 @@ use bytemuck::checked::CheckedCastError;
 
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind};
+use crate::tensor::boolean::invalid_bool;
 use crate::tensor::{Element, shape};
 
 /// A dtype, a shape and the bytes of one tensor, all borrowed. Nothing is copied.
 ///
-/// The bytes are in C order, little-endian, and of exactly the length that dtype and shape ask for:
-/// no view exists for which that does not hold.
+/// The bytes are in C order and little-endian. Their length always matches the dtype and the shape.
 ///
 /// ```
 /// use safetensors_core::{Dtype, TensorView};
@@ -29,12 +29,12 @@ pub struct TensorView<'a> {
 }
 
 impl<'a> TensorView<'a> {
-    /// A view of `data` as a tensor.
+    /// Views `data` as a tensor.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::DataLength`] if `data` is not exactly as long as dtype and shape ask for, and
-    /// the errors of [`shape::byte_len`]. The alignment of `data` does not matter here.
+    /// [`ErrorKind::DataLength`] if the length of `data` does not match the dtype and the shape,
+    /// and the errors of [`shape::byte_len`]. The alignment of `data` does not matter here.
     pub fn new(dtype: Dtype, shape: &'a [usize], data: &'a [u8]) -> Result<Self, Error> {
         let expected = shape::byte_len(dtype, shape)?;
         if expected != data.len() as u64 {
@@ -49,12 +49,12 @@ impl<'a> TensorView<'a> {
         Ok(Self { dtype, shape, data })
     }
 
-    /// A view of typed values as a tensor of their dtype.
+    /// Views typed values as a tensor of their dtype.
     ///
     /// # Errors
     ///
     /// As for [`TensorView::new`]; [`ErrorKind::BigEndian`] for elements wider than a byte on a
-    /// big-endian target, whose memory is not what a file holds.
+    /// big-endian target, because a view holds little-endian bytes.
     pub fn from_slice<T: Element>(shape: &'a [usize], values: &'a [T]) -> Result<Self, Error> {
         refuse_big_endian(T::DTYPE)?;
         Self::new(T::DTYPE, shape, bytemuck::cast_slice(values))
@@ -70,7 +70,7 @@ impl<'a> TensorView<'a> {
         self.shape
     }
 
-    /// The bytes as they are in the file. Always available, whatever their alignment.
+    /// The bytes as they are in the file. They are available at any alignment.
     pub fn data(&self) -> &'a [u8] {
         self.data
     }
@@ -80,8 +80,8 @@ impl<'a> TensorView<'a> {
     /// # Errors
     ///
     /// - [`ErrorKind::WrongDtype`] if the dtype is not that of `T`;
-    /// - [`ErrorKind::Misaligned`] if the bytes do not start at an address that `T` may have; copy
-    ///   them instead, with [`TensorBuf::from_view`](crate::TensorBuf::from_view);
+    /// - [`ErrorKind::Misaligned`] if the bytes do not start at an address aligned for `T`.
+    ///   [`TensorBuf::from_view`](crate::TensorBuf::from_view) makes an aligned copy;
     /// - [`ErrorKind::InvalidBool`] if `T` is `bool` and a byte is neither 0 nor 1;
     /// - [`ErrorKind::BigEndian`] for elements wider than a byte on a big-endian target.
     pub fn as_slice<T: Element>(&self) -> Result<&'a [T], Error> {
@@ -90,12 +90,11 @@ impl<'a> TensorView<'a> {
         }
         refuse_big_endian(T::DTYPE)?;
         if self.data.is_empty() {
-            // An empty slice of bytes may lie at any address; an empty slice of `T` needs none of
-            // them.
+            // Empty data may start at a misaligned address, which the cast would refuse.
             return Ok(&[]);
         }
         bytemuck::checked::try_cast_slice(self.data).map_err(|error| match error {
-            CheckedCastError::InvalidBitPattern => invalid_bool(self.data),
+            CheckedCastError::InvalidBitPattern => invalid_bool(self.data).into(),
             CheckedCastError::PodCastError(_) => ErrorKind::Misaligned {
                 dtype: self.dtype,
                 alignment: align_of::<T>(),
@@ -106,14 +105,8 @@ impl<'a> TensorView<'a> {
     }
 }
 
-/// The error for `data` that holds something else than booleans.
-pub(crate) fn invalid_bool(data: &[u8]) -> Error {
-    let offset = data.iter().position(|&byte| byte > 1).unwrap_or(0);
-    ErrorKind::InvalidBool { index: offset as u64, found: data.get(offset).copied().unwrap_or(0) }
-        .into()
-}
-
-/// Refuses to treat the memory of multi-byte elements as a file's bytes where the two differ.
+/// Fails for elements wider than a byte on a big-endian target, where memory and file differ in
+/// byte order.
 pub(crate) fn refuse_big_endian(dtype: Dtype) -> Result<(), Error> {
     if cfg!(target_endian = "big") && dtype.bits() > 8 {
         return Err(ErrorKind::BigEndian { dtype }.into());

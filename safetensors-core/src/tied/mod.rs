@@ -1,16 +1,16 @@
-//! Tied weights: tensors that share storage are saved once, and found again under all of their
-//! names.
+//! Tied weights: tensors that share storage are saved once, and found under each of their names.
 //!
-//! [`SaveOptions::tied`](crate::SaveOptions::tied) asks for it, [`Tied`] says how, [`resolve`]
-//! finds what to keep. The rules are those of `save_model` and `load_model` in the Python package
-//! `safetensors.torch`.
+//! [`SaveOptions::tied`](crate::SaveOptions::tied) turns this on, with [`Tied`] as its options. The
+//! rules are those of `save_model` and `load_model` in the Python package `safetensors.torch`.
 
 mod options;
 mod record;
 mod resolve;
+#[cfg(test)]
+mod tests;
 
 pub use options::{Tied, Views};
 pub(crate) use record::{drop_copies, record};
-pub use resolve::{Resolved, resolve};
+pub(crate) use resolve::{Resolved, resolve};
 
 pub use crate::tensor::Storage;

@@ -3,34 +3,39 @@
 use alloc::collections::BTreeSet;
 use alloc::string::String;
 
-/// What becomes of a tensor that shares storage with another, or fills only a part of its storage,
-/// without being the same tensor: a slice, a transposed view, a reinterpretation as another dtype.
+/// What happens to a view when it is saved. A view is a tensor that fills only a part of its
+/// storage, or shares storage with a tensor that is not the same: a slice, a transposed tensor, a
+/// reinterpretation as another dtype.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Views {
-    /// It is an error: the file could not give it back as it was.
+    /// A view is an error, because it could not be restored from the file.
     #[default]
     Refuse,
-    /// If it overlaps a tensor that fills the whole storage it is dropped, and recorded like a
-    /// tensor that is the same, as `safetensors.torch.save_model` does; if none fills it, it is an
-    /// error. The file does not say which part it was: only a program that ties the tensors again
-    /// by itself gets it back, and here its name gives the whole tensor.
+    /// A view is dropped if it overlaps a tensor that fills the whole storage, as
+    /// `safetensors.torch.save_model` does. Its name is recorded as an alias of that tensor. If no
+    /// tensor fills the storage, it is an error.
+    ///
+    /// The file does not record which part the view was. Loading the name gives the whole tensor.
+    /// Only a program that creates the view again by itself restores it.
     Drop,
-    /// It is saved as a tensor of its own. Nothing is lost; the file has the shared bytes more than
-    /// once.
+    /// A view is saved as a tensor of its own. Nothing is lost, but the file holds the shared bytes
+    /// more than once.
     Save,
 }
 
-/// How tensors that share storage are saved: once, under one of their names.
+/// Options for saving tensors that share storage: once, under one of their names.
 ///
-/// Of the names whose tensor fills the whole storage, the first in sorted order is kept, unless
-/// [`prefer`](Tied::prefer) or [`discard`](Tied::discard) say otherwise. Each of the other names
-/// goes into the metadata, with the kept one as its value. The keys `format`, `modelspec.*` and
-/// `safetensors_bridge.*` mean something else there: a tensor of such a name has to be the one that
-/// is kept. This is what `safetensors.torch.save_model` does, and [`Checkpoint`](crate::Checkpoint)
-/// finds the tensor under all of its names again.
+/// One name is kept: the first in sorted order of the names whose tensor fills the whole storage.
+/// [`prefer`](Tied::prefer) and [`discard`](Tied::discard) change the choice. Each dropped name
+/// becomes a metadata entry with the kept name as its value. The keys `format`, `modelspec.*` and
+/// `safetensors_bridge.*` have another meaning in the metadata, so such a name cannot be dropped.
+///
+/// `safetensors.torch.save_model` does the same. [`Checkpoint`](crate::Checkpoint) finds the tensor
+/// under each of its names.
 ///
 /// ```
-/// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize, tied::Tied};
+/// use safetensors_core::tied::Tied;
+/// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
 ///
 /// let weight = TensorView::from_slice(&[2], &[1.0_f32, 2.0])?;
 /// let tensors = [("lm_head.weight", weight), ("embed.weight", weight)];
@@ -41,31 +46,46 @@ pub enum Views {
 /// assert_eq!(file.metadata()["lm_head.weight"], "embed.weight");
 /// # Ok::<(), safetensors_core::Error>(())
 /// ```
+///
+/// Tensors share storage if they lie in one allocation and overlap. Tensors that lie in one
+/// allocation without overlapping are not tied. Tensors without bytes are never tied, nor are
+/// tensors whose [`storage`](crate::TensorSource::storage) is unknown.
+///
+/// # Errors of saving
+///
+/// [`NotCovered`](crate::ErrorKind::NotCovered) if no tensor of a group fills the whole storage,
+/// unless [`Views::Save`] is set. A group may be a single tensor.
+/// [`PartlyTied`](crate::ErrorKind::PartlyTied) if a tensor to be dropped is not the same as the
+/// kept one, unless [`Views::Drop`] is set.
+/// [`DuplicateTensor`](crate::ErrorKind::DuplicateTensor);
+/// [`ReservedName`](crate::ErrorKind::ReservedName); those of
+/// [`shape::byte_len`](crate::shape::byte_len). For a name that is dropped:
+/// [`TieNotRecorded`](crate::ErrorKind::TieNotRecorded) if the metadata has another entry under it;
+/// [`TieReserved`](crate::ErrorKind::TieReserved) if it is a key with a fixed meaning.
 #[derive(Clone, Debug, Default)]
 pub struct Tied {
     pub(super) prefer: BTreeSet<String>,
     pub(super) discard: BTreeSet<String>,
     pub(super) views: Views,
-    /// Whether tensors without bytes are tied too, for sources that number their storages: an
-    /// address says nothing of them.
+    /// Whether tensors without bytes are tied too. This suits sources that number their storages;
+    /// tensors without bytes cannot be told apart by address.
     pub(super) empty: bool,
 }
 
 impl Tied {
-    /// The first name in sorted order is kept; views are refused.
+    /// The default options: the first name in sorted order is kept, and views are refused.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Keeps one of these names where it can be kept, the first of several.
+    /// Keeps one of these names if possible. Of several, the first in sorted order is kept.
     #[must_use]
     pub fn prefer<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         self.prefer.extend(names.into_iter().map(Into::into));
         self
     }
 
-    /// Keeps none of these names where another can be kept. [`prefer`](Tied::prefer) goes before
-    /// it.
+    /// Drops these names if another name can be kept. [`prefer`](Tied::prefer) takes precedence.
     #[must_use]
     pub fn discard<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         self.discard.extend(names.into_iter().map(Into::into));
@@ -79,8 +99,8 @@ impl Tied {
         self
     }
 
-    /// Says what becomes of tensors that share storage, or fill only a part of theirs, without
-    /// being the same tensor.
+    /// Sets what happens to views: tensors that fill only a part of their storage, or share it with
+    /// a tensor that is not the same.
     #[must_use]
     pub fn views(mut self, views: Views) -> Self {
         self.views = views;

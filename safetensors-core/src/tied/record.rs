@@ -1,4 +1,4 @@
-//! Dropping the copies that [`resolve`] finds, and recording their names.
+//! Drops the duplicates that [`resolve`] finds, and records their names.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -9,7 +9,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::header::{Metadata, is_reserved};
 use crate::tensor::TensorSource;
 
-/// Leaves the tensors that are kept, in their order, and gives each dropped name with the kept one.
+/// Removes the dropped tensors from the list, and returns each dropped name with the kept name. The
+/// other tensors stay in order.
 pub(crate) fn drop_copies<N: AsRef<str>, S: TensorSource>(
     tensors: &mut Vec<(N, S)>,
     tied: &Tied,
@@ -22,8 +23,8 @@ pub(crate) fn drop_copies<N: AsRef<str>, S: TensorSource>(
     Ok(aliases)
 }
 
-/// Adds the dropped names to the metadata. What the user has there is not overwritten, but then the
-/// name would be lost.
+/// Adds the dropped names to the metadata. An entry of the user with the same key and another value
+/// is an error: it is not overwritten, and without its own entry the name would be lost.
 pub(crate) fn record(metadata: &mut Metadata, aliases: BTreeMap<String, String>) -> Result<()> {
     for (name, kept) in aliases {
         if is_reserved(&name) {

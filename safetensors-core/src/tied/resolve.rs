@@ -1,4 +1,4 @@
-//! [`resolve`]: which tensors share storage, and which of their names is kept.
+//! [`resolve`]: finds tensors that share storage, and chooses the name to keep.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -9,13 +9,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::header::METADATA_KEY;
 use crate::tensor::{TensorSource, shape};
 
-/// What to save of tensors that may share storage.
+/// The outcome for a list of tensors: which to save, and which names are dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Resolved {
+pub(crate) struct Resolved {
     /// The positions of the tensors to save, ascending.
-    pub keep: Vec<usize>,
-    /// Each dropped name, with the name of the tensor that is saved for it.
-    pub aliases: BTreeMap<String, String>,
+    pub(crate) keep: Vec<usize>,
+    /// Each dropped name, with the name that is kept for it.
+    pub(crate) aliases: BTreeMap<String, String>,
 }
 
 /// One tensor of a group that shares a storage.
@@ -29,30 +29,12 @@ struct Member<'a, S> {
 
 /// Finds the tensors that share storage and decides which of their names to keep.
 ///
-/// Tensors share if they lie in one allocation and overlap there; merely lying in one allocation
-/// ties nothing. Tensors whose [`storage`](TensorSource::storage) is not known, and those without
-/// bytes, share with none.
-///
-/// ```
-/// use safetensors_core::TensorView;
-/// use safetensors_core::tied::{Tied, resolve};
-///
-/// let (weight, other) = ([1.0_f32, 2.0], [1.0_f32, 2.0]);
-/// let (weight, other) =
-///     (TensorView::from_slice(&[2], &weight)?, TensorView::from_slice(&[2], &other)?);
-/// let resolved = resolve(&[("b", weight), ("c", other), ("a", weight)], &Tied::new())?;
-/// assert_eq!(resolved.keep, [1, 2]);
-/// assert_eq!(resolved.aliases["b"], "a");
-/// # Ok::<(), safetensors_core::Error>(())
-/// ```
+/// [`Tied`] states the rules.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::NotCovered`] if no tensor of a group fills the whole storage, also of a group of
-/// one, unless views are to be saved. [`ErrorKind::PartlyTied`] if a tensor would be dropped that
-/// is not the same as the kept one, unless that is asked for. [`ErrorKind::DuplicateTensor`];
-/// [`ErrorKind::ReservedName`]; those of [`shape::byte_len`].
-pub fn resolve<N: AsRef<str>, S: TensorSource>(
+/// Those of saving with [`Tied`].
+pub(crate) fn resolve<N: AsRef<str>, S: TensorSource>(
     tensors: &[(N, S)],
     options: &Tied,
 ) -> Result<Resolved> {
@@ -60,7 +42,7 @@ pub fn resolve<N: AsRef<str>, S: TensorSource>(
     let mut names = BTreeSet::new();
     for (position, (name, tensor)) in tensors.iter().enumerate() {
         let name = name.as_ref();
-        // Checked here too, because a dropped name does not get as far as the header.
+        // The header checks names too, but a dropped name never gets there.
         if name == METADATA_KEY {
             return Err(Error::from(ErrorKind::ReservedName).in_tensor(name));
         }
@@ -70,7 +52,8 @@ pub fn resolve<N: AsRef<str>, S: TensorSource>(
         let Some(storage) = tensor.storage() else { continue };
         let byte_len = shape::byte_len(tensor.dtype(), tensor.shape());
         let byte_len = byte_len.map_err(|kind| Error::from(kind).in_tensor(name))?;
-        // What numbers its storages gives an empty one a byte, so that there is something to share.
+        // A source that numbers its storages gives an empty tensor a storage of one byte, so that
+        // it can be shared.
         let byte_len = if options.empty { byte_len.max(1) } else { byte_len };
         if byte_len > 0 && storage.byte_len > 0 {
             let member = Member { position, name, tensor, storage, byte_len };
@@ -98,7 +81,7 @@ pub fn resolve<N: AsRef<str>, S: TensorSource>(
     })
 }
 
-/// The tensors of one storage, divided into those that belong together.
+/// Divides the tensors of one storage into groups that are tied.
 fn groups<S: TensorSource>(
     mut members: Vec<Member<'_, S>>,
     views: Views,
@@ -111,10 +94,10 @@ fn groups<S: TensorSource>(
     for member in members {
         let group = match views {
             Views::Save => groups.iter_mut().find(|group| same(&group[0], &member)),
-            // Each is compared with the one before, as the Python library does, so that the same
-            // input has the same outcome. Where a wide tensor is followed by two narrow ones this
-            // divides what overlaps, but what is divided so has a part that no tensor covers, and
-            // is refused.
+            // Each tensor is compared only with the one before it, as in the Python library, so
+            // that the outcome is the same. If two narrow tensors follow a wide one, this can split
+            // tensors that overlap. But then a group has no tensor that fills the storage, and is
+            // refused.
             Views::Refuse | Views::Drop => groups.last_mut().filter(|group| {
                 group
                     .last()
@@ -129,15 +112,15 @@ fn groups<S: TensorSource>(
     groups
 }
 
-/// The tensor of a group whose name is kept.
+/// Chooses the tensor of a group whose name is kept.
 fn choose<'a, 'b, S>(group: &'b [Member<'a, S>], options: &Tied) -> Result<&'b Member<'a, S>> {
     let complete = |member: &&Member<'_, S>| {
-        // As many bytes as the storage has, and from one end of it to the other: a part that is
-        // broadcast can have the first alone.
+        // The tensor must span the storage and have as many bytes. A broadcast tensor can have as
+        // many bytes without spanning it.
         let filled = member.storage.range == (0..member.storage.byte_len)
             && member.byte_len == member.storage.byte_len;
-        // Where views are saved, the members of a group are the same: each is as good as the
-        // others.
+        // If views are saved, all members of a group are the same tensor, and any of them may be
+        // kept.
         options.views == Views::Save || filled
     };
     group

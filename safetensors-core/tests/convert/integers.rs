@@ -2,7 +2,8 @@
 
 use half::f16;
 use proptest::prelude::*;
-use safetensors_core::{ConvertOptions, Dtype, ErrorKind, Overflow, TensorBuf, TensorView};
+use safetensors_core::convert::Overflow;
+use safetensors_core::{ConvertOptions, Dtype, ErrorKind, TensorBuf, TensorView};
 
 use super::oracle::{Exact, Expected, Format, TARGETS, agrees};
 use super::{POLICIES, convert, converted, misfit};

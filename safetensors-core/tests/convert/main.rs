@@ -1,6 +1,7 @@
 //! Conversion between dtypes, against an oracle that searches for the nearest value.
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod deciding;
 mod floats;
 mod integers;
 mod oracle;
@@ -8,7 +9,8 @@ mod pairs;
 mod reading;
 mod saving;
 
-use safetensors_core::{ConvertOptions, Dtype, Error, ErrorKind, Overflow, TensorBuf, TensorView};
+use safetensors_core::convert::Overflow;
+use safetensors_core::{ConvertOptions, Dtype, Error, ErrorKind, TensorBuf, TensorView};
 
 const POLICIES: [Overflow; 3] = [Overflow::Ieee, Overflow::Saturate, Overflow::Error];
 
@@ -21,7 +23,9 @@ fn convert(from: Dtype, to: Dtype, overflow: Overflow, bytes: &[u8]) -> Result<T
 }
 
 /// Converts values that all fit.
-fn converted<T: safetensors_core::Element, U: safetensors_core::Element>(values: Vec<T>) -> Vec<U> {
+fn converted<T: safetensors_core::element::Element, U: safetensors_core::element::Element>(
+    values: Vec<T>,
+) -> Vec<U> {
     let buf = TensorBuf::from_vec(vec![values.len()], values).unwrap();
     buf.convert(U::DTYPE, &ConvertOptions::new()).unwrap().into_vec().unwrap()
 }

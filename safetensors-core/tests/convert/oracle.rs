@@ -2,7 +2,8 @@
 
 use std::cmp::Ordering;
 
-use safetensors_core::{Dtype, Overflow};
+use safetensors_core::Dtype;
+use safetensors_core::convert::Overflow;
 
 /// The parameters of a format, from its specification.
 #[derive(Clone, Copy)]

@@ -1,7 +1,7 @@
 //! Which pairs there are, and where the bytes may lie.
 
-use safetensors_core::convert::can_convert;
-use safetensors_core::{ConvertOptions, Dtype, ErrorKind, Overflow, TensorBuf, TensorView};
+use safetensors_core::convert::{Overflow, can_convert};
+use safetensors_core::{ConvertOptions, Dtype, ErrorKind, TensorBuf, TensorView};
 
 use super::{POLICIES, convert};
 

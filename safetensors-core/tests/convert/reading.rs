@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use half::bf16;
 use proptest::prelude::*;
-use safetensors_core::convert::can_convert;
+use safetensors_core::convert::{Overflow, can_convert};
+use safetensors_core::load::read_tensors;
 use safetensors_core::{
-    Checkpoint, ConvertOptions, Dtype, ErrorKind, Limits, LoadOptions, Overflow, ReadAt, Result,
-    SafeTensors, SaveOptions, TensorBuf, TensorView, read_tensors, save, serialize,
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, Limits, LoadOptions, ReadAt, Result, SafeTensors,
+    SaveOptions, TensorBuf, TensorView, save, serialize,
 };
 
 /// Bytes that are elements of any dtype, none of them NaN or out of anything's range.
@@ -63,13 +64,13 @@ impl ReadAt for Noting {
 
 /// Reads all tensors converted, in every way there is, and compares with converting after reading.
 fn check(tensors: &[(String, Dtype, usize)], to: Dtype, integers: Option<Dtype>, threads: usize) {
-    let archive = SafeTensors::read_header(Noting::new(file(tensors)), &Limits::default()).unwrap();
+    let archive = SafeTensors::from_source(Noting::new(file(tensors))).unwrap();
     let mut options = LoadOptions::new().threads(threads).floats_as(to);
     if let Some(integers) = integers {
         options = options.integers_as(integers);
     }
     let lazy: Vec<_> = tensors.iter().map(|(name, ..)| archive.tensor(name).unwrap()).collect();
-    archive.bytes().longest.store(0, Ordering::Relaxed);
+    archive.source().longest.store(0, Ordering::Relaxed);
     let bufs = read_tensors(&lazy, &options).unwrap();
     for (tensor, buf) in lazy.iter().zip(bufs) {
         let target = options.dtype_of(tensor.dtype());
@@ -110,16 +111,16 @@ fn large_tensors_are_converted_in_pieces() {
 
 #[test]
 fn the_source_is_never_whole_in_memory() {
-    let archive = SafeTensors::read_header(
+    let archive = SafeTensors::from_source_with(
         Noting::new(file(&[("w".into(), Dtype::F64, 1 << 20)])),
         &Limits::default(),
     );
     let archive = archive.unwrap();
     let tensor = archive.tensor("w").unwrap();
-    archive.bytes().longest.store(0, Ordering::Relaxed);
+    archive.source().longest.store(0, Ordering::Relaxed);
     tensor.read_as(Dtype::F8_E5M2, &ConvertOptions::new()).unwrap();
     read_tensors(&[tensor], &LoadOptions::new().floats_as(Dtype::F8_E5M2)).unwrap();
-    let longest = archive.bytes().longest.load(Ordering::Relaxed);
+    let longest = archive.source().longest.load(Ordering::Relaxed);
     assert!((256 << 10..=1 << 20).contains(&longest), "{longest}");
 }
 
@@ -154,7 +155,7 @@ fn as_many_threads_as_were_asked_for() {
     let bytes = file(&[("w".into(), Dtype::BF16, 8 << 20)]);
     let (expected, readers, arrived) = (AtomicUsize::new(1), Mutex::default(), Condvar::new());
     let source = Gathering { bytes, expected, readers, arrived };
-    let archive = SafeTensors::read_header(source, &Limits::default()).unwrap();
+    let archive = SafeTensors::from_source(source).unwrap();
     let tensor = archive.tensor("w").unwrap();
     let narrow = tensor.read().unwrap();
     let wide = narrow.clone().convert(Dtype::F32, &ConvertOptions::new()).unwrap();
@@ -162,10 +163,10 @@ fn as_many_threads_as_were_asked_for() {
         let (convert, load) =
             (ConvertOptions::new().threads(threads), LoadOptions::new().threads(threads));
         let check = |read: &dyn Fn() -> Result<TensorBuf>, expected: &TensorBuf| {
-            archive.bytes().readers.lock().unwrap().clear();
-            archive.bytes().expected.store(threads, Ordering::Relaxed);
+            archive.source().readers.lock().unwrap().clear();
+            archive.source().expected.store(threads, Ordering::Relaxed);
             assert!(read().unwrap().bytes() == expected.bytes());
-            assert_eq!(archive.bytes().readers.lock().unwrap().len(), threads);
+            assert_eq!(archive.source().readers.lock().unwrap().len(), threads);
         };
         check(&|| tensor.read_as(Dtype::F32, &convert), &wide);
         check(&|| tensor.read_as(Dtype::BF16, &convert), &narrow);
@@ -236,7 +237,7 @@ fn errors_name_file_tensor_and_element() {
 fn booleans_are_checked_while_they_are_converted() {
     let mut bytes = file(&[("mask".into(), Dtype::BOOL, 1_000)]);
     *bytes.last_mut().unwrap() = 7;
-    let archive = SafeTensors::read_header(bytes, &Limits::default()).unwrap();
+    let archive = SafeTensors::from_source(bytes).unwrap();
     let error =
         archive.tensor("mask").unwrap().read_as(Dtype::F32, &ConvertOptions::new()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::InvalidBool { index: 999, found: 7 }), "{error}");
@@ -248,7 +249,7 @@ fn a_converted_tensor_reads_as_its_values() {
     let weights = [1.5, -2.0, 3e38].map(bf16::from_f32);
     let view = TensorView::from_slice(&[3], &weights).unwrap();
     let file = serialize([("w", view)], &SaveOptions::new()).unwrap();
-    let archive = SafeTensors::read_header(file, &Limits::default()).unwrap();
+    let archive = SafeTensors::from_source(file).unwrap();
     let wide = archive.tensor("w").unwrap().read_as(Dtype::F32, &ConvertOptions::new()).unwrap();
     assert_eq!(wide.into_vec::<f32>().unwrap(), weights.map(bf16::to_f32));
 }

@@ -1,10 +1,11 @@
 //! Conversion while saving.
 
 use proptest::prelude::*;
-use safetensors_core::convert::can_convert;
+use safetensors_core::convert::{Converted, Overflow, can_convert};
+use safetensors_core::save::Sink;
 use safetensors_core::{
-    ConvertOptions, Converted, Dtype, ErrorKind, Limits, Overflow, Result, SafeTensors,
-    SaveOptions, Sink, TensorBuf, TensorSource, TensorView, save, serialize,
+    ConvertOptions, Dtype, ErrorKind, Result, SafeTensors, SaveOptions, TensorBuf, TensorSource,
+    TensorView, save, serialize,
 };
 
 use super::misfit;
@@ -167,7 +168,7 @@ fn a_slice_of_a_file_is_converted_into_another_file() {
     let weights: Vec<f32> = (0..60_u8).map(f32::from).collect();
     let view = TensorView::from_slice(&[6, 10], &weights).unwrap();
     let file = serialize([("w", view)], &SaveOptions::new()).unwrap();
-    let archive = SafeTensors::read_header(file, &Limits::default()).unwrap();
+    let archive = SafeTensors::from_source(file).unwrap();
     let columns = archive.tensor("w").unwrap().slice((.., 3..5)).unwrap();
     let narrow = Converted::new(columns, Dtype::U8, &ConvertOptions::new()).unwrap();
     assert_eq!(narrow.source().dtype(), Dtype::F32);

@@ -1,4 +1,4 @@
-//! Digests: known values, data that has changed, and records that are not what they should be.
+//! Digests: known values, changed data, and invalid records.
 #![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -17,17 +17,18 @@ use safetensors_core::digest::{
     self, Digest, DigestOptions, Hasher, KEY, TensorDigests, VerifiedFile, VerifyOptions,
 };
 use safetensors_core::edit::{Edited, RecordOptions, record_digests};
-use safetensors_core::save::write_to;
+use safetensors_core::modelspec::ModelSpec;
+use safetensors_core::save::{Sink, StreamWriter, write_to};
 use safetensors_core::{
-    Checkpoint, Dtype, Error, ErrorKind, Limits, Metadata, ModelSpec, Result, Rewrite, SafeTensors,
-    SaveOptions, ShardOptions, Sink, StreamWriter, TensorBuf, TensorSource, save, save_sharded,
-    serialize,
+    Checkpoint, Dtype, Error, ErrorKind, Metadata, Result, Rewrite, SafeTensors, SaveOptions,
+    ShardOptions, TensorBuf, TensorSource, save, save_sharded, serialize,
 };
 use tempfile::{TempDir, tempdir};
 
-/// Bytes, their XXH3-128 by python-xxhash 4.1.0 (`xxh3_128(..).hexdigest()`, which is what
-/// `xxhsum -H128` prints), and their SHA-256 by Python's hashlib. The lengths are those at which
-/// XXH3 changes its way, one byte less than a piece, and several pieces.
+/// A number of bytes of [`pattern`], their XXH3-128 by python-xxhash 4.1.0, and their SHA-256 by
+/// Python's hashlib. The XXH3-128 is `xxh3_128(..).hexdigest()`, which is what `xxhsum -H128`
+/// prints. The lengths are those at which XXH3 changes its algorithm, one byte less than a piece,
+/// and several pieces.
 const KNOWN: &[(usize, &str, &str)] = &[
     (
         0,
@@ -101,7 +102,7 @@ const KNOWN: &[(usize, &str, &str)] = &[
     ),
 ];
 
-/// The bytes that [`KNOWN`] is about.
+/// The bytes of the digests in [`KNOWN`].
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| ((i * 31 + 7) % 251) as u8).collect()
 }
@@ -110,13 +111,13 @@ fn u8_tensor(bytes: &[u8]) -> TensorBuf {
     TensorBuf::from_vec(vec![bytes.len()], bytes.to_vec()).unwrap()
 }
 
-/// A record of these digests, right or wrong, as options to save with.
+/// Save options that record these digests, right or wrong.
 fn recording<'a>(digests: impl IntoIterator<Item = (&'a str, Digest)>) -> SaveOptions {
     let record: TensorDigests = digests.into_iter().collect();
     SaveOptions::new().metadata([(KEY, record.to_text())])
 }
 
-/// Saves tensors with right digests of some of them.
+/// Saves tensors and records the right digests of some of them.
 fn save_recorded(path: &Path, tensors: &[(&str, &[u8])], recorded: &[&str]) {
     let digests = tensors
         .iter()
@@ -141,7 +142,7 @@ fn sharded() -> (TempDir, [PathBuf; 2]) {
     (directory, paths)
 }
 
-/// Where a tensor's byte lies in its file.
+/// The offset in the file of a byte of a tensor.
 fn offset_of(path: &Path, tensor: &str, byte: u64) -> usize {
     (Checkpoint::open(path).unwrap().tensor(tensor).unwrap().file_offset() + byte) as usize
 }
@@ -156,10 +157,9 @@ fn verify(path: &Path) -> Result<()> {
     digest::verify(&Checkpoint::open(path)?, &VerifyOptions::new()).map(drop)
 }
 
-/// Verifies a file in memory whose `__metadata__` has this record, and whose one tensor is the
-/// empty `w`.
+/// Verifies a file in memory with this record in `__metadata__`. Its only tensor is `w`, which is
+/// empty.
 fn verify_record(record: &str) -> Result<()> {
     let file = serialize([("w", u8_tensor(&[]))], &SaveOptions::new().metadata([(KEY, record)]))?;
-    digest::verify_file(&SafeTensors::read_header(file, &Limits::default())?, &VerifyOptions::new())
-        .map(drop)
+    digest::verify_file(&SafeTensors::from_source(file)?, &VerifyOptions::new()).map(drop)
 }

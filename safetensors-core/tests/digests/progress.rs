@@ -1,4 +1,4 @@
-//! How far the computing of digests has come, and that it can be stopped.
+//! Progress of computing digests, and cancelling it.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,10 +8,10 @@ use safetensors_core::Progress;
 
 use super::*;
 
-/// Bytes done, bytes in all.
+/// Pairs of bytes done and bytes in all.
 type Seen = Arc<Mutex<Vec<(u64, u64)>>>;
 
-/// A callback that keeps what it is told, and stops after so many calls.
+/// A callback that records its calls, and stops the work after `most` calls.
 fn watch(most: usize) -> (Seen, impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static) {
     let seen = Seen::default();
     let told = Arc::clone(&seen);
@@ -22,7 +22,8 @@ fn watch(most: usize) -> (Seen, impl Fn(Progress<'_>) -> ControlFlow<()> + Send 
     })
 }
 
-/// Every MiB, and the end.
+/// Asserts that calls are at most 2 MiB apart, that each reports this total, and that the last one
+/// reaches it.
 fn check(seen: &Mutex<Vec<(u64, u64)>>, total: u64) {
     let mut seen = seen.lock().unwrap().clone();
     seen.sort_unstable();
@@ -42,13 +43,13 @@ fn every_byte_is_told_once_for_each_digest_it_is_in() {
     let all: Vec<_> = checkpoint.tensors().collect();
 
     let (seen, callback) = watch(usize::MAX);
-    digest::tensors(&all, &DigestOptions::new().progress(callback)).unwrap();
+    digest::hash_tensors(&all, &DigestOptions::new().progress(callback)).unwrap();
     check(&seen, 3_000_010);
 
     let (seen, callback) = watch(usize::MAX);
-    let hashes = digest::files(&checkpoint, &DigestOptions::new().progress(callback)).unwrap();
+    let hashes = digest::hash_files(&checkpoint, &DigestOptions::new().progress(callback)).unwrap();
     check(&seen, 3_000_010);
-    assert_eq!(hashes, [digest::data_sha256(checkpoint.shards()[0].archive()).unwrap()]);
+    assert_eq!(hashes, [digest::hash_file(checkpoint.files()[0].safetensors()).unwrap()]);
 
     let (seen, callback) = watch(usize::MAX);
     record_digests(&path, &RecordOptions::new().sha256(true).progress(callback)).unwrap();
@@ -76,11 +77,14 @@ fn a_callback_that_stops_ends_the_work_and_leaves_the_file() {
         calls.fetch_add(1, Ordering::Relaxed);
     };
     let (seen, callback) = watch(2);
-    expect(&seen, digest::tensors(&all, &DigestOptions::new().progress(callback)).unwrap_err());
+    expect(
+        &seen,
+        digest::hash_tensors(&all, &DigestOptions::new().progress(callback)).unwrap_err(),
+    );
     let (seen, callback) = watch(2);
     expect(
         &seen,
-        digest::files(&checkpoint, &DigestOptions::new().progress(callback)).unwrap_err(),
+        digest::hash_files(&checkpoint, &DigestOptions::new().progress(callback)).unwrap_err(),
     );
     let (seen, callback) = watch(2);
     expect(
@@ -98,19 +102,19 @@ fn the_sha256_of_each_file_and_of_one_that_changes() {
     let (directory, paths) = sharded();
     let checkpoint = Checkpoint::open(directory.path()).unwrap();
     let expected: Vec<_> = checkpoint
-        .shards()
+        .files()
         .iter()
-        .map(|shard| digest::data_sha256(shard.archive()).unwrap())
+        .map(|shard| digest::hash_file(shard.safetensors()).unwrap())
         .collect();
     for threads in [1, 4] {
         assert_eq!(
-            digest::files(&checkpoint, &DigestOptions::new().threads(threads)).unwrap(),
+            digest::hash_files(&checkpoint, &DigestOptions::new().threads(threads)).unwrap(),
             expected
         );
     }
     let file = fs::OpenOptions::new().append(true).open(&paths[0]).unwrap();
     file.set_len(fs::metadata(&paths[0]).unwrap().len() + 1).unwrap();
-    let error = digest::files(&checkpoint, &DigestOptions::new()).unwrap_err();
+    let error = digest::hash_files(&checkpoint, &DigestOptions::new()).unwrap_err();
     assert!(
         error.to_string().contains("has changed") && error.file() == paths[0].to_str(),
         "{error}"

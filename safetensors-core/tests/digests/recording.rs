@@ -1,4 +1,4 @@
-//! Recording digests: while saving, and in files that exist.
+//! Recording digests: while saving, and in existing files.
 
 use super::*;
 
@@ -41,14 +41,15 @@ fn digests_are_recorded_while_saving() {
         };
         save(&path, tensors(), &options).unwrap();
         let checkpoint = Checkpoint::open(&path).unwrap();
-        let files = digest::verify(&checkpoint, &VerifyOptions::new().require(true)).unwrap();
+        let files =
+            digest::verify(&checkpoint, &VerifyOptions::new().require_digests(true)).unwrap();
         assert_eq!(files[0].checked.len(), KNOWN.len());
         assert_eq!(checkpoint.metadata()["format"], "pt");
-        let record = TensorDigests::read(checkpoint.metadata()).unwrap().unwrap();
+        let record = TensorDigests::from_metadata(checkpoint.metadata()).unwrap().unwrap();
         for (len, xxh3, _) in KNOWN {
             assert_eq!(record.get(&format!("\"{len}\"")).unwrap().to_string(), *xxh3);
         }
-        // All ways to write make the same bytes.
+        // Every way to write gives the same bytes.
         let saved = fs::read(&path).unwrap();
         assert!(serialize(tensors(), &options).unwrap() == saved);
         let mut piped = Vec::new();
@@ -103,15 +104,15 @@ fn digests_of_tensors_that_are_streamed_in_any_order() {
         tensor.write_bytes_at(range.start as u64, &bytes[range]).unwrap();
     }
     writer.tensor("whole").unwrap().write_from(&whole(&bytes)).unwrap();
-    // Other bytes first, which are taken back because they are too few.
+    // First write other bytes. They are discarded, because they are too few.
     let tensor = writer.tensor("after a failure").unwrap();
     tensor.write_from(&whole(&[7; 1_234_567])).unwrap_err();
     tensor.write_from(&whole(&bytes)).unwrap();
     writer.finish().unwrap();
 
     let checkpoint = Checkpoint::open(&path).unwrap();
-    digest::verify(&checkpoint, &VerifyOptions::new().require(true)).unwrap();
-    let record = TensorDigests::read(checkpoint.metadata()).unwrap().unwrap();
+    digest::verify(&checkpoint, &VerifyOptions::new().require_digests(true)).unwrap();
+    let record = TensorDigests::from_metadata(checkpoint.metadata()).unwrap().unwrap();
     for name in names {
         let expected = if name == "empty" { Digest::of(b"") } else { Digest::of(&bytes) };
         assert_eq!(record.get(name), Some(expected), "{name}");
@@ -122,8 +123,9 @@ fn digests_of_tensors_that_are_streamed_in_any_order() {
 fn every_shard_of_a_save_records_its_own_tensors() {
     let directory = tempdir().unwrap();
     let names = ["a", "b", "c"];
-    let options =
-        ShardOptions::new().max_shard_size(20.into()).save(SaveOptions::new().digests(true));
+    let options = ShardOptions::new()
+        .max_shard_size(20.into())
+        .save_options(SaveOptions::new().digests(true));
     let saved = save_sharded(
         directory.path(),
         names.map(|name| (name, u8_tensor(name.repeat(10).as_bytes()))),
@@ -131,7 +133,7 @@ fn every_shard_of_a_save_records_its_own_tensors() {
     );
     assert_eq!(saved.unwrap().files.len(), 2);
     let checkpoint = Checkpoint::open(directory.path()).unwrap();
-    let files = digest::verify(&checkpoint, &VerifyOptions::new().require(true)).unwrap();
+    let files = digest::verify(&checkpoint, &VerifyOptions::new().require_digests(true)).unwrap();
     let checked: Vec<_> = files.iter().map(|file| file.checked.clone()).collect();
     assert_eq!(checked, [vec!["a", "b"], vec!["c"]]);
 }
@@ -148,10 +150,10 @@ fn a_rewritten_checkpoint_does_not_record_the_digests_of_its_sources() {
         .unwrap();
     let rewritten = Checkpoint::open(&path).unwrap();
     assert!(!rewritten.metadata().contains_key(KEY));
-    // Unless new ones are asked for.
+    // New digests are recorded if the options ask for them.
     Rewrite::of(&checkpoint).save(&path, &SaveOptions::new().digests(true)).unwrap();
     let rewritten = Checkpoint::open(&path).unwrap();
-    digest::verify(&rewritten, &VerifyOptions::new().require(true)).unwrap();
+    digest::verify(&rewritten, &VerifyOptions::new().require_digests(true)).unwrap();
 }
 
 #[test]
@@ -193,12 +195,12 @@ fn digests_are_recorded_in_a_file_that_exists() {
     };
     let before = data(&path);
 
-    // There is room in the header.
+    // The header has room for the digests.
     assert_eq!(record_digests(&path, &RecordOptions::new()).unwrap(), Edited::InPlace);
     assert_eq!(record_digests(&path, &RecordOptions::new()).unwrap(), Edited::Unchanged);
     let metadata = Checkpoint::open(&path).unwrap().metadata().clone();
     assert_eq!(metadata.keys().collect::<Vec<_>>(), ["format", KEY]);
-    let record = TensorDigests::read(&metadata).unwrap().unwrap();
+    let record = TensorDigests::from_metadata(&metadata).unwrap().unwrap();
     assert!(record.iter().eq([
         ("a", Digest::of(b"abc")),
         ("b", Digest::of(b"def")),
@@ -206,18 +208,18 @@ fn digests_are_recorded_in_a_file_that_exists() {
     ]));
     verify(&path).unwrap();
 
-    // The other digest alone leaves the first as it was, right or wrong.
+    // Recording only the other digest leaves the first unchanged, right or wrong.
     flip(&path, offset_of(&path, "b", 0));
     assert!(verify(&path).is_err());
     record_digests(&path, &RecordOptions::new().tensors(false).sha256(true).durable(false))
         .unwrap();
     let error = verify(&path).unwrap_err();
     assert_eq!(error.tensor(), Some("b"));
-    // Recording anew takes the data as it is.
+    // Recording again computes the digests of the current data.
     record_digests(&path, &RecordOptions::new()).unwrap();
     let checkpoint = Checkpoint::open(&path).unwrap();
     assert!(
-        digest::verify(&checkpoint, &VerifyOptions::new().require(true)).unwrap()[0]
+        digest::verify(&checkpoint, &VerifyOptions::new().require_digests(true)).unwrap()[0]
             .sha256
             .is_some()
     );

@@ -1,4 +1,4 @@
-//! Known values, and that digests are of the bytes in the file.
+//! Known values. Digests are of the bytes in the file.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn known_digests_of_whole_and_piecewise_data() {
         assert_eq!(Digest::of(&bytes).to_string(), *xxh3, "{len}");
         assert_eq!(Digest::parse(xxh3), Some(Digest::of(&bytes)));
         for piece in [1, 7, 64, 256, 1 << 20] {
-            // Byte by byte only where that is quick.
+            // Hash byte by byte only if the data is short.
             if len / piece < 10_000 {
                 let mut hasher = Hasher::new();
                 bytes.chunks(piece).for_each(|piece| hasher.update(piece));
@@ -26,11 +26,11 @@ fn known_digests_of_tensors_and_data_in_a_file() {
         let path = directory.path().join("model.safetensors");
         save(&path, [("w", u8_tensor(&pattern(*len)))], &SaveOptions::new()).unwrap();
         let checkpoint = Checkpoint::open(&path).unwrap();
-        let found =
-            digest::tensors(&[checkpoint.tensor("w").unwrap()], &DigestOptions::new()).unwrap();
+        let found = digest::hash_tensors(&[checkpoint.tensor("w").unwrap()], &DigestOptions::new())
+            .unwrap();
         assert_eq!(found[0].to_string(), *xxh3);
         let mut spec = ModelSpec::new("a", "i", "t");
-        spec.hash_sha256 = Some(digest::data_sha256(checkpoint.shards()[0].archive()).unwrap());
+        spec.hash_sha256 = Some(digest::hash_file(checkpoint.files()[0].safetensors()).unwrap());
         assert_eq!(spec.to_metadata().unwrap()["modelspec.hash_sha256"], format!("0x{sha256}"));
     }
 }
@@ -40,10 +40,11 @@ fn a_digest_is_of_the_bytes_in_the_file() {
     let values = [1.5_f32, -2.0];
     let buf = TensorBuf::from_vec(vec![2], values.to_vec()).unwrap();
     let file = serialize([("w", buf)], &SaveOptions::new()).unwrap();
-    let file = SafeTensors::read_header(file, &Limits::default()).unwrap();
+    let file = SafeTensors::from_source(file).unwrap();
     let little_endian = values.map(f32::to_le_bytes).concat();
     assert_eq!(
-        digest::tensors(&[file.tensor("w").unwrap()], &DigestOptions::new().threads(1)).unwrap(),
+        digest::hash_tensors(&[file.tensor("w").unwrap()], &DigestOptions::new().threads(1))
+            .unwrap(),
         [Digest::of(&little_endian)]
     );
 }
@@ -56,9 +57,9 @@ fn digests_come_in_the_order_asked_for_with_any_number_of_threads() {
     let expected = [2_000_000, 1000, 17, 0, 2_000_000].map(|len| Digest::of(&pattern(len)));
     for threads in [0, 1, 2, 16] {
         assert_eq!(
-            digest::tensors(&tensors, &DigestOptions::new().threads(threads)).unwrap(),
+            digest::hash_tensors(&tensors, &DigestOptions::new().threads(threads)).unwrap(),
             expected
         );
     }
-    assert_eq!(digest::tensors::<Vec<u8>>(&[], &DigestOptions::new()).unwrap(), []);
+    assert_eq!(digest::hash_tensors::<Vec<u8>>(&[], &DigestOptions::new()).unwrap(), []);
 }

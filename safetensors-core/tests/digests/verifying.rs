@@ -1,4 +1,4 @@
-//! What `verify` finds, and what it refuses.
+//! What `verify` finds, and which records it refuses.
 
 use super::*;
 
@@ -15,7 +15,8 @@ fn what_was_checked_and_what_is_unrecorded() {
     assert_eq!(*file, Some(path.as_path()));
     assert_eq!((checked.as_slice(), unrecorded.as_slice()), (&["b", "c"][..], &["a", "d"][..]));
 
-    let error = digest::verify(&checkpoint, &VerifyOptions::new().require(true)).unwrap_err();
+    let error =
+        digest::verify(&checkpoint, &VerifyOptions::new().require_digests(true)).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NoDigest), "{error}");
     assert_eq!((error.tensor(), error.file()), (Some("a"), path.to_str()));
 }
@@ -23,10 +24,10 @@ fn what_was_checked_and_what_is_unrecorded() {
 #[test]
 fn a_file_without_digests_is_no_error_unless_they_are_required() {
     let file = serialize([("w", u8_tensor(b"1"))], &SaveOptions::new()).unwrap();
-    let file = SafeTensors::read_header(file, &Limits::default()).unwrap();
+    let file = SafeTensors::from_source(file).unwrap();
     let verified = digest::verify_file(&file, &VerifyOptions::new()).unwrap();
     assert_eq!((verified.file, verified.checked.len(), verified.unrecorded), (None, 0, vec!["w"]));
-    assert!(digest::verify_file(&file, &VerifyOptions::new().require(true)).is_err());
+    assert!(digest::verify_file(&file, &VerifyOptions::new().require_digests(true)).is_err());
 }
 
 #[test]
@@ -72,7 +73,7 @@ fn a_changed_header_is_no_changed_data() {
     save(&path, [("w", u8_tensor(b"data"))], &options).unwrap();
     let mut bytes = fs::read(&path).unwrap();
     let data = bytes.len() - 4;
-    // The last byte of the padding, then a letter of other metadata.
+    // Change the last byte of the padding, then a letter of other metadata.
     assert_eq!(bytes[data - 1], b' ');
     bytes[data - 1] = b'\n';
     let note = bytes.windows(3).position(|text| text == b"old").unwrap();
@@ -85,12 +86,13 @@ fn a_changed_header_is_no_changed_data() {
 fn shards_are_verified_each_by_its_own_record() {
     let (directory, paths) = sharded();
     let checkpoint = Checkpoint::open(directory.path()).unwrap();
-    let files = digest::verify(&checkpoint, &VerifyOptions::new().require(true)).unwrap();
+    let files = digest::verify(&checkpoint, &VerifyOptions::new().require_digests(true)).unwrap();
     let checked: Vec<_> =
         files.iter().map(|file| (file.file.unwrap(), file.checked.clone())).collect();
     assert_eq!(checked, [(paths[0].as_path(), vec!["a", "b"]), (&paths[1], vec!["c", "d"])]);
 
-    // The first in file order is named, whatever thread finds its change first.
+    // The error names the first changed tensor in file order, whichever thread finds its change
+    // first.
     let (c, d) = (offset_of(&paths[1], "c", 16), offset_of(&paths[1], "d", 1_999_999));
     flip(&paths[1], d);
     let named =
@@ -221,9 +223,9 @@ fn names_of_any_kind_are_recorded() {
     let digests: TensorDigests =
         names.iter().map(|name| (*name, Digest::of(name.as_bytes()))).collect();
     let mut metadata = Metadata::new();
-    digests.write(&mut metadata);
-    assert_eq!(TensorDigests::read(&metadata).unwrap(), Some(digests.clone()));
-    // One object, compact and sorted, whose length does not depend on the digests.
+    digests.insert_into(&mut metadata);
+    assert_eq!(TensorDigests::from_metadata(&metadata).unwrap(), Some(digests.clone()));
+    // The record is one JSON object, compact and sorted. Its length does not depend on the digests.
     let json: serde_json::Value = serde_json::from_str(&metadata[KEY]).unwrap();
     assert_eq!(json.to_string(), metadata[KEY]);
     let others: TensorDigests =
@@ -232,8 +234,8 @@ fn names_of_any_kind_are_recorded() {
 
     let tensors = names.map(|name| (name, u8_tensor(name.as_bytes())));
     let file = serialize(tensors, &SaveOptions::new().metadata(metadata)).unwrap();
-    let file = SafeTensors::read_header(file, &Limits::default()).unwrap();
-    let verified = digest::verify_file(&file, &VerifyOptions::new().require(true)).unwrap();
+    let file = SafeTensors::from_source(file).unwrap();
+    let verified = digest::verify_file(&file, &VerifyOptions::new().require_digests(true)).unwrap();
     assert_eq!(verified.checked.len(), names.len());
 }
 
@@ -256,7 +258,7 @@ fn the_sha256_of_all_data_is_checked_where_it_is_recorded() {
         panic!("{error}")
     };
     assert_eq!((expected.as_str(), error.tensor(), error.file()), (sha256, None, path.to_str()));
-    // Unless that is not wanted.
+    // The SHA-256 is not checked if the options turn it off.
     let checkpoint = Checkpoint::open(&path).unwrap();
     let files = digest::verify(&checkpoint, &VerifyOptions::new().sha256(false)).unwrap();
     assert_eq!(files[0].sha256, None);
@@ -267,7 +269,7 @@ fn a_sha256_in_another_form() {
     for text in ["", "0x", "bef57ec7f53a6d40beb640a780a639c83bc29ac8a9816f1fc6c5c6dcd93c4721"] {
         let options = SaveOptions::new().metadata([("modelspec.hash_sha256", text)]);
         let file = serialize([("a", u8_tensor(b"abcdef"))], &options).unwrap();
-        let file = SafeTensors::read_header(file, &Limits::default()).unwrap();
+        let file = SafeTensors::from_source(file).unwrap();
         let error = digest::verify_file(&file, &VerifyOptions::new()).unwrap_err();
         let ErrorKind::BadModelSpec { key, found: Some(found), .. } = error.kind() else {
             panic!("{error}")

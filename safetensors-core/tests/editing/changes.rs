@@ -4,8 +4,9 @@ use std::fs;
 use std::path::Path;
 
 use safetensors_core::edit::{Edit, Edited};
+use safetensors_core::save::{Order, Sink};
 use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, Order, Result, SaveOptions, Sink, TensorSource, TensorView, save,
+    Checkpoint, Dtype, ErrorKind, Result, SaveOptions, TensorSource, TensorView, save,
 };
 use tempfile::tempdir;
 
@@ -19,7 +20,7 @@ fn in_place_as_long_as_it_fits() {
         let value = |len: usize| "x".repeat(len);
         // The longest value that fits follows from the length of the text with an empty one.
         Edit::open(&path).unwrap().set_metadata([("new", "")]).apply().unwrap();
-        let text = parse(&path).bytes()[8..4096].trim_ascii_end().len();
+        let text = parse(&path).source()[8..4096].trim_ascii_end().len();
         let room = 4096 - 8 - text;
         let cases = [(room, Edited::InPlace), (room + 1, Edited::Rewritten)];
         let (len, expected) = cases[order];
@@ -140,10 +141,10 @@ fn nothing_to_do_is_not_done() {
     // The same header in other words stays as it is too.
     let archive = parse(&path);
     let json =
-        std::str::from_utf8(&archive.bytes()[8..archive.header().data_start() as usize]).unwrap();
+        std::str::from_utf8(&archive.source()[8..archive.header().data_start() as usize]).unwrap();
     let pretty = json.trim_end().replace(":{", " : {\n\t");
     let whole =
-        support::file_with(&pretty, &archive.bytes()[archive.header().data_start() as usize..]);
+        support::file_with(&pretty, &archive.source()[archive.header().data_start() as usize..]);
     fs::write(&path, &whole).unwrap();
     for in_place in [true, false] {
         let edit = Edit::open(&path).unwrap().in_place(in_place);
@@ -264,7 +265,7 @@ fn digests_stay_true() {
     let recorded = |path: &Path| {
         digest::verify(&Checkpoint::open(path).unwrap(), &VerifyOptions::new()).unwrap();
         let metadata = parse(path).metadata().clone();
-        let names = TensorDigests::read(&metadata)
+        let names = TensorDigests::from_metadata(&metadata)
             .unwrap()
             .map(|record| record.iter().map(|(name, _)| name.to_owned()).collect::<Vec<_>>());
         (names.unwrap_or_default(), metadata.contains_key("modelspec.hash_sha256"))

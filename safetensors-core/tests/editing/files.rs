@@ -137,23 +137,33 @@ mod unix {
         }
     }
 
+    /// By its mode, as an administrator may write to it all the same.
+    #[test]
+    fn a_read_only_file_is_not_edited() {
+        let (directory, path) = roomy_file();
+        let before = fs::read(&path).unwrap();
+        for mode in [0o444, 0o400, 0o555] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            for result in [Edit::open(&path).map(drop), recover(&path).map(drop)] {
+                let error = result.unwrap_err();
+                assert!(matches!(error.kind(), ErrorKind::ReadOnlyFile), "{error}");
+                assert_eq!(error.file(), path.to_str());
+            }
+            assert_eq!(Edit::open_read_only(&path).unwrap().dry_run().unwrap(), Edited::Unchanged);
+        }
+        assert_eq!(fs::read(&path).unwrap(), before);
+        assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
+    }
+
     /// The administrator may write everywhere: then the edits must work.
     #[test]
-    fn files_and_directories_that_may_not_be_written_to() {
+    fn directories_that_may_not_be_written_to() {
         let denied = |error: &Error| matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::PermissionDenied);
         let (directory, path) = roomy_file();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
-        let allowed = fs::OpenOptions::new().write(true).open(&path).is_ok();
-        match Edit::open(&path) {
-            Ok(_) => assert!(allowed),
-            Err(error) => {
-                assert!(!allowed && denied(&error) && error.file() == path.to_str(), "{error}")
-            }
-        }
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-
         let before = fs::read(&path).unwrap();
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o555)).unwrap();
+        let allowed = fs::File::create(directory.path().join("probe")).is_ok();
+        let _ = fs::remove_file(directory.path().join("probe"));
         for edit in [Edit::clear_metadata, |edit: Edit<'static>| edit.remove(["a"])] {
             match edit(Edit::open(&path).unwrap()).apply() {
                 Ok(_) => assert!(allowed),
@@ -204,5 +214,25 @@ fn what_others_did_to_the_file_since_it_was_opened_is_not_lost() {
         assert!(error.to_string().contains("since it was opened"), "{error}");
         assert_eq!(fs::read(&path).unwrap(), written);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no litter");
+    }
+}
+
+/// As long as names can be: then there is no room for a longer one beside the file.
+#[test]
+fn files_with_long_names_are_edited() {
+    let directory = tempdir().unwrap();
+    let data = [1_u8, 2, 3, 4];
+    for len in [14, 229, 230, 231, 240, 241, 242, 243, 250, 254, 255] {
+        let path = directory.path().join("x".repeat(len - 12) + ".safetensors");
+        let tensors = [("w", TensorView::from_slice(&[4], &data).unwrap())];
+        save(&path, tensors, &SaveOptions::new().align(4096)).unwrap();
+        let edit = Edit::open(&path).unwrap().set_metadata([("k", "v")]);
+        assert_eq!(edit.apply().unwrap(), Edited::InPlace, "{len} bytes");
+        let edit = Edit::open(&path).unwrap().rename([("w", "x")]).in_place(false);
+        assert_eq!(edit.apply().unwrap(), Edited::Rewritten, "{len} bytes");
+        assert_eq!(names(&path), ["x"]);
+        assert!(!recover(&path).unwrap());
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+        fs::remove_file(path).unwrap();
     }
 }

@@ -5,7 +5,9 @@
 
 mod changes;
 mod files;
+mod kills;
 mod model;
+mod races;
 
 #[path = "../support/mod.rs"]
 mod support;

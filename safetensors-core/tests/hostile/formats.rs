@@ -1,6 +1,7 @@
 //! What is no safetensors file says what it looks like.
 
-use safetensors_core::{Checkpoint, ErrorKind, Header, Limits, SafeTensors};
+use safetensors_core::header::Header;
+use safetensors_core::{Checkpoint, ErrorKind, Limits, SafeTensors};
 
 use crate::support::{file, write};
 

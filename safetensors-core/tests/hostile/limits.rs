@@ -1,8 +1,11 @@
 //! What reading may cost, and that saving keeps to it.
 
+use safetensors_core::error::IndexProblem;
+use safetensors_core::header::Header;
+use safetensors_core::save::StreamWriter;
 use safetensors_core::{
-    Checkpoint, Dtype, Error, ErrorKind, Header, IndexProblem, Limits, Metadata, SafeTensors,
-    SaveOptions, StreamWriter, TensorView, serialize,
+    Checkpoint, Dtype, Error, ErrorKind, Limits, Metadata, SafeTensors, SaveOptions, TensorView,
+    serialize,
 };
 
 use crate::support::{file, write};

@@ -4,9 +4,9 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use safetensors_core::digest::TensorDigests;
-use safetensors_core::{
-    Checkpoint, Dtype, Error, ErrorKind, Header, IndexProblem, Limits, Metadata, TensorView,
-};
+use safetensors_core::error::IndexProblem;
+use safetensors_core::header::Header;
+use safetensors_core::{Checkpoint, Dtype, Error, ErrorKind, Limits, Metadata, TensorView};
 
 use crate::support::{file, write};
 
@@ -130,7 +130,8 @@ fn every_other_kind_that_has_text() {
         ErrorKind::BadModelSpec { key: long(), expected: "text", found: Some(long()) },
         ErrorKind::BadDigestRecord { key: "digests", problem: long() },
         ErrorKind::BadDigest { expected: 32, found: long() },
-        ErrorKind::NoCheckpoint { found: many() },
+        ErrorKind::NoCheckpoint { found: many(), below: many() },
+        ErrorKind::Overtaken { file: long() },
         ErrorKind::NotAlone { file: long(), others: many() },
         ErrorKind::BadIndex { problem: IndexProblem::Json(long()) },
         ErrorKind::BadIndex { problem: IndexProblem::UnsafeName { name: long() } },
@@ -193,7 +194,7 @@ fn what_stands_where_a_known_word_should_is_not_kept_whole() {
     for record in [format!("[\"{long}\"]"), format!("{{\"a\":\"{long}\"}}"), format!("\"{long}\"")]
     {
         let metadata = Metadata::from([(safetensors_core::digest::KEY.to_owned(), record)]);
-        let error = TensorDigests::read(&metadata).unwrap_err();
+        let error = TensorDigests::from_metadata(&metadata).unwrap_err();
         assert_bounded(&error);
         let (ErrorKind::BadDigest { found: kept, .. }
         | ErrorKind::BadDigestRecord { problem: kept, .. }) = error.kind()

@@ -8,9 +8,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use std::{fs, thread};
 
+use safetensors_core::checkpoint::MaxShardSize;
+use safetensors_core::io::FileSource;
+use safetensors_core::save::{Sink, StreamWriter};
 use safetensors_core::{
-    Checkpoint, Dtype, FileSource, Limits, LoadOptions, MaxShardSize, Result, SaveOptions,
-    ShardOptions, Sink, StreamWriter, TensorBuf, TensorSource, save, save_sharded,
+    Checkpoint, Dtype, Limits, LoadOptions, Result, SaveOptions, ShardOptions, TensorBuf,
+    TensorSource, save, save_sharded,
 };
 
 use crate::support::names_in;

@@ -2,7 +2,8 @@
 
 use std::fs::File;
 
-use safetensors_core::{Checkpoint, Error, ErrorKind, IndexProblem};
+use safetensors_core::error::IndexProblem;
+use safetensors_core::{Checkpoint, Error, ErrorKind};
 use tempfile::tempdir;
 
 use crate::support::{must_not_hang, write};

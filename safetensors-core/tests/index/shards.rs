@@ -36,13 +36,13 @@ fn shards_are_one_set_of_tensors() {
     let directory = two_shards();
     assert_eq!(read_all(directory.path()), [("a".into(), 1), ("c".into(), 3), ("b".into(), 2)]);
     let checkpoint = Checkpoint::open(directory.path()).unwrap();
-    assert_eq!((checkpoint.len(), checkpoint.shards().len()), (3, 2));
+    assert_eq!((checkpoint.len(), checkpoint.files().len()), (3, 2));
     assert_eq!(
         checkpoint.tensor("b").unwrap().file(),
         Some(&*directory.path().join("s2.safetensors"))
     );
     for tensor in checkpoint.tensors() {
-        let shard = &checkpoint.shards()[tensor.file_index()];
+        let shard = &checkpoint.files()[tensor.file_index()];
         assert_eq!(tensor.file(), Some(shard.path()), "{}", tensor.name());
     }
 }

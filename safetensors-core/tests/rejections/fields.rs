@@ -4,7 +4,7 @@ use safetensors_core::{Dtype, ErrorKind};
 
 use crate::{file, rejects_tensor};
 
-/// A header with the tensor `a`, of these fields as they are written.
+/// A header with the tensor `a` and these fields, as JSON text.
 fn entry(dtype: &str, shape: &str, data_offsets: &str) -> String {
     format!(r#"{{"a":{{"dtype":{dtype},"shape":{shape},"data_offsets":{data_offsets}}}}}"#)
 }
@@ -127,7 +127,7 @@ fn numbers_are_unsigned_plain_and_in_64_bits() {
     }
 }
 
-/// A number as long as the header is not repeated in the message.
+/// A very long number is shortened in the message.
 #[test]
 fn a_very_long_number() {
     let digits = "9".repeat(1_000_000);
@@ -141,7 +141,7 @@ fn a_very_long_number() {
     );
 }
 
-/// The largest number is a number; what is wrong with it is that no file is so long.
+/// The largest number is valid. The error is that no file is so long.
 #[cfg(target_pointer_width = "64")]
 #[test]
 fn the_largest_number() {

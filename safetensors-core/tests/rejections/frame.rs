@@ -1,4 +1,4 @@
-//! The eight bytes of the length, and what they promise.
+//! The length field, and a file that does not match it.
 
 use safetensors_core::{Checkpoint, ErrorKind, Limits, SafeTensors};
 
@@ -103,11 +103,11 @@ fn not_utf_8() {
     for (bad, offset) in [
         (&b"\xff{}"[..], 0),
         (b"{\"\xc3\":1}", 2),
-        // An overlong slash, a surrogate, and a character beyond the last one.
+        // An overlong slash, a surrogate, and a code beyond the last character.
         (b"{\"ab\xc0\xaf\":1}", 4),
         (b"{\"ab\xed\xa0\x80\":1}", 4),
         (b"{\"ab\xf4\x90\x80\x80\":1}", 4),
-        // A character that the end of the header cuts in two.
+        // A character that the end of the header cuts.
         (b"{}\xc3", 2),
     ] {
         rejects(
@@ -157,7 +157,7 @@ fn missing_bytes() {
     );
 }
 
-/// `N` stays as it is while the file ends earlier and earlier.
+/// The length field stays the same while the file is cut at every byte.
 #[test]
 fn a_file_cut_off_anywhere() {
     let whole = file(ONE, 1);

@@ -1,11 +1,10 @@
-//! Where the tensors lie in the data: one after another, with nothing between them and nothing
-//! shared.
+//! The layout of the data: tensors lie one after another, without holes or overlaps.
 
 use safetensors_core::ErrorKind;
 
 use crate::{file, rejects_tensor};
 
-/// A file with U8 tensors on these ranges, and as much data as the last of them needs.
+/// A file with U8 tensors at these ranges, and data up to the last end.
 fn tensors(ranges: &[(&str, u64, u64)]) -> Vec<u8> {
     let entry = |(name, begin, end): &(&str, u64, u64)| {
         format!(
@@ -64,7 +63,7 @@ fn two_tensors_on_one_range() {
 #[test]
 fn zero_size_tensor_off_a_boundary() {
     let file_ending_at = |data, ranges: &[(&str, u64, u64)]| {
-        // What lies past the end needs no data: cut off what `tensors` gave it.
+        // A tensor past the end needs no data, so the data that `tensors` added for it is cut off.
         let mut bytes = tensors(ranges);
         let beyond = ranges.iter().map(|range| range.2).max().unwrap_or(0) - data;
         bytes.truncate(bytes.len() - beyond as usize);

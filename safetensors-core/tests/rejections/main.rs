@@ -1,7 +1,7 @@
-//! Every rule of the format, as rule → bytes → error.
+//! Tests for every rule of the format: the rule, bytes that break it, and the error.
 //!
-//! Each case is refused through both doors, from memory and from a file, with the same
-//! [`ErrorKind`] and the same numbers.
+//! Each case is refused in memory and from a file, with the same [`ErrorKind`] and the same
+//! numbers.
 #![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -17,15 +17,15 @@ mod support;
 use safetensors_core::{Checkpoint, Error, ErrorKind, SafeTensors};
 pub(crate) use support::file;
 
-/// Asserts that `file` is refused with exactly `kind`, an error that is about no tensor, in a
-/// message that says all of `says`.
+/// Asserts that `file` is refused with exactly `kind`. The error names no tensor, and its message
+/// contains all of `says`.
 #[track_caller]
 pub(crate) fn rejects(rule: &str, file: Vec<u8>, kind: ErrorKind, says: &[&str]) {
     check(rule, &file, None, &kind, says);
 }
 
-/// Asserts that `file` is refused with exactly `kind`, an error about `tensor`, in a message that
-/// says all of `says`.
+/// Asserts that `file` is refused with exactly `kind`. The error names `tensor`, and its message
+/// contains all of `says`.
 #[track_caller]
 pub(crate) fn rejects_tensor(
     rule: &str,
@@ -51,7 +51,7 @@ fn check(rule: &str, file: &[u8], tensor: Option<&str>, kind: &ErrorKind, says: 
     assert_eq!(in_file, format!("{}: {message}", path.display()), "{rule}");
 }
 
-/// The message of an error that is what is expected.
+/// Asserts that an error is the expected one, and returns its message.
 #[track_caller]
 fn message(
     rule: &str,
@@ -62,7 +62,7 @@ fn message(
 ) -> String {
     assert!(error.is_some(), "{rule}: accepted");
     let error = error.unwrap();
-    // Kinds hold I/O errors, which cannot be compared; their `Debug` form has every number.
+    // Kinds can hold I/O errors, which have no `PartialEq`. The `Debug` form shows every number.
     assert_eq!(format!("{:?}", error.kind()), format!("{kind:?}"), "{rule}");
     assert_eq!(error.tensor(), tensor, "{rule}");
     let message = error.to_string();

@@ -1,4 +1,4 @@
-//! Keys that stand twice, and metadata that is no map of strings.
+//! Duplicate keys, and metadata that is not a map of strings.
 
 use safetensors_core::ErrorKind;
 
@@ -125,7 +125,7 @@ fn metadata_is_not_a_map_of_strings() {
     }
 }
 
-/// A tensor cannot take the name of the metadata.
+/// A tensor cannot have the name of the metadata.
 #[test]
 fn a_tensor_called_metadata() {
     let header = r#"{"__metadata__":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;

@@ -1,10 +1,11 @@
-//! The header's text: strict JSON, an object, no deeper than it needs to be.
+//! The header's text: strict JSON, an object, and no deeper nesting than a header needs.
 
-use safetensors_core::{ErrorKind, JsonProblem, SafeTensors};
+use safetensors_core::error::JsonProblem;
+use safetensors_core::{ErrorKind, SafeTensors};
 
 use crate::{file, rejects, rejects_tensor};
 
-/// The offset of the one place where `part` stands in `header`.
+/// The offset of the only occurrence of `part` in `header`.
 fn at(header: &str, part: &str) -> usize {
     assert_eq!(header.matches(part).count(), 1, "{part}");
     header.find(part).unwrap()
@@ -26,7 +27,7 @@ fn not_an_object() {
         (" \t\r\n", None, "nothing"),
         ("\0{}", Some(0), "0x00"),
         ("\u{b}{}", Some(0x0b), "0x0b"),
-        // White space to Unicode, not to JSON.
+        // White space in Unicode, but not in JSON.
         ("\u{a0}{}", Some(0xc2), "0xc2"),
         // A character that begins with the same byte as the byte-order mark.
         ("\u{ff5b}}", Some(0xef), "0xef"),
@@ -278,10 +279,10 @@ fn bad_escape() {
     }
 }
 
-/// The text ends early, everywhere; `N` is the length of what is left.
+/// The text is cut at every byte, and the length field matches the rest.
 #[test]
 fn text_cut_off_anywhere() {
-    // Metadata, escapes, white space, several digits, fields in another order.
+    // The header has metadata, escapes, white space, long numbers, and fields in another order.
     let whole = concat!(
         "{ \"__metadata__\" : {\"k\":\"v\", \"\\u00e9\\n\":\"\\ud83d\\ude00\"},\n",
         "\"a\\\"b\":{\"dtype\":\"BF16\",\"shape\":[2,3],\"data_offsets\":[0,12]},\n",
@@ -345,7 +346,7 @@ fn nesting_deeper_than_a_header_needs() {
     );
 }
 
-/// So many that a parser that recurses would run out of stack.
+/// So many brackets would exhaust the stack of a recursive parser.
 #[test]
 fn a_hundred_thousand_opening_brackets() {
     for bracket in ["[", "{\"a\":", "{"] {

@@ -3,10 +3,9 @@
 use std::io::Write;
 
 use half::{bf16, f16};
-use safetensors_core::element::F8E8M0;
-use safetensors_core::{
-    Checkpoint, Dtype, Element, ErrorKind, SaveOptions, StreamWriter, TensorWriter,
-};
+use safetensors_core::element::{Element, F8E8M0};
+use safetensors_core::save::{StreamWriter, TensorWriter};
+use safetensors_core::{Checkpoint, Dtype, ErrorKind, SaveOptions};
 use tempfile::tempdir;
 
 #[test]

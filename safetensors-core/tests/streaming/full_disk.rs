@@ -3,7 +3,8 @@
 use std::process::Command;
 use std::{fs, io};
 
-use safetensors_core::{Dtype, ErrorKind, Result, SaveOptions, Sink, TensorSource, save};
+use safetensors_core::save::Sink;
+use safetensors_core::{Dtype, ErrorKind, Result, SaveOptions, TensorSource, save};
 use tempfile::tempdir;
 
 use crate::support;

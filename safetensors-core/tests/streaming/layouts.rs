@@ -3,10 +3,8 @@
 use std::{fs, thread};
 
 use proptest::prelude::*;
-use safetensors_core::save::write_to;
-use safetensors_core::{
-    Dtype, Order, SafeTensors, SaveOptions, StreamWriter, TensorView, serialize,
-};
+use safetensors_core::save::{Order, StreamWriter, write_to};
+use safetensors_core::{Dtype, SafeTensors, SaveOptions, TensorView, serialize};
 use tempfile::tempdir;
 
 const DTYPES: [Dtype; 6] = [Dtype::F64, Dtype::F32, Dtype::BF16, Dtype::U8, Dtype::C64, Dtype::I16];
@@ -108,7 +106,7 @@ proptest! {
         if !given {
             expected.sort_by_key(|(name, dtype, ..)| (std::cmp::Reverse(dtype.alignment()), name.clone()));
             for tensor in archive.tensors() {
-                let start = archive.header().data_start() + tensor.data_offsets().start;
+                let start = tensor.file_offset();
                 prop_assert_eq!(start % tensor.dtype().alignment() as u64, 0, "{}", tensor.name());
             }
         }

@@ -3,9 +3,9 @@
 use std::io::{self, Write};
 use std::sync::Mutex;
 
-use safetensors_core::save::write_to;
+use safetensors_core::save::{Sink, write_to};
 use safetensors_core::{
-    Dtype, ErrorKind, Result, SaveOptions, Sink, TensorSource, TensorView, serialize,
+    Dtype, ErrorKind, Result, SaveOptions, TensorSource, TensorView, serialize,
 };
 
 /// Takes only so many bytes, and remembers whether it was flushed.

@@ -4,14 +4,15 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{fs, io, thread};
 
+use safetensors_core::save::{Sink, StreamWriter};
 use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, Result, SaveOptions, Sink, StreamWriter, TensorSource, TensorView,
+    Checkpoint, Dtype, ErrorKind, Result, SaveOptions, TensorSource, TensorView,
 };
 use tempfile::{TempDir, tempdir};
 
 use crate::support;
 
-/// A writer of `a`, 10 bytes, and `b`, 6 bytes of F32 and rank 0, in a new directory.
+/// A writer of `a`, 10 bytes, and `b`, an F32 scalar, in a new directory.
 fn started() -> (TempDir, std::path::PathBuf, StreamWriter) {
     let directory = tempdir().unwrap();
     let path = support::write(directory.path(), "model.safetensors", "the old file");
@@ -188,7 +189,8 @@ fn appending_from_many_threads_loses_nothing() {
 fn dropped_it_leaves_nothing() {
     let (directory, _, writer) = started();
     writer.tensor("a").unwrap().append(&[1_u8; 10]).unwrap();
-    assert_eq!(support::names_in(directory.path()).len(), 2);
+    // What is being written need not have a name.
+    assert!(support::names_in(directory.path()).len() <= 2);
     drop(writer);
     assert_untouched(&directory);
 }

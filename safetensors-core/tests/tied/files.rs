@@ -1,11 +1,10 @@
-//! Tied weights in files and checkpoints: what Python wrote, and what comes back of what we wrote.
+//! Tied weights in files and checkpoints: reading files of the Python library, and reading back our
+//! own.
 
 use std::path::{Path, PathBuf};
 
-use safetensors_core::framework::{self, load};
-use safetensors_core::{
-    Checkpoint, ErrorKind, Framework, LoadOptions, ShardOptions, Support, save, save_sharded,
-};
+use safetensors_core::framework::{self, Framework, Support, load};
+use safetensors_core::{Checkpoint, ErrorKind, LoadOptions, ShardOptions, save, save_sharded};
 use tempfile::tempdir;
 
 use super::support::{file_with, write};
@@ -22,12 +21,13 @@ fn names(checkpoint: &Checkpoint) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Made by `safetensors.torch.save_model`, and by `huggingface_hub` with the names in the index.
+/// The fixtures are made by `safetensors.torch.save_model`, and by `huggingface_hub`, which records
+/// the names in the index.
 #[test]
 fn files_of_the_python_libraries() {
     for (name, shards) in [("tied.safetensors", 1), ("tied-sharded", 2)] {
         let checkpoint = Checkpoint::open(fixture(name)).unwrap();
-        assert_eq!(checkpoint.shards().len(), shards);
+        assert_eq!(checkpoint.files().len(), shards);
         let kept = "decoder.weight";
         let expected =
             ["embed.weight", "lm_head.weight"].map(|alias| (alias.to_owned(), kept.to_owned()));
@@ -52,7 +52,7 @@ fn files_of_the_python_libraries() {
     }
 }
 
-/// What we save of a tied model is what Python saves, up to the order in the header.
+/// We save a tied model as Python does, except for the order in the header.
 #[test]
 fn the_same_file_as_save_model() {
     let python = Checkpoint::open(fixture("tied.safetensors")).unwrap();
@@ -83,7 +83,7 @@ fn several_files_record_the_names_in_the_index() {
     let shared = Slice::whole(7, 4);
     let tensors = [("z", shared.clone()), ("own", Slice::whole(8, 4)), ("a", shared.clone())];
     let options = SaveOptions::new().durable(false).tied(Tied::new().prefer(["z"]));
-    let sharded = ShardOptions::new().max_shard_size(16.into()).save(options.clone());
+    let sharded = ShardOptions::new().max_shard_size(16.into()).save_options(options.clone());
     let saved = save_sharded(directory.path(), tensors.clone(), &sharded).unwrap();
     assert_eq!((saved.files.len(), saved.total_size), (2, 32));
     let index = std::fs::read(directory.path().join("model.safetensors.index.json")).unwrap();
@@ -92,12 +92,12 @@ fn several_files_record_the_names_in_the_index() {
     let checkpoint = Checkpoint::open(directory.path()).unwrap();
     assert_eq!(names(&checkpoint), [("a".into(), "z".into())]);
     assert_eq!(checkpoint.tensor("a").unwrap().read().unwrap().bytes(), [7; 16]);
-    for shard in checkpoint.shards() {
-        assert_eq!(*shard.archive().metadata(), aliases(&[("format", "pt")]));
+    for shard in checkpoint.files() {
+        assert_eq!(*shard.safetensors().metadata(), aliases(&[("format", "pt")]));
     }
 
-    // One file records them itself.
-    let one = ShardOptions::new().save(options.clone());
+    // A single file records the names itself.
+    let one = ShardOptions::new().save_options(options.clone());
     assert_eq!(
         save_sharded(directory.path(), tensors.clone(), &one).unwrap().files,
         ["model.safetensors"]
@@ -105,20 +105,21 @@ fn several_files_record_the_names_in_the_index() {
     let checkpoint = Checkpoint::open(directory.path()).unwrap();
     assert_eq!(*checkpoint.metadata(), aliases(&[("a", "z"), ("format", "pt")]));
 
-    // Untied, each name has its own bytes, and each counts.
-    let untied =
-        ShardOptions::new().max_shard_size(16.into()).save(SaveOptions::new().durable(false));
+    // Without tying, each name has its own bytes, and all count towards the size.
+    let untied = ShardOptions::new()
+        .max_shard_size(16.into())
+        .save_options(SaveOptions::new().durable(false));
     let saved = save_sharded(directory.path(), tensors, &untied).unwrap();
     assert_eq!((saved.files.len(), saved.total_size), (3, 48));
 
-    // Names that mean something else there.
+    // Names with another meaning in the metadata.
     for name in ["total_size", "a"] {
         let tensors = [(name, shared.clone()), ("own", Slice::whole(8, 4)), ("z", shared.clone())];
         let sharded = ShardOptions::new().max_shard_size(16.into());
         let error = save_sharded(
             directory.path(),
             tensors,
-            &sharded.save(options.clone().metadata([("a", "x")])),
+            &sharded.save_options(options.clone().metadata([("a", "x")])),
         )
         .unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::TieNotRecorded { .. }), "{error}");
@@ -134,7 +135,7 @@ fn metadata_of_another_meaning() {
         "a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}"#;
     let path = write(directory.path(), "model.safetensors", file_with(header, &[1, 2]));
     let checkpoint = Checkpoint::open(&path).unwrap();
-    // A tensor's own name goes first; a name of a name is none.
+    // A tensor's own name wins over an alias. An alias of an alias is not an alias.
     assert_eq!(names(&checkpoint), [("".into(), "b".into()), ("alias".into(), "a".into())]);
     assert_eq!(checkpoint.tensor("a").unwrap().read().unwrap().bytes(), [1]);
     assert_eq!(checkpoint.tensor("").unwrap().read().unwrap().bytes(), [2]);
@@ -152,7 +153,7 @@ fn errors_name_the_file() {
     assert!(!path.exists());
 }
 
-/// A framework whose tensors are buffers.
+/// A framework whose tensors are `TensorBuf`s.
 struct Bufs;
 
 impl Framework for Bufs {
@@ -190,7 +191,7 @@ fn frameworks_get_all_names() {
     let saved = load::<Bufs>(&checkpoint, &(), &LoadOptions::new().aliases(false)).unwrap();
     assert_eq!(saved.keys().collect::<Vec<_>>(), ["decoder.bias", "decoder.weight"]);
 
-    // And back: one buffer under two names is one tensor.
+    // Saving: one buffer under two names is one tensor.
     let directory = tempdir().unwrap();
     let tensors =
         [("x", &all["embed.weight"]), ("y", &all["embed.weight"]), ("bias", &all["decoder.bias"])];
@@ -198,7 +199,7 @@ fn frameworks_get_all_names() {
     let saved = framework::save_sharded::<Bufs>(
         directory.path(),
         tensors,
-        &ShardOptions::new().max_shard_size(24.into()).save(options),
+        &ShardOptions::new().max_shard_size(24.into()).save_options(options),
     );
     assert_eq!(saved.unwrap().files.len(), 2);
     let checkpoint = Checkpoint::open(directory.path()).unwrap();

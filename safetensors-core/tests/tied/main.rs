@@ -1,5 +1,4 @@
-//! Tied weights: what is kept, what is recorded, and what comes back. The oracle is Python's
-//! `safetensors.torch`.
+//! Tied weights: what is saved, what is recorded, and what is read back.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[cfg(feature = "std")]
@@ -10,13 +9,14 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use safetensors_core::tied::{Resolved, Storage, Tied, Views, resolve};
+use safetensors_core::save::Sink;
+use safetensors_core::tied::{Storage, Tied};
 use safetensors_core::{
-    Dtype, Error, ErrorKind, Result, SafeTensors, SaveOptions, Sink, TensorBuf, TensorSource,
-    TensorView, serialize,
+    Dtype, ErrorKind, Result, SafeTensors, SaveOptions, TensorBuf, TensorSource, TensorView,
+    serialize,
 };
 
-/// A slice of some memory: which, how long it is in elements, and which of them.
+/// A tensor that is a slice of a storage.
 #[derive(Clone, Debug)]
 struct Slice {
     dtype: Dtype,
@@ -25,7 +25,7 @@ struct Slice {
 }
 
 impl Slice {
-    /// F32 elements `start..end` of a storage that has `len`.
+    /// The F32 elements `start..end` of a storage of `len` elements.
     fn new(storage: u64, len: u64, start: u64, end: u64) -> Self {
         Self {
             dtype: Dtype::F32,
@@ -67,198 +67,6 @@ fn aliases(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(name, kept)| ((*name).into(), (*kept).into())).collect()
 }
 
-fn not_covered(error: &Error) -> &[String] {
-    match error.kind() {
-        ErrorKind::NotCovered { names } => names,
-        _ => unreachable!("{error}"),
-    }
-}
-
-#[test]
-#[cfg(feature = "std")]
-fn the_same_names_as_safetensors_torch() {
-    let path =
-        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tied-names.json");
-    let cases: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
-    let strings = |value: &serde_json::Value| -> Vec<String> {
-        serde_json::from_value(value.clone()).unwrap()
-    };
-    let (mut refused, mut views) = (0, 0);
-    for case in cases.as_array().unwrap() {
-        let tensors: BTreeMap<String, (u64, u64, u64)> =
-            serde_json::from_value(case["tensors"].clone()).unwrap();
-        let len = |storage: u64| case["storages"][storage as usize].as_u64().unwrap();
-        let tensors: Vec<_> = tensors
-            .into_iter()
-            .map(|(name, (storage, start, end))| {
-                (name, Slice::new(storage, len(storage), start, end))
-            })
-            .collect();
-        let options =
-            Tied::new().prefer(strings(&case["prefer"])).discard(strings(&case["discard"]));
-        let expected: Option<BTreeMap<String, String>> =
-            serde_json::from_value(case["aliases"].clone()).unwrap();
-        let found = resolve(&tensors, &options.clone().views(Views::Drop));
-        let Some(expected) = expected else {
-            not_covered(&found.unwrap_err());
-            resolve(&tensors, &options).unwrap_err();
-            refused += 1;
-            continue;
-        };
-        let found = found.unwrap();
-        assert_eq!(found.aliases, expected, "{case}");
-        let kept: Vec<_> = found.keep.iter().map(|&i| &tensors[i].0).collect();
-        let all = tensors.iter().map(|(name, _)| name).filter(|name| !expected.contains_key(*name));
-        assert_eq!(kept, all.collect::<Vec<_>>(), "{case}");
-        // By default the same, unless something would be lost.
-        let range = |name: &String| {
-            let (_, slice) = tensors.iter().find(|(other, _)| other == name).unwrap();
-            slice.storage.as_ref().unwrap().range.clone()
-        };
-        match resolve(&tensors, &options) {
-            Ok(same) => assert_eq!(same, found),
-            Err(error) => {
-                assert!(matches!(error.kind(), ErrorKind::PartlyTied { .. }), "{error}");
-                assert!(expected.iter().any(|(name, kept)| range(name) != range(kept)), "{case}");
-                views += 1;
-            }
-        }
-    }
-    assert!(refused > 10 && views > 10);
-}
-
-#[test]
-fn which_name_is_kept() {
-    let shared = Slice::whole(1, 4);
-    let tensors = ["c", "b", "a", "d"].map(|name| (name, shared.clone()));
-    let kept = |options: Tied| {
-        let resolved = resolve(&tensors, &options).unwrap();
-        assert_eq!((resolved.keep.len(), resolved.aliases.len()), (1, 3));
-        tensors[resolved.keep[0]].0
-    };
-    assert_eq!(kept(Tied::new()), "a");
-    assert_eq!(kept(Tied::new().prefer(["d", "c", "x"])), "c");
-    assert_eq!(kept(Tied::new().discard(["a", "b"])), "c");
-    assert_eq!(kept(Tied::new().discard(["a", "b", "c", "d"])), "a");
-    assert_eq!(kept(Tied::new().prefer(["d"]).discard(["d", "a"])), "d");
-}
-
-#[test]
-fn what_is_not_shared() {
-    let mut unknown = Slice::whole(1, 4);
-    unknown.storage = None;
-    let mut no_elements = Slice::whole(1, 4);
-    no_elements.shape = vec![0];
-    let tensors = [
-        ("a", unknown.clone()),
-        ("b", unknown),
-        ("other length", Slice::whole(1, 8)),
-        ("other storage", Slice::whole(2, 4)),
-        ("without elements", Slice::new(1, 4, 0, 0)),
-        ("without elements 2", Slice::new(1, 4, 2, 2)),
-        ("no storage 1", Slice::whole(3, 0)),
-        ("no storage 2", Slice::whole(3, 0)),
-        ("c", Slice::whole(1, 4)),
-    ];
-    let resolved = resolve(&tensors, &Tied::new()).unwrap();
-    assert_eq!(
-        resolved,
-        Resolved { keep: Vec::from_iter(0..tensors.len()), aliases: BTreeMap::new() }
-    );
-    assert_eq!(resolve::<&str, Slice>(&[], &Tied::new()).unwrap(), Resolved::default());
-}
-
-/// The published cases of the Python package: `A` of shape `[3, 3]` and `B`, its first row.
-#[test]
-fn a_part_of_another_tensor() {
-    let (a, b) = (Slice::whole(1, 9), Slice::new(1, 9, 0, 3));
-    let tensors = [("A", a.clone()), ("B", b.clone()), ("C", a.clone())];
-    let dropped = resolve(&tensors, &Tied::new().views(Views::Drop)).unwrap();
-    assert_eq!(dropped, Resolved { keep: vec![0], aliases: aliases(&[("B", "A"), ("C", "A")]) });
-
-    let error = resolve(&tensors, &Tied::new()).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::PartlyTied { kept } if kept == "A"), "{error}");
-    assert_eq!(error.tensor(), Some("B"));
-
-    let saved = resolve(&tensors, &Tied::new().views(Views::Save)).unwrap();
-    assert_eq!(saved, Resolved { keep: vec![0, 1], aliases: aliases(&[("C", "A")]) });
-
-    for views in [Views::Refuse, Views::Drop] {
-        let error = resolve(&[("B", b.clone())], &Tied::new().views(views)).unwrap_err();
-        assert_eq!((not_covered(&error), error.tensor()), (&["B".to_owned()][..], Some("B")));
-    }
-}
-
-#[test]
-fn no_tensor_fills_the_storage() {
-    let tensors = [
-        ("y", Slice::new(1, 9, 2, 6)),
-        ("x", Slice::new(1, 9, 4, 9)),
-        ("z", Slice::new(1, 9, 0, 1)),
-    ];
-    let error = resolve(&tensors[..2], &Tied::new()).unwrap_err();
-    assert_eq!(
-        (not_covered(&error), error.tensor()),
-        (&["x".to_owned(), "y".to_owned()][..], Some("x"))
-    );
-    assert!(error.to_string().contains("\"x\", \"y\""), "{error}");
-    let saved = resolve(&tensors, &Tied::new().views(Views::Save)).unwrap();
-    assert_eq!(saved, Resolved { keep: vec![0, 1, 2], aliases: BTreeMap::new() });
-
-    // Halves that do not overlap are not tied, but neither is whole.
-    let halves = [
-        ("l", Slice::new(1, 8, 0, 4)),
-        ("r", Slice::new(1, 8, 4, 8)),
-        ("again", Slice::new(1, 8, 4, 8)),
-    ];
-    assert_eq!(not_covered(&resolve(&halves[..2], &Tied::new()).unwrap_err()), ["l"]);
-    let saved = resolve(&halves, &Tied::new().views(Views::Save)).unwrap();
-    assert_eq!(saved, Resolved { keep: vec![0, 2], aliases: aliases(&[("r", "again")]) });
-}
-
-/// A row that is repeated until it is as large as the storage does not have what the other rows
-/// have.
-#[test]
-fn a_part_that_is_broadcast() {
-    let whole = Slice { shape: vec![3, 3], ..Slice::whole(1, 9) };
-    let mut row = Slice { shape: vec![3, 3], ..Slice::new(1, 9, 0, 3) };
-    row.storage.as_mut().unwrap().contiguous = false;
-    let dropped =
-        resolve(&[("a", row.clone()), ("b", whole)], &Tied::new().views(Views::Drop)).unwrap();
-    assert_eq!(dropped, Resolved { keep: vec![1], aliases: aliases(&[("a", "b")]) });
-    assert_eq!(not_covered(&resolve(&[("a", row)], &Tied::new()).unwrap_err()), ["a"]);
-}
-
-/// As large as the storage is not yet the same.
-#[test]
-fn the_same_bytes_as_another_tensor() {
-    let a = Slice { shape: vec![2, 2], ..Slice::whole(1, 4) };
-    let mut transposed = a.clone();
-    transposed.storage.as_mut().unwrap().contiguous = false;
-    let flat = Slice { shape: vec![4], ..a.clone() };
-    let integers = Slice { dtype: Dtype::I32, ..a.clone() };
-    for other in [transposed, flat, integers] {
-        let tensors = [("a", a.clone()), ("b", other.clone()), ("c", a.clone())];
-        let error = resolve(&tensors, &Tied::new()).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::PartlyTied { kept } if kept == "a"), "{error}");
-        assert_eq!(error.tensor(), Some("b"));
-        let saved = resolve(&tensors, &Tied::new().views(Views::Save)).unwrap();
-        assert_eq!(saved, Resolved { keep: vec![0, 1], aliases: aliases(&[("c", "a")]) });
-    }
-}
-
-#[test]
-fn names_that_could_not_be_saved() {
-    let shared = Slice::whole(1, 4);
-    for (names, twice) in [(["a", "a"], true), (["__metadata__", "a"], false)] {
-        let tensors = names.map(|name| (name, shared.clone()));
-        let error = resolve(&tensors, &Tied::new()).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::DuplicateTensor if twice) || !twice, "{error}");
-        assert!(matches!(error.kind(), ErrorKind::ReservedName if !twice) || twice, "{error}");
-        assert_eq!(error.tensor(), Some(names[0]));
-    }
-}
-
 #[test]
 fn saved_once_and_recorded() {
     let buf = TensorBuf::from_vec(vec![2], vec![1.0_f32, 2.0]).unwrap();
@@ -274,13 +82,13 @@ fn saved_once_and_recorded() {
     let tied = SafeTensors::parse(&file).unwrap();
     assert_eq!(tied.tensors().map(|tensor| tensor.name()).collect::<Vec<_>>(), ["a", "c"]);
     assert_eq!(*tied.metadata(), aliases(&[("b", "a"), ("format", "pt")]));
-    // Nothing to tie, nothing recorded.
+    // Without shared storage nothing is recorded.
     let others = [("c", &equal), ("a", &buf)];
     let untied = SaveOptions::new().metadata([("format", "pt")]);
     assert_eq!(serialize(others, &options).unwrap(), serialize(others, &untied).unwrap());
 
-    // An entry of the user's that says the same is fine; one that says something else would hide
-    // the name.
+    // A user's metadata entry with the same value is fine. One with another value would hide the
+    // name.
     assert_eq!(serialize(tensors, &options.clone().metadata([("b", "a")])).unwrap(), file);
     let error = serialize(tensors, &options.metadata([("b", "mine")])).unwrap_err();
     let ErrorKind::TieNotRecorded { kept, found } = error.kind() else { unreachable!("{error}") };

@@ -2,27 +2,35 @@
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use regex::Regex;
-use safetensors_core::{ConvertOptions, Dtype, Overflow, Result, Rewrite};
+use safetensors_core::convert::Overflow;
+use safetensors_core::{ConvertOptions, Dtype, Result, Rewrite};
 
+use crate::glob::Pattern;
 use crate::report::wrong_usage;
-use crate::select::{Matcher, Pattern, Select, glob};
+use crate::select::{Matcher, Select};
 
-/// The options that say what becomes of tensors.
+/// The options that select, rename and convert tensors.
 #[derive(Debug, clap::Args)]
 pub(super) struct Changes {
     /// Convert floating-point tensors to this dtype, such as bf16, f16, f32 or f8_e4m3
-    #[arg(long, value_name = "DTYPE", value_parser = dtype_parser(), ignore_case = true, hide_possible_values = true)]
+    #[arg(
+        long,
+        value_name = "DTYPE",
+        value_parser = dtype_parser(),
+        ignore_case = true,
+        hide_possible_values = true
+    )]
     dtype: Option<Dtype>,
     /// With --dtype: convert integers and booleans too
     #[arg(long, requires = "dtype")]
     all: bool,
     /// Convert the tensors that match to DTYPE, or `keep` them as they are
     ///
-    /// Whatever dtype they have, and instead of what --dtype says. May be given several times; the
+    /// Applies to every dtype, and takes precedence over --dtype. May be given several times: the
     /// first that matches counts
     #[arg(long = "cast", value_name = "GLOB=DTYPE", value_parser = cast)]
     casts: Vec<Cast>,
-    /// What becomes of numbers that are too large for their new dtype
+    /// How to convert numbers that are too large for the new dtype
     #[arg(long, value_name = "HOW", value_enum, default_value_t = OnOverflow::Ieee)]
     overflow: OnOverflow,
     #[command(flatten)]
@@ -30,14 +38,14 @@ pub(super) struct Changes {
     /// Leave out the tensors whose names match
     ///
     /// May be given several times
-    #[arg(long, value_name = "GLOB", value_parser = glob)]
+    #[arg(long, value_name = "GLOB", value_parser = Pattern::parse)]
     drop: Vec<Pattern>,
     /// Replace what matches REGEX in names by NEW; $1 is the first group
     ///
-    /// Before a letter the first group is ${1}. May be given several times
+    /// Write ${1} if a letter follows. May be given several times
     #[arg(long, num_args = 2, value_names = ["REGEX", "NEW"], allow_hyphen_values = true)]
     rename: Vec<String>,
-    /// Put this before all names, after they were renamed
+    /// Put this before all names, after renaming
     #[arg(
         long,
         value_name = "TEXT",
@@ -50,30 +58,30 @@ pub(super) struct Changes {
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum OnOverflow {
-    /// The largest number that the dtype has
+    /// Use the largest number of the dtype
     Saturate,
-    /// Infinity, or NaN where there is none, as in PyTorch
+    /// Use infinity, or NaN if the dtype has no infinity, as PyTorch does
     Ieee,
-    /// An error, and nothing is written
+    /// Fail, and write nothing
     Error,
 }
 
-/// What the tensors of a pattern become: `None` leaves them as they are.
+/// The new dtype of the tensors that match a pattern. `None` keeps their dtype.
 #[derive(Clone, Debug)]
 struct Cast {
     pattern: Pattern,
     to: Option<Dtype>,
 }
 
-/// Dtypes are written in lower case on a command line; the format's own spelling does as well.
+/// Parses a dtype in lower case, as a command line has it, or in the format's own spelling.
 fn dtype(text: &str) -> Result<Dtype, String> {
     text.to_uppercase()
         .parse()
         .map_err(|_| format!("expected keep, or a dtype: {}", dtypes().join(", ")))
 }
 
-/// The same where nothing but a dtype can stand, so that shells complete it and a misspelt one gets
-/// a tip.
+/// The parser of an option that takes only a dtype. Shells can complete it, and a misspelt dtype
+/// gets a suggestion.
 fn dtype_parser() -> impl TypedValueParser<Value = Dtype> {
     PossibleValuesParser::new(dtypes()).try_map(|text| dtype(&text))
 }
@@ -85,11 +93,11 @@ fn dtypes() -> Vec<String> {
 fn cast(text: &str) -> Result<Cast, String> {
     let (pattern, to) =
         text.rsplit_once('=').ok_or("expected GLOB=DTYPE, such as 'lm_head.*=f32'")?;
-    let pattern = glob(pattern)?;
+    let pattern = Pattern::parse(pattern)?;
     Ok(Cast { pattern, to: if to == "keep" { None } else { Some(dtype(to)?) } })
 }
 
-/// [`Changes`] made ready.
+/// [`Changes`] with compiled patterns.
 pub(super) struct Change<'a> {
     changes: &'a Changes,
     select: Matcher,
@@ -98,7 +106,7 @@ pub(super) struct Change<'a> {
 }
 
 impl Changes {
-    /// Puts the patterns together.
+    /// Compiles the patterns.
     pub(super) fn prepare(&self) -> anyhow::Result<Change<'_>> {
         let mut renames = Vec::new();
         for pair in self.rename.chunks_exact(2) {
@@ -112,7 +120,7 @@ impl Changes {
 }
 
 impl Change<'_> {
-    /// Makes the changes.
+    /// Applies the changes.
     pub(super) fn apply<'a>(&self, rewrite: Rewrite<'a>) -> Result<Rewrite<'a>> {
         let rewrite =
             rewrite.select(|name, _| self.select.matches(name)).without(|name, _| self.drops(name));
@@ -132,8 +140,9 @@ impl Change<'_> {
         self.drop.as_ref().is_some_and(|drop| drop.matches(name))
     }
 
-    /// The dtype that a tensor is to have, by its name in the input; `None` if nothing is said of
-    /// it. Of an alias that is so unless --cast names it: then it is what its tensor is.
+    /// The new dtype of a tensor, by its name in the input. `None` if no option applies to it.
+    ///
+    /// Only --cast applies to an alias. Without it, an alias follows its tensor.
     fn cast(&self, name: &str, from: Dtype, is_alias: bool) -> Option<Dtype> {
         match self.changes.casts.iter().find(|cast| cast.pattern.matches(name)) {
             Some(cast) => Some(cast.to.unwrap_or(from)),
@@ -152,7 +161,7 @@ impl Change<'_> {
         format!("{}{name}", self.changes.prefix)
     }
 
-    /// How elements are converted.
+    /// The conversion policy.
     fn options(&self) -> ConvertOptions {
         ConvertOptions::new().overflow(match self.changes.overflow {
             OnOverflow::Saturate => Overflow::Saturate,
@@ -190,7 +199,7 @@ mod tests {
         assert_eq!(cast("a.b", Dtype::F16), Some(Dtype::F32));
         assert_eq!(cast("c.b", Dtype::F32), Some(Dtype::F32));
         assert_eq!(cast("n", Dtype::I64), Some(Dtype::F64));
-        // An alias is what its tensor is, unless it is named.
+        // An alias follows its tensor unless --cast names it.
         assert_eq!(change.cast("w", Dtype::F32, true), None);
         assert_eq!(change.cast("c.b", Dtype::F32, true), Some(Dtype::F32));
     }

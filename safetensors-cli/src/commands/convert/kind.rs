@@ -1,4 +1,4 @@
-//! [`Kind`]: the kinds of files, by their names.
+//! [`Kind`]: the kind of a file, by its name.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -10,17 +10,17 @@ pub(super) enum Kind {
     Safetensors,
     /// An index of shards.
     Index,
-    /// A directory, or a name that says nothing.
+    /// A directory, or a name of no known kind.
     Checkpoint,
     /// One array of NumPy.
     Npy,
     /// An archive of such arrays.
     Npz,
-    /// Weights in a format that is neither read nor written, and what it is called.
+    /// Weights in a format that is neither read nor written. Holds the name of the format.
     Foreign(&'static str),
 }
 
-/// Formats that models come in, by extension. A file of any other name may be a safetensors file.
+/// Other formats of models, by extension. A file of any other name may be a safetensors file.
 const FOREIGN: [(&str, &str); 14] = [
     ("bin", "PyTorch"),
     ("ckpt", "PyTorch"),
@@ -39,7 +39,7 @@ const FOREIGN: [(&str, &str); 14] = [
 ];
 
 impl Kind {
-    /// The kind that a path is. A directory is one whatever its name.
+    /// The kind of a path. A directory is a checkpoint whatever its name.
     pub(super) fn of(path: &Path) -> Self {
         let extension = path.extension().and_then(OsStr::to_str).map(str::to_lowercase);
         match extension.as_deref() {

@@ -1,23 +1,23 @@
-//! `safetensors convert`: other dtypes, names, files.
+//! `safetensors convert`: converts tensors to other dtypes, names and files.
 //!
-//! | file | what it knows |
+//! | file | content |
 //! |---|---|
-//! | `kind` | the kinds of files, by their names |
-//! | `source` | an input that is open: a checkpoint, or tensors from elsewhere |
+//! | `kind` | the kind of a file, by its name |
+//! | `source` | an open input: a checkpoint, or tensors of another format |
 //! | `changes` | the options: which tensors are taken, under which names, in which dtypes |
-//! | `plan` | what will be written, and how it is shown |
-//! | `output` | where it goes |
+//! | `preview` | the summary and the table of what will be written |
+//! | `output` | the file or directory to write |
 //!
 //! A further kind of input is a variant in `kind` and an arm in [`Source::open`] with its tensors,
 //! each a [`TensorSource`](safetensors_core::TensorSource); what reads the format is a module of
-//! its own, as `numpy` is.
+//! `safetensors_formats`, as `npz` is.
 //!
-//! Nothing is read before it is written, and then piece by piece: core's [`Rewrite`] does that.
+//! Core's [`Rewrite`] reads data only while it writes the output, piece by piece.
 
 mod changes;
 mod kind;
 mod output;
-mod plan;
+mod preview;
 mod source;
 
 use std::io::Write;
@@ -25,11 +25,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use safetensors_core::{Error, ErrorKind, MaxShardSize, Result, Rewrite};
+use safetensors_core::checkpoint::MaxShardSize;
+use safetensors_core::{Error, ErrorKind, Result, Rewrite};
 
 use crate::progress::Progress;
 use crate::report::wrong_usage;
-use crate::text;
+use crate::{file, text};
 use changes::{Change, Changes};
 use output::Output;
 use source::Source;
@@ -37,35 +38,42 @@ use source::Source;
 /// Convert tensors between files: cast, split, merge, select and rename them.
 ///
 /// Each IN is a .safetensors, .npz or .npy file; an index (*.safetensors.index.json);
-/// a directory that holds an index, or else exactly one file; or - for a safetensors
-/// file on standard input. OUT is a .safetensors, .npz or .npy file, or else a
+/// a directory that holds model.safetensors, or else an index, or else exactly one
+/// file; or - for a safetensors file on standard input. OUT is a .safetensors, .npz or .npy file, or else a
 /// directory, which becomes a checkpoint of one or more files with an index. NumPy's
 /// files (.npz, .npy) hold no metadata and no second names of tied weights.
 ///
-/// Patterns and casts are about the names that tensors have in the input. Tensors
-/// are read, converted and written piece by piece: memory of a few MiB a thread is
-/// enough for a checkpoint of any size. OUT is there complete, or as it was before,
-/// even if the command is killed; then a hidden file that ends in .safetensors.tmp,
-/// or a hidden directory, may be left beside it, which can be removed. OUT may be one
-/// of the inputs.
+/// Patterns and casts apply to the names that tensors have in the input. Tensors are
+/// read, converted and written piece by piece: a few MiB of memory per thread are
+/// enough for a checkpoint of any size.
+///
+/// OUT is either complete or as it was before, even if the command is killed. The
+/// next command that writes OUT removes what a killed command left: a hidden file or
+/// directory that ends in .tmp. OUT may be one of the inputs.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES, help_template = HELP, override_usage = "safetensors convert [OPTIONS] <IN>... <OUT>")]
+#[command(
+    after_help = EXAMPLES,
+    help_template = HELP,
+    override_usage = "safetensors convert [OPTIONS] <IN>... <OUT>"
+)]
 pub(crate) struct Args {
-    /// All IN and last OUT. One argument, so that options may stand between them; `HELP` shows it
-    /// as two
+    /// Each IN, and OUT last. They are one argument, so that options may stand between them. `HELP`
+    /// shows two
     #[arg(value_name = "IN", required = true, hide_short_help = true, hide_long_help = true)]
     paths: Vec<PathBuf>,
     #[command(flatten)]
     changes: Changes,
-    /// Split OUT at this size, 5GB if not given: 500MB, or a number of bytes
+    /// Split OUT at this size, such as 500MB or a number of bytes; 5GB by default
     #[arg(long, value_name = "SIZE", value_parser = shard_size)]
     max_shard_size: Option<MaxShardSize>,
-    /// Show what would be written, and write nothing
+    /// Print what would be written, and write nothing
     #[arg(short = 'n', long)]
     dry_run: bool,
+    #[command(flatten)]
+    force: file::Force,
 }
 
-/// As clap has it, but for the arguments, with headings in its style.
+/// Clap's help except for the arguments. The headings copy clap's style.
 const HELP: &str = "\
 {about-with-newline}
 {usage-heading} {usage}
@@ -88,16 +96,12 @@ Examples:
   safetensors convert model/ enc.safetensors -f 'enc.*' --rename '^enc\\.' ''
   safetensors convert weights.npz model.safetensors --prefix model. --dry-run
 
-Exit codes: 0 written, 1 it could not be read or written, and OUT is as it was, 2 wrong usage.
-If OUT is written and only the summary could not be printed, that is 1 too, and the error says so.";
+Exit codes: 0 written, 1 OUT is as it was, or the error says that it is written, 2 wrong usage.
+The code is also 1 if OUT is written but the summary cannot be printed, for example.";
 
-/// A size as the Hub writes it, or a plain number of bytes.
+/// Parses a size as the Hub writes it, or a plain number of bytes.
 fn shard_size(text: &str) -> Result<MaxShardSize, String> {
-    let size = match text.trim().parse::<u64>() {
-        Ok(bytes) => Ok(bytes.into()),
-        Err(_) => text.parse::<MaxShardSize>(),
-    };
-    match size {
+    match text.parse() {
         Ok(MaxShardSize(0)) => Err("expected at least 1 byte".into()),
         Ok(size) => Ok(size),
         Err(_) => {
@@ -107,7 +111,7 @@ fn shard_size(text: &str) -> Result<MaxShardSize, String> {
     }
 }
 
-/// Converts.
+/// Converts the inputs to the output.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let (output, inputs) = match args.paths.as_slice() {
         [inputs @ .., output] if !inputs.is_empty() => (output, inputs),
@@ -117,7 +121,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
             ));
         }
     };
-    let output = Output::new(output, args.max_shard_size)?;
+    let output = Output::new(output, args.max_shard_size, args.force)?;
     let change = args.changes.prepare()?;
     let sources =
         inputs.iter().map(|path| Source::open(path)).collect::<anyhow::Result<Vec<_>>>()?;
@@ -134,6 +138,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     let plan = output
         .plan(&rewrite)
         .map_err(|error| advise_of_tie(name_twice(error, &sources, &change)))?;
+    sources.iter().try_for_each(Source::check)?;
     let summary = plan.summary(output.path());
     output.warn_of_loss(&plan.lost(&metadata));
     if args.dry_run {
@@ -146,13 +151,13 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     drop(progress);
     let told = writeln!(out, "{summary}").and_then(|()| out.flush());
     told.with_context(|| {
-        format!("{} is written, but this could not be told", text::path(output.path()))
+        format!("{} is written, but this could not be printed", text::path(output.path()))
     })?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Adds to the error of another name of a tied weight, which the metadata needs for something else,
-/// what can be done about it.
+/// Adds a remedy to the error of a tied weight whose other name the metadata uses for something
+/// else.
 fn advise_of_tie(error: anyhow::Error) -> anyhow::Error {
     match error.downcast_ref::<Error>().map(Error::kind) {
         Some(ErrorKind::TieNotRecorded { .. }) => {
@@ -164,8 +169,7 @@ fn advise_of_tie(error: anyhow::Error) -> anyhow::Error {
     }
 }
 
-/// Says in the error of a name that stands twice which tensors of which inputs get it, and what can
-/// be done.
+/// Adds to the error of a duplicate tensor name which tensors of which inputs get it, and a remedy.
 fn name_twice(error: anyhow::Error, sources: &[Source], change: &Change<'_>) -> anyhow::Error {
     let name = match error.downcast_ref::<Error>() {
         Some(twice) if matches!(twice.kind(), ErrorKind::DuplicateTensor) => {
@@ -174,7 +178,7 @@ fn name_twice(error: anyhow::Error, sources: &[Source], change: &Change<'_>) -> 
         _ => return error,
     };
     let of_source = |source: &Source| {
-        // An alias is there with its tensor, also if it is not taken by its own name.
+        // An alias is taken along with its tensor, even if it is not taken by its own name.
         let names = source
             .names()
             .into_iter()
@@ -185,11 +189,11 @@ fn name_twice(error: anyhow::Error, sources: &[Source], change: &Change<'_>) -> 
     };
     let mut from: Vec<_> = sources.iter().flat_map(of_source).collect();
     from.sort_by_key(|(is_not_taken, _)| *is_not_taken);
-    // Two are enough to see what it is about.
+    // Two names are enough to explain the error.
     let from: Vec<_> = from.into_iter().take(2).map(|(_, name)| name).collect();
     anyhow::anyhow!(
-        "{error}: {}; give them different names with --rename, leave out one with --drop, or convert one input by itself first, \
-         with --prefix",
+        "{error}: {}; give them different names with --rename, leave out one with --drop, \
+         or convert one input by itself first, with --prefix",
         from.join(" and ")
     )
 }

@@ -1,21 +1,24 @@
-//! [`Output`]: where tensors go.
+//! [`Output`]: the file or directory to write.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use safetensors_core::{MaxShardSize, Metadata, Rewrite, SaveOptions, ShardOptions};
+use safetensors_core::checkpoint::MaxShardSize;
+use safetensors_core::{Metadata, Rewrite, SaveOptions, ShardOptions};
 
 use super::kind::Kind;
-use super::plan::Plan;
+use super::preview::Preview;
+use crate::file::Force;
 use crate::progress::Progress;
 use crate::report::{warn, wrong_usage};
 use crate::{file, numpy, text};
 
-/// A path, and what is to be written there.
+/// A path, and the form of what is written there.
 #[derive(Debug)]
 pub(super) struct Output {
     path: PathBuf,
     form: Form,
+    force: Force,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,8 +34,12 @@ enum Form {
 }
 
 impl Output {
-    /// The form that the name says, or a directory.
-    pub(super) fn new(path: &Path, max_shard_size: Option<MaxShardSize>) -> anyhow::Result<Self> {
+    /// An output of the form that its name tells. A name of no known kind is a directory.
+    pub(super) fn new(
+        path: &Path,
+        max_shard_size: Option<MaxShardSize>,
+        force: Force,
+    ) -> anyhow::Result<Self> {
         let wrong = |problem: &str| Err(wrong_usage(format!("{}: {problem}", text::path(path))));
         if path == Path::new("-") {
             return wrong("the output cannot be a pipe: its layout is decided beforehand");
@@ -49,18 +56,19 @@ impl Output {
             }
             Kind::Foreign(format) => {
                 return wrong(&format!(
-                    "{format} files cannot be written; an output ends in .safetensors, .npz or .npy, or is a directory: \
-                     write that, and convert it with a tool that knows {format}"
+                    "{format} files cannot be written; an output ends in .safetensors, .npz or \
+                     .npy, or is a directory: write that, and convert it with a tool that knows \
+                     {format}"
                 ));
             }
         };
         if max_shard_size.is_some() && !matches!(form, Form::Directory(_)) {
             return wrong("--max-shard-size is for a directory as output");
         }
-        Ok(Self { path: path.into(), form })
+        Ok(Self { path: path.into(), form, force })
     }
 
-    /// Adds to an error of writing what can be done about it.
+    /// Adds a remedy to an error of writing.
     pub(super) fn advise(&self, error: anyhow::Error, bytes: u64) -> anyhow::Error {
         file::advise(error, &self.path, bytes, "OUT", STREAM)
     }
@@ -70,8 +78,8 @@ impl Output {
         &self.path
     }
 
-    /// Takes the metadata away that this output cannot hold, so that nothing is refused for its
-    /// sake, and gives it.
+    /// Removes the metadata that this output cannot hold, and returns it. Left in place, it could
+    /// make the plan fail.
     pub(super) fn take_metadata(&self, rewrite: &mut Rewrite<'_>) -> Metadata {
         match self.form {
             Form::File | Form::Directory(_) => Metadata::new(),
@@ -79,17 +87,19 @@ impl Output {
         }
     }
 
-    /// What will be written. Refuses tensors that this output cannot hold, before any is read.
-    pub(super) fn plan(&self, rewrite: &Rewrite<'_>) -> anyhow::Result<Plan> {
+    /// Plans the output. Refuses tensors that this output cannot hold, before any data is read.
+    pub(super) fn plan(&self, rewrite: &Rewrite<'_>) -> anyhow::Result<Preview> {
         let plan = match self.form {
-            Form::File | Form::Npy | Form::Npz => rewrite.plan(&SaveOptions::new()),
-            Form::Directory(size) => rewrite.plan_sharded(&shards(size)),
+            Form::File | Form::Npy | Form::Npz => rewrite.plan(&self.force.options()),
+            Form::Directory(size) => {
+                rewrite.plan_sharded(&shards(size).save_options(self.force.options()))
+            }
         };
         let plan = plan.map_err(|error| error.in_file(self.path.display()))?;
         let total = plan.total_size();
         plan.check_destination(&self.path).map_err(|error| self.advise(error.into(), total))?;
         if matches!(self.form, Form::File | Form::Directory(_)) {
-            return Ok(Plan::of(&plan));
+            return Ok(Preview::of(&plan));
         }
         let found = plan.tensors().len();
         if self.form == Form::Npy && found != 1 {
@@ -99,12 +109,12 @@ impl Output {
         plan.tensors().try_for_each(|(name, tensor)| {
             numpy::header_of(name, tensor, numpy::CONVERT).map(drop)
         })?;
-        Ok(Plan::of(&plan).bare())
+        Ok(Preview::of(&plan).bare())
     }
 
-    /// Warns of what this output cannot hold and will be lost.
+    /// Warns of the metadata that this output cannot hold.
     pub(super) fn warn_of_loss(&self, lost: &BTreeSet<&str>) {
-        // Enough to see what it is about.
+        // A few keys are enough to recognize what is lost.
         const SHOWN: usize = 5;
         if lost.is_empty() {
             return;
@@ -117,22 +127,25 @@ impl Output {
         warn(format!("{path}: NumPy's files hold no metadata; this is left out: {keys}"));
     }
 
-    /// Writes all tensors. The output is there complete, or as it was.
+    /// Writes all tensors. The output is then complete, or as it was before, or the error says
+    /// that it is written.
     pub(super) fn write(&self, rewrite: Rewrite<'_>, progress: &Progress) -> anyhow::Result<()> {
-        let options = SaveOptions::new().progress(progress.counted());
-        let done = |bytes| progress.add(bytes);
+        let options = self.force.options().progress(progress.counted());
         match self.form {
             Form::File => rewrite.save(&self.path, &options)?,
             Form::Directory(size) => {
-                rewrite.save_sharded(&self.path, &shards(size).save(options))?;
+                rewrite.save_sharded(&self.path, &shards(size).save_options(options))?;
             }
             Form::Npy | Form::Npz => {
                 let plan = rewrite.plan(&SaveOptions::new())?;
-                file::replace(&self.path, |out| match self.form {
-                    Form::Npy => plan
-                        .tensors()
-                        .try_for_each(|(name, tensor)| numpy::write_npy(out, name, tensor, &done)),
-                    _ => numpy::write_npz(out, plan.tensors(), &done),
+                file::replace(&self.path, self.force, |out| {
+                    match self.form {
+                        Form::Npy => plan.tensors().try_for_each(|(name, tensor)| {
+                            numpy::write_npy(out, name, tensor, progress)
+                        })?,
+                        _ => numpy::write_npz(out, plan.tensors(), progress)?,
+                    }
+                    Ok(rewrite.check_unchanged()?)
                 })?;
             }
         }
@@ -140,7 +153,7 @@ impl Output {
     }
 }
 
-/// What is written through a pipe: nothing, but there is a way.
+/// The remedy if the output is a pipe.
 const STREAM: &str = "write a regular file, and send that: `cat FILE > PIPE`";
 
 fn shards(size: MaxShardSize) -> ShardOptions {

@@ -1,15 +1,15 @@
-//! [`Source`]: an input that is open.
+//! [`Source`]: an open input.
 
 use std::path::{Path, PathBuf};
 
 use safetensors_core::{Checkpoint, Rewrite};
+use safetensors_formats::{npy, npz};
 
 use super::kind::Kind;
-use crate::numpy::Arrays;
 use crate::report::wrong_usage;
-use crate::{input, text};
+use crate::{input, numpy, text};
 
-/// What tensors are taken from.
+/// An open input, from which tensors are taken.
 pub(super) struct Source {
     path: PathBuf,
     content: Content,
@@ -18,22 +18,25 @@ pub(super) struct Source {
 enum Content {
     /// A safetensors file, or a checkpoint of several.
     Checkpoint(Checkpoint),
-    /// A file of NumPy.
-    Arrays(Arrays),
+    /// One array of NumPy.
+    Npy(npy::Array),
+    /// An archive of such arrays.
+    Npz(npz::Archive),
 }
 
 impl Source {
-    /// Opens an input of the kind that its name says. Of other formats only the names are read.
+    /// Opens an input. Its name tells its kind. Of an archive only the names are read.
     pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
         let content = match Kind::of(path) {
             Kind::Safetensors | Kind::Index | Kind::Checkpoint => {
                 Content::Checkpoint(input::open(path)?)
             }
-            Kind::Npy => Content::Arrays(Arrays::of_npy(path)?),
-            Kind::Npz => Content::Arrays(Arrays::of_npz(path)?),
+            Kind::Npy => Content::Npy(npy::Array::open(path).map_err(numpy::unread)?),
+            Kind::Npz => Content::Npz(npz::Archive::open(path).map_err(numpy::unread)?),
             Kind::Foreign(format) => {
                 return Err(wrong_usage(format!(
-                    "{}: {format} files cannot be read; convert it to .safetensors or .npz first, with a tool that knows {format}",
+                    "{}: {format} files cannot be read; convert it to .safetensors or .npz first, \
+                     with a tool that knows {format}",
                     text::path(path)
                 )));
             }
@@ -41,24 +44,25 @@ impl Source {
         Ok(Self { path: path.into(), content })
     }
 
-    /// What it is called in messages.
+    /// The name to show in messages.
     pub(super) fn name(&self) -> String {
         input::name(&self.path)
     }
 
-    /// All names of tensors, aliases among them.
+    /// The names of all tensors, including aliases.
     pub(super) fn names(&self) -> Vec<&str> {
         match &self.content {
             Content::Checkpoint(checkpoint) => {
                 let names = checkpoint.tensors().map(|tensor| tensor.name());
                 names.chain(checkpoint.aliases().map(|(alias, _)| alias)).collect()
             }
-            Content::Arrays(arrays) => arrays.names().iter().map(String::as_str).collect(),
+            Content::Npy(array) => vec![array.name()],
+            Content::Npz(archive) => archive.names().collect(),
         }
     }
 
-    /// Adds its tensors to what will be written. Those of other formats have to be understood for
-    /// that, so those that are not taken are passed over.
+    /// Adds the tensors to the rewrite. Skips arrays that are not taken: an array that cannot be
+    /// read would be an error.
     pub(super) fn add_to<'a>(
         &'a self,
         rewrite: Rewrite<'a>,
@@ -66,12 +70,22 @@ impl Source {
     ) -> anyhow::Result<Rewrite<'a>> {
         match &self.content {
             Content::Checkpoint(checkpoint) => Ok(rewrite.merge(checkpoint)),
-            Content::Arrays(arrays) => {
-                let mut taken = arrays.names().iter().enumerate().filter(|(_, name)| takes(name));
+            Content::Npy(array) if !takes(array.name()) => Ok(rewrite),
+            Content::Npy(array) => Ok(rewrite.add(array.name(), array)?),
+            Content::Npz(archive) => {
+                let mut taken = archive.names().enumerate().filter(|(_, name)| takes(name));
                 taken.try_fold(rewrite, |rewrite, (i, name)| {
-                    Ok(rewrite.add(name.as_str(), arrays.open(i)?)?)
+                    Ok(rewrite.add(name, archive.array_at(i).map_err(numpy::unread)?)?)
                 })
             }
+        }
+    }
+
+    /// Checks the size that an archive claims to unpack to, before disk space is reserved for it.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        match &self.content {
+            Content::Npz(archive) => archive.check().map_err(numpy::unread),
+            Content::Checkpoint(_) | Content::Npy(_) => Ok(()),
         }
     }
 }

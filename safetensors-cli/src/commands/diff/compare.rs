@@ -1,23 +1,34 @@
-//! [`Difference`]: how far the values of two tensors of one shape are apart.
+//! [`Difference`]: how far the values of two tensors of the same shape are apart.
 
-use safetensors_core::{Dtype, Piece, ReadAt, Result, TensorBuf, TensorView};
+use safetensors_core::load::Piece;
+use safetensors_core::{Dtype, ReadAt, Result, TensorBuf, TensorView};
 
 use crate::values::{self, numbers};
 
-/// How far two numbers may be apart and still count as equal. Where neither is given, values are
-/// equal only with the same bits.
+/// How far apart two numbers may be and still count as equal. Without either option, values are
+/// equal only if their bits are equal.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(crate) struct Tolerance {
-    /// Values no further apart than X are equal; 0 compares as numbers, not as bits
-    #[arg(long = "tolerance", value_name = "X", allow_negative_numbers = true, value_parser = amount)]
+    /// Treat values at most X apart as equal; 0 compares as numbers, not as bits
+    #[arg(
+        long = "tolerance",
+        value_name = "X",
+        allow_negative_numbers = true,
+        value_parser = amount
+    )]
     absolute: Option<f64>,
-    /// Values no further apart than this part of the larger one are equal, such as 1e-3
-    #[arg(long = "relative-tolerance", value_name = "X", allow_negative_numbers = true, value_parser = amount)]
+    /// Treat values as equal that differ by at most this part of the larger, such as 1e-3
+    #[arg(
+        long = "relative-tolerance",
+        value_name = "X",
+        allow_negative_numbers = true,
+        value_parser = amount
+    )]
     relative: Option<f64>,
 }
 
 impl Tolerance {
-    /// Whether only the same bits are equal.
+    /// Whether values are equal only if their bits are equal.
     fn is_none(self) -> bool {
         self.absolute.is_none() && self.relative.is_none()
     }
@@ -30,22 +41,21 @@ impl Tolerance {
 
 fn amount(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
-        // Nothing makes NaN equal to a number, or infinity to one that is finite.
+        // An infinite tolerance would make NaN equal to a number, and infinity to a finite one.
         Ok(number) if number >= 0.0 && number.is_finite() => Ok(number),
         _ => Err("expected a finite number of 0 or more".into()),
     }
 }
 
-/// What differs between the values of two tensors. Each part of a complex number is a value.
+/// The differences between the values of two tensors. Each part of a complex number is a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub(crate) struct Difference {
-    /// The values that are further apart than the tolerance.
+    /// The number of values that are further apart than the tolerance.
     pub(crate) values: u64,
-    /// The values that are the same numbers, but have other bits: 0 and -0, and the many kinds of
-    /// NaN. They count where no tolerance is given and the dtypes are the same; otherwise there are
-    /// none.
+    /// The number of values that are equal as numbers but differ in their bits: 0 and -0, and the
+    /// many kinds of NaN. It is 0 if there is a tolerance or if the dtypes differ.
     pub(crate) other_bits: u64,
-    /// Of how many.
+    /// The number of values that were compared.
     pub(crate) of: u64,
     /// The largest distance. NaN on one side only is infinitely far away.
     pub(crate) max_absolute: f64,
@@ -54,13 +64,13 @@ pub(crate) struct Difference {
 }
 
 impl Difference {
-    /// Whether there is none.
+    /// Whether all values are equal.
     pub(crate) fn is_none(&self) -> bool {
         self.values == 0 && self.other_bits == 0
     }
 
-    /// Compares the same piece of two tensors of one shape. Of equal dtypes, pieces with the same
-    /// bytes are not looked at further.
+    /// Compares the same piece of two tensors of the same shape. Pieces of the same dtype and the
+    /// same bytes are equal without a look at their values.
     pub(crate) fn of<S: ReadAt>(
         a: &Piece<'_, S>,
         b: &Piece<'_, S>,
@@ -85,7 +95,7 @@ impl Difference {
         Ok(difference)
     }
 
-    /// Compares elements of one dtype.
+    /// Compares elements of the same dtype.
     fn of_bytes(
         dtype: Dtype,
         elements: u64,
@@ -98,13 +108,13 @@ impl Difference {
             difference.of = if dtype == Dtype::C64 { 2 * elements } else { elements };
             return Ok(difference);
         }
-        // Bytes that are no booleans can be compared as well.
+        // As U8, bytes that are not booleans can be compared too.
         let dtype = if dtype == Dtype::BOOL { Dtype::U8 } else { dtype };
         let shape = [elements as usize];
         let buf = |bytes| TensorBuf::from_view(&TensorView::new(dtype, &shape, bytes)?);
         let (left, right) = (buf(a)?, buf(b)?);
         match dtype {
-            // As floating-point numbers, large integers that differ could be the same.
+            // Converted to floating point, large integers that differ could become equal.
             Dtype::I64 => {
                 let (left, right) = (left.as_slice()?, right.as_slice()?);
                 difference.add_integers(left, right, i64::abs_diff, i64::unsigned_abs, tolerance);
@@ -118,7 +128,7 @@ impl Difference {
                 difference.add(&left, &right, tolerance);
                 if tolerance.is_none() {
                     let other_bits = match dtype.bits() {
-                        // Packed elements have no NaN, so their numbers tell all of their bits.
+                        // Packed elements have no NaN, so their values determine their bits.
                         ..8 => count_different(
                             left.iter().map(|n| n.to_bits()),
                             right.iter().map(|n| n.to_bits()),
@@ -136,7 +146,7 @@ impl Difference {
         Ok(difference)
     }
 
-    /// Adds what differs in another piece of the same tensors.
+    /// Adds the differences of another piece of the same tensors.
     pub(crate) fn merge(&mut self, other: &Self) {
         self.values += other.values;
         self.other_bits += other.other_bits;
@@ -173,7 +183,7 @@ impl Difference {
         }
     }
 
-    /// Counts two values that are not the same.
+    /// Counts a pair of values that are not the same.
     fn add_one(&mut self, distance: f64, relative: f64, tolerance: Tolerance) {
         self.max_absolute = self.max_absolute.max(distance);
         self.max_relative = self.max_relative.max(relative);
@@ -181,7 +191,7 @@ impl Difference {
     }
 }
 
-/// How many of the pairs are not equal.
+/// The number of pairs that are not equal.
 fn count_different<T: PartialEq>(a: impl Iterator<Item = T>, b: impl Iterator<Item = T>) -> u64 {
     a.zip(b).filter(|(a, b)| a != b).count() as u64
 }

@@ -1,6 +1,6 @@
-//! `safetensors diff`: how two checkpoints differ.
+//! `safetensors diff`: compares two checkpoints.
 //!
-//! `compare` knows how far the values of two tensors are apart.
+//! `compare` measures how far the values of two tensors are apart.
 
 mod compare;
 
@@ -9,7 +9,9 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use safetensors_core::{Checkpoint, FileSource, LazyTensor, Metadata, Piece};
+use safetensors_core::io::FileSource;
+use safetensors_core::load::Piece;
+use safetensors_core::{Checkpoint, LazyTensor, Metadata};
 use serde::Serialize;
 
 use crate::input;
@@ -25,33 +27,33 @@ use compare::{Difference, Tolerance};
 ///
 /// How a checkpoint is split into files makes no difference.
 ///
-/// Tensors of one shape are compared value by value, also where their dtypes differ.
-/// Of one dtype, values are equal if their bits are; with --tolerance, which may be 0,
-/// as numbers: then 0 equals -0, and NaN equals NaN. Values are read in pieces, so
-/// that tensors larger than memory can be compared.
+/// Tensors of the same shape are compared value by value, even if their dtypes
+/// differ. Values of the same dtype are equal if their bits are equal. With a
+/// tolerance, which may be 0, they are compared as numbers: 0 equals -0, and NaN
+/// equals NaN. Values are read in pieces, so a tensor may be larger than memory.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// A file, an index or a directory, or - for standard input
     ///
-    /// An index is a file such as model.safetensors.index.json. A directory holds an index, or else
-    /// exactly one file
+    /// An index is a file such as model.safetensors.index.json. A directory must hold
+    /// model.safetensors, or else an index, or else exactly one .safetensors file
     #[arg(value_name = "A")]
     a: PathBuf,
-    /// What it is compared with: the same, but only one of both can be standard input
+    /// The same, to compare with A; only one of both can be standard input
     #[arg(value_name = "B")]
     b: PathBuf,
     #[command(flatten)]
     select: Select,
     #[command(flatten)]
     tolerance: Tolerance,
-    /// Another dtype is no difference as long as the values are equal
+    /// Treat tensors of different dtypes as equal if their values are equal
     #[arg(long)]
     ignore_dtype: bool,
-    /// Other metadata is no difference
+    /// Do not compare metadata
     #[arg(long)]
     ignore_metadata: bool,
-    /// Everything as one JSON document
+    /// Print everything as one JSON document
     #[arg(long)]
     json: bool,
 }
@@ -67,16 +69,16 @@ Exit codes: 0 equal, 1 different, or a path is malformed or cannot be read, 2 wr
 
 type Tensor<'a> = LazyTensor<'a, FileSource>;
 
-/// A name, and the tensor that each side has under it.
+/// A name, and each side's tensor of that name.
 type Pair<'a> = (&'a str, Option<Tensor<'a>>, Option<Tensor<'a>>);
 
-/// How one tensor differs, with what each side has.
+/// A tensor that differs, with its dtype and shape on each side.
 #[derive(Serialize)]
 struct Entry<'a> {
     name: &'a str,
     a: Option<Side<'a>>,
     b: Option<Side<'a>>,
-    /// Compared only where both have the tensor in one shape.
+    /// `None` unless both sides have the tensor in the same shape.
     values: Option<Difference>,
 }
 
@@ -191,7 +193,7 @@ fn compare_metadata<'a>(a: &'a Metadata, b: &'a Metadata) -> Vec<MetadataEntry<'
 impl Document<'_> {
     fn show(&self, out: &mut impl Write) -> anyhow::Result<()> {
         if !self.tensors.is_empty() {
-            // A rare thing, which gets its column only where it occurs.
+            // These are rare, so they get a column only if there are any.
             let bits = self
                 .tensors
                 .iter()
@@ -265,7 +267,7 @@ impl Entry<'_> {
     }
 }
 
-/// What stands before a row: only in A, only in B, or changed.
+/// The sign before a row: only in A, only in B, or changed.
 fn sign(a: bool, b: bool) -> &'static str {
     match (a, b) {
         (true, false) => "-",

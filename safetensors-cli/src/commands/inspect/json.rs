@@ -1,16 +1,17 @@
-//! What programs are given: everything as one document.
+//! The output for programs: everything as one document.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use safetensors_core::audit::FileLayout;
-use safetensors_core::{Checkpoint, FileSource, LazyTensor, Metadata, ReadAt};
+use safetensors_core::io::FileSource;
+use safetensors_core::{Checkpoint, LazyTensor, Metadata, ReadAt};
 use serde::{Serialize, Serializer};
 
 use super::Tensors;
 use crate::totals::Totals;
 
-/// What `--json` writes. Sizes are in bytes, offsets from the start of the file.
+/// The document of `--json`. Sizes are in bytes. Offsets count from the start of the file.
 #[derive(Serialize)]
 pub(super) struct Document<'a> {
     index: Option<String>,
@@ -51,7 +52,7 @@ struct TensorEntry<'a> {
     shape: &'a [usize],
     parameters: u64,
     bytes: u64,
-    /// Among `files`.
+    /// The index into `files`.
     file: usize,
     offset: u64,
 }
@@ -70,7 +71,7 @@ impl<'a> TensorEntry<'a> {
     }
 }
 
-/// Everything about a checkpoint and these of its tensors.
+/// The document of a checkpoint and some of its tensors.
 pub(super) fn document<'a>(
     checkpoint: &'a Checkpoint,
     tensors: &'a Tensors<'a>,
@@ -78,10 +79,10 @@ pub(super) fn document<'a>(
 ) -> Document<'a> {
     let path = |path: &Path| path.to_string_lossy().into_owned();
     let dtypes = Totals::by_dtype(tensors.iter().copied());
-    let files = checkpoint.shards().iter().zip(layouts).map(|(shard, layout)| FileEntry {
+    let files = checkpoint.files().iter().zip(layouts).map(|(shard, layout)| FileEntry {
         path: path(shard.path()),
-        tensors: shard.archive().header().len(),
-        bytes: shard.archive().bytes().byte_len(),
+        tensors: shard.safetensors().header().len(),
+        bytes: shard.safetensors().source().byte_len(),
         header_bytes: layout.header_len,
         leading_bytes: layout.leading_space,
         padding_bytes: layout.padding,

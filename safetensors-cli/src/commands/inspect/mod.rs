@@ -1,9 +1,9 @@
 //! `safetensors inspect`: what is in a file or checkpoint.
 //!
-//! | file | what it knows |
+//! | file | content |
 //! |---|---|
-//! | `tables` | what people are shown |
-//! | `json` | what programs are given |
+//! | `tables` | the output for people |
+//! | `json` | the output for programs |
 
 mod json;
 mod tables;
@@ -11,7 +11,8 @@ mod tables;
 use std::io::Write;
 use std::process::ExitCode;
 
-use safetensors_core::{FileSource, LazyTensor};
+use safetensors_core::LazyTensor;
+use safetensors_core::io::FileSource;
 
 use crate::input::Input;
 use crate::order::Sort;
@@ -20,24 +21,24 @@ use crate::tree::Tree;
 
 /// Show the modules, tensors, totals, metadata and files of a checkpoint.
 ///
-/// Only headers are read. Tensors are shown as a tree of modules, in which layers that differ in
-/// nothing but their number are one: 0…31 stands for 32 of them, and the counts in its rows are
-/// those of all 32. --flat lists each tensor. Characters of names that are not printable are
-/// escaped; very long names and values are shortened.
+/// Only headers are read. Tensors are shown as a tree of modules. Layers that differ only in their
+/// number share rows: 0…31 stands for 32 layers, and the counts in its rows are those of all 32.
+/// --flat lists each tensor. Unprintable characters in names are escaped. Very long names and
+/// values are shortened.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(flatten)]
     input: Input,
-    /// One row a tensor, no tree
+    /// Show one row per tensor instead of a tree
     #[arg(long)]
     flat: bool,
     #[command(flatten)]
     select: Select,
-    /// The order of modules and tensors; by name if it is a tree, by offset if it is flat
+    /// The order of modules and tensors; by default name for a tree, offset with --flat
     #[arg(short, long, value_name = "ORDER", value_enum)]
     sort: Option<Sort>,
-    /// Everything as one JSON document
+    /// Print everything as one JSON document
     #[arg(long)]
     json: bool,
 }
@@ -58,7 +59,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     let checkpoint = args.input.open()?;
     let mut tensors = args.select.matcher()?.tensors(&checkpoint)?;
     let layouts =
-        checkpoint.shards().iter().map(|shard| shard.layout()).collect::<Result<Vec<_>, _>>()?;
+        checkpoint.files().iter().map(|shard| shard.layout()).collect::<Result<Vec<_>, _>>()?;
     if args.json || args.flat {
         args.sort.unwrap_or(Sort::Offset).apply_to_tensors(&mut tensors);
     }

@@ -1,9 +1,11 @@
-//! What people are shown: the tensors as a tree or one by one, the totals, the metadata, the files.
+//! The output for people: the tensors as a tree or one by one, the totals, the metadata, the files.
 
 use std::io::{self, Write};
 
 use safetensors_core::audit::FileLayout;
-use safetensors_core::{Checkpoint, FileSource, LazyTensor, ReadAt, ShardFile};
+use safetensors_core::checkpoint::CheckpointFile;
+use safetensors_core::io::FileSource;
+use safetensors_core::{Checkpoint, LazyTensor, ReadAt};
 
 use super::Tensors;
 use crate::table::Align::{Left, Right};
@@ -27,7 +29,8 @@ pub(super) fn tree(trees: &[Tree<'_>], out: &mut impl Write) -> io::Result<()> {
     })
 }
 
-/// The row of a module or tensor, after `branch`; and of what is inside, after `indent`.
+/// The row of a module or tensor, with `branch` before its name. The rows of its content follow,
+/// with `indent` before their names.
 fn tree_rows(tree: &Tree<'_>, branch: &str, indent: &str, copies: u64, rows: &mut Rows<'_>) {
     let totals = tree.all() * copies;
     let (dtype, shape) = match tree.tensor() {
@@ -57,13 +60,13 @@ fn tree_rows(tree: &Tree<'_>, branch: &str, indent: &str, copies: u64, rows: &mu
     }
 }
 
-/// One row a tensor, with its file if there are several.
+/// One row per tensor, with its file if there are several.
 pub(super) fn flat(
     checkpoint: &Checkpoint,
     tensors: &Tensors<'_>,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let several = checkpoint.shards().len() > 1;
+    let several = checkpoint.files().len() > 1;
     let columns =
         [("name", Left), ("dtype", Left), ("shape", Left), ("size", Right), ("file", Left)];
     let columns = if several { &columns[..] } else { &columns[..4] };
@@ -81,7 +84,7 @@ pub(super) fn flat(
     table::write(columns, out, |rows| tensors.iter().for_each(|tensor| row(tensor, rows)))
 }
 
-/// The sums for each dtype and in all, and how many tensors of all are shown.
+/// The totals for each dtype and overall, and how many of all tensors are shown.
 pub(super) fn totals(
     checkpoint: &Checkpoint,
     tensors: &Tensors<'_>,
@@ -109,7 +112,7 @@ pub(super) fn totals(
     Ok(())
 }
 
-/// The metadata, one row an entry.
+/// The metadata, one row per entry.
 pub(super) fn metadata(checkpoint: &Checkpoint, out: &mut impl Write) -> io::Result<()> {
     if checkpoint.metadata().is_empty() {
         return writeln!(out, "no metadata");
@@ -121,8 +124,7 @@ pub(super) fn metadata(checkpoint: &Checkpoint, out: &mut impl Write) -> io::Res
     })
 }
 
-/// The files with their lengths, which include the headers, and what is aligned in them; and the
-/// index.
+/// The files with their sizes and alignment, and the index. The size of a file includes its header.
 pub(super) fn files(
     checkpoint: &Checkpoint,
     layouts: &[FileLayout],
@@ -140,12 +142,12 @@ pub(super) fn files(
     ];
     let any_misaligned = layouts.iter().any(|layout| layout.misaligned_tensors > 0);
     let columns = if any_misaligned { &columns[..] } else { &columns[..7] };
-    let row = |shard: &ShardFile, layout: &FileLayout, rows: &mut Rows<'_>| {
-        let archive = shard.archive();
+    let row = |shard: &CheckpointFile, layout: &FileLayout, rows: &mut Rows<'_>| {
+        let archive = shard.safetensors();
         let cells = [
             text::path(shard.path()),
             text::count(archive.header().len() as u64),
-            text::size(archive.bytes().byte_len()),
+            text::size(archive.source().byte_len()),
             text::size(layout.header_len),
             text::size(layout.padding),
             text::count(layout.data_start),
@@ -155,7 +157,7 @@ pub(super) fn files(
         rows.row(cells.into_iter().take(columns.len()));
     };
     table::write(columns, out, |rows| {
-        let files = checkpoint.shards().iter().zip(layouts);
+        let files = checkpoint.files().iter().zip(layouts);
         files.for_each(|(shard, layout)| row(shard, layout, rows));
     })?;
     match checkpoint.index() {

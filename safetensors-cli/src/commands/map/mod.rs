@@ -1,9 +1,9 @@
 //! `safetensors map`: a picture of where the parameters are.
 //!
-//! | file | what it knows |
+//! | file | content |
 //! |---|---|
-//! | `treemap` | areas as rectangles |
-//! | `picture` | what is drawn where, in which colour |
+//! | `treemap` | the layout of areas as rectangles |
+//! | `picture` | the elements of the picture, with places and colours |
 //! | `svg`, `png` | the picture as a file |
 
 mod picture;
@@ -26,7 +26,7 @@ use picture::Picture;
 
 /// Draw a picture of where the parameters are: modules as areas, dtypes as colours.
 ///
-/// The area of a module or tensor is its part of all bytes. Only headers are read.
+/// The area of a module or tensor is proportional to its bytes. Only headers are read.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -34,15 +34,17 @@ pub(crate) struct Args {
     input: Input,
     #[command(flatten)]
     select: Select,
-    /// The picture: a name that ends in .svg or .png, or - for standard output
+    /// The file to write, which ends in .svg or .png, or - for standard output
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// What the picture is, whatever the name of FILE; svg if that is -
+    /// The format, whatever the name of FILE; svg by default if FILE is -
     #[arg(long, value_name = "FORMAT", value_enum)]
     format: Option<Format>,
-    /// What is written above the picture; the name of PATH if not given
+    /// The title above the picture; the name of PATH by default
     #[arg(long, value_name = "TEXT")]
     title: Option<String>,
+    #[command(flatten)]
+    force: file::Force,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -80,7 +82,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
         out.write_all(&bytes)?;
         return Ok(ExitCode::SUCCESS);
     }
-    file::replace(&args.output, |out| Ok(out.write_all(&bytes)?)).map_err(|error| {
+    file::replace(&args.output, args.force, |out| Ok(out.write_all(&bytes)?)).map_err(|error| {
         file::advise(error, &args.output, bytes.len() as u64, "-o FILE", file::STREAM)
     })?;
     Ok(ExitCode::SUCCESS)
@@ -91,7 +93,7 @@ impl Args {
         self.output == Path::new("-")
     }
 
-    /// What is asked for, or what the name of the picture says.
+    /// The format that `--format` or the name of the output tells.
     fn format(&self) -> anyhow::Result<Format> {
         let extension =
             self.output.extension().map(|extension| extension.to_string_lossy().to_lowercase());
@@ -103,14 +105,15 @@ impl Args {
             (None, _) => {
                 let output = text::path(&self.output);
                 Err(wrong_usage(format!(
-                    "{output}: the name of a picture should end in .svg or .png, or --format say which it is"
+                    "{output}: the name of a picture must end in .svg or .png, unless --format \
+                     is given"
                 )))
             }
         }
     }
 }
 
-/// The last part of a path, and of a directory such as `.` its real name.
+/// The last part of a path. For a directory such as `.` it is the real name.
 fn name(path: &Path) -> String {
     if input::is_stdin(path) {
         return input::name(path);

@@ -1,4 +1,4 @@
-//! [`Picture`]: what is drawn, as rectangles and lines of text; the same for every file format.
+//! [`Picture`]: rectangles and lines of text, the same for every file format.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -18,13 +18,13 @@ const MARGIN: f64 = 20.0;
 const TITLE: f64 = 40.0;
 const LEGEND: f64 = 44.0;
 
-/// Room for the name of a module above what is inside.
+/// The height of a module's label, which is above its content.
 const STRIP: f64 = 17.0;
 
-/// What is smaller than this on a side is drawn as one.
+/// A module with a side shorter than this is drawn without its content.
 const SMALLEST: f64 = 4.0;
 
-/// The sizes of letters. Letters are all as wide: 0.6 of their size.
+/// The sizes of letters. All letters have the same width: 0.6 of their size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Size {
     Small,
@@ -52,15 +52,15 @@ const PAPER: Colour = [255, 255, 255];
 const INK: Colour = [34, 40, 49];
 const FAINT: Colour = [104, 112, 124];
 
-/// One thing that is drawn, over those before it.
+/// One element of the picture, drawn over the elements before it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Mark {
     Rect {
         rect: Rect,
         fill: Colour,
     },
-    /// A line of text with the corner where it begins: the top left one, or, if it goes down, the
-    /// top right one.
+    /// A line of text. It starts at its top left corner, or, if it runs `down`, at its top right
+    /// corner.
     Text {
         x: f64,
         y: f64,
@@ -78,7 +78,7 @@ pub(crate) struct Picture {
 }
 
 impl Picture {
-    /// Draws modules and tensors, of which there is at least one byte.
+    /// Draws modules and tensors, which must have at least one byte in all.
     pub(crate) fn new(title: &str, trees: &[Tree<'_>], dtypes: &BTreeMap<Dtype, Totals>) -> Self {
         let page = Rect { x: 0.0, y: 0.0, width: WIDTH, height: HEIGHT };
         let mut picture = Self { marks: vec![Mark::Rect { rect: page, fill: PAPER }] };
@@ -139,7 +139,7 @@ impl Picture {
         }
         let is_tiny = rect.width < SMALLEST || rect.height < SMALLEST;
         if tree.tensor().is_some() || is_tiny {
-            // A module too small to look into has the colour of what is most in it.
+            // A module too small to show its content has the colour of its largest part.
             let fill = largest_dtype(tree).map_or(shade(depth), colour);
             self.marks.push(Mark::Rect { rect: if is_tiny { rect } else { gap(rect) }, fill });
             return self.leaf_label(tree, rect, fill);
@@ -164,7 +164,7 @@ impl Picture {
         self.trees(tree.children(), rect.inside(top, side), depth.saturating_add(1));
     }
 
-    /// The name of a tensor, and below it its shape, as far as there is room.
+    /// Writes the name of a tensor, and its shape below, where there is room.
     fn leaf_label(&mut self, tree: &Tree<'_>, rect: Rect, fill: Colour) {
         let room = rect.width - 10.0;
         let colour = ink_on(fill);
@@ -194,8 +194,8 @@ impl Picture {
     }
 }
 
-/// The child that a module nearly is: beside it the others, such as a bias beside its weight, would
-/// not be seen.
+/// The child that fills nearly all of a module, such as a weight beside its bias. The other
+/// children would be too small to see.
 fn nearly_all<'t, 'a>(tree: &'t Tree<'a>, rect: Rect) -> Option<&'t Tree<'a>> {
     const UNSEEN: f64 = 40.0;
     let most = tree.children().iter().max_by_key(|child| child.all().bytes)?;
@@ -203,13 +203,13 @@ fn nearly_all<'t, 'a>(tree: &'t Tree<'a>, rect: Rect) -> Option<&'t Tree<'a>> {
     (others * rect.width * rect.height < UNSEEN).then_some(most)
 }
 
-/// A rectangle with the line of paper that sets it apart from its neighbours.
+/// A rectangle without its edge, which stays blank to separate it from its neighbours.
 fn gap(rect: Rect) -> Rect {
     rect.inside(0.5, 0.5)
 }
 
-/// A name made printable and shortened to a width, at the last of its separators if that is enough.
-/// `None` without room for a few letters.
+/// Makes a name printable and shortens it to a width, at its last separator if that is enough.
+/// `None` if there is no room for a few letters.
 fn fit(name: &str, separator: Option<char>, width: f64, size: Size) -> Option<String> {
     const FEWEST: usize = 4;
     let room = (width / size.width()).max(0.0) as usize;
@@ -218,7 +218,7 @@ fn fit(name: &str, separator: Option<char>, width: f64, size: Size) -> Option<St
     if length <= room {
         return Some(name);
     }
-    // Without its end, `weight` or `bias`, a name is still known by its module.
+    // A name without its end, `weight` or `bias`, still identifies the module.
     let parts = separator
         .and_then(|separator| name.rsplit_once(separator))
         .map(|(start, _)| start)
@@ -230,7 +230,7 @@ fn fit(name: &str, separator: Option<char>, width: f64, size: Size) -> Option<St
     }
 }
 
-/// The dtype that most bytes of a module have.
+/// The dtype of the largest child, of its largest child, and so on down to a tensor.
 fn largest_dtype(tree: &Tree<'_>) -> Option<Dtype> {
     match tree.tensor() {
         Some(tensor) => Some(tensor.dtype()),
@@ -240,14 +240,14 @@ fn largest_dtype(tree: &Tree<'_>) -> Option<Dtype> {
     }
 }
 
-/// The background of modules: the deeper, the darker, up to a point.
+/// The background of a module: darker at each of the first five levels.
 fn shade(depth: u8) -> Colour {
     let grey = 240 - depth.min(5) * 9;
     [grey, grey.saturating_add(2), grey.saturating_add(6)]
 }
 
-/// Colours that are told apart also by those who do not see all of them, from the palette of Paul
-/// Tol. Floats that belong together are of one hue.
+/// The colour of a dtype, from Paul Tol's palette, which colour-blind readers can tell apart.
+/// Related floats share a hue.
 fn colour(dtype: Dtype) -> Colour {
     match dtype {
         Dtype::F64 => [51, 34, 136],
@@ -268,13 +268,13 @@ fn colour(dtype: Dtype) -> Colour {
     }
 }
 
-/// The colour in which letters on another are read best.
+/// The colour of letters with the better contrast on `fill`.
 fn ink_on(fill: Colour) -> Colour {
     if contrast(PAPER, fill) > contrast(INK, fill) { PAPER } else { INK }
 }
 
-/// How well two colours are told apart, from 1 to 21, as the Web Content Accessibility Guidelines
-/// define it.
+/// The contrast of two colours, from 1 to 21, as the Web Content Accessibility Guidelines define
+/// it.
 fn contrast(a: Colour, b: Colour) -> f64 {
     let luminance = |colour: Colour| {
         let [red, green, blue] = colour.map(|part| match f64::from(part) / 255.0 {

@@ -1,4 +1,4 @@
-//! A picture as PNG, three pixels for two units.
+//! Writes a picture as PNG, with three pixels for two units.
 
 use std::io::{self, Write};
 
@@ -8,7 +8,7 @@ use super::Picture;
 use super::picture::{Colour, HEIGHT, Mark, Size, WIDTH};
 use super::treemap::Rect;
 
-/// With one and a half the font's letters of 18 and 24 pixels have the two sizes of the picture.
+/// At 1.5, the two sizes of text are 18 and 24 pixels, for which the font has letters.
 const SCALE: f64 = 1.5;
 
 /// Pixels, row by row, of three bytes each.
@@ -44,7 +44,7 @@ impl Canvas {
         Self { width, height, pixels: vec![255; width * height * 3] }
     }
 
-    /// Mixes a colour into a pixel: all of it at a cover of 1.
+    /// Mixes a colour into a pixel. A cover of 1 replaces the old colour.
     fn mix(&mut self, x: usize, y: usize, colour: Colour, cover: f64) {
         if x >= self.width {
             return;
@@ -56,7 +56,7 @@ impl Canvas {
         }
     }
 
-    /// Fills a rectangle; pixels that it covers in part are mixed.
+    /// Fills a rectangle. Pixels that it covers in part are mixed.
     fn rect(&mut self, rect: Rect, fill: Colour) {
         let (left, top) = (rect.x * SCALE, rect.y * SCALE);
         let (right, bottom) = (left + rect.width * SCALE, top + rect.height * SCALE);
@@ -71,14 +71,14 @@ impl Canvas {
         }
     }
 
-    /// Writes letters from left to right, or downwards. Those that the font lacks are question
+    /// Writes letters from left to right, or downwards. Letters that the font lacks become question
     /// marks.
     fn text(&mut self, (x, y): (f64, f64), size: Size, colour: Colour, text: &str, down: bool) {
         let height = match size {
             Size::Small => RasterHeight::Size24,
             Size::Large => RasterHeight::Size32,
         };
-        // The font's letters stand in a box that is higher than they are.
+        // The font's rasters are higher than their letters.
         let above = (height.val() as f64 - size.height() * SCALE) / 2.0;
         let advance = size.width() * SCALE;
         for (i, c) in text.chars().enumerate() {
@@ -87,7 +87,7 @@ impl Canvas {
             else {
                 continue;
             };
-            // The letters of the font may be narrower than their place.
+            // A letter may be narrower than its advance, and is centred in it.
             let along = i as f64 * advance + (advance - letter.width() as f64) / 2.0;
             for (row, line) in letter.rows().enumerate() {
                 for (column, &cover) in line.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! A picture as SVG, which a browser shows at any size.
+//! Writes a picture as SVG, which a browser shows at any size.
 
 use std::io::{self, Write};
 
@@ -24,10 +24,10 @@ impl Picture {
                     hex(*fill)
                 )?,
                 Mark::Text { x, y, size, colour, text, down } => {
-                    // Letters of other fonts may be wider than 0.6: the length is said, so that no
-                    // label leaves its place.
+                    // The browser's font may be wider than 0.6 of its size. `textLength` keeps the
+                    // label within its rectangle.
                     let length = text.chars().count() as f64 * size.width();
-                    // The line that letters stand on.
+                    // The baseline of the letters.
                     let (size, base) = (size.height(), size.height() * 0.82);
                     let place = if *down {
                         format!(r#"transform="translate({:.1} {y:.1}) rotate(90)""#, x - base)
@@ -51,7 +51,7 @@ fn hex([red, green, blue]: Colour) -> String {
     format!("#{red:02x}{green:02x}{blue:02x}")
 }
 
-/// Text in XML. Labels are printable already, so there are no control characters.
+/// Escapes text for XML. Labels are already printable, so they have no control characters.
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -1,5 +1,5 @@
-//! Areas as rectangles that are as square as can be: the squarified treemap of Bruls, Huizing and
-//! van Wijk.
+//! Lays out areas as rectangles that are nearly square: the squarified treemap of Bruls, Huizing
+//! and van Wijk.
 
 /// A rectangle, in the picture's units.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -11,7 +11,7 @@ pub(super) struct Rect {
 }
 
 impl Rect {
-    /// What is left inside a margin; nothing if there is no room.
+    /// The rectangle inside a margin; empty if there is no room.
     pub(super) fn inside(self, top: f64, side: f64) -> Self {
         let width = (self.width - 2.0 * side).max(0.0);
         let height = (self.height - top - side).max(0.0);
@@ -23,7 +23,7 @@ impl Rect {
     }
 }
 
-/// A rectangle for each weight, with areas in proportion to them. Weights are positive and in
+/// A rectangle for each weight, with an area in proportion. Weights must be positive and in
 /// descending order.
 pub(super) fn squarify(weights: &[f64], space: Rect) -> Vec<Rect> {
     let total: f64 = weights.iter().sum();
@@ -55,7 +55,7 @@ fn worst_ratio(largest: f64, smallest: f64, sum: f64, side: f64) -> f64 {
     (side * largest / sum).max(sum / (side * smallest))
 }
 
-/// Places a row along the shorter side, and gives back the space that is left.
+/// Places a row along the shorter side. Returns the remaining space.
 fn place(row: &[f64], scale: f64, sum: f64, space: Rect, rects: &mut Vec<Rect>) -> Rect {
     let lies = space.width < space.height;
     let side = if lies { space.width } else { space.height };

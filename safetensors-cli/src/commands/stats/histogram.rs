@@ -1,6 +1,7 @@
-//! [`Histogram`]: how many values lie where, gathered piece by piece.
+//! [`Histogram`]: counts of values by range, gathered piece by piece.
 
-/// How many values lie in each of some bins of equal width from the smallest to the largest.
+/// The number of values in each of several bins of equal width, from the smallest value to the
+/// largest.
 #[derive(Clone, Debug, serde::Serialize)]
 pub(crate) struct Histogram {
     min: f64,
@@ -9,19 +10,19 @@ pub(crate) struct Histogram {
 }
 
 impl Histogram {
-    /// An empty one for finite values from `min` to `max`.
+    /// An empty histogram for finite values from `min` to `max`.
     pub(crate) fn new(min: f64, max: f64, bins: usize) -> Self {
         Self { min, max, counts: vec![0; bins] }
     }
 
-    /// Counts more values; those that are not finite are passed over.
+    /// Counts values. Skips those that are not finite.
     pub(crate) fn add(&mut self, values: &[f64]) {
         let last = self.counts.len().saturating_sub(1);
-        // Halved, because the distance of two finite numbers may not be finite.
+        // Halved, because the distance between two finite numbers may overflow.
         let (start, width) = (self.min / 2.0, self.max / 2.0 - self.min / 2.0);
         let scale = self.counts.len() as f64;
         for value in values.iter().filter(|value| value.is_finite()) {
-            // Where all values are the same there is no width, and NaN becomes the first bin.
+            // If all values are equal, the width is 0, and the cast turns NaN into the first bin.
             let bin = ((value / 2.0 - start) / width * scale) as usize;
             if let Some(count) = self.counts.get_mut(bin.min(last)) {
                 *count += 1;
@@ -34,8 +35,8 @@ impl Histogram {
         self.counts.iter_mut().zip(&other.counts).for_each(|(count, more)| *count += more);
     }
 
-    /// The counts as bars, one character each; a bin with few values is still seen, one with none
-    /// is blank.
+    /// The counts as bars, one character each. A bin with few values still shows a bar. An empty
+    /// bin is blank.
     pub(crate) fn bars(&self) -> String {
         const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
         let most = self.counts.iter().copied().max().unwrap_or_default();

@@ -1,9 +1,9 @@
-//! `safetensors stats`: what the values of tensors look like.
+//! `safetensors stats`: statistics of the values of tensors.
 //!
-//! | file | what it knows |
+//! | file | content |
 //! |---|---|
 //! | `moments` | count, extremes, mean and deviation |
-//! | `histogram` | how many values lie where, as numbers and as bars |
+//! | `histogram` | counts of values by range, as numbers and as bars |
 
 mod histogram;
 mod moments;
@@ -11,7 +11,9 @@ mod moments;
 use std::io::Write;
 use std::process::ExitCode;
 
-use safetensors_core::{Error, ErrorKind, FileSource, LazyTensor, Piece};
+use safetensors_core::io::FileSource;
+use safetensors_core::load::Piece;
+use safetensors_core::{Error, ErrorKind, LazyTensor};
 use serde::Serialize;
 
 use crate::input::Input;
@@ -26,11 +28,11 @@ use moments::Moments;
 
 /// Show the range, mean and deviation of each tensor's values, and their distribution.
 ///
-/// NaN and infinities are counted, and are no part of the other numbers. The
+/// NaN and infinities are counted, and left out of the other numbers. The
 /// histogram goes from the smallest to the largest value in bins of equal width.
-/// Values are read in pieces, so that tensors larger than memory can be looked at; each part of
-/// a complex number counts as a value. A tensor with bytes that are no values, which
-/// dtype BOOL can have, is reported, and the others are shown.
+/// Values are read in pieces, so a tensor may be larger than memory. Each part of
+/// a complex number counts as a value. A BOOL tensor with bytes other than 0 and 1
+/// is an error; the other tensors are still shown.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -38,10 +40,15 @@ pub(crate) struct Args {
     input: Input,
     #[command(flatten)]
     select: Select,
-    /// How many bins the histogram has, 256 at most; 0 for none, which is faster
-    #[arg(long, value_name = "N", default_value_t = 24, value_parser = clap::value_parser!(u16).range(..=256))]
+    /// The number of bins of the histogram, 256 at most; 0 leaves it out, which is faster
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 24,
+        value_parser = clap::value_parser!(u16).range(..=256)
+    )]
     bins: u16,
-    /// Everything as one JSON document
+    /// Print everything as one JSON document
     #[arg(long)]
     json: bool,
 }
@@ -52,11 +59,11 @@ Examples:
   safetensors stats model.safetensors --filter '*.layers.0.*' --bins 60
   safetensors stats --json checkpoint/ | jq '.tensors[] | select(.nan > 0).name'
 
-Exit codes: 0 shown, 1 PATH is malformed or cannot be read, or a tensor has bytes that are no values, 2 wrong usage.";
+Exit codes: 0 shown, 1 PATH is malformed, unreadable, or has invalid BOOL values, 2 wrong usage.";
 
 type Tensor<'a> = LazyTensor<'a, FileSource>;
 
-/// What there is to say of one tensor.
+/// The statistics of one tensor.
 #[derive(Serialize)]
 struct Stats<'a> {
     name: &'a str,
@@ -65,17 +72,18 @@ struct Stats<'a> {
     #[serde(flatten)]
     moments: Moments,
     histogram: Option<Box<Histogram>>,
-    /// Why there are no numbers: the tensor has bytes that are no values of its dtype.
+    /// Why there are no statistics: the tensor has bytes that are not values of its dtype.
     error: Option<String>,
 }
 
-/// Tensors of about this many bytes are looked at together, once for their moments and once for
-/// their histograms: several, so that small ones keep all threads busy, and few enough that the
-/// system need not read them twice.
+/// The bytes of tensors that make a batch. A batch is read once for the moments and once for the
+/// histograms.
+///
+/// It is large enough for small tensors to keep all threads busy. It is small enough for the system
+/// to still have it in memory the second time.
 const BATCH: u64 = 256 << 20;
 
-/// The most tensors that are looked at together, however small they are: meanwhile there are several
-/// histograms of each.
+/// The most tensors that make a batch, however small they are. Each has several histograms meanwhile.
 const BATCH_TENSORS: usize = 4096;
 
 #[derive(Serialize)]
@@ -84,14 +92,14 @@ struct Document<'s, 'a> {
 }
 
 impl<'a> Stats<'a> {
-    /// Nothing is known yet.
+    /// Statistics that are still empty.
     fn new(tensor: &Tensor<'a>) -> Self {
         let (name, dtype, shape) = (tensor.name(), tensor.dtype().name(), tensor.shape());
         Self { name, dtype, shape, moments: Moments::default(), histogram: None, error: None }
     }
 }
 
-/// Looks at the values of one checkpoint.
+/// Shows statistics of the values of one checkpoint.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let checkpoint = args.input.open()?;
     let tensors = args.select.matcher()?.tensors(&checkpoint)?;
@@ -117,7 +125,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// How many of the tensors make a batch; at least one.
+/// The number of tensors in the next batch; at least one.
 fn batch_len(tensors: &[Tensor<'_>]) -> usize {
     let mut bytes = 0_u64;
     let fits = |tensor: &&Tensor<'_>| {
@@ -128,7 +136,7 @@ fn batch_len(tensors: &[Tensor<'_>]) -> usize {
     tensors.iter().take(BATCH_TENSORS).take_while(fits).count()
 }
 
-/// Fills in what there is to say of some tensors.
+/// Fills in the statistics of a batch.
 fn look(
     tensors: &[Tensor<'_>],
     stats: &mut [Stats<'_>],
@@ -167,8 +175,7 @@ fn look(
         histogram
     };
     for_each_piece(tensors, progress, histogram, |i, found| {
-        // The bytes of a tensor without a histogram may be no values, which has been found out
-        // before.
+        // A tensor with invalid values has no histogram. The first pass has recorded its error.
         if let Some(histogram) = &mut stats[i].histogram {
             found?.iter().for_each(|found| histogram.merge(found));
         }
@@ -176,8 +183,8 @@ fn look(
     })
 }
 
-/// Has several threads look at the values of each piece of each tensor, so that they share a large
-/// one, and gives what they find to `take` in order, with the number of the tensor.
+/// Calls `look` on the values of each piece of each tensor, on several threads: they share a large
+/// tensor. Calls `take` on the results in order, with the index of the tensor.
 fn for_each_piece<R: Send>(
     tensors: &[Tensor<'_>],
     progress: &Progress,

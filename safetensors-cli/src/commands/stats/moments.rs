@@ -1,14 +1,12 @@
-//! [`Moments`]: what a set of numbers looks like, gathered piece by piece.
+//! [`Moments`]: statistics of a set of numbers, gathered piece by piece.
 
-/// Sums run over this many values in parallel, which lets them be vectorised and loses fewer digits
-/// than one sum would.
+/// The number of partial sums. They can be vectorised, and lose fewer digits than a single sum.
 const LANES: usize = 8;
 
-/// Count, extremes, mean and deviation. NaN and infinities are counted and are no part of the
-/// others.
+/// Count, extremes, mean and deviation. NaN and infinities are counted, and left out of the rest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub(crate) struct Moments {
-    /// The finite values.
+    /// The number of finite values.
     pub(crate) finite: u64,
     pub(crate) zeros: u64,
     pub(crate) nan: u64,
@@ -24,9 +22,9 @@ pub(crate) struct Moments {
 }
 
 impl Moments {
-    /// Takes more values in.
+    /// Adds values.
     pub(crate) fn add(&mut self, values: &[f64]) {
-        // Blocks that stay in the nearest cache between the passes over them.
+        // A block of 32 KiB stays in the first-level cache between the passes over it.
         for block in values.chunks(4096) {
             match Self::of_finite(block) {
                 Some(moments) => self.merge(&moments),
@@ -45,7 +43,7 @@ impl Moments {
     /// The moments of one block, or `None` if it has NaN or infinity or is empty.
     fn of_finite(block: &[f64]) -> Option<Self> {
         let n = block.len() as f64;
-        // Infinity times zero is NaN, so this is 0 only if all are finite.
+        // NaN and infinity times zero are NaN, so the sum is 0 only if all values are finite.
         if block.is_empty() || sum(block, |value| value * 0.0) != 0.0 {
             return None;
         }
@@ -53,7 +51,7 @@ impl Moments {
             (block.iter().copied().reduce(f64::min)?, block.iter().copied().reduce(f64::max)?);
         let mean = match sum(block, |value| value) {
             total if total.is_finite() => total / n,
-            // Rounded parts of the largest numbers may add up to more than there is.
+            // The total overflows. The rounded parts may add up to more than the largest value.
             _ => sum(block, |value| value / n).clamp(min, max),
         };
         Some(
@@ -70,7 +68,7 @@ impl Moments {
         )
     }
 
-    /// Puts the moments of two sets together, by the formula of Chan, Golub and LeVeque.
+    /// Merges the moments of two sets by the formula of Chan, Golub and LeVeque.
     pub(crate) fn merge(&mut self, other: &Self) {
         self.nan += other.nan;
         self.infinite += other.infinite;

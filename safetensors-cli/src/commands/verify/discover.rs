@@ -1,25 +1,25 @@
-//! From a directory to everything in it and below it that can be checked.
+//! Finds everything in a directory and below it that can be checked.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use safetensors_core::Located;
+use safetensors_core::checkpoint::CheckpointPath;
 
-/// What a directory and those below it hold, each list in order.
+/// The paths found in a directory and below it, each list sorted.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
-    /// Indexes of shards, and files of tensors, shards among them: by their names. None has been
-    /// looked at.
+    /// Indexes and safetensors files, including shards, recognized by name. None has been opened.
     pub(crate) paths: Vec<PathBuf>,
     /// Directories that cannot be read, and why.
     pub(crate) unreadable: Vec<(PathBuf, io::Error)>,
 }
 
 impl Found {
-    /// Looks through a directory and all below it. Links to files are followed, as the Hub's cache
-    /// is made of them, and one that leads nowhere is found too; links to directories are not
-    /// followed, as they may lead in circles.
+    /// Searches a directory and all below it.
+    ///
+    /// Links to files are followed, because the Hub's cache consists of them. A broken link is
+    /// found too. Links to directories are not followed, because they may form cycles.
     pub(crate) fn below(directory: &Path) -> Self {
         let mut found = Self::default();
         let mut left = vec![directory.to_owned()];
@@ -33,14 +33,14 @@ impl Found {
         found
     }
 
-    /// Looks at what one directory has; `left` is where the directories in it go.
+    /// Searches one directory. Adds the directories in it to `left`.
     fn look_into(&mut self, directory: &Path, left: &mut Vec<PathBuf>) -> io::Result<()> {
         for entry in fs::read_dir(directory)? {
             let entry = entry?;
             let path = entry.path();
             if entry.file_type()?.is_dir() {
                 left.push(path);
-            } else if Located::by_name(&path).is_some() && !path.is_dir() {
+            } else if CheckpointPath::from_name(&path).is_some() && !path.is_dir() {
                 self.paths.push(path);
             }
         }

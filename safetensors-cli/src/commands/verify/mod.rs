@@ -1,9 +1,9 @@
-//! `safetensors verify`: whether files and checkpoints are sound.
+//! `safetensors verify`: checks whether files and checkpoints are sound.
 //!
-//! | file | what it knows |
+//! | file | content |
 //! |---|---|
-//! | `targets` | what is checked, each file once |
-//! | `discover` | what lies in a directory and below it |
+//! | `targets` | the list of what is checked, each file once |
+//! | `discover` | the search of a directory and all below it |
 
 mod discover;
 mod targets;
@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use safetensors_core::audit::Severity;
-use safetensors_core::default_threads;
 use safetensors_core::digest::{self, VerifyOptions};
+use safetensors_core::framework::default_threads;
 use serde::Serialize;
 
 use crate::colour::{Colour, paint};
@@ -28,36 +28,35 @@ use targets::Target;
 /// Check files and checkpoints against every rule of the format.
 ///
 /// The header of each file is checked: its length, its JSON, each tensor's dtype,
-/// shape and place, and that the file is as long as they ask for. An index must
-/// send every tensor to a file that has it. The tensors' values are not read, but for
-/// --digests: the format allows any.
+/// shape and offsets, and whether the file has the length that they ask for. An index
+/// must map every tensor to a file that has it. Values are read only with --digests,
+/// because the format allows any value.
 ///
-/// For each sound file or checkpoint one line is printed on standard output, for
-/// each other one on standard error. What is sound but odd is a warning: tensors or
-/// files that an index leaves out, or a wrong total_size. --strict makes failures of
-/// warnings, and of every departure from the format's text that readers are lenient
-/// about.
+/// Each sound file or checkpoint gets one line on standard output, each other one a
+/// line on standard error. Warnings are about sound files: tensors or files that an
+/// index leaves out, or a wrong total_size. With --strict, warnings are failures, and
+/// so is every departure from the text of the format that readers tolerate.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Files, indexes or directories with all below them, or - for standard input
     ///
-    /// An index, such as model.safetensors.index.json, is checked with its shards. What is named
-    /// twice, or named and a shard of an index that is checked, is checked once
+    /// An index, such as model.safetensors.index.json, is checked with its shards. Each file is
+    /// checked once, even if it is named twice, or named and also a shard
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// Fail on warnings and on every departure from the text of the format
     ///
-    /// Those are white space before the header, padding other than spaces, and data or tensors that
-    /// are not aligned
+    /// Departures are white space before the header, padding other than spaces, and data or tensors
+    /// that are not aligned
     #[arg(long)]
     strict: bool,
     /// Read all data, and compare it with the digests that the files record
     ///
-    /// Then there are also warnings of booleans that are neither 0 nor 1
+    /// Also warns of booleans that are neither 0 nor 1
     #[arg(long)]
     digests: bool,
-    /// The outcome as one JSON document
+    /// Print the outcome as one JSON document
     #[arg(long)]
     json: bool,
 }
@@ -71,7 +70,7 @@ Examples:
 
 Exit codes: 0 all is sound, 1 something is not, 2 wrong usage.";
 
-/// What was found of one file or checkpoint.
+/// The outcome of checking one file or checkpoint.
 #[derive(Default, Serialize)]
 struct Outcome {
     path: String,
@@ -84,7 +83,7 @@ struct Outcome {
     totals: Totals,
 }
 
-/// What is checked, and whether it is sound.
+/// The document of `--json`.
 #[derive(Serialize)]
 struct Document<'a> {
     checked: usize,
@@ -93,12 +92,12 @@ struct Document<'a> {
     results: &'a [Outcome],
 }
 
-/// Checks each path; the outcome is a failure if one of them is not sound.
+/// Checks each path. The exit code is 1 if one of them is not sound.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let mut outcomes = Vec::new();
     let targets = targets::of(&args.paths);
     let progress = if args.digests { Progress::bytes(0) } else { Progress::hidden() };
-    // Files are checked in parallel already, so each has its part of the threads.
+    // Files are already checked in parallel, so each check gets a share of the threads.
     let threads = (default_threads() / targets.len().max(1)).max(1);
     parallel::in_order(
         &targets,
@@ -123,14 +122,14 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     Ok(if sound == outcomes.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Checks one file or checkpoint. Opening it checks every rule; what is odd beyond them are
+/// Checks one file or checkpoint. Opening it checks every rule of the format. The audit adds the
 /// warnings.
 fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> Outcome {
     let mut outcome = Outcome::new(&target.path);
     let mut look = || -> anyhow::Result<()> {
         let checkpoint = target.open()?;
         outcome.totals = Totals::of(checkpoint.tensors());
-        outcome.files = checkpoint.shards().len();
+        outcome.files = checkpoint.files().len();
         let mut findings = checkpoint.audit()?;
         if args.digests {
             findings.extend(checkpoint.audit_values()?);
@@ -160,7 +159,7 @@ fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> O
 }
 
 impl Outcome {
-    /// Nothing is known yet.
+    /// The outcome before the check.
     fn new(path: &Path) -> Self {
         let path = if input::is_stdin(path) {
             input::name(path)
@@ -170,14 +169,14 @@ impl Outcome {
         Self { path, ..Self::default() }
     }
 
-    /// One line on the stream that it belongs to, and the warnings, which are errors to who is
-    /// strict.
+    /// Prints one line, on standard output if sound and on standard error if not, and the warnings.
+    /// With `strict`, warnings are printed as errors.
     fn show(&self, strict: bool, out: &mut impl Write) -> anyhow::Result<()> {
         if self.sound {
             let ok = paint("ok", Colour::Green, &std::io::stdout());
             writeln!(out, "{}: {ok}, {}", text::printable(&self.path), self.summary())?;
         }
-        // Standard error is not buffered: its lines must not come before those of earlier paths.
+        // Standard error is not buffered. Its lines must not overtake those of earlier paths.
         out.flush()?;
         self.error.iter().for_each(report);
         self.warnings

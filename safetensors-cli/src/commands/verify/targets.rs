@@ -1,18 +1,19 @@
-//! [`Target`]: what is checked, each file once.
+//! [`Target`]: a file or checkpoint to check. Each file is checked once.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use safetensors_core::Checkpoint;
+use safetensors_core::checkpoint::FilePattern;
 
 use super::discover::Found;
 use crate::{input, text};
 
-/// One file or checkpoint to be checked, or a path that leads to none.
+/// One file or checkpoint to check, or a path where there is none.
 #[derive(Debug)]
 pub(super) struct Target {
-    /// As it was named, or found below a directory that was.
+    /// The path that was named, or found below a directory that was named.
     pub(super) path: PathBuf,
     origin: Origin,
 }
@@ -21,12 +22,13 @@ pub(super) struct Target {
 enum Origin {
     Named,
     Found,
-    /// There is nothing to be checked, and this is why.
+    /// There is nothing to check, for this reason.
     Failed(String),
 }
 
 impl Target {
-    /// Opens what is to be checked. A FIFO that nobody named is refused and not waited for.
+    /// Opens the file or checkpoint. Refuses a FIFO that was found and not named, because opening
+    /// it could wait for ever.
     pub(super) fn open(&self) -> anyhow::Result<Checkpoint> {
         match &self.origin {
             Origin::Named => input::open(&self.path),
@@ -41,25 +43,62 @@ impl Target {
     }
 }
 
-/// What paths lead to: each file once, and the shards of an index with their index.
+/// The targets of several paths. Each file is there once, and shards are part of their index.
 pub(super) fn of(paths: &[PathBuf]) -> Vec<Target> {
     let mut targets: Vec<_> = paths.iter().flat_map(|path| expand(path)).collect();
+    let mut seen = BTreeSet::new();
     if targets.len() > 1 {
-        let mut seen = BTreeSet::new();
         for target in targets.iter().filter(|target| target.is_index()) {
-            // An index that cannot be opened is reported when it is checked; its shards are then
-            // checked by themselves.
-            if let Ok(checkpoint) = Checkpoint::open(&target.path) {
-                seen.extend(checkpoint.shards().iter().map(|shard| identity(shard.path())));
+            match Checkpoint::open(&target.path) {
+                Ok(checkpoint) => {
+                    seen.extend(checkpoint.files().iter().map(|shard| identity(shard.path())));
+                }
+                // An index that cannot be opened is reported when it is checked. The shard that is
+                // the reason for that would only be reported again; the others are checked by
+                // themselves.
+                Err(error) => {
+                    let file = error.file().map(Path::new).filter(|file| *file != target.path);
+                    seen.extend(file.map(identity));
+                }
             }
         }
-        targets.retain(|target| seen.insert(identity(&target.path)));
     }
+    let missing = missing_indexes(&targets, &seen);
+    for (shard, missing) in missing {
+        let at = targets.iter().position(|target| target.path == shard).unwrap_or(targets.len());
+        targets.insert(at, missing);
+    }
+    targets.retain(|target| seen.insert(identity(&target.path)));
     targets
 }
 
-/// A file, an index and standard input are themselves; a directory is what it and those below it
-/// hold.
+/// The indexes that found shards should have, by their names, and that are not there, each with the
+/// first of these shards. `seen` are the shards that an index has after all.
+fn missing_indexes(targets: &[Target], seen: &BTreeSet<PathBuf>) -> Vec<(PathBuf, Target)> {
+    let mut missing = BTreeMap::new();
+    for target in targets.iter().filter(|target| matches!(target.origin, Origin::Found)) {
+        let name = target.path.file_name().and_then(|name| name.to_str());
+        let Some((pattern, _, shards)) = name.and_then(FilePattern::of_shard) else { continue };
+        let index = target.path.with_file_name(pattern.index_name());
+        if !seen.contains(&identity(&target.path)) && index.symlink_metadata().is_err() {
+            missing.entry((index, shards)).or_insert_with(Vec::new).push(&target.path);
+        }
+    }
+    let of_shards = |((index, shards), there): ((PathBuf, usize), Vec<&PathBuf>)| {
+        let first = there[0].clone();
+        let why = format!(
+            "missing: {} and the other numbered shards are no checkpoint without an index; {} of {} \
+             are there",
+            text::name(&first.file_name().unwrap_or_default().to_string_lossy()),
+            text::count(there.len() as u64),
+            text::count(shards as u64),
+        );
+        (first, Target { path: index, origin: Origin::Failed(why) })
+    };
+    missing.into_iter().map(of_shards).collect()
+}
+
+/// The targets of one path. A directory has those in it and below it. Any other path is one target.
 fn expand(path: &Path) -> Vec<Target> {
     if input::is_stdin(path) || !path.is_dir() {
         return vec![Target { path: path.into(), origin: Origin::Named }];
@@ -79,8 +118,8 @@ fn expand(path: &Path) -> Vec<Target> {
     targets
 }
 
-/// The same for all ways to name one entry of one directory. Two links to one file are two entries,
-/// as two revisions in the Hub's cache are.
+/// The identity of an entry of a directory, the same for all paths to it. Two links to one file are
+/// two entries, as are two revisions in the Hub's cache.
 fn identity(path: &Path) -> PathBuf {
     let canonical = || {
         let directory = path
@@ -89,6 +128,6 @@ fn identity(path: &Path) -> PathBuf {
             .unwrap_or(Path::new("."));
         Some(fs::canonicalize(directory).ok()?.join(path.file_name()?))
     };
-    // Standard input is no file of the current directory.
+    // `-` is standard input, not a file in the current directory.
     if input::is_stdin(path) { path.into() } else { canonical().unwrap_or_else(|| path.into()) }
 }

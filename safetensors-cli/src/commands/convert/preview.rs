@@ -1,0 +1,101 @@
+//! [`Preview`]: a summary of what will be written, made before anything is written.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::path::Path;
+
+use safetensors_core::{Metadata, Rewrite};
+
+use crate::table::Align::{Left, Right};
+use crate::{table, text};
+
+/// The number of tensors, bytes and files that will be written, and the names of tied weights.
+#[derive(Debug, Default)]
+pub(super) struct Preview {
+    tensors: u64,
+    bytes: u64,
+    /// The number of files, unless the output is always one.
+    files: Option<u64>,
+    /// The other names of tied weights. Each maps to the name that is written.
+    aliases: BTreeMap<String, String>,
+    /// Whether the output has no metadata, and so loses these names.
+    is_bare: bool,
+}
+
+impl Preview {
+    /// A summary of core's plan.
+    pub(super) fn of(plan: &safetensors_core::rewrite::Plan<'_, '_>) -> Self {
+        Self {
+            tensors: plan.tensors().len() as u64,
+            bytes: plan.total_size(),
+            files: Some(plan.files().len() as u64).filter(|&files| files > 0),
+            aliases: plan.aliases().clone(),
+            is_bare: false,
+        }
+    }
+
+    /// The same for an output without metadata.
+    pub(super) fn bare(self) -> Self {
+        Self { is_bare: true, ..self }
+    }
+
+    /// The metadata keys that will be lost: those of `metadata`, and the other names of tied
+    /// weights.
+    pub(super) fn lost<'a>(&'a self, metadata: &'a Metadata) -> BTreeSet<&'a str> {
+        if !self.is_bare {
+            return BTreeSet::new();
+        }
+        metadata.keys().chain(self.aliases.keys()).map(String::as_str).collect()
+    }
+
+    /// The bytes of all tensors.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The summary as one line of text.
+    pub(super) fn summary(&self, path: &Path) -> String {
+        let (path, tensors) = (text::path(path), text::counted(self.tensors, "tensor"));
+        let files = self
+            .files
+            .map(|files| format!(", in {}", text::counted(files, "file")))
+            .unwrap_or_default();
+        let aliases = match self.aliases.len() as u64 {
+            0 => String::new(),
+            _ if self.is_bare => String::new(),
+            more => format!(", and {} of tied weights", text::counted(more, "more name")),
+        };
+        format!("{path}: {tensors}, {}{files}{aliases}", text::size(self.bytes))
+    }
+
+    /// Shows each tensor with its new name and dtype, and the old ones if they change. Another name
+    /// of a tied weight is shown with the name that is written.
+    pub(super) fn show(&self, rewrite: &Rewrite<'_>, out: &mut impl Write) -> anyhow::Result<()> {
+        let any_renamed = rewrite.tensors().any(|(name, tensor)| tensor.source_name() != name);
+        let mut columns = vec![("name", Left), ("dtype", Left), ("shape", Left), ("size", Right)];
+        if any_renamed {
+            columns.insert(1, ("from", Left));
+        }
+        Ok(table::write(&columns, out, |rows| {
+            for (name, tensor) in rewrite.tensors() {
+                let old = tensor.source_name();
+                let old =
+                    any_renamed.then(|| if old == name { String::new() } else { text::name(old) });
+                let row =
+                    |rest: [String; 3]| std::iter::once(text::name(name)).chain(old).chain(rest);
+                if let Some(kept) = self.aliases.get(name) {
+                    if self.is_bare {
+                        continue;
+                    }
+                    let same = format!("= {}", text::name(kept));
+                    rows.row(row([same, String::new(), String::new()]));
+                    continue;
+                }
+                let (from, to) = (tensor.source_dtype(), tensor.dtype());
+                let dtype = if from == to { to.to_string() } else { format!("{from} → {to}") };
+                let size = text::size(tensor.byte_len());
+                rows.row(row([dtype, text::shape(tensor.shape()), size]));
+            }
+        })?)
+    }
+}

@@ -1,0 +1,70 @@
+//! What the system sends to end the command: SIGINT, SIGTERM and SIGHUP, and SIGXFSZ for a file that
+//! is too large.
+
+/// Has a limit for the size of files (`ulimit -f`) be an error of writing, and no signal that ends
+/// the command.
+pub(crate) fn make_limits_errors() {
+    // Whatever the handler does: a signal that has one does not end the command.
+    #[cfg(unix)]
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, std::sync::Arc::default());
+}
+
+/// From here on, a signal that ends the command has it remove its temporary files first; then the
+/// command ends by that very signal. A second one ends it at once. What was ignored when the command
+/// began, as `nohup` does it, stays ignored.
+///
+/// Where signals cannot be listened to, they end the command as they always do, and the next save
+/// removes what it left.
+pub(crate) fn clean_up_after_them() {
+    #[cfg(unix)]
+    let _ = listen();
+}
+
+#[cfg(unix)]
+fn listen() -> std::io::Result<()> {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+
+    use signal_hook::flag;
+    use signal_hook::iterator::Signals;
+    use signal_hook::low_level::emulate_default_handler;
+
+    let listened_to = ending_signals();
+    let mut signals = Signals::new(&listened_to)?;
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        for signal in signals.forever() {
+            safetensors_core::save::remove_temporaries();
+            let _ = emulate_default_handler(signal);
+        }
+    })?;
+    let is_ending = Arc::new(AtomicBool::new(false));
+    for signal in listened_to {
+        // In this order: the first signal finds the flag not set, and sets it.
+        flag::register_conditional_default(signal, Arc::clone(&is_ending))?;
+        flag::register(signal, Arc::clone(&is_ending))?;
+    }
+    Ok(())
+}
+
+/// Those that end the command and are not ignored.
+#[cfg(unix)]
+fn ending_signals() -> Vec<i32> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+    let mut signals = vec![SIGINT, SIGTERM, SIGHUP];
+    match ignored() {
+        Some(ignored) => signals.retain(|signal| ignored & 1 << (signal - 1) == 0),
+        // `nohup` ignores SIGHUP, and it would be wrong to listen to it then.
+        None => signals.retain(|&signal| signal != SIGHUP),
+    }
+    signals
+}
+
+/// The signals that whoever started the command has it ignore; the lowest bit is for signal 1. Only
+/// Linux tells.
+#[cfg(unix)]
+fn ignored() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
+    u64::from_str_radix(mask.trim(), 16).ok()
+}

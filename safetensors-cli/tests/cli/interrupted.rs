@@ -1,0 +1,212 @@
+//! Commands that are killed, interrupted, or run out of space: the output is as it was, and nothing
+//! is left behind.
+#![cfg(unix)]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use predicates::prelude::*;
+use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+
+use crate::convert::{content, convert, list, model};
+use crate::fixtures::*;
+
+/// A sparse file, which is quick to make but takes a while to convert.
+fn large(dir: &Path) {
+    let path = dir.join("large.safetensors");
+    raw_file(
+        &path,
+        r#"{"w":{"dtype":"F32","shape":[33554432],"data_offsets":[0,134217728]}}   "#,
+        0,
+    );
+    let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.set_len(file.metadata().unwrap().len() + (128 << 20)).unwrap();
+}
+
+/// Converts the large file, and returns when the output is being written.
+fn begin(mut command: Command, dir: &Path, output: &str) -> Child {
+    let mut child = command
+        .current_dir(dir)
+        .args(["convert", "large.safetensors", output, "--dtype", "f64"])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    while !has_begun(&child, dir) {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it could be interrupted");
+        sleep(Duration::from_millis(1));
+    }
+    child
+}
+
+/// Whether there is a hidden file or directory, or the command has a file open that has no name.
+fn has_begun(child: &Child, dir: &Path) -> bool {
+    let hidden = |name: &String| name.starts_with('.') && name.ends_with(".tmp");
+    let in_output =
+        || dir.join("out/model").is_dir() && list(&dir.join("out/model")).iter().any(hidden);
+    let open = fs::read_dir(format!("/proc/{}/fd", child.id())).into_iter().flatten();
+    let mut open = open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+    list(dir).iter().any(hidden)
+        || in_output()
+        || open.any(|path| path.starts_with(dir) && path.to_string_lossy().ends_with("(deleted)"))
+}
+
+fn command() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_safetensors"))
+}
+
+fn send(signal: &str, child: &Child) {
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+}
+
+#[test]
+fn a_killed_command_leaves_the_output_as_it_was() {
+    let dir = temp_dir();
+    large(dir.path());
+    small_file(dir.path(), "out.safetensors");
+    let before = fs::read(dir.path().join("out.safetensors")).unwrap();
+    let mut child = begin(command(), dir.path(), "out.safetensors");
+    child.kill().unwrap();
+    assert!(!child.wait().unwrap().success());
+    assert_eq!(fs::read(dir.path().join("out.safetensors")).unwrap(), before);
+    // Where files need a name, the next command removes it.
+    small_file(dir.path(), "in.safetensors");
+    convert(dir.path(), &["in.safetensors", "out.safetensors"]).success();
+    assert_eq!(list(dir.path()), ["in.safetensors", "large.safetensors", "out.safetensors"]);
+}
+
+#[test]
+fn a_killed_command_leaves_a_directory_as_it_was_and_the_next_one_clears_up() {
+    let dir = temp_dir();
+    large(dir.path());
+    let out = dir.path().join("out/model");
+    model(dir.path(), "a.safetensors");
+    convert(dir.path(), &["a.safetensors", "out/model", "--max-shard-size", "100"]).success();
+    let old = content(out.clone());
+    for wait in [0, 2, 10] {
+        let mut child = begin(command(), dir.path(), "out/model");
+        sleep(Duration::from_millis(wait));
+        child.kill().unwrap();
+        assert!(!child.wait().unwrap().success(), "it was killed");
+        assert_eq!(content(out.clone()), old);
+        assert_eq!(list(&out).iter().filter(|name| name.starts_with('.')).count(), 1, "one each");
+    }
+    convert(dir.path(), &["a.safetensors", "out/model", "--dtype", "f16"]).success();
+    assert_eq!(list(&out), ["model.safetensors"]);
+    assert_eq!(content(out.clone()).len(), old.len());
+}
+
+#[test]
+fn a_command_that_is_interrupted_clears_up_and_ends_by_the_signal() {
+    for (signal, number) in [("-INT", 2), ("-TERM", 15), ("-HUP", 1)] {
+        for output in ["out.safetensors", "out/model", "out.npz"] {
+            let dir = temp_dir();
+            large(dir.path());
+            let mut child = begin(command(), dir.path(), output);
+            send(signal, &child);
+            // A shell gives 128 + number.
+            assert_eq!(child.wait().unwrap().signal(), Some(number), "{signal} {output}");
+            assert_eq!(list(dir.path()), ["large.safetensors"], "{signal} {output}");
+        }
+    }
+}
+
+/// As `nohup` has it.
+#[test]
+fn a_signal_that_is_ignored_stays_ignored() {
+    let dir = temp_dir();
+    large(dir.path());
+    let mut shell = Command::new("sh");
+    let script = format!("trap '' HUP; exec '{}' \"$@\"", env!("CARGO_BIN_EXE_safetensors"));
+    shell.args(["-c", &script, "sh"]);
+    let mut child = begin(shell, dir.path(), "out.safetensors");
+    send("-HUP", &child);
+    assert!(child.wait().unwrap().success());
+    assert_eq!(list(dir.path()), ["large.safetensors", "out.safetensors"]);
+}
+
+/// A limit for the size of files, whatever the shell does with the signal for it, stands in for a
+/// full disk as well.
+#[test]
+fn no_space_leaves_the_output_as_it_was_and_no_litter() {
+    let dir = temp_dir();
+    model(dir.path(), "a.safetensors");
+    let weight = vec![0.5_f32; 100_000];
+    let tensors = [("w", TensorView::from_slice(&[100_000], &weight).unwrap())];
+    save(dir.path().join("large.safetensors"), tensors, &SaveOptions::new().durable(false))
+        .unwrap();
+    let limited = |trap: &str, args: &str| {
+        let command = env!("CARGO_BIN_EXE_safetensors");
+        let script = format!("{trap} ulimit -f 100; exec '{command}' {args}");
+        Command::new("bash").current_dir(dir.path()).args(["-c", &script]).output().unwrap()
+    };
+    for trap in ["", "trap '' XFSZ;"] {
+        for (output, is_new) in
+            [("a.safetensors", false), ("new.safetensors", true), ("x.npz", true), ("new", true)]
+        {
+            let before = list(dir.path());
+            let result = limited(trap, &format!("convert large.safetensors {output}"));
+            assert_eq!(result.status.code(), Some(1), "{result:?}");
+            assert!(text(&result.stderr).starts_with(&format!("error: {output}")), "{result:?}");
+            assert!(text(&result.stderr).contains("File too large"), "{result:?}");
+            assert_eq!(list(dir.path()), before);
+            assert_eq!(dir.path().join(output).exists(), !is_new);
+        }
+        let result = limited(trap, "extract large.safetensors w --raw -o - > out");
+        assert_eq!(result.status.code(), Some(1), "{result:?}");
+        fs::remove_file(dir.path().join("out")).unwrap();
+    }
+    assert_eq!(Checkpoint::open(dir.path().join("a.safetensors")).unwrap().len(), 7);
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+#[test]
+fn a_read_only_output_is_replaced_only_with_force() {
+    let dir = temp_dir();
+    small_file(dir.path(), "in.safetensors");
+    for (args, name) in [
+        (&["convert", "in.safetensors", "out.safetensors"][..], "out.safetensors"),
+        (&["convert", "in.safetensors", "out.npz"], "out.npz"),
+        (&["convert", "in.safetensors", "out"], "out/model.safetensors"),
+        (&["extract", "in.safetensors", "mask", "-o", "out.npy"], "out.npy"),
+        (&["map", "in.safetensors", "-o", "out.svg"], "out.svg"),
+    ] {
+        let path = dir.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, "old").unwrap();
+        set_mode(&path, 0o444);
+        let told = predicate::str::starts_with(format!("error: {name}: the file is read-only"))
+            .and(predicate::str::ends_with("; --force replaces it\n"));
+        run_in(dir.path(), args).code(1).stderr(told);
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        run_in(dir.path(), &[args, &["--force"]].concat()).success();
+        assert!(fs::read(&path).unwrap() != b"old" && mode(&path) == 0o444, "{name}");
+        set_mode(&path, 0o600);
+        run_in(dir.path(), args).success();
+        assert_eq!(mode(&path), 0o600, "{name}");
+    }
+    let path = dir.path().join("in.safetensors");
+    set_mode(&path, 0o444);
+    let told = predicate::str::ends_with("; make it writable first, as `chmod u+w` does\n");
+    for args in [
+        &["metadata", "set", "in.safetensors", "a=b"][..],
+        &["digest", "--record", "in.safetensors"],
+    ] {
+        run_in(dir.path(), args).code(1).stderr(told.clone());
+    }
+    set_mode(&path, 0o600);
+    run_in(dir.path(), &["metadata", "set", "in.safetensors", "a=b"]).success();
+    assert_eq!(mode(&path), 0o600);
+}

@@ -1,0 +1,132 @@
+//! Running a command under `strace`: which system calls it makes, and one of them made to fail.
+
+use std::collections::{BTreeSet, HashMap};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How long a run may take, on a machine that does much else.
+const MOST: Duration = Duration::from_secs(15);
+
+/// One system call of a run: the `nth` of this name, from 1.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Call {
+    name: String,
+    nth: usize,
+}
+
+/// What happens at a call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Fault {
+    /// The call fails with this error and has no effect.
+    Error(&'static str),
+    /// So does every later call of this name.
+    ErrorsFromHere(&'static str),
+    /// The process is killed.
+    Killed,
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Exit(i32),
+    Signal(i32),
+    /// It had to be stopped after [`MOST`].
+    Endless,
+}
+
+/// Whether calls can be failed here; if not, why not.
+pub(crate) fn is_usable() -> Result<(), String> {
+    let mut command = Command::new("strace");
+    command.args(["-f", "-qq", "-o", "/dev/null"]);
+    command.args(["-e", "trace=openat", "-e", "inject=openat:error=EIO", "true"]);
+    match command.stdout(Stdio::null()).stderr(Stdio::piped()).output() {
+        Err(error) => Err(format!("strace: {error}")),
+        // Without any file the loader cannot even start a program.
+        Ok(output) if output.status.success() => Err("strace fails no system calls".into()),
+        Ok(output) => {
+            let message = String::from_utf8_lossy(&output.stderr).into_owned();
+            if message.contains("ptrace") { Err(message) } else { Ok(()) }
+        }
+    }
+}
+
+/// The calls about files that a command makes from the first that has `operand` among its arguments
+/// on: what comes before is the loader's.
+pub(crate) fn calls(command: &Command, log: &Path, operand: &str) -> Vec<Call> {
+    let status = traced(command, log, &["-e", "trace=%file,%desc"]);
+    let succeeds = status.is_some_and(|status| status.success());
+    assert!(succeeds, "{command:?} fails undisturbed: {status:?}");
+    let log = std::fs::read_to_string(log).unwrap();
+    let mut counts: HashMap<(&str, &str), usize> = HashMap::new();
+    let (mut calls, mut has_begun) = (BTreeSet::new(), false);
+    for line in log.lines() {
+        // PID NAME(ARGUMENTS) = RESULT
+        let Some((process, rest)) = line.split_once(' ') else { continue };
+        let Some((name, arguments)) = rest.trim_start().split_once('(') else { continue };
+        if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
+            continue;
+        }
+        let nth = counts.entry((process, name)).or_default();
+        *nth += 1;
+        has_begun |= name != "execve" && arguments.contains(operand);
+        // Memory and terminals are no files here. Nothing looks at the result of a close, before
+        // which the standard library checks its descriptors where assertions are on.
+        if has_begun && !matches!(name, "mmap" | "ioctl" | "poll" | "close" | "fcntl") {
+            calls.insert(Call { name: name.into(), nth: *nth });
+        }
+    }
+    calls.into_iter().collect()
+}
+
+/// Runs a command with a fault at a call.
+pub(crate) fn run(command: &Command, log: &Path, call: &Call, fault: Fault) -> Outcome {
+    let Call { name, nth } = call;
+    let fault = match fault {
+        Fault::Error(error) => format!("error={error}:when={nth}"),
+        Fault::ErrorsFromHere(error) => format!("error={error}:when={nth}+"),
+        Fault::Killed => format!("signal=SIGKILL:when={nth}"),
+    };
+    let (trace, inject) = (format!("trace={name}"), format!("inject={name}:{fault}"));
+    let status = traced(command, log, &["-e", &trace, "-e", &inject]);
+    match status.map(|status| (status.code(), status.signal())) {
+        Some((Some(code), _)) => Outcome::Exit(code),
+        Some((None, Some(signal))) => Outcome::Signal(signal),
+        Some((None, None)) => panic!("{command:?} ended without a reason"),
+        None => Outcome::Endless,
+    }
+}
+
+/// Runs a command under `strace`, which ends as the command does; `None` if it does not end.
+fn traced(command: &Command, log: &Path, options: &[&str]) -> Option<ExitStatus> {
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-qq", "-o"]).arg(log).args(options);
+    strace.arg(command.get_program()).args(command.get_args());
+    for (key, value) in command.get_envs() {
+        match value {
+            Some(value) => strace.env(key, value),
+            None => strace.env_remove(key),
+        };
+    }
+    if let Some(directory) = command.get_current_dir() {
+        strace.current_dir(directory);
+    }
+    strace.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut running = strace.process_group(0).spawn().unwrap();
+    let begun = Instant::now();
+    loop {
+        if let Some(status) = running.try_wait().unwrap() {
+            return Some(status);
+        }
+        if begun.elapsed() > MOST {
+            // The command too, which is in the same group.
+            let group = format!("-{}", running.id());
+            Command::new("kill").args(["-KILL", "--", &group]).status().unwrap();
+            running.wait().unwrap();
+            return None;
+        }
+        sleep(Duration::from_millis(1));
+    }
+}

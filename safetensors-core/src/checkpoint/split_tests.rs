@@ -1,0 +1,139 @@
+//! The rules of `huggingface_hub`, against its own outcomes and a second implementation.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::{FilePattern, Split, split_into_shards};
+
+fn fixture(name: &str) -> Value {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+/// The files of a split with the positions of their tensors.
+fn files(split: &Split, pattern: &FilePattern) -> Vec<(String, Vec<usize>)> {
+    let shards = split.shards.len();
+    split
+        .shards
+        .iter()
+        .enumerate()
+        .map(|(i, tensors)| (pattern.file_name(i, shards), tensors.clone()))
+        .collect()
+}
+
+/// The published tests of `huggingface_hub`, whose tensors are called layer 1 to 5.
+#[test]
+fn the_published_cases() {
+    let pattern: FilePattern = "file{suffix}.safetensors".parse().unwrap();
+    let sizes = [6, 10, 30, 2, 2].map(|size| (size, None::<u64>));
+
+    let one = split_into_shards(sizes, 100.into());
+    assert_eq!(files(&one, &pattern), [("file.safetensors".into(), vec![0, 1, 2, 3, 4])]);
+    assert_eq!(one.total_size, 50);
+
+    let several = split_into_shards(sizes, 10.into());
+    let expected = [vec![0], vec![2], vec![1], vec![3, 4]];
+    let names = (1..).map(|i| format!("file-0000{i}-of-00004.safetensors"));
+    assert_eq!(files(&several, &pattern), Vec::from_iter(names.zip(expected)));
+    assert_eq!(several.total_size, 50);
+
+    // The storage of a tensor is its size.
+    let shared = split_into_shards([1, 2, 1, 2, 1].map(|size| (size, Some(size))), 1.into());
+    assert_eq!(shared.shards, [vec![1, 3], vec![0, 2, 4]]);
+    assert_eq!(shared.total_size, 3, "each storage counts once");
+
+    // The example of its documentation, in GB.
+    let documented =
+        split_into_shards([6, 6, 2, 6, 2, 2].map(|size| (size, None::<u64>)), 10.into());
+    assert_eq!(documented.shards, [vec![0], vec![1, 2], vec![3, 4, 5]]);
+}
+
+#[test]
+fn the_same_shards_as_huggingface_hub() {
+    let cases = fixture("shards.json");
+    for case in cases.as_array().unwrap() {
+        let tensors = case["tensors"].as_array().unwrap();
+        let tensors =
+            tensors.iter().map(|tensor| (tensor[0].as_u64().unwrap(), tensor[1].as_u64()));
+        let split = split_into_shards(tensors, case["limit"].as_u64().unwrap().into());
+        assert_eq!(json!(files(&split, &FilePattern::default())), case["files"], "{case}");
+        assert_eq!(json!(split.total_size), case["total_size"], "{case}");
+    }
+    assert!(cases.as_array().unwrap().len() >= 100);
+}
+
+#[test]
+fn sizes_that_do_not_fit_64_bits() {
+    let split = split_into_shards(
+        [u64::MAX, 1, u64::MAX - 1, 2].map(|size| (size, None::<()>)),
+        u64::MAX.into(),
+    );
+    assert_eq!(split.shards, [vec![0], vec![1, 2], vec![3]]);
+    assert_eq!(split.total_size, u64::MAX);
+}
+
+/// The rules once more, without any care for speed: which tensors count, where each goes, and who
+/// follows whom.
+fn naive_split(tensors: &[(u64, Option<u8>)], limit: u64) -> Vec<Vec<usize>> {
+    let first_of = |i: usize| match tensors[i].1 {
+        Some(storage) => tensors.iter().position(|(_, other)| *other == Some(storage)).unwrap(),
+        None => i,
+    };
+    let counted: Vec<usize> = (0..tensors.len()).filter(|&i| first_of(i) == i).collect();
+    let mut shards: Vec<Vec<usize>> = Vec::new();
+    // The shard that is open, by its place: large tensors come before it until it closes.
+    let mut open: Vec<usize> = Vec::new();
+    for i in counted {
+        let size = tensors[i].0;
+        let filled: u64 = open.iter().map(|&i| tensors[i].0).sum();
+        if size > limit {
+            shards.push(vec![i]);
+        } else if filled + size > limit {
+            shards.push(std::mem::replace(&mut open, vec![i]));
+        } else {
+            open.push(i);
+        }
+    }
+    shards.extend(Some(open).filter(|open| !open.is_empty()));
+    for first in 0..tensors.len() {
+        let followers: Vec<_> =
+            (first + 1..tensors.len()).filter(|&i| first_of(i) == first).collect();
+        let shard = shards.iter().position(|shard| shard.contains(&first));
+        if let Some(shard) = shard.filter(|_| first_of(first) == first) {
+            shards[shard].extend(followers);
+        }
+    }
+    shards
+}
+
+proptest! {
+    #[test]
+    fn splitting(
+        tensors in prop::collection::vec((0_u64..12, prop::option::of(0_u8..5)), 0..30),
+        limit in 0_u64..20,
+    ) {
+        let split = split_into_shards(tensors.iter().copied(), limit.into());
+        prop_assert_eq!(&split.shards, &naive_split(&tensors, limit));
+
+        // Every tensor is in one shard, none is empty, and none is over the limit but for one large
+        // storage.
+        let mut all: Vec<usize> = split.shards.concat();
+        all.sort_unstable();
+        prop_assert_eq!(all, Vec::from_iter(0..tensors.len()));
+        let mut total = 0;
+        for shard in &split.shards {
+            let mut seen = BTreeSet::new();
+            let counted: Vec<u64> =
+                shard.iter().filter(|&&i| tensors[i].1.is_none_or(|id| seen.insert(id))).map(|&i| tensors[i].0).collect();
+            prop_assert!(!counted.is_empty());
+            let size: u64 = counted.iter().sum();
+            prop_assert!(size <= limit || counted.len() == 1, "{:?}", counted);
+            total += size;
+        }
+        prop_assert_eq!(split.total_size, total);
+    }
+}

@@ -1,0 +1,194 @@
+//! [`Backup`]: the way back while a header is written over another.
+//!
+//! It lies beside the edited file and holds, one after the other: what it begins with
+//! ([`BACKUP_MAGIC`]), the mark that the file has meanwhile, the file's inode
+//! and length, the old bytes before the data, the new ones, and an XXH3-64 of all that. Numbers are
+//! little-endian and have 8 bytes. The old and the new bytes are equally long and begin with the
+//! same length, which says where the one ends.
+
+#[cfg(test)]
+mod tests;
+
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::path::Path;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::error::ErrorKind;
+use crate::header::{Header, LENGTH_BYTES, Limits};
+use crate::io::hidden::BACKUP_MAGIC;
+use crate::io::positional::write_all_at;
+use crate::io::{FileSource, ReadAt};
+use crate::save::atomic::AtomicFile;
+
+/// The bytes of the numbers that the headers follow.
+const FIELDS: usize = 4 * LENGTH_BYTES;
+
+/// The bytes of the hash at the end.
+const HASH: usize = 8;
+
+/// A disk writes so many bytes whole or not at all.
+const SECTOR: usize = 512;
+
+/// Two headers, and which file they belong to.
+pub(super) struct Backup {
+    mark: [u8; LENGTH_BYTES],
+    /// The number of the file's inode. The device is left out: its number may be another after the
+    /// machine was started anew.
+    inode: u64,
+    file_len: u64,
+    pub(super) old: Vec<u8>,
+    new: Vec<u8>,
+}
+
+impl Backup {
+    /// A backup for a file in which `new` will be written over `old`.
+    pub(super) fn new(
+        mark: [u8; LENGTH_BYTES],
+        file: &File,
+        old: Vec<u8>,
+        new: Vec<u8>,
+    ) -> io::Result<Self> {
+        let metadata = file.metadata()?;
+        Ok(Self { mark, inode: inode(&metadata), file_len: metadata.len(), old, new })
+    }
+
+    /// Writes it. It gets its name when it is complete.
+    pub(super) fn write(&self, path: &Path, original: &File, durable: bool) -> io::Result<()> {
+        let permissions = original.metadata()?;
+        let file = AtomicFile::create_in_place_of(path.to_owned(), Some(&permissions))?;
+        write_all_at(file.file(), &self.to_bytes(), 0)?;
+        // One whose name may not have reached the disk is none.
+        file.durable(durable).persist().map_err(|kind| match kind {
+            ErrorKind::Io(error) | ErrorKind::NotDurable(error) => error,
+            other => io::Error::other(other.to_string()),
+        })
+    }
+
+    /// What stands in place of the length while the header is written.
+    pub(super) fn mark(&self) -> [u8; LENGTH_BYTES] {
+        self.mark
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let fields = [self.mark, self.inode.to_le_bytes(), self.file_len.to_le_bytes()];
+        let mut bytes = [&BACKUP_MAGIC[..], &fields.concat(), &self.old, &self.new].concat();
+        bytes.extend(xxh3_64(&bytes).to_le_bytes());
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (content, hash) = bytes.split_last_chunk::<HASH>()?;
+        let (fields, headers) = content.split_at_checked(FIELDS)?;
+        if !fields.starts_with(&BACKUP_MAGIC) || xxh3_64(content) != u64::from_le_bytes(*hash) {
+            return None;
+        }
+        let (fields, _) = fields.as_chunks::<LENGTH_BYTES>();
+        let &[_, mark, inode, file_len] = fields else { return None };
+        let length = u64::from_le_bytes(*headers.first_chunk::<LENGTH_BYTES>()?);
+        let one = usize::try_from(length).ok()?.checked_add(LENGTH_BYTES)?;
+        if one.checked_mul(2)? != headers.len() {
+            return None;
+        }
+        let (old, new) = headers.split_at(one);
+        Some(Self {
+            mark,
+            inode: u64::from_le_bytes(inode),
+            file_len: u64::from_le_bytes(file_len),
+            old: old.to_vec(),
+            new: new.to_vec(),
+        })
+    }
+
+    /// The backup that lies at a path, if it is one, and that of a file of the same owner: in a
+    /// directory that others may write to, one of theirs must not get into this file.
+    pub(super) fn read(path: &Path, original: &File) -> io::Result<Option<Self>> {
+        let metadata = match fs::symlink_metadata(path) {
+            Ok(metadata) => metadata,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let most = 2 * (LENGTH_BYTES as u64 + Limits::default().header_bytes);
+        if !metadata.is_file()
+            || metadata.len() > most + (FIELDS + HASH) as u64
+            || !same_owner(&metadata, &original.metadata()?)
+        {
+            return Ok(None);
+        }
+        Ok(Self::from_bytes(&fs::read(path)?))
+    }
+
+    /// Whether the file is the one that this was made for, and has what an interruption of that
+    /// edit, or of restoring what it left, can leave.
+    pub(super) fn fits(&self, source: &FileSource) -> io::Result<bool> {
+        let metadata = source.file().metadata()?;
+        if (inode(&metadata), metadata.len()) != (self.inode, self.file_len) {
+            return Ok(false);
+        }
+        // What will be restored must be sound.
+        let old = Header::parse_json(&self.old[LENGTH_BYTES..], &Limits::default());
+        if !old.is_ok_and(|old| old.data_start().checked_add(old.data_len()) == Some(self.file_len))
+        {
+            return Ok(false);
+        }
+        let mut found = vec![0; self.old.len()];
+        source.read_exact_at(&mut found, 0)?;
+        Ok(self.may_leave(&found))
+    }
+
+    /// Whether these bytes before the data are the mark, or a part of it, and then as much of the
+    /// one header and of the other as an interrupted write leaves: of each sector the beginning of
+    /// the one and the rest of the other.
+    fn may_leave(&self, found: &[u8]) -> bool {
+        let (length, text) = found.split_at(LENGTH_BYTES);
+        let (old_length, old) = self.old.split_at(LENGTH_BYTES);
+        let new = &self.new[LENGTH_BYTES..];
+        let half = LENGTH_BYTES / 2;
+        let marked = |from: usize, to: usize| length[from..to] == self.mark[from..to];
+        let unmarked = |from: usize, to: usize| length[from..to] == old_length[from..to];
+        let is_marked = (marked(0, half) && (marked(half, 8) || unmarked(half, 8)))
+            || (unmarked(0, half) && marked(half, 8));
+        // The text begins within the first sector.
+        let first = SECTOR - LENGTH_BYTES;
+        let bounds = |i: usize| (first + i * SECTOR).min(text.len());
+        let sectors = text.len().saturating_sub(first).div_ceil(SECTOR);
+        let ranges =
+            std::iter::once(0..bounds(0)).chain((0..sectors).map(|i| bounds(i)..bounds(i + 1)));
+        is_marked
+            && ranges.into_iter().all(|range| {
+                let (found, old, new) =
+                    (&text[range.clone()], &old[range.clone()], &new[range.clone()]);
+                is_split(found, old, new) || is_split(found, new, old)
+            })
+    }
+}
+
+/// Whether `found` is the beginning of one and the rest of the other.
+fn is_split(found: &[u8], one: &[u8], other: &[u8]) -> bool {
+    let split = found.iter().zip(one).position(|(found, one)| found != one);
+    split.is_none_or(|split| found[split..] == other[split..])
+}
+
+#[cfg(unix)]
+fn inode(metadata: &Metadata) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    metadata.ino()
+}
+
+/// Elsewhere a file has no number that lasts; the mark says which one it is.
+#[cfg(not(unix))]
+fn inode(_: &Metadata) -> u64 {
+    0
+}
+
+#[cfg(unix)]
+fn same_owner(a: &Metadata, b: &Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    a.uid() == b.uid()
+}
+
+#[cfg(not(unix))]
+fn same_owner(_: &Metadata, _: &Metadata) -> bool {
+    true
+}

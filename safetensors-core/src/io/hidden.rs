@@ -1,0 +1,143 @@
+//! Names of the hidden files that lie beside a file while it is saved or edited.
+//!
+//! Each says which file it belongs to: `.model.safetensors.Xy12aB.tmp` is a temporary file of
+//! `model.safetensors`, and `.model.safetensors.header-backup` a backup of its header. File systems
+//! allow 255 bytes for a name, so a long one is shortened and gets a hash of the whole name.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use xxhash_rust::xxh3::xxh3_64;
+
+/// The most bytes that a name has on nearly every file system.
+const NAME_MAX: usize = 255;
+
+/// How many random characters tell the temporary files of one file apart.
+pub(crate) const ID_LEN: usize = 6;
+
+/// How the name of a temporary file or directory ends.
+pub(crate) const TEMPORARY_SUFFIX: &str = ".tmp";
+
+const BACKUP_SUFFIX: &str = ".header-backup";
+
+/// What the backup of a header begins with.
+pub(crate) const BACKUP_MAGIC: [u8; 8] = *b"STheadr1";
+
+/// The directory of a file; a bare name lies in the current one.
+pub(crate) fn directory(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// Where the backup of a file's header lies while the header is written in place.
+pub(crate) fn header_backup(path: &Path) -> PathBuf {
+    let mut name = stem(path.file_name().unwrap_or_default(), BACKUP_SUFFIX.len());
+    name.push(BACKUP_SUFFIX);
+    directory(path).join(name)
+}
+
+/// Whether what lies there is a backup of a header, by its first bytes. Links are not followed, and
+/// nothing is waited for.
+pub(crate) fn is_header_backup(path: &Path) -> bool {
+    let magic = || {
+        let mut found = [0; BACKUP_MAGIC.len()];
+        let is_file = fs::symlink_metadata(path).ok()?.is_file();
+        is_file.then_some(())?;
+        File::open(path).ok()?.read_exact(&mut found).ok()?;
+        Some(found)
+    };
+    magic() == Some(BACKUP_MAGIC)
+}
+
+/// What the names of all temporary files of a file begin with. [`ID_LEN`] characters and
+/// [`TEMPORARY_SUFFIX`] follow.
+pub(crate) fn temporary_prefix(file_name: &OsStr) -> OsString {
+    let mut prefix = stem(file_name, 1 + ID_LEN + TEMPORARY_SUFFIX.len());
+    prefix.push(".");
+    prefix
+}
+
+/// Whether `name` is one of a temporary file whose name begins with `prefix`.
+pub(crate) fn is_temporary(name: &OsStr, prefix: &OsStr) -> bool {
+    let id = name
+        .as_encoded_bytes()
+        .strip_prefix(prefix.as_encoded_bytes())
+        .and_then(|rest| rest.strip_suffix(TEMPORARY_SUFFIX.as_bytes()));
+    id.is_some_and(|id| id.len() == ID_LEN && id.iter().all(u8::is_ascii_alphanumeric))
+}
+
+/// `.NAME`, shortened so that `more` bytes can follow.
+fn stem(file_name: &OsStr, more: usize) -> OsString {
+    let room = NAME_MAX - 1 - more;
+    let mut stem = OsString::from(".");
+    if file_name.len() <= room {
+        stem.push(file_name);
+        return stem;
+    }
+    let hash = format!("~{:016x}", xxh3_64(file_name.as_encoded_bytes()));
+    let text = file_name.to_string_lossy();
+    stem.push(&text[..text.floor_char_boundary(room - hash.len())]);
+    stem.push(hash);
+    stem
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_whose_they_are() {
+        let backup = header_backup(Path::new("models/model.safetensors"));
+        assert_eq!(backup, Path::new("models/.model.safetensors.header-backup"));
+        assert_eq!(header_backup(Path::new("a")), Path::new("./.a.header-backup"));
+        let prefix = temporary_prefix(OsStr::new("model.safetensors"));
+        assert_eq!(prefix, ".model.safetensors.");
+        for (name, expected) in [
+            (".model.safetensors.aB3dE6.tmp", true),
+            (".model.safetensors.aB3dE.tmp", false),
+            (".model.safetensors.aB3d.6.tmp", false),
+            (".model.safetensors.aB3dE6.tmp~", false),
+            ("model.safetensors.aB3dE6.tmp", false),
+            (".model.safetensors..tmp", false),
+            (".model.safetensors.tmp", false),
+            // That of a file whose name begins alike.
+            (".model.safetensors.index.json.aB3dE6.tmp", false),
+        ] {
+            assert_eq!(is_temporary(OsStr::new(name), &prefix), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn every_name_fits_and_two_long_ones_differ() {
+        for len in 1..=NAME_MAX {
+            for unit in ["x", "é", "權"] {
+                let name = unit.repeat(len / unit.len()) + &"y".repeat(len % unit.len());
+                let backup = header_backup(Path::new(&name));
+                assert!(backup.file_name().unwrap().len() <= NAME_MAX, "{name}");
+                let prefix = temporary_prefix(OsStr::new(&name));
+                let temporary = prefix.len() + ID_LEN + TEMPORARY_SUFFIX.len();
+                assert!(temporary <= NAME_MAX, "{name}");
+                let mut other = name.clone();
+                other.pop();
+                other.push('z');
+                assert_ne!(backup, header_backup(Path::new(&other)), "{name}");
+            }
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_name_need_not_be_text() {
+        use std::os::unix::ffi::OsStrExt;
+
+        for len in [1, 200, 254] {
+            let name = [b"\xff".repeat(len), b"a".to_vec()].concat();
+            let backup = header_backup(Path::new(OsStr::from_bytes(&name)));
+            assert!(backup.file_name().unwrap().len() <= NAME_MAX);
+        }
+    }
+}

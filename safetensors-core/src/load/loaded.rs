@@ -1,0 +1,98 @@
+//! [`LoadedDtype`]: the conversions of a dtype on the way from a file into memory. Only this module
+//! decides them.
+
+use crate::convert::widen::{widen, widened_shape};
+use crate::convert::{Conversion, ConvertOptions, can_convert};
+use crate::dtype::Dtype;
+use crate::error::{ErrorKind, Result};
+use crate::load::LoadOptions;
+use crate::tensor::TensorBuf;
+
+/// The conversions of tensors of one dtype when they are loaded. See [`LoadOptions::loaded`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadedDtype {
+    file: Dtype,
+    /// First, elements are converted to this dtype while they are read.
+    read: Dtype,
+    /// Then complex numbers may become pairs of F32, in place,
+    pairs: bool,
+    /// Then the pairs are converted to this dtype. Without pairs it is that of `read`.
+    converted: Dtype,
+    /// Finally, elements are widened to this dtype.
+    held: Dtype,
+}
+
+impl LoadOptions {
+    /// Decides how tensors of `dtype` are converted when they are loaded. The decision follows from
+    /// the requested conversion, the dtypes that the [framework](LoadOptions::for_framework)
+    /// supports, and whether [widening](LoadOptions::widening) is allowed. Every load uses it.
+    ///
+    /// ```
+    /// use safetensors_core::{Dtype, LoadOptions};
+    ///
+    /// let options = LoadOptions::new().floats_as(Dtype::F32);
+    /// assert_eq!(options.loaded(Dtype::BF16)?.dtype(), Dtype::F32);
+    /// assert_eq!(options.loaded(Dtype::I64)?.dtype(), Dtype::I64);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::UnsupportedDtype`] if the framework does not support such elements.
+    /// [`ErrorKind::WouldWiden`] if it supports them only as a wider dtype, and widening is not
+    /// allowed. An impossible conversion is an error only when a tensor is read.
+    pub fn loaded(&self, dtype: Dtype) -> Result<LoadedDtype> {
+        let accept = |dtype| match self.table {
+            Some(table) => table.accept(dtype, self.widening),
+            None => Ok(dtype),
+        };
+        let asked = self.dtype_of(dtype);
+        // A dtype for all tensors comes on top of what the framework holds. Another conversion
+        // comes first, and the framework holds its result.
+        let accepted = accept(if self.all.is_some() { dtype } else { asked })?;
+        let held = if self.all.is_some() { accept(asked)? } else { accepted };
+        if dtype == Dtype::C64 && accepted == Dtype::F32 {
+            let converted = self.all.unwrap_or(accepted);
+            return Ok(LoadedDtype { file: dtype, read: dtype, pairs: true, converted, held });
+        }
+        // Widening after the read would need memory for both dtypes, unless nothing moves. Elements
+        // with a requested conversion are rounded to its dtype first, and only then widened.
+        let widened_while_read =
+            asked == dtype && held.bits() != dtype.bits() && can_convert(dtype, held);
+        let read = if widened_while_read { held } else { asked };
+        Ok(LoadedDtype { file: dtype, read, pairs: false, converted: read, held })
+    }
+}
+
+impl LoadedDtype {
+    /// The dtype of the tensors in memory.
+    pub fn dtype(&self) -> Dtype {
+        self.held
+    }
+
+    /// The shape of a tensor in memory, given its shape in the file. It is the same, except that
+    /// complex numbers that become pairs gain a last dimension of 2.
+    pub fn shape(&self, shape: &[usize]) -> Vec<usize> {
+        if self.pairs { widened_shape(Dtype::C64, Dtype::F32, shape) } else { shape.to_vec() }
+    }
+
+    /// The conversion while elements are read, if there is one.
+    pub(super) fn conversion(
+        &self,
+        options: &ConvertOptions,
+    ) -> Result<Option<Conversion>, ErrorKind> {
+        match self.read {
+            read if read == self.file => Ok(None),
+            read => Conversion::new(self.file, read, options).map(Some),
+        }
+    }
+
+    /// Applies the conversions that follow after the elements are read.
+    pub(super) fn finish(&self, mut buf: TensorBuf, options: &ConvertOptions) -> Result<TensorBuf> {
+        if self.pairs {
+            buf = widen(buf, Dtype::F32)?;
+        }
+        buf = buf.convert(self.converted, options)?;
+        if self.converted == self.held { Ok(buf) } else { widen(buf, self.held) }
+    }
+}

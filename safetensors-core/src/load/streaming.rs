@@ -1,0 +1,35 @@
+//! Reading a range of a file through a small buffer, piece by piece.
+
+use std::io;
+use std::ops::Range;
+
+use crate::error::{Error, Result};
+use crate::io::ReadAt;
+
+/// The most bytes that are held in memory while streaming. The size is large enough to make system
+/// calls cheap, and small enough for the cache.
+pub(crate) const PIECE: usize = 1 << 20;
+
+/// Passes the bytes of a range to `take`, piece by piece, through `buffer`.
+///
+/// # Errors
+///
+/// Those of `take`, and for a failed read the error that `failed` returns.
+pub(crate) fn read_pieces<S: ReadAt>(
+    source: &S,
+    range: Range<u64>,
+    buffer: &mut Vec<u8>,
+    failed: impl Fn(io::Error) -> Error,
+    mut take: impl FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    for start in range.clone().step_by(PIECE) {
+        let len = (range.end - start).min(PIECE as u64) as usize;
+        if buffer.len() < len {
+            buffer.resize(len, 0);
+        }
+        let piece = &mut buffer[..len];
+        source.read_exact_at(piece, start).map_err(&failed)?;
+        take(piece)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! Processes that are killed while they edit a file in place.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use safetensors_core::edit::{Edit, Edited, recover};
+use safetensors_core::{Checkpoint, ErrorKind, SaveOptions, TensorView, save};
+use tempfile::tempdir;
+
+use crate::support;
+
+/// So long that the header has several pages.
+const LEN: usize = 1 << 13;
+
+fn value(fill: char) -> [(&'static str, String); 1] {
+    [("value", fill.to_string().repeat(LEN))]
+}
+
+/// What the metadata is filled with, all of it.
+fn fill_of(path: &Path) -> Result<u8, safetensors_core::Error> {
+    let checkpoint = Checkpoint::open(path)?;
+    let value = checkpoint.metadata()["value"].as_bytes();
+    assert!(value == vec![value[0]; LEN], "a mixture");
+    Ok(value[0])
+}
+
+/// Not a test of its own: edits a file until it is killed.
+#[test]
+fn child() {
+    let Ok(path) = std::env::var("CHILD_FILE") else { return };
+    for fill in ['b', 'a'].into_iter().cycle() {
+        let edit = Edit::open(&path).unwrap().set_metadata(value(fill));
+        // It may be so already.
+        assert_ne!(edit.apply().unwrap(), Edited::Rewritten);
+        println!("edited");
+    }
+}
+
+#[test]
+fn a_killed_edit_leaves_one_of_the_two_headers_or_is_found_torn_and_restored() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    let view = TensorView::from_slice(&[1], &[7_u8]).unwrap();
+    save(&path, [("w", view)], &SaveOptions::new().metadata(value('a'))).unwrap();
+    let mut torn = 0;
+    for round in 0..60 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "kills::child", "--nocapture"])
+            .env("CHILD_FILE", &path)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        // Once it edits.
+        let mut line = String::new();
+        let mut output = std::io::BufReader::new(child.stdout.take().unwrap());
+        while !line.contains("edited") {
+            assert!(std::io::BufRead::read_line(&mut output, &mut line).unwrap() > 0, "{line}");
+        }
+        sleep(Duration::from_micros(round * 397 % 9001));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let before = fill_of(&path);
+        let restored = recover(&path).unwrap();
+        match before {
+            Ok(fill) => assert!(!restored && fill_of(&path).unwrap() == fill),
+            Err(error) => {
+                assert!(matches!(error.kind(), ErrorKind::TornHeader), "{error}");
+                assert!(restored);
+                torn += 1;
+                fill_of(&path).unwrap();
+            }
+        }
+        // A temporary name of the backup and the lock of the directory, at most, until the next
+        // edit.
+        let mut names = support::names_in(directory.path());
+        names.retain(|name| name != ".safetensors.lock");
+        assert!(names.len() <= 2 && names.contains(&"model.safetensors".into()), "{names:?}");
+    }
+    let edit = Edit::open(&path).unwrap().set_metadata(value('c'));
+    assert_eq!(edit.apply().unwrap(), Edited::InPlace);
+    assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
+    eprintln!("{torn} of 60 kills tore the header");
+}

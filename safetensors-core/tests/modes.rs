@@ -1,0 +1,164 @@
+//! Whose a saved file is, and who may read and write it. The tests look at modes, which say the same
+//! to an administrator as to anybody else.
+#![cfg(all(feature = "std", unix))]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::path::Path;
+
+use safetensors_core::save::{AtomicFile, StreamWriter};
+use safetensors_core::{
+    Checkpoint, ErrorKind, Result, Rewrite, SaveOptions, ShardOptions, TensorView, save,
+    save_sharded,
+};
+use tempfile::tempdir;
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().mode() & 0o7777
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+}
+
+/// The mode that any new file gets here.
+fn usual_mode() -> u32 {
+    let directory = tempdir().unwrap();
+    fs::write(directory.path().join("usual"), "").unwrap();
+    mode(&directory.path().join("usual"))
+}
+
+fn view(values: &[u8; 4]) -> TensorView<'_> {
+    TensorView::from_slice(&[4], values).unwrap()
+}
+
+/// Each way to write one file.
+const WAYS: [fn(&Path, &SaveOptions) -> Result<()>; 4] = [
+    |path, options| save(path, [("w", view(&[1; 4]))], options),
+    |path, options| {
+        let writer = StreamWriter::create(path, [("w", view(&[1; 4]).dtype(), [4])], options)?;
+        writer.tensor("w")?.write_from(&view(&[1; 4]))?;
+        writer.finish()
+    },
+    |path, options| {
+        let rewrite = Rewrite::new().add("w", view(&[1; 4]))?;
+        rewrite.plan(options)?.check_destination(path)?;
+        rewrite.save(path, options)
+    },
+    |path, options| AtomicFile::create_with(path, options)?.commit(),
+];
+
+#[test]
+fn a_new_file_has_the_usual_mode() {
+    let directory = tempdir().unwrap();
+    for (i, way) in WAYS.iter().enumerate() {
+        let path = directory.path().join(i.to_string());
+        way(&path, &SaveOptions::new()).unwrap();
+        assert_eq!(mode(&path), usual_mode(), "{i}");
+    }
+}
+
+#[test]
+fn a_file_that_is_replaced_keeps_its_mode() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    for way in WAYS {
+        for expected in [0o600, 0o640, 0o664, 0o666, 0o700, 0o200] {
+            fs::write(&path, "old").unwrap();
+            set_mode(&path, expected);
+            way(&path, &SaveOptions::new()).unwrap();
+            assert_eq!(mode(&path), expected);
+            assert_ne!(fs::read(&path).unwrap(), b"old");
+        }
+    }
+    assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
+}
+
+/// Through a link it is the file that the link leads to.
+#[test]
+fn a_file_that_is_replaced_through_a_link_keeps_its_mode() {
+    let directory = tempdir().unwrap();
+    let (path, link) = (directory.path().join("blob"), directory.path().join("link"));
+    fs::write(&path, "old").unwrap();
+    set_mode(&path, 0o640);
+    symlink("blob", &link).unwrap();
+    WAYS[0](&link, &SaveOptions::new()).unwrap();
+    assert_eq!(mode(&path), 0o640);
+    set_mode(&path, 0o440);
+    let error = WAYS[0](&link, &SaveOptions::new()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::ReadOnlyFile), "{error}");
+}
+
+#[test]
+fn a_file_that_is_replaced_keeps_its_owner() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    fs::write(&path, "old").unwrap();
+    if chown(&path, Some(12345), Some(54321)).is_err() {
+        eprintln!("skipped: only an administrator can give files away");
+        return;
+    }
+    set_mode(&path, 0o660);
+    for way in WAYS {
+        way(&path, &SaveOptions::new()).unwrap();
+        let found = fs::metadata(&path).unwrap();
+        assert_eq!((found.uid(), found.gid(), mode(&path)), (12345, 54321, 0o660));
+    }
+}
+
+#[test]
+fn a_read_only_file_is_replaced_only_where_that_is_asked_for() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    for way in WAYS {
+        for read_only in [0o444, 0o400, 0o555] {
+            fs::write(&path, "old").unwrap();
+            set_mode(&path, read_only);
+            let error = way(&path, &SaveOptions::new()).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::ReadOnlyFile), "{error}");
+            assert_eq!(error.file(), path.to_str());
+            assert_eq!(fs::read(&path).unwrap(), b"old");
+            assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
+            way(&path, &SaveOptions::new().replace_read_only(true)).unwrap();
+            assert_eq!(mode(&path), read_only);
+            assert_ne!(fs::read(&path).unwrap(), b"old");
+            fs::remove_file(&path).unwrap();
+        }
+    }
+}
+
+#[test]
+fn the_files_of_a_sharded_save_do_as_single_ones() {
+    let directory = tempdir().unwrap();
+    let save_shards = |options: SaveOptions| {
+        let shards = ShardOptions::new().max_shard_size(4.into()).save_options(options);
+        save_sharded(directory.path(), [("a", view(&[1; 4])), ("b", view(&[2; 4]))], &shards)
+    };
+    save_shards(SaveOptions::new()).unwrap();
+    let names = support::names_in(directory.path());
+    assert_eq!(names.len(), 3);
+    for name in &names {
+        assert_eq!(mode(&directory.path().join(name)), usual_mode(), "{name}");
+        set_mode(&directory.path().join(name), 0o600);
+    }
+    save_shards(SaveOptions::new()).unwrap();
+    for name in &names {
+        let path = directory.path().join(name);
+        assert_eq!(mode(&path), 0o600, "{name}");
+        set_mode(&path, 0o400);
+        let before = fs::read(&path).unwrap();
+        let error = save_shards(SaveOptions::new()).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::ReadOnlyFile), "{error}");
+        assert_eq!(error.file(), path.to_str());
+        assert_eq!(fs::read(&path).unwrap(), before);
+        assert_eq!(support::names_in(directory.path()), names);
+        set_mode(&path, 0o600);
+    }
+    set_mode(&directory.path().join(&names[0]), 0o400);
+    save_shards(SaveOptions::new().replace_read_only(true)).unwrap();
+    assert_eq!(mode(&directory.path().join(&names[0])), 0o400);
+    assert_eq!(Checkpoint::open(directory.path()).unwrap().len(), 2);
+}

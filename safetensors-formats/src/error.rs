@@ -1,0 +1,270 @@
+//! The one error type: what went wrong, in which file, for which member of an archive.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use safetensors_core::{self as core, Dtype};
+
+/// The result of everything here that can fail.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, and where.
+///
+/// [`kind`](Error::kind) says what, with the numbers. [`file`](Error::file) and
+/// [`member`](Error::member) say where, as far as it is known. The message has all of it. Names
+/// come from files and may be hostile, so the message shows them quoted, with control characters
+/// escaped.
+///
+/// ```
+/// use safetensors_formats::{ErrorKind, Limits, npy};
+///
+/// let error =
+///     npy::Array::from_source(b"GIF89a", "a.npy", &Limits::default()).unwrap_err();
+/// assert!(matches!(error.kind(), ErrorKind::NotNpy { .. }));
+/// assert_eq!(error.to_string(), "a.npy: not a .npy file");
+/// ```
+#[derive(Debug)]
+pub struct Error(Box<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    kind: ErrorKind,
+    file: Option<String>,
+    member: Option<String>,
+}
+
+impl Error {
+    /// What went wrong.
+    pub fn kind(&self) -> &ErrorKind {
+        &self.0.kind
+    }
+
+    /// What went wrong, without the place.
+    pub fn into_kind(self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The path of the file that the error is about, if it is about a file.
+    pub fn file(&self) -> Option<&str> {
+        match &self.0.kind {
+            ErrorKind::Core(error) if error.file().is_some() => error.file(),
+            _ => self.0.file.as_deref(),
+        }
+    }
+
+    /// The name of the archive's member that the error is about, as a tensor is named after it.
+    /// Unescaped: quote it before printing.
+    pub fn member(&self) -> Option<&str> {
+        self.0.member.as_deref()
+    }
+
+    /// Says which file the error is about, unless it says so already.
+    #[must_use]
+    pub(crate) fn in_file(mut self, file: &str) -> Self {
+        self.0.file.get_or_insert_with(|| file.into());
+        self
+    }
+
+    /// Says which member of an archive the error is about, unless it says so already.
+    #[must_use]
+    pub(crate) fn in_member(mut self, member: &str) -> Self {
+        self.0.member.get_or_insert_with(|| member.into());
+        self
+    }
+}
+
+impl From<ErrorKind> for Error {
+    fn from(kind: ErrorKind) -> Self {
+        Self(Box::new(Inner { kind, file: None, member: None }))
+    }
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        ErrorKind::Io(error).into()
+    }
+}
+
+impl From<core::Error> for Error {
+    fn from(error: core::Error) -> Self {
+        ErrorKind::Core(error).into()
+    }
+}
+
+impl From<core::ErrorKind> for Error {
+    fn from(kind: core::ErrorKind) -> Self {
+        core::Error::from(kind).into()
+    }
+}
+
+/// As an error of a tensor that core reads: a member of an archive is its tensor. What only this
+/// crate knows of is [invalid data](io::ErrorKind::InvalidData) for core.
+impl From<Error> for core::Error {
+    fn from(error: Error) -> Self {
+        let Inner { kind, file, member } = *error.0;
+        let mut error = match kind {
+            ErrorKind::Core(error) => error,
+            ErrorKind::Io(error) => core::ErrorKind::Io(error).into(),
+            kind => core::ErrorKind::Io(io::Error::new(io::ErrorKind::InvalidData, kind)).into(),
+        };
+        if let Some(file) = file {
+            error = error.in_file(file);
+        }
+        match member {
+            Some(member) => error.in_tensor(&member),
+            None => error,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { kind, file, member } = &*self.0;
+        // An error of core may say by itself where it is.
+        let (has_file, has_member) = match kind {
+            ErrorKind::Core(error) => (error.file().is_some(), error.tensor().is_some()),
+            _ => (false, false),
+        };
+        if let Some(file) = file.as_ref().filter(|_| !has_file) {
+            file.chars().try_for_each(|c| match c {
+                '\'' | '"' | '\\' => write!(f, "{c}"),
+                _ => write!(f, "{}", c.escape_debug()),
+            })?;
+            f.write_str(": ")?;
+        }
+        if let Some(member) = member.as_ref().filter(|_| !has_member) {
+            write!(f, "member {}: ", Quoted(member))?;
+        }
+        kind.fmt(f)
+    }
+}
+
+impl std::error::Error for Error {
+    /// What lies behind the system's or core's error. That error itself is part of the message,
+    /// and in [`kind`](Error::kind).
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(&self.0.kind)?.source()
+    }
+}
+
+/// Every way in which reading or writing another format can fail, with what was expected and what
+/// was found.
+///
+/// Sizes are in bytes. Messages shorten text from outside, fields do not.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]
+pub enum ErrorKind {
+    // The header of a `.npy` file.
+    /// The file does not start as a `.npy` file does; `found` is its start.
+    #[error("not a .npy file")]
+    NotNpy { found: Vec<u8> },
+    /// The version of the header is none of those that NumPy writes.
+    #[error(".npy version {major}.{minor} is unknown; expected 1.0, 2.0 or 3.0")]
+    UnknownVersion { major: u8, minor: u8 },
+    /// The header is longer than [`Limits`](crate::Limits) allows.
+    #[error("a .npy header of {found} bytes is over the limit of {limit}")]
+    HeaderTooLong { limit: u64, found: u64 },
+    /// The file ends inside the header.
+    #[error("the .npy header should have {expected} bytes, but only {found} are there")]
+    HeaderCut { expected: u64, found: u64 },
+    /// The header is of version 3.0 and not UTF-8.
+    #[error("the .npy header is not UTF-8 from its byte {offset}")]
+    HeaderNotUtf8 { offset: usize },
+    /// The header is not written as Python writes a literal.
+    #[error("the .npy header, at its byte {offset}: expected {expected}, found {found}")]
+    BadLiteral { offset: usize, expected: &'static str, found: String },
+    /// The header is a literal of another type than a dictionary.
+    #[error("the .npy header should be a dictionary, found {found}")]
+    NotADictionary { found: &'static str },
+    /// The header lacks a key.
+    #[error("the .npy header has no {key}")]
+    MissingKey { key: &'static str },
+    /// The header has a key twice. NumPy takes the last value; we take none.
+    #[error("the .npy header has {key} twice")]
+    DuplicateKey { key: &'static str },
+    /// The header has a key that the format does not define.
+    #[error("the .npy header has descr, fortran_order and shape, but also {}", Quoted(.found))]
+    UnknownKey { found: String },
+    /// A value of the header has the wrong type.
+    #[error("{key} of the .npy header should be {expected}, found {found}")]
+    WrongType { key: &'static str, expected: &'static str, found: String },
+    /// The array is a table of named fields, or of arrays.
+    #[error("the .npy array has fields; only plain arrays can be read")]
+    Fields,
+    /// The elements have a type that safetensors has no dtype for. `hint` is empty, or says what
+    /// to do.
+    #[error("the NumPy type {} has no dtype in the format{hint}", Quoted(.descr))]
+    UnsupportedType { descr: String, hint: &'static str },
+    /// The array does not have as many bytes as its header asks for.
+    #[error("the array has {found} bytes, but its shape asks for {expected}")]
+    DataLength { expected: u64, found: u64 },
+
+    // Archives.
+    /// The archive is damaged, or uses what cannot be read, such as encryption.
+    #[error("{problem}")]
+    BadArchive { problem: String },
+    /// The list of members is longer than [`Limits`](crate::Limits) allows.
+    #[error("the archive's list of members is over the limit of {limit} bytes")]
+    DirectoryTooLong { limit: u64 },
+    /// More members than [`Limits`](crate::Limits) allows.
+    #[error("the archive has {found} members, over the limit of {limit}")]
+    TooManyMembers { limit: usize, found: usize },
+    /// Two members have one name. Which of them is read depends on the reader.
+    #[error("two members of the archive have the same name; write it anew with one of them")]
+    DuplicateMember,
+    /// Two members are arrays of one name, such as `a` and `a.npy`.
+    #[error("two members of the archive have this name, with and without .npy")]
+    DuplicateArray,
+    /// No array has the name.
+    #[error("the archive has no such array")]
+    NoSuchArray,
+    /// Members share bytes of the archive, or reach past its end. Such an archive can unpack to
+    /// any multiple of its size.
+    #[error("members of the archive overlap, or reach past its end")]
+    Overlap,
+    /// A member claims a size that its compressed bytes cannot have.
+    #[error("the member claims {found} bytes, but its {stored} in the archive hold {most} at most")]
+    ImpossibleSize { stored: u64, most: u64, found: u64 },
+
+    // Writing.
+    /// NumPy has no type for a dtype.
+    #[error("NumPy has no type for {dtype}")]
+    NoNumpyType { dtype: Dtype },
+    /// An earlier tensor was not written whole, so the archive cannot be finished.
+    #[error("an earlier tensor was not written whole")]
+    WriterFailed,
+
+    // Everything else.
+    /// A large compressed array in Fortran order did not fit into a temporary file.
+    #[error(
+        "cannot be unpacked to a temporary file in {}; TMPDIR can name another directory: {source}",
+        .directory.display()
+    )]
+    Temporary { directory: PathBuf, source: io::Error },
+    /// The operating system failed.
+    #[error("{0}")]
+    Io(#[source] io::Error),
+    /// Core failed: a file cannot be opened, a shape overflows, a tensor cannot give its bytes.
+    #[error("{0}")]
+    Core(#[source] core::Error),
+}
+
+/// Text from outside in quotes, escaped, and shortened where it is too long for a message.
+pub(crate) struct Quoted<'a>(pub(crate) &'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 200;
+        match self.0.char_indices().nth(SHOWN) {
+            Some((end, _)) => write!(f, "{:?}... ({} bytes)", &self.0[..end], self.0.len()),
+            None => write!(f, "{:?}", self.0),
+        }
+    }
+}
+
+/// A path as errors name it.
+pub(crate) fn label(path: &Path) -> String {
+    path.display().to_string()
+}

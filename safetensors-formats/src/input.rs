@@ -1,0 +1,111 @@
+//! [`Input`]: an open file with its name, and [`Cursor`], which reads it front to back.
+
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use safetensors_core::io::FileSource;
+use safetensors_core::{self as core, ReadAt};
+
+use crate::error::{self, Error, Result};
+
+/// Bytes that can be read at any position, and what errors call them.
+#[derive(Debug)]
+pub(crate) struct Input<S> {
+    pub(crate) source: S,
+    pub(crate) file: String,
+    /// How many bytes cursors may still read.
+    allowance: AtomicU64,
+}
+
+impl Input<FileSource> {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let source = FileSource::open(path).map_err(|error| error.in_path(path))?;
+        Ok(Self::new(source, path))
+    }
+}
+
+impl<S> Input<S> {
+    pub(crate) fn new(source: S, path: &Path) -> Self {
+        Self { source, file: error::label(path), allowance: AtomicU64::new(u64::MAX) }
+    }
+
+    /// Allows cursors to read so many bytes from now on.
+    pub(crate) fn allow(&self, bytes: u64) {
+        self.allowance.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether a cursor was stopped for reading more than was allowed.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.allowance.load(Ordering::Relaxed) == 0
+    }
+}
+
+impl<S: ReadAt> Input<S> {
+    /// Fails if the source is not what it was when it was opened.
+    pub(crate) fn check_unchanged(&self) -> Result<()> {
+        self.source.check_unchanged().map_err(|error| Error::from(error).in_file(&self.file))
+    }
+}
+
+/// A position in an input. Copies of it share the input, and move on their own.
+#[derive(Debug)]
+pub(crate) struct Cursor<S> {
+    pub(crate) input: Arc<Input<S>>,
+    pub(crate) at: u64,
+}
+
+impl<S> Clone for Cursor<S> {
+    fn clone(&self) -> Self {
+        Self { input: Arc::clone(&self.input), at: self.at }
+    }
+}
+
+impl<S: ReadAt> Cursor<S> {
+    /// The bytes after this position.
+    pub(crate) fn left(&self) -> u64 {
+        self.input.source.byte_len().saturating_sub(self.at)
+    }
+}
+
+impl<S: ReadAt> Read for Cursor<S> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let len = self.left().min(buf.len() as u64);
+        let allowed = self.input.allowance.load(Ordering::Relaxed);
+        if allowed < u64::MAX {
+            let rest = allowed.saturating_sub(len);
+            self.input.allowance.store(rest, Ordering::Relaxed);
+            if rest == 0 {
+                return Err(io::ErrorKind::QuotaExceeded.into());
+            }
+        }
+        self.input.source.read_exact_at(&mut buf[..len as usize], self.at)?;
+        self.at += len;
+        Ok(len as usize)
+    }
+}
+
+impl<S: ReadAt> Seek for Cursor<S> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let at = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::End(by) => self.input.source.byte_len().checked_add_signed(by),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+        };
+        self.at = at.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.at)
+    }
+}
+
+/// Bytes at any position of an array's data.
+pub(crate) trait ReadData {
+    /// Fills `buf` with the bytes from `offset` on, counted from the first element.
+    fn read(&mut self, offset: u64, buf: &mut [u8]) -> core::Result<()>;
+}
+
+impl<F: FnMut(u64, &mut [u8]) -> core::Result<()>> ReadData for F {
+    fn read(&mut self, offset: u64, buf: &mut [u8]) -> core::Result<()> {
+        self(offset, buf)
+    }
+}

@@ -1,0 +1,74 @@
+//! Tensors of other formats beside safetensors, read and written as streams.
+//!
+//! | format | to read | to write |
+//! |---|---|---|
+//! | `.npy`, one array of NumPy | [`npy::Array`] | [`npy::write()`] |
+//! | `.npz`, an archive of them | [`npz::Archive`] | [`npz::Writer`] |
+//!
+//! What is read is a [`TensorSource`](safetensors_core::TensorSource), and what is written takes
+//! one. So everything in core that saves, merges, casts or shards tensors takes arrays from these
+//! files, and every tensor of core, of a framework or of a checkpoint goes into them. Nothing is
+//! held in memory but a few pieces: a model larger than memory passes through.
+//!
+//! ```
+//! use safetensors_core::{Checkpoint, Rewrite, SaveOptions, TensorBuf};
+//! use safetensors_formats::npz;
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let (path, output) = (dir.path().join("weights.npz"), dir.path().join("model.safetensors"));
+//! # let mut writer = npz::Writer::new(std::fs::File::create(&path)?);
+//! # writer.add("embed.weight", &TensorBuf::from_vec(vec![2], vec![1.0_f32, 2.0])?)?;
+//! # writer.finish()?;
+//! // weights.npz becomes model.safetensors, under names of its own.
+//! let archive = npz::Archive::open(&path)?;
+//! archive.check()?;
+//! let mut rewrite = Rewrite::new();
+//! for array in archive.arrays() {
+//!     let array = array?;
+//!     rewrite = rewrite.add(format!("model.{}", array.name()), array)?;
+//! }
+//! rewrite.save(&output, &SaveOptions::new())?;
+//!
+//! // And back.
+//! let checkpoint = Checkpoint::open(&output)?;
+//! let mut writer = npz::Writer::new(std::fs::File::create(&path)?);
+//! for tensor in checkpoint.tensors() {
+//!     writer.add(tensor.name(), &tensor)?;
+//! }
+//! writer.finish()?;
+//! # assert!(npz::Archive::open(&path)?.names().eq(["model.embed.weight"]));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Hostile files
+//!
+//! Nothing here panics on what a file holds, and no code in a file is ever run. What is held in
+//! memory to open a file is bounded by [`Limits`], whatever it claims. A member of an archive is
+//! unpacked to as many bytes as its array asks for, and to none more. [`npz::Archive::check`] finds
+//! archives that claim to unpack to more than they can.
+//!
+//! Every malformed file is an [`Error`] that names the file, the member, what was expected and what
+//! was found.
+//!
+//! # What this crate does not do
+//!
+//! It converts no elements: [`safetensors_core::convert::Converted`] does, and takes these sources.
+//! It reads no pickles, so no arrays of objects.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking"))]
+
+mod error;
+mod input;
+mod limits;
+pub mod npy;
+pub mod npz;
+mod zipped;
+
+pub use error::{Error, ErrorKind, Result};
+pub use limits::Limits;
+
+/// The README, whose example is tested.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -1,0 +1,34 @@
+//! [`Limits`]: how much a hostile file may make a reader hold in memory.
+
+/// How much of a file is read before its arrays are.
+///
+/// A small file can claim much. These limits bound what is held in memory to open it, whatever it
+/// claims. The data is bounded by itself: it is read in pieces.
+///
+/// ```
+/// use safetensors_formats::{ErrorKind, Limits, npy};
+///
+/// let mut limits = Limits::default();
+/// limits.header_bytes = 1024;
+/// let file = [&b"\x93NUMPY\x01\x00"[..], &5000_u16.to_le_bytes(), &[b' '; 5000]].concat();
+/// let error = npy::Array::from_source(file, "a.npy", &limits).unwrap_err();
+/// assert!(matches!(error.kind(), ErrorKind::HeaderTooLong { limit: 1024, found: 5000 }));
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Limits {
+    /// The longest header of one array in bytes; 1 MiB by default. NumPy's own limit is 10,000
+    /// characters.
+    pub header_bytes: u64,
+    /// The most members of an archive; 500,000 by default.
+    pub members: usize,
+    /// The most bytes that are read to list the members of an archive; 64 MiB by default, which
+    /// half a million names of usual length take.
+    pub directory_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { header_bytes: 1 << 20, members: 500_000, directory_bytes: 64 << 20 }
+    }
+}

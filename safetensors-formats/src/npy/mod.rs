@@ -1,0 +1,33 @@
+//! NumPy's `.npy` files: one array in each.
+//!
+//! [`Array`] reads, [`write()`] writes, [`Header`] is what stands before the elements.
+//!
+//! Read are the versions 1.0, 2.0 and 3.0 with everything that NumPy writes of plain numbers: C and
+//! [Fortran](Order::Fortran) order, little- and [big-endian](ByteOrder::Big). These types are
+//! dtypes, both ways:
+//!
+//! | NumPy | dtype |
+//! |---|---|
+//! | `b1` | BOOL; a byte that is neither 0 nor 1 is an error |
+//! | `i1` `i2` `i4` `i8` | I8 I16 I32 I64 |
+//! | `u1` `u2` `u4` `u8` | U8 U16 U32 U64 |
+//! | `f2` `f4` `f8` | F16 F32 F64 |
+//! | `c8` | C64 |
+//!
+//! Every other type is an error that names it: `c16`, texts, dates, objects and fields have no
+//! dtype. NumPy itself has no type for BF16 and floats of 8 bits and fewer. It writes those of
+//! `ml_dtypes` as `V2` and `V1`, which say how many bytes an element has and not what they mean. So
+//! these are errors, too.
+
+mod array;
+mod descr;
+mod elements;
+mod fortran;
+mod header;
+mod literal;
+mod write;
+
+pub use array::Array;
+pub use descr::ByteOrder;
+pub use header::{Header, Order};
+pub use write::{write, write_data};

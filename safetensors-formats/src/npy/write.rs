@@ -1,0 +1,121 @@
+//! Tensors as `.npy` files.
+
+use std::io::{self, Write};
+
+use safetensors_core::{self as core, TensorSource, shape};
+
+use super::header::Header;
+use crate::error::{Error, Result};
+
+/// Writes one array as a `.npy` file: in C order and little-endian, with the header that NumPy
+/// writes. The tensor is asked for its bytes piece by piece.
+///
+/// The writer is not flushed. To replace a file whole or not at all, write to an
+/// [`AtomicFile`](safetensors_core::save::AtomicFile).
+///
+/// ```
+/// use safetensors_core::TensorBuf;
+/// use safetensors_formats::npy;
+///
+/// let mut file = Vec::new();
+/// npy::write(&mut file, &TensorBuf::from_vec(vec![2], vec![1_u8, 2])?)?;
+/// assert!(file.starts_with(b"\x93NUMPY") && file.ends_with(&[1, 2]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// [`NoNumpyType`](crate::ErrorKind::NoNumpyType), before anything is written;
+/// [`Core`](crate::ErrorKind::Core) if the tensor cannot give its bytes, or gives another number of
+/// them than its shape asks for; [`Io`](crate::ErrorKind::Io) if the writer fails.
+pub fn write(mut out: impl Write, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
+    out.write_all(&Header::new(tensor.dtype(), tensor.shape()).encode()?)?;
+    write_data(out, tensor)
+}
+
+/// Writes the elements of a tensor and nothing else: what stands after the header.
+///
+/// # Errors
+///
+/// Those of [`write()`] but for the first.
+pub fn write_data(mut out: impl Write, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
+    let expected = shape::byte_len(tensor.dtype(), tensor.shape())?;
+    let (mut found, mut refused) = (0, None);
+    let given = tensor.write_to(&mut |bytes| {
+        found += bytes.len() as u64;
+        if found > expected {
+            return Err(core::ErrorKind::SourceLength { expected, found }.into());
+        }
+        out.write_all(bytes).map_err(|error| {
+            // The tensor may say in the error that it is about its own file.
+            refused = Some(error);
+            core::ErrorKind::Io(io::ErrorKind::Other.into()).into()
+        })
+    });
+    match refused {
+        Some(error) => Err(error.into()),
+        None => given.map_err(Error::from).and_then(|()| match found {
+            _ if found == expected => Ok(()),
+            _ => Err(core::ErrorKind::SourceLength { expected, found }.into()),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use safetensors_core::Dtype;
+    use safetensors_core::save::Sink;
+
+    use super::*;
+    use crate::ErrorKind;
+
+    /// Gives so many bytes, whatever the shape is.
+    struct Gives(usize);
+
+    impl TensorSource for Gives {
+        fn dtype(&self) -> Dtype {
+            Dtype::U8
+        }
+
+        fn shape(&self) -> &[usize] {
+            &[3]
+        }
+
+        fn write_to(&self, sink: &mut Sink<'_>) -> core::Result<()> {
+            // Goes on after an error, as it should not.
+            let mut given = Ok(());
+            for _ in 0..self.0 {
+                let piece = sink(&[7]);
+                given = given.and(piece);
+            }
+            given
+        }
+    }
+
+    #[test]
+    fn a_tensor_is_held_to_its_length() {
+        let mut file = Vec::new();
+        write_data(&mut file, &Gives(3)).unwrap();
+        assert_eq!(file, [7, 7, 7]);
+        for gives in [0, 2, 4, 5] {
+            let mut file = Vec::new();
+            let error = write_data(&mut file, &Gives(gives)).unwrap_err();
+            let ErrorKind::Core(error) = error.kind() else { panic!("{error}") };
+            let kind = error.kind();
+            assert!(matches!(kind, core::ErrorKind::SourceLength { expected: 3, .. }), "{kind}");
+            assert!(file.len() <= 3);
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_writer_is_given_as_it_is() {
+        let error = write(&mut [0_u8; 100][..], &Gives(3)).unwrap_err();
+        assert!(
+            matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::WriteZero)
+        );
+        let error = write(&mut [0_u8; 130][..], &Gives(3)).unwrap_err();
+        assert!(
+            matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::WriteZero)
+        );
+    }
+}

@@ -1,0 +1,10 @@
+//! NumPy's `.npz` archives: zip archives of [`.npy`](crate::npy) files.
+//!
+//! [`Archive`] reads, [`Writer`] writes. A member has the name of its array and `.npy`. The names
+//! of arrays are kept both ways.
+
+mod read;
+mod write;
+
+pub use read::Archive;
+pub use write::{Compression, Writer};

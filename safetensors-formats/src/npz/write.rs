@@ -1,0 +1,187 @@
+//! [`Writer`]: tensors as a `.npz` archive.
+
+use std::io::{self, Seek, SeekFrom, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use safetensors_core::TensorSource;
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipWriter};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::{npy, zipped};
+
+/// How the members of an archive are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Compression {
+    /// As they are, as `numpy.savez` does: quick to write and to read.
+    #[default]
+    Stored,
+    /// Deflated, as `numpy.savez_compressed` does.
+    Deflated,
+}
+
+/// Writes tensors to a `.npz` archive, one after the other.
+///
+/// The number of tensors need not be known at the start: the list of members is written by
+/// [`finish`](Writer::finish), without which there is no archive. A writer that is dropped before
+/// writes nothing more. The same tensors give the same bytes.
+///
+/// ```
+/// use safetensors_core::{SafeTensors, SaveOptions, TensorBuf, serialize};
+/// use safetensors_formats::npz;
+///
+/// let bias = TensorBuf::from_vec(vec![2], vec![1.0_f32, 2.0])?;
+/// let model = serialize([("bias", &bias)], &SaveOptions::new())?;
+/// let model = SafeTensors::from_source(model)?;
+///
+/// let mut writer = npz::Writer::new(std::io::Cursor::new(Vec::new()))
+///     .compression(npz::Compression::Deflated);
+/// for tensor in model.tensors() {
+///     writer.add(tensor.name(), &model.tensor(tensor.name())?)?;
+/// }
+/// let archive = writer.finish()?.into_inner();
+/// # let archive = npz::Archive::from_source(archive, "a.npz", &Default::default())?;
+/// # assert_eq!(archive.array("bias")?.read()?.bytes(), bias.bytes());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Writer<W: Write + Seek> {
+    /// Stands before `zip`, because fields are dropped in order.
+    gate: CloseOnDrop,
+    zip: ZipWriter<Gate<W>>,
+    compression: Compression,
+    has_failed: bool,
+}
+
+impl<W: Write + Seek> Writer<W> {
+    /// An archive without members yet, at the position of `out`.
+    pub fn new(out: W) -> Self {
+        let is_open = Arc::new(AtomicBool::new(true));
+        let zip = ZipWriter::new(Gate { out, is_open: Arc::clone(&is_open), at: 0, end: 0 });
+        let gate = CloseOnDrop(is_open);
+        Self { gate, zip, compression: Compression::default(), has_failed: false }
+    }
+
+    /// How the members that are added from now on are written; [stored](Compression::Stored) by
+    /// default.
+    #[must_use]
+    pub fn compression(self, compression: Compression) -> Self {
+        Self { compression, ..self }
+    }
+
+    /// Writes a tensor as the member `name` with `.npy` at its end. The tensor is asked for its
+    /// bytes piece by piece.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoNumpyType`], naming the member, before anything of the tensor is written;
+    /// [`ErrorKind::Core`] if the tensor cannot give its bytes; [`ErrorKind::Io`] if the writer
+    /// fails; [`ErrorKind::BadArchive`] if a member has the name already, or if the name is longer
+    /// than 65,531 bytes.
+    pub fn add(&mut self, name: &str, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
+        let header = npy::Header::new(tensor.dtype(), tensor.shape()).encode();
+        let header = header.map_err(|error| error.in_member(name))?;
+        let method = match self.compression {
+            Compression::Stored => CompressionMethod::Stored,
+            Compression::Deflated => CompressionMethod::Deflated,
+        };
+        // Whether a member is over 4 GiB must be known at its start; the room for that is small.
+        let options = SimpleFileOptions::default().compression_method(method).large_file(true);
+        let started = self.zip.start_file(format!("{name}.npy"), options);
+        started.map_err(|error| zipped::failed(error).in_member(name))?;
+        let written = self.zip.write_all(&header).map_err(Error::from);
+        let written = written.and_then(|()| npy::write_data(&mut self.zip, tensor));
+        self.has_failed |= written.is_err();
+        written.map_err(|error| match error.into_kind() {
+            // The error then names the tensor as every error of core does.
+            ErrorKind::Core(error) => error.in_tensor(name).into(),
+            kind => kind.into(),
+        })
+    }
+
+    /// Writes the list of members, and gives back what was written to. It is not flushed.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WriterFailed`] if an earlier tensor was not written whole; [`ErrorKind::Io`].
+    pub fn finish(self) -> Result<W> {
+        if self.has_failed || !self.gate.0.load(Ordering::Relaxed) {
+            return Err(ErrorKind::WriterFailed.into());
+        }
+        let Self { zip, gate, .. } = self;
+        let finished = zip.finish();
+        drop(gate);
+        Ok(finished.map_err(zipped::failed)?.out)
+    }
+}
+
+/// Closes a [`Gate`].
+#[derive(Debug)]
+struct CloseOnDrop(Arc<AtomicBool>);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
+/// A writer that can be closed, and closes itself when writing fails. Then it takes everything
+/// without writing it.
+///
+/// A `ZipWriter` that is dropped writes the end of its archive, so that what was given up would
+/// look complete, and tells on standard error if that fails.
+#[derive(Debug)]
+struct Gate<W> {
+    out: W,
+    is_open: Arc<AtomicBool>,
+    /// The position, and the last one that was reached: what a closed gate answers with.
+    at: u64,
+    end: u64,
+}
+
+impl<W> Gate<W> {
+    /// Does something with the writer, if it is open.
+    fn with<T>(&mut self, act: impl FnOnce(&mut W) -> io::Result<T>) -> Option<io::Result<T>> {
+        if !self.is_open.load(Ordering::Relaxed) {
+            return None;
+        }
+        let done = act(&mut self.out);
+        let failed = |error: &io::Error| error.kind() != io::ErrorKind::Interrupted;
+        if done.as_ref().is_err_and(failed) {
+            self.is_open.store(false, Ordering::Relaxed);
+        }
+        Some(done)
+    }
+
+    fn move_to(&mut self, at: u64) -> u64 {
+        (self.at, self.end) = (at, self.end.max(at));
+        at
+    }
+}
+
+impl<W: Write> Write for Gate<W> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        let written = self.with(|out| out.write(buf)).unwrap_or(Ok(buf.len()))?;
+        self.move_to(self.at + written as u64);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.with(Write::flush).unwrap_or(Ok(()))
+    }
+}
+
+impl<W: Seek> Seek for Gate<W> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let reached = self.with(|out| out.seek(to)).unwrap_or_else(|| {
+            let at = match to {
+                SeekFrom::Start(at) => Some(at),
+                SeekFrom::End(by) => self.end.checked_add_signed(by),
+                SeekFrom::Current(by) => self.at.checked_add_signed(by),
+            };
+            at.ok_or_else(|| io::ErrorKind::InvalidInput.into())
+        });
+        reached.map(|at| self.move_to(at))
+    }
+}

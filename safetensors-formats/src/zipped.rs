@@ -1,0 +1,135 @@
+//! [`Zipped`]: a zip archive from anywhere, whose members are read one at a time.
+//!
+//! An archive may be hostile. The list of its members is bounded by [`Limits`]. A member is
+//! unpacked as a stream, by whoever asks for it, and never to more than it claims. What it claims
+//! can be [checked](Zipped::check_size) against the bytes that it has in the archive.
+
+use std::io::Read;
+use std::sync::Arc;
+
+use safetensors_core::ReadAt;
+use zip::read::ZipFile;
+use zip::result::ZipError;
+use zip::{CompressionMethod, ZipArchive};
+
+use crate::Limits;
+use crate::error::{Error, ErrorKind, Result};
+use crate::input::{Cursor, Input};
+
+/// A deflated byte becomes at most so many: a match of 258 bytes takes two bits.
+const MOST_INFLATED: u64 = 1032;
+
+/// An open archive.
+#[derive(Debug)]
+pub(crate) struct Zipped<S> {
+    zip: ZipArchive<Cursor<S>>,
+    pub(crate) input: Arc<Input<S>>,
+}
+
+/// Where the bytes of a member are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// As they are, from this offset in the archive on.
+    Stored(u64),
+    /// Compressed.
+    Compressed,
+}
+
+impl<S: ReadAt> Zipped<S> {
+    /// Reads the list of members.
+    pub(crate) fn open(input: Input<S>, limits: &Limits) -> Result<Self> {
+        let input = Arc::new(input);
+        let opened = Self::list(&input, limits);
+        let zip = opened.map_err(|error| error.in_file(&input.file))?;
+        input.check_unchanged()?;
+        Ok(Self { zip, input })
+    }
+
+    fn list(input: &Arc<Input<S>>, limits: &Limits) -> Result<ZipArchive<Cursor<S>>> {
+        let limit = limits.directory_bytes;
+        input.allow(limit);
+        let listed = ZipArchive::new(Cursor { input: Arc::clone(input), at: 0 });
+        if listed.is_err() && input.is_exhausted() {
+            return Err(ErrorKind::DirectoryTooLong { limit }.into());
+        }
+        input.allow(u64::MAX);
+        let zip = listed.map_err(failed)?;
+        let (limit, found) = (limits.members, zip.len());
+        if found > limit {
+            return Err(ErrorKind::TooManyMembers { limit, found }.into());
+        }
+        if zip.has_duplicate_names() {
+            return Err(ErrorKind::DuplicateMember.into());
+        }
+        Ok(zip)
+    }
+
+    /// The names of all members in the order of the archive. The name of a folder ends in `/`.
+    pub(crate) fn names(&self) -> Result<Vec<String>> {
+        let names = self.zip.file_names().map(|name| Ok(name.map_err(failed)?.into_owned()));
+        names.collect::<Result<_>>().map_err(|error| error.in_file(&self.input.file))
+    }
+
+    /// Opens a member, unpacked, for `read`. Errors do not name the archive yet.
+    pub(crate) fn member<T>(
+        &self,
+        index: usize,
+        read: impl FnOnce(&mut ZipFile<'_, Cursor<S>>) -> Result<T>,
+    ) -> Result<T> {
+        let mut zip = self.zip.clone();
+        let mut member = zip.by_index(index).map_err(failed)?;
+        read(&mut member)
+    }
+
+    /// Where the bytes of a member are.
+    pub(crate) fn place(&self, index: usize) -> Result<Place> {
+        self.member(index, |member| {
+            Ok(match (member.compression(), member.data_start()) {
+                (CompressionMethod::Stored, Some(start)) => Place::Stored(start),
+                _ => Place::Compressed,
+            })
+        })
+    }
+
+    /// Fails if members share bytes of the archive, or reach past its end.
+    pub(crate) fn check_overlap(&self) -> Result<()> {
+        match self.zip.clone().has_overlapping_entries().map_err(failed)? {
+            true => Err(ErrorKind::Overlap.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Fails if a member claims to have more bytes than its place in the archive can hold.
+    pub(crate) fn check_size(&self, index: usize) -> Result<()> {
+        let member = self.zip.by_index_data(index).map_err(failed)?;
+        let (stored, found) = (member.compressed_size(), member.size());
+        let available = stored.min(self.input.source.byte_len());
+        let most = match member.compression() {
+            CompressionMethod::Stored => available,
+            _ => available.saturating_add(1).saturating_mul(MOST_INFLATED),
+        };
+        if found > most {
+            return Err(ErrorKind::ImpossibleSize { stored: available, most, found }.into());
+        }
+        Ok(())
+    }
+}
+
+/// Reads what is left of a member, which should be nothing: at the end the checksum is compared.
+pub(crate) fn expect_end(member: &mut impl Read) -> Result<()> {
+    match member.read(&mut [0])? {
+        0 => Ok(()),
+        _ => {
+            Err(ErrorKind::BadArchive { problem: "the member is longer than it says".into() }
+                .into())
+        }
+    }
+}
+
+/// An error of the archive.
+pub(crate) fn failed(error: ZipError) -> Error {
+    match error {
+        ZipError::Io(error) => error.into(),
+        other => ErrorKind::BadArchive { problem: other.to_string() }.into(),
+    }
+}
