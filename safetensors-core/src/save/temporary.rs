@@ -54,7 +54,9 @@ impl TempFile {
         loop {
             let (file, path) = with_name(destination, |path| create_new(path, mode))?;
             // Before it was locked, another save may have taken it for a leftover.
-            if !matches!(lock(&file), Lock::Busy) && is_at(&file, &path) {
+            let is_ours = !matches!(lock(&file), Lock::Busy)
+                && is_at(&file, &path).inspect_err(|_| _ = fs::remove_file(&path))?;
+            if is_ours {
                 let registered = Registered::file(&path);
                 return Ok(Self { name: Some(Name { path, _registered: registered }), file });
             }
@@ -118,11 +120,12 @@ impl TempDirectory {
             let path = path.keep()?;
             let opened = cfg!(unix).then(|| File::open(&path)).transpose();
             let is_ours = |file: &Option<File>| match file {
-                Some(file) => !matches!(lock(file), Lock::Busy) && is_at(file, &path),
-                None => true,
+                Some(file) => Ok(!matches!(lock(file), Lock::Busy) && is_at(file, &path)?),
+                None => Ok(true),
             };
+            let opened = opened.and_then(|file| is_ours(&file).map(|ours| (file, ours)));
             match opened {
-                Ok(lock) if is_ours(&lock) => {
+                Ok((lock, true)) => {
                     let registered = Registered::directory(&path);
                     return Ok(Self { path, _registered: registered, _lock: lock });
                 }
@@ -265,7 +268,7 @@ fn remove_leftover(path: &Path) -> io::Result<()> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = File::options().read(true).custom_flags(flags.bits() as i32).open(path)?;
     let kind = file.metadata()?.file_type();
-    if !matches!(lock(&file), Lock::Taken) || !is_at(&file, path) {
+    if !matches!(lock(&file), Lock::Taken) || !is_at(&file, path).unwrap_or(false) {
         return Ok(());
     }
     if kind.is_dir() {
@@ -305,7 +308,6 @@ fn lock(_: &File) -> Lock {
 }
 
 /// Whether a path leads to this file.
-fn is_at(file: &File, path: &Path) -> bool {
-    let opened = file.metadata().map(|metadata| Identity::of(&metadata));
-    matches!((opened, Identity::at(path)), (Ok(opened), Ok(Some(found))) if opened == found)
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    Ok(Some(Identity::of(&file.metadata()?)) == Identity::at(path)?)
 }
