@@ -66,6 +66,7 @@ fn assert_takes(times: u64, command: &str, path: &Path, header: u64) {
         .arg(path)
         .args(words)
         .stdout(Stdio::null())
+        .stderr(Stdio::null())
         .status()
         .unwrap();
     assert!(status.success(), "{command}");
