@@ -78,6 +78,7 @@ mod armed {
     }
 
     /// Runs `f` as on a system that lacks something. Only this thread is concerned.
+    #[cfg(test)]
     pub(crate) fn without<T>(what: &'static str, f: impl FnOnce() -> T) -> T {
         LACKS.set(Some(what));
         let result = f();
