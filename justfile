@@ -35,7 +35,7 @@ lint:
 doc:
     cargo doc --workspace --no-deps --features full --open
 
-# Fuzz one target, or each of them, for so many seconds (nightly toolchain, cargo-fuzz).
+# Fuzz one target, or all, for some seconds each. Needs a nightly toolchain and cargo-fuzz.
 fuzz target="all" seconds="60":
     fuzz/run {{target}} {{seconds}}
 
@@ -55,7 +55,7 @@ tsan:
 deny:
     cargo deny check
 
-# The documentation as docs.rs makes it, which says what needs a feature. Needs a nightly toolchain.
+# Build the documentation as docs.rs does, with the features of items. Needs a nightly toolchain.
 docs-rs:
     RUSTDOCFLAGS="--cfg docsrs -D warnings" cargo +nightly doc --workspace --no-deps --features full
 

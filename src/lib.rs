@@ -17,7 +17,7 @@
 //! | module | what for |
 //! |---|---|
 //! | [`checkpoint`] | checkpoints of several files: how they are found, divided and named |
-//! | [`load`], [`slice`] | many tensors, or parts of them, read at once; which parts |
+//! | [`load`], [`slice`](mod@slice) | many tensors, or parts of them, read at once; which parts |
 //! | [`save`](mod@save), [`tied`] | writing bit by bit, or any file whole or not at all; tensors that share storage |
 //! | [`rewrite`], [`edit`] | what a [`Rewrite`] will write; a file that exists, changed |
 //! | [`convert`], [`element`], [`shape`] | dtypes made into others; the Rust types of elements; sizes |

@@ -14,8 +14,8 @@ use crate::{spool, text};
 pub(crate) struct Input {
     /// A file, an index or a directory, or - for standard input
     ///
-    /// An index is a file such as model.safetensors.index.json. A directory must hold an index, or
-    /// exactly one .safetensors file
+    /// An index is a file such as model.safetensors.index.json. A directory must hold
+    /// model.safetensors, or else an index, or else exactly one .safetensors file
     #[arg(value_name = "PATH")]
     path: PathBuf,
 }

@@ -11,11 +11,13 @@ use std::thread;
 
 use safetensors_core::framework::default_threads;
 
-/// Does `work` on each item, several at a time, and gives the results to `take` in the order of the
-/// items, each as soon as it and those before it are there. If `take` fails, no more work is begun
-/// and its error is the outcome. Nor is any begun after a panic, which goes on in this thread.
+/// Calls `work` on each item, on several threads. Calls `take` with each result in the order of the
+/// items, as soon as all earlier results are taken.
 ///
-/// Items are made when a thread is free to work on them, so there may be any number of them.
+/// If `take` fails, no more work starts, and the error is returned. If `work` panics, no more work
+/// starts, and the panic continues in this thread.
+///
+/// An item is made only when a thread is free to work on it, so there may be any number of them.
 pub(crate) fn in_order<I: Send, R: Send, E>(
     items: impl IntoIterator<Item = I, IntoIter: Send>,
     work: impl Fn(&I) -> R + Sync,
@@ -73,7 +75,7 @@ pub(crate) fn in_order<I: Send, R: Send, E>(
     })
 }
 
-/// Does something if the thread panics before this is dropped.
+/// Calls a function when it is dropped by a panic.
 struct OnPanic<F: Fn()>(F);
 
 impl<F: Fn()> Drop for OnPanic<F> {

@@ -201,3 +201,33 @@ fn an_open_file_under_another_name() {
         assert!(matches!(error.kind(), ErrorKind::NotAFile { .. }), "{error}");
     }
 }
+
+#[test]
+fn an_index_that_the_directory_does_not_open_as() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let file = shard(dir.path(), "model.safetensors", &["a"]);
+    shard(dir.path(), "model-00001-of-00001.safetensors", &["a"]);
+    let index = at("model.safetensors.index.json");
+    let findings = |path: &Path| Checkpoint::open(path).unwrap().audit().unwrap();
+    assert_eq!(findings(dir.path()), []);
+    fs::write(&index, r#"{"weight_map":{"a":"model-00001-of-00001.safetensors"}}"#).unwrap();
+    let expected = [Finding::ShadowedIndex { file: file.clone(), index: index.clone() }];
+    assert_eq!(findings(dir.path()), expected);
+    assert_eq!(findings(&index), expected);
+    assert_eq!(expected[0].severity(), Severity::Warning);
+    assert_eq!(
+        expected[0].to_string(),
+        format!(
+            "{}: the directory opens as this file and not as model.safetensors.index.json beside \
+             it, which does not name it",
+            file.display()
+        )
+    );
+    // Who names the file means the file.
+    assert_eq!(findings(&file), []);
+    fs::write(&index, r#"{"weight_map":{"a":"model.safetensors"}}"#).unwrap();
+    assert_eq!(findings(dir.path()), []);
+    fs::write(&index, "{").unwrap();
+    assert_eq!(findings(dir.path()), expected);
+}

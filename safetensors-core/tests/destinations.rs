@@ -26,17 +26,18 @@ fn names(directory: &Path) -> Vec<String> {
 }
 
 #[test]
-fn one_file_has_to_be_alone_in_its_directory() {
+fn one_file_of_another_name_has_to_be_alone_in_its_directory() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
-    let (one, several) = (ShardOptions::new(), ShardOptions::new().max_shard_size(2.into()));
+    let options = || ShardOptions::new().file_pattern("own{suffix}.safetensors".parse().unwrap());
+    let (one, several) = (options(), options().max_shard_size(2.into()));
     let check = |options: &ShardOptions| {
         rewrite().plan_sharded(options).unwrap().check_destination(dir.path())
     };
     let refused = |expected: &[&str]| {
         let error = check(&one).unwrap_err();
         let ErrorKind::NotAlone { file, others } = error.kind() else { unreachable!("{error}") };
-        assert_eq!(file, "model.safetensors");
+        assert_eq!(file, "own.safetensors");
         assert_eq!(others, expected);
         assert_eq!(error.file(), dir.path().to_str());
     };
@@ -55,10 +56,16 @@ fn one_file_has_to_be_alone_in_its_directory() {
     refused(&["weights.safetensors"]);
     fs::write(at("other.safetensors.index.json"), "{}").unwrap();
     refused(&["other.safetensors.index.json", "weights.safetensors"]);
+    // `model.safetensors` is found beside all of them.
+    check(&ShardOptions::new()).unwrap();
+    rewrite().save_sharded(dir.path(), &ShardOptions::new()).unwrap();
+    assert_eq!(Checkpoint::open(dir.path()).unwrap().len(), 2);
     // Several have an index, which says what counts.
     check(&several).unwrap();
+    let several = ShardOptions::new().max_shard_size(2.into());
     rewrite().save_sharded(dir.path(), &several).unwrap();
-    assert_eq!(Checkpoint::open(dir.path()).unwrap().len(), 2);
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    assert_eq!((checkpoint.len(), checkpoint.files().len()), (2, 2));
 }
 
 #[test]
@@ -176,4 +183,108 @@ fn a_link_to_a_pipe_is_a_special_file() {
     let error = safetensors_core::edit::Edit::open(&path).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NotAFile { .. }), "{error}");
     assert_eq!(error.file(), Some(path.as_str()));
+}
+
+/// Only "not found" means that there is no old checkpoint, which would have to stay loadable.
+#[cfg(unix)]
+#[test]
+fn an_old_checkpoint_that_cannot_be_read_stops_a_save() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let several = ShardOptions::new().max_shard_size(2.into());
+    rewrite().save_sharded(dir.path(), &several).unwrap();
+    let (index, moved) = (at("model.safetensors.index.json"), at("index"));
+    fs::rename(&index, &moved).unwrap();
+    // A link to itself: the system fails to follow it, and not because nothing is there.
+    std::os::unix::fs::symlink(&index, &index).unwrap();
+    let before: Vec<_> = names(dir.path()).iter().map(|name| fs::read(at(name)).ok()).collect();
+    for options in [&several, &ShardOptions::new()] {
+        let error = rewrite().save_sharded(dir.path(), options).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
+        assert_eq!(error.file(), index.to_str());
+        let after: Vec<_> = names(dir.path()).iter().map(|name| fs::read(at(name)).ok()).collect();
+        assert_eq!(after, before);
+    }
+    // A link to nothing is nothing.
+    fs::remove_file(&index).unwrap();
+    std::os::unix::fs::symlink("none", &index).unwrap();
+    rewrite().save_sharded(dir.path(), &several).unwrap();
+    assert_eq!(Checkpoint::open(dir.path()).unwrap().len(), 2);
+}
+
+#[test]
+fn a_selection_that_leaves_nothing_replaces_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, sharded) = (dir.path().join("one.safetensors"), dir.path().join("sharded"));
+    let nothing = |rewrite: Rewrite<'static>| rewrite.select(|name, _| name == "none");
+    let (one, several) = (SaveOptions::new(), ShardOptions::new().max_shard_size(2.into()));
+    rewrite().save(&file, &one).unwrap();
+    rewrite().save_sharded(&sharded, &several).unwrap();
+    let errors = [
+        nothing(rewrite()).save(&file, &one).unwrap_err(),
+        nothing(rewrite()).save_sharded(&sharded, &several).unwrap_err(),
+        nothing(rewrite()).plan(&one).map(drop).unwrap_err(),
+        nothing(rewrite()).plan_sharded(&several).map(drop).unwrap_err(),
+        rewrite().without(|_, _| true).save(&file, &one).unwrap_err(),
+        // In two steps.
+        nothing(rewrite().select(|name, _| name == "a")).save(&file, &one).unwrap_err(),
+    ];
+    for error in errors {
+        assert!(matches!(error.kind(), ErrorKind::NothingSelected { found: 1 | 2 }), "{error}");
+    }
+    for path in [&file, &sharded] {
+        assert_eq!(Checkpoint::open(path).unwrap().len(), 2);
+    }
+    // What is added afterwards is something; and nothing may be saved on purpose.
+    let view = TensorView::from_slice(&[1], &[1_u8]).unwrap();
+    nothing(rewrite()).add("c", view).unwrap().save(&file, &one).unwrap();
+    assert_eq!(Checkpoint::open(&file).unwrap().len(), 1);
+    Rewrite::new().select(|_, _| false).save_sharded(&sharded, &several).unwrap();
+    assert!(Checkpoint::open(&sharded).unwrap().is_empty());
+}
+
+/// A tensor during whose writing something else happens.
+struct Meanwhile<F>(F);
+
+impl<F: Fn() + Sync> TensorSource for Meanwhile<F> {
+    fn dtype(&self) -> Dtype {
+        Dtype::U8
+    }
+
+    fn shape(&self) -> &[usize] {
+        &[1]
+    }
+
+    fn write_to(&self, sink: &mut Sink<'_>) -> safetensors_core::Result<()> {
+        (self.0)();
+        sink(&[0])
+    }
+}
+
+#[test]
+fn a_source_that_is_replaced_meanwhile_stops_a_rewrite() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    let several = ShardOptions::new().max_shard_size(2.into());
+    rewrite().save_sharded(&from, &several).unwrap();
+    let replace = || drop(rewrite().save_sharded(&from, &several).unwrap());
+    fs::create_dir(&to).unwrap();
+    let save_to = |to: &Path| {
+        let checkpoint = Checkpoint::open(&from).unwrap();
+        let rewrite = Rewrite::of(&checkpoint).add("c", Meanwhile(replace)).unwrap();
+        match to.extension() {
+            Some(_) => rewrite.save(to, &SaveOptions::new()),
+            None => rewrite.save_sharded(to, &several).map(drop),
+        }
+    };
+    for to in [&to.join("one.safetensors"), &to.join("sharded"), &from] {
+        let error = save_to(to).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
+        assert_eq!(error.file(), from.join("model.safetensors.index.json").to_str());
+        assert!(error.to_string().contains("the index has changed"), "{error}");
+    }
+    assert!(names(&to).is_empty());
+    assert_eq!(Checkpoint::open(&from).unwrap().len(), 2);
+    // Nobody else, but the rewrite itself, replaces the source.
+    Rewrite::of(&Checkpoint::open(&from).unwrap()).save_sharded(&from, &several).unwrap();
 }

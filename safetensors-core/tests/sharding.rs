@@ -309,7 +309,7 @@ fn a_lone_shard_is_no_checkpoint() {
         .unwrap();
     let error = Checkpoint::open(directory.path()).unwrap_err();
     assert!(
-        matches!(error.kind(), ErrorKind::NoCheckpoint { found } if found.len() == 1),
+        matches!(error.kind(), ErrorKind::NoCheckpoint { found, .. } if found.len() == 1),
         "{error}"
     );
     assert_eq!(Checkpoint::open(&path).unwrap().len(), 1);

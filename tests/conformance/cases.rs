@@ -422,7 +422,7 @@ pub(crate) fn shards<F: Fixture>(device: &F::Device) {
 
 pub(crate) fn floats_come_in_the_asked_dtype<F: Fixture>(device: &F::Device) {
     let dir = tempfile::tempdir().unwrap();
-    // As exact as can be: the frameworks have F32, so nothing is widened.
+    // All frameworks have F32, so nothing needs to be widened.
     let options = LoadOptions::new().floats_as(Dtype::F32).widening(Widening::Refuse);
     for (dtype, buf) in all_dtypes(&[4, 3]).filter(|(dtype, _)| dtype.is_float()) {
         let path = save_file(&dir, "float.safetensors", [("t", &buf)]);

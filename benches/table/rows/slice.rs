@@ -102,7 +102,7 @@ fn reference(mapped: &[u8], dim: usize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// How many bytes we read for each byte of the slice.
+/// The number of bytes that are read for each byte of the slice.
 fn over_read(path: &Path, shard: RankPart, expected: &[u8]) -> Result<f64> {
     let open =
         |path: &Path| Ok(Counting { source: FileSource::open(path)?, bytes: AtomicU64::new(0) });

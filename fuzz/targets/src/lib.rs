@@ -9,7 +9,7 @@
 //! | [`header`] | what we accept, the reference accepts alike; what only we refuse is documented |
 //! | [`index`] | an index leads to the tensors that it names, below its directory, or is refused |
 //! | [`edit`] | an interrupted edit leaves the old file or the new one, whatever lies beside it |
-//! | [`slice`] | a slice has the elements that a loop over all positions finds |
+//! | [`slice`](mod@slice) | a slice has the elements that a loop over all positions finds |
 //! | [`convert`] | each element converts as an independent oracle says |
 //! | [`serialize`] | what was saved is read, by the reference too; equal tensors give equal bytes |
 //! | [`modelspec`] | what is read is written, and reading agrees with validating |

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use crate::convert::{convert, list};
 use crate::fixtures::*;
 use predicates::prelude::*;
-use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, save};
 
 /// Runs with `-n` and without. Both have to fail in the same way.
 fn refused(dir: &Path, args: &[&str], error: &str) {
@@ -18,17 +18,42 @@ fn refused(dir: &Path, args: &[&str], error: &str) {
 }
 
 #[test]
-fn a_directory_that_would_not_open_is_refused() {
+fn an_output_beside_other_files_is_what_the_directory_opens_as() {
     let dir = temp_dir();
     fs::create_dir(dir.path().join("d")).unwrap();
     small_file(&dir.path().join("d"), "weights.safetensors");
-    let problem = "d: model.safetensors would not be found beside \"weights.safetensors\": ";
-    refused(dir.path(), &["d", "d", "--dtype", "bf16"], problem);
-    assert_eq!(list(&dir.path().join("d")), ["weights.safetensors"]);
-    // A directory with an index can be opened.
+    convert(dir.path(), &["d", "d", "--dtype", "bf16"]).success();
+    assert_eq!(list(&dir.path().join("d")), ["model.safetensors", "weights.safetensors"]);
+    let opened = Checkpoint::open(dir.path().join("d")).unwrap();
+    assert_eq!(opened.tensor("embed.weight").unwrap().dtype(), Dtype::BF16);
     convert(dir.path(), &["d", "d", "--max-shard-size", "16"]).success();
     assert_eq!(Checkpoint::open(dir.path().join("d")).unwrap().files().len(), 2);
-    refused(dir.path(), &["d", "d"], problem);
+}
+
+/// A pattern that matches nothing must not cost the checkpoint that lies at OUT.
+#[test]
+fn a_filter_that_matches_nothing_replaces_nothing() {
+    let dir = temp_dir();
+    small_file(dir.path(), "in.safetensors");
+    small_file(dir.path(), "out.safetensors");
+    fs::create_dir(dir.path().join("d")).unwrap();
+    sharded(&dir.path().join("d"));
+    let content = || {
+        let all = list(dir.path()).into_iter().chain(list(&dir.path().join("d")));
+        all.map(|name| (fs::read(dir.path().join(&name)).ok(), name)).collect::<Vec<_>>()
+    };
+    let before = content();
+    for filter in [&["-f", "none.*"][..], &["--drop", "*"]] {
+        for output in ["out.safetensors", "d", "out.npz"] {
+            let args = [&["in.safetensors", output][..], filter].concat();
+            refused(dir.path(), &args, "no tensor is left to be written");
+        }
+    }
+    assert_eq!(content(), before);
+    // What has no tensors is not what a filter left.
+    raw_file(&dir.path().join("empty.safetensors"), "{}", 0);
+    convert(dir.path(), &["empty.safetensors", "d"]).success();
+    assert!(Checkpoint::open(dir.path().join("d")).unwrap().is_empty());
 }
 
 #[test]

@@ -16,6 +16,7 @@ mod interrupted;
 mod map;
 mod metadata;
 mod modelspec;
+mod races;
 mod stats;
 mod stdin;
 mod streams;

@@ -241,6 +241,62 @@ fn an_index_that_lies_names_tensor_and_shard() {
     command.assert().code(1).stdout("").stderr(both);
 }
 
+#[test]
+fn numbered_shards_without_an_index_are_not_sound() {
+    let dir = temp_dir();
+    fs::create_dir(dir.path().join("m")).unwrap();
+    let index = sharded(&dir.path().join("m"));
+    run_in(dir.path(), &["verify", "m"]).success().stderr("");
+    fs::remove_file(&index).unwrap();
+    let error = "error: m/model.safetensors.index.json: missing: model-00001-of-00002.safetensors and \
+                 the other numbered shards are no checkpoint without an index; 2 of 2 are there\n";
+    run_in(dir.path(), &["verify", "m"]).code(1).stderr(error).stdout(
+        "m/model-00001-of-00002.safetensors: ok, 1 tensor, 2 parameters, 8 B\n\
+         m/model-00002-of-00002.safetensors: ok, 1 tensor, 3 parameters, 6 B\n\n\
+         3 checked: 2 sound, 1 not; 14 B\n",
+    );
+    run_in(dir.path(), &["inspect", "m"]).code(1);
+    // One that is named is checked for what it is.
+    run_in(dir.path(), &["verify", "m/model-00001-of-00002.safetensors"]).success();
+    // One shard alone is no better, and another index may name it.
+    fs::remove_file(dir.path().join("m/model-00002-of-00002.safetensors")).unwrap();
+    let error = predicate::str::ends_with("; 1 of 2 are there\n");
+    run_in(dir.path(), &["verify", "m"]).code(1).stderr(error);
+    let map = r#"{"weight_map": {"a": "model-00001-of-00002.safetensors"}}"#;
+    fs::write(dir.path().join("m/other.safetensors.index.json"), map).unwrap();
+    run_in(dir.path(), &["verify", "m"]).success().stderr("");
+}
+
+#[test]
+fn a_broken_shard_is_reported_once() {
+    let dir = temp_dir();
+    sharded(dir.path());
+    let shard = dir.path().join("model-00002-of-00002.safetensors");
+    let bytes = fs::read(&shard).unwrap();
+    for broken in [&bytes[..bytes.len() - 1], &bytes[..20], b"", b"\x02\0\0\0\0\0\0\0[]"] {
+        fs::write(&shard, broken).unwrap();
+        let name = "model-00002-of-00002.safetensors: ";
+        run_in(dir.path(), &["verify", "."])
+            .code(1)
+            .stdout(predicate::str::contains("2 checked: 1 sound, 1 not"))
+            .stderr(
+                predicate::str::contains(name)
+                    .and(predicate::function(|text: &str| text.lines().count() == 1)),
+            );
+    }
+}
+
+#[test]
+fn an_index_that_the_directory_does_not_open_as_is_a_warning() {
+    let dir = temp_dir();
+    sharded(dir.path());
+    small_file(dir.path(), "model.safetensors");
+    let warning = "warning: ./model.safetensors: the directory opens as this file and not as \
+                   model.safetensors.index.json beside it, which does not name it\n";
+    run_in(dir.path(), &["verify", "."]).success().stderr(warning);
+    run_in(dir.path(), &["verify", "--strict", "."]).code(1);
+}
+
 #[cfg(unix)]
 #[test]
 fn errors_escape_hostile_names() {

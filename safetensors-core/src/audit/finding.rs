@@ -79,6 +79,14 @@ pub enum Finding {
         /// The file.
         file: PathBuf,
     },
+    /// A directory has both `model.safetensors`, which it opens as, and an index that does not name
+    /// that file.
+    ShadowedIndex {
+        /// The file.
+        file: PathBuf,
+        /// The index.
+        index: PathBuf,
+    },
     /// A backup of a header lies beside the file. An edit that was interrupted left it, or one that
     /// is under way needs it. The next edit of the file, or
     /// [`recover`](crate::edit::recover), removes it.
@@ -115,6 +123,7 @@ impl Finding {
             Self::UnindexedTensors { .. }
             | Self::WrongTotalSize { .. }
             | Self::StrayFile { .. }
+            | Self::ShadowedIndex { .. }
             | Self::HeaderBackup { .. }
             | Self::InvalidBools { .. } => Severity::Warning,
         }
@@ -130,6 +139,7 @@ impl Finding {
             | Self::UnindexedTensors { file, .. }
             | Self::WrongTotalSize { file, .. }
             | Self::StrayFile { file }
+            | Self::ShadowedIndex { file, .. }
             | Self::HeaderBackup { file, .. }
             | Self::InvalidBools { file, .. } => file,
         }
@@ -177,6 +187,14 @@ impl fmt::Display for Finding {
                 write!(f, "total_size is {found}, but the tensors have {expected} bytes")
             }
             Self::StrayFile { .. } => f.write_str("lies beside the index, which does not name it"),
+            Self::ShadowedIndex { index, .. } => {
+                let index = index.file_name().unwrap_or_default().to_string_lossy();
+                write!(
+                    f,
+                    "the directory opens as this file and not as {} beside it, which does not name it",
+                    Escaped(&index)
+                )
+            }
             Self::HeaderBackup { backup, .. } => {
                 let backup = backup.to_string_lossy();
                 write!(

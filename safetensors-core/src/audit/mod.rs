@@ -10,15 +10,17 @@ mod finding;
 mod layout;
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 pub use finding::{Finding, Severity};
 pub use layout::{FileLayout, MisalignedTensor};
 
-use crate::checkpoint::{Checkpoint, CheckpointFile, CheckpointPath};
+use crate::checkpoint::store::FileKind;
+use crate::checkpoint::{
+    Checkpoint, CheckpointFile, CheckpointPath, STANDARD_FILE, STANDARD_INDEX,
+};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::io::ReadAt;
 use crate::io::hidden::{header_backup, is_header_backup};
 use crate::load::LazyTensor;
@@ -65,8 +67,9 @@ impl<S: ReadAt> Checkpoint<S> {
         if let Some(index) = self.index() {
             findings.extend(self.unindexed_findings());
             findings.extend(self.total_size_finding(index));
-            let stray = |file| Finding::StrayFile { file };
-            findings.extend(self.strays(index)?.into_iter().map(stray));
+            findings.extend(self.strays(index)?);
+        } else if let Some(finding) = self.shadowed_finding()? {
+            findings.push(finding);
         }
         for shard in self.files() {
             layout_findings(shard.path(), shard.layout()?, &mut findings);
@@ -101,30 +104,42 @@ impl<S: ReadAt> Checkpoint<S> {
         Some(Finding::WrongTotalSize { file: index.into(), expected, found })
     }
 
+    /// What is said of the index beside `model.safetensors`, which a directory was opened as.
+    fn shadowed_finding(&self) -> Result<Option<Finding>> {
+        let (Some(index), [file]) = (self.shadowed_index()?, self.files()) else {
+            return Ok(None);
+        };
+        let file = file.path().to_owned();
+        let is_named = self.files_of_other_index(&index).contains(&file);
+        Ok((!is_named).then_some(Finding::ShadowedIndex { file, index }))
+    }
+
     /// The files of tensors in the index's own directory that neither it nor another index there
     /// names, in order.
-    fn strays(&self, index: &Path) -> Result<Vec<PathBuf>> {
-        let folder = index
-            .parent()
-            .filter(|folder| !folder.as_os_str().is_empty())
-            .unwrap_or(Path::new("."));
+    fn strays(&self, index: &Path) -> Result<Vec<Finding>> {
+        let folder = index.parent().unwrap_or(Path::new(""));
         let mut named: BTreeSet<PathBuf> =
             self.files().iter().map(|shard| shard.path().to_owned()).collect();
         let mut strays = Vec::new();
-        for entry in fs::read_dir(folder).map_err(|error| Error::io(error, folder))? {
-            let entry = entry.map_err(|error| Error::io(error, folder))?;
-            match CheckpointPath::from_name(index.with_file_name(entry.file_name())) {
-                Some(CheckpointPath::File(file)) if !file.is_dir() => strays.push(file),
-                // One that cannot be read names nothing; whoever opens it is told why.
+        for entry in self.list(folder)?.iter().filter(|entry| entry.kind == FileKind::File) {
+            match CheckpointPath::from_name(index.with_file_name(&entry.name)) {
+                Some(CheckpointPath::File(file)) => strays.push(file),
                 Some(CheckpointPath::Index(other)) if other != index => {
-                    named.extend(CheckpointPath::Index(other).files().unwrap_or_default());
+                    named.extend(self.files_of_other_index(&other));
                 }
                 _ => {}
             }
         }
         strays.retain(|file| !named.contains(file));
         strays.sort_unstable();
-        Ok(strays)
+        let is_standard = index.file_name() == Some(STANDARD_INDEX.as_ref());
+        let finding = |file: PathBuf| {
+            if is_standard && file.file_name() == Some(STANDARD_FILE.as_ref()) {
+                return Finding::ShadowedIndex { file, index: index.into() };
+            }
+            Finding::StrayFile { file }
+        };
+        Ok(strays.into_iter().map(finding).collect())
     }
 
     /// Lists what is odd about the values of tensors: reads all those of dtype BOOL, whose bytes

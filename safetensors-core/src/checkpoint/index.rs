@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::index_json::to_json;
 use super::index_read::IndexFile;
-use super::locate::FILE_SUFFIX;
+use super::names::is_safe;
+use super::store::{Store, read_to_vec};
 use crate::error::{Error, ErrorKind, IndexProblem, Result};
 use crate::header::{Limits, Metadata};
-use crate::io::{FileSource, ReadAt};
+use crate::io::ReadAt;
 
 /// The content of an index file, with the `weight_map` turned round: each shard with the names of
 /// its tensors, shards by name.
@@ -24,14 +25,15 @@ pub(crate) struct Index {
 
 impl Index {
     /// Reads and checks an index file.
-    pub(super) fn read(path: &Path, limits: &Limits) -> Result<Self> {
-        let source = FileSource::open(path)?;
+    pub(super) fn read<T: Store>(store: &T, path: &Path, limits: &Limits) -> Result<Self> {
+        let source = store.open(path).map_err(|error| error.in_path(path))?;
         let (limit, found) = (limits.index_bytes, source.byte_len());
         let problem = |problem| Error::from(ErrorKind::BadIndex { problem }).in_path(path);
         if found > limit {
             return Err(problem(IndexProblem::TooLarge { limit, found }));
         }
-        Self::parse(&source.read_to_vec()?, limits).map_err(problem)
+        let json = read_to_vec(&source).map_err(|error| error.in_path(path))?;
+        Self::parse(&json, limits).map_err(problem)
     }
 
     fn parse(json: &[u8], limits: &Limits) -> Result<Self, IndexProblem> {
@@ -41,7 +43,7 @@ impl Index {
         if shards.is_empty() {
             return Err(IndexProblem::Empty);
         }
-        match shards.keys().find(|name| !is_safe_name(name)) {
+        match shards.keys().find(|name| !is_safe(name)) {
             Some(name) => Err(IndexProblem::UnsafeName { name: name.clone() }),
             None => Ok(Self { shards, total_size, metadata: strings }),
         }
@@ -52,9 +54,19 @@ impl Index {
         self.shards.iter().map(|(file, names)| (file.as_str(), names.as_slice()))
     }
 
+    /// The paths of the files, in order, of an index at this path.
+    pub(super) fn files_beside(&self, index: &Path) -> Vec<PathBuf> {
+        let folder = index.parent().unwrap_or(Path::new(""));
+        self.shards().map(|(file, _)| folder.join(file)).collect()
+    }
+
     /// The text of the index file. The same index gives the same bytes.
     pub(super) fn to_json(&self) -> Result<Vec<u8>> {
-        let json = to_json(self).map_err(|error| ErrorKind::Io(io::Error::from(error)))?;
+        let weight_map = self
+            .shards()
+            .flat_map(|(file, names)| names.iter().map(move |name| (name.as_str(), file)));
+        let json = to_json(&self.metadata, self.total_size, weight_map)
+            .map_err(|error| ErrorKind::Io(io::Error::from(error)))?;
         let (limits, found) = (Limits::default(), json.len() as u64);
         let (bytes, entries) = (limits.index_bytes, limits.index_entries);
         let tensors: usize = self.shards.values().map(Vec::len).sum();
@@ -67,13 +79,4 @@ impl Index {
         };
         Err(ErrorKind::BadIndex { problem }.into())
     }
-}
-
-/// Whether a shard's file name stays below the index's folder on every system, and is that of a
-/// safetensors file.
-///
-/// `\` and `:` are refused everywhere: on Windows they would be a separator and a drive or stream.
-pub(super) fn is_safe_name(name: &str) -> bool {
-    let plain = |part: &str| !part.is_empty() && part != "." && part != "..";
-    name.ends_with(FILE_SUFFIX) && !name.contains(['\\', ':', '\0']) && name.split('/').all(plain)
 }

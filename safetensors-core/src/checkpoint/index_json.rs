@@ -6,23 +6,24 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::index::Index;
+use crate::header::Metadata;
 
-/// The text that `json.dumps(index, indent=2, sort_keys=True) + "\n"` makes in Python.
-pub(super) fn to_json(index: &Index) -> serde_json::Result<Vec<u8>> {
+/// The text that `json.dumps(index, indent=2, sort_keys=True) + "\n"` makes in Python of an index
+/// with this metadata, which sends tensors to files.
+pub(super) fn to_json<'a>(
+    strings: &Metadata,
+    total_size: Option<u64>,
+    weight_map: impl Iterator<Item = (&'a str, &'a str)>,
+) -> serde_json::Result<Vec<u8>> {
     #[derive(Serialize)]
     struct Form<'a> {
         metadata: BTreeMap<&'a str, Value>,
         weight_map: BTreeMap<&'a str, &'a str>,
     }
 
-    let strings =
-        index.metadata.iter().map(|(key, text)| (key.as_str(), Value::from(text.as_str())));
+    let strings = strings.iter().map(|(key, text)| (key.as_str(), Value::from(text.as_str())));
     let mut metadata: BTreeMap<_, _> = strings.collect();
-    metadata.extend(index.total_size.map(|size| ("total_size", Value::from(size))));
-    let weight_map = index
-        .shards()
-        .flat_map(|(file, names)| names.iter().map(move |name| (name.as_str(), file)));
+    metadata.extend(total_size.map(|size| ("total_size", Value::from(size))));
     let json = serde_json::to_string_pretty(&Form { metadata, weight_map: weight_map.collect() })?;
     let mut ascii = String::with_capacity(json.len() + 1);
     for c in json.chars() {

@@ -1,4 +1,4 @@
-//! The JSON text of an index file, read. Nothing in it is trusted: keys that stand twice are refused,
+//! The JSON text of an index file, read. Nothing in it is trusted: duplicate keys are refused,
 //! and so are more entries than [`Limits`] allow.
 
 use std::borrow::Cow;
@@ -10,7 +10,7 @@ use serde::de::{self, DeserializeSeed, Deserializer, Error as _, IgnoredAny, Map
 use serde_json::value::RawValue;
 
 use crate::error::{Escaped, IndexProblem};
-use crate::header::{Limits, Metadata};
+use crate::header::{Limits, Metadata, duplicate_key};
 
 /// What is read of an index file. Everything else in it is read over.
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ impl IndexFile {
     }
 
     /// Takes what is of use from `metadata`. Files have all sorts of things there, so nothing in it
-    /// is an error but a key that stands twice, and too many of them.
+    /// is an error but a duplicate key, and too many of them.
     fn read_metadata(&mut self, json: &RawValue, most: &Most) -> serde_json::Result<()> {
         if !json.get().starts_with('{') {
             return Ok(());
@@ -89,7 +89,7 @@ impl<'de> Visitor<'de> for Fields<'_> {
                 _ => _ = map.next_value::<IgnoredAny>()?,
             }
             if let Some(key) = seen.replace(key) {
-                return Err(A::Error::custom(format_args!("the key {key:?} stands twice")));
+                return Err(duplicate_key(&key));
             }
         }
         file.shards = weight_map.ok_or_else(|| A::Error::missing_field("weight_map"))?;
@@ -130,7 +130,7 @@ impl<'de> Visitor<'de> for WeightMap<'_> {
         let mut names: Vec<&str> = shards.values().flatten().map(String::as_str).collect();
         names.sort_unstable();
         if let Some([name, _]) = names.array_windows().find(|[one, next]| one == next) {
-            return Err(A::Error::custom(format_args!("{name:?} stands twice")));
+            return Err(duplicate_key(name));
         }
         Ok(shards)
     }
@@ -159,7 +159,7 @@ impl<'de> Visitor<'de> for Strings<'_> {
                 self.file.total_size = whole_number(value.get());
             }
             if let Some(key) = seen.replace(key) {
-                return Err(A::Error::custom(format_args!("{key:?} stands twice")));
+                return Err(duplicate_key(&key));
             }
         }
         Ok(())

@@ -1,18 +1,16 @@
 //! From the path that a user gives to the file or index that is meant.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::index::Index;
-use super::pattern::is_shard_of_several;
+use super::names::{FILE_SUFFIX, INDEX_SUFFIX, STANDARD_FILE, STANDARD_INDEX, is_shard_of_several};
+use super::store::{Entry, FileKind, LocalStore, Store};
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::Limits;
 
-/// How the name of an index file ends.
-const INDEX_SUFFIX: &str = ".safetensors.index.json";
-
-/// How the name of a file of tensors ends.
-pub(super) const FILE_SUFFIX: &str = ".safetensors";
+/// How many of the directories in one without a checkpoint are looked into, so that the error can
+/// say what is there.
+const LOOKED_INTO: usize = 32;
 
 /// The file or the index that a path leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,14 +23,14 @@ pub enum CheckpointPath {
 
 impl CheckpointPath {
     /// Finds what [`Checkpoint::open`](super::Checkpoint::open) opens for this path: a `*.json`
-    /// file is an index, every other file is one of tensors, a directory holds an index or exactly
-    /// one `*.safetensors` file. Neither is looked into.
+    /// file is an index, every other file is one of tensors, a directory is what it holds. Neither
+    /// is looked into.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::NoCheckpoint`] for a directory that holds none or several; [`ErrorKind::Io`].
     pub fn find(path: impl AsRef<Path>) -> Result<Self> {
-        locate(path.as_ref())
+        locate(&LocalStore, path.as_ref())
     }
 
     /// What a file in a directory is by the end of its name: `.safetensors.index.json` an index,
@@ -79,56 +77,103 @@ impl CheckpointPath {
         match self {
             Self::File(file) => Ok(vec![file.clone()]),
             Self::Index(index) => {
-                let folder = index.parent().unwrap_or(Path::new(""));
-                Ok(Index::read(index, &Limits::default())?
-                    .shards()
-                    .map(|(file, _)| folder.join(file))
-                    .collect())
+                Ok(Index::read(&LocalStore, index, &Limits::default())?.files_beside(index))
             }
         }
     }
+
+    /// What a path is if it leads to no directory: a `*.json` file is an index, everything else is
+    /// a file of tensors.
+    pub(super) fn by_extension(path: &Path) -> Self {
+        match path.extension().is_some_and(|extension| extension == "json") {
+            true => Self::Index(path.into()),
+            false => Self::File(path.into()),
+        }
+    }
+
+    /// The path of the file or index.
+    pub(super) fn path(&self) -> &Path {
+        match self {
+            Self::File(path) | Self::Index(path) => path,
+        }
+    }
 }
 
-/// A file is itself; a `*.json` file is an index; a directory holds one index or one
-/// `*.safetensors` file.
+/// A file is itself, or an index if its name ends in `.json`; a directory is what it
+/// [holds](choose).
+pub(super) fn locate<T: Store>(store: &T, path: &Path) -> Result<CheckpointPath> {
+    match store.kind(path).map_err(|error| error.in_path(path))? {
+        Some(FileKind::Directory) => choose(store, path),
+        Some(FileKind::File) => Ok(CheckpointPath::by_extension(path)),
+        // The store says best that nothing is there, unless something has come by now.
+        None => match store.open(path) {
+            Ok(_) => Ok(CheckpointPath::by_extension(path)),
+            Err(error) => Err(error.in_path(path)),
+        },
+    }
+}
+
+/// What a directory opens as: what transformers and huggingface_hub load from it.
 ///
-/// In a directory with several indexes, `model.safetensors.index.json` is the one: it is what the
-/// Hub's libraries load. One file that is a shard of several, by its name, is no checkpoint: the
-/// others and the index are missing.
-pub(super) fn locate(path: &Path) -> Result<CheckpointPath> {
-    let metadata = fs::metadata(path).map_err(|error| Error::io(error, path))?;
-    if !metadata.is_dir() {
-        let is_index = path.extension().is_some_and(|extension| extension == "json");
-        return Ok(if is_index {
-            CheckpointPath::Index(path.into())
-        } else {
-            CheckpointPath::File(path.into())
-        });
+/// `model.safetensors` goes before everything else. The index `model.safetensors.index.json` comes
+/// next, then exactly one other index, then exactly one file. One file that is a shard of several,
+/// by its name, is no checkpoint: the others and the index are missing.
+fn choose<T: Store>(store: &T, directory: &Path) -> Result<CheckpointPath> {
+    // These two are asked for by their names: a list that is read while files are renamed may lack
+    // one that was there all the time.
+    let (file, index) = (directory.join(STANDARD_FILE), directory.join(STANDARD_INDEX));
+    let is_file = |path: &Path| -> Result<bool> {
+        let kind = store.kind(path).map_err(|error| error.in_path(path))?;
+        Ok(kind == Some(FileKind::File))
+    };
+    if is_file(&file)? {
+        return Ok(CheckpointPath::File(file));
     }
-    let names = list(path)?;
-    let standard = format!("model{INDEX_SUFFIX}");
-    let indexes: Vec<_> = names.iter().filter(|name| name.ends_with(INDEX_SUFFIX)).collect();
-    let files: Vec<_> = names.iter().filter(|name| name.ends_with(FILE_SUFFIX)).collect();
+    if is_file(&index)? {
+        return Ok(CheckpointPath::Index(index));
+    }
+    let entries = store.list(directory).map_err(|error| error.in_path(directory))?;
+    let [indexes, files] = found(&entries);
     match (indexes.as_slice(), files.as_slice()) {
-        ([index], _) => Ok(CheckpointPath::Index(path.join(index))),
-        (several, _) if several.contains(&&standard) => {
-            Ok(CheckpointPath::Index(path.join(standard)))
+        ([index], _) => Ok(CheckpointPath::Index(directory.join(index))),
+        ([], [file]) if !is_shard_of_several(file) => {
+            Ok(CheckpointPath::File(directory.join(file)))
         }
-        ([], [file]) if !is_shard_of_several(file) => Ok(CheckpointPath::File(path.join(file))),
         _ => {
-            let found = indexes.into_iter().chain(files).cloned().collect();
-            Err(Error::from(ErrorKind::NoCheckpoint { found }).in_path(path))
+            let found = indexes.into_iter().chain(files).map(str::to_owned).collect();
+            let below = found_below(store, directory, &entries);
+            Err(Error::from(ErrorKind::NoCheckpoint { found, below }).in_path(directory))
         }
     }
 }
 
-/// The names in a directory that are text, sorted.
-pub(super) fn list(directory: &Path) -> Result<Vec<String>> {
-    let mut names = Vec::new();
-    for entry in fs::read_dir(directory).map_err(|error| Error::io(error, directory))? {
-        let entry = entry.map_err(|error| Error::io(error, directory))?;
-        names.extend(entry.file_name().into_string());
+/// The names of indexes and those of files of tensors, each sorted.
+fn found(entries: &[Entry]) -> [Vec<&str>; 2] {
+    let mut found = [Vec::new(), Vec::new()];
+    for entry in entries.iter().filter(|entry| entry.kind == FileKind::File) {
+        match CheckpointPath::from_name(&entry.name) {
+            Some(CheckpointPath::Index(_)) => found[0].push(entry.name.as_str()),
+            Some(CheckpointPath::File(_)) => found[1].push(entry.name.as_str()),
+            None => {}
+        }
     }
-    names.sort_unstable();
-    Ok(names)
+    found.iter_mut().for_each(|names| names.sort_unstable());
+    found
+}
+
+/// The indexes and files of tensors that lie one level down, for a message. What cannot be looked
+/// into is left out, and so are hidden directories.
+fn found_below<T: Store>(store: &T, directory: &Path, entries: &[Entry]) -> Vec<String> {
+    let is_shown =
+        |entry: &&Entry| entry.kind == FileKind::Directory && !entry.name.starts_with('.');
+    let mut directories: Vec<_> =
+        entries.iter().filter(is_shown).map(|entry| entry.name.as_str()).collect();
+    directories.sort_unstable();
+    let mut below = Vec::new();
+    for name in directories.into_iter().take(LOOKED_INTO) {
+        let entries = store.list(&directory.join(name)).unwrap_or_default();
+        let names = found(&entries).into_iter().flatten();
+        below.extend(names.map(|file| format!("{name}/{file}")));
+    }
+    below
 }

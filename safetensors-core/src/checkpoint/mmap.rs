@@ -15,9 +15,13 @@
 )]
 
 use std::path::Path;
+use std::sync::Arc;
 
 use memmap2::Mmap;
 
+use super::CheckpointPath;
+use super::opening::open_from;
+use super::store::{Entry, FileKind, LocalStore, Store, Version};
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
 use crate::header::Limits;
@@ -56,9 +60,35 @@ impl Checkpoint<Mmap> {
     ///
     /// Those of [`open`](Checkpoint::open).
     pub unsafe fn mmap(path: impl AsRef<Path>) -> Result<Self> {
-        // SAFETY: the caller promises that the files stay as they are while the checkpoint, which
-        // owns the mappings, lives.
-        Self::open_by(path, &Limits::default(), |path| unsafe { map_file(path) })
+        let path = path.as_ref();
+        let find = || CheckpointPath::find(path);
+        open_from(&MappedStore, Arc::new(LocalStore), path, &Limits::default(), find)
+    }
+}
+
+/// The local disk, with files mapped. Only [`mmap`](Checkpoint::mmap) uses it, whose caller
+/// promises that no file changes while its mapping lives.
+struct MappedStore;
+
+impl Store for MappedStore {
+    type File = Mmap;
+
+    fn open(&self, path: &Path) -> Result<Mmap> {
+        // SAFETY: the caller of `mmap` promises that the files stay as they are while the
+        // checkpoint, which owns the mappings, lives.
+        unsafe { map_file(path) }
+    }
+
+    fn kind(&self, path: &Path) -> Result<Option<FileKind>> {
+        LocalStore.kind(path)
+    }
+
+    fn list(&self, directory: &Path) -> Result<Vec<Entry>> {
+        LocalStore.list(directory)
+    }
+
+    fn version(&self, path: &Path) -> Result<Option<Version>> {
+        LocalStore.version(path)
     }
 }
 

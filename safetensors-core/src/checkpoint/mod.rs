@@ -1,45 +1,54 @@
-//! [`Checkpoint`]: one file, or an index of shards, seen as one set of tensors; and how to save one
-//! in several files.
+//! [`Checkpoint`]: one file, or an index of shards, seen as one set of tensors; how one is saved in
+//! several files; and where the files may lie ([`store`]).
 
+mod current;
+mod destination;
 mod directories;
 mod index;
 mod index_json;
 mod index_read;
 mod locate;
 mod mmap;
+mod names;
 mod open;
+mod opening;
+mod options;
+mod owned;
 mod pattern;
+#[cfg(test)]
+mod races;
 mod save;
+mod siblings;
 mod size;
 mod split;
 #[cfg(test)]
 mod split_tests;
 mod staging;
+pub mod store;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+pub(crate) use destination::check as check_directory;
 use index::Index;
 pub use locate::CheckpointPath;
+pub(crate) use names::{STANDARD_FILE, STANDARD_INDEX};
+pub use options::{Contention, ShardOptions};
 pub use pattern::FilePattern;
-pub(crate) use save::plan as plan_shards;
-pub use save::{SavedShards, ShardOptions, save_sharded};
+pub use save::{SavedShards, save_sharded};
+pub(crate) use save::{plan as plan_shards, save_sharded_if};
 pub use size::MaxShardSize;
 pub(crate) use split::{Split, split_into_shards};
-pub(crate) use staging::check as check_directory;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::header::{Limits, Metadata, NameTable, TensorInfo, is_reserved};
+use crate::header::{Metadata, NameTable, TensorInfo, is_reserved};
 use crate::io::{FileSource, ReadAt, SafeTensors};
 use crate::load::{LazyTensor, LoadOptions};
-use crate::parallel::in_parallel;
 use crate::tensor::TensorBuf;
-
-/// The most shards that are opened at once. What is waited for is mostly the disk or the network,
-/// not a core.
-const OPENED_AT_ONCE: usize = 8;
 
 /// The tensors of a model, wherever they lie: in one file, or in the shards that an index file
 /// names.
@@ -74,7 +83,6 @@ const OPENED_AT_ONCE: usize = 8;
 /// assert_eq!(weight.into_vec::<f32>()?, [1.0, 2.0]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug)]
 pub struct Checkpoint<S = FileSource> {
     shards: Vec<CheckpointFile<S>>,
     /// Every tensor: shards in order, each shard's tensors in file order.
@@ -86,6 +94,23 @@ pub struct Checkpoint<S = FileSource> {
     metadata: Metadata,
     index: Option<PathBuf>,
     index_total_size: Option<u64>,
+    /// The index that was opened, as its store tells it from others.
+    index_version: Option<store::Version>,
+    /// What lies beside the files; nothing for a file that was open already.
+    siblings: Option<Arc<dyn siblings::Siblings>>,
+    /// Whether it is what a directory opens as.
+    is_of_directory: bool,
+}
+
+impl<S: fmt::Debug> fmt::Debug for Checkpoint<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Checkpoint")
+            .field("index", &self.index)
+            .field("shards", &self.shards)
+            .field("metadata", &self.metadata)
+            .field("aliases", &self.aliases)
+            .finish_non_exhaustive()
+    }
 }
 
 /// One file of a [`Checkpoint`].
@@ -115,76 +140,6 @@ struct Place {
 }
 
 impl<S: ReadAt> Checkpoint<S> {
-    /// [`open`](Checkpoint::open) with another way to open each file, for example to hold it in
-    /// memory, so that tensors can be lent as [views](LazyTensor::view):
-    ///
-    /// ```
-    /// use safetensors_core::io::FileSource;
-    /// use safetensors_core::{Checkpoint, Limits, SaveOptions, TensorView, save};
-    ///
-    /// # let dir = tempfile::tempdir()?;
-    /// # let path = dir.path().join("model.safetensors");
-    /// # save(&path, [("weight", TensorView::from_slice(&[2], &[1.0_f32, 2.0])?)], &SaveOptions::new())?;
-    /// let checkpoint = Checkpoint::open_by(&path, &Limits::default(), |path| FileSource::open(path)?.read_to_vec())?;
-    /// assert_eq!(checkpoint.tensor("weight")?.view()?.as_slice::<f32>()?, [1.0, 2.0]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Those of [`open`](Checkpoint::open) and of `open`, which several threads call at once if
-    /// there are several shards.
-    pub fn open_by(
-        path: impl AsRef<Path>,
-        limits: &Limits,
-        open: impl Fn(&Path) -> Result<S> + Sync,
-    ) -> Result<Self> {
-        let open_shard = |path: PathBuf| -> Result<CheckpointFile<S>> {
-            let archive =
-                open(&path).and_then(|source| SafeTensors::from_source_with(source, limits));
-            let archive = archive.map_err(|error| error.in_path(&path))?;
-            Ok(CheckpointFile { path, archive })
-        };
-        match locate::locate(path.as_ref())? {
-            CheckpointPath::File(file) => Self::from_single(open_shard(file)?),
-            CheckpointPath::Index(path) => {
-                let index = Index::read(&path, limits)?;
-                let folder = path.parent().unwrap_or(Path::new(""));
-                let files: Vec<_> = index.shards().collect();
-                let shards = in_parallel(files, OPENED_AT_ONCE, |(file, names), _: &mut ()| {
-                    open_shard(folder.join(file)).map_err(|error| name_lost(error, names))
-                })?;
-                Self::from_shards(shards, &index, path)
-            }
-        }
-    }
-
-    fn from_single(shard: CheckpointFile<S>) -> Result<Self> {
-        let places = (0..shard.archive.header().len())
-            .map(|position| Place { shard: 0, position })
-            .collect();
-        Ok(Self::assemble(vec![shard], places, None))
-    }
-
-    /// Only the tensors that the map sends to a shard are the checkpoint's: where two shards have
-    /// one, the map decides.
-    fn from_shards(shards: Vec<CheckpointFile<S>>, index: &Index, path: PathBuf) -> Result<Self> {
-        let mut places = Vec::new();
-        for (shard, (file, names)) in index.shards().enumerate() {
-            let header = shards[shard].archive.header();
-            let start = places.len();
-            for name in names {
-                let Some(position) = header.position(name) else {
-                    let error = Error::from(ErrorKind::NotInShard { shard: file.to_owned() });
-                    return Err(error.in_tensor(name).in_path(&path));
-                };
-                places.push(Place { shard, position });
-            }
-            places[start..].sort_unstable_by_key(|place| place.position);
-        }
-        Ok(Self::assemble(shards, places, Some((index, path))))
-    }
-
     fn assemble(
         shards: Vec<CheckpointFile<S>>,
         places: Vec<Place>,
@@ -199,6 +154,9 @@ impl<S: ReadAt> Checkpoint<S> {
             metadata: Metadata::new(),
             index: path,
             index_total_size: index.and_then(|index| index.total_size),
+            index_version: None,
+            siblings: None,
+            is_of_directory: false,
         };
         if index.is_some() {
             let mut table = NameTable::default();
@@ -366,23 +324,5 @@ impl<S> Checkpoint<S> {
         let shard = self.shards.get(place.shard)?;
         let info = shard.archive.header().tensor_at(place.position)?;
         Some(LazyTensor::new(info, &shard.archive, Some(&shard.path)).in_file(place.shard))
-    }
-}
-
-/// Says in the error of a shard that is missing or cut off which tensor that loses: the first that
-/// the map sends there.
-///
-/// Other errors are about the shard's own text, not about what the map says of it.
-fn name_lost(error: Error, names: &[String]) -> Error {
-    let lost = matches!(
-        error.kind(),
-        ErrorKind::Io(_)
-            | ErrorKind::NotAFile { .. }
-            | ErrorKind::TooShort { .. }
-            | ErrorKind::HeaderPastEnd { .. }
-    );
-    match names.first() {
-        Some(name) if lost => error.in_tensor(name),
-        _ => error,
     }
 }

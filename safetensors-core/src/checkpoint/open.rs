@@ -1,26 +1,35 @@
-//! Opening a checkpoint of files by path, or of a file that is open already.
+//! Opening a checkpoint by path, from anywhere else, or of a file that is open already.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::CheckpointFile;
+use super::opening::open_from;
+use super::store::{FileKind, LocalStore, OpenedBy, PerhapsLocal, Store};
+use super::{CheckpointFile, CheckpointPath, locate};
 use crate::checkpoint::Checkpoint;
 use crate::error::{ErrorKind, Result};
 use crate::header::Limits;
-use crate::io::{FileSource, SafeTensors};
+use crate::io::{FileSource, ReadAt, SafeTensors};
 
 impl Checkpoint {
-    /// Opens a file, an index file (`*.json`), or a directory that holds an index or exactly one
-    /// `*.safetensors` file.
+    /// Opens a file, an index file (`*.json`), or what a directory holds: `model.safetensors`, or
+    /// else the index `model.safetensors.index.json`, or else exactly one other index, or else
+    /// exactly one `*.safetensors` file.
     ///
     /// An index is treated as hostile: its size is limited, duplicate keys are refused, and shard
     /// names must be plain relative paths to regular `*.safetensors` files. Its `total_size` is not
     /// trusted.
     ///
+    /// A checkpoint that is replaced while it is opened, as
+    /// [`save_sharded`](crate::save_sharded) replaces one, is the old one or the new one, never a
+    /// mixture: if the index is another one after the shards are open, they are opened again.
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::NoCheckpoint`] for a directory that holds none or several;
     /// [`ErrorKind::BadIndex`]; [`ErrorKind::NotInShard`] for a tensor that its shard lacks;
+    /// [`ErrorKind::KeepsChanging`] for a checkpoint that is replaced again and again;
     /// [`ErrorKind::Io`]; and, for each file, the errors of
     /// [`Header::parse`](crate::header::Header::parse).
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
@@ -33,7 +42,7 @@ impl Checkpoint {
     ///
     /// Those of [`open`](Checkpoint::open).
     pub fn open_with(path: impl AsRef<Path>, limits: &Limits) -> Result<Self> {
-        Self::open_by(path, limits, |path| FileSource::open(path))
+        Self::open_in(LocalStore, path, limits)
     }
 
     /// One file that is open already, such as standard input where that is a file. `name` stands
@@ -53,6 +62,68 @@ impl Checkpoint {
             SafeTensors::from_source(source)
         };
         let archive = open().map_err(|error| error.in_path(&path))?;
-        Self::from_single(CheckpointFile { path, archive })
+        Ok(Self::from_single(CheckpointFile { path, archive }))
+    }
+}
+
+impl<S: ReadAt> Checkpoint<S> {
+    /// [`open`](Checkpoint::open) in another place than the local disk: in memory, say.
+    /// [`Store`] has examples.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Checkpoint::open) and of the store.
+    pub fn open_in(
+        store: impl Store<File = S> + 'static,
+        path: impl AsRef<Path>,
+        limits: &Limits,
+    ) -> Result<Self> {
+        let (store, path) = (Arc::new(store), path.as_ref());
+        open_from(&*store, store.clone(), path, limits, || locate::locate(&*store, path))
+    }
+
+    /// [`open`](Checkpoint::open) with another way to open each file, for example to hold it in
+    /// memory, so that tensors can be lent as [views](crate::LazyTensor::view):
+    ///
+    /// ```
+    /// use safetensors_core::io::FileSource;
+    /// use safetensors_core::{Checkpoint, Limits, SaveOptions, TensorView, save};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("model.safetensors");
+    /// # let tensors = [("weight", TensorView::from_slice(&[2], &[1.0_f32, 2.0])?)];
+    /// # save(&path, tensors, &SaveOptions::new())?;
+    /// let checkpoint = Checkpoint::open_by(&path, &Limits::default(), |path| {
+    ///     FileSource::open(path)?.read_to_vec()
+    /// })?;
+    /// assert_eq!(checkpoint.tensor("weight")?.view()?.as_slice::<f32>()?, [1.0, 2.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// A path that ends in `.safetensors` or `.json` is that of a file or of an index, which need
+    /// not be on the disk; the index and its shards are opened by `open`. Every other path is
+    /// looked up on the disk, where it may be a directory. To look up directories elsewhere too,
+    /// use [`open_in`](Checkpoint::open_in).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Checkpoint::open) and of `open`, which several threads call at once if
+    /// there are several shards.
+    pub fn open_by(
+        path: impl AsRef<Path>,
+        limits: &Limits,
+        open: impl Fn(&Path) -> Result<S> + Sync,
+    ) -> Result<Self> {
+        let path = path.as_ref();
+        let locate = || {
+            let is_named =
+                path.extension().is_some_and(|end| end == "safetensors" || end == "json");
+            let is_directory = || matches!(LocalStore.kind(path), Ok(Some(FileKind::Directory)));
+            match !is_named && is_directory() {
+                true => locate::locate(&LocalStore, path),
+                false => Ok(CheckpointPath::by_extension(path)),
+            }
+        };
+        open_from(&OpenedBy(&open), Arc::new(PerhapsLocal), path, limits, locate)
     }
 }

@@ -2,15 +2,8 @@
 
 use std::str::FromStr;
 
-use super::index::is_safe_name;
+use super::names::{FILE_SUFFIX, INDEX_SUFFIX, is_safe, shard_numbers, stem};
 use crate::error::{Error, ErrorKind};
-
-/// What every file of a checkpoint ends in.
-const EXTENSION: &str = ".safetensors";
-
-/// What stands between the shard's name and a number in the name of a shard that is about to be
-/// replaced.
-const REPLACED: &str = ".replaced-";
 
 /// The names of a checkpoint's files, such as `model{suffix}.safetensors`.
 ///
@@ -52,12 +45,13 @@ impl FromStr for FilePattern {
     /// makes is not a plain file name that ends in `.safetensors`.
     fn from_str(pattern: &str) -> Result<Self, Error> {
         let parts = pattern.split_once("{suffix}").filter(|(_, rest)| !rest.contains("{suffix}"));
-        let parts = parts.and_then(|(prefix, rest)| Some((prefix, rest.strip_suffix(EXTENSION)?)));
+        let parts =
+            parts.and_then(|(prefix, rest)| Some((prefix, rest.strip_suffix(FILE_SUFFIX)?)));
         let made = parts.map(|(prefix, rest)| Self { prefix: prefix.into(), rest: rest.into() });
         made.filter(|pattern| {
             let name = pattern.file_name(0, 1);
             // Without a stem it would be a hidden file, which nobody finds.
-            is_safe_name(&name) && !name.contains('/') && name != EXTENSION
+            is_safe(&name) && !name.contains('/') && name != FILE_SUFFIX
         })
         .ok_or_else(|| ErrorKind::BadFilePattern { found: pattern.into() }.into())
     }
@@ -68,26 +62,44 @@ impl FilePattern {
     pub fn file_name(&self, shard: usize, shards: usize) -> String {
         let Self { prefix, rest } = self;
         match shards {
-            0 | 1 => format!("{prefix}{rest}{EXTENSION}"),
-            _ => format!("{prefix}-{:05}-of-{shards:05}{rest}{EXTENSION}", shard + 1),
+            0 | 1 => format!("{prefix}{rest}{FILE_SUFFIX}"),
+            _ => format!("{prefix}-{:05}-of-{shards:05}{rest}{FILE_SUFFIX}", shard + 1),
         }
     }
 
     /// The name of the index.
     pub fn index_name(&self) -> String {
-        self.file_name(0, 1) + ".index.json"
+        let Self { prefix, rest } = self;
+        format!("{prefix}{rest}{INDEX_SUFFIX}")
+    }
+
+    /// The shard of several that a file is by its name: the pattern of all of them, which of them
+    /// it is, counted from 0, and how many there are. The reverse of
+    /// [`file_name`](FilePattern::file_name).
+    ///
+    /// ```
+    /// use safetensors_core::checkpoint::FilePattern;
+    ///
+    /// let found = FilePattern::of_shard("model-00002-of-00003.safetensors");
+    /// assert_eq!(found, Some((FilePattern::default(), 1, 3)));
+    /// assert_eq!(FilePattern::of_shard("model.safetensors"), None);
+    /// ```
+    pub fn of_shard(name: &str) -> Option<(Self, usize, usize)> {
+        let stem = name.strip_suffix(FILE_SUFFIX)?;
+        let found = |(at, _)| shard_numbers(&stem[at..]).map(|numbers| (&stem[..at], numbers));
+        let (prefix, (shard, shards, rest)) = stem.match_indices('-').find_map(found)?;
+        let (shard, shards) = (shard.parse::<usize>().ok()?, shards.parse().ok()?);
+        let pattern = Self { prefix: prefix.into(), rest: rest.into() };
+        // Nothing is named by an ending alone.
+        let is_named = pattern.file_name(0, 1) != FILE_SUFFIX;
+        let is_one_of_several = shards > 1 && (1..=shards).contains(&shard);
+        (is_named && is_one_of_several).then(|| (pattern, shard - 1, shards))
     }
 
     /// Whether a file has a name of this pattern, be it the one file's or a shard's of any number,
-    /// or such a name [set aside](set_aside).
+    /// or such a name [set aside](super::names::set_aside).
     pub(super) fn matches(&self, name: &str) -> bool {
-        let is_number =
-            |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        let Some(stem) = name.strip_suffix(EXTENSION) else { return false };
-        let stem = match stem.rsplit_once(REPLACED) {
-            Some((stem, number)) if is_number(number) => stem,
-            _ => stem,
-        };
+        let Some(stem) = stem(name) else { return false };
         let suffix =
             stem.strip_prefix(&*self.prefix).and_then(|stem| stem.strip_suffix(&*self.rest));
         suffix.is_some_and(|suffix| {
@@ -96,32 +108,9 @@ impl FilePattern {
     }
 }
 
-/// The numbers in `-00001-of-00003`, and what follows them.
-fn shard_numbers(text: &str) -> Option<(&str, &str, &str)> {
-    let number = |text: &str| {
-        let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-        (digits >= 5).then_some(digits)
-    };
-    let text = text.strip_prefix('-')?;
-    let (shard, text) = text.split_at(number(text)?);
-    let text = text.strip_prefix("-of-")?;
-    let (shards, text) = text.split_at(number(text)?);
-    Some((shard, shards, text))
-}
-
-/// Whether a file is by its name one shard of more than one.
-pub(super) fn is_shard_of_several(name: &str) -> bool {
-    let numbers = name.match_indices('-').find_map(|(at, _)| shard_numbers(&name[at..]));
-    numbers.is_some_and(|(_, shards, _)| !matches!(shards.trim_start_matches('0'), "" | "1"))
-}
-
-/// The name under which a file stays while another takes its place.
-pub(super) fn set_aside(name: &str, number: u32) -> String {
-    format!("{}{REPLACED}{number}{EXTENSION}", name.strip_suffix(EXTENSION).unwrap_or(name))
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::names::set_aside;
     use super::*;
 
     #[test]
@@ -205,23 +194,25 @@ mod tests {
     }
 
     #[test]
-    fn shards_of_several() {
-        for name in [
-            "model-00001-of-00002.safetensors",
-            "a-b-00010-of-00010.fp16.safetensors",
-            "m-100000-of-100000.x",
-        ] {
-            assert!(is_shard_of_several(name), "{name}");
+    fn the_shard_that_a_name_says() {
+        let pattern: FilePattern = "a-b{suffix}.fp16.safetensors".parse().unwrap();
+        for (shard, shards) in [(0, 2), (9, 10), (99_999, 100_000)] {
+            let name = pattern.file_name(shard, shards);
+            let found = FilePattern::of_shard(&name);
+            assert_eq!(found, Some((pattern.clone(), shard, shards)), "{name}");
         }
         for name in [
             "model.safetensors",
             "model-00001-of-00001.safetensors",
+            "model-00000-of-00002.safetensors",
+            "model-00003-of-00002.safetensors",
+            "model-00001-of-99999999999999999999999.safetensors",
+            "model-00001-of-00002.bin",
             "model-1-of-2.safetensors",
+            "-00001-of-00002.safetensors",
             "",
-            "-",
-            "é-é",
         ] {
-            assert!(!is_shard_of_several(name), "{name}");
+            assert_eq!(FilePattern::of_shard(name), None, "{name}");
         }
     }
 }

@@ -5,66 +5,12 @@ use std::path::Path;
 
 use super::index::Index;
 use super::staging::Staging;
-use super::{FilePattern, MaxShardSize, Split, split_into_shards};
+use super::{ShardOptions, Split, split_into_shards};
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::FORMAT_KEY;
 use crate::save::SaveOptions;
 use crate::tensor::{TensorSource, shape};
 use crate::tied;
-
-/// How a sharded checkpoint is saved.
-///
-/// ```
-/// use safetensors_core::{SaveOptions, ShardOptions};
-///
-/// let options = ShardOptions::new()
-///     .max_shard_size("500MB".parse()?)
-///     .file_pattern("model.fp16{suffix}.safetensors".parse()?)
-///     .save_options(SaveOptions::new().metadata([("license", "mit")]));
-/// # Ok::<(), safetensors_core::Error>(())
-/// ```
-#[derive(Clone, Debug, Default)]
-pub struct ShardOptions {
-    max_shard_size: MaxShardSize,
-    file_pattern: FilePattern,
-    pub(crate) save_options: SaveOptions,
-}
-
-impl ShardOptions {
-    /// Shards of 5 GB, named `model{suffix}.safetensors`, saved with the default [`SaveOptions`].
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Sets the size up to which a shard is filled.
-    #[must_use]
-    pub fn max_shard_size(mut self, size: MaxShardSize) -> Self {
-        self.max_shard_size = size;
-        self
-    }
-
-    /// Sets the names of the files.
-    #[must_use]
-    pub fn file_pattern(mut self, pattern: FilePattern) -> Self {
-        self.file_pattern = pattern;
-        self
-    }
-
-    /// Sets how each file is saved.
-    ///
-    /// The metadata of several files goes into their index, as `huggingface_hub` has it; only
-    /// `format` goes into each file, and is `pt` if it is not given.
-    #[must_use]
-    pub fn save_options(mut self, options: SaveOptions) -> Self {
-        self.save_options = options;
-        self
-    }
-
-    /// The names of the files.
-    pub(crate) fn pattern(&self) -> &FilePattern {
-        &self.file_pattern
-    }
-}
 
 /// The files of a saved checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,8 +34,13 @@ pub struct SavedShards {
 /// other file names than before, until the next save. A directory that has yet another checkpoint,
 /// under names of another pattern, may open as that one or, if neither has the names
 /// `model{suffix}.safetensors`, as none: such a checkpoint is opened by the path of its file or
-/// index. A new checkpoint without tensors has no index that could stand for it while the earlier
-/// one's files go.
+/// index.
+///
+/// Saves to one directory at the same time, of this process and of others, do not mix:
+/// [`Contention`](crate::checkpoint::Contention) says what happens to the second. On file systems
+/// of networks, where locks may not reach other machines, a save whose files were replaced by
+/// another fails with [`ErrorKind::Overtaken`]. Whatever another writer has put into the directory
+/// meanwhile stays there.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, ShardOptions, TensorView, save_sharded};
@@ -111,26 +62,37 @@ pub struct SavedShards {
 /// # Errors
 ///
 /// Those of [`save`](crate::save()), for each file; [`ErrorKind::DuplicateTensor`];
-/// [`ErrorKind::NotAFile`] if something else than a file has the name of one. After
-/// [`ErrorKind::NotDurable`] and [`ErrorKind::LeftBehind`] the new checkpoint is in its place, else
-/// what was there before.
+/// [`ErrorKind::NotAFile`] if a name of the new files is that of something else;
+/// [`ErrorKind::DirectoryBusy`] and [`ErrorKind::Overtaken`]; [`ErrorKind::Io`] also if the earlier
+/// checkpoint cannot be read. After [`ErrorKind::NotDurable`] and [`ErrorKind::LeftBehind`] the new
+/// checkpoint is in its place, else what was there before.
 pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
     directory: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (N, S)>,
     options: &ShardOptions,
 ) -> Result<SavedShards> {
-    let directory = directory.as_ref();
+    save_sharded_if(directory.as_ref(), tensors, options, || Ok(()))
+}
+
+/// [`save_sharded`], unless `check` fails, which is called when all files are written and none is
+/// in place.
+pub(crate) fn save_sharded_if<N: AsRef<str>, S: TensorSource>(
+    directory: &Path,
+    tensors: impl IntoIterator<Item = (N, S)>,
+    options: &ShardOptions,
+    check: impl FnOnce() -> Result<()>,
+) -> Result<SavedShards> {
     let mut tensors: Vec<_> = tensors.into_iter().collect();
     let ShardPlan { split, each, index, files, .. } =
         plan(&mut tensors, options).map_err(|error| error.in_path(directory))?;
-    let staging = Staging::create(directory, &options.file_pattern, &each)?;
+    let staging = Staging::create(directory, options)?;
     for (file, positions) in files.iter().zip(&split.shards) {
         let shard = positions.iter().map(|&position| (&tensors[position].0, &tensors[position].1));
         let path = staging.path(file);
-        crate::save(&path, shard, &each)
+        crate::save::save(&path, shard, &each)
             .map_err(|error| error.moved(&path, &staging.destination(file)))?;
     }
-    staging.commit(&index)?;
+    staging.commit(&index, check)?;
     Ok(SavedShards { files, total_size: split.total_size })
 }
 
@@ -152,7 +114,7 @@ pub(crate) fn plan<N: AsRef<str>, S: TensorSource>(
     tensors: &mut Vec<(N, S)>,
     options: &ShardOptions,
 ) -> Result<ShardPlan> {
-    let ShardOptions { max_shard_size, file_pattern, save_options } = options;
+    let ShardOptions { max_shard_size, file_pattern, save_options, .. } = options;
     let mut aliases = BTreeMap::new();
     if let Some(tied) = &save_options.tied {
         aliases = tied::drop_copies(tensors, tied)?;

@@ -1,50 +1,62 @@
-//! [`Staging`]: a checkpoint of several files that takes the place of another in steps, each of which leaves one of the two whole.
+//! [`Staging`]: a checkpoint of several files that takes the place of another in steps, each of
+//! which leaves one of the two whole.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::FilePattern;
+use super::current::current;
+use super::destination::refuse_other_than_files;
 use super::directories::{NewDirectories, TempDirectory};
 use super::index::Index;
-use super::locate::{CheckpointPath, list, locate};
-use super::pattern::set_aside;
+use super::names::{STANDARD_FILE, set_aside};
+use super::owned::{Owned, Stale, overtaken};
+use super::store::{LocalStore, Store, Version};
+use super::{Contention, FilePattern, ShardOptions};
 use crate::error::{Error, ErrorKind, Result};
-use crate::header::Limits;
+use crate::io::failpoint;
+use crate::io::identity::Identity;
+use crate::io::lock::DirectoryLock;
 use crate::io::unfinished::Steps;
-use crate::io::{FileSource, SafeTensors, failpoint};
-use crate::save::SaveOptions;
-use crate::save::atomic::{
-    refuse_other_than_directory, remove_header_backup, replaceable, sync, sync_directory,
-};
+use crate::save::atomic::{remove_header_backup, replaceable, sync, sync_directory};
 use crate::save::permissions::take_over;
 
 /// A checkpoint that is being written into a hidden directory beside the one that it will replace.
 ///
 /// Several files cannot be renamed at once, and the new shards may have the names of the old ones.
-/// So the index is what decides at every moment: it is replaced by renaming, and no file that it
-/// names is touched while it names it.
+/// So at every moment one file decides what opens, and is replaced or removed at once:
+/// `model.safetensors` if it is there, or else the index. No file that the index names is touched
+/// while it names it.
 ///
-/// 1. All new files are written, and have reached the disk, before anything else changes.
+/// 1. All new files are written, and have reached the disk, before anything else changes. Then the
+///    directory is locked.
 /// 2. If the new shards need names that the index in place uses, those old shards get a second name
 ///    (a hard link, or a copy where the file system has no links), and an index with these second
-///    names replaces the old one. If there is no index but one file, an index with that file is put
-///    in place, so that the shards to come do not make the directory ambiguous.
-/// 3. The new files get their names. Nothing refers to them yet.
-/// 4. The new index replaces the one in place. From here on the new checkpoint is what opens. A
-///    checkpoint of one file goes through an index too if it replaces one that has an index.
-/// 5. Files of the old checkpoint and second names are removed, and at last the index, if the new
-///    checkpoint has one file.
+///    names replaces the old one. If there is no index but one file of another name than
+///    `model.safetensors`, an index with that file is put in place, so that the shards to come do
+///    not make the directory ambiguous.
+/// 3. The new files get their names. Nothing refers to them yet, unless the checkpoint is the one
+///    file `model.safetensors`: then it opens from here on.
+/// 4. The new index replaces the one in place. A checkpoint of one file goes through an index too
+///    if it replaces one that has an index.
+/// 5. Files of the old checkpoint and second names are removed, first `model.safetensors`, without
+///    which the new index counts, and at last the index, if the new checkpoint has one file.
 ///
 /// The names at the end are those of the Hub, which a generation number in each name would not be.
 /// After an interruption the next save goes the same way from whatever index it finds, and clears
-/// up. A process that reads the old index, and the shards only after they were replaced, is not
-/// helped by this; nothing is that does not keep old shards forever.
+/// up. A process that reads the old index, and the shards only after they were replaced, sees that
+/// the index has become another one, and begins anew (`opening.rs`).
+///
+/// Where the lock excludes nobody, another save may do the same in between. Each looks, before it
+/// replaces the index and at the end, whether the files are those that it has written, and fails
+/// if they are not. Each removes only what was there before it began.
 pub(crate) struct Staging {
     directory: PathBuf,
     pattern: FilePattern,
     durable: bool,
+    contention: Contention,
+    /// What the directory had in the beginning, if it must not change until the save is done.
+    before: Option<[Option<Version>; 2]>,
     temp: TempDirectory,
     /// The directories that were made for it, which go if nothing is put into them. Dropped after
     /// the temporary one in them.
@@ -54,27 +66,31 @@ pub(crate) struct Staging {
 
 impl Staging {
     /// Prepares to save a checkpoint to a directory, which is created if need be.
-    pub(crate) fn create(
-        directory: &Path,
-        pattern: &FilePattern,
-        options: &SaveOptions,
-    ) -> Result<Self> {
-        let SaveOptions { durable, replace_read_only, .. } = *options;
+    pub(crate) fn create(directory: &Path, options: &ShardOptions) -> Result<Self> {
         let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
         let create = || {
             let made = NewDirectories::create_all(directory)?;
             failpoint::hit("create")?;
-            Ok((TempDirectory::create(&directory.join(pattern.index_name()))?, made))
+            let index = directory.join(options.pattern().index_name());
+            Ok((TempDirectory::create(&index)?, made))
         };
         let (temp, made) = create().map_err(|error| Error::io(error, directory))?;
-        Ok(Self {
+        let mut staging = Self {
             directory: directory.into(),
-            pattern: pattern.clone(),
-            durable,
+            pattern: options.pattern().clone(),
+            durable: options.save_options.durable,
+            contention: options.contention,
+            before: None,
             temp,
             made,
-            replace_read_only,
-        })
+            replace_read_only: options.save_options.replace_read_only,
+        };
+        if staging.contention == Contention::Fail {
+            // Somebody who is at it is found before hours of writing, not after.
+            drop(staging.lock()?);
+            staging.before = Some(staging.versions());
+        }
+        Ok(staging)
     }
 
     /// Where a new file is to be written.
@@ -88,78 +104,119 @@ impl Staging {
     }
 
     /// Puts the new checkpoint, whose files are all written, in the place of what the directory
-    /// has.
-    pub(crate) fn commit(self, new: &Index) -> Result<()> {
+    /// has, unless `check` fails, which is called before anything changes.
+    pub(crate) fn commit(mut self, new: &Index, check: impl FnOnce() -> Result<()>) -> Result<()> {
         let files: Vec<&str> = new.shards().map(|(file, _)| file).collect();
         let single = files == [self.pattern.file_name(0, 1)];
         let index = self.destination(&self.pattern.index_name());
         // What can be refused is refused before anything changes.
         let json = new.to_json().map_err(|error| error.in_path(&index))?;
+        let _lock = self.lock()?;
+        if self.before.take().is_some_and(|before| before != self.versions()) {
+            return Err(self.busy());
+        }
         for path in files.iter().map(|file| self.destination(file)).chain([index.clone()]) {
             refuse_other_than_files(&path)
                 .and_then(|()| replaceable(&path, self.replace_read_only))
                 .map_err(|error| error.in_path(&path))?;
         }
+        check()?;
+        let mut stale = Stale::find(&self.directory, &self.pattern, &files)?;
+        let mut owned = Owned::default();
+        for file in &files {
+            owned.add(&self.path(file), self.destination(file))?;
+        }
+
         let _steps = Steps::begin();
-        let has_index = index.symlink_metadata().is_ok();
-        if let Some(old) = self.current(has_index.then_some(&*index)) {
+        let mut in_place = identity(&index)?;
+        let old = match in_place {
+            Some(_) => current(&self.directory, Some(&index))?,
+            // Before one file there is nothing to do: it is replaced, or stands beside another.
+            None if single => None,
+            None => current(&self.directory, None)?,
+        };
+        if let Some(old) = old {
             let in_the_way: Vec<&str> =
                 files.iter().copied().filter(|file| old.shards.contains_key(*file)).collect();
-            let ambiguous = !has_index && !single;
-            if ambiguous || (has_index && !in_the_way.is_empty()) {
-                self.move_aside(old, &in_the_way, &index)?;
+            if in_place.is_none() || !in_the_way.is_empty() {
+                in_place = Some(self.move_aside(old, &in_the_way, &index, &mut stale)?);
             }
         }
         for file in &files {
             self.rename(&self.path(file), &self.destination(file))?;
         }
+        // `model.safetensors` opens before any index does, and any one file where there is no index.
+        let opens = single && (in_place.is_none() || files == [STANDARD_FILE]);
+        if opens {
+            self.sync_new_names()?;
+        } else {
+            self.sync_names()?;
+        }
+        owned.check(&self.directory)?;
+        if identity(&index)? != in_place {
+            return Err(overtaken(&index, &self.directory));
+        }
         // An index of no tensors would be refused. If it is one file without tensors that replaces
         // a sharded checkpoint, there is nothing that could stand between the two.
-        if !single
-            || (index.symlink_metadata().is_ok()
-                && new.shards().any(|(_, names)| !names.is_empty()))
-        {
+        let has_tensors = new.shards().any(|(_, names)| !names.is_empty());
+        match in_place {
+            Some(in_place) if opens || (single && !has_tensors) => {
+                stale.add_first(index, in_place);
+            }
+            None if single => {}
+            _ => {
+                let written = self.write_index(&json, &index)?;
+                if single {
+                    stale.add_written(&written, index.clone())?;
+                } else {
+                    owned.add(&written, index.clone())?;
+                }
+                self.rename(&written, &index)?;
+            }
+        }
+        if !single && stale.shadows(&self.destination(STANDARD_FILE)) {
+            // Until that file is gone, the directory opens as it.
             self.sync_names()?;
-            let written = self.write_index(&json, &index)?;
-            self.rename(&written, &index)?;
+            stale.remove_first(&self.path("removed"))?;
         }
         // The new checkpoint is in its place. Errors from here on say so.
         self.sync_new_names()?;
-        self.remove_stale(&files)?;
-        if single {
-            remove(&index).map_err(|error| left_behind(error, &index))?;
-        }
+        stale.remove(&self.path("removed"))?;
         self.sync_new_names()?;
-        if !self.durable {
-            return Ok(());
+        if self.durable {
+            self.made.sync().map_err(|error| self.not_durable(error))?;
         }
-        let synced = self.made.sync();
-        synced.map_err(|error| Error::from(ErrorKind::NotDurable(error)).in_path(&self.directory))
+        owned.check(&self.directory)
     }
 
-    /// The checkpoint that the directory opens as, or that the pattern's index describes; nothing
-    /// if it is not complete, as then there is nothing to keep loadable. A checkpoint without
-    /// tensors counts for nothing here: no index can describe it.
-    fn current(&self, index: Option<&Path>) -> Option<Index> {
-        let current = match index {
-            Some(index) => Index::read(index, &Limits::default()).ok()?,
-            None => {
-                let Ok(CheckpointPath::File(file)) = locate(&self.directory) else { return None };
-                let archive = SafeTensors::from_source(FileSource::open(&file).ok()?).ok()?;
-                let names: Vec<_> =
-                    archive.tensors().map(|tensor| tensor.name().to_owned()).collect();
-                let shards = BTreeMap::from([(file.file_name()?.to_str()?.to_owned(), names)]);
-                Index { shards, ..Index::default() }
-            }
+    /// Locks the directory against other saves, or says that somebody else has.
+    fn lock(&self) -> Result<DirectoryLock> {
+        let lock = match self.contention {
+            Contention::Wait => DirectoryLock::wait_for(&self.directory).map(Some),
+            Contention::Fail => DirectoryLock::try_for(&self.directory),
         };
-        let complete = current
-            .shards()
-            .all(|(file, names)| !names.is_empty() && self.destination(file).is_file());
-        complete.then_some(current)
+        lock.map_err(|error| Error::io(error, &self.directory))?.ok_or_else(|| self.busy())
     }
 
-    /// Gives old shards second names and puts an index with these in place.
-    fn move_aside(&self, mut old: Index, in_the_way: &[&str], index: &Path) -> Result<()> {
+    fn busy(&self) -> Error {
+        Error::from(ErrorKind::DirectoryBusy).in_path(&self.directory)
+    }
+
+    /// The present versions of what decides which checkpoint the directory has.
+    fn versions(&self) -> [Option<Version>; 2] {
+        [self.pattern.file_name(0, 1), self.pattern.index_name()]
+            .map(|name| LocalStore.version(&self.destination(&name)).unwrap_or(None))
+    }
+
+    /// Gives old shards second names and puts an index with these in place, whose identity it
+    /// returns.
+    fn move_aside(
+        &self,
+        mut old: Index,
+        in_the_way: &[&str],
+        index: &Path,
+        stale: &mut Stale,
+    ) -> Result<Identity> {
         let mut aside = Aside { links: Vec::new() };
         for &file in in_the_way {
             let free = (1..).map(|number| set_aside(file, number));
@@ -177,10 +234,14 @@ impl Staging {
         self.sync_names()?;
         let json = old.to_json().map_err(|error| error.in_path(index))?;
         let written = self.write_index(&json, index)?;
+        let own = identity(&written)?;
         self.rename(&written, index)?;
         // From here on the index relies on them, whatever fails next.
-        aside.links.clear();
-        self.sync_names()
+        for link in aside.links.drain(..) {
+            stale.add(link)?;
+        }
+        self.sync_names()?;
+        own.ok_or_else(|| overtaken(index, &self.directory))
     }
 
     /// Gives a file of the directory a second name: a link, or a copy where there are no links.
@@ -237,19 +298,17 @@ impl Staging {
         if !self.durable {
             return Ok(());
         }
-        let synced = sync_directory(&self.directory);
-        synced.map_err(|error| Error::from(ErrorKind::NotDurable(error)).in_path(&self.directory))
+        sync_directory(&self.directory).map_err(|error| self.not_durable(error))
     }
 
-    /// Removes every file whose name is of the pattern, except the new ones.
-    fn remove_stale(&self, files: &[&str]) -> Result<()> {
-        let mut stale = list(&self.directory)?;
-        stale.retain(|name| self.pattern.matches(name) && !files.contains(&name.as_str()));
-        stale
-            .iter()
-            .map(|name| self.destination(name))
-            .try_for_each(|path| remove(&path).map_err(|error| left_behind(error, &path)))
+    fn not_durable(&self, error: io::Error) -> Error {
+        Error::from(ErrorKind::NotDurable(error)).in_path(&self.directory)
     }
+}
+
+/// The identity of what has a name; `None` if nothing has it.
+fn identity(path: &Path) -> Result<Option<Identity>> {
+    Identity::at(path).map_err(|error| Error::io(error, path))
 }
 
 /// The second names of old shards, which are removed again if no index comes to refer to them.
@@ -261,64 +320,7 @@ impl Drop for Aside {
     fn drop(&mut self) {
         for link in &self.links {
             // Should this fail too, the next save removes them.
-            let _ = remove(link);
+            let _ = failpoint::hit("remove").and_then(|()| fs::remove_file(link));
         }
     }
-}
-
-/// Removes a file, if it is there.
-fn remove(path: &Path) -> io::Result<()> {
-    match failpoint::hit("remove").and_then(|()| fs::remove_file(path)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
-fn left_behind(error: io::Error, path: &Path) -> Error {
-    Error::from(ErrorKind::LeftBehind(error)).in_path(path)
-}
-
-/// Checks whether a directory can have these files, which are named after the pattern, as far as
-/// that is known beforehand.
-///
-/// One file has no index. It is found only if it is alone, so no other file of tensors may be there
-/// and no other index.
-pub(crate) fn check(directory: &Path, pattern: &FilePattern, files: &[&str]) -> Result<()> {
-    let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
-    // What is not there yet will be made in the nearest directory above that is.
-    let there = directory
-        .ancestors()
-        .find(|path| path.symlink_metadata().is_ok())
-        .unwrap_or(Path::new("."));
-    refuse_other_than_directory(there).map_err(|error| error.in_path(directory))?;
-    let index = pattern.index_name();
-    for path in files.iter().chain([&index.as_str()]).map(|file| directory.join(file)) {
-        refuse_other_than_files(&path).map_err(|error| error.in_path(&path))?;
-    }
-    let &[file] = files else { return Ok(()) };
-    if file != pattern.file_name(0, 1) || there != directory {
-        return Ok(());
-    }
-    let mut others = list(directory)?;
-    others.retain(|name| {
-        let is_own = name == file || *name == index || pattern.matches(name);
-        !is_own && CheckpointPath::from_name(name).is_some()
-    });
-    if others.is_empty() {
-        return Ok(());
-    }
-    Err(Error::from(ErrorKind::NotAlone { file: file.into(), others }).in_path(directory))
-}
-
-/// Refuses to take the place of something that is neither a file nor a link.
-fn refuse_other_than_files(path: &Path) -> Result<()> {
-    let found = match path.symlink_metadata() {
-        Ok(metadata) if metadata.is_dir() => "a directory",
-        Ok(metadata) if !metadata.is_file() && !metadata.is_symlink() => "a special file",
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(ErrorKind::Io(error).into());
-        }
-        _ => return Ok(()),
-    };
-    Err(ErrorKind::NotAFile { found }.into())
 }

@@ -8,7 +8,7 @@ use crate::error::ErrorKind;
 pub enum Support {
     /// As they are in the file.
     Exact,
-    /// As this wider dtype, which holds each value exactly (see [`widen`]).
+    /// As this wider dtype, which holds each value exactly (see [`widen`](super::widen())).
     Widened(Dtype),
     /// Not at all.
     Unsupported,

@@ -8,8 +8,9 @@ use super::{Edit, Edited, header};
 use crate::error::{ErrorKind, Result};
 use crate::io::copy::copy_range;
 use crate::io::failpoint;
+use crate::io::lock::DirectoryLock;
 use crate::io::positional::write_all_at;
-use crate::save::atomic::AtomicFile;
+use crate::save::atomic::{AtomicFile, directory, sync};
 use crate::tensor::write_exactly;
 
 pub(super) fn apply(mut edit: Edit<'_>) -> Result<Edited> {
@@ -26,10 +27,12 @@ pub(super) fn apply(mut edit: Edit<'_>) -> Result<Edited> {
         return Ok(Edited::Unchanged);
     }
     if outcome == Edited::InPlace {
+        let lock = lock(&edit)?;
         check_unchanged(edit.archive.source(), &edit.destination).map_err(ErrorKind::Io)?;
         if header::replace(&edit, plan.json())? {
             return Ok(Edited::InPlace);
         }
+        drop(lock);
         // The header has its old length again, but the time of writing is another.
         edit.archive.source_mut().refresh().map_err(ErrorKind::Io)?;
         let file = rewrite(&edit, &EditPlan::new(&edit)?)?;
@@ -41,6 +44,11 @@ pub(super) fn apply(mut edit: Edit<'_>) -> Result<Edited> {
 
 /// Puts the new file in the place of the old one, unless somebody has changed that meanwhile.
 fn take_place(edit: Edit<'_>, new: AtomicFile) -> Result<Edited> {
+    if edit.durable {
+        // Before the lock is taken, because others wait for it and this may take long.
+        sync(new.file()).map_err(ErrorKind::Io)?;
+    }
+    let _lock = lock(&edit)?;
     check_unchanged(edit.archive.source(), &edit.destination).map_err(ErrorKind::Io)?;
     let source = edit.archive.into_source();
     // On Unix the old file stays open, and locked, until the new one is in its place. Elsewhere an
@@ -48,6 +56,11 @@ fn take_place(edit: Edit<'_>, new: AtomicFile) -> Result<Edited> {
     let _open = cfg!(unix).then_some(source);
     new.persist()?;
     Ok(Edited::Rewritten)
+}
+
+/// Keeps sharded saves from replacing the file after it was seen to be the one that was opened.
+fn lock(edit: &Edit<'_>) -> Result<DirectoryLock> {
+    Ok(DirectoryLock::wait_for(directory(&edit.destination)).map_err(ErrorKind::Io)?)
 }
 
 /// Writes the new file, which has yet to take its place.

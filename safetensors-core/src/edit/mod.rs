@@ -53,6 +53,8 @@ mod digests;
 mod header;
 mod open;
 mod plan;
+#[cfg(test)]
+mod races;
 mod record;
 #[cfg(test)]
 mod tests;

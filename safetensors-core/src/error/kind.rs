@@ -282,17 +282,47 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("expected a regular file, found {found}")]
     NotAFile { found: &'static str },
-    /// A directory without a checkpoint, or with several.
+    /// A directory without a checkpoint, or with several: `found` are the files and indexes in it,
+    /// `below` those in the directories in it.
     #[cfg(feature = "std")]
-    #[error("expected an index (*.safetensors.index.json) or exactly one *.safetensors file, found {}", NameList(.found))]
-    NoCheckpoint { found: Vec<String> },
+    #[error(
+        "expected model.safetensors, an index (*.safetensors.index.json) or exactly one \
+         *.safetensors file, found {}{}",
+        NameList(.found), Below(.below)
+    )]
+    NoCheckpoint { found: Vec<String>, below: Vec<String> },
     /// A directory has other files, beside which a new one of one checkpoint would not be found.
     #[cfg(feature = "std")]
     #[error(
-        "{} would not be found beside {}: a directory opens as its index, or as the only *.safetensors file; \
-         move these away, or write to another directory", Escaped(.file), NameList(.others)
+        "{} would not be found beside {}: a directory opens as model.safetensors, its index, \
+         or its only *.safetensors file; move these away",
+        Escaped(.file),
+        NameList(.others)
     )]
     NotAlone { file: String, others: Vec<String> },
+    /// A selection leaves nothing of the tensors that there are, so there is nothing to be saved.
+    #[cfg(feature = "std")]
+    #[error("none of the {found} tensors is selected, so there is nothing to save")]
+    NothingSelected { found: usize },
+    /// The checkpoint was replaced by another one each time that it was opened.
+    #[cfg(feature = "std")]
+    #[error(
+        "it was replaced by another checkpoint each of the {attempts} times that it was opened"
+    )]
+    KeepsChanging { attempts: u32 },
+    /// Another save is changing the files of the directory, or has changed them since this one
+    /// began, and this one was told not to wait for others.
+    #[cfg(feature = "std")]
+    #[error("another save is writing to this directory, or has done so since this one began")]
+    DirectoryBusy,
+    /// Another writer changed the files of the directory while a save did.
+    #[cfg(feature = "std")]
+    #[error(
+        "another writer has changed the files of this directory at the same time, and {} is not \
+         what was saved: they may be a mixture of both, so save again",
+        Quoted(.file)
+    )]
+    Overtaken { file: String },
     /// An index file that does not say what an index must say.
     #[cfg(feature = "std")]
     #[error("the index is malformed: {problem}")]
@@ -346,6 +376,17 @@ impl fmt::Display for Found {
             Some(byte) => write!(f, "the byte {byte:#04x}"),
             None => f.write_str("nothing but white space"),
         }
+    }
+}
+
+/// What lies below a directory, as the end of a sentence; nothing if there is nothing.
+#[cfg(feature = "std")]
+struct Below<'a>(&'a [String]);
+
+#[cfg(feature = "std")]
+impl fmt::Display for Below<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() { Ok(()) } else { write!(f, "; below it: {}", NameList(self.0)) }
     }
 }
 

@@ -1,14 +1,10 @@
 //! [`TensorDigests`]: the metadata entry that records the digests of a file's tensors.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
-use std::fmt;
-
-use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 
 use super::Digest;
 use crate::error::{Error, ErrorKind, Escaped, Result, excerpt};
-use crate::header::{DIGESTS_KEY, Metadata, SHA256_KEY};
+use crate::header::{DIGESTS_KEY, Metadata, SHA256_KEY, UniqueMap};
 
 /// The metadata key for the digests of a file's tensors.
 ///
@@ -64,7 +60,9 @@ impl TensorDigests {
             key: KEY,
             problem: Escaped(&error.to_string()).to_string(),
         };
-        let texts: UniqueTexts = serde_json::from_str(text).map_err(malformed)?;
+        let texts = UniqueMap::new("an object from tensor names to digests")
+            .parse(text)
+            .map_err(malformed)?;
         let digest = |(name, text): (String, String)| match Digest::parse(&text) {
             Some(digest) => Ok((name, digest)),
             None => Err(Error::from(ErrorKind::BadDigest {
@@ -73,7 +71,7 @@ impl TensorDigests {
             })
             .in_tensor(&name)),
         };
-        texts.0.into_iter().map(digest).collect::<Result<_>>().map(Self)
+        texts.into_iter().map(digest).collect::<Result<_>>().map(Self)
     }
 
     /// The value of the entry. Its length depends only on the names, not on the digests.
@@ -146,41 +144,4 @@ pub fn forget(metadata: &mut Metadata) -> bool {
     let tensors = metadata.remove(KEY).is_some();
     let data = metadata.remove(SHA256_KEY).is_some();
     tensors || data
-}
-
-/// A map of strings to strings that refuses a key that stands twice.
-struct UniqueTexts(BTreeMap<String, String>);
-
-impl<'de> Deserialize<'de> for UniqueTexts {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Pairs;
-
-        impl<'de> Visitor<'de> for Pairs {
-            type Value = UniqueTexts;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object from tensor names to digests")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<UniqueTexts, A::Error> {
-                let mut pairs = BTreeMap::new();
-                while let Some((name, text)) = map.next_entry::<String, String>()? {
-                    match pairs.entry(name) {
-                        Entry::Occupied(twice) => {
-                            return Err(A::Error::custom(format_args!(
-                                "{:?} stands twice",
-                                twice.key()
-                            )));
-                        }
-                        Entry::Vacant(new) => {
-                            new.insert(text);
-                        }
-                    }
-                }
-                Ok(UniqueTexts(pairs))
-            }
-        }
-
-        deserializer.deserialize_map(Pairs)
-    }
 }

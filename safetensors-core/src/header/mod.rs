@@ -15,6 +15,8 @@ mod parse;
 #[cfg(feature = "std")]
 mod read;
 mod scan;
+#[cfg(feature = "std")]
+mod unique_map;
 mod validate;
 
 pub(crate) use encode::{Entry, encode};
@@ -29,6 +31,8 @@ pub(crate) use mark::is_marked;
 pub(crate) use mark::mark;
 pub use model::{Header, Metadata, TensorInfo};
 pub(crate) use names::NameTable;
+#[cfg(feature = "std")]
+pub(crate) use unique_map::{UniqueMap, duplicate_key};
 
 /// The size of the length field before the header's text, a little-endian `u64`.
 pub(crate) const LENGTH_BYTES: usize = 8;

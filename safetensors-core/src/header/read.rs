@@ -4,7 +4,7 @@ use std::io::{self, Read};
 
 use super::looks_like::{START, explain};
 use super::{Header, LENGTH_BYTES, Limits};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
 
 impl Header {
     /// Reads the header from the start of a stream, such as a pipe, and nothing after it: the data
@@ -31,7 +31,6 @@ impl Header {
         read_up_to(&mut stream, LENGTH_BYTES as u64, &mut start)?;
         let header = match start.first_chunk() {
             Some(length) => Self::check_length(*length, u64::MAX, limits)
-                .map_err(Error::from)
                 .and_then(|len| Self::read_text(&mut stream, len as u64, limits, &mut start)),
             None => Err(ErrorKind::TooShort { found: start.len() as u64 }.into()),
         };

@@ -10,52 +10,90 @@ pub(crate) fn hit(_step: &'static str) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Whether a test wants the system to lack something that not every system has.
-#[cfg(not(any(test, feature = "__failpoints")))]
+/// Whether a test wants to be without something that not every system has.
+#[cfg(not(test))]
 #[inline(always)]
 pub(crate) fn lacks(_what: &'static str) -> bool {
     false
 }
 
+#[cfg(any(test, feature = "__failpoints"))]
+pub(crate) use armed::hit;
 #[cfg(test)]
-pub(crate) use armed::without;
+pub(crate) use armed::{call_at, lacks, without};
 #[cfg(any(test, feature = "__failpoints"))]
 #[allow(unreachable_pub, reason = "reachable with the feature alone")]
 pub use armed::{crash_at, fail_at};
-#[cfg(any(test, feature = "__failpoints"))]
-pub(crate) use armed::{hit, lacks};
 
 #[cfg(any(test, feature = "__failpoints"))]
 #[allow(unreachable_pub, reason = "reachable with the feature alone")]
 mod armed {
-    use std::cell::Cell;
+    use std::cell::RefCell;
     use std::io;
 
     /// What a test wants of the steps that its thread takes. Other threads are left alone.
-    #[derive(Clone, Copy)]
     struct Armed {
         /// The steps that still succeed.
         left: usize,
-        /// Whether those after the failing one fail too, as after the end of the process.
-        for_good: bool,
-        failed: Option<&'static str>,
+        wanted: Wanted,
+        reached: Option<&'static str>,
+    }
+
+    /// What becomes of the step that is reached.
+    enum Wanted {
+        /// It fails.
+        Failure,
+        /// It fails, and so do all after it, as after the end of the process.
+        Crash,
+        /// Something else happens before it.
+        #[cfg(test)]
+        Call(Option<Box<dyn FnOnce()>>),
     }
 
     thread_local! {
-        static ARMED: Cell<Option<Armed>> = const { Cell::new(None) };
-        static LACKS: Cell<Option<&'static str>> = const { Cell::new(None) };
+        static ARMED: RefCell<Option<Armed>> = const { RefCell::new(None) };
+    }
+
+    #[cfg(test)]
+    thread_local! {
+        /// What the thread is to do without.
+        static LACKING: std::cell::Cell<Option<&'static str>> = const { std::cell::Cell::new(None) };
     }
 
     /// A step that is about to be taken. Fails if a test wants it to.
     pub(crate) fn hit(step: &'static str) -> io::Result<()> {
-        let Some(mut armed) = ARMED.get() else { return Ok(()) };
-        let fails = if armed.failed.is_some() { armed.for_good } else { armed.left == 0 };
-        armed.left = armed.left.saturating_sub(1);
-        if fails {
-            armed.failed.get_or_insert(step);
+        let mut call: Option<Box<dyn FnOnce()>> = None;
+        let fails = ARMED.with_borrow_mut(|armed| {
+            let Some(armed) = armed else { return false };
+            if armed.left > 0 {
+                armed.left -= 1;
+                return false;
+            }
+            let is_first = armed.reached.is_none();
+            armed.reached.get_or_insert(step);
+            match &mut armed.wanted {
+                Wanted::Failure => is_first,
+                Wanted::Crash => true,
+                #[cfg(test)]
+                Wanted::Call(f) => {
+                    call = if is_first { f.take() } else { None };
+                    false
+                }
+            }
+        });
+        // It may take steps of its own.
+        if let Some(call) = call {
+            let armed = ARMED.take();
+            call();
+            ARMED.set(armed);
         }
-        ARMED.set(Some(armed));
         if fails { Err(io::Error::other(format!("interrupted at {step}"))) } else { Ok(()) }
+    }
+
+    /// Whether a test wants to be without something that not every system has.
+    #[cfg(test)]
+    pub(crate) fn lacks(what: &'static str) -> bool {
+        LACKING.get() == Some(what)
     }
 
     /// Runs `f` with its `n`th step (from 0) failing, and says which step that was; `None` if there
@@ -63,33 +101,38 @@ mod armed {
     ///
     /// Only the steps of this thread count.
     pub fn fail_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
-        run(Armed { left: n, for_good: false, failed: None }, f)
+        run(n, Wanted::Failure, f)
     }
 
     /// Like [`fail_at`], but every step after the `n`th fails too: what would put things right does
     /// not happen either.
     pub fn crash_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
-        run(Armed { left: n, for_good: true, failed: None }, f)
+        run(n, Wanted::Crash, f)
     }
 
-    /// Whether the system is to lack this.
-    pub(crate) fn lacks(what: &'static str) -> bool {
-        LACKS.get() == Some(what)
+    /// Runs `f`, and `call` just before its `n`th step (from 0).
+    #[cfg(test)]
+    pub(crate) fn call_at<T>(
+        n: usize,
+        call: impl FnOnce() + 'static,
+        f: impl FnOnce() -> T,
+    ) -> (T, Option<&'static str>) {
+        run(n, Wanted::Call(Some(Box::new(call))), f)
     }
 
-    /// Runs `f` as on a system that lacks something. Only this thread is concerned.
+    /// Runs `f` in a system that lacks something.
     #[cfg(test)]
     pub(crate) fn without<T>(what: &'static str, f: impl FnOnce() -> T) -> T {
-        LACKS.set(Some(what));
+        LACKING.set(Some(what));
         let result = f();
-        LACKS.set(None);
+        LACKING.set(None);
         result
     }
 
-    fn run<T>(armed: Armed, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
-        ARMED.set(Some(armed));
+    fn run<T>(n: usize, wanted: Wanted, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
+        ARMED.set(Some(Armed { left: n, wanted, reached: None }));
         let result = f();
-        let failed = ARMED.take().and_then(|armed| armed.failed);
-        (result, failed)
+        let reached = ARMED.take().and_then(|armed| armed.reached);
+        (result, reached)
     }
 }

@@ -6,9 +6,9 @@ use std::path::Path;
 
 /// Which file it is, among those that a system has at one time.
 ///
-/// Two names of one file have the same identity, and a file keeps it when it is renamed. A file that
-/// is gone may leave its identity to a new one: hold it open, or compare its times as well, where
-/// that matters.
+/// Two names of one file have the same identity, and a file keeps it when it is renamed. A file
+/// that is gone may leave its identity to a new one: hold it open, or compare its times as well,
+/// where that matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     #[cfg(unix)]

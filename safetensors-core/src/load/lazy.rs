@@ -313,12 +313,14 @@ fn read_header(source: &impl ReadAt, limits: &Limits) -> Result<Header> {
 /// invalid first, so the length is looked at first: if it is as before, the edit had not begun when
 /// the header was read, or is done by now.
 fn look_again(source: &impl ReadAt, length: [u8; LENGTH_BYTES], json: &[u8]) -> io::Result<()> {
+    /// The most bytes that are held besides the header.
+    const COMPARED: usize = 1 << 20;
     let mut found_length = [0; LENGTH_BYTES];
     source.read_exact_at(&mut found_length, 0)?;
     let mut is_same = found_length == length;
-    let mut found = vec![0; json.len().min(PIECE)];
+    let mut found = vec![0; json.len().min(COMPARED)];
     let mut offset = LENGTH_BYTES as u64;
-    for piece in json.chunks(PIECE) {
+    for piece in json.chunks(COMPARED) {
         let found = &mut found[..piece.len()];
         source.read_exact_at(found, offset)?;
         is_same &= found == piece;

@@ -10,14 +10,14 @@ use std::path::Path;
 pub use plan::Plan;
 pub use planned::PlannedTensor;
 
-use crate::checkpoint::{Checkpoint, SavedShards, ShardOptions, save_sharded};
+use crate::checkpoint::{Checkpoint, SavedShards, ShardOptions, save_sharded_if};
 use crate::convert::ConvertOptions;
 use crate::dtype::Dtype;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::hash::forget;
 use crate::header::Metadata;
 use crate::io::{FileSource, ReadAt};
-use crate::save::{SaveOptions, save};
+use crate::save::{SaveOptions, save_if};
 use crate::tensor::TensorSource;
 use crate::tied::Tied;
 
@@ -74,6 +74,10 @@ use crate::tied::Tied;
 pub struct Rewrite<'a, S = FileSource> {
     tensors: Vec<(String, PlannedTensor<'a, S>)>,
     metadata: Metadata,
+    /// The checkpoints that tensors come from.
+    sources: Vec<&'a Checkpoint<S>>,
+    /// The number of tensors before a selection left none; else 0.
+    deselected: usize,
     /// The tie number of the next tensor that is not tied to an earlier one.
     next_tie: u64,
     /// The tie numbers of added tensors that fill a storage. The key is what two such tensors have
@@ -83,7 +87,14 @@ pub struct Rewrite<'a, S = FileSource> {
 
 impl<S> Default for Rewrite<'_, S> {
     fn default() -> Self {
-        Self { tensors: Vec::new(), metadata: Metadata::new(), next_tie: 0, added: HashMap::new() }
+        Self {
+            tensors: Vec::new(),
+            metadata: Metadata::new(),
+            sources: Vec::new(),
+            deselected: 0,
+            next_tie: 0,
+            added: HashMap::new(),
+        }
     }
 }
 
@@ -114,6 +125,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
             let tie = *ties.entry(tensor.name()).or_insert_with(|| take(&mut self.next_tie));
             self.tensors.push((name.to_owned(), PlannedTensor::of(name, tensor, tie)));
         }
+        self.sources.push(checkpoint);
         // The entries of aliases are left out, because saving makes them anew.
         let aliases: HashSet<_> = checkpoint.aliases().map(|(name, _)| name).collect();
         for (key, value) in
@@ -172,11 +184,14 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// Keeps the tensors for which `keep` returns true, with all their aliases. `keep` gets the
     /// name and the tensor after the steps so far. If an alias is kept without its tensor, it takes
     /// the tensor's place. Of several such aliases, the first does.
+    ///
+    /// Saving fails if a selection leaves none of the tensors. A checkpoint without tensors is
+    /// saved from a rewrite that never had any.
     #[must_use]
     pub fn select(mut self, mut keep: impl FnMut(&str, &PlannedTensor<'a, S>) -> bool) -> Self {
         // A tensor comes before its aliases.
         let mut kept = HashSet::new();
-        self.tensors.retain(|(name, planned)| {
+        self.retain(|name, planned| {
             if keep(name, planned) {
                 kept.extend((!planned.alias).then_some(planned.tie));
                 return true;
@@ -217,7 +232,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     #[must_use]
     pub fn without(mut self, mut drop: impl FnMut(&str, &PlannedTensor<'a, S>) -> bool) -> Self {
         let mut dropped = HashSet::new();
-        self.tensors.retain(|(name, planned)| {
+        self.retain(|name, planned| {
             if drop(name, planned) {
                 dropped.extend((!planned.alias).then_some(planned.tie));
                 return false;
@@ -225,6 +240,26 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
             !(planned.alias && dropped.contains(&planned.tie))
         });
         self
+    }
+
+    /// Keeps the tensors for which `keep` returns true, and remembers if that leaves none.
+    fn retain(&mut self, mut keep: impl FnMut(&str, &PlannedTensor<'a, S>) -> bool) {
+        let before = self.tensors.len();
+        self.tensors.retain(|(name, planned)| keep(name, planned));
+        if self.tensors.is_empty() {
+            self.deselected = self.deselected.max(before);
+        }
+    }
+
+    /// Refuses to write nothing because a selection has left nothing: that is a mistake in the
+    /// selection, and could cost a checkpoint that lies at the destination.
+    fn refuse_deselected(&self) -> Result<()> {
+        match self.deselected {
+            found if found > 0 && self.tensors.is_empty() => {
+                Err(ErrorKind::NothingSelected { found }.into())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Renames every tensor to the name that `rename` returns for its current name.
@@ -311,31 +346,48 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// Those of [`save`](crate::save()), of reading, and
-    /// [`ErrorKind::DoesNotFit`](crate::ErrorKind::DoesNotFit).
+    /// Those of [`save`](crate::save()), of reading, and of
+    /// [`Checkpoint::check_unchanged`] for each source, before the file takes its place;
+    /// [`ErrorKind::DoesNotFit`]; [`ErrorKind::NothingSelected`].
     pub fn save(self, path: impl AsRef<Path>, options: &SaveOptions) -> Result<()> {
+        let path = path.as_ref();
+        self.refuse_deselected().map_err(|error| error.in_path(path))?;
         let options = self.options(options);
-        save(path, self.tensors, &options)
+        save_if(path, self.tensors, &options, || check_unchanged(&self.sources))
     }
 
-    /// Saves everything to a directory, in shards, as [`save_sharded`] does.
+    /// Saves everything to a directory, in shards, as [`save_sharded`](crate::save_sharded) does.
     ///
     /// # Errors
     ///
-    /// Those of [`save_sharded`], of reading, and
-    /// [`ErrorKind::DoesNotFit`](crate::ErrorKind::DoesNotFit).
+    /// Those of [`save_sharded`](crate::save_sharded), of reading, and of
+    /// [`Checkpoint::check_unchanged`] for each source, before the files take their places;
+    /// [`ErrorKind::DoesNotFit`]; [`ErrorKind::NothingSelected`].
     pub fn save_sharded(
         self,
         directory: impl AsRef<Path>,
         options: &ShardOptions,
     ) -> Result<SavedShards> {
+        let directory = directory.as_ref();
+        self.refuse_deselected().map_err(|error| error.in_path(directory))?;
         let options = self.shard_options(options);
-        save_sharded(directory, self.tensors, &options)
+        save_sharded_if(directory, self.tensors, &options, || check_unchanged(&self.sources))
     }
 
     /// [`options`](Rewrite::options) for several files.
     fn shard_options(&self, options: &ShardOptions) -> ShardOptions {
         options.clone().save_options(self.options(&options.save_options))
+    }
+
+    /// Checks that the sources, and the indexes that they were opened by, have not changed. Saving
+    /// does this by itself. It is for programs that write the tensors of a
+    /// [`plan`](Rewrite::plan) in another way.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Checkpoint::check_unchanged`].
+    pub fn check_unchanged(&self) -> Result<()> {
+        check_unchanged(&self.sources)
     }
 
     /// The options, with the metadata of the sources added and tied weights kept tied. The options'
@@ -353,6 +405,11 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
             self.tensors.iter().filter(|(_, planned)| !planned.alias).map(|(name, _)| name);
         options.tied(Tied::new().prefer(own_names).with_empty())
     }
+}
+
+/// Checks that what was read is still what it was read from.
+fn check_unchanged<S: ReadAt>(sources: &[&Checkpoint<S>]) -> Result<()> {
+    sources.iter().try_for_each(|checkpoint| checkpoint.check_unchanged())
 }
 
 /// The next number of a counter.

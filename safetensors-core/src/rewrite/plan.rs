@@ -58,8 +58,10 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// [`ErrorKind::TieNotRecorded`](crate::ErrorKind::TieNotRecorded),
     /// [`ErrorKind::TieReserved`](crate::ErrorKind::TieReserved),
     /// [`ErrorKind::HeaderTooLarge`](crate::ErrorKind::HeaderTooLarge),
-    /// [`ErrorKind::BadAlignment`](crate::ErrorKind::BadAlignment).
+    /// [`ErrorKind::BadAlignment`](crate::ErrorKind::BadAlignment),
+    /// [`ErrorKind::NothingSelected`](crate::ErrorKind::NothingSelected).
     pub fn plan(&self, options: &SaveOptions) -> Result<Plan<'_, 'a, S>> {
+        self.refuse_deselected()?;
         let mut options = self.options(options);
         let mut tensors: Vec<_> = self.tensors().collect();
         let aliases = match &options.tied {
@@ -87,6 +89,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// Those of [`plan`](Rewrite::plan), for each file.
     pub fn plan_sharded(&self, options: &ShardOptions) -> Result<Plan<'_, 'a, S>> {
+        self.refuse_deselected()?;
         let options = self.shard_options(options);
         let mut tensors: Vec<_> = self.tensors().collect();
         let plan = plan_shards(&mut tensors, &options)?;
@@ -137,8 +140,8 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
     /// not found.
     ///
     /// A directory is refused if it has other `*.safetensors` files or another index, because
-    /// opening the directory would then not find a new single file. The save itself does not refuse
-    /// it.
+    /// opening the directory would then not find a new single file, unless that is named
+    /// `model.safetensors`. The save itself does not refuse it.
     ///
     /// ```
     /// use safetensors_core::{ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorView, save};
@@ -146,7 +149,8 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
     /// let dir = tempfile::tempdir()?;
     /// let weight = TensorView::from_slice(&[2], &[1.0_f32, 2.0])?;
     /// let rewrite = Rewrite::new().add("weight", weight)?;
-    /// let plan = rewrite.plan_sharded(&ShardOptions::new())?;
+    /// let options = ShardOptions::new().file_pattern("own{suffix}.safetensors".parse()?);
+    /// let plan = rewrite.plan_sharded(&options)?;
     /// plan.check_destination(dir.path())?;
     /// save(dir.path().join("other.safetensors"), [("other", weight)], &SaveOptions::new())?;
     /// let error = plan.check_destination(dir.path()).unwrap_err();

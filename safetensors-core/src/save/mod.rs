@@ -48,6 +48,8 @@ pub use stream::StreamWriter;
 pub use tensor_writer::TensorWriter;
 #[cfg(feature = "std")]
 pub use writer::save;
+#[cfg(feature = "std")]
+pub(crate) use writer::save_if;
 
 #[cfg(feature = "std")]
 pub use crate::io::unfinished::remove_temporaries;

@@ -190,11 +190,18 @@ impl StreamWriter {
     /// callback ended it. The path then has what it had before, and no temporary file stays behind.
     /// After [`ErrorKind::NotDurable`] it has the new file.
     pub fn finish(self) -> Result<()> {
+        self.finish_if(|| Ok(()))
+    }
+
+    /// [`finish`](StreamWriter::finish), unless `check` fails, which is called when the file is
+    /// complete.
+    pub(super) fn finish_if(self, check: impl FnOnce() -> Result<()>) -> Result<()> {
         self.progress.check().map_err(|error| error.in_path(&self.path))?;
         self.tensors().try_for_each(|tensor| tensor.check_complete())?;
         if let Some(options) = &self.recording {
             self.record_digests(options).map_err(|error| error.in_path(&self.path))?;
         }
+        check()?;
         self.file.commit()
     }
 

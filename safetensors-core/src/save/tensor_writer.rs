@@ -70,7 +70,7 @@ impl<'a> TensorWriter<'a> {
     /// written already, or are just being written by another thread: two that disagree about a
     /// tensor are an error, not a race. Nothing is written then. [`ErrorKind::Io`] if the system
     /// fails; then the same bytes may be written again. [`ErrorKind::Cancelled`], here and from
-    /// then on, if the [progress](SaveOptions::progress) callback ended it.
+    /// then on, if the [progress](crate::SaveOptions::progress) callback ended it.
     pub fn write_bytes_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let write = || {
             let range = self.claim(&mut self.lock(), offset, bytes.len())?;

@@ -42,7 +42,16 @@ pub fn save<N: AsRef<str>, S: TensorSource>(
     tensors: impl IntoIterator<Item = (N, S)>,
     options: &SaveOptions,
 ) -> Result<()> {
-    let path = path.as_ref();
+    save_if(path.as_ref(), tensors, options, || Ok(()))
+}
+
+/// [`save`], unless `check` fails, which is called when the file is complete and not yet in place.
+pub(crate) fn save_if<N: AsRef<str>, S: TensorSource>(
+    path: &Path,
+    tensors: impl IntoIterator<Item = (N, S)>,
+    options: &SaveOptions,
+    check: impl FnOnce() -> Result<()>,
+) -> Result<()> {
     let mut tensors: Vec<(N, S)> = tensors.into_iter().collect();
     let options = ties::apply(&mut tensors, options).map_err(|error| error.in_path(path))?;
     // Sources need not be `Send`: they stay where they are and are shared. Names are left behind
@@ -52,7 +61,7 @@ pub fn save<N: AsRef<str>, S: TensorSource>(
         names.iter().zip(&tensors).map(|(name, tensor)| Spec::of(name.as_ref(), tensor)).collect();
     let writer = StreamWriter::create_for(path, &specs, &options)?;
     write_all(&writer, &tensors)?;
-    writer.finish()
+    writer.finish_if(check)
 }
 
 /// Writes every tensor, front to back, several at a time.

@@ -2,6 +2,7 @@
 
 use std::{fs, io};
 
+use safetensors_core::checkpoint::CheckpointPath;
 use safetensors_core::{Checkpoint, ErrorKind};
 use tempfile::tempdir;
 
@@ -17,7 +18,7 @@ fn a(path: impl AsRef<std::path::Path>) -> u8 {
 fn found(directory: &std::path::Path) -> Vec<String> {
     let error = Checkpoint::open(directory).unwrap_err();
     assert_eq!(error.file(), directory.to_str());
-    let ErrorKind::NoCheckpoint { found } = error.kind() else { unreachable!("{error}") };
+    let ErrorKind::NoCheckpoint { found, .. } = error.kind() else { unreachable!("{error}") };
     for name in found {
         assert!(error.to_string().contains(&format!("{name:?}")), "{error}");
     }
@@ -48,29 +49,57 @@ fn a_directory_with_one_file_is_that_file() {
     assert_eq!(a(directory.path()), 1);
 }
 
+/// As transformers and huggingface_hub choose.
 #[test]
-fn an_index_goes_before_files() {
+fn a_directory_opens_as_model_safetensors_whatever_lies_beside_it() {
+    let directory = tempdir().unwrap();
+    let path = directory.path();
+    write_shard(path, "model-00001-of-00001.safetensors", &[("a", 2)]);
+    let map = [("a", "model-00001-of-00001.safetensors")];
+    let index = write_index(path, "model.safetensors.index.json", &map);
+    assert_eq!(a(path), 2);
+    assert_eq!(Checkpoint::open(path).unwrap().index(), Some(&*index));
+
+    // Variants, which are loaded only if they are asked for.
+    write_shard(path, "model.fp16.safetensors", &[("a", 3)]);
+    write_index(path, "model.fp16.safetensors.index.json", &map);
+    assert_eq!(a(path), 2);
+    let file = write_shard(path, "model.safetensors", &[("a", 1)]);
+    assert_eq!(a(path), 1);
+    assert_eq!(CheckpointPath::find(path).unwrap(), CheckpointPath::File(file.clone()));
+    assert_eq!(a(&index), 2);
+    for other in [index, path.join("model.fp16.safetensors.index.json")] {
+        fs::remove_file(other).unwrap();
+        assert_eq!(a(path), 1);
+    }
+
+    // What is no file does not count.
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    assert_eq!(found(path), ["model-00001-of-00001.safetensors", "model.fp16.safetensors"]);
+    fs::remove_file(path.join("model-00001-of-00001.safetensors")).unwrap();
+    assert_eq!(a(path), 3);
+}
+
+/// The index is the one of the Hub even if it names the file.
+#[test]
+fn model_safetensors_goes_before_an_index_that_names_it() {
     let directory = tempdir().unwrap();
     write_shard(directory.path(), "model.safetensors", &[("a", 1)]);
-    write_shard(directory.path(), "model-00001-of-00001.safetensors", &[("a", 2)]);
-    let index = write_index(
-        directory.path(),
-        "model.safetensors.index.json",
-        &[("a", "model-00001-of-00001.safetensors")],
-    );
-    assert_eq!(a(directory.path()), 2);
-    assert_eq!(a(&index), 2);
-    assert_eq!(Checkpoint::open(directory.path()).unwrap().index(), Some(&*index));
+    write_shard(directory.path(), "more.safetensors", &[("b", 2)]);
+    let map = [("a", "model.safetensors"), ("b", "more.safetensors")];
+    write_index(directory.path(), "model.safetensors.index.json", &map);
+    assert_eq!(Checkpoint::open(directory.path()).unwrap().len(), 1);
 }
 
 #[test]
 fn an_index_may_have_any_name() {
     let directory = tempdir().unwrap();
-    write_shard(directory.path(), "model.safetensors", &[("a", 1)]);
+    write_shard(directory.path(), "adapter.safetensors", &[("a", 1)]);
     write_shard(directory.path(), "s.safetensors", &[("a", 2)]);
     let index = write_index(directory.path(), "map.json", &[("a", "s.safetensors")]);
     assert_eq!(a(&index), 2);
-    assert_eq!(a(directory.path().join("model.safetensors")), 1);
+    assert_eq!(a(directory.path().join("adapter.safetensors")), 1);
 
     fs::rename(index, directory.path().join("adapter.safetensors.index.json")).unwrap();
     assert_eq!(a(directory.path()), 2);
@@ -116,13 +145,42 @@ fn a_directory_with_none_says_so() {
 }
 
 #[test]
+fn the_error_lists_what_lies_one_level_down() {
+    let directory = tempdir().unwrap();
+    for name in [
+        "vae/diffusion.safetensors",
+        "unet/model.safetensors",
+        "unet/model.safetensors.index.json",
+        "unet/config.json",
+        "unet/deeper/model.safetensors",
+        ".cache/model.safetensors",
+        "empty/config.json",
+    ] {
+        write_shard(directory.path(), name, &[("a", 1)]);
+    }
+    let error = Checkpoint::open(directory.path()).unwrap_err();
+    let ErrorKind::NoCheckpoint { found, below } = error.kind() else { unreachable!("{error}") };
+    assert!(found.is_empty());
+    let expected = [
+        "unet/model.safetensors.index.json",
+        "unet/model.safetensors",
+        "vae/diffusion.safetensors",
+    ];
+    assert_eq!(below, &expected);
+    let shown = error.to_string();
+    assert!(shown.ends_with(
+        r#"found none; below it: "unet/model.safetensors.index.json", "unet/model.safetensors", "vae/diffusion.safetensors""#
+    ), "{shown}");
+}
+
+#[test]
 fn a_directory_with_very_many_files_lists_some() {
     let directory = tempdir().unwrap();
     for i in 0..100 {
         write(directory.path(), &format!("{i:03}.safetensors"), "");
     }
     let error = Checkpoint::open(directory.path()).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::NoCheckpoint { found } if found.len() == 100));
+    assert!(matches!(error.kind(), ErrorKind::NoCheckpoint { found, .. } if found.len() == 100));
     assert!(
         error.to_string().contains("\"000.safetensors\"")
             && error.to_string().contains("and 92 more"),

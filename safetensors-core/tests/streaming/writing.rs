@@ -189,7 +189,8 @@ fn appending_from_many_threads_loses_nothing() {
 fn dropped_it_leaves_nothing() {
     let (directory, _, writer) = started();
     writer.tensor("a").unwrap().append(&[1_u8; 10]).unwrap();
-    assert_eq!(support::names_in(directory.path()).len(), 2);
+    // What is being written need not have a name.
+    assert!(support::names_in(directory.path()).len() <= 2);
     drop(writer);
     assert_untouched(&directory);
 }

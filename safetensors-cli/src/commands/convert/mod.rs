@@ -1,12 +1,12 @@
 //! `safetensors convert`: converts tensors to other dtypes, names and files.
 //!
-//! | file | what it knows |
+//! | file | content |
 //! |---|---|
-//! | `kind` | the kinds of files, by their names |
-//! | `source` | an input that is open: a checkpoint, or tensors from elsewhere |
+//! | `kind` | the kind of a file, by its name |
+//! | `source` | an open input: a checkpoint, or tensors of another format |
 //! | `changes` | the options: which tensors are taken, under which names, in which dtypes |
-//! | `preview` | what will be written, and how it is shown |
-//! | `output` | where it goes |
+//! | `preview` | the summary and the table of what will be written |
+//! | `output` | the file or directory to write |
 //!
 //! A further kind of input is a variant in `kind` and an arm in [`Source::open`] with its tensors,
 //! each a [`TensorSource`](safetensors_core::TensorSource); what reads the format is a module of
@@ -38,8 +38,8 @@ use source::Source;
 /// Convert tensors between files: cast, split, merge, select and rename them.
 ///
 /// Each IN is a .safetensors, .npz or .npy file; an index (*.safetensors.index.json);
-/// a directory that holds an index, or else exactly one file; or - for a safetensors
-/// file on standard input. OUT is a .safetensors, .npz or .npy file, or else a
+/// a directory that holds model.safetensors, or else an index, or else exactly one
+/// file; or - for a safetensors file on standard input. OUT is a .safetensors, .npz or .npy file, or else a
 /// directory, which becomes a checkpoint of one or more files with an index. NumPy's
 /// files (.npz, .npy) hold no metadata and no second names of tied weights.
 ///

@@ -87,7 +87,7 @@ impl Output {
         }
     }
 
-    /// What will be written. Refuses tensors that this output cannot hold, before any is read.
+    /// Plans the output. Refuses tensors that this output cannot hold, before any data is read.
     pub(super) fn plan(&self, rewrite: &Rewrite<'_>) -> anyhow::Result<Preview> {
         let plan = match self.form {
             Form::File | Form::Npy | Form::Npz => rewrite.plan(&self.force.options()),
@@ -138,11 +138,14 @@ impl Output {
             }
             Form::Npy | Form::Npz => {
                 let plan = rewrite.plan(&SaveOptions::new())?;
-                file::replace(&self.path, self.force, |out| match self.form {
-                    Form::Npy => plan.tensors().try_for_each(|(name, tensor)| {
-                        numpy::write_npy(out, name, tensor, progress)
-                    }),
-                    _ => numpy::write_npz(out, plan.tensors(), progress),
+                file::replace(&self.path, self.force, |out| {
+                    match self.form {
+                        Form::Npy => plan.tensors().try_for_each(|(name, tensor)| {
+                            numpy::write_npy(out, name, tensor, progress)
+                        })?,
+                        _ => numpy::write_npz(out, plan.tensors(), progress)?,
+                    }
+                    Ok(rewrite.check_unchanged()?)
                 })?;
             }
         }

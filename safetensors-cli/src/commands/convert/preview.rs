@@ -1,4 +1,4 @@
-//! [`Preview`]: what will be written, decided before anything is.
+//! [`Preview`]: a summary of what will be written, made before anything is written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -24,7 +24,7 @@ pub(super) struct Preview {
 }
 
 impl Preview {
-    /// What core will write.
+    /// A summary of core's plan.
     pub(super) fn of(plan: &safetensors_core::rewrite::Plan<'_, '_>) -> Self {
         Self {
             tensors: plan.tensors().len() as u64,

@@ -36,8 +36,8 @@ use compare::{Difference, Tolerance};
 pub(crate) struct Args {
     /// A file, an index or a directory, or - for standard input
     ///
-    /// An index is a file such as model.safetensors.index.json. A directory must hold an index, or
-    /// exactly one .safetensors file
+    /// An index is a file such as model.safetensors.index.json. A directory must hold
+    /// model.safetensors, or else an index, or else exactly one .safetensors file
     #[arg(value_name = "A")]
     a: PathBuf,
     /// The same, to compare with A; only one of both can be standard input

@@ -1,10 +1,11 @@
 //! [`Target`]: a file or checkpoint to check. Each file is checked once.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use safetensors_core::Checkpoint;
+use safetensors_core::checkpoint::FilePattern;
 
 use super::discover::Found;
 use crate::{input, text};
@@ -45,18 +46,56 @@ impl Target {
 /// The targets of several paths. Each file is there once, and shards are part of their index.
 pub(super) fn of(paths: &[PathBuf]) -> Vec<Target> {
     let mut targets: Vec<_> = paths.iter().flat_map(|path| expand(path)).collect();
+    let mut seen = BTreeSet::new();
     if targets.len() > 1 {
-        let mut seen = BTreeSet::new();
         for target in targets.iter().filter(|target| target.is_index()) {
-            // An index that cannot be opened is reported when it is checked; its shards are then
-            // checked by themselves.
-            if let Ok(checkpoint) = Checkpoint::open(&target.path) {
-                seen.extend(checkpoint.files().iter().map(|shard| identity(shard.path())));
+            match Checkpoint::open(&target.path) {
+                Ok(checkpoint) => {
+                    seen.extend(checkpoint.files().iter().map(|shard| identity(shard.path())));
+                }
+                // An index that cannot be opened is reported when it is checked. The shard that is
+                // the reason for that would only be reported again; the others are checked by
+                // themselves.
+                Err(error) => {
+                    let file = error.file().map(Path::new).filter(|file| *file != target.path);
+                    seen.extend(file.map(identity));
+                }
             }
         }
-        targets.retain(|target| seen.insert(identity(&target.path)));
     }
+    let missing = missing_indexes(&targets, &seen);
+    for (shard, missing) in missing {
+        let at = targets.iter().position(|target| target.path == shard).unwrap_or(targets.len());
+        targets.insert(at, missing);
+    }
+    targets.retain(|target| seen.insert(identity(&target.path)));
     targets
+}
+
+/// The indexes that found shards should have, by their names, and that are not there, each with the
+/// first of these shards. `seen` are the shards that an index has after all.
+fn missing_indexes(targets: &[Target], seen: &BTreeSet<PathBuf>) -> Vec<(PathBuf, Target)> {
+    let mut missing = BTreeMap::new();
+    for target in targets.iter().filter(|target| matches!(target.origin, Origin::Found)) {
+        let name = target.path.file_name().and_then(|name| name.to_str());
+        let Some((pattern, _, shards)) = name.and_then(FilePattern::of_shard) else { continue };
+        let index = target.path.with_file_name(pattern.index_name());
+        if !seen.contains(&identity(&target.path)) && index.symlink_metadata().is_err() {
+            missing.entry((index, shards)).or_insert_with(Vec::new).push(&target.path);
+        }
+    }
+    let of_shards = |((index, shards), there): ((PathBuf, usize), Vec<&PathBuf>)| {
+        let first = there[0].clone();
+        let why = format!(
+            "missing: {} and the other numbered shards are no checkpoint without an index; {} of {} \
+             are there",
+            text::name(&first.file_name().unwrap_or_default().to_string_lossy()),
+            text::count(there.len() as u64),
+            text::count(shards as u64),
+        );
+        (first, Target { path: index, origin: Origin::Failed(why) })
+    };
+    missing.into_iter().map(of_shards).collect()
 }
 
 /// The targets of one path. A directory has those in it and below it. Any other path is one target.

@@ -1,0 +1,189 @@
+//! Processes that write to one directory at the same time, and readers that open it meanwhile.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::fixtures::temp_dir;
+use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, save};
+
+/// Twelve tensors of one byte each.
+const TENSORS: u8 = 12;
+
+/// A file whose tensors all hold the version.
+fn version(dir: &Path, version: u8) -> String {
+    let bytes = [version];
+    let view = TensorView::from_slice(&[1], &bytes).unwrap();
+    let name = format!("{version}.safetensors");
+    let tensors = (0..TENSORS).map(|i| (format!("t{i:02}"), view));
+    save(dir.join(&name), tensors, &SaveOptions::new().durable(false)).unwrap();
+    name
+}
+
+/// The one version that a directory has.
+fn read_version(dir: &Path) -> u8 {
+    let checkpoint = Checkpoint::open(dir).unwrap();
+    assert_eq!(checkpoint.len(), usize::from(TENSORS));
+    let bufs = checkpoint.read_all(&LoadOptions::new().threads(1)).unwrap();
+    let versions: Vec<_> = bufs.iter().map(|buf| buf.bytes()[0]).collect();
+    assert!(versions.iter().all(|&version| version == versions[0]), "a mixture: {versions:?}");
+    versions[0]
+}
+
+/// `safetensors convert FROM d`, in so many shards, run by another program if one is given.
+fn convert(dir: &Path, by: &[String], from: &str, shards: u8) -> Child {
+    let mut command = by.to_vec();
+    command.extend([env!("CARGO_BIN_EXE_safetensors"), "convert", from, "d"].map(String::from));
+    command.extend(["--max-shard-size".into(), TENSORS.div_ceil(shards).to_string()]);
+    let (program, args) = command.split_first().unwrap();
+    let mut command = Command::new(program);
+    command.args(args).current_dir(dir).stdout(Stdio::null()).stderr(Stdio::piped());
+    command.spawn().unwrap()
+}
+
+/// Waits for a command that must not wait forever.
+fn finish(mut child: Child) -> bool {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        match child.try_wait().unwrap() {
+            Some(status) => return status.success(),
+            None if Instant::now() > end => {
+                child.kill().unwrap();
+                unreachable!("it does not end");
+            }
+            None => thread::sleep(Duration::from_millis(2)),
+        }
+    }
+}
+
+fn hidden(dir: &Path) -> Vec<String> {
+    let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
+    names.map(|name| name.into_string().unwrap()).filter(|name| name.starts_with('.')).collect()
+}
+
+/// Opens a directory again and again while `f` runs, and says how often.
+fn read_during(dir: &Path, f: impl FnOnce()) -> usize {
+    let (is_over, opens) = (AtomicBool::new(false), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                read_version(dir);
+                opens.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        f();
+        is_over.store(true, Ordering::Relaxed);
+        reader.join().unwrap();
+    });
+    opens.into_inner()
+}
+
+#[test]
+fn processes_that_save_at_once_leave_one_whole_checkpoint() {
+    let dir = temp_dir();
+    let d = dir.path().join("d");
+    let from = [0, 1].map(|i| version(dir.path(), i));
+    assert!(finish(convert(dir.path(), &[], &from[0], 3)));
+    let opens = read_during(&d, || {
+        for shards in [[3, 3], [3, 4], [1, 3], [2, 1]].into_iter().cycle().take(16) {
+            let both = [0, 1].map(|i| convert(dir.path(), &[], &from[i], shards[i]));
+            assert!(both.into_iter().all(finish));
+            read_version(&d);
+            assert_eq!(hidden(&d), [""; 0]);
+        }
+    });
+    println!("{opens} opens, 32 saves of two processes at once, no mixture");
+    assert!(opens > 100, "{opens}");
+}
+
+/// `strace`, which does something to calls of the system by the command that it runs; nothing where
+/// there is none.
+fn strace(args: &[&str]) -> Option<Vec<String>> {
+    let strace = Command::new("strace").arg("-V").stdout(Stdio::null()).status();
+    if !strace.is_ok_and(|status| status.success()) {
+        eprintln!("SKIPPED: this test needs strace, which is not there");
+        return None;
+    }
+    let command = ["strace", "-qq", "-f", "-o", "/dev/null"].iter().chain(args);
+    Some(command.map(|arg| (*arg).to_owned()).collect())
+}
+
+/// One save stops for a while in the midst of its renaming, each time at another file, and the
+/// other one begins and ends, or waits, in this time.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_save_that_is_slow_meets_another() {
+    for rename in 1.. {
+        let delay = format!("inject=rename:delay_enter=300000:when={rename}");
+        let Some(strace) = strace(&["-e", &delay]) else { return };
+        for (slow, quick) in [(3, 4), (3, 3)] {
+            let dir = temp_dir();
+            let d = dir.path().join("d");
+            let from = [0, 1].map(|i| version(dir.path(), i));
+            assert!(finish(convert(dir.path(), &[], &from[0], 3)));
+            read_during(&d, || {
+                let slow = convert(dir.path(), &strace, &from[1], slow);
+                thread::sleep(Duration::from_millis(100));
+                let quick = convert(dir.path(), &[], &from[0], quick);
+                assert!(finish(slow) && finish(quick), "renaming {rename}");
+            });
+            read_version(&d);
+            assert_eq!(hidden(&d), [""; 0], "renaming {rename}");
+        }
+        // Three temporary files, the old shards' index, three shards and an index.
+        if rename == 8 {
+            break;
+        }
+    }
+}
+
+/// A lock ends with its process, however that ends.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_save_that_was_killed_does_not_keep_others_waiting() {
+    let mut locked = 0;
+    for rename in 1..=8 {
+        let kill = format!("inject=rename:signal=KILL:when={rename}");
+        let Some(strace) = strace(&["-e", &kill]) else { return };
+        let dir = temp_dir();
+        let d = dir.path().join("d");
+        let from = [0, 1].map(|i| version(dir.path(), i));
+        assert!(finish(convert(dir.path(), &[], &from[0], 3)));
+        assert!(!finish(convert(dir.path(), &strace, &from[1], 3)));
+        let lock = d.join(".safetensors.lock");
+        locked += usize::from(lock.exists());
+        read_version(&d);
+        assert!(finish(convert(dir.path(), &[], &from[1], 2)));
+        assert_eq!(read_version(&d), 1);
+        assert!(!lock.exists(), "renaming {rename}");
+    }
+    assert!(locked >= 4, "{locked}");
+}
+
+/// Whatever the directory has is read before it is changed.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_old_checkpoint_that_cannot_be_read_is_not_replaced() {
+    let dir = temp_dir();
+    let d = dir.path().join("d");
+    let from = [0, 1].map(|i| version(dir.path(), i));
+    assert!(finish(convert(dir.path(), &[], &from[0], 3)));
+    let index = d.join("model.safetensors.index.json");
+    for error in ["EACCES", "EMFILE", "EIO"] {
+        let inject = format!("inject=openat:error={error}");
+        // strace compares the path with the one that is opened: so the command has the whole path.
+        let args = ["-P", index.to_str().unwrap(), "-e", &inject];
+        let Some(strace) = strace(&args) else { return };
+        let mut command = Command::new(&strace[0]);
+        command.args(&strace[1..]).arg(env!("CARGO_BIN_EXE_safetensors")).current_dir(dir.path());
+        command.args(["convert", &from[1]]).arg(&d).args(["--max-shard-size", "4"]);
+        let output = command.output().unwrap();
+        let shown = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{error}: {shown}");
+        assert!(shown.contains("model.safetensors.index.json: "), "{error}: {shown}");
+        assert_eq!((read_version(&d), hidden(&d)), (0, vec![]), "{error}");
+    }
+}

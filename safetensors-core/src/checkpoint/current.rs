@@ -1,0 +1,79 @@
+//! What a directory has before a save: the checkpoint that has to stay loadable meanwhile.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use super::index::Index;
+use super::locate::{CheckpointPath, locate};
+use super::names::STANDARD_FILE;
+use super::store::{LocalStore, is_not_found};
+use crate::error::{Error, ErrorKind, Result};
+use crate::header::Limits;
+use crate::io::{FileSource, SafeTensors, failpoint};
+
+/// The checkpoint that an index describes, or, if there is no index, the one file that the
+/// directory opens as. `None` if there is none, or if it is not complete or malformed: then there
+/// is nothing to keep loadable.
+///
+/// A file without tensors counts for nothing here, because no index can describe it; nor does
+/// `model.safetensors`, which the directory opens as until it is removed, whatever comes beside it.
+///
+/// # Errors
+///
+/// Whatever keeps the old checkpoint from being read, but for "not found": that says nothing of
+/// whether there is one.
+pub(super) fn current(directory: &Path, index: Option<&Path>) -> Result<Option<Index>> {
+    failpoint::hit("read the old checkpoint").map_err(|error| Error::io(error, directory))?;
+    let found = match index {
+        Some(index) => Index::read(&LocalStore, index, &Limits::default()).map(Some),
+        None => of_one_file(directory),
+    };
+    let Some(current) = unless_broken(found)? else { return Ok(None) };
+    for (file, names) in current.shards() {
+        if names.is_empty() || !is_file(&directory.join(file))? {
+            return Ok(None);
+        }
+    }
+    Ok(Some(current))
+}
+
+/// The one file that a directory without an index opens as, in the form of an index.
+fn of_one_file(directory: &Path) -> Result<Option<Index>> {
+    let CheckpointPath::File(path) = locate(&LocalStore, directory)? else { return Ok(None) };
+    let name = path.file_name().and_then(|name| name.to_str());
+    let Some(name) = name.filter(|name| *name != STANDARD_FILE) else { return Ok(None) };
+    let archive =
+        SafeTensors::from_source(FileSource::open(&path)?).map_err(|error| error.in_path(&path))?;
+    let names: Vec<_> = archive.tensors().map(|tensor| tensor.name().to_owned()).collect();
+    Ok(Some(Index { shards: BTreeMap::from([(name.to_owned(), names)]), ..Index::default() }))
+}
+
+/// What was read, or nothing if what is there is no checkpoint.
+fn unless_broken(found: Result<Option<Index>>) -> Result<Option<Index>> {
+    match found {
+        Err(error) if is_not_found(&error) => Ok(None),
+        Err(error)
+            if matches!(error.kind(), ErrorKind::Io(_) | ErrorKind::TooLargeForMemory { .. }) =>
+        {
+            Err(error)
+        }
+        Err(_) => Ok(None),
+        found => found,
+    }
+}
+
+/// Whether there is a regular file, links followed.
+fn is_file(path: &Path) -> Result<bool> {
+    use io::ErrorKind::{InvalidFilename, NotADirectory, NotFound};
+
+    match fs::metadata(path) {
+        Ok(metadata) => Ok(metadata.is_file()),
+        // In these ways too the system says that there can be no such file.
+        Err(error) if matches!(error.kind(), NotFound | NotADirectory | InvalidFilename) => {
+            Ok(false)
+        }
+        Err(error) => Err(Error::io(error, path)),
+    }
+}

@@ -1,0 +1,81 @@
+//! [`ShardOptions`]: the size, the names and the saving of the files of a sharded checkpoint.
+
+use super::{FilePattern, MaxShardSize};
+use crate::save::SaveOptions;
+
+/// How a sharded checkpoint is saved.
+///
+/// ```
+/// use safetensors_core::{SaveOptions, ShardOptions};
+///
+/// let options = ShardOptions::new()
+///     .max_shard_size("500MB".parse()?)
+///     .file_pattern("model.fp16{suffix}.safetensors".parse()?)
+///     .save_options(SaveOptions::new().metadata([("license", "mit")]));
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct ShardOptions {
+    pub(super) max_shard_size: MaxShardSize,
+    pub(super) file_pattern: FilePattern,
+    pub(crate) save_options: SaveOptions,
+    pub(super) contention: Contention,
+}
+
+impl ShardOptions {
+    /// Shards of 5 GB, named `model{suffix}.safetensors`, saved with the default [`SaveOptions`].
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the size up to which a shard is filled.
+    #[must_use]
+    pub fn max_shard_size(mut self, size: MaxShardSize) -> Self {
+        self.max_shard_size = size;
+        self
+    }
+
+    /// Sets the names of the files.
+    #[must_use]
+    pub fn file_pattern(mut self, pattern: FilePattern) -> Self {
+        self.file_pattern = pattern;
+        self
+    }
+
+    /// Sets how each file is saved.
+    ///
+    /// The metadata of several files goes into their index, as `huggingface_hub` has it; only
+    /// `format` goes into each file, and is `pt` if it is not given.
+    #[must_use]
+    pub fn save_options(mut self, options: SaveOptions) -> Self {
+        self.save_options = options;
+        self
+    }
+
+    /// Sets what happens if another save writes to the same directory.
+    #[must_use]
+    pub fn contention(mut self, contention: Contention) -> Self {
+        self.contention = contention;
+        self
+    }
+
+    /// The names of the files.
+    pub(crate) fn pattern(&self) -> &FilePattern {
+        &self.file_pattern
+    }
+}
+
+/// What a sharded save does if another one writes to the same directory.
+///
+/// Saves write their files at the same time, each into a hidden directory of its own. Only when
+/// they are complete does one after the other put its files in place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Contention {
+    /// It waits until the other has put its files in place, and then replaces them: the last wins.
+    #[default]
+    Wait,
+    /// It fails with [`ErrorKind::DirectoryBusy`](crate::ErrorKind::DirectoryBusy) if the other is
+    /// putting its files in place, or has done so since this one began. The directory then has what
+    /// the other saved.
+    Fail,
+}

@@ -1,0 +1,165 @@
+//! [`Owned`] and [`Stale`]: which of the files of a directory a save has written, and which it may
+//! remove.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::FilePattern;
+use super::store::{LocalStore, Store};
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::failpoint;
+use crate::io::identity::Identity;
+
+/// The files that a save puts into a directory, each known by its identity and not by its name
+/// alone.
+#[derive(Default)]
+pub(super) struct Owned {
+    files: Vec<(PathBuf, Identity)>,
+}
+
+impl Owned {
+    /// Remembers the file that lies at `written` and is about to be renamed to `destination`.
+    pub(super) fn add(&mut self, written: &Path, destination: PathBuf) -> Result<()> {
+        match Identity::at(written) {
+            Ok(Some(identity)) => self.files.push((destination, identity)),
+            Ok(None) => return Err(Error::io(io::ErrorKind::NotFound.into(), &destination)),
+            Err(error) => return Err(Error::io(error, &destination)),
+        }
+        Ok(())
+    }
+
+    /// Checks that each file has its name still.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Overtaken`] if another writer has put a file in the place of one of them.
+    pub(super) fn check(&self, directory: &Path) -> Result<()> {
+        for (path, identity) in &self.files {
+            let found = Identity::at(path).map_err(|error| Error::io(error, path))?;
+            if found != Some(*identity) {
+                return Err(overtaken(path, directory));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The error of a directory in which another writer has changed a file.
+pub(super) fn overtaken(path: &Path, directory: &Path) -> Error {
+    let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    Error::from(ErrorKind::Overtaken { file }).in_path(directory)
+}
+
+/// The files of an earlier checkpoint, which are to go when the new one is in place: those that
+/// were there when the save began to change the directory. What others put there later is not among
+/// them, whatever its name.
+pub(super) struct Stale {
+    files: Vec<(PathBuf, Identity)>,
+}
+
+impl Stale {
+    /// Every file of the pattern, except the new ones. The file that the directory opens as, if it
+    /// has one, comes first: without it, the new index counts.
+    pub(super) fn find(directory: &Path, pattern: &FilePattern, new: &[&str]) -> Result<Self> {
+        let mut names: Vec<_> = LocalStore
+            .list(directory)?
+            .into_iter()
+            .map(|entry| entry.name)
+            .filter(|name| pattern.matches(name) && !new.contains(&name.as_str()))
+            .collect();
+        let single = pattern.file_name(0, 1);
+        names.sort_unstable_by(|a, b| (*a != single, a).cmp(&(*b != single, b)));
+        let mut stale = Self { files: Vec::new() };
+        names.iter().try_for_each(|name| stale.add(directory.join(name)))?;
+        Ok(stale)
+    }
+
+    /// Remembers one more, if it is there, as the last to go.
+    pub(super) fn add(&mut self, path: PathBuf) -> Result<()> {
+        let identity = Identity::at(&path).map_err(|error| Error::io(error, &path))?;
+        self.files.extend(identity.map(|identity| (path, identity)));
+        Ok(())
+    }
+
+    /// Remembers one more, as the last to go, which lies at `written` and is about to be renamed to
+    /// `destination`.
+    pub(super) fn add_written(&mut self, written: &Path, destination: PathBuf) -> Result<()> {
+        let identity = Identity::at(written).map_err(|error| Error::io(error, &destination))?;
+        self.files.extend(identity.map(|identity| (destination, identity)));
+        Ok(())
+    }
+
+    /// Remembers one more, as the first to go.
+    pub(super) fn add_first(&mut self, path: PathBuf, identity: Identity) {
+        self.files.insert(0, (path, identity));
+    }
+
+    /// Whether this file is among them, as the first to go.
+    pub(super) fn shadows(&self, file: &Path) -> bool {
+        self.files.first().is_some_and(|(path, _)| path == file)
+    }
+
+    /// Removes the first of them, before the new checkpoint is what opens.
+    pub(super) fn remove_first(&mut self, hidden: &Path) -> Result<()> {
+        if self.files.is_empty() {
+            return Ok(());
+        }
+        let (path, identity) = self.files.remove(0);
+        remove_own(&path, identity, hidden).map_err(|error| Error::io(error, &path))
+    }
+
+    /// Removes them, by way of a name that nobody else knows.
+    pub(super) fn remove(&self, hidden: &Path) -> Result<()> {
+        for (path, identity) in &self.files {
+            let removed = remove_own(path, *identity, hidden);
+            removed.map_err(|error| Error::from(ErrorKind::LeftBehind(error)).in_path(path))?;
+        }
+        Ok(())
+    }
+}
+
+/// Removes a file if it is the one that is meant. Between looking at it and removing it somebody
+/// could put another one in its place, so it gets a name of its own first.
+fn remove_own(path: &Path, identity: Identity, hidden: &Path) -> io::Result<()> {
+    failpoint::hit("remove")?;
+    if Identity::at(path)? != Some(identity) {
+        return Ok(());
+    }
+    match fs::rename(path, hidden) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        result => result?,
+    }
+    if Identity::at(hidden)? == Some(identity) {
+        return fs::remove_file(hidden);
+    }
+    // It was put there this moment, and goes back, unless yet another one has come.
+    match fs::hard_link(hidden, path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => fs::rename(hidden, path),
+        _ => fs::remove_file(hidden),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_file_that_is_meant_is_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        fs::write(at("model.safetensors"), "old").unwrap();
+        fs::write(at("model-00001-of-00002.safetensors"), "old").unwrap();
+        let pattern = FilePattern::default();
+        let stale = Stale::find(directory.path(), &pattern, &["model-00002-of-00002.safetensors"]);
+        fs::write(at("new"), "new").unwrap();
+        fs::rename(at("new"), at("model-00001-of-00002.safetensors")).unwrap();
+        fs::write(at("model-00003-of-00003.safetensors"), "later").unwrap();
+        stale.unwrap().remove(&at("hidden")).unwrap();
+        let mut left: Vec<_> = LocalStore.list(directory.path()).unwrap();
+        left.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let left: Vec<_> = left.into_iter().map(|entry| entry.name).collect();
+        assert_eq!(left, ["model-00001-of-00002.safetensors", "model-00003-of-00003.safetensors"]);
+        assert_eq!(fs::read_to_string(at(&left[0])).unwrap(), "new");
+    }
+}

@@ -1,0 +1,212 @@
+//! Saves and readers that meet in one directory, step by step.
+
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::store::{Entry, FileKind, LocalStore, Store, Version};
+use super::tests::{Before, content, options, prepare, read, read_from, save_shards};
+use crate::checkpoint::{Checkpoint, Contention, ShardOptions};
+use crate::error::{Error, ErrorKind, Result};
+use crate::header::Limits;
+use crate::io::FileSource;
+use crate::io::failpoint::{call_at, without};
+
+/// The local disk, on which a save of version 2 happens just before a file is opened: before the
+/// one of this number, or before each.
+struct Busy {
+    directory: PathBuf,
+    options: ShardOptions,
+    at: Option<usize>,
+    opened: AtomicUsize,
+}
+
+impl Store for Busy {
+    type File = FileSource;
+
+    fn open(&self, path: &Path) -> Result<FileSource> {
+        let opened = self.opened.fetch_add(1, Ordering::SeqCst);
+        if self.at.is_none_or(|at| at == opened) {
+            save_shards(&self.directory, 2, &self.options)?;
+        }
+        LocalStore.open(path)
+    }
+
+    fn kind(&self, path: &Path) -> Result<Option<FileKind>> {
+        LocalStore.kind(path)
+    }
+
+    fn list(&self, directory: &Path) -> Result<Vec<Entry>> {
+        LocalStore.list(directory)
+    }
+
+    fn version(&self, path: &Path) -> Result<Option<Version>> {
+        LocalStore.version(path)
+    }
+}
+
+fn busy(directory: &Path, shards: usize, at: Option<usize>) -> Arc<Busy> {
+    let directory = directory.to_owned();
+    Arc::new(Busy { directory, options: options(shards, false), at, opened: AtomicUsize::new(0) })
+}
+
+fn open_in(store: &Arc<Busy>) -> Result<Checkpoint> {
+    Checkpoint::open_in(store.clone(), &store.directory, &Limits::default())
+}
+
+#[test]
+fn a_reader_that_a_save_overtakes_reads_one_of_the_two() {
+    for before in [Before::Single, Before::Other, Before::Shards(2), Before::Shards(3)] {
+        for shards in [1, 2, 3] {
+            for at in 0.. {
+                let directory = prepare(before);
+                let store = busy(directory.path(), shards, Some(at));
+                let found = read_from(&open_in(&store).unwrap()).unwrap();
+                let whole = found == content(1) || found == content(2);
+                assert!(whole, "{before:?} -> {shards} shards, at file {at}: {found:?}");
+                if store.opened.load(Ordering::SeqCst) <= at {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_checkpoint_that_changes_whenever_it_is_opened_is_an_error() {
+    let directory = prepare(Before::Shards(2));
+    let error = open_in(&busy(directory.path(), 2, None)).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::KeepsChanging { attempts: 50 }), "{error}");
+    assert_eq!(error.file(), directory.path().to_str());
+    assert_eq!(read(directory.path()).unwrap(), content(2));
+}
+
+/// What is open stays what it was; who wants to rely on it asks.
+#[test]
+fn a_save_after_a_checkpoint_was_opened_is_noticed() {
+    for before in [Before::Shards(2), Before::Foreign] {
+        let directory = prepare(before);
+        let checkpoint = Checkpoint::open(directory.path()).unwrap();
+        checkpoint.check_unchanged().unwrap();
+        save_shards(directory.path(), 2, &options(2, false)).unwrap();
+        assert_eq!(read_from(&checkpoint).unwrap(), content(1));
+        let error = checkpoint.check_unchanged().unwrap_err();
+        assert_eq!(error.file(), checkpoint.index().unwrap().to_str());
+        assert!(error.to_string().contains("the index has changed"), "{error}");
+    }
+}
+
+/// Saves version 3 to `path` just before the `n`th step of a save of version 2 there, and says what
+/// became of both, and whether there was such a step.
+fn meet(
+    path: &Path,
+    n: usize,
+    first: &ShardOptions,
+    second: impl FnOnce(&Path) -> Result<()> + 'static,
+) -> (Result<()>, Option<Result<()>>, bool) {
+    let outcome = Rc::new(Cell::new(None));
+    let (told, directory) = (outcome.clone(), path.to_owned());
+    let call = move || {
+        let saved = second(&directory);
+        if saved.is_ok() {
+            assert_eq!(read(&directory).unwrap(), content(3));
+        }
+        told.set(Some(saved));
+    };
+    let (saved, reached) = call_at(n, call, || save_shards(path, 2, first));
+    (saved, outcome.take(), reached.is_some())
+}
+
+fn is(result: &Result<()>, kind: fn(&ErrorKind) -> bool) -> bool {
+    result.as_ref().is_err_and(|error: &Error| kind(error.kind()))
+}
+
+/// As on file systems of networks: whoever says that a save is done has saved it whole, and what
+/// another writer has put there last is not removed.
+#[test]
+fn where_locks_do_nothing_a_mixture_is_never_reported_as_done() {
+    let mut overtaken = 0;
+    for before in [Before::Nothing, Before::Single, Before::Shards(2), Before::Shards(3)] {
+        for (first, second) in [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3), (3, 2), (3, 3)] {
+            for n in 0.. {
+                let directory = prepare(before);
+                let path = directory.path();
+                let (saved, other, reached) = without("locks", || {
+                    meet(path, n, &options(first, false), move |path| {
+                        save_shards(path, 3, &options(second, false))
+                    })
+                });
+                let context = format!("{before:?}, {first} and {second} shards, step {n}");
+                if !reached {
+                    saved.unwrap();
+                    break;
+                }
+                other.unwrap().unwrap();
+                match saved {
+                    Ok(()) => {
+                        let found = read(path).unwrap();
+                        assert!(found == content(2) || found == content(3), "{context}: {found:?}");
+                    }
+                    Err(_) => overtaken += 1,
+                }
+            }
+        }
+    }
+    assert!(overtaken > 20, "{overtaken}");
+}
+
+/// The other save is in a thread of its own, which must not wait for one that waits for it.
+#[cfg(unix)]
+#[test]
+fn saves_exclude_each_other() {
+    let (mut busy, mut done) = (0, 0);
+    for before in [Before::Single, Before::Shards(2)] {
+        for (first, second) in [(1, 2), (2, 1), (2, 2), (3, 2)] {
+            for n in 0.. {
+                let directory = prepare(before);
+                let path = directory.path();
+                let (saved, other, reached) = meet(path, n, &options(first, false), move |path| {
+                    let options = options(second, false).contention(Contention::Fail);
+                    std::thread::scope(|scope| {
+                        scope.spawn(|| save_shards(path, 3, &options)).join().unwrap()
+                    })
+                });
+                let context = format!("{before:?}, {first} and {second} shards, step {n}");
+                saved.unwrap();
+                assert_eq!(read(path).unwrap(), content(2), "{context}");
+                match other {
+                    Some(Ok(())) => done += 1,
+                    Some(other) => {
+                        assert!(is(&other, |kind| matches!(kind, ErrorKind::DirectoryBusy)));
+                        busy += 1;
+                    }
+                    None => assert!(!reached),
+                }
+                if !reached {
+                    break;
+                }
+            }
+        }
+    }
+    assert!(busy > 20 && done > 8, "{busy} busy, {done} done");
+}
+
+#[test]
+fn a_save_that_is_not_to_meet_another_fails_if_it_does() {
+    for (before, shards) in [(Before::Nothing, 2), (Before::Shards(2), 2), (Before::Single, 1)] {
+        let directory = prepare(before);
+        let path = directory.path();
+        let options = options(shards, false).contention(Contention::Fail);
+        let own = options.clone();
+        // The step that writes the first file, after the save has begun.
+        let (saved, other, _) = meet(path, 1, &options, move |path| save_shards(path, 3, &own));
+        other.unwrap().unwrap();
+        assert!(is(&saved, |kind| matches!(kind, ErrorKind::DirectoryBusy)), "{saved:?}");
+        assert_eq!(saved.unwrap_err().file(), path.to_str());
+        assert_eq!(read(path).unwrap(), content(3));
+        save_shards(path, 2, &options).unwrap();
+        assert_eq!(read(path).unwrap(), content(2));
+    }
+}

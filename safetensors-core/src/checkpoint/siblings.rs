@@ -1,0 +1,88 @@
+//! [`Siblings`]: what lies beside the files of a checkpoint that is open.
+
+use std::path::{Path, PathBuf};
+
+use super::index::Index;
+use super::store::{Entry, FileKind, Store, Version};
+use crate::checkpoint::Checkpoint;
+use crate::error::{Error, ErrorKind, Result};
+use crate::header::Limits;
+use crate::io::ReadAt;
+
+/// A [`Store`] of files of any type, of which only the small ones are read.
+pub(super) trait Siblings: Send + Sync {
+    fn kind(&self, path: &Path) -> Result<Option<FileKind>>;
+    fn list(&self, directory: &Path) -> Result<Vec<Entry>>;
+    fn version(&self, path: &Path) -> Result<Option<Version>>;
+    /// The files that an index names.
+    fn files_of_index(&self, index: &Path) -> Result<Vec<PathBuf>>;
+}
+
+impl<T: Store> Siblings for T {
+    fn kind(&self, path: &Path) -> Result<Option<FileKind>> {
+        Store::kind(self, path)
+    }
+
+    fn list(&self, directory: &Path) -> Result<Vec<Entry>> {
+        Store::list(self, directory)
+    }
+
+    fn version(&self, path: &Path) -> Result<Option<Version>> {
+        Store::version(self, path)
+    }
+
+    fn files_of_index(&self, index: &Path) -> Result<Vec<PathBuf>> {
+        Ok(Index::read(self, index, &Limits::default())?.files_beside(index))
+    }
+}
+
+impl<S: ReadAt> Checkpoint<S> {
+    /// Checks that the files, and the index if there is one, are still those that were opened, as
+    /// far as their sources and their store can tell. For whoever has read from them and is about
+    /// to rely on it that everything was of one checkpoint.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`] that says what has changed.
+    pub fn check_unchanged(&self) -> Result<()> {
+        if let (Some(index), Some(siblings)) = (&self.index, &self.siblings)
+            && siblings.version(index)? != self.index_version
+        {
+            let error = std::io::Error::other("the index has changed since it was opened");
+            return Err(Error::io(error, index));
+        }
+        self.shards.iter().try_for_each(|shard| {
+            let unchanged = shard.archive.source().check_unchanged();
+            unchanged.map_err(|error| Error::from(ErrorKind::Io(error)).in_path(&shard.path))
+        })
+    }
+}
+
+impl<S> Checkpoint<S> {
+    /// What lies in a directory of the store that the checkpoint was opened in.
+    pub(crate) fn list(&self, directory: &Path) -> Result<Vec<Entry>> {
+        self.siblings.as_ref().map_or(Ok(Vec::new()), |siblings| siblings.list(directory))
+    }
+
+    /// The files that another index in that store names. One that cannot be read names none:
+    /// whoever opens it is told why.
+    pub(crate) fn files_of_other_index(&self, index: &Path) -> Vec<PathBuf> {
+        let files = self.siblings.as_ref().map(|siblings| siblings.files_of_index(index));
+        files.and_then(Result::ok).unwrap_or_default()
+    }
+
+    /// The index that lies beside the one file, if a directory was opened that opens as the file
+    /// and not as the index.
+    pub(crate) fn shadowed_index(&self) -> Result<Option<PathBuf>> {
+        let (Some(siblings), [shard], true) =
+            (&self.siblings, &*self.shards, self.is_of_directory && self.index.is_none())
+        else {
+            return Ok(None);
+        };
+        if shard.path.file_name() != Some(super::names::STANDARD_FILE.as_ref()) {
+            return Ok(None);
+        }
+        let index = shard.path.with_file_name(super::names::STANDARD_INDEX);
+        Ok((siblings.kind(&index)? == Some(FileKind::File)).then_some(index))
+    }
+}

@@ -1,0 +1,132 @@
+//! [`LocalStore`]: the files of the local disk.
+
+use std::fs::{self, Metadata};
+use std::io;
+use std::path::Path;
+
+use super::{Entry, FileKind, Store, Version};
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::{FileSource, ReadAt};
+
+/// The files of the local disk, as [`Checkpoint::open`](crate::Checkpoint::open) opens them. Links
+/// are followed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LocalStore;
+
+impl Store for LocalStore {
+    type File = FileSource;
+
+    fn open(&self, path: &Path) -> Result<FileSource> {
+        FileSource::open(path)
+    }
+
+    fn kind(&self, path: &Path) -> Result<Option<FileKind>> {
+        match fs::metadata(path) {
+            Ok(metadata) => Ok(Some(kind(&metadata))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::io(error, path)),
+        }
+    }
+
+    /// Names that are not UTF-8 are left out.
+    fn list(&self, directory: &Path) -> Result<Vec<Entry>> {
+        let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+        let list = || {
+            let mut entries = Vec::new();
+            for entry in fs::read_dir(directory)? {
+                let entry = entry?;
+                let Ok(name) = entry.file_name().into_string() else { continue };
+                let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
+                let metadata = if is_link { fs::metadata(entry.path()) } else { entry.metadata() };
+                // A link that leads nowhere, or what has gone since.
+                let kind = metadata.map_or(FileKind::File, |metadata| kind(&metadata));
+                entries.push(Entry { name, kind });
+            }
+            Ok(entries)
+        };
+        list().map_err(|error| Error::io(error, directory))
+    }
+
+    /// Which file it is, how long, and when it was last written to.
+    fn version(&self, path: &Path) -> Result<Option<Version>> {
+        let source = match FileSource::open(path) {
+            Ok(source) => source,
+            Err(error) if is_not_found(&error) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let metadata = source.file().metadata().map_err(|error| Error::io(error, path))?;
+        let text = format!("{} {:?} {:?}", file_id(&metadata), metadata.len(), metadata.modified());
+        Ok(Some(Version { text, _held: Some(source) }))
+    }
+}
+
+fn kind(metadata: &Metadata) -> FileKind {
+    if metadata.is_dir() { FileKind::Directory } else { FileKind::File }
+}
+
+#[cfg(unix)]
+fn file_id(metadata: &Metadata) -> String {
+    use std::os::unix::fs::MetadataExt;
+    format!("{}:{}", metadata.dev(), metadata.ino())
+}
+
+#[cfg(not(unix))]
+fn file_id(metadata: &Metadata) -> String {
+    format!("{:?}", metadata.created())
+}
+
+/// Whether an error says that there is no such file.
+pub(in crate::checkpoint) fn is_not_found(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound)
+}
+
+/// Files that a function opens, which may lie on the local disk or anywhere.
+pub(in crate::checkpoint) struct OpenedBy<F>(pub(in crate::checkpoint) F);
+
+impl<S: ReadAt, F: Fn(&Path) -> Result<S> + Send + Sync> Store for OpenedBy<F> {
+    type File = S;
+
+    fn open(&self, path: &Path) -> Result<S> {
+        (self.0)(path)
+    }
+
+    fn kind(&self, path: &Path) -> Result<Option<FileKind>> {
+        LocalStore.kind(path)
+    }
+
+    fn list(&self, directory: &Path) -> Result<Vec<Entry>> {
+        LocalStore.list(directory)
+    }
+
+    fn version(&self, path: &Path) -> Result<Option<Version>> {
+        // A path that is none of the disk may stand in its way.
+        Ok(LocalStore.version(path).unwrap_or(None))
+    }
+}
+
+/// The files of the local disk, where a directory that is not there has no files: for what lies
+/// beside the files that a function opened, which may have been no files of the disk.
+pub(in crate::checkpoint) struct PerhapsLocal;
+
+impl Store for PerhapsLocal {
+    type File = FileSource;
+
+    fn open(&self, path: &Path) -> Result<FileSource> {
+        LocalStore.open(path)
+    }
+
+    fn kind(&self, path: &Path) -> Result<Option<FileKind>> {
+        LocalStore.kind(path)
+    }
+
+    fn list(&self, directory: &Path) -> Result<Vec<Entry>> {
+        match LocalStore.list(directory) {
+            Err(error) if is_not_found(&error) => Ok(Vec::new()),
+            listed => listed,
+        }
+    }
+
+    fn version(&self, path: &Path) -> Result<Option<Version>> {
+        LocalStore.version(path)
+    }
+}

@@ -1,0 +1,188 @@
+//! [`MemoryStore`]: files in memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Component, Path};
+use std::sync::Arc;
+
+use super::{Entry, FileKind, Store};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Files in memory, by their names. A name may have directories in it, with `/` between them.
+///
+/// Tensors of a checkpoint in memory are lent as [views](crate::LazyTensor::view); nothing is
+/// copied when a file is opened.
+///
+/// ```
+/// use safetensors_core::checkpoint::store::MemoryStore;
+/// use safetensors_core::{Checkpoint, Limits, SaveOptions, TensorView, serialize};
+///
+/// let file = |name: &str, value: u8| {
+///     serialize([(name, TensorView::from_slice(&[1], &[value])?)], &SaveOptions::new())
+/// };
+/// let index = r#"{"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}"#;
+/// let store = MemoryStore::from_iter([
+///     ("model.safetensors.index.json", index.as_bytes().to_vec()),
+///     ("1.safetensors", file("a", 1)?),
+///     ("2.safetensors", file("b", 2)?),
+/// ]);
+/// let checkpoint = Checkpoint::open_in(store, "", &Limits::default())?;
+/// assert_eq!(checkpoint.tensor("b")?.view()?.data(), [2]);
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct MemoryStore<B = Vec<u8>> {
+    files: BTreeMap<String, MemoryFile<B>>,
+}
+
+impl<B> Default for MemoryStore<B> {
+    fn default() -> Self {
+        Self { files: BTreeMap::new() }
+    }
+}
+
+impl<B> Clone for MemoryStore<B> {
+    fn clone(&self) -> Self {
+        Self { files: self.files.clone() }
+    }
+}
+
+impl<B> MemoryStore<B> {
+    /// No files yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a file, in place of one that had the name.
+    pub fn insert(&mut self, name: impl AsRef<str>, bytes: B) {
+        self.files.insert(key(Path::new(name.as_ref())), MemoryFile(Arc::new(bytes)));
+    }
+}
+
+impl<N: AsRef<str>, B> FromIterator<(N, B)> for MemoryStore<B> {
+    fn from_iter<I: IntoIterator<Item = (N, B)>>(files: I) -> Self {
+        let mut store = Self::new();
+        files.into_iter().for_each(|(name, bytes)| store.insert(name, bytes));
+        store
+    }
+}
+
+/// A file of a [`MemoryStore`]: a share of its bytes.
+#[derive(Debug)]
+pub struct MemoryFile<B = Vec<u8>>(Arc<B>);
+
+impl<B> Clone for MemoryFile<B> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<B: AsRef<[u8]>> AsRef<[u8]> for MemoryFile<B> {
+    fn as_ref(&self) -> &[u8] {
+        (*self.0).as_ref()
+    }
+}
+
+impl<B: AsRef<[u8]> + Send + Sync> Store for MemoryStore<B> {
+    type File = MemoryFile<B>;
+
+    fn open(&self, path: &Path) -> Result<MemoryFile<B>> {
+        let missing = || match self.kind(path) {
+            Ok(Some(FileKind::Directory)) => ErrorKind::NotAFile { found: "a directory" },
+            _ => ErrorKind::Io(io::ErrorKind::NotFound.into()),
+        };
+        let file = self.files.get(&key(path)).cloned();
+        file.ok_or_else(|| Error::from(missing()).in_path(path))
+    }
+
+    fn kind(&self, path: &Path) -> Result<Option<FileKind>> {
+        if self.files.contains_key(&key(path)) {
+            return Ok(Some(FileKind::File));
+        }
+        Ok(self.below(path).next().map(|_| FileKind::Directory))
+    }
+
+    fn list(&self, directory: &Path) -> Result<Vec<Entry>> {
+        let entry = |name: &str| match name.split_once('/') {
+            Some((directory, _)) => (directory.to_owned(), true),
+            None => (name.to_owned(), false),
+        };
+        let entries: BTreeSet<_> = self.below(directory).map(entry).collect();
+        let kind = |is_directory| if is_directory { FileKind::Directory } else { FileKind::File };
+        let entries = entries.into_iter();
+        Ok(entries.map(|(name, is_directory)| Entry { name, kind: kind(is_directory) }).collect())
+    }
+}
+
+impl<B> MemoryStore<B> {
+    /// The names of all files in a directory and in those below it, seen from there.
+    fn below(&self, directory: &Path) -> impl Iterator<Item = &str> {
+        let mut prefix = key(directory);
+        if !prefix.is_empty() {
+            prefix.push('/');
+        }
+        let start = prefix.clone();
+        let names = self.files.range(start..).map(|(name, _)| name.as_str());
+        names.map_while(move |name| name.strip_prefix(&*prefix))
+    }
+}
+
+/// The name that a path has in the store, whatever stands between its parts on this system.
+fn key(path: &Path) -> String {
+    let mut key = String::new();
+    for part in path.components() {
+        let part = match part {
+            Component::Normal(part) => part.to_string_lossy(),
+            Component::ParentDir => "..".into(),
+            Component::Prefix(_) | Component::RootDir | Component::CurDir => continue,
+        };
+        if !key.is_empty() {
+            key.push('/');
+        }
+        key.push_str(&part);
+    }
+    key
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(store: &MemoryStore<&'static str>, directory: &str) -> Vec<(String, FileKind)> {
+        let entries = store.list(Path::new(directory)).unwrap();
+        entries.into_iter().map(|entry| (entry.name, entry.kind)).collect()
+    }
+
+    #[test]
+    fn directories_are_what_names_have_in_common() {
+        let store =
+            MemoryStore::from_iter([("a/b/c", "1"), ("a/b.c", "2"), ("/d", "3"), ("a/b!", "4")]);
+        let kind = |path| store.kind(Path::new(path)).unwrap();
+        for path in ["", ".", "/", "a", "a/", "./a/b"] {
+            assert_eq!(kind(path), Some(FileKind::Directory), "{path}");
+        }
+        for path in ["a/b/c", "/a/b.c", "d", "a//b!"] {
+            assert_eq!(kind(path), Some(FileKind::File), "{path}");
+        }
+        for path in ["b", "a/b/c/d", "..", "a/..", "A"] {
+            assert_eq!(kind(path), None, "{path}");
+        }
+        let (file, directory) = (FileKind::File, FileKind::Directory);
+        assert_eq!(listed(&store, ""), [("a".into(), directory), ("d".into(), file)]);
+        let in_a = [("b".into(), directory), ("b!".into(), file), ("b.c".into(), file)];
+        assert_eq!(listed(&store, "a"), in_a);
+        assert_eq!(listed(&store, "a/b"), [("c".into(), file)]);
+        assert!(listed(&MemoryStore::new(), "").is_empty());
+    }
+
+    #[test]
+    fn what_is_no_file_cannot_be_opened() {
+        let store = MemoryStore::from_iter([("a/b", "1")]);
+        assert_eq!(store.open(Path::new("a/b")).unwrap().as_ref(), b"1");
+        let error = store.open(Path::new("a")).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::NotAFile { found: "a directory" }), "{error}");
+        let error = store.open(Path::new("x")).unwrap_err();
+        assert!(super::super::local::is_not_found(&error), "{error}");
+        assert_eq!(error.file(), Some("x"));
+    }
+}

@@ -1,0 +1,188 @@
+//! [`Store`]: where the files of a checkpoint lie.
+//!
+//! [`Checkpoint::open`](crate::Checkpoint::open) opens what lies on the local disk. Everything else
+//! is opened with [`Checkpoint::open_in`](crate::Checkpoint::open_in): files in memory
+//! ([`MemoryStore`]), or whatever else implements [`Store`].
+
+mod local;
+mod memory;
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+pub use local::LocalStore;
+pub(super) use local::{OpenedBy, PerhapsLocal, is_not_found};
+pub use memory::{MemoryFile, MemoryStore};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::{FileSource, ReadAt};
+
+/// A place where files lie that make up checkpoints: a disk, memory, a snapshot of a repository, an
+/// object store.
+///
+/// A file is known by its path. Paths of the files of a checkpoint are made by joining names to the
+/// path that the user gave, and stand in errors as they are: a path such as `s3://bucket/model` may
+/// say where it leads. On Windows they are joined by `\`: a store whose names have `/` takes paths
+/// apart by their [components](Path::components).
+///
+/// Several threads open files at once. A store that is asynchronous inside waits for the outcome
+/// here.
+///
+/// ```
+/// use safetensors_core::checkpoint::store::{Entry, FileKind, MemoryFile, MemoryStore, Store};
+/// use safetensors_core::{Checkpoint, Limits, SaveOptions, TensorView, serialize};
+/// use std::path::Path;
+/// use std::sync::Mutex;
+///
+/// /// A store that remembers which files were opened.
+/// struct Remembering {
+///     files: MemoryStore,
+///     opened: Mutex<Vec<String>>,
+/// }
+///
+/// impl Store for Remembering {
+///     type File = MemoryFile<Vec<u8>>;
+///
+///     fn open(&self, path: &Path) -> safetensors_core::Result<Self::File> {
+///         self.opened.lock().unwrap().push(path.display().to_string());
+///         self.files.open(path)
+///     }
+///
+///     fn kind(&self, path: &Path) -> safetensors_core::Result<Option<FileKind>> {
+///         self.files.kind(path)
+///     }
+///
+///     fn list(&self, directory: &Path) -> safetensors_core::Result<Vec<Entry>> {
+///         self.files.list(directory)
+///     }
+/// }
+///
+/// let tensors = [("w", TensorView::from_slice(&[2], &[1_u8, 2])?)];
+/// let file = serialize(tensors, &SaveOptions::new())?;
+/// let store = std::sync::Arc::new(Remembering {
+///     files: MemoryStore::from_iter([("gpt/model.safetensors", file)]),
+///     opened: Mutex::default(),
+/// });
+/// let checkpoint = Checkpoint::open_in(store.clone(), "gpt", &Limits::default())?;
+/// assert_eq!(checkpoint.tensor("w")?.view()?.data(), [1, 2]);
+/// assert_eq!(*store.opened.lock().unwrap(), ["gpt/model.safetensors"]);
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+pub trait Store: Send + Sync {
+    /// An open file.
+    type File: ReadAt;
+
+    /// Opens a file, to be read.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`] of the kind [`NotFound`](std::io::ErrorKind::NotFound) if there is no such
+    /// file; [`ErrorKind::NotAFile`] for anything else that has the path.
+    fn open(&self, path: &Path) -> Result<Self::File>;
+
+    /// What a path leads to, links followed; `None` if there is nothing.
+    ///
+    /// # Errors
+    ///
+    /// Whatever keeps the store from knowing. That is never the same as "there is nothing".
+    fn kind(&self, path: &Path) -> Result<Option<FileKind>>;
+
+    /// What lies in a directory, in any order. Names that are not text may be left out.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    fn list(&self, directory: &Path) -> Result<Vec<Entry>>;
+
+    /// The present version of a file. It is another one as soon as the path leads to another file
+    /// or to other bytes. `None` if nothing has the path, or if the store cannot tell or never
+    /// changes, which is the default.
+    ///
+    /// It is asked for before and after the files of a checkpoint are opened: if the index has
+    /// become another one meanwhile, they may not belong together, and are opened again.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    fn version(&self, path: &Path) -> Result<Option<Version>> {
+        let _ = path;
+        Ok(None)
+    }
+}
+
+impl<T: Store + ?Sized> Store for Arc<T> {
+    type File = T::File;
+
+    fn open(&self, path: &Path) -> Result<Self::File> {
+        (**self).open(path)
+    }
+
+    fn kind(&self, path: &Path) -> Result<Option<FileKind>> {
+        (**self).kind(path)
+    }
+
+    fn list(&self, directory: &Path) -> Result<Vec<Entry>> {
+        (**self).list(directory)
+    }
+
+    fn version(&self, path: &Path) -> Result<Option<Version>> {
+        (**self).version(path)
+    }
+}
+
+/// What a path of a [`Store`] leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// A file, or anything else that is no directory.
+    File,
+    /// A directory.
+    Directory,
+}
+
+/// What has a name in a directory of a [`Store`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The name, without the directory.
+    pub name: String,
+    /// What it leads to, links followed. A link that leads nowhere is a file.
+    pub kind: FileKind,
+}
+
+/// A version of a file of a [`Store`]. Two are equal if they are of the same bytes.
+pub struct Version {
+    text: String,
+    /// The local file that it is of. While it is open, no other file can become equal to it.
+    _held: Option<FileSource>,
+}
+
+impl Version {
+    /// The version that the store calls so: an ETag, say.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self { text: text.into(), _held: None }
+    }
+}
+
+impl PartialEq for Version {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl fmt::Debug for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Version").field(&self.text).finish()
+    }
+}
+
+/// Reads a whole file into memory.
+pub(super) fn read_to_vec(file: &impl ReadAt) -> Result<Vec<u8>> {
+    let bytes = file.byte_len();
+    let too_large = || Error::from(ErrorKind::TooLargeForMemory { bytes });
+    let len = usize::try_from(bytes).map_err(|_| too_large())?;
+    let mut buffer = Vec::new();
+    buffer.try_reserve_exact(len).map_err(|_| too_large())?;
+    buffer.resize(len, 0);
+    file.read_exact_at(&mut buffer, 0).map_err(ErrorKind::Io)?;
+    Ok(buffer)
+}
