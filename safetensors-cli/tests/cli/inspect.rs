@@ -317,7 +317,7 @@ fn huge_names_shapes_and_values_do_not_make_the_table_huge() {
     let dir = temp_dir();
     let path = dir.path().join("huge.safetensors");
     let name = format!("start{}end", "x".repeat(1_000_000));
-    let shape = vec![1; 100_000];
+    let shape = vec![1; 1_000];
     let one = [1_u8];
     let tensors = (0..100).map(|i| (format!("t{i}"), TensorView::from_slice(&[1], &one).unwrap()));
     let tensors = tensors.chain([(name, TensorView::from_slice(&shape, &one).unwrap())]);
@@ -331,10 +331,7 @@ fn huge_names_shapes_and_values_do_not_make_the_table_huge() {
         shown.contains("startxxx") && shown.contains("xxxend  U8     [1, 1, 1, 1, 1, 1, …, "),
         "{shown}"
     );
-    assert!(
-        shown.contains("(rank 100,000)") && shown.contains("vvv… (1,000,000 bytes)"),
-        "{shown}"
-    );
+    assert!(shown.contains("(rank 1,000)") && shown.contains("vvv… (1,000,000 bytes)"), "{shown}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! What converting one block of elements takes, whatever the dtypes: the bytes as values, the places
-//! for the results, and why it fails.
+//! What converting one block of elements takes, whatever the dtypes: the bytes as values, the
+//! places for the results, and why it fails.
 
 use bytemuck::Pod;
 

@@ -72,8 +72,8 @@ fn decode_all<T: Copy>(codes: &[T], out: &mut [f32], decode: impl Fn(T) -> f32) 
     });
 }
 
-/// The value of a code in a format of 16 bits and fewer, with a smaller exponent than `f32`. Free of
-/// branches and tables, so that the loop around it becomes vector code.
+/// The value of a code in a format of 16 bits and fewer, with a smaller exponent than `f32`. Free
+/// of branches and tables, so that the loop around it becomes vector code.
 #[inline(always)]
 fn decode_code(format: Format, code: u32) -> f32 {
     let sign_bit = 1 << (format.bits() - 1);

@@ -81,8 +81,8 @@ fn encode_bf16(value: f32) -> u16 {
     (if value.is_nan() { quiet } else { rounded }) as u16
 }
 
-/// The code of `value` in a format of 16 bits and fewer, with a smaller exponent than `f32`. Free of
-/// branches, so that the loop around it becomes vector code.
+/// The code of `value` in a format of 16 bits and fewer, with a smaller exponent than `f32`. Free
+/// of branches, so that the loop around it becomes vector code.
 #[inline(always)]
 pub(super) fn encode_code(format: Format, value: f32) -> u32 {
     let dropped = format.dropped_bits();

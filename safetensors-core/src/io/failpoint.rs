@@ -62,6 +62,7 @@ mod armed {
 
     /// A step that is about to be taken. Fails if a test wants it to.
     pub(crate) fn hit(step: &'static str) -> io::Result<()> {
+        #[cfg_attr(not(test), expect(unused_mut, reason = "only tests call something"))]
         let mut call: Option<Box<dyn FnOnce()>> = None;
         let fails = ARMED.with_borrow_mut(|armed| {
             let Some(armed) = armed else { return false };

@@ -187,7 +187,17 @@ impl ReadAt for FileSource {
     /// time of the last change of any kind, which nobody can put back, unless the file's mode,
     /// owner, links or name explain it.
     fn check_unchanged(&self) -> io::Result<()> {
-        self.stamp.check(&self.file.metadata()?, &self.path)
+        let check = || self.stamp.check(&self.file.metadata()?, &self.path);
+        // When a link is made or removed, the kernel sets the time a moment before the number of
+        // links, and may be interrupted in between. So a file that seems to have changed is looked at
+        // again, until 63 ms have passed.
+        for exponent in 0..6 {
+            if check().is_ok() {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(1 << exponent));
+        }
+        check()
     }
 
     /// Whether the file changed so short before it was opened that the next change may have got the

@@ -4,7 +4,6 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 
-use super::streaming::PIECE;
 use crate::convert::ConvertOptions;
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};

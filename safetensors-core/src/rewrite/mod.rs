@@ -279,7 +279,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoConversion`](crate::ErrorKind::NoConversion), naming the tensor and its file;
+    /// [`ErrorKind::NoConversion`], naming the tensor and its file;
     /// those of [`shape::byte_len`](crate::shape::byte_len). Values are checked only when the
     /// checkpoint is saved.
     pub fn cast(

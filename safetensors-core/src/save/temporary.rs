@@ -21,10 +21,6 @@ use crate::io::hidden::{ID_LEN, TEMPORARY_SUFFIX, directory, is_temporary, tempo
 use crate::io::identity::Identity;
 use crate::io::unfinished::{Registered, Steps};
 
-/// How often a temporary file is made anew because it seems to have been taken away. The last is
-/// kept, because a file system that numbers files anew each time makes it always seem so.
-const ATTEMPTS: u32 = 16;
-
 /// A new file beside its destination, open to be read and written.
 #[derive(Debug)]
 pub(super) struct TempFile {
@@ -55,16 +51,15 @@ impl TempFile {
 
     fn named(destination: &Path, mode: u32) -> io::Result<Self> {
         let _steps = Steps::begin();
-        let mut attempt = 1;
         loop {
             let (file, path) = with_name(destination, |path| create_new(path, mode))?;
             // Before it was locked, another save may have taken it for a leftover.
-            let is_ours = !matches!(lock(&file), Lock::Busy) && is_at(&file, &path)?;
-            if is_ours || attempt == ATTEMPTS {
+            let is_ours = !matches!(lock(&file), Lock::Busy)
+                && is_at(&file, &path).inspect_err(|_| _ = fs::remove_file(&path))?;
+            if is_ours {
                 let registered = Registered::file(&path);
                 return Ok(Self { name: Some(Name { path, _registered: registered }), file });
             }
-            attempt += 1;
         }
     }
 
@@ -120,25 +115,23 @@ impl TempDirectory {
     pub(crate) fn create(destination: &Path) -> io::Result<Self> {
         remove_leftovers(directory(destination), file_name(destination));
         let _steps = Steps::begin();
-        let mut attempt = 1;
         loop {
             let ((), path) = with_name(destination, create_private_directory)?;
             let path = path.keep()?;
             let opened = cfg!(unix).then(|| File::open(&path)).transpose();
-            let opened = opened.and_then(|lock| Ok((holds(lock.as_ref(), &path)?, lock)));
+            let is_ours = |file: &Option<File>| match file {
+                Some(file) => Ok(!matches!(lock(file), Lock::Busy) && is_at(file, &path)?),
+                None => Ok(true),
+            };
+            let opened = opened.and_then(|file| is_ours(&file).map(|ours| (file, ours)));
             match opened {
-                Ok((is_ours, lock)) if is_ours || attempt == ATTEMPTS => {
+                Ok((lock, true)) => {
                     let registered = Registered::directory(&path);
                     return Ok(Self { path, _registered: registered, _lock: lock });
                 }
                 // Before it was locked, another save may have taken it for a leftover.
-                Ok(_) => {
-                    let _ = fs::remove_dir(&path);
-                    attempt += 1;
-                }
-                Err(error) if error.kind() == io::ErrorKind::NotFound && attempt < ATTEMPTS => {
-                    attempt += 1;
-                }
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
                     let _ = fs::remove_dir(&path);
                     return Err(error);
@@ -275,7 +268,7 @@ fn remove_leftover(path: &Path) -> io::Result<()> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = File::options().read(true).custom_flags(flags.bits() as i32).open(path)?;
     let kind = file.metadata()?.file_type();
-    if !matches!(lock(&file), Lock::Taken) || !is_at(&file, path)? {
+    if !matches!(lock(&file), Lock::Taken) || !is_at(&file, path).unwrap_or(false) {
         return Ok(());
     }
     if kind.is_dir() {
@@ -316,13 +309,5 @@ fn lock(_: &File) -> Lock {
 
 /// Whether a path leads to this file.
 fn is_at(file: &File, path: &Path) -> io::Result<bool> {
-    Ok(Identity::at(path)? == Some(Identity::of(&file.metadata()?)))
-}
-
-/// Whether a new directory is still there and nobody else has its lock. It is locked if it is open.
-fn holds(directory: Option<&File>, path: &Path) -> io::Result<bool> {
-    match directory {
-        Some(file) => Ok(!matches!(lock(file), Lock::Busy) && is_at(file, path)?),
-        None => Ok(true),
-    }
+    Ok(Some(Identity::of(&file.metadata()?)) == Identity::at(path)?)
 }

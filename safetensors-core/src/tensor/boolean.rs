@@ -57,9 +57,9 @@ mod tests {
                 bytes[at..].fill(255);
                 bytes[at] = 2;
                 let error = check_bools(&bytes, 5).unwrap_err();
-                let expected = at as u64 + 5;
+                let first = at as u64 + 5;
                 assert!(
-                    matches!(error, ErrorKind::InvalidBool { index, found: 2 } if index == expected),
+                    matches!(error, ErrorKind::InvalidBool { index, found: 2 } if index == first),
                     "{error}"
                 );
                 assert_eq!(non_bools(&bytes).count(), len - at);

@@ -17,7 +17,7 @@ pub(super) struct Source {
 
 enum Content {
     /// A safetensors file, or a checkpoint of several.
-    Checkpoint(Checkpoint),
+    Checkpoint(Box<Checkpoint>),
     /// One array of NumPy.
     Npy(npy::Array),
     /// An archive of such arrays.
@@ -29,7 +29,7 @@ impl Source {
     pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
         let content = match Kind::of(path) {
             Kind::Safetensors | Kind::Index | Kind::Checkpoint => {
-                Content::Checkpoint(input::open(path)?)
+                Content::Checkpoint(Box::new(input::open(path)?))
             }
             Kind::Npy => Content::Npy(npy::Array::open(path).map_err(numpy::unread)?),
             Kind::Npz => Content::Npz(npz::Archive::open(path).map_err(numpy::unread)?),
