@@ -3,8 +3,8 @@
 //! The command runs under `strace`, which makes the chosen call fail or kills the process there.
 //! Whatever happens, the destination afterwards is the complete old checkpoint or the complete new
 //! one, exit code 0 means the new one, and the same command succeeds when it is run again. An edit
-//! in place may also leave a header that all readers refuse, and that the next edit restores. The next
-//! run removes what a failed one left behind.
+//! in place may also leave a header that all readers refuse, and that the next edit restores. The
+//! next run removes what a failed one left behind.
 //!
 //! Where there is no `strace`, or tracing is forbidden, the tests say so on standard error and
 //! check nothing. `SAFETENSORS_FAULTS=all` tries every error at every call, on the disk, instead of
