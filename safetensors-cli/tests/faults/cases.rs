@@ -154,10 +154,11 @@ impl Case {
         if is_torn { recover(&path).map_err(|error| error.to_string()) } else { Ok(false) }
     }
 
-    /// Whether anything hidden lies beside the checkpoint.
-    pub(crate) fn has_hidden_files(&self, directory: &Path) -> bool {
-        let mut entries = fs::read_dir(directory.join(FOLDER)).unwrap();
-        entries.any(|entry| entry.unwrap().file_name().to_string_lossy().starts_with('.'))
+    /// The names of hidden files beside the checkpoint.
+    pub(crate) fn hidden_files(&self, directory: &Path) -> Vec<String> {
+        let entries = fs::read_dir(directory.join(FOLDER)).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with('.')).collect()
     }
 
     fn command(&self, directory: &Path) -> Command {
