@@ -7,6 +7,7 @@ use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
 use safetensors_core::framework::Framework;
 use safetensors_core::io::FileSource;
+use safetensors_core::slice::TensorPart;
 use safetensors_core::{Checkpoint, LazyTensor, LoadOptions, ReadAt, Result, Widening};
 
 use crate::Candle;
@@ -166,7 +167,8 @@ impl<S: ReadAt> CheckpointBackend<S> {
     ) -> candle_core::Result<Tensor> {
         let load = || {
             let options = self.load_options.clone().all_as(from_candle_dtype(dtype)?);
-            Candle::from_exact(tensor.read_with(&options)?, device)
+            let buf = self.checkpoint.read_part(tensor.name(), TensorPart::Whole, &options)?;
+            Candle::from_exact(buf, device)
         };
         load().map_err(|error| into_candle_error(tensor.locate(error)))
     }

@@ -6,6 +6,7 @@ mod header;
 mod limits;
 mod load;
 mod open;
+mod rank;
 mod save;
 mod scaling;
 mod slice;
@@ -44,6 +45,7 @@ pub(crate) fn all() -> Vec<Spec> {
         burn::rows(),
         views::rows(),
         slice::rows(),
+        rank::rows(),
         save::rows(),
         convert::rows(),
         scaling::rows(),

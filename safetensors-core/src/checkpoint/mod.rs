@@ -18,6 +18,7 @@ mod pattern;
 #[cfg(test)]
 mod races;
 mod save;
+mod scaled;
 mod siblings;
 mod size;
 mod split;
@@ -193,10 +194,10 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// Those of [`LazyTensor::read`].
+    /// Those of [`LazyTensor::read`], and those of [`read_parts`](Checkpoint::read_parts) for
+    /// weights with scales.
     pub fn read_all(&self, options: &LoadOptions) -> Result<Vec<TensorBuf>> {
-        let tensors: Vec<_> = self.tensors().collect();
-        crate::load::read_tensors(&tensors, options)
+        self.read_whole(&self.tensors().collect::<Vec<_>>(), options)
     }
 
     /// Reads the tensors of these names, or [aliases](Checkpoint::aliases), in parallel, in this
@@ -204,8 +205,9 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::TensorNotFound`], before anything is read, and those of
-    /// [`read_tensors`](crate::load::read_tensors).
+    /// [`ErrorKind::TensorNotFound`], before anything is read; those of
+    /// [`read_tensors`](crate::load::read_tensors), and those of
+    /// [`read_parts`](Checkpoint::read_parts) for weights with scales.
     pub fn read_named<N: AsRef<str>>(
         &self,
         names: impl IntoIterator<Item = N>,
@@ -213,7 +215,7 @@ impl<S: ReadAt> Checkpoint<S> {
     ) -> Result<Vec<TensorBuf>> {
         let tensors =
             names.into_iter().map(|name| self.tensor(name.as_ref())).collect::<Result<Vec<_>>>()?;
-        crate::load::read_tensors(&tensors, options)
+        self.read_whole(&tensors, options)
     }
 }
 

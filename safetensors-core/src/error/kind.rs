@@ -191,6 +191,22 @@ pub enum ErrorKind {
     /// A value does not fit the dtype it should become.
     #[error("the value {} of element {index} does not fit {to}", Escaped(.value))]
     DoesNotFit { index: u64, value: String, to: Dtype },
+    /// A quantised weight would be converted without the scales beside it. See
+    /// [`ScaledWeights`](crate::convert::ScaledWeights).
+    #[error(
+        "its elements belong to the scales in tensor {} and cannot become {to} without them; \
+         ask for dequantized weights, or for raw ones",
+        Quoted(.scales)
+    )]
+    NeedsScales { scales: String, to: Dtype },
+    /// The scales of a quantised weight have a shape that does not follow from that of the weight.
+    /// `expected` is the shape of block scales.
+    #[error(
+        "its scales in tensor {} should have shape {}, for blocks of {} by {}, or be one for each \
+         row, or one; found shape {}",
+        Quoted(.scales), Shape(.expected), .block[0], .block[1], Shape(.found)
+    )]
+    WrongScales { scales: String, block: [usize; 2], expected: Vec<usize>, found: Vec<usize> },
     /// The framework has no type for a dtype, and no wider one that holds its values exactly.
     #[error("{framework} has no type that holds {dtype} exactly")]
     UnsupportedDtype { framework: &'static str, dtype: Dtype },
