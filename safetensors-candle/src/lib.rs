@@ -4,7 +4,8 @@
 //! |---|---|
 //! | load all tensors of a checkpoint | [`load()`], [`load_with`] |
 //! | load from an open checkpoint, for example with limits, mapped or in memory | [`framework::load::<Candle>`](safetensors_core::framework::load) |
-//! | build a model | [`var_builder()`]; when open: [`var_builder_from`], [`CheckpointBackend`] |
+//! | build a model | [`var_builder()`]; from [files](var_builder_from_files), [memory](var_builder_from_bytes) or an [open checkpoint](var_builder_from) |
+//! | the same with options: read ahead, prefetch, filter, share, list what is unused | [`CheckpointBackend`] |
 //! | save tensors to a file, or in shards | [`save()`], [`save_sharded`] |
 //! | load or save a single tensor, or from memory | [`Candle`], which implements [`Framework`](safetensors_core::framework::Framework) |
 //! | map a dtype of the format to candle's, or back | [`to_candle_dtype`], [`from_candle_dtype`] |
@@ -62,8 +63,9 @@
 //!
 //! # What this crate does not do
 //!
-//! It does not map files. It does not split tensors between ranks. It does not remember tensors: a
-//! `VarBuilder` reads and allocates a tensor again at each request. The features `cuda` and `metal`
+//! It does not map files. It does not split tensors between ranks. A `VarBuilder` reads and allocates
+//! a tensor again if it is asked for again, unless
+//! [`share_repeated`](CheckpointBackend::share_repeated) is set. The features `cuda` and `metal`
 //! only switch on candle's features of the same names.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
@@ -80,7 +82,10 @@ pub use error::{from_candle_error, into_candle_error};
 pub use framework::Candle;
 pub use load::{load, load_with};
 pub use save::{save, save_sharded};
-pub use var_builder::{CheckpointBackend, var_builder, var_builder_from};
+pub use var_builder::{
+    CheckpointBackend, var_builder, var_builder_from, var_builder_from_bytes,
+    var_builder_from_files,
+};
 
 /// Tests the example of the README.
 #[cfg(doctest)]
