@@ -1,5 +1,6 @@
 //! [`ReadAhead`]: reads tensors before the model asks for them, and keeps them until it does.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::mem;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -163,9 +164,9 @@ impl ReadAhead {
             if state.slots.get(&position).is_some_and(|slot| slot.dtype != reader.dtype) {
                 state.discard(position);
             }
-            if !state.slots.contains_key(&position) {
-                let slot = Slot { dtype: reader.dtype, bytes, buf: None, since: None };
-                state.slots.insert(position, slot);
+            // One that is there, or that another thread reads, stays.
+            if let Entry::Vacant(vacant) = state.slots.entry(position) {
+                vacant.insert(Slot { dtype: reader.dtype, bytes, buf: None, since: None });
                 wanted.push(position);
             }
         }
