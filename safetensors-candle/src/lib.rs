@@ -4,8 +4,8 @@
 //! |---|---|
 //! | load all tensors of a checkpoint | [`load()`], [`load_with`] |
 //! | load from an open checkpoint, for example with limits, mapped or in memory | [`framework::load::<Candle>`](safetensors_core::framework::load) |
-//! | build a model | [`var_builder()`]; from [files](var_builder_from_files), [memory](var_builder_from_bytes) or an [open checkpoint](var_builder_from) |
-//! | the same with options: read ahead, prefetch, filter, share, list what is unused | [`CheckpointBackend`] |
+//! | build a model | [`var_builder()`], [`var_builder_from`], [`var_builder_from_files`], [`var_builder_from_bytes`] |
+//! | the same with options; list the tensors that a model does not use | [`CheckpointBackend`] |
 //! | save tensors to a file, or in shards | [`save()`], [`save_sharded`] |
 //! | load or save a single tensor, or from memory | [`Candle`], which implements [`Framework`](safetensors_core::framework::Framework) |
 //! | map a dtype of the format to candle's, or back | [`to_candle_dtype`], [`from_candle_dtype`] |

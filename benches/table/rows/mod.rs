@@ -1,5 +1,6 @@
 //! The rows. Each group of rows has a file.
 
+mod builder;
 mod burn;
 mod convert;
 mod header;
@@ -41,6 +42,7 @@ pub(crate) fn all() -> Vec<Spec> {
         header::rows(),
         open::rows(),
         load::rows(),
+        builder::rows(),
         burn::rows(),
         views::rows(),
         slice::rows(),

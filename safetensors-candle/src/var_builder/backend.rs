@@ -202,8 +202,9 @@ impl<S> CheckpointBackend<S> {
     ///
     /// let dir = tempfile::tempdir()?;
     /// let path = dir.path().join("model.safetensors");
-    /// let tensors =
-    ///     ["fc.weight", "fc.bias"].map(|name| (name, TensorView::from_slice(&[1], &[1_f32]).unwrap()));
+    /// let values = [1_f32];
+    /// let tensors = ["fc.weight", "fc.bias"]
+    ///     .map(|name| (name, TensorView::from_slice(&[1], &values).unwrap()));
     /// save(&path, tensors, &SaveOptions::new())?;
     ///
     /// let backend = CheckpointBackend::new(Checkpoint::open(&path)?);
@@ -301,8 +302,9 @@ impl<S: ReadAt> CheckpointBackend<S> {
     ///
     /// let dir = tempfile::tempdir()?;
     /// let path = dir.path().join("model.safetensors");
-    /// let tensors =
-    ///     ["a.weight", "b.weight"].map(|name| (name, TensorView::from_slice(&[1], &[1_f32]).unwrap()));
+    /// let values = [1_f32];
+    /// let tensors = ["a.weight", "b.weight"]
+    ///     .map(|name| (name, TensorView::from_slice(&[1], &values).unwrap()));
     /// save(&path, tensors, &SaveOptions::new())?;
     ///
     /// let options = LoadOptions::new().progress(|progress| {

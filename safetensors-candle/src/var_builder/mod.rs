@@ -19,10 +19,10 @@ use safetensors_core::{Checkpoint, ReadAt, Result};
 /// of the directory that holds either.
 ///
 /// Every model of candle-transformers loads through a `VarBuilder`. This function reads only the
-/// headers. A tensor is read when the model asks for it, or, if the model asks in sequence, together
-/// with those before it. It then has the requested shape and dtype, and lies on the requested
-/// device. A tensor that was saved once under several names is found under all of them, and read
-/// once; see [`Checkpoint::aliases`].
+/// headers. A tensor is read when the model asks for it. If the model asks in sequence, the tensor
+/// has already been read together with those before it. It has the requested shape and dtype, and
+/// lies on the requested device. A tensor that was saved once under several names is found under
+/// all of them, and read once; see [`Checkpoint::aliases`].
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -41,14 +41,22 @@ use safetensors_core::{Checkpoint, ReadAt, Result};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// | candle's `VarBuilder` | here |
+/// What candle's own constructors have here:
+///
+/// | candle | here |
 /// |---|---|
-/// | `from_mmaped_safetensors(&[path], …)` | [`var_builder()`], which takes a directory or an index, too, and maps nothing |
-/// | `from_mmaped_safetensors(&paths, …)` | [`var_builder_from_files`]; two files with one name are an error |
-/// | `from_buffered_safetensors`, `from_slice_safetensors` | [`var_builder_from_bytes`] |
-/// | `from_tensors`, for a map of tensors in memory | candle's own: it takes tensors that [`load()`](crate::load()) returned, collected into a `HashMap` |
-/// | `from_backend` | [`CheckpointBackend::var_builder`], after options were set |
-/// | `rename`, `rename_f`, `pp`, `set_prefix`, `to_dtype`, `set_device` | the same: they are methods of every `VarBuilder` |
+/// | `from_mmaped_safetensors` of one file | [`var_builder()`], which maps nothing |
+/// | `from_mmaped_safetensors` of several | [`var_builder_from_files`], or the directory |
+/// | `from_buffered_safetensors` | [`var_builder_from_bytes`] with a `Vec<u8>` |
+/// | `from_slice_safetensors` | [`var_builder_from_bytes`] with a `&[u8]` |
+/// | `from_tensors`, of tensors in memory | the same, for example with those of [`load()`] |
+/// | `from_backend` | [`CheckpointBackend::var_builder`], after setting options |
+///
+/// The methods of a `VarBuilder` are candle's own: `pp`, `rename_f`, `to_dtype`, `set_device` and
+/// the others. If two files have a tensor of the same name, candle takes the last one without a
+/// word; here it is an error.
+///
+/// [`load()`]: crate::load()
 ///
 /// # Errors
 ///

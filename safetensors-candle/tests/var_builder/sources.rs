@@ -1,4 +1,4 @@
-//! A `VarBuilder` over a file, several, a directory, bytes in memory; and candle's own methods of it.
+//! A `VarBuilder` over a file, several, a directory, bytes in memory; and candle's own methods.
 
 use std::collections::HashMap;
 

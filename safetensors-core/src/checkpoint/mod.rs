@@ -205,8 +205,8 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::TensorNotFound`](crate::ErrorKind::TensorNotFound), before anything is read, and
-    /// those of [`read_tensors`](crate::load::read_tensors).
+    /// [`ErrorKind::TensorNotFound`](crate::ErrorKind::TensorNotFound), before anything is read,
+    /// and those of [`read_tensors`](crate::load::read_tensors).
     pub fn read_named<N: AsRef<str>>(
         &self,
         names: impl IntoIterator<Item = N>,
