@@ -69,6 +69,9 @@ fn main() -> Result<()> {
         println!("rank {rank} of 2: logits up to {largest:.3} differ by at most {difference:e}");
         // Not `>`: NaN is an error, too.
         ensure!(difference <= TOLERANCE, "expected at most {TOLERANCE:e}");
+        // All ranks add the same sums in the same order.
+        let same = logits.to_vec2::<f32>()? == of_ranks[0].to_vec2::<f32>()?;
+        ensure!(same, "rank {rank} has other logits than rank 0");
     }
     Ok(())
 }

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | load all tensors of a checkpoint | [`load()`], [`load_with`] |
 //! | load from an open checkpoint, for example with limits, mapped or in memory | [`framework::load::<Candle>`](safetensors_core::framework::load) |
-//! | build a model | [`var_builder()`]; when open: [`var_builder_from`], [`CheckpointBackend`] |
+//! | build a model | [`var_builder()`], [`var_builder_from`], [`var_builder_from_files`], [`var_builder_from_bytes`] |
+//! | the same with options; list the tensors that a model does not use | [`CheckpointBackend`] |
 //! | build one rank's part of a model | [`tensor_parallel_var_builder`]; when open: [`TensorParallelBackend`]; see [`tensor_parallel`] |
 //! | save tensors to a file, or in shards | [`save()`], [`save_sharded`] |
 //! | load or save a single tensor, or from memory | [`Candle`], which implements [`Framework`](safetensors_core::framework::Framework) |
@@ -106,8 +107,9 @@
 //!
 //! # What this crate does not do
 //!
-//! It does not map files. It does not send tensors between ranks. It does not remember tensors: a
-//! `VarBuilder` reads and allocates a tensor again at each request. The features `cuda` and `metal`
+//! It does not map files. It does not send tensors between ranks. A `VarBuilder` reads and allocates a
+//! tensor again if it is asked for again, unless
+//! [`share_repeated`](CheckpointBackend::share_repeated) is set. The features `cuda` and `metal`
 //! only switch on candle's features of the same names.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
@@ -128,7 +130,10 @@ pub use save::{save, save_sharded};
 pub use tensor_parallel::{
     PartHint, TensorParallelBackend, TensorParallelVarBuilder, tensor_parallel_var_builder,
 };
-pub use var_builder::{CheckpointBackend, var_builder, var_builder_from};
+pub use var_builder::{
+    CheckpointBackend, var_builder, var_builder_from, var_builder_from_bytes,
+    var_builder_from_files,
+};
 
 /// Tests the example of the README.
 #[cfg(doctest)]

@@ -1,5 +1,6 @@
 //! The rows. Each group of rows has a file.
 
+mod builder;
 mod burn;
 mod convert;
 mod header;
@@ -42,6 +43,7 @@ pub(crate) fn all() -> Vec<Spec> {
         header::rows(),
         open::rows(),
         load::rows(),
+        builder::rows(),
         burn::rows(),
         views::rows(),
         slice::rows(),

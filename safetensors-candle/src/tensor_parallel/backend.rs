@@ -17,6 +17,7 @@ use super::prefetched::{Key, Prefetched};
 use crate::Candle;
 use crate::dtype::from_candle_dtype;
 use crate::error::into_candle_error;
+use crate::var_builder::Names;
 
 /// An open checkpoint as a backend of candle's
 /// [`VarBuilderArgs`](candle_nn::var_builder::VarBuilderArgs), from which each rank reads its parts
@@ -53,7 +54,7 @@ use crate::error::into_candle_error;
 /// # Errors
 ///
 /// - `CannotFindTensor` for a missing tensor, and `UnexpectedShape` for another shape, both as from
-///   candle's own backends. The latter names the tensor and the file.
+///   candle's own backends. They name the tensor and the file; the former also has similar names.
 /// - Any other error is a [`safetensors_core::Error`] that names the tensor and the file, converted
 ///   by [`into_candle_error`]. For a part these are [`NoSuchDim`], [`NoSuchRank`], [`UnevenParts`]
 ///   and [`IndexOutOfBounds`].
@@ -124,8 +125,10 @@ impl<H, S> TensorParallelBackend<H, S> {
     }
 
     fn find(&self, name: &str) -> candle_core::Result<LazyTensor<'_, S>> {
-        let missing = || Error::CannotFindTensor { path: name.into() }.bt();
-        self.checkpoint.get(name).ok_or_else(missing)
+        self.checkpoint.get(name).ok_or_else(|| {
+            let path = Names::default().missing(&self.checkpoint, name);
+            Error::CannotFindTensor { path }.bt()
+        })
     }
 
     /// The shape that a tensor of this shape in the file has in candle.

@@ -80,6 +80,35 @@ fn a_var_builder_refuses_to_convert_without_the_scales() {
 }
 
 #[test]
+fn what_is_read_ahead_or_prefetched_is_dequantized_too() {
+    for prefetches in [false, true] {
+        let checkpoint = Checkpoint::open(fixture("small")).unwrap();
+        let names: Vec<_> = checkpoint
+            .tensors()
+            .filter(|tensor| checkpoint.scales_of(tensor).is_some())
+            .map(|tensor| tensor.name().to_string())
+            .collect();
+        let backend = CheckpointBackend::new(checkpoint).load_options(dequantize());
+        if prefetches {
+            backend.prefetch("", DType::F32).unwrap();
+        }
+        let builder = backend.var_builder(DType::F32, &Device::Cpu);
+        for name in &names {
+            let weight = builder.get_unchecked(name).unwrap();
+            assert_eq!(bits(&weight), expected(&format!("{name}.f32")), "{name}");
+        }
+        // The scales are used as well, though nobody asks for them.
+        assert_eq!((names.len(), backend.unused().count()), (12, 0));
+    }
+    // Without the option, what is converted is not read ahead, and is no error before it is asked.
+    let backend = CheckpointBackend::new(Checkpoint::open(fixture("small")).unwrap());
+    assert_eq!(backend.prefetch("", DType::F32).unwrap(), 12, "the scales");
+    let builder = backend.var_builder(DType::F32, &Device::Cpu);
+    builder.get_unchecked("block_scale_inv").unwrap();
+    assert!(builder.get_unchecked("block").is_err());
+}
+
+#[test]
 fn load_dequantizes_everything_and_leaves_the_scales_out() {
     let scaled = load_with(fixture("small"), &Device::Cpu, &dequantize()).unwrap();
     let names = Checkpoint::open(fixture("small")).unwrap();

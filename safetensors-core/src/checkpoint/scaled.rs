@@ -7,7 +7,9 @@ use crate::convert::{ScaleLayout, ScaledWeights, Scales};
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
 use crate::io::ReadAt;
-use crate::load::{LazySlice, LazyTensor, LoadOptions, read_scaled, read_slices, read_tensors};
+use crate::load::{
+    LazySlice, LazyTensor, LoadOptions, LoadedDtype, read_scaled, read_slices, read_tensors,
+};
 use crate::slice::{Index, TensorPart};
 use crate::tensor::TensorBuf;
 
@@ -66,8 +68,24 @@ impl<S> Checkpoint<S> {
         SUFFIXES.iter().find_map(|suffix| self.get(&format!("{}{suffix}", weight.name())))
     }
 
-    /// The names of the scales that a load with these options applies.
-    pub(crate) fn applied_scales(&self, options: &LoadOptions) -> BTreeSet<&str> {
+    /// Decides how a tensor is converted when it is loaded: as [`LoadOptions::loaded`] does, but with
+    /// its scales taken into account.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LoadOptions::loaded`], and those of [`read_parts`](Checkpoint::read_parts) for
+    /// weights with scales.
+    pub fn loaded(&self, tensor: &LazyTensor<'_, S>, options: &LoadOptions) -> Result<LoadedDtype> {
+        let loaded = match self.scaling(tensor, options)? {
+            None => options.loaded(tensor.dtype()),
+            Some(_) => options.loaded_by_scales(tensor.dtype()),
+        };
+        loaded.map_err(|error| tensor.locate(error))
+    }
+
+    /// The names of the scales that a load with these options applies to weights. They are of no
+    /// other use to a model, so [`framework::load`](crate::framework::load) does not return them.
+    pub fn applied_scales(&self, options: &LoadOptions) -> BTreeSet<&str> {
         if options.scaled_weights != ScaledWeights::Dequantize {
             return BTreeSet::new();
         }

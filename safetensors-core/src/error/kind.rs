@@ -343,6 +343,10 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("the index is malformed: {problem}")]
     BadIndex { problem: IndexProblem },
+    /// Two files that are opened as one checkpoint have a tensor of the same name.
+    #[cfg(feature = "std")]
+    #[error("another file has a tensor of the same name: {}", Escaped(.other))]
+    InTwoFiles { other: String },
     /// The index sends a tensor to a shard that does not have it.
     #[cfg(feature = "std")]
     #[error("the index says it is in {}, which does not have it", Quoted(.shard))]
