@@ -39,7 +39,7 @@ fn several_files_are_one_checkpoint() {
     let z = checkpoint.tensor("z").unwrap();
     assert_eq!((z.file(), z.read().unwrap().into_vec::<u8>().unwrap()), (Some(&*b), vec![7]));
     assert_eq!(checkpoint.unindexed().count(), 0);
-    checkpoint.audit();
+    checkpoint.audit().unwrap();
 
     let error = checkpoint.tensor("zz").unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::TensorNotFound), "{error}");

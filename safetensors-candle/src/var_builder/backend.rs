@@ -62,7 +62,8 @@ const READ_AHEAD: u64 = 256 << 20;
 /// threads at once, in the dtype that the model asks for. They are kept until the model asks for
 /// them, at most [`read_ahead`](CheckpointBackend::read_ahead) bytes. A model never causes more
 /// than twice the reading that it needs, and one that does not ask in sequence causes none that it
-/// does not need. A tensor that cannot be read is an error only for a model that asks for it.
+/// does not need. A tensor that cannot be read is an error only for a model that asks for it. What
+/// was asked for once is not read ahead again, for a second model for example.
 ///
 /// A tensor that is tied, that is, saved once under several names, is read once: the tensors of
 /// all its names share memory. Until the model has asked for all of them, the backend keeps that

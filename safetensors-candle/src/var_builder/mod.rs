@@ -135,6 +135,7 @@ pub fn var_builder_from_files(
 /// let bytes = serialize([("scale", scale)], &SaveOptions::new())?;
 /// let borrowed = var_builder_from_bytes(&bytes[..], DType::F32, &Device::Cpu)?;
 /// assert_eq!(borrowed.get((), "scale")?.to_scalar::<f32>()?, 0.5);
+/// drop(borrowed);
 /// let owned = var_builder_from_bytes(bytes, DType::F64, &Device::Cpu)?;
 /// assert_eq!(owned.get((), "scale")?.to_scalar::<f64>()?, 0.5);
 /// # Ok::<(), Box<dyn std::error::Error>>(())

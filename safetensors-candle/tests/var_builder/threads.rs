@@ -9,7 +9,7 @@ use safetensors_core::LoadOptions;
 use crate::spy::{assert_values, backend, builder, model, sorted};
 
 #[test]
-fn threads_with_layers_of_their_own_read_each_byte_once() {
+fn threads_with_layers_of_their_own() {
     let model = model(32);
     for limit in [0, 3_000, 30_000, 1 << 30] {
         let (backend, spy) = backend(&sorted(&model));
@@ -26,10 +26,11 @@ fn threads_with_layers_of_their_own_read_each_byte_once() {
             }
         });
         assert_eq!(backend.unused().count(), 0);
-        // A thread that is far behind may lose what was read for it long ago.
         let all: u64 = model.iter().map(|(_, len)| 2 * *len as u64).sum();
         let read = spy.take_read();
-        assert!((all..=2 * all).contains(&read), "{read} bytes for {all}, at most {limit} ahead");
+        // With a small bound, a thread that is far behind may lose what was read for it long ago.
+        let most = if [0, 1 << 30].contains(&limit) { all } else { 2 * all };
+        assert!((all..=most).contains(&read), "{read} bytes for {all}, at most {limit} ahead");
     }
 }
 
