@@ -16,6 +16,7 @@ use tempfile::TempDir;
 use super::Fixture;
 use super::documented::documented;
 use super::sample::{all_dtypes, parts, shape_of_ndim, tensor, written};
+pub(crate) use super::scaled::weights_are_converted_with_their_scales;
 
 type Loaded<F> = BTreeMap<String, <F as Framework>::Tensor>;
 

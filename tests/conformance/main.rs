@@ -10,6 +10,7 @@
 mod cases;
 mod documented;
 mod sample;
+mod scaled;
 
 use safetensors_bridge::framework::Framework;
 
@@ -50,6 +51,7 @@ macro_rules! conformance {
             tied_tensors_of_any_layout,
             shards,
             floats_come_in_the_asked_dtype,
+            weights_are_converted_with_their_scales,
         }
     };
 }
