@@ -76,7 +76,7 @@ pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<BTreeMap<String, 
 /// - [`ErrorKind::WouldWiden`] if a tensor needs widening and the options do not allow it. If the
 ///   options convert a tensor, the dtype after the conversion decides.
 /// - [`ErrorKind::NeedsScales`] if the options convert a [quantised weight](crate#quantised-weights)
-///   and do not say what becomes of its scales.
+///   and do not say how to treat its scales.
 ///
 /// The last three are found before any data is read.
 ///

@@ -109,7 +109,7 @@ impl<H, S> TensorParallelBackend<H, S> {
     }
 
     /// Sets the options for loading: the number of threads, whether dtypes that candle lacks may be
-    /// widened, what happens to numbers that are too large, what becomes of weights with scales,
+    /// widened, what happens to numbers that are too large, how weights with scales are converted,
     /// and who receives the progress. A dtype in the options has no effect, because the model asks
     /// for its own. Prefetched parts are dropped.
     #[must_use]

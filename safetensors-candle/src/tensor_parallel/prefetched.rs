@@ -6,8 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use candle_core::{DType, Device, Tensor};
 
-/// What tells one part from another: the name in the file, the positions of each dimension, and the
-/// dtype.
+/// Identifies a part: the name in the file, the positions of each dimension, and the dtype.
 pub(super) type Key = (String, Vec<Range<usize>>, DType);
 
 /// Parts in memory. Each is handed out once, so that a part is not held twice once the model has
@@ -36,7 +35,7 @@ impl Prefetched {
         self.lock().is_empty()
     }
 
-    /// A thread that panicked has left the map whole: each change of it is one call.
+    /// Locks the map. It is consistent even if a thread panicked, because each change is one call.
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, Tensor>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

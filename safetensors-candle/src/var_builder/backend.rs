@@ -162,8 +162,8 @@ impl<S> CheckpointBackend<S> {
     }
 
     /// Sets the options for reading: the number of threads, whether dtypes that candle lacks may be
-    /// widened, what happens to numbers that are too large, what becomes of
-    /// [weights with scales](LoadOptions::scaled_weights), and who receives the progress of each
+    /// widened, what happens to numbers that are too large, how
+    /// [weights with scales](LoadOptions::scaled_weights) are converted, and who receives the progress of each
     /// read. A read is of one tensor, or of several that are read ahead together or
     /// [prefetched](CheckpointBackend::prefetch). A dtype in the options has no effect, because the
     /// model asks for its own.

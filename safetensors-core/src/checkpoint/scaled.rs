@@ -13,12 +13,12 @@ use crate::load::{
 use crate::slice::{Index, TensorPart};
 use crate::tensor::TensorBuf;
 
-/// What follows the name of a weight in the name of its scales. DeepSeek's scales have the first
-/// name. It says that they are the inverse of the factors by which the weight was quantised, and so
-/// are to be multiplied.
+/// The suffixes of the names of scales. DeepSeek's checkpoints use the first. `inv` means that these
+/// are the inverse of the factors by which the weight was multiplied when it was quantised. So the
+/// elements are multiplied by both kinds.
 const SUFFIXES: [&str; 2] = ["_scale_inv", "_scale"];
 
-/// A weight's tensor of scales, and which element has which.
+/// A weight's tensor of scales, and the elements that each scale belongs to.
 struct Scaling<'a, S> {
     tensor: LazyTensor<'a, S>,
     layout: ScaleLayout,
@@ -151,8 +151,8 @@ impl<S: ReadAt> Checkpoint<S> {
     /// Reads parts of the tensors of these names, or [aliases](Checkpoint::aliases), in parallel,
     /// in this order. Only the bytes of the parts are read, and small gaps between them.
     ///
-    /// A quantised weight is read together with its [scales](Checkpoint::scales_of) if the options
-    /// say so, also if the part begins or ends inside a block.
+    /// If the options ask for it, a quantised weight is multiplied by its
+    /// [scales](Checkpoint::scales_of). The part may begin or end inside a block.
     ///
     /// ```
     /// use safetensors_core::slice::{RankPart, TensorPart};
@@ -180,7 +180,7 @@ impl<S: ReadAt> Checkpoint<S> {
     /// - [`ErrorKind::TensorNotFound`], and those of [`TensorPart::ranges`] and of
     ///   [`TensorView::slice`](crate::TensorView::slice).
     /// - [`ErrorKind::NeedsScales`] if a weight with scales is to be converted and the options do
-    ///   not say [what becomes of it](LoadOptions::scaled_weights).
+    ///   not say [how](LoadOptions::scaled_weights).
     /// - [`ErrorKind::WrongScales`] or [`ErrorKind::WrongDtype`] if the scales do not belong to the
     ///   weight.
     /// - Those of [`read_slices`].

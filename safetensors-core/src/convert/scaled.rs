@@ -7,14 +7,13 @@ use super::{Conversion, ConvertOptions, Overflow, Scales};
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
 
-/// What becomes of a quantised weight that is converted: one of F8_E4M3, or another 8-bit float,
-/// with a tensor of scales beside it. The scales of `w` are called `w_scale_inv` or `w_scale`.
+/// How quantised weights are converted. Such a weight has elements of F8_E4M3, or of another 8-bit
+/// float, and a tensor of scales beside it. The scales of `w` are called `w_scale_inv` or `w_scale`.
+/// The values of the weight are its elements, multiplied by their scales. The checkpoints of
+/// DeepSeek and of the `compressed-tensors` library have such weights.
 ///
-/// Without its scales, the elements of such a weight are codes and not its values. The checkpoints
-/// of DeepSeek and of the `compressed-tensors` library are of this kind.
-///
-/// Only a requested conversion counts. A framework that lacks the dtype still gets the codes as a
-/// wider dtype, and the scales beside them.
+/// This applies to conversions that the caller asks for. A framework that lacks the dtype gets the
+/// elements without their scales, in a wider dtype, and the scales as another tensor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ScaledWeights {
     /// Converting such a weight is an error. Reading it in its own dtype is not.

@@ -1,12 +1,12 @@
-//! [`Scales`]: the factors of quantised weights, and which element each belongs to.
+//! [`Scales`]: the factors of quantised weights, and the elements that each belongs to.
 
 use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::block::vectorized;
 
-/// Which scale each element of a weight has: the scales are those of blocks of its last two
-/// dimensions, of its output channels, or one for the whole weight.
+/// Which scale belongs to each element of a weight. There is one scale for each block of the last two
+/// dimensions, for each output channel, or for the whole weight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ScaleLayout {
     /// For each dimension of the weight: how many neighbouring positions share a scale.

@@ -194,8 +194,8 @@ pub enum ErrorKind {
     /// A quantised weight would be converted without the scales beside it. See
     /// [`ScaledWeights`](crate::convert::ScaledWeights).
     #[error(
-        "its elements belong to the scales in tensor {} and cannot become {to} without them; \
-         ask for dequantized weights, or for raw ones",
+        "a conversion to {to} needs the scales in tensor {}; choose ScaledWeights::Dequantize, or \
+         Raw to convert without them",
         Quoted(.scales)
     )]
     NeedsScales { scales: String, to: Dtype },

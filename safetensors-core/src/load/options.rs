@@ -162,10 +162,10 @@ impl LoadOptions {
         self
     }
 
-    /// Sets what becomes of a quantised weight that is converted and has scales in a tensor of its
-    /// own: block-scaled FP8, for example. By default it is an error, because the weight without
-    /// its scales has other values. [`Checkpoint::scales_of`](crate::Checkpoint::scales_of) says
-    /// which weights are meant.
+    /// Sets how quantised weights are converted that have scales in another tensor, such as
+    /// block-scaled FP8. By default their conversion is an error, because without the scales the
+    /// values would be wrong. [`Checkpoint::scales_of`](crate::Checkpoint::scales_of) says which
+    /// weights these are.
     #[must_use]
     pub fn scaled_weights(mut self, scaled: ScaledWeights) -> Self {
         self.scaled_weights = scaled;

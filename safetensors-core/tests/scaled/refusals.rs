@@ -35,7 +35,7 @@ fn a_conversion_without_scales_is_refused_unless_raw_values_are_asked_for() {
             let ErrorKind::NeedsScales { scales, .. } = error.kind() else { panic!("{error}") };
             assert_eq!((scales.as_str(), error.tensor()), ("w_scale_inv", Some("w")));
             let message = error.to_string();
-            assert!(message.contains("model.safetensors") && message.contains("raw"), "{message}");
+            assert!(message.contains("model.safetensors") && message.contains("Raw"), "{message}");
         }
         // Other tensors are not concerned.
         checkpoint.read_named(["v"], &LoadOptions::new().floats_as(Dtype::F64)).unwrap();
