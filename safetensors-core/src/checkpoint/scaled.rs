@@ -13,9 +13,9 @@ use crate::load::{
 use crate::slice::{Index, TensorPart};
 use crate::tensor::TensorBuf;
 
-/// The suffixes of the names of scales. DeepSeek's checkpoints use the first. `inv` means that these
-/// are the inverse of the factors by which the weight was multiplied when it was quantised. So the
-/// elements are multiplied by both kinds.
+/// The suffixes of the names of scales. DeepSeek's checkpoints use the first. `inv` means that
+/// these are the inverse of the factors by which the weight was multiplied when it was quantised.
+/// So the elements are multiplied by both kinds.
 const SUFFIXES: [&str; 2] = ["_scale_inv", "_scale"];
 
 /// A weight's tensor of scales, and the elements that each scale belongs to.
@@ -29,13 +29,14 @@ impl<S> Checkpoint<S> {
     ///
     /// A weight `w` of 8-bit floats has its scales in the tensor `w_scale_inv`, or else `w_scale`:
     ///
-    /// | shape of the scales, for a weight of shape `[.., rows, columns]` | each scale belongs to |
+    /// | shape of the scales of `[.., rows, columns]` | each scale belongs to |
     /// |---|---|
-    /// | `[.., rows / 128, columns / 128]`, rounded up | a [block](LoadOptions::scale_block) of 128 × 128 elements |
+    /// | `[.., rows / 128, columns / 128]`, rounded up | a block of 128 × 128 elements |
     /// | `[.., rows]` or `[.., rows, 1]` | a row: an output channel |
     /// | `[]`, `[1]` or `[1, 1]` | the whole weight |
     ///
-    /// [`LoadOptions::scaled_weights`] applies them.
+    /// [`LoadOptions::scaled_weights`] applies them, [`LoadOptions::scale_block`] sets the size of
+    /// blocks.
     ///
     /// ```
     /// use safetensors_core::convert::ScaledWeights;
@@ -68,8 +69,8 @@ impl<S> Checkpoint<S> {
         SUFFIXES.iter().find_map(|suffix| self.get(&format!("{}{suffix}", weight.name())))
     }
 
-    /// Decides how a tensor is converted when it is loaded: as [`LoadOptions::loaded`] does, but with
-    /// its scales taken into account.
+    /// Decides how a tensor is converted when it is loaded: as [`LoadOptions::loaded`], with its
+    /// scales taken into account.
     ///
     /// # Errors
     ///

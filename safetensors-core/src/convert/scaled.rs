@@ -8,9 +8,9 @@ use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
 
 /// How quantised weights are converted. Such a weight has elements of F8_E4M3, or of another 8-bit
-/// float, and a tensor of scales beside it. The scales of `w` are called `w_scale_inv` or `w_scale`.
-/// The values of the weight are its elements, multiplied by their scales. The checkpoints of
-/// DeepSeek and of the `compressed-tensors` library have such weights.
+/// float, and a tensor of scales beside it. The scales of `w` are called `w_scale_inv` or
+/// `w_scale`. The values of the weight are its elements, multiplied by their scales. The
+/// checkpoints of DeepSeek and of the `compressed-tensors` library have such weights.
 ///
 /// This applies to conversions that the caller asks for. A framework that lacks the dtype gets the
 /// elements without their scales, in a wider dtype, and the scales as another tensor.

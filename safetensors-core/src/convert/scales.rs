@@ -5,8 +5,8 @@ use core::ops::Range;
 
 use super::block::vectorized;
 
-/// Which scale belongs to each element of a weight. There is one scale for each block of the last two
-/// dimensions, for each output channel, or for the whole weight.
+/// Which scale belongs to each element of a weight. There is one scale for each block of the last
+/// two dimensions, for each output channel, or for the whole weight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ScaleLayout {
     /// For each dimension of the weight: how many neighbouring positions share a scale.
