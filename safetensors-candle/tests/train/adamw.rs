@@ -28,7 +28,7 @@ fn loss(map: &VarMap, step: u32) -> Tensor {
     let x = var(&[4, 3], 100 + step).to_dtype(dtype).unwrap();
     let mut y = (x * get(map, "a").as_tensor()).unwrap();
     y = y.broadcast_add(&get(map, "b")).unwrap().broadcast_mul(&get(map, "scalar")).unwrap();
-    if step % 3 == 0 {
+    if step.is_multiple_of(3) {
         y = y.broadcast_sub(&get(map, "sometimes")).unwrap();
     }
     y.sqr().unwrap().sum_all().unwrap()

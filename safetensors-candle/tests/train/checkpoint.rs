@@ -26,10 +26,10 @@ fn a_resumed_run_ends_with_the_bits_of_one_that_was_never_stopped() {
     let mut running = optimizer(&map);
     for step in 0..30 {
         train(&map, &mut running, step);
-        if step % 7 == 0 {
+        if step.is_multiple_of(7) {
             let epoch = [("epoch", step.to_string())];
-            let path = if step % 2 == 0 { &file } else { &sharded };
-            if step % 2 == 0 {
+            let path = if step.is_multiple_of(2) { &file } else { &sharded };
+            if step.is_multiple_of(2) {
                 save_training(path, &map, &running, &quick().metadata(epoch)).unwrap();
             } else {
                 let options = shards(64).metadata(epoch);
