@@ -51,6 +51,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # What replaces what in candle
+//!
+//! | candle | here | |
+//! |---|---|---|
+//! | `VarMap::load` | [`load_var_map`] | loads shards too; refuses extra tensors and other dtypes, unless [`StateOptions`] allow them; sets all variables or none |
+//! | `VarMap::save` | [`save_var_map`] | saves metadata and shards; replaces the file whole or not at all |
+//! | `candle_nn::AdamW` | [`AdamW`] | the same bits; the state can be saved |
+//!
 //! # What is loaded
 //!
 //! Tensors and variables are matched by name. By default a load is strict: every variable needs a
@@ -88,6 +96,7 @@ mod options;
 mod settings;
 mod slots;
 mod state;
+mod values;
 mod var_map;
 mod variables;
 

@@ -14,6 +14,9 @@ const STEP_FORM: &str = "a number of steps from 0 to 2147483647";
 
 const FLOAT_FORM: &str = "a decimal number, or the bits of a NaN as 0x and 16 hex digits";
 
+/// The most bytes that an error keeps of a malformed value.
+const EXCERPT: usize = 120;
+
 /// Whether a metadata key is one of these entries.
 pub(super) fn is_setting(key: &str) -> bool {
     key.starts_with(PREFIX)
@@ -39,7 +42,8 @@ pub(super) fn from_metadata(
     let (mut step, mut params) = (step, params.clone());
     let mut report = |name, expected, found: Option<&String>| {
         if found.is_some() || !allow_missing {
-            mismatches.push(Mismatch::Metadata { key: key(name), expected, found: found.cloned() });
+            let found = found.map(|text| text[..text.floor_char_boundary(EXCERPT)].into());
+            mismatches.push(Mismatch::Metadata { key: key(name), expected, found });
         }
     };
     let found = metadata.get(&key(STEP));

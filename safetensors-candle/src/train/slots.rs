@@ -6,15 +6,12 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use candle_core::Tensor;
 use safetensors_core::convert::can_convert;
 use safetensors_core::error::Mismatch;
-use safetensors_core::framework::Framework as _;
 use safetensors_core::load::read_tensors;
-use safetensors_core::{
-    Checkpoint, Dtype, Error, ErrorKind, LazyTensor, ReadAt, Result, TensorBuf,
-};
+use safetensors_core::{Checkpoint, Dtype, Error, ErrorKind, LazyTensor, ReadAt, Result};
 
 use super::StateOptions;
-use crate::error::from_candle_error;
-use crate::{Candle, from_candle_dtype};
+use super::values::{Value, Values};
+use crate::from_candle_dtype;
 
 /// A tensor in memory that waits for a value from a checkpoint.
 pub(super) struct Slot {
@@ -121,35 +118,40 @@ impl<'a> Plan<'a> {
         checkpoint: &'c Checkpoint<S>,
         options: &StateOptions,
     ) -> Result<Values<'c, S>> {
-        let mut groups: Vec<(Option<Dtype>, Vec<LazyTensor<'c, S>>)> = Vec::new();
-        let mut slots: Vec<Vec<Vec<usize>>> = Vec::new();
+        let mut groups: Vec<Group<'c, S>> = Vec::new();
         for tensor in checkpoint.tensors() {
             for &(slot, cast) in self.slots.get(tensor.name()).into_iter().flatten() {
-                let group = match groups.iter().position(|(dtype, _)| *dtype == cast) {
-                    Some(group) => group,
-                    None => {
-                        groups.push((cast, Vec::new()));
-                        slots.push(Vec::new());
-                        groups.len() - 1
-                    }
-                };
-                let (tensors, slots) = (&mut groups[group].1, &mut slots[group]);
-                match (tensors.last(), slots.last_mut()) {
-                    (Some(last), Some(slots)) if last.name() == tensor.name() => slots.push(slot),
-                    _ => {
-                        tensors.push(tensor);
-                        slots.push(vec![slot]);
-                    }
+                match groups.iter_mut().find(|group| group.cast == cast) {
+                    Some(group) => group.add(tensor, slot),
+                    None => groups.push(Group { cast, tensors: vec![(tensor, vec![slot])] }),
                 }
             }
         }
         let mut values = Vec::new();
-        for ((cast, tensors), slots) in groups.into_iter().zip(slots) {
+        for Group { cast, tensors } in groups {
+            let (tensors, slots): (Vec<_>, Vec<_>) = tensors.into_iter().unzip();
             let bufs = read_tensors(&tensors, &options.for_cast(cast))?;
             let each = tensors.into_iter().zip(slots).zip(bufs);
             values.extend(each.map(|((tensor, slots), buf)| Value { tensor, slots, buf }));
         }
         Ok(Values(values))
+    }
+}
+
+/// Tensors that are read together: all that are cast to one dtype, or all that are not cast.
+struct Group<'a, S> {
+    cast: Option<Dtype>,
+    /// In the order of the checkpoint, each with its slots.
+    tensors: Vec<(LazyTensor<'a, S>, Vec<usize>)>,
+}
+
+impl<'a, S> Group<'a, S> {
+    /// Adds a slot of the last tensor, or of the next one.
+    fn add(&mut self, tensor: LazyTensor<'a, S>, slot: usize) {
+        match self.tensors.last_mut() {
+            Some((last, slots)) if last.name() == tensor.name() => slots.push(slot),
+            _ => self.tensors.push((tensor, vec![slot])),
+        }
     }
 }
 
@@ -183,56 +185,6 @@ fn compare<S>(
 }
 
 /// One error for all differences, if there are any.
-fn refuse(mismatches: Vec<Mismatch>) -> Result<()> {
+pub(super) fn refuse(mismatches: Vec<Mismatch>) -> Result<()> {
     if mismatches.is_empty() { Ok(()) } else { Err(ErrorKind::Mismatches { mismatches }.into()) }
-}
-
-/// A tensor that was read, and the slots that it is for.
-struct Value<'a, S> {
-    tensor: LazyTensor<'a, S>,
-    slots: Vec<usize>,
-    buf: TensorBuf,
-}
-
-struct Values<'a, S>(Vec<Value<'a, S>>);
-
-impl<S> Values<'_, S> {
-    /// Compares the values of each slot that has several.
-    fn check_ties(&self, slots: usize) -> Result<()> {
-        let mut first: Vec<Option<&Value<'_, S>>> = Vec::new();
-        first.resize_with(slots, || None);
-        let mut mismatches = Vec::new();
-        for value in &self.0 {
-            for &slot in &value.slots {
-                let Some(before) = first[slot] else {
-                    first[slot] = Some(value);
-                    continue;
-                };
-                if before.buf.bytes() != value.buf.bytes() {
-                    let (name, other) = (before.tensor.name().into(), value.tensor.name().into());
-                    mismatches.push(Mismatch::Tied { name, other });
-                }
-            }
-        }
-        refuse(mismatches)
-    }
-
-    /// Moves each value to the device of its slots. Slots with the same value share its memory if
-    /// they are on the same device.
-    fn into_tensors(self, slots: &[Slot]) -> Result<Vec<Option<Tensor>>> {
-        let mut tensors = vec![None; slots.len()];
-        for Value { tensor, slots: mut open, buf } in self.0 {
-            open.retain(|&slot| tensors[slot].is_none());
-            let Some((&first, others)) = open.split_first() else { continue };
-            let device = slots[first].tensor.device();
-            let value = Candle::from_exact(buf, device).map_err(|error| tensor.locate(error))?;
-            for &slot in others {
-                let copy = value.to_device(slots[slot].tensor.device());
-                let copy = copy.map_err(|error| tensor.locate(from_candle_error(error)))?;
-                tensors[slot] = Some(copy);
-            }
-            tensors[first] = Some(value);
-        }
-        Ok(tensors)
-    }
 }

@@ -157,6 +157,13 @@ fn settings_that_are_missing_or_malformed_are_listed_with_the_rest() {
     assert_eq!(mismatches(&error).len(), 3 + 8);
     assert_eq!(state(&ours), before);
 
+    // The error keeps only the beginning of a long value.
+    let mut long = fresh_settings(&ours);
+    long.insert(key("lr"), "é".repeat(100_000));
+    save_bufs(&dir.path().join("b.safetensors"), &[], &quick().metadata(long));
+    let error = ours.load(dir.path().join("b.safetensors")).unwrap_err();
+    assert_eq!(listed(&error), [(key("lr"), Some("é".repeat(60)))]);
+
     // What is malformed is an error in any case. What is missing stays as it is, if allowed.
     let options = StateOptions::new().allow_missing(true);
     let error = ours.load_with(&path, &options).unwrap_err();
