@@ -16,8 +16,8 @@ const NAME: &str = ".safetensors.lock";
 /// behind, and the next writer uses it. Threads of one process exclude each other, too. Readers
 /// ignore the lock.
 ///
-/// The directory itself could be locked without a file. But then a command that runs under `flock
-/// DIRECTORY` would wait for itself, and network file systems support locks of files only.
+/// The directory itself could be locked without a file. But then a command that is run under
+/// `flock DIRECTORY` would wait for itself, and network file systems support locks of files only.
 ///
 /// On a file system without locks this excludes nobody, and on some network file systems only
 /// writers of the same machine. So the holder must check at the end that no other writer has

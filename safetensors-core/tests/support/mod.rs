@@ -36,7 +36,7 @@ pub(crate) fn names_in(directory: &Path) -> Vec<String> {
     names
 }
 
-/// Makes a FIFO: a file that whoever opens it carelessly waits on forever.
+/// Makes a FIFO. A program that opens it carelessly waits forever.
 #[cfg(unix)]
 pub(crate) fn make_fifo(path: &Path) {
     assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
