@@ -63,7 +63,7 @@ fn check_one<F: Framework>(dir: &TempDir, buf: &TensorBuf, device: &F::Device) {
     }
 }
 
-pub(crate) fn every_dtype_at_every_rank<F: Fixture>(device: &F::Device) {
+pub(crate) fn every_dtype_at_every_ndim<F: Fixture>(device: &F::Device) {
     let dir = tempfile::tempdir().unwrap();
     for ndim in 0..=6 {
         for (_, buf) in all_dtypes(&shape_of_ndim(ndim)) {

@@ -34,7 +34,7 @@ macro_rules! conformance {
     )*};
     ($framework:ty, $device:expr) => {
         conformance! { $framework, $device;
-            every_dtype_at_every_rank,
+            every_dtype_at_every_ndim,
             tensors_without_elements,
             exact_loading_refuses_to_widen,
             values_that_do_not_fit_are_named,

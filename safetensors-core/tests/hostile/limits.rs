@@ -10,8 +10,8 @@ use safetensors_core::{
 
 use crate::support::{file, write};
 
-fn header_of_rank(rank: usize) -> String {
-    let dims = vec!["1"; rank].join(",");
+fn header_of_ndim(ndim: usize) -> String {
+    let dims = vec!["1"; ndim].join(",");
     format!(r#"{{"a":{{"dtype":"U8","shape":[{dims}],"data_offsets":[0,1]}}}}"#)
 }
 
@@ -25,14 +25,14 @@ fn parse(header: &str, limits: &Limits) -> Result<Header, Error> {
 }
 
 #[test]
-fn rank() {
+fn ndim() {
     let limits = Limits::default();
-    assert_eq!(limits.rank, 1_024);
-    assert!(parse(&header_of_rank(1_024), &limits).is_ok());
+    assert_eq!(limits.ndim, 1_024);
+    assert!(parse(&header_of_ndim(1_024), &limits).is_ok());
     // In the order of the reference, and in another.
-    let reordered = header_of_rank(1_025).replace(r#""dtype":"U8","#, "");
+    let reordered = header_of_ndim(1_025).replace(r#""dtype":"U8","#, "");
     let reordered = reordered.replace("[0,1]", r#"[0,1],"dtype":"U8""#);
-    for header in [header_of_rank(1_025), reordered] {
+    for header in [header_of_ndim(1_025), reordered] {
         let error = parse(&header, &limits).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::TooManyDimensions { limit: 1_024 }), "{error}");
         assert_eq!(error.tensor(), Some("a"));
@@ -42,10 +42,10 @@ fn rank() {
         );
     }
     let mut limits = limits;
-    for rank in [0, 1, 2, 5_000] {
-        limits.rank = rank;
-        assert!(parse(&header_of_rank(rank), &limits).is_ok(), "{rank}");
-        assert!(parse(&header_of_rank(rank + 1), &limits).is_err(), "{rank}");
+    for ndim in [0, 1, 2, 5_000] {
+        limits.ndim = ndim;
+        assert!(parse(&header_of_ndim(ndim), &limits).is_ok(), "{ndim}");
+        assert!(parse(&header_of_ndim(ndim + 1), &limits).is_err(), "{ndim}");
     }
 }
 

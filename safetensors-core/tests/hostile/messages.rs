@@ -21,7 +21,7 @@ const WORST: [(&str, usize); 4] =
 /// Limits that let everything through that is not what a test is about.
 fn no_limits() -> Limits {
     let mut limits = Limits::default();
-    limits.rank = usize::MAX;
+    limits.ndim = usize::MAX;
     limits.metadata_entries = usize::MAX;
     limits
 }
