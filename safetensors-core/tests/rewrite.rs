@@ -409,7 +409,7 @@ fn a_plan_refuses_what_a_save_refuses() {
     let checkpoint = Checkpoint::open(&path).unwrap();
     let rename = |new: &'static str| Rewrite::of(&checkpoint).rename(move |_| new.to_owned());
     let sharded = ShardOptions::new();
-    for (new, expected) in [("same", "the name stands twice"), ("__metadata__", "is reserved")] {
+    for (new, expected) in [("same", "duplicate tensor name"), ("__metadata__", "is reserved")] {
         let errors = [
             rename(new).plan(&SaveOptions::new()).map(|_| ()).unwrap_err(),
             rename(new).plan_sharded(&sharded).map(|_| ()).unwrap_err(),

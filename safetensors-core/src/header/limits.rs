@@ -39,8 +39,8 @@ pub struct Limits {
     pub metadata_entries: usize,
     /// The longest index file in bytes; 100,000,000 by default.
     pub index_bytes: u64,
-    /// The most tensors that an index may name, and the most entries of its `metadata`; 1,000,000 by
-    /// default.
+    /// The most tensors that an index may name, and the most entries of its `metadata`; 1,000,000
+    /// by default.
     pub index_entries: usize,
 }
 

@@ -88,8 +88,8 @@ impl Header {
         let mut parser = Parser {
             cursor: Cursor::new(text),
             scratch: String::new(),
-            // These capacities suit a usual header. Memory that is not needed is never touched, and
-            // it is smaller than the text in any case.
+            // These capacities suit a usual header. Unused capacity costs no memory, because it is
+            // never touched.
             names: String::with_capacity(json.len() / 3),
             dims: Vec::with_capacity(json.len() / 64),
             records: Vec::with_capacity(json.len() / 100),
