@@ -1,4 +1,4 @@
-//! What reading may cost, and that saving keeps to it.
+//! The limits of reading, and that saving keeps to them.
 
 use safetensors_core::error::IndexProblem;
 use safetensors_core::header::Header;
@@ -29,7 +29,7 @@ fn ndim() {
     let limits = Limits::default();
     assert_eq!(limits.ndim, 1_024);
     assert!(parse(&header_of_ndim(1_024), &limits).is_ok());
-    // In the order of the reference, and in another.
+    // The fields in the order of the reference, which the fast path reads, and in another order.
     let reordered = header_of_ndim(1_025).replace(r#""dtype":"U8","#, "");
     let reordered = reordered.replace("[0,1]", r#"[0,1],"dtype":"U8""#);
     for header in [header_of_ndim(1_025), reordered] {
@@ -97,7 +97,7 @@ fn entries_and_bytes_of_an_index() {
     ] {
         let error = open(index.clone(), &limits);
         assert_eq!(too_many(&error), is_refused, "{index}: {error}");
-        // Those that are few enough name tensors that the shard does not have.
+        // An index within the limit fails because it names tensors that the shard does not have.
         assert!(is_refused || matches!(error.kind(), ErrorKind::NotInShard { .. }), "{error}");
     }
     let message = open(format!(r#"{{"weight_map":{}}}"#, map(4)), &limits).to_string();
@@ -113,7 +113,7 @@ fn entries_and_bytes_of_an_index() {
     assert_eq!((*limit, *found), (limits.index_bytes, limits.index_bytes + 1));
 }
 
-/// Also where the text is only read over.
+/// Invalid UTF-8 is found also in parts of the text that are skipped.
 #[test]
 fn an_index_that_is_not_utf_8() {
     let directory = tempfile::tempdir().unwrap();
