@@ -16,7 +16,7 @@ use crate::tensor::TensorBuf;
 /// | U64 | I64 | the buffer is kept; a value of 2⁶³ and more is an error |
 /// | C64 | F32 | the buffer is kept; the shape gains a last dimension of 2: real, imaginary |
 /// | an integer | any integer dtype that has each of its values | copied |
-/// | a float | any float dtype that has each of its values | copied; packed elements are unpacked |
+/// | a float | any float dtype of at least 8 bits that has each of its values | copied; packed elements are unpacked |
 ///
 /// For example, I8 widens to I16, I32 and I64, and U8 to these and to U16, U32 and U64. F16 has
 /// each value of F4, F6_E2M3, F6_E3M2, F8_E4M3, F8_E5M2, F8_E4M3FNUZ and F8_E5M2FNUZ. F32 has each
