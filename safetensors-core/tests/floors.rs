@@ -18,7 +18,7 @@ fn floors(table: &str) -> BTreeMap<String, u32> {
         let (Some(floor), Some(rooms)) = (cells.next(), cells.next()) else { continue };
         let Ok(floor) = floor.trim().parse() else { continue };
         for room in rooms.split('`').skip(1).step_by(2) {
-            assert_eq!(floors.insert(room.into(), floor), None, "{room} stands in the table twice");
+            assert_eq!(floors.insert(room.into(), floor), None, "duplicate {room} in the table");
         }
     }
     floors
