@@ -42,7 +42,7 @@ fn every_departure_of_a_file_from_the_text_of_the_format() {
         ),
         (
             raw(&format!("{F32}\n "), 4),
-            &["the header is padded with other white space than spaces"],
+            &["the header is padded with white space other than spaces"],
         ),
         (
             raw(&format!("{F32} "), 4),

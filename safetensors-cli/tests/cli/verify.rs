@@ -100,7 +100,7 @@ fn strict_holds_files_to_the_text() {
     assert_eq!(tensor.len() % 8, 6);
     for (header, departure) in [
         (format!("  {tensor}"), Some("the header starts with 2 bytes of white space")),
-        (format!("{tensor}\n "), Some("the header is padded with other white space than spaces")),
+        (format!("{tensor}\n "), Some("the header is padded with white space other than spaces")),
         (format!("{tensor}   "), Some("the data starts at byte 65, not at a multiple of 8")),
         (format!("{tensor} "), Some("tensor \"w\" lies at byte 63, not at a multiple of 4")),
         (format!("{tensor}  "), None),

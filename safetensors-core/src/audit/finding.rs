@@ -189,7 +189,7 @@ impl fmt::Display for Finding {
                 let index = index.file_name().unwrap_or_default().to_string_lossy();
                 write!(
                     f,
-                    "the directory opens as this file, and not as {} beside it, which does not \
+                    "the directory opens as this file and not as {} beside it, which does not \
                      name it",
                     Escaped(&index)
                 )

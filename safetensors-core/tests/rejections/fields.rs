@@ -162,7 +162,7 @@ fn the_largest_number() {
         "a",
         file(header, 0),
         kind,
-        &["such as 0", "18446744073709551615"],
+        &["such as at 0", "18446744073709551615"],
     );
 }
 
