@@ -46,8 +46,8 @@ impl Layout {
         let mut end = 0_u64;
         for i in order {
             let Spec { name, dtype, shape } = tensors[i];
-            if shape.len() > limits.rank {
-                let kind = ErrorKind::TooManyDimensions { limit: limits.rank };
+            if shape.len() > limits.ndim {
+                let kind = ErrorKind::TooManyDimensions { limit: limits.ndim };
                 return Err(Error::from(kind).in_tensor(name));
             }
             let begin = end;
