@@ -1,6 +1,6 @@
 //! [`ReadConversion`]: a conversion that may multiply elements by their scales on the way.
 
-use super::block::{BLOCK, Failure, Scratch, bytes_of, cast_mut, elements_of, first as first_of};
+use super::block::{BLOCK, Failure, Scratch, bytes_of, cast_mut, check_all, elements_of};
 use super::decode::decode;
 use super::encode::saturate;
 use super::{Conversion, ConvertOptions, Overflow, Scales};
@@ -112,7 +112,7 @@ impl<'s> ReadConversion<'s> {
                 scales.apply(first, products);
                 let fits =
                     products.iter().zip(finite).map(|(p, finite)| !(finite && p.is_infinite()));
-                first_of(fits).map_err(|failure| self.explain(&failure, first))?;
+                check_all(fits).map_err(|failure| self.explain(&failure, first))?;
             }
         }
         Ok(())
