@@ -66,8 +66,11 @@
 //! `VarBuilder` reads and allocates a tensor again at each request. The features `cuda` and `metal`
 //! only switch on candle's features of the same names.
 #![cfg_attr(docsrs, feature(doc_cfg))]
-#![forbid(unsafe_code)]
+#![cfg_attr(not(feature = "cuda"), forbid(unsafe_code))]
 
+#[cfg(feature = "cuda")]
+mod cuda;
+mod device;
 mod dtype;
 mod error;
 mod framework;

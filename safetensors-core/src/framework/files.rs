@@ -8,7 +8,7 @@ use crate::checkpoint::{self, Checkpoint, SavedShards, ShardOptions};
 use crate::convert::DtypeTable;
 use crate::error::Result;
 use crate::io::ReadAt;
-use crate::load::LoadOptions;
+use crate::load::{LazyTensor, LoadOptions, read_tensors};
 use crate::save::SaveOptions;
 use crate::tensor::TensorSource;
 
@@ -31,25 +31,74 @@ impl LoadOptions {
 ///
 /// # Errors
 ///
-/// Those of [`LoadOptions::loaded`], of [`Framework::from_exact`] and of reading; each names the
-/// file and the tensor.
+/// Those of [`Framework::read_tensors`]; each names the file and the tensor.
 pub fn load<F: Framework>(
     checkpoint: &Checkpoint<impl ReadAt>,
     device: &F::Device,
     options: &LoadOptions,
 ) -> Result<BTreeMap<String, F::Tensor>> {
-    let bufs = checkpoint.read_all(&options.clone().for_framework::<F>())?;
-    let loaded = checkpoint.tensors().zip(bufs).map(|(tensor, buf)| {
-        let loaded = F::from_exact(buf, device).map_err(|error| tensor.locate(error))?;
-        Ok((tensor.name().into(), loaded))
-    });
-    let mut loaded = loaded.collect::<Result<BTreeMap<String, F::Tensor>>>()?;
+    let tensors: Vec<_> = checkpoint.tensors().collect();
+    let loaded = F::read_tensors(&tensors, device, options)?;
+    let names = tensors.iter().map(|tensor| tensor.name().into());
+    let mut loaded: BTreeMap<String, F::Tensor> = names.zip(loaded).collect();
     for (alias, tensor) in checkpoint.aliases().filter(|_| options.aliases) {
         if let Some(tensor) = loaded.get(tensor.name()).cloned() {
             loaded.insert(alias.into(), tensor);
         }
     }
     Ok(loaded)
+}
+
+/// Reads tensors in parallel into main memory, some at a time, and moves them onto a device. So main
+/// memory holds one batch besides what is on the device.
+///
+/// A batch has as many tensors as come to `batch_bytes` in memory, or one that is larger.
+///
+/// # Errors
+///
+/// Those of [`Framework::read_tensors`].
+pub fn read_in_batches<F: Framework + ?Sized, S: ReadAt>(
+    tensors: &[LazyTensor<'_, S>],
+    device: &F::Device,
+    options: &LoadOptions,
+    batch_bytes: u64,
+) -> Result<Vec<F::Tensor>> {
+    let options = options.clone().for_framework::<F>();
+    // All dtypes are checked now, and progress counts over all batches.
+    let lens = tensors.iter().map(|tensor| tensor.loaded_len(&options));
+    let lens = lens.collect::<Result<Vec<u64>>>()?;
+    let options = options.counting(lens.iter().fold(0, |sum, len| sum.saturating_add(*len)));
+    let mut loaded = Vec::with_capacity(tensors.len());
+    while let Some(rest) = lens.get(loaded.len()..).filter(|rest| !rest.is_empty()) {
+        let mut bytes: u64 = 0;
+        let fits = |len: &&u64| {
+            bytes = bytes.saturating_add(**len);
+            bytes <= batch_bytes
+        };
+        let count = rest.iter().take_while(fits).count().max(1);
+        let batch = &tensors[loaded.len()..][..count];
+        loaded.extend(read_together::<F, S>(batch, device, &options)?);
+    }
+    Ok(loaded)
+}
+
+/// Reads tensors in parallel into main memory, all of them, and moves them onto a device. This is
+/// the default of [`Framework::read_tensors`].
+///
+/// # Errors
+///
+/// Those of [`Framework::read_tensors`].
+pub fn read_together<F: Framework + ?Sized, S: ReadAt>(
+    tensors: &[LazyTensor<'_, S>],
+    device: &F::Device,
+    options: &LoadOptions,
+) -> Result<Vec<F::Tensor>> {
+    let bufs = read_tensors(tensors, &options.clone().for_framework::<F>())?;
+    let loaded = tensors
+        .iter()
+        .zip(bufs)
+        .map(|(tensor, buf)| F::from_exact(buf, device).map_err(|error| tensor.locate(error)));
+    loaded.collect()
 }
 
 /// Saves tensors of a framework to one file, atomically.

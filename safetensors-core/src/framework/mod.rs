@@ -10,7 +10,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 
 #[cfg(feature = "std")]
-pub use files::{load, save, save_sharded};
+pub use files::{load, read_in_batches, read_together, save, save_sharded};
 
 pub use crate::convert::support::Support;
 pub use crate::convert::widen::widened_shape;
@@ -18,6 +18,12 @@ use crate::convert::{DtypeTable, Widening, widen};
 use crate::dtype::Dtype;
 pub use crate::error::text::NameList;
 use crate::error::{Error, ErrorKind, Result};
+#[cfg(feature = "std")]
+use crate::io::ReadAt;
+#[cfg(feature = "std")]
+pub use crate::load::staged::{Ring, StagedPart, Staging, read_staged};
+#[cfg(feature = "std")]
+use crate::load::{LazyTensor, LoadOptions};
 #[cfg(feature = "std")]
 pub use crate::parallel::default_threads;
 pub use crate::tensor::boolean::check_bools;
@@ -148,6 +154,27 @@ pub trait Framework {
     ) -> Result<Self::Tensor> {
         DtypeTable::of::<Self>().accept(view.dtype(), widening)?;
         Self::from_buf(TensorBuf::from_view(view)?, device, widening)
+    }
+
+    /// Reads tensors of files onto a device, in parallel, and returns them in the order given.
+    /// [`load`] does this with all tensors of a checkpoint.
+    ///
+    /// The default reads all of them into main memory and moves them from there. If the device has
+    /// memory of its own, use [`read_in_batches`], or [`read_staged`] for a device that copies while
+    /// others read. Then the tensors are not all held twice.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read_tensors`](crate::load::read_tensors), of [`LoadOptions::loaded`] and of
+    /// [`from_exact`](Framework::from_exact); each names the file and the tensor. Dtypes are checked
+    /// before a byte of data is read.
+    #[cfg(feature = "std")]
+    fn read_tensors<S: ReadAt>(
+        tensors: &[LazyTensor<'_, S>],
+        device: &Self::Device,
+        options: &LoadOptions,
+    ) -> Result<Vec<Self::Tensor>> {
+        read_together::<Self, S>(tensors, device, options)
     }
 }
 

@@ -5,8 +5,8 @@ use crate::convert::widen::{widen, widened_shape};
 use crate::convert::{Conversion, ConvertOptions, can_convert};
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
-use crate::load::LoadOptions;
-use crate::tensor::TensorBuf;
+use crate::load::{LazyTensor, LoadOptions};
+use crate::tensor::{TensorBuf, shape};
 
 /// The conversions of tensors of one dtype when they are loaded. See [`LoadOptions::loaded`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +64,22 @@ impl LoadOptions {
     }
 }
 
+impl<S> LazyTensor<'_, S> {
+    /// The number of bytes that the tensor has when it is loaded.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LoadOptions::loaded`], and [`ErrorKind::NoConversion`].
+    pub(crate) fn loaded_len(&self, options: &LoadOptions) -> Result<u64> {
+        let len = || {
+            let loaded = options.loaded(self.dtype())?;
+            loaded.conversion(&options.conversions())?;
+            Ok(shape::byte_len(loaded.dtype(), &loaded.shape(self.shape()))?)
+        };
+        len().map_err(|error| self.locate(error))
+    }
+}
+
 impl LoadedDtype {
     /// The dtype of the tensors in memory.
     pub fn dtype(&self) -> Dtype {
@@ -85,6 +101,11 @@ impl LoadedDtype {
             read if read == self.file => Ok(None),
             read => Conversion::new(self.file, read, options).map(Some),
         }
+    }
+
+    /// Whether nothing follows after the elements are read.
+    pub(super) fn is_finished_by_reading(&self) -> bool {
+        !self.pairs && self.read == self.held
     }
 
     /// Applies the conversions that follow after the elements are read.

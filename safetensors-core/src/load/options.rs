@@ -175,6 +175,12 @@ impl LoadOptions {
         self
     }
 
+    /// Progress counts so many bytes over all loads with the result.
+    pub(crate) fn counting(mut self, bytes: u64) -> Self {
+        self.work = self.work.counting(bytes);
+        self
+    }
+
     /// The options of conversions, with the number of threads that read.
     pub(super) fn conversions(&self) -> ConvertOptions {
         self.convert.threads(self.work.thread_count())

@@ -31,6 +31,11 @@ impl Work {
         self.threads
     }
 
+    /// Counts so many bytes over all work that is done with the result.
+    pub(crate) fn counting(self, total: u64) -> Self {
+        Self { progress: self.progress.for_total(total), ..self }
+    }
+
     /// What counts the bytes that are done, of so many.
     pub(crate) fn meter(&self, total: u64) -> Meter {
         self.progress.for_total(total)
