@@ -2,7 +2,9 @@
 
 use candle_core::{Device, Shape, Storage, Tensor};
 use safetensors_core::framework::{Framework, Support};
-use safetensors_core::{Dtype, LazyTensor, LoadOptions, ReadAt, Result, TensorBuf, TensorSource};
+use safetensors_core::{
+    Checkpoint, Dtype, LazyTensor, LoadOptions, ReadAt, Result, TensorBuf, TensorSource,
+};
 
 use crate::save::CandleSource;
 use crate::{device, dtype};
@@ -59,11 +61,12 @@ impl Framework for Candle {
     /// Reads tensors onto a device, in parallel. How they get there depends on the device; see the
     /// [crate's section](crate#devices).
     fn read_tensors<S: ReadAt>(
+        checkpoint: &Checkpoint<S>,
         tensors: &[LazyTensor<'_, S>],
         device: &Device,
         options: &LoadOptions,
     ) -> Result<Vec<Tensor>> {
-        device::read(tensors, device, options)
+        device::read(checkpoint, tensors, device, options)
     }
 
     /// Borrows the tensor as a source to be saved. Waits until the device has finished the work of

@@ -82,7 +82,8 @@ fn batches_are_the_tensors_in_order_and_hold_no_more_than_they_may() {
             ControlFlow::Continue(())
         });
         let batch = batch.saturating_mul(MIB);
-        let loaded = read_in_batches::<Apart, _>(&tensors, &device, &options, batch).unwrap();
+        let loaded =
+            read_in_batches::<Apart, _>(&checkpoint, &tensors, &device, &options, batch).unwrap();
         for (tensor, loaded) in tensors.iter().zip(&loaded) {
             let expected = tensor.read().unwrap();
             assert_eq!(loaded.shape(), expected.shape());
@@ -111,7 +112,7 @@ fn everything_is_checked_before_the_first_batch() {
     let tensors: Vec<_> = checkpoint.tensors().collect();
     let device = Device::default();
     let read = |options: &LoadOptions| {
-        read_in_batches::<Apart, _>(&tensors, &device, options, 0).unwrap_err()
+        read_in_batches::<Apart, _>(&checkpoint, &tensors, &device, options, 0).unwrap_err()
     };
     let error = read(&LoadOptions::new());
     assert!(matches!(error.kind(), ErrorKind::UnsupportedDtype { .. }), "{error}");
@@ -134,7 +135,8 @@ fn a_tensor_that_the_device_refuses_is_named() {
     let tensors: Vec<_> = checkpoint.tensors().collect();
     for batch in [MIB, 4 * MIB, 100 * MIB] {
         let device = Device { refused: Cell::new(Some(3 * MIB)), ..Device::default() };
-        let error = read_in_batches::<Apart, _>(&tensors, &device, &LoadOptions::new(), batch);
+        let error =
+            read_in_batches::<Apart, _>(&checkpoint, &tensors, &device, &LoadOptions::new(), batch);
         let error = error.unwrap_err();
         assert_eq!((error.tensor(), error.file()), (Some("t03"), path.to_str()));
     }

@@ -8,6 +8,7 @@ use crate::checkpoint::{self, Checkpoint, SavedShards, ShardOptions};
 use crate::convert::DtypeTable;
 use crate::error::Result;
 use crate::io::ReadAt;
+use crate::load::staged::{self, Ring, Staging};
 use crate::load::{LazyTensor, LoadOptions, read_tensors};
 use crate::save::SaveOptions;
 use crate::tensor::TensorSource;
@@ -38,7 +39,7 @@ pub fn load<F: Framework>(
     options: &LoadOptions,
 ) -> Result<BTreeMap<String, F::Tensor>> {
     let tensors: Vec<_> = checkpoint.tensors().collect();
-    let loaded = F::read_tensors(&tensors, device, options)?;
+    let loaded = F::read_tensors(checkpoint, &tensors, device, options)?;
     let names = tensors.iter().map(|tensor| tensor.name().into());
     let mut loaded: BTreeMap<String, F::Tensor> = names.zip(loaded).collect();
     for (alias, tensor) in checkpoint.aliases().filter(|_| options.aliases) {
@@ -58,6 +59,7 @@ pub fn load<F: Framework>(
 ///
 /// Those of [`Framework::read_tensors`].
 pub fn read_in_batches<F: Framework + ?Sized, S: ReadAt>(
+    checkpoint: &Checkpoint<S>,
     tensors: &[LazyTensor<'_, S>],
     device: &F::Device,
     options: &LoadOptions,
@@ -77,7 +79,7 @@ pub fn read_in_batches<F: Framework + ?Sized, S: ReadAt>(
         };
         let count = rest.iter().take_while(fits).count().max(1);
         let batch = &tensors[loaded.len()..][..count];
-        loaded.extend(read_together::<F, S>(batch, device, &options)?);
+        loaded.extend(read_together::<F, S>(checkpoint, batch, device, &options)?);
     }
     Ok(loaded)
 }
@@ -89,6 +91,7 @@ pub fn read_in_batches<F: Framework + ?Sized, S: ReadAt>(
 ///
 /// Those of [`Framework::read_tensors`].
 pub fn read_together<F: Framework + ?Sized, S: ReadAt>(
+    _: &Checkpoint<S>,
     tensors: &[LazyTensor<'_, S>],
     device: &F::Device,
     options: &LoadOptions,
@@ -99,6 +102,31 @@ pub fn read_together<F: Framework + ?Sized, S: ReadAt>(
         .zip(bufs)
         .map(|(tensor, buf)| F::from_exact(buf, device).map_err(|error| tensor.locate(error)));
     loaded.collect()
+}
+
+/// Reads tensors of a checkpoint in parallel into slots of host memory, and has each slot copied to
+/// a device. Reads and copies overlap.
+///
+/// Elements are converted before they come into a slot. Slots are filled in the order of the
+/// tensors, and may be copied in another. A tensor without elements has no parts. Progress counts
+/// what has been read.
+///
+/// Besides the slots this takes a few hundred KiB for each thread, and a few dozen bytes for each
+/// part: reserve the memory of the device first, which fails if the tensors are too large for it.
+///
+/// # Errors
+///
+/// Those of [`read_tensors`](crate::load::read_tensors), and those of the staging area. The first
+/// failure stops all threads. If several reads fail, the error is that of the first in the order of
+/// the tensors.
+pub fn read_staged<S: ReadAt, T: Staging>(
+    _: &Checkpoint<S>,
+    tensors: &[LazyTensor<'_, S>],
+    options: &LoadOptions,
+    ring: Ring,
+    staging: &mut T,
+) -> Result<()> {
+    staged::read_staged(tensors, options, ring, staging)
 }
 
 /// Saves tensors of a framework to one file, atomically.

@@ -10,8 +10,10 @@ use alloc::boxed::Box;
 use alloc::string::String;
 
 #[cfg(feature = "std")]
-pub use files::{load, read_in_batches, read_together, save, save_sharded};
+pub use files::{load, read_in_batches, read_staged, read_together, save, save_sharded};
 
+#[cfg(feature = "std")]
+use crate::checkpoint::Checkpoint;
 pub use crate::convert::support::Support;
 pub use crate::convert::widen::widened_shape;
 use crate::convert::{DtypeTable, Widening, widen};
@@ -21,7 +23,7 @@ use crate::error::{Error, ErrorKind, Result};
 #[cfg(feature = "std")]
 use crate::io::ReadAt;
 #[cfg(feature = "std")]
-pub use crate::load::staged::{Ring, StagedPart, Staging, read_staged};
+pub use crate::load::staged::{Ring, StagedPart, Staging};
 #[cfg(feature = "std")]
 use crate::load::{LazyTensor, LoadOptions};
 #[cfg(feature = "std")]
@@ -156,12 +158,12 @@ pub trait Framework {
         Self::from_buf(TensorBuf::from_view(view)?, device, widening)
     }
 
-    /// Reads tensors of files onto a device, in parallel, and returns them in the order given.
-    /// [`load`] does this with all tensors of a checkpoint.
+    /// Reads tensors of a checkpoint onto a device, in parallel, and returns them in the order
+    /// given. [`load`] does this with all tensors.
     ///
-    /// The default reads all of them into main memory and moves them from there. If the device has
-    /// memory of its own, use [`read_in_batches`], or [`read_staged`] for a device that copies while
-    /// others read. Then the tensors are not all held twice.
+    /// The default is [`read_together`]: all of them go through main memory at once. A framework
+    /// whose devices have memory of their own uses [`read_in_batches`], or [`read_staged`] if a
+    /// device copies while others read. Then the tensors are not all held twice.
     ///
     /// # Errors
     ///
@@ -170,11 +172,12 @@ pub trait Framework {
     /// before a byte of data is read.
     #[cfg(feature = "std")]
     fn read_tensors<S: ReadAt>(
+        checkpoint: &Checkpoint<S>,
         tensors: &[LazyTensor<'_, S>],
         device: &Self::Device,
         options: &LoadOptions,
     ) -> Result<Vec<Self::Tensor>> {
-        read_together::<Self, S>(tensors, device, options)
+        read_together::<Self, S>(checkpoint, tensors, device, options)
     }
 }
 

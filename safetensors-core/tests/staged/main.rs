@@ -18,7 +18,7 @@ use safetensors_core::convert::can_convert;
 use safetensors_core::framework::{Ring, read_staged};
 use safetensors_core::io::ReadRange;
 use safetensors_core::{
-    Checkpoint, Dtype, LoadOptions, ReadAt, SafeTensors, SaveOptions, TensorBuf, save, serialize,
+    Checkpoint, Dtype, Limits, LoadOptions, ReadAt, SaveOptions, TensorBuf, save, serialize,
 };
 
 const SMALL: Ring = Ring { slots: 3, slot_bytes: 256 };
@@ -135,7 +135,14 @@ fn progress_counts_every_byte_once() {
         ControlFlow::Continue(())
     });
     let mut device = Device::with([12 << 20].into_iter());
-    read_staged(&tensors, &options, Ring { slots: 4, slot_bytes: 1 << 20 }, &mut device).unwrap();
+    read_staged(
+        &checkpoint,
+        &tensors,
+        &options,
+        Ring { slots: 4, slot_bytes: 1 << 20 },
+        &mut device,
+    )
+    .unwrap();
     let mut seen = seen.lock().unwrap().clone();
     seen.sort_unstable();
     let expected: Vec<(u64, u64)> = (1..=12).map(|mib| (mib << 20, 12 << 20)).collect();
@@ -170,25 +177,26 @@ impl ReadAt for Counted {
     }
 }
 
-fn counted(tensors: &[(String, TensorBuf)]) -> (SafeTensors<Counted>, Counted) {
+fn counted(tensors: &[(String, TensorBuf)]) -> (Checkpoint<Counted>, Counted) {
     let tensors = tensors.iter().map(|(name, buf)| (name, buf));
     let bytes = Arc::new(serialize(tensors, &SaveOptions::new()).unwrap());
     let source = Counted { bytes, ..Counted::default() };
-    let file = SafeTensors::from_source(source.clone()).unwrap();
+    let open = |_: &Path| Ok(source.clone());
+    let checkpoint = Checkpoint::open_by("a.safetensors", &Limits::default(), open).unwrap();
     source.calls.store(0, Ordering::SeqCst);
     source.read.store(0, Ordering::SeqCst);
-    (file, source)
+    (checkpoint, source)
 }
 
 #[test]
 fn small_neighbours_share_a_slot_and_a_read() {
     let tensors: Vec<_> =
         (0..1000).map(|i| (format!("{i:04}"), small_numbers(Dtype::F32, &[16]))).collect();
-    let (file, source) = counted(&tensors);
-    let tensors: Vec<_> = file.tensors().collect();
+    let (checkpoint, source) = counted(&tensors);
+    let tensors: Vec<_> = checkpoint.tensors().collect();
     let mut device = Device::with([64].into_iter().cycle().take(1000));
     let ring = Ring { slots: 4, slot_bytes: 6400 };
-    read_staged(&tensors, &LoadOptions::new(), ring, &mut device).unwrap();
+    read_staged(&checkpoint, &tensors, &LoadOptions::new(), ring, &mut device).unwrap();
     let calls = source.calls.load(Ordering::SeqCst);
     assert_eq!((device.begun, calls), (10, 10));
     assert_eq!(source.read.load(Ordering::SeqCst), 64_000);
@@ -199,8 +207,8 @@ fn small_neighbours_share_a_slot_and_a_read() {
 #[test]
 fn threads_read_on_while_the_device_copies() {
     let tensors = [("w".to_string(), small_numbers(Dtype::U8, &[64 * 256]))];
-    let (file, source) = counted(&tensors);
-    let tensors: Vec<_> = file.tensors().collect();
+    let (checkpoint, source) = counted(&tensors);
+    let tensors: Vec<_> = checkpoint.tensors().collect();
     let mut device = Device::of(&tensors, &LoadOptions::new());
     source.calls.store(0, Ordering::SeqCst);
     let ring = Ring { slots: 4, slot_bytes: 256 };
@@ -214,6 +222,6 @@ fn threads_read_on_while_the_device_copies() {
             std::thread::yield_now();
         }
     }));
-    read_staged(&tensors, &LoadOptions::new().threads(2), ring, &mut device).unwrap();
+    read_staged(&checkpoint, &tensors, &LoadOptions::new().threads(2), ring, &mut device).unwrap();
     assert_eq!((device.begun, device.slots), (64, 4));
 }

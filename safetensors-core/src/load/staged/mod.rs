@@ -1,4 +1,4 @@
-//! [`read_staged`]: tensors read through a few buffers of fixed size, from which a device copies
+//! [`read_staged()`]: tensors read through a few buffers of fixed size, from which a device copies
 //! them. This module knows what is read; [`ring`] knows the order of reads and copies.
 
 mod parts;
@@ -15,14 +15,13 @@ use crate::load::plan::Wanted;
 use crate::load::{LazyTensor, LoadOptions, one_a_file};
 
 /// Memory of the host that a device copies from, in slots of equal size. An adapter implements it
-/// for [`read_staged`].
+/// for [`read_staged`](crate::framework::read_staged).
 ///
 /// A slot is either filled by a thread that reads, or copied from by the device. The calls keep the
 /// two apart: [`begin_copy`](Staging::begin_copy) takes a filled slot away, and only
 /// [`finish_copy`](Staging::finish_copy) gives it back.
 ///
-/// [`read_staged`] makes all calls but [`bytes_mut`](Staging::bytes_mut) from the thread that calls
-/// it. If it fails, slots may be left in the staging area that the device still copies from. So the
+/// All calls but [`bytes_mut`](Staging::bytes_mut) come from the thread that loads. If a load fails, slots may be left in the staging area that the device still copies from. So the
 /// area must wait for the device before it frees them.
 pub trait Staging {
     /// The memory of one slot.
@@ -70,7 +69,8 @@ pub struct StagedPart {
     pub slot: Range<usize>,
 }
 
-/// How much memory [`read_staged`] reads through: at most `slots * slot_bytes`.
+/// The memory that tensors are read through on their way to a device: at most
+/// `slots * slot_bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ring {
     /// The most slots; at least 1. Half of them should be enough for all threads that read, so that
@@ -87,21 +87,12 @@ impl Default for Ring {
     }
 }
 
-/// Reads tensors in parallel into slots, and has each slot copied to where its tensors belong. Reads
-/// and copies overlap.
-///
-/// Elements are converted before they come into a slot. Slots are filled in the order of the
-/// tensors, and may be copied in another. A tensor without elements has no parts. Progress counts
-/// what has been read. Besides the slots this takes a few hundred KiB for each thread, and a few
-/// dozen bytes for each part: reserve the memory of the device first, which fails if the tensors are
-/// too large for it.
+/// Reads tensors in parallel into slots, and has each slot copied to where its tensors belong.
 ///
 /// # Errors
 ///
-/// Those of [`read_tensors`](crate::load::read_tensors), and those of the staging area. The first
-/// failure stops all threads. If several reads fail, the error is that of the first in the order of
-/// the tensors.
-pub fn read_staged<S: ReadAt, T: Staging>(
+/// Those of [`read_tensors`](crate::load::read_tensors), and those of the staging area.
+pub(crate) fn read_staged<S: ReadAt, T: Staging>(
     tensors: &[LazyTensor<'_, S>],
     options: &LoadOptions,
     ring: Ring,
