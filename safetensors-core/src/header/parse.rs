@@ -88,18 +88,18 @@ impl Header {
         let mut parser = Parser {
             cursor: Cursor::new(text),
             scratch: String::new(),
-            // These capacities suit a usual header. Memory that is not needed is never touched, and
-            // it is smaller than the text in any case.
+            // These capacities suit a usual header. Unused capacity costs no memory, because it is
+            // never touched.
             names: String::with_capacity(json.len() / 3),
             dims: Vec::with_capacity(json.len() / 64),
             records: Vec::with_capacity(json.len() / 100),
             metadata: None,
             max_tensors: limits.tensors,
-            max_rank: limits.rank,
+            max_ndim: limits.ndim,
             max_entries: limits.metadata_entries,
             before: canonical::Before::default(),
             // The fast path does not look at the limit of dimensions.
-            max_fast: if limits.rank < canonical::MAX_RANK { 0 } else { limits.tensors },
+            max_fast: if limits.ndim < canonical::MAX_NDIM { 0 } else { limits.tensors },
             way,
         };
         parser.header()?;
@@ -139,7 +139,7 @@ struct Parser<'a> {
     records: Vec<Record>,
     metadata: Option<Metadata>,
     max_tensors: usize,
-    max_rank: usize,
+    max_ndim: usize,
     max_entries: usize,
     before: canonical::Before<'a>,
     /// The most tensors up to which the fast path is taken.
@@ -326,8 +326,8 @@ impl<'a> Parser<'a> {
         self.open_array("shape")?;
         let mut more = self.cursor.has_first(b']');
         while more {
-            if self.dims.len() - start == self.max_rank {
-                return Err(ErrorKind::TooManyDimensions { limit: self.max_rank });
+            if self.dims.len() - start == self.max_ndim {
+                return Err(ErrorKind::TooManyDimensions { limit: self.max_ndim });
             }
             let dim = self.cursor.number("shape")?;
             let dim =

@@ -56,7 +56,7 @@ impl LoadOptions {
         self
     }
 
-    /// Has `callback` called about once a MiB that is read, and at the end, by the thread that read
+    /// Calls `callback` about once per MiB that is read, and at the end, in the thread that read
     /// it. If it returns [`ControlFlow::Break`], the rest is not read and the load fails with
     /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
     ///
@@ -175,7 +175,7 @@ impl LoadOptions {
         self
     }
 
-    /// Progress counts so many bytes over all loads with the result.
+    /// Makes all loads with these options report progress together, of so many bytes.
     pub(crate) fn counting(mut self, bytes: u64) -> Self {
         self.work = self.work.counting(bytes);
         self
