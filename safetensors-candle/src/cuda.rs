@@ -16,8 +16,8 @@
 //! slot is given back. What may still be copied is in [`Staged::copying`], and its `Drop` waits for
 //! the device.
 //!
-//! Three calls are `unsafe`, and they are in this file only: memory of the host and of the device
-//! comes uninitialised, and the memory of a tensor is written as bytes.
+//! Four calls are `unsafe`, and they are in this file only: memory of the host and of the device comes
+//! uninitialised, that of the host is cleared, and the memory of a tensor is written as bytes.
 //!
 //! # One thread, one stream
 //!
