@@ -33,7 +33,7 @@
 //! | `safetensors::Load` of a view | [`Candle::from_view`](framework::Framework::from_view) |
 //! | `Tensor::from_raw_buffer` | [`TensorView::new`], then [`Candle::from_view`](framework::Framework::from_view) |
 //! | `DType::try_from`, `safetensors::Dtype::from` | [`to_candle_dtype`], [`from_candle_dtype`] |
-//! | `VarMap::load` | `load_var_map` |
+//! | `VarMap::load` | [`train::load_var_map`] |
 //! | `Tensor::read_npy`, `read_npz`, `read_npz_by_name`, `npy::NpzTensors` | `npy::Array` and `npz::Archive` of `safetensors-formats` |
 //! | `pickle::read_all`, `read_all_with_key`, `PthTensors` | [once, as a recipe below](#from-a-pickle-to-safetensors) |
 //! | `quantized::gguf_file` | nothing: this crate does not read GGUF |
@@ -44,7 +44,7 @@
 //! |---|---|
 //! | `candle_core::safetensors::save` | [`save()`]; in several files: [`save_sharded`] |
 //! | `Tensor::save_safetensors(name, path)` | [`save()`] of `[(name, &tensor)]` |
-//! | `candle_nn::VarMap::save` | `save_var_map` |
+//! | `candle_nn::VarMap::save` | [`train::save_var_map`] |
 //! | `Tensor::write_npy`, `Tensor::write_npz` | `npz::Writer` of `safetensors-formats` |
 //!
 //! candle writes no metadata, and writes over the old file. Here [`SaveOptions`] have metadata, and
@@ -165,6 +165,8 @@
 //! [`load_with`]: crate::load_with
 //! [`save()`]: crate::save()
 //! [`save_sharded`]: crate::save_sharded
+//! [`train::load_var_map`]: crate::train::load_var_map
+//! [`train::save_var_map`]: crate::train::save_var_map
 //! [`to_candle_dtype`]: crate::to_candle_dtype
 //! [`from_candle_dtype`]: crate::from_candle_dtype
 //! [`framework::load`]: safetensors_core::framework::load

@@ -7,10 +7,26 @@
 //!
 //! The root has the names that most users need. Everything else is in the module of its subject.
 //!
+//! ```
+//! # #[cfg(feature = "std")] {
+//! use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+//!
+//! let dir = tempfile::tempdir()?;
+//! let path = dir.path().join("model.safetensors");
+//! let bias = TensorView::from_slice(&[2], &[0.5_f32, 1.5])?;
+//! save(&path, [("bias", bias)], &SaveOptions::new())?;
+//!
+//! let bias = Checkpoint::open(&path)?.tensor("bias")?.read()?;
+//! assert_eq!(bias.into_vec::<f32>()?, [0.5, 1.5]);
+//! # }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! | to | use |
 //! |---|---|
 //! | open a file, a directory or an index of shards | [`Checkpoint`] |
-//! | parse a file that is in memory, or mapped | [`SafeTensors`] |
+//! | parse a file that is in memory | [`SafeTensors`] |
+//! | map files | [`Checkpoint::mmap`] (`unsafe`: the files must not change) |
 //! | borrow a tensor without copying it | [`TensorView`] |
 //! | own a tensor | [`TensorBuf`] |
 //! | read some tensors, or parts of them, in parallel | [`load::read_tensors`], [`load::read_slices`] |
@@ -25,12 +41,14 @@
 //! | record digests of tensors, and find data that has changed | [`digest`], [`SaveOptions::digests`] |
 //! | find oddities of a valid checkpoint | [`audit`], [`Checkpoint::audit`] |
 //! | describe the model in a file's metadata | [`modelspec::ModelSpec`] |
-//! | read from a source other than a disk | [`ReadAt`], [`SafeTensors::from_source`], [`Checkpoint::open_by`] |
+//! | read from memory, a network or another store | [`Checkpoint::open_in`] with a [`Store`](checkpoint::store::Store); one file: [`ReadAt`], [`SafeTensors::from_source`] |
 //! | support another tensor library | [`framework`], [`TensorSource`] |
 //!
 //! No content of a file causes a panic. A malformed file is an [`Error`] that names the file, the
 //! tensor, what was expected and what was found. A dtype is never changed unless the caller asks
 //! for it.
+//!
+//! Without the feature `std` the crate needs only `alloc`. It then has no files and no threads.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(feature = "std"), no_std)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]

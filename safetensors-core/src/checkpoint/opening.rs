@@ -22,7 +22,7 @@ const OPENED_AT_ONCE: usize = 8;
 /// within milliseconds, so the last attempt is reached only if save follows save without a pause.
 const ATTEMPTS: u32 = 50;
 
-/// The pause before the last attempt. The pauses grow from zero to this.
+/// The pauses between attempts grow from zero to just below this.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
 /// Opens what `locate` finds at a path, and tries again until the files belong together.
@@ -48,7 +48,7 @@ pub(super) fn open_from<T: Store>(
                 Ok(None) => None,
                 Err(error) => (!has_moved(&located, locate())).then_some(error),
             },
-            // The directory may have been listed while its files were replaced.
+            // If a second look succeeds, the directory was listed while its files were replaced.
             Err(error) => locate().is_err().then_some(error),
         };
         if let Some(error) = error {

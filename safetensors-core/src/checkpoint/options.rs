@@ -54,6 +54,28 @@ impl ShardOptions {
         self
     }
 
+    /// Adds entries to the metadata of the [`SaveOptions`]. Call it after
+    /// [`save_options`](ShardOptions::save_options), which replaces all of them.
+    ///
+    /// ```
+    /// use safetensors_core::{Checkpoint, ShardOptions, TensorView, save_sharded};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let bias = TensorView::from_slice(&[2], &[1.0_f32, 2.0])?;
+    /// let options = ShardOptions::new().metadata([("epoch", "3")]);
+    /// save_sharded(dir.path(), [("bias", bias)], &options)?;
+    /// assert_eq!(Checkpoint::open(dir.path())?.metadata()["epoch"], "3");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn metadata<K: Into<String>, V: Into<String>>(
+        mut self,
+        entries: impl IntoIterator<Item = (K, V)>,
+    ) -> Self {
+        self.save_options = self.save_options.metadata(entries);
+        self
+    }
+
     /// Sets what happens if another save writes to the same directory.
     #[must_use]
     pub fn contention(mut self, contention: Contention) -> Self {

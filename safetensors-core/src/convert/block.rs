@@ -1,4 +1,4 @@
-//! Helpers for converting one block of elements, independent of the dtypes.
+//! Sizes of blocks, and helpers for converting one block, independent of the dtypes.
 
 use bytemuck::Pod;
 
@@ -68,7 +68,7 @@ pub(super) fn cast_mut<T: Pod>(out: &mut [u8]) -> Result<&mut [T], Failure> {
 }
 
 /// Fails with the index of the first element that does not fit, if there is one.
-pub(super) fn first(mut fits: impl Iterator<Item = bool>) -> Result<(), Failure> {
+pub(super) fn check_all(mut fits: impl Iterator<Item = bool>) -> Result<(), Failure> {
     fits.position(|fits| !fits).map_or(Ok(()), |index| Err(Failure::DoesNotFit(index)))
 }
 

@@ -1,7 +1,7 @@
 //! Converts F64 and integers to narrower floating-point dtypes without the error of rounding twice.
 
 use super::Overflow;
-use super::block::{Failure, first};
+use super::block::{Failure, check_all};
 
 /// Rounds to `f32` so that a second rounding, to fewer bits, gives the same result as rounding
 /// once.
@@ -42,7 +42,7 @@ pub(super) fn narrow(overflow: Overflow, values: &[f64], out: &mut [f32]) -> Res
             out.iter_mut().for_each(|out| *out = out.clamp(-f32::MAX, f32::MAX));
             Ok(())
         }
-        Overflow::Error => first(
+        Overflow::Error => check_all(
             values.iter().zip(out).map(|(value, out)| value.is_infinite() || !out.is_infinite()),
         ),
     }

@@ -26,7 +26,7 @@ fn check(format: Format, values: &[f32]) -> Result<(), Failure> {
     // NaN is never too large, because it compares as false.
     let too_large = |value: f32| value.abs() >= limit && !(infinity_fits && value.is_infinite());
     if values.iter().fold(false, |any, &value| any | too_large(value)) {
-        return block::first(values.iter().map(|&value| !too_large(value)));
+        return block::check_all(values.iter().map(|&value| !too_large(value)));
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Converts integers and BOOL to each other, to floating point, and back.
 
-use super::block::{Failure, Scratch, aligned, cast_mut, first};
+use super::block::{Failure, Scratch, aligned, cast_mut, check_all};
 use super::double::{integer_to_odd, round_to_odd};
 use crate::dtype::{Dtype, with_integer};
 
@@ -43,7 +43,7 @@ pub(super) fn to_integers(
         if all_fit {
             return Ok(());
         }
-        first(values.iter().map(|&value| {
+        check_all(values.iter().map(|&value| {
             let converted = value as To;
             fits(to, value as i128, converted as i128)
         }))
@@ -125,7 +125,7 @@ pub(super) fn from_floats<T: Copy + Into<f64>>(
             *out = value as To;
             all_fit &= fits(value);
         }
-        if all_fit { Ok(()) } else { first(values.iter().map(|&value| fits(value.into()))) }
+        if all_fit { Ok(()) } else { check_all(values.iter().map(|&value| fits(value.into()))) }
     })
 }
 

@@ -7,8 +7,9 @@ use core::fmt;
 
 #[cfg(feature = "std")]
 use super::IndexProblem;
+use super::mismatch::MismatchList;
 use super::text::NameList;
-use super::{Escaped, JsonProblem, Quoted, Shape};
+use super::{Escaped, JsonProblem, Mismatch, Quoted, Shape};
 use crate::dtype::Dtype;
 
 /// Every way in which an operation can fail, with what was expected and what was found.
@@ -391,6 +392,12 @@ pub enum ErrorKind {
         Quoted(.kept)
     )]
     TieReserved { kept: String },
+
+    // Loading into a model.
+    /// A checkpoint does not match the tensors in memory that it is loaded into. `mismatches` has
+    /// every difference; the message shows the first.
+    #[error("the checkpoint does not match: {}", MismatchList(.mismatches))]
+    Mismatches { mismatches: Vec<Mismatch> },
 }
 
 /// Displays the first byte of a text, or says that the text has only white space.

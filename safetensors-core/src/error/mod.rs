@@ -6,6 +6,7 @@ mod dtype;
 mod index;
 mod json;
 mod kind;
+mod mismatch;
 pub(crate) mod text;
 
 use alloc::boxed::Box;
@@ -16,6 +17,7 @@ use core::fmt::{self, Write as _};
 pub use index::IndexProblem;
 pub use json::JsonProblem;
 pub use kind::ErrorKind;
+pub use mismatch::Mismatch;
 use text::Capped;
 pub(crate) use text::{Escaped, Quoted, Shape, excerpt};
 

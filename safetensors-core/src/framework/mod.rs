@@ -2,6 +2,8 @@
 //! need them.
 //!
 //! An adapter implements [`Framework`]. [`load`], [`save`] and [`save_sharded`] then work for it.
+//! Besides, there are [`NameList`] and [`default_threads`] for tools, and [`check_bools`],
+//! [`write_native`] and [`widened_shape`] for adapters that read or write tensors by themselves.
 
 #[cfg(feature = "std")]
 mod files;
@@ -103,8 +105,9 @@ pub trait Framework {
     /// The framework's name, for messages.
     const NAME: &'static str;
 
-    /// A tensor whose dtype and number of dimensions are known only at run time. A tensor that has
-    /// several names in a file is cloned for each.
+    /// A tensor whose dtype and number of dimensions, from 0 on, are known only at run time. A
+    /// library that has only matrices needs a type of its own beside them. The elements come and go
+    /// in C order. A tensor that has several names in a file is cloned for each.
     type Tensor: Clone;
 
     /// The device that tensors are loaded to; `()` if there is only main memory.

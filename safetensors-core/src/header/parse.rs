@@ -96,7 +96,7 @@ impl Header {
             metadata: None,
             max_tensors: limits.tensors,
             max_ndim: limits.ndim,
-            max_entries: limits.metadata_entries,
+            max_metadata: limits.metadata_entries,
             before: canonical::Before::default(),
             // The fast path does not look at the limit of dimensions.
             max_fast: if limits.ndim < canonical::MAX_NDIM { 0 } else { limits.tensors },
@@ -140,9 +140,10 @@ struct Parser<'a> {
     metadata: Option<Metadata>,
     max_tensors: usize,
     max_ndim: usize,
-    max_entries: usize,
+    max_metadata: usize,
     before: canonical::Before<'a>,
-    /// The most tensors up to which the fast path is taken.
+    /// As many tensors are read by the fast path. It is 0 if the limit of dimensions is so small
+    /// that only the grammar checks it.
     max_fast: usize,
     way: Way,
 }
@@ -172,7 +173,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Reads a tensor or the metadata, and before it all tensors that the fast path knows.
+    /// Reads as many tensors as the fast path knows, then one tensor or the metadata by the grammar.
     fn member(&mut self) -> Result<()> {
         let mut start = self.names.len();
         while let Some(entry) = self.canonical_entry() {
@@ -193,9 +194,9 @@ impl<'a> Parser<'a> {
             .map_err(|kind| self.in_tensor(start, kind))
     }
 
-    /// Adds the tensor's name to an error. `name` is where that name, the last one stored, begins.
-    fn in_tensor(&self, name: usize, kind: ErrorKind) -> Error {
-        Error::from(kind).in_tensor(&self.names[name..])
+    /// Adds the tensor's name, the last one stored, to an error.
+    fn in_tensor(&self, name_start: usize, kind: ErrorKind) -> Error {
+        Error::from(kind).in_tensor(&self.names[name_start..])
     }
 
     /// Reads an entry by the fast path and stores its name. Returns `None`, with nothing read, if
@@ -247,7 +248,7 @@ impl<'a> Parser<'a> {
         let mut metadata = Metadata::new();
         let mut more = self.cursor.has_first(b'}');
         while more {
-            if metadata.len() == self.max_entries {
+            if metadata.len() == self.max_metadata {
                 return Err(ErrorKind::TooManyMetadataEntries { limit: metadata.len() });
             }
             let key = String::from(self.cursor.string(&mut self.scratch, "a key in quotes")?);

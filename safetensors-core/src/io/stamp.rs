@@ -41,8 +41,11 @@ impl Stamp {
             return changed("it was written to");
         }
         #[cfg(unix)]
-        if self.inode.was_written(&Inode::of(now), path) {
-            return changed("it was written to, and its time of writing was set back");
+        if self.inode.may_have_been_written(&Inode::of(now), path) {
+            return changed(
+                "its time of change moved: it was written to and its time of writing set back, or \
+                 one of its attributes was set",
+            );
         }
         #[cfg(not(unix))]
         let _ = path;
@@ -51,7 +54,8 @@ impl Stamp {
 }
 
 /// Further facts about a file on Unix. Programs cannot set the time of change, so every write moves
-/// it. So do changes of the file's mode, owner, links and name.
+/// it. So do changes of mode, owner, links and name, which can be told apart. Setting an extended
+/// attribute or the time of access moves it too and cannot be told apart, so it counts as a write.
 #[cfg(unix)]
 #[derive(Debug, PartialEq, Eq)]
 struct Inode {
@@ -75,16 +79,17 @@ impl Inode {
         }
     }
 
-    /// Whether the last change of the file must have been a write.
+    /// Whether the file may have been written to, although its length and time of writing are the
+    /// same.
     ///
     /// A change of mode, owner or links explains the time by itself. So does another name: if
     /// `path` no longer leads to the file, the file was renamed, deleted or replaced, as by an
     /// atomic save, and its bytes are the same.
-    fn was_written(&self, now: &Self, path: &Path) -> bool {
-        let explained =
+    fn may_have_been_written(&self, now: &Self, path: &Path) -> bool {
+        let other_cause =
             |now: &Self| (now.links, now.mode, now.owner) != (self.links, self.mode, self.owner);
         self.changed != now.changed
-            && !explained(now)
+            && !other_cause(now)
             && std::fs::metadata(path).is_ok_and(|there| Self::of(&there).place == self.place)
     }
 }
