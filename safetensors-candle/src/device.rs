@@ -7,7 +7,7 @@ use safetensors_core::{Checkpoint, Dtype, Error, LazyTensor, LoadOptions, ReadAt
 use crate::Candle;
 use crate::error::from_candle_error;
 
-/// Tensors for a device with memory of its own are read in batches of so many bytes.
+/// Tensors for a device with memory of its own are read in batches of at most so many bytes.
 const BATCH: u64 = 256 << 20;
 
 /// To pin memory takes longer than to copy fewer bytes than these without.
@@ -27,7 +27,13 @@ pub(crate) fn read<S: ReadAt>(
         Device::Cuda(cuda) if bytes_of(tensors) >= PINNED => {
             crate::cuda::read(checkpoint, tensors, cuda, options)
         }
-        _ => read_in_batches::<Candle, S>(checkpoint, tensors, device, options, BATCH),
+        _ => {
+            let tensors =
+                read_in_batches::<Candle, S>(checkpoint, tensors, device, options, BATCH)?;
+            // Another thread may use the tensors, and its stream does not wait for the copies.
+            device.synchronize().map_err(from_candle_error)?;
+            Ok(tensors)
+        }
     }
 }
 

@@ -76,7 +76,8 @@ pub struct Ring {
     /// The most slots; at least 1. Half of them should be enough for all threads that read, so that
     /// the device can copy from the others.
     pub slots: usize,
-    /// The bytes of a slot; at least 128. A larger tensor takes several slots, small ones share one.
+    /// The bytes of a slot; at least 128, at most 256 MiB. A larger tensor takes several slots, and
+    /// small ones share one.
     pub slot_bytes: usize,
 }
 

@@ -21,7 +21,10 @@ const ALIGNMENT: usize = 8;
 const GROUP: usize = 8;
 
 /// A slot must hold at least one group of the widest elements.
-pub(super) const SMALLEST_SLOT: usize = GROUP * 16;
+const SMALLEST_SLOT: usize = GROUP * 16;
+
+/// Larger slots gain nothing, and the bits of one are still counted by a `usize`.
+const LARGEST_SLOT: usize = 256 << 20;
 
 /// How one tensor is read.
 struct Source<'t, 'a, S> {
@@ -49,7 +52,7 @@ impl<'t, 'a, S> Plan<'t, 'a, S> {
         options: &'t LoadOptions,
         slot_bytes: usize,
     ) -> Result<Self> {
-        let slot_bytes = slot_bytes.max(SMALLEST_SLOT) / ALIGNMENT * ALIGNMENT;
+        let slot_bytes = slot_bytes.clamp(SMALLEST_SLOT, LARGEST_SLOT) / ALIGNMENT * ALIGNMENT;
         let mut plan =
             Self { sources: Vec::new(), fills: Vec::new(), slot_bytes, bytes: 0, options };
         let mut fill: Vec<StagedPart> = Vec::new();
@@ -72,7 +75,7 @@ impl<'t, 'a, S> Plan<'t, 'a, S> {
                 fill.push(StagedPart { tensor: index, offset, slot: used..used + part });
                 offset += part;
             }
-            plan.bytes += len as u64;
+            plan.bytes = plan.bytes.saturating_add(len as u64);
             plan.sources.push(source);
         }
         if !fill.is_empty() {
