@@ -116,9 +116,10 @@ impl<'t, 'a, S> Staged<'t, 'a, S> {
     /// Begins to copy a part of a slot into the memory of its tensor.
     fn copy(&mut self, slot: &[u8], part: &StagedPart) -> Result<()> {
         let Self { memory, stream, .. } = self;
-        let place = memory.get_mut(part.tensor).and_then(|(memory, _)| cuda_bytes_mut(memory));
+        let tensor = memory.get_mut(part.tensor);
+        let mut tensor = tensor.and_then(|(memory, _)| cuda_bytes_mut(memory));
         let end = part.offset + part.slot.len();
-        let place = place.as_mut().and_then(|place| place.try_slice_mut(part.offset..end));
+        let place = tensor.as_mut().and_then(|tensor| tensor.try_slice_mut(part.offset..end));
         let (Some(mut place), Some(bytes)) = (place, slot.get(part.slot.clone())) else {
             return Err(from_candle_error(candle_core::Error::msg("a part outside of its tensor")));
         };
