@@ -3,8 +3,8 @@
 //!
 //! # The hazards
 //!
-//! Pinned memory is memory of the host that the device can read by itself. So a copy from it goes on
-//! after the call that began it has returned. cudarc's safe functions do not keep the two apart:
+//! Pinned memory is memory of the host that the device can read by itself. So a copy from it goes
+//! on after the call that began it has returned. cudarc's safe functions do not keep the two apart:
 //!
 //! - [`CudaStream::memcpy_htod`] takes a `&[u8]` of pinned memory and returns at once. The borrow
 //!   ends, the copy does not.
@@ -16,8 +16,9 @@
 //! slot is given back. What may still be copied is in [`Staged::copying`], and its `Drop` waits for
 //! the device.
 //!
-//! Four calls are `unsafe`, and they are in this file only: memory of the host and of the device comes
-//! uninitialised, that of the host is cleared, and the memory of a tensor is written as bytes.
+//! Four calls are `unsafe`, and they are in this file only: memory of the host and of the device
+//! comes uninitialised, that of the host is cleared, and the memory of a tensor is written as
+//! bytes.
 //!
 //! # One thread, one stream
 //!

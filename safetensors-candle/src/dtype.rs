@@ -116,7 +116,8 @@ macro_rules! dtypes {
         ) -> candle_core::Result<CudaStorageSlice> {
             match dtype {
                 $(Dtype::$exact => {
-                    Ok(CudaStorageSlice::$exact_candle(cuda::allocate::<$element>(stream, elements)?))
+                    let memory = cuda::allocate::<$element>(stream, elements)?;
+                    Ok(CudaStorageSlice::$exact_candle(memory))
                 })*
                 dtype => candle_core::bail!("candle stores {dtype} elements on the CPU only"),
             }

@@ -69,15 +69,15 @@
 //! | CUDA, with the feature `cuda` | read into pinned memory, and copy from there at the same time | 32 MiB |
 //! | Metal, with the feature `metal` | read 256 MiB of tensors at a time, and copy each | 256 MiB, or the largest tensor |
 //!
-//! Elements are converted on the CPU, before the copy. So the device needs no memory but that of the
-//! tensors, and the values are those of a load to the CPU, bit for bit. Elements that become narrower
-//! travel in the narrow form. Elements that become wider travel in the wide form: reading them takes
-//! longer than copying them.
+//! Elements are converted on the CPU, before the copy. So the device needs no memory but that of
+//! the tensors, and the values are those of a load to the CPU, bit for bit. Elements that become
+//! narrower travel in the narrow form. Elements that become wider travel in the wide form: reading
+//! them takes longer than copying them.
 //!
-//! On a CUDA device the memory of all tensors is allocated first, so that tensors that do not fit are
-//! an error before anything is read. Tensors are handed out when their copies have ended, so every
-//! thread can use them. Fewer than 4 MiB are copied without pinned memory. A `VarBuilder` reads each
-//! tensor to main memory and copies it from there.
+//! On a CUDA device the memory of all tensors is allocated first, so that tensors that do not fit
+//! are an error before anything is read. Tensors are handed out when their copies have ended, so
+//! every thread can use them. Fewer than 4 MiB are copied without pinned memory. A `VarBuilder`
+//! reads each tensor to main memory and copies it from there.
 //!
 //! The code for CUDA is type-checked and linted with `just check-cuda`. Neither it nor the code for
 //! Metal has been run on such a device yet. What they share with a load to the CPU is tested there,

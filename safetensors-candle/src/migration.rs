@@ -149,9 +149,9 @@
 //! # Block-scaled FP8
 //!
 //! A checkpoint such as DeepSeek's has weights of F8_E4M3, and beside `w` a tensor `w_scale_inv`
-//! with a factor for each block of 128 × 128 elements. candle's loaders know no scales: they convert
-//! the codes, and the model computes with wrong numbers. Here such a weight is an error if it is
-//! asked for as another dtype, unless the [`LoadOptions`] say what is meant:
+//! with a factor for each block of 128 × 128 elements. candle's loaders know no scales: they
+//! convert the codes, and the model computes with wrong numbers. Here such a weight is an error if
+//! it is asked for as another dtype, unless the [`LoadOptions`] say what is meant:
 //!
 //! ```text
 //! LoadOptions::new().scaled_weights(ScaledWeights::Dequantize) // code × scale, while reading

@@ -51,8 +51,8 @@ pub fn load<F: Framework>(
     Ok(loaded)
 }
 
-/// Reads tensors in parallel into main memory, some at a time, and moves them onto a device. So main
-/// memory holds one batch besides what is on the device.
+/// Reads tensors in parallel into main memory, some at a time, and moves them onto a device. So
+/// main memory holds one batch besides what is on the device.
 ///
 /// A batch has as many tensors as come to `batch_bytes` in memory, or one that is larger.
 ///
@@ -106,7 +106,7 @@ pub fn read_together<F: Framework + ?Sized, S: ReadAt>(
 }
 
 /// Reads tensors of a checkpoint in parallel into slots of host memory, and has each slot copied to
-/// a device. Reads and copies overlap.
+/// a device. Reads and copies overlap. `tensors` are tensors of the checkpoint.
 ///
 /// Elements are converted before they come into a slot. Slots are filled in the order of the
 /// tensors, and may be copied in another. A tensor without elements has no parts. Progress counts
@@ -166,9 +166,9 @@ pub fn read_together<F: Framework + ?Sized, S: ReadAt>(
 ///
 /// # Errors
 ///
-/// Those of [`read_tensors`](crate::load::read_tensors), and those of the staging area. The first
-/// failure stops all threads. If several reads fail, the error is that of the first in the order of
-/// the tensors.
+/// Those of [`read_tensors`](crate::load::read_tensors), and those of the device. The first failure
+/// stops all threads. If several reads fail, the error is that of the first in the order of the
+/// tensors.
 pub fn read_staged<S: ReadAt, T: Staging>(
     _: &Checkpoint<S>,
     tensors: &[LazyTensor<'_, S>],

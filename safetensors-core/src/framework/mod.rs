@@ -177,8 +177,8 @@ pub trait Framework {
     /// # Errors
     ///
     /// Those of [`read_tensors`](crate::load::read_tensors), of [`LoadOptions::loaded`] and of
-    /// [`from_exact`](Framework::from_exact); each names the file and the tensor. Dtypes are checked
-    /// before a byte of data is read.
+    /// [`from_exact`](Framework::from_exact); each names the file and the tensor. Dtypes are
+    /// checked before a byte of data is read.
     #[cfg(feature = "std")]
     fn read_tensors<S: ReadAt>(
         checkpoint: &Checkpoint<S>,

@@ -1,5 +1,6 @@
 //! [`read_staged()`]: tensors read through a few buffers of fixed size, from which a device copies
-//! them. This module knows what is read; [`ring`] knows the order of reads and copies.
+//! them. [`parts`] decides which bytes go into which buffer, [`ring`] the order of reads and
+//! copies.
 
 mod parts;
 mod ring;
@@ -21,8 +22,9 @@ use crate::load::{LazyTensor, LoadOptions, one_a_file};
 /// two apart: [`begin_copy`](Staging::begin_copy) takes a filled slot away, and only
 /// [`finish_copy`](Staging::finish_copy) gives it back.
 ///
-/// All calls but [`bytes_mut`](Staging::bytes_mut) come from the thread that loads. If a load fails, slots may be left in the staging area that the device still copies from. So the
-/// area must wait for the device before it frees them.
+/// All calls but [`bytes_mut`](Staging::bytes_mut) come from the thread that loads. If a load
+/// fails, the device may still copy from slots whose copies were begun. So the implementation must
+/// wait for the device before it frees them.
 pub trait Staging {
     /// The memory of one slot.
     type Slot: Send;
@@ -92,7 +94,7 @@ impl Default for Ring {
 ///
 /// # Errors
 ///
-/// Those of [`read_tensors`](crate::load::read_tensors), and those of the staging area.
+/// Those of [`read_tensors`](crate::load::read_tensors), and those of the device.
 pub(crate) fn read_staged<S: ReadAt, T: Staging>(
     tensors: &[LazyTensor<'_, S>],
     options: &LoadOptions,

@@ -135,7 +135,7 @@ fn ended_early() -> Error {
 enum Stopped {
     /// The slot of this number could not be filled.
     Failed(usize, Error),
-    /// The staging area failed.
+    /// The device failed.
     Copy(Error),
     /// A thread panicked.
     Panicked,
