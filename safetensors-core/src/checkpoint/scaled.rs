@@ -94,6 +94,15 @@ impl<S> Checkpoint<S> {
         weights.filter_map(|weight| self.scales_of(&weight)).map(|scales| scales.name()).collect()
     }
 
+    /// Whether a tensor is multiplied by its scales when it is loaded with these options.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read_parts`](Checkpoint::read_parts) for weights with scales.
+    pub fn uses_scales(&self, tensor: &LazyTensor<'_, S>, options: &LoadOptions) -> Result<bool> {
+        Ok(self.scaling(tensor, options)?.is_some())
+    }
+
     /// The scales that a tensor is multiplied by.
     fn scaling(
         &self,
