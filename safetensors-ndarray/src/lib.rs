@@ -53,24 +53,33 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
 mod array;
+mod bytes;
 mod dtype;
 mod element;
 mod error;
 mod framework;
 mod load;
 mod packed;
+mod reader;
 mod save;
+mod slice;
 mod strided;
 mod view;
+mod writer;
 
 pub use array::DynArray;
+pub use bytes::FileBytes;
 pub use element::ArrayElement;
 pub use error::WrongNdim;
 pub use framework::Ndarray;
 pub use load::{ReadArrayExt, load, load_with};
 pub use packed::Packed;
+pub use reader::Reader;
+pub use safetensors_core::save::synced_directory;
 pub use save::{ArraySource, array_source, save, save_sharded};
+pub use slice::{ArraySlice, SliceArrayExt};
 pub use view::ViewArrayExt;
+pub use writer::{ArrayAppender, Writer, recover};
 
 /// Tests the example of the README.
 #[cfg(doctest)]

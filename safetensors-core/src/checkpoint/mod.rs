@@ -232,8 +232,9 @@ impl<S> Checkpoint<S> {
     /// [`SaveOptions::tied`](crate::SaveOptions::tied) record them in the metadata of a file or of
     /// the index: the dropped name, with the kept one as its value. An entry counts if its value is
     /// the name of a tensor and its key is not, and if the key has no meaning of its own, as
-    /// `format`, `modelspec.*` and the [digests](crate::digest) have. An entry that means something
-    /// else and has the name of a tensor by chance cannot be told apart.
+    /// `format`, `modelspec.*`, [attributes](crate::header::attributes()) and the
+    /// [digests](crate::digest) have. An entry that means something else and has the name of a
+    /// tensor by chance cannot be told apart.
     pub fn aliases(&self) -> impl Iterator<Item = (&str, LazyTensor<'_, S>)> {
         self.aliases.iter().filter_map(|(name, &place)| Some((name.as_str(), self.lazy(place)?)))
     }

@@ -67,6 +67,26 @@ impl Checkpoint {
 }
 
 impl<S: ReadAt> Checkpoint<S> {
+    /// One file that is parsed already, such as one in memory. `name` stands for its path in errors
+    /// and in [`CheckpointFile::path`]; nothing is looked for under it.
+    ///
+    /// ```
+    /// use safetensors_core::{Checkpoint, SafeTensors, SaveOptions, TensorView, serialize};
+    ///
+    /// let weight = TensorView::from_slice(&[2], &[1.0_f32, 2.0])?;
+    /// let bytes = serialize([("weight", weight)], &SaveOptions::new())?;
+    /// let checkpoint = Checkpoint::from_safetensors(SafeTensors::parse(bytes)?, "download");
+    /// assert_eq!(checkpoint.tensor("weight")?.view()?.as_slice::<f32>()?, [1.0, 2.0]);
+    /// assert_eq!(
+    ///     checkpoint.tensor("bias").unwrap_err().to_string(),
+    ///     r#"download: tensor "bias": there is no such tensor"#
+    /// );
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    pub fn from_safetensors(archive: SafeTensors<S>, name: impl Into<PathBuf>) -> Self {
+        Self::from_single(CheckpointFile { path: name.into(), archive })
+    }
+
     /// [`open`](Checkpoint::open) in another place than the local disk: in memory, say.
     /// [`Store`] has examples.
     ///

@@ -109,6 +109,11 @@ impl AtomicFile {
         Ok(Self { temp, path: destination.clone(), destination, durable: true })
     }
 
+    /// The path that the file will have, after links.
+    pub(super) fn destination(&self) -> &Path {
+        &self.destination
+    }
+
     /// The open file, to be written in other ways: at positions, say.
     pub fn file(&self) -> &File {
         self.temp.file()
