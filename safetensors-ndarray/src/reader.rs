@@ -30,7 +30,7 @@ use crate::{
 /// # let path = dir.path().join("wind.safetensors");
 /// # let w = Writer::create(&path)?;
 /// # w.add("u", &array![[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])?;
-/// # w.add("grid/x", &array![0.0_f32, 0.5, 1.0])?;
+/// # w.add("grid/x", &array![0.0_f32, 0.5, 1.0, 1.5])?;
 /// # w.add("grid/y", &array![0.0_f32, 2.0])?;
 /// # w.attribute("u", "units", "m/s")?;
 /// # w.finish()?;
@@ -294,12 +294,12 @@ impl<S> Reader<S> {
         &self.checkpoint
     }
 
-    /// The names, in the order of the file.
+    /// The names, in the order in which the arrays lie in the file.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.arrays().map(|array| array.name())
     }
 
-    /// The arrays in the order of the file: name, dtype and shape. Their elements are read when
+    /// The arrays as they lie in the file: name, dtype and shape. Their elements are read when
     /// they are asked for, see [`ReadArrayExt`].
     pub fn arrays(&self) -> impl Iterator<Item = LazyTensor<'_, S>> + Clone {
         self.checkpoint.tensors()

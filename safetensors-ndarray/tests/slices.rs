@@ -253,10 +253,10 @@ fn what_ndarray_would_panic_at_is_an_error() {
 fn a_whole_array_into_one_that_is_there() {
     let array = Array3::from_shape_fn((2, 3, 4), |(i, j, k)| (100 * i + 10 * j + k) as u16);
     let reader = reader(&array.clone().into_dyn());
-    let mut here = Array3::zeros((2, 3, 4));
+    let mut here = Array3::<u16>::zeros((2, 3, 4));
     reader.read_into("a", here.view_mut()).unwrap();
     assert_eq!(here, array);
-    let mut fortran = Array3::zeros((2, 3, 4).f());
+    let mut fortran = Array3::<u16>::zeros((2, 3, 4).f());
     reader.read_into("a", fortran.view_mut()).unwrap();
     assert_eq!(fortran, array);
     let mut flat = ArrayD::<u16>::zeros(IxDyn(&[24]));
