@@ -120,6 +120,7 @@ fn start() -> Array2<f64> {
 }
 
 /// Diffusion, and wind from the left. The borders keep their temperature.
+#[allow(clippy::reversed_empty_ranges, reason = "in `s![]`, -1 is the last position")]
 fn next(state: &Array2<f64>) -> Array2<f64> {
     let mut next = state.clone();
     let inner = state.slice(s![1..-1, 1..-1]);

@@ -238,7 +238,8 @@ fn what_ndarray_would_panic_at_is_an_error() {
     let expected = WrongNdim { expected: 3, found: vec![3, 4] };
     assert_eq!(source.downcast_ref::<WrongNdim>(), Some(&expected));
     // As ndarray does: a range that ends before it begins is empty.
-    assert_eq!(reader.slice::<i32, _>("a", s![2..1, ..]).unwrap().dim(), (0, 4));
+    let (start, end) = (2, 1);
+    assert_eq!(reader.slice::<i32, _>("a", s![start..end, ..]).unwrap().dim(), (0, 4));
 
     let mut small = Array2::<i32>::zeros((2, 2));
     let error = reader.slice_into("a", s![..2, ..3], small.view_mut()).unwrap_err();

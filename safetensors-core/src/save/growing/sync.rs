@@ -60,7 +60,7 @@ impl GrowingWriter {
             let tensors = self.lock();
             (tensors.list.clone(), tensors.metadata.clone())
         };
-        let mut news: Vec<_> = entries.iter().filter_map(|entry| News::of(entry)).collect();
+        let mut news: Vec<_> = entries.iter().filter_map(News::of).collect();
         if news.is_empty() {
             return Ok(());
         }
