@@ -85,7 +85,8 @@ fn write_steps(path: &Path) -> Result<()> {
         t.append(&state)?;
         state = next(&state);
     }
-    w.add("mean", &state.mean_axis(Axis(0)).unwrap_or_default())?;
+    w.add("last_mean", &state.mean_axis(Axis(0)).unwrap_or_default())?;
+    w.attribute("last_mean", "units", "K")?;
     w.finish()?;
     Ok(())
 }
