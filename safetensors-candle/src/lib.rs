@@ -7,6 +7,7 @@
 //! | build a model | [`var_builder()`]; when open: [`var_builder_from`], [`CheckpointBackend`] |
 //! | save tensors to a file, or in shards | [`save()`], [`save_sharded`] |
 //! | load or save a single tensor, or from memory | [`Candle`], which implements [`Framework`](safetensors_core::framework::Framework) |
+//! | train: save and resume a model with its optimizer | [`train`] |
 //! | map a dtype of the format to candle's, or back | [`to_candle_dtype`], [`from_candle_dtype`] |
 //!
 //! A checkpoint is a file, an index of shards, or the directory that holds either: see
@@ -73,6 +74,7 @@ mod error;
 mod framework;
 mod load;
 mod save;
+pub mod train;
 mod var_builder;
 
 pub use dtype::{from_candle_dtype, to_candle_dtype};

@@ -107,8 +107,8 @@ fn verify_and_inspect_take_five_times_the_header_at_most() {
     }
     // The shortest dimensions that there are: most of them.
     let dims = vec!["1"; 1_000].join(",");
-    let rank = |i: u64| (i.to_string(), dims.clone());
-    let (path, header) = file("rank", &mut tensors(5_000, 1, rank), 5_000);
+    let ndim = |i: u64| (i.to_string(), dims.clone());
+    let (path, header) = file("ndim", &mut tensors(5_000, 1, ndim), 5_000);
     assert_takes(5, "verify", &path, header);
     assert_takes(5, "inspect", &path, header);
 

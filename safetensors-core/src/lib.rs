@@ -5,40 +5,57 @@
 //! `safetensors-burn`) implement its [`Framework`](framework::Framework) trait; the facade
 //! `safetensors-bridge` re-exports everything.
 //!
-//! The names that a user of the format needs are here, at the root. Everything else is in the
-//! module of its subject.
+//! The root has the names that most users need. Everything else is in the module of its subject.
+//!
+//! ```
+//! # #[cfg(feature = "std")] {
+//! use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+//!
+//! let dir = tempfile::tempdir()?;
+//! let path = dir.path().join("model.safetensors");
+//! let bias = TensorView::from_slice(&[2], &[0.5_f32, 1.5])?;
+//! save(&path, [("bias", bias)], &SaveOptions::new())?;
+//!
+//! let bias = Checkpoint::open(&path)?.tensor("bias")?.read()?;
+//! assert_eq!(bias.into_vec::<f32>()?, [0.5, 1.5]);
+//! # }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
 //! | to | use |
 //! |---|---|
 //! | open a file, a directory or an index of shards | [`Checkpoint`] |
-//! | parse a file that is in memory, or mapped | [`SafeTensors`] |
-//! | look at a tensor without copying it | [`TensorView`] |
+//! | parse a file that is in memory | [`SafeTensors`] |
+//! | map files | [`Checkpoint::mmap`] (`unsafe`: the files must not change) |
+//! | borrow a tensor without copying it | [`TensorView`] |
 //! | own a tensor | [`TensorBuf`] |
 //! | read some tensors, or parts of them, in parallel | [`load::read_tensors`], [`load::read_slices`] |
 //! | change the dtype | [`TensorBuf::convert`], [`LazyTensor::read_as`], [`LoadOptions::floats_as`], [`convert::Converted`]; see [`convert`] |
 //! | save | [`save()`], [`serialize`], [`SaveOptions`] |
-//! | write tensors bit by bit, from several threads | [`save::StreamWriter`] |
+//! | write tensors piece by piece, from several threads | [`save::StreamWriter`] |
 //! | change the metadata, the names or the tensors of a file | [`edit::Edit`] |
 //! | save a checkpoint of several files | [`save_sharded`], [`ShardOptions`] |
-//! | make a checkpoint of others, streaming: merge, select, rename, cast | [`Rewrite`] |
-//! | write a file of any kind whole or not at all | [`save::AtomicFile`] |
+//! | make a checkpoint from others without loading it: merge, select, rename, convert | [`Rewrite`] |
+//! | write any file atomically | [`save::AtomicFile`] |
 //! | save tensors that share storage once | [`SaveOptions::tied`], [`tied::Tied`] |
 //! | record digests of tensors, and find data that has changed | [`digest`], [`SaveOptions::digests`] |
-//! | find what is odd about a file that is sound | [`audit`], [`Checkpoint::audit`] |
-//! | say what model a file holds | [`modelspec::ModelSpec`] |
-//! | read from elsewhere than a disk | [`ReadAt`], [`SafeTensors::from_source`], [`Checkpoint::open_by`] |
+//! | find oddities of a valid checkpoint | [`audit`], [`Checkpoint::audit`] |
+//! | describe the model in a file's metadata | [`modelspec::ModelSpec`] |
+//! | read from memory, a network or another store | [`Checkpoint::open_in`] with a [`Store`](checkpoint::store::Store); one file: [`ReadAt`], [`SafeTensors::from_source`] |
 //! | support another tensor library | [`framework`], [`TensorSource`] |
 //!
-//! Nothing here panics on what a file holds: every malformed file is an [`Error`] that names the
-//! file, the tensor, what was expected and what was found. A dtype is never changed unless asked
-//! for.
+//! No content of a file causes a panic. A malformed file is an [`Error`] that names the file, the
+//! tensor, what was expected and what was found. A dtype is never changed unless the caller asks
+//! for it.
+//!
+//! Without the feature `std` the crate needs only `alloc`. It then has no files and no threads.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(feature = "std"), no_std)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
 extern crate alloc;
 
-// The rooms, from the ground up: each imports only from those above its line.
+// The modules, from the lowest floor to the highest. A module imports only from lower floors.
 mod dtype;
 pub mod error;
 #[cfg(feature = "std")]

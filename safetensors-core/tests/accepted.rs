@@ -43,7 +43,7 @@ fn names(header: &str, data: usize) -> Vec<String> {
 }
 
 #[test]
-fn white_space_of_all_four_kinds_on_both_sides_and_inside() {
+fn all_four_kinds_of_white_space_around_and_inside_the_header() {
     let tokens: Vec<_> = TOKENS.split_whitespace().collect();
     assert_same_file(&tokens.concat());
     for space in [" ", "\t", "\n", "\r", " \t\r\n\n"] {
@@ -134,7 +134,7 @@ fn several_zero_size_tensors_at_one_offset() {
 }
 
 #[test]
-fn names_with_anything_in_them() {
+fn names_with_any_characters() {
     for (written, name) in [
         ("", ""),
         (" ", " "),
@@ -162,7 +162,7 @@ fn names_with_anything_in_them() {
 }
 
 #[test]
-fn names_that_differ_in_form_only_are_two() {
+fn names_that_differ_only_in_unicode_normalization_are_two() {
     let header = r#"{"é":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"e\u0301":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}"#;
     assert_eq!(names(header, 2), ["é", "e\u{301}"]);
 }
@@ -266,7 +266,7 @@ fn huge_dimensions_beside_a_zero() {
 }
 
 #[test]
-fn nan_and_infinities_with_their_bits() {
+fn nan_and_infinities_keep_their_bits() {
     let bits = [0x7fc0_0001_u32, 0xffff_ffff, 0x7f80_0001, 0x7f80_0000, 0xff80_0000, 0x8000_0000];
     let data = bits.map(u32::to_le_bytes).concat();
     let header = r#"{"a":{"dtype":"F32","shape":[6],"data_offsets":[0,24]}}"#;

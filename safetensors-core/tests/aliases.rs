@@ -1,5 +1,5 @@
-//! Metadata entries that give tensors other names, or only look like it, and what a rewrite makes
-//! of them.
+//! Metadata entries that are aliases of tensors, or only look like it, and how a rewrite treats
+//! them.
 #![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 const VALUES: [f32; 2] = [1.0, 2.0];
 
-/// A file of these tensors, all of 2 elements, or none.
+/// A file of these tensors, each with 2 elements or none.
 fn saved(
     dir: &TempDir,
     tensors: &[&str],
@@ -30,7 +30,7 @@ fn saved(
     Checkpoint::open(path).unwrap()
 }
 
-/// The tensors that are in the file with their dtypes, and the metadata as it stands there.
+/// The tensors in the file with their dtypes, and its metadata.
 fn written(rewrite: Rewrite) -> (BTreeMap<String, Dtype>, BTreeMap<String, String>) {
     let dir = tempfile::tempdir().unwrap();
     let path: PathBuf = dir.path().join("out.safetensors");
@@ -79,7 +79,7 @@ fn keys_with_a_meaning_of_their_own_are_never_names() {
         assert_eq!(written(half), (tensors(&[("pt", Dtype::F16)]), as_it_was.clone()));
         assert_eq!(written(Rewrite::of(&checkpoint).select(|name, _| name == "pt")).1, as_it_was);
     }
-    // So none can be dropped for another name either: it would not be found again.
+    // So no tensor can be saved as an alias of such a name: it would not be found again.
     let view = TensorView::from_slice(&[2], &VALUES).unwrap();
     let tied = SaveOptions::new().tied(Tied::new());
     let error =
@@ -94,7 +94,7 @@ fn keys_with_a_meaning_of_their_own_are_never_names() {
 #[test]
 fn an_alias_goes_where_its_tensor_goes() {
     let dir = tempfile::tempdir().unwrap();
-    // Also where the tensor has nothing to share.
+    // Also if the tensor has no bytes to share.
     for elements in [2, 0] {
         let checkpoint = saved(&dir, &["model", "w"], elements, &[("base", "model"), ("by", "me")]);
         let of = || Rewrite::of(&checkpoint);
@@ -123,7 +123,7 @@ fn an_alias_goes_where_its_tensor_goes() {
 }
 
 #[test]
-fn an_alias_that_is_asked_for_is_a_tensor() {
+fn an_alias_that_is_selected_becomes_a_tensor() {
     let dir = tempfile::tempdir().unwrap();
     let checkpoint = saved(&dir, &["embed", "w"], 2, &[("head", "embed"), ("tail", "embed")]);
     let of = || Rewrite::of(&checkpoint);
@@ -133,21 +133,21 @@ fn an_alias_that_is_asked_for_is_a_tensor() {
         written(of().select(|name, _| name == "head")),
         (tensors(&[("head", f32)]), metadata(&[]))
     );
-    // Two that lost their tensor are one still.
+    // Two aliases without their tensor are still tied.
     let two = of().select(|name, _| name != "embed" && name != "w");
     assert_eq!(written(two), (tensors(&[("head", f32)]), metadata(&[("tail", "head")])));
 
     let head = cast(of(), &[("head", f16)]);
     let expected = tensors(&[("embed", f32), ("head", f16), ("w", f32)]);
     assert_eq!(written(head), (expected, metadata(&[("tail", "embed")])));
-    // To stay as it is while its tensor is cast.
+    // The alias keeps its dtype while its tensor is cast.
     let keep = cast(of(), &[("head", f32), ("embed", f16)]);
     let expected = tensors(&[("embed", f16), ("head", f32), ("w", f32)]);
     assert_eq!(written(keep), (expected, metadata(&[("tail", "embed")])));
-    // As its tensor.
+    // The alias is cast like its tensor.
     let alike = cast(of(), &[("head", f16), ("embed", f16)]);
     assert_eq!(written(alike).0, tensors(&[("embed", f16), ("w", f32)]));
-    // Once it is a tensor of its own it stays when the other is left out.
+    // An alias that has become a tensor of its own stays when the other tensor is left out.
     let own = cast(of(), &[("head", f16)]).without(|name, _| name == "embed");
     assert_eq!(written(own), (tensors(&[("head", f16), ("w", f32)]), metadata(&[])));
 }

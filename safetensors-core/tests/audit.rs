@@ -1,4 +1,4 @@
-//! What is odd about files and checkpoints that break no rule.
+//! Oddities of files and checkpoints that break no rule.
 #![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -27,7 +27,7 @@ fn shard(dir: &Path, name: &str, tensors: &[&str]) -> PathBuf {
 }
 
 #[test]
-fn every_departure_of_a_file_from_the_text() {
+fn every_departure_of_a_file_from_the_text_of_the_format() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("w.safetensors");
     assert_eq!(F32.len() % 8, 6);
@@ -42,7 +42,7 @@ fn every_departure_of_a_file_from_the_text() {
         ),
         (
             raw(&format!("{F32}\n "), 4),
-            &["the header is padded with other white space than spaces"],
+            &["the header is padded with white space other than spaces"],
         ),
         (
             raw(&format!("{F32} "), 4),
@@ -70,7 +70,7 @@ fn every_departure_of_a_file_from_the_text() {
 }
 
 #[test]
-fn what_an_index_leaves_out_or_says_wrongly() {
+fn an_index_with_missing_tensors_and_a_wrong_size() {
     let dir = tempfile::tempdir().unwrap();
     let one = shard(dir.path(), "model-00001-of-00002.safetensors", &["a", "lost", "lost too"]);
     shard(dir.path(), "model-00002-of-00002.safetensors", &["b"]);
@@ -95,7 +95,7 @@ fn what_an_index_leaves_out_or_says_wrongly() {
 }
 
 #[test]
-fn what_another_index_names_is_no_stray() {
+fn a_file_that_another_index_names_is_not_a_stray() {
     let dir = tempfile::tempdir().unwrap();
     let index = |name: &str, file: &str| {
         let path = dir.path().join(name);
@@ -109,7 +109,7 @@ fn what_another_index_names_is_no_stray() {
     fs::create_dir(dir.path().join("folder.safetensors")).unwrap();
     assert_eq!(Checkpoint::open(&full).unwrap().audit().unwrap(), []);
     assert_eq!(Checkpoint::open(&half).unwrap().audit().unwrap(), []);
-    // An index that cannot be read names nothing.
+    // An index that cannot be read names no file.
     fs::write(&half, "{").unwrap();
     let file = dir.path().join("model.fp16-00001-of-00001.safetensors");
     assert_eq!(Checkpoint::open(&full).unwrap().audit().unwrap(), [Finding::StrayFile { file }]);
@@ -122,7 +122,7 @@ fn what_another_index_names_is_no_stray() {
 }
 
 #[test]
-fn booleans_that_are_none() {
+fn bool_bytes_other_than_0_and_1() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("w.safetensors");
     let header = concat!(
@@ -163,7 +163,7 @@ fn layouts_of_files_without_and_with_padding() {
 }
 
 #[test]
-fn names_and_paths_say_what_is_there() {
+fn checkpoint_paths_are_found_by_name_and_in_directories() {
     assert_eq!(
         CheckpointPath::from_name("a/b.safetensors"),
         Some(CheckpointPath::File("a/b.safetensors".into()))
@@ -172,7 +172,7 @@ fn names_and_paths_say_what_is_there() {
         assert_eq!(CheckpointPath::from_name(other), None, "{other}");
     }
     let dir = tempfile::tempdir().unwrap();
-    // What is in them does not matter.
+    // The contents of the files do not matter.
     fs::write(dir.path().join("broken.safetensors"), b"").unwrap();
     let found = CheckpointPath::find(dir.path()).unwrap();
     assert_eq!(found, CheckpointPath::File(dir.path().join("broken.safetensors")));
@@ -224,7 +224,7 @@ fn an_index_that_the_directory_does_not_open_as() {
             file.display()
         )
     );
-    // Who names the file means the file.
+    // Opened by its own path, the file has no finding about the index.
     assert_eq!(findings(&file), []);
     fs::write(&index, r#"{"weight_map":{"a":"model.safetensors"}}"#).unwrap();
     assert_eq!(findings(dir.path()), []);

@@ -1,4 +1,5 @@
-//! Where checkpoints go: what a plan refuses beforehand, and what is left of a save that fails.
+//! Destinations of checkpoints: which ones a plan refuses beforehand, and what a failed save leaves
+//! behind.
 #![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -42,7 +43,7 @@ fn one_file_of_another_name_has_to_be_alone_in_its_directory() {
         assert_eq!(error.file(), dir.path().to_str());
     };
     check(&one).unwrap();
-    // What belongs to the same names is replaced.
+    // Files of the same pattern are replaced.
     rewrite().save_sharded(dir.path(), &several).unwrap();
     fs::write(at("config.json"), "{}").unwrap();
     check(&one).unwrap();
@@ -56,11 +57,11 @@ fn one_file_of_another_name_has_to_be_alone_in_its_directory() {
     refused(&["weights.safetensors"]);
     fs::write(at("other.safetensors.index.json"), "{}").unwrap();
     refused(&["other.safetensors.index.json", "weights.safetensors"]);
-    // `model.safetensors` is found beside all of them.
+    // `model.safetensors` is found whatever lies beside it.
     check(&ShardOptions::new()).unwrap();
     rewrite().save_sharded(dir.path(), &ShardOptions::new()).unwrap();
     assert_eq!(Checkpoint::open(dir.path()).unwrap().len(), 2);
-    // Several have an index, which says what counts.
+    // Several files have an index, and opening the directory finds that.
     check(&several).unwrap();
     let several = ShardOptions::new().max_shard_size(2.into());
     rewrite().save_sharded(dir.path(), &several).unwrap();
@@ -69,7 +70,7 @@ fn one_file_of_another_name_has_to_be_alone_in_its_directory() {
 }
 
 #[test]
-fn a_plan_refuses_places_where_nothing_can_be() {
+fn a_plan_refuses_impossible_destinations() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     fs::write(at("file"), "").unwrap();
@@ -121,7 +122,7 @@ impl TensorSource for Broken {
 }
 
 #[test]
-fn directories_that_were_made_for_a_save_that_fails_are_gone() {
+fn a_failed_save_removes_the_directories_that_it_created() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("here")).unwrap();
     let fails = |to: &str| {
@@ -140,7 +141,7 @@ fn directories_that_were_made_for_a_save_that_fails_are_gone() {
 }
 
 #[test]
-fn errors_say_nothing_of_temporary_names() {
+fn errors_do_not_show_temporary_names() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("none/x.safetensors");
     let error = AtomicFile::create(&path).unwrap_err();
@@ -152,7 +153,7 @@ fn errors_say_nothing_of_temporary_names() {
 }
 
 #[test]
-fn the_name_of_a_directory_is_no_place_for_a_file() {
+fn a_path_that_ends_in_a_separator_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     for name in ["new.safetensors/", "a/"] {
         fs::write(dir.path().join("a"), "old").unwrap();
@@ -170,7 +171,7 @@ fn the_name_of_a_directory_is_no_place_for_a_file() {
     }
 }
 
-/// Links to what has no path, as those of `/dev/stdout` are when that is a pipe.
+/// The target of such a link has no path. `/dev/stdout` leads to one if it is a pipe.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_link_to_a_pipe_is_a_special_file() {
@@ -185,7 +186,8 @@ fn a_link_to_a_pipe_is_a_special_file() {
     assert_eq!(error.file(), Some(path.as_str()));
 }
 
-/// Only "not found" means that there is no old checkpoint, which would have to stay loadable.
+/// Only the error "not found" means that there is no old checkpoint. After any other error one may
+/// exist, and must stay loadable.
 #[cfg(unix)]
 #[test]
 fn an_old_checkpoint_that_cannot_be_read_stops_a_save() {
@@ -195,7 +197,7 @@ fn an_old_checkpoint_that_cannot_be_read_stops_a_save() {
     rewrite().save_sharded(dir.path(), &several).unwrap();
     let (index, moved) = (at("model.safetensors.index.json"), at("index"));
     fs::rename(&index, &moved).unwrap();
-    // A link to itself: the system fails to follow it, and not because nothing is there.
+    // A link to itself: following it fails, with another error than for a missing file.
     std::os::unix::fs::symlink(&index, &index).unwrap();
     let before: Vec<_> = names(dir.path()).iter().map(|name| fs::read(at(name)).ok()).collect();
     for options in [&several, &ShardOptions::new()] {
@@ -205,7 +207,7 @@ fn an_old_checkpoint_that_cannot_be_read_stops_a_save() {
         let after: Vec<_> = names(dir.path()).iter().map(|name| fs::read(at(name)).ok()).collect();
         assert_eq!(after, before);
     }
-    // A link to nothing is nothing.
+    // A dangling link is a missing file.
     fs::remove_file(&index).unwrap();
     std::os::unix::fs::symlink("none", &index).unwrap();
     rewrite().save_sharded(dir.path(), &several).unwrap();
@@ -226,7 +228,7 @@ fn a_selection_that_leaves_nothing_replaces_nothing() {
         nothing(rewrite()).plan(&one).map(drop).unwrap_err(),
         nothing(rewrite()).plan_sharded(&several).map(drop).unwrap_err(),
         rewrite().without(|_, _| true).save(&file, &one).unwrap_err(),
-        // In two steps.
+        // The same in two steps.
         nothing(rewrite().select(|name, _| name == "a")).save(&file, &one).unwrap_err(),
     ];
     for error in errors {
@@ -235,7 +237,7 @@ fn a_selection_that_leaves_nothing_replaces_nothing() {
     for path in [&file, &sharded] {
         assert_eq!(Checkpoint::open(path).unwrap().len(), 2);
     }
-    // What is added afterwards is something; and nothing may be saved on purpose.
+    // A tensor that is added later may be saved. So may a rewrite that never had any tensors.
     let view = TensorView::from_slice(&[1], &[1_u8]).unwrap();
     nothing(rewrite()).add("c", view).unwrap().save(&file, &one).unwrap();
     assert_eq!(Checkpoint::open(&file).unwrap().len(), 1);
@@ -243,7 +245,7 @@ fn a_selection_that_leaves_nothing_replaces_nothing() {
     assert!(Checkpoint::open(&sharded).unwrap().is_empty());
 }
 
-/// A tensor during whose writing something else happens.
+/// A tensor that calls a function while it is written.
 struct Meanwhile<F>(F);
 
 impl<F: Fn() + Sync> TensorSource for Meanwhile<F> {
@@ -285,6 +287,6 @@ fn a_source_that_is_replaced_meanwhile_stops_a_rewrite() {
     }
     assert!(names(&to).is_empty());
     assert_eq!(Checkpoint::open(&from).unwrap().len(), 2);
-    // Nobody else, but the rewrite itself, replaces the source.
+    // Replacing the source by the rewrite itself is no error.
     Rewrite::of(&Checkpoint::open(&from).unwrap()).save_sharded(&from, &several).unwrap();
 }

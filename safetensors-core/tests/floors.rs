@@ -1,8 +1,9 @@
-//! The floors of the house: a room of this crate imports only from rooms on lower floors.
+//! The floors of this crate: a room, which is a top-level module, imports only from rooms on lower
+//! floors.
 //!
-//! The table in ARCHITECTURE.md says which room stands on which floor. This test reads every
-//! `crate::…` path of the sources and fails if one leads to the same floor or a higher one, if it
-//! does not name a room, or if the table and the folder disagree about which rooms there are.
+//! The table in ARCHITECTURE.md lists the floor of each room. This test reads every `crate::…` path
+//! in the sources. It fails if a path leads to the same floor or a higher one, if a path does not
+//! name a room, or if the table and the folder have different rooms.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +18,7 @@ fn floors(table: &str) -> BTreeMap<String, u32> {
         let (Some(floor), Some(rooms)) = (cells.next(), cells.next()) else { continue };
         let Ok(floor) = floor.trim().parse() else { continue };
         for room in rooms.split('`').skip(1).step_by(2) {
-            assert_eq!(floors.insert(room.into(), floor), None, "{room} stands in the table twice");
+            assert_eq!(floors.insert(room.into(), floor), None, "duplicate {room} in the table");
         }
     }
     floors
@@ -37,13 +38,13 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The code of a file: comments are left out, and so are the unit tests, which may import anything.
+/// The code of a file without comments and without unit tests, which may import anything.
 fn code(source: &str) -> String {
     let code = source.split("#[cfg(test)]\nmod tests {").next().unwrap_or(source);
     code.lines().map(|line| line.split("//").next().unwrap_or(line)).collect::<Vec<_>>().join("\n")
 }
 
-/// What stands behind each `crate::` in a file.
+/// The name after each `crate::` in a file.
 fn imports(source: &str) -> BTreeSet<String> {
     let name =
         |path: &str| path.split(|c: char| !c.is_alphanumeric() && c != '_').next().map(Into::into);
@@ -62,7 +63,7 @@ fn rooms_import_only_from_lower_floors() {
         let inside = file.strip_prefix(&root).unwrap();
         let room = inside.components().next().unwrap().as_os_str().to_str().unwrap();
         let room = room.trim_end_matches(".rs");
-        // The crate's root shows what is public; whole files of unit tests may import anything.
+        // The crate's root re-exports from all rooms, and files of unit tests may import anything.
         if room == "lib" || inside.ends_with("tests.rs") || inside.ends_with("differential.rs") {
             continue;
         }

@@ -1,4 +1,4 @@
-//! The model standard's keys: read, written, and compared with the standard.
+//! The keys of the ModelSpec standard: reading, writing and validating them.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use proptest::prelude::*;
@@ -9,8 +9,8 @@ use safetensors_core::{ErrorKind, Metadata};
 
 const PREFIX: &str = "modelspec.";
 
-/// The values that the standard itself gives as examples, one a key (with the elided ones
-/// completed).
+/// The example values in the text of the standard, one for each key. Examples that the text
+/// shortens are completed.
 const EXAMPLES: &[(&str, &str)] = &[
     ("sai_model_spec", "1.0.0"),
     ("architecture", "stable-diffusion-xl-v1-base"),
@@ -79,7 +79,7 @@ fn every_key_is_read_into_its_field_and_written_back() {
     assert_eq!((spec.encoder_layer, spec.is_negative_embedding), (Some(2), Some(true)));
     assert_eq!(spec.other.keys().collect::<Vec<_>>(), ["hash_md5", "usage.of.our.own"]);
 
-    // Into other metadata: what stood under the prefix goes, the rest stays.
+    // Inserting into other metadata removes all keys with the prefix and keeps the others.
     let mut written =
         Metadata::from([("format".into(), "pt".into()), ("modelspec.old".into(), "gone".into())]);
     spec.insert_into(&mut written).unwrap();
@@ -110,7 +110,7 @@ fn what_every_model_must_have() {
             format!("\"modelspec.{name}\" should be text that is not empty, but is missing")
         );
         assert_eq!(findings(&given), [(Level::Error, key.clone())]);
-        // Nothing but white space is as good as missing.
+        // A value of white space only is an error too.
         given.insert(key.clone(), " \n".into());
         assert!(matches!(
             ModelSpec::from_metadata(&given).unwrap_err().kind(),
@@ -130,7 +130,7 @@ fn what_every_model_should_have() {
 }
 
 #[test]
-fn resolution_is_asked_of_image_generators() {
+fn image_generators_need_a_resolution() {
     let lack = |architecture: &str, other: &[(&str, &str)]| {
         let mut given = ModelSpec::new(architecture, "i", "t").to_metadata().unwrap();
         given.extend(metadata(other.iter().copied()));
@@ -148,7 +148,7 @@ fn resolution_is_asked_of_image_generators() {
 }
 
 #[test]
-fn data_format_is_asked_of_text_models() {
+fn text_models_need_a_data_format() {
     let lack = |architecture: &str, other: &[(&str, &str)]| {
         let mut given = ModelSpec::new(architecture, "i", "t").to_metadata().unwrap();
         given.extend(metadata(other.iter().copied()));
@@ -251,7 +251,7 @@ fn another_major_version_is_a_warning() {
 }
 
 #[test]
-fn what_could_not_be_read_back_is_not_written() {
+fn values_that_could_not_be_read_back_are_not_written() {
     let spec = || ModelSpec::new("a", "i", "t");
     let refused = |change: fn(&mut ModelSpec), expected: &str| {
         let mut spec = spec();
@@ -283,7 +283,7 @@ fn what_could_not_be_read_back_is_not_written() {
 }
 
 #[test]
-fn messages_quote_what_a_file_says() {
+fn messages_quote_the_values_of_a_file() {
     let mut given = all_examples();
     given.insert("modelspec.resolution".into(), "big\u{202e}".into());
     let message = validate(&given)[0].to_string();
@@ -295,8 +295,8 @@ fn messages_quote_what_a_file_says() {
 }
 
 proptest! {
-    /// Whatever a file says, nothing panics, and reading agrees with validating: what is read has
-    /// no malformed value.
+    /// No value causes a panic. Reading agrees with validating: metadata that can be read has no
+    /// malformed value.
     #[test]
     fn hostile_text(values in prop::collection::vec((0..EXAMPLES.len(), hostile()), 1..4)) {
         let mut given = all_examples();
@@ -316,7 +316,7 @@ proptest! {
     }
 }
 
-/// Text of any kind, and text made of the characters that the forms are made of.
+/// Text of any kind, and text of characters that occur in the forms.
 fn hostile() -> impl Strategy<Value = String> {
     prop_oneof![
         any::<String>(),

@@ -1,5 +1,5 @@
-//! Whose a saved file is, and who may read and write it. The tests look at modes, which say the same
-//! to an administrator as to anybody else.
+//! The owner and the mode of a saved file. The tests compare modes, because these are the same for
+//! an administrator, who may read and write everything.
 #![cfg(all(feature = "std", unix))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -24,7 +24,7 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
-/// The mode that any new file gets here.
+/// The mode of a new file under the present umask.
 fn usual_mode() -> u32 {
     let directory = tempdir().unwrap();
     fs::write(directory.path().join("usual"), "").unwrap();
@@ -77,7 +77,7 @@ fn a_file_that_is_replaced_keeps_its_mode() {
     assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
 }
 
-/// Through a link it is the file that the link leads to.
+/// Through a link, the file that the link leads to is replaced.
 #[test]
 fn a_file_that_is_replaced_through_a_link_keeps_its_mode() {
     let directory = tempdir().unwrap();
@@ -110,7 +110,7 @@ fn a_file_that_is_replaced_keeps_its_owner() {
 }
 
 #[test]
-fn a_read_only_file_is_replaced_only_where_that_is_asked_for() {
+fn a_read_only_file_is_replaced_only_on_request() {
     let directory = tempdir().unwrap();
     let path = directory.path().join("model.safetensors");
     for way in WAYS {
@@ -131,7 +131,7 @@ fn a_read_only_file_is_replaced_only_where_that_is_asked_for() {
 }
 
 #[test]
-fn the_files_of_a_sharded_save_do_as_single_ones() {
+fn the_files_of_a_sharded_save_keep_modes_like_single_files() {
     let directory = tempdir().unwrap();
     let save_shards = |options: SaveOptions| {
         let shards = ShardOptions::new().max_shard_size(4.into()).save_options(options);

@@ -49,7 +49,7 @@ fn pieces_are_the_tensor_whatever_its_dtype() {
 }
 
 #[test]
-fn no_elements_are_no_pieces_and_a_scalar_is_one() {
+fn an_empty_tensor_has_no_pieces_and_a_scalar_has_one() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
     let none = TensorView::new(Dtype::F32, &[3, 0], &[]).unwrap();

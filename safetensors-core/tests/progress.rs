@@ -1,4 +1,4 @@
-//! What a save tells of its progress, and what is left when it is cancelled.
+//! The progress that a save reports, and what a cancelled save leaves behind.
 #![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -49,7 +49,7 @@ fn cancelling(at: u64) -> SaveOptions {
     })
 }
 
-/// What a directory holds, hidden files too.
+/// The names of all files in a directory, including hidden ones.
 fn list(dir: &Path) -> Vec<String> {
     let mut names: Vec<_> = fs::read_dir(dir)
         .unwrap()
@@ -60,14 +60,14 @@ fn list(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_large_tensor_is_told_of_piece_by_piece() {
+fn a_large_tensor_is_reported_piece_by_piece() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.safetensors");
     let (options, seen) = noting();
     for _ in 0..2 {
         save(&path, [("large", bytes(9 * MIB))], &options).unwrap();
         let told = seen();
-        // The same options count from the beginning for each save.
+        // Each save with the same options counts from zero.
         let of = |done: u64| (done * MIB, 9 * MIB, "large".to_owned());
         assert_eq!(told, [of(4), of(8), of(9)]);
     }
@@ -76,7 +76,7 @@ fn a_large_tensor_is_told_of_piece_by_piece() {
 }
 
 #[test]
-fn many_small_tensors_are_told_of_together() {
+fn many_small_tensors_are_reported_together() {
     let dir = tempfile::tempdir().unwrap();
     let (options, seen) = noting();
     let tensor = bytes(100);
@@ -85,7 +85,7 @@ fn many_small_tensors_are_told_of_together() {
     let told = seen();
     assert_eq!(told.len(), 2, "{told:?}");
     assert_eq!((told[1].0, told[1].1), (2_000_000, 2_000_000));
-    // No bytes, nothing to tell.
+    // A save without bytes reports nothing.
     save(dir.path().join("a.safetensors"), [("empty", bytes(0))], &options).unwrap();
     assert!(seen().is_empty());
 }
@@ -99,10 +99,10 @@ fn the_files_of_a_sharded_save_are_counted_together() {
     assert_eq!(save_sharded(dir.path(), tensors, &shards).unwrap().files.len(), 2);
     let told = seen();
     assert!(told.iter().all(|(_, total, _)| *total == 6 * MIB), "{told:?}");
-    // The two tensors of the second file are written at once.
+    // The two tensors of the second file are written at the same time.
     assert_eq!((told.len(), told[0].0, told[2].0), (3, 3 * MIB, 6 * MIB), "{told:?}");
 
-    // Those of a rewrite are the bytes that are written, of each tensor once and after it was cast.
+    // A rewrite counts the bytes that are written: each tensor once, after its cast.
     let (options, seen) = noting();
     let checkpoint = Checkpoint::open(dir.path()).unwrap();
     let a = checkpoint.tensor("a").unwrap();
@@ -118,13 +118,13 @@ fn the_files_of_a_sharded_save_are_counted_together() {
 }
 
 #[test]
-fn a_cancelled_save_leaves_what_was_there() {
+fn a_cancelled_save_leaves_the_old_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.safetensors");
     save(&path, [("old", bytes(10))], &SaveOptions::new()).unwrap();
     let old = fs::read(&path).unwrap();
     let tensors = || [("a", bytes(6 * MIB)), ("b", bytes(2 * MIB))];
-    // At the first piece, in the middle, and when all has been written.
+    // Cancelled at the first piece, in the middle, and after the last byte.
     for at in [1, 5 * MIB, 8 * MIB] {
         let error = save(&path, tensors(), &cancelling(at)).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
@@ -154,7 +154,7 @@ fn a_cancelled_writer_stays_so() {
     assert!(list(dir.path()).is_empty());
 }
 
-/// A source of 2 MiB that breaks in the middle.
+/// A source of 2 MiB that fails in the middle.
 struct Breaking;
 
 impl TensorSource for Breaking {
@@ -173,7 +173,7 @@ impl TensorSource for Breaking {
 }
 
 #[test]
-fn what_is_written_again_counts_once() {
+fn bytes_that_are_written_again_count_once() {
     let dir = tempfile::tempdir().unwrap();
     let (options, seen) = noting();
     let path = dir.path().join("a.safetensors");
@@ -199,7 +199,7 @@ fn a_callback_that_panics_leaves_no_hole() {
     });
     assert!(written.is_err());
     assert_eq!(writer.tensor("a").unwrap().written(), 0);
-    // Nothing is committed, whatever other threads go on to write.
+    // The file is not committed, even if other threads write more.
     assert!(matches!(writer.finish().unwrap_err().kind(), ErrorKind::Cancelled));
     assert!(list(dir.path()).is_empty());
 }

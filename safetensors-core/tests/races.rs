@@ -12,7 +12,7 @@ use safetensors_core::{
 
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
-/// Saves six tensors that all hold the version, in so many files.
+/// Saves six tensors whose value is the version, in this number of files.
 fn save_version(directory: &Path, version: u8, files: usize) {
     let bytes = [version];
     let tensors = NAMES.map(|name| (name, TensorView::from_slice(&[1], &bytes).unwrap()));
@@ -22,7 +22,8 @@ fn save_version(directory: &Path, version: u8, files: usize) {
     assert_eq!(saved.files.len(), files);
 }
 
-/// The one version that the directory has, if it is not replaced each time that it is opened.
+/// The version in the directory, which all tensors must have. `None` if it changes whenever it is
+/// opened.
 fn read_version(directory: &Path) -> Option<u8> {
     let checkpoint = match Checkpoint::open(directory) {
         Err(error) if matches!(error.kind(), ErrorKind::KeepsChanging { .. }) => return None,
@@ -34,7 +35,8 @@ fn read_version(directory: &Path) -> Option<u8> {
     Some(versions[0])
 }
 
-/// Lets writers save in different numbers of files and readers open until there were so many opens.
+/// Lets writers save in different numbers of files while readers open the directory, until it was
+/// opened `opens` times.
 fn race(directory: &Path, writers: &[&[usize]], opens: usize) {
     save_version(directory, 0, writers[0][0]);
     let (version, opened, given_up) = (AtomicU8::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
@@ -76,7 +78,7 @@ fn race(directory: &Path, writers: &[&[usize]], opens: usize) {
 }
 
 fn directory() -> tempfile::TempDir {
-    // In memory where that is possible, because it is faster there and more happens at once.
+    // The directory lies in memory if possible, because saves are faster there and meet more often.
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
@@ -88,7 +90,7 @@ fn readers_never_see_a_mixture_of_two_saves() {
     race(directory().path(), &[&[1, 3], &[3, 2, 1]], 1000);
 }
 
-/// A single file is replaced at once, whatever else happens there.
+/// Saving a single file replaces it in one step, whatever other writers do.
 #[test]
 fn a_file_that_another_writer_saves_is_not_removed() {
     let directory = directory();

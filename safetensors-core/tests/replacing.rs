@@ -1,4 +1,4 @@
-//! How a saved file takes its place: whole or not at all, with the mode of any new file, through
+//! How a save replaces a file: whole or not at all, with the usual mode for a new file, and through
 //! links.
 #![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -89,7 +89,7 @@ fn a_new_file_and_one_in_its_place() {
     assert_eq!(Checkpoint::open(&path).unwrap().len(), 1, "durable");
 }
 
-/// As when a disk breaks or a process runs out of space.
+/// The source fails as if a disk broke or were full.
 #[test]
 fn a_source_that_fails_midway_leaves_the_old_file_and_no_litter() {
     let directory = tempdir().unwrap();
@@ -127,8 +127,8 @@ fn a_source_that_fails_midway_leaves_the_old_file_and_no_litter() {
     }
 }
 
-/// The system refuses the length, or the source does not keep its promise: either way nothing is
-/// left.
+/// The system refuses the length, or the source gives fewer bytes than it said. In both cases
+/// nothing is left behind.
 #[test]
 fn a_file_that_no_disk_can_hold() {
     let directory = tempdir().unwrap();
@@ -168,7 +168,7 @@ fn a_source_that_panics_leaves_the_old_file_and_no_litter() {
 }
 
 #[test]
-fn a_destination_that_cannot_be() {
+fn impossible_destinations() {
     let directory = tempdir().unwrap();
     let file = support::write(directory.path(), "file", "");
     for path in [directory.path().join("missing/model.safetensors"), file.join("model.safetensors")]
@@ -183,7 +183,7 @@ fn a_destination_that_cannot_be() {
     assert_eq!(support::names_in(directory.path()), ["file"]);
 }
 
-/// Each of the threads saves its own tensors to the one path; whoever is last has its way, whole.
+/// Each thread saves its own tensors to the same path. The last save wins, and its file is whole.
 #[test]
 fn concurrent_saves_to_one_path() {
     let directory = tempdir().unwrap();
@@ -206,8 +206,7 @@ fn readers_see_whole_files_while_others_save() {
     let (done, reads) = (AtomicBool::new(false), AtomicUsize::new(0));
     thread::scope(|scope| {
         for reader in 0..4 {
-            // Half of them look for the file in the directory, where the temporary ones lie as
-            // well.
+            // Half of the readers list the directory, where temporary files also lie.
             let path = if reader % 2 == 0 { &*path } else { directory.path() };
             let (done, reads) = (&done, &reads);
             scope.spawn(move || {
@@ -217,7 +216,7 @@ fn readers_see_whole_files_while_others_save() {
                 }
             });
         }
-        // Long enough for the readers to have read, whatever else the machine does.
+        // This is long enough for the readers, even on a busy machine.
         let mut saves = 0_u32;
         while saves < 200 || reads.load(Ordering::Relaxed) < 20 {
             save_filled(&path, (saves % 250) as u8).unwrap();
@@ -233,7 +232,8 @@ mod unix {
 
     use super::*;
 
-    /// The umask is that of the process, whatever it is: a file made in the usual way shows it.
+    /// The umask of the process is unknown here, so a file that is created in the usual way shows
+    /// it.
     #[test]
     fn the_mode_follows_the_umask() {
         let directory = tempdir().unwrap();
@@ -293,7 +293,7 @@ mod unix {
         assert_eq!(support::names_in(directory.path()), ["link", "lost", "target"]);
     }
 
-    /// As long a chain as the system follows for any other file, and no longer.
+    /// The longest chain is the one that the system follows for any other file.
     #[test]
     fn a_long_chain_of_links() {
         let directory = tempdir().unwrap();
@@ -332,7 +332,7 @@ mod unix {
     }
 
     #[test]
-    fn what_is_no_file_is_not_replaced() {
+    fn only_files_are_replaced() {
         let directory = tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
         support::make_fifo(&at("fifo"));
@@ -379,7 +379,7 @@ mod unix {
         let set_mode =
             |mode| fs::set_permissions(directory.path(), fs::Permissions::from_mode(mode)).unwrap();
         set_mode(0o555);
-        // The administrator may write everywhere: then the save must work.
+        // An administrator may write everywhere, and then the save must succeed.
         let allowed = fs::File::create(directory.path().join("probe")).is_ok();
         let saved = save_filled(&path, 2);
         set_mode(0o755);
@@ -399,7 +399,7 @@ mod unix {
 }
 
 #[test]
-fn no_tensors_at_all_are_a_file() {
+fn a_file_without_tensors() {
     let directory = tempdir().unwrap();
     let path = directory.path().join("empty.safetensors");
     save(&path, [] as [(&str, TensorView<'_>); 0], &SaveOptions::new()).unwrap();

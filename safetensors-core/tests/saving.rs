@@ -1,5 +1,5 @@
-//! What a saved file holds: the same bytes on every run, every tensor as it was, and nothing that
-//! could not be read back.
+//! The content of a saved file: the same bytes on every run, every tensor unchanged, and nothing
+//! that could not be read back.
 #![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,7 +14,7 @@ use safetensors_core::{
 };
 use tempfile::tempdir;
 
-/// A source that says one thing and gives another.
+/// A source whose bytes may differ from its description.
 struct Pieces {
     dtype: Dtype,
     shape: Vec<usize>,
@@ -24,7 +24,7 @@ struct Pieces {
 }
 
 impl Pieces {
-    /// Says U8 `[len]` and gives these pieces.
+    /// A source of dtype U8 and shape `[len]` that gives these pieces.
     fn of(len: usize, pieces: &[&[u8]]) -> Self {
         let pieces = pieces.iter().map(|piece| piece.to_vec()).collect();
         Self { dtype: Dtype::U8, shape: vec![len], pieces, stubborn: false }
@@ -51,8 +51,8 @@ impl TensorSource for Pieces {
     }
 }
 
-/// Asserts that both ways to save refuse the tensors alike, that the file is as it was, and that
-/// nothing lies beside it.
+/// Asserts that `serialize` and `save` refuse the tensors with the same error, that the file is
+/// unchanged, and that nothing lies beside it.
 #[track_caller]
 fn refused<N: AsRef<str> + Clone, S: TensorSource>(
     tensors: &[(N, S)],
@@ -108,7 +108,7 @@ fn the_same_bytes_whatever_the_order_of_the_input() {
     }
 }
 
-/// To the byte, so that a change of the layout does not go unnoticed.
+/// The bytes are compared one by one, so that no change of the layout goes unnoticed.
 #[test]
 fn the_bytes_of_a_small_file() {
     let values = [1.0_f32, 2.0];
@@ -209,7 +209,7 @@ fn every_dtype_comes_back_in_every_shape() {
                 continue;
             }
             let bytes = safetensors_core::shape::byte_len(dtype, shape).unwrap() as usize;
-            // For BOOL 0 and 1, for the others every kind of byte.
+            // Bytes 0 and 1 for BOOL, and all values for other dtypes.
             let modulus = if dtype == Dtype::BOOL { 2 } else { 251 };
             let data: Vec<u8> = (0..bytes).map(|i| ((i * 89 + 200) % modulus) as u8).collect();
             let view = TensorView::new(dtype, shape, &data).unwrap();
@@ -219,7 +219,7 @@ fn every_dtype_comes_back_in_every_shape() {
             let buf = checkpoint.tensor("t").unwrap().read().unwrap();
             assert_eq!((buf.dtype(), buf.shape()), (dtype, shape));
 
-            // And once more, from the buffer that was read.
+            // The buffer that was read is saved and read once more.
             let again = serialize([("t", buf)], &SaveOptions::new()).unwrap();
             assert_eq!(again, fs::read(&path).unwrap(), "{dtype} {shape:?}");
             assert_eq!(SafeTensors::parse(again).unwrap().view("t").unwrap(), view);
@@ -237,7 +237,7 @@ fn a_tensor_in_pieces_is_whole() {
     assert_eq!(SafeTensors::parse(&bytes).unwrap().view("a").unwrap().data(), [1, 2, 3, 4, 5, 6]);
 }
 
-/// Each of the characters that JSON text cannot have as it is, and the first that it can.
+/// All characters that JSON text must escape, and the first one that it need not.
 #[test]
 fn every_character_that_needs_an_escape_comes_back() {
     for c in ('\0'..='!').chain(['"', '\\', '/', '\u{7f}', '\u{2028}', '\u{feff}', '\u{10ffff}']) {
@@ -298,7 +298,7 @@ fn a_source_that_gives_too_little_or_too_much_is_refused() {
 }
 
 #[test]
-fn what_has_no_size_is_refused() {
+fn tensors_without_a_possible_size_are_refused() {
     let claims = |dtype, shape: &[usize]| Pieces {
         dtype,
         shape: shape.into(),
@@ -309,8 +309,8 @@ fn what_has_no_size_is_refused() {
     assert!(matches!(error.kind(), ErrorKind::PartialByte { dtype: Dtype::F4, .. }), "{error}");
     assert_eq!(error.tensor(), Some("part"));
 
-    // One tensor that is too large, also by the few bytes of the header, and two that are too large
-    // together.
+    // One tensor that is too large by itself, one that is too large with the bytes of the header,
+    // and two that are too large together.
     let huge = usize::MAX / 2 + 1;
     for tensors in [
         vec![("huge", claims(Dtype::F64, &[usize::MAX]))],
@@ -329,7 +329,7 @@ fn what_has_no_size_is_refused() {
     }
 }
 
-/// The reader's limit holds for the writer.
+/// The limit of readers also holds for the writer.
 #[test]
 fn a_header_over_the_limit_is_refused() {
     let name = "\u{1f600}".repeat(25_000_000);

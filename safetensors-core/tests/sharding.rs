@@ -27,7 +27,7 @@ fn the_same_sizes_as_huggingface_hub() {
     let sizes = fixture("sizes.json");
     for (text, expected) in sizes.as_object().unwrap() {
         let found = text.parse::<MaxShardSize>();
-        // A plain number of bytes is an `int` there, and no text.
+        // In Python a plain number of bytes is an `int` and not text.
         let expected = text.trim().parse().ok().or(expected.as_u64());
         assert_eq!(found.as_ref().ok().map(|size| size.0), expected, "{text:?}: {found:?}");
     }
@@ -159,7 +159,7 @@ fn one_file_needs_no_index() {
 }
 
 #[test]
-fn no_tensors_are_one_file_without_any() {
+fn a_save_without_tensors_writes_one_file() {
     let directory = tempdir().unwrap();
     for before in [&[][..], &[("a", 4, 1), ("b", 8, 1)]] {
         save_bytes(directory.path(), before, &limit(10));
@@ -191,7 +191,7 @@ fn files_of_an_earlier_save_are_gone_and_no_others() {
         names.sort();
         assert_eq!(names_in(path), names);
     };
-    // As in the published test: files that are no checkpoint at all.
+    // As in the published test: files that are not part of a checkpoint.
     for stale in
         ["model.safetensors", "model.safetensors.index.json", "model-00001-of-00003.safetensors"]
     {
@@ -207,7 +207,7 @@ fn files_of_an_earlier_save_are_gone_and_no_others() {
         let mut expected: Vec<_> = files.iter().map(String::as_str).collect();
         expected.extend(Some(index).filter(|_| tensors.len() > 1));
         after(&expected);
-        // Through the index or the file, because the directory has other files too.
+        // Opened by the index or the file, because the directory also has other files.
         let opened = path.join(if tensors.len() > 1 { index } else { "model.safetensors" });
         assert!(read(&opened).values().all(|bytes| *bytes == [value; 6]));
         assert_eq!(read(&opened).len(), tensors.len());
@@ -231,7 +231,7 @@ fn several_checkpoints_in_one_directory() {
 }
 
 #[test]
-fn what_is_in_the_way() {
+fn destinations_that_are_refused() {
     let directory = tempdir().unwrap();
     let path = directory.path();
     save_bytes(path, &[("a", 6, 1)], &limit(10));
@@ -261,7 +261,7 @@ fn tensors_that_cannot_be_saved() {
     let before = names_in(path);
     let bytes = [2; 6];
     let view = TensorView::from_slice(&[6], &bytes).unwrap();
-    // In two shards, where no header has both.
+    // The duplicates go into two shards, so no header has both.
     let error = save_sharded(path, [("a", view), ("a", view)], &limit(10)).unwrap_err();
     assert!(
         matches!(error.kind(), ErrorKind::DuplicateTensor) && error.tensor() == Some("a"),
@@ -272,12 +272,12 @@ fn tensors_that_cannot_be_saved() {
         matches!(error.kind(), ErrorKind::ReservedName) && error.tensor() == Some("__metadata__"),
         "{error}"
     );
-    // The file is the one that was to be written, not the temporary one.
+    // The error names the file that was to be written, not the temporary one.
     assert_eq!(error.file(), path.join("model-00002-of-00002.safetensors").to_str());
     assert_eq!((names_in(path), read(path)["a"].as_slice()), (before, &[1; 6][..]));
 }
 
-/// A directory of the Hub's cache has links to files that several revisions share.
+/// In the Hub's cache, directories have links to files that several revisions share.
 #[cfg(unix)]
 #[test]
 fn links_are_replaced_and_not_followed() {

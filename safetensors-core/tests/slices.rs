@@ -73,7 +73,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn a_slice_is_what_the_model_says(
+    fn a_slice_agrees_with_the_model(
         shape in prop::collection::vec(0..6_usize, 0..5),
         indices in prop::collection::vec(an_index(), 0..5),
         gap in 0..20_u64,
@@ -201,7 +201,7 @@ fn inclusive_and_negative_ranges() {
 }
 
 #[test]
-fn sub_byte_slices_fall_on_bytes_or_are_refused() {
+fn sub_byte_slices_cover_whole_bytes_or_are_refused() {
     let data: Vec<u8> = (0..12).collect();
     let f4 = TensorView::new(Dtype::F4, &[4, 6], &data).unwrap();
     assert_eq!(bytes_of(&f4.slice((1,)).unwrap()), [3, 4, 5]);
@@ -344,7 +344,7 @@ fn an_error_in_a_slice_names_the_tensor_and_the_element_of_the_slice() {
 }
 
 #[test]
-fn short_runs_are_given_together() {
+fn short_runs_are_gathered_into_larger_pieces() {
     let data: Vec<u8> = (0..1 << 18).map(|i| (i % 251) as u8).collect();
     let view = TensorView::new(Dtype::U8, &[512, 512], &data).unwrap();
     let archive =

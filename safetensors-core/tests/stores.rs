@@ -1,4 +1,4 @@
-//! Checkpoints that lie elsewhere than on the local disk: the same from every store.
+//! Checkpoints in other stores than the local disk: they are the same from every store.
 #![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -27,7 +27,7 @@ fn file(tensors: &[(&str, u8)], metadata: &[(&str, &str)]) -> Vec<u8> {
 
 const INDEX: &str = "model.safetensors.index.json";
 
-/// Two shards, one of which lies in a directory of its own, and an alias.
+/// Two shards, one of them in a subdirectory, and an alias.
 fn sharded() -> Files {
     let index = r#"{"metadata": {"total_size": 2, "head": "a"},
         "weight_map": {"a": "one.safetensors", "b": "deep/two.safetensors"}}"#;
@@ -39,8 +39,7 @@ fn sharded() -> Files {
     ])
 }
 
-/// Asserts what is true of a checkpoint of these files wherever they lie, if the directory is
-/// called `root`.
+/// Checks a checkpoint of these files, in whatever store, opened from the directory `root`.
 fn check_sharded<S: ReadAt>(checkpoint: &Checkpoint<S>, root: &str) {
     let read = |name: &str| checkpoint.tensor(name).unwrap().read().unwrap().bytes().to_vec();
     assert_eq!((read("a"), read("b"), read("head")), (vec![1], vec![2], vec![1]));
@@ -71,7 +70,7 @@ fn disk(files: &Files) -> tempfile::TempDir {
     directory
 }
 
-/// A store of another crate: files under `hub://`, which arrive from another thread.
+/// A store as another crate may write it: files under `hub://`, which another thread delivers.
 struct Remote(Files);
 
 impl Remote {
@@ -137,7 +136,7 @@ fn a_checkpoint_of_shards_from_anywhere() {
     check_sharded(&Checkpoint::open_in(remote, of_index, &limits).unwrap(), Remote::ROOT);
 }
 
-/// Nothing of it is on the disk.
+/// None of the files lies on the disk.
 #[test]
 fn a_function_supplies_files_that_are_nowhere() {
     let files = sharded();
@@ -155,7 +154,7 @@ fn a_function_supplies_files_that_are_nowhere() {
 
     let index = Path::new("/nowhere").join(INDEX);
     check_sharded(&Checkpoint::open_by(&index, &limits, open).unwrap(), "/nowhere");
-    // Another name is a file too, as it is none of the disk's directories.
+    // A path with another ending is also a file, because the disk has no directory of that name.
     let error = Checkpoint::open_by("/nowhere/none", &limits, open).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
     assert_eq!(error.file(), Some("/nowhere/none"));
@@ -234,7 +233,8 @@ fn errors_name_the_path_in_the_store() {
     assert_eq!(of_memory.unwrap_err().file(), Some(""));
 }
 
-/// An index in a store that cannot be asked is an error, and not one that is not there.
+/// If a store cannot tell whether an index exists, that is an error. It does not count as a missing
+/// index.
 #[test]
 fn a_store_that_fails_is_not_an_empty_one() {
     struct Broken;

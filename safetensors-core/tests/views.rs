@@ -1,5 +1,5 @@
-//! Tensors made in memory: no view and no buffer exists whose data is not as long as dtype and
-//! shape ask for.
+//! Tensors made in memory: the data of every view and buffer has the length that its dtype and
+//! shape need.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use safetensors_core::{Dtype, ErrorKind, TensorBuf, TensorView};

@@ -84,17 +84,17 @@ fn apply<'a>(
     steps: &[Step],
 ) -> ArrayViewD<'a, u32> {
     for step in steps {
-        let rank = view.ndim();
+        let ndim = view.ndim();
         match *step {
-            Step::Insert(axis) => view = view.insert_axis(Axis(axis % (rank + 1))),
-            _ if rank == 0 => {}
+            Step::Insert(axis) => view = view.insert_axis(Axis(axis % (ndim + 1))),
+            _ if ndim == 0 => {}
             Step::Slice { axis, start, step } => {
-                let axis = Axis(axis % rank);
+                let axis = Axis(axis % ndim);
                 let start = start.min(view.len_of(axis));
                 view.slice_axis_inplace(axis, Slice::new(start as isize, None, step));
             }
-            Step::Swap(a, b) => view.swap_axes(a % rank, b % rank),
-            Step::Reverse(axis) => view.invert_axis(Axis(axis % rank)),
+            Step::Swap(a, b) => view.swap_axes(a % ndim, b % ndim),
+            Step::Reverse(axis) => view.invert_axis(Axis(axis % ndim)),
             // Only `base` lives long enough to lend a broadcast view, so this step starts again
             // from `base`.
             Step::Broadcast { axis, len } => {

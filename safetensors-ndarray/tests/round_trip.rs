@@ -120,7 +120,7 @@ fn loaded_elements_are_moved() {
 }
 
 #[test]
-fn the_wrong_type_or_rank_is_an_error() {
+fn the_wrong_type_or_ndim_is_an_error() {
     let tensor = DynArray::from(array![[1_i32, 2], [3, 4]]);
     let error = tensor.as_array::<u32, Ix2>().unwrap_err();
     assert!(
@@ -248,7 +248,7 @@ impl ReadAt for Counting {
 }
 
 #[test]
-fn a_type_or_rank_that_does_not_fit_is_found_before_reading() {
+fn a_type_or_ndim_that_does_not_fit_is_found_before_reading() {
     let file = serialize([("w", array_source(&array![1_u8]))], &SaveOptions::new()).unwrap();
     let archive = SafeTensors::from_source(Counting(file, AtomicUsize::new(0))).unwrap();
     let reads = || archive.source().1.load(Ordering::Relaxed);

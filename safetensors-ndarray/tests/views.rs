@@ -54,7 +54,7 @@ fn scalars_and_empty_tensors_have_views() {
 }
 
 #[test]
-fn another_dtype_or_rank_is_an_error_that_says_which() {
+fn another_dtype_or_ndim_is_an_error_that_says_which() {
     let archive = SafeTensors::parse(file()).unwrap();
     let error = archive.tensor("floats").unwrap().as_array::<f64, Ix2>().unwrap_err();
     assert!(

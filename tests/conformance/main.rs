@@ -7,13 +7,14 @@
     reason = "without an adapter there is nothing to run the cases on"
 )]
 
-mod cases;
 mod documented;
+mod loading;
 mod sample;
+mod saving;
 
 use safetensors_bridge::framework::Framework;
 
-/// Makes tensors whose memory is not in C order, which `Framework` itself cannot.
+/// Makes tensors whose memory is not in C order. `Framework` itself has no way to do that.
 trait Fixture: Framework {
     /// The transpose of a matrix, by strides if the framework has them.
     fn transpose(matrix: &Self::Tensor) -> Self::Tensor;
@@ -26,30 +27,30 @@ trait Fixture: Framework {
 }
 
 macro_rules! conformance {
-    ($framework:ty, $device:expr; $($case:ident),* $(,)?) => {$(
+    ($framework:ty, $device:expr; $($subject:ident::$case:ident),* $(,)?) => {$(
         #[test]
         fn $case() {
-            crate::cases::$case::<$framework>(&$device);
+            crate::$subject::$case::<$framework>(&$device);
         }
     )*};
     ($framework:ty, $device:expr) => {
         conformance! { $framework, $device;
-            every_dtype_at_every_rank,
-            tensors_without_elements,
-            exact_loading_refuses_to_widen,
-            values_that_do_not_fit_are_named,
-            booleans_other_than_0_and_1_are_refused,
-            misaligned_views_and_files,
-            transposed_strided_and_broadcast_sources,
-            several_files,
-            any_name,
-            save_load_save_is_byte_identical,
-            a_failed_save_leaves_the_old_file,
-            the_dtype_table_is_the_documented_one,
-            tied_tensors_are_saved_once,
-            tied_tensors_of_any_layout,
-            shards,
-            floats_come_in_the_asked_dtype,
+            loading::every_dtype_at_every_ndim,
+            loading::tensors_without_elements,
+            loading::exact_loading_refuses_to_widen,
+            loading::values_that_do_not_fit_are_named,
+            loading::booleans_other_than_0_and_1_are_refused,
+            loading::misaligned_views_and_files,
+            saving::transposed_strided_and_broadcast_sources,
+            loading::several_files,
+            loading::any_name,
+            saving::save_load_save_is_byte_identical,
+            saving::a_failed_save_leaves_the_old_file,
+            loading::the_dtype_table_is_the_documented_one,
+            saving::tied_tensors_are_saved_once,
+            saving::tied_tensors_of_any_layout,
+            saving::shards,
+            loading::floats_come_in_the_asked_dtype,
         }
     };
 }

@@ -1,16 +1,51 @@
-//! Tensors to test with: every dtype, any shape, pseudorandom bytes.
+//! Helpers of all cases: tensors of every dtype and shape with pseudorandom bytes, and files.
 
-use safetensors_bridge::framework::Framework;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use safetensors_bridge::convert::widen;
+use safetensors_bridge::framework::{Framework, Support, load};
 use safetensors_bridge::shape::byte_len;
-use safetensors_bridge::{Dtype, Result, TensorBuf, TensorSource};
+use safetensors_bridge::{
+    Checkpoint, Dtype, LoadOptions, Result, SaveOptions, TensorBuf, TensorSource,
+};
+use tempfile::TempDir;
 
-/// A shape of so many dimensions whose elements fill whole bytes in every dtype.
+/// The tensors of a checkpoint by name, as a framework holds them.
+type Loaded<F> = BTreeMap<String, <F as Framework>::Tensor>;
+
+/// Loads a path into a framework with the default options.
+pub(crate) fn load_path<F: Framework>(path: &Path, device: &F::Device) -> Result<Loaded<F>> {
+    load::<F>(&Checkpoint::open(path)?, device, &LoadOptions::new())
+}
+
+/// Saves tensors to a file in `dir`, and returns its path.
+pub(crate) fn save_file<'a>(
+    dir: &TempDir,
+    name: &str,
+    tensors: impl IntoIterator<Item = (&'a str, &'a TensorBuf)>,
+) -> PathBuf {
+    let path = dir.path().join(name);
+    safetensors_bridge::save(&path, tensors, &SaveOptions::new()).unwrap();
+    path
+}
+
+/// What a framework must load a tensor as, by its own dtype table; `None` if it cannot hold it.
+pub(crate) fn expected<F: Framework>(buf: &TensorBuf) -> Option<(Dtype, Vec<usize>, Vec<u8>)> {
+    match F::support(buf.dtype()) {
+        Support::Exact => Some(parts(buf)),
+        Support::Widened(to) => Some(parts(&widen(buf.clone(), to).unwrap())),
+        Support::Unsupported => None,
+    }
+}
+
+/// A shape of `ndim` dimensions whose elements fill whole bytes in every dtype.
 pub(crate) fn shape_of_ndim(ndim: usize) -> Vec<usize> {
     [4, 2, 3, 1, 2, 5][..ndim].to_vec()
 }
 
-/// A tensor of any dtype and shape. BOOL holds 0 and 1; U64 stays below 2⁶³ so that it fits a
-/// signed number; the rest is any pattern of bits, NaNs and infinities among them.
+/// A tensor of any dtype and shape. BOOL elements are 0 and 1. U64 elements are below 2⁶³, so that
+/// they fit I64. All other elements have any bits, including those of NaN and infinity.
 pub(crate) fn tensor(dtype: Dtype, shape: &[usize]) -> TensorBuf {
     TensorBuf::filled_by(dtype, shape.to_vec(), |bytes| {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64 ^ u64::from(dtype.bits());

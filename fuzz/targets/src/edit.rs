@@ -34,7 +34,7 @@ pub fn run(input: &[u8]) {
         fs::create_dir(directory).unwrap();
         let views = tensors.iter().map(|tensor| (&tensor.name, tensor.view()));
         if save(directory.join(NAME), views, &options).is_err() {
-            // A name stands twice, or is reserved.
+            // A name is a duplicate, or is reserved.
             return;
         }
     }

@@ -101,8 +101,8 @@ fn is_documented(kind: &ErrorKind) -> bool {
     )
 }
 
-/// Whether a name stands twice in the header. The reference looks at the last entry of a name only;
-/// we look at each, whatever is wrong with it.
+/// Whether a name appears twice in the header. The reference looks at the last entry of a name
+/// only; we look at each, whatever is wrong with it.
 fn has_duplicate_names(file: &[u8]) -> bool {
     struct Names;
 

@@ -44,10 +44,10 @@ impl Tensor {
     }
 }
 
-/// Up to `max_rank` dimensions of 0 to 7.
-pub fn dims(input: &mut Input<'_>, max_rank: usize) -> Vec<usize> {
-    let rank = input.below(max_rank + 1);
-    (0..rank).map(|_| input.below(8)).collect()
+/// Up to `max_ndim` dimensions of 0 to 7.
+pub fn dims(input: &mut Input<'_>, max_ndim: usize) -> Vec<usize> {
+    let ndim = input.below(max_ndim + 1);
+    (0..ndim).map(|_| input.below(8)).collect()
 }
 
 /// Up to `most` tensors.

@@ -9,7 +9,7 @@ pub(crate) fn shape(dims: &[usize]) -> String {
         return format!("[{}]", join(dims));
     }
     let (start, end) = (&dims[..MAX_DIMS / 2], &dims[dims.len() - MAX_DIMS / 2..]);
-    format!("[{}, …, {}] (rank {})", join(start), join(end), count(dims.len() as u64))
+    format!("[{}, …, {}] ({} dimensions)", join(start), join(end), count(dims.len() as u64))
 }
 
 /// A number with commas between thousands: `22,713,728`.
@@ -83,7 +83,7 @@ mod tests {
         assert_eq!(shape(&[]), "[]");
         assert_eq!(shape(&[0]), "[0]");
         assert_eq!(shape(&[30522, 384]), "[30522, 384]");
-        assert_eq!(shape(&[1; 5000]), "[1, 1, 1, 1, 1, 1, …, 1, 1, 1, 1, 1, 1] (rank 5,000)");
+        assert_eq!(shape(&[1; 5000]), "[1, 1, 1, 1, 1, 1, …, 1, 1, 1, 1, 1, 1] (5,000 dimensions)");
     }
 
     #[test]

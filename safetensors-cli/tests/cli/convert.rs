@@ -162,7 +162,7 @@ fn tensors_are_selected_dropped_renamed_and_merged() {
     for output in ["d.safetensors", "d", "d.npz"] {
         for dry_run in [&[][..], &["-n"]] {
             let error = format!(
-                "error: {output}: tensor \"same\": the name stands twice: m.0.norm of a.safetensors and m.1.norm of \
+                "error: {output}: tensor \"same\": duplicate tensor name: m.0.norm of a.safetensors and m.1.norm of \
                  a.safetensors; give them different names with --rename, leave out one with --drop, or convert one input by \
                  itself first, with --prefix\n"
             );

@@ -94,7 +94,7 @@ fn a_name_that_stands_twice_is_told_with_its_inputs() {
         };
         twice(
             &["--drop", "head"],
-            "the name stands twice: w of in.safetensors and w of more.safetensors; ",
+            "duplicate tensor name: w of in.safetensors and w of more.safetensors; ",
         );
         twice(
             &["--rename", "^w$", "head", "-f", "w"],

@@ -84,7 +84,7 @@ fn an_archive_with_a_name_twice_is_refused() {
     // Two members of different names hold arrays of the same name.
     archive(&path, &[("a.npy", array("|u1", "(1,)", &[1])), ("a", array("|u1", "(1,)", &[2]))]);
     let twice = predicate::str::contains(
-        "tensor \"a\": the name stands twice: a of in.npz and a of in.npz; ",
+        "tensor \"a\": duplicate tensor name: a of in.npz and a of in.npz; ",
     );
     convert(dir.path(), &["in.npz", "out.npz"]).code(1).stderr(twice);
 }

@@ -130,7 +130,7 @@ fn verify_names_a_backup_and_a_change_removes_it() {
     let (path, before) = torn_file(dir.path());
     fs::File::options().write(true).open(&path).unwrap().write_all(&before).unwrap();
     let named = || {
-        predicate::str::contains("a backup of its header lies beside it, ")
+        predicate::str::contains("an interrupted edit left a backup of its header, ")
             .and(predicate::str::contains(BACKUP))
     };
     run(&["verify"], &path, &[]).success().stderr(named());

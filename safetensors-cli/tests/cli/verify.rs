@@ -100,7 +100,7 @@ fn strict_holds_files_to_the_text() {
     assert_eq!(tensor.len() % 8, 6);
     for (header, departure) in [
         (format!("  {tensor}"), Some("the header starts with 2 bytes of white space")),
-        (format!("{tensor}\n "), Some("the header is padded with other white space than spaces")),
+        (format!("{tensor}\n "), Some("the header is padded with white space other than spaces")),
         (format!("{tensor}   "), Some("the data starts at byte 65, not at a multiple of 8")),
         (format!("{tensor} "), Some("tensor \"w\" lies at byte 63, not at a multiple of 4")),
         (format!("{tensor}  "), None),
@@ -213,7 +213,7 @@ fn every_kind_of_unsound_path_fails_with_its_name() {
         "\
 error: short.safetensors: expected at least 8 bytes for the header length, found 3
 error: empty.safetensors: expected at least 8 bytes for the header length, found 0
-error: json.safetensors: the header is not JSON: at its byte 1 stands ',', expected a name in quotes
+error: json.safetensors: the header is not JSON at byte 1: found ',', expected a name in quotes
 error: trailing.safetensors: the tensors have 0 bytes, but 1 follow the header
 error: folder: no *.safetensors file or index in this directory or below it
 error: missing.safetensors: {not_found}

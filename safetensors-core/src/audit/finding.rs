@@ -1,24 +1,24 @@
-//! [`Finding`]: one thing that is odd about a checkpoint.
+//! [`Finding`]: one oddity of a checkpoint that breaks no rule.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Escaped, Quoted};
 
-/// What a finding departs from.
+/// How serious a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Severity {
-    /// From the text of the format, or from what its writers are asked to do. Readers take the file
-    /// as it is.
+    /// The file departs from the text of the format, or from what the format asks of writers.
+    /// Readers accept the file.
     Departure,
-    /// From what whoever made the checkpoint will have meant: it may lack tensors, or say something
-    /// wrong.
+    /// The checkpoint departs from the author's probable intent. It may lack tensors, or contain
+    /// wrong information.
     Warning,
 }
 
-/// One thing that is odd about a checkpoint that can be opened. `Display` says it in a sentence
-/// that begins with the file.
+/// One oddity of a checkpoint that can be opened. `Display` describes it in a sentence that begins
+/// with the file.
 ///
 /// Offsets are in bytes, from the start of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,10 +28,10 @@ pub enum Finding {
     LeadingSpace {
         /// The file.
         file: PathBuf,
-        /// How much.
+        /// The number of bytes of white space.
         bytes: u64,
     },
-    /// The header is padded with other white space than spaces.
+    /// The header is padded with white space other than spaces.
     ForeignPadding {
         /// The file.
         file: PathBuf,
@@ -40,80 +40,78 @@ pub enum Finding {
     MisalignedData {
         /// The file.
         file: PathBuf,
-        /// Where it starts.
+        /// The offset of its first byte.
         offset: u64,
     },
-    /// Tensors do not lie at a multiple of their dtype's alignment.
+    /// One or more tensors do not begin at a multiple of their dtype's alignment.
     MisalignedTensors {
         /// The file.
         file: PathBuf,
-        /// The first of them.
+        /// The name of the first such tensor.
         tensor: String,
-        /// Where it lies.
+        /// The offset of its first byte.
         offset: u64,
-        /// What that should be a multiple of.
+        /// The alignment: `offset` should be a multiple of it.
         alignment: u64,
-        /// How many others there are.
+        /// The number of other such tensors.
         others: u64,
     },
-    /// A file has tensors that the index does not send there.
+    /// A file has tensors that the index does not place in it.
     UnindexedTensors {
         /// The file.
         file: PathBuf,
-        /// The first of them.
+        /// The name of the first such tensor.
         tensor: String,
-        /// How many others there are.
+        /// The number of other such tensors.
         others: u64,
     },
-    /// The index gives another size of all tensors than they have.
+    /// The `total_size` in the index is not the size of all tensors.
     WrongTotalSize {
         /// The index.
         file: PathBuf,
-        /// The bytes of the tensors that it names.
+        /// The number of bytes of all tensors that the index names.
         expected: u64,
-        /// What it says.
+        /// The `total_size` in the index.
         found: u64,
     },
-    /// A file of tensors lies beside an index, and neither that one nor another one there names it.
+    /// A file of tensors is in the directory of the index, and no index in that directory names it.
     StrayFile {
         /// The file.
         file: PathBuf,
     },
-    /// A directory has both `model.safetensors`, which it opens as, and an index that does not name
-    /// that file.
+    /// A directory has both `model.safetensors` and an index that does not name that file. The
+    /// directory opens as `model.safetensors`, so the index is ignored.
     ShadowedIndex {
         /// The file.
         file: PathBuf,
         /// The index.
         index: PathBuf,
     },
-    /// A backup of a header lies beside the file. An edit that was interrupted left it, or one that
-    /// is under way needs it. The next edit of the file, or
-    /// [`recover`](crate::edit::recover), removes it.
+    /// A backup of a header lies beside the file. Either an interrupted edit left it, or a running
+    /// edit needs it. The next edit of the file, or [`recover`](crate::edit::recover), removes it.
     HeaderBackup {
         /// The file.
         file: PathBuf,
         /// The backup.
         backup: PathBuf,
     },
-    /// A tensor of dtype BOOL has bytes that are neither 0 nor 1, so that it can only be read as
-    /// bytes.
+    /// A BOOL tensor has bytes that are neither 0 nor 1. Such a tensor can only be read as bytes.
     InvalidBools {
         /// The file.
         file: PathBuf,
         /// The tensor.
         tensor: String,
-        /// The first element that is none.
+        /// The index of the first such element.
         index: u64,
-        /// Its byte.
+        /// The byte of that element.
         found: u8,
-        /// How many other such elements there are.
+        /// The number of other such elements.
         others: u64,
     },
 }
 
 impl Finding {
-    /// How bad it is.
+    /// How serious the finding is.
     pub fn severity(&self) -> Severity {
         match self {
             Self::LeadingSpace { .. }
@@ -129,7 +127,7 @@ impl Finding {
         }
     }
 
-    /// The file that it is about.
+    /// The file that the finding is about.
     pub fn file(&self) -> &Path {
         match self {
             Self::LeadingSpace { file, .. }
@@ -158,7 +156,7 @@ impl fmt::Display for Finding {
                 )
             }
             Self::ForeignPadding { .. } => {
-                f.write_str("the header is padded with other white space than spaces")
+                f.write_str("the header is padded with white space other than spaces")
             }
             Self::MisalignedData { offset, .. } => {
                 write!(f, "the data starts at byte {offset}, not at a multiple of 8")
@@ -191,7 +189,8 @@ impl fmt::Display for Finding {
                 let index = index.file_name().unwrap_or_default().to_string_lossy();
                 write!(
                     f,
-                    "the directory opens as this file and not as {} beside it, which does not name it",
+                    "the directory opens as this file and not as {} beside it, which does not \
+                     name it",
                     Escaped(&index)
                 )
             }
@@ -199,8 +198,7 @@ impl fmt::Display for Finding {
                 let backup = backup.to_string_lossy();
                 write!(
                     f,
-                    "a backup of its header lies beside it, {}, which an edit left that was \
-                     interrupted; the next edit removes it",
+                    "an interrupted edit left a backup of its header, {}; the next edit removes it",
                     Escaped(&backup)
                 )
             }
@@ -220,7 +218,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// A number of things: `1 byte`, `2 bytes`.
+/// Displays a number of things: `1 byte`, `2 bytes`.
 struct Counted(u64, &'static str);
 
 impl fmt::Display for Counted {

@@ -1,4 +1,4 @@
-//! [`FileLayout`]: how a file is laid out: its header, its padding, and what is aligned.
+//! [`FileLayout`]: the header, the padding and the alignment of one file.
 
 use std::io;
 
@@ -6,11 +6,12 @@ use crate::error::{ErrorKind, Result};
 use crate::header::TensorInfo;
 use crate::io::{ReadAt, SafeTensors};
 
-/// The data of most files starts at a multiple of 8; of those made for mapping, at a page.
+/// The largest alignment that is told apart: that of a memory page, for files that are made to be
+/// mapped.
 const LARGEST_ALIGNMENT: u64 = 4096;
 
-/// What the layout of one file is, beyond what makes it sound. Lengths and offsets are in bytes,
-/// offsets from the start of the file.
+/// Facts about the layout of one file that do not matter for its validity. Lengths and offsets are
+/// in bytes. Offsets count from the start of the file.
 ///
 /// ```
 /// use safetensors_core::audit::FileLayout;
@@ -30,40 +31,41 @@ const LARGEST_ALIGNMENT: u64 = 4096;
 pub struct FileLayout {
     /// The length of the header's text with its padding.
     pub header_len: u64,
-    /// White space before the header's opening brace.
+    /// The length of the white space before the header's opening brace.
     pub leading_space: u64,
-    /// White space after the header's closing brace.
+    /// The length of the white space after the header's closing brace.
     pub padding: u64,
-    /// Whether some of that padding is other white space than spaces.
+    /// Whether the padding has white space other than spaces.
     pub is_padding_foreign: bool,
-    /// Where the data begins.
+    /// The offset of the first byte of the data.
     pub data_start: u64,
     /// The largest power of two up to 4096 that `data_start` is a multiple of.
     pub data_alignment: u64,
-    /// How many tensors do not lie at a multiple of their dtype's alignment.
+    /// The number of tensors that do not begin at a multiple of their dtype's alignment.
     pub misaligned_tensors: u64,
-    /// The first of them.
+    /// The first of these tensors, in file order.
     pub first_misaligned: Option<MisalignedTensor>,
 }
 
-/// A tensor that does not lie at a multiple of its dtype's alignment.
+/// A tensor that does not begin at a multiple of its dtype's alignment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MisalignedTensor {
-    /// Its name.
+    /// The name of the tensor.
     pub name: String,
-    /// Where it lies, from the start of the file.
+    /// The offset of its first byte, from the start of the file.
     pub offset: u64,
-    /// What that should be a multiple of.
+    /// The alignment of its dtype: `offset` should be a multiple of it.
     pub alignment: u64,
 }
 
 impl FileLayout {
-    /// Looks at the ends of the header's text, which it reads again, and at where tensors lie.
+    /// Determines the layout of a file. It reads the white space at both ends of the header again,
+    /// and no tensor.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`].
+    /// [`ErrorKind::Io`] if the header cannot be read.
     pub fn of(file: &SafeTensors<impl ReadAt>) -> Result<Self> {
         let header = file.header();
         let (data_start, header_len) = (header.data_start(), header.json_len());
@@ -97,7 +99,7 @@ fn misaligned(data_start: u64, tensor: &TensorInfo<'_>) -> Option<MisalignedTens
 /// A run of white space.
 struct WhiteSpace {
     bytes: u64,
-    /// Whether it has other characters than spaces.
+    /// Whether it has characters other than spaces.
     is_foreign: bool,
 }
 

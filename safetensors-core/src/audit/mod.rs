@@ -1,10 +1,10 @@
-//! What is odd about a checkpoint that breaks no rule: [`Checkpoint::audit`] and
-//! [`Checkpoint::audit_values`] list it.
+//! Finds oddities of a checkpoint that break no rule: [`Checkpoint::audit`] and
+//! [`Checkpoint::audit_values`] list them.
 //!
-//! Opening a checkpoint refuses what is malformed. Beyond that, the text of the format asks writers
-//! for more than readers insist on, and an index may disagree with the files beside it. Each such
-//! thing is a [`Finding`]; its [`Severity`] says whether the file only departs from the text or
-//! probably is not what was meant. [`FileLayout`] has the facts about one file.
+//! Opening a checkpoint refuses malformed files. But the format asks more of writers than readers
+//! check, and an index may disagree with the files beside it. Each such oddity is a [`Finding`].
+//! Its [`Severity`] says whether the file only departs from the text of the format, or is probably
+//! not what its author intended. [`FileLayout`] has the facts about one file.
 
 mod finding;
 mod layout;
@@ -26,11 +26,12 @@ use crate::io::hidden::{header_backup, is_header_backup};
 use crate::load::LazyTensor;
 use crate::tensor::non_bools;
 
-/// The format asks for data at a multiple of this.
+/// The format asks for data that begins at a multiple of this offset.
 const DATA_ALIGNMENT: u64 = 8;
 
 impl<S: ReadAt> CheckpointFile<S> {
-    /// How the file is laid out. Reads the ends of its header again.
+    /// Determines the layout of the file. It reads the white space at both ends of the header
+    /// again.
     ///
     /// # Errors
     ///
@@ -41,8 +42,8 @@ impl<S: ReadAt> CheckpointFile<S> {
 }
 
 impl<S: ReadAt> Checkpoint<S> {
-    /// Lists what is odd about the checkpoint though it breaks no rule: first what concerns the
-    /// index, if there is one, then each file in order. No tensor is read.
+    /// Lists the oddities of the checkpoint that break no rule. Findings about the index come
+    /// first, then those about each file in order. No tensor is read.
     ///
     /// ```
     /// use safetensors_core::audit::Severity;
@@ -83,7 +84,7 @@ impl<S: ReadAt> Checkpoint<S> {
 
     fn unindexed_findings(&self) -> Vec<Finding> {
         let mut findings: Vec<Finding> = Vec::new();
-        // They come file by file.
+        // Tensors of the same file come one after the other.
         for (shard, tensor) in self.unindexed() {
             match findings.last_mut() {
                 Some(Finding::UnindexedTensors { file, others, .. }) if file == shard.path() => {
@@ -104,7 +105,8 @@ impl<S: ReadAt> Checkpoint<S> {
         Some(Finding::WrongTotalSize { file: index.into(), expected, found })
     }
 
-    /// What is said of the index beside `model.safetensors`, which a directory was opened as.
+    /// The finding about an index beside `model.safetensors`, if a directory was opened as that
+    /// file.
     fn shadowed_finding(&self) -> Result<Option<Finding>> {
         let (Some(index), [file]) = (self.shadowed_index()?, self.files()) else {
             return Ok(None);
@@ -114,8 +116,8 @@ impl<S: ReadAt> Checkpoint<S> {
         Ok((!is_named).then_some(Finding::ShadowedIndex { file, index }))
     }
 
-    /// The files of tensors in the index's own directory that neither it nor another index there
-    /// names, in order.
+    /// The findings about files of tensors in the index's directory that no index in that directory
+    /// names, sorted by path.
     fn strays(&self, index: &Path) -> Result<Vec<Finding>> {
         let folder = index.parent().unwrap_or(Path::new(""));
         let mut named: BTreeSet<PathBuf> =
@@ -142,9 +144,9 @@ impl<S: ReadAt> Checkpoint<S> {
         Ok(strays.into_iter().map(finding).collect())
     }
 
-    /// Lists what is odd about the values of tensors: reads all those of dtype BOOL, whose bytes
-    /// should be 0 or 1. The format does not ask for that, but such a tensor can only be read as
-    /// bytes. Every value of the other dtypes is as good as any other.
+    /// Lists the oddities of values: bytes of BOOL tensors that are neither 0 nor 1. The format
+    /// does not forbid them, but a tensor that has them can only be read as bytes. This reads all
+    /// BOOL tensors and no others, because every bit pattern of the other dtypes is valid.
     ///
     /// # Errors
     ///
@@ -155,7 +157,7 @@ impl<S: ReadAt> Checkpoint<S> {
     }
 }
 
-/// The bytes of a BOOL tensor that are neither 0 nor 1, if there are any.
+/// The finding about bytes of a BOOL tensor that are neither 0 nor 1, if there are any.
 fn invalid_bools<S: ReadAt>(tensor: &LazyTensor<'_, S>) -> Result<Option<Finding>> {
     let (mut first, mut count) = (None, 0);
     for piece in tensor.pieces() {
@@ -176,7 +178,7 @@ fn invalid_bools<S: ReadAt>(tensor: &LazyTensor<'_, S>) -> Result<Option<Finding
     Ok(first.map(finding))
 }
 
-/// In what one file departs from the text of the format.
+/// Adds the findings about how one file departs from the text of the format.
 fn layout_findings(file: &Path, layout: FileLayout, findings: &mut Vec<Finding>) {
     let file = || file.to_owned();
     if layout.leading_space > 0 {

@@ -1,4 +1,5 @@
-//! What a directory has before a save: the checkpoint that has to stay loadable meanwhile.
+//! The checkpoint that a directory contains before a save. It must stay loadable until the new one
+//! is complete.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,17 +14,17 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::header::Limits;
 use crate::io::{FileSource, SafeTensors, failpoint};
 
-/// The checkpoint that an index describes, or, if there is no index, the one file that the
-/// directory opens as. `None` if there is none, or if it is not complete or malformed: then there
-/// is nothing to keep loadable.
+/// The checkpoint that the index describes or, without an index, the one file that the directory
+/// opens as. `None` if there is none, or if it is incomplete or malformed: then there is nothing to
+/// keep loadable.
 ///
-/// A file without tensors counts for nothing here, because no index can describe it; nor does
-/// `model.safetensors`, which the directory opens as until it is removed, whatever comes beside it.
+/// A file without tensors is left out, because no index can describe it. So is `model.safetensors`,
+/// because the directory opens as that file until it is removed, whatever lies beside it.
 ///
 /// # Errors
 ///
-/// Whatever keeps the old checkpoint from being read, but for "not found": that says nothing of
-/// whether there is one.
+/// [`ErrorKind::Io`] and [`ErrorKind::TooLargeForMemory`] if the old checkpoint cannot be read: it
+/// is then unknown whether there is one. A missing file is no error.
 pub(super) fn current(directory: &Path, index: Option<&Path>) -> Result<Option<Index>> {
     failpoint::hit("read the old checkpoint").map_err(|error| Error::io(error, directory))?;
     let found = match index {
@@ -39,7 +40,7 @@ pub(super) fn current(directory: &Path, index: Option<&Path>) -> Result<Option<I
     Ok(Some(current))
 }
 
-/// The one file that a directory without an index opens as, in the form of an index.
+/// The one file that a directory without an index opens as, described as an index of one shard.
 fn of_one_file(directory: &Path) -> Result<Option<Index>> {
     let CheckpointPath::File(path) = locate(&LocalStore, directory)? else { return Ok(None) };
     let name = path.file_name().and_then(|name| name.to_str());
@@ -50,7 +51,7 @@ fn of_one_file(directory: &Path) -> Result<Option<Index>> {
     Ok(Some(Index { shards: BTreeMap::from([(name.to_owned(), names)]), ..Index::default() }))
 }
 
-/// What was read, or nothing if what is there is no checkpoint.
+/// Replaces the error of a missing or malformed checkpoint by `None`.
 fn unless_broken(found: Result<Option<Index>>) -> Result<Option<Index>> {
     match found {
         Err(error) if is_not_found(&error) => Ok(None),
@@ -70,7 +71,7 @@ fn is_file(path: &Path) -> Result<bool> {
 
     match fs::metadata(path) {
         Ok(metadata) => Ok(metadata.is_file()),
-        // In these ways too the system says that there can be no such file.
+        // The last two also say that there is no such file.
         Err(error) if matches!(error.kind(), NotFound | NotADirectory | InvalidFilename) => {
             Ok(false)
         }

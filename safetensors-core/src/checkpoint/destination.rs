@@ -1,4 +1,4 @@
-//! Whether a directory can have the files of a checkpoint.
+//! Checking a directory before the files of a checkpoint are saved to it.
 
 use std::io;
 use std::path::Path;
@@ -9,14 +9,14 @@ use super::{CheckpointPath, FilePattern};
 use crate::error::{Error, ErrorKind, Result};
 use crate::save::atomic::refuse_other_than_directory;
 
-/// Checks whether a directory can have these files, which are named after the pattern, as far as
-/// that is known beforehand.
+/// Checks whether these files of the pattern can be saved to a directory, as far as that is known
+/// beforehand.
 ///
-/// One file has no index. Unless it is `model.safetensors`, it is found only if it is alone: no
-/// other file of tensors may be there and no other index.
+/// A checkpoint of one file has no index. Opening the directory finds that file only if it is
+/// `model.safetensors`, or if the directory has no other file of tensors and no other index.
 pub(crate) fn check(directory: &Path, pattern: &FilePattern, files: &[&str]) -> Result<()> {
     let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
-    // What is not there yet will be made in the nearest directory above that is.
+    // A missing directory will be created in its nearest ancestor that exists.
     let there = directory
         .ancestors()
         .find(|path| path.symlink_metadata().is_ok())
@@ -44,7 +44,7 @@ pub(crate) fn check(directory: &Path, pattern: &FilePattern, files: &[&str]) -> 
     Err(Error::from(ErrorKind::NotAlone { file: file.into(), others }).in_path(directory))
 }
 
-/// Refuses to take the place of something that is neither a file nor a link.
+/// Fails if a new file cannot replace what is at the path: a directory or a special file.
 pub(super) fn refuse_other_than_files(path: &Path) -> Result<()> {
     let found = match path.symlink_metadata() {
         Ok(metadata) if metadata.is_dir() => "a directory",

@@ -1,4 +1,4 @@
-//! [`NewDirectories`]: directories that a save makes, and takes away again if it comes to nothing.
+//! [`NewDirectories`]: directories that a save creates, and removes again if it fails.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -7,16 +7,16 @@ use crate::io::unfinished::{Registered, Steps};
 use crate::save::atomic::{directory as parent, sync_directory};
 pub(super) use crate::save::temporary::TempDirectory;
 
-/// The directories that were made so that another one is there. They are removed when this is
-/// dropped, unless something is in them by then.
+/// A directory that was created for an output, and those above it that were created for it.
+/// Dropping this removes those that are empty.
 pub(super) struct NewDirectories {
-    /// Each before those that lie in it.
+    /// Parents come before their children.
     directories: Vec<PathBuf>,
     registered: Vec<Registered>,
 }
 
 impl NewDirectories {
-    /// Makes a directory, and those above it, where they are not there yet.
+    /// Creates a directory and its missing ancestors.
     pub(super) fn create_all(directory: &Path) -> io::Result<Self> {
         let missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
         let missing: Vec<_> = directory.ancestors().take_while(missing).collect();
@@ -28,17 +28,17 @@ impl NewDirectories {
                     made.directories.push(path.into());
                     made.registered.push(Registered::made(path));
                 }
-                // Somebody else was faster: it is theirs.
+                // Another process has created it meanwhile, so it must not be removed here.
                 Err(_) if path.is_dir() => {}
                 Err(error) => return Err(error),
             }
         }
-        // Says so if the path has something else.
+        // This fails if the path leads to something other than a directory.
         fs::create_dir_all(directory)?;
         Ok(made)
     }
 
-    /// Waits until the names of the directories that were made have reached the disk.
+    /// Waits until the names of the new directories have reached the disk.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.directories.iter().try_for_each(|made| sync_directory(parent(made)))
     }
@@ -47,7 +47,7 @@ impl NewDirectories {
 impl Drop for NewDirectories {
     fn drop(&mut self) {
         for directory in self.directories.iter().rev() {
-            // This fails for those that are not empty.
+            // This fails for a directory that is not empty, which then stays.
             let _ = fs::remove_dir(directory);
         }
     }

@@ -1,4 +1,4 @@
-//! [`Index`]: which shard holds which tensor. What is read is hostile until checked.
+//! [`Index`]: which shard contains which tensor. An index file is treated as hostile.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,12 +12,12 @@ use crate::error::{Error, ErrorKind, IndexProblem, Result};
 use crate::header::{Limits, Metadata};
 use crate::io::ReadAt;
 
-/// The content of an index file, with the `weight_map` turned round: each shard with the names of
-/// its tensors, shards by name.
+/// The content of an index file. A `weight_map` maps tensors to shards. Here it is inverted: each
+/// shard has the names of its tensors, and the shards are sorted by name.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Index {
     pub(crate) shards: BTreeMap<String, Vec<String>>,
-    /// What the index says of the size of all tensors. Not trusted.
+    /// The number of bytes of all tensors, according to the index. It is not trusted.
     pub(crate) total_size: Option<u64>,
     /// The strings in the index's metadata.
     pub(crate) metadata: Metadata,
@@ -54,7 +54,7 @@ impl Index {
         self.shards.iter().map(|(file, names)| (file.as_str(), names.as_slice()))
     }
 
-    /// The paths of the files, in order, of an index at this path.
+    /// The paths of the shards, sorted by name, of an index that lies at this path.
     pub(super) fn files_beside(&self, index: &Path) -> Vec<PathBuf> {
         let folder = index.parent().unwrap_or(Path::new(""));
         self.shards().map(|(file, _)| folder.join(file)).collect()

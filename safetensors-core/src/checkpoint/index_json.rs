@@ -1,4 +1,4 @@
-//! The JSON text of an index file, written.
+//! Writing the JSON text of an index file.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use crate::header::Metadata;
 
-/// The text that `json.dumps(index, indent=2, sort_keys=True) + "\n"` makes in Python of an index
-/// with this metadata, which sends tensors to files.
+/// The text of an index with this metadata, which maps tensors to files. It is the text that Python
+/// writes with `json.dumps(index, indent=2, sort_keys=True) + "\n"`.
 pub(super) fn to_json<'a>(
     strings: &Metadata,
     total_size: Option<u64>,
@@ -29,7 +29,7 @@ pub(super) fn to_json<'a>(
     for c in json.chars() {
         match c {
             '\n' | ' '..='~' => ascii.push(c),
-            // Outside of strings there are no others, and inside they can stand as escapes of
+            // Other characters occur only inside strings, where they can be written as escapes of
             // UTF-16 code units.
             _ => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| {
                 // Writing to a `String` cannot fail.

@@ -1,5 +1,5 @@
-//! The JSON text of an index file, read. Nothing in it is trusted: duplicate keys are refused,
-//! and so are more entries than [`Limits`] allow.
+//! Reading the JSON text of an index file. The text is not trusted: duplicate keys are refused, and
+//! so are more entries than [`Limits`] allow.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -12,10 +12,10 @@ use serde_json::value::RawValue;
 use crate::error::{Escaped, IndexProblem};
 use crate::header::{Limits, Metadata, duplicate_key};
 
-/// What is read of an index file. Everything else in it is read over.
+/// The parts of an index file that are used. Everything else in it is skipped.
 #[derive(Debug, Default)]
 pub(super) struct IndexFile {
-    /// The `weight_map` turned round: each file name with the names of its tensors.
+    /// The `weight_map`, inverted: each file name with the names of its tensors.
     pub(super) shards: BTreeMap<String, Vec<String>>,
     pub(super) total_size: Option<u64>,
     /// The strings in the index's `metadata`.
@@ -37,8 +37,8 @@ impl IndexFile {
         })
     }
 
-    /// Takes what is of use from `metadata`. Files have all sorts of things there, so nothing in it
-    /// is an error but a duplicate key, and too many of them.
+    /// Reads the strings and the `total_size` of `metadata`. Writers put all sorts of values there,
+    /// so only a duplicate key and too many keys are errors.
     fn read_metadata(&mut self, json: &RawValue, most: &Most) -> serde_json::Result<()> {
         if !json.get().starts_with('{') {
             return Ok(());
@@ -47,14 +47,14 @@ impl IndexFile {
     }
 }
 
-/// The most entries of one object, and whether one has more.
+/// The limit on the entries of one object, and whether an object exceeded it.
 struct Most {
     entries: usize,
     is_exceeded: Cell<bool>,
 }
 
 impl Most {
-    /// Fails if there is one entry more than `count`, which are all that there may be.
+    /// Fails if one more entry after the first `count` exceeds the limit.
     fn check<E: de::Error>(&self, count: usize) -> Result<(), E> {
         if count < self.entries {
             return Ok(());
@@ -121,7 +121,7 @@ impl<'de> Visitor<'de> for WeightMap<'_> {
         while let Some((tensor, file)) = map.next_entry::<String, Cow<'_, str>>()? {
             self.0.check(count)?;
             count += 1;
-            // Many tensors have one file, whose name is kept once.
+            // Many tensors lie in one file. Its name is stored only once.
             match shards.get_mut(&*file) {
                 Some(tensors) => tensors.push(tensor),
                 None => _ = shards.insert(file.into_owned(), vec![tensor]),
@@ -166,7 +166,7 @@ impl<'de> Visitor<'de> for Strings<'_> {
     }
 }
 
-/// A number of bytes. Some writers sum them up in floating point.
+/// A number of bytes. Some writers compute it in floating point and write `1024.0`.
 fn whole_number(json: &str) -> Option<u64> {
     json.parse().ok().or_else(|| {
         let number: f64 = json.parse().ok()?;

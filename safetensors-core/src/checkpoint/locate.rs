@@ -1,4 +1,4 @@
-//! From the path that a user gives to the file or index that is meant.
+//! Finding the file or index that a user's path means.
 
 use std::path::{Path, PathBuf};
 
@@ -8,8 +8,8 @@ use super::store::{Entry, FileKind, LocalStore, Store};
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::Limits;
 
-/// How many of the directories in one without a checkpoint are looked into, so that the error can
-/// say what is there.
+/// The most subdirectories that are searched for an error message. The error for a directory
+/// without a checkpoint lists the files of tensors one level down.
 const LOOKED_INTO: usize = 32;
 
 /// The file or the index that a path leads to.
@@ -23,8 +23,8 @@ pub enum CheckpointPath {
 
 impl CheckpointPath {
     /// Finds what [`Checkpoint::open`](super::Checkpoint::open) opens for this path: a `*.json`
-    /// file is an index, every other file is one of tensors, a directory is what it holds. Neither
-    /// is looked into.
+    /// file is an index, every other file contains tensors, and a directory is searched for either.
+    /// No file is read.
     ///
     /// # Errors
     ///
@@ -33,8 +33,8 @@ impl CheckpointPath {
         locate(&LocalStore, path.as_ref())
     }
 
-    /// What a file in a directory is by the end of its name: `.safetensors.index.json` an index,
-    /// `.safetensors` a file of tensors, everything else nothing. The file is not looked at.
+    /// Tells an index from a file of tensors by the end of the name: `.safetensors.index.json` or
+    /// `.safetensors`. `None` for every other name. The file need not exist.
     ///
     /// ```
     /// use safetensors_core::checkpoint::CheckpointPath;
@@ -53,7 +53,7 @@ impl CheckpointPath {
     }
 
     /// The files of tensors: the file itself, or those that the index names, in order of their
-    /// names. The index is read and checked; the files are not looked at.
+    /// names. The index is read and checked; the files need not exist.
     ///
     /// ```
     /// use safetensors_core::checkpoint::CheckpointPath;
@@ -82,7 +82,7 @@ impl CheckpointPath {
         }
     }
 
-    /// What a path is if it leads to no directory: a `*.json` file is an index, everything else is
+    /// What a path means if it is not a directory: a `*.json` file is an index, everything else is
     /// a file of tensors.
     pub(super) fn by_extension(path: &Path) -> Self {
         match path.extension().is_some_and(|extension| extension == "json") {
@@ -99,13 +99,13 @@ impl CheckpointPath {
     }
 }
 
-/// A file is itself, or an index if its name ends in `.json`; a directory is what it
-/// [holds](choose).
+/// What a path means: an index if its name ends in `.json`, else a file of tensors. For a
+/// directory, [`choose`] decides.
 pub(super) fn locate<T: Store>(store: &T, path: &Path) -> Result<CheckpointPath> {
     match store.kind(path).map_err(|error| error.in_path(path))? {
         Some(FileKind::Directory) => choose(store, path),
         Some(FileKind::File) => Ok(CheckpointPath::by_extension(path)),
-        // The store says best that nothing is there, unless something has come by now.
+        // Opening gives the store's own error for a missing file. The file may also exist by now.
         None => match store.open(path) {
             Ok(_) => Ok(CheckpointPath::by_extension(path)),
             Err(error) => Err(error.in_path(path)),
@@ -113,14 +113,15 @@ pub(super) fn locate<T: Store>(store: &T, path: &Path) -> Result<CheckpointPath>
     }
 }
 
-/// What a directory opens as: what transformers and huggingface_hub load from it.
+/// Chooses the file or index that a directory opens as. It is the one that transformers and
+/// huggingface_hub load.
 ///
-/// `model.safetensors` goes before everything else. The index `model.safetensors.index.json` comes
-/// next, then exactly one other index, then exactly one file. One file that is a shard of several,
-/// by its name, is no checkpoint: the others and the index are missing.
+/// `model.safetensors` comes first, then the index `model.safetensors.index.json`, then the only
+/// other index, then the only file. A single file that is one of several shards by its name is no
+/// checkpoint: the other shards and the index are missing.
 fn choose<T: Store>(store: &T, directory: &Path) -> Result<CheckpointPath> {
-    // These two are asked for by their names: a list that is read while files are renamed may lack
-    // one that was there all the time.
+    // These two are looked up by name. A listing that is read while files are renamed may lack a
+    // file that existed all the time.
     let (file, index) = (directory.join(STANDARD_FILE), directory.join(STANDARD_INDEX));
     let is_file = |path: &Path| -> Result<bool> {
         let kind = store.kind(path).map_err(|error| error.in_path(path))?;
@@ -161,8 +162,8 @@ fn found(entries: &[Entry]) -> [Vec<&str>; 2] {
     found
 }
 
-/// The indexes and files of tensors that lie one level down, for a message. What cannot be looked
-/// into is left out, and so are hidden directories.
+/// The indexes and files of tensors that lie one level down, for an error message. Hidden
+/// directories are left out, and so are those that cannot be read.
 fn found_below<T: Store>(store: &T, directory: &Path, entries: &[Entry]) -> Vec<String> {
     let is_shown =
         |entry: &&Entry| entry.kind == FileKind::Directory && !entry.name.starts_with('.');

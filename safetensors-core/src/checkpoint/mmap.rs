@@ -6,8 +6,8 @@
 //! bytes behind a `&[u8]` change, which Rust forbids; if any process truncates it, touching the
 //! lost pages ends this process with `SIGBUS`. No check in this process can rule that out, so
 //! mapping is an `unsafe fn`, and the caller promises that it does not happen. Reading at positions
-//! ([`FileSource`]) has no such hazard: what changes there is an error or another value, never
-//! undefined behaviour.
+//! ([`FileSource`]) has no such hazard: a change of the file causes an error or another value
+//! there, never undefined behaviour.
 
 #![allow(
     unsafe_code,
@@ -31,7 +31,7 @@ impl Checkpoint<Mmap> {
     /// Opens a checkpoint as [`open`](Checkpoint::open) does and maps its files, so that tensors
     /// can be lent as [views](crate::LazyTensor::view).
     ///
-    /// How the tensors will be used is advice to the system for each mapping:
+    /// Each mapping can be given advice on how its bytes will be used:
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};

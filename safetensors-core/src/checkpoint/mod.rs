@@ -1,5 +1,5 @@
-//! [`Checkpoint`]: one file, or an index of shards, seen as one set of tensors; how one is saved in
-//! several files; and where the files may lie ([`store`]).
+//! Checkpoints: the tensors of a model, in one file or in several. [`Checkpoint`] opens one,
+//! [`save_sharded`] saves one, and a [`store`] is the place of its files.
 
 mod current;
 mod destination;
@@ -50,13 +50,12 @@ use crate::io::{FileSource, ReadAt, SafeTensors};
 use crate::load::{LazyTensor, LoadOptions};
 use crate::tensor::TensorBuf;
 
-/// The tensors of a model, wherever they lie: in one file, or in the shards that an index file
-/// names.
+/// The tensors of a model, in one file or in the shards that an index names.
 ///
 /// [`open`](Checkpoint::open) takes the path of a file, of an index, or of the directory that holds
-/// either. Headers are read at once, tensors when asked for. With the default `S` reads are
-/// positional: safe even if the files change. With [`mmap`](Checkpoint::mmap) tensors can be lent
-/// without a copy.
+/// either. Opening reads and checks the headers. Tensors are read on request, into buffers of their
+/// own. The default `S` reads the files at positions, which is safe even if they change. With
+/// [`mmap`](Checkpoint::mmap) tensors can also be borrowed, without a copy.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, save};
@@ -87,19 +86,20 @@ pub struct Checkpoint<S = FileSource> {
     shards: Vec<CheckpointFile<S>>,
     /// Every tensor: shards in order, each shard's tensors in file order.
     places: Vec<Place>,
-    /// From a name to its place. Nothing for a single file, whose header has that table.
+    /// Finds the position of a name in `places`. `None` for a single file, whose header has such a
+    /// table.
     table: Option<NameTable>,
-    /// Names that the metadata gives to tensors besides their own, with the tensors' places.
+    /// The aliases that the metadata records, with the places of their tensors.
     aliases: BTreeMap<String, Place>,
-    /// That of all files and the index. Nothing for a single file, whose header has it.
+    /// The metadata of all files and of the index. `None` for a single file, whose header has it.
     metadata: Option<Metadata>,
     index: Option<PathBuf>,
     index_total_size: Option<u64>,
-    /// The index that was opened, as its store tells it from others.
+    /// The version of the index when it was opened; `None` if the store cannot tell.
     index_version: Option<store::Version>,
-    /// What lies beside the files; nothing for a file that was open already.
+    /// Finds what lies beside the files. `None` for a file that was already open.
     siblings: Option<Arc<dyn siblings::Siblings>>,
-    /// Whether it is what a directory opens as.
+    /// Whether the checkpoint was opened by the path of its directory.
     is_of_directory: bool,
 }
 
@@ -173,8 +173,8 @@ impl<S: ReadAt> Checkpoint<S> {
         let mut aliases = BTreeMap::new();
         let of_files = checkpoint.shards.iter().map(|shard| shard.archive.metadata());
         for (key, value) in of_files.chain(index.map(|index| &index.metadata)).flatten() {
-            // Metadata can say anything. It gives a tensor another name only where both names allow
-            // it.
+            // Metadata can say anything. An entry is an alias only if its value names a tensor, and
+            // its key neither names a tensor nor is reserved.
             if !is_reserved(key)
                 && let (None, Some(kept)) = (checkpoint.position(key), checkpoint.position(value))
             {
@@ -218,29 +218,28 @@ impl<S: ReadAt> Checkpoint<S> {
 }
 
 impl<S> Checkpoint<S> {
-    /// The tensors: shards in order of file name, each shard's tensors in file order. Each is there
-    /// once, under the name that it has in its file; [`aliases`](Checkpoint::aliases) are its other
-    /// names.
+    /// The tensors: shards in order of file name, each shard's tensors in file order. Each appears
+    /// once, under its name in the file. [`aliases`](Checkpoint::aliases) lists the other names.
     pub fn tensors(&self) -> impl Iterator<Item = LazyTensor<'_, S>> + Clone {
         self.places.iter().filter_map(|&place| self.lazy(place))
     }
 
-    /// The names under which tensors were not saved because they share the storage of another, each
-    /// with the tensor that was saved, sorted.
+    /// The aliases, sorted, each with its tensor. Tensors that share one storage are saved once,
+    /// under one name; their other names are aliases.
     ///
     /// `safetensors.torch.save_model`, `huggingface_hub` and
-    /// [`SaveOptions::tied`](crate::SaveOptions::tied) record them in the metadata of a file or of
-    /// the index: the dropped name, with the kept one as its value. An entry counts if its value is
-    /// the name of a tensor and its key is not, and if the key has no meaning of its own, as
-    /// `format`, `modelspec.*`, [attributes](crate::header::attributes()) and the
-    /// [digests](crate::digest) have. An entry that means something else and has the name of a
-    /// tensor by chance cannot be told apart.
+    /// [`SaveOptions::tied`](crate::SaveOptions::tied) record each alias in the metadata of a file
+    /// or of the index: the key is the alias, the value the name of the tensor in the file. An
+    /// entry is an alias if its value names a tensor, and its key neither names a tensor nor has a
+    /// meaning of its own. The keys `format` and `modelspec.*` and those of the
+    /// [digests](crate::digest) and [attributes](crate::header::attributes()) have one. An entry whose value is the name of a tensor by chance
+    /// looks the same, and is taken for an alias.
     pub fn aliases(&self) -> impl Iterator<Item = (&str, LazyTensor<'_, S>)> {
         self.aliases.iter().filter_map(|(name, &place)| Some((name.as_str(), self.lazy(place)?)))
     }
 
-    /// The tensor of this name or [alias](Checkpoint::aliases), if there is one. One hash and one
-    /// comparison for a name, a search among the aliases for what is none; nothing is read or
+    /// The tensor of this name or [alias](Checkpoint::aliases), if there is one. A tensor's own
+    /// name costs one hash and one comparison. An alias costs one more lookup. Nothing is read or
     /// allocated.
     pub fn get(&self, name: &str) -> Option<LazyTensor<'_, S>> {
         let place = match self.position(name) {
@@ -275,8 +274,8 @@ impl<S> Checkpoint<S> {
         self.places.is_empty()
     }
 
-    /// The `__metadata__` of all files together, and the strings in the index's `metadata`; where
-    /// two differ, the first has its way, and the index comes last.
+    /// The `__metadata__` of all files together, and the strings in the index's `metadata`. If a
+    /// key has several values, that of the first file wins; the index comes last.
     pub fn metadata(&self) -> &Metadata {
         static NONE: Metadata = Metadata::new();
         let of_file = || self.shards.first().map(|file| file.archive.metadata());
@@ -293,14 +292,14 @@ impl<S> Checkpoint<S> {
         self.index.as_deref()
     }
 
-    /// What the index says of the bytes of all tensors. Not checked: writers count in different
-    /// ways, or wrongly.
+    /// The `total_size` of the index: the number of bytes of all tensors, as its writer counted
+    /// them. It is not checked, because writers count in different ways, and some count wrongly.
     pub fn index_total_size(&self) -> Option<u64> {
         self.index_total_size
     }
 
-    /// The tensors that files have and the index does not send there, which the checkpoint
-    /// therefore does not have from these files.
+    /// The tensors that the index does not map to the file that contains them, each with that file.
+    /// They are not part of the checkpoint.
     pub fn unindexed(&self) -> impl Iterator<Item = (&CheckpointFile<S>, TensorInfo<'_>)> {
         self.shards.iter().enumerate().flat_map(|(shard, file)| {
             // The places are sorted by shard and position.

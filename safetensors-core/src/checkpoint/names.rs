@@ -1,4 +1,5 @@
-//! The names of a checkpoint's files: how they end, what they say, which of them are safe.
+//! The names of a checkpoint's files: their endings, their shard numbers, and which of them are
+//! safe.
 
 /// How the name of a file of tensors ends.
 pub(super) const FILE_SUFFIX: &str = ".safetensors";
@@ -6,18 +7,18 @@ pub(super) const FILE_SUFFIX: &str = ".safetensors";
 /// How the name of an index ends.
 pub(super) const INDEX_SUFFIX: &str = ".safetensors.index.json";
 
-/// The file that a directory opens as, whatever else it has.
+/// A directory that contains this file opens as it, whatever else it contains.
 pub(crate) const STANDARD_FILE: &str = "model.safetensors";
 
-/// The index that a directory opens as if it does not have the [`STANDARD_FILE`].
+/// A directory that contains this index, and not the [`STANDARD_FILE`], opens as it.
 pub(crate) const STANDARD_INDEX: &str = "model.safetensors.index.json";
 
-/// What stands between the shard's name and a number in the name of a shard that is about to be
-/// replaced.
+/// Marks the second name of a shard that is about to be replaced, for example
+/// `model.replaced-1.safetensors`.
 const REPLACED: &str = ".replaced-";
 
-/// Whether a shard's file name stays below the index's folder on every system, and is that of a
-/// safetensors file.
+/// Whether the name of a shard in an index is safe to open: it ends in `.safetensors` and, on every
+/// system, leads to a path below the index's folder.
 ///
 /// `\` and `:` are refused everywhere: on Windows they would be a separator and a drive or stream.
 pub(super) fn is_safe(name: &str) -> bool {
@@ -25,7 +26,7 @@ pub(super) fn is_safe(name: &str) -> bool {
     name.ends_with(FILE_SUFFIX) && !name.contains(['\\', ':', '\0']) && name.split('/').all(plain)
 }
 
-/// The two numbers in a text that starts like `-00001-of-00003`, and what follows them.
+/// Splits a text that starts like `-00001-of-00003` into the two numbers and the rest.
 pub(super) fn shard_numbers(text: &str) -> Option<(&str, &str, &str)> {
     let number = |text: &str| {
         let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
@@ -38,18 +39,18 @@ pub(super) fn shard_numbers(text: &str) -> Option<(&str, &str, &str)> {
     Some((shard, shards, text))
 }
 
-/// Whether a file is by its name one shard of more than one.
+/// Whether a file name is that of one shard of several.
 pub(super) fn is_shard_of_several(name: &str) -> bool {
     let numbers = name.match_indices('-').find_map(|(at, _)| shard_numbers(&name[at..]));
     numbers.is_some_and(|(_, shards, _)| !matches!(shards.trim_start_matches('0'), "" | "1"))
 }
 
-/// The name under which a file stays while another takes its place.
+/// The second name of a shard, under which it stays readable while a new file takes its name.
 pub(super) fn set_aside(name: &str, number: u32) -> String {
     format!("{}{REPLACED}{number}{FILE_SUFFIX}", name.strip_suffix(FILE_SUFFIX).unwrap_or(name))
 }
 
-/// The name, without its ending, of a file that may have been [set aside](set_aside).
+/// The name without its ending, and without the mark of [`set_aside`] if it has one.
 pub(super) fn stem(name: &str) -> Option<&str> {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let stem = name.strip_suffix(FILE_SUFFIX)?;

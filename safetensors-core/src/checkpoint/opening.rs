@@ -1,4 +1,4 @@
-//! Opening the files of a checkpoint that others may replace meanwhile.
+//! Opening the files of a checkpoint while others may replace it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,22 +14,22 @@ use crate::header::Limits;
 use crate::io::{ReadAt, SafeTensors};
 use crate::parallel::in_parallel;
 
-/// The most shards that are opened at once. What is waited for is mostly the disk or the network,
-/// not a core.
+/// The most shards that are opened at once. The threads mostly wait for the disk or the network, so
+/// the number of cores does not matter.
 const OPENED_AT_ONCE: usize = 8;
 
-/// How often a checkpoint is opened anew because it has changed meanwhile. A save changes it a few
-/// times within milliseconds, so this is only reached if one save follows another without a break.
+/// The most attempts to open a checkpoint that changes meanwhile. One save changes it a few times
+/// within milliseconds, so the last attempt is reached only if save follows save without a pause.
 const ATTEMPTS: u32 = 50;
 
-/// How long to wait before the last of these attempts; the first follow at once.
+/// The pauses between attempts grow from zero to just below this.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
-/// Opens what `locate` finds at a path, as often as it takes to get files that belong together.
+/// Opens what `locate` finds at a path, and tries again until the files belong together.
 ///
-/// An index that is the same before and after its shards are opened has had these shards all the
-/// time: whoever replaces a checkpoint puts another index in place before a file changes that the
-/// index names, as [`save_sharded`](crate::save_sharded) does.
+/// If the index is the same before and after its shards are opened, these shards belong to it. That
+/// relies on writers, such as [`save_sharded`](crate::save_sharded), which replace the index before
+/// they change any file that it names.
 pub(super) fn open_from<T: Store>(
     store: &T,
     siblings: Arc<dyn Siblings>,
@@ -48,7 +48,7 @@ pub(super) fn open_from<T: Store>(
                 Ok(None) => None,
                 Err(error) => (!has_moved(&located, locate())).then_some(error),
             },
-            // A directory may be read while what it has is replaced.
+            // If a second look succeeds, the directory was listed while its files were replaced.
             Err(error) => locate().is_err().then_some(error),
         };
         if let Some(error) = error {
@@ -59,12 +59,12 @@ pub(super) fn open_from<T: Store>(
     Err(Error::from(ErrorKind::KeepsChanging { attempts: ATTEMPTS }).in_path(path))
 }
 
-/// Whether a path leads elsewhere by now.
+/// Whether the path means another file or index by now.
 fn has_moved(before: &CheckpointPath, now: Result<CheckpointPath>) -> bool {
     now.is_ok_and(|now| now != *before)
 }
 
-/// Opens one file, or an index and its shards; `None` if the index became another one meanwhile.
+/// Opens one file, or an index and its shards. `None` if the index changed meanwhile.
 fn open_located<T: Store>(
     store: &T,
     located: &CheckpointPath,
@@ -79,7 +79,8 @@ fn open_located<T: Store>(
     let version = || store.version(path).map_err(|error| error.in_path(path));
     let before = version()?;
     let opened = open_shards(store, path, limits);
-    // An error may also come from a shard that went with its index.
+    // This comes before the error is looked at: a shard may be missing because its index was
+    // replaced.
     if version()? != before {
         return Ok(None);
     }
@@ -119,8 +120,8 @@ impl<S: ReadAt> Checkpoint<S> {
         Self::assemble(vec![shard], places, None)
     }
 
-    /// Only the tensors that the map sends to a shard are the checkpoint's: where two shards have
-    /// one, the map decides.
+    /// A checkpoint of an index and its shards. Of each shard, it has only the tensors that the
+    /// index maps to that shard. So if two shards contain a tensor, the index decides.
     fn from_shards(
         shards: Vec<CheckpointFile<S>>,
         index: &Index,
@@ -146,10 +147,10 @@ impl<S: ReadAt> Checkpoint<S> {
     }
 }
 
-/// Says in the error of a shard that is missing or cut off which tensor that loses: the first that
-/// the map sends there.
+/// Adds a tensor to the error of a shard that is missing or truncated: the first one that the index
+/// maps to the shard.
 ///
-/// Other errors are about the shard's own text, not about what the map says of it.
+/// Other errors are about the content of the shard, and stay as they are.
 fn name_lost(error: Error, names: &[String]) -> Error {
     let lost = matches!(
         error.kind(),

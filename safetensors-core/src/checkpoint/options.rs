@@ -1,4 +1,4 @@
-//! [`ShardOptions`]: the size, the names and the saving of the files of a sharded checkpoint.
+//! [`ShardOptions`]: how a checkpoint is divided into files, and how these are named and saved.
 
 use super::{FilePattern, MaxShardSize};
 use crate::save::SaveOptions;
@@ -23,12 +23,14 @@ pub struct ShardOptions {
 }
 
 impl ShardOptions {
-    /// Shards of 5 GB, named `model{suffix}.safetensors`, saved with the default [`SaveOptions`].
+    /// The default options: shards of at most 5 GB, named `model{suffix}.safetensors`, saved with
+    /// the default [`SaveOptions`].
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets the size up to which a shard is filled.
+    /// Sets the largest size of a shard, in bytes of tensors. A larger tensor gets a shard of its
+    /// own.
     #[must_use]
     pub fn max_shard_size(mut self, size: MaxShardSize) -> Self {
         self.max_shard_size = size;
@@ -44,11 +46,33 @@ impl ShardOptions {
 
     /// Sets how each file is saved.
     ///
-    /// The metadata of several files goes into their index, as `huggingface_hub` has it; only
-    /// `format` goes into each file, and is `pt` if it is not given.
+    /// If there are several files, the metadata goes into their index, as `huggingface_hub` does
+    /// it. Only `format` goes into each file; it is `pt` unless it is given.
     #[must_use]
     pub fn save_options(mut self, options: SaveOptions) -> Self {
         self.save_options = options;
+        self
+    }
+
+    /// Adds entries to the metadata of the [`SaveOptions`]. Call it after
+    /// [`save_options`](ShardOptions::save_options), which replaces all of them.
+    ///
+    /// ```
+    /// use safetensors_core::{Checkpoint, ShardOptions, TensorView, save_sharded};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let bias = TensorView::from_slice(&[2], &[1.0_f32, 2.0])?;
+    /// let options = ShardOptions::new().metadata([("epoch", "3")]);
+    /// save_sharded(dir.path(), [("bias", bias)], &options)?;
+    /// assert_eq!(Checkpoint::open(dir.path())?.metadata()["epoch"], "3");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn metadata<K: Into<String>, V: Into<String>>(
+        mut self,
+        entries: impl IntoIterator<Item = (K, V)>,
+    ) -> Self {
+        self.save_options = self.save_options.metadata(entries);
         self
     }
 
@@ -67,15 +91,16 @@ impl ShardOptions {
 
 /// What a sharded save does if another one writes to the same directory.
 ///
-/// Saves write their files at the same time, each into a hidden directory of its own. Only when
-/// they are complete does one after the other put its files in place.
+/// Several saves can write at the same time, each into a hidden directory of its own. Complete
+/// files are then put in place by one save after the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Contention {
-    /// It waits until the other has put its files in place, and then replaces them: the last wins.
+    /// Waits until the other save has put its files in place, and then replaces them: the last one
+    /// wins.
     #[default]
     Wait,
-    /// It fails with [`ErrorKind::DirectoryBusy`](crate::ErrorKind::DirectoryBusy) if the other is
-    /// putting its files in place, or has done so since this one began. The directory then has what
-    /// the other saved.
+    /// Fails with [`ErrorKind::DirectoryBusy`](crate::ErrorKind::DirectoryBusy) if the other save
+    /// is putting its files in place, or has done so since this one began. The directory then
+    /// contains what the other one saved.
     Fail,
 }

@@ -1,4 +1,4 @@
-//! [`Owned`] and [`Stale`]: which of the files of a directory a save has written, and which it may
+//! [`Owned`] and [`Stale`]: the files of a directory that a save has written, and those that it may
 //! remove.
 
 use std::fs;
@@ -11,15 +11,15 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::io::failpoint;
 use crate::io::identity::Identity;
 
-/// The files that a save puts into a directory, each known by its identity and not by its name
-/// alone.
+/// The files that a save puts into a directory. Each is recognised by its identity, because another
+/// writer may have put a file of its own under the same name.
 #[derive(Default)]
 pub(super) struct Owned {
     files: Vec<(PathBuf, Identity)>,
 }
 
 impl Owned {
-    /// Remembers the file that lies at `written` and is about to be renamed to `destination`.
+    /// Adds the file at `written`, which is about to be renamed to `destination`.
     pub(super) fn add(&mut self, written: &Path, destination: PathBuf) -> Result<()> {
         match Identity::at(written) {
             Ok(Some(identity)) => self.files.push((destination, identity)),
@@ -29,7 +29,7 @@ impl Owned {
         Ok(())
     }
 
-    /// Checks that each file has its name still.
+    /// Checks that each name still leads to the file that was written.
     ///
     /// # Errors
     ///
@@ -45,22 +45,22 @@ impl Owned {
     }
 }
 
-/// The error of a directory in which another writer has changed a file.
+/// The error if another writer has replaced a file of this save.
 pub(super) fn overtaken(path: &Path, directory: &Path) -> Error {
     let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     Error::from(ErrorKind::Overtaken { file }).in_path(directory)
 }
 
-/// The files of an earlier checkpoint, which are to go when the new one is in place: those that
-/// were there when the save began to change the directory. What others put there later is not among
-/// them, whatever its name.
+/// The files of an earlier checkpoint, which are removed when the new one is in place. They are
+/// those that existed when the save began to change the directory. Files that other writers add
+/// later stay, whatever their names.
 pub(super) struct Stale {
     files: Vec<(PathBuf, Identity)>,
 }
 
 impl Stale {
-    /// Every file of the pattern, except the new ones. The file that the directory opens as, if it
-    /// has one, comes first: without it, the new index counts.
+    /// Finds every file of the pattern, except the new ones. The single file, which has no shard
+    /// number, comes first: the new index may count only without it.
     pub(super) fn find(directory: &Path, pattern: &FilePattern, new: &[&str]) -> Result<Self> {
         let mut names: Vec<_> = LocalStore
             .list(directory)?
@@ -75,32 +75,32 @@ impl Stale {
         Ok(stale)
     }
 
-    /// Remembers one more, if it is there, as the last to go.
+    /// Adds a file, if it exists, to be removed last.
     pub(super) fn add(&mut self, path: PathBuf) -> Result<()> {
         let identity = Identity::at(&path).map_err(|error| Error::io(error, &path))?;
         self.files.extend(identity.map(|identity| (path, identity)));
         Ok(())
     }
 
-    /// Remembers one more, as the last to go, which lies at `written` and is about to be renamed to
-    /// `destination`.
+    /// Adds the file at `written`, which is about to be renamed to `destination`, to be removed
+    /// last.
     pub(super) fn add_written(&mut self, written: &Path, destination: PathBuf) -> Result<()> {
         let identity = Identity::at(written).map_err(|error| Error::io(error, &destination))?;
         self.files.extend(identity.map(|identity| (destination, identity)));
         Ok(())
     }
 
-    /// Remembers one more, as the first to go.
+    /// Adds a file to be removed first.
     pub(super) fn add_first(&mut self, path: PathBuf, identity: Identity) {
         self.files.insert(0, (path, identity));
     }
 
-    /// Whether this file is among them, as the first to go.
+    /// Whether this file is the first to be removed.
     pub(super) fn shadows(&self, file: &Path) -> bool {
         self.files.first().is_some_and(|(path, _)| path == file)
     }
 
-    /// Removes the first of them, before the new checkpoint is what opens.
+    /// Removes the first file, if there is one. The new checkpoint does not open before that.
     pub(super) fn remove_first(&mut self, hidden: &Path) -> Result<()> {
         if self.files.is_empty() {
             return Ok(());
@@ -109,7 +109,7 @@ impl Stale {
         remove_own(&path, identity, hidden).map_err(|error| Error::io(error, &path))
     }
 
-    /// Removes them, by way of a name that nobody else knows.
+    /// Removes the files, each by way of the name `hidden`.
     pub(super) fn remove(&self, hidden: &Path) -> Result<()> {
         for (path, identity) in &self.files {
             let removed = remove_own(path, *identity, hidden);
@@ -119,8 +119,8 @@ impl Stale {
     }
 }
 
-/// Removes a file if it is the one that is meant. Between looking at it and removing it somebody
-/// could put another one in its place, so it gets a name of its own first.
+/// Removes a file if it has this identity. Another writer could replace it between the check and
+/// the removal. So it is first renamed to `hidden`, which no other writer uses, and checked again.
 fn remove_own(path: &Path, identity: Identity, hidden: &Path) -> io::Result<()> {
     failpoint::hit("remove")?;
     if Identity::at(path)? != Some(identity) {
@@ -133,7 +133,8 @@ fn remove_own(path: &Path, identity: Identity, hidden: &Path) -> io::Result<()> 
     if Identity::at(hidden)? == Some(identity) {
         return fs::remove_file(hidden);
     }
-    // It was put there this moment, and goes back, unless yet another one has come.
+    // The renamed file is a new one of another writer. It gets its name back, unless that name is
+    // taken again.
     match fs::hard_link(hidden, path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => fs::rename(hidden, path),
         _ => fs::remove_file(hidden),

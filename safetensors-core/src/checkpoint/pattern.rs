@@ -7,9 +7,8 @@ use crate::error::{Error, ErrorKind};
 
 /// The names of a checkpoint's files, such as `model{suffix}.safetensors`.
 ///
-/// `{suffix}` stands for nothing if there is one file, and for `-00001-of-00003` and so on if there
-/// are several. Those have an index besides, which is named like the one file with `.index.json`
-/// after it.
+/// `{suffix}` is empty if there is one file, and `-00001-of-00003` and so on if there are several.
+/// The index of several files is named like the single file, with `.index.json` after it.
 ///
 /// ```
 /// use safetensors_core::checkpoint::FilePattern;
@@ -23,9 +22,9 @@ use crate::error::{Error, ErrorKind};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilePattern {
-    /// What stands before `{suffix}`.
+    /// The text before `{suffix}`.
     prefix: String,
-    /// What stands between `{suffix}` and the extension.
+    /// The text between `{suffix}` and the extension.
     rest: String,
 }
 
@@ -41,8 +40,8 @@ impl FromStr for FilePattern {
 
     /// # Errors
     ///
-    /// [`ErrorKind::BadFilePattern`] if `{suffix}` does not stand in it exactly once, or if what it
-    /// makes is not a plain file name that ends in `.safetensors`.
+    /// [`ErrorKind::BadFilePattern`] unless the text contains `{suffix}` exactly once, and is a
+    /// plain file name that ends in `.safetensors`.
     fn from_str(pattern: &str) -> Result<Self, Error> {
         let parts = pattern.split_once("{suffix}").filter(|(_, rest)| !rest.contains("{suffix}"));
         let parts =
@@ -50,7 +49,7 @@ impl FromStr for FilePattern {
         let made = parts.map(|(prefix, rest)| Self { prefix: prefix.into(), rest: rest.into() });
         made.filter(|pattern| {
             let name = pattern.file_name(0, 1);
-            // Without a stem it would be a hidden file, which nobody finds.
+            // A name that is only the ending would be a hidden file.
             is_safe(&name) && !name.contains('/') && name != FILE_SUFFIX
         })
         .ok_or_else(|| ErrorKind::BadFilePattern { found: pattern.into() }.into())
@@ -58,7 +57,7 @@ impl FromStr for FilePattern {
 }
 
 impl FilePattern {
-    /// The name of a file: of which shard, counted from 0, and of how many.
+    /// The file name of shard number `shard`, counted from 0, of `shards` in all.
     pub fn file_name(&self, shard: usize, shards: usize) -> String {
         let Self { prefix, rest } = self;
         match shards {
@@ -73,8 +72,8 @@ impl FilePattern {
         format!("{prefix}{rest}{INDEX_SUFFIX}")
     }
 
-    /// The shard of several that a file is by its name: the pattern of all of them, which of them
-    /// it is, counted from 0, and how many there are. The reverse of
+    /// Parses the name of one shard of several: returns the pattern, the number of the shard,
+    /// counted from 0, and the number of shards. `None` for any other name. This is the reverse of
     /// [`file_name`](FilePattern::file_name).
     ///
     /// ```
@@ -90,14 +89,14 @@ impl FilePattern {
         let (prefix, (shard, shards, rest)) = stem.match_indices('-').find_map(found)?;
         let (shard, shards) = (shard.parse::<usize>().ok()?, shards.parse().ok()?);
         let pattern = Self { prefix: prefix.into(), rest: rest.into() };
-        // Nothing is named by an ending alone.
+        // A pattern has more than an ending.
         let is_named = pattern.file_name(0, 1) != FILE_SUFFIX;
         let is_one_of_several = shards > 1 && (1..=shards).contains(&shard);
         (is_named && is_one_of_several).then(|| (pattern, shard - 1, shards))
     }
 
-    /// Whether a file has a name of this pattern, be it the one file's or a shard's of any number,
-    /// or such a name [set aside](super::names::set_aside).
+    /// Whether a file has a name of this pattern: that of the single file, of a shard of any
+    /// number, or one of these [set aside](super::names::set_aside).
     pub(super) fn matches(&self, name: &str) -> bool {
         let Some(stem) = stem(name) else { return false };
         let suffix =
@@ -114,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_that_are_none() {
+    fn bad_patterns_are_refused() {
         for pattern in [
             "",
             "model.safetensors",
@@ -188,13 +187,13 @@ mod tests {
                 && !variant.matches("model.safetensors")
         );
         assert!(variant.matches(&set_aside("model-00010-of-00010.fp16.safetensors", 3)));
-        // A prefix and an ending that lie on each other in the name are not both there.
+        // The prefix and the ending must not overlap in the name.
         let overlapping: FilePattern = "aa{suffix}a.safetensors".parse().unwrap();
         assert!(!overlapping.matches("aa.safetensors"));
     }
 
     #[test]
-    fn the_shard_that_a_name_says() {
+    fn the_shard_of_a_name() {
         let pattern: FilePattern = "a-b{suffix}.fp16.safetensors".parse().unwrap();
         for (shard, shards) in [(0, 2), (9, 10), (99_999, 100_000)] {
             let name = pattern.file_name(shard, shards);

@@ -1,4 +1,4 @@
-//! Saves and readers that meet in one directory, step by step.
+//! Saves and readers that meet in one directory, at each step of a save.
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -14,8 +14,8 @@ use crate::header::Limits;
 use crate::io::FileSource;
 use crate::io::failpoint::{call_at, without};
 
-/// The local disk, on which a save of version 2 happens just before a file is opened: before the
-/// one of this number, or before each.
+/// The local disk, except that version 2 is saved just before a file is opened: before file number
+/// `at`, or before each one.
 struct Busy {
     directory: PathBuf,
     options: ShardOptions,
@@ -83,7 +83,7 @@ fn a_checkpoint_that_changes_whenever_it_is_opened_is_an_error() {
     assert_eq!(read(directory.path()).unwrap(), content(2));
 }
 
-/// What is open stays what it was; who wants to rely on it asks.
+/// An open checkpoint still reads the old files, and `check_unchanged` reports the save.
 #[test]
 fn a_save_after_a_checkpoint_was_opened_is_noticed() {
     for before in [Before::Shards(2), Before::Foreign] {
@@ -98,8 +98,8 @@ fn a_save_after_a_checkpoint_was_opened_is_noticed() {
     }
 }
 
-/// Saves version 3 to `path` just before the `n`th step of a save of version 2 there, and says what
-/// became of both, and whether there was such a step.
+/// Saves version 3 to `path` just before the `n`th step of a save of version 2 there, and returns
+/// both results and whether there was such a step.
 fn meet(
     path: &Path,
     n: usize,
@@ -123,8 +123,8 @@ fn is(result: &Result<()>, kind: fn(&ErrorKind) -> bool) -> bool {
     result.as_ref().is_err_and(|error: &Error| kind(error.kind()))
 }
 
-/// As on file systems of networks: whoever says that a save is done has saved it whole, and what
-/// another writer has put there last is not removed.
+/// On some network file systems locks have no effect. Even there a save that succeeds has saved a
+/// whole checkpoint, and what another writer saved last is not removed.
 #[test]
 fn where_locks_do_nothing_a_mixture_is_never_reported_as_done() {
     let mut overtaken = 0;
@@ -157,7 +157,8 @@ fn where_locks_do_nothing_a_mixture_is_never_reported_as_done() {
     assert!(overtaken > 20, "{overtaken}");
 }
 
-/// The other save is in a thread of its own, which must not wait for one that waits for it.
+/// The other save runs in a thread of its own. It must not wait for the first one, which waits for
+/// that thread.
 #[cfg(unix)]
 #[test]
 fn saves_exclude_each_other() {

@@ -15,32 +15,31 @@ use crate::tied;
 /// The files of a saved checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedShards {
-    /// The names of the files, without the index's, in order.
+    /// The names of the files in order, without the index.
     pub files: Vec<String>,
-    /// The bytes of all tensors.
+    /// The number of bytes of all tensors.
     pub total_size: u64,
 }
 
-/// Saves tensors to a directory as a checkpoint of one file, or of several with an index if they do
-/// not fit one.
+/// Saves tensors to a directory as a checkpoint of one file, or of several files with an index if
+/// they do not fit into one.
 ///
-/// The tensors are divided in the given order, each counted with the bytes
-/// that it has in the file. What the directory has of the same file pattern is replaced: afterwards
-/// there are no files of an earlier save besides the new ones. Other files are left alone. Links
-/// are replaced, not followed.
+/// The tensors are divided in the given order, by their bytes in the file. Files of the same
+/// pattern are replaced: afterwards the directory has no files of an earlier save. Other files
+/// stay. Links are replaced, not followed.
 ///
-/// At every moment the directory opens as the complete earlier checkpoint or as the complete new
-/// one, also after an interruption; the space for both is needed. The earlier one may then have
-/// other file names than before, until the next save. A directory that has yet another checkpoint,
-/// under names of another pattern, may open as that one or, if neither has the names
-/// `model{suffix}.safetensors`, as none: such a checkpoint is opened by the path of its file or
-/// index.
+/// At every moment, also after an interruption, the directory opens as the complete earlier
+/// checkpoint or as the complete new one. So the disk needs space for both. After an interruption
+/// the files of the earlier one may have other names, until the next save.
 ///
-/// Saves to one directory at the same time, of this process and of others, do not mix:
-/// [`Contention`](crate::checkpoint::Contention) says what happens to the second. On file systems
-/// of networks, where locks may not reach other machines, a save whose files were replaced by
-/// another fails with [`ErrorKind::Overtaken`]. Whatever another writer has put into the directory
-/// meanwhile stays there.
+/// A directory may contain another checkpoint, under names of another pattern. Then the directory
+/// may open as that one or, if neither is named `model{suffix}.safetensors`, as none. Open such a
+/// checkpoint by the path of its file or index.
+///
+/// Saves to one directory at the same time do not mix, whether in one process or in several.
+/// [`Contention`](crate::checkpoint::Contention) sets what the second one does. On network file
+/// systems locks may not reach other machines. There a save fails with [`ErrorKind::Overtaken`] if
+/// another one has replaced its files. Files that other writers add meanwhile stay.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, ShardOptions, TensorView, save_sharded};
@@ -62,10 +61,10 @@ pub struct SavedShards {
 /// # Errors
 ///
 /// Those of [`save`](crate::save()), for each file; [`ErrorKind::DuplicateTensor`];
-/// [`ErrorKind::NotAFile`] if a name of the new files is that of something else;
+/// [`ErrorKind::NotAFile`] if a new file would replace a directory or a special file;
 /// [`ErrorKind::DirectoryBusy`] and [`ErrorKind::Overtaken`]; [`ErrorKind::Io`] also if the earlier
-/// checkpoint cannot be read. After [`ErrorKind::NotDurable`] and [`ErrorKind::LeftBehind`] the new
-/// checkpoint is in its place, else what was there before.
+/// checkpoint cannot be read. After [`ErrorKind::NotDurable`] and [`ErrorKind::LeftBehind`] the
+/// directory opens as the new checkpoint, after other errors as before.
 pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
     directory: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (N, S)>,
@@ -74,8 +73,8 @@ pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
     save_sharded_if(directory.as_ref(), tensors, options, || Ok(()))
 }
 
-/// [`save_sharded`], unless `check` fails, which is called when all files are written and none is
-/// in place.
+/// [`save_sharded`] with a check, which is called when all files are written and none is in place.
+/// If the check fails, nothing is replaced.
 pub(crate) fn save_sharded_if<N: AsRef<str>, S: TensorSource>(
     directory: &Path,
     tensors: impl IntoIterator<Item = (N, S)>,
@@ -98,18 +97,18 @@ pub(crate) fn save_sharded_if<N: AsRef<str>, S: TensorSource>(
 
 /// What a sharded save will write.
 pub(crate) struct ShardPlan {
-    /// Which tensors each file has.
+    /// The tensors of each file.
     pub(crate) split: Split,
     /// The names of the files.
     pub(crate) files: Vec<String>,
     /// How each file is saved.
     pub(crate) each: SaveOptions,
-    /// Each dropped name, with the name of the tensor that is saved for it.
+    /// Each alias, with the name of its tensor in the file.
     pub(crate) aliases: BTreeMap<String, String>,
     index: Index,
 }
 
-/// Leaves the tensors that are to be saved, and decides which file each goes to.
+/// Removes the tensors that are tied to others, and decides which file each remaining one goes to.
 pub(crate) fn plan<N: AsRef<str>, S: TensorSource>(
     tensors: &mut Vec<(N, S)>,
     options: &ShardOptions,
@@ -126,18 +125,19 @@ pub(crate) fn plan<N: AsRef<str>, S: TensorSource>(
             total = total.checked_add(size).ok_or_else(overflow)?;
             Ok(size)
         });
-        // What shares a storage here is written once for each name, so each counts.
+        // Tensors that share storage here are written once for each name, so the size of each
+        // counts.
         size.map(|size| (size, None::<()>))
             .map_err(|kind| Error::from(kind).in_tensor(name.as_ref()))
     });
     let mut split = split_into_shards(sizes.collect::<Result<Vec<_>>>()?, *max_shard_size);
     if split.shards.is_empty() {
-        // No tensors: one file that says so.
+        // Without tensors there is still one file.
         split.shards.push(Vec::new());
     }
     let shards = split.shards.len();
 
-    // The progress is that of all files together.
+    // Progress counts the bytes of all files together.
     let progress = save_options.progress.for_total(split.total_size);
     let mut each = SaveOptions { tied: None, progress, ..save_options.clone() };
     let mut metadata = std::mem::take(&mut each.metadata);
@@ -147,8 +147,8 @@ pub(crate) fn plan<N: AsRef<str>, S: TensorSource>(
         each.metadata.append(&mut metadata);
         tied::record(&mut each.metadata, aliases.clone())?;
     } else {
-        // The index has a number under this name, which stands in the way of a tensor of this name
-        // too.
+        // The index writes its own number under this key. With the key taken, a tied tensor of that
+        // name is an error here.
         metadata.insert("total_size".into(), split.total_size.to_string());
         tied::record(&mut metadata, aliases.clone())?;
     }
@@ -159,7 +159,8 @@ pub(crate) fn plan<N: AsRef<str>, S: TensorSource>(
     for (shard, positions) in split.shards.iter().enumerate() {
         let file = file_pattern.file_name(shard, shards);
         let name_of = |&position: &usize| tensors[position].0.as_ref();
-        // Within a file the header's own rules see to this, and across files nothing else does.
+        // The header of a file refuses duplicates within the file. Duplicates in different files
+        // are found only here.
         if let Some(twice) = positions.iter().map(name_of).find(|name| !names.insert(*name)) {
             return Err(Error::from(ErrorKind::DuplicateTensor).in_tensor(twice));
         }

@@ -1,4 +1,4 @@
-//! [`Siblings`]: what lies beside the files of a checkpoint that is open.
+//! [`Siblings`]: the files beside those of an open checkpoint.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::header::Limits;
 use crate::io::ReadAt;
 
-/// A [`Store`] of files of any type, of which only the small ones are read.
+/// A [`Store`] without its type of files, so that a [`Checkpoint`] can keep it. Only indexes are
+/// read from it.
 pub(super) trait Siblings: Send + Sync {
     fn kind(&self, path: &Path) -> Result<Option<FileKind>>;
     fn list(&self, directory: &Path) -> Result<Vec<Entry>>;
@@ -37,13 +38,13 @@ impl<T: Store> Siblings for T {
 }
 
 impl<S: ReadAt> Checkpoint<S> {
-    /// Checks that the files, and the index if there is one, are still those that were opened, as
-    /// far as their sources and their store can tell. For whoever has read from them and is about
-    /// to rely on it that everything was of one checkpoint.
+    /// Checks that the files, and the index if there is one, have not changed since they were
+    /// opened, as far as their sources and their store can tell. Call it after reading, to be sure
+    /// that everything came from one checkpoint.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`] that says what has changed.
+    /// [`ErrorKind::Io`], which says what has changed.
     pub fn check_unchanged(&self) -> Result<()> {
         if let (Some(index), Some(siblings)) = (&self.index, &self.siblings)
             && siblings.version(index)? != self.index_version
@@ -59,20 +60,20 @@ impl<S: ReadAt> Checkpoint<S> {
 }
 
 impl<S> Checkpoint<S> {
-    /// What lies in a directory of the store that the checkpoint was opened in.
+    /// The entries of a directory in the store that the checkpoint was opened from.
     pub(crate) fn list(&self, directory: &Path) -> Result<Vec<Entry>> {
         self.siblings.as_ref().map_or(Ok(Vec::new()), |siblings| siblings.list(directory))
     }
 
-    /// The files that another index in that store names. One that cannot be read names none:
-    /// whoever opens it is told why.
+    /// The files that another index in that store names. Empty if the index cannot be read; opening
+    /// it gives the error.
     pub(crate) fn files_of_other_index(&self, index: &Path) -> Vec<PathBuf> {
         let files = self.siblings.as_ref().map(|siblings| siblings.files_of_index(index));
         files.and_then(Result::ok).unwrap_or_default()
     }
 
-    /// The index that lies beside the one file, if a directory was opened that opens as the file
-    /// and not as the index.
+    /// The standard index, if it lies beside the standard file in a directory that was opened. The
+    /// directory opens as the file, so the index is not used.
     pub(crate) fn shadowed_index(&self) -> Result<Option<PathBuf>> {
         let (Some(siblings), [shard], true) =
             (&self.siblings, &*self.shards, self.is_of_directory && self.index.is_none())

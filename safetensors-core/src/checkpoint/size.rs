@@ -4,11 +4,11 @@ use std::str::FromStr;
 
 use crate::error::{Error, ErrorKind};
 
-/// The size in bytes of tensors up to which a shard is filled.
+/// The largest size of a shard, in bytes of tensors.
 ///
-/// As text it is a whole number of bytes, or a number, whole or not, with one of the decimal units
-/// KB, MB, GB and TB, in any case and with or without spaces, as `huggingface_hub` has it. Binary
-/// units such as KiB are an error.
+/// As text it is a whole number of bytes, or a decimal number with one of the units KB, MB, GB and
+/// TB (powers of 1000), as in `huggingface_hub`. Case does not matter, nor do spaces around the
+/// number. Binary units such as KiB are an error.
 ///
 /// ```
 /// use safetensors_core::checkpoint::MaxShardSize;
@@ -62,9 +62,9 @@ fn parse(text: &str) -> Option<u64> {
         "TB" => 1e12,
         _ => return None,
     };
-    // In floating point, as the rule has it, so that fractions round as they do there.
+    // `huggingface_hub` computes in floating point, so this rounds fractions in the same way.
     let bytes = number.trim().parse::<f64>().ok()? * unit;
-    // Infinities and numbers that are none are in no range.
+    // `contains` rejects infinities and NaN.
     (0.0..u64::MAX as f64).contains(&bytes).then_some(bytes as u64)
 }
 
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size() {
+    fn bad_sizes_are_refused() {
         for text in [
             "",
             " ",

@@ -8,8 +8,8 @@ use super::MaxShardSize;
 /// Tensors divided into shards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Split {
-    /// The positions of each shard's tensors. A shard has one at least, and every position is in
-    /// one shard.
+    /// The positions of each shard's tensors. Each shard has at least one, and every position is in
+    /// exactly one shard.
     pub(crate) shards: Vec<Vec<usize>>,
     /// The sizes of all tensors, each storage counted once.
     pub(crate) total_size: u64,
@@ -17,13 +17,13 @@ pub(crate) struct Split {
 
 /// Divides tensors into shards as `huggingface_hub` does: the same shards for the same input.
 ///
-/// A tensor is its size in bytes and, if it may share a storage with others, the storage's
-/// identity.
+/// A tensor is given by its size in bytes and, if it may share its storage with others, the
+/// identity of the storage.
 ///
-/// The tensors are taken in the given order, without balancing. What would fill the open shard
-/// beyond the limit closes it; what fills it exactly fits. A tensor that is larger than the limit
-/// gets a shard of its own, which comes before the open one. Tensors that share a storage go into
-/// the shard of the first of them, and only that one's size counts.
+/// The tensors go into the open shard in the given order, without balancing. A tensor that would
+/// exceed the limit closes the open shard and begins the next one. A tensor that is larger than the
+/// limit gets a shard of its own, which comes before the open one. Tensors that share a storage go
+/// into the shard of the first of them, and only the size of the first one counts.
 ///
 /// For example, the sizes 6, 6, 2, 6, 2, 2 with a limit of 10 become the shards 6, 6 + 2 and
 /// 6 + 2 + 2.
@@ -36,8 +36,8 @@ pub(crate) fn split_into_shards<Id: Eq + Hash>(
     let mut open: Vec<usize> = Vec::new();
     let mut open_size = 0_u64;
     let mut total_size = 0_u64;
-    // Each storage with its first tensor, and with the others, which find their shard once it is
-    // known.
+    // `storages` has the entry of each storage in `shared`: its first tensor, and the others. These
+    // go into the shard of the first one as soon as that is known, at the end.
     let mut storages: HashMap<Id, usize> = HashMap::new();
     let mut shared: Vec<(usize, Vec<usize>)> = Vec::new();
     for (position, (size, storage)) in tensors.into_iter().enumerate() {

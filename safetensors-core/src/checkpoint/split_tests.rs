@@ -76,8 +76,8 @@ fn sizes_that_do_not_fit_64_bits() {
     assert_eq!(split.total_size, u64::MAX);
 }
 
-/// The rules once more, without any care for speed: which tensors count, where each goes, and who
-/// follows whom.
+/// A second, slow implementation of the rules: which tensors count, where each goes, and which ones
+/// follow another.
 fn naive_split(tensors: &[(u64, Option<u8>)], limit: u64) -> Vec<Vec<usize>> {
     let first_of = |i: usize| match tensors[i].1 {
         Some(storage) => tensors.iter().position(|(_, other)| *other == Some(storage)).unwrap(),
@@ -85,7 +85,8 @@ fn naive_split(tensors: &[(u64, Option<u8>)], limit: u64) -> Vec<Vec<usize>> {
     };
     let counted: Vec<usize> = (0..tensors.len()).filter(|&i| first_of(i) == i).collect();
     let mut shards: Vec<Vec<usize>> = Vec::new();
-    // The shard that is open, by its place: large tensors come before it until it closes.
+    // The open shard. Large tensors come before it, because it gets its place only when it is
+    // closed.
     let mut open: Vec<usize> = Vec::new();
     for i in counted {
         let size = tensors[i].0;
@@ -128,7 +129,11 @@ proptest! {
         for shard in &split.shards {
             let mut seen = BTreeSet::new();
             let counted: Vec<u64> =
-                shard.iter().filter(|&&i| tensors[i].1.is_none_or(|id| seen.insert(id))).map(|&i| tensors[i].0).collect();
+                shard
+                    .iter()
+                    .filter(|&&i| tensors[i].1.is_none_or(|id| seen.insert(id)))
+                    .map(|&i| tensors[i].0)
+                    .collect();
             prop_assert!(!counted.is_empty());
             let size: u64 = counted.iter().sum();
             prop_assert!(size <= limit || counted.len() == 1, "{:?}", counted);

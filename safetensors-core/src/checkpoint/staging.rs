@@ -1,5 +1,5 @@
-//! [`Staging`]: a checkpoint of several files that takes the place of another in steps, each of
-//! which leaves one of the two whole.
+//! [`Staging`]: replacing a checkpoint of several files in steps. After each step the old or the
+//! new checkpoint is whole.
 
 use std::fs::{self, File};
 use std::io;
@@ -21,51 +21,53 @@ use crate::io::unfinished::Steps;
 use crate::save::atomic::{remove_header_backup, replaceable, sync, sync_directory};
 use crate::save::permissions::take_over;
 
-/// A checkpoint that is being written into a hidden directory beside the one that it will replace.
+/// A new checkpoint, which is written into a hidden directory beside the one that it will replace.
 ///
-/// Several files cannot be renamed at once, and the new shards may have the names of the old ones.
-/// So at every moment one file decides what opens, and is replaced or removed at once:
-/// `model.safetensors` if it is there, or else the index. No file that the index names is touched
-/// while it names it.
+/// Several files cannot be renamed at once, and new shards may have the names of old ones. So at
+/// every moment a single file decides what the directory opens as: `model.safetensors` if it
+/// exists, else the index. That file is replaced or removed in one step. No file changes while the
+/// index names it.
 ///
 /// 1. All new files are written, and have reached the disk, before anything else changes. Then the
 ///    directory is locked.
-/// 2. If the new shards need names that the index in place uses, those old shards get a second name
-///    (a hard link, or a copy where the file system has no links), and an index with these second
-///    names replaces the old one. If there is no index but one file of another name than
-///    `model.safetensors`, an index with that file is put in place, so that the shards to come do
-///    not make the directory ambiguous.
+/// 2. If new shards need names that the current index uses, these old shards get a second name (a
+///    hard link, or a copy if the file system has no links), and an index with the second names
+///    replaces the current one. If there is no index, but one file of another name than
+///    `model.safetensors`, an index of that file is written. Without it, the new shards would make
+///    the directory ambiguous.
 /// 3. The new files get their names. Nothing refers to them yet, unless the checkpoint is the one
 ///    file `model.safetensors`: then it opens from here on.
-/// 4. The new index replaces the one in place. A checkpoint of one file goes through an index too
-///    if it replaces one that has an index.
-/// 5. Files of the old checkpoint and second names are removed, first `model.safetensors`, without
-///    which the new index counts, and at last the index, if the new checkpoint has one file.
+/// 4. The new index replaces the current one. A new checkpoint of one file also gets an index for
+///    this step if the old one has an index.
+/// 5. The files of the old checkpoint and the second names are removed. `model.safetensors` goes
+///    first, because the new index counts only without it. If the new checkpoint has one file, the
+///    index goes last.
 ///
-/// The names at the end are those of the Hub, which a generation number in each name would not be.
-/// After an interruption the next save goes the same way from whatever index it finds, and clears
-/// up. A process that reads the old index, and the shards only after they were replaced, sees that
-/// the index has become another one, and begins anew (`opening.rs`).
+/// A generation number in each name would be simpler, but the names would not be those of the Hub.
+/// After an interruption the next save takes the same steps, whatever index it finds, and removes
+/// what was left behind. A process that reads the old index and then new shards notices that the
+/// index has changed, and starts again (`opening.rs`).
 ///
-/// Where the lock excludes nobody, another save may do the same in between. Each looks, before it
-/// replaces the index and at the end, whether the files are those that it has written, and fails
-/// if they are not. Each removes only what was there before it began.
+/// On file systems without working locks, another save may take these steps at the same time. Each
+/// save checks, before it replaces the index and at the end, that the files are those that it has
+/// written, and fails if they are not. Each removes only files that existed before it began.
 pub(crate) struct Staging {
     directory: PathBuf,
     pattern: FilePattern,
     durable: bool,
     contention: Contention,
-    /// What the directory had in the beginning, if it must not change until the save is done.
+    /// The [`versions`](Self::versions) at the start, if they must not change until the save is
+    /// done.
     before: Option<[Option<Version>; 2]>,
     temp: TempDirectory,
-    /// The directories that were made for it, which go if nothing is put into them. Dropped after
-    /// the temporary one in them.
+    /// The directories that were created for the checkpoint. They are removed if they are empty, so
+    /// `temp`, which lies in them, must be dropped before: it comes first.
     made: NewDirectories,
     replace_read_only: bool,
 }
 
 impl Staging {
-    /// Prepares to save a checkpoint to a directory, which is created if need be.
+    /// Prepares to save a checkpoint to a directory, which is created if it does not exist.
     pub(crate) fn create(directory: &Path, options: &ShardOptions) -> Result<Self> {
         let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
         let create = || {
@@ -86,30 +88,30 @@ impl Staging {
             replace_read_only: options.save_options.replace_read_only,
         };
         if staging.contention == Contention::Fail {
-            // Somebody who is at it is found before hours of writing, not after.
+            // Another save that is under way is found before hours of writing, not after.
             drop(staging.lock()?);
             staging.before = Some(staging.versions());
         }
         Ok(staging)
     }
 
-    /// Where a new file is to be written.
+    /// The path to write a new file to.
     pub(crate) fn path(&self, file: &str) -> PathBuf {
         self.temp.path().join(file)
     }
 
-    /// Where a file will be in the end: for messages.
+    /// The final path of a file.
     pub(crate) fn destination(&self, file: &str) -> PathBuf {
         self.directory.join(file)
     }
 
-    /// Puts the new checkpoint, whose files are all written, in the place of what the directory
-    /// has, unless `check` fails, which is called before anything changes.
+    /// Replaces the old checkpoint by the new one, whose files are all written. `check` is called
+    /// before anything changes. If it fails, nothing changes.
     pub(crate) fn commit(mut self, new: &Index, check: impl FnOnce() -> Result<()>) -> Result<()> {
         let files: Vec<&str> = new.shards().map(|(file, _)| file).collect();
         let single = files == [self.pattern.file_name(0, 1)];
         let index = self.destination(&self.pattern.index_name());
-        // What can be refused is refused before anything changes.
+        // All possible checks come before anything changes.
         let json = new.to_json().map_err(|error| error.in_path(&index))?;
         let _lock = self.lock()?;
         if self.before.take().is_some_and(|before| before != self.versions()) {
@@ -131,7 +133,7 @@ impl Staging {
         let mut in_place = identity(&index)?;
         let old = match in_place {
             Some(_) => current(&self.directory, Some(&index))?,
-            // Before one file there is nothing to do: it is replaced, or stands beside another.
+            // One new file needs no preparation: it replaces the old file, or lies beside it.
             None if single => None,
             None => current(&self.directory, None)?,
         };
@@ -145,7 +147,8 @@ impl Staging {
         for file in &files {
             self.rename(&self.path(file), &self.destination(file))?;
         }
-        // `model.safetensors` opens before any index does, and any one file where there is no index.
+        // `model.safetensors` takes precedence over an index. Any other single file opens if there
+        // is no index.
         let opens = single && (in_place.is_none() || files == [STANDARD_FILE]);
         if opens {
             self.sync_new_names()?;
@@ -156,8 +159,8 @@ impl Staging {
         if identity(&index)? != in_place {
             return Err(overtaken(&index, &self.directory));
         }
-        // An index of no tensors would be refused. If it is one file without tensors that replaces
-        // a sharded checkpoint, there is nothing that could stand between the two.
+        // Readers refuse an index without tensors. So if one file without tensors replaces a
+        // sharded checkpoint, the old index is removed and no other takes its place.
         let has_tensors = new.shards().any(|(_, names)| !names.is_empty());
         match in_place {
             Some(in_place) if opens || (single && !has_tensors) => {
@@ -175,11 +178,11 @@ impl Staging {
             }
         }
         if !single && stale.shadows(&self.destination(STANDARD_FILE)) {
-            // Until that file is gone, the directory opens as it.
+            // The directory opens as that file until it is removed.
             self.sync_names()?;
             stale.remove_first(&self.path("removed"))?;
         }
-        // The new checkpoint is in its place. Errors from here on say so.
+        // The new checkpoint is in place. Errors from here on say so.
         self.sync_new_names()?;
         stale.remove(&self.path("removed"))?;
         self.sync_new_names()?;
@@ -189,7 +192,8 @@ impl Staging {
         owned.check(&self.directory)
     }
 
-    /// Locks the directory against other saves, or says that somebody else has.
+    /// Locks the directory against other saves. Fails with [`ErrorKind::DirectoryBusy`] if another
+    /// save holds the lock and this one must not wait.
     fn lock(&self) -> Result<DirectoryLock> {
         let lock = match self.contention {
             Contention::Wait => DirectoryLock::wait_for(&self.directory).map(Some),
@@ -202,14 +206,15 @@ impl Staging {
         Error::from(ErrorKind::DirectoryBusy).in_path(&self.directory)
     }
 
-    /// The present versions of what decides which checkpoint the directory has.
+    /// The current versions of the two files that decide what the directory opens as: the single
+    /// file and the index.
     fn versions(&self) -> [Option<Version>; 2] {
         [self.pattern.file_name(0, 1), self.pattern.index_name()]
             .map(|name| LocalStore.version(&self.destination(&name)).unwrap_or(None))
     }
 
-    /// Gives old shards second names and puts an index with these in place, whose identity it
-    /// returns.
+    /// Gives old shards second names, and replaces the index by one with these names. Returns the
+    /// identity of that index.
     fn move_aside(
         &self,
         mut old: Index,
@@ -236,7 +241,7 @@ impl Staging {
         let written = self.write_index(&json, index)?;
         let own = identity(&written)?;
         self.rename(&written, index)?;
-        // From here on the index relies on them, whatever fails next.
+        // The index names the links now, so they must stay even if a later step fails.
         for link in aside.links.drain(..) {
             stale.add(link)?;
         }
@@ -244,7 +249,8 @@ impl Staging {
         own.ok_or_else(|| overtaken(index, &self.directory))
     }
 
-    /// Gives a file of the directory a second name: a link, or a copy where there are no links.
+    /// Gives a file of the directory a second name: a hard link, or a copy if the file system has
+    /// no links.
     fn link(&self, file: &str, name: &str) -> Result<PathBuf> {
         let (from, to) = (self.destination(file), self.destination(name));
         if failpoint::hit("link").and_then(|()| fs::hard_link(&from, &to)).is_ok() {
@@ -252,8 +258,8 @@ impl Staging {
         }
         let copy = self.path(name);
         let copied = failpoint::hit("copy").and_then(|()| {
-            // Through a file that is open for writing: only such a one can be synchronised on every
-            // system.
+            // The copy is written through an open file, because some systems can synchronise only a
+            // file that is open for writing.
             let mut file = File::create(&copy)?;
             io::copy(&mut File::open(&from)?, &mut file)?;
             if self.durable { sync(&file) } else { Ok(()) }
@@ -263,7 +269,7 @@ impl Staging {
         Ok(to)
     }
 
-    /// Writes an index, which does not have its name yet.
+    /// Writes an index under a temporary name, and returns its path.
     fn write_index(&self, json: &[u8], index: &Path) -> Result<PathBuf> {
         let temporary = self.path("index.json");
         let written = failpoint::hit("write the index").and_then(|()| {
@@ -274,8 +280,8 @@ impl Staging {
         Ok(temporary)
     }
 
-    /// Gives a file another name. A link that has it is replaced itself, not what it leads to: in
-    /// the Hub's cache that would be a file that other revisions of the model share.
+    /// Renames a file. If `to` is a link, the link is replaced and not the file that it leads to:
+    /// in the Hub's cache other revisions of the model share that file.
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         failpoint::hit("rename")
             .and_then(|()| take_over(from, to))
@@ -285,7 +291,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Waits until the directory's names have reached the disk, if that is asked for.
+    /// Waits until the names in the directory have reached the disk, if the save is durable.
     fn sync_names(&self) -> Result<()> {
         if !self.durable {
             return Ok(());
@@ -293,7 +299,7 @@ impl Staging {
         sync_directory(&self.directory).map_err(|error| Error::io(error, &self.directory))
     }
 
-    /// [`sync_names`](Self::sync_names), when the new checkpoint is in its place.
+    /// [`sync_names`](Self::sync_names) when the new checkpoint is in place, which the error says.
     fn sync_new_names(&self) -> Result<()> {
         if !self.durable {
             return Ok(());
@@ -306,12 +312,12 @@ impl Staging {
     }
 }
 
-/// The identity of what has a name; `None` if nothing has it.
+/// The identity of the file at a path; `None` if there is none.
 fn identity(path: &Path) -> Result<Option<Identity>> {
     Identity::at(path).map_err(|error| Error::io(error, path))
 }
 
-/// The second names of old shards, which are removed again if no index comes to refer to them.
+/// The second names of old shards. Those that no index names yet are removed when this is dropped.
 struct Aside {
     links: Vec<PathBuf>,
 }
@@ -319,7 +325,7 @@ struct Aside {
 impl Drop for Aside {
     fn drop(&mut self) {
         for link in &self.links {
-            // Should this fail too, the next save removes them.
+            // If this fails too, the next save removes them.
             let _ = failpoint::hit("remove").and_then(|()| fs::remove_file(link));
         }
     }

@@ -28,7 +28,7 @@ pub(super) enum Before {
     Shards(usize),
     /// An index of other names, one of which is that of a shard to come.
     Foreign,
-    /// An index that is no index, beside shards.
+    /// A malformed index, beside shards.
     Broken,
 }
 
@@ -150,7 +150,7 @@ fn is_new(directory: &Path, before: Before, context: &str) -> bool {
             assert_eq!(found, content(1), "{context}");
             false
         }
-        // Where there was nothing that opens, there need not be.
+        // If nothing opened before the save, nothing need open now.
         Err(_) if matches!(before, Before::Nothing | Before::Broken) => false,
         Err(error) => unreachable!("{context}: {error}"),
     }
@@ -182,8 +182,8 @@ fn an_interrupted_save_leaves_the_old_checkpoint_or_the_new_one() {
                     matches!(error.kind(), ErrorKind::NotDurable(_) | ErrorKind::LeftBehind(_));
                 assert!(says_new == new || before == Before::Other, "{context}");
             }
-            // Once the new checkpoint is what opens, it stays so. A step that has a substitute is
-            // no interruption.
+            // Once the directory opens as the new checkpoint, it does so at all later steps. A step
+            // that has a substitute does not interrupt the save.
             assert!(new || !was_new, "{context}");
             was_new = new && (result.is_err() || failed.is_none());
             if !crash {
@@ -191,8 +191,7 @@ fn an_interrupted_save_leaves_the_old_checkpoint_or_the_new_one() {
                     names_in(path).into_iter().filter(|name| name.starts_with('.')).collect();
                 assert!(hidden.is_empty(), "{context}: {hidden:?}");
             }
-            // What was interrupted does not hinder the next save, which leaves nothing of it
-            // behind.
+            // The next save succeeds, and removes what the interrupted one left.
             save_shards(path, 2, &options(shards, false)).unwrap();
             assert!(is_new(path, before, &context));
             assert_eq!(names_in(path), names_after(before, shards), "{context}");

@@ -1,36 +1,36 @@
-//! What converting one block of elements takes, whatever the dtypes: the bytes as values, the
-//! places for the results, and why it fails.
+//! Sizes of blocks, and helpers for converting one block, independent of the dtypes.
 
 use bytemuck::Pod;
 
 use crate::dtype::Dtype;
 
-/// The elements that are converted at a time, so that what lies between two steps stays in the
-/// nearest cache.
+/// The number of elements that are converted at a time. It is so small that intermediate values
+/// stay in the nearest cache.
 pub(super) const BLOCK: usize = 2048;
 
-/// The bytes that are converted at a time on their way from or to a file: enough for one call,
-/// little enough for the cache of a thread.
+/// The number of bytes that are converted at a time while a file is read or written. It is large
+/// enough for the cost of a system call not to matter, and small enough for the cache of a core.
 pub(crate) const STREAMED: usize = 512 << 10;
 
-/// Packed elements come in groups that fill whole bytes, of four elements at most.
+/// The number of elements that fill whole bytes in every dtype. Four packed elements of 6 bits are
+/// three bytes.
 pub(crate) const GROUP: usize = 4;
 
 /// Why a block could not be converted.
 pub(super) enum Failure {
-    /// The element of this index does not fit.
+    /// The element at this index of the block does not fit the target dtype.
     DoesNotFit(usize),
-    /// The pair of dtypes is not in the table.
+    /// The pair of dtypes cannot be converted.
     NoConversion,
-    /// The place for the result is not aligned for its dtype.
+    /// The output buffer is not aligned for its dtype.
     Misaligned,
 }
 
-/// What a block needs on its way.
+/// Buffers for the conversion of one block.
 pub(super) struct Scratch {
-    /// The source's bytes, aligned.
+    /// An aligned copy of the source's bytes, if they are not aligned themselves.
     pub(super) source: [u64; BLOCK],
-    /// The values.
+    /// The decoded values, before they are encoded in the target dtype.
     pub(super) floats: [f32; BLOCK],
 }
 
@@ -40,18 +40,19 @@ impl Scratch {
     }
 }
 
-/// The number of bytes of a number of elements, a multiple of [`GROUP`] for packed dtypes.
+/// The number of bytes that `elements` elements take. For packed dtypes `elements` must be a
+/// multiple of [`GROUP`].
 pub(crate) fn bytes_of(dtype: Dtype, elements: usize) -> usize {
     elements * dtype.bits() as usize / 8
 }
 
-/// The number of elements in a number of bytes.
+/// The number of elements in `bytes` bytes.
 pub(crate) fn elements_of(dtype: Dtype, bytes: usize) -> usize {
     bytes * 8 / dtype.bits() as usize
 }
 
-/// Bytes as values: where they lie if they are aligned, else copied to `scratch`, which has room
-/// for them.
+/// Bytes as values of `T`. They are borrowed if they are aligned for `T`, else copied to `scratch`,
+/// which must have room for them.
 pub(super) fn aligned<'a, T: Pod>(bytes: &'a [u8], scratch: &'a mut [u64]) -> &'a [T] {
     if let Ok(values) = bytemuck::try_cast_slice(bytes) {
         return values;
@@ -61,25 +62,25 @@ pub(super) fn aligned<'a, T: Pod>(bytes: &'a [u8], scratch: &'a mut [u64]) -> &'
     bytemuck::cast_slice(scratch)
 }
 
-/// The place for values of `T`.
+/// The output bytes as values of `T`.
 pub(super) fn cast_mut<T: Pod>(out: &mut [u8]) -> Result<&mut [T], Failure> {
     bytemuck::try_cast_slice_mut(out).map_err(|_| Failure::Misaligned)
 }
 
-/// A failure with the index of the first element that does not fit, if there is one.
-pub(super) fn first(mut fits: impl Iterator<Item = bool>) -> Result<(), Failure> {
+/// Fails with the index of the first element that does not fit, if there is one.
+pub(super) fn check_all(mut fits: impl Iterator<Item = bool>) -> Result<(), Failure> {
     fits.position(|fits| !fits).map_or(Ok(()), |index| Err(Failure::DoesNotFit(index)))
 }
 
-/// Runs a loop in code that is compiled for the widest vectors that this machine has, as far as the
-/// loop is inlined.
+/// Runs `work` compiled for the widest vector instructions of this machine. This works only for
+/// code that is inlined into `work`.
 #[cfg(feature = "std")]
 #[inline(always)]
 pub(super) fn vectorized<R>(work: impl FnOnce() -> R) -> R {
     pulp::Arch::new().dispatch(work)
 }
 
-/// Without the standard library nothing says which vectors the machine has.
+/// Without the standard library the machine's instructions cannot be detected.
 #[cfg(not(feature = "std"))]
 #[inline(always)]
 pub(super) fn vectorized<R>(work: impl FnOnce() -> R) -> R {

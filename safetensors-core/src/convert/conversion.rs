@@ -1,4 +1,4 @@
-//! [`Conversion`]: the elements of one dtype made into those of another, block by block.
+//! [`Conversion`]: converts elements from one dtype to another, block by block.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -13,7 +13,8 @@ use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
 use crate::tensor::check_bools;
 
-/// Whether elements of `from` can be converted to `to`: whether the pair is in [the table](super).
+/// Whether elements of `from` can be converted to `to`, see [the table](super). True for a dtype
+/// and itself.
 ///
 /// ```
 /// use safetensors_core::Dtype;
@@ -27,7 +28,7 @@ pub fn can_convert(from: Dtype, to: Dtype) -> bool {
     from == to || is_target && (from.is_float() || is_integer(from))
 }
 
-/// A conversion that is possible.
+/// A pair of dtypes that can be converted, and how to do it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Conversion {
     from: Dtype,
@@ -40,7 +41,7 @@ impl Conversion {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoConversion`].
+    /// [`ErrorKind::NoConversion`] if the pair cannot be converted.
     pub(crate) fn new(from: Dtype, to: Dtype, options: &ConvertOptions) -> Result<Self, ErrorKind> {
         if !can_convert(from, to) {
             return Err(ErrorKind::NoConversion { from, to });
@@ -58,9 +59,9 @@ impl Conversion {
         self.to
     }
 
-    /// Converts the elements of `src` into `out`, which is aligned for its dtype and has room for
-    /// exactly as many. Both are in the machine's byte order. `first` is the index of the first
-    /// element, for messages.
+    /// Converts the elements of `src` into `out`. `out` must be aligned for its dtype, and have
+    /// room for exactly as many elements. Both are in the machine's byte order. `first` is the
+    /// index in its tensor of the first element, for errors.
     ///
     /// # Errors
     ///
@@ -120,7 +121,7 @@ impl Conversion {
                 }
                 Ok(())
             }
-            // Nothing has to be decoded, nor changed before it is encoded.
+            // F32 values are encoded directly, because nothing has to be decoded or clamped first.
             (Dtype::F32, to)
                 if overflow != Overflow::Saturate && to != Dtype::F64 && !is_integer(to) =>
             {
@@ -144,7 +145,7 @@ impl Conversion {
         }
     }
 
-    /// The value of one element of a block, for a message.
+    /// The value of one element of a block as text, for an error.
     fn describe(&self, src: &[u8], index: usize, scratch: &mut Scratch) -> String {
         if let Ok(value) = integer::describe(self.from, src, index, scratch) {
             return value.to_string();

@@ -8,15 +8,16 @@ use super::double::round_to_odd;
 use super::integer;
 use crate::dtype::{Dtype, Format, Special, with_float};
 
-/// Decodes elements to `f32`: exactly, but F64 and integers rounded to odd, so that a later
-/// rounding to fewer bits is right. `out` has room for exactly the elements of `src`.
+/// Decodes elements to `f32`. The values are exact, except that F64 and integers are rounded to
+/// odd; a later rounding to fewer bits then gives the right result. `out` must have room for
+/// exactly the elements of `src`.
 pub(super) fn decode(
     from: Dtype,
     src: &[u8],
     out: &mut [f32],
     scratch: &mut [u64],
 ) -> Result<(), Failure> {
-    // The format is a constant, so one of these loops is compiled for it.
+    // The format is a constant. So for each format only one of these loops is compiled.
     with_float!(from, FORMAT => {
         match FORMAT.bits() {
             64 => {
@@ -72,19 +73,21 @@ fn decode_all<T: Copy>(codes: &[T], out: &mut [f32], decode: impl Fn(T) -> f32) 
     });
 }
 
-/// The value of a code in a format of 16 bits and fewer, with a smaller exponent than `f32`. Free
-/// of branches and tables, so that the loop around it becomes vector code.
+/// The value of a code in a format of at most 16 bits that has fewer exponents than `f32`. It has
+/// no branches and no tables, so that the compiler can use vector instructions.
 #[inline(always)]
 fn decode_code(format: Format, code: u32) -> f32 {
     let sign_bit = 1 << (format.bits() - 1);
     let below_sign = code & (sign_bit - 1);
-    // In the place of a number's exponent and mantissa the code is the value, but for the
-    // difference of the biases; a subnormal code is a subnormal number there.
+    // Shifted to the exponent and mantissa of an `f32`, the code has the right value except for the
+    // difference of the biases. The multiplication corrects that. This also holds for subnormals,
+    // because a subnormal code becomes a subnormal `f32`.
     let scale = f32::from_bits((254 - format.bias) << 23);
     let magnitude = f32::from_bits(below_sign << format.dropped_bits()) * scale;
     let value = magnitude.to_bits() | (code & sign_bit) << (32 - format.bits());
     let infinity = ((1 << format.exponent_bits) - 1) << format.mantissa_bits;
-    // With the highest exponent what remains of the mantissa says whether it is infinity or NaN.
+    // `HIGHEST` sets the exponent to that of infinity and NaN. The mantissa, which stays, decides
+    // which of the two it is.
     const HIGHEST: u32 = 0x7f80_0000;
     f32::from_bits(match format.special {
         Special::AllOnesNan if below_sign == sign_bit - 1 => value | HIGHEST,
@@ -182,7 +185,7 @@ mod tests {
                 continue;
             };
             assert!(dtype.is_float() && dtype.bits() == format.bits(), "{dtype}");
-            // Zero, one, and the largest number, the bits of which differ in all formats.
+            // Zero, one and the largest number have different bits in all formats.
             let one = u64::from(format.bias) << format.mantissa_bits;
             let codes = [0, one, format.largest_code(), one];
             let bit = |i: u32| codes[(i / dtype.bits()) as usize] >> (i % dtype.bits()) & 1;
@@ -196,7 +199,7 @@ mod tests {
             let mut out = [0_u64; 4];
             let out = &mut bytemuck::cast_slice_mut(&mut out)[..bytes.len()];
             let encoded = encode(dtype, Overflow::Error, &values, out).is_ok();
-            // F32 and F64 have ways of their own.
+            // `encode` does not encode F32 and F64.
             assert_eq!(encoded, !format.is_of_blocks() && dtype.bits() <= 16, "{dtype}");
             assert!(!encoded || *out == *bytes, "{dtype}");
             assert_eq!(can_convert(Dtype::I64, dtype), !format.is_of_blocks(), "{dtype}");

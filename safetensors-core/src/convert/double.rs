@@ -1,28 +1,28 @@
-//! F64 and the integers on their way to narrower floating-point dtypes, without rounding twice.
+//! Converts F64 and integers to narrower floating-point dtypes without the error of rounding twice.
 
 use super::Overflow;
-use super::block::{Failure, first};
+use super::block::{Failure, check_all};
 
-/// Rounds to `f32` so that a second rounding, to fewer bits, gives what rounding once would have
-/// given.
+/// Rounds to `f32` so that a second rounding, to fewer bits, gives the same result as rounding
+/// once.
 ///
-/// That is rounding to odd: a value between two `f32` becomes the one whose last bit is 1. It then
-/// never looks like a tie, nor like a number of the narrower format, unless it is one. See Boldo
-/// and Melquiond, *Emulation of a FMA and correctly rounded sums: proved algorithms using rounding
-/// to odd*, 2008.
+/// This is rounding to odd: a value between two `f32` becomes the one whose last bit is 1. So the
+/// result is a tie, or a number of the narrower format, only if the value itself is. See Boldo and
+/// Melquiond, *Emulation of a FMA and correctly rounded sums: proved algorithms using rounding to
+/// odd*, 2008.
 #[inline(always)]
 pub(super) fn round_to_odd(value: f64) -> f32 {
     let nearest = value as f32;
     let back = f64::from(nearest);
     let bits = nearest.to_bits();
-    // The neighbour on the other side of the value, which is odd where the nearest is even. The
-    // bits of a magnitude count upwards, over all binades, from 0 to infinity.
+    // The neighbour on the other side of the value. It is odd if the nearest is even. As integers,
+    // the bits of neighbours differ by 1, also between numbers of different exponent.
     let other = if back.abs() < value.abs() { bits.wrapping_add(1) } else { bits.wrapping_sub(1) };
     let exact = back == value || value.is_nan();
     f32::from_bits(if exact || bits & 1 == 1 { bits } else { other })
 }
 
-/// A 64-bit integer as `f64`, rounded to odd where it has more than 53 bits.
+/// Converts a 64-bit integer to `f64`. An integer of more than 53 bits is rounded to odd.
 #[inline(always)]
 pub(super) fn integer_to_odd(value: i128) -> f64 {
     let magnitude = value.unsigned_abs() as u64;
@@ -31,7 +31,7 @@ pub(super) fn integer_to_odd(value: i128) -> f64 {
     if value < 0 { -(odd as f64) } else { odd as f64 }
 }
 
-/// F64 to F32.
+/// Converts F64 to F32, rounded to nearest.
 pub(super) fn narrow(overflow: Overflow, values: &[f64], out: &mut [f32]) -> Result<(), Failure> {
     for (&value, out) in values.iter().zip(&mut *out) {
         *out = value as f32;
@@ -42,13 +42,13 @@ pub(super) fn narrow(overflow: Overflow, values: &[f64], out: &mut [f32]) -> Res
             out.iter_mut().for_each(|out| *out = out.clamp(-f32::MAX, f32::MAX));
             Ok(())
         }
-        Overflow::Error => first(
+        Overflow::Error => check_all(
             values.iter().zip(out).map(|(value, out)| value.is_infinite() || !out.is_infinite()),
         ),
     }
 }
 
-/// Any narrower floating-point dtype, decoded, to F64.
+/// Converts decoded values of a narrower floating-point dtype to F64, which is exact.
 pub(super) fn widen(overflow: Overflow, values: &[f32], out: &mut [f64]) {
     for (&value, out) in values.iter().zip(&mut *out) {
         *out = f64::from(value);

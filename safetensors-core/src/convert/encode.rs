@@ -1,7 +1,7 @@
-//! Encoding of `f32` values in 16 and 8 bits, rounded to nearest, ties to even.
+//! Encodes `f32` values in 16 and 8 bits, rounded to nearest, ties to even.
 //!
-//! Encoding overflows as IEEE 754 and ml_dtypes do. The other policies are a pass over the values
-//! beforehand.
+//! The encoding itself overflows as [`Overflow::Ieee`] says. The other two need a pass over the
+//! values before.
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
@@ -10,7 +10,7 @@ use super::Overflow;
 use super::block::{self, Failure, cast_mut, vectorized};
 use crate::dtype::{Dtype, Format, Special, with_float};
 
-/// Makes `values` fit `to`, as [`Overflow::Saturate`] does.
+/// Clamps `values` to the range of `to`, for [`Overflow::Saturate`].
 pub(super) fn saturate(to: Dtype, values: &mut [f32]) {
     let largest = match to.format() {
         Some(format) if format.bits() < 32 => format.largest(),
@@ -19,20 +19,20 @@ pub(super) fn saturate(to: Dtype, values: &mut [f32]) {
     values.iter_mut().for_each(|value| *value = value.clamp(-largest, largest));
 }
 
-/// Checks that `values` fit `to`, as [`Overflow::Error`] does.
+/// Checks that `values` are in the range of `format`, for [`Overflow::Error`].
 fn check(format: Format, values: &[f32]) -> Result<(), Failure> {
     let limit = format.first_overflow();
     let infinity_fits = format.special == Special::Ieee;
-    // NaN is not greater than anything.
+    // NaN is never too large, because it compares as false.
     let too_large = |value: f32| value.abs() >= limit && !(infinity_fits && value.is_infinite());
     if values.iter().fold(false, |any, &value| any | too_large(value)) {
-        return block::first(values.iter().map(|&value| !too_large(value)));
+        return block::check_all(values.iter().map(|&value| !too_large(value)));
     }
     Ok(())
 }
 
-/// Encodes `values`, one for each element of `out`. Those for [`Overflow::Saturate`] have been
-/// through [`saturate`].
+/// Encodes `values`, one for each element of `out`. For [`Overflow::Saturate`] the caller has
+/// called [`saturate`] before.
 pub(super) fn encode(
     to: Dtype,
     overflow: Overflow,
@@ -46,7 +46,7 @@ pub(super) fn encode(
         if overflow == Overflow::Error {
             check(FORMAT, values)?;
         }
-        // The format is a constant, so one of these loops is compiled for it.
+        // The format is a constant. So for each format only one of these loops is compiled.
         if FORMAT == Format::HALF {
             cast_mut::<f16>(out)?.convert_from_f32_slice(values);
         } else if FORMAT.is_upper_part_of_f32() {
@@ -69,47 +69,50 @@ fn encode_all<T>(values: &[f32], out: &mut [T], encode: impl Fn(f32) -> T) {
     });
 }
 
-/// bfloat16 is the upper half of an `f32`: adding half of what is cut off rounds it, and a carry is
-/// right up to infinity.
+/// bfloat16 is the upper half of an `f32`. Adding half of the last kept bit rounds it. A carry into
+/// the exponent is right, even where the result is infinity.
 #[inline(always)]
 fn encode_bf16(value: f32) -> u16 {
     let bits = value.to_bits();
     let even = bits >> 16 & 1;
     let rounded = bits.wrapping_add(0x7fff + even) >> 16;
-    // A carry could make a NaN infinite; cutting it off could, too, without the quiet bit.
+    // A NaN must not become infinity. A carry could do that, and so could cutting off its low bits;
+    // setting the quiet bit prevents it.
     let quiet = bits >> 16 | 0x40;
     (if value.is_nan() { quiet } else { rounded }) as u16
 }
 
-/// The code of `value` in a format of 16 bits and fewer, with a smaller exponent than `f32`. Free
-/// of branches, so that the loop around it becomes vector code.
+/// The code of `value` in a format of at most 16 bits that has fewer exponents than `f32`. It has
+/// no branches, so that the compiler can use vector instructions.
 #[inline(always)]
 pub(super) fn encode_code(format: Format, value: f32) -> u32 {
     let dropped = format.dropped_bits();
     let smallest_normal = f32::from_bits((128 - format.bias) << 23);
-    // What is larger than all numbers gets the code after the largest: infinity or NaN in every
-    // format. `min` drops NaN.
+    // A number that is too large gets the code after the largest number, which is infinity or NaN
+    // in every format. `min` also replaces NaN.
     let magnitude = value.abs().min(format.after_largest());
-    // The power of two below the magnitude; for subnormals that of the smallest normal, whose
-    // spacing they have.
+    // The exponent of the magnitude. Subnormals get that of the smallest normal number, because
+    // their spacing is the same.
     let power = magnitude.max(smallest_normal).to_bits() & 0x7f80_0000;
-    // A number so large that its last bit is worth as much as the format's last bit: the sum is
-    // rounded to that, ties to even, and its low bits are the significand, hidden bit included.
+    // The second summand is so large that the last bit of the sum is worth as much as the last bit
+    // of the format. So the addition rounds to the format's precision, ties to even. The low bits
+    // of the sum are then the significand, including the hidden bit.
     let sum = magnitude + f32::from_bits(power + (dropped << 23));
     let significand = sum.to_bits();
-    // The exponent in its place, counted from the smallest normal: there the hidden bit brings the
-    // missing one.
+    // The exponent, shifted to its place and counted from the smallest normal number. Adding the
+    // significand adds one to it, because of the hidden bit.
     let exponent = power >> dropped;
     let all = u32::MAX >> (32 - format.bits());
     let code =
         significand.wrapping_add(exponent).wrapping_sub(smallest_normal.to_bits() >> dropped);
-    // The code after the largest number is NaN, though it may be in the place of the sign.
+    // Keeps the code within the format's bits. In FNUZ formats the code after the largest number,
+    // which is NaN, is the sign bit alone.
     let code = code & all;
     let sign = value.to_bits() >> 31 << (format.bits() - 1);
     match format.special {
-        // Both the code after the largest number and that of negative zero would be NaN.
+        // Zero must not get a sign, because the code of negative zero is NaN.
         Special::NegativeZeroNan if code == 0 => 0,
-        // The code after the largest number is infinity.
+        // `min` has replaced NaN by a number whose code is infinity, so NaN gets its code here.
         Special::Ieee if value.is_nan() => sign | (all >> 1 & !1),
         _ => sign | code,
     }

@@ -1,11 +1,11 @@
-//! Integers and BOOL: among each other, to floating point, and back.
+//! Converts integers and BOOL to each other, to floating point, and back.
 
-use super::block::{Failure, Scratch, aligned, cast_mut, first};
+use super::block::{Failure, Scratch, aligned, cast_mut, check_all};
 use super::double::{integer_to_odd, round_to_odd};
 use crate::dtype::{Dtype, with_integer};
 
-/// Runs an expression in which a name stands for the Rust type of an integer dtype; BOOL is a byte.
-/// For other dtypes it is no conversion.
+/// Runs `body` with the type `Int`, the Rust type of an integer dtype, or `u8` for BOOL. Other
+/// dtypes give [`Failure::NoConversion`].
 macro_rules! with_byte_or_integer {
     ($dtype:expr, $Int:ident => $body:expr) => {
         match $dtype {
@@ -18,12 +18,13 @@ macro_rules! with_byte_or_integer {
     };
 }
 
-/// Whether elements are integers or BOOL.
+/// Whether the elements of a dtype are integers or BOOL.
 pub(super) fn is_integer(dtype: Dtype) -> bool {
     dtype == Dtype::BOOL || dtype.is_integer()
 }
 
-/// Integers and BOOL to integers and BOOL; an element whose value the target lacks is a failure.
+/// Converts integers and BOOL to integers and BOOL. Fails for a value that the target does not
+/// have.
 pub(super) fn to_integers(
     from: Dtype,
     to: Dtype,
@@ -39,7 +40,13 @@ pub(super) fn to_integers(
             *out = value as To;
             all_fit &= fits(to, value as i128, *out as i128);
         }
-        if all_fit { Ok(()) } else { first(values.iter().map(|&value| fits(to, value as i128, (value as To) as i128))) }
+        if all_fit {
+            return Ok(());
+        }
+        check_all(values.iter().map(|&value| {
+            let converted = value as To;
+            fits(to, value as i128, converted as i128)
+        }))
     }))
 }
 
@@ -48,8 +55,8 @@ fn fits(to: Dtype, value: i128, converted: i128) -> bool {
     value == converted && (to != Dtype::BOOL || matches!(converted, 0 | 1))
 }
 
-/// Integers and BOOL to `f32`, rounded to odd: exact if a later rounding to fewer bits is to be
-/// right.
+/// Converts integers and BOOL to `f32`, rounded to odd, so that a later rounding to fewer bits
+/// gives the right result.
 pub(super) fn to_odd_f32(
     from: Dtype,
     src: &[u8],
@@ -64,7 +71,7 @@ pub(super) fn to_odd_f32(
     })
 }
 
-/// Integers and BOOL to F32, rounded to nearest.
+/// Converts integers and BOOL to F32, rounded to nearest.
 pub(super) fn to_f32(
     from: Dtype,
     src: &[u8],
@@ -79,7 +86,7 @@ pub(super) fn to_f32(
     })
 }
 
-/// Integers and BOOL to F64, rounded to nearest.
+/// Converts integers and BOOL to F64, rounded to nearest.
 pub(super) fn to_f64(
     from: Dtype,
     src: &[u8],
@@ -94,8 +101,8 @@ pub(super) fn to_f64(
     })
 }
 
-/// Floating-point values to integers and BOOL; an element that is not an integer of the target's
-/// range is a failure.
+/// Converts floating-point values to integers and BOOL. Fails for a value that is not an integer in
+/// the target's range.
 pub(super) fn from_floats<T: Copy + Into<f64>>(
     to: Dtype,
     values: &[T],
@@ -103,12 +110,14 @@ pub(super) fn from_floats<T: Copy + Into<f64>>(
 ) -> Result<(), Failure> {
     with_byte_or_integer!(to, To => {
         let out = cast_mut::<To>(out)?;
-        // Both are exact: the upper limit, one more than the largest integer, is a power of two.
+        // Both limits are exact: the upper one is one more than the largest integer, a power of
+        // two.
         let (lowest, limit) = match to {
             Dtype::BOOL => (0.0, 2.0),
             _ => (To::MIN as f64, To::MAX as f64 + 1.0),
         };
-        // In range the cast cuts off the fraction; it comes back the same only if there is none.
+        // In range the cast cuts off the fraction. So casting back gives the same value only if
+        // there is no fraction.
         let fits = |value: f64| value >= lowest && value < limit && (value as To) as f64 == value;
         let mut all_fit = true;
         for (&value, out) in values.iter().zip(out) {
@@ -116,11 +125,11 @@ pub(super) fn from_floats<T: Copy + Into<f64>>(
             *out = value as To;
             all_fit &= fits(value);
         }
-        if all_fit { Ok(()) } else { first(values.iter().map(|&value| fits(value.into()))) }
+        if all_fit { Ok(()) } else { check_all(values.iter().map(|&value| fits(value.into()))) }
     })
 }
 
-/// The value of one element, for a message.
+/// The value of one element, for an error.
 pub(super) fn describe(
     from: Dtype,
     src: &[u8],
@@ -128,6 +137,7 @@ pub(super) fn describe(
     scratch: &mut Scratch,
 ) -> Result<i128, Failure> {
     with_byte_or_integer!(from, From => {
-        aligned::<From>(src, &mut scratch.source).get(index).map(|&value| value as i128).ok_or(Failure::NoConversion)
+        let values = aligned::<From>(src, &mut scratch.source);
+        values.get(index).map(|&value| value as i128).ok_or(Failure::NoConversion)
     })
 }

@@ -1,28 +1,32 @@
 //! Conversion of elements from one dtype to another.
 //!
-//! [`TensorView::convert`] and [`TensorBuf::convert`] convert what is in memory;
+//! [`TensorView::convert`] and [`TensorBuf::convert`] convert tensors in memory.
 //! [`LazyTensor::read_as`](crate::LazyTensor::read_as) and
-//! [`LoadOptions::floats_as`](crate::LoadOptions::floats_as) convert while they read; [`Converted`]
-//! converts while it is saved. [`widen`] is the lossless part, for a framework that lacks a dtype.
+//! [`LoadOptions::floats_as`](crate::LoadOptions::floats_as) convert while they read. [`Converted`]
+//! converts while it is saved. [`widen`] converts only where no value can change, for a framework
+//! that lacks a dtype.
 //!
 //! | from | to | what happens |
 //! |---|---|---|
 //! | any dtype | the same | nothing: every bit is kept |
-//! | F64, F32, F16, BF16, F8_E4M3, F8_E5M2, F8_E4M3FNUZ, F8_E5M2FNUZ, F8_E8M0, F6_E2M3, F6_E3M2, F4 | F64, F32, F16, BF16, F8_E4M3, F8_E5M2, F8_E4M3FNUZ, F8_E5M2FNUZ | rounded once, to nearest, ties to even; [`Overflow`] decides on what is too large |
+//! | F64, F32, F16, BF16, F8_E4M3, F8_E5M2, F8_E4M3FNUZ, F8_E5M2FNUZ, F8_E8M0, F6_E2M3, F6_E3M2, F4 | F64, F32, F16, BF16, F8_E4M3, F8_E5M2, F8_E4M3FNUZ, F8_E5M2FNUZ | rounded once, to nearest, ties to even; [`Overflow`] decides what numbers that are too large become |
 //! | the same floats | BOOL, I8 … I64, U8 … U64 | checked: a value that is not an integer, or out of range, is an error |
-//! | BOOL, I8 … I64, U8 … U64 | the eight floats above | rounded to nearest, ties to even; [`Overflow`] decides on what is too large |
+//! | BOOL, I8 … I64, U8 … U64 | the eight floats above | rounded to nearest, ties to even; [`Overflow`] as above |
 //! | BOOL, I8 … I64, U8 … U64 | BOOL, I8 … I64, U8 … U64 | checked: a value out of range is an error; BOOL has 0 and 1 |
-//! | C64 | only itself | |
-//! | anything | F4, F6_E2M3, F6_E3M2, F8_E8M0 | only from themselves: these are chosen together with scales for blocks of elements |
+//! | C64 | any other dtype | not possible |
+//! | any other dtype | C64 | not possible |
+//! | any other dtype | F4, F6_E2M3, F6_E3M2, F8_E8M0 | not possible: the elements and scales of a block must be chosen together |
 //!
-//! Everything else is [`ErrorKind::NoConversion`]; [`can_convert`] tells beforehand.
+//! A pair that is not possible is [`ErrorKind::NoConversion`]. [`can_convert`] tells whether a pair
+//! is possible.
 //!
-//! - A value that the target has comes out unchanged, zeros with their sign, subnormals too. The
-//!   two FNUZ dtypes have no negative zero: it becomes zero, as do negative numbers that round to
+//! - A value that the target has is unchanged, including subnormals and the sign of zero. The two
+//!   FNUZ dtypes have no negative zero: it becomes zero, and so do negative numbers that round to
 //!   zero.
-//! - NaN stays NaN, whatever the policy; its sign and payload may change.
-//! - Infinity stays infinity; a dtype without it has NaN instead. [`Overflow`] can ask for
-//!   something else.
+//! - NaN stays NaN with every [`Overflow`]; its sign and payload may change. As an integer it is an
+//!   error.
+//! - Infinity stays infinity, or becomes NaN in a dtype without infinity. [`Overflow`] can change
+//!   that.
 //! - Packed elements (F4, F6_E2M3, F6_E3M2) are unpacked, lowest bits first. Scales are not
 //!   applied.
 //! - Negative zero becomes the integer 0.
@@ -65,8 +69,8 @@ use crate::parallel::in_parallel;
 use crate::tensor::{TensorBuf, TensorView};
 
 impl TensorBuf {
-    /// The same values in another dtype, see [the table](crate::convert). A buffer that has the
-    /// dtype is given back as it is.
+    /// Converts the values to another dtype, see [the table](crate::convert). A buffer that has the
+    /// dtype already is returned unchanged, without a copy.
     ///
     /// ```
     /// use safetensors_core::{ConvertOptions, Dtype, ErrorKind, TensorBuf};
@@ -83,9 +87,9 @@ impl TensorBuf {
     ///
     /// # Errors
     ///
-    /// [`NoConversion`](crate::ErrorKind::NoConversion) for a pair that is not in the table;
-    /// [`DoesNotFit`](crate::ErrorKind::DoesNotFit) for a value that the dtype lacks, if that is an
-    /// error; [`ShapeOverflow`](crate::ErrorKind::ShapeOverflow) and
+    /// [`NoConversion`](crate::ErrorKind::NoConversion) for a pair that is not possible;
+    /// [`DoesNotFit`](crate::ErrorKind::DoesNotFit) for a value that the table or
+    /// [`Overflow::Error`] makes an error; [`ShapeOverflow`](crate::ErrorKind::ShapeOverflow) and
     /// [`TooLargeForMemory`](crate::ErrorKind::TooLargeForMemory).
     pub fn convert(self, to: Dtype, options: &ConvertOptions) -> Result<Self> {
         if self.dtype() == to {
@@ -97,8 +101,8 @@ impl TensorBuf {
 }
 
 impl TensorView<'_> {
-    /// The same values in another dtype, see [the table](crate::convert); a copy, also if the dtype
-    /// is the same.
+    /// Converts the values to another dtype, see [the table](crate::convert). The result is a copy,
+    /// even if the dtype is the same.
     ///
     /// ```
     /// use safetensors_core::{ConvertOptions, Dtype, TensorView};
@@ -123,8 +127,8 @@ impl TensorView<'_> {
         convert(&conversion, self.shape(), self.data(), options)
     }
 
-    /// The same values in the dtype of `out`, put there: [`convert`](TensorView::convert) without a
-    /// new buffer, for many tensors of one shape.
+    /// Converts the values to the dtype of `out` and stores them there. This is
+    /// [`convert`](TensorView::convert) without a new buffer, for many tensors of one shape.
     ///
     /// ```
     /// use safetensors_core::{ConvertOptions, TensorBuf, TensorView};
@@ -138,8 +142,8 @@ impl TensorView<'_> {
     ///
     /// # Errors
     ///
-    /// Those of [`convert`](TensorView::convert), after which `out` may have some of the values, or
-    /// others; and [`WrongShape`](crate::ErrorKind::WrongShape) if it has another shape.
+    /// [`WrongShape`](crate::ErrorKind::WrongShape) if `out` has another shape; those of
+    /// [`convert`](TensorView::convert), after which the values in `out` are unspecified.
     pub fn convert_into(&self, out: &mut TensorBuf, options: &ConvertOptions) -> Result<()> {
         if self.shape() != out.shape() {
             return Err(ErrorKind::WrongShape {
@@ -155,14 +159,14 @@ impl TensorView<'_> {
             run(&conversion, self.data(), out.bytes_mut(), options)
         };
         if converted.is_err() && out.dtype() == Dtype::BOOL {
-            // What did not fit is in there too, and is no boolean.
+            // The bytes may be neither 0 nor 1 now, which a BOOL buffer must never hold.
             out.bytes_mut().fill(0);
         }
         converted
     }
 }
 
-/// Elements in the machine's byte order as a tensor of another dtype.
+/// Converts elements in the machine's byte order to a tensor of another dtype.
 fn convert(
     conversion: &Conversion,
     shape: &[usize],
@@ -174,8 +178,8 @@ fn convert(
     Ok(converted)
 }
 
-/// Converts all elements of a tensor, as [`Conversion::run`] does: on several threads if they are
-/// many.
+/// Converts all elements of a tensor with [`Conversion::run`]. Several threads convert a large
+/// tensor.
 #[cfg(feature = "std")]
 fn run(
     conversion: &Conversion,
@@ -183,7 +187,8 @@ fn run(
     out: &mut [u8],
     options: &ConvertOptions,
 ) -> Result<()> {
-    /// The elements that a thread takes at a time, far more than it takes to start one.
+    /// The number of elements that a thread takes at a time. Converting them takes far longer than
+    /// starting a thread.
     const PIECE: usize = 1 << 20;
 
     let (from, to) = (bytes_of(conversion.from(), PIECE), bytes_of(conversion.to(), PIECE));

@@ -1,24 +1,25 @@
-//! [`ConvertOptions`]: what a conversion does with what does not fit.
+//! [`ConvertOptions`]: options of a conversion, such as what becomes of numbers that are too large.
 
 /// What a conversion to a floating-point dtype does with a number that is too large for it.
 ///
-/// Whether a number is too large is decided after rounding: 464 becomes 448, the largest `F8_E4M3`,
-/// because the tie between it and the next number, 480, goes to it; all above 464 is too large.
+/// Whether a number is too large is decided after rounding. For example, the largest `F8_E4M3` is
+/// 448, and the next number would be 480. Their tie, 464, rounds to 448. All numbers above 464 are
+/// too large.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Overflow {
-    /// It becomes infinity, or NaN in a dtype without infinity. That is what IEEE 754 says, and
-    /// what PyTorch and ml_dtypes do.
+    /// It becomes infinity, or NaN in a dtype without infinity, as in IEEE 754, PyTorch and
+    /// ml_dtypes.
     #[default]
     Ieee,
-    /// It becomes the largest finite number of its sign. So does infinity: none comes out of a
-    /// conversion to another dtype.
+    /// It becomes the largest finite number with its sign. So does infinity. A tensor that has the
+    /// dtype already is not changed.
     Saturate,
     /// It is an error, [`ErrorKind::DoesNotFit`](crate::ErrorKind::DoesNotFit). So is infinity if
     /// the dtype has none.
     Error,
 }
 
-/// How elements are converted.
+/// The options of a conversion.
 ///
 /// ```
 /// use safetensors_core::ConvertOptions;
@@ -34,22 +35,23 @@ pub struct ConvertOptions {
 }
 
 impl ConvertOptions {
-    /// Numbers that are too large become infinity, or NaN in a dtype without it, as in PyTorch.
+    /// The default options: [`Overflow::Ieee`], and the default number of threads.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Says what becomes of numbers that are too large for a floating-point dtype.
+    /// Sets what becomes of numbers that are too large for a floating-point dtype.
     #[must_use]
     pub fn overflow(mut self, overflow: Overflow) -> Self {
         self.overflow = overflow;
         self
     }
 
-    /// How many threads convert a large tensor that is in memory, or
-    /// [read it and convert it](crate::LazyTensor::read_as); 0, the default, for as many as the
-    /// environment variable `SAFETENSORS_THREADS` says, or else one a core, eight at most. As part
-    /// of [`LoadOptions`](crate::LoadOptions::convert_options) it says nothing: they have
+    /// Sets how many threads convert a large tensor in memory, or [read and convert
+    /// it](crate::LazyTensor::read_as). 0, the default, means the number in the environment
+    /// variable `SAFETENSORS_THREADS`, or else one for each core, at most eight.
+    ///
+    /// [`LoadOptions`](crate::LoadOptions::convert_options) ignore this number, because they have
     /// [threads](crate::LoadOptions::threads) of their own.
     #[cfg(feature = "std")]
     #[must_use]

@@ -9,13 +9,13 @@ use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tensor::{Sink, TensorSource, shape, swap_on_big_endian};
 
-/// The elements that are converted at a time: a multiple of [`GROUP`], and no more bytes than
-/// [`STREAMED`] on either side, even of the widest.
+/// The number of elements that are converted at a time. It is a multiple of [`GROUP`]. Even of the
+/// widest dtype it is no more bytes than [`STREAMED`].
 const ELEMENTS: usize = STREAMED / 8;
 
-/// A tensor to be saved in another dtype than its own. It is converted piece by piece as it is
-/// written, in memory of at most 1 MiB, so a tensor that is larger than memory can be converted
-/// from file to file.
+/// A tensor to be saved in another dtype than its own. It is converted piece by piece while it is
+/// written, with buffers of at most 1 MiB in all. So a tensor that is larger than memory can be
+/// converted from file to file.
 ///
 /// ```
 /// use half::bf16;
@@ -38,13 +38,14 @@ pub struct Converted<S> {
 }
 
 impl<S: TensorSource> Converted<S> {
-    /// `source` in the dtype `to`; its bytes are passed on as they are if it has that dtype.
+    /// Makes a source of the values of `source` in the dtype `to`. If `source` has that dtype
+    /// already, its bytes are passed on unchanged. No value is read here.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NoConversion`] for a pair that is not in [the table](crate::convert), and the
-    /// errors of [`shape::byte_len`]. Values are looked at only while they are written: then a
-    /// value that does not fit is [`ErrorKind::DoesNotFit`].
+    /// [`ErrorKind::NoConversion`] for a pair that is not possible, see [the
+    /// table](crate::convert), and the errors of [`shape::byte_len`]. A value that does not fit is
+    /// found only when it is written; the save then fails with [`ErrorKind::DoesNotFit`].
     pub fn new(source: S, to: Dtype, options: &ConvertOptions) -> Result<Self> {
         let conversion = Conversion::new(source.dtype(), to, options)?;
         shape::byte_len(source.dtype(), source.shape())?;
@@ -52,7 +53,7 @@ impl<S: TensorSource> Converted<S> {
         Ok(Self { source, conversion })
     }
 
-    /// The tensor in its own dtype.
+    /// The tensor that is converted, in its own dtype.
     pub fn source(&self) -> &S {
         &self.source
     }
@@ -77,30 +78,31 @@ impl<S: TensorSource> TensorSource for Converted<S> {
     }
 }
 
-/// Gathers what a source gives, however it is cut, into pieces of whole elements, and converts
-/// those.
+/// Gathers the bytes of a source into pieces of whole elements, and converts the pieces. A source
+/// may cut its bytes anywhere.
 struct Pieces {
     conversion: Conversion,
-    /// The bytes that the source should give.
+    /// The number of bytes that the source should give.
     expected: u64,
-    /// The bytes that it has given.
+    /// The number of bytes that the source has given.
     taken: u64,
-    /// The elements that have been converted.
+    /// The number of elements that have been converted.
     done: u64,
-    /// Bytes of the source that are not converted yet; in words, to be aligned.
+    /// Bytes of the source that are not converted yet. Their type is `u64` so that they are aligned
+    /// for every dtype.
     gathered: Vec<u64>,
-    /// How many bytes those are.
+    /// The number of gathered bytes.
     len: usize,
-    /// How many bytes are a full piece.
+    /// The number of bytes of a full piece.
     capacity: usize,
-    /// A converted piece.
+    /// The buffer for a converted piece.
     converted: Vec<u64>,
 }
 
 impl Pieces {
     fn new(conversion: Conversion, shape: &[usize]) -> Result<Self, ErrorKind> {
         let (from, to) = (conversion.from(), conversion.to());
-        // Not more than the tensor has: most tensors of most files are small.
+        // The buffers are no larger than the tensor, because many tensors are small.
         let elements = shape::element_count(shape)?.min(ELEMENTS as u64) as usize;
         let capacity = bytes_of(from, elements.next_multiple_of(GROUP));
         let words = |bytes: usize| alloc::vec![0; bytes.div_ceil(size_of::<u64>())];
@@ -123,8 +125,8 @@ impl Pieces {
         }
         while !bytes.is_empty() {
             if self.len == 0 && bytes.len() >= self.capacity && cfg!(target_endian = "little") {
-                // A full piece in memory already, as tensors mostly give: nothing has to be
-                // gathered.
+                // The source gives a full piece at once, as most do, so it is converted without a
+                // copy.
                 let (piece, rest) = bytes.split_at(self.capacity);
                 self.convert(piece, sink)?;
                 bytes = rest;
@@ -149,20 +151,22 @@ impl Pieces {
         if self.len == 0 { Ok(()) } else { self.convert_gathered(sink) }
     }
 
-    /// Converts and gives what is gathered: whole elements, since it is a full piece or the last
-    /// one.
+    /// Converts the gathered bytes and passes them to `sink`. They are whole elements, because they
+    /// are a full piece or the last one.
     fn convert_gathered(&mut self, sink: &mut Sink<'_>) -> Result<()> {
         let mut gathered = mem::take(&mut self.gathered);
         let piece = &mut bytemuck::cast_slice_mut(&mut gathered)[..self.len];
         swap_on_big_endian(self.conversion.from(), piece);
         let converted = self.convert(piece, sink);
-        // Also after a failure: a source may go on regardless.
+        // The buffer is put back even after a failure, because a source may ignore the error and go
+        // on.
         self.gathered = gathered;
         self.len = 0;
         converted
     }
 
-    /// Converts and gives whole elements, which are in the machine's byte order.
+    /// Converts whole elements in the machine's byte order, and passes them to `sink` as a file has
+    /// them.
     fn convert(&mut self, piece: &[u8], sink: &mut Sink<'_>) -> Result<()> {
         let (from, to) = (self.conversion.from(), self.conversion.to());
         let elements = elements_of(from, piece.len());

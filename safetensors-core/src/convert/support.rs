@@ -1,4 +1,4 @@
-//! [`Support`] and [`Widening`]: whether a framework takes a dtype, and as what.
+//! [`Support`] and [`Widening`]: whether a framework holds a dtype, and as which dtype.
 
 use crate::dtype::Dtype;
 use crate::error::ErrorKind;
@@ -14,17 +14,18 @@ pub enum Support {
     Unsupported,
 }
 
-/// Whether a tensor may change its dtype on its way into a framework that lacks it.
+/// Whether a load may change the dtype of a tensor for a framework that lacks it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Widening {
-    /// It becomes the wider dtype that the adapter documents, which holds every value exactly.
+    /// The tensor gets the wider dtype that the adapter documents, which holds each of its values
+    /// exactly.
     #[default]
     Lossless,
-    /// It is an error.
+    /// A tensor of a dtype that the framework lacks is an error, [`ErrorKind::WouldWiden`].
     Refuse,
 }
 
-/// The dtypes that a framework holds.
+/// Which dtypes a framework holds, and how.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DtypeTable {
     /// The framework's name, for errors.
@@ -33,12 +34,13 @@ pub(crate) struct DtypeTable {
 }
 
 impl DtypeTable {
-    /// The dtype that elements of `dtype` get in the framework.
+    /// The dtype that a tensor of dtype `dtype` gets in the framework.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::UnsupportedDtype`] if there is none; [`ErrorKind::WouldWiden`] if it is another
-    /// and `widening` forbids that.
+    /// [`ErrorKind::UnsupportedDtype`] if the framework cannot hold the values;
+    /// [`ErrorKind::WouldWiden`] if it holds them only as a wider dtype, and `widening` refuses
+    /// that.
     pub(crate) fn accept(self, dtype: Dtype, widening: Widening) -> Result<Dtype, ErrorKind> {
         let framework = self.framework;
         match ((self.support)(dtype), widening) {

@@ -12,11 +12,16 @@ use crate::tensor::TensorBuf;
 ///
 /// | from | to | what happens |
 /// |---|---|---|
-/// | BOOL | U8 | nothing moves |
-/// | U64 | I64 | nothing moves; a value of 2⁶³ and more is an error |
-/// | C64 | F32 | nothing moves; the shape gains a last dimension of 2: real, imaginary |
-/// | an integer | another integer that has each of its values | |
-/// | a float | another float that has each of its values: F16 for F4, F6_E2M3, F6_E3M2, F8_E4M3, F8_E5M2, F8_E4M3FNUZ and F8_E5M2FNUZ; F32 for all but F64 | packed elements are unpacked, lowest bits first |
+/// | BOOL | U8 | the buffer is kept |
+/// | U64 | I64 | the buffer is kept; a value of 2⁶³ and more is an error |
+/// | C64 | F32 | the buffer is kept; the shape gains a last dimension of 2: real, imaginary |
+/// | an integer | any integer dtype that has each of its values | copied |
+/// | a float | any float dtype of at least 8 bits that has each of its values | copied; packed elements are unpacked |
+///
+/// For example, I8 widens to I16, I32 and I64, and U8 to these and to U16, U32 and U64. F16 has
+/// each value of F4, F6_E2M3, F6_E3M2, F8_E4M3, F8_E5M2, F8_E4M3FNUZ and F8_E5M2FNUZ. F32 has each
+/// value of these, of F8_E8M0, F16 and BF16, and F64 has each value of all floats. Packed elements
+/// are unpacked lowest bits first.
 ///
 /// ```
 /// use safetensors_core::convert::widen;
@@ -32,7 +37,8 @@ use crate::tensor::TensorBuf;
 /// # Errors
 ///
 /// [`ErrorKind::DoesNotFit`] for a U64 value over `i64::MAX`; [`ErrorKind::WrongDtype`] for a pair
-/// that is not in the table.
+/// that is not in the table, such as a dtype and itself; [`ErrorKind::ShapeOverflow`] and
+/// [`ErrorKind::TooLargeForMemory`].
 pub fn widen(buf: TensorBuf, to: Dtype) -> Result<TensorBuf> {
     let from = buf.dtype();
     match (from, to) {
@@ -60,7 +66,7 @@ pub fn widen(buf: TensorBuf, to: Dtype) -> Result<TensorBuf> {
     }
 }
 
-/// Whether each value of the dtype `from` is one of the other dtype `to`.
+/// Whether `to` is another dtype than `from`, and has each of its values.
 fn is_lossless(from: Dtype, to: Dtype) -> bool {
     let holds = match (from.format(), to.format()) {
         (Some(narrow), Some(wide)) => wide.holds(narrow) && can_convert(from, to),
@@ -71,8 +77,8 @@ fn is_lossless(from: Dtype, to: Dtype) -> bool {
     holds && from != to
 }
 
-/// The shape that a tensor has once it is [widened](widen): its own, but for complex numbers that
-/// become pairs of numbers, which gain a last dimension of 2.
+/// The shape that a tensor of shape `shape` has after it is [widened](widen). Only from C64 to F32
+/// does the shape change: it gains a last dimension of 2.
 ///
 /// ```
 /// use safetensors_core::Dtype;

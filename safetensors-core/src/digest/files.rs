@@ -1,17 +1,17 @@
-//! Digests of the files of a checkpoint.
+//! Computes digests of the files of a checkpoint.
 
 use crate::checkpoint::Checkpoint;
 use crate::error::Result;
 use crate::hash::{DigestOptions, Sha256, of_data, unchanged};
 use crate::io::ReadAt;
 
-/// The SHA-256 of all bytes after the header of each file of a checkpoint, in the order of
-/// [`files`](Checkpoint::files). Several files are read at a time, each front to back in pieces
-/// of 1 MiB.
+/// Computes the SHA-256 of all bytes after the header of each file of a checkpoint, in the order of
+/// [`files`](Checkpoint::files). Several files are read at a time, each front to back in pieces of
+/// 1 MiB.
 ///
 /// # Errors
 ///
-/// As for [`hash_tensors`](super::hash_tensors), naming the file.
+/// Those of [`hash_tensors`](super::hash_tensors); each names the file.
 pub fn hash_files<S: ReadAt>(
     checkpoint: &Checkpoint<S>,
     options: &DigestOptions,

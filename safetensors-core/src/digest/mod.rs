@@ -1,13 +1,14 @@
-//! Digests: whether the data of a file is still what it was when it was saved.
+//! Digests: show whether the data of a file has changed since it was saved.
 //!
 //! | digest | of | kept in `__metadata__` under |
 //! |---|---|---|
 //! | XXH3-128 | each tensor's bytes | [`KEY`], one entry for all tensors: [`TensorDigests`] |
-//! | SHA-256 | all bytes after the header | `modelspec.hash_sha256`, as the [model standard](crate::modelspec) has it |
+//! | SHA-256 | all bytes after the header | `modelspec.hash_sha256`, as the [ModelSpec standard](crate::modelspec) defines it |
 //!
-//! XXH3 runs as fast as memory and says which tensor has changed. It finds accidents, not attacks:
-//! whoever can change the data can change the digest beside it. Neither digest covers the header.
-//! Both are optional, and a file with them is an ordinary safetensors file for every other reader.
+//! XXH3 is about as fast as reading memory, and shows which tensor has changed. Digests find
+//! accidents, not attacks: whoever can change the data can also change the digest beside it.
+//! Neither digest covers the header. Both are optional. For every other reader a file with digests
+//! is an ordinary safetensors file.
 //!
 //! | to | use |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Comparing files with the digests that they record.
+//! Compares files with the digests that they record.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::load::LazyTensor;
 use crate::modelspec;
 use crate::parallel::{Meter, Progress, Work};
 
-/// How digests are verified.
+/// The options of [`verify`].
 ///
 /// ```
 /// use safetensors_core::digest::VerifyOptions;
@@ -32,7 +32,7 @@ impl Default for VerifyOptions {
 }
 
 impl VerifyOptions {
-    /// Checks whatever is recorded, with the default number of threads.
+    /// The default options: all recorded digests are checked, with the default number of threads.
     pub fn new() -> Self {
         Self::default()
     }
@@ -44,7 +44,7 @@ impl VerifyOptions {
         self
     }
 
-    /// Has `callback` called after each piece that is read, as [`DigestOptions::progress`] does.
+    /// Sets a callback for progress, as [`DigestOptions::progress`] does.
     ///
     /// [`DigestOptions::progress`]: crate::digest::DigestOptions::progress
     #[must_use]
@@ -56,7 +56,7 @@ impl VerifyOptions {
         self
     }
 
-    /// Whether a tensor without a recorded digest is an error, [`ErrorKind::NoDigest`]. Off by
+    /// Sets whether a tensor without a recorded digest is an error, [`ErrorKind::NoDigest`]. Off by
     /// default.
     #[must_use]
     pub fn require_digests(mut self, require: bool) -> Self {
@@ -64,8 +64,8 @@ impl VerifyOptions {
         self
     }
 
-    /// Whether to check also the SHA-256 of all data where `modelspec.hash_sha256` has it, which
-    /// reads the data once more. On by default.
+    /// Sets whether the SHA-256 of all data is checked too, if `modelspec.hash_sha256` records it.
+    /// This reads the data once more. On by default.
     #[must_use]
     pub fn sha256(mut self, sha256: bool) -> Self {
         self.sha256 = sha256;
@@ -73,27 +73,27 @@ impl VerifyOptions {
     }
 }
 
-/// What was verified of one file. Names are in file order.
+/// The result for one file. Names are in file order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VerifiedFile<'a> {
     /// The path, if the file was opened by path.
     pub file: Option<&'a Path>,
-    /// The tensors whose data is what their recorded digest was made of.
+    /// The tensors whose data agrees with their recorded digest.
     pub checked: Vec<&'a str>,
-    /// The tensors that the file records no digest of.
+    /// The tensors for which the file records no digest.
     pub unrecorded: Vec<&'a str>,
-    /// The SHA-256 of all data, if the file records one and it is right.
+    /// The SHA-256 of all data, if the file records one and it was checked.
     pub sha256: Option<Sha256>,
 }
 
-/// Compares each file of a checkpoint with the digests that the file itself records. One entry a
-/// file, in the order of [`files`](Checkpoint::files).
+/// Compares each file of a checkpoint with the digests that the file itself records. Returns one
+/// entry for each file, in the order of [`files`](Checkpoint::files).
 ///
-/// All tensors of a file are checked, also those that the index takes from another one. Nothing
-/// that is recorded is no error, unless
-/// [`require_digests`](VerifyOptions::require_digests) asks for digests: see what [`VerifiedFile`]
-/// lists. Several tensors are read at a time, each front to back in pieces of 1 MiB.
+/// All tensors of a file are checked, even those that the index places in another file. A tensor
+/// without a recorded digest is listed in [`VerifiedFile::unrecorded`]; it is an error only with
+/// [`require_digests`](VerifyOptions::require_digests). Several tensors are read at a time, each
+/// front to back in pieces of 1 MiB.
 ///
 /// ```
 /// use safetensors_core::digest::{self, VerifyOptions};
@@ -122,11 +122,15 @@ pub struct VerifiedFile<'a> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::DigestMismatch`] for data that has changed: of the first such tensor, naming it and
-/// its file, or of the whole file. Before any data is read: [`ErrorKind::BadDigestRecord`],
-/// [`ErrorKind::BadDigest`] and [`ErrorKind::BadModelSpec`] for what is recorded in another form
-/// than it should be; [`ErrorKind::DigestWithoutTensor`]; [`ErrorKind::NoDigest`].
-/// [`ErrorKind::Io`]; [`ErrorKind::Cancelled`].
+/// [`ErrorKind::DigestMismatch`] if data has changed. It names the file, and the first tensor that
+/// has changed, unless only the digest of the whole file differs.
+///
+/// Before any data is read: [`ErrorKind::BadDigestRecord`], [`ErrorKind::BadDigest`] and
+/// [`ErrorKind::BadModelSpec`] for malformed records; [`ErrorKind::DigestWithoutTensor`];
+/// [`ErrorKind::NoDigest`].
+///
+/// [`ErrorKind::Io`] if a file cannot be read, or has changed since it was opened;
+/// [`ErrorKind::Cancelled`] if the progress callback stops the work.
 pub fn verify<'a, S: ReadAt>(
     checkpoint: &'a Checkpoint<S>,
     options: &VerifyOptions,
@@ -163,7 +167,7 @@ pub fn verify_file<'a, S: ReadAt>(
     Ok(recorded.verified())
 }
 
-/// One file, and what it says of its data.
+/// One file, and the digests that it records.
 struct Recorded<'a, S> {
     archive: &'a SafeTensors<S>,
     file: Option<&'a Path>,
@@ -245,14 +249,14 @@ impl<'a, S: ReadAt> Recorded<'a, S> {
     }
 }
 
-/// One thing to be compared.
+/// One digest to be compared.
 enum Job<'f, 'a, S> {
     Tensor(&'f Recorded<'a, S>, usize),
     Data(&'f Recorded<'a, S>),
 }
 
-/// Compares everything that the files record: a file's tensors first, because they say where it has
-/// changed.
+/// Compares all recorded digests. The tensors of a file come before its whole data, because they
+/// show where it has changed.
 fn run<'a, S: ReadAt>(
     files: &[Recorded<'a, S>],
     options: &VerifyOptions,
@@ -271,7 +275,8 @@ fn run<'a, S: ReadAt>(
         Job::Tensor(file, position) => file.check_tensor(position, buffer, &progress),
         Job::Data(file) => file.check_data(buffer, &progress),
     })?;
-    // Not sooner: of a file that has changed, the digest says where.
+    // This check comes last. If a file has changed, a digest mismatch is the better error, because
+    // it names the tensor.
     for file in files {
         file.archive
             .source()

@@ -1,7 +1,7 @@
-//! [`Format`]: how the bits of a floating-point element are spent.
+//! [`Format`]: how the bits of a floating-point element encode its value.
 
-/// How a floating-point dtype spends its bits: a sign, an exponent, a mantissa, from the highest
-/// bit to the lowest.
+/// The bits of a floating-point dtype: a sign, an exponent and a mantissa, from the highest bit to
+/// the lowest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Format {
     pub(crate) exponent_bits: u32,
@@ -10,19 +10,19 @@ pub(crate) struct Format {
     pub(crate) special: Special,
 }
 
-/// Which codes are not finite numbers.
+/// Which codes are not finite numbers. A code is the bits of one element, as an integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Special {
     /// None: every code is a number.
     None,
-    /// As IEEE 754: the highest exponent is infinity (mantissa 0) or NaN.
+    /// As in IEEE 754: a code with the highest exponent is infinity if its mantissa is 0, else NaN.
     Ieee,
-    /// All ones below the sign are NaN; there is no infinity.
+    /// A code whose bits below the sign are all 1 is NaN. There is no infinity.
     AllOnesNan,
-    /// The code of negative zero is the one NaN.
+    /// The code of negative zero is NaN, and the only one. There is no infinity.
     NegativeZeroNan,
-    /// All ones are NaN. There is neither sign nor zero: every other code is the power of two whose
-    /// exponent it is in `f32`.
+    /// The code whose bits are all 1 is NaN. Every other code is the exponent of a power of two,
+    /// with the bias of `f32`. There is neither sign nor zero.
     Scale,
 }
 
@@ -45,7 +45,7 @@ impl Special {
 }
 
 impl Format {
-    /// IEEE half precision, for which machines have instructions.
+    /// IEEE half precision. Many machines have instructions to convert it.
     pub(crate) const HALF: Self = Self::new(5, 10, 15, Special::Ieee);
 
     pub(crate) const fn new(
@@ -57,23 +57,23 @@ impl Format {
         Self { exponent_bits, mantissa_bits, bias, special }
     }
 
-    /// The width of a code.
+    /// The width of a code in bits.
     pub(crate) const fn bits(self) -> u32 {
         self.special.has_sign() as u32 + self.exponent_bits + self.mantissa_bits
     }
 
-    /// Whether a code is the upper bits of the `f32` that it stands for.
+    /// Whether a code equals the upper bits of the `f32` with the same value, as in bfloat16.
     pub(crate) const fn is_upper_part_of_f32(self) -> bool {
         self.exponent_bits == 8 && self.bias == 127 && matches!(self.special, Special::Ieee)
     }
 
-    /// Whether elements belong to blocks with a common scale, or are such scales. Elements and
-    /// scales are chosen together, so nothing is rounded to one of them alone.
+    /// Whether elements belong to blocks with a common scale, or are such scales. Nothing is
+    /// converted to these formats, because elements and scales must be chosen together.
     pub(crate) const fn is_of_blocks(self) -> bool {
         self.bits() < 8 || matches!(self.special, Special::Scale)
     }
 
-    /// Whether each value of `other` is a value of this format, too: numbers, zeros with their
+    /// Whether each value of `other` is also a value of this format: numbers, zeros with their
     /// sign, infinities and NaN.
     pub(crate) fn holds(self, other: Self) -> bool {
         let (special, others) = (self.special, other.special);
@@ -91,7 +91,8 @@ impl Format {
 
     /// The exponent of the smallest number above zero, which is a power of two.
     fn smallest_exponent(self) -> i32 {
-        // A subnormal one, with the exponent of the smallest normal. Scales have no subnormals.
+        // The number is subnormal, with the exponent of the smallest normal number. Scales have no
+        // subnormals.
         let normal = if matches!(self.special, Special::Scale) { 0 } else { 1 };
         normal - self.bias as i32 - self.mantissa_bits as i32
     }
@@ -115,17 +116,17 @@ impl Format {
     }
 }
 
-/// Limits, for formats that `f32` holds.
+/// Limits. These methods are only for formats whose values all fit `f32`.
 impl Format {
-    /// The low bits of an `f32` that a normal number of this format has no room for.
+    /// The number of low mantissa bits of an `f32` that this format does not have.
     pub(crate) const fn dropped_bits(self) -> u32 {
         f32::MANTISSA_DIGITS - 1 - self.mantissa_bits
     }
 
     /// The largest finite number, as the bits of an `f32`.
     const fn largest_bits(self) -> u32 {
-        // The largest number is normal: its code is that of the `f32` without the dropped bits, but
-        // for the bias.
+        // The largest number is normal. So its code differs from the bits of the `f32` only in the
+        // dropped bits and the bias.
         ((self.largest_code() as u32) << self.dropped_bits()) + ((127 - self.bias) << 23)
     }
 
@@ -134,13 +135,14 @@ impl Format {
         f32::from_bits(self.largest_bits())
     }
 
-    /// The number that would follow the largest one.
+    /// The number that would follow the largest one, if the next code were a number too.
     pub(crate) const fn after_largest(self) -> f32 {
         f32::from_bits(self.largest_bits() + (1 << self.dropped_bits()))
     }
 
-    /// The smallest `f32` that is too large for this format: half-way after the largest number, or
-    /// just above that where the tie goes to the largest number because its code is even.
+    /// The smallest `f32` that is too large for this format. It lies half-way between the largest
+    /// number and the next one. If the largest number has an even code, the tie rounds to it, and
+    /// the `f32` just above the tie is the first that is too large.
     pub(crate) const fn first_overflow(self) -> f32 {
         let tie = self.largest_bits() + (1 << (self.dropped_bits() - 1));
         let largest_is_odd = self.largest_bits() >> self.dropped_bits() & 1;
@@ -148,10 +150,11 @@ impl Format {
     }
 }
 
-/// Values, for formats of 8 bits and fewer.
+/// Values. These methods are only for formats of at most 8 bits.
 impl Format {
-    /// The values of all codes, the code being the index. A wider format has more codes than that,
-    /// and gets zeros: code that is compiled for it, too, never looks at them.
+    /// The values of all codes, indexed by code. For a wider format all values are 0. Callers are
+    /// generic over the format, so this must compile for wide formats, but its result is then not
+    /// used.
     pub(crate) const fn values(self) -> [f32; 256] {
         let mut values = [0.0; 256];
         let mut code = 0;
@@ -224,7 +227,7 @@ mod tests {
         assert_eq!(Dtype::F32.format().unwrap().largest(), f32::MAX);
     }
 
-    /// The values of all codes of formats of 16 bits and fewer.
+    /// The values of all codes of a format of at most 16 bits.
     fn values(dtype: Dtype) -> Vec<f32> {
         let codes = 0..1_u32 << dtype.bits();
         match dtype {

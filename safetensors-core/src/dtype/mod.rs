@@ -6,9 +6,11 @@ use core::fmt;
 
 pub(crate) use format::{Format, Special};
 
-/// Declares [`Dtype`] and everything that is a plain lookup in its table.
+/// Declares [`Dtype`], its methods that look up a column of the table, and the macros that run code
+/// for the type of a row.
 ///
-/// `$d` is a dollar sign, for the macros that this one declares.
+/// `$d` is a dollar sign. The macros that this one declares need it, because a `$` of their own
+/// would be read as one of this macro.
 macro_rules! dtypes {
     (($d:tt) $(
         $(#[$doc:meta])*
@@ -18,8 +20,8 @@ macro_rules! dtypes {
     )*) => {
         /// The type of a tensor's elements.
         ///
-        /// The names are those of the safetensors format. Bit widths are those of one *element*;
-        /// for the sub-byte types several elements share a byte (see [`Dtype::bits`]).
+        /// The names are those of the safetensors format. The elements of a sub-byte dtype are
+        /// packed: several share a byte.
         ///
         /// ```
         /// use safetensors_core::Dtype;
@@ -31,7 +33,7 @@ macro_rules! dtypes {
         /// # Ok::<(), safetensors_core::Error>(())
         /// ```
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        #[allow(non_camel_case_types, reason = "the variants are spelled as the format spells them")]
+        #[allow(non_camel_case_types, reason = "the format spells its names like this")]
         #[non_exhaustive]
         pub enum Dtype {
             $($(#[$doc])* $variant,)*
@@ -46,7 +48,8 @@ macro_rules! dtypes {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// The width of one element in bits: 4, 6, 8, 16, 32 or 64.
+            /// The width of one element in bits: 4, 6, 8, 16, 32 or 64. C64 has 64, for both of its
+            /// numbers.
             pub const fn bits(self) -> u32 {
                 match self { $(Self::$variant => $bits,)* }
             }
@@ -56,7 +59,7 @@ macro_rules! dtypes {
                 match self { $(Self::$variant => $align,)* }
             }
 
-            /// How floating-point elements are coded; `None` for other elements.
+            /// The format of floating-point elements; `None` for other dtypes.
             pub(crate) const fn format(self) -> Option<Format> {
                 match self {
                     $($(Self::$variant => {
@@ -66,7 +69,7 @@ macro_rules! dtypes {
                 }
             }
 
-            /// Whether the elements are integers; BOOL's are not.
+            /// Whether the elements are integers. BOOL does not count as an integer.
             pub(crate) const fn is_integer(self) -> bool {
                 match self {
                     $($(Self::$variant => <$integer>::BITS == $bits,)?)*
@@ -74,7 +77,7 @@ macro_rules! dtypes {
                 }
             }
 
-            /// The dtype with this header name, spelled exactly.
+            /// The dtype of this name, which must be spelled exactly as in a header.
             pub(crate) fn from_name(name: &[u8]) -> Option<Self> {
                 $(const $variant: &[u8] = $name.as_bytes();)*
                 match name {
@@ -84,15 +87,15 @@ macro_rules! dtypes {
             }
         }
 
-        // The columns agree.
+        // The widths in the columns of a row agree.
         $($(const _: () = assert!(
             Format::new($exponent, $mantissa, $bias, Special::$special).bits() == $bits
         );)?)*
         $($(const _: () = assert!(<$integer>::BITS == $bits);)?)*
 
-        /// Runs an expression in which a name stands for the [`Format`] of a dtype: a constant, so
-        /// that the code is compiled for each format. Runs another expression for dtypes that are
-        /// not floating-point.
+        /// Runs `body` with the constant `FORMAT`, the [`Format`] of the dtype. Because it is a
+        /// constant, the body is compiled once for each format. For a dtype that is not
+        /// floating-point, runs `other`.
         macro_rules! with_float {
             ($d dtype:expr, $d FORMAT:ident => $d body:expr, else $d other:expr) => {
                 match $d dtype {
@@ -110,8 +113,8 @@ macro_rules! dtypes {
             };
         }
 
-        /// Runs an expression in which a name stands for the Rust type of an integer dtype. Runs
-        /// another expression for other dtypes, BOOL among them.
+        /// Runs `body` with the type `Int`, the Rust type of an integer dtype. For any other dtype,
+        /// including BOOL, runs `other`.
         macro_rules! with_integer {
             ($d dtype:expr, $d Int:ident => $d body:expr, else $d other:expr) => {
                 match $d dtype {
@@ -126,11 +129,11 @@ macro_rules! dtypes {
     };
 }
 
-// One row a dtype: what the format calls it, the width of an element, the alignment of a typed
-// borrow. Then, for numbers, how they are coded:
-// - `float(exponent bits, mantissa bits, bias, which codes are not numbers)`,
+// One row for each dtype: its name in the format, the width of an element, and the alignment of a
+// typed borrow in bytes. Real numbers have one more column:
+// - `float(exponent bits, mantissa bits, bias, which codes are not finite numbers)`,
 // - `integer` and the Rust type.
-// Decoding, encoding and widening follow from that, and so do `is_float` and `can_convert`.
+// That column decides decoding, encoding, widening, `is_float` and `can_convert`.
 dtypes! {
     ($)
     /// Boolean, one byte: 0 or 1.
@@ -180,21 +183,18 @@ dtypes! {
 }
 
 impl Dtype {
-    /// Whether elements are smaller than a byte, so that a byte holds parts of several.
+    /// Whether elements are smaller than a byte, so that a byte holds bits of several elements.
     pub const fn is_sub_byte(self) -> bool {
         self.bits() < 8
     }
 
-    /// Whether the elements are real floating-point numbers, of any width.
+    /// Whether the elements are real floating-point numbers, of any width. C64 is not.
     pub const fn is_float(self) -> bool {
         self.format().is_some()
     }
 }
 
-#[allow(
-    clippy::single_component_path_imports,
-    reason = "gives macros of the table to other rooms"
-)]
+#[allow(clippy::single_component_path_imports, reason = "exports the macros to other modules")]
 pub(crate) use {with_float, with_integer};
 
 impl fmt::Display for Dtype {
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_that_of_the_format() {
+    fn the_table_has_every_dtype_of_the_format() {
         assert_eq!(Dtype::ALL.len(), 22);
         for &dtype in Dtype::ALL {
             assert_eq!(Dtype::from_name(dtype.name().as_bytes()), Some(dtype));

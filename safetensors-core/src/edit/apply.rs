@@ -1,4 +1,4 @@
-//! Making the changes: the header in its place, or a new file.
+//! Applying an edit: the header is written in place, or a new file replaces the old one.
 
 use std::io;
 
@@ -15,10 +15,8 @@ use crate::tensor::write_exactly;
 
 pub(super) fn apply(mut edit: Edit<'_>) -> Result<Edited> {
     if edit.read_only {
-        let error = io::Error::new(
-            io::ErrorKind::PermissionDenied,
-            "the file was opened to be looked at only",
-        );
+        let error =
+            io::Error::new(io::ErrorKind::PermissionDenied, "the file was opened read-only");
         return Err(ErrorKind::Io(error).into());
     }
     let plan = EditPlan::new(&edit)?;
@@ -33,7 +31,7 @@ pub(super) fn apply(mut edit: Edit<'_>) -> Result<Edited> {
             return Ok(Edited::InPlace);
         }
         drop(lock);
-        // The header has its old length again, but the time of writing is another.
+        // The header is as it was, but the file has a new time of writing.
         edit.archive.source_mut().refresh().map_err(ErrorKind::Io)?;
         let file = rewrite(&edit, &EditPlan::new(&edit)?)?;
         return take_place(edit, file);
@@ -42,28 +40,29 @@ pub(super) fn apply(mut edit: Edit<'_>) -> Result<Edited> {
     take_place(edit, file)
 }
 
-/// Puts the new file in the place of the old one, unless somebody has changed that meanwhile.
+/// Replaces the old file by the new one, unless the old one has changed meanwhile.
 fn take_place(edit: Edit<'_>, new: AtomicFile) -> Result<Edited> {
     if edit.durable {
-        // Before the lock is taken, because others wait for it and this may take long.
+        // This may take long, so it comes before the lock, for which others may wait.
         sync(new.file()).map_err(ErrorKind::Io)?;
     }
     let _lock = lock(&edit)?;
     check_unchanged(edit.archive.source(), &edit.destination).map_err(ErrorKind::Io)?;
     let source = edit.archive.into_source();
-    // On Unix the old file stays open, and locked, until the new one is in its place. Elsewhere an
-    // open file may not be replaced.
+    // On Unix the old file stays open, and so locked, until the new one is in place. Other systems
+    // may not replace an open file.
     let _open = cfg!(unix).then_some(source);
     new.persist()?;
     Ok(Edited::Rewritten)
 }
 
-/// Keeps sharded saves from replacing the file after it was seen to be the one that was opened.
+/// Locks the directory, so that no sharded save replaces the file between the check for changes and
+/// the edit.
 fn lock(edit: &Edit<'_>) -> Result<DirectoryLock> {
     Ok(DirectoryLock::wait_for(directory(&edit.destination)).map_err(ErrorKind::Io)?)
 }
 
-/// Writes the new file, which has yet to take its place.
+/// Writes the new file, but does not put it in place yet.
 fn rewrite(edit: &Edit<'_>, plan: &EditPlan<'_>) -> Result<AtomicFile> {
     let source = edit.archive.source().file();
     let original = source.metadata().map_err(ErrorKind::Io)?;

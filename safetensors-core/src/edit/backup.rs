@@ -1,10 +1,10 @@
-//! [`Backup`]: the way back while a header is written over another.
+//! [`Backup`]: the old and the new header of a file, kept while the header is written in place.
 //!
-//! It lies beside the edited file and holds, one after the other: what it begins with
-//! ([`BACKUP_MAGIC`]), the mark that the file has meanwhile, the file's inode
-//! and length, the old bytes before the data, the new ones, and an XXH3-64 of all that. Numbers are
-//! little-endian and have 8 bytes. The old and the new bytes are equally long and begin with the
-//! same length, which says where the one ends.
+//! The backup is a file beside the edited one. It consists of [`BACKUP_MAGIC`], the mark that the
+//! edited file has meanwhile, that file's inode and length, all its bytes before the data as they
+//! were, the same bytes as they will be, and the XXH3-64 of all that. Numbers are little-endian and
+//! have 8 bytes. The old and the new bytes have one length, and both begin with it, so a reader
+//! knows where the old ones end.
 
 #[cfg(test)]
 mod tests;
@@ -22,20 +22,20 @@ use crate::io::positional::write_all_at;
 use crate::io::{FileSource, ReadAt};
 use crate::save::atomic::AtomicFile;
 
-/// The bytes of the numbers that the headers follow.
+/// The number of bytes before the headers.
 const FIELDS: usize = 4 * LENGTH_BYTES;
 
-/// The bytes of the hash at the end.
+/// The number of bytes of the hash at the end.
 const HASH: usize = 8;
 
-/// A disk writes so many bytes whole or not at all.
+/// The number of bytes that a disk writes whole or not at all.
 const SECTOR: usize = 512;
 
 /// Two headers, and which file they belong to.
 pub(super) struct Backup {
     mark: [u8; LENGTH_BYTES],
-    /// The number of the file's inode. The device is left out: its number may be another after the
-    /// machine was started anew.
+    /// The number of the file's inode. The device is left out, because its number may change when
+    /// the machine restarts.
     inode: u64,
     file_len: u64,
     pub(super) old: Vec<u8>,
@@ -54,19 +54,19 @@ impl Backup {
         Ok(Self { mark, inode: inode(&metadata), file_len: metadata.len(), old, new })
     }
 
-    /// Writes it. It gets its name when it is complete.
+    /// Writes the backup. It gets its name when it is complete.
     pub(super) fn write(&self, path: &Path, original: &File, durable: bool) -> io::Result<()> {
         let permissions = original.metadata()?;
         let file = AtomicFile::create_in_place_of(path.to_owned(), Some(&permissions))?;
         write_all_at(file.file(), &self.to_bytes(), 0)?;
-        // One whose name may not have reached the disk is none.
+        // A backup whose name may not be on the disk is no help, so `NotDurable` is an error here.
         file.durable(durable).persist().map_err(|kind| match kind {
             ErrorKind::Io(error) | ErrorKind::NotDurable(error) => error,
             other => io::Error::other(other.to_string()),
         })
     }
 
-    /// What stands in place of the length while the header is written.
+    /// The bytes that replace the length while the header is written.
     pub(super) fn mark(&self) -> [u8; LENGTH_BYTES] {
         self.mark
     }
@@ -101,8 +101,9 @@ impl Backup {
         })
     }
 
-    /// The backup that lies at a path, if it is one, and that of a file of the same owner: in a
-    /// directory that others may write to, one of theirs must not get into this file.
+    /// Reads the backup at a path. `None` if there is no valid one, or if its owner is not that of
+    /// `original`: in a directory that others may write to, a backup of theirs must not change this
+    /// file.
     pub(super) fn read(path: &Path, original: &File) -> io::Result<Option<Self>> {
         let metadata = match fs::symlink_metadata(path) {
             Ok(metadata) => metadata,
@@ -119,14 +120,14 @@ impl Backup {
         Ok(Self::from_bytes(&fs::read(path)?))
     }
 
-    /// Whether the file is the one that this was made for, and has what an interruption of that
-    /// edit, or of restoring what it left, can leave.
+    /// Whether the backup was made for this file, and the file's header is what an interrupted
+    /// edit, or an interrupted restore, can leave.
     pub(super) fn fits(&self, source: &FileSource) -> io::Result<bool> {
         let metadata = source.file().metadata()?;
         if (inode(&metadata), metadata.len()) != (self.inode, self.file_len) {
             return Ok(false);
         }
-        // What will be restored must be sound.
+        // The old header, which will be restored, must be valid.
         let old = Header::parse_json(&self.old[LENGTH_BYTES..], &Limits::default());
         if !old.is_ok_and(|old| old.data_start().checked_add(old.data_len()) == Some(self.file_len))
         {
@@ -137,9 +138,9 @@ impl Backup {
         Ok(self.may_leave(&found))
     }
 
-    /// Whether these bytes before the data are the mark, or a part of it, and then as much of the
-    /// one header and of the other as an interrupted write leaves: of each sector the beginning of
-    /// the one and the rest of the other.
+    /// Whether an interrupted write can leave these bytes before the data. They must begin with the
+    /// mark, or a half of it. Each disk sector of the rest must be the beginning of one header and
+    /// the rest of the other.
     fn may_leave(&self, found: &[u8]) -> bool {
         let (length, text) = found.split_at(LENGTH_BYTES);
         let (old_length, old) = self.old.split_at(LENGTH_BYTES);
@@ -149,7 +150,7 @@ impl Backup {
         let unmarked = |from: usize, to: usize| length[from..to] == old_length[from..to];
         let is_marked = (marked(0, half) && (marked(half, 8) || unmarked(half, 8)))
             || (unmarked(0, half) && marked(half, 8));
-        // The text begins within the first sector.
+        // The text begins within the first sector, after the length.
         let first = SECTOR - LENGTH_BYTES;
         let bounds = |i: usize| (first + i * SECTOR).min(text.len());
         let sectors = text.len().saturating_sub(first).div_ceil(SECTOR);
@@ -176,7 +177,7 @@ fn inode(metadata: &Metadata) -> u64 {
     metadata.ino()
 }
 
-/// Elsewhere a file has no number that lasts; the mark says which one it is.
+/// Other systems have no lasting number of a file. There the mark alone identifies it.
 #[cfg(not(unix))]
 fn inode(_: &Metadata) -> u64 {
     0

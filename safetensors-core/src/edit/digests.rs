@@ -1,5 +1,4 @@
-//! Keeping the digests that a file records true: they follow their tensors, and go where the data
-//! does.
+//! Keeping recorded digests correct: they are renamed and removed with their tensors.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,8 +6,8 @@ use crate::hash;
 use crate::hash::TensorDigests;
 use crate::header::{Metadata, SHA256_KEY};
 
-/// Gives recorded digests the new names of their tensors and drops those of removed ones. A record
-/// that the edit itself sets stays as it is, and so does one that cannot be read.
+/// Renames the digests of renamed tensors, and removes those of removed ones. A record that the
+/// edit itself sets stays as it is, and so does one that cannot be parsed.
 pub(super) fn follow(
     old: &Metadata,
     new: &mut Metadata,
@@ -33,8 +32,8 @@ pub(super) fn follow(
     }
 }
 
-/// Drops the digest of all data, because the data will be other. Returns whether there was one; one
-/// that the edit itself sets stays.
+/// Removes the digest of all data, because the data changes. A digest that the edit itself sets
+/// stays. Returns whether one was removed.
 pub(super) fn forget_data(old: &Metadata, new: &mut Metadata) -> bool {
     let key = SHA256_KEY;
     new.contains_key(key) && new.get(key) == old.get(key) && new.remove(key).is_some()

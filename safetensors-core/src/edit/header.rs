@@ -1,13 +1,12 @@
-//! Writing a header over the old one, and putting right what an interruption of that left.
+//! Writing a header in place, and restoring the old one after an interruption.
 //!
 //! 1. The old and the new header are put into a [`Backup`] beside the file.
-//! 2. A mark takes the place of the header's length, so that every reader
-//!    refuses the file.
-//! 3. The new header is written, but for its length.
-//! 4. The length takes its place again. The backup is removed.
+//! 2. A mark replaces the header's length, so that every reader refuses the file.
+//! 3. The new header is written, except for its length.
+//! 4. The length replaces the mark. The backup is removed.
 //!
-//! Each step has reached the disk before the next, unless the edit is not to be durable. Whatever
-//! an interruption leaves, a file without the mark has one of the two headers whole.
+//! Each step reaches the disk before the next begins, unless the edit is not durable. Whenever the
+//! steps are interrupted, a file without the mark has one of the two headers, whole.
 
 use std::fs::{self, File};
 use std::ops::Range;
@@ -25,19 +24,20 @@ use crate::io::unfinished::Steps;
 use crate::io::{FileSource, ReadAt, failpoint};
 use crate::save::atomic::{remove_header_backup, sync};
 
-/// What the header of a file is that an edit may have left half written.
+/// The state of a header that an edit may have left half written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// It is whole.
     Whole,
-    /// It was half written, and is now what it was before that edit.
+    /// It was half written, and the old header has been restored.
     Restored,
-    /// It is half written, and no backup that fits lies beside the file.
+    /// It is half written, and no matching backup lies beside the file.
     Torn,
 }
 
 /// Writes a header, padded to the length of the old one, in its place. Returns `false`, and leaves
-/// the old one, if readers could accept a mixture of the two.
+/// the old one, if the file system records times too coarsely: then readers could accept a mixture
+/// of the two.
 pub(super) fn replace(edit: &Edit<'_>, json: &[u8]) -> Result<bool> {
     let source = edit.archive.source();
     let mut old = vec![0; edit.header().data_start() as usize];
@@ -75,7 +75,7 @@ impl Write<'_> {
             Ok(marked)
         });
         if let Err(error) = written {
-            // Where the old header cannot be put back, the backup is for those who come later.
+            // If the old header cannot be written back either, the backup stays for the next edit.
             if let Err(back) = self.put_back(&backup.old) {
                 return Err(also_not_put_back(&error, &back));
             }
@@ -86,9 +86,9 @@ impl Write<'_> {
         written
     }
 
-    /// Puts the mark in place of the length, so that readers who have opened the file before see
-    /// that the time of the last write is another. Where the file system does not note times that
-    /// finely, the length stays, and this returns `false`.
+    /// Replaces the length by the mark. This must change the file's time of writing, because
+    /// readers that opened the file before notice the edit by that. If the file system records
+    /// times too coarsely, this writes the length back and returns `false`.
     fn set_mark(&self, header: &[u8]) -> io::Result<bool> {
         const PAUSES: [u64; 6] = [0, 1, 2, 4, 8, 16];
         let modified = || Ok::<_, io::Error>(self.file.metadata()?.modified().ok());
@@ -105,7 +105,7 @@ impl Write<'_> {
         Ok(false)
     }
 
-    /// Writes what changes in one write of as few bytes as possible, and then takes the mark away.
+    /// Writes the bytes that change in a single write, and then replaces the mark by the length.
     fn set_text(&self, header: &[u8]) -> io::Result<()> {
         write_all_at(self.file, &header[self.changed.clone()], self.changed.start as u64)?;
         self.sync()?;
@@ -126,14 +126,14 @@ impl Write<'_> {
 
 fn also_not_put_back(error: &io::Error, back: &io::Error) -> io::Error {
     let message = format!(
-        "{error}; the old header could not be put back either ({back}), which the next edit of the \
-         file does"
+        "{error}; writing back the old header failed, too ({back}): the next edit of the file \
+         restores it"
     );
     io::Error::new(error.kind(), message)
 }
 
-/// Looks whether the header is half written, and if a backup that fits lies beside the file,
-/// restores the old header. Removes that backup, and any other if the header is whole.
+/// Restores the old header if the header is half written and a matching backup lies beside the
+/// file. Removes the backup then, and also if the header is whole.
 pub(super) fn restore(source: &FileSource, destination: &Path) -> io::Result<Found> {
     let path = header_backup(destination);
     if !source.is_marked() {
@@ -149,7 +149,7 @@ pub(super) fn restore(source: &FileSource, destination: &Path) -> io::Result<Fou
     Ok(Found::Restored)
 }
 
-/// Whether the header is half written, and a backup that fits lies beside the file. Nothing is
+/// Whether the header is half written, and a matching backup lies beside the file. Nothing is
 /// written.
 pub(super) fn can_be_restored(source: &FileSource, destination: &Path) -> io::Result<bool> {
     Ok(source.is_marked() && fitting_backup(source, &header_backup(destination))?.is_some())
@@ -162,7 +162,7 @@ fn fitting_backup(source: &FileSource, path: &Path) -> io::Result<Option<Backup>
     }
 }
 
-/// From the first byte that differs to the last.
+/// The range from the first byte that differs to the last.
 fn changed(old: &[u8], new: &[u8]) -> Range<usize> {
     let differs = |(old, new): (&u8, &u8)| old != new;
     let start = old.iter().zip(new).position(differs).unwrap_or(old.len());
@@ -170,7 +170,7 @@ fn changed(old: &[u8], new: &[u8]) -> Range<usize> {
     start..end
 }
 
-/// A number that is hardly ever the same twice.
+/// A random number for the mark, so that the backup of an earlier edit does not match.
 fn random() -> u16 {
     use std::hash::{BuildHasher, RandomState};
     use std::time::SystemTime;
@@ -178,8 +178,8 @@ fn random() -> u16 {
     RandomState::new().hash_one((SystemTime::now(), std::process::id())) as u16
 }
 
-/// Removes a backup that is no longer needed. One that stays does no harm, so it is no reason to
-/// fail.
+/// Removes a backup that is no longer needed. Errors are ignored, because a backup that stays does
+/// no harm.
 fn remove_backup(path: &Path) {
     let _ = failpoint::hit("remove the backup").and_then(|()| fs::remove_file(path));
 }

@@ -1,51 +1,57 @@
 //! Changing a file that exists: its metadata, the names of its tensors, and which tensors it has.
 //!
-//! [`Edit`] collects changes and applies them at once. Where only the header changes and the new
-//! one fits into the bytes of the old, padding included, the header alone is written. Everything
-//! else makes a new file that takes the old one's place when it is complete; the data goes from one
-//! to the other without passing through this process where the system can do that, and on file
-//! systems with reflinks (btrfs, XFS) whole blocks are shared instead of copied as long as the data
-//! keeps its place in them, which [`SaveOptions::align(4096)`](crate::SaveOptions::align) is good
-//! for.
+//! [`Edit`] collects changes and applies them at once. If only the header changes, and the new one
+//! fits into the bytes of the old one with its padding, only the header is written. Every other
+//! change makes a new file, which replaces the old one when it is complete. The system copies the
+//! data between the files where it can, without passing it through this process. File systems with
+//! reflinks (btrfs, XFS) share whole blocks instead of copying them, if the data keeps its place
+//! within the blocks: [`SaveOptions::align(4096)`](crate::SaveOptions::align) sees to that.
 //!
 //! # What an interruption leaves behind
 //!
-//! A new file takes its place whole or not at all. Before a header is written in place, the old and
-//! the new one are put into a small file beside the edited one, `.NAME.header-backup`. Then a mark
-//! takes the place of the header's length, which is invalid to every reader of the format; then the
-//! new header is written; and at last its length. If one of these steps fails, the old header is put
-//! back. The backup is removed in the end.
+//! A new file replaces the old one whole or not at all. A header is written in place in these
+//! steps:
 //!
-//! A power cut or the end of the process may leave the mark in the file. Then all readers refuse the
-//! file ([`ErrorKind::TornHeader`](crate::ErrorKind::TornHeader)), wherever it is moved. Whoever
-//! opens it to edit it next, or calls [`recover`], restores the old header from the backup, and
-//! learns of that from [`Edit::restored`] or [`recover`]. The backup is used only for the file that
-//! it was made for, with the same inode, length and mark, and only if the header is the beginning of
-//! one of the two and the rest of the other, in each sector of the disk. A file without the mark is
-//! never changed for the sake of a backup, whatever lies beside it. A file that is replaced takes
-//! the backup with it, and [`audit`](crate::Checkpoint::audit) names one that is left.
+//! 1. The old and the new header are written to a small file beside the edited one,
+//!    `.NAME.header-backup`.
+//! 2. A mark replaces the header's length. It makes the file invalid for every reader of the
+//!    format.
+//! 3. The new header is written, except for its length.
+//! 4. The length replaces the mark, and the backup is removed.
+//!
+//! If a step fails, the old header is written back.
+//!
+//! A power cut or the end of the process may leave the mark in the file. All readers then refuse
+//! the file ([`ErrorKind::TornHeader`](crate::ErrorKind::TornHeader)), wherever it is moved.
+//! [`recover`] and the next [`Edit::open`] restore the old header from the backup, and
+//! [`Edit::restored`] tells whether this happened. The backup is used only for the file that it was
+//! made for: inode, length and mark must be the same. Each disk sector of the header must also be
+//! what an interrupted write can leave, the beginning of one header and the rest of the other. A
+//! file without the mark is never changed because of a backup beside it. When a file is replaced,
+//! its backup is removed. [`audit`](crate::Checkpoint::audit) reports a backup that is left over.
 //!
 //! # What readers see meanwhile
 //!
-//! Whoever opens the file by its path gets the old header, the new one, or an error, never a mixture:
-//! see [`ReadAt::may_change_unseen`](crate::ReadAt::may_change_unseen). Opening waits a moment for
-//! the edit to end. That needs a file system that gives a write another time than the one before,
-//! within some 30 ms. Where it does not, a new file is written instead. Readers of other makes that
-//! look only once, such as the reference implementation, can meet the write itself: for those, and
-//! while the file is [mapped](crate::Checkpoint::mmap), turn writing in place off
-//! ([`Edit::in_place`]).
+//! A reader that opens the file by its path gets the old header, the new one, or an error, never a
+//! mixture: see [`ReadAt::may_change_unseen`](crate::ReadAt::may_change_unseen). Opening waits a
+//! moment for the edit to end. This needs a file system that records different times for two writes
+//! some 30 ms apart. On other file systems a new file is written instead.
+//!
+//! Other implementations read the header only once, for example the reference implementation, and
+//! may read it while it is written. For such readers, and while the file is
+//! [mapped](crate::Checkpoint::mmap), turn writing in place off ([`Edit::in_place`]).
 //!
 //! # What else to know
 //!
-//! - Editing in place changes the file under all its hard links; a new file takes the place of one
-//!   of them. Symbolic links are followed.
-//! - A file that nobody may write to, by its permissions, is not edited.
-//! - On Unix a file is locked (`flock`) while it is edited, so that two edits cannot mix. Readers
-//!   take no notice of that lock.
-//! - Recorded [digests](crate::digest) stay true: those of tensors follow them, and the SHA-256 of
-//!   all data goes when the data changes. Other metadata that speaks of tensors by their names,
-//!   such as that of [tied](crate::tied) ones, stays as it is.
-//! - One file is edited, not the index of a sharded checkpoint that it may belong to.
+//! - Editing in place changes the file under all its hard links. A new file replaces only one of
+//!   them. Symbolic links are followed.
+//! - A read-only file is not edited.
+//! - On Unix a file is locked (`flock`) while it is edited, so that two edits cannot mix. The lock
+//!   does not keep readers out.
+//! - Recorded [digests](crate::digest) stay correct: that of a tensor is renamed or removed with
+//!   it, and the SHA-256 of all data is removed if the data changes. Other metadata that names
+//!   tensors, such as that of [tied](crate::tied) ones, is not changed.
+//! - Only the file is edited, not the index of a sharded checkpoint that it may belong to.
 
 mod apply;
 mod backup;
@@ -74,11 +80,11 @@ use crate::tensor::TensorSource;
 /// What an edit did, or would do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edited {
-    /// Nothing: the file is as it should be.
+    /// Nothing: the file already is as requested.
     Unchanged,
-    /// The header was written anew in its place; no tensor's bytes were touched.
+    /// The header is written in place. The bytes of tensors are not touched.
     InPlace,
-    /// A new file with the old one's permissions has taken its place.
+    /// A new file with the old one's permissions replaces it.
     Rewritten,
 }
 
@@ -105,7 +111,7 @@ pub enum Edited {
 ///     .rename([("wte", "embed_tokens.weight")]);
 /// assert_eq!(edit.apply()?, Edited::InPlace);
 ///
-/// // Data goes and comes, so there will be a new file.
+/// // Data is removed and added, so there will be a new file.
 /// let edit = Edit::open(&path)?
 ///     .remove(["tmp"])
 ///     .append([("scale", TensorView::from_slice(&[], &[0.5_f32])?)]);
@@ -121,12 +127,12 @@ pub enum Edited {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Edit<'a> {
-    /// As it was given, for messages.
+    /// The path as the caller gave it, for messages.
     path: PathBuf,
-    /// Where the links lead to.
+    /// The path after following links.
     destination: PathBuf,
     archive: SafeTensors<FileSource>,
-    /// Opened to be looked at, and not to be applied.
+    /// Whether the edit can only be planned, and not applied.
     read_only: bool,
     restored: bool,
     metadata: Metadata,
@@ -149,15 +155,15 @@ impl<'a> Edit<'a> {
     /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) for anything but a regular file, or a
     /// link to one; [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile);
     /// [`ErrorKind::TornHeader`](crate::ErrorKind::TornHeader) if an edit was interrupted and no
-    /// backup lies beside the file; [`ErrorKind::Io`](crate::ErrorKind::Io) if it cannot be read and written, or is
-    /// being edited by somebody else; and the errors of [`Header::parse`].
+    /// backup lies beside the file; [`ErrorKind::Io`](crate::ErrorKind::Io) if the file cannot be
+    /// read and written, or another edit has locked it; and the errors of [`Header::parse`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         open::open(path.as_ref(), false)
     }
 
-    /// Opens a file to see what an edit would do: for [`dry_run`](Edit::dry_run) alone. The file is
-    /// neither locked nor written to, and it is enough to be allowed to read it. A header that an
-    /// interrupted edit left torn stays so, see [`is_torn`].
+    /// Opens a file only to see what an edit would do, with [`dry_run`](Edit::dry_run). The file is
+    /// neither locked nor written to, and read permission is enough. A header that an interrupted
+    /// edit left half written is not restored, see [`is_torn`].
     ///
     /// # Errors
     ///
@@ -172,8 +178,8 @@ impl<'a> Edit<'a> {
         self.archive.header()
     }
 
-    /// Whether an earlier edit had left the header half written, and opening the file restored the
-    /// one from before that edit.
+    /// Whether opening the file restored the old header, because an earlier edit had left it half
+    /// written.
     pub fn restored(&self) -> bool {
         self.restored
     }
@@ -183,7 +189,7 @@ impl<'a> Edit<'a> {
         &self.archive
     }
 
-    /// Adds entries to the `__metadata__`, or gives those that are there another value.
+    /// Adds entries to the `__metadata__`, or changes the values of existing ones.
     #[must_use]
     pub fn set_metadata<K: Into<String>, V: Into<String>>(
         mut self,
@@ -193,7 +199,7 @@ impl<'a> Edit<'a> {
         self
     }
 
-    /// Removes entries from the `__metadata__`. Keys that are not there do no harm.
+    /// Removes entries from the `__metadata__`. Missing keys are ignored.
     #[must_use]
     pub fn remove_metadata(mut self, keys: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         for key in keys {
@@ -209,8 +215,8 @@ impl<'a> Edit<'a> {
         self
     }
 
-    /// Renames tensors, each from the name that it has in the file. All renames happen at once, so
-    /// two tensors can swap their names.
+    /// Renames tensors: pairs of the name in the file and the new name. All renames happen at once,
+    /// so two tensors can swap their names.
     #[must_use]
     pub fn rename<K: Into<String>, V: Into<String>>(
         mut self,
@@ -220,16 +226,16 @@ impl<'a> Edit<'a> {
         self
     }
 
-    /// Removes tensors, by the names that they have in the file. The format knows no holes, so what
-    /// follows moves up.
+    /// Removes tensors, by their names in the file. The format allows no gaps, so the data after
+    /// them moves.
     #[must_use]
     pub fn remove(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.removed.extend(names.into_iter().map(Into::into));
         self
     }
 
-    /// Adds tensors after those that the file has, in the order given. Names that are removed or
-    /// renamed away are free.
+    /// Adds tensors after those of the file, in the order given. Names that this edit removes or
+    /// renames can be used again. The bytes are read from the sources when the edit is applied.
     #[must_use]
     pub fn append<N: Into<String>, S: TensorSource + 'a>(
         mut self,
@@ -242,26 +248,26 @@ impl<'a> Edit<'a> {
     }
 
     /// Sets the order of the tensors in the file afterwards. By default ([`Order::Given`]) those
-    /// that stay keep their order, and new ones follow. That may leave tensors where their dtype is
-    /// not aligned, for example an F32 tensor after three bytes of U8; such tensors can be read but
-    /// not borrowed as typed slices. [`Order::Alignment`] sorts all of them and aligns each.
+    /// that stay keep their order, and new ones follow. A tensor may then be misaligned for its
+    /// dtype, for example F32 after three bytes of U8. It can be read, but not borrowed as a typed
+    /// slice. [`Order::Alignment`] sorts all tensors and aligns each.
     #[must_use]
     pub fn order(mut self, order: Order) -> Self {
         self.order = order;
         self
     }
 
-    /// Moves the data to a multiple of this many bytes, a power of two from 8 to 4096, if it does
-    /// not begin at one. By default it begins at as round an offset afterwards as before, at a
-    /// multiple of 8 at least. The padding that this takes is room for later edits.
+    /// Starts the data at a multiple of this many bytes: a power of two from 8 to 4096. By default
+    /// the data stays aligned as it is, to at least 8 bytes. The padding before the data is room
+    /// for later edits.
     #[must_use]
     pub fn align(mut self, align: usize) -> Self {
         self.align = Some(align);
         self
     }
 
-    /// Whether the header may be written in its place where it fits. On by default; without it
-    /// every change makes a new file, which takes the old one's place whole or not at all.
+    /// Whether the header may be written in place if it fits. On by default. If off, every change
+    /// makes a new file, which replaces the old one whole or not at all.
     #[must_use]
     pub fn in_place(mut self, in_place: bool) -> Self {
         self.in_place = in_place;
@@ -276,32 +282,34 @@ impl<'a> Edit<'a> {
         self
     }
 
-    /// What [`apply`](Edit::apply) would do. Checks everything that can be known beforehand, and
-    /// changes nothing. (Where a file system notes times too coarsely to write a header in place,
-    /// `apply` finds that out and writes a new file.)
+    /// Returns what [`apply`](Edit::apply) would do, and changes nothing. Everything is checked
+    /// that can be known beforehand. (On a file system that records times too coarsely, `apply`
+    /// writes a new file although `dry_run` returned [`Edited::InPlace`].)
     ///
     /// # Errors
     ///
-    /// As for [`apply`](Edit::apply), but for those of writing and of the appended tensors' bytes.
+    /// Those of [`apply`](Edit::apply), except those of writing and of the bytes of appended
+    /// tensors.
     pub fn dry_run(&self) -> Result<Edited> {
         Ok(EditPlan::new(self).map_err(|error| error.in_path(&self.path))?.outcome(self))
     }
 
-    /// Makes the changes, and says what it took.
+    /// Makes the changes, and returns how.
     ///
     /// A new file gets the permissions of the old one and, where the system allows it, its owner.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::TensorNotFound`](crate::ErrorKind::TensorNotFound) if a tensor to be renamed or
-    /// removed is not there, or both is asked for;
-    /// [`ErrorKind::DuplicateTensor`](crate::ErrorKind::DuplicateTensor) if two would have one
-    /// name, or one is renamed twice; [`ErrorKind::Io`](crate::ErrorKind::Io) if somebody has
-    /// written to the file or replaced it since it was opened, or if it was opened
-    /// [read-only](Edit::open_read_only); otherwise those of [`save`](crate::save()). The file is
-    /// then as it was, but for two errors, which say so:
-    /// [`ErrorKind::NotDurable`](crate::ErrorKind::NotDurable) if a new file has taken its place,
-    /// and [`ErrorKind::Io`](crate::ErrorKind::Io) if the old header could not be put back.
+    /// removed does not exist, or is to be both;
+    /// [`ErrorKind::DuplicateTensor`](crate::ErrorKind::DuplicateTensor) if two tensors would have
+    /// one name, or one is renamed twice; [`ErrorKind::Io`](crate::ErrorKind::Io) if the file was
+    /// written to or replaced since it was opened, or was opened [read-only](Edit::open_read_only);
+    /// and those of [`save`](crate::save()).
+    ///
+    /// After an error the file is unchanged, with two exceptions, which the error states: after
+    /// [`ErrorKind::NotDurable`](crate::ErrorKind::NotDurable) the new file is in place, and after
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) the old header may not have been written back.
     pub fn apply(self) -> Result<Edited> {
         let path = self.path.clone();
         apply::apply(self).map_err(|error| error.in_path(&path))

@@ -39,8 +39,8 @@ pub(super) fn open(path: &Path, read_only: bool) -> Result<Edit<'static>> {
     open().map_err(|error: Error| error.in_path(path))
 }
 
-/// Restores the header of a file if an edit was interrupted while it wrote it in place, and says
-/// whether it was.
+/// Restores the old header of a file if an edit was interrupted while it wrote the header in place.
+/// Returns whether it was.
 ///
 /// Opening the file for the next [`Edit`] does the same. [`edit`](crate::edit) says when this is
 /// needed.
@@ -48,7 +48,8 @@ pub(super) fn open(path: &Path, read_only: bool) -> Result<Edit<'static>> {
 /// ```
 /// # let dir = tempfile::tempdir()?;
 /// # let path = dir.path().join("model.safetensors");
-/// # safetensors_core::save(&path, [] as [(&str, safetensors_core::TensorBuf); 0], &Default::default())?;
+/// # let tensors: [(&str, safetensors_core::TensorBuf); 0] = [];
+/// # safetensors_core::save(&path, tensors, &Default::default())?;
 /// if safetensors_core::edit::recover(&path)? {
 ///     eprintln!("an interrupted edit of {} was undone", path.display());
 /// }
@@ -57,11 +58,9 @@ pub(super) fn open(path: &Path, read_only: bool) -> Result<Edit<'static>> {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::NotAFile`];
-/// [`ErrorKind::ReadOnlyFile`];
-/// [`ErrorKind::Io`], also if somebody edits the file;
-/// [`ErrorKind::TornHeader`] if the header is half written, and no
-/// backup of it lies beside the file: it was moved or copied without the backup.
+/// [`ErrorKind::NotAFile`]; [`ErrorKind::ReadOnlyFile`]; [`ErrorKind::Io`], also if another edit
+/// has locked the file; [`ErrorKind::TornHeader`] if the header is half written and no matching
+/// backup lies beside the file, because the file was moved or copied without it.
 pub fn recover(path: impl AsRef<Path>) -> Result<bool> {
     let path = path.as_ref();
     let found = destination(path).and_then(|destination| match open_and_restore(&destination)?.1 {
@@ -71,8 +70,8 @@ pub fn recover(path: impl AsRef<Path>) -> Result<bool> {
     found.map_err(|error| error.in_path(path))
 }
 
-/// Whether the file has a header that an interrupted edit left half written, and that [`recover`] or
-/// the next [`Edit`] restores. Nothing is written. While an edit is under way, this may be so for a
+/// Whether an interrupted edit left the header half written, and [`recover`] or the next [`Edit`]
+/// can restore it. Nothing is written. While an edit is under way, this may also be true for a
 /// moment.
 ///
 /// # Errors
@@ -95,8 +94,8 @@ fn open_and_restore(destination: &Path) -> Result<(FileSource, Found)> {
     let mut restore = || {
         lock(source.file(), destination)?;
         let found = header::restore(&source, destination)?;
-        // The edit that held the lock before may have written to the file since it was opened. From
-        // now on nobody else may.
+        // An earlier holder of the lock may have written to the file since it was opened here. From
+        // now on no other edit can.
         source.refresh()?;
         Ok(found)
     };
@@ -104,8 +103,8 @@ fn open_and_restore(destination: &Path) -> Result<(FileSource, Found)> {
     Ok((source, found))
 }
 
-/// Checks that nobody has written to the file or replaced it since it was opened: that would be
-/// lost.
+/// Checks that the file was neither written to nor replaced since it was opened. The edit would
+/// undo such a change.
 pub(super) fn check_unchanged(source: &FileSource, destination: &Path) -> io::Result<()> {
     source.check_unchanged()?;
     if is_named(source.file(), destination)? {
@@ -121,14 +120,14 @@ fn lock(file: &File, path: &Path) -> io::Result<()> {
     use std::thread;
     use std::time::Duration;
 
-    // Whoever gives a file its name, or looks whether it is being edited, has the lock for a moment
-    // too.
+    // Saving a file and opening it to read take the lock for a moment, too. So this tries several
+    // times.
     const PAUSES: [u64; 4] = [1, 2, 4, 8];
     let busy =
-        || io::Error::new(io::ErrorKind::ResourceBusy, "the file is being edited by somebody else");
+        || io::Error::new(io::ErrorKind::ResourceBusy, "another edit of the file is under way");
     let mut pauses = PAUSES.map(Duration::from_millis).into_iter();
     while let Err(TryLockError::WouldBlock) = file.try_lock() {
-        // Some file systems have no locks: that is another error.
+        // Other errors end the loop: some file systems have no locks.
         thread::sleep(pauses.next().ok_or_else(busy)?);
     }
     // Another edit may have replaced the file after it was opened here and before it was locked.
@@ -144,13 +143,13 @@ fn is_named(file: &File, path: &Path) -> io::Result<bool> {
     Ok((opened.dev(), opened.ino()) == (named.dev(), named.ino()))
 }
 
-/// Elsewhere a lock would keep readers out as well.
+/// On other systems a lock would keep readers out as well.
 #[cfg(not(unix))]
 fn lock(_: &File, _: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Elsewhere an open file cannot be replaced.
+/// On other systems an open file cannot be replaced.
 #[cfg(not(unix))]
 fn is_named(_: &File, _: &Path) -> io::Result<bool> {
     Ok(true)

@@ -1,4 +1,4 @@
-//! [`EditPlan`]: what the file will be after an edit, and where its bytes come from.
+//! [`EditPlan`]: the content of a file after an edit, and where its bytes come from.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,16 +9,17 @@ use crate::save::SaveOptions;
 use crate::save::layout::Layout;
 use crate::save::spec::Spec;
 
-/// What the file will be after an edit.
+/// The content of a file after an edit.
 pub(super) struct EditPlan<'e> {
     pub(super) layout: Layout,
     specs: Vec<Spec<'e>>,
-    /// The tensors of the file that stay; the appended ones follow them in `specs`.
+    /// The tensors of the file that stay. They come first in `specs`, before the appended ones.
     kept: Vec<TensorInfo<'e>>,
     metadata: Metadata,
 }
 
-/// Bytes that go from the old file to the new one; offsets count from the start of each.
+/// A range of bytes to copy from the old file to the new one. Offsets count from the start of each
+/// file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) from: u64,
@@ -27,7 +28,7 @@ pub(super) struct Run {
 }
 
 impl<'e> EditPlan<'e> {
-    /// Plans an edit and refuses what cannot be done.
+    /// Plans an edit. Fails if the edit is impossible.
     pub(super) fn new(edit: &'e Edit<'_>) -> Result<Self> {
         let names = new_names(edit)?;
         let removed: HashSet<&str> = edit.removed.iter().map(String::as_str).collect();
@@ -55,7 +56,7 @@ impl<'e> EditPlan<'e> {
         Ok(plan)
     }
 
-    /// What the edit takes.
+    /// How the edit has to be made.
     pub(super) fn outcome(&self, edit: &Edit<'_>) -> Edited {
         let misplaced = edit
             .align
@@ -75,8 +76,8 @@ impl<'e> EditPlan<'e> {
         self.layout.prefix[LENGTH_BYTES..].trim_ascii_end()
     }
 
-    /// The bytes that go from the old file to the new one, in the new one's order, and as few runs
-    /// as possible.
+    /// The bytes to copy from the old file to the new one, in the order of the new one. Neighbours
+    /// are joined into one run.
     pub(super) fn runs(&self, data_start: u64) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         for (i, place) in &self.layout.places {
@@ -94,7 +95,8 @@ impl<'e> EditPlan<'e> {
         runs
     }
 
-    /// Which tensors to write, and where: each with its position among the appended ones.
+    /// The appended tensors in file order: the position of each among the appended ones, and its
+    /// range in the new file.
     pub(super) fn appended(&self) -> impl Iterator<Item = (usize, &std::ops::Range<u64>)> {
         self.layout
             .places
@@ -102,7 +104,7 @@ impl<'e> EditPlan<'e> {
             .filter_map(|(i, place)| Some((i.checked_sub(self.kept.len())?, place)))
     }
 
-    /// Whether all bytes after the header stay what and where they are.
+    /// Whether all bytes after the header stay the same, at the same offsets.
     fn keeps_data(&self, edit: &Edit<'_>) -> bool {
         let header = edit.header();
         let whole = Run {
@@ -115,7 +117,7 @@ impl<'e> EditPlan<'e> {
         kept && self.appended().all(|(_, place)| place.is_empty())
     }
 
-    /// Whether the header says what it said, which it may have said in other words.
+    /// Whether the new header means the same as the old one, even if its text differs.
     fn keeps_header(&self, header: &Header) -> bool {
         let planned = self.layout.places.iter().map(|(i, _)| self.specs[*i]);
         let same = |(spec, tensor): (Spec<'_>, TensorInfo<'_>)| {
@@ -127,8 +129,8 @@ impl<'e> EditPlan<'e> {
     }
 }
 
-/// From old names to new ones. All that are to be renamed or removed are there, and none is asked
-/// for twice.
+/// Maps old names to new ones. Fails if a tensor to be renamed or removed does not exist, or if a
+/// tensor is renamed twice, or both renamed and removed.
 fn new_names<'e>(edit: &'e Edit<'_>) -> Result<HashMap<&'e str, &'e str>> {
     let mut names = HashMap::new();
     for (old, new) in &edit.renamed {
@@ -137,7 +139,7 @@ fn new_names<'e>(edit: &'e Edit<'_>) -> Result<HashMap<&'e str, &'e str>> {
         }
     }
     let removed = edit.removed.iter().map(String::as_str);
-    // In the order in which they were asked for, so that the same edit fails with the same error.
+    // The order is that of the calls, so that the same edit fails with the same error.
     let renamed = edit.renamed.iter().map(|(old, _)| old.as_str());
     for name in removed.clone().chain(renamed) {
         if edit.header().get(name).is_none() {
@@ -152,7 +154,8 @@ fn new_names<'e>(edit: &'e Edit<'_>) -> Result<HashMap<&'e str, &'e str>> {
     Ok(names)
 }
 
-/// The largest power of two up to 4096 that the data begins at a multiple of, but at least 8.
+/// The alignment of the data in bytes: the largest power of two that divides its offset, from 8 to
+/// 4096.
 fn alignment(data_start: u64) -> usize {
     1 << data_start.trailing_zeros().clamp(3, 12)
 }

@@ -39,7 +39,7 @@ fn a_shard_is_edited_or_replaced_and_never_both() {
             let edit = edit.in_place(in_place).set_metadata([("k", "v")]);
             let saved = Arc::new(Mutex::new(None));
             let (told, other) = (saved.clone(), path.clone());
-            // In a thread of its own, in which no step is waited for.
+            // The save runs in a thread of its own, whose steps are not counted.
             let save = move || {
                 let saved = std::thread::spawn(move || save_version(&other, 2)).join().unwrap();
                 *told.lock().unwrap() = Some(saved);

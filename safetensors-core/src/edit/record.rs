@@ -10,7 +10,7 @@ use crate::load::LazyTensor;
 use crate::modelspec;
 use crate::parallel::{Progress, Work};
 
-/// What is recorded in a file, and how.
+/// Which digests are recorded in a file, and how.
 ///
 /// ```
 /// use safetensors_core::edit::RecordOptions;
@@ -32,7 +32,7 @@ impl Default for RecordOptions {
 }
 
 impl RecordOptions {
-    /// The digest of each tensor, read with the default number of threads; durable.
+    /// The default options: the digest of each tensor, the default number of threads, durable.
     pub fn new() -> Self {
         Self::default()
     }
@@ -59,8 +59,8 @@ impl RecordOptions {
         self
     }
 
-    /// Has `callback` called after each piece that is read, as [`DigestOptions::progress`] does; if
-    /// it cancels, the file stays as it was.
+    /// Calls `callback` after each piece that is read, as [`DigestOptions::progress`] does. If it
+    /// cancels, the file stays as it was.
     ///
     /// [`DigestOptions::progress`]: crate::digest::DigestOptions::progress
     #[must_use]
@@ -80,17 +80,17 @@ impl RecordOptions {
     }
 }
 
-/// Records the digests of a file's data as it is now, in place of what was recorded before; what
-/// the options leave out stays.
+/// Computes the digests of a file's data and records them in its metadata, in place of earlier
+/// ones. Digests that the options leave out stay as they are.
 ///
 /// The file is locked against other edits meanwhile. Its header is written in place if there is
-/// room, otherwise the file is copied: see [`edit`](crate::edit). It is one file that is changed;
-/// of a checkpoint, record each of the [`files`](crate::Checkpoint::files). A header that an
-/// earlier edit left half written is restored first; call [`recover`](super::recover) before, to
-/// learn of that.
+/// room, otherwise the file is copied: see [`edit`](crate::edit). Only this file is changed. For a
+/// checkpoint of several files, call this for each of its [`files`](crate::Checkpoint::files). If
+/// an earlier edit left the header half written, the old header is restored first. Call
+/// [`recover`](super::recover) before, to learn whether this happened.
 ///
-/// To record digests of tensors that are only being saved, use
-/// [`SaveOptions::digests`](crate::SaveOptions::digests), which does not read them again.
+/// To record digests while tensors are saved, use
+/// [`SaveOptions::digests`](crate::SaveOptions::digests). It does not read the data again.
 ///
 /// ```
 /// use safetensors_core::digest::{self, VerifyOptions};

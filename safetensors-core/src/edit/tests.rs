@@ -16,7 +16,7 @@ use crate::tensor::TensorView;
 
 const DATA: [u8; 5000] = [7; 5000];
 
-/// A change, whether the header's place suffices for it, and its name.
+/// A change, how it has to be made, and its name.
 type Change = (fn(Edit<'_>) -> Edit<'_>, Edited, &'static str);
 
 const CHANGES: [Change; 8] = [
@@ -60,7 +60,7 @@ pub(super) fn names_in(directory: &Path) -> Vec<String> {
         .collect()
 }
 
-/// What the file is after the change, and how it came about.
+/// The file after the change, and how it was made.
 fn changed(change: fn(Edit<'_>) -> Edit<'_>) -> (Vec<u8>, Edited) {
     let directory = tempdir().unwrap();
     let path = directory.path().join("model.safetensors");
@@ -91,13 +91,13 @@ fn the_old_file_or_the_new_one_wherever_an_edit_is_interrupted() {
                 break;
             };
             if step == "remove the backup" {
-                // The edit is done; what stayed behind is removed by whoever opens the file next.
+                // The edit is done. The next edit removes what stayed behind.
                 result.unwrap();
                 assert_eq!(names_in(directory.path()).len(), 2);
                 assert!(!recover(&path).unwrap());
                 assert!(found == new, "{name}");
             } else if step == "link" {
-                // A copy takes the place of what cannot get a name.
+                // If a file cannot be linked to a name, a copy is used.
                 result.unwrap();
                 assert!(found == new, "{name}");
             } else {
@@ -121,10 +121,9 @@ fn the_old_file_or_the_new_one_wherever_an_edit_is_interrupted() {
     }
 }
 
-/// As when the process ends: nothing after the step happens either, and whoever comes next puts
-/// things right.
+/// As if the process ended: no later step happens either, and the next edit restores the file.
 #[test]
-fn the_next_one_restores_what_a_crash_left() {
+fn the_next_edit_restores_what_a_crash_left() {
     let mut torn = 0;
     for (change, _, name) in CHANGES {
         let (new, outcome) = changed(change);
@@ -139,7 +138,7 @@ fn the_next_one_restores_what_a_crash_left() {
             let is_torn = found != old && found != new;
             torn += usize::from(is_torn);
             assert!(!is_torn || outcome == Edited::InPlace, "{name}: {step}");
-            // Who only looks finds it out and leaves everything as it is.
+            // `is_torn` and opening read-only find this out, and change nothing.
             let names = names_in(directory.path());
             assert_eq!(is_left_torn(&path).unwrap(), is_torn, "{name}: {step}");
             let looked = Edit::open_read_only(&path).map(|edit| edit.dry_run().is_ok());
@@ -166,26 +165,23 @@ fn the_next_one_restores_what_a_crash_left() {
 }
 
 #[test]
-fn an_edit_that_only_looks_plans_the_same_and_cannot_be_applied() {
+fn a_read_only_edit_plans_the_same_and_cannot_be_applied() {
     for (change, expected, name) in CHANGES {
         let directory = tempdir().unwrap();
         let path = directory.path().join("model.safetensors");
         let old = create(&path);
-        // Somebody else edits it meanwhile.
+        // Another edit has locked the file.
         let _locked = Edit::open(&path).unwrap();
         let edit = change(Edit::open_read_only(&path).unwrap());
         assert_eq!(edit.dry_run().unwrap(), expected, "{name}");
         let error = edit.apply().unwrap_err();
-        assert!(
-            error.to_string().ends_with("the file was opened to be looked at only"),
-            "{name}: {error}"
-        );
+        assert!(error.to_string().ends_with("the file was opened read-only"), "{name}: {error}");
         assert!(fs::read(&path).unwrap() == old, "{name}");
         assert_eq!(names_in(directory.path()), ["model.safetensors"], "{name}");
     }
 }
 
-/// Where two writes can have the same time, readers could accept a mixture.
+/// If two writes can have the same time, readers could accept a mixture of two headers.
 #[test]
 fn where_times_are_coarse_a_new_file_is_written() {
     for (change, outcome, name) in CHANGES {
@@ -202,7 +198,8 @@ fn where_times_are_coarse_a_new_file_is_written() {
     }
 }
 
-/// Whoever holds the lock is at it. Without it the mark was left behind.
+/// A held lock means that an edit is under way. Without a lock, the mark was left by an interrupted
+/// edit.
 #[cfg(unix)]
 #[test]
 fn opening_waits_for_an_edit_that_is_under_way() {

@@ -1,4 +1,4 @@
-//! Names of dtypes, as text.
+//! Parses dtypes from their names.
 
 use core::str::FromStr;
 
@@ -8,11 +8,11 @@ use crate::dtype::Dtype;
 impl FromStr for Dtype {
     type Err = Error;
 
-    /// Reads the name as the format spells it; any other spelling is refused.
+    /// Parses a name exactly as the format spells it, in upper case.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::UnknownDtype`].
+    /// [`ErrorKind::UnknownDtype`] for any other text.
     fn from_str(name: &str) -> Result<Self, Error> {
         Self::from_name(name.as_bytes())
             .ok_or_else(|| ErrorKind::UnknownDtype { found: name.into() }.into())

@@ -2,7 +2,7 @@
 
 use super::kind::Found;
 
-/// What is wrong with the JSON text of a header.
+/// What is wrong with the JSON text of a header. The message names what was found there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]
@@ -16,10 +16,10 @@ pub enum JsonProblem {
     /// `//` or `/*`: JSON has no comments.
     #[error("a comment")]
     Comment,
-    /// A control character, unescaped, inside a string.
-    #[error("the control character U+{0:04X} inside a string, unescaped")]
+    /// An unescaped control character inside a string.
+    #[error("the unescaped control character U+{0:04X} inside a string")]
     ControlCharacter(u8),
-    /// A `\u` escape that is half of a surrogate pair without the other half.
+    /// A `\u` escape for one half of a surrogate pair, without the other half.
     #[error("half of a surrogate pair")]
     LoneSurrogate,
     /// A backslash followed by something that JSON does not define.
@@ -28,10 +28,10 @@ pub enum JsonProblem {
     /// The text ends inside a value.
     #[error("the end of the header, expected {expected}")]
     UnexpectedEnd { expected: &'static str },
-    /// A byte that cannot stand there.
+    /// A byte that is not allowed at this place.
     #[error("{}, expected {expected}", Found(Some(*.found)))]
     Unexpected { expected: &'static str, found: u8 },
     /// Something other than white space after the header's closing brace.
-    #[error("the byte {0:#04x} after the closing brace, where only white space may stand")]
+    #[error("the byte {0:#04x} after the closing brace, where only white space is allowed")]
     AfterEnd(u8),
 }

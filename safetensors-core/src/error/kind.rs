@@ -7,16 +7,19 @@ use core::fmt;
 
 #[cfg(feature = "std")]
 use super::IndexProblem;
+use super::mismatch::MismatchList;
 use super::text::NameList;
-use super::{Escaped, JsonProblem, Quoted, Shape};
+use super::{Escaped, JsonProblem, Mismatch, Quoted, Shape};
 use crate::dtype::Dtype;
 
 /// Every way in which an operation can fail, with what was expected and what was found.
 ///
-/// `expected` and `found` are what the rule asks for and what is there. Sizes and offsets are in
-/// bytes; data offsets count from the first byte after the header, as they do in the header.
-/// Messages shorten names, shapes and other text from outside. Fields hold names and shapes whole,
-/// and of text that stands where a known word should no more than shows what it is.
+/// `expected` is what the rule asks for, and `found` is what is there. Sizes and offsets are in
+/// bytes. Data offsets count from the first byte after the header, as in the header itself.
+///
+/// Messages shorten names, shapes and other text from outside. Fields hold names and shapes whole.
+/// Where a header has an unknown word instead of a dtype or a field, the field holds only its
+/// start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]
@@ -31,35 +34,35 @@ pub enum ErrorKind {
     /// The header length points past the end of the file.
     #[error("the header should have {expected} bytes, but only {found} follow its length")]
     HeaderPastEnd { expected: u64, found: u64 },
-    /// An edit is writing another header over the one that the file has, or was interrupted while
-    /// it did. In the second case [`edit::recover`](crate::edit::recover) restores the header.
+    /// The header is half written: an edit is replacing it, or was interrupted while it did. After
+    /// an interrupted edit, [`edit::recover`](crate::edit::recover) restores the header.
     #[error("the header is half written: it is being changed, or a change of it was interrupted")]
     TornHeader,
     /// More tensors than [`Limits`](crate::Limits) allows.
-    #[error("the header has more than {limit} tensors, the limit")]
+    #[error("the header has more tensors than the limit of {limit}")]
     TooManyTensors { limit: usize },
     /// A tensor has more dimensions than [`Limits`](crate::Limits) allows.
-    #[error("the shape has more than {limit} dimensions, the limit")]
+    #[error("the shape has more dimensions than the limit of {limit}")]
     TooManyDimensions { limit: usize },
     /// More entries in `__metadata__` than [`Limits`](crate::Limits) allows.
-    #[error("__metadata__ has more than {limit} entries, the limit")]
+    #[error("__metadata__ has more entries than the limit of {limit}")]
     TooManyMetadataEntries { limit: usize },
 
     // The header's text.
     /// The header is not UTF-8.
-    #[error("the header is not UTF-8 from its byte {offset}")]
+    #[error("the header is not UTF-8 from byte {offset} on")]
     NotUtf8 { offset: usize },
     /// The header is not a JSON object.
     #[error("the header is not a JSON object: it starts with {}", Found(*.found))]
     NotAnObject { found: Option<u8> },
     /// The header is not JSON.
-    #[error("the header is not JSON: at its byte {offset} stands {problem}")]
+    #[error("the header is not JSON at byte {offset}: found {problem}")]
     Json { offset: usize, problem: JsonProblem },
     /// A value nested deeper than any field of a header.
-    #[error("a value is nested deeper than a header needs, at the header's byte {offset}")]
+    #[error("a value at byte {offset} of the header is nested deeper than the format allows")]
     TooDeep { offset: usize },
-    /// `__metadata__` stands twice.
-    #[error("a second __metadata__")]
+    /// The header has `__metadata__` twice.
+    #[error("duplicate __metadata__")]
     DuplicateMetadata,
     /// `__metadata__` is not an object.
     #[error("__metadata__ should be an object, found {found}")]
@@ -67,13 +70,13 @@ pub enum ErrorKind {
     /// A value in `__metadata__` is not a string.
     #[error("the value of {} in __metadata__ should be a string, found {found}", Quoted(.key))]
     MetadataNotAString { key: String, found: &'static str },
-    /// A key stands twice in `__metadata__`.
-    #[error("the key {} stands twice in __metadata__", Quoted(.key))]
+    /// `__metadata__` has a key twice.
+    #[error("duplicate key {} in __metadata__", Quoted(.key))]
     DuplicateMetadataKey { key: String },
 
     // One entry of the header.
-    /// Two tensors have one name.
-    #[error("the name stands twice")]
+    /// Two tensors have the same name.
+    #[error("duplicate tensor name")]
     DuplicateTensor,
     /// An entry is not an object.
     #[error("the entry should be an object, found {found}")]
@@ -82,7 +85,7 @@ pub enum ErrorKind {
     #[error("the field {field:?} is missing")]
     MissingField { field: &'static str },
     /// An entry has a field twice.
-    #[error("the field {field:?} stands twice")]
+    #[error("duplicate field {field:?}")]
     DuplicateField { field: &'static str },
     /// An entry has a field that the format does not define.
     #[error("the field {} is unknown; a tensor has dtype, shape and data_offsets", Quoted(.found))]
@@ -93,7 +96,7 @@ pub enum ErrorKind {
     /// A number is not an unsigned 64-bit integer in plain digits.
     #[error("{field} should hold unsigned 64-bit integers in plain digits, found {found}")]
     BadNumber { field: &'static str, found: String },
-    /// The dtype is none of the format's.
+    /// The format has no dtype of this name.
     #[error("unknown dtype {}", Quoted(.found))]
     UnknownDtype { found: String },
 
@@ -107,23 +110,29 @@ pub enum ErrorKind {
     /// The data range ends before it begins.
     #[error("data_offsets [{begin}, {end}] end before they begin")]
     ReversedOffsets { begin: u64, end: u64 },
-    /// The data range is not as long as dtype and shape ask for.
-    #[error("{dtype} of shape {} has {expected} bytes, but data_offsets span {found}", Shape(.shape))]
-    WrongSize { dtype: Dtype, shape: Vec<usize>, expected: u64, found: u64 },
-    /// Bytes that belong to no tensor before this one.
+    /// The data range has another length than the dtype and the shape need.
     #[error(
-        "a hole: the data should begin at {expected}, where the tensor before ends, but begins at {found}"
+        "{dtype} of shape {} has {expected} bytes, but data_offsets span {found}",
+        Shape(.shape)
+    )]
+    WrongSize { dtype: Dtype, shape: Vec<usize>, expected: u64, found: u64 },
+    /// Bytes before this tensor belong to no tensor.
+    #[error(
+        "a hole: the data should begin at {expected}, where the previous tensor ends, \
+         but begins at {found}"
     )]
     Hole { expected: u64, found: u64 },
-    /// The data begins inside another tensor's.
+    /// The data begins inside the data of another tensor.
     #[error("an overlap: the data begins at {found}, but {} reaches to {expected}", Quoted(.other))]
     Overlap { other: String, expected: u64, found: u64 },
-    /// Two tensors that are not empty lie on one range.
-    #[error("the data lies on bytes [{begin}, {end}], the same as {}", Quoted(.other))]
+    /// Two tensors that are not empty have the same range of bytes.
+    #[error("the data has the bytes [{begin}, {end}], the same as {}", Quoted(.other))]
     SameRange { other: String, begin: u64, end: u64 },
-    /// A tensor without bytes lies elsewhere than between two tensors or at either end.
+    /// A tensor without bytes may lie only between two tensors or at either end of the data, and
+    /// lies elsewhere.
     #[error(
-        "a tensor without bytes should lie where another ends, such as {expected}, but lies at {found}"
+        "a tensor without bytes should begin where another ends, such as at {expected}, \
+         but begins at {found}"
     )]
     EmptyOffBoundary { expected: u64, found: u64 },
     /// The file ends before its last tensor.
@@ -140,7 +149,7 @@ pub enum ErrorKind {
     /// There is no tensor of that name.
     #[error("there is no such tensor")]
     TensorNotFound,
-    /// Data is not as long as dtype and shape ask for.
+    /// The data has another length than the dtype and the shape need.
     #[error("{dtype} of shape {} has {expected} bytes, but the data has {found}", Shape(.shape))]
     DataLength { dtype: Dtype, shape: Vec<usize>, expected: u64, found: u64 },
     /// A typed access with another type than the tensor's.
@@ -148,7 +157,8 @@ pub enum ErrorKind {
     WrongDtype { expected: Dtype, found: Dtype },
     /// Borrowed bytes do not start where the element type may start.
     #[error(
-        "the data lies at address {address:#x}, but {dtype} elements need a multiple of {alignment}: copy it instead"
+        "the data lies at address {address:#x}, but {dtype} elements need a multiple of \
+         {alignment}: copy it instead"
     )]
     Misaligned { dtype: Dtype, alignment: usize, address: usize },
     /// A BOOL byte is neither 0 nor 1.
@@ -156,7 +166,8 @@ pub enum ErrorKind {
     InvalidBool { index: u64, found: u8 },
     /// A borrow of little-endian data as native values on a big-endian target.
     #[error(
-        "{dtype} data is little-endian and cannot be borrowed on a big-endian target: copy it instead"
+        "{dtype} data is little-endian and cannot be borrowed on a big-endian target: \
+         copy it instead"
     )]
     BigEndian { dtype: Dtype },
 
@@ -168,7 +179,7 @@ pub enum ErrorKind {
     /// begins.
     #[error("the slice is out of bounds: dimension {dim} has length {len}, found {index}")]
     IndexOutOfBounds { dim: usize, len: usize, index: isize },
-    /// A slice takes every 0th position.
+    /// A slice has a step of 0.
     #[error("the step of dimension {dim} should be 1 or more, found 0")]
     ZeroStep { dim: usize },
     /// A slice of a sub-byte dtype begins or ends inside a byte.
@@ -177,7 +188,7 @@ pub enum ErrorKind {
     /// The tensor has no such dimension.
     #[error("there is no dimension {dim} in a tensor of {ndim} dimensions")]
     NoSuchDim { dim: usize, ndim: usize },
-    /// The rank is not one of the world's.
+    /// The rank is not below the world size.
     #[error("the rank should be below the world size {world_size}, found {rank}")]
     NoSuchRank { rank: usize, world_size: usize },
     /// A dimension does not divide into equal parts.
@@ -188,14 +199,15 @@ pub enum ErrorKind {
     /// Elements of one dtype cannot be converted to the other, see [`convert`](crate::convert).
     #[error("there is no conversion from {from} to {to}")]
     NoConversion { from: Dtype, to: Dtype },
-    /// A value does not fit the dtype it should become.
+    /// A value does not fit the dtype that it is converted to.
     #[error("the value {} of element {index} does not fit {to}", Escaped(.value))]
     DoesNotFit { index: u64, value: String, to: Dtype },
     /// The framework has no type for a dtype, and no wider one that holds its values exactly.
     #[error("{framework} has no type that holds {dtype} exactly")]
     UnsupportedDtype { framework: &'static str, dtype: Dtype },
-    /// The framework would have to widen, and the caller allowed exact dtypes only.
-    #[error("{framework} has no {dtype}; it would become {to}, which exact loading does not allow")]
+    /// The framework holds the dtype only as a wider one, and
+    /// [`Widening::Refuse`](crate::Widening::Refuse) is set.
+    #[error("{framework} has no {dtype}: it would be widened to {to}, which the options refuse")]
     WouldWiden { framework: &'static str, dtype: Dtype, to: Dtype },
     /// The framework's tensor has elements that the format has no dtype for.
     #[error("{framework} elements of type {} have no dtype in the format", Escaped(.found))]
@@ -208,11 +220,11 @@ pub enum ErrorKind {
     /// A tensor has the name that the format reserves.
     #[error("the name __metadata__ is reserved by the format")]
     ReservedName,
-    /// The data of a tensor is not what its source said it would be.
-    #[error("the tensor should give {expected} bytes, but gave {found}")]
+    /// A tensor's source gave more or fewer bytes than its dtype and shape need.
+    #[error("the source should give {expected} bytes, but gave {found}")]
     SourceLength { expected: u64, found: u64 },
     /// The alignment of the data section is not a power of two from 8 to 4096.
-    #[error("the data can be aligned to a power of two from 8 to 4096, not to {found}")]
+    #[error("the alignment should be a power of two from 8 to 4096, found {found}")]
     BadAlignment { found: usize },
     /// The tensor's source has another shape than was declared.
     #[error("expected shape {}, found {}", Shape(.expected), Shape(.found))]
@@ -225,7 +237,8 @@ pub enum ErrorKind {
     WrittenTwice { begin: u64, end: u64 },
     /// Bytes of a tensor were never written; the range is the first that is missing.
     #[error(
-        "the tensor has {expected} bytes, but only {found} were written: [{begin}, {end}] are missing"
+        "the tensor has {expected} bytes, but only {found} were written: \
+         [{begin}, {end}] are missing"
     )]
     Incomplete { expected: u64, found: u64, begin: u64, end: u64 },
 
@@ -242,23 +255,26 @@ pub enum ErrorKind {
     BadAttributeName { found: String },
 
     // Metadata and digests.
-    /// A key of the model standard is missing, or its value does not have the form that the
+    /// A key of the ModelSpec standard is missing, or its value does not have the form that the
     /// standard asks for.
     #[error("{} should be {expected}, {}", Quoted(.key), OrMissing(.found.as_deref()))]
     BadModelSpec { key: String, expected: &'static str, found: Option<String> },
     /// The metadata entry that records digests is not JSON of the form it should have.
     #[error("the entry {key} in __metadata__ is malformed: {}", Escaped(.problem))]
     BadDigestRecord { key: &'static str, problem: String },
-    /// What is recorded as a digest is none.
-    #[error("the recorded digest should be {expected} lower-case hex digits, found {}", Quoted(.found))]
+    /// A recorded digest is not hex digits of the right number.
+    #[error(
+        "the recorded digest should be {expected} lower-case hex digits, found {}",
+        Quoted(.found)
+    )]
     BadDigest { expected: usize, found: String },
-    /// A digest is recorded of a tensor that is not there.
+    /// A digest is recorded for a tensor that the file does not have.
     #[error("a digest is recorded, but there is no such tensor")]
     DigestWithoutTensor,
-    /// Data is not what it was when its digest was recorded.
+    /// The data has changed since its digest was recorded.
     #[error("the data has changed: its {algorithm} should be {expected}, found {found}")]
     DigestMismatch { algorithm: &'static str, expected: String, found: String },
-    /// No digest of a tensor is recorded, and the caller asked that there be one.
+    /// A tensor has no recorded digest, and the options require one.
     #[error("no digest is recorded")]
     NoDigest,
 
@@ -284,18 +300,18 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("the new checkpoint is in its place, but this old file could not be removed: {0}")]
     LeftBehind(#[source] std::io::Error),
-    /// By its permissions nobody may write to the file. Saving replaces it only if
-    /// [`SaveOptions::replace_read_only`](crate::SaveOptions::replace_read_only) says so.
+    /// The permissions of the file let nobody write to it. Saving replaces such a file only if
+    /// [`SaveOptions::replace_read_only`](crate::SaveOptions::replace_read_only) is set.
     #[cfg(feature = "std")]
     #[error("the file is read-only; it is replaced only where that is asked for")]
     ReadOnlyFile,
-    /// The path leads to something else than a regular file: to a directory, where a file was to be
-    /// read or written, or to a FIFO, a device or another special file.
+    /// The path leads to something other than a regular file: a directory, a FIFO, a device or
+    /// another special file.
     #[cfg(feature = "std")]
     #[error("expected a regular file, found {found}")]
     NotAFile { found: &'static str },
-    /// A directory without a checkpoint, or with several: `found` are the files and indexes in it,
-    /// `below` those in the directories in it.
+    /// A directory has no checkpoint, or several. `found` lists its files and indexes, and `below`
+    /// lists those in its subdirectories.
     #[cfg(feature = "std")]
     #[error(
         "expected model.safetensors, an index (*.safetensors.index.json) or exactly one \
@@ -303,7 +319,7 @@ pub enum ErrorKind {
         NameList(.found), Below(.below)
     )]
     NoCheckpoint { found: Vec<String>, below: Vec<String> },
-    /// A directory has other files, beside which a new one of one checkpoint would not be found.
+    /// The directory has other files, and would not open as the new one beside them.
     #[cfg(feature = "std")]
     #[error(
         "{} would not be found beside {}: a directory opens as model.safetensors, its index, \
@@ -312,22 +328,21 @@ pub enum ErrorKind {
         NameList(.others)
     )]
     NotAlone { file: String, others: Vec<String> },
-    /// A selection leaves nothing of the tensors that there are, so there is nothing to be saved.
+    /// A selection matches none of the tensors, so there is nothing to save.
     #[cfg(feature = "std")]
     #[error("none of the {found} tensors is selected, so there is nothing to save")]
     NothingSelected { found: usize },
-    /// The checkpoint was replaced by another one each time that it was opened.
+    /// Another checkpoint replaced this one at each attempt to open it.
     #[cfg(feature = "std")]
-    #[error(
-        "it was replaced by another checkpoint each of the {attempts} times that it was opened"
-    )]
+    #[error("another checkpoint replaced it at each of {attempts} attempts to open it")]
     KeepsChanging { attempts: u32 },
     /// Another save is changing the files of the directory, or has changed them since this one
-    /// began, and this one was told not to wait for others.
+    /// began. [`Contention`](crate::checkpoint::Contention) says that this save does not wait for
+    /// others.
     #[cfg(feature = "std")]
     #[error("another save is writing to this directory, or has done so since this one began")]
     DirectoryBusy,
-    /// Another writer changed the files of the directory while a save did.
+    /// Another writer changed the files of the directory at the same time as a save.
     #[cfg(feature = "std")]
     #[error(
         "another writer has changed the files of this directory at the same time, and {} is not \
@@ -335,50 +350,69 @@ pub enum ErrorKind {
         Quoted(.file)
     )]
     Overtaken { file: String },
-    /// An index file that does not say what an index must say.
+    /// An index file is malformed.
     #[cfg(feature = "std")]
     #[error("the index is malformed: {problem}")]
     BadIndex { problem: IndexProblem },
-    /// The index sends a tensor to a shard that does not have it.
+    /// The index places a tensor in a shard that does not have it.
     #[cfg(feature = "std")]
-    #[error("the index says it is in {}, which does not have it", Quoted(.shard))]
+    #[error("the index places it in {}, which does not have it", Quoted(.shard))]
     NotInShard { shard: String },
-    /// Text that is no size for a shard.
+    /// A text is not the size of a shard.
     #[cfg(feature = "std")]
     #[error(
-        "a size is a number of bytes, or a number with KB, MB, GB or TB, such as 5GB; found {}",
+        "expected a number of bytes, or a number with KB, MB, GB or TB, such as 5GB; found {}",
         Quoted(.found)
     )]
     BadShardSize { found: String },
-    /// Text that is no pattern for the names of a checkpoint's files.
+    /// A text is not a pattern for the names of a checkpoint's files.
     #[cfg(feature = "std")]
     #[error(
-        "a file pattern is a file name with {{suffix}} in it once and .safetensors at its end, found {}", Quoted(.found)
+        "expected a file name that has {{suffix}} in it once and ends in .safetensors, found {}",
+        Quoted(.found)
     )]
     BadFilePattern { found: String },
 
     // Tied weights.
-    /// None of the tensors that share a storage fills it, so none can be saved for all of them.
-    #[error("none of the tensors in its storage fills the storage: {}; copy them, or save views as tensors of their own", NameList(.names))]
+    /// None of the tensors that share a storage fills it, so none of them can stand for the others.
+    #[error(
+        "none of the tensors that share its storage fills it: {}; copy them, or save views as \
+         tensors of their own",
+        NameList(.names)
+    )]
     NotCovered { names: Vec<String> },
     /// A tensor shares the storage of another without being the same tensor.
     #[error(
-        "it shares the storage of {}, but has another dtype, shape or place in it; copy it, or save views as tensors of their own",
+        "it shares the storage of {}, but has another dtype, shape or place in it; copy it, or \
+         save views as tensors of their own",
         Quoted(.kept)
     )]
     PartlyTied { kept: String },
-    /// The metadata entry that should record a dropped name is there with another value.
-    #[error("it should be recorded in the metadata as another name of {}, but the entry is there: {}", Quoted(.kept), Quoted(.found))]
-    TieNotRecorded { kept: String, found: String },
-    /// A dropped name is a metadata key that means something else.
+    /// A dropped name cannot be recorded, because the metadata has an entry of that name with
+    /// another value.
     #[error(
-        "it should be recorded in the metadata as another name of {}, but that key has a meaning of its own: keep this name, or rename it",
+        "it cannot be recorded in the metadata as another name of {}, because the metadata already \
+         has that key with the value {}",
+        Quoted(.kept),
+        Quoted(.found)
+    )]
+    TieNotRecorded { kept: String, found: String },
+    /// A dropped name cannot be recorded, because it is a metadata key with a fixed meaning.
+    #[error(
+        "it cannot be recorded in the metadata as another name of {}, because that key has a fixed \
+         meaning: keep this name, or rename it",
         Quoted(.kept)
     )]
     TieReserved { kept: String },
+
+    // Loading into a model.
+    /// A checkpoint does not match the tensors in memory that it is loaded into. `mismatches` has
+    /// every difference; the message shows the first.
+    #[error("the checkpoint does not match: {}", MismatchList(.mismatches))]
+    Mismatches { mismatches: Vec<Mismatch> },
 }
 
-/// The first byte of something, or that there is none.
+/// Displays the first byte of a text, or says that the text has only white space.
 pub(super) struct Found(pub(super) Option<u8>);
 
 impl fmt::Display for Found {
@@ -391,7 +425,8 @@ impl fmt::Display for Found {
     }
 }
 
-/// What lies below a directory, as the end of a sentence; nothing if there is nothing.
+/// Displays the files in subdirectories as the end of a sentence. Displays nothing if there are
+/// none.
 #[cfg(feature = "std")]
 struct Below<'a>(&'a [String]);
 
@@ -402,7 +437,7 @@ impl fmt::Display for Below<'_> {
     }
 }
 
-/// What was found, or that there was nothing.
+/// Displays what was found, or that it is missing.
 struct OrMissing<'a>(Option<&'a str>);
 
 impl fmt::Display for OrMissing<'_> {

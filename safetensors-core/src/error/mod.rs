@@ -6,6 +6,7 @@ mod dtype;
 mod index;
 mod json;
 mod kind;
+mod mismatch;
 pub(crate) mod text;
 
 use alloc::boxed::Box;
@@ -16,19 +17,21 @@ use core::fmt::{self, Write as _};
 pub use index::IndexProblem;
 pub use json::JsonProblem;
 pub use kind::ErrorKind;
+pub use mismatch::Mismatch;
 use text::Capped;
 pub(crate) use text::{Escaped, Quoted, Shape, excerpt};
 
-/// The result of everything here that can fail.
+/// The result of operations that can fail with an [`Error`].
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
 /// What went wrong, and where.
 ///
-/// [`kind`](Error::kind) says what, with the numbers; [`file`](Error::file) and
-/// [`tensor`](Error::tensor) say where, as far as it is known. The message has all of it. Names
-/// come from files and may be hostile, so the message shows them quoted, with control and
-/// bidirectional characters escaped, and shortened: whatever a file holds, a message about it has a
-/// few hundred bytes. `Debug` shows at most 4 KiB.
+/// [`kind`](Error::kind) says what, with the numbers. [`file`](Error::file) and
+/// [`tensor`](Error::tensor) say where, if that is known. The message has all of it.
+///
+/// Names come from files and may be hostile. The message quotes and shortens them, and escapes
+/// control and bidirectional characters. So a message has at most 1,500 bytes, whatever the file
+/// holds. `Debug` shows at most 4 KiB.
 ///
 /// ```
 /// use safetensors_core::{ErrorKind, SafeTensors};
@@ -44,7 +47,7 @@ struct Inner {
     kind: ErrorKind,
     file: Option<String>,
     tensor: Option<String>,
-    /// What the file looks like instead.
+    /// The other format that the file looks like.
     looks_like: Option<&'static str>,
 }
 
@@ -59,42 +62,48 @@ impl Error {
         self.0.file.as_deref()
     }
 
-    /// The name of the tensor that the error is about, if it is about one. Unescaped: quote it
-    /// before printing.
+    /// The name of the tensor that the error is about, if it is about one. It is not escaped, so
+    /// quote it before printing.
     pub fn tensor(&self) -> Option<&str> {
         self.0.tensor.as_deref()
     }
 
-    /// Says which tensor the error is about, unless it says so already.
+    /// Adds the name of the tensor that the error is about. An error that names a tensor already is
+    /// returned unchanged.
     #[must_use]
     pub fn in_tensor(mut self, name: &str) -> Self {
         self.0.tensor.get_or_insert_with(|| name.into());
         self
     }
 
-    /// Says which file the error is about, unless it says so already.
+    /// Adds the file that the error is about. An error that names a file already is returned
+    /// unchanged.
     #[must_use]
     pub fn in_file(mut self, file: impl fmt::Display) -> Self {
         self.0.file.get_or_insert_with(|| alloc::format!("{file}"));
         self
     }
 
-    /// Says which file the error is about, unless it says so already.
+    /// Adds the file that the error is about. An error that names a file already is returned
+    /// unchanged.
     #[cfg(feature = "std")]
     #[must_use]
     pub fn in_path(self, path: impl AsRef<std::path::Path>) -> Self {
         self.in_file(path.as_ref().display())
     }
 
-    /// Says what the file looks like that is no safetensors file.
+    /// Adds the name of the other format that the file looks like.
     #[must_use]
     pub(crate) fn looking_like(mut self, format: &'static str) -> Self {
         self.0.looks_like = Some(format);
         self
     }
 
-    /// Says that what the error says of the temporary file `from` is about `to`, which the user
-    /// knows of, and which is not in its place yet. An error about any other file stays as it is.
+    /// Replaces the temporary file `from` in the error by its destination `to`, which is the name
+    /// that the user knows. An error about any other file is returned unchanged.
+    ///
+    /// [`ErrorKind::NotDurable`] becomes [`ErrorKind::Io`], because the new file is not in its
+    /// place yet.
     #[cfg(feature = "std")]
     pub(crate) fn moved(mut self, from: &std::path::Path, to: &std::path::Path) -> Self {
         if self.0.file.as_ref().is_some_and(|file| *file == alloc::format!("{}", from.display())) {
@@ -136,7 +145,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// What a `main` that returns the error prints, so it is bounded too.
+/// The output is bounded, because a `main` that returns the error prints it.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const MOST: usize = 4096;
@@ -154,8 +163,8 @@ impl fmt::Debug for Error {
 }
 
 impl core::error::Error for Error {
-    /// What lies behind the framework's or the system's error. That error itself is part of the
-    /// message, and in [`kind`](Error::kind).
+    /// The source of the framework's or the system's error. That error itself is part of the
+    /// message and of [`kind`](Error::kind), so a printed chain repeats nothing.
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         core::error::Error::source(&self.0.kind)?.source()
     }

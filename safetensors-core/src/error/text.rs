@@ -1,27 +1,28 @@
-//! Text from outside, made fit for a message: escaped, on one line, and of bounded length whatever a
-//! file says.
+//! Displays text from files in a message: escaped, on one line, and of bounded length.
 
 use alloc::string::{String, ToString};
 use core::fmt::{self, Write};
 
-/// The most bytes that a name takes in a message, escapes among them.
+/// The most bytes that a name takes in a message, including its escapes.
 const QUOTED: usize = 160;
 
-/// The most bytes of the start of a long path, or of another program's message, and of its end,
-/// which says more.
+/// The most bytes that are shown of the start and of the end of a long text, such as a path or
+/// another library's message. More is shown of the end, which is the more specific part.
 const ESCAPED: (usize, usize) = (160, 320);
 
-/// The most dimensions of a shape, and how many of each end are shown of one that has more.
+/// The most dimensions of a shape that is shown whole, and how many are shown at each end of a
+/// longer one.
 const DIMS: (usize, usize) = (8, 4);
 
-/// The most names of a list, and after how many bytes no other name begins.
+/// The most names that are shown of a list, and the number of bytes after which no further name is
+/// shown.
 const NAMES: (usize, usize) = (8, 320);
 
-/// The most bytes that are kept of text that stands where a known word should.
+/// The most bytes that an error keeps of an unknown word.
 const EXCERPT: usize = 120;
 
-/// Text from outside, without quotes, with everything that is not printable escaped. The middle of
-/// one that is too long for a message is left out.
+/// Displays a text without quotes. Characters that are not printable are escaped. The middle of a
+/// long text is left out.
 pub(crate) struct Escaped<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Escaped<'_> {
@@ -49,7 +50,8 @@ fn write_escaped(f: &mut fmt::Formatter<'_>, c: char) -> fmt::Result {
     }
 }
 
-/// Text from outside in quotes, escaped, and shortened where it is too long for a message.
+/// Displays a text in quotes and escaped. The end of a long text is left out, and its length is
+/// added.
 pub(crate) struct Quoted<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Quoted<'_> {
@@ -61,8 +63,8 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
-/// How many bytes those characters are, from the first on, that take `max` bytes at most when each
-/// is escaped.
+/// The length in bytes of the longest start of `chars` that takes at most `max` bytes when it is
+/// escaped.
 fn fitting(chars: impl Iterator<Item = char>, max: usize) -> usize {
     let mut escaped = 0;
     let fit = chars.take_while(|c| {
@@ -72,7 +74,8 @@ fn fitting(chars: impl Iterator<Item = char>, max: usize) -> usize {
     fit.map(char::len_utf8).sum()
 }
 
-/// A shape. Of one with very many dimensions both ends are shown, and how many it has.
+/// Displays a shape. Of a shape with many dimensions it shows both ends and the number of
+/// dimensions.
 pub(crate) struct Shape<'a>(pub(crate) &'a [usize]);
 
 impl fmt::Display for Shape<'_> {
@@ -89,8 +92,8 @@ impl fmt::Display for Shape<'_> {
     }
 }
 
-/// Names for a message: all of a few, the first of many; quoted, escaped, and shortened where they
-/// are too long for a message.
+/// Displays a list of names in a message: at most the first eight, and the number of the others.
+/// Each name is quoted, escaped and shortened.
 ///
 /// ```
 /// use safetensors_core::framework::NameList;
@@ -124,7 +127,7 @@ impl fmt::Display for NameList<'_> {
     }
 }
 
-/// What an error keeps of text that stands where a known word should: enough to recognise it.
+/// The start of an unknown word, long enough to recognise it.
 pub(crate) fn excerpt(text: &str) -> String {
     match text.floor_char_boundary(EXCERPT) {
         end if end == text.len() => text.into(),
@@ -132,7 +135,8 @@ pub(crate) fn excerpt(text: &str) -> String {
     }
 }
 
-/// Passes on the first bytes of what is written and then fails, so that nothing more is formatted.
+/// Writes the first `left` bytes to `out`, and then fails. The failure stops the formatting, so a
+/// huge value costs no time.
 pub(super) struct Capped<'a, 'f> {
     pub(super) out: &'a mut fmt::Formatter<'f>,
     pub(super) left: usize,
@@ -152,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_the_text_what_is_shown_is_bounded_and_printable() {
+    fn any_text_is_shown_bounded_and_printable() {
         for c in ["a", "\"", "\\", "'", "\0", "\u{202e}", "\u{10ffff}", "层", "\u{300}"] {
             for len in [0, 1, 159, 160, 161, 500, 100_000] {
                 let text = c.repeat(len);

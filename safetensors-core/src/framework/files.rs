@@ -1,4 +1,4 @@
-//! Loading and saving that every adapter gets from its [`Framework`].
+//! The loading and saving that every [`Framework`] gets.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,11 +13,11 @@ use crate::save::SaveOptions;
 use crate::tensor::TensorSource;
 
 impl LoadOptions {
-    /// Loads tensors in the dtypes that the framework `F` holds: a dtype that it lacks is widened
+    /// Loads tensors in the dtypes that the framework `F` holds. A dtype that it lacks is widened
     /// if [`widening`](LoadOptions::widening) allows that, and is an error if not.
     ///
-    /// [`load`] does this. It is for adapters that read in a way of their own; what they read is for
-    /// [`Framework::from_exact`].
+    /// [`load`] calls this. Adapters call it that read in another way; they then pass each buffer
+    /// to [`Framework::from_exact`].
     #[must_use]
     pub fn for_framework<F: Framework + ?Sized>(self) -> Self {
         self.held_by(DtypeTable::of::<F>())
@@ -27,7 +27,8 @@ impl LoadOptions {
 /// Loads every tensor of a checkpoint into a framework, reading in parallel.
 ///
 /// All dtypes are checked before a byte of data is read. A tensor that was saved once for several
-/// names comes back under all of them, read once and cloned, unless the options say otherwise.
+/// names is read once and returned under each of them, as a clone, unless the options turn that
+/// off.
 ///
 /// # Errors
 ///
@@ -56,8 +57,9 @@ pub fn load<F: Framework>(
 ///
 /// # Errors
 ///
-/// Those of [`Framework::source`] and of [`crate::save()`]; each names the file and the tensor. The
-/// file is then as it was.
+/// Those of [`Framework::source`] and of [`crate::save()`]; each names the file, and the tensor if
+/// it is about one. After an error the file at `path` is unchanged, except for
+/// [`ErrorKind::NotDurable`](crate::ErrorKind::NotDurable).
 pub fn save<'a, F: Framework>(
     path: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a F::Tensor)>,
@@ -71,7 +73,7 @@ where
     crate::save::save(path, sources, options)
 }
 
-/// Saves tensors of a framework to a directory as a checkpoint of as many files as they need, see
+/// Saves tensors of a framework to a directory as a checkpoint of one or more files, see
 /// [`crate::save_sharded`].
 ///
 /// # Errors
@@ -90,7 +92,7 @@ where
     checkpoint::save_sharded(directory, sources, options)
 }
 
-/// What each tensor is written from.
+/// The sources that the tensors are written from.
 fn sources<'a, F: Framework>(
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a F::Tensor)>,
 ) -> Result<Vec<(impl AsRef<str>, impl TensorSource + 'a)>>

@@ -1,7 +1,9 @@
-//! For those who build on this crate: adapters of tensor libraries, and tools. Nothing here is
-//! needed to load or save.
+//! Items for adapters of tensor libraries and for tools. Programs that only load and save do not
+//! need them.
 //!
-//! An adapter implements [`Framework`], and gets [`load`], [`save`] and [`save_sharded`] for it.
+//! An adapter implements [`Framework`]. [`load`], [`save`] and [`save_sharded`] then work for it.
+//! Besides, there are [`NameList`] and [`default_threads`] for tools, and [`check_bools`],
+//! [`write_native`] and [`widened_shape`] for adapters that read or write tensors by themselves.
 
 #[cfg(feature = "std")]
 mod files;
@@ -24,10 +26,10 @@ pub use crate::tensor::boolean::check_bools;
 pub use crate::tensor::write_native;
 use crate::tensor::{TensorBuf, TensorSource, TensorView};
 
-/// A library of tensors that files are loaded into and saved from.
+/// A tensor library that tensors are loaded into and saved from.
 ///
-/// An adapter implements this for a zero-size type of its own (`Ndarray`, `Candle`, `Burn`). One
-/// conformance suite, one [`load`] and one [`save`] then serve all of them.
+/// An adapter implements this trait for a zero-size type of its own (`Ndarray`, `Candle`, `Burn`).
+/// The adapters share [`load`], [`save`] and one conformance suite.
 ///
 /// ```
 /// use safetensors_core::framework::{Framework, Support, load, save};
@@ -77,41 +79,49 @@ use crate::tensor::{TensorBuf, TensorSource, TensorView};
 /// save::<Audio>(&path, [("wave", &wave)], &SaveOptions::new())?;
 /// assert_eq!(load::<Audio>(&Checkpoint::open(&path)?, &(), &LoadOptions::new())?["wave"], wave);
 ///
-/// // What is narrower comes out wider; what the library cannot hold is an error that names the tensor.
-/// safetensors_core::save(&path, [("small", TensorView::from_slice(&[2], &[-1_i8, 1])?)], &SaveOptions::new())?;
-/// assert_eq!(load::<Audio>(&Checkpoint::open(&path)?, &(), &LoadOptions::new())?["small"].values, [-1, 1]);
-/// safetensors_core::save(&path, [("f", TensorView::from_slice(&[1], &[0.5_f32])?)], &SaveOptions::new())?;
+/// // A narrower dtype is widened.
+/// let small = TensorView::from_slice(&[2], &[-1_i8, 1])?;
+/// safetensors_core::save(&path, [("small", small)], &SaveOptions::new())?;
+/// let loaded = load::<Audio>(&Checkpoint::open(&path)?, &(), &LoadOptions::new())?;
+/// assert_eq!(loaded["small"].values, [-1, 1]);
+///
+/// // A dtype that the library cannot hold is an error that names the tensor.
+/// let float = TensorView::from_slice(&[1], &[0.5_f32])?;
+/// safetensors_core::save(&path, [("f", float)], &SaveOptions::new())?;
 /// let error = load::<Audio>(&Checkpoint::open(&path)?, &(), &LoadOptions::new()).unwrap_err();
-/// assert!(error.to_string().ends_with(r#"tensor "f": audio has no type that holds F32 exactly"#), "{error}");
+/// let expected = r#"tensor "f": audio has no type that holds F32 exactly"#;
+/// assert!(error.to_string().ends_with(expected), "{error}");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Framework {
     /// The framework's name, for messages.
     const NAME: &'static str;
 
-    /// A tensor whose dtype and number of dimensions are known at run time. Cloned where a file has
-    /// one tensor under several names.
+    /// A tensor whose dtype and number of dimensions, from 0 on, are known only at run time. A
+    /// library that has only matrices needs a type of its own beside them. The elements come and go
+    /// in C order. A tensor that has several names in a file is cloned for each.
     type Tensor: Clone;
 
-    /// Where tensors are placed; `()` where there is only main memory.
+    /// The device that tensors are loaded to; `()` if there is only main memory.
     type Device;
 
-    /// How this framework holds elements of `dtype`. The adapter's one dtype table.
+    /// How this framework holds elements of `dtype`. This is the adapter's dtype table.
     fn support(dtype: Dtype) -> Support;
 
-    /// A tensor of this framework, made of a buffer whose dtype it holds exactly. The elements are
+    /// Makes a tensor from a buffer whose dtype the framework holds exactly. The elements are
     /// moved, not copied, if the device is main memory.
     ///
-    /// Call [`from_buf`](Framework::from_buf) instead, which widens where that is needed.
+    /// Users call [`from_buf`](Framework::from_buf) instead, which widens a dtype that the
+    /// framework lacks.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::UnsupportedDtype`] for another dtype; [`ErrorKind::Framework`] if the framework
-    /// fails.
+    /// [`ErrorKind::UnsupportedDtype`] for any other dtype; [`ErrorKind::Framework`] if the
+    /// framework fails.
     fn from_exact(buf: TensorBuf, device: &Self::Device) -> Result<Self::Tensor>;
 
-    /// The tensor's dtype, shape and bytes, for writing. Contiguous tensors in main memory are not
-    /// copied.
+    /// Borrows a tensor as a source of its dtype, shape and bytes, to be saved. Contiguous tensors
+    /// in main memory are not copied.
     ///
     /// # Errors
     ///
@@ -119,8 +129,8 @@ pub trait Framework {
     /// elements.
     fn source(tensor: &Self::Tensor) -> Result<impl TensorSource + '_>;
 
-    /// A tensor of this framework, made of an owned buffer, losslessly widened if `widening` allows
-    /// and the framework lacks the dtype.
+    /// Makes a tensor from an owned buffer. A dtype that the framework lacks is widened losslessly
+    /// if `widening` allows that.
     ///
     /// # Errors
     ///
@@ -135,8 +145,7 @@ pub trait Framework {
         }
     }
 
-    /// A tensor of this framework, made of a copy of a view, as [`from_buf`](Framework::from_buf)
-    /// does.
+    /// Makes a tensor from a view, as [`from_buf`](Framework::from_buf) does. The bytes are copied.
     ///
     /// # Errors
     ///
@@ -151,9 +160,9 @@ pub trait Framework {
     }
 }
 
-/// What adapters fail with.
+/// Constructors of the errors of adapters.
 impl Error {
-    /// The framework `F` itself failed: [`ErrorKind::Framework`].
+    /// Makes [`ErrorKind::Framework`]: the framework `F` itself failed with `source`.
     ///
     /// ```
     /// use safetensors_core::Error;
@@ -169,13 +178,14 @@ impl Error {
         ErrorKind::Framework { framework: F::NAME, source: Box::new(source) }.into()
     }
 
-    /// The framework `F` has no type for elements of `dtype`: [`ErrorKind::UnsupportedDtype`].
+    /// Makes [`ErrorKind::UnsupportedDtype`]: the framework `F` has no type for elements of
+    /// `dtype`.
     pub fn unsupported_dtype<F: Framework + ?Sized>(dtype: Dtype) -> Self {
         ErrorKind::UnsupportedDtype { framework: F::NAME, dtype }.into()
     }
 
-    /// The format has no dtype for elements that the framework `F` calls `found`:
-    /// [`ErrorKind::UnsupportedFrameworkType`].
+    /// Makes [`ErrorKind::UnsupportedFrameworkType`]: the format has no dtype for elements that the
+    /// framework `F` calls `found`.
     pub fn unsupported_framework_type<F: Framework + ?Sized>(found: impl Into<String>) -> Self {
         ErrorKind::UnsupportedFrameworkType { framework: F::NAME, found: found.into() }.into()
     }

@@ -117,7 +117,7 @@ pub(crate) fn of_data<S: ReadAt>(
     Ok(Sha256::from_bytes(hasher.finalize().into()))
 }
 
-/// A failure to read.
+/// The error of a failed read.
 pub(super) fn failed(error: io::Error) -> Error {
     ErrorKind::Io(error).into()
 }

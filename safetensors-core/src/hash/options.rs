@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use crate::parallel::{Progress, Work};
 
-/// How digests are computed.
+/// The options for computing digests.
 ///
 /// ```
 /// use safetensors_core::digest::DigestOptions;
@@ -30,9 +30,9 @@ impl DigestOptions {
         self
     }
 
-    /// Has `callback` called about once a MiB that is read, and at the end, by the thread that read
-    /// it. If it returns [`ControlFlow::Break`], the rest is not read and the work fails with
-    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
+    /// Sets a callback, which is called about once for each MiB that is read, and at the end. The
+    /// thread that has read the bytes calls it. If it returns [`ControlFlow::Break`], the rest is
+    /// not read and the work fails with [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
     ///
     /// ```
     /// use safetensors_core::digest::{self, DigestOptions};

@@ -20,7 +20,7 @@ use crate::dtype::Dtype;
 
 /// The most dimensions that are read here: more than nearly all tensors have, and fewer than any
 /// sensible limit allows.
-pub(super) const MAX_RANK: usize = 8;
+pub(super) const MAX_NDIM: usize = 8;
 
 /// An entry that was read.
 pub(super) struct Found {
@@ -80,7 +80,7 @@ pub(super) fn entry<'a>(
             let (&separator, after) = after.split_first()?;
             rest = after;
             match separator {
-                b',' if dims.len() - first_dim < MAX_RANK => {}
+                b',' if dims.len() - first_dim < MAX_NDIM => {}
                 b']' => break,
                 _ => return None,
             }

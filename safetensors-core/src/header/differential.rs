@@ -90,7 +90,7 @@ fn header() -> impl Strategy<Value = String> {
     let dim = prop_oneof![8 => 0..5_usize, 1 => 0..100_000_usize];
     // More dimensions than the fast path takes are small, so that their product fits.
     let few = prop::collection::vec(dim, 0..4);
-    let many = prop::collection::vec(0..3_usize, canonical::MAX_RANK - 1..canonical::MAX_RANK + 3);
+    let many = prop::collection::vec(0..3_usize, canonical::MAX_NDIM - 1..canonical::MAX_NDIM + 3);
     let shape = prop_oneof![8 => few, 1 => many];
     let entry = (form, name, select(Dtype::ALL), shape);
     let metadata = prop_oneof![
@@ -166,7 +166,7 @@ proptest! {
     fn both_paths_agree_on_headers_that_are_right(text in header(), most in 0..8_usize) {
         assert_agree(text.as_bytes(), &Limits::default());
         assert_agree(text.as_bytes(), &Limits { tensors: most, ..Limits::default() });
-        assert_agree(text.as_bytes(), &Limits { rank: most, ..Limits::default() });
+        assert_agree(text.as_bytes(), &Limits { ndim: most, ..Limits::default() });
         assert_agree(text.as_bytes(), &Limits { metadata_entries: most, ..Limits::default() });
     }
 

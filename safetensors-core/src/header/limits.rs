@@ -7,7 +7,7 @@
 /// |---|---|
 /// | [`header_bytes`](Limits::header_bytes) | 100,000,000 |
 /// | [`tensors`](Limits::tensors) | 4,294,967,295 |
-/// | [`rank`](Limits::rank) | 1,024 |
+/// | [`ndim`](Limits::ndim) | 1,024 |
 /// | [`metadata_entries`](Limits::metadata_entries) | 100,000 |
 /// | [`index_bytes`](Limits::index_bytes) | 100,000,000 |
 /// | [`index_entries`](Limits::index_entries) | 1,000,000 |
@@ -33,14 +33,14 @@ pub struct Limits {
     pub tensors: usize,
     /// The most dimensions of one tensor; 1,024 by default, which is far more than any framework
     /// has.
-    pub rank: usize,
+    pub ndim: usize,
     /// The most entries of one file's `__metadata__`; 100,000 by default. Their text counts as part
     /// of the header.
     pub metadata_entries: usize,
     /// The longest index file in bytes; 100,000,000 by default.
     pub index_bytes: u64,
-    /// The most tensors that an index may name, and the most entries of its `metadata`; 1,000,000 by
-    /// default.
+    /// The most tensors that an index may name, and the most entries of its `metadata`; 1,000,000
+    /// by default.
     pub index_entries: usize,
 }
 
@@ -49,7 +49,7 @@ impl Default for Limits {
         Self {
             header_bytes: 100_000_000,
             tensors: u32::MAX as usize,
-            rank: 1_024,
+            ndim: 1_024,
             metadata_entries: 100_000,
             index_bytes: 100_000_000,
             index_entries: 1_000_000,

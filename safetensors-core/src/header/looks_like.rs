@@ -1,13 +1,13 @@
-//! What a file looks like that is no safetensors file, by its first bytes.
+//! Recognises files of other formats by their first bytes, for errors.
 
 use super::LENGTH_BYTES;
 use crate::error::{Error, ErrorKind};
 
-/// As many bytes of a file's start as are looked at.
+/// The number of bytes at the start of a file that are examined.
 #[cfg(feature = "std")]
 pub(crate) const START: usize = 512;
 
-/// The formats that begin with bytes of their own.
+/// Formats that begin with fixed bytes.
 const FORMATS: [(&[u8], &str); 7] = [
     (b"GGUF", "a GGUF file, as llama.cpp reads"),
     (b"\x1f\x8b\x08", "a gzip file, which has to be decompressed first"),
@@ -21,8 +21,8 @@ const FORMATS: [(&[u8], &str); 7] = [
     (b"<?xml", "an XML document"),
 ];
 
-/// Adds to an error about a file that begins like this what the file looks like, if the error is
-/// one that a file of another format gives.
+/// Adds to an error the format that a file beginning with `start` looks like. Errors that a file of
+/// another format cannot cause are returned unchanged.
 #[cold]
 pub(crate) fn explain(error: Error, start: &[u8]) -> Error {
     let is_other_format = matches!(
@@ -40,10 +40,10 @@ pub(crate) fn explain(error: Error, start: &[u8]) -> Error {
     }
 }
 
-/// What a file looks like that begins with these bytes.
+/// The other format that a file beginning with `start` looks like.
 fn looks_like(start: &[u8]) -> Option<&'static str> {
     if start.get(LENGTH_BYTES) == Some(&b'{') {
-        // A header stands here. Its length can be any bytes.
+        // This is a header of our format. Its length may have any bytes.
         return None;
     }
     if start.starts_with(b"PK\x03\x04") {
@@ -62,9 +62,10 @@ fn looks_like(start: &[u8]) -> Option<&'static str> {
     FORMATS.iter().find(|(magic, _)| start.starts_with(magic)).map(|(_, format)| *format)
 }
 
-/// Which archive it is, by the name of its first file.
+/// Recognises a kind of ZIP archive by the name of its first file.
 fn zip(start: &[u8]) -> &'static str {
-    // After a fixed part with the length of the name at its end.
+    // The offset of the name. The fixed part before it ends with the lengths of the name and of an
+    // extra field.
     const NAME: usize = 30;
     let name = start.get(NAME - 4..NAME - 2).and_then(|len| {
         let len = u16::from_le_bytes([len[0], len[1]]).into();
@@ -79,9 +80,10 @@ fn zip(start: &[u8]) -> &'static str {
     }
 }
 
-/// A pickle of protocol 2 to 5. Older ones have no mark of their own.
+/// Whether a file is a pickle of protocol 2 to 5. Older protocols have no fixed start.
 fn is_pickle(start: &[u8]) -> bool {
-    // The opcodes that come first: an empty container, a mark, a long integer, a global, a frame.
+    // The opcodes that a pickle can start with: an empty container, a mark, a global, a long
+    // integer, a frame.
     let opcode = |byte: &u8| matches!(byte, b'}' | b']' | b')' | b'(' | b'c' | 0x8a | 0x95);
     start.first() == Some(&0x80)
         && matches!(start.get(1), Some(2..=5))
@@ -96,7 +98,7 @@ mod tests {
     fn is(start: &[u8], part: &str) {
         let found = looks_like(start);
         assert!(found.is_some_and(|found| found.contains(part)), "{found:?}");
-        // Whatever is there of it.
+        // A truncated start must not panic.
         (0..start.len()).for_each(|len| _ = looks_like(&start[..len]));
     }
 
@@ -123,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_whose_length_has_such_bytes_is_a_header() {
+    fn a_header_whose_length_looks_like_another_format_is_a_header() {
         for length in
             [0x0008_8b1f_u64, 0x0346_5547_4755, 0x7d_0280, u64::from_le_bytes(*b"<html>  ")]
         {

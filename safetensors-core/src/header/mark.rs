@@ -1,18 +1,17 @@
-//! The mark that stands in place of the header's length while an edit writes one header over
-//! another.
+//! The mark that replaces the header's length while an edit writes one header over another.
 //!
-//! A valid length never looks like it: as a length it is larger than any file. So every reader of
-//! the format refuses a file that has it, this one with an error that says why.
+//! A valid length never looks like the mark, because as a length it is larger than any file. So
+//! every reader of the format refuses a file that has the mark. This reader's error says why.
 
 use super::LENGTH_BYTES;
 
-/// Begins the mark.
+/// The first bytes of the mark.
 const BEGIN: [u8; 4] = *b"edt\xff";
 
-/// Ends it. It is in the place of the most significant bytes of the length.
+/// The last bytes of the mark, in the place of the most significant bytes of the length.
 const END: [u8; 2] = *b"\xed\xff";
 
-/// A mark of this number, which tells one edit from another.
+/// The mark of the edit `number`. The number tells one edit from another.
 #[cfg(feature = "std")]
 pub(crate) fn mark(number: u16) -> [u8; LENGTH_BYTES] {
     let [low, high] = number.to_le_bytes();
@@ -20,7 +19,7 @@ pub(crate) fn mark(number: u16) -> [u8; LENGTH_BYTES] {
     [a, b, c, d, low, high, y, z]
 }
 
-/// Whether a mark stands where the length should be, or half of one.
+/// Whether a length is a mark, or has its first or its last bytes, as after an interrupted write.
 pub(crate) fn is_marked(length: [u8; LENGTH_BYTES]) -> bool {
     length.starts_with(&BEGIN) || length.ends_with(&END)
 }

@@ -88,18 +88,18 @@ impl Header {
         let mut parser = Parser {
             cursor: Cursor::new(text),
             scratch: String::new(),
-            // These capacities suit a usual header. Memory that is not needed is never touched, and
-            // it is smaller than the text in any case.
+            // These capacities suit a usual header. Unused capacity costs no memory, because it is
+            // never touched.
             names: String::with_capacity(json.len() / 3),
             dims: Vec::with_capacity(json.len() / 64),
             records: Vec::with_capacity(json.len() / 100),
             metadata: None,
             max_tensors: limits.tensors,
-            max_rank: limits.rank,
-            max_entries: limits.metadata_entries,
+            max_ndim: limits.ndim,
+            max_metadata: limits.metadata_entries,
             before: canonical::Before::default(),
             // The fast path does not look at the limit of dimensions.
-            max_fast: if limits.rank < canonical::MAX_RANK { 0 } else { limits.tensors },
+            max_fast: if limits.ndim < canonical::MAX_NDIM { 0 } else { limits.tensors },
             way,
         };
         parser.header()?;
@@ -139,10 +139,11 @@ struct Parser<'a> {
     records: Vec<Record>,
     metadata: Option<Metadata>,
     max_tensors: usize,
-    max_rank: usize,
-    max_entries: usize,
+    max_ndim: usize,
+    max_metadata: usize,
     before: canonical::Before<'a>,
-    /// The most tensors up to which the fast path is taken.
+    /// As many tensors are read by the fast path. It is 0 if the limit of dimensions is so small
+    /// that only the grammar checks it.
     max_fast: usize,
     way: Way,
 }
@@ -172,7 +173,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Reads a tensor or the metadata, and before it all tensors that the fast path knows.
+    /// Reads as many tensors as the fast path knows, then one tensor or the metadata by the grammar.
     fn member(&mut self) -> Result<()> {
         let mut start = self.names.len();
         while let Some(entry) = self.canonical_entry() {
@@ -193,9 +194,9 @@ impl<'a> Parser<'a> {
             .map_err(|kind| self.in_tensor(start, kind))
     }
 
-    /// Adds the tensor's name to an error. `name` is where that name, the last one stored, begins.
-    fn in_tensor(&self, name: usize, kind: ErrorKind) -> Error {
-        Error::from(kind).in_tensor(&self.names[name..])
+    /// Adds the tensor's name, the last one stored, to an error.
+    fn in_tensor(&self, name_start: usize, kind: ErrorKind) -> Error {
+        Error::from(kind).in_tensor(&self.names[name_start..])
     }
 
     /// Reads an entry by the fast path and stores its name. Returns `None`, with nothing read, if
@@ -247,7 +248,7 @@ impl<'a> Parser<'a> {
         let mut metadata = Metadata::new();
         let mut more = self.cursor.has_first(b'}');
         while more {
-            if metadata.len() == self.max_entries {
+            if metadata.len() == self.max_metadata {
                 return Err(ErrorKind::TooManyMetadataEntries { limit: metadata.len() });
             }
             let key = String::from(self.cursor.string(&mut self.scratch, "a key in quotes")?);
@@ -326,8 +327,8 @@ impl<'a> Parser<'a> {
         self.open_array("shape")?;
         let mut more = self.cursor.has_first(b']');
         while more {
-            if self.dims.len() - start == self.max_rank {
-                return Err(ErrorKind::TooManyDimensions { limit: self.max_rank });
+            if self.dims.len() - start == self.max_ndim {
+                return Err(ErrorKind::TooManyDimensions { limit: self.max_ndim });
             }
             let dim = self.cursor.number("shape")?;
             let dim =

@@ -1,4 +1,4 @@
-//! Reading a header from what can only be read front to back.
+//! Reads a header from a stream, which can only be read front to back.
 
 use std::io::{self, Read};
 
@@ -7,9 +7,9 @@ use super::{Header, LENGTH_BYTES, Limits};
 use crate::error::{ErrorKind, Result};
 
 impl Header {
-    /// Reads the header from the start of a stream, such as a pipe, and nothing after it: the data
-    /// of the tensors comes next. A file that is malformed, or none, is refused before its data is
-    /// read; only whether the data is complete remains to be seen.
+    /// Reads the header from the start of a stream, such as a pipe. The stream is left at the first
+    /// byte of the data. A malformed file is refused before its data is read. Whether the data is
+    /// complete is not checked.
     ///
     /// ```
     /// use safetensors_core::header::Header;
@@ -25,7 +25,7 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// Those of [`Header::parse`] but for the length of the data; [`ErrorKind::Io`].
+    /// Those of [`Header::parse`], except those about the length of the data; [`ErrorKind::Io`].
     pub fn read(mut stream: impl Read, limits: &Limits) -> Result<Self> {
         let mut start = Vec::new();
         read_up_to(&mut stream, LENGTH_BYTES as u64, &mut start)?;
@@ -36,7 +36,8 @@ impl Header {
         };
         header.map_err(|error| {
             if start.len() == LENGTH_BYTES {
-                // What follows is only looked at, so it does not matter how much of it comes.
+                // Recognising another format needs a few more bytes. A short or failed read is not
+                // an error here, because there is an error already.
                 let mut more = [0; START - LENGTH_BYTES];
                 let read = stream.read(&mut more).unwrap_or(0);
                 start.extend_from_slice(&more[..read]);
@@ -45,14 +46,15 @@ impl Header {
         })
     }
 
-    /// Reads and parses the text of a header of this length, and adds its first bytes to `start`.
+    /// Reads and parses the text of a header of `expected` bytes, and adds its first bytes to
+    /// `start`.
     fn read_text(
         stream: &mut impl Read,
         expected: u64,
         limits: &Limits,
         start: &mut Vec<u8>,
     ) -> Result<Self> {
-        // The length may be a lie: memory is taken as the text comes.
+        // The length may be false, so memory is allocated only for bytes that arrive.
         let mut json = Vec::new();
         read_up_to(stream, expected, &mut json)?;
         let found = json.len() as u64;
@@ -64,7 +66,7 @@ impl Header {
     }
 }
 
-/// Reads so many bytes, or fewer if the stream ends before.
+/// Reads `len` bytes, or fewer if the stream ends before.
 fn read_up_to(stream: &mut impl Read, len: u64, bytes: &mut Vec<u8>) -> Result<(), ErrorKind> {
     let read: io::Result<usize> = stream.take(len).read_to_end(bytes);
     read.map(drop).map_err(ErrorKind::Io)
@@ -80,7 +82,7 @@ mod tests {
         [&(JSON.len() as u64).to_le_bytes()[..], JSON, &[1, 2]].concat()
     }
 
-    /// Gives one byte a call.
+    /// A stream that gives one byte for each call.
     struct Slow<'a>(&'a [u8]);
 
     impl Read for Slow<'_> {
@@ -101,7 +103,7 @@ mod tests {
     #[test]
     fn errors_are_those_of_a_file() {
         let file = file();
-        // Whether the data is there is not known.
+        // The last two bytes are the data, which `read` does not check.
         for len in 0..file.len() - 2 {
             let read = Header::read(&file[..len], &Limits::default()).unwrap_err();
             let parsed = Header::parse(&file[..len], &Limits::default()).unwrap_err();
@@ -115,15 +117,15 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_is_a_lie_takes_no_memory() {
+    fn a_false_length_takes_no_memory() {
         let endless = io::repeat(b'z');
         let error = Header::read(endless, &Limits::default()).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::HeaderTooLarge { .. }));
         let start = [&99_000_000_u64.to_le_bytes()[..], b"{"].concat();
         let error = Header::read(&start[..], &Limits::default()).unwrap_err();
-        let expected = 99_000_000;
-        assert!(
-            matches!(error.kind(), ErrorKind::HeaderPastEnd { expected: e, found: 1 } if *e == expected)
-        );
+        assert!(matches!(
+            error.kind(),
+            ErrorKind::HeaderPastEnd { expected: 99_000_000, found: 1 }
+        ));
     }
 }

@@ -1,5 +1,5 @@
-//! Copying a range of one file into another: by the kernel where it can, which on some file systems
-//! copies nothing at all.
+//! Copying a range of one file into another. The kernel copies where it can; on some file systems
+//! it shares blocks and copies nothing.
 
 use std::fs::File;
 use std::io;
@@ -10,17 +10,17 @@ use super::positional::{read_at, shorter, write_all_at};
 /// The most bytes copied by one call to the kernel, which cannot be interrupted.
 const CALL: u64 = 1 << 30;
 
-/// The buffer where the kernel cannot copy.
+/// The size of the buffer that is used if the kernel cannot copy.
 const BUFFER: usize = 1 << 20;
 
 /// Copies `len` bytes of `from` at `from_offset` to `to` at `to_offset`.
 ///
 /// On a file system with reflinks (btrfs, XFS) whole blocks are shared rather than copied, if both
-/// offsets lie alike in their blocks.
+/// offsets have the same position within a block.
 ///
 /// # Errors
 ///
-/// Those of both files; [`io::ErrorKind::UnexpectedEof`] if `from` ends before.
+/// Those of both files; [`io::ErrorKind::UnexpectedEof`] if `from` ends within the range.
 pub(crate) fn copy_range(
     from: &File,
     mut from_offset: u64,
@@ -41,8 +41,8 @@ pub(crate) fn copy_range(
     Ok(())
 }
 
-/// Copies some of the range and says how much: nothing if the kernel cannot, or if there is nothing
-/// more.
+/// Copies a part of the range and returns its length in bytes: 0 if the kernel cannot copy, or if
+/// `from` has ended.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn by_kernel(
     from: &File,
@@ -60,8 +60,8 @@ fn by_kernel(
     }) {
         Ok(copied) => Ok(copied as u64),
         Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG | Errno::IO)) => Err(error.into()),
-        // Two file systems, one without the call, an old kernel, a sandbox: reading and writing
-        // shows what really fails.
+        // The kernel cannot copy between these file systems, is too old, or a sandbox forbids the
+        // call. Reading and writing finds errors of the files themselves.
         Err(_) => Ok(0),
     }
 }

@@ -1,16 +1,17 @@
-//! Failing on purpose: each step of saving and editing that can fail announces itself here, so that
+//! Failing on purpose. Each step of saving and editing that can fail calls [`hit`] first, so that
 //! tests can interrupt it.
 //!
-//! Outside this crate's own tests and the repository's fuzz targets nothing of it remains.
+//! Only this crate's own tests and the repository's fuzz targets contain this. In other builds the
+//! functions do nothing.
 
-/// A step that is about to be taken. Fails if a test wants it to.
+/// Announces a step. Fails if a test wants it to.
 #[cfg(not(any(test, feature = "__failpoints")))]
 #[inline(always)]
 pub(crate) fn hit(_step: &'static str) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Whether a test wants to be without something that not every system has.
+/// Whether a test simulates a system that lacks a feature.
 #[cfg(not(test))]
 #[inline(always)]
 pub(crate) fn lacks(_what: &'static str) -> bool {
@@ -31,21 +32,21 @@ mod armed {
     use std::cell::RefCell;
     use std::io;
 
-    /// What a test wants of the steps that its thread takes. Other threads are left alone.
+    /// What a test wants of the steps of its own thread. Steps of other threads do not count.
     struct Armed {
-        /// The steps that still succeed.
+        /// The number of steps that still succeed.
         left: usize,
         wanted: Wanted,
         reached: Option<&'static str>,
     }
 
-    /// What becomes of the step that is reached.
+    /// What happens at the chosen step.
     enum Wanted {
         /// It fails.
         Failure,
-        /// It fails, and so do all after it, as after the end of the process.
+        /// It fails, and so do all later ones, as if the process had ended.
         Crash,
-        /// Something else happens before it.
+        /// A function is called before it.
         #[cfg(test)]
         Call(Option<Box<dyn FnOnce()>>),
     }
@@ -56,11 +57,12 @@ mod armed {
 
     #[cfg(test)]
     thread_local! {
-        /// What the thread is to do without.
-        static LACKING: std::cell::Cell<Option<&'static str>> = const { std::cell::Cell::new(None) };
+        /// The feature that the thread's system lacks.
+        static LACKING: std::cell::Cell<Option<&'static str>> =
+            const { std::cell::Cell::new(None) };
     }
 
-    /// A step that is about to be taken. Fails if a test wants it to.
+    /// Announces a step. Fails if a test wants it to.
     pub(crate) fn hit(step: &'static str) -> io::Result<()> {
         #[cfg_attr(not(test), expect(unused_mut, reason = "only tests call something"))]
         let mut call: Option<Box<dyn FnOnce()>> = None;
@@ -82,7 +84,7 @@ mod armed {
                 }
             }
         });
-        // It may take steps of its own.
+        // The function may take steps of its own, which do not count.
         if let Some(call) = call {
             let armed = ARMED.take();
             call();
@@ -91,22 +93,21 @@ mod armed {
         if fails { Err(io::Error::other(format!("interrupted at {step}"))) } else { Ok(()) }
     }
 
-    /// Whether a test wants to be without something that not every system has.
+    /// Whether a test simulates a system that lacks a feature.
     #[cfg(test)]
     pub(crate) fn lacks(what: &'static str) -> bool {
         LACKING.get() == Some(what)
     }
 
-    /// Runs `f` with its `n`th step (from 0) failing, and says which step that was; `None` if there
-    /// were not so many.
+    /// Runs `f` with its `n`th step failing, counted from 0. Returns the result of `f` and the name
+    /// of that step; `None` if `f` has fewer steps.
     ///
     /// Only the steps of this thread count.
     pub fn fail_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
         run(n, Wanted::Failure, f)
     }
 
-    /// Like [`fail_at`], but every step after the `n`th fails too: what would put things right does
-    /// not happen either.
+    /// Like [`fail_at`], but every later step fails, too. So nothing is cleaned up.
     pub fn crash_at<T>(n: usize, f: impl FnOnce() -> T) -> (T, Option<&'static str>) {
         run(n, Wanted::Crash, f)
     }
@@ -121,7 +122,7 @@ mod armed {
         run(n, Wanted::Call(Some(Box::new(call))), f)
     }
 
-    /// Runs `f` in a system that lacks something.
+    /// Runs `f` as on a system that lacks a feature.
     #[cfg(test)]
     pub(crate) fn without<T>(what: &'static str, f: impl FnOnce() -> T) -> T {
         LACKING.set(Some(what));

@@ -26,7 +26,7 @@ use crate::header::{LENGTH_BYTES, is_marked};
 ///     &SaveOptions::new(),
 /// )?;
 ///
-/// // A part of the file is read, only its header, or all of it.
+/// // Read a part of the file, only its header, or all of it.
 /// let file = FileSource::open(&path)?;
 /// let mut length = [0; 8];
 /// file.read_exact_at(&mut length, 0)?;
@@ -41,11 +41,12 @@ pub struct FileSource {
     file: File,
     path: PathBuf,
     stamp: Stamp,
-    /// Whether it changed so short before it was opened that the next change may get the same time.
+    /// Whether the file changed so shortly before it was opened that the next change may get the
+    /// same time.
     is_young: bool,
 }
 
-/// File systems note times in steps, of two seconds at most.
+/// The coarsest resolution of times in a file system.
 const TIME_STEP: Duration = Duration::from_secs(2);
 
 /// How long opening a file waits at most while its header is being changed.
@@ -53,12 +54,12 @@ const MAX_WAIT: Duration = Duration::from_millis(1000);
 
 impl FileSource {
     /// Opens a regular file for reading. Links are followed; a FIFO or a device is refused without
-    /// waiting for it. A file whose header is just being [changed](crate::edit) in its place is
-    /// waited for, a second at most.
+    /// waiting for it. If an [edit](crate::edit) is writing the header in place, this waits for the
+    /// edit, but at most a second.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`]; [`ErrorKind::NotAFile`] if the path leads to something else than a
+    /// [`ErrorKind::Io`]; [`ErrorKind::NotAFile`] if the path leads to something other than a
     /// regular file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
@@ -105,7 +106,7 @@ impl FileSource {
 
     fn with_metadata(file: File, path: &Path, metadata: &Metadata) -> Self {
         let changed = time_of_change(metadata);
-        // A time that lies ahead is of another clock, that of a server.
+        // A time in the future comes from another clock, such as that of a file server.
         let age = changed.and_then(|changed| SystemTime::now().duration_since(changed).ok());
         Self {
             file,
@@ -115,26 +116,27 @@ impl FileSource {
         }
     }
 
-    /// Takes the file as it is now for the one that was opened.
+    /// Accepts the present state of the file as its state when it was opened.
     pub(crate) fn refresh(&mut self) -> io::Result<()> {
         *self = Self::of(self.file.try_clone()?, &self.path)?;
         Ok(())
     }
 
-    /// Whether a mark says that the header is being changed, or was left half written.
+    /// Whether the file begins with the mark of a header that is being written in place, or was
+    /// left half written.
     pub(crate) fn is_marked(&self) -> bool {
         let mut length = [0; LENGTH_BYTES];
         self.read_exact_at(&mut length, 0).is_ok() && is_marked(length)
     }
 
-    /// Waits while somebody changes the header. Whoever does holds the lock of the file; a header
-    /// that was left half written is not waited for.
+    /// Waits while an edit writes the header. The edit holds the lock of the file. If nobody holds
+    /// it, the header was left half written, and waiting is no use.
     fn wait_for_edit(&self) {
         let begun = Instant::now();
         while self.is_marked() && begun.elapsed() < MAX_WAIT {
             #[cfg(unix)]
             if self.file.try_lock_shared().is_ok() {
-                // Nobody is at it. An edit that has just ended has taken the mark away.
+                // No edit is under way. If one has just ended, it has removed the mark.
                 let _ = self.file.unlock();
                 return;
             }
@@ -178,19 +180,19 @@ impl ReadAt for FileSource {
         positional::read_exact_at(&self.file, buf, offset)
     }
 
-    /// Neighbours are read by one system call where the system can.
+    /// Neighbours are read by one system call, where the system has such a call.
     fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
         positional::read_ranges_at(&self.file, ranges)
     }
 
-    /// Compares the length and the time of the last write with those at opening. On Unix also the
-    /// time of the last change of any kind, which nobody can put back, unless the file's mode,
-    /// owner, links or name explain it.
+    /// Compares the length and the time of the last write with those at opening. On Unix this also
+    /// compares the time of the last change of any kind, which no program can set. A changed mode,
+    /// owner, number of links or name explains another time.
     fn check_unchanged(&self) -> io::Result<()> {
         let check = || self.stamp.check(&self.file.metadata()?, &self.path);
         // When a link is made or removed, the kernel sets the time a moment before the number of
-        // links, and may be interrupted in between. So a file that seems to have changed is looked at
-        // again, until 63 ms have passed.
+        // links, and may be interrupted in between. So a file that seems to have changed is checked
+        // again, for 63 ms.
         for exponent in 0..6 {
             if check().is_ok() {
                 return Ok(());
@@ -200,14 +202,14 @@ impl ReadAt for FileSource {
         check()
     }
 
-    /// Whether the file changed so short before it was opened that the next change may have got the
-    /// same time.
+    /// Whether the file changed so shortly before it was opened that the next change may have got
+    /// the same time.
     fn may_change_unseen(&self) -> bool {
         self.is_young
     }
 }
 
-/// When a file, or what the system knows of it, last changed. Nobody can set this time.
+/// When the file or its metadata last changed. No program can set this time.
 #[cfg(unix)]
 fn time_of_change(metadata: &Metadata) -> Option<SystemTime> {
     use std::os::unix::fs::MetadataExt;
@@ -217,7 +219,7 @@ fn time_of_change(metadata: &Metadata) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(seconds)?.checked_add(nanoseconds)
 }
 
-/// Elsewhere it is not known, and the time of writing may lag behind.
+/// Other systems do not tell this time, and the time of writing may lag behind.
 #[cfg(not(unix))]
 fn time_of_change(_: &Metadata) -> Option<SystemTime> {
     None

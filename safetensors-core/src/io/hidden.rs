@@ -40,8 +40,8 @@ pub(crate) fn header_backup(path: &Path) -> PathBuf {
     directory(path).join(name)
 }
 
-/// Whether what lies there is a backup of a header, by its first bytes. Links are not followed, and
-/// nothing is waited for.
+/// Whether the file at this path is a backup of a header, by its first bytes. Links are not
+/// followed, and special files are not opened.
 pub(crate) fn is_header_backup(path: &Path) -> bool {
     let magic = || {
         let mut found = [0; BACKUP_MAGIC.len()];
@@ -53,7 +53,7 @@ pub(crate) fn is_header_backup(path: &Path) -> bool {
     magic() == Some(BACKUP_MAGIC)
 }
 
-/// What the names of all temporary files of a file begin with. [`ID_LEN`] characters and
+/// The beginning of the names of all temporary files of a file. [`ID_LEN`] characters and
 /// [`TEMPORARY_SUFFIX`] follow.
 pub(crate) fn temporary_prefix(file_name: &OsStr) -> OsString {
     let mut prefix = stem(file_name, 1 + ID_LEN + TEMPORARY_SUFFIX.len());
@@ -61,7 +61,7 @@ pub(crate) fn temporary_prefix(file_name: &OsStr) -> OsString {
     prefix
 }
 
-/// Whether `name` is one of a temporary file whose name begins with `prefix`.
+/// Whether `name` is that of a temporary file with this prefix.
 pub(crate) fn is_temporary(name: &OsStr, prefix: &OsStr) -> bool {
     let id = name
         .as_encoded_bytes()
@@ -104,7 +104,7 @@ mod tests {
             ("model.safetensors.aB3dE6.tmp", false),
             (".model.safetensors..tmp", false),
             (".model.safetensors.tmp", false),
-            // That of a file whose name begins alike.
+            // A temporary file of another file, whose name begins the same way.
             (".model.safetensors.index.json.aB3dE6.tmp", false),
         ] {
             assert_eq!(is_temporary(OsStr::new(name), &prefix), expected, "{name}");

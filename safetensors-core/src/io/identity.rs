@@ -4,18 +4,18 @@ use std::fs::{self, Metadata};
 use std::io;
 use std::path::Path;
 
-/// Which file it is, among those that a system has at one time.
+/// The identity of a file among all that exist at one time.
 ///
-/// Two names of one file have the same identity, and a file keeps it when it is renamed. A file
-/// that is gone may leave its identity to a new one: hold it open, or compare its times as well,
-/// where that matters.
+/// All hard links of a file have the same identity, and a file keeps it when it is renamed. A new
+/// file may get the identity of a removed one. Where that matters, hold the file open, or compare
+/// its times as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     #[cfg(unix)]
     device: u64,
     #[cfg(unix)]
     inode: u64,
-    /// Other systems do not tell which file it is. When it was made comes near.
+    /// Other systems have no such numbers. The time of creation comes close.
     #[cfg(not(unix))]
     created: Option<std::time::SystemTime>,
 }
@@ -34,7 +34,8 @@ impl Identity {
         Self { created: metadata.created().ok() }
     }
 
-    /// The identity of what has a name, which may be a link; `None` if nothing has it.
+    /// The identity of the file at a path, or of the link itself if it is one; `None` if nothing is
+    /// there.
     pub(crate) fn at(path: &Path) -> io::Result<Option<Self>> {
         match fs::symlink_metadata(path) {
             Ok(metadata) => Ok(Some(Self::of(&metadata))),

@@ -1,4 +1,4 @@
-//! [`DirectoryLock`]: one writer at a time changes which files a directory has.
+//! [`DirectoryLock`]: a lock, so that one writer at a time changes the files of a directory.
 
 use std::fs::File;
 use std::io;
@@ -6,33 +6,32 @@ use std::path::{Path, PathBuf};
 
 use super::failpoint;
 
-/// The name of the file that is locked. It is there while a writer holds the lock.
+/// The name of the lock file. It exists while a writer holds the lock.
 const NAME: &str = ".safetensors.lock";
 
-/// The right to change which files a directory has, until this is dropped.
+/// The right to add, replace and remove files of a directory, until this is dropped.
 ///
-/// A small hidden file in the directory is locked and removed again by its holder. The system takes
-/// the lock back when the process ends, however it ends; the file may then stay behind, and the
-/// next writer takes it over. Threads of one process exclude each other too. Readers take no
-/// notice.
+/// The holder creates and locks a small hidden file in the directory, and removes it at the end.
+/// The system releases the lock when the process ends, however it ends. The file may then stay
+/// behind, and the next writer uses it. Threads of one process exclude each other, too. Readers
+/// ignore the lock.
 ///
-/// The directory itself could be locked without a file. But people run commands under
-/// `flock DIRECTORY`, which would then wait for themselves; and file systems of networks pass on
-/// locks of files only.
+/// The directory itself could be locked without a file. But then a command that is run under
+/// `flock DIRECTORY` would wait for itself, and network file systems support locks of files only.
 ///
-/// Where there are no locks this is held without excluding anybody, and on some file systems of
-/// networks it excludes writers of the same machine only. So whoever holds it has to see in the end
-/// that no one else was at it.
+/// On a file system without locks this excludes nobody, and on some network file systems only
+/// writers of the same machine. So the holder must check at the end that no other writer has
+/// changed the files.
 #[derive(Debug)]
 pub(crate) struct DirectoryLock {
-    /// The file and its path; nothing where there are no locks.
+    /// The file and its path; `None` if the file system has no locks.
     held: Option<(File, PathBuf)>,
 }
 
 impl DirectoryLock {
     /// Waits until no one else holds the lock of a directory, and takes it.
     pub(crate) fn wait_for(directory: &Path) -> io::Result<Self> {
-        // Waiting does not end with "somebody else has it".
+        // `take` returns `None` only if it does not wait.
         Ok(take(directory, true)?.unwrap_or(Self { held: None }))
     }
 
@@ -49,8 +48,8 @@ fn take(directory: &Path, wait: bool) -> io::Result<Option<DirectoryLock>> {
     }
     match system::take(&path, wait) {
         Ok(file) => Ok(file.map(|file| DirectoryLock { held: Some((file, path)) })),
-        // There are no locks; or the directory must not be written to, and whatever is about to
-        // write says that better.
+        // The file system has no locks. Or the directory is not writable, and then the write that
+        // follows gives the better error.
         Err(error)
             if matches!(
                 error.kind(),
@@ -82,20 +81,21 @@ mod system {
 
     use crate::io::identity::Identity;
 
-    /// The locked file; `None` if somebody else has locked it and this is not to wait.
+    /// Creates and locks the file. `None` if somebody else has locked it and `wait` is false.
     pub(super) fn take(path: &Path, wait: bool) -> io::Result<Option<File>> {
         loop {
             let file = open(path)?;
             match lock(&file, wait) {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => return Ok(None),
-                // Whatever keeps a file system from locking, it has no locks.
+                // Any other error means that the file system has no locks.
                 Err(TryLockError::Error(_)) => {
                     let _ = fs::remove_file(path);
                     return Err(io::ErrorKind::Unsupported.into());
                 }
             }
-            // Who held the lock has removed the file, and another one may be locked by now.
+            // The last holder may have removed this file, and somebody else may have locked a new
+            // one. So this must still be the file at the path.
             if Identity::at(path)? == Some(Identity::of(&file.metadata()?)) {
                 return Ok(Some(file));
             }
@@ -103,14 +103,15 @@ mod system {
     }
 
     fn open(path: &Path) -> io::Result<File> {
-        // A link is not followed, and a FIFO that somebody put there is not waited for.
+        // A link is not followed, and opening a FIFO does not wait.
         let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
         let open = |write| {
             let mut options = OpenOptions::new();
             options.read(true).write(write).create(write).custom_flags(flags.bits() as i32);
             options.open(path)
         };
-        // A file that a writer of another user left behind can be locked without writing to it.
+        // A file that another user left behind may be read-only for this one. It can be locked
+        // nevertheless.
         open(true).or_else(|error| open(false).map_err(|_| error))
     }
 
@@ -127,13 +128,15 @@ mod system {
     }
 
     pub(super) fn release(file: File, path: &Path) {
-        // While it is locked: nobody else can have taken the name for a lock of theirs.
+        // The file is removed while it is locked, so the name cannot be that of another writer's
+        // lock.
         let _ = fs::remove_file(path);
         drop(file);
     }
 }
 
-/// On Windows a file can be opened for oneself alone, and goes when it is closed.
+/// On Windows a file can be opened so that nobody else can open it, and is removed when it is
+/// closed.
 #[cfg(windows)]
 mod system {
     use std::fs::{File, OpenOptions};
@@ -162,7 +165,7 @@ mod system {
             match error.raw_os_error() {
                 Some(ERROR_SHARING_VIOLATION) if !wait => return Ok(None),
                 Some(ERROR_SHARING_VIOLATION) => {}
-                // A file that is about to go gives this too, for a moment.
+                // A file that is being removed also gives this error, for a moment.
                 Some(ERROR_ACCESS_DENIED) if denied < 50 => denied += 1,
                 _ => return Err(error),
             }
@@ -220,7 +223,8 @@ mod tests {
         assert!(is_empty(directory.path()));
     }
 
-    /// The file goes and comes at each turn, so that one may wait for a file that is gone.
+    /// The file is created and removed at each turn, so a thread may wait for a file that is
+    /// removed.
     #[test]
     fn never_two_of_many() {
         let directory = tempfile::tempdir().unwrap();

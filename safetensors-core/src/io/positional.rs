@@ -6,7 +6,7 @@ use std::io;
 use super::failpoint;
 use super::read_at::ReadRange;
 
-/// Reads some bytes at `offset`: 0 at the end of the file, else at least one.
+/// Reads bytes at `offset` and returns their number: 0 at the end of the file, else at least one.
 pub(crate) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
     loop {
         #[cfg(unix)]
@@ -24,8 +24,8 @@ pub(crate) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<us
 ///
 /// # Errors
 ///
-/// The system's; [`io::ErrorKind::UnexpectedEof`] if the file ends before, which it did not when
-/// its length was looked at.
+/// Those of the system; [`io::ErrorKind::UnexpectedEof`] if the file ends too early, because it has
+/// become shorter since it was opened.
 pub(crate) fn read_exact_at(file: &File, mut buf: &mut [u8], mut offset: u64) -> io::Result<()> {
     while !buf.is_empty() {
         let read = read_at(file, buf, offset)?;
@@ -38,7 +38,7 @@ pub(crate) fn read_exact_at(file: &File, mut buf: &mut [u8], mut offset: u64) ->
     Ok(())
 }
 
-/// The error for a file that has ended where there should be `expected` bytes at least.
+/// The error for a file that is shorter than the `expected` number of bytes.
 #[cold]
 pub(crate) fn shorter(file: &File, expected: u64) -> io::Error {
     let found = file.metadata().map(|metadata| format!(", found {}", metadata.len()));
@@ -47,7 +47,7 @@ pub(crate) fn shorter(file: &File, expected: u64) -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, message)
 }
 
-/// Fills every range. Neighbours are read by one system call where the system can.
+/// Fills every range. Neighbours are read by one system call, where the system has such a call.
 pub(crate) fn read_ranges_at(file: &File, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
     // The most buffers that one call takes, on every system.
     const MOST: usize = 1024;
@@ -60,10 +60,10 @@ pub(crate) fn read_ranges_at(file: &File, ranges: &mut [ReadRange<'_>]) -> io::R
         .try_for_each(|run| read_run(file, run))
 }
 
-/// Fills buffers whose places in the file follow one another.
+/// Fills buffers whose ranges in the file follow one another.
 fn read_run(file: &File, run: &mut [ReadRange<'_>]) -> io::Result<()> {
-    // The call may read less than was asked for, or be one that the system does not have. What is
-    // left is read range by range, which also shows the error of a call that failed.
+    // The call may read less than requested, fail, or not exist on this system. The rest is read
+    // range by range. If the call failed, this gives the error.
     let mut done = read_vectored_at(file, run).unwrap_or(0);
     for range in run {
         let here = done.min(range.bytes.len());
@@ -89,7 +89,7 @@ fn read_vectored_at(_: &File, _: &mut [ReadRange<'_>]) -> io::Result<usize> {
 /// Writes all of `bytes` at `offset`.
 pub(crate) fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     if let Err(error) = failpoint::hit("write") {
-        // The test gets what is worst in a real failure: half a write.
+        // The worst case of a real failure is half a write, so this writes half.
         let _ = write_all(file, &bytes[..bytes.len() / 2], offset);
         return Err(error);
     }

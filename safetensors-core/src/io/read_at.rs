@@ -14,7 +14,7 @@ use std::io;
 /// use std::io;
 /// use std::sync::atomic::{AtomicU64, Ordering};
 ///
-/// /// An object in a store that is paid for by the byte.
+/// /// An object in a store that charges for every byte.
 /// struct Metered {
 ///     object: Vec<u8>,
 ///     fetched: AtomicU64,
@@ -54,40 +54,41 @@ pub trait ReadAt: Send + Sync {
     /// Those of the source; [`io::ErrorKind::UnexpectedEof`] if it ends before `buf` is full.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
 
-    /// Fills several buffers in one call. A source for which a request costs much, such as a
-    /// network, can do better than one after the other, which is the default.
+    /// Fills several buffers. The default reads one after the other. A source with expensive
+    /// requests, such as a network, can join them.
     ///
     /// # Errors
     ///
-    /// Those of [`read_exact_at`](ReadAt::read_exact_at). What the buffers hold then is not said.
+    /// Those of [`read_exact_at`](ReadAt::read_exact_at). The contents of the buffers are then
+    /// unspecified.
     fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
         ranges.iter_mut().try_for_each(|range| self.read_exact_at(range.bytes, range.offset))
     }
 
-    /// Checks that the source is still what it was when it was opened, as far as it can tell;
-    /// called after reading. The default sees nothing.
+    /// Checks that the source has not changed since it was opened, as far as it can tell. It is
+    /// called after reading. The default checks nothing.
     ///
     /// # Errors
     ///
-    /// One that says what has changed.
+    /// An error that says what has changed.
     fn check_unchanged(&self) -> io::Result<()> {
         Ok(())
     }
 
     /// Whether the source may have changed in a way that
-    /// [`check_unchanged`](ReadAt::check_unchanged) does not see: then a header is read twice and
+    /// [`check_unchanged`](ReadAt::check_unchanged) does not see. If so, a header is read twice and
     /// compared. `false` by default.
     fn may_change_unseen(&self) -> bool {
         false
     }
 }
 
-/// A buffer, and the place whose bytes are to be read into it.
+/// A buffer, and the offset of the bytes to read into it.
 #[derive(Debug)]
 pub struct ReadRange<'a> {
     /// Where the bytes lie, counted from the start of the source.
     pub offset: u64,
-    /// What they are read into, whole.
+    /// The buffer. It is filled completely.
     pub bytes: &'a mut [u8],
 }
 

@@ -1,16 +1,16 @@
-//! Making room in a file before it is written.
+//! Reserving the space of a file before it is written.
 
 use std::fs::File;
 use std::io;
 
 use super::failpoint;
 
-/// Gives a new file its length and, where the file system can, the space for it: a full disk is
-/// found before any work is done, and not when gigabytes are written.
+/// Gives a new file its length and, where the file system can, reserves the space for it. So a full
+/// disk is found before any work is done, and not after gigabytes are written.
 pub(crate) fn reserve(file: &File, len: u64) -> io::Result<()> {
     failpoint::hit("reserve")?;
-    // The length first: `fallocate` on a file system without it says nothing about lengths that no
-    // file can have.
+    // The length is set first, because that fails if no file can be so long. `fallocate` does not
+    // notice this on a file system that does not support it.
     file.set_len(len)?;
     allocate(file, len)
 }
@@ -26,16 +26,16 @@ fn allocate(file: &File, len: u64) -> io::Result<()> {
     if let Ok(system) = fstatfs(file)
         && system.f_type == TMPFS_MAGIC
     {
-        // To reserve memory is to clear it, which takes longer than to write it; so only look
-        // whether there is enough. A tmpfs without a limit says that it has no blocks.
+        // A tmpfs reserves memory by clearing it, which takes longer than writing it. So this only
+        // checks whether there is enough. A tmpfs without a limit reports 0 blocks.
         let full =
             system.f_blocks > 0 && system.f_bavail.saturating_mul(system.f_bsize as u64) < len;
         return if full { Err(Errno::NOSPC.into()) } else { Ok(()) };
     }
     match retry_on_intr(|| fallocate(file, FallocateFlags::empty(), 0, len)) {
         Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG | Errno::IO)) => Err(error.into()),
-        // Anything else says that this file system or sandbox cannot reserve, which the writes do
-        // not need.
+        // Any other error means that this file system or sandbox cannot reserve space. Writing does
+        // not need it.
         Ok(()) | Err(_) => Ok(()),
     }
 }

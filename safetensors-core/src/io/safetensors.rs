@@ -1,4 +1,4 @@
-//! [`SafeTensors`]: one file, in any kind of bytes.
+//! [`SafeTensors`]: a parsed file, in memory or in any other source.
 
 use crate::error::{ErrorKind, Result};
 use crate::header::{Header, Limits, Metadata, TensorInfo};
@@ -69,8 +69,8 @@ impl<B: AsRef<[u8]>> SafeTensors<B> {
         let offsets = info.data_offsets();
         let start = self.header.data_start();
         let range = to_usize(start + offsets.start)?..to_usize(start + offsets.end)?;
-        // The header was checked against these bytes, but a foreign `AsRef` may lend others at each
-        // call.
+        // The header was checked against these bytes, but a foreign `AsRef` may return different
+        // bytes at each call.
         let data = self.bytes.as_ref();
         let found = (data.len() as u64).saturating_sub(start);
         let missing = || ErrorKind::MissingData { expected: self.header.data_len(), found }.into();
@@ -83,7 +83,7 @@ impl<B: AsRef<[u8]>> SafeTensors<B> {
 }
 
 impl<B> SafeTensors<B> {
-    /// Puts a header and the source it was read from together.
+    /// Joins a header and the source that it was read from.
     #[cfg(feature = "std")]
     pub(crate) fn from_parts(header: Header, bytes: B) -> Self {
         Self { header, bytes }
@@ -99,18 +99,18 @@ impl<B> SafeTensors<B> {
         self.header.metadata()
     }
 
-    /// What holds the file.
+    /// The bytes or the source of the file.
     pub fn source(&self) -> &B {
         &self.bytes
     }
 
-    /// What holds the file, to be changed in what has no say in the header.
+    /// The bytes or the source of the file. A change must not affect the header.
     #[cfg(feature = "std")]
     pub(crate) fn source_mut(&mut self) -> &mut B {
         &mut self.bytes
     }
 
-    /// Gives back what holds the file.
+    /// Returns the bytes or the source of the file.
     pub fn into_source(self) -> B {
         self.bytes
     }

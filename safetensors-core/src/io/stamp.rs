@@ -1,15 +1,15 @@
-//! [`Stamp`]: what tells that a file has changed since it was opened.
+//! [`Stamp`]: the state of a file when it was opened, which shows later changes.
 
 use std::fs::Metadata;
 use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
-/// What a file was when it was opened, as far as the system keeps record.
+/// The state of a file when it was opened, as far as the system records it.
 #[derive(Debug)]
 pub(super) struct Stamp {
     len: u64,
-    /// When it was last written to, if the file system says. Whoever writes can put it back.
+    /// The time of the last write, if the file system records it. Programs can set it.
     modified: Option<SystemTime>,
     #[cfg(unix)]
     inode: Inode,
@@ -29,7 +29,7 @@ impl Stamp {
         self.len
     }
 
-    /// Compares with what the open file is now; `path` is what it was opened by.
+    /// Compares with the present state of the open file. `path` is the path that it was opened by.
     pub(super) fn check(&self, now: &Metadata, path: &Path) -> io::Result<()> {
         let changed = |how: &str| {
             Err(io::Error::other(format!("the file has changed since it was opened: {how}")))
@@ -41,8 +41,11 @@ impl Stamp {
             return changed("it was written to");
         }
         #[cfg(unix)]
-        if self.inode.was_written(&Inode::of(now), path) {
-            return changed("it was written to, and the time of that was put back");
+        if self.inode.may_have_been_written(&Inode::of(now), path) {
+            return changed(
+                "its time of change moved: it was written to and its time of writing set back, or \
+                 one of its attributes was set",
+            );
         }
         #[cfg(not(unix))]
         let _ = path;
@@ -50,8 +53,9 @@ impl Stamp {
     }
 }
 
-/// What Unix knows of a file besides. The time of change cannot be set, so it is later after every
-/// write; but also after changes of the file's mode, owner, links and name.
+/// Further facts about a file on Unix. Programs cannot set the time of change, so every write moves
+/// it. So do changes of mode, owner, links and name, which can be told apart. Setting an extended
+/// attribute or the time of access moves it too and cannot be told apart, so it counts as a write.
 #[cfg(unix)]
 #[derive(Debug, PartialEq, Eq)]
 struct Inode {
@@ -75,16 +79,17 @@ impl Inode {
         }
     }
 
-    /// Whether a write must have been what changed the file last.
+    /// Whether the file may have been written to, although its length and time of writing are the
+    /// same.
     ///
-    /// A change of mode, owner or links explains the time by itself. So does another name: a file
-    /// that `path` does not lead to any more was renamed, deleted or replaced, as every atomic save
-    /// does, and its bytes are what they were.
-    fn was_written(&self, now: &Self, path: &Path) -> bool {
-        let explained =
+    /// A change of mode, owner or links explains the time by itself. So does another name: if
+    /// `path` no longer leads to the file, the file was renamed, deleted or replaced, as by an
+    /// atomic save, and its bytes are the same.
+    fn may_have_been_written(&self, now: &Self, path: &Path) -> bool {
+        let other_cause =
             |now: &Self| (now.links, now.mode, now.owner) != (self.links, self.mode, self.owner);
         self.changed != now.changed
-            && !explained(now)
+            && !other_cause(now)
             && std::fs::metadata(path).is_ok_and(|there| Self::of(&there).place == self.place)
     }
 }
@@ -98,7 +103,7 @@ mod tests {
 
     use crate::io::{FileSource, ReadAt};
 
-    /// An open file of a directory, after a time in which the clock of the file system has moved on.
+    /// An open file in a directory, after the clock of the file system has moved on.
     fn open(name: &str) -> (tempfile::TempDir, PathBuf, FileSource) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(name);

@@ -8,41 +8,42 @@ use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
-/// How to remove it.
+/// Something unfinished, and how to remove it.
 #[derive(Debug)]
 enum Unfinished {
     /// A temporary file.
     File(PathBuf),
     /// A temporary directory with all that is in it.
     Directory(PathBuf),
-    /// A directory that was made for the output. It goes only if it is empty.
+    /// A directory that was created for the output. It is removed only if it is empty.
     Made(PathBuf),
 }
 
-/// In order of their making.
+/// Everything unfinished, in order of creation.
 static UNFINISHED: Mutex<BTreeMap<u64, Unfinished>> = Mutex::new(BTreeMap::new());
 
-/// Whoever makes, renames or removes something that is unfinished reads this. The process ends with
-/// it written, so that nothing is made afterwards, and nothing interrupted between two steps.
+/// [`Steps`] hold this for reading. [`remove_temporaries`] takes it for writing and never releases
+/// it, so that nothing is created afterwards, and no steps are interrupted halfway.
 static RUNNING: RwLock<()> = RwLock::new(());
 
 thread_local! {
-    /// How many of the [`Steps`] of this thread are in each other.
+    /// The number of nested [`Steps`] of this thread.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Some steps that are taken together or not at all if [`remove_temporaries`] is called meanwhile.
-/// The end of the process by any other means interrupts them, of course.
+/// Some steps that [`remove_temporaries`] does not interrupt: it waits until those that have begun
+/// are done, and no others can begin after it. Any other end of the process can interrupt them.
 #[derive(Debug)]
 pub(crate) struct Steps {
-    /// None within other steps of this thread: who waits to write a lock keeps further readers out.
+    /// `None` within other steps of this thread: while a writer waits for the lock, new readers
+    /// wait, too, so a second read lock could wait forever.
     _running: Option<RwLockReadGuard<'static, ()>>,
     /// Ends in the thread that it began in.
     _not_send: PhantomData<*const ()>,
 }
 
 impl Steps {
-    /// Begins. Never returns if the process is about to end.
+    /// Begins the steps. Never returns if the process is about to end.
     pub(crate) fn begin() -> Self {
         let running =
             (DEPTH.get() == 0).then(|| RUNNING.read().unwrap_or_else(PoisonError::into_inner));
@@ -58,7 +59,7 @@ impl Drop for Steps {
 }
 
 /// Something that [`remove_temporaries`] removes until this is dropped. Register it in the same
-/// [`Steps`] that make it.
+/// [`Steps`] that create it.
 #[derive(Debug)]
 pub(crate) struct Registered(u64);
 
@@ -73,7 +74,7 @@ impl Registered {
         Self::new(Unfinished::Directory(absolute(path)))
     }
 
-    /// A directory that was made for an output, and is to go if nothing comes into it.
+    /// A directory that was created for an output, to be removed if it is empty.
     pub(crate) fn made(path: &Path) -> Self {
         Self::new(Unfinished::Made(absolute(path)))
     }
@@ -92,7 +93,7 @@ impl Drop for Registered {
     }
 }
 
-/// The path, whatever the current directory is later.
+/// The absolute path, which stays the same if the current directory changes.
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.into())
 }
@@ -103,16 +104,15 @@ fn all() -> MutexGuard<'static, BTreeMap<u64, Unfinished>> {
 }
 
 /// Removes the temporary files and directories of all saves and edits that are under way in this
-/// process, so that it can end and leave nothing behind: for the thread that handles a signal such
-/// as `SIGINT`. (Not for the signal handler itself: this waits for locks.)
+/// process, so that the process can end and leave nothing behind. Call it in a thread that waits
+/// for signals such as `SIGINT`. Do not call it in a signal handler, because it waits for locks.
 ///
-/// A commit that has begun, and a header that is being written in place, are waited for: they take
-/// a moment. Afterwards every save and edit of this process waits forever where it would create or
-/// rename a file. So call it only to end the process at once.
+/// It waits for commits that have begun, and for headers that are being written in place, which
+/// take a moment. Afterwards every save and edit of this process waits forever when it tries to
+/// create or rename a file. So call it only to end the process at once.
 ///
-/// Not needed where saves end by themselves, with success, an error or a panic: then they leave
-/// nothing behind. What a process leaves that is killed is removed by the next save to the same
-/// place.
+/// Saves that end with success, an error or a panic leave nothing behind without this. What a
+/// killed process leaves is removed by the next save to the same path.
 ///
 /// ```no_run
 /// // In the thread that waits for signals:
@@ -120,16 +120,16 @@ fn all() -> MutexGuard<'static, BTreeMap<u64, Unfinished>> {
 /// std::process::exit(130);
 /// ```
 pub fn remove_temporaries() {
-    // Never released.
+    // The lock is never released.
     std::mem::forget(RUNNING.write().unwrap_or_else(PoisonError::into_inner));
-    // What lies in a directory was made after it.
+    // A file in a directory was created after it, so it is removed before it.
     for unfinished in all().values().rev() {
-        // What cannot be removed says by its name what it is.
+        // Errors are ignored: a file that stays shows by its name what it is.
         let _ = match unfinished {
             Unfinished::File(path) => fs::remove_file(path),
             Unfinished::Made(path) => fs::remove_dir(path),
             Unfinished::Directory(path) => {
-                // A thread that does not know yet may put another file into it.
+                // Another thread may still put a file into it, so this tries twice.
                 fs::remove_dir_all(path).or_else(|_| fs::remove_dir_all(path))
             }
         };

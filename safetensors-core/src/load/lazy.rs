@@ -308,9 +308,9 @@ fn read_header(source: &impl ReadAt, limits: &Limits) -> Result<Header> {
     Ok(header)
 }
 
-/// Compares a header with what the source has now. An edit that writes over it makes the length
-/// invalid first, so the length is looked at first: if it is as before, the edit had not begun when
-/// the header was read, or is done by now.
+/// Compares a header with the present bytes of the source. An edit in place makes the length
+/// invalid first and valid last, so the length is compared first. If it is the same, no edit was
+/// writing the header when it was read, or the edit is done by now and the text differs, too.
 fn look_again(source: &impl ReadAt, length: [u8; LENGTH_BYTES], json: &[u8]) -> io::Result<()> {
     /// The most bytes that are held besides the header.
     const COMPARED: usize = 1 << 20;

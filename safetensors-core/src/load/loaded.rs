@@ -14,7 +14,7 @@ pub struct LoadedDtype {
     file: Dtype,
     /// First, elements are converted to this dtype while they are read.
     read: Dtype,
-    /// Then complex numbers may become pairs of F32, in place,
+    /// Then complex numbers may become pairs of F32, in place.
     pairs: bool,
     /// Then the pairs are converted to this dtype. Without pairs it is that of `read`.
     converted: Dtype,

@@ -56,7 +56,7 @@ impl LoadOptions {
         self
     }
 
-    /// Has `callback` called about once a MiB that is read, and at the end, by the thread that read
+    /// Calls `callback` about once per MiB that is read, and at the end, in the thread that read
     /// it. If it returns [`ControlFlow::Break`], the rest is not read and the load fails with
     /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
     ///

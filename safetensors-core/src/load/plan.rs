@@ -149,41 +149,43 @@ pub(super) fn jobs<'t, 'a, 'b, S>(
             continue;
         }
         if len <= SMALL {
-            let part = Part { tensor, offset: base, first: 0, place: Place::Whole(buf) };
-            match (wanted.runs.contiguous(), conversion) {
-                (Some(start), None) => small.push(Part { offset: base + start, ..part }),
-                (Some(start), Some(conversion)) => {
-                    jobs.push(Job::Converted(Part { offset: base + start, ..part }, conversion));
-                }
+            let start = wanted.runs.contiguous();
+            let offset = base + start.unwrap_or(0);
+            let part = Part { tensor, offset, first: 0, place: Place::Whole(buf) };
+            match (start, conversion) {
+                (Some(_), None) => small.push(part),
+                (Some(_), Some(conversion)) => jobs.push(Job::Converted(part, conversion)),
                 (None, conversion) => {
-                    jobs.push(Job::Strided(part, wanted.runs.clone(), wanted.gap, conversion))
+                    jobs.push(Job::Strided(part, wanted.runs.clone(), wanted.gap, conversion));
                 }
             }
             continue;
         }
         // Offsets count in bytes of the file, lengths of `bytes` in bytes of the buffer. An element
-        // has `from` bits in the file and `to` bits in the buffer, so `n` bytes of the file are
-        // `n * to / from` bytes of the buffer, and `n * 8 / from` elements.
+        // has `file_bits` in the file and `memory_bits` in the buffer. So `n` bytes of the file are
+        // `n * memory_bits / file_bits` bytes of the buffer, and `n * 8 / file_bits` elements.
         //
-        // The divisions are exact: a run holds whole elements, and a converted element has 1, 2, 4
-        // or 8 bytes. Without a conversion `from` equals `to`. (Elements of 6 bits do not divide a
-        // piece, but only conversions use `first`.)
-        let (from, to) = (u64::from(tensor.dtype().bits()), u64::from(buf.dtype().bits()));
+        // These divisions are exact: a run holds whole elements, and a converted element has 1, 2,
+        // 4 or 8 bytes. Without a conversion both numbers of bits are the same. The one exception
+        // is `elements` for 6-bit dtypes without a conversion, where nothing uses `first`.
+        let (file_bits, memory_bits) =
+            (u64::from(tensor.dtype().bits()), u64::from(buf.dtype().bits()));
         let mut rest = buf.bytes_mut();
         let mut first = 0;
         // The parts of the split come in order and fill the buffer one after another. `rest` is the
         // buffer that is not yet assigned, `first` the index of the next element.
         for runs in wanted.runs.clone().split(STRIDED) {
             let bytes;
-            (bytes, rest) = rest.split_at_mut((runs.byte_len() * to / from) as usize);
-            let next = first + runs.byte_len() * 8 / from;
+            (bytes, rest) = rest.split_at_mut((runs.byte_len() * memory_bits / file_bits) as usize);
+            let next = first + runs.byte_len() * 8 / file_bits;
             match runs.contiguous() {
                 None => {
                     let part = Part { tensor, offset: base, first, place: Place::Piece(bytes) };
                     jobs.push(Job::Strided(part, runs, wanted.gap, conversion));
                 }
                 Some(start) => {
-                    let (elements, step) = (JOB as u64 * 8 / to, JOB as u64 * from / to);
+                    let elements = JOB as u64 * 8 / memory_bits;
+                    let step = JOB as u64 * file_bits / memory_bits;
                     for (number, bytes) in (0..).zip(bytes.chunks_mut(JOB)) {
                         let (offset, first) =
                             (base + start + number * step, first + number * elements);

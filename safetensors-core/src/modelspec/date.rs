@@ -1,4 +1,4 @@
-//! Whether text is a date of ISO 8601.
+//! Checks whether a text is an ISO 8601 date.
 
 use alloc::format;
 
@@ -7,25 +7,26 @@ use jiff::fmt::temporal::Pieces;
 
 const SECONDS_OF_A_DAY: i32 = 24 * 60 * 60;
 
-/// Whether the text is a date of ISO 8601 in the basic or the extended format, with or without a
+/// Whether the text is an ISO 8601 date in the basic or the extended format, with or without a
 /// time.
 ///
-/// Dates: `YYYY`, `YYYY-MM`, `YYYY-MM-DD`, `YYYYMMDD`. After a whole day may follow `T` and a time,
-/// `hh`, `hh:mm`, `hh:mm:ss` or the same without colons, with a decimal fraction of its last part,
-/// and a zone: `Z`, `±hh`, `±hh:mm`, `±hhmm`. The hyphen is `-` or the one of Unicode (U+2010),
-/// which the text of the model standard itself uses. Dates by week (`2023-W28-7`) and by day of the
-/// year (`2023-197`) are refused.
+/// A date is `YYYY`, `YYYY-MM`, `YYYY-MM-DD` or `YYYYMMDD`. A date with a day may have a time: `T`,
+/// then `hh`, `hh:mm`, `hh:mm:ss` or the same without colons. A time may have a decimal fraction of
+/// its last part, and a zone: `Z`, `±hh`, `±hh:mm` or `±hhmm`.
+///
+/// The hyphen is `-`, or U+2010, which the text of the ModelSpec standard itself uses. Dates by
+/// week (`2023-W28-7`) and by day of the year (`2023-197`) are refused.
 pub(super) fn is_date(text: &str) -> bool {
     let text = text.replace('\u{2010}', "-");
-    // jiff reads more than ISO 8601: a sign before the year, a space or lower-case letters, the
-    // name of a time zone in brackets.
+    // jiff reads more than ISO 8601, so these are refused here: a sign before the year, a space or
+    // lower-case letters, the name of a time zone in brackets.
     let is_allowed = |c: char| c.is_ascii_digit() || "TZ:.,+-".contains(c);
     if !text.starts_with(|c: char| c.is_ascii_digit()) || !text.chars().all(is_allowed) {
         return false;
     }
     match (text.split_once('T'), text.len()) {
         (Some((day, time)), _) => is_day_and_time(day, time),
-        // jiff needs a whole day, so a year and a month are read by their first one.
+        // jiff needs a whole date, so the first month and day are added to a year or a month.
         (None, 4) => is_day(&format!("{text}-01-01")),
         (None, 7) => is_day(&format!("{text}-01")),
         (None, _) => is_day(&text),
@@ -38,20 +39,21 @@ fn is_day(text: &str) -> bool {
 
 fn is_day_and_time(day: &str, time: &str) -> bool {
     let (clock, zone) = time.split_at(time.find(['Z', '+', '-']).unwrap_or(time.len()));
-    // jiff reads a fraction of seconds only, and nine digits of it. ISO 8601 knows fractions of
-    // hours and minutes too, of any length.
+    // jiff reads fractions of seconds only, with at most nine digits. ISO 8601 also allows
+    // fractions of hours and minutes, and any length. So the fraction is checked here.
     let (clock, fraction) = clock.split_once(['.', ',']).unwrap_or((clock, "0"));
     if fraction.is_empty() || !fraction.bytes().all(|digit| digit.is_ascii_digit()) {
         return false;
     }
-    // jiff does not read 24:00, which is midnight at the end of a day.
+    // jiff does not read 24:00, which ISO 8601 allows for midnight at the end of a day.
     let is_24 = clock.starts_with("24");
     let clock = if is_24 { clock.replacen("24", "00", 1) } else { clock.into() };
     let is_midnight = |time| time == Time::midnight() && fraction.bytes().all(|c| c == b'0');
 
     let text = format!("{day}T{clock}{zone}");
     let Ok(pieces) = Pieces::parse(&text) else { return false };
-    // jiff also reads zones with seconds, and of up to 25 hours.
+    // jiff also reads zones with seconds, and zones of up to 25 hours, which ISO 8601 does not
+    // allow.
     let zone_is_short = zone.len() <= "+hh:mm".len()
         && pieces
             .to_numeric_offset()
@@ -95,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_date() {
+    fn other_texts_are_not_dates() {
         for text in [
             "",
             "T",
@@ -112,7 +114,7 @@ mod tests {
             " 2023-07-16",
             "2023-0716",
             "202307-16",
-            // Days of the year, and of a week.
+            // Dates by day of the year, and by week.
             "2024-366",
             "2023-001",
             "2023001",
@@ -150,7 +152,7 @@ mod tests {
             "２０２３",
             "+023",
             "2023-\u{2010}7-16",
-            // Read by jiff, but not of ISO 8601 as files write it.
+            // jiff reads these, but they are not ISO 8601 dates as files write them.
             "+002023-07-16",
             "-000001-07-16",
             "2023-07-16 18:13:38",

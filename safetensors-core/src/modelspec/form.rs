@@ -1,32 +1,32 @@
-//! [`Form`]: what the value of a key looks like.
+//! [`Form`]: the forms that the values of keys can have.
 
 use super::date::is_date;
 use super::value::{List, Resolution, Sha256, TimestepRange, Value, Version};
 
-/// What the text of a value looks like.
+/// The form of a value's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// Any text.
     Text,
-    /// Text that says something.
+    /// Text with at least one character that is not white space.
     NonEmpty,
     /// `major.minor.patch`.
     Version,
     /// `WIDTHxHEIGHT`, in pixels.
     Resolution,
-    /// A date of ISO 8601, with or without a time.
+    /// An ISO 8601 date, with or without a time.
     Date,
     /// `0x` and lower-case hex digits.
     Hash,
     /// A [`Form::Hash`] of 64 digits.
     Sha256,
-    /// `MIN,MAX`.
+    /// Two unsigned integers, `MIN,MAX`.
     Range,
     /// An unsigned 32-bit integer.
     Integer,
     /// `true` or `false`.
     Boolean,
-    /// Items between commas.
+    /// Items separated by commas.
     List,
     /// An image as a base64 data URL.
     DataImage,

@@ -3,23 +3,23 @@
 use super::form::Form;
 use crate::header::MODELSPEC_PREFIX;
 
-/// What every key of the standard begins with in a file's metadata.
+/// The prefix of every key of the standard in a file's metadata.
 pub(super) const PREFIX: &str = MODELSPEC_PREFIX;
 
-/// The key whose presence says that a file follows the standard, and which version of it.
+/// The key for the version of the standard. A file with this key follows the standard.
 pub(super) const VERSION_KEY: &str = "sai_model_spec";
 
-/// What the keys for hashes begin with; the name of the algorithm follows.
+/// The prefix of the keys for hashes. The name of the algorithm follows it.
 pub(super) const HASH_PREFIX: &str = "hash_";
 
-/// How much the standard asks for a key.
+/// How strongly the standard asks for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Requirement {
-    /// Without it the file does not follow the standard.
+    /// A file without the key does not follow the standard.
     Must,
-    /// Valuable, but a file may go without.
+    /// The standard recommends the key.
     Should,
-    /// Defined, but not expected in most files.
+    /// The key is optional.
     Can,
 }
 
@@ -39,11 +39,11 @@ pub(super) enum Category {
 pub(super) struct Key {
     /// The name, without [`PREFIX`].
     pub(super) name: &'static str,
-    /// How much the standard asks for it.
+    /// How strongly the standard asks for it.
     pub(super) requirement: Requirement,
-    /// The models that it is for.
+    /// The models that the key is for.
     pub(super) category: Category,
-    /// What a value looks like.
+    /// The form of its value.
     pub(super) form: Form,
 }
 
@@ -86,9 +86,9 @@ const fn key(name: &'static str, requirement: Requirement, category: Category, f
     Key { name, requirement, category, form }
 }
 
-/// What a value of this key looks like, if the standard says so. `name` is without [`PREFIX`].
+/// The form of the value of a key, if the standard defines one. `name` is without [`PREFIX`].
 ///
-/// A hash by an algorithm that the table does not list still has the form of a hash.
+/// A hash by an algorithm that the table does not list has the form of a hash too.
 pub(super) fn form_of(name: &str) -> Option<Form> {
     match KEYS.iter().find(|key| key.name == name) {
         Some(key) => Some(key.form),
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_says_what_the_standard_says() {
+    fn the_table_agrees_with_the_standard() {
         assert_eq!(
             names(Requirement::Must),
             [

@@ -1,14 +1,15 @@
-//! [`ModelSpec`]: what a file says of its model, in the keys of the
-//! [Stability AI Model Metadata Standard](https://github.com/Stability-AI/ModelSpec) 1.0.1.
+//! [`ModelSpec`]: the description of a model in the metadata of its file, as the [Stability AI
+//! Model Metadata Standard](https://github.com/Stability-AI/ModelSpec) 1.0.1 defines it.
 //!
-//! The keys lie in a file's `__metadata__` and begin with `modelspec.`. [`ModelSpec`] reads and
-//! writes them as typed fields; [`validate`] lists everything that departs from the standard.
+//! The keys of the standard are in a file's `__metadata__` and begin with `modelspec.`.
+//! [`ModelSpec`] reads and writes them as typed fields. [`validate`] lists every difference from
+//! the standard.
 //!
 //! ```
 //! use safetensors_core::modelspec::{ModelSpec, Resolution, validate};
 //! use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
 //!
-//! let mut spec = ModelSpec::new("stable-diffusion-xl-v1-base", "sgm", "Example Model Version 1.0");
+//! let mut spec = ModelSpec::new("stable-diffusion-xl-v1-base", "sgm", "Example Model 1.0");
 //! spec.resolution = Some(Resolution { width: 1024, height: 1024 });
 //! let options = SaveOptions::new().metadata(spec.to_metadata()?);
 //! let file = serialize([("w", TensorView::from_slice(&[1], &[1_u8])?)], &options)?;

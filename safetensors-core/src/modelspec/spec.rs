@@ -11,11 +11,11 @@ use crate::header::Metadata;
 #[cfg(feature = "std")]
 use crate::header::SHA256_KEY;
 
-/// What a file says of its model. Each field is one key of the standard, by the same name without
+/// The description of a model. Each field is one key of the standard, and has its name without
 /// `modelspec.`
 ///
-/// A key that is absent is `None`, or an empty list. Values are read and written in their exact
-/// form only: [`validate`](super::validate()) lists what is wrong with a file that departs from it.
+/// A field is `None`, or an empty list, if the key is absent. A value that does not have the form
+/// of its key is an error. To list all such values of a file, use [`validate`](super::validate()).
 ///
 /// ```
 /// use safetensors_core::Metadata;
@@ -38,42 +38,43 @@ use crate::header::SHA256_KEY;
 pub struct ModelSpec {
     /// `sai_model_spec`: the version of the standard.
     pub version: Version,
-    /// The class of the architecture: two models that need different code have two. After a `/` may
-    /// stand what kind of adapter or component it is.
+    /// The class of the architecture. Models that need different code have different classes. For
+    /// an adapter or a component, its kind follows after a `/`.
     pub architecture: String,
-    /// The code base that the tensors' names come from: a name, or the address of its repository.
+    /// The code base that defines the names of the tensors: its name, or the address of its
+    /// repository.
     pub implementation: String,
     /// The title of this model.
     pub title: String,
-    /// What the model is and can do, for people. Markdown, of any length.
+    /// A description of the model for people. Markdown, of any length.
     pub description: Option<String>,
     /// The person or company that made the model.
     pub author: Option<String>,
-    /// When the model was made or published: a date of ISO 8601 by year, month and day, with or
+    /// The ISO 8601 date when the model was made or published, such as `2023-07-16`, with or
     /// without a time.
     pub date: Option<String>,
     /// The SHA-256 of all bytes after the header.
     pub hash_sha256: Option<Sha256>,
-    /// The least version of the implementation that the model needs, or a commit.
+    /// The lowest version of the implementation that the model needs, or a commit.
     pub implementation_version: Option<String>,
     /// The name, the address or the text of the license.
     pub license: Option<String>,
-    /// A short hint for whoever uses the model.
+    /// A short hint for users of the model.
     pub usage_hint: Option<String>,
-    /// A very small picture as a data URL: `data:image/jpeg;base64,...`. 256 by 256 pixels is
-    /// recommended.
+    /// A very small picture as a data URL: `data:image/jpeg;base64,...`. The recommended size is
+    /// 256 by 256 pixels.
     pub thumbnail: Option<String>,
-    /// Labels.
+    /// Labels. An item must not contain a comma.
     pub tags: Vec<String>,
     /// The titles of the models that this one was merged from.
     pub merged_from: Vec<String>,
-    /// Images: the size that the model is meant to generate.
+    /// Images: the size of the images that the model is meant to generate.
     pub resolution: Option<Resolution>,
-    /// Images: words that make an adapter work.
+    /// Images: the words in a prompt that activate an adapter.
     pub trigger_phrase: Option<String>,
     /// Images: what the model predicts, such as `v` or `epsilon`.
     pub prediction_type: Option<String>,
-    /// Images: the timesteps that the model is tuned on.
+    /// Images: the timesteps that the model was tuned on.
     pub timestep_range: Option<TimestepRange>,
     /// Images: which layer of the text encoder to use ("clip skip").
     pub encoder_layer: Option<u32>,
@@ -87,14 +88,15 @@ pub struct ModelSpec {
     pub vae_dtype: Vec<String>,
     /// Text: how the weights are stored, such as `fp16` or `gptq-4bit`.
     pub data_format: Option<String>,
-    /// Text: what the model writes: `general`, `writing`, `chat`, `code` or `technical`.
+    /// Text: the kind of text that the model writes: `general`, `writing`, `chat`, `code` or
+    /// `technical`.
     pub format_type: Option<String>,
     /// Text: the languages that the model understands, such as `en/US`.
     pub language: Vec<String>,
-    /// Text: the template, with `%%SYSTEM%%`, `%%USER%%` and `%%AI%%`.
+    /// Text: the template of a prompt, with the placeholders `%%SYSTEM%%`, `%%USER%%` and `%%AI%%`.
     pub format_template: Option<String>,
-    /// Keys under `modelspec.` that the standard does not list, without the prefix. They are kept
-    /// as they are.
+    /// Keys under `modelspec.` that the standard does not list, without the prefix. Their values
+    /// are kept unchanged.
     pub other: BTreeMap<String, String>,
 }
 
@@ -102,7 +104,8 @@ impl ModelSpec {
     /// The version of the standard that [`new`](ModelSpec::new) declares.
     pub const VERSION: Version = Version { major: 1, minor: 0, patch: 1 };
 
-    /// A description with what every model must have. See the fields for what the three are.
+    /// A description with the three keys that every model must have, and no others. See the fields
+    /// for their meaning.
     pub fn new(
         architecture: impl Into<String>,
         implementation: impl Into<String>,
@@ -140,13 +143,13 @@ impl ModelSpec {
         }
     }
 
-    /// Whether a file's metadata has keys of the standard, rightly or wrongly.
+    /// Whether a file's metadata has any key under `modelspec.`, valid or not.
     pub fn is_in(metadata: &Metadata) -> bool {
         metadata.keys().any(|key| key.starts_with(PREFIX))
     }
 
-    /// Sets the field of a key by its name, without `modelspec.`, and its text. What the standard
-    /// does not list goes into [`other`](ModelSpec::other).
+    /// Sets a field by the name of its key, without `modelspec.`, and the text of its value. A key
+    /// that the standard does not list is put into [`other`](ModelSpec::other).
     ///
     /// ```
     /// use safetensors_core::modelspec::{ModelSpec, Resolution};
@@ -160,8 +163,8 @@ impl ModelSpec {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadModelSpec`] for a value that does not have its form. The field is then as it
-    /// was.
+    /// [`ErrorKind::BadModelSpec`] for a value that does not have the form of its key. The field is
+    /// then unchanged.
     pub fn set(&mut self, name: &str, text: &str) -> Result<()> {
         check_form(name, text)?;
         let mut setter = Setter { name, text, is_set: false };
@@ -172,13 +175,13 @@ impl ModelSpec {
         Ok(())
     }
 
-    /// Reads the keys from a file's metadata; `None` if there is no `modelspec.sai_model_spec`,
-    /// which means that the file does not follow the standard.
+    /// Reads the keys from a file's metadata. `None` if the key `modelspec.sai_model_spec` is
+    /// missing, because then the file does not follow the standard.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadModelSpec`], naming the key, for a key that every model must have and that
-    /// is missing, and for a value that does not have its form. What only some models must have
+    /// [`ErrorKind::BadModelSpec`], which names the key, if a value does not have the form of its
+    /// key, or if a key is missing that every model must have. Keys that only some models must have
     /// (`resolution`, `data_format`) may be missing.
     pub fn from_metadata(metadata: &Metadata) -> Result<Option<Self>> {
         if !metadata.contains_key(&full_name(VERSION_KEY)) {
@@ -197,19 +200,19 @@ impl ModelSpec {
         Ok(Some(spec))
     }
 
-    /// The keys with their prefix, as a file's metadata.
+    /// Returns the keys with their prefix, for a file's metadata.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadModelSpec`], naming the key, for a value that could not be read back: an
-    /// empty title, a date that is none, a list item with a comma in it, one of the standard's keys
-    /// in [`other`](ModelSpec::other).
+    /// [`ErrorKind::BadModelSpec`], which names the key, for a value that could not be read back.
+    /// Examples are an empty title, a malformed date, a list item that contains a comma, and a key
+    /// of the standard in [`other`](ModelSpec::other).
     pub fn to_metadata(&self) -> Result<Metadata> {
         let mut metadata = Metadata::new();
         self.clone().each_field(&mut Writer { metadata: &mut metadata })?;
         for (name, text) in &self.other {
             if KEYS.iter().any(|key| key.name == name) {
-                return Err(bad(name, "in its own field, and not in other", Some(text)));
+                return Err(bad(name, "in its own field, not in other", Some(text)));
             }
             check_form(name, text)?;
             metadata.insert(full_name(name), text.clone());
@@ -217,12 +220,12 @@ impl ModelSpec {
         Ok(metadata)
     }
 
-    /// Writes the keys into a file's metadata, in place of all keys under `modelspec.` that are
-    /// there. Other keys stay.
+    /// Writes the keys into a file's metadata. All earlier keys under `modelspec.` are removed;
+    /// other keys stay.
     ///
     /// # Errors
     ///
-    /// Those of [`to_metadata`](ModelSpec::to_metadata). `metadata` is then as it was.
+    /// Those of [`to_metadata`](ModelSpec::to_metadata). `metadata` is then unchanged.
     pub fn insert_into(&self, metadata: &mut Metadata) -> Result<()> {
         let new = self.to_metadata()?;
         metadata.retain(|key, _| !key.starts_with(PREFIX));
@@ -230,8 +233,8 @@ impl ModelSpec {
         Ok(())
     }
 
-    /// Every field that is a key of the standard, with the name of the key. For reading and for
-    /// writing alike.
+    /// Passes every field that is a key of the standard to `visitor`, with the name of the key.
+    /// Reading and writing share this list.
     fn each_field(&mut self, visitor: &mut impl Visitor) -> Result<()> {
         visitor.must(VERSION_KEY, &mut self.version)?;
         visitor.must("architecture", &mut self.architecture)?;
@@ -263,14 +266,15 @@ impl ModelSpec {
     }
 }
 
-/// Does one thing with each field.
+/// Visits each field: required ones, optional ones and lists.
 trait Visitor {
     fn must<V: Value>(&mut self, name: &'static str, field: &mut V) -> Result<()>;
     fn may<V: Value>(&mut self, name: &'static str, field: &mut Option<V>) -> Result<()>;
     fn list(&mut self, name: &'static str, field: &mut List) -> Result<()>;
 }
 
-/// Fills the fields, and takes what it has read out of the texts. Their forms have been checked.
+/// Sets the fields from texts, and removes each text that it has read. The forms of the texts have
+/// been checked.
 struct Reader<'a, 'm> {
     texts: &'a mut BTreeMap<&'m str, &'m str>,
 }
@@ -297,7 +301,7 @@ impl Visitor for Reader<'_, '_> {
     }
 }
 
-/// Fills the one field of this name. The form of the text has been checked.
+/// Sets the field of this name. The form of the text has been checked.
 struct Setter<'a> {
     name: &'a str,
     text: &'a str,
@@ -329,7 +333,7 @@ impl Visitor for Setter<'_> {
     }
 }
 
-/// Turns the fields into metadata.
+/// Adds the fields to the metadata.
 struct Writer<'a> {
     metadata: &'a mut Metadata,
 }
@@ -355,7 +359,7 @@ impl Visitor for Writer<'_> {
         {
             return Err(bad(
                 name,
-                "a list of items without commas in them and white space around them",
+                "a list of items without commas inside and white space around them",
                 Some(item),
             ));
         }
@@ -374,7 +378,8 @@ fn expected(name: &str) -> &'static str {
     form_of(name).map_or("text", |form| form.words())
 }
 
-/// The SHA-256 of all data that a file's metadata records, whatever else of the standard is there.
+/// The SHA-256 of all data that a file's metadata records. The other keys of the standard are not
+/// checked.
 #[cfg(feature = "std")]
 pub(crate) fn recorded_sha256(metadata: &Metadata) -> Result<Option<Sha256>> {
     let Some(text) = metadata.get(SHA256_KEY) else { return Ok(None) };
@@ -384,13 +389,13 @@ pub(crate) fn recorded_sha256(metadata: &Metadata) -> Result<Option<Sha256>> {
     }
 }
 
-/// The entry of a file's metadata that records the SHA-256 of all data.
+/// The key and the value that record the SHA-256 of all data in a file's metadata.
 #[cfg(feature = "std")]
 pub(crate) fn sha256_entry(hash: Sha256) -> (&'static str, String) {
     (SHA256_KEY, hash.text())
 }
 
-/// The name of a key in a file's metadata.
+/// The name of a key with its prefix, as in a file's metadata.
 pub(super) fn full_name(name: &str) -> String {
     [PREFIX, name].concat()
 }

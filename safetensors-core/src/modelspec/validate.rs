@@ -1,4 +1,4 @@
-//! [`validate`]: everything in which a file's metadata departs from the standard.
+//! [`validate`]: lists every difference between a file's metadata and the standard.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -14,7 +14,7 @@ use crate::header::Metadata;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Level {
-    /// The standard recommends otherwise.
+    /// The metadata does not follow a recommendation of the standard.
     Warning,
     /// The metadata does not follow the standard.
     Error,
@@ -29,8 +29,8 @@ impl fmt::Display for Level {
     }
 }
 
-/// One thing in which metadata departs from the standard. `Display` says it in a sentence, without
-/// how bad it is.
+/// One difference between metadata and the standard. `Display` describes it in a sentence, without
+/// the level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Problem {
@@ -38,9 +38,9 @@ pub struct Problem {
     pub level: Level,
     /// The key, with `modelspec.`
     pub key: String,
-    /// What its value should be.
+    /// What the value of the key should be.
     pub expected: &'static str,
-    /// What its value is; `None` if the key is missing.
+    /// The value of the key; `None` if the key is missing.
     pub found: Option<String>,
 }
 
@@ -54,22 +54,24 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Compares metadata with the standard, and lists the differences: the table's keys in its order,
-/// then other hashes.
+/// Compares metadata with the standard, and lists the differences. Keys that the standard lists
+/// come first, in its order, then hashes by other algorithms.
 ///
-/// A value that does not have its form is an error. A missing key is an error if every model must
-/// have it, and a warning if every model should have it. Keys for some models only are asked for
-/// like this:
+/// A value that does not have the form of its key is an error. A missing key is an error if every
+/// model must have it, and a warning if every model should have it. For keys of some models only,
+/// these rules hold:
 ///
-/// - `resolution`: its lack is an error where `architecture` begins with `stable-diffusion`
-///   ("should always have this key"), and a warning where another key for images is present
-///   ("models that are able to handle any resolution may omit this key"). It is not asked for where
-///   `architecture` has a `/`: "adapter and component models can leave this off".
-/// - `data_format` is an error, and `format_type` a warning, where `architecture` is `gpt-neo-x`,
-///   the one text model that the standard lists, or another key for text is present.
+/// - A missing `resolution` is an error if `architecture` begins with `stable-diffusion`, because
+///   the standard says "should always have this key". It is a warning if another key for images is
+///   present, because "models that are able to handle any resolution may omit this key". It is
+///   always allowed if `architecture` contains a `/`, because "adapter and component models can
+///   leave this off".
+/// - A missing `data_format` is an error, and a missing `format_type` a warning, if `architecture`
+///   is `gpt-neo-x`, the only text model that the standard lists, or if another key for text is
+///   present.
 ///
-/// Another major version than 1 is a warning: its rules may be others. Keys that the standard does
-/// not know are no problem.
+/// A major version other than 1 is a warning, because its rules may differ. Keys that the standard
+/// does not list are allowed.
 ///
 /// ```
 /// use safetensors_core::Metadata;
@@ -104,7 +106,12 @@ pub fn validate(metadata: &Metadata) -> Vec<Problem> {
                 find(Level::Error, key.name, key.form.words(), found)
             }
             Some(text) if key.name == VERSION_KEY && is_of_another_major(text) => {
-                find(Level::Warning, key.name, "of major version 1, whose rules these are", found);
+                find(
+                    Level::Warning,
+                    key.name,
+                    "of major version 1, the only one that is checked",
+                    found,
+                );
             }
             Some(_) => {}
             None => {
@@ -130,7 +137,7 @@ fn is_of_another_major(text: &str) -> bool {
     Version::parse(text).is_some_and(|version| version.major != ModelSpec::VERSION.major)
 }
 
-/// How bad it is that this key is missing, if it is bad at all.
+/// The level of the problem that this key is missing; `None` if that is not a problem.
 fn level_of_lack(key: &Key, metadata: &Metadata) -> Option<Level> {
     let by_requirement = match key.requirement {
         Requirement::Must => Level::Error,

@@ -1,4 +1,4 @@
-//! The values that are more than text, and how each is written as text.
+//! Values that are not plain text, and their conversion from and to text.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -7,9 +7,9 @@ use core::fmt;
 
 pub(super) use crate::hash::Sha256;
 
-/// A value with a form of its own.
+/// A value that a text of a certain form stands for.
 pub(super) trait Value: Sized {
-    /// The value, if the text has its form.
+    /// Parses a text; `None` if it does not have the form.
     fn parse(text: &str) -> Option<Self>;
 
     /// The value as text.
@@ -19,11 +19,11 @@ pub(super) trait Value: Sized {
 /// A version of the standard: `major.minor.patch`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
-    /// Counts changes that older files do not live up to.
+    /// Changes with a version of the standard that older files do not follow.
     pub major: u32,
-    /// Counts changes that older readers do not understand.
+    /// Changes with a version that older readers do not understand.
     pub minor: u32,
-    /// Counts other changes.
+    /// Changes with every other version.
     pub patch: u32,
 }
 
@@ -48,7 +48,7 @@ impl fmt::Display for Resolution {
     }
 }
 
-/// The timesteps that a model is tuned on, both ends included. `Display` gives `MIN,MAX`.
+/// The timesteps that a model was tuned on, including both ends. `Display` gives `MIN,MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TimestepRange {
     /// The first timestep.
@@ -63,7 +63,7 @@ impl fmt::Display for TimestepRange {
     }
 }
 
-/// Items between commas; white space around an item is no part of it.
+/// Items separated by commas. White space around an item does not belong to it.
 pub(super) type List = Vec<String>;
 
 impl Value for String {

@@ -1,4 +1,4 @@
-//! [`in_parallel`]: doing many things on several threads.
+//! [`in_parallel`]: processes many items on several threads.
 
 pub(crate) mod progress;
 mod work;
@@ -13,19 +13,20 @@ pub(crate) use work::Work;
 
 use crate::error::Result;
 
-/// The environment variable that says how many threads to use where the caller does not.
+/// The environment variable for the default number of threads.
 const VARIABLE: &str = "SAFETENSORS_THREADS";
 
 /// More threads than this gain nothing on local disks.
 const MAX_DEFAULT_THREADS: usize = 8;
 
-/// Does `work` for each item, begun in order, and returns the results in order. Each thread has a
-/// value of type `B` of its own, a buffer, say.
+/// Does `work` for each item, and returns the results in the order of the items. Items are begun in
+/// order. Each thread has its own value of type `B`, such as a buffer, which it passes to each
+/// call.
 ///
-/// `threads` is how many to use; 0 for as many as `SAFETENSORS_THREADS` says, or else one a core,
-/// eight at most. The first failure stops all threads: each ends with the item that it is at. If
-/// several fail, the error is the one of the first item, so that it does not depend on the threads'
-/// speed. A panic of `work` stops them likewise, and goes on in the calling thread.
+/// `threads` is the number of threads; 0 means [`default_threads`]. The first failure stops all
+/// threads: each finishes the item that it works on, and begins no other. If several items fail,
+/// the result is the error of the first of them in order, so that it does not depend on the speed
+/// of the threads. A panic of `work` stops the threads too, and continues in the calling thread.
 pub(crate) fn in_parallel<I, T: Send, B: Default>(
     items: impl IntoIterator<Item = I, IntoIter: ExactSizeIterator + Send>,
     threads: usize,
@@ -33,13 +34,14 @@ pub(crate) fn in_parallel<I, T: Send, B: Default>(
 ) -> Result<Vec<T>> {
     let items = items.into_iter();
     let threads = match items.len() {
-        // To find out how many threads are wanted takes longer than a little work does.
+        // One thread is enough, and looking up the default number would take longer than a little
+        // work.
         len @ (0 | 1) => len,
         len => NonZeroUsize::new(threads).map_or_else(default_threads, usize::from).min(len),
     };
     let queue = Mutex::new(Some(items.enumerate()));
     let next = || queue.lock().ok()?.as_mut()?.next();
-    // Nothing is left for the other threads to begin.
+    // Empties the queue, so that no thread begins another item.
     let end = || {
         let _ = queue.lock().map(|mut queue| queue.take());
     };
@@ -50,7 +52,8 @@ pub(crate) fn in_parallel<I, T: Send, B: Default>(
         while let Some((number, item)) = next() {
             let result = work(item, &mut own);
             if result.is_err() {
-                // What comes before this item has been begun already.
+                // All items before this one have been begun already, so the first error in order is
+                // still found.
                 end();
             }
             results.push((number, result));
@@ -58,7 +61,7 @@ pub(crate) fn in_parallel<I, T: Send, B: Default>(
         results
     };
     let mut results = thread::scope(|scope| {
-        // The calling thread is one of them. If the system has no more threads to give, fewer do
+        // The calling thread works too. If the system refuses to start a thread, fewer threads do
         // the work.
         let others: Vec<_> = (1..threads)
             .map_while(|_| thread::Builder::new().spawn_scoped(scope, run).ok())
@@ -73,7 +76,7 @@ pub(crate) fn in_parallel<I, T: Send, B: Default>(
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Does something if the thread panics before this is dropped.
+/// Calls its function when it is dropped during a panic.
 pub(crate) struct OnPanic<F: Fn()>(pub(crate) F);
 
 impl<F: Fn()> Drop for OnPanic<F> {
@@ -84,14 +87,14 @@ impl<F: Fn()> Drop for OnPanic<F> {
     }
 }
 
-/// How many threads work is shared among where the caller does not say: as many as the environment
-/// variable `SAFETENSORS_THREADS` says, or else one a core, eight at most. At least 1.
+/// The number of threads to use by default, at least 1. The environment variable
+/// `SAFETENSORS_THREADS` sets it. Without the variable it is the number of cores, but at most 8.
 pub fn default_threads() -> usize {
     let asked = std::env::var(VARIABLE)
         .ok()
         .and_then(|threads| threads.trim().parse().ok())
         .map(NonZeroUsize::get);
-    // To ask the system takes as long as to read a megabyte.
+    // The result is kept, because asking the system takes as long as reading a megabyte.
     static CORES: OnceLock<usize> = OnceLock::new();
     let cores = || *CORES.get_or_init(|| thread::available_parallelism().map_or(1, usize::from));
     asked.unwrap_or_else(|| cores().min(MAX_DEFAULT_THREADS))

@@ -1,4 +1,5 @@
-//! [`Progress`]: how far long work has come; and [`Meter`], which counts it and tells the caller.
+//! [`Progress`]: how far a long operation has come. [`Meter`] counts it and calls the caller's
+//! callback.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -10,34 +11,33 @@ use crate::error::{ErrorKind, Result};
 
 /// How far a load, a save or the computing of digests has come.
 ///
-/// Several threads tell of it, so a smaller number of bytes can be told after a larger one.
+/// Several threads report it, so a smaller number of bytes can be reported after a larger one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress<'a> {
-    /// The bytes of tensors that are in memory, in their dtype there; or that have been written, in
-    /// the dtype that they get; or that digests have been computed of.
+    /// The bytes done so far. A load counts bytes in memory, in the dtype that is loaded. A save
+    /// counts bytes written, in the dtype that is saved. Digests count the bytes that are hashed.
     pub bytes_done: u64,
-    /// All bytes that there are to do. In a file that gets a digest of each tensor and one of all
-    /// data, each byte counts twice.
+    /// All bytes to be done. If digests are computed of each tensor and of all data, each byte
+    /// counts twice.
     pub bytes_total: u64,
-    /// The name of the tensor, or of one of the tensors, that these bytes were of. Empty if they
-    /// were of a whole file.
+    /// The name of a tensor that the latest bytes belong to. Empty if they belong to a whole file.
     pub tensor: &'a str,
 }
 
-/// The most bytes that are written before somebody is told.
+/// The most bytes that are written between two calls of the callback.
 pub(crate) const PIECE: usize = 4 << 20;
 
-/// Fewer bytes than this are not worth telling, except the last ones: a file may have a hundred
-/// thousand small tensors.
+/// The callback is called once per this many bytes, and at the end. A file may have a hundred
+/// thousand small tensors, and a call for each would be slow.
 const STEP: u64 = 1 << 20;
 
 type Callback = dyn Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync;
 
-/// Counts the bytes that are done and tells the caller's callback, if there is one.
+/// Counts the bytes that are done and calls the caller's callback, if there is one.
 ///
-/// That of options only knows the callback; each piece of work counts with one made
-/// [for it](Meter::for_total), whose clones count together.
+/// The meter in options holds only the callback. Each operation makes its own from that [with a
+/// total](Meter::for_total). Clones of such a meter count together.
 #[derive(Clone, Default)]
 pub(crate) struct Meter {
     callback: Option<Arc<Callback>>,
@@ -57,13 +57,13 @@ impl Meter {
         Self { callback: Some(Arc::new(callback)), count: None }
     }
 
-    /// Whether there is somebody to tell.
+    /// Whether there is a callback.
     pub(crate) fn is_watched(&self) -> bool {
         self.callback.is_some()
     }
 
-    /// The meter of work on so many bytes. One that counts for a larger work already, of which this
-    /// is a part, goes on.
+    /// A meter for an operation on `total` bytes. If this meter counts for a larger operation
+    /// already, the new one counts for the same operation, and `total` is ignored.
     pub(crate) fn for_total(&self, total: u64) -> Self {
         let new = || {
             Arc::new(Count { done: AtomicU64::new(0), total, cancelled: AtomicBool::new(false) })
@@ -74,12 +74,12 @@ impl Meter {
         }
     }
 
-    /// Counts bytes of a tensor that have been done.
+    /// Adds bytes of a tensor that have been done.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Cancelled`], now and from now on, once the callback says so, or has panicked in
-    /// another thread. The bytes then do not count.
+    /// [`ErrorKind::Cancelled`] if the callback cancels the operation, or has cancelled it or
+    /// panicked before. Bytes for which the callback cancels are not counted.
     pub(crate) fn add(&self, bytes: u64, tensor: &str) -> Result<()> {
         let (Some(callback), Some(count)) = (&self.callback, &self.count) else { return Ok(()) };
         self.check()?;
@@ -96,14 +96,14 @@ impl Meter {
         self.check()
     }
 
-    /// Takes back bytes that were counted and are not done after all.
+    /// Subtracts bytes that were counted but are not done after all.
     pub(crate) fn take_back(&self, bytes: u64) {
         if let Some(count) = &self.count {
             count.done.fetch_sub(bytes, Ordering::Relaxed);
         }
     }
 
-    /// Fails if the callback has ended the work.
+    /// Fails with [`ErrorKind::Cancelled`] if the callback has cancelled the operation.
     pub(crate) fn check(&self) -> Result<()> {
         match &self.count {
             Some(count) if count.cancelled.load(Ordering::Relaxed) => {

@@ -1,11 +1,11 @@
-//! [`Work`]: by how many threads work is done, and who is told how far it has come.
+//! [`Work`]: the number of threads and the progress callback of an operation.
 
 use std::ops::ControlFlow;
 
 use super::{Meter, Progress, in_parallel};
 use crate::error::Result;
 
-/// What the options of loads and digests have in common.
+/// The fields that the options of loads and of digests have in common.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Work {
     threads: usize,
@@ -13,12 +13,12 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Works with so many threads; 0 for the default.
+    /// Sets the number of threads; 0 for the default.
     pub(crate) fn threads(self, threads: usize) -> Self {
         Self { threads, ..self }
     }
 
-    /// Tells `callback` how far the work has come. It may cancel it.
+    /// Sets the progress callback, which may cancel the operation.
     pub(crate) fn progress(
         self,
         callback: impl Fn(Progress<'_>) -> ControlFlow<()> + Send + Sync + 'static,
@@ -26,12 +26,12 @@ impl Work {
         Self { progress: Meter::new(callback), ..self }
     }
 
-    /// How many threads are asked for; 0 for the default.
+    /// The number of threads that was set; 0 for the default.
     pub(crate) fn thread_count(&self) -> usize {
         self.threads
     }
 
-    /// What counts the bytes that are done, of so many.
+    /// A meter for an operation on `total` bytes.
     pub(crate) fn meter(&self, total: u64) -> Meter {
         self.progress.for_total(total)
     }

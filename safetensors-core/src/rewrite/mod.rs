@@ -1,5 +1,5 @@
-//! [`Rewrite`]: makes a new checkpoint of others: merges, selects, renames, casts and shards anew,
-//! all streaming.
+//! [`Rewrite`]: makes a new checkpoint of others. It merges, selects, renames, casts and re-shards
+//! their tensors without loading them all into memory.
 
 mod plan;
 mod planned;

@@ -174,7 +174,7 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
         check_directory(path, pattern, &files)
     }
 
-    /// The bytes of all tensors that will be written.
+    /// The number of bytes of all tensors that will be written.
     pub fn total_size(&self) -> u64 {
         self.total_size
     }

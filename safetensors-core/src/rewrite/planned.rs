@@ -101,7 +101,7 @@ impl<'a, S> PlannedTensor<'a, S> {
         }
     }
 
-    /// The original dtype.
+    /// The dtype in the source, before a conversion.
     pub fn source_dtype(&self) -> Dtype {
         match &self.origin {
             Origin::Lazy(tensor) => tensor.dtype(),
@@ -145,6 +145,7 @@ impl<S: ReadAt> TensorSource for PlannedTensor<'_, S> {
 
     /// The same storage for all names of one tensor that are saved in one dtype.
     fn storage(&self) -> Option<Storage> {
+        // The tie number stands for an address: `Tied` only compares them.
         // An empty tensor gets one byte, so that it can be tied. See `Tied::with_empty`.
         Some(Storage::whole(self.tie, self.byte_len.max(1)))
     }

@@ -1,4 +1,4 @@
-//! [`AtomicFile`]: a file that takes its place complete, or not at all.
+//! [`AtomicFile`]: a new file that appears at its path complete, or not at all.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -12,19 +12,20 @@ use crate::io::failpoint;
 pub(crate) use crate::io::hidden::directory;
 use crate::io::hidden::{header_backup, is_header_backup};
 
-/// A file of any content that takes its place complete, or not at all: until
-/// [`commit`](AtomicFile::commit), and after any failure, its path has what it had before.
+/// A new file of any content that appears at its path complete, or not at all. Until
+/// [`commit`](AtomicFile::commit), and after any failure, the path has the old file, or none if
+/// there was none.
 ///
-/// On Linux it has no name until the commit, where the file system can do that. Elsewhere it is
-/// written under a hidden name beside its destination: `.NAME.ID.tmp`, with six letters or digits
-/// for `ID`. Dropped before the commit, it leaves nothing behind. A process that is killed may leave
-/// the hidden file; on Unix the next save to the same path removes it.
+/// On Linux it has no name until the commit, if the file system supports that. Otherwise it has a
+/// hidden name beside its destination: `.NAME.ID.tmp`, with six letters or digits for `ID`. A file
+/// that is dropped before the commit leaves nothing behind. A process that is killed may leave the
+/// hidden file; on Unix the next save to the same path removes it.
 ///
-/// Every write goes to the system at once: put an [`io::BufWriter`] around it for small ones.
+/// Every write is a system call. Wrap the file in an [`io::BufWriter`] for small writes.
 ///
-/// The limit of a process for the size of its files (`ulimit -f`) is an error of kind
-/// [`io::ErrorKind::FileTooLarge`], if the process ignores or handles the signal `SIGXFSZ`. The
-/// system ends other processes.
+/// A write beyond the process's limit on file sizes (`ulimit -f`) is an error of kind
+/// [`io::ErrorKind::FileTooLarge`] if the process ignores or handles the signal `SIGXFSZ`.
+/// Otherwise the system ends the process.
 ///
 /// ```
 /// use std::io::Write;
@@ -45,33 +46,32 @@ use crate::io::hidden::{header_backup, is_header_backup};
 #[derive(Debug)]
 pub struct AtomicFile {
     temp: TempFile,
-    /// As the caller named it, for messages.
+    /// The path as the caller gave it, for messages.
     path: PathBuf,
-    /// Where links lead from there.
+    /// The path after following links.
     destination: PathBuf,
     durable: bool,
 }
 
 impl AtomicFile {
-    /// Creates the file, which has yet to take its place. A file that replaces another gets its
-    /// mode and, where the system allows it, its owner and group. The mode of any other one follows
-    /// the umask.
+    /// Creates the file, without its name yet. If it replaces another file, it gets that file's
+    /// mode and, where the system allows it, its owner and group. Otherwise its mode follows the
+    /// umask.
     ///
-    /// A link is followed, also one that leads to nothing yet: what it leads to is replaced, and
-    /// the link stays.
+    /// Links are followed, also dangling ones: the file that the link leads to is replaced, and the
+    /// link stays.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotAFile`] if the path has something else than a regular file, such as a FIFO
-    /// or a device, which is left alone; [`ErrorKind::ReadOnlyFile`] if it has a file that nobody
-    /// may write to; [`ErrorKind::Io`].
+    /// [`ErrorKind::NotAFile`] if the path leads to something other than a regular file, such as a
+    /// FIFO or a device; [`ErrorKind::ReadOnlyFile`] if it leads to a read-only file;
+    /// [`ErrorKind::Io`].
     pub fn create(path: impl AsRef<Path>) -> Result<Self> {
         Self::create_with(path, &SaveOptions::new())
     }
 
-    /// [`create`](AtomicFile::create) with what the options say of
-    /// [durability](SaveOptions::durable) and of
-    /// [read-only files](SaveOptions::replace_read_only). The others are not looked at.
+    /// [`create`](AtomicFile::create) with the options for [durability](SaveOptions::durable) and
+    /// [read-only files](SaveOptions::replace_read_only). Other options are ignored.
     ///
     /// # Errors
     ///
@@ -96,8 +96,8 @@ impl AtomicFile {
         self
     }
 
-    /// [`create`](AtomicFile::create) in place of whatever is there, even a link. If it is to have
-    /// the permissions of another file, it has them before anything is written to it.
+    /// [`create`](AtomicFile::create) that replaces whatever is at the path, even a link. With
+    /// `permissions_of`, the file gets these permissions before anything is written to it.
     pub(crate) fn create_in_place_of(
         destination: PathBuf,
         permissions_of: Option<&Metadata>,
@@ -114,24 +114,25 @@ impl AtomicFile {
         &self.destination
     }
 
-    /// The open file, to be written in other ways: at positions, say.
+    /// The open file, for example to write at positions.
     pub fn file(&self) -> &File {
         self.temp.file()
     }
 
-    /// Gives the file its name, replacing what had it.
+    /// Gives the file its name, and replaces the old file.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`]: the path then has what it had before, and no temporary file stays behind.
-    /// [`ErrorKind::NotDurable`]: the new file is in its place, but its directory could not be
+    /// [`ErrorKind::Io`]: the path then still has the old file, and no temporary file stays behind.
+    /// [`ErrorKind::NotDurable`]: the new file is in place, but its directory could not be
     /// synchronised.
     pub fn commit(self) -> Result<()> {
         let path = self.path.clone();
         self.persist().map_err(|kind| Error::from(kind).in_path(&path))
     }
 
-    /// [`commit`](AtomicFile::commit), for callers who know better which path the error is about.
+    /// [`commit`](AtomicFile::commit) without a path in the error, for callers that add another
+    /// path.
     pub(crate) fn persist(self) -> Result<(), ErrorKind> {
         let Self { temp, destination, durable, .. } = self;
         if durable {
@@ -171,14 +172,14 @@ pub(crate) fn sync(file: &File) -> io::Result<()> {
 /// Waits until the names in a directory have reached the disk, where the system can.
 pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
     failpoint::hit("sync the directory")?;
-    // A directory can be opened and synchronised on Unix only; elsewhere a rename is as durable as
-    // it gets.
+    // Only Unix can open and synchronise a directory. On other systems a rename is as durable as it
+    // can be.
     if !cfg!(unix) {
         return Ok(());
     }
-    // The same holds for a directory that may be written to but not read, and for file systems,
-    // mostly of networks, that refuse this for any directory. It says nothing about the files, so
-    // it is no reason to fail.
+    // A directory without read permission cannot be synchronised either, and some network file
+    // systems refuse it for every directory. The files are not affected, so these errors are
+    // ignored.
     match File::open(directory).and_then(|directory| directory.sync_all()) {
         Err(error)
             if matches!(
@@ -194,7 +195,7 @@ pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Checks whether a path can have a file, as far as that is known before one is created.
+/// Checks whether a file can be saved to a path, as far as that is known beforehand.
 pub(crate) fn check(path: &Path, replace_read_only: bool) -> Result<()> {
     let check = || {
         let destination = destination(path)?;
@@ -204,8 +205,8 @@ pub(crate) fn check(path: &Path, replace_read_only: bool) -> Result<()> {
     check().map_err(|error| error.in_path(path))
 }
 
-/// What is known of the file that a new one replaces, if there is one. A read-only one is refused
-/// unless it may be replaced. Links are not followed.
+/// The metadata of the file that a new one will replace; `None` if there is no regular file. Fails
+/// for a read-only file unless it may be replaced. Links are not followed.
 pub(crate) fn replaceable(path: &Path, replace_read_only: bool) -> Result<Option<Metadata>> {
     match fs::symlink_metadata(path) {
         Ok(found) if !found.is_file() => Ok(None),
@@ -218,8 +219,8 @@ pub(crate) fn replaceable(path: &Path, replace_read_only: bool) -> Result<Option
     }
 }
 
-/// Removes the backup of the header of a file that was replaced: what it could restore is gone. One
-/// that stays does no harm.
+/// Removes the header backup of a file that was replaced, because the header that it could restore
+/// is gone. Errors are ignored, because a backup that stays does no harm.
 pub(crate) fn remove_header_backup(destination: &Path) {
     let path = header_backup(destination);
     if is_header_backup(&path) {
@@ -227,7 +228,7 @@ pub(crate) fn remove_header_backup(destination: &Path) {
     }
 }
 
-/// Refuses what is there and is no directory, or not there.
+/// Fails unless the path leads to a directory.
 pub(crate) fn refuse_other_than_directory(path: &Path) -> Result<()> {
     match fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => Ok(()),
@@ -236,7 +237,7 @@ pub(crate) fn refuse_other_than_directory(path: &Path) -> Result<()> {
     }
 }
 
-/// Refuses what is there and is no regular file, without opening it.
+/// Fails if the path leads to something other than a regular file, which is not opened.
 pub(crate) fn refuse_special(path: &Path) -> Result<()> {
     let found = match fs::metadata(path) {
         Ok(metadata) if metadata.is_file() => return Ok(()),
@@ -248,10 +249,11 @@ pub(crate) fn refuse_special(path: &Path) -> Result<()> {
     Err(ErrorKind::NotAFile { found }.into())
 }
 
-/// Where links lead from a path that is to have a file. What is there and is no regular file is
-/// refused, and so is the name of a directory.
+/// The path to save a file to, after following links. Fails if something other than a regular file
+/// is there, or if the path ends in a separator, as only that of a directory does.
 pub(crate) fn destination(path: &Path) -> Result<PathBuf> {
-    // Before links are followed: some links of the system, such as those to pipes, lead to no path.
+    // This comes before links are followed, because some links of the system, such as those to
+    // pipes, lead to no path.
     refuse_special(path)?;
     if path
         .as_os_str()
@@ -274,7 +276,7 @@ fn follow_links(path: &Path) -> Result<PathBuf> {
     for _ in 0..=MAX_LINKS {
         match fs::read_link(&followed) {
             Ok(target) => followed = directory(&followed).join(target),
-            // Not a link, or nothing there yet.
+            // This is not a link, or does not exist yet.
             Err(_) => return Ok(followed),
         }
     }

@@ -11,18 +11,18 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::header::{Entry, Limits, METADATA_KEY, Metadata, NameTable, encode};
 use crate::tensor::shape;
 
-/// The most bytes of data. No system has longer files, and with the header before it the end still
-/// fits 64 bits.
+/// The most bytes of data. No system has longer files, and with a header before the data its end
+/// still fits 64 bits.
 const MAX_DATA: u64 = i64::MAX as u64;
 
 /// The plan of a file: the bytes before the data, and each tensor's place.
 pub(crate) struct Layout {
     /// Header length, header and padding.
     pub(crate) prefix: Vec<u8>,
-    /// The tensors in file order: which of the input, and where from the start of the file its
-    /// bytes go.
+    /// The tensors in file order: the position of each in the input, and the range of its bytes,
+    /// counted from the start of the file.
     pub(crate) places: Vec<(usize, Range<u64>)>,
-    /// From a name to its position in the input.
+    /// Finds the position of a name in the input.
     #[cfg_attr(
         not(feature = "std"),
         expect(dead_code, reason = "only the streaming writer looks names up")
@@ -31,7 +31,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Plans a file of these tensors, and refuses what could not be read back.
+    /// Plans a file of these tensors. Fails if the file could not be read back.
     pub(crate) fn plan(tensors: &[Spec<'_>], options: &SaveOptions) -> Result<Self> {
         if !options.align.is_power_of_two() || !(8..=4096).contains(&options.align) {
             return Err(ErrorKind::BadAlignment { found: options.align }.into());
@@ -46,8 +46,8 @@ impl Layout {
         let mut end = 0_u64;
         for i in order {
             let Spec { name, dtype, shape } = tensors[i];
-            if shape.len() > limits.rank {
-                let kind = ErrorKind::TooManyDimensions { limit: limits.rank };
+            if shape.len() > limits.ndim {
+                let kind = ErrorKind::TooManyDimensions { limit: limits.ndim };
                 return Err(Error::from(kind).in_tensor(name));
             }
             let begin = end;
@@ -86,7 +86,7 @@ impl Layout {
     }
 }
 
-/// The metadata of a file of these tensors, with room for their digests if those are to be
+/// The metadata of a file of these tensors, with placeholders for their digests if these are to be
 /// recorded.
 fn metadata<'a>(tensors: &[Spec<'_>], options: &'a SaveOptions) -> Cow<'a, Metadata> {
     #[cfg(feature = "std")]

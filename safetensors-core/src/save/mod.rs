@@ -1,17 +1,16 @@
-//! Saving: sources of tensors, a layout decided beforehand, and writers that replace the file whole
-//! or not at all.
+//! Saving tensors to files. A file is replaced whole or not at all.
 //!
 //! | to | use |
 //! |---|---|
 //! | save tensors to a file | [`save()`] |
-//! | write tensors bit by bit, in any order, from several threads | [`StreamWriter`] |
+//! | write tensors piece by piece, in any order, from several threads | [`StreamWriter`] |
 //! | send a file through a pipe, a socket or a compressor | [`write_to`] |
 //! | have a file in memory | [`serialize`] |
 //! | write tensors that are not known at the start, or grow | [`GrowingWriter`] |
 //! | write a file of another kind as safely | [`AtomicFile`] |
-//! | end the process in the midst of it, and leave nothing | [`remove_temporaries`] |
+//! | end the process during a save, and leave nothing behind | [`remove_temporaries`] |
 //!
-//! All of the first four take the same [`SaveOptions`] and make the same bytes of the same tensors.
+//! The first four take the same [`SaveOptions`], and write the same bytes for the same tensors.
 
 #[cfg(feature = "std")]
 pub(crate) mod atomic;

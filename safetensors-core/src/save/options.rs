@@ -12,9 +12,8 @@ pub enum Order {
     /// whatever the input's order.
     #[default]
     Alignment,
-    /// As given. A tensor that follows narrower elements may then lie where its dtype is not
-    /// aligned, for example F32 after three bytes of U8: it can be read, but not borrowed as a
-    /// typed slice.
+    /// In the order given. A tensor may then be misaligned for its dtype, for example F32 after
+    /// three bytes of U8. It can be read, but not borrowed as a typed slice.
     Given,
 }
 
@@ -61,13 +60,13 @@ impl Default for SaveOptions {
 }
 
 impl SaveOptions {
-    /// No metadata, order by alignment, data at a multiple of 8, durable, each tensor saved as it
-    /// is given.
+    /// The default options: no metadata, order by alignment, data at a multiple of 8 bytes,
+    /// durable. Tensors that share storage are saved once for each name.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds entries to the `__metadata__`. Libraries for PyTorch models ask for `format` = `pt`.
+    /// Adds entries to the `__metadata__`. Libraries for PyTorch models expect `format` = `pt`.
     #[must_use]
     pub fn metadata<K: Into<String>, V: Into<String>>(
         mut self,
@@ -100,9 +99,9 @@ impl SaveOptions {
         self
     }
 
-    /// Whether a file that nobody may write to, by its permissions, may be replaced. Off by default:
-    /// saving then fails with [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile). The new
-    /// file gets the permissions of the old one, so it is read-only again.
+    /// Whether a read-only file may be replaced. Off by default: saving then fails with
+    /// [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile). The new file gets the
+    /// permissions of the old one, so it is read-only again.
     #[cfg(feature = "std")]
     #[must_use]
     pub fn replace_read_only(mut self, replace_read_only: bool) -> Self {
@@ -110,8 +109,9 @@ impl SaveOptions {
         self
     }
 
-    /// Saves tensors that share storage once. Writers that learn of tensors one after the other,
-    /// such as [`StreamWriter`](crate::save::StreamWriter), cannot tell, and do not look at this.
+    /// Saves tensors that share storage once, and records their other names in the metadata.
+    /// [`StreamWriter`](crate::save::StreamWriter) ignores this, because it does not know what
+    /// shares storage.
     ///
     /// Saving then also fails with the errors that [`Tied`] lists.
     #[must_use]
@@ -123,9 +123,9 @@ impl SaveOptions {
     /// Whether to record a digest of each tensor in the metadata, so that
     /// [`verify`](crate::digest::verify) can find data that has changed. Off by default.
     ///
-    /// Tensors are hashed while they are written. What [`StreamWriter`](crate::save::StreamWriter)
-    /// gets out of order is read back from the file, and [`write_to`](crate::save::write_to), which
-    /// cannot go back to the header, asks each source for its bytes twice.
+    /// Tensors are hashed while they are written. [`StreamWriter`](crate::save::StreamWriter) reads
+    /// back from the file what was written out of order. [`write_to`](crate::save::write_to) cannot
+    /// go back to the header, so it asks each source for its bytes twice.
     ///
     /// ```
     /// use safetensors_core::digest::{self, VerifyOptions};
@@ -144,14 +144,14 @@ impl SaveOptions {
         self
     }
 
-    /// Has `callback` called as bytes of tensors are written, by the thread that wrote them: after
-    /// each piece, 4 MiB at most, and at the end. Smaller tensors are told of together, about once
-    /// a MiB. The bytes of a sharded save are those of all files.
+    /// Calls `callback` as bytes of tensors are written, in the thread that wrote them: after each
+    /// piece of at most 4 MiB, and at the end. Small tensors are reported together, about once per
+    /// MiB. A sharded save counts the bytes of all files.
     ///
-    /// If it returns [`ControlFlow::Break`](core::ops::ControlFlow::Break), also at the end, the
-    /// save fails with [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled), and the path has what
-    /// it had before. A save without bytes does not call it. [`serialize`](crate::serialize) and
-    /// [`write_to`](crate::save::write_to) do not look at this.
+    /// If it returns [`ControlFlow::Break`](core::ops::ControlFlow::Break), even at the end, the
+    /// save fails with [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled), and the path keeps
+    /// the old file. A save without bytes does not call it. [`serialize`](crate::serialize) and
+    /// [`write_to`](crate::save::write_to) ignore it.
     ///
     /// ```
     /// use safetensors_core::{ErrorKind, SaveOptions, TensorView, save};

@@ -10,8 +10,8 @@ use crate::io::failpoint;
 
 /// Gives a file the permissions of another and, where the system allows it, its owner and group.
 ///
-/// Whoever has fewer rights there has no more here: if the group cannot be kept, the other group
-/// gets what everybody has.
+/// Nobody gains rights by this: if the group cannot be kept, the group of the file gets only the
+/// rights that everybody has.
 #[cfg(unix)]
 pub(crate) fn take_after(file: &File, original: &Metadata) -> io::Result<()> {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
@@ -29,18 +29,18 @@ pub(crate) fn take_after(file: &File, original: &Metadata) -> io::Result<()> {
     }
     let own = file.metadata()?;
     let mode = kept_mode(original.mode() & 0o7777, own.uid() == user, own.gid() == group);
-    // After the owner: a change of owner can take permissions away.
+    // The mode comes after the owner, because a change of owner can take permissions away.
     file.set_permissions(Permissions::from_mode(mode))
 }
 
 #[cfg(not(unix))]
 pub(crate) fn take_after(_: &File, _: &Metadata) -> io::Result<()> {
-    // A file that may be replaced has no other permissions than a new one.
+    // On other systems a file that may be replaced has the same permissions as a new one.
     failpoint::hit("permissions")
 }
 
-/// Gives the file at `from` the permissions of the file at `to`, which it is about to replace. A link
-/// is replaced itself, and has none.
+/// Gives the file at `from` the permissions of the file at `to`, which it is about to replace. If
+/// `to` is a link, this does nothing: the link itself is replaced, and has no permissions.
 pub(crate) fn take_over(from: &Path, to: &Path) -> io::Result<()> {
     match fs::symlink_metadata(to) {
         Ok(original) if original.is_file() => take_after(&File::open(from)?, &original),
@@ -48,7 +48,7 @@ pub(crate) fn take_over(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// What of a mode a file may have that has not the same owner or group.
+/// The part of a mode that a file may keep if its owner or group is not the same.
 #[cfg(unix)]
 fn kept_mode(mut mode: u32, same_user: bool, same_group: bool) -> u32 {
     const SET_USER: u32 = 0o4000;
@@ -63,7 +63,8 @@ fn kept_mode(mut mode: u32, same_user: bool, same_group: bool) -> u32 {
     mode
 }
 
-/// Whether nobody may write to a file, by its permissions. (An administrator may all the same.)
+/// Whether the permissions of a file let nobody write to it. (An administrator can write to it
+/// nevertheless.)
 pub(crate) fn is_read_only(metadata: &Metadata) -> bool {
     metadata.permissions().readonly()
 }
@@ -73,7 +74,7 @@ mod tests {
     use super::kept_mode;
 
     #[test]
-    fn who_had_no_rights_gets_none() {
+    fn nobody_gains_rights() {
         for (mode, same_user, same_group, expected) in [
             (0o600, true, true, 0o600),
             (0o6755, true, true, 0o6755),

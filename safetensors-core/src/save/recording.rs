@@ -1,5 +1,5 @@
-//! Recording digests while saving: the header is planned with digests that are yet to be known, and
-//! written again when they are.
+//! Recording digests while saving. The header is first written with placeholders of the same
+//! length, and again when the digests are known.
 
 use std::ops::Range;
 
@@ -10,14 +10,14 @@ use crate::hash::{Digest, Hasher, TensorDigests};
 use crate::header::Metadata;
 use crate::tensor::{TensorSource, write_exactly};
 
-/// The metadata of a file of these tensors, with the room that their digests take.
+/// The metadata of a file of these tensors, with placeholders for their digests.
 pub(super) fn planned_metadata(tensors: &[Spec<'_>], options: &SaveOptions) -> Metadata {
     let mut metadata = options.metadata.clone();
     TensorDigests::unknown(tensors.iter().map(|tensor| tensor.name)).insert_into(&mut metadata);
     metadata
 }
 
-/// The options of a save whose metadata has these digests, one a tensor.
+/// The options with these digests in the metadata, one for each tensor.
 pub(super) fn recorded(
     tensors: &[Spec<'_>],
     options: &SaveOptions,
@@ -33,13 +33,13 @@ pub(super) fn recorded(
 pub(super) fn of_file(file: &[u8], places: &[(usize, Range<u64>)]) -> Vec<Digest> {
     let mut digests = vec![Digest::from_bytes([0; 16]); places.len()];
     for (i, place) in places {
-        // What is in memory has places that fit `usize`.
+        // The file is in memory, so its offsets fit `usize`.
         digests[*i] = Digest::of(&file[place.start as usize..place.end as usize]);
     }
     digests
 }
 
-/// The digest of each source's bytes, which are asked for and dropped.
+/// The digest of each source's bytes, which are produced for this alone and dropped.
 pub(super) fn of_sources<N: AsRef<str>, S: TensorSource>(
     tensors: &[(N, S)],
     places: &[(usize, Range<u64>)],

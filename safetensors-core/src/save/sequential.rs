@@ -28,7 +28,7 @@ use crate::tensor::{TensorSource, write_exactly};
 ///
 /// # Errors
 ///
-/// What could not be read back is refused: [`ErrorKind::ReservedName`],
+/// A file that could not be read back is refused: [`ErrorKind::ReservedName`],
 /// [`ErrorKind::DuplicateTensor`], [`ErrorKind::HeaderTooLarge`], [`ErrorKind::SourceLength`] and
 /// the errors of [`shape::byte_len`](crate::shape::byte_len). Also [`ErrorKind::BadAlignment`],
 /// [`ErrorKind::TooLargeForMemory`], and whatever a source fails with.
@@ -57,14 +57,14 @@ pub fn serialize<N: AsRef<str>, S: TensorSource>(
     Ok(file)
 }
 
-/// Writes a file with these tensors to a pipe, a socket, a compressor or whatever else takes bytes,
-/// front to back.
+/// Writes a file with these tensors front to back: to a pipe, a socket, a compressor or any other
+/// writer.
 ///
-/// The tensors are asked for their bytes one after the other, in file order, and nothing is held
-/// back: a source may produce them as they are asked for. The bytes are those that [`serialize`]
-/// gives. The writer is flushed at the end.
+/// The sources are asked for their bytes one after the other, in file order, and the bytes are
+/// passed on without a copy of the whole tensor. So a source can compute them on request. The file
+/// has the same bytes as that of [`serialize`]. The writer is flushed at the end.
 ///
-/// To a file rather use [`save`](super::save()), which replaces it whole or not at all.
+/// To write to a path use [`save`](super::save()), which replaces the file whole or not at all.
 ///
 /// ```
 /// use safetensors_core::save::write_to;
@@ -82,8 +82,8 @@ pub fn serialize<N: AsRef<str>, S: TensorSource>(
 ///
 /// # Errors
 ///
-/// Those of [`serialize`], and [`ErrorKind::Io`] if the writer fails. What is refused beforehand
-/// writes nothing; after any other error the writer has received part of a file.
+/// Those of [`serialize`], and [`ErrorKind::Io`] if the writer fails. Errors that are found
+/// beforehand write nothing. After any other error the writer has received a part of the file.
 #[cfg(feature = "std")]
 pub fn write_to<N: AsRef<str>, S: TensorSource>(
     mut writer: impl Write,
@@ -121,8 +121,8 @@ fn write_in_order<N: AsRef<str>, S: TensorSource>(
     Ok(())
 }
 
-/// The bytes before the data with these digests, one a tensor. They are as many as those that were
-/// planned without them.
+/// The bytes before the data, with these digests, one for each tensor. They are as many as with
+/// placeholders.
 #[cfg(feature = "std")]
 pub(super) fn prefix_with_digests(
     tensors: &[Spec<'_>],

@@ -1,11 +1,11 @@
-//! [`Spec`]: what is known of a tensor before its bytes are there.
+//! [`Spec`]: the description of a tensor to be written.
 
 use alloc::vec::Vec;
 
 use crate::dtype::Dtype;
 use crate::tensor::TensorSource;
 
-/// A tensor that is to be written: all that the header says of it but its place.
+/// A tensor to be written: all that the header says of it, except its offsets.
 #[derive(Clone, Copy)]
 pub(crate) struct Spec<'a> {
     pub(crate) name: &'a str,
@@ -14,12 +14,12 @@ pub(crate) struct Spec<'a> {
 }
 
 impl<'a> Spec<'a> {
-    /// What a source says of itself.
+    /// The description of a source.
     pub(crate) fn of(name: &'a str, source: &'a impl TensorSource) -> Self {
         Self { name, dtype: source.dtype(), shape: source.shape() }
     }
 
-    /// What each of these sources says of itself.
+    /// The descriptions of these sources.
     pub(crate) fn of_all<N: AsRef<str>, S: TensorSource>(tensors: &'a [(N, S)]) -> Vec<Self> {
         tensors.iter().map(|(name, source)| Self::of(name.as_ref(), source)).collect()
     }

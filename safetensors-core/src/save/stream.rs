@@ -1,4 +1,5 @@
-//! [`StreamWriter`]: a file whose tensors are declared first and then written in any order, from any thread.
+//! [`StreamWriter`]: a file whose tensors are declared first, and then written in any order, from
+//! any thread.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -20,13 +21,13 @@ use crate::io::positional::write_all_at;
 use crate::io::reserve::reserve;
 use crate::parallel::{Meter, in_parallel};
 
-/// Writes a file whose tensors come bit by bit: each is declared at the start, and then written
-/// whole or in pieces, in any order, by any number of threads at once.
+/// Writes a file piece by piece. Each tensor is declared at the start, and then written whole or in
+/// pieces, in any order, by any number of threads at once.
 ///
-/// The layout follows from the declarations alone, so the file is the same, byte for byte, whatever
-/// the order of writing, and the same as [`save`](super::save()) makes of these tensors. No byte
-/// can be written twice, and none can be missing when [`finish`](StreamWriter::finish) gives the
-/// file its name. Until then, or if the writer is dropped, the path has what it had before.
+/// The layout follows from the declarations alone. So the file is the same, byte for byte, in
+/// whatever order it is written, and the same as that of [`save`](super::save()). Writing a byte
+/// twice is an error. So is a missing byte when [`finish`](StreamWriter::finish) gives the file its
+/// name. Until then, or if the writer is dropped, the path keeps the old file.
 ///
 /// ```
 /// use safetensors_core::save::StreamWriter;
@@ -52,22 +53,23 @@ pub struct StreamWriter {
     pub(super) progress: Meter,
     /// The options, if digests are to be recorded.
     pub(super) recording: Option<SaveOptions>,
-    /// In the order of their declaration.
+    /// The tensors in the order of their declaration.
     tensors: Vec<Declared>,
     names: NameTable,
-    /// In the order of the file.
+    /// The positions in `tensors`, in file order.
     order: Vec<usize>,
 }
 
-/// A tensor that was declared, and what has come of it.
+/// A declared tensor, and what has been written of it.
 #[derive(Debug)]
 pub(super) struct Declared {
     pub(super) name: String,
     pub(super) dtype: Dtype,
     pub(super) shape: Vec<usize>,
-    /// Where from the start of the file the bytes go.
+    /// The range of its bytes, counted from the start of the file.
     pub(super) place: Range<u64>,
-    /// What of it has been written, or is being written.
+    /// The bytes that have been written, or are being written, counted from the start of the
+    /// tensor.
     pub(super) written: Mutex<Ranges>,
     /// The digest of what has been written, if digests are to be recorded.
     running: Mutex<RunningDigest>,
@@ -93,10 +95,10 @@ impl StreamWriter {
     ///
     /// # Errors
     ///
-    /// What could not be read back is refused: [`ErrorKind::ReservedName`],
+    /// A file that could not be read back is refused: [`ErrorKind::ReservedName`],
     /// [`ErrorKind::DuplicateTensor`], [`ErrorKind::HeaderTooLarge`] and the errors of
     /// [`shape::byte_len`](crate::shape::byte_len). Also [`ErrorKind::BadAlignment`];
-    /// [`ErrorKind::NotAFile`] if the path has something else than a regular file;
+    /// [`ErrorKind::NotAFile`] if the path leads to something other than a regular file;
     /// [`ErrorKind::ReadOnlyFile`]; [`ErrorKind::Io`].
     pub fn create<N: AsRef<str>, D: AsRef<[usize]>>(
         path: impl AsRef<Path>,
@@ -157,7 +159,7 @@ impl StreamWriter {
         })
     }
 
-    /// The tensor of this name, to be written.
+    /// The writer of the tensor of this name.
     ///
     /// # Errors
     ///
@@ -169,8 +171,8 @@ impl StreamWriter {
         }
     }
 
-    /// The tensors in the order in which they lie in the file: written in this order, they make one
-    /// sequential stream.
+    /// The writers of all tensors, in file order. Writing in this order writes the file
+    /// sequentially.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = TensorWriter<'_>> {
         self.order.iter().map(|&i| self.at(i))
     }
@@ -180,21 +182,21 @@ impl StreamWriter {
         &self.path
     }
 
-    /// Checks that every byte of every tensor has been written, and gives the file its name,
-    /// replacing what had it.
+    /// Checks that every byte of every tensor has been written, gives the file its name, and
+    /// replaces the old file.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Incomplete`], naming the first tensor in file order that lacks a byte;
     /// [`ErrorKind::Io`]; [`ErrorKind::Cancelled`] if the [progress](SaveOptions::progress)
-    /// callback ended it. The path then has what it had before, and no temporary file stays behind.
-    /// After [`ErrorKind::NotDurable`] it has the new file.
+    /// callback cancelled the save. The path then still has the old file, and no temporary file
+    /// stays behind. After [`ErrorKind::NotDurable`] it has the new file.
     pub fn finish(self) -> Result<()> {
         self.finish_if(|| Ok(()))
     }
 
-    /// [`finish`](StreamWriter::finish), unless `check` fails, which is called when the file is
-    /// complete.
+    /// [`finish`](StreamWriter::finish) with a check, which is called when the file is complete. If
+    /// the check fails, the path keeps the old file.
     pub(super) fn finish_if(self, check: impl FnOnce() -> Result<()>) -> Result<()> {
         self.progress.check().map_err(|error| error.in_path(&self.path))?;
         self.tensors().try_for_each(|tensor| tensor.check_complete())?;
@@ -224,7 +226,7 @@ impl StreamWriter {
         Ok(())
     }
 
-    /// The positions among the declarations, in the order of the file.
+    /// The positions of the tensors among the declarations, in file order.
     pub(super) fn order(&self) -> &[usize] {
         &self.order
     }

@@ -1,9 +1,9 @@
-//! [`TempFile`]: what a file is until it takes its place.
+//! [`TempFile`]: a new file before it gets its name.
 //!
-//! Where the system can (Linux, on most file systems) it has no name at all, so nothing is left of
-//! it whatever happens to the process. Elsewhere it has a hidden name that says whose it is, and is
-//! locked for as long as it is in use: a lock ends with the process that holds it, so the next save
-//! to the same place knows what is left over, and removes it.
+//! On Linux and most of its file systems the file has no name at all, so nothing is left of it
+//! whatever happens to the process. Otherwise it has a hidden name with that of its destination in
+//! it, and is locked while it is in use. A lock ends with the process that holds it. So the next
+//! save to the same destination knows which files are left over, and removes them.
 
 #[cfg(test)]
 mod tests;
@@ -24,7 +24,7 @@ use crate::io::unfinished::{Registered, Steps};
 /// A new file beside its destination, open to be read and written.
 #[derive(Debug)]
 pub(super) struct TempFile {
-    /// First, so that the name goes before the lock on it.
+    /// This field comes first, so that the name is removed before the lock on the file ends.
     name: Option<Name>,
     file: File,
 }
@@ -36,9 +36,9 @@ struct Name {
 }
 
 impl TempFile {
-    /// Makes one for a destination, with every permission that the umask leaves; or if it is
-    /// `private` with those of its owner alone. An error says nothing of the temporary name, which
-    /// nobody asked for.
+    /// Creates a temporary file for a destination. Its mode follows the umask or, if it is
+    /// `private`, gives permissions to its owner only. Errors must not show the temporary file's
+    /// name.
     pub(super) fn create(destination: &Path, private: bool) -> io::Result<Self> {
         failpoint::hit("create")?;
         remove_leftovers(directory(destination), file_name(destination));
@@ -53,7 +53,7 @@ impl TempFile {
         let _steps = Steps::begin();
         loop {
             let (file, path) = with_name(destination, |path| create_new(path, mode))?;
-            // Before it was locked, another save may have taken it for a leftover.
+            // Before it was locked, another save may have taken it for a leftover and removed it.
             let is_ours = !matches!(lock(&file), Lock::Busy)
                 && is_at(&file, &path).inspect_err(|_| _ = fs::remove_file(&path))?;
             if is_ours {
@@ -73,34 +73,35 @@ impl TempFile {
         &mut self.file
     }
 
-    /// Gives the file its name, replacing what had it.
+    /// Gives the file its name, and replaces the old file.
     pub(super) fn persist(self, destination: &Path) -> io::Result<()> {
         let _steps = Steps::begin();
         let Self { name, file } = self;
         let path = match name {
             Some(Name { path, .. }) => path,
-            // A file can be linked to a name that is free only, and then be renamed.
+            // A file without a name can be linked only to a free name, so it gets a temporary one
+            // first.
             None => with_name(destination, |path| link(&file, path))
                 .map(|((), path)| path)
                 .or_else(|_| copy(&file, destination))?,
         };
         failpoint::hit("rename")?;
         let renamed = match path.persist(destination) {
-            // On a file system whose locks do nothing, somebody may have removed it.
+            // On a file system without working locks, another save may have removed the file.
             Err(error) if error.error.kind() == io::ErrorKind::NotFound => {
                 copy(&file, destination)?.persist(destination)
             }
             renamed => renamed,
         };
         renamed.map_err(|error| error.error)?;
-        // Whoever wants to edit it now may.
+        // The lock would keep an edit from the finished file.
         let _ = file.unlock();
         Ok(())
     }
 }
 
-/// A new directory, with a hidden name that says whose it is. It is locked, and removed with all that
-/// is in it when this is dropped.
+/// A new directory, with a hidden name that has that of its destination in it. It is locked while
+/// it is in use. When this is dropped, it is removed with all that is in it.
 #[derive(Debug)]
 pub(crate) struct TempDirectory {
     path: PathBuf,
@@ -110,8 +111,7 @@ pub(crate) struct TempDirectory {
 }
 
 impl TempDirectory {
-    /// Makes one beside the file that it is for. An error says nothing of its name, which nobody
-    /// asked for.
+    /// Creates a temporary directory beside a destination. Errors must not show its name.
     pub(crate) fn create(destination: &Path) -> io::Result<Self> {
         remove_leftovers(directory(destination), file_name(destination));
         let _steps = Steps::begin();
@@ -129,7 +129,8 @@ impl TempDirectory {
                     let registered = Registered::directory(&path);
                     return Ok(Self { path, _registered: registered, _lock: lock });
                 }
-                // Before it was locked, another save may have taken it for a leftover.
+                // Before it was locked, another save may have taken it for a leftover and removed
+                // it.
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
@@ -148,12 +149,12 @@ impl TempDirectory {
 
 impl Drop for TempDirectory {
     fn drop(&mut self) {
-        // Should this fail, the next save removes it.
+        // If this fails, the next save removes it.
         let _ = fs::remove_dir_all(&self.path);
     }
 }
 
-/// Copies a file that cannot get a name of its own into one that has.
+/// Copies a file that cannot be given a name into a new one that has a name.
 fn copy(file: &File, destination: &Path) -> io::Result<TempPath> {
     let metadata = file.metadata()?;
     let (copy, path) = with_name(destination, |path| create_new(path, 0o600))?;
@@ -163,7 +164,7 @@ fn copy(file: &File, destination: &Path) -> io::Result<TempPath> {
     Ok(path)
 }
 
-/// Makes something under a temporary name that is free.
+/// Calls `make` with a temporary name that is free.
 fn with_name<T>(
     destination: &Path,
     make: impl FnMut(&Path) -> io::Result<T>,
@@ -192,7 +193,7 @@ fn create_new(path: &Path, mode: u32) -> io::Result<File> {
     options.open(path)
 }
 
-/// Makes a directory that only its owner can look into: what is put together in it may have to be
+/// Creates a directory that only its owner can enter, because the files in it may have to be
 /// private.
 fn create_private_directory(path: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
@@ -201,7 +202,7 @@ fn create_private_directory(path: &Path) -> io::Result<()> {
     builder.create(path)
 }
 
-/// A file without a name, where there are such files and they can be given one later.
+/// A file without a name; `None` if the system has no such files, or cannot give them a name later.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn unnamed(directory: &Path, mode: u32) -> Option<File> {
     use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -210,7 +211,8 @@ fn unnamed(directory: &Path, mode: u32) -> Option<File> {
         return None;
     }
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::LARGEFILE;
-    // Whatever the error is: if it is not about such files, the usual way meets it too.
+    // Every error is ignored here. If it is not about files without a name, creating a file with a
+    // name fails with it, too.
     let file = File::from(openat(CWD, directory, flags, Mode::from_raw_mode(mode)).ok()?);
     let by_descriptor = fs::metadata(descriptor(&file)).ok()?;
     (Identity::of(&by_descriptor) == Identity::of(&file.metadata().ok()?)).then_some(file)
@@ -221,13 +223,13 @@ fn unnamed(_: &Path, _: u32) -> Option<File> {
     None
 }
 
-/// Gives a file without a name a new one.
+/// Gives a file without a name a new name.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn link(file: &File, path: &Path) -> io::Result<()> {
     use rustix::fs::{AtFlags, CWD, linkat};
 
     failpoint::hit("link")?;
-    // From now on it has a name that could be taken for a leftover.
+    // A file with a temporary name could be taken for a leftover, so it is locked first.
     lock(file);
     Ok(linkat(CWD, descriptor(file), CWD, path, AtFlags::SYMLINK_FOLLOW)?)
 }
@@ -245,8 +247,8 @@ fn descriptor(file: &File) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
-/// Removes the temporary files and directories of a file that nobody holds: those of saves whose
-/// process was killed. What cannot be removed stays; it is no reason not to save.
+/// Removes the temporary files and directories of a file that nobody has locked: those of saves
+/// whose process was killed. Errors are ignored, because a leftover does not prevent the save.
 fn remove_leftovers(directory: &Path, file_name: &OsStr) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     let prefix = temporary_prefix(file_name);
@@ -264,7 +266,7 @@ fn remove_leftover(path: &Path) -> io::Result<()> {
 
     use rustix::fs::OFlags;
 
-    // Not what a link leads to, and without waiting for a FIFO.
+    // Links are not followed, and opening a FIFO does not wait.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = File::options().read(true).custom_flags(flags.bits() as i32).open(path)?;
     let kind = file.metadata()?.file_type();
@@ -277,17 +279,18 @@ fn remove_leftover(path: &Path) -> io::Result<()> {
     if kind.is_file() { fs::remove_file(path) } else { Ok(()) }
 }
 
-/// Elsewhere a locked file could not be read by others once it has its place, so none is locked.
+/// On other systems a lock would keep readers from the finished file, so no file is locked, and
+/// leftovers cannot be told from files in use.
 #[cfg(not(unix))]
 fn remove_leftover(_: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// What came of trying to lock a file.
+/// The result of trying to lock a file.
 #[cfg_attr(not(unix), allow(dead_code, reason = "nothing is locked there"))]
 enum Lock {
     Taken,
-    /// Somebody else has it.
+    /// Somebody else holds the lock.
     Busy,
     /// The file system has no locks.
     None,

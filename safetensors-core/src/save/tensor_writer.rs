@@ -14,9 +14,9 @@ use crate::parallel::progress;
 use crate::tensor::{Element, TensorSource, swap_on_big_endian, write_exactly};
 
 /// One tensor of a [`StreamWriter`]. It can be copied and sent to other threads; all copies write
-/// to the one tensor.
+/// to the same tensor.
 ///
-/// As an [`io::Write`] it [appends bytes](TensorWriter::append_bytes), so that a reader can be copied
+/// As an [`io::Write`] it [appends bytes](TensorWriter::append_bytes), so a reader can be copied
 /// into it:
 ///
 /// ```
@@ -66,11 +66,11 @@ impl<'a> TensorWriter<'a> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WrittenPastEnd`]; [`ErrorKind::WrittenTwice`] if some of these bytes have been
-    /// written already, or are just being written by another thread: two that disagree about a
-    /// tensor are an error, not a race. Nothing is written then. [`ErrorKind::Io`] if the system
-    /// fails; then the same bytes may be written again. [`ErrorKind::Cancelled`], here and from
-    /// then on, if the [progress](crate::SaveOptions::progress) callback ended it.
+    /// [`ErrorKind::WrittenPastEnd`] if the bytes end after the tensor's end.
+    /// [`ErrorKind::WrittenTwice`] if some of these bytes have been written already, or another
+    /// thread is writing them. Nothing is written in these two cases. [`ErrorKind::Io`] if the
+    /// system fails; then the same bytes may be written again. [`ErrorKind::Cancelled`], here and
+    /// from then on, if the [progress](crate::SaveOptions::progress) callback cancelled the save.
     pub fn write_bytes_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let write = || {
             let range = self.claim(&mut self.lock(), offset, bytes.len())?;
@@ -79,8 +79,8 @@ impl<'a> TensorWriter<'a> {
         write().map_err(|error| self.locate(error))
     }
 
-    /// Writes values after the last byte written so far, which is the beginning if nothing has
-    /// been. For the packed dtypes one value is [one byte](Element).
+    /// Writes values after the last byte written so far, or at the beginning if there is none. For
+    /// the packed dtypes one value is [one byte](Element).
     ///
     /// ```
     /// use safetensors_core::save::StreamWriter;
@@ -111,15 +111,15 @@ impl<'a> TensorWriter<'a> {
         if cfg!(target_endian = "little") {
             return self.append_bytes(bytes);
         }
-        // All at once, so that values of several threads are never mixed.
+        // All values are appended by one call, so that those of several threads are never mixed.
         let mut file_bytes = bytes.to_vec();
         swap_on_big_endian(T::DTYPE, &mut file_bytes);
         self.append_bytes(&file_bytes)
     }
 
-    /// Writes `bytes`, little-endian and in C order, after the last byte written so far, which is
-    /// the beginning if nothing has been. What they mean is not looked at; [`append`](Self::append)
-    /// takes values.
+    /// Writes `bytes`, little-endian and in C order, after the last byte written so far, or at the
+    /// beginning if there is none. The values are not checked; [`append`](Self::append) takes typed
+    /// ones.
     ///
     /// # Errors
     ///
@@ -139,8 +139,8 @@ impl<'a> TensorWriter<'a> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] if it is not the tensor that was
-    /// declared; [`ErrorKind::SourceLength`]; those of
+    /// [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] if the source is not the tensor that
+    /// was declared; [`ErrorKind::SourceLength`]; those of
     /// [`write_bytes_at`](TensorWriter::write_bytes_at) and of the source.
     pub fn write_from(&self, source: &(impl TensorSource + ?Sized)) -> Result<()> {
         let (dtype, shape) = (self.dtype(), self.shape());
@@ -194,8 +194,7 @@ impl<'a> TensorWriter<'a> {
         Ok(())
     }
 
-    /// Writes at an offset of the tensor, in one piece unless somebody wants to know of the
-    /// progress.
+    /// Writes at an offset of the tensor, in one piece unless there is a progress callback.
     fn write_pieces(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let file = self.writer.file.file();
         let start = self.tensor.place.start + offset;
@@ -248,8 +247,8 @@ impl io::Write for TensorWriter<'_> {
     }
 }
 
-/// A range that is being written. It counts as not written again if that fails, or if the caller's
-/// progress callback panics.
+/// A range that is being written. If this is dropped without [`keep`](Claim::keep), the range
+/// counts as not written: after an error, or a panic of the progress callback.
 struct Claim<'a> {
     tensor: &'a TensorWriter<'a>,
     range: Option<Range<u64>>,

@@ -31,14 +31,13 @@ fn streamed(path: &Path) -> Result<()> {
     writer.finish()
 }
 
-/// As on a system that has files without a name, and as on one that has none.
+/// The saves run as on a system with files without a name, and as on one without such files.
 const SYSTEMS: [fn(&dyn Fn()); 2] = [|f| f(), |f| without("files without a name", f)];
 
-/// What is expected of a save that fails at a step: whether it is done all the same, and whether the
-/// new file is in its place.
+/// Checks the error of a save that fails at a step. Returns whether the new file is in place.
 #[track_caller]
 fn check_failed(step: &str, result: Result<()>, path: &Path) -> bool {
-    // Where a file cannot get a name, a copy of it gets one.
+    // If a file cannot be linked to a name, a copy is used.
     if step == "link" {
         result.unwrap();
         return true;
@@ -128,8 +127,8 @@ fn a_file_of_another_kind_is_as_safe() {
     }
 }
 
-/// Some file systems refuse it for any directory. By then the file has its name, so that must not
-/// look like a failed save.
+/// Some file systems refuse to synchronise any directory. The file has its name by then, so the
+/// error must not look like that of a failed save.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_directory_that_cannot_be_synchronised() {

@@ -8,8 +8,8 @@ use crate::error::Result;
 use crate::tensor::TensorSource;
 use crate::tied::{drop_copies, record};
 
-/// Leaves the tensors that are to be saved, and gives the options to save them with. Nothing
-/// changes unless the options ask for it.
+/// Removes the tensors that are tied to others, and returns options that record their names.
+/// Changes nothing unless the options ask for it.
 pub(super) fn apply<'a, N: AsRef<str>, S: TensorSource>(
     tensors: &mut Vec<(N, S)>,
     options: &'a SaveOptions,

@@ -9,16 +9,16 @@ use crate::error::Result;
 use crate::parallel::in_parallel;
 use crate::tensor::TensorSource;
 
-/// Fewer bytes than this are written faster by one thread than others are started.
+/// Fewer bytes than this are written by one thread, because starting others takes longer.
 const WORTH_SEVERAL_THREADS: u64 = 2 << 20;
 
-/// Saves tensors to one file, atomically: afterwards the path has either the complete new file or
-/// what it had before.
+/// Saves tensors to one file, atomically: afterwards the path has the complete new file or, after
+/// an error, still the old one.
 ///
-/// Tensors that are contiguous in memory are written from where they lie, several at a time. The
-/// file has the mode of the one that it replaces, else what the umask leaves. A link is followed. The same tensors and options give the
-/// same bytes. Where the file system can reserve space, a disk without room for the file is found
-/// before anything is written.
+/// Tensors that are contiguous in memory are not copied, and several are written at a time. The
+/// file gets the mode of the one that it replaces; a file that replaces none follows the umask.
+/// Links are followed. The same tensors and options give the same bytes. Where the file system can
+/// reserve space, a full disk is found before anything is written.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
@@ -33,9 +33,9 @@ const WORTH_SEVERAL_THREADS: u64 = 2 << 20;
 /// # Errors
 ///
 /// Those of [`serialize`](super::serialize); [`ErrorKind::Io`](crate::ErrorKind::Io);
-/// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) if the path has something else than a
+/// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) if the path leads to something other than a
 /// regular file; [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile). After these the path
-/// has what it had before, and no temporary file stays behind. After
+/// still has the old file, and no temporary file stays behind. After
 /// [`ErrorKind::NotDurable`](crate::ErrorKind::NotDurable) it has the new file.
 pub fn save<N: AsRef<str>, S: TensorSource>(
     path: impl AsRef<Path>,
@@ -45,7 +45,8 @@ pub fn save<N: AsRef<str>, S: TensorSource>(
     save_if(path.as_ref(), tensors, options, || Ok(()))
 }
 
-/// [`save`], unless `check` fails, which is called when the file is complete and not yet in place.
+/// [`save`] with a check, which is called when the file is complete and not yet in place. If the
+/// check fails, the path keeps the old file.
 pub(crate) fn save_if<N: AsRef<str>, S: TensorSource>(
     path: &Path,
     tensors: impl IntoIterator<Item = (N, S)>,
@@ -54,8 +55,8 @@ pub(crate) fn save_if<N: AsRef<str>, S: TensorSource>(
 ) -> Result<()> {
     let mut tensors: Vec<(N, S)> = tensors.into_iter().collect();
     let options = ties::apply(&mut tensors, options).map_err(|error| error.in_path(path))?;
-    // Sources need not be `Send`: they stay where they are and are shared. Names are left behind
-    // for that.
+    // The threads share the sources by reference, so sources need not be `Send`. Names need not be
+    // `Sync`, so they are separated from the sources.
     let (names, tensors): (Vec<N>, Vec<S>) = tensors.into_iter().unzip();
     let specs: Vec<_> =
         names.iter().zip(&tensors).map(|(name, tensor)| Spec::of(name.as_ref(), tensor)).collect();
@@ -67,7 +68,7 @@ pub(crate) fn save_if<N: AsRef<str>, S: TensorSource>(
 /// Writes every tensor, front to back, several at a time.
 fn write_all<S: TensorSource>(writer: &StreamWriter, tensors: &[S]) -> Result<()> {
     let bytes: u64 = writer.tensors().map(|tensor| tensor.byte_len()).sum();
-    // 0 is as many as are usual.
+    // 0 is the default number.
     let threads = if bytes < WORTH_SEVERAL_THREADS { 1 } else { 0 };
     in_parallel(writer.order(), threads, |&i, _: &mut ()| writer.at(i).write_from(&tensors[i]))?;
     Ok(())

@@ -1,4 +1,4 @@
-//! What becomes of a dtype on its way into a framework: decided once, for every way to load.
+//! Which dtype a tensor gets in a framework: every way to load gives the same.
 
 use safetensors_core::convert::can_convert;
 use safetensors_core::framework::{Framework, Support};
@@ -8,8 +8,8 @@ use safetensors_core::{
     TensorSource, TensorView, Widening, serialize,
 };
 
-/// A framework that holds some dtypes as they are, some as wider ones, and C64 not at all or as
-/// pairs.
+/// A framework that holds some dtypes exactly and some as wider ones. It holds C64 as pairs or not
+/// at all.
 struct Lacking<const PAIRS: bool>;
 
 impl<const PAIRS: bool> Framework for Lacking<PAIRS> {
@@ -56,7 +56,7 @@ fn file() -> SafeTensors<Vec<u8>> {
                 .bytes()
                 .to_vec()
         }
-        // Each is 2⁰.
+        // Each scale is 2⁰.
         Dtype::F8_E8M0 => vec![127; 8],
         _ => vec![0; dtype.bits() as usize],
     };
@@ -104,7 +104,7 @@ fn without_place(error: &Error) -> String {
 }
 
 #[test]
-fn what_is_read_is_what_was_decided() {
+fn the_dtype_that_is_read_is_the_one_that_was_announced() {
     for_all(|tensor, options, support| {
         let decided = options.loaded(tensor.dtype());
         let read = tensor.read_with(options);
@@ -141,7 +141,7 @@ fn what_is_read_is_what_was_decided() {
 }
 
 #[test]
-fn a_buffer_in_memory_becomes_what_a_tensor_of_a_file_does() {
+fn a_buffer_in_memory_gets_the_same_dtype_as_a_tensor_of_a_file() {
     let file = file();
     for widening in [Widening::Lossless, Widening::Refuse] {
         let options = LoadOptions::new().widening(widening).for_framework::<Lacking<true>>();
@@ -166,16 +166,16 @@ fn a_conversion_comes_before_widening_and_a_dtype_for_all_after_it() {
         let options = options.widening(Widening::Refuse).for_framework::<Lacking<true>>();
         move |dtype: Dtype| options.loaded(dtype).map(|loaded| loaded.dtype())
     };
-    // Asked for, so it is not the framework that widens.
+    // The options ask for this dtype, so it does not count as widening.
     assert_eq!(exact(LoadOptions::new().floats_as(Dtype::F32))(Dtype::BF16).unwrap(), Dtype::F32);
     assert_eq!(exact(LoadOptions::new().integers_as(Dtype::I64))(Dtype::U64).unwrap(), Dtype::I64);
-    // The framework lacks what the file has, whatever the model asks for.
+    // The framework lacks the dtype of the file, so the dtype for all does not matter.
     let error = exact(LoadOptions::new().all_as(Dtype::F32))(Dtype::BF16).unwrap_err();
     assert!(
         matches!(error.kind(), ErrorKind::WouldWiden { dtype: Dtype::BF16, to: Dtype::F32, .. }),
         "{error}"
     );
-    // It lacks what is asked for.
+    // The framework lacks the dtype that the options ask for.
     let error = exact(LoadOptions::new().floats_as(Dtype::BF16))(Dtype::F32).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::WouldWiden { dtype: Dtype::BF16, .. }), "{error}");
 
@@ -190,7 +190,8 @@ fn a_conversion_comes_before_widening_and_a_dtype_for_all_after_it() {
     let read = |name: &str, options: LoadOptions| {
         file.tensor(name).unwrap().read_with(&options.for_framework::<Lacking<true>>()).unwrap()
     };
-    // Rounded to what is asked for, then widened to what there is.
+    // The values are rounded to the dtype that the options ask for, then widened to one that the
+    // framework has.
     let rounded: Vec<half::f16> =
         super::converted::<f32, float8::F8E5M2>(values.into()).iter().map(|x| x.to_f16()).collect();
     let floats = read("floats", LoadOptions::new().floats_as(Dtype::F8_E5M2));

@@ -1,4 +1,4 @@
-//! Floating point to floating point.
+//! Conversion from floating point to floating point.
 
 use half::{bf16, f16};
 use microfloat::{f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f8e8m0fnu};
@@ -17,14 +17,12 @@ fn codes(buf: &TensorBuf) -> Vec<u64> {
     buf.bytes().chunks(width).map(code).collect()
 }
 
-/// Converts to targets with all policies, and holds every element to the oracle. `values` are those
-/// of the elements.
+/// Converts to all targets with all policies, and compares every element with the oracle. `values`
+/// are the values of the elements.
 fn check(from: Dtype, targets: &[Dtype], bytes: &[u8], values: &[f64]) {
     for &to in targets.iter().filter(|&&to| to != from) {
         let format = Format::of(to);
         for overflow in POLICIES {
-            // No infinity comes out of a saturating conversion; in the oracle infinity is only what
-            // lies after the largest.
             let expected: Vec<_> =
                 values.iter().map(|&value| format.encode(Exact::Float(value), overflow)).collect();
             let first_misfit =
@@ -49,8 +47,8 @@ fn check(from: Dtype, targets: &[Dtype], bytes: &[u8], values: &[f64]) {
     }
 }
 
-/// As [`check`]; elements that do not fit everywhere would hide those after them from
-/// [`Overflow::Error`], so that policy sees the values that fit once more by themselves.
+/// Calls [`check`], and tests [`Overflow::Error`] more closely, because it stops at the first value
+/// that does not fit. The values that fit are converted together, and the others one by one.
 fn check_each(from: Dtype, targets: &[Dtype], encode: impl Fn(f64) -> Vec<u8>, values: &[f64]) {
     check(
         from,
@@ -119,7 +117,7 @@ fn every_code_of_the_packed_formats() {
 }
 
 #[test]
-fn every_half_and_every_bfloat() {
+fn every_value_of_f16_and_bf16() {
     let bytes: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
     let values: Vec<_> = (0..=u16::MAX).map(|bits| f16::from_bits(bits).to_f64()).collect();
     check(Dtype::F16, &TARGETS, &bytes, &values);
@@ -155,7 +153,7 @@ fn every_narrow_value_is_exact_in_f64() {
 
 #[test]
 fn microfloat_agrees() {
-    // All halves and bfloats, and f32 all over the range.
+    // All values of F16 and BF16, and f32 values from the whole range.
     let values = (0..=u16::MAX).map(|bits| f16::from_bits(bits).to_f32());
     let values = values.chain((0..=u16::MAX).map(|bits| bf16::from_bits(bits).to_f32()));
     let values: Vec<f32> =
@@ -165,8 +163,8 @@ fn microfloat_agrees() {
             for (&value, found) in values.iter().zip(converted::<f32, $element>(values.clone())) {
                 let (found, oracle) =
                     (<$oracle>::from_bits($bits(found)), <$oracle>::from_f32(value));
-                // The oracle takes 464, a tie between 448 and what would be 480, for an overflow.
-                // Ties go to even, so to 448.
+                // The oracle differs for 464, the tie between 448 and 480: there it overflows. But
+                // ties go to even, which is 448.
                 let known = value.abs() == 464.0 && stringify!($oracle) == "f8e4m3fn";
                 let same = found.to_bits() == oracle.to_bits() || found.is_nan() && oracle.is_nan();
                 assert!(same || known, "{value:e}: {found} and {oracle}");
@@ -190,8 +188,8 @@ fn half_agrees() {
     }
 }
 
-/// Every number of a format, every midpoint, and the nearest values on both sides of each; with
-/// both signs.
+/// Every number of a format and every midpoint, each with its nearest neighbours on both sides, and
+/// each with both signs.
 fn boundaries(format: Format, step: usize, neighbours: impl Fn(f64) -> [f64; 3]) -> Vec<f64> {
     let mut values = vec![0.0, f64::INFINITY, f64::NAN];
     let codes =
@@ -217,8 +215,8 @@ fn ties_and_limits_from_f32() {
 
 #[test]
 fn ties_and_limits_from_f64() {
-    // The neighbours of a midpoint are the traps for rounding by way of f32: that makes ties of
-    // them.
+    // Rounding to f32 first would turn the neighbours of a midpoint into ties, and so round them
+    // wrong.
     let neighbours = |value: f64| [value.next_down(), value, value.next_up()];
     for to in TARGETS {
         let step = if to == Dtype::F32 { 50_021 } else { 1 };
@@ -230,9 +228,9 @@ fn ties_and_limits_from_f64() {
 }
 
 #[test]
-fn rounding_is_not_done_twice() {
-    // f32 would make these the midpoint of two halves; ties to even would then go down instead of
-    // up.
+fn values_are_rounded_once() {
+    // Rounding to f32 first would make these the midpoint of two F16 numbers. Ties to even would
+    // then round down instead of up.
     let trap = 1.0 + 2_f64.powi(-11) + 2_f64.powi(-40);
     assert_eq!(converted::<_, f16>(vec![trap])[0].to_bits(), f16::ONE.to_bits() + 1);
     assert_eq!(f16::from_f32(trap as f32), f16::ONE);
@@ -278,7 +276,7 @@ fn an_error_names_element_value_and_dtype() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
-    /// Any values, in any number: whole blocks, and what is left over.
+    /// Any values, in any number: whole blocks, and a last block that is not full.
     #[test]
     fn any_f32(bits in prop::collection::vec(any::<u32>(), 0..5_000)) {
         let values: Vec<f64> = bits.iter().map(|&bits| f64::from(f32::from_bits(bits))).collect();

@@ -1,4 +1,4 @@
-//! Integers and BOOL.
+//! Conversion from and to integers and BOOL.
 
 use half::f16;
 use proptest::prelude::*;
@@ -50,7 +50,7 @@ fn integers_keep_their_value_or_are_refused() {
 }
 
 #[test]
-fn a_misfit_is_found_behind_many_that_fit() {
+fn a_value_that_does_not_fit_is_found_after_many_that_do() {
     let mut values = vec![100_i64; 5_000];
     values[4_321] = 128;
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
@@ -62,7 +62,7 @@ fn a_misfit_is_found_behind_many_that_fit() {
     assert!(convert(Dtype::I64, Dtype::U8, Overflow::Ieee, &bytes).is_ok());
 }
 
-/// Holds integers, converted to every floating-point dtype, to the oracle.
+/// Converts an integer to every floating-point dtype, and compares the results with the oracle.
 fn check_floats(from: Dtype, value: i128) {
     let bytes = bytes(from, value);
     for (to, overflow) in TARGETS.into_iter().flat_map(|to| POLICIES.map(|overflow| (to, overflow)))
@@ -93,8 +93,8 @@ fn check_floats(from: Dtype, value: i128) {
 #[test]
 fn integers_are_rounded_once() {
     let powers = (0..64).flat_map(|power| [(1_i128 << power) - 1, 1 << power, (1 << power) + 1]);
-    // One more than a midpoint of two halves, bfloats or f32: f64 or f32 on the way would make it
-    // the midpoint.
+    // One more than a midpoint of two F16, BF16 or F32 numbers. Rounding to f64 or f32 first would
+    // give the midpoint.
     let ties = [11, 8, 24].into_iter().flat_map(|digits| {
         (digits + 1..63).map(move |power| (1_i128 << power) + (1_i128 << (power - digits)) + 1)
     });
@@ -109,7 +109,7 @@ fn integers_are_rounded_once() {
 }
 
 #[test]
-fn floats_become_integers_only_if_they_are() {
+fn only_floats_without_a_fraction_become_integers() {
     for (to, low, high) in INTEGERS {
         let candidates =
             [0.0, -0.0, 1.0, -1.0, 0.5, 2.0, f64::NAN, f64::INFINITY, f64::from_bits(1), 1e300];
@@ -154,7 +154,7 @@ fn narrow_floats_become_integers() {
 }
 
 #[test]
-fn a_buffer_of_booleans_has_none_else_after_a_failure() {
+fn a_bool_buffer_has_only_0_and_1_after_a_failure() {
     let mut out = TensorBuf::from_vec(vec![2], vec![true; 2]).unwrap();
     let view = TensorView::from_slice(&[2], &[1_i8, 7]).unwrap();
     let error = view.convert_into(&mut out, &ConvertOptions::new()).unwrap_err();
@@ -164,7 +164,7 @@ fn a_buffer_of_booleans_has_none_else_after_a_failure() {
 }
 
 #[test]
-fn bytes_that_are_no_booleans_are_refused() {
+fn bool_bytes_other_than_0_and_1_are_refused() {
     let mut bytes = vec![1; 3_000];
     bytes[2_500] = 2;
     for to in [Dtype::BOOL, Dtype::U8, Dtype::F32] {

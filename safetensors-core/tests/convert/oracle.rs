@@ -1,4 +1,4 @@
-//! Rounding by search: all numbers of a format in order, and the one nearest to a value.
+//! An oracle for rounding: searches all numbers of a format for the one nearest to a value.
 
 use std::cmp::Ordering;
 
@@ -17,7 +17,7 @@ pub(crate) struct Format {
     has_negative_zero: bool,
 }
 
-/// What encoding must give.
+/// The result that encoding must give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expected {
     Code(u64),
@@ -32,7 +32,8 @@ pub(crate) enum Exact {
     Integer(i128),
 }
 
-/// The targets that the search can do; F64 is left out since its midpoints are not f64.
+/// The targets that the search can handle. F64 is left out, because its midpoints are not f64
+/// numbers.
 pub(crate) const TARGETS: [Dtype; 7] = [
     Dtype::F32,
     Dtype::F16,
@@ -66,8 +67,8 @@ impl Format {
         1 << (self.exponent_bits + self.mantissa_bits)
     }
 
-    /// The number that a code without sign stands for; also that which the code after the largest
-    /// would stand for.
+    /// The number that a code without sign stands for. Also the number that the code after the
+    /// largest would stand for.
     pub(crate) fn magnitude(self, code: u64) -> f64 {
         let exponent = (code >> self.mantissa_bits) as i32;
         let mantissa = (code & ((1 << self.mantissa_bits) - 1)) as f64;
@@ -111,8 +112,8 @@ impl Format {
         }
     }
 
-    /// The code whose number is nearest to the magnitude of the value, the even one of two;
-    /// `largest + 1` for overflow.
+    /// The code whose number is nearest to the magnitude of the value. Of two that are equally near
+    /// it is the even one. `largest + 1` means overflow.
     fn nearest(self, value: Exact) -> u64 {
         // The first code whose number is larger than the value.
         let (mut low, mut high) = (0, self.largest + 2);
@@ -164,7 +165,7 @@ impl Exact {
     }
 }
 
-/// Whether a code is what was expected.
+/// Whether a code is the expected one.
 pub(crate) fn agrees(format: Format, found: u64, expected: Expected) -> bool {
     match expected {
         Expected::Code(code) => found == code,

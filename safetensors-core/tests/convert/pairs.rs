@@ -1,11 +1,11 @@
-//! Which pairs there are, and where the bytes may lie.
+//! Which pairs of dtypes can be converted, and that the bytes may be misaligned.
 
 use safetensors_core::convert::{Overflow, can_convert};
 use safetensors_core::{ConvertOptions, Dtype, ErrorKind, TensorBuf, TensorView};
 
 use super::{POLICIES, convert};
 
-/// Four elements that every dtype can hold: zeros, but 1.0 of the dtype that has no zero.
+/// Four elements that every dtype can hold: zeros, or 1.0 for the dtype that has no zero.
 fn four(dtype: Dtype) -> Vec<u8> {
     vec![if dtype == Dtype::F8_E8M0 { 127 } else { 0 }; dtype.bits() as usize / 2]
 }
@@ -33,8 +33,8 @@ fn all_pairs_are_converted_or_refused() {
             }
         }
     }
-    // Twelve floats and nine integers to eight floats and nine integers, and five dtypes only to
-    // themselves.
+    // Twelve floats and nine integers, BOOL included, are converted to eight floats and nine
+    // integers. Five dtypes are converted only to themselves.
     assert_eq!(pairs, 21 * 17 + 5);
 }
 
@@ -76,7 +76,7 @@ fn empty_tensors_and_scalars() {
 }
 
 #[test]
-fn bytes_may_lie_anywhere() {
+fn bytes_may_be_misaligned() {
     // 4,100 elements, so that whole blocks and a rest are copied to be aligned. Small integers are
     // numbers of every dtype.
     let numbers: Vec<u8> = (0..4_100).map(|i| (i % 2) as u8).collect();

@@ -1,4 +1,4 @@
-//! Conversion while reading.
+//! Conversion while tensors are read.
 
 use std::collections::HashSet;
 use std::io;
@@ -17,7 +17,7 @@ use safetensors_core::{
     SaveOptions, TensorBuf, TensorView, save, serialize,
 };
 
-/// Bytes that are elements of any dtype, none of them NaN or out of anything's range.
+/// Bytes that are valid elements of any dtype. None is NaN or out of the range of any dtype.
 fn small_numbers(dtype: Dtype, elements: usize) -> Vec<u8> {
     if can_convert(Dtype::U8, dtype) {
         let numbers: Vec<u8> = (0..elements).map(|i| (i * 7 % 11 % 2) as u8).collect();
@@ -39,7 +39,7 @@ fn file(tensors: &[(String, Dtype, usize)]) -> Vec<u8> {
     serialize(views, &SaveOptions::new()).unwrap()
 }
 
-/// A file in memory that notes the longest read.
+/// A file in memory that records the longest read.
 struct Noting {
     bytes: Vec<u8>,
     longest: AtomicUsize,
@@ -62,7 +62,8 @@ impl ReadAt for Noting {
     }
 }
 
-/// Reads all tensors converted, in every way there is, and compares with converting after reading.
+/// Reads all tensors converted, in every way of reading, and compares the results with conversion
+/// after reading.
 fn check(tensors: &[(String, Dtype, usize)], to: Dtype, integers: Option<Dtype>, threads: usize) {
     let archive = SafeTensors::from_source(Noting::new(file(tensors))).unwrap();
     let mut options = LoadOptions::new().threads(threads).floats_as(to);
@@ -94,7 +95,7 @@ fn check(tensors: &[(String, Dtype, usize)], to: Dtype, integers: Option<Dtype>,
 
 #[test]
 fn large_tensors_are_converted_in_pieces() {
-    // More than two pieces of the loader each, and a rest.
+    // Each tensor has more than two pieces of the loader, and a last piece that is not full.
     for (from, to) in [
         (Dtype::BF16, Dtype::F32),
         (Dtype::F32, Dtype::F8_E4M3),
@@ -110,7 +111,7 @@ fn large_tensors_are_converted_in_pieces() {
 }
 
 #[test]
-fn the_source_is_never_whole_in_memory() {
+fn the_source_tensor_is_never_whole_in_memory() {
     let archive = SafeTensors::from_source_with(
         Noting::new(file(&[("w".into(), Dtype::F64, 1 << 20)])),
         &Limits::default(),
@@ -124,7 +125,7 @@ fn the_source_is_never_whole_in_memory() {
     assert!((256 << 10..=1 << 20).contains(&longest), "{longest}");
 }
 
-/// A file in memory whose reads begin only once as many threads as are expected have come to read.
+/// A file in memory whose first reads wait until the expected number of threads are reading.
 struct Gathering {
     bytes: Vec<u8>,
     expected: AtomicUsize,
@@ -151,7 +152,7 @@ impl ReadAt for Gathering {
 }
 
 #[test]
-fn as_many_threads_as_were_asked_for() {
+fn the_number_of_threads_is_the_one_in_the_options() {
     let bytes = file(&[("w".into(), Dtype::BF16, 8 << 20)]);
     let (expected, readers, arrived) = (AtomicUsize::new(1), Mutex::default(), Condvar::new());
     let source = Gathering { bytes, expected, readers, arrived };
@@ -179,7 +180,7 @@ fn as_many_threads_as_were_asked_for() {
 }
 
 #[test]
-fn only_what_was_asked_for_is_converted() {
+fn only_the_chosen_dtypes_are_converted() {
     let options = LoadOptions::new().floats_as(Dtype::F32);
     for &dtype in Dtype::ALL {
         let expected = if dtype.is_float() { Dtype::F32 } else { dtype };
@@ -226,7 +227,7 @@ fn errors_name_file_tensor_and_element() {
     );
     assert_eq!((error.tensor(), error.file()), (Some("a"), path.to_str()));
 
-    // A file that becomes shorter is an error of the tensor that it loses.
+    // If a file becomes shorter, the error names the tensor whose bytes are gone.
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1_000_000).unwrap();
     let error = checkpoint.read_all(&LoadOptions::new().floats_as(Dtype::F64)).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");

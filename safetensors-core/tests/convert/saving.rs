@@ -1,4 +1,4 @@
-//! Conversion while saving.
+//! Conversion while tensors are saved.
 
 use proptest::prelude::*;
 use safetensors_core::convert::{Converted, Overflow, can_convert};
@@ -10,7 +10,7 @@ use safetensors_core::{
 
 use super::misfit;
 
-/// A source that gives its bytes in pieces of given sizes, over and over.
+/// A source that gives its bytes in pieces of the given sizes, which it repeats.
 struct Pieces<'a> {
     dtype: Dtype,
     shape: [usize; 1],
@@ -41,7 +41,7 @@ impl TensorSource for Pieces<'_> {
     }
 }
 
-/// What a source gives, and its longest piece.
+/// The bytes that a source gives, and the length of its longest piece.
 fn gather(source: &impl TensorSource) -> Result<(Vec<u8>, usize)> {
     let (mut bytes, mut longest) = (Vec::new(), 0);
     source.write_to(&mut |piece| {
@@ -61,7 +61,8 @@ proptest! {
     ) {
         let (from, to) = (Dtype::ALL[dtypes.0], Dtype::ALL[dtypes.1]);
         prop_assume!(can_convert(from, to));
-        // Bytes of 0 and 1 are BOOL, tiny floats of any dtype, and integers that may not fit.
+        // Bytes of 0 and 1 are valid BOOL elements, tiny floats of any dtype, and integers that may
+        // not fit.
         let elements = bytes.len() * 8 / from.bits() as usize / 4 * 4;
         let bytes = &bytes[..elements * from.bits() as usize / 8];
         let expected = super::convert(from, to, Overflow::Ieee, bytes);
@@ -110,8 +111,7 @@ fn a_source_of_another_length_is_refused() {
     }
 }
 
-/// A source that does not stop when it is told to cannot make a file that lacks something, nor end
-/// the program.
+/// A source that goes on after an error of the sink causes neither an incomplete file nor a panic.
 #[test]
 fn a_source_that_goes_on_after_a_failure() {
     struct Stubborn(Vec<u8>, [usize; 1]);
@@ -143,7 +143,7 @@ fn a_source_that_goes_on_after_a_failure() {
 }
 
 #[test]
-fn what_cannot_be_converted_is_refused_at_once_or_named_when_saved() {
+fn a_pair_that_cannot_be_converted_is_refused_at_once_and_a_value_when_it_is_saved() {
     let values = TensorBuf::from_vec(vec![3], vec![1.0_f64, 2.0, 1e6]).unwrap();
     let error = Converted::new(&values, Dtype::F6_E2M3, &ConvertOptions::new()).unwrap_err();
     assert!(

@@ -33,7 +33,7 @@ fn check(seen: &Mutex<Vec<(u64, u64)>>, total: u64) {
 }
 
 #[test]
-fn every_byte_is_told_once_for_each_digest_it_is_in() {
+fn every_byte_counts_once_for_each_digest_of_it() {
     let dir = tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
     let data = pattern(3_000_000);

@@ -22,7 +22,7 @@ fn what_was_checked_and_what_is_unrecorded() {
 }
 
 #[test]
-fn a_file_without_digests_is_no_error_unless_they_are_required() {
+fn a_file_without_digests_is_an_error_only_if_they_are_required() {
     let file = serialize([("w", u8_tensor(b"1"))], &SaveOptions::new()).unwrap();
     let file = SafeTensors::from_source(file).unwrap();
     let verified = digest::verify_file(&file, &VerifyOptions::new()).unwrap();
@@ -66,7 +66,7 @@ fn every_flipped_byte_is_found_and_its_tensor_named() {
 }
 
 #[test]
-fn a_changed_header_is_no_changed_data() {
+fn a_changed_header_is_not_changed_data() {
     let directory = tempdir().unwrap();
     let path = directory.path().join("model.safetensors");
     let options = recording([("w", Digest::of(b"data"))]).metadata([("note", "old")]).align(512);

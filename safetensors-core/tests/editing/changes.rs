@@ -1,4 +1,4 @@
-//! What changes and what does not, and whether it takes a new file.
+//! What an edit changes, what it leaves alone, and whether it makes a new file.
 
 use std::fs;
 use std::path::Path;
@@ -12,13 +12,13 @@ use tempfile::tempdir;
 
 use crate::{DATA, bytes, file_with, names, parse, refused, roomy_file, support};
 
-/// The header is written in place as long as its text fits, to the byte.
+/// The header is written in place if its text fits, exact to the byte.
 #[test]
 fn in_place_as_long_as_it_fits() {
     for order in [0, 1] {
         let (_directory, path) = roomy_file();
         let value = |len: usize| "x".repeat(len);
-        // The longest value that fits follows from the length of the text with an empty one.
+        // The length of the header with an empty value tells the longest value that fits.
         Edit::open(&path).unwrap().set_metadata([("new", "")]).apply().unwrap();
         let text = parse(&path).source()[8..4096].trim_ascii_end().len();
         let room = 4096 - 8 - text;
@@ -106,7 +106,7 @@ fn edits_that_cannot_be_made() {
     }
 }
 
-/// What it says and what it gives are two things.
+/// A tensor that gives more or fewer bytes than its shape says.
 struct Liar;
 
 impl TensorSource for Liar {
@@ -138,7 +138,7 @@ fn an_appended_tensor_that_fails_leaves_the_old_file() {
 #[test]
 fn nothing_to_do_is_not_done() {
     let (_directory, path) = file_with(SaveOptions::new());
-    // The same header in other words stays as it is too.
+    // A header with the same meaning and other text is not rewritten either.
     let archive = parse(&path);
     let json =
         std::str::from_utf8(&archive.source()[8..archive.header().data_start() as usize]).unwrap();
@@ -159,9 +159,9 @@ fn nothing_to_do_is_not_done() {
     assert_eq!(parse(&path).view("b").unwrap(), bytes(&5, 10));
 }
 
-/// Tensors without bytes come and go without the data being touched.
+/// Tensors without bytes are added and removed without touching the data.
 #[test]
-fn only_the_header_knows_of_tensors_without_bytes() {
+fn tensors_without_bytes_change_only_the_header() {
     let (_directory, path) = roomy_file();
     let edit =
         Edit::open(&path).unwrap().remove(["c"]).append([("d", bytes(&0, 0)), ("e", bytes(&0, 0))]);
@@ -207,7 +207,7 @@ fn new_tensors_follow_or_everything_is_sorted() {
     assert_eq!(append(Order::Alignment), (of(["y", "z", "a", "b", "x"]), true));
 }
 
-/// Tensors that lay side by side are moved apart.
+/// Neighbours in the old file are moved apart.
 #[test]
 fn a_new_tensor_between_two_old_ones() {
     let (_directory, path) = file_with(SaveOptions::new());
@@ -252,13 +252,13 @@ fn the_order_and_the_alignment_of_a_file_can_be_mended() {
     assert_eq!(parse(&path).header().data_start(), 1024);
     assert_eq!(Edit::open(&path).unwrap().align(1024).apply().unwrap(), Edited::Unchanged);
     assert_eq!(Edit::open(&path).unwrap().align(64).apply().unwrap(), Edited::Unchanged);
-    // From now on there is room.
+    // The header has room from now on.
     let edit = Edit::open(&path).unwrap().set_metadata([("key", "x".repeat(800))]);
     assert_eq!(edit.apply().unwrap(), Edited::InPlace);
 }
 
 #[test]
-fn digests_stay_true() {
+fn digests_stay_correct() {
     use safetensors_core::digest::{self, Digest, TensorDigests, VerifyOptions};
     use safetensors_core::edit::{RecordOptions, record_digests};
 
@@ -284,7 +284,7 @@ fn digests_stay_true() {
     assert_eq!(recorded(&path), of(&["a", "b", "d"], true));
     assert_eq!(edit(&|edit| edit.in_place(false).set_metadata([("k", "w")])), Edited::Rewritten);
     assert_eq!(recorded(&path), of(&["a", "b", "d"], true));
-    // A tensor in the place of one that had a digest has none.
+    // A tensor that replaces one with a digest has none.
     assert_eq!(edit(&|edit| edit.remove(["a"]).append([("a", bytes(&4, 50))])), Edited::Rewritten);
     assert_eq!(recorded(&path), of(&["b", "d"], false));
     let new: TensorDigests = [("a", Digest::of(&DATA[50..54]))].into_iter().collect();
@@ -294,13 +294,13 @@ fn digests_stay_true() {
     assert_eq!(recorded(&path), of(&[], false));
     assert!(!parse(&path).metadata().contains_key(digest::KEY));
 
-    // What cannot be read is left alone.
+    // A record that cannot be parsed is left alone.
     edit(&|edit| edit.append([("a", bytes(&3, 0))]).set_metadata([(digest::KEY, "?")]));
     edit(&|edit| edit.rename([("a", "b")]));
     assert_eq!(parse(&path).metadata()[digest::KEY], "?");
 }
 
-/// More than one piece, with every tensor at an odd place.
+/// The tensors are larger than one piece, and each lies at an odd offset.
 #[test]
 fn large_tensors_move() {
     let directory = tempdir().unwrap();

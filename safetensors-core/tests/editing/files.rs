@@ -1,4 +1,4 @@
-//! The files themselves: permissions, owners, links, locks, and what is no file to edit.
+//! The files that are edited: permissions, owners, links, locks, and files that cannot be edited.
 
 use std::path::Path;
 use std::{fs, io};
@@ -9,7 +9,7 @@ use tempfile::tempdir;
 
 use crate::{names, parse, roomy_file, support};
 
-/// A file that is not what it should be is not touched, and says why.
+/// A malformed file is not touched, and the error says why.
 #[test]
 fn malformed_files_are_not_edited() {
     let directory = tempdir().unwrap();
@@ -27,7 +27,7 @@ fn malformed_files_are_not_edited() {
 }
 
 #[test]
-fn what_is_no_file_is_not_edited() {
+fn only_files_are_edited() {
     let directory = tempdir().unwrap();
     let path = directory.path().join("missing");
     for result in [Edit::open(&path).map(drop), recover(&path).map(drop)] {
@@ -137,7 +137,7 @@ mod unix {
         }
     }
 
-    /// By its mode, as an administrator may write to it all the same.
+    /// The mode decides, because an administrator may write to any file.
     #[test]
     fn a_read_only_file_is_not_edited() {
         let (directory, path) = roomy_file();
@@ -155,7 +155,7 @@ mod unix {
         assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
     }
 
-    /// The administrator may write everywhere: then the edits must work.
+    /// An administrator may write everywhere, and then the edits must succeed.
     #[test]
     fn directories_that_may_not_be_written_to() {
         let denied = |error: &Error| matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::PermissionDenied);
@@ -179,7 +179,7 @@ mod unix {
 }
 
 #[test]
-fn what_others_did_to_the_file_since_it_was_opened_is_not_lost() {
+fn changes_of_the_file_since_it_was_opened_are_not_lost() {
     let dir = tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
     let data = [1_u8, 2, 3, 4];
@@ -187,7 +187,7 @@ fn what_others_did_to_the_file_since_it_was_opened_is_not_lost() {
     let changes: [fn(Edit<'static>) -> Edit<'static>; 2] =
         [|edit| edit.set_metadata([("k", "v")]), |edit| edit.remove(["w"])];
     for change in changes {
-        // Replaced by another save.
+        // Another save replaces the file.
         save(&path, [("w", old)], &SaveOptions::new().metadata([("k", "w")])).unwrap();
         let edit = change(Edit::open(&path).unwrap());
         save(&path, [("new", old)], &SaveOptions::new()).unwrap();
@@ -196,7 +196,7 @@ fn what_others_did_to_the_file_since_it_was_opened_is_not_lost() {
         assert!(error.to_string().contains("since it was opened"), "{error}");
         assert_eq!(fs::read(&path).unwrap(), saved);
 
-        // Written to in its place.
+        // Another program writes to the file in place.
         save(&path, [("w", old)], &SaveOptions::new().metadata([("k", "w")])).unwrap();
         fs::File::options()
             .write(true)
@@ -217,7 +217,7 @@ fn what_others_did_to_the_file_since_it_was_opened_is_not_lost() {
     }
 }
 
-/// As long as names can be: then there is no room for a longer one beside the file.
+/// The names have the maximal length, so the names of hidden files must be shortened.
 #[test]
 fn files_with_long_names_are_edited() {
     let directory = tempdir().unwrap();

@@ -11,14 +11,14 @@ use tempfile::tempdir;
 
 use crate::support;
 
-/// So long that the header has several pages.
+/// The length of the metadata, which makes the header several pages long.
 const LEN: usize = 1 << 13;
 
 fn value(fill: char) -> [(&'static str, String); 1] {
     [("value", fill.to_string().repeat(LEN))]
 }
 
-/// What the metadata is filled with, all of it.
+/// The character that fills the whole metadata.
 fn fill_of(path: &Path) -> Result<u8, safetensors_core::Error> {
     let checkpoint = Checkpoint::open(path)?;
     let value = checkpoint.metadata()["value"].as_bytes();
@@ -32,7 +32,7 @@ fn child() {
     let Ok(path) = std::env::var("CHILD_FILE") else { return };
     for fill in ['b', 'a'].into_iter().cycle() {
         let edit = Edit::open(&path).unwrap().set_metadata(value(fill));
-        // It may be so already.
+        // The metadata may have this value already.
         assert_ne!(edit.apply().unwrap(), Edited::Rewritten);
         println!("edited");
     }
@@ -53,7 +53,7 @@ fn a_killed_edit_leaves_one_of_the_two_headers_or_is_found_torn_and_restored() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // Once it edits.
+        // The process is killed after its first edit.
         let mut line = String::new();
         let mut output = std::io::BufReader::new(child.stdout.take().unwrap());
         while !line.contains("edited") {
@@ -73,8 +73,8 @@ fn a_killed_edit_leaves_one_of_the_two_headers_or_is_found_torn_and_restored() {
                 fill_of(&path).unwrap();
             }
         }
-        // A temporary name of the backup and the lock of the directory, at most, until the next
-        // edit.
+        // At most a temporary file of the backup and the lock file of the directory are left until
+        // the next edit.
         let mut names = support::names_in(directory.path());
         names.retain(|name| name != ".safetensors.lock");
         assert!(names.len() <= 2 && names.contains(&"model.safetensors".into()), "{names:?}");

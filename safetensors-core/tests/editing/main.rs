@@ -1,5 +1,4 @@
-//! Files changed after they were written: their metadata, the names of their tensors, and which
-//! tensors they have.
+//! Editing files: their metadata, the names of their tensors, and which tensors they contain.
 #![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -29,7 +28,7 @@ pub(crate) static DATA: [u8; 8192] = {
     data
 };
 
-/// A U8 tensor of so many bytes, whose values depend on `seed`.
+/// A U8 tensor of `len` bytes, whose values depend on `seed`.
 pub(crate) fn bytes(len: &usize, seed: usize) -> TensorView<'_> {
     TensorView::new(Dtype::U8, std::slice::from_ref(len), &DATA[seed..seed + len]).unwrap()
 }
@@ -43,7 +42,7 @@ pub(crate) fn file_with(options: SaveOptions) -> (TempDir, PathBuf) {
     (directory, path)
 }
 
-/// Such a file whose header has room.
+/// The same file with room in its header.
 pub(crate) fn roomy_file() -> (TempDir, PathBuf) {
     file_with(SaveOptions::new().align(4096))
 }
@@ -56,8 +55,8 @@ pub(crate) fn names(path: &Path) -> Vec<String> {
     parse(path).tensors().map(|tensor| tensor.name().to_owned()).collect()
 }
 
-/// Asserts that an edit is refused, by the dry run and when it is made, and that nothing has
-/// happened.
+/// Asserts that `dry_run` and `apply` refuse an edit with the same error, and that nothing has
+/// changed.
 #[track_caller]
 pub(crate) fn refused(path: &Path, edit: impl Fn(Edit<'static>) -> Edit<'static>) -> Error {
     let before = fs::read(path).unwrap();

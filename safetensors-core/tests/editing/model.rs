@@ -1,4 +1,4 @@
-//! Any edit of any file, against a model that has the tensors in a map.
+//! Random edits of random files, compared with a model that keeps the tensors in a map.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -53,8 +53,8 @@ proptest! {
         save(&path, views, &options).unwrap();
         let before = parse(&path);
 
-        // What becomes of each tensor: it stays, it stays, it goes, or it gets the name of the next
-        // one that does.
+        // What happens to each tensor: it stays (two of four cases), is removed, or gets the name
+        // of the next one that is renamed.
         let name_at = |i: usize| format!("t{i}");
         let removed: Vec<String> = (0..old.len()).filter(|i| fates[*i] == 2).map(name_at).collect();
         let rotated: Vec<usize> = (0..old.len()).filter(|i| fates[*i] == 3).collect();
@@ -69,7 +69,7 @@ proptest! {
             model.order.push(name);
         }
         let added: Vec<_> = added.iter().enumerate().map(|(i, tensor)| {
-            // A name that has become free can be taken again.
+            // A name that has become free can be used again.
             (removed.get(i).cloned().unwrap_or_else(|| format!("new {i}")), tensor)
         }).collect();
         for (name, tensor) in &added {
@@ -117,7 +117,7 @@ proptest! {
             Edited::Rewritten => {}
         }
         prop_assert_eq!(support::names_in(directory.path()), ["model.safetensors"]);
-        // Made once more, nothing is left to be done.
+        // The same edit once more has nothing to do.
         prop_assert_eq!(Edit::open(&path).unwrap().set_metadata(model.metadata).apply().unwrap(), Edited::Unchanged);
     }
 }

@@ -9,13 +9,13 @@ use safetensors_core::edit::{Edit, Edited};
 use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
 use tempfile::tempdir;
 
-/// How long the metadata is: so long that readers meet the write of it.
+/// The length of the metadata. It is so long that readers open the file while it is written.
 const LEN: usize = 1 << 17;
 
-/// How many times the file has to be opened in all.
+/// How often the file is opened in all.
 const OPENS: usize = 4000;
 
-/// What readers found.
+/// The results of the readers.
 #[derive(Debug, Default)]
 struct Counts {
     opens: AtomicUsize,
@@ -24,7 +24,7 @@ struct Counts {
 }
 
 impl Counts {
-    /// Opens the file once and looks whether its metadata is that of one edit.
+    /// Opens the file once and checks that its metadata is that of a single edit.
     fn open(&self, path: &Path) {
         self.opens.fetch_add(1, Ordering::Relaxed);
         match Checkpoint::open(path) {

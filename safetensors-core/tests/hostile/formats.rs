@@ -1,4 +1,4 @@
-//! What is no safetensors file says what it looks like.
+//! The error about a file of another format says which format it looks like.
 
 use safetensors_core::header::Header;
 use safetensors_core::{Checkpoint, ErrorKind, Limits, SafeTensors};
@@ -17,7 +17,7 @@ fn zip(name: &str) -> Vec<u8> {
 }
 
 #[test]
-fn other_formats_through_every_door() {
+fn other_formats_through_every_way_to_open() {
     let lfs = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 440449768\n";
     for (bytes, says) in [
         (zip("archive/data.pkl"), "it looks like a PyTorch checkpoint"),
@@ -27,7 +27,7 @@ fn other_formats_through_every_door() {
         (b"<html>".to_vec(), "an HTML page"),
         (lfs.into(), "a Git LFS pointer in place of the file itself"),
         ([&b"GGUF\x03\0\0\0"[..], &[0; 100]].concat(), "a GGUF file"),
-        // As a length these bytes are small enough to be read.
+        // As a length of a header, these bytes are within the limit.
         ([&b"\x1f\x8b\x08\0\0\0\0\0\0\x03"[..], &[7; 600_000]].concat(), "a gzip file"),
         (b"\x1f\x8b\x08\0\0\0\0\0\0\x03short".to_vec(), "a gzip file"),
         (b"\x80\x02}q\0(X\x06\0\0\0weight".to_vec(), "a pickle"),
@@ -39,7 +39,7 @@ fn other_formats_through_every_door() {
         let read = Header::read(&bytes[..], &Limits::default()).unwrap_err();
         for error in [&parsed, &opened, &read] {
             assert!(error.to_string().contains(says), "{says}: {error}");
-            // What is wrong by the rules of the format is said first, and is the kind.
+            // The kind is the rule that the file breaks, and the message says it first.
             assert!(
                 matches!(
                     error.kind(),
@@ -58,7 +58,7 @@ fn other_formats_through_every_door() {
 }
 
 #[test]
-fn a_file_of_the_format_looks_like_nothing_else() {
+fn a_safetensors_file_does_not_look_like_another_format() {
     for bytes in [vec![], vec![1, 2, 3], file("[]", 0), file("{\"a\":1}", 0), file("{", 10)] {
         let message = SafeTensors::parse(bytes).unwrap_err().to_string();
         assert!(!message.contains("looks like"), "{message}");

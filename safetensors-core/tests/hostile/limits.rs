@@ -1,4 +1,4 @@
-//! What reading may cost, and that saving keeps to it.
+//! The limits of reading, and that saving keeps to them.
 
 use safetensors_core::error::IndexProblem;
 use safetensors_core::header::Header;
@@ -10,8 +10,8 @@ use safetensors_core::{
 
 use crate::support::{file, write};
 
-fn header_of_rank(rank: usize) -> String {
-    let dims = vec!["1"; rank].join(",");
+fn header_of_ndim(ndim: usize) -> String {
+    let dims = vec!["1"; ndim].join(",");
     format!(r#"{{"a":{{"dtype":"U8","shape":[{dims}],"data_offsets":[0,1]}}}}"#)
 }
 
@@ -25,27 +25,27 @@ fn parse(header: &str, limits: &Limits) -> Result<Header, Error> {
 }
 
 #[test]
-fn rank() {
+fn ndim() {
     let limits = Limits::default();
-    assert_eq!(limits.rank, 1_024);
-    assert!(parse(&header_of_rank(1_024), &limits).is_ok());
-    // In the order of the reference, and in another.
-    let reordered = header_of_rank(1_025).replace(r#""dtype":"U8","#, "");
+    assert_eq!(limits.ndim, 1_024);
+    assert!(parse(&header_of_ndim(1_024), &limits).is_ok());
+    // The fields in the order of the reference, which the fast path reads, and in another order.
+    let reordered = header_of_ndim(1_025).replace(r#""dtype":"U8","#, "");
     let reordered = reordered.replace("[0,1]", r#"[0,1],"dtype":"U8""#);
-    for header in [header_of_rank(1_025), reordered] {
+    for header in [header_of_ndim(1_025), reordered] {
         let error = parse(&header, &limits).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::TooManyDimensions { limit: 1_024 }), "{error}");
         assert_eq!(error.tensor(), Some("a"));
         assert_eq!(
             error.to_string(),
-            r#"tensor "a": the shape has more than 1024 dimensions, the limit"#
+            r#"tensor "a": the shape has more dimensions than the limit of 1024"#
         );
     }
     let mut limits = limits;
-    for rank in [0, 1, 2, 5_000] {
-        limits.rank = rank;
-        assert!(parse(&header_of_rank(rank), &limits).is_ok(), "{rank}");
-        assert!(parse(&header_of_rank(rank + 1), &limits).is_err(), "{rank}");
+    for ndim in [0, 1, 2, 5_000] {
+        limits.ndim = ndim;
+        assert!(parse(&header_of_ndim(ndim), &limits).is_ok(), "{ndim}");
+        assert!(parse(&header_of_ndim(ndim + 1), &limits).is_err(), "{ndim}");
     }
 }
 
@@ -59,7 +59,7 @@ fn metadata_entries() {
         matches!(error.kind(), ErrorKind::TooManyMetadataEntries { limit: 100_000 }),
         "{error}"
     );
-    assert_eq!(error.to_string(), "__metadata__ has more than 100000 entries, the limit");
+    assert_eq!(error.to_string(), "__metadata__ has more entries than the limit of 100000");
     let mut limits = limits;
     limits.metadata_entries = 0;
     assert!(parse(&header_with_metadata(0), &limits).is_ok());
@@ -97,11 +97,11 @@ fn entries_and_bytes_of_an_index() {
     ] {
         let error = open(index.clone(), &limits);
         assert_eq!(too_many(&error), is_refused, "{index}: {error}");
-        // Those that are few enough name tensors that the shard does not have.
+        // An index within the limit fails because it names tensors that the shard does not have.
         assert!(is_refused || matches!(error.kind(), ErrorKind::NotInShard { .. }), "{error}");
     }
     let message = open(format!(r#"{{"weight_map":{}}}"#, map(4)), &limits).to_string();
-    assert!(message.ends_with("the index is malformed: it has more than 3 entries, the limit"));
+    assert!(message.ends_with("the index is malformed: it has more entries than the limit of 3"));
 
     let index = format!(r#"{{"weight_map":{}}}"#, map(1));
     limits.index_bytes = index.len() as u64 - 1;
@@ -113,7 +113,7 @@ fn entries_and_bytes_of_an_index() {
     assert_eq!((*limit, *found), (limits.index_bytes, limits.index_bytes + 1));
 }
 
-/// Also where the text is only read over.
+/// Invalid UTF-8 is found also in parts of the text that are skipped.
 #[test]
 fn an_index_that_is_not_utf_8() {
     let directory = tempfile::tempdir().unwrap();
@@ -128,7 +128,7 @@ fn an_index_that_is_not_utf_8() {
             matches!(error.kind(), ErrorKind::BadIndex { problem: IndexProblem::NotUtf8 { offset } } if *offset == at),
             "{error}"
         );
-        let expected = format!("the index is malformed: it is not UTF-8 from its byte {at}");
+        let expected = format!("the index is malformed: it is not UTF-8 from byte {at} on");
         assert!(error.to_string().ends_with(&expected), "{error}");
     }
 }

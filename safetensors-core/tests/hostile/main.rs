@@ -1,5 +1,5 @@
-//! What a hostile file or a failing callback may cost: short messages whatever a header says, limits,
-//! and no work that goes on after a panic.
+//! Hostile files and failing callbacks: messages stay short, limits are kept, and work stops after
+//! a panic.
 #![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! Messages are bounded, whatever a header of several megabytes says.
+//! Messages have a bounded length, even about a header of several megabytes.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -10,24 +10,24 @@ use safetensors_core::{Checkpoint, Dtype, Error, ErrorKind, Limits, Metadata, Te
 
 use crate::support::{file, write};
 
-/// Bytes of what is long in a header.
+/// The length in bytes of a long text in a header.
 const LONG: usize = 3_000_000;
 
-/// Text that is plain, and text that takes the most bytes when it is escaped; how much of it. Each is
-/// far more than a message can hold.
+/// Texts, and the number of bytes of each: plain text, and text that becomes longest when it is
+/// escaped. Each is far longer than a message.
 const WORST: [(&str, usize); 4] =
     [("n", LONG), ("\"", 100_000), ("\u{202e}", 100_000), ("\u{10ffff}", 100_000)];
 
-/// Limits that let everything through that is not what a test is about.
+/// Limits that no test of messages reaches.
 fn no_limits() -> Limits {
     let mut limits = Limits::default();
-    limits.rank = usize::MAX;
+    limits.ndim = usize::MAX;
     limits.metadata_entries = usize::MAX;
     limits
 }
 
-/// Asserts that neither form of an error is long, that the shown one is printable, and that making
-/// it takes no time.
+/// Asserts that `Display` and `Debug` of an error are short and fast, and that the message is
+/// printable.
 #[track_caller]
 fn assert_bounded(error: &Error) {
     let start = Instant::now();
@@ -111,7 +111,7 @@ fn shapes_of_a_million_dimensions() {
     number.push_str("e5");
     refused(&header("F32", &format!("[{number}]"), "[0,8]"), is!(BadNumber));
 
-    // Of views and buffers, whose shapes a file may have given.
+    // Views and buffers, whose shapes may come from a file.
     let shape = vec![1; LONG];
     let error = TensorView::new(Dtype::F32, &shape, &[0; 8]).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::DataLength { .. }));
@@ -177,7 +177,7 @@ fn an_index_with_long_names() {
 }
 
 #[test]
-fn what_stands_where_a_known_word_should_is_not_kept_whole() {
+fn an_unknown_word_is_not_kept_whole() {
     let long = "x".repeat(LONG);
     for (header, expected) in [
         (format!(r#"{{"a":{{"dtype":"{long}"}}}}"#), "unknown dtype"),
@@ -205,7 +205,7 @@ fn what_stands_where_a_known_word_should_is_not_kept_whole() {
     }
 }
 
-/// The whole way: a file, its path, its tensor.
+/// An error with everything: the file's path, the tensor and the kind.
 #[test]
 fn a_file_of_four_megabytes_is_refused_in_a_few_hundred_bytes() {
     let directory = tempfile::tempdir().unwrap();

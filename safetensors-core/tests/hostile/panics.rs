@@ -1,5 +1,5 @@
-//! A callback, a source or a closure of the caller that panics: the other threads stop, the panic
-//! goes on, and nothing takes its place.
+//! A callback, a source or a closure of the caller panics. The other threads stop, the panic
+//! reaches the caller, and no destination is changed.
 
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -18,13 +18,13 @@ use safetensors_core::{
 
 use crate::support::names_in;
 
-/// How many tensors there are; far fewer may be begun after a panic.
+/// The number of tensors. After a panic only few more may be begun.
 const TENSORS: usize = 400;
 
-/// Long enough that the saves use several threads.
+/// The length of a tensor, long enough that the saves use several threads.
 const LEN: usize = 64 << 10;
 
-/// Counts how often it is asked for its bytes, slowly, and panics if it is the one.
+/// A slow source that counts how often its bytes are asked for, and can be set to panic.
 struct Counted<'a> {
     begun: &'a AtomicUsize,
     panics: bool,
@@ -49,13 +49,13 @@ impl TensorSource for Counted<'_> {
     }
 }
 
-/// Tensors of which one, late in the first tenth, panics.
+/// Tensors of which one panics, late in the first tenth.
 fn tensors(begun: &AtomicUsize) -> Vec<(String, Counted<'_>)> {
     let tensor = |i| (format!("t{i:03}"), Counted { begun, panics: i == TENSORS / 10 });
     (0..TENSORS).map(tensor).collect()
 }
 
-/// Asserts that this panics with what it was given.
+/// Asserts that `work` panics with this message.
 #[track_caller]
 fn assert_panics<T>(with: &str, work: impl FnOnce() -> T) {
     let Err(panic) = catch_unwind(AssertUnwindSafe(work)) else { unreachable!("no panic") };
@@ -120,8 +120,8 @@ fn tensors_of(tensors: &[(String, TensorBuf)]) -> Vec<(&str, &TensorBuf)> {
     tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect()
 }
 
-/// A callback that panics when it is called for the third time, and is never called again: the
-/// other threads find out before.
+/// A callback that panics at its third call, and checks that no thread goes on calling it
+/// afterwards.
 fn panic_at_the_third() -> impl Fn(safetensors_core::Progress<'_>) -> ControlFlow<()> + Send + Sync
 {
     let calls = AtomicUsize::new(0);
@@ -130,14 +130,15 @@ fn panic_at_the_third() -> impl Fn(safetensors_core::Progress<'_>) -> ControlFlo
         if call == 2 {
             resume_unwind(Box::new("of the callback"));
         }
-        // A thread may have been about to call it. A second call of one thread comes after that.
+        // Up to eight other threads may have been about to call it already. Any further call would
+        // come after the panic.
         assert!(call < 2 + 8, "called {call} times");
         thread::sleep(Duration::from_millis(1));
         ControlFlow::Continue(())
     }
 }
 
-/// Who writes with threads of their own goes on until the next piece.
+/// A caller with threads of its own gets an error from each of them at the next piece.
 #[test]
 fn a_callback_that_panics_in_one_thread_ends_the_writer_for_all() {
     let directory = tempfile::tempdir().unwrap();

@@ -22,7 +22,7 @@ fn open(index: &str) -> Result<Checkpoint, Error> {
     opened
 }
 
-/// Asserts that the text is not that of an index, for a reason that mentions `says`.
+/// Asserts that the text is refused as an index, with an error that contains `says`.
 #[track_caller]
 fn refuses(index: &str, says: &str) {
     let error = open(index).unwrap_err();
@@ -135,11 +135,11 @@ fn an_index_over_100_mb() {
     }
 }
 
-/// Names that lead elsewhere on some system, or to something that is no shard.
+/// Names that leave the folder on some system, or that are not those of safetensors files.
 #[test]
 fn unsafe_shard_names() {
     let directory = tempdir().unwrap();
-    // There to be found, if a name were followed.
+    // This file would be found if a name were followed.
     write_shard(directory.path(), "secret.safetensors", &[("a", 1)]);
     let absolute = write_shard(directory.path(), "model/s.safetensors", &[("a", 1)]);
     let absolute = absolute.to_str().unwrap();
@@ -209,7 +209,7 @@ fn a_shard_below_the_folder_is_safe() {
     }
 }
 
-/// It is for progress bars; no size is taken from it.
+/// The total size may be used in progress bars. Nothing else is computed from it.
 #[test]
 fn total_size_is_not_trusted() {
     for total_size in
@@ -228,14 +228,14 @@ fn total_size_is_not_trusted() {
     }
 }
 
-/// So deep that a parser that recurses would run out of stack.
+/// The nesting is so deep that a recursive parser would run out of stack.
 #[test]
 fn deep_nesting() {
     const DEPTH: usize = 1_000_000;
     for (opening, closing) in [("[", "]"), ("{\"x\":", "}")] {
         let nested = format!("{}1{}", opening.repeat(DEPTH), closing.repeat(DEPTH));
         let harmless = format!(r#"{{"metadata":{nested},"weight_map":{{"a":"s.safetensors"}}}}"#);
-        // Whether it is read over or refused does not matter, as long as it is one of the two.
+        // It may be skipped or refused.
         let opened = must_not_hang(move || open(&harmless).map(|checkpoint| checkpoint.len()));
         assert!(
             matches!(opened, Ok(1))

@@ -1,4 +1,4 @@
-//! Which file or index a path leads to.
+//! Which file or index a path means.
 
 use std::{fs, io};
 
@@ -9,12 +9,12 @@ use tempfile::tempdir;
 use crate::support::write;
 use crate::{write_index, write_shard};
 
-/// What the one tensor `a` of the checkpoint at a path holds.
+/// The value of the only tensor `a` of the checkpoint at a path.
 fn a(path: impl AsRef<std::path::Path>) -> u8 {
     Checkpoint::open(path).unwrap().tensor("a").unwrap().read().unwrap().bytes()[0]
 }
 
-/// What a directory without a checkpoint, or with several, is said to hold.
+/// The names in the error for a directory with no checkpoint, or with several.
 fn found(directory: &std::path::Path) -> Vec<String> {
     let error = Checkpoint::open(directory).unwrap_err();
     assert_eq!(error.file(), directory.to_str());
@@ -49,7 +49,7 @@ fn a_directory_with_one_file_is_that_file() {
     assert_eq!(a(directory.path()), 1);
 }
 
-/// As transformers and huggingface_hub choose.
+/// transformers and huggingface_hub choose in the same way.
 #[test]
 fn a_directory_opens_as_model_safetensors_whatever_lies_beside_it() {
     let directory = tempdir().unwrap();
@@ -60,7 +60,7 @@ fn a_directory_opens_as_model_safetensors_whatever_lies_beside_it() {
     assert_eq!(a(path), 2);
     assert_eq!(Checkpoint::open(path).unwrap().index(), Some(&*index));
 
-    // Variants, which are loaded only if they are asked for.
+    // Variants, which are loaded only on request.
     write_shard(path, "model.fp16.safetensors", &[("a", 3)]);
     write_index(path, "model.fp16.safetensors.index.json", &map);
     assert_eq!(a(path), 2);
@@ -73,7 +73,7 @@ fn a_directory_opens_as_model_safetensors_whatever_lies_beside_it() {
         assert_eq!(a(path), 1);
     }
 
-    // What is no file does not count.
+    // A directory of such a name does not count.
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
     assert_eq!(found(path), ["model-00001-of-00001.safetensors", "model.fp16.safetensors"]);
@@ -81,9 +81,9 @@ fn a_directory_opens_as_model_safetensors_whatever_lies_beside_it() {
     assert_eq!(a(path), 3);
 }
 
-/// The index is the one of the Hub even if it names the file.
+/// The file comes first even if the index names it.
 #[test]
-fn model_safetensors_goes_before_an_index_that_names_it() {
+fn model_safetensors_comes_before_an_index_that_names_it() {
     let directory = tempdir().unwrap();
     write_shard(directory.path(), "model.safetensors", &[("a", 1)]);
     write_shard(directory.path(), "more.safetensors", &[("b", 2)]);

@@ -1,5 +1,4 @@
-//! From a path to a checkpoint: files, directories, and index files, which are hostile until
-//! checked.
+//! Opening a checkpoint by path: files, directories, and index files, which may be hostile.
 #![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -24,7 +23,7 @@ pub(crate) fn write_shard(directory: &Path, name: &str, tensors: &[(&str, u8)]) 
     support::write(directory, name, serialize(views, &SaveOptions::new()).unwrap())
 }
 
-/// Writes an index that sends each tensor to a file.
+/// Writes an index that maps each tensor to a file.
 pub(crate) fn write_index(directory: &Path, name: &str, weight_map: &[(&str, &str)]) -> PathBuf {
     let weight_map: std::collections::BTreeMap<_, _> = weight_map.iter().copied().collect();
     let index = serde_json::json!({"metadata": {"total_size": 2}, "weight_map": weight_map});

@@ -1,4 +1,4 @@
-//! The shards that an index names: what they have, lack, and share.
+//! The shards that an index names: tensors and metadata that they have, lack, and share.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -101,8 +101,7 @@ fn a_truncated_shard_names_the_shard_and_a_tensor() {
     }
 }
 
-/// What is wrong with a shard's own text is about the shard, or about the tensor that it names
-/// itself.
+/// An error in a shard's own header names the shard, and the tensor only if the header does.
 #[test]
 fn a_malformed_shard_names_the_shard() {
     let directory = two_shards();
@@ -135,7 +134,7 @@ fn a_tensor_that_its_shard_lacks_names_both() {
 }
 
 #[test]
-fn a_tensor_in_two_shards_is_where_the_map_says() {
+fn the_index_decides_between_two_shards_with_one_tensor() {
     let directory = tempdir().unwrap();
     write_shard(directory.path(), "s1.safetensors", &[("a", 1), ("both", 10)]);
     write_shard(directory.path(), "s2.safetensors", &[("b", 2), ("both", 20)]);
@@ -165,7 +164,7 @@ fn tensors_that_are_not_in_the_map_are_invisible() {
 }
 
 #[test]
-fn a_shard_that_is_no_file() {
+fn a_shard_that_is_not_a_file() {
     let directory = two_shards();
     let shard = directory.path().join("s2.safetensors");
     fs::remove_file(&shard).unwrap();

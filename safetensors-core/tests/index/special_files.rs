@@ -25,8 +25,8 @@ fn refuses_special_file(path: &Path, named: &Path) {
     assert_eq!(error.file(), named.to_str());
 }
 
-/// Makes what a hostile repository could hold in place of a file: a FIFO, and links to devices and
-/// to the FIFO.
+/// Creates what a hostile repository could contain in place of a file: a FIFO, and links to devices
+/// and to the FIFO.
 fn special_files(directory: &Path) -> Vec<PathBuf> {
     let at = |name: &str| directory.join(name);
     make_fifo(&at("fifo.safetensors"));
@@ -63,7 +63,7 @@ fn a_special_file_as_the_index() {
         fs::rename(&special, &index).unwrap();
         refuses_special_file(&index, &index);
         refuses_special_file(directory.path(), &index);
-        // Back, for the link that leads to it.
+        // The FIFO gets its name back, because a link leads to it.
         fs::rename(&index, &special).unwrap();
     }
 }
@@ -84,7 +84,7 @@ fn the_hubs_cache() {
     assert_eq!(open(&snapshot.join("model.safetensors")).unwrap(), [1]);
     fs::remove_file(snapshot.join("model.safetensors")).unwrap();
 
-    // Shards are looked for beside the link to the index, not beside the blob.
+    // Shards are opened beside the link to the index, not beside the blob.
     write_shard(directory.path(), "blobs/def", &[("b", 2)]);
     link("abc", "model-00001-of-00002.safetensors");
     link("def", "model-00002-of-00002.safetensors");
@@ -95,7 +95,7 @@ fn the_hubs_cache() {
     assert_eq!(open(&snapshot).unwrap(), [1, 2]);
     assert_eq!(open(&snapshot.join("model.safetensors.index.json")).unwrap(), [1, 2]);
 
-    // A download that was interrupted: the blob is not there.
+    // An interrupted download: the blob is missing.
     fs::remove_file(directory.path().join("blobs/def")).unwrap();
     let error = open(&snapshot).unwrap_err();
     let shard = snapshot.join("model-00002-of-00002.safetensors");
@@ -103,7 +103,7 @@ fn the_hubs_cache() {
 }
 
 #[test]
-fn links_that_lead_nowhere() {
+fn dangling_links() {
     let directory = tempdir().unwrap();
     let dangling = directory.path().join("dangling.safetensors");
     symlink("nothing", &dangling).unwrap();

@@ -162,7 +162,7 @@ fn the_largest_number() {
         "a",
         file(header, 0),
         kind,
-        &["such as 0", "18446744073709551615"],
+        &["such as at 0", "18446744073709551615"],
     );
 }
 
@@ -206,7 +206,7 @@ fn shape_overflow() {
 }
 
 #[test]
-fn size_not_of_dtype_and_shape() {
+fn size_that_does_not_match_dtype_and_shape() {
     for (dtype, shape, begin, end, expected) in [
         (Dtype::U8, vec![2], 0, 1, 2),
         (Dtype::U8, vec![1], 0, 2, 1),
@@ -232,7 +232,7 @@ fn size_not_of_dtype_and_shape() {
 }
 
 #[test]
-fn sub_byte_total_not_whole_bytes() {
+fn sub_byte_elements_that_do_not_fill_whole_bytes() {
     for (dtype, shape) in [
         (Dtype::F4, vec![]),
         (Dtype::F4, vec![3]),

@@ -32,7 +32,7 @@ fn a_length_over_the_limit() {
 }
 
 #[test]
-fn the_limit_is_the_callers_to_lower() {
+fn the_caller_can_lower_the_limit() {
     let bytes = file(ONE, 1);
     let mut limits = Limits::default();
     limits.header_bytes = ONE.len() as u64;

@@ -75,7 +75,8 @@ fn zero_size_tensor_off_a_boundary() {
         ("past the end", 4, &[("a", 0, 4), ("z", 9, 9)], 4, 9),
         ("past the end of a file without data", 0, &[("z", 1, 1)], 0, 1),
     ] {
-        let says = ["without bytes", &format!("such as {expected}"), &format!("lies at {found}")];
+        let says =
+            ["without bytes", &format!("such as at {expected}"), &format!("begins at {found}")];
         let kind = ErrorKind::EmptyOffBoundary { expected, found };
         rejects_tensor(rule, "z", file_ending_at(data, ranges), kind, &says);
     }

@@ -20,7 +20,7 @@ fn duplicate_tensor_name() {
             "ab",
             file(header, 2),
             ErrorKind::DuplicateTensor,
-            &["the name stands twice"],
+            &["duplicate tensor name"],
         );
     }
     let same = r#"{"ab":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"x":{"dtype":"U8","shape":[1],"data_offsets":[1,2]},
@@ -30,7 +30,7 @@ fn duplicate_tensor_name() {
         "ab",
         file(same, 2),
         ErrorKind::DuplicateTensor,
-        &["twice"],
+        &["duplicate"],
     );
     let empty = r#"{"":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}"#;
     rejects_tensor(
@@ -38,7 +38,7 @@ fn duplicate_tensor_name() {
         "",
         file(empty, 0),
         ErrorKind::DuplicateTensor,
-        &["twice"],
+        &["duplicate"],
     );
     let pair = r#"{"😀":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},
                    "\ud83d\ude00":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}"#;
@@ -47,7 +47,7 @@ fn duplicate_tensor_name() {
         "😀",
         file(pair, 0),
         ErrorKind::DuplicateTensor,
-        &["twice"],
+        &["duplicate"],
     );
 }
 
@@ -65,7 +65,7 @@ fn duplicate_field_in_an_entry() {
                 r#"{{"a":{{"dtype":"U8","shape":[1],"data_offsets":[0,1],"{second}":{value}}}}}"#
             );
             let kind = ErrorKind::DuplicateField { field };
-            rejects_tensor(second, "a", file(header, 1), kind, &[field, "stands twice"]);
+            rejects_tensor(second, "a", file(header, 1), kind, &[field, "duplicate field"]);
         }
     }
 }
@@ -75,7 +75,7 @@ fn duplicate_key_in_metadata() {
     for second in ["key", r"k\u0065y"] {
         let header = format!(r#"{{"__metadata__":{{"key":"1","other":"2","{second}":"1"}}}}"#);
         let kind = ErrorKind::DuplicateMetadataKey { key: "key".into() };
-        rejects(second, file(header, 0), kind, &[r#""key""#, "twice", "__metadata__"]);
+        rejects(second, file(header, 0), kind, &[r#""key""#, "duplicate key", "__metadata__"]);
     }
 }
 
@@ -88,7 +88,7 @@ fn second_metadata() {
         (r"__metadat\u0061__", r"__metadata_\u005F"),
     ] {
         let header = format!(r#"{{"{first}":{{"k":"v"}},"{second}":{{}}}}"#);
-        rejects(second, file(header, 0), ErrorKind::DuplicateMetadata, &["a second __metadata__"]);
+        rejects(second, file(header, 0), ErrorKind::DuplicateMetadata, &["duplicate __metadata__"]);
     }
 }
 

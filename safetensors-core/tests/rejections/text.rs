@@ -1,4 +1,4 @@
-//! The header's text: strict JSON, an object, and no deeper nesting than a header needs.
+//! The header's text: strict JSON, an object, and no deeper nesting than the format allows.
 
 use safetensors_core::error::JsonProblem;
 use safetensors_core::{ErrorKind, SafeTensors};
@@ -307,7 +307,7 @@ fn text_cut_off_anywhere() {
 }
 
 #[test]
-fn text_cut_off_says_what_was_to_come() {
+fn the_error_of_a_cut_text_says_what_was_expected() {
     for (header, tensor, expected) in [
         ("{", None, "a name in quotes"),
         ("{\"a", None, "the closing quote of a string"),
@@ -331,7 +331,7 @@ fn text_cut_off_says_what_was_to_come() {
 }
 
 #[test]
-fn nesting_deeper_than_a_header_needs() {
+fn nesting_deeper_than_the_format_allows() {
     let nested = r#"{"a":{"dtype":"U8","shape":[[1]],"data_offsets":[0,1]}}"#;
     let kind = ErrorKind::TooDeep { offset: at(nested, "[1]") };
     rejects_tensor("an array in shape", "a", file(nested, 1), kind, &["nested deeper", "byte 28"]);

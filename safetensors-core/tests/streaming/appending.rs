@@ -1,4 +1,4 @@
-//! Values and bytes that are appended: values of the tensor's dtype only.
+//! Appending values, which must have the tensor's dtype, and bytes.
 
 use std::io::Write;
 
@@ -26,7 +26,7 @@ fn values_of_another_dtype_are_refused_and_nothing_is_written() {
         assert!(error.file().is_some());
         assert_eq!(tensor.written(), 0);
     }
-    // As many bytes as the tensor has, of what is no tensor of F32.
+    // As many bytes as the tensor has, but of another dtype than F32.
     refused(a, &[1.0_f64, 2.0]);
     refused(a, &[1_i32; 4]);
     refused(a, &[1_u32; 4]);

@@ -1,4 +1,4 @@
-//! A disk that has no room for the file.
+//! A disk without room for the file.
 
 use std::process::Command;
 use std::{fs, io};
@@ -11,8 +11,8 @@ use crate::support;
 
 /// A full disk is found before the first tensor is asked for its bytes, and leaves the old file.
 ///
-/// It runs itself again in a name space of its own, where it may mount a small file system, unless
-/// the system forbids that.
+/// The test runs itself again in a namespace of its own, where it may mount a small file system. It
+/// does nothing if the system forbids that.
 #[test]
 fn a_full_disk_is_found_before_any_work_is_done() {
     struct NeverAsked([usize; 1]);

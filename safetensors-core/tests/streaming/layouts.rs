@@ -1,4 +1,4 @@
-//! The same file however its bytes come, laid out as asked.
+//! The file is the same in whatever order it is written, and is laid out as requested.
 
 use std::{fs, thread};
 
@@ -19,7 +19,7 @@ fn some_tensors() -> impl Strategy<Value = Vec<Tensor>> {
             let dtype = DTYPES[dtype];
             let len = safetensors_core::shape::byte_len(dtype, &shape).unwrap();
             let bytes = (0..len).map(|at| (at as u8).wrapping_mul(31).wrapping_add(seed)).collect();
-            // Names that do not sort as they are given.
+            // The names do not sort in the order in which they are given.
             (format!("{}.{i}", (i * 7) % 5), dtype, shape, bytes)
         };
         tensors.into_iter().enumerate().map(tensor).collect()
@@ -46,7 +46,8 @@ fn some_options() -> impl Strategy<Value = SaveOptions> {
 }
 
 proptest! {
-    /// However the bytes come, the file is the one that is made in memory.
+    /// Whatever the pieces, their order and the threads, the file is the one that `serialize`
+    /// makes.
     #[test]
     fn any_pieces_in_any_order_from_any_thread_make_the_same_file(
         tensors in some_tensors(),
@@ -87,17 +88,22 @@ proptest! {
         prop_assert_eq!(piped, expected);
     }
 
-    /// Whatever the order and the alignment, the file can be read back, the data begins where it
-    /// was asked to, and tensors lie as asked.
+    /// With any order and alignment, the file can be read back, the data is aligned as requested,
+    /// and the tensors lie in the requested order.
     #[test]
-    fn layouts(tensors in some_tensors(), options in some_options(), given in any::<bool>(), align in 3..13_u32) {
+    fn layouts(
+        tensors in some_tensors(),
+        options in some_options(),
+        given in any::<bool>(),
+        align in 3..13_u32
+    ) {
         let options = options.order(if given { Order::Given } else { Order::Alignment }).align(1 << align);
         let archive = SafeTensors::parse(serialize(views(&tensors), &options).unwrap()).unwrap();
         prop_assert_eq!(archive.header().data_start() % (1 << align), 0);
         for (name, view) in views(&tensors) {
             prop_assert_eq!(archive.view(name).unwrap(), view);
         }
-        // Tensors without bytes say nothing about the order: several of them lie at one place.
+        // Tensors without bytes do not show the order, because several of them have one offset.
         let in_file = |archive: &SafeTensors<Vec<u8>>| -> Vec<String> {
             let full = archive.tensors().filter(|tensor| tensor.byte_len() > 0);
             full.map(|tensor| tensor.name().to_owned()).collect()

@@ -1,5 +1,4 @@
-//! Files written bit by bit, from several threads, and front to back into anything that takes
-//! bytes.
+//! Files that are written piece by piece, from several threads, and front to back into any writer.
 #![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! Files written front to back.
+//! Files that are written front to back.
 
 use std::io::{self, Write};
 use std::sync::Mutex;
@@ -8,7 +8,7 @@ use safetensors_core::{
     Dtype, ErrorKind, Result, SaveOptions, TensorSource, TensorView, serialize,
 };
 
-/// Takes only so many bytes, and remembers whether it was flushed.
+/// A writer that accepts a limited number of bytes, and remembers whether it was flushed.
 struct Pipe {
     left: usize,
     flushed: bool,
@@ -53,7 +53,7 @@ fn a_pipe_that_takes_everything_is_flushed_and_one_that_breaks_is_an_error() {
     assert_eq!(pipe.left, len, "what is refused beforehand writes nothing");
 }
 
-/// A writer and its sources that write down what happens.
+/// A log of what a writer and its sources do.
 struct Log<'a>(&'a Mutex<Vec<String>>, &'static str);
 
 impl Log<'_> {

@@ -1,4 +1,4 @@
-//! What of a tensor is written, once, whole, and by whom.
+//! Writing tensors: every byte once, by any thread, and each tensor whole.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -74,7 +74,8 @@ fn a_missing_byte_is_found_wherever_it_is() {
     }
 }
 
-/// The same number of bytes, but not the same bytes: counting alone would not find it.
+/// The number of bytes is correct, but they are not the right ones. Counting alone would not find
+/// that.
 #[test]
 fn no_byte_is_written_twice() {
     let (directory, path, writer) = started();
@@ -186,17 +187,17 @@ fn appending_from_many_threads_loses_nothing() {
 }
 
 #[test]
-fn dropped_it_leaves_nothing() {
+fn a_dropped_writer_leaves_nothing() {
     let (directory, _, writer) = started();
     writer.tensor("a").unwrap().append(&[1_u8; 10]).unwrap();
-    // What is being written need not have a name.
+    // The file that is being written need not have a name.
     assert!(support::names_in(directory.path()).len() <= 2);
     drop(writer);
     assert_untouched(&directory);
 }
 
 #[test]
-fn what_has_no_bytes_needs_no_writing() {
+fn tensors_without_bytes_need_no_writing() {
     let directory = tempdir().unwrap();
     let path = directory.path().join("model.safetensors");
     StreamWriter::create(&path, [("empty", Dtype::F32, [3, 0])], &SaveOptions::new())
@@ -247,7 +248,7 @@ fn declarations_that_could_not_be_read_back() {
     }
 }
 
-/// Gives `pieces` of 4 bytes each, and fails afterwards if it should.
+/// A source that gives `pieces` of 4 bytes each, and then fails if `fails` is set.
 struct Pieces {
     pieces: usize,
     fails: bool,
@@ -314,8 +315,8 @@ fn a_source_is_written_whole_or_not_at_all() {
     assert_eq!(read.bytes(), [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]);
 }
 
-/// A reader that is copied into a tensor, which is as long as it should be, too short, and too
-/// long.
+/// A reader is copied into a tensor: one of the right length, one that is too short, and one that
+/// is too long.
 #[test]
 fn a_reader_is_copied_into_a_tensor() {
     for (given, fits) in [(100_000, true), (99_999, false), (100_001, false)] {

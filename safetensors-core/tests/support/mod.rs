@@ -1,4 +1,4 @@
-//! What several test files need: files built byte by byte, and directories looked into.
+//! Helpers of several test files: files built byte by byte, and the contents of directories.
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -36,13 +36,13 @@ pub(crate) fn names_in(directory: &Path) -> Vec<String> {
     names
 }
 
-/// Makes a FIFO: a file that whoever opens it carelessly waits on forever.
+/// Makes a FIFO. A program that opens it like a regular file waits forever.
 #[cfg(unix)]
 pub(crate) fn make_fifo(path: &Path) {
     assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
-/// Runs `f` and fails, instead of waiting forever, if it does not come to an end.
+/// Runs `f`, and fails if it does not end, instead of waiting forever.
 pub(crate) fn must_not_hang<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || sender.send(f()));

@@ -38,7 +38,7 @@ impl Store for LocalStore {
                 let Ok(name) = entry.file_name().into_string() else { continue };
                 let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
                 let metadata = if is_link { fs::metadata(entry.path()) } else { entry.metadata() };
-                // A link that leads nowhere, or what has gone since.
+                // A dangling link, or a file that was removed meanwhile.
                 let kind = metadata.map_or(FileKind::File, |metadata| kind(&metadata));
                 entries.push(Entry { name, kind });
             }
@@ -47,7 +47,7 @@ impl Store for LocalStore {
         list().map_err(|error| Error::io(error, directory))
     }
 
-    /// Which file it is, how long, and when it was last written to.
+    /// The version consists of the file's identity, its length and the time of the last write.
     fn version(&self, path: &Path) -> Result<Option<Version>> {
         let source = match FileSource::open(path) {
             Ok(source) => source,
@@ -80,7 +80,7 @@ pub(in crate::checkpoint) fn is_not_found(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound)
 }
 
-/// Files that a function opens, which may lie on the local disk or anywhere.
+/// Files that a function opens. They may lie on the local disk or anywhere else.
 pub(in crate::checkpoint) struct OpenedBy<F>(pub(in crate::checkpoint) F);
 
 impl<S: ReadAt, F: Fn(&Path) -> Result<S> + Send + Sync> Store for OpenedBy<F> {
@@ -99,13 +99,13 @@ impl<S: ReadAt, F: Fn(&Path) -> Result<S> + Send + Sync> Store for OpenedBy<F> {
     }
 
     fn version(&self, path: &Path) -> Result<Option<Version>> {
-        // A path that is none of the disk may stand in its way.
+        // A path that does not lie on the disk has no version, whatever the error.
         Ok(LocalStore.version(path).unwrap_or(None))
     }
 }
 
-/// The files of the local disk, where a directory that is not there has no files: for what lies
-/// beside the files that a function opened, which may have been no files of the disk.
+/// The local disk, except that a missing directory is empty. It is for files that a function
+/// opened: these need not lie on the disk, and then the directory of their path may not exist.
 pub(in crate::checkpoint) struct PerhapsLocal;
 
 impl Store for PerhapsLocal {

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use super::{Entry, FileKind, Store};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Files in memory, by their names. A name may have directories in it, with `/` between them.
+/// Files in memory, by name. A name may contain directories, separated by `/`.
 ///
-/// Tensors of a checkpoint in memory are lent as [views](crate::LazyTensor::view); nothing is
-/// copied when a file is opened.
+/// Tensors of a checkpoint in memory can be borrowed as [views](crate::LazyTensor::view). Opening a
+/// file copies nothing.
 ///
 /// ```
 /// use safetensors_core::checkpoint::store::MemoryStore;
@@ -48,12 +48,12 @@ impl<B> Clone for MemoryStore<B> {
 }
 
 impl<B> MemoryStore<B> {
-    /// No files yet.
+    /// An empty store.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a file, in place of one that had the name.
+    /// Adds a file, and replaces one that has the name.
     pub fn insert(&mut self, name: impl AsRef<str>, bytes: B) {
         self.files.insert(key(Path::new(name.as_ref())), MemoryFile(Arc::new(bytes)));
     }
@@ -67,7 +67,7 @@ impl<N: AsRef<str>, B> FromIterator<(N, B)> for MemoryStore<B> {
     }
 }
 
-/// A file of a [`MemoryStore`]: a share of its bytes.
+/// A file of a [`MemoryStore`]. It shares its bytes with the store.
 #[derive(Debug)]
 pub struct MemoryFile<B = Vec<u8>>(Arc<B>);
 
@@ -115,7 +115,7 @@ impl<B: AsRef<[u8]> + Send + Sync> Store for MemoryStore<B> {
 }
 
 impl<B> MemoryStore<B> {
-    /// The names of all files in a directory and in those below it, seen from there.
+    /// The names of all files in a directory and below it, relative to the directory.
     fn below(&self, directory: &Path) -> impl Iterator<Item = &str> {
         let mut prefix = key(directory);
         if !prefix.is_empty() {
@@ -127,7 +127,7 @@ impl<B> MemoryStore<B> {
     }
 }
 
-/// The name that a path has in the store, whatever stands between its parts on this system.
+/// The name of a path in the store: its parts, with `/` between them on every system.
 fn key(path: &Path) -> String {
     let mut key = String::new();
     for part in path.components() {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_are_what_names_have_in_common() {
+    fn directories_follow_from_the_names_of_files() {
         let store =
             MemoryStore::from_iter([("a/b/c", "1"), ("a/b.c", "2"), ("/d", "3"), ("a/b!", "4")]);
         let kind = |path| store.kind(Path::new(path)).unwrap();
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_cannot_be_opened() {
+    fn only_files_can_be_opened() {
         let store = MemoryStore::from_iter([("a/b", "1")]);
         assert_eq!(store.open(Path::new("a/b")).unwrap().as_ref(), b"1");
         let error = store.open(Path::new("a")).unwrap_err();

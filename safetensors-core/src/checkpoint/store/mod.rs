@@ -18,16 +18,16 @@ pub use memory::{MemoryFile, MemoryStore};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{FileSource, ReadAt};
 
-/// A place where files lie that make up checkpoints: a disk, memory, a snapshot of a repository, an
-/// object store.
+/// A place for the files of checkpoints: a disk, memory, a snapshot of a repository, an object
+/// store.
 ///
-/// A file is known by its path. Paths of the files of a checkpoint are made by joining names to the
-/// path that the user gave, and stand in errors as they are: a path such as `s3://bucket/model` may
-/// say where it leads. On Windows they are joined by `\`: a store whose names have `/` takes paths
-/// apart by their [components](Path::components).
+/// A file is identified by its path. The paths of a checkpoint's files are made by joining names to
+/// the path that the user gave. Errors show them unchanged, so a path such as `s3://bucket/model`
+/// can say which store it belongs to. On Windows they are joined by `\`. A store whose names have
+/// `/` should split paths into their [components](Path::components).
 ///
-/// Several threads open files at once. A store that is asynchronous inside waits for the outcome
-/// here.
+/// Several threads open files at once. The methods are blocking: a store that is asynchronous
+/// inside waits for its results here.
 ///
 /// ```
 /// use safetensors_core::checkpoint::store::{Entry, FileKind, MemoryFile, MemoryStore, Store};
@@ -78,29 +78,32 @@ pub trait Store: Send + Sync {
     /// # Errors
     ///
     /// [`ErrorKind::Io`] of the kind [`NotFound`](std::io::ErrorKind::NotFound) if there is no such
-    /// file; [`ErrorKind::NotAFile`] for anything else that has the path.
+    /// file; [`ErrorKind::NotAFile`] if the path leads to something other than a file.
     fn open(&self, path: &Path) -> Result<Self::File>;
 
     /// What a path leads to, links followed; `None` if there is nothing.
     ///
     /// # Errors
     ///
-    /// Whatever keeps the store from knowing. That is never the same as "there is nothing".
+    /// Those of the store, if it cannot tell. A failure must not be reported as `None`.
     fn kind(&self, path: &Path) -> Result<Option<FileKind>>;
 
-    /// What lies in a directory, in any order. Names that are not text may be left out.
+    /// The entries of a directory, in any order. Names that are not UTF-8 may be left out.
+    ///
+    /// A store that cannot list returns no entries. A directory then opens only if it has one of the
+    /// two standard names, and audits find no stray files.
     ///
     /// # Errors
     ///
     /// Those of the store.
     fn list(&self, directory: &Path) -> Result<Vec<Entry>>;
 
-    /// The present version of a file. It is another one as soon as the path leads to another file
-    /// or to other bytes. `None` if nothing has the path, or if the store cannot tell or never
-    /// changes, which is the default.
+    /// The current version of a file. It differs as soon as the path leads to another file or to
+    /// other bytes. The default is `None`, which means: there is no such file, or the store cannot
+    /// tell, or it never changes.
     ///
-    /// It is asked for before and after the files of a checkpoint are opened: if the index has
-    /// become another one meanwhile, they may not belong together, and are opened again.
+    /// Opening a checkpoint compares the versions of its index before and after its shards are
+    /// opened. If they differ, the shards may not belong together, and everything is opened again.
     ///
     /// # Errors
     ///
@@ -134,30 +137,30 @@ impl<T: Store + ?Sized> Store for Arc<T> {
 /// What a path of a [`Store`] leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
-    /// A file, or anything else that is no directory.
+    /// A file, or anything else that is not a directory.
     File,
     /// A directory.
     Directory,
 }
 
-/// What has a name in a directory of a [`Store`].
+/// An entry of a directory of a [`Store`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The name, without the directory.
     pub name: String,
-    /// What it leads to, links followed. A link that leads nowhere is a file.
+    /// What the name leads to, links followed. A dangling link counts as a file.
     pub kind: FileKind,
 }
 
-/// A version of a file of a [`Store`]. Two are equal if they are of the same bytes.
+/// A version of a file of a [`Store`]. Two versions are equal if the file has the same bytes.
 pub struct Version {
     text: String,
-    /// The local file that it is of. While it is open, no other file can become equal to it.
+    /// The local file. While it is open, the system gives its identity to no other file.
     _held: Option<FileSource>,
 }
 
 impl Version {
-    /// The version that the store calls so: an ETag, say.
+    /// A version with the identifier that the store uses, such as an ETag.
     pub fn new(text: impl Into<String>) -> Self {
         Self { text: text.into(), _held: None }
     }

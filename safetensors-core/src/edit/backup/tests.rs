@@ -28,7 +28,8 @@ fn edit(path: &Path) -> Result<()> {
     Edit::open(path)?.set_metadata([("k", "w"), ("zz", &long)]).apply().map(drop)
 }
 
-/// A file whose header an edit left half written, with the backup beside it; and what it had before.
+/// A file whose header an edit left half written, with the backup beside it. Returns its path and
+/// the bytes that it had before.
 fn torn(directory: &Path) -> (PathBuf, Vec<u8>) {
     let path = directory.join(NAME);
     let old = create(&path);
@@ -44,7 +45,7 @@ fn torn(directory: &Path) -> (PathBuf, Vec<u8>) {
     unreachable!()
 }
 
-/// Asserts that everybody finds the file half written, and nobody changes it.
+/// Asserts that every function finds the file half written, and none changes it.
 #[track_caller]
 fn is_found_torn(path: &Path) {
     let before = fs::read(path).unwrap();
@@ -63,7 +64,7 @@ fn is_found_torn(path: &Path) {
 }
 
 #[test]
-fn whoever_edits_next_learns_that_the_header_was_restored() {
+fn the_next_edit_tells_that_the_header_was_restored() {
     let directory = tempdir().unwrap();
     let (path, old) = torn(directory.path());
     assert!(matches!(Checkpoint::open(&path).unwrap_err().kind(), ErrorKind::TornHeader));
@@ -159,7 +160,7 @@ fn a_file_that_is_replaced_takes_its_backup_along() {
     let view = TensorView::from_slice(&[1], &[1_u8]).unwrap();
     save(&path, [("w", view)], &SaveOptions::new()).unwrap();
     assert_eq!(names_in(directory.path()), [NAME]);
-    // What is no backup by its content stays, whatever its name is.
+    // A file that is no backup by its content stays, whatever its name.
     fs::write(directory.path().join(BACKUP), "notes of mine").unwrap();
     save(&path, [("w", view)], &SaveOptions::new()).unwrap();
     assert_eq!(names_in(directory.path()).len(), 2);
@@ -225,7 +226,7 @@ fn what_is_damaged_is_no_backup() {
     }
 }
 
-/// With a right hash, so that nothing but the length can be what is wrong.
+/// The hash is correct, so that only the length can be wrong.
 #[test]
 fn an_absurd_length_is_no_backup() {
     for length in [0, 1, 1999, 2001, u64::MAX, u64::MAX / 2] {

@@ -292,8 +292,8 @@ fn what_is_refused_leaves_the_file_as_it_was() {
         assert_eq!((error.file(), error.tensor()), (path.to_str(), Some(tensor)));
         assert!(error.to_string().ends_with(expected), "{error}");
     };
-    check(writer.add("a", &one).unwrap_err(), "a", "the name stands twice");
-    check(writer.grow("g", Dtype::U8, 0, &[]).unwrap_err(), "g", "the name stands twice");
+    check(writer.add("a", &one).unwrap_err(), "a", "duplicate tensor name");
+    check(writer.grow("g", Dtype::U8, 0, &[]).unwrap_err(), "g", "duplicate tensor name");
     check(writer.add("__metadata__", &one).unwrap_err(), "__metadata__", "reserved by the format");
     check(
         writer.grow("h", Dtype::U8, 2, &[3]).unwrap_err(),

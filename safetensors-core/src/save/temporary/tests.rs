@@ -1,4 +1,4 @@
-//! What saves leave behind that are killed, and who removes it.
+//! What killed saves leave behind, and how the next save removes it.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -97,7 +97,7 @@ fn the_next_save_removes_what_nobody_holds_and_nothing_else() {
 /// As on a file system whose locks do nothing: another save takes it for a leftover.
 #[cfg(unix)]
 #[test]
-fn a_file_that_somebody_removes_gets_its_place_all_the_same() {
+fn a_temporary_file_that_was_removed_is_saved_nevertheless() {
     let directory = tempdir().unwrap();
     let path = directory.path().join(NAME);
     let mut file = named(|| AtomicFile::create(&path)).unwrap();
@@ -108,7 +108,7 @@ fn a_file_that_somebody_removes_gets_its_place_all_the_same() {
     assert_eq!(names_in(directory.path()), [NAME]);
 }
 
-/// A tensor whose data comes when the process has ended, by `end`.
+/// A tensor that ends the process, by `end`, when it is asked for its bytes.
 struct Ends(fn());
 
 impl TensorSource for Ends {
@@ -126,7 +126,7 @@ impl TensorSource for Ends {
     }
 }
 
-/// Saves of which each ends the process by `end` when it is under way.
+/// Saves of which each ends the process, by `end`, while it is under way.
 fn save_and_end(directory: &Path, what: &str, end: fn()) -> Result<()> {
     let options = SaveOptions::new();
     match what {
@@ -156,7 +156,7 @@ fn child() {
         return;
     };
     let end = match &*end {
-        // Without running what would clean up.
+        // This ends the process without running destructors.
         "abort" => || std::process::abort(),
         _ => || {
             remove_temporaries();

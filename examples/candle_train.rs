@@ -1,0 +1,248 @@
+//! Trains a small candle model, is killed at random again and again, and resumes each time. In the
+//! end every bit of the model and of its optimizer is that of a run that was never stopped.
+//!
+//! `cargo run --features candle --example candle_train`
+//!
+//! The example starts itself as a child process with a path to train at, and kills the child with
+//! SIGKILL, which no process can catch. One run saves to a single file, another one in shards. The
+//! child saves after every step, so that many kills hit a save.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::hash::{BuildHasher, RandomState};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use candle_core::{DType, Device, Tensor};
+use candle_nn::{Linear, Module, Optimizer, ParamsAdamW, VarBuilder, VarMap};
+use safetensors_bridge::candle::train::{
+    AdamW, load_training, save_training, save_training_sharded,
+};
+use safetensors_bridge::{Checkpoint, SaveOptions, ShardOptions};
+
+const STEPS: usize = 60;
+const BATCH: usize = 64;
+const HIDDEN: usize = 24;
+/// How often each run is killed.
+const KILLS: usize = 10;
+
+fn main() -> Result<()> {
+    match env::args_os().nth(1) {
+        Some(path) => train(Path::new(&path)),
+        None => compare(),
+    }
+}
+
+/// Trains without a stop, and twice with kills. Compares how the three runs end.
+fn compare() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let whole = dir.path().join("whole.safetensors");
+    let run = run_child(&whole, None)?;
+    ensure!(run.finished, "the run should not have been stopped");
+    println!("Never stopped: {STEPS} steps, the last loss is {}.", run.loss);
+    let expected = content(&whole)?;
+
+    let mut random = Random(RandomState::new().hash_one(0));
+    for (what, name) in [("One file", "killed.safetensors"), ("In shards", "killed")] {
+        let path = dir.path().join(name);
+        let (mut kills, mut in_saves) = (0, 0);
+        let end = loop {
+            let run = run_child(&path, (kills < KILLS).then_some(&mut random))?;
+            if run.finished {
+                break run;
+            }
+            kills += 1;
+            in_saves += usize::from(run.was_saving);
+            verify(&path)?;
+        };
+        println!(
+            "{what}: killed {kills} times, {in_saves} times during a save; the last loss is {}.",
+            end.loss
+        );
+        let found = content(&path)?;
+        let differing: Vec<&String> =
+            expected.keys().filter(|key| found.get(*key) != expected.get(*key)).collect();
+        ensure!(differing.is_empty(), "these differ: {differing:?}");
+        ensure!(found.len() == expected.len(), "the run that was killed has more tensors");
+    }
+    println!("All runs end with the same {} tensors and metadata entries.", expected.len());
+    Ok(())
+}
+
+/// How a child process ended.
+struct Run {
+    finished: bool,
+    /// Whether it had begun a save and not ended it.
+    was_saving: bool,
+    loss: String,
+}
+
+/// Starts a child that trains at a path, and kills it at a random moment if `random` is given.
+fn run_child(path: &Path, mut random: Option<&mut Random>) -> Result<Run> {
+    let mut child = Command::new(env::current_exe()?)
+        .arg(path)
+        // Sums in parallel could be added in another order.
+        .env("RAYON_NUM_THREADS", "1")
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let lines = BufReader::new(child.stdout.take().context("the child has no output")?).lines();
+    let mut run = Run { finished: false, was_saving: false, loss: String::new() };
+    let mut lines_left = random.as_mut().map(|random| 1 + random.below(16));
+    let mut killed = false;
+    for line in lines {
+        let line = line?;
+        run.was_saving = line == "saving";
+        if let Some(loss) = line.strip_prefix("saved, loss ") {
+            run.loss = loss.into();
+        }
+        lines_left = lines_left.map(|left| left.saturating_sub(1));
+        if lines_left == Some(0)
+            && let Some(random) = random.take()
+        {
+            // From 1 µs to 16 ms, short and long waits alike: whatever the speed of the disk, some
+            // kills hit the beginning of a save, some its end, and some the next step.
+            let longest = 1 << random.below(15);
+            sleep(Duration::from_micros(random.below(longest)));
+            child.kill()?;
+            killed = true;
+        }
+    }
+    let status = child.wait()?;
+    run.finished = status.success();
+    ensure!(run.finished || killed, "the child failed: {status}");
+    Ok(run)
+}
+
+/// Checks that the checkpoint at a path is complete, whenever the child was killed.
+fn verify(path: &Path) -> Result<()> {
+    let mut training = Training::new()?;
+    training.resume(path).context("a kill has damaged the checkpoint")
+}
+
+/// The tensors and the metadata of a checkpoint as bytes, by name.
+fn content(path: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
+    let checkpoint = Checkpoint::open(path)?;
+    let mut content = BTreeMap::new();
+    for tensor in checkpoint.tensors() {
+        content.insert(format!("tensor {}", tensor.name()), tensor.read()?.bytes().to_vec());
+    }
+    // A sharded save adds `format` by itself.
+    for (key, value) in checkpoint.metadata().iter().filter(|(key, _)| *key != "format") {
+        content.insert(format!("metadata {key}"), value.clone().into_bytes());
+    }
+    Ok(content)
+}
+
+/// What the child does: resumes if there is something to resume, then trains to the end.
+fn train(path: &Path) -> Result<()> {
+    let mut training = Training::new()?;
+    if path.exists() {
+        training.resume(path)?;
+    } else {
+        training.save(path)?;
+    }
+    while training.optimizer.step_count() < STEPS {
+        let loss = training.step()?;
+        println!("saving");
+        training.save(path)?;
+        println!("saved, loss {loss}");
+    }
+    Ok(())
+}
+
+/// Everything that the next step depends on.
+struct Training {
+    var_map: VarMap,
+    layers: [Linear; 3],
+    optimizer: AdamW,
+    random: Random,
+}
+
+impl Training {
+    /// A model with weights that are always the same.
+    fn new() -> Result<Self> {
+        let mut random = Random(1);
+        let mut var_map = VarMap::new();
+        let builder = VarBuilder::from_varmap(&var_map, DType::F32, &Device::Cpu);
+        let mut layer = |name: &str, inputs: usize, outputs: usize| -> Result<Linear> {
+            let layer = candle_nn::linear(inputs, outputs, builder.pp(name))?;
+            // candle's random numbers on the CPU cannot be seeded.
+            let scale = 1.0 / (inputs as f32).sqrt();
+            let weight = random.tensor(&[outputs, inputs])?.affine(f64::from(scale), 0.0)?;
+            var_map.set_one(format!("{name}.weight"), weight)?;
+            var_map.set_one(
+                format!("{name}.bias"),
+                Tensor::zeros(outputs, DType::F32, &Device::Cpu)?,
+            )?;
+            Ok(layer)
+        };
+        let layers = [
+            layer("input", 2, HIDDEN)?,
+            layer("hidden", HIDDEN, HIDDEN)?,
+            layer("output", HIDDEN, 1)?,
+        ];
+        let params = ParamsAdamW { lr: 0.05, ..ParamsAdamW::default() };
+        let optimizer = AdamW::from_var_map(&var_map, params)?;
+        Ok(Self { var_map, layers, optimizer, random })
+    }
+
+    /// One step: which of the points in a square lie in a circle?
+    fn step(&mut self) -> Result<f32> {
+        let points = self.random.tensor(&[BATCH, 2])?;
+        let inside = points.sqr()?.sum_keepdim(1)?.le(0.6)?.to_dtype(DType::F32)?;
+        let [input, hidden, output] = &self.layers;
+        let hidden = hidden.forward(&input.forward(&points)?.tanh()?)?.tanh()?;
+        let logits = output.forward(&hidden)?;
+        let loss = candle_nn::loss::binary_cross_entropy_with_logit(&logits, &inside)?;
+        self.optimizer.backward_step(&loss)?;
+        Ok(loss.to_scalar()?)
+    }
+
+    /// Saves the model, the optimizer, and where the random numbers are, as one unit.
+    fn save(&self, path: &Path) -> Result<()> {
+        let random = [("random", self.random.0.to_string())];
+        if path.extension().is_some() {
+            let options = SaveOptions::new().metadata(random);
+            save_training(path, &self.var_map, &self.optimizer, &options)?;
+        } else {
+            let options = ShardOptions::new().max_shard_size(4096.into()).metadata(random);
+            save_training_sharded(path, &self.var_map, &self.optimizer, &options)?;
+        }
+        Ok(())
+    }
+
+    fn resume(&mut self, path: &Path) -> Result<()> {
+        let loaded = load_training(path, &self.var_map, &mut self.optimizer)?;
+        let random = loaded.metadata.get("random").context("the metadata lacks \"random\"")?;
+        self.random = Random(random.parse()?);
+        Ok(())
+    }
+}
+
+/// SplitMix64: random numbers from a state of 64 bits.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    /// F32 elements from -1 to 1.
+    fn tensor(&mut self, shape: &[usize]) -> Result<Tensor> {
+        let count = shape.iter().product();
+        let values = (0..count).map(|_| (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0);
+        Ok(Tensor::from_vec(values.collect::<Vec<f32>>(), shape, &Device::Cpu)?)
+    }
+}

@@ -1,0 +1,33 @@
+//! [`Loaded`]: what a load into variables or into an optimizer found.
+
+use safetensors_core::{Checkpoint, Metadata};
+
+use super::settings::is_setting;
+use super::slots::Filled;
+
+/// What a load found besides the values of variables and optimizer state.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Loaded {
+    /// The metadata of the checkpoint, without the entries that [`AdamW`](super::AdamW) saves for
+    /// itself.
+    pub metadata: Metadata,
+    /// The names of variables, or of optimizer tensors, that the checkpoint lacks, sorted. They
+    /// keep their values. Empty unless
+    /// [`allow_missing`](super::StateOptions::allow_missing) is on.
+    pub missing: Vec<String>,
+    /// The names of tensors that were not loaded because nothing needs them, sorted. Empty unless
+    /// [`allow_extra`](super::StateOptions::allow_extra) is on.
+    pub extra: Vec<String>,
+}
+
+impl Loaded {
+    pub(super) fn new<S>(checkpoint: &Checkpoint<S>, filled: Filled) -> Self {
+        let metadata = checkpoint.metadata().iter().filter(|(key, _)| !is_setting(key));
+        Self {
+            metadata: metadata.map(|(key, value)| (key.clone(), value.clone())).collect(),
+            missing: filled.missing,
+            extra: filled.extra,
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Checkpoints of training: the variables of a model, the state of its optimizer, or both as one
+//! unit.
+//!
+//! | to | use |
+//! |---|---|
+//! | save the variables of a [`VarMap`](candle_nn::VarMap) | [`save_var_map`], [`save_var_map_sharded`] |
+//! | load them into a `VarMap` | [`load_var_map`], [`load_var_map_with`] |
+//! | load from an open checkpoint, for example with limits or in memory | [`load_var_map_from`], [`load_training_from`] |
+//! | train with an optimizer whose state can be saved | [`AdamW`] |
+//! | save model, optimizer and your own metadata as one unit | [`save_training`], [`save_training_sharded`] |
+//! | resume from that | [`load_training`], [`load_training_with`] |
+//! | cast, or allow missing or extra tensors | [`StateOptions`] |
+//!
+//! A run that is stopped and resumed ends with the same bits as a run that is never stopped, if the
+//! program restores what else it depends on, such as the position in the data and the seed of its
+//! random numbers. The metadata has room for these:
+//!
+//! ```
+//! use candle_core::{DType, Device, Tensor};
+//! use candle_nn::{Module, Optimizer, ParamsAdamW, VarBuilder, VarMap};
+//! use safetensors_candle::train::{AdamW, load_training, save_training};
+//! use safetensors_core::SaveOptions;
+//!
+//! let dir = tempfile::tempdir()?;
+//! let path = dir.path().join("checkpoint.safetensors");
+//!
+//! // A model, its variables and its optimizer.
+//! let build = || -> Result<_, Box<dyn std::error::Error>> {
+//!     let var_map = VarMap::new();
+//!     let builder = VarBuilder::from_varmap(&var_map, DType::F32, &Device::Cpu);
+//!     let model = candle_nn::linear(2, 1, builder.pp("head"))?;
+//!     let optimizer = AdamW::from_var_map(&var_map, ParamsAdamW::default())?;
+//!     Ok((var_map, model, optimizer))
+//! };
+//! let x = Tensor::new(&[[1_f32, 2.0], [3.0, 4.0]], &Device::Cpu)?;
+//!
+//! let (var_map, model, mut optimizer) = build()?;
+//! for epoch in 0..3 {
+//!     optimizer.backward_step(&model.forward(&x)?.sqr()?.mean_all()?)?;
+//!     let options = SaveOptions::new().metadata([("epoch", epoch.to_string())]);
+//!     save_training(&path, &var_map, &optimizer, &options)?;
+//! }
+//!
+//! // Another process begins with other weights, and goes on where the first one stopped.
+//! let (resumed_map, resumed, mut resumed_optimizer) = build()?;
+//! let loaded = load_training(&path, &resumed_map, &mut resumed_optimizer)?;
+//! assert_eq!(loaded.metadata["epoch"], "2");
+//! optimizer.backward_step(&model.forward(&x)?.sqr()?.mean_all()?)?;
+//! resumed_optimizer.backward_step(&resumed.forward(&x)?.sqr()?.mean_all()?)?;
+//! assert_eq!(model.weight().to_vec2::<f32>()?, resumed.weight().to_vec2::<f32>()?);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What replaces what in candle
+//!
+//! | candle | here | |
+//! |---|---|---|
+//! | `VarMap::load` | [`load_var_map`] | loads shards too; refuses extra tensors and other dtypes, unless [`StateOptions`] allow them; sets all variables or none |
+//! | `VarMap::save` | [`save_var_map`] | saves metadata and shards; replaces the file whole or not at all |
+//! | `candle_nn::AdamW` | [`AdamW`] | the same bits; the state can be saved |
+//!
+//! # What is loaded
+//!
+//! Tensors and variables are matched by name. By default a load is strict: every variable needs a
+//! tensor of its shape and dtype, and every tensor needs a variable. A dtype that candle lacks may
+//! also be [widened](crate#dtypes) to that of the variable. One error,
+//! [`ErrorKind::Mismatches`](safetensors_core::ErrorKind::Mismatches), lists all differences.
+//!
+//! A variable that is in the `VarMap` under several names needs a tensor for only one of them. If
+//! there are several, they must have the same values.
+//!
+//! All tensors are checked and read before any variable changes. If the load fails, all variables
+//! and the optimizer are as they were. The only exception is a GPU that fails while variables are
+//! copied on it.
+//!
+//! # What is saved
+//!
+//! A save replaces the earlier file, or the earlier sharded checkpoint, whole or not at all, as
+//! [`save()`](crate::save()) and [`save_sharded`](crate::save_sharded) do. A process that is killed
+//! leaves the old state or the new one, never a mixture. The same state gives the same bytes. No
+//! thread should train while the state is saved: the file could have variables of two steps.
+//!
+//! A training checkpoint has the variables under their own names, so it is a checkpoint of the
+//! model too: [`load()`](crate::load()) and [`var_builder()`](crate::var_builder()) read it.
+//!
+//! # Memory
+//!
+//! A load holds the variables and all tensors that it reads, so the peak is twice the size of the
+//! variables, or of variables and optimizer state. The tensors are dropped one by one as they are
+//! copied into variables; those of the optimizer are moved. A save from the CPU copies nothing.
+
+mod adamw;
+mod checkpoint;
+mod loaded;
+mod options;
+mod settings;
+mod slots;
+mod state;
+mod values;
+mod var_map;
+mod variables;
+
+pub use adamw::AdamW;
+pub use checkpoint::{
+    load_training, load_training_from, load_training_with, save_training, save_training_sharded,
+};
+pub use loaded::Loaded;
+pub use options::StateOptions;
+pub use var_map::{
+    load_var_map, load_var_map_from, load_var_map_with, save_var_map, save_var_map_sharded,
+};

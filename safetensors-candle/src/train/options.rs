@@ -1,0 +1,103 @@
+//! [`StateOptions`]: how a checkpoint is loaded into variables and optimizers.
+
+use safetensors_core::{Dtype, LoadOptions};
+
+use crate::Candle;
+
+/// How a checkpoint is loaded into variables and into the state of an optimizer.
+///
+/// ```
+/// use candle_core::{DType, Device};
+/// use candle_nn::{VarBuilder, VarMap};
+/// use half::bf16;
+/// use safetensors_candle::train::{StateOptions, load_var_map_with};
+/// use safetensors_core::{SaveOptions, TensorView, save};
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("pretrained.safetensors");
+/// let values = [bf16::ONE, bf16::NEG_ONE];
+/// let weight = TensorView::from_slice(&[1, 2], &values)?;
+/// save(&path, [("encoder.weight", weight), ("old_head.weight", weight)], &SaveOptions::new())?;
+///
+/// let var_map = VarMap::new();
+/// let builder = VarBuilder::from_varmap(&var_map, DType::F32, &Device::Cpu);
+/// let encoder = candle_nn::linear_no_bias(2, 1, builder.pp("encoder"))?;
+/// candle_nn::linear_no_bias(1, 5, builder.pp("new_head"))?;
+///
+/// // The file has BF16, lacks the new head, and has an old one.
+/// let options = StateOptions::new().cast(true).allow_missing(true).allow_extra(true);
+/// let loaded = load_var_map_with(&path, &var_map, &options)?;
+/// assert_eq!(loaded.missing, ["new_head.weight"]);
+/// assert_eq!(loaded.extra, ["old_head.weight"]);
+/// assert_eq!(encoder.weight().to_vec2::<f32>()?, [[1.0, -1.0]]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct StateOptions {
+    load_options: LoadOptions,
+    cast: bool,
+    pub(super) allow_missing: bool,
+    pub(super) allow_extra: bool,
+}
+
+impl StateOptions {
+    /// Strict: every variable needs a tensor of its shape and dtype, and every tensor a variable.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets whether tensors are converted to the dtype of their variable while they are read. Off
+    /// by default: another dtype is then an error, unless it widens to that of the variable.
+    ///
+    /// Values are rounded once, by the rules of [`convert`](safetensors_core::convert). A value
+    /// that does not fit an integer dtype is an error. One that is too large for a float dtype
+    /// becomes infinity, unless the
+    /// [`ConvertOptions`](safetensors_core::LoadOptions::convert_options) say otherwise.
+    #[must_use]
+    pub fn cast(mut self, cast: bool) -> Self {
+        self.cast = cast;
+        self
+    }
+
+    /// Sets whether variables and optimizer state may lack a tensor. They then keep their values.
+    /// So do the step and the hyperparameters of an optimizer if the metadata lacks them. Off by
+    /// default.
+    #[must_use]
+    pub fn allow_missing(mut self, allow_missing: bool) -> Self {
+        self.allow_missing = allow_missing;
+        self
+    }
+
+    /// Sets whether the checkpoint may have tensors that nothing needs. They are not read. Off by
+    /// default.
+    #[must_use]
+    pub fn allow_extra(mut self, allow_extra: bool) -> Self {
+        self.allow_extra = allow_extra;
+        self
+    }
+
+    /// Sets how tensors are read: the number of threads, whether dtypes that candle lacks may be
+    /// widened, what happens to numbers that are too large, and who receives the progress.
+    ///
+    /// If tensors are cast to several dtypes, those of each dtype are read, and their progress is
+    /// counted, by themselves. A cast overrides a dtype in the options.
+    #[must_use]
+    pub fn load_options(mut self, options: LoadOptions) -> Self {
+        self.load_options = options;
+        self
+    }
+
+    /// The dtype that a tensor is cast to if its variable has `dtype`; `None` if it is not cast.
+    pub(super) fn cast_to(&self, dtype: Dtype) -> Option<Dtype> {
+        self.cast.then_some(dtype)
+    }
+
+    /// The options for tensors that are cast to `dtype`, or not cast.
+    pub(super) fn for_cast(&self, dtype: Option<Dtype>) -> LoadOptions {
+        let options = self.load_options.clone().for_framework::<Candle>();
+        match dtype {
+            Some(dtype) => options.all_as(dtype),
+            None => options,
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! [`Slot`]: a tensor in memory that waits for a value. [`fill`] compares slots with a checkpoint
+//! and reads their values.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use candle_core::Tensor;
+use safetensors_core::convert::can_convert;
+use safetensors_core::error::Mismatch;
+use safetensors_core::load::read_tensors;
+use safetensors_core::{Checkpoint, Dtype, Error, ErrorKind, LazyTensor, ReadAt, Result};
+
+use super::StateOptions;
+use super::values::{Value, Values};
+use crate::from_candle_dtype;
+
+/// A tensor in memory that waits for a value from a checkpoint.
+pub(super) struct Slot {
+    /// The names under which the checkpoint may have the value. One is enough.
+    pub(super) names: Vec<String>,
+    /// The present tensor. The value needs its shape, dtype and device.
+    pub(super) tensor: Tensor,
+}
+
+/// The values of slots.
+pub(super) struct Filled {
+    /// A value for each slot; `None` if the checkpoint lacks it and that is allowed.
+    pub(super) tensors: Vec<Option<Tensor>>,
+    /// The first name of each slot without a value, sorted.
+    pub(super) missing: Vec<String>,
+    /// The names of tensors that belong to no slot, sorted.
+    pub(super) extra: Vec<String>,
+}
+
+/// Reads a value for each slot. Changes no slot.
+///
+/// `mismatches` are differences that the caller has found. They are reported together with those
+/// that are found here, before any data is read.
+pub(super) fn fill<S: ReadAt>(
+    checkpoint: &Checkpoint<S>,
+    slots: &[Slot],
+    mismatches: Vec<Mismatch>,
+    options: &StateOptions,
+) -> Result<Filled> {
+    let fill = || {
+        let plan = Plan::new(checkpoint, slots, mismatches, options)?;
+        let values = plan.read(checkpoint, options)?;
+        values.check_ties(slots.len())?;
+        let tensors = values.into_tensors(slots)?;
+        Ok(Filled { tensors, missing: plan.missing, extra: plan.extra })
+    };
+    fill().map_err(|error: Error| {
+        let file = || checkpoint.files().first().map(|file| file.path());
+        match checkpoint.index().or_else(file) {
+            Some(path) => error.in_path(path),
+            None => error,
+        }
+    })
+}
+
+/// Which tensor goes to which slots.
+struct Plan<'a> {
+    /// By the name of the tensor: the slots, each with the dtype that the tensor is cast to.
+    slots: HashMap<&'a str, Vec<(usize, Option<Dtype>)>>,
+    missing: Vec<String>,
+    extra: Vec<String>,
+}
+
+impl<'a> Plan<'a> {
+    fn new<S>(
+        checkpoint: &'a Checkpoint<S>,
+        slots: &[Slot],
+        mut mismatches: Vec<Mismatch>,
+        options: &StateOptions,
+    ) -> Result<Self> {
+        let mut plan = Self { slots: HashMap::new(), missing: Vec::new(), extra: Vec::new() };
+        let mut names = HashSet::new();
+        for (position, slot) in slots.iter().enumerate() {
+            let first = slot.names.first().map_or("", String::as_str);
+            let dtype = from_candle_dtype(slot.tensor.dtype());
+            let dtype = dtype.map_err(|error| error.in_tensor(first))?;
+            let mut found = BTreeSet::new();
+            for name in &slot.names {
+                if !names.insert(name.as_str()) {
+                    return Err(Error::from(ErrorKind::DuplicateTensor).in_tensor(name));
+                }
+                let Some(tensor) = checkpoint.get(name) else { continue };
+                // Several names may lead to one tensor of the file.
+                if found.insert(tensor.name()) {
+                    compare(&tensor, name, slot, dtype, options, &mut mismatches);
+                    let users = plan.slots.entry(tensor.name()).or_default();
+                    users.push((position, options.cast_to(dtype)));
+                }
+            }
+            if found.is_empty() {
+                plan.missing.push(first.into());
+            }
+        }
+        let names = checkpoint.tensors().map(|tensor| tensor.name());
+        let extra = names.filter(|name| !plan.slots.contains_key(name));
+        plan.extra = extra.map(String::from).collect();
+        plan.missing.sort_unstable();
+        plan.extra.sort_unstable();
+        if !options.allow_missing {
+            let missing = plan.missing.iter().cloned();
+            mismatches.extend(missing.map(|name| Mismatch::Missing { name }));
+        }
+        if !options.allow_extra {
+            let extra = plan.extra.iter().cloned();
+            mismatches.extend(extra.map(|name| Mismatch::Extra { name }));
+        }
+        refuse(mismatches)?;
+        Ok(plan)
+    }
+
+    /// Reads each tensor once, in parallel; once for each dtype if it is cast to several.
+    fn read<'c, S: ReadAt>(
+        &self,
+        checkpoint: &'c Checkpoint<S>,
+        options: &StateOptions,
+    ) -> Result<Values<'c, S>> {
+        let mut groups: Vec<Group<'c, S>> = Vec::new();
+        for tensor in checkpoint.tensors() {
+            for &(slot, cast) in self.slots.get(tensor.name()).into_iter().flatten() {
+                match groups.iter_mut().find(|group| group.cast == cast) {
+                    Some(group) => group.add(tensor, slot),
+                    None => groups.push(Group { cast, tensors: vec![(tensor, vec![slot])] }),
+                }
+            }
+        }
+        let mut values = Vec::new();
+        for Group { cast, tensors } in groups {
+            let (tensors, slots): (Vec<_>, Vec<_>) = tensors.into_iter().unzip();
+            let bufs = read_tensors(&tensors, &options.for_cast(cast))?;
+            let each = tensors.into_iter().zip(slots).zip(bufs);
+            values.extend(each.map(|((tensor, slots), buf)| Value { tensor, slots, buf }));
+        }
+        Ok(Values(values))
+    }
+}
+
+/// Tensors that are read together: all that are cast to one dtype, or all that are not cast.
+struct Group<'a, S> {
+    cast: Option<Dtype>,
+    /// In the order of the checkpoint, each with its slots.
+    tensors: Vec<(LazyTensor<'a, S>, Vec<usize>)>,
+}
+
+impl<'a, S> Group<'a, S> {
+    /// Adds a slot of the last tensor, or of the next one.
+    fn add(&mut self, tensor: LazyTensor<'a, S>, slot: usize) {
+        match self.tensors.last_mut() {
+            Some((last, slots)) if last.name() == tensor.name() => slots.push(slot),
+            _ => self.tensors.push((tensor, vec![slot])),
+        }
+    }
+}
+
+/// Lists how a tensor of the checkpoint differs from a slot of this dtype.
+fn compare<S>(
+    tensor: &LazyTensor<'_, S>,
+    name: &str,
+    slot: &Slot,
+    expected: Dtype,
+    options: &StateOptions,
+    mismatches: &mut Vec<Mismatch>,
+) {
+    let file = tensor.dtype();
+    let options = options.for_cast(options.cast_to(expected));
+    let loaded = options.loaded(file);
+    let shape = match &loaded {
+        Ok(loaded) => loaded.shape(tensor.shape()),
+        Err(_) => tensor.shape().to_vec(),
+    };
+    if shape != slot.tensor.dims() {
+        let expected = slot.tensor.dims().to_vec();
+        mismatches.push(Mismatch::Shape { name: name.into(), expected, found: shape });
+    }
+    let asked = options.dtype_of(file);
+    // Complex numbers become pairs of F32 before they are converted.
+    let from = if file == Dtype::C64 && asked != file { Dtype::F32 } else { file };
+    let fits = loaded.is_ok_and(|loaded| loaded.dtype() == expected) && can_convert(from, asked);
+    if !fits {
+        mismatches.push(Mismatch::Dtype { name: name.into(), expected, found: file });
+    }
+}
+
+/// One error for all differences, if there are any.
+pub(super) fn refuse(mismatches: Vec<Mismatch>) -> Result<()> {
+    if mismatches.is_empty() { Ok(()) } else { Err(ErrorKind::Mismatches { mismatches }.into()) }
+}

@@ -1,0 +1,46 @@
+//! [`Variable`]: a variable with all of its names.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::PoisonError;
+
+use candle_core::Var;
+use candle_nn::VarMap;
+
+use super::slots::Slot;
+
+/// A variable with all of its names.
+#[derive(Clone, Debug)]
+pub(super) struct Variable {
+    /// Sorted. Several if the variable is tied: if it was inserted into a `VarMap` under several
+    /// names.
+    pub(super) names: Vec<String>,
+    pub(super) var: Var,
+}
+
+impl Variable {
+    pub(super) fn slot(&self) -> Slot {
+        Slot { names: self.names.clone(), tensor: self.var.as_tensor().clone() }
+    }
+}
+
+/// The present variables of a map by name. The clones share their values with the map.
+pub(super) fn named(var_map: &VarMap) -> BTreeMap<String, Var> {
+    // The map is locked only here, so a progress callback may use it during a load. A thread that
+    // panicked while it held the lock has left a map that is still a map.
+    let variables = var_map.data().lock().unwrap_or_else(PoisonError::into_inner);
+    variables.iter().map(|(name, var)| (name.clone(), var.clone())).collect()
+}
+
+/// Every variable once, sorted by the first of its names.
+pub(super) fn distinct(named: BTreeMap<String, Var>) -> Vec<Variable> {
+    let mut variables: Vec<Variable> = Vec::new();
+    let mut positions = HashMap::new();
+    for (name, var) in named {
+        let position = *positions.entry(var.id()).or_insert(variables.len());
+        match variables.get_mut(position) {
+            Some(variable) => variable.names.push(name),
+            None => variables.push(Variable { names: vec![name], var }),
+        }
+    }
+    variables
+}

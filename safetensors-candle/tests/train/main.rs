@@ -1,0 +1,12 @@
+//! Tests checkpoints of training: variables, optimizer state, and both as one unit.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
+
+mod adamw;
+mod checkpoint;
+mod failures;
+mod kills;
+mod options;
+mod state;
+mod support;
+mod ties;
+mod var_map;
