@@ -182,7 +182,7 @@ impl GrowingWriter {
     fn write(&self, name: &str, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
         let (dtype, shape) = (tensor.dtype(), tensor.shape());
         let len = shape::byte_len(dtype, shape)?;
-        check_rank(shape.len())?;
+        check_ndim(shape.len())?;
         let entry = self.enter(name, || {
             let place = self.body.place(dtype, len).map_err(ErrorKind::Io)?;
             let (written, synced) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -237,7 +237,7 @@ impl GrowingWriter {
     ) -> Result<GrowingTensor<'_>> {
         let grow = || {
             let series = Arc::new(Series::new(name, dtype, axis, step_shape)?);
-            check_rank(step_shape.len() + 1)?;
+            check_ndim(step_shape.len() + 1)?;
             self.enter(name, || Ok(Entry::Growing(series.clone())))?;
             Ok(GrowingTensor { writer: self, series })
         };
@@ -299,7 +299,7 @@ impl GrowingWriter {
 }
 
 /// Refuses a tensor that no reader would take.
-fn check_rank(ndim: usize) -> Result<(), ErrorKind> {
-    let limit = Limits::default().rank;
+fn check_ndim(ndim: usize) -> Result<(), ErrorKind> {
+    let limit = Limits::default().ndim;
     if ndim > limit { Err(ErrorKind::TooManyDimensions { limit }) } else { Ok(()) }
 }
