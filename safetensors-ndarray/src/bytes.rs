@@ -1,4 +1,4 @@
-//! [`FileBytes`]: a file in memory, at an address that every element type may have.
+//! [`FileBytes`]: a file in memory, at an aligned address.
 
 use std::fmt;
 use std::path::Path;
@@ -6,8 +6,8 @@ use std::path::Path;
 use safetensors_core::io::FileSource;
 use safetensors_core::{Error, ErrorKind, ReadAt, Result};
 
-/// A whole file in memory. Its bytes begin at a multiple of 8, so that arrays which are aligned in
-/// the file can be borrowed.
+/// A whole file in memory. Its address is a multiple of 8, so arrays that are aligned in the file
+/// can be borrowed as views.
 ///
 /// ```
 /// use ndarray::{Ix1, array};
@@ -45,7 +45,7 @@ impl FileBytes {
         Ok(bytes)
     }
 
-    /// Copies bytes that are in memory elsewhere.
+    /// Copies bytes to an aligned address.
     ///
     /// # Errors
     ///

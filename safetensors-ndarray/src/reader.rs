@@ -1,4 +1,4 @@
-//! [`Reader`]: the arrays of a file by name, as `NpzReader` gives them, and views of them.
+//! [`Reader`]: reads the arrays of a file by name, like `NpzReader`, and borrows views of them.
 
 use std::path::Path;
 
@@ -17,10 +17,10 @@ use crate::{
 ///
 /// | to | use | `S` |
 /// |---|---|---|
-/// | read arrays, or parts of them, when they are asked for | [`open`](Reader::open) | `FileSource` |
-/// | borrow views, without `unsafe` and without a copy for each | [`open_in_memory`](Reader::open_in_memory) | [`FileBytes`] |
-/// | take bytes that are in memory already | [`from_bytes`](Reader::from_bytes) | what holds the bytes |
-/// | map a file, or read from anywhere else | [`new`](Reader::new) with any [`Checkpoint`] | `Mmap`, … |
+/// | read arrays, or parts of them, on demand | [`open`](Reader::open) | `FileSource` |
+/// | borrow views without `unsafe` | [`open_in_memory`](Reader::open_in_memory) | [`FileBytes`] |
+/// | use bytes that are already in memory | [`from_bytes`](Reader::from_bytes) | any owner of bytes |
+/// | map a file, or read from another source | [`new`](Reader::new) with any [`Checkpoint`] | `Mmap`, … |
 ///
 /// ```
 /// use ndarray::{Ix1, Ix2, array, s};
@@ -39,7 +39,7 @@ use crate::{
 /// assert_eq!(u.dim(), (2, 3));
 /// assert_eq!(r.attribute("u", "units"), Some("m/s"));
 ///
-/// // A part of it: no other bytes are read. And as another type.
+/// // A part of an array, of which only the bytes are read; an array as another element type.
 /// assert_eq!(r.slice::<f64, _>("u", s![.., ..;-2])?, array![[3.0, 1.0], [6.0, 4.0]]);
 /// assert_eq!(r.read_as::<f32, Ix2>("u")?.sum(), 21.0);
 ///
@@ -49,7 +49,7 @@ use crate::{
 /// }
 /// assert!(r.names().eq(["u", "grid/x", "grid/y"]));
 ///
-/// // What was expected, and what was found.
+/// // Errors say what was expected and what was found.
 /// assert!(r.read::<f64, Ix1>("u").unwrap_err().to_string().ends_with(
 ///     r#"tensor "u": ndarray: expected 1 dimension, found 2: shape [2, 3]"#
 /// ));
@@ -104,10 +104,11 @@ impl Reader<FileBytes> {
 }
 
 impl<B: AsRef<[u8]> + Send + Sync> Reader<B> {
-    /// Opens a file whose bytes are in memory: a `Vec<u8>`, a `&[u8]`, a `bytes::Bytes`, a `Mmap`.
+    /// Opens a file whose bytes are in memory, for example in a `Vec<u8>`, a `&[u8]`, a
+    /// `bytes::Bytes` or a `Mmap`.
     ///
-    /// [Views](Reader::view) need bytes that begin at an address that the elements may have. Those
-    /// of a map do. Those of a `Vec<u8>` need not, so [`FileBytes`] is the safe choice.
+    /// [Views](Reader::view) need bytes at an aligned address. A `Mmap` and [`FileBytes`] have one.
+    /// A `Vec<u8>` need not.
     ///
     /// # Errors
     ///
@@ -160,8 +161,8 @@ impl<S: ReadAt> Reader<S> {
         self.checkpoint.tensor(name)?.read_any()
     }
 
-    /// Reads an array into one that is there already. If that one is in C order, nothing is copied
-    /// on the way.
+    /// Reads an array into an existing array. If that array is in C order, its elements are read
+    /// directly into it.
     ///
     /// # Errors
     ///
@@ -225,7 +226,7 @@ impl<S: ReadAt> Reader<S> {
         self.lazy_slice(name, slice)?.read_as(&ConvertOptions::new())
     }
 
-    /// Reads a part of an array into an array that is there already.
+    /// Reads a part of an array into an existing array.
     ///
     /// ```
     /// use ndarray::{Array1, Array2, s};
@@ -267,8 +268,7 @@ impl<S: ReadAt> Reader<S> {
 }
 
 impl<S> Reader<S> {
-    /// The arrays of an open checkpoint: a mapped one, for example, or one that lies elsewhere than
-    /// on the disk.
+    /// Reads the arrays of an open checkpoint, for example of one that is mapped or not on the disk.
     ///
     /// ```
     /// use ndarray::{Ix2, array};
@@ -289,7 +289,7 @@ impl<S> Reader<S> {
         Self { checkpoint }
     }
 
-    /// The checkpoint that the arrays are of.
+    /// The checkpoint that has the arrays.
     pub fn checkpoint(&self) -> &Checkpoint<S> {
         &self.checkpoint
     }
@@ -299,8 +299,8 @@ impl<S> Reader<S> {
         self.arrays().map(|array| array.name())
     }
 
-    /// The arrays as they lie in the file: name, dtype and shape. Their elements are read when
-    /// they are asked for, see [`ReadArrayExt`].
+    /// The arrays in the order in which they lie in the file: their names, dtypes and shapes. Their
+    /// elements are read on demand, see [`ReadArrayExt`].
     pub fn arrays(&self) -> impl Iterator<Item = LazyTensor<'_, S>> + Clone {
         self.checkpoint.tensors()
     }
@@ -310,7 +310,7 @@ impl<S> Reader<S> {
         self.arrays().filter_map(move |array| Some((array.name().strip_prefix(prefix)?, array)))
     }
 
-    /// The array of this name: dtype and shape. Its elements are read when they are asked for.
+    /// The array of this name. Its dtype and shape are known, and its elements are read on demand.
     ///
     /// # Errors
     ///
@@ -339,8 +339,8 @@ impl<S> Reader<S> {
         self.checkpoint.metadata()
     }
 
-    /// The attributes of an array by name, sorted, such as its units. None if the array has none,
-    /// or does not exist.
+    /// The attributes of an array, such as its units, sorted by name. Empty if the array does not
+    /// exist.
     pub fn attributes(&self, array: &str) -> impl Iterator<Item = (&str, &str)> {
         attributes(self.metadata(), array)
     }

@@ -1,4 +1,4 @@
-//! [`ArraySlice`]: a part of a stored array, taken by ndarray's `s![]`. Only its bytes are read.
+//! [`ArraySlice`]: a part of a stored array, given by ndarray's `s![]`. Only its bytes are read.
 
 use std::marker::PhantomData;
 
@@ -30,9 +30,9 @@ use crate::{ArrayElement, ReadArrayExt};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait SliceArrayExt<'a, S> {
-    /// Takes a slice without reading it. Everything that `s![]` can say is understood, as ndarray
-    /// understands it: positions and bounds that count from the end, steps, negative steps, new
-    /// axes. Where the slice comes from a variable, `&info[..]` of `[SliceInfoElem]` does, too.
+    /// Takes a slice without reading it. The slice is what `s![]` returns, or a
+    /// `&[SliceInfoElem]`. It means the same as for an array in memory: indices can count from the
+    /// end, steps can be negative, and there can be new axes.
     ///
     /// # Errors
     ///
@@ -73,14 +73,14 @@ impl<'a, S> SliceArrayExt<'a, S> for LazyTensor<'a, S> {
     }
 }
 
-/// A slice of a stored array, whose shape is known and whose bytes are read on request. Made by
+/// A slice of a stored array. Its shape is known, and its bytes are read on demand. Made by
 /// [`SliceArrayExt`].
 ///
-/// Only the bytes of the slice are read, and [small gaps](ArraySlice::gap) between them.
+/// Only the bytes of the slice and [small gaps](ArraySlice::gap) between them are read.
 #[derive(Debug)]
 pub struct ArraySlice<'a, S, D> {
     slice: LazySlice<'a, S>,
-    /// Axes of the result that are read forwards and then reversed.
+    /// Axes of the result that are read forwards and reversed afterwards.
     reversed: Vec<Axis>,
     /// Axes of the result that the stored array lacks, ascending.
     new_axes: Vec<Axis>,
@@ -100,8 +100,9 @@ impl<S, D: Dimension> ArraySlice<'_, S, D> {
         self.slice.byte_len()
     }
 
-    /// Sets the largest gap, in bytes, that is read along with the slice, because a gap costs less
-    /// than another call. The default is 512. With 0 no byte outside the slice is read.
+    /// Sets the largest gap, in bytes, that is read along with the slice, because reading a small
+    /// gap costs less than another call. The default is 512. With 0, no byte outside the slice is
+    /// read.
     #[must_use]
     pub fn gap(self, bytes: u64) -> Self {
         Self { slice: self.slice.gap(bytes), ..self }
@@ -109,8 +110,7 @@ impl<S, D: Dimension> ArraySlice<'_, S, D> {
 }
 
 impl<S: ReadAt, D: Dimension> ArraySlice<'_, S, D> {
-    /// Reads the slice. An axis with a negative step has a negative stride, so nothing is moved in
-    /// memory to reverse it.
+    /// Reads the slice. An axis with a negative step has a negative stride in the result.
     ///
     /// # Errors
     ///
@@ -129,13 +129,14 @@ impl<S: ReadAt, D: Dimension> ArraySlice<'_, S, D> {
         self.arrange(self.slice.read_array_as::<T, IxDyn>(options)?)
     }
 
-    /// Reads the slice into an array that is there already. If that array is in C order and no step
-    /// is negative, the elements are read to their places. Otherwise they are copied once.
+    /// Reads the slice into an existing array. If that array is in C order and no step is negative,
+    /// the elements are read directly into it. Otherwise they are read to a buffer first.
     ///
     /// # Errors
     ///
     /// [`WrongShape`](ErrorKind::WrongShape) if the array has another shape than the slice, and
-    /// those of [`read`](ArraySlice::read). After an error of reading, some elements may be new.
+    /// those of [`read`](ArraySlice::read). After an error of reading, some elements may have
+    /// changed.
     pub fn read_into<T: ArrayElement>(&self, array: ArrayViewMut<'_, T, D>) -> Result<()> {
         let shape = self.shape();
         if array.shape() != shape {
@@ -156,7 +157,7 @@ impl<S: ReadAt, D: Dimension> ArraySlice<'_, S, D> {
         }
     }
 
-    /// Gives what was read the axes of the result.
+    /// Turns what was read into the result: adds new axes, and reverses axes.
     fn arrange<T>(&self, mut array: Array<T, IxDyn>) -> Result<Array<T, D>> {
         for &axis in &self.new_axes {
             array = array.insert_axis(axis);
@@ -166,8 +167,8 @@ impl<S: ReadAt, D: Dimension> ArraySlice<'_, S, D> {
     }
 }
 
-/// The positions of an axis as a range with a positive step. A negative step of ndarray takes the
-/// same range from its last position backwards, so the range begins at the last one that it meets.
+/// The indices of an axis as a range with a positive step. A negative step in ndarray goes backwards
+/// from the last index of the range, so the first index here is the one that it meets last.
 fn range(
     dim: usize,
     len: usize,

@@ -1,4 +1,4 @@
-//! [`Writer`]: arrays into one file, one after the other, as `NpzWriter` does it.
+//! [`Writer`]: writes arrays to one file, like `NpzWriter`.
 
 use std::marker::PhantomData;
 use std::path::Path;
@@ -10,11 +10,11 @@ use safetensors_core::{Result, SaveOptions, TensorSource};
 use crate::ArrayElement;
 use crate::save::ArraySource;
 
-/// Writes arrays to a file, one after the other. Arrays and views of any element type, dimension
-/// and memory layout can be added, and nobody has to know at the start how many there will be.
+/// Writes arrays and views of any element type, dimension and memory layout to a file. The number
+/// of arrays need not be known at the start.
 ///
-/// The file takes its place when it is [finished](Writer::finish), whole or not at all. If the
-/// writer is dropped before that, the path has what it had.
+/// [`finish`](Writer::finish) gives the file its name. Until then, or if the writer is dropped, the
+/// path keeps the old file.
 ///
 /// ```
 /// use ndarray::{array, s};
@@ -40,12 +40,12 @@ use crate::save::ArraySource;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// An array that [grows](Writer::grow) is written step by step, while others grow beside it.
+/// [`grow`](Writer::grow) writes an array step by step.
 #[derive(Debug)]
 pub struct Writer(GrowingWriter);
 
 impl Writer {
-    /// Creates a file under a hidden name beside its path.
+    /// Creates the file, without its name yet.
     ///
     /// # Errors
     ///
@@ -55,7 +55,7 @@ impl Writer {
     }
 
     /// [`create`](Writer::create) with options: metadata, alignment, durability, digests.
-    /// [`GrowingWriter`] says which options have no effect.
+    /// [`GrowingWriter`] lists the options that have no effect.
     ///
     /// # Errors
     ///
@@ -64,15 +64,16 @@ impl Writer {
         GrowingWriter::create(path, options).map(Self)
     }
 
-    /// [Syncs](Writer::sync) whenever an array has grown by this many steps, just before its next
-    /// step. 0, the default, is never.
+    /// Calls [`sync`](Writer::sync) whenever an array has grown by this many steps. The call comes
+    /// just before the array's next step. The default, 0, never calls it.
     #[must_use]
     pub fn sync_every(self, steps: u64) -> Self {
         Self(self.0.sync_every(steps))
     }
 
-    /// Adds an array or a view. Its elements are written now, in C order, whatever its memory
-    /// layout. An array that is not in C order passes through a buffer of at most 1 MiB.
+    /// Adds an array or a view of any memory layout. Its elements are written at once, in C order.
+    /// If they are not in C order in memory, they pass through a buffer of at most 1 MiB, or 16 MiB
+    /// with the feature `rayon`.
     ///
     /// # Errors
     ///
@@ -87,8 +88,8 @@ impl Writer {
         self.0.add(name, &ArraySource::of(array))
     }
 
-    /// Adds anything else that can be saved: a [`DynArray`](crate::DynArray), a tensor of another
-    /// file, an array of an npy file.
+    /// Adds any other tensor that can be saved, such as a [`DynArray`](crate::DynArray), a tensor of
+    /// another file, or an array of an npy file.
     ///
     /// # Errors
     ///
@@ -123,8 +124,8 @@ impl Writer {
     /// Begins an array that grows along `axis`. `step_shape` is its shape without that axis: the
     /// shape of one step.
     ///
-    /// Nobody has to know how many steps there will be. Several arrays can grow at the same time,
-    /// from several threads if need be. Memory holds at most 256 KiB of each.
+    /// The number of steps need not be known. Several arrays can grow at the same time, also from
+    /// several threads. Memory holds at most 256 KiB of each.
     ///
     /// ```
     /// use ndarray::{Array2, Axis, Ix1, Ix3};
@@ -149,8 +150,8 @@ impl Writer {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// `Axis(0)` is cheapest. The steps along another axis lie apart in the file, so they are
-    /// rearranged when the file is finished.
+    /// `Axis(0)` is cheapest. Along another axis the elements of a step are not contiguous in the
+    /// file, so [`finish`](Writer::finish) rearranges them.
     ///
     /// # Errors
     ///
@@ -165,12 +166,12 @@ impl Writer {
         Ok(ArrayAppender { tensor, axis, elements: PhantomData })
     }
 
-    /// Writes what is new since the last call to a file of its own, and waits until that file has
-    /// reached the disk. Then these arrays and steps are not lost if the process is killed.
+    /// Writes all arrays and steps that are new since the last call to a separate file, and waits
+    /// until that file has reached the disk. They survive if the process is killed.
     ///
     /// For `run.safetensors` the files are `run.safetensors.synced/00000001.safetensors` and so on.
     /// Every reader can open each of them, and [`recover`](crate::recover) makes one file of them.
-    /// [`finish`](Writer::finish) removes them.
+    /// [`finish`](Writer::finish) removes them. Until then, all synced steps are on the disk twice.
     ///
     /// ```
     /// use ndarray::{Axis, Ix1, array};
@@ -200,7 +201,7 @@ impl Writer {
         self.0.sync()
     }
 
-    /// Completes the file and gives it its name, replacing what had it.
+    /// Completes the file and gives it its name, replacing the old file.
     ///
     /// # Errors
     ///
@@ -266,7 +267,7 @@ impl<T: ArrayElement> ArrayAppender<'_, T> {
         let mut steps = steps.view().into_dyn();
         let axis = self.axis.index();
         if axis < steps.ndim() {
-            // The writer takes the steps as the first axis.
+            // In the writer, the first axis counts the steps.
             let others = (0..steps.ndim()).filter(|&other| other != axis);
             let order: Vec<usize> = std::iter::once(axis).chain(others).collect();
             steps = steps.permuted_axes(order);
@@ -280,12 +281,12 @@ impl<T: ArrayElement> ArrayAppender<'_, T> {
     }
 }
 
-/// Makes a file `to` of the arrays and steps that a run had [synced](Writer::sync) before it was
-/// killed. `path` is the path that the run wrote to; it can be the same as `to`.
+/// Makes one file of the arrays and steps that a killed run had [synced](Writer::sync). `path` is
+/// the path of that run's file, and `to` that of the new file. They can be the same.
 ///
-/// The file is what the run would have written if it had finished after its last sync. It takes its
-/// place whole or not at all. The synced steps stay in the
-/// [directory of their own](crate::synced_directory), which can be removed afterwards.
+/// The new file has the arrays that the run would have saved if it had finished at its last sync.
+/// The [directory](crate::synced_directory) of synced steps stays. Remove it before another run
+/// writes to `path`.
 ///
 /// # Errors
 ///

@@ -242,15 +242,14 @@ pub enum ErrorKind {
     )]
     Incomplete { expected: u64, found: u64, begin: u64, end: u64 },
 
-    /// An earlier run has left steps that it synced, which a new file at the same path would make
-    /// obsolete. See [`GrowingWriter::sync`](crate::save::GrowingWriter::sync).
+    /// An earlier run was killed and left [synced](crate::save::GrowingWriter::sync) steps.
     #[cfg(feature = "std")]
     #[error(
-        "an earlier run left the steps that it synced in {}: recover them, or remove that directory",
+        "an earlier run left synced steps in {}: recover them, or remove that directory",
         Escaped(.directory)
     )]
     SyncedStepsLeft { directory: String },
-    /// The name of an attribute has the character that divides it from the name of the tensor.
+    /// The name of an attribute has a `#`, which ends the name of the tensor in the metadata key.
     #[error("the name of an attribute must not have '#' in it, found {}", Quoted(.found))]
     BadAttributeName { found: String },
 

@@ -1,9 +1,9 @@
-//! Attributes of tensors: units, long names and whatever else describes one tensor.
+//! Attributes of tensors, such as units and long names.
 //!
-//! The format has metadata for a whole file only. So an attribute is a metadata entry whose key
-//! names the tensor: `attribute:TENSOR#NAME`, for example `attribute:u#units`. The tensor's name is
-//! what stands before the last `#`; the name of an attribute has none. Programs that do not know
-//! this convention see metadata with odd keys, which they ignore.
+//! The format has metadata for a whole file only. An attribute is a metadata entry whose key names
+//! the tensor: `attribute:TENSOR#NAME`, for example `attribute:u#units`. The last `#` ends the
+//! tensor's name, so the name of an attribute has no `#`. Programs that do not know this convention
+//! ignore the entries.
 
 use alloc::format;
 use alloc::string::String;
@@ -25,8 +25,7 @@ use crate::error::{ErrorKind, Result};
 ///
 /// # Errors
 ///
-/// [`ErrorKind::BadAttributeName`] if the attribute's name has a `#`, which could not be told from
-/// the one before it.
+/// [`ErrorKind::BadAttributeName`] if the attribute's name has a `#`.
 pub fn attribute_key(tensor: &str, name: &str) -> Result<String> {
     if name.contains('#') {
         return Err(ErrorKind::BadAttributeName { found: name.into() }.into());
@@ -53,7 +52,7 @@ pub fn attributes<'m>(
     metadata
         .range::<str, _>(range)
         .map_while(move |(key, value)| Some((key.strip_prefix(prefix.as_str())?, value.as_str())))
-        // A tensor may be called `u#x`: its attributes are none of `u`.
+        // These belong to a tensor whose name begins with `u#`, if `tensor` is `u`.
         .filter(|(name, _)| !name.contains('#'))
 }
 

@@ -1,4 +1,4 @@
-//! Moving the data of a file that is not in its place yet, to make its header fit.
+//! Moves the data of a new file, so that its header fits.
 
 use std::fs::File;
 use std::io;
@@ -9,8 +9,8 @@ use super::positional::{read_exact_at, write_all_at};
 /// The most bytes that are held in memory.
 const BUFFER: u64 = 1 << 20;
 
-/// Moves the `len` bytes at `from` to `to`. The two places may overlap. What lies between the start
-/// of the file and `to` is undefined afterwards.
+/// Moves the `len` bytes at `from` to `to`. The two places may overlap. The bytes before `to` are
+/// undefined afterwards.
 ///
 /// File systems that can insert blocks (ext4, XFS) make room without copying anything.
 pub(crate) fn shift(file: &File, from: u64, to: u64, len: u64) -> io::Result<()> {
@@ -35,7 +35,7 @@ pub(crate) fn shift(file: &File, from: u64, to: u64, len: u64) -> io::Result<()>
     Ok(())
 }
 
-/// Inserts room at the start of the file. Says whether the system could.
+/// Inserts bytes at the start of the file. Returns whether the system supports that.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn insert(file: &File, room: u64) -> bool {
     use rustix::fs::{FallocateFlags, fallocate};

@@ -1,4 +1,4 @@
-//! Reading into memory that the caller has already.
+//! Reads tensors and slices into existing memory.
 
 use super::slice::read_runs;
 use super::{LazySlice, LazyTensor};
@@ -8,8 +8,8 @@ use crate::io::ReadAt;
 use crate::tensor::{Element, shape, swap_on_big_endian};
 
 impl<S: ReadAt> LazyTensor<'_, S> {
-    /// Reads the tensor into values that are there already, in C order. BOOL elements are read into
-    /// a buffer first, to be checked.
+    /// Reads the tensor into an existing slice, in C order. BOOL elements are read into a buffer
+    /// first, and checked there.
     ///
     /// ```
     /// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
@@ -27,9 +27,8 @@ impl<S: ReadAt> LazyTensor<'_, S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WrongDtype`] and [`ErrorKind::DataLength`] if these are not as many values of
-    /// the tensor's dtype; then they are as before. Those of [`read`](LazyTensor::read), after
-    /// which some values may be new.
+    /// [`ErrorKind::WrongDtype`] and [`ErrorKind::DataLength`] leave the values unchanged. After
+    /// those of [`read`](LazyTensor::read), some values may have changed.
     pub fn read_into<T: Element>(&self, values: &mut [T]) -> Result<()> {
         let mut read = || {
             check(self.dtype(), self.shape(), values)?;
@@ -46,7 +45,7 @@ impl<S: ReadAt> LazyTensor<'_, S> {
 }
 
 impl<S: ReadAt> LazySlice<'_, S> {
-    /// Reads the slice into values that are there already, see [`LazyTensor::read_into`].
+    /// Reads the slice into existing memory, see [`LazyTensor::read_into`].
     ///
     /// # Errors
     ///

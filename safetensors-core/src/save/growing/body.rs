@@ -1,8 +1,8 @@
 //! [`Body`]: the data of a file whose header is not known yet.
 //!
-//! Room for the header lies at the front of a hidden file, and tensors follow it in the order in
-//! which they come. A tensor whose length is no multiple of 8 would misalign what follows it. It
-//! waits in a second hidden file, and is copied to the end when everything else is there.
+//! A hidden file has room for the header at its front. Tensors follow in the order of the calls. A
+//! tensor whose length is not a multiple of 8 would misalign the next one. It goes to a second
+//! hidden file, and is copied to the end when the file is finished.
 
 use std::fs::File;
 use std::io;
@@ -32,10 +32,10 @@ pub(super) struct Body {
 struct State {
     /// Where the next tensor goes, from the start of the file; always a multiple of [`ALIGN`].
     end: u64,
-    /// Whether a tensor that grows lies there, so that nothing can follow.
+    /// Whether a growing tensor begins at `end`, so that no other tensor can.
     has_tail: bool,
-    /// By the alignment of what waits in them: 1, 2, 4, and multiples of 8 that found the tail
-    /// taken.
+    /// Second hidden files for tensors of alignment 1, 2 and 4, and for tensors that came after the
+    /// tail.
     spills: [Option<Spill>; 4],
 }
 
@@ -57,9 +57,9 @@ pub(super) struct Place {
 /// In which file.
 #[derive(Clone, Debug)]
 pub(super) enum Home {
-    /// In the one that will be the file.
+    /// In the new file itself.
     Body,
-    /// In one that it is copied from.
+    /// In a second hidden file.
     Spill(Arc<TempFile>),
 }
 
@@ -71,7 +71,7 @@ impl Body {
         Ok(Self { file, state: Mutex::new(state) })
     }
 
-    /// Gives a tensor of `len` bytes a place of its own.
+    /// Reserves a place for a tensor of `len` bytes.
     pub(super) fn place(&self, dtype: Dtype, len: u64) -> io::Result<Place> {
         let mut state = self.lock();
         let too_large = || io::Error::from(io::ErrorKind::FileTooLarge);
@@ -91,8 +91,8 @@ impl Body {
         Ok(Place { home: Home::Spill(spill.file.clone()), start, len })
     }
 
-    /// Gives the place after all others to a tensor that grows by multiples of [`ALIGN`], if no
-    /// other has it. Says where it begins.
+    /// Reserves the end of the file for a tensor that grows by multiples of [`ALIGN`]. Returns
+    /// where it begins, or `None` if another tensor has it.
     pub(super) fn claim_tail(&self) -> Option<u64> {
         let mut state = self.lock();
         let is_free = !state.has_tail;
@@ -113,7 +113,7 @@ impl Body {
         }
     }
 
-    /// The file that will take its place.
+    /// The new file.
     pub(super) fn file(&self) -> &File {
         self.file.file()
     }

@@ -1,4 +1,4 @@
-//! Finishing a [`GrowingWriter`]: everything comes to its place, and the header before it.
+//! Finishes a [`GrowingWriter`]: moves all tensors to their final places and writes the header.
 
 use std::cmp::Reverse;
 use std::fs::File;
@@ -20,11 +20,10 @@ use crate::save::sequential::prefix_with_digests;
 use crate::save::spec::Spec;
 use crate::save::{Order, SaveOptions};
 
-/// Files with less data than this are moved to the front, so that a small file has no large header
-/// of blanks.
+/// The data of a smaller file is moved to the front, so that its header is not mostly spaces.
 const SMALL: u64 = 4 << 20;
 
-/// Headers that need more than [`ROOM`] end at a multiple of this, the blocks of most file systems.
+/// A header longer than [`ROOM`] ends at a multiple of this. Most file systems have such blocks.
 const BLOCK: u64 = 4096;
 
 /// A tensor in the order of the file.
@@ -36,31 +35,31 @@ struct Part<'a> {
     len: u64,
 }
 
-/// In which order parts come, by what their place allows.
+/// The order of the parts in the file.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
-    /// Lies in the file already, at this offset.
+    /// Already in the file, at this offset.
     InPlace(u64),
-    /// Lies in the file already, after the former.
+    /// Already in the file, after the others.
     Tail,
-    /// Is copied, and keeps what follows it aligned.
+    /// Copied. Its length is a multiple of [`ALIGN`], so the next tensor is aligned.
     Copied,
-    /// Is copied after everything that needs more alignment.
+    /// Copied after all tensors that need more alignment.
     Misaligning(Reverse<usize>),
 }
 
 impl GrowingWriter {
-    /// Puts the header before the data and gives the file its name, replacing what had it. Then
-    /// removes the directory of [synced](Self::sync) steps, if there is one.
+    /// Writes the header and gives the file its name, replacing the old file. Then removes the
+    /// directory of [synced](Self::sync) steps, if there is one.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Incomplete`], naming a tensor that could not be added whole;
-    /// [`ErrorKind::TensorNotFound`], naming a tensor that has an attribute and was never added;
+    /// [`ErrorKind::Incomplete`] if [`add`](Self::add) has failed midway through a tensor;
+    /// [`ErrorKind::TensorNotFound`] if a tensor has an attribute, but was never added;
     /// [`ErrorKind::HeaderTooLarge`]; [`ErrorKind::TooManyMetadataEntries`];
-    /// [`ErrorKind::ShapeOverflow`]; [`ErrorKind::Io`]. The path then has what it had before, and
-    /// no temporary file stays behind. After [`ErrorKind::NotDurable`] it has the new file, and
-    /// after [`ErrorKind::LeftBehind`] it has, too, but the synced steps could not be removed.
+    /// [`ErrorKind::ShapeOverflow`]; [`ErrorKind::Io`]. The path then keeps the old file, and no
+    /// temporary file stays behind. After [`ErrorKind::NotDurable`] the path has the new file.
+    /// After [`ErrorKind::LeftBehind`] it has the new file, but the synced steps were not removed.
     pub fn finish(self) -> Result<()> {
         let Self { path, options, body, tensors, synced, .. } = self;
         let tensors = tensors.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -83,7 +82,7 @@ impl GrowingWriter {
     }
 }
 
-/// Brings the data to its final place. Returns what comes before it.
+/// Moves the data to its final place. Returns the bytes that come before it.
 fn assemble(body: &Body, parts: &[Part<'_>], options: &SaveOptions) -> Result<Vec<u8>> {
     let specs: Vec<_> = parts.iter().map(Part::spec).collect();
     let layout = Layout::plan(&specs, options)?;
@@ -114,7 +113,7 @@ fn assemble(body: &Body, parts: &[Part<'_>], options: &SaveOptions) -> Result<Ve
         });
         prefix = prefix_with_digests(&specs, options, digests.collect::<Result<Vec<_>>>()?)?;
     }
-    // Blanks at the end of the header fill the room that it does not need.
+    // Spaces at the end of the header fill the rest of its room.
     prefix.resize(start as usize, b' ');
     prefix[..LENGTH_BYTES].copy_from_slice(&(start - LENGTH_BYTES as u64).to_le_bytes());
     Ok(prefix)

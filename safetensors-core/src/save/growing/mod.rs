@@ -27,20 +27,18 @@ use crate::header::{Limits, METADATA_KEY, Metadata, NameTable, attribute_key};
 use crate::io::positional::write_all_at;
 use crate::tensor::{TensorSource, shape, write_exactly};
 
-/// Writes a file whose tensors become known one after the other. A tensor is [added](Self::add)
-/// whole, or [grows](Self::grow) step by step along one dimension, and nobody has to know at the
-/// start how many tensors and steps there will be.
+/// Writes a file tensor by tensor. A tensor is [added](Self::add) whole, or [grows](Self::grow)
+/// step by step along one dimension. The number of tensors and of steps need not be known at the
+/// start.
 ///
-/// The file takes its place when it is [finished](Self::finish), whole or not at all. Until then,
-/// or if the writer is dropped, the path has what it had before. Steps that were
-/// [synced](Self::sync) can be recovered from a run that was killed.
+/// [`finish`](Self::finish) gives the file its name. Until then, or if the writer is dropped, the
+/// path keeps the old file. Steps that were [synced](Self::sync) survive if the process is killed.
 ///
-/// Memory holds at most 256 KiB of each tensor that grows. One tensor that grows is written to its
-/// final place. Others are written to hidden files first, and copied when the file is finished; so
-/// is a tensor that would misalign those that follow it.
+/// Memory holds at most 256 KiB of each growing tensor. The writer puts one growing tensor directly
+/// at its final place. Other growing tensors go to hidden files of their own, and are copied at the
+/// end. So do tensors that would misalign the tensors after them, in at most four files.
 ///
-/// All methods take `&self`, so several tensors grow at the same time, from several threads if need
-/// be.
+/// All methods take `&self`. Several tensors can grow at the same time, also from several threads.
 ///
 /// ```
 /// use safetensors_core::save::GrowingWriter;
@@ -65,9 +63,9 @@ use crate::tensor::{TensorSource, shape, write_exactly};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Of the [`SaveOptions`], [`order`](SaveOptions::order), [`tied`](SaveOptions::tied) and
-/// [`progress`](SaveOptions::progress) are not looked at. Tensors that were added lie in the file
-/// in the order of their coming, except for those that would misalign others. The same calls give
+/// The writer ignores three of the [`SaveOptions`]: [`order`](SaveOptions::order),
+/// [`tied`](SaveOptions::tied) and [`progress`](SaveOptions::progress). Added tensors are in the
+/// file in the order of the calls, except for those that would misalign others. The same calls give
 /// the same bytes.
 #[derive(Debug)]
 pub struct GrowingWriter {
@@ -79,7 +77,7 @@ pub struct GrowingWriter {
     sync_every: u64,
 }
 
-/// The tensors so far, and what is said of them.
+/// The tensors so far, and the metadata.
 #[derive(Debug, Default)]
 struct Tensors {
     list: Vec<Arc<Entry>>,
@@ -116,14 +114,13 @@ impl Entry {
 }
 
 impl GrowingWriter {
-    /// Creates a file under a hidden name.
+    /// Creates the file, without its name yet.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::NotAFile`] if the path has something else than a regular file;
     /// [`ErrorKind::ReadOnlyFile`]; [`ErrorKind::BadAlignment`]; [`ErrorKind::SyncedStepsLeft`] if
-    /// a run that wrote to this path was killed and has left [synced](Self::sync) steps;
-    /// [`ErrorKind::Io`].
+    /// an earlier run was killed and left [synced](Self::sync) steps; [`ErrorKind::Io`].
     pub fn create(path: impl AsRef<Path>, options: &SaveOptions) -> Result<Self> {
         let path = path.as_ref();
         let synced = Synced::in_place_of(path).map_err(|error| error.in_path(path))?;
@@ -154,9 +151,9 @@ impl GrowingWriter {
         })
     }
 
-    /// [Syncs](Self::sync) by itself whenever a tensor has grown by this many steps: just before
-    /// its next step is appended, so that other tensors that grow in the same loop have as many.
-    /// With 0, the default, nothing is synced unless [`sync`](Self::sync) is called.
+    /// Calls [`sync`](Self::sync) whenever a tensor has grown by this many steps. The call comes
+    /// just before the tensor's next step, so that all tensors of one loop have the same number of
+    /// steps. The default, 0, never calls it.
     #[must_use]
     pub fn sync_every(mut self, steps: u64) -> Self {
         self.sync_every = steps;
@@ -168,13 +165,14 @@ impl GrowingWriter {
         &self.path
     }
 
-    /// Adds a whole tensor. Its bytes are written now.
+    /// Adds a whole tensor. Its bytes are written at once.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::DuplicateTensor`], [`ErrorKind::ReservedName`] and those of
-    /// [`shape::byte_len`](crate::shape::byte_len): the file is as before. [`ErrorKind::Io`],
-    /// [`ErrorKind::SourceLength`] and those of the source: the file cannot be finished any more.
+    /// [`shape::byte_len`](crate::shape::byte_len) leave the file unchanged. After
+    /// [`ErrorKind::Io`], [`ErrorKind::SourceLength`] or an error of the source, the file cannot be
+    /// finished any more.
     pub fn add(&self, name: &str, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
         self.write(name, tensor).map_err(|error| self.locate(error.in_tensor(name)))
     }
@@ -201,8 +199,8 @@ impl GrowingWriter {
     /// Begins a tensor that grows along dimension `axis`. `step_shape` is its shape without that
     /// dimension: the shape of one step.
     ///
-    /// Growing along dimension 0 is cheapest. The steps of another dimension lie apart in the file,
-    /// so they are rearranged when the file is finished.
+    /// Dimension 0 is cheapest. Along another dimension the bytes of a step are not contiguous in
+    /// the file, so [`finish`](Self::finish) rearranges them.
     ///
     /// ```
     /// use safetensors_core::save::GrowingWriter;
@@ -244,8 +242,8 @@ impl GrowingWriter {
         grow().map_err(|error: Error| self.locate(error.in_tensor(name)))
     }
 
-    /// Adds entries to the `__metadata__`, which say something of the whole file. An entry with the
-    /// key of an earlier one replaces it.
+    /// Adds entries to the `__metadata__` of the file. An entry replaces an earlier one with the
+    /// same key.
     pub fn metadata<K: Into<String>, V: Into<String>>(
         &self,
         entries: impl IntoIterator<Item = (K, V)>,
@@ -267,7 +265,7 @@ impl GrowingWriter {
         Ok(())
     }
 
-    /// Puts a tensor on the list, unless its name is there.
+    /// Adds an entry to the list, unless the name is taken.
     fn enter(&self, name: &str, entry: impl FnOnce() -> Result<Entry>) -> Result<Arc<Entry>> {
         if name == METADATA_KEY {
             return Err(ErrorKind::ReservedName.into());
@@ -298,7 +296,7 @@ impl GrowingWriter {
     }
 }
 
-/// Refuses a tensor that no reader would take.
+/// Refuses a tensor that readers would refuse.
 fn check_ndim(ndim: usize) -> Result<(), ErrorKind> {
     let limit = Limits::default().ndim;
     if ndim > limit { Err(ErrorKind::TooManyDimensions { limit }) } else { Ok(()) }

@@ -1,4 +1,4 @@
-//! [`recover_synced`]: one file of what a run had synced before it was killed.
+//! [`recover_synced`]: makes one file of the steps that a killed run had synced.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,13 +27,13 @@ pub(super) fn file_name(number: u32) -> String {
     format!("{number:08}{SUFFIX}")
 }
 
-/// Makes a file `to` of the steps that a run had [synced](GrowingWriter::sync) when it was killed.
-/// `path` is the path that the run wrote to; it can be the same as `to`.
+/// Makes one file of the tensors and steps that a killed run had [synced](GrowingWriter::sync).
+/// `path` is the path of that run's file, and `to` that of the new file. They can be the same.
 ///
-/// The file is what the run would have written if it had finished after the last sync. It takes
-/// its place whole or not at all. The directory of synced steps stays; remove it when it is not
-/// needed any more, so that another run can write to `path`. Metadata in `options` comes before
-/// that of the run.
+/// The new file has the tensors that the run would have saved if it had finished at its last sync.
+/// It replaces an old file whole or not at all. The directory of synced steps stays. Remove it
+/// before another run writes to `path`. Metadata in `options` replaces entries of the run with the
+/// same keys.
 ///
 /// ```
 /// use safetensors_core::save::{GrowingWriter, recover_synced, synced_directory};
@@ -79,14 +79,14 @@ pub fn recover_synced(
     let mut tensors = writer.lock();
     let Tensors { list, names, metadata } = &mut *tensors;
     let exists = |name: &str| names.find(name, |i| list[i].name()).is_some();
-    // An attribute may have been given to a tensor that was to come after the last sync.
+    // A tensor with an attribute may have been added after the last sync.
     metadata.retain(|key, _| described_tensor(key).is_none_or(exists));
     metadata.extend(options.metadata.clone());
     drop(tensors);
     writer.finish()
 }
 
-/// Adds what one file has: whole tensors, and steps of those that grow.
+/// Adds the whole tensors and the steps of one file.
 fn add_file<'w>(
     writer: &'w GrowingWriter,
     path: &Path,

@@ -44,16 +44,15 @@ impl GrowingTensor<'_> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] if the step is not what
-    /// [`grow`](GrowingWriter::grow) was told; [`ErrorKind::Io`]; those of the source. If steps are
-    /// [synced](GrowingWriter::sync_every) now, also the errors of
-    /// [`sync`](GrowingWriter::sync).
+    /// [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] if the step differs from what
+    /// [`grow`](GrowingWriter::grow) declared; [`ErrorKind::Io`]; those of the source. With
+    /// [`sync_every`](GrowingWriter::sync_every) also those of [`sync`](GrowingWriter::sync).
     pub fn append(&self, step: &(impl TensorSource + ?Sized)) -> Result<()> {
         self.append_if(step, |expected, found| (expected == found).then_some(1))
     }
 
-    /// Appends several steps. They are the first dimension of the source, whatever the dimension is
-    /// along which the tensor grows.
+    /// Appends several steps. The first dimension of the source counts them, along whichever
+    /// dimension the tensor grows.
     ///
     /// # Errors
     ///
@@ -65,7 +64,8 @@ impl GrowingTensor<'_> {
         })
     }
 
-    /// Appends what `count` finds to be some number of steps.
+    /// Appends the steps of a source. `count` compares the shapes of a step and of the source, and
+    /// returns the number of steps.
     fn append_if(
         &self,
         source: &(impl TensorSource + ?Sized),
@@ -90,7 +90,7 @@ impl GrowingTensor<'_> {
     }
 }
 
-/// A tensor that grows: what is known of it, and its steps so far.
+/// A growing tensor, and its steps so far.
 #[derive(Debug)]
 pub(super) struct Series {
     pub(super) name: String,
@@ -124,7 +124,7 @@ impl Series {
             return Err(ErrorKind::NoSuchDim { dim: axis, ndim: step_shape.len() + 1 });
         };
         let step_len = shape::byte_len(dtype, step_shape)?;
-        // What lies together in the tensor must be whole bytes.
+        // Contiguous elements must be whole bytes.
         let inner = shape::byte_len(dtype, inner)?;
         let layers = Layers { outer: shape::element_count(outer)?, inner };
         Ok(Self {
@@ -148,16 +148,16 @@ impl Series {
 
     /// The number of bytes of this many steps.
     pub(super) fn byte_len(&self, steps: u64) -> u64 {
-        // No overflow: so many bytes were written.
+        // This cannot overflow, because that many bytes have been written.
         self.step_len * steps
     }
 
-    /// Whether the steps lie in the file as they come: one after the other, and aligned.
+    /// Whether steps can be written directly to the end of the file.
     fn may_be_tail(&self) -> bool {
         self.is_in_order() && self.step_len.is_multiple_of(ALIGN)
     }
 
-    /// Whether the steps lie in the tensor one after the other.
+    /// Whether the steps are contiguous in the tensor.
     pub(super) fn is_in_order(&self) -> bool {
         self.layers.outer <= 1
     }
@@ -176,7 +176,7 @@ impl Series {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, SeriesState> {
-        // A source that panics leaves bytes of an unfinished step, which are not counted.
+        // If a source panics, the bytes of its unfinished step are not counted.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,5 @@
-//! From steps, one after the other, to a tensor whose steps are not its first dimension.
+//! Rearranges steps, stored one after the other, into a tensor that grows along another dimension
+//! than the first.
 //!
 //! A step consists of `outer` rows of `inner` bytes. In the tensor, row 0 of all steps comes first,
 //! then row 1 of all steps, and so on.
@@ -11,8 +12,8 @@ use crate::load::streaming::PIECE;
 /// The bytes that are transposed at once. Twice as many are held in memory.
 const TILE: u64 = 8 << 20;
 
-/// How the bytes of one step lie in the tensor: `outer` rows of `inner` bytes, which are apart if
-/// there are several.
+/// The bytes of one step: `outer` rows of `inner` bytes. Only the bytes of a row are contiguous in
+/// the tensor.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layers {
     pub(super) outer: u64,
@@ -43,7 +44,7 @@ pub(super) fn write_layers(
     if inner == 0 || steps == 0 {
         return Ok(());
     }
-    // A tile is about as high as wide, so that neither reads nor writes are of few bytes.
+    // A tile is about as high as wide, so that both reads and writes are long.
     let cells = TILE / inner;
     let high = outer.min(cells.isqrt());
     let wide = steps.min(cells / high);
@@ -70,7 +71,7 @@ pub(super) fn write_layers(
     Ok(())
 }
 
-/// Copies bytes that lie together on both sides, piece by piece.
+/// Copies bytes that are contiguous in both the steps and the tensor.
 fn copy(
     from: u64,
     to: u64,

@@ -8,13 +8,14 @@ use crate::io::copy::copy_range;
 use crate::io::positional::{read_exact_at, write_all_at};
 use crate::save::temporary::TempFile;
 
-/// As many bytes wait in memory, so that small steps need no call to the system each.
+/// The most bytes that are buffered in memory. Without a buffer each small step would need a system
+/// call.
 const PENDING: usize = 256 << 10;
 
 /// The bytes of all steps, one step after the other. The first lie in a file, the last in memory.
 #[derive(Debug, Default)]
 pub(super) struct Stored {
-    /// The file has them once they are too many for memory.
+    /// `None` while all bytes fit in `pending`.
     target: Option<Target>,
     flushed: u64,
     pending: Vec<u8>,
@@ -22,13 +23,13 @@ pub(super) struct Stored {
 
 #[derive(Debug)]
 enum Target {
-    /// The end of the file itself, from this offset on. Nothing has to be copied later.
+    /// The end of the new file, from this offset on. Nothing is copied later.
     Tail(u64),
     Spill(TempFile),
 }
 
 impl Stored {
-    /// Whether the bytes lie at the end of the file itself.
+    /// Whether the bytes are at the end of the new file.
     pub(super) fn is_tail(&self) -> bool {
         matches!(self.target, Some(Target::Tail(_)))
     }
@@ -39,8 +40,7 @@ impl Stored {
         self.flushed = self.flushed.min(len);
     }
 
-    /// Adds bytes. `may_be_tail` says whether they may lie at the end of the file itself, in the
-    /// order in which they come.
+    /// Adds bytes. `may_be_tail` says whether they may be written to the end of the new file.
     pub(super) fn push(&mut self, bytes: &[u8], body: &Body, may_be_tail: bool) -> io::Result<()> {
         if self.pending.len() + bytes.len() <= PENDING {
             self.pending.extend_from_slice(bytes);
@@ -80,7 +80,7 @@ impl Stored {
         Ok(())
     }
 
-    /// Puts all bytes at `offset` of `file`, where the bytes of the tail are already.
+    /// Copies all bytes to `offset` of `file`. The flushed bytes of a tail are already there.
     pub(super) fn put(&self, file: &File, offset: u64) -> io::Result<()> {
         if let Some(Target::Spill(spill)) = &self.target {
             copy_range(spill.file(), 0, file, offset, self.flushed)?;

@@ -1,7 +1,7 @@
-//! Syncing: what a run that is killed leaves behind.
+//! Syncing: saves the steps so far, in case the process is killed.
 //!
-//! Each sync writes one safetensors file with what is new, as whole and as durable as any other
-//! save. No file that a reader may open is ever changed, and nothing is synced twice.
+//! Each sync writes one safetensors file with the new tensors and steps, as atomically and durably
+//! as any other save. Files that a reader may open never change, and nothing is synced twice.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -27,33 +27,32 @@ use crate::save::tensor_writer::TensorWriter;
 #[derive(Debug)]
 pub(super) struct Synced {
     directory: PathBuf,
-    /// Whether this run has made it.
+    /// Whether this run has created it.
     made: bool,
     /// The number of files in it.
     files: u32,
 }
 
-/// What is new in a tensor.
+/// A new tensor, or the new steps of one.
 enum News<'a> {
     Whole(&'a Whole),
     Steps(&'a Series, MutexGuard<'a, SeriesState>),
 }
 
 impl GrowingWriter {
-    /// Writes everything that is new since the last call to a file of its own, and waits until it
-    /// has reached the disk (unless [`durable`](SaveOptions::durable) is off). If the process is
-    /// killed afterwards, [`recover_synced`](super::recover_synced) makes a file of it.
+    /// Writes all tensors and steps that are new since the last call to a separate file, and waits
+    /// until the file has reached the disk (unless [`durable`](SaveOptions::durable) is off). If
+    /// the process is killed afterwards, [`recover_synced`](super::recover_synced) restores them.
     ///
     /// For `run.safetensors` the files are `run.safetensors.synced/00000001.safetensors` and so on.
-    /// Each is a complete file that every reader can open. Whole tensors are in the one after they
-    /// were added. Tensors that grow have their new steps in each. [`finish`](Self::finish)
-    /// removes the directory; until then it takes the disk as much space again as the steps do.
+    /// Each is a complete file that every reader can open. It has the tensors that were added since
+    /// the file before it, and the new steps of each growing tensor. [`finish`](Self::finish)
+    /// removes the directory. Until then, all synced steps are on the disk twice.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::SyncedStepsLeft`] if another run has begun to sync to the same place;
-    /// [`ErrorKind::Io`]. What was synced before stays, and what was not is written by the next
-    /// sync.
+    /// [`ErrorKind::SyncedStepsLeft`] if another run syncs to the same directory;
+    /// [`ErrorKind::Io`]. Earlier files stay. The next sync writes what this one did not.
     pub fn sync(&self) -> Result<()> {
         let mut synced = self.synced.lock().unwrap_or_else(PoisonError::into_inner);
         let (entries, mut metadata) = {
@@ -124,20 +123,20 @@ impl GrowingWriter {
 }
 
 impl Synced {
-    /// Where steps are synced of a run that writes to `path`.
+    /// The directory of a run that writes to `path`.
     pub(super) fn new(path: &Path) -> Self {
         Self { directory: synced_directory(path), made: false, files: 0 }
     }
 
-    /// The same, unless another run has left something there.
+    /// [`new`](Self::new), or an error if an earlier run has left steps there.
     pub(super) fn in_place_of(path: &Path) -> Result<Self> {
         let synced = Self::new(path);
-        // An empty one is of a run that was killed before it had synced anything.
+        // A run that was killed before its first sync leaves an empty directory.
         let is_free = fs::remove_dir(&synced.directory).is_ok() || !synced.directory.is_dir();
         if is_free { Ok(synced) } else { Err(synced.left()) }
     }
 
-    /// Makes the directory, unless this run has made it.
+    /// Creates the directory, unless this run has done so.
     fn begin(&mut self, durable: bool) -> Result<()> {
         if self.made {
             return Ok(());
@@ -158,7 +157,7 @@ impl Synced {
         ErrorKind::SyncedStepsLeft { directory: self.directory.display().to_string() }.into()
     }
 
-    /// Removes the files, which are all in the finished one.
+    /// Removes the files. The finished file has all of their tensors.
     pub(super) fn remove(self) -> Result<()> {
         if !self.made {
             return Ok(());
@@ -171,7 +170,7 @@ impl Synced {
 }
 
 impl<'a> News<'a> {
-    /// What is new, if anything is. A tensor without steps is new once.
+    /// The new part of a tensor, if there is one.
     fn of(entry: &'a Arc<Entry>) -> Option<Self> {
         match &**entry {
             Entry::Whole(whole) => {
