@@ -5,9 +5,7 @@ use std::path::Path;
 use ndarray::{Array, ArrayView, ArrayViewMut, Dimension, IxDyn, SliceArg};
 use safetensors_core::header::attributes;
 use safetensors_core::io::FileSource;
-use safetensors_core::{
-    Checkpoint, ConvertOptions, LazyTensor, Limits, Metadata, ReadAt, Result, SafeTensors,
-};
+use safetensors_core::{Checkpoint, ConvertOptions, LazyTensor, Limits, Metadata, ReadAt, Result};
 
 use crate::{
     ArrayElement, ArraySlice, DynArray, FileBytes, ReadArrayExt, SliceArrayExt, ViewArrayExt,
@@ -112,10 +110,9 @@ impl<B: AsRef<[u8]> + Send + Sync> Reader<B> {
     ///
     /// # Errors
     ///
-    /// Those of [`SafeTensors::parse`].
+    /// Those of [`Checkpoint::from_source`].
     pub fn from_bytes(bytes: B) -> Result<Self> {
-        let archive = SafeTensors::parse(bytes)?;
-        Ok(Self::new(Checkpoint::from_safetensors(archive, "bytes in memory")))
+        Checkpoint::from_source(bytes, "bytes in memory").map(Self::new)
     }
 
     /// Borrows an array as a view, in C order. Nothing is copied.

@@ -10,9 +10,7 @@ use ndarray::{
 };
 use num_complex::Complex;
 use proptest::prelude::*;
-use safetensors_core::{
-    Checkpoint, ConvertOptions, ErrorKind, ReadAt, SafeTensors, SaveOptions, serialize,
-};
+use safetensors_core::{Checkpoint, ConvertOptions, ErrorKind, ReadAt, SaveOptions, serialize};
 use safetensors_ndarray::{
     ArrayElement, ReadArrayExt, Reader, SliceArrayExt, WrongNdim, array_source,
 };
@@ -40,8 +38,7 @@ impl ReadAt for Spy {
 fn reader<T: ArrayElement>(array: &ArrayD<T>) -> Reader<Spy> {
     let file = serialize([("a", array_source(array))], &SaveOptions::new()).unwrap();
     let spy = Spy { file, bytes: AtomicU64::new(0), calls: AtomicU64::new(0) };
-    let file = SafeTensors::from_source(spy).unwrap();
-    Reader::new(Checkpoint::from_safetensors(file, "spied on"))
+    Reader::new(Checkpoint::from_source(spy, "spied on").unwrap())
 }
 
 /// The bytes that `f` reads.

@@ -28,19 +28,23 @@ impl LoadOptions {
 ///
 /// All dtypes are checked before a byte of data is read. A tensor that was saved once for several
 /// names is read once and returned under each of them, as a clone, unless the options turn that
-/// off.
+/// off. If the options [dequantise weights](LoadOptions::scaled_weights), the scales that are
+/// applied are not returned.
 ///
 /// # Errors
 ///
-/// Those of [`LoadOptions::loaded`], of [`Framework::from_exact`] and of reading; each names the
-/// file and the tensor.
+/// Those of [`LoadOptions::loaded`], of [`Framework::from_exact`] and of reading, and those of
+/// [`Checkpoint::read_parts`] for weights with scales; each names the file and the tensor.
 pub fn load<F: Framework>(
     checkpoint: &Checkpoint<impl ReadAt>,
     device: &F::Device,
     options: &LoadOptions,
 ) -> Result<BTreeMap<String, F::Tensor>> {
-    let bufs = checkpoint.read_all(&options.clone().for_framework::<F>())?;
-    let loaded = checkpoint.tensors().zip(bufs).map(|(tensor, buf)| {
+    let applied = checkpoint.applied_scales(options);
+    let tensors: Vec<_> =
+        checkpoint.tensors().filter(|tensor| !applied.contains(tensor.name())).collect();
+    let bufs = checkpoint.read_whole(&tensors, &options.clone().for_framework::<F>())?;
+    let loaded = tensors.into_iter().zip(bufs).map(|(tensor, buf)| {
         let loaded = F::from_exact(buf, device).map_err(|error| tensor.locate(error))?;
         Ok((tensor.name().into(), loaded))
     });

@@ -18,6 +18,8 @@ pub use crate::convert::support::Support;
 pub use crate::convert::widen::widened_shape;
 use crate::convert::{DtypeTable, Widening, widen};
 use crate::dtype::Dtype;
+#[cfg(feature = "std")]
+pub use crate::error::similar_names;
 pub use crate::error::text::NameList;
 use crate::error::{Error, ErrorKind, Result};
 #[cfg(feature = "std")]

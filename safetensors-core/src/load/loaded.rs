@@ -64,6 +64,18 @@ impl LoadOptions {
     }
 }
 
+impl LoadOptions {
+    /// [`loaded`](LoadOptions::loaded) for a weight that is multiplied by its scales.
+    pub(crate) fn loaded_by_scales(&self, file: Dtype) -> Result<LoadedDtype> {
+        let read = self.dequantized(file).unwrap_or(Dtype::F32);
+        let held = match self.table {
+            Some(table) => table.accept(read, self.widening)?,
+            None => read,
+        };
+        Ok(LoadedDtype { file, read, pairs: false, converted: read, held })
+    }
+}
+
 impl LoadedDtype {
     /// The dtype of the tensors in memory.
     pub fn dtype(&self) -> Dtype {
