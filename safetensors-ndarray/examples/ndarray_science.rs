@@ -75,10 +75,10 @@ fn main() -> Result<()> {
 fn write_steps(path: &Path) -> Result<()> {
     let w = Writer::create(path)?.sync_every(100);
     w.metadata([("title", "a hot spot that drifts and spreads")]);
+    let (time, t) = (w.grow("time", Axis(0), &[])?, w.grow("t", Axis(0), &[GRID.0, GRID.1])?);
+    w.attribute("time", "units", "s")?;
     w.attribute("t", "units", "K")?;
     w.attribute("t", "long_name", "temperature")?;
-    w.attribute("time", "units", "s")?;
-    let (time, t) = (w.grow("time", Axis(0), &[])?, w.grow("t", Axis(0), &[GRID.0, GRID.1])?);
     let mut state = start();
     for step in 0..STEPS {
         time.push(DT * step as f64)?;

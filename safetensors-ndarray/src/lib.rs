@@ -96,7 +96,7 @@
 //! | `ReadNpyError::WrongDescriptor` | [`WrongDtype`](safetensors_core::ErrorKind::WrongDtype) |
 //! | `ReadNpyError::WrongNdim` | [`WrongNdim`] |
 //! | `ViewNpyError::MisalignedData` | [`Misaligned`](safetensors_core::ErrorKind::Misaligned) |
-//! | `ReadNpzError::Zip(FileNotFound)` | [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound) |
+//! | `ReadNpzError::Zip(FileNotFound)` | [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound), with the names that are [similar](safetensors_core::Error::similar) |
 //!
 //! An element type that `.npy` has and safetensors does not is `Complex<f64>`. The memory layout is
 //! not kept: a file has C order, so an array in Fortran order comes back in C order with the same

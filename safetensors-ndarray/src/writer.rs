@@ -98,7 +98,8 @@ impl Writer {
         self.0.add(name, tensor)
     }
 
-    /// Gives an array an attribute, such as `units` or `long_name`. The array can be added later.
+    /// Gives an array an attribute, such as `units` or `long_name`. The array has been added, or
+    /// grows. The value replaces an earlier one.
     ///
     /// The file's metadata gets an entry `attribute:ARRAY#NAME`, see
     /// [`attributes`](safetensors_core::header::attributes()). Programs that do not know such
@@ -106,8 +107,8 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// [`BadAttributeName`](safetensors_core::ErrorKind::BadAttributeName) if `name` has a `#`. An
-    /// attribute of an array that is never added is an error of [`finish`](Writer::finish).
+    /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound);
+    /// [`BadAttributeName`](safetensors_core::ErrorKind::BadAttributeName) if `name` has a `#`.
     pub fn attribute(&self, array: &str, name: &str, value: impl Into<String>) -> Result<()> {
         self.0.attribute(array, name, value)
     }

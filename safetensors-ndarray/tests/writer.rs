@@ -96,8 +96,10 @@ fn names_prefixes_attributes_and_metadata() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.safetensors");
     let w = Writer::create_with(&path, &SaveOptions::new().metadata([("title", "t")])).unwrap();
-    w.attribute("u", "units", "m/s").unwrap();
     w.add("u", &array![[1.0, 2.0]]).unwrap();
+    w.attribute("u", "units", "m/s").unwrap();
+    let error = w.attribute("uu", "units", "m/s").unwrap_err();
+    assert_eq!((error.tensor(), error.similar()), (Some("uu"), &["u".to_owned()][..]));
     w.add("grid/x", &Array1::<f32>::zeros(4)).unwrap();
     // The value of an attribute may be the name of an array, and makes no alias of it.
     w.attribute("u", "coordinates", "grid/x").unwrap();
@@ -238,11 +240,13 @@ fn a_run_that_is_killed_leaves_the_old_file_and_the_synced_steps() {
 fn killed_run(path: &Path) -> ! {
     let w = Writer::create(path).unwrap().sync_every(10);
     w.add("x", &array![1.0_f32]).unwrap();
-    w.attribute("u", "units", "m/s").unwrap();
-    w.attribute("late", "units", "s").unwrap();
     let time = w.grow("time", Axis(0), &[]).unwrap();
     let u = w.grow("u", Axis(0), &[20, 300]).unwrap();
     let columns = w.grow("columns", Axis(1), &[2]).unwrap();
+    // An array without steps is not synced, so the recovered file must not have its attribute.
+    w.grow::<f32>("late", Axis(0), &[]).unwrap();
+    w.attribute("u", "units", "m/s").unwrap();
+    w.attribute("late", "units", "s").unwrap();
     for step in 0..35 {
         let step = f64::from(step);
         time.push(step).unwrap();
@@ -250,7 +254,6 @@ fn killed_run(path: &Path) -> ! {
         u.append(&Array2::from_elem((300, 20), step).t()).unwrap();
         columns.append(&array![0.0, step]).unwrap();
     }
-    w.add("late", &array![1.0_f32]).unwrap();
     std::process::abort();
 }
 

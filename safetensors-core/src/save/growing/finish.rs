@@ -10,7 +10,7 @@ use super::series::{Series, SeriesState};
 use super::{Entry, GrowingWriter, Whole};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::RunningDigest;
-use crate::header::{LENGTH_BYTES, Metadata, described_tensor};
+use crate::header::LENGTH_BYTES;
 use crate::io::FileSource;
 use crate::io::copy::copy_range;
 use crate::io::positional::write_all_at;
@@ -55,7 +55,6 @@ impl GrowingWriter {
     /// # Errors
     ///
     /// [`ErrorKind::Incomplete`] if [`add`](Self::add) has failed midway through a tensor;
-    /// [`ErrorKind::TensorNotFound`] if a tensor has an attribute, but was never added;
     /// [`ErrorKind::HeaderTooLarge`]; [`ErrorKind::TooManyMetadataEntries`];
     /// [`ErrorKind::ShapeOverflow`]; [`ErrorKind::Io`]. The path then keeps the old file, and no
     /// temporary file stays behind. After [`ErrorKind::NotDurable`] the path has the new file.
@@ -64,9 +63,6 @@ impl GrowingWriter {
         let Self { path, options, body, tensors, synced, .. } = self;
         let tensors = tensors.into_inner().unwrap_or_else(PoisonError::into_inner);
         let finish = || {
-            check_attributes(&tensors.metadata, |name| {
-                tensors.names.find(name, |i| tensors.list[i].name()).is_some()
-            })?;
             let parts = tensors.list.iter().map(|entry| Part::of(entry));
             let mut parts = parts.collect::<Result<Vec<_>>>()?;
             parts.sort_by_cached_key(Part::rank);
@@ -223,13 +219,5 @@ impl<'a> Copies<'a> {
     fn flush(&mut self) -> Result<()> {
         let Some(Waiting { from, start, offset, len }) = self.waiting.take() else { return Ok(()) };
         Ok(copy_range(from, start, self.to, offset, len).map_err(ErrorKind::Io)?)
-    }
-}
-
-/// Fails if a tensor has attributes and does not exist.
-fn check_attributes(metadata: &Metadata, exists: impl Fn(&str) -> bool) -> Result<()> {
-    match metadata.keys().filter_map(|key| described_tensor(key)).find(|name| !exists(name)) {
-        Some(name) => Err(Error::from(ErrorKind::TensorNotFound).in_tensor(name)),
-        None => Ok(()),
     }
 }

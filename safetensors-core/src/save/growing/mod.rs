@@ -252,16 +252,24 @@ impl GrowingWriter {
         self.lock().metadata.extend(entries);
     }
 
-    /// Gives a tensor an [attribute](crate::header::attributes()), such as its units. The tensor
-    /// can be added later.
+    /// Gives a tensor an [attribute](crate::header::attributes()), such as its units. The tensor has
+    /// been added, or grows. The value replaces an earlier one.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadAttributeName`] if the attribute's name has a `#`.
+    /// [`ErrorKind::TensorNotFound`]; [`ErrorKind::BadAttributeName`] if the attribute's name has a
+    /// `#`.
     pub fn attribute(&self, tensor: &str, name: &str, value: impl Into<String>) -> Result<()> {
-        let key = attribute_key(tensor, name);
-        let key = key.map_err(|error| self.locate(error.in_tensor(tensor)))?;
-        self.lock().metadata.insert(key, value.into());
+        let mut tensors = self.lock();
+        let Tensors { list, names, metadata } = &mut *tensors;
+        let attribute = || {
+            if names.find(tensor, |i| list[i].name()).is_none() {
+                return Err(Error::not_found(tensor, list.iter().map(|entry| entry.name())));
+            }
+            attribute_key(tensor, name)
+        };
+        let key = attribute().map_err(|error| self.locate(error.in_tensor(tensor)))?;
+        metadata.insert(key, value.into());
         Ok(())
     }
 
