@@ -9,9 +9,9 @@ use crate::convert::DtypeTable;
 use crate::error::Result;
 use crate::io::ReadAt;
 use crate::load::staged::{self, Ring, Staging};
-use crate::load::{LazyTensor, LoadOptions, read_tensors};
+use crate::load::{LazyTensor, LoadOptions, LoadedDtype, read_tensors};
 use crate::save::SaveOptions;
-use crate::tensor::TensorSource;
+use crate::tensor::{TensorSource, shape};
 
 impl LoadOptions {
     /// Loads tensors in the dtypes that the framework `F` holds. A dtype that it lacks is widened
@@ -51,6 +51,23 @@ pub fn load<F: Framework>(
     Ok(loaded)
 }
 
+/// Decides how a tensor of a checkpoint is converted when it is loaded, for adapters that reserve
+/// memory before they read.
+///
+/// # Errors
+///
+/// Those of [`LoadOptions::loaded`], and [`ErrorKind::NoConversion`]; each names the file and the
+/// tensor.
+///
+/// [`ErrorKind::NoConversion`]: crate::ErrorKind::NoConversion
+pub fn loaded_dtype<S>(
+    _: &Checkpoint<S>,
+    tensor: &LazyTensor<'_, S>,
+    options: &LoadOptions,
+) -> Result<LoadedDtype> {
+    tensor.loaded_dtype(options)
+}
+
 /// Reads tensors in parallel into main memory, some at a time, and moves them onto a device. So
 /// main memory holds one batch besides what is on the device.
 ///
@@ -68,8 +85,12 @@ pub fn read_in_batches<F: Framework + ?Sized, S: ReadAt>(
 ) -> Result<Vec<F::Tensor>> {
     let options = options.clone().for_framework::<F>();
     // All dtypes are checked now, and progress counts over all batches.
-    let lens = tensors.iter().map(|tensor| tensor.loaded_len(&options));
-    let lens = lens.collect::<Result<Vec<u64>>>()?;
+    let len = |tensor: &LazyTensor<'_, S>| {
+        let loaded = loaded_dtype(checkpoint, tensor, &options)?;
+        let len = shape::byte_len(loaded.dtype(), &loaded.shape(tensor.shape()));
+        len.map_err(|kind| tensor.locate(kind.into()))
+    };
+    let lens = tensors.iter().map(len).collect::<Result<Vec<u64>>>()?;
     let options = options.counting(lens.iter().fold(0, |sum, len| sum.saturating_add(*len)));
     let mut loaded = Vec::with_capacity(tensors.len());
     while let Some(rest) = lens.get(loaded.len()..).filter(|rest| !rest.is_empty()) {

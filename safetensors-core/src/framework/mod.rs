@@ -12,7 +12,9 @@ use alloc::boxed::Box;
 use alloc::string::String;
 
 #[cfg(feature = "std")]
-pub use files::{load, read_in_batches, read_staged, read_together, save, save_sharded};
+pub use files::{
+    load, loaded_dtype, read_in_batches, read_staged, read_together, save, save_sharded,
+};
 
 #[cfg(feature = "std")]
 use crate::checkpoint::Checkpoint;

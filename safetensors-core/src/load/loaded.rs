@@ -6,7 +6,7 @@ use crate::convert::{Conversion, ConvertOptions, can_convert};
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
 use crate::load::{LazyTensor, LoadOptions};
-use crate::tensor::{TensorBuf, shape};
+use crate::tensor::TensorBuf;
 
 /// The conversions of tensors of one dtype when they are loaded. See [`LoadOptions::loaded`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,18 +65,18 @@ impl LoadOptions {
 }
 
 impl<S> LazyTensor<'_, S> {
-    /// The number of bytes that the tensor has when it is loaded.
+    /// Decides how the tensor is converted when it is loaded, and checks that it can be.
     ///
     /// # Errors
     ///
     /// Those of [`LoadOptions::loaded`], and [`ErrorKind::NoConversion`].
-    pub(crate) fn loaded_len(&self, options: &LoadOptions) -> Result<u64> {
-        let len = || {
+    pub(crate) fn loaded_dtype(&self, options: &LoadOptions) -> Result<LoadedDtype> {
+        let decide = || {
             let loaded = options.loaded(self.dtype())?;
             loaded.conversion(&options.conversions())?;
-            Ok(shape::byte_len(loaded.dtype(), &loaded.shape(self.shape()))?)
+            Ok(loaded)
         };
-        len().map_err(|error| self.locate(error))
+        decide().map_err(|error| self.locate(error))
     }
 }
 
