@@ -40,6 +40,35 @@ pub(crate) fn two_gib() -> Vec<Tensor> {
     (0..256).map(|i| Tensor::bf16(format!("model.layers.{i}.mlp.weight"), &[2048, 2048])).collect()
 }
 
+/// A language model of 2 GiB: its tensors in the order in which candle's models ask for them.
+pub(crate) fn language_model() -> Vec<Tensor> {
+    const LAYERS: usize = 32;
+    const HIDDEN: usize = 2048;
+    const MLP: usize = 2560;
+    let mut tensors = vec![
+        Tensor::bf16("model.embed_tokens.weight".into(), &[16_384, HIDDEN]),
+        Tensor::bf16("model.norm.weight".into(), &[HIDDEN]),
+    ];
+    for layer in 0..LAYERS {
+        let parts: [(&str, &[usize]); 9] = [
+            ("self_attn.q_proj", &[HIDDEN, HIDDEN]),
+            ("self_attn.k_proj", &[HIDDEN, HIDDEN]),
+            ("self_attn.v_proj", &[HIDDEN, HIDDEN]),
+            ("self_attn.o_proj", &[HIDDEN, HIDDEN]),
+            ("mlp.gate_proj", &[MLP, HIDDEN]),
+            ("mlp.up_proj", &[MLP, HIDDEN]),
+            ("mlp.down_proj", &[HIDDEN, MLP]),
+            ("input_layernorm", &[HIDDEN]),
+            ("post_attention_layernorm", &[HIDDEN]),
+        ];
+        let tensor = |(part, shape): (&str, &[usize])| {
+            Tensor::bf16(format!("model.layers.{layer}.{part}.weight"), shape)
+        };
+        tensors.extend(parts.map(tensor));
+    }
+    tensors
+}
+
 /// The checksums of a test file's tensors, by [`checksum`].
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Sums {

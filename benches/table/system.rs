@@ -11,6 +11,7 @@ use anyhow::Result;
 use candle_core::safetensors::MmapedSafetensors;
 use candle_core::{DType, Device};
 use candle_nn::VarBuilder;
+use candle_nn::var_builder::{ShardedSafeTensors, ShardedVarBuilder};
 use memmap2::Mmap;
 use safetensors_bridge::Checkpoint;
 
@@ -31,6 +32,12 @@ pub(crate) fn candle_map(path: &Path) -> Result<MmapedSafetensors> {
 pub(crate) fn candle_var_builder(path: &Path, dtype: DType) -> Result<VarBuilder<'static>> {
     // SAFETY: as for `map`.
     Ok(unsafe { VarBuilder::from_mmaped_safetensors(&[path], dtype, &Device::Cpu) }?)
+}
+
+/// The builder through which candle's tensor-parallel models load a file of the test data.
+pub(crate) fn candle_sharded(path: &Path, dtype: DType) -> Result<ShardedVarBuilder<'static>> {
+    // SAFETY: as for `map`.
+    Ok(unsafe { ShardedSafeTensors::var_builder(&[path], dtype, &Device::Cpu) }?)
 }
 
 /// Opens a file of the test data as we do, mapped.

@@ -39,7 +39,7 @@ use candle_core::cuda_backend::cudarc::driver::{
 };
 use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
 use candle_core::{CudaDevice, CudaStorage, Device, Shape, Storage, Tensor};
-use safetensors_core::framework::{Ring, StagedPart, Staging, loaded_dtype, read_staged};
+use safetensors_core::framework::{Ring, StagedPart, Staging, read_staged};
 use safetensors_core::{Checkpoint, Error, LazyTensor, LoadOptions, ReadAt, Result};
 
 use crate::Candle;
@@ -90,7 +90,7 @@ impl<'t, 'a, S> Staged<'t, 'a, S> {
     ) -> Result<Self> {
         let stream = device.cuda_stream();
         let allocate = |tensor: &LazyTensor<'a, S>| {
-            let loaded = loaded_dtype(checkpoint, tensor, options)?;
+            let loaded = checkpoint.loaded(tensor, options)?;
             let shape = Shape::from(loaded.shape(tensor.shape()));
             let memory = cuda_memory(loaded.dtype(), shape.elem_count(), &stream);
             let place = Device::Cuda(device.clone());

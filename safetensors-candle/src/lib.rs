@@ -4,7 +4,9 @@
 //! |---|---|
 //! | load all tensors of a checkpoint | [`load()`], [`load_with`] |
 //! | load from an open checkpoint, for example with limits, mapped or in memory | [`framework::load::<Candle>`](safetensors_core::framework::load) |
-//! | build a model | [`var_builder()`]; when open: [`var_builder_from`], [`CheckpointBackend`] |
+//! | build a model | [`var_builder()`], [`var_builder_from`], [`var_builder_from_files`], [`var_builder_from_bytes`] |
+//! | the same with options; list the tensors that a model does not use | [`CheckpointBackend`] |
+//! | build one rank's part of a model | [`tensor_parallel_var_builder`]; when open: [`TensorParallelBackend`]; see [`tensor_parallel`] |
 //! | save tensors to a file, or in shards | [`save()`], [`save_sharded`] |
 //! | load or save a single tensor, or from memory | [`Candle`], which implements [`Framework`](safetensors_core::framework::Framework) |
 //! | train: save and resume a model with its optimizer | [`train`] |
@@ -54,6 +56,49 @@
 //! tensors cannot be saved, only whole tensors: candle counts offsets and strides in elements, and
 //! an element of these dtypes is not a whole byte.
 //!
+//! # Quantised weights
+//!
+//! A weight of F8_E4M3 may have its scales in a tensor of its own: DeepSeek's checkpoints have
+//! `weight_scale_inv` for blocks of 128 × 128, others `weight_scale` for each output channel or for
+//! the whole weight. Without its scales such a weight has wrong values, so a request for it in
+//! another dtype is an error. [`LoadOptions::scaled_weights`] decides:
+//!
+//! ```
+//! use candle_core::{DType, Device};
+//! use candle_nn::VarBuilder;
+//! use safetensors_candle::CheckpointBackend;
+//! use safetensors_core::convert::ScaledWeights;
+//! use safetensors_core::{Checkpoint, Dtype, LoadOptions, SaveOptions, TensorView, save};
+//!
+//! let dir = tempfile::tempdir()?;
+//! let path = dir.path().join("model.safetensors");
+//! // The codes of 1 and 2, with the scale 0.5.
+//! let weight = TensorView::new(Dtype::F8_E4M3, &[1, 2], &[0x38, 0x40])?;
+//! let scale = TensorView::from_slice(&[1, 1], &[0.5_f32])?;
+//! save(&path, [("fc.weight", weight), ("fc.weight_scale_inv", scale)], &SaveOptions::new())?;
+//!
+//! let options = LoadOptions::new().scaled_weights(ScaledWeights::Dequantize);
+//! let backend = CheckpointBackend::new(Checkpoint::open(&path)?).load_options(options.clone());
+//! let builder = VarBuilder::from_backend(Box::new(backend), DType::BF16, Device::Cpu);
+//! let weight = builder.get((1, 2), "fc.weight")?.to_dtype(DType::F32)?;
+//! assert_eq!(weight.to_vec2::<f32>()?, [[0.5, 1.0]]);
+//!
+//! // All at once. The scales are applied, and not returned.
+//! let tensors = safetensors_candle::load_with(&path, &Device::Cpu, &options)?;
+//! assert_eq!((tensors.len(), tensors["fc.weight"].dtype()), (1, DType::F32));
+//!
+//! let builder = safetensors_candle::var_builder(&path, DType::BF16, &Device::Cpu)?;
+//! assert!(builder.get((1, 2), "fc.weight").unwrap_err().to_string().contains("scales"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! [`Checkpoint::scales_of`] says how scales are found, and which shapes they may have.
+//! [`LoadOptions::scale_block`] sets another size of blocks.
+//!
+//! [`LoadOptions::scaled_weights`]: safetensors_core::LoadOptions::scaled_weights
+//! [`LoadOptions::scale_block`]: safetensors_core::LoadOptions::scale_block
+//! [`Checkpoint::scales_of`]: safetensors_core::Checkpoint::scales_of
+//!
 //! # What is copied
 //!
 //! Loading to the CPU reads each tensor into the memory that the candle tensor then owns, without
@@ -85,8 +130,9 @@
 //!
 //! # What this crate does not do
 //!
-//! It does not map files. It does not split tensors between ranks. It does not remember tensors: a
-//! `VarBuilder` reads and allocates a tensor again at each request.
+//! It does not map files. It does not send tensors between ranks. A `VarBuilder` reads and allocates
+//! a tensor again if it is asked for again, unless
+//! [`share_repeated`](CheckpointBackend::share_repeated) is set.
 //!
 //! Coming from candle's own loaders? See [`migration`].
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -102,6 +148,7 @@ mod framework;
 mod load;
 pub mod migration;
 mod save;
+pub mod tensor_parallel;
 pub mod train;
 mod var_builder;
 
@@ -110,7 +157,13 @@ pub use error::{from_candle_error, into_candle_error};
 pub use framework::Candle;
 pub use load::{load, load_with};
 pub use save::{save, save_sharded};
-pub use var_builder::{CheckpointBackend, var_builder, var_builder_from};
+pub use tensor_parallel::{
+    PartHint, TensorParallelBackend, TensorParallelVarBuilder, tensor_parallel_var_builder,
+};
+pub use var_builder::{
+    CheckpointBackend, var_builder, var_builder_from, var_builder_from_bytes,
+    var_builder_from_files,
+};
 
 /// Tests the example of the README.
 #[cfg(doctest)]

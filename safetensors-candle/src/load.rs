@@ -75,9 +75,12 @@ pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<BTreeMap<String, 
 /// - [`ErrorKind::NoConversion`] if a requested conversion does not exist.
 /// - [`ErrorKind::WouldWiden`] if a tensor needs widening and the options do not allow it. If the
 ///   options convert a tensor, the dtype after the conversion decides.
+/// - [`ErrorKind::NeedsScales`] if the options convert a [quantised weight](crate#quantised-weights)
+///   and do not say how to treat its scales.
 ///
-/// The last two are found before any data is read.
+/// The last three are found before any data is read.
 ///
+/// [`ErrorKind::NeedsScales`]: safetensors_core::ErrorKind::NeedsScales
 /// [`ErrorKind::NoConversion`]: safetensors_core::ErrorKind::NoConversion
 /// [`ErrorKind::WouldWiden`]: safetensors_core::ErrorKind::WouldWiden
 pub fn load_with(

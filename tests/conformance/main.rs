@@ -11,6 +11,7 @@ mod documented;
 mod loading;
 mod sample;
 mod saving;
+mod scaled;
 
 use safetensors_bridge::framework::Framework;
 
@@ -51,6 +52,7 @@ macro_rules! conformance {
             saving::tied_tensors_of_any_layout,
             saving::shards,
             loading::floats_come_in_the_asked_dtype,
+            scaled::weights_are_converted_with_their_scales,
         }
     };
 }

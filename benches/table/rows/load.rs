@@ -5,13 +5,12 @@ use std::path::Path;
 
 use anyhow::{Result, bail, ensure};
 use candle_core::{CpuStorage, DType, Device, Storage, Tensor};
-use candle_nn::VarBuilder;
 use safetensors_bridge::{Checkpoint, Dtype, LoadOptions};
 
 use super::{Spec, limits};
 use crate::data::TestFile;
 use crate::files::{self, checksum, two_gib};
-use crate::sample::{Contender, Goal, Row, Run, Watch};
+use crate::sample::{Contender, Goal, Row, Watch};
 use crate::system;
 
 pub(super) fn rows() -> Vec<Spec> {
@@ -46,19 +45,6 @@ pub(super) fn rows() -> Vec<Spec> {
             let contenders = vec![ours_cast(&file), mapped_cast(&file), reused_buffers(&file)];
             Ok(reading(contenders, &file)?.goals(goals).samples(5))
         }),
-        Spec::new("load 2 GiB into candle by a VarBuilder", |data| {
-            let file = data.file("two-gib.safetensors", &two_gib())?;
-            let ours =
-                building(Contender::ours, "safetensors_candle::var_builder", &file, |path| {
-                    Ok(safetensors_candle::var_builder(path, DType::BF16, &Device::Cpu)?)
-                })?;
-            let peer =
-                building(Contender::peer, "candle from_mmaped_safetensors", &file, |path| {
-                    system::candle_var_builder(path, DType::BF16)
-                })?;
-            let goals = [Goal::Memory(data_len(&file)? + ALLOWANCE)];
-            Ok(reading(vec![ours, peer], &file)?.goals(goals).samples(5))
-        }),
     ]
 }
 
@@ -66,7 +52,7 @@ const MAPPED: &str = "candle MmapedSafetensors";
 const MAPPED_CAST: &str = "candle MmapedSafetensors, to_dtype";
 
 /// The memory that loading may take beside the tensors, in bytes.
-const ALLOWANCE: u64 = 32 << 20;
+pub(super) const ALLOWANCE: u64 = 32 << 20;
 
 /// A row of processes that each load this file. A process takes up to twice the size of the file.
 pub(super) fn reading(contenders: Vec<Contender>, file: &TestFile) -> Result<Row> {
@@ -78,7 +64,7 @@ pub(super) fn reading(contenders: Vec<Contender>, file: &TestFile) -> Result<Row
         .reads(&file.path))
 }
 
-fn data_len(file: &TestFile) -> Result<u64> {
+pub(super) fn data_len(file: &TestFile) -> Result<u64> {
     Ok(limits::data_range(&std::fs::File::open(&file.path)?)?.1 as u64)
 }
 
@@ -127,29 +113,6 @@ fn candle_load(file: &TestFile) -> Contender {
         let tensors = watch.time(|| candle_core::safetensors::load(&file.path, &Device::Cpu))?;
         verify(tensors.iter(), file.sums.plain)
     })
-}
-
-/// Loads the tensors by name, one after the other, as a model loads its weights.
-fn building(
-    role: fn(&'static str, Box<Run>) -> Contender,
-    name: &'static str,
-    file: &TestFile,
-    open: impl Fn(&Path) -> Result<VarBuilder<'static>> + 'static,
-) -> Result<Contender> {
-    let file = file.clone();
-    let names: Vec<_> =
-        Checkpoint::open(&file.path)?.tensors().map(|tensor| tensor.name().to_owned()).collect();
-    let run = move |watch: &mut Watch| {
-        // Dropping the builder is not timed.
-        let (_builder, tensors) = watch.time(|| -> Result<_> {
-            let builder = open(&file.path)?;
-            let get = |name: &String| Ok((name.clone(), builder.get_unchecked(name)?));
-            let tensors = names.iter().map(get).collect::<Result<BTreeMap<String, Tensor>>>()?;
-            Ok((builder, tensors))
-        })?;
-        verify(tensors.iter(), file.sums.plain)
-    };
-    Ok(role(name, Box::new(run)))
 }
 
 fn arena(file: &TestFile) -> Result<Contender> {

@@ -1,11 +1,13 @@
 //! The rows. Each group of rows has a file.
 
+mod builder;
 mod burn;
 mod convert;
 mod header;
 mod limits;
 mod load;
 mod open;
+mod rank;
 mod save;
 mod scaling;
 mod slice;
@@ -41,9 +43,11 @@ pub(crate) fn all() -> Vec<Spec> {
         header::rows(),
         open::rows(),
         load::rows(),
+        builder::rows(),
         burn::rows(),
         views::rows(),
         slice::rows(),
+        rank::rows(),
         save::rows(),
         convert::rows(),
         scaling::rows(),

@@ -32,9 +32,9 @@ pub(super) fn rows() -> Vec<Spec> {
 }
 
 const LIMIT: &str = "pread of exactly those bytes";
-const NAME: &str = "weight";
-const ROWS: usize = 8192;
-const COLUMNS: usize = 16384;
+pub(super) const NAME: &str = "weight";
+pub(super) const ROWS: usize = 8192;
+pub(super) const COLUMNS: usize = 16384;
 
 /// Rank 1 holds 64 MiB of a tensor of 256 MiB: adjacent rows, or a part of each row.
 fn row(data: &Data, dim: usize) -> Result<Row> {
@@ -63,7 +63,7 @@ fn row(data: &Data, dim: usize) -> Result<Row> {
 }
 
 /// The ranges of the file that hold the slice.
-fn runs(path: &Path, dim: usize) -> Result<Vec<Range<u64>>> {
+pub(super) fn runs(path: &Path, dim: usize) -> Result<Vec<Range<u64>>> {
     let start = Checkpoint::open(path)?.tensor(NAME)?.file_offset();
     let (bytes, part) = ((2 * COLUMNS) as u64, |len: usize| (len / 4) as u64);
     if dim == 0 {
@@ -78,7 +78,7 @@ fn runs(path: &Path, dim: usize) -> Result<Vec<Range<u64>>> {
 }
 
 /// Reads ranges one after the other into fresh memory, in huge pages where the system has them.
-fn read_runs(file: &File, runs: &[Range<u64>]) -> Result<MmapMut> {
+pub(super) fn read_runs(file: &File, runs: &[Range<u64>]) -> Result<MmapMut> {
     let mut bytes = limits::arena(runs.iter().map(|run| (run.end - run.start) as usize).sum())?;
     let mut rest = &mut bytes[..];
     for run in runs {

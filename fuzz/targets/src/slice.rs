@@ -48,7 +48,7 @@ fn indices(input: &mut Input<'_>, dims: &[usize]) -> Vec<Index> {
         0 => isize::MIN,
         1 => isize::MAX,
         2 => input.u64() as isize,
-        3 => -(len as isize),
+        3 => (len as isize).wrapping_neg(),
         4 => len as isize,
         _ => input.below(2 * len.min(60) + 5) as isize - len.min(60) as isize - 2,
     };

@@ -6,7 +6,6 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use candle_core::Tensor;
 use safetensors_core::convert::can_convert;
 use safetensors_core::error::Mismatch;
-use safetensors_core::load::read_tensors;
 use safetensors_core::{Checkpoint, Dtype, Error, ErrorKind, LazyTensor, ReadAt, Result};
 
 use super::StateOptions;
@@ -130,7 +129,8 @@ impl<'a> Plan<'a> {
         let mut values = Vec::new();
         for Group { cast, tensors } in groups {
             let (tensors, slots): (Vec<_>, Vec<_>) = tensors.into_iter().unzip();
-            let bufs = read_tensors(&tensors, &options.for_cast(cast))?;
+            let names = tensors.iter().map(|tensor| tensor.name());
+            let bufs = checkpoint.read_named(names, &options.for_cast(cast))?;
             let each = tensors.into_iter().zip(slots).zip(bufs);
             values.extend(each.map(|((tensor, slots), buf)| Value { tensor, slots, buf }));
         }

@@ -18,6 +18,7 @@ mod pattern;
 #[cfg(test)]
 mod races;
 mod save;
+mod scaled;
 mod siblings;
 mod size;
 mod split;
@@ -44,7 +45,7 @@ pub(crate) use save::{plan as plan_shards, save_sharded_if};
 pub use size::MaxShardSize;
 pub(crate) use split::{Split, split_into_shards};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::header::{Metadata, NameTable, TensorInfo, is_reserved};
 use crate::io::{FileSource, ReadAt, SafeTensors};
 use crate::load::{LazyTensor, LoadOptions};
@@ -84,10 +85,10 @@ use crate::tensor::TensorBuf;
 /// ```
 pub struct Checkpoint<S = FileSource> {
     shards: Vec<CheckpointFile<S>>,
-    /// Every tensor: shards in order, each shard's tensors in file order.
+    /// Every tensor: shards in order, each shard's tensors in file order. So the places are sorted.
     places: Vec<Place>,
-    /// Finds the position of a name in `places`. `None` for a single file, whose header has such a
-    /// table.
+    /// Finds the position of a name in `places`. `None` for a single file without an index: its
+    /// header has such a table.
     table: Option<NameTable>,
     /// The aliases that the metadata records, with the places of their tensors.
     aliases: BTreeMap<String, Place>,
@@ -134,7 +135,7 @@ impl<S> CheckpointFile<S> {
 }
 
 /// Where a tensor lies: which shard, and which of the shard's tensors.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     shard: usize,
     position: usize,
@@ -159,7 +160,7 @@ impl<S: ReadAt> Checkpoint<S> {
             siblings: None,
             is_of_directory: false,
         };
-        if index.is_some() {
+        if index.is_some() || checkpoint.shards.len() != 1 {
             let mut table = NameTable::default();
             let name_at = |i: usize| checkpoint.name_at(i);
             table.reserve(checkpoint.places.len(), name_at);
@@ -176,7 +177,7 @@ impl<S: ReadAt> Checkpoint<S> {
             // Metadata can say anything. An entry is an alias only if its value names a tensor, and
             // its key neither names a tensor nor is reserved.
             if !is_reserved(key)
-                && let (None, Some(kept)) = (checkpoint.position(key), checkpoint.position(value))
+                && let (None, Some(kept)) = (checkpoint.named(key), checkpoint.named(value))
             {
                 aliases.entry(key.clone()).or_insert(checkpoint.places[kept]);
             }
@@ -193,10 +194,10 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// Those of [`LazyTensor::read`].
+    /// Those of [`LazyTensor::read`], and those of [`read_parts`](Checkpoint::read_parts) for
+    /// weights with scales.
     pub fn read_all(&self, options: &LoadOptions) -> Result<Vec<TensorBuf>> {
-        let tensors: Vec<_> = self.tensors().collect();
-        crate::load::read_tensors(&tensors, options)
+        self.read_whole(&self.tensors().collect::<Vec<_>>(), options)
     }
 
     /// Reads the tensors of these names, or [aliases](Checkpoint::aliases), in parallel, in this
@@ -204,8 +205,9 @@ impl<S: ReadAt> Checkpoint<S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::TensorNotFound`], before anything is read, and those of
-    /// [`read_tensors`](crate::load::read_tensors).
+    /// [`ErrorKind::TensorNotFound`](crate::ErrorKind::TensorNotFound), before anything is read;
+    /// those of [`read_tensors`](crate::load::read_tensors), and those of
+    /// [`read_parts`](Checkpoint::read_parts) for weights with scales.
     pub fn read_named<N: AsRef<str>>(
         &self,
         names: impl IntoIterator<Item = N>,
@@ -213,7 +215,7 @@ impl<S: ReadAt> Checkpoint<S> {
     ) -> Result<Vec<TensorBuf>> {
         let tensors =
             names.into_iter().map(|name| self.tensor(name.as_ref())).collect::<Result<Vec<_>>>()?;
-        crate::load::read_tensors(&tensors, options)
+        self.read_whole(&tensors, options)
     }
 }
 
@@ -242,21 +244,48 @@ impl<S> Checkpoint<S> {
     /// name costs one hash and one comparison. An alias costs one more lookup. Nothing is read or
     /// allocated.
     pub fn get(&self, name: &str) -> Option<LazyTensor<'_, S>> {
-        let place = match self.position(name) {
-            Some(i) => self.places.get(i),
-            None => self.aliases.get(name),
-        };
-        place.and_then(|&place| self.lazy(place))
+        self.tensor_at(self.position(name)?)
+    }
+
+    /// The position among [`tensors`](Checkpoint::tensors) of the tensor of this name or
+    /// [alias](Checkpoint::aliases), if there is one. It costs as much as
+    /// [`get`](Checkpoint::get).
+    pub fn position(&self, name: &str) -> Option<usize> {
+        self.named(name).or_else(|| {
+            let &place = self.aliases.get(name)?;
+            self.places.binary_search(&place).ok()
+        })
+    }
+
+    /// The tensor at a position among [`tensors`](Checkpoint::tensors), if there are so many.
+    ///
+    /// ```
+    /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};
+    ///
+    /// let values = [1_u8, 2];
+    /// let tensors =
+    ///     ["q", "k"].map(|name| (name, TensorView::from_slice(&[2], &values).unwrap()));
+    /// let bytes = serialize(tensors, &SaveOptions::new())?;
+    /// let checkpoint = Checkpoint::from_source(bytes, "bytes in memory")?;
+    /// let position = checkpoint.position("k");
+    /// assert_eq!(position.and_then(|k| checkpoint.tensor_at(k)).unwrap().name(), "k");
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    pub fn tensor_at(&self, position: usize) -> Option<LazyTensor<'_, S>> {
+        self.places.get(position).and_then(|&place| self.lazy(place))
     }
 
     /// The tensor of this name or [alias](Checkpoint::aliases).
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::TensorNotFound`], naming the tensor and the file or index.
+    /// [`ErrorKind::TensorNotFound`](crate::ErrorKind::TensorNotFound), naming the tensor, the file
+    /// or index, and [similar names](Error::similar).
     pub fn tensor(&self, name: &str) -> Result<LazyTensor<'_, S>> {
         self.get(name).ok_or_else(|| {
-            let error = Error::from(ErrorKind::TensorNotFound).in_tensor(name);
+            let aliases = self.aliases.keys().map(String::as_str);
+            let names = self.tensors().map(|tensor| tensor.name()).chain(aliases);
+            let error = Error::not_found(name, names);
             match self.index.as_deref().or_else(|| self.shards.first().map(CheckpointFile::path)) {
                 Some(path) => error.in_path(path),
                 None => error,
@@ -314,7 +343,8 @@ impl<S> Checkpoint<S> {
         })
     }
 
-    fn position(&self, name: &str) -> Option<usize> {
+    /// The position of the tensor that has this name in its file.
+    fn named(&self, name: &str) -> Option<usize> {
         match &self.table {
             Some(table) => table.find(name, |i| self.name_at(i)),
             None => self.shards.first()?.archive.header().position(name),

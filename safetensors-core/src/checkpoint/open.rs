@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::opening::open_from;
+use super::opening::{open_each, open_from};
 use super::store::{FileKind, LocalStore, OpenedBy, PerhapsLocal, Store};
 use super::{CheckpointFile, CheckpointPath, locate};
 use crate::checkpoint::Checkpoint;
@@ -67,7 +67,60 @@ impl Checkpoint {
     }
 }
 
+impl Checkpoint {
+    /// Opens several files as one checkpoint, without an index. Each path is that of a file. The
+    /// order of the paths does not matter: the files are sorted by their paths.
+    ///
+    /// ```
+    /// use safetensors_core::{Checkpoint, ErrorKind, SaveOptions, TensorView, save};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let [a, b] = ["a.safetensors", "b.safetensors"].map(|name| dir.path().join(name));
+    /// let values = [1_u8, 2];
+    /// save(&a, [("first", TensorView::from_slice(&[2], &values)?)], &SaveOptions::new())?;
+    /// save(&b, [("second", TensorView::from_slice(&[2], &values)?)], &SaveOptions::new())?;
+    ///
+    /// assert_eq!(Checkpoint::open_files([&a, &b])?.len(), 2);
+    /// let error = Checkpoint::open_files([&a, &a]).unwrap_err();
+    /// assert!(matches!(error.kind(), ErrorKind::InTwoFiles { .. }));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InTwoFiles`] for a tensor that two of the files have; [`ErrorKind::Io`]; and,
+    /// for each file, the errors of [`Header::parse`](crate::header::Header::parse).
+    pub fn open_files(paths: impl IntoIterator<Item = impl AsRef<Path>>) -> Result<Self> {
+        let mut paths: Vec<_> = paths.into_iter().map(|path| path.as_ref().to_owned()).collect();
+        paths.sort();
+        open_each(&LocalStore, &paths, &Limits::default())
+    }
+}
+
 impl<S: ReadAt> Checkpoint<S> {
+    /// The checkpoint of one source: bytes in memory, borrowed or owned, or whatever else
+    /// implements [`ReadAt`]. `name` stands for a path in errors and in [`CheckpointFile::path`].
+    /// Nothing is looked for under it.
+    ///
+    /// ```
+    /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};
+    ///
+    /// let weight = TensorView::from_slice(&[2], &[1_u8, 2])?;
+    /// let bytes = serialize([("weight", weight)], &SaveOptions::new())?;
+    /// let checkpoint = Checkpoint::from_source(&bytes[..], "bytes in memory")?;
+    /// assert_eq!(checkpoint.tensor("weight")?.view()?.data(), [1, 2]);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`SafeTensors::from_source`].
+    pub fn from_source(source: S, name: impl Into<PathBuf>) -> Result<Self> {
+        let path = name.into();
+        let archive = SafeTensors::from_source(source).map_err(|error| error.in_path(&path))?;
+        Ok(Self::from_single(CheckpointFile { path, archive }))
+    }
+
     /// [`open`](Checkpoint::open) for files that do not lie on the local disk, but for example in
     /// memory. [`Store`] has examples.
     ///

@@ -1,6 +1,7 @@
 //! Opening the files of a checkpoint while others may replace it.
 
-use std::path::Path;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -109,6 +110,31 @@ fn open_shard<T: Store>(
     let archive = store.open(path).and_then(|source| SafeTensors::from_source_with(source, limits));
     let archive = archive.map_err(|error| error.in_path(path))?;
     Ok(CheckpointFile { path: path.into(), archive })
+}
+
+/// Opens several files, none of which has a tensor of another, as one checkpoint. The paths are
+/// sorted.
+pub(super) fn open_each<T: Store>(
+    store: &T,
+    paths: &[PathBuf],
+    limits: &Limits,
+) -> Result<Checkpoint<T::File>> {
+    let open = |path: &PathBuf, _: &mut ()| open_shard(store, path, limits);
+    let shards = in_parallel(paths, OPENED_AT_ONCE, open)?;
+    let mut places = Vec::new();
+    let mut owners = HashMap::new();
+    for (shard, file) in shards.iter().enumerate() {
+        for (position, info) in file.archive.header().iter().enumerate() {
+            if let Some(other) = owners.insert(info.name(), shard) {
+                let other = shards[other].path.display().to_string();
+                let error = Error::from(ErrorKind::InTwoFiles { other });
+                return Err(error.in_tensor(info.name()).in_path(&file.path));
+            }
+            places.push(Place { shard, position });
+        }
+    }
+    drop(owners);
+    Ok(Checkpoint::assemble(shards, places, None))
 }
 
 impl<S: ReadAt> Checkpoint<S> {

@@ -48,6 +48,10 @@ mod double;
 mod encode;
 mod integer;
 mod options;
+#[cfg(feature = "std")]
+mod scaled;
+#[cfg(feature = "std")]
+mod scales;
 mod source;
 pub(crate) mod support;
 pub(crate) mod widen;
@@ -57,6 +61,12 @@ pub(crate) use block::{GROUP, STREAMED, bytes_of, elements_of};
 pub(crate) use conversion::Conversion;
 pub use conversion::can_convert;
 pub use options::{ConvertOptions, Overflow};
+#[cfg(feature = "std")]
+pub(crate) use scaled::ReadConversion;
+#[cfg(feature = "std")]
+pub use scaled::ScaledWeights;
+#[cfg(feature = "std")]
+pub(crate) use scales::{ScaleLayout, Scales};
 pub use source::Converted;
 pub(crate) use support::DtypeTable;
 pub use support::Widening;

@@ -1,6 +1,6 @@
 //! [`JsonProblem`]: what can be wrong with the text of a header.
 
-use super::kind::Found;
+use super::found::Found;
 
 /// What is wrong with the JSON text of a header. The message names what was found there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

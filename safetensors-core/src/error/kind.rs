@@ -3,10 +3,12 @@
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::fmt;
 
 #[cfg(feature = "std")]
 use super::IndexProblem;
+#[cfg(feature = "std")]
+use super::found::Below;
+use super::found::{Found, OrMissing};
 use super::mismatch::MismatchList;
 use super::text::NameList;
 use super::{Escaped, JsonProblem, Mismatch, Quoted, Shape};
@@ -202,6 +204,22 @@ pub enum ErrorKind {
     /// A value does not fit the dtype that it is converted to.
     #[error("the value {} of element {index} does not fit {to}", Escaped(.value))]
     DoesNotFit { index: u64, value: String, to: Dtype },
+    /// A quantised weight would be converted without the scales beside it. See
+    /// [`ScaledWeights`](crate::convert::ScaledWeights).
+    #[error(
+        "a conversion to {to} needs the scales in tensor {}; choose ScaledWeights::Dequantize, or \
+         Raw to convert without them",
+        Quoted(.scales)
+    )]
+    NeedsScales { scales: String, to: Dtype },
+    /// The scales of a quantised weight have a shape that does not follow from that of the weight.
+    /// `expected` is the shape of block scales.
+    #[error(
+        "its scales in tensor {} should have shape {}, for blocks of {} by {}, or be one for each \
+         row, or one; found shape {}",
+        Quoted(.scales), Shape(.expected), .block[0], .block[1], Shape(.found)
+    )]
+    WrongScales { scales: String, block: [usize; 2], expected: Vec<usize>, found: Vec<usize> },
     /// The framework has no type for a dtype, and no wider one that holds its values exactly.
     #[error("{framework} has no type that holds {dtype} exactly")]
     UnsupportedDtype { framework: &'static str, dtype: Dtype },
@@ -342,6 +360,10 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("the index is malformed: {problem}")]
     BadIndex { problem: IndexProblem },
+    /// Two files that are opened as one checkpoint have a tensor of the same name.
+    #[cfg(feature = "std")]
+    #[error("another file has a tensor of the same name: {}", Escaped(.other))]
+    InTwoFiles { other: String },
     /// The index places a tensor in a shard that does not have it.
     #[cfg(feature = "std")]
     #[error("the index places it in {}, which does not have it", Quoted(.shard))]
@@ -398,41 +420,4 @@ pub enum ErrorKind {
     /// every difference; the message shows the first.
     #[error("the checkpoint does not match: {}", MismatchList(.mismatches))]
     Mismatches { mismatches: Vec<Mismatch> },
-}
-
-/// Displays the first byte of a text, or says that the text has only white space.
-pub(super) struct Found(pub(super) Option<u8>);
-
-impl fmt::Display for Found {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(byte) if byte.is_ascii_graphic() => write!(f, "{:?}", char::from(byte)),
-            Some(byte) => write!(f, "the byte {byte:#04x}"),
-            None => f.write_str("nothing but white space"),
-        }
-    }
-}
-
-/// Displays the files in subdirectories as the end of a sentence. Displays nothing if there are
-/// none.
-#[cfg(feature = "std")]
-struct Below<'a>(&'a [String]);
-
-#[cfg(feature = "std")]
-impl fmt::Display for Below<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() { Ok(()) } else { write!(f, "; below it: {}", NameList(self.0)) }
-    }
-}
-
-/// Displays what was found, or that it is missing.
-struct OrMissing<'a>(Option<&'a str>);
-
-impl fmt::Display for OrMissing<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(found) => write!(f, "found {}", Quoted(found)),
-            None => f.write_str("but is missing"),
-        }
-    }
 }

@@ -2,15 +2,19 @@
 //! was found.
 
 mod dtype;
+mod found;
 #[cfg(feature = "std")]
 mod index;
 mod json;
 mod kind;
 mod mismatch;
+#[cfg(feature = "std")]
+mod similar;
 pub(crate) mod text;
 
 use alloc::boxed::Box;
 use alloc::string::String;
+use alloc::vec::Vec;
 use core::fmt::{self, Write as _};
 
 #[cfg(feature = "std")]
@@ -18,7 +22,9 @@ pub use index::IndexProblem;
 pub use json::JsonProblem;
 pub use kind::ErrorKind;
 pub use mismatch::Mismatch;
-use text::Capped;
+#[cfg(feature = "std")]
+pub use similar::similar_names;
+use text::{Capped, NameList};
 pub(crate) use text::{Escaped, Quoted, Shape, excerpt};
 
 /// The result of operations that can fail with an [`Error`].
@@ -47,6 +53,8 @@ struct Inner {
     kind: ErrorKind,
     file: Option<String>,
     tensor: Option<String>,
+    /// Names that the caller may have meant.
+    similar: Vec<String>,
     /// The other format that the file looks like.
     looks_like: Option<&'static str>,
 }
@@ -66,6 +74,32 @@ impl Error {
     /// quote it before printing.
     pub fn tensor(&self) -> Option<&str> {
         self.0.tensor.as_deref()
+    }
+
+    /// For a tensor that is not there: at most three names of tensors that the caller may have
+    /// meant. The message has them, too.
+    ///
+    /// ```
+    /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};
+    ///
+    /// let weight = TensorView::from_slice(&[1], &[1_u8])?;
+    /// let bytes = serialize([("model.embed_tokens", weight)], &SaveOptions::new())?;
+    /// let checkpoint = Checkpoint::from_source(bytes, "model.safetensors")?;
+    /// let error = checkpoint.tensor("model.embed_token").unwrap_err();
+    /// assert_eq!(error.similar(), ["model.embed_tokens"]);
+    /// assert!(error.to_string().ends_with(r#"did you mean "model.embed_tokens"?"#));
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    pub fn similar(&self) -> &[String] {
+        &self.0.similar
+    }
+
+    /// There is no tensor of this name. The error also says which of `names` are similar to it.
+    #[cfg(feature = "std")]
+    pub(crate) fn not_found<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut error = Self::from(ErrorKind::TensorNotFound).in_tensor(name);
+        error.0.similar = similar_names(name, names);
+        error
     }
 
     /// Adds the name of the tensor that the error is about. An error that names a tensor already is
@@ -125,7 +159,8 @@ impl Error {
 
 impl From<ErrorKind> for Error {
     fn from(kind: ErrorKind) -> Self {
-        Self(Box::new(Inner { kind, file: None, tensor: None, looks_like: None }))
+        let (file, tensor, similar, looks_like) = (None, None, Vec::new(), None);
+        Self(Box::new(Inner { kind, file, tensor, similar, looks_like }))
     }
 }
 
@@ -138,6 +173,9 @@ impl fmt::Display for Error {
             write!(f, "tensor {}: ", Quoted(tensor))?;
         }
         self.0.kind.fmt(f)?;
+        if !self.0.similar.is_empty() {
+            write!(f, "; did you mean {}?", NameList(&self.0.similar))?;
+        }
         match self.0.looks_like {
             Some(format) => write!(f, "; it looks like {format}"),
             None => Ok(()),

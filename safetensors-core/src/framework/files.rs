@@ -9,7 +9,7 @@ use crate::convert::DtypeTable;
 use crate::error::Result;
 use crate::io::ReadAt;
 use crate::load::staged::{self, Ring, Staging};
-use crate::load::{LazyTensor, LoadOptions, LoadedDtype, read_tensors};
+use crate::load::{LazyTensor, LoadOptions};
 use crate::save::SaveOptions;
 use crate::tensor::{TensorSource, shape};
 
@@ -29,7 +29,8 @@ impl LoadOptions {
 ///
 /// All dtypes are checked before a byte of data is read. A tensor that was saved once for several
 /// names is read once and returned under each of them, as a clone, unless the options turn that
-/// off.
+/// off. If the options [dequantise weights](LoadOptions::scaled_weights), the scales that are
+/// applied are not returned.
 ///
 /// # Errors
 ///
@@ -39,7 +40,9 @@ pub fn load<F: Framework>(
     device: &F::Device,
     options: &LoadOptions,
 ) -> Result<BTreeMap<String, F::Tensor>> {
-    let tensors: Vec<_> = checkpoint.tensors().collect();
+    let applied = checkpoint.applied_scales(options);
+    let tensors: Vec<_> =
+        checkpoint.tensors().filter(|tensor| !applied.contains(tensor.name())).collect();
     let loaded = F::read_tensors(checkpoint, &tensors, device, options)?;
     let names = tensors.iter().map(|tensor| tensor.name().into());
     let mut loaded: BTreeMap<String, F::Tensor> = names.zip(loaded).collect();
@@ -49,23 +52,6 @@ pub fn load<F: Framework>(
         }
     }
     Ok(loaded)
-}
-
-/// Decides how a tensor of a checkpoint is converted when it is loaded, for adapters that reserve
-/// memory before they read.
-///
-/// # Errors
-///
-/// Those of [`LoadOptions::loaded`], and [`ErrorKind::NoConversion`]; each names the file and the
-/// tensor.
-///
-/// [`ErrorKind::NoConversion`]: crate::ErrorKind::NoConversion
-pub fn loaded_dtype<S>(
-    _: &Checkpoint<S>,
-    tensor: &LazyTensor<'_, S>,
-    options: &LoadOptions,
-) -> Result<LoadedDtype> {
-    tensor.loaded_dtype(options)
 }
 
 /// Reads tensors in parallel into main memory, some at a time, and moves them onto a device. So
@@ -86,7 +72,8 @@ pub fn read_in_batches<F: Framework + ?Sized, S: ReadAt>(
     let options = options.clone().for_framework::<F>();
     // All dtypes are checked now, and progress counts over all batches.
     let len = |tensor: &LazyTensor<'_, S>| {
-        let loaded = loaded_dtype(checkpoint, tensor, &options)?;
+        let loaded = checkpoint.loaded(tensor, &options)?;
+        loaded.check(&options).map_err(|error| tensor.locate(error))?;
         let len = shape::byte_len(loaded.dtype(), &loaded.shape(tensor.shape()));
         len.map_err(|kind| tensor.locate(kind.into()))
     };
@@ -113,12 +100,12 @@ pub fn read_in_batches<F: Framework + ?Sized, S: ReadAt>(
 ///
 /// Those of [`Framework::read_tensors`].
 pub fn read_together<F: Framework + ?Sized, S: ReadAt>(
-    _: &Checkpoint<S>,
+    checkpoint: &Checkpoint<S>,
     tensors: &[LazyTensor<'_, S>],
     device: &F::Device,
     options: &LoadOptions,
 ) -> Result<Vec<F::Tensor>> {
-    let bufs = read_tensors(tensors, &options.clone().for_framework::<F>())?;
+    let bufs = checkpoint.read_whole(tensors, &options.clone().for_framework::<F>())?;
     let loaded = tensors
         .iter()
         .zip(bufs)
@@ -129,7 +116,8 @@ pub fn read_together<F: Framework + ?Sized, S: ReadAt>(
 /// Reads tensors of a checkpoint in parallel into slots of host memory, and has each slot copied to
 /// a device. Reads and copies overlap. `tensors` are tensors of the checkpoint.
 ///
-/// Elements are converted before they come into a slot. Slots are filled in the order of the
+/// Elements are converted, and multiplied by their [scales](LoadOptions::scaled_weights), before they
+/// come into a slot. Slots are filled in the order of the
 /// tensors, and may be copied in another. A tensor without elements has no parts. Progress counts
 /// what has been read.
 ///
@@ -187,17 +175,17 @@ pub fn read_together<F: Framework + ?Sized, S: ReadAt>(
 ///
 /// # Errors
 ///
-/// Those of [`read_tensors`](crate::load::read_tensors), and those of the device. The first failure
-/// stops all threads. If several reads fail, the error is that of the first in the order of the
+/// Those of [`Checkpoint::read_parts`], and those of the device. The first failure stops all threads. If several reads fail, the error is that of the first in the order of the
 /// tensors.
 pub fn read_staged<S: ReadAt, T: Staging>(
-    _: &Checkpoint<S>,
+    checkpoint: &Checkpoint<S>,
     tensors: &[LazyTensor<'_, S>],
     options: &LoadOptions,
     ring: Ring,
     staging: &mut T,
 ) -> Result<()> {
-    staged::read_staged(tensors, options, ring, staging)
+    let scales = checkpoint.read_scales(tensors, options)?;
+    staged::read_staged(tensors, scales, options, ring, staging)
 }
 
 /// Saves tensors of a framework to one file, atomically.

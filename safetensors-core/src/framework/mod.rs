@@ -12,9 +12,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 
 #[cfg(feature = "std")]
-pub use files::{
-    load, loaded_dtype, read_in_batches, read_staged, read_together, save, save_sharded,
-};
+pub use files::{load, read_in_batches, read_staged, read_together, save, save_sharded};
 
 #[cfg(feature = "std")]
 use crate::checkpoint::Checkpoint;
@@ -22,6 +20,8 @@ pub use crate::convert::support::Support;
 pub use crate::convert::widen::widened_shape;
 use crate::convert::{DtypeTable, Widening, widen};
 use crate::dtype::Dtype;
+#[cfg(feature = "std")]
+pub use crate::error::similar_names;
 pub use crate::error::text::NameList;
 use crate::error::{Error, ErrorKind, Result};
 #[cfg(feature = "std")]
@@ -178,7 +178,7 @@ pub trait Framework {
     ///
     /// # Errors
     ///
-    /// Those of [`read_tensors`](crate::load::read_tensors), of [`LoadOptions::loaded`] and of
+    /// Those of [`Checkpoint::read_parts`], of [`Checkpoint::loaded`] and of
     /// [`from_exact`](Framework::from_exact); each names the file and the tensor. Dtypes are
     /// checked before a byte of data is read.
     #[cfg(feature = "std")]

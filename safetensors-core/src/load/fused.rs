@@ -2,7 +2,7 @@
 
 use std::vec::Vec;
 
-use crate::convert::{Conversion, GROUP, STREAMED, bytes_of, elements_of};
+use crate::convert::{GROUP, ReadConversion, STREAMED, bytes_of, elements_of};
 use crate::error::{ErrorKind, Result};
 use crate::io::ReadAt;
 use crate::tensor::swap_on_big_endian;
@@ -26,7 +26,7 @@ impl ReadScratch {
 pub(crate) fn read_converted<S: ReadAt>(
     source: &S,
     mut offset: u64,
-    conversion: &Conversion,
+    conversion: &ReadConversion<'_>,
     mut first: u64,
     out: &mut [u8],
     scratch: &mut ReadScratch,
@@ -47,7 +47,7 @@ pub(crate) fn read_converted<S: ReadAt>(
 /// Calls `read` to fill `scratch` with bytes of a file, and fills `out` with their converted
 /// values.
 pub(crate) fn convert_read(
-    conversion: &Conversion,
+    conversion: &ReadConversion<'_>,
     first: u64,
     out: &mut [u8],
     scratch: &mut ReadScratch,

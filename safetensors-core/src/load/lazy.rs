@@ -283,9 +283,10 @@ impl<S> SafeTensors<S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::TensorNotFound`].
+    /// [`ErrorKind::TensorNotFound`], which also has [similar names](Error::similar).
     pub fn tensor(&self, name: &str) -> Result<LazyTensor<'_, S>> {
-        self.get(name).ok_or_else(|| Error::from(ErrorKind::TensorNotFound).in_tensor(name))
+        let names = || self.header().iter().map(|info| info.name());
+        self.get(name).ok_or_else(|| Error::not_found(name, names()))
     }
 }
 

@@ -5,7 +5,7 @@ use crate::convert::widen::{widen, widened_shape};
 use crate::convert::{Conversion, ConvertOptions, can_convert};
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
-use crate::load::{LazyTensor, LoadOptions};
+use crate::load::LoadOptions;
 use crate::tensor::TensorBuf;
 
 /// The conversions of tensors of one dtype when they are loaded. See [`LoadOptions::loaded`].
@@ -64,19 +64,15 @@ impl LoadOptions {
     }
 }
 
-impl<S> LazyTensor<'_, S> {
-    /// Decides how the tensor is converted when it is loaded, and checks that it can be.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`LoadOptions::loaded`], and [`ErrorKind::NoConversion`].
-    pub(crate) fn loaded_dtype(&self, options: &LoadOptions) -> Result<LoadedDtype> {
-        let decide = || {
-            let loaded = options.loaded(self.dtype())?;
-            loaded.conversion(&options.conversions())?;
-            Ok(loaded)
+impl LoadOptions {
+    /// [`loaded`](LoadOptions::loaded) for a weight that is multiplied by its scales.
+    pub(crate) fn loaded_by_scales(&self, file: Dtype) -> Result<LoadedDtype> {
+        let read = self.dequantized(file).unwrap_or(Dtype::F32);
+        let held = match self.table {
+            Some(table) => table.accept(read, self.widening)?,
+            None => read,
         };
-        decide().map_err(|error| self.locate(error))
+        Ok(LoadedDtype { file, read, pairs: false, converted: read, held })
     }
 }
 
@@ -101,6 +97,12 @@ impl LoadedDtype {
             read if read == self.file => Ok(None),
             read => Conversion::new(self.file, read, options).map(Some),
         }
+    }
+
+    /// Checks that the conversion while elements are read exists.
+    pub(crate) fn check(&self, options: &LoadOptions) -> Result<()> {
+        self.conversion(&options.conversions())?;
+        Ok(())
     }
 
     /// Whether nothing follows after the elements are read.

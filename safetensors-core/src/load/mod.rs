@@ -21,10 +21,10 @@ pub use lazy::LazyTensor;
 pub use loaded::LoadedDtype;
 pub use options::LoadOptions;
 pub use pieces::Piece;
-use plan::{Job, Scratch, Wanted};
+use plan::{Job, Reserved, Scratch, Wanted};
 pub use slice::LazySlice;
 
-use crate::convert::Conversion;
+use crate::convert::Scales;
 use crate::error::Result;
 use crate::io::ReadAt;
 use crate::tensor::{TensorBuf, hugepage};
@@ -105,6 +105,17 @@ pub fn read_slices<S: ReadAt>(
     read(&slices.iter().map(Wanted::part).collect::<Vec<_>>(), options)
 }
 
+/// [`read_slices`] with the scales of each slice, if it has any. A slice with scales must be one
+/// that the options convert.
+pub(crate) fn read_scaled<'a, S: ReadAt>(
+    slices: &[LazySlice<'a, S>],
+    scales: Vec<Option<Scales>>,
+    options: &LoadOptions,
+) -> Result<Vec<TensorBuf>> {
+    let each = slices.iter().zip(scales);
+    read(&each.map(|(slice, scales)| Wanted::scaled(slice, scales)).collect::<Vec<_>>(), options)
+}
+
 /// Reads one tensor, in several threads if it is large.
 pub(crate) fn read_tensor<S: ReadAt>(
     tensor: &LazyTensor<'_, S>,
@@ -144,9 +155,9 @@ fn read<S: ReadAt>(wanted: &[Wanted<'_, '_, S>], options: &LoadOptions) -> Resul
 }
 
 /// Fills each reserved buffer with its tensor or slice, converted if it has a conversion.
-fn fill<S: ReadAt>(
-    wanted: &[Wanted<'_, '_, S>],
-    bufs: &mut [(TensorBuf, Option<Conversion>)],
+fn fill<'t, S: ReadAt>(
+    wanted: &'t [Wanted<'t, '_, S>],
+    bufs: &mut [Reserved<'t>],
     options: &LoadOptions,
 ) -> Result<()> {
     hugepage::advise(bufs.iter().map(|(buf, _)| buf.room()));

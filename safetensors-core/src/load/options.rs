@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use crate::convert::{ConvertOptions, DtypeTable, Widening};
+use crate::convert::{ConvertOptions, DtypeTable, ScaledWeights, Widening};
 use crate::dtype::Dtype;
 use crate::parallel::{Progress, Work};
 
@@ -24,6 +24,8 @@ pub struct LoadOptions {
     /// The dtype table of the framework that the tensors are for.
     pub(super) table: Option<DtypeTable>,
     convert: ConvertOptions,
+    pub(crate) scaled_weights: ScaledWeights,
+    pub(crate) scale_block: [usize; 2],
 }
 
 impl Default for LoadOptions {
@@ -37,6 +39,8 @@ impl Default for LoadOptions {
             all: None,
             table: None,
             convert: ConvertOptions::default(),
+            scaled_weights: ScaledWeights::default(),
+            scale_block: [128, 128],
         }
     }
 }
@@ -158,6 +162,34 @@ impl LoadOptions {
         self
     }
 
+    /// Sets how quantised weights are converted that have scales in another tensor, such as
+    /// block-scaled FP8. By default their conversion is an error, because without the scales the
+    /// values would be wrong. [`Checkpoint::scales_of`](crate::Checkpoint::scales_of) says which
+    /// weights these are.
+    #[must_use]
+    pub fn scaled_weights(mut self, scaled: ScaledWeights) -> Self {
+        self.scaled_weights = scaled;
+        self
+    }
+
+    /// Sets how many rows and columns of a weight share a scale, if the checkpoint has scales of
+    /// blocks. The default is 128 rows and 128 columns. The `config.json` of a model calls it
+    /// `quantization_config.weight_block_size`.
+    #[must_use]
+    pub fn scale_block(mut self, rows: usize, columns: usize) -> Self {
+        self.scale_block = [rows, columns];
+        self
+    }
+
+    /// The dtype to which elements of `dtype` are converted if they have scales; `None` if they are
+    /// to stay as they are in the file.
+    pub(crate) fn dequantized(&self, dtype: Dtype) -> Option<Dtype> {
+        let float = if dtype.is_float() { self.floats } else { None };
+        let requested = self.all.or(float);
+        let default = (self.scaled_weights == ScaledWeights::Dequantize).then_some(Dtype::F32);
+        requested.or(default).filter(|&to| to != dtype)
+    }
+
     /// The dtype to which these options convert elements of `dtype`; `dtype` itself if they do not.
     /// A framework may lack that dtype; [`loaded`](LoadOptions::loaded) takes this into account.
     pub fn dtype_of(&self, dtype: Dtype) -> Dtype {
@@ -167,6 +199,12 @@ impl LoadOptions {
             _ => None,
         };
         self.all.or(kind).unwrap_or(dtype)
+    }
+
+    /// The options for reading scales as F32: as many threads, and no report of progress, because
+    /// the load reports that of its own tensors.
+    pub(crate) fn for_scales(&self) -> Self {
+        Self::new().threads(self.work.thread_count()).all_as(Dtype::F32)
     }
 
     /// Loads tensors for the framework with this dtype table.

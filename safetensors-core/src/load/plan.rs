@@ -1,6 +1,6 @@
 //! [`Job`]: the unit of work of a thread that reads. [`jobs`] plans all jobs of a load.
 
-use crate::convert::Conversion;
+use crate::convert::{ReadConversion, Scales};
 use crate::error::{ErrorKind, Result};
 use crate::io::{ReadAt, ReadRange};
 use crate::load::fused::{ReadScratch, convert_read, read_converted};
@@ -18,23 +18,39 @@ pub(super) struct Wanted<'t, 'a, S> {
     pub(super) runs: Runs,
     /// Runs with at most this many bytes between them are read in one call.
     pub(super) gap: u64,
+    /// The scales that its elements are multiplied by.
+    pub(super) scales: Option<Scales>,
 }
+
+/// A buffer, and the conversion of the elements that are read into it, if there is one.
+pub(super) type Reserved<'t> = (TensorBuf, Option<ReadConversion<'t>>);
 
 impl<'t, 'a, S> Wanted<'t, 'a, S> {
     /// All of a tensor.
     pub(super) fn whole(tensor: &'t LazyTensor<'a, S>) -> Self {
-        Self { tensor, shape: tensor.shape(), runs: Runs::whole(tensor.byte_len()), gap: 0 }
+        let (shape, runs) = (tensor.shape(), Runs::whole(tensor.byte_len()));
+        Self { tensor, shape, runs, gap: 0, scales: None }
     }
 
     /// A slice of a tensor.
     pub(super) fn part(slice: &'t LazySlice<'a, S>) -> Self {
         let (shape, runs, gap) = (slice.shape(), slice.runs(), slice.gap_len());
-        Self { tensor: slice.tensor(), shape, runs, gap }
+        Self { tensor: slice.tensor(), shape, runs, gap, scales: None }
+    }
+
+    /// A slice of a tensor whose elements are multiplied by scales.
+    pub(super) fn scaled(slice: &'t LazySlice<'a, S>, scales: Option<Scales>) -> Self {
+        Self { scales, ..Self::part(slice) }
     }
 
     /// The conversions of its dtype.
     pub(super) fn decide(&self, options: &LoadOptions) -> Result<LoadedDtype> {
-        options.loaded(self.tensor.dtype()).map_err(|error| self.tensor.locate(error))
+        let dtype = self.tensor.dtype();
+        let loaded = match &self.scales {
+            None => options.loaded(dtype),
+            Some(_) => options.loaded_by_scales(dtype),
+        };
+        loaded.map_err(|error| self.tensor.locate(error))
     }
 
     /// Reserves its buffer, and returns it with the conversion while reading, if there is one.
@@ -42,9 +58,13 @@ impl<'t, 'a, S> Wanted<'t, 'a, S> {
         &self,
         loaded: LoadedDtype,
         options: &LoadOptions,
-    ) -> Result<(TensorBuf, Option<Conversion>)> {
+    ) -> Result<Reserved<'_>> {
         let reserve = || {
-            let conversion = loaded.conversion(&options.conversions())?;
+            let options = options.conversions();
+            let conversion = match loaded.conversion(&options)? {
+                None => None,
+                Some(to) => Some(ReadConversion::new(to, self.scales.as_ref(), &options)?),
+            };
             let dtype = conversion.map_or(self.tensor.dtype(), |conversion| conversion.to());
             Ok((TensorBuf::reserved(dtype, self.shape.to_vec())?, conversion))
         };
@@ -70,11 +90,11 @@ pub(super) enum Job<'t, 'a, 'b, S> {
     /// offsets. One call reads them all straight into place.
     Plain(Vec<Part<'t, 'a, 'b, S>>),
     /// A contiguous part of one tensor that is converted on its way through [`Scratch`].
-    Converted(Part<'t, 'a, 'b, S>, Conversion),
+    Converted(Part<'t, 'a, 'b, S>, ReadConversion<'t>),
     /// Bytes of one tensor with gaps between them: the runs to read, the gap up to which two runs
     /// are read in one call, and the conversion, if there is one. The runs count from the first
     /// byte of the tensor, so the part's offset is the offset of the tensor.
-    Strided(Part<'t, 'a, 'b, S>, Runs, u64, Option<Conversion>),
+    Strided(Part<'t, 'a, 'b, S>, Runs, u64, Option<ReadConversion<'t>>),
 }
 
 /// The buffers of a thread, at most a few MiB. A thread uses them again for every job.
@@ -136,7 +156,7 @@ impl Place<'_> {
 ///   split may be one run without gaps. It is then planned like a contiguous tensor.
 pub(super) fn jobs<'t, 'a, 'b, S>(
     wanted: &'t [Wanted<'t, 'a, S>],
-    bufs: &'b mut [(TensorBuf, Option<Conversion>)],
+    bufs: &'b mut [Reserved<'t>],
 ) -> Vec<Job<'t, 'a, 'b, S>> {
     let mut jobs = Vec::new();
     let mut small = Vec::new();

@@ -7,7 +7,7 @@ use super::{LazyTensor, LoadOptions};
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
 use crate::io::ReadAt;
-use crate::slice::{IntoIndices, RankPart, Runs, Selection, narrow};
+use crate::slice::{Index, IntoIndices, RankPart, Runs, Selection, TensorPart, narrow};
 use crate::tensor::{Sink, TensorBuf, TensorSource};
 
 /// Runs with at most this many bytes between them are read in one call, because reading the gap
@@ -74,6 +74,22 @@ impl<'a, S> LazyTensor<'a, S> {
     pub fn rank_part(&self, part: RankPart) -> Result<LazySlice<'a, S>> {
         let range = part.range(self.shape()).map_err(|kind| self.locate(kind.into()))?;
         self.narrow(part.dim, range.start, range.len())
+    }
+
+    /// Takes a part of the tensor, or all of it. Nothing is read yet.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`TensorPart::ranges`] and of [`TensorView::slice`](crate::TensorView::slice).
+    pub fn part(&self, part: TensorPart) -> Result<LazySlice<'a, S>> {
+        let ranges = part.ranges(self.shape()).map_err(|kind| self.locate(kind.into()))?;
+        // A dimension that is taken whole may be longer than an index can count: the tensor is
+        // empty then.
+        let index = |(range, &len): (Range<usize>, &usize)| match range {
+            whole if whole == (0..len) => Index::ALL,
+            range => Index::from(range),
+        };
+        self.slice(ranges.into_iter().zip(self.shape()).map(index).collect::<Vec<_>>())
     }
 }
 

@@ -4,6 +4,7 @@
 //! [`LazyTensor::slice`](crate::LazyTensor::slice) slices a tensor in a file.
 
 mod index;
+mod part;
 mod rank_part;
 mod runs;
 #[allow(unreachable_pub, reason = "only the fuzz targets reach it")]
@@ -11,6 +12,7 @@ mod selection;
 mod view;
 
 pub use index::{Index, IntoIndices};
+pub use part::TensorPart;
 pub use rank_part::RankPart;
 #[cfg(feature = "std")]
 pub(crate) use runs::Runs;

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use safetensors_core::digest::TensorDigests;
 use safetensors_core::error::IndexProblem;
 use safetensors_core::header::Header;
-use safetensors_core::{Checkpoint, Dtype, Error, ErrorKind, Limits, Metadata, TensorView};
+use safetensors_core::{
+    Checkpoint, Dtype, Error, ErrorKind, Limits, Metadata, SafeTensors, TensorView,
+};
 
 use crate::support::{file, write};
 
@@ -148,6 +150,22 @@ fn every_other_kind_that_has_text() {
     // An error that holds another is no longer than that one.
     let inner = Error::from(ErrorKind::TensorNotFound).in_tensor(&long());
     assert_bounded(&ErrorKind::Io(io::Error::other(inner)).into());
+}
+
+#[test]
+fn suggestions_of_long_names() {
+    // The longest names that are suggested, in the worst characters.
+    for (worst, _) in WORST {
+        let long = worst.repeat(1_000 / worst.len());
+        let names = ["a", "b", "c", "d"].map(|start| format!("{start}.{long}"));
+        let value = TensorView::from_slice(&[1], &[1_u8]).unwrap();
+        let tensors = names.iter().map(|name| (name, value));
+        let bytes = safetensors_core::serialize(tensors, &Default::default()).unwrap();
+        let file = SafeTensors::from_source(bytes).unwrap();
+        let error = file.tensor(&format!("e.{long}")).unwrap_err();
+        assert_eq!(error.similar().len(), 3);
+        assert_bounded(&error);
+    }
 }
 
 #[test]

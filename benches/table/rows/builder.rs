@@ -1,0 +1,92 @@
+//! Building a model of candle: its tensors are asked for one by one.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::Result;
+use candle_core::{DType, Device, Tensor};
+use candle_nn::VarBuilder;
+use safetensors_bridge::{Dtype, LoadOptions};
+
+use super::Spec;
+use super::load::{ALLOWANCE, data_len, reading, verify};
+use crate::data::TestFile;
+use crate::files::language_model;
+use crate::sample::{Contender, Goal, Run, Watch};
+use crate::system;
+
+const PEER: &str = "candle from_mmaped_safetensors";
+const LIMIT: &str = "safetensors_candle::load_with";
+
+pub(super) fn rows() -> Vec<Spec> {
+    [("BF16", DType::BF16), ("F32", DType::F32)].map(|(name, dtype)| row(name, dtype)).into()
+}
+
+fn row(name: &str, dtype: DType) -> Spec {
+    let name = format!("VarBuilder over all tensors, 2 GiB of BF16 as {name}, order of a model");
+    Spec::new(name, move |data| {
+        // Files of most models have their tensors in the order of the names.
+        let mut tensors = language_model();
+        tensors.sort_by(|a, b| a.name.cmp(&b.name));
+        let file = data.file("language-model.safetensors", &tensors)?;
+        let contenders = vec![
+            building(
+                Contender::ours,
+                "safetensors_candle::var_builder",
+                &file,
+                dtype,
+                move |path| Ok(safetensors_candle::var_builder(path, dtype, &Device::Cpu)?),
+            ),
+            building(Contender::peer, PEER, &file, dtype, move |path| {
+                system::candle_var_builder(path, dtype)
+            }),
+            loading(&file, dtype),
+        ];
+        let size = dtype.size_in_bytes() as u64 / 2 * data_len(&file)?;
+        let goals =
+            [Goal::Faster(PEER, 5.0), Goal::OfLimit(LIMIT, 0.9), Goal::Memory(size + ALLOWANCE)];
+        Ok(reading(contenders, &file)?.memory(2 * size).goals(goals).samples(7))
+    })
+}
+
+/// Asks for all tensors by name, one after the other, as a model does.
+fn building(
+    role: fn(&'static str, Box<Run>) -> Contender,
+    name: &'static str,
+    file: &TestFile,
+    dtype: DType,
+    open: impl Fn(&Path) -> Result<VarBuilder<'static>> + 'static,
+) -> Contender {
+    let (file, expected) = (file.clone(), sum(file, dtype));
+    let names: Vec<_> = language_model().into_iter().map(|tensor| tensor.name).collect();
+    let run = move |watch: &mut Watch| {
+        // Dropping the builder is not timed.
+        let (_builder, tensors) = watch.time(|| -> Result<_> {
+            let builder = open(&file.path)?;
+            let get = |name: &String| Ok((name.clone(), builder.get_unchecked(name)?));
+            let tensors = names.iter().map(get).collect::<Result<BTreeMap<String, Tensor>>>()?;
+            Ok((builder, tensors))
+        })?;
+        verify(tensors.iter(), expected)
+    };
+    role(name, Box::new(run))
+}
+
+/// Loads all tensors at once.
+fn loading(file: &TestFile, dtype: DType) -> Contender {
+    let (file, expected) = (file.clone(), sum(file, dtype));
+    let options = match dtype {
+        DType::F32 => LoadOptions::new().floats_as(Dtype::F32),
+        _ => LoadOptions::new(),
+    };
+    Contender::limit(LIMIT, move |watch| {
+        let load = || safetensors_candle::load_with(&file.path, &Device::Cpu, &options);
+        let tensors = watch.time(load)?;
+        verify(tensors.iter(), expected)
+    })
+}
+
+/// The checksum of the tensors in a dtype.
+fn sum(file: &TestFile, dtype: DType) -> u64 {
+    if dtype == DType::F32 { file.sums.widened } else { file.sums.plain }
+}

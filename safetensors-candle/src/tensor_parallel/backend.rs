@@ -1,0 +1,358 @@
+//! [`TensorParallelBackend`]: candle's models read one rank's parts of a checkpoint.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Error, Shape, Tensor};
+use candle_nn::var_builder::{Backend, Shard};
+use safetensors_core::framework::Framework;
+use safetensors_core::io::FileSource;
+use safetensors_core::slice::TensorPart;
+use safetensors_core::{Checkpoint, LazyTensor, LoadOptions, ReadAt, Result, TensorBuf, Widening};
+
+use super::PartHint;
+use super::prefetched::{Key, Prefetched};
+use crate::Candle;
+use crate::dtype::from_candle_dtype;
+use crate::error::into_candle_error;
+use crate::var_builder::Names;
+
+/// An open checkpoint as a backend of candle's
+/// [`VarBuilderArgs`](candle_nn::var_builder::VarBuilderArgs), from which each rank reads its parts
+/// of the tensors. `H` is the type of the hints, see [`tensor_parallel`](crate::tensor_parallel).
+///
+/// A part has the requested dtype and lies on the requested device. Elements are converted while
+/// they are read, as by [`CheckpointBackend`](crate::CheckpointBackend). A clone shares the open
+/// files, so one backend serves all ranks of a process.
+///
+/// ```
+/// use candle_core::{DType, Device};
+/// use candle_nn::var_builder::VarBuilderArgs;
+/// use safetensors_candle::TensorParallelBackend;
+/// use safetensors_core::slice::TensorPart;
+/// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("model.safetensors");
+/// // Two heads of queries, then one of keys and one of values, of 2 rows each.
+/// let values: Vec<f32> = (0..16).map(|i| i as f32).collect();
+/// let fused = TensorView::from_slice(&[8, 2], &values)?;
+/// save(&path, [("attn.qkv.weight", fused)], &SaveOptions::new())?;
+///
+/// let backend = TensorParallelBackend::new(Checkpoint::open(&path)?).hints::<TensorPart>();
+/// let rank_1 = VarBuilderArgs::new_with_args(backend, DType::F32, &Device::Cpu).pp("attn");
+/// // Rank 1 of 2 has the second head of queries, and the keys that it shares with rank 0.
+/// let queries = rank_1.get_with_hints((2, 2), "qkv.weight", TensorPart::span(0, 2, 2))?;
+/// let keys = rank_1.get_with_hints((2, 2), "qkv.weight", TensorPart::span(0, 4, 2))?;
+/// assert_eq!(queries.to_vec2::<f32>()?, [[4., 5.], [6., 7.]]);
+/// assert_eq!(keys.to_vec2::<f32>()?, [[8., 9.], [10., 11.]]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// - `CannotFindTensor` for a missing tensor, and `UnexpectedShape` for another shape, both as from
+///   candle's own backends. They name the tensor and the file; the former also has similar names.
+/// - Any other error is a [`safetensors_core::Error`] that names the tensor and the file, converted
+///   by [`into_candle_error`]. For a part these are [`NoSuchDim`], [`NoSuchRank`], [`UnevenParts`]
+///   and [`IndexOutOfBounds`].
+///
+/// [`NoSuchDim`]: safetensors_core::ErrorKind::NoSuchDim
+/// [`NoSuchRank`]: safetensors_core::ErrorKind::NoSuchRank
+/// [`UnevenParts`]: safetensors_core::ErrorKind::UnevenParts
+/// [`IndexOutOfBounds`]: safetensors_core::ErrorKind::IndexOutOfBounds
+pub struct TensorParallelBackend<H = Shard, S = FileSource> {
+    checkpoint: Arc<Checkpoint<S>>,
+    load_options: LoadOptions,
+    uneven: bool,
+    prefetched: Arc<Prefetched>,
+    /// A backend holds no hint. This form goes between threads, whatever `H` is.
+    hints: PhantomData<fn() -> H>,
+}
+
+impl<S> TensorParallelBackend<Shard, S> {
+    /// Makes a backend over this checkpoint, with candle's hints. It widens dtypes that candle
+    /// lacks, and reads with one thread per core, at most eight.
+    pub fn new(checkpoint: Checkpoint<S>) -> Self {
+        Self {
+            checkpoint: Arc::new(checkpoint),
+            load_options: LoadOptions::new().for_framework::<Candle>(),
+            uneven: false,
+            prefetched: Arc::default(),
+            hints: PhantomData,
+        }
+    }
+}
+
+impl<H, S> TensorParallelBackend<H, S> {
+    /// Sets the type of the hints.
+    #[must_use]
+    pub fn hints<I: PartHint>(self) -> TensorParallelBackend<I, S> {
+        TensorParallelBackend {
+            checkpoint: self.checkpoint,
+            load_options: self.load_options,
+            uneven: self.uneven,
+            prefetched: self.prefetched,
+            hints: PhantomData,
+        }
+    }
+
+    /// Sets whether a dimension may be cut into parts of different length. If so, each rank gets
+    /// the length divided by the number of ranks, rounded up, while enough is left; the last parts
+    /// are shorter or empty. By default such a dimension is an error, as in candle.
+    #[must_use]
+    pub fn uneven(mut self, uneven: bool) -> Self {
+        self.uneven = uneven;
+        self
+    }
+
+    /// Sets the options for loading: the number of threads, whether dtypes that candle lacks may be
+    /// widened, what happens to numbers that are too large, how weights with scales are converted,
+    /// and who receives the progress. A dtype in the options has no effect, because the model asks
+    /// for its own. Prefetched parts are dropped.
+    #[must_use]
+    pub fn load_options(mut self, options: LoadOptions) -> Self {
+        self.load_options = options.for_framework::<Candle>();
+        self.prefetched = Arc::default();
+        self
+    }
+
+    /// The checkpoint.
+    pub fn checkpoint(&self) -> &Checkpoint<S> {
+        &self.checkpoint
+    }
+
+    fn find(&self, name: &str) -> candle_core::Result<LazyTensor<'_, S>> {
+        self.checkpoint.get(name).ok_or_else(|| {
+            let path = Names::default().missing(&self.checkpoint, name);
+            Error::CannotFindTensor { path }.bt()
+        })
+    }
+
+    /// The shape that a tensor of this shape in the file has in candle.
+    fn loaded_shape(&self, tensor: &LazyTensor<'_, S>, shape: &[usize]) -> Result<Shape> {
+        // The shape is needed even if widening is refused. The refusal comes when the tensor is
+        // read.
+        let options = self.load_options.clone().widening(Widening::Lossless);
+        let loaded = options.loaded(tensor.dtype()).map_err(|error| tensor.locate(error))?;
+        Ok(loaded.shape(shape).into())
+    }
+
+    /// Compares the shape that a model asks for with that of the tensor or of the span.
+    fn check_shape(
+        &self,
+        tensor: &LazyTensor<'_, S>,
+        part: TensorPart,
+        expected: Shape,
+    ) -> candle_core::Result<()> {
+        if part != TensorPart::Whole && expected.rank() == 0 {
+            return Ok(());
+        }
+        let (shape, whose) = match part {
+            TensorPart::Span { .. } => {
+                let shape = part.shape(tensor.shape());
+                let located = shape.map_err(|kind| into_candle_error(tensor.locate(kind.into())));
+                (located?, "the part's shape is asked for")
+            }
+            TensorPart::Rank(_) => (tensor.shape().to_vec(), "the whole shape is asked for"),
+            TensorPart::Whole => (tensor.shape().to_vec(), "no part is asked for"),
+        };
+        let got = self.loaded_shape(tensor, &shape).map_err(into_candle_error)?;
+        if got == expected {
+            return Ok(());
+        }
+        let file = tensor.file().map(|file| format!(" in {}", file.display())).unwrap_or_default();
+        let msg = format!("shape mismatch for {}{file}; {whose}", tensor.name());
+        Err(Error::UnexpectedShape { msg, expected, got }.bt())
+    }
+
+    fn key(&self, tensor: &LazyTensor<'_, S>, part: TensorPart, dtype: DType) -> Result<Key> {
+        let ranges = part.ranges(tensor.shape()).map_err(|kind| tensor.locate(kind.into()))?;
+        Ok((tensor.name().into(), ranges, dtype))
+    }
+}
+
+impl<H: PartHint, S> TensorParallelBackend<H, S> {
+    fn part(&self, hint: &H) -> TensorPart {
+        match hint.part() {
+            TensorPart::Rank(part) if self.uneven => part.uneven().into(),
+            part => part,
+        }
+    }
+}
+
+impl<H: PartHint, S: ReadAt> TensorParallelBackend<H, S> {
+    /// Reads many parts in one go, in parallel, and returns them in the order given.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device};
+    /// use candle_nn::var_builder::Shard;
+    /// use safetensors_candle::TensorParallelBackend;
+    /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let path = dir.path().join("model.safetensors");
+    /// let values = [1_f32, 2., 3., 4.];
+    /// let tensors =
+    ///     ["up", "down"].map(|name| (name, TensorView::from_slice(&[2, 2], &values).unwrap()));
+    /// save(&path, tensors, &SaveOptions::new())?;
+    ///
+    /// let backend = TensorParallelBackend::new(Checkpoint::open(&path)?);
+    /// let part = |dim| Shard { dim, rank: 0, world_size: 2 };
+    /// let parts = [("up", part(0)), ("down", part(1))];
+    /// let tensors = backend.read_parts(parts, DType::F32, &Device::Cpu)?;
+    /// assert_eq!(tensors[1].to_vec2::<f32>()?, [[1.], [3.]]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Checkpoint::read_parts`]; [`ErrorKind::Framework`] if candle fails. They name the
+    /// tensor and the file.
+    ///
+    /// [`ErrorKind::Framework`]: safetensors_core::ErrorKind::Framework
+    pub fn read_parts<N: AsRef<str>>(
+        &self,
+        parts: impl IntoIterator<Item = (N, H)>,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Vec<Tensor>> {
+        let parts = parts.into_iter().map(|(name, hint)| (name, self.part(&hint)));
+        let parts: Vec<_> = parts.collect();
+        let named = parts.iter().map(|(name, part)| (name, *part));
+        let bufs = self.checkpoint.read_parts(named, &self.options(dtype)?)?;
+        let tensors = parts.iter().zip(bufs).map(|((name, _), buf)| {
+            let tensor = self.checkpoint.tensor(name.as_ref())?;
+            Candle::from_exact(buf, device).map_err(|error| tensor.locate(error))
+        });
+        tensors.collect()
+    }
+
+    /// Reads many parts in one go, in parallel, and keeps each until a model asks for it. So a
+    /// model that asks for one tensor after the other loads as fast as with
+    /// [`read_parts`](TensorParallelBackend::read_parts).
+    ///
+    /// A part is found by its name, its positions, its dtype and its device, and is handed out
+    /// once. Later requests read it again. Clones share the prefetched parts.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device};
+    /// # use candle_nn::var_builder::{Shard, VarBuilderArgs};
+    /// # use safetensors_candle::TensorParallelBackend;
+    /// # use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("model.safetensors");
+    /// # let values = [1_f32, 2., 3., 4.];
+    /// # save(&path, [("up", TensorView::from_slice(&[2, 2], &values)?)], &SaveOptions::new())?;
+    /// let backend = TensorParallelBackend::new(Checkpoint::open(&path)?);
+    /// let rows = Shard { dim: 0, rank: 1, world_size: 2 };
+    /// backend.prefetch([("up", rows)], DType::F32, &Device::Cpu)?;
+    /// let builder = VarBuilderArgs::new_with_args(backend, DType::F32, &Device::Cpu);
+    /// let part = builder.get_with_hints((2, 2), "up", rows)?; // reads nothing
+    /// # assert_eq!(part.to_vec2::<f32>()?, [[3., 4.]]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read_parts`](TensorParallelBackend::read_parts). Nothing is kept then.
+    pub fn prefetch<N: AsRef<str>>(
+        &self,
+        parts: impl IntoIterator<Item = (N, H)>,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<()> {
+        let (mut keys, mut wanted, mut hints) = (Vec::new(), HashSet::new(), Vec::new());
+        for (name, hint) in parts {
+            let tensor = self.checkpoint.tensor(name.as_ref())?;
+            let key = self.key(&tensor, self.part(&hint), dtype)?;
+            if !self.prefetched.contains(&key, device) && wanted.insert(key.clone()) {
+                keys.push(key);
+                hints.push((name, hint));
+            }
+        }
+        let tensors = self.read_parts(hints, dtype, device)?;
+        self.prefetched.insert(keys.into_iter().zip(tensors));
+        Ok(())
+    }
+
+    fn options(&self, dtype: DType) -> Result<LoadOptions> {
+        Ok(self.load_options.clone().all_as(from_candle_dtype(dtype)?))
+    }
+
+    /// A part that was prefetched, or else is read now.
+    fn load(
+        &self,
+        tensor: LazyTensor<'_, S>,
+        part: TensorPart,
+        dtype: DType,
+        device: &Device,
+    ) -> candle_core::Result<Tensor> {
+        let load = || {
+            if !self.prefetched.is_empty()
+                && let Some(part) = self.prefetched.take(&self.key(&tensor, part, dtype)?, device)
+            {
+                return Ok(part);
+            }
+            let options = self.options(dtype)?;
+            let buf: TensorBuf = self.checkpoint.read_part(tensor.name(), part, &options)?;
+            Candle::from_exact(buf, device)
+        };
+        load().map_err(|error| into_candle_error(tensor.locate(error)))
+    }
+}
+
+impl<H: PartHint, S: ReadAt> Backend for TensorParallelBackend<H, S> {
+    type Hints = H;
+
+    fn get(
+        &self,
+        expected: Shape,
+        name: &str,
+        hint: H,
+        dtype: DType,
+        device: &Device,
+    ) -> candle_core::Result<Tensor> {
+        let (tensor, part) = (self.find(name)?, self.part(&hint));
+        self.check_shape(&tensor, part, expected)?;
+        self.load(tensor, part, dtype, device)
+    }
+
+    /// Loads the whole tensor, because this request has no hint.
+    fn get_unchecked(
+        &self,
+        name: &str,
+        dtype: DType,
+        device: &Device,
+    ) -> candle_core::Result<Tensor> {
+        self.load(self.find(name)?, TensorPart::Whole, dtype, device)
+    }
+
+    fn contains_tensor(&self, name: &str) -> bool {
+        self.checkpoint.get(name).is_some()
+    }
+}
+
+impl<H, S> Clone for TensorParallelBackend<H, S> {
+    fn clone(&self) -> Self {
+        Self {
+            checkpoint: Arc::clone(&self.checkpoint),
+            load_options: self.load_options.clone(),
+            uneven: self.uneven,
+            prefetched: Arc::clone(&self.prefetched),
+            hints: PhantomData,
+        }
+    }
+}
+
+impl<H, S: fmt::Debug> fmt::Debug for TensorParallelBackend<H, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TensorParallelBackend")
+            .field("checkpoint", &self.checkpoint)
+            .field("load_options", &self.load_options)
+            .field("uneven", &self.uneven)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,105 @@
+//! Tensor parallelism: each rank reads its own part of every weight.
+//!
+//! [`TensorParallelBackend`] is a backend of candle's [`VarBuilderArgs`]. A model asks it for a
+//! tensor with a hint that says which part the rank holds. Only the bytes of the part are read, and
+//! gaps of at most 512 bytes between them.
+//!
+//! | hint | part | shape that the model asks for |
+//! |---|---|---|
+//! | none, [`TensorPart::Whole`], or a [`Shard`] of 1 rank | the whole tensor | that of the tensor |
+//! | [`Shard`] or [`TensorPart::Rank`]: dimension, rank, number of ranks | one of as many equal parts, along any dimension | that of the *whole* tensor, as from candle's own backend |
+//! | [`TensorPart::Span`]: dimension, offset, length | these positions: a weight among several that are fused, a head that several ranks share, some experts | that of the part |
+//!
+//! candle's own models ask for parts with the shape `()`, which skips the check of the shape. It
+//! does so here, too.
+//!
+//! The type of the hints is a parameter. With [`Shard`], the default, models that are generic over
+//! `B: Backend<Hints = Shard>` load. With [`TensorPart`] a model can take spans, too.
+//!
+//! # Models written for candle's `ShardedVarBuilder`
+//!
+//! candle's `ShardedVarBuilder<'a>` is not generic. It is the type
+//! `VarBuilderArgs<'a, ShardedSafeTensors>`, and `ShardedSafeTensors` is a struct that reads files
+//! in one way. So a model with this type in its signatures takes no other backend. Change the line
+//! that imports the type, and leave the rest of the model as it is:
+//!
+//! ```
+//! // Before: use candle_nn::var_builder::ShardedVarBuilder as VarBuilder;
+//! use safetensors_candle::TensorParallelVarBuilder as VarBuilder;
+//! # use candle_core::{DType, Device, Result};
+//! # use candle_nn::Linear;
+//! # use candle_nn::var_builder::Shard;
+//! # use safetensors_core::{SaveOptions, TensorView, save};
+//!
+//! fn column_parallel(builder: VarBuilder, rank: usize, world_size: usize) -> Result<Linear> {
+//!     let weight = builder.get_with_hints((), "weight", Shard { dim: 0, rank, world_size })?;
+//!     Ok(Linear::new(weight, None))
+//! }
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("model.safetensors");
+//! # let weight = TensorView::from_slice(&[4, 2], &[0.0_f32; 8])?;
+//! # save(&path, [("up.weight", weight)], &SaveOptions::new())?;
+//! # let builder =
+//! #     safetensors_candle::tensor_parallel_var_builder(&path, DType::F32, &Device::Cpu)?;
+//! # assert_eq!(column_parallel(builder.pp("up"), 1, 2)?.weight().dims(), [2, 2]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The program that opens the checkpoint calls [`tensor_parallel_var_builder`] instead of
+//! `ShardedSafeTensors::var_builder`. The results are the same, bit for bit. Besides, dimensions
+//! beyond the second can be cut, a dimension or rank that does not exist is an error and no panic,
+//! and `get_unchecked` works: it returns the whole tensor.
+
+mod backend;
+mod hint;
+mod prefetched;
+
+use std::path::Path;
+
+pub use backend::TensorParallelBackend;
+use candle_core::{DType, Device};
+#[cfg(doc)]
+use candle_nn::var_builder::Backend;
+use candle_nn::var_builder::{Shard, VarBuilderArgs};
+pub use hint::PartHint;
+use safetensors_core::io::FileSource;
+#[cfg(doc)]
+use safetensors_core::slice::TensorPart;
+use safetensors_core::{Checkpoint, Result};
+
+/// A [`VarBuilderArgs`] that gives each rank its part of a tensor. It has the methods of candle's
+/// `ShardedVarBuilder`, and takes its place in a model.
+pub type TensorParallelVarBuilder<'a, H = Shard, S = FileSource> =
+    VarBuilderArgs<'a, TensorParallelBackend<H, S>>;
+
+/// Makes a [`TensorParallelVarBuilder`] over a checkpoint. The path is that of a file, of an index
+/// of shards, or of the directory that holds either. Only the headers are read.
+///
+/// ```
+/// use candle_core::{DType, Device};
+/// use candle_nn::var_builder::Shard;
+/// use safetensors_core::{SaveOptions, TensorView, save};
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("model.safetensors");
+/// let weight = TensorView::from_slice(&[2, 4], &[0_f32, 1., 2., 3., 4., 5., 6., 7.])?;
+/// save(&path, [("down.weight", weight)], &SaveOptions::new())?;
+///
+/// let builder = safetensors_candle::tensor_parallel_var_builder(&path, DType::F32, &Device::Cpu)?;
+/// let right_half = Shard { dim: 1, rank: 1, world_size: 2 };
+/// let part = builder.pp("down").get_with_hints((2, 4), "weight", right_half)?;
+/// assert_eq!(part.to_vec2::<f32>()?, [[2., 3.], [6., 7.]]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of [`Checkpoint::open`]. [`TensorParallelBackend`] lists the errors of the builder itself.
+pub fn tensor_parallel_var_builder(
+    path: impl AsRef<Path>,
+    dtype: DType,
+    device: &Device,
+) -> Result<TensorParallelVarBuilder<'static>> {
+    let backend = TensorParallelBackend::new(Checkpoint::open(path)?);
+    Ok(VarBuilderArgs::new_with_args(backend, dtype, device))
+}

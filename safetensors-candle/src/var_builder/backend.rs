@@ -1,0 +1,404 @@
+//! [`CheckpointBackend`]: an open checkpoint as a source of a model's weights.
+
+use std::fmt;
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Shape, Tensor};
+use candle_nn::var_builder::SimpleBackend;
+use candle_nn::{Init, VarBuilder};
+use safetensors_core::framework::Framework;
+use safetensors_core::io::FileSource;
+use safetensors_core::{Checkpoint, LazyTensor, LoadOptions, ReadAt, Result, Widening};
+
+use super::kept::Kept;
+use super::names::Names;
+use super::read_ahead::{ReadAhead, Reader};
+use crate::Candle;
+use crate::dtype::from_candle_dtype;
+use crate::error::into_candle_error;
+
+/// How many bytes are read ahead at most, unless the options say otherwise.
+const READ_AHEAD: u64 = 256 << 20;
+
+/// An open checkpoint as a backend of candle's [`VarBuilder`].
+///
+/// A tensor has exactly the requested shape, has the requested dtype, and lies on the requested
+/// device. The shape is compared with the header before any data is read. `contains_tensor` reads
+/// nothing.
+///
+/// If the file has another dtype, the elements are converted while they are read, by the rules of
+/// [`convert`]. Each value is rounded once. A conversion to integers is an error if a value is not
+/// an integer or does not fit. A BF16 file that is loaded as an F32 model needs the memory of the
+/// F32 tensors, and a small buffer per thread. C64 becomes F32 first, with a last dimension of 2:
+/// real, imaginary.
+///
+/// A clone is another handle of the same backend. Keep one to ask, after the model is built, which
+/// tensors it left [unused](CheckpointBackend::unused). Set the options first: a backend whose
+/// options are changed shares with its earlier clones only the open files.
+///
+/// ```
+/// use candle_core::{DType, Device};
+/// use safetensors_candle::CheckpointBackend;
+/// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("model.safetensors");
+/// let values = [0.0_f32; 6];
+/// let names = ["fc.weight", "fc.bias_mask"];
+/// let tensors = names.map(|name| (name, TensorView::from_slice(&[2, 3], &values).unwrap()));
+/// save(&path, tensors, &SaveOptions::new())?;
+///
+/// let backend = CheckpointBackend::new(Checkpoint::open(&path)?);
+/// let builder = backend.var_builder(DType::F32, &Device::Cpu);
+/// let _linear = candle_nn::linear_no_bias(3, 2, builder.pp("fc"))?;
+/// let unused: Vec<_> = backend.unused().map(|tensor| tensor.name()).collect();
+/// assert_eq!(unused, ["fc.bias_mask"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Reading ahead
+///
+/// If a model asks for its tensors layer by layer, each read also brings the next tensors, by all
+/// threads at once, in the dtype that the model asks for. They are kept until the model asks for
+/// them, at most [`read_ahead`](CheckpointBackend::read_ahead) bytes. A model never causes more
+/// than twice the reading that it needs, and one that does not ask in sequence causes none that it
+/// does not need. A tensor that cannot be read is an error only for a model that asks for it. What
+/// was asked for once is not read ahead again, for a second model for example.
+///
+/// A tensor that is tied, that is, saved once under several names, is read once: the tensors of
+/// all its names share memory. Until the model has asked for all of them, the backend keeps that
+/// tensor alive. candle has no weak references, so its memory is not free before.
+///
+/// [`convert`]: safetensors_core::convert
+///
+/// # Errors
+///
+/// - `CannotFindTensor` for a missing tensor, as from candle's own backends. Its `path` has the
+///   name, then the file or index, and similar names.
+/// - `UnexpectedShape` for another shape, also as from candle's. It names the tensor and the file.
+/// - Any other error is a [`safetensors_core::Error`] that names the tensor and the file, converted
+///   by [`into_candle_error`].
+///
+/// ```
+/// use candle_core::{DType, Device};
+/// use safetensors_candle::CheckpointBackend;
+/// use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, Widening, save};
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("model.safetensors");
+/// save(
+///     &path,
+///     [("mask", TensorView::from_slice(&[2], &[true, false])?)],
+///     &SaveOptions::new(),
+/// )?;
+///
+/// let exact = LoadOptions::new().widening(Widening::Refuse);
+/// let backend = CheckpointBackend::new(Checkpoint::open(&path)?).load_options(exact);
+/// let builder = backend.var_builder(DType::U8, &Device::Cpu);
+/// assert!(builder.contains_tensor("mask"));
+/// assert!(builder.get(2, "mask").unwrap_err().to_string().contains("BOOL"));
+/// assert!(builder.get(2, "masks").unwrap_err().to_string().contains(r#"did you mean "mask"?"#));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct CheckpointBackend<S = FileSource> {
+    checkpoint: Arc<Checkpoint<S>>,
+    load_options: LoadOptions,
+    read_ahead: u64,
+    share_repeated: bool,
+    names: Arc<Names>,
+    state: Arc<State>,
+}
+
+/// What the clones of a backend have in common.
+#[derive(Debug)]
+struct State {
+    ahead: ReadAhead,
+    kept: Kept,
+}
+
+impl State {
+    fn new(tensors: usize) -> Arc<Self> {
+        Arc::new(Self { ahead: ReadAhead::new(tensors), kept: Kept::default() })
+    }
+}
+
+impl<S> Clone for CheckpointBackend<S> {
+    fn clone(&self) -> Self {
+        Self {
+            checkpoint: self.checkpoint.clone(),
+            load_options: self.load_options.clone(),
+            read_ahead: self.read_ahead,
+            share_repeated: self.share_repeated,
+            names: self.names.clone(),
+            state: self.state.clone(),
+        }
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for CheckpointBackend<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CheckpointBackend")
+            .field("checkpoint", &self.checkpoint)
+            .field("load_options", &self.load_options)
+            .field("read_ahead", &self.read_ahead)
+            .field("share_repeated", &self.share_repeated)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Options.
+impl<S> CheckpointBackend<S> {
+    /// Makes a backend over this checkpoint. It widens dtypes that candle lacks, reads at most
+    /// 256 MiB ahead, and reads with one thread per core, at most eight.
+    pub fn new(checkpoint: Checkpoint<S>) -> Self {
+        Self {
+            load_options: LoadOptions::new().for_framework::<Candle>(),
+            read_ahead: READ_AHEAD,
+            share_repeated: false,
+            names: Arc::new(Names::of(&checkpoint)),
+            state: State::new(checkpoint.len()),
+            checkpoint: Arc::new(checkpoint),
+        }
+    }
+
+    /// Sets the options for reading: the number of threads, whether dtypes that candle lacks may be
+    /// widened, what happens to numbers that are too large, how
+    /// [weights with scales](LoadOptions::scaled_weights) are converted, and who receives the progress of each
+    /// read. A read is of one tensor, or of several that are read ahead together or
+    /// [prefetched](CheckpointBackend::prefetch). A dtype in the options has no effect, because the
+    /// model asks for its own.
+    #[must_use]
+    pub fn load_options(self, options: LoadOptions) -> Self {
+        Self { load_options: options.for_framework::<Candle>(), ..self }.anew()
+    }
+
+    /// Sets how many bytes may be read before the model asks for them: the memory of the tensors
+    /// that are read ahead and not yet handed out. 0 reads each tensor when it is asked for. The
+    /// default is 256 MiB.
+    #[must_use]
+    pub fn read_ahead(self, bytes: u64) -> Self {
+        Self { read_ahead: bytes, ..self }.anew()
+    }
+
+    /// Sets whether a tensor that is asked for again shares the memory of the one that was handed
+    /// out before, if dtype and device are the same. Off by default: each request then reads the
+    /// tensor and allocates it, except for other names of a tied tensor.
+    ///
+    /// The backend then keeps every tensor that it has handed out, until it is
+    /// [released](CheckpointBackend::release) or dropped. Tensors that the model itself drops, for
+    /// example because it quantizes them, stay in memory as long. What writes into a tensor in
+    /// place, such as `slice_set`, writes into all that share its memory.
+    #[must_use]
+    pub fn share_repeated(self, share: bool) -> Self {
+        Self { share_repeated: share, ..self }.anew()
+    }
+
+    /// Hides all tensors from the model whose names `keep` does not accept. They are then missing,
+    /// and are not read ahead. An alias is hidden or kept by its own name. `keep` is called once
+    /// for each name, now. A second filter hides more.
+    ///
+    /// ```
+    /// use candle_core::{DType, Device};
+    /// use safetensors_candle::CheckpointBackend;
+    /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, save};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let path = dir.path().join("model.safetensors");
+    /// let values = [1_f32];
+    /// let tensors = ["fc.weight", "fc.bias"]
+    ///     .map(|name| (name, TensorView::from_slice(&[1], &values).unwrap()));
+    /// save(&path, tensors, &SaveOptions::new())?;
+    ///
+    /// let backend = CheckpointBackend::new(Checkpoint::open(&path)?);
+    /// let backend = backend.filter(|name| !name.ends_with(".bias"));
+    /// let builder = backend.var_builder(DType::F32, &Device::Cpu);
+    /// assert!(builder.contains_tensor("fc.weight") && !builder.contains_tensor("fc.bias"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn filter(self, keep: impl FnMut(&str) -> bool) -> Self {
+        let mut names = (*self.names).clone();
+        names.filter(&self.checkpoint, keep);
+        Self { names: Arc::new(names), ..self }.anew()
+    }
+
+    /// Other options make other tensors, so nothing that was read with the old ones is used.
+    fn anew(self) -> Self {
+        Self { state: State::new(self.checkpoint.len()), ..self }
+    }
+}
+
+impl<S> CheckpointBackend<S> {
+    /// The checkpoint.
+    pub fn checkpoint(&self) -> &Checkpoint<S> {
+        &self.checkpoint
+    }
+
+    /// The tensors that nobody has asked for yet, in the order of the files. Asking for one of the
+    /// names of a tied tensor is enough, asking only whether it is there is not. Hidden tensors are
+    /// left out, and so are scales that the [options](CheckpointBackend::load_options) apply to
+    /// weights.
+    ///
+    /// After a model is built, these are the tensors that it does not use.
+    pub fn unused(&self) -> impl Iterator<Item = LazyTensor<'_, S>> {
+        let asked = self.state.ahead.asked();
+        let applied = self.checkpoint.applied_scales(&self.load_options);
+        let tensors = self.checkpoint.tensors().zip(asked).enumerate();
+        tensors.filter_map(move |(position, (tensor, asked))| {
+            let is_used = asked || applied.contains(tensor.name());
+            (!is_used && !self.names.is_hidden(position)).then_some(tensor)
+        })
+    }
+
+    /// Frees the tensors that are in memory for requests to come: those that were read ahead or
+    /// prefetched, and those that are kept to be shared. Tensors that were handed out are not
+    /// affected.
+    pub fn release(&self) {
+        self.state.ahead.release();
+        self.state.kept.release();
+    }
+
+    fn find(&self, name: &str) -> candle_core::Result<(usize, LazyTensor<'_, S>)> {
+        self.names.find(&self.checkpoint, name).ok_or_else(|| {
+            let path = self.names.missing(&self.checkpoint, name);
+            candle_core::Error::CannotFindTensor { path }.bt()
+        })
+    }
+
+    fn reader(&self, dtype: DType) -> Result<Reader<'_, S>> {
+        let dtype = from_candle_dtype(dtype)?;
+        Ok(Reader {
+            checkpoint: &self.checkpoint,
+            options: self.load_options.clone().all_as(dtype),
+            dtype,
+            limit: self.read_ahead,
+            hidden: self.names.hidden(),
+        })
+    }
+}
+
+impl<S: ReadAt> CheckpointBackend<S> {
+    /// A [`VarBuilder`] over this backend, which it shares. `dtype` and `device` are those of the
+    /// tensors, unless the model asks for others.
+    pub fn var_builder<'a>(&self, dtype: DType, device: &Device) -> VarBuilder<'a>
+    where
+        S: 'a,
+    {
+        VarBuilder::from_backend(Box::new(self.clone()), dtype, device.clone())
+    }
+
+    /// Reads tensors now, in parallel, and keeps them in main memory until the model asks for them.
+    /// `prefix` is the prefix of their names, as [`VarBuilder::prefix`] returns it; an empty one is
+    /// that of all tensors. Returns how many tensors were read.
+    ///
+    /// If `dtype` is one of floats, only floats are read, because a model asks for integers in
+    /// another dtype. Tensors that have no conversion to `dtype` are left out. A tensor that is
+    /// asked for in another dtype is read again.
+    ///
+    /// The callback in the [options](CheckpointBackend::load_options) receives the progress and can
+    /// cancel it.
+    ///
+    /// ```
+    /// use std::ops::ControlFlow;
+    ///
+    /// use candle_core::{DType, Device};
+    /// use safetensors_candle::CheckpointBackend;
+    /// use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, save};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let path = dir.path().join("model.safetensors");
+    /// let values = [1_f32];
+    /// let tensors = ["a.weight", "b.weight"]
+    ///     .map(|name| (name, TensorView::from_slice(&[1], &values).unwrap()));
+    /// save(&path, tensors, &SaveOptions::new())?;
+    ///
+    /// let options = LoadOptions::new().progress(|progress| {
+    ///     println!("{} of {} bytes", progress.bytes_done, progress.bytes_total);
+    ///     ControlFlow::Continue(())
+    /// });
+    /// let backend = CheckpointBackend::new(Checkpoint::open(&path)?).load_options(options);
+    /// assert_eq!(backend.prefetch("a", DType::F32)?, 1);
+    /// assert_eq!(backend.prefetch("", DType::F32)?, 1);
+    /// let builder = backend.var_builder(DType::F32, &Device::Cpu);
+    /// assert_eq!(builder.get(1, "a.weight")?.to_vec1::<f32>()?, [1.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Checkpoint::read_named`]. Nothing of this call is
+    /// kept then, and each tensor is read when it is asked for.
+    pub fn prefetch(&self, prefix: &str, dtype: DType) -> Result<usize> {
+        let prefix = prefix.strip_suffix('.').unwrap_or(prefix);
+        let is_below = |name: &str| match name.strip_prefix(prefix) {
+            Some(rest) => prefix.is_empty() || rest.is_empty() || rest.starts_with('.'),
+            None => false,
+        };
+        let visible = self.names.visible(&self.checkpoint);
+        let positions = visible.filter(|(name, _)| is_below(name)).map(|(_, position)| position);
+        self.state.ahead.prefetch(&self.reader(dtype)?, positions)
+    }
+
+    /// The shape that a tensor of the file has in candle.
+    fn loaded_shape(&self, tensor: &LazyTensor<'_, S>) -> Result<Shape> {
+        // The shape is needed even if widening is refused. The refusal comes when the tensor is
+        // read.
+        let options = self.load_options.clone().widening(Widening::Lossless);
+        let loaded = options.loaded(tensor.dtype()).map_err(|error| tensor.locate(error))?;
+        Ok(loaded.shape(tensor.shape()).into())
+    }
+
+    /// The tensor, which the model calls `name`.
+    fn load(
+        &self,
+        (position, tensor): (usize, LazyTensor<'_, S>),
+        name: &str,
+        dtype: DType,
+        device: &Device,
+    ) -> candle_core::Result<Tensor> {
+        let read = || {
+            let buf = self.state.ahead.take(&self.reader(dtype)?, position, &tensor)?;
+            Candle::from_exact(buf, device)
+        };
+        let read = || read().map_err(|error| into_candle_error(tensor.locate(error)));
+        let names = self.names.tied(position).filter(|_| !self.share_repeated);
+        if names.is_none() && !self.share_repeated {
+            return read();
+        }
+        self.state.kept.get(position, name, names, (dtype, device), read)
+    }
+}
+
+impl<S: ReadAt> SimpleBackend for CheckpointBackend<S> {
+    fn get(
+        &self,
+        expected: Shape,
+        name: &str,
+        _: Init,
+        dtype: DType,
+        device: &Device,
+    ) -> candle_core::Result<Tensor> {
+        let (position, tensor) = self.find(name)?;
+        let got = self.loaded_shape(&tensor).map_err(into_candle_error)?;
+        if got != expected {
+            let file =
+                tensor.file().map(|file| format!(" in {}", file.display())).unwrap_or_default();
+            let msg = format!("shape mismatch for {name}{file}");
+            return Err(candle_core::Error::UnexpectedShape { msg, expected, got }.bt());
+        }
+        self.load((position, tensor), name, dtype, device)
+    }
+
+    fn get_unchecked(
+        &self,
+        name: &str,
+        dtype: DType,
+        device: &Device,
+    ) -> candle_core::Result<Tensor> {
+        self.load(self.find(name)?, name, dtype, device)
+    }
+
+    fn contains_tensor(&self, name: &str) -> bool {
+        self.names.find(&self.checkpoint, name).is_some()
+    }
+}

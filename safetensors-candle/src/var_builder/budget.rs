@@ -1,0 +1,122 @@
+//! [`Budget`]: how many bytes may be read before the model asks for them.
+
+use safetensors_core::Dtype;
+
+/// How much a byte that was read in vain counts against the bytes that were asked for.
+const PENALTY: u64 = 8;
+
+/// Counts the bytes that a model asks for and those that are read ahead, in memory, by dtype.
+///
+/// Two rules hold at any time. What is read ahead and not yet handed out is at most the limit. And
+/// what is read ahead, together with what was dropped because nobody asked for it, is at most what
+/// the model has asked for. So a model never causes more than twice the reading that it needs, and
+/// a model that asks for little reads little. A model that skips more than an eighth of what is
+/// read ahead ends it.
+///
+/// Each dtype has a budget of its own: a model that asks for weights as BF16 and for norms as F32
+/// says with the norms nothing about the weights.
+#[derive(Debug, Default)]
+pub(super) struct Budget {
+    tallies: Vec<(Dtype, Tally)>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    asked: u64,
+    /// Read ahead, or being read ahead, and not handed out.
+    ahead: u64,
+    dropped: u64,
+}
+
+impl Budget {
+    /// The model asks for a tensor.
+    pub(super) fn ask(&mut self, dtype: Dtype, bytes: u64) {
+        let tally = self.tally(dtype);
+        tally.asked = tally.asked.saturating_add(bytes);
+    }
+
+    /// A tensor is going to be read ahead.
+    pub(super) fn reserve(&mut self, dtype: Dtype, bytes: u64) {
+        self.tally(dtype).ahead += bytes;
+    }
+
+    /// A tensor is handed out, or is not read ahead after all.
+    pub(super) fn settle(&mut self, dtype: Dtype, bytes: u64) {
+        let tally = self.tally(dtype);
+        tally.ahead = tally.ahead.saturating_sub(bytes);
+    }
+
+    /// A tensor that was read ahead is dropped.
+    pub(super) fn waste(&mut self, dtype: Dtype, bytes: u64) {
+        self.settle(dtype, bytes);
+        let tally = self.tally(dtype);
+        tally.dropped = tally.dropped.saturating_add(bytes);
+    }
+
+    /// How many more bytes of this dtype may be read ahead.
+    pub(super) fn room(&mut self, dtype: Dtype, limit: u64) -> u64 {
+        let ahead: u64 = self.tallies.iter().map(|(_, tally)| tally.ahead).sum();
+        let tally = self.tally(dtype);
+        let earned = tally.asked.saturating_sub(tally.dropped.saturating_mul(PENALTY));
+        earned.saturating_sub(tally.ahead).min(limit.saturating_sub(ahead))
+    }
+
+    /// All bytes that the model has asked for.
+    pub(super) fn asked(&self) -> u64 {
+        self.tallies.iter().fold(0, |sum, (_, tally)| sum.saturating_add(tally.asked))
+    }
+
+    fn tally(&mut self, dtype: Dtype) -> &mut Tally {
+        let known = self.tallies.iter().position(|(other, _)| *other == dtype);
+        let place = known.unwrap_or_else(|| {
+            self.tallies.push((dtype, Tally::default()));
+            self.tallies.len() - 1
+        });
+        &mut self.tallies[place].1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn at_most_the_limit_and_at_most_what_was_asked_for() {
+        let mut budget = Budget::default();
+        let dtype = Dtype::BF16;
+        assert_eq!(budget.room(dtype, 100), 0);
+        budget.ask(dtype, 30);
+        assert_eq!((budget.room(dtype, 100), budget.room(dtype, 20)), (30, 20));
+        budget.reserve(dtype, 30);
+        assert_eq!(budget.room(dtype, 100), 0);
+        // The tensors that were read ahead are asked for.
+        budget.ask(dtype, 30);
+        budget.settle(dtype, 30);
+        assert_eq!(budget.room(dtype, 100), 60);
+        budget.ask(dtype, 1000);
+        assert_eq!(budget.room(dtype, 100), 100);
+    }
+
+    #[test]
+    fn what_is_read_in_vain_ends_it() {
+        let mut budget = Budget::default();
+        let dtype = Dtype::BF16;
+        budget.ask(dtype, 100);
+        budget.reserve(dtype, 20);
+        budget.waste(dtype, 20);
+        assert_eq!(budget.room(dtype, 1000), 0);
+        budget.ask(dtype, 80);
+        assert_eq!(budget.room(dtype, 1000), 20);
+    }
+
+    #[test]
+    fn dtypes_share_the_limit_only() {
+        let mut budget = Budget::default();
+        budget.ask(Dtype::BF16, 100);
+        assert_eq!(budget.room(Dtype::F32, 100), 0);
+        budget.ask(Dtype::F32, 10);
+        budget.reserve(Dtype::BF16, 95);
+        assert_eq!((budget.room(Dtype::F32, 100), budget.room(Dtype::BF16, 1000)), (5, 5));
+        assert_eq!(budget.asked(), 110);
+    }
+}

@@ -1,0 +1,119 @@
+//! [`Names`]: which names a model can see, and which of them are one tensor.
+
+use std::collections::{HashMap, HashSet};
+
+use safetensors_core::framework::{NameList, similar_names};
+use safetensors_core::{Checkpoint, LazyTensor};
+
+/// The names of a checkpoint's tensors as a model sees them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Names {
+    /// Whether the tensor at each position is hidden under its own name. Empty if none is.
+    hidden: Vec<bool>,
+    hidden_aliases: HashSet<String>,
+    /// How many visible names each tensor has that has several, by position.
+    tied: HashMap<usize, usize>,
+}
+
+impl Names {
+    /// All names of a checkpoint.
+    pub(super) fn of<S>(checkpoint: &Checkpoint<S>) -> Self {
+        let mut names = Self::default();
+        names.count(checkpoint);
+        names
+    }
+
+    /// Hides names too that `keep` does not accept.
+    pub(super) fn filter<S>(
+        &mut self,
+        checkpoint: &Checkpoint<S>,
+        mut keep: impl FnMut(&str) -> bool,
+    ) {
+        self.hidden.resize(checkpoint.len(), false);
+        for (hidden, tensor) in self.hidden.iter_mut().zip(checkpoint.tensors()) {
+            *hidden |= !keep(tensor.name());
+        }
+        for (alias, _) in checkpoint.aliases() {
+            if !keep(alias) {
+                self.hidden_aliases.insert(alias.into());
+            }
+        }
+        self.count(checkpoint);
+    }
+
+    /// Counts the names of the tensors that have several.
+    fn count<S>(&mut self, checkpoint: &Checkpoint<S>) {
+        let mut tied = HashMap::new();
+        for (alias, tensor) in checkpoint.aliases() {
+            if !self.hidden_aliases.contains(alias)
+                && let Some(position) = checkpoint.position(tensor.name())
+            {
+                let own = || usize::from(!self.is_hidden(position));
+                *tied.entry(position).or_insert_with(own) += 1;
+            }
+        }
+        tied.retain(|_, names| *names > 1);
+        self.tied = tied;
+    }
+
+    /// The position and the tensor of a name or alias that is visible.
+    pub(super) fn find<'a, S>(
+        &self,
+        checkpoint: &'a Checkpoint<S>,
+        name: &str,
+    ) -> Option<(usize, LazyTensor<'a, S>)> {
+        let position = checkpoint.position(name)?;
+        let tensor = checkpoint.tensor_at(position)?;
+        let is_hidden = match tensor.name() == name {
+            true => self.is_hidden(position),
+            false => self.hidden_aliases.contains(name),
+        };
+        (!is_hidden).then_some((position, tensor))
+    }
+
+    /// All names and aliases that are visible, with the positions of their tensors.
+    pub(super) fn visible<'a, S>(
+        &'a self,
+        checkpoint: &'a Checkpoint<S>,
+    ) -> impl Iterator<Item = (&'a str, usize)> {
+        let own = checkpoint.tensors().enumerate().map(|(i, tensor)| (tensor.name(), i));
+        let aliases = checkpoint.aliases().filter_map(|(alias, tensor)| {
+            Some((alias, checkpoint.position(tensor.name())?))
+                .filter(|_| !self.hidden_aliases.contains(alias))
+        });
+        own.filter(|&(_, position)| !self.is_hidden(position)).chain(aliases)
+    }
+
+    /// Whether the tensor at each position is hidden under its own name. Empty if none is.
+    pub(super) fn hidden(&self) -> &[bool] {
+        &self.hidden
+    }
+
+    pub(super) fn is_hidden(&self, position: usize) -> bool {
+        self.hidden.get(position).is_some_and(|&hidden| hidden)
+    }
+
+    /// How many visible names the tensor at a position has, if it has several.
+    pub(super) fn tied(&self, position: usize) -> Option<usize> {
+        self.tied.get(&position).copied()
+    }
+
+    /// A name that is missing, for candle's error: where it was looked for, and what else may have
+    /// been meant.
+    pub(crate) fn missing<S>(&self, checkpoint: &Checkpoint<S>, name: &str) -> String {
+        let place = match (checkpoint.index(), checkpoint.files()) {
+            (Some(index), _) => index.display().to_string(),
+            (None, [file]) => file.path().display().to_string(),
+            (None, []) => "no file".into(),
+            (None, files) => {
+                let files = files.iter().map(|file| file.path().display().to_string());
+                NameList(&files.collect::<Vec<_>>()).to_string()
+            }
+        };
+        let similar = similar_names(name, self.visible(checkpoint).map(|(name, _)| name));
+        match similar.is_empty() {
+            true => format!("{name} in {place}"),
+            false => format!("{name} in {place}; did you mean {}?", NameList(&similar)),
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! [`ReadAhead`]: reads tensors before the model asks for them, and keeps them until it does.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::mem;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use safetensors_core::convert::can_convert;
+use safetensors_core::slice::TensorPart;
+use safetensors_core::{
+    Checkpoint, Dtype, Error, ErrorKind, LazyTensor, LoadOptions, ReadAt, Result, TensorBuf,
+};
+
+use super::budget::Budget;
+use super::sequence::Sequence;
+
+/// How many tensors are looked at to find those to read ahead. It bounds the time of one request.
+const LOOKED_AT: usize = 4096;
+
+/// How the tensors for one request are read.
+pub(super) struct Reader<'a, S> {
+    pub(super) checkpoint: &'a Checkpoint<S>,
+    /// Options that convert every tensor to `dtype`.
+    pub(super) options: LoadOptions,
+    /// The dtype that the model asks for.
+    pub(super) dtype: Dtype,
+    /// The most bytes that may be read ahead, in memory.
+    pub(super) limit: u64,
+    /// Whether the tensor at each position is hidden from the model. Empty if none is.
+    pub(super) hidden: &'a [bool],
+}
+
+impl<S> Reader<'_, S> {
+    /// The memory that a tensor takes, in bytes, if it is one to be read before it is asked for.
+    ///
+    /// Tensors that cannot be had in the dtype are not. Neither are integers in a model of floats,
+    /// such as position ids: the model will ask for them in another dtype.
+    fn memory(&self, tensor: &LazyTensor<'_, S>) -> Option<u64> {
+        let (from, to) = (tensor.dtype(), self.dtype);
+        let is_expected = from != Dtype::C64
+            && from.is_float() == to.is_float()
+            && (from == to || can_convert(from, to))
+            && self.checkpoint.loaded(tensor, &self.options).is_ok();
+        let bits = tensor.element_count().saturating_mul(to.bits().into());
+        is_expected.then(|| bits.div_ceil(8))
+    }
+}
+
+impl<S: ReadAt> Reader<'_, S> {
+    /// Reads one tensor, with its scales if it has any.
+    fn read(&self, tensor: &LazyTensor<'_, S>) -> Result<TensorBuf> {
+        self.checkpoint.read_part(tensor.name(), TensorPart::Whole, &self.options)
+    }
+}
+
+/// The tensors that were read ahead, and what is known about the model's requests. Several threads
+/// may ask at once.
+#[derive(Debug)]
+pub(super) struct ReadAhead {
+    state: Mutex<State>,
+    /// Signals that tensors have been read, or that their read has failed.
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Whether the tensor at each position was asked for.
+    asked: Vec<bool>,
+    /// How many were.
+    asked_tensors: usize,
+    /// Made at the second request: it takes a moment if there are very many tensors.
+    sequence: Option<Sequence>,
+    budget: Budget,
+    /// The tensors that are read ahead, by position.
+    slots: HashMap<usize, Slot>,
+    /// Tensors that could not be read. They are read again only when they are asked for.
+    left_out: HashSet<usize>,
+    /// The bytes that had been asked for when stale slots were last looked for.
+    cleaned_at: u64,
+}
+
+#[derive(Debug)]
+struct Slot {
+    dtype: Dtype,
+    bytes: u64,
+    /// `None` while a thread reads it.
+    buf: Option<TensorBuf>,
+    /// The bytes that had been asked for when the tensor was read ahead. `None` for a tensor that
+    /// was prefetched explicitly, which stays until it is asked for.
+    since: Option<u64>,
+}
+
+impl ReadAhead {
+    /// For a checkpoint of so many tensors.
+    pub(super) fn new(tensors: usize) -> Self {
+        let state = State {
+            asked: vec![false; tensors],
+            asked_tensors: 0,
+            sequence: None,
+            budget: Budget::default(),
+            slots: HashMap::new(),
+            left_out: HashSet::new(),
+            cleaned_at: 0,
+        };
+        Self { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Whether the tensor at each position was asked for.
+    pub(super) fn asked(&self) -> Vec<bool> {
+        self.lock().asked.clone()
+    }
+
+    /// Frees the tensors that nobody has asked for.
+    pub(super) fn release(&self) {
+        self.lock().drop_slots(|_, _| true);
+    }
+
+    /// The tensor at a position: as it was read ahead, or read now. If the model asks in sequence,
+    /// the next tensors are read together with it, by all threads.
+    pub(super) fn take<S: ReadAt>(
+        &self,
+        reader: &Reader<'_, S>,
+        position: usize,
+        tensor: &LazyTensor<'_, S>,
+    ) -> Result<TensorBuf> {
+        let mut state = self.lock();
+        let in_sequence = state.ask(reader, position, tensor);
+        while let Some(slot) = state.slots.get(&position) {
+            if slot.dtype != reader.dtype {
+                state.discard(position);
+                break;
+            }
+            if slot.buf.is_some() {
+                match state.hand_out(position) {
+                    Some(buf) => return Ok(buf),
+                    None => break,
+                }
+            }
+            // Another thread reads it.
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        let next = if in_sequence { state.reserve(reader, position) } else { Vec::new() };
+        drop(state);
+        if next.is_empty() {
+            return reader.read(tensor);
+        }
+        let mut reading = Reading { ahead: self, positions: next };
+        match reading.read(reader, Some(position)) {
+            Ok(Some(buf)) => return Ok(buf),
+            Err(error) if matches!(error.kind(), ErrorKind::Cancelled) => return Err(error),
+            Err(error) => self.leave_out(reader, &error, &reading.positions),
+            Ok(None) => {}
+        }
+        // The error may be that of a tensor that nobody will ask for.
+        drop(reading);
+        reader.read(tensor)
+    }
+
+    /// Reads the tensors at these positions now, and keeps them until they are asked for. Returns
+    /// how many were read.
+    pub(super) fn prefetch<S: ReadAt>(
+        &self,
+        reader: &Reader<'_, S>,
+        positions: impl Iterator<Item = usize>,
+    ) -> Result<usize> {
+        let mut wanted = Vec::new();
+        let mut state = self.lock();
+        for position in positions {
+            let tensor = reader.checkpoint.tensor_at(position);
+            let Some(bytes) = tensor.and_then(|tensor| reader.memory(&tensor)) else { continue };
+            if state.slots.get(&position).is_some_and(|slot| slot.dtype != reader.dtype) {
+                state.discard(position);
+            }
+            // One that is there, or that another thread reads, stays.
+            if let Entry::Vacant(vacant) = state.slots.entry(position) {
+                vacant.insert(Slot { dtype: reader.dtype, bytes, buf: None, since: None });
+                wanted.push(position);
+            }
+        }
+        drop(state);
+        let read = wanted.len();
+        Reading { ahead: self, positions: wanted }.read(reader, None)?;
+        Ok(read)
+    }
+
+    /// Notes that tensors could not be read together: the one that the error names, or all of them.
+    fn leave_out<S>(&self, reader: &Reader<'_, S>, error: &Error, positions: &[usize]) {
+        let failed = error.tensor().and_then(|name| reader.checkpoint.position(name));
+        let failed = failed.as_ref().map_or(positions, std::slice::from_ref);
+        self.lock().left_out.extend(failed);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing that panics is called while the state is locked.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The model asks for a tensor. Returns whether the next ones may be read ahead.
+    fn ask<S>(
+        &mut self,
+        reader: &Reader<'_, S>,
+        position: usize,
+        tensor: &LazyTensor<'_, S>,
+    ) -> bool {
+        let bytes = reader.memory(tensor).unwrap_or_else(|| tensor.byte_len());
+        self.budget.ask(reader.dtype, bytes);
+        if self.asked[position] {
+            return false;
+        }
+        let continues = reader.limit > 0 && self.asked_tensors > 0 && {
+            let new = || Sequence::of(reader.checkpoint, &self.asked);
+            self.sequence.get_or_insert_with(new).ask(position, tensor.byte_len())
+        };
+        self.asked[position] = true;
+        self.asked_tensors += 1;
+        continues
+    }
+
+    /// Reserves slots for the tensors that are expected after this one, as far as there is room.
+    fn reserve<S>(&mut self, reader: &Reader<'_, S>, position: usize) -> Vec<usize> {
+        self.drop_stale(reader.limit);
+        let mut room = self.budget.room(reader.dtype, reader.limit);
+        let Some(sequence) = self.sequence.as_ref().filter(|_| room > 0) else {
+            return Vec::new();
+        };
+        let mut reserved = Vec::new();
+        let since = Some(self.budget.asked());
+        for next in sequence.after(position).take(LOOKED_AT) {
+            let is_done = self.asked[next] || self.slots.contains_key(&next);
+            let is_hidden = reader.hidden.get(next).is_some_and(|&hidden| hidden);
+            if is_done || is_hidden || self.left_out.contains(&next) {
+                continue;
+            }
+            let tensor = reader.checkpoint.tensor_at(next);
+            let Some(bytes) = tensor.and_then(|tensor| reader.memory(&tensor)) else { continue };
+            if bytes > room {
+                break;
+            }
+            room -= bytes;
+            self.budget.reserve(reader.dtype, bytes);
+            self.slots.insert(next, Slot { dtype: reader.dtype, bytes, buf: None, since });
+            reserved.push(next);
+        }
+        reserved
+    }
+
+    /// Drops tensors that were read ahead long ago. The model has gone on without them.
+    fn drop_stale(&mut self, limit: u64) {
+        let asked = self.budget.asked();
+        if asked - self.cleaned_at <= limit / 4 {
+            return;
+        }
+        self.cleaned_at = asked;
+        let Some(sequence) = self.sequence.take() else { return };
+        self.drop_slots(|position, since| {
+            // The parts of a layer may come in any order, so wait for the whole layer at least.
+            let patience = limit.max(sequence.group_bytes(position)).saturating_mul(2);
+            since.is_some_and(|since| asked - since > patience)
+        });
+        self.sequence = Some(sequence);
+    }
+
+    /// Drops the tensors that have been read, are at these positions, and were read ahead then.
+    fn drop_slots(&mut self, which: impl Fn(usize, Option<u64>) -> bool) {
+        let Self { slots, budget, .. } = self;
+        slots.retain(|&position, slot| {
+            let is_dropped = slot.buf.is_some() && which(position, slot.since);
+            if is_dropped && slot.since.is_some() {
+                budget.waste(slot.dtype, slot.bytes);
+            }
+            !is_dropped
+        });
+    }
+
+    /// Drops the tensor at a position, unless a thread is reading it.
+    fn discard(&mut self, position: usize) {
+        if self.slots.get(&position).is_some_and(|slot| slot.buf.is_some())
+            && let Some(slot) = self.slots.remove(&position)
+            && slot.since.is_some()
+        {
+            self.budget.waste(slot.dtype, slot.bytes);
+        }
+    }
+
+    /// Takes a tensor that has been read out of its slot.
+    fn hand_out(&mut self, position: usize) -> Option<TensorBuf> {
+        let slot = self.slots.remove(&position)?;
+        self.settle(&slot);
+        slot.buf
+    }
+
+    fn settle(&mut self, slot: &Slot) {
+        if slot.since.is_some() {
+            self.budget.settle(slot.dtype, slot.bytes);
+        }
+    }
+}
+
+/// The slots that one thread fills. Those that it has not filled at the end are free again, so that
+/// the threads that wait for them read for themselves.
+struct Reading<'a> {
+    ahead: &'a ReadAhead,
+    positions: Vec<usize>,
+}
+
+impl Reading<'_> {
+    /// Reads all of the tensors, and one more, which is returned.
+    fn read<S: ReadAt>(
+        &mut self,
+        reader: &Reader<'_, S>,
+        asked: Option<usize>,
+    ) -> Result<Option<TensorBuf>> {
+        // In the order of the file, whatever the order in which they are expected.
+        let mut positions = self.positions.clone();
+        positions.extend(asked);
+        positions.sort_unstable();
+        let tensor_at = |&position: &usize| reader.checkpoint.tensor_at(position);
+        let names = positions.iter().filter_map(tensor_at).map(|tensor| tensor.name());
+        let bufs = reader.checkpoint.read_named(names, &reader.options)?;
+        let mut found = None;
+        let mut state = self.ahead.lock();
+        for (position, buf) in positions.into_iter().zip(bufs) {
+            if asked == Some(position) {
+                found = Some(buf);
+            } else if let Some(slot) = state.slots.get_mut(&position) {
+                slot.buf = Some(buf);
+            }
+        }
+        self.positions.clear();
+        Ok(found)
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        let mut state = self.ahead.lock();
+        for position in mem::take(&mut self.positions) {
+            if let Some(slot) = state.slots.remove(&position) {
+                state.settle(&slot);
+            }
+        }
+        drop(state);
+        self.ahead.changed.notify_all();
+    }
+}

@@ -1,0 +1,133 @@
+//! [`ReadConversion`]: a conversion that may multiply elements by their scales on the way.
+
+use super::block::{BLOCK, Failure, Scratch, bytes_of, cast_mut, check_all, elements_of};
+use super::decode::decode;
+use super::encode::saturate;
+use super::{Conversion, ConvertOptions, Overflow, Scales};
+use crate::dtype::Dtype;
+use crate::error::{ErrorKind, Result};
+
+/// How quantised weights are converted. Such a weight has elements of F8_E4M3, or of another 8-bit
+/// float, and a tensor of scales beside it. The scales of `w` are called `w_scale_inv` or
+/// `w_scale`. The values of the weight are its elements, multiplied by their scales. The
+/// checkpoints of DeepSeek and of the `compressed-tensors` library have such weights.
+///
+/// This applies to conversions that the caller asks for. A framework that lacks the dtype gets the
+/// elements without their scales, in a wider dtype, and the scales as another tensor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ScaledWeights {
+    /// Converting such a weight is an error. Reading it in its own dtype is not.
+    #[default]
+    Refuse,
+    /// Each element is multiplied by its scale while it is read. The product is rounded to F32, as
+    /// DeepSeek's own conversion does, and then to the requested dtype. That is F32 if none is
+    /// requested. A request for the dtype of the file itself returns the elements without scales.
+    Dequantize,
+    /// The elements are converted without their scales.
+    Raw,
+}
+
+/// The conversion of elements while they are read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadConversion<'s> {
+    from: Dtype,
+    to: Conversion,
+    overflow: Overflow,
+    scales: Option<&'s Scales>,
+}
+
+impl<'s> ReadConversion<'s> {
+    /// `conversion`, applied to elements that are multiplied by `scales` first, if there are any.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoConversion`].
+    pub(crate) fn new(
+        conversion: Conversion,
+        scales: Option<&'s Scales>,
+        options: &ConvertOptions,
+    ) -> Result<Self, ErrorKind> {
+        let (from, overflow) = (conversion.from(), options.overflow);
+        let to = match scales {
+            None => conversion,
+            Some(_) => Conversion::new(Dtype::F32, conversion.to(), options)?,
+        };
+        Ok(Self { from, to, overflow, scales })
+    }
+
+    /// The dtype of the source.
+    pub(crate) fn from(&self) -> Dtype {
+        self.from
+    }
+
+    /// The dtype of the result.
+    pub(crate) fn to(&self) -> Dtype {
+        self.to.to()
+    }
+
+    /// Converts elements as [`Conversion::run`] does. `first` also says which scales belong to
+    /// them.
+    pub(crate) fn run(&self, src: &[u8], out: &mut [u8], first: u64) -> Result<(), ErrorKind> {
+        let Some(scales) = self.scales else { return self.to.run(src, out, first) };
+        let mut scratch = Scratch::new();
+        let blocks =
+            src.chunks(bytes_of(self.from, BLOCK)).zip(out.chunks_mut(bytes_of(self.to(), BLOCK)));
+        for (number, (src, out)) in blocks.enumerate() {
+            let first = first + (number * BLOCK) as u64;
+            let count = elements_of(self.from, src.len());
+            if self.to() == Dtype::F32 {
+                let products = cast_mut(out).map_err(|failure| self.explain(&failure, first))?;
+                self.multiply(scales, src, products, first, &mut scratch.source)?;
+            } else {
+                let products = &mut scratch.floats[..count];
+                self.multiply(scales, src, products, first, &mut scratch.source)?;
+                self.to.run(bytemuck::cast_slice(products), out, first)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Decodes a block of elements and multiplies them by their scales.
+    fn multiply(
+        &self,
+        scales: &Scales,
+        src: &[u8],
+        products: &mut [f32],
+        first: u64,
+        scratch: &mut [u64; BLOCK],
+    ) -> Result<(), ErrorKind> {
+        let decoded = decode(self.from, src, products, scratch);
+        decoded.map_err(|failure| self.explain(&failure, first))?;
+        match self.overflow {
+            Overflow::Ieee => scales.apply(first, products),
+            Overflow::Saturate => {
+                scales.apply(first, products);
+                saturate(Dtype::F32, products);
+            }
+            Overflow::Error => {
+                let mut finite = [false; BLOCK];
+                for (finite, value) in finite.iter_mut().zip(&*products) {
+                    *finite = value.is_finite();
+                }
+                scales.apply(first, products);
+                let fits =
+                    products.iter().zip(finite).map(|(p, finite)| !(finite && p.is_infinite()));
+                check_all(fits).map_err(|failure| self.explain(&failure, first))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn explain(&self, failure: &Failure, first: u64) -> ErrorKind {
+        match *failure {
+            Failure::DoesNotFit(index) => ErrorKind::DoesNotFit {
+                index: first + index as u64,
+                value: "inf".into(),
+                to: self.to(),
+            },
+            Failure::NoConversion | Failure::Misaligned => {
+                ErrorKind::NoConversion { from: self.from, to: self.to() }
+            }
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! [`similar_names`]: which names somebody may have meant who asked for a name that is not there.
+
+use std::string::String;
+use std::vec::Vec;
+
+/// The most names that are suggested.
+const MOST: usize = 3;
+
+/// The most edits between a name and a suggestion. Of a short name, at most a quarter may differ.
+const MOST_EDITS: usize = 10;
+
+/// Longer names, in bytes, are neither suggested nor looked for.
+const LONGEST: usize = 1024;
+
+/// The most work for one search: the number of pairs of characters that are compared. It takes a
+/// few milliseconds. A header may have millions of names, and most models look for a few tensors
+/// that may be missing.
+const MOST_PAIRS: usize = 1 << 20;
+
+/// Of these names the one that is nearest to a name, or the first three of several that are equally
+/// near. Empty if none is similar.
+///
+/// A name is similar if it has a prefix more or less, such as `model.`, or if a few edits make one
+/// name from the other. In the second case both must have the same numbers: `layers.1.bias` is no
+/// misspelling of `layers.2.bias`. The time is bounded: a few milliseconds, and one pass over the
+/// names.
+///
+/// ```
+/// use safetensors_core::framework::similar_names;
+///
+/// let names = ["model.embed_tokens.weight", "model.layers.0.bias", "model.layers.1.bias"];
+/// assert_eq!(similar_names("embed_tokens.weight", names), [names[0]]);
+/// assert_eq!(similar_names("model.layer.1.bias", names), [names[2]]);
+/// assert!(similar_names("lm_head.weight", names).is_empty());
+/// ```
+pub fn similar_names<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    if name.is_empty() || name.len() > LONGEST {
+        return Vec::new();
+    }
+    let wanted: Vec<char> = name.chars().collect();
+    let most_edits = (wanted.len() / 4).clamp(1, MOST_EDITS);
+    let mut pairs_left = MOST_PAIRS;
+    let mut nearest = Vec::new();
+    let mut least = usize::MAX;
+    for other in names {
+        if other.is_empty() || other.len() > LONGEST {
+            continue;
+        }
+        let found = match has_prefix_more(name, other) || has_prefix_more(other, name) {
+            true => Some(0),
+            false => edits(name, &wanted, other, most_edits, &mut pairs_left),
+        };
+        let Some(distance) = found.filter(|&distance| distance <= least) else { continue };
+        if distance < least {
+            least = distance;
+            nearest.clear();
+        }
+        if nearest.len() < MOST {
+            nearest.push(String::from(other));
+        }
+    }
+    nearest
+}
+
+/// Whether `longer` is `name` behind some more components.
+fn has_prefix_more(name: &str, longer: &str) -> bool {
+    longer.strip_suffix(name).is_some_and(|prefix| prefix.ends_with('.'))
+}
+
+/// The number of edits that make one name from the other, unless it is greater than `most` or there
+/// is no work left for finding it.
+fn edits(
+    name: &str,
+    wanted: &[char],
+    other: &str,
+    most: usize,
+    pairs_left: &mut usize,
+) -> Option<usize> {
+    // These look at bytes only, and exclude nearly all names. A character has at most 4 bytes.
+    if name.len().abs_diff(other.len()) > 4 * most || !digits(name).eq(digits(other)) {
+        return None;
+    }
+    // What both begin and end with takes no edits. What is between is short in similar names.
+    let other: Vec<char> = other.chars().collect();
+    let start = wanted.iter().zip(&other).take_while(|(a, b)| a == b).count();
+    let (wanted, other) = (&wanted[start..], &other[start..]);
+    let end = wanted.iter().rev().zip(other.iter().rev()).take_while(|(a, b)| a == b).count();
+    let (wanted, other) = (&wanted[..wanted.len() - end], &other[..other.len() - end]);
+    if wanted.len().abs_diff(other.len()) > most {
+        return None;
+    }
+    *pairs_left = pairs_left.checked_sub(wanted.len() * other.len())?;
+    let distance = strsim::generic_levenshtein(&Chars(wanted), &Chars(other));
+    (distance <= most).then_some(distance)
+}
+
+fn digits(name: &str) -> impl Iterator<Item = u8> {
+    name.bytes().filter(u8::is_ascii_digit)
+}
+
+/// Characters, as `strsim` takes them.
+struct Chars<'a>(&'a [char]);
+
+impl<'a> IntoIterator for &Chars<'a> {
+    type Item = char;
+    type IntoIter = std::iter::Copied<std::slice::Iter<'a, char>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.iter().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::format;
+    use std::time::{Duration, Instant};
+    use std::vec;
+
+    use super::*;
+
+    #[test]
+    fn a_few_edits_or_another_prefix() {
+        let names = [
+            "model.layers.1.self_attn.q_proj.weight",
+            "model.layers.10.self_attn.q_proj.weight",
+            "model.layers.1.self_attn.k_proj.weight",
+            "model.norm.weight",
+            "wörter",
+        ];
+        let similar = |name: &str| similar_names(name, names);
+        assert_eq!(similar("layers.1.self_attn.q_proj.weight"), [names[0]]);
+        assert_eq!(similar("text.model.norm.weight"), [names[3]]);
+        // Only the nearest, and none with other numbers.
+        assert_eq!(similar("model.layers.1.attn.q_proj.weight"), [names[0]]);
+        assert_eq!(similar("model.layers.1.self_attn.proj.weight"), [names[0], names[2]]);
+        assert_eq!(similar("model.layer.10.self_attn.q_proj.weight"), [names[1]]);
+        assert!(similar("model.layers.2.self_attn.q_proj.weight").is_empty());
+        assert_eq!(similar("worter"), [names[4]]);
+        for none in ["", "x", "norm", "weight.", "models"] {
+            assert!(similar(none).is_empty(), "{none}");
+        }
+        // A part of a component is no prefix.
+        assert!(similar_names("norm", ["prenorm", "my.norm_norm_norm"]).is_empty());
+        // The first three of many.
+        let many = ["a.w", "b.w", "c.w", "d.w"];
+        assert_eq!(similar_names("e.w", many), many[..3]);
+    }
+
+    #[test]
+    fn many_and_long_names_take_little_time() {
+        let many: Vec<String> =
+            (0..100_000).map(|i| format!("model.layers.{i}.{}.weight", "proj".repeat(9))).collect();
+        // Names with nothing in common, so that all characters would have to be compared.
+        let long: Vec<String> =
+            (0..10_000_u32).map(|i| format!("{}{i}", "ab".repeat(500))).collect();
+        let start = Instant::now();
+        assert!(similar_names("model.layers.nowhere", many.iter().map(String::as_str)).is_empty());
+        let looked_for = "ba".repeat(500) + "1";
+        assert!(similar_names(&looked_for, long.iter().map(String::as_str)).len() <= MOST);
+        // In a build without optimisation, on a busy machine. Unbounded, it would take minutes.
+        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+
+        let huge = "n".repeat(1 << 20);
+        assert_eq!(similar_names("n", vec![&*huge, "m"]), ["m"]);
+        assert!(similar_names(&huge, vec![&*huge]).is_empty());
+    }
+}

@@ -1,0 +1,37 @@
+//! Quantised weights with a tensor of scales beside them.
+
+use float8::F8E4M3;
+use safetensors_bridge::convert::ScaledWeights;
+use safetensors_bridge::framework::load;
+use safetensors_bridge::{Checkpoint, Dtype, ErrorKind, LoadOptions, SaveOptions, TensorBuf, save};
+
+use super::Fixture;
+use super::sample::{parts, written};
+
+/// What is converted is multiplied by its scales, or refused; the scales that were applied do not
+/// come back.
+pub(crate) fn weights_are_converted_with_their_scales<F: Fixture>(device: &F::Device) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    let codes = [1.0, -2.0, 0.5, 448.0].map(F8E4M3::from_f32).to_vec();
+    let codes = TensorBuf::from_vec(vec![2, 2], codes).unwrap();
+    let scales = TensorBuf::from_vec(vec![2, 1], vec![0.5_f32, 3.0]).unwrap();
+    save(&path, [("w", &codes), ("w_scale", &scales)], &SaveOptions::new()).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+
+    let options = LoadOptions::new().floats_as(Dtype::F32);
+    let error = load::<F>(&checkpoint, device, &options).err().unwrap();
+    assert!(matches!(error.kind(), ErrorKind::NeedsScales { .. }), "{error}");
+    assert_eq!(error.tensor(), Some("w"));
+
+    let dequantized = options.clone().scaled_weights(ScaledWeights::Dequantize);
+    let loaded = load::<F>(&checkpoint, device, &dequantized).unwrap();
+    let expected = TensorBuf::from_vec(vec![2, 2], vec![0.5_f32, -1.0, 1.5, 1344.0]).unwrap();
+    assert_eq!(loaded.keys().collect::<Vec<_>>(), ["w"]);
+    assert_eq!(written::<F>(&loaded["w"]).unwrap(), parts(&expected));
+
+    let raw = load::<F>(&checkpoint, device, &options.scaled_weights(ScaledWeights::Raw)).unwrap();
+    let expected = TensorBuf::from_vec(vec![2, 2], vec![1.0_f32, -2.0, 0.5, 448.0]).unwrap();
+    assert_eq!(written::<F>(&raw["w"]).unwrap(), parts(&expected));
+    assert_eq!(written::<F>(&raw["w_scale"]).unwrap(), parts(&scales));
+}
