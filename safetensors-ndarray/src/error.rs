@@ -24,8 +24,9 @@ impl fmt::Display for WrongNdim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "expected {} dimensions, found {}: shape {:?}",
+            "expected {} dimension{}, found {}: shape {:?}",
             self.expected,
+            if self.expected == 1 { "" } else { "s" },
             self.found.len(),
             self.found
         )
@@ -38,11 +39,13 @@ impl StdError for WrongNdim {}
 pub(crate) fn dimension<D: Dimension>(shape: &[usize]) -> Result<D, Error> {
     D::from_dimension(&IxDyn(shape)).ok_or_else(|| {
         // Only a dimension type of a fixed number of axes can fail to hold a shape.
-        Error::framework::<Ndarray>(WrongNdim {
-            expected: D::NDIM.unwrap_or_default(),
-            found: shape.into(),
-        })
+        wrong_ndim(D::NDIM.unwrap_or_default(), shape)
     })
+}
+
+/// The error for a tensor that has another number of dimensions than expected.
+pub(crate) fn wrong_ndim(expected: usize, shape: &[usize]) -> Error {
+    Error::framework::<Ndarray>(WrongNdim { expected, found: shape.into() })
 }
 
 /// The error for a shape that ndarray refuses, for example because the product of its non-zero

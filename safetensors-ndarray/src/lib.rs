@@ -1,13 +1,53 @@
-//! Loads safetensors files as [`ndarray`] arrays and saves arrays to such files.
+//! Reads and writes [`ndarray`] arrays as safetensors files: many named arrays in one file, as in
+//! `.npz`.
+//!
+//! ```
+//! use ndarray::{Ix2, array, s};
+//! use safetensors_ndarray::{Reader, Writer};
+//!
+//! let dir = tempfile::tempdir()?;
+//! let path = dir.path().join("wind.safetensors");
+//! let u = array![[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]];
+//!
+//! let w = Writer::create(&path)?;
+//! w.add("u", &u)?;
+//! w.add("v", &u.t())?;
+//! w.attribute("u", "units", "m/s")?;
+//! w.finish()?;
+//!
+//! let r = Reader::open(&path)?;
+//! assert_eq!(r.read::<f64, Ix2>("u")?, u);
+//! assert_eq!(r.slice::<f64, _>("v", s![1.., ..;-1])?, array![[5.0, 2.0], [6.0, 3.0]]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Arrays in files
+//!
+//! | to | use | the data is |
+//! |---|---|---|
+//! | write arrays of any type, dimension and layout | [`Writer::add`] | not copied whole |
+//! | write an array that grows along an axis, step by step | [`Writer::grow`] | buffered, 256 KiB at most |
+//! | keep what a run has written when it is killed | [`Writer::sync`], [`recover`] | written once more |
+//! | read an array | [`Reader::read`] | read, then moved |
+//! | read an array as another element type | [`Reader::read_as`] | converted while it is read |
+//! | read a part of an array, by `s![]` | [`Reader::slice`], [`SliceArrayExt`] | only that part is read |
+//! | read into an array that is there already | [`Reader::read_into`], [`Reader::slice_into`] | read to its place |
+//! | borrow an array from a file in memory, or mapped | [`Reader::view`] | borrowed |
+//! | give arrays units and names, or the file a title | [`Writer::attribute`], [`Writer::metadata`] | |
+//!
+//! # Checkpoints
+//!
+//! The same files hold the weights of models. They can be loaded and saved at once, whatever is in
+//! them:
 //!
 //! | to | use | the data is |
 //! |---|---|---|
 //! | load a file, or several shards | [`load`], [`load_with`] | read in parallel, then moved |
 //! | load from an open checkpoint, for example with limits, mapped or in memory | [`framework::load::<Ndarray>`](safetensors_core::framework::load) | read and moved as above |
-//! | read one tensor as a typed array | [`ReadArrayExt`] | read, converted if asked, moved |
+//! | read one tensor of a checkpoint as a typed array | [`ReadArrayExt`] | read, converted if asked, moved |
 //! | look at a tensor without copying it | [`ViewArrayExt`] | borrowed |
 //! | save a map of arrays to a file, or in shards | [`save`], [`save_sharded`] | not copied whole |
-//! | save arrays and views of any type, dimension and layout | [`array_source`] with [`safetensors_core::save()`] | not copied whole |
+//! | save arrays at once with core's options | [`array_source`] with [`safetensors_core::save()`] | not copied whole |
 //!
 //! A [`DynArray`] is a tensor whose dtype is known only at run time. This crate holds every dtype
 //! of the format exactly, so it never widens. The elements of the sub-byte dtypes (F4, F6_E2M3,
@@ -40,37 +80,81 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Coming from ndarray-npy
+//!
+//! | ndarray-npy | here |
+//! |---|---|
+//! | `NpzWriter::new(File::create(path)?)` | [`Writer::create(path)`](Writer::create) |
+//! | `npz.add_array("u", &u)` | [`w.add("u", &u)`](Writer::add) |
+//! | `npz.finish()`, or drop | [`w.finish()`](Writer::finish); a dropped writer leaves the old file |
+//! | `NpzReader::new(File::open(path)?)` | [`Reader::open(path)`](Reader::open) |
+//! | `npz.by_name::<OwnedRepr<f64>, Ix2>("u")` | [`r.read::<f64, Ix2>("u")`](Reader::read), by `&self` |
+//! | `npz.names()` | [`r.names()`](Reader::names), [`r.with_prefix("grid/")`](Reader::with_prefix) |
+//! | `npz.by_index(i)` | [`r.arrays().nth(i)`](Reader::arrays) |
+//! | `read_npy(path)`, `write_npy(path, &u)` | a file with one array |
+//! | `ArrayView::view_npy(&map)` | [`r.view::<f64, Ix2>("u")`](Reader::view) |
+//! | `ReadNpyError::WrongDescriptor` | [`WrongDtype`](safetensors_core::ErrorKind::WrongDtype) |
+//! | `ReadNpyError::WrongNdim` | [`WrongNdim`] |
+//! | `ViewNpyError::MisalignedData` | [`Misaligned`](safetensors_core::ErrorKind::Misaligned) |
+//! | `ReadNpzError::Zip(FileNotFound)` | [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound), with the names that are [similar](safetensors_core::Error::similar) |
+//!
+//! An element type that `.npy` has and safetensors does not is `Complex<f64>`. The memory layout is
+//! not kept: a file has C order, so an array in Fortran order comes back in C order with the same
+//! elements. The crate `safetensors-formats` reads and writes `.npy` and `.npz` themselves.
+//!
+//! # Coming from ndarray-safetensors
+//!
+//! | ndarray-safetensors | here |
+//! |---|---|
+//! | `safetensors::serialize([("u", TensorViewWithDataBuffer::new(&u))], None)` | [`serialize`](safetensors_core::serialize)`([("u", `[`array_source(&u)`](array_source)`)], …)`, without a copy of `u` |
+//! | `safetensors::serialize_to_file(…)` | [`Writer`], or [`safetensors_core::save()`] |
+//! | `SafeTensors::deserialize(&bytes)` | [`Reader::from_bytes(&bytes)`](Reader::from_bytes) |
+//! | `parse_tensor_view_data::<f32>(&view)` | [`r.read::<f32, IxDyn>("u")`](Reader::read), or [`r.view`](Reader::view) without a copy |
+//! | `parse_tensors::<f32>(&tensors)` | [`r.names()`](Reader::names) and [`r.read`](Reader::read) |
+//! | `DeserializationError` | [`WrongDtype`](safetensors_core::ErrorKind::WrongDtype), naming the file and the array |
+//!
 //! # What this crate does not do
 //!
 //! It converts elements only on request. Reading BF16 as `f32` is an error; call
-//! [`read_array_as`](ReadArrayExt::read_array_as) or set
+//! [`Reader::read_as`] or [`read_array_as`](ReadArrayExt::read_array_as), or set
 //! [`LoadOptions::floats_as`](safetensors_core::LoadOptions::floats_as) to convert.
 //!
 //! It makes no array that owns a mapped file, because ndarray accepts no owner from outside. Keep
-//! the mapping alive and borrow views of it.
+//! the [`Reader`] alive and borrow views of it.
+//!
+//! It compresses nothing. Files can be mapped and read in parts for that.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
 mod array;
+mod bytes;
 mod dtype;
 mod element;
 mod error;
 mod framework;
 mod load;
 mod packed;
+mod reader;
 mod save;
+mod slice;
 mod strided;
 mod view;
+mod writer;
 
 pub use array::DynArray;
+pub use bytes::FileBytes;
 pub use element::ArrayElement;
 pub use error::WrongNdim;
 pub use framework::Ndarray;
 pub use load::{ReadArrayExt, load, load_with};
 pub use packed::Packed;
+pub use reader::Reader;
+pub use safetensors_core::save::synced_directory;
 pub use save::{ArraySource, array_source, save, save_sharded};
+pub use slice::{ArraySlice, SliceArrayExt};
 pub use view::ViewArrayExt;
+pub use writer::{ArrayAppender, Writer, recover};
 
 /// Tests the example of the README.
 #[cfg(doctest)]

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use ndarray::{Array, ArrayD, Dimension, IxDyn};
+use safetensors_core::load::LazySlice;
 use safetensors_core::{
-    Checkpoint, ConvertOptions, LazyTensor, LoadOptions, ReadAt, Result, framework,
+    Checkpoint, ConvertOptions, Dtype, Error, LazyTensor, LoadOptions, ReadAt, Result, TensorBuf,
+    framework,
 };
 
 use crate::array::{array_from_buf, wrong_dtype};
@@ -71,7 +73,8 @@ pub fn load_with(
     framework::load::<Ndarray>(&Checkpoint::open(path)?, &(), options)
 }
 
-/// Reads a [`LazyTensor`], a tensor of an open checkpoint or file, as an array.
+/// Reads a [`LazyTensor`], a tensor of an open checkpoint or file, as an array. A part of one, a
+/// [`LazySlice`], is read in the same way.
 ///
 /// The element type and the dimension are compared with the header before any data is read. The
 /// array takes over the memory that the data was read into. Only the elements of BOOL are copied
@@ -176,24 +179,47 @@ pub trait ReadArrayExt {
     fn read_any(&self) -> Result<DynArray>;
 }
 
-impl<S: ReadAt> ReadArrayExt for LazyTensor<'_, S> {
-    fn read_array<T: ArrayElement, D: Dimension>(&self) -> Result<Array<T, D>> {
-        if self.dtype() != T::DTYPE {
-            return Err(self.locate(wrong_dtype::<T>(self.dtype())));
+/// Tensors of more bytes than this are read by several threads.
+const LARGE: u64 = 4 << 20;
+
+macro_rules! read_arrays {
+    ($lazy:ident, $locate:expr) => {
+        impl<S: ReadAt> ReadArrayExt for $lazy<'_, S> {
+            fn read_array<T: ArrayElement, D: Dimension>(&self) -> Result<Array<T, D>> {
+                let read = || match self.byte_len() {
+                    LARGE.. => self.read_with(&LoadOptions::new()),
+                    _ => self.read(),
+                };
+                array(self.dtype(), self.shape(), read).map_err(|error| $locate(self, error))
+            }
+
+            fn read_array_as<T: ArrayElement, D: Dimension>(
+                &self,
+                options: &ConvertOptions,
+            ) -> Result<Array<T, D>> {
+                let read = || self.read_as(T::DTYPE, options);
+                array(T::DTYPE, self.shape(), read).map_err(|error| $locate(self, error))
+            }
+
+            fn read_any(&self) -> Result<DynArray> {
+                DynArray::from_buf(self.read()?).map_err(|error| $locate(self, error))
+            }
         }
-        dimension::<D>(self.shape()).map_err(|error| self.locate(error))?;
-        array_from_buf(self.read()?).map_err(|error| self.locate(error))
-    }
+    };
+}
 
-    fn read_array_as<T: ArrayElement, D: Dimension>(
-        &self,
-        options: &ConvertOptions,
-    ) -> Result<Array<T, D>> {
-        dimension::<D>(self.shape()).map_err(|error| self.locate(error))?;
-        array_from_buf(self.read_as(T::DTYPE, options)?).map_err(|error| self.locate(error))
-    }
+read_arrays!(LazyTensor, LazyTensor::locate);
+read_arrays!(LazySlice, |slice: &LazySlice<'_, S>, error| slice.tensor().locate(error));
 
-    fn read_any(&self) -> Result<DynArray> {
-        DynArray::from_buf(self.read()?).map_err(|error| self.locate(error))
+/// Reads an array, if its dtype and its shape are those that are expected.
+fn array<T: ArrayElement, D: Dimension>(
+    dtype: Dtype,
+    shape: &[usize],
+    read: impl FnOnce() -> Result<TensorBuf>,
+) -> Result<Array<T, D>, Error> {
+    if dtype != T::DTYPE {
+        return Err(wrong_dtype::<T>(dtype));
     }
+    dimension::<D>(shape)?;
+    array_from_buf(read()?)
 }

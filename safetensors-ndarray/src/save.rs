@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ndarray::{ArrayBase, ArrayViewD, Data, Dimension};
+use ndarray::{ArrayBase, ArrayRef, ArrayViewD, Data, Dimension};
 use safetensors_core::checkpoint::SavedShards;
 use safetensors_core::save::Sink;
 use safetensors_core::tied::Storage;
@@ -115,6 +115,13 @@ where
 /// A [`TensorSource`] that borrows an array of any memory layout. Made by [`array_source`].
 #[derive(Clone, Debug)]
 pub struct ArraySource<'a, T>(ArrayViewD<'a, T>);
+
+impl<'a, T: ArrayElement> ArraySource<'a, T> {
+    /// Borrows an array of any memory layout.
+    pub(crate) fn of<D: Dimension>(array: &'a ArrayRef<T, D>) -> Self {
+        Self(array.view().into_dyn())
+    }
+}
 
 impl<T: ArrayElement> TensorSource for ArraySource<'_, T> {
     fn dtype(&self) -> Dtype {

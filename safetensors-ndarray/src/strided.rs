@@ -1,5 +1,7 @@
 //! Writes arrays of any memory layout in C order. A small buffer is used only where it is needed.
 
+#[cfg(feature = "rayon")]
+use ndarray::ArrayViewMut2;
 use ndarray::{ArrayViewD, ArrayViewMutD, Axis, Ix2, ShapeError};
 use safetensors_core::Result;
 use safetensors_core::framework::write_native;
@@ -7,10 +9,17 @@ use safetensors_core::save::Sink;
 
 use crate::ArrayElement;
 use crate::error::shape_error;
+#[cfg(not(feature = "rayon"))]
+use gather as gather_block;
 
 /// The most bytes that are gathered before they are written. They fit the second-level cache of
-/// today's processors.
-const BUFFER: usize = 1 << 20;
+/// today's processors. Several threads together gather more.
+const BUFFER: usize = if cfg!(feature = "rayon") { 16 << 20 } else { 1 << 20 };
+
+/// As many parts of a buffer are gathered at the same time. Each has at least as many rows as a
+/// tile is high, if the buffer has.
+#[cfg(feature = "rayon")]
+const PARTS: usize = 16;
 
 /// Contiguous runs of at least this many bytes are written directly, without the buffer.
 const LONG_RUN: usize = 64 << 10;
@@ -61,7 +70,7 @@ fn write_blocks<T: ArrayElement>(
         0 => array.outer_iter().try_for_each(|row| write_blocks(row, buffer, sink)),
         rows => array.axis_chunks_iter(Axis(0), rows).try_for_each(|block| {
             let gathered = &mut buffer[..block.len()];
-            gather(block, gathered).map_err(shape_error)?;
+            gather_block(block, gathered).map_err(shape_error)?;
             give(gathered, sink)
         }),
     }
@@ -92,6 +101,29 @@ fn merge_axes<T>(mut array: ArrayViewD<'_, T>) -> ArrayViewD<'_, T> {
 /// Whether the last axis is contiguous over at least this many bytes.
 fn is_run<T>(array: &ArrayViewD<'_, T>, bytes: usize) -> bool {
     matches!((array.shape(), array.strides()), (&[.., len], &[.., 1]) if len.saturating_mul(size_of::<T>()) >= bytes)
+}
+
+/// Copies a block into `gathered` in C order, by several threads if it is large.
+#[cfg(feature = "rayon")]
+fn gather_block<T: ArrayElement>(
+    block: ArrayViewD<'_, T>,
+    gathered: &mut [T],
+) -> Result<(), ShapeError> {
+    use ndarray::parallel::prelude::{
+        IndexedParallelIterator, IntoParallelIterator, ParallelIterator,
+    };
+
+    if size_of_val(gathered) < 1 << 20 {
+        return gather(block, gathered);
+    }
+    let rows = block.len_of(Axis(0));
+    let rows_each = rows.div_ceil(PARTS).max(TILE.min(rows));
+    let mut places = ArrayViewMut2::from_shape((rows, gathered.len() / rows), gathered)?;
+    let places = places.axis_chunks_iter_mut(Axis(0), rows_each).into_par_iter();
+    places.zip(block.axis_chunks_iter(Axis(0), rows_each)).try_for_each(|(mut place, part)| {
+        // Rows of a new view of a slice are contiguous.
+        place.as_slice_mut().map_or(Ok(()), |place| gather(part, place))
+    })
 }
 
 /// Copies a block into `gathered` in C order. Both have the same number of elements.

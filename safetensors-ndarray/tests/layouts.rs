@@ -13,7 +13,7 @@ use safetensors_core::{Dtype, SafeTensors, SaveOptions, TensorSource, serialize}
 use safetensors_ndarray::{ArrayElement, DynArray, array_source};
 
 /// The most bytes that the adapter gathers at once.
-const BUFFER: usize = 1 << 20;
+const BUFFER: usize = if cfg!(feature = "rayon") { 16 << 20 } else { 1 << 20 };
 
 /// The bytes that a file must have for an array: its elements in C order.
 fn oracle<T: ArrayElement, D: Dimension>(array: &ArrayView<'_, T, D>) -> Vec<u8> {

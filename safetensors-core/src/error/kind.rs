@@ -260,6 +260,17 @@ pub enum ErrorKind {
     )]
     Incomplete { expected: u64, found: u64, begin: u64, end: u64 },
 
+    /// An earlier run was killed and left [synced](crate::save::GrowingWriter::sync) steps.
+    #[cfg(feature = "std")]
+    #[error(
+        "an earlier run left synced steps in {}: recover them, or remove that directory",
+        Escaped(.directory)
+    )]
+    SyncedStepsLeft { directory: String },
+    /// The name of an attribute has a `#`, which ends the name of the tensor in the metadata key.
+    #[error("the name of an attribute must not have '#' in it, found {}", Quoted(.found))]
+    BadAttributeName { found: String },
+
     // Metadata and digests.
     /// A key of the ModelSpec standard is missing, or its value does not have the form that the
     /// standard asks for.

@@ -11,7 +11,7 @@ use crate::io::ReadAt;
 use crate::load::staged::{self, Ring, Staging};
 use crate::load::{LazyTensor, LoadOptions};
 use crate::save::SaveOptions;
-use crate::tensor::{TensorSource, shape};
+use crate::tensor::TensorSource;
 
 impl LoadOptions {
     /// Loads tensors in the dtypes that the framework `F` holds. A dtype that it lacks is widened
@@ -73,9 +73,7 @@ pub fn read_in_batches<F: Framework + ?Sized, S: ReadAt>(
     // All dtypes are checked now, and progress counts over all batches.
     let len = |tensor: &LazyTensor<'_, S>| {
         let loaded = checkpoint.loaded(tensor, &options)?;
-        loaded.check(&options).map_err(|error| tensor.locate(error))?;
-        let len = shape::byte_len(loaded.dtype(), &loaded.shape(tensor.shape()));
-        len.map_err(|kind| tensor.locate(kind.into()))
+        loaded.byte_len(tensor.shape(), &options).map_err(|error| tensor.locate(error))
     };
     let lens = tensors.iter().map(len).collect::<Result<Vec<u64>>>()?;
     let options = options.counting(lens.iter().fold(0, |sum, len| sum.saturating_add(*len)));
@@ -116,10 +114,9 @@ pub fn read_together<F: Framework + ?Sized, S: ReadAt>(
 /// Reads tensors of a checkpoint in parallel into slots of host memory, and has each slot copied to
 /// a device. Reads and copies overlap. `tensors` are tensors of the checkpoint.
 ///
-/// Elements are converted, and multiplied by their [scales](LoadOptions::scaled_weights), before they
-/// come into a slot. Slots are filled in the order of the
-/// tensors, and may be copied in another. A tensor without elements has no parts. Progress counts
-/// what has been read.
+/// Elements are converted, and multiplied by their [scales](LoadOptions::scaled_weights), before
+/// they come into a slot. Slots are filled in the order of the tensors, and may be copied in
+/// another. A tensor without elements has no parts. Progress counts what has been read.
 ///
 /// Besides the slots this takes a few hundred KiB for each thread, and a few dozen bytes for each
 /// part: reserve the memory of the device first, which fails if the tensors are too large for it.
@@ -175,7 +172,8 @@ pub fn read_together<F: Framework + ?Sized, S: ReadAt>(
 ///
 /// # Errors
 ///
-/// Those of [`Checkpoint::read_parts`], and those of the device. The first failure stops all threads. If several reads fail, the error is that of the first in the order of the
+/// Those of [`Checkpoint::read_parts`], and those of the device. The first failure stops all
+/// threads. If several reads fail, the error is that of the first in the order of the
 /// tensors.
 pub fn read_staged<S: ReadAt, T: Staging>(
     checkpoint: &Checkpoint<S>,
@@ -194,7 +192,7 @@ pub fn read_staged<S: ReadAt, T: Staging>(
 ///
 /// Those of [`Framework::source`] and of [`crate::save()`]; each names the file, and the tensor if
 /// it is about one. After an error the file at `path` is unchanged, except for
-/// [`ErrorKind::NotDurable`](crate::ErrorKind::NotDurable).
+/// [`ErrorKind::NotDurable`].
 pub fn save<'a, F: Framework>(
     path: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a F::Tensor)>,

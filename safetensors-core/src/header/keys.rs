@@ -13,6 +13,14 @@ pub(crate) const MODELSPEC_PREFIX: &str = "modelspec.";
 #[cfg(feature = "std")]
 pub(crate) const SHA256_KEY: &str = "modelspec.hash_sha256";
 
+/// The prefix of every key that describes one tensor, see [`attributes`](super::attributes()).
+pub(crate) const ATTRIBUTE_PREFIX: &str = "attribute:";
+
+/// The prefix of the keys that say along which dimension a tensor grows. Only files of synced steps
+/// have them.
+#[cfg(feature = "std")]
+pub(crate) const AXIS_PREFIX: &str = "safetensors_bridge.axis.";
+
 /// The prefix of every key of this project.
 const OWN_PREFIX: &str = "safetensors_bridge.";
 
@@ -22,5 +30,8 @@ pub(crate) const DIGESTS_KEY: &str = "safetensors_bridge.xxh3_128";
 
 /// Whether a metadata key has a fixed meaning. Such a key is never an alias of a tensor.
 pub(crate) fn is_reserved(key: &str) -> bool {
-    key == FORMAT_KEY || key.starts_with(OWN_PREFIX) || key.starts_with(MODELSPEC_PREFIX)
+    key == FORMAT_KEY
+        || [OWN_PREFIX, MODELSPEC_PREFIX, ATTRIBUTE_PREFIX]
+            .iter()
+            .any(|prefix| key.starts_with(prefix))
 }

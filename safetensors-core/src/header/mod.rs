@@ -1,5 +1,6 @@
 //! The header: the name, dtype, shape and data offsets of every tensor, and the file's metadata.
 
+mod attributes;
 mod canonical;
 #[cfg(test)]
 mod differential;
@@ -19,9 +20,12 @@ mod scan;
 mod unique_map;
 mod validate;
 
+#[cfg(feature = "std")]
+pub(crate) use attributes::described_tensor;
+pub use attributes::{attribute_key, attributes};
 pub(crate) use encode::{Entry, encode};
 #[cfg(feature = "std")]
-pub(crate) use keys::{DIGESTS_KEY, FORMAT_KEY, SHA256_KEY};
+pub(crate) use keys::{AXIS_PREFIX, DIGESTS_KEY, FORMAT_KEY, SHA256_KEY};
 pub(crate) use keys::{METADATA_KEY, MODELSPEC_PREFIX, is_reserved};
 pub use limits::Limits;
 #[cfg(feature = "std")]

@@ -20,6 +20,8 @@ mod read_at;
 pub(crate) mod reserve;
 mod safetensors;
 #[cfg(feature = "std")]
+pub(crate) mod shift;
+#[cfg(feature = "std")]
 mod stamp;
 #[cfg(feature = "std")]
 pub(crate) mod unfinished;

@@ -6,7 +6,7 @@ use crate::convert::{Conversion, ConvertOptions, can_convert};
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
 use crate::load::LoadOptions;
-use crate::tensor::TensorBuf;
+use crate::tensor::{TensorBuf, shape};
 
 /// The conversions of tensors of one dtype when they are loaded. See [`LoadOptions::loaded`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,10 +99,10 @@ impl LoadedDtype {
         }
     }
 
-    /// Checks that the conversion while elements are read exists.
-    pub(crate) fn check(&self, options: &LoadOptions) -> Result<()> {
+    /// The bytes in memory of a tensor of this shape in the file.
+    pub(crate) fn byte_len(&self, shape: &[usize], options: &LoadOptions) -> Result<u64> {
         self.conversion(&options.conversions())?;
-        Ok(())
+        Ok(shape::byte_len(self.dtype(), &self.shape(shape))?)
     }
 
     /// Whether nothing follows after the elements are read.

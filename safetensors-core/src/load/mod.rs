@@ -5,6 +5,7 @@
 //! tensors.
 
 mod fused;
+mod into;
 mod lazy;
 mod loaded;
 mod options;

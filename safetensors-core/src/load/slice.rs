@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::streaming::PIECE;
 use super::{LazyTensor, LoadOptions};
+use crate::convert::ConvertOptions;
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
 use crate::io::ReadAt;
@@ -121,7 +122,7 @@ impl<S> LazySlice<'_, S> {
 
 impl<'a, S> LazySlice<'a, S> {
     /// The tensor that this is a slice of.
-    pub(crate) fn tensor(&self) -> &LazyTensor<'a, S> {
+    pub fn tensor(&self) -> &LazyTensor<'a, S> {
         &self.tensor
     }
 
@@ -227,6 +228,16 @@ impl<S: ReadAt> LazySlice<'_, S> {
     /// Those of [`read_slices`](crate::load::read_slices).
     pub fn read_with(&self, options: &LoadOptions) -> Result<TensorBuf> {
         super::read_slice(self, options)
+    }
+
+    /// Reads the slice and converts it to a dtype, see [`LazyTensor::read_as`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LazyTensor::read_as`].
+    pub fn read_as(&self, to: Dtype, options: &ConvertOptions) -> Result<TensorBuf> {
+        let load = LoadOptions::new().all_as(to).convert_options(*options).threads(options.threads);
+        super::read_slice(self, &load)
     }
 }
 

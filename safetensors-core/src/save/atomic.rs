@@ -109,6 +109,11 @@ impl AtomicFile {
         Ok(Self { temp, path: destination.clone(), destination, durable: true })
     }
 
+    /// The path that the file will have, after links.
+    pub(super) fn destination(&self) -> &Path {
+        &self.destination
+    }
+
     /// The open file, for example to write at positions.
     pub fn file(&self) -> &File {
         self.temp.file()

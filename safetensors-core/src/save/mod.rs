@@ -6,6 +6,7 @@
 //! | write tensors piece by piece, in any order, from several threads | [`StreamWriter`] |
 //! | send a file through a pipe, a socket or a compressor | [`write_to`] |
 //! | have a file in memory | [`serialize`] |
+//! | write tensors that are not known at the start, or grow | [`GrowingWriter`] |
 //! | write a file of another kind as safely | [`AtomicFile`] |
 //! | end the process during a save, and leave nothing behind | [`remove_temporaries`] |
 //!
@@ -13,6 +14,8 @@
 
 #[cfg(feature = "std")]
 pub(crate) mod atomic;
+#[cfg(feature = "std")]
+mod growing;
 pub(crate) mod layout;
 mod options;
 #[cfg(feature = "std")]
@@ -37,6 +40,8 @@ mod writer;
 
 #[cfg(feature = "std")]
 pub use atomic::AtomicFile;
+#[cfg(feature = "std")]
+pub use growing::{GrowingTensor, GrowingWriter, recover_synced, synced_directory};
 pub use options::{Order, SaveOptions};
 pub use sequential::serialize;
 #[cfg(feature = "std")]

@@ -21,6 +21,13 @@ mod sealed {
         fn vec_from_words(words: Words) -> Result<Vec<Self>, Words> {
             Err(words)
         }
+
+        /// The bytes of values, to be overwritten by those of a file. `None` for `bool`, which not
+        /// every byte is.
+        #[cfg(feature = "std")]
+        fn bytes_mut(_: &mut [Self]) -> Option<&mut [u8]> {
+            None
+        }
     }
 }
 
@@ -44,6 +51,11 @@ macro_rules! elements {
         impl sealed::Sealed for $type {
             fn vec_from_words(words: Words) -> Result<Vec<Self>, Words> {
                 words.into_pod_vec()
+            }
+
+            #[cfg(feature = "std")]
+            fn bytes_mut(values: &mut [Self]) -> Option<&mut [u8]> {
+                Some(bytemuck::cast_slice_mut(values))
             }
         }
         impl Element for $type {

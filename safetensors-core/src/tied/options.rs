@@ -27,8 +27,9 @@ pub enum Views {
 ///
 /// One name is kept: the first in sorted order of the names whose tensor fills the whole storage.
 /// [`prefer`](Tied::prefer) and [`discard`](Tied::discard) change the choice. Each dropped name
-/// becomes a metadata entry with the kept name as its value. The keys `format`, `modelspec.*` and
-/// `safetensors_bridge.*` have another meaning in the metadata, so such a name cannot be dropped.
+/// becomes a metadata entry with the kept name as its value. The keys `format`, `modelspec.*`,
+/// `attribute:*` and `safetensors_bridge.*` have another meaning in the metadata, so such a name
+/// cannot be dropped.
 ///
 /// `safetensors.torch.save_model` does the same. [`Checkpoint`](crate::Checkpoint) finds the tensor
 /// under each of its names.

@@ -1,0 +1,101 @@
+//! Attributes of tensors, such as units and long names.
+//!
+//! The format has metadata for a whole file only. An attribute is a metadata entry whose key names
+//! the tensor: `attribute:TENSOR#NAME`, for example `attribute:u#units`. The last `#` ends the
+//! tensor's name, so the name of an attribute has no `#`. Programs that do not know this convention
+//! ignore the entries.
+
+use alloc::format;
+use alloc::string::String;
+use core::ops::Bound;
+
+use super::Metadata;
+use super::keys::ATTRIBUTE_PREFIX;
+use crate::error::{ErrorKind, Result};
+
+/// The metadata key of an attribute of a tensor: `attribute:TENSOR#NAME`.
+///
+/// ```
+/// use safetensors_core::header::attribute_key;
+///
+/// assert_eq!(attribute_key("u", "units")?, "attribute:u#units");
+/// assert!(attribute_key("u", "units#2").is_err());
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// [`ErrorKind::BadAttributeName`] if the attribute's name has a `#`.
+pub fn attribute_key(tensor: &str, name: &str) -> Result<String> {
+    if name.contains('#') {
+        return Err(ErrorKind::BadAttributeName { found: name.into() }.into());
+    }
+    Ok(format!("{ATTRIBUTE_PREFIX}{tensor}#{name}"))
+}
+
+/// The attributes of a tensor, sorted by name, each with its value.
+///
+/// ```
+/// use safetensors_core::header::{Metadata, attributes};
+///
+/// let metadata =
+///     Metadata::from([("title", "wind"), ("attribute:u#units", "m/s"), ("attribute:v#units", "K")]
+///         .map(|(key, value)| (key.to_owned(), value.to_owned())));
+/// assert!(attributes(&metadata, "u").eq([("units", "m/s")]));
+/// ```
+pub fn attributes<'m>(
+    metadata: &'m Metadata,
+    tensor: &str,
+) -> impl Iterator<Item = (&'m str, &'m str)> + use<'m> {
+    let prefix = format!("{ATTRIBUTE_PREFIX}{tensor}#");
+    let range = (Bound::Included(prefix.as_str()), Bound::Unbounded);
+    metadata
+        .range::<str, _>(range)
+        .map_while(move |(key, value)| Some((key.strip_prefix(prefix.as_str())?, value.as_str())))
+        // These belong to a tensor whose name begins with `u#`, if `tensor` is `u`.
+        .filter(|(name, _)| !name.contains('#'))
+}
+
+/// The tensor that a metadata key gives an attribute to.
+#[cfg(feature = "std")]
+pub(crate) fn described_tensor(key: &str) -> Option<&str> {
+    Some(key.strip_prefix(ATTRIBUTE_PREFIX)?.rsplit_once('#')?.0)
+}
+
+#[cfg(all(test, feature = "std"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_begin_alike_are_told_apart() {
+        let keys = [
+            ("u", "units"),
+            ("u", ""),
+            ("u#x", "units"),
+            ("u2", "units"),
+            ("", "units"),
+            ("attribute:u", "units"),
+        ];
+        let metadata: Metadata = keys
+            .iter()
+            .map(|(tensor, name)| (attribute_key(tensor, name).unwrap(), (*tensor).into()))
+            .chain([("attribute:u".into(), "no attribute".into())])
+            .collect();
+        for (tensor, names) in [
+            ("u", &["", "units"][..]),
+            ("u#x", &["units"]),
+            ("u2", &["units"]),
+            ("", &["units"]),
+            ("attribute:u", &["units"]),
+            ("w", &[]),
+        ] {
+            let found = attributes(&metadata, tensor);
+            assert!(found.eq(names.iter().map(|&name| (name, tensor))), "{tensor}");
+        }
+        for (tensor, name) in keys {
+            assert_eq!(described_tensor(&attribute_key(tensor, name).unwrap()), Some(tensor));
+        }
+        assert_eq!(described_tensor("attribute:u"), None);
+        assert_eq!(described_tensor("u#units"), None);
+    }
+}

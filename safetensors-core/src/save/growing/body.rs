@@ -1,0 +1,137 @@
+//! [`Body`]: the data of a file whose header is not known yet.
+//!
+//! A hidden file has room for the header at its front. Tensors follow in the order of the calls. A
+//! tensor whose length is not a multiple of 8 would misalign the next one. It goes to a second
+//! hidden file, and is copied to the end when the file is finished.
+
+use std::fs::File;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::io::positional::write_all_at;
+use crate::save::SaveOptions;
+use crate::save::atomic::AtomicFile;
+use crate::save::temporary::TempFile;
+
+/// The bytes that are kept for the header: enough for some 150 tensors.
+pub(super) const ROOM: u64 = 16 << 10;
+
+/// The alignment that every tensor needs at most.
+pub(super) const ALIGN: u64 = 8;
+
+/// The hidden files.
+#[derive(Debug)]
+pub(super) struct Body {
+    file: AtomicFile,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Where the next tensor goes, from the start of the file; always a multiple of [`ALIGN`].
+    end: u64,
+    /// Whether a growing tensor begins at `end`, so that no other tensor can.
+    has_tail: bool,
+    /// Second hidden files for tensors of alignment 1, 2 and 4, and for tensors that came after the
+    /// tail.
+    spills: [Option<Spill>; 4],
+}
+
+/// A second hidden file.
+#[derive(Debug)]
+struct Spill {
+    file: Arc<TempFile>,
+    end: u64,
+}
+
+/// Where the bytes of a tensor lie.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) home: Home,
+    pub(super) start: u64,
+    pub(super) len: u64,
+}
+
+/// In which file.
+#[derive(Clone, Debug)]
+pub(super) enum Home {
+    /// In the new file itself.
+    Body,
+    /// In a second hidden file.
+    Spill(Arc<TempFile>),
+}
+
+impl Body {
+    /// Creates the hidden file.
+    pub(super) fn create(path: &std::path::Path, options: &SaveOptions) -> Result<Self> {
+        let file = AtomicFile::create_with(path, options)?;
+        let state = State { end: ROOM, has_tail: false, spills: Default::default() };
+        Ok(Self { file, state: Mutex::new(state) })
+    }
+
+    /// Reserves a place for a tensor of `len` bytes.
+    pub(super) fn place(&self, dtype: Dtype, len: u64) -> io::Result<Place> {
+        let mut state = self.lock();
+        let too_large = || io::Error::from(io::ErrorKind::FileTooLarge);
+        let is_aligned = len.is_multiple_of(ALIGN);
+        if is_aligned && !state.has_tail {
+            let start = state.end;
+            state.end = start.checked_add(len).ok_or_else(too_large)?;
+            return Ok(Place { home: Home::Body, start, len });
+        }
+        let class = if is_aligned { 3 } else { dtype.alignment().trailing_zeros() as usize };
+        let spill = match &mut state.spills[class] {
+            Some(spill) => spill,
+            none => none.insert(Spill { file: Arc::new(self.spill()?), end: 0 }),
+        };
+        let start = spill.end;
+        spill.end = start.checked_add(len).ok_or_else(too_large)?;
+        Ok(Place { home: Home::Spill(spill.file.clone()), start, len })
+    }
+
+    /// Reserves the end of the file for a tensor that grows by multiples of [`ALIGN`]. Returns
+    /// where it begins, or `None` if another tensor has it.
+    pub(super) fn claim_tail(&self) -> Option<u64> {
+        let mut state = self.lock();
+        let is_free = !state.has_tail;
+        state.has_tail = true;
+        is_free.then_some(state.end)
+    }
+
+    /// A new hidden file.
+    pub(super) fn spill(&self) -> io::Result<TempFile> {
+        TempFile::create(self.file.destination(), true)
+    }
+
+    /// The open file of a place.
+    pub(super) fn file_of<'a>(&'a self, home: &'a Home) -> &'a File {
+        match home {
+            Home::Body => self.file(),
+            Home::Spill(spill) => spill.file(),
+        }
+    }
+
+    /// The new file.
+    pub(super) fn file(&self) -> &File {
+        self.file.file()
+    }
+
+    /// Where the tensors that were placed in the file end.
+    pub(super) fn end(&self) -> u64 {
+        self.lock().end
+    }
+
+    /// Writes the header, and gives the file its name.
+    pub(super) fn commit(self, prefix: &[u8]) -> Result<()> {
+        write_all_at(self.file(), prefix, 0)
+            .map_err(|error| Error::from(crate::error::ErrorKind::Io(error)))?;
+        self.file.commit()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing that can panic happens under the lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,223 @@
+//! Finishes a [`GrowingWriter`]: moves all tensors to their final places and writes the header.
+
+use std::cmp::Reverse;
+use std::fs::File;
+use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
+
+use super::body::{ALIGN, Body, Home, ROOM};
+use super::series::{Series, SeriesState};
+use super::{Entry, GrowingWriter, Whole};
+use crate::error::{Error, ErrorKind, Result};
+use crate::hash::RunningDigest;
+use crate::header::LENGTH_BYTES;
+use crate::io::FileSource;
+use crate::io::copy::copy_range;
+use crate::io::positional::write_all_at;
+use crate::io::shift::shift;
+use crate::save::layout::Layout;
+use crate::save::sequential::prefix_with_digests;
+use crate::save::spec::Spec;
+use crate::save::{Order, SaveOptions};
+
+/// The data of a smaller file is moved to the front, so that its header is not mostly spaces.
+const SMALL: u64 = 4 << 20;
+
+/// A header longer than [`ROOM`] ends at a multiple of this. Most file systems have such blocks.
+const BLOCK: u64 = 4096;
+
+/// A tensor in the order of the file.
+struct Part<'a> {
+    entry: &'a Entry,
+    /// Of a tensor that grows.
+    state: Option<MutexGuard<'a, SeriesState>>,
+    shape: Vec<usize>,
+    len: u64,
+}
+
+/// The order of the parts in the file.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// Already in the file, at this offset.
+    InPlace(u64),
+    /// Already in the file, after the others.
+    Tail,
+    /// Copied. Its length is a multiple of [`ALIGN`], so the next tensor is aligned.
+    Copied,
+    /// Copied after all tensors that need more alignment.
+    Misaligning(Reverse<usize>),
+}
+
+impl GrowingWriter {
+    /// Writes the header and gives the file its name, replacing the old file. Then removes the
+    /// directory of [synced](Self::sync) steps, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Incomplete`] if [`add`](Self::add) has failed midway through a tensor;
+    /// [`ErrorKind::HeaderTooLarge`]; [`ErrorKind::TooManyMetadataEntries`];
+    /// [`ErrorKind::ShapeOverflow`]; [`ErrorKind::Io`]. The path then keeps the old file, and no
+    /// temporary file stays behind. After [`ErrorKind::NotDurable`] the path has the new file.
+    /// After [`ErrorKind::LeftBehind`] it has the new file, but the synced steps were not removed.
+    pub fn finish(self) -> Result<()> {
+        let Self { path, options, body, tensors, synced, .. } = self;
+        let tensors = tensors.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let finish = || {
+            let parts = tensors.list.iter().map(|entry| Part::of(entry));
+            let mut parts = parts.collect::<Result<Vec<_>>>()?;
+            parts.sort_by_cached_key(Part::rank);
+            let metadata = tensors.metadata.clone();
+            let options =
+                SaveOptions { metadata, order: Order::Given, tied: None, ..options.clone() };
+            let prefix = assemble(&body, &parts, &options)?;
+            drop(parts);
+            body.commit(&prefix)
+        };
+        finish().map_err(|error: Error| error.in_path(&path))?;
+        synced.into_inner().unwrap_or_else(PoisonError::into_inner).remove()
+    }
+}
+
+/// Moves the data to its final place. Returns the bytes that come before it.
+fn assemble(body: &Body, parts: &[Part<'_>], options: &SaveOptions) -> Result<Vec<u8>> {
+    let specs: Vec<_> = parts.iter().map(Part::spec).collect();
+    let layout = Layout::plan(&specs, options)?;
+    let (mut prefix, needed) = (layout.prefix, layout.places);
+    let shortest = prefix.len() as u64;
+    let data_len = needed.last().map_or(0, |(_, range)| range.end - shortest);
+    let start =
+        if data_len < SMALL { shortest } else { ROOM.max(shortest.next_multiple_of(BLOCK)) };
+    let file = body.file();
+    let tail = parts.iter().filter_map(|part| part.state.as_deref()).find(|s| s.stored.is_tail());
+    let in_place = body.end() - ROOM + tail.map_or(0, |tail| tail.stored.flushed());
+    shift(file, ROOM, start, in_place).map_err(ErrorKind::Io)?;
+    let mut copies = Copies { to: file, waiting: None };
+    for (part, (_, range)) in parts.iter().zip(&needed) {
+        let offset = range.start - shortest + start;
+        part.put(body, offset, &mut copies).map_err(|error| error.in_tensor(part.entry.name()))?;
+    }
+    copies.flush()?;
+    file.set_len(start + data_len).map_err(ErrorKind::Io)?;
+    if options.digests {
+        let source =
+            file.try_clone().and_then(|file| FileSource::of(file, std::path::Path::new("")));
+        let source = source.map_err(ErrorKind::Io)?;
+        let mut buffer = Vec::new();
+        let digests = needed.iter().map(|(_, range)| {
+            let place = range.start - shortest + start..range.end - shortest + start;
+            RunningDigest::default().finish(&source, place, &mut buffer)
+        });
+        prefix = prefix_with_digests(&specs, options, digests.collect::<Result<Vec<_>>>()?)?;
+    }
+    // Spaces at the end of the header fill the rest of its room.
+    prefix.resize(start as usize, b' ');
+    prefix[..LENGTH_BYTES].copy_from_slice(&(start - LENGTH_BYTES as u64).to_le_bytes());
+    Ok(prefix)
+}
+
+impl<'a> Part<'a> {
+    fn of(entry: &'a Entry) -> Result<Self> {
+        match entry {
+            Entry::Whole(whole) => {
+                whole.check_complete()?;
+                Ok(Self { entry, state: None, shape: whole.shape.clone(), len: whole.place.len })
+            }
+            Entry::Growing(series) => {
+                let state = series.lock();
+                let (shape, len) = (series.shape(state.steps), series.byte_len(state.steps));
+                Ok(Self { entry, state: Some(state), shape, len })
+            }
+        }
+    }
+
+    fn rank(&self) -> Rank {
+        let dtype = match (self.entry, &self.state) {
+            (Entry::Whole(Whole { place, .. }), _) if matches!(place.home, Home::Body) => {
+                return Rank::InPlace(place.start);
+            }
+            (_, Some(state)) if state.stored.is_tail() => return Rank::Tail,
+            (Entry::Whole(whole), _) => whole.dtype,
+            (Entry::Growing(series), _) => series.dtype,
+        };
+        match self.len.is_multiple_of(ALIGN) {
+            true => Rank::Copied,
+            false => Rank::Misaligning(Reverse(dtype.alignment())),
+        }
+    }
+
+    fn spec(&self) -> Spec<'_> {
+        let dtype = match self.entry {
+            Entry::Whole(whole) => whole.dtype,
+            Entry::Growing(series) => series.dtype,
+        };
+        Spec { name: self.entry.name(), dtype, shape: &self.shape }
+    }
+
+    /// Writes the tensor at `offset` of the file, unless it is there.
+    fn put(&self, body: &Body, offset: u64, copies: &mut Copies<'a>) -> Result<()> {
+        match (self.entry, &self.state) {
+            (Entry::Whole(Whole { place, .. }), _) => match &place.home {
+                Home::Body => Ok(()),
+                Home::Spill(spill) => copies.copy(spill.file(), place.start, offset, self.len),
+            },
+            (Entry::Growing(series), Some(state)) => put_steps(series, state, body, offset),
+            (Entry::Growing(_), None) => Ok(()),
+        }
+    }
+}
+
+fn put_steps(series: &Series, state: &SeriesState, body: &Body, offset: u64) -> Result<()> {
+    if series.is_in_order() {
+        return Ok(state.stored.put(body.file(), offset).map_err(ErrorKind::Io)?);
+    }
+    series.write_steps(state, body, 0..state.steps, &mut |at, bytes| {
+        Ok(write_all_at(body.file(), bytes, offset + at).map_err(ErrorKind::Io)?)
+    })
+}
+
+impl Whole {
+    /// Fails if a byte was not written.
+    fn check_complete(&self) -> Result<()> {
+        if self.written.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let (expected, end) = (self.place.len, self.place.len);
+        let kind = ErrorKind::Incomplete { expected, found: 0, begin: 0, end };
+        Err(Error::from(kind).in_tensor(&self.name))
+    }
+}
+
+/// Copies from hidden files. Neighbours that stay neighbours are copied at once.
+struct Copies<'a> {
+    to: &'a File,
+    waiting: Option<Waiting<'a>>,
+}
+
+/// A range that is to be copied.
+struct Waiting<'a> {
+    from: &'a File,
+    start: u64,
+    offset: u64,
+    len: u64,
+}
+
+impl<'a> Copies<'a> {
+    fn copy(&mut self, from: &'a File, start: u64, offset: u64, len: u64) -> Result<()> {
+        if let Some(before) = &mut self.waiting
+            && std::ptr::eq(before.from, from)
+            && before.start + before.len == start
+            && before.offset + before.len == offset
+        {
+            before.len += len;
+            return Ok(());
+        }
+        self.flush()?;
+        self.waiting = Some(Waiting { from, start, offset, len });
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let Some(Waiting { from, start, offset, len }) = self.waiting.take() else { return Ok(()) };
+        Ok(copy_range(from, start, self.to, offset, len).map_err(ErrorKind::Io)?)
+    }
+}

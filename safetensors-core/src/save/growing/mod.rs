@@ -1,0 +1,311 @@
+//! [`GrowingWriter`]: a file whose tensors need not be known at the start, and may grow.
+
+mod body;
+mod finish;
+mod recover;
+mod series;
+mod steps;
+mod stored;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use body::{Body, Place};
+pub use recover::{recover_synced, synced_directory};
+pub use series::GrowingTensor;
+use series::Series;
+use sync::Synced;
+
+use super::SaveOptions;
+use crate::dtype::Dtype;
+use crate::error::{Error, ErrorKind, Result};
+use crate::header::{Limits, METADATA_KEY, Metadata, NameTable, attribute_key};
+use crate::io::positional::write_all_at;
+use crate::tensor::{TensorSource, shape, write_exactly};
+
+/// Writes a file tensor by tensor. A tensor is [added](Self::add) whole, or [grows](Self::grow)
+/// step by step along one dimension. The number of tensors and of steps need not be known at the
+/// start.
+///
+/// [`finish`](Self::finish) gives the file its name. Until then, or if the writer is dropped, the
+/// path keeps the old file. Steps that were [synced](Self::sync) survive if the process is killed.
+///
+/// Memory holds at most 256 KiB of each growing tensor. The writer puts one growing tensor directly
+/// at its final place. Other growing tensors go to hidden files of their own, and are copied at the
+/// end. So do tensors that would misalign the tensors after them, in at most four files.
+///
+/// All methods take `&self`. Several tensors can grow at the same time, also from several threads.
+///
+/// ```
+/// use safetensors_core::save::GrowingWriter;
+/// use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView};
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("run.safetensors");
+/// let writer = GrowingWriter::create(&path, &SaveOptions::new())?;
+/// writer.add("x", &TensorView::from_slice(&[2], &[0.0_f32, 0.5])?)?;
+/// writer.attribute("x", "units", "m")?;
+/// let time = writer.grow("time", Dtype::F64, 0, &[])?;
+/// let u = writer.grow("u", Dtype::F32, 0, &[2])?;
+/// for step in 0..3 {
+///     time.append(&TensorView::from_slice(&[], &[f64::from(step)])?)?;
+///     u.append(&TensorView::from_slice(&[2], &[step as f32; 2])?)?;
+/// }
+/// writer.finish()?;
+///
+/// let file = Checkpoint::open(&path)?;
+/// assert_eq!(file.tensor("u")?.shape(), [3, 2]);
+/// assert_eq!(file.tensor("time")?.read()?.into_vec::<f64>()?, [0.0, 1.0, 2.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// The writer ignores three of the [`SaveOptions`]: [`order`](SaveOptions::order),
+/// [`tied`](SaveOptions::tied) and [`progress`](SaveOptions::progress). Added tensors are in the
+/// file in the order of the calls, except for those that would misalign others. The same calls give
+/// the same bytes.
+#[derive(Debug)]
+pub struct GrowingWriter {
+    path: PathBuf,
+    options: SaveOptions,
+    body: Body,
+    tensors: Mutex<Tensors>,
+    synced: Mutex<Synced>,
+    sync_every: u64,
+}
+
+/// The tensors so far, and the metadata.
+#[derive(Debug, Default)]
+struct Tensors {
+    list: Vec<Arc<Entry>>,
+    names: NameTable,
+    metadata: Metadata,
+}
+
+/// A tensor.
+#[derive(Debug)]
+enum Entry {
+    Whole(Whole),
+    Growing(Arc<Series>),
+}
+
+/// A tensor that was added whole.
+#[derive(Debug)]
+struct Whole {
+    name: String,
+    dtype: Dtype,
+    shape: Vec<usize>,
+    place: Place,
+    /// Whether all of it was written.
+    written: AtomicBool,
+    synced: AtomicBool,
+}
+
+impl Entry {
+    fn name(&self) -> &str {
+        match self {
+            Self::Whole(whole) => &whole.name,
+            Self::Growing(series) => &series.name,
+        }
+    }
+}
+
+impl GrowingWriter {
+    /// Creates the file, without its name yet.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotAFile`] if the path has something else than a regular file;
+    /// [`ErrorKind::ReadOnlyFile`]; [`ErrorKind::BadAlignment`]; [`ErrorKind::SyncedStepsLeft`] if
+    /// an earlier run was killed and left [synced](Self::sync) steps; [`ErrorKind::Io`].
+    pub fn create(path: impl AsRef<Path>, options: &SaveOptions) -> Result<Self> {
+        let path = path.as_ref();
+        let synced = Synced::in_place_of(path).map_err(|error| error.in_path(path))?;
+        Self::create_with(path, options, synced)
+    }
+
+    /// [`create`](Self::create), though there may be synced steps.
+    fn create_beside_synced(path: &Path, options: &SaveOptions) -> Result<Self> {
+        Self::create_with(path, options, Synced::new(path))
+    }
+
+    fn create_with(path: &Path, options: &SaveOptions, synced: Synced) -> Result<Self> {
+        let create = || {
+            if !options.align.is_power_of_two() || !(8..=4096).contains(&options.align) {
+                return Err(ErrorKind::BadAlignment { found: options.align }.into());
+            }
+            Body::create(path, options)
+        };
+        let body = create().map_err(|error: Error| error.in_path(path))?;
+        let tensors = Tensors { metadata: options.metadata.clone(), ..Tensors::default() };
+        Ok(Self {
+            path: path.into(),
+            options: options.clone(),
+            body,
+            tensors: Mutex::new(tensors),
+            synced: Mutex::new(synced),
+            sync_every: 0,
+        })
+    }
+
+    /// Calls [`sync`](Self::sync) whenever a tensor has grown by this many steps. The call comes
+    /// just before the tensor's next step, so that all tensors of one loop have the same number of
+    /// steps. The default, 0, never calls it.
+    #[must_use]
+    pub fn sync_every(mut self, steps: u64) -> Self {
+        self.sync_every = steps;
+        self
+    }
+
+    /// The path that the file will have.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Adds a whole tensor. Its bytes are written at once.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::DuplicateTensor`], [`ErrorKind::ReservedName`] and those of
+    /// [`shape::byte_len`](crate::shape::byte_len) leave the file unchanged. After
+    /// [`ErrorKind::Io`], [`ErrorKind::SourceLength`] or an error of the source, the file cannot be
+    /// finished any more.
+    pub fn add(&self, name: &str, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
+        self.write(name, tensor).map_err(|error| self.locate(error.in_tensor(name)))
+    }
+
+    fn write(&self, name: &str, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
+        let (dtype, shape) = (tensor.dtype(), tensor.shape());
+        let len = shape::byte_len(dtype, shape)?;
+        check_ndim(shape.len())?;
+        let entry = self.enter(name, || {
+            let place = self.body.place(dtype, len).map_err(ErrorKind::Io)?;
+            let (written, synced) = (AtomicBool::new(false), AtomicBool::new(false));
+            let (name, shape) = (name.into(), shape.into());
+            Ok(Entry::Whole(Whole { name, dtype, shape, place, written, synced }))
+        })?;
+        let Entry::Whole(whole) = &*entry else { return Ok(()) };
+        let file = self.body.file_of(&whole.place.home);
+        write_exactly(tensor, len, &mut |offset, bytes| {
+            Ok(write_all_at(file, bytes, whole.place.start + offset).map_err(ErrorKind::Io)?)
+        })?;
+        whole.written.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Begins a tensor that grows along dimension `axis`. `step_shape` is its shape without that
+    /// dimension: the shape of one step.
+    ///
+    /// Dimension 0 is cheapest. Along another dimension the bytes of a step are not contiguous in
+    /// the file, so [`finish`](Self::finish) rearranges them.
+    ///
+    /// ```
+    /// use safetensors_core::save::GrowingWriter;
+    /// use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("columns.safetensors");
+    /// let writer = GrowingWriter::create(&path, &SaveOptions::new())?;
+    /// let columns = writer.grow("table", Dtype::U8, 1, &[2])?;
+    /// columns.append(&TensorView::from_slice(&[2], &[1_u8, 2])?)?;
+    /// // Several steps at once: the first dimension counts them.
+    /// columns.extend(&TensorView::from_slice(&[2, 2], &[3_u8, 4, 5, 6])?)?;
+    /// writer.finish()?;
+    ///
+    /// let table = Checkpoint::open(&path)?.tensor("table")?.read()?;
+    /// assert_eq!(table.shape(), [2, 3]);
+    /// assert_eq!(table.into_vec::<u8>()?, [1, 3, 5, 2, 4, 6]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::DuplicateTensor`]; [`ErrorKind::ReservedName`]; [`ErrorKind::NoSuchDim`];
+    /// [`ErrorKind::TooManyDimensions`]; those of [`shape::byte_len`](crate::shape::byte_len), also
+    /// if a packed dtype would have to be cut inside a byte.
+    pub fn grow(
+        &self,
+        name: &str,
+        dtype: Dtype,
+        axis: usize,
+        step_shape: &[usize],
+    ) -> Result<GrowingTensor<'_>> {
+        let grow = || {
+            let series = Arc::new(Series::new(name, dtype, axis, step_shape)?);
+            check_ndim(step_shape.len() + 1)?;
+            self.enter(name, || Ok(Entry::Growing(series.clone())))?;
+            Ok(GrowingTensor { writer: self, series })
+        };
+        grow().map_err(|error: Error| self.locate(error.in_tensor(name)))
+    }
+
+    /// Adds entries to the `__metadata__` of the file. An entry replaces an earlier one with the
+    /// same key.
+    pub fn metadata<K: Into<String>, V: Into<String>>(
+        &self,
+        entries: impl IntoIterator<Item = (K, V)>,
+    ) {
+        let entries = entries.into_iter().map(|(key, value)| (key.into(), value.into()));
+        self.lock().metadata.extend(entries);
+    }
+
+    /// Gives a tensor an [attribute](crate::header::attributes()), such as its units. The tensor has
+    /// been added, or grows. The value replaces an earlier one.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::TensorNotFound`]; [`ErrorKind::BadAttributeName`] if the attribute's name has a
+    /// `#`.
+    pub fn attribute(&self, tensor: &str, name: &str, value: impl Into<String>) -> Result<()> {
+        let mut tensors = self.lock();
+        let Tensors { list, names, metadata } = &mut *tensors;
+        let attribute = || {
+            if names.find(tensor, |i| list[i].name()).is_none() {
+                return Err(Error::not_found(tensor, list.iter().map(|entry| entry.name())));
+            }
+            attribute_key(tensor, name)
+        };
+        let key = attribute().map_err(|error| self.locate(error.in_tensor(tensor)))?;
+        metadata.insert(key, value.into());
+        Ok(())
+    }
+
+    /// Adds an entry to the list, unless the name is taken.
+    fn enter(&self, name: &str, entry: impl FnOnce() -> Result<Entry>) -> Result<Arc<Entry>> {
+        if name == METADATA_KEY {
+            return Err(ErrorKind::ReservedName.into());
+        }
+        let mut tensors = self.lock();
+        let Tensors { list, names, .. } = &mut *tensors;
+        if names.find(name, |i| list[i].name()).is_some() {
+            return Err(ErrorKind::DuplicateTensor.into());
+        }
+        // No header can have more, and no table of names.
+        const MOST: usize = u32::MAX as usize;
+        if list.len() == MOST {
+            return Err(ErrorKind::TooManyTensors { limit: MOST }.into());
+        }
+        let entry = Arc::new(entry()?);
+        list.push(entry.clone());
+        names.insert(name, list.len() - 1, |i| list[i].name());
+        Ok(entry)
+    }
+
+    fn locate(&self, error: Error) -> Error {
+        error.in_path(&self.path)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tensors> {
+        // Nothing that can panic happens under the lock, except in a caller's iterator of metadata.
+        self.tensors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Refuses a tensor that readers would refuse.
+fn check_ndim(ndim: usize) -> Result<(), ErrorKind> {
+    let limit = Limits::default().ndim;
+    if ndim > limit { Err(ErrorKind::TooManyDimensions { limit }) } else { Ok(()) }
+}

@@ -1,0 +1,149 @@
+//! [`recover_synced`]: makes one file of the steps that a killed run had synced.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::{GrowingTensor, GrowingWriter, Tensors};
+use crate::error::{Error, ErrorKind, Result};
+use crate::header::{AXIS_PREFIX, described_tensor};
+use crate::io::{FileSource, SafeTensors};
+use crate::load::LazyTensor;
+use crate::save::SaveOptions;
+use crate::slice::Index;
+
+/// How the names of synced files end.
+const SUFFIX: &str = ".safetensors";
+
+/// The directory in which a [`GrowingWriter`] of a path [syncs](GrowingWriter::sync): that path
+/// with `.synced` at its end.
+pub fn synced_directory(path: impl AsRef<Path>) -> PathBuf {
+    let mut directory = path.as_ref().as_os_str().to_owned();
+    directory.push(".synced");
+    directory.into()
+}
+
+/// The name of a synced file, counted from 1.
+pub(super) fn file_name(number: u32) -> String {
+    format!("{number:08}{SUFFIX}")
+}
+
+/// Makes one file of the tensors and steps that a killed run had [synced](GrowingWriter::sync).
+/// `path` is the path of that run's file, and `to` that of the new file. They can be the same.
+///
+/// The new file has the tensors that the run would have saved if it had finished at its last sync.
+/// It replaces an old file whole or not at all. The directory of synced steps stays. Remove it
+/// before another run writes to `path`. Metadata in `options` replaces entries of the run with the
+/// same keys.
+///
+/// ```
+/// use safetensors_core::save::{GrowingWriter, recover_synced, synced_directory};
+/// use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView};
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("run.safetensors");
+/// let writer = GrowingWriter::create(&path, &SaveOptions::new())?;
+/// let time = writer.grow("time", Dtype::F64, 0, &[])?;
+/// time.append(&TensorView::from_slice(&[], &[0.0_f64])?)?;
+/// time.append(&TensorView::from_slice(&[], &[0.5_f64])?)?;
+/// writer.sync()?;
+/// time.append(&TensorView::from_slice(&[], &[1.0_f64])?)?;
+/// drop(writer); // It never finished.
+///
+/// recover_synced(&path, &path, &SaveOptions::new())?;
+/// std::fs::remove_dir_all(synced_directory(&path))?;
+/// let time = Checkpoint::open(&path)?.tensor("time")?.read()?;
+/// assert_eq!(time.into_vec::<f64>()?, [0.0, 0.5]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// [`ErrorKind::Io`] if there is no directory of synced steps, or if one of its files is missing;
+/// [`ErrorKind::WrongDtype`], [`ErrorKind::WrongShape`] and [`ErrorKind::DuplicateTensor`] if the
+/// files do not belong together; those of [`Header::parse`](crate::header::Header::parse), of
+/// [`GrowingWriter::create`] and of [`GrowingWriter::finish`].
+pub fn recover_synced(
+    path: impl AsRef<Path>,
+    to: impl AsRef<Path>,
+    options: &SaveOptions,
+) -> Result<()> {
+    let directory = synced_directory(path);
+    let last = last_file(&directory)?;
+    let writer = GrowingWriter::create_beside_synced(to.as_ref(), options)?;
+    let mut growing = Vec::new();
+    for number in 1..=last {
+        let path = directory.join(file_name(number));
+        add_file(&writer, &path, &mut growing).map_err(|error| error.in_path(&path))?;
+    }
+    drop(growing);
+    let mut tensors = writer.lock();
+    let Tensors { list, names, metadata } = &mut *tensors;
+    let exists = |name: &str| names.find(name, |i| list[i].name()).is_some();
+    // A tensor with an attribute may have been added after the last sync.
+    metadata.retain(|key, _| described_tensor(key).is_none_or(exists));
+    metadata.extend(options.metadata.clone());
+    drop(tensors);
+    writer.finish()
+}
+
+/// Adds the whole tensors and the steps of one file.
+fn add_file<'w>(
+    writer: &'w GrowingWriter,
+    path: &Path,
+    growing: &mut Vec<GrowingTensor<'w>>,
+) -> Result<()> {
+    let file = SafeTensors::from_source(FileSource::open(path)?)?;
+    for tensor in file.tensors() {
+        match file.metadata().get(&format!("{AXIS_PREFIX}{}", tensor.name())) {
+            None => writer.add(tensor.name(), &tensor)?,
+            Some(axis) => {
+                add_steps(writer, &tensor, axis, growing)
+                    .map_err(|error| error.in_tensor(tensor.name()))?;
+            }
+        }
+    }
+    let metadata = file.metadata().iter().filter(|(key, _)| !key.starts_with(AXIS_PREFIX));
+    writer.metadata(metadata.map(|(key, value)| (key.clone(), value.clone())));
+    Ok(())
+}
+
+fn add_steps<'w>(
+    writer: &'w GrowingWriter,
+    tensor: &LazyTensor<'_, FileSource>,
+    axis: &str,
+    growing: &mut Vec<GrowingTensor<'w>>,
+) -> Result<()> {
+    let ndim = tensor.shape().len();
+    let axis = axis.parse().ok().filter(|&axis: &usize| axis < ndim);
+    let axis = axis.ok_or(ErrorKind::NoSuchDim { dim: usize::MAX, ndim })?;
+    let mut step_shape = tensor.shape().to_vec();
+    let steps = step_shape.remove(axis);
+    let position = match growing.iter().position(|growing| growing.name() == tensor.name()) {
+        Some(position) => position,
+        None => {
+            growing.push(writer.grow(tensor.name(), tensor.dtype(), axis, &step_shape)?);
+            growing.len() - 1
+        }
+    };
+    let growing = &growing[position];
+    if axis == 0 {
+        return growing.extend(tensor);
+    }
+    (0..steps).try_for_each(|step| {
+        let mut indices = vec![Index::ALL; axis];
+        indices.push(Index::from(step));
+        growing.append(&tensor.slice(indices)?)
+    })
+}
+
+/// The number of the last file.
+fn last_file(directory: &Path) -> Result<u32> {
+    let failed = |error| Error::io(error, directory);
+    let mut last = None;
+    for entry in fs::read_dir(directory).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_suffix(SUFFIX)?.parse().ok());
+        last = last.max(number.filter(|&number| name == *file_name(number)));
+    }
+    last.ok_or_else(|| failed(std::io::ErrorKind::NotFound.into()))
+}

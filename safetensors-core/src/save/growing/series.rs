@@ -1,0 +1,206 @@
+//! [`GrowingTensor`]: a tensor that is appended to, step by step.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::GrowingWriter;
+use super::body::{ALIGN, Body};
+use super::steps::{Layers, write_layers};
+use super::stored::Stored;
+use crate::dtype::Dtype;
+use crate::error::{Error, ErrorKind, Result};
+use crate::tensor::{TensorSource, shape, write_exactly};
+
+/// A tensor of a [`GrowingWriter`] that grows along one dimension. It can be cloned and sent to
+/// other threads; all clones append to the one tensor.
+#[derive(Clone, Debug)]
+pub struct GrowingTensor<'w> {
+    pub(super) writer: &'w GrowingWriter,
+    pub(super) series: Arc<Series>,
+}
+
+impl GrowingTensor<'_> {
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.series.name
+    }
+
+    /// The type of the elements.
+    pub fn dtype(&self) -> Dtype {
+        self.series.dtype
+    }
+
+    /// The shape of one step: that of the tensor, without the dimension along which it grows.
+    pub fn step_shape(&self) -> &[usize] {
+        &self.series.step_shape
+    }
+
+    /// The number of steps so far.
+    pub fn steps(&self) -> u64 {
+        self.series.lock().steps
+    }
+
+    /// Appends one step. If that fails, the tensor is as before.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] if the step differs from what
+    /// [`grow`](GrowingWriter::grow) declared; [`ErrorKind::Io`]; those of the source. With
+    /// [`sync_every`](GrowingWriter::sync_every) also those of [`sync`](GrowingWriter::sync).
+    pub fn append(&self, step: &(impl TensorSource + ?Sized)) -> Result<()> {
+        self.append_if(step, |expected, found| (expected == found).then_some(1))
+    }
+
+    /// Appends several steps. The first dimension of the source counts them, along whichever
+    /// dimension the tensor grows.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`append`](GrowingTensor::append).
+    pub fn extend(&self, steps: &(impl TensorSource + ?Sized)) -> Result<()> {
+        self.append_if(steps, |expected, found| match found.split_first() {
+            Some((&steps, found)) if found == expected => Some(steps as u64),
+            _ => None,
+        })
+    }
+
+    /// Appends the steps of a source. `count` compares the shapes of a step and of the source, and
+    /// returns the number of steps.
+    fn append_if(
+        &self,
+        source: &(impl TensorSource + ?Sized),
+        count: impl FnOnce(&[usize], &[usize]) -> Option<u64>,
+    ) -> Result<()> {
+        let series = &*self.series;
+        let append = || {
+            if source.dtype() != series.dtype {
+                let (expected, found) = (series.dtype, source.dtype());
+                return Err(ErrorKind::WrongDtype { expected, found }.into());
+            }
+            let Some(steps) = count(&series.step_shape, source.shape()) else {
+                let (expected, found) = (series.step_shape.clone(), source.shape().to_vec());
+                return Err(ErrorKind::WrongShape { expected, found }.into());
+            };
+            let overflow = || ErrorKind::ShapeOverflow { shape: source.shape().to_vec() };
+            let len = series.step_len.checked_mul(steps).ok_or_else(overflow)?;
+            self.writer.sync_if_due(series)?;
+            series.lock().append(series, source, steps, len, &self.writer.body)
+        };
+        append().map_err(|error: Error| self.writer.locate(error.in_tensor(&series.name)))
+    }
+}
+
+/// A growing tensor, and its steps so far.
+#[derive(Debug)]
+pub(super) struct Series {
+    pub(super) name: String,
+    pub(super) dtype: Dtype,
+    pub(super) step_shape: Vec<usize>,
+    /// The dimension along which the tensor grows.
+    pub(super) axis: usize,
+    step_len: u64,
+    layers: Layers,
+    state: Mutex<SeriesState>,
+}
+
+/// The steps so far.
+#[derive(Debug, Default)]
+pub(super) struct SeriesState {
+    pub(super) steps: u64,
+    /// How many of them were synced.
+    pub(super) synced: u64,
+    pub(super) stored: Stored,
+}
+
+impl Series {
+    /// A tensor without steps.
+    pub(super) fn new(
+        name: &str,
+        dtype: Dtype,
+        axis: usize,
+        step_shape: &[usize],
+    ) -> Result<Self, ErrorKind> {
+        let Some((outer, inner)) = step_shape.split_at_checked(axis) else {
+            return Err(ErrorKind::NoSuchDim { dim: axis, ndim: step_shape.len() + 1 });
+        };
+        let step_len = shape::byte_len(dtype, step_shape)?;
+        // Contiguous elements must be whole bytes.
+        let inner = shape::byte_len(dtype, inner)?;
+        let layers = Layers { outer: shape::element_count(outer)?, inner };
+        Ok(Self {
+            name: name.into(),
+            dtype,
+            step_shape: step_shape.into(),
+            axis,
+            step_len,
+            layers,
+            state: Mutex::default(),
+        })
+    }
+
+    /// The shape of a tensor of this many steps.
+    pub(super) fn shape(&self, steps: u64) -> Vec<usize> {
+        let mut shape = self.step_shape.clone();
+        // A number of steps that is too large for memory is refused when the header is made.
+        shape.insert(self.axis, usize::try_from(steps).unwrap_or(usize::MAX));
+        shape
+    }
+
+    /// The number of bytes of this many steps.
+    pub(super) fn byte_len(&self, steps: u64) -> u64 {
+        // This cannot overflow, because that many bytes have been written.
+        self.step_len * steps
+    }
+
+    /// Whether steps can be written directly to the end of the file.
+    fn may_be_tail(&self) -> bool {
+        self.is_in_order() && self.step_len.is_multiple_of(ALIGN)
+    }
+
+    /// Whether the steps are contiguous in the tensor.
+    pub(super) fn is_in_order(&self) -> bool {
+        self.layers.outer <= 1
+    }
+
+    /// Writes some steps as the tensor of these steps has them, in pieces, each with its offset.
+    pub(super) fn write_steps(
+        &self,
+        state: &SeriesState,
+        body: &Body,
+        steps: Range<u64>,
+        write: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let first = self.byte_len(steps.start);
+        let read = |buf: &mut [u8], offset| state.stored.read_exact_at(body, buf, first + offset);
+        write_layers(self.layers, steps.end - steps.start, &read, write)
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, SeriesState> {
+        // If a source panics, the bytes of its unfinished step are not counted.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SeriesState {
+    fn append(
+        &mut self,
+        series: &Series,
+        source: &(impl TensorSource + ?Sized),
+        steps: u64,
+        len: u64,
+        body: &Body,
+    ) -> Result<()> {
+        let before = series.byte_len(self.steps);
+        let too_long = || ErrorKind::Io(std::io::ErrorKind::FileTooLarge.into());
+        before.checked_add(len).ok_or_else(too_long)?;
+        self.stored.truncate(before);
+        let written = write_exactly(source, len, &mut |_, bytes| {
+            Ok(self.stored.push(bytes, body, series.may_be_tail()).map_err(ErrorKind::Io)?)
+        });
+        match written {
+            Ok(()) => self.steps += steps,
+            Err(_) => self.stored.truncate(before),
+        }
+        written
+    }
+}

@@ -1,0 +1,105 @@
+//! [`Stored`]: the bytes of a tensor that grows, until its file is finished.
+
+use std::fs::File;
+use std::io;
+
+use super::body::Body;
+use crate::io::copy::copy_range;
+use crate::io::positional::{read_exact_at, write_all_at};
+use crate::save::temporary::TempFile;
+
+/// The most bytes that are buffered in memory. Without a buffer each small step would need a system
+/// call.
+const PENDING: usize = 256 << 10;
+
+/// The bytes of all steps, one step after the other. The first lie in a file, the last in memory.
+#[derive(Debug, Default)]
+pub(super) struct Stored {
+    /// `None` while all bytes fit in `pending`.
+    target: Option<Target>,
+    flushed: u64,
+    pending: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum Target {
+    /// The end of the new file, from this offset on. Nothing is copied later.
+    Tail(u64),
+    Spill(TempFile),
+}
+
+impl Stored {
+    /// Whether the bytes are at the end of the new file.
+    pub(super) fn is_tail(&self) -> bool {
+        matches!(self.target, Some(Target::Tail(_)))
+    }
+
+    /// Forgets all bytes from `len` on.
+    pub(super) fn truncate(&mut self, len: u64) {
+        self.pending.truncate(len.saturating_sub(self.flushed) as usize);
+        self.flushed = self.flushed.min(len);
+    }
+
+    /// Adds bytes. `may_be_tail` says whether they may be written to the end of the new file.
+    pub(super) fn push(&mut self, bytes: &[u8], body: &Body, may_be_tail: bool) -> io::Result<()> {
+        if self.pending.len() + bytes.len() <= PENDING {
+            self.pending.extend_from_slice(bytes);
+            return Ok(());
+        }
+        let target = match &self.target {
+            Some(target) => target,
+            None => self.target.insert(match may_be_tail.then(|| body.claim_tail()).flatten() {
+                Some(start) => Target::Tail(start),
+                None => Target::Spill(body.spill()?),
+            }),
+        };
+        let (file, start) = target.file(body);
+        write_all_at(file, &self.pending, start + self.flushed)?;
+        self.flushed += self.pending.len() as u64;
+        self.pending.clear();
+        if bytes.len() < PENDING {
+            self.pending.extend_from_slice(bytes);
+            return Ok(());
+        }
+        write_all_at(file, bytes, start + self.flushed)?;
+        self.flushed += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Fills `buf` with the bytes from `offset` on.
+    pub(super) fn read_exact_at(&self, body: &Body, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let in_file = self.flushed.saturating_sub(offset).min(buf.len() as u64) as usize;
+        let (from_file, from_memory) = buf.split_at_mut(in_file);
+        if let (Some(target), false) = (&self.target, from_file.is_empty()) {
+            let (file, start) = target.file(body);
+            read_exact_at(file, from_file, start + offset)?;
+        }
+        let skipped = (offset + in_file as u64).saturating_sub(self.flushed) as usize;
+        let pending = self.pending.get(skipped..skipped + from_memory.len());
+        from_memory.copy_from_slice(pending.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+
+    /// Copies all bytes to `offset` of `file`. The flushed bytes of a tail are already there.
+    pub(super) fn put(&self, file: &File, offset: u64) -> io::Result<()> {
+        if let Some(Target::Spill(spill)) = &self.target {
+            copy_range(spill.file(), 0, file, offset, self.flushed)?;
+        }
+        write_all_at(file, &self.pending, offset + self.flushed)
+    }
+
+    /// The number of bytes that lie in a file.
+    pub(super) fn flushed(&self) -> u64 {
+        self.flushed
+    }
+}
+
+impl Target {
+    /// The file, and where in it the bytes begin.
+    fn file<'a>(&'a self, body: &'a Body) -> (&'a File, u64) {
+        match self {
+            Self::Tail(start) => (body.file(), *start),
+            Self::Spill(spill) => (spill.file(), 0),
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! [`Reader`]: reads the arrays of a file by name, like `NpzReader`, and borrows views of them.
+
+use std::path::Path;
+
+use ndarray::{Array, ArrayView, ArrayViewMut, Dimension, IxDyn, SliceArg};
+use safetensors_core::header::attributes;
+use safetensors_core::io::FileSource;
+use safetensors_core::{Checkpoint, ConvertOptions, LazyTensor, Limits, Metadata, ReadAt, Result};
+
+use crate::{
+    ArrayElement, ArraySlice, DynArray, FileBytes, ReadArrayExt, SliceArrayExt, ViewArrayExt,
+};
+
+/// The arrays of a file, or of a directory with several files.
+///
+/// | to | use | `S` |
+/// |---|---|---|
+/// | read arrays, or parts of them, on demand | [`open`](Reader::open) | `FileSource` |
+/// | borrow views without `unsafe` | [`open_in_memory`](Reader::open_in_memory) | [`FileBytes`] |
+/// | use bytes that are already in memory | [`from_bytes`](Reader::from_bytes) | any owner of bytes |
+/// | map a file, or read from another source | [`new`](Reader::new) with any [`Checkpoint`] | `Mmap`, … |
+///
+/// ```
+/// use ndarray::{Ix1, Ix2, array, s};
+/// use safetensors_ndarray::{Reader, Writer};
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("wind.safetensors");
+/// # let w = Writer::create(&path)?;
+/// # w.add("u", &array![[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])?;
+/// # w.add("grid/x", &array![0.0_f32, 0.5, 1.0, 1.5])?;
+/// # w.add("grid/y", &array![0.0_f32, 2.0])?;
+/// # w.attribute("u", "units", "m/s")?;
+/// # w.finish()?;
+/// let r = Reader::open(&path)?;
+/// let u = r.read::<f64, Ix2>("u")?;
+/// assert_eq!(u.dim(), (2, 3));
+/// assert_eq!(r.attribute("u", "units"), Some("m/s"));
+///
+/// // A part of an array, of which only the bytes are read; an array as another element type.
+/// assert_eq!(r.slice::<f64, _>("u", s![.., ..;-2])?, array![[3.0, 1.0], [6.0, 4.0]]);
+/// assert_eq!(r.read_as::<f32, Ix2>("u")?.sum(), 21.0);
+///
+/// // All arrays with a prefix.
+/// for (name, array) in r.with_prefix("grid/") {
+///     println!("{name}: {} {:?}", array.dtype(), array.shape());
+/// }
+/// assert!(r.names().eq(["u", "grid/x", "grid/y"]));
+///
+/// // Errors say what was expected and what was found.
+/// assert!(r.read::<f64, Ix1>("u").unwrap_err().to_string().ends_with(
+///     r#"tensor "u": ndarray: expected 1 dimension, found 2: shape [2, 3]"#
+/// ));
+/// assert!(
+///     r.read::<f32, Ix2>("u").unwrap_err().to_string().ends_with("expected dtype F32, found F64")
+/// );
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Reader<S = FileSource> {
+    checkpoint: Checkpoint<S>,
+}
+
+impl Reader {
+    /// Opens a file, an index of several files, or the directory that holds either. Only headers
+    /// are read now.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Checkpoint::open`]. Each names the file.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Checkpoint::open(path).map(Self::new)
+    }
+}
+
+impl Reader<FileBytes> {
+    /// Reads a file, or several, into memory whole. [Views](Reader::view) then borrow from there.
+    ///
+    /// ```
+    /// use ndarray::{Ix2, array};
+    /// use safetensors_ndarray::{Reader, Writer};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("wind.safetensors");
+    /// # let w = Writer::create(&path)?;
+    /// # w.add("u", &array![[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])?;
+    /// # w.finish()?;
+    /// let r = Reader::open_in_memory(&path)?;
+    /// // The view lives as long as the reader.
+    /// let u = r.view::<f64, Ix2>("u")?;
+    /// assert_eq!(u.row(1).sum(), 15.0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](Reader::open), and
+    /// [`TooLargeForMemory`](safetensors_core::ErrorKind::TooLargeForMemory).
+    pub fn open_in_memory(path: impl AsRef<Path>) -> Result<Self> {
+        Checkpoint::open_by(path, &Limits::default(), |path| FileBytes::read(path)).map(Self::new)
+    }
+}
+
+impl<B: AsRef<[u8]> + Send + Sync> Reader<B> {
+    /// Opens a file whose bytes are in memory, for example in a `Vec<u8>`, a `&[u8]`, a
+    /// `bytes::Bytes` or a `Mmap`.
+    ///
+    /// [Views](Reader::view) need bytes at an aligned address. A `Mmap` and [`FileBytes`] have one.
+    /// A `Vec<u8>` need not.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Checkpoint::from_source`].
+    pub fn from_bytes(bytes: B) -> Result<Self> {
+        Checkpoint::from_source(bytes, "bytes in memory").map(Self::new)
+    }
+
+    /// Borrows an array as a view, in C order. Nothing is copied.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound), and those of
+    /// [`ViewArrayExt::as_array`]: for example
+    /// [`Misaligned`](safetensors_core::ErrorKind::Misaligned). Each names the file and the array.
+    pub fn view<T: ArrayElement, D: Dimension>(&self, name: &str) -> Result<ArrayView<'_, T, D>> {
+        self.checkpoint.tensor(name)?.as_array()
+    }
+}
+
+impl<S: ReadAt> Reader<S> {
+    /// Reads an array of elements `T` and dimension `D`. Any number of dimensions is `IxDyn`.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound), and those of
+    /// [`ReadArrayExt::read_array`]. Each names the file and the array.
+    pub fn read<T: ArrayElement, D: Dimension>(&self, name: &str) -> Result<Array<T, D>> {
+        self.checkpoint.tensor(name)?.read_array()
+    }
+
+    /// Reads an array and converts its elements to `T`, for example halves to `f32`.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound), and those of
+    /// [`ReadArrayExt::read_array_as`].
+    pub fn read_as<T: ArrayElement, D: Dimension>(&self, name: &str) -> Result<Array<T, D>> {
+        self.checkpoint.tensor(name)?.read_array_as(&ConvertOptions::new())
+    }
+
+    /// Reads an array of the element type and the shape that it has in the file.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound), and those of
+    /// [`ReadArrayExt::read_any`].
+    pub fn read_any(&self, name: &str) -> Result<DynArray> {
+        self.checkpoint.tensor(name)?.read_any()
+    }
+
+    /// Reads an array into an existing array. If that array is in C order, its elements are read
+    /// directly into it.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound), and those of
+    /// [`ArraySlice::read_into`].
+    pub fn read_into<T: ArrayElement, D: Dimension>(
+        &self,
+        name: &str,
+        array: ArrayViewMut<'_, T, D>,
+    ) -> Result<()> {
+        let tensor = self.checkpoint.tensor(name)?;
+        let all = vec![ndarray::SliceInfoElem::from(..); tensor.shape().len()];
+        tensor.slice_array(&all[..])?.read_into(array.into_dyn())
+    }
+
+    /// Reads a part of an array, taken by `s![]`. Only its bytes are read, and small gaps between
+    /// them.
+    ///
+    /// ```
+    /// use ndarray::{Array3, NewAxis, s};
+    /// use safetensors_ndarray::{Reader, Writer};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("run.safetensors");
+    /// let u = Array3::from_shape_fn((10, 4, 6), |(t, y, x)| (100 * t + 10 * y + x) as f64);
+    /// # let w = Writer::create(&path)?;
+    /// # w.add("u", &u)?;
+    /// # w.finish()?;
+    ///
+    /// let r = Reader::open(&path)?;
+    /// // One point over all steps; the last step; every other column backwards, with a new axis.
+    /// assert_eq!(r.slice::<f64, _>("u", s![.., 2, 3])?, u.slice(s![.., 2, 3]));
+    /// assert_eq!(r.slice::<f64, _>("u", s![-1, .., ..])?, u.slice(s![-1, .., ..]));
+    /// let columns = r.slice::<f64, _>("u", s![0, NewAxis, .., ..;-2])?;
+    /// assert_eq!(columns, u.slice(s![0, NewAxis, .., ..;-2]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound), and those of
+    /// [`SliceArrayExt::slice_array`] and [`ArraySlice::read`].
+    pub fn slice<T: ArrayElement, I: SliceArg<IxDyn>>(
+        &self,
+        name: &str,
+        slice: I,
+    ) -> Result<Array<T, I::OutDim>> {
+        self.lazy_slice(name, slice)?.read()
+    }
+
+    /// Reads a part of an array and converts its elements to `T`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`slice`](Reader::slice) and of [`ArraySlice::read_as`].
+    pub fn slice_as<T: ArrayElement, I: SliceArg<IxDyn>>(
+        &self,
+        name: &str,
+        slice: I,
+    ) -> Result<Array<T, I::OutDim>> {
+        self.lazy_slice(name, slice)?.read_as(&ConvertOptions::new())
+    }
+
+    /// Reads a part of an array into an existing array.
+    ///
+    /// ```
+    /// use ndarray::{Array1, Array2, s};
+    /// use safetensors_ndarray::{Reader, Writer};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("table.safetensors");
+    /// # let w = Writer::create(&path)?;
+    /// # w.add("table", &Array2::<f32>::ones((4, 3)))?;
+    /// # w.finish()?;
+    /// let r = Reader::open(&path)?;
+    /// let mut row = Array1::<f32>::zeros(3);
+    /// for i in 0..4 {
+    ///     r.slice_into("table", s![i, ..], row.view_mut())?;
+    ///     assert_eq!(row.sum(), 3.0);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`slice`](Reader::slice) and of [`ArraySlice::read_into`].
+    pub fn slice_into<T: ArrayElement, I: SliceArg<IxDyn>>(
+        &self,
+        name: &str,
+        slice: I,
+        array: ArrayViewMut<'_, T, I::OutDim>,
+    ) -> Result<()> {
+        self.lazy_slice(name, slice)?.read_into(array)
+    }
+
+    fn lazy_slice<I: SliceArg<IxDyn>>(
+        &self,
+        name: &str,
+        slice: I,
+    ) -> Result<ArraySlice<'_, S, I::OutDim>> {
+        self.checkpoint.tensor(name)?.slice_array(slice)
+    }
+}
+
+impl<S> Reader<S> {
+    /// Reads the arrays of an open checkpoint, for example of one that is mapped or not on the disk.
+    ///
+    /// ```
+    /// use ndarray::{Ix2, array};
+    /// use safetensors_core::Checkpoint;
+    /// use safetensors_ndarray::{Reader, Writer};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("wind.safetensors");
+    /// # let w = Writer::create(&path)?;
+    /// # w.add("u", &array![[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])?;
+    /// # w.finish()?;
+    /// // SAFETY: nothing changes this file while it is mapped.
+    /// let r = Reader::new(unsafe { Checkpoint::mmap(&path) }?);
+    /// assert_eq!(r.view::<f64, Ix2>("u")?.sum(), 21.0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn new(checkpoint: Checkpoint<S>) -> Self {
+        Self { checkpoint }
+    }
+
+    /// The checkpoint that has the arrays.
+    pub fn checkpoint(&self) -> &Checkpoint<S> {
+        &self.checkpoint
+    }
+
+    /// The names, in the order in which the arrays lie in the file.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.arrays().map(|array| array.name())
+    }
+
+    /// The arrays in the order in which they lie in the file: their names, dtypes and shapes. Their
+    /// elements are read on demand, see [`ReadArrayExt`].
+    pub fn arrays(&self) -> impl Iterator<Item = LazyTensor<'_, S>> + Clone {
+        self.checkpoint.tensors()
+    }
+
+    /// The arrays whose names begin with `prefix`, each with the rest of its name.
+    pub fn with_prefix(&self, prefix: &str) -> impl Iterator<Item = (&str, LazyTensor<'_, S>)> {
+        self.arrays().filter_map(move |array| Some((array.name().strip_prefix(prefix)?, array)))
+    }
+
+    /// The array of this name. Its dtype and shape are known, and its elements are read on demand.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound), naming the file.
+    pub fn array(&self, name: &str) -> Result<LazyTensor<'_, S>> {
+        self.checkpoint.tensor(name)
+    }
+
+    /// Whether there is an array of this name.
+    pub fn contains(&self, name: &str) -> bool {
+        self.checkpoint.get(name).is_some()
+    }
+
+    /// The number of arrays.
+    pub fn len(&self) -> usize {
+        self.checkpoint.len()
+    }
+
+    /// Whether there is no array.
+    pub fn is_empty(&self) -> bool {
+        self.checkpoint.is_empty()
+    }
+
+    /// The metadata of all files together, attributes of arrays included.
+    pub fn metadata(&self) -> &Metadata {
+        self.checkpoint.metadata()
+    }
+
+    /// The attributes of an array, such as its units, sorted by name. Empty if the array does not
+    /// exist.
+    pub fn attributes(&self, array: &str) -> impl Iterator<Item = (&str, &str)> {
+        attributes(self.metadata(), array)
+    }
+
+    /// An attribute of an array.
+    pub fn attribute(&self, array: &str, name: &str) -> Option<&str> {
+        self.attributes(array).find(|(found, _)| *found == name).map(|(_, value)| value)
+    }
+}

@@ -1,0 +1,297 @@
+//! [`Writer`]: writes arrays to one file, like `NpzWriter`.
+
+use std::marker::PhantomData;
+use std::path::Path;
+
+use ndarray::{ArrayRef, Axis, Dimension, aview0};
+use safetensors_core::save::{GrowingTensor, GrowingWriter, recover_synced};
+use safetensors_core::{Result, SaveOptions, TensorSource};
+
+use crate::ArrayElement;
+use crate::save::ArraySource;
+
+/// Writes arrays and views of any element type, dimension and memory layout to a file. The number
+/// of arrays need not be known at the start.
+///
+/// [`finish`](Writer::finish) gives the file its name. Until then, or if the writer is dropped, the
+/// path keeps the old file.
+///
+/// ```
+/// use ndarray::{array, s};
+/// use safetensors_ndarray::{Reader, Writer};
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("wind.safetensors");
+/// let u = array![[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]];
+/// let mask = array![true, false];
+///
+/// let w = Writer::create(&path)?;
+/// w.add("u", &u)?;
+/// w.add("u transposed", &u.t())?;
+/// w.add("every other column", &u.slice(s![.., ..;2]))?;
+/// w.add("mask", &mask)?;
+/// w.attribute("u", "units", "m/s")?;
+/// w.metadata([("title", "wind over the ridge")]);
+/// w.finish()?;
+///
+/// let r = Reader::open(&path)?;
+/// assert_eq!(r.read::<f64, ndarray::Ix2>("u transposed")?, u.t());
+/// assert_eq!(r.attribute("u", "units"), Some("m/s"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// [`grow`](Writer::grow) writes an array step by step.
+#[derive(Debug)]
+pub struct Writer(GrowingWriter);
+
+impl Writer {
+    /// Creates the file, without its name yet.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`GrowingWriter::create`]. Each names the file.
+    pub fn create(path: impl AsRef<Path>) -> Result<Self> {
+        Self::create_with(path, &SaveOptions::new())
+    }
+
+    /// [`create`](Writer::create) with options: metadata, alignment, durability, digests.
+    /// [`GrowingWriter`] lists the options that have no effect.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`create`](Writer::create).
+    pub fn create_with(path: impl AsRef<Path>, options: &SaveOptions) -> Result<Self> {
+        GrowingWriter::create(path, options).map(Self)
+    }
+
+    /// Calls [`sync`](Writer::sync) whenever an array has grown by this many steps. The call comes
+    /// just before the array's next step. The default, 0, never calls it.
+    #[must_use]
+    pub fn sync_every(self, steps: u64) -> Self {
+        Self(self.0.sync_every(steps))
+    }
+
+    /// Adds an array or a view of any memory layout. Its elements are written at once, in C order.
+    /// If they are not in C order in memory, they pass through a buffer of at most 1 MiB, or 16 MiB
+    /// with the feature `rayon`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`GrowingWriter::add`]: for example
+    /// [`DuplicateTensor`](safetensors_core::ErrorKind::DuplicateTensor). Each names the file and
+    /// the array.
+    pub fn add<T: ArrayElement, D: Dimension>(
+        &self,
+        name: &str,
+        array: &ArrayRef<T, D>,
+    ) -> Result<()> {
+        self.0.add(name, &ArraySource::of(array))
+    }
+
+    /// Adds any other tensor that can be saved, such as a [`DynArray`](crate::DynArray), a tensor of
+    /// another file, or an array of an npy file.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`add`](Writer::add).
+    pub fn add_tensor(&self, name: &str, tensor: &(impl TensorSource + ?Sized)) -> Result<()> {
+        self.0.add(name, tensor)
+    }
+
+    /// Gives an array an attribute, such as `units` or `long_name`. The array has been added, or
+    /// grows. The value replaces an earlier one.
+    ///
+    /// The file's metadata gets an entry `attribute:ARRAY#NAME`, see
+    /// [`attributes`](safetensors_core::header::attributes()). Programs that do not know such
+    /// entries ignore them.
+    ///
+    /// # Errors
+    ///
+    /// [`TensorNotFound`](safetensors_core::ErrorKind::TensorNotFound);
+    /// [`BadAttributeName`](safetensors_core::ErrorKind::BadAttributeName) if `name` has a `#`.
+    pub fn attribute(&self, array: &str, name: &str, value: impl Into<String>) -> Result<()> {
+        self.0.attribute(array, name, value)
+    }
+
+    /// Adds entries to the metadata of the whole file. An entry with the key of an earlier one
+    /// replaces it.
+    pub fn metadata<K: Into<String>, V: Into<String>>(
+        &self,
+        entries: impl IntoIterator<Item = (K, V)>,
+    ) {
+        self.0.metadata(entries);
+    }
+
+    /// Begins an array that grows along `axis`. `step_shape` is its shape without that axis: the
+    /// shape of one step.
+    ///
+    /// The number of steps need not be known. Several arrays can grow at the same time, also from
+    /// several threads. Memory holds at most 256 KiB of each.
+    ///
+    /// ```
+    /// use ndarray::{Array2, Axis, Ix1, Ix3};
+    /// use safetensors_ndarray::{Reader, Writer};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("run.safetensors");
+    /// let w = Writer::create(&path)?;
+    /// let time = w.grow("time", Axis(0), &[])?;
+    /// let u = w.grow("u", Axis(0), &[3, 4])?;
+    /// let mut state = Array2::<f32>::zeros((4, 3));
+    /// for step in 0..10 {
+    ///     state += 1.0;
+    ///     time.push(0.1 * f64::from(step))?;
+    ///     u.append(&state.t())?;
+    /// }
+    /// w.finish()?;
+    ///
+    /// let r = Reader::open(&path)?;
+    /// assert_eq!(r.read::<f64, Ix1>("time")?.len(), 10);
+    /// assert_eq!(r.read::<f32, Ix3>("u")?.dim(), (10, 3, 4));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// `Axis(0)` is cheapest. Along another axis the elements of a step are not contiguous in the
+    /// file, so [`finish`](Writer::finish) rearranges them.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`GrowingWriter::grow`]. Each names the file and the array.
+    pub fn grow<T: ArrayElement>(
+        &self,
+        name: &str,
+        axis: Axis,
+        step_shape: &[usize],
+    ) -> Result<ArrayAppender<'_, T>> {
+        let tensor = self.0.grow(name, T::DTYPE, axis.index(), step_shape)?;
+        Ok(ArrayAppender { tensor, axis, elements: PhantomData })
+    }
+
+    /// Writes all arrays and steps that are new since the last call to a separate file, and waits
+    /// until that file has reached the disk. They survive if the process is killed.
+    ///
+    /// For `run.safetensors` the files are `run.safetensors.synced/00000001.safetensors` and so on.
+    /// Every reader can open each of them, and [`recover`](crate::recover) makes one file of them.
+    /// [`finish`](Writer::finish) removes them. Until then, all synced steps are on the disk twice.
+    ///
+    /// ```
+    /// use ndarray::{Axis, Ix1, array};
+    /// use safetensors_ndarray::{Reader, Writer, recover, synced_directory};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("run.safetensors");
+    /// let w = Writer::create(&path)?.sync_every(100);
+    /// let energy = w.grow("energy", Axis(0), &[])?;
+    /// for step in 0..250 {
+    ///     energy.push(f64::from(step))?;
+    /// }
+    /// drop(w); // The run ends here, before it has finished the file.
+    ///
+    /// assert!(!path.exists());
+    /// recover(&path, &path)?;
+    /// assert_eq!(Reader::open(&path)?.read::<f64, Ix1>("energy")?.len(), 200);
+    /// // Another run can write to this path when the old steps are gone.
+    /// std::fs::remove_dir_all(synced_directory(&path))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`GrowingWriter::sync`].
+    pub fn sync(&self) -> Result<()> {
+        self.0.sync()
+    }
+
+    /// Completes the file and gives it its name, replacing the old file.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`GrowingWriter::finish`]. Each names the file, and the array if it concerns one.
+    pub fn finish(self) -> Result<()> {
+        self.0.finish()
+    }
+}
+
+/// An array of a [`Writer`] that grows along one axis. It can be cloned and sent to other threads.
+/// All clones append to the one array.
+#[derive(Clone, Debug)]
+pub struct ArrayAppender<'w, T> {
+    tensor: GrowingTensor<'w>,
+    axis: Axis,
+    elements: PhantomData<fn(T)>,
+}
+
+impl<T: ArrayElement> ArrayAppender<'_, T> {
+    /// Appends one step, of any memory layout. If that fails, the array is as before.
+    ///
+    /// # Errors
+    ///
+    /// [`WrongShape`](safetensors_core::ErrorKind::WrongShape) and those of
+    /// [`GrowingTensor::append`]. Each names the file and the array.
+    pub fn append<D: Dimension>(&self, step: &ArrayRef<T, D>) -> Result<()> {
+        self.tensor.append(&ArraySource::of(step))
+    }
+
+    /// Appends one step of an array whose steps are single elements.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`append`](ArrayAppender::append).
+    pub fn push(&self, value: T) -> Result<()> {
+        self.append(&aview0(&value))
+    }
+
+    /// Appends several steps at once. The array has the axis along which the whole array grows; its
+    /// length there is the number of steps.
+    ///
+    /// ```
+    /// use ndarray::{Axis, Ix2, array};
+    /// use safetensors_ndarray::{Reader, Writer};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("columns.safetensors");
+    /// let w = Writer::create(&path)?;
+    /// let table = w.grow("table", Axis(1), &[2])?;
+    /// table.append(&array![1, 4])?;
+    /// table.extend(&array![[2, 3], [5, 6]])?;
+    /// w.finish()?;
+    ///
+    /// let table = Reader::open(&path)?.read::<i32, Ix2>("table")?;
+    /// assert_eq!(table, array![[1, 2, 3], [4, 5, 6]]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`append`](ArrayAppender::append).
+    pub fn extend<D: Dimension>(&self, steps: &ArrayRef<T, D>) -> Result<()> {
+        let mut steps = steps.view().into_dyn();
+        let axis = self.axis.index();
+        if axis < steps.ndim() {
+            // In the writer, the first axis counts the steps.
+            let others = (0..steps.ndim()).filter(|&other| other != axis);
+            let order: Vec<usize> = std::iter::once(axis).chain(others).collect();
+            steps = steps.permuted_axes(order);
+        }
+        self.tensor.extend(&ArraySource::of(&steps))
+    }
+
+    /// The number of steps so far.
+    pub fn steps(&self) -> u64 {
+        self.tensor.steps()
+    }
+}
+
+/// Makes one file of the arrays and steps that a killed run had [synced](Writer::sync). `path` is
+/// the path of that run's file, and `to` that of the new file. They can be the same.
+///
+/// The new file has the arrays that the run would have saved if it had finished at its last sync.
+/// The [directory](crate::synced_directory) of synced steps stays. Remove it before another run
+/// writes to `path`.
+///
+/// # Errors
+///
+/// Those of [`recover_synced`]. Each names the file, and the array if it concerns one.
+pub fn recover(path: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
+    recover_synced(path, to, &SaveOptions::new())
+}
