@@ -130,8 +130,8 @@
 //!
 //! # What this crate does not do
 //!
-//! It does not map files. It does not send tensors between ranks. A `VarBuilder` reads and allocates a
-//! tensor again if it is asked for again, unless
+//! It does not map files. It does not send tensors between ranks. A `VarBuilder` reads and allocates
+//! a tensor again if it is asked for again, unless
 //! [`share_repeated`](CheckpointBackend::share_repeated) is set.
 //!
 //! Coming from candle's own loaders? See [`migration`].

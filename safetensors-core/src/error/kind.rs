@@ -220,11 +220,6 @@ pub enum ErrorKind {
         Quoted(.scales), Shape(.expected), .block[0], .block[1], Shape(.found)
     )]
     WrongScales { scales: String, block: [usize; 2], expected: Vec<usize>, found: Vec<usize> },
-    /// A quantised weight would be copied to a device without its scales. See
-    /// [`read_staged`](crate::framework::read_staged).
-    #[cfg(feature = "std")]
-    #[error("a staged load cannot multiply it by its scales; read it in batches")]
-    NotStaged,
     /// The framework has no type for a dtype, and no wider one that holds its values exactly.
     #[error("{framework} has no type that holds {dtype} exactly")]
     UnsupportedDtype { framework: &'static str, dtype: Dtype },

@@ -178,7 +178,7 @@ pub trait Framework {
     ///
     /// # Errors
     ///
-    /// Those of [`read_tensors`](crate::load::read_tensors), of [`LoadOptions::loaded`] and of
+    /// Those of [`Checkpoint::read_parts`], of [`Checkpoint::loaded`] and of
     /// [`from_exact`](Framework::from_exact); each names the file and the tensor. Dtypes are
     /// checked before a byte of data is read.
     #[cfg(feature = "std")]
