@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempPath;
 
+use super::atomic::remove_header_backup;
 use crate::io::copy::copy_range;
 use crate::io::failpoint;
 use crate::io::hidden::{ID_LEN, TEMPORARY_SUFFIX, directory, is_temporary, temporary_prefix};
@@ -94,6 +95,8 @@ impl TempFile {
             renamed => renamed,
         };
         renamed.map_err(|error| error.error)?;
+        // Before the lock ends: an edit of the new file may then write a backup of its own.
+        remove_header_backup(destination);
         // The lock would keep an edit from the finished file.
         let _ = file.unlock();
         Ok(())
