@@ -84,7 +84,7 @@ pub(crate) fn save_sharded_if<N: AsRef<str>, S: TensorSource>(
     let mut tensors: Vec<_> = tensors.into_iter().collect();
     let ShardPlan { split, each, index, files, .. } =
         plan(&mut tensors, options).map_err(|error| error.in_path(directory))?;
-    let staging = Staging::create(directory, options)?;
+    let staging = Staging::create(directory, &files, options)?;
     for (file, positions) in files.iter().zip(&split.shards) {
         let shard = positions.iter().map(|&position| (&tensors[position].0, &tensors[position].1));
         let path = staging.path(file);
