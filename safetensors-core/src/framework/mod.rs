@@ -19,6 +19,8 @@ use crate::dtype::Dtype;
 pub use crate::error::text::NameList;
 use crate::error::{Error, ErrorKind, Result};
 #[cfg(feature = "std")]
+pub use crate::io::hidden::is_temporary_name;
+#[cfg(feature = "std")]
 pub use crate::parallel::default_threads;
 pub use crate::tensor::boolean::check_bools;
 pub use crate::tensor::write_native;
