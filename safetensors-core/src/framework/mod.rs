@@ -27,6 +27,8 @@ use crate::error::{Error, ErrorKind, Result};
 #[cfg(feature = "std")]
 use crate::io::ReadAt;
 #[cfg(feature = "std")]
+pub use crate::io::hidden::is_temporary_name;
+#[cfg(feature = "std")]
 pub use crate::load::staged::{Ring, StagedPart, Staging};
 #[cfg(feature = "std")]
 use crate::load::{LazyTensor, LoadOptions};
