@@ -134,8 +134,10 @@ fn scales_are_applied_and_their_absence_is_known_before_the_first_batch() {
     let path = dir.path().join("a.safetensors");
     let fine = TensorBuf::from_vec(vec![2], vec![1.0_f32, 2.0]).unwrap();
     // The codes of 1 and 2.
-    let codes =
-        TensorBuf::filled_by(Dtype::F8_E4M3, vec![1, 2], |b| Ok(b.copy_from_slice(&[0x38, 0x40])));
+    let codes = TensorBuf::filled_by(Dtype::F8_E4M3, vec![1, 2], |bytes| {
+        bytes.copy_from_slice(&[0x38, 0x40]);
+        Ok(())
+    });
     let codes = codes.unwrap();
     let scale = TensorBuf::from_vec(vec![1], vec![0.5_f32]).unwrap();
     let tensors = [("a", &fine), ("w", &codes), ("w_scale", &scale)];
