@@ -1,5 +1,6 @@
 //! [`CheckpointBackend`]: an open checkpoint as a source of a model's weights.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -62,12 +63,17 @@ const READ_AHEAD: u64 = 256 << 20;
 /// threads at once, in the dtype that the model asks for. They are kept until the model asks for
 /// them, at most [`read_ahead`](CheckpointBackend::read_ahead) bytes. A model never causes more
 /// than twice the reading that it needs, and one that does not ask in sequence causes none that it
-/// does not need. A tensor that cannot be read is an error only for a model that asks for it. What
-/// was asked for once is not read ahead again, for a second model for example.
+/// does not need. What was asked for once is not read ahead again, for a second model for example.
+///
+/// A tensor that cannot be read is an error only for a model that asks for it. If it was to be read
+/// ahead, the tensor that was asked for is read again by itself. What was read in vain counts, so
+/// many such tensors exceed the bound on reading by one tensor at most.
 ///
 /// A tensor that is tied, that is, saved once under several names, is read once: the tensors of
 /// all its names share memory. Until the model has asked for all of them, the backend keeps that
-/// tensor alive. candle has no weak references, so its memory is not free before.
+/// tensor alive. candle has no weak references, so its memory is not free before. A name that is
+/// asked for again gets a tensor of its own, unless
+/// [`share_repeated`](CheckpointBackend::share_repeated) is set.
 ///
 /// [`convert`]: safetensors_core::convert
 ///
@@ -106,6 +112,8 @@ pub struct CheckpointBackend<S = FileSource> {
     read_ahead: u64,
     share_repeated: bool,
     names: Arc<Names>,
+    /// The positions of the scales that the options apply to weights.
+    applied: Arc<HashSet<usize>>,
     state: Arc<State>,
 }
 
@@ -130,6 +138,7 @@ impl<S> Clone for CheckpointBackend<S> {
             read_ahead: self.read_ahead,
             share_repeated: self.share_repeated,
             names: self.names.clone(),
+            applied: self.applied.clone(),
             state: self.state.clone(),
         }
     }
@@ -156,6 +165,8 @@ impl<S> CheckpointBackend<S> {
             read_ahead: READ_AHEAD,
             share_repeated: false,
             names: Arc::new(Names::of(&checkpoint)),
+            // Without further options a weight with scales is refused.
+            applied: Arc::default(),
             state: State::new(checkpoint.len()),
             checkpoint: Arc::new(checkpoint),
         }
@@ -167,9 +178,15 @@ impl<S> CheckpointBackend<S> {
     /// progress of each read. A read is of one tensor, or of several that are read ahead together
     /// or [prefetched](CheckpointBackend::prefetch). A dtype in the options has no effect, because
     /// the model asks for its own.
+    ///
+    /// The callback for the progress must not ask this backend or its builders for tensors: it
+    /// could wait for the very read that it reports.
     #[must_use]
     pub fn load_options(self, options: LoadOptions) -> Self {
-        Self { load_options: options.for_framework::<Candle>(), ..self }.anew()
+        let load_options = options.for_framework::<Candle>();
+        let scales = self.checkpoint.applied_scales(&load_options).into_iter();
+        let applied = scales.filter_map(|name| self.checkpoint.position(name)).collect();
+        Self { load_options, applied: Arc::new(applied), ..self }.anew()
     }
 
     /// Sets how many bytes may be read before the model asks for them: the memory of the tensors
@@ -182,7 +199,7 @@ impl<S> CheckpointBackend<S> {
 
     /// Sets whether a tensor that is asked for again shares the memory of the one that was handed
     /// out before, if dtype and device are the same. Off by default: each request then reads the
-    /// tensor and allocates it, except for other names of a tied tensor.
+    /// tensor and allocates it, except for the first request for each name of a tied tensor.
     ///
     /// The backend then keeps every tensor that it has handed out, until it is
     /// [released](CheckpointBackend::release) or dropped. Tensors that the model itself drops, for
@@ -242,17 +259,16 @@ impl<S> CheckpointBackend<S> {
     /// After a model is built, these are the tensors that it does not use.
     pub fn unused(&self) -> impl Iterator<Item = LazyTensor<'_, S>> {
         let asked = self.state.ahead.asked();
-        let applied = self.checkpoint.applied_scales(&self.load_options);
         let tensors = self.checkpoint.tensors().zip(asked).enumerate();
         tensors.filter_map(move |(position, (tensor, asked))| {
-            let is_used = asked || applied.contains(tensor.name());
+            let is_used = asked || self.applied.contains(&position);
             (!is_used && !self.names.is_hidden(position)).then_some(tensor)
         })
     }
 
     /// Frees the tensors that are in memory for requests to come: those that were read ahead or
-    /// prefetched, and those that are kept to be shared. Tensors that were handed out are not
-    /// affected.
+    /// prefetched, and those that are kept to be shared. They are read again if the model asks for
+    /// them. Tensors that were handed out are not affected.
     pub fn release(&self) {
         self.state.ahead.release();
         self.state.kept.release();
@@ -273,6 +289,7 @@ impl<S> CheckpointBackend<S> {
             dtype,
             limit: self.read_ahead,
             hidden: self.names.hidden(),
+            applied: &self.applied,
         })
     }
 }
@@ -292,8 +309,9 @@ impl<S: ReadAt> CheckpointBackend<S> {
     /// that of all tensors. Returns how many tensors were read.
     ///
     /// If `dtype` is one of floats, only floats are read, because a model asks for integers in
-    /// another dtype. Tensors that have no conversion to `dtype` are left out. A tensor that is
-    /// asked for in another dtype is read again.
+    /// another dtype. Tensors that have no conversion to `dtype` are left out, and so are scales
+    /// that the [options](CheckpointBackend::load_options) apply to weights. A tensor that is asked
+    /// for in another dtype is read again.
     ///
     /// The callback in the [options](CheckpointBackend::load_options) receives the progress and can
     /// cancel it.

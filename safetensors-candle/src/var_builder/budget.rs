@@ -13,6 +13,10 @@ const PENALTY: u64 = 8;
 /// a model that asks for little reads little. A model that skips more than an eighth of what is
 /// read ahead ends it.
 ///
+/// If tensors cannot be read, all that was read together with them counts as dropped, and so does
+/// the tensor that was asked for, which is read again. The bound is exceeded by that tensor at
+/// most.
+///
 /// Each dtype has a budget of its own: a model that asks for weights as BF16 and for norms as F32
 /// says with the norms nothing about the weights.
 #[derive(Debug, Default)]
@@ -40,15 +44,14 @@ impl Budget {
         self.tally(dtype).ahead += bytes;
     }
 
-    /// A tensor is handed out, or is not read ahead after all.
+    /// A tensor that was read ahead is handed out, or dropped.
     pub(super) fn settle(&mut self, dtype: Dtype, bytes: u64) {
         let tally = self.tally(dtype);
         tally.ahead = tally.ahead.saturating_sub(bytes);
     }
 
-    /// A tensor that was read ahead is dropped.
-    pub(super) fn waste(&mut self, dtype: Dtype, bytes: u64) {
-        self.settle(dtype, bytes);
+    /// A tensor was read, and nobody gets it.
+    pub(super) fn read_in_vain(&mut self, dtype: Dtype, bytes: u64) {
         let tally = self.tally(dtype);
         tally.dropped = tally.dropped.saturating_add(bytes);
     }
@@ -103,7 +106,8 @@ mod tests {
         let dtype = Dtype::BF16;
         budget.ask(dtype, 100);
         budget.reserve(dtype, 20);
-        budget.waste(dtype, 20);
+        budget.settle(dtype, 20);
+        budget.read_in_vain(dtype, 20);
         assert_eq!(budget.room(dtype, 1000), 0);
         budget.ask(dtype, 80);
         assert_eq!(budget.room(dtype, 1000), 20);

@@ -28,13 +28,23 @@ pub(super) struct Reader<'a, S> {
     pub(super) limit: u64,
     /// Whether the tensor at each position is hidden from the model. Empty if none is.
     pub(super) hidden: &'a [bool],
+    /// The positions of the scales that the options apply to weights. A model does not ask for
+    /// them.
+    pub(super) applied: &'a HashSet<usize>,
 }
 
 impl<S> Reader<'_, S> {
-    /// The memory that a tensor takes, in bytes, if it is one to be read before it is asked for.
+    /// The memory that the tensor at a position takes, in bytes, if it is one to be read before it
+    /// is asked for. Scales that are applied to weights are not.
+    fn expected(&self, position: usize) -> Option<u64> {
+        let tensor = self.checkpoint.tensor_at(position)?;
+        self.memory(&tensor).filter(|_| !self.applied.contains(&position))
+    }
+
+    /// The memory that a tensor takes, in bytes, if a model of this dtype asks for it as that.
     ///
-    /// Tensors that cannot be had in the dtype are not. Neither are integers in a model of floats,
-    /// such as position ids: the model will ask for them in another dtype.
+    /// Tensors that cannot be had in the dtype have none. Neither have integers in a model of
+    /// floats, such as position ids: the model will ask for them in another dtype.
     fn memory(&self, tensor: &LazyTensor<'_, S>) -> Option<u64> {
         let (from, to) = (tensor.dtype(), self.dtype);
         let is_expected = from != Dtype::C64
@@ -43,6 +53,14 @@ impl<S> Reader<'_, S> {
             && self.checkpoint.loaded(tensor, &self.options).is_ok();
         let bits = tensor.element_count().saturating_mul(to.bits().into());
         is_expected.then(|| bits.div_ceil(8))
+    }
+
+    /// Whether a tensor of this name is the one at the position, or has its scales.
+    fn is_part_of(&self, name: &str, position: usize) -> bool {
+        self.checkpoint.tensor_at(position).is_some_and(|tensor| {
+            let scales = || self.checkpoint.scales_of(&tensor);
+            tensor.name() == name || scales().is_some_and(|scales| scales.name() == name)
+        })
     }
 }
 
@@ -110,9 +128,13 @@ impl ReadAhead {
         self.lock().asked.clone()
     }
 
-    /// Frees the tensors that nobody has asked for.
+    /// Frees the tensors that nobody has asked for. They do not count as read in vain, because the
+    /// caller wants them gone: the model may still ask for them in sequence.
     pub(super) fn release(&self) {
-        self.lock().drop_slots(|_, _| true);
+        let State { slots, budget, .. } = &mut *self.lock();
+        for (_, slot) in slots.extract_if(|_, slot| slot.buf.is_some()) {
+            slot.settle(budget);
+        }
     }
 
     /// The tensor at a position: as it was read ahead, or read now. If the model asks in sequence,
@@ -148,11 +170,14 @@ impl ReadAhead {
         match reading.read(reader, Some(position)) {
             Ok(Some(buf)) => return Ok(buf),
             Err(error) if matches!(error.kind(), ErrorKind::Cancelled) => return Err(error),
-            Err(error) => self.leave_out(reader, &error, &reading.positions),
+            Err(error) => self.leave_out(reader, &error, &reading.positions, position),
             Ok(None) => {}
         }
         // The error may be that of a tensor that nobody will ask for.
         drop(reading);
+        // This tensor is read twice.
+        let bytes = reader.memory(tensor).unwrap_or_else(|| tensor.byte_len());
+        self.lock().budget.read_in_vain(reader.dtype, bytes);
         reader.read(tensor)
     }
 
@@ -166,8 +191,7 @@ impl ReadAhead {
         let mut wanted = Vec::new();
         let mut state = self.lock();
         for position in positions {
-            let tensor = reader.checkpoint.tensor_at(position);
-            let Some(bytes) = tensor.and_then(|tensor| reader.memory(&tensor)) else { continue };
+            let Some(bytes) = reader.expected(position) else { continue };
             if state.slots.get(&position).is_some_and(|slot| slot.dtype != reader.dtype) {
                 state.discard(position);
             }
@@ -183,11 +207,25 @@ impl ReadAhead {
         Ok(read)
     }
 
-    /// Notes that tensors could not be read together: the one that the error names, or all of them.
-    fn leave_out<S>(&self, reader: &Reader<'_, S>, error: &Error, positions: &[usize]) {
-        let failed = error.tensor().and_then(|name| reader.checkpoint.position(name));
-        let failed = failed.as_ref().map_or(positions, std::slice::from_ref);
-        self.lock().left_out.extend(failed);
+    /// Notes which tensors are not read ahead again, because they could not be read together with
+    /// the one at `asked`.
+    ///
+    /// They are those that the error names, or whose scales it names. If it names the one that was
+    /// asked for, the others are not to blame. If it names none, any of them may be.
+    fn leave_out<S>(
+        &self,
+        reader: &Reader<'_, S>,
+        error: &Error,
+        positions: &[usize],
+        asked: usize,
+    ) {
+        let is_named = |position| error.tensor().is_some_and(|it| reader.is_part_of(it, position));
+        let named: Vec<_> = positions.iter().copied().filter(|&it| is_named(it)).collect();
+        if named.is_empty() && !is_named(asked) {
+            self.lock().left_out.extend(positions);
+        } else {
+            self.lock().left_out.extend(named);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -233,8 +271,7 @@ impl State {
             if is_done || is_hidden || self.left_out.contains(&next) {
                 continue;
             }
-            let tensor = reader.checkpoint.tensor_at(next);
-            let Some(bytes) = tensor.and_then(|tensor| reader.memory(&tensor)) else { continue };
+            let Some(bytes) = reader.expected(next) else { continue };
             if bytes > room {
                 break;
             }
@@ -254,52 +291,54 @@ impl State {
         }
         self.cleaned_at = asked;
         let Some(sequence) = self.sequence.take() else { return };
-        self.drop_slots(|position, since| {
+        let is_stale = |position: &usize, slot: &mut Slot| {
             // The parts of a layer may come in any order, so wait for the whole layer at least.
-            let patience = limit.max(sequence.group_bytes(position)).saturating_mul(2);
-            since.is_some_and(|since| asked - since > patience)
-        });
+            let patience = limit.max(sequence.group_bytes(*position)).saturating_mul(2);
+            slot.buf.is_some() && slot.since.is_some_and(|since| asked - since > patience)
+        };
+        for (_, slot) in self.slots.extract_if(is_stale) {
+            slot.waste(&mut self.budget);
+        }
         self.sequence = Some(sequence);
-    }
-
-    /// Drops the tensors that have been read, are at these positions, and were read ahead then.
-    fn drop_slots(&mut self, which: impl Fn(usize, Option<u64>) -> bool) {
-        let Self { slots, budget, .. } = self;
-        slots.retain(|&position, slot| {
-            let is_dropped = slot.buf.is_some() && which(position, slot.since);
-            if is_dropped && slot.since.is_some() {
-                budget.waste(slot.dtype, slot.bytes);
-            }
-            !is_dropped
-        });
     }
 
     /// Drops the tensor at a position, unless a thread is reading it.
     fn discard(&mut self, position: usize) {
         if self.slots.get(&position).is_some_and(|slot| slot.buf.is_some())
             && let Some(slot) = self.slots.remove(&position)
-            && slot.since.is_some()
         {
-            self.budget.waste(slot.dtype, slot.bytes);
+            slot.waste(&mut self.budget);
         }
     }
 
     /// Takes a tensor that has been read out of its slot.
     fn hand_out(&mut self, position: usize) -> Option<TensorBuf> {
         let slot = self.slots.remove(&position)?;
-        self.settle(&slot);
+        slot.settle(&mut self.budget);
         slot.buf
     }
+}
 
-    fn settle(&mut self, slot: &Slot) {
-        if slot.since.is_some() {
-            self.budget.settle(slot.dtype, slot.bytes);
+impl Slot {
+    /// The tensor was not read in vain.
+    fn settle(&self, budget: &mut Budget) {
+        if self.since.is_some() {
+            budget.settle(self.dtype, self.bytes);
+        }
+    }
+
+    /// The tensor was read, or may have been read, and nobody gets it.
+    fn waste(&self, budget: &mut Budget) {
+        self.settle(budget);
+        if self.since.is_some() {
+            budget.read_in_vain(self.dtype, self.bytes);
         }
     }
 }
 
 /// The slots that one thread fills. Those that it has not filled at the end are free again, so that
-/// the threads that wait for them read for themselves.
+/// the threads that wait for them read for themselves. A read that fails may have read most of
+/// them, so they count as read in vain.
 struct Reading<'a> {
     ahead: &'a ReadAhead,
     positions: Vec<usize>,
@@ -338,7 +377,7 @@ impl Drop for Reading<'_> {
         let mut state = self.ahead.lock();
         for position in mem::take(&mut self.positions) {
             if let Some(slot) = state.slots.remove(&position) {
-                state.settle(&slot);
+                slot.waste(&mut state.budget);
             }
         }
         drop(state);

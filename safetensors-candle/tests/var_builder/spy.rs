@@ -17,7 +17,7 @@ pub(crate) struct Shared {
     read: AtomicU64,
     calls: AtomicU64,
     /// Reads that touch these bytes of the file fail.
-    broken: Mutex<Option<Range<u64>>>,
+    broken: Mutex<Vec<Range<u64>>>,
     /// Reads wait while this is true.
     closed: Mutex<bool>,
     opened: Condvar,
@@ -46,10 +46,8 @@ impl ReadAt for Spy {
         shared.waiting.fetch_sub(1, Ordering::SeqCst);
         drop(closed);
         let end = offset + buf.len() as u64;
-        if let Some(broken) = &*shared.broken.lock().unwrap()
-            && offset < broken.end
-            && broken.start < end
-        {
+        let touched = |broken: &Range<u64>| offset < broken.end && broken.start < end;
+        if shared.broken.lock().unwrap().iter().any(touched) {
             return Err(io::Error::other("a bad sector"));
         }
         shared.read.fetch_add(buf.len() as u64, Ordering::SeqCst);
@@ -68,9 +66,21 @@ impl Shared {
         self.calls.swap(0, Ordering::SeqCst)
     }
 
-    /// Makes reads of these bytes fail, or of none.
-    pub(crate) fn break_bytes(&self, bytes: Option<Range<u64>>) {
-        *self.broken.lock().unwrap() = bytes;
+    /// Makes reads of these bytes fail, and no others.
+    pub(crate) fn break_bytes(&self, bytes: impl IntoIterator<Item = Range<u64>>) {
+        *self.broken.lock().unwrap() = bytes.into_iter().collect();
+    }
+
+    /// Makes reads of these tensors fail, and no others.
+    pub(crate) fn break_tensors<'a>(
+        &self,
+        backend: &CheckpointBackend<Spy>,
+        names: impl IntoIterator<Item = &'a str>,
+    ) {
+        self.break_bytes(names.into_iter().map(|name| {
+            let tensor = backend.checkpoint().tensor(name).unwrap();
+            tensor.file_offset()..tensor.file_offset() + tensor.byte_len()
+        }));
     }
 
     /// Makes reads wait from now on.

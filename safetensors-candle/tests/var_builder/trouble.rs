@@ -1,6 +1,7 @@
 //! Tensors that cannot be read, and files that change meanwhile.
 
 use candle_core::{DType, Device};
+use candle_nn::var_builder::SimpleBackend;
 use safetensors_candle::{CheckpointBackend, from_candle_error, var_builder};
 use safetensors_core::{Checkpoint, ErrorKind, SaveOptions, TensorBuf, save};
 
@@ -11,10 +12,7 @@ fn a_bad_tensor_fails_only_those_who_ask_for_it() {
     let model = model(12);
     let (backend, spy) = backend(&sorted(&model));
     let bad = "model.layers.7.mlp.down.weight";
-    let tensor = backend.checkpoint().tensor(bad).unwrap();
-    let start = tensor.file_offset();
-    let range = start..start + tensor.byte_len();
-    spy.break_bytes(Some(range));
+    spy.break_tensors(&backend, [bad]);
     for (name, len) in model.iter().filter(|(name, _)| name != bad) {
         assert_values(name, &builder(&backend).get(*len, name).unwrap());
     }
@@ -25,6 +23,24 @@ fn a_bad_tensor_fails_only_those_who_ask_for_it() {
     spy.break_bytes(None);
     assert_values(bad, &builder(&backend).get(1024, bad).unwrap());
     assert_eq!(backend.unused().count(), 0);
+}
+
+#[test]
+fn bad_tensors_that_nobody_asks_for_do_not_end_the_bound_on_reading() {
+    let model = model(60);
+    let (backend, spy) = backend(&sorted(&model));
+    let limit = 40_000;
+    let backend = backend.read_ahead(limit);
+    let bad: Vec<_> = (0..60).map(|i| format!("model.layers.{i}.self_attn.q.weight")).collect();
+    spy.break_tensors(&backend, bad.iter().map(String::as_str));
+    let mut asked = 0;
+    for (name, len) in model.iter().filter(|(name, _)| !bad.contains(name)) {
+        assert_values(name, &backend.get_unchecked(name, DType::BF16, &Device::Cpu).unwrap());
+        asked += 2 * *len as u64;
+    }
+    let read = spy.take_read();
+    assert!(read <= 2 * asked + limit, "{read} bytes for {asked}");
+    assert_eq!(backend.unused().count(), bad.len());
 }
 
 #[test]
