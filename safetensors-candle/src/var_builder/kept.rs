@@ -8,28 +8,31 @@ use candle_core::{DType, Device, DeviceLocation, Result, Tensor};
 /// Tensors that have been handed out and may be asked for again.
 ///
 /// candle has no weak reference to a tensor. So a tensor that is kept here keeps its memory, also
-/// if the model has dropped it. A tied tensor is kept until it has been asked for under all of its
+/// if the model has dropped it. A tied tensor is kept until it has been handed out under all of its
 /// names.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
-    entries: Mutex<HashMap<Key, Entry>>,
+    entries: Mutex<HashMap<Key, Arc<Mutex<Entry>>>>,
 }
 
 /// The position of a tensor in the checkpoint, and how it was asked for.
 type Key = (usize, DType, DeviceLocation);
 
+/// Locked while a thread reads the tensor, so that others wait for it and share it.
 #[derive(Debug, Default)]
 struct Entry {
-    /// Locked while a thread reads the tensor, so that others wait for it and share it.
-    tensor: Arc<Mutex<Option<Tensor>>>,
-    /// The names under which it was asked for.
+    tensor: Option<Tensor>,
+    /// The names under which it was handed out.
     asked: Vec<String>,
 }
 
 impl Kept {
     /// The tensor that was handed out before for the same position, dtype and device, or else the
-    /// one that `read` returns. `names` is how many names the tensor has: it is kept until it was
-    /// asked for under all of them, and for good if this is `None`.
+    /// one that `read` returns.
+    ///
+    /// `names` is how many names the tensor has if it is tied. It is kept until it was handed out
+    /// under all of them. A name that was handed out already gets a tensor of its own. If `names`
+    /// is `None`, all requests share one tensor, and it is kept for good.
     pub(super) fn get(
         &self,
         position: usize,
@@ -38,15 +41,26 @@ impl Kept {
         (dtype, device): (DType, &Device),
         read: impl FnOnce() -> Result<Tensor>,
     ) -> Result<Tensor> {
-        let cell = self.cell((position, dtype, device.location()), name, names);
-        let mut tensor = lock(&cell);
-        // Two devices can have one location without being able to share tensors.
-        if let Some(tensor) = tensor.as_ref().filter(|tensor| tensor.device().same_device(device)) {
-            return Ok(tensor.clone());
+        let key = (position, dtype, device.location());
+        let cell = lock(&self.entries).entry(key).or_default().clone();
+        let mut entry = lock(&cell);
+        if names.is_some() && entry.asked.iter().any(|asked| asked == name) {
+            drop(entry);
+            return read();
         }
-        let read = read()?;
-        *tensor = Some(read.clone());
-        Ok(read)
+        // Two devices can have one location without being able to share tensors.
+        let kept = entry.tensor.as_ref().filter(|tensor| tensor.device().same_device(device));
+        let tensor = match kept {
+            Some(tensor) => tensor.clone(),
+            None => entry.tensor.insert(read()?).clone(),
+        };
+        if let Some(names) = names {
+            entry.asked.push(name.into());
+            if entry.asked.len() >= names {
+                self.forget(key, &cell);
+            }
+        }
+        Ok(tensor)
     }
 
     /// Forgets all tensors.
@@ -54,19 +68,12 @@ impl Kept {
         lock(&self.entries).clear();
     }
 
-    fn cell(&self, key: Key, name: &str, names: Option<usize>) -> Arc<Mutex<Option<Tensor>>> {
+    /// Forgets one tensor, unless it was released meanwhile and another one has its place.
+    fn forget(&self, key: Key, cell: &Arc<Mutex<Entry>>) {
         let mut entries = lock(&self.entries);
-        let entry = entries.entry(key).or_default();
-        let cell = entry.tensor.clone();
-        if let Some(names) = names {
-            if !entry.asked.iter().any(|asked| asked == name) {
-                entry.asked.push(name.into());
-            }
-            if entry.asked.len() >= names {
-                entries.remove(&key);
-            }
+        if entries.get(&key).is_some_and(|entry| Arc::ptr_eq(entry, cell)) {
+            entries.remove(&key);
         }
-        cell
     }
 }
 
