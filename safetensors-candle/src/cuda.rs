@@ -201,8 +201,11 @@ pub(crate) fn allocate<T: DeviceRepr>(
     stream: &Arc<CudaStream>,
     elements: usize,
 ) -> candle_core::Result<CudaSlice<T>> {
+    // The driver does not allocate 0 bytes.
+    let elements = elements.max(1);
     // SAFETY: the memory is uninitialised. It becomes a tensor only after every part of it has been
-    // copied: `Staged` hands out tensors only after `read_staged` has succeeded.
+    // copied: `Staged` hands out tensors only after `read_staged` has succeeded. The one element of
+    // a tensor that has none is outside of the tensor's shape.
     unsafe { stream.alloc::<T>(elements) }.w()
 }
 

@@ -27,13 +27,7 @@ pub(crate) fn read<S: ReadAt>(
         Device::Cuda(cuda) if bytes_of(tensors) >= PINNED => {
             crate::cuda::read(checkpoint, tensors, cuda, options)
         }
-        _ => {
-            let tensors =
-                read_in_batches::<Candle, S>(checkpoint, tensors, device, options, BATCH)?;
-            // Another thread may use the tensors, and its stream does not wait for the copies.
-            device.synchronize().map_err(from_candle_error)?;
-            Ok(tensors)
-        }
+        _ => read_in_batches::<Candle, S>(checkpoint, tensors, device, options, BATCH),
     }
 }
 

@@ -6,6 +6,7 @@ use safetensors_core::{
     Checkpoint, Dtype, LazyTensor, LoadOptions, ReadAt, Result, TensorBuf, TensorSource,
 };
 
+use crate::error::from_candle_error;
 use crate::save::CandleSource;
 use crate::{device, dtype};
 
@@ -41,7 +42,9 @@ impl Framework for Candle {
         dtype::support(dtype)
     }
 
-    /// Moves the elements into a tensor on the CPU, then copies them if `device` is another one.
+    /// Moves the elements into a tensor on the CPU, then copies them if `device` is another one,
+    /// and waits for the copy. So any thread can use the tensor, although each thread has a CUDA
+    /// stream of its own.
     ///
     /// # Errors
     ///
@@ -55,7 +58,10 @@ impl Framework for Candle {
         // This constructor does not compare the length of the storage with the shape. No check is
         // needed, because a `TensorBuf` always has as many elements as its shape says.
         let tensor = Tensor::from((Storage::Cpu(dtype::into_storage(buf)?), shape));
-        tensor.to_device(device).map_err(|error| device::cannot_place(dtype, device, error))
+        let tensor =
+            tensor.to_device(device).map_err(|error| device::cannot_place(dtype, device, error))?;
+        device.synchronize().map_err(from_candle_error)?;
+        Ok(tensor)
     }
 
     /// Reads tensors onto a device, in parallel. How they get there depends on the device; see the
