@@ -42,6 +42,14 @@ pub(crate) fn save_tensors(
     safetensors_candle::save(path, tensors.iter().copied(), &SaveOptions::new().durable(false))
 }
 
+/// A tensor as the bytes of a file, so that NaN is compared by its bits.
+pub(crate) fn bytes(tensor: &Tensor) -> Vec<u8> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("t.safetensors");
+    save_tensors(&path, &[("t", tensor)]).unwrap();
+    std::fs::read(path).unwrap()
+}
+
 /// Reads all tensors with core alone.
 pub(crate) fn read_bufs(path: &Path) -> BTreeMap<String, TensorBuf> {
     let checkpoint = Checkpoint::open(path).unwrap();

@@ -1,13 +1,13 @@
 //! The same bits as candle's own `ShardedSafeTensors`, and the same errors where it has some.
 #![allow(unsafe_code, reason = "candle's own loader maps the file")]
 
-use candle_core::{DType, Device, Error, Result, Tensor};
+use candle_core::{DType, Device, Error, Result};
 use candle_nn::Linear;
 use candle_nn::var_builder::{Backend, Shard, ShardedSafeTensors, VarBuilderArgs};
-use safetensors_candle::{from_candle_dtype, save, to_candle_dtype};
-use safetensors_core::{Dtype, SaveOptions};
+use safetensors_candle::{from_candle_dtype, to_candle_dtype};
+use safetensors_core::Dtype;
 
-use crate::common::{patterned, save_bufs, without_backtrace};
+use crate::common::{bytes, patterned, save_bufs, without_backtrace};
 use crate::{backend, builder};
 
 /// What both load. candle's own loader takes no other dtypes.
@@ -23,14 +23,6 @@ const DTYPES: [Dtype; 10] = [
     Dtype::F64,
     Dtype::F8_E4M3,
 ];
-
-/// A tensor as the bytes of a file, so that NaN is compared by its bits.
-fn bytes(tensor: &Tensor) -> Vec<u8> {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("t.safetensors");
-    save(&path, [("t", tensor)], &SaveOptions::new().durable(false)).unwrap();
-    std::fs::read(path).unwrap()
-}
 
 #[test]
 fn every_dtype_of_candle_in_both_dimensions_for_every_rank() {

@@ -1,6 +1,7 @@
 //! The behaviour of a `VarBuilder` that candle's models rely on.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
+mod candles_own;
 mod missing;
 mod prefetching;
 mod reading_ahead;
