@@ -121,12 +121,13 @@
 //!
 //! On a CUDA device the memory of all tensors is allocated first, so that tensors that do not fit
 //! are an error before anything is read. Tensors are handed out when their copies have ended, so
-//! every thread can use them. Fewer than 4 MiB are copied without pinned memory. Builders of models
-//! read each tensor to main memory and copy it from there.
+//! every thread can use them. Fewer than 4 MiB are copied without pinned memory. Builders of
+//! models, those of [`tensor_parallel`] included, read each tensor to ordinary main memory and copy
+//! it from there.
 //!
-//! The code for CUDA is type-checked and linted with `just check-cuda`. Neither it nor the code for
-//! Metal has been run on such a device yet. What they share with a load to the CPU is tested there,
-//! with a device that is memory of the host.
+//! The code for CUDA is type-checked and linted with `just check-cuda`, but has not been run on
+//! such a device yet. The code for Metal has never been compiled, because that needs macOS. What
+//! they share with a load to the CPU is tested there, with a device that is memory of the host.
 //!
 //! # What this crate does not do
 //!

@@ -15,6 +15,8 @@
 //! | `VarBuilder::from_varmap`, `from_tensors`, `zeros` | unchanged: they read no file |
 //! | `VarBuilder::rename`, `rename_f`, `pp`, `set_prefix`, `to_dtype`, `set_device` | unchanged: they work on every builder |
 //! | `ShardedSafeTensors::var_builder` (`unsafe`) | [`tensor_parallel_var_builder`] |
+//! | a builder that hides tensors by their names | [`CheckpointBackend::filter`]; candle has none |
+//! | `quantized_var_builder::VarBuilder::from_gguf`, `from_gguf_buffer` of candle-transformers | no counterpart: the format has no dtype for the quantised blocks of GGUF |
 //!
 //! Models of candle-transformers take the builder as they take candle's own. Only models that name
 //! the type `ShardedVarBuilder` need [another line](crate::tensor_parallel), because it is a
@@ -37,7 +39,9 @@
 //! | `VarMap::load` | [`train::load_var_map`] |
 //! | `Tensor::read_npy`, `read_npz`, `read_npz_by_name`, `npy::NpzTensors` | `npy::Array` and `npz::Archive` of `safetensors-formats` |
 //! | `pickle::read_all`, `read_all_with_key`, `PthTensors` | [once, as a recipe below](#from-a-pickle-to-safetensors) |
-//! | `quantized::gguf_file` | nothing: this crate does not read GGUF |
+//! | `pickle::read_pth_tensor_info` | no counterpart: this crate reads no pickles; after the recipe, [`Checkpoint::tensors`] |
+//! | `quantized::gguf_file`, `quantized::ggml_file` | no counterpart: the format has no dtype for their quantised blocks |
+//! | `quantized::imatrix_file` | no counterpart: it has statistics for quantising, no weights |
 //!
 //! # Saving tensors
 //!
@@ -189,6 +193,7 @@
 //! [`var_builder_from_bytes`]: crate::var_builder_from_bytes
 //! [`tensor_parallel_var_builder`]: crate::tensor_parallel_var_builder
 //! [`CheckpointBackend`]: crate::CheckpointBackend
+//! [`CheckpointBackend::filter`]: crate::CheckpointBackend::filter
 //! [`load()`]: crate::load()
 //! [`load_with`]: crate::load_with
 //! [`save()`]: crate::save()
