@@ -51,6 +51,11 @@ asan:
 tsan:
     scripts/tsan
 
+# Minutes the first time. The compiler comes from PyPI, unless CUDA_HOME is set or nvcc is in PATH.
+# Type-check and lint the candle adapter with CUDA. Needs no GPU.
+check-cuda:
+    scripts/check_cuda
+
 # Licences, sources and known vulnerabilities of all dependencies (cargo-deny, network).
 deny:
     cargo deny check

@@ -1,5 +1,13 @@
 //! The only table that maps the dtypes of the format to those of candle.
 
+#[cfg(feature = "cuda")]
+use std::sync::Arc;
+
+#[cfg(feature = "cuda")]
+use candle_core::cuda_backend::{
+    CudaStorageSlice,
+    cudarc::driver::{CudaStream, CudaViewMut},
+};
 use candle_core::{CpuStorage, DType};
 use float8::F8E4M3;
 use half::{bf16, f16};
@@ -8,6 +16,8 @@ use safetensors_core::framework::Support;
 use safetensors_core::{Dtype, Error, Result, TensorBuf};
 
 use crate::Candle;
+#[cfg(feature = "cuda")]
+use crate::cuda;
 
 /// Declares every lookup between the format's dtypes and candle's.
 ///
@@ -94,6 +104,31 @@ macro_rules! dtypes {
                     Ok(CpuStorage::$raw_candle(bytes))
                 })*
                 dtype => Err(Error::unsupported_dtype::<Candle>(dtype)),
+            }
+        }
+
+        /// Memory on a CUDA device for so many elements. Their values are not set.
+        #[cfg(feature = "cuda")]
+        pub(crate) fn cuda_memory(
+            dtype: Dtype,
+            elements: usize,
+            stream: &Arc<CudaStream>,
+        ) -> candle_core::Result<CudaStorageSlice> {
+            match dtype {
+                $(Dtype::$exact => {
+                    let memory = cuda::allocate::<$element>(stream, elements)?;
+                    Ok(CudaStorageSlice::$exact_candle(memory))
+                })*
+                dtype => candle_core::bail!("candle stores {dtype} elements on the CPU only"),
+            }
+        }
+
+        /// The bytes of memory that [`cuda_memory`] returned.
+        #[cfg(feature = "cuda")]
+        pub(crate) fn cuda_bytes_mut(memory: &mut CudaStorageSlice) -> Option<CudaViewMut<'_, u8>> {
+            match memory {
+                $(CudaStorageSlice::$exact_candle(slice) => cuda::bytes_mut(slice),)*
+                _ => None,
             }
         }
 

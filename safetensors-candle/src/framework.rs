@@ -2,11 +2,12 @@
 
 use candle_core::{Device, Shape, Storage, Tensor};
 use safetensors_core::framework::{Framework, Support};
-use safetensors_core::{Dtype, Result, TensorBuf, TensorSource};
+use safetensors_core::{
+    Checkpoint, Dtype, LazyTensor, LoadOptions, ReadAt, Result, TensorBuf, TensorSource,
+};
 
-use crate::dtype;
-use crate::error::from_candle_error;
 use crate::save::CandleSource;
+use crate::{device, dtype};
 
 /// The [`Framework`](safetensors_core::framework::Framework) of candle. Its tensors are candle's
 /// [`Tensor`]s on any device.
@@ -54,14 +55,18 @@ impl Framework for Candle {
         // This constructor does not compare the length of the storage with the shape. No check is
         // needed, because a `TensorBuf` always has as many elements as its shape says.
         let tensor = Tensor::from((Storage::Cpu(dtype::into_storage(buf)?), shape));
-        tensor.to_device(device).map_err(|error| {
-            let place = match device {
-                Device::Cpu => "the CPU",
-                Device::Cuda(_) => "a CUDA device",
-                Device::Metal(_) => "a Metal device",
-            };
-            from_candle_error(error.context(format!("cannot place {dtype} elements on {place}")))
-        })
+        tensor.to_device(device).map_err(|error| device::cannot_place(dtype, device, error))
+    }
+
+    /// Reads tensors onto a device, in parallel. How they get there depends on the device; see the
+    /// [crate's section](crate#devices).
+    fn read_tensors<S: ReadAt>(
+        checkpoint: &Checkpoint<S>,
+        tensors: &[LazyTensor<'_, S>],
+        device: &Device,
+        options: &LoadOptions,
+    ) -> Result<Vec<Tensor>> {
+        device::read(checkpoint, tensors, device, options)
     }
 
     /// Borrows the tensor as a source to be saved. Waits until the device has finished the work of

@@ -106,19 +106,47 @@
 //! tensors directly from their memory. Strided tensors (transposed, narrowed, broadcast) and
 //! tensors on other devices pass through a buffer of bounded size.
 //!
+//! # Devices
+//!
+//! | device | [`load()`], [`load_with`] and [`framework::load`](safetensors_core::framework::load) | memory of the host |
+//! |---|---|---|
+//! | CPU | read the tensors where they stay | the tensors |
+//! | CUDA, with the feature `cuda` | read into pinned memory, and copy from there at the same time | 32 MiB |
+//! | Metal, with the feature `metal` | read 256 MiB of tensors at a time, and copy each | 256 MiB, or the largest tensor |
+//!
+//! Elements are converted on the CPU, before the copy. So the device needs no memory but that of
+//! the tensors, and the values are those of a load to the CPU, bit for bit. Elements that become
+//! narrower travel in the narrow form. Elements that become wider travel in the wide form: reading
+//! them takes longer than copying them.
+//!
+//! On a CUDA device the memory of all tensors is allocated first, so that tensors that do not fit
+//! are an error before anything is read. Tensors are handed out when their copies have ended, so
+//! every thread can use them. Fewer than 4 MiB are copied without pinned memory. A `VarBuilder`
+//! reads each tensor to main memory and copies it from there.
+//!
+//! The code for CUDA is type-checked and linted with `just check-cuda`. Neither it nor the code for
+//! Metal has been run on such a device yet. What they share with a load to the CPU is tested there,
+//! with a device that is memory of the host.
+//!
 //! # What this crate does not do
 //!
-//! It does not map files. It does not send tensors between ranks. A `VarBuilder` reads and allocates a
-//! tensor again if it is asked for again, unless
-//! [`share_repeated`](CheckpointBackend::share_repeated) is set. The features `cuda` and `metal`
-//! only switch on candle's features of the same names.
+//! It does not map files. It does not send tensors between ranks. A `VarBuilder` reads and allocates
+//! a tensor again if it is asked for again, unless
+//! [`share_repeated`](CheckpointBackend::share_repeated) is set.
+//!
+//! Coming from candle's own loaders? See [`migration`].
 #![cfg_attr(docsrs, feature(doc_cfg))]
-#![forbid(unsafe_code)]
+// With `cuda`, the one file `cuda.rs` allows what the workspace denies.
+#![cfg_attr(not(feature = "cuda"), forbid(unsafe_code))]
 
+#[cfg(feature = "cuda")]
+mod cuda;
+mod device;
 mod dtype;
 mod error;
 mod framework;
 mod load;
+pub mod migration;
 mod save;
 pub mod tensor_parallel;
 pub mod train;

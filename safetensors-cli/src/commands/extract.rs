@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use safetensors_core::io::FileSource;
-use safetensors_core::{Checkpoint, LazyTensor};
+use safetensors_core::{Checkpoint, Error, ErrorKind, LazyTensor};
 
 use crate::input::Input;
 use crate::progress::Progress;
@@ -81,9 +81,19 @@ fn find<'a>(checkpoint: &'a Checkpoint, name: &str) -> anyhow::Result<LazyTensor
         // Names that only add modules in front come first.
         similar.sort_by_key(|other| (!other.ends_with(name), other.len()));
         let similar: Vec<_> = similar.into_iter().take(3).map(text::name).collect();
-        match similar.as_slice() {
-            [] => anyhow::anyhow!("{error}; `safetensors inspect --flat` lists them all"),
-            similar => anyhow::anyhow!("{error}; did you mean {}?", similar.join(", ")),
+        // Names with the same components are nearer than the error's own suggestions, which only
+        // have similar letters.
+        match (similar.as_slice(), error.similar()) {
+            ([], []) => anyhow::anyhow!("{error}; `safetensors inspect --flat` lists them all"),
+            ([], _) => error.into(),
+            (similar, _) => {
+                let missing = Error::from(ErrorKind::TensorNotFound).in_tensor(name);
+                let missing = match error.file() {
+                    Some(file) => missing.in_file(file),
+                    None => missing,
+                };
+                anyhow::anyhow!("{missing}; did you mean {}?", similar.join(", "))
+            }
         }
     })
 }

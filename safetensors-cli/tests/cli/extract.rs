@@ -83,6 +83,9 @@ fn a_name_that_is_not_there_and_a_place_that_cannot_be_written() {
         .code(1)
         .stderr(predicate::str::ends_with(nearest));
     fs::remove_file(dir.path().join("norms.safetensors")).unwrap();
+    extract("embd.weight", "x")
+        .code(1)
+        .stderr(predicate::str::ends_with("such tensor; did you mean \"embed.weight\"?\n"));
     extract("none", "x").code(1).stderr(predicate::str::contains("inspect --flat"));
     extract("mask", ".").code(1).stderr(predicate::str::starts_with("error: .: "));
     extract("mask", "no/such/x").code(1).stderr(predicate::str::starts_with("error: no/such/x: "));

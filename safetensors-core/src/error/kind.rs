@@ -363,7 +363,7 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error(
         "another writer has changed the files of this directory at the same time, and {} is not \
-         what was saved: they may be a mixture of both, so save again",
+         what was saved: open the directory to see what is there, or save again",
         Quoted(.file)
     )]
     Overtaken { file: String },

@@ -8,7 +8,8 @@ use crate::checkpoint::{self, Checkpoint, SavedShards, ShardOptions};
 use crate::convert::DtypeTable;
 use crate::error::Result;
 use crate::io::ReadAt;
-use crate::load::LoadOptions;
+use crate::load::staged::{self, Ring, Staging};
+use crate::load::{LazyTensor, LoadOptions};
 use crate::save::SaveOptions;
 use crate::tensor::TensorSource;
 
@@ -33,8 +34,7 @@ impl LoadOptions {
 ///
 /// # Errors
 ///
-/// Those of [`LoadOptions::loaded`], of [`Framework::from_exact`] and of reading, and those of
-/// [`Checkpoint::read_parts`] for weights with scales; each names the file and the tensor.
+/// Those of [`Framework::read_tensors`]; each names the file and the tensor.
 pub fn load<F: Framework>(
     checkpoint: &Checkpoint<impl ReadAt>,
     device: &F::Device,
@@ -43,12 +43,9 @@ pub fn load<F: Framework>(
     let applied = checkpoint.applied_scales(options);
     let tensors: Vec<_> =
         checkpoint.tensors().filter(|tensor| !applied.contains(tensor.name())).collect();
-    let bufs = checkpoint.read_whole(&tensors, &options.clone().for_framework::<F>())?;
-    let loaded = tensors.into_iter().zip(bufs).map(|(tensor, buf)| {
-        let loaded = F::from_exact(buf, device).map_err(|error| tensor.locate(error))?;
-        Ok((tensor.name().into(), loaded))
-    });
-    let mut loaded = loaded.collect::<Result<BTreeMap<String, F::Tensor>>>()?;
+    let loaded = F::read_tensors(checkpoint, &tensors, device, options)?;
+    let names = tensors.iter().map(|tensor| tensor.name().into());
+    let mut loaded: BTreeMap<String, F::Tensor> = names.zip(loaded).collect();
     for (alias, tensor) in checkpoint.aliases().filter(|_| options.aliases) {
         if let Some(tensor) = loaded.get(tensor.name()).cloned() {
             loaded.insert(alias.into(), tensor);
@@ -57,13 +54,145 @@ pub fn load<F: Framework>(
     Ok(loaded)
 }
 
+/// Reads tensors in parallel into main memory, some at a time, and moves them onto a device. So
+/// main memory holds one batch besides what is on the device.
+///
+/// A batch has as many tensors as come to `batch_bytes` in memory, or one that is larger.
+///
+/// # Errors
+///
+/// Those of [`Framework::read_tensors`].
+pub fn read_in_batches<F: Framework + ?Sized, S: ReadAt>(
+    checkpoint: &Checkpoint<S>,
+    tensors: &[LazyTensor<'_, S>],
+    device: &F::Device,
+    options: &LoadOptions,
+    batch_bytes: u64,
+) -> Result<Vec<F::Tensor>> {
+    let options = options.clone().for_framework::<F>();
+    // All dtypes are checked now, and progress counts over all batches.
+    let len = |tensor: &LazyTensor<'_, S>| {
+        let loaded = checkpoint.loaded(tensor, &options)?;
+        loaded.byte_len(tensor.shape(), &options).map_err(|error| tensor.locate(error))
+    };
+    let lens = tensors.iter().map(len).collect::<Result<Vec<u64>>>()?;
+    let options = options.counting(lens.iter().fold(0, |sum, len| sum.saturating_add(*len)));
+    let mut loaded = Vec::with_capacity(tensors.len());
+    while let Some(rest) = lens.get(loaded.len()..).filter(|rest| !rest.is_empty()) {
+        let mut bytes: u64 = 0;
+        let fits = |len: &&u64| {
+            bytes = bytes.saturating_add(**len);
+            bytes <= batch_bytes
+        };
+        let count = rest.iter().take_while(fits).count().max(1);
+        let batch = &tensors[loaded.len()..][..count];
+        loaded.extend(read_together::<F, S>(checkpoint, batch, device, &options)?);
+    }
+    Ok(loaded)
+}
+
+/// Reads tensors in parallel into main memory, all of them, and moves them onto a device. This is
+/// the default of [`Framework::read_tensors`].
+///
+/// # Errors
+///
+/// Those of [`Framework::read_tensors`].
+pub fn read_together<F: Framework + ?Sized, S: ReadAt>(
+    checkpoint: &Checkpoint<S>,
+    tensors: &[LazyTensor<'_, S>],
+    device: &F::Device,
+    options: &LoadOptions,
+) -> Result<Vec<F::Tensor>> {
+    let bufs = checkpoint.read_whole(tensors, &options.clone().for_framework::<F>())?;
+    let loaded = tensors
+        .iter()
+        .zip(bufs)
+        .map(|(tensor, buf)| F::from_exact(buf, device).map_err(|error| tensor.locate(error)));
+    loaded.collect()
+}
+
+/// Reads tensors of a checkpoint in parallel into slots of host memory, and has each slot copied to
+/// a device. Reads and copies overlap. `tensors` are tensors of the checkpoint.
+///
+/// Elements are converted, and multiplied by their [scales](LoadOptions::scaled_weights), before
+/// they come into a slot. Slots are filled in the order of the tensors, and may be copied in
+/// another. A tensor without elements has no parts. Progress counts what has been read.
+///
+/// Besides the slots this takes a few hundred KiB for each thread, and a few dozen bytes for each
+/// part: reserve the memory of the device first, which fails if the tensors are too large for it.
+///
+/// ```
+/// use safetensors_core::framework::{Ring, StagedPart, Staging, read_staged};
+/// use safetensors_core::{Checkpoint, LoadOptions, Result, SaveOptions, TensorView, save};
+///
+/// /// A device whose copies have ended when they begin.
+/// struct Instant {
+///     memory: Vec<Vec<u8>>,
+///     copied: Vec<Vec<u64>>,
+/// }
+///
+/// impl Staging for Instant {
+///     type Slot = Vec<u64>;
+///
+///     fn new_slot(&mut self, len: usize) -> Result<Vec<u64>> {
+///         Ok(vec![0; len.div_ceil(8)])
+///     }
+///
+///     fn bytes_mut(slot: &mut Vec<u64>) -> Result<&mut [u8]> {
+///         Ok(bytemuck::cast_slice_mut(slot))
+///     }
+///
+///     fn begin_copy(&mut self, slot: Vec<u64>, parts: &[StagedPart]) -> Result<()> {
+///         for part in parts {
+///             let bytes = &bytemuck::cast_slice(&slot)[part.slot.clone()];
+///             self.memory[part.tensor][part.offset..][..bytes.len()].copy_from_slice(bytes);
+///         }
+///         self.copied.insert(0, slot);
+///         Ok(())
+///     }
+///
+///     fn finish_copy(&mut self) -> Result<Vec<u64>> {
+///         Ok(self.copied.pop().expect("a copy was begun"))
+///     }
+/// }
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("model.safetensors");
+/// let values: Vec<u8> = (0..=255).collect();
+/// save(&path, [("w", TensorView::from_slice(&[256], &values)?)], &SaveOptions::new())?;
+///
+/// let checkpoint = Checkpoint::open(&path)?;
+/// let tensors: Vec<_> = checkpoint.tensors().collect();
+/// let mut device = Instant { memory: vec![vec![0; 256]], copied: Vec::new() };
+/// let ring = Ring { slots: 2, slot_bytes: 128 };
+/// read_staged(&checkpoint, &tensors, &LoadOptions::new(), ring, &mut device)?;
+/// assert_eq!(device.memory, [values]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of [`Checkpoint::read_parts`], and those of the device. The first failure stops all
+/// threads. If several reads fail, the error is that of the first in the order of the
+/// tensors.
+pub fn read_staged<S: ReadAt, T: Staging>(
+    checkpoint: &Checkpoint<S>,
+    tensors: &[LazyTensor<'_, S>],
+    options: &LoadOptions,
+    ring: Ring,
+    staging: &mut T,
+) -> Result<()> {
+    let scales = checkpoint.read_scales(tensors, options)?;
+    staged::read_staged(tensors, scales, options, ring, staging)
+}
+
 /// Saves tensors of a framework to one file, atomically.
 ///
 /// # Errors
 ///
 /// Those of [`Framework::source`] and of [`crate::save()`]; each names the file, and the tensor if
 /// it is about one. After an error the file at `path` is unchanged, except for
-/// [`ErrorKind::NotDurable`](crate::ErrorKind::NotDurable).
+/// [`ErrorKind::NotDurable`].
 pub fn save<'a, F: Framework>(
     path: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a F::Tensor)>,

@@ -12,8 +12,10 @@ use alloc::boxed::Box;
 use alloc::string::String;
 
 #[cfg(feature = "std")]
-pub use files::{load, save, save_sharded};
+pub use files::{load, read_in_batches, read_staged, read_together, save, save_sharded};
 
+#[cfg(feature = "std")]
+use crate::checkpoint::Checkpoint;
 pub use crate::convert::support::Support;
 pub use crate::convert::widen::widened_shape;
 use crate::convert::{DtypeTable, Widening, widen};
@@ -22,6 +24,14 @@ use crate::dtype::Dtype;
 pub use crate::error::similar_names;
 pub use crate::error::text::NameList;
 use crate::error::{Error, ErrorKind, Result};
+#[cfg(feature = "std")]
+use crate::io::ReadAt;
+#[cfg(feature = "std")]
+pub use crate::io::hidden::is_temporary_name;
+#[cfg(feature = "std")]
+pub use crate::load::staged::{Ring, StagedPart, Staging};
+#[cfg(feature = "std")]
+use crate::load::{LazyTensor, LoadOptions};
 #[cfg(feature = "std")]
 pub use crate::parallel::default_threads;
 pub use crate::tensor::boolean::check_bools;
@@ -159,6 +169,28 @@ pub trait Framework {
     ) -> Result<Self::Tensor> {
         DtypeTable::of::<Self>().accept(view.dtype(), widening)?;
         Self::from_buf(TensorBuf::from_view(view)?, device, widening)
+    }
+
+    /// Reads tensors of a checkpoint onto a device, in parallel, and returns them in the order
+    /// given. [`load`] does this with all tensors.
+    ///
+    /// The default is [`read_together`]: all of them go through main memory at once. A framework
+    /// whose devices have memory of their own uses [`read_in_batches`], or [`read_staged`] if a
+    /// device copies while others read. Then the tensors are not all held twice.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Checkpoint::read_parts`], of [`Checkpoint::loaded`] and of
+    /// [`from_exact`](Framework::from_exact); each names the file and the tensor. Dtypes are
+    /// checked before a byte of data is read.
+    #[cfg(feature = "std")]
+    fn read_tensors<S: ReadAt>(
+        checkpoint: &Checkpoint<S>,
+        tensors: &[LazyTensor<'_, S>],
+        device: &Self::Device,
+        options: &LoadOptions,
+    ) -> Result<Vec<Self::Tensor>> {
+        read_together::<Self, S>(checkpoint, tensors, device, options)
     }
 }
 

@@ -6,7 +6,7 @@ use crate::convert::{Conversion, ConvertOptions, can_convert};
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
 use crate::load::LoadOptions;
-use crate::tensor::TensorBuf;
+use crate::tensor::{TensorBuf, shape};
 
 /// The conversions of tensors of one dtype when they are loaded. See [`LoadOptions::loaded`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +97,17 @@ impl LoadedDtype {
             read if read == self.file => Ok(None),
             read => Conversion::new(self.file, read, options).map(Some),
         }
+    }
+
+    /// The bytes in memory of a tensor of this shape in the file.
+    pub(crate) fn byte_len(&self, shape: &[usize], options: &LoadOptions) -> Result<u64> {
+        self.conversion(&options.conversions())?;
+        Ok(shape::byte_len(self.dtype(), &self.shape(shape))?)
+    }
+
+    /// Whether nothing follows after the elements are read.
+    pub(super) fn is_finished_by_reading(&self) -> bool {
+        !self.pairs && self.read == self.held
     }
 
     /// Applies the conversions that follow after the elements are read.

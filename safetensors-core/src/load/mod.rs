@@ -13,6 +13,7 @@ mod pieces;
 mod plan;
 mod size;
 pub(crate) mod slice;
+pub(crate) mod staged;
 pub(crate) mod streaming;
 
 use std::slice::from_ref;

@@ -213,6 +213,12 @@ impl LoadOptions {
         self
     }
 
+    /// Makes all loads with these options report progress together, of so many bytes.
+    pub(crate) fn counting(mut self, bytes: u64) -> Self {
+        self.work = self.work.counting(bytes);
+        self
+    }
+
     /// The options of conversions, with the number of threads that read.
     pub(super) fn conversions(&self) -> ConvertOptions {
         self.convert.threads(self.work.thread_count())

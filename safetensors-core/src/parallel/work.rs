@@ -31,6 +31,11 @@ impl Work {
         self.threads
     }
 
+    /// Makes all later operations with these options count together, to `total` bytes.
+    pub(crate) fn counting(self, total: u64) -> Self {
+        Self { progress: self.progress.for_total(total), ..self }
+    }
+
     /// A meter for an operation on `total` bytes.
     pub(crate) fn meter(&self, total: u64) -> Meter {
         self.progress.for_total(total)

@@ -1,0 +1,214 @@
+//! Tensors onto a CUDA device: read into pinned memory, and copied from there while others are
+//! read.
+//!
+//! # The hazards
+//!
+//! Pinned memory is memory of the host that the device can read by itself. So a copy from it goes
+//! on after the call that began it has returned. cudarc's safe functions do not keep the two apart:
+//!
+//! - [`CudaStream::memcpy_htod`] takes a `&[u8]` of pinned memory and returns at once. The borrow
+//!   ends, the copy does not.
+//! - A [`PinnedHostSlice`] waits for copies by an event that is recorded only if the context has
+//!   streams of its own. candle's devices have none: they use the stream of the calling thread.
+//!
+//! If such memory were written or freed too early, the tensors would get other bytes. So each
+//! [`Slot`] has an event of its own, which is recorded after every copy and waited for before the
+//! slot is given back. What may still be copied is in [`Staged::copying`], and its `Drop` waits for
+//! the device.
+//!
+//! Four calls are `unsafe`, and they are in this file only: memory of the host and of the device
+//! comes uninitialised, that of the host is cleared, and the memory of a tensor is written as
+//! bytes.
+//!
+//! # One thread, one stream
+//!
+//! All calls to the device but [`Staging::bytes_mut`] come from the thread that loads, on the
+//! device's own stream. There allocations, copies and what the thread computes later come in order.
+//! Other threads have other streams, which do not wait for this one. So the stream is waited for
+//! before the tensors are handed out.
+
+#![allow(unsafe_code, reason = "memory that a device copies from is lent to it, not to Rust")]
+
+use std::collections::VecDeque;
+use std::mem;
+use std::sync::Arc;
+
+use candle_core::cuda_backend::cudarc::driver::sys::CUevent_flags;
+use candle_core::cuda_backend::cudarc::driver::{
+    CudaEvent, CudaSlice, CudaStream, CudaViewMut, DeviceRepr, DriverError, PinnedHostSlice,
+};
+use candle_core::cuda_backend::{CudaStorageSlice, WrapErr};
+use candle_core::{CudaDevice, CudaStorage, Device, Shape, Storage, Tensor};
+use safetensors_core::framework::{Ring, StagedPart, Staging, read_staged};
+use safetensors_core::{Checkpoint, Error, LazyTensor, LoadOptions, ReadAt, Result};
+
+use crate::Candle;
+use crate::device::cannot_place;
+use crate::dtype::{cuda_bytes_mut, cuda_memory};
+use crate::error::from_candle_error;
+
+/// Reads tensors onto a CUDA device through pinned memory of at most 32 MiB, in the order given.
+///
+/// The memory of the device is allocated first. So tensors that do not fit are an error before
+/// anything is read.
+pub(crate) fn read<S: ReadAt>(
+    checkpoint: &Checkpoint<S>,
+    tensors: &[LazyTensor<'_, S>],
+    device: &CudaDevice,
+    options: &LoadOptions,
+) -> Result<Vec<Tensor>> {
+    let options = options.clone().for_framework::<Candle>();
+    let mut staged = Staged::new(checkpoint, tensors, device, &options)?;
+    read_staged(checkpoint, tensors, &options, Ring::default(), &mut staged)?;
+    staged.into_tensors()
+}
+
+/// Tensors on their way to a device.
+struct Staged<'t, 'a, S> {
+    tensors: &'t [LazyTensor<'a, S>],
+    /// The memory of each tensor on the device, and its shape.
+    memory: Vec<(CudaStorageSlice, Shape)>,
+    /// The slots that the device copies from, those begun first in front.
+    copying: VecDeque<Slot>,
+    device: CudaDevice,
+    stream: Arc<CudaStream>,
+}
+
+/// Pinned memory, and the event that its last copy has ended.
+struct Slot {
+    memory: PinnedHostSlice<u8>,
+    copied: CudaEvent,
+}
+
+impl<'t, 'a, S> Staged<'t, 'a, S> {
+    /// Allocates the memory of all tensors on the device.
+    fn new(
+        checkpoint: &Checkpoint<S>,
+        tensors: &'t [LazyTensor<'a, S>],
+        device: &CudaDevice,
+        options: &LoadOptions,
+    ) -> Result<Self> {
+        let stream = device.cuda_stream();
+        let allocate = |tensor: &LazyTensor<'a, S>| {
+            let loaded = checkpoint.loaded(tensor, options)?;
+            let shape = Shape::from(loaded.shape(tensor.shape()));
+            let memory = cuda_memory(loaded.dtype(), shape.elem_count(), &stream);
+            let place = Device::Cuda(device.clone());
+            let failed = |error| tensor.locate(cannot_place(loaded.dtype(), &place, error));
+            Ok((memory.map_err(failed)?, shape))
+        };
+        let memory = tensors.iter().map(allocate).collect::<Result<_>>()?;
+        let (copying, device) = (VecDeque::new(), device.clone());
+        Ok(Self { tensors, memory, copying, device, stream })
+    }
+
+    /// The tensors, when all parts are copied.
+    fn into_tensors(mut self) -> Result<Vec<Tensor>> {
+        self.stream.synchronize().map_err(failed("copy to"))?;
+        let tensor = |(slice, shape)| {
+            let storage = CudaStorage { slice, device: self.device.clone() };
+            Tensor::from((Storage::Cuda(storage), shape))
+        };
+        Ok(mem::take(&mut self.memory).into_iter().map(tensor).collect())
+    }
+
+    /// Begins to copy a part of a slot into the memory of its tensor.
+    fn copy(&mut self, slot: &[u8], part: &StagedPart) -> Result<()> {
+        let Self { memory, stream, .. } = self;
+        let tensor = memory.get_mut(part.tensor);
+        let mut tensor = tensor.and_then(|(memory, _)| cuda_bytes_mut(memory));
+        let end = part.offset + part.slot.len();
+        let place = tensor.as_mut().and_then(|tensor| tensor.try_slice_mut(part.offset..end));
+        let (Some(mut place), Some(bytes)) = (place, slot.get(part.slot.clone())) else {
+            return Err(from_candle_error(candle_core::Error::msg("a part outside of its tensor")));
+        };
+        stream.memcpy_htod(bytes, &mut place).map_err(failed("copy to"))
+    }
+}
+
+impl<S> Staging for Staged<'_, '_, S> {
+    type Slot = Slot;
+
+    fn new_slot(&mut self, len: usize) -> Result<Slot> {
+        let context = self.stream.context();
+        let new = || {
+            // Without flags: memory that the processor caches. Write-combined memory, which cudarc
+            // has by default, is slow to read, and conversions may read what they have written.
+            //
+            // SAFETY: the memory is uninitialised, and is set to zero below before it is lent.
+            let mut memory = unsafe { context.alloc_pinned_with_flags::<u8>(len, 0)? };
+            let start = memory.as_mut_ptr()?;
+            // SAFETY: the allocation has `len` bytes from `start` on, and nobody else knows of it.
+            unsafe { start.write_bytes(0, len) };
+            // The thread sleeps while it waits, and leaves the core to those that read.
+            let copied = context.new_event(Some(CUevent_flags::CU_EVENT_BLOCKING_SYNC))?;
+            Ok(Slot { memory, copied })
+        };
+        new().map_err(failed("allocate pinned memory for"))
+    }
+
+    fn bytes_mut(slot: &mut Slot) -> Result<&mut [u8]> {
+        slot.memory.as_mut_slice().map_err(failed("use the pinned memory of"))
+    }
+
+    fn begin_copy(&mut self, mut slot: Slot, parts: &[StagedPart]) -> Result<()> {
+        let bytes = Self::bytes_mut(&mut slot)?;
+        let begun = parts.iter().try_for_each(|part| {
+            self.copy(bytes, part).map_err(|error| match self.tensors.get(part.tensor) {
+                Some(tensor) => tensor.locate(error),
+                None => error,
+            })
+        });
+        // Also if a copy failed: those before it may have begun.
+        let recorded = slot.copied.record(&self.stream).map_err(failed("copy to"));
+        self.copying.push_back(slot);
+        begun.and(recorded)
+    }
+
+    fn finish_copy(&mut self) -> Result<Slot> {
+        if let Some(slot) = self.copying.front() {
+            slot.copied.synchronize().map_err(failed("copy to"))?;
+        }
+        let none = || from_candle_error(candle_core::Error::msg("no copy was begun"));
+        self.copying.pop_front().ok_or_else(none)
+    }
+}
+
+/// Waits for the device before the slots that it copies from are freed.
+impl<S> Drop for Staged<'_, '_, S> {
+    fn drop(&mut self) {
+        // cudarc keeps errors that it could not return, and the next call has them, whatever it
+        // does. So a call that fails is made again.
+        let wait = || self.stream.synchronize();
+        if !self.copying.is_empty() && wait().is_err() && wait().is_err() {
+            // The device may still copy. Memory that is lost does less harm than memory that is
+            // freed too early.
+            mem::forget(mem::take(&mut self.copying));
+        }
+    }
+}
+
+/// Makes an error of one of the driver.
+fn failed(what: &'static str) -> impl Fn(DriverError) -> Error {
+    move |error| {
+        let error = candle_core::Error::Cuda(Box::new(error));
+        from_candle_error(error.context(format!("cannot {what} the CUDA device")))
+    }
+}
+
+/// Allocates memory on the device of a stream. Its bytes are not set.
+pub(crate) fn allocate<T: DeviceRepr>(
+    stream: &Arc<CudaStream>,
+    elements: usize,
+) -> candle_core::Result<CudaSlice<T>> {
+    // SAFETY: the memory is uninitialised. It becomes a tensor only after every part of it has been
+    // copied: `Staged` hands out tensors only after `read_staged` has succeeded.
+    unsafe { stream.alloc::<T>(elements) }.w()
+}
+
+/// The memory of elements as bytes.
+pub(crate) fn bytes_mut<T>(slice: &mut CudaSlice<T>) -> Option<CudaViewMut<'_, u8>> {
+    // SAFETY: the view has the same bytes, and any byte is a `u8`. What is written to them are
+    // elements of `T` in native byte order: numbers, for which all bit patterns are valid.
+    unsafe { slice.transmute_mut::<u8>(slice.num_bytes()) }
+}

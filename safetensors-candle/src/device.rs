@@ -1,0 +1,54 @@
+//! How tensors get from files onto a device: [`read`].
+
+use candle_core::{Device, Tensor};
+use safetensors_core::framework::{read_in_batches, read_together};
+use safetensors_core::{Checkpoint, Dtype, Error, LazyTensor, LoadOptions, ReadAt, Result};
+
+use crate::Candle;
+use crate::error::from_candle_error;
+
+/// Tensors for a device with memory of its own are read in batches of at most so many bytes.
+const BATCH: u64 = 256 << 20;
+
+/// To pin memory takes longer than to copy fewer bytes than these without.
+#[cfg(feature = "cuda")]
+const PINNED: u64 = 4 << 20;
+
+/// Reads tensors onto a device, in the order given. See the [crate's section](crate#devices).
+pub(crate) fn read<S: ReadAt>(
+    checkpoint: &Checkpoint<S>,
+    tensors: &[LazyTensor<'_, S>],
+    device: &Device,
+    options: &LoadOptions,
+) -> Result<Vec<Tensor>> {
+    match device {
+        Device::Cpu => read_together::<Candle, S>(checkpoint, tensors, device, options),
+        #[cfg(feature = "cuda")]
+        Device::Cuda(cuda) if bytes_of(tensors) >= PINNED => {
+            crate::cuda::read(checkpoint, tensors, cuda, options)
+        }
+        _ => {
+            let tensors =
+                read_in_batches::<Candle, S>(checkpoint, tensors, device, options, BATCH)?;
+            // Another thread may use the tensors, and its stream does not wait for the copies.
+            device.synchronize().map_err(from_candle_error)?;
+            Ok(tensors)
+        }
+    }
+}
+
+/// The bytes of tensors in their files.
+#[cfg(feature = "cuda")]
+fn bytes_of<S>(tensors: &[LazyTensor<'_, S>]) -> u64 {
+    tensors.iter().fold(0, |sum, tensor| sum.saturating_add(tensor.byte_len()))
+}
+
+/// The error of elements that a device did not take.
+pub(crate) fn cannot_place(dtype: Dtype, device: &Device, error: candle_core::Error) -> Error {
+    let place = match device {
+        Device::Cpu => "the CPU",
+        Device::Cuda(_) => "a CUDA device",
+        Device::Metal(_) => "a Metal device",
+    };
+    from_candle_error(error.context(format!("cannot place {dtype} elements on {place}")))
+}

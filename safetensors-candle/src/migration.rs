@@ -1,0 +1,188 @@
+//! From candle's own loaders to this crate: which function takes the place of which, where this
+//! crate is stricter, and recipes. This module has no items. The names are those of candle 0.11.
+//!
+//! # Building a model
+//!
+//! | candle | here |
+//! |---|---|
+//! | `VarBuilder::from_mmaped_safetensors` of one file (`unsafe`) | [`var_builder()`] |
+//! | the same of the files that an index names | [`var_builder()`] of the index or of its directory |
+//! | the same of any other files | `var_builder_from_files` |
+//! | `VarBuilder::from_buffered_safetensors`, `from_slice_safetensors` | `var_builder_from_bytes` |
+//! | `VarBuilder::from_backend` | the same, with [`CheckpointBackend`]; or [`var_builder_from`] an open checkpoint |
+//! | `VarBuilder::from_npz` | `safetensors convert` turns a `.npz` file into one of safetensors |
+//! | `VarBuilder::from_pth`, `from_pth_with_state` | [once, as a recipe below](#from-a-pickle-to-safetensors) |
+//! | `VarBuilder::from_varmap`, `from_tensors`, `zeros` | unchanged: they read no file |
+//! | `VarBuilder::rename`, `rename_f`, `pp`, `set_prefix`, `to_dtype`, `set_device` | unchanged: they work on every builder |
+//! | `ShardedSafeTensors::var_builder` (`unsafe`) | `tensor_parallel_var_builder` |
+//!
+//! Models of candle-transformers take the builder as they take candle's own. Only models that name
+//! the type `ShardedVarBuilder` need another line: it is a builder over candle's own files.
+//!
+//! # Loading tensors
+//!
+//! | `candle_core` | here |
+//! |---|---|
+//! | `safetensors::load` | [`load()`]; with options: [`load_with`] |
+//! | `safetensors::load_buffer` | [`framework::load::<Candle>`](framework::load) of a checkpoint in a [`MemoryStore`] |
+//! | `safetensors::MmapedSafetensors::new`, `multi` (`unsafe`) | [`Checkpoint::open`]; mapped: [`Checkpoint::mmap`] (`unsafe`) |
+//! | `safetensors::SliceSafetensors`, `BufferedSafetensors` | [`SafeTensors::from_source`] of a `&[u8]` or a `Vec<u8>` |
+//! | their `get`, `tensors` | [`Checkpoint::tensor`], [`Checkpoint::tensors`] |
+//! | their `load(name, device)` | [`LazyTensor::read`], then [`Candle::from_buf`](framework::Framework::from_buf) |
+//! | `safetensors::MmapedFile` | [`Checkpoint::mmap`] (`unsafe`) |
+//! | `safetensors::Load` of a view | [`Candle::from_view`](framework::Framework::from_view) |
+//! | `Tensor::from_raw_buffer` | [`TensorView::new`], then [`Candle::from_view`](framework::Framework::from_view) |
+//! | `DType::try_from`, `safetensors::Dtype::from` | [`to_candle_dtype`], [`from_candle_dtype`] |
+//! | `VarMap::load` | [`train::load_var_map`] |
+//! | `Tensor::read_npy`, `read_npz`, `read_npz_by_name`, `npy::NpzTensors` | `npy::Array` and `npz::Archive` of `safetensors-formats` |
+//! | `pickle::read_all`, `read_all_with_key`, `PthTensors` | [once, as a recipe below](#from-a-pickle-to-safetensors) |
+//! | `quantized::gguf_file` | nothing: this crate does not read GGUF |
+//!
+//! # Saving tensors
+//!
+//! | candle | here |
+//! |---|---|
+//! | `candle_core::safetensors::save` | [`save()`]; in several files: [`save_sharded`] |
+//! | `Tensor::save_safetensors(name, path)` | [`save()`] of `[(name, &tensor)]` |
+//! | `candle_nn::VarMap::save` | [`train::save_var_map`] |
+//! | `Tensor::write_npy`, `Tensor::write_npz` | `npz::Writer` of `safetensors-formats` |
+//!
+//! candle writes no metadata, and writes over the old file. Here [`SaveOptions`] have metadata, and
+//! the old file stays until the new one is complete.
+//!
+//! # Where this crate is stricter
+//!
+//! | | candle | here |
+//! |---|---|---|
+//! | an integer that does not fit: −5 as U32 | wraps around: 4294967291 | [`DoesNotFit`] |
+//! | a float that is not an integer: 2.7 as I64 | cut off: 2 | [`DoesNotFit`] |
+//! | a conversion that does not exist | an error, after the tensor is read | [`NoConversion`], before |
+//! | another shape than the model's | an error, after the tensor is read and converted | the same error, before |
+//! | a header that breaks a rule of the format | partly accepted | an error of its own for each rule |
+//! | a file that changes while it is loaded | `SIGBUS`, or mixed bytes | [`Io`] |
+//! | a variable that is missing in the file | an error when some variables are set already | nothing is set |
+//! | a tensor in the file that no variable takes | ignored | an error, unless it is allowed |
+//!
+//! On the other hand it loads what candle does not: BOOL, I8, U64, C64 and three more dtypes of
+//! 8-bit floats, [widened without loss](crate#dtypes).
+//!
+//! ```
+//! use candle_core::{DType, Device};
+//! use candle_nn::VarBuilder;
+//! use safetensors_candle::var_builder_from;
+//! use safetensors_core::{Checkpoint, Limits, SaveOptions, TensorView, serialize};
+//!
+//! let ids = TensorView::from_slice(&[2], &[3_i32, -5])?;
+//! let scale = TensorView::from_slice(&[1], &[2.7_f32])?;
+//! let bytes = serialize([("ids", ids), ("scale", scale)], &SaveOptions::new())?;
+//!
+//! let candle = VarBuilder::from_slice_safetensors(&bytes, DType::U32, &Device::Cpu)?;
+//! assert_eq!(candle.get(2, "ids")?.to_vec1::<u32>()?, [3, 4294967291]);
+//! assert_eq!(candle.get(1, "scale")?.to_vec1::<u32>()?, [2]);
+//!
+//! let open = |_: &std::path::Path| Ok(bytes.clone());
+//! let checkpoint = Checkpoint::open_by("model.safetensors", &Limits::default(), open)?;
+//! let here = var_builder_from(checkpoint, DType::U32, &Device::Cpu);
+//! let error = here.get(2, "ids").unwrap_err().to_string();
+//! assert!(error.contains("the value -5 of element 1 does not fit U32"), "{error}");
+//! assert!(here.get(1, "scale").unwrap_err().to_string().contains("2.7"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # From the Hub to a model
+//!
+//! A client such as `hf-hub` downloads files into one directory, the snapshot. Ask it for the index
+//! first, then for the files that the index names:
+//!
+//! ```
+//! use candle_core::{DType, Device};
+//! use safetensors_core::checkpoint::CheckpointPath;
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let values = [0.0_f32; 6];
+//! # let tensors = ["fc.weight", "fc2.weight"]
+//! #     .map(|name| (name, safetensors_core::TensorView::from_slice(&[2, 3], &values).unwrap()));
+//! # let options = safetensors_core::ShardOptions::new().max_shard_size(24.into());
+//! # safetensors_core::save_sharded(dir.path(), tensors, &options)?;
+//! # struct Repo(std::path::PathBuf);
+//! # impl Repo {
+//! #     fn get(&self, name: &str) -> std::io::Result<std::path::PathBuf> {
+//! #         Ok(self.0.join(name))
+//! #     }
+//! # }
+//! # let repo = Repo(dir.path().into());
+//! // let repo = hf_hub::api::sync::Api::new()?.model("OWNER/NAME".to_string());
+//! let index = repo.get("model.safetensors.index.json")?;
+//! for shard in CheckpointPath::Index(index.clone()).files()? {
+//!     let name = shard.file_name().and_then(|name| name.to_str()).ok_or("not a file name")?;
+//!     repo.get(name)?;
+//! }
+//! let weights = safetensors_candle::var_builder(&index, DType::F32, &Device::Cpu)?;
+//! # candle_nn::linear_no_bias(3, 2, weights.pp("fc"))?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A repository without an index has one file, `model.safetensors`: pass its path instead. The path
+//! of a file that `hf-hub` returns is that of a link in the snapshot. Do not resolve it, because
+//! what it points to has another name and no neighbours.
+//!
+//! # From a pickle to safetensors
+//!
+//! candle reads `.pth` and `.bin` files of PyTorch. Convert such a file once, and load the result:
+//!
+//! ```no_run
+//! use candle_core::pickle;
+//! use safetensors_core::SaveOptions;
+//! use safetensors_core::tied::Tied;
+//!
+//! let tensors = pickle::read_all("pytorch_model.bin")?;
+//! let options = SaveOptions::new().metadata([("format", "pt")]).tied(Tied::new());
+//! let named = tensors.iter().map(|(name, tensor)| (name, tensor));
+//! safetensors_candle::save("model.safetensors", named, &options)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! candle's reader leaves out tensors of I32, I16, I8 and BOOL, and says so on standard error only.
+//! It copies tensors that share storage. Where Python is at hand, `safetensors.torch.save_model`
+//! does neither.
+//!
+//! # Block-scaled FP8
+//!
+//! A checkpoint such as DeepSeek's has weights of F8_E4M3, and beside `w` a tensor `w_scale_inv`
+//! with a factor for each block of 128 × 128 elements. candle's loaders know no scales: they
+//! convert the codes, and the model computes with wrong numbers. Here such a weight is an error if
+//! it is asked for as another dtype, unless the [`LoadOptions`] say what is meant:
+//!
+//! ```text
+//! LoadOptions::new().scaled_weights(ScaledWeights::Dequantize) // code × scale, while reading
+//! LoadOptions::new().scaled_weights(ScaledWeights::Raw)        // the codes, as candle does
+//! ```
+//!
+//! [`var_builder()`]: crate::var_builder()
+//! [`var_builder_from`]: crate::var_builder_from
+//! [`CheckpointBackend`]: crate::CheckpointBackend
+//! [`load()`]: crate::load()
+//! [`load_with`]: crate::load_with
+//! [`save()`]: crate::save()
+//! [`save_sharded`]: crate::save_sharded
+//! [`train::load_var_map`]: crate::train::load_var_map
+//! [`train::save_var_map`]: crate::train::save_var_map
+//! [`to_candle_dtype`]: crate::to_candle_dtype
+//! [`from_candle_dtype`]: crate::from_candle_dtype
+//! [`framework::load`]: safetensors_core::framework::load
+//! [`MemoryStore`]: safetensors_core::checkpoint::store::MemoryStore
+//! [`Checkpoint::open`]: safetensors_core::Checkpoint::open
+//! [`Checkpoint::mmap`]: safetensors_core::Checkpoint::mmap
+//! [`Checkpoint::tensor`]: safetensors_core::Checkpoint::tensor
+//! [`Checkpoint::tensors`]: safetensors_core::Checkpoint::tensors
+//! [`SafeTensors::from_source`]: safetensors_core::SafeTensors::from_source
+//! [`LazyTensor::read`]: safetensors_core::LazyTensor::read
+//! [`LoadOptions`]: safetensors_core::LoadOptions
+//! [`SaveOptions`]: safetensors_core::SaveOptions
+//! [`TensorView::new`]: safetensors_core::TensorView::new
+//! [`DoesNotFit`]: safetensors_core::ErrorKind::DoesNotFit
+//! [`NoConversion`]: safetensors_core::ErrorKind::NoConversion
+//! [`Io`]: safetensors_core::ErrorKind::Io
+
+#[cfg(doc)]
+use safetensors_core::framework;

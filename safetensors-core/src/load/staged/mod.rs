@@ -1,0 +1,124 @@
+//! [`read_staged()`]: tensors read through a few buffers of fixed size, from which a device copies
+//! them. [`parts`] decides which bytes go into which buffer, [`ring`] the order of reads and
+//! copies.
+
+mod parts;
+mod ring;
+
+use std::ops::Range;
+
+use parts::Plan;
+
+use crate::convert::Scales;
+use crate::error::Result;
+use crate::io::ReadAt;
+use crate::load::fused::ReadScratch;
+use crate::load::plan::Wanted;
+use crate::load::{LazyTensor, LoadOptions, one_a_file};
+
+/// Memory of the host that a device copies from, in slots of equal size. An adapter implements it
+/// for [`read_staged`](crate::framework::read_staged).
+///
+/// A slot is either filled by a thread that reads, or copied from by the device. The calls keep the
+/// two apart: [`begin_copy`](Staging::begin_copy) takes a filled slot away, and only
+/// [`finish_copy`](Staging::finish_copy) gives it back.
+///
+/// All calls but [`bytes_mut`](Staging::bytes_mut) come from the thread that loads. If a load
+/// fails, the device may still copy from slots whose copies were begun. So the implementation must
+/// wait for the device before it frees them.
+pub trait Staging {
+    /// The memory of one slot.
+    type Slot: Send;
+
+    /// Makes a slot of at least `len` bytes.
+    ///
+    /// # Errors
+    ///
+    /// Those of the allocation.
+    fn new_slot(&mut self, len: usize) -> Result<Self::Slot>;
+
+    /// The bytes of a slot, to be filled. They are aligned to 8 bytes.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn bytes_mut(slot: &mut Self::Slot) -> Result<&mut [u8]>;
+
+    /// Begins to copy these parts of a slot into their tensors. May return before they are copied.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device. They should name the tensor.
+    fn begin_copy(&mut self, slot: Self::Slot, parts: &[StagedPart]) -> Result<()>;
+
+    /// Waits for the copies that were begun first, of those not yet waited for, and gives back
+    /// their slot.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn finish_copy(&mut self) -> Result<Self::Slot>;
+}
+
+/// A part of a tensor in a slot: elements in C order, in native byte order, and in the dtype that
+/// [`LoadOptions::loaded`] says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StagedPart {
+    /// The position of the tensor in the list of those to be read.
+    pub tensor: usize,
+    /// Where the part begins in the tensor, in bytes.
+    pub offset: usize,
+    /// The bytes of the slot.
+    pub slot: Range<usize>,
+}
+
+/// The memory that tensors are read through on their way to a device: at most
+/// `slots * slot_bytes`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ring {
+    /// The most slots; at least 1. Half of them should be enough for all threads that read, so that
+    /// the device can copy from the others.
+    pub slots: usize,
+    /// The bytes of a slot; at least 128, at most 256 MiB. A larger tensor takes several slots, and
+    /// small ones share one.
+    pub slot_bytes: usize,
+}
+
+impl Default for Ring {
+    /// 16 slots of 2 MiB: 32 MiB. A copy of 2 MiB is long enough for the full speed of PCIe.
+    fn default() -> Self {
+        Self { slots: 16, slot_bytes: 2 << 20 }
+    }
+}
+
+/// Reads tensors in parallel into slots, and has each slot copied to where its tensors belong.
+/// `scales` has the scales of each tensor, if it has any.
+///
+/// # Errors
+///
+/// Those of [`read_tensors`](crate::load::read_tensors), and those of the device.
+pub(crate) fn read_staged<S: ReadAt, T: Staging>(
+    tensors: &[LazyTensor<'_, S>],
+    scales: Vec<Option<Scales>>,
+    options: &LoadOptions,
+    ring: Ring,
+    staging: &mut T,
+) -> Result<()> {
+    let whole = |(tensor, scales)| Wanted { scales, ..Wanted::whole(tensor) };
+    let wanted: Vec<_> = tensors.iter().zip(scales).map(whole).collect();
+    let plan = Plan::new(&wanted, options, ring.slot_bytes)?;
+    let progress = options.work.meter(plan.byte_len());
+    let fill = |number: usize, slot: &mut T::Slot, scratch: &mut ReadScratch| {
+        plan.fill(number, T::bytes_mut(slot)?, scratch)?;
+        let parts = plan.parts(number);
+        let bytes: usize = parts.iter().map(|part| part.slot.len()).sum();
+        parts.first().map_or(Ok(()), |first| progress.add(bytes as u64, plan.tensor(first).name()))
+    };
+    let ring = Ring { slot_bytes: plan.slot_bytes(), ..ring };
+    let parts = |number| plan.parts(number);
+    ring::run(plan.len(), ring, options.work.thread_count(), staging, fill, parts)?;
+    for tensor in one_a_file(&wanted) {
+        tensor.check_unchanged()?;
+    }
+    Ok(())
+}
