@@ -190,7 +190,7 @@ fn long_runs_are_borrowed() {
     let ends = array.slice(s![..;2, .., .., ..]);
     let (bytes, pieces) = collect(&array_source(&ends));
     assert!(bytes == oracle(&ends));
-    assert_eq!(pieces.len(), bytes.len().div_ceil(BUFFER));
+    assert_eq!(pieces.len(), 2);
     let memory = bytemuck::cast_slice::<u32, u8>(array.as_slice().unwrap()).as_ptr_range();
     assert!(pieces.iter().all(|piece| memory.start <= piece.start && piece.end <= memory.end));
 }
