@@ -192,7 +192,7 @@ pub fn read_staged<S: ReadAt, T: Staging>(
 ///
 /// Those of [`Framework::source`] and of [`crate::save()`]; each names the file, and the tensor if
 /// it is about one. After an error the file at `path` is unchanged, except for
-/// [`ErrorKind::NotDurable`].
+/// [`ErrorKind::NotDurable`](crate::ErrorKind::NotDurable).
 pub fn save<'a, F: Framework>(
     path: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a F::Tensor)>,
