@@ -1,0 +1,58 @@
+//! Structs of arrays: [`NamedArrays`], which `#[derive(SafeTensors)]` implements, and the types that
+//! the fields of such a struct can have.
+//!
+//! # What fields become
+//!
+//! | type of the field | in the file |
+//! |---|---|
+//! | `Array<A, D>`, `ArcArray<A, D>`, of any [`ArrayElement`] and dimension | a tensor with the name of the field |
+//! | `ArrayView<'a, A, D>`, `CowArray<'a, A, D>` | the same; loaded by [`view_from`](NamedArrays::view_from) |
+//! | a struct that derives `SafeTensors` | its fields, below the name of the field: `encoder.weight` |
+//! | `Vec<T>` of structs, arrays, texts or such `Vec`s | its items, below the name of the field: `layers.0.weight` |
+//! | `Option<T>` | `T`, or nothing |
+//! | `bool`, integers, `f32`, `f64`, `String`, `&'a str` | an entry in the metadata |
+//!
+//! # Entries in the metadata
+//!
+//! The key is the name of the field, as for a tensor: `epoch`, or `optimizer.step`. The value is the
+//! text itself, or the number in the words of Rust:
+//!
+//! | type | value |
+//! |---|---|
+//! | `bool` | `true` or `false` |
+//! | integers | digits, without leading zeros: `-7` |
+//! | `f32`, `f64` | the shortest decimal that reads as the same bits: `0.1`, `-0.0`, `1e-8`, `inf` |
+//! | NaN | its bits: `0x7ff8000000000000` for `f64`, `0x7fc00000` for `f32` |
+//!
+//! Every float comes back with the same bits. A decimal from another program is rounded once; one
+//! that is too large is refused, and `NaN` is the usual one.
+//!
+//! A `Some` or an item of a `Vec` that writes nothing itself, such as a struct whose `Option`s are
+//! all `None`, is an entry of its own name with an empty value. So `Some` stays `Some`, and a `Vec`
+//! keeps its length. Only a `Vec` that is no `Option` and has no items leaves no trace: it is read
+//! back as an empty one.
+//!
+//! Other entries in the metadata are ignored.
+
+mod arrays;
+mod checking;
+mod collections;
+mod field;
+mod loading;
+mod named;
+mod names;
+mod saving;
+mod scalars;
+
+pub use checking::Checking;
+pub use field::{InOption, InVec, LoadField, SaveField};
+pub use loading::Loading;
+pub use named::NamedArrays;
+pub use names::Names;
+#[doc(hidden)]
+pub use names::join;
+pub use safetensors_core::Result;
+pub use saving::{NestedTooDeep, Saving};
+
+#[allow(unused_imports, reason = "the documentation links to it")]
+use crate::ArrayElement;
