@@ -2,9 +2,11 @@
 
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
-use syn::{DeriveInput, GenericParam, Generics, Lifetime, LifetimeParam, Result, WherePredicate};
-use syn::{Type, parse_quote};
+use syn::{
+    DeriveInput, GenericParam, Lifetime, LifetimeParam, Result, WherePredicate, parse_quote,
+};
 
+use crate::bounds;
 use crate::structure::{Field, Stored, Structure};
 
 /// The implementations for a struct.
@@ -28,9 +30,8 @@ pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
 /// What saves a struct, and what allows it as a field, in a `Vec` and in an `Option`.
 fn save(structure: &Structure<'_>) -> TokenStream {
     let ident = structure.ident;
-    let generics = bounded(structure, structure.generics, |ty, stored| {
-        stored.then(|| parse_quote!(#ty: __fields::SaveField))
-    });
+    let mut generics = structure.generics.clone();
+    bounds::of_fields(&mut generics, &structure.fields, &quote!(__fields::SaveField));
     let (parameters, arguments, bounds) = generics.split_for_impl();
     let (plain_parameters, _, plain_bounds) = structure.generics.split_for_impl();
     let saved = stored(structure).map(|(field, stored)| {
@@ -73,10 +74,8 @@ fn load(structure: &Structure<'_>) -> TokenStream {
     let outlives =
         borrowed.iter().map(|lifetime| -> WherePredicate { parse_quote!(#file: #lifetime) });
     generics.make_where_clause().predicates.extend(outlives);
-    let generics = bounded(structure, &generics, |ty, stored| {
-        stored.then(|| parse_quote!(#ty: __fields::LoadField<#file>))
-    });
-    let generics = with_defaults(structure, generics);
+    bounds::of_fields(&mut generics, &structure.fields, &quote!(__fields::LoadField<#file>));
+    bounds::of_defaults(&mut generics, &structure.fields);
     let (parameters, _, bounds) = generics.split_for_impl();
 
     let checks = stored(structure).map(|(field, stored)| {
@@ -135,35 +134,6 @@ fn stored<'a>(
     structure: &'a Structure<'_>,
 ) -> impl Iterator<Item = (&'a Field<'a>, &'a Stored)> + Clone {
     structure.fields.iter().filter_map(|field| Some((field, field.stored.as_ref()?)))
-}
-
-/// Adds a bound for each field whose type depends on a parameter. For the others none is needed,
-/// and without one the compiler's error is at the field.
-fn bounded(
-    structure: &Structure<'_>,
-    generics: &Generics,
-    bound: impl Fn(&Type, bool) -> Option<WherePredicate>,
-) -> Generics {
-    let mut generics = generics.clone();
-    let fields = structure.fields.iter().filter(|field| field.generic);
-    let bounds = fields.filter_map(|field| bound(field.ty, field.stored.is_some()));
-    generics.make_where_clause().predicates.extend(bounds);
-    generics
-}
-
-/// Adds a bound for each field whose type depends on a parameter and needs a default value.
-fn with_defaults(structure: &Structure<'_>, generics: Generics) -> Generics {
-    let mut generics = generics;
-    let fields = structure
-        .fields
-        .iter()
-        .filter(|field| field.generic && field.stored.as_ref().is_none_or(|stored| stored.default));
-    let bounds = fields.map(|field| -> WherePredicate {
-        let ty = field.ty;
-        parse_quote!(#ty: ::core::default::Default)
-    });
-    generics.make_where_clause().predicates.extend(bounds);
-    generics
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test fails by panicking"))]
 
 mod attributes;
+mod bounds;
 mod expand;
 mod structure;
 

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 
 use syn::ext::IdentExt;
-use syn::visit::{self, Visit};
 use syn::{Data, DeriveInput, Error, Fields, Generics, Ident, Path, Result, Type};
 
 use crate::attributes::{FieldAttributes, crate_path};
+use crate::bounds::depends_on;
 
 /// A struct with named fields.
 pub(crate) struct Structure<'a> {
@@ -22,7 +22,7 @@ pub(crate) struct Structure<'a> {
 pub(crate) struct Field<'a> {
     pub(crate) ident: &'a Ident,
     pub(crate) ty: &'a Type,
-    /// Whether the type names a type parameter of the struct, so that only a bound can say what the
+    /// Whether the type depends on a parameter of the struct, so that only a bound can say what the
     /// type implements.
     pub(crate) generic: bool,
     /// How the field is stored. `None` if it is skipped.
@@ -63,7 +63,7 @@ impl<'a> Structure<'a> {
             let Some(found) = errors.note(FieldAttributes::parse(&field.attrs, &shown)) else {
                 continue;
             };
-            let generic = names_parameter(&field.ty, &input.generics);
+            let generic = depends_on(&field.ty, &input.generics);
             if found.skip {
                 fields.push(Field { ident, ty: &field.ty, generic, stored: None });
                 continue;
@@ -122,23 +122,4 @@ fn check_type(ty: &Type, field: &str) -> Result<()> {
     };
     let message = format!("field `{field}`: {found} cannot be stored; use {instead}");
     Err(Error::new_spanned(ty, message))
-}
-
-/// Whether a type names a type or const parameter.
-fn names_parameter(ty: &Type, generics: &Generics) -> bool {
-    struct Finder<'g>(&'g Generics, bool);
-
-    impl Visit<'_> for Finder<'_> {
-        fn visit_path(&mut self, path: &Path) {
-            if let Some(first) = path.segments.first() {
-                self.1 |= self.0.type_params().any(|parameter| parameter.ident == first.ident)
-                    || self.0.const_params().any(|parameter| parameter.ident == first.ident);
-            }
-            visit::visit_path(self, path);
-        }
-    }
-
-    let mut finder = Finder(generics, false);
-    finder.visit_type(ty);
-    finder.1
 }

@@ -189,7 +189,10 @@ fn fields_of_the_same_name_are_refused() {
 fn only_types_that_depend_on_parameters_get_bounds() {
     let found = code(&parse_quote! {
         struct S<'a, A: Copy, D, const N: usize> {
-            generic: Array<A, D>,
+            generic: Option<Array<A, D>>,
+            half: ndarray::ArrayView2<'a, A>,
+            other: nd::ArrayD<f64>,
+            any: Option<A>,
             concrete: Array1<f32>,
             #[safetensors(default)]
             nested: Vec<Inner<'a, N>>,
@@ -198,16 +201,18 @@ fn only_types_that_depend_on_parameters_get_bounds() {
         }
     });
     for bound in [
-        "Array<A,D>:__fields::SaveField",
-        "Array<A,D>:__fields::LoadField<'__file>",
+        "A:__fields::ArrayElement",
+        "D:__fields::Dimension",
         "Vec<Inner<'a,N>>:__fields::SaveField",
+        "Vec<Inner<'a,N>>:__fields::LoadField<'__file>",
         "Vec<Inner<'a,N>>:::core::default::Default",
         "PhantomData<A>:::core::default::Default",
+        "Option<A>:__fields::SaveField",
         "'__file:'a",
     ] {
         assert!(found.contains(bound), "{bound} in {found}");
     }
-    for bound in ["Array1<f32>:__", "PhantomData<A>:__", "Array<A,D>:::core"] {
+    for bound in ["Array1<f32>:__", "PhantomData<A>:__", "Array<A,D>:", "f64:__"] {
         assert!(!found.contains(bound), "{bound} in {found}");
     }
     assert!(found.contains("use::safetensors_ndarray::fieldsas__fields"), "{found}");

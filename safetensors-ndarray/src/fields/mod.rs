@@ -51,8 +51,10 @@ pub use named::NamedArrays;
 pub use names::Names;
 #[doc(hidden)]
 pub use names::join;
+#[doc(hidden)]
+pub use ndarray::Dimension;
 pub use safetensors_core::Result;
 pub use saving::{NestedTooDeep, Saving};
 
-#[allow(unused_imports, reason = "the documentation links to it")]
-use crate::ArrayElement;
+#[doc(hidden)]
+pub use crate::ArrayElement;

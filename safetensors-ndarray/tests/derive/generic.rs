@@ -9,7 +9,7 @@ use safetensors_ndarray::{ArrayElement, NamedArrays, SafeTensors};
 use super::{differences, place};
 
 #[derive(SafeTensors, Debug, PartialEq)]
-struct Field<A, D = Ix2> {
+struct Field<A, D: Dimension = Ix2> {
     values: Array<A, D>,
     #[safetensors(default)]
     errors: Vec<Array<A, D>>,

@@ -54,7 +54,7 @@ fn everything_that_differs_is_listed_at_once() {
     assert_eq!(
         mismatches(&error),
         [
-            Mismatch::Dtype { name: "mask".into(), expected: Dtype::Bool, found: Dtype::U8 },
+            Mismatch::Dtype { name: "mask".into(), expected: Dtype::BOOL, found: Dtype::U8 },
             Mismatch::Ndim { name: "layers.0.weight".into(), expected: 2, found: vec![1] },
             Mismatch::Dtype {
                 name: "layers.0.weight".into(),
