@@ -5,7 +5,7 @@ Run by hand, as CI has no Python:
 
     python3 -m venv venv
     venv/bin/pip install 'safetensors>=0.8' numpy ml_dtypes
-    cargo build -p safetensors-cli
+    cargo build -p safetensors-bridge-cli
     venv/bin/python scripts/python_interop.py target/debug/safetensors
 
 What Python writes, the command verifies, describes, copies, splits, edits and casts; what the

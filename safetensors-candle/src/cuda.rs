@@ -58,7 +58,7 @@ pub(crate) fn read<S: ReadAt>(
     options: &LoadOptions,
 ) -> Result<Vec<Tensor>> {
     let options = options.clone().for_framework::<Candle>();
-    let mut staged = Staged::new(tensors, device, &options)?;
+    let mut staged = Staged::new(checkpoint, tensors, device, &options)?;
     read_staged(checkpoint, tensors, &options, Ring::default(), &mut staged)?;
     staged.into_tensors()
 }
@@ -83,23 +83,21 @@ struct Slot {
 impl<'t, 'a, S> Staged<'t, 'a, S> {
     /// Allocates the memory of all tensors on the device.
     fn new(
+        checkpoint: &Checkpoint<S>,
         tensors: &'t [LazyTensor<'a, S>],
         device: &CudaDevice,
         options: &LoadOptions,
     ) -> Result<Self> {
         let stream = device.cuda_stream();
         let allocate = |tensor: &LazyTensor<'a, S>| {
-            let loaded = options.loaded(tensor.dtype())?;
+            let loaded = checkpoint.loaded(tensor, options)?;
             let shape = Shape::from(loaded.shape(tensor.shape()));
             let memory = cuda_memory(loaded.dtype(), shape.elem_count(), &stream);
             let place = Device::Cuda(device.clone());
-            let memory = memory.map_err(|error| cannot_place(loaded.dtype(), &place, error))?;
-            Ok((memory, shape))
+            let failed = |error| tensor.locate(cannot_place(loaded.dtype(), &place, error));
+            Ok((memory.map_err(failed)?, shape))
         };
-        let memory = tensors
-            .iter()
-            .map(|tensor| allocate(tensor).map_err(|error: Error| tensor.locate(error)))
-            .collect::<Result<_>>()?;
+        let memory = tensors.iter().map(allocate).collect::<Result<_>>()?;
         let (copying, device) = (VecDeque::new(), device.clone());
         Ok(Self { tensors, memory, copying, device, stream })
     }

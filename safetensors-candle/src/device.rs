@@ -24,9 +24,7 @@ pub(crate) fn read<S: ReadAt>(
     match device {
         Device::Cpu => read_together::<Candle, S>(checkpoint, tensors, device, options),
         #[cfg(feature = "cuda")]
-        Device::Cuda(cuda)
-            if bytes_of(tensors) >= PINNED && !any_scaled(checkpoint, tensors, options)? =>
-        {
+        Device::Cuda(cuda) if bytes_of(tensors) >= PINNED => {
             crate::cuda::read(checkpoint, tensors, cuda, options)
         }
         _ => {
@@ -43,21 +41,6 @@ pub(crate) fn read<S: ReadAt>(
 #[cfg(feature = "cuda")]
 fn bytes_of<S>(tensors: &[LazyTensor<'_, S>]) -> u64 {
     tensors.iter().fold(0, |sum, tensor| sum.saturating_add(tensor.byte_len()))
-}
-
-/// Whether any of the tensors is multiplied by scales, which [`crate::cuda`] cannot do.
-#[cfg(feature = "cuda")]
-fn any_scaled<S: ReadAt>(
-    checkpoint: &Checkpoint<S>,
-    tensors: &[LazyTensor<'_, S>],
-    options: &LoadOptions,
-) -> Result<bool> {
-    for tensor in tensors {
-        if checkpoint.uses_scales(tensor, options)? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 /// The error of elements that a device did not take.

@@ -121,8 +121,8 @@
 //!
 //! On a CUDA device the memory of all tensors is allocated first, so that tensors that do not fit
 //! are an error before anything is read. Tensors are handed out when their copies have ended, so
-//! every thread can use them. Fewer than 4 MiB are copied without pinned memory. A `VarBuilder`
-//! reads each tensor to main memory and copies it from there.
+//! every thread can use them. Fewer than 4 MiB are copied without pinned memory. Builders of models
+//! read each tensor to main memory and copy it from there.
 //!
 //! The code for CUDA is type-checked and linted with `just check-cuda`. Neither it nor the code for
 //! Metal has been run on such a device yet. What they share with a load to the CPU is tested there,
@@ -130,8 +130,8 @@
 //!
 //! # What this crate does not do
 //!
-//! It does not map files. It does not send tensors between ranks. A `VarBuilder` reads and allocates a
-//! tensor again if it is asked for again, unless
+//! It does not map files. It does not send tensors between ranks. A `VarBuilder` reads and
+//! allocates a tensor again if it is asked for again, unless
 //! [`share_repeated`](CheckpointBackend::share_repeated) is set.
 //!
 //! Coming from candle's own loaders? See [`migration`].

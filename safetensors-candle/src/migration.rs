@@ -7,17 +7,18 @@
 //! |---|---|
 //! | `VarBuilder::from_mmaped_safetensors` of one file (`unsafe`) | [`var_builder()`] |
 //! | the same of the files that an index names | [`var_builder()`] of the index or of its directory |
-//! | the same of any other files | `var_builder_from_files` |
-//! | `VarBuilder::from_buffered_safetensors`, `from_slice_safetensors` | `var_builder_from_bytes` |
+//! | the same of any other files | [`var_builder_from_files`] |
+//! | `VarBuilder::from_buffered_safetensors`, `from_slice_safetensors` | [`var_builder_from_bytes`] |
 //! | `VarBuilder::from_backend` | the same, with [`CheckpointBackend`]; or [`var_builder_from`] an open checkpoint |
 //! | `VarBuilder::from_npz` | `safetensors convert` turns a `.npz` file into one of safetensors |
 //! | `VarBuilder::from_pth`, `from_pth_with_state` | [once, as a recipe below](#from-a-pickle-to-safetensors) |
 //! | `VarBuilder::from_varmap`, `from_tensors`, `zeros` | unchanged: they read no file |
 //! | `VarBuilder::rename`, `rename_f`, `pp`, `set_prefix`, `to_dtype`, `set_device` | unchanged: they work on every builder |
-//! | `ShardedSafeTensors::var_builder` (`unsafe`) | `tensor_parallel_var_builder` |
+//! | `ShardedSafeTensors::var_builder` (`unsafe`) | [`tensor_parallel_var_builder`] |
 //!
 //! Models of candle-transformers take the builder as they take candle's own. Only models that name
-//! the type `ShardedVarBuilder` need another line: it is a builder over candle's own files.
+//! the type `ShardedVarBuilder` need [another line](crate::tensor_parallel), because it is a
+//! builder over candle's own files.
 //!
 //! # Loading tensors
 //!
@@ -153,13 +154,40 @@
 //! convert the codes, and the model computes with wrong numbers. Here such a weight is an error if
 //! it is asked for as another dtype, unless the [`LoadOptions`] say what is meant:
 //!
-//! ```text
-//! LoadOptions::new().scaled_weights(ScaledWeights::Dequantize) // code × scale, while reading
-//! LoadOptions::new().scaled_weights(ScaledWeights::Raw)        // the codes, as candle does
+//! ```
+//! use candle_core::{DType, Device};
+//! use safetensors_candle::CheckpointBackend;
+//! use safetensors_core::convert::ScaledWeights;
+//! use safetensors_core::{Checkpoint, Dtype, LoadOptions, SaveOptions, TensorView, save};
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("model.safetensors");
+//! // The codes of 1 and 2, with the scale 0.5.
+//! let weight = TensorView::new(Dtype::F8_E4M3, &[1, 2], &[0x38, 0x40])?;
+//! let scale = TensorView::from_slice(&[1, 1], &[0.5_f32])?;
+//! save(&path, [("w", weight), ("w_scale_inv", scale)], &SaveOptions::new())?;
+//!
+//! let backend = CheckpointBackend::new(Checkpoint::open(&path)?);
+//! let builder = backend.var_builder(DType::F32, &Device::Cpu);
+//! assert!(builder.get((1, 2), "w").unwrap_err().to_string().contains("w_scale_inv"));
+//!
+//! // The values, or the codes as from candle.
+//! for (scaled, expected) in
+//!     [(ScaledWeights::Dequantize, [[0.5, 1.0]]), (ScaledWeights::Raw, [[1.0, 2.0]])]
+//! {
+//!     let backend = CheckpointBackend::new(Checkpoint::open(&path)?)
+//!         .load_options(LoadOptions::new().scaled_weights(scaled));
+//!     let builder = backend.var_builder(DType::F32, &Device::Cpu);
+//!     assert_eq!(builder.get((1, 2), "w")?.to_vec2::<f32>()?, expected);
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! [`var_builder()`]: crate::var_builder()
 //! [`var_builder_from`]: crate::var_builder_from
+//! [`var_builder_from_files`]: crate::var_builder_from_files
+//! [`var_builder_from_bytes`]: crate::var_builder_from_bytes
+//! [`tensor_parallel_var_builder`]: crate::tensor_parallel_var_builder
 //! [`CheckpointBackend`]: crate::CheckpointBackend
 //! [`load()`]: crate::load()
 //! [`load_with`]: crate::load_with

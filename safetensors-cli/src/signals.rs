@@ -23,13 +23,19 @@ pub(crate) fn clean_up_after_them() {
 #[cfg(unix)]
 fn listen() -> std::io::Result<()> {
     use std::sync::Arc;
-    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use signal_hook::flag;
     use signal_hook::iterator::Signals;
     use signal_hook::low_level::emulate_default_handler;
 
     let listened_to = ending_signals();
+    // Until the thread listens, and if it cannot be started, a signal ends the command at once.
+    let is_ending = Arc::new(AtomicBool::new(true));
+    for &signal in &listened_to {
+        // This comes first: the first signal finds the flag not set, and then sets it.
+        flag::register_conditional_default(signal, Arc::clone(&is_ending))?;
+    }
     let mut signals = Signals::new(&listened_to)?;
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         for signal in signals.forever() {
@@ -37,12 +43,10 @@ fn listen() -> std::io::Result<()> {
             let _ = emulate_default_handler(signal);
         }
     })?;
-    let is_ending = Arc::new(AtomicBool::new(false));
     for signal in listened_to {
-        // In this order: the first signal finds the flag not set, and sets it.
-        flag::register_conditional_default(signal, Arc::clone(&is_ending))?;
         flag::register(signal, Arc::clone(&is_ending))?;
     }
+    is_ending.store(false, Ordering::SeqCst);
     Ok(())
 }
 

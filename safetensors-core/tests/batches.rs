@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use safetensors_core::convert::ScaledWeights;
 use safetensors_core::framework::{Framework, Support, load, read_in_batches};
 use safetensors_core::{
     Checkpoint, Dtype, Error, ErrorKind, LoadOptions, Result, SaveOptions, TensorBuf, TensorSource,
@@ -125,6 +126,38 @@ fn everything_is_checked_before_the_first_batch() {
     let loaded = load::<Apart>(&checkpoint, &device, &LoadOptions::new()).unwrap();
     assert_eq!(loaded["small"].as_slice::<i16>().unwrap(), [1, -1]);
     assert_eq!(device.moved.load(Ordering::SeqCst), 12);
+}
+
+#[test]
+fn scales_are_applied_and_their_absence_is_known_before_the_first_batch() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    let fine = TensorBuf::from_vec(vec![2], vec![1.0_f32, 2.0]).unwrap();
+    // The codes of 1 and 2.
+    let codes = TensorBuf::filled_by(Dtype::F8_E4M3, vec![1, 2], |bytes| {
+        bytes.copy_from_slice(&[0x38, 0x40]);
+        Ok(())
+    });
+    let codes = codes.unwrap();
+    let scale = TensorBuf::from_vec(vec![1], vec![0.5_f32]).unwrap();
+    let tensors = [("a", &fine), ("w", &codes), ("w_scale", &scale)];
+    save(&path, tensors, &SaveOptions::new().durable(false)).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let tensors = ["a", "w", "w_scale"].map(|name| checkpoint.tensor(name).unwrap());
+
+    let device = Device::default();
+    let options = LoadOptions::new().floats_as(Dtype::F32);
+    let error = read_in_batches::<Apart, _>(&checkpoint, &tensors, &device, &options, 0);
+    let error = error.unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::NeedsScales { .. }), "{error}");
+    assert_eq!((error.tensor(), device.moved.load(Ordering::SeqCst)), (Some("w"), 0));
+
+    let options = LoadOptions::new().scaled_weights(ScaledWeights::Dequantize);
+    let read = read_in_batches::<Apart, _>(&checkpoint, &tensors, &device, &options, 0).unwrap();
+    assert_eq!(read[1].as_slice::<f32>().unwrap(), [0.5, 1.0]);
+    let loaded = load::<Apart>(&checkpoint, &device, &options).unwrap();
+    assert_eq!(loaded["w"].as_slice::<f32>().unwrap(), [0.5, 1.0]);
+    assert_eq!(loaded.keys().collect::<Vec<_>>(), ["a", "w"]);
 }
 
 #[test]

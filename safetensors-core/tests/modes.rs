@@ -162,3 +162,97 @@ fn the_files_of_a_sharded_save_keep_modes_like_single_files() {
     assert_eq!(mode(&directory.path().join(&names[0])), 0o400);
     assert_eq!(Checkpoint::open(directory.path()).unwrap().len(), 2);
 }
+
+/// Saves 12 bytes in shards of a size.
+fn save_in_shards(directory: &Path, size: u64, options: SaveOptions) -> Result<()> {
+    let shards = ShardOptions::new().max_shard_size(size.into()).save_options(options);
+    let tensors = [("a", view(&[1; 4])), ("b", view(&[2; 4])), ("c", view(&[3; 4]))];
+    save_sharded(directory, tensors, &shards).map(drop)
+}
+
+/// The shards of another number of files have other names, and the old ones are removed.
+#[test]
+fn a_read_only_shard_is_not_removed_either() {
+    for (before, after) in [(4, 8), (4, 12), (12, 4), (8, 12)] {
+        let directory = tempdir().unwrap();
+        save_in_shards(directory.path(), before, SaveOptions::new()).unwrap();
+        let names = support::names_in(directory.path());
+        for name in &names {
+            let path = directory.path().join(name);
+            set_mode(&path, 0o444);
+            let error = save_in_shards(directory.path(), after, SaveOptions::new()).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::ReadOnlyFile), "{error}");
+            assert_eq!(error.file(), path.to_str());
+            assert_eq!(support::names_in(directory.path()), names);
+
+            let weights = Rewrite::new().add("w", view(&[1; 4])).unwrap();
+            let options = ShardOptions::new().max_shard_size(after.into());
+            let plan = weights.plan_sharded(&options).unwrap();
+            let planned = plan.check_destination(directory.path()).unwrap_err();
+            assert_eq!(planned.to_string(), error.to_string());
+            set_mode(&path, 0o644);
+        }
+        set_mode(&directory.path().join(&names[0]), 0o444);
+        let force = SaveOptions::new().replace_read_only(true);
+        save_in_shards(directory.path(), after, force).unwrap();
+        assert_eq!(Checkpoint::open(directory.path()).unwrap().len(), 3);
+    }
+}
+
+/// A source that must not be asked for its bytes.
+struct Unread;
+
+impl safetensors_core::TensorSource for Unread {
+    fn dtype(&self) -> safetensors_core::Dtype {
+        safetensors_core::Dtype::U8
+    }
+
+    fn shape(&self) -> &[usize] {
+        &[1]
+    }
+
+    fn write_to(&self, _: &mut safetensors_core::save::Sink<'_>) -> Result<()> {
+        unreachable!("the data must not be written")
+    }
+}
+
+#[test]
+fn a_read_only_shard_is_found_before_data_is_written() {
+    let directory = tempdir().unwrap();
+    save_in_shards(directory.path(), 4, SaveOptions::new()).unwrap();
+    set_mode(&directory.path().join("model-00002-of-00003.safetensors"), 0o444);
+    let error = save_sharded(directory.path(), [("w", Unread)], &ShardOptions::new()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::ReadOnlyFile), "{error}");
+    let names = support::names_in(directory.path());
+    let directory_in_the_way = directory.path().join("model.safetensors");
+    fs::create_dir(&directory_in_the_way).unwrap();
+    let force = ShardOptions::new().save_options(SaveOptions::new().replace_read_only(true));
+    let error = save_sharded(directory.path(), [("w", Unread)], &force).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::NotAFile { .. }), "{error}");
+    assert_eq!(support::names_in(directory.path()).len(), names.len() + 1);
+}
+
+#[test]
+fn a_private_checkpoint_stays_private_under_other_names() {
+    for (before, after) in [(4, 8), (4, 12), (12, 4), (8, 4)] {
+        let directory = tempdir().unwrap();
+        save_in_shards(directory.path(), before, SaveOptions::new()).unwrap();
+        for name in support::names_in(directory.path()) {
+            set_mode(&directory.path().join(name), 0o600);
+        }
+        save_in_shards(directory.path(), after, SaveOptions::new()).unwrap();
+        for name in support::names_in(directory.path()) {
+            assert_eq!(mode(&directory.path().join(&name)), 0o600, "{before} {after}: {name}");
+        }
+        // One private file is enough.
+        let one = &support::names_in(directory.path())[0];
+        for name in support::names_in(directory.path()) {
+            set_mode(&directory.path().join(&name), if name == *one { 0o600 } else { 0o644 });
+        }
+        let old = support::names_in(directory.path());
+        save_in_shards(directory.path(), before, SaveOptions::new()).unwrap();
+        for name in support::names_in(directory.path()).iter().filter(|name| !old.contains(name)) {
+            assert_eq!(mode(&directory.path().join(name)), 0o600, "{before} {after}: {name}");
+        }
+    }
+}

@@ -23,7 +23,7 @@ type Result<T, E = Box<dyn Error>> = std::result::Result<T, E>;
 const GRID: (usize, usize) = (120, 160);
 
 /// The number of steps. The writer does not need to know it.
-const STEPS: usize = 400;
+const STEPS: usize = 200;
 
 /// The length of a step in seconds.
 const DT: f64 = 0.1;
@@ -71,9 +71,9 @@ fn main() -> Result<()> {
 }
 
 /// Writes each step when it is computed. Only one step is in memory. A run that is killed leaves
-/// the steps up to the last multiple of 100, see [`Writer::sync`].
+/// the steps up to the last multiple of 50, see [`Writer::sync`].
 fn write_steps(path: &Path) -> Result<()> {
-    let w = Writer::create(path)?.sync_every(100);
+    let w = Writer::create(path)?.sync_every(50);
     w.metadata([("title", "a hot spot that drifts and spreads")]);
     let (time, t) = (w.grow("time", Axis(0), &[])?, w.grow("t", Axis(0), &[GRID.0, GRID.1])?);
     w.attribute("time", "units", "s")?;

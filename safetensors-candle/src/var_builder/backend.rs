@@ -163,10 +163,10 @@ impl<S> CheckpointBackend<S> {
 
     /// Sets the options for reading: the number of threads, whether dtypes that candle lacks may be
     /// widened, what happens to numbers that are too large, how
-    /// [weights with scales](LoadOptions::scaled_weights) are converted, and who receives the progress of each
-    /// read. A read is of one tensor, or of several that are read ahead together or
-    /// [prefetched](CheckpointBackend::prefetch). A dtype in the options has no effect, because the
-    /// model asks for its own.
+    /// [weights with scales](LoadOptions::scaled_weights) are converted, and who receives the
+    /// progress of each read. A read is of one tensor, or of several that are read ahead together
+    /// or [prefetched](CheckpointBackend::prefetch). A dtype in the options has no effect, because
+    /// the model asks for its own.
     #[must_use]
     pub fn load_options(self, options: LoadOptions) -> Self {
         Self { load_options: options.for_framework::<Candle>(), ..self }.anew()
@@ -326,8 +326,8 @@ impl<S: ReadAt> CheckpointBackend<S> {
     ///
     /// # Errors
     ///
-    /// Those of [`Checkpoint::read_named`]. Nothing of this call is
-    /// kept then, and each tensor is read when it is asked for.
+    /// Those of [`Checkpoint::read_named`]. Nothing of this call is kept then, and each tensor is
+    /// read when it is asked for.
     pub fn prefetch(&self, prefix: &str, dtype: DType) -> Result<usize> {
         let prefix = prefix.strip_suffix('.').unwrap_or(prefix);
         let is_below = |name: &str| match name.strip_prefix(prefix) {

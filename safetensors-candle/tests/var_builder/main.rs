@@ -4,6 +4,7 @@
 mod missing;
 mod prefetching;
 mod reading_ahead;
+mod scaled;
 mod sharing;
 mod sources;
 mod spy;

@@ -94,7 +94,8 @@ fn a_killed_command_leaves_a_directory_as_it_was_and_the_next_one_clears_up() {
         child.kill().unwrap();
         assert!(!child.wait().unwrap().success(), "it was killed");
         assert_eq!(content(out.clone()), old);
-        assert_eq!(list(&out).iter().filter(|name| name.starts_with('.')).count(), 1, "one each");
+        // It was killed after it removed what the one before had left, or before.
+        assert!(list(&out).iter().filter(|name| name.starts_with('.')).count() <= 1);
     }
     convert(dir.path(), &["a.safetensors", "out/model", "--dtype", "f16"]).success();
     assert_eq!(list(&out), ["model.safetensors"]);

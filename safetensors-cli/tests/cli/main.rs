@@ -17,6 +17,8 @@ mod map;
 mod metadata;
 mod modelspec;
 mod races;
+#[cfg(target_os = "linux")]
+mod signals;
 mod stats;
 mod stdin;
 mod streams;

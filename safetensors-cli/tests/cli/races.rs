@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::fixtures::temp_dir;
+use crate::fixtures::{run_in, temp_dir, text};
 use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, save};
 
 /// Twelve tensors of one byte each.
@@ -59,6 +59,83 @@ fn finish(mut child: Child) -> bool {
     }
 }
 
+/// The lock of a directory, as another command holds it.
+#[cfg(unix)]
+pub(crate) fn lock(dir: &Path) -> fs::File {
+    let file = fs::File::create(dir.join(".safetensors.lock")).unwrap();
+    file.lock().unwrap();
+    file
+}
+
+#[cfg(unix)]
+#[test]
+fn a_save_waits_for_another_or_fails_as_it_is_told() {
+    let dir = temp_dir();
+    let from = version(dir.path(), 1);
+    let d = dir.path().join("d");
+    fs::create_dir(&d).unwrap();
+    let held = lock(&d);
+    let args = ["convert", &from, "d", "--no-wait"];
+    let error = run_in(dir.path(), &args).code(1).get_output().stderr.clone();
+    assert!(text(&error).starts_with("error: d: ") && text(&error).lines().count() == 1);
+    let mut waiting = convert(dir.path(), &[], &from, 2);
+    thread::sleep(Duration::from_millis(300));
+    assert!(waiting.try_wait().unwrap().is_none(), "it waits");
+    drop(held);
+    assert!(finish(waiting));
+    run_in(dir.path(), &args).success();
+    assert_eq!((read_version(&d), hidden(&d)), (1, vec![]));
+    // One file is renamed in a moment, so there is nothing to choose.
+    run_in(dir.path(), &["convert", &from, "one.safetensors", "--no-wait"]).code(2);
+}
+
+/// The directory is sound at every moment.
+#[test]
+fn verify_finds_a_directory_sound_while_it_is_saved_to() {
+    let dir = temp_dir();
+    let from = [0, 1].map(|i| version(dir.path(), i));
+    assert!(finish(convert(dir.path(), &[], &from[0], 3)));
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let checks = scope.spawn(|| {
+            let mut checks = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                run_in(dir.path(), &["verify", "d"]).success();
+                checks += 1;
+            }
+            checks
+        });
+        for shards in [3, 2, 1, 4, 1, 3].into_iter().cycle().take(48) {
+            assert!(finish(convert(dir.path(), &[], &from[usize::from(shards % 2)], shards)));
+        }
+        is_over.store(true, Ordering::Relaxed);
+        let checks = checks.join().unwrap();
+        println!("{checks} checks during 48 saves");
+        assert!(checks > 20, "{checks}");
+    });
+}
+
+/// Wherever it was killed, the directory opens as one of the two checkpoints.
+#[cfg(target_os = "linux")]
+#[test]
+fn verify_finds_a_directory_sound_after_a_save_was_killed() {
+    for (before, after) in [(3, 4), (1, 3), (3, 1)] {
+        for rename in 1..=12 {
+            let kill = format!("inject=rename:signal=KILL:when={rename}");
+            let Some(strace) = strace(&["-e", &kill]) else { return };
+            let dir = temp_dir();
+            let from = [0, 1].map(|i| version(dir.path(), i));
+            assert!(finish(convert(dir.path(), &[], &from[0], before)));
+            if finish(convert(dir.path(), &strace, &from[1], after)) {
+                assert!(rename > 2);
+                break;
+            }
+            read_version(&dir.path().join("d"));
+            run_in(dir.path(), &["verify", "d"]).success();
+        }
+    }
+}
+
 fn hidden(dir: &Path) -> Vec<String> {
     let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
     names.map(|name| name.into_string().unwrap()).filter(|name| name.starts_with('.')).collect()
@@ -101,7 +178,7 @@ fn processes_that_save_at_once_leave_one_whole_checkpoint() {
 
 /// `strace`, which does something to calls of the system by the command that it runs; nothing where
 /// there is none.
-fn strace(args: &[&str]) -> Option<Vec<String>> {
+pub(crate) fn strace(args: &[&str]) -> Option<Vec<String>> {
     let strace = Command::new("strace").arg("-V").stdout(Stdio::null()).status();
     if !strace.is_ok_and(|status| status.success()) {
         eprintln!("SKIPPED: this test needs strace, which is not there");

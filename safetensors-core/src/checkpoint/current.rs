@@ -10,7 +10,7 @@ use super::index::Index;
 use super::locate::{CheckpointPath, locate};
 use super::names::STANDARD_FILE;
 use super::store::{LocalStore, is_not_found};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, IndexProblem, Result};
 use crate::header::Limits;
 use crate::io::{FileSource, SafeTensors, failpoint};
 
@@ -23,12 +23,13 @@ use crate::io::{FileSource, SafeTensors, failpoint};
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Io`] and [`ErrorKind::TooLargeForMemory`] if the old checkpoint cannot be read: it
-/// is then unknown whether there is one. A missing file is no error.
+/// [`ErrorKind::Io`], [`ErrorKind::TooLargeForMemory`] and [`ErrorKind::BadIndex`] with
+/// [`IndexProblem::TooLarge`] if the old checkpoint cannot be read: it is then unknown whether there
+/// is one. A missing file is no error.
 pub(super) fn current(directory: &Path, index: Option<&Path>) -> Result<Option<Index>> {
     failpoint::hit("read the old checkpoint").map_err(|error| Error::io(error, directory))?;
     let found = match index {
-        Some(index) => Index::read(&LocalStore, index, &Limits::default()).map(Some),
+        Some(index) => Index::read(&LocalStore, index, &highest_limits()).map(Some),
         None => of_one_file(directory),
     };
     let Some(current) = unless_broken(found)? else { return Ok(None) };
@@ -45,10 +46,23 @@ fn of_one_file(directory: &Path) -> Result<Option<Index>> {
     let CheckpointPath::File(path) = locate(&LocalStore, directory)? else { return Ok(None) };
     let name = path.file_name().and_then(|name| name.to_str());
     let Some(name) = name.filter(|name| *name != STANDARD_FILE) else { return Ok(None) };
-    let archive =
-        SafeTensors::from_source(FileSource::open(&path)?).map_err(|error| error.in_path(&path))?;
+    let archive = SafeTensors::from_source_with(FileSource::open(&path)?, &highest_limits())
+        .map_err(|error| error.in_path(&path))?;
     let names: Vec<_> = archive.tensors().map(|tensor| tensor.name().to_owned()).collect();
     Ok(Some(Index { shards: BTreeMap::from([(name.to_owned(), names)]), ..Index::default() }))
+}
+
+/// A checkpoint that only opens with higher limits than the default ones must stay loadable, too.
+fn highest_limits() -> Limits {
+    Limits {
+        // The most that any reader accepts.
+        header_bytes: u32::MAX.into(),
+        tensors: usize::MAX,
+        ndim: usize::MAX,
+        metadata_entries: usize::MAX,
+        index_bytes: u32::MAX.into(),
+        index_entries: usize::MAX,
+    }
 }
 
 /// Replaces the error of a missing or malformed checkpoint by `None`.
@@ -56,7 +70,12 @@ fn unless_broken(found: Result<Option<Index>>) -> Result<Option<Index>> {
     match found {
         Err(error) if is_not_found(&error) => Ok(None),
         Err(error)
-            if matches!(error.kind(), ErrorKind::Io(_) | ErrorKind::TooLargeForMemory { .. }) =>
+            if matches!(
+                error.kind(),
+                ErrorKind::Io(_)
+                    | ErrorKind::TooLargeForMemory { .. }
+                    | ErrorKind::BadIndex { problem: IndexProblem::TooLarge { .. } }
+            ) =>
         {
             Err(error)
         }
@@ -76,5 +95,37 @@ fn is_file(path: &Path) -> Result<bool> {
             Ok(false)
         }
         Err(error) => Err(Error::io(error, path)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::tests::{Before, prepare};
+
+    /// It opens with higher limits, so a save must keep it loadable.
+    #[test]
+    fn an_index_over_the_default_limits_is_a_checkpoint() {
+        let directory = prepare(Before::Shards(2));
+        let index = directory.path().join("model.safetensors.index.json");
+        let text = fs::read_to_string(&index).unwrap();
+        let (before, after) = text.split_once("\"metadata\": {").unwrap();
+        let entries: String = (0..=Limits::default().index_entries)
+            .map(|entry| format!("\"{entry}\": \"\",\n"))
+            .collect();
+        fs::write(&index, format!("{before}\"metadata\": {{{entries}{after}")).unwrap();
+        Index::read(&LocalStore, &index, &Limits::default()).unwrap_err();
+        let found = current(directory.path(), Some(&index)).unwrap().unwrap();
+        assert_eq!(found.shards.len(), 2);
+    }
+
+    #[test]
+    fn an_index_that_is_too_large_to_read_stops_a_save() {
+        let directory = prepare(Before::Shards(2));
+        let index = directory.path().join("model.safetensors.index.json");
+        fs::File::create(&index).unwrap().set_len(u64::from(u32::MAX) + 1).unwrap();
+        let error = current(directory.path(), Some(&index)).unwrap_err();
+        let ErrorKind::BadIndex { problem } = error.kind() else { unreachable!("{error}") };
+        assert!(matches!(problem, IndexProblem::TooLarge { .. }), "{error}");
     }
 }

@@ -7,14 +7,19 @@ use super::names::STANDARD_FILE;
 use super::store::{FileKind, LocalStore, Store};
 use super::{CheckpointPath, FilePattern};
 use crate::error::{Error, ErrorKind, Result};
-use crate::save::atomic::refuse_other_than_directory;
+use crate::save::atomic::{refuse_other_than_directory, replaceable};
 
 /// Checks whether these files of the pattern can be saved to a directory, as far as that is known
 /// beforehand.
 ///
 /// A checkpoint of one file has no index. Opening the directory finds that file only if it is
 /// `model.safetensors`, or if the directory has no other file of tensors and no other index.
-pub(crate) fn check(directory: &Path, pattern: &FilePattern, files: &[&str]) -> Result<()> {
+pub(crate) fn check(
+    directory: &Path,
+    pattern: &FilePattern,
+    files: &[&str],
+    replace_read_only: bool,
+) -> Result<()> {
     let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
     // A missing directory will be created in its nearest ancestor that exists.
     let there = directory
@@ -22,12 +27,13 @@ pub(crate) fn check(directory: &Path, pattern: &FilePattern, files: &[&str]) -> 
         .find(|path| path.symlink_metadata().is_ok())
         .unwrap_or(Path::new("."));
     refuse_other_than_directory(there).map_err(|error| error.in_path(directory))?;
-    let index = pattern.index_name();
-    for path in files.iter().chain([&index.as_str()]).map(|file| directory.join(file)) {
-        refuse_other_than_files(&path).map_err(|error| error.in_path(&path))?;
+    if there != directory {
+        return Ok(());
     }
+    refuse_irreplaceable(directory, pattern, files, replace_read_only)?;
+    let index = pattern.index_name();
     let &[file] = files else { return Ok(()) };
-    if file != pattern.file_name(0, 1) || file == STANDARD_FILE || there != directory {
+    if file != pattern.file_name(0, 1) || file == STANDARD_FILE {
         return Ok(());
     }
     let mut others = LocalStore.list(directory)?;
@@ -44,8 +50,28 @@ pub(crate) fn check(directory: &Path, pattern: &FilePattern, files: &[&str]) -> 
     Err(Error::from(ErrorKind::NotAlone { file: file.into(), others }).in_path(directory))
 }
 
+/// Fails if a file that a save would replace or remove is a directory, a special file or, unless
+/// these may be replaced, a read-only file: the new files, the index, and all files of the pattern.
+pub(super) fn refuse_irreplaceable(
+    directory: &Path,
+    pattern: &FilePattern,
+    files: &[&str],
+    replace_read_only: bool,
+) -> Result<()> {
+    let mut names: Vec<_> = files.iter().map(|&file| file.to_owned()).collect();
+    names.push(pattern.index_name());
+    let listed = LocalStore.list(directory)?.into_iter().map(|entry| entry.name);
+    names.extend(listed.filter(|name| pattern.matches(name)));
+    for path in names.iter().map(|name| directory.join(name)) {
+        refuse_other_than_files(&path)
+            .and_then(|()| replaceable(&path, replace_read_only))
+            .map_err(|error| error.in_path(&path))?;
+    }
+    Ok(())
+}
+
 /// Fails if a new file cannot replace what is at the path: a directory or a special file.
-pub(super) fn refuse_other_than_files(path: &Path) -> Result<()> {
+fn refuse_other_than_files(path: &Path) -> Result<()> {
     let found = match path.symlink_metadata() {
         Ok(metadata) if metadata.is_dir() => "a directory",
         Ok(metadata) if !metadata.is_file() && !metadata.is_symlink() => "a special file",

@@ -16,6 +16,8 @@ use crate::io::identity::Identity;
 #[derive(Default)]
 pub(super) struct Owned {
     files: Vec<(PathBuf, Identity)>,
+    /// How many of them are in place.
+    placed: usize,
 }
 
 impl Owned {
@@ -29,20 +31,40 @@ impl Owned {
         Ok(())
     }
 
+    /// Remembers that the next file is in place.
+    pub(super) fn place(&mut self) {
+        self.placed += 1;
+    }
+
+    /// Checks that the last file that was put in place is still there. Another save would have
+    /// replaced or removed it, with all before it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Overtaken`]; [`ErrorKind::Io`].
+    pub(super) fn check_last(&self, directory: &Path) -> Result<()> {
+        check(&self.files[self.placed.saturating_sub(1)..self.placed], directory)
+    }
+
     /// Checks that each name still leads to the file that was written.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Overtaken`] if another writer has put a file in the place of one of them.
+    /// [`ErrorKind::Overtaken`] if another writer has put a file in the place of one of them;
+    /// [`ErrorKind::Io`].
     pub(super) fn check(&self, directory: &Path) -> Result<()> {
-        for (path, identity) in &self.files {
-            let found = Identity::at(path).map_err(|error| Error::io(error, path))?;
-            if found != Some(*identity) {
-                return Err(overtaken(path, directory));
-            }
-        }
-        Ok(())
+        check(&self.files, directory)
     }
+}
+
+fn check(files: &[(PathBuf, Identity)], directory: &Path) -> Result<()> {
+    for (path, identity) in files {
+        let found = Identity::at(path).map_err(|error| Error::io(error, path))?;
+        if found != Some(*identity) {
+            return Err(overtaken(path, directory));
+        }
+    }
+    Ok(())
 }
 
 /// The error if another writer has replaced a file of this save.
@@ -75,6 +97,11 @@ impl Stale {
         Ok(stale)
     }
 
+    /// The paths of the files.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &PathBuf> {
+        self.files.iter().map(|(path, _)| path)
+    }
+
     /// Adds a file, if it exists, to be removed last.
     pub(super) fn add(&mut self, path: PathBuf) -> Result<()> {
         let identity = Identity::at(&path).map_err(|error| Error::io(error, &path))?;
@@ -100,36 +127,50 @@ impl Stale {
         self.files.first().is_some_and(|(path, _)| path == file)
     }
 
-    /// Removes the first file, if there is one. The new checkpoint does not open before that.
+    /// Removes the first file, if there is one. The new checkpoint does not open before that, so
+    /// only an error after that is [`ErrorKind::LeftBehind`].
     pub(super) fn remove_first(&mut self, hidden: &Path) -> Result<()> {
         if self.files.is_empty() {
             return Ok(());
         }
         let (path, identity) = self.files.remove(0);
-        remove_own(&path, identity, hidden).map_err(|error| Error::io(error, &path))
+        let gone = remove_own(&path, identity, hidden).map_err(|error| Error::io(error, &path))?;
+        gone.map_err(|error| left_behind(error, &path))
     }
 
     /// Removes the files, each by way of the name `hidden`.
     pub(super) fn remove(&self, hidden: &Path) -> Result<()> {
         for (path, identity) in &self.files {
-            let removed = remove_own(path, *identity, hidden);
-            removed.map_err(|error| Error::from(ErrorKind::LeftBehind(error)).in_path(path))?;
+            let removed = remove_own(path, *identity, hidden).flatten();
+            removed.map_err(|error| left_behind(error, path))?;
         }
         Ok(())
     }
 }
 
+/// The error if an old file could not be removed, and the new checkpoint is in place.
+pub(super) fn left_behind(error: io::Error, path: &Path) -> Error {
+    Error::from(ErrorKind::LeftBehind(error)).in_path(path)
+}
+
 /// Removes a file if it has this identity. Another writer could replace it between the check and
 /// the removal. So it is first renamed to `hidden`, which no other writer uses, and checked again.
-fn remove_own(path: &Path, identity: Identity, hidden: &Path) -> io::Result<()> {
+///
+/// After the outer error the file is at its path, after the inner one it is not.
+fn remove_own(path: &Path, identity: Identity, hidden: &Path) -> io::Result<io::Result<()>> {
     failpoint::hit("remove")?;
     if Identity::at(path)? != Some(identity) {
-        return Ok(());
+        return Ok(Ok(()));
     }
     match fs::rename(path, hidden) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Ok(())),
         result => result?,
     }
+    Ok(remove_hidden(path, identity, hidden))
+}
+
+fn remove_hidden(path: &Path, identity: Identity, hidden: &Path) -> io::Result<()> {
+    failpoint::hit("remove the renamed file")?;
     if Identity::at(hidden)? == Some(identity) {
         return fs::remove_file(hidden);
     }

@@ -73,7 +73,8 @@ impl FilePattern {
     }
 
     /// Parses the name of one shard of several: returns the pattern, the number of the shard,
-    /// counted from 0, and the number of shards. `None` for any other name. This is the reverse of
+    /// counted from 0, and the number of shards. `None` for any other name, also for the second name
+    /// that a shard has while it is replaced. This is the reverse of
     /// [`file_name`](FilePattern::file_name).
     ///
     /// ```
@@ -84,7 +85,7 @@ impl FilePattern {
     /// assert_eq!(FilePattern::of_shard("model.safetensors"), None);
     /// ```
     pub fn of_shard(name: &str) -> Option<(Self, usize, usize)> {
-        let stem = name.strip_suffix(FILE_SUFFIX)?;
+        let stem = name.strip_suffix(FILE_SUFFIX).filter(|whole| stem(name) == Some(whole))?;
         let found = |(at, _)| shard_numbers(&stem[at..]).map(|numbers| (&stem[..at], numbers));
         let (prefix, (shard, shards, rest)) = stem.match_indices('-').find_map(found)?;
         let (shard, shards) = (shard.parse::<usize>().ok()?, shards.parse().ok()?);
@@ -207,6 +208,7 @@ mod tests {
             "model-00003-of-00002.safetensors",
             "model-00001-of-99999999999999999999999.safetensors",
             "model-00001-of-00002.bin",
+            "model-00001-of-00002.replaced-1.safetensors",
             "model-1-of-2.safetensors",
             "-00001-of-00002.safetensors",
             "",

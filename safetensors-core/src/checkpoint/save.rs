@@ -39,7 +39,12 @@ pub struct SavedShards {
 /// Saves to one directory at the same time do not mix, whether in one process or in several.
 /// [`Contention`](crate::checkpoint::Contention) sets what the second one does. On network file
 /// systems locks may not reach other machines. There a save fails with [`ErrorKind::Overtaken`] if
-/// another one has replaced its files. Files that other writers add meanwhile stay.
+/// another one was done first, and leaves what that one has saved. Files that other writers add
+/// meanwhile stay.
+///
+/// A new file gets the permissions of the file that it replaces. One that replaces none gets the
+/// strictest permissions among the files of the earlier checkpoint. If there is none, it follows the
+/// umask.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, ShardOptions, TensorView, save_sharded};
@@ -62,9 +67,12 @@ pub struct SavedShards {
 ///
 /// Those of [`save`](crate::save()), for each file; [`ErrorKind::DuplicateTensor`];
 /// [`ErrorKind::NotAFile`] if a new file would replace a directory or a special file;
+/// [`ErrorKind::ReadOnlyFile`] if it would replace or remove a read-only file;
 /// [`ErrorKind::DirectoryBusy`] and [`ErrorKind::Overtaken`]; [`ErrorKind::Io`] also if the earlier
 /// checkpoint cannot be read. After [`ErrorKind::NotDurable`] and [`ErrorKind::LeftBehind`] the
-/// directory opens as the new checkpoint, after other errors as before.
+/// directory opens as the new checkpoint. After [`ErrorKind::Overtaken`] it opens as the checkpoint
+/// of the other writer, or as the new one if that writer has failed. If both have changed files at
+/// the very same time, it may be a mixture. After other errors it opens as before.
 pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
     directory: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (N, S)>,
@@ -84,7 +92,7 @@ pub(crate) fn save_sharded_if<N: AsRef<str>, S: TensorSource>(
     let mut tensors: Vec<_> = tensors.into_iter().collect();
     let ShardPlan { split, each, index, files, .. } =
         plan(&mut tensors, options).map_err(|error| error.in_path(directory))?;
-    let staging = Staging::create(directory, options)?;
+    let staging = Staging::create(directory, &files, options)?;
     for (file, positions) in files.iter().zip(&split.shards) {
         let shard = positions.iter().map(|&position| (&tensors[position].0, &tensors[position].1));
         let path = staging.path(file);

@@ -94,15 +94,6 @@ impl<S> Checkpoint<S> {
         weights.filter_map(|weight| self.scales_of(&weight)).map(|scales| scales.name()).collect()
     }
 
-    /// Whether a tensor is multiplied by its scales when it is loaded with these options.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`read_parts`](Checkpoint::read_parts) for weights with scales.
-    pub fn uses_scales(&self, tensor: &LazyTensor<'_, S>, options: &LoadOptions) -> Result<bool> {
-        Ok(self.scaling(tensor, options)?.is_some())
-    }
-
     /// The scales that a tensor is multiplied by.
     fn scaling(
         &self,
@@ -207,6 +198,17 @@ impl<S: ReadAt> Checkpoint<S> {
         read_with_scales(&parts, scalings.collect::<Result<_>>()?, options)
     }
 
+    /// Reads the scales that whole tensors are multiplied by; `None` for those without.
+    pub(crate) fn read_scales(
+        &self,
+        tensors: &[LazyTensor<'_, S>],
+        options: &LoadOptions,
+    ) -> Result<Vec<Option<Scales>>> {
+        let scalings = tensors.iter().map(|tensor| self.scaling(tensor, options));
+        let parts: Vec<_> = tensors.iter().map(|&tensor| (tensor, TensorPart::Whole)).collect();
+        read_scales(&parts, scalings.collect::<Result<_>>()?, options)
+    }
+
     /// Reads whole tensors of this checkpoint.
     pub(crate) fn read_whole(
         &self,
@@ -233,6 +235,15 @@ fn read_with_scales<S: ReadAt>(
 ) -> Result<Vec<TensorBuf>> {
     let slices =
         parts.iter().map(|(tensor, part)| tensor.part(*part)).collect::<Result<Vec<_>>>()?;
+    read_scaled(&slices, read_scales(parts, scalings, options)?, options)
+}
+
+/// Reads the scales of parts of tensors, in one go.
+fn read_scales<S: ReadAt>(
+    parts: &[(LazyTensor<'_, S>, TensorPart)],
+    scalings: Vec<Option<Scaling<'_, S>>>,
+    options: &LoadOptions,
+) -> Result<Vec<Option<Scales>>> {
     let mut ranges = Vec::new();
     let mut needed: Vec<LazySlice<'_, S>> = Vec::new();
     for ((tensor, part), scaling) in parts.iter().zip(&scalings) {
@@ -259,5 +270,5 @@ fn read_with_scales<S: ReadAt>(
             }
         });
     }
-    read_scaled(&slices, scales, options)
+    Ok(scales)
 }

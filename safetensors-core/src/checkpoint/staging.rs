@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::current::current;
-use super::destination::refuse_other_than_files;
+use super::destination::refuse_irreplaceable;
 use super::directories::{NewDirectories, TempDirectory};
 use super::index::Index;
 use super::names::{STANDARD_FILE, set_aside};
@@ -18,8 +18,8 @@ use crate::io::failpoint;
 use crate::io::identity::Identity;
 use crate::io::lock::DirectoryLock;
 use crate::io::unfinished::Steps;
-use crate::save::atomic::{remove_header_backup, replaceable, sync, sync_directory};
-use crate::save::permissions::take_over;
+use crate::save::atomic::{remove_header_backup, sync, sync_directory};
+use crate::save::permissions::{Rights, take_over};
 
 /// A new checkpoint, which is written into a hidden directory beside the one that it will replace.
 ///
@@ -49,8 +49,9 @@ use crate::save::permissions::take_over;
 /// index has changed, and starts again (`opening.rs`).
 ///
 /// On file systems without working locks, another save may take these steps at the same time. Each
-/// save checks, before it replaces the index and at the end, that the files are those that it has
-/// written, and fails if they are not. Each removes only files that existed before it began.
+/// save checks, before each renaming and at the end, that the index and its own files are still in
+/// place, and fails if they are not. So it changes nothing more after another save is done. Each
+/// removes only files that existed before it began.
 pub(crate) struct Staging {
     directory: PathBuf,
     pattern: FilePattern,
@@ -64,12 +65,25 @@ pub(crate) struct Staging {
     /// `temp`, which lies in them, must be dropped before: it comes first.
     made: NewDirectories,
     replace_read_only: bool,
+    /// The rights of new files that replace no file of the same name: those of the old checkpoint.
+    rights: Option<Rights>,
 }
 
 impl Staging {
-    /// Prepares to save a checkpoint to a directory, which is created if it does not exist.
-    pub(crate) fn create(directory: &Path, options: &ShardOptions) -> Result<Self> {
+    /// Prepares to save a checkpoint of these files to a directory, which is created if it does not
+    /// exist.
+    pub(crate) fn create(
+        directory: &Path,
+        files: &[String],
+        options: &ShardOptions,
+    ) -> Result<Self> {
         let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+        let replace_read_only = options.save_options.replace_read_only;
+        if directory.is_dir() {
+            // The commit checks this again. Here it comes before hours of writing.
+            let files: Vec<&str> = files.iter().map(String::as_str).collect();
+            refuse_irreplaceable(directory, options.pattern(), &files, replace_read_only)?;
+        }
         let create = || {
             let made = NewDirectories::create_all(directory)?;
             failpoint::hit("create")?;
@@ -85,7 +99,8 @@ impl Staging {
             before: None,
             temp,
             made,
-            replace_read_only: options.save_options.replace_read_only,
+            replace_read_only,
+            rights: None,
         };
         if staging.contention == Contention::Fail {
             // Another save that is under way is found before hours of writing, not after.
@@ -117,13 +132,11 @@ impl Staging {
         if self.before.take().is_some_and(|before| before != self.versions()) {
             return Err(self.busy());
         }
-        for path in files.iter().map(|file| self.destination(file)).chain([index.clone()]) {
-            refuse_other_than_files(&path)
-                .and_then(|()| replaceable(&path, self.replace_read_only))
-                .map_err(|error| error.in_path(&path))?;
-        }
+        refuse_irreplaceable(&self.directory, &self.pattern, &files, self.replace_read_only)?;
         check()?;
         let mut stale = Stale::find(&self.directory, &self.pattern, &files)?;
+        let replaced = files.iter().map(|file| self.destination(file)).chain([index.clone()]);
+        self.rights = Rights::of_all(replaced.chain(stale.paths().cloned()));
         let mut owned = Owned::default();
         for file in &files {
             owned.add(&self.path(file), self.destination(file))?;
@@ -141,11 +154,15 @@ impl Staging {
             let in_the_way: Vec<&str> =
                 files.iter().copied().filter(|file| old.shards.contains_key(*file)).collect();
             if in_place.is_none() || !in_the_way.is_empty() {
-                in_place = Some(self.move_aside(old, &in_the_way, &index, &mut stale)?);
+                in_place = Some(self.move_aside(old, &in_the_way, &index, in_place, &mut stale)?);
             }
         }
         for file in &files {
-            self.rename(&self.path(file), &self.destination(file))?;
+            self.rename(&self.path(file), &self.destination(file), || {
+                owned.check_last(&self.directory)?;
+                self.check_index(&index, in_place)
+            })?;
+            owned.place();
         }
         // `model.safetensors` takes precedence over an index. Any other single file opens if there
         // is no index.
@@ -155,9 +172,11 @@ impl Staging {
         } else {
             self.sync_names()?;
         }
-        owned.check(&self.directory)?;
-        if identity(&index)? != in_place {
-            return Err(overtaken(&index, &self.directory));
+        if opens {
+            // The new checkpoint is in place already.
+            self.check_placed(&owned)?;
+        } else {
+            owned.check(&self.directory)?;
         }
         // Readers refuse an index without tensors. So if one file without tensors replaces a
         // sharded checkpoint, the old index is removed and no other takes its place.
@@ -174,7 +193,7 @@ impl Staging {
                 } else {
                     owned.add(&written, index.clone())?;
                 }
-                self.rename(&written, &index)?;
+                self.rename(&written, &index, || self.check_index(&index, in_place))?;
             }
         }
         if !single && stale.shadows(&self.destination(STANDARD_FILE)) {
@@ -189,7 +208,18 @@ impl Staging {
         if self.durable {
             self.made.sync().map_err(|error| self.not_durable(error))?;
         }
-        owned.check(&self.directory)
+        self.check_placed(&owned)
+    }
+
+    /// Checks that the index is the one that was there before, or that there is none.
+    fn check_index(&self, index: &Path, before: Option<Identity>) -> Result<()> {
+        if identity(index)? == before { Ok(()) } else { Err(overtaken(index, &self.directory)) }
+    }
+
+    /// Checks that all files are where this save has put them. The new checkpoint is in place, so
+    /// an error of looking for them must not look like that of a save that has changed nothing.
+    fn check_placed(&self, owned: &Owned) -> Result<()> {
+        owned.check(&self.directory).map_err(Error::in_place)
     }
 
     /// Locks the directory against other saves. Fails with [`ErrorKind::DirectoryBusy`] if another
@@ -220,6 +250,7 @@ impl Staging {
         mut old: Index,
         in_the_way: &[&str],
         index: &Path,
+        in_place: Option<Identity>,
         stale: &mut Stale,
     ) -> Result<Identity> {
         let mut aside = Aside { links: Vec::new() };
@@ -240,7 +271,7 @@ impl Staging {
         let json = old.to_json().map_err(|error| error.in_path(index))?;
         let written = self.write_index(&json, index)?;
         let own = identity(&written)?;
-        self.rename(&written, index)?;
+        self.rename(&written, index, || self.check_index(index, in_place))?;
         // The index names the links now, so they must stay even if a later step fails.
         for link in aside.links.drain(..) {
             stale.add(link)?;
@@ -265,7 +296,7 @@ impl Staging {
             if self.durable { sync(&file) } else { Ok(()) }
         });
         copied.map_err(|error| Error::io(error, &to))?;
-        self.rename(&copy, &to)?;
+        self.rename(&copy, &to, || Ok(()))?;
         Ok(to)
     }
 
@@ -282,11 +313,14 @@ impl Staging {
 
     /// Renames a file. If `to` is a link, the link is replaced and not the file that it leads to:
     /// in the Hub's cache other revisions of the model share that file.
-    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+    ///
+    /// `check` is called just before. It finds another writer where locks have no effect.
+    fn rename(&self, from: &Path, to: &Path, check: impl FnOnce() -> Result<()>) -> Result<()> {
         failpoint::hit("rename")
-            .and_then(|()| take_over(from, to))
-            .and_then(|()| fs::rename(from, to))
+            .and_then(|()| take_over(from, to, self.rights))
             .map_err(|error| Error::io(error, to))?;
+        check()?;
+        fs::rename(from, to).map_err(|error| Error::io(error, to))?;
         remove_header_backup(to);
         Ok(())
     }

@@ -209,6 +209,7 @@ fn an_interrupted_save_leaves_the_old_checkpoint_or_the_new_one() {
         "create",
         "link",
         "remove",
+        "remove the renamed file",
         "rename",
         "sync the directory",
         "sync the file",
@@ -280,4 +281,38 @@ fn what_a_crash_leaves_behind_is_no_checkpoint() {
     )
     .unwrap();
     assert_eq!(read(directory.path()).unwrap(), content(1));
+}
+
+/// The steps of a save, in order.
+fn steps_of(save: impl Fn(&Path) -> Result<()>, directory: &Path) -> Vec<&'static str> {
+    let mut steps = Vec::new();
+    loop {
+        let inside = tempdir_in(directory).unwrap();
+        match fail_at(steps.len(), || save(inside.path())) {
+            (_, Some(step)) => steps.push(step),
+            (result, None) => {
+                result.unwrap();
+                return steps;
+            }
+        }
+    }
+}
+
+/// A new directory is not on the disk before its parent is.
+#[test]
+fn the_parents_of_new_directories_are_synchronised() {
+    let directory = tempdir().unwrap();
+    let durable = options(2, true);
+    let count = |steps: &[&str]| steps.iter().filter(|step| **step == "sync the directory").count();
+    let here = steps_of(|path| save_shards(path, 2, &durable), directory.path());
+    let deep = steps_of(|path| save_shards(&path.join("a/b/c"), 2, &durable), directory.path());
+    assert_eq!(count(&deep), count(&here) + 3, "{here:?} {deep:?}");
+    let volatile = options(2, false);
+    let deep = steps_of(|path| save_shards(&path.join("a/b/c"), 2, &volatile), directory.path());
+    assert_eq!(count(&deep), 0);
+    // The last of these steps is that of the parents, and its error says that the files are there.
+    let path = directory.path().join("new");
+    let (result, _) = fail_at(here.len(), || save_shards(&path, 2, &durable));
+    assert!(matches!(result.unwrap_err().kind(), ErrorKind::NotDurable(_)));
+    assert_eq!(read(&path).unwrap(), content(2));
 }

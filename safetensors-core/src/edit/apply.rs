@@ -10,7 +10,7 @@ use crate::io::copy::copy_range;
 use crate::io::failpoint;
 use crate::io::lock::DirectoryLock;
 use crate::io::positional::write_all_at;
-use crate::save::atomic::{AtomicFile, directory, sync};
+use crate::save::atomic::{AtomicFile, directory};
 use crate::tensor::write_exactly;
 
 pub(super) fn apply(mut edit: Edit<'_>) -> Result<Edited> {
@@ -42,22 +42,23 @@ pub(super) fn apply(mut edit: Edit<'_>) -> Result<Edited> {
 
 /// Replaces the old file by the new one, unless the old one has changed meanwhile.
 fn take_place(edit: Edit<'_>, new: AtomicFile) -> Result<Edited> {
-    if edit.durable {
-        // This may take long, so it comes before the lock, for which others may wait.
-        sync(new.file()).map_err(ErrorKind::Io)?;
-    }
-    let _lock = lock(&edit)?;
-    check_unchanged(edit.archive.source(), &edit.destination).map_err(ErrorKind::Io)?;
-    let source = edit.archive.into_source();
-    // On Unix the old file stays open, and so locked, until the new one is in place. Other systems
-    // may not replace an open file.
-    let _open = cfg!(unix).then_some(source);
-    new.persist()?;
+    let mut source = Some(edit.archive.into_source());
+    new.commit_if(|| {
+        if let Some(source) = &source {
+            check_unchanged(source, &edit.destination).map_err(ErrorKind::Io)?;
+        }
+        // On Unix the old file stays open, and so locked, until the new one is in place. Other
+        // systems may not replace an open file.
+        if !cfg!(unix) {
+            source = None;
+        }
+        Ok(())
+    })?;
     Ok(Edited::Rewritten)
 }
 
-/// Locks the directory, so that no sharded save replaces the file between the check for changes and
-/// the edit.
+/// Locks the directory, so that no save replaces the file between the check for changes and the
+/// edit.
 fn lock(edit: &Edit<'_>) -> Result<DirectoryLock> {
     Ok(DirectoryLock::wait_for(directory(&edit.destination)).map_err(ErrorKind::Io)?)
 }

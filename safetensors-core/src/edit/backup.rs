@@ -15,7 +15,6 @@ use std::path::Path;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::error::ErrorKind;
 use crate::header::{Header, LENGTH_BYTES, Limits};
 use crate::io::hidden::BACKUP_MAGIC;
 use crate::io::positional::write_all_at;
@@ -54,16 +53,18 @@ impl Backup {
         Ok(Self { mark, inode: inode(&metadata), file_len: metadata.len(), old, new })
     }
 
-    /// Writes the backup. It gets its name when it is complete.
-    pub(super) fn write(&self, path: &Path, original: &File, durable: bool) -> io::Result<()> {
+    /// Writes the backup. It gets its name when it is complete. Returns `false`, and leaves none,
+    /// if it could not be given the owner of `original`: then that owner could not use it.
+    pub(super) fn write(&self, path: &Path, original: &File, durable: bool) -> io::Result<bool> {
         let permissions = original.metadata()?;
         let file = AtomicFile::create_in_place_of(path.to_owned(), Some(&permissions))?;
+        if !same_owner(&file.file().metadata()?, &permissions) {
+            return Ok(false);
+        }
         write_all_at(file.file(), &self.to_bytes(), 0)?;
-        // A backup whose name may not be on the disk is no help, so `NotDurable` is an error here.
-        file.durable(durable).persist().map_err(|kind| match kind {
-            ErrorKind::Io(error) | ErrorKind::NotDurable(error) => error,
-            other => io::Error::other(other.to_string()),
-        })
+        // A backup whose name may not be on the disk is no help, so that is an error here, too.
+        file.durable(durable).commit_locked()?;
+        Ok(true)
     }
 
     /// The bytes that replace the length while the header is written.
@@ -101,9 +102,9 @@ impl Backup {
         })
     }
 
-    /// Reads the backup at a path. `None` if there is no valid one, or if its owner is not that of
-    /// `original`: in a directory that others may write to, a backup of theirs must not change this
-    /// file.
+    /// Reads the backup at a path. `None` if there is no valid one, or if its owner is neither that
+    /// of `original` nor the user of this process: in a directory that others may write to, a
+    /// backup of theirs must not change this file.
     pub(super) fn read(path: &Path, original: &File) -> io::Result<Option<Self>> {
         let metadata = match fs::symlink_metadata(path) {
             Ok(metadata) => metadata,
@@ -113,7 +114,7 @@ impl Backup {
         let most = 2 * (LENGTH_BYTES as u64 + Limits::default().header_bytes);
         if !metadata.is_file()
             || metadata.len() > most + (FIELDS + HASH) as u64
-            || !same_owner(&metadata, &original.metadata()?)
+            || !(same_owner(&metadata, &original.metadata()?) || is_own(&metadata))
         {
             return Ok(None);
         }
@@ -187,6 +188,18 @@ fn inode(_: &Metadata) -> u64 {
 fn same_owner(a: &Metadata, b: &Metadata) -> bool {
     use std::os::unix::fs::MetadataExt;
     a.uid() == b.uid()
+}
+
+/// Whether a file belongs to the user of this process.
+#[cfg(unix)]
+fn is_own(metadata: &Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    metadata.uid() == rustix::process::geteuid().as_raw()
+}
+
+#[cfg(not(unix))]
+fn is_own(_: &Metadata) -> bool {
+    true
 }
 
 #[cfg(not(unix))]

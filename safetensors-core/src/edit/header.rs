@@ -36,8 +36,9 @@ pub(super) enum Found {
 }
 
 /// Writes a header, padded to the length of the old one, in its place. Returns `false`, and leaves
-/// the old one, if the file system records times too coarsely: then readers could accept a mixture
-/// of the two.
+/// the old one, if the file system records times too coarsely, because readers could then accept a
+/// mixture of the two. Also if the file belongs to another user, to whom the backup cannot be given:
+/// that user could not restore the header after an interruption.
 pub(super) fn replace(edit: &Edit<'_>, json: &[u8]) -> Result<bool> {
     let source = edit.archive.source();
     let mut old = vec![0; edit.header().data_start() as usize];
@@ -64,9 +65,13 @@ impl Write<'_> {
     fn replace(&self, old: Vec<u8>, new: Vec<u8>, path: &Path) -> io::Result<bool> {
         let _steps = Steps::begin();
         let backup = Backup::new(self.mark, self.file, old, new.clone())?;
-        if let Err(error) = backup.write(path, self.file, self.durable) {
-            remove_backup(path);
-            return Err(error);
+        match backup.write(path, self.file, self.durable) {
+            Ok(true) => {}
+            Ok(false) => return Ok(false),
+            Err(error) => {
+                remove_backup(path);
+                return Err(error);
+            }
         }
         let written = self.set_mark(&new).and_then(|marked| {
             if marked {

@@ -35,7 +35,8 @@
 //! A reader that opens the file by its path gets the old header, the new one, or an error, never a
 //! mixture: see [`ReadAt::may_change_unseen`](crate::ReadAt::may_change_unseen). Opening waits a
 //! moment for the edit to end. This needs a file system that records different times for two writes
-//! some 30 ms apart. On other file systems a new file is written instead.
+//! some 30 ms apart. On other file systems a new file is written instead. So it is if the file
+//! belongs to another user, to whom the backup cannot be given.
 //!
 //! Other implementations read the header only once, for example the reference implementation, and
 //! may read it while it is written. For such readers, and while the file is

@@ -1,13 +1,17 @@
-//! A sharded save that meets an edit of one of the old shards.
+//! Edits that meet saves of the same file.
 
 use std::path::Path;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
-use super::Edit;
+use super::{Edit, Edited};
 use crate::checkpoint::{Checkpoint, Contention, ShardOptions, save_sharded};
 use crate::error::{ErrorKind, Result};
 use crate::io::failpoint::call_at;
-use crate::save::SaveOptions;
+use crate::rewrite::Rewrite;
+use crate::save::{AtomicFile, SaveOptions, save, serialize};
 use crate::tensor::TensorView;
 
 /// Saves two shards whose tensors hold the version.
@@ -67,4 +71,125 @@ fn a_shard_is_edited_or_replaced_and_never_both() {
         }
     }
     assert!(edited >= 3 && replaced >= 2, "{edited} edited, {replaced} replaced");
+}
+
+/// Begins `other` in a thread of its own just before the `n`th step of `first`. If that step holds
+/// a lock that `other` waits for, `first` goes on meanwhile. Returns both results; `None` for
+/// `other` if there is no such step.
+#[cfg(unix)]
+fn meet<T>(
+    n: usize,
+    first: impl FnOnce() -> T,
+    other: impl FnOnce() -> Result<()> + Send + 'static,
+) -> (T, Option<Result<()>>) {
+    let running: Arc<Mutex<Option<JoinHandle<Result<()>>>>> = Arc::default();
+    let started = running.clone();
+    let start = move || {
+        let (done, is_done) = channel();
+        *started.lock().unwrap() = Some(thread::spawn(move || {
+            let result = other();
+            let _ = done.send(());
+            result
+        }));
+        let _ = is_done.recv_timeout(Duration::from_millis(100));
+    };
+    let (result, _) = call_at(n, start, first);
+    let other = running.lock().unwrap().take().map(|thread| thread.join().unwrap());
+    (result, other)
+}
+
+/// A file of one tensor that holds the version, with room in its header.
+fn file_of(version: u8) -> Vec<u8> {
+    let bytes = [version];
+    let tensors = [("a", TensorView::from_slice(&[1], &bytes).unwrap())];
+    serialize(tensors, &SaveOptions::new().align(4096)).unwrap()
+}
+
+fn version(path: &Path) -> u8 {
+    Checkpoint::open(path).unwrap().tensor("a").unwrap().read().unwrap().bytes()[0]
+}
+
+/// Ways to save version 2 to a path.
+#[cfg(unix)]
+const SAVES: [fn(&Path) -> Result<()>; 2] = [
+    |path| {
+        let bytes = [2];
+        let tensors = [("a", TensorView::from_slice(&[1], &bytes).unwrap())];
+        save(path, tensors, &SaveOptions::new())
+    },
+    |path| {
+        use std::io::Write;
+
+        let mut file = AtomicFile::create(path)?;
+        file.write_all(&file_of(2)).map_err(ErrorKind::Io)?;
+        file.commit()
+    },
+];
+
+/// A save that has succeeded must not be undone by an edit that began before it.
+#[cfg(unix)]
+#[test]
+fn an_edit_does_not_undo_a_save() {
+    for save in SAVES {
+        let (mut edited, mut refused) = (0, 0);
+        for in_place in [false, true] {
+            for n in 0.. {
+                let directory = tempfile::tempdir().unwrap();
+                let path = directory.path().join("model.safetensors");
+                std::fs::write(&path, file_of(1)).unwrap();
+                let edit = Edit::open(&path).unwrap().in_place(in_place);
+                let edit = edit.set_metadata([("k", "v")]);
+                let other = path.clone();
+                let (applied, saved) = meet(n, || edit.apply(), move || save(&other));
+                let Some(saved) = saved else {
+                    let expected = if in_place { Edited::InPlace } else { Edited::Rewritten };
+                    assert_eq!(applied.unwrap(), expected);
+                    break;
+                };
+                saved.unwrap();
+                assert_eq!(version(&path), 2, "step {n}: {applied:?}");
+                *if applied.is_ok() { &mut edited } else { &mut refused } += 1;
+            }
+        }
+        assert!(edited >= 3 && refused >= 2, "{edited} edited, {refused} refused");
+    }
+}
+
+/// An edit that has succeeded must not be undone by a rewrite that has read the file before it.
+#[cfg(unix)]
+#[test]
+fn a_rewrite_of_a_file_to_itself_does_not_undo_an_edit() {
+    for in_place in [false, true] {
+        let (mut edited, mut refused) = (0, 0);
+        for n in 0.. {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("model.safetensors");
+            std::fs::write(&path, file_of(1)).unwrap();
+            let checkpoint = Checkpoint::open(&path).unwrap();
+            let rewrite = || Rewrite::of(&checkpoint).save(&path, &SaveOptions::new().align(4096));
+            let other = path.clone();
+            let edit = move || {
+                let edit = Edit::open(&other)?.in_place(in_place);
+                edit.set_metadata([("k", "v")]).apply().map(drop)
+            };
+            let (rewritten, applied) = meet(n, rewrite, edit);
+            let found = Checkpoint::open(&path).unwrap();
+            match applied {
+                Some(Ok(())) => {
+                    let value = found.metadata().get("k").map(String::as_str);
+                    assert_eq!(value, Some("v"), "step {n}: {rewritten:?}");
+                    edited += 1;
+                }
+                Some(Err(_)) => {
+                    rewritten.unwrap();
+                    refused += 1;
+                }
+                None => {
+                    rewritten.unwrap();
+                    break;
+                }
+            }
+        }
+        assert!(edited >= 3 && refused >= 1, "{edited} edited, {refused} refused");
+    }
 }

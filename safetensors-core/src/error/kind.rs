@@ -220,11 +220,6 @@ pub enum ErrorKind {
         Quoted(.scales), Shape(.expected), .block[0], .block[1], Shape(.found)
     )]
     WrongScales { scales: String, block: [usize; 2], expected: Vec<usize>, found: Vec<usize> },
-    /// A quantised weight would be copied to a device without its scales. See
-    /// [`read_staged`](crate::framework::read_staged).
-    #[cfg(feature = "std")]
-    #[error("a staged load cannot multiply it by its scales; read it in batches")]
-    NotStaged,
     /// The framework has no type for a dtype, and no wider one that holds its values exactly.
     #[error("{framework} has no type that holds {dtype} exactly")]
     UnsupportedDtype { framework: &'static str, dtype: Dtype },
@@ -368,7 +363,7 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error(
         "another writer has changed the files of this directory at the same time, and {} is not \
-         what was saved: they may be a mixture of both, so save again",
+         what was saved: open the directory to see what is there, or save again",
         Quoted(.file)
     )]
     Overtaken { file: String },

@@ -150,6 +150,17 @@ impl Error {
         self
     }
 
+    /// The error after the new file is in its place: [`ErrorKind::Io`] becomes
+    /// [`ErrorKind::NotDurable`], because `Io` says that nothing has changed.
+    #[cfg(feature = "std")]
+    pub(crate) fn in_place(mut self) -> Self {
+        if let ErrorKind::Io(error) = &mut self.0.kind {
+            let error = core::mem::replace(error, std::io::ErrorKind::Other.into());
+            self.0.kind = ErrorKind::NotDurable(error);
+        }
+        self
+    }
+
     /// An input or output error of `path`.
     #[cfg(feature = "std")]
     pub(crate) fn io(error: std::io::Error, path: &std::path::Path) -> Self {

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::Framework;
 use crate::checkpoint::{self, Checkpoint, SavedShards, ShardOptions};
 use crate::convert::DtypeTable;
-use crate::error::{ErrorKind, Result};
+use crate::error::Result;
 use crate::io::ReadAt;
 use crate::load::staged::{self, Ring, Staging};
 use crate::load::{LazyTensor, LoadOptions};
@@ -114,11 +114,9 @@ pub fn read_together<F: Framework + ?Sized, S: ReadAt>(
 /// Reads tensors of a checkpoint in parallel into slots of host memory, and has each slot copied to
 /// a device. Reads and copies overlap. `tensors` are tensors of the checkpoint.
 ///
-/// Elements are converted before they come into a slot. Slots are filled in the order of the
-/// tensors, and may be copied in another. A tensor without elements has no parts. Progress counts
-/// what has been read.
-///
-/// Weights that are multiplied by their scales are refused: [`read_in_batches`] reads them.
+/// Elements are converted, and multiplied by their [scales](LoadOptions::scaled_weights), before
+/// they come into a slot. Slots are filled in the order of the tensors, and may be copied in
+/// another. A tensor without elements has no parts. Progress counts what has been read.
 ///
 /// Besides the slots this takes a few hundred KiB for each thread, and a few dozen bytes for each
 /// part: reserve the memory of the device first, which fails if the tensors are too large for it.
@@ -174,8 +172,8 @@ pub fn read_together<F: Framework + ?Sized, S: ReadAt>(
 ///
 /// # Errors
 ///
-/// Those of [`read_tensors`](crate::load::read_tensors), those of the device, and
-/// [`ErrorKind::NotStaged`]. The first failure stops all threads. If several reads fail, the error is that of the first in the order of the
+/// Those of [`Checkpoint::read_parts`], and those of the device. The first failure stops all
+/// threads. If several reads fail, the error is that of the first in the order of the
 /// tensors.
 pub fn read_staged<S: ReadAt, T: Staging>(
     checkpoint: &Checkpoint<S>,
@@ -184,12 +182,8 @@ pub fn read_staged<S: ReadAt, T: Staging>(
     ring: Ring,
     staging: &mut T,
 ) -> Result<()> {
-    for tensor in tensors {
-        if checkpoint.uses_scales(tensor, options)? {
-            return Err(tensor.locate(ErrorKind::NotStaged.into()));
-        }
-    }
-    staged::read_staged(tensors, options, ring, staging)
+    let scales = checkpoint.read_scales(tensors, options)?;
+    staged::read_staged(tensors, scales, options, ring, staging)
 }
 
 /// Saves tensors of a framework to one file, atomically.
@@ -198,7 +192,7 @@ pub fn read_staged<S: ReadAt, T: Staging>(
 ///
 /// Those of [`Framework::source`] and of [`crate::save()`]; each names the file, and the tensor if
 /// it is about one. After an error the file at `path` is unchanged, except for
-/// [`ErrorKind::NotDurable`].
+/// [`ErrorKind::NotDurable`](crate::ErrorKind::NotDurable).
 pub fn save<'a, F: Framework>(
     path: impl AsRef<Path>,
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a F::Tensor)>,

@@ -27,6 +27,8 @@ use crate::error::{Error, ErrorKind, Result};
 #[cfg(feature = "std")]
 use crate::io::ReadAt;
 #[cfg(feature = "std")]
+pub use crate::io::hidden::is_temporary_name;
+#[cfg(feature = "std")]
 pub use crate::load::staged::{Ring, StagedPart, Staging};
 #[cfg(feature = "std")]
 use crate::load::{LazyTensor, LoadOptions};
@@ -178,7 +180,7 @@ pub trait Framework {
     ///
     /// # Errors
     ///
-    /// Those of [`read_tensors`](crate::load::read_tensors), of [`LoadOptions::loaded`] and of
+    /// Those of [`Checkpoint::read_parts`], of [`Checkpoint::loaded`] and of
     /// [`from_exact`](Framework::from_exact); each names the file and the tensor. Dtypes are
     /// checked before a byte of data is read.
     #[cfg(feature = "std")]

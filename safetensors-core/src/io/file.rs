@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 use std::{io, thread};
 
+use super::identity::Identity;
 use super::positional;
 use super::read_at::{ReadAt, ReadRange};
 use super::stamp::Stamp;
@@ -206,6 +207,15 @@ impl ReadAt for FileSource {
     /// the same time.
     fn may_change_unseen(&self) -> bool {
         self.is_young
+    }
+
+    /// A file that was removed has not been replaced.
+    fn is_replaced(&self) -> io::Result<bool> {
+        match std::fs::metadata(&self.path) {
+            Ok(there) => Ok(Identity::of(&there) != Identity::of(&self.file.metadata()?)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 }
 

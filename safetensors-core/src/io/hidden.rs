@@ -70,6 +70,25 @@ pub(crate) fn is_temporary(name: &OsStr, prefix: &OsStr) -> bool {
     id.is_some_and(|id| id.len() == ID_LEN && id.iter().all(u8::is_ascii_alphanumeric))
 }
 
+/// Whether the name is that of a temporary file or directory of any save or edit. What is in such a
+/// directory belongs to a save that is under way or was killed, and is no checkpoint.
+///
+/// ```
+/// use safetensors_core::framework::is_temporary_name;
+///
+/// assert!(is_temporary_name(".model.safetensors.aB3dE6.tmp".as_ref()));
+/// assert!(!is_temporary_name("model.safetensors".as_ref()));
+/// ```
+pub fn is_temporary_name(name: &OsStr) -> bool {
+    // `.NAME.`, then the random characters and the ending.
+    let prefix = name.len().checked_sub(ID_LEN + TEMPORARY_SUFFIX.len());
+    let prefix = prefix.and_then(|len| name.as_encoded_bytes().get(..len));
+    let Some([b'.', .., b'.']) = prefix.filter(|prefix| prefix.len() > 2) else { return false };
+    let id = &name.as_encoded_bytes()[name.len() - ID_LEN - TEMPORARY_SUFFIX.len()..];
+    id.strip_suffix(TEMPORARY_SUFFIX.as_bytes())
+        .is_some_and(|id| id.iter().all(u8::is_ascii_alphanumeric))
+}
+
 /// `.NAME`, shortened so that `more` bytes can follow.
 fn stem(file_name: &OsStr, more: usize) -> OsString {
     let room = NAME_MAX - 1 - more;
@@ -108,6 +127,20 @@ mod tests {
             (".model.safetensors.index.json.aB3dE6.tmp", false),
         ] {
             assert_eq!(is_temporary(OsStr::new(name), &prefix), expected, "{name}");
+        }
+        for (name, expected) in [
+            (".model.safetensors.aB3dE6.tmp", true),
+            (".a.aB3dE6.tmp", true),
+            (".权.aB3dE6.tmp", true),
+            ("..aB3dE6.tmp", false),
+            (".aB3dE6.tmp", false),
+            ("model.safetensors.aB3dE6.tmp", false),
+            (".model.safetensors.aB3d.6.tmp", false),
+            (".model.safetensors.aB3dE6", false),
+            (".权权权权", false),
+            ("", false),
+        ] {
+            assert_eq!(is_temporary_name(OsStr::new(name)), expected, "{name}");
         }
     }
 

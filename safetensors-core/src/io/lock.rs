@@ -1,8 +1,7 @@
 //! [`DirectoryLock`]: a lock, so that one writer at a time changes the files of a directory.
 
-use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::failpoint;
 
@@ -20,19 +19,23 @@ const NAME: &str = ".safetensors.lock";
 /// `flock DIRECTORY` would wait for itself, and network file systems support locks of files only.
 ///
 /// On a file system without locks this excludes nobody, and on some network file systems only
-/// writers of the same machine. So the holder must check at the end that no other writer has
-/// changed the files.
+/// writers of the same machine. So a holder that replaces several files must check at the end that
+/// no other writer has changed them.
+///
+/// Two rules prevent deadlocks. Whoever also locks a file of the directory locks that first. And
+/// this lock is taken before [`Steps`](super::unfinished::Steps) begin, because a process that is
+/// about to end waits for those.
 #[derive(Debug)]
 pub(crate) struct DirectoryLock {
-    /// The file and its path; `None` if the file system has no locks.
-    held: Option<(File, PathBuf)>,
+    /// `None` if the file system has no locks.
+    _held: Option<system::Held>,
 }
 
 impl DirectoryLock {
     /// Waits until no one else holds the lock of a directory, and takes it.
     pub(crate) fn wait_for(directory: &Path) -> io::Result<Self> {
         // `take` returns `None` only if it does not wait.
-        Ok(take(directory, true)?.unwrap_or(Self { held: None }))
+        Ok(take(directory, true)?.unwrap_or(Self { _held: None }))
     }
 
     /// Takes the lock of a directory; `None` if somebody else holds it.
@@ -42,96 +45,177 @@ impl DirectoryLock {
 }
 
 fn take(directory: &Path, wait: bool) -> io::Result<Option<DirectoryLock>> {
+    use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem, Unsupported};
+
     let path = directory.join(NAME);
     if failpoint::lacks("locks") {
-        return Ok(Some(DirectoryLock { held: None }));
+        return Ok(Some(DirectoryLock { _held: None }));
     }
     match system::take(&path, wait) {
-        Ok(file) => Ok(file.map(|file| DirectoryLock { held: Some((file, path)) })),
-        // The file system has no locks. Or the directory is not writable, and then the write that
-        // follows gives the better error.
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::Unsupported
-                    | io::ErrorKind::PermissionDenied
-                    | io::ErrorKind::ReadOnlyFilesystem
-            ) =>
-        {
-            Ok(Some(DirectoryLock { held: None }))
+        Ok(held) => Ok(held.map(|held| DirectoryLock { _held: Some(held) })),
+        // The file system has no locks.
+        Err(error) if matches!(error.kind(), Unsupported | ReadOnlyFilesystem) => {
+            Ok(Some(DirectoryLock { _held: None }))
         }
-        Err(error) => Err(error),
-    }
-}
-
-impl Drop for DirectoryLock {
-    fn drop(&mut self) {
-        if let Some((file, path)) = self.held.take() {
-            system::release(file, &path);
+        // The directory is not writable. Then the write that follows gives the better error. But a
+        // lock file that exists and cannot be opened may be locked by another writer.
+        Err(error) if error.kind() == PermissionDenied && path.symlink_metadata().is_err() => {
+            Ok(Some(DirectoryLock { _held: None }))
+        }
+        Err(error) => {
+            // The caller adds the path of the directory or of a file in it.
+            let message = format!("cannot lock {NAME} in the directory: {error}");
+            Err(io::Error::new(error.kind(), message))
         }
     }
 }
 
 #[cfg(unix)]
 mod system {
-    use std::fs::{self, File, OpenOptions, TryLockError};
+    use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
     use std::io;
-    use std::os::unix::fs::OpenOptionsExt;
-    use std::path::Path;
+    use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+    use std::path::{Path, PathBuf};
+    use std::thread;
+    use std::time::Duration;
 
+    use crate::io::failpoint;
     use crate::io::identity::Identity;
+    use crate::io::unfinished::{Registered, Steps};
+
+    /// How often a file that is locked, but no longer at the path, is tried again at once. Only a
+    /// file system that gives a file another number each time makes it so many.
+    const ATTEMPTS: u32 = 1000;
+
+    /// How often a file that cannot be opened is tried again, a millisecond later. Its creator may
+    /// not have set its mode yet.
+    const DENIED: u32 = 20;
+
+    /// The locked file. It is removed when this is dropped, or when the process ends by
+    /// [`remove_temporaries`](crate::save::remove_temporaries).
+    #[derive(Debug)]
+    pub(super) struct Held {
+        path: PathBuf,
+        registered: Option<Registered>,
+        /// Open for as long as it is locked.
+        _file: File,
+    }
+
+    impl Held {
+        /// Holds the file if it is still the one at the path. The last holder may have removed it,
+        /// and somebody else may have locked a new one.
+        fn new(file: File, path: &Path) -> io::Result<Option<Self>> {
+            let lasting = !failpoint::lacks("lasting numbers of files");
+            if !lasting || Identity::at(path)? != Some(Identity::of(&file.metadata()?)) {
+                return Ok(None);
+            }
+            let registered = Some(Registered::file(path));
+            Ok(Some(Self { path: path.into(), registered, _file: file }))
+        }
+    }
+
+    impl Drop for Held {
+        fn drop(&mut self) {
+            let _steps = Steps::begin();
+            // The file is removed and forgotten while it is locked. Afterwards the name may be that
+            // of another writer's lock.
+            let _ = fs::remove_file(&self.path);
+            self.registered = None;
+        }
+    }
 
     /// Creates and locks the file. `None` if somebody else has locked it and `wait` is false.
-    pub(super) fn take(path: &Path, wait: bool) -> io::Result<Option<File>> {
-        loop {
-            let file = open(path)?;
-            match lock(&file, wait) {
-                Ok(()) => {}
-                Err(TryLockError::WouldBlock) => return Ok(None),
+    pub(super) fn take(path: &Path, wait: bool) -> io::Result<Option<Held>> {
+        let (mut attempts, mut denied) = (0, 0);
+        while attempts < ATTEMPTS {
+            attempts += 1;
+            // What is created is registered in the same steps. So nothing here may wait.
+            let steps = Steps::begin();
+            let (file, is_new) = match open(path) {
+                Err(error)
+                    if error.kind() == io::ErrorKind::PermissionDenied
+                        && denied < DENIED
+                        && path.symlink_metadata().is_ok() =>
+                {
+                    drop(steps);
+                    denied += 1;
+                    thread::sleep(Duration::from_millis(1));
+                    continue;
+                }
+                opened => opened?,
+            };
+            match try_lock(&file) {
+                Ok(()) => match Held::new(file, path)? {
+                    Some(held) => return Ok(Some(held)),
+                    None => continue,
+                },
+                Err(TryLockError::WouldBlock) if !wait => return Ok(None),
+                Err(TryLockError::WouldBlock) => {}
                 // Any other error means that the file system has no locks.
                 Err(TryLockError::Error(_)) => {
-                    let _ = fs::remove_file(path);
+                    if is_new {
+                        let _ = fs::remove_file(path);
+                    }
                     return Err(io::ErrorKind::Unsupported.into());
                 }
             }
-            // The last holder may have removed this file, and somebody else may have locked a new
-            // one. So this must still be the file at the path.
-            if Identity::at(path)? == Some(Identity::of(&file.metadata()?)) {
-                return Ok(Some(file));
+            drop(steps);
+            lock(&file)?;
+            attempts = 0;
+            let _steps = Steps::begin();
+            if let Some(held) = Held::new(file, path)? {
+                return Ok(Some(held));
             }
         }
+        Err(io::ErrorKind::Unsupported.into())
     }
 
-    fn open(path: &Path) -> io::Result<File> {
+    /// Opens the file, and returns whether this created it.
+    fn open(path: &Path) -> io::Result<(File, bool)> {
         // A link is not followed, and opening a FIFO does not wait.
         let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
-        let open = |write| {
+        let open = |write, create| {
             let mut options = OpenOptions::new();
-            options.read(true).write(write).create(write).custom_flags(flags.bits() as i32);
+            options.read(true).write(write).create_new(create).custom_flags(flags.bits() as i32);
+            if failpoint::lacks("access to the lock file") {
+                return Err(io::ErrorKind::PermissionDenied.into());
+            }
             options.open(path)
         };
-        // A file that another user left behind may be read-only for this one. It can be locked
-        // nevertheless.
-        open(true).or_else(|error| open(false).map_err(|_| error))
+        for _ in 0..ATTEMPTS {
+            match open(true, true) {
+                Ok(file) => {
+                    // The umask may have kept it from other users, who must be able to lock it.
+                    let _ = file.set_permissions(Permissions::from_mode(0o666));
+                    return Ok((file, true));
+                }
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                Err(_) => {}
+            }
+            // A file that is read-only can be locked nevertheless.
+            match open(true, false).or_else(|error| open(false, false).map_err(|_| error)) {
+                // It was removed meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                opened => return Ok((opened?, false)),
+            }
+        }
+        Err(io::ErrorKind::Unsupported.into())
     }
 
-    fn lock(file: &File, wait: bool) -> Result<(), TryLockError> {
-        if !wait {
-            return file.try_lock();
+    fn try_lock(file: &File) -> Result<(), TryLockError> {
+        if failpoint::lacks("locks of files") {
+            return Err(TryLockError::Error(io::ErrorKind::Unsupported.into()));
         }
+        file.try_lock()
+    }
+
+    fn lock(file: &File) -> io::Result<()> {
         loop {
             match file.lock() {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                result => return result.map_err(TryLockError::Error),
+                result => return result,
             }
         }
-    }
-
-    pub(super) fn release(file: File, path: &Path) {
-        // The file is removed while it is locked, so the name cannot be that of another writer's
-        // lock.
-        let _ = fs::remove_file(path);
-        drop(file);
     }
 }
 
@@ -152,14 +236,20 @@ mod system {
     const ERROR_ACCESS_DENIED: i32 = 5;
     const ERROR_SHARING_VIOLATION: i32 = 32;
 
-    pub(super) fn take(path: &Path, wait: bool) -> io::Result<Option<File>> {
+    /// The open file.
+    #[derive(Debug)]
+    pub(super) struct Held {
+        _file: File,
+    }
+
+    pub(super) fn take(path: &Path, wait: bool) -> io::Result<Option<Held>> {
         let mut options = OpenOptions::new();
         options.create(true).write(true).access_mode(GENERIC_WRITE | DELETE);
         options.share_mode(0).custom_flags(FILE_FLAG_DELETE_ON_CLOSE);
         let mut denied = 0;
         loop {
             let error = match options.open(path) {
-                Ok(file) => return Ok(Some(file)),
+                Ok(file) => return Ok(Some(Held { _file: file })),
                 Err(error) => error,
             };
             match error.raw_os_error() {
@@ -172,33 +262,32 @@ mod system {
             thread::sleep(Duration::from_millis(10));
         }
     }
-
-    pub(super) fn release(file: File, _: &Path) {
-        drop(file);
-    }
 }
 
 #[cfg(not(any(unix, windows)))]
 mod system {
-    use std::fs::File;
     use std::io;
     use std::path::Path;
 
-    pub(super) fn take(_: &Path, _: bool) -> io::Result<Option<File>> {
+    #[derive(Debug)]
+    pub(super) struct Held;
+
+    pub(super) fn take(_: &Path, _: bool) -> io::Result<Option<Held>> {
         Err(io::ErrorKind::Unsupported.into())
     }
-
-    pub(super) fn release(_: File, _: &Path) {}
 }
 
 #[cfg(all(test, unix))]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::PathBuf;
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::sync::mpsc::channel;
     use std::time::Duration;
 
     use super::*;
+    use crate::io::failpoint::without;
 
     fn is_empty(directory: &Path) -> bool {
         fs::read_dir(directory).unwrap().next().is_none()
@@ -267,5 +356,40 @@ mod tests {
         std::os::unix::fs::symlink(&other, directory.path().join(NAME)).unwrap();
         DirectoryLock::try_for(directory.path()).unwrap_err();
         assert!(!other.exists());
+    }
+
+    #[test]
+    fn every_user_can_open_the_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let _lock = DirectoryLock::wait_for(directory.path()).unwrap();
+        let mode = fs::metadata(directory.path().join(NAME)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o666);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_opened_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let take =
+            || without("access to the lock file", || DirectoryLock::wait_for(directory.path()));
+        // The directory is not writable, and has no lock file.
+        take().unwrap();
+        let path = directory.path().join(NAME);
+        fs::write(&path, "").unwrap();
+        let error = take().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        assert!(error.to_string().contains(NAME), "{error}");
+        assert!(path.exists());
+    }
+
+    /// Another writer may hold a lock, as on a file system that has run out of locks.
+    #[test]
+    fn a_file_that_cannot_be_locked_is_removed_only_by_its_creator() {
+        let directory = tempfile::tempdir().unwrap();
+        let take = || without("locks of files", || DirectoryLock::wait_for(directory.path()));
+        drop(take().unwrap());
+        assert!(is_empty(directory.path()));
+        fs::write(directory.path().join(NAME), "").unwrap();
+        drop(take().unwrap());
+        assert!(directory.path().join(NAME).exists());
     }
 }

@@ -81,6 +81,17 @@ pub trait ReadAt: Send + Sync {
     fn may_change_unseen(&self) -> bool {
         false
     }
+
+    /// Whether the path of the source leads to another file now. What was opened can still be read
+    /// then. A [`Rewrite`](crate::Rewrite) to the same path asks, because it would undo that
+    /// change. `false` by default.
+    ///
+    /// # Errors
+    ///
+    /// Those of the source, if it cannot tell.
+    fn is_replaced(&self) -> io::Result<bool> {
+        Ok(false)
+    }
 }
 
 /// A buffer, and the offset of the bytes to read into it.

@@ -123,7 +123,10 @@ mod tests {
         file.set_times(FileTimes::new().set_modified(modified)).unwrap();
         assert_eq!(file.metadata().unwrap().modified().unwrap(), modified);
         let error = source.check_unchanged().unwrap_err().to_string();
-        assert!(error.contains("has changed since it was opened: it was written to"), "{error}");
+        assert!(
+            error.contains("has changed since it was opened: its time of change moved"),
+            "{error}"
+        );
     }
 
     #[test]

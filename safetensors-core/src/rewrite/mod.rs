@@ -3,12 +3,14 @@
 
 mod plan;
 mod planned;
+mod unchanged;
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 pub use plan::Plan;
 pub use planned::PlannedTensor;
+use unchanged::{check_before_replacing, check_unchanged};
 
 use crate::checkpoint::{Checkpoint, SavedShards, ShardOptions, save_sharded_if};
 use crate::convert::ConvertOptions;
@@ -348,12 +350,13 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// Those of [`save`](crate::save()), of reading, and of
     /// [`Checkpoint::check_unchanged`] for each source, before the file takes its place;
-    /// [`ErrorKind::DoesNotFit`]; [`ErrorKind::NothingSelected`].
+    /// [`ErrorKind::DoesNotFit`]; [`ErrorKind::NothingSelected`]. Also [`ErrorKind::Io`] if the
+    /// file at `path` is a source, and has been replaced since it was opened.
     pub fn save(self, path: impl AsRef<Path>, options: &SaveOptions) -> Result<()> {
         let path = path.as_ref();
         self.refuse_deselected().map_err(|error| error.in_path(path))?;
         let options = self.options(options);
-        save_if(path, self.tensors, &options, || check_unchanged(&self.sources))
+        save_if(path, self.tensors, &options, || check_before_replacing(&self.sources, path))
     }
 
     /// Saves everything to a directory, in shards, as [`save_sharded`](crate::save_sharded) does.
@@ -362,7 +365,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     ///
     /// Those of [`save_sharded`](crate::save_sharded), of reading, and of
     /// [`Checkpoint::check_unchanged`] for each source, before the files take their places;
-    /// [`ErrorKind::DoesNotFit`]; [`ErrorKind::NothingSelected`].
+    /// [`ErrorKind::DoesNotFit`]; [`ErrorKind::NothingSelected`]. Also [`ErrorKind::Io`] if a file
+    /// in `directory` is a source, and has been replaced since it was opened.
     pub fn save_sharded(
         self,
         directory: impl AsRef<Path>,
@@ -371,7 +375,8 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         let directory = directory.as_ref();
         self.refuse_deselected().map_err(|error| error.in_path(directory))?;
         let options = self.shard_options(options);
-        save_sharded_if(directory, self.tensors, &options, || check_unchanged(&self.sources))
+        let check = || check_before_replacing(&self.sources, directory);
+        save_sharded_if(directory, self.tensors, &options, check)
     }
 
     /// [`options`](Rewrite::options) for several files.
@@ -405,11 +410,6 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
             self.tensors.iter().filter(|(_, planned)| !planned.alias).map(|(name, _)| name);
         options.tied(Tied::new().prefer(own_names).with_empty())
     }
-}
-
-/// Checks that what was read is still what it was read from.
-fn check_unchanged<S: ReadAt>(sources: &[&Checkpoint<S>]) -> Result<()> {
-    sources.iter().try_for_each(|checkpoint| checkpoint.check_unchanged())
 }
 
 /// The next number of a counter.

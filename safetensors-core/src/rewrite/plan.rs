@@ -171,7 +171,7 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
             return atomic::check(path, self.replace_read_only);
         };
         let files: Vec<_> = self.shards.iter().map(|(file, _)| file.as_str()).collect();
-        check_directory(path, pattern, &files)
+        check_directory(path, pattern, &files, self.replace_read_only)
     }
 
     /// The number of bytes of all tensors that will be written.

@@ -11,6 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::io::failpoint;
 pub(crate) use crate::io::hidden::directory;
 use crate::io::hidden::{header_backup, is_header_backup};
+use crate::io::lock::DirectoryLock;
 
 /// A new file of any content that appears at its path complete, or not at all. Until
 /// [`commit`](AtomicFile::commit), and after any failure, the path has the old file, or none if
@@ -119,7 +120,8 @@ impl AtomicFile {
         self.temp.file()
     }
 
-    /// Gives the file its name, and replaces the old file.
+    /// Gives the file its name, and replaces the old file. If a sharded save or an edit is putting
+    /// its files in place in the same directory, this waits until that is done.
     ///
     /// # Errors
     ///
@@ -128,23 +130,41 @@ impl AtomicFile {
     /// synchronised.
     pub fn commit(self) -> Result<()> {
         let path = self.path.clone();
-        self.persist().map_err(|kind| Error::from(kind).in_path(&path))
+        self.commit_if(|| Ok(())).map_err(|error| error.in_path(&path))
     }
 
-    /// [`commit`](AtomicFile::commit) without a path in the error, for callers that add another
-    /// path.
-    pub(crate) fn persist(self) -> Result<(), ErrorKind> {
+    /// [`commit`](AtomicFile::commit) with a check, which is called while no other writer can put
+    /// files into the directory. If it fails, the path keeps the old file. Errors do not name the
+    /// path, so that callers can add another one.
+    pub(crate) fn commit_if(self, check: impl FnOnce() -> Result<()>) -> Result<()> {
+        // This may take long, so it comes before the lock, for which others may wait.
+        self.sync().map_err(ErrorKind::Io)?;
+        let lock = DirectoryLock::wait_for(directory(&self.destination)).map_err(ErrorKind::Io)?;
+        check()?;
         let Self { temp, destination, durable, .. } = self;
-        if durable {
-            sync(temp.file()).map_err(ErrorKind::Io)?;
-        }
         temp.persist(&destination).map_err(ErrorKind::Io)?;
-        remove_header_backup(&destination);
-        if durable {
-            sync_directory(directory(&destination)).map_err(ErrorKind::NotDurable)?;
-        }
-        Ok(())
+        drop(lock);
+        Ok(sync_name(&destination, durable).map_err(ErrorKind::NotDurable)?)
     }
+
+    /// [`commit`](AtomicFile::commit) by the holder of the directory's lock. After an error it is
+    /// unknown whether the file is in place.
+    pub(crate) fn commit_locked(self) -> io::Result<()> {
+        self.sync()?;
+        let Self { temp, destination, durable, .. } = self;
+        temp.persist(&destination)?;
+        sync_name(&destination, durable)
+    }
+
+    /// Waits until the file has reached the disk, if it is to be durable.
+    fn sync(&self) -> io::Result<()> {
+        if self.durable { sync(self.file()) } else { Ok(()) }
+    }
+}
+
+/// Waits until the new name of a file has reached the disk, if it is to be durable.
+fn sync_name(path: &Path, durable: bool) -> io::Result<()> {
+    if durable { sync_directory(directory(path)) } else { Ok(()) }
 }
 
 impl Write for AtomicFile {

@@ -8,43 +8,107 @@ use std::path::Path;
 
 use crate::io::failpoint;
 
+/// The permissions and the owner of a file or, combined, of several.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rights {
+    /// `None` if several files have different owners.
+    #[cfg(unix)]
+    user: Option<u32>,
+    #[cfg(unix)]
+    group: u32,
+    #[cfg(unix)]
+    mode: u32,
+}
+
+impl Rights {
+    /// Those of the regular files among these paths together: the owner may do what the owner of
+    /// the first may do, and others only what each file lets them do. `None` if there are none.
+    pub(crate) fn of_all(paths: impl IntoIterator<Item = impl AsRef<Path>>) -> Option<Self> {
+        let files = paths
+            .into_iter()
+            .filter_map(|path| fs::symlink_metadata(path).ok().filter(Metadata::is_file));
+        files.map(|file| Self::of(&file)).reduce(Self::and)
+    }
+
+    #[cfg(unix)]
+    fn of(metadata: &Metadata) -> Self {
+        use std::os::unix::fs::MetadataExt;
+        let mode = metadata.mode() & 0o7777;
+        Self { user: Some(metadata.uid()), group: metadata.gid(), mode }
+    }
+
+    #[cfg(unix)]
+    fn and(self, other: Self) -> Self {
+        let theirs = kept_mode(other.mode, true, self.group == other.group);
+        let user = self.user.filter(|_| self.user == other.user);
+        Self { user, mode: self.mode & (theirs | 0o7700), ..self }
+    }
+
+    #[cfg(not(unix))]
+    fn of(_: &Metadata) -> Self {
+        Self {}
+    }
+
+    #[cfg(not(unix))]
+    fn and(self, _: Self) -> Self {
+        self
+    }
+}
+
 /// Gives a file the permissions of another and, where the system allows it, its owner and group.
+pub(crate) fn take_after(file: &File, original: &Metadata) -> io::Result<()> {
+    take(file, Rights::of(original))
+}
+
+/// Gives a file these permissions and, where the system allows it, this owner and group.
 ///
 /// Nobody gains rights by this: if the group cannot be kept, the group of the file gets only the
 /// rights that everybody has.
 #[cfg(unix)]
-pub(crate) fn take_after(file: &File, original: &Metadata) -> io::Result<()> {
+fn take(file: &File, rights: Rights) -> io::Result<()> {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 
     let own = file.metadata()?;
-    let (user, group) = (original.uid(), original.gid());
-    if (own.uid(), own.gid(), own.mode()) == (user, group, original.mode()) {
+    let (user, group) = (rights.user.unwrap_or(own.uid()), rights.group);
+    if (own.uid(), own.gid(), own.mode() & 0o7777) == (user, group, rights.mode) {
         return Ok(());
     }
     failpoint::hit("permissions")?;
-    if (own.uid(), own.gid()) != (user, group) && fchown(file, Some(user), Some(group)).is_err() {
+    let give = || {
+        // A test plays a user who is no administrator.
+        if failpoint::lacks("files of other users") && own.uid() != user {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        fchown(file, Some(user), Some(group))
+    };
+    if (own.uid(), own.gid()) != (user, group) && give().is_err() {
         // Only an administrator can give files away. Others own what they write, and may give it
         // to a group that they belong to.
         let _ = fchown(file, None, Some(group));
     }
     let own = file.metadata()?;
-    let mode = kept_mode(original.mode() & 0o7777, own.uid() == user, own.gid() == group);
+    let mode = kept_mode(rights.mode, rights.user == Some(own.uid()), own.gid() == group);
     // The mode comes after the owner, because a change of owner can take permissions away.
     file.set_permissions(Permissions::from_mode(mode))
 }
 
 #[cfg(not(unix))]
-pub(crate) fn take_after(_: &File, _: &Metadata) -> io::Result<()> {
+fn take(_: &File, _: Rights) -> io::Result<()> {
     // On other systems a file that may be replaced has the same permissions as a new one.
     failpoint::hit("permissions")
 }
 
-/// Gives the file at `from` the permissions of the file at `to`, which it is about to replace. If
-/// `to` is a link, this does nothing: the link itself is replaced, and has no permissions.
-pub(crate) fn take_over(from: &Path, to: &Path) -> io::Result<()> {
-    match fs::symlink_metadata(to) {
-        Ok(original) if original.is_file() => take_after(&File::open(from)?, &original),
-        _ => Ok(()),
+/// Gives the file at `from` the permissions of the file at `to`, which it is about to replace, or
+/// `otherwise` these if there is none. If `to` is a link, this does nothing: the link itself is
+/// replaced, and has no permissions.
+pub(crate) fn take_over(from: &Path, to: &Path, otherwise: Option<Rights>) -> io::Result<()> {
+    let rights = match fs::symlink_metadata(to) {
+        Ok(original) => original.is_file().then(|| Rights::of(&original)),
+        Err(_) => otherwise,
+    };
+    match rights {
+        Some(rights) => take(&File::open(from)?, rights),
+        None => Ok(()),
     }
 }
 
@@ -71,7 +135,7 @@ pub(crate) fn is_read_only(metadata: &Metadata) -> bool {
 
 #[cfg(all(test, unix))]
 mod tests {
-    use super::kept_mode;
+    use super::{Rights, kept_mode};
 
     #[test]
     fn nobody_gains_rights() {
@@ -86,6 +150,21 @@ mod tests {
         ] {
             let found = kept_mode(mode, same_user, same_group);
             assert_eq!(found, expected, "{mode:o}: {found:o}");
+        }
+    }
+
+    #[test]
+    fn of_several_files_the_strictest_counts() {
+        let rights = |user, group, mode| Rights { user: Some(user), group, mode };
+        for (one, other, user, mode) in [
+            (rights(1, 1, 0o644), rights(1, 1, 0o600), Some(1), 0o600),
+            (rights(1, 1, 0o600), rights(1, 1, 0o644), Some(1), 0o600),
+            (rights(1, 1, 0o664), rights(1, 1, 0o440), Some(1), 0o640),
+            (rights(1, 1, 0o660), rights(1, 2, 0o660), Some(1), 0o600),
+            (rights(1, 1, 0o664), rights(2, 2, 0o664), None, 0o644),
+        ] {
+            let found = one.and(other);
+            assert_eq!((found.user, found.group, found.mode), (user, 1, mode), "{one:?} {other:?}");
         }
     }
 }

@@ -195,16 +195,16 @@ impl StreamWriter {
         self.finish_if(|| Ok(()))
     }
 
-    /// [`finish`](StreamWriter::finish) with a check, which is called when the file is complete. If
-    /// the check fails, the path keeps the old file.
+    /// [`finish`](StreamWriter::finish) with a check, which is called when the file has reached the
+    /// disk and no other writer can put files into the directory. If the check fails, the path
+    /// keeps the old file.
     pub(super) fn finish_if(self, check: impl FnOnce() -> Result<()>) -> Result<()> {
         self.progress.check().map_err(|error| error.in_path(&self.path))?;
         self.tensors().try_for_each(|tensor| tensor.check_complete())?;
         if let Some(options) = &self.recording {
             self.record_digests(options).map_err(|error| error.in_path(&self.path))?;
         }
-        check()?;
-        self.file.commit()
+        self.file.commit_if(check).map_err(|error| error.in_path(&self.path))
     }
 
     /// Writes the header again, with the digests of what has been written.

@@ -15,11 +15,19 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempPath;
 
+use super::atomic::remove_header_backup;
 use crate::io::copy::copy_range;
 use crate::io::failpoint;
-use crate::io::hidden::{ID_LEN, TEMPORARY_SUFFIX, directory, is_temporary, temporary_prefix};
+use crate::io::hidden::{
+    ID_LEN, TEMPORARY_SUFFIX, directory, header_backup, is_temporary, temporary_prefix,
+};
 use crate::io::identity::Identity;
 use crate::io::unfinished::{Registered, Steps};
+
+/// How often a temporary file or directory is created anew because another save seems to have
+/// removed it. The last one is kept: on a file system that gives a file another number each time,
+/// each seems to be removed.
+const ATTEMPTS: u32 = 16;
 
 /// A new file beside its destination, open to be read and written.
 #[derive(Debug)]
@@ -51,15 +59,17 @@ impl TempFile {
 
     fn named(destination: &Path, mode: u32) -> io::Result<Self> {
         let _steps = Steps::begin();
+        let mut attempt = 1;
         loop {
             let (file, path) = with_name(destination, |path| create_new(path, mode))?;
             // Before it was locked, another save may have taken it for a leftover and removed it.
             let is_ours = !matches!(lock(&file), Lock::Busy)
                 && is_at(&file, &path).inspect_err(|_| _ = fs::remove_file(&path))?;
-            if is_ours {
+            if is_ours || attempt == ATTEMPTS {
                 let registered = Registered::file(&path);
                 return Ok(Self { name: Some(Name { path, _registered: registered }), file });
             }
+            attempt += 1;
         }
     }
 
@@ -94,6 +104,8 @@ impl TempFile {
             renamed => renamed,
         };
         renamed.map_err(|error| error.error)?;
+        // Before the lock ends: an edit of the new file may then write a backup of its own.
+        remove_header_backup(destination);
         // The lock would keep an edit from the finished file.
         let _ = file.unlock();
         Ok(())
@@ -115,6 +127,7 @@ impl TempDirectory {
     pub(crate) fn create(destination: &Path) -> io::Result<Self> {
         remove_leftovers(directory(destination), file_name(destination));
         let _steps = Steps::begin();
+        let mut attempt = 1;
         loop {
             let ((), path) = with_name(destination, create_private_directory)?;
             let path = path.keep()?;
@@ -125,19 +138,20 @@ impl TempDirectory {
             };
             let opened = opened.and_then(|file| is_ours(&file).map(|ours| (file, ours)));
             match opened {
-                Ok((lock, true)) => {
+                Ok((lock, is_ours)) if is_ours || attempt == ATTEMPTS => {
                     let registered = Registered::directory(&path);
                     return Ok(Self { path, _registered: registered, _lock: lock });
                 }
                 // Before it was locked, another save may have taken it for a leftover and removed
                 // it.
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Ok(_) => _ = fs::remove_dir(&path),
+                Err(error) if error.kind() == io::ErrorKind::NotFound && attempt < ATTEMPTS => {}
                 Err(error) => {
                     let _ = fs::remove_dir(&path);
                     return Err(error);
                 }
             }
+            attempt += 1;
         }
     }
 
@@ -251,9 +265,11 @@ fn descriptor(file: &File) -> PathBuf {
 /// whose process was killed. Errors are ignored, because a leftover does not prevent the save.
 fn remove_leftovers(directory: &Path, file_name: &OsStr) {
     let Ok(entries) = fs::read_dir(directory) else { return };
-    let prefix = temporary_prefix(file_name);
+    // An edit writes the backup of a header under a temporary name, too.
+    let backup = header_backup(Path::new(file_name));
+    let prefixes = [file_name, backup.file_name().unwrap_or_default()].map(temporary_prefix);
     for entry in entries.filter_map(Result::ok) {
-        if is_temporary(&entry.file_name(), &prefix) {
+        if prefixes.iter().any(|prefix| is_temporary(&entry.file_name(), prefix)) {
             let _ = remove_leftover(&entry.path());
         }
     }
@@ -312,5 +328,8 @@ fn lock(_: &File) -> Lock {
 
 /// Whether a path leads to this file.
 fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    if failpoint::lacks("lasting numbers of files") {
+        return Ok(false);
+    }
     Ok(Some(Identity::of(&file.metadata()?)) == Identity::at(path)?)
 }

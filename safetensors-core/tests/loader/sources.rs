@@ -1,6 +1,6 @@
 //! Other sources than whole files: longer than memory, failing, changing, and read range by range.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::{fs, io};
 
 use safetensors_core::io::{FileSource, ReadRange};
@@ -154,4 +154,64 @@ fn ranges_of_a_file_in_any_order_and_at_impossible_places() {
     ] {
         read(past_the_end).unwrap_err();
     }
+}
+
+/// A file whose header another program overwrites after it was read, within the resolution of the
+/// times of the file system.
+struct Rewritten {
+    /// The file as it is at first, and later.
+    versions: [Vec<u8>; 2],
+    /// How many reads of the header's text see the first version.
+    reads: usize,
+    read: AtomicUsize,
+    is_young: bool,
+}
+
+impl ReadAt for Rewritten {
+    fn byte_len(&self) -> u64 {
+        self.versions[0].len() as u64
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let read = self.read.fetch_add(1, Ordering::SeqCst);
+        self.versions[usize::from(read >= self.reads)].read_exact_at(buf, offset)
+    }
+
+    fn may_change_unseen(&self) -> bool {
+        self.is_young
+    }
+}
+
+/// The times of a file that was just written do not show another write, so its header is read twice
+/// and compared.
+#[test]
+fn the_header_of_a_young_file_is_read_twice() {
+    // The text has more than a MiB, which is compared at once.
+    let file = |name: char| {
+        let room = " ".repeat(3 << 19);
+        let text =
+            format!(r#"{{{room}"{name}":{{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}}}"#);
+        support::file(text, 2)
+    };
+    // Reads: the length, the text; then the length and two pieces of the text again.
+    for (versions, reads, is_young, is_found) in [
+        ([file('a'), file('a')], 2, true, false),
+        ([file('a'), file('b')], 2, true, true),
+        ([file('a'), file('b')], 4, true, true),
+        ([file('a'), file('b')], 5, true, false),
+        ([file('a'), file('b')], 2, false, false),
+    ] {
+        let source = Rewritten { versions, reads, read: AtomicUsize::new(0), is_young };
+        let opened = SafeTensors::from_source(source);
+        assert_eq!(opened.is_err(), is_found, "{reads} {is_young}");
+        if let Err(error) = opened {
+            assert!(error.to_string().contains("the header changed while it was read"), "{error}");
+        }
+    }
+    // A length that was overwritten, and nothing else.
+    let mut marked = file('a');
+    marked[7] = 1;
+    let versions = [file('a'), marked];
+    let source = Rewritten { versions, reads: 2, read: AtomicUsize::new(0), is_young: true };
+    assert!(SafeTensors::from_source(source).is_err());
 }

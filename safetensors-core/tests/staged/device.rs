@@ -124,14 +124,14 @@ impl Device {
 }
 
 /// Loads all tensors of a checkpoint through a ring, and compares them with those of
-/// [`read_tensors`].
+/// [`Checkpoint::read_all`].
 pub(crate) fn check<S: ReadAt>(
     checkpoint: &Checkpoint<S>,
     options: &LoadOptions,
     ring: Ring,
 ) -> Device {
     let tensors: Vec<_> = checkpoint.tensors().collect();
-    let expected = read_tensors(&tensors, options).unwrap();
+    let expected = checkpoint.read_all(options).unwrap();
     let mut device = Device::with(expected.iter().map(|buf| buf.bytes().len()));
     read_staged(checkpoint, &tensors, options, ring, &mut device).unwrap();
     for ((tensor, buf), found) in tensors.iter().zip(&expected).zip(&device.tensors) {

@@ -14,11 +14,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use device::{Device, Wide, check};
-use safetensors_core::convert::can_convert;
+use safetensors_core::convert::{ScaledWeights, can_convert};
 use safetensors_core::framework::{Ring, read_staged};
 use safetensors_core::io::ReadRange;
 use safetensors_core::{
-    Checkpoint, Dtype, Limits, LoadOptions, ReadAt, SaveOptions, TensorBuf, save, serialize,
+    Checkpoint, Dtype, ErrorKind, Limits, LoadOptions, ReadAt, SaveOptions, TensorBuf, save,
+    serialize,
 };
 
 const SMALL: Ring = Ring { slots: 3, slot_bytes: 256 };
@@ -88,6 +89,48 @@ fn one_dtype_for_all_arrives_complex_numbers_too() {
             check(&checkpoint, &options, Ring { slots, slot_bytes });
         }
     }
+}
+
+/// Weights of 8 bits with scales for blocks, channels and the whole weight.
+fn quantised(path: &Path) -> Checkpoint {
+    let scales = |shape: &[usize]| {
+        let count: usize = shape.iter().product();
+        let values = (0..count).map(|i| 0.5 + i as f32 / 8.0).collect();
+        TensorBuf::from_vec(shape.to_vec(), values).unwrap()
+    };
+    let tensors = [
+        ("blocks", small_numbers(Dtype::F8_E4M3, &[200, 301])),
+        ("blocks_scale_inv", scales(&[2, 3])),
+        ("channels", small_numbers(Dtype::F8_E4M3, &[50, 70])),
+        ("channels_scale", scales(&[50, 1])),
+        ("whole", small_numbers(Dtype::F8_E5M2, &[1000])),
+        ("whole_scale", scales(&[])),
+        ("without", small_numbers(Dtype::F8_E4M3, &[200])),
+    ];
+    saved(path, &tensors.map(|(name, buf)| (name.to_string(), buf)))
+}
+
+#[test]
+fn quantised_weights_arrive_with_their_scales_applied() {
+    let dir = tempfile::tempdir().unwrap();
+    let checkpoint = quantised(&dir.path().join("a.safetensors"));
+    for options in [LoadOptions::new(), LoadOptions::new().for_framework::<Wide>()] {
+        let options = options.scaled_weights(ScaledWeights::Dequantize);
+        for options in [options.clone(), options.floats_as(Dtype::BF16)] {
+            for (slots, slot_bytes) in [(1, 128), (3, 1000), (4, 1 << 20)] {
+                check(&checkpoint, &options, Ring { slots, slot_bytes });
+            }
+        }
+    }
+    let raw = LoadOptions::new().scaled_weights(ScaledWeights::Raw).floats_as(Dtype::F32);
+    check(&checkpoint, &raw, SMALL);
+
+    let tensors: Vec<_> = checkpoint.tensors().collect();
+    let mut device = Device::default();
+    let refused = LoadOptions::new().floats_as(Dtype::F32);
+    let error = read_staged(&checkpoint, &tensors, &refused, SMALL, &mut device).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::NeedsScales { .. }), "{error}");
+    assert_eq!((error.tensor(), device.slots), (Some("blocks"), 0));
 }
 
 #[test]

@@ -71,6 +71,9 @@ pub(crate) struct Args {
     dry_run: bool,
     #[command(flatten)]
     force: file::Force,
+    /// Fail if another command saves to the directory OUT at the same time; else wait for it
+    #[arg(long)]
+    no_wait: bool,
 }
 
 /// Clap's help except for the arguments. The headings copy clap's style.
@@ -121,7 +124,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
             ));
         }
     };
-    let output = Output::new(output, args.max_shard_size, args.force)?;
+    let output = Output::new(output, args.max_shard_size, args.force, args.no_wait)?;
     let change = args.changes.prepare()?;
     let sources =
         inputs.iter().map(|path| Source::open(path)).collect::<anyhow::Result<Vec<_>>>()?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use safetensors_core::checkpoint::MaxShardSize;
+use safetensors_core::checkpoint::{Contention, MaxShardSize};
 use safetensors_core::{Metadata, Rewrite, SaveOptions, ShardOptions};
 
 use super::kind::Kind;
@@ -19,6 +19,7 @@ pub(super) struct Output {
     path: PathBuf,
     form: Form,
     force: Force,
+    contention: Contention,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +40,7 @@ impl Output {
         path: &Path,
         max_shard_size: Option<MaxShardSize>,
         force: Force,
+        no_wait: bool,
     ) -> anyhow::Result<Self> {
         let wrong = |problem: &str| Err(wrong_usage(format!("{}: {problem}", text::path(path))));
         if path == Path::new("-") {
@@ -65,7 +67,11 @@ impl Output {
         if max_shard_size.is_some() && !matches!(form, Form::Directory(_)) {
             return wrong("--max-shard-size is for a directory as output");
         }
-        Ok(Self { path: path.into(), form, force })
+        if no_wait && !matches!(form, Form::Directory(_)) {
+            return wrong("--no-wait is for a directory as output");
+        }
+        let contention = if no_wait { Contention::Fail } else { Contention::Wait };
+        Ok(Self { path: path.into(), form, force, contention })
     }
 
     /// Adds a remedy to an error of writing.
@@ -92,7 +98,7 @@ impl Output {
         let plan = match self.form {
             Form::File | Form::Npy | Form::Npz => rewrite.plan(&self.force.options()),
             Form::Directory(size) => {
-                rewrite.plan_sharded(&shards(size).save_options(self.force.options()))
+                rewrite.plan_sharded(&self.shards(size).save_options(self.force.options()))
             }
         };
         let plan = plan.map_err(|error| error.in_file(self.path.display()))?;
@@ -134,7 +140,7 @@ impl Output {
         match self.form {
             Form::File => rewrite.save(&self.path, &options)?,
             Form::Directory(size) => {
-                rewrite.save_sharded(&self.path, &shards(size).save_options(options))?;
+                rewrite.save_sharded(&self.path, &self.shards(size).save_options(options))?;
             }
             Form::Npy | Form::Npz => {
                 let plan = rewrite.plan(&SaveOptions::new())?;
@@ -151,11 +157,11 @@ impl Output {
         }
         Ok(())
     }
+
+    fn shards(&self, size: MaxShardSize) -> ShardOptions {
+        ShardOptions::new().max_shard_size(size).contention(self.contention)
+    }
 }
 
 /// The remedy if the output is a pipe.
 const STREAM: &str = "write a regular file, and send that: `cat FILE > PIPE`";
-
-fn shards(size: MaxShardSize) -> ShardOptions {
-    ShardOptions::new().max_shard_size(size)
-}

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use safetensors_core::checkpoint::CheckpointPath;
+use safetensors_core::framework::is_temporary_name;
 
 /// The paths found in a directory and below it, each list sorted.
 #[derive(Debug, Default)]
@@ -19,7 +20,8 @@ impl Found {
     /// Searches a directory and all below it.
     ///
     /// Links to files are followed, because the Hub's cache consists of them. A broken link is
-    /// found too. Links to directories are not followed, because they may form cycles.
+    /// found too. Links to directories are not followed, because they may form cycles. The
+    /// temporary directories of saves are left out, because what is in them is not complete.
     pub(crate) fn below(directory: &Path) -> Self {
         let mut found = Self::default();
         let mut left = vec![directory.to_owned()];
@@ -39,7 +41,9 @@ impl Found {
             let entry = entry?;
             let path = entry.path();
             if entry.file_type()?.is_dir() {
-                left.push(path);
+                if !is_temporary_name(&entry.file_name()) {
+                    left.push(path);
+                }
             } else if CheckpointPath::from_name(&path).is_some() && !path.is_dir() {
                 self.paths.push(path);
             }

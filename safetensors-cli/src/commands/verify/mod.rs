@@ -103,6 +103,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
         &targets,
         |target| check(target, args, threads, &progress),
         |_, outcome| -> anyhow::Result<()> {
+            let Some(outcome) = outcome else { return Ok(()) };
             if !args.json {
                 progress.suspended(|| outcome.show(args.strict, out))?;
             }
@@ -123,8 +124,8 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
 }
 
 /// Checks one file or checkpoint. Opening it checks every rule of the format. The audit adds the
-/// warnings.
-fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> Outcome {
+/// warnings. `None` if the file was found, and has been removed since.
+fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> Option<Outcome> {
     let mut outcome = Outcome::new(&target.path);
     let mut look = || -> anyhow::Result<()> {
         let checkpoint = target.open()?;
@@ -154,8 +155,11 @@ fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> O
         Ok(())
     };
     outcome.error = look().err().map(|error| format!("{error:#}"));
+    if outcome.error.is_some() && target.is_gone() {
+        return None;
+    }
     outcome.sound = outcome.error.is_none() && (outcome.warnings.is_empty() || !args.strict);
-    outcome
+    Some(outcome)
 }
 
 impl Outcome {

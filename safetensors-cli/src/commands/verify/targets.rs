@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use safetensors_core::Checkpoint;
@@ -35,6 +36,12 @@ impl Target {
             Origin::Found => input::open_file(&self.path),
             Origin::Failed(why) => anyhow::bail!("{}: {why}", text::path(&self.path)),
         }
+    }
+
+    /// Whether the file was found, and is not there any more. A save removes the files that it
+    /// replaces, also between the search and the check.
+    pub(super) fn is_gone(&self) -> bool {
+        matches!(self.origin, Origin::Found) && is_missing(&self.path)
     }
 
     fn is_index(&self) -> bool {
@@ -80,7 +87,12 @@ fn missing_indexes(targets: &[Target], seen: &BTreeSet<PathBuf>) -> Vec<(PathBuf
         let name = target.path.file_name().and_then(|name| name.to_str());
         let Some((pattern, _, shards)) = name.and_then(FilePattern::of_shard) else { continue };
         let index = target.path.with_file_name(pattern.index_name());
-        if !seen.contains(&identity(&target.path)) && index.symlink_metadata().is_err() {
+        // A save puts its shards in place before their index, while the directory still opens as
+        // its old single file. And it removes old shards before their index, so this order counts.
+        let has_none = is_missing(&index)
+            && is_missing(&target.path.with_file_name(pattern.file_name(0, 1)))
+            && !is_missing(&target.path);
+        if has_none && !seen.contains(&identity(&target.path)) {
             missing.entry((index, shards)).or_insert_with(Vec::new).push(&target.path);
         }
     }
@@ -98,6 +110,11 @@ fn missing_indexes(targets: &[Target], seen: &BTreeSet<PathBuf>) -> Vec<(PathBuf
     missing.into_iter().map(of_shards).collect()
 }
 
+/// Whether nothing is at a path.
+fn is_missing(path: &Path) -> bool {
+    path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
 /// The targets of one path. A directory has those in it and below it. Any other path is one target.
 fn expand(path: &Path) -> Vec<Target> {
     if input::is_stdin(path) || !path.is_dir() {
@@ -105,7 +122,7 @@ fn expand(path: &Path) -> Vec<Target> {
     }
     let found = Found::below(path);
     let files = found.paths.into_iter().map(|path| Target { path, origin: Origin::Found });
-    let failed = |(path, error): (PathBuf, std::io::Error)| Target {
+    let failed = |(path, error): (PathBuf, io::Error)| Target {
         path,
         origin: Origin::Failed(error.to_string()),
     };

@@ -10,11 +10,11 @@ use super::Backup;
 use crate::audit::Finding;
 use crate::checkpoint::Checkpoint;
 use crate::edit::tests::{create, names_in};
-use crate::edit::{Edit, is_torn, recover};
+use crate::edit::{Edit, Edited, is_torn, recover};
 use crate::error::{ErrorKind, Result};
 use crate::header::{LENGTH_BYTES, mark};
 use crate::io::SafeTensors;
-use crate::io::failpoint::crash_at;
+use crate::io::failpoint::{crash_at, without};
 use crate::save;
 use crate::save::SaveOptions;
 use crate::tensor::TensorView;
@@ -271,5 +271,49 @@ fn only_what_an_interruption_can_leave_is_accepted() {
         &|_| 0,
     ] {
         assert!(!backup.may_leave(&with(mark, text)));
+    }
+}
+
+/// Gives a file to another user. Only an administrator can; the tests that need it say so.
+#[cfg(unix)]
+fn give_away(path: &Path) -> bool {
+    let given = std::os::unix::fs::chown(path, Some(1234), None);
+    if let Err(error) = &given {
+        eprintln!("SKIPPED: only an administrator can give a file to another user: {error}");
+    }
+    given.is_ok()
+}
+
+/// A backup that the owner of the file may not use is no help after an interruption.
+#[cfg(unix)]
+#[test]
+fn the_file_of_another_user_is_not_edited_in_place() {
+    for n in 0.. {
+        let directory = tempdir().unwrap();
+        let path = directory.path().join(NAME);
+        create(&path);
+        if !give_away(&path) {
+            return;
+        }
+        let edit = || Edit::open(&path)?.set_metadata([("k", "w")]).apply();
+        let (edited, step) = crash_at(n, || without("files of other users", edit));
+        Checkpoint::open(&path).unwrap_or_else(|error| panic!("{step:?}: {error}"));
+        if step.is_none() {
+            assert_eq!(edited.unwrap(), Edited::Rewritten);
+            assert_eq!(Checkpoint::open(&path).unwrap().metadata()["k"], "w");
+            assert_eq!(names_in(directory.path()), [NAME]);
+            break;
+        }
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_backup_of_ones_own_restores_the_file_of_another_user() {
+    let directory = tempdir().unwrap();
+    let (path, old) = torn(directory.path());
+    if give_away(&path) {
+        assert!(recover(&path).unwrap());
+        assert_eq!(fs::read(&path).unwrap(), old);
     }
 }

@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use parts::Plan;
 
+use crate::convert::Scales;
 use crate::error::Result;
 use crate::io::ReadAt;
 use crate::load::fused::ReadScratch;
@@ -91,17 +92,21 @@ impl Default for Ring {
 }
 
 /// Reads tensors in parallel into slots, and has each slot copied to where its tensors belong.
+/// `scales` has the scales of each tensor, if it has any.
 ///
 /// # Errors
 ///
 /// Those of [`read_tensors`](crate::load::read_tensors), and those of the device.
 pub(crate) fn read_staged<S: ReadAt, T: Staging>(
     tensors: &[LazyTensor<'_, S>],
+    scales: Vec<Option<Scales>>,
     options: &LoadOptions,
     ring: Ring,
     staging: &mut T,
 ) -> Result<()> {
-    let plan = Plan::new(tensors, options, ring.slot_bytes)?;
+    let whole = |(tensor, scales)| Wanted { scales, ..Wanted::whole(tensor) };
+    let wanted: Vec<_> = tensors.iter().zip(scales).map(whole).collect();
+    let plan = Plan::new(&wanted, options, ring.slot_bytes)?;
     let progress = options.work.meter(plan.byte_len());
     let fill = |number: usize, slot: &mut T::Slot, scratch: &mut ReadScratch| {
         plan.fill(number, T::bytes_mut(slot)?, scratch)?;
@@ -112,7 +117,7 @@ pub(crate) fn read_staged<S: ReadAt, T: Staging>(
     let ring = Ring { slot_bytes: plan.slot_bytes(), ..ring };
     let parts = |number| plan.parts(number);
     ring::run(plan.len(), ring, options.work.thread_count(), staging, fill, parts)?;
-    for tensor in one_a_file(&tensors.iter().map(Wanted::whole).collect::<Vec<_>>()) {
+    for tensor in one_a_file(&wanted) {
         tensor.check_unchanged()?;
     }
     Ok(())

@@ -31,7 +31,7 @@ struct Source<'t, 'a, S> {
     tensor: &'t LazyTensor<'a, S>,
     loaded: LoadedDtype,
     /// The conversion while elements are read, if there is one.
-    conversion: Option<ReadConversion<'static>>,
+    conversion: Option<ReadConversion<'t>>,
     /// How many bits an element of the file has in a slot.
     bits: usize,
 }
@@ -48,7 +48,7 @@ pub(super) struct Plan<'t, 'a, S> {
 impl<'t, 'a, S> Plan<'t, 'a, S> {
     /// Plans slots of so many bytes. Large tensors are cut, and small ones share a slot.
     pub(super) fn new(
-        tensors: &'t [LazyTensor<'a, S>],
+        wanted: &'t [Wanted<'t, 'a, S>],
         options: &'t LoadOptions,
         slot_bytes: usize,
     ) -> Result<Self> {
@@ -56,10 +56,10 @@ impl<'t, 'a, S> Plan<'t, 'a, S> {
         let mut plan =
             Self { sources: Vec::new(), fills: Vec::new(), slot_bytes, bytes: 0, options };
         let mut fill: Vec<StagedPart> = Vec::new();
-        for (index, tensor) in tensors.iter().enumerate() {
-            let loaded = Wanted::whole(tensor).decide(options)?;
-            let (source, len) =
-                Source::new(tensor, loaded, options).map_err(|error| tensor.locate(error))?;
+        for (index, wanted) in wanted.iter().enumerate() {
+            let loaded = wanted.decide(options)?;
+            let source = Source::new(wanted, loaded, options);
+            let (source, len) = source.map_err(|error| wanted.tensor.locate(error))?;
             // The longest part that is whole groups of elements.
             let longest = bytes_of(slot_bytes * 8 / source.bits / GROUP * GROUP, source.bits);
             let mut offset = 0;
@@ -196,15 +196,14 @@ fn places<'p, 's>(
 impl<'t, 'a, S> Source<'t, 'a, S> {
     /// Decides how a tensor is read, and how many bytes it then has.
     fn new(
-        tensor: &'t LazyTensor<'a, S>,
+        wanted: &'t Wanted<'t, 'a, S>,
         loaded: LoadedDtype,
         options: &LoadOptions,
     ) -> Result<(Self, usize)> {
-        // `read_staged` refuses weights that have scales.
-        let options = options.conversions();
+        let (tensor, options) = (wanted.tensor, options.conversions());
         let conversion = match loaded.conversion(&options)? {
             None => None,
-            Some(to) => Some(ReadConversion::new(to, None, &options)?),
+            Some(to) => Some(ReadConversion::new(to, wanted.scales.as_ref(), &options)?),
         };
         let len = shape::memory_len(loaded.dtype(), &loaded.shape(tensor.shape()))?;
         let numbers: usize = loaded.shape(&[]).iter().product();

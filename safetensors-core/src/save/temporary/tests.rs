@@ -7,10 +7,12 @@ use std::process::{Command, Stdio};
 
 use tempfile::tempdir;
 
+use super::TempFile;
 use crate::checkpoint::{Checkpoint, ShardOptions, save_sharded};
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::io::failpoint::without;
+use crate::io::hidden::header_backup;
 use crate::save::{AtomicFile, SaveOptions, StreamWriter, remove_temporaries, save};
 use crate::tensor::{Sink, TensorSource, TensorView};
 
@@ -208,5 +210,38 @@ fn a_process_that_is_about_to_end_leaves_nothing() {
         fs::write(directory.path().join("mine"), "").unwrap();
         assert_eq!(run_child(directory.path(), what, "exit").code(), Some(7), "{what}");
         assert_eq!(names_in(directory.path()), ["mine"], "{what}");
+    }
+}
+
+/// Some network file systems give a file another number each time. Then each new file seems to have
+/// been replaced.
+#[test]
+fn where_files_have_no_lasting_numbers_a_save_ends() {
+    let directory = tempdir().unwrap();
+    let tensors = [("w", TensorView::from_slice(&[1], &[1_u8]).unwrap())];
+    without("lasting numbers of files", || {
+        save_sharded(directory.path(), tensors, &ShardOptions::new()).unwrap();
+        let path = directory.path().join(NAME);
+        TempFile::named(&path, 0o600).unwrap().persist(&path).unwrap();
+    });
+    let names = names_in(directory.path());
+    // The lock file stays, because it cannot be told from that of another writer.
+    assert!(names.iter().all(|name| [NAME, ".safetensors.lock"].contains(&&**name)), "{names:?}");
+}
+
+#[cfg(unix)]
+#[test]
+fn the_next_save_removes_the_temporary_file_of_a_header_backup() {
+    let directory = tempdir().unwrap();
+    for name in ["model.safetensors", &"x".repeat(250)] {
+        let path = directory.path().join(name);
+        let left = named(|| TempFile::create(&header_backup(&path), true)).unwrap();
+        // As if the process was killed: the lock is gone, and the file stays.
+        left.file.unlock().unwrap();
+        std::mem::forget(left);
+        assert_eq!(names_in(directory.path()).len(), 1);
+        save_one(&path);
+        assert_eq!(names_in(directory.path()), [name]);
+        fs::remove_file(&path).unwrap();
     }
 }

@@ -1,0 +1,63 @@
+//! Weights with scales in another tensor, which are read ahead with them.
+
+use candle_core::{DType, Device};
+use float8::F8E4M3;
+use safetensors_candle::from_candle_error;
+use safetensors_core::convert::ScaledWeights;
+use safetensors_core::{ErrorKind, LoadOptions, TensorBuf};
+
+use crate::spy::{backend, weight};
+
+const LAYERS: usize = 12;
+
+/// Layers of a scaled weight and a norm. The weights of layer `i` are all `i + 1`.
+fn tensors() -> Vec<(String, TensorBuf)> {
+    let layer = |i: usize| {
+        let scaled = vec![F8E4M3::from_f32(2.0); 4];
+        let scale = vec![(i + 1) as f32 / 2.0];
+        [
+            (format!("h.{i}.fc.weight"), TensorBuf::from_vec(vec![2, 2], scaled).unwrap()),
+            (format!("h.{i}.fc.weight_scale_inv"), TensorBuf::from_vec(vec![1, 1], scale).unwrap()),
+            weight(&format!("h.{i}.norm"), 8),
+        ]
+    };
+    (0..LAYERS).flat_map(layer).collect()
+}
+
+#[test]
+fn scales_are_applied_to_what_is_read_ahead_or_prefetched() {
+    for is_prefetched in [false, true] {
+        let (backend, spy) = backend(&tensors());
+        let options = LoadOptions::new().scaled_weights(ScaledWeights::Dequantize);
+        let backend = backend.load_options(options);
+        if is_prefetched {
+            assert!(backend.prefetch("", DType::BF16).unwrap() >= 2 * LAYERS);
+        }
+        spy.take_calls();
+        let builder = backend.var_builder(DType::BF16, &Device::Cpu);
+        let mut reading = 0;
+        for i in 0..LAYERS {
+            let layer = builder.pp("h").pp(i);
+            let weight = layer.get((2, 2), "fc.weight").unwrap().to_dtype(DType::F32).unwrap();
+            let expected = vec![vec![(i + 1) as f32; 2]; 2];
+            assert_eq!(weight.to_vec2::<f32>().unwrap(), expected);
+            layer.get(8, "norm").unwrap();
+            reading += usize::from(spy.take_calls() > 0);
+        }
+        assert!(reading <= if is_prefetched { 0 } else { LAYERS / 2 }, "{reading} layers read");
+        assert_eq!(backend.unused().count(), 0);
+    }
+}
+
+#[test]
+fn a_refused_weight_fails_only_those_who_ask_for_it() {
+    let (backend, _) = backend(&tensors());
+    let builder = backend.var_builder(DType::BF16, &Device::Cpu);
+    for i in 0..LAYERS {
+        let layer = builder.pp("h").pp(i);
+        layer.get(8, "norm").unwrap();
+        let error = from_candle_error(layer.get((2, 2), "fc.weight").unwrap_err());
+        assert!(matches!(error.kind(), ErrorKind::NeedsScales { .. }), "{error}");
+        assert_eq!(error.tensor(), Some(&*format!("h.{i}.fc.weight")));
+    }
+}
