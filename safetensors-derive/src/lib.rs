@@ -1,5 +1,5 @@
-//! The derive macro `SafeTensors` of `safetensors-ndarray`: a struct of ndarray arrays is saved to a
-//! safetensors file, and loaded from one.
+//! The derive macro `SafeTensors` of `safetensors-ndarray`: a struct of ndarray arrays is saved to
+//! a safetensors file, and loaded from one.
 //!
 //! Use it as `safetensors_ndarray::SafeTensors`, with the feature `derive` of that crate. The trait
 //! `safetensors_ndarray::NamedArrays`, which it implements, has the methods and the rules.

@@ -1,5 +1,5 @@
-//! The state of a simulation is a struct of arrays. It is saved, loaded into a new run, and borrowed
-//! from a file in memory. A file of another grid is refused, with everything that differs.
+//! The state of a simulation is a struct of arrays. It is saved, loaded into a new run, and
+//! borrowed from a file in memory. A file of another grid is refused, with everything that differs.
 //!
 //! ```text
 //! cargo run --release -p safetensors-ndarray --features derive --example ndarray_struct
@@ -122,7 +122,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // A struct of views saves arrays that are elsewhere, here without a margin and transposed.
     let picture = directory.path().join("picture.safetensors");
-    let values = state.temperature.values.slice(ndarray::s![1..-1, ..]);
+    let values = state.temperature.values.slice(ndarray::s![1..3, ..]);
     let writer = Writer::create(&picture)?;
     Picture { temperature: values.reversed_axes(), title: "Temperature" }.write_to(&writer)?;
     writer.attribute("temperature", "units", state.temperature.units.as_str())?;

@@ -167,7 +167,7 @@ pub use slice::{ArraySlice, SliceArrayExt};
 pub use view::ViewArrayExt;
 pub use writer::{ArrayAppender, Writer, recover};
 
-/// Tests the example of the README.
-#[cfg(doctest)]
+/// Tests the examples of the README.
+#[cfg(all(doctest, feature = "derive"))]
 #[doc = include_str!("../README.md")]
 mod readme {}

@@ -1,5 +1,5 @@
-//! Structs of arrays: [`NamedArrays`], which `#[derive(SafeTensors)]` implements, and the types that
-//! the fields of such a struct can have.
+//! Structs of arrays: [`NamedArrays`], which `#[derive(SafeTensors)]` implements, and the types
+//! that the fields of such a struct can have.
 //!
 //! # What fields become
 //!
@@ -14,8 +14,8 @@
 //!
 //! # Entries in the metadata
 //!
-//! The key is the name of the field, as for a tensor: `epoch`, or `optimizer.step`. The value is the
-//! text itself, or the number in the words of Rust:
+//! The key is the name of the field, as for a tensor: `epoch`, or `optimizer.step`. The value is
+//! the text itself, or the number as Rust writes it:
 //!
 //! | type | value |
 //! |---|---|

@@ -47,7 +47,9 @@ use crate::{Reader, Writer};
 /// }
 /// let error = Other::load_from(&path).unwrap_err();
 /// assert!(error.to_string().ends_with(
-///     r#"missing: "scale"; not needed: "layers.0.weight"; "embed_tokens" should have 1 dimension, found shape [1, 1]; "embed_tokens" should have dtype F64, found F32"#
+///     "missing: \"scale\"; not needed: \"layers.0.weight\"; \
+///      \"embed_tokens\" should have 1 dimension, found shape [1, 1]; \
+///      \"embed_tokens\" should have dtype F64, found F32"
 /// ));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -60,8 +62,8 @@ use crate::{Reader, Writer};
 /// Before any elements are read, the whole file is compared with the struct. An
 /// [`ErrorKind::Mismatches`](safetensors_core::ErrorKind::Mismatches) lists all tensors that are
 /// missing, that no field has, and that have another dtype or another number of dimensions, and all
-/// metadata entries that are missing or malformed (of a hostile file, the first 100,000). Nothing is
-/// converted.
+/// metadata entries that are missing or malformed. Of a hostile file it lists the first 100,000.
+/// Nothing is converted.
 ///
 /// A `Vec` has as many items as the file has without a gap, from `0` on. A tensor behind a gap is
 /// one that no field has. Fields that are an `Option` or have the attribute `default` may be
@@ -69,8 +71,8 @@ use crate::{Reader, Writer};
 ///
 /// # Borrowed arrays
 ///
-/// A struct of `ArrayView`s saves arrays that are elsewhere. It can be loaded from a file in memory,
-/// by [`view_from`](NamedArrays::view_from), without a copy.
+/// A struct of `ArrayView`s saves arrays that are elsewhere. It can be loaded without a copy from a
+/// file in memory, by [`view_from`](NamedArrays::view_from).
 ///
 /// # Generic structs
 ///
@@ -98,8 +100,8 @@ pub trait NamedArrays: SaveField {
     ///
     /// # Errors
     ///
-    /// Those of [`write_to`](NamedArrays::write_to) and [`Writer::finish`]. Each names the file, and
-    /// the array if it concerns one. After an error the path has its previous content.
+    /// Those of [`write_to`](NamedArrays::write_to) and [`Writer::finish`]. Each names the file,
+    /// and the array if it concerns one. After an error the path has its previous content.
     fn save_to(&self, path: impl AsRef<Path>) -> Result<()> {
         self.save_with(path, &SaveOptions::new())
     }
@@ -143,9 +145,9 @@ pub trait NamedArrays: SaveField {
     /// # Errors
     ///
     /// Those of [`Writer::add`];
-    /// [`DuplicateTensor`](safetensors_core::ErrorKind::DuplicateTensor) if two fields have the same
-    /// name, counting those in nested structs; [`NestedTooDeep`](crate::fields::NestedTooDeep). The
-    /// writer has then some of the arrays.
+    /// [`DuplicateTensor`](safetensors_core::ErrorKind::DuplicateTensor) if two fields have the
+    /// same name, counting those in nested structs;
+    /// [`NestedTooDeep`](crate::fields::NestedTooDeep). The writer then has some of the arrays.
     fn write_to(&self, writer: &Writer) -> Result<()> {
         self.save_field("", &mut Saving::new(writer))
     }
