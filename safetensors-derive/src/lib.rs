@@ -68,7 +68,7 @@ use proc_macro::TokenStream;
 ///
 /// So are two fields of the same name, unknown attributes, and types that cannot be stored:
 ///
-/// ```compile_fail
+/// ```compile_fail,E0277
 /// #[derive(safetensors_ndarray::SafeTensors)]
 /// struct Table {
 ///     columns: std::collections::HashMap<String, ndarray::Array1<f32>>,
@@ -77,7 +77,7 @@ use proc_macro::TokenStream;
 ///
 /// A `Vec` has structs, arrays or texts. Numbers belong into an `Array1`:
 ///
-/// ```compile_fail
+/// ```compile_fail,E0277
 /// #[derive(safetensors_ndarray::SafeTensors)]
 /// struct Table {
 ///     column: Vec<f64>,
@@ -86,7 +86,7 @@ use proc_macro::TokenStream;
 ///
 /// An `Option` in an `Option` would be ambiguous in the file:
 ///
-/// ```compile_fail
+/// ```compile_fail,E0277
 /// #[derive(safetensors_ndarray::SafeTensors)]
 /// struct Table {
 ///     column: Option<Option<ndarray::Array1<f64>>>,

@@ -27,10 +27,12 @@
 //! Every float comes back with the same bits. A decimal from another program is rounded once; one
 //! that is too large is refused, and `NaN` is the usual one.
 //!
-//! A `Some` or an item of a `Vec` that writes nothing itself, such as a struct whose `Option`s are
-//! all `None`, is an entry of its own name with an empty value. So `Some` stays `Some`, and a `Vec`
-//! keeps its length. Only a `Vec` that is no `Option` and has no items leaves no trace: it is read
-//! back as an empty one.
+//! A struct whose `Option`s are all `None` writes nothing. If it is an item of a `Vec` or in an
+//! `Option`, an entry of its name with an empty value stands for it. So a `Vec` keeps its length,
+//! and `Some` stays `Some`. The same holds for a `Vec` without items.
+//!
+//! A field that is a `Vec` without items writes nothing, and a `Vec` that the file does not have is
+//! empty.
 //!
 //! Other entries in the metadata are ignored.
 
