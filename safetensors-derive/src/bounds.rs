@@ -3,18 +3,26 @@
 use proc_macro2::TokenStream;
 use quote::quote;
 use syn::visit::{self, Visit};
-use syn::{GenericArgument, Generics, Path, PathArguments, Type, WherePredicate, parse_quote};
+use syn::{
+    GenericArgument, Generics, Ident, Path, PathArguments, Type, WherePredicate, parse_quote,
+};
 
 use crate::structure::Field;
 
 /// The types of ndarray without what their names can end with: a number of dimensions, or `D`.
 const ARRAYS: [&str; 4] = ["Array", "ArcArray", "ArrayView", "CowArray"];
 
-/// Adds the bounds by which all fields can be saved, or loaded: `field` is the trait of a field.
+/// Adds the bounds by which all fields can be saved, or loaded: `field` is the trait of a field, and
+/// `structure` the name of the struct.
 ///
 /// The bounds of an array are those of its elements and its dimension. A bound of the array itself
 /// would do too, but the compiler finds two of them ambiguous that differ only in their lifetimes.
-pub(crate) fn of_fields(generics: &mut Generics, fields: &[Field<'_>], field: &TokenStream) {
+pub(crate) fn of_fields(
+    generics: &mut Generics,
+    structure: &Ident,
+    fields: &[Field<'_>],
+    field: &TokenStream,
+) {
     let parameters = generics.clone();
     for Field { ty, .. } in fields.iter().filter(|field| field.generic && field.stored.is_some()) {
         match array_arguments(ty).as_deref() {
@@ -25,6 +33,9 @@ pub(crate) fn of_fields(generics: &mut Generics, fields: &[Field<'_>], field: &T
                 add(generics, &parameters, elements, &quote!(__fields::ArrayElement));
                 add(generics, &parameters, dimension, &quote!(__fields::Dimension));
             }
+            // The struct itself as an item: the bounds of its other fields are enough, and one that
+            // needs itself has no end.
+            _ if names(ty, |ident| ident == structure || ident == "Self") => {}
             _ => add(generics, &parameters, ty, field),
         }
     }
@@ -75,19 +86,24 @@ fn array_arguments(ty: &Type) -> Option<Vec<&Type>> {
 
 /// Whether a type names a type or const parameter.
 pub(crate) fn depends_on(ty: &Type, generics: &Generics) -> bool {
-    struct Finder<'g>(&'g Generics, bool);
+    names(ty, |ident| {
+        generics.type_params().any(|parameter| parameter.ident == *ident)
+            || generics.const_params().any(|parameter| parameter.ident == *ident)
+    })
+}
 
-    impl Visit<'_> for Finder<'_> {
+/// Whether one of the paths in a type begins with such a name.
+fn names(ty: &Type, is_such: impl Fn(&Ident) -> bool) -> bool {
+    struct Finder<F>(F, bool);
+
+    impl<F: Fn(&Ident) -> bool> Visit<'_> for Finder<F> {
         fn visit_path(&mut self, path: &Path) {
-            if let Some(first) = path.segments.first() {
-                self.1 |= self.0.type_params().any(|parameter| parameter.ident == first.ident)
-                    || self.0.const_params().any(|parameter| parameter.ident == first.ident);
-            }
+            self.1 |= path.segments.first().is_some_and(|first| (self.0)(&first.ident));
             visit::visit_path(self, path);
         }
     }
 
-    let mut finder = Finder(generics, false);
+    let mut finder = Finder(is_such, false);
     finder.visit_type(ty);
     finder.1
 }

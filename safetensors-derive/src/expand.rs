@@ -31,7 +31,7 @@ pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
 fn save(structure: &Structure<'_>) -> TokenStream {
     let ident = structure.ident;
     let mut generics = structure.generics.clone();
-    bounds::of_fields(&mut generics, &structure.fields, &quote!(__fields::SaveField));
+    bounds::of_fields(&mut generics, ident, &structure.fields, &quote!(__fields::SaveField));
     let (parameters, arguments, bounds) = generics.split_for_impl();
     let (plain_parameters, _, plain_bounds) = structure.generics.split_for_impl();
     let saved = stored(structure).map(|(field, stored)| {
@@ -74,7 +74,7 @@ fn load(structure: &Structure<'_>) -> TokenStream {
     let outlives =
         borrowed.iter().map(|lifetime| -> WherePredicate { parse_quote!(#file: #lifetime) });
     generics.make_where_clause().predicates.extend(outlives);
-    bounds::of_fields(&mut generics, &structure.fields, &quote!(__fields::LoadField<#file>));
+    bounds::of_fields(&mut generics, ident, &structure.fields, &quote!(__fields::LoadField<#file>));
     bounds::of_defaults(&mut generics, &structure.fields);
     let (parameters, _, bounds) = generics.split_for_impl();
 

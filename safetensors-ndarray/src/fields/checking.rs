@@ -87,6 +87,23 @@ impl<'r> Checking<'r> {
         }
     }
 
+    /// Compares an item that a value has and the file has not, so that at least one difference is
+    /// listed.
+    pub(super) fn missing_item<F: LoadField<'r>>(&mut self, current: &F, name: &str) {
+        let before = self.mismatches.len();
+        F::check(Some(current), name, self);
+        if self.mismatches.len() == before {
+            self.note(Mismatch::Missing { name: name.into() });
+        }
+    }
+
+    /// Lists an item that the file has and a value has not. Its tensors are listed anyway.
+    pub(super) fn extra_item(&mut self, name: &str) {
+        if !self.names.has_arrays(name) {
+            self.note(Mismatch::Extra { name: name.into() });
+        }
+    }
+
     /// Looks for a metadata entry of the form `expected`.
     pub(super) fn entry(
         &mut self,

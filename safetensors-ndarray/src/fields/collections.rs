@@ -51,11 +51,16 @@ impl<'r, F: LoadField<'r> + InVec> LoadField<'r> for Vec<F> {
 
     fn check(current: Option<&Self>, name: &str, file: &mut Checking<'r>) {
         let items = file.names().items(name, F::is_in);
-        // Items of a value that the file lacks are missing. Those that only the file has are not
-        // compared, so their arrays are not needed.
-        let items = current.map_or(items, Vec::len);
         for index in 0..items {
-            F::check(current.and_then(|items| items.get(index)), &item(name, index), file);
+            let name = item(name, index);
+            match current.map(|current| current.get(index)) {
+                None => file.check::<F>(None, &name),
+                Some(Some(value)) => file.check(Some(value), &name),
+                Some(None) => file.extra_item(&name),
+            }
+        }
+        for (index, value) in current.into_iter().flatten().enumerate().skip(items) {
+            file.missing_item(value, &item(name, index));
         }
     }
 

@@ -89,6 +89,17 @@ impl<'r> Names<'r> {
         self.file.position(name).is_some()
     }
 
+    /// Whether there is a tensor of this name or below it.
+    pub(super) fn has_arrays(&self, name: &str) -> bool {
+        self.has_array(name) || self.has_prefix(&format!("{name}."))
+    }
+
+    /// Whether there is a tensor whose name begins so.
+    fn has_prefix(&self, prefix: &str) -> bool {
+        let first = self.arrays.partition_point(|array| *array < prefix);
+        self.arrays.get(first).is_some_and(|array| array.starts_with(prefix))
+    }
+
     /// The metadata entry of this key.
     pub(super) fn entry(&self, key: &str) -> Option<&'r str> {
         self.metadata.get(key).map(String::as_str)
@@ -102,9 +113,8 @@ impl<'r> Names<'r> {
             return false;
         }
         let below = format!("{name}.");
-        let array = self.arrays.partition_point(|array| *array < below.as_str());
         let entries = (Bound::Included(below.as_str()), Bound::Unbounded);
-        self.arrays.get(array).is_some_and(|array| array.starts_with(&below))
+        self.has_prefix(&below)
             || self
                 .metadata
                 .range::<str, _>(entries)

@@ -82,6 +82,21 @@ fn fields_can_be_of_any_type_that_a_parameter_stands_for() {
     assert_eq!(round_trip(&nested), nested);
 }
 
+#[derive(SafeTensors, Debug, PartialEq)]
+struct Node<A> {
+    values: Array1<A>,
+    children: Vec<Node<A>>,
+    others: Option<Vec<Self>>,
+}
+
+#[test]
+fn a_generic_struct_can_have_itself_as_items() {
+    let node = |value, children, others| Node { values: array![value], children, others };
+    let leaf = |value: u16| node(value, vec![], None);
+    let tree = node(1, vec![leaf(2), node(3, vec![leaf(4)], Some(vec![]))], Some(vec![leaf(5)]));
+    assert_eq!(round_trip(&tree), tree);
+}
+
 mod renamed {
     pub(super) use safetensors_ndarray as arrays;
 }

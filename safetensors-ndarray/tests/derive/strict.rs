@@ -115,6 +115,37 @@ fn loading_into_a_value_compares_shapes_and_lengths() {
     assert_eq!(value, before);
 }
 
+#[derive(SafeTensors, Clone, Debug, PartialEq)]
+struct Notes {
+    notes: Vec<Note>,
+}
+
+#[derive(SafeTensors, Clone, Debug, PartialEq)]
+struct Note {
+    text: Option<String>,
+}
+
+#[test]
+fn items_without_arrays_are_counted_too() {
+    let (_dir, path) = place();
+    let notes = |texts: &[Option<&str>]| Notes {
+        notes: texts.iter().map(|text| Note { text: text.map(Into::into) }).collect(),
+    };
+    let saved = notes(&[Some("a"), None]);
+    saved.save_to(&path).unwrap();
+    for (texts, expected) in [
+        (&[None][..], r#""notes.1" is not needed"#),
+        (&[None, Some("b"), None], r#""notes.2" is missing"#),
+    ] {
+        let mut value = notes(texts);
+        assert_eq!(differences(&value.load_into(&path).unwrap_err()), [expected]);
+        assert_eq!(value, notes(texts));
+    }
+    let mut value = notes(&[None, Some("b")]);
+    value.load_into(&path).unwrap();
+    assert_eq!(value, saved);
+}
+
 #[test]
 fn loading_into_a_value_keeps_what_is_skipped() {
     let (_dir, path) = place();
