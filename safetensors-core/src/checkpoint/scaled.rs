@@ -227,7 +227,8 @@ impl<S: ReadAt> Checkpoint<S> {
         read_with_scales(&parts, scalings.collect::<Result<_>>()?, options)
     }
 
-    /// Reads the scales that whole tensors are multiplied by, all at once; `None` for those without.
+    /// Reads the scales that whole tensors are multiplied by, all of them at once; `None` for those
+    /// without.
     pub(crate) fn read_scales(
         &self,
         tensors: &[LazyTensor<'_, S>],
