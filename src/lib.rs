@@ -9,6 +9,7 @@
 //! | `ndarray` (default) | [`ndarray`] | array views and owned arrays |
 //! | `candle` | `candle` | candle tensors, and a `VarBuilder` |
 //! | `burn` | `burn` | burn tensor data, and a `ModuleStore` |
+//! | `derive` | [`ndarray`] | `#[derive(SafeTensors)]` for structs of arrays, with `#[safetensors(crate = "safetensors_bridge::ndarray")]` |
 //! | `full` | | all of these |
 //! | `cuda`, `metal` | | `candle`, with candle's GPU support |
 //!

@@ -35,6 +35,11 @@
 //! | borrow an array from a file in memory, or mapped | [`Reader::view`] | borrowed |
 //! | give arrays units and names, or the file a title | [`Writer::attribute`], [`Writer::metadata`] | |
 //!
+//! # Structs of arrays
+//!
+//! With the feature `derive`, a struct of arrays is saved and loaded as a whole:
+//! `#[derive(SafeTensors)]` implements the trait `NamedArrays`. Its documentation has the rules.
+//!
 //! # Checkpoints
 //!
 //! The same files hold the weights of models. They can be loaded and saved at once, whatever is in
@@ -132,6 +137,8 @@ mod bytes;
 mod dtype;
 mod element;
 mod error;
+#[cfg(feature = "derive")]
+pub mod fields;
 mod framework;
 mod load;
 mod packed;
@@ -146,17 +153,21 @@ pub use array::DynArray;
 pub use bytes::FileBytes;
 pub use element::ArrayElement;
 pub use error::WrongNdim;
+#[cfg(feature = "derive")]
+pub use fields::NamedArrays;
 pub use framework::Ndarray;
 pub use load::{ReadArrayExt, load, load_with};
 pub use packed::Packed;
 pub use reader::Reader;
 pub use safetensors_core::save::synced_directory;
+#[cfg(feature = "derive")]
+pub use safetensors_derive::SafeTensors;
 pub use save::{ArraySource, array_source, save, save_sharded};
 pub use slice::{ArraySlice, SliceArrayExt};
 pub use view::ViewArrayExt;
 pub use writer::{ArrayAppender, Writer, recover};
 
-/// Tests the example of the README.
-#[cfg(doctest)]
+/// Tests the examples of the README.
+#[cfg(all(doctest, feature = "derive"))]
 #[doc = include_str!("../README.md")]
 mod readme {}

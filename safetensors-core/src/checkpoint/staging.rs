@@ -40,8 +40,8 @@ use crate::save::permissions::{Rights, take_over};
 /// 4. The new index replaces the current one. A new checkpoint of one file also gets an index for
 ///    this step if the old one has an index.
 /// 5. The files of the old checkpoint and the second names are removed. `model.safetensors` goes
-///    first, because the new index counts only without it. If the new checkpoint has one file, the
-///    index goes last.
+///    first, because a directory that has it opens as it, and not by the index. If the new
+///    checkpoint has one file, the index goes last.
 ///
 /// A generation number in each name would be simpler, but the names would not be those of the Hub.
 /// After an interruption the next save takes the same steps, whatever index it finds, and removes
@@ -124,7 +124,7 @@ impl Staging {
     /// before anything changes. If it fails, nothing changes.
     pub(crate) fn commit(mut self, new: &Index, check: impl FnOnce() -> Result<()>) -> Result<()> {
         let files: Vec<&str> = new.shards().map(|(file, _)| file).collect();
-        let single = files == [self.pattern.file_name(0, 1)];
+        let is_one_file = files == [self.pattern.file_name(0, 1)];
         let index = self.destination(&self.pattern.index_name());
         // All possible checks come before anything changes.
         let json = new.to_json().map_err(|error| error.in_path(&index))?;
@@ -142,66 +142,68 @@ impl Staging {
             owned.add(&self.path(file), self.destination(file))?;
         }
 
+        // Step 2.
         let _steps = Steps::begin();
-        let mut in_place = identity(&index)?;
-        let old = match in_place {
+        let mut current_index = identity(&index)?;
+        let old = match current_index {
             Some(_) => current(&self.directory, Some(&index))?,
             // One new file needs no preparation: it replaces the old file, or lies beside it.
-            None if single => None,
+            None if is_one_file => None,
             None => current(&self.directory, None)?,
         };
         if let Some(old) = old {
             let in_the_way: Vec<&str> =
                 files.iter().copied().filter(|file| old.shards.contains_key(*file)).collect();
-            if in_place.is_none() || !in_the_way.is_empty() {
-                in_place = Some(self.move_aside(old, &in_the_way, &index, in_place, &mut stale)?);
+            if current_index.is_none() || !in_the_way.is_empty() {
+                current_index =
+                    Some(self.move_aside(old, &in_the_way, &index, current_index, &mut stale)?);
             }
         }
+        // Step 3.
         for file in &files {
             self.rename(&self.path(file), &self.destination(file), || {
                 owned.check_last(&self.directory)?;
-                self.check_index(&index, in_place)
+                self.check_index(&index, current_index)
             })?;
             owned.place();
         }
         // `model.safetensors` takes precedence over an index. Any other single file opens if there
         // is no index.
-        let opens = single && (in_place.is_none() || files == [STANDARD_FILE]);
-        if opens {
-            self.sync_new_names()?;
-        } else {
-            self.sync_names()?;
-        }
-        if opens {
+        let opens_without_index =
+            is_one_file && (current_index.is_none() || files == [STANDARD_FILE]);
+        if opens_without_index {
             // The new checkpoint is in place already.
+            self.sync_new_names()?;
             self.check_placed(&owned)?;
         } else {
+            self.sync_names()?;
             owned.check(&self.directory)?;
         }
-        // Readers refuse an index without tensors. So if one file without tensors replaces a
+        // Step 4. Readers refuse an index without tensors. So if one file without tensors replaces a
         // sharded checkpoint, the old index is removed and no other takes its place.
         let has_tensors = new.shards().any(|(_, names)| !names.is_empty());
-        match in_place {
-            Some(in_place) if opens || (single && !has_tensors) => {
-                stale.add_first(index, in_place);
+        match current_index {
+            Some(current_index) if opens_without_index || (is_one_file && !has_tensors) => {
+                stale.add_first(index, current_index);
             }
-            None if single => {}
+            None if is_one_file => {}
             _ => {
                 let written = self.write_index(&json, &index)?;
-                if single {
+                if is_one_file {
                     stale.add_written(&written, index.clone())?;
                 } else {
                     owned.add(&written, index.clone())?;
                 }
-                self.rename(&written, &index, || self.check_index(&index, in_place))?;
+                self.rename(&written, &index, || self.check_index(&index, current_index))?;
             }
         }
-        if !single && stale.shadows(&self.destination(STANDARD_FILE)) {
-            // The directory opens as that file until it is removed.
+        if !is_one_file && stale.shadows(&self.destination(STANDARD_FILE)) {
+            // Step 5 begins. The directory opens as that file until it is removed.
             self.sync_names()?;
             stale.remove_first(&self.path("removed"))?;
         }
-        // The new checkpoint is in place. Errors from here on say so.
+        // Step 5. The new checkpoint is in place. An error from here on is `NotDurable`, `LeftBehind`
+        // or `Overtaken`.
         self.sync_new_names()?;
         stale.remove(&self.path("removed"))?;
         self.sync_new_names()?;

@@ -1,16 +1,25 @@
 //! [`Backup`]: the old and the new header of a file, kept while the header is written in place.
 //!
-//! The backup is a file beside the edited one. It consists of [`BACKUP_MAGIC`], the mark that the
-//! edited file has meanwhile, that file's inode and length, all its bytes before the data as they
-//! were, the same bytes as they will be, and the XXH3-64 of all that. Numbers are little-endian and
-//! have 8 bytes. The old and the new bytes have one length, and both begin with it, so a reader
-//! knows where the old ones end.
+//! The backup is a file beside the edited one:
+//!
+//! | bytes | |
+//! |---|---|
+//! | 8 | [`BACKUP_MAGIC`] |
+//! | 8 | the mark that the edited file has meanwhile |
+//! | 8 | that file's inode |
+//! | 8 | that file's length |
+//! | n | all its bytes before the data, as they were |
+//! | n | the same bytes, as they will be |
+//! | 8 | the XXH3-64 of all that |
+//!
+//! Numbers are little-endian. Each n bytes begin with the header's length, from which n follows.
 
 #[cfg(test)]
 mod tests;
 
 use std::fs::{self, File, Metadata};
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -21,8 +30,8 @@ use crate::io::positional::write_all_at;
 use crate::io::{FileSource, ReadAt};
 use crate::save::atomic::AtomicFile;
 
-/// The number of bytes before the headers.
-const FIELDS: usize = 4 * LENGTH_BYTES;
+/// The number of bytes of the magic, the mark, the inode and the length.
+const FIELDS: usize = 4 * size_of::<u64>();
 
 /// The number of bytes of the hash at the end.
 const HASH: usize = 8;
@@ -88,11 +97,11 @@ impl Backup {
         let (fields, _) = fields.as_chunks::<LENGTH_BYTES>();
         let &[_, mark, inode, file_len] = fields else { return None };
         let length = u64::from_le_bytes(*headers.first_chunk::<LENGTH_BYTES>()?);
-        let one = usize::try_from(length).ok()?.checked_add(LENGTH_BYTES)?;
-        if one.checked_mul(2)? != headers.len() {
+        let header_len = usize::try_from(length).ok()?.checked_add(LENGTH_BYTES)?;
+        if header_len.checked_mul(2)? != headers.len() {
             return None;
         }
-        let (old, new) = headers.split_at(one);
+        let (old, new) = headers.split_at(header_len);
         Some(Self {
             mark,
             inode: u64::from_le_bytes(inode),
@@ -136,21 +145,22 @@ impl Backup {
         }
         let mut found = vec![0; self.old.len()];
         source.read_exact_at(&mut found, 0)?;
-        Ok(self.may_leave(&found))
+        Ok(self.can_result_from_an_interruption(&found))
     }
 
     /// Whether an interrupted write can leave these bytes before the data. They must begin with the
-    /// mark, or a half of it. Each disk sector of the rest must be the beginning of one header and
-    /// the rest of the other.
-    fn may_leave(&self, found: &[u8]) -> bool {
+    /// mark, or with half of it beside half of the old length: a write of 8 bytes may be split in
+    /// two. Each disk sector of the rest must be the beginning of one header and the rest of the
+    /// other.
+    fn can_result_from_an_interruption(&self, found: &[u8]) -> bool {
         let (length, text) = found.split_at(LENGTH_BYTES);
         let (old_length, old) = self.old.split_at(LENGTH_BYTES);
         let new = &self.new[LENGTH_BYTES..];
-        let half = LENGTH_BYTES / 2;
-        let marked = |from: usize, to: usize| length[from..to] == self.mark[from..to];
-        let unmarked = |from: usize, to: usize| length[from..to] == old_length[from..to];
-        let is_marked = (marked(0, half) && (marked(half, 8) || unmarked(half, 8)))
-            || (unmarked(0, half) && marked(half, 8));
+        let halves = [0..LENGTH_BYTES / 2, LENGTH_BYTES / 2..LENGTH_BYTES];
+        let marked = |half: &Range<usize>| length[half.clone()] == self.mark[half.clone()];
+        let old_half = |half: &Range<usize>| length[half.clone()] == old_length[half.clone()];
+        let is_marked =
+            halves.iter().any(marked) && halves.iter().all(|half| marked(half) || old_half(half));
         // The text begins within the first sector, after the length.
         let first = SECTOR - LENGTH_BYTES;
         let bounds = |i: usize| (first + i * SECTOR).min(text.len());

@@ -25,6 +25,8 @@ pub enum Mismatch {
     Extra { name: String },
     /// A tensor has another shape.
     Shape { name: String, expected: Vec<usize>, found: Vec<usize> },
+    /// A tensor has another number of dimensions. `found` is its shape.
+    Ndim { name: String, expected: usize, found: Vec<usize> },
     /// A tensor has another dtype. `found` is its dtype in the file.
     Dtype { name: String, expected: Dtype, found: Dtype },
     /// Two names belong to one tensor in memory, but have different values in the checkpoint.
@@ -42,6 +44,10 @@ impl fmt::Display for Mismatch {
                 let (expected, found) = (Shape(expected), Shape(found));
                 write!(f, "{} should have shape {expected}, found {found}", Quoted(name))
             }
+            Self::Ndim { name, expected, found } => {
+                let (name, found, s) = (Quoted(name), Shape(found), plural(*expected));
+                write!(f, "{name} should have {expected} dimension{s}, found shape {found}")
+            }
             Self::Dtype { name, expected, found } => {
                 write!(f, "{} should have dtype {expected}, found {found}", Quoted(name))
             }
@@ -58,6 +64,10 @@ impl fmt::Display for Mismatch {
             }
         }
     }
+}
+
+fn plural(number: usize) -> &'static str {
+    if number == 1 { "" } else { "s" }
 }
 
 /// All differences as one line of bounded length: first the missing tensors, then the extra ones,
@@ -118,6 +128,8 @@ mod tests {
             Mismatch::Shape { name: name(), expected: [2, 3].into(), found: [3, 2].into() },
             Mismatch::Missing { name: "a".into() },
             Mismatch::Dtype { name: name(), expected: Dtype::F32, found: Dtype::BF16 },
+            Mismatch::Ndim { name: name(), expected: 1, found: [].into() },
+            Mismatch::Ndim { name: name(), expected: 0, found: [2, 3].into() },
             Mismatch::Extra { name: "x\n".into() },
             Mismatch::Tied { name: name(), other: "v".into() },
             Mismatch::Missing { name: "b".into() },
@@ -129,6 +141,8 @@ mod tests {
             "the checkpoint does not match: missing: \"a\", \"b\"; not needed: \"x\\n\"; \
              \"w\" should have shape [2, 3], found [3, 2]; \
              \"w\" should have dtype F32, found BF16; \
+             \"w\" should have 1 dimension, found shape []; \
+             \"w\" should have 0 dimensions, found shape [2, 3]; \
              \"w\" and \"v\" are one tensor in memory, but have different values; \
              \"k\" in the metadata should be a number, found \"?\"; \
              \"l\" is missing in the metadata; it should be a number"

@@ -51,8 +51,8 @@ pub struct StreamWriter {
     pub(super) file: AtomicFile,
     path: PathBuf,
     pub(super) progress: Meter,
-    /// The options, if digests are to be recorded.
-    pub(super) recording: Option<SaveOptions>,
+    /// The options to write the header again with, if digests are recorded.
+    pub(super) digest_options: Option<SaveOptions>,
     /// The tensors in the order of their declaration.
     tensors: Vec<Declared>,
     names: NameTable,
@@ -135,6 +135,7 @@ impl StreamWriter {
             name: spec.name.into(),
             dtype: spec.dtype,
             shape: spec.shape.into(),
+            // Set below, in file order.
             place: 0..0,
             written: Mutex::default(),
             running: Mutex::default(),
@@ -145,14 +146,14 @@ impl StreamWriter {
             tensors[i].place = place;
             order.push(i);
         }
-        let recording = options.digests.then(|| options.clone());
+        let digest_options = options.digests.then(|| options.clone());
         let bytes = tensors.iter().map(Declared::byte_len).sum();
         let progress = options.progress.for_total(bytes);
         Ok(Self {
             file,
             path: path.into(),
             progress,
-            recording,
+            digest_options,
             tensors,
             names: layout.names,
             order,
@@ -201,13 +202,13 @@ impl StreamWriter {
     pub(super) fn finish_if(self, check: impl FnOnce() -> Result<()>) -> Result<()> {
         self.progress.check().map_err(|error| error.in_path(&self.path))?;
         self.tensors().try_for_each(|tensor| tensor.check_complete())?;
-        if let Some(options) = &self.recording {
+        if let Some(options) = &self.digest_options {
             self.record_digests(options).map_err(|error| error.in_path(&self.path))?;
         }
         self.file.commit_if(check).map_err(|error| error.in_path(&self.path))
     }
 
-    /// Writes the header again, with the digests of what has been written.
+    /// Writes the header again, with digests in place of the placeholders. Its length is the same.
     fn record_digests(&self, options: &SaveOptions) -> Result<()> {
         let file = self.file.file();
         let source = file

@@ -188,7 +188,7 @@ impl<'a> TensorWriter<'a> {
         let claim = Claim { tensor: self, range: Some(range.clone()) };
         self.write_pieces(range.start, bytes)?;
         claim.keep();
-        if self.writer.recording.is_some() {
+        if self.writer.digest_options.is_some() {
             self.tensor.running().take(range.start, bytes, self.byte_len());
         }
         Ok(())

@@ -246,22 +246,29 @@ fn only_what_an_interruption_can_leave_is_accepted() {
     // A prefix of the new header, as the end of a process leaves it.
     for k in [8, 9, 511, 512, 513, 1000, 2007, 2008] {
         let torn = |i: usize| if i < k { b'n' } else { b'o' };
-        assert!(backup.may_leave(&with(mark(7), &torn)), "{k}");
-        assert!(backup.may_leave(&with(mark(7), &|i| if i < k { b'o' } else { b'n' })), "{k}");
+        assert!(backup.can_result_from_an_interruption(&with(mark(7), &torn)), "{k}");
+        assert!(
+            backup.can_result_from_an_interruption(&with(mark(7), &|i| if i < k {
+                b'o'
+            } else {
+                b'n'
+            })),
+            "{k}"
+        );
         // A file without the mark is sound, or not ours.
-        assert!(!backup.may_leave(&with(length, &torn)), "{k}");
-        assert!(!backup.may_leave(&with(mark(8), &torn)), "{k}");
+        assert!(!backup.can_result_from_an_interruption(&with(length, &torn)), "{k}");
+        assert!(!backup.can_result_from_an_interruption(&with(mark(8), &torn)), "{k}");
     }
     // Some sectors, as a power cut leaves them.
-    assert!(backup.may_leave(&with(mark(7), &|i| if (i / 512).is_multiple_of(2) {
-        b'n'
-    } else {
-        b'o'
+    assert!(backup.can_result_from_an_interruption(&with(mark(7), &|i| {
+        if (i / 512).is_multiple_of(2) { b'n' } else { b'o' }
     })));
     // Half a mark.
     let (old, mark) = (length, mark(7));
     for length in [[&mark[..4], &old[4..]].concat(), [&old[..4], &mark[4..]].concat()] {
-        assert!(backup.may_leave(&with(length.try_into().unwrap(), &|_| b'o')));
+        assert!(
+            backup.can_result_from_an_interruption(&with(length.try_into().unwrap(), &|_| b'o'))
+        );
     }
     // Nothing that writes front to back leaves this.
     for text in [
@@ -270,7 +277,7 @@ fn only_what_an_interruption_can_leave_is_accepted() {
         &|i| if i == 1500 { b'x' } else { b'n' },
         &|_| 0,
     ] {
-        assert!(!backup.may_leave(&with(mark, text)));
+        assert!(!backup.can_result_from_an_interruption(&with(mark, text)));
     }
 }
 

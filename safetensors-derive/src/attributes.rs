@@ -1,0 +1,95 @@
+//! The attributes `#[safetensors(…)]` of a struct and of its fields.
+
+use quote::ToTokens;
+use syn::meta::ParseNestedMeta;
+use syn::{Attribute, Error, LitStr, Path, Result};
+
+/// The attributes of a field.
+#[derive(Default)]
+pub(crate) struct FieldAttributes {
+    /// The name in the file.
+    pub(crate) rename: Option<LitStr>,
+    /// The field is neither saved nor loaded.
+    pub(crate) skip: bool,
+    /// A field that the file lacks gets its default value.
+    pub(crate) default: bool,
+}
+
+impl FieldAttributes {
+    /// Parses the attributes of the field of this name, which errors show.
+    pub(crate) fn parse(attributes: &[Attribute], field: &str) -> Result<Self> {
+        let mut found = Self::default();
+        for_each(attributes, |meta| {
+            let twice = if meta.path.is_ident("rename") {
+                found.rename.replace(name(&meta, field)?).is_some()
+            } else if meta.path.is_ident("skip") {
+                std::mem::replace(&mut found.skip, true)
+            } else if meta.path.is_ident("default") {
+                std::mem::replace(&mut found.default, true)
+            } else {
+                return Err(meta.error(format!(
+                    "field `{field}`: unknown attribute `{}`; a field can have rename, skip and \
+                     default",
+                    text(&meta.path)
+                )));
+            };
+            match twice {
+                true => Err(meta
+                    .error(format!("field `{field}`: duplicate attribute `{}`", text(&meta.path)))),
+                false if found.skip && (found.default || found.rename.is_some()) => Err(meta
+                    .error(format!(
+                        "field `{field}`: a skipped field can have no other attribute"
+                    ))),
+                false => Ok(()),
+            }
+        })?;
+        Ok(found)
+    }
+}
+
+/// The name that `rename` gives.
+fn name(meta: &ParseNestedMeta<'_>, field: &str) -> Result<LitStr> {
+    let name: LitStr = meta.value()?.parse()?;
+    match name.value().as_str() {
+        "" => Err(Error::new(name.span(), format!("field `{field}`: the name is empty"))),
+        "__metadata__" => Err(Error::new(
+            name.span(),
+            format!("field `{field}`: the name __metadata__ is reserved by the format"),
+        )),
+        _ => Ok(name),
+    }
+}
+
+/// The path of `safetensors-ndarray` that a struct's attributes give.
+pub(crate) fn crate_path(attributes: &[Attribute]) -> Result<Option<Path>> {
+    let mut path = None;
+    for_each(attributes, |meta| {
+        if !meta.path.is_ident("crate") {
+            return Err(meta.error(format!(
+                "unknown attribute `{}`; a struct can have crate",
+                text(&meta.path)
+            )));
+        }
+        match path.replace(meta.value()?.parse::<LitStr>()?.parse()?) {
+            Some(_) => Err(meta.error("duplicate attribute `crate`")),
+            None => Ok(()),
+        }
+    })?;
+    Ok(path)
+}
+
+fn for_each(
+    attributes: &[Attribute],
+    mut parse: impl FnMut(ParseNestedMeta<'_>) -> Result<()>,
+) -> Result<()> {
+    for attribute in attributes {
+        if attribute.path().is_ident("safetensors") {
+            attribute.parse_nested_meta(&mut parse)?;
+        }
+    }
+    Ok(())
+}
+
+fn text(path: &Path) -> String {
+    path.to_token_stream().to_string().replace(' ', "")
+}

@@ -1,0 +1,141 @@
+//! The implementations that the macro writes.
+
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote};
+use syn::{
+    DeriveInput, GenericParam, Lifetime, LifetimeParam, Result, WherePredicate, parse_quote,
+};
+
+use crate::bounds;
+use crate::structure::{Field, Stored, Structure};
+
+/// The implementations for a struct.
+pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
+    let structure = Structure::parse(input)?;
+    let fields = match &structure.crate_path {
+        Some(path) => quote!(#path::fields),
+        None => quote!(::safetensors_ndarray::fields),
+    };
+    let (save, load) = (save(&structure), load(&structure));
+    // The constant keeps the name of the module out of the user's code.
+    Ok(quote! {
+        const _: () = {
+            use #fields as __fields;
+            #save
+            #load
+        };
+    })
+}
+
+/// What saves a struct, and what allows it as a field, in a `Vec` and in an `Option`.
+fn save(structure: &Structure<'_>) -> TokenStream {
+    let ident = structure.ident;
+    let mut generics = structure.generics.clone();
+    bounds::of_fields(&mut generics, ident, &structure.fields, &quote!(__fields::SaveField));
+    let (parameters, arguments, bounds) = generics.split_for_impl();
+    let (plain_parameters, _, plain_bounds) = structure.generics.split_for_impl();
+    let saved = stored(structure).map(|(field, stored)| {
+        let (field, ty, name) = (field.ident, field.ty, &stored.name);
+        quote! {
+            <#ty as __fields::SaveField>::save_field(
+                &self.#field, &__fields::join(name, #name), file,
+            )?;
+        }
+    });
+    quote! {
+        #[automatically_derived]
+        #[allow(unused_variables)]
+        impl #parameters __fields::SaveField for #ident #arguments #bounds {
+            fn save_field(
+                &self, name: &str, file: &mut __fields::Saving<'_>,
+            ) -> __fields::Result<()> {
+                #(#saved)*
+                __fields::Result::Ok(())
+            }
+        }
+        #[automatically_derived]
+        impl #parameters __fields::NamedArrays for #ident #arguments #bounds {}
+        #[automatically_derived]
+        impl #plain_parameters __fields::InVec for #ident #arguments #plain_bounds {}
+        #[automatically_derived]
+        impl #plain_parameters __fields::InOption for #ident #arguments #plain_bounds {}
+    }
+}
+
+/// What loads a struct.
+fn load(structure: &Structure<'_>) -> TokenStream {
+    let ident = structure.ident;
+    let (_, arguments, _) = structure.generics.split_for_impl();
+    let mut generics = structure.generics.clone();
+    let file: Lifetime = parse_quote!('__file);
+    // Everything that the struct borrows, it borrows from the file.
+    let borrowed: Vec<_> = generics.lifetimes().map(|lifetime| lifetime.lifetime.clone()).collect();
+    generics.params.insert(0, GenericParam::Lifetime(LifetimeParam::new(file.clone())));
+    let outlives =
+        borrowed.iter().map(|lifetime| -> WherePredicate { parse_quote!(#file: #lifetime) });
+    generics.make_where_clause().predicates.extend(outlives);
+    bounds::of_fields(&mut generics, ident, &structure.fields, &quote!(__fields::LoadField<#file>));
+    bounds::of_defaults(&mut generics, &structure.fields);
+    let (parameters, _, bounds) = generics.split_for_impl();
+
+    let checks = stored(structure).map(|(field, stored)| {
+        let (field, ty, name) = (field.ident, field.ty, &stored.name);
+        let check = format_ident!("{}", if stored.default { "check_or_default" } else { "check" });
+        quote! {
+            file.#check::<#ty>(
+                current.map(|current| &current.#field), &__fields::join(name, #name),
+            );
+        }
+    });
+    let loads = structure.fields.iter().map(|field| {
+        let (field_ident, ty) = (field.ident, field.ty);
+        match &field.stored {
+            Some(Stored { name, default }) => {
+                let load = format_ident!("{}", if *default { "load_or_default" } else { "load" });
+                quote!(#field_ident: file.#load::<#ty>(&__fields::join(name, #name))?,)
+            }
+            None => quote!(#field_ident: <#ty as ::core::default::Default>::default(),),
+        }
+    });
+    let exchanges = stored(structure).map(|(field, _)| {
+        let (field, ty) = (field.ident, field.ty);
+        quote! {
+            <#ty as __fields::LoadField<#file>>::exchange(&mut self.#field, &mut loaded.#field);
+        }
+    });
+    quote! {
+        #[automatically_derived]
+        #[allow(unused_variables)]
+        impl #parameters __fields::LoadField<#file> for #ident #arguments #bounds {
+            fn is_in(name: &str, names: &__fields::Names<#file>) -> bool {
+                names.has_struct(name)
+            }
+
+            fn check(
+                current: ::core::option::Option<&Self>,
+                name: &str,
+                file: &mut __fields::Checking<#file>,
+            ) {
+                #(#checks)*
+            }
+
+            fn load(name: &str, file: &mut __fields::Loading<#file>) -> __fields::Result<Self> {
+                __fields::Result::Ok(Self { #(#loads)* })
+            }
+
+            fn exchange(&mut self, loaded: &mut Self) {
+                #(#exchanges)*
+            }
+        }
+    }
+}
+
+fn stored<'a>(
+    structure: &'a Structure<'_>,
+) -> impl Iterator<Item = (&'a Field<'a>, &'a Stored)> + Clone {
+    structure.fields.iter().filter_map(|field| Some((field, field.stored.as_ref()?)))
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,154 @@
+//! [`Checking`]: a file is compared with a struct of arrays, before any elements are read.
+
+use std::collections::BTreeSet;
+
+use ndarray::Dimension;
+use safetensors_core::error::Mismatch;
+use safetensors_core::{Error, ErrorKind, Result};
+
+use super::{LoadField, Names};
+use crate::ArrayElement;
+
+/// The most differences that are listed. A hostile file can make each of its names into as many as
+/// an item of a `Vec` has fields.
+const MAX_MISMATCHES: usize = 100_000;
+
+/// The most bytes that an error keeps of a malformed value.
+const EXCERPT: usize = 120;
+
+/// A file that is compared with a struct.
+#[derive(Debug)]
+pub struct Checking<'r> {
+    names: Names<'r>,
+    /// The names of all fields so far, and one that two of them have.
+    fields: BTreeSet<String>,
+    duplicate: Option<String>,
+    /// The arrays to read, by name.
+    arrays: Vec<String>,
+    mismatches: Vec<Mismatch>,
+}
+
+impl<'r> Checking<'r> {
+    pub(super) fn new(names: Names<'r>) -> Self {
+        Self {
+            names,
+            fields: BTreeSet::new(),
+            duplicate: None,
+            arrays: Vec::new(),
+            mismatches: Vec::new(),
+        }
+    }
+
+    /// Compares a field.
+    #[doc(hidden)]
+    pub fn check<F: LoadField<'r>>(&mut self, current: Option<&F>, name: &str) {
+        F::check(current, name, self);
+    }
+
+    /// Compares a field, if the file has it.
+    #[doc(hidden)]
+    pub fn check_or_default<F: LoadField<'r>>(&mut self, current: Option<&F>, name: &str) {
+        if F::is_in(name, &self.names) {
+            F::check(current, name, self);
+        }
+    }
+
+    pub(super) fn names(&self) -> &Names<'r> {
+        &self.names
+    }
+
+    /// Compares a tensor with an array of elements `T`, of dimension `D`, and of this shape if
+    /// there is one already.
+    pub(super) fn array<T: ArrayElement, D: Dimension>(
+        &mut self,
+        name: &str,
+        current: Option<&[usize]>,
+    ) {
+        self.field(name);
+        let file = self.names.file();
+        let Some((_, dtype, shape)) = file.position(name).and_then(|at| file.describe(at)) else {
+            return self.note(Mismatch::Missing { name: name.into() });
+        };
+        self.arrays.push(name.into());
+        match (current, D::NDIM) {
+            (Some(expected), _) if expected != shape => self.note(Mismatch::Shape {
+                name: name.into(),
+                expected: expected.into(),
+                found: shape.into(),
+            }),
+            (None, Some(expected)) if expected != shape.len() => {
+                self.note(Mismatch::Ndim { name: name.into(), expected, found: shape.into() });
+            }
+            _ => {}
+        }
+        if dtype != T::DTYPE {
+            let (expected, found) = (T::DTYPE, dtype);
+            self.note(Mismatch::Dtype { name: name.into(), expected, found });
+        }
+    }
+
+    /// Compares an item that a value has and the file has not, so that at least one difference is
+    /// listed.
+    pub(super) fn missing_item<F: LoadField<'r>>(&mut self, current: &F, name: &str) {
+        let before = self.mismatches.len();
+        F::check(Some(current), name, self);
+        if self.mismatches.len() == before {
+            self.note(Mismatch::Missing { name: name.into() });
+        }
+    }
+
+    /// Lists an item that the file has and a value has not. Its tensors are listed anyway.
+    pub(super) fn extra_item(&mut self, name: &str) {
+        if !self.names.has_arrays(name) {
+            self.note(Mismatch::Extra { name: name.into() });
+        }
+    }
+
+    /// Looks for a metadata entry of the form `expected`.
+    pub(super) fn entry(
+        &mut self,
+        key: &str,
+        expected: &'static str,
+        is_valid: impl FnOnce(&str) -> bool,
+    ) {
+        self.field(key);
+        let found = self.names.entry(key);
+        if !found.is_some_and(is_valid) {
+            let found = found.map(|text| text[..text.floor_char_boundary(EXCERPT)].into());
+            self.note(Mismatch::Metadata { key: key.into(), expected, found });
+        }
+    }
+
+    fn field(&mut self, name: &str) {
+        if !self.fields.insert(name.into()) {
+            self.duplicate.get_or_insert_with(|| name.into());
+        }
+    }
+
+    fn note(&mut self, mismatch: Mismatch) {
+        if self.mismatches.len() < MAX_MISMATCHES {
+            self.mismatches.push(mismatch);
+        }
+    }
+
+    /// The names of the arrays to read. An error if anything differs, tensors that no field has
+    /// included.
+    pub(super) fn finish(mut self) -> Result<(Names<'r>, Vec<String>)> {
+        let file = self.names.file();
+        if let Some(name) = &self.duplicate {
+            return Err(file.locate(name, ErrorKind::DuplicateTensor.into()));
+        }
+        let needed: BTreeSet<_> =
+            self.arrays.iter().filter_map(|name| file.position(name)).collect();
+        for position in 0.. {
+            let Some((name, _, _)) = file.describe(position) else { break };
+            if !needed.contains(&position) {
+                self.note(Mismatch::Extra { name: name.into() });
+            }
+        }
+        match self.mismatches {
+            none if none.is_empty() => Ok((self.names, self.arrays)),
+            mismatches => Err(file.locate_file(Error::from(ErrorKind::Mismatches { mismatches }))),
+        }
+    }
+}

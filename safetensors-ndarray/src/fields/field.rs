@@ -1,0 +1,66 @@
+//! The traits of the types that a field can have. Their methods are for the derive macro.
+
+use safetensors_core::Result;
+
+use super::{Checking, Loading, Names, Saving};
+
+/// A type that a field can have in a struct that is saved. The [module](crate::fields) lists them.
+#[diagnostic::on_unimplemented(
+    message = "a field of type `{Self}` cannot be saved to a safetensors file",
+    label = "not an array, a number, a text, a struct that derives `SafeTensors`, or a `Vec` or \
+             `Option` of those",
+    note = "`#[safetensors(skip)]` leaves the field out"
+)]
+pub trait SaveField {
+    /// Writes the field under this name, or below it.
+    #[doc(hidden)]
+    fn save_field(&self, name: &str, file: &mut Saving<'_>) -> Result<()>;
+}
+
+/// A type that a field can have in a struct that is loaded from a file of lifetime `'r`. What it
+/// borrows, it borrows from there. The [module](crate::fields) lists the types.
+#[diagnostic::on_unimplemented(
+    message = "a field of type `{Self}` cannot be loaded from a safetensors file",
+    label = "not an array, a number, a text, a struct that derives `SafeTensors`, or a `Vec` or \
+             `Option` of those"
+)]
+pub trait LoadField<'r>: Sized {
+    /// Whether the file has the field.
+    #[doc(hidden)]
+    fn is_in(name: &str, names: &Names<'r>) -> bool;
+
+    /// Compares the file with the field, and with the value that it is to replace. No elements are
+    /// read.
+    #[doc(hidden)]
+    fn check(current: Option<&Self>, name: &str, file: &mut Checking<'r>);
+
+    /// Makes the value. Called after `check`, if that found nothing wrong.
+    #[doc(hidden)]
+    fn load(name: &str, file: &mut Loading<'r>) -> Result<Self>;
+
+    /// Exchanges the two values, except for fields that are skipped.
+    #[doc(hidden)]
+    fn exchange(&mut self, loaded: &mut Self) {
+        std::mem::swap(self, loaded);
+    }
+}
+
+/// A type that a `Vec` of a struct of arrays can have: structs that derive `SafeTensors`, arrays,
+/// texts, and `Vec`s of those.
+///
+/// Numbers are not among them: a `Vec<f64>` would become a metadata entry for each number. Use an
+/// `Array1<f64>`.
+#[diagnostic::on_unimplemented(
+    message = "a `Vec` of `{Self}` cannot be a field of a struct of arrays",
+    label = "not a struct that derives `SafeTensors`, an array or a text",
+    note = "use an `Array1` for numbers"
+)]
+pub trait InVec {}
+
+/// A type that an `Option` of a struct of arrays can have: every type that a field can have, except
+/// an `Option`.
+#[diagnostic::on_unimplemented(
+    message = "an `Option` of `{Self}` cannot be a field of a struct of arrays",
+    label = "not an array, a number, a text, a struct that derives `SafeTensors`, or a `Vec`"
+)]
+pub trait InOption {}

@@ -1,0 +1,117 @@
+//! [`Loading`]: a struct of arrays is made from a file that has been found to match.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use ndarray::{Array, ArrayView, Dimension};
+use safetensors_core::{
+    Checkpoint, Error, ErrorKind, LoadOptions, ReadAt, Result, TensorBuf, TensorView,
+};
+
+use super::{LoadField, Names};
+use crate::array::array_from_buf;
+use crate::{ArrayElement, ViewArrayExt};
+
+/// A file that a struct is loaded from.
+#[derive(Debug)]
+pub struct Loading<'r> {
+    names: Names<'r>,
+    tensors: Tensors<'r>,
+}
+
+/// Where the elements of arrays are.
+enum Tensors<'r> {
+    /// They have been read, all in parallel.
+    Read(BTreeMap<String, TensorBuf>),
+    /// They lie in the bytes of the file, which are in memory.
+    InMemory(&'r dyn InMemory),
+}
+
+/// A checkpoint whose files are in memory.
+trait InMemory {
+    fn view(&self, name: &str) -> Result<TensorView<'_>>;
+
+    fn read(&self, name: &str) -> Result<TensorBuf>;
+}
+
+impl<B: AsRef<[u8]> + Send + Sync> InMemory for Checkpoint<B> {
+    fn view(&self, name: &str) -> Result<TensorView<'_>> {
+        self.tensor(name)?.view()
+    }
+
+    fn read(&self, name: &str) -> Result<TensorBuf> {
+        self.tensor(name)?.read()
+    }
+}
+
+impl<'r> Loading<'r> {
+    /// Reads these arrays in parallel.
+    pub(super) fn read<S: ReadAt>(
+        checkpoint: &Checkpoint<S>,
+        names: Names<'r>,
+        arrays: Vec<String>,
+    ) -> Result<Self> {
+        let bufs = checkpoint.read_named(&arrays, &LoadOptions::new())?;
+        Ok(Self { names, tensors: Tensors::Read(arrays.into_iter().zip(bufs).collect()) })
+    }
+
+    /// Borrows arrays from memory.
+    pub(super) fn in_memory<B: AsRef<[u8]> + Send + Sync>(
+        checkpoint: &'r Checkpoint<B>,
+        names: Names<'r>,
+    ) -> Self {
+        Self { names, tensors: Tensors::InMemory(checkpoint) }
+    }
+
+    /// Makes a field.
+    #[doc(hidden)]
+    pub fn load<F: LoadField<'r>>(&mut self, name: &str) -> Result<F> {
+        F::load(name, self)
+    }
+
+    /// Makes a field, which has its default value if the file does not have it.
+    #[doc(hidden)]
+    pub fn load_or_default<F: LoadField<'r> + Default>(&mut self, name: &str) -> Result<F> {
+        if F::is_in(name, &self.names) { F::load(name, self) } else { Ok(F::default()) }
+    }
+
+    pub(super) fn names(&self) -> &Names<'r> {
+        &self.names
+    }
+
+    pub(super) fn array<T: ArrayElement, D: Dimension>(
+        &mut self,
+        name: &str,
+    ) -> Result<Array<T, D>> {
+        let buf = match &mut self.tensors {
+            Tensors::Read(bufs) => bufs.remove(name).ok_or_else(|| not_found(name)),
+            Tensors::InMemory(checkpoint) => checkpoint.read(name),
+        };
+        buf.and_then(array_from_buf).map_err(|error| self.names.file().locate(name, error))
+    }
+
+    /// Borrows an array. Only files in memory are loaded into types that borrow.
+    pub(super) fn view<T: ArrayElement, D: Dimension>(
+        &self,
+        name: &str,
+    ) -> Result<ArrayView<'r, T, D>> {
+        let view = match self.tensors {
+            Tensors::InMemory(checkpoint) => checkpoint.view(name),
+            Tensors::Read(_) => Err(not_found(name)),
+        };
+        view.and_then(|view| view.as_array()).map_err(|error| self.names.file().locate(name, error))
+    }
+}
+
+fn not_found(name: &str) -> Error {
+    Error::from(ErrorKind::TensorNotFound).in_tensor(name)
+}
+
+impl fmt::Debug for Tensors<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Read(bufs) => f.debug_tuple("Read").field(bufs).finish(),
+            Self::InMemory(_) => f.debug_struct("InMemory").finish_non_exhaustive(),
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! [`NamedArrays`]: saves and loads a struct of arrays.
+
+use std::path::Path;
+
+use safetensors_core::{ReadAt, Result, SaveOptions};
+
+use super::{Checking, LoadField, Loading, Names, SaveField, Saving};
+use crate::{Reader, Writer};
+
+/// A struct of arrays, which can be saved to a file and loaded from one. Each field has a name
+/// there. `#[derive(SafeTensors)]` implements this trait.
+///
+/// ```
+/// use ndarray::{Array1, Array2, array};
+/// use safetensors_ndarray::{NamedArrays, SafeTensors};
+///
+/// #[derive(SafeTensors, Debug, PartialEq)]
+/// struct Layer {
+///     weight: Array2<f32>,
+///     bias: Option<Array1<f32>>,
+/// }
+///
+/// #[derive(SafeTensors, Debug, PartialEq)]
+/// struct Model {
+///     layers: Vec<Layer>,
+///     #[safetensors(rename = "embed_tokens")]
+///     embedding: Array2<f32>,
+///     epoch: u32,
+/// }
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("model.safetensors");
+/// let model = Model {
+///     layers: vec![Layer { weight: array![[1.0, 2.0]], bias: None }],
+///     embedding: array![[0.5]],
+///     epoch: 3,
+/// };
+/// // Writes the tensors `layers.0.weight` and `embed_tokens`, and `epoch` in the metadata.
+/// model.save_to(&path)?;
+/// assert_eq!(Model::load_from(&path)?, model);
+///
+/// // An error lists everything that differs.
+/// #[derive(SafeTensors, Debug)]
+/// struct Other {
+///     embed_tokens: Array1<f64>,
+///     scale: Array1<f64>,
+/// }
+/// let error = Other::load_from(&path).unwrap_err();
+/// assert!(error.to_string().ends_with(
+///     "missing: \"scale\"; not needed: \"layers.0.weight\"; \
+///      \"embed_tokens\" should have 1 dimension, found shape [1, 1]; \
+///      \"embed_tokens\" should have dtype F64, found F32"
+/// ));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// The module [`fields`](crate::fields) lists the types that fields can have, and what is in the
+/// file. The macro [`SafeTensors`](macro@crate::SafeTensors) lists the attributes.
+///
+/// # Loading is strict
+///
+/// Before any elements are read, the whole file is compared with the struct. An
+/// [`ErrorKind::Mismatches`](safetensors_core::ErrorKind::Mismatches) lists all tensors that are
+/// missing, that no field has, and that have another dtype or another number of dimensions, and all
+/// metadata entries that are missing or malformed. Of a hostile file it lists the first 100,000.
+/// Nothing is converted.
+///
+/// A `Vec` has as many items as the file has without a gap, from `0` on. A tensor behind a gap is
+/// one that no field has. Fields that are an `Option` or have the attribute `default` may be
+/// missing.
+///
+/// # Borrowed arrays
+///
+/// A struct of `ArrayView`s saves arrays that are elsewhere. It can be loaded without a copy from a
+/// file in memory, by [`view_from`](NamedArrays::view_from).
+///
+/// # Generic structs
+///
+/// A type parameter may be the element type or the dimension of arrays, or the type of a field:
+///
+/// ```
+/// use ndarray::{Array, Dimension, Ix2, array};
+/// use safetensors_ndarray::{ArrayElement, NamedArrays, SafeTensors};
+///
+/// #[derive(SafeTensors)]
+/// struct Field<A, D> {
+///     values: Array<A, D>,
+///     units: String,
+/// }
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("field.safetensors");
+/// Field { values: array![[1.0, 2.0]], units: "m/s".into() }.save_to(&path)?;
+/// assert_eq!(Field::<f64, Ix2>::load_from(&path)?.units, "m/s");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait NamedArrays: SaveField {
+    /// Saves the struct to a file, atomically. Arrays of any memory layout are written in C order,
+    /// without a copy of a whole array.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`write_to`](NamedArrays::write_to) and [`Writer::finish`]. Each names the file,
+    /// and the array if it concerns one. After an error the path has its previous content.
+    fn save_to(&self, path: impl AsRef<Path>) -> Result<()> {
+        self.save_with(path, &SaveOptions::new())
+    }
+
+    /// [`save_to`](NamedArrays::save_to) with options, such as metadata.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`save_to`](NamedArrays::save_to).
+    fn save_with(&self, path: impl AsRef<Path>, options: &SaveOptions) -> Result<()> {
+        let path = path.as_ref();
+        let writer = Writer::create_with(path, options)?;
+        self.write_to(&writer).map_err(|error| error.in_path(path))?;
+        writer.finish()
+    }
+
+    /// Writes the struct to a file that gets other arrays or attributes too.
+    ///
+    /// ```
+    /// use ndarray::{Array1, array};
+    /// use safetensors_ndarray::{NamedArrays, Reader, SafeTensors, Writer};
+    ///
+    /// #[derive(SafeTensors)]
+    /// struct Wind {
+    ///     u: Array1<f64>,
+    /// }
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("wind.safetensors");
+    /// let w = Writer::create(&path)?;
+    /// Wind { u: array![1.0, 2.0] }.write_to(&w)?;
+    /// w.attribute("u", "units", "m/s")?;
+    /// w.finish()?;
+    ///
+    /// let r = Reader::open(&path)?;
+    /// assert_eq!(r.attribute("u", "units"), Some("m/s"));
+    /// assert_eq!(Wind::read_from(&r)?.u, array![1.0, 2.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Writer::add`];
+    /// [`DuplicateTensor`](safetensors_core::ErrorKind::DuplicateTensor) if two fields have the
+    /// same name, counting those in nested structs;
+    /// [`NestedTooDeep`](crate::fields::NestedTooDeep). The writer then has some of the arrays.
+    fn write_to(&self, writer: &Writer) -> Result<()> {
+        self.save_field("", &mut Saving::new(writer))
+    }
+
+    /// Loads the struct from a file, an index of several files, or the directory that holds either.
+    /// All arrays are read in parallel.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Reader::open`] and [`read_from`](NamedArrays::read_from).
+    fn load_from(path: impl AsRef<Path>) -> Result<Self>
+    where
+        Self: for<'r> LoadField<'r>,
+    {
+        Self::read_from(&Reader::open(path)?)
+    }
+
+    /// [`load_from`](NamedArrays::load_from) for a file that is open, or in memory.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::Mismatches`](safetensors_core::ErrorKind::Mismatches), which lists everything
+    ///   that differs.
+    /// - [`ErrorKind::DuplicateTensor`](safetensors_core::ErrorKind::DuplicateTensor) if two fields
+    ///   have the same name, counting those in nested structs.
+    /// - Those of [`Checkpoint::read_named`](safetensors_core::Checkpoint::read_named), and
+    ///   [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework) if ndarray refuses a
+    ///   shape.
+    ///
+    /// Each names the file, and the array if it concerns one.
+    fn read_from<S: ReadAt>(reader: &Reader<S>) -> Result<Self>
+    where
+        Self: for<'r> LoadField<'r>,
+    {
+        read(None, reader)
+    }
+
+    /// Loads new values into this struct. The arrays must have the shapes that they have now, and
+    /// `Vec`s the same number of items. An `Option` follows the file. Skipped fields stay as they
+    /// are.
+    ///
+    /// After an error the struct is unchanged. Until all is read, memory holds the old and the new
+    /// arrays.
+    ///
+    /// ```
+    /// use ndarray::{Array1, array};
+    /// use safetensors_ndarray::{NamedArrays, SafeTensors};
+    ///
+    /// #[derive(SafeTensors)]
+    /// struct State {
+    ///     u: Array1<f64>,
+    ///     #[safetensors(skip)]
+    ///     verbose: bool,
+    /// }
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("state.safetensors");
+    /// State { u: array![1.0, 2.0], verbose: false }.save_to(&path)?;
+    /// let mut state = State { u: Array1::zeros(2), verbose: true };
+    /// state.load_into(&path)?;
+    /// assert_eq!((state.u, state.verbose), (array![1.0, 2.0], true));
+    ///
+    /// let error = State { u: Array1::zeros(3), verbose: true }.load_into(&path).unwrap_err();
+    /// assert!(error.to_string().ends_with(r#""u" should have shape [3], found [2]"#));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`load_from`](NamedArrays::load_from).
+    fn load_into(&mut self, path: impl AsRef<Path>) -> Result<()>
+    where
+        Self: for<'r> LoadField<'r>,
+    {
+        self.read_into(&Reader::open(path)?)
+    }
+
+    /// [`load_into`](NamedArrays::load_into) for a file that is open, or in memory.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read_from`](NamedArrays::read_from).
+    fn read_into<S: ReadAt>(&mut self, reader: &Reader<S>) -> Result<()>
+    where
+        Self: for<'r> LoadField<'r>,
+    {
+        let mut loaded = read(Some(&*self), reader)?;
+        self.exchange(&mut loaded);
+        Ok(())
+    }
+
+    /// Loads a struct that borrows its arrays and texts from a file in memory. `Array` fields are
+    /// copied, and so is a `CowArray` whose elements are not aligned in the file.
+    ///
+    /// ```
+    /// use ndarray::{Array2, ArrayView2, array};
+    /// use safetensors_ndarray::{NamedArrays, Reader, SafeTensors};
+    ///
+    /// #[derive(SafeTensors)]
+    /// struct Wind<'a> {
+    ///     u: ArrayView2<'a, f64>,
+    ///     title: &'a str,
+    /// }
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("wind.safetensors");
+    /// let u: Array2<f64> = array![[1.0, 2.0], [3.0, 4.0]];
+    /// Wind { u: u.t(), title: "wind" }.save_to(&path)?;
+    ///
+    /// let r = Reader::open_in_memory(&path)?;
+    /// let wind = Wind::view_from(&r)?;
+    /// assert_eq!((wind.u, wind.title), (u.t(), "wind"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read_from`](NamedArrays::read_from), and those of [`Reader::view`]: for example
+    /// [`Misaligned`](safetensors_core::ErrorKind::Misaligned).
+    fn view_from<'r, B: AsRef<[u8]> + Send + Sync>(reader: &'r Reader<B>) -> Result<Self>
+    where
+        Self: LoadField<'r>,
+    {
+        let checkpoint = reader.checkpoint();
+        let mut file = Checking::new(Names::of(checkpoint));
+        Self::check(None, "", &mut file);
+        let (names, _) = file.finish()?;
+        Self::load("", &mut Loading::in_memory(checkpoint, names))
+    }
+}
+
+/// Reads a value, which is to replace `current` if there is one.
+fn read<'r, F: LoadField<'r>, S: ReadAt>(current: Option<&F>, reader: &'r Reader<S>) -> Result<F> {
+    let checkpoint = reader.checkpoint();
+    let mut file = Checking::new(Names::of(checkpoint));
+    F::check(current, "", &mut file);
+    let (names, arrays) = file.finish()?;
+    F::load("", &mut Loading::read(checkpoint, names, arrays)?)
+}

@@ -1,0 +1,149 @@
+//! [`Names`]: what a file has, by name.
+
+use std::fmt;
+use std::ops::Bound;
+
+use safetensors_core::{Checkpoint, Dtype, Error, Metadata};
+
+/// How many dots a name can have. Without a limit, a file with names of millions of dots would make
+/// a struct that has itself as items nest until the stack is full.
+pub(super) const MAX_DEPTH: usize = 128;
+
+/// The name of a field below the name of its struct, which is empty for the outermost one.
+pub fn join(name: &str, field: &str) -> String {
+    if name.is_empty() { field.into() } else { format!("{name}.{field}") }
+}
+
+/// The name of an item of a `Vec`.
+pub(super) fn item(name: &str, index: usize) -> String {
+    format!("{name}.{index}")
+}
+
+/// Whether a name has more dots than a struct of arrays may have.
+pub(super) fn is_too_deep(name: &str) -> bool {
+    name.bytes().filter(|&byte| byte == b'.').count() > MAX_DEPTH
+}
+
+/// The names in a file: those of its tensors and the keys of its metadata.
+pub struct Names<'r> {
+    file: &'r dyn Lookup,
+    /// The names of the tensors, aliases included, sorted.
+    arrays: Vec<&'r str>,
+    metadata: &'r Metadata,
+}
+
+/// A checkpoint with any source of bytes.
+pub(super) trait Lookup {
+    /// The position of the tensor of this name or alias.
+    fn position(&self, name: &str) -> Option<usize>;
+
+    /// The name, the dtype and the shape of a tensor.
+    fn describe(&self, position: usize) -> Option<(&str, Dtype, &[usize])>;
+
+    /// Adds to an error which tensor of which file it is about.
+    fn locate(&self, name: &str, error: Error) -> Error;
+
+    /// Adds to an error which file it is about.
+    fn locate_file(&self, error: Error) -> Error;
+}
+
+impl<S> Lookup for Checkpoint<S> {
+    fn position(&self, name: &str) -> Option<usize> {
+        self.position(name)
+    }
+
+    fn describe(&self, position: usize) -> Option<(&str, Dtype, &[usize])> {
+        let tensor = self.tensor_at(position)?;
+        Some((tensor.name(), tensor.dtype(), tensor.shape()))
+    }
+
+    fn locate(&self, name: &str, error: Error) -> Error {
+        match self.get(name) {
+            Some(tensor) => tensor.locate(error.in_tensor(name)),
+            None => self.locate_file(error.in_tensor(name)),
+        }
+    }
+
+    fn locate_file(&self, error: Error) -> Error {
+        match self.index().or_else(|| self.files().first().map(|file| file.path())) {
+            Some(path) => error.in_path(path),
+            None => error,
+        }
+    }
+}
+
+impl<'r> Names<'r> {
+    pub(super) fn of<S>(checkpoint: &'r Checkpoint<S>) -> Self {
+        let names = checkpoint.tensors().map(|tensor| tensor.name());
+        let mut arrays: Vec<_> = names.chain(checkpoint.aliases().map(|(name, _)| name)).collect();
+        arrays.sort_unstable();
+        Self { file: checkpoint, arrays, metadata: checkpoint.metadata() }
+    }
+
+    pub(super) fn file(&self) -> &'r dyn Lookup {
+        self.file
+    }
+
+    /// Whether there is a tensor of this name.
+    pub(super) fn has_array(&self, name: &str) -> bool {
+        self.file.position(name).is_some()
+    }
+
+    /// Whether there is a tensor of this name or below it.
+    pub(super) fn has_arrays(&self, name: &str) -> bool {
+        self.has_array(name) || self.has_prefix(&format!("{name}."))
+    }
+
+    /// Whether there is a tensor whose name begins so.
+    fn has_prefix(&self, prefix: &str) -> bool {
+        let first = self.arrays.partition_point(|array| *array < prefix);
+        self.arrays.get(first).is_some_and(|array| array.starts_with(prefix))
+    }
+
+    /// The metadata entry of this key.
+    pub(super) fn entry(&self, key: &str) -> Option<&'r str> {
+        self.metadata.get(key).map(String::as_str)
+    }
+
+    /// Whether a struct is there: a tensor or an entry below its name, or the entry that stands for
+    /// a struct without any.
+    #[doc(hidden)]
+    pub fn has_struct(&self, name: &str) -> bool {
+        if is_too_deep(name) {
+            return false;
+        }
+        let below = format!("{name}.");
+        let entries = (Bound::Included(below.as_str()), Bound::Unbounded);
+        self.has_prefix(&below)
+            || self
+                .metadata
+                .range::<str, _>(entries)
+                .next()
+                .is_some_and(|(key, _)| key.starts_with(&below))
+            || self.is_marked(name)
+    }
+
+    /// Whether there is the entry that stands for a value that writes nothing itself.
+    pub(super) fn is_marked(&self, name: &str) -> bool {
+        self.entry(name) == Some("")
+    }
+
+    /// The number of items of a `Vec`. They are counted one by one, so that an index in a name from
+    /// a file is never trusted as a length.
+    pub(super) fn items(&self, name: &str, is_in: impl Fn(&str, &Self) -> bool) -> usize {
+        if is_too_deep(name) {
+            return 0;
+        }
+        let is_item = |index: &usize| {
+            let item = item(name, *index);
+            is_in(&item, self) || self.is_marked(&item)
+        };
+        (0..).take_while(is_item).count()
+    }
+}
+
+impl fmt::Debug for Names<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Names").field("arrays", &self.arrays).finish_non_exhaustive()
+    }
+}

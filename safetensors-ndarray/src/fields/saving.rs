@@ -1,0 +1,78 @@
+//! [`Saving`]: a struct of arrays on its way to a file.
+
+use std::collections::BTreeSet;
+use std::error::Error as StdError;
+use std::fmt;
+
+use ndarray::{ArrayRef, Dimension};
+use safetensors_core::{Error, ErrorKind, Result};
+
+use super::names::{MAX_DEPTH, is_too_deep};
+use crate::{ArrayElement, Ndarray, Writer};
+
+/// A file that a struct is written to.
+#[derive(Debug)]
+pub struct Saving<'w> {
+    writer: &'w Writer,
+    /// The names of the tensors and entries so far.
+    names: BTreeSet<String>,
+}
+
+impl<'w> Saving<'w> {
+    pub(super) fn new(writer: &'w Writer) -> Self {
+        Self { writer, names: BTreeSet::new() }
+    }
+
+    pub(super) fn array<T: ArrayElement, D: Dimension>(
+        &mut self,
+        name: &str,
+        array: &ArrayRef<T, D>,
+    ) -> Result<()> {
+        self.claim(name)?;
+        self.writer.add(name, array)
+    }
+
+    pub(super) fn entry(&mut self, key: &str, value: impl Into<String>) -> Result<()> {
+        self.claim(key)?;
+        self.writer.metadata([(key, value.into())]);
+        Ok(())
+    }
+
+    /// Writes what a `Some` or an item holds. If that writes nothing itself, an empty entry shows
+    /// that it is there.
+    pub(super) fn present(
+        &mut self,
+        name: &str,
+        save: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<()> {
+        let before = self.names.len();
+        save(self)?;
+        if self.names.len() == before { self.entry(name, "") } else { Ok(()) }
+    }
+
+    /// Refuses a name that another field has, and one that could not be loaded.
+    fn claim(&mut self, name: &str) -> Result<()> {
+        if is_too_deep(name) {
+            return Err(Error::framework::<Ndarray>(NestedTooDeep).in_tensor(name));
+        }
+        if !self.names.insert(name.into()) {
+            return Err(Error::from(ErrorKind::DuplicateTensor).in_tensor(name));
+        }
+        Ok(())
+    }
+}
+
+/// The fields of a struct of arrays are nested more than 128 deep.
+///
+/// This error is the source of an
+/// [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NestedTooDeep;
+
+impl fmt::Display for NestedTooDeep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the name of a field has more than {MAX_DEPTH} dots")
+    }
+}
+
+impl StdError for NestedTooDeep {}

@@ -1,0 +1,215 @@
+//! Loading lists everything that differs, and leaves a value as it was on error.
+
+use ndarray::{Array1, Array2, Array3, ArrayD, arr0, array};
+use safetensors_core::error::Mismatch;
+use safetensors_core::{Dtype, ErrorKind};
+use safetensors_ndarray::{NamedArrays, Reader, SafeTensors};
+
+use super::{differences, file, mismatches, place};
+
+#[derive(SafeTensors, Clone, Debug, Default, PartialEq)]
+struct Layer {
+    weight: Array2<f32>,
+    bias: Option<Array1<f32>>,
+    #[safetensors(skip)]
+    uses: u32,
+}
+
+#[derive(SafeTensors, Clone, Debug, Default, PartialEq)]
+struct Model {
+    mask: Array1<bool>,
+    layers: Vec<Layer>,
+    any: ArrayD<f64>,
+    epoch: u32,
+    title: String,
+    #[safetensors(skip)]
+    verbose: bool,
+}
+
+fn model() -> Model {
+    let layer = Layer { weight: array![[1.0, 2.0]], bias: Some(array![3.0]), uses: 0 };
+    Model {
+        mask: array![true],
+        layers: vec![layer.clone(), layer],
+        any: array![[1.0]].into_dyn(),
+        epoch: 1,
+        title: "t".into(),
+        verbose: false,
+    }
+}
+
+#[test]
+fn everything_that_differs_is_listed_at_once() {
+    let (_dir, path) = file(|writer| {
+        writer.add("mask", &array![1_u8]).unwrap();
+        writer.add("layers.0.weight", &array![1.0_f64]).unwrap();
+        writer.add("layers.0.bias", &array![[1.0_f32]]).unwrap();
+        writer.add("layers.1.bias", &array![1.0_f32]).unwrap();
+        writer.add("layers.3.weight", &array![[1.0_f32]]).unwrap();
+        writer.add("optimizer.step", &arr0(1_i64)).unwrap();
+        writer.metadata([("epoch", "1.5")]);
+    });
+    let error = Model::load_from(&path).unwrap_err();
+    assert!(error.file().is_some_and(|file| file.ends_with("file.safetensors")));
+    assert_eq!(
+        mismatches(&error),
+        [
+            Mismatch::Dtype { name: "mask".into(), expected: Dtype::BOOL, found: Dtype::U8 },
+            Mismatch::Ndim { name: "layers.0.weight".into(), expected: 2, found: vec![1] },
+            Mismatch::Dtype {
+                name: "layers.0.weight".into(),
+                expected: Dtype::F32,
+                found: Dtype::F64,
+            },
+            Mismatch::Ndim { name: "layers.0.bias".into(), expected: 1, found: vec![1, 1] },
+            Mismatch::Missing { name: "layers.1.weight".into() },
+            Mismatch::Missing { name: "any".into() },
+            Mismatch::Metadata {
+                key: "epoch".into(),
+                expected: "an integer that fits u32",
+                found: Some("1.5".into()),
+            },
+            Mismatch::Metadata { key: "title".into(), expected: "a text", found: None },
+            Mismatch::Extra { name: "optimizer.step".into() },
+            Mismatch::Extra { name: "layers.3.weight".into() },
+        ]
+    );
+    // The same for bytes in memory.
+    let reader = Reader::open_in_memory(&path).unwrap();
+    let (read, viewed) = (Model::read_from(&reader), Model::view_from(&reader));
+    assert_eq!(mismatches(&read.unwrap_err()), mismatches(&error));
+    assert_eq!(mismatches(&viewed.unwrap_err()), mismatches(&error));
+}
+
+#[test]
+fn loading_into_a_value_compares_shapes_and_lengths() {
+    let (_dir, path) = place();
+    model().save_to(&path).unwrap();
+    let mut value = model();
+    value.mask = array![true, false];
+    value.any = arr0(1.0).into_dyn();
+    value.layers.push(Layer { weight: Array2::zeros((1, 1)), bias: None, uses: 5 });
+    value.layers[0].weight = Array2::zeros((2, 1));
+    let before = value.clone();
+    let error = value.load_into(&path).unwrap_err();
+    assert_eq!(
+        differences(&error),
+        [
+            r#""mask" should have shape [2], found [1]"#,
+            r#""layers.0.weight" should have shape [2, 1], found [1, 2]"#,
+            r#""layers.2.weight" is missing"#,
+            r#""any" should have shape [], found [1, 1]"#,
+        ]
+    );
+    assert_eq!(value, before);
+
+    // Items that only the file has are not needed.
+    value = model();
+    value.layers.pop();
+    let before = value.clone();
+    let error = value.load_into(&path).unwrap_err();
+    assert_eq!(
+        differences(&error),
+        [r#""layers.1.weight" is not needed"#, r#""layers.1.bias" is not needed"#]
+    );
+    assert_eq!(value, before);
+}
+
+#[derive(SafeTensors, Clone, Debug, PartialEq)]
+struct Notes {
+    notes: Vec<Note>,
+}
+
+#[derive(SafeTensors, Clone, Debug, PartialEq)]
+struct Note {
+    text: Option<String>,
+}
+
+#[test]
+fn items_without_arrays_are_counted_too() {
+    let (_dir, path) = place();
+    let notes = |texts: &[Option<&str>]| Notes {
+        notes: texts.iter().map(|text| Note { text: text.map(Into::into) }).collect(),
+    };
+    let saved = notes(&[Some("a"), None]);
+    saved.save_to(&path).unwrap();
+    for (texts, expected) in [
+        (&[None][..], r#""notes.1" is not needed"#),
+        (&[None, Some("b"), None], r#""notes.2" is missing"#),
+    ] {
+        let mut value = notes(texts);
+        assert_eq!(differences(&value.load_into(&path).unwrap_err()), [expected]);
+        assert_eq!(value, notes(texts));
+    }
+    let mut value = notes(&[None, Some("b")]);
+    value.load_into(&path).unwrap();
+    assert_eq!(value, saved);
+}
+
+#[test]
+fn loading_into_a_value_keeps_what_is_skipped() {
+    let (_dir, path) = place();
+    model().save_to(&path).unwrap();
+    let mut value = Model { verbose: true, epoch: 9, mask: array![false], ..model() };
+    value.layers[0].uses = 5;
+    value.layers[1] = Layer { weight: array![[0.0, 0.0]], bias: None, uses: 6 };
+    value.load_into(&path).unwrap();
+    let mut expected = model();
+    (expected.verbose, expected.layers[0].uses, expected.layers[1].uses) = (true, 5, 6);
+    assert_eq!(value, expected);
+
+    // An option follows the file in the other direction too.
+    let mut without = model();
+    without.layers[0].bias = None;
+    without.save_to(&path).unwrap();
+    value.read_into(&Reader::open(&path).unwrap()).unwrap();
+    expected.layers[0].bias = None;
+    assert_eq!(value, expected);
+}
+
+#[test]
+fn a_value_is_unchanged_if_reading_fails() {
+    let (_dir, path) = place();
+    model().save_to(&path).unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    // The mask is the only tensor of one byte per element, so it lies at the end.
+    *bytes.last_mut().unwrap() = 7;
+    std::fs::write(&path, bytes).unwrap();
+    let mut value = Model { epoch: 9, ..model() };
+    let before = value.clone();
+    let error = value.load_into(&path).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::InvalidBool { index: 0, found: 7 }), "{error}");
+    assert_eq!((error.tensor(), error.file().is_some()), (Some("mask"), true));
+    assert_eq!(value, before);
+
+    assert!(value.load_into(path.with_extension("absent")).is_err());
+    assert_eq!(value, before);
+}
+
+#[derive(SafeTensors, Debug)]
+struct Scalar0 {
+    #[safetensors(rename = "x")]
+    _x: Array3<f32>,
+}
+
+#[test]
+fn an_array_without_dimensions_is_told_apart() {
+    let (_dir, path) = file(|writer| writer.add("x", &arr0(1.0_f32)).unwrap());
+    let found = differences(&Scalar0::load_from(&path).unwrap_err());
+    assert_eq!(found, [r#""x" should have 3 dimensions, found shape []"#]);
+}
+
+#[test]
+fn shards_are_loaded_as_one() {
+    let (dir, path) = place();
+    model().save_to(&path).unwrap();
+    let arrays = safetensors_ndarray::load(&path).unwrap();
+    let metadata = Reader::open(&path).unwrap().metadata().clone();
+    std::fs::remove_file(&path).unwrap();
+    let options = safetensors_core::ShardOptions::new()
+        .max_shard_size(16.into())
+        .save_options(safetensors_core::SaveOptions::new().metadata(metadata));
+    let saved = safetensors_ndarray::save_sharded(dir.path(), &arrays, &options).unwrap();
+    assert!(saved.files.len() > 1);
+    assert_eq!(Model::load_from(dir.path()).unwrap(), model());
+}
