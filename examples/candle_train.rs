@@ -5,7 +5,7 @@
 //!
 //! The example starts itself as a child process with a path to train at, and kills the child with
 //! SIGKILL, which no process can catch. One run saves to a single file, another one in shards. The
-//! child saves after every step, so that many kills hit a save.
+//! child saves after every step, so that many kills hit a save. At least one kill of each run must.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -27,7 +27,7 @@ use safetensors_bridge::{Checkpoint, SaveOptions, ShardOptions};
 const STEPS: usize = 60;
 const BATCH: usize = 64;
 const HIDDEN: usize = 24;
-/// How often each run is killed.
+/// How often each run is killed at random.
 const KILLS: usize = 10;
 
 fn main() -> Result<()> {
@@ -51,7 +51,14 @@ fn compare() -> Result<()> {
         let path = dir.path().join(name);
         let (mut kills, mut in_saves) = (0, 0);
         let end = loop {
-            let run = run_child(&path, (kills < KILLS).then_some(&mut random))?;
+            // On a fast disk all kills may miss the saves. Further ones come as soon as a save
+            // begins. A run that they miss again has made a step, so they end when training does.
+            let kill = match kills {
+                0..KILLS => Some(Kill::at_random(&mut random)),
+                _ if in_saves == 0 => Some(Kill { lines: 1, wait: Duration::ZERO }),
+                _ => None,
+            };
+            let run = run_child(&path, kill)?;
             if run.finished {
                 break run;
             }
@@ -63,6 +70,7 @@ fn compare() -> Result<()> {
             "{what}: killed {kills} times, {in_saves} times during a save; the last loss is {}.",
             end.loss
         );
+        ensure!(in_saves > 0, "no kill has hit a save, so this run has shown little");
         let found = content(&path)?;
         let differing: Vec<&String> =
             expected.keys().filter(|key| found.get(*key) != expected.get(*key)).collect();
@@ -81,8 +89,26 @@ struct Run {
     loss: String,
 }
 
-/// Starts a child that trains at a path, and kills it at a random moment if `random` is given.
-fn run_child(path: &Path, mut random: Option<&mut Random>) -> Result<Run> {
+/// When a child is killed.
+struct Kill {
+    /// After it has printed so many lines. The first says that a save begins.
+    lines: usize,
+    /// And after this time.
+    wait: Duration,
+}
+
+impl Kill {
+    fn at_random(random: &mut Random) -> Self {
+        let lines = 1 + random.below(8) as usize;
+        // From 1 µs to 16 ms, short and long waits alike: whatever the speed of the disk, some
+        // kills hit the beginning of a save, some its end, and some the next step.
+        let longest = 1 << random.below(15);
+        Self { lines, wait: Duration::from_micros(random.below(longest)) }
+    }
+}
+
+/// Starts a child that trains at a path, and kills it if `kill` says when.
+fn run_child(path: &Path, kill: Option<Kill>) -> Result<Run> {
     let mut child = Command::new(env::current_exe()?)
         .arg(path)
         // Sums in parallel could be added in another order.
@@ -91,22 +117,16 @@ fn run_child(path: &Path, mut random: Option<&mut Random>) -> Result<Run> {
         .spawn()?;
     let lines = BufReader::new(child.stdout.take().context("the child has no output")?).lines();
     let mut run = Run { finished: false, was_saving: false, loss: String::new() };
-    let mut lines_left = random.as_mut().map(|random| 1 + random.below(16));
     let mut killed = false;
-    for line in lines {
+    // The lines that it printed before it died are read to the end.
+    for (before, line) in lines.enumerate() {
         let line = line?;
         run.was_saving = line == "saving";
         if let Some(loss) = line.strip_prefix("saved, loss ") {
             run.loss = loss.into();
         }
-        lines_left = lines_left.map(|left| left.saturating_sub(1));
-        if lines_left == Some(0)
-            && let Some(random) = random.take()
-        {
-            // From 1 µs to 16 ms, short and long waits alike: whatever the speed of the disk, some
-            // kills hit the beginning of a save, some its end, and some the next step.
-            let longest = 1 << random.below(15);
-            sleep(Duration::from_micros(random.below(longest)));
+        if let Some(Kill { wait, .. }) = kill.as_ref().filter(|kill| kill.lines == before + 1) {
+            sleep(*wait);
             child.kill()?;
             killed = true;
         }

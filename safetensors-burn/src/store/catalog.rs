@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use safetensors_core::io::FileSource;
-use safetensors_core::{Checkpoint, Error, ErrorKind, LazyTensor, LoadOptions, Result};
+use safetensors_core::{Checkpoint, Error, ErrorKind, LazyTensor, LoadOptions, Result, TensorBuf};
 
 use super::pack::{self, PackTensor};
 use super::rename::Renames;
@@ -20,6 +20,8 @@ pub(crate) struct Catalog {
     in_file: BTreeMap<String, String>,
     /// The names in the catalog that are aliases: the tensor was saved under another name.
     aliases: BTreeSet<String>,
+    /// The names in the files of the scales that the options apply to weights.
+    applied_scales: BTreeSet<String>,
 }
 
 impl Catalog {
@@ -30,6 +32,11 @@ impl Catalog {
             tensors: BTreeMap::new(),
             in_file: BTreeMap::new(),
             aliases: BTreeSet::new(),
+            applied_scales: checkpoint
+                .applied_scales(options)
+                .into_iter()
+                .map(Into::into)
+                .collect(),
         };
         for tensor in checkpoint.tensors() {
             catalog.add(&tensor, renames.apply(tensor.name()), options)?;
@@ -73,11 +80,16 @@ impl Catalog {
         &self.tensors
     }
 
-    /// The names of the tensors that `used` does not mention under any of their names.
+    /// The names of the tensors that `used` does not mention under any of their names, without the
+    /// scales that are applied to weights.
     pub(crate) fn unused(&self, used: &BTreeSet<&str>) -> Vec<String> {
         let used: BTreeSet<_> = used.iter().map(|name| self.name_in_file(name)).collect();
         let own = self.tensors.keys().filter(|name| !self.aliases.contains(*name));
-        own.filter(|name| !used.contains(self.name_in_file(name))).cloned().collect()
+        let is_unused = |name: &&String| {
+            let in_file = self.name_in_file(name);
+            !used.contains(in_file) && !self.applied_scales.contains(in_file)
+        };
+        own.filter(is_unused).cloned().collect()
     }
 
     /// The name that a tensor has in its file.
@@ -88,6 +100,15 @@ impl Catalog {
     /// The tensor of this name in the catalog. Nothing is read yet.
     pub(crate) fn tensor(&self, name: &str) -> Result<LazyTensor<'_, FileSource>> {
         self.checkpoint.tensor(self.name_in_file(name))
+    }
+
+    /// Reads tensors of the checkpoint in parallel, quantised weights with their scales.
+    pub(crate) fn read(
+        &self,
+        tensors: &[LazyTensor<'_, FileSource>],
+        options: &LoadOptions,
+    ) -> Result<Vec<TensorBuf>> {
+        self.checkpoint.read_named(tensors.iter().map(|tensor| tensor.name()), options)
     }
 
     /// Adds to an error the file of the tensor of this name.

@@ -75,6 +75,9 @@ use ties::ties;
 /// [`FloatCastAdapter`](crate::FloatCastAdapter), given to
 /// [`with_from_adapter`](CheckpointStore::with_from_adapter), converts them afterwards.
 ///
+/// Quantised weights that have scales are multiplied by them if [`LoadOptions::scaled_weights`]
+/// asks for it. Converting them without their scales is an error, as in [`load`](crate::load()).
+///
 /// ```
 /// use burn::module::Module;
 /// use burn::nn::{Linear, LinearConfig};

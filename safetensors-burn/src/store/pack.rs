@@ -10,6 +10,7 @@ use burn_store::burn_pack::Error as PackError;
 use burn_store::{ModuleAdapter, ModuleContext, bridge};
 use safetensors_core::framework::Framework;
 use safetensors_core::save::Sink;
+use safetensors_core::slice::TensorPart;
 use safetensors_core::tied::Storage;
 use safetensors_core::{
     Checkpoint, Dtype, Error, ErrorKind, LazyTensor, LoadOptions, ReadAt, Result, TensorSource,
@@ -33,7 +34,9 @@ pub(crate) fn of_checkpoint<S: ReadAt + 'static>(
     name: String,
     options: &LoadOptions,
 ) -> Result<PackTensor> {
-    let loaded = options.clone().widening(Widening::Lossless).loaded(tensor.dtype())?;
+    let described = options.clone().widening(Widening::Lossless);
+    let loaded = checkpoint.loaded(tensor, &described);
+    let loaded = loaded.or_else(|_| described.loaded(tensor.dtype()))?;
     let (to, shape) = (loaded.dtype(), loaded.shape(tensor.shape()));
     let bytes = shape::byte_len(to, &shape)?;
     let byte_len = usize::try_from(bytes).map_err(|_| ErrorKind::TooLargeForMemory { bytes })?;
@@ -44,7 +47,8 @@ pub(crate) fn of_checkpoint<S: ReadAt + 'static>(
         (Arc::clone(checkpoint), tensor.name().to_owned(), options.clone());
     let read = move || {
         let tensor = checkpoint.tensor(&in_file)?;
-        let data = Burn::from_exact(tensor.read_with(&options)?, &());
+        let buf = checkpoint.read_part(&in_file, TensorPart::Whole, &options)?;
+        let data = Burn::from_exact(buf, &());
         let data = data.map_err(|error| tensor.locate(error))?;
         Ok(data.into_bytes())
     };

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use burn::tensor::TensorData;
 use burn_store::{ApplyError, ApplyResult, ModuleAdapter};
 use safetensors_core::framework::Framework;
-use safetensors_core::load::read_tensors;
 use safetensors_core::{Dtype, Error, ErrorKind, LazyTensor, LoadOptions, Result};
 
 use super::catalog::Catalog;
@@ -118,7 +117,7 @@ impl LoadPlan {
             slots.entry(tensor.name()).or_insert_with(|| (*tensor, Vec::new())).1.push(&found.slot);
         }
         let (once, slots): (Vec<_>, Vec<_>) = slots.into_values().unzip();
-        let bufs = read_tensors(&once, options)?;
+        let bufs = catalog.read(&once, options)?;
         for ((tensor, slots), buf) in once.iter().zip(slots).zip(bufs) {
             let data = Burn::from_exact(buf, &()).map_err(|error| tensor.locate(error))?;
             if let Some((last, others)) = slots.split_last() {

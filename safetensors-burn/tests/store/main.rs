@@ -5,6 +5,7 @@ mod adapting;
 mod choosing;
 mod failing;
 mod round_trip;
+mod scaled;
 
 use std::path::Path;
 

@@ -6,7 +6,10 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use candle_core::Tensor;
 use safetensors_core::convert::can_convert;
 use safetensors_core::error::Mismatch;
-use safetensors_core::{Checkpoint, Dtype, Error, ErrorKind, LazyTensor, ReadAt, Result};
+use safetensors_core::load::LoadedDtype;
+use safetensors_core::{
+    Checkpoint, Dtype, Error, ErrorKind, LazyTensor, LoadOptions, ReadAt, Result,
+};
 
 use super::StateOptions;
 use super::values::{Value, Values};
@@ -26,7 +29,8 @@ pub(super) struct Filled {
     pub(super) tensors: Vec<Option<Tensor>>,
     /// The first name of each slot without a value, sorted.
     pub(super) missing: Vec<String>,
-    /// The names of tensors that belong to no slot, sorted.
+    /// The names of tensors that belong to no slot, and are not the scales of one that does,
+    /// sorted.
     pub(super) extra: Vec<String>,
 }
 
@@ -73,6 +77,7 @@ impl<'a> Plan<'a> {
     ) -> Result<Self> {
         let mut plan = Self { slots: HashMap::new(), missing: Vec::new(), extra: Vec::new() };
         let mut names = HashSet::new();
+        let mut applied = HashSet::new();
         for (position, slot) in slots.iter().enumerate() {
             let first = slot.names.first().map_or("", String::as_str);
             let dtype = from_candle_dtype(slot.tensor.dtype());
@@ -85,9 +90,14 @@ impl<'a> Plan<'a> {
                 let Some(tensor) = checkpoint.get(name) else { continue };
                 // Several names may lead to one tensor of the file.
                 if found.insert(tensor.name()) {
-                    compare(&tensor, name, slot, dtype, options, &mut mismatches);
-                    let users = plan.slots.entry(tensor.name()).or_default();
-                    users.push((position, options.cast_to(dtype)));
+                    let cast = options.cast_to(dtype);
+                    let load = options.for_cast(cast);
+                    let loaded = loaded(checkpoint, &tensor, &load)?;
+                    if loaded.is_some_and(|loaded| loaded.is_dequantized()) {
+                        applied.extend(checkpoint.scales_of(&tensor).map(|scales| scales.name()));
+                    }
+                    compare(&tensor, loaded, name, slot, dtype, &load, &mut mismatches);
+                    plan.slots.entry(tensor.name()).or_default().push((position, cast));
                 }
             }
             if found.is_empty() {
@@ -95,7 +105,7 @@ impl<'a> Plan<'a> {
             }
         }
         let names = checkpoint.tensors().map(|tensor| tensor.name());
-        let extra = names.filter(|name| !plan.slots.contains_key(name));
+        let extra = names.filter(|name| !plan.slots.contains_key(name) && !applied.contains(name));
         plan.extra = extra.map(String::from).collect();
         plan.missing.sort_unstable();
         plan.extra.sort_unstable();
@@ -155,32 +165,59 @@ impl<'a, S> Group<'a, S> {
     }
 }
 
-/// Lists how a tensor of the checkpoint differs from a slot of this dtype.
+/// How a tensor is converted when it is loaded; `None` if candle cannot hold it with these options.
+///
+/// Scales that are missing from the options, or that do not belong to their weight, are an error of
+/// their own: they are no difference between the checkpoint and a slot.
+fn loaded<S>(
+    checkpoint: &Checkpoint<S>,
+    tensor: &LazyTensor<'_, S>,
+    options: &LoadOptions,
+) -> Result<Option<LoadedDtype>> {
+    match checkpoint.loaded(tensor, options) {
+        Ok(loaded) => Ok(Some(loaded)),
+        Err(error) => match error.kind() {
+            ErrorKind::UnsupportedDtype { .. } | ErrorKind::WouldWiden { .. } => Ok(None),
+            _ => Err(error),
+        },
+    }
+}
+
+/// Lists how a tensor of the checkpoint, loaded in this way, differs from a slot of this dtype.
 fn compare<S>(
     tensor: &LazyTensor<'_, S>,
+    loaded: Option<LoadedDtype>,
     name: &str,
     slot: &Slot,
     expected: Dtype,
-    options: &StateOptions,
+    options: &LoadOptions,
     mismatches: &mut Vec<Mismatch>,
 ) {
     let file = tensor.dtype();
-    let options = options.for_cast(options.cast_to(expected));
-    let loaded = options.loaded(file);
-    let shape = match &loaded {
-        Ok(loaded) => loaded.shape(tensor.shape()),
-        Err(_) => tensor.shape().to_vec(),
+    let shape = match loaded {
+        Some(loaded) => loaded.shape(tensor.shape()),
+        None => tensor.shape().to_vec(),
     };
     if shape != slot.tensor.dims() {
         let expected = slot.tensor.dims().to_vec();
         mismatches.push(Mismatch::Shape { name: name.into(), expected, found: shape });
     }
-    let asked = options.dtype_of(file);
-    // Complex numbers become pairs of F32 before they are converted.
-    let from = if file == Dtype::C64 && asked != file { Dtype::F32 } else { file };
-    let fits = loaded.is_ok_and(|loaded| loaded.dtype() == expected) && can_convert(from, asked);
+    let (fits, found) = match loaded {
+        // Without a requested dtype a weight with scales becomes F32, so F32 is what was found.
+        Some(loaded) if loaded.is_dequantized() => {
+            let fits = loaded.dtype() == expected && can_convert(Dtype::F32, expected);
+            (fits, loaded.dtype())
+        }
+        Some(loaded) => {
+            let asked = options.dtype_of(file);
+            // Complex numbers become pairs of F32 before they are converted.
+            let from = if file == Dtype::C64 && asked != file { Dtype::F32 } else { file };
+            (loaded.dtype() == expected && can_convert(from, asked), file)
+        }
+        None => (false, file),
+    };
     if !fits {
-        mismatches.push(Mismatch::Dtype { name: name.into(), expected, found: file });
+        mismatches.push(Mismatch::Dtype { name: name.into(), expected, found });
     }
 }
 

@@ -6,14 +6,22 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use candle_core::{DType, Device, Var};
+use candle_nn::ParamsAdamW;
 use safetensors_candle::train::{
-    StateOptions, load_training, load_training_from, load_training_with, load_var_map_from,
-    save_training, save_training_sharded,
+    AdamW, StateOptions, load_training, load_training_from, load_training_with, load_var_map_from,
+    load_var_map_with, save_training, save_training_sharded,
 };
+use safetensors_core::convert::ScaledWeights;
+use safetensors_core::error::Mismatch;
 use safetensors_core::io::FileSource;
-use safetensors_core::{Checkpoint, ErrorKind, Limits, LoadOptions, ReadAt, Result, ShardOptions};
+use safetensors_core::{
+    Checkpoint, Dtype, ErrorKind, Limits, LoadOptions, ReadAt, Result, ShardOptions, TensorBuf,
+};
 
-use crate::support::{model, optimizer, quick, shards, state, train, values};
+use crate::support::{
+    fp8, map, mismatches, model, optimizer, quick, save_bufs, scale, shards, state, train, values,
+};
 
 /// Saves a model after some steps.
 fn save(path: &Path, steps: u32) {
@@ -176,4 +184,53 @@ fn a_save_that_fails_leaves_the_earlier_checkpoint() {
         (0..3).for_each(|step| train(&expected, &mut at_three, step));
         assert_eq!((values(&fresh), state(&resumed)), (values(&expected), state(&at_three)));
     }
+}
+
+/// Loads weights of 8-bit floats as F32, though the variables have the dtype of the file.
+#[test]
+fn a_dequantised_weight_that_its_variable_cannot_hold() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    let ones = || TensorBuf::from_vec(vec![2], vec![1.0_f32; 2]).unwrap();
+    save_bufs(&path, &[("a", ones()), ("w", fp8()), ("w_scale", scale())], &quick());
+    let dequantize = LoadOptions::new().scaled_weights(ScaledWeights::Dequantize);
+    let options = StateOptions::new().load_options(dequantize);
+    let zeros = |shape: &[usize], dtype| Var::zeros(shape, dtype, &Device::Cpu).unwrap();
+    let variables = || {
+        map([
+            ("a", zeros(&[2], DType::F32)),
+            ("w", zeros(&[2], DType::F8E4M3)),
+            ("w_scale", zeros(&[], DType::F32)),
+        ])
+    };
+    let map = variables();
+    let error = load_var_map_with(&path, &map, &options).unwrap_err();
+    assert_eq!(values(&map), values(&variables()), "{error}");
+    let different = |name: &str| Mismatch::Dtype {
+        name: name.into(),
+        expected: Dtype::F8_E4M3,
+        found: Dtype::F32,
+    };
+    assert_eq!(mismatches(&error), [different("w")]);
+}
+
+#[test]
+fn dequantised_state_that_its_optimizer_cannot_hold() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    let var = Var::zeros(2, DType::F8E4M3, &Device::Cpu).unwrap();
+    let mut optimizer = AdamW::from_named([("w", var)], ParamsAdamW::default()).unwrap();
+    let before = state(&optimizer);
+    optimizer.save(&path, &quick()).unwrap();
+    let metadata = Checkpoint::open(&path).unwrap().metadata().clone();
+    let bufs = [("w.exp_avg", fp8()), ("w.exp_avg_scale", scale()), ("w.exp_avg_sq", fp8())];
+    save_bufs(&path, &bufs, &quick().metadata(metadata));
+
+    let dequantize = LoadOptions::new().scaled_weights(ScaledWeights::Dequantize);
+    let options = StateOptions::new().allow_extra(true).load_options(dequantize);
+    let error = optimizer.load_with(&path, &options).unwrap_err();
+    assert_eq!(state(&optimizer), before, "{error}");
+    let name = "w.exp_avg".into();
+    let different = Mismatch::Dtype { name, expected: Dtype::F8_E4M3, found: Dtype::F32 };
+    assert_eq!(mismatches(&error), [different]);
 }

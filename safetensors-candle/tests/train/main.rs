@@ -6,6 +6,7 @@ mod checkpoint;
 mod failures;
 mod kills;
 mod options;
+mod scaled;
 mod state;
 mod support;
 mod ties;

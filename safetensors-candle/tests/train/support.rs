@@ -10,7 +10,7 @@ use safetensors_candle::train::AdamW;
 use safetensors_core::error::Mismatch;
 use safetensors_core::framework::Framework;
 use safetensors_core::{
-    Error, ErrorKind, SaveOptions, ShardOptions, TensorBuf, TensorView, serialize,
+    Dtype, Error, ErrorKind, SaveOptions, ShardOptions, TensorBuf, TensorView, serialize,
 };
 
 /// Options of saves that need not survive a power cut.
@@ -94,6 +94,17 @@ pub(crate) fn state(optimizer: &AdamW) -> Vec<u8> {
 /// Saves buffers with core alone.
 pub(crate) fn save_bufs(path: &Path, bufs: &[(&str, TensorBuf)], options: &SaveOptions) {
     safetensors_core::save(path, bufs.iter().map(|(name, buf)| (*name, buf)), options).unwrap();
+}
+
+/// The codes of 1 and 2.
+pub(crate) fn fp8() -> TensorBuf {
+    let codes = TensorView::new(Dtype::F8_E4M3, &[2], &[0x38, 0x40]).unwrap();
+    TensorBuf::from_view(&codes).unwrap()
+}
+
+/// A scale of 0.5.
+pub(crate) fn scale() -> TensorBuf {
+    TensorBuf::from_vec(vec![], vec![0.5_f32]).unwrap()
 }
 
 /// Two F32 elements.

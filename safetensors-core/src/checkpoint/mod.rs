@@ -91,7 +91,9 @@ pub struct Checkpoint<S = FileSource> {
     /// header has such a table.
     table: Option<NameTable>,
     /// The aliases that the metadata records, with the places of their tensors.
-    aliases: BTreeMap<String, Place>,
+    aliases: BTreeMap<Arc<str>, Place>,
+    /// The same by the places of the tensors, sorted.
+    aliases_by_place: Vec<(Place, Arc<str>)>,
     /// The metadata of all files and of the index. `None` for a single file, whose header has it.
     metadata: Option<Metadata>,
     index: Option<PathBuf>,
@@ -153,6 +155,7 @@ impl<S: ReadAt> Checkpoint<S> {
             places,
             table: None,
             aliases: BTreeMap::new(),
+            aliases_by_place: Vec::new(),
             metadata: None,
             index: path,
             index_total_size: index.and_then(|index| index.total_size),
@@ -171,7 +174,7 @@ impl<S: ReadAt> Checkpoint<S> {
         }
 
         let mut metadata = Metadata::new();
-        let mut aliases = BTreeMap::new();
+        let mut aliases: BTreeMap<Arc<str>, Place> = BTreeMap::new();
         let of_files = checkpoint.shards.iter().map(|shard| shard.archive.metadata());
         for (key, value) in of_files.chain(index.map(|index| &index.metadata)).flatten() {
             // Metadata can say anything. An entry is an alias only if its value names a tensor, and
@@ -179,13 +182,16 @@ impl<S: ReadAt> Checkpoint<S> {
             if !is_reserved(key)
                 && let (None, Some(kept)) = (checkpoint.named(key), checkpoint.named(value))
             {
-                aliases.entry(key.clone()).or_insert(checkpoint.places[kept]);
+                aliases.entry(key.as_str().into()).or_insert(checkpoint.places[kept]);
             }
             if checkpoint.table.is_some() {
                 metadata.entry(key.clone()).or_insert_with(|| value.clone());
             }
         }
         checkpoint.metadata = checkpoint.table.is_some().then_some(metadata);
+        let by_place = aliases.iter().map(|(name, &place)| (place, Arc::clone(name)));
+        checkpoint.aliases_by_place = by_place.collect();
+        checkpoint.aliases_by_place.sort_unstable();
         checkpoint.aliases = aliases;
         checkpoint
     }
@@ -237,7 +243,21 @@ impl<S> Checkpoint<S> {
     /// [digests](crate::digest) and [attributes](crate::header::attributes()) have one. An entry whose value is the name of a tensor by chance
     /// looks the same, and is taken for an alias.
     pub fn aliases(&self) -> impl Iterator<Item = (&str, LazyTensor<'_, S>)> {
-        self.aliases.iter().filter_map(|(name, &place)| Some((name.as_str(), self.lazy(place)?)))
+        self.aliases.iter().filter_map(|(name, &place)| Some((&**name, self.lazy(place)?)))
+    }
+
+    /// The aliases of a tensor of this checkpoint, sorted.
+    fn aliases_of<'a>(
+        &'a self,
+        tensor: &LazyTensor<'_, S>,
+    ) -> impl Iterator<Item = &'a str> + use<'a, S> {
+        let place = self.named(tensor.name()).map(|position| self.places[position]);
+        let aliases = place.map_or(&[][..], |place| {
+            let start = self.aliases_by_place.partition_point(|(other, _)| *other < place);
+            let rest = &self.aliases_by_place[start..];
+            &rest[..rest.partition_point(|(other, _)| *other == place)]
+        });
+        aliases.iter().map(|(_, name)| &**name)
     }
 
     /// The tensor of this name or [alias](Checkpoint::aliases), if there is one. A tensor's own
@@ -283,7 +303,7 @@ impl<S> Checkpoint<S> {
     /// or index, and [similar names](Error::similar).
     pub fn tensor(&self, name: &str) -> Result<LazyTensor<'_, S>> {
         self.get(name).ok_or_else(|| {
-            let aliases = self.aliases.keys().map(String::as_str);
+            let aliases = self.aliases.keys().map(|name| &**name);
             let names = self.tensors().map(|tensor| tensor.name()).chain(aliases);
             let error = Error::not_found(name, names);
             match self.index.as_deref().or_else(|| self.shards.first().map(CheckpointFile::path)) {

@@ -220,6 +220,13 @@ pub enum ErrorKind {
         Quoted(.scales), Shape(.expected), .block[0], .block[1], Shape(.found)
     )]
     WrongScales { scales: String, block: [usize; 2], expected: Vec<usize>, found: Vec<usize> },
+    /// A quantised weight is saved once for several names, and two of the names have scales of
+    /// their own.
+    #[error(
+        "two of its names have scales, in tensors {} and {}: it is not known which to apply",
+        Quoted(.scales), Quoted(.other)
+    )]
+    AmbiguousScales { scales: String, other: String },
     /// The framework has no type for a dtype, and no wider one that holds its values exactly.
     #[error("{framework} has no type that holds {dtype} exactly")]
     UnsupportedDtype { framework: &'static str, dtype: Dtype },

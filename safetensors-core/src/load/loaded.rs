@@ -12,6 +12,8 @@ use crate::tensor::{TensorBuf, shape};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoadedDtype {
     file: Dtype,
+    /// Whether elements are multiplied by scales.
+    dequantized: bool,
     /// First, elements are converted to this dtype while they are read.
     read: Dtype,
     /// Then complex numbers may become pairs of F32, in place.
@@ -53,14 +55,28 @@ impl LoadOptions {
         let held = if self.all.is_some() { accept(asked)? } else { accepted };
         if dtype == Dtype::C64 && accepted == Dtype::F32 {
             let converted = self.all.unwrap_or(accepted);
-            return Ok(LoadedDtype { file: dtype, read: dtype, pairs: true, converted, held });
+            return Ok(LoadedDtype {
+                file: dtype,
+                dequantized: false,
+                read: dtype,
+                pairs: true,
+                converted,
+                held,
+            });
         }
         // Widening after the read would need memory for both dtypes, unless nothing moves. Elements
         // with a requested conversion are rounded to its dtype first, and only then widened.
         let widened_while_read =
             asked == dtype && held.bits() != dtype.bits() && can_convert(dtype, held);
         let read = if widened_while_read { held } else { asked };
-        Ok(LoadedDtype { file: dtype, read, pairs: false, converted: read, held })
+        Ok(LoadedDtype {
+            file: dtype,
+            dequantized: false,
+            read,
+            pairs: false,
+            converted: read,
+            held,
+        })
     }
 }
 
@@ -72,7 +88,7 @@ impl LoadOptions {
             Some(table) => table.accept(read, self.widening)?,
             None => read,
         };
-        Ok(LoadedDtype { file, read, pairs: false, converted: read, held })
+        Ok(LoadedDtype { file, dequantized: true, read, pairs: false, converted: read, held })
     }
 }
 
@@ -80,6 +96,14 @@ impl LoadedDtype {
     /// The dtype of the tensors in memory.
     pub fn dtype(&self) -> Dtype {
         self.held
+    }
+
+    /// Whether elements are multiplied by the scales of their tensor. They are computed as F32,
+    /// which is then rounded to the dtype in memory. Always `false` for what
+    /// [`LoadOptions::loaded`] returns, because only
+    /// [`Checkpoint::loaded`](crate::Checkpoint::loaded) knows of scales.
+    pub fn is_dequantized(&self) -> bool {
+        self.dequantized
     }
 
     /// The shape of a tensor in memory, given its shape in the file. It is the same, except that

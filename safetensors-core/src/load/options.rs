@@ -165,7 +165,8 @@ impl LoadOptions {
     /// Sets how quantised weights are converted that have scales in another tensor, such as
     /// block-scaled FP8. By default their conversion is an error, because without the scales the
     /// values would be wrong. [`Checkpoint::scales_of`](crate::Checkpoint::scales_of) says which
-    /// weights these are.
+    /// weights these are, and [`Checkpoint::read_parts`](crate::Checkpoint::read_parts) how much
+    /// memory the scales take.
     #[must_use]
     pub fn scaled_weights(mut self, scaled: ScaledWeights) -> Self {
         self.scaled_weights = scaled;

@@ -3,6 +3,7 @@
 #![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod aliases;
 mod numpy;
 mod parts;
 mod refusals;
