@@ -26,7 +26,6 @@ mod system;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-
 use args::{Args, Child};
 use data::Data;
 use report::Report;

@@ -32,7 +32,6 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
-
 use commands::{
     completions, convert, diff, digest, extract, inspect, map, metadata, modelspec, stats, verify,
 };

@@ -3,10 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{fs, io};
 
 use safetensors_core::checkpoint::store::{
     Entry, FileKind, LocalStore, MemoryFile, MemoryStore, Store,

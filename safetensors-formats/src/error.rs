@@ -1,8 +1,7 @@
 //! The one error type: what went wrong, in which file, for which member of an archive.
 
-use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fmt, io};
 
 use safetensors_core::{self as core, Dtype};
 

@@ -1,5 +1,7 @@
 //! Writes arrays of any memory layout in C order. A small buffer is used only where it is needed.
 
+#[cfg(not(feature = "rayon"))]
+use gather as gather_block;
 #[cfg(feature = "rayon")]
 use ndarray::ArrayViewMut2;
 use ndarray::{ArrayViewD, ArrayViewMutD, Axis, Ix2, ShapeError};
@@ -9,8 +11,6 @@ use safetensors_core::save::Sink;
 
 use crate::ArrayElement;
 use crate::error::shape_error;
-#[cfg(not(feature = "rayon"))]
-use gather as gather_block;
 
 /// The most bytes that are gathered before they are written. They fit the second-level cache of
 /// today's processors. Several threads together gather more.

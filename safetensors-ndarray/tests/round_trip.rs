@@ -3,9 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{fs, io};
 
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};

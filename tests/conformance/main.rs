@@ -59,9 +59,10 @@ macro_rules! conformance {
 
 #[cfg(feature = "ndarray")]
 mod ndarray {
-    use super::Fixture;
     use ::ndarray::{Axis, Slice};
     use safetensors_bridge::ndarray::{DynArray, Ndarray};
+
+    use super::Fixture;
 
     fn map(
         array: &DynArray,
@@ -92,9 +93,10 @@ mod ndarray {
 
 #[cfg(feature = "candle")]
 mod candle {
-    use super::Fixture;
     use candle_core::{Device, Tensor};
     use safetensors_bridge::candle::Candle;
+
+    use super::Fixture;
 
     impl Fixture for Candle {
         fn transpose(matrix: &Tensor) -> Tensor {
@@ -115,9 +117,10 @@ mod candle {
 
 #[cfg(feature = "burn")]
 mod burn {
-    use super::Fixture;
     use ::burn::tensor::{Device, Tensor, TensorData};
     use safetensors_bridge::burn::Burn;
+
+    use super::Fixture;
 
     fn tensor<const D: usize>(data: &TensorData) -> Tensor<D> {
         Tensor::from_data(data.clone(), &Device::default())

@@ -14,22 +14,22 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use adopt::adopt;
 use burn_store::{
     ApplyResult, IdentityAdapter, ModuleAdapter, ModuleSnapshot, ModuleStore, PathFilter,
 };
-use safetensors_core::checkpoint::MaxShardSize;
-use safetensors_core::tied::Tied;
-use safetensors_core::{Error, LoadOptions, Result, SaveOptions, ShardOptions, save, save_sharded};
-
-use crate::{Burn, StoreError};
-use adopt::adopt;
 use catalog::Catalog;
 use filter::Filter;
 use pack::{ModuleSource, PackTensor, collect};
 use parameters::parameters;
 use plan::LoadPlan;
 use rename::Renames;
+use safetensors_core::checkpoint::MaxShardSize;
+use safetensors_core::tied::Tied;
+use safetensors_core::{Error, LoadOptions, Result, SaveOptions, ShardOptions, save, save_sharded};
 use ties::ties;
+
+use crate::{Burn, StoreError};
 
 /// Loads burn modules from safetensors checkpoints and saves them to safetensors files.
 ///

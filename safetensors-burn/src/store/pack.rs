@@ -7,6 +7,8 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId, Parameter};
 use burn::tensor::kind::Basic;
 use burn::tensor::{Bool, Bytes, DType, Int, Shape, Tensor, TensorData};
 use burn_store::burn_pack::Error as PackError;
+/// A named tensor of run-time dtype and shape, whose bytes may be produced on demand.
+pub(crate) use burn_store::burn_pack::Tensor as PackTensor;
 use burn_store::{ModuleAdapter, ModuleContext, bridge};
 use safetensors_core::framework::Framework;
 use safetensors_core::save::Sink;
@@ -21,9 +23,6 @@ use super::filter::Filter;
 use super::location::Location;
 use crate::save::DataSource;
 use crate::{Burn, dtype};
-
-/// A named tensor of run-time dtype and shape, whose bytes may be produced on demand.
-pub(crate) use burn_store::burn_pack::Tensor as PackTensor;
 
 /// A tensor of a checkpoint under the name that the module uses. Its bytes are read each time they
 /// are requested, with these options, which must be made for burn. If the options do not allow a

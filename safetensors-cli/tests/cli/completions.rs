@@ -1,7 +1,8 @@
 //! `safetensors completions`: each shell gets a script.
 
-use crate::fixtures::*;
 use predicates::prelude::*;
+
+use crate::fixtures::*;
 
 #[test]
 fn completions_for_every_shell() {

@@ -3,11 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::fixtures::*;
 use assert_cmd::assert::Assert;
 use half::bf16;
 use predicates::prelude::*;
 use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, save};
+
+use crate::fixtures::*;
 
 pub(crate) fn convert(dir: &Path, args: &[&str]) -> Assert {
     let mut command = safetensors();

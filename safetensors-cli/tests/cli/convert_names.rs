@@ -3,10 +3,11 @@
 
 use std::path::Path;
 
-use crate::convert::convert;
-use crate::fixtures::*;
 use predicates::prelude::*;
 use safetensors_core::{SafeTensors, SaveOptions, TensorView, save};
+
+use crate::convert::convert;
+use crate::fixtures::*;
 
 /// A file of these tensors, each of 2 numbers.
 fn file(dir: &Path, name: &str, tensors: &[&str], metadata: &[(&str, &str)]) {

@@ -4,11 +4,12 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
-use crate::convert::{convert, list};
-use crate::fixtures::*;
 use predicates::prelude::*;
 use safetensors_core::Checkpoint;
 use zip::write::SimpleFileOptions;
+
+use crate::convert::{convert, list};
+use crate::fixtures::*;
 
 /// A `.npy` header for an array of this type and shape.
 fn header(descr: &str, shape: &str) -> Vec<u8> {

@@ -4,10 +4,11 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::convert::{convert, list};
-use crate::fixtures::*;
 use predicates::prelude::*;
 use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, save};
+
+use crate::convert::{convert, list};
+use crate::fixtures::*;
 
 /// Runs with `-n` and without. Both have to fail in the same way.
 fn refused(dir: &Path, args: &[&str], error: &str) {

@@ -3,10 +3,11 @@
 use std::fs;
 use std::path::Path;
 
-use crate::convert::{content, convert, list};
-use crate::fixtures::*;
 use predicates::prelude::*;
 use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, save};
+
+use crate::convert::{content, convert, list};
+use crate::fixtures::*;
 
 /// A tensor with two names. The name that is only in the metadata sorts first.
 fn tied(dir: &Path) {

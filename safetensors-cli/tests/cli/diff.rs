@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::fixtures::*;
 use half::bf16;
 use predicates::prelude::*;
 use safetensors_core::{SaveOptions, TensorView, save};
+
+use crate::fixtures::*;
 
 fn file(path: PathBuf, w: &TensorView<'_>, extra: &str, format: &str) -> PathBuf {
     let one = [1_u8];

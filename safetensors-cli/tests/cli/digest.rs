@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use crate::fixtures::*;
 use predicates::prelude::*;
+
+use crate::fixtures::*;
 
 fn digest(dir: &Path, args: &[&str]) -> assert_cmd::assert::Assert {
     let mut command = safetensors();

@@ -2,9 +2,10 @@
 
 use std::fs;
 
-use crate::fixtures::*;
 use predicates::prelude::*;
 use safetensors_core::{SaveOptions, TensorView, save};
+
+use crate::fixtures::*;
 
 #[test]
 fn a_tensor_becomes_an_array_of_numpy() {

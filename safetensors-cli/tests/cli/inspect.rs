@@ -2,9 +2,10 @@
 
 use std::fs;
 
-use crate::fixtures::*;
 use predicates::prelude::*;
 use safetensors_core::{SaveOptions, TensorView, save};
+
+use crate::fixtures::*;
 
 #[test]
 fn one_file() {

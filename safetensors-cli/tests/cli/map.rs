@@ -2,8 +2,9 @@
 
 use std::fs;
 
-use crate::fixtures::*;
 use predicates::prelude::*;
+
+use crate::fixtures::*;
 
 #[test]
 fn svg_has_modules_legend_and_total() {

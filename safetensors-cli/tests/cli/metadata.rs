@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::Path;
 
-use crate::fixtures::*;
 use predicates::prelude::*;
 use safetensors_core::Checkpoint;
+
+use crate::fixtures::*;
 
 #[test]
 fn entries_are_shown_set_removed_and_cleared() {

@@ -2,8 +2,9 @@
 
 use std::fs;
 
-use crate::fixtures::*;
 use predicates::prelude::*;
+
+use crate::fixtures::*;
 
 #[test]
 fn modelspec_is_written_and_checked() {

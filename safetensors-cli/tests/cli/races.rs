@@ -1,14 +1,14 @@
 //! Processes that write to one directory at the same time, and readers that open it meanwhile.
 
-use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, save};
 
 use crate::fixtures::{run_in, temp_dir, text};
-use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, save};
 
 /// Twelve tensors of one byte each.
 const TENSORS: u8 = 12;

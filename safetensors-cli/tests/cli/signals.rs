@@ -73,7 +73,11 @@ fn a_signal_while_the_directory_is_locked_leaves_no_lock() {
     let mut child = convert(dir.path(), &strace, "out.safetensors");
     until("the lock", || list(dir.path()).iter().any(|name| name == ".safetensors.lock"));
     terminate(traced(&child));
-    assert_eq!(child.wait().unwrap().signal(), Some(TERM));
+    let status = child.wait().unwrap();
+    // A save that is being put in place is finished first. The command may then end before it
+    // takes notice of the signal.
+    let is_saved = dir.path().join("out.safetensors").is_file();
+    assert!(status.signal() == Some(TERM) || (status.success() && is_saved), "{status}");
     let left = list(dir.path());
     assert!(left.iter().all(|name| !name.starts_with('.')), "{left:?}");
 }

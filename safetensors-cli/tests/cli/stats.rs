@@ -1,8 +1,9 @@
 //! `safetensors stats`: the numbers, and how they are shown.
 
-use crate::fixtures::*;
 use safetensors_core::save::Order;
 use safetensors_core::{SaveOptions, TensorView, save};
+
+use crate::fixtures::*;
 
 #[test]
 fn one_line_a_tensor() {

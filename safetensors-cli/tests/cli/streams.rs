@@ -5,8 +5,9 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use crate::fixtures::*;
 use safetensors_core::{SaveOptions, TensorView, save};
+
+use crate::fixtures::*;
 
 /// So many tensors that their table does not fit a pipe (64 KiB) or a buffer.
 fn many_tensors(dir: &Path) -> PathBuf {

@@ -4,10 +4,11 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use crate::fixtures::*;
 use predicates::prelude::*;
 use safetensors_core::{Checkpoint, edit};
 use xxhash_rust::xxh3::xxh3_64;
+
+use crate::fixtures::*;
 
 const BACKUP: &str = ".model.safetensors.header-backup";
 

@@ -1,7 +1,8 @@
 //! Help, version, and messages about wrong usage.
 
-use crate::fixtures::*;
 use predicates::prelude::*;
+
+use crate::fixtures::*;
 
 #[test]
 fn help_and_version() {

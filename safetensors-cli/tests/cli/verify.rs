@@ -2,8 +2,9 @@
 
 use std::fs;
 
-use crate::fixtures::*;
 use predicates::prelude::*;
+
+use crate::fixtures::*;
 
 #[test]
 fn a_sound_file_is_one_line() {

@@ -2,9 +2,8 @@
 //! is complete.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
 use std::path::Path;
+use std::{fs, io};
 
 use super::index::Index;
 use super::locate::{CheckpointPath, locate};

@@ -1,9 +1,8 @@
 //! [`Owned`] and [`Stale`]: the files of a directory that a save has written, and those that it may
 //! remove.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use super::FilePattern;
 use super::store::{LocalStore, Store};

@@ -15,10 +15,11 @@ use super::store::{LocalStore, Store, Version};
 use super::{Contention, FilePattern, ShardOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::failpoint;
+use crate::io::hidden::remove_header_backup;
 use crate::io::identity::Identity;
 use crate::io::lock::DirectoryLock;
 use crate::io::unfinished::Steps;
-use crate::save::atomic::{remove_header_backup, sync, sync_directory};
+use crate::save::atomic::{sync, sync_directory};
 use crate::save::permissions::{Rights, take_over};
 
 /// A new checkpoint, which is written into a hidden directory beside the one that it will replace.

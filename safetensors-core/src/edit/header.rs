@@ -18,11 +18,11 @@ use super::Edit;
 use super::backup::Backup;
 use crate::error::{ErrorKind, Result};
 use crate::header::{LENGTH_BYTES, mark};
-use crate::io::hidden::header_backup;
+use crate::io::hidden::{header_backup, remove_header_backup};
 use crate::io::positional::write_all_at;
 use crate::io::unfinished::Steps;
 use crate::io::{FileSource, ReadAt, failpoint};
-use crate::save::atomic::{remove_header_backup, sync};
+use crate::save::atomic::sync;
 
 /// The state of a header that an edit may have left half written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -112,9 +112,8 @@ impl<'a> IntoIterator for &Chars<'a> {
 
 #[cfg(test)]
 mod tests {
-    use std::format;
     use std::time::{Duration, Instant};
-    use std::vec;
+    use std::{format, vec};
 
     use super::*;
 

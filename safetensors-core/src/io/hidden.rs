@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::failpoint;
+
 /// The most bytes that a name has on nearly every file system.
 const NAME_MAX: usize = 255;
 
@@ -102,6 +104,15 @@ fn stem(file_name: &OsStr, more: usize) -> OsString {
     stem.push(&text[..text.floor_char_boundary(room - hash.len())]);
     stem.push(hash);
     stem
+}
+
+/// Removes the header backup of a file that was replaced, because the header that it could restore
+/// is gone. Errors are ignored, because a backup that stays does no harm.
+pub(crate) fn remove_header_backup(destination: &Path) {
+    let path = header_backup(destination);
+    if is_header_backup(&path) {
+        let _ = failpoint::hit("remove the backup").and_then(|()| fs::remove_file(path));
+    }
 }
 
 #[cfg(test)]

@@ -73,11 +73,10 @@ fn take(directory: &Path, wait: bool) -> io::Result<Option<DirectoryLock>> {
 #[cfg(unix)]
 mod system {
     use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
-    use std::io;
     use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
     use std::path::{Path, PathBuf};
-    use std::thread;
     use std::time::Duration;
+    use std::{io, thread};
 
     use crate::io::failpoint;
     use crate::io::identity::Identity;
@@ -224,11 +223,10 @@ mod system {
 #[cfg(windows)]
 mod system {
     use std::fs::{File, OpenOptions};
-    use std::io;
     use std::os::windows::fs::OpenOptionsExt;
     use std::path::Path;
-    use std::thread;
     use std::time::Duration;
+    use std::{io, thread};
 
     const GENERIC_WRITE: u32 = 0x4000_0000;
     const DELETE: u32 = 0x0001_0000;

@@ -1,8 +1,7 @@
 //! Checks that what a rewrite has read is still there.
 
-use std::fs;
-use std::io;
 use std::path::Path;
+use std::{fs, io};
 
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};

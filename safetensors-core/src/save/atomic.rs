@@ -10,7 +10,6 @@ use super::temporary::TempFile;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::failpoint;
 pub(crate) use crate::io::hidden::directory;
-use crate::io::hidden::{header_backup, is_header_backup};
 use crate::io::lock::DirectoryLock;
 
 /// A new file of any content that appears at its path complete, or not at all. Until
@@ -236,15 +235,6 @@ pub(crate) fn replaceable(path: &Path, replace_read_only: bool) -> Result<Option
         Ok(found) => Ok(Some(found)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(ErrorKind::Io(error).into()),
-    }
-}
-
-/// Removes the header backup of a file that was replaced, because the header that it could restore
-/// is gone. Errors are ignored, because a backup that stays does no harm.
-pub(crate) fn remove_header_backup(destination: &Path) {
-    let path = header_backup(destination);
-    if is_header_backup(&path) {
-        let _ = failpoint::hit("remove the backup").and_then(|()| fs::remove_file(path));
     }
 }
 

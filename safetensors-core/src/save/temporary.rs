@@ -15,11 +15,11 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempPath;
 
-use super::atomic::remove_header_backup;
 use crate::io::copy::copy_range;
 use crate::io::failpoint;
 use crate::io::hidden::{
-    ID_LEN, TEMPORARY_SUFFIX, directory, header_backup, is_temporary, temporary_prefix,
+    ID_LEN, TEMPORARY_SUFFIX, directory, header_backup, is_temporary, remove_header_backup,
+    temporary_prefix,
 };
 use crate::io::identity::Identity;
 use crate::io::unfinished::{Registered, Steps};

@@ -2,8 +2,9 @@
 
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
-use ndarray::{ArcArray1, Array, Array0, Array1, Array2, Array3, ArrayD, IxDyn, ShapeBuilder};
-use ndarray::{arr0, array, s};
+use ndarray::{
+    ArcArray1, Array, Array0, Array1, Array2, Array3, ArrayD, IxDyn, ShapeBuilder, arr0, array, s,
+};
 use num_complex::Complex;
 use safetensors_core::{Metadata, SaveOptions};
 use safetensors_ndarray::{NamedArrays, Reader, SafeTensors};

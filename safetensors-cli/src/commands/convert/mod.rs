@@ -25,15 +25,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use changes::{Change, Changes};
+use output::Output;
 use safetensors_core::checkpoint::MaxShardSize;
 use safetensors_core::{Error, ErrorKind, Result, Rewrite};
+use source::Source;
 
 use crate::progress::Progress;
 use crate::report::wrong_usage;
 use crate::{file, text};
-use changes::{Change, Changes};
-use output::Output;
-use source::Source;
 
 /// Convert tensors between files: cast, split, merge, select and rename them.
 ///

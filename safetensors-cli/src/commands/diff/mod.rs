@@ -9,19 +9,17 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use compare::{Difference, Tolerance};
 use safetensors_core::io::FileSource;
 use safetensors_core::load::Piece;
 use safetensors_core::{Checkpoint, LazyTensor, Metadata};
 use serde::Serialize;
 
-use crate::input;
 use crate::progress::Progress;
 use crate::report::wrong_usage;
 use crate::select::Select;
-use crate::table;
 use crate::table::Align::{Left, Right};
-use crate::{json, parallel, text};
-use compare::{Difference, Tolerance};
+use crate::{input, json, parallel, table, text};
 
 /// Compare two checkpoints: names, dtypes, shapes, values and metadata.
 ///

@@ -15,6 +15,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use picture::Picture;
+
 use crate::input::{self, Input};
 use crate::order::Sort;
 use crate::report::wrong_usage;
@@ -22,7 +24,6 @@ use crate::select::Select;
 use crate::totals::Totals;
 use crate::tree::Tree;
 use crate::{file, text};
-use picture::Picture;
 
 /// Draw a picture of where the parameters are: modules as areas, dtypes as colours.
 ///

@@ -11,6 +11,8 @@ mod moments;
 use std::io::Write;
 use std::process::ExitCode;
 
+use histogram::Histogram;
+use moments::Moments;
 use safetensors_core::io::FileSource;
 use safetensors_core::load::Piece;
 use safetensors_core::{Error, ErrorKind, LazyTensor};
@@ -23,8 +25,6 @@ use crate::select::Select;
 use crate::table::Align::{Left, Right};
 use crate::table::{self, Rows};
 use crate::{json, parallel, text, values};
-use histogram::Histogram;
-use moments::Moments;
 
 /// Show the range, mean and deviation of each tensor's values, and their distribution.
 ///

@@ -1,8 +1,7 @@
 //! Finds everything in a directory and below it that can be checked.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use safetensors_core::checkpoint::CheckpointPath;
 use safetensors_core::framework::is_temporary_name;

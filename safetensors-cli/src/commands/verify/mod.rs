@@ -16,14 +16,13 @@ use safetensors_core::audit::Severity;
 use safetensors_core::digest::{self, VerifyOptions};
 use safetensors_core::framework::default_threads;
 use serde::Serialize;
+use targets::Target;
 
 use crate::colour::{Colour, paint};
-use crate::input;
 use crate::progress::Progress;
 use crate::report::{report, warn};
 use crate::totals::Totals;
-use crate::{json, parallel, text};
-use targets::Target;
+use crate::{input, json, parallel, text};
 
 /// Check files and checkpoints against every rule of the format.
 ///

@@ -1,9 +1,8 @@
 //! [`Target`]: a file or checkpoint to check. Each file is checked once.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use safetensors_core::Checkpoint;
 use safetensors_core::checkpoint::FilePattern;
