@@ -127,6 +127,21 @@ fn a_fifo_that_is_named_is_read_like_standard_input() {
 
 /// The header is looked at before a temporary file is made: there is no directory for one.
 #[cfg(unix)]
+/// As `<(command)` of a shell, which gives `/dev/fd/N`.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_pipe_that_is_named_is_converted_to_a_new_file() {
+    let dir = temp_dir();
+    let input = small_file(dir.path(), "in.safetensors");
+    let [by_name, by_pipe] =
+        ["name.safetensors", "pipe.safetensors"].map(|name| dir.path().join(name));
+    for (from, out) in [(input.to_str().unwrap(), &by_name), ("/dev/stdin", &by_pipe)] {
+        let converted = piped(&["convert", from, out.to_str().unwrap()], &input);
+        assert!(converted.status.success(), "{converted:?}");
+    }
+    assert!(fs::read(by_pipe).unwrap() == fs::read(by_name).unwrap());
+}
+
 #[test]
 fn what_is_malformed_is_refused_before_it_is_copied() {
     let dir = temp_dir();

@@ -21,10 +21,12 @@ pub(super) fn check_before_replacing<S: ReadAt>(
     path: &Path,
 ) -> Result<()> {
     check_unchanged(sources)?;
-    let place = canonical(path);
+    // Nothing is there that could be undone.
+    let Some(place) = canonical(path) else { return Ok(()) };
     for file in sources.iter().flat_map(|checkpoint| checkpoint.files()) {
         let directory = file.path().parent().unwrap_or(Path::new(""));
-        if canonical(file.path()) != place && canonical(directory) != place {
+        let is_place = |path: &Path| canonical(path).as_ref() == Some(&place);
+        if !is_place(file.path()) && !is_place(directory) {
             continue;
         }
         let is_replaced = file.safetensors().source().is_replaced();
