@@ -3,21 +3,15 @@
 #![cfg(all(feature = "std", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod support;
+
 use std::collections::VecDeque;
-use std::fs::{self, File};
-use std::io::Write;
 
 use safetensors_core::framework::{Ring, StagedPart, Staging, read_staged};
 use safetensors_core::{Checkpoint, Dtype, LoadOptions, Result};
+use support::{peak, write_hole};
 
 const MIB: u64 = 1 << 20;
-
-/// The peak memory of the process, in bytes.
-fn peak() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
-}
 
 /// A device with more memory than this machine.
 #[derive(Default)]
@@ -54,20 +48,8 @@ fn staging_takes_the_slots_and_16_mib_at_most() {
     let path = dir.path().join("model.safetensors");
     // One tensor of 256 MiB, and 1,000 small ones. The file is a hole except for its header.
     let lens = (0..1001_u64).map(|i| if i == 0 { 256 * MIB } else { 16 * 1024 });
-    let mut entries = Vec::new();
-    let mut end = 0;
-    for (i, len) in lens.enumerate() {
-        let (begin, shape) = (end, len / 2);
-        end += len;
-        entries.push(format!(
-            r#""t{i}":{{"dtype":"BF16","shape":[{shape}],"data_offsets":[{begin},{end}]}}"#
-        ));
-    }
-    let json = format!("{{{}}}", entries.join(","));
-    let mut file = File::create(&path).unwrap();
-    file.write_all(&(json.len() as u64).to_le_bytes()).unwrap();
-    file.write_all(json.as_bytes()).unwrap();
-    file.set_len(8 + json.len() as u64 + end).unwrap();
+    let tensors = lens.enumerate().map(|(i, len)| (format!("t{i}"), len));
+    let end = write_hole(&path, ("BF16", 2), tensors);
 
     let checkpoint = Checkpoint::open(&path).unwrap();
     let tensors: Vec<_> = checkpoint.tensors().collect();

@@ -246,12 +246,11 @@ impl<S: ReadAt> Checkpoint<S> {
         tensors: &[LazyTensor<'_, S>],
         options: &LoadOptions,
     ) -> Result<Vec<TensorBuf>> {
-        let is_plain = |tensor| matches!(self.scaling(tensor, options), Ok(None));
-        if tensors.iter().all(is_plain) {
+        let scalings = tensors.iter().map(|tensor| self.scaling(tensor, options));
+        let scalings = scalings.collect::<Result<Vec<_>>>()?;
+        if scalings.iter().all(Option::is_none) {
             return read_tensors(tensors, options);
         }
-        let scalings = tensors.iter().map(|tensor| self.scaling(tensor, options));
-        let scalings = scalings.collect::<Result<_>>()?;
         let parts: Vec<_> = tensors.iter().map(|&tensor| (tensor, TensorPart::Whole)).collect();
         read_with_scales(&parts, scalings, options)
     }

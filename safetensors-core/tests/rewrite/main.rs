@@ -5,8 +5,11 @@
 
 mod added;
 mod contents;
+#[cfg(target_os = "linux")]
 mod memory;
 mod planning;
+#[path = "../support/mod.rs"]
+mod support;
 mod tied;
 
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! Helpers of several test files: files built byte by byte, and the contents of directories.
+//! Helpers of several test files: files built byte by byte, the contents of directories, and the
+//! memory of the process.
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -24,6 +25,36 @@ pub(crate) fn write(directory: &Path, name: &str, bytes: impl AsRef<[u8]>) -> Pa
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(&path, bytes).unwrap();
     path
+}
+
+/// Writes a file of tensors of these names and lengths in bytes, and returns the length of the data.
+/// The file is a hole except for its header. `element` is the number of bytes of an element.
+pub(crate) fn write_hole(
+    path: &Path,
+    (dtype, element): (&str, u64),
+    tensors: impl IntoIterator<Item = (String, u64)>,
+) -> u64 {
+    let (mut entries, mut end) = (Vec::new(), 0);
+    for (name, len) in tensors {
+        let (begin, shape) = (end, len / element);
+        end += len;
+        entries.push(format!(
+            r#""{name}":{{"dtype":"{dtype}","shape":[{shape}],"data_offsets":[{begin},{end}]}}"#
+        ));
+    }
+    let header = file(format!("{{{}}}", entries.join(",")), 0);
+    fs::write(path, &header).unwrap();
+    let file = fs::File::options().write(true).open(path).unwrap();
+    file.set_len(header.len() as u64 + end).unwrap();
+    end
+}
+
+/// The peak memory of the process, in bytes.
+#[cfg(target_os = "linux")]
+pub(crate) fn peak() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
 /// The names of everything in a directory, sorted.
