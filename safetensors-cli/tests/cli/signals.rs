@@ -93,14 +93,9 @@ fn a_command_that_cannot_listen_ends_by_a_signal_nevertheless() {
     let mut child = convert(dir.path(), &strace, "out.safetensors");
     sleep(Duration::from_millis(500));
     assert!(child.try_wait().unwrap().is_none(), "it waits");
-    terminate(traced(&child));
-    assert_eq!(end_of(child), Some(TERM));
+    let command = traced(&child);
+    terminate(command);
+    until("the end of the command", || has_ended(command));
+    assert_eq!(child.wait().unwrap().signal(), Some(TERM));
     drop(held);
-}
-
-/// The signal that ends a command, which must not take long.
-fn end_of(mut child: Child) -> Option<i32> {
-    let pid = traced(&child);
-    until("the end of the command", || has_ended(pid));
-    child.wait().unwrap().signal()
 }
