@@ -24,7 +24,7 @@ core:
 
 # Measure everything, and put the table into BENCHMARKS.md. Takes ten minutes on an idle machine.
 bench:
-    cargo bench --bench table -- --into BENCHMARKS.md
+    cargo bench -p benches -- --into BENCHMARKS.md
 
 # Format, and lint with warnings denied.
 lint:

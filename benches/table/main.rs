@@ -2,35 +2,28 @@
 //! least work that the machine must do for the same result.
 //!
 //! ```text
-//! cargo bench                              # every row
-//! cargo bench -- header burn               # the rows whose name contains one of these words
-//! cargo bench -- --list                    # the names of the rows
-//! cargo bench -- --json table.json         # the file for the numbers, besides the printed table
-//! cargo bench -- --into BENCHMARKS.md      # replaces the table in that file
-//! cargo bench -- --dir /mnt/disk           # the folder for the test data, not the temporary one
+//! cargo bench -p benches                              # every row
+//! cargo bench -p benches -- header burn               # the rows whose name contains one of these words
+//! cargo bench -p benches -- --list                    # the names of the rows
+//! cargo bench -p benches -- --json table.json         # the file for the numbers, besides the printed table
+//! cargo bench -p benches -- --into BENCHMARKS.md      # replaces the table in that file
+//! cargo bench -p benches -- --dir /mnt/disk           # the folder for the test data, not the temporary one
 //! ```
 //!
 //! BENCHMARKS.md has the last table, and explains how to read it.
 
-mod args;
-mod cache;
-mod data;
-mod files;
-mod machine;
-mod memory;
-mod report;
 mod rows;
-mod sample;
-mod system;
 
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use args::{Args, Child};
-use data::Data;
-use report::Report;
+use harness::args::{Args, Child};
+use harness::data::Data;
+use harness::report::Report;
 
 fn main() -> Result<()> {
+    // Cargo starts a benchmark in its package. Paths in the arguments are relative to the root.
+    std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))?;
     let args = Args::parse(std::env::args().skip(1))?;
     if let Some(Child { row, contender, data }) = args.child {
         let row = rows::all()
@@ -50,7 +43,7 @@ fn main() -> Result<()> {
     }
     let started = Instant::now();
     let data = Data::create(args.dir.as_deref())?;
-    let mut report = Report::new();
+    let mut report = Report::empty();
     for row in rows {
         eprintln!("{:>4} s  {}", started.elapsed().as_secs(), row.name);
         let built = row.build(&data).with_context(|| row.name.clone())?;

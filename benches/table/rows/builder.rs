@@ -10,10 +10,10 @@ use safetensors_bridge::{Dtype, LoadOptions};
 
 use super::Spec;
 use super::load::{ALLOWANCE, data_len, reading, verify};
-use crate::data::TestFile;
-use crate::files::language_model;
-use crate::sample::{Contender, Goal, Run, Watch};
-use crate::system;
+use harness::data::TestFile;
+use harness::files::language_model;
+use harness::sample::{Contender, Goal, Run, Watch};
+use harness::system;
 
 const PEER: &str = "candle from_mmaped_safetensors";
 const LIMIT: &str = "safetensors_candle::load_with";

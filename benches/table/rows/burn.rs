@@ -8,9 +8,9 @@ use safetensors_burn::{CheckpointStore, ModuleSnapshot};
 
 use super::Spec;
 use super::load::reading;
-use crate::data::{Data, TestFile};
-use crate::files::{self, checksum};
-use crate::sample::{Contender, Goal, Row};
+use harness::data::{Data, TestFile};
+use harness::files::{self, checksum};
+use harness::sample::{Contender, Goal, Row};
 
 pub(super) fn rows() -> Vec<Spec> {
     vec![

@@ -12,8 +12,8 @@ use safetensors_bridge::element::Element;
 use safetensors_bridge::{ConvertOptions, Dtype, TensorBuf};
 
 use super::Spec;
-use crate::files::Pattern;
-use crate::sample::{Contender, Goal, Row};
+use harness::files::Pattern;
+use harness::sample::{Contender, Goal, Row};
 
 /// 64 MiB of F32, which is more than a cache holds.
 const ELEMENTS: usize = 16 << 20;

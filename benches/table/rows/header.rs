@@ -11,10 +11,10 @@ use safetensors_bridge::header::Header;
 use serde::de::IgnoredAny;
 
 use super::Spec;
-use crate::data::Data;
-use crate::files::{Tensor, header_text};
-use crate::sample::{Contender, Goal, Row};
-use crate::system;
+use harness::data::Data;
+use harness::files::{Tensor, header_text};
+use harness::sample::{Contender, Goal, Row};
+use harness::system;
 
 pub(super) fn rows() -> Vec<Spec> {
     let parse = [6, 300, 2_326, 100_000].map(|count| {

@@ -34,6 +34,35 @@ pub(super) fn arena(bytes: usize) -> Result<MmapMut> {
     Ok(arena)
 }
 
+/// Reads a whole file past the page cache, into one small buffer per thread, over and over.
+#[cfg(target_os = "linux")]
+pub(crate) fn read_past_the_cache(path: &Path) -> Result<()> {
+    use std::os::unix::fs::OpenOptionsExt;
+    const DIRECT_PIECE: usize = 8 << 20;
+    let file = File::options().read(true).custom_flags(libc::O_DIRECT).open(path)?;
+    let len = file.metadata()?.len() as usize;
+    in_pieces((0..len).step_by(DIRECT_PIECE), |at, buffer: &mut Option<MmapMut>| {
+        // Such reads need a buffer that is aligned to the blocks of the disk.
+        let buffer = match buffer {
+            Some(buffer) => buffer,
+            None => buffer.insert(MmapMut::map_anon(DIRECT_PIECE)?),
+        };
+        let read = file.read_at(buffer, at as u64)?;
+        ensure!(read == DIRECT_PIECE.min(len - at), "{read} bytes are read at {at}");
+        Ok(())
+    })
+}
+
+/// Touches fresh memory, in huge pages where the system has them, by several threads.
+pub(crate) fn touch(bytes: usize) -> Result<MmapMut> {
+    let mut arena = arena(bytes)?;
+    in_pieces(arena.chunks_mut(PIECE), |piece, _: &mut ()| {
+        piece.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+        Ok(())
+    })?;
+    Ok(arena)
+}
+
 /// Reads the data of a file into one small buffer per thread, over and over. So only the reading
 /// itself is measured.
 pub(crate) fn read_into_reused_buffers(path: &Path) -> Result<()> {

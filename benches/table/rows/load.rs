@@ -8,10 +8,10 @@ use candle_core::{CpuStorage, DType, Device, Storage, Tensor};
 use safetensors_bridge::{Checkpoint, Dtype, LoadOptions};
 
 use super::{Spec, limits};
-use crate::data::TestFile;
-use crate::files::{self, checksum, two_gib};
-use crate::sample::{Contender, Goal, Row, Watch};
-use crate::system;
+use harness::data::TestFile;
+use harness::files::{self, checksum, two_gib};
+use harness::sample::{Contender, Goal, Row, Watch};
+use harness::system;
 
 pub(super) fn rows() -> Vec<Spec> {
     vec![
@@ -19,7 +19,7 @@ pub(super) fn rows() -> Vec<Spec> {
             let file = data.file("two-gib.safetensors", &two_gib())?;
             let goals = [
                 Goal::Faster(MAPPED, 3.0),
-                Goal::Faster("candle load", 7.0),
+                Goal::Faster(CANDLE_LOAD, 7.0),
                 Goal::Memory(data_len(&file)? + ALLOWANCE),
             ];
             let contenders = vec![ours(&file), mapped(&file), candle_load(&file), arena(&file)?];
@@ -31,7 +31,7 @@ pub(super) fn rows() -> Vec<Spec> {
             let file = data.file("small-tensors.safetensors", &tensors.collect::<Vec<_>>())?;
             let goals = [
                 Goal::Faster(MAPPED, 2.0),
-                Goal::Faster("candle load", 2.0),
+                Goal::Faster(CANDLE_LOAD, 2.0),
                 Goal::Memory(data_len(&file)? + ALLOWANCE),
             ];
             let contenders =
@@ -48,7 +48,8 @@ pub(super) fn rows() -> Vec<Spec> {
     ]
 }
 
-const MAPPED: &str = "candle MmapedSafetensors";
+pub(super) const MAPPED: &str = "candle MmapedSafetensors";
+pub(super) const CANDLE_LOAD: &str = "candle load";
 const MAPPED_CAST: &str = "candle MmapedSafetensors, to_dtype";
 
 /// The memory that loading may take beside the tensors, in bytes.
@@ -68,7 +69,7 @@ pub(super) fn data_len(file: &TestFile) -> Result<u64> {
     Ok(limits::data_range(&std::fs::File::open(&file.path)?)?.1 as u64)
 }
 
-fn ours(file: &TestFile) -> Contender {
+pub(super) fn ours(file: &TestFile) -> Contender {
     ours_with("safetensors_candle::load", file, LoadOptions::new())
 }
 
@@ -107,9 +108,9 @@ fn mapped_cast(file: &TestFile) -> Contender {
     })
 }
 
-fn candle_load(file: &TestFile) -> Contender {
+pub(super) fn candle_load(file: &TestFile) -> Contender {
     let file = file.clone();
-    Contender::peer("candle load", move |watch| {
+    Contender::peer(CANDLE_LOAD, move |watch| {
         let tensors = watch.time(|| candle_core::safetensors::load(&file.path, &Device::Cpu))?;
         verify(tensors.iter(), file.sums.plain)
     })

@@ -3,6 +3,7 @@
 mod builder;
 mod burn;
 mod convert;
+mod first_load;
 mod header;
 mod limits;
 mod load;
@@ -15,8 +16,8 @@ mod views;
 
 use anyhow::Result;
 
-use crate::data::Data;
-use crate::sample::Row;
+use harness::data::Data;
+use harness::sample::Row;
 
 /// A row before it is measured: its name, and how to make it and its test data.
 pub(crate) struct Spec {
@@ -43,6 +44,7 @@ pub(crate) fn all() -> Vec<Spec> {
         header::rows(),
         open::rows(),
         load::rows(),
+        first_load::rows(),
         builder::rows(),
         burn::rows(),
         views::rows(),

@@ -9,10 +9,10 @@ use safetensors_bridge::Checkpoint;
 
 use super::Spec;
 use super::header::REFERENCE;
-use crate::data::Data;
-use crate::files::two_gib;
-use crate::sample::{Contender, Goal, Row};
-use crate::system;
+use harness::data::Data;
+use harness::files::two_gib;
+use harness::sample::{Contender, Goal, Row};
+use harness::system;
 
 pub(super) fn rows() -> Vec<Spec> {
     vec![Spec::new("open + one tensor of 2 GiB", row)]

@@ -10,10 +10,10 @@ use safetensors_candle::tensor_parallel_var_builder;
 
 use super::Spec;
 use super::slice::{COLUMNS, NAME, ROWS, read_runs, runs};
-use crate::data::Data;
-use crate::files::Tensor as FileTensor;
-use crate::sample::{Contender, Goal, Row};
-use crate::system;
+use harness::data::Data;
+use harness::files::Tensor as FileTensor;
+use harness::sample::{Contender, Goal, Row};
+use harness::system;
 
 pub(super) fn rows() -> Vec<Spec> {
     [0, 1]

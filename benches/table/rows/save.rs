@@ -14,10 +14,10 @@ use safetensors_ndarray::DynArray;
 use tempfile::TempDir;
 
 use super::{Spec, limits};
-use crate::data::folder_in_memory;
-use crate::files::{Pattern, checksum, two_gib};
-use crate::sample::{Contender, Goal, Row, Run, Watch};
-use crate::system;
+use harness::data::folder_in_memory;
+use harness::files::{Pattern, checksum, two_gib};
+use harness::sample::{Contender, Goal, Row, Run, Watch};
+use harness::system;
 
 pub(super) fn rows() -> Vec<Spec> {
     let mut rows = vec![

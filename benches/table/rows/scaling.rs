@@ -9,9 +9,9 @@ use safetensors_bridge::{Limits, LoadOptions};
 use super::Spec;
 use super::header::parse_row;
 use super::load::{mapped, ours_with, reading};
-use crate::data::Data;
-use crate::files::{Tensor, header_text, two_gib};
-use crate::sample::{Contender, Goal, Row};
+use harness::data::Data;
+use harness::files::{Tensor, header_text, two_gib};
+use harness::sample::{Contender, Goal, Row};
 
 pub(super) fn rows() -> Vec<Spec> {
     let headers = [100, 1_000, 10_000, 100_000, 1_000_000].map(|count| {

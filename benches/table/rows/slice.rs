@@ -16,10 +16,10 @@ use safetensors_bridge::slice::RankPart;
 use safetensors_bridge::{Checkpoint, Limits, ReadAt};
 
 use super::{Spec, limits};
-use crate::data::Data;
-use crate::files::Tensor;
-use crate::sample::{Contender, Goal, Row};
-use crate::system;
+use harness::data::Data;
+use harness::files::Tensor;
+use harness::sample::{Contender, Goal, Row};
+use harness::system;
 
 pub(super) fn rows() -> Vec<Spec> {
     [0, 1]

@@ -12,10 +12,10 @@ use safetensors_ndarray::ViewArrayExt;
 
 use super::Spec;
 use super::header::REFERENCE;
-use crate::data::Data;
-use crate::files::{checksum, two_gib};
-use crate::sample::{Contender, Goal, Row};
-use crate::system::{checkpoint_map, map};
+use harness::data::Data;
+use harness::files::{checksum, two_gib};
+use harness::sample::{Contender, Goal, Row};
+use harness::system::{checkpoint_map, map};
 
 pub(super) fn rows() -> Vec<Spec> {
     vec![

@@ -1,7 +1,7 @@
 //! Trains a small candle model, is killed at random again and again, and resumes each time. In the
 //! end every bit of the model and of its optimizer is that of a run that was never stopped.
 //!
-//! `cargo run --features candle --example candle_train`
+//! `cargo run -p model-examples --example candle_train`
 //!
 //! The example starts itself as a child process with a path to train at, and kills the child with
 //! SIGKILL, which no process can catch. One run saves to a single file, another one in shards. The
@@ -10,15 +10,13 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::hash::{BuildHasher, RandomState};
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{Linear, Module, Optimizer, ParamsAdamW, VarBuilder, VarMap};
+use model_examples::kills::{Kill, Random, run_child};
 use safetensors_bridge::candle::train::{
     AdamW, load_training, save_training, save_training_sharded,
 };
@@ -81,62 +79,6 @@ fn compare() -> Result<()> {
     Ok(())
 }
 
-/// How a child process ended.
-struct Run {
-    finished: bool,
-    /// Whether it had begun a save and not ended it.
-    was_saving: bool,
-    loss: String,
-}
-
-/// When a child is killed.
-struct Kill {
-    /// After it has printed so many lines. The first says that a save begins.
-    lines: usize,
-    /// And after this time.
-    wait: Duration,
-}
-
-impl Kill {
-    fn at_random(random: &mut Random) -> Self {
-        let lines = 1 + random.below(8) as usize;
-        // From 1 µs to 16 ms, short and long waits alike: whatever the speed of the disk, some
-        // kills hit the beginning of a save, some its end, and some the next step.
-        let longest = 1 << random.below(15);
-        Self { lines, wait: Duration::from_micros(random.below(longest)) }
-    }
-}
-
-/// Starts a child that trains at a path, and kills it if `kill` says when.
-fn run_child(path: &Path, kill: Option<Kill>) -> Result<Run> {
-    let mut child = Command::new(env::current_exe()?)
-        .arg(path)
-        // Sums in parallel could be added in another order.
-        .env("RAYON_NUM_THREADS", "1")
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let lines = BufReader::new(child.stdout.take().context("the child has no output")?).lines();
-    let mut run = Run { finished: false, was_saving: false, loss: String::new() };
-    let mut killed = false;
-    // The lines that it printed before it died are read to the end.
-    for (before, line) in lines.enumerate() {
-        let line = line?;
-        run.was_saving = line == "saving";
-        if let Some(loss) = line.strip_prefix("saved, loss ") {
-            run.loss = loss.into();
-        }
-        if let Some(Kill { wait, .. }) = kill.as_ref().filter(|kill| kill.lines == before + 1) {
-            sleep(*wait);
-            child.kill()?;
-            killed = true;
-        }
-    }
-    let status = child.wait()?;
-    run.finished = status.success();
-    ensure!(run.finished || killed, "the child failed: {status}");
-    Ok(run)
-}
-
 /// Checks that the checkpoint at a path is complete, whenever the child was killed.
 fn verify(path: &Path) -> Result<()> {
     let mut training = Training::new()?;
@@ -192,7 +134,7 @@ impl Training {
             let layer = candle_nn::linear(inputs, outputs, builder.pp(name))?;
             // candle's random numbers on the CPU cannot be seeded.
             let scale = 1.0 / (inputs as f32).sqrt();
-            let weight = random.tensor(&[outputs, inputs])?.affine(f64::from(scale), 0.0)?;
+            let weight = tensor(&mut random, &[outputs, inputs])?.affine(f64::from(scale), 0.0)?;
             var_map.set_one(format!("{name}.weight"), weight)?;
             var_map.set_one(
                 format!("{name}.bias"),
@@ -212,7 +154,7 @@ impl Training {
 
     /// One step: which of the points in a square lie in a circle?
     fn step(&mut self) -> Result<f32> {
-        let points = self.random.tensor(&[BATCH, 2])?;
+        let points = tensor(&mut self.random, &[BATCH, 2])?;
         let inside = points.sqr()?.sum_keepdim(1)?.le(0.6)?.to_dtype(DType::F32)?;
         let [input, hidden, output] = &self.layers;
         let hidden = hidden.forward(&input.forward(&points)?.tanh()?)?.tanh()?;
@@ -243,26 +185,9 @@ impl Training {
     }
 }
 
-/// SplitMix64: random numbers from a state of 64 bits.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    /// F32 elements from -1 to 1.
-    fn tensor(&mut self, shape: &[usize]) -> Result<Tensor> {
-        let count = shape.iter().product();
-        let values = (0..count).map(|_| (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0);
-        Ok(Tensor::from_vec(values.collect::<Vec<f32>>(), shape, &Device::Cpu)?)
-    }
+/// F32 elements from -1 to 1.
+fn tensor(random: &mut Random, shape: &[usize]) -> Result<Tensor> {
+    let count = shape.iter().product();
+    let values = (0..count).map(|_| (random.draw() >> 40) as f32 / (1 << 23) as f32 - 1.0);
+    Ok(Tensor::from_vec(values.collect::<Vec<f32>>(), shape, &Device::Cpu)?)
 }

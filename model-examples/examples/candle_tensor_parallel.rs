@@ -1,6 +1,6 @@
 //! A small Llama-like model on two ranks, each with its own part of the weights.
 //!
-//! `cargo run --release --features candle --example candle_tensor_parallel`
+//! `cargo run --release -p model-examples --example candle_tensor_parallel`
 //!
 //! The ranks are two threads of this process. Each reads only its part of the checkpoint, which the
 //! example makes itself. Queries, keys and values are one fused tensor, and both ranks share the

@@ -8,7 +8,7 @@ use crate::{cache, memory};
 
 /// The machine and its state.
 #[derive(Serialize)]
-pub(crate) struct Machine {
+pub struct Machine {
     processor: String,
     cores: usize,
     memory_gib: Option<f64>,
@@ -18,7 +18,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    pub(crate) fn this() -> Self {
+    pub fn this() -> Self {
         let read = |path: &str| fs::read_to_string(path).map(|text| text.trim().to_owned()).ok();
         let processor = read("/proc/cpuinfo").and_then(|text| {
             let line = text.lines().find(|line| line.starts_with("model name"))?;

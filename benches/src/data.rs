@@ -10,20 +10,20 @@ use crate::files::{self, Sums};
 
 /// A file of the test data.
 #[derive(Clone)]
-pub(crate) struct TestFile {
-    pub(crate) path: PathBuf,
-    pub(crate) sums: Sums,
+pub struct TestFile {
+    pub path: PathBuf,
+    pub sums: Sums,
 }
 
 /// The folder.
-pub(crate) struct Data {
+pub struct Data {
     path: PathBuf,
     _remove: Option<TempDir>,
 }
 
 impl Data {
     /// A new folder in `dir`, or where temporary files go.
-    pub(crate) fn create(dir: Option<&Path>) -> Result<Self> {
+    pub fn create(dir: Option<&Path>) -> Result<Self> {
         let mut builder = tempfile::Builder::new();
         let builder = builder.prefix("safetensors-bench-");
         let dir = match dir {
@@ -34,16 +34,16 @@ impl Data {
     }
 
     /// The folder that another process has made.
-    pub(crate) fn existing(path: PathBuf) -> Self {
+    pub fn existing(path: PathBuf) -> Self {
         Self { path, _remove: None }
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// A file of these tensors, written if it is not there yet.
-    pub(crate) fn file(&self, name: &str, tensors: &[files::Tensor]) -> Result<TestFile> {
+    pub fn file(&self, name: &str, tensors: &[files::Tensor]) -> Result<TestFile> {
         let (path, sums_path) = (self.path.join(name), self.path.join(format!("{name}.sums")));
         if let Ok(sums) = std::fs::read(&sums_path) {
             return Ok(TestFile { path, sums: serde_json::from_slice(&sums)? });
@@ -55,7 +55,7 @@ impl Data {
 
     /// A file with this header and `data_len` bytes of data. The data is a hole, which takes no
     /// space.
-    pub(crate) fn header_only(&self, name: &str, header: &str, data_len: u64) -> Result<PathBuf> {
+    pub fn header_only(&self, name: &str, header: &str, data_len: u64) -> Result<PathBuf> {
         let path = self.path.join(name);
         files::write_header(&path, header)?.set_len(8 + header.len() as u64 + data_len)?;
         Ok(path)
@@ -63,6 +63,6 @@ impl Data {
 }
 
 /// A folder in memory, if the system has one.
-pub(crate) fn folder_in_memory() -> Option<PathBuf> {
+pub fn folder_in_memory() -> Option<PathBuf> {
     Some(PathBuf::from("/dev/shm")).filter(|shared_memory| shared_memory.is_dir())
 }

@@ -12,7 +12,7 @@ use crate::sample::{Goal, Measured, Role, Sample};
 
 /// All rows that were measured.
 #[derive(Serialize)]
-pub(crate) struct Report {
+pub struct Report {
     machine: Machine,
     rows: Vec<Line>,
 }
@@ -48,11 +48,11 @@ struct Verdict {
 }
 
 impl Report {
-    pub(crate) fn new() -> Self {
+    pub fn empty() -> Self {
         Self { machine: Machine::this(), rows: Vec::new() }
     }
 
-    pub(crate) fn add(&mut self, measured: Measured) {
+    pub fn add(&mut self, measured: Measured) {
         let ours = measured.contenders.iter().find(|((_, role), _)| *role == Role::Ours);
         let ours = ours.map(|(_, samples)| samples.clone()).unwrap_or_default();
         let entries = measured.contenders.into_iter().map(|((name, role), samples)| Entry {
@@ -81,7 +81,7 @@ impl Report {
     }
 
     /// Writes the numbers, with each sample, to a file. Makes its folder if needed.
-    pub(crate) fn write_json(&self, path: &Path) -> Result<()> {
+    pub fn write_json(&self, path: &Path) -> Result<()> {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)?;
         }
@@ -89,7 +89,7 @@ impl Report {
     }
 
     /// Replaces the table at the end of a document.
-    pub(crate) fn write_into(&self, document: &Path) -> Result<()> {
+    pub fn write_into(&self, document: &Path) -> Result<()> {
         let text = std::fs::read_to_string(document)?;
         let (before, _) =
             text.split_once(HEADING).context("the document has no place for a table")?;

@@ -4,6 +4,7 @@
 use std::hint::black_box;
 use std::path::PathBuf;
 use std::process::Command;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -12,10 +13,13 @@ use serde::{Deserialize, Serialize};
 use crate::data::Data;
 use crate::{cache, memory};
 
+/// A virtual machine gives free memory back to its host after a second or two.
+const GIVEN_BACK_AFTER: Duration = Duration::from_secs(4);
+
 /// The role of a contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Role {
+pub enum Role {
     /// This workspace.
     Ours,
     /// Another crate.
@@ -25,34 +29,25 @@ pub(crate) enum Role {
 }
 
 /// One way to do the work of a row.
-pub(crate) struct Contender {
-    pub(crate) name: &'static str,
-    pub(crate) role: Role,
+pub struct Contender {
+    pub name: &'static str,
+    pub role: Role,
     run: Box<Run>,
 }
 
 /// Does a contender's work once.
-pub(crate) type Run = dyn FnMut(&mut Watch) -> Result<()>;
+pub type Run = dyn FnMut(&mut Watch) -> Result<()>;
 
 impl Contender {
-    pub(crate) fn ours(
-        name: &'static str,
-        run: impl FnMut(&mut Watch) -> Result<()> + 'static,
-    ) -> Self {
+    pub fn ours(name: &'static str, run: impl FnMut(&mut Watch) -> Result<()> + 'static) -> Self {
         Self { name, role: Role::Ours, run: Box::new(run) }
     }
 
-    pub(crate) fn peer(
-        name: &'static str,
-        run: impl FnMut(&mut Watch) -> Result<()> + 'static,
-    ) -> Self {
+    pub fn peer(name: &'static str, run: impl FnMut(&mut Watch) -> Result<()> + 'static) -> Self {
         Self { name, role: Role::Peer, run: Box::new(run) }
     }
 
-    pub(crate) fn limit(
-        name: &'static str,
-        run: impl FnMut(&mut Watch) -> Result<()> + 'static,
-    ) -> Self {
+    pub fn limit(name: &'static str, run: impl FnMut(&mut Watch) -> Result<()> + 'static) -> Self {
         Self { name, role: Role::Limit, run: Box::new(run) }
     }
 
@@ -67,14 +62,14 @@ impl Contender {
 
 /// Times the part of a contender's work that counts. Preparation and checks do not count.
 #[derive(Default)]
-pub(crate) struct Watch {
+pub struct Watch {
     seconds: Option<f64>,
     growth: Option<u64>,
 }
 
 impl Watch {
     /// Times work that is done once, and measures how much the process's memory grows meanwhile.
-    pub(crate) fn time<T>(&mut self, work: impl FnOnce() -> T) -> T {
+    pub fn time<T>(&mut self, work: impl FnOnce() -> T) -> T {
         memory::reset_peak();
         let before = memory::resident();
         let start = Instant::now();
@@ -86,7 +81,7 @@ impl Watch {
 
     /// Times work that is too short to be timed once, by repeating it for some milliseconds.
     /// Dropping its result each time is part of the work.
-    pub(crate) fn repeat<T>(&mut self, mut work: impl FnMut() -> Result<T>) -> Result<()> {
+    pub fn repeat<T>(&mut self, mut work: impl FnMut() -> Result<T>) -> Result<()> {
         const LEAST: Duration = Duration::from_millis(4);
         let (start, mut count) = (Instant::now(), 0_u32);
         let elapsed = loop {
@@ -104,15 +99,15 @@ impl Watch {
 
 /// One measurement.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Sample {
-    pub(crate) seconds: f64,
+pub struct Sample {
+    pub seconds: f64,
     /// The peak of the process's memory during the work, minus its memory before, in bytes.
-    pub(crate) growth: Option<u64>,
+    pub growth: Option<u64>,
 }
 
 /// A goal of a row.
 #[derive(Clone, Debug)]
-pub(crate) enum Goal {
+pub enum Goal {
     /// At least this many times as fast as the contender of this name.
     Faster(&'static str, f64),
     /// At least this share of the speed of the limit of this name.
@@ -126,24 +121,28 @@ pub(crate) enum Goal {
 }
 
 /// A row, ready to be measured.
-pub(crate) struct Row {
-    pub(crate) contenders: Vec<Contender>,
-    pub(crate) goals: Vec<Goal>,
+pub struct Row {
+    pub contenders: Vec<Contender>,
+    pub goals: Vec<Goal>,
     /// The number of bytes that are moved, for the rate.
-    pub(crate) bytes: Option<u64>,
+    pub bytes: Option<u64>,
     /// The number of samples of each contender.
-    pub(crate) samples: usize,
+    pub samples: usize,
     /// Whether each sample is taken in a process of its own, like a program that loads one model.
-    pub(crate) isolated: bool,
+    pub isolated: bool,
     /// The memory to warm before a sample, in bytes. 0 if a sample takes little.
-    pub(crate) memory: u64,
-    /// The files that the work reads. They must be in the page cache.
-    pub(crate) files: Vec<PathBuf>,
+    pub memory: u64,
+    /// Whether the machine is idle before each sample, until it has given free memory back.
+    pub given_back: bool,
+    /// Whether the files must not be in the page cache before each sample.
+    pub cold: bool,
+    /// The files that the work reads. They must be in the page cache, unless the row is cold.
+    pub files: Vec<PathBuf>,
 }
 
 impl Row {
     /// A row of quick work, in this process.
-    pub(crate) fn new(contenders: Vec<Contender>) -> Self {
+    pub fn new(contenders: Vec<Contender>) -> Self {
         Self {
             contenders,
             goals: vec![],
@@ -151,51 +150,69 @@ impl Row {
             samples: 9,
             isolated: false,
             memory: 0,
+            given_back: false,
+            cold: false,
             files: vec![],
         }
     }
 
-    pub(crate) fn goals(mut self, goals: impl IntoIterator<Item = Goal>) -> Self {
+    pub fn goals(mut self, goals: impl IntoIterator<Item = Goal>) -> Self {
         self.goals.extend(goals);
         self
     }
 
-    pub(crate) fn bytes(mut self, bytes: u64) -> Self {
+    pub fn bytes(mut self, bytes: u64) -> Self {
         self.bytes = Some(bytes);
         self
     }
 
-    pub(crate) fn samples(mut self, samples: usize) -> Self {
+    pub fn samples(mut self, samples: usize) -> Self {
         self.samples = samples;
         self
     }
 
-    pub(crate) fn isolated(mut self) -> Self {
+    pub fn isolated(mut self) -> Self {
         self.isolated = true;
         self
     }
 
-    pub(crate) fn memory(mut self, bytes: u64) -> Self {
+    pub fn memory(mut self, bytes: u64) -> Self {
         self.memory = bytes;
         self
     }
 
-    pub(crate) fn reads(mut self, file: impl Into<PathBuf>) -> Self {
+    /// Each sample begins with memory that the machine has to get back from its host.
+    pub fn given_back(mut self) -> Self {
+        self.memory = 0;
+        self.given_back = true;
+        self
+    }
+
+    /// Each sample begins with files that are only on the disk.
+    pub fn cold(mut self) -> Self {
+        self.cold = true;
+        self
+    }
+
+    pub fn reads(mut self, file: impl Into<PathBuf>) -> Self {
         self.files.push(file.into());
         self
     }
 
     /// Takes one sample of one contender. Called in the process that was started for it.
-    pub(crate) fn measure_one(mut self, contender: &str) -> Result<Sample> {
+    pub fn measure_one(mut self, contender: &str) -> Result<Sample> {
         let contender = self.contenders.iter_mut().find(|candidate| candidate.name == contender);
         contender.context("no such contender")?.sample(self.memory)
     }
 
     /// Takes all samples. Starts again if the system meanwhile drops the files from its cache.
-    pub(crate) fn measure(mut self, name: &str, data: &Data) -> Result<Measured> {
+    pub fn measure(mut self, name: &str, data: &Data) -> Result<Measured> {
         const ATTEMPTS: usize = 3;
         let mut attempt = 1;
         let (samples, in_cache) = loop {
+            if self.cold {
+                break (self.rounds(name, data)?, None);
+            }
             self.files.iter().try_for_each(|file| cache::warm(file))?;
             let samples = self.rounds(name, data)?;
             match self.files.iter().map(|file| cache::assert_warm(file)).collect::<Result<Vec<_>>>()
@@ -226,6 +243,12 @@ impl Row {
         let rounds_before = usize::from(!self.isolated);
         for round in 0..rounds_before + self.samples {
             for (contender, samples) in self.contenders.iter_mut().zip(&mut samples) {
+                if self.given_back {
+                    sleep(GIVEN_BACK_AFTER);
+                }
+                if self.cold {
+                    self.files.iter().try_for_each(|file| cache::evict(file))?;
+                }
                 let sample = if self.isolated {
                     in_own_process(name, contender.name, data)?
                 } else {
@@ -241,13 +264,13 @@ impl Row {
 }
 
 /// A row's samples.
-pub(crate) struct Measured {
-    pub(crate) name: String,
-    pub(crate) bytes: Option<u64>,
+pub struct Measured {
+    pub name: String,
+    pub bytes: Option<u64>,
     /// The share of the files that was in the page cache at the end.
-    pub(crate) in_cache: Option<f64>,
-    pub(crate) goals: Vec<Goal>,
-    pub(crate) contenders: Vec<((&'static str, Role), Vec<Sample>)>,
+    pub in_cache: Option<f64>,
+    pub goals: Vec<Goal>,
+    pub contenders: Vec<((&'static str, Role), Vec<Sample>)>,
 }
 
 fn in_own_process(row: &str, contender: &str, data: &Data) -> Result<Sample> {

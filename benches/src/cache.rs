@@ -1,4 +1,5 @@
-//! The page cache: each test file must be in it before and after a measurement.
+//! The page cache: each test file must be in it before and after a measurement, or, for a row of cold
+//! reading, must not be in it before each sample.
 
 use std::path::Path;
 
@@ -9,7 +10,7 @@ use anyhow::{Result, ensure};
 const LEAST: f64 = 0.95;
 
 /// Brings a file into the page cache and makes sure that it is there.
-pub(crate) fn warm(path: &Path) -> Result<()> {
+pub fn warm(path: &Path) -> Result<()> {
     let read = || -> Result<f64> {
         std::io::copy(&mut std::fs::File::open(path)?, &mut std::io::sink())?;
         assert_warm(path)
@@ -19,7 +20,7 @@ pub(crate) fn warm(path: &Path) -> Result<()> {
 
 /// The share of a file's pages that are in the page cache. Fails if it is too small. It is 1 where
 /// the system does not tell.
-pub(crate) fn assert_warm(path: &Path) -> Result<f64> {
+pub fn assert_warm(path: &Path) -> Result<f64> {
     let share = share(path)?;
     ensure!(
         share >= LEAST,
@@ -28,6 +29,29 @@ pub(crate) fn assert_warm(path: &Path) -> Result<f64> {
         100.0 * share
     );
     Ok(share)
+}
+
+/// Drops a file from the page cache and makes sure that it is not there. Linux only.
+#[cfg(target_os = "linux")]
+pub fn evict(path: &Path) -> Result<()> {
+    const MOST: f64 = 0.01;
+    let file = std::fs::File::open(path)?;
+    // Only pages that are on the disk can be dropped.
+    file.sync_all()?;
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+    let share = share(path)?;
+    ensure!(
+        share <= MOST,
+        "{}: {:.1} % of it is still in the page cache",
+        path.display(),
+        100.0 * share
+    );
+    Ok(())
+}
+
+#[cfg(not(target_os = "linux"))]
+pub fn evict(_: &Path) -> Result<()> {
+    anyhow::bail!("the page cache can be emptied on Linux only")
 }
 
 #[cfg(target_os = "linux")]
@@ -42,8 +66,9 @@ fn share(_: &Path) -> Result<f64> {
 }
 
 /// The state of the page cache, for the table's head.
-pub(crate) const STATE: &str = if cfg!(target_os = "linux") {
-    "warm: mincore finds at least 95 % of every file that is read, before and after its row"
+pub const STATE: &str = if cfg!(target_os = "linux") {
+    "warm, unless the row says cold: mincore finds at least 95 % of every file that is read, before \
+     and after its row"
 } else {
     "warm: every file was read before"
 };

@@ -5,24 +5,24 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 
 /// What the program was asked to do.
-pub(crate) struct Args {
+pub struct Args {
     words: Vec<String>,
-    pub(crate) list: bool,
-    pub(crate) json: PathBuf,
-    pub(crate) into: Option<PathBuf>,
-    pub(crate) dir: Option<PathBuf>,
-    pub(crate) child: Option<Child>,
+    pub list: bool,
+    pub json: PathBuf,
+    pub into: Option<PathBuf>,
+    pub dir: Option<PathBuf>,
+    pub child: Option<Child>,
 }
 
 /// One measurement, in a process of its own that the program starts.
-pub(crate) struct Child {
-    pub(crate) row: String,
-    pub(crate) contender: String,
-    pub(crate) data: PathBuf,
+pub struct Child {
+    pub row: String,
+    pub contender: String,
+    pub data: PathBuf,
 }
 
 impl Args {
-    pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Self> {
+    pub fn parse(mut args: impl Iterator<Item = String>) -> Result<Self> {
         let json = PathBuf::from("target/bench/table.json");
         let mut parsed =
             Self { words: Vec::new(), list: false, json, into: None, dir: None, child: None };
@@ -47,7 +47,7 @@ impl Args {
     }
 
     /// Whether the arguments select this row.
-    pub(crate) fn selects(&self, row: &str) -> bool {
+    pub fn selects(&self, row: &str) -> bool {
         let row = row.to_lowercase();
         self.words.is_empty() || self.words.iter().any(|word| row.contains(word))
     }

@@ -8,15 +8,15 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 /// A tensor of a test file.
-pub(crate) struct Tensor {
-    pub(crate) name: String,
-    pub(crate) dtype: &'static str,
-    pub(crate) shape: Vec<usize>,
-    pub(crate) bytes: usize,
+pub struct Tensor {
+    pub name: String,
+    pub dtype: &'static str,
+    pub shape: Vec<usize>,
+    pub bytes: usize,
 }
 
 impl Tensor {
-    pub(crate) fn bf16(name: String, shape: &[usize]) -> Self {
+    pub fn bf16(name: String, shape: &[usize]) -> Self {
         Self {
             name,
             dtype: "BF16",
@@ -25,7 +25,7 @@ impl Tensor {
         }
     }
 
-    pub(crate) fn f32(name: String, shape: &[usize]) -> Self {
+    pub fn f32(name: String, shape: &[usize]) -> Self {
         Self {
             name,
             dtype: "F32",
@@ -36,12 +36,12 @@ impl Tensor {
 }
 
 /// 256 tensors of 8 MiB.
-pub(crate) fn two_gib() -> Vec<Tensor> {
+pub fn two_gib() -> Vec<Tensor> {
     (0..256).map(|i| Tensor::bf16(format!("model.layers.{i}.mlp.weight"), &[2048, 2048])).collect()
 }
 
 /// A language model of 2 GiB: its tensors in the order in which candle's models ask for them.
-pub(crate) fn language_model() -> Vec<Tensor> {
+pub fn language_model() -> Vec<Tensor> {
     const LAYERS: usize = 32;
     const HIDDEN: usize = 2048;
     const MLP: usize = 2560;
@@ -71,15 +71,15 @@ pub(crate) fn language_model() -> Vec<Tensor> {
 
 /// The checksums of a test file's tensors, by [`checksum`].
 #[derive(Clone, Copy, Serialize, Deserialize)]
-pub(crate) struct Sums {
+pub struct Sums {
     /// For the tensors as they are.
-    pub(crate) plain: u64,
+    pub plain: u64,
     /// For the tensors widened from 16 to 32 bits by zeros below, as BF16 becomes F32.
-    pub(crate) widened: u64,
+    pub widened: u64,
 }
 
 /// Writes the header as the format's reference implementation does.
-pub(crate) fn write_header(path: &Path, header: &str) -> Result<File> {
+pub fn write_header(path: &Path, header: &str) -> Result<File> {
     let mut file = File::create(path)?;
     file.write_all(&(header.len() as u64).to_le_bytes())?;
     file.write_all(header.as_bytes())?;
@@ -87,7 +87,7 @@ pub(crate) fn write_header(path: &Path, header: &str) -> Result<File> {
 }
 
 /// The text of a header: entries, then spaces up to a multiple of 8.
-pub(crate) fn header_text(tensors: &[Tensor]) -> String {
+pub fn header_text(tensors: &[Tensor]) -> String {
     let mut begin = 0;
     let entries = tensors.iter().map(|Tensor { name, dtype, shape, bytes }| {
         let (start, end) = (begin, begin + bytes);
@@ -101,7 +101,7 @@ pub(crate) fn header_text(tensors: &[Tensor]) -> String {
 }
 
 /// Writes a file of finite numbers. They are the same in every run, and differ between tensors.
-pub(crate) fn write(path: &Path, tensors: &[Tensor]) -> Result<Sums> {
+pub fn write(path: &Path, tensors: &[Tensor]) -> Result<Sums> {
     let mut file = BufWriter::with_capacity(1 << 20, write_header(path, &header_text(tensors))?);
     let mut pattern = Pattern(1);
     let mut sums = Sums { plain: 0, widened: 0 };
@@ -119,11 +119,11 @@ pub(crate) fn write(path: &Path, tensors: &[Tensor]) -> Result<Sums> {
 }
 
 /// Pseudorandom numbers, by xorshift.
-pub(crate) struct Pattern(pub(crate) u64);
+pub struct Pattern(pub u64);
 
 impl Pattern {
     /// Bytes of which every two make a finite BF16 and an F16, and every four a finite F32.
-    pub(crate) fn take(&mut self, bytes: usize) -> Vec<u8> {
+    pub fn take(&mut self, bytes: usize) -> Vec<u8> {
         let words = (0..bytes.div_ceil(8)).flat_map(|_| {
             self.0 ^= self.0 << 13;
             self.0 ^= self.0 >> 7;
@@ -139,9 +139,7 @@ impl Pattern {
 
 /// A checksum over names and bytes. It depends on every byte and its place, but not on the order of
 /// the tensors.
-pub(crate) fn checksum<N: AsRef<str>, B: AsRef<[u8]>>(
-    tensors: impl IntoIterator<Item = (N, B)>,
-) -> u64 {
+pub fn checksum<N: AsRef<str>, B: AsRef<[u8]>>(tensors: impl IntoIterator<Item = (N, B)>) -> u64 {
     let sums = tensors.into_iter().map(|(name, bytes)| one_checksum(name.as_ref(), bytes.as_ref()));
     sums.fold(0, u64::wrapping_add)
 }

@@ -6,23 +6,23 @@ use anyhow::Result;
 use memmap2::MmapMut;
 
 /// The memory that the process has now, in bytes. Linux only.
-pub(crate) fn resident() -> Option<u64> {
+pub fn resident() -> Option<u64> {
     field("/proc/self/status", "VmRSS:")
 }
 
 /// The most memory that the process has had since [`reset_peak`], in bytes. Linux only.
-pub(crate) fn peak() -> Option<u64> {
+pub fn peak() -> Option<u64> {
     field("/proc/self/status", "VmHWM:")
 }
 
 /// Resets the peak to the memory that the process has now. Does nothing where that is impossible.
-pub(crate) fn reset_peak() {
+pub fn reset_peak() {
     // A failure leaves an older peak. It shows up in the table as too much memory.
     let _ = fs::write("/proc/self/clear_refs", "5");
 }
 
 /// The machine's memory, in bytes. Linux only.
-pub(crate) fn total() -> Option<u64> {
+pub fn total() -> Option<u64> {
     field("/proc/meminfo", "MemTotal:")
 }
 
@@ -30,7 +30,7 @@ pub(crate) fn total() -> Option<u64> {
 ///
 /// A virtual machine returns free memory to its host after a second or two. Getting it back takes
 /// longer than anything that is measured here.
-pub(crate) fn warm(bytes: u64) -> Result<()> {
+pub fn warm(bytes: u64) -> Result<()> {
     if bytes > 0 {
         let mut memory = MmapMut::map_anon(bytes as usize)?;
         #[cfg(target_os = "linux")]

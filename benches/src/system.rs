@@ -16,39 +16,39 @@ use memmap2::Mmap;
 use safetensors_bridge::Checkpoint;
 
 /// Maps a file of the test data.
-pub(crate) fn map(path: &Path) -> Result<Mmap> {
+pub fn map(path: &Path) -> Result<Mmap> {
     // SAFETY: the test data are ours, in a folder of our own, and do not change once they are
     // written.
     Ok(unsafe { Mmap::map(&File::open(path)?) }?)
 }
 
 /// Opens a file of the test data as candle does, mapped.
-pub(crate) fn candle_map(path: &Path) -> Result<MmapedSafetensors> {
+pub fn candle_map(path: &Path) -> Result<MmapedSafetensors> {
     // SAFETY: as for `map`.
     Ok(unsafe { MmapedSafetensors::new(path) }?)
 }
 
 /// The builder through which candle's models load a file of the test data.
-pub(crate) fn candle_var_builder(path: &Path, dtype: DType) -> Result<VarBuilder<'static>> {
+pub fn candle_var_builder(path: &Path, dtype: DType) -> Result<VarBuilder<'static>> {
     // SAFETY: as for `map`.
     Ok(unsafe { VarBuilder::from_mmaped_safetensors(&[path], dtype, &Device::Cpu) }?)
 }
 
 /// The builder through which candle's tensor-parallel models load a file of the test data.
-pub(crate) fn candle_sharded(path: &Path, dtype: DType) -> Result<ShardedVarBuilder<'static>> {
+pub fn candle_sharded(path: &Path, dtype: DType) -> Result<ShardedVarBuilder<'static>> {
     // SAFETY: as for `map`.
     Ok(unsafe { ShardedSafeTensors::var_builder(&[path], dtype, &Device::Cpu) }?)
 }
 
 /// Opens a file of the test data as we do, mapped.
-pub(crate) fn checkpoint_map(path: &Path) -> Result<Checkpoint<Mmap>> {
+pub fn checkpoint_map(path: &Path) -> Result<Checkpoint<Mmap>> {
     // SAFETY: as for `map`.
     Ok(unsafe { Checkpoint::mmap(path) }?)
 }
 
 /// How many pages of a mapped file are in the page cache, and how many it has.
 #[cfg(target_os = "linux")]
-pub(crate) fn resident_pages(map: &Mmap) -> Result<(usize, usize)> {
+pub fn resident_pages(map: &Mmap) -> Result<(usize, usize)> {
     let mut pages = vec![0_u8; map.len().div_ceil(4096)];
     // SAFETY: the range is the whole mapping. The vector has a byte for each page, because pages
     // have at least 4096 bytes.
