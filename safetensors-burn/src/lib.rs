@@ -71,7 +71,7 @@ pub use framework::Burn;
 pub use load::{load, load_with};
 pub use save::{save, save_sharded};
 pub use share::{share, share_checkpoint, share_tensor};
-pub use store::CheckpointStore;
+pub use store::{CheckpointStore, KeyRemapper};
 
 /// Tests the example of the README.
 #[cfg(doctest)]

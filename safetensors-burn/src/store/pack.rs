@@ -21,16 +21,18 @@ use safetensors_core::{
 
 use super::filter::Filter;
 use super::location::Location;
+use crate::error::catch_panic;
 use crate::save::DataSource;
 use crate::{Burn, dtype};
 
-/// A tensor of a checkpoint under the name that the module uses. Its bytes are read each time they
-/// are requested, with these options, which must be made for burn. If the options do not allow a
-/// widening that the tensor needs, only reading it is an error.
+/// A tensor of a checkpoint under the name that the module uses, with the id that was saved for it.
+/// Its bytes are read each time they are requested, with these options, which must be made for
+/// burn. If the options do not allow a widening that the tensor needs, only reading it is an error.
 pub(crate) fn of_checkpoint<S: ReadAt + 'static>(
     checkpoint: &Arc<Checkpoint<S>>,
     tensor: &LazyTensor<'_, S>,
     name: String,
+    id: Option<u64>,
     options: &LoadOptions,
 ) -> Result<PackTensor> {
     let described = options.clone().widening(Widening::Lossless);
@@ -51,7 +53,7 @@ pub(crate) fn of_checkpoint<S: ReadAt + 'static>(
         let data = data.map_err(|error| tensor.locate(error))?;
         Ok(data.into_bytes())
     };
-    Ok(PackTensor::deferred(name, to, Shape::from(shape), None, byte_len, move || {
+    Ok(PackTensor::deferred(name, to, Shape::from(shape), id, byte_len, move || {
         read()
             .map_err(|error: safetensors_core::Error| PackError::ValidationError(error.to_string()))
     }))
@@ -83,10 +85,15 @@ pub(crate) fn for_parameter(
 ) -> PackTensor {
     let again = source.clone();
     let provide = move || slot.take().map_or_else(|| again.to_bytes(), Ok);
-    let (dtype, shape) = (source.dtype, source.shape.clone());
+    let (dtype, shape, id) = (source.dtype, source.shape.clone(), source.param_id);
     let tensor =
-        PackTensor::deferred(location.path(), dtype, shape, None, source.byte_len(), provide);
+        PackTensor::deferred(location.path(), dtype, shape, id, source.byte_len(), provide);
     adapter.adapt(tensor, ModuleContext::new(location.containers()))
+}
+
+/// The id that was saved for a tensor of a checkpoint.
+pub(crate) fn saved_id(source: &PackTensor) -> Option<ParamId> {
+    source.param_id.map(ParamId::from)
 }
 
 /// The path of a parameter under the name that the adapter has for it. `None` if the adapter has no
@@ -105,37 +112,46 @@ pub(crate) fn description(tensor: &PackTensor) -> (DType, &Shape) {
 
 /// Produces the bytes of a tensor without consuming it.
 pub(crate) fn read(tensor: &PackTensor) -> Result<Bytes> {
-    tensor.to_bytes().map_err(Error::framework::<Burn>)
+    catch_panic(|| tensor.to_bytes())?.map_err(Error::framework::<Burn>)
 }
 
 /// Converts a tensor to `TensorData`. Its bytes are produced now if they were not before.
 pub(crate) fn into_data(tensor: PackTensor) -> Result<TensorData> {
-    bridge::into_data(tensor).map_err(Error::framework::<Burn>)
+    catch_panic(|| bridge::into_data(tensor))?.map_err(Error::framework::<Burn>)
 }
 
-/// The tensors of the module's parameters that pass the filter, adapted for a file. Each comes with
-/// the id of its parameter. The data stays on its device until it is written.
+/// The parameters of a module, as tensors for a file.
+#[derive(Default)]
+pub(crate) struct Collected {
+    /// The tensors whose names pass the filter, each with the id of its parameter.
+    pub(crate) tensors: Vec<(ParamId, PackTensor)>,
+    /// The number of all parameters.
+    pub(crate) found: usize,
+}
+
+/// Adapts the parameters of a module for a file, and selects those whose adapted names pass the
+/// filter. The data stays on its device until it is written.
 pub(crate) fn collect(
     module: &impl Module,
     filter: &Filter,
     adapter: &dyn ModuleAdapter,
     skip_enum_variants: bool,
-) -> Vec<(ParamId, PackTensor)> {
+) -> Collected {
     let mut collector = Collector {
         location: Location::root(skip_enum_variants),
         filter,
         adapter,
-        tensors: Vec::new(),
+        collected: Collected::default(),
     };
     module.visit(&mut collector);
-    collector.tensors
+    collector.collected
 }
 
 struct Collector<'a> {
     location: Location,
     filter: &'a Filter,
     adapter: &'a dyn ModuleAdapter,
-    tensors: Vec<(ParamId, PackTensor)>,
+    collected: Collected,
 }
 
 impl Collector<'_> {
@@ -143,9 +159,6 @@ impl Collector<'_> {
     where
         Tensor<D, K>: Parameter,
     {
-        if !self.filter.matches(&self.location) {
-            return;
-        }
         let tensor = param.transform_for_save().val();
         let (dtype, shape) = (tensor.dtype(), tensor.shape());
         let byte_len = bridge::data_len(dtype, &shape);
@@ -156,8 +169,12 @@ impl Collector<'_> {
                     .map_err(|error| PackError::ValidationError(error.to_string()))?;
                 Ok(data.into_bytes())
             });
-        let adapted = self.adapter.adapt(tensor, ModuleContext::new(self.location.containers()));
-        self.tensors.push((param.id, adapted));
+        let containers = self.location.containers();
+        let adapted = self.adapter.adapt(tensor, ModuleContext::new(containers));
+        self.collected.found += 1;
+        if self.filter.matches(&adapted.name, containers) {
+            self.collected.tensors.push((param.id, adapted));
+        }
     }
 }
 
@@ -200,11 +217,6 @@ impl ModuleSource {
             Err(error) => Err(error.in_tensor(&tensor.name)),
         }
     }
-
-    /// The tensor's path in the module, as the adapter left it.
-    pub(crate) fn name(&self) -> &str {
-        &self.tensor.name
-    }
 }
 
 impl TensorSource for ModuleSource {
@@ -217,8 +229,8 @@ impl TensorSource for ModuleSource {
     }
 
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
-        let data = bridge::to_data(&self.tensor).map_err(Error::framework::<Burn>)?;
-        DataSource::new(&data)?.write_to(sink)
+        let data = catch_panic(|| bridge::to_data(&self.tensor))?;
+        DataSource::new(&data.map_err(Error::framework::<Burn>)?)?.write_to(sink)
     }
 
     /// The number of the tie in place of an address, because the data may lie on a device.

@@ -1,8 +1,8 @@
 //! [`parameters`]: lists the parameters of a module without initializing them.
 
-use burn::module::{Module, ModuleVisitor, Param, Parameter as BurnParameter};
+use burn::module::{Module, ModuleVisitor, Param, ParamId, Parameter as BurnParameter};
 use burn::tensor::kind::Basic;
-use burn::tensor::{Bool, BoolStore, DType, Int, Shape, Tensor};
+use burn::tensor::{Bool, DType, Device, Int, Shape, Tensor};
 
 use super::location::Location;
 
@@ -26,12 +26,13 @@ impl Kind {
         }
     }
 
-    /// A dtype of this kind, for messages.
-    pub(crate) fn example(self) -> DType {
+    /// The dtype that parameters of this kind have on a device by default.
+    fn default_dtype(self, device: &Device) -> DType {
+        let settings = device.settings();
         match self {
-            Self::Float => DType::F32,
-            Self::Int => DType::I32,
-            Self::Bool => DType::Bool(BoolStore::Native),
+            Self::Float => settings.float_dtype.into(),
+            Self::Int => settings.int_dtype.into(),
+            Self::Bool => settings.bool_dtype.into(),
         }
     }
 }
@@ -40,7 +41,10 @@ impl Kind {
 #[derive(Debug)]
 pub(crate) struct Parameter {
     pub(crate) location: Location,
+    pub(crate) id: ParamId,
     pub(crate) kind: Kind,
+    /// The dtype, for messages. A parameter without a value has the default dtype of its device.
+    pub(crate) dtype: DType,
     /// The shape in a file.
     pub(crate) shape: Shape,
 }
@@ -66,12 +70,14 @@ impl Visitor {
         // A parameter may be saved in another form than it is used in. For example, a linear layer
         // of `Col` layout is saved transposed. A parameter without a value declares the shape of
         // its saved form. A value must be transformed first to get that shape.
-        let shape = if param.is_initialized() {
-            param.transform_for_save().val().shape()
+        let (dtype, shape) = if param.is_initialized() {
+            let value = param.transform_for_save().val();
+            (value.dtype(), value.shape())
         } else {
-            param.lazy_shape()
+            (kind.default_dtype(&param.lazy_device()), param.lazy_shape())
         };
-        self.parameters.push(Parameter { location: self.location.clone(), kind, shape });
+        let location = self.location.clone();
+        self.parameters.push(Parameter { location, id: param.id, kind, dtype, shape });
     }
 }
 

@@ -130,7 +130,7 @@ fn a_failed_save_leaves_the_old_file() {
         weight: Param<Tensor<2>>,
     }
     let dir = dir();
-    let mut store = saved(&dir, &Model::new(2));
+    let mut store = saved(&dir, &Model::new(2)).overwrite(true);
     let device = Device::default();
     let weight = Tensor::<2>::ones([4, 8], &device).quantize_dynamic(&Default::default());
     let error = Quantized { weight: initialized(weight) }.save_into(&mut store).unwrap_err();

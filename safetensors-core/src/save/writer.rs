@@ -34,8 +34,9 @@ const WORTH_SEVERAL_THREADS: u64 = 2 << 20;
 ///
 /// Those of [`serialize`](super::serialize); [`ErrorKind::Io`](crate::ErrorKind::Io);
 /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) if the path leads to something other than a
-/// regular file; [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile). After these the path
-/// still has the old file, and no temporary file stays behind. After
+/// regular file; [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile);
+/// [`ErrorKind::FileExists`](crate::ErrorKind::FileExists). After these the path still has the old
+/// file, and no temporary file stays behind. After
 /// [`ErrorKind::NotDurable`](crate::ErrorKind::NotDurable) it has the new file.
 pub fn save<N: AsRef<str>, S: TensorSource>(
     path: impl AsRef<Path>,
