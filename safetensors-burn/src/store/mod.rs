@@ -39,8 +39,8 @@ use crate::{Burn, StoreError};
 
 /// Loads burn modules from safetensors checkpoints and saves them to safetensors files.
 ///
-/// It has every option of burn-store's `SafetensorsStore`, under the same name. [Coming from
-/// burn-store](crate#coming-from-burn-store) lists them, and what differs.
+/// It has every option of burn-store's `SafetensorsStore`, under the same name. The module
+/// [`migration`](crate::migration) lists them, and what differs.
 ///
 /// A pattern that is not a regular expression is an error when the store is used.
 ///
