@@ -55,7 +55,7 @@ pub enum StoreError {
         /// What is wrong with its value.
         source: serde_json::Error,
     },
-    /// Loading in steps ([`max_step_size`](crate::CheckpointStore::max_step_size)) failed after some
+    /// Loading in steps ([`max_extra_memory`](crate::CheckpointStore::max_extra_memory)) failed after some
     /// parameters had got their new values. The others have their old ones.
     #[error("{loaded} of {total} parameters have their new values already: {}", .source.kind())]
     PartlyLoaded {

@@ -44,7 +44,7 @@
 //! | `overwrite` | [`overwrite`], off by default as there; it also protects a directory of shards |
 //! | `with_from_adapter`, `with_to_adapter` | [`with_from_adapter`], [`with_to_adapter`], with burn-store's adapters, which this crate re-exports, or your own |
 //! | `SafetensorsStoreError` | [`safetensors_core::Error`], whose source is a [`StoreError`] or an [`ApplyError`] |
-//! | nothing | [`max_shard_size`], [`load_options`], [`save_options`], [`max_step_size`], [`param_ids`], [`every_path`] |
+//! | nothing | [`max_shard_size`], [`load_options`], [`save_options`], [`max_extra_memory`], [`param_ids`], [`every_path`] |
 //!
 //! # What differs
 //!
@@ -89,7 +89,7 @@
 //! [`max_shard_size`]: CheckpointStore::max_shard_size
 //! [`load_options`]: CheckpointStore::load_options
 //! [`save_options`]: CheckpointStore::save_options
-//! [`max_step_size`]: CheckpointStore::max_step_size
+//! [`max_extra_memory`]: CheckpointStore::max_extra_memory
 //! [`param_ids`]: CheckpointStore::param_ids
 //! [`every_path`]: CheckpointStore::every_path
 

@@ -50,7 +50,7 @@ use crate::{Burn, StoreError};
 /// - Headers are parsed once. Tensors are read in parallel, each once.
 /// - All tensors are checked and read before the module changes. If loading fails, the module stays
 ///   as it was. During loading, memory holds the new and the old values.
-///   [`max_step_size`](CheckpointStore::max_step_size) gives up the former to avoid the latter.
+///   [`max_extra_memory`](CheckpointStore::max_extra_memory) gives up the former to avoid the latter.
 /// - Loading does not initialize parameters that have no value yet. So a module that was just made
 ///   by `init` has no old values.
 ///
@@ -167,7 +167,7 @@ pub struct CheckpointStore {
     skip_enum_variants: bool,
     param_ids: bool,
     every_path: bool,
-    max_step_size: u64,
+    max_extra_memory: u64,
     catalog: Option<Arc<Catalog>>,
 }
 
@@ -225,7 +225,7 @@ impl CheckpointStore {
             skip_enum_variants: false,
             param_ids: true,
             every_path: false,
-            max_step_size: u64::MAX,
+            max_extra_memory: u64::MAX,
             catalog: None,
         }
     }
@@ -292,7 +292,7 @@ impl ModuleStore for CheckpointStore {
     }
 
     /// Loads the module's parameters that pass the filter. After an error the module is unchanged,
-    /// except with [`max_step_size`](CheckpointStore::max_step_size).
+    /// except with [`max_extra_memory`](CheckpointStore::max_extra_memory).
     ///
     /// # Errors
     ///

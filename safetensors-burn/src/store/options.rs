@@ -134,13 +134,12 @@ impl CheckpointStore {
         self
     }
 
-    /// Reads at most this many bytes, as counted in the file, before the parameters take over their
-    /// new values and release the old ones. A larger tensor is a step of its own. Without a limit,
-    /// which is the default, all new values are read first.
+    /// Sets the most bytes of new values, as counted in the file, that loading holds beside the old
+    /// ones. Loading then goes in steps: the parameters of a step take over their new values, and
+    /// release the old ones, before more is read. A larger tensor is a step of its own. Without a
+    /// limit, which is the default, all new values are read first.
     ///
-    /// Memory then holds the module once, and beyond that the tensors of one step. Without a limit
-    /// it holds the old and the new values. A module that was just made by `init` has no old values,
-    /// so for it a limit gains nothing.
+    /// A module that was just made by `init` has no old values, so for it a limit gains nothing.
     ///
     /// What can be checked without the data is still checked before anything changes: names, shapes,
     /// kinds, dtypes. But if a later step fails, some parameters have new values and the others old
@@ -155,12 +154,12 @@ impl CheckpointStore {
     /// let mut model: Linear = LinearConfig::new(4, 2).init(&Device::default());
     /// let mut store = CheckpointStore::from_bytes(None);
     /// model.save_into(&mut store)?;
-    /// model.load_from(&mut store.max_step_size(256 << 20))?;
+    /// model.load_from(&mut store.max_extra_memory(256 << 20))?;
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
     #[must_use]
-    pub fn max_step_size(mut self, bytes: u64) -> Self {
-        self.max_step_size = bytes;
+    pub fn max_extra_memory(mut self, bytes: u64) -> Self {
+        self.max_extra_memory = bytes;
         self
     }
 
