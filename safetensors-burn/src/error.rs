@@ -55,8 +55,8 @@ pub enum StoreError {
         /// What is wrong with its value.
         source: serde_json::Error,
     },
-    /// Loading in steps ([`max_extra_memory`](crate::CheckpointStore::max_extra_memory)) failed after some
-    /// parameters had got their new values. The others have their old ones.
+    /// Loading in steps failed after some parameters had got their new values. The others have
+    /// their old ones. See [`max_extra_memory`](crate::CheckpointStore::max_extra_memory).
     #[error("{loaded} of {total} parameters have their new values already: {}", .source.kind())]
     PartlyLoaded {
         /// The number of parameters that have their new values.
@@ -79,7 +79,7 @@ fn hint(is_adapted: bool) -> &'static str {
     if is_adapted {
         "the adapter has transposed it, but the file seems to have burn's layout already"
     } else {
-        "PyTorch stores linear layers so, and with_from_adapter(PyTorchToBurnAdapter) transposes them"
+        "PyTorch stores linear layers so; with_from_adapter(PyTorchToBurnAdapter) transposes them"
     }
 }
 

@@ -1,5 +1,5 @@
-//! From burn-store's `SafetensorsStore` to [`CheckpointStore`]: each option, what differs, and where
-//! this crate is stricter. This module has no items. The names are those of burn-store 0.22.
+//! From burn-store's `SafetensorsStore` to [`CheckpointStore`]: each option, and what differs. This
+//! module has no items. The names are those of burn-store 0.22.
 //!
 //! In most programs the name of the type is all that changes:
 //!

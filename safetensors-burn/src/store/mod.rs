@@ -49,8 +49,9 @@ use crate::{Burn, StoreError};
 /// - The path may be a file, an index of shards (`*.json`), or the directory that holds either.
 /// - Headers are parsed once. Tensors are read in parallel, each once.
 /// - All tensors are checked and read before the module changes. If loading fails, the module stays
-///   as it was. During loading, memory holds the new and the old values.
-///   [`max_extra_memory`](CheckpointStore::max_extra_memory) gives up the former to avoid the latter.
+///   as it was. During loading, memory holds the new and the old values. With
+///   [`max_extra_memory`](CheckpointStore::max_extra_memory) it does not, but then a load that
+///   fails late may have changed a part of the module.
 /// - Loading does not initialize parameters that have no value yet. So a module that was just made
 ///   by `init` has no old values.
 ///
@@ -69,10 +70,10 @@ use crate::{Burn, StoreError};
 ///
 /// # Ids of parameters
 ///
-/// burn finds the state of an optimizer by the ids of parameters, and a new module has new ids. So a
-/// save records the ids, and loading gives them back to the parameters that it loads, as burn's own
-/// records and `BurnpackStore` do. Without that, an optimizer that is resumed would silently find
-/// no state.
+/// burn finds the state of an optimizer by the ids of parameters, and a new module has new ids. So
+/// a save records the ids, and loading gives them back to the parameters that it loads, as burn's
+/// own records and `BurnpackStore` do. Without that, an optimizer that is resumed would silently
+/// find no state.
 ///
 /// The ids are one entry of the metadata, `safetensors_bridge.param_ids`: a JSON object with the id
 /// (an unsigned 64-bit integer) of each tensor by its name in the file. Other readers ignore it. A
@@ -282,11 +283,12 @@ impl ModuleStore for CheckpointStore {
     ///
     /// # Errors
     ///
-    /// [`FileExists`](safetensors_core::ErrorKind::FileExists) unless [`overwrite`](CheckpointStore::overwrite) is set;
-    /// [`NothingSelected`](safetensors_core::ErrorKind::NothingSelected) if the filter leaves no parameter;
-    /// [`StoreError::IndexDestination`]; [`StoreError::Pattern`]; [`StoreError::Panicked`] if the
-    /// backend or an adapter panics; those of [`safetensors_core::save()`] and
-    /// [`save_sharded`](safetensors_core::save_sharded).
+    /// [`FileExists`](safetensors_core::ErrorKind::FileExists) unless
+    /// [`overwrite`](CheckpointStore::overwrite) is set;
+    /// [`NothingSelected`](safetensors_core::ErrorKind::NothingSelected) if the filter leaves no
+    /// parameter; [`StoreError::IndexDestination`]; [`StoreError::Pattern`];
+    /// [`StoreError::Panicked`] if the backend or an adapter panics; those of
+    /// [`safetensors_core::save()`] and [`save_sharded`](safetensors_core::save_sharded).
     fn collect_from<M: ModuleSnapshot>(&mut self, module: &M) -> Result<()> {
         self.save_module(module)
     }
@@ -299,7 +301,8 @@ impl ModuleStore for CheckpointStore {
     /// [`ApplyError`](crate::ApplyError) or [`StoreError::Transposed`] for the first tensor that
     /// does not fit its parameter; [`StoreError::Missing`]; [`StoreError::ParamIds`];
     /// [`StoreError::Pattern`]; [`StoreError::Panicked`]; those of
-    /// [`Checkpoint::open`](safetensors_core::Checkpoint::open) and of [`load_with`](crate::load_with).
+    /// [`Checkpoint::open`](safetensors_core::Checkpoint::open) and of
+    /// [`load_with`](crate::load_with).
     fn apply_to<M: ModuleSnapshot>(&mut self, module: &mut M) -> Result<ApplyResult> {
         self.load_module(module)
     }

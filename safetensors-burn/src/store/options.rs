@@ -39,8 +39,8 @@ impl CheckpointStore {
         self
     }
 
-    /// Whether a save records the ids of parameters, and loading gives them back. On by default, see
-    /// *Ids of parameters* above.
+    /// Whether a save records the ids of parameters, and loading gives them back. On by default,
+    /// see *Ids of parameters* above.
     #[must_use]
     pub fn param_ids(mut self, param_ids: bool) -> Self {
         self.param_ids = param_ids;
@@ -51,9 +51,9 @@ impl CheckpointStore {
     /// Whether a parameter that the module has under several paths is saved under each of them. Off
     /// by default, see *Tied parameters* above.
     ///
-    /// Set it if the file is for a reader that does not know the names of tied parameters: burn-store,
-    /// candle, or the `safetensors` crate. Without it they report a missing tensor. The file has the
-    /// bytes once for each path.
+    /// Set it if the file is for a reader that does not know the names of tied parameters:
+    /// burn-store, candle, or the `safetensors` crate. Without it they report a missing tensor. The
+    /// file has the bytes once for each path.
     #[must_use]
     pub fn every_path(mut self, every_path: bool) -> Self {
         self.every_path = every_path;
@@ -61,8 +61,8 @@ impl CheckpointStore {
     }
 
     /// Replaces all options of the core for saving, including the metadata and
-    /// [`tied`](SaveOptions::tied). If the new options do not set `tied`, each path of a parameter is
-    /// saved. `format` = `pt` is then added only to the files of a checkpoint of several shards.
+    /// [`tied`](SaveOptions::tied). If the new options do not set `tied`, each path of a parameter
+    /// is saved. `format` = `pt` is then added only to the files of a checkpoint of several shards.
     ///
     /// [`overwrite`](CheckpointStore::overwrite) is an option of the store, so that of the new
     /// options has no effect.
@@ -141,10 +141,11 @@ impl CheckpointStore {
     ///
     /// A module that was just made by `init` has no old values, so for it a limit gains nothing.
     ///
-    /// What can be checked without the data is still checked before anything changes: names, shapes,
-    /// kinds, dtypes. But if a later step fails, some parameters have new values and the others old
-    /// ones. The error is then [`StoreError::PartlyLoaded`](crate::StoreError::PartlyLoaded). A
-    /// progress callback counts the bytes of each step for itself.
+    /// What can be checked without the data is still checked before anything changes: names,
+    /// shapes, kinds, dtypes. But if a later step fails, some parameters have new values and the
+    /// others old ones. The error is then
+    /// [`StoreError::PartlyLoaded`](crate::StoreError::PartlyLoaded). A progress callback counts
+    /// the bytes of each step for itself.
     ///
     /// ```
     /// use burn::nn::{Linear, LinearConfig};
@@ -172,8 +173,8 @@ impl CheckpointStore {
     }
 
     /// Whether a tensor of another shape or kind than its parameter is an error, which is the
-    /// default. With `false`, the parameter stays as it is, and [`ApplyResult::errors`](crate::ApplyResult::errors) lists the
-    /// mismatch.
+    /// default. With `false`, the parameter stays as it is, and
+    /// [`ApplyResult::errors`](crate::ApplyResult::errors) lists the mismatch.
     #[must_use]
     pub fn validate(mut self, validate: bool) -> Self {
         self.validate = validate;
