@@ -57,6 +57,7 @@ mod dtype;
 mod error;
 mod framework;
 mod load;
+pub mod pytorch;
 mod save;
 mod share;
 mod store;

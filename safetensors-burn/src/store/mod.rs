@@ -7,7 +7,7 @@ mod filter;
 mod ids;
 mod indices;
 mod load;
-mod location;
+pub(crate) mod location;
 mod names;
 mod options;
 mod pack;
@@ -35,6 +35,7 @@ use safetensors_core::checkpoint::MaxShardSize;
 use safetensors_core::tied::Tied;
 use safetensors_core::{Error, LoadOptions, Result, SaveOptions};
 
+use crate::pytorch::Layout;
 use crate::{Burn, StoreError};
 
 /// Loads burn modules from safetensors checkpoints and saves them to safetensors files.
@@ -164,7 +165,8 @@ pub struct CheckpointStore {
     to_adapter: Box<dyn ModuleAdapter>,
     allow_partial: bool,
     validate: bool,
-    skip_enum_variants: bool,
+    pub(crate) skip_enum_variants: bool,
+    pub(crate) layout: Layout,
     param_ids: bool,
     every_path: bool,
     low_memory: bool,
@@ -223,6 +225,7 @@ impl CheckpointStore {
             allow_partial: false,
             validate: true,
             skip_enum_variants: false,
+            layout: Layout::default(),
             param_ids: true,
             every_path: false,
             low_memory: false,

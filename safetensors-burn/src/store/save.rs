@@ -44,8 +44,11 @@ impl CheckpointStore {
         &self,
         module: &impl ModuleSnapshot,
     ) -> Result<(Vec<(String, ModuleSource)>, SaveOptions)> {
-        let Collected { tensors, found } =
-            collect(module, &self.filter, &*self.to_adapter, self.skip_enum_variants);
+        let (filter, adapter) = (&self.filter, &*self.to_adapter);
+        let Collected { mut tensors, found, joined, parts } =
+            collect(module, filter, adapter, self.skip_enum_variants, self.layout)?;
+        let count = tensors.len();
+        tensors.extend(joined);
         if tensors.is_empty() && found > 0 {
             return Err(ErrorKind::NothingSelected { found }.into());
         }
@@ -54,8 +57,11 @@ impl CheckpointStore {
             tensors.iter().map(|(_, tensor)| self.naming.rules.rename(&tensor.name)).collect();
         let mut options = self.save_options.clone().overwrite(self.overwrite);
         if self.param_ids && !tensors.is_empty() {
-            let of_tensors = tensors.iter().map(|(id, _)| *id);
-            let ids: Ids = names.iter().map(String::as_str).zip(of_tensors).collect();
+            // A tensor of several parameters has no id of its own. Theirs are recorded by path.
+            let of_tensors = tensors[..count].iter().map(|(id, _)| *id);
+            let of_parts = parts.iter().map(|(path, id)| (path.as_str(), *id));
+            let names = names.iter().map(String::as_str);
+            let ids: Ids = names.zip(of_tensors).chain(of_parts).collect();
             options = options.metadata([(ids::KEY, ids.to_json()?)]);
         }
         let sources = tensors.into_iter().enumerate().map(|(number, (_, tensor))| {
