@@ -12,10 +12,6 @@ use super::plan::LoadPlan;
 use super::read::{read, steps};
 use crate::{Burn, StoreError};
 
-/// The most bytes that are read before old values are released, with
-/// [`low_memory`](CheckpointStore::low_memory).
-const STEP: u64 = 256 << 20;
-
 impl CheckpointStore {
     /// Loads the parameters of a module that pass the filter.
     pub(super) fn load_module(&mut self, module: &mut impl ModuleSnapshot) -> Result<ApplyResult> {
@@ -25,8 +21,7 @@ impl CheckpointStore {
         self.check(&mut plan)?;
         let LoadPlan { matches, result, .. } = plan;
         let (mut loaded, total) = (0, matches.len());
-        let limit = if self.low_memory { STEP } else { u64::MAX };
-        for step in steps(matches, &catalog, limit)? {
+        for step in steps(matches, &catalog, self.max_step_size)? {
             let count = step.len();
             let replaced = read(step, &catalog, &self.load_options).and_then(|values| {
                 let replaced = adopt(module, values, self.skip_enum_variants);

@@ -51,7 +51,7 @@ use crate::{Burn, StoreError};
 /// - Headers are parsed once. Tensors are read in parallel, each once.
 /// - All tensors are checked and read before the module changes. If loading fails, the module stays
 ///   as it was. During loading, memory holds the new and the old values.
-///   [`low_memory`](CheckpointStore::low_memory) gives up the former to avoid the latter.
+///   [`max_step_size`](CheckpointStore::max_step_size) gives up the former to avoid the latter.
 /// - Loading does not initialize parameters that have no value yet. So a module that was just made
 ///   by `init` has no old values.
 ///
@@ -169,7 +169,7 @@ pub struct CheckpointStore {
     pub(crate) layout: Layout,
     param_ids: bool,
     every_path: bool,
-    low_memory: bool,
+    max_step_size: u64,
     catalog: Option<Arc<Catalog>>,
 }
 
@@ -228,7 +228,7 @@ impl CheckpointStore {
             layout: Layout::default(),
             param_ids: true,
             every_path: false,
-            low_memory: false,
+            max_step_size: u64::MAX,
             catalog: None,
         }
     }
@@ -295,7 +295,7 @@ impl ModuleStore for CheckpointStore {
     }
 
     /// Loads the module's parameters that pass the filter. After an error the module is unchanged,
-    /// except with [`low_memory`](CheckpointStore::low_memory).
+    /// except with [`max_step_size`](CheckpointStore::max_step_size).
     ///
     /// # Errors
     ///

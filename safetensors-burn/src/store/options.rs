@@ -134,21 +134,33 @@ impl CheckpointStore {
         self
     }
 
-    /// Whether old values are released while new ones are read. Off by default.
+    /// Reads at most this many bytes, as counted in the file, before the parameters take over their
+    /// new values and release the old ones. A larger tensor is a step of its own. Without a limit,
+    /// which is the default, all new values are read first.
     ///
-    /// Memory then holds the module once and, beyond that, the tensors of one step: of at most
-    /// 256 MiB in the file, or one larger tensor. By default it holds the old and the new values
-    /// until all are read. A module that was just made by `init` has no old values, so for it this
-    /// option gains nothing.
+    /// Memory then holds the module once, and beyond that the tensors of one step. Without a limit
+    /// it holds the old and the new values. A module that was just made by `init` has no old values,
+    /// so for it a limit gains nothing.
     ///
     /// What can be checked without the data is still checked before anything changes: names, shapes,
-    /// kinds, dtypes. But if reading fails after the first step, some parameters have new values and
-    /// the others old ones. The error is then
-    /// [`StoreError::PartlyLoaded`](crate::StoreError::PartlyLoaded). A progress callback counts the
-    /// bytes of each step for itself.
+    /// kinds, dtypes. But if a later step fails, some parameters have new values and the others old
+    /// ones. The error is then [`StoreError::PartlyLoaded`](crate::StoreError::PartlyLoaded). A
+    /// progress callback counts the bytes of each step for itself.
+    ///
+    /// ```
+    /// use burn::nn::{Linear, LinearConfig};
+    /// use burn::tensor::Device;
+    /// use safetensors_burn::{CheckpointStore, ModuleSnapshot};
+    ///
+    /// let mut model: Linear = LinearConfig::new(4, 2).init(&Device::default());
+    /// let mut store = CheckpointStore::from_bytes(None);
+    /// model.save_into(&mut store)?;
+    /// model.load_from(&mut store.max_step_size(256 << 20))?;
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
     #[must_use]
-    pub fn low_memory(mut self, low_memory: bool) -> Self {
-        self.low_memory = low_memory;
+    pub fn max_step_size(mut self, bytes: u64) -> Self {
+        self.max_step_size = bytes;
         self
     }
 

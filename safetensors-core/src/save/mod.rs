@@ -15,6 +15,8 @@
 #[cfg(feature = "std")]
 pub(crate) mod atomic;
 #[cfg(feature = "std")]
+mod gather;
+#[cfg(feature = "std")]
 mod growing;
 pub(crate) mod layout;
 mod options;

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::gather::{runs, write_run};
 use super::spec::Spec;
 use super::stream::StreamWriter;
 use super::{SaveOptions, ties};
@@ -71,6 +72,7 @@ fn write_all<S: TensorSource>(writer: &StreamWriter, tensors: &[S]) -> Result<()
     let bytes: u64 = writer.tensors().map(|tensor| tensor.byte_len()).sum();
     // 0 is the default number.
     let threads = if bytes < WORTH_SEVERAL_THREADS { 1 } else { 0 };
-    in_parallel(writer.order(), threads, |&i, _: &mut ()| writer.at(i).write_from(&tensors[i]))?;
+    let write = |run: &[usize], buffer: &mut Vec<u8>| write_run(writer, run, tensors, buffer);
+    in_parallel(runs(writer), threads, write)?;
     Ok(())
 }
