@@ -23,15 +23,20 @@ pub enum StoreError {
         /// that PyTorch has for it.
         names: Vec<String>,
     },
-    /// A tensor of PyTorch holds several parameters, and the module or the filter has only some of
-    /// them.
-    #[error("the tensor holds {expected} parameters, but there are only {}", NameList(.found))]
+    /// A tensor of PyTorch holds several parameters, and the module has only some of them.
+    #[error("the tensor holds {expected} parameters, but the module has only {}", NameList(.found))]
     OtherParts {
         /// The number of parameters that the tensor holds.
         expected: usize,
-        /// The parameters that there are, by their path in the module.
+        /// The parameters that the module has, by their path.
         found: Vec<String>,
     },
+    /// An adapter transposes linear layers, and so does the layout of PyTorch. Together they would
+    /// leave square weights as they are, without an error.
+    #[error(
+        "the adapter transposes linear layers, and pytorch(true) does so too: leave the adapter out"
+    )]
+    TransposedTwice,
     /// Parameters that PyTorch saves in one tensor differ in dtype or shape.
     #[error(
         "{path} has the dtype {:?} and the shape {:?}, but the tensor also holds parameters of \

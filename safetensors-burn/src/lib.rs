@@ -3,6 +3,7 @@
 //! | to | use |
 //! |---|---|
 //! | save or load a module | [`CheckpointStore`] with `module.save_into`, `module.load_from` |
+//! | load models of PyTorch, or save modules for PyTorch | [`CheckpointStore::pytorch`], see the module [`pytorch`] |
 //! | load every tensor of a checkpoint as [`TensorData`](burn::tensor::TensorData) | [`load()`], [`load_with`] |
 //! | load from an open checkpoint, for example with limits, mapped or in memory | [`framework::load::<Burn>`](safetensors_core::framework::load) |
 //! | load without a copy | [`share_checkpoint`], [`share_tensor`]; [`share`] for a file in memory |

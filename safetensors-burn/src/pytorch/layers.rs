@@ -36,11 +36,11 @@ const LINEAR: &str = "Struct:Linear";
 /// A name on the way to a parameter, and the type that has it as a field.
 type Step<'a> = (&'a str, &'a str);
 
-/// The stored_as where a file of PyTorch may have a parameter. Saving uses the first of them, and
-/// loading uses the first that the file has. There is at least one.
+/// The ways in which a file of PyTorch may store a parameter, at least one. Saving uses the first of
+/// them. Loading uses the first that the file has.
 ///
-/// `is_column` says that the parameter is the weight of a linear layer whose saved form is already
-/// that of PyTorch. `fused` says whether the first stored of an attention is the fused one.
+/// `is_column` says whether the saved form of a weight is already that of PyTorch. It is asked only
+/// for linear layers. With `fused`, an attention is stored with its projections in one tensor.
 pub(crate) fn stored_as(
     location: &Location,
     is_column: impl FnOnce() -> bool,
@@ -79,15 +79,15 @@ pub(crate) fn stored_as(
     }
 }
 
-/// The name of a tensor that PyTorch has beside the parameter, and burn has not. It needs no
-/// parameter: it counts the batches of a training.
+/// The name of a tensor that PyTorch has beside this parameter, and for which burn has no parameter:
+/// the number of batches that a batch norm was trained with.
 pub(crate) fn without_parameter(location: &Location) -> Option<String> {
     let steps = location.steps();
     let is_counted = steps.last() == Some(&(BATCH_NORM, "running_mean"));
     is_counted.then(|| location.sibling("num_batches_tracked"))
 }
 
-/// The stored of a parameter of a recurrent layer's gate.
+/// How PyTorch stores a parameter of a recurrent layer's gate.
 fn gate(steps: &[Step<'_>]) -> Option<Stored> {
     let [parents @ .., (layer, gate), ("Struct:GateController", of), (LINEAR, parameter)] = steps
     else {
@@ -112,8 +112,8 @@ fn gate(steps: &[Step<'_>]) -> Option<Stored> {
     Some(stored.transposed(*parameter == "weight"))
 }
 
-/// The stored of a parameter of a linear layer that is a projection of an attention, by the steps to
-/// the layer.
+/// How PyTorch stores a parameter of an attention's projection. The steps are those to the linear
+/// layer. Whether the parameter is transposed is left open.
 fn projection(steps: &[Step<'_>], parameter: &str) -> Option<Stored> {
     let [parents @ .., (ATTENTION, projection)] = steps else { return None };
     if *projection == "output" {

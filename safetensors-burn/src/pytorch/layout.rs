@@ -25,8 +25,8 @@ impl Default for Layout {
 }
 
 impl Layout {
-    /// The stored_as where a file may have a parameter, at least one. Saving uses the first of them.
-    /// `is_column` says whether the parameter is saved as its transpose.
+    /// The ways in which a file may store a parameter, at least one. Saving uses the first of them.
+    /// `is_column` says whether burn saves the parameter as its transpose.
     pub(crate) fn stored_as(
         self,
         location: &Location,
@@ -40,13 +40,13 @@ impl Layout {
     }
 }
 
-/// Whether a parameter is saved as its transpose, as the weight of a linear layer of `Col` layout.
-/// The parameter is not initialized.
+/// Whether burn saves a parameter as its transpose, as it does with the weight of a linear layer of
+/// `Col` layout. This does not initialize the parameter.
 pub(crate) fn is_column<const D: usize>(param: &Param<Tensor<D>>) -> bool {
     if D != 2 {
         return false;
     }
-    // Only what becomes of a value shows it: the shape does not, if the matrix is square.
+    // The shape of the parameter does not tell if the matrix is square, so a small one is loaded.
     let mut shape = [1; D];
     shape[D - 1] = 2;
     let loaded = || {
@@ -54,7 +54,7 @@ pub(crate) fn is_column<const D: usize>(param: &Param<Tensor<D>>) -> bool {
         let row = Tensor::from_data(data, &param.lazy_device());
         param.clone().transform_for_load(row, param.id).base().shape()
     };
-    // Where the function of a parameter refuses this value, loading it will show whether it takes
-    // the right one.
+    // The function that loads the parameter may refuse so small a value, and then does something
+    // else than to transpose.
     catch_unwind(AssertUnwindSafe(loaded)).is_ok_and(|loaded| loaded[..] != shape)
 }

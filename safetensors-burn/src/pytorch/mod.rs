@@ -64,16 +64,19 @@
 //! module also needs its settings, which no file has: the epsilon of norms, the activation, and
 //! for `Gru` the default `reset_after`.
 //!
-//! A tensor that holds several parameters is read once and split. It is saved only whole: it is an
-//! error if the module lacks one of its parameters, or the filter leaves one out. So `Lstm` with
-//! `input_forget` cannot be saved, and neither can an attention in which only some projections have
-//! a bias, unless its projections are [separate](CheckpointStore::fused_attention).
+//! A tensor that holds several parameters is read once and split. It is an error if the module has
+//! only some of them, on loading as on saving. So `Lstm` with `input_forget` has no form in
+//! PyTorch, and neither has an attention of which only some projections have a bias, unless its
+//! projections are [separate](CheckpointStore::fused_attention).
 //!
 //! Adapters see tensors in the layout of burn. On loading they come after the change of layout, on
 //! saving before it. A parameter that an adapter renames is saved as the adapter leaves it.
 //! [`PyTorchToBurnAdapter`](crate::PyTorchToBurnAdapter) and
 //! [`BurnToPyTorchAdapter`](crate::BurnToPyTorchAdapter) transpose linear layers too, so they are
-//! not needed here, and must not be used.
+//! not needed here. Together with them, loading and saving are errors.
+//!
+//! On loading, filters match the paths of the module. On saving, they match the names of PyTorch,
+//! so that a tensor of several parameters is saved whole or not at all.
 //!
 //! # Recipes for names
 //!

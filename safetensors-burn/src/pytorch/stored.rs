@@ -1,8 +1,8 @@
-//! [`Stored`]: which part of which tensor of a file a parameter has its values from.
+//! [`Stored`]: how a file stores a parameter.
 
 use burn::tensor::Shape;
 
-/// Where a file has the values of a parameter, and in which layout.
+/// How a file stores a parameter: in which tensor, in which part of it, and whether transposed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stored {
     /// The name of the tensor.
@@ -21,12 +21,12 @@ impl Stored {
         Self { tensor, part: 0, parts: 1, transposed: false }
     }
 
-    /// The same stored, where the matrix in the file is the transpose of the parameter.
+    /// The same, but the matrix in the file is the transpose of the parameter if `transposed` is set.
     pub(crate) fn transposed(self, transposed: bool) -> Self {
         Self { transposed, ..self }
     }
 
-    /// The same stored, where the tensor holds several parameters, one after the other.
+    /// The same, but as one of several equal parts of the tensor.
     pub(crate) fn part(self, part: usize, parts: usize) -> Self {
         Self { part, parts, ..self }
     }
@@ -50,8 +50,9 @@ impl Stored {
         Shape::from(shape)
     }
 
-    /// The shape of the parameter for a tensor of this shape. `None` if the tensor does not have
-    /// equal parts, or is no matrix and would have to be transposed.
+    /// The shape of the parameter for a tensor of this shape. `None` if the tensor cannot be divided
+    /// into the parts, if it must be transposed and is not a matrix, or if the number of elements
+    /// overflows before a dimension of 0 is multiplied.
     pub(crate) fn shape_in_module(&self, tensor: &Shape) -> Option<Shape> {
         let mut part = tensor.to_vec();
         match part.first_mut() {
@@ -62,7 +63,10 @@ impl Stored {
         if self.transposed && part.len() != 2 {
             return None;
         }
-        Some(Shape::from(self.turned(&Shape::from(part))))
+        let shape = self.turned(&Shape::from(part));
+        // burn multiplies the dimensions without a check. Without elements, a file may have any.
+        shape.iter().try_fold(1_usize, |count, &dim| count.checked_mul(dim))?;
+        Some(Shape::from(shape))
     }
 
     fn turned(&self, shape: &Shape) -> Vec<usize> {
@@ -108,6 +112,7 @@ mod tests {
             (whole().part(0, 4), &[3, 4]),
             (whole().transposed(true), &[4]),
             (whole().transposed(true), &[1, 2, 3]),
+            (whole().part(0, 2), &[4, 1 << 40, 1 << 40, 0]),
         ] {
             assert_eq!(stored.shape_in_module(&shape(in_file)), None, "{stored:?} {in_file:?}");
         }

@@ -8,8 +8,8 @@ use super::stored::Stored;
 /// The side of a tile, in elements. A tile of the widest elements fits the first cache.
 const TILE: usize = 32;
 
-/// The data of a parameter, copied out of the data of the tensor at its stored. Data from which the
-/// stored takes no parameter is returned as it is; its shape is then wrong for the parameter.
+/// The data of a parameter, copied out of the data of the tensor that stores it. Data of a wrong
+/// shape is returned as it is.
 pub(crate) fn take(tensor: TensorData, stored: &Stored) -> TensorData {
     let Some(shape) = stored.shape_in_module(tensor.shape()) else { return tensor };
     let bytes = tensor.as_bytes();
@@ -19,7 +19,7 @@ pub(crate) fn take(tensor: TensorData, stored: &Stored) -> TensorData {
     copied(part, columns, shape, &tensor).unwrap_or(tensor)
 }
 
-/// The data of a parameter in the form that it has at its stored.
+/// The data of a parameter, transposed if it is stored so.
 pub(crate) fn put(parameter: TensorData, stored: &Stored) -> TensorData {
     let &[rows, columns] = &parameter.shape()[..] else { return parameter };
     if !stored.transposed {

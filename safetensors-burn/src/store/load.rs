@@ -7,6 +7,7 @@ use safetensors_core::{Error, Result};
 
 use super::CheckpointStore;
 use super::adopt::adopt;
+use super::pack;
 use super::parameters::parameters;
 use super::plan::LoadPlan;
 use super::read::{read, steps};
@@ -15,6 +16,8 @@ use crate::{Burn, StoreError};
 impl CheckpointStore {
     /// Loads the parameters of a module that pass the filter.
     pub(super) fn load_module(&mut self, module: &mut impl ModuleSnapshot) -> Result<ApplyResult> {
+        let checked = pack::check_adapter(&*self.from_adapter, self.layout);
+        checked.map_err(|error| self.place.locate(error))?;
         let catalog = Arc::clone(self.catalog()?);
         let parameters = parameters(module, self.skip_enum_variants, self.layout);
         let mut plan = LoadPlan::new(&parameters, &catalog, &self.filter, &*self.from_adapter);

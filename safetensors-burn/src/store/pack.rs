@@ -118,6 +118,25 @@ impl AsRef<[u8]> for Owner {
     }
 }
 
+/// An error if the adapter transposes linear layers too, although the layout does so.
+pub(crate) fn check_adapter(adapter: &dyn ModuleAdapter, layout: Layout) -> Result<()> {
+    if !layout.pytorch {
+        return Ok(());
+    }
+    let row = TensorData::zeros::<f32, _>([1, 2]);
+    let adapted = catch_panic(|| {
+        let weight = bridge::from_data(row, "weight".into(), None);
+        adapter.adapt(weight, ModuleContext::new(&["Struct:Linear".into()])).shape
+    });
+    match adapted {
+        Ok(shape) if shape[..] == [2, 1] => {
+            Err(Error::framework::<Burn>(StoreError::TransposedTwice))
+        }
+        // Whatever else an adapter does with this weight shows with the weights of the module.
+        _ => Ok(()),
+    }
+}
+
 /// The id that was saved for a tensor of a checkpoint.
 pub(crate) fn saved_id(source: &PackTensor) -> Option<ParamId> {
     source.param_id.map(ParamId::from)

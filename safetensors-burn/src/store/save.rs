@@ -7,7 +7,7 @@ use safetensors_core::{
 
 use super::CheckpointStore;
 use super::ids::{self, Ids};
-use super::pack::{Collected, ModuleSource, collect};
+use super::pack::{Collected, ModuleSource, check_adapter, collect};
 use super::place::Place;
 use super::ties::ties;
 use crate::{Burn, StoreError};
@@ -45,6 +45,7 @@ impl CheckpointStore {
         module: &impl ModuleSnapshot,
     ) -> Result<(Vec<(String, ModuleSource)>, SaveOptions)> {
         let (filter, adapter) = (&self.filter, &*self.to_adapter);
+        check_adapter(adapter, self.layout)?;
         let Collected { mut tensors, found, joined, parts } =
             collect(module, filter, adapter, self.skip_enum_variants, self.layout)?;
         let count = tensors.len();

@@ -3,7 +3,12 @@
 
 use burn::nn::attention::MultiHeadAttentionConfig;
 use burn::nn::{LinearConfig, Lstm, LstmConfig};
-use safetensors_burn::{ApplyError, BurnToPyTorchAdapter, StoreError, bridge, save};
+use burn::tensor::DType;
+use safetensors_burn::burn_pack::Tensor as PackTensor;
+use safetensors_burn::{
+    ApplyError, BurnToPyTorchAdapter, FloatCastAdapter, ModuleAdapter, ModuleContext,
+    PyTorchToBurnAdapter, StoreError, bridge, save,
+};
 use safetensors_core::{Error, ErrorKind, SaveOptions};
 
 use super::*;
@@ -175,11 +180,26 @@ fn parts_of_unlike_dtypes_or_shapes_are_not_joined() {
 
     net.layer = lstm();
     let linear = &mut net.layer.output_gate.input_transform;
-    linear.weight = linear.weight.clone().map(|weight| weight.cast(burn::tensor::DType::F16));
+    linear.weight = linear.weight.clone().map(|weight| weight.cast(DType::F16));
     let error = net.save_into(&mut CheckpointStore::from_file(&path).pytorch(true)).unwrap_err();
     assert_eq!(error.tensor(), Some("layer.weight_ih_l0"));
     assert!(matches!(source(&error), StoreError::UnlikeParts { .. }), "{error}");
     assert!(!path.exists());
+}
+
+/// Names the parameters of norms as older versions of PyTorch's models do.
+#[derive(Clone)]
+struct OldNames;
+
+impl ModuleAdapter for OldNames {
+    fn adapt(&self, mut tensor: PackTensor, _: ModuleContext<'_>) -> PackTensor {
+        tensor.name = tensor.name.replace("gamma", "scale");
+        tensor
+    }
+
+    fn clone_box(&self) -> Box<dyn ModuleAdapter> {
+        Box::new(self.clone())
+    }
 }
 
 #[test]
@@ -187,8 +207,26 @@ fn a_parameter_that_an_adapter_renames_is_saved_as_the_adapter_leaves_it() {
     let dir = dir();
     let path = dir.path().join("saved.safetensors");
     let net = Net { layer: burn::nn::LayerNormConfig::new(4).init(&Device::default()) };
-    let mut store =
-        CheckpointStore::from_file(&path).pytorch(true).with_to_adapter(BurnToPyTorchAdapter);
+    let mut store = CheckpointStore::from_file(&path).pytorch(true).with_to_adapter(OldNames);
     net.save_into(&mut store).unwrap();
-    assert_eq!(layer_of(&path).into_keys().collect::<Vec<_>>(), ["layer.bias", "layer.weight"]);
+    assert_eq!(layer_of(&path).into_keys().collect::<Vec<_>>(), ["layer.bias", "layer.scale"]);
+}
+
+#[test]
+fn an_adapter_that_transposes_too_is_an_error() {
+    // Without it, a square weight would be transposed twice, and nothing would show it.
+    let net = || Net { layer: LinearConfig::new(4, 4).init(&Device::default()) };
+    let path = fixture("linear_square");
+    let store = || CheckpointStore::from_file(&path).pytorch(true);
+    let loaded = net().load_from(&mut store().with_from_adapter(PyTorchToBurnAdapter)).unwrap_err();
+    let dir = dir();
+    let new = dir.path().join("saved.safetensors");
+    let mut store = CheckpointStore::from_file(&new).pytorch(true);
+    store = store.with_to_adapter(FloatCastAdapter::to(DType::F64).chain(BurnToPyTorchAdapter));
+    let saved = net().save_into(&mut store).unwrap_err();
+    for (error, path) in [(loaded, &path), (saved, &new)] {
+        assert!(matches!(source(&error), StoreError::TransposedTwice), "{error}");
+        assert_eq!(error.file(), path.to_str());
+    }
+    assert!(!new.exists());
 }

@@ -7,6 +7,7 @@ mod attention;
 mod bert;
 mod failing;
 mod layers;
+mod options;
 mod recipes;
 mod recurrent;
 
