@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use burn::tensor::{DType, Shape};
+use burn::tensor::DType;
 use safetensors_core::framework::NameList;
 use safetensors_core::{Error, Result};
 
@@ -41,15 +41,15 @@ pub enum StoreError {
     #[error(
         "{path} has the dtype {:?} and the shape {:?}, but the tensor also holds parameters of \
          {:?} and {:?}",
-        .found.0, .found.1.as_slice(), .expected.0, .expected.1.as_slice()
+        .found.0, .found.1, .expected.0, .expected.1
     )]
     UnlikeParts {
         /// The parameter, by its path in the module.
         path: String,
         /// The dtype and shape of the first of the parameters, in the layout of the file.
-        expected: (DType, Shape),
+        expected: (DType, Vec<usize>),
         /// The dtype and shape of this parameter, in the layout of the file.
-        found: (DType, Shape),
+        found: (DType, Vec<usize>),
     },
     /// A pattern is not a regular expression.
     #[error("{0}")]

@@ -36,8 +36,8 @@ const LINEAR: &str = "Struct:Linear";
 /// A name on the way to a parameter, and the type that has it as a field.
 type Step<'a> = (&'a str, &'a str);
 
-/// The ways in which a file of PyTorch may store a parameter, at least one. Saving uses the first of
-/// them. Loading uses the first that the file has.
+/// The ways in which a file of PyTorch may store a parameter, at least one. Saving uses the first.
+/// Loading uses the first that the file has.
 ///
 /// `is_column` says whether the saved form of a weight is already that of PyTorch. It is asked only
 /// for linear layers. With `fused`, an attention is stored with its projections in one tensor.
@@ -79,7 +79,7 @@ pub(crate) fn stored_as(
     }
 }
 
-/// The name of a tensor that PyTorch has beside this parameter, and for which burn has no parameter:
+/// The name of a tensor that PyTorch has beside this parameter, and that has no parameter in burn:
 /// the number of batches that a batch norm was trained with.
 pub(crate) fn without_parameter(location: &Location) -> Option<String> {
     let steps = location.steps();

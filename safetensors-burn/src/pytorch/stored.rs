@@ -21,7 +21,7 @@ impl Stored {
         Self { tensor, part: 0, parts: 1, transposed: false }
     }
 
-    /// The same, but the matrix in the file is the transpose of the parameter if `transposed` is set.
+    /// The same, but with `transposed` the matrix in the file is the transpose of the parameter.
     pub(crate) fn transposed(self, transposed: bool) -> Self {
         Self { transposed, ..self }
     }
@@ -50,9 +50,9 @@ impl Stored {
         Shape::from(shape)
     }
 
-    /// The shape of the parameter for a tensor of this shape. `None` if the tensor cannot be divided
-    /// into the parts, if it must be transposed and is not a matrix, or if the number of elements
-    /// overflows before a dimension of 0 is multiplied.
+    /// The shape of the parameter for a tensor of this shape. `None` if the tensor cannot be
+    /// divided into the parts, if it must be transposed and is not a matrix, or if the product of
+    /// its dimensions overflows before one of them is 0.
     pub(crate) fn shape_in_module(&self, tensor: &Shape) -> Option<Shape> {
         let mut part = tensor.to_vec();
         match part.first_mut() {

@@ -77,7 +77,8 @@ use crate::{Burn, StoreError};
 ///
 /// The ids are one entry of the metadata, `safetensors_bridge.param_ids`: a JSON object with the id
 /// (an unsigned 64-bit integer) of each tensor by its name in the file. Other readers ignore it. A
-/// tensor that is renamed in the file loses its id.
+/// tensor that is renamed in the file loses its id. With [`pytorch`](CheckpointStore::pytorch), ids
+/// of parameters that share a tensor are recorded by the path of the parameter.
 ///
 /// Parameters keep their own ids in these cases:
 ///

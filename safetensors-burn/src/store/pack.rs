@@ -173,14 +173,14 @@ pub(crate) struct Collected {
     pub(crate) tensors: Vec<(ParamId, PackTensor)>,
     /// The number of all parameters.
     pub(crate) found: usize,
-    /// The tensors that several parameters are parts of, each with the id of the first of these.
+    /// The tensors that are made of several parameters, each with the id of the first of these.
     pub(crate) joined: Vec<(ParamId, PackTensor)>,
     /// The ids of these parameters, by their path in the module.
     pub(crate) parts: Vec<(String, ParamId)>,
 }
 
-/// Adapts the parameters of a module for a file of this layout, and selects those whose adapted names
-/// pass the filter. The data stays on its device until it is written.
+/// Adapts the parameters of a module for a file of this layout, and selects those whose names in the
+/// file pass the filter. The data stays on its device until it is written.
 pub(crate) fn collect(
     module: &impl Module,
     filter: &Filter,
@@ -199,9 +199,7 @@ pub(crate) fn collect(
     module.visit(&mut collector);
     let Collector { mut collected, parts, .. } = collector;
     for (name, parts) in parts {
-        let tensor = join(&name, &mut collected.parts, parts);
-        let tensor = tensor.map_err(|error| Error::framework::<Burn>(error).in_tensor(&name))?;
-        collected.joined.push(tensor);
+        collected.joined.push(join(&name, &mut collected.parts, parts)?);
     }
     Ok(collected)
 }
@@ -246,9 +244,10 @@ impl Collector<'_> {
         self.collected.found += 1;
         // An adapter that renames a parameter decides how it is stored. Quantised values cannot be
         // transposed, and saving them is an error anyway.
-        let is_final = adapted.name != self.location.path();
+        let is_final =
+            adapted.name != self.location.path() || matches!(adapted.dtype, DType::QFloat(_));
         let stored = match self.layout.stored_as(&self.location, is_column).into_iter().next() {
-            Some(stored) if !is_final && !matches!(adapted.dtype, DType::QFloat(_)) => stored,
+            Some(stored) if !is_final => stored,
             _ => Stored::whole(adapted.name.clone()),
         };
         if !self.filter.matches(&stored.tensor, containers) {
@@ -274,7 +273,8 @@ fn join(
     name: &str,
     ids: &mut Vec<(String, ParamId)>,
     mut parts: Vec<Part>,
-) -> Result<(ParamId, PackTensor), StoreError> {
+) -> Result<(ParamId, PackTensor)> {
+    let failed = |error| Err(Error::framework::<Burn>(error).in_tensor(name));
     parts.sort_by_key(|part| part.stored.part);
     let expected = parts.first().map_or(0, |part| part.stored.parts);
     let numbers = parts.iter().map(|part| part.stored.part);
@@ -282,16 +282,16 @@ fn join(
         Some(first) if numbers.eq(0..expected) => first,
         _ => {
             let found = parts.into_iter().map(|part| part.tensor.name).collect();
-            return Err(StoreError::OtherParts { expected, found });
+            return failed(StoreError::OtherParts { expected, found });
         }
     };
     let (id, dtype, shape) = (first.id, first.tensor.dtype, first.tensor.shape.clone());
     let is_unlike = |part: &&Part| part.tensor.dtype != dtype || part.tensor.shape != shape;
     if let Some(Part { tensor, .. }) = parts.iter().find(is_unlike) {
-        return Err(StoreError::UnlikeParts {
+        return failed(StoreError::UnlikeParts {
             path: tensor.name.clone(),
-            expected: (dtype, shape),
-            found: (tensor.dtype, tensor.shape.clone()),
+            expected: (dtype, shape.to_vec()),
+            found: (tensor.dtype, tensor.shape.to_vec()),
         });
     }
     ids.extend(parts.iter().map(|part| (part.tensor.name.clone(), part.id)));

@@ -89,7 +89,7 @@ impl LoadPlan {
                 plan.result.skipped.push(path);
                 false
             } else if let Some((stored, (name, source))) = found {
-                plan.add(parameter, path, catalog, name, source, &stored, adapter)
+                plan.add(parameter, catalog, name, source, &stored, adapter)
             } else {
                 plan.missing.extend(parameter.stored_as.first().map(|first| first.tensor.clone()));
                 plan.result.missing.push((path, location.containers().join(".")));
@@ -116,15 +116,14 @@ impl LoadPlan {
     fn add(
         &mut self,
         parameter: &Parameter,
-        path: String,
         catalog: &Catalog,
         name: &str,
         source: &PackTensor,
         stored: &Stored,
         adapter: &dyn ModuleAdapter,
     ) -> bool {
-        let slot = Slot::default();
-        let location = &parameter.location;
+        let (location, slot) = (&parameter.location, Slot::default());
+        let path = location.path();
         let tensor = pack::for_parameter(source, slot.clone(), location, stored, adapter);
         let error = match misfit(parameter, &path, source, stored, tensor) {
             Ok(tensor) => {
@@ -173,8 +172,8 @@ impl LoadPlan {
     }
 }
 
-/// Returns the tensor if it can become the value of a parameter. `source` is the tensor in the file,
-/// of which `tensor` is made; there is none if `source` cannot be divided.
+/// Returns the tensor if it can become the value of a parameter. It is made of `source`, the tensor in
+/// the file; there is none if `source` has no shape for the parameter.
 fn misfit(
     parameter: &Parameter,
     path: &str,
