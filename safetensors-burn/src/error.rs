@@ -85,8 +85,8 @@ pub enum StoreError {
         /// What is wrong with its value.
         source: serde_json::Error,
     },
-    /// Loading in steps ([`max_step_size`](crate::CheckpointStore::max_step_size)) failed after some
-    /// parameters had got their new values. The others have their old ones.
+    /// Loading in steps failed after some parameters had got their new values. The others have
+    /// their old ones. See [`max_extra_memory`](crate::CheckpointStore::max_extra_memory).
     #[error("{loaded} of {total} parameters have their new values already: {}", .source.kind())]
     PartlyLoaded {
         /// The number of parameters that have their new values.

@@ -46,11 +46,7 @@
 //! burn stores it so. The format has no dtype for quantized tensors (`QFloat`), so saving one is an
 //! error.
 //!
-//! # What this crate does not do
-//!
-//! It does not save parameter ids, as no format that other libraries read does. A loaded module
-//! keeps the ids that it was made with. burn finds optimizer state by these ids, so a
-//! [`CheckpointStore`] does not restore optimizer state.
+//! Coming from burn-store's `SafetensorsStore`? See [`migration`].
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
@@ -58,6 +54,7 @@ mod dtype;
 mod error;
 mod framework;
 mod load;
+pub mod migration;
 pub mod pytorch;
 mod save;
 mod share;

@@ -60,8 +60,8 @@ impl CheckpointStore {
     }
 
     /// Loads or saves the parameters for which the predicate returns `true`. Its first argument is
-    /// the name. Its second argument lists the types that contain the parameter, outermost first and
-    /// joined with dots: `Struct:Model.Struct:Linear`. burn-store leaves it empty on saving.
+    /// the name. Its second argument lists the types that contain the parameter, outermost first
+    /// and joined with dots: `Struct:Model.Struct:Linear`. burn-store leaves it empty on saving.
     #[must_use]
     pub fn with_predicate(mut self, predicate: fn(&str, &str) -> bool) -> Self {
         self.filter.paths = self.filter.paths.with_predicate(predicate);

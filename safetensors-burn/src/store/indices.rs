@@ -12,8 +12,8 @@ use std::ops::Range;
 pub(crate) struct Renumbering(HashMap<String, BTreeMap<u64, usize>>);
 
 impl Renumbering {
-    /// Counts the entries of the lists in these names. A list that `keep` matches keeps its numbers.
-    /// The lists around a list count by their old numbers: `blocks.4.layers`.
+    /// Counts the entries of the lists in these names. A list that `keep` matches keeps its
+    /// numbers. The lists around a list count by their old numbers: `blocks.4.layers`.
     pub(crate) fn of<'a>(
         names: impl IntoIterator<Item = &'a str>,
         keep: impl Fn(&str) -> bool,

@@ -24,7 +24,7 @@ impl CheckpointStore {
         self.check(&mut plan)?;
         let LoadPlan { matches, result, .. } = plan;
         let (mut loaded, total) = (0, matches.len());
-        for step in steps(matches, &catalog, self.max_step_size)? {
+        for step in steps(matches, &catalog, self.max_extra_memory)? {
             let count = step.len();
             let replaced = read(step, &catalog, &self.load_options).and_then(|values| {
                 let replaced = adopt(module, values, self.skip_enum_variants);

@@ -40,8 +40,8 @@ use crate::{Burn, StoreError};
 
 /// Loads burn modules from safetensors checkpoints and saves them to safetensors files.
 ///
-/// It has every option of burn-store's `SafetensorsStore`, under the same name. [Coming from
-/// burn-store](crate#coming-from-burn-store) lists them, and what differs.
+/// It has every option of burn-store's `SafetensorsStore`, under the same name. The module
+/// [`migration`](crate::migration) lists them, and what differs.
 ///
 /// A pattern that is not a regular expression is an error when the store is used.
 ///
@@ -50,8 +50,9 @@ use crate::{Burn, StoreError};
 /// - The path may be a file, an index of shards (`*.json`), or the directory that holds either.
 /// - Headers are parsed once. Tensors are read in parallel, each once.
 /// - All tensors are checked and read before the module changes. If loading fails, the module stays
-///   as it was. During loading, memory holds the new and the old values.
-///   [`max_step_size`](CheckpointStore::max_step_size) gives up the former to avoid the latter.
+///   as it was. During loading, memory holds the new and the old values. With
+///   [`max_extra_memory`](CheckpointStore::max_extra_memory) it does not, but then a load that
+///   fails late may have changed a part of the module.
 /// - Loading does not initialize parameters that have no value yet. So a module that was just made
 ///   by `init` has no old values.
 ///
@@ -70,10 +71,10 @@ use crate::{Burn, StoreError};
 ///
 /// # Ids of parameters
 ///
-/// burn finds the state of an optimizer by the ids of parameters, and a new module has new ids. So a
-/// save records the ids, and loading gives them back to the parameters that it loads, as burn's own
-/// records and `BurnpackStore` do. Without that, an optimizer that is resumed would silently find
-/// no state.
+/// burn finds the state of an optimizer by the ids of parameters, and a new module has new ids. So
+/// a save records the ids, and loading gives them back to the parameters that it loads, as burn's
+/// own records and `BurnpackStore` do. Without that, an optimizer that is resumed would silently
+/// find no state.
 ///
 /// The ids are one entry of the metadata, `safetensors_bridge.param_ids`: a JSON object with the id
 /// (an unsigned 64-bit integer) of each tensor by its name in the file. Other readers ignore it. A
@@ -170,7 +171,7 @@ pub struct CheckpointStore {
     pub(crate) layout: Layout,
     param_ids: bool,
     every_path: bool,
-    max_step_size: u64,
+    max_extra_memory: u64,
     catalog: Option<Arc<Catalog>>,
 }
 
@@ -229,7 +230,7 @@ impl CheckpointStore {
             layout: Layout::default(),
             param_ids: true,
             every_path: false,
-            max_step_size: u64::MAX,
+            max_extra_memory: u64::MAX,
             catalog: None,
         }
     }
@@ -286,24 +287,26 @@ impl ModuleStore for CheckpointStore {
     ///
     /// # Errors
     ///
-    /// [`FileExists`](safetensors_core::ErrorKind::FileExists) unless [`overwrite`](CheckpointStore::overwrite) is set;
-    /// [`NothingSelected`](safetensors_core::ErrorKind::NothingSelected) if the filter leaves no parameter;
-    /// [`StoreError::IndexDestination`]; [`StoreError::Pattern`]; [`StoreError::Panicked`] if the
-    /// backend or an adapter panics; those of [`safetensors_core::save()`] and
-    /// [`save_sharded`](safetensors_core::save_sharded).
+    /// [`FileExists`](safetensors_core::ErrorKind::FileExists) unless
+    /// [`overwrite`](CheckpointStore::overwrite) is set;
+    /// [`NothingSelected`](safetensors_core::ErrorKind::NothingSelected) if the filter leaves no
+    /// parameter; [`StoreError::IndexDestination`]; [`StoreError::Pattern`];
+    /// [`StoreError::Panicked`] if the backend or an adapter panics; those of
+    /// [`safetensors_core::save()`] and [`save_sharded`](safetensors_core::save_sharded).
     fn collect_from<M: ModuleSnapshot>(&mut self, module: &M) -> Result<()> {
         self.save_module(module)
     }
 
     /// Loads the module's parameters that pass the filter. After an error the module is unchanged,
-    /// except with [`max_step_size`](CheckpointStore::max_step_size).
+    /// except with [`max_extra_memory`](CheckpointStore::max_extra_memory).
     ///
     /// # Errors
     ///
     /// [`ApplyError`](crate::ApplyError) or [`StoreError::Transposed`] for the first tensor that
     /// does not fit its parameter; [`StoreError::Missing`]; [`StoreError::ParamIds`];
     /// [`StoreError::Pattern`]; [`StoreError::Panicked`]; those of
-    /// [`Checkpoint::open`](safetensors_core::Checkpoint::open) and of [`load_with`](crate::load_with).
+    /// [`Checkpoint::open`](safetensors_core::Checkpoint::open) and of
+    /// [`load_with`](crate::load_with).
     fn apply_to<M: ModuleSnapshot>(&mut self, module: &mut M) -> Result<ApplyResult> {
         self.load_module(module)
     }

@@ -39,8 +39,8 @@ impl CheckpointStore {
         self
     }
 
-    /// Whether a save records the ids of parameters, and loading gives them back. On by default, see
-    /// *Ids of parameters* above.
+    /// Whether a save records the ids of parameters, and loading gives them back. On by default,
+    /// see *Ids of parameters* above.
     #[must_use]
     pub fn param_ids(mut self, param_ids: bool) -> Self {
         self.param_ids = param_ids;
@@ -51,9 +51,9 @@ impl CheckpointStore {
     /// Whether a parameter that the module has under several paths is saved under each of them. Off
     /// by default, see *Tied parameters* above.
     ///
-    /// Set it if the file is for a reader that does not know the names of tied parameters: burn-store,
-    /// candle, or the `safetensors` crate. Without it they report a missing tensor. The file has the
-    /// bytes once for each path.
+    /// Set it if the file is for a reader that does not know the names of tied parameters:
+    /// burn-store, candle, or the `safetensors` crate. Without it they report a missing tensor. The
+    /// file has the bytes once for each path.
     #[must_use]
     pub fn every_path(mut self, every_path: bool) -> Self {
         self.every_path = every_path;
@@ -61,8 +61,8 @@ impl CheckpointStore {
     }
 
     /// Replaces all options of the core for saving, including the metadata and
-    /// [`tied`](SaveOptions::tied). If the new options do not set `tied`, each path of a parameter is
-    /// saved. `format` = `pt` is then added only to the files of a checkpoint of several shards.
+    /// [`tied`](SaveOptions::tied). If the new options do not set `tied`, each path of a parameter
+    /// is saved. `format` = `pt` is then added only to the files of a checkpoint of several shards.
     ///
     /// [`overwrite`](CheckpointStore::overwrite) is an option of the store, so that of the new
     /// options has no effect.
@@ -134,18 +134,18 @@ impl CheckpointStore {
         self
     }
 
-    /// Reads at most this many bytes, as counted in the file, before the parameters take over their
-    /// new values and release the old ones. A larger tensor is a step of its own. Without a limit,
-    /// which is the default, all new values are read first.
+    /// Sets the most bytes of new values, as counted in the file, that loading holds beside the old
+    /// ones. Loading then goes in steps: the parameters of a step take over their new values, and
+    /// release the old ones, before more is read. A larger tensor is a step of its own. Without a
+    /// limit, which is the default, all new values are read first.
     ///
-    /// Memory then holds the module once, and beyond that the tensors of one step. Without a limit
-    /// it holds the old and the new values. A module that was just made by `init` has no old values,
-    /// so for it a limit gains nothing.
+    /// A module that was just made by `init` has no old values, so for it a limit gains nothing.
     ///
-    /// What can be checked without the data is still checked before anything changes: names, shapes,
-    /// kinds, dtypes. But if a later step fails, some parameters have new values and the others old
-    /// ones. The error is then [`StoreError::PartlyLoaded`](crate::StoreError::PartlyLoaded). A
-    /// progress callback counts the bytes of each step for itself.
+    /// What can be checked without the data is still checked before anything changes: names,
+    /// shapes, kinds, dtypes. But if a later step fails, some parameters have new values and the
+    /// others old ones. The error is then
+    /// [`StoreError::PartlyLoaded`](crate::StoreError::PartlyLoaded). A progress callback counts
+    /// the bytes of each step for itself.
     ///
     /// ```
     /// use burn::nn::{Linear, LinearConfig};
@@ -155,12 +155,12 @@ impl CheckpointStore {
     /// let mut model: Linear = LinearConfig::new(4, 2).init(&Device::default());
     /// let mut store = CheckpointStore::from_bytes(None);
     /// model.save_into(&mut store)?;
-    /// model.load_from(&mut store.max_step_size(256 << 20))?;
+    /// model.load_from(&mut store.max_extra_memory(256 << 20))?;
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
     #[must_use]
-    pub fn max_step_size(mut self, bytes: u64) -> Self {
-        self.max_step_size = bytes;
+    pub fn max_extra_memory(mut self, bytes: u64) -> Self {
+        self.max_extra_memory = bytes;
         self
     }
 
@@ -173,8 +173,8 @@ impl CheckpointStore {
     }
 
     /// Whether a tensor of another shape or kind than its parameter is an error, which is the
-    /// default. With `false`, the parameter stays as it is, and [`ApplyResult::errors`](crate::ApplyResult::errors) lists the
-    /// mismatch.
+    /// default. With `false`, the parameter stays as it is, and
+    /// [`ApplyResult::errors`](crate::ApplyResult::errors) lists the mismatch.
     #[must_use]
     pub fn validate(mut self, validate: bool) -> Self {
         self.validate = validate;

@@ -50,7 +50,7 @@ fn shards_memory_and_every_path() {
     let tensors: BTreeMap<_, _> = load(dir.path()).unwrap().into_iter().collect();
     assert_eq!(tensors, expected);
     let mut other = lstm();
-    other.load_from(&mut sharded().max_step_size(300)).unwrap();
+    other.load_from(&mut sharded().max_extra_memory(300)).unwrap();
     let weight = |net: &Net<BiLstm>| net.layer.reverse.cell_gate.hidden_transform.weight.to_data();
     assert_eq!(weight(&other), weight(&saved));
 

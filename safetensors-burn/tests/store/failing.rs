@@ -170,7 +170,7 @@ fn a_load_in_steps_says_what_was_loaded_before_it_failed() {
 
     let (saved, mut model) = (Model::new(2), Model::new(11));
     let mask = model.mask.to_data();
-    let mut store = CheckpointStore::from_file(&path).max_step_size(1);
+    let mut store = CheckpointStore::from_file(&path).max_extra_memory(1);
     let error = model.load_from(&mut store).unwrap_err();
     let StoreError::PartlyLoaded { loaded: 11, total: 12, source: cause } = source(&error) else {
         panic!("{error}")
@@ -183,7 +183,7 @@ fn a_load_in_steps_says_what_was_loaded_before_it_failed() {
 
     // What the header says is checked before the first step.
     changed(&path, "steps", Some(TensorData::from([1_i64])));
-    let error = refused(&mut CheckpointStore::from_file(&path).max_step_size(1));
+    let error = refused(&mut CheckpointStore::from_file(&path).max_extra_memory(1));
     assert!(matches!(source(&error), ApplyError::ShapeMismatch { .. }), "{error}");
 }
 
@@ -194,7 +194,7 @@ fn steps_of_any_size_load_the_same() {
     saved(&dir, &model);
     for bytes in [0, 1, 40, 100, 1 << 40] {
         let path = dir.path().join("model.safetensors");
-        let mut store = CheckpointStore::from_file(path).max_step_size(bytes);
+        let mut store = CheckpointStore::from_file(path).max_extra_memory(bytes);
         let mut other = Model::new(7);
         let result = other.load_from(&mut store).unwrap();
         assert_eq!(result.applied.len(), PATHS.len());
