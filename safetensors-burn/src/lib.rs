@@ -60,6 +60,8 @@ mod load;
 mod save;
 mod share;
 mod store;
+#[cfg(feature = "train")]
+pub mod train;
 
 pub use burn_store::{
     ApplyError, ApplyResult, BurnToPyTorchAdapter, ChainAdapter, FloatCastAdapter,
