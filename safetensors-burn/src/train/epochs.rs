@@ -10,6 +10,7 @@ use burn::module::Module;
 use burn::optim::OptimizerRecord;
 use burn::store::ModuleRecord;
 use safetensors_core::digest::{self, Digest, VerifyOptions};
+use safetensors_core::framework::is_temporary_name;
 use safetensors_core::save::AtomicDirectory;
 use safetensors_core::{Checkpoint, Error, ErrorKind, Result};
 
@@ -159,6 +160,20 @@ impl Epochs {
         Ok(numbers)
     }
 
+    /// Removes what killed processes have left of epochs that are no longer saved or deleted. Errors
+    /// are ignored, because what stays does no harm.
+    pub(super) fn clean(&self) {
+        let Ok(entries) = fs::read_dir(&self.directory) else { return };
+        for name in entries.filter_map(Result::ok).map(|entry| entry.file_name()) {
+            // `.epoch-12.aB3dE6.tmp`
+            let name = name.to_str().filter(|name| is_temporary_name(name.as_ref()));
+            let epoch = name.and_then(|name| name.strip_prefix('.')?.split('.').next());
+            if let Some(number) = epoch.and_then(number) {
+                AtomicDirectory::clean(self.path(number));
+            }
+        }
+    }
+
     /// All epochs, the oldest first. An epoch that is not complete says [why](Epoch::problem).
     ///
     /// # Errors
@@ -232,6 +247,7 @@ impl Epochs {
         for epoch in &stale {
             self.delete(*epoch)?;
         }
+        self.clean();
         Ok(stale)
     }
 

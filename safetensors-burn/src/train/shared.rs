@@ -162,6 +162,7 @@ impl Shared {
         manifest.map_err(|error| directory.locate(error))?;
         directory.commit()?;
         self.state().restoring = None;
+        self.epochs.clean();
         self.delete_deferred()
     }
 

@@ -103,6 +103,22 @@ fn the_last_epochs_and_the_best_are_kept() {
     assert!(epochs.keep(5, &[]).unwrap().is_empty());
 }
 
+/// Also of epochs that no run saves or deletes any more.
+#[cfg(unix)]
+#[test]
+fn a_save_removes_what_killed_processes_left() {
+    let (_dir, epochs) = saved(2);
+    let directory = epochs.path(2).parent().unwrap().to_owned();
+    let others = [".epoch-x.aB3dE6.tmp", ".model.aB3dE6.tmp", "epoch-1.aB3dE6.tmp"];
+    for name in others.into_iter().chain([".epoch-1.aB3dE6.tmp", ".epoch-7.aB3dE7.tmp"]) {
+        fs::create_dir_all(directory.join(name).join("old")).unwrap();
+    }
+    Training::trained(1).save(&epochs.checkpointers(), 3);
+    let expected =
+        [".epoch-x.aB3dE6.tmp", ".model.aB3dE6.tmp", "epoch-1.aB3dE6.tmp", "epoch-2", "epoch-3"];
+    assert_eq!(names_in(&directory), expected);
+}
+
 #[test]
 fn names_that_are_no_epochs_are_left_alone() {
     let (_dir, epochs) = saved(2);

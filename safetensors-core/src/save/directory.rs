@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::atomic::{directory, sync, sync_directory};
-use super::temporary::TempDirectory;
+use super::temporary::{TempDirectory, remove_leftovers};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::failpoint;
 use crate::io::lock::DirectoryLock;
@@ -169,6 +169,14 @@ impl AtomicDirectory {
             Ok(true)
         };
         remove().map_err(|error| Error::io(error, path))
+    }
+
+    /// Removes the hidden directories that killed processes have left for this path, on Unix.
+    /// [`create`](AtomicDirectory::create) and [`remove`](AtomicDirectory::remove) do this, too.
+    /// Those that a process is using stay. Errors are ignored.
+    pub fn clean(path: impl AsRef<Path>) {
+        let path = path.as_ref();
+        remove_leftovers(directory(path), path.file_name().unwrap_or_default());
     }
 
     /// Brings back an old directory if a process ended while it replaced that directory in two

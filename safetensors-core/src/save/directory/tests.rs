@@ -109,6 +109,24 @@ fn a_killed_process_leaves_the_old_directory_or_the_new_one() {
     });
 }
 
+#[cfg(unix)]
+#[test]
+fn what_a_killed_process_left_is_removed_and_nothing_else() {
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("epoch");
+    let used = AtomicDirectory::create(&path).unwrap();
+    let others = [".epoch.aB3dE.tmp", ".epoch-1.aB3dE6.tmp", "epoch.aB3dE6.tmp"];
+    for name in others.into_iter().chain([".epoch.aB3dE6.tmp"]) {
+        fs::create_dir_all(dir.path().join(name).join("new")).unwrap();
+    }
+    AtomicDirectory::clean(&path);
+    assert!(used.path().exists());
+    drop(used);
+    let mut others = others.map(Into::into);
+    others.sort();
+    assert_eq!(names_in(dir.path()), others);
+}
+
 #[test]
 fn what_is_no_directory_is_refused() {
     let dir = tempdir().unwrap();
