@@ -1,6 +1,6 @@
-//! Trains a small burn model with burn's own training loop, is killed at random again and again, and
-//! resumes each time from the newest complete epoch. Every loss, and in the end every bit of the
-//! model, the optimizer and the scheduler, is that of a run that was never stopped.
+//! Trains a small burn model with burn's own training loop, is killed at random again and again,
+//! and resumes each time from the newest complete epoch. Every loss, and in the end every bit of
+//! the model, the optimizer and the scheduler, is that of a run that was never stopped.
 //!
 //! `cargo run -p model-examples --example burn_train [-- KILLS]`
 //!
@@ -72,7 +72,7 @@ fn compare(kills: usize) -> Result<()> {
     let mut random = Random(RandomState::new().hash_one(0));
     let (mut times, mut in_saves, mut left) = (0, 0, None);
     loop {
-        // On a fast disk all kills may miss the saves. Then there are more, up to ten times as many.
+        // On a fast disk all kills may miss the saves. Then there are up to ten times as many.
         let again = times < kills || (in_saves == 0 && times < 10 * kills);
         let run = run_child(&killed, again.then(|| at_random(&mut random)))?;
         for (epoch, loss) in losses(&run.lines)? {

@@ -7,6 +7,7 @@
 //! | load from an open checkpoint, for example with limits, mapped or in memory | [`framework::load::<Burn>`](safetensors_core::framework::load) |
 //! | load without a copy | [`share_checkpoint`], [`share_tensor`]; [`share`] for a file in memory |
 //! | save named `TensorData` to a file, or in shards | [`save()`], [`save_sharded`] |
+//! | save and resume burn's training loop: model, optimizer, scheduler | `train`, with the feature `train` |
 //! | write code that is generic over tensor libraries | [`Burn`], a [`Framework`](safetensors_core::framework::Framework) |
 //!
 //! ```
@@ -75,7 +76,7 @@ pub use save::{save, save_sharded};
 pub use share::{share, share_checkpoint, share_tensor};
 pub use store::CheckpointStore;
 
-/// Tests the example of the README.
-#[cfg(doctest)]
+/// Tests the examples of the README.
+#[cfg(all(doctest, feature = "train"))]
 #[doc = include_str!("../README.md")]
 mod readme {}

@@ -145,3 +145,89 @@ fn check_count(found: usize) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::BoolStore;
+    use burn_store::burn_pack::{Reader, Tensor, Writer};
+
+    use super::*;
+
+    /// Tensors in the order of their names, which is the order of their data.
+    fn tensors() -> Vec<(&'static str, DType, Vec<usize>, Option<u64>)> {
+        vec![
+            ("7.m", DType::F32, vec![3, 5], Some(7)),
+            ("7.v", DType::F64, vec![], None),
+            ("a", DType::Bool(BoolStore::U32), vec![9], Some(u64::MAX)),
+            ("empty", DType::U8, vec![0, 4], Some(0)),
+            ("z", DType::BF16, vec![1000], Some(1)),
+        ]
+    }
+
+    fn data(name: &str, dtype: DType, shape: &[usize]) -> Vec<u8> {
+        let len = shape.iter().product::<usize>() * dtype.size();
+        (0..len).map(|i| (i * 31 + name.len()) as u8 & 1).collect()
+    }
+
+    fn writer() -> Writer {
+        let tensors = tensors().into_iter().map(|(name, dtype, shape, id)| {
+            let bytes = Bytes::from_bytes_vec(data(name, dtype, &shape));
+            Tensor::new(name.into(), dtype, shape, id, bytes)
+        });
+        Writer::new(tensors.collect())
+            .with_scalar("t", Scalar::Float(0.1))
+            .with_scalar("u", Scalar::Int(-1))
+            .with_metadata("7", "layer.weight")
+    }
+
+    /// The same bytes as burn's own writer makes.
+    #[test]
+    fn a_container_is_that_of_burn() {
+        let expected = writer().into_bytes().unwrap();
+        let content = Container::parse(writer().into_bytes().unwrap()).unwrap().content;
+        let mut made = Content { tensors: BTreeMap::new(), ..content };
+        for (name, dtype, shape, id) in tensors() {
+            made.tensors.insert(name.into(), Described::new(dtype, &shape, id));
+        }
+        let found = build(made, |content, memory| {
+            for (name, tensor) in &content.tensors {
+                let (start, end) = tensor.data_offsets;
+                let bytes = data(name, tensor.dtype, &tensor.shape());
+                memory[start as usize..end as usize].copy_from_slice(&bytes);
+            }
+            Ok(())
+        });
+        let found = found.unwrap();
+        assert_eq!(found[..expected.len()], expected[..]);
+        // The memory is made of words of 8 bytes.
+        assert!(found.len() - expected.len() < 8);
+        assert_eq!(Reader::from_bytes(found).unwrap().into_tensors().unwrap().len(), 5);
+    }
+
+    #[test]
+    fn a_container_is_parsed() {
+        let container = Container::parse(writer().into_bytes().unwrap()).unwrap();
+        for (name, dtype, shape, id) in tensors() {
+            let tensor = &container.content.tensors[name];
+            assert_eq!((tensor.dtype, tensor.shape(), tensor.param_id), (dtype, shape.clone(), id));
+            assert_eq!(container.data(tensor).unwrap()[..], data(name, dtype, &shape));
+        }
+        assert_eq!(container.content.scalars["u"], Scalar::Int(-1));
+        assert_eq!(container.content.metadata["7"], "layer.weight");
+    }
+
+    #[test]
+    fn bytes_that_are_no_container_are_errors() {
+        let good = writer().into_bytes().unwrap().to_vec();
+        let mut version = good.clone();
+        version[4] = 2;
+        // The record `()` is one byte.
+        for bad in [&[][..], &[0], &good[1..], &good[..9], &good[..60], &version] {
+            Container::parse(Bytes::from_bytes_vec(bad.to_vec())).unwrap_err();
+        }
+        let data_start = good.len() - 2100;
+        let container = Container::parse(Bytes::from_bytes_vec(good[..data_start].to_vec()));
+        let container = container.unwrap();
+        container.data(&container.content.tensors["z"]).unwrap_err();
+    }
+}

@@ -160,8 +160,8 @@ impl Epochs {
         Ok(numbers)
     }
 
-    /// Removes what killed processes have left of epochs that are no longer saved or deleted. Errors
-    /// are ignored, because what stays does no harm.
+    /// Removes what killed processes have left, also of epochs that nobody saves or deletes any
+    /// more. Errors are ignored, because what stays does no harm.
     pub(super) fn clean(&self) {
         let Ok(entries) = fs::read_dir(&self.directory) else { return };
         for name in entries.filter_map(Result::ok).map(|entry| entry.file_name()) {

@@ -13,10 +13,13 @@
 //! ```
 //!
 //! ```no_run
-//! # use burn::train::{Learner, LearnerModel, SupervisedTraining};
+//! use burn::train::{Learner, LearnerModel, SupervisedTraining};
 //! use safetensors_burn::train::{Epochs, KeepEpochs};
 //!
-//! # fn train<M: LearnerModel>(training: SupervisedTraining<M>, learner: Learner<M>, device: &burn::tensor::Device) -> safetensors_core::Result<()> {
+//! # fn train<M: LearnerModel>(
+//! #     training: SupervisedTraining<M>,
+//! #     learner: Learner<M>,
+//! # ) -> safetensors_core::Result<()> {
 //! let epochs = Epochs::new("run/checkpoints");
 //! let (model, optimizer, scheduler) = epochs.checkpointers();
 //! let mut training = training

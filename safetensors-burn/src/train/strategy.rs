@@ -56,7 +56,8 @@ impl KeepEpochs {
 
     /// Also keeps the epoch with the lowest or highest value of a metric. Only epochs whose values
     /// burn's metric loggers know are compared. The `FileMetricLogger`, which is burn's default,
-    /// also knows those of earlier runs in the same directory.
+    /// also knows those of earlier runs in the same directory. The `InMemoryMetricLogger` counts
+    /// epochs from the start of the process, so it suits only runs that are not resumed.
     #[must_use]
     pub fn and_best(
         mut self,

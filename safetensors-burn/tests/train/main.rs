@@ -6,6 +6,7 @@ mod damaged;
 mod epochs;
 mod failing;
 mod interrupted;
+mod looping;
 mod records;
 mod resuming;
 
