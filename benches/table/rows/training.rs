@@ -102,8 +102,10 @@ fn with_peer(folder: &Path, work: &mut dyn FnMut(Three<'_>) -> Result<()>) -> Re
     work((&model, &optimizer, &scheduler))
 }
 
-/// The roles, names and checkpointers.
-const CONTENDERS: [(fn(&'static str, Box<Run>) -> Contender, &str, With); 2] =
+/// Makes a contender of a role.
+type Role = fn(&'static str, Box<Run>) -> Contender;
+
+const CONTENDERS: [(Role, &str, With); 2] =
     [(Contender::ours, OURS, with_ours), (Contender::peer, PEER, with_peer)];
 
 /// Makes the records, and returns the work that saves them at the same time, as burn's threads do.

@@ -72,7 +72,7 @@ impl Container {
             return Err(malformed(&text));
         }
         let metadata_len = header.metadata_size as usize;
-        let text = bytes.get(HEADER_SIZE..HEADER_SIZE + metadata_len);
+        let text = bytes.get(HEADER_SIZE..).and_then(|rest| rest.get(..metadata_len));
         let text = text.ok_or_else(|| malformed(&"its metadata is cut off"))?;
         let content: Content = ciborium::from_reader(text).map_err(|error| malformed(&error))?;
         check_count(content.tensors.len())?;
@@ -214,6 +214,12 @@ mod tests {
         }
         assert_eq!(container.content.scalars["u"], Scalar::Int(-1));
         assert_eq!(container.content.metadata["7"], "layer.weight");
+    }
+
+    #[test]
+    fn the_most_tensors_are_those_that_burn_restores() {
+        check_count(MAX_TENSOR_COUNT).unwrap();
+        check_count(MAX_TENSOR_COUNT + 1).unwrap_err();
     }
 
     #[test]

@@ -62,7 +62,7 @@ impl Entry {
     /// [`EpochError::Length`], [`EpochError::Header`], [`ErrorKind::Io`]; each names the file.
     pub(super) fn open(&self, path: &Path) -> Result<File> {
         let check = || {
-            let mut file = File::open(path).map_err(ErrorKind::Io)?;
+            let mut file = open(path)?;
             let found = file.metadata().map_err(ErrorKind::Io)?.len();
             if found != self.bytes {
                 return Err(EpochError::Length { expected: self.bytes, found }.into());
@@ -109,11 +109,11 @@ impl Manifest {
     /// [`ErrorKind::Io`]; each names the directory or the manifest.
     pub(super) fn read(directory: &Path, epoch: usize) -> Result<(Self, Digest)> {
         let path = directory.join(NAME);
-        let file = File::open(&path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => {
+        let file = open(&path).map_err(|error| match error.kind() {
+            ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound => {
                 Error::from(EpochError::NoManifest { manifest: NAME }).in_path(directory)
             }
-            _ => in_file(error, &path),
+            _ => error.in_path(&path),
         })?;
         let mut text = Vec::new();
         let read = file.take(MOST_BYTES).read_to_end(&mut text);
@@ -148,6 +148,16 @@ impl Manifest {
         let mut files = self.files.iter();
         files.try_for_each(|(name, entry)| entry.open(&directory.join(name)).map(drop))
     }
+}
+
+/// Opens a regular file. Opening something else, such as a FIFO, could wait for ever.
+fn open(path: &Path) -> Result<File> {
+    let metadata = fs::metadata(path).map_err(ErrorKind::Io)?;
+    if !metadata.is_file() {
+        let found = if metadata.is_dir() { "a directory" } else { "a special file" };
+        return Err(ErrorKind::NotAFile { found }.into());
+    }
+    Ok(File::open(path).map_err(ErrorKind::Io)?)
 }
 
 fn in_file(error: io::Error, path: &Path) -> Error {

@@ -86,6 +86,20 @@ fn files_that_are_missing_or_have_another_length() {
     }
 }
 
+#[cfg(unix)]
+#[test]
+fn what_is_no_file_is_not_opened() {
+    for name in ["manifest.json", "optimizer.safetensors"] {
+        let (_dir, epochs) = saved(1);
+        let path = epochs.path(1).join(name);
+        fs::remove_file(&path).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let error = refused(&epochs);
+        assert!(matches!(error.kind(), ErrorKind::NotAFile { .. }), "{error}");
+        assert_eq!(error.file(), path.to_str());
+    }
+}
+
 /// Every byte of a file is covered by the digest of the header or of a tensor.
 #[test]
 fn a_changed_byte_is_found_wherever_it_is() {

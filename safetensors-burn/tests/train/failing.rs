@@ -1,6 +1,6 @@
 //! Saves that fail leave the epochs as they were.
 
-use burn::tensor::{Bytes, DType};
+use burn::tensor::DType;
 use safetensors_burn::burn_pack::{MAX_TENSOR_COUNT, Tensor as PackTensor};
 
 use super::*;
@@ -53,29 +53,15 @@ fn a_quantised_tensor_is_refused_by_name() {
 fn more_tensors_than_burn_restores_are_refused() {
     let (_dir, epochs) = empty();
     let (model, optimizer, scheduler) = epochs.checkpointers();
-    let record = |count: usize| {
-        let tensor = |i| {
-            PackTensor::new(format!("t{i}"), DType::U8, [0], None, Bytes::from_bytes_vec(vec![]))
-        };
-        Writer::new((0..count).map(tensor).collect()).into_bytes().unwrap()
-    };
-    // burn itself writes such a container, and refuses to read it. So a record of it cannot be
-    // made by `from_bytes`.
+    // burn itself writes such a container, and refuses to read it.
     let over = MAX_TENSOR_COUNT + 1;
-    ModuleRecord::from_bytes(record(over)).unwrap_err();
     let error = of(model.save(1, Many::new(over).into_record()));
     let EpochError::TooManyTensors { limit, found } = reason(&error) else { panic!("{error}") };
     assert_eq!((*limit, *found), (100_000, over));
-
-    // The most that burn restores.
-    let most = ModuleRecord::from_bytes(record(MAX_TENSOR_COUNT)).unwrap();
     optimizer.save(1, OptimizerRecord::default()).unwrap();
     let error = of(scheduler.save(1, LrSchedulerRecord::new()));
     assert!(matches!(reason(&error), EpochError::OtherFailed), "{error}");
-    model.save(1, most).unwrap();
-    optimizer.save(1, OptimizerRecord::default()).unwrap();
-    scheduler.save(1, LrSchedulerRecord::new()).unwrap();
-    assert_eq!(model.restore(1).unwrap().len(), MAX_TENSOR_COUNT);
+    assert!(epochs.list().unwrap().is_empty());
 }
 
 /// A module of many tensors without elements.
