@@ -12,6 +12,7 @@ mod rank;
 mod save;
 mod scaling;
 mod slice;
+mod training;
 mod views;
 
 use anyhow::Result;
@@ -51,6 +52,7 @@ pub(crate) fn all() -> Vec<Spec> {
         slice::rows(),
         rank::rows(),
         save::rows(),
+        training::rows(),
         convert::rows(),
         scaling::rows(),
     ]
