@@ -57,7 +57,11 @@ fn errors_say_what_to_do() {
     fails(REPO, &open.clone().file("absent.json"), &["absent.json", "config.json"]);
     fails(REPO, &open.clone().checkpoint("absent"), &["absent", "no such file"]);
     let none = Server::start([("o/none", Repo::new([("README.md", b"x".to_vec())]))]);
-    fails("o/none", &options(&none, cache.path()), &["o/none", "no "]);
+    fails(
+        "o/none",
+        &options(&none, cache.path()),
+        &["o/none: expected model.safetensors", "found none"],
+    );
     for bad in ["", "a/b/c", "../x", "a b"] {
         let error = fails(bad, &open, &["expected owner/name"]);
         assert!(matches!(error.kind(), ErrorKind::BadRepoId { .. }));
@@ -142,7 +146,7 @@ fn the_environment_is_pythons() {
     let at_home = ("HF_HOME", &*hf_home);
     let run = |expected: &str, variables: &[(&str, &str)]| {
         let all = [variables, &[("HUB_TEST_EXPECT", expected)]].concat();
-        let output = child_command(&all).output().unwrap();
+        let output = support::child_process(&all).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success() && text.contains("1 passed"), "{variables:?}: {text}");
     };
@@ -158,8 +162,4 @@ fn the_environment_is_pythons() {
     run(&hub, &[("HF_ENDPOINT", "http://127.0.0.1:9"), at_home, ("HF_HUB_OFFLINE", "1")]);
     let own = path("cache/models--owner--private/snapshots");
     run(&own, &[endpoint, at_home, ("HF_TOKEN_PATH", &token_file), ("HF_HUB_CACHE", &cache)]);
-}
-
-fn child_command(variables: &[(&str, &str)]) -> std::process::Command {
-    support::child(variables)
 }

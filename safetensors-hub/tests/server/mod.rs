@@ -39,6 +39,8 @@ struct State {
     faults: Vec<Fault>,
     /// A commit that `main` of each repository leads to after the next listing.
     next_commit: Option<String>,
+    /// The number of requests so far.
+    requests: usize,
     log: Vec<Seen>,
 }
 
@@ -52,6 +54,7 @@ pub enum Origin {
 /// A request that was answered.
 #[derive(Clone, Debug)]
 pub struct Seen {
+    number: usize,
     pub origin: Origin,
     pub method: String,
     pub path: String,
@@ -79,6 +82,8 @@ pub struct Fault {
 pub enum Kind {
     /// Answers with a status and headers in place of the file.
     Status(u16, Vec<(&'static str, String)>),
+    /// Answers with this text in place of the body.
+    Body(String),
     /// Ignores the range, and sends the whole file.
     NoRange,
     /// Sends another range, and says so.
@@ -87,7 +92,7 @@ pub enum Kind {
     LyingRange,
     /// Changes a byte of the body.
     WrongByte,
-    /// Sends another file of the same repository in place of this one, with its length.
+    /// The body has this length in place of its own.
     Length(usize),
     /// The body ends too early, but its head does not say so.
     Short(usize),
@@ -109,6 +114,7 @@ impl Server {
             uses: usize::MAX,
             faults: Vec::new(),
             next_commit: None,
+            requests: 0,
             log: Vec::new(),
         }));
         let serve = |origin, answer: fn(&mut State, &Request) -> Answer| {
@@ -118,12 +124,20 @@ impl Server {
                     let mut state = state.lock().unwrap();
                     let fault = state.fault(origin, request);
                     let (answer, wait) = faulty(&mut state, request, answer, fault);
-                    state.log.push(Seen::new(origin, request, &answer));
-                    (answer, wait, state.log.len() - 1)
+                    state.requests += 1;
+                    let seen = Seen::new(state.requests, origin, request, &answer);
+                    state.log.push(seen);
+                    (answer, wait, state.requests)
                 };
                 std::thread::sleep(wait);
                 let state = state.clone();
-                let sent = move |bytes| state.lock().unwrap().log[number].bytes = bytes;
+                let sent = move |bytes| {
+                    let log = &mut state.lock().unwrap().log;
+                    // The log may have been cleared meanwhile.
+                    if let Some(seen) = log.iter_mut().find(|seen| seen.number == number) {
+                        seen.bytes = bytes;
+                    }
+                };
                 (answer, Box::new(sent) as http::Sent)
             });
             format!("http://{address}")
@@ -218,8 +232,9 @@ impl Drop for Server {
 }
 
 impl Seen {
-    fn new(origin: Origin, request: &Request, answer: &Answer) -> Self {
+    fn new(number: usize, origin: Origin, request: &Request, answer: &Answer) -> Self {
         Self {
+            number,
             origin,
             method: request.method.clone(),
             path: request.path.clone(),
@@ -262,6 +277,7 @@ fn faulty(
             let headers = headers.clone();
             return (Answer { headers, ..Answer::new(*status).body("an error") }, wait);
         }
+        Some(Kind::Body(text)) => return (Answer::new(200).body(text.as_str()), wait),
         _ => {}
     }
     let mut answer = answer(state, &changed);

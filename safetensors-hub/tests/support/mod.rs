@@ -115,7 +115,7 @@ pub fn assert_blobs_are_right(cache: &Path) {
 }
 
 /// This test program again, which then runs only the test `child`, with these variables.
-pub fn child(variables: &[(&str, &str)]) -> Command {
+pub fn child_process(variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "child", "--nocapture", "--test-threads=1"]);
     for name in ["HF_TOKEN", "HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HF_HUB_OFFLINE"] {
