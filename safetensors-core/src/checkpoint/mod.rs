@@ -39,6 +39,7 @@ use index::Index;
 pub use locate::CheckpointPath;
 pub(crate) use names::{STANDARD_FILE, STANDARD_INDEX};
 pub use options::{Contention, ShardOptions};
+pub(crate) use owned::stale_files;
 pub use pattern::FilePattern;
 pub use save::{SavedShards, save_sharded};
 pub(crate) use save::{plan as plan_shards, save_sharded_if};
