@@ -61,6 +61,7 @@ impl Error {
     }
 
     /// Says which repository the error is about, unless it says so already.
+    #[cfg(feature = "download")]
     #[must_use]
     pub(crate) fn in_repo(mut self, repo: impl fmt::Display) -> Self {
         self.0.repo.get_or_insert_with(|| repo.to_string());

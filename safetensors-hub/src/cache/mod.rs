@@ -36,6 +36,8 @@ mod scan;
 mod space;
 #[cfg(feature = "download")]
 mod unique;
+#[cfg(feature = "download")]
+mod verify;
 
 use std::fs;
 use std::io;
@@ -47,9 +49,11 @@ pub(crate) use incomplete::{Incomplete, resumable_bytes, unfinished_bytes};
 pub(crate) use link::link;
 #[cfg(feature = "download")]
 pub(crate) use lock::Lock;
-pub use scan::{CachedSnapshot, DamagedBlob};
+pub use scan::CachedSnapshot;
 #[cfg(feature = "download")]
 pub(crate) use space::free_bytes;
+#[cfg(feature = "download")]
+pub use verify::DamagedBlob;
 
 use crate::environment::Environment;
 use crate::error::{Error, Result};
