@@ -1,7 +1,7 @@
 //! [`Etag`]: what the Hub calls the content of a file, and the check that a file has it.
 //!
-//! The digests are those of `ring`, which TLS needs anyway: it is assembly, and so as fast in a debug
-//! build, where other crates take minutes for a model.
+//! The digests are those of `ring`, which TLS needs anyway: it is assembly, and so as fast in a
+//! debug build, where other crates take minutes for a model.
 
 use std::fmt;
 use std::fs::File;
@@ -38,8 +38,8 @@ enum Algorithm {
 }
 
 impl Etag {
-    /// The ETag in a header, with its quotes. `is_linked` says that it is that of a large file, from
-    /// the header `X-Linked-Etag`. `None` if it cannot be the name of a file.
+    /// The ETag in a header, with its quotes. `is_linked` says that it is that of a large file,
+    /// from the header `X-Linked-Etag`. `None` if it cannot be the name of a file.
     pub(crate) fn of_header(header: &str, is_linked: bool) -> Option<Self> {
         let text = header.strip_prefix("W/").unwrap_or(header);
         let text = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
@@ -71,8 +71,8 @@ impl Etag {
         }
     }
 
-    /// Checks that a file has the content of this ETag. Reads the file from its start. `size` is the
-    /// length that the Hub says.
+    /// Checks that a file has the content of this ETag. Reads the file from its start. `size` is
+    /// the length that the Hub says.
     ///
     /// # Errors
     ///

@@ -70,7 +70,8 @@ fn listing() -> (String, String) {
     ("200 OK\r\nConnection: close".into(), body)
 }
 
-/// Asks for the files of a repository in a process of its own, because the variables are read there.
+/// Asks for the files of a repository in a process of its own, because the variables are read
+/// there.
 fn ask(endpoint: &str, certificates: Option<&Path>) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "child", "--nocapture"]).env("HUB_TEST_ENDPOINT", endpoint);

@@ -210,8 +210,8 @@ fn joined(dir: &Path, name: &str) -> PathBuf {
     path
 }
 
-/// The names in a directory, in any order. An absent one has none. Names that are not UTF-8 are left
-/// out.
+/// The names in a directory, in any order. An absent one has none. Names that are not UTF-8 are
+/// left out.
 fn names(dir: &Path) -> Result<Vec<String>> {
     let list = || -> io::Result<Vec<String>> {
         let mut names = Vec::new();

@@ -129,7 +129,8 @@ pub(super) fn failed(url: &Url, error: &ureq::Error) -> Failure {
     Failure::passing(error)
 }
 
-/// What to do about a certificate that is not trusted. It would not be trusted the next time either.
+/// What to do about a certificate that is not trusted. It would not be trusted the next time
+/// either.
 fn untrusted(error: &ureq::Error) -> Option<String> {
     let text = match error {
         ureq::Error::Rustls(error) => error.to_string(),
