@@ -52,6 +52,8 @@ pub use safetensors_burn as burn;
 #[cfg(feature = "candle")]
 pub use safetensors_candle as candle;
 pub use safetensors_core::*;
+#[cfg(any(feature = "hub", feature = "remote"))]
+pub use safetensors_hub as hub;
 #[cfg(feature = "ndarray")]
 pub use safetensors_ndarray as ndarray;
 

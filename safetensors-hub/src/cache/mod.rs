@@ -1,0 +1,1 @@
+//! The cache that Python shares: its layout on the disk.

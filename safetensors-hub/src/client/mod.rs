@@ -1,0 +1,1 @@
+//! A client of the Hub: what a repository has, and its files by range.

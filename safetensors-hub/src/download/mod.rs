@@ -1,0 +1,1 @@
+//! `download`: files of a repository come into the cache.

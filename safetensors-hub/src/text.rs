@@ -1,0 +1,66 @@
+//! Shows text from outside in messages: escaped, on one line, and of bounded length.
+
+use std::fmt;
+
+/// Displays a text in quotes and escaped. The end of a long text is left out, and its length is
+/// added.
+pub(crate) struct Quoted<'a>(pub(crate) &'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 160;
+        match self.0.char_indices().nth(SHOWN) {
+            Some((end, _)) => write!(f, "{:?}... ({} bytes)", &self.0[..end], self.0.len()),
+            None => write!(f, "{:?}", self.0),
+        }
+    }
+}
+
+/// Displays a text without quotes. Control characters are escaped, and the end of a long text is
+/// left out.
+pub(crate) struct Plain<'a>(pub(crate) &'a str);
+
+impl fmt::Display for Plain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 480;
+        for (count, c) in self.0.chars().enumerate() {
+            if count == SHOWN {
+                return f.write_str("...");
+            }
+            match c {
+                '\'' | '"' | '\\' => write!(f, "{c}")?,
+                _ => write!(f, "{}", c.escape_debug())?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Displays a number of bytes with a decimal unit, such as `1.5 GB`.
+pub(crate) struct Bytes(pub(crate) u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [("TB", 1_000_000_000_000_u64), ("GB", 1_000_000_000), ("MB", 1_000_000)];
+        match units.into_iter().find(|(_, size)| self.0 >= *size) {
+            Some((unit, size)) => write!(f, "{:.1} {unit}", self.0 as f64 / size as f64),
+            None => write!(f, "{} bytes", self.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_from_outside_is_bounded_and_printable() {
+        for text in ["", "a\"b\n", "\u{202e}\0", &"x".repeat(100_000), &"层".repeat(9_999)] {
+            let shown = Quoted(text).to_string() + &Plain(text).to_string();
+            assert!(shown.chars().count() < 700 && !shown.chars().any(char::is_control));
+        }
+        assert_eq!(Plain("C:\\a b\"\n").to_string(), "C:\\a b\"\\n");
+        assert_eq!(Bytes(999_999).to_string(), "999999 bytes");
+        assert_eq!(Bytes(1_500_000_000).to_string(), "1.5 GB");
+    }
+}
