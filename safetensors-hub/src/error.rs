@@ -112,7 +112,7 @@ impl From<Error> for io::Error {
             | ErrorKind::NotInCache { .. }
             | ErrorKind::Renamed { .. } => io::ErrorKind::NotFound,
             ErrorKind::Gated { .. } | ErrorKind::Refused { .. } => io::ErrorKind::PermissionDenied,
-            ErrorKind::NoSpace { .. } => io::ErrorKind::StorageFull,
+            ErrorKind::NoSpace { .. } | ErrorKind::DiskFull { .. } => io::ErrorKind::StorageFull,
             ErrorKind::WrongSize { .. } | ErrorKind::WrongDigest { .. } => {
                 io::ErrorKind::InvalidData
             }
@@ -233,6 +233,15 @@ pub enum ErrorKind {
     /// The disk has less room than the download needs.
     #[error("the download needs {}, but the disk has only {} free", Bytes(*.needed), Bytes(*.free))]
     NoSpace { needed: u64, free: u64 },
+
+    /// The disk became full. What was written stays there, and the next attempt goes on with it.
+    #[error("{error}; {} were written and are kept, {} are free", Bytes(*.written), Bytes(*.free))]
+    DiskFull {
+        written: u64,
+        free: u64,
+        #[source]
+        error: io::Error,
+    },
 
     // The cache.
     /// Without a network, the cache does not have what is asked for.

@@ -7,7 +7,9 @@
 mod address;
 mod environment;
 mod error;
+mod etag;
 mod repo;
+mod stop;
 mod text;
 mod token;
 
@@ -20,5 +22,7 @@ mod download;
 pub mod remote;
 
 pub use address::HubAddress;
+#[cfg(feature = "download")]
+pub use download::{DownloadOptions, DownloadProgress, Snapshot, download};
 pub use error::{Error, ErrorKind, Result};
 pub use repo::{RepoId, Revision};
