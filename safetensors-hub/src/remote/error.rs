@@ -19,15 +19,25 @@ pub(super) struct Secrets(Arc<[String]>);
 impl Secrets {
     /// The values of those options whose names sound like credentials.
     pub(super) fn among<'a>(options: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
-        const WORDS: [&str; 7] =
-            ["key", "secret", "token", "password", "signature", "sas", "credential"];
+        const WORDS: [&str; 8] = [
+            "key",
+            "secret",
+            "token",
+            "password",
+            "signature",
+            "sas",
+            "credential",
+            "authorization",
+        ];
         let is_secret = |name: &str| {
             let name = name.to_ascii_lowercase();
             WORDS.iter().any(|word| name.contains(word))
         };
+        let values = options.into_iter().filter(|(name, _)| is_secret(name));
+        // In `Bearer 0123` only the last word is a secret, and a server may repeat it alone.
+        let values = values.map(|(_, value)| value.rsplit(' ').next().unwrap_or_default());
         // Shorter values, such as `true`, could be any word of a message.
-        let values = options.into_iter().filter(|(name, value)| is_secret(name) && value.len() > 5);
-        Self(values.map(|(_, value)| value.to_owned()).collect())
+        Self(values.filter(|value| value.len() > 5).map(str::to_owned).collect())
     }
 
     /// The error of a store, as one of input and output.
@@ -127,8 +137,9 @@ mod tests {
             ("AWS_SESSION_TOKEN", "FwoGZXIvYXdzE"),
             ("aws_skip_signature", "true"),
             ("aws_region", "eu-central-1"),
+            ("authorization", "Bearer abcdef"),
         ]);
-        let text = "it is true that eu-central-1 got wJalrXUtnFEMI and FwoGZXIvYXdzE from \
+        let text = "it is true that eu-central-1 got wJalrXUtnFEMI and abcdef from \
                     https://user:pass@host/a/b?X-Amz-Signature=0123&x=y#z";
         assert_eq!(
             secrets.clean(text),

@@ -22,7 +22,15 @@ enum Message {
 struct Running {
     number: usize,
     sender: Sender<Message>,
-    result: Option<io::Result<()>>,
+    has_ended: bool,
+}
+
+impl Running {
+    fn end(&mut self, result: io::Result<()>) {
+        self.has_ended = true;
+        // Fails if another request has failed, and nobody waits any more.
+        let _ = self.sender.send(Message::Ended(self.number, result));
+    }
 }
 
 impl Take for Running {
@@ -33,9 +41,9 @@ impl Take for Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let result = self.result.take().unwrap_or_else(|| Err(ended_early()));
-        // Fails if another request has failed, and nobody waits any more.
-        let _ = self.sender.send(Message::Ended(self.number, result));
+        if !self.has_ended {
+            self.end(Err(ended_early()));
+        }
     }
 }
 
@@ -63,10 +71,11 @@ pub(super) fn fill(object: &Arc<Object>, mut requests: Vec<Request<'_>>) -> io::
     let mut waiting = ranges.into_iter().enumerate();
     let mut begin = || {
         let Some((number, range)) = waiting.next() else { return false };
-        let mut running = Running { number, sender: sender.clone(), result: None };
+        let mut running = Running { number, sender: sender.clone(), has_ended: false };
         let object = Arc::clone(object);
         let task = runtime.spawn(async move {
-            running.result = Some(object.fetch(range, &mut running).await);
+            let result = object.fetch(range, &mut running).await;
+            running.end(result);
         });
         tasks.0.push(task.abort_handle());
         true

@@ -8,8 +8,10 @@ use safetensors_core::ReadAt;
 use safetensors_core::io::{ReadRange, Requests};
 
 use super::fetch::fill;
+use super::hub;
 use super::object::{IN_FLIGHT, Object, Service};
-use super::plan::plan;
+use super::plan::{Request, plan};
+use crate::client::HubFile;
 
 /// The bytes that opening fetches. They have the whole header of most files, and the tensors of
 /// small ones. A longer header takes one more request.
@@ -33,19 +35,55 @@ const CALL: usize = 8 << 20;
 /// one, call them by its function for blocking work, such as tokio's `spawn_blocking`, so that
 /// other tasks go on.
 pub struct RemoteFile {
-    object: Arc<Object>,
+    origin: Origin,
     /// The first bytes.
     start: Vec<u8>,
+}
+
+/// Where the bytes of a file come from.
+enum Origin {
+    Object(Arc<Object>),
+    Hub(Box<HubFile>, Arc<hub::Slots>),
+}
+
+impl Origin {
+    fn fill(&self, requests: Vec<Request<'_>>) -> io::Result<()> {
+        match self {
+            Self::Object(object) => fill(object, requests),
+            Self::Hub(file, slots) => hub::fill(file, slots, requests),
+        }
+    }
+
+    fn byte_len(&self) -> u64 {
+        match self {
+            Self::Object(object) => object.byte_len(),
+            Self::Hub(file, _) => file.byte_len(),
+        }
+    }
+
+    fn version(&self) -> String {
+        match self {
+            Self::Object(object) => object.version(),
+            Self::Hub(file, _) => file.etag().to_owned(),
+        }
+    }
 }
 
 impl RemoteFile {
     /// Opens an object.
     pub(super) async fn open(service: Arc<Service>, path: Path) -> io::Result<Self> {
         let (object, start) = Object::open(service, path, START).await?;
-        Ok(Self { object: Arc::new(object), start })
+        Ok(Self { origin: Origin::Object(Arc::new(object)), start })
     }
 
-    /// The version of the object that was opened: its ETag, in the form that the store uses.
+    /// Opens a file on the Hub.
+    pub(super) fn of_hub(file: HubFile, slots: Arc<hub::Slots>) -> io::Result<Self> {
+        let mut start = vec![0; file.byte_len().min(START) as usize];
+        file.read_exact_at(&mut start, 0)?;
+        Ok(Self { origin: Origin::Hub(Box::new(file), slots), start })
+    }
+
+    /// The version of the file that was opened: its ETag, in the form that the store uses.
     ///
     /// ```
     /// # use safetensors_core::{SaveOptions, TensorView};
@@ -58,22 +96,22 @@ impl RemoteFile {
     /// # Ok::<(), safetensors_core::Error>(())
     /// ```
     pub fn version(&self) -> String {
-        self.object.version()
+        self.origin.version()
     }
 }
 
 impl fmt::Debug for RemoteFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RemoteFile")
-            .field("version", &self.object.version())
-            .field("byte_len", &self.object.byte_len())
+            .field("version", &self.version())
+            .field("byte_len", &self.byte_len())
             .finish_non_exhaustive()
     }
 }
 
 impl ReadAt for RemoteFile {
     fn byte_len(&self) -> u64 {
-        self.object.byte_len()
+        self.origin.byte_len()
     }
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
@@ -100,7 +138,7 @@ impl ReadAt for RemoteFile {
         }
         match rest.is_empty() {
             true => Ok(()),
-            false => fill(&self.object, plan(rest)),
+            false => self.origin.fill(plan(rest)),
         }
     }
 

@@ -5,17 +5,21 @@ mod client;
 mod error;
 mod fetch;
 mod file;
+mod files;
+mod hub;
 mod object;
 mod options;
 mod place;
 mod plan;
 mod runtime;
+mod save;
 mod store;
 
 use safetensors_core::{Checkpoint, Result};
 
 pub use file::RemoteFile;
 pub use options::RemoteOptions;
+pub use save::{save, save_sharded, save_sharded_with, save_with};
 pub use store::RemoteStore;
 
 /// Opens.

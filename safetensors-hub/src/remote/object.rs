@@ -21,8 +21,10 @@ pub(super) const IN_FLIGHT: usize = 32;
 /// store together.
 const ARRIVED: usize = 32 << 20;
 
-/// How often a request goes on without a byte having arrived since the last time.
-const ATTEMPTS: u32 = 5;
+/// How often a broken body is asked for again without a byte having arrived since the last time.
+/// The store repeats requests by itself, and bodies of objects that have an ETag, so these get one
+/// more chance here: its count is for the whole body, however much arrives in between.
+const ATTEMPTS: [u32; 2] = [5, 1];
 
 /// The pause before a broken body is asked for again. It doubles with each attempt.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -113,16 +115,6 @@ impl Object {
         Ok((object, start))
     }
 
-    /// The version and the length of an object now. One request without data.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
-    pub(super) async fn look(service: &Service, path: &Path) -> io::Result<ObjectMeta> {
-        let _permit = service.begin().await?;
-        service.store.head(path).await.map_err(|error| service.io(&error))
-    }
-
     /// The number of bytes.
     pub(super) fn byte_len(&self) -> u64 {
         self.meta.size
@@ -185,7 +177,7 @@ impl Object {
                 }
             };
             attempt += 1;
-            if attempt > ATTEMPTS {
+            if attempt > ATTEMPTS[usize::from(self.meta.e_tag.is_some())] {
                 return Err(error);
             }
             tokio::time::sleep(PAUSE * 2_u32.pow(attempt - 1)).await;

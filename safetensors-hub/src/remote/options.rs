@@ -105,6 +105,10 @@ impl RemoteOptions {
         Secrets::among(pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())))
     }
 
+    pub(super) fn retry_count(&self) -> u32 {
+        u32::try_from(self.retries).unwrap_or(u32::MAX)
+    }
+
     pub(super) fn retry_config(&self) -> RetryConfig {
         let backoff = BackoffConfig {
             init_backoff: Duration::from_millis(100),

@@ -1,7 +1,6 @@
 //! [`Place`]: the store that an address means, and how the paths of its files are written.
 
 use std::io;
-use std::path::{Component, Path};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -37,7 +36,7 @@ pub(super) enum Listing {
 pub(super) struct Place {
     pub(super) service: Arc<Service>,
     /// How the path of every file begins.
-    root: String,
+    pub(super) root: String,
     /// The path that stands for the address.
     pub(super) shown: String,
     /// The address within the store.
@@ -54,23 +53,6 @@ impl Place {
     pub(super) fn of(address: &str, options: &RemoteOptions) -> Result<Self> {
         connect(address, options)
             .map_err(|error| Error::from(ErrorKind::Io(error)).in_file(shown_address(address)))
-    }
-
-    /// The key of a file, given its path.
-    pub(super) fn key(&self, path: &Path) -> io::Result<Key> {
-        let foreign = || {
-            let message = format!("the path is not below {}", self.root);
-            io::Error::new(io::ErrorKind::InvalidInput, message)
-        };
-        let mut key = String::new();
-        for part in path.strip_prefix(&self.root).map_err(|_| foreign())?.components() {
-            let Component::Normal(part) = part else { return Err(foreign()) };
-            if !key.is_empty() {
-                key.push('/');
-            }
-            key.push_str(part.to_str().ok_or_else(foreign)?);
-        }
-        Key::parse(key).map_err(|error| invalid(error.to_string()))
     }
 }
 

@@ -2,31 +2,56 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::path::{Component, Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use object_store::path::Path as Key;
 use safetensors_core::checkpoint::CheckpointPath;
 use safetensors_core::checkpoint::store::{Entry, FileKind, Store, Version};
 use safetensors_core::{Error, ErrorKind, Result};
 
-use super::object::{Object, Service, version_of};
-use super::place::{Listing, Place};
-use super::runtime::run;
+use super::files::{Files, Objects};
+use super::hub::HubFiles;
+use super::place::Place;
 use super::{RemoteFile, RemoteOptions};
+use crate::HubAddress;
 
 /// How long a file that was fetched to learn whether it exists is kept for the call that opens it.
 const KEPT: Duration = Duration::from_secs(20);
 
-/// The files of a remote store, below the address that it was made for.
+/// The files of a bucket, a web server or a repository on the Hub.
 ///
 /// Whether a file exists is found out by fetching its first bytes, which opening needs anyway. So a
-/// file is opened with one request, and an index with one more for each shard.
+/// file is opened by one request.
+///
+/// ```
+/// use safetensors_core::checkpoint::store::Store;
+/// use safetensors_core::{Checkpoint, Limits, SaveOptions, TensorView};
+/// use safetensors_hub::remote::{self, RemoteOptions, RemoteStore};
+///
+/// # let bias = TensorView::from_slice(&[2], &[0.5_f32, 1.5])?;
+/// # remote::save("memory:///stored/a.safetensors", [("bias", bias)], &SaveOptions::new())?;
+/// let store = RemoteStore::new("memory:///stored", &RemoteOptions::new())?;
+/// for entry in store.list(&store.path())? {
+///     let path = store.path().join(entry.name);
+///     println!("{} has {} bytes", path.display(), {
+///         use safetensors_core::ReadAt;
+///         store.open(&path)?.byte_len()
+///     });
+/// }
+/// let path = store.path();
+/// assert_eq!(Checkpoint::open_in(store, path, &Limits::default())?.len(), 1);
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
 pub struct RemoteStore {
-    pub(super) place: Place,
-    /// Files that were fetched to learn whether they exist, until they are opened.
-    found: Mutex<HashMap<Key, (Instant, RemoteFile)>>,
+    files: Box<dyn Files>,
+    /// How the path of every file begins.
+    root: String,
+    /// The path that stands for the address.
+    path: PathBuf,
+    /// What was found under a key when it was fetched to learn whether there is a file, until it is
+    /// asked for again.
+    fetched: Mutex<HashMap<String, (Instant, Option<RemoteFile>)>>,
 }
 
 impl RemoteStore {
@@ -36,70 +61,91 @@ impl RemoteStore {
     ///
     /// [`ErrorKind::Io`] for an address or an option that is malformed.
     pub fn new(address: &str, options: &RemoteOptions) -> Result<Self> {
-        Ok(Self { place: Place::of(address, options)?, found: Mutex::default() })
+        let (files, root, path): (Box<dyn Files>, _, _) = match HubAddress::is_address(address) {
+            true => {
+                let address = HubAddress::parse(address)?;
+                let root = match address.path() {
+                    "" => address.to_string(),
+                    path => address.to_string().trim_end_matches(path).to_owned(),
+                };
+                (Box::new(HubFiles::of(&address, options)?), root, address.to_string())
+            }
+            false => {
+                let place = Place::of(address, options)?;
+                (Box::new(Objects::of(&place)), place.root, place.shown)
+            }
+        };
+        Ok(Self { files, root, path: path.into(), fetched: Mutex::default() })
     }
 
-    /// The path that stands for the address that the store was made for. It begins like the
-    /// address, has no credentials, and is that of a file, of an index or of a directory.
+    /// The path that stands for the address: that of a file, of an index or of a directory. It has
+    /// no credentials.
     pub fn path(&self) -> PathBuf {
-        PathBuf::from(&self.place.shown)
+        self.path.clone()
     }
 
-    fn service(&self) -> Arc<Service> {
-        Arc::clone(&self.place.service)
-    }
-
-    /// Fetches the start of a file. `None` if there is no such file.
-    fn fetch(&self, key: &Key) -> io::Result<Option<RemoteFile>> {
-        match run(RemoteFile::open(self.service(), key.clone())).flatten() {
-            Ok(file) => Ok(Some(file)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
+    /// The key of a file, given its path.
+    fn key(&self, path: &Path) -> io::Result<String> {
+        let foreign = || {
+            let message = format!("the path is not below {}", self.root);
+            io::Error::new(io::ErrorKind::InvalidInput, message)
+        };
+        let mut key = String::new();
+        for part in path.strip_prefix(&self.root).map_err(|_| foreign())?.components() {
+            let Component::Normal(part) = part else { return Err(foreign()) };
+            if !key.is_empty() {
+                key.push('/');
+            }
+            key.push_str(part.to_str().ok_or_else(foreign)?);
         }
+        Ok(key)
     }
 
-    fn is_file(&self, key: &Key) -> io::Result<bool> {
-        let file = self.fetch(key)?;
-        let is_file = file.is_some();
-        let mut found = self.found();
-        found.retain(|_, (since, _)| since.elapsed() < KEPT);
-        found.extend(file.map(|file| (key.clone(), (Instant::now(), file))));
-        Ok(is_file)
-    }
-
-    fn found(&self) -> MutexGuard<'_, HashMap<Key, (Instant, RemoteFile)>> {
-        self.found.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The entries of a directory; empty if the store cannot list.
-    pub(super) fn entries(&self, directory: &Key) -> io::Result<Vec<Entry>> {
-        if self.place.listing == Listing::Impossible {
-            return Ok(Vec::new());
+    /// Whether a file exists. It is kept if that took fetching it.
+    fn is_file(&self, key: &str) -> io::Result<bool> {
+        if let Some(is_file) = self.files.knows(key) {
+            return Ok(is_file);
         }
-        let (service, directory) = (self.service(), directory.clone());
-        let listed = run(async move {
-            let _permit = service.begin().await?;
-            let listed = service.store.list_with_delimiter(Some(&directory)).await;
-            listed.map_err(|error| service.io(&error))
-        });
-        let listed = listed.flatten()?;
-        let entry = |key: &Key, kind| Some(Entry { name: key.filename()?.to_owned(), kind });
-        let files = listed.objects.iter().filter_map(|meta| entry(&meta.location, FileKind::File));
-        let below = &listed.common_prefixes;
-        let directories = below.iter().filter_map(|key| entry(key, FileKind::Directory));
-        Ok(files.chain(directories).collect())
+        match self.take_fetched(key) {
+            // Whoever asks a third time wants to know whether there is a file by now.
+            Some(None) => return Ok(false),
+            Some(file) => self.keep(key, file),
+            None => {
+                let file = self.files.fetch(key)?;
+                self.keep(key, file);
+            }
+        }
+        Ok(self.fetched().get(key).is_some_and(|(_, file)| file.is_some()))
+    }
+
+    fn keep(&self, key: &str, file: Option<RemoteFile>) {
+        self.fetched().insert(key.to_owned(), (Instant::now(), file));
+    }
+
+    /// Takes what was found a short time ago.
+    fn take_fetched(&self, key: &str) -> Option<Option<RemoteFile>> {
+        let mut fetched = self.fetched();
+        fetched.retain(|_, (since, _)| since.elapsed() < KEPT);
+        fetched.remove(key).map(|(_, file)| file)
+    }
+
+    fn fetched(&self) -> MutexGuard<'_, HashMap<String, (Instant, Option<RemoteFile>)>> {
+        self.fetched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn kind_of(&self, path: &Path) -> io::Result<Option<FileKind>> {
-        let key = self.place.key(path)?;
+        let key = self.key(path)?;
         let is_named = CheckpointPath::from_name(path).is_some()
             || path.extension().is_some_and(|extension| extension == "json");
         if !is_named {
             // The name is that of a directory, unless nothing lies in it.
-            let is_directory = match self.place.listing {
-                Listing::Possible => !self.entries(&key)?.is_empty(),
-                Listing::Impossible => {
-                    let child = |name: &str| key.clone().join(name);
+            let is_directory = match self.files.list(&key)? {
+                Some(entries) => !entries.is_empty(),
+                None => {
+                    let child = |name: &str| match key.as_str() {
+                        "" => name.to_owned(),
+                        key => format!("{key}/{name}"),
+                    };
                     self.is_file(&child("model.safetensors"))?
                         || self.is_file(&child("model.safetensors.index.json"))?
                 }
@@ -112,16 +158,21 @@ impl RemoteStore {
     }
 }
 
+impl std::fmt::Debug for RemoteStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RemoteStore").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
 impl Store for RemoteStore {
     type File = RemoteFile;
 
     fn open(&self, path: &Path) -> Result<RemoteFile> {
         let open = || {
-            let key = self.place.key(path)?;
-            let kept = self.found().remove(&key);
-            match kept.filter(|(since, _)| since.elapsed() < KEPT) {
-                Some((_, file)) => Ok(file),
-                None => self.fetch(&key)?.ok_or_else(|| io::ErrorKind::NotFound.into()),
+            let key = self.key(path)?;
+            match self.take_fetched(&key) {
+                Some(Some(file)) => Ok(file),
+                _ => self.files.fetch(&key)?.ok_or_else(not_found),
             }
         };
         open().map_err(|error| located(error, path))
@@ -132,29 +183,32 @@ impl Store for RemoteStore {
     }
 
     fn list(&self, directory: &Path) -> Result<Vec<Entry>> {
-        let listed = self.place.key(directory).and_then(|key| self.entries(&key));
-        listed.map_err(|error| located(error, directory))
+        let listed = self.key(directory).and_then(|key| self.files.list(&key));
+        listed.map(Option::unwrap_or_default).map_err(|error| located(error, directory))
     }
 
     fn version(&self, path: &Path) -> Result<Option<Version>> {
-        let look = || {
-            let key = self.place.key(path)?;
-            if let Some((since, file)) = self.found().get(&key)
-                && since.elapsed() < KEPT
-            {
-                return Ok(Some(Version::new(file.version())));
-            }
-            let service = self.service();
-            match run(async move { Object::look(&service, &key).await }).flatten() {
-                Ok(meta) => Ok(Some(Version::new(version_of(&meta)))),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-                Err(error) => Err(error),
+        let version = || {
+            let key = self.key(path)?;
+            // What is kept will be opened, so its version is the one that counts.
+            let fetched = self.fetched();
+            let kept = fetched.get(&key).and_then(|(_, file)| file.as_ref());
+            let kept = kept.map(RemoteFile::version);
+            drop(fetched);
+            match kept {
+                Some(version) => Ok(Some(version)),
+                None => self.files.version(&key),
             }
         };
-        look().map_err(|error| located(error, path))
+        let version = version().map_err(|error| located(error, path))?;
+        Ok(version.map(Version::new))
     }
 }
 
-pub(super) fn located(error: io::Error, path: &Path) -> Error {
+fn not_found() -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, "there is no such file")
+}
+
+fn located(error: io::Error, path: &Path) -> Error {
     Error::from(ErrorKind::Io(error)).in_path(path)
 }

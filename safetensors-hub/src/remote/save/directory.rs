@@ -45,9 +45,9 @@ impl Directory {
     /// All bytes of a small file.
     pub(super) fn read(&self, name: &str) -> io::Result<Vec<u8>> {
         let key = self.file(name);
-        self.ask(|service| async move {
-            Ok(service.store.get(&key).await?.bytes().await?.to_vec())
-        })
+        self.ask(
+            |service| async move { Ok(service.store.get(&key).await?.bytes().await?.to_vec()) },
+        )
     }
 
     /// Copies a file within the store.

@@ -9,9 +9,7 @@ use std::io;
 
 use safetensors_core::checkpoint::SavedShards;
 use safetensors_core::save::write_to;
-use safetensors_core::{
-    Error, ErrorKind, Result, SaveOptions, ShardOptions, TensorSource, shape,
-};
+use safetensors_core::{Error, ErrorKind, Result, SaveOptions, ShardOptions, TensorSource, shape};
 use upload::Upload;
 
 use super::RemoteOptions;

@@ -101,7 +101,8 @@ impl Commit<'_> {
             if !new.contains(&name.as_str()) || !before.contains_key(name) {
                 continue;
             }
-            let free = |number: &u32| !before.contains_key(&FilePattern::second_name(name, *number));
+            let free =
+                |number: &u32| !before.contains_key(&FilePattern::second_name(name, *number));
             let to = second.entry(name.clone()).or_insert_with(|| {
                 FilePattern::second_name(name, (1..).find(free).unwrap_or(u32::MAX))
             });
@@ -150,7 +151,8 @@ impl Commit<'_> {
     fn check_placed(&self, placed: &[(&str, PutResult)], now: &Files) -> Result<()> {
         for (name, sent) in placed {
             let found = now.get(*name).map(|meta| &meta.e_tag);
-            let is_same = found.is_some_and(|tag| tag.is_none() || sent.e_tag.is_none() || *tag == sent.e_tag);
+            let is_same = found
+                .is_some_and(|tag| tag.is_none() || sent.e_tag.is_none() || *tag == sent.e_tag);
             if !is_same {
                 return Err(overtaken(name));
             }
