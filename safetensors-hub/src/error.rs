@@ -126,7 +126,12 @@ impl From<Error> for io::Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Inner { kind, repo, file } = &*self.0;
-        if let Some(repo) = repo {
+        // An error of core may name a path that begins with the repository.
+        let is_named = |repo: &&String| match kind {
+            ErrorKind::Core(error) => !error.file().is_some_and(|file| file.starts_with(*repo)),
+            _ => true,
+        };
+        if let Some(repo) = repo.as_ref().filter(is_named) {
             write!(f, "{}: ", Plain(repo))?;
         }
         if let Some(file) = file {

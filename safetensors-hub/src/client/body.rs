@@ -58,8 +58,8 @@ pub(super) fn open(
             status => {
                 let failure = passing_or_final(&answer, http.has_token());
                 return Err(match (failure, status) {
-                    // An address that was valid a moment ago has expired; a new one is asked for.
-                    (Failure::Final(error), 401 | 403 | 404 | 410 | 416) => Failure::passing(error),
+                    (Failure::Final(error), 401 | 403 | 404 | 410) => Failure::Expired(error),
+                    (Failure::Final(error), 416) => Failure::passing(error),
                     (failure, _) => failure,
                 });
             }

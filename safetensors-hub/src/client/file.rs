@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use safetensors_core::ReadAt;
 use safetensors_core::digest::Sha256;
@@ -33,13 +33,20 @@ pub struct HubFile {
     path: String,
     resolved: Resolved,
     /// Where the bytes are now; `None` if that has to be asked for again.
-    url: Mutex<Option<Url>>,
+    known: Mutex<Option<Known>>,
+}
+
+/// An address that the bytes are at.
+struct Known {
+    url: Url,
+    /// Whether any bytes have come from it.
+    has_worked: bool,
 }
 
 impl HubFile {
     pub(super) fn new(client: Client, path: &str, resolved: Resolved) -> Self {
-        let url = Mutex::new(Some(resolved.url.clone()));
-        Self { client, path: path.into(), resolved, url }
+        let known = Known { url: resolved.url.clone(), has_worked: false };
+        Self { client, path: path.into(), resolved, known: Mutex::new(Some(known)) }
     }
 
     /// The repository; the new one if it was renamed.
@@ -139,30 +146,58 @@ impl HubFile {
 
     /// Asks for a range, and resolves the file again if its address is not known any more.
     fn open(&self, range: &Range<u64>, stop: &AtomicBool) -> Result<Opened, Failure> {
-        stop::check(stop)?;
-        let url = self.url()?;
-        let opened = body::open(self.client.http(), &url, range, self.byte_len());
-        if opened.is_err() {
+        loop {
+            stop::check(stop)?;
+            let url = self.url()?;
+            let failure = match body::open(self.client.http(), &url, range, self.byte_len()) {
+                Ok(opened) => {
+                    self.praise(&url);
+                    return Ok(opened);
+                }
+                Err(failure) => failure,
+            };
             // The address may have expired, or its host may be the one that fails.
-            let mut known = self.url.lock().unwrap_or_else(PoisonError::into_inner);
-            if known.as_ref() == Some(&url) {
-                *known = None;
+            let has_worked = self.forget(&url);
+            match failure {
+                // This is how addresses end, and no failure. Many threads may find that.
+                Failure::Expired(_) if has_worked => {}
+                failure => return Err(failure),
             }
         }
-        opened
+    }
+
+    fn known(&self) -> MutexGuard<'_, Option<Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where the bytes are.
     fn url(&self) -> Result<Url, Failure> {
         // Threads that find no address wait for the first of them to ask.
-        let mut known = self.url.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(url) = &*known {
-            return Ok(url.clone());
+        let mut known = self.known();
+        if let Some(known) = &*known {
+            return Ok(known.url.clone());
         }
         let now = self.client.resolve(self.repo(), self.commit(), &self.path)?;
-        match changed(&self.resolved, &now) {
-            Some(error) => Err(Failure::Final(self.locate(error))),
-            None => Ok(known.insert(now.url).clone()),
+        if let Some(error) = changed(&self.resolved, &now) {
+            return Err(Failure::Final(self.locate(error)));
+        }
+        *known = Some(Known { url: now.url.clone(), has_worked: false });
+        Ok(now.url)
+    }
+
+    /// Remembers that an address has worked.
+    fn praise(&self, url: &Url) {
+        if let Some(known) = self.known().as_mut().filter(|known| known.url == *url) {
+            known.has_worked = true;
+        }
+    }
+
+    /// Forgets an address. Returns whether it has ever worked, or has been forgotten already.
+    fn forget(&self, url: &Url) -> bool {
+        let mut known = self.known();
+        match known.take_if(|known| known.url == *url) {
+            Some(known) => known.has_worked,
+            None => true,
         }
     }
 

@@ -25,6 +25,8 @@ pub(super) enum Failure {
         /// How long the server asks to wait.
         wait: Option<Duration>,
     },
+    /// The address is not valid, or not any more.
+    Expired(Error),
 }
 
 impl Failure {
@@ -37,6 +39,7 @@ impl Failure {
     pub(super) fn map(self, change: impl FnOnce(Error) -> Error) -> Self {
         match self {
             Self::Final(error) => Self::Final(change(error)),
+            Self::Expired(error) => Self::Expired(change(error)),
             Self::Passing { error, wait } => Self::Passing { error: change(error), wait },
         }
     }
@@ -89,6 +92,7 @@ impl<'a> Attempts<'a> {
         let (error, wait) = match failure {
             Failure::Final(error) => return Err(error),
             Failure::Passing { error, wait } => (error, wait),
+            Failure::Expired(error) => (error, None),
         };
         if self.failed >= self.patience.retries
             || wait.is_some_and(|wait| wait > self.patience.longest_wait)

@@ -8,6 +8,7 @@ mod progress;
 mod select;
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use options::DownloadOptions;
 pub use progress::DownloadProgress;
@@ -99,6 +100,7 @@ fn download_repo(repo: &RepoId, options: &DownloadOptions) -> Result<Snapshot> {
         commit: &commit,
         threads: options.threads,
         meter: &meter,
+        has_fetched: AtomicBool::new(false),
     };
     let checkpoint = match &found {
         None => None,
@@ -117,8 +119,12 @@ fn download_repo(repo: &RepoId, options: &DownloadOptions) -> Result<Snapshot> {
     let mut seen = std::collections::HashSet::new();
     names.retain(|name| seen.insert(name.clone()));
     job.fetch(&names)?;
-    // Only now does the revision lead here: until then, an older snapshot is found offline.
-    cached.set_commit(&revision, &commit)?;
+    // Only now does the revision lead here: until then, an older snapshot is found offline. A cache
+    // that cannot be written but has everything is good enough.
+    let is_set = cached.set_commit(&revision, &commit);
+    if job.has_fetched() {
+        is_set?;
+    }
     let checkpoint = checkpoint.map(|name| cached.pointer(&commit, name));
     Ok(Snapshot::new(&cached, commit.clone(), Cached { checkpoint, files: names }))
 }
@@ -132,9 +138,15 @@ struct Job<'a> {
     commit: &'a Revision,
     threads: usize,
     meter: &'a Meter,
+    has_fetched: AtomicBool,
 }
 
 impl Job<'_> {
+    /// Whether any file was missing.
+    fn has_fetched(&self) -> bool {
+        self.has_fetched.load(Ordering::Relaxed)
+    }
+
     /// Downloads these files, except those that the snapshot has.
     fn fetch(&self, names: &[String]) -> Result<()> {
         let is_missing = |name: &&String| !self.cached.pointer(self.commit, name).is_file();
@@ -142,6 +154,7 @@ impl Job<'_> {
         if missing.is_empty() {
             return Ok(());
         }
+        self.has_fetched.store(true, Ordering::Relaxed);
         let ask = |name: &&String| {
             self.client.file_until(self.source, self.commit, name, self.meter.stop())
         };

@@ -64,10 +64,6 @@ mod tests {
 
     #[test]
     fn a_hostile_pattern_takes_no_exponential_time() {
-        assert!(!matches(
-            &"a*".repeat(500),
-            &("a".repeat(2000) + "b" + "c")[1..].replace('b', "d")
-        ));
-        assert!(!matches(&("a*".repeat(300) + "x"), &"a".repeat(3000)));
+        assert!(!matches(&("a*".repeat(500) + "b"), &"a".repeat(5000)));
     }
 }
