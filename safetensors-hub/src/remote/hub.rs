@@ -13,6 +13,7 @@ use super::object::IN_FLIGHT;
 use super::plan::Request;
 use super::{RemoteFile, RemoteOptions};
 use crate::client::{Client, ClientOptions, HubFile};
+use crate::environment::{DEFAULT_ENDPOINT, Environment};
 use crate::{Error, ErrorKind, HubAddress, RepoId, Result, Revision};
 
 /// The files of a repository. The first answer of the Hub says which commit the revision is; from
@@ -35,6 +36,14 @@ impl HubFiles {
     /// The repository of an address. No request is made.
     pub(super) fn of(address: &HubAddress, options: &RemoteOptions) -> Result<Self> {
         let mut client = ClientOptions::new().retries(options.retry_count());
+        if options.heeds_environment() {
+            if Environment::PROCESS.is_offline() {
+                let message = "HF_HUB_OFFLINE forbids requests; open the downloaded files instead";
+                return Err(ErrorKind::Io(io::Error::other(message)).into());
+            }
+        } else {
+            client = client.anonymous().endpoint(DEFAULT_ENDPOINT);
+        }
         for (name, value) in options.pairs(None) {
             match name.to_ascii_lowercase().as_str() {
                 "endpoint" => client = client.endpoint(value),

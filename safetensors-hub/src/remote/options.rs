@@ -55,7 +55,8 @@ impl RemoteOptions {
     /// the environment. Names that a store does not know are ignored.
     ///
     /// For `http` and `https` the option `authorization` is the value of that header, such as
-    /// `Bearer ...`. No other host gets it when the server redirects.
+    /// `Bearer ...`. For `hf` there are the options `endpoint` and `token`. No other host gets these
+    /// credentials when the server redirects.
     #[must_use]
     pub fn option(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.pairs.push((name.into(), value.into()));
@@ -63,8 +64,8 @@ impl RemoteOptions {
     }
 
     /// Whether to take options and credentials from the environment, as `object_store` and the
-    /// vendors' tools name them: variables that begin with `AWS_`, `GOOGLE_` or `AZURE_`. On by
-    /// default.
+    /// vendors' tools name them: variables that begin with `AWS_`, `GOOGLE_` or `AZURE_`. For `hf`
+    /// these are the variables of Python's `huggingface_hub`. On by default.
     #[must_use]
     pub fn environment(mut self, environment: bool) -> Self {
         self.environment = environment;
@@ -103,6 +104,10 @@ impl RemoteOptions {
     /// The values that no message may show.
     pub(super) fn secrets(pairs: &[(String, String)]) -> Secrets {
         Secrets::among(pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())))
+    }
+
+    pub(super) fn heeds_environment(&self) -> bool {
+        self.environment
     }
 
     pub(super) fn retry_count(&self) -> u32 {
