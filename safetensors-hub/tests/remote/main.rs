@@ -2,6 +2,7 @@
 //! and memory. `scripts/s3_interop.py` has the same for buckets.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod buckets;
 mod directories;
 mod faults;
 mod loading;
