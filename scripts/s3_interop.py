@@ -13,6 +13,7 @@ that each is a whole file, that no upload was left unfinished.
 """
 
 import json
+import logging
 import os
 import struct
 import subprocess
@@ -45,6 +46,7 @@ def names_in(data: bytes) -> set[str]:
 
 
 def main() -> None:
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()

@@ -42,6 +42,16 @@ impl Directory {
         Ok(listed.into_iter().filter_map(named).collect())
     }
 
+    /// The version of a file now; `None` if there is none.
+    pub(super) fn version(&self, name: &str) -> io::Result<Option<String>> {
+        let key = self.file(name);
+        match self.ask(|service| async move { service.store.head(&key).await }) {
+            Ok(meta) => Ok(Some(version_of(&meta))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// All bytes of a small file.
     pub(super) fn read(&self, name: &str) -> io::Result<Vec<u8>> {
         let key = self.file(name);

@@ -2,6 +2,8 @@
 //! earlier checkpoint or as the new one.
 
 mod directory;
+#[cfg(test)]
+mod races;
 mod shards;
 mod upload;
 

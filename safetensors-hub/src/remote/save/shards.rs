@@ -62,8 +62,11 @@ impl Commit<'_> {
             aside = self.move_aside(&new, &mut before, &index)?;
         }
         // Step 3.
-        let mut placed = Vec::new();
+        let mut placed: Vec<(&str, PutResult)> = Vec::new();
         for (name, upload) in uploads {
+            // So another save that is done meanwhile stays, unless it comes between this look and
+            // the next step.
+            self.check_before_placing(placed.last(), before.get(&index))?;
             match upload.commit() {
                 Ok(result) => placed.push((name, result)),
                 Err(error) => {
@@ -81,7 +84,30 @@ impl Commit<'_> {
             }
         }
         // Step 5. The new checkpoint is in place.
-        self.remove_stale(&new, &before, &aside)
+        let now = self.directory.list().map_err(|error| self.left_behind(error, ""))?;
+        self.check_placed(&placed, &now)?;
+        self.remove_stale(&new, &before, &now, &aside)
+    }
+
+    /// Checks that the index and the file that was placed last are still in place.
+    fn check_before_placing(
+        &self,
+        last: Option<&(&str, PutResult)>,
+        index: Option<&ObjectMeta>,
+    ) -> Result<()> {
+        let version = |name: &str| {
+            self.directory.version(name).map_err(|error| Error::from(ErrorKind::Io(error)))
+        };
+        if let Some((name, PutResult { e_tag: Some(tag), .. })) = last
+            && version(name)?.as_ref() != Some(tag)
+        {
+            return Err(overtaken(name));
+        }
+        let name = self.pattern.index_name();
+        match version(&name)? == index.map(version_of) {
+            true => Ok(()),
+            false => Err(overtaken(&name)),
+        }
     }
 
     /// Copies files that the index in place names, and that will be replaced, and replaces the index
@@ -124,8 +150,8 @@ impl Commit<'_> {
         };
         if let Err(error) = replace() {
             // The index may name the copies after all, if only the answer was lost.
-            let named = self.directory.read(index).is_ok_and(|now| now != text);
-            if !named {
+            let is_unchanged = self.directory.read(index).is_ok_and(|now| now == text);
+            if is_unchanged {
                 copies.iter().for_each(|copy| _ = self.directory.remove(copy));
             }
             return Err(error);
@@ -160,15 +186,22 @@ impl Commit<'_> {
         Ok(())
     }
 
+    /// The error if the new checkpoint is in place, and an old file could not be removed.
+    fn left_behind(&self, error: io::Error, name: &str) -> Error {
+        Error::from(ErrorKind::LeftBehind(error)).in_file(format!("{}/{name}", self.shown))
+    }
+
     /// Removes the files of the earlier checkpoint that are still the same. The single file goes
     /// first, because the directory opens as it. If the new checkpoint has one file, the index goes
     /// before all others.
-    fn remove_stale(&self, new: &[&str], before: &Files, aside: &[String]) -> Result<()> {
-        let left_behind = |error, name: &str| {
-            Error::from(ErrorKind::LeftBehind(error)).in_file(format!("{}/{name}", self.shown))
-        };
+    fn remove_stale(
+        &self,
+        new: &[&str],
+        before: &Files,
+        now: &Files,
+        aside: &[String],
+    ) -> Result<()> {
         let index = self.pattern.index_name();
-        let now = self.directory.list().map_err(|error| left_behind(error, ""))?;
         let is_stale = |name: &&str| {
             let is_index = **name == index && self.index.is_none();
             (self.pattern.matches(name) || is_index) && !new.contains(name)
@@ -183,7 +216,7 @@ impl Commit<'_> {
         let single = self.pattern.file_name(0, 1);
         stale.sort_by_key(|name| (*name != index, *name != single));
         for name in stale {
-            self.directory.remove(name).map_err(|error| left_behind(error, name))?;
+            self.directory.remove(name).map_err(|error| self.left_behind(error, name))?;
         }
         Ok(())
     }
