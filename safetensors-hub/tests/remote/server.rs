@@ -250,13 +250,16 @@ impl State {
     }
 
     fn send(&self, stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
-        for piece in bytes.chunks(64 << 10) {
+        // A thread that slept too long may catch up so much.
+        const SLACK: Duration = Duration::from_millis(5);
+        for piece in bytes.chunks(128 << 10) {
             let bandwidth = self.bandwidth.load(Ordering::SeqCst);
             if bandwidth > 0 {
                 let time = Duration::from_secs_f64(piece.len() as f64 / bandwidth as f64);
                 let until = {
                     let mut free_at = self.free_at.lock().unwrap();
-                    *free_at = (*free_at).max(Instant::now()) + time;
+                    let earliest = Instant::now().checked_sub(SLACK).unwrap_or(*free_at);
+                    *free_at = (*free_at).max(earliest) + time;
                     *free_at
                 };
                 thread::sleep(until.saturating_duration_since(Instant::now()));
