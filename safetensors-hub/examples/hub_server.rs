@@ -7,7 +7,7 @@
 //! | command | |
 //! |---|---|
 //! | `log` | prints the requests since the last `log`, as JSON |
-//! | `fault ORIGIN PATH TIMES KIND NUMBER` | spoils the next answers: `hub` or `cdn`; a part of the path, or `-` for all; `status`, `cut`, `slow` (milliseconds) or `wrong` |
+//! | `fault ORIGIN PATH TIMES KIND NUMBER` | spoils the next answers: `hub` or `cdn`; a part of the path, or `-` for all; `status`, `cut`, `stall`, `slow` (milliseconds) or `wrong` |
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a program for tests")]
 
 #[path = "../tests/server/mod.rs"]
@@ -36,6 +36,7 @@ fn main() {
                     "status" => Kind::Status(number as u16, Vec::new()),
                     "cut" => Kind::Cut(number),
                     "slow" => Kind::Slow(Duration::from_millis(number as u64)),
+                    "stall" => Kind::Stall(number, Duration::from_secs(60)),
                     "wrong" => Kind::WrongByte,
                     _ => panic!("no such fault"),
                 };

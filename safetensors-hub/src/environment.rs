@@ -2,14 +2,18 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+#[cfg(feature = "download")]
+use std::{fs, io, path::Path};
 
-use crate::error::{Error, ErrorKind, Result};
+#[cfg(feature = "download")]
+use crate::error::Error;
+use crate::error::{ErrorKind, Result};
+#[cfg(feature = "download")]
 use crate::token::Token;
 
 /// The Hub itself.
+#[cfg(feature = "download")]
 pub(crate) const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 
 /// Looks environment variables up. An empty variable counts as one that is not set.
@@ -23,6 +27,43 @@ impl Environment<'static> {
 }
 
 impl Environment<'_> {
+    /// The cache of the Hub: `HF_HUB_CACHE`, or `hub` in the home of everything.
+    pub(crate) fn cache(&self) -> Result<PathBuf> {
+        match self.path("HF_HUB_CACHE") {
+            Some(cache) => Ok(cache),
+            None => Ok(self.home()?.join("hub")),
+        }
+    }
+
+    /// The home of the Hub's files: `HF_HOME`, or `huggingface` in the user's cache.
+    fn home(&self) -> Result<PathBuf> {
+        if let Some(home) = self.path("HF_HOME") {
+            return Ok(home);
+        }
+        let cache = match self.path("XDG_CACHE_HOME") {
+            Some(cache) => cache,
+            None => self.user().ok_or(ErrorKind::NoHome)?.join(".cache"),
+        };
+        Ok(cache.join("huggingface"))
+    }
+
+    fn user(&self) -> Option<PathBuf> {
+        let name = if cfg!(windows) { "USERPROFILE" } else { "HOME" };
+        (self.get)(name).filter(|home| !home.is_empty()).map(PathBuf::from)
+    }
+
+    /// A path, with `~` for the user's directory.
+    fn path(&self, name: &str) -> Option<PathBuf> {
+        let path = (self.get)(name).filter(|path| !path.is_empty()).map(PathBuf::from)?;
+        match (path.strip_prefix("~"), self.user()) {
+            (Ok(rest), Some(user)) => Some(user.join(rest)),
+            _ => Some(path),
+        }
+    }
+}
+
+#[cfg(feature = "download")]
+impl Environment<'_> {
     /// The address of the Hub: `HF_ENDPOINT`.
     pub(crate) fn endpoint(&self) -> String {
         self.text("HF_ENDPOINT").unwrap_or_else(|| DEFAULT_ENDPOINT.into())
@@ -31,14 +72,6 @@ impl Environment<'_> {
     /// Whether no request may be made: `HF_HUB_OFFLINE` or `TRANSFORMERS_OFFLINE`.
     pub(crate) fn is_offline(&self) -> bool {
         self.is_true("HF_HUB_OFFLINE") || self.is_true("TRANSFORMERS_OFFLINE")
-    }
-
-    /// The cache of the Hub: `HF_HUB_CACHE`, or `hub` in the home of everything.
-    pub(crate) fn cache(&self) -> Result<PathBuf> {
-        match self.path("HF_HUB_CACHE") {
-            Some(cache) => Ok(cache),
-            None => Ok(self.home()?.join("hub")),
-        }
     }
 
     /// The token: `HF_TOKEN`, or the file that `HF_TOKEN_PATH` names, or the file `token` in the
@@ -73,34 +106,8 @@ impl Environment<'_> {
         self.path("SSL_CERT_FILE").or_else(|| self.path("REQUESTS_CA_BUNDLE"))
     }
 
-    /// The home of the Hub's files: `HF_HOME`, or `huggingface` in the user's cache.
-    fn home(&self) -> Result<PathBuf> {
-        if let Some(home) = self.path("HF_HOME") {
-            return Ok(home);
-        }
-        let cache = match self.path("XDG_CACHE_HOME") {
-            Some(cache) => cache,
-            None => self.user().ok_or(ErrorKind::NoHome)?.join(".cache"),
-        };
-        Ok(cache.join("huggingface"))
-    }
-
-    fn user(&self) -> Option<PathBuf> {
-        let name = if cfg!(windows) { "USERPROFILE" } else { "HOME" };
-        (self.get)(name).filter(|home| !home.is_empty()).map(PathBuf::from)
-    }
-
     fn text(&self, name: &str) -> Option<String> {
         (self.get)(name)?.into_string().ok().filter(|text| !text.is_empty())
-    }
-
-    /// A path, with `~` for the user's directory.
-    fn path(&self, name: &str) -> Option<PathBuf> {
-        let path = (self.get)(name).filter(|path| !path.is_empty()).map(PathBuf::from)?;
-        match (path.strip_prefix("~"), self.user()) {
-            (Ok(rest), Some(user)) => Some(user.join(rest)),
-            _ => Some(path),
-        }
     }
 
     fn is_true(&self, name: &str) -> bool {
@@ -110,6 +117,7 @@ impl Environment<'_> {
 }
 
 /// Whether an error says that there is no such file.
+#[cfg(feature = "download")]
 fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
@@ -147,6 +155,7 @@ mod tests {
         assert!(matches!(with(&[], |env| env.cache()).unwrap_err().kind(), ErrorKind::NoHome));
     }
 
+    #[cfg(feature = "download")]
     #[test]
     fn switches_are_pythons() {
         for (value, is_on) in
@@ -159,6 +168,7 @@ mod tests {
         assert_eq!(with(&[("HF_ENDPOINT", "http://m")], |env| env.endpoint()), "http://m");
     }
 
+    #[cfg(feature = "download")]
     #[test]
     fn tokens_come_from_the_variable_or_a_file() {
         let dir = tempfile::tempdir().unwrap();

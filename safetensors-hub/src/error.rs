@@ -2,12 +2,15 @@
 
 use std::path::PathBuf;
 use std::time::Duration;
-use std::{fmt, io};
+use std::{
+    fmt::{self, Write as _},
+    io,
+};
 
 use safetensors_core as core;
 use safetensors_core::framework::NameList;
 
-use crate::text::{Bytes, Plain, Quoted};
+use crate::text::{Bytes, Capped, Plain, Quoted};
 
 /// The result of everything here that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -17,7 +20,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// [`kind`](Error::kind) says what, with the numbers. [`repo`](Error::repo) and
 /// [`file`](Error::file) say where, as far as it is known. The message has all of it.
 ///
-/// No error has a token, or the query of a signed address.
+/// No error has a token, or the query of a signed address. A message has at most 2,000 bytes and
+/// `Debug` shows at most 4 KiB, whatever a server answers.
 ///
 /// ```
 /// use safetensors_hub::{ErrorKind, RepoId};
@@ -25,7 +29,6 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// let error = RepoId::parse("owner/../name").unwrap_err();
 /// assert!(matches!(error.kind(), ErrorKind::BadRepoId { .. }));
 /// ```
-#[derive(Debug)]
 pub struct Error(Box<Inner>);
 
 #[derive(Debug)]
@@ -138,6 +141,23 @@ impl fmt::Display for Error {
             write!(f, "{}: ", Plain(file))?;
         }
         kind.fmt(f)
+    }
+}
+
+/// The output is bounded, because a `main` that returns the error prints it.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const MOST: usize = 4096;
+        let is_alternate = f.alternate();
+        let mut out = Capped { out: &mut *f, left: MOST };
+        let written = match is_alternate {
+            true => write!(out, "Error({:#?})", self.0),
+            false => write!(out, "Error({:?})", self.0),
+        };
+        match written {
+            Err(_) if out.left == 0 => f.write_str("..."),
+            written => written,
+        }
     }
 }
 
@@ -279,5 +299,39 @@ impl fmt::Display for Detail<'_> {
             "" => Ok(()),
             text => write!(f, ": {}", Plain(text)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_short_whatever_the_hub_has() {
+        let long = "\u{202e}x".repeat(50_000);
+        let kinds = [
+            ErrorKind::NoMatch { pattern: long.clone(), found: vec![long.clone(); 1000] },
+            ErrorKind::BadAnswer { host: "h".into(), problem: long.clone() },
+            ErrorKind::ShardNotFound { shard: long.clone() },
+        ];
+        for kind in kinds {
+            let error = Error::from(kind).in_repo("owner/name").in_file(&long);
+            let message = error.to_string();
+            assert!(message.len() < 2000 && message.starts_with("owner/name: "), "{message}");
+            assert!(format!("{error:?}").len() <= 4096 + 3);
+            assert!(format!("{error:#?}").len() <= 4096 + 3);
+        }
+    }
+
+    #[test]
+    fn errors_become_those_of_core_and_of_the_system() {
+        let io = |kind: ErrorKind| io::Error::from(Error::from(kind).in_repo("o/n"));
+        assert_eq!(io(ErrorKind::FileNotFound).kind(), io::ErrorKind::NotFound);
+        let gated = ErrorKind::Gated { page: "p".into(), has_token: false };
+        assert_eq!(io(gated).kind(), io::ErrorKind::PermissionDenied);
+        let core = core::Error::from(Error::from(ErrorKind::FileNotFound).in_repo("o/n"));
+        assert!(core.to_string().contains("o/n: the repository has no such file"), "{core}");
+        let core = core::Error::from(Error::from(ErrorKind::Cancelled));
+        assert!(matches!(core.kind(), core::ErrorKind::Cancelled));
     }
 }

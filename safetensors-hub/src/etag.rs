@@ -57,11 +57,13 @@ impl Etag {
         Self::of_header(name, true)
     }
 
+    #[cfg(any(feature = "download", test))]
     pub(crate) fn as_str(&self) -> &str {
         &self.text
     }
 
     /// The SHA-256 of the content, if the ETag is one.
+    #[cfg(any(feature = "download", test))]
     pub(crate) fn sha256(&self) -> Option<safetensors_core::digest::Sha256> {
         match self.digest {
             Algorithm::Sha256 => safetensors_core::digest::Sha256::parse(&self.text),

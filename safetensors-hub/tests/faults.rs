@@ -14,7 +14,7 @@ use server::{Kind, Origin, Server, TOKEN};
 use support::*;
 
 /// The length of the large file in these tests.
-const LEN: usize = 2_000_000;
+const LEN: usize = 600_000;
 
 /// Downloads from a server with faults, and checks what must hold whatever happens.
 fn attempt(prepare: impl FnOnce(&Server)) -> (Server, Result<Snapshot, Error>) {

@@ -40,6 +40,7 @@ use index::Index;
 pub use locate::CheckpointPath;
 pub(crate) use names::{STANDARD_FILE, STANDARD_INDEX};
 pub use options::{Contention, ShardOptions};
+pub(crate) use owned::stale_files;
 pub use pattern::FilePattern;
 pub use planned::PlannedShards;
 pub use save::{SavedShards, save_sharded};

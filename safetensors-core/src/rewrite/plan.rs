@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::{PlannedTensor, Rewrite};
-use crate::checkpoint::{FilePattern, ShardOptions, check_directory, plan_shards};
+use crate::checkpoint::{FilePattern, ShardOptions, check_directory, plan_shards, stale_files};
 use crate::error::Result;
 use crate::io::{FileSource, ReadAt};
 use crate::save::layout::Layout;
@@ -172,6 +172,39 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
         };
         let files: Vec<_> = self.shards.iter().map(|(file, _)| file.as_str()).collect();
         check_directory(path, pattern, &files, self.replace_read_only)
+    }
+
+    /// The names of the files that a sharded save to this directory removes when the new checkpoint
+    /// is in place: all that are named as shards of the same pattern and are not written anew,
+    /// whether an index names them or not. `huggingface_hub` removes the same files. Empty for a
+    /// save to one file, and if there is no such directory.
+    ///
+    /// ```
+    /// use safetensors_core::{Rewrite, SaveOptions, ShardOptions, TensorView, save};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let old = TensorView::from_slice(&[1], &[1.0_f32])?;
+    /// let path = dir.path().join("model-00001-of-00002.safetensors");
+    /// save(path, [("old", old)], &SaveOptions::new())?;
+    ///
+    /// let rewrite = Rewrite::new().add("new", old)?;
+    /// let plan = rewrite.plan_sharded(&ShardOptions::new())?;
+    /// assert_eq!(plan.removed_files(dir.path())?, ["model-00001-of-00002.safetensors"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the directory cannot be listed.
+    pub fn removed_files(&self, directory: impl AsRef<Path>) -> Result<Vec<String>> {
+        let directory = directory.as_ref();
+        match &self.pattern {
+            Some(pattern) if directory.exists() => {
+                let files: Vec<_> = self.shards.iter().map(|(file, _)| file.as_str()).collect();
+                stale_files(directory, pattern, &files)
+            }
+            _ => Ok(Vec::new()),
+        }
     }
 
     /// The number of bytes of all tensors that will be written.
