@@ -117,11 +117,14 @@ pub fn write_to<N: AsRef<str>, S: TensorSource>(
     Ok(writer.flush().map_err(ErrorKind::Io)?)
 }
 
-/// Passes the bytes of a file to `sink`, those of a tensor with its name.
+/// Takes the bytes of a file in order, those of a tensor with its name.
+type FileSink<'a> = dyn FnMut(Option<&str>, &[u8]) -> Result<()> + 'a;
+
+/// Passes the bytes of a file to `sink`.
 fn write_in_order<N: AsRef<str>, S: TensorSource>(
     layout: &Layout,
     tensors: &[(N, S)],
-    sink: &mut dyn FnMut(Option<&str>, &[u8]) -> Result<()>,
+    sink: &mut FileSink<'_>,
 ) -> Result<()> {
     sink(None, &layout.prefix)?;
     for (i, range) in &layout.places {

@@ -12,7 +12,7 @@ use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path as Key;
 use object_store::{ClientOptions, ObjectStore, ObjectStoreScheme as Scheme};
-use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use reqwest::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderValue};
 use safetensors_core::{Error, ErrorKind, Result};
 use url::Url;
 
@@ -138,6 +138,8 @@ fn store(
         }
         _ => {
             let mut headers = HeaderMap::new();
+            // Some servers send a compressed file whole, whatever the range.
+            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
             let is_header = |name: &str| name.eq_ignore_ascii_case("authorization");
             if let Some((_, value)) = pairs.iter().rev().find(|(name, _)| is_header(name)) {
                 let bad = |_| object_store::Error::Generic {

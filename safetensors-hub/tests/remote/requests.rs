@@ -34,6 +34,7 @@ fn a_header_and_a_tensor_are_two_requests() {
     let log = server.take_log();
     assert_eq!(ranges(&log), [(tensor.file_offset(), 5 << 20)]);
     assert!(log[0].headers.contains_key("if-match"));
+    assert_eq!(log[0].headers["accept-encoding"], "identity");
     assert_eq!(server.take_sent(), (512 << 10) + 5 * MIB);
     // By the loader as well.
     let read = checkpoint.read_named(["b"], &LoadOptions::new()).unwrap();
