@@ -14,6 +14,7 @@
 //! | `hub` | `hub` | downloads from the Hugging Face Hub; not in `full` |
 //! | `remote` | `hub` | checkpoints in object stores and on the Hub, read by ranges; not in `full` |
 //! | `cuda`, `metal` | | `candle`, with candle's GPU support |
+//! | `remote` | `remote` | checkpoints in buckets, on web servers and on the Hub, read by ranges |
 //!
 //! What a user of the format needs is here, at the root. The rest is in the module of its subject:
 //!
@@ -56,6 +57,8 @@ pub use safetensors_candle as candle;
 pub use safetensors_core::*;
 #[cfg(any(feature = "hub", feature = "remote"))]
 pub use safetensors_hub as hub;
+#[cfg(feature = "remote")]
+pub use safetensors_hub::remote;
 #[cfg(feature = "ndarray")]
 pub use safetensors_ndarray as ndarray;
 

@@ -14,7 +14,7 @@ use crate::token::Token;
 
 /// The Hub itself.
 #[cfg(feature = "download")]
-const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
+pub(crate) const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 
 /// Looks environment variables up. An empty variable counts as one that is not set.
 pub(crate) struct Environment<'a> {

@@ -9,6 +9,7 @@ mod limits;
 mod load;
 mod open;
 mod rank;
+mod remote;
 mod save;
 mod scaling;
 mod slice;
@@ -50,6 +51,7 @@ pub(crate) fn all() -> Vec<Spec> {
         views::rows(),
         slice::rows(),
         rank::rows(),
+        remote::rows(),
         save::rows(),
         convert::rows(),
         scaling::rows(),
