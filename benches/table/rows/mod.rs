@@ -9,6 +9,7 @@ mod limits;
 mod load;
 mod open;
 mod rank;
+mod remote;
 mod save;
 mod scaling;
 mod slice;
@@ -51,6 +52,7 @@ pub(crate) fn all() -> Vec<Spec> {
         views::rows(),
         slice::rows(),
         rank::rows(),
+        remote::rows(),
         save::rows(),
         training::rows(),
         convert::rows(),
