@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use burn::tensor::DType;
 use safetensors_core::framework::NameList;
 use safetensors_core::{Error, Result};
 
@@ -18,8 +19,37 @@ pub enum StoreError {
     /// The checkpoint lacks parameters that the module has, and partial loading is not allowed.
     #[error("the checkpoint lacks {}: allow_partial(true) loads the rest", NameList(.names))]
     Missing {
-        /// The parameters, by their path in the module.
+        /// The parameters, by the name of their tensor: their path in the module, or the name
+        /// that PyTorch has for it.
         names: Vec<String>,
+    },
+    /// A tensor of PyTorch holds several parameters, and the module has only some of them.
+    #[error("the tensor holds {expected} parameters, but the module has only {}", NameList(.found))]
+    OtherParts {
+        /// The number of parameters that the tensor holds.
+        expected: usize,
+        /// The parameters that the module has, by their path.
+        found: Vec<String>,
+    },
+    /// An adapter transposes linear layers, and so does the layout of PyTorch. Together they would
+    /// leave square weights as they are, without an error.
+    #[error(
+        "the adapter transposes linear layers, and pytorch(true) does so too: leave the adapter out"
+    )]
+    TransposedTwice,
+    /// Parameters that PyTorch saves in one tensor differ in dtype or shape.
+    #[error(
+        "{path} has the dtype {:?} and the shape {:?}, but the tensor also holds parameters of \
+         {:?} and {:?}",
+        .found.0, .found.1, .expected.0, .expected.1
+    )]
+    UnlikeParts {
+        /// The parameter, by its path in the module.
+        path: String,
+        /// The dtype and shape of the first of the parameters, in the layout of the file.
+        expected: (DType, Vec<usize>),
+        /// The dtype and shape of this parameter, in the layout of the file.
+        found: (DType, Vec<usize>),
     },
     /// A pattern is not a regular expression.
     #[error("{0}")]
@@ -44,7 +74,7 @@ pub enum StoreError {
         expected: [usize; 2],
         /// The shape of the tensor, after the adapter.
         found: [usize; 2],
-        /// Whether the adapter has changed the shape.
+        /// Whether the adapter, or the layout of PyTorch, has changed the shape.
         is_adapted: bool,
     },
     /// The metadata entry of the ids of parameters is not JSON of the form that it should have.
@@ -77,9 +107,9 @@ pub enum StoreError {
 /// What may help if a tensor fits transposed.
 fn hint(is_adapted: bool) -> &'static str {
     if is_adapted {
-        "the adapter has transposed it, but the file seems to have burn's layout already"
+        "it has been transposed, but the file seems to have burn's layout already"
     } else {
-        "PyTorch stores linear layers so; with_from_adapter(PyTorchToBurnAdapter) transposes them"
+        "PyTorch stores linear layers so, and pytorch(true) transposes them"
     }
 }
 

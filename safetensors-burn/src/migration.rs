@@ -42,9 +42,9 @@
 //! | `default_metadata` | none: the metadata has `format` = `pt`, and neither `producer` nor `version`. burn-store writes `format` = `safetensors`, which transformers refuses |
 //! | `validate`, `allow_partial`, `skip_enum_variants` | [`validate`], [`allow_partial`], [`skip_enum_variants`] |
 //! | `overwrite` | [`overwrite`], off by default as there; it also protects a directory of shards |
-//! | `with_from_adapter`, `with_to_adapter` | [`with_from_adapter`], [`with_to_adapter`], with burn-store's adapters, which this crate re-exports, or your own |
+//! | `with_from_adapter`, `with_to_adapter` | [`with_from_adapter`], [`with_to_adapter`], with burn-store's adapters, which this crate re-exports, or your own. For files of PyTorch, [`pytorch(true)`][`pytorch`] covers more layers |
 //! | `SafetensorsStoreError` | [`safetensors_core::Error`], whose source is a [`StoreError`] or an [`ApplyError`] |
-//! | nothing | [`max_shard_size`], [`load_options`], [`save_options`], [`max_extra_memory`], [`param_ids`], [`every_path`] |
+//! | nothing | [`pytorch`], [`fused_attention`], [`max_shard_size`], [`load_options`], [`save_options`], [`max_extra_memory`], [`param_ids`], [`every_path`] |
 //!
 //! # What differs
 //!
@@ -56,13 +56,15 @@
 //! | a parameter under several paths | saved under each path | [saved once](CheckpointStore#tied-parameters). burn-store needs [`every_path(true)`][`every_path`] to load such a file |
 //! | two tensors that get the same name | one of them is lost | an error |
 //! | a save of which the filters leave nothing | an empty file | an error |
-//! | a matrix that fits transposed | shapes that differ | the error says so, and names the adapter |
+//! | a matrix that fits transposed | shapes that differ | the error says so, and names the option for files of PyTorch |
 //! | a file with U16, FP8 or another dtype that burn-store lacks | an error, even if no parameter needs it | loaded, [widened](crate#dtypes) if burn lacks the dtype |
 //! | booleans | the integers in which the backend stores them | BOOL |
 //! | the header | parsed again for each tensor | parsed once |
 //!
 //! Each reads the files of the other, except as the tables say.
 //!
+//! [`pytorch`]: CheckpointStore::pytorch
+//! [`fused_attention`]: CheckpointStore::fused_attention
 //! [`from_file`]: CheckpointStore::from_file
 //! [`from_bytes`]: CheckpointStore::from_bytes
 //! [`get_bytes`]: CheckpointStore::get_bytes

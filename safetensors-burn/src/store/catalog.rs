@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use burn::module::ParamId;
 use safetensors_core::{Checkpoint, Error, ErrorKind, LazyTensor, LoadOptions, Result, TensorBuf};
 
 use super::ids::Ids;
@@ -20,6 +21,8 @@ pub(crate) struct Catalog {
     in_file: BTreeMap<String, String>,
     /// The names in the catalog that are aliases: the tensor was saved under another name.
     aliases: BTreeSet<String>,
+    /// The ids that were saved, by the names in the file.
+    ids: Ids,
     /// The names in the files of the scales that the options apply to weights.
     applied_scales: BTreeSet<String>,
 }
@@ -40,6 +43,7 @@ impl Catalog {
             tensors: BTreeMap::new(),
             in_file: BTreeMap::new(),
             aliases: BTreeSet::new(),
+            ids: Ids::default(),
             applied_scales: checkpoint
                 .applied_scales(options)
                 .into_iter()
@@ -62,7 +66,13 @@ impl Catalog {
                 catalog.add(tensor, alias, ids.get(tensor.name()), options)?;
             }
         }
+        catalog.ids = ids;
         Ok(catalog)
+    }
+
+    /// The id that was saved for a parameter that is a part of a tensor, by its path in the module.
+    pub(crate) fn id_of_part(&self, path: &str) -> Option<ParamId> {
+        self.ids.get(path).map(ParamId::from)
     }
 
     /// Adds a tensor under a name.

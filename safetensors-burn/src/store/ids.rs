@@ -2,7 +2,8 @@
 //!
 //! burn finds the state of an optimizer by the ids of the parameters. The format has no place for
 //! them, so they are one entry of the metadata: a JSON object with the id of each tensor, by the
-//! tensor's name in the file. No other reader gives this key a meaning.
+//! tensor's name in the file. In the layout of PyTorch a tensor may hold several parameters. Their
+//! ids are recorded by their paths in the module. No other reader gives this key a meaning.
 
 use std::collections::BTreeMap;
 

@@ -7,6 +7,7 @@ use safetensors_core::{Error, Result};
 
 use super::CheckpointStore;
 use super::adopt::adopt;
+use super::pack;
 use super::parameters::parameters;
 use super::plan::LoadPlan;
 use super::read::{read, steps};
@@ -15,8 +16,10 @@ use crate::{Burn, StoreError};
 impl CheckpointStore {
     /// Loads the parameters of a module that pass the filter.
     pub(super) fn load_module(&mut self, module: &mut impl ModuleSnapshot) -> Result<ApplyResult> {
+        let checked = pack::check_adapter(&*self.from_adapter, self.layout);
+        checked.map_err(|error| self.place.locate(error))?;
         let catalog = Arc::clone(self.catalog()?);
-        let parameters = parameters(module, self.skip_enum_variants);
+        let parameters = parameters(module, self.skip_enum_variants, self.layout);
         let mut plan = LoadPlan::new(&parameters, &catalog, &self.filter, &*self.from_adapter);
         self.check(&mut plan)?;
         let LoadPlan { matches, result, .. } = plan;
@@ -38,8 +41,11 @@ impl CheckpointStore {
         if let Some(error) = plan.mismatch.take().filter(|_| self.validate) {
             return Err(error);
         }
-        if !self.allow_partial && !plan.result.missing.is_empty() {
-            let names = plan.result.missing.iter().map(|(path, _)| path.clone()).collect();
+        if let Some(error) = plan.other_parts.take() {
+            return Err(error);
+        }
+        if !self.allow_partial && !plan.missing.is_empty() {
+            let names = std::mem::take(&mut plan.missing).into_iter().collect();
             return Err(self.place.locate(Error::framework::<Burn>(StoreError::Missing { names })));
         }
         Ok(())

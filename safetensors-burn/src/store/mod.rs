@@ -7,7 +7,7 @@ mod filter;
 mod ids;
 mod indices;
 mod load;
-mod location;
+pub(crate) mod location;
 mod names;
 mod options;
 mod pack;
@@ -35,6 +35,7 @@ use safetensors_core::checkpoint::MaxShardSize;
 use safetensors_core::tied::Tied;
 use safetensors_core::{Error, LoadOptions, Result, SaveOptions};
 
+use crate::pytorch::Layout;
 use crate::{Burn, StoreError};
 
 /// Loads burn modules from safetensors checkpoints and saves them to safetensors files.
@@ -77,7 +78,8 @@ use crate::{Burn, StoreError};
 ///
 /// The ids are one entry of the metadata, `safetensors_bridge.param_ids`: a JSON object with the id
 /// (an unsigned 64-bit integer) of each tensor by its name in the file. Other readers ignore it. A
-/// tensor that is renamed in the file loses its id.
+/// tensor that is renamed in the file loses its id. With [`pytorch`](CheckpointStore::pytorch), ids
+/// of parameters that share a tensor are recorded by the path of the parameter.
 ///
 /// Parameters keep their own ids in these cases:
 ///
@@ -165,7 +167,8 @@ pub struct CheckpointStore {
     to_adapter: Box<dyn ModuleAdapter>,
     allow_partial: bool,
     validate: bool,
-    skip_enum_variants: bool,
+    pub(crate) skip_enum_variants: bool,
+    pub(crate) layout: Layout,
     param_ids: bool,
     every_path: bool,
     max_extra_memory: u64,
@@ -224,6 +227,7 @@ impl CheckpointStore {
             allow_partial: false,
             validate: true,
             skip_enum_variants: false,
+            layout: Layout::default(),
             param_ids: true,
             every_path: false,
             max_extra_memory: u64::MAX,

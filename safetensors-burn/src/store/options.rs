@@ -193,7 +193,8 @@ impl CheckpointStore {
 /// # Adapters
 impl CheckpointStore {
     /// Adapts tensors on loading, for example with
-    /// [`PyTorchToBurnAdapter`](crate::PyTorchToBurnAdapter).
+    /// [`PyTorchToBurnAdapter`](crate::PyTorchToBurnAdapter). For files of PyTorch,
+    /// [`pytorch`](CheckpointStore::pytorch) covers more layers.
     #[must_use]
     pub fn with_from_adapter(mut self, adapter: impl ModuleAdapter + 'static) -> Self {
         self.from_adapter = Box::new(adapter);
@@ -201,7 +202,8 @@ impl CheckpointStore {
     }
 
     /// Adapts tensors on saving, for example with
-    /// [`BurnToPyTorchAdapter`](crate::BurnToPyTorchAdapter).
+    /// [`BurnToPyTorchAdapter`](crate::BurnToPyTorchAdapter). For files of PyTorch,
+    /// [`pytorch`](CheckpointStore::pytorch) covers more layers.
     #[must_use]
     pub fn with_to_adapter(mut self, adapter: impl ModuleAdapter + 'static) -> Self {
         self.to_adapter = Box::new(adapter);

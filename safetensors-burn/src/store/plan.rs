@@ -10,6 +10,7 @@ use super::catalog::Catalog;
 use super::filter::Filter;
 use super::pack::{self, PackTensor, Slot};
 use super::parameters::{Kind, Parameter};
+use crate::pytorch::{Stored, without_parameter};
 use crate::{Burn, StoreError};
 
 /// The tensors that will be loaded, and the result that will be returned.
@@ -18,6 +19,10 @@ pub(crate) struct LoadPlan {
     pub(crate) result: ApplyResult,
     /// The first error of `result`, with the path of the parameter and the file of the tensor.
     pub(crate) mismatch: Option<Error>,
+    /// The names of the tensors that the checkpoint lacks.
+    pub(crate) missing: BTreeSet<String>,
+    /// The error if the checkpoint has a tensor of which the module has only some parts.
+    pub(crate) other_parts: Option<Error>,
 }
 
 /// A tensor and the parameter of the same kind and shape that it goes into.
@@ -32,11 +37,13 @@ pub(crate) struct Match {
     pub(crate) new_id: Option<ParamId>,
     pub(crate) slot: Slot,
     pub(crate) tensor: PackTensor,
+    /// Whether the parameter has a copy of the tensor's data, or of a part of it.
+    pub(crate) is_copied: bool,
 }
 
 impl LoadPlan {
-    /// Finds the tensor of each parameter by the path of the parameter. If there is none, finds it
-    /// by the name that the adapter has for the parameter.
+    /// Finds the tensor of each parameter by the names in the layout of the file. If there is none,
+    /// finds it by the name that the adapter has for the parameter.
     ///
     /// A parameter that the filter leaves out is neither loaded nor missing.
     pub(crate) fn new(
@@ -55,21 +62,36 @@ impl LoadPlan {
                 errors: vec![],
             },
             mismatch: None,
+            missing: BTreeSet::new(),
+            other_parts: None,
         };
+        // The parameters that are parts of a tensor, and the number of its parts.
+        let mut parts: BTreeMap<&str, (usize, Vec<String>)> = BTreeMap::new();
         let mut used = BTreeSet::new();
         // The ids of the parameters that are not loaded.
         let mut kept = BTreeSet::new();
         for parameter in parameters {
             let (location, path) = (&parameter.location, parameter.location.path());
             let find = |name: &str| catalog.tensors().get_key_value(name);
-            let found = find(&path).or_else(|| find(&pack::alternative_name(location, adapter)?));
-            used.extend(found.map(|(name, _)| name.as_str()));
+            let at = |stored: &Stored| Some((stored.clone(), find(&stored.tensor)?));
+            let found = parameter.stored_as.iter().find_map(at);
+            // What PyTorch has beside the parameter has no parameter of its own.
+            let beside = found.as_ref().and_then(|_| find(&without_parameter(location)?));
+            let alternative = || pack::alternative_name(location, adapter).map(Stored::whole);
+            let found = found.or_else(|| at(&alternative()?));
+            used.extend(found.iter().map(|(_, (name, _))| name.as_str()));
+            used.extend(beside.map(|(name, _)| name.as_str()));
+            if let Some((stored, (name, _))) = found.as_ref().filter(|(stored, _)| stored.is_part())
+            {
+                parts.entry(name).or_insert((stored.parts, vec![])).1.push(path.clone());
+            }
             let loaded = if !filter.matches(&path, location.containers()) {
                 plan.result.skipped.push(path);
                 false
-            } else if let Some((name, source)) = found {
-                plan.add(parameter, path, catalog, name, source, adapter)
+            } else if let Some((stored, (name, source))) = found {
+                plan.add(parameter, catalog, name, source, &stored, adapter)
             } else {
+                plan.missing.extend(parameter.stored_as.first().map(|first| first.tensor.clone()));
                 plan.result.missing.push((path, location.containers().join(".")));
                 false
             };
@@ -81,6 +103,11 @@ impl LoadPlan {
         plan.result.skipped.sort_unstable();
         plan.result.missing.sort_unstable();
         plan.result.unused = catalog.unused(&used);
+        let incomplete = parts.into_iter().find(|(_, (expected, found))| found.len() != *expected);
+        plan.other_parts = incomplete.map(|(name, (expected, found))| {
+            let error = Error::framework::<Burn>(StoreError::OtherParts { expected, found });
+            catalog.locate(name, error.in_tensor(name))
+        });
         plan
     }
 
@@ -89,36 +116,45 @@ impl LoadPlan {
     fn add(
         &mut self,
         parameter: &Parameter,
-        path: String,
         catalog: &Catalog,
         name: &str,
         source: &PackTensor,
+        stored: &Stored,
         adapter: &dyn ModuleAdapter,
     ) -> bool {
-        let slot = Slot::default();
-        let tensor = pack::for_parameter(source, slot.clone(), &parameter.location, adapter);
-        let error = match misfit(parameter, &path, &tensor) {
-            None => {
+        let (location, slot) = (&parameter.location, Slot::default());
+        let path = location.path();
+        let tensor = pack::for_parameter(source, slot.clone(), location, stored, adapter);
+        let error = match misfit(parameter, &path, source, stored, tensor) {
+            Ok(tensor) => {
+                let new_id = if stored.is_part() {
+                    catalog.id_of_part(&path)
+                } else {
+                    pack::saved_id(source)
+                };
                 self.result.applied.push(path.clone());
                 self.matches.push(Match {
                     path,
                     name: name.to_owned(),
                     kind: parameter.kind,
                     own_id: parameter.id,
-                    new_id: pack::saved_id(source),
+                    new_id,
                     slot,
                     tensor,
+                    is_copied: !stored.is_as_in_module(),
                 });
                 return true;
             }
-            Some(error) => error,
+            Err(error) => error,
         };
         self.mismatch.get_or_insert_with(|| {
-            let error = match transposed(&error, source) {
+            let error = match transposed(&error, source, stored) {
                 Some(hint) => Error::framework::<Burn>(hint),
                 None => Error::framework::<Burn>(error.clone()),
             };
-            catalog.locate(name, error.in_tensor(&path))
+            // Only the adapter knows its own name for a tensor.
+            let is_of_adapter = !parameter.stored_as.contains(stored);
+            catalog.locate(name, error.in_tensor(if is_of_adapter { &path } else { name }))
         });
         self.result.errors.push(error);
         false
@@ -136,31 +172,38 @@ impl LoadPlan {
     }
 }
 
-/// Why a tensor cannot become the value of a parameter.
-fn misfit(parameter: &Parameter, path: &str, tensor: &PackTensor) -> Option<ApplyError> {
-    let (dtype, shape) = pack::description(tensor);
+/// Returns the tensor if it can become the value of a parameter. It is made of `source`, the tensor in
+/// the file; there is none if `source` has no shape for the parameter.
+fn misfit(
+    parameter: &Parameter,
+    path: &str,
+    source: &PackTensor,
+    stored: &Stored,
+    tensor: Option<PackTensor>,
+) -> Result<PackTensor, ApplyError> {
+    let (dtype, shape) = pack::description(tensor.as_ref().unwrap_or(source));
+    let path = path.to_owned();
     if !parameter.kind.accepts(dtype) {
-        return Some(ApplyError::DTypeMismatch {
-            path: path.to_owned(),
-            expected: parameter.dtype,
-            found: dtype,
-        });
+        return Err(ApplyError::DTypeMismatch { path, expected: parameter.dtype, found: dtype });
     }
-    (*shape != parameter.shape).then(|| ApplyError::ShapeMismatch {
-        path: path.to_owned(),
-        expected: parameter.shape.clone(),
-        found: shape.clone(),
-    })
+    let (expected, found) = if stored.is_as_in_module() {
+        (parameter.shape.clone(), shape.clone())
+    } else {
+        (stored.shape_in_file(&parameter.shape), pack::description(source).1.clone())
+    };
+    tensor
+        .filter(|tensor| *pack::description(tensor).1 == parameter.shape)
+        .ok_or(ApplyError::ShapeMismatch { path, expected, found })
 }
 
 /// A better error for a matrix that would fit if it were transposed. `source` is the tensor in the
 /// file, before the adapter.
-fn transposed(error: &ApplyError, source: &PackTensor) -> Option<StoreError> {
+fn transposed(error: &ApplyError, source: &PackTensor, stored: &Stored) -> Option<StoreError> {
     let ApplyError::ShapeMismatch { expected, found, .. } = error else { return None };
     let (&[rows, columns], &[b, a]) = (&expected[..], &found[..]) else { return None };
     (rows == a && columns == b).then(|| StoreError::Transposed {
         expected: [rows, columns],
         found: [b, a],
-        is_adapted: pack::description(source).1 != found,
+        is_adapted: stored.transposed || pack::description(source).1 != found,
     })
 }

@@ -8,7 +8,7 @@ use safetensors_core::{Dtype, ErrorKind, LazyTensor, LoadOptions, Result};
 
 use super::adopt::NewValue;
 use super::catalog::Catalog;
-use super::pack::{self, Slot};
+use super::pack;
 use super::parameters::Kind;
 use super::place::Source;
 use super::plan::Match;
@@ -49,18 +49,21 @@ pub(crate) fn read(
     let tensors =
         matches.iter().map(|found| catalog.tensor(&found.name)).collect::<Result<Vec<_>>>()?;
     // Several parameters may share one tensor under different names. It is read only once.
-    let mut slots: BTreeMap<&str, (LazyTensor<'_, Source>, Vec<&Slot>)> = BTreeMap::new();
+    let mut of_one: BTreeMap<&str, (LazyTensor<'_, Source>, Vec<&Match>)> = BTreeMap::new();
     for (found, tensor) in matches.iter().zip(&tensors) {
-        slots.entry(tensor.name()).or_insert_with(|| (*tensor, Vec::new())).1.push(&found.slot);
+        of_one.entry(tensor.name()).or_insert_with(|| (*tensor, Vec::new())).1.push(found);
     }
-    let (once, slots): (Vec<_>, Vec<_>) = slots.into_values().unzip();
+    let (once, parameters): (Vec<_>, Vec<_>) = of_one.into_values().unzip();
     let bufs = catalog.read(&once, options)?;
-    for ((tensor, slots), buf) in once.iter().zip(slots).zip(bufs) {
+    for ((tensor, parameters), buf) in once.iter().zip(parameters).zip(bufs) {
         let data = Burn::from_exact(buf, &()).map_err(|error| tensor.locate(error))?;
-        if let Some((last, others)) = slots.split_last() {
+        // Parameters that copy their part of a tensor share the data of all parts until then.
+        let is_shared = parameters.len() > 1 && parameters.iter().any(|found| found.is_copied);
+        let data = if is_shared { pack::shared(data)? } else { data };
+        if let Some((last, others)) = parameters.split_last() {
             // The last slot takes the data itself, so an unshared tensor is not copied.
-            others.iter().for_each(|slot| slot.fill(data.clone()));
-            last.fill(data);
+            others.iter().for_each(|found| found.slot.fill(data.clone()));
+            last.slot.fill(data);
         }
     }
     let values = matches.into_iter().zip(&tensors).map(

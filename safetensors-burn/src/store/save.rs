@@ -7,7 +7,7 @@ use safetensors_core::{
 
 use super::CheckpointStore;
 use super::ids::{self, Ids};
-use super::pack::{Collected, ModuleSource, collect};
+use super::pack::{Collected, ModuleSource, check_adapter, collect};
 use super::place::Place;
 use super::ties::ties;
 use crate::{Burn, StoreError};
@@ -44,8 +44,12 @@ impl CheckpointStore {
         &self,
         module: &impl ModuleSnapshot,
     ) -> Result<(Vec<(String, ModuleSource)>, SaveOptions)> {
-        let Collected { tensors, found } =
-            collect(module, &self.filter, &*self.to_adapter, self.skip_enum_variants);
+        let (filter, adapter) = (&self.filter, &*self.to_adapter);
+        check_adapter(adapter, self.layout)?;
+        let Collected { mut tensors, found, joined, parts } =
+            collect(module, filter, adapter, self.skip_enum_variants, self.layout)?;
+        let count = tensors.len();
+        tensors.extend(joined);
         if tensors.is_empty() && found > 0 {
             return Err(ErrorKind::NothingSelected { found }.into());
         }
@@ -54,8 +58,11 @@ impl CheckpointStore {
             tensors.iter().map(|(_, tensor)| self.naming.rules.rename(&tensor.name)).collect();
         let mut options = self.save_options.clone().overwrite(self.overwrite);
         if self.param_ids && !tensors.is_empty() {
-            let of_tensors = tensors.iter().map(|(id, _)| *id);
-            let ids: Ids = names.iter().map(String::as_str).zip(of_tensors).collect();
+            // A tensor of several parameters has no id of its own. Theirs are recorded by path.
+            let of_tensors = tensors[..count].iter().map(|(id, _)| *id);
+            let of_parts = parts.iter().map(|(path, id)| (path.as_str(), *id));
+            let names = names.iter().map(String::as_str);
+            let ids: Ids = names.zip(of_tensors).chain(of_parts).collect();
             options = options.metadata([(ids::KEY, ids.to_json()?)]);
         }
         let named = names.into_iter().zip(tensors).enumerate();
