@@ -8,6 +8,7 @@
 //! | load from an open checkpoint, for example with limits, mapped or in memory | [`framework::load::<Burn>`](safetensors_core::framework::load) |
 //! | load without a copy | [`share_checkpoint`], [`share_tensor`]; [`share`] for a file in memory |
 //! | save named `TensorData` to a file, or in shards | [`save()`], [`save_sharded`] |
+//! | save and resume burn's training loop: model, optimizer, scheduler | `train`, with the feature `train` |
 //! | write code that is generic over tensor libraries | [`Burn`], a [`Framework`](safetensors_core::framework::Framework) |
 //!
 //! ```
@@ -59,6 +60,8 @@ pub mod pytorch;
 mod save;
 mod share;
 mod store;
+#[cfg(feature = "train")]
+pub mod train;
 
 pub use burn_store::{
     ApplyError, ApplyResult, BurnToPyTorchAdapter, ChainAdapter, FloatCastAdapter,
@@ -72,7 +75,7 @@ pub use save::{save, save_sharded};
 pub use share::{share, share_checkpoint, share_tensor};
 pub use store::{CheckpointStore, KeyRemapper};
 
-/// Tests the example of the README.
-#[cfg(doctest)]
+/// Tests the examples of the README.
+#[cfg(all(doctest, feature = "train"))]
 #[doc = include_str!("../README.md")]
 mod readme {}

@@ -9,9 +9,11 @@ mod limits;
 mod load;
 mod open;
 mod rank;
+mod remote;
 mod save;
 mod scaling;
 mod slice;
+mod training;
 mod views;
 
 use anyhow::Result;
@@ -50,7 +52,9 @@ pub(crate) fn all() -> Vec<Spec> {
         views::rows(),
         slice::rows(),
         rank::rows(),
+        remote::rows(),
         save::rows(),
+        training::rows(),
         convert::rows(),
         scaling::rows(),
     ]

@@ -185,8 +185,8 @@ impl SaveOptions {
     ///
     /// If it returns [`ControlFlow::Break`](core::ops::ControlFlow::Break), even at the end, the
     /// save fails with [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled), and the path keeps
-    /// the old file. A save without bytes does not call it. [`serialize`](crate::serialize) and
-    /// [`write_to`](crate::save::write_to) ignore it.
+    /// the old file. A save without bytes does not call it. [`serialize`](crate::serialize) ignores
+    /// it.
     ///
     /// ```
     /// use safetensors_core::{ErrorKind, SaveOptions, TensorView, save};

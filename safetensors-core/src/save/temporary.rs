@@ -306,7 +306,7 @@ fn descriptor(file: &File) -> PathBuf {
 
 /// Removes the temporary files and directories of a file that nobody has locked: those of saves
 /// whose process was killed. Errors are ignored, because a leftover does not prevent the save.
-fn remove_leftovers(directory: &Path, file_name: &OsStr) {
+pub(super) fn remove_leftovers(directory: &Path, file_name: &OsStr) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     // An edit writes the backup of a header under a temporary name, too.
     let backup = header_backup(Path::new(file_name));
