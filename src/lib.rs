@@ -11,6 +11,7 @@
 //! | `burn` | `burn` | burn tensor data, and a `ModuleStore` |
 //! | `derive` | [`ndarray`] | `#[derive(SafeTensors)]` for structs of arrays, with `#[safetensors(crate = "safetensors_bridge::ndarray")]` |
 //! | `full` | | all of these |
+//! | `npz` | [`ndarray`] | NumPy's `.npy` and `.npz` as arrays |
 //! | `cuda`, `metal` | | `candle`, with candle's GPU support |
 //!
 //! What a user of the format needs is here, at the root. The rest is in the module of its subject:

@@ -138,6 +138,21 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 60, ..ProptestConfig::default() })]
+
+    #[test]
+    fn views_of_more_than_a_tile_are_written_in_logical_order(
+        shape in prop::collection::vec(1..90_usize, 1..4),
+        fortran in any::<bool>(),
+        steps in prop::collection::vec(step(), 0..4),
+    ) {
+        let len: usize = shape.iter().product();
+        let base = ArrayD::from_shape_vec(shape.as_slice().set_f(fortran), (0..len as u32).collect()).unwrap();
+        check(apply(base.view(), &base, &steps), base.as_slice_memory_order().unwrap());
+    }
+}
+
 #[test]
 fn c_order_is_one_piece_of_the_arrays_own_memory() {
     let array = counted(&[30, 40]);
