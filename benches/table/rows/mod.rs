@@ -1,5 +1,7 @@
 //! The rows. Each group of rows has a file.
 
+mod array_writes;
+mod arrays;
 mod builder;
 mod burn;
 mod convert;
@@ -49,6 +51,8 @@ pub(crate) fn all() -> Vec<Spec> {
         burn::rows(),
         views::rows(),
         slice::rows(),
+        arrays::rows(),
+        array_writes::rows(),
         rank::rows(),
         save::rows(),
         convert::rows(),
