@@ -9,6 +9,11 @@ Run by hand, as CI has no Python:
     cargo build -p safetensors-bridge-cli
     venv/bin/python scripts/python_interop.py target/debug/safetensors
 
+Also what burn's training loop saves, if there is an epoch of it:
+
+    cargo run -p model-examples --example burn_train -- run/
+    venv/bin/python scripts/python_interop.py target/debug/safetensors run/checkpoints/epoch-16
+
 What Python writes, the command verifies, describes, copies, splits, edits and casts; what the
 command writes, Python reads. All dtypes are covered that NumPy and ml_dtypes have. Casts are
 compared with those of ml_dtypes.
@@ -274,7 +279,8 @@ def ndarray_adapter(directory):
     found = safetensors.numpy.load_file(path)
     check(set(found) == set(expected), f"ndarray: names {sorted(found)}")
     for name, values in expected.items():
-        check(same(found[name], np.ascontiguousarray(values).reshape(values.shape)), f"ndarray: {name}")
+        in_order = np.ascontiguousarray(values).reshape(values.shape)
+        check(same(found[name], in_order), f"ndarray: {name}")
     with safetensors.safe_open(path, "np") as file:
         check(file.metadata() == fixture.METADATA, f"ndarray: metadata {file.metadata()}")
     run("verify", path)
@@ -288,6 +294,33 @@ def ndarray_adapter(directory):
     from_npz = safetensors.numpy.load_file(directory / "from-npz.safetensors")
     for name, values in (plain | {"fortran": u, "big": u}).items():
         check(same(from_npz[name], values), f"ndarray: {name} of an .npz of NumPy")
+
+
+def epoch_of_burn(directory):
+    """What burn's training loop has saved: readable names, ids that agree, typed scalars."""
+
+    def load(name):
+        path = directory / f"{name}.safetensors"
+        with safetensors.safe_open(path, framework="np") as file:
+            metadata = file.metadata()
+        entry = lambda key: json.loads(metadata.get(f"safetensors_bridge.{key}", "{}"))
+        return safetensors.numpy.load_file(path), entry
+
+    manifest = json.loads((directory / "manifest.json").read_text())
+    model, of_model = load("model")
+    optimizer, of_optimizer = load("optimizer")
+    _, of_scheduler = load("scheduler")
+    check(directory.name == f"epoch-{manifest['epoch']}", "the number of the epoch")
+    check(manifest["files"]["model.safetensors"]["tensors"] == len(model), "the number of tensors")
+    check(sorted(of_model("param_ids")) == sorted(model), "each parameter has an id")
+    check(of_optimizer("path_ids") == of_model("param_ids"), "both files have the same ids")
+    for name, values in model.items():
+        for moment in (1, 2):
+            found = optimizer.pop(f"{name}.momentum.moment_{moment}")
+            check(found.shape == values.shape and np.isfinite(found).all(), f"moment of {name}")
+        check(of_optimizer("scalars")[f"{name}.momentum.time"]["u64"] > 0, f"time of {name}")
+    check(not optimizer, "the optimizer has nothing else")
+    check(of_scheduler("scalars"), "the scheduler has numbers")
 
 
 def main():
@@ -310,11 +343,14 @@ def main():
         numpy_files(directory)
         casts(directory, everything)
         ndarray_adapter(directory)
+    if EPOCH is not None:
+        epoch_of_burn(EPOCH)
     print(f"{checks} checks passed: safetensors {safetensors.__version__}, NumPy {np.__version__}")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
     COMMAND = sys.argv[1]
+    EPOCH = Path(sys.argv[2]) if len(sys.argv) == 3 else None
     main()

@@ -150,6 +150,7 @@ fn asked(mut matches: &ArgMatches) -> clap::Command {
 
 fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
     signals::make_limits_errors();
+    parallel::check_environment()?;
     if cli.command.writes_files() {
         signals::clean_up_after_them();
     }

@@ -6,10 +6,29 @@
 //! output, whose lock belongs to one thread.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::sync::{Mutex, mpsc};
 use std::thread;
 
 use safetensors_core::framework::default_threads;
+
+use crate::report::wrong_usage;
+use crate::text;
+
+/// Refuses a number of threads in the environment that core would take no notice of.
+pub(crate) fn check_environment() -> anyhow::Result<()> {
+    const VARIABLE: &str = "SAFETENSORS_THREADS";
+    match std::env::var_os(VARIABLE) {
+        Some(threads) => match threads.to_str().map(|it| it.trim().parse::<NonZeroUsize>()) {
+            Some(Ok(_)) => Ok(()),
+            _ => Err(wrong_usage(format!(
+                "{VARIABLE} should be a number of threads of at least 1, found \"{}\"",
+                text::name(&threads.to_string_lossy())
+            ))),
+        },
+        None => Ok(()),
+    }
+}
 
 /// Calls `work` on each item, on several threads. Calls `take` with each result in the order of the
 /// items, as soon as all earlier results are taken.

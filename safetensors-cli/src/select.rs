@@ -1,8 +1,10 @@
 //! [`Select`]: selects the tensors that a command works on, by patterns of their names.
 
+use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::{Checkpoint, LazyTensor};
 
 use crate::glob::Pattern;
+use crate::text;
 
 /// The option `--filter` of several commands.
 #[derive(Debug, Default, clap::Args)]
@@ -58,8 +60,10 @@ impl Matcher {
         let tensors: Vec<_> =
             checkpoint.tensors().filter(|tensor| self.matches(tensor.name())).collect();
         if tensors.is_empty() && !self.is_everything() {
+            let first = checkpoint.files().first().map(CheckpointFile::path);
+            let path = checkpoint.index().or(first).map(text::path).unwrap_or_default();
             anyhow::bail!(
-                "no tensor matches --filter; `safetensors inspect --flat` shows the names"
+                "{path}: no tensor matches --filter; `safetensors inspect --flat` shows the names"
             );
         }
         Ok(tensors)

@@ -11,9 +11,11 @@ mod limits;
 mod load;
 mod open;
 mod rank;
+mod remote;
 mod save;
 mod scaling;
 mod slice;
+mod training;
 mod views;
 
 use anyhow::Result;
@@ -54,7 +56,9 @@ pub(crate) fn all() -> Vec<Spec> {
         arrays::rows(),
         array_writes::rows(),
         rank::rows(),
+        remote::rows(),
         save::rows(),
+        training::rows(),
         convert::rows(),
         scaling::rows(),
     ]

@@ -156,3 +156,24 @@ fn a_summary_that_cannot_be_printed_does_not_hide_that_the_output_is_written() {
     assert!(text(&output.stderr).starts_with(start), "{output:?}");
     assert_eq!(Checkpoint::open(dir.path().join("out.safetensors")).unwrap().len(), 2);
 }
+
+#[test]
+fn the_summary_names_the_older_shards_that_are_removed() {
+    let dir = temp_dir();
+    small_file(dir.path(), "a.safetensors");
+    let shards = dir.path().join("out");
+    fs::create_dir(&shards).unwrap();
+    // No index names this one, so nothing but its name says that it is a shard.
+    small_file(&shards, "model-00001-of-00009.safetensors");
+    small_file(&shards, "other-00001-of-00009.safetensors");
+    let names = "model-00001-of-00009.safetensors\n";
+    let planned = format!("nothing was written; 1 older file would be removed: {names}");
+    let run = convert(dir.path(), &["a.safetensors", "out", "-n"]).success();
+    run.stdout(predicate::str::ends_with(planned));
+    assert!(shards.join("model-00001-of-00009.safetensors").exists());
+
+    let done = format!("in 1 file; 1 older file removed: {names}");
+    let run = convert(dir.path(), &["a.safetensors", "out"]).success();
+    run.stdout(predicate::str::ends_with(done));
+    assert_eq!(list(&shards), ["model.safetensors", "other-00001-of-00009.safetensors"]);
+}

@@ -159,3 +159,19 @@ fn as_many_threads_as_the_environment_says() {
         assert_eq!(most, threads + 1);
     }
 }
+
+#[test]
+fn a_number_of_threads_that_is_none_is_wrong_usage() {
+    let dir = temp_dir();
+    let path = small_file(dir.path(), "a.safetensors");
+    for threads in ["0", "many", "-1", ""] {
+        let expected = format!("at least 1, found \"{threads}\"");
+        safetensors()
+            .env("SAFETENSORS_THREADS", threads)
+            .arg("verify")
+            .arg(&path)
+            .assert()
+            .code(2)
+            .stderr(predicates::str::contains(expected));
+    }
+}

@@ -72,6 +72,21 @@ pub(super) fn overtaken(path: &Path, directory: &Path) -> Error {
     Error::from(ErrorKind::Overtaken { file }).in_path(directory)
 }
 
+/// The names of every file of the pattern, except the new ones. The single file, which has no shard
+/// number, comes first: the new index may count only without it.
+pub(crate) fn stale_files(
+    directory: &Path,
+    pattern: &FilePattern,
+    new: &[&str],
+) -> Result<Vec<String>> {
+    let names = LocalStore.list(directory)?.into_iter().map(|entry| entry.name);
+    let mut names: Vec<_> =
+        names.filter(|name| pattern.matches(name) && !new.contains(&name.as_str())).collect();
+    let single = pattern.file_name(0, 1);
+    names.sort_unstable_by(|a, b| (*a != single, a).cmp(&(*b != single, b)));
+    Ok(names)
+}
+
 /// The files of an earlier checkpoint, which are removed when the new one is in place. They are
 /// those that existed when the save began to change the directory. Files that other writers add
 /// later stay, whatever their names.
@@ -80,18 +95,10 @@ pub(super) struct Stale {
 }
 
 impl Stale {
-    /// Finds every file of the pattern, except the new ones. The single file, which has no shard
-    /// number, comes first: the new index may count only without it.
+    /// Finds the files of an earlier checkpoint, as [`stale_files`] names them.
     pub(super) fn find(directory: &Path, pattern: &FilePattern, new: &[&str]) -> Result<Self> {
-        let mut names: Vec<_> = LocalStore
-            .list(directory)?
-            .into_iter()
-            .map(|entry| entry.name)
-            .filter(|name| pattern.matches(name) && !new.contains(&name.as_str()))
-            .collect();
-        let single = pattern.file_name(0, 1);
-        names.sort_unstable_by(|a, b| (*a != single, a).cmp(&(*b != single, b)));
         let mut stale = Self { files: Vec::new() };
+        let names = stale_files(directory, pattern, new)?;
         names.iter().try_for_each(|name| stale.add(directory.join(name)))?;
         Ok(stale)
     }

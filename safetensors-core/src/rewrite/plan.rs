@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::{PlannedTensor, Rewrite};
-use crate::checkpoint::{FilePattern, ShardOptions, check_directory, plan_shards};
+use crate::checkpoint::{FilePattern, ShardOptions, check_directory, plan_shards, stale_files};
 use crate::error::Result;
 use crate::io::{FileSource, ReadAt};
 use crate::save::layout::Layout;
@@ -43,7 +43,8 @@ pub struct Plan<'r, 'a, S = FileSource> {
     /// The pattern for file names of a sharded save; `None` for a save to one file.
     pattern: Option<FilePattern>,
     total_size: u64,
-    replace_read_only: bool,
+    /// Which files may be replaced.
+    options: SaveOptions,
 }
 
 impl<'a, S: ReadAt> Rewrite<'a, S> {
@@ -72,14 +73,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         Layout::plan(&Spec::of_all(&tensors), &options)?;
         // The sum cannot overflow: the layout has added up the lengths before and checked the sum.
         let total_size = tensors.iter().map(|(_, tensor)| tensor.byte_len()).sum();
-        Ok(Plan {
-            tensors,
-            aliases,
-            shards: Vec::new(),
-            pattern: None,
-            total_size,
-            replace_read_only: options.replace_read_only,
-        })
+        Ok(Plan { tensors, aliases, shards: Vec::new(), pattern: None, total_size, options })
     }
 
     /// Plans what [`save_sharded`](Rewrite::save_sharded) will write with these options. No data is
@@ -106,7 +100,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
             shards,
             pattern,
             total_size: plan.split.total_size,
-            replace_read_only: plan.each.replace_read_only,
+            options: plan.each,
         })
     }
 }
@@ -164,14 +158,48 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
     /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) if a path to be written exists and is
     /// not a file; [`ErrorKind::NotAlone`](crate::ErrorKind::NotAlone);
     /// [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile);
+    /// [`ErrorKind::FileExists`](crate::ErrorKind::FileExists);
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) if there is no directory that the path could lie in.
     pub fn check_destination(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let Some(pattern) = &self.pattern else {
-            return atomic::check(path, self.replace_read_only);
+            return atomic::check(path, &self.options);
         };
         let files: Vec<_> = self.shards.iter().map(|(file, _)| file.as_str()).collect();
-        check_directory(path, pattern, &files, self.replace_read_only)
+        check_directory(path, pattern, &files, &self.options)
+    }
+
+    /// The names of the files that a sharded save to this directory removes when the new checkpoint
+    /// is in place: all that are named as shards of the same pattern and are not written anew,
+    /// whether an index names them or not. `huggingface_hub` removes the same files. Empty for a
+    /// save to one file, and if there is no such directory.
+    ///
+    /// ```
+    /// use safetensors_core::{Rewrite, SaveOptions, ShardOptions, TensorView, save};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let old = TensorView::from_slice(&[1], &[1.0_f32])?;
+    /// let path = dir.path().join("model-00001-of-00002.safetensors");
+    /// save(path, [("old", old)], &SaveOptions::new())?;
+    ///
+    /// let rewrite = Rewrite::new().add("new", old)?;
+    /// let plan = rewrite.plan_sharded(&ShardOptions::new())?;
+    /// assert_eq!(plan.removed_files(dir.path())?, ["model-00001-of-00002.safetensors"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the directory cannot be listed.
+    pub fn removed_files(&self, directory: impl AsRef<Path>) -> Result<Vec<String>> {
+        let directory = directory.as_ref();
+        match &self.pattern {
+            Some(pattern) if directory.exists() => {
+                let files: Vec<_> = self.shards.iter().map(|(file, _)| file.as_str()).collect();
+                stale_files(directory, pattern, &files)
+            }
+            _ => Ok(Vec::new()),
+        }
     }
 
     /// The number of bytes of all tensors that will be written.

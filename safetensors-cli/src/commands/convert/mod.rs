@@ -146,13 +146,13 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     output.warn_of_loss(&plan.lost(&metadata));
     if args.dry_run {
         plan.show(&rewrite, out)?;
-        writeln!(out, "\n{summary}; nothing was written")?;
+        writeln!(out, "\n{summary}; nothing was written{}", plan.removed(false))?;
         return Ok(ExitCode::SUCCESS);
     }
     let progress = Progress::bytes(plan.bytes());
     output.write(rewrite, &progress).map_err(|error| output.advise(error, plan.bytes()))?;
     drop(progress);
-    let told = writeln!(out, "{summary}").and_then(|()| out.flush());
+    let told = writeln!(out, "{summary}{}", plan.removed(true)).and_then(|()| out.flush());
     told.with_context(|| {
         format!("{} is written, but this could not be printed", text::path(output.path()))
     })?;

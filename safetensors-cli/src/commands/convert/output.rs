@@ -105,7 +105,7 @@ impl Output {
         let total = plan.total_size();
         plan.check_destination(&self.path).map_err(|error| self.advise(error.into(), total))?;
         if matches!(self.form, Form::File | Form::Directory(_)) {
-            return Ok(Preview::of(&plan));
+            return Ok(Preview::of(&plan).removing(plan.removed_files(&self.path)?));
         }
         let found = plan.tensors().len();
         if self.form == Form::Npy && found != 1 {

@@ -20,6 +20,8 @@ pub(super) struct Preview {
     aliases: BTreeMap<String, String>,
     /// Whether the output has no metadata, and so loses these names.
     is_bare: bool,
+    /// The files of an earlier save that are removed.
+    removed: Vec<String>,
 }
 
 impl Preview {
@@ -31,7 +33,13 @@ impl Preview {
             files: Some(plan.files().len() as u64).filter(|&files| files > 0),
             aliases: plan.aliases().clone(),
             is_bare: false,
+            removed: Vec::new(),
         }
+    }
+
+    /// The same where these files are removed.
+    pub(super) fn removing(self, removed: Vec<String>) -> Self {
+        Self { removed, ..self }
     }
 
     /// The same for an output without metadata.
@@ -66,6 +74,23 @@ impl Preview {
             more => format!(", and {} of tied weights", text::counted(more, "more name")),
         };
         format!("{path}: {tensors}, {}{files}{aliases}", text::size(self.bytes))
+    }
+
+    /// The files of an earlier save that are removed, as the end of the summary. `done` says whether
+    /// they are removed already.
+    pub(super) fn removed(&self, done: bool) -> String {
+        // A few names are enough to recognize what is lost.
+        const SHOWN: usize = 5;
+        if self.removed.is_empty() {
+            return String::new();
+        }
+        let mut names: Vec<_> = self.removed.iter().take(SHOWN).map(|it| text::name(it)).collect();
+        if self.removed.len() > SHOWN {
+            names.push("…".into());
+        }
+        let files = text::counted(self.removed.len() as u64, "older file");
+        let verb = if done { "removed" } else { "would be removed" };
+        format!("; {files} {verb}: {}", names.join(", "))
     }
 
     /// Shows each tensor with its new name and dtype, and the old ones if they change. Another name
