@@ -37,8 +37,8 @@
 //!
 //! # NumPy's files
 //!
-//! With the feature `npz`, the module `npz` reads and writes `.npy` and `.npz`, and turns an archive
-//! into a safetensors file and back.
+//! With the feature `npz`, the module `npz` reads and writes `.npy` and `.npz`, and turns archives
+//! into safetensors files and back.
 //!
 //! # Structs of arrays
 //!
