@@ -222,11 +222,12 @@ fn an_error_of_writing_ends_a_large_save() {
     let array = fortran(&counted(&[3000, 2000]));
     for allowed in [0, 1, 5] {
         let mut pieces = 0;
-        let error = array_source(&array).write_to(&mut |_| match pieces {
-            pieces if pieces == allowed => {
-                Err(ErrorKind::Io(io::ErrorKind::StorageFull.into()).into())
+        let error = array_source(&array).write_to(&mut |_| {
+            if pieces == allowed {
+                return Err(ErrorKind::Io(io::ErrorKind::StorageFull.into()).into());
             }
-            _ => Ok(pieces += 1),
+            pieces += 1;
+            Ok(())
         });
         assert!(matches!(error.unwrap_err().kind(), ErrorKind::Io(_)));
         assert_eq!(pieces, allowed);
