@@ -9,7 +9,6 @@ mod colour;
 mod commands;
 mod edit;
 mod file;
-mod glob;
 mod input;
 mod json;
 mod numpy;

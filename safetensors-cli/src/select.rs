@@ -1,8 +1,7 @@
 //! [`Select`]: selects the tensors that a command works on, by patterns of their names.
 
+use safetensors_core::glob::Pattern;
 use safetensors_core::{Checkpoint, LazyTensor};
-
-use crate::glob::Pattern;
 
 /// The option `--filter` of several commands.
 #[derive(Debug, Default, clap::Args)]

@@ -57,6 +57,9 @@ extern crate alloc;
 
 // The modules, from the lowest floor to the highest. A module imports only from lower floors.
 mod dtype;
+#[cfg(feature = "std")]
+pub mod glob;
+
 pub mod error;
 #[cfg(feature = "std")]
 mod parallel;
@@ -79,6 +82,9 @@ pub mod save;
 
 #[cfg(feature = "std")]
 pub mod checkpoint;
+
+#[cfg(feature = "std")]
+pub mod ranks;
 
 #[cfg(feature = "std")]
 pub mod audit;
