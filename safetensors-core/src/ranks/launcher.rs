@@ -183,7 +183,7 @@ fn tasks_on_node(lookup: Lookup<'_>) -> Result<Option<Number>, ErrorKind> {
     let (Some((variable, text)), Some(node)) = (set, number("SLURM_NODEID", lookup)?) else {
         return Ok(None);
     };
-    let mut nodes = 0_usize;
+    let (mut nodes, mut found) = (0_usize, None);
     for group in text.split(',') {
         let (tasks, times) = match group.strip_suffix(')').map(|group| group.split_once("(x")) {
             Some(Some((tasks, times))) => (digits(tasks), digits(times)),
@@ -195,9 +195,14 @@ fn tasks_on_node(lookup: Lookup<'_>) -> Result<Option<Number>, ErrorKind> {
         };
         nodes = nodes.saturating_add(times);
         if node.value < nodes {
-            return Ok(Some(Number { variable, value }));
+            found.get_or_insert(Number { variable, value });
         }
     }
-    let one = format!("{variable}={text}");
-    Err(RankProblem::Contradiction { one, other: node.shown() }.into())
+    match found {
+        Some(_) => Ok(found),
+        None => {
+            let one = format!("{variable}={text}");
+            Err(RankProblem::Contradiction { one, other: node.shown() }.into())
+        }
+    }
 }
