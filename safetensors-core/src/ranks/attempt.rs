@@ -129,7 +129,12 @@ impl<'f> Attempt<'f> {
 
     /// Adds the files of a rank, which are all written, to the attempt. If that was the last rank,
     /// all files take their places.
-    pub(super) fn finish(self, rank: usize, temp: TempDirectory) -> Result<RankSaved> {
+    pub(super) fn finish(
+        self,
+        rank: usize,
+        temp: TempDirectory,
+        check: impl FnOnce() -> Result<()>,
+    ) -> Result<RankSaved> {
         let lock = self.lock()?;
         self.check_current()?;
         self.add(rank, &temp).map_err(|error| Error::io(error, self.directory))?;
@@ -139,7 +144,7 @@ impl<'f> Attempt<'f> {
         if missing > 0 {
             return Ok(RankSaved::Waiting { missing });
         }
-        self.publish(&lock)?;
+        self.publish(&lock, check)?;
         if self.durable() {
             self.made.sync().map_err(|error| {
                 Error::from(ErrorKind::NotDurable(error)).in_path(self.directory)
@@ -175,7 +180,7 @@ impl<'f> Attempt<'f> {
 
     /// Puts all files in their places, with the index, and removes this attempt and those that
     /// began before it.
-    fn publish(&self, lock: &DirectoryLock) -> Result<()> {
+    fn publish(&self, lock: &DirectoryLock, check: impl FnOnce() -> Result<()>) -> Result<()> {
         for file in &self.files.files {
             self.check_file(file).map_err(|error| {
                 error.moved(&self.path.join(&file.name), &self.directory.join(&file.name))
@@ -190,7 +195,7 @@ impl<'f> Attempt<'f> {
                 .or_else(|_| self.take_out(file.rank, &from, &to));
             linked.map_err(|error| Error::io(error, &staging.destination(&file.name)))?;
         }
-        staging.commit_locked(&index, || Ok(()), lock)?;
+        staging.commit_locked(&index, check, lock)?;
         let own = read_manifest(&self.path)?.map_or(u64::MAX, |manifest| manifest.sequence);
         let is_older =
             |manifest: &Option<Manifest>| manifest.as_ref().is_none_or(|it| it.sequence < own);

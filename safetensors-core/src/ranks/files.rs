@@ -110,10 +110,6 @@ impl<'p> RankFiles<'p> {
             options.metadata.extend(self.metadata.clone());
         }
         record(&mut options.metadata, &records);
-        let bytes = |part: &SavedPart<'_>| {
-            crate::tensor::shape::byte_len(part.tensor.dtype(), &part.shape).unwrap_or(0)
-        };
-        options.progress = options.progress.for_total(parts.iter().map(bytes).sum());
         options
     }
 

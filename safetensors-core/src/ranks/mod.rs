@@ -74,4 +74,5 @@ pub use gather::{GatheredTensor, gather, is_divided};
 pub use plan::{RankPlan, RankTensor};
 pub use rank::Rank;
 pub use rules::RankRules;
+pub(crate) use save::save_if;
 pub use save::{RankSaved, save};

@@ -164,10 +164,14 @@ impl RankPlan {
         }
     }
 
-    /// Compares the plan with the tensors that there are.
-    pub(super) fn check<'t>(
+    /// Checks that these tensors, given by name, dtype and shape, are those of the plan.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Mismatches`] with all differences.
+    pub fn check_tensors<'t>(
         &self,
-        found: impl Iterator<Item = (&'t str, Dtype, &'t [usize])>,
+        found: impl IntoIterator<Item = (&'t str, Dtype, &'t [usize])>,
     ) -> Result<()> {
         let mut expected: HashMap<&str, &RankTensor> =
             self.tensors.iter().map(|tensor| (tensor.name(), tensor)).collect();

@@ -15,6 +15,17 @@ use crate::slice::TensorPart;
 use crate::tensor::TensorBuf;
 
 impl RankPlan {
+    /// Checks that a checkpoint has the tensors of this plan and no others. Only its headers are
+    /// used.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Mismatches`] with all differences; those of [`gather`].
+    pub fn check_checkpoint<S>(&self, checkpoint: &Checkpoint<S>) -> Result<()> {
+        let found = gather(checkpoint)?;
+        self.check_tensors(found.iter().map(|found| (found.name(), found.dtype(), found.shape())))
+    }
+
     /// Reads the parts that a rank holds, in parallel, in the order of the plan's
     /// [`tensors`](RankPlan::tensors). Only the bytes of the parts are read, and gaps of at most
     /// 512 bytes between them.
@@ -58,7 +69,7 @@ impl RankPlan {
     ) -> Result<Vec<(String, TensorPart)>> {
         let gathered = gather(checkpoint)?;
         let found = gathered.iter().map(|found| (found.name(), found.dtype(), found.shape()));
-        self.check(found)?;
+        self.check_tensors(found)?;
         let gathered: HashMap<_, _> = gathered.iter().map(|found| (found.name(), found)).collect();
         let part = |tensor: &super::RankTensor| {
             let is_divided = gathered.get(tensor.name()).is_some_and(|found| found.dim().is_some());

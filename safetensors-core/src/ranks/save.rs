@@ -89,12 +89,29 @@ pub fn save<N: AsRef<str>, T: TensorSource>(
     attempt: &str,
     options: &ShardOptions,
 ) -> Result<RankSaved> {
-    let directory = directory.as_ref();
+    save_if(directory.as_ref(), rank, plan, tensors, attempt, options, || Ok(()))
+}
+
+/// [`save`] with a check, which is called when the files of all ranks are complete and none is in
+/// its place. If the check fails, nothing is replaced.
+pub(crate) fn save_if<N: AsRef<str>, T: TensorSource>(
+    directory: &Path,
+    rank: usize,
+    plan: &RankPlan,
+    tensors: impl IntoIterator<Item = (N, T)>,
+    attempt: &str,
+    options: &ShardOptions,
+    check_sources: impl FnOnce() -> Result<()>,
+) -> Result<RankSaved> {
     let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
     plan.check_rank(rank)?;
-    let files = RankFiles::new(plan, options).map_err(|error| error.in_path(directory))?;
+    let mut files = RankFiles::new(plan, options).map_err(|error| error.in_path(directory))?;
     let (given, extra) = given(plan, tensors);
     check(plan, rank, &given, &files, extra)?;
+    // Progress counts the bytes of all files of the rank together.
+    let own = files.of_rank(rank).flat_map(|file| &file.tensors);
+    let own = own.map(|&position| plan.tensors[position].byte_len(rank)).sum::<Result<u64>>()?;
+    files.each.progress = files.each.progress.for_total(own);
     let names = files.names();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     check_directory(directory, options.pattern(), &names, files.each.replace_read_only)?;
@@ -112,7 +129,7 @@ pub fn save<N: AsRef<str>, T: TensorSource>(
             .map_err(|error| error.moved(&path, &directory.join(&file.name)))
             .map_err(|error| attempt.explain(error))?;
     }
-    attempt.finish(rank, temp)
+    attempt.finish(rank, temp, check_sources)
 }
 
 /// Compares the tensors that a rank gives with those that it saves.

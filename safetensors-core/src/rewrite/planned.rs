@@ -95,6 +95,11 @@ impl<'a, S> PlannedTensor<'a, S> {
         }
     }
 
+    /// The tensor in its file, if it is written as it is there.
+    pub(super) fn unchanged(&self) -> Option<&LazyTensor<'a, S>> {
+        self.tensor().filter(|_| self.cast.is_none())
+    }
+
     /// The original name: that in the checkpoint, which may be an
     /// [alias](crate::Checkpoint::aliases), or the one under which the tensor was added.
     pub fn source_name(&self) -> &str {

@@ -20,6 +20,8 @@ pub(super) struct Preview {
     aliases: BTreeMap<String, String>,
     /// Whether the output has no metadata, and so loses these names.
     is_bare: bool,
+    /// The number of ranks that the output is divided among, if it is.
+    ranks: Option<usize>,
 }
 
 impl Preview {
@@ -31,12 +33,18 @@ impl Preview {
             files: Some(plan.files().len() as u64).filter(|&files| files > 0),
             aliases: plan.aliases().clone(),
             is_bare: false,
+            ranks: None,
         }
     }
 
     /// The same for an output without metadata.
     pub(super) fn bare(self) -> Self {
         Self { is_bare: true, ..self }
+    }
+
+    /// The same for an output that is divided among ranks, each with files of its own.
+    pub(super) fn divided(self, ranks: usize) -> Self {
+        Self { ranks: Some(ranks), files: None, ..self }
     }
 
     /// The metadata keys that will be lost: those of `metadata`, and the other names of tied
@@ -60,6 +68,10 @@ impl Preview {
             .files
             .map(|files| format!(", in {}", text::counted(files, "file")))
             .unwrap_or_default();
+        let files = match self.ranks {
+            Some(ranks) => format!(", for {}", text::counted(ranks as u64, "rank")),
+            None => files,
+        };
         let aliases = match self.aliases.len() as u64 {
             0 => String::new(),
             _ if self.is_bare => String::new(),
