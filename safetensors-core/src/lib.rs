@@ -36,6 +36,7 @@
 //! | change the metadata, the names or the tensors of a file | [`edit::Edit`] |
 //! | save a checkpoint of several files | [`save_sharded`], [`ShardOptions`] |
 //! | make a checkpoint from others without loading it: merge, select, rename, convert | [`Rewrite`] |
+//! | load and save a model that several processes hold together | [`ranks`] |
 //! | write any file atomically | [`save::AtomicFile`] |
 //! | save tensors that share storage once | [`SaveOptions::tied`], [`tied::Tied`] |
 //! | record digests of tensors, and find data that has changed | [`digest`], [`SaveOptions::digests`] |

@@ -74,7 +74,10 @@ pub enum RankProblem {
     )]
     AttemptComplete { attempt: String },
     /// A newer attempt was completed first, and the parts of this one were removed.
-    #[error("a newer attempt was completed before attempt {}, whose parts are gone", Quoted(.attempt))]
+    #[error(
+        "a newer attempt was completed before attempt {}, whose parts are gone",
+        Quoted(.attempt)
+    )]
     AttemptSuperseded { attempt: String },
 }
 

@@ -113,8 +113,8 @@ pub(crate) fn is_temporary(name: &OsStr, prefix: &OsStr) -> bool {
 }
 
 /// Whether the name is that of a temporary file or directory of any save or edit. What is in such a
-/// directory belongs to a save that is under way or was killed, and is no checkpoint. That holds for
-/// the parts that some ranks have saved and others have not, too.
+/// directory belongs to a save that is under way or was killed, and is no checkpoint. That also
+/// holds for parts that some ranks have saved and others have not.
 ///
 /// ```
 /// use safetensors_core::framework::is_temporary_name;

@@ -154,14 +154,11 @@ impl<'f> Attempt<'f> {
         Ok(RankSaved::Complete(SavedShards { files, total_size }))
     }
 
-    /// Moves the files of a rank into the attempt. While its mark is missing, they may be some of an
-    /// earlier turn and some of this one, and nobody uses them.
+    /// Moves the files of a rank into the attempt. While its mark is missing, they may be some of
+    /// an earlier turn and some of this one, and nobody uses them.
     fn add(&self, rank: usize, temp: &TempDirectory) -> std::io::Result<()> {
         let mark = self.mark(rank);
-        match fs::remove_file(&mark) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        remove_if_there(&mark)?;
         for file in self.files.of_rank(rank) {
             failpoint::hit("add a file of a rank")?;
             fs::rename(temp.path().join(&file.name), self.path.join(&file.name))?;
@@ -222,10 +219,8 @@ impl<'f> Attempt<'f> {
     /// Moves a file out of the attempt, on a file system without links. If this rank is killed
     /// then, the file's own rank has to save it again, so it loses its mark.
     fn take_out(&self, rank: usize, from: &Path, to: &Path) -> std::io::Result<()> {
-        match fs::remove_file(self.mark(rank)) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-            _ => fs::rename(from, to),
-        }
+        remove_if_there(&self.mark(rank))?;
+        fs::rename(from, to)
     }
 
     /// Compares the header of a file with what its rank should have saved.
@@ -318,6 +313,14 @@ impl<'f> Attempt<'f> {
 
     fn durable(&self) -> bool {
         self.options.save_options.durable
+    }
+}
+
+/// Removes a file, if there is one.
+fn remove_if_there(path: &Path) -> std::io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
     }
 }
 

@@ -168,7 +168,8 @@ impl<'a, S> GatheredTensor<'a, S> {
         for (offset, part) in &self.parts {
             if *offset != end {
                 let problem = format!(
-                    "the parts should meet at {end} of dimension {dim}, but {:?} begins at {offset}",
+                    "the parts should meet at {end} of dimension {dim}, but {:?} begins at \
+                     {offset}",
                     part.name()
                 );
                 return Err(part.locate(RankProblem::BadParts { problem }.into()));

@@ -37,7 +37,8 @@ impl RankPlan {
     /// use safetensors_core::Dtype;
     /// use safetensors_core::ranks::{RankPlan, RankRules};
     ///
-    /// let plan = RankRules::llama().plan_tensors([("lm_head.weight", Dtype::F16, vec![8, 4])], 2)?;
+    /// let head = ("lm_head.weight", Dtype::F16, vec![8, 4]);
+    /// let plan = RankRules::llama().plan_tensors([head], 2)?;
     /// let json = plan.to_json();
     /// assert!(json.contains(r#""division": "split:0""#));
     /// assert_eq!(RankPlan::parse(&json)?, plan);

@@ -8,8 +8,8 @@ pub(super) const MOST_RANKS: usize = 1 << 20;
 
 /// The number of a process among those of a job, counted from 0.
 ///
-/// [`from_env`](Rank::from_env) asks the environment, in which each launcher puts it. A program that
-/// knows it from elsewhere, such as from MPI itself, gives it by hand.
+/// [`from_env`](Rank::from_env) asks the environment, in which each launcher puts it. A program
+/// that knows it from elsewhere, such as from MPI itself, gives it by hand.
 ///
 /// ```
 /// use safetensors_core::ranks::Rank;

@@ -42,7 +42,11 @@ fn fill_of(directory: &Path) -> u8 {
     let checkpoint = Checkpoint::open(directory).unwrap();
     let mut bytes = Vec::new();
     for tensor in gather(&checkpoint).unwrap() {
-        tensor.write_to(&mut |piece| Ok(bytes.extend_from_slice(piece))).unwrap();
+        let mut sink = |piece: &[u8]| {
+            bytes.extend_from_slice(piece);
+            Ok(())
+        };
+        tensor.write_to(&mut sink).unwrap();
     }
     assert_eq!(bytes.len(), 11);
     assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a mixture: {bytes:?}");

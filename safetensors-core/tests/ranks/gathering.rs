@@ -110,9 +110,12 @@ fn a_plain_checkpoint_is_gathered_as_it_is() {
 /// Writes a file with two tensors of two bytes, and this record of parts.
 fn recorded(directory: &Path, record: &str) -> Checkpoint {
     let record = record.replace('"', "\\\"");
-    let header = format!(
-        r#"{{"__metadata__":{{"safetensors_bridge.parts":"{record}"}},"a":{{"dtype":"U8","shape":[2],"data_offsets":[0,2]}},"b":{{"dtype":"U8","shape":[2],"data_offsets":[2,4]}}}}"#
-    );
+    let tensor = |name, begin| {
+        let end = begin + 2;
+        format!(r#""{name}":{{"dtype":"U8","shape":[2],"data_offsets":[{begin},{end}]}}"#)
+    };
+    let metadata = format!(r#""__metadata__":{{"safetensors_bridge.parts":"{record}"}}"#);
+    let header = format!("{{{metadata},{},{}}}", tensor("a", 0), tensor("b", 2));
     let path = support::write(directory, "model.safetensors", support::file(header, 4));
     Checkpoint::open(path).unwrap()
 }

@@ -53,7 +53,8 @@ fn tasks_of_slurm_on_a_node() {
     }
     let of_tasks = |tasks: &str| {
         of(&format!(
-            "SLURM_PROCID=0 SLURM_NTASKS=12 SLURM_STEP_ID=0 SLURM_NODEID=1 SLURM_TASKS_PER_NODE={tasks}"
+            "SLURM_PROCID=0 SLURM_NTASKS=12 SLURM_STEP_ID=0 SLURM_NODEID=1 \
+             SLURM_TASKS_PER_NODE={tasks}"
         ))
         .unwrap_err()
     };

@@ -29,11 +29,14 @@ fn the_last_of_many_threads_completes_it() {
         let previous = turn - 1;
         std::thread::scope(|scope| {
             for rank in 0..RANKS {
-                let (completed, barrier, directory) = (&completed, &barrier, directory.path());
+                let (completed, barrier) = (&completed, &barrier);
+                let (directory, is_done) = (directory.path(), &is_done);
                 scope.spawn(move || {
                     barrier.wait();
                     let attempt = format!("step-{turn}");
-                    let saved = save_rank(directory, (rank, RANKS), &attempt, turn).unwrap();
+                    let saved = save_rank(directory, (rank, RANKS), &attempt, turn);
+                    is_done.fetch_or(saved.is_err(), Ordering::SeqCst);
+                    let saved = saved.unwrap();
                     completed.fetch_add(usize::from(complete(&saved)), Ordering::SeqCst);
                 });
             }

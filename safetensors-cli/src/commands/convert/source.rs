@@ -73,7 +73,9 @@ impl Source {
         }
     }
 
-    /// Adds the tensors to the rewrite, those that ranks have saved in parts as whole ones. Skips arrays that are not taken: an array that cannot be
+    /// Adds the tensors to the rewrite, those that ranks have saved in parts as whole ones.
+    ///
+    /// Skips arrays that are not taken: an array that cannot be
     /// read would be an error.
     pub(super) fn add_to<'a>(
         &'a self,
