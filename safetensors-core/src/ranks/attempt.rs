@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use super::RankSaved;
 use super::files::RankFiles;
 use crate::checkpoint::store::LocalStore;
-use crate::checkpoint::{Index, NewDirectories, SavedShards, ShardOptions, Staging};
+use crate::checkpoint::{Contention, Index, NewDirectories, SavedShards, ShardOptions, Staging};
 use crate::error::{Error, ErrorKind, RankProblem, Result};
 use crate::header::{ATTEMPT_KEY, Limits};
 use crate::io::hidden::{attempt_directory, attempt_of, is_attempt};
@@ -139,17 +139,11 @@ impl<'f> Attempt<'f> {
         self.check_current()?;
         self.add(rank, &temp).map_err(|error| Error::io(error, self.directory))?;
         drop(temp);
-        let done = |rank: &usize| self.mark(*rank).exists();
-        let missing = (0..self.files.plan.world_size()).filter(|rank| !done(rank)).count();
+        let missing = self.missing().map_err(|error| Error::io(error, self.directory))?;
         if missing > 0 {
             return Ok(RankSaved::Waiting { missing });
         }
         self.publish(&lock, check)?;
-        if self.durable() {
-            self.made.sync().map_err(|error| {
-                Error::from(ErrorKind::NotDurable(error)).in_path(self.directory)
-            })?;
-        }
         let (files, total_size) = (self.files.names(), self.files.total_size);
         Ok(RankSaved::Complete(SavedShards { files, total_size }))
     }
@@ -165,6 +159,7 @@ impl<'f> Attempt<'f> {
         }
         if self.durable() {
             sync_directory(&self.path)?;
+            self.made.sync()?;
         }
         failpoint::hit("mark a rank")?;
         let file = File::create(&mark)?;
@@ -173,6 +168,16 @@ impl<'f> Attempt<'f> {
             sync_directory(&self.path)?;
         }
         Ok(())
+    }
+
+    /// The number of ranks without a mark. The directory is listed once, because a shared file
+    /// system takes long to look for each of a thousand marks.
+    fn missing(&self) -> std::io::Result<usize> {
+        let mut done = 0;
+        for entry in fs::read_dir(&self.path)? {
+            done += usize::from(entry?.file_name().as_encoded_bytes().ends_with(b".done"));
+        }
+        Ok(self.files.plan.world_size().saturating_sub(done))
     }
 
     /// Puts all files in their places, with the index, and removes this attempt and those that
@@ -184,7 +189,9 @@ impl<'f> Attempt<'f> {
             })?;
         }
         let index = self.files.index(self.name).map_err(|error| self.of_directory(error))?;
-        let staging = Staging::create(self.directory, &self.files.names(), self.options)?;
+        // The directory is locked already, so nobody else is busy there.
+        let options = self.options.clone().contention(Contention::Wait);
+        let staging = Staging::create(self.directory, &self.files.names(), &options)?;
         for file in &self.files.files {
             let (from, to) = (self.path.join(&file.name), staging.path(&file.name));
             let linked = failpoint::hit("link a file of a rank")

@@ -1,5 +1,6 @@
 //! [`Rewrite::save_ranks`]: whole tensors divided among ranks, by one process.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use super::{PlannedTensor, Rewrite, check_before_replacing};
@@ -85,11 +86,14 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         }
         plan.check_tensors(tensors.iter().map(|(name, it)| (*name, it.dtype(), it.shape())))?;
         options.save_options.progress = options.save_options.progress.for_total(plan.total_size());
+        // The plan may have been made of these tensors in another order.
+        let written: HashMap<&str, &PlannedTensor<'_, S>> = tensors.into_iter().collect();
         let mut saved = None;
         for rank in 0..plan.world_size() {
-            let parts = tensors.iter().zip(plan.tensors());
-            let parts = parts.map(|(&(name, tensor), planned)| {
-                Ok((name, PartOf::new(tensor, planned.part(rank)?)?))
+            let parts = plan.tensors().filter_map(|planned| {
+                let (name, tensor) = written.get_key_value(planned.name())?;
+                let part = planned.part(rank).and_then(|part| PartOf::new(tensor, part));
+                Some(part.map(|part| (*name, part)))
             });
             let parts = parts.collect::<Result<Vec<_>>>()?;
             let check = || check_before_replacing(&self.sources, directory);

@@ -5,7 +5,8 @@ use std::path::Path;
 use safetensors_core::error::RankProblem;
 use safetensors_core::ranks::{RankRules, gather, save};
 use safetensors_core::{
-    Checkpoint, Dtype, ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorView, save as save_file,
+    Checkpoint, ConvertOptions, Dtype, ErrorKind, LoadOptions, Rewrite, SaveOptions, ShardOptions,
+    TensorView, save as save_file,
 };
 use tempfile::tempdir;
 
@@ -93,6 +94,61 @@ fn dividing_and_gathering_gives_the_same_bytes() {
         assert!(metadata.keys().all(|key| !key.starts_with("safetensors_bridge.")), "{metadata:?}");
         assert!(gathered.get("tied").is_some());
     }
+}
+
+/// Tensors that are cast or gathered pass by once for each rank, piece by piece.
+#[test]
+fn a_rewrite_divides_what_it_casts_and_gathers() {
+    let directory = tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    plain(&at("a.safetensors"));
+    let checkpoint = Checkpoint::open(at("a.safetensors")).unwrap();
+    let options = ShardOptions::new().save_options(SaveOptions::new().durable(false));
+    let divide = |rewrite: Rewrite<'_>, world_size, to: &str| {
+        let plan = rewrite.plan_ranks(&rules("split"), world_size, &SaveOptions::new()).unwrap();
+        rewrite.save_ranks(at(to), &plan, to, &options).unwrap();
+        (Checkpoint::open(at(to)).unwrap(), plan)
+    };
+    let (three, _) = divide(Rewrite::of(&checkpoint), 3, "three");
+    let to = |name: &str| (name == "tall").then_some(Dtype::I64);
+    let gathered = Rewrite::new().gather(&three).unwrap();
+    let cast = gathered.cast(&ConvertOptions::new(), |name, _| to(name)).unwrap();
+    let (two, plan) = divide(cast, 2, "two");
+    for rank in 0..2 {
+        let parts = plan.read(&two, rank, &LoadOptions::new()).unwrap();
+        for (tensor, part) in plan.tensors().zip(parts) {
+            let whole = checkpoint.tensor(tensor.name()).unwrap();
+            let slice = whole.part(tensor.part(rank).unwrap()).unwrap();
+            let expected = slice.read_as(tensor.dtype(), &ConvertOptions::new()).unwrap();
+            assert_eq!(part.shape(), expected.shape());
+            assert!(part.bytes() == expected.bytes(), "{} of {rank}", tensor.name());
+        }
+    }
+    // The tensors of the plan come in another order than those of the file.
+    let names = ["tall", "scalar", "rows", "columns", "middle", "packed", "wide", "empty"];
+    let other_order = names.map(|name| {
+        let tensor = checkpoint.tensor(name).unwrap();
+        (name, tensor.dtype(), tensor.shape().to_vec())
+    });
+    let reversed = rules("split").plan_tensors(other_order, 2).unwrap();
+    Rewrite::of(&checkpoint).save_ranks(at("reversed"), &reversed, "r", &options).unwrap();
+    let back = Checkpoint::open(at("reversed")).unwrap();
+    Rewrite::new().gather(&back).unwrap().save(at("back"), &SaveOptions::new()).unwrap();
+    let back = Checkpoint::open(at("back")).unwrap();
+    for tensor in checkpoint.tensors() {
+        let found = back.tensor(tensor.name()).unwrap();
+        assert!(found.read().unwrap().bytes() == tensor.read().unwrap().bytes());
+    }
+    // A plan of other tensors is refused before anything is written.
+    let error = Rewrite::of(&checkpoint).save_ranks(at("none"), &plan, "x", &options).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Mismatches { .. }), "{error}");
+    assert!(!at("none").exists());
+    // Three ranks have other parts than two.
+    let error = plan.read(&three, 0, &LoadOptions::new()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Mismatches { .. }), "{error}");
+    let same = rules("split").plan(&three, 2).unwrap();
+    let error = same.read(&three, 0, &LoadOptions::new()).unwrap_err();
+    assert!(matches!(problem(&error), RankProblem::BadParts { .. }), "{error}");
 }
 
 #[test]

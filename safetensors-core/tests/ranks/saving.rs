@@ -4,6 +4,7 @@ use std::fs;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use safetensors_core::checkpoint::Contention;
 use safetensors_core::error::RankProblem;
 use safetensors_core::ranks::{RankRules, RankSaved, RankTensor, gather, save};
 use safetensors_core::{
@@ -209,6 +210,26 @@ fn a_plan_whose_names_are_ambiguous() {
     let none: [(&str, TensorView<'_>); 0] = [];
     let error = save(directory.path(), 0, &plan, none, "a", &ShardOptions::new()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::DuplicateTensor), "{error}");
+}
+
+/// Ranks wait for one another, so nothing is busy for them.
+#[test]
+fn contention_has_no_effect() {
+    let directory = tempdir().unwrap();
+    let options = ShardOptions::new().contention(Contention::Fail);
+    let plan = RankRules::new().parse_rule("*=split:0").unwrap();
+    let plan = plan.plan_tensors([("w", Dtype::U8, vec![8])], 8).unwrap();
+    std::thread::scope(|scope| {
+        for rank in 0..8 {
+            let (directory, plan, options) = (directory.path(), &plan, &options);
+            scope.spawn(move || {
+                let part = [("w", TensorBuf::from_vec(vec![1], vec![rank as u8]).unwrap())];
+                save(directory, rank, plan, part, "a", options).unwrap();
+            });
+        }
+    });
+    let checkpoint = Checkpoint::open(directory.path()).unwrap();
+    assert_eq!(gather(&checkpoint).unwrap()[0].shape(), [8]);
 }
 
 /// One rank, no tensors, more ranks than parts, files that are divided further.
