@@ -8,6 +8,11 @@ Run by hand, as CI has no Python:
     cargo build -p safetensors-bridge-cli
     venv/bin/python scripts/python_interop.py target/debug/safetensors
 
+Also what burn's training loop saves, if there is an epoch of it:
+
+    cargo run -p model-examples --example burn_train -- run/
+    venv/bin/python scripts/python_interop.py target/debug/safetensors run/checkpoints/epoch-16
+
 What Python writes, the command verifies, describes, copies, splits, edits and casts; what the
 command writes, Python reads. All dtypes are covered that NumPy and ml_dtypes have. Casts are
 compared with those of ml_dtypes.
@@ -239,6 +244,33 @@ def cast(values, source, target):
     return values.astype(np.float64).astype(DTYPES[target])
 
 
+def epoch_of_burn(directory):
+    """What burn's training loop has saved: readable names, ids that agree, typed scalars."""
+
+    def load(name):
+        path = directory / f"{name}.safetensors"
+        with safetensors.safe_open(path, framework="np") as file:
+            metadata = file.metadata()
+        entry = lambda key: json.loads(metadata.get(f"safetensors_bridge.{key}", "{}"))
+        return safetensors.numpy.load_file(path), entry
+
+    manifest = json.loads((directory / "manifest.json").read_text())
+    model, of_model = load("model")
+    optimizer, of_optimizer = load("optimizer")
+    _, of_scheduler = load("scheduler")
+    check(directory.name == f"epoch-{manifest['epoch']}", "the number of the epoch")
+    check(manifest["files"]["model.safetensors"]["tensors"] == len(model), "the number of tensors")
+    check(sorted(of_model("param_ids")) == sorted(model), "each parameter has an id")
+    check(of_optimizer("path_ids") == of_model("param_ids"), "both files have the same ids")
+    for name, values in model.items():
+        for moment in (1, 2):
+            found = optimizer.pop(f"{name}.momentum.moment_{moment}")
+            check(found.shape == values.shape and np.isfinite(found).all(), f"moment of {name}")
+        check(of_optimizer("scalars")[f"{name}.momentum.time"]["u64"] > 0, f"time of {name}")
+    check(not optimizer, "the optimizer has nothing else")
+    check(of_scheduler("scalars"), "the scheduler has numbers")
+
+
 def main():
     names = [name for name in DTYPES if name not in ONLY_READ]
     tensors = {f"t {name}": (name, array(name, (4, 24))) for name in names}
@@ -258,11 +290,14 @@ def main():
         what_python_wrote(directory / "more", everything, metadata, path)
         numpy_files(directory)
         casts(directory, everything)
+    if EPOCH is not None:
+        epoch_of_burn(EPOCH)
     print(f"{checks} checks passed: safetensors {safetensors.__version__}, NumPy {np.__version__}")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
     COMMAND = sys.argv[1]
+    EPOCH = Path(sys.argv[2]) if len(sys.argv) == 3 else None
     main()

@@ -1,5 +1,5 @@
 //! Downloads a checkpoint from the Hub and prints its tensors:
-//! `cargo run -p safetensors-hub --features download --example hub_download -- owner/name [file…]`
+//! `cargo run -p safetensors-hub --features download --example hub_download -- owner/name [file]`
 
 use std::error::Error;
 use std::ops::ControlFlow;

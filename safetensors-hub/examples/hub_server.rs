@@ -4,10 +4,10 @@
 //! It prints its address. Then it reads commands from standard input, one a line, and answers each
 //! with a line. It ends with standard input.
 //!
-//! | command | |
-//! |---|---|
-//! | `log` | prints the requests since the last `log`, as JSON |
-//! | `fault ORIGIN PATH TIMES KIND NUMBER` | spoils the next answers: `hub` or `cdn`; a part of the path, or `-` for all; `status`, `cut`, `stall`, `slow` (milliseconds) or `wrong` |
+//! - `log` prints the requests since the last `log`, as JSON.
+//! - `fault ORIGIN PATH TIMES KIND NUMBER` spoils the next answers. `ORIGIN` is `hub` or `cdn`;
+//!   `PATH` is a part of the path, or `-` for all; `KIND` is `status`, `cut`, `stall`, `slow`
+//!   (milliseconds) or `wrong`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a program for tests")]
 
 #[path = "../tests/server/mod.rs"]

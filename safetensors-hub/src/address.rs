@@ -12,8 +12,8 @@ const SCHEME: &str = "hf://";
 /// The address of a repository, of one of its folders or of one of its files:
 /// `hf://owner/name[@revision][/path]`.
 ///
-/// A revision that contains `/` is written with `%2F`, except for those of the forms `refs/pr/1` and
-/// `refs/convert/x`.
+/// A revision that contains `/` is written with `%2F`, except for those of the forms `refs/pr/1`
+/// and `refs/convert/x`.
 ///
 /// ```
 /// use safetensors_hub::HubAddress;

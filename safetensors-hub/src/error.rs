@@ -61,6 +61,7 @@ impl Error {
     }
 
     /// Says which repository the error is about, unless it says so already.
+    #[cfg(any(feature = "download", test))]
     #[must_use]
     pub(crate) fn in_repo(mut self, repo: impl fmt::Display) -> Self {
         self.0.repo.get_or_insert_with(|| repo.to_string());
@@ -204,11 +205,11 @@ pub enum ErrorKind {
     /// The repository does not exist, or is private.
     #[error(
         "there is no such repository, or it is private; check the name{}",
-        if *has_token { " and what the token may read" } else { ", and set HF_TOKEN if it is private" }
+        if *has_token { " and what the token may read" } else { ", and set HF_TOKEN" }
     )]
     RepoNotFound { has_token: bool },
     /// The repository has no such branch, tag or commit.
-    #[error("the repository has no revision {}; check the branch, tag or commit", Quoted(.revision))]
+    #[error("the repository has no revision {}; check the branch or commit", Quoted(.revision))]
     RevisionNotFound { revision: String },
     /// The repository has no such file in this revision.
     #[error("the repository has no such file in this revision")]
@@ -231,7 +232,7 @@ pub enum ErrorKind {
     /// Too many requests, and the Hub asks for a longer pause than the options allow.
     #[error(
         "too many requests; {}{}",
-        .wait.map_or("try again later".to_owned(), |wait| format!("try again in {} s", wait.as_secs())),
+        .wait.map_or("try again later".into(), |wait| format!("try again in {} s", wait.as_secs())),
         if *has_token { "" } else { ", or set HF_TOKEN for a higher limit" }
     )]
     RateLimited { wait: Option<Duration>, has_token: bool },
@@ -245,7 +246,7 @@ pub enum ErrorKind {
     #[error("{host}: {}", Plain(.problem))]
     BadAnswer { host: String, problem: String },
     /// A file changed on the Hub while it was read.
-    #[error("the file changed on the Hub: its {what} was {}, and is {}", Plain(.before), Plain(.now))]
+    #[error("it changed on the Hub: its {what} was {}, and is {}", Plain(.before), Plain(.now))]
     Changed { what: &'static str, before: String, now: String },
 
     // What arrived.
@@ -270,7 +271,11 @@ pub enum ErrorKind {
 
     // The cache.
     /// Without a network, the cache does not have what is asked for.
-    #[error("{} is not in the cache {}, and {reason}", Quoted(.what), Plain(&.cache.to_string_lossy()))]
+    #[error(
+        "{} is not in the cache {}, and {reason}",
+        Quoted(.what),
+        Plain(&.cache.to_string_lossy())
+    )]
     NotInCache { what: String, cache: PathBuf, reason: &'static str },
     /// No file of the repository matches the pattern.
     #[error("no file matches {}; the repository has {}", Quoted(.pattern), NameList(.found))]

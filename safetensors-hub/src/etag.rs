@@ -1,4 +1,7 @@
 //! [`Etag`]: what the Hub calls the content of a file, and the check that a file has it.
+//!
+//! The digests are those of `ring`, which TLS needs anyway: it is assembly, and so as fast in a
+//! debug build, where other crates take minutes for a model.
 
 use std::fmt;
 use std::fs::File;
@@ -6,8 +9,7 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use sha1::Sha1;
-use sha2::{Digest as _, Sha256};
+use ring::digest::{Context, Digest, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::repo::is_hex;
@@ -36,8 +38,8 @@ enum Algorithm {
 }
 
 impl Etag {
-    /// The ETag in a header, with its quotes. `is_linked` says that it is that of a large file, from
-    /// the header `X-Linked-Etag`. `None` if it cannot be the name of a file.
+    /// The ETag in a header, with its quotes. `is_linked` says that it is that of a large file,
+    /// from the header `X-Linked-Etag`. `None` if it cannot be the name of a file.
     pub(crate) fn of_header(header: &str, is_linked: bool) -> Option<Self> {
         let text = header.strip_prefix("W/").unwrap_or(header);
         let text = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
@@ -57,13 +59,11 @@ impl Etag {
         Self::of_header(name, true)
     }
 
-    #[cfg(any(feature = "download", test))]
     pub(crate) fn as_str(&self) -> &str {
         &self.text
     }
 
     /// The SHA-256 of the content, if the ETag is one.
-    #[cfg(any(feature = "download", test))]
     pub(crate) fn sha256(&self) -> Option<safetensors_core::digest::Sha256> {
         match self.digest {
             Algorithm::Sha256 => safetensors_core::digest::Sha256::parse(&self.text),
@@ -71,8 +71,8 @@ impl Etag {
         }
     }
 
-    /// Checks that a file has the content of this ETag. Reads the file from its start. `size` is the
-    /// length that the Hub says.
+    /// Checks that a file has the content of this ETag. Reads the file from its start. `size` is
+    /// the length that the Hub says.
     ///
     /// # Errors
     ///
@@ -85,11 +85,11 @@ impl Etag {
             return Err(ErrorKind::WrongSize { expected, found }.into());
         }
         let mut hashes = match self.digest {
-            Algorithm::Sha256 => Hashes { sha256: Some(Sha256::new()), ..Hashes::default() },
+            Algorithm::Sha256 => vec![Context::new(&SHA256)],
             Algorithm::Sha1 => {
-                let mut git = Sha1::new();
-                git.update(format!("blob {found}\0"));
-                Hashes { git: Some(git), plain: Some(Sha1::new()), ..Hashes::default() }
+                let mut git = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
+                git.update(format!("blob {found}\0").as_bytes());
+                vec![git, Context::new(&SHA1_FOR_LEGACY_USE_ONLY)]
             }
             Algorithm::Unknown => return Ok(()),
         };
@@ -98,20 +98,18 @@ impl Etag {
             stop::check(stop)?;
             match file.read(&mut buffer) {
                 Ok(0) => break,
-                Ok(len) => hashes.update(&buffer[..len]),
+                Ok(len) => hashes.iter_mut().for_each(|hash| hash.update(&buffer[..len])),
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(Error::io(error, path)),
             }
         }
-        let (algorithm, found) = hashes.finish();
-        match found.contains(&self.text) {
-            true => Ok(()),
-            false => {
-                let [found, ..] = found;
-                let expected = self.text.clone();
-                Err(ErrorKind::WrongDigest { algorithm, expected, found }.into())
-            }
+        let found: Vec<String> = hashes.into_iter().map(|hash| hex(hash.finish())).collect();
+        if found.contains(&self.text) {
+            return Ok(());
         }
+        let algorithm = if self.digest == Algorithm::Sha256 { "SHA-256" } else { "SHA-1" };
+        let (expected, found) = (self.text.clone(), found.into_iter().next().unwrap_or_default());
+        Err(ErrorKind::WrongDigest { algorithm, expected, found }.into())
     }
 }
 
@@ -121,33 +119,8 @@ impl fmt::Display for Etag {
     }
 }
 
-/// The digests that are computed of a file.
-#[derive(Default)]
-struct Hashes {
-    sha256: Option<Sha256>,
-    git: Option<Sha1>,
-    plain: Option<Sha1>,
-}
-
-impl Hashes {
-    fn update(&mut self, bytes: &[u8]) {
-        if let Some(hash) = &mut self.sha256 {
-            hash.update(bytes);
-        }
-        for hash in [&mut self.git, &mut self.plain].into_iter().flatten() {
-            hash.update(bytes);
-        }
-    }
-
-    /// The name of the algorithm, and the digests that an ETag may be, as hex digits.
-    fn finish(self) -> (&'static str, [String; 2]) {
-        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        if let Some(hash) = self.sha256 {
-            return ("SHA-256", [hex(&hash.finalize()), String::new()]);
-        }
-        let sha1 = |hash: Option<Sha1>| hash.map_or_else(String::new, |h| hex(&h.finalize()));
-        ("SHA-1", [sha1(self.git), sha1(self.plain)])
-    }
+fn hex(digest: Digest) -> String {
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@
 //! | download a checkpoint, and open it as a path | [`download()`] | `download` |
 //! | read files of the Hub by range | [`client`] | `download` |
 //! | open checkpoints in buckets, on web servers and on the Hub without a download | `remote` | `remote` |
-//! | see what the cache has, and whether it is intact | [`cache`] | |
+//! | see what the cache has | [`cache`] | |
+//! | check whether the cache is intact | [`CachedRepo::verify`](cache::CachedRepo::verify) | `download` |
 //! | name a repository, a revision, something on the Hub | [`RepoId`], [`Revision`], [`HubAddress`] | |
 //!
 //! ```no_run
@@ -34,8 +35,10 @@
 mod address;
 mod environment;
 mod error;
+#[cfg(feature = "download")]
 mod etag;
 mod repo;
+#[cfg(feature = "download")]
 mod stop;
 mod text;
 #[cfg(feature = "download")]

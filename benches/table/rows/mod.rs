@@ -13,6 +13,7 @@ mod remote;
 mod save;
 mod scaling;
 mod slice;
+mod training;
 mod views;
 
 use anyhow::Result;
@@ -53,6 +54,7 @@ pub(crate) fn all() -> Vec<Spec> {
         rank::rows(),
         remote::rows(),
         save::rows(),
+        training::rows(),
         convert::rows(),
         scaling::rows(),
     ]

@@ -36,6 +36,8 @@ mod scan;
 mod space;
 #[cfg(feature = "download")]
 mod unique;
+#[cfg(feature = "download")]
+mod verify;
 
 use std::fs;
 use std::io;
@@ -47,9 +49,11 @@ pub(crate) use incomplete::{Incomplete, resumable_bytes, unfinished_bytes};
 pub(crate) use link::link;
 #[cfg(feature = "download")]
 pub(crate) use lock::Lock;
-pub use scan::{CachedSnapshot, DamagedBlob};
+pub use scan::CachedSnapshot;
 #[cfg(feature = "download")]
 pub(crate) use space::free_bytes;
+#[cfg(feature = "download")]
+pub use verify::DamagedBlob;
 
 use crate::environment::Environment;
 use crate::error::{Error, Result};
@@ -206,8 +210,8 @@ fn joined(dir: &Path, name: &str) -> PathBuf {
     path
 }
 
-/// The names in a directory, in any order. An absent one has none. Names that are not UTF-8 are left
-/// out.
+/// The names in a directory, in any order. An absent one has none. Names that are not UTF-8 are
+/// left out.
 fn names(dir: &Path) -> Result<Vec<String>> {
     let list = || -> io::Result<Vec<String>> {
         let mut names = Vec::new();

@@ -1,12 +1,10 @@
-//! What is in a cache, and whether it is intact.
+//! What is in a cache.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
 
 use super::{CachedRepo, names};
-use crate::error::{Error, Result};
-use crate::etag::Etag;
+use crate::error::Result;
 use crate::repo::Revision;
 
 /// What a cache has of a repository at one commit.
@@ -21,17 +19,6 @@ pub struct CachedSnapshot {
     pub dir: PathBuf,
     /// The names of the files, sorted. A link whose blob is missing is left out.
     pub files: Vec<String>,
-}
-
-/// A blob whose content is not what its name says.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct DamagedBlob {
-    /// The path of the blob. Remove it to have the next download replace it.
-    pub path: PathBuf,
-    /// What is wrong: [`ErrorKind::WrongDigest`](crate::ErrorKind::WrongDigest), or an error of the
-    /// system.
-    pub error: Error,
 }
 
 impl CachedRepo {
@@ -78,25 +65,6 @@ impl CachedRepo {
         // A file that is removed meanwhile has no bytes.
         Ok(paths.iter().filter_map(|path| fs::metadata(path).ok()).map(|meta| meta.len()).sum())
     }
-
-    /// Reads every blob and compares its digest with its name: the SHA-256 of a large file, git's
-    /// SHA-1 of a small one. Returns those that are damaged.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the blobs cannot be listed.
-    pub fn verify(&self) -> Result<Vec<DamagedBlob>> {
-        let (blobs, stop) = (self.blobs(), AtomicBool::new(false));
-        let mut names = names(&blobs)?;
-        names.retain(|name| !name.ends_with(".incomplete"));
-        names.sort();
-        let check = |name: String| {
-            let path = blobs.join(&name);
-            let error = Etag::of_blob(&name)?.check(&path, None, &stop).err()?;
-            Some(DamagedBlob { error: error.in_repo(&self.id).in_file(path.display()), path })
-        };
-        Ok(names.into_iter().filter_map(check).collect())
-    }
 }
 
 /// The names of all files below a directory, with `/`, sorted. Links to files count as files.
@@ -125,10 +93,9 @@ mod tests {
 
     use super::*;
     use crate::cache::Cache;
-    use crate::error::ErrorKind;
 
     #[test]
-    fn a_cache_is_listed_and_verified() {
+    fn a_cache_is_listed() {
         let dir = tempfile::tempdir().unwrap();
         let repo = dir.path().join("models--a--b");
         let commit = "0123456789012345678901234567890123456789";
@@ -155,12 +122,6 @@ mod tests {
         let revisions: Vec<_> = snapshot.revisions.iter().map(Revision::as_str).collect();
         assert_eq!(revisions, ["main", "refs/pr/1"]);
         assert_eq!(repo.byte_len().unwrap(), 5);
-        assert_eq!(repo.verify().unwrap().len(), 0);
-
-        fs::write(repo.dir().join("blobs").join(git), "abd").unwrap();
-        let damaged = repo.verify().unwrap();
-        assert!(damaged[0].path.ends_with(git) && damaged.len() == 1);
-        assert!(matches!(damaged[0].error.kind(), ErrorKind::WrongDigest { .. }));
         assert_eq!(Cache::at(dir.path().join("absent")).repos().unwrap(), []);
     }
 }

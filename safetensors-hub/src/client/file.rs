@@ -24,8 +24,9 @@ const FORGIVING: u64 = 1 << 20;
 
 /// A file of a repository at one commit. Its bytes are read by range, from several threads at once.
 ///
-/// A broken connection, a server that stalls or is overloaded, and a signed address that has expired
-/// are overcome: the rest is asked for again. Bytes that do not belong to the range are never given.
+/// A broken connection, a server that stalls or is overloaded, and a signed address that has
+/// expired are overcome: the rest is asked for again. Bytes that do not belong to the range are
+/// never given.
 ///
 /// It is a [`ReadAt`], so core can open it as a file of tensors. Each read is at least one request.
 pub struct HubFile {

@@ -107,6 +107,10 @@ impl Http {
 /// The failure of a request or of a body. The message of an error that may contain an address is
 /// not shown.
 pub(super) fn failed(url: &Url, error: &ureq::Error) -> Failure {
+    if let Some(problem) = untrusted(error) {
+        let error = ErrorKind::Network { host: url.host(), problem };
+        return Failure::Final(error.into());
+    }
     let problem = match error {
         ureq::Error::Timeout(_) => "it does not answer in time".to_owned(),
         ureq::Error::HostNotFound => "the host is not found".to_owned(),
@@ -123,6 +127,19 @@ pub(super) fn failed(url: &Url, error: &ureq::Error) -> Failure {
     };
     let error = ErrorKind::Network { host: url.host(), problem };
     Failure::passing(error)
+}
+
+/// What to do about a certificate that is not trusted. It would not be trusted the next time
+/// either.
+fn untrusted(error: &ureq::Error) -> Option<String> {
+    let text = match error {
+        ureq::Error::Rustls(error) => error.to_string(),
+        // A handshake that fails while bytes are read or written.
+        ureq::Error::Io(error) => error.get_ref()?.to_string(),
+        _ => return None,
+    };
+    text.contains("invalid peer certificate")
+        .then(|| format!("{text}; if a proxy or a mirror has its own, name them in SSL_CERT_FILE"))
 }
 
 /// The head of an answer, and its body, which has not been read yet.

@@ -16,9 +16,10 @@ pub(super) fn fetch(repo: &CachedRepo, file: &HubFile, meter: &Meter) -> Result<
     let is_new = !is_there();
     if is_new {
         let path = repo.lock_path(file.checked_etag());
-        let progress = || match is_there() {
-            true => None,
-            false => Some(unfinished_bytes(repo, file.checked_etag())),
+        let progress = || {
+            // The caller may cancel while another process works.
+            let _ = meter.report(file.path());
+            (!is_there()).then(|| unfinished_bytes(repo, file.checked_etag()))
         };
         let lock = Lock::wait(&path, meter.stop(), progress)?;
         // Another process, or another thread, may have downloaded it meanwhile.

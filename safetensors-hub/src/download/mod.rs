@@ -32,6 +32,8 @@ const SPARE_BYTES: u64 = 1 << 20;
 /// not downloaded again. Unfinished downloads are gone on with, also after the process was killed.
 /// A file gets its place in the cache only after its size and its digest have been checked.
 ///
+/// The call blocks, also in a thread of an asynchronous runtime.
+///
 /// With `HF_HUB_OFFLINE`, and for a commit that is in the cache, no request is made.
 ///
 /// ```no_run

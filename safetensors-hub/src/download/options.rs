@@ -75,8 +75,8 @@ impl DownloadOptions {
         Self { checkpoint: None, ..self }
     }
 
-    /// Adds files: those whose whole name in the repository matches a pattern, such as `config.json`
-    /// or `tokenizer*`. `*` stands for any characters, also for `/`, and `?` for one.
+    /// Adds files: those whose whole name in the repository matches a pattern, such as
+    /// `config.json` or `tokenizer*`. `*` stands for any characters, also for `/`, and `?` for one.
     #[must_use]
     pub fn file(mut self, pattern: impl Into<String>) -> Self {
         self.patterns.push(pattern.into());
@@ -108,8 +108,8 @@ impl DownloadOptions {
         Self { cache: Some(dir.into()), ..self }
     }
 
-    /// Whether no request is made, so that only the cache is looked into. By default `HF_HUB_OFFLINE`
-    /// says so.
+    /// Whether no request is made, so that only the cache is looked into. By default
+    /// `HF_HUB_OFFLINE` says so.
     #[must_use]
     pub fn offline(self, offline: bool) -> Self {
         Self { offline: Some(offline), ..self }

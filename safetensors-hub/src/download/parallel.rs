@@ -7,8 +7,8 @@ use std::thread;
 use super::progress::Meter;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Does `work` for each item on up to `threads` threads, and returns the results in the order of the
-/// items. The first failure stops all threads, and is the error.
+/// Does `work` for each item on up to `threads` threads, and returns the results in the order of
+/// the items. The first failure stops all threads, and is the error.
 pub(super) fn each<I: Sync, T: Send>(
     items: &[I],
     threads: usize,

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sha1::Sha1;
-use sha2::{Digest as _, Sha256};
+use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256, digest};
 
 /// A repository: its branches and tags, and the files of each commit.
 #[derive(Clone, Debug, Default)]
@@ -39,12 +38,12 @@ pub struct File {
 impl File {
     fn new(bytes: Vec<u8>, is_large: bool) -> Self {
         let etag = match is_large {
-            true => hex(&Sha256::digest(&bytes)),
+            true => hex(digest(&SHA256, &bytes).as_ref()),
             false => {
-                let mut hash = Sha1::new();
-                hash.update(format!("blob {}\0", bytes.len()));
+                let mut hash = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
+                hash.update(format!("blob {}\0", bytes.len()).as_bytes());
                 hash.update(&bytes);
-                hex(&hash.finalize())
+                hex(hash.finish().as_ref())
             }
         };
         Self { bytes, is_large, etag }
@@ -69,12 +68,12 @@ impl Repo {
             (name.to_owned(), File::new(bytes, name.ends_with(".safetensors")))
         };
         let files: BTreeMap<_, _> = files.into_iter().map(file).collect();
-        let mut hash = Sha1::new();
+        let mut hash = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
         for (name, file) in &files {
-            hash.update(name);
-            hash.update(&file.etag);
+            hash.update(name.as_bytes());
+            hash.update(file.etag.as_bytes());
         }
-        let id = hex(&hash.finalize());
+        let id = hex(hash.finish().as_ref());
         self.commits.insert(id.clone(), files);
         self.refs.insert(branch.to_owned(), id);
         self
