@@ -12,9 +12,8 @@
 //! | `derive` | [`ndarray`] | `#[derive(SafeTensors)]` for structs of arrays, with `#[safetensors(crate = "safetensors_bridge::ndarray")]` |
 //! | `full` | | all of these |
 //! | `hub` | `hub` | downloads from the Hugging Face Hub; not in `full` |
-//! | `remote` | `hub` | checkpoints in object stores and on the Hub, read by ranges; not in `full` |
+//! | `remote` | `hub`, `remote` | checkpoints in buckets, on web servers and on the Hub, read by ranges; not in `full` |
 //! | `cuda`, `metal` | | `candle`, with candle's GPU support |
-//! | `remote` | `remote` | checkpoints in buckets, on web servers and on the Hub, read by ranges |
 //!
 //! What a user of the format needs is here, at the root. The rest is in the module of its subject:
 //!
