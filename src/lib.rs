@@ -12,8 +12,8 @@
 //! | `derive` | [`ndarray`] | `#[derive(SafeTensors)]` for structs of arrays, with `#[safetensors(crate = "safetensors_bridge::ndarray")]` |
 //! | `full` | | all of these |
 //! | `burn-train` | `burn::train` | checkpoints of burn's training loop |
-//! | `hub` | `hub` | downloads from the Hugging Face Hub |
-//! | `remote` | `remote` | checkpoints in buckets, on web servers and on the Hub, read by ranges |
+//! | `hub` | `hub` | downloads from the Hugging Face Hub; not in `full` |
+//! | `remote` | `hub`, `remote` | checkpoints in buckets, on web servers and on the Hub, read by ranges; not in `full` |
 //! | `cuda`, `metal` | | `candle`, with candle's GPU support |
 //!
 //! What a user of the format needs is here, at the root. The rest is in the module of its subject:
