@@ -13,8 +13,8 @@
 //! | `full` | | all of these |
 //! | `npz` | [`ndarray`] | NumPy's `.npy` and `.npz` as arrays |
 //! | `burn-train` | `burn::train` | checkpoints of burn's training loop |
-//! | `hub` | `hub` | downloads from the Hugging Face Hub |
-//! | `remote` | `remote` | checkpoints in buckets, on web servers and on the Hub, read by ranges |
+//! | `hub` | `hub` | downloads from the Hugging Face Hub; not in `full` |
+//! | `remote` | `hub`, `remote` | checkpoints in buckets, on web servers and on the Hub, read by ranges; not in `full` |
 //! | `cuda`, `metal` | | `candle`, with candle's GPU support |
 //!
 //! What a user of the format needs is here, at the root. The rest is in the module of its subject:

@@ -63,7 +63,8 @@ fn what_passes_is_overcome() {
 fn a_body_that_breaks_goes_on_where_it_broke() {
     let (server, tensors) = served();
     let checkpoint = open(&server).unwrap();
-    (server.take_log(), server.take_sent());
+    server.take_log();
+    server.take_sent();
     server.misbehave(first(3, Fault::Cut(500_000)));
     assert_eq!(read_b(&checkpoint).unwrap().bytes(), tensors[1].1.bytes());
     let log = server.take_log();
