@@ -443,7 +443,6 @@ pub enum ErrorKind {
     /// every difference; the message shows the first.
     #[error("the checkpoint does not match: {}", MismatchList(.mismatches))]
     Mismatches { mismatches: Vec<Mismatch> },
-
     /// Something is wrong with ranks: their numbers, the plan of their parts, or what they save.
     #[cfg(feature = "std")]
     #[error("{problem}")]

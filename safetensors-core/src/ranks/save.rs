@@ -114,7 +114,7 @@ pub(crate) fn save_if<N: AsRef<str>, T: TensorSource>(
     files.each.progress = files.each.progress.for_total(own);
     let names = files.names();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    check_directory(directory, options.pattern(), &names, files.each.replace_read_only)?;
+    check_directory(directory, options.pattern(), &names, &files.each)?;
 
     let attempt = Attempt::enter(directory, attempt, &files, options)?;
     let temp = attempt.begin(rank)?;
