@@ -11,6 +11,8 @@
 //! | `burn` | `burn` | burn tensor data, and a `ModuleStore` |
 //! | `derive` | [`ndarray`] | `#[derive(SafeTensors)]` for structs of arrays, with `#[safetensors(crate = "safetensors_bridge::ndarray")]` |
 //! | `full` | | all of these |
+//! | `npz` | [`ndarray`] | NumPy's `.npy` and `.npz` as arrays |
+//! | `burn-train` | `burn::train` | checkpoints of burn's training loop |
 //! | `hub` | `hub` | downloads from the Hugging Face Hub; not in `full` |
 //! | `remote` | `hub`, `remote` | checkpoints in buckets, on web servers and on the Hub, read by ranges; not in `full` |
 //! | `cuda`, `metal` | | `candle`, with candle's GPU support |
