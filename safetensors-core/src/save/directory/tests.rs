@@ -67,7 +67,9 @@ fn a_failure_leaves_the_old_directory() {
             for n in 0.. {
                 let dir = tempdir().unwrap();
                 let path = dir.path().join("epoch");
-                old.map(|old| put(&path, old).unwrap());
+                if let Some(old) = old {
+                    put(&path, old).unwrap();
+                }
                 let (result, step) = fail_at(n, || put(&path, "new"));
                 let Some(step) = step else {
                     result.unwrap();
