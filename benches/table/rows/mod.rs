@@ -1,5 +1,7 @@
 //! The rows. Each group of rows has a file.
 
+mod array_writes;
+mod arrays;
 mod builder;
 mod burn;
 mod convert;
@@ -51,6 +53,8 @@ pub(crate) fn all() -> Vec<Spec> {
         burn::rows(),
         views::rows(),
         slice::rows(),
+        arrays::rows(),
+        array_writes::rows(),
         rank::rows(),
         remote::rows(),
         save::rows(),

@@ -94,7 +94,8 @@
 //!
 //! ## Transformer layers
 //!
-//! For `TransformerEncoder`, the rules on loading are these; on saving, each is turned round:
+//! For `TransformerEncoder`, the rules on loading are these. On saving, `.mha.` becomes
+//! `.self_attn.`, and so on.
 //!
 //! - `\.self_attn\.` → `.mha.`, `\.linear1\.` → `.pwff.linear_inner.`, `\.linear2\.` →
 //!   `.pwff.linear_outer.`
@@ -130,9 +131,23 @@
 //!     .with_key_remapping(r"^encoder\.layer\.", "layers.");
 //! ```
 //!
-//! The example `burn_bert` of safetensors-bridge has the whole model. To save it in the same
-//! layout, switch [`fused_attention`](CheckpointStore::fused_attention) off and turn the rules
-//! round, the last one first.
+//! And this saves them in the same layout, without the prefix:
+//!
+//! ```
+//! # use safetensors_burn::CheckpointStore;
+//! let store = CheckpointStore::from_file("bert.safetensors")
+//!     .pytorch(true)
+//!     .fused_attention(false)
+//!     .with_key_remapping(r"^layers\.", "encoder.layer.")
+//!     .with_key_remapping(r"\.norm\.", ".LayerNorm.")
+//!     .with_key_remapping(r"\.output_norm\.", ".output.LayerNorm.")
+//!     .with_key_remapping(r"\.output\.(weight|bias)", ".output.dense.$1")
+//!     .with_key_remapping(r"\.intermediate\.", ".intermediate.dense.")
+//!     .with_key_remapping(r"\.attention_norm\.", ".attention.output.LayerNorm.")
+//!     .with_key_remapping(r"\.attention\.(query|key|value)\.", ".attention.self.$1.");
+//! ```
+//!
+//! The example `burn_bert` of safetensors-bridge has the whole model.
 
 mod layers;
 mod layout;

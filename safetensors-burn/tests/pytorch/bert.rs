@@ -59,14 +59,13 @@ const ON_LOAD: [(&str, &str); 8] = [
     (r"^encoder\.layer\.", "layers."),
 ];
 
-const ON_SAVE: [(&str, &str); 8] = [
+const ON_SAVE: [(&str, &str); 7] = [
     (r"^layers\.", "encoder.layer."),
     (r"\.norm\.", ".LayerNorm."),
     (r"\.output_norm\.", ".output.LayerNorm."),
     (r"\.output\.(weight|bias)", ".output.dense.$1"),
     (r"\.intermediate\.", ".intermediate.dense."),
     (r"\.attention_norm\.", ".attention.output.LayerNorm."),
-    (r"\.attention\.output\.(weight|bias)", ".attention.output.dense.$1"),
     (r"\.attention\.(query|key|value)\.", ".attention.self.$1."),
 ];
 

@@ -122,7 +122,7 @@ fn what_a_killed_process_left_is_removed_and_nothing_else() {
     AtomicDirectory::clean(&path);
     assert!(used.path().exists());
     drop(used);
-    let mut others = others.map(Into::into);
+    let mut others = others.map(String::from);
     others.sort();
     assert_eq!(names_in(dir.path()), others);
 }
