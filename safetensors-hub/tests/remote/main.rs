@@ -20,7 +20,8 @@ pub(crate) const MIB: usize = 1 << 20;
 /// bytes from another place are noticed.
 pub(crate) fn pattern(len: usize, seed: usize) -> Vec<u8> {
     const PERIOD: usize = 65_521;
-    let period: Vec<_> = (0..PERIOD).map(|i| ((i * 31 + (i >> 8) + seed) % 251) as u8).collect();
+    let period: Vec<_> =
+        (0..PERIOD.min(len)).map(|i| ((i * 31 + (i >> 8) + seed) % 251) as u8).collect();
     let mut bytes = period.repeat(len / PERIOD + 1);
     bytes.truncate(len);
     bytes
