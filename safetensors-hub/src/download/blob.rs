@@ -14,7 +14,10 @@ use crate::error::{Error, ErrorKind, Result};
 pub(super) fn fetch(repo: &CachedRepo, file: &HubFile, meter: &Meter) -> Result<()> {
     let blob = repo.blob(file.checked_etag());
     let is_there = || is_blob(&blob, file.byte_len());
+    let pointer = repo.pointer(file.commit(), file.path());
     let is_new = !is_there();
+    // It is held until the file has its place: without links, the blob itself is moved there.
+    let mut lock = None;
     if is_new {
         let path = repo.lock_path(file.checked_etag());
         let progress = || {
@@ -22,9 +25,9 @@ pub(super) fn fetch(repo: &CachedRepo, file: &HubFile, meter: &Meter) -> Result<
             let _ = meter.report(file.path());
             (!is_there()).then(|| unfinished_bytes(repo, file.checked_etag()))
         };
-        let lock = Lock::wait(&path, meter.stop(), progress)?;
+        lock = Lock::wait(&path, meter.stop(), progress)?;
         // Another process, or another thread, may have downloaded it meanwhile.
-        if is_there() {
+        if is_there() || is_blob(&pointer, file.byte_len()) {
             meter.add(file.byte_len(), file.path())?;
         } else {
             complete(repo, file, &blob, lock.is_some(), meter)?;
@@ -32,7 +35,8 @@ pub(super) fn fetch(repo: &CachedRepo, file: &HubFile, meter: &Meter) -> Result<
     } else {
         meter.add(file.byte_len(), file.path())?;
     }
-    place(repo, file, &blob, is_new)?;
+    place(file, &blob, &pointer, is_new)?;
+    drop(lock);
     meter.report(file.path())
 }
 
@@ -88,12 +92,18 @@ fn complete_part(mut part: Incomplete, file: &HubFile, blob: &Path, meter: &Mete
     }
 }
 
-/// Links the snapshot to the blob.
-fn place(repo: &CachedRepo, file: &HubFile, blob: &Path, is_new: bool) -> Result<()> {
-    let pointer = repo.pointer(file.commit(), file.path());
+/// Links the snapshot to the blob. Without links, another process may have moved the blob there.
+fn place(file: &HubFile, blob: &Path, pointer: &Path, is_new: bool) -> Result<()> {
+    let is_placed = || !blob.exists() && is_blob(pointer, file.byte_len());
+    if is_placed() {
+        return Ok(());
+    }
     // `snapshots`, the commit, and the folders of the file.
     let depth = 2 + file.path().matches('/').count();
-    link(blob, &pointer, depth, is_new).map_err(|error| Error::io(error, &pointer))
+    match link(blob, pointer, depth, is_new) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && is_placed() => Ok(()),
+        linked => linked.map_err(|error| Error::io(error, pointer)),
+    }
 }
 
 /// Whether a blob, or the file that it links to, is there with its size.

@@ -39,6 +39,8 @@ struct State {
     faults: Vec<Fault>,
     /// A commit that `main` of each repository leads to after the next listing.
     next_commit: Option<String>,
+    /// Whether the Hub sends the bytes of all files itself, without a redirect.
+    is_direct: bool,
     /// The number of requests so far.
     requests: usize,
     log: Vec<Seen>,
@@ -114,6 +116,7 @@ impl Server {
             uses: usize::MAX,
             faults: Vec::new(),
             next_commit: None,
+            is_direct: false,
             requests: 0,
             log: Vec::new(),
         }));
@@ -183,6 +186,11 @@ impl Server {
     /// `main` leads to this commit after the next listing.
     pub fn change_after_listing(&self, commit: &str) {
         self.state().next_commit = Some(commit.to_owned());
+    }
+
+    /// From now on the Hub sends the bytes of all files itself, as some mirrors do.
+    pub fn answer_directly(&self) {
+        self.state().is_direct = true;
     }
 
     /// Replaces a repository.
