@@ -89,6 +89,17 @@ impl Etag {
     /// [`ErrorKind::WrongSize`]; [`ErrorKind::WrongDigest`]; [`ErrorKind::Io`];
     /// [`ErrorKind::Cancelled`].
     pub(crate) fn check(&self, path: &Path, size: Option<u64>, stop: &AtomicBool) -> Result<()> {
+        self.check_while(path, size, stop, &mut || ())
+    }
+
+    /// [`check`](Etag::check), which calls a function for each piece of the file.
+    pub(crate) fn check_while(
+        &self,
+        path: &Path,
+        size: Option<u64>,
+        stop: &AtomicBool,
+        work: &mut dyn FnMut(),
+    ) -> Result<()> {
         let mut file = File::open(path).map_err(|error| Error::io(error, path))?;
         let found = file.metadata().map_err(|error| Error::io(error, path))?.len();
         if let Some(expected) = size.filter(|size| *size != found) {
@@ -106,6 +117,7 @@ impl Etag {
         let mut buffer = vec![0; 1 << 20];
         loop {
             stop::check(stop)?;
+            work();
             match file.read(&mut buffer) {
                 Ok(0) => break,
                 Ok(len) => hashes.iter_mut().for_each(|hash| hash.update(&buffer[..len])),

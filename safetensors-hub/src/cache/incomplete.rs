@@ -3,6 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use super::lock::PATIENCE;
 use super::{CachedRepo, create_parent, names, unique};
@@ -77,6 +78,11 @@ impl Incomplete {
         Ok(())
     }
 
+    /// Shows other processes that this one works, while it writes nothing.
+    pub(crate) fn touch(&self) {
+        let _ = self.file.set_modified(SystemTime::now());
+    }
+
     /// Removes all bytes, because they are wrong.
     pub(crate) fn restart(&mut self) -> Result<()> {
         self.len = 0;
@@ -110,11 +116,16 @@ impl Incomplete {
     }
 }
 
-/// The lengths of all unfinished downloads of a blob together. The number changes while a process
-/// downloads it.
-pub(crate) fn unfinished_bytes(repo: &CachedRepo, etag: &Etag) -> u64 {
+/// A number made of the lengths of all unfinished downloads of a blob, and of the times of their
+/// last changes. It changes while a process downloads or checks the blob.
+pub(crate) fn progress(repo: &CachedRepo, etag: &Etag) -> u64 {
     let unfinished = unfinished(&repo.blobs(), etag).unwrap_or_default();
-    unfinished.iter().fold(0, |sum, file| sum.wrapping_add(file.len).wrapping_add(1))
+    unfinished.iter().fold(0, |sum, file| {
+        let changed =
+            file.changed.and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
+        let changed = changed.map_or(0, |time| time.as_nanos() as u64);
+        sum.wrapping_add(file.len).wrapping_add(changed).wrapping_add(1)
+    })
 }
 
 /// The bytes of a blob of `size` bytes that need no more room: those of the longest unfinished
@@ -132,6 +143,7 @@ pub(crate) fn resumable_bytes(repo: &CachedRepo, etag: &Etag, size: u64) -> u64 
 struct Left {
     path: PathBuf,
     len: u64,
+    changed: Option<SystemTime>,
     /// Whether it was not written for so long that no process works on it any more.
     is_idle: bool,
 }
@@ -164,9 +176,10 @@ fn unfinished(blobs: &Path, etag: &Etag) -> Result<Vec<Left>> {
             let path = blobs.join(name);
             // A link may lead anywhere, and is not written to.
             let metadata = fs::symlink_metadata(&path).ok().filter(fs::Metadata::is_file)?;
-            let age = metadata.modified().ok().and_then(|time| time.elapsed().ok());
+            let changed = metadata.modified().ok();
+            let age = changed.and_then(|time| time.elapsed().ok());
             let is_idle = age.is_some_and(|age| age > PATIENCE);
-            Some(Left { path, len: metadata.len(), is_idle })
+            Some(Left { path, len: metadata.len(), changed, is_idle })
         })
         .collect();
     files.sort_by_key(|file| std::cmp::Reverse(file.len));
@@ -197,7 +210,7 @@ mod tests {
             fs::write(&path, bytes).unwrap();
             if is_idle {
                 let file = OpenOptions::new().write(true).open(&path).unwrap();
-                file.set_modified(std::time::SystemTime::now() - 2 * PATIENCE).unwrap();
+                file.set_modified(SystemTime::now() - 2 * PATIENCE).unwrap();
             }
         }
         (repo, Etag::of_blob(etag).unwrap(), blobs)
@@ -213,6 +226,9 @@ mod tests {
         let mut ours = Incomplete::open(&repo, &etag, 5, true).unwrap();
         assert_eq!(ours.len(), 3);
         ours.write(b"de").unwrap();
+        let before = progress(&repo, &etag);
+        ours.touch();
+        assert_ne!(progress(&repo, &etag), before, "waiting processes see that this one works");
         ours.finish(&repo.blob(&etag)).unwrap();
         other.write_all(b"more").unwrap();
         assert_eq!(fs::read(repo.blob(&etag)).unwrap(), b"abcde");

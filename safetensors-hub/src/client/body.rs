@@ -19,6 +19,11 @@ const REDIRECTS: usize = 5;
 /// How many bytes are read at once.
 const PIECE: usize = 128 << 10;
 
+/// The most bytes before a range that are read in vain, if a server sends the whole file. Many
+/// ranges of a large file would cost many times the file. To the end of the file there is no such
+/// limit, because this is how downloads go on.
+const SKIPPED: u64 = 4 << 20;
+
 /// An answer whose body has the bytes of a range.
 pub(super) struct Opened {
     url: Url,
@@ -59,6 +64,10 @@ pub(super) fn open(
             }
             // The server has no ranges, or was asked for none.
             200 => {
+                if range.start > SKIPPED && range.end < size {
+                    let problem = "it sends the whole file in place of a range; download the file";
+                    return Err(Failure::passing(answer.bad(problem)));
+                }
                 if answer.content_length().is_some_and(|length| length != size) {
                     return Err(Failure::passing(wrong_length(&answer, size)));
                 }

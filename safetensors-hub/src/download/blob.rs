@@ -2,11 +2,15 @@
 
 use std::io;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use super::progress::Meter;
-use crate::cache::{CachedRepo, Incomplete, Lock, link, unfinished_bytes};
+use crate::cache::{CachedRepo, Incomplete, Lock, link, progress as progress_of};
 use crate::client::HubFile;
 use crate::error::{Error, ErrorKind, Result};
+
+/// How often the file is touched while its digest is computed.
+const TOUCH: Duration = Duration::from_secs(5);
 
 /// Downloads a file into the cache, unless its blob is there, and links the snapshot to it.
 ///
@@ -23,7 +27,7 @@ pub(super) fn fetch(repo: &CachedRepo, file: &HubFile, meter: &Meter) -> Result<
         let progress = || {
             // The caller may cancel while another process works.
             let _ = meter.report(file.path());
-            (!is_there()).then(|| unfinished_bytes(repo, file.checked_etag()))
+            (!is_there()).then(|| progress_of(repo, file.checked_etag()))
         };
         lock = Lock::wait(&path, meter.stop(), progress)?;
         // Another process, or another thread, may have downloaded it meanwhile.
@@ -75,7 +79,16 @@ fn complete_part(mut part: Incomplete, file: &HubFile, blob: &Path, meter: &Mete
             part.write(bytes)?;
             meter.add(bytes.len() as u64, file.path())
         })?;
-        match etag.check(part.path(), Some(file.byte_len()), meter.stop()) {
+        // A large file takes minutes, and others wait for this process only while it works.
+        let mut touched = Instant::now();
+        let mut touch = || {
+            if touched.elapsed() > TOUCH {
+                part.touch();
+                touched = Instant::now();
+            }
+        };
+        let size = Some(file.byte_len());
+        match etag.check_while(part.path(), size, meter.stop(), &mut touch) {
             Ok(()) => return part.finish(blob),
             // What an earlier attempt left may be what is wrong.
             Err(error) if is_wrong(&error) => {
