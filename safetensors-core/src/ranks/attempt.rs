@@ -249,15 +249,17 @@ impl<'f> Attempt<'f> {
     }
 
     /// The other attempts to save this checkpoint, with what describes them; `None` if the rank
-    /// that began one was killed at once.
+    /// that began one was killed at once. One that cannot be read, such as that of another user, is
+    /// left out, and so stays.
     fn others(&self) -> Result<Vec<(PathBuf, Option<Manifest>)>> {
         let failed = |error| Error::io(error, self.directory);
         let mut others = Vec::new();
         for entry in fs::read_dir(self.directory).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
             if path != self.path && attempt_of(&self.index, &path).is_some() && path.is_dir() {
-                let manifest = read_manifest(&path)?;
-                others.push((path, manifest));
+                if let Ok(manifest) = read_manifest(&path) {
+                    others.push((path, manifest));
+                }
             }
         }
         Ok(others)
