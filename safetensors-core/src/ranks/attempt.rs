@@ -191,7 +191,7 @@ impl<'f> Attempt<'f> {
         let index = self.files.index(self.name).map_err(|error| self.of_directory(error))?;
         // The directory is locked already, so nobody else is busy there.
         let options = self.options.clone().contention(Contention::Wait);
-        let staging = Staging::create(self.directory, &self.files.names(), &options)?;
+        let mut staging = Staging::create(self.directory, &self.files.names(), &options)?;
         for file in &self.files.files {
             let (from, to) = (self.path.join(&file.name), staging.path(&file.name));
             let linked = failpoint::hit("link a file of a rank")
