@@ -256,10 +256,12 @@ impl<'f> Attempt<'f> {
         let mut others = Vec::new();
         for entry in fs::read_dir(self.directory).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
-            if path != self.path && attempt_of(&self.index, &path).is_some() && path.is_dir() {
-                if let Ok(manifest) = read_manifest(&path) {
-                    others.push((path, manifest));
-                }
+            if path != self.path
+                && attempt_of(&self.index, &path).is_some()
+                && path.is_dir()
+                && let Ok(manifest) = read_manifest(&path)
+            {
+                others.push((path, manifest));
             }
         }
         Ok(others)
