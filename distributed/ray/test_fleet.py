@@ -103,7 +103,7 @@ class Cluster:
 
     def start(self, cpus: int) -> None:
         """Starts the head, or another node."""
-        ray_command = [str(Path(sys.executable).with_name("ray")), "start", "--block"]
+        ray_command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block"]
         if self.nodes:
             where = ["--address", ADDRESS]
         else:
