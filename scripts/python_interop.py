@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks the `safetensors` command against the `safetensors` library from PyPI, both ways.
+"""Checks the `safetensors` command and the ndarray adapter against the `safetensors` library from
+PyPI, both ways.
 
 Run by hand, as CI has no Python:
 
@@ -8,13 +9,23 @@ Run by hand, as CI has no Python:
     cargo build -p safetensors-bridge-cli
     venv/bin/python scripts/python_interop.py target/debug/safetensors
 
+Also what burn's training loop saves, if there is an epoch of it:
+
+    cargo run -p model-examples --example burn_train -- run/
+    venv/bin/python scripts/python_interop.py target/debug/safetensors run/checkpoints/epoch-16
+
 What Python writes, the command verifies, describes, copies, splits, edits and casts; what the
 command writes, Python reads. All dtypes are covered that NumPy and ml_dtypes have. Casts are
 compared with those of ml_dtypes.
+
+The test program `python` of `safetensors-ndarray` writes arrays of every memory layout, and arrays
+that grew step by step, for Python to read. It also turns an .npz of Python into a safetensors file.
 """
 
+import importlib.util
 import json
 import math
+import os
 import subprocess
 import sys
 import tempfile
@@ -239,6 +250,79 @@ def cast(values, source, target):
     return values.astype(np.float64).astype(DTYPES[target])
 
 
+def ndarray_adapter(directory):
+    """What the ndarray adapter writes, read here, and an .npz from here, read there."""
+    root = Path(__file__).resolve().parent.parent
+    source = root / "safetensors-ndarray/tests/fixtures/generate.py"
+    spec = importlib.util.spec_from_file_location("generate", source)
+    fixture = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(fixture)
+    by_numpy = set(safetensors.numpy._TYPES) - {"BF16", "F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ"}
+    plain = {n: fixture.array(n) for n in fixture.DTYPES if n in by_numpy}
+    u = fixture.u()
+    np.savez(directory / "python.npz", **plain, fortran=np.asfortranarray(u), big=u.astype(">f8"))
+
+    cargo = "cargo test --quiet -p safetensors-ndarray --features npz --test python".split()
+    environment = os.environ | {"SAFETENSORS_INTEROP_DIR": str(directory)}
+    done = subprocess.run(cargo, cwd=root, env=environment, capture_output=True, text=True)
+    check(done.returncode == 0, f"{' '.join(cargo)}: {done.stdout}{done.stderr}")
+
+    expected = fixture.arrays() | {f"grown {axis}": u for axis in range(3)}
+    expected |= {
+        "fortran": u,
+        "transposed": u.T,
+        "reversed": u[::-1, :, ::-1],
+        "strided": u[:, ::2, ::3],
+        "broadcast": np.broadcast_to(u, (2, 3, 4, 5)),
+    }
+    path = directory / "written.safetensors"
+    found = {name: values for name, (_, values) in read(path).items()}
+    check(set(found) == set(expected), f"ndarray: names {sorted(found)}")
+    for name, values in expected.items():
+        in_order = np.ascontiguousarray(values).reshape(values.shape)
+        check(same(found[name], in_order), f"ndarray: {name}")
+    with safetensors.safe_open(path, "np") as file:
+        check(file.metadata() == fixture.METADATA, f"ndarray: metadata {file.metadata()}")
+    run("verify", path)
+
+    with np.load(directory / "written.npz") as archive:
+        check(set(archive) == set(plain), f"ndarray: arrays of an .npz {sorted(archive)}")
+        check(all(same(archive[n], plain[n]) for n in plain), "ndarray: values of an .npz")
+    with np.load(directory / "u.npz") as archive:
+        check(same(archive["u"], u), "ndarray: a stored .npz")
+    check(same(np.load(directory / "written.npy"), u), "ndarray: an .npy")
+    from_npz = safetensors.numpy.load_file(directory / "from-npz.safetensors")
+    for name, values in (plain | {"fortran": u, "big": u}).items():
+        check(same(from_npz[name], values), f"ndarray: {name} of an .npz of NumPy")
+
+
+def epoch_of_burn(directory):
+    """What burn's training loop has saved: readable names, ids that agree, typed scalars."""
+
+    def load(name):
+        path = directory / f"{name}.safetensors"
+        with safetensors.safe_open(path, framework="np") as file:
+            metadata = file.metadata()
+        entry = lambda key: json.loads(metadata.get(f"safetensors_bridge.{key}", "{}"))
+        return safetensors.numpy.load_file(path), entry
+
+    manifest = json.loads((directory / "manifest.json").read_text())
+    model, of_model = load("model")
+    optimizer, of_optimizer = load("optimizer")
+    _, of_scheduler = load("scheduler")
+    check(directory.name == f"epoch-{manifest['epoch']}", "the number of the epoch")
+    check(manifest["files"]["model.safetensors"]["tensors"] == len(model), "the number of tensors")
+    check(sorted(of_model("param_ids")) == sorted(model), "each parameter has an id")
+    check(of_optimizer("path_ids") == of_model("param_ids"), "both files have the same ids")
+    for name, values in model.items():
+        for moment in (1, 2):
+            found = optimizer.pop(f"{name}.momentum.moment_{moment}")
+            check(found.shape == values.shape and np.isfinite(found).all(), f"moment of {name}")
+        check(of_optimizer("scalars")[f"{name}.momentum.time"]["u64"] > 0, f"time of {name}")
+    check(not optimizer, "the optimizer has nothing else")
+    check(of_scheduler("scalars"), "the scheduler has numbers")
+
+
 def main():
     names = [name for name in DTYPES if name not in ONLY_READ]
     tensors = {f"t {name}": (name, array(name, (4, 24))) for name in names}
@@ -258,11 +342,15 @@ def main():
         what_python_wrote(directory / "more", everything, metadata, path)
         numpy_files(directory)
         casts(directory, everything)
+        ndarray_adapter(directory)
+    if EPOCH is not None:
+        epoch_of_burn(EPOCH)
     print(f"{checks} checks passed: safetensors {safetensors.__version__}, NumPy {np.__version__}")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
     COMMAND = sys.argv[1]
+    EPOCH = Path(sys.argv[2]) if len(sys.argv) == 3 else None
     main()

@@ -11,6 +11,10 @@
 //! | `burn` | `burn` | burn tensor data, and a `ModuleStore` |
 //! | `derive` | [`ndarray`] | `#[derive(SafeTensors)]` for structs of arrays, with `#[safetensors(crate = "safetensors_bridge::ndarray")]` |
 //! | `full` | | all of these |
+//! | `npz` | [`ndarray`] | NumPy's `.npy` and `.npz` as arrays |
+//! | `burn-train` | `burn::train` | checkpoints of burn's training loop |
+//! | `hub` | `hub` | downloads from the Hugging Face Hub |
+//! | `remote` | `remote` | checkpoints in buckets, on web servers and on the Hub, read by ranges |
 //! | `cuda`, `metal` | | `candle`, with candle's GPU support |
 //!
 //! What a user of the format needs is here, at the root. The rest is in the module of its subject:
@@ -52,6 +56,10 @@ pub use safetensors_burn as burn;
 #[cfg(feature = "candle")]
 pub use safetensors_candle as candle;
 pub use safetensors_core::*;
+#[cfg(any(feature = "hub", feature = "remote"))]
+pub use safetensors_hub as hub;
+#[cfg(feature = "remote")]
+pub use safetensors_hub::remote;
 #[cfg(feature = "ndarray")]
 pub use safetensors_ndarray as ndarray;
 

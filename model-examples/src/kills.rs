@@ -20,6 +20,8 @@ pub struct Run {
     pub was_saving: bool,
     /// The last loss that it printed.
     pub loss: String,
+    /// All lines that it printed.
+    pub lines: Vec<String>,
 }
 
 /// When a child is killed.
@@ -54,7 +56,8 @@ pub fn run_child(path: &Path, kill: Option<Kill>) -> Result<Run> {
         .stdout(Stdio::piped())
         .spawn()?;
     let lines = BufReader::new(child.stdout.take().context("the child has no output")?).lines();
-    let mut run = Run { finished: false, was_saving: false, loss: String::new() };
+    let mut run =
+        Run { finished: false, was_saving: false, loss: String::new(), lines: Vec::new() };
     let mut killed = false;
     // The lines that it printed before it died are read to the end.
     for (before, line) in lines.enumerate() {
@@ -63,6 +66,7 @@ pub fn run_child(path: &Path, kill: Option<Kill>) -> Result<Run> {
         if let Some(loss) = line.strip_prefix("saved, loss ") {
             run.loss = loss.into();
         }
+        run.lines.push(line);
         if let Some(Kill { wait, .. }) = kill.as_ref().filter(|kill| kill.lines == before + 1) {
             sleep(*wait);
             child.kill()?;

@@ -3,10 +3,12 @@
 //! | to | use |
 //! |---|---|
 //! | save or load a module | [`CheckpointStore`] with `module.save_into`, `module.load_from` |
+//! | load models of PyTorch, or save modules for PyTorch | [`CheckpointStore::pytorch`], see the module [`pytorch`] |
 //! | load every tensor of a checkpoint as [`TensorData`](burn::tensor::TensorData) | [`load()`], [`load_with`] |
 //! | load from an open checkpoint, for example with limits, mapped or in memory | [`framework::load::<Burn>`](safetensors_core::framework::load) |
 //! | load without a copy | [`share_checkpoint`], [`share_tensor`]; [`share`] for a file in memory |
 //! | save named `TensorData` to a file, or in shards | [`save()`], [`save_sharded`] |
+//! | save and resume burn's training loop: model, optimizer, scheduler | `train`, with the feature `train` |
 //! | write code that is generic over tensor libraries | [`Burn`], a [`Framework`](safetensors_core::framework::Framework) |
 //!
 //! ```
@@ -45,11 +47,7 @@
 //! burn stores it so. The format has no dtype for quantized tensors (`QFloat`), so saving one is an
 //! error.
 //!
-//! # What this crate does not do
-//!
-//! It does not save parameter ids, as no format that other libraries read does. A loaded module
-//! keeps the ids that it was made with. burn finds optimizer state by these ids, so a
-//! [`CheckpointStore`] does not restore optimizer state.
+//! Coming from burn-store's `SafetensorsStore`? See [`migration`].
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
@@ -57,9 +55,13 @@ mod dtype;
 mod error;
 mod framework;
 mod load;
+pub mod migration;
+pub mod pytorch;
 mod save;
 mod share;
 mod store;
+#[cfg(feature = "train")]
+pub mod train;
 
 pub use burn_store::{
     ApplyError, ApplyResult, BurnToPyTorchAdapter, ChainAdapter, FloatCastAdapter,
@@ -71,9 +73,9 @@ pub use framework::Burn;
 pub use load::{load, load_with};
 pub use save::{save, save_sharded};
 pub use share::{share, share_checkpoint, share_tensor};
-pub use store::CheckpointStore;
+pub use store::{CheckpointStore, KeyRemapper};
 
-/// Tests the example of the README.
-#[cfg(doctest)]
+/// Tests the examples of the README.
+#[cfg(all(doctest, feature = "train"))]
 #[doc = include_str!("../README.md")]
 mod readme {}

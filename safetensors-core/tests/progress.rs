@@ -7,7 +7,8 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use safetensors_core::save::{Sink, StreamWriter};
+use safetensors_core::checkpoint::PlannedShards;
+use safetensors_core::save::{Sink, StreamWriter, write_to};
 use safetensors_core::{
     Checkpoint, ConvertOptions, Dtype, ErrorKind, Result, Rewrite, SaveOptions, ShardOptions,
     TensorBuf, TensorSource, save, save_sharded,
@@ -137,6 +138,27 @@ fn a_cancelled_save_leaves_the_old_file() {
         assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
         assert_eq!(list(dir.path()), ["a.safetensors"]);
     }
+}
+
+#[test]
+fn files_that_go_to_a_writer_are_reported_too() {
+    let tensors = [("a", bytes(9 * MIB)), ("b", bytes(10))];
+    let (options, seen) = noting();
+    let mut out = Vec::new();
+    write_to(&mut out, tensors.iter().map(|(name, buf)| (name, buf)), &options).unwrap();
+    let total = 9 * MIB + 10;
+    let told: Vec<_> = seen().into_iter().map(|(done, of, _)| (done, of)).collect();
+    assert_eq!(told, [4 * MIB, 8 * MIB, 9 * MIB, total].map(|done| (done, total)));
+
+    let planned = PlannedShards::new(
+        tensors,
+        &ShardOptions::new().max_shard_size(MIB.into()).save_options(cancelling(5 * MIB)),
+    );
+    let planned = planned.unwrap();
+    let mut out = Vec::new();
+    let error = planned.write(0, &mut out).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
+    assert!(out.len() < 9 << 20);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use safetensors_core::checkpoint::MaxShardSize;
+use safetensors_core::checkpoint::{MaxShardSize, PlannedShards};
 use safetensors_core::{
     Checkpoint, ErrorKind, LoadOptions, SaveOptions, ShardOptions, TensorView, save, save_sharded,
     serialize,
@@ -387,4 +387,40 @@ fn the_first_of_many_broken_shards() {
             (path.join(&files[broken]).to_str(), Some(&*names[broken]))
         );
     }
+}
+
+#[test]
+fn planned_files_have_the_bytes_of_saved_ones() {
+    let data: Vec<_> = ["a", "b", "c"].map(|name| (name, [3_u8; 300])).into();
+    let tensors = || {
+        let view = |bytes| TensorView::from_slice(&[300], bytes).unwrap();
+        data.iter().map(move |(name, bytes)| (*name, view(bytes)))
+    };
+    for size in [300, 700, 5000] {
+        let dir = tempdir().unwrap();
+        let options = limit(size).metadata([("epoch", "3")]);
+        let saved = save_sharded(dir.path(), tensors(), &options).unwrap();
+        let planned = PlannedShards::new(tensors(), &options).unwrap();
+        assert_eq!((planned.files(), planned.total_size()), (&*saved.files, saved.total_size));
+        let mut expected = names_in(dir.path());
+        for (number, name) in planned.files().iter().enumerate() {
+            let mut file = Vec::new();
+            planned.write(number, &mut file).unwrap();
+            assert_eq!(file, fs::read(dir.path().join(name)).unwrap());
+            expected.retain(|other| other != name);
+        }
+        let sizes = (0..planned.files().len()).map(|number| planned.data_len(number));
+        assert_eq!(sizes.sum::<u64>(), planned.total_size());
+        assert_eq!(planned.data_len(99), 0);
+        match planned.index().unwrap() {
+            None => assert!(expected.is_empty()),
+            Some((name, json)) => {
+                assert_eq!(json, fs::read(dir.path().join(&name)).unwrap());
+                assert_eq!(expected, [name]);
+            }
+        }
+    }
+    let twice = [("a", TensorView::from_slice(&[1], &[1_u8]).unwrap()); 2];
+    let error = PlannedShards::new(twice, &limit(1)).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::DuplicateTensor), "{error}");
 }

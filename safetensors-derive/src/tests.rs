@@ -1,5 +1,6 @@
 //! The errors of the macro: what they say, and that each names its field.
 
+use proc_macro2::TokenTree;
 use syn::parse_quote;
 
 use super::*;
@@ -221,4 +222,58 @@ fn only_types_that_depend_on_parameters_get_bounds() {
         struct S { w: Array1<f32> }
     });
     assert!(elsewhere.contains("usesafetensors_bridge::ndarray::fieldsas__fields"), "{elsewhere}");
+}
+
+/// The lines of a source that the errors for it are at, counted from 1.
+fn lines_of_errors(source: &str) -> Vec<usize> {
+    match expand(&syn::parse_str(source).unwrap()) {
+        Ok(tokens) => panic!("accepted: {tokens}"),
+        Err(error) => error.into_iter().map(|error| error.span().start().line).collect(),
+    }
+}
+
+#[test]
+fn errors_are_at_their_fields() {
+    let lines = lines_of_errors(
+        "struct S<'a> {
+            fine: Array1<f32>,
+            pair: (f32, f32),
+            #[safetensors(renam = \"x\")]
+            a: Array1<f32>,
+            #[safetensors(rename = \"\")]
+            b: Array1<f32>,
+            #[safetensors(rename = \"fine\")]
+            c: Array1<f32>,
+            slice: &'a [f32],
+        }",
+    );
+    assert_eq!(lines, [3, 4, 6, 8, 10]);
+}
+
+/// What a path leads to is known only to the compiler. It reports a missing trait at the type in
+/// the code of the macro, so the tokens of that type must have the position of their field.
+#[test]
+fn the_compilers_errors_are_at_the_type_of_the_field() {
+    /// The lines of a name in the code, inside of groups too.
+    fn lines(code: TokenStream, name: &str) -> Vec<usize> {
+        let lines = code.into_iter().flat_map(|token| match token {
+            TokenTree::Group(group) => lines(group.stream(), name),
+            TokenTree::Ident(ident) if ident == name => vec![ident.span().start().line],
+            _ => vec![],
+        });
+        lines.collect()
+    }
+
+    let source = "struct S {
+            column: Vec<Number>,
+            table:
+                Table<String>,
+            twice: Option<Option<Inner>>,
+        }";
+    let code = expand(&syn::parse_str(source).unwrap()).unwrap();
+    for (name, line) in [("Number", 2), ("Table", 4), ("Inner", 5)] {
+        let found = lines(code.clone(), name);
+        // It is at least saved, compared and loaded.
+        assert!(found.len() >= 3 && found.iter().all(|&at| at == line), "{name}: {found:?}");
+    }
 }

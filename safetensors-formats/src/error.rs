@@ -216,9 +216,9 @@ pub enum ErrorKind {
     /// Two members are arrays of one name, such as `a` and `a.npy`.
     #[error("two members of the archive have this name, with and without .npy")]
     DuplicateArray,
-    /// No array has the name.
-    #[error("the archive has no such array")]
-    NoSuchArray,
+    /// No array has the name. `similar` are the names that may have been meant, at most three.
+    #[error("the archive has no such array{}", DidYouMean(.similar))]
+    NoSuchArray { similar: Vec<String> },
     /// Members share bytes of the archive, or reach past its end. Such an archive can unpack to
     /// any multiple of its size.
     #[error("members of the archive overlap, or reach past its end")]
@@ -259,6 +259,18 @@ impl fmt::Display for Quoted<'_> {
         match self.0.char_indices().nth(SHOWN) {
             Some((end, _)) => write!(f, "{:?}... ({} bytes)", &self.0[..end], self.0.len()),
             None => write!(f, "{:?}", self.0),
+        }
+    }
+}
+
+/// A question after a name that does not exist, if there are similar ones.
+struct DidYouMean<'a>(&'a [String]);
+
+impl fmt::Display for DidYouMean<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            [] => Ok(()),
+            names => write!(f, "; did you mean {}?", core::framework::NameList(names)),
         }
     }
 }

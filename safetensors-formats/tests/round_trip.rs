@@ -135,11 +135,27 @@ fn an_archive_holds_many_members_found_by_name() {
     }
     for missing in ["", "t", "t3000", "t1.npy", "u"] {
         let error = archive.array(missing).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::NoSuchArray));
+        assert!(matches!(error.kind(), ErrorKind::NoSuchArray { .. }));
         let expected = format!("in.npz: member {missing:?}: the archive has no such array");
-        assert_eq!(error.to_string(), expected);
+        assert!(error.to_string().starts_with(&expected), "{error}");
     }
     assert!(archive.array_at(3000).is_err());
+}
+
+#[test]
+fn a_missing_array_names_those_that_may_have_been_meant() {
+    let mut writer = Writer::new(Cursor::new(Vec::new()));
+    for name in ["wind.velocity", "pressure"] {
+        writer.add(name, &TensorBuf::from_vec(vec![], vec![1_u8]).unwrap()).unwrap();
+    }
+    let archive = open(writer.finish().unwrap().into_inner()).unwrap();
+    for (asked, meant) in [("wind.velocty", "wind.velocity"), ("velocity", "wind.velocity")] {
+        let error = archive.array(asked).unwrap_err();
+        let expected = format!(
+            "in.npz: member {asked:?}: the archive has no such array; did you mean {meant:?}?"
+        );
+        assert_eq!(error.to_string(), expected);
+    }
 }
 
 /// Fails after a few bytes.

@@ -35,6 +35,11 @@
 //! | borrow an array from a file in memory, or mapped | [`Reader::view`] | borrowed |
 //! | give arrays units and names, or the file a title | [`Writer::attribute`], [`Writer::metadata`] | |
 //!
+//! # NumPy's files
+//!
+//! With the feature `npz`, the module `npz` reads and writes `.npy` and `.npz`, and turns archives
+//! into safetensors files and back.
+//!
 //! # Structs of arrays
 //!
 //! With the feature `derive`, a struct of arrays is saved and loaded as a whole:
@@ -105,7 +110,7 @@
 //!
 //! An element type that `.npy` has and safetensors does not is `Complex<f64>`. The memory layout is
 //! not kept: a file has C order, so an array in Fortran order comes back in C order with the same
-//! elements. The crate `safetensors-formats` reads and writes `.npy` and `.npz` themselves.
+//! elements. With the feature `npz`, the module `npz` reads and writes `.npy` and `.npz` themselves.
 //!
 //! # Coming from ndarray-safetensors
 //!
@@ -141,6 +146,8 @@ mod error;
 pub mod fields;
 mod framework;
 mod load;
+#[cfg(feature = "npz")]
+pub mod npz;
 mod packed;
 mod reader;
 mod save;

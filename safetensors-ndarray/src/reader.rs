@@ -128,7 +128,26 @@ impl<B: AsRef<[u8]> + Send + Sync> Reader<B> {
 }
 
 impl<S: ReadAt> Reader<S> {
-    /// Reads an array of elements `T` and dimension `D`. Any number of dimensions is `IxDyn`.
+    /// Reads an array of elements `T` and dimension `D`. Any number of dimensions is `IxDyn`, and a
+    /// single number is an array of dimension `Ix0`. Both types can be left to the compiler:
+    ///
+    /// ```
+    /// use ndarray::{Array0, Array2, arr0, array};
+    /// use safetensors_ndarray::{Reader, Writer};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("wind.safetensors");
+    /// let w = Writer::create(&path)?;
+    /// w.add("u", &array![[1.0, 2.0]])?;
+    /// w.add("step", &arr0(7_i64))?;
+    /// w.finish()?;
+    ///
+    /// let r = Reader::open(&path)?;
+    /// let u: Array2<f64> = r.read("u")?;
+    /// let step: Array0<i64> = r.read("step")?;
+    /// assert_eq!((u.dim(), step.into_scalar()), ((1, 2), 7));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///

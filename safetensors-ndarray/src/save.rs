@@ -14,8 +14,8 @@ use crate::{ArrayElement, DynArray, Ndarray, strided};
 /// its previous content.
 ///
 /// `tensors` is anything that yields names and tensors, such as a `&BTreeMap<String, DynArray>`.
-/// Arrays in C order are written directly from their memory. Other arrays pass through a buffer of
-/// at most 1 MiB per thread.
+/// Arrays in C order are written directly from their memory. Other arrays pass through buffers: two
+/// per thread of 2 MiB each, or up to 32 MiB where 64 rows need as much.
 ///
 /// To save arrays that are not [`DynArray`]s, pass [`array_source`]s to
 /// [`safetensors_core::save()`].

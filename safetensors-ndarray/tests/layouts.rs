@@ -2,6 +2,7 @@
 //! elements one by one.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+use std::io;
 use std::ops::Range;
 
 use ndarray::{
@@ -9,16 +10,21 @@ use ndarray::{
     Slice, array, s,
 };
 use proptest::prelude::*;
-use safetensors_core::{Dtype, SafeTensors, SaveOptions, TensorSource, serialize};
+use safetensors_core::{Dtype, ErrorKind, SafeTensors, SaveOptions, TensorSource, serialize};
 use safetensors_ndarray::{ArrayElement, DynArray, array_source};
 
-/// The most bytes that the adapter gathers at once.
-const BUFFER: usize = if cfg!(feature = "rayon") { 16 << 20 } else { 1 << 20 };
+/// The most bytes that the adapter gathers at once, of an array whose rows are not wide.
+const BUFFER: usize = 2 << 20;
+
+/// The most bytes that it gathers at once for 64 rows.
+const WIDE_BUFFER: usize = 32 << 20;
 
 /// The bytes that a file must have for an array: its elements in C order.
 fn oracle<T: ArrayElement, D: Dimension>(array: &ArrayView<'_, T, D>) -> Vec<u8> {
     // The tests run on little-endian machines.
-    array.iter().flat_map(|element| bytemuck::bytes_of(element).to_vec()).collect()
+    let mut bytes = Vec::with_capacity(array.len() * size_of::<T>());
+    array.iter().for_each(|element| bytes.extend_from_slice(bytemuck::bytes_of(element)));
+    bytes
 }
 
 /// The bytes that a source writes, and the address range of each piece.
@@ -35,17 +41,19 @@ fn collect(source: &impl TensorSource) -> (Vec<u8>, Vec<Range<*const u8>>) {
 }
 
 /// Checks the bytes that the array writes. Each piece must be borrowed from `memory`, or be at most
-/// [`BUFFER`] bytes long.
+/// as long as a buffer.
 fn check<T: ArrayElement, D: Dimension>(array: ArrayView<'_, T, D>, memory: &[T]) {
     let source = array_source(&array);
     assert_eq!((source.dtype(), source.shape()), (T::DTYPE, array.shape()));
     let (bytes, pieces) = collect(&source);
     assert!(bytes == oracle(&array), "shape {:?}, strides {:?}", array.shape(), array.strides());
     let memory: Range<*const u8> = bytemuck::cast_slice::<T, u8>(memory).as_ptr_range();
+    let rows = array.shape().iter().find(|&&len| len > 1).map_or(1, |&len| len);
+    let most = (64 * (bytes.len() / rows)).clamp(BUFFER, WIDE_BUFFER);
     for piece in pieces {
         let borrowed = memory.start <= piece.start && piece.end <= memory.end;
         let length = piece.end.addr() - piece.start.addr();
-        assert!(borrowed || length <= BUFFER, "a copy of {length} bytes at once");
+        assert!(borrowed || length <= most, "a copy of {length} bytes at once");
     }
 }
 
@@ -55,6 +63,13 @@ fn counted(shape: &[usize]) -> ArrayD<u32> {
         next += 1;
         next
     })
+}
+
+/// The same elements in Fortran order.
+fn fortran<T: ArrayElement>(array: &ArrayD<T>) -> ArrayD<T> {
+    let mut fortran = ArrayD::from_elem(array.raw_dim().f(), T::zeroed());
+    fortran.assign(array);
+    fortran
 }
 
 /// One step from an array to a view of it.
@@ -123,6 +138,21 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 60, ..ProptestConfig::default() })]
+
+    #[test]
+    fn views_of_more_than_a_tile_are_written_in_logical_order(
+        shape in prop::collection::vec(1..90_usize, 1..4),
+        fortran in any::<bool>(),
+        steps in prop::collection::vec(step(), 0..4),
+    ) {
+        let len: usize = shape.iter().product();
+        let base = ArrayD::from_shape_vec(shape.as_slice().set_f(fortran), (0..len as u32).collect()).unwrap();
+        check(apply(base.view(), &base, &steps), base.as_slice_memory_order().unwrap());
+    }
+}
+
 #[test]
 fn c_order_is_one_piece_of_the_arrays_own_memory() {
     let array = counted(&[30, 40]);
@@ -144,11 +174,72 @@ fn transposes_larger_than_the_buffer() {
     // More rows than fit the buffer; sides that are no multiples of a tile.
     let array = counted(&[333, 1111]);
     check(array.t(), array.as_slice().unwrap());
-    // One row alone is larger than the buffer.
-    let wide = counted(&[3, 300_000]);
-    let fortran = Array2::from_shape_vec((3, 300_000).f(), wide.iter().copied().collect()).unwrap();
+    // Fewer than 64 rows fit the largest buffer. The second thread gathers several blocks.
+    let wide = counted(&[70, 150_000]);
+    let fortran = fortran(&wide);
     check(fortran.view(), fortran.as_slice_memory_order().unwrap());
     check(wide.t(), wide.as_slice().unwrap());
+    // One row alone is larger than the largest buffer.
+    let wide = Array2::from_shape_fn((2, WIDE_BUFFER / 8 + 5), |(i, j)| (i * 7 + j) as f64);
+    let rows = wide.slice(s![.., ..;-1]);
+    check(rows, wide.as_slice().unwrap());
+}
+
+#[test]
+fn tiles_that_are_cut_off_and_columns_that_are_no_slices() {
+    // Around the side of a tile, also backwards and with gaps.
+    for (rows, columns) in [(63, 65), (64, 64), (65, 129), (15, 200), (200, 15), (16, 16), (1, 99)]
+    {
+        let array = fortran(&counted(&[rows, columns]));
+        let memory = array.as_slice_memory_order().unwrap();
+        let view = array.view().into_dimensionality::<ndarray::Ix2>().unwrap();
+        check(view, memory);
+        check(view.slice(s![..;-1, ..]), memory);
+        check(view.slice(s![.., ..;-1]), memory);
+        check(view.slice(s![..;-2, ..;3]), memory);
+    }
+}
+
+#[test]
+fn elements_of_every_width_are_transposed() {
+    fn transposed<T: ArrayElement>(of: impl Fn(usize) -> T) {
+        let mut next = 0;
+        let array = ArrayD::from_shape_simple_fn(IxDyn(&[130, 70, 3]), || {
+            next += 1;
+            of(next)
+        });
+        check(fortran(&array).view(), &[]);
+    }
+    transposed(|i| i as u8);
+    transposed(|i| i % 3 == 0);
+    transposed(|i| half::f16::from_f32(i as f32));
+    transposed(|i| i as f64);
+    transposed(|i| num_complex::Complex::new(i as f32, -1.0));
+}
+
+#[test]
+fn an_error_of_writing_ends_a_large_save() {
+    let array = fortran(&counted(&[3000, 2000]));
+    for allowed in [0, 1, 5] {
+        let mut pieces = 0;
+        let error = array_source(&array).write_to(&mut |_| {
+            if pieces == allowed {
+                return Err(ErrorKind::Io(io::ErrorKind::StorageFull.into()).into());
+            }
+            pieces += 1;
+            Ok(())
+        });
+        assert!(matches!(error.unwrap_err().kind(), ErrorKind::Io(_)));
+        assert_eq!(pieces, allowed);
+    }
+}
+
+#[test]
+fn a_panic_of_the_sink_ends_a_large_save() {
+    let array = fortran(&counted(&[3000, 2000]));
+    let write = || array_source(&array).write_to(&mut |_| panic!("of the sink"));
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(write)).unwrap_err();
+    assert_eq!(panic.downcast_ref::<&str>(), Some(&"of the sink"));
 }
 
 #[test]

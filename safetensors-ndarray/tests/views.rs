@@ -93,7 +93,14 @@ fn misaligned_bytes_are_refused() {
         matches!(error.kind(), ErrorKind::Misaligned { dtype: Dtype::F32, alignment: 4, .. }),
         "{error}"
     );
-    assert_eq!(error.tensor(), Some("floats"));
+    let ErrorKind::Misaligned { address, .. } = error.kind() else { panic!("{error}") };
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "tensor \"floats\": the data lies at address {address:#x}, but F32 elements need a \
+             multiple of 4: copy it instead"
+        )
+    );
     // Elements of one byte and empty tensors need no alignment.
     assert!(archive.view("mask").unwrap().as_array::<bool, Ix1>().is_ok());
     assert!(archive.view("empty").unwrap().as_array::<u64, Ix3>().is_ok());

@@ -132,6 +132,28 @@ fn names_prefixes_attributes_and_metadata() {
             path.display()
         )
     );
+    let error = r.read::<f32, Ix2>("u").unwrap_err();
+    let expected = format!(r#"{}: tensor "u": expected dtype F32, found F64"#, path.display());
+    assert_eq!(error.to_string(), expected);
+    // Every way to ask for an array that does not exist says which one may have been meant.
+    let mut here = Array1::<f32>::zeros(4);
+    for error in [
+        r.read::<f32, Ix1>("grid/y").unwrap_err(),
+        r.read_as::<f32, Ix1>("grid/y").unwrap_err(),
+        r.read_any("grid/y").unwrap_err(),
+        r.read_into("grid/y", here.view_mut()).unwrap_err(),
+        r.slice::<f32, _>("grid/y", s![..]).unwrap_err(),
+        r.slice_as::<f64, _>("grid/y", s![..]).unwrap_err(),
+        r.slice_into("grid/y", s![..], here.view_mut()).unwrap_err(),
+        r.array("grid/y").unwrap_err(),
+        Reader::open_in_memory(&path).unwrap().view::<f32, Ix1>("grid/y").unwrap_err(),
+    ] {
+        let expected = format!(
+            r#"{}: tensor "grid/y": there is no such tensor; did you mean "grid/x"?"#,
+            path.display()
+        );
+        assert_eq!(error.to_string(), expected);
+    }
     let error = r.read::<f64, Ix2>("v").unwrap_err();
     assert!(error.to_string().contains(r#"tensor "v": there is no such tensor"#), "{error}");
 }

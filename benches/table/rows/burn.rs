@@ -1,16 +1,20 @@
-//! Loading into burn modules.
+//! Loading into burn modules, and saving them.
+
+use std::path::Path;
+use std::rc::Rc;
 
 use anyhow::{Result, ensure};
 use burn::module::{Initializer, Module, Param};
 use burn::tensor::{Device, Tensor};
 use burn_store::SafetensorsStore;
 use safetensors_burn::{CheckpointStore, ModuleSnapshot};
+use tempfile::TempDir;
 
 use super::Spec;
 use super::load::reading;
 use harness::data::{Data, TestFile};
 use harness::files::{self, checksum};
-use harness::sample::{Contender, Goal, Row};
+use harness::sample::{Contender, Goal, Row, Run, Watch};
 
 pub(super) fn rows() -> Vec<Spec> {
     vec![
@@ -20,6 +24,11 @@ pub(super) fn rows() -> Vec<Spec> {
         Spec::new("load 4,000 × (16×16) into burn", |data| {
             row(data, "burn-small.safetensors", 4_000, 16, 500.0)
         }),
+        // A process that loads one model, on a machine that has to find the memory for it.
+        Spec::new("first load of 1 GiB into burn, memory given back", |data| {
+            Ok(row(data, "burn-large.safetensors", 64, 2048, 1.5)?.samples(3).given_back())
+        }),
+        Spec::new("save 4,000 × (16×16) from burn", |data| saving(data, 4_000, 16)),
     ]
 }
 
@@ -54,6 +63,46 @@ fn row(data: &Data, name: &str, count: usize, size: usize, times: f64) -> Result
         verify(&model, &for_peer)
     });
     Ok(reading(vec![ours, peer], &file)?.goals([Goal::Faster(PEER, times)]).samples(5))
+}
+
+/// Both wait until the file is on the disk, as burn-store always does.
+fn saving(data: &Data, count: usize, size: usize) -> Result<Row> {
+    let folder = Rc::new(tempfile::tempdir_in(data.path())?);
+    let device = Device::default();
+    let weight = |i: usize| Param::from_tensor(Tensor::full([size, size], i as f32, &device));
+    let model = Rc::new(Model { weights: (0..count).map(weight).collect() });
+    let (for_ours, for_peer) = (model.clone(), model.clone());
+    let ours = saver(Contender::ours, "CheckpointStore", &folder, &model, move |path| {
+        Ok(for_ours.save_into(&mut CheckpointStore::from_file(path))?)
+    });
+    let peer = saver(Contender::peer, PEER, &folder, &model, move |path| {
+        for_peer.save_into(&mut SafetensorsStore::from_file(path)).map_err(Into::into)
+    });
+    let bytes = count * size * size * size_of::<f32>();
+    let row = Row::new(vec![ours, peer]).bytes(bytes as u64).samples(15);
+    Ok(row.goals([Goal::Faster(PEER, 1.0)]))
+}
+
+/// A contender that saves a new file. The file is loaded afterwards, and removed.
+fn saver(
+    role: fn(&'static str, Box<Run>) -> Contender,
+    name: &'static str,
+    folder: &Rc<TempDir>,
+    model: &Rc<Model>,
+    save: impl Fn(&Path) -> Result<()> + 'static,
+) -> Contender {
+    let (folder, model) = (folder.clone(), model.clone());
+    let (count, size) = (model.weights.len(), model.weights.first().map_or(0, |w| w.dims()[0]));
+    let run = move |watch: &mut Watch| {
+        let path = folder.path().join("saved.safetensors");
+        watch.time(|| save(&path))?;
+        let mut loaded = Model::new(count, size);
+        loaded.load_from(&mut CheckpointStore::from_file(&path))?;
+        let same = model.weights.iter().zip(&loaded.weights);
+        ensure!(same.into_iter().all(|(a, b)| a.to_data() == b.to_data()), "other values");
+        Ok(std::fs::remove_file(path)?)
+    };
+    role(name, Box::new(run))
 }
 
 fn verify(model: &Model, file: &TestFile) -> Result<()> {

@@ -1,5 +1,7 @@
 //! The rows. Each group of rows has a file.
 
+mod array_writes;
+mod arrays;
 mod builder;
 mod burn;
 mod convert;
@@ -9,9 +11,11 @@ mod limits;
 mod load;
 mod open;
 mod rank;
+mod remote;
 mod save;
 mod scaling;
 mod slice;
+mod training;
 mod views;
 
 use anyhow::Result;
@@ -49,8 +53,12 @@ pub(crate) fn all() -> Vec<Spec> {
         burn::rows(),
         views::rows(),
         slice::rows(),
+        arrays::rows(),
+        array_writes::rows(),
         rank::rows(),
+        remote::rows(),
         save::rows(),
+        training::rows(),
         convert::rows(),
         scaling::rows(),
     ]

@@ -1,43 +1,42 @@
 //! [`adopt`]: makes a copy of a module with other values of its parameters.
 
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use burn::module::{Module, ModuleMapper, Param, Parameter};
+use burn::module::{Module, ModuleMapper, Param, ParamId, Parameter};
 use burn::tensor::kind::Basic;
 use burn::tensor::{Bool, Int, Tensor, TensorData};
-use safetensors_core::{Error, Result};
+use safetensors_core::Result;
 
 use super::location::Location;
-use crate::{Burn, StoreError};
+use crate::error::catch_panic;
 
-/// Returns a clone of `module` in which each parameter whose path is in `data` has that value, on
+/// What a parameter gets.
+pub(crate) struct NewValue {
+    pub(crate) data: TensorData,
+    /// `None` if the parameter keeps its id.
+    pub(crate) id: Option<ParamId>,
+}
+
+/// Returns a clone of `module` in which each parameter whose path is in `values` has that value, on
 /// the same device as before.
 ///
-/// The data must have the kinds and shapes of the parameters. Parameters keep their ids, and
-/// whether they require gradients. `module` itself does not change. Cloning a module copies no
-/// tensor.
+/// The data must have the kinds and shapes of the parameters. Whether parameters require gradients
+/// stays as it was. `module` itself does not change. Cloning a module copies no tensor.
 pub(crate) fn adopt<M: Module>(
     module: &M,
-    data: HashMap<String, TensorData>,
+    values: HashMap<String, NewValue>,
     skip_enum_variants: bool,
 ) -> Result<M> {
-    let mut mapper = Mapper { location: Location::root(skip_enum_variants), data };
-    // A backend panics if its device lacks a dtype or memory. Only the clone is then lost.
-    catch_unwind(AssertUnwindSafe(|| module.clone().map(&mut mapper))).map_err(|panic| {
-        let text = panic.downcast_ref::<&str>().copied();
-        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        let error = Error::framework::<Burn>(StoreError::Panicked {
-            message: text.unwrap_or("without a message").into(),
-        });
-        // The traversal stopped at the parameter that caused the panic.
-        error.in_tensor(&mapper.location.path())
-    })
+    let mut mapper = Mapper { location: Location::root(skip_enum_variants), values };
+    // A backend panics if its device lacks a dtype or memory. Only the clone is then lost. The
+    // traversal stopped at the parameter that caused the panic.
+    catch_panic(|| module.clone().map(&mut mapper))
+        .map_err(|error| error.in_tensor(&mapper.location.path()))
 }
 
 struct Mapper {
     location: Location,
-    data: HashMap<String, TensorData>,
+    values: HashMap<String, NewValue>,
 }
 
 impl Mapper {
@@ -48,14 +47,14 @@ impl Mapper {
     where
         Tensor<D, K>: Parameter,
     {
-        let Some(data) = self.data.remove(&self.location.path()) else {
+        let Some(NewValue { data, id }) = self.values.remove(&self.location.path()) else {
             return param;
         };
         // Without the dtype, burn would convert the data to the device's default dtype. It always
         // converts booleans.
         let dtype = data.dtype();
         let tensor = Tensor::from_data(data, (&param.lazy_device(), dtype));
-        let id = param.id;
+        let id = id.unwrap_or(param.id);
         param.transform_for_load(tensor, id)
     }
 }

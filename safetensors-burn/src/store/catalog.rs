@@ -1,67 +1,89 @@
 //! [`Catalog`]: an open checkpoint whose tensors have the names that the module uses.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::Arc;
 
-use safetensors_core::io::FileSource;
+use burn::module::ParamId;
 use safetensors_core::{Checkpoint, Error, ErrorKind, LazyTensor, LoadOptions, Result, TensorBuf};
 
+use super::ids::Ids;
+use super::names::Naming;
 use super::pack::{self, PackTensor};
-use super::rename::Renames;
+use super::place::{Place, Source};
 
 /// An open checkpoint, with its tensors by their renamed names. Headers are parsed only when the
 /// catalog is opened.
 #[derive(Debug)]
 pub(crate) struct Catalog {
-    checkpoint: Arc<Checkpoint>,
+    checkpoint: Arc<Checkpoint<Source>>,
     tensors: BTreeMap<String, PackTensor>,
     /// From the name in the catalog to the name in the file, where the two differ.
     in_file: BTreeMap<String, String>,
     /// The names in the catalog that are aliases: the tensor was saved under another name.
     aliases: BTreeSet<String>,
+    /// The ids that were saved, by the names in the file.
+    ids: Ids,
     /// The names in the files of the scales that the options apply to weights.
     applied_scales: BTreeSet<String>,
 }
 
 impl Catalog {
-    pub(crate) fn open(path: &Path, renames: &Renames, options: &LoadOptions) -> Result<Self> {
-        let checkpoint = Arc::new(Checkpoint::open(path)?);
+    /// Opens the checkpoint. With `with_ids`, tensors have the ids that were saved for them.
+    pub(crate) fn open(
+        place: &Place,
+        naming: &Naming,
+        options: &LoadOptions,
+        with_ids: bool,
+    ) -> Result<Self> {
+        let checkpoint = Arc::new(place.open()?);
+        let ids = if with_ids { Ids::of(checkpoint.metadata()) } else { Ok(Ids::default()) };
+        let ids = ids.map_err(|error| place.locate(error))?;
         let mut catalog = Self {
             checkpoint: Arc::clone(&checkpoint),
             tensors: BTreeMap::new(),
             in_file: BTreeMap::new(),
             aliases: BTreeSet::new(),
+            ids: Ids::default(),
             applied_scales: checkpoint
                 .applied_scales(options)
                 .into_iter()
                 .map(Into::into)
                 .collect(),
         };
-        for tensor in checkpoint.tensors() {
-            catalog.add(&tensor, renames.apply(tensor.name()), options)?;
+        let own: Vec<_> = checkpoint.tensors().collect();
+        let (others, tied): (Vec<&str>, Vec<_>) = checkpoint.aliases().unzip();
+        let mut names = naming.of_module(own.iter().map(LazyTensor::name).chain(others));
+        let aliases = names.split_off(own.len());
+        for (tensor, name) in own.iter().zip(names) {
+            catalog.add(tensor, name, ids.get(tensor.name()), options)?;
         }
-        for (alias, tensor) in checkpoint.aliases() {
-            let alias = renames.apply(alias);
+        for (tensor, alias) in tied.iter().zip(aliases) {
             // The rules may turn several names of a tensor into one name. That is no duplicate.
             if !catalog.tensors.contains_key(&alias)
                 || catalog.name_in_file(&alias) != tensor.name()
             {
                 catalog.aliases.insert(alias.clone());
-                catalog.add(&tensor, alias, options)?;
+                catalog.add(tensor, alias, ids.get(tensor.name()), options)?;
             }
         }
+        catalog.ids = ids;
         Ok(catalog)
+    }
+
+    /// The id that was saved for a parameter that is a part of a tensor, by its path in the module.
+    pub(crate) fn id_of_part(&self, path: &str) -> Option<ParamId> {
+        self.ids.get(path).map(ParamId::from)
     }
 
     /// Adds a tensor under a name.
     fn add(
         &mut self,
-        tensor: &LazyTensor<'_, FileSource>,
+        tensor: &LazyTensor<'_, Source>,
         name: String,
+        id: Option<u64>,
         options: &LoadOptions,
     ) -> Result<()> {
-        let described = pack::of_checkpoint(&self.checkpoint, tensor, name.clone(), options);
+        let described = pack::of_checkpoint(&self.checkpoint, tensor, name.clone(), id, options);
         let described = described.map_err(|error| tensor.locate(error))?;
         if name != tensor.name() {
             self.in_file.insert(name.clone(), tensor.name().to_owned());
@@ -98,14 +120,14 @@ impl Catalog {
     }
 
     /// The tensor of this name in the catalog. Nothing is read yet.
-    pub(crate) fn tensor(&self, name: &str) -> Result<LazyTensor<'_, FileSource>> {
+    pub(crate) fn tensor(&self, name: &str) -> Result<LazyTensor<'_, Source>> {
         self.checkpoint.tensor(self.name_in_file(name))
     }
 
     /// Reads tensors of the checkpoint in parallel, quantised weights with their scales.
     pub(crate) fn read(
         &self,
-        tensors: &[LazyTensor<'_, FileSource>],
+        tensors: &[LazyTensor<'_, Source>],
         options: &LoadOptions,
     ) -> Result<Vec<TensorBuf>> {
         self.checkpoint.read_named(tensors.iter().map(|tensor| tensor.name()), options)

@@ -2,10 +2,6 @@
 
 use burn_store::PathFilter;
 use regex::Regex;
-use safetensors_core::{Error, Result};
-
-use super::location::Location;
-use crate::{Burn, StoreError};
 
 /// burn's path filter, and regular expressions. A parameter is selected if any of them matches, or
 /// if none is given.
@@ -15,26 +11,17 @@ use crate::{Burn, StoreError};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Filter {
     pub(crate) paths: PathFilter,
-    patterns: Vec<Regex>,
+    pub(crate) patterns: Vec<Regex>,
 }
 
 impl Filter {
-    pub(crate) fn add_pattern(&mut self, pattern: &str) -> Result<()> {
-        self.patterns.push(compile(pattern)?);
-        Ok(())
-    }
-
-    pub(crate) fn matches(&self, location: &Location) -> bool {
+    /// Whether a parameter is selected: by its name, and by the types that contain it, outermost
+    /// first.
+    pub(crate) fn matches(&self, name: &str, containers: &[String]) -> bool {
         if self.paths.is_empty() && self.patterns.is_empty() {
             return true;
         }
-        let path = location.path();
-        self.patterns.iter().any(|pattern| pattern.is_match(&path))
-            || self.paths.matches_with_container_path_str(&path, &location.containers().join("."))
+        self.patterns.iter().any(|pattern| pattern.is_match(name))
+            || self.paths.matches_with_container_path_str(name, &containers.join("."))
     }
-}
-
-/// Compiles a pattern that the caller gave.
-pub(crate) fn compile(pattern: &str) -> Result<Regex> {
-    Regex::new(pattern).map_err(|error| Error::framework::<Burn>(StoreError::Pattern(error)))
 }

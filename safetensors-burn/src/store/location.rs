@@ -46,6 +46,13 @@ impl Location {
         self.path.last().map_or("", String::as_str)
     }
 
+    /// The names from the root to the parameter, each with the type that has it as a field: first
+    /// the type, then the name.
+    pub(crate) fn steps(&self) -> Vec<(&str, &str)> {
+        let containers = self.containers.iter().filter(|container| self.counts(container));
+        containers.map(String::as_str).zip(self.path.iter().map(String::as_str)).collect()
+    }
+
     /// The types that contain the parameter, outermost first, such as `Struct:Linear`.
     pub(crate) fn containers(&self) -> &[String] {
         &self.containers

@@ -1,11 +1,12 @@
 //! The only file that makes and reads a [`burn_pack::Tensor`](burn_store::burn_pack::Tensor). It is
 //! the type in which burn-store's adapters and the `ModuleStore` trait pass tensors.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId, Parameter};
 use burn::tensor::kind::Basic;
-use burn::tensor::{Bool, Bytes, DType, Int, Shape, Tensor, TensorData};
+use burn::tensor::{AllocationProperty, Bool, Bytes, DType, Int, Shape, Tensor, TensorData};
 use burn_store::burn_pack::Error as PackError;
 /// A named tensor of run-time dtype and shape, whose bytes may be produced on demand.
 pub(crate) use burn_store::burn_pack::Tensor as PackTensor;
@@ -21,16 +22,19 @@ use safetensors_core::{
 
 use super::filter::Filter;
 use super::location::Location;
+use crate::error::catch_panic;
+use crate::pytorch::{Layout, Stored, is_column, put, take};
 use crate::save::DataSource;
-use crate::{Burn, dtype};
+use crate::{Burn, StoreError, dtype, load};
 
-/// A tensor of a checkpoint under the name that the module uses. Its bytes are read each time they
-/// are requested, with these options, which must be made for burn. If the options do not allow a
-/// widening that the tensor needs, only reading it is an error.
+/// A tensor of a checkpoint under the name that the module uses, with the id that was saved for it.
+/// Its bytes are read each time they are requested, with these options, which must be made for
+/// burn. If the options do not allow a widening that the tensor needs, only reading it is an error.
 pub(crate) fn of_checkpoint<S: ReadAt + 'static>(
     checkpoint: &Arc<Checkpoint<S>>,
     tensor: &LazyTensor<'_, S>,
     name: String,
+    id: Option<u64>,
     options: &LoadOptions,
 ) -> Result<PackTensor> {
     let described = options.clone().widening(Widening::Lossless);
@@ -51,7 +55,7 @@ pub(crate) fn of_checkpoint<S: ReadAt + 'static>(
         let data = data.map_err(|error| tensor.locate(error))?;
         Ok(data.into_bytes())
     };
-    Ok(PackTensor::deferred(name, to, Shape::from(shape), None, byte_len, move || {
+    Ok(PackTensor::deferred(name, to, Shape::from(shape), id, byte_len, move || {
         read()
             .map_err(|error: safetensors_core::Error| PackError::ValidationError(error.to_string()))
     }))
@@ -73,20 +77,69 @@ impl Slot {
     }
 }
 
-/// The tensor of a parameter: `source` under the path of the parameter, adapted to the containers
-/// of the parameter. The bytes come from `slot` the first time, and from `source` after that.
+/// The tensor of a parameter: what `source` stores of it, under the path of the parameter, adapted
+/// to the containers of the parameter. The bytes of `source` come from `slot` the first time, and
+/// are read after that. `None` if the shape of `source` cannot be that of a tensor that stores the
+/// parameter so.
 pub(crate) fn for_parameter(
     source: &PackTensor,
     slot: Slot,
     location: &Location,
+    stored: &Stored,
     adapter: &dyn ModuleAdapter,
-) -> PackTensor {
+) -> Option<PackTensor> {
     let again = source.clone();
     let provide = move || slot.take().map_or_else(|| again.to_bytes(), Ok);
-    let (dtype, shape) = (source.dtype, source.shape.clone());
+    let (dtype, shape, id) = (source.dtype, source.shape.clone(), source.param_id);
     let tensor =
-        PackTensor::deferred(location.path(), dtype, shape, None, source.byte_len(), provide);
-    adapter.adapt(tensor, ModuleContext::new(location.containers()))
+        PackTensor::deferred(location.path(), dtype, shape, id, source.byte_len(), provide);
+    let tensor = if stored.is_as_in_module() {
+        tensor
+    } else {
+        let (stored, shape) = (stored.clone(), stored.shape_in_module(&tensor.shape)?);
+        bridge::map_data(tensor, location.path(), dtype, shape, move |data| take(data, &stored))
+    };
+    Some(adapter.adapt(tensor, ModuleContext::new(location.containers())))
+}
+
+/// Data whose clones share its memory.
+pub(crate) fn shared(data: TensorData) -> Result<TensorData> {
+    let (bytes, shape, dtype) = data.into_parts();
+    let bytes = bytes::Bytes::from_owner(Owner(bytes));
+    load::from_bytes(Bytes::from_shared(bytes, AllocationProperty::Native), shape.to_vec(), dtype)
+}
+
+/// Bytes of burn as the owner of shared bytes.
+struct Owner(Bytes);
+
+impl AsRef<[u8]> for Owner {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// An error if the adapter transposes linear layers too, although the layout does so.
+pub(crate) fn check_adapter(adapter: &dyn ModuleAdapter, layout: Layout) -> Result<()> {
+    if !layout.pytorch {
+        return Ok(());
+    }
+    let row = TensorData::zeros::<f32, _>([1, 2]);
+    let adapted = catch_panic(|| {
+        let weight = bridge::from_data(row, "weight".into(), None);
+        adapter.adapt(weight, ModuleContext::new(&["Struct:Linear".into()])).shape
+    });
+    match adapted {
+        Ok(shape) if shape[..] == [2, 1] => {
+            Err(Error::framework::<Burn>(StoreError::TransposedTwice))
+        }
+        // Whatever else an adapter does with this weight shows with the weights of the module.
+        _ => Ok(()),
+    }
+}
+
+/// The id that was saved for a tensor of a checkpoint.
+pub(crate) fn saved_id(source: &PackTensor) -> Option<ParamId> {
+    source.param_id.map(ParamId::from)
 }
 
 /// The path of a parameter under the name that the adapter has for it. `None` if the adapter has no
@@ -105,47 +158,77 @@ pub(crate) fn description(tensor: &PackTensor) -> (DType, &Shape) {
 
 /// Produces the bytes of a tensor without consuming it.
 pub(crate) fn read(tensor: &PackTensor) -> Result<Bytes> {
-    tensor.to_bytes().map_err(Error::framework::<Burn>)
+    catch_panic(|| tensor.to_bytes())?.map_err(Error::framework::<Burn>)
 }
 
 /// Converts a tensor to `TensorData`. Its bytes are produced now if they were not before.
 pub(crate) fn into_data(tensor: PackTensor) -> Result<TensorData> {
-    bridge::into_data(tensor).map_err(Error::framework::<Burn>)
+    catch_panic(|| bridge::into_data(tensor))?.map_err(Error::framework::<Burn>)
 }
 
-/// The tensors of the module's parameters that pass the filter, adapted for a file. Each comes with
-/// the id of its parameter. The data stays on its device until it is written.
+/// The parameters of a module, as tensors for a file.
+#[derive(Default)]
+pub(crate) struct Collected {
+    /// The tensors whose names pass the filter, each with the id of its parameter.
+    pub(crate) tensors: Vec<(ParamId, PackTensor)>,
+    /// The number of all parameters.
+    pub(crate) found: usize,
+    /// The tensors that are made of several parameters, each with the id of the first of these.
+    pub(crate) joined: Vec<(ParamId, PackTensor)>,
+    /// The ids of these parameters, by their path in the module.
+    pub(crate) parts: Vec<(String, ParamId)>,
+}
+
+/// Adapts the parameters of a module for a file of this layout, and selects those whose names in the
+/// file pass the filter. The data stays on its device until it is written.
 pub(crate) fn collect(
     module: &impl Module,
     filter: &Filter,
     adapter: &dyn ModuleAdapter,
     skip_enum_variants: bool,
-) -> Vec<(ParamId, PackTensor)> {
+    layout: Layout,
+) -> Result<Collected> {
     let mut collector = Collector {
         location: Location::root(skip_enum_variants),
         filter,
         adapter,
-        tensors: Vec::new(),
+        layout,
+        collected: Collected::default(),
+        parts: BTreeMap::new(),
     };
     module.visit(&mut collector);
-    collector.tensors
+    let Collector { mut collected, parts, .. } = collector;
+    for (name, parts) in parts {
+        collected.joined.push(join(&name, &mut collected.parts, parts)?);
+    }
+    Ok(collected)
 }
 
 struct Collector<'a> {
     location: Location,
     filter: &'a Filter,
     adapter: &'a dyn ModuleAdapter,
-    tensors: Vec<(ParamId, PackTensor)>,
+    layout: Layout,
+    collected: Collected,
+    /// The parameters that are parts of a tensor of the file, by its name.
+    parts: BTreeMap<String, Vec<Part>>,
+}
+
+/// A parameter that is a part of a tensor, in the form that it has there.
+struct Part {
+    stored: Stored,
+    id: ParamId,
+    tensor: PackTensor,
 }
 
 impl Collector<'_> {
-    fn add<const D: usize, K: Basic + 'static>(&mut self, param: &Param<Tensor<D, K>>)
-    where
+    fn add<const D: usize, K: Basic + 'static>(
+        &mut self,
+        param: &Param<Tensor<D, K>>,
+        is_column: impl FnOnce() -> bool,
+    ) where
         Tensor<D, K>: Parameter,
     {
-        if !self.filter.matches(&self.location) {
-            return;
-        }
         let tensor = param.transform_for_save().val();
         let (dtype, shape) = (tensor.dtype(), tensor.shape());
         let byte_len = bridge::data_len(dtype, &shape);
@@ -156,9 +239,77 @@ impl Collector<'_> {
                     .map_err(|error| PackError::ValidationError(error.to_string()))?;
                 Ok(data.into_bytes())
             });
-        let adapted = self.adapter.adapt(tensor, ModuleContext::new(self.location.containers()));
-        self.tensors.push((param.id, adapted));
+        let containers = self.location.containers();
+        let mut adapted = self.adapter.adapt(tensor, ModuleContext::new(containers));
+        self.collected.found += 1;
+        // An adapter that renames a parameter decides how it is stored. Quantised values cannot be
+        // transposed, and saving them is an error anyway.
+        let is_final =
+            adapted.name != self.location.path() || matches!(adapted.dtype, DType::QFloat(_));
+        let stored = match self.layout.stored_as(&self.location, is_column).into_iter().next() {
+            Some(stored) if !is_final => stored,
+            _ => Stored::whole(adapted.name.clone()),
+        };
+        if !self.filter.matches(&stored.tensor, containers) {
+            return;
+        }
+        if let ([rows, columns], true) = (&adapted.shape[..], stored.transposed) {
+            let shape = Shape::from([*columns, *rows]);
+            let (name, dtype, stored) = (adapted.name.clone(), adapted.dtype, stored.clone());
+            adapted = bridge::map_data(adapted, name, dtype, shape, move |d| put(d, &stored));
+        }
+        if stored.is_part() {
+            let parts = self.parts.entry(stored.tensor.clone()).or_default();
+            parts.push(Part { stored, id: param.id, tensor: adapted });
+        } else {
+            adapted.name = stored.tensor;
+            self.collected.tensors.push((param.id, adapted));
+        }
     }
+}
+
+/// The tensor of which these are the parts, with the id of the first one. Adds the ids of all.
+fn join(
+    name: &str,
+    ids: &mut Vec<(String, ParamId)>,
+    mut parts: Vec<Part>,
+) -> Result<(ParamId, PackTensor)> {
+    let failed = |error| Err(Error::framework::<Burn>(error).in_tensor(name));
+    parts.sort_by_key(|part| part.stored.part);
+    let expected = parts.first().map_or(0, |part| part.stored.parts);
+    let numbers = parts.iter().map(|part| part.stored.part);
+    let first = match parts.first() {
+        Some(first) if numbers.eq(0..expected) => first,
+        _ => {
+            let found = parts.into_iter().map(|part| part.tensor.name).collect();
+            return failed(StoreError::OtherParts { expected, found });
+        }
+    };
+    let (id, dtype, shape) = (first.id, first.tensor.dtype, first.tensor.shape.clone());
+    let is_unlike = |part: &&Part| part.tensor.dtype != dtype || part.tensor.shape != shape;
+    if let Some(Part { tensor, .. }) = parts.iter().find(is_unlike) {
+        return failed(StoreError::UnlikeParts {
+            path: tensor.name.clone(),
+            expected: (dtype, shape.to_vec()),
+            found: (tensor.dtype, tensor.shape.to_vec()),
+        });
+    }
+    ids.extend(parts.iter().map(|part| (part.tensor.name.clone(), part.id)));
+    let mut whole = shape.to_vec();
+    if let Some(rows) = whole.first_mut() {
+        *rows *= expected;
+    }
+    let parts: Vec<_> = parts.into_iter().map(|part| part.tensor).collect();
+    let byte_len = parts.iter().map(PackTensor::byte_len).sum();
+    let read = move || {
+        let mut bytes = Vec::with_capacity(byte_len);
+        for part in &parts {
+            bytes.extend_from_slice(&part.to_bytes()?);
+        }
+        Ok(Bytes::from_bytes_vec(bytes))
+    };
+    let whole = Shape::from(whole);
+    Ok((id, PackTensor::deferred(name.to_owned(), dtype, whole, None, byte_len, read)))
 }
 
 impl ModuleVisitor for Collector<'_> {
@@ -171,15 +322,15 @@ impl ModuleVisitor for Collector<'_> {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.add(param);
+        self.add(param, || is_column(param));
     }
 
     fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-        self.add(param);
+        self.add(param, || false);
     }
 
     fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        self.add(param);
+        self.add(param, || false);
     }
 }
 
@@ -200,11 +351,6 @@ impl ModuleSource {
             Err(error) => Err(error.in_tensor(&tensor.name)),
         }
     }
-
-    /// The tensor's path in the module, as the adapter left it.
-    pub(crate) fn name(&self) -> &str {
-        &self.tensor.name
-    }
 }
 
 impl TensorSource for ModuleSource {
@@ -217,8 +363,8 @@ impl TensorSource for ModuleSource {
     }
 
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
-        let data = bridge::to_data(&self.tensor).map_err(Error::framework::<Burn>)?;
-        DataSource::new(&data)?.write_to(sink)
+        let data = catch_panic(|| bridge::to_data(&self.tensor))?;
+        DataSource::new(&data.map_err(Error::framework::<Burn>)?)?.write_to(sink)
     }
 
     /// The number of the tie in place of an address, because the data may lie on a device.

@@ -1,10 +1,11 @@
 //! [`parameters`]: lists the parameters of a module without initializing them.
 
-use burn::module::{Module, ModuleVisitor, Param, Parameter as BurnParameter};
+use burn::module::{Module, ModuleVisitor, Param, ParamId, Parameter as BurnParameter};
 use burn::tensor::kind::Basic;
-use burn::tensor::{Bool, BoolStore, DType, Int, Shape, Tensor};
+use burn::tensor::{Bool, DType, Device, Int, Shape, Tensor};
 
 use super::location::Location;
+use crate::pytorch::{Layout, Stored, is_column};
 
 /// The kind of a parameter's elements. Their width may differ from that in the file, because a
 /// parameter takes over the dtype that it loads.
@@ -26,12 +27,13 @@ impl Kind {
         }
     }
 
-    /// A dtype of this kind, for messages.
-    pub(crate) fn example(self) -> DType {
+    /// The dtype that parameters of this kind have on a device by default.
+    fn default_dtype(self, device: &Device) -> DType {
+        let settings = device.settings();
         match self {
-            Self::Float => DType::F32,
-            Self::Int => DType::I32,
-            Self::Bool => DType::Bool(BoolStore::Native),
+            Self::Float => settings.float_dtype.into(),
+            Self::Int => settings.int_dtype.into(),
+            Self::Bool => settings.bool_dtype.into(),
         }
     }
 }
@@ -40,38 +42,55 @@ impl Kind {
 #[derive(Debug)]
 pub(crate) struct Parameter {
     pub(crate) location: Location,
+    pub(crate) id: ParamId,
     pub(crate) kind: Kind,
-    /// The shape in a file.
+    /// The dtype, for messages. A parameter without a value has the default dtype of its device.
+    pub(crate) dtype: DType,
+    /// The shape of the saved form.
     pub(crate) shape: Shape,
+    /// How a file may store the parameter. The first of these that it has counts.
+    pub(crate) stored_as: Vec<Stored>,
 }
 
 /// The parameters of a module in the order of its fields.
-pub(crate) fn parameters(module: &impl Module, skip_enum_variants: bool) -> Vec<Parameter> {
-    let mut visitor =
-        Visitor { location: Location::root(skip_enum_variants), parameters: Vec::new() };
+pub(crate) fn parameters(
+    module: &impl Module,
+    skip_enum_variants: bool,
+    layout: Layout,
+) -> Vec<Parameter> {
+    let location = Location::root(skip_enum_variants);
+    let mut visitor = Visitor { location, layout, parameters: Vec::new() };
     module.visit(&mut visitor);
     visitor.parameters
 }
 
 struct Visitor {
     location: Location,
+    layout: Layout,
     parameters: Vec<Parameter>,
 }
 
 impl Visitor {
-    fn add<const D: usize, K: Basic>(&mut self, kind: Kind, param: &Param<Tensor<D, K>>)
-    where
+    fn add<const D: usize, K: Basic>(
+        &mut self,
+        kind: Kind,
+        param: &Param<Tensor<D, K>>,
+        is_column: impl FnOnce() -> bool,
+    ) where
         Tensor<D, K>: BurnParameter,
     {
         // A parameter may be saved in another form than it is used in. For example, a linear layer
         // of `Col` layout is saved transposed. A parameter without a value declares the shape of
         // its saved form. A value must be transformed first to get that shape.
-        let shape = if param.is_initialized() {
-            param.transform_for_save().val().shape()
+        let (dtype, shape) = if param.is_initialized() {
+            let value = param.transform_for_save().val();
+            (value.dtype(), value.shape())
         } else {
-            param.lazy_shape()
+            (kind.default_dtype(&param.lazy_device()), param.lazy_shape())
         };
-        self.parameters.push(Parameter { location: self.location.clone(), kind, shape });
+        let location = self.location.clone();
+        let (id, stored_as) = (param.id, self.layout.stored_as(&location, is_column));
+        self.parameters.push(Parameter { location, id, kind, dtype, shape, stored_as });
     }
 }
 
@@ -85,14 +104,14 @@ impl ModuleVisitor for Visitor {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.add(Kind::Float, param);
+        self.add(Kind::Float, param, || is_column(param));
     }
 
     fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-        self.add(Kind::Int, param);
+        self.add(Kind::Int, param, || false);
     }
 
     fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        self.add(Kind::Bool, param);
+        self.add(Kind::Bool, param, || false);
     }
 }

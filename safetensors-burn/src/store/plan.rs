@@ -1,40 +1,49 @@
 //! [`LoadPlan`]: matches tensors to parameters and checks them, before any tensor is read.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
-use burn::tensor::TensorData;
+use burn::module::ParamId;
 use burn_store::{ApplyError, ApplyResult, ModuleAdapter};
-use safetensors_core::framework::Framework;
-use safetensors_core::{Dtype, Error, ErrorKind, LazyTensor, LoadOptions, Result};
+use safetensors_core::Error;
 
 use super::catalog::Catalog;
 use super::filter::Filter;
 use super::pack::{self, PackTensor, Slot};
 use super::parameters::{Kind, Parameter};
-use crate::Burn;
+use crate::pytorch::{Stored, without_parameter};
+use crate::{Burn, StoreError};
 
 /// The tensors that will be loaded, and the result that will be returned.
 pub(crate) struct LoadPlan {
-    matches: Vec<Match>,
+    pub(crate) matches: Vec<Match>,
     pub(crate) result: ApplyResult,
     /// The first error of `result`, with the path of the parameter and the file of the tensor.
     pub(crate) mismatch: Option<Error>,
+    /// The names of the tensors that the checkpoint lacks.
+    pub(crate) missing: BTreeSet<String>,
+    /// The error if the checkpoint has a tensor of which the module has only some parts.
+    pub(crate) other_parts: Option<Error>,
 }
 
 /// A tensor and the parameter of the same kind and shape that it goes into.
-struct Match {
+pub(crate) struct Match {
     /// The parameter's path in the module.
-    path: String,
+    pub(crate) path: String,
     /// The tensor's name in the catalog.
-    name: String,
-    kind: Kind,
-    slot: Slot,
-    tensor: PackTensor,
+    pub(crate) name: String,
+    pub(crate) kind: Kind,
+    own_id: ParamId,
+    /// The id that the parameter gets; `None` if it keeps its own.
+    pub(crate) new_id: Option<ParamId>,
+    pub(crate) slot: Slot,
+    pub(crate) tensor: PackTensor,
+    /// Whether the parameter has a copy of the tensor's data, or of a part of it.
+    pub(crate) is_copied: bool,
 }
 
 impl LoadPlan {
-    /// Finds the tensor of each parameter by the path of the parameter. If there is none, finds it
-    /// by the name that the adapter has for the parameter.
+    /// Finds the tensor of each parameter by the names in the layout of the file. If there is none,
+    /// finds it by the name that the adapter has for the parameter.
     ///
     /// A parameter that the filter leaves out is neither loaded nor missing.
     pub(crate) fn new(
@@ -53,104 +62,148 @@ impl LoadPlan {
                 errors: vec![],
             },
             mismatch: None,
+            missing: BTreeSet::new(),
+            other_parts: None,
         };
+        // The parameters that are parts of a tensor, and the number of its parts.
+        let mut parts: BTreeMap<&str, (usize, Vec<String>)> = BTreeMap::new();
         let mut used = BTreeSet::new();
-        for Parameter { location, kind, shape } in parameters {
-            let path = location.path();
+        // The ids of the parameters that are not loaded.
+        let mut kept = BTreeSet::new();
+        for parameter in parameters {
+            let (location, path) = (&parameter.location, parameter.location.path());
             let find = |name: &str| catalog.tensors().get_key_value(name);
-            let found = find(&path).or_else(|| find(&pack::alternative_name(location, adapter)?));
-            used.extend(found.map(|(name, _)| name.as_str()));
-            if !filter.matches(location) {
-                plan.result.skipped.push(path);
-                continue;
+            let at = |stored: &Stored| Some((stored.clone(), find(&stored.tensor)?));
+            let found = parameter.stored_as.iter().find_map(at);
+            // What PyTorch has beside the parameter has no parameter of its own.
+            let beside = found.as_ref().and_then(|_| find(&without_parameter(location)?));
+            let alternative = || pack::alternative_name(location, adapter).map(Stored::whole);
+            let found = found.or_else(|| at(&alternative()?));
+            used.extend(found.iter().map(|(_, (name, _))| name.as_str()));
+            used.extend(beside.map(|(name, _)| name.as_str()));
+            if let Some((stored, (name, _))) = found.as_ref().filter(|(stored, _)| stored.is_part())
+            {
+                parts.entry(name).or_insert((stored.parts, vec![])).1.push(path.clone());
             }
-            let Some((name, source)) = found else {
-                plan.result.missing.push((path, location.containers().join(".")));
-                continue;
-            };
-            let slot = Slot::default();
-            let tensor = pack::for_parameter(source, slot.clone(), location, adapter);
-            let (dtype, found) = pack::description(&tensor);
-            let error = if !kind.accepts(dtype) {
-                ApplyError::DTypeMismatch {
-                    path: path.clone(),
-                    expected: kind.example(),
-                    found: dtype,
-                }
-            } else if found != shape {
-                ApplyError::ShapeMismatch {
-                    path: path.clone(),
-                    expected: shape.clone(),
-                    found: found.clone(),
-                }
+            let loaded = if !filter.matches(&path, location.containers()) {
+                plan.result.skipped.push(path);
+                false
+            } else if let Some((stored, (name, source))) = found {
+                plan.add(parameter, catalog, name, source, &stored, adapter)
             } else {
-                plan.result.applied.push(path.clone());
-                plan.matches.push(Match { path, name: name.clone(), kind: *kind, slot, tensor });
-                continue;
+                plan.missing.extend(parameter.stored_as.first().map(|first| first.tensor.clone()));
+                plan.result.missing.push((path, location.containers().join(".")));
+                false
             };
-            plan.mismatch.get_or_insert_with(|| {
-                catalog.locate(name, Error::framework::<Burn>(error.clone()).in_tensor(&path))
-            });
-            plan.result.errors.push(error);
+            if !loaded {
+                kept.insert(parameter.id);
+            }
         }
+        plan.keep_ids_apart(&kept);
         plan.result.skipped.sort_unstable();
         plan.result.missing.sort_unstable();
         plan.result.unused = catalog.unused(&used);
+        let incomplete = parts.into_iter().find(|(_, (expected, found))| found.len() != *expected);
+        plan.other_parts = incomplete.map(|(name, (expected, found))| {
+            let error = Error::framework::<Burn>(StoreError::OtherParts { expected, found });
+            catalog.locate(name, error.in_tensor(name))
+        });
         plan
     }
 
-    /// Reads the tensors in parallel, each once, and adapts them. `options` must be made for burn.
-    /// Returns the data by the path of the parameter.
-    pub(crate) fn read(
-        self,
+    /// Adds a tensor and its parameter, or the reason why the tensor does not fit it. Returns
+    /// whether it fits.
+    fn add(
+        &mut self,
+        parameter: &Parameter,
         catalog: &Catalog,
-        options: &LoadOptions,
-    ) -> Result<(HashMap<String, TensorData>, ApplyResult)> {
-        let tensors = self
-            .matches
-            .iter()
-            .map(|found| catalog.tensor(&found.name))
-            .collect::<Result<Vec<_>>>()?;
-        // Several parameters may share one tensor under different names. It is read only once.
-        let mut slots: BTreeMap<&str, (LazyTensor<'_, _>, Vec<&Slot>)> = BTreeMap::new();
-        for (found, tensor) in self.matches.iter().zip(&tensors) {
-            slots.entry(tensor.name()).or_insert_with(|| (*tensor, Vec::new())).1.push(&found.slot);
-        }
-        let (once, slots): (Vec<_>, Vec<_>) = slots.into_values().unzip();
-        let bufs = catalog.read(&once, options)?;
-        for ((tensor, slots), buf) in once.iter().zip(slots).zip(bufs) {
-            let data = Burn::from_exact(buf, &()).map_err(|error| tensor.locate(error))?;
-            if let Some((last, others)) = slots.split_last() {
-                // The last slot takes the data itself, so an unshared tensor is not copied.
-                others.iter().for_each(|slot| slot.fill(data.clone()));
-                last.fill(data);
+        name: &str,
+        source: &PackTensor,
+        stored: &Stored,
+        adapter: &dyn ModuleAdapter,
+    ) -> bool {
+        let (location, slot) = (&parameter.location, Slot::default());
+        let path = location.path();
+        let tensor = pack::for_parameter(source, slot.clone(), location, stored, adapter);
+        let error = match misfit(parameter, &path, source, stored, tensor) {
+            Ok(tensor) => {
+                let new_id = if stored.is_part() {
+                    catalog.id_of_part(&path)
+                } else {
+                    pack::saved_id(source)
+                };
+                self.result.applied.push(path.clone());
+                self.matches.push(Match {
+                    path,
+                    name: name.to_owned(),
+                    kind: parameter.kind,
+                    own_id: parameter.id,
+                    new_id,
+                    slot,
+                    tensor,
+                    is_copied: !stored.is_as_in_module(),
+                });
+                return true;
             }
+            Err(error) => error,
+        };
+        self.mismatch.get_or_insert_with(|| {
+            let error = match transposed(&error, source, stored) {
+                Some(hint) => Error::framework::<Burn>(hint),
+                None => Error::framework::<Burn>(error.clone()),
+            };
+            // Only the adapter knows its own name for a tensor.
+            let is_of_adapter = !parameter.stored_as.contains(stored);
+            catalog.locate(name, error.in_tensor(if is_of_adapter { &path } else { name }))
+        });
+        self.result.errors.push(error);
+        false
+    }
+
+    /// Drops new ids that would give one id to two parameters that have two ids now. burn finds
+    /// gradients and the state of an optimizer by the id, so it would mix them up.
+    fn keep_ids_apart(&mut self, of_others: &BTreeSet<ParamId>) {
+        let mut given = BTreeMap::new();
+        for found in &mut self.matches {
+            found.new_id = found.new_id.filter(|id| {
+                !of_others.contains(id) && *given.entry(*id).or_insert(found.own_id) == found.own_id
+            });
         }
-        let data = self.matches.into_iter().zip(&tensors).map(
-            |(Match { path, tensor, kind, .. }, source)| {
-                let data = pack::into_data(tensor)
-                    .and_then(|data| check(kind, data))
-                    .map_err(|error| source.locate(error))?;
-                Ok((path, data))
-            },
-        );
-        Ok((data.collect::<Result<_>>()?, self.result))
     }
 }
 
-/// Returns the data if a parameter of this kind can take it. Integers for a boolean parameter must
-/// all be 0 or 1.
-fn check(kind: Kind, data: TensorData) -> Result<TensorData> {
-    if kind == Kind::Bool && !data.dtype().is_bool() {
-        let other = data.iter::<u64>().enumerate().find(|&(_, value)| value > 1);
-        if let Some((index, value)) = other {
-            let kind = ErrorKind::DoesNotFit {
-                index: index as u64,
-                value: value.to_string(),
-                to: Dtype::BOOL,
-            };
-            return Err(kind.into());
-        }
+/// Returns the tensor if it can become the value of a parameter. It is made of `source`, the tensor in
+/// the file; there is none if `source` has no shape for the parameter.
+fn misfit(
+    parameter: &Parameter,
+    path: &str,
+    source: &PackTensor,
+    stored: &Stored,
+    tensor: Option<PackTensor>,
+) -> Result<PackTensor, ApplyError> {
+    let (dtype, shape) = pack::description(tensor.as_ref().unwrap_or(source));
+    let path = path.to_owned();
+    if !parameter.kind.accepts(dtype) {
+        return Err(ApplyError::DTypeMismatch { path, expected: parameter.dtype, found: dtype });
     }
-    Ok(data)
+    let (expected, found) = if stored.is_as_in_module() {
+        (parameter.shape.clone(), shape.clone())
+    } else {
+        (stored.shape_in_file(&parameter.shape), pack::description(source).1.clone())
+    };
+    tensor
+        .filter(|tensor| *pack::description(tensor).1 == parameter.shape)
+        .ok_or(ApplyError::ShapeMismatch { path, expected, found })
+}
+
+/// A better error for a matrix that would fit if it were transposed. `source` is the tensor in the
+/// file, before the adapter.
+fn transposed(error: &ApplyError, source: &PackTensor, stored: &Stored) -> Option<StoreError> {
+    let ApplyError::ShapeMismatch { expected, found, .. } = error else { return None };
+    let (&[rows, columns], &[b, a]) = (&expected[..], &found[..]) else { return None };
+    (rows == a && columns == b).then(|| StoreError::Transposed {
+        expected: [rows, columns],
+        found: [b, a],
+        is_adapted: stored.transposed || pack::description(source).1 != found,
+    })
 }

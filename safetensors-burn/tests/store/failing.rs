@@ -130,7 +130,7 @@ fn a_failed_save_leaves_the_old_file() {
         weight: Param<Tensor<2>>,
     }
     let dir = dir();
-    let mut store = saved(&dir, &Model::new(2));
+    let mut store = saved(&dir, &Model::new(2)).overwrite(true);
     let device = Device::default();
     let weight = Tensor::<2>::ones([4, 8], &device).quantize_dynamic(&Default::default());
     let error = Quantized { weight: initialized(weight) }.save_into(&mut store).unwrap_err();
@@ -155,4 +155,104 @@ fn a_panic_of_the_backend_is_an_error_and_the_module_stays_as_it_was() {
     );
     assert_eq!(error.tensor(), Some("weight"));
     assert_eq!(state(&other), before);
+}
+
+/// Fails in the last step, which is that of the mask.
+#[test]
+fn a_load_in_steps_says_what_was_loaded_before_it_failed() {
+    let dir = dir();
+    let path = dir.path().join("model.safetensors");
+    saved(&dir, &Model::new(2));
+    let mut bytes = std::fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() = 2;
+    std::fs::write(&path, &bytes).unwrap();
+    refused(&mut CheckpointStore::from_file(&path));
+
+    let (saved, mut model) = (Model::new(2), Model::new(11));
+    let mask = model.mask.to_data();
+    let mut store = CheckpointStore::from_file(&path).max_extra_memory(1);
+    let error = model.load_from(&mut store).unwrap_err();
+    let StoreError::PartlyLoaded { loaded: 11, total: 12, source: cause } = source(&error) else {
+        panic!("{error}")
+    };
+    assert!(matches!(cause.kind(), ErrorKind::InvalidBool { .. }), "{cause}");
+    assert_eq!((error.tensor(), error.file()), (Some("mask"), path.to_str()));
+    assert!(error.to_string().contains("11 of 12 parameters"), "{error}");
+    assert_eq!(model.steps.to_data(), saved.steps.to_data());
+    assert_eq!(model.mask.to_data(), mask);
+
+    // What the header says is checked before the first step.
+    changed(&path, "steps", Some(TensorData::from([1_i64])));
+    let error = refused(&mut CheckpointStore::from_file(&path).max_extra_memory(1));
+    assert!(matches!(source(&error), ApplyError::ShapeMismatch { .. }), "{error}");
+}
+
+#[test]
+fn steps_of_any_size_load_the_same() {
+    let dir = dir();
+    let model = Model::new(2);
+    saved(&dir, &model);
+    for bytes in [0, 1, 40, 100, 1 << 40] {
+        let path = dir.path().join("model.safetensors");
+        let mut store = CheckpointStore::from_file(path).max_extra_memory(bytes);
+        let mut other = Model::new(7);
+        let result = other.load_from(&mut store).unwrap();
+        assert_eq!(result.applied.len(), PATHS.len());
+        assert_eq!(state(&model), state(&other), "{bytes}");
+    }
+}
+
+#[test]
+fn errors_name_the_dtype_that_the_parameter_has() {
+    let dir = dir();
+    let path = dir.path().join("model.safetensors");
+    for (name, expected) in [
+        ("steps", DType::I64),
+        ("encoder.bias", DType::F32),
+        ("mask", Model::new(1).mask.val().dtype()),
+    ] {
+        let wrong = if name == "encoder.bias" {
+            TensorData::from([1_i32, 2, 3, 4])
+        } else {
+            TensorData::from([1.0_f32, 2.0])
+        };
+        changed(&path, name, Some(wrong));
+        let error = refused(&mut CheckpointStore::from_file(&path));
+        let ApplyError::DTypeMismatch { expected: found, .. } = source(&error) else {
+            panic!("{error}")
+        };
+        assert_eq!(*found, expected, "{error}");
+    }
+}
+
+#[test]
+fn a_shape_that_fits_transposed_hints_at_the_adapter() {
+    let dir = dir();
+    let path = dir.path().join("model.safetensors");
+    let model = Model::new(2);
+    let mut out = CheckpointStore::from_file(&path).with_to_adapter(BurnToPyTorchAdapter);
+    model.save_into(&mut out).unwrap();
+    let store = || CheckpointStore::from_file(&path).allow_partial(true);
+    let error = refused(&mut store());
+    let StoreError::Transposed { expected: [3, 4], found: [4, 3], is_adapted: false } =
+        source(&error)
+    else {
+        panic!("{error}")
+    };
+    assert!(error.to_string().contains("pytorch(true)"), "{error}");
+    assert_eq!((error.tensor(), error.file()), (Some("encoder.weight"), path.to_str()));
+    let result = Model::new(3).load_from(&mut store().validate(false)).unwrap();
+    assert!(
+        matches!(&result.errors[..], [ApplyError::ShapeMismatch { path, .. }] if path == "encoder.weight")
+    );
+
+    // The adapter is of no use for a file of burn's own layout.
+    let mut out = CheckpointStore::from_file(&path).overwrite(true);
+    model.save_into(&mut out).unwrap();
+    let error = refused(&mut store().with_from_adapter(PyTorchToBurnAdapter));
+    assert!(matches!(source(&error), StoreError::Transposed { is_adapted: true, .. }), "{error}");
+    // Other shapes are not transposed.
+    changed(&path, "encoder.weight", Some(TensorData::from([[1.0_f32; 5]; 3])));
+    let error = refused(&mut store());
+    assert!(matches!(source(&error), ApplyError::ShapeMismatch { .. }), "{error}");
 }

@@ -4,7 +4,11 @@
 mod adapting;
 mod choosing;
 mod failing;
+mod ids;
+mod memory;
+mod naming;
 mod round_trip;
+mod saving;
 mod scaled;
 
 use std::path::Path;
@@ -13,11 +17,12 @@ use burn::module::{Initializer, Module, Param, ParamId, Parameter};
 use burn::nn::{
     BatchNorm, BatchNormConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig, LinearLayout,
 };
-use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
+use burn::tensor::{Bool, DType, Device, Distribution, Int, Tensor, TensorData};
 use safetensors_burn::{
     ApplyError, BurnToPyTorchAdapter, ChainAdapter, CheckpointStore, FloatCastAdapter,
-    IdentityAdapter, ModuleAdapter, ModuleContext, ModuleSnapshot, ModuleStore, PathFilter,
-    PyTorchToBurnAdapter, StoreError, bridge, burn_pack, load, save,
+    HalfPrecisionAdapter, IdentityAdapter, KeyRemapper, ModuleAdapter, ModuleContext,
+    ModuleSnapshot, ModuleStore, PathFilter, PyTorchToBurnAdapter, StoreError, bridge, burn_pack,
+    load, save,
 };
 use safetensors_core::{
     Checkpoint, Dtype, Error, ErrorKind, LoadOptions, SaveOptions, TensorView, Widening,

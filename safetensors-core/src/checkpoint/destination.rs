@@ -7,6 +7,7 @@ use super::names::STANDARD_FILE;
 use super::store::{FileKind, LocalStore, Store};
 use super::{CheckpointPath, FilePattern};
 use crate::error::{Error, ErrorKind, Result};
+use crate::save::SaveOptions;
 use crate::save::atomic::{refuse_other_than_directory, replaceable};
 
 /// Checks whether these files of the pattern can be saved to a directory, as far as that is known
@@ -18,7 +19,7 @@ pub(crate) fn check(
     directory: &Path,
     pattern: &FilePattern,
     files: &[&str],
-    replace_read_only: bool,
+    options: &SaveOptions,
 ) -> Result<()> {
     let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
     // A missing directory will be created in its nearest ancestor that exists.
@@ -30,7 +31,7 @@ pub(crate) fn check(
     if there != directory {
         return Ok(());
     }
-    refuse_irreplaceable(directory, pattern, files, replace_read_only)?;
+    refuse_irreplaceable(directory, pattern, files, options)?;
     let index = pattern.index_name();
     let &[file] = files else { return Ok(()) };
     if file != pattern.file_name(0, 1) || file == STANDARD_FILE {
@@ -50,13 +51,13 @@ pub(crate) fn check(
     Err(Error::from(ErrorKind::NotAlone { file: file.into(), others }).in_path(directory))
 }
 
-/// Fails if a file that a save would replace or remove is a directory, a special file or, unless
-/// these may be replaced, a read-only file: the new files, the index, and all files of the pattern.
+/// Fails if a file that a save would replace or remove is a directory, a special file, or a file
+/// that the options say must stay: the new files, the index, and all files of the pattern.
 pub(super) fn refuse_irreplaceable(
     directory: &Path,
     pattern: &FilePattern,
     files: &[&str],
-    replace_read_only: bool,
+    options: &SaveOptions,
 ) -> Result<()> {
     let mut names: Vec<_> = files.iter().map(|&file| file.to_owned()).collect();
     names.push(pattern.index_name());
@@ -64,7 +65,7 @@ pub(super) fn refuse_irreplaceable(
     names.extend(listed.filter(|name| pattern.matches(name)));
     for path in names.iter().map(|name| directory.join(name)) {
         refuse_other_than_files(&path)
-            .and_then(|()| replaceable(&path, replace_read_only))
+            .and_then(|()| replaceable(&path, options))
             .map_err(|error| error.in_path(&path))?;
     }
     Ok(())

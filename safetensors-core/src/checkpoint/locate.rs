@@ -33,6 +33,27 @@ impl CheckpointPath {
         locate(&LocalStore, path.as_ref())
     }
 
+    /// [`find`](Self::find) for files that do not lie on the local disk. Only names are needed, so
+    /// the store may have empty files, for example those that a server lists:
+    ///
+    /// ```
+    /// use safetensors_core::checkpoint::CheckpointPath;
+    /// use safetensors_core::checkpoint::store::MemoryStore;
+    ///
+    /// let listed = ["gpt/config.json", "gpt/model.safetensors"];
+    /// let store = MemoryStore::from_iter(listed.map(|name| (name, Vec::new())));
+    /// let found = CheckpointPath::find_in(&store, "gpt")?;
+    /// assert_eq!(found, CheckpointPath::File("gpt/model.safetensors".into()));
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoCheckpoint`] for a directory that holds none or several; those of the store.
+    pub fn find_in(store: &impl Store, path: impl AsRef<Path>) -> Result<Self> {
+        locate(store, path.as_ref())
+    }
+
     /// Tells an index from a file of tensors by the end of the name: `.safetensors.index.json` or
     /// `.safetensors`. `None` for every other name. The file need not exist.
     ///

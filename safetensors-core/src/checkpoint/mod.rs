@@ -15,6 +15,7 @@ mod opening;
 mod options;
 mod owned;
 mod pattern;
+mod planned;
 #[cfg(test)]
 mod races;
 mod save;
@@ -41,6 +42,7 @@ pub(crate) use names::{STANDARD_FILE, STANDARD_INDEX};
 pub use options::{Contention, ShardOptions};
 pub(crate) use owned::stale_files;
 pub use pattern::FilePattern;
+pub use planned::PlannedShards;
 pub use save::{SavedShards, save_sharded};
 pub(crate) use save::{plan as plan_shards, save_sharded_if};
 pub use size::MaxShardSize;

@@ -104,6 +104,7 @@ pub(crate) fn save_sharded_if<N: AsRef<str>, S: TensorSource>(
 }
 
 /// What a sharded save will write.
+#[derive(Debug)]
 pub(crate) struct ShardPlan {
     /// The tensors of each file.
     pub(crate) split: Split,
@@ -113,7 +114,7 @@ pub(crate) struct ShardPlan {
     pub(crate) each: SaveOptions,
     /// Each alias, with the name of its tensor in the file.
     pub(crate) aliases: BTreeMap<String, String>,
-    index: Index,
+    pub(super) index: Index,
 }
 
 /// Removes the tensors that are tied to others, and decides which file each remaining one goes to.

@@ -19,6 +19,7 @@ use crate::io::hidden::remove_header_backup;
 use crate::io::identity::Identity;
 use crate::io::lock::DirectoryLock;
 use crate::io::unfinished::Steps;
+use crate::save::SaveOptions;
 use crate::save::atomic::{sync, sync_directory};
 use crate::save::permissions::{Rights, take_over};
 
@@ -65,7 +66,8 @@ pub(crate) struct Staging {
     /// The directories that were created for the checkpoint. They are removed if they are empty, so
     /// `temp`, which lies in them, must be dropped before: it comes first.
     made: NewDirectories,
-    replace_read_only: bool,
+    /// Which files may be replaced.
+    save_options: SaveOptions,
     /// The rights of new files that replace no file of the same name: those of the old checkpoint.
     rights: Option<Rights>,
 }
@@ -79,11 +81,11 @@ impl Staging {
         options: &ShardOptions,
     ) -> Result<Self> {
         let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
-        let replace_read_only = options.save_options.replace_read_only;
+        let save_options = &options.save_options;
         if directory.is_dir() {
             // The commit checks this again. Here it comes before hours of writing.
             let files: Vec<&str> = files.iter().map(String::as_str).collect();
-            refuse_irreplaceable(directory, options.pattern(), &files, replace_read_only)?;
+            refuse_irreplaceable(directory, options.pattern(), &files, save_options)?;
         }
         let create = || {
             let made = NewDirectories::create_all(directory)?;
@@ -95,12 +97,12 @@ impl Staging {
         let mut staging = Self {
             directory: directory.into(),
             pattern: options.pattern().clone(),
-            durable: options.save_options.durable,
+            durable: save_options.durable,
+            save_options: save_options.clone(),
             contention: options.contention,
             before: None,
             temp,
             made,
-            replace_read_only,
             rights: None,
         };
         if staging.contention == Contention::Fail {
@@ -133,7 +135,7 @@ impl Staging {
         if self.before.take().is_some_and(|before| before != self.versions()) {
             return Err(self.busy());
         }
-        refuse_irreplaceable(&self.directory, &self.pattern, &files, self.replace_read_only)?;
+        refuse_irreplaceable(&self.directory, &self.pattern, &files, &self.save_options)?;
         check()?;
         let mut stale = Stale::find(&self.directory, &self.pattern, &files)?;
         let replaced = files.iter().map(|file| self.destination(file)).chain([index.clone()]);

@@ -8,8 +8,8 @@ use super::header::Found;
 use super::{Edit, header};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{FileSource, ReadAt, SafeTensors};
-use crate::save::Order;
 use crate::save::atomic::{destination, refuse_special, replaceable};
+use crate::save::{Order, SaveOptions};
 
 pub(super) fn open(path: &Path, read_only: bool) -> Result<Edit<'static>> {
     let open = || {
@@ -89,7 +89,7 @@ pub fn is_torn(path: impl AsRef<Path>) -> Result<bool> {
 
 fn open_and_restore(destination: &Path) -> Result<(FileSource, Found)> {
     refuse_special(destination)?;
-    replaceable(destination, false)?;
+    replaceable(destination, &SaveOptions::new())?;
     let mut source = FileSource::open_to_edit(destination)?;
     let mut restore = || {
         lock(source.file(), destination)?;

@@ -329,6 +329,11 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("the file is read-only; it is replaced only where that is asked for")]
     ReadOnlyFile,
+    /// A file exists where a new one is to be saved, and
+    /// [`SaveOptions::overwrite`](crate::SaveOptions::overwrite) says that it is not replaced.
+    #[cfg(feature = "std")]
+    #[error("the file exists already; overwrite(true) replaces it")]
+    FileExists,
     /// The path leads to something other than a regular file: a directory, a FIFO, a device or
     /// another special file.
     #[cfg(feature = "std")]

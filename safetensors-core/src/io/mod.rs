@@ -31,5 +31,5 @@ pub use file::FileSource;
 #[cfg(feature = "std")]
 pub use memmap2::Mmap;
 #[cfg(feature = "std")]
-pub use read_at::{ReadAt, ReadRange};
+pub use read_at::{ReadAt, ReadRange, Requests};
 pub use safetensors::SafeTensors;

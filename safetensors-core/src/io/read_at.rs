@@ -55,7 +55,7 @@ pub trait ReadAt: Send + Sync {
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
 
     /// Fills several buffers. The default reads one after the other. A source with expensive
-    /// requests, such as a network, can join them.
+    /// requests, such as a network, can join them, and have several under way at once.
     ///
     /// # Errors
     ///
@@ -63,6 +63,61 @@ pub trait ReadAt: Send + Sync {
     /// unspecified.
     fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
         ranges.iter_mut().try_for_each(|range| self.read_exact_at(range.bytes, range.offset))
+    }
+
+    /// How loads should divide what they read, if that depends on the source. `None`, the default,
+    /// suits memory and local files: a call returns at once, so threads for each core are enough,
+    /// and only neighbours are read by one call.
+    ///
+    /// A source whose calls wait, such as one behind a network, returns `Some`. A load then makes
+    /// more calls at once, each in a thread that mostly waits. It passes ranges to
+    /// [`read_ranges_at`](ReadAt::read_ranges_at) however much lies between them, and leaves it to
+    /// the source which of them are worth one request.
+    ///
+    /// ```
+    /// use safetensors_core::io::{ReadRange, Requests};
+    /// use safetensors_core::{Checkpoint, LoadOptions, ReadAt, SaveOptions, TensorView, serialize};
+    /// use std::sync::atomic::{AtomicU64, Ordering};
+    /// use std::{io, thread, time::Duration};
+    ///
+    /// /// Bytes that are far away.
+    /// struct Far(Vec<u8>, AtomicU64);
+    ///
+    /// impl ReadAt for Far {
+    ///     fn byte_len(&self) -> u64 {
+    ///         self.0.byte_len()
+    ///     }
+    ///
+    ///     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+    ///         self.read_ranges_at(&mut [ReadRange { offset, bytes: buf }])
+    ///     }
+    ///
+    ///     fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
+    ///         thread::sleep(Duration::from_millis(5));
+    ///         self.1.fetch_add(1, Ordering::Relaxed);
+    ///         self.0.read_ranges_at(ranges)
+    ///     }
+    ///
+    ///     fn requests(&self) -> Option<Requests> {
+    ///         Some(Requests::new(8 << 20, 16))
+    ///     }
+    /// }
+    ///
+    /// let values = [1.0_f32; 100];
+    /// let tensors = ["a", "b", "c", "d"].map(|name| {
+    ///     (name, TensorView::from_slice(&[100], &values).unwrap())
+    /// });
+    /// let far = Far(serialize(tensors, &SaveOptions::new())?, AtomicU64::new(0));
+    /// let checkpoint = Checkpoint::from_source(far, "far away")?;
+    /// let calls = &checkpoint.files()[0].safetensors().source().1;
+    /// let for_header = calls.load(Ordering::Relaxed);
+    /// // Two of four tensors, with a gap between them: one call.
+    /// checkpoint.read_named(["a", "c"], &LoadOptions::new())?;
+    /// assert_eq!(calls.load(Ordering::Relaxed) - for_header, 1);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    fn requests(&self) -> Option<Requests> {
+        None
     }
 
     /// Checks that the source has not changed since it was opened, as far as it can tell. It is
@@ -91,6 +146,35 @@ pub trait ReadAt: Send + Sync {
     /// Those of the source, if it cannot tell.
     fn is_replaced(&self) -> io::Result<bool> {
         Ok(false)
+    }
+}
+
+/// How loads divide what they read from a source whose calls wait: see [`ReadAt::requests`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Requests {
+    bytes: usize,
+    at_once: usize,
+}
+
+impl Requests {
+    /// Calls of about so many bytes each, and so many at once. The first number is rounded to
+    /// multiples of 64 KiB, and both are at least one.
+    ///
+    /// While elements are converted, memory holds the bytes of all calls that are under way. An
+    /// explicit [number of threads](crate::LoadOptions::threads) overrides the second number.
+    pub fn new(bytes: usize, at_once: usize) -> Self {
+        const STEP: usize = 64 << 10;
+        Self { bytes: (bytes / STEP).max(1) * STEP, at_once: at_once.max(1) }
+    }
+
+    /// The most bytes of one call.
+    pub fn byte_len(&self) -> usize {
+        self.bytes
+    }
+
+    /// The most calls at once.
+    pub fn at_once(&self) -> usize {
+        self.at_once
     }
 }
 

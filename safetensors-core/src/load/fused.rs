@@ -32,7 +32,8 @@ pub(crate) fn read_converted<S: ReadAt>(
     scratch: &mut ReadScratch,
 ) -> Result<()> {
     let (from, to) = (conversion.from(), conversion.to());
-    let elements = elements_of(from, STREAMED) / GROUP * GROUP;
+    let most = source.requests().map_or(STREAMED, |requests| requests.byte_len());
+    let elements = elements_of(from, most) / GROUP * GROUP;
     for out in out.chunks_mut(bytes_of(to, elements)) {
         let elements = elements_of(to, out.len());
         convert_read(conversion, first, out, scratch, |bytes| {

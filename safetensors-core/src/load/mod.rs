@@ -164,8 +164,14 @@ fn fill<'t, S: ReadAt>(
     hugepage::advise(bufs.iter().map(|(buf, _)| buf.room()));
     let bytes_total = bufs.iter().map(|(buf, _)| buf.byte_len() as u64).sum();
     let jobs = plan::jobs(wanted, bufs);
-    let progress = options.work.meter(bytes_total);
-    options.work.each(jobs, |job: Job<'_, '_, '_, S>, scratch: &mut Scratch| {
+    let at_once = one_a_file(wanted).filter_map(|tensor| tensor.source().requests());
+    let work = match at_once.map(|requests| requests.at_once()).max() {
+        // Threads that wait for a source take no time of a core, so their number depends on it.
+        Some(at_once) => &options.work.unless_set(at_once),
+        None => &options.work,
+    };
+    let progress = work.meter(bytes_total);
+    work.each(jobs, |job: Job<'_, '_, '_, S>, scratch: &mut Scratch| {
         let (tensor, bytes) = (job.tensor(), job.byte_len());
         job.read(scratch)?;
         progress.add(bytes, tensor.name())

@@ -1,7 +1,7 @@
 //! [`Job`]: the unit of work of a thread that reads. [`jobs`] plans all jobs of a load.
 
 use crate::convert::{ReadConversion, Scales};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::io::{ReadAt, ReadRange};
 use crate::load::fused::{ReadScratch, convert_read, read_converted};
 use crate::load::size::{JOB, SMALL, STRIDED};
@@ -149,12 +149,13 @@ impl Place<'_> {
 ///   converted or has gaps is a job of its own, because it goes through the thread's scratch
 ///   buffer.
 /// - **Large and contiguous**: cut into pieces of equal length, each a [`Job::Plain`] or a
-///   [`Job::Converted`]. Pieces let all threads share one large tensor.
+///   [`Job::Converted`]. Pieces let all threads share one large tensor. A source whose calls wait
+///   sets the [length](ReadAt::requests) of a piece.
 /// - **Large with gaps** (the columns of a matrix, for example): split into [`Job::Strided`] of at
 ///   most [`STRIDED`] bytes of the file. Threads share the work, and the limit bounds the scratch
 ///   memory of each thread, which gathers the runs of a job. If the runs are long, a part of the
 ///   split may be one run without gaps. It is then planned like a contiguous tensor.
-pub(super) fn jobs<'t, 'a, 'b, S>(
+pub(super) fn jobs<'t, 'a, 'b, S: ReadAt>(
     wanted: &'t [Wanted<'t, 'a, S>],
     bufs: &'b mut [Reserved<'t>],
 ) -> Vec<Job<'t, 'a, 'b, S>> {
@@ -164,6 +165,7 @@ pub(super) fn jobs<'t, 'a, 'b, S>(
         let (tensor, conversion) = (wanted.tensor, *conversion);
         // `Runs` count from the tensor's first byte. Adding `base` gives an offset in the file.
         let base = tensor.file_offset();
+        let longest = longest(tensor.source());
         let len = buf.byte_len();
         if len == 0 {
             continue;
@@ -204,9 +206,9 @@ pub(super) fn jobs<'t, 'a, 'b, S>(
                     jobs.push(Job::Strided(part, runs, wanted.gap, conversion));
                 }
                 Some(start) => {
-                    let elements = JOB as u64 * 8 / memory_bits;
-                    let step = JOB as u64 * file_bits / memory_bits;
-                    for (number, bytes) in (0..).zip(bytes.chunks_mut(JOB)) {
+                    let elements = longest as u64 * 8 / memory_bits;
+                    let step = longest as u64 * file_bits / memory_bits;
+                    for (number, bytes) in (0..).zip(bytes.chunks_mut(longest)) {
                         let (offset, first) =
                             (base + start + number * step, first + number * elements);
                         let part = Part { tensor, offset, first, place: Place::Piece(bytes) };
@@ -224,19 +226,29 @@ pub(super) fn jobs<'t, 'a, 'b, S>(
     jobs
 }
 
+/// The most bytes in memory of one contiguous job.
+fn longest<S: ReadAt>(source: &S) -> usize {
+    source.requests().map_or(JOB, |requests| requests.byte_len())
+}
+
 /// Joins small parts into jobs. The parts of one job are neighbours in one file, without a gap
 /// between them, and about as long together as a piece of a large tensor. So one system call reads
-/// them all.
-fn gather<'t, 'a, 'b, S>(mut small: Vec<Part<'t, 'a, 'b, S>>, jobs: &mut Vec<Job<'t, 'a, 'b, S>>) {
+/// them all. A source whose calls wait gets parts with gaps between them, too, and joins them as it
+/// sees fit.
+fn gather<'t, 'a, 'b, S: ReadAt>(
+    mut small: Vec<Part<'t, 'a, 'b, S>>,
+    jobs: &mut Vec<Job<'t, 'a, 'b, S>>,
+) {
     let source = |part: &Part<'t, 'a, 'b, S>| std::ptr::from_ref(part.tensor.source());
     small.sort_unstable_by_key(|part| (source(part), part.offset));
     let mut together: Vec<Part<'t, 'a, 'b, S>> = Vec::new();
     let mut len = 0;
     for part in small {
         let follows = together.last().is_some_and(|last| {
+            let is_neighbour = last.offset + last.place.byte_len() as u64 == part.offset;
             source(last) == source(&part)
-                && last.offset + last.place.byte_len() as u64 == part.offset
-                && len < JOB
+                && (is_neighbour || part.tensor.source().requests().is_some())
+                && len < longest(part.tensor.source())
         });
         if !follows && !together.is_empty() {
             jobs.push(Job::Plain(std::mem::take(&mut together)));
@@ -275,8 +287,18 @@ impl<'t, 'a, S: ReadAt> Job<'t, 'a, '_, S> {
                 let ranges = parts
                     .iter_mut()
                     .map(|part| ReadRange { offset: part.offset, bytes: part.place.bytes_mut() });
-                if source.read_ranges_at(&mut ranges.collect::<Vec<_>>()).is_ok() {
-                    return Ok(());
+                let joint = match source.read_ranges_at(&mut ranges.collect::<Vec<_>>()) {
+                    Ok(()) => return Ok(()),
+                    Err(error) => error,
+                };
+                if source.requests().is_some() {
+                    // It has tried again already, and each further call would wait as long.
+                    let error = Error::from(ErrorKind::Io(joint));
+                    return Err(match (&parts[..], parts[0].tensor.file()) {
+                        ([part], _) => part.tensor.locate(error),
+                        (_, Some(file)) => error.in_path(file),
+                        _ => error,
+                    });
                 }
                 // The joint read failed. Read the parts one by one, so that the error names the
                 // right tensor.

@@ -7,7 +7,7 @@ use super::{LazyTensor, LoadOptions};
 use crate::convert::ConvertOptions;
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
-use crate::io::ReadAt;
+use crate::io::{ReadAt, ReadRange, Requests};
 use crate::slice::{Index, IntoIndices, RankPart, Runs, Selection, TensorPart, narrow};
 use crate::tensor::{Sink, TensorBuf, TensorSource};
 
@@ -169,6 +169,9 @@ pub(crate) fn read_runs<S: ReadAt>(
     mut bytes: &mut [u8],
     scratch: &mut Vec<u8>,
 ) -> Result<(), ErrorKind> {
+    if let Some(requests) = source.requests() {
+        return read_together(source, requests, groups(runs.iter(), base, gap), bytes, scratch);
+    }
     for group in groups(runs.iter(), base, gap) {
         let span = span(&group);
         if let [run] = group.as_slice() {
@@ -184,6 +187,63 @@ pub(crate) fn read_runs<S: ReadAt>(
             let (here, rest) = bytes.split_at_mut(run.len());
             here.copy_from_slice(&scratch[run]);
             bytes = rest;
+        }
+    }
+    Ok(())
+}
+
+/// [`read_runs`] for a source whose calls wait: each call reads many groups.
+fn read_together<S: ReadAt>(
+    source: &S,
+    requests: Requests,
+    groups: impl Iterator<Item = Vec<Range<u64>>>,
+    mut bytes: &mut [u8],
+    scratch: &mut Vec<u8>,
+) -> Result<(), ErrorKind> {
+    /// The most groups of one call. Each takes some bytes of memory.
+    const MOST: usize = 1 << 14;
+    let mut groups = groups.peekable();
+    // The bytes that go through `scratch`.
+    let gathered = |group: &[Range<u64>]| match group {
+        [_] => 0,
+        group => (span(group).end - span(group).start) as usize,
+    };
+    while groups.peek().is_some() {
+        let (mut call, mut len) = (Vec::new(), 0);
+        while let Some(group) = groups.next_if(|group| {
+            call.is_empty() || (len + gathered(group) <= requests.byte_len() && call.len() < MOST)
+        }) {
+            len += gathered(&group);
+            call.push(group);
+        }
+        scratch.resize(len, 0);
+        let (mut free, mut ranges, mut copies) = (&mut scratch[..], Vec::new(), Vec::new());
+        for group in &call {
+            let wanted = group.iter().map(|run| (run.end - run.start) as usize).sum();
+            let (here, rest) = bytes.split_at_mut(wanted);
+            bytes = rest;
+            let offset = span(group).start;
+            if gathered(group) == 0 {
+                ranges.push(ReadRange { offset, bytes: here });
+                continue;
+            }
+            let (through, rest) = free.split_at_mut(gathered(group));
+            free = rest;
+            ranges.push(ReadRange { offset, bytes: through });
+            copies.push((group, here));
+        }
+        source.read_ranges_at(&mut ranges).map_err(ErrorKind::Io)?;
+        let mut from = &scratch[..];
+        for (group, mut here) in copies {
+            let (through, rest) = from.split_at(gathered(group));
+            from = rest;
+            for run in group {
+                let start = (run.start - span(group).start) as usize;
+                let run = &through[start..start + (run.end - run.start) as usize];
+                let (to, rest) = here.split_at_mut(run.len());
+                to.copy_from_slice(run);
+                here = rest;
+            }
         }
     }
     Ok(())

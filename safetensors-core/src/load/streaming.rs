@@ -10,7 +10,8 @@ use crate::io::ReadAt;
 /// calls cheap, and small enough for the cache.
 pub(crate) const PIECE: usize = 1 << 20;
 
-/// Passes the bytes of a range to `take`, piece by piece, through `buffer`.
+/// Passes the bytes of a range to `take`, piece by piece, through `buffer`. A source whose calls
+/// wait sets the [length](ReadAt::requests) of a piece.
 ///
 /// # Errors
 ///
@@ -22,8 +23,9 @@ pub(crate) fn read_pieces<S: ReadAt>(
     failed: impl Fn(io::Error) -> Error,
     mut take: impl FnMut(&[u8]) -> Result<()>,
 ) -> Result<()> {
-    for start in range.clone().step_by(PIECE) {
-        let len = (range.end - start).min(PIECE as u64) as usize;
+    let piece = source.requests().map_or(PIECE, |requests| requests.byte_len());
+    for start in range.clone().step_by(piece) {
+        let len = (range.end - start).min(piece as u64) as usize;
         if buffer.len() < len {
             buffer.resize(len, 0);
         }

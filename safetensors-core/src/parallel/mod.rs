@@ -90,14 +90,16 @@ impl<F: Fn()> Drop for OnPanic<F> {
 /// The number of threads to use by default, at least 1. The environment variable
 /// `SAFETENSORS_THREADS` sets it. Without the variable it is the number of cores, but at most 8.
 pub fn default_threads() -> usize {
-    let asked = std::env::var(VARIABLE)
-        .ok()
-        .and_then(|threads| threads.trim().parse().ok())
-        .map(NonZeroUsize::get);
     // The result is kept, because asking the system takes as long as reading a megabyte.
     static CORES: OnceLock<usize> = OnceLock::new();
     let cores = || *CORES.get_or_init(|| thread::available_parallelism().map_or(1, usize::from));
-    asked.unwrap_or_else(|| cores().min(MAX_DEFAULT_THREADS))
+    threads_of_environment().unwrap_or_else(|| cores().min(MAX_DEFAULT_THREADS))
+}
+
+/// The number of threads that the environment variable sets, if it sets one.
+fn threads_of_environment() -> Option<usize> {
+    let threads = std::env::var(VARIABLE).ok()?;
+    threads.trim().parse().ok().map(NonZeroUsize::get)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use super::{Meter, Progress, in_parallel};
+use super::{Meter, Progress, in_parallel, threads_of_environment};
 use crate::error::Result;
 
 /// The fields that the options of loads and of digests have in common.
@@ -29,6 +29,13 @@ impl Work {
     /// The number of threads that was set; 0 for the default.
     pub(crate) fn thread_count(&self) -> usize {
         self.threads
+    }
+
+    /// The same work, by so many threads unless a number was set, here or by the environment
+    /// variable.
+    pub(crate) fn unless_set(&self, threads: usize) -> Self {
+        let is_set = self.threads > 0 || threads_of_environment().is_some();
+        if is_set { self.clone() } else { self.clone().threads(threads) }
     }
 
     /// Makes all later operations with these options count together, to `total` bytes.

@@ -43,7 +43,8 @@ pub struct Plan<'r, 'a, S = FileSource> {
     /// The pattern for file names of a sharded save; `None` for a save to one file.
     pattern: Option<FilePattern>,
     total_size: u64,
-    replace_read_only: bool,
+    /// Which files may be replaced.
+    options: SaveOptions,
 }
 
 impl<'a, S: ReadAt> Rewrite<'a, S> {
@@ -72,14 +73,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         Layout::plan(&Spec::of_all(&tensors), &options)?;
         // The sum cannot overflow: the layout has added up the lengths before and checked the sum.
         let total_size = tensors.iter().map(|(_, tensor)| tensor.byte_len()).sum();
-        Ok(Plan {
-            tensors,
-            aliases,
-            shards: Vec::new(),
-            pattern: None,
-            total_size,
-            replace_read_only: options.replace_read_only,
-        })
+        Ok(Plan { tensors, aliases, shards: Vec::new(), pattern: None, total_size, options })
     }
 
     /// Plans what [`save_sharded`](Rewrite::save_sharded) will write with these options. No data is
@@ -106,7 +100,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
             shards,
             pattern,
             total_size: plan.split.total_size,
-            replace_read_only: plan.each.replace_read_only,
+            options: plan.each,
         })
     }
 }
@@ -164,14 +158,15 @@ impl<'r, 'a, S> Plan<'r, 'a, S> {
     /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) if a path to be written exists and is
     /// not a file; [`ErrorKind::NotAlone`](crate::ErrorKind::NotAlone);
     /// [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile);
+    /// [`ErrorKind::FileExists`](crate::ErrorKind::FileExists);
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) if there is no directory that the path could lie in.
     pub fn check_destination(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let Some(pattern) = &self.pattern else {
-            return atomic::check(path, self.replace_read_only);
+            return atomic::check(path, &self.options);
         };
         let files: Vec<_> = self.shards.iter().map(|(file, _)| file.as_str()).collect();
-        check_directory(path, pattern, &files, self.replace_read_only)
+        check_directory(path, pattern, &files, &self.options)
     }
 
     /// The names of the files that a sharded save to this directory removes when the new checkpoint

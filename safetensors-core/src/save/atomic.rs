@@ -51,6 +51,8 @@ pub struct AtomicFile {
     /// The path after following links.
     destination: PathBuf,
     durable: bool,
+    /// Whether a file that exists is replaced.
+    overwrite: bool,
 }
 
 impl AtomicFile {
@@ -70,20 +72,22 @@ impl AtomicFile {
         Self::create_with(path, &SaveOptions::new())
     }
 
-    /// [`create`](AtomicFile::create) with the options for [durability](SaveOptions::durable) and
-    /// [read-only files](SaveOptions::replace_read_only). Other options are ignored.
+    /// [`create`](AtomicFile::create) with the options for [durability](SaveOptions::durable),
+    /// [read-only files](SaveOptions::replace_read_only) and
+    /// [existing files](SaveOptions::overwrite). Other options are ignored.
     ///
     /// # Errors
     ///
-    /// Those of [`create`](AtomicFile::create).
+    /// Those of [`create`](AtomicFile::create); [`ErrorKind::FileExists`].
     pub fn create_with(path: impl AsRef<Path>, options: &SaveOptions) -> Result<Self> {
         let path = path.as_ref();
         let create = || {
             let destination = destination(path)?;
-            let original = replaceable(&destination, options.replace_read_only)?;
+            let original = replaceable(&destination, options)?;
             let file =
                 Self::create_in_place_of(destination, original.as_ref()).map_err(ErrorKind::Io)?;
-            Ok(Self { path: path.into(), durable: options.durable, ..file })
+            let SaveOptions { durable, overwrite, .. } = *options;
+            Ok(Self { path: path.into(), durable, overwrite, ..file })
         };
         create().map_err(|error: Error| error.in_path(path))
     }
@@ -106,7 +110,7 @@ impl AtomicFile {
         if let Some(original) = permissions_of {
             take_after(temp.file(), original)?;
         }
-        Ok(Self { temp, path: destination.clone(), destination, durable: true })
+        Ok(Self { temp, path: destination.clone(), destination, durable: true, overwrite: true })
     }
 
     /// The path that the file will have, after links.
@@ -124,6 +128,7 @@ impl AtomicFile {
     ///
     /// # Errors
     ///
+    /// [`ErrorKind::FileExists`] if a file has appeared that must not be replaced.
     /// [`ErrorKind::Io`]: the path then still has the old file, and no temporary file stays behind.
     /// [`ErrorKind::NotDurable`]: the new file is in place, but its directory could not be
     /// synchronised.
@@ -140,8 +145,15 @@ impl AtomicFile {
         self.sync().map_err(ErrorKind::Io)?;
         let lock = DirectoryLock::wait_for(directory(&self.destination)).map_err(ErrorKind::Io)?;
         check()?;
-        let Self { temp, destination, durable, .. } = self;
-        temp.persist(&destination).map_err(ErrorKind::Io)?;
+        let Self { temp, destination, durable, overwrite, .. } = self;
+        if overwrite {
+            temp.persist(&destination).map_err(ErrorKind::Io)?;
+        } else {
+            temp.persist_new(&destination).map_err(|error| match error.kind() {
+                io::ErrorKind::AlreadyExists => ErrorKind::FileExists,
+                _ => ErrorKind::Io(error),
+            })?;
+        }
         drop(lock);
         Ok(sync_name(&destination, durable).map_err(ErrorKind::NotDurable)?)
     }
@@ -215,21 +227,22 @@ pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
 }
 
 /// Checks whether a file can be saved to a path, as far as that is known beforehand.
-pub(crate) fn check(path: &Path, replace_read_only: bool) -> Result<()> {
+pub(crate) fn check(path: &Path, options: &SaveOptions) -> Result<()> {
     let check = || {
         let destination = destination(path)?;
-        replaceable(&destination, replace_read_only)?;
+        replaceable(&destination, options)?;
         refuse_other_than_directory(directory(&destination))
     };
     check().map_err(|error| error.in_path(path))
 }
 
 /// The metadata of the file that a new one will replace; `None` if there is no regular file. Fails
-/// for a read-only file unless it may be replaced. Links are not followed.
-pub(crate) fn replaceable(path: &Path, replace_read_only: bool) -> Result<Option<Metadata>> {
+/// for a file that the options say must stay. Links are not followed.
+pub(crate) fn replaceable(path: &Path, options: &SaveOptions) -> Result<Option<Metadata>> {
     match fs::symlink_metadata(path) {
+        Ok(_) if !options.overwrite => Err(ErrorKind::FileExists.into()),
         Ok(found) if !found.is_file() => Ok(None),
-        Ok(found) if is_read_only(&found) && !replace_read_only => {
+        Ok(found) if is_read_only(&found) && !options.replace_read_only => {
             Err(ErrorKind::ReadOnlyFile.into())
         }
         Ok(found) => Ok(Some(found)),

@@ -8,12 +8,17 @@
 //! | have a file in memory | [`serialize`] |
 //! | write tensors that are not known at the start, or grow | [`GrowingWriter`] |
 //! | write a file of another kind as safely | [`AtomicFile`] |
+//! | write a directory of files as safely | [`AtomicDirectory`] |
 //! | end the process during a save, and leave nothing behind | [`remove_temporaries`] |
 //!
 //! The first four take the same [`SaveOptions`], and write the same bytes for the same tensors.
 
 #[cfg(feature = "std")]
 pub(crate) mod atomic;
+#[cfg(feature = "std")]
+mod directory;
+#[cfg(feature = "std")]
+mod gather;
 #[cfg(feature = "std")]
 mod growing;
 pub(crate) mod layout;
@@ -40,6 +45,8 @@ mod writer;
 
 #[cfg(feature = "std")]
 pub use atomic::AtomicFile;
+#[cfg(feature = "std")]
+pub use directory::AtomicDirectory;
 #[cfg(feature = "std")]
 pub use growing::{GrowingTensor, GrowingWriter, recover_synced, synced_directory};
 pub use options::{Order, SaveOptions};

@@ -34,6 +34,8 @@ pub struct SaveOptions {
     pub(crate) durable: bool,
     #[cfg(feature = "std")]
     pub(crate) replace_read_only: bool,
+    #[cfg(feature = "std")]
+    pub(crate) overwrite: bool,
     pub(crate) tied: Option<Tied>,
     #[cfg(feature = "std")]
     pub(crate) digests: bool,
@@ -50,6 +52,8 @@ impl Default for SaveOptions {
             durable: true,
             #[cfg(feature = "std")]
             replace_read_only: false,
+            #[cfg(feature = "std")]
+            overwrite: true,
             tied: None,
             #[cfg(feature = "std")]
             digests: false,
@@ -73,6 +77,13 @@ impl SaveOptions {
         entries: impl IntoIterator<Item = (K, V)>,
     ) -> Self {
         self.metadata.extend(entries.into_iter().map(|(key, value)| (key.into(), value.into())));
+        self
+    }
+
+    /// Removes all entries of the `__metadata__` that were added so far.
+    #[must_use]
+    pub fn clear_metadata(mut self) -> Self {
+        self.metadata.clear();
         self
     }
 
@@ -106,6 +117,30 @@ impl SaveOptions {
     #[must_use]
     pub fn replace_read_only(mut self, replace_read_only: bool) -> Self {
         self.replace_read_only = replace_read_only;
+        self
+    }
+
+    /// Whether a file that exists is replaced. On by default. With `false`, saving fails with
+    /// [`ErrorKind::FileExists`](crate::ErrorKind::FileExists) if there is a file at the path, also
+    /// if it appears while the save is under way. Several files are not saved to a directory that
+    /// has one of them, another file of the same pattern, or an index of the same name.
+    ///
+    /// ```
+    /// use safetensors_core::{ErrorKind, SaveOptions, TensorView, save};
+    ///
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("model.safetensors");
+    /// let tensors = [("w", TensorView::from_slice(&[2], &[1_u8, 2])?)];
+    /// let options = SaveOptions::new().overwrite(false);
+    /// save(&path, tensors, &options)?;
+    /// let error = save(&path, tensors, &options).unwrap_err();
+    /// assert!(matches!(error.kind(), ErrorKind::FileExists));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "std")]
+    #[must_use]
+    pub fn overwrite(mut self, overwrite: bool) -> Self {
+        self.overwrite = overwrite;
         self
     }
 
@@ -150,8 +185,8 @@ impl SaveOptions {
     ///
     /// If it returns [`ControlFlow::Break`](core::ops::ControlFlow::Break), even at the end, the
     /// save fails with [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled), and the path keeps
-    /// the old file. A save without bytes does not call it. [`serialize`](crate::serialize) and
-    /// [`write_to`](crate::save::write_to) ignore it.
+    /// the old file. A save without bytes does not call it. [`serialize`](crate::serialize) ignores
+    /// it.
     ///
     /// ```
     /// use safetensors_core::{ErrorKind, SaveOptions, TensorView, save};

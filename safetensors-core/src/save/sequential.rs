@@ -12,6 +12,8 @@ use super::{SaveOptions, ties};
 use crate::error::{ErrorKind, Result};
 #[cfg(feature = "std")]
 use crate::hash::Digest;
+#[cfg(feature = "std")]
+use crate::parallel::progress::PIECE;
 use crate::tensor::{TensorSource, write_exactly};
 
 /// The bytes of a file with these tensors. The same tensors and options give the same bytes.
@@ -44,7 +46,7 @@ pub fn serialize<N: AsRef<str>, S: TensorSource>(
     let len = usize::try_from(bytes).map_err(|_| ErrorKind::TooLargeForMemory { bytes })?;
     let mut file = Vec::new();
     file.try_reserve_exact(len).map_err(|_| ErrorKind::TooLargeForMemory { bytes })?;
-    write_in_order(&layout, &tensors, &mut |bytes| {
+    write_in_order(&layout, &tensors, &mut |_, bytes| {
         file.extend_from_slice(bytes);
         Ok(())
     })?;
@@ -62,7 +64,8 @@ pub fn serialize<N: AsRef<str>, S: TensorSource>(
 ///
 /// The sources are asked for their bytes one after the other, in file order, and the bytes are
 /// passed on without a copy of the whole tensor. So a source can compute them on request. The file
-/// has the same bytes as that of [`serialize`]. The writer is flushed at the end.
+/// has the same bytes as that of [`serialize`]. The writer is flushed at the end. Progress counts
+/// the bytes of tensors that the writer has taken.
 ///
 /// To write to a path use [`save`](super::save()), which replaces the file whole or not at all.
 ///
@@ -82,8 +85,8 @@ pub fn serialize<N: AsRef<str>, S: TensorSource>(
 ///
 /// # Errors
 ///
-/// Those of [`serialize`], and [`ErrorKind::Io`] if the writer fails. Errors that are found
-/// beforehand write nothing. After any other error the writer has received a part of the file.
+/// Those of [`serialize`]; [`ErrorKind::Io`] if the writer fails; [`ErrorKind::Cancelled`] if the
+/// progress callback stops the save. Errors that are found beforehand write nothing. After any other error the writer has received a part of the file.
 #[cfg(feature = "std")]
 pub fn write_to<N: AsRef<str>, S: TensorSource>(
     mut writer: impl Write,
@@ -101,22 +104,34 @@ pub fn write_to<N: AsRef<str>, S: TensorSource>(
             recording::of_sources(&tensors, &layout.places)?,
         )?;
     }
-    write_in_order(&layout, &tensors, &mut |bytes| {
-        Ok(writer.write_all(bytes).map_err(ErrorKind::Io)?)
+    let total = layout.places.iter().map(|(_, range)| range.end - range.start).sum();
+    let meter = options.progress.for_total(total);
+    write_in_order(&layout, &tensors, &mut |tensor, bytes| {
+        let piece = if meter.is_watched() { PIECE } else { bytes.len().max(1) };
+        for piece in bytes.chunks(piece) {
+            writer.write_all(piece).map_err(ErrorKind::Io)?;
+            tensor.map_or(Ok(()), |tensor| meter.add(piece.len() as u64, tensor))?;
+        }
+        Ok(())
     })?;
     Ok(writer.flush().map_err(ErrorKind::Io)?)
 }
 
+/// Takes the bytes of a file in order, those of a tensor with its name.
+type FileSink<'a> = dyn FnMut(Option<&str>, &[u8]) -> Result<()> + 'a;
+
+/// Passes the bytes of a file to `sink`.
 fn write_in_order<N: AsRef<str>, S: TensorSource>(
     layout: &Layout,
     tensors: &[(N, S)],
-    sink: &mut dyn FnMut(&[u8]) -> Result<()>,
+    sink: &mut FileSink<'_>,
 ) -> Result<()> {
-    sink(&layout.prefix)?;
+    sink(None, &layout.prefix)?;
     for (i, range) in &layout.places {
-        let (name, tensor) = &tensors[*i];
-        write_exactly(tensor, range.end - range.start, &mut |_, bytes| sink(bytes))
-            .map_err(|error| error.in_tensor(name.as_ref()))?;
+        let (name, tensor) = (tensors[*i].0.as_ref(), &tensors[*i].1);
+        let mut sink = |_, bytes: &[u8]| sink(Some(name), bytes);
+        write_exactly(tensor, range.end - range.start, &mut sink)
+            .map_err(|error| error.in_tensor(name))?;
     }
     Ok(())
 }

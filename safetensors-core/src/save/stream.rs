@@ -99,7 +99,7 @@ impl StreamWriter {
     /// [`ErrorKind::DuplicateTensor`], [`ErrorKind::HeaderTooLarge`] and the errors of
     /// [`shape::byte_len`](crate::shape::byte_len). Also [`ErrorKind::BadAlignment`];
     /// [`ErrorKind::NotAFile`] if the path leads to something other than a regular file;
-    /// [`ErrorKind::ReadOnlyFile`]; [`ErrorKind::Io`].
+    /// [`ErrorKind::ReadOnlyFile`]; [`ErrorKind::FileExists`]; [`ErrorKind::Io`].
     pub fn create<N: AsRef<str>, D: AsRef<[usize]>>(
         path: impl AsRef<Path>,
         tensors: impl IntoIterator<Item = (N, Dtype, D)>,

@@ -112,6 +112,49 @@ impl TempFile {
     }
 }
 
+impl TempFile {
+    /// Gives the file its name, if nothing has that name yet. Otherwise fails with
+    /// [`io::ErrorKind::AlreadyExists`].
+    pub(super) fn persist_new(self, destination: &Path) -> io::Result<()> {
+        let _steps = Steps::begin();
+        let Self { name, file } = self;
+        let path = match name {
+            Some(Name { path, .. }) => Some(path),
+            // A link is made only if its name is free, so no temporary name is needed.
+            None => match link(&file, destination) {
+                Ok(()) => None,
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(error),
+                Err(_) => Some(copy(&file, destination)?),
+            },
+        };
+        if let Some(path) = path {
+            failpoint::hit("rename")?;
+            rename_to_free(path, destination)?;
+        }
+        remove_header_backup(destination);
+        // The lock would keep an edit from the finished file.
+        let _ = file.unlock();
+        Ok(())
+    }
+}
+
+/// Renames a file if the new name is free.
+fn rename_to_free(path: TempPath, destination: &Path) -> io::Result<()> {
+    let Err(failed) = path.persist_noclobber(destination) else { return Ok(()) };
+    if failed.error.kind() == io::ErrorKind::AlreadyExists {
+        return Err(failed.error);
+    }
+    // The file system has neither hard links nor such a rename. Another program can create the
+    // file between the check and the rename.
+    match fs::symlink_metadata(destination) {
+        Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            failed.path.persist(destination).map_err(|error| error.error)
+        }
+        Err(_) => Err(failed.error),
+    }
+}
+
 /// A new directory, with a hidden name that has that of its destination in it. It is locked while
 /// it is in use. When this is dropped, it is removed with all that is in it.
 #[derive(Debug)]
@@ -263,7 +306,7 @@ fn descriptor(file: &File) -> PathBuf {
 
 /// Removes the temporary files and directories of a file that nobody has locked: those of saves
 /// whose process was killed. Errors are ignored, because a leftover does not prevent the save.
-fn remove_leftovers(directory: &Path, file_name: &OsStr) {
+pub(super) fn remove_leftovers(directory: &Path, file_name: &OsStr) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     // An edit writes the backup of a header under a temporary name, too.
     let backup = header_backup(Path::new(file_name));

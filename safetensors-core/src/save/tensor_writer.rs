@@ -143,17 +143,7 @@ impl<'a> TensorWriter<'a> {
     /// was declared; [`ErrorKind::SourceLength`]; those of
     /// [`write_bytes_at`](TensorWriter::write_bytes_at) and of the source.
     pub fn write_from(&self, source: &(impl TensorSource + ?Sized)) -> Result<()> {
-        let (dtype, shape) = (self.dtype(), self.shape());
-        if source.dtype() != dtype {
-            let error =
-                Error::from(ErrorKind::WrongDtype { expected: dtype, found: source.dtype() });
-            return Err(self.locate(error));
-        }
-        if source.shape() != shape {
-            let kind =
-                ErrorKind::WrongShape { expected: shape.into(), found: source.shape().into() };
-            return Err(self.locate(kind.into()));
-        }
+        self.check_source(source).map_err(|error| self.locate(error))?;
         let mut written = 0;
         let result = write_exactly(source, self.byte_len(), &mut |offset, bytes| {
             self.write_bytes_at(offset, bytes)?;
@@ -166,6 +156,29 @@ impl<'a> TensorWriter<'a> {
             self.writer.progress.take_back(written);
             self.locate(error)
         })
+    }
+
+    /// Fails unless the source is the tensor that was declared.
+    pub(super) fn check_source(&self, source: &(impl TensorSource + ?Sized)) -> Result<()> {
+        let (dtype, shape) = (self.dtype(), self.shape());
+        if source.dtype() != dtype {
+            return Err(ErrorKind::WrongDtype { expected: dtype, found: source.dtype() }.into());
+        }
+        if source.shape() != shape {
+            let (expected, found) = (shape.into(), source.shape().into());
+            return Err(ErrorKind::WrongShape { expected, found }.into());
+        }
+        Ok(())
+    }
+
+    /// Takes note that the whole tensor has been written together with its neighbours.
+    pub(super) fn take_written(&self, bytes: &[u8]) -> Result<()> {
+        self.claim(&mut self.lock(), 0, bytes.len())?;
+        self.writer.progress.add(bytes.len() as u64, self.name())?;
+        if self.writer.digest_options.is_some() {
+            self.tensor.running().take(0, bytes, self.byte_len());
+        }
+        Ok(())
     }
 
     /// Marks a range as written, if none of it is.
@@ -226,7 +239,7 @@ impl<'a> TensorWriter<'a> {
         }
     }
 
-    fn locate(&self, error: Error) -> Error {
+    pub(super) fn locate(&self, error: Error) -> Error {
         error.in_tensor(self.name()).in_path(self.writer.path())
     }
 

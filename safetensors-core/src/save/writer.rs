@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::gather::{runs, write_run};
 use super::spec::Spec;
 use super::stream::StreamWriter;
 use super::{SaveOptions, ties};
@@ -34,8 +35,9 @@ const WORTH_SEVERAL_THREADS: u64 = 2 << 20;
 ///
 /// Those of [`serialize`](super::serialize); [`ErrorKind::Io`](crate::ErrorKind::Io);
 /// [`ErrorKind::NotAFile`](crate::ErrorKind::NotAFile) if the path leads to something other than a
-/// regular file; [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile). After these the path
-/// still has the old file, and no temporary file stays behind. After
+/// regular file; [`ErrorKind::ReadOnlyFile`](crate::ErrorKind::ReadOnlyFile);
+/// [`ErrorKind::FileExists`](crate::ErrorKind::FileExists). After these the path still has the old
+/// file, and no temporary file stays behind. After
 /// [`ErrorKind::NotDurable`](crate::ErrorKind::NotDurable) it has the new file.
 pub fn save<N: AsRef<str>, S: TensorSource>(
     path: impl AsRef<Path>,
@@ -70,6 +72,7 @@ fn write_all<S: TensorSource>(writer: &StreamWriter, tensors: &[S]) -> Result<()
     let bytes: u64 = writer.tensors().map(|tensor| tensor.byte_len()).sum();
     // 0 is the default number.
     let threads = if bytes < WORTH_SEVERAL_THREADS { 1 } else { 0 };
-    in_parallel(writer.order(), threads, |&i, _: &mut ()| writer.at(i).write_from(&tensors[i]))?;
+    let write = |run: &[usize], buffer: &mut Vec<u8>| write_run(writer, run, tensors, buffer);
+    in_parallel(runs(writer), threads, write)?;
     Ok(())
 }

@@ -6,6 +6,7 @@
 mod failures;
 mod reading;
 mod sources;
+mod waiting;
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -130,6 +130,11 @@ impl<S: ReadAt> Array<S> {
         &self.name
     }
 
+    /// The path of the file or of the archive, as errors show it.
+    pub fn file(&self) -> &str {
+        &self.input().file
+    }
+
     /// The header: dtype and shape, and the layout of the elements in the file.
     pub fn header(&self) -> &Header {
         &self.header

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use safetensors_core::ReadAt;
+use safetensors_core::framework::similar_names;
 use safetensors_core::io::FileSource;
 
 use crate::Limits;
@@ -126,7 +127,7 @@ impl<S: ReadAt> Archive<S> {
         let mut found = self.by_name[start..].iter().take_while(|&&at| name_at(at) == name);
         let kind = match (found.next(), found.next()) {
             (Some(&position), None) => return self.array_at(position),
-            (None, _) => ErrorKind::NoSuchArray,
+            (None, _) => ErrorKind::NoSuchArray { similar: similar_names(name, self.names()) },
             (Some(_), Some(_)) => ErrorKind::DuplicateArray,
         };
         Err(crate::Error::from(kind).in_file(&self.zipped.input.file).in_member(name))
@@ -141,7 +142,7 @@ impl<S: ReadAt> Archive<S> {
         match self.arrays.get(position) {
             Some((name, index)) => Array::of_member(&self.zipped, *index, name, &self.limits),
             None => {
-                let error = crate::Error::from(ErrorKind::NoSuchArray);
+                let error = crate::Error::from(ErrorKind::NoSuchArray { similar: vec![] });
                 Err(error.in_file(&self.zipped.input.file))
             }
         }

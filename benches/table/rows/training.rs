@@ -1,0 +1,197 @@
+//! Checkpoints of burn's training loop: the model and its AdamW, saved until they are on the disk,
+//! and restored until the first step is done.
+
+use std::path::Path;
+use std::rc::Rc;
+use std::thread;
+
+use anyhow::{Result, ensure};
+use burn::lr_scheduler::LrSchedulerRecord;
+use burn::module::{Initializer, Module, Param};
+use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer, OptimizerRecord};
+use burn::store::ModuleRecord;
+use burn::tensor::{Device, Tensor};
+use burn::train::checkpoint::{Checkpointer, FileCheckpointer};
+use safetensors_burn::train::Epochs;
+
+use super::Spec;
+use harness::files::checksum;
+use harness::sample::{Contender, Goal, Row, Run, Watch};
+
+pub(super) fn rows() -> Vec<Spec> {
+    vec![
+        Spec::new("burn checkpoint of model and optimizer, save", |data| save(data.path())),
+        Spec::new("burn checkpoint of model and optimizer, resume", |data| resume(data.path())),
+    ]
+}
+
+const OURS: &str = "SafetensorsCheckpointer";
+const PEER: &str = "burn-train FileCheckpointer";
+
+/// 16 matrices of 4 MiB: 64 MiB of weights, and twice as much of moments.
+const COUNT: usize = 16;
+const SIZE: usize = 1024;
+const BYTES: u64 = 3 * (COUNT * SIZE * SIZE * size_of::<f32>()) as u64;
+
+#[derive(Module, Debug)]
+struct Model {
+    weights: Vec<Param<Tensor<2>>>,
+}
+
+/// A model and its optimizer after a step.
+struct Training {
+    model: Model,
+    optimizer: ModuleOptimizer,
+}
+
+impl Training {
+    fn new() -> Self {
+        let device = Device::default().autodiff();
+        let normal = Initializer::Normal { mean: 0.0, std: 1.0 };
+        let weights = (0..COUNT).map(|_| normal.init([SIZE, SIZE], &device)).collect();
+        Self { model: Model { weights }, optimizer: AdamWConfig::new().init() }
+    }
+
+    fn trained() -> Self {
+        let mut training = Self::new();
+        let gradients = training.gradients();
+        training.step(gradients);
+        training
+    }
+
+    fn gradients(&self) -> GradientsParams {
+        let loss = self.model.weights.iter().map(|weight| weight.val().powi_scalar(2).mean());
+        let loss = loss.reduce(|a, b| a + b);
+        let gradients = loss.map(|loss| loss.backward());
+        gradients.map_or_else(GradientsParams::new, |g| GradientsParams::from_grads(g, &self.model))
+    }
+
+    fn step(&mut self, gradients: GradientsParams) {
+        self.model = self.optimizer.step(0.01, self.model.clone(), gradients);
+    }
+
+    fn checksum(&self) -> u64 {
+        checksum(
+            self.model
+                .weights
+                .iter()
+                .enumerate()
+                .map(|(i, weight)| (i.to_string(), weight.val().into_data().as_bytes().to_vec())),
+        )
+    }
+}
+
+/// The checkpointers of model, optimizer and scheduler.
+type Three<'a> = (
+    &'a dyn Checkpointer<ModuleRecord>,
+    &'a dyn Checkpointer<OptimizerRecord>,
+    &'a dyn Checkpointer<LrSchedulerRecord>,
+);
+
+/// Calls `work` with the checkpointers of a folder.
+type With = fn(&Path, &mut dyn FnMut(Three<'_>) -> Result<()>) -> Result<()>;
+
+fn with_ours(folder: &Path, work: &mut dyn FnMut(Three<'_>) -> Result<()>) -> Result<()> {
+    let (model, optimizer, scheduler) = Epochs::new(folder.join("ours")).checkpointers();
+    work((&model, &optimizer, &scheduler))
+}
+
+fn with_peer(folder: &Path, work: &mut dyn FnMut(Three<'_>) -> Result<()>) -> Result<()> {
+    let [model, optimizer, scheduler] = ["model", "optim", "scheduler"]
+        .map(|name| FileCheckpointer::new(folder.join("peer"), name));
+    work((&model, &optimizer, &scheduler))
+}
+
+/// Makes a contender of a role.
+type Role = fn(&'static str, Box<Run>) -> Contender;
+
+const CONTENDERS: [(Role, &str, With); 2] =
+    [(Contender::ours, OURS, with_ours), (Contender::peer, PEER, with_peer)];
+
+/// Makes the records, and returns the work that saves them at the same time, as burn's threads do.
+fn saving<'a>(
+    (model, optimizer, scheduler): Three<'a>,
+    training: &Training,
+) -> impl FnOnce() -> Result<()> + use<'a> {
+    let records = (training.model.clone().into_record(), training.optimizer.to_record());
+    move || {
+        thread::scope(|scope| {
+            let threads = [
+                scope.spawn(|| model.save(1, records.0)),
+                scope.spawn(|| optimizer.save(1, records.1)),
+                scope.spawn(|| scheduler.save(1, LrSchedulerRecord::new())),
+            ];
+            threads.into_iter().try_for_each(|thread| match thread.join() {
+                Ok(result) => Ok(result?),
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
+        })
+    }
+}
+
+/// Loads the three records into a new model and its optimizer.
+fn restore((model, optimizer, scheduler): Three<'_>, into: Training) -> Result<Training> {
+    let model = into.model.load_record(model.restore(1)?);
+    let optimizer = into.optimizer.load_record(optimizer.restore(1)?);
+    scheduler.restore(1)?;
+    Ok(Training { model, optimizer })
+}
+
+/// Each sample saves an epoch that was not there. It waits until the epoch is on the disk.
+fn save(folder: &Path) -> Result<Row> {
+    let folder = Rc::new(tempfile::tempdir_in(folder)?);
+    let training = Rc::new(Training::trained());
+    let sum = training.checksum();
+    let contenders = CONTENDERS.map(|(role, name, with)| {
+        let (folder, training) = (folder.clone(), training.clone());
+        role(
+            name,
+            Box::new(move |watch: &mut Watch| {
+                with(folder.path(), &mut |three| {
+                    watch.time(saving(three, &training))?;
+                    ensure!(restore(three, Training::new())?.checksum() == sum, "other weights");
+                    Ok(())
+                })?;
+                let entries = std::fs::read_dir(folder.path())?;
+                Ok(entries.into_iter().try_for_each(|e| std::fs::remove_dir_all(e?.path()))?)
+            }),
+        )
+    });
+    Ok(row(contenders.into()))
+}
+
+/// burn reads its own files when an element is first used. So the work ends with the first step.
+fn resume(folder: &Path) -> Result<Row> {
+    let folder = Rc::new(tempfile::tempdir_in(folder)?);
+    let mut training = Training::trained();
+    for (_, _, with) in CONTENDERS {
+        with(folder.path(), &mut |three| saving(three, &training)())?;
+    }
+    // The parameters that are restored have the same ids, so they have the same gradients.
+    let first = Rc::new(Training { model: training.model.clone(), ..Training::new() });
+    training.step(first.gradients());
+    let sum = training.checksum();
+    let contenders = CONTENDERS.map(|(role, name, with)| {
+        let (folder, first) = (folder.clone(), first.clone());
+        role(
+            name,
+            Box::new(move |watch: &mut Watch| {
+                with(folder.path(), &mut |three| {
+                    let (new, gradients) = (Training::new(), first.gradients());
+                    let resumed = watch.time(|| {
+                        let mut resumed = restore(three, new)?;
+                        resumed.step(gradients);
+                        anyhow::Ok(resumed)
+                    })?;
+                    ensure!(resumed.checksum() == sum, "other weights after the first step");
+                    Ok(())
+                })
+            }),
+        )
+    });
+    Ok(row(contenders.into()))
+}
+
+fn row(contenders: Vec<Contender>) -> Row {
+    Row::new(contenders).goals([Goal::Faster(PEER, 1.0)]).bytes(BYTES).samples(7).memory(4 * BYTES)
+}

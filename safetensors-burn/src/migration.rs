@@ -1,0 +1,99 @@
+//! From burn-store's `SafetensorsStore` to [`CheckpointStore`]: each option, and what differs. This
+//! module has no items. The names are those of burn-store 0.22.
+//!
+//! In most programs the name of the type is all that changes:
+//!
+//! ```
+//! use burn::nn::{Linear, LinearConfig};
+//! use burn::tensor::Device;
+//! use safetensors_burn::{CheckpointStore, ModuleSnapshot, PyTorchToBurnAdapter};
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("model.safetensors");
+//! # let mut model: Linear = LinearConfig::new(4, 2).init(&Device::default());
+//! # let pytorch = safetensors_burn::BurnToPyTorchAdapter;
+//! # let saved = CheckpointStore::from_file(&path).with_to_adapter(pytorch);
+//! # model.save_into(&mut saved.with_key_remapping("^", "model."))?;
+//! // Before: SafetensorsStore::from_file(&path)
+//! let mut store = CheckpointStore::from_file(&path)
+//!     .with_from_adapter(PyTorchToBurnAdapter)
+//!     .with_key_remapping(r"^model\.", "")
+//!     .allow_partial(true);
+//! let result = model.load_from(&mut store)?;
+//! assert_eq!(result.applied.len(), 2);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Option by option
+//!
+//! | `SafetensorsStore` | here |
+//! |---|---|
+//! | `from_file` | [`from_file`]; the path may also be a directory or an index of shards |
+//! | `from_bytes`, `get_bytes`, `default` | [`from_bytes`], [`get_bytes`], `default` |
+//! | `filter` | [`filter`] |
+//! | `with_regex`, `with_regexes` | [`with_regex`], [`with_regexes`]; a bad pattern is an error when the store is used, not a panic |
+//! | `with_full_path`, `with_full_paths` | [`with_full_path`], [`with_full_paths`] |
+//! | `with_predicate`, `with_predicates` | [`with_predicate`], [`with_predicates`]; on saving, too, they get the types that contain the parameter |
+//! | `match_all` | [`match_all`] |
+//! | `remap(KeyRemapper)` | [`remap`] with this crate's [`KeyRemapper`], or with `theirs.patterns` |
+//! | `with_key_remapping` | [`with_key_remapping`]; a bad pattern is an error when the store is used, not a panic |
+//! | `map_indices_contiguous`, `map_indices_contiguous_except` | [`map_indices_contiguous`], [`map_indices_contiguous_except`] |
+//! | `metadata`, `clear_metadata` | [`metadata`], [`clear_metadata`] |
+//! | `default_metadata` | none: the metadata has `format` = `pt`, and neither `producer` nor `version`. burn-store writes `format` = `safetensors`, which transformers refuses |
+//! | `validate`, `allow_partial`, `skip_enum_variants` | [`validate`], [`allow_partial`], [`skip_enum_variants`] |
+//! | `overwrite` | [`overwrite`], off by default as there; it also protects a directory of shards |
+//! | `with_from_adapter`, `with_to_adapter` | [`with_from_adapter`], [`with_to_adapter`], with burn-store's adapters, which this crate re-exports, or your own. For files of PyTorch, [`pytorch(true)`][`pytorch`] covers more layers |
+//! | `SafetensorsStoreError` | [`safetensors_core::Error`], whose source is a [`StoreError`] or an [`ApplyError`] |
+//! | nothing | [`pytorch`], [`fused_attention`], [`max_shard_size`], [`load_options`], [`save_options`], [`max_extra_memory`], [`param_ids`], [`every_path`] |
+//!
+//! # What differs
+//!
+//! | | burn-store | here |
+//! |---|---|---|
+//! | a load that fails | may have changed some parameters | leaves the module as it was |
+//! | a load whose backend panics | ends the process | an error, and the module is as it was |
+//! | ids of parameters | dropped; a module keeps its own | [saved and given back](CheckpointStore#ids-of-parameters), unless [`param_ids(false)`][`param_ids`] is set |
+//! | a parameter under several paths | saved under each path | [saved once](CheckpointStore#tied-parameters). burn-store needs [`every_path(true)`][`every_path`] to load such a file |
+//! | two tensors that get the same name | one of them is lost | an error |
+//! | a save of which the filters leave nothing | an empty file | an error |
+//! | a matrix that fits transposed | shapes that differ | the error says so, and names the option for files of PyTorch |
+//! | a file with U16, FP8 or another dtype that burn-store lacks | an error, even if no parameter needs it | loaded, [widened](crate#dtypes) if burn lacks the dtype |
+//! | booleans | the integers in which the backend stores them | BOOL |
+//! | the header | parsed again for each tensor | parsed once |
+//!
+//! Each reads the files of the other, except as the tables say.
+//!
+//! [`pytorch`]: CheckpointStore::pytorch
+//! [`fused_attention`]: CheckpointStore::fused_attention
+//! [`from_file`]: CheckpointStore::from_file
+//! [`from_bytes`]: CheckpointStore::from_bytes
+//! [`get_bytes`]: CheckpointStore::get_bytes
+//! [`filter`]: CheckpointStore::filter
+//! [`with_regex`]: CheckpointStore::with_regex
+//! [`with_regexes`]: CheckpointStore::with_regexes
+//! [`with_full_path`]: CheckpointStore::with_full_path
+//! [`with_full_paths`]: CheckpointStore::with_full_paths
+//! [`with_predicate`]: CheckpointStore::with_predicate
+//! [`with_predicates`]: CheckpointStore::with_predicates
+//! [`match_all`]: CheckpointStore::match_all
+//! [`remap`]: CheckpointStore::remap
+//! [`with_key_remapping`]: CheckpointStore::with_key_remapping
+//! [`map_indices_contiguous`]: CheckpointStore::map_indices_contiguous
+//! [`map_indices_contiguous_except`]: CheckpointStore::map_indices_contiguous_except
+//! [`metadata`]: CheckpointStore::metadata
+//! [`clear_metadata`]: CheckpointStore::clear_metadata
+//! [`validate`]: CheckpointStore::validate
+//! [`allow_partial`]: CheckpointStore::allow_partial
+//! [`skip_enum_variants`]: CheckpointStore::skip_enum_variants
+//! [`overwrite`]: CheckpointStore::overwrite
+//! [`with_from_adapter`]: CheckpointStore::with_from_adapter
+//! [`with_to_adapter`]: CheckpointStore::with_to_adapter
+//! [`max_shard_size`]: CheckpointStore::max_shard_size
+//! [`load_options`]: CheckpointStore::load_options
+//! [`save_options`]: CheckpointStore::save_options
+//! [`max_extra_memory`]: CheckpointStore::max_extra_memory
+//! [`param_ids`]: CheckpointStore::param_ids
+//! [`every_path`]: CheckpointStore::every_path
+
+#[cfg(doc)]
+use crate::{ApplyError, CheckpointStore, KeyRemapper, StoreError};

@@ -1,0 +1,131 @@
+//! The layers that have other names or shapes in PyTorch than in burn.
+
+use super::stored::Stored;
+use crate::store::location::Location;
+
+/// A recurrent layer of burn.
+struct Recurrent {
+    layer: &'static str,
+    /// The layer that has two of them, `forward` and `reverse`.
+    bidirectional: &'static str,
+    /// The gates in the order in which PyTorch's tensors have them.
+    gates: &'static [&'static str],
+}
+
+const RECURRENT: [Recurrent; 3] = [
+    Recurrent {
+        layer: "Struct:Lstm",
+        bidirectional: "Struct:BiLstm",
+        gates: &["input_gate", "forget_gate", "cell_gate", "output_gate"],
+    },
+    Recurrent {
+        layer: "Struct:Gru",
+        bidirectional: "Struct:BiGru",
+        gates: &["reset_gate", "update_gate", "new_gate"],
+    },
+    Recurrent { layer: "Struct:Rnn", bidirectional: "Struct:BiRnn", gates: &["gate"] },
+];
+
+/// The projections of an attention in the order in which PyTorch's tensors have them.
+const PROJECTIONS: [&str; 3] = ["query", "key", "value"];
+
+const ATTENTION: &str = "Struct:MultiHeadAttention";
+const BATCH_NORM: &str = "Struct:BatchNorm";
+const LINEAR: &str = "Struct:Linear";
+
+/// A name on the way to a parameter, and the type that has it as a field.
+type Step<'a> = (&'a str, &'a str);
+
+/// The ways in which a file of PyTorch may store a parameter, at least one. Saving uses the first.
+/// Loading uses the first that the file has.
+///
+/// `is_column` says whether the saved form of a weight is already that of PyTorch. It is asked only
+/// for linear layers. With `fused`, an attention is stored with its projections in one tensor.
+pub(crate) fn stored_as(
+    location: &Location,
+    is_column: impl FnOnce() -> bool,
+    fused: bool,
+) -> Vec<Stored> {
+    let steps = location.steps();
+    if let Some(stored) = gate(&steps) {
+        return vec![stored];
+    }
+    let (own, parents) = match &steps[..] {
+        [parents @ .., own] => (*own, parents),
+        [] => (("", ""), &[][..]),
+    };
+    let same = Stored::whole(location.path());
+    match own {
+        (LINEAR, parameter) => {
+            let transposed = parameter == "weight" && !is_column();
+            let own = same.transposed(transposed);
+            let Some(stored) = projection(parents, parameter) else { return vec![own] };
+            let stored = stored.transposed(transposed);
+            if fused { vec![stored, own] } else { vec![own, stored] }
+        }
+        (
+            BATCH_NORM
+            | "Struct:LayerNorm"
+            | "Struct:GroupNorm"
+            | "Struct:InstanceNorm"
+            | "Struct:RmsNorm",
+            "gamma",
+        ) => vec![Stored::whole(location.sibling("weight")), same],
+        (BATCH_NORM | "Struct:LayerNorm" | "Struct:GroupNorm" | "Struct:InstanceNorm", "beta") => {
+            vec![Stored::whole(location.sibling("bias")), same]
+        }
+        ("Struct:PRelu", "alpha") => vec![Stored::whole(location.sibling("weight"))],
+        _ => vec![same],
+    }
+}
+
+/// The name of a tensor that PyTorch has beside this parameter, and that has no parameter in burn:
+/// the number of batches that a batch norm was trained with.
+pub(crate) fn without_parameter(location: &Location) -> Option<String> {
+    let steps = location.steps();
+    let is_counted = steps.last() == Some(&(BATCH_NORM, "running_mean"));
+    is_counted.then(|| location.sibling("num_batches_tracked"))
+}
+
+/// How PyTorch stores a parameter of a recurrent layer's gate.
+fn gate(steps: &[Step<'_>]) -> Option<Stored> {
+    let [parents @ .., (layer, gate), ("Struct:GateController", of), (LINEAR, parameter)] = steps
+    else {
+        return None;
+    };
+    let recurrent = RECURRENT.iter().find(|recurrent| recurrent.layer == *layer)?;
+    let number = recurrent.gates.iter().position(|name| name == gate)?;
+    let of = match *of {
+        "input_transform" => "ih",
+        "hidden_transform" => "hh",
+        _ => return None,
+    };
+    let (parents, suffix) = match parents {
+        [parents @ .., (layer, "forward")] if *layer == recurrent.bidirectional => (parents, ""),
+        [parents @ .., (layer, "reverse")] if *layer == recurrent.bidirectional => {
+            (parents, "_reverse")
+        }
+        _ => (parents, ""),
+    };
+    let name = format!("{parameter}_{of}_l0{suffix}");
+    let stored = Stored::whole(joined(parents, &name)).part(number, recurrent.gates.len());
+    Some(stored.transposed(*parameter == "weight"))
+}
+
+/// How PyTorch stores a parameter of an attention's projection. The steps are those to the linear
+/// layer. Whether the parameter is transposed is left open.
+fn projection(steps: &[Step<'_>], parameter: &str) -> Option<Stored> {
+    let [parents @ .., (ATTENTION, projection)] = steps else { return None };
+    if *projection == "output" {
+        return Some(Stored::whole(joined(parents, &format!("out_proj.{parameter}"))));
+    }
+    let number = PROJECTIONS.iter().position(|name| name == projection)?;
+    let name = joined(parents, &format!("in_proj_{parameter}"));
+    Some(Stored::whole(name).part(number, PROJECTIONS.len()))
+}
+
+/// A name below some steps.
+fn joined(steps: &[Step<'_>], name: &str) -> String {
+    let names: Vec<_> = steps.iter().map(|(_, name)| *name).chain([name]).collect();
+    names.join(".")
+}

@@ -1,0 +1,60 @@
+//! [`Layout`]: which names and shapes the tensors of a file have.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use burn::module::Param;
+use burn::tensor::{Tensor, TensorData};
+
+use super::layers;
+use super::stored::Stored;
+use crate::store::location::Location;
+
+/// Which names and shapes the tensors of a file have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    /// Those of PyTorch instead of those of burn.
+    pub(crate) pytorch: bool,
+    /// In files of PyTorch: whether attention is saved with its projections in one tensor.
+    pub(crate) fused_attention: bool,
+}
+
+impl Default for Layout {
+    fn default() -> Self {
+        Self { pytorch: false, fused_attention: true }
+    }
+}
+
+impl Layout {
+    /// The ways in which a file may store a parameter, at least one. Saving uses the first of them.
+    /// `is_column` says whether burn saves the parameter as its transpose.
+    pub(crate) fn stored_as(
+        self,
+        location: &Location,
+        is_column: impl FnOnce() -> bool,
+    ) -> Vec<Stored> {
+        if self.pytorch {
+            layers::stored_as(location, is_column, self.fused_attention)
+        } else {
+            vec![Stored::whole(location.path())]
+        }
+    }
+}
+
+/// Whether burn saves a parameter as its transpose, as it does with the weight of a linear layer of
+/// `Col` layout. This does not initialize the parameter.
+pub(crate) fn is_column<const D: usize>(param: &Param<Tensor<D>>) -> bool {
+    if D != 2 {
+        return false;
+    }
+    // The shape of the parameter does not tell if the matrix is square, so a small one is loaded.
+    let mut shape = [1; D];
+    shape[D - 1] = 2;
+    let loaded = || {
+        let data = TensorData::zeros::<f32, _>(shape);
+        let row = Tensor::from_data(data, &param.lazy_device());
+        param.clone().transform_for_load(row, param.id).base().shape()
+    };
+    // The function that loads the parameter may refuse so small a value, and then does something
+    // else than to transpose.
+    catch_unwind(AssertUnwindSafe(loaded)).is_ok_and(|loaded| loaded[..] != shape)
+}

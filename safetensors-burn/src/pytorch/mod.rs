@@ -1,0 +1,193 @@
+//! Models of PyTorch: their files are loaded into burn's modules, and saved from them.
+//!
+//! [`CheckpointStore::pytorch`] is the option for both ways. The file then has the names, shapes
+//! and values of PyTorch's `state_dict`, and the module those of burn.
+//!
+//! ```
+//! use burn::module::Module;
+//! use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig, Lstm, LstmConfig};
+//! use burn::tensor::Device;
+//! use safetensors_burn::{CheckpointStore, ModuleSnapshot, load};
+//!
+//! #[derive(Module, Debug)]
+//! struct Model {
+//!     rnn: Lstm,
+//!     norm: LayerNorm,
+//!     head: Linear,
+//! }
+//!
+//! let dir = tempfile::tempdir()?;
+//! let path = dir.path().join("model.safetensors");
+//! let device = Device::default();
+//! let model = || Model {
+//!     rnn: LstmConfig::new(3, 5, true).init(&device),
+//!     norm: LayerNormConfig::new(5).init(&device),
+//!     head: LinearConfig::new(5, 2).init(&device),
+//! };
+//!
+//! // PyTorch can load this file with `load_state_dict`.
+//! let trained = model();
+//! trained.save_into(&mut CheckpointStore::from_file(&path).pytorch(true))?;
+//! let tensors = load(&path)?;
+//! assert_eq!(tensors["rnn.weight_ih_l0"].shape()[..], [4 * 5, 3]);
+//! assert_eq!(tensors["norm.weight"], trained.norm.gamma.to_data());
+//! assert_eq!(tensors["head.weight"].shape()[..], [2, 5]);
+//!
+//! // And a file that PyTorch saved loads in the same way.
+//! let mut other = model();
+//! other.load_from(&mut CheckpointStore::from_file(&path).pytorch(true))?;
+//! assert_eq!(other.head.weight.to_data(), trained.head.weight.to_data());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Layers
+//!
+//! | layer of burn | of PyTorch | what differs |
+//! |---|---|---|
+//! | `Linear` | `Linear` | the weight is transposed, except for the layout `Col`, which is saved as in PyTorch |
+//! | `Embedding` | `Embedding` | nothing |
+//! | `Conv1d`, `Conv2d`, `Conv3d` | the same | nothing |
+//! | `ConvTranspose1d`, `ConvTranspose2d`, `ConvTranspose3d` | the same | nothing |
+//! | `BatchNorm` | `BatchNorm1d`, `BatchNorm2d`, `BatchNorm3d` | `gamma` is `weight`, `beta` is `bias`; `num_batches_tracked` is neither loaded nor saved |
+//! | `LayerNorm`, `GroupNorm`, `InstanceNorm` | the same | `gamma` is `weight`, `beta` is `bias` |
+//! | `RmsNorm` | `RMSNorm` | `gamma` is `weight` |
+//! | `PRelu` | `PReLU` | `alpha` is `weight` |
+//! | `Lstm`, `Gru`, `Rnn` | `LSTM`, `GRU`, `RNN` | the gates are parts of `weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0`; weights are transposed |
+//! | `BiLstm`, `BiGru`, `BiRnn` | the same, `bidirectional=True` | besides, names of the reverse direction end in `_reverse` |
+//! | `MultiHeadAttention` | `MultiheadAttention` | query, key and value are parts of `in_proj_weight` and `in_proj_bias`; `output` is `out_proj`; weights are transposed |
+//!
+//! Every other parameter has the same name and shape in both. A layer is recognised by the name of
+//! its type, so a type of your own that is called `Linear` or `LayerNorm` counts as one of these.
+//! Names of enum variants are left out of paths, because PyTorch has none.
+//!
+//! All of these are tested with weights, inputs and outputs of PyTorch. To get its outputs, a
+//! module also needs its settings, which no file has: the epsilon of norms, the activation, and
+//! for `Gru` the default `reset_after`.
+//!
+//! A tensor that holds several parameters is read once and split. It is an error if the module has
+//! only some of them, on loading as on saving. So `Lstm` with `input_forget` has no form in
+//! PyTorch, and neither has an attention of which only some projections have a bias, unless its
+//! projections are [separate](CheckpointStore::fused_attention).
+//!
+//! Adapters see tensors in the layout of burn. On loading they come after the change of layout, on
+//! saving before it. A parameter that an adapter renames is saved as the adapter leaves it.
+//! [`PyTorchToBurnAdapter`](crate::PyTorchToBurnAdapter) and
+//! [`BurnToPyTorchAdapter`](crate::BurnToPyTorchAdapter) transpose linear layers too, so they are
+//! not needed here. Together with them, loading and saving are errors.
+//!
+//! On loading, filters match the paths of the module. On saving, they match the names of PyTorch,
+//! so that a tensor of several parameters is saved whole or not at all.
+//!
+//! # Recipes for names
+//!
+//! The fields of a module may have other names than in PyTorch.
+//! [`with_key_remapping`](CheckpointStore::with_key_remapping) bridges that. On loading its rules
+//! change names of the file, on saving they change those of the module. So each way has its own
+//! rules.
+//!
+//! | file | on loading | on saving |
+//! |---|---|---|
+//! | a prefix: `model.`, `bert.`, `module.` of data parallel training, `_orig_mod.` of compiled models, `0.auto_model.` of sentence-transformers | `^model\.` → nothing | `^` → `model.` |
+//! | `attention.self`, where `self` cannot be a field in Rust | `\.self\.` → `.self_attention.` | `\.self_attention\.` → `.self.` |
+//! | `LayerNorm.gamma`, `LayerNorm.beta` of old BERT files | no rule: both names are found | saved as `weight` and `bias` |
+//! | LSTM of several layers, a `Vec<Lstm>` in the field `rnn` | `^rnn\.(weight\|bias)_(ih\|hh)_l(\d+)` → `rnn.$3.${1}_${2}_l0` | `^rnn\.(\d+)\.(weight\|bias)_(ih\|hh)_l0` → `rnn.${2}_${3}_l$1` |
+//!
+//! ## Transformer layers
+//!
+//! For `TransformerEncoder`, the rules on loading are these. On saving, `.mha.` becomes
+//! `.self_attn.`, and so on.
+//!
+//! - `\.self_attn\.` → `.mha.`, `\.linear1\.` → `.pwff.linear_inner.`, `\.linear2\.` →
+//!   `.pwff.linear_outer.`
+//! - `\.norm(\d)\.` → `.norm_$1.` with `norm_first=False`, which is the default.
+//! - `\.norm1\.` → `.norm_2.`, `\.norm2\.` → `.norm_1.` with `norm_first=True`. burn numbers these
+//!   norms in another order.
+//!
+//! For `TransformerDecoder`, the attention to the encoder is `multihead_attn` in PyTorch and
+//! `cross_attn` in burn, and `self_attn` is the same. With `norm_first=True`, `norm1` is `norm_3`,
+//! `norm2` is `norm_1`, and `norm3` is `norm_2`.
+//!
+//! The layers do not say in which order they apply their norms, so this crate cannot choose the
+//! rules.
+//!
+//! ## BERT and sentence-transformers
+//!
+//! Hugging Face's `transformers` save attention as separate layers. This loads them into
+//! `MultiHeadAttention`, with the norms as fields of the layer:
+//!
+//! ```
+//! use safetensors_burn::CheckpointStore;
+//!
+//! let store = CheckpointStore::from_file("bert.safetensors")
+//!     .pytorch(true)
+//!     .with_key_remapping(r"^bert\.", "")
+//!     .with_key_remapping(r"\.attention\.self\.", ".attention.")
+//!     .with_key_remapping(r"\.attention\.output\.dense\.", ".attention.output.")
+//!     .with_key_remapping(r"\.attention\.output\.LayerNorm\.", ".attention_norm.")
+//!     .with_key_remapping(r"\.intermediate\.dense\.", ".intermediate.")
+//!     .with_key_remapping(r"\.output\.dense\.", ".output.")
+//!     .with_key_remapping(r"\.output\.LayerNorm\.", ".output_norm.")
+//!     .with_key_remapping(r"\.LayerNorm\.", ".norm.")
+//!     .with_key_remapping(r"^encoder\.layer\.", "layers.");
+//! ```
+//!
+//! And this saves them in the same layout, without the prefix:
+//!
+//! ```
+//! # use safetensors_burn::CheckpointStore;
+//! let store = CheckpointStore::from_file("bert.safetensors")
+//!     .pytorch(true)
+//!     .fused_attention(false)
+//!     .with_key_remapping(r"^layers\.", "encoder.layer.")
+//!     .with_key_remapping(r"\.norm\.", ".LayerNorm.")
+//!     .with_key_remapping(r"\.output_norm\.", ".output.LayerNorm.")
+//!     .with_key_remapping(r"\.output\.(weight|bias)", ".output.dense.$1")
+//!     .with_key_remapping(r"\.intermediate\.", ".intermediate.dense.")
+//!     .with_key_remapping(r"\.attention_norm\.", ".attention.output.LayerNorm.")
+//!     .with_key_remapping(r"\.attention\.(query|key|value)\.", ".attention.self.$1.");
+//! ```
+//!
+//! The example `burn_bert` of safetensors-bridge has the whole model.
+
+mod layers;
+mod layout;
+mod stored;
+mod values;
+
+pub(crate) use layers::without_parameter;
+pub(crate) use layout::{Layout, is_column};
+pub(crate) use stored::Stored;
+pub(crate) use values::{put, take};
+
+use crate::CheckpointStore;
+
+impl CheckpointStore {
+    /// Whether files have PyTorch's names and shapes. The default is `false`: the names and shapes
+    /// of the module. This holds for loading and for saving; see the module [`pytorch`](self) for
+    /// the layers that differ, with an example.
+    ///
+    /// `true` also sets [`skip_enum_variants`](CheckpointStore::skip_enum_variants), because
+    /// PyTorch has no enum variants.
+    ///
+    /// Transposed and split parameters are copied once more, one after the other: for a moment,
+    /// memory holds one tensor of the file twice.
+    #[must_use]
+    pub fn pytorch(mut self, pytorch: bool) -> Self {
+        self.layout.pytorch = pytorch;
+        self.skip_enum_variants |= pytorch;
+        self
+    }
+
+    /// Whether the query, key and value of `MultiHeadAttention` are saved in one tensor, as
+    /// PyTorch's `MultiheadAttention` has them (`in_proj_weight`, `out_proj`). This is the default.
+    /// With `false` they are saved as linear layers of their own, by their names in burn (`query`,
+    /// `key`, `value`, `output`), as most published transformers have them.
+    ///
+    /// Loading finds both forms. The option has an effect only together with
+    /// [`pytorch`](CheckpointStore::pytorch).
+    #[must_use]
+    pub fn fused_attention(mut self, fused: bool) -> Self {
+        self.layout.fused_attention = fused;
+        self
+    }
+}

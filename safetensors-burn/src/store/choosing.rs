@@ -1,0 +1,168 @@
+//! Which parameters a [`CheckpointStore`] loads and saves, and under which names.
+
+use burn_store::PathFilter;
+use regex::Regex;
+
+use super::CheckpointStore;
+use super::rename::KeyRemapper;
+
+/// # Which parameters
+///
+/// Filters are compared with names. On loading these are the paths of the parameters in the module.
+/// On saving they are the names that the adapter makes of the paths
+/// ([`with_to_adapter`](CheckpointStore::with_to_adapter)): with
+/// [`BurnToPyTorchAdapter`](crate::BurnToPyTorchAdapter) the filter `gamma` then matches nothing,
+/// because the adapter calls such a parameter `weight`. Rules for names come after the filters.
+/// burn-store does the same.
+///
+/// A parameter is selected if one filter matches, or if there is no filter.
+impl CheckpointStore {
+    /// Loads or saves only the parameters whose names the filter matches. This replaces all filters
+    /// that were given before.
+    #[must_use]
+    pub fn filter(mut self, filter: PathFilter) -> Self {
+        self.filter.paths = filter;
+        self.filter.patterns.clear();
+        self
+    }
+
+    /// Loads or saves the parameters whose names match a regular expression.
+    ///
+    /// A pattern that is not a regular expression is an error when the store is used:
+    /// [`StoreError::Pattern`](crate::StoreError::Pattern).
+    #[must_use]
+    pub fn with_regex(mut self, pattern: impl AsRef<str>) -> Self {
+        if let Some(pattern) = self.compile(pattern.as_ref()) {
+            self.filter.patterns.push(pattern);
+        }
+        self
+    }
+
+    /// Loads or saves the parameters whose names match one of several regular expressions, see
+    /// [`with_regex`](CheckpointStore::with_regex).
+    #[must_use]
+    pub fn with_regexes(self, patterns: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
+        patterns.into_iter().fold(self, |store, pattern| store.with_regex(pattern))
+    }
+
+    /// Loads or saves the parameter of this name.
+    #[must_use]
+    pub fn with_full_path(mut self, path: impl Into<String>) -> Self {
+        self.filter.paths = self.filter.paths.with_full_path(path);
+        self
+    }
+
+    /// Loads or saves the parameters of these names.
+    #[must_use]
+    pub fn with_full_paths(mut self, paths: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.filter.paths = self.filter.paths.with_full_paths(paths);
+        self
+    }
+
+    /// Loads or saves the parameters for which the predicate returns `true`. Its first argument is
+    /// the name. Its second argument lists the types that contain the parameter, outermost first
+    /// and joined with dots: `Struct:Model.Struct:Linear`. burn-store leaves it empty on saving.
+    #[must_use]
+    pub fn with_predicate(mut self, predicate: fn(&str, &str) -> bool) -> Self {
+        self.filter.paths = self.filter.paths.with_predicate(predicate);
+        self
+    }
+
+    /// Loads or saves the parameters for which one of several predicates returns `true`, see
+    /// [`with_predicate`](CheckpointStore::with_predicate).
+    #[must_use]
+    pub fn with_predicates(
+        mut self,
+        predicates: impl IntoIterator<Item = fn(&str, &str) -> bool>,
+    ) -> Self {
+        self.filter.paths = self.filter.paths.with_predicates(predicates);
+        self
+    }
+
+    /// Loads or saves all parameters. The other filters then have no effect.
+    #[must_use]
+    pub fn match_all(mut self) -> Self {
+        self.filter.paths = self.filter.paths.match_all();
+        self
+    }
+}
+
+/// # Names
+///
+/// Loading applies the rules to the names of the file, before they are compared with those of the
+/// module. Saving applies them to the names of the module, before they are written. It is an error
+/// if two tensors get the same name.
+impl CheckpointStore {
+    /// Replaces all rules for names by these.
+    ///
+    /// ```
+    /// use safetensors_burn::{CheckpointStore, KeyRemapper};
+    ///
+    /// let rules = KeyRemapper::from_patterns([(r"^model\.", ""), (r"\.gamma$", ".weight")])?;
+    /// let store = CheckpointStore::from_file("model.safetensors").remap(rules);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn remap(mut self, rules: impl Into<KeyRemapper>) -> Self {
+        self.naming.rules = rules.into();
+        self.catalog = None;
+        self
+    }
+
+    /// Replaces each match of the pattern in names. The replacement may refer to groups (`$1`).
+    /// Several rules apply one after the other.
+    ///
+    /// A pattern that is not a regular expression is an error when the store is used:
+    /// [`StoreError::Pattern`](crate::StoreError::Pattern).
+    #[must_use]
+    pub fn with_key_remapping(
+        mut self,
+        pattern: impl AsRef<str>,
+        replacement: impl Into<String>,
+    ) -> Self {
+        if let Some(pattern) = self.compile(pattern.as_ref()) {
+            self.naming.rules.push(pattern, replacement.into());
+        }
+        self.catalog = None;
+        self
+    }
+
+    /// Whether the entries of lists get consecutive numbers on loading, after the rules for names.
+    /// Off by default.
+    ///
+    /// PyTorch's `nn.Sequential` counts layers without parameters, and burn's `Vec` of layers with
+    /// parameters does not: `fc.0`, `fc.2` and `fc.4` become `fc.0`, `fc.1` and `fc.2`.
+    #[must_use]
+    pub fn map_indices_contiguous(mut self, map: bool) -> Self {
+        self.naming.map_indices = map;
+        self.catalog = None;
+        self
+    }
+
+    /// Leaves the numbers of some lists as they are: of those whose name matches a regular
+    /// expression. The name of a list is what comes before the number, with the old numbers of the
+    /// lists around it: `flows` for `flows.2.weight`, `flows.2.layers` for
+    /// `flows.2.layers.0.weight`. Each list is decided on alone.
+    ///
+    /// A pattern that is not a regular expression is an error when the store is used:
+    /// [`StoreError::Pattern`](crate::StoreError::Pattern).
+    #[must_use]
+    pub fn map_indices_contiguous_except(mut self, pattern: impl AsRef<str>) -> Self {
+        if let Some(pattern) = self.compile(pattern.as_ref()) {
+            self.naming.keep_indices.push(pattern);
+        }
+        self.catalog = None;
+        self
+    }
+
+    /// Compiles a pattern, or keeps the error for when the store is used.
+    fn compile(&mut self, pattern: &str) -> Option<Regex> {
+        match Regex::new(pattern) {
+            Ok(pattern) => Some(pattern),
+            Err(error) => {
+                self.bad_pattern.get_or_insert(error);
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! [`Renumbering`]: gives the entries of lists consecutive numbers.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+
+/// The new numbers of the entries of each list, where a list is what comes before a number in a
+/// name: `fc` in `fc.2.weight`.
+///
+/// PyTorch's `nn.Sequential` also counts layers without parameters, so its names have gaps. burn
+/// counts the layers of a `Vec` without them.
+#[derive(Debug, Default)]
+pub(crate) struct Renumbering(HashMap<String, BTreeMap<u64, usize>>);
+
+impl Renumbering {
+    /// Counts the entries of the lists in these names. A list that `keep` matches keeps its
+    /// numbers. The lists around a list count by their old numbers: `blocks.4.layers`.
+    pub(crate) fn of<'a>(
+        names: impl IntoIterator<Item = &'a str>,
+        keep: impl Fn(&str) -> bool,
+    ) -> Self {
+        let mut lists: HashMap<String, BTreeMap<u64, usize>> = HashMap::new();
+        for name in names {
+            for Number { list, value: number, .. } in numbers(name) {
+                match lists.get_mut(list) {
+                    Some(entries) => _ = entries.insert(number, 0),
+                    None => _ = lists.insert(list.to_owned(), BTreeMap::from([(number, 0)])),
+                }
+            }
+        }
+        lists.retain(|list, _| !keep(list));
+        for entries in lists.values_mut() {
+            entries.values_mut().enumerate().for_each(|(position, new)| *new = position);
+        }
+        Self(lists)
+    }
+
+    /// The name with new numbers.
+    pub(crate) fn apply(&self, name: &str) -> String {
+        let mut new = String::with_capacity(name.len());
+        let mut done = 0;
+        for Number { list, place, value } in numbers(name) {
+            let Some(position) = self.0.get(list).and_then(|entries| entries.get(&value)) else {
+                continue;
+            };
+            new.push_str(&name[done..place.start]);
+            new.push_str(&position.to_string());
+            done = place.end;
+        }
+        new + &name[done..]
+    }
+}
+
+/// A part of a name that is a number.
+struct Number<'a> {
+    /// What comes before it in the name, without the dot.
+    list: &'a str,
+    /// Its bytes in the name.
+    place: Range<usize>,
+    value: u64,
+}
+
+/// The parts of a name that are numbers.
+fn numbers(name: &str) -> impl Iterator<Item = Number<'_>> {
+    let mut next = 0;
+    name.split('.').filter_map(move |part| {
+        let start = next;
+        next = start + part.len() + 1;
+        let is_number = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+        let value = part.parse().ok().filter(|_| is_number)?;
+        Some(Number {
+            list: &name[..start.saturating_sub(1)],
+            place: start..start + part.len(),
+            value,
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn renumbered<const N: usize>(names: [&str; N], keep: fn(&str) -> bool) -> [String; N] {
+        let numbers = Renumbering::of(names, keep);
+        names.map(|name| numbers.apply(name))
+    }
+
+    #[test]
+    fn gaps_are_closed_in_each_list_alone() {
+        let names = ["fc.0.weight", "fc.2.weight", "fc.10.weight", "conv.3", "fc.2.bias", "bias"];
+        let expected = ["fc.0.weight", "fc.1.weight", "fc.2.weight", "conv.0", "fc.1.bias", "bias"];
+        assert_eq!(renumbered(names, |_| false), expected);
+    }
+
+    #[test]
+    fn lists_in_lists_are_told_apart_by_their_old_numbers() {
+        let names = ["l.0.b.0.w", "l.0.b.2.w", "l.2.b.5.w", "l.2.b.7.w", "l.4.w"];
+        let expected = ["l.0.b.0.w", "l.0.b.1.w", "l.1.b.0.w", "l.1.b.1.w", "l.2.w"];
+        assert_eq!(renumbered(names, |_| false), expected);
+        let expected = ["l.0.b.0.w", "l.0.b.1.w", "l.2.b.0.w", "l.2.b.1.w", "l.4.w"];
+        assert_eq!(renumbered(names, |list| list == "l"), expected);
+    }
+
+    #[test]
+    fn only_whole_parts_of_digits_are_numbers() {
+        let names =
+            ["a.+1.w", "a.2b", "3", ".7", "", ".", "a..4", "a.99999999999999999999", "a.b5"];
+        let expected =
+            ["a.+1.w", "a.2b", "0", ".1", "", ".", "a..0", "a.99999999999999999999", "a.b5"];
+        assert_eq!(renumbered(names, |_| false), expected);
+    }
+}

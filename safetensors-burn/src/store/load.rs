@@ -1,0 +1,70 @@
+//! Loads a module.
+
+use std::sync::Arc;
+
+use burn_store::{ApplyResult, ModuleSnapshot};
+use safetensors_core::{Error, Result};
+
+use super::CheckpointStore;
+use super::adopt::adopt;
+use super::pack;
+use super::parameters::parameters;
+use super::plan::LoadPlan;
+use super::read::{read, steps};
+use crate::{Burn, StoreError};
+
+impl CheckpointStore {
+    /// Loads the parameters of a module that pass the filter.
+    pub(super) fn load_module(&mut self, module: &mut impl ModuleSnapshot) -> Result<ApplyResult> {
+        let checked = pack::check_adapter(&*self.from_adapter, self.layout);
+        checked.map_err(|error| self.place.locate(error))?;
+        let catalog = Arc::clone(self.catalog()?);
+        let parameters = parameters(module, self.skip_enum_variants, self.layout);
+        let mut plan = LoadPlan::new(&parameters, &catalog, &self.filter, &*self.from_adapter);
+        self.check(&mut plan)?;
+        let LoadPlan { matches, result, .. } = plan;
+        let (mut loaded, total) = (0, matches.len());
+        for step in steps(matches, &catalog, self.max_extra_memory)? {
+            let count = step.len();
+            let replaced = read(step, &catalog, &self.load_options).and_then(|values| {
+                let replaced = adopt(module, values, self.skip_enum_variants);
+                replaced.map_err(|error| self.place.locate(error))
+            });
+            *module = replaced.map_err(|error| partly_loaded(error, loaded, total))?;
+            loaded += count;
+        }
+        Ok(result)
+    }
+
+    /// An error if the plan has a problem that the options do not allow.
+    fn check(&self, plan: &mut LoadPlan) -> Result<()> {
+        if let Some(error) = plan.mismatch.take().filter(|_| self.validate) {
+            return Err(error);
+        }
+        if let Some(error) = plan.other_parts.take() {
+            return Err(error);
+        }
+        if !self.allow_partial && !plan.missing.is_empty() {
+            let names = std::mem::take(&mut plan.missing).into_iter().collect();
+            return Err(self.place.locate(Error::framework::<Burn>(StoreError::Missing { names })));
+        }
+        Ok(())
+    }
+}
+
+/// Says in an error that some parameters have their new values already.
+fn partly_loaded(error: Error, loaded: usize, total: usize) -> Error {
+    if loaded == 0 {
+        return error;
+    }
+    let (tensor, file) = (error.tensor().map(str::to_owned), error.file().map(str::to_owned));
+    let source = Box::new(error);
+    let mut error = Error::framework::<Burn>(StoreError::PartlyLoaded { loaded, total, source });
+    if let Some(tensor) = tensor {
+        error = error.in_tensor(&tensor);
+    }
+    match file {
+        Some(file) => error.in_file(file),
+        None => error,
+    }
+}

@@ -1,0 +1,212 @@
+//! How a [`CheckpointStore`] loads and saves.
+
+use burn_store::ModuleAdapter;
+use safetensors_core::checkpoint::MaxShardSize;
+use safetensors_core::{LoadOptions, SaveOptions};
+
+use super::CheckpointStore;
+use crate::Burn;
+
+/// # Saving
+impl CheckpointStore {
+    /// Whether a file that exists is replaced. Off by default: saving then fails with
+    /// [`ErrorKind::FileExists`](safetensors_core::ErrorKind::FileExists), also if the file appears
+    /// while the save is under way. The old file stays until the new one is complete.
+    ///
+    /// A store in memory always replaces its bytes.
+    #[must_use]
+    pub fn overwrite(mut self, overwrite: bool) -> Self {
+        self.overwrite = overwrite;
+        self
+    }
+
+    /// Adds an entry to the `__metadata__` of a saved file. By default the metadata has
+    /// `format` = `pt`.
+    #[must_use]
+    pub fn metadata(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.save_options = self.save_options.metadata([(key.into(), value.into())]);
+        self
+    }
+
+    /// Removes all entries of the metadata that were given so far, also `format`. transformers
+    /// refuses a file without it.
+    ///
+    /// A save still records what loading needs: the names of tied parameters and, unless
+    /// [`param_ids`](CheckpointStore::param_ids) is off, the ids. Shards always have a `format`.
+    #[must_use]
+    pub fn clear_metadata(mut self) -> Self {
+        self.save_options = self.save_options.clear_metadata();
+        self
+    }
+
+    /// Whether a save records the ids of parameters, and loading gives them back. On by default,
+    /// see *Ids of parameters* above.
+    #[must_use]
+    pub fn param_ids(mut self, param_ids: bool) -> Self {
+        self.param_ids = param_ids;
+        self.catalog = None;
+        self
+    }
+
+    /// Whether a parameter that the module has under several paths is saved under each of them. Off
+    /// by default, see *Tied parameters* above.
+    ///
+    /// Set it if the file is for a reader that does not know the names of tied parameters:
+    /// burn-store, candle, or the `safetensors` crate. Without it they report a missing tensor. The
+    /// file has the bytes once for each path.
+    #[must_use]
+    pub fn every_path(mut self, every_path: bool) -> Self {
+        self.every_path = every_path;
+        self
+    }
+
+    /// Replaces all options of the core for saving, including the metadata and
+    /// [`tied`](SaveOptions::tied). If the new options do not set `tied`, each path of a parameter
+    /// is saved. `format` = `pt` is then added only to the files of a checkpoint of several shards.
+    ///
+    /// [`overwrite`](CheckpointStore::overwrite) is an option of the store, so that of the new
+    /// options has no effect.
+    #[must_use]
+    pub fn save_options(mut self, options: SaveOptions) -> Self {
+        self.save_options = options;
+        self
+    }
+
+    /// Saves to a directory at the store's path, which is created if it does not exist. The
+    /// directory gets one file, or several files and an index. No file is larger than `size`,
+    /// unless it holds a single tensor that is larger. See
+    /// [`save_sharded`](safetensors_core::save_sharded) for the names of the files, and for the
+    /// files that are replaced.
+    ///
+    /// ```
+    /// use burn::nn::{Linear, LinearConfig};
+    /// use burn::tensor::Device;
+    /// use safetensors_burn::{CheckpointStore, ModuleSnapshot};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let device = Device::default();
+    /// let trained: Linear = LinearConfig::new(16, 16).init(&device);
+    /// trained.save_into(
+    ///     &mut CheckpointStore::from_file(dir.path()).max_shard_size("1KB".parse()?),
+    /// )?;
+    /// assert!(dir.path().join("model.safetensors.index.json").exists());
+    ///
+    /// let mut fresh: Linear = LinearConfig::new(16, 16).init(&device);
+    /// fresh.load_from(&mut CheckpointStore::from_file(dir.path()))?;
+    /// assert_eq!(fresh.weight.to_data(), trained.weight.to_data());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn max_shard_size(mut self, size: MaxShardSize) -> Self {
+        self.max_shard_size = Some(size);
+        self
+    }
+}
+
+/// # Loading
+impl CheckpointStore {
+    /// Sets the options for loading: the number of reading threads, who receives the progress, the
+    /// conversion of dtypes, and whether dtypes that burn lacks may be widened. If they may not, it
+    /// is an error to load a tensor of such a dtype. A tensor that is not loaded may have any
+    /// dtype.
+    ///
+    /// ```
+    /// use burn::nn::{Linear, LinearConfig};
+    /// use burn::tensor::{DType, Device};
+    /// use safetensors_burn::{CheckpointStore, ModuleSnapshot};
+    /// use safetensors_core::{Dtype, LoadOptions};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let path = dir.path().join("model.safetensors");
+    /// let device = Device::default();
+    /// let mut model: Linear = LinearConfig::new(4, 2).init(&device);
+    /// model.save_into(&mut CheckpointStore::from_file(&path))?;
+    ///
+    /// let options = LoadOptions::new().threads(2).floats_as(Dtype::F64);
+    /// model.load_from(&mut CheckpointStore::from_file(&path).load_options(options))?;
+    /// assert_eq!(model.weight.val().dtype(), DType::F64);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn load_options(mut self, options: LoadOptions) -> Self {
+        self.load_options = options.for_framework::<Burn>();
+        self.catalog = None;
+        self
+    }
+
+    /// Sets the most bytes of new values, as counted in the file, that loading holds beside the old
+    /// ones. Loading then goes in steps: the parameters of a step take over their new values, and
+    /// release the old ones, before more is read. A larger tensor is a step of its own. Without a
+    /// limit, which is the default, all new values are read first.
+    ///
+    /// A module that was just made by `init` has no old values, so for it a limit gains nothing.
+    ///
+    /// What can be checked without the data is still checked before anything changes: names,
+    /// shapes, kinds, dtypes. But if a later step fails, some parameters have new values and the
+    /// others old ones. The error is then
+    /// [`StoreError::PartlyLoaded`](crate::StoreError::PartlyLoaded). A progress callback counts
+    /// the bytes of each step for itself.
+    ///
+    /// ```
+    /// use burn::nn::{Linear, LinearConfig};
+    /// use burn::tensor::Device;
+    /// use safetensors_burn::{CheckpointStore, ModuleSnapshot};
+    ///
+    /// let mut model: Linear = LinearConfig::new(4, 2).init(&Device::default());
+    /// let mut store = CheckpointStore::from_bytes(None);
+    /// model.save_into(&mut store)?;
+    /// model.load_from(&mut store.max_extra_memory(256 << 20))?;
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn max_extra_memory(mut self, bytes: u64) -> Self {
+        self.max_extra_memory = bytes;
+        self
+    }
+
+    /// Whether the checkpoint may lack parameters. Such parameters then stay as they are. By
+    /// default a missing parameter is an error.
+    #[must_use]
+    pub fn allow_partial(mut self, allow: bool) -> Self {
+        self.allow_partial = allow;
+        self
+    }
+
+    /// Whether a tensor of another shape or kind than its parameter is an error, which is the
+    /// default. With `false`, the parameter stays as it is, and
+    /// [`ApplyResult::errors`](crate::ApplyResult::errors) lists the mismatch.
+    #[must_use]
+    pub fn validate(mut self, validate: bool) -> Self {
+        self.validate = validate;
+        self
+    }
+
+    /// Whether the paths of the module leave out the names of enum variants. PyTorch models have no
+    /// such names.
+    #[must_use]
+    pub fn skip_enum_variants(mut self, skip: bool) -> Self {
+        self.skip_enum_variants = skip;
+        self
+    }
+}
+
+/// # Adapters
+impl CheckpointStore {
+    /// Adapts tensors on loading, for example with
+    /// [`PyTorchToBurnAdapter`](crate::PyTorchToBurnAdapter). For files of PyTorch,
+    /// [`pytorch`](CheckpointStore::pytorch) covers more layers.
+    #[must_use]
+    pub fn with_from_adapter(mut self, adapter: impl ModuleAdapter + 'static) -> Self {
+        self.from_adapter = Box::new(adapter);
+        self
+    }
+
+    /// Adapts tensors on saving, for example with
+    /// [`BurnToPyTorchAdapter`](crate::BurnToPyTorchAdapter). For files of PyTorch,
+    /// [`pytorch`](CheckpointStore::pytorch) covers more layers.
+    #[must_use]
+    pub fn with_to_adapter(mut self, adapter: impl ModuleAdapter + 'static) -> Self {
+        self.to_adapter = Box::new(adapter);
+        self
+    }
+}

@@ -1,0 +1,74 @@
+//! Saves a module.
+
+use burn_store::ModuleSnapshot;
+use safetensors_core::{
+    Error, ErrorKind, Result, SaveOptions, ShardOptions, save, save_sharded, serialize,
+};
+
+use super::CheckpointStore;
+use super::ids::{self, Ids};
+use super::pack::{Collected, ModuleSource, check_adapter, collect};
+use super::place::Place;
+use super::ties::ties;
+use crate::{Burn, StoreError};
+
+impl CheckpointStore {
+    /// Saves the parameters of a module that pass the filter.
+    pub(super) fn save_module(&mut self, module: &impl ModuleSnapshot) -> Result<()> {
+        self.check_patterns()?;
+        self.catalog = None;
+        if let Place::Path(path) = &self.place
+            && path.extension().is_some_and(|extension| extension == "json")
+        {
+            let error = Error::framework::<Burn>(StoreError::IndexDestination);
+            return Err(self.place.locate(error));
+        }
+        let (sources, options) = self.sources(module).map_err(|error| self.place.locate(error))?;
+        match (&self.place, self.max_shard_size) {
+            (Place::Path(path), None) => save(path, sources, &options),
+            (Place::Path(path), Some(size)) => {
+                let options = ShardOptions::new().max_shard_size(size).save_options(options);
+                save_sharded(path, sources, &options).map(drop)
+            }
+            (Place::Memory(_), _) => {
+                let bytes =
+                    serialize(sources, &options).map_err(|error| self.place.locate(error))?;
+                self.place = Place::Memory(Some(bytes.into()));
+                Ok(())
+            }
+        }
+    }
+
+    /// The tensors to save, by their names in the file, and how to save them.
+    fn sources(
+        &self,
+        module: &impl ModuleSnapshot,
+    ) -> Result<(Vec<(String, ModuleSource)>, SaveOptions)> {
+        let (filter, adapter) = (&self.filter, &*self.to_adapter);
+        check_adapter(adapter, self.layout)?;
+        let Collected { mut tensors, found, joined, parts } =
+            collect(module, filter, adapter, self.skip_enum_variants, self.layout)?;
+        let count = tensors.len();
+        tensors.extend(joined);
+        if tensors.is_empty() && found > 0 {
+            return Err(ErrorKind::NothingSelected { found }.into());
+        }
+        let ties = if self.every_path { None } else { Some(ties(&tensors)?) };
+        let names: Vec<_> =
+            tensors.iter().map(|(_, tensor)| self.naming.rules.rename(&tensor.name)).collect();
+        let mut options = self.save_options.clone().overwrite(self.overwrite);
+        if self.param_ids && !tensors.is_empty() {
+            // A tensor of several parameters has no id of its own. Theirs are recorded by path.
+            let of_tensors = tensors[..count].iter().map(|(id, _)| *id);
+            let of_parts = parts.iter().map(|(path, id)| (path.as_str(), *id));
+            let names = names.iter().map(String::as_str);
+            let ids: Ids = names.zip(of_tensors).chain(of_parts).collect();
+            options = options.metadata([(ids::KEY, ids.to_json()?)]);
+        }
+        let sources = tensors.into_iter().enumerate().map(|(number, (_, tensor))| {
+            let tie = ties.as_ref().map_or(number as u64, |ties| ties[number]);
+            ModuleSource::new(tensor, tie)
+        });
+        Ok((names.into_iter().zip(sources.collect::<Result<Vec<_>>>()?).collect(), options))
+    }
+}

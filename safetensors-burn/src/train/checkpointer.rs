@@ -1,0 +1,118 @@
+//! [`SafetensorsCheckpointer`]: burn's `Checkpointer` for one of the three records of an epoch.
+
+use std::io;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use burn::store::RecordError;
+use burn::train::checkpoint::{Checkpoint, Checkpointer, CheckpointerError};
+use safetensors_core::{Error, ErrorKind, Result};
+
+use super::module::Parameters;
+use super::record::{self, RecordFile};
+use super::shared::Shared;
+use super::{EpochError, Part};
+
+/// Saves and restores one record of each epoch: that of the model, the optimizer or the scheduler.
+/// [`Epochs::checkpointers`](super::Epochs::checkpointers) makes all three, which work together.
+///
+/// - `save` writes the record into a hidden directory. The checkpointer that is last puts the epoch
+///   in place. So an epoch needs all three records.
+/// - `delete` deletes the epoch when all three have asked for it. The newest complete epoch is kept
+///   until a newer one is complete: a run that is killed in between can be resumed.
+/// - `restore` checks the lengths and headers of all files of the epoch, reads the record, and
+///   compares each tensor with its digest. All three records must be of the same save.
+///
+/// # Errors
+///
+/// burn has an error type of its own. [`error_of`] gives the error of this crate in it.
+#[derive(Debug)]
+pub struct SafetensorsCheckpointer<R> {
+    shared: Arc<Shared>,
+    part: Part,
+    /// The module that records are restored for.
+    module: Option<Arc<Parameters>>,
+    record: PhantomData<fn(R) -> R>,
+}
+
+impl<R> SafetensorsCheckpointer<R> {
+    pub(super) fn new(shared: &Arc<Shared>, part: Part, module: Option<&Arc<Parameters>>) -> Self {
+        let (shared, module) = (Arc::clone(shared), module.map(Arc::clone));
+        Self { shared, part, module, record: PhantomData }
+    }
+}
+
+impl<R: Checkpoint> SafetensorsCheckpointer<R> {
+    fn try_restore(&self, epoch: usize) -> Result<R> {
+        let manifest = self.shared.restore(epoch, self.part)?;
+        let directory = self.shared.epochs().path(epoch);
+        manifest.check(&directory)?;
+        let name = self.part.file_name();
+        let Some(entry) = manifest.files.get(name) else {
+            let found = manifest.files.into_keys().collect();
+            let error = Error::from(EpochError::NoRecord { name: name.into(), found });
+            return Err(error.in_path(directory));
+        };
+        let path = directory.join(name);
+        // The file that is checked is the one that is read, even if another takes its place.
+        let mut file = RecordFile::of(entry.open(&path)?, &path)?;
+        let restore = || {
+            if let Some(module) = &self.module {
+                module.adapt(&mut file, self.part == Part::Model)?;
+            }
+            R::checkpoint_from_bytes(file.read()?).map_err(of_record)
+        };
+        restore().map_err(|error| error.in_path(path))
+    }
+}
+
+impl<R: Checkpoint> Checkpointer<R> for SafetensorsCheckpointer<R> {
+    fn save(&self, epoch: usize, record: R) -> Result<(), CheckpointerError> {
+        let save = |directory: &std::path::Path| {
+            let bytes = record.checkpoint_into_bytes().map_err(of_record)?;
+            record::save(bytes, &directory.join(self.part.file_name()))
+        };
+        self.shared.save(epoch, self.part, save).map_err(for_burn)
+    }
+
+    fn delete(&self, epoch: usize) -> Result<(), CheckpointerError> {
+        self.shared.delete(epoch, self.part).map_err(for_burn)
+    }
+
+    fn restore(&self, epoch: usize) -> Result<R, CheckpointerError> {
+        self.try_restore(epoch).map_err(for_burn)
+    }
+}
+
+fn of_record(error: RecordError) -> Error {
+    EpochError::Record(error.to_string()).into()
+}
+
+/// burn's error type has a place for any error only within that of the system.
+fn for_burn(error: Error) -> CheckpointerError {
+    let kind = match error.kind() {
+        ErrorKind::Io(error) => error.kind(),
+        _ => io::ErrorKind::Other,
+    };
+    CheckpointerError::IOError(io::Error::new(kind, error))
+}
+
+/// The error of this crate in an error of burn's; `None` if burn itself failed.
+///
+/// ```
+/// use burn::train::checkpoint::Checkpointer;
+/// use safetensors_burn::train::{Epochs, error_of};
+///
+/// let dir = tempfile::tempdir()?;
+/// let (model, _, _) = Epochs::new(dir.path().join("checkpoints")).checkpointers();
+/// let error = model.restore(7).unwrap_err();
+/// let error = error_of(&error).unwrap();
+/// assert!(error.to_string().contains("epoch-7: burn: there is no such epoch"), "{error}");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn error_of(error: &CheckpointerError) -> Option<&Error> {
+    match error {
+        CheckpointerError::IOError(error) => error.get_ref()?.downcast_ref(),
+        _ => None,
+    }
+}

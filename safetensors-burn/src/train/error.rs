@@ -1,0 +1,106 @@
+//! [`EpochError`]: what is wrong with an epoch or with a record.
+
+use safetensors_core::Error;
+use safetensors_core::framework::NameList;
+
+use crate::Burn;
+
+/// Why an epoch could not be saved or restored, in addition to the errors of core.
+///
+/// This error is the source of an [`ErrorKind::Framework`](safetensors_core::ErrorKind::Framework),
+/// which also names the file or the directory.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EpochError {
+    /// There is no such epoch.
+    #[error("there is no such epoch; the directory has {}", listed(.found))]
+    NotFound {
+        /// The numbers of the epochs that the directory has.
+        found: Vec<usize>,
+    },
+    /// The directory of the epoch has no manifest. It was written by another program, or copied in
+    /// part.
+    #[error("expected the file {manifest}, found none: this is no complete epoch")]
+    NoManifest {
+        /// The name of the manifest.
+        manifest: &'static str,
+    },
+    /// The manifest is malformed.
+    #[error("the manifest is malformed: {problem}")]
+    BadManifest {
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The manifest is that of another epoch.
+    #[error("the manifest should be that of epoch {expected}, found epoch {found}")]
+    OtherEpoch {
+        /// The epoch that the name of the directory says.
+        expected: usize,
+        /// The epoch that the manifest says.
+        found: usize,
+    },
+    /// The epoch has no such record.
+    #[error("the epoch has no {name}, only {}", NameList(.found))]
+    NoRecord {
+        /// The file of the record.
+        name: String,
+        /// The files that the epoch has.
+        found: Vec<String>,
+    },
+    /// A file has another length than the manifest says.
+    #[error("the file should have {expected} bytes, found {found}")]
+    Length {
+        /// The length in the manifest.
+        expected: u64,
+        /// The length of the file.
+        found: u64,
+    },
+    /// The header of a file is not the one that the manifest was made for.
+    #[error("the header has changed: its XXH3-128 should be {expected}, found {found}")]
+    Header {
+        /// The digest in the manifest.
+        expected: String,
+        /// The digest of the header.
+        found: String,
+    },
+    /// Another process replaced the epoch after one of its records was restored.
+    #[error("the epoch was replaced after another record of it was restored: restore all again")]
+    Replaced,
+    /// The file is no record of a checkpointer: a metadata entry is missing or malformed.
+    #[error("the file is no record: {key:?} in the metadata should be {expected}")]
+    NotARecord {
+        /// The key of the entry.
+        key: &'static str,
+        /// What its value should be.
+        expected: String,
+    },
+    /// The record has more tensors than burn can restore.
+    #[error("the record has {found} tensors, over burn's limit of {limit}")]
+    TooManyTensors {
+        /// The most tensors of a record.
+        limit: usize,
+        /// The tensors of this record.
+        found: usize,
+    },
+    /// Another record of the epoch could not be saved, so the epoch is not saved.
+    #[error("the epoch is not saved, because another record of it could not be saved")]
+    OtherFailed,
+    /// burn could not make bytes of a record, or a record of bytes.
+    #[error("the record: {0}")]
+    Record(String),
+}
+
+impl From<EpochError> for Error {
+    fn from(error: EpochError) -> Self {
+        Self::framework::<Burn>(error)
+    }
+}
+
+/// The epochs of a directory, in a message.
+fn listed(epochs: &[usize]) -> String {
+    match epochs {
+        [] => "none".into(),
+        [only] => format!("only epoch {only}"),
+        [first, .., last] => format!("{} epochs, from {first} to {last}", epochs.len()),
+    }
+}

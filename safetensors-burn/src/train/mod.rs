@@ -1,0 +1,129 @@
+//! Checkpoints of burn's training loop, which survive a kill at any moment.
+//!
+//! burn's `SupervisedTraining` saves three records after each epoch: those of the model, of the
+//! optimizer and of the learning rate scheduler. burn's own checkpointers write three files, so a
+//! kill can leave an epoch that has only one or two of them. Here an epoch is a directory, which
+//! appears complete or not at all:
+//!
+//! ```text
+//! checkpoints/epoch-12/model.safetensors
+//!                      optimizer.safetensors
+//!                      scheduler.safetensors
+//!                      manifest.json
+//! ```
+//!
+//! ```no_run
+//! use burn::train::{Learner, LearnerModel, SupervisedTraining};
+//! use safetensors_burn::train::{Epochs, KeepEpochs};
+//!
+//! # fn train<M: LearnerModel>(
+//! #     training: SupervisedTraining<M>,
+//! #     learner: Learner<M>,
+//! # ) -> safetensors_core::Result<()> {
+//! let epochs = Epochs::new("run/checkpoints");
+//! let (model, optimizer, scheduler) = epochs.checkpointers();
+//! let mut training = training
+//!     .with_custom_checkpointers(model, optimizer, scheduler)
+//!     .with_checkpointing_strategy(KeepEpochs::last(&epochs, 2));
+//! if let Some(newest) = epochs.newest()? {
+//!     training = training.checkpoint(newest);
+//! }
+//! training.launch(learner);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The checkpointers can also be used without burn's loop:
+//!
+//! ```
+//! use burn::lr_scheduler::LrSchedulerRecord;
+//! use burn::module::Module;
+//! use burn::nn::LinearConfig;
+//! use burn::optim::AdamWConfig;
+//! use burn::tensor::Device;
+//! use burn::train::checkpoint::Checkpointer;
+//! use safetensors_burn::train::Epochs;
+//!
+//! let dir = tempfile::tempdir()?;
+//! let epochs = Epochs::new(dir.path().join("checkpoints"));
+//! let (model, optimizer, scheduler) = epochs.checkpointers();
+//! let device = Device::default();
+//! let linear = LinearConfig::new(4, 2).init(&device);
+//!
+//! model.save(1, linear.clone().into_record())?;
+//! optimizer.save(1, AdamWConfig::new().init().to_record())?;
+//! assert_eq!(epochs.newest()?, None, "the epoch is not complete");
+//! scheduler.save(1, LrSchedulerRecord::new())?;
+//! assert_eq!(epochs.newest()?, Some(1));
+//!
+//! for file in epochs.list()?[0].files() {
+//!     println!("{}: {} tensors in {} bytes", file.name, file.tensors, file.bytes);
+//! }
+//! let fresh = LinearConfig::new(4, 2).init(&device).load_record(model.restore(1)?);
+//! assert_eq!(fresh.weight.to_data(), linear.weight.to_data());
+//! assert_eq!(fresh.weight.id, linear.weight.id);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # The files
+//!
+//! All of them are safetensors files, which every reader of the format opens. Tensors have names
+//! that a person can read: `encoder.weight` in the model, and `encoder.weight.momentum.moment_1` in
+//! the optimizer, where burn has the random id of the parameter in place of its path. The metadata
+//! has the ids, and the numbers and booleans of the record, each with its type and all its bits.
+//! The restored record is the same, bit for bit. [`CheckpointStore`](crate::CheckpointStore) and
+//! other libraries load `model.safetensors` as any model.
+//!
+//! # When the process is killed
+//!
+//! The three records are written into a hidden directory, at the same time. The checkpointer that
+//! is last writes the manifest, waits until all of it is on the disk, and renames the directory. An
+//! older epoch of that number stays until that moment. A killed process leaves the hidden
+//! directory, which the next save of the same epoch removes.
+//!
+//! A resumed run repeats what follows the newest complete epoch. It ends with the same bits if the
+//! order of the data and the random numbers, for example of dropout, depend on the epoch alone.
+//! The example `burn_train` of the repository shows how, and proves it with kills.
+//!
+//! # What this does not do
+//!
+//! Quantised tensors have no dtype in the format, so saving one is an error that names it. burn
+//! restores at most 100,000 tensors of a record, so saving more is an error. After every error the
+//! epochs on the disk are as before.
+
+mod checkpointer;
+mod container;
+mod epochs;
+mod error;
+mod manifest;
+mod module;
+mod names;
+mod reading;
+mod record;
+mod shared;
+mod strategy;
+
+pub use checkpointer::{SafetensorsCheckpointer, error_of};
+pub use epochs::{Checkpointers, Epoch, EpochFile, Epochs};
+pub use error::EpochError;
+pub use strategy::KeepEpochs;
+
+/// Which record of an epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Part {
+    Model,
+    Optimizer,
+    Scheduler,
+}
+
+impl Part {
+    const ALL: [Self; 3] = [Self::Model, Self::Optimizer, Self::Scheduler];
+
+    fn file_name(self) -> &'static str {
+        match self {
+            Self::Model => "model.safetensors",
+            Self::Optimizer => "optimizer.safetensors",
+            Self::Scheduler => "scheduler.safetensors",
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Names that a person can read, for what burn names by numbers.
+//!
+//! burn names the state of an optimizer by the id of the parameter: `"1337.momentum.moment_1"`. Ids
+//! are random numbers. In the file, the path of the parameter takes the place of the id:
+//! `"encoder.weight.momentum.moment_1"`. The id of each path is in the metadata of the file.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use burn_store::burn_pack::Scalar;
+
+use super::container::Content;
+
+/// Which ids the parameters have.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Ids {
+    /// By the names of tensors, as in the record of a module.
+    OfTensors(BTreeMap<String, u64>),
+    /// By the paths that names begin with, as in the record of an optimizer. A parameter whose path
+    /// is not known has its id as the path.
+    OfPaths(BTreeMap<String, u64>),
+}
+
+impl Ids {
+    /// Separates the ids from a content, and replaces them by paths in the names if they can be
+    /// restored from those without doubt.
+    pub(super) fn separate(content: &Content) -> (Self, Content) {
+        if let Some(ids) = paths(content) {
+            let ids = Self::OfPaths(ids);
+            if let Some(named) = named_by_paths(content, &ids) {
+                // The proof: what a load will do gives the same content.
+                if is_same(&ids.join(named.clone()), content) {
+                    return (ids, named);
+                }
+            }
+        }
+        let ids = content.tensors.iter();
+        let ids = ids.filter_map(|(name, tensor)| Some((name.clone(), tensor.param_id?)));
+        let ids = Self::OfTensors(ids.collect());
+        (ids, without_ids(content.clone()))
+    }
+
+    /// Puts the ids back into a content. This reverses [`separate`](Ids::separate).
+    pub(super) fn join(&self, content: Content) -> Content {
+        let Content { tensors, scalars, mut metadata } = content;
+        let tensors = tensors.into_iter().map(|(name, mut tensor)| {
+            let (name, id) = self.in_record(&name);
+            tensor.param_id = id;
+            (name, tensor)
+        });
+        let tensors = tensors.collect();
+        let scalars = scalars.into_iter();
+        let scalars = match self {
+            Self::OfTensors(_) => scalars.collect(),
+            Self::OfPaths(_) => scalars.map(|(name, v)| (self.in_record(&name).0, v)).collect(),
+        };
+        if let Self::OfPaths(ids) = self {
+            let known = ids.iter().filter(|(path, id)| **path != id.to_string());
+            metadata.extend(known.map(|(path, id)| (id.to_string(), path.clone())));
+        }
+        Content { tensors, scalars, metadata }
+    }
+
+    /// The name of a tensor in burn's record, and its id.
+    pub(super) fn in_record(&self, name: &str) -> (String, Option<u64>) {
+        match self {
+            Self::OfTensors(ids) => (name.into(), ids.get(name).copied()),
+            Self::OfPaths(ids) => match path_of(name, ids) {
+                Some((path, id)) => (format!("{id}{}", &name[path.len()..]), Some(id)),
+                None => (name.into(), None),
+            },
+        }
+    }
+
+    /// The ids by tensor or by path.
+    pub(super) fn all(&self) -> &BTreeMap<String, u64> {
+        match self {
+            Self::OfTensors(ids) | Self::OfPaths(ids) => ids,
+        }
+    }
+}
+
+/// The id of each path, for a content whose names begin with ids; `None` for any other content.
+fn paths(content: &Content) -> Option<BTreeMap<String, u64>> {
+    let mut paths = BTreeMap::new();
+    let mut known = BTreeSet::new();
+    for (key, path) in &content.metadata {
+        if let Some(id) = parse_id(key) {
+            known.insert(id);
+            if path.is_empty() || paths.insert(path.clone(), id).is_some() {
+                return None;
+            }
+        }
+    }
+    for (name, tensor) in &content.tensors {
+        let (first, _) = name.split_once('.')?;
+        let id = parse_id(first).filter(|id| tensor.param_id == Some(*id))?;
+        if known.insert(id) && paths.insert(id.to_string(), id).is_some() {
+            return None;
+        }
+    }
+    (!paths.is_empty()).then_some(paths)
+}
+
+/// The content with paths in place of ids; `None` if two names would become one.
+fn named_by_paths(content: &Content, ids: &Ids) -> Option<Content> {
+    let paths: BTreeMap<u64, &str> =
+        ids.all().iter().map(|(path, id)| (*id, path.as_str())).collect();
+    let renamed = |name: &str| {
+        let (first, rest) = name.split_once('.')?;
+        let path = paths.get(&parse_id(first)?)?;
+        Some(format!("{path}.{rest}"))
+    };
+    let renamed = |name: &str| renamed(name).unwrap_or_else(|| name.into());
+    let metadata = content.metadata.iter().filter(|(key, _)| parse_id(key).is_none());
+    let named = Content {
+        tensors: content.tensors.iter().map(|(name, t)| (renamed(name), t.clone())).collect(),
+        scalars: content.scalars.iter().map(|(name, value)| (renamed(name), *value)).collect(),
+        metadata: metadata.map(|(key, value)| (key.clone(), value.clone())).collect(),
+    };
+    let all_there = named.tensors.len() == content.tensors.len()
+        && named.scalars.len() == content.scalars.len();
+    all_there.then(|| without_ids(named))
+}
+
+/// Whether two contents are the same. Floats are compared by their bits.
+fn is_same(a: &Content, b: &Content) -> bool {
+    let bits = |scalar: &Scalar| match scalar {
+        Scalar::Float(float) => (true, float.to_bits()),
+        // Only the names can differ: the scalars themselves are copied.
+        Scalar::UInt(number) => (false, *number),
+        Scalar::Int(number) => (false, number.cast_unsigned()),
+        Scalar::Bool(value) => (false, u64::from(*value)),
+    };
+    let scalars = |content: &Content| -> Vec<(String, (bool, u64))> {
+        content.scalars.iter().map(|(name, scalar)| (name.clone(), bits(scalar))).collect()
+    };
+    a.tensors == b.tensors && a.metadata == b.metadata && scalars(a) == scalars(b)
+}
+
+fn without_ids(mut content: Content) -> Content {
+    content.tensors.values_mut().for_each(|tensor| tensor.param_id = None);
+    content
+}
+
+/// The longest path that a name begins with, and its id.
+fn path_of<'a>(name: &'a str, ids: &BTreeMap<String, u64>) -> Option<(&'a str, u64)> {
+    let ends = name.rmatch_indices('.').map(|(end, _)| &name[..end]);
+    ends.filter_map(|path| Some((path, *ids.get(path)?))).next()
+}
+
+/// An id in the only form that burn writes it in.
+fn parse_id(text: &str) -> Option<u64> {
+    text.parse().ok().filter(|id: &u64| id.to_string() == text)
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::DType;
+
+    use super::super::container::Described;
+    use super::*;
+
+    fn content(
+        tensors: &[(&str, Option<u64>)],
+        scalars: &[&str],
+        metadata: &[(&str, &str)],
+    ) -> Content {
+        let tensors = tensors.iter();
+        let tensors =
+            tensors.map(|(name, id)| ((*name).into(), Described::new(DType::F32, &[2], *id)));
+        Content {
+            tensors: tensors.collect(),
+            scalars: scalars.iter().map(|name| ((*name).into(), Scalar::UInt(1))).collect(),
+            metadata: metadata.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect(),
+        }
+    }
+
+    fn names(content: &Content) -> Vec<&str> {
+        content.tensors.keys().chain(content.scalars.keys()).map(String::as_str).collect()
+    }
+
+    /// Separates, joins, and compares. Returns the names in the file.
+    fn round_trip(content: &Content) -> (Ids, Vec<String>) {
+        let (ids, named) = Ids::separate(content);
+        assert!(named.tensors.values().all(|tensor| tensor.param_id.is_none()));
+        assert_eq!(ids.join(named.clone()), *content);
+        (ids, names(&named).into_iter().map(Into::into).collect())
+    }
+
+    #[test]
+    fn an_optimizer_is_named_by_paths() {
+        let (ids, names) = round_trip(&content(
+            &[("7.m", Some(7)), ("7.v.0", Some(7)), ("18446744073709551615.m", Some(u64::MAX))],
+            &["7.time", "9.time", "lr"],
+            &[("7", "enc.weight"), ("9", "enc.bias"), ("note", "kept")],
+        ));
+        assert_eq!(
+            names,
+            [
+                "18446744073709551615.m",
+                "enc.weight.m",
+                "enc.weight.v.0",
+                "enc.bias.time",
+                "enc.weight.time",
+                "lr"
+            ]
+        );
+        let Ids::OfPaths(ids) = ids else { panic!("{ids:?}") };
+        assert_eq!(ids["enc.weight"], 7);
+        assert_eq!(ids["enc.bias"], 9);
+        assert_eq!(ids["18446744073709551615"], u64::MAX);
+    }
+
+    #[test]
+    fn a_module_keeps_its_names() {
+        let module =
+            content(&[("a.weight", Some(7)), ("b.weight", Some(7)), ("c", None)], &[], &[]);
+        let (ids, names) = round_trip(&module);
+        assert_eq!(names, ["a.weight", "b.weight", "c"]);
+        assert!(matches!(ids, Ids::OfTensors(ids) if ids.len() == 2));
+    }
+
+    /// Whatever the content, it comes back as it was. Ambiguous names stay as they are.
+    #[test]
+    fn every_other_content_comes_back() {
+        for content in [
+            content(&[], &[], &[]),
+            content(&[], &["0.current_iter", "1.current_iter"], &[]),
+            content(&[("history_s.0", None)], &["k"], &[]),
+            // One path for two ids, no path, a path that is an id.
+            content(&[("7.m", Some(7)), ("9.m", Some(9))], &[], &[("7", "w"), ("9", "w")]),
+            content(&[("7.m", Some(7))], &[], &[("7", "")]),
+            content(&[("7.m", Some(7)), ("9.m", Some(9))], &[], &[("7", "9")]),
+            content(&[("7.m", Some(7)), ("9.m", Some(9))], &[], &[("7", "9"), ("9", "7")]),
+            content(&[("7.m", Some(7))], &[], &[("7", "7")]),
+            // One path begins with the other.
+            content(&[("7.b.m", Some(7)), ("9.m", Some(9))], &[], &[("7", "a"), ("9", "a.b")]),
+            // An id that is not that of the name, no id, a name that is only an id.
+            content(&[("7.m", Some(8))], &[], &[("7", "w")]),
+            content(&[("7.m", None)], &[], &[("7", "w")]),
+            content(&[("7", Some(7))], &["7"], &[("7", "w")]),
+            // A number in another form.
+            content(&[("007.m", Some(7))], &["+7.time"], &[("007", "w")]),
+            // A scalar has the name that another would get.
+            content(&[("7.m", Some(7))], &["7.time", "w.time"], &[("7", "w")]),
+        ] {
+            round_trip(&content);
+        }
+    }
+}

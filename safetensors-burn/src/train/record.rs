@@ -1,0 +1,252 @@
+//! A record of burn as a safetensors file.
+//!
+//! | metadata key | value |
+//! |---|---|
+//! | `safetensors_bridge.record` | the version of this layout |
+//! | `safetensors_bridge.param_ids` | the ids of the parameters by the names of tensors |
+//! | `safetensors_bridge.path_ids` | the ids of the parameters by the paths that names begin with |
+//! | `safetensors_bridge.scalars` | numbers and booleans by name, each with its type |
+//! | `safetensors_bridge.dtypes` | burn's dtypes by tensor, if the file's dtype does not tell |
+//! | `safetensors_bridge.texts` | other texts of the record by name |
+//!
+//! All values but the first are JSON objects, which are left out if they are empty.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::Path;
+
+use burn::tensor::{Bytes, DType, TensorData};
+use burn_store::burn_pack::Scalar;
+use safetensors_core::digest::TensorDigests;
+use safetensors_core::header::Metadata;
+use safetensors_core::io::FileSource;
+use safetensors_core::{Checkpoint, Error, LazyTensor, Result, SaveOptions};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::EpochError;
+use super::container::{self, Container, Content, Described};
+use super::names::Ids;
+use super::reading::{Job, read_all};
+use crate::save::DataSource;
+use crate::{dtype, load};
+
+const RECORD: &str = "safetensors_bridge.record";
+/// [`CheckpointStore`](crate::CheckpointStore) reads this entry, too.
+const PARAM_IDS: &str = "safetensors_bridge.param_ids";
+const PATH_IDS: &str = "safetensors_bridge.path_ids";
+const SCALARS: &str = "safetensors_bridge.scalars";
+const DTYPES: &str = "safetensors_bridge.dtypes";
+const TEXTS: &str = "safetensors_bridge.texts";
+
+const VERSION: &str = "1";
+
+/// A scalar, so that it comes back with the same type and the same bits.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+enum Typed {
+    U64(u64),
+    I64(i64),
+    Bool(bool),
+    /// The value is for people. JSON has no NaN and no infinity, so it is a text.
+    F64 {
+        value: String,
+        bits: String,
+    },
+}
+
+impl From<Scalar> for Typed {
+    fn from(scalar: Scalar) -> Self {
+        match scalar {
+            Scalar::UInt(number) => Self::U64(number),
+            Scalar::Int(number) => Self::I64(number),
+            Scalar::Bool(value) => Self::Bool(value),
+            Scalar::Float(number) => {
+                Self::F64 { value: number.to_string(), bits: format!("{:016x}", number.to_bits()) }
+            }
+        }
+    }
+}
+
+impl Typed {
+    fn scalar(&self) -> Option<Scalar> {
+        Some(match self {
+            Self::U64(number) => Scalar::UInt(*number),
+            Self::I64(number) => Scalar::Int(*number),
+            Self::Bool(value) => Scalar::Bool(*value),
+            Self::F64 { bits, .. } => {
+                let bits = u64::from_str_radix(bits, 16).ok().filter(|_| bits.len() == 16)?;
+                Scalar::Float(f64::from_bits(bits))
+            }
+        })
+    }
+}
+
+/// Saves a record, given as the container that burn makes of it. The file is not synchronised.
+/// Returns the number of tensors.
+///
+/// # Errors
+///
+/// [`ErrorKind::UnsupportedFrameworkType`](safetensors_core::ErrorKind::UnsupportedFrameworkType)
+/// for a quantised tensor, which it names; [`EpochError::TooManyTensors`]; those of
+/// [`save`](safetensors_core::save()).
+pub(super) fn save(record: Bytes, path: &Path) -> Result<usize> {
+    let container = Container::parse(record)?;
+    // The places of the tensors are those of the container, so they are looked up by its names.
+    let (ids, named) = Ids::separate(&container.content);
+    let mut tensors: Vec<(&str, TensorData)> = Vec::with_capacity(named.tensors.len());
+    let mut dtypes = BTreeMap::new();
+    for (name, tensor) in &named.tensors {
+        let mut data = || {
+            let in_file = dtype::to_file(tensor.dtype)?;
+            if dtype::to_burn(in_file) != Some(tensor.dtype) {
+                dtypes.insert(name.as_str(), tensor.dtype);
+            }
+            load::from_bytes(container.data(tensor)?, tensor.shape(), tensor.dtype)
+        };
+        tensors.push((name, data().map_err(|error| error.in_tensor(name))?));
+    }
+    let sources = tensors.iter().map(|(name, data)| {
+        DataSource::new(data).map(|source| (*name, source)).map_err(|e| e.in_tensor(name))
+    });
+    let sources = sources.collect::<Result<Vec<_>>>()?;
+
+    let scalars = named.scalars.iter().map(|(name, scalar)| (name.as_str(), (*scalar).into()));
+    let scalars: BTreeMap<&str, Typed> = scalars.collect();
+    let ids_key = match &ids {
+        Ids::OfTensors(_) => PARAM_IDS,
+        Ids::OfPaths(_) => PATH_IDS,
+    };
+    let entries = [
+        Some((RECORD, VERSION.to_owned())),
+        entry(ids_key, ids.all())?,
+        entry(SCALARS, &scalars)?,
+        entry(DTYPES, &dtypes)?,
+        entry(TEXTS, &named.metadata)?,
+        Some(("format", "pt".to_owned())),
+    ];
+    // The epoch is synchronised as a whole.
+    let options = SaveOptions::new().durable(false).digests(true);
+    safetensors_core::save(path, sources, &options.metadata(entries.into_iter().flatten()))?;
+    Ok(named.tensors.len())
+}
+
+/// A metadata entry of a map; `None` if the map is empty.
+fn entry<K: Serialize, V: Serialize>(
+    key: &'static str,
+    map: &BTreeMap<K, V>,
+) -> Result<Option<(&'static str, String)>> {
+    if map.is_empty() {
+        return Ok(None);
+    }
+    let text = serde_json::to_string(map);
+    let text = text.map_err(|error| EpochError::Record(error.to_string()))?;
+    Ok(Some((key, text)))
+}
+
+/// A file of a record, whose tensors are not read yet.
+#[derive(Debug)]
+pub(super) struct RecordFile {
+    checkpoint: Checkpoint,
+    /// The content under the names of the file.
+    named: Content,
+    pub(super) ids: Ids,
+    digests: TensorDigests,
+}
+
+impl RecordFile {
+    /// Reads the header of an open file. `path` is for messages.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Checkpoint::from_file`]; [`EpochError::NotARecord`].
+    pub(super) fn of(file: File, path: &Path) -> Result<Self> {
+        let checkpoint = Checkpoint::from_file(file, path)?;
+        Self::parse(checkpoint).map_err(|error| error.in_path(path))
+    }
+
+    fn parse(checkpoint: Checkpoint) -> Result<Self> {
+        let metadata = checkpoint.metadata();
+        if metadata.get(RECORD).is_none_or(|version| version != VERSION) {
+            return Err(not_a_record(RECORD, format!("{VERSION:?}")));
+        }
+        let ids = match metadata.contains_key(PATH_IDS) {
+            true => Ids::OfPaths(map(metadata, PATH_IDS)?),
+            false => Ids::OfTensors(map(metadata, PARAM_IDS)?),
+        };
+        let dtypes: BTreeMap<String, DType> = map(metadata, DTYPES)?;
+        let typed: BTreeMap<String, Typed> = map(metadata, SCALARS)?;
+        let scalars = typed.into_iter().map(|(name, typed)| Some((name, typed.scalar()?)));
+        let scalars = scalars.collect::<Option<_>>();
+        let scalars = scalars.ok_or_else(|| not_a_record(SCALARS, "typed scalars".into()))?;
+        let mut tensors = BTreeMap::new();
+        for tensor in checkpoint.tensors() {
+            let found = dtypes.get(tensor.name()).copied();
+            let found = found.or_else(|| dtype::to_burn(tensor.dtype()));
+            let fits = |dtype: &DType| dtype::to_file(*dtype).is_ok_and(|d| d == tensor.dtype());
+            let dtype = found.filter(fits).ok_or_else(|| {
+                tensor.locate(not_a_record(DTYPES, format!("a dtype saved as {}", tensor.dtype())))
+            })?;
+            tensors.insert(tensor.name().into(), Described::new(dtype, tensor.shape(), None));
+        }
+        let named = Content { tensors, scalars, metadata: map(metadata, TEXTS)? };
+        let digests = TensorDigests::from_metadata(metadata)?.unwrap_or_default();
+        Ok(Self { named, ids, digests, checkpoint })
+    }
+
+    /// The tensors with their shapes, under the names of the file.
+    pub(super) fn tensors(&self) -> impl Iterator<Item = LazyTensor<'_, FileSource>> {
+        self.checkpoint.tensors()
+    }
+
+    /// Reads the tensors, and makes the container of which burn makes a record. Every tensor is
+    /// compared with its digest.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading; [`ErrorKind::NoDigest`](safetensors_core::ErrorKind::NoDigest) and
+    /// [`ErrorKind::DigestMismatch`](safetensors_core::ErrorKind::DigestMismatch).
+    pub(super) fn read(self) -> Result<Bytes> {
+        let Self { checkpoint, named, ids, digests } = self;
+        let in_file: BTreeMap<String, &str> =
+            named.tensors.keys().map(|name| (ids.in_record(name).0, name.as_str())).collect();
+        let content = ids.join(named.clone());
+        if content.tensors.len() != named.tensors.len() {
+            return Err(not_a_record(PATH_IDS, "paths that give each tensor a name".into()));
+        }
+        container::build(content, |content, mut rest| {
+            let mut jobs = Vec::with_capacity(content.tensors.len());
+            let mut at = 0;
+            // The tensors lie in the order of their names, so the memory is cut front to back.
+            for (name, tensor) in &content.tensors {
+                let (start, end) = tensor.data_offsets;
+                let (_, after_gap) = rest.split_at_mut((start - at) as usize);
+                let (memory, after) = after_gap.split_at_mut((end - start) as usize);
+                (rest, at) = (after, end);
+                let name = in_file.get(name).copied().unwrap_or(name);
+                let lazy = checkpoint.tensor(name)?;
+                jobs.push(Job {
+                    tensor: lazy,
+                    digest: digests.get(name),
+                    dtype: tensor.dtype,
+                    memory,
+                });
+            }
+            read_all(jobs)
+        })
+    }
+}
+
+/// A metadata entry as a map, which is empty if there is no such entry.
+fn map<K: DeserializeOwned + Ord, V: DeserializeOwned>(
+    metadata: &Metadata,
+    key: &'static str,
+) -> Result<BTreeMap<K, V>> {
+    let Some(text) = metadata.get(key) else { return Ok(BTreeMap::new()) };
+    serde_json::from_str(text)
+        .map_err(|error| not_a_record(key, format!("a JSON object of its kind ({error})")))
+}
+
+fn not_a_record(key: &'static str, expected: String) -> Error {
+    EpochError::NotARecord { key, expected }.into()
+}

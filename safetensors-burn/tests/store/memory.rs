@@ -1,0 +1,99 @@
+//! Stores in memory, and direct access to tensors.
+
+use super::*;
+
+#[test]
+fn a_module_goes_through_bytes_in_memory() {
+    let model = Model::new(2);
+    let mut store = CheckpointStore::from_bytes(None);
+    model.save_into(&mut store).unwrap();
+    let bytes = store.get_bytes().unwrap();
+
+    // The bytes are those of a file.
+    let dir = dir();
+    let path = dir.path().join("model.safetensors");
+    model.save_into(&mut CheckpointStore::from_file(&path)).unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), bytes);
+
+    // Loads from the store that saved, and from a new one.
+    for mut store in [store, CheckpointStore::from_bytes(Some(bytes))] {
+        assert_eq!(store.keys().unwrap(), PATHS);
+        let mut other = Model::new(7);
+        let result = other.load_from(&mut store).unwrap();
+        assert!(result.is_success() && result.unused.is_empty());
+        assert_eq!(state(&model), state(&other));
+    }
+}
+
+#[test]
+fn a_store_in_memory_replaces_its_bytes_and_has_one_file() {
+    let mut store = CheckpointStore::default().max_shard_size(64.into());
+    Model::new(2).save_into(&mut store).unwrap();
+    let first = store.get_bytes().unwrap();
+    assert_eq!(store.get_all_tensors().unwrap().len(), PATHS.len());
+    let model = Model::new(3);
+    model.save_into(&mut store).unwrap();
+    assert_ne!(store.get_bytes().unwrap(), first);
+    let steps = store.get_tensor("steps").unwrap().unwrap();
+    assert_eq!(data_of(steps), TensorData::from([3_i64, 4]));
+
+    // A failed save leaves the bytes.
+    let before = store.get_bytes().unwrap();
+    let mut store = store.with_regex("nothing");
+    model.save_into(&mut store).unwrap_err();
+    assert_eq!(store.get_bytes().unwrap(), before);
+}
+
+#[test]
+fn bytes_that_are_not_there_or_damaged_are_errors() {
+    let mut store = CheckpointStore::from_bytes(None);
+    assert!(matches!(source(&store.get_bytes().unwrap_err()), StoreError::NoBytes));
+    let error = refused(&mut store);
+    assert!(matches!(source(&error), StoreError::NoBytes), "{error}");
+    let of_file = CheckpointStore::from_file("model.safetensors").get_bytes().unwrap_err();
+    assert!(matches!(source(&of_file), StoreError::NotInMemory), "{of_file}");
+    assert_eq!(of_file.file(), Some("model.safetensors"));
+
+    Model::new(2).save_into(&mut store).unwrap();
+    let mut bytes = store.get_bytes().unwrap();
+    // The mask lies at the end.
+    *bytes.last_mut().unwrap() = 2;
+    let error = refused(&mut CheckpointStore::from_bytes(Some(bytes.clone())));
+    assert!(matches!(error.kind(), ErrorKind::InvalidBool { .. }), "{error}");
+    assert_eq!((error.tensor(), error.file()), (Some("mask"), Some("bytes in memory")));
+    for len in [0, 5, bytes.len() - 1] {
+        let error = refused(&mut CheckpointStore::from_bytes(Some(bytes[..len].to_vec())));
+        assert_eq!(error.file(), Some("bytes in memory"), "{error}");
+    }
+}
+
+#[test]
+fn tensors_can_be_fetched_without_a_module() {
+    let dir = dir();
+    let model = Model::new(2);
+    let mut in_memory = CheckpointStore::from_bytes(None);
+    model.save_into(&mut in_memory).unwrap();
+    for mut store in [saved(&dir, &model), in_memory] {
+        let steps = store.get_tensor("steps").unwrap().unwrap();
+        assert_eq!((steps.dtype, &steps.shape[..], steps.byte_len()), (DType::I64, &[2][..], 16));
+        assert_eq!(steps.param_id, Some(model.steps.id.val()));
+        assert_eq!(data_of(steps), model.steps.to_data());
+        // The store reads the tensor again at each request.
+        assert_eq!(data_of(steps), model.steps.to_data());
+        assert!(store.get_tensor("absent").unwrap().is_none());
+        assert_eq!(store.get_all_tensors().unwrap().len(), PATHS.len());
+    }
+    let error =
+        CheckpointStore::from_file(dir.path().join("absent.safetensors")).keys().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
+}
+
+#[test]
+fn a_store_reads_its_file_anew_after_it_has_saved() {
+    let dir = dir();
+    let mut store = saved(&dir, &Model::new(2)).overwrite(true);
+    let steps = |store: &mut CheckpointStore| data_of(store.get_tensor("steps").unwrap().unwrap());
+    assert_eq!(steps(&mut store), TensorData::from([2_i64, 3]));
+    Model::new(8).save_into(&mut store).unwrap();
+    assert_eq!(steps(&mut store), TensorData::from([8_i64, 9]));
+}

@@ -1,0 +1,160 @@
+//! Which files a save writes and replaces, and what it writes into them.
+
+use super::*;
+
+/// An adapter that calls a function for each tensor before its data is produced.
+#[derive(Clone)]
+struct Before<F>(F);
+
+impl<F: Fn() + Clone + Send + Sync + 'static> ModuleAdapter for Before<F> {
+    fn adapt(&self, tensor: burn_pack::Tensor, _: ModuleContext<'_>) -> burn_pack::Tensor {
+        let (name, dtype, shape) = (tensor.name.clone(), tensor.dtype, tensor.shape.clone());
+        let before = self.0.clone();
+        bridge::map_data(tensor, name, dtype, shape, move |data| {
+            before();
+            data
+        })
+    }
+
+    fn clone_box(&self) -> Box<dyn ModuleAdapter> {
+        Box::new(self.clone())
+    }
+}
+
+fn names_in(dir: &TempDir) -> Vec<String> {
+    let entries = std::fs::read_dir(dir.path()).unwrap();
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_file_is_replaced_only_where_that_is_asked_for() {
+    let dir = dir();
+    let path = dir.path().join("model.safetensors");
+    let (first, second) = (Model::new(2), Model::new(3));
+    first.save_into(&mut CheckpointStore::from_file(&path)).unwrap();
+    let old = std::fs::read(&path).unwrap();
+    let options = [
+        CheckpointStore::from_file(&path),
+        CheckpointStore::from_file(&path).overwrite(true).overwrite(false),
+        // The store's own option counts, not that of the core.
+        CheckpointStore::from_file(&path).save_options(SaveOptions::new().overwrite(true)),
+    ];
+    for mut store in options {
+        let error = second.save_into(&mut store).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::FileExists), "{error}");
+        assert_eq!(error.file(), path.to_str());
+        assert_eq!(std::fs::read(&path).unwrap(), old);
+    }
+    second.save_into(&mut CheckpointStore::from_file(&path).overwrite(true)).unwrap();
+    let mut loaded = Model::new(7);
+    loaded.load_from(&mut CheckpointStore::from_file(&path)).unwrap();
+    assert_eq!(state(&loaded), state(&second));
+    assert_eq!(names_in(&dir), ["model.safetensors"]);
+}
+
+#[test]
+fn a_checkpoint_of_shards_is_replaced_only_where_that_is_asked_for() {
+    let dir = dir();
+    let store = || CheckpointStore::from_file(dir.path()).max_shard_size(64.into());
+    Model::new(2).save_into(&mut store()).unwrap();
+    let old = names_in(&dir);
+    let error = Model::new(3).save_into(&mut store()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::FileExists), "{error}");
+    assert_eq!(names_in(&dir), old);
+    let mut loaded = Model::new(7);
+    loaded.load_from(&mut store()).unwrap();
+    assert_eq!(loaded.steps.to_data(), TensorData::from([2_i64, 3]));
+    Model::new(3).save_into(&mut store().overwrite(true)).unwrap();
+    loaded.load_from(&mut store()).unwrap();
+    assert_eq!(loaded.steps.to_data(), TensorData::from([3_i64, 4]));
+}
+
+#[test]
+fn a_file_that_appears_during_the_save_stays() {
+    let dir = dir();
+    let path = dir.path().join("model.safetensors");
+    let theirs = path.clone();
+    let adapter = Before(move || std::fs::write(&theirs, "theirs").unwrap());
+    let mut store = CheckpointStore::from_file(&path).with_to_adapter(adapter);
+    let error = Model::new(2).save_into(&mut store).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::FileExists), "{error}");
+    assert_eq!(std::fs::read(&path).unwrap(), b"theirs");
+    assert_eq!(names_in(&dir), ["model.safetensors"]);
+}
+
+#[test]
+fn a_panic_of_an_adapter_is_an_error_and_nothing_is_saved_or_loaded() {
+    let dir = dir();
+    let path = dir.path().join("model.safetensors");
+    let model = Model::new(2);
+    let panicking = || Before(|| panic!("device readback panicked"));
+    let mut store = CheckpointStore::from_file(&path).with_to_adapter(panicking());
+    let error = model.save_into(&mut store).unwrap_err();
+    assert!(error.to_string().contains("device readback panicked"), "{error}");
+    assert!(error.tensor().is_some());
+    assert_eq!(names_in(&dir), Vec::<String>::new());
+
+    model.save_into(&mut CheckpointStore::from_file(&path)).unwrap();
+    let error = refused(&mut CheckpointStore::from_file(&path).with_from_adapter(panicking()));
+    assert!(error.to_string().contains("device readback panicked"), "{error}");
+}
+
+#[test]
+fn a_save_that_the_filters_leave_empty_is_an_error() {
+    let dir = dir();
+    let path = dir.path().join("model.safetensors");
+    let mut store = CheckpointStore::from_file(&path).with_regex("^encodr");
+    let error = Model::new(2).save_into(&mut store).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::NothingSelected { found: 12 }), "{error}");
+    assert_eq!(error.file(), path.to_str());
+    assert_eq!(names_in(&dir), Vec::<String>::new());
+
+    // A module without parameters is saved as it is.
+    #[derive(Module, Debug)]
+    struct Nothing {
+        relu: burn::nn::Relu,
+    }
+    Nothing { relu: burn::nn::Relu::new() }
+        .save_into(&mut CheckpointStore::from_file(&path))
+        .unwrap();
+    assert_eq!(Checkpoint::open(&path).unwrap().len(), 0);
+}
+
+#[test]
+fn metadata_is_added_and_cleared() {
+    let metadata = |store: CheckpointStore| {
+        let mut store = store.param_ids(false);
+        LinearConfig::new(2, 2).init(&Device::default()).save_into(&mut store).unwrap();
+        let file = Checkpoint::from_source(store.get_bytes().unwrap(), "memory").unwrap();
+        file.metadata().clone().into_iter().collect::<Vec<_>>()
+    };
+    let pair = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
+    let store = || CheckpointStore::from_bytes(None);
+    assert_eq!(metadata(store()), [pair(("format", "pt"))]);
+    assert_eq!(
+        metadata(store().metadata("title", "a").metadata("title", "b")),
+        [("format", "pt"), ("title", "b")].map(pair)
+    );
+    assert_eq!(metadata(store().metadata("title", "a").clear_metadata()), []);
+    let given = SaveOptions::new().metadata([("x", "y")]);
+    assert_eq!(
+        metadata(store().save_options(given).clear_metadata().metadata("only", "this")),
+        [pair(("only", "this"))]
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn the_new_file_gets_the_permissions_of_the_old_one() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let dir = dir();
+    let path = dir.path().join("model.safetensors");
+    Model::new(2).save_into(&mut CheckpointStore::from_file(&path)).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    Model::new(3).save_into(&mut CheckpointStore::from_file(&path).overwrite(true)).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+}

@@ -1,0 +1,193 @@
+//! Epochs that are not what was saved are refused, and the error says why.
+
+use super::*;
+
+/// Restores each record of epoch 1. Returns the error, which all must give.
+fn refused(epochs: &Epochs) -> Error {
+    let (model, optimizer, scheduler) = epochs.checkpointers();
+    let error = of(model.restore(1));
+    let text = error.to_string();
+    assert_eq!(of(optimizer.restore(1)).to_string(), text);
+    assert_eq!(of(scheduler.restore(1)).to_string(), text);
+    assert_eq!(epochs.newest().unwrap(), None);
+    let list = epochs.list().unwrap();
+    assert_eq!(list[0].problem().unwrap().to_string(), text);
+    assert_eq!(list[0].files().count(), 0);
+    error
+}
+
+#[test]
+fn no_epoch() {
+    let (_dir, epochs) = saved(4);
+    let (model, ..) = epochs.checkpointers();
+    let error = of(model.restore(1));
+    assert!(matches!(reason(&error), EpochError::NotFound { found } if *found == [4]), "{error}");
+    let (_dir, epochs) = empty();
+    let (model, ..) = epochs.checkpointers();
+    assert!(of(model.restore(1)).to_string().contains("the directory has none"));
+}
+
+/// As a copy that was interrupted, or a directory of another program.
+#[test]
+fn no_manifest() {
+    let (_dir, epochs) = saved(1);
+    fs::remove_file(epochs.path(1).join("manifest.json")).unwrap();
+    let error = refused(&epochs);
+    assert!(matches!(reason(&error), EpochError::NoManifest { .. }), "{error}");
+    assert_eq!(error.file(), epochs.path(1).to_str());
+}
+
+#[test]
+fn a_manifest_of_something_else() {
+    let (_dir, epochs) = saved(1);
+    let path = epochs.path(1).join("manifest.json");
+    let good = fs::read_to_string(&path).unwrap();
+    for bad in [
+        String::new(),
+        "[]".into(),
+        good.replace("safetensors-bridge epoch", "another format"),
+        good.replace("\"version\": 1", "\"version\": 2"),
+        good.replace("model.safetensors", "../model.safetensors"),
+        good.replace("model.safetensors", ".."),
+        good[..good.len() - 20].into(),
+        format!("{}{good}", " ".repeat(1 << 20)),
+    ] {
+        assert_ne!(bad, good);
+        fs::write(&path, bad).unwrap();
+        let error = refused(&epochs);
+        assert!(matches!(reason(&error), EpochError::BadManifest { .. }), "{error}");
+        assert_eq!(error.file(), path.to_str());
+    }
+    // A directory that was renamed.
+    fs::write(&path, good).unwrap();
+    fs::rename(epochs.path(1), epochs.path(2)).unwrap();
+    let (model, ..) = epochs.checkpointers();
+    let error = of(model.restore(2));
+    assert!(matches!(reason(&error), EpochError::OtherEpoch { expected: 2, found: 1 }), "{error}");
+}
+
+#[test]
+fn files_that_are_missing_or_have_another_length() {
+    for name in ["model", "optimizer", "scheduler"] {
+        let (_dir, epochs) = saved(1);
+        let path = epochs.path(1).join(format!("{name}.safetensors"));
+        let bytes = fs::read(&path).unwrap();
+        for bytes in [&bytes[..bytes.len() - 1], &[], &[&bytes[..], b" "].concat()] {
+            fs::write(&path, bytes).unwrap();
+            let error = refused(&epochs);
+            let EpochError::Length { found, .. } = reason(&error) else { panic!("{error}") };
+            assert_eq!(*found, bytes.len() as u64);
+            assert_eq!(error.file(), path.to_str());
+        }
+        fs::remove_file(&path).unwrap();
+        let error = refused(&epochs);
+        assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
+        assert_eq!(error.file(), path.to_str());
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_no_file_is_not_opened() {
+    for name in ["manifest.json", "optimizer.safetensors"] {
+        let (_dir, epochs) = saved(1);
+        let path = epochs.path(1).join(name);
+        fs::remove_file(&path).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let error = refused(&epochs);
+        assert!(matches!(error.kind(), ErrorKind::NotAFile { .. }), "{error}");
+        assert_eq!(error.file(), path.to_str());
+    }
+}
+
+/// Every byte of a file is covered by the digest of the header or of a tensor.
+#[test]
+fn a_changed_byte_is_found_wherever_it_is() {
+    let (_dir, epochs) = saved(1);
+    let path = epochs.path(1).join("optimizer.safetensors");
+    let good = fs::read(&path).unwrap();
+    let header = 8 + usize::from(good[0]) + 256 * usize::from(good[1]);
+    let (mut headers, mut data) = (0, 0);
+    for at in (0..good.len()).step_by(7).chain([good.len() - 1]) {
+        let mut bad = good.clone();
+        bad[at] ^= 1;
+        fs::write(&path, bad).unwrap();
+        if at < header {
+            let error = refused(&epochs);
+            assert!(matches!(reason(&error), EpochError::Header { .. }), "{at}: {error}");
+            headers += 1;
+        } else {
+            let error = of(epochs.checkpointers().1.restore(1));
+            assert!(matches!(error.kind(), ErrorKind::DigestMismatch { .. }), "{at}: {error}");
+            assert!(error.tensor().unwrap().contains(".momentum."));
+            assert!(epochs.verify(1).is_err());
+            // The other records do not depend on it.
+            epochs.checkpointers().0.restore(1).unwrap();
+            data += 1;
+        }
+    }
+    assert!(headers > 100 && data > 10, "{headers} and {data}");
+    fs::write(&path, good).unwrap();
+    epochs.verify(1).unwrap();
+    epochs.checkpointers().1.restore(1).unwrap();
+}
+
+/// A manifest that fits files of something else.
+#[test]
+fn a_file_that_is_no_record() {
+    let (_dir, epochs) = saved(1);
+    let (model, optimizer, scheduler) = epochs.checkpointers();
+    let rewrite = |from: &str, to: &str| {
+        let path = epochs.path(1).join("optimizer.safetensors");
+        let mut bytes = fs::read(&path).unwrap();
+        let at = bytes.windows(from.len()).position(|found| found == from.as_bytes()).unwrap();
+        assert_eq!(from.len(), to.len());
+        bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
+        fs::write(&path, &bytes).unwrap();
+        // The manifest is made to fit.
+        let header = 8 + usize::from(bytes[0]) + 256 * usize::from(bytes[1]);
+        let digest = safetensors_core::digest::Digest::of(&bytes[..header]).to_string();
+        let path = epochs.path(1).join("manifest.json");
+        let mut manifest: serde_json::Value =
+            serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        manifest["files"]["optimizer.safetensors"]["header_xxh3_128"] = digest.into();
+        fs::write(&path, manifest.to_string()).unwrap();
+    };
+    for (from, to) in [
+        ("safetensors_bridge.record", "safetensors_bridge.recall"),
+        ("{\\\"u64\\\":", "{\\\"u65\\\":"),
+        ("{\\\"first.bias\\\":", "[\\\"first.bias\\\":"),
+    ] {
+        rewrite(from, to);
+        let error = of(optimizer.restore(1));
+        assert!(matches!(reason(&error), EpochError::NotARecord { .. }), "{error}");
+        assert_eq!(error.file(), epochs.path(1).join("optimizer.safetensors").to_str());
+        rewrite(to, from);
+    }
+    optimizer.restore(1).unwrap();
+    // The epoch lacks a record.
+    let path = epochs.path(1).join("manifest.json");
+    let manifest = fs::read_to_string(&path).unwrap();
+    fs::write(&path, manifest.replace("scheduler.safetensors", "schedules.safetensors")).unwrap();
+    let (from, to) = ("scheduler.safetensors", "schedules.safetensors");
+    fs::rename(epochs.path(1).join(from), epochs.path(1).join(to)).unwrap();
+    epochs.checkpointers().0.restore(1).unwrap();
+    let error = of(epochs.checkpointers().2.restore(1));
+    assert!(matches!(reason(&error), EpochError::NoRecord { .. }), "{error}");
+    drop((model, scheduler));
+}
+
+/// The model of one save and the optimizer of another would not fit together.
+#[test]
+fn an_epoch_that_is_replaced_between_two_records() {
+    let (_dir, epochs) = saved(1);
+    let (model, optimizer, scheduler) = epochs.checkpointers();
+    model.restore(1).unwrap();
+    Training::trained(3).save(&epochs.checkpointers(), 1);
+    let error = of(optimizer.restore(1));
+    assert!(matches!(reason(&error), EpochError::Replaced), "{error}");
+    // All records of the new one.
+    model.restore(1).unwrap();
+    optimizer.restore(1).unwrap();
+    scheduler.restore(1).unwrap();
+}

@@ -1,0 +1,188 @@
+//! Which epochs a directory has, and which stay.
+
+use super::*;
+
+/// The numbers of the epochs, and whether each is complete.
+fn listed(epochs: &Epochs) -> Vec<(usize, bool)> {
+    let list = epochs.list().unwrap();
+    list.iter().map(|epoch| (epoch.number(), epoch.is_complete())).collect()
+}
+
+#[test]
+fn an_epoch_appears_with_its_last_record() {
+    let (dir, epochs) = empty();
+    assert_eq!((listed(&epochs), epochs.newest().unwrap()), (vec![], None));
+    let training = Training::trained(1);
+    let (model, optimizer, scheduler) = epochs.checkpointers();
+    // Burn's order is that of the tuple, but the threads may end in any order.
+    let save: [&dyn Fn() -> Result<(), CheckpointerError>; 3] = [
+        &|| model.save(12, training.model.clone().into_record()),
+        &|| optimizer.save(12, training.optimizer.to_record()),
+        &|| scheduler.save(12, training.scheduler.to_record()),
+    ];
+    for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
+        for record in order {
+            assert_eq!(listed(&epochs), []);
+            save[record]().unwrap();
+        }
+        assert_eq!(listed(&epochs), [(12, true)]);
+        assert_eq!(names_in(&dir.path().join("run/checkpoints")), ["epoch-12"]);
+        let files = [
+            "manifest.json",
+            "model.safetensors",
+            "optimizer.safetensors",
+            "scheduler.safetensors",
+        ];
+        assert_eq!(names_in(&epochs.path(12)), files);
+        epochs.verify(12).unwrap();
+        assert!(epochs.delete(12).unwrap());
+        assert!(!epochs.delete(12).unwrap());
+    }
+}
+
+#[test]
+fn the_list_says_what_an_epoch_holds() {
+    let (_dir, epochs) = saved(3);
+    let list = epochs.list().unwrap();
+    assert_eq!((list[0].number(), list[0].path()), (3, &*epochs.path(3)));
+    let files: Vec<_> = list[0].files().map(|file| (file.name, file.tensors)).collect();
+    let expected = [("model", 3), ("optimizer", 6), ("scheduler", 0)];
+    assert_eq!(files, expected.map(|(name, count)| (format!("{name}.safetensors"), count)));
+    for file in list[0].files() {
+        assert_eq!(file.bytes, fs::metadata(epochs.path(3).join(file.name)).unwrap().len());
+    }
+}
+
+#[test]
+fn an_epoch_that_is_saved_again_is_replaced_as_a_whole() {
+    let (_dir, epochs) = saved(5);
+    let (first, second) = (Training::trained(1), Training::trained(2));
+    let checkpointers = epochs.checkpointers();
+    first.save(&checkpointers, 5);
+    // Half of another save changes nothing.
+    checkpointers.0.save(5, second.model.clone().into_record()).unwrap();
+    checkpointers.1.save(5, second.optimizer.to_record()).unwrap();
+    assert_eq!(Training::restored(&epochs.checkpointers(), 5).model.bits(), first.model.bits());
+    checkpointers.2.save(5, second.scheduler.to_record()).unwrap();
+    let restored = Training::restored(&checkpointers, 5);
+    assert_eq!(restored.model.bits(), second.model.bits());
+    assert_eq!(content(restored.scheduler.to_record()), content(second.scheduler.to_record()));
+}
+
+/// A thread may save its record a second time before another has ended its first save.
+#[test]
+fn the_records_of_two_saves_are_not_mixed() {
+    let (_dir, epochs) = empty();
+    let (first, second) = (Training::trained(1), Training::trained(2));
+    let (model, optimizer, scheduler) = epochs.checkpointers();
+    model.save(1, first.model.clone().into_record()).unwrap();
+    model.save(1, second.model.clone().into_record()).unwrap();
+    optimizer.save(1, first.optimizer.to_record()).unwrap();
+    scheduler.save(1, first.scheduler.to_record()).unwrap();
+    assert_eq!(content(model.restore(1).unwrap()), content(first.model.into_record()));
+    scheduler.save(1, second.scheduler.to_record()).unwrap();
+    optimizer.save(1, second.optimizer.to_record()).unwrap();
+    let restored = Training::restored(&epochs.checkpointers(), 1);
+    assert_eq!(restored.model.bits(), second.model.bits());
+    assert_eq!(content(restored.optimizer.to_record()), content(second.optimizer.to_record()));
+}
+
+#[test]
+fn the_last_epochs_and_the_best_are_kept() {
+    let (_dir, epochs) = empty();
+    let training = Training::trained(1);
+    let checkpointers = epochs.checkpointers();
+    (1..=6).for_each(|epoch| training.save(&checkpointers, epoch));
+    fs::create_dir(epochs.path(4).join("x")).unwrap();
+    fs::remove_file(epochs.path(4).join("manifest.json")).unwrap();
+    fs::create_dir(epochs.path(9)).unwrap();
+    assert_eq!(epochs.newest().unwrap(), Some(6));
+    // Epoch 4 is not complete. Epoch 9 may be one that is being copied.
+    assert_eq!(epochs.keep(2, &[1]).unwrap(), [2, 3, 4]);
+    assert_eq!(listed(&epochs), [(1, true), (5, true), (6, true), (9, false)]);
+    assert!(epochs.keep(5, &[]).unwrap().is_empty());
+}
+
+/// Also of epochs that no run saves or deletes any more.
+#[cfg(unix)]
+#[test]
+fn a_save_removes_what_killed_processes_left() {
+    let (_dir, epochs) = saved(2);
+    let directory = epochs.path(2).parent().unwrap().to_owned();
+    let others = [".epoch-x.aB3dE6.tmp", ".model.aB3dE6.tmp", "epoch-1.aB3dE6.tmp"];
+    for name in others.into_iter().chain([".epoch-1.aB3dE6.tmp", ".epoch-7.aB3dE7.tmp"]) {
+        fs::create_dir_all(directory.join(name).join("old")).unwrap();
+    }
+    Training::trained(1).save(&epochs.checkpointers(), 3);
+    let expected =
+        [".epoch-x.aB3dE6.tmp", ".model.aB3dE6.tmp", "epoch-1.aB3dE6.tmp", "epoch-2", "epoch-3"];
+    assert_eq!(names_in(&directory), expected);
+}
+
+#[test]
+fn names_that_are_no_epochs_are_left_alone() {
+    let (_dir, epochs) = saved(2);
+    let directory = epochs.path(2).parent().unwrap().to_owned();
+    for name in ["epoch-", "epoch-02", "epoch--1", "epoch-1x", "epochs", "EPOCH-1"] {
+        fs::create_dir(directory.join(name)).unwrap();
+    }
+    fs::write(directory.join("epoch-7"), "a file").unwrap();
+    assert_eq!(listed(&epochs), [(2, true)]);
+    assert_eq!(epochs.keep(0, &[]).unwrap(), [2]);
+    assert_eq!(names_in(&directory).len(), 7);
+}
+
+/// All three checkpointers must ask, as burn lets them.
+#[test]
+fn the_newest_epoch_is_deleted_only_after_a_newer_one_is_complete() {
+    let (_dir, epochs) = empty();
+    let training = Training::trained(1);
+    let checkpointers = epochs.checkpointers();
+    let (model, optimizer, scheduler) = &checkpointers;
+    let delete = |epoch| {
+        model.delete(epoch).unwrap();
+        scheduler.delete(epoch).unwrap();
+        optimizer.delete(epoch).unwrap();
+    };
+    training.save(&checkpointers, 1);
+    training.save(&checkpointers, 2);
+    model.delete(1).unwrap();
+    optimizer.delete(1).unwrap();
+    assert_eq!(listed(&epochs).len(), 2);
+    scheduler.delete(1).unwrap();
+    assert_eq!(listed(&epochs), [(2, true)]);
+    // As burn's MetricCheckpointingStrategy does: it deletes first, and saves then.
+    delete(2);
+    assert_eq!(listed(&epochs), [(2, true)]);
+    training.save(&checkpointers, 3);
+    assert_eq!(listed(&epochs), [(3, true)]);
+    // What is saved again after it was to be deleted stays.
+    delete(3);
+    training.save(&checkpointers, 3);
+    training.save(&checkpointers, 4);
+    assert_eq!(listed(&epochs), [(3, true), (4, true)]);
+    delete(7);
+    assert_eq!(listed(&epochs), [(3, true), (4, true)]);
+}
+
+#[test]
+fn two_runs_in_one_directory_do_not_mix_their_records() {
+    let (_dir, epochs) = empty();
+    let trainings = [Training::trained(1), Training::trained(2)];
+    std::thread::scope(|scope| {
+        for training in &trainings {
+            let checkpointers = epochs.checkpointers();
+            scope.spawn(move || (0..10).for_each(|_| training.save(&checkpointers, 1)));
+        }
+    });
+    let (model, optimizer, scheduler) = epochs.checkpointers();
+    epochs.verify(1).unwrap();
+    let found = content(model.restore(1).unwrap());
+    let winner = trainings
+        .iter()
+        .find(|training| content(training.model.clone().into_record()) == found)
+        .unwrap();
+    assert_eq!(content(optimizer.restore(1).unwrap()), content(winner.optimizer.to_record()));
+    assert_eq!(content(scheduler.restore(1).unwrap()), content(winner.scheduler.to_record()));
+    assert_eq!(names_in(epochs.path(1).parent().unwrap()), ["epoch-1"]);
+}

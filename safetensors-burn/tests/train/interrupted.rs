@@ -1,0 +1,98 @@
+//! Processes that end while they save, and full disks.
+
+use std::process::{Command, ExitStatus, Stdio};
+
+use super::*;
+
+/// Not a test of its own: what [`run_child`] runs. It saves some records of epoch 1.
+#[test]
+fn child() {
+    let Some(directory) = std::env::var_os("EPOCHS_DIRECTORY") else { return };
+    let records = std::env::var("EPOCHS_RECORDS").unwrap();
+    let (model, optimizer, scheduler) = Epochs::new(directory).checkpointers();
+    let training = Training::trained(2);
+    let mut result = Ok(());
+    for record in records.chars() {
+        result = match record {
+            'm' => model.save(1, training.model.clone().into_record()),
+            'o' => optimizer.save(1, training.optimizer.to_record()),
+            's' => scheduler.save(1, training.scheduler.to_record()),
+            _ => std::process::abort(),
+        };
+        if result.is_err() {
+            break;
+        }
+    }
+    match result {
+        Ok(()) => std::process::exit(0),
+        Err(error) => {
+            eprintln!("{}", error_of(&error).unwrap());
+            std::process::exit(7)
+        }
+    }
+}
+
+/// Runs [`child`] in a process of its own, which `shell` may prepare. Returns how it ended, and
+/// what it printed.
+fn run_child(epochs: &Epochs, records: &str, shell: &str) -> (ExitStatus, String) {
+    let directory = epochs.path(1).parent().unwrap().to_owned();
+    let output = Command::new("sh")
+        .args(["-c", &format!("{shell} exec \"$0\" \"$@\"")])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "interrupted::child", "--nocapture"])
+        .env("EPOCHS_DIRECTORY", directory)
+        .env("EPOCHS_RECORDS", records)
+        .stdout(Stdio::null())
+        .output()
+        .unwrap();
+    (output.status, String::from_utf8(output.stderr).unwrap())
+}
+
+#[cfg(unix)]
+#[test]
+fn a_process_that_ends_between_two_records_leaves_the_old_epoch() {
+    for records in ["m!", "o!", "ms!", "mo!"] {
+        let (_dir, epochs) = empty();
+        assert_eq!(run_child(&epochs, records, "").0.code(), None);
+        let directory = epochs.path(1).parent().unwrap().to_owned();
+        let left = names_in(&directory);
+        assert!(left.len() == 1 && left[0].starts_with(".epoch-1."), "{left:?}");
+        assert!(epochs.list().unwrap().is_empty());
+        // The next save of the epoch removes what was left.
+        let training = Training::trained(1);
+        training.save(&epochs.checkpointers(), 1);
+        assert_eq!(names_in(&directory), ["epoch-1"]);
+
+        assert_eq!(run_child(&epochs, records, "").0.code(), None);
+        assert_eq!(epochs.newest().unwrap(), Some(1));
+        let restored = Training::restored(&epochs.checkpointers(), 1);
+        assert_eq!(restored.model.bits(), training.model.bits());
+        assert_eq!(run_child(&epochs, "mos", "").0.code(), Some(0));
+        assert_eq!(names_in(&directory), ["epoch-1"]);
+        assert_ne!(
+            Training::restored(&epochs.checkpointers(), 1).model.bits(),
+            training.model.bits()
+        );
+    }
+}
+
+/// A limit on the length of files, as a disk that is full while the optimizer is written.
+#[cfg(unix)]
+#[test]
+fn a_full_disk_leaves_the_old_epoch() {
+    let (_dir, epochs) = saved(1);
+    let expected = content(epochs.checkpointers().0.restore(1).unwrap());
+    // In blocks of 512 bytes. The file of the optimizer is the longest.
+    let len = |name: &str| fs::metadata(epochs.path(1).join(name)).unwrap().len();
+    let blocks = len("model.safetensors").div_ceil(512);
+    assert!(len("optimizer.safetensors") > blocks * 512);
+    let shell = format!("trap '' XFSZ; ulimit -f {blocks};");
+    let (status, printed) = run_child(&epochs, "mos", &shell);
+    assert_eq!(status.code(), Some(7), "{printed}");
+    let path = epochs.path(1).join("optimizer.safetensors");
+    assert!(printed.contains(path.to_str().unwrap()), "{printed}");
+    assert_eq!(content(epochs.checkpointers().0.restore(1).unwrap()), expected);
+    // `exit` runs no destructors, so the hidden directory stays until the next save.
+    Training::trained(1).save(&epochs.checkpointers(), 1);
+    assert_eq!(names_in(epochs.path(1).parent().unwrap()), ["epoch-1"]);
+}

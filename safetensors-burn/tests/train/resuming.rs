@@ -1,0 +1,131 @@
+//! A training that is resumed goes on as if it had never been stopped.
+
+use burn::train::checkpoint::AsyncCheckpointer;
+use safetensors_burn::{CheckpointStore, ModuleSnapshot};
+use safetensors_core::error::Mismatch;
+
+use super::*;
+
+#[test]
+fn a_resumed_training_ends_with_the_same_bits() {
+    let (_dir, epochs) = empty();
+    let mut whole = Training::trained(7);
+    whole.save(&epochs.checkpointers(), 7);
+    whole.steps(5);
+    let mut resumed = Training::restored(&epochs.checkpointers(), 7);
+    resumed.steps(5);
+    assert_eq!(resumed.model.bits(), whole.model.bits());
+    assert_eq!(content(resumed.optimizer.to_record()), content(whole.optimizer.to_record()));
+    // Without the state of the optimizer the bits differ, so the test can fail.
+    let mut forgetful = Training::restored(&epochs.checkpointers(), 7);
+    forgetful.optimizer = Training::new().optimizer;
+    forgetful.steps(5);
+    assert_ne!(forgetful.model.bits(), whole.model.bits());
+}
+
+/// Through burn's own threads, of which each saves one record.
+#[test]
+fn through_the_threads_of_burn() {
+    let (_dir, epochs) = empty();
+    let threads = || {
+        let (model, optimizer, scheduler) = epochs.checkpointers();
+        (
+            AsyncCheckpointer::new(model),
+            AsyncCheckpointer::new(optimizer),
+            AsyncCheckpointer::new(scheduler),
+        )
+    };
+    let mut whole = Training::new();
+    let mut expected = Vec::new();
+    let (model, optimizer, scheduler) = threads();
+    for epoch in 1..=6 {
+        whole.steps(2);
+        expected.push(whole.clone());
+        model.save(epoch, whole.model.clone().into_record()).unwrap();
+        optimizer.save(epoch, whole.optimizer.to_record()).unwrap();
+        scheduler.save(epoch, whole.scheduler.to_record()).unwrap();
+        if epoch > 3 {
+            model.delete(epoch - 3).unwrap();
+            optimizer.delete(epoch - 3).unwrap();
+            scheduler.delete(epoch - 3).unwrap();
+        }
+    }
+    // Ends the threads, after all that was asked of them.
+    drop((model, optimizer, scheduler));
+    assert_eq!(names_in(epochs.path(1).parent().unwrap()), ["epoch-4", "epoch-5", "epoch-6"]);
+    for epoch in [4, 5, 6] {
+        let (model, optimizer, scheduler) = threads();
+        let new = Training::new();
+        let mut resumed = Training {
+            model: new.model.load_record(model.restore(epoch).unwrap()),
+            optimizer: new.optimizer.load_record(optimizer.restore(epoch).unwrap()),
+            scheduler: new.scheduler.load_record(scheduler.restore(epoch).unwrap()),
+        };
+        let expected = &mut expected[epoch - 1];
+        assert_eq!(resumed.model.bits(), expected.model.bits());
+        resumed.steps(3);
+        expected.steps(3);
+        assert_eq!(resumed.model.bits(), expected.model.bits());
+    }
+}
+
+/// The weights come from elsewhere, so the parameters have other ids than those of the record.
+#[test]
+fn the_state_meets_the_parameters_of_a_module_with_other_ids() {
+    let (_dir, epochs) = empty();
+    let mut whole = Training::trained(4);
+    whole.save(&epochs.checkpointers(), 4);
+    let mut resumed = Training::new();
+    let path = epochs.path(4).join("model.safetensors");
+    let weights = safetensors_burn::load(&path).unwrap();
+    let plain = epochs.path(4).with_file_name("plain.safetensors");
+    safetensors_burn::save(&plain, &weights, &safetensors_core::SaveOptions::new()).unwrap();
+    resumed.model.load_from(&mut CheckpointStore::from_file(plain)).unwrap();
+    let id = resumed.model.first.weight.id;
+    assert_ne!(id, whole.model.first.weight.id);
+
+    let (model, optimizer, scheduler) = epochs.checkpointers_for(&resumed.model);
+    resumed.optimizer = resumed.optimizer.load_record(optimizer.restore(4).unwrap());
+    resumed.scheduler = resumed.scheduler.load_record(scheduler.restore(4).unwrap());
+    assert_eq!(resumed.model.first.weight.id, id);
+    let loaded = resumed.model.clone().load_record(model.restore(4).unwrap());
+    assert_eq!(loaded.first.weight.id, id);
+    resumed.steps(4);
+    whole.steps(4);
+    assert_eq!(resumed.model.bits(), whole.model.bits());
+}
+
+#[derive(Module, Debug)]
+struct Wider {
+    first: Linear,
+    second: Linear,
+}
+
+#[test]
+fn another_model_is_refused_with_all_differences() {
+    let (_dir, epochs) = saved(1);
+    let device = Device::default();
+    let other = Wider {
+        first: LinearConfig::new(3, 5).init(&device),
+        second: LinearConfig::new(5, 1).with_bias(false).init(&device),
+    };
+    let (model, optimizer, _) = epochs.checkpointers_for(&other);
+    let error = of(model.restore(1));
+    assert_eq!(error.file(), epochs.path(1).join("model.safetensors").to_str());
+    let ErrorKind::Mismatches { mismatches } = error.kind() else { panic!("{error}") };
+    let shape = |name: &str, expected: &[usize], found: &[usize]| Mismatch::Shape {
+        name: name.into(),
+        expected: expected.into(),
+        found: found.into(),
+    };
+    let expected = [
+        shape("first.bias", &[5], &[4]),
+        shape("first.weight", &[3, 5], &[3, 4]),
+        Mismatch::Missing { name: "second.weight".into() },
+        Mismatch::Extra { name: "layers.0.weight".into() },
+    ];
+    assert_eq!(mismatches, &expected);
+    let error = of(optimizer.restore(1));
+    let ErrorKind::Mismatches { mismatches } = error.kind() else { panic!("{error}") };
+    assert_eq!(mismatches, &[Mismatch::Extra { name: "layers.0.weight".into() }]);
+}

@@ -1,0 +1,303 @@
+//! [`AtomicDirectory`]: a new directory that appears at its path complete, or not at all.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::atomic::{directory, sync, sync_directory};
+use super::temporary::{TempDirectory, remove_leftovers};
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::failpoint;
+use crate::io::lock::DirectoryLock;
+use crate::io::unfinished::Steps;
+
+/// The name of the new directory within the temporary one.
+const NEW: &str = "new";
+
+/// The name of a removed directory within the temporary one.
+const OLD: &str = "old";
+
+/// What the name of an old directory gets while it is replaced in two steps.
+const PREVIOUS: &str = ".previous";
+
+/// A new directory that appears at its path with all its files, or not at all. Until
+/// [`commit`](AtomicDirectory::commit), and after any failure, the path has the old directory, or
+/// none if there was none.
+///
+/// The files are written to [`path`](AtomicDirectory::path), a hidden directory beside the
+/// destination: `.NAME.ID.tmp`, with six letters or digits for `ID`. A directory that is dropped
+/// before the commit leaves nothing behind. A process that is killed may leave the hidden
+/// directory; on Unix the next one for the same path removes it.
+///
+/// ```
+/// use safetensors_core::save::AtomicDirectory;
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("epoch-7");
+///
+/// let new = AtomicDirectory::create(&path)?;
+/// std::fs::write(new.path().join("model.bin"), "weights")?;
+/// std::fs::write(new.path().join("notes.txt"), "the loss is 0.3")?;
+/// assert!(!path.exists());
+/// new.commit()?;
+/// assert_eq!(std::fs::read_dir(&path)?.count(), 2);
+///
+/// // An old directory is replaced with all that is in it.
+/// AtomicDirectory::create(&path)?.commit()?;
+/// assert_eq!(std::fs::read_dir(&path)?.count(), 0);
+/// assert!(AtomicDirectory::remove(&path)?);
+/// assert!(!path.exists());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct AtomicDirectory {
+    /// Removed with all that is in it when this is dropped.
+    _temp: TempDirectory,
+    new: PathBuf,
+    destination: PathBuf,
+    durable: bool,
+}
+
+impl AtomicDirectory {
+    /// Creates the directory under its hidden name. Its mode follows the umask, or is that of the
+    /// directory that it replaces.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`], for example if the path has no parent directory, or if something other
+    /// than a directory is at the path.
+    pub fn create(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let create = || {
+            failpoint::hit("create")?;
+            old_directory(path)?;
+            let temp = TempDirectory::create(path)?;
+            let new = temp.path().join(NEW);
+            fs::create_dir(&new)?;
+            Ok(Self { _temp: temp, new, destination: path.into(), durable: true })
+        };
+        create().map_err(|error| Error::io(error, path))
+    }
+
+    /// Whether [`commit`](AtomicDirectory::commit) waits until the directory and all its files have
+    /// reached the disk, so that a power cut loses nothing. On by default. So the files themselves
+    /// can be written without waiting.
+    #[must_use]
+    pub fn durable(mut self, durable: bool) -> Self {
+        self.durable = durable;
+        self
+    }
+
+    /// The hidden directory. Write the files here.
+    pub fn path(&self) -> &Path {
+        &self.new
+    }
+
+    /// The path that the directory will have.
+    pub fn destination(&self) -> &Path {
+        &self.destination
+    }
+
+    /// Replaces the hidden path of a file by its path after the commit, in an error about that
+    /// file. Any other error is returned unchanged.
+    #[must_use]
+    pub fn locate(&self, error: Error) -> Error {
+        let file = error.file().map(PathBuf::from);
+        let name = file.as_deref().and_then(|file| file.strip_prefix(&self.new).ok());
+        match (&file, name) {
+            (Some(from), Some(name)) => {
+                let to = self.destination.join(name);
+                error.moved(from, &to)
+            }
+            _ => error,
+        }
+    }
+
+    /// Gives the directory its name. An old directory is replaced, and removed with all that is in
+    /// it.
+    ///
+    /// Where the system can exchange two names, as on Linux and macOS, the path always has a
+    /// complete directory. Elsewhere the old one is called `NAME.previous` for a moment. If the
+    /// process ends in that moment, [`recover`](AtomicDirectory::recover) brings it back.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`]: the path still has the old directory. [`ErrorKind::NotDurable`]: the new
+    /// one is in place, but its name could not be written to the disk.
+    pub fn commit(self) -> Result<()> {
+        let place = || {
+            if self.durable {
+                // This may take long, so it comes before the lock, for which others may wait.
+                sync_tree(&self.new)?;
+            }
+            let parent = directory(&self.destination);
+            let lock = DirectoryLock::wait_for(parent)?;
+            let steps = Steps::begin();
+            put_in_place(&self.new, &self.destination)?;
+            drop((steps, lock));
+            Ok(parent)
+        };
+        let parent = place().map_err(|error| Error::io(error, &self.destination))?;
+        sync_names(parent, self.durable)
+            .map_err(|error| Error::from(ErrorKind::NotDurable(error)).in_path(&self.destination))
+    }
+
+    /// Removes a directory with all that is in it: the path has it complete, or does not have it at
+    /// all. Returns `false` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`], for example if something other than a directory is at the path. The path
+    /// then still has it.
+    pub fn remove(path: impl AsRef<Path>) -> Result<bool> {
+        let path = path.as_ref();
+        let remove = || {
+            if old_directory(path)?.is_none() {
+                return Ok(false);
+            }
+            let temp = TempDirectory::create(path)?;
+            let lock = DirectoryLock::wait_for(directory(path))?;
+            let steps = Steps::begin();
+            failpoint::hit("rename")?;
+            match fs::rename(path, temp.path().join(OLD)) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+                renamed => renamed?,
+            }
+            drop((steps, lock));
+            sync_names(directory(path), true)?;
+            Ok(true)
+        };
+        remove().map_err(|error| Error::io(error, path))
+    }
+
+    /// Removes the hidden directories that killed processes have left for this path, on Unix.
+    /// [`create`](AtomicDirectory::create) and [`remove`](AtomicDirectory::remove) do this, too.
+    /// Those that a process is using stay. Errors are ignored.
+    pub fn clean(path: impl AsRef<Path>) {
+        let path = path.as_ref();
+        remove_leftovers(directory(path), path.file_name().unwrap_or_default());
+    }
+
+    /// Brings back an old directory if a process ended while it replaced that directory in two
+    /// steps. Returns whether that was needed. Where names can be exchanged, it never is.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`].
+    pub fn recover(path: impl AsRef<Path>) -> Result<bool> {
+        let path = path.as_ref();
+        let recover = || {
+            let previous = previous(path);
+            if !previous.is_dir() || fs::symlink_metadata(path).is_ok() {
+                return Ok(false);
+            }
+            let _lock = DirectoryLock::wait_for(directory(path))?;
+            let _steps = Steps::begin();
+            // Another process may have done it, or have finished what it did.
+            if !previous.is_dir() || fs::symlink_metadata(path).is_ok() {
+                return Ok(false);
+            }
+            fs::rename(&previous, path)?;
+            Ok(true)
+        };
+        recover().map_err(|error| Error::io(error, path))
+    }
+}
+
+/// The directory at a path; `None` if there is nothing. Anything else is an error.
+fn old_directory(path: &Path) -> io::Result<Option<fs::Metadata>> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => Ok(Some(found)),
+        Ok(_) => Err(io::ErrorKind::NotADirectory.into()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Gives a directory the name of another. The other one, if it exists, takes its place or is
+/// removed.
+fn put_in_place(new: &Path, destination: &Path) -> io::Result<()> {
+    let previous = previous(destination);
+    let old = old_directory(destination)?;
+    if let Some(old) = &old {
+        fs::set_permissions(new, old.permissions())?;
+    }
+    if old.is_none() {
+        failpoint::hit("rename")?;
+        fs::rename(new, destination)?;
+    } else if !exchange(new, destination)? {
+        // The name is free, unless an earlier process ended just before it removed this one.
+        remove_if_there(&previous)?;
+        failpoint::hit("move aside")?;
+        fs::rename(destination, &previous)?;
+        if let Err(error) = failpoint::hit("rename").and_then(|()| fs::rename(new, destination)) {
+            failpoint::hit("move back")?;
+            fs::rename(&previous, destination)?;
+            return Err(error);
+        }
+    }
+    // What stays is removed by the next commit.
+    let _ = remove_if_there(&previous);
+    Ok(())
+}
+
+fn remove_if_there(directory: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The name of an old directory while it is replaced in two steps.
+fn previous(path: &Path) -> PathBuf {
+    let mut name = OsString::from(path.file_name().unwrap_or_default());
+    name.push(PREVIOUS);
+    path.with_file_name(name)
+}
+
+/// Exchanges the names of two directories. Returns `false` where the system or the file system
+/// cannot do that.
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+fn exchange(a: &Path, b: &Path) -> io::Result<bool> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    use rustix::io::Errno;
+
+    if failpoint::lacks("exchange of names") {
+        return Ok(false);
+    }
+    failpoint::hit("exchange")?;
+    match renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE) {
+        Ok(()) => Ok(true),
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
+fn exchange(_: &Path, _: &Path) -> io::Result<bool> {
+    Ok(false)
+}
+
+/// Waits until all files of a directory, and all names in it, have reached the disk.
+fn sync_tree(directory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            sync_tree(&entry.path())?;
+        } else if kind.is_file() {
+            // Some systems can synchronise only a file that is open for writing. On Unix a file
+            // may be read-only.
+            sync(&File::options().read(cfg!(unix)).write(!cfg!(unix)).open(entry.path())?)?;
+        }
+    }
+    sync_directory(directory)
+}
+
+fn sync_names(directory: &Path, durable: bool) -> io::Result<()> {
+    if durable { sync_directory(directory) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,102 @@
+//! [`link`]: a file of a snapshot leads to its blob.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{create_parent, unique};
+
+/// Makes `pointer`, a path in a snapshot, a relative link to the blob. What is there is replaced in
+/// one step. Where links are impossible, the file itself is put there: moved if it is `is_new`, so
+/// that no other snapshot needs the blob, else copied.
+///
+/// `depth` is the number of directories between the pointer and the repository's.
+pub(crate) fn link(blob: &Path, pointer: &Path, depth: usize, is_new: bool) -> io::Result<()> {
+    link_by(symlink, blob, pointer, depth, is_new)
+}
+
+fn link_by(
+    symlink: impl FnOnce(&Path, &Path) -> io::Result<()>,
+    blob: &Path,
+    pointer: &Path,
+    depth: usize,
+    is_new: bool,
+) -> io::Result<()> {
+    let name = blob.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut target: PathBuf = std::iter::repeat_n("..", depth).collect();
+    target.push("blobs");
+    target.push(name);
+    if fs::read_link(pointer).is_ok_and(|link| link == target) {
+        return Ok(());
+    }
+    create_parent(pointer)?;
+    let temporary = pointer.with_file_name(unique::name(".", ".tmp"));
+    let placed = match symlink(&target, &temporary) {
+        Ok(()) => fs::rename(&temporary, pointer),
+        Err(_) if is_new => fs::rename(blob, pointer),
+        Err(_) => fs::copy(blob, &temporary).and_then(|_| fs::rename(&temporary, pointer)),
+    };
+    if placed.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    placed
+}
+
+#[cfg(unix)]
+fn symlink(target: &Path, link: &Path) -> io::Result<()> {
+    std::os::unix::fs::symlink(target, link)
+}
+
+#[cfg(windows)]
+fn symlink(target: &Path, link: &Path) -> io::Result<()> {
+    std::os::windows::fs::symlink_file(target, link)
+}
+
+#[cfg(not(any(unix, windows)))]
+fn symlink(_: &Path, _: &Path) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blob(dir: &Path) -> PathBuf {
+        let blob = dir.join("blobs/e");
+        fs::create_dir_all(dir.join("blobs")).unwrap();
+        fs::write(&blob, "content").unwrap();
+        blob
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_are_relative_and_replace_what_was_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let blob = blob(dir.path());
+        let pointer = dir.path().join("snapshots/c/a/b.safetensors");
+        for _ in 0..2 {
+            link(&blob, &pointer, 3, true).unwrap();
+            assert_eq!(fs::read_link(&pointer).unwrap(), Path::new("../../../blobs/e"));
+            assert_eq!(fs::read(&pointer).unwrap(), b"content");
+        }
+        fs::remove_file(&pointer).unwrap();
+        fs::write(&pointer, "other").unwrap();
+        link(&blob, &pointer, 3, false).unwrap();
+        assert_eq!(fs::read(&pointer).unwrap(), b"content");
+        assert_eq!(fs::read_dir(pointer.parent().unwrap()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn without_links_the_file_itself_is_put_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let fail = |_: &Path, _: &Path| Err(io::ErrorKind::PermissionDenied.into());
+        for is_new in [false, true] {
+            let blob = blob(dir.path());
+            let pointer = dir.path().join("snapshots/c/model.safetensors");
+            link_by(fail, &blob, &pointer, 2, is_new).unwrap();
+            assert_eq!(fs::read(&pointer).unwrap(), b"content");
+            assert!(!fs::symlink_metadata(&pointer).unwrap().is_symlink());
+            assert_eq!(blob.exists(), !is_new);
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! The cache of the Hub, which Python's `huggingface_hub` shares.
+//!
+//! ```text
+//! <cache>/models--OWNER--NAME/refs/<revision>               the commit that a branch or tag was
+//!                            /blobs/<etag>                  the content of a file
+//!                            /blobs/<etag>.<id>.incomplete  a download that has not ended
+//!                            /snapshots/<commit>/<path>     a relative link to the blob
+//! <cache>/.locks/models--OWNER--NAME/<etag>.lock            held while a blob is downloaded
+//! ```
+//!
+//! Where the system has no links, a snapshot has the files themselves. Newer versions of Python's
+//! library may keep a blob in a store for all models, and link to it; such links are followed. Only
+//! the layout above is written.
+//!
+//! ```
+//! use safetensors_hub::cache::Cache;
+//!
+//! # let dir = tempfile::tempdir()?;
+//! let cache = Cache::at(dir.path()); // or `Cache::from_environment()`
+//! for repo in cache.repos()? {
+//!     for snapshot in repo.snapshots()? {
+//!         println!("{} at {}: {} files", repo.id(), snapshot.commit, snapshot.files.len());
+//!     }
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#[cfg(feature = "download")]
+mod incomplete;
+#[cfg(feature = "download")]
+mod link;
+#[cfg(feature = "download")]
+mod lock;
+mod scan;
+#[cfg(feature = "download")]
+mod space;
+#[cfg(feature = "download")]
+mod unique;
+#[cfg(feature = "download")]
+mod verify;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+#[cfg(feature = "download")]
+pub(crate) use incomplete::{Incomplete, resumable_bytes, unfinished_bytes};
+#[cfg(feature = "download")]
+pub(crate) use link::link;
+#[cfg(feature = "download")]
+pub(crate) use lock::Lock;
+pub use scan::CachedSnapshot;
+#[cfg(feature = "download")]
+pub(crate) use space::free_bytes;
+#[cfg(feature = "download")]
+pub use verify::DamagedBlob;
+
+use crate::environment::Environment;
+use crate::error::{Error, Result};
+use crate::repo::{RepoId, Revision};
+
+/// A directory with the caches of repositories.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cache {
+    dir: PathBuf,
+}
+
+impl Cache {
+    /// The cache at this path. It need not exist.
+    pub fn at(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into() }
+    }
+
+    /// The cache that Python uses too: `HF_HUB_CACHE`, or `hub` in `HF_HOME`, or
+    /// `~/.cache/huggingface/hub`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoHome`](crate::ErrorKind::NoHome) if none of them is known.
+    pub fn from_environment() -> Result<Self> {
+        Environment::PROCESS.cache().map(Self::at)
+    }
+
+    /// The directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The part of one repository. It need not exist.
+    pub fn repo(&self, id: &RepoId) -> CachedRepo {
+        let folder = id.folder();
+        CachedRepo {
+            dir: self.dir.join(&folder),
+            locks: self.dir.join(".locks").join(folder),
+            id: id.clone(),
+        }
+    }
+
+    /// The repositories of models that the cache has, sorted by name. An absent cache has none.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io).
+    pub fn repos(&self) -> Result<Vec<CachedRepo>> {
+        let mut ids: Vec<_> =
+            names(&self.dir)?.iter().filter_map(|name| RepoId::of_folder(name)).collect();
+        ids.sort();
+        Ok(ids.iter().map(|id| self.repo(id)).collect())
+    }
+}
+
+/// What a cache has of one repository.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CachedRepo {
+    id: RepoId,
+    dir: PathBuf,
+    locks: PathBuf,
+}
+
+impl CachedRepo {
+    /// The repository.
+    pub fn id(&self) -> &RepoId {
+        &self.id
+    }
+
+    /// The directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The commit that a revision was when it was last downloaded. A commit is itself. `None` if
+    /// the revision was never downloaded.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io).
+    pub fn commit(&self, revision: &Revision) -> Result<Option<Revision>> {
+        if revision.is_commit() {
+            return Ok(Some(revision.clone()));
+        }
+        let path = self.reference(revision);
+        match fs::read_to_string(&path) {
+            Ok(text) => Ok(Revision::parse(text.trim()).ok().filter(Revision::is_commit)),
+            Err(error) if is_absent(&error) => Ok(None),
+            Err(error) => Err(Error::io(error, &path)),
+        }
+    }
+
+    /// The directory of a commit's files. It need not exist.
+    pub fn snapshot_dir(&self, commit: &Revision) -> PathBuf {
+        self.dir.join("snapshots").join(commit.as_str())
+    }
+
+    fn reference(&self, revision: &Revision) -> PathBuf {
+        joined(&self.dir.join("refs"), revision.as_str())
+    }
+
+    fn blobs(&self) -> PathBuf {
+        self.dir.join("blobs")
+    }
+}
+
+#[cfg(feature = "download")]
+impl CachedRepo {
+    /// The path of a blob.
+    pub(crate) fn blob(&self, etag: &crate::etag::Etag) -> PathBuf {
+        self.blobs().join(etag.as_str())
+    }
+
+    /// The path of the lock of a blob.
+    pub(crate) fn lock_path(&self, etag: &crate::etag::Etag) -> PathBuf {
+        self.locks.join(format!("{etag}.lock"))
+    }
+
+    /// The path of a file in a snapshot. Its name has been checked.
+    pub(crate) fn pointer(&self, commit: &Revision, name: &str) -> PathBuf {
+        joined(&self.snapshot_dir(commit), name)
+    }
+
+    /// Remembers which commit a revision is now.
+    pub(crate) fn set_commit(&self, revision: &Revision, commit: &Revision) -> Result<()> {
+        if revision.is_commit() || self.commit(revision)?.as_ref() == Some(commit) {
+            return Ok(());
+        }
+        let path = self.reference(revision);
+        // It is written elsewhere first: every file below `refs` is read as a reference.
+        let temporary = self.dir.join(unique::name("tmp_", ""));
+        let write = || {
+            create_parent(&path)?;
+            fs::write(&temporary, commit.as_str())?;
+            fs::rename(&temporary, &path)
+        };
+        write().map_err(|error| {
+            let _ = fs::remove_file(&temporary);
+            Error::io(error, &path)
+        })
+    }
+}
+
+/// Creates the directory that a file will lie in.
+#[cfg(feature = "download")]
+fn create_parent(path: &Path) -> io::Result<()> {
+    path.parent().map_or(Ok(()), fs::create_dir_all)
+}
+
+/// A path below a directory, from a name with `/`.
+fn joined(dir: &Path, name: &str) -> PathBuf {
+    let mut path = dir.to_owned();
+    path.extend(name.split('/'));
+    path
+}
+
+/// The names in a directory, in any order. An absent one has none. Names that are not UTF-8 are
+/// left out.
+fn names(dir: &Path) -> Result<Vec<String>> {
+    let list = || -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(dir)? {
+            names.extend(entry?.file_name().into_string());
+        }
+        Ok(names)
+    };
+    match list() {
+        Ok(names) => Ok(names),
+        Err(error) if is_absent(&error) => Ok(Vec::new()),
+        Err(error) => Err(Error::io(error, dir)),
+    }
+}
+
+/// Whether an error says that there is no such file.
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}

@@ -1,0 +1,127 @@
+//! What is in a cache.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::{CachedRepo, names};
+use crate::error::Result;
+use crate::repo::Revision;
+
+/// What a cache has of a repository at one commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CachedSnapshot {
+    /// The commit: 40 hex digits.
+    pub commit: Revision,
+    /// The branches and tags that were this commit when they were last downloaded, sorted.
+    pub revisions: Vec<Revision>,
+    /// The directory of its files.
+    pub dir: PathBuf,
+    /// The names of the files, sorted. A link whose blob is missing is left out.
+    pub files: Vec<String>,
+}
+
+impl CachedRepo {
+    /// The snapshots, sorted by commit.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io).
+    pub fn snapshots(&self) -> Result<Vec<CachedSnapshot>> {
+        let mut revisions = Vec::new();
+        for name in files_below(&self.dir.join("refs"))? {
+            if let Ok(revision) = Revision::parse(&name)
+                && let Some(commit) = self.commit(&revision)?
+            {
+                revisions.push((commit, revision));
+            }
+        }
+        let mut snapshots = Vec::new();
+        let commits = names(&self.dir.join("snapshots"))?.into_iter();
+        for commit in commits.filter_map(|name| Revision::parse(&name).ok()) {
+            let dir = self.snapshot_dir(&commit);
+            let files = files_below(&dir)?;
+            let of_commit = revisions.iter().filter(|(of, _)| *of == commit);
+            let revisions = of_commit.map(|(_, revision)| revision.clone()).collect();
+            snapshots.push(CachedSnapshot { commit, revisions, dir, files });
+        }
+        snapshots.sort_by(|a, b| a.commit.cmp(&b.commit));
+        Ok(snapshots)
+    }
+
+    /// The bytes of all blobs together, unfinished downloads included, and of files that a system
+    /// without links has in the snapshots.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io).
+    pub fn byte_len(&self) -> Result<u64> {
+        let blobs = self.blobs();
+        let mut paths: Vec<_> = names(&blobs)?.iter().map(|name| blobs.join(name)).collect();
+        for snapshot in self.snapshots()? {
+            let own = snapshot.files.iter().map(|file| super::joined(&snapshot.dir, file));
+            paths.extend(own.filter(|path| !path.is_symlink()));
+        }
+        // A file that is removed meanwhile has no bytes.
+        Ok(paths.iter().filter_map(|path| fs::metadata(path).ok()).map(|meta| meta.len()).sum())
+    }
+}
+
+/// The names of all files below a directory, with `/`, sorted. Links to files count as files.
+fn files_below(dir: &Path) -> Result<Vec<String>> {
+    let mut files = Vec::new();
+    let mut open = vec![String::new()];
+    while let Some(folder) = open.pop() {
+        for name in names(&super::joined(dir, &folder))? {
+            let name = if folder.is_empty() { name } else { format!("{folder}/{name}") };
+            let path = super::joined(dir, &name);
+            // A link to a directory could lead around in a circle.
+            match fs::symlink_metadata(&path) {
+                Ok(metadata) if metadata.is_dir() => open.push(name),
+                _ if path.is_file() => files.push(name),
+                _ => {}
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::cache::Cache;
+
+    #[test]
+    fn a_cache_is_listed() {
+        let dir = tempfile::tempdir().unwrap();
+        let repo = dir.path().join("models--a--b");
+        let commit = "0123456789012345678901234567890123456789";
+        let git = "f2ba8f84ab5c1bce84a7b441cb1959cfc7093b7f"; // of "abc"
+        for folder in ["refs/refs/pr", "blobs", &format!("snapshots/{commit}/x")] {
+            fs::create_dir_all(repo.join(folder)).unwrap();
+        }
+        fs::create_dir_all(dir.path().join("datasets--a--c")).unwrap();
+        fs::write(repo.join("refs/main"), commit).unwrap();
+        fs::write(repo.join("refs/refs/pr/1"), commit).unwrap();
+        fs::write(repo.join("refs/odd"), "no commit").unwrap();
+        fs::write(repo.join("blobs").join(git), "abc").unwrap();
+        fs::write(repo.join("blobs/e.00000000.incomplete"), "xy").unwrap();
+        let snapshot = repo.join("snapshots").join(commit);
+        symlink(format!("../../../blobs/{git}"), snapshot.join("x/file")).unwrap();
+        symlink("../../blobs/lost", snapshot.join("dangling")).unwrap();
+        symlink("..", snapshot.join("circle")).unwrap();
+
+        let cache = Cache::at(dir.path());
+        let [repo] = &cache.repos().unwrap()[..] else { panic!("one repository") };
+        assert_eq!(repo.id().as_str(), "a/b");
+        let [snapshot] = &repo.snapshots().unwrap()[..] else { panic!("one snapshot") };
+        assert_eq!(snapshot.files, ["x/file"]);
+        let revisions: Vec<_> = snapshot.revisions.iter().map(Revision::as_str).collect();
+        assert_eq!(revisions, ["main", "refs/pr/1"]);
+        assert_eq!(repo.byte_len().unwrap(), 5);
+        assert_eq!(Cache::at(dir.path().join("absent")).repos().unwrap(), []);
+    }
+}

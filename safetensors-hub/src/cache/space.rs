@@ -1,0 +1,18 @@
+//! How much room a disk has.
+
+use std::path::Path;
+
+/// The bytes that this user may still write to the disk of a directory, which need not exist yet.
+/// `None` if the system does not tell.
+#[cfg(unix)]
+pub(crate) fn free_bytes(dir: &Path) -> Option<u64> {
+    let existing = dir.ancestors().find(|dir| dir.exists());
+    let dir = existing.filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let stat = rustix::fs::statvfs(dir).ok()?;
+    stat.f_bavail.checked_mul(stat.f_frsize)
+}
+
+#[cfg(not(unix))]
+pub(crate) fn free_bytes(_: &Path) -> Option<u64> {
+    None
+}

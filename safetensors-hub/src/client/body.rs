@@ -1,0 +1,128 @@
+//! The bytes of a range: what a server answers is checked, and then read.
+
+use std::io::{self, Read};
+use std::ops::Range;
+
+use ureq::BodyReader;
+
+use super::http::{Answer, Http, Method, failed};
+use super::refusal::passing_or_final;
+use super::retry::Failure;
+use super::url::Url;
+use crate::error::{ErrorKind, Result};
+
+/// The most redirects that are followed for a range.
+const REDIRECTS: usize = 5;
+
+/// How many bytes are read at once.
+const PIECE: usize = 128 << 10;
+
+/// An answer whose body has the bytes of a range.
+pub(super) struct Opened {
+    url: Url,
+    body: BodyReader<'static>,
+    /// The bytes before the range: the server sends the whole file.
+    skip: u64,
+    /// The bytes of the range.
+    left: u64,
+}
+
+/// Asks for a range of a file of `size` bytes, and checks that the answer has it.
+pub(super) fn open(
+    http: &Http,
+    url: &Url,
+    range: &Range<u64>,
+    size: u64,
+) -> Result<Opened, Failure> {
+    let header = format!("bytes={}-{}", range.start, range.end - 1);
+    let is_whole = *range == (0..size);
+    let mut url = url.clone();
+    for _ in 0..REDIRECTS {
+        let answer = http.send(Method::Get, &url, (!is_whole).then_some(&header))?;
+        let skip = match answer.status() {
+            206 => {
+                check_content_range(&answer, range, size)?;
+                0
+            }
+            // The server has no ranges, or was asked for none.
+            200 => {
+                if answer.content_length().is_some_and(|length| length != size) {
+                    return Err(Failure::passing(wrong_length(&answer, size)));
+                }
+                range.start
+            }
+            _ if answer.is_redirect() => {
+                url = answer.target()?;
+                continue;
+            }
+            status => {
+                let failure = passing_or_final(&answer, http.has_token());
+                return Err(match (failure, status) {
+                    (Failure::Final(error), 401 | 403 | 404 | 410) => Failure::Expired(error),
+                    (Failure::Final(error), 416) => Failure::passing(error),
+                    (failure, _) => failure,
+                });
+            }
+        };
+        answer.check_not_compressed().map_err(Failure::passing)?;
+        let (url, body) = answer.into_body();
+        let left = range.end - range.start;
+        return Ok(Opened { url, body: body.into_reader(), skip, left });
+    }
+    let problem = "it sends from one address to the next".into();
+    Err(Failure::passing(ErrorKind::BadAnswer { host: url.host(), problem }))
+}
+
+/// A partial answer must say that it has exactly the range that was asked for.
+fn check_content_range(answer: &Answer, range: &Range<u64>, size: u64) -> Result<(), Failure> {
+    let expected = format!("bytes {}-{}", range.start, range.end - 1);
+    let found = answer.header("content-range").unwrap_or_default();
+    let is_right = found.split_once('/').is_some_and(|(found, total)| {
+        found.eq_ignore_ascii_case(&expected) && (total == "*" || total.parse() == Ok(size))
+    });
+    match is_right {
+        true => Ok(()),
+        false => {
+            let problem = format!("asked for {expected}/{size}, it answers with {found:?}");
+            Err(Failure::passing(answer.bad(problem)))
+        }
+    }
+}
+
+fn wrong_length(answer: &Answer, expected: u64) -> ErrorKind {
+    let found = answer.content_length().unwrap_or_default();
+    let problem = format!("it sends {found} bytes, but the file has {expected}");
+    ErrorKind::BadAnswer { host: answer.url.host(), problem }
+}
+
+impl Opened {
+    /// Gives the bytes to `sink` in pieces, to the end of the range. An error of `sink` is final.
+    pub(super) fn copy(
+        &mut self,
+        mut sink: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<(), Failure> {
+        let mut buffer = vec![0; PIECE];
+        while self.left > 0 {
+            let part = if self.skip > 0 { self.skip } else { self.left };
+            let len = usize::try_from(part).unwrap_or(PIECE).min(PIECE);
+            let read = match self.body.read(&mut buffer[..len]) {
+                Ok(0) => return Err(self.ended()),
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(failed(&self.url, &ureq::Error::from(error))),
+            };
+            if self.skip > 0 {
+                self.skip -= read as u64;
+                continue;
+            }
+            sink(&buffer[..read])?;
+            self.left -= read as u64;
+        }
+        Ok(())
+    }
+
+    fn ended(&self) -> Failure {
+        let problem = format!("the answer ended {} bytes too early", self.left + self.skip);
+        Failure::passing(ErrorKind::Network { host: self.url.host(), problem })
+    }
+}

@@ -1,0 +1,230 @@
+//! [`HubFile`]: a file on the Hub, read by ranges.
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use safetensors_core::ReadAt;
+use safetensors_core::digest::Sha256;
+
+use super::Client;
+use super::body::{self, Opened};
+use super::resolve::{Resolved, changed};
+use super::retry::{Attempts, Failure};
+use super::url::Url;
+use crate::error::{Error, ErrorKind, Result};
+use crate::etag::Etag;
+use crate::repo::{RepoId, Revision};
+use crate::stop;
+
+/// Each so many bytes that arrive allow one more failure.
+const FORGIVING: u64 = 1 << 20;
+
+/// A file of a repository at one commit. Its bytes are read by range, from several threads at once.
+///
+/// A broken connection, a server that stalls or is overloaded, and a signed address that has
+/// expired are overcome: the rest is asked for again. Bytes that do not belong to the range are
+/// never given.
+///
+/// It is a [`ReadAt`], so core can open it as a file of tensors. Each read is at least one request.
+pub struct HubFile {
+    client: Client,
+    path: String,
+    resolved: Resolved,
+    /// Where the bytes are now; `None` if that has to be asked for again.
+    known: Mutex<Option<Known>>,
+}
+
+/// An address that the bytes are at.
+struct Known {
+    url: Url,
+    /// Whether any bytes have come from it.
+    has_worked: bool,
+}
+
+impl HubFile {
+    pub(super) fn new(client: Client, path: &str, resolved: Resolved) -> Self {
+        let known = Known { url: resolved.url.clone(), has_worked: false };
+        Self { client, path: path.into(), resolved, known: Mutex::new(Some(known)) }
+    }
+
+    /// The repository; the new one if it was renamed.
+    pub fn repo(&self) -> &RepoId {
+        &self.resolved.repo
+    }
+
+    /// The commit that the file belongs to: 40 hex digits.
+    pub fn commit(&self) -> &Revision {
+        &self.resolved.commit
+    }
+
+    /// The name of the file in the repository.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The number of bytes, as the Hub says.
+    pub fn byte_len(&self) -> u64 {
+        self.resolved.size
+    }
+
+    /// What the Hub calls the content: the SHA-256 of a large file, git's SHA-1 of a small one.
+    pub fn etag(&self) -> &str {
+        self.resolved.etag.as_str()
+    }
+
+    /// The SHA-256 of a large file, as the Hub says.
+    pub fn sha256(&self) -> Option<Sha256> {
+        self.resolved.etag.sha256()
+    }
+
+    pub(crate) fn checked_etag(&self) -> &Etag {
+        &self.resolved.etag
+    }
+
+    /// Fills `buf` with the bytes from `offset` on.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WrongSize`] if the file ends before `buf` is full; [`ErrorKind::Changed`];
+    /// [`ErrorKind::Network`] and the like.
+    pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.read_until(buf, offset, &AtomicBool::new(false))
+    }
+
+    /// [`read_exact_at`](HubFile::read_exact_at), which ends soon after another thread sets `stop`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read_exact_at`](HubFile::read_exact_at); [`ErrorKind::Cancelled`].
+    pub fn read_until(&self, buf: &mut [u8], offset: u64, stop: &AtomicBool) -> Result<()> {
+        let end = offset.checked_add(buf.len() as u64);
+        let Some(end) = end.filter(|end| *end <= self.byte_len()) else {
+            let expected = end.unwrap_or(u64::MAX);
+            let kind = ErrorKind::WrongSize { expected, found: self.byte_len() };
+            return Err(self.locate(kind.into()));
+        };
+        let mut filled = 0;
+        self.stream(offset..end, stop, &mut |bytes| {
+            buf[filled..filled + bytes.len()].copy_from_slice(bytes);
+            filled += bytes.len();
+            Ok(())
+        })
+    }
+
+    /// Gives the bytes of a range to `sink`, in order and in pieces. An error of `sink` ends it.
+    pub(crate) fn stream(
+        &self,
+        range: Range<u64>,
+        stop: &AtomicBool,
+        sink: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut attempts = Attempts::new(self.client.shared.patience, stop);
+        let (mut at, mut forgiven) = (range.start, range.start);
+        while at < range.end {
+            stop::check(stop)?;
+            let rest = at..range.end;
+            let copied = self.open(&rest, stop).and_then(|mut opened| {
+                opened.copy(|bytes| {
+                    stop::check(stop)?;
+                    sink(bytes)?;
+                    at += bytes.len() as u64;
+                    Ok(())
+                })
+            });
+            while forgiven + FORGIVING <= at {
+                forgiven += FORGIVING;
+                attempts.forgive();
+            }
+            if let Err(failure) = copied {
+                attempts.pause(failure).map_err(|error| self.locate(error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for a range, and resolves the file again if its address is not known any more.
+    fn open(&self, range: &Range<u64>, stop: &AtomicBool) -> Result<Opened, Failure> {
+        loop {
+            stop::check(stop)?;
+            let url = self.url()?;
+            let failure = match body::open(self.client.http(), &url, range, self.byte_len()) {
+                Ok(opened) => {
+                    self.praise(&url);
+                    return Ok(opened);
+                }
+                Err(failure) => failure,
+            };
+            // The address may have expired, or its host may be the one that fails.
+            let has_worked = self.forget(&url);
+            match failure {
+                // This is how addresses end, and no failure. Many threads may find that.
+                Failure::Expired(_) if has_worked => {}
+                failure => return Err(failure),
+            }
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Option<Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where the bytes are.
+    fn url(&self) -> Result<Url, Failure> {
+        // Threads that find no address wait for the first of them to ask.
+        let mut known = self.known();
+        if let Some(known) = &*known {
+            return Ok(known.url.clone());
+        }
+        let now = self.client.resolve(self.repo(), self.commit(), &self.path)?;
+        if let Some(error) = changed(&self.resolved, &now) {
+            return Err(Failure::Final(self.locate(error)));
+        }
+        *known = Some(Known { url: now.url.clone(), has_worked: false });
+        Ok(now.url)
+    }
+
+    /// Remembers that an address has worked.
+    fn praise(&self, url: &Url) {
+        if let Some(known) = self.known().as_mut().filter(|known| known.url == *url) {
+            known.has_worked = true;
+        }
+    }
+
+    /// Forgets an address. Returns whether it has ever worked, or has been forgotten already.
+    fn forget(&self, url: &Url) -> bool {
+        let mut known = self.known();
+        match known.take_if(|known| known.url == *url) {
+            Some(known) => known.has_worked,
+            None => true,
+        }
+    }
+
+    /// Adds the repository and the file to an error.
+    pub(crate) fn locate(&self, error: Error) -> Error {
+        error.in_repo(self.repo()).in_file(&self.path)
+    }
+}
+
+impl fmt::Debug for HubFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HubFile")
+            .field("repo", self.repo())
+            .field("path", &self.path)
+            .field("commit", self.commit())
+            .field("byte_len", &self.byte_len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl ReadAt for HubFile {
+    fn byte_len(&self) -> u64 {
+        self.resolved.size
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        HubFile::read_exact_at(self, buf, offset).map_err(io::Error::from)
+    }
+}

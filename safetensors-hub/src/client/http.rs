@@ -1,0 +1,221 @@
+//! [`Http`]: one request and the head of its answer. The only place that sends the token.
+
+use std::path::Path;
+use std::time::Duration;
+
+use ureq::http::{Response, header};
+use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::{Agent, Body};
+
+use super::retry::Failure;
+use super::url::Url;
+use crate::environment;
+use crate::error::{Error, ErrorKind, Result};
+use crate::token::Token;
+
+/// The longest time to connect.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// The most connections to one host that stay open between requests.
+const IDLE: usize = 32;
+
+/// Sends requests to the Hub and to the hosts that it sends to. It follows no redirect by itself.
+pub(super) struct Http {
+    agent: Agent,
+    endpoint: Url,
+    token: Option<Token>,
+}
+
+/// How a request begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Method {
+    Get,
+    Head,
+}
+
+impl Http {
+    /// A sender for one Hub. `certificates` is a file of certificates to trust in place of the
+    /// built-in ones.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading the certificates.
+    pub(super) fn new(
+        endpoint: Url,
+        token: Option<Token>,
+        timeout: Duration,
+        certificates: Option<&Path>,
+    ) -> Result<Self> {
+        let roots = match certificates {
+            Some(path) => trusted(path)?,
+            None => RootCerts::WebPki,
+        };
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            // Each redirect is looked at, because the token must not follow it to another host.
+            .max_redirects(0)
+            // A compressed answer has no ranges and no length.
+            .accept_encoding("identity")
+            .user_agent(concat!("safetensors-hub/", env!("CARGO_PKG_VERSION")))
+            .timeout_connect(Some(CONNECT))
+            .timeout_per_read(Some(timeout))
+            .timeout_per_write(Some(timeout))
+            .max_idle_connections(2 * IDLE)
+            .max_idle_connections_per_host(IDLE)
+            .tls_config(TlsConfig::builder().root_certs(roots).build());
+        Ok(Self { agent: config.build().new_agent(), endpoint, token })
+    }
+
+    /// The address of the Hub.
+    pub(super) fn endpoint(&self) -> &Url {
+        &self.endpoint
+    }
+
+    /// Whether there is a token.
+    pub(super) fn has_token(&self) -> bool {
+        self.token.is_some()
+    }
+
+    /// Sends a request, with the token if it goes to the Hub itself, and reads the head of the
+    /// answer. `range` is the value of a `Range` header.
+    pub(super) fn send(
+        &self,
+        method: Method,
+        url: &Url,
+        range: Option<&str>,
+    ) -> Result<Answer, Failure> {
+        let uri = url.uri().clone();
+        let mut request = match method {
+            Method::Get => self.agent.get(uri),
+            Method::Head => self.agent.head(uri),
+        };
+        if let Some(token) = &self.token
+            && url.has_origin_of(&self.endpoint)
+        {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {}", token.secret()));
+        }
+        if let Some(range) = range {
+            request = request.header(header::RANGE, range);
+        }
+        match request.call() {
+            Ok(response) => Ok(Answer { url: url.clone(), response }),
+            Err(error) => Err(failed(url, &error)),
+        }
+    }
+}
+
+/// The failure of a request or of a body. The message of an error that may contain an address is
+/// not shown.
+pub(super) fn failed(url: &Url, error: &ureq::Error) -> Failure {
+    if let Some(problem) = untrusted(error) {
+        let error = ErrorKind::Network { host: url.host(), problem };
+        return Failure::Final(error.into());
+    }
+    let problem = match error {
+        ureq::Error::Timeout(_) => "it does not answer in time".to_owned(),
+        ureq::Error::HostNotFound => "the host is not found".to_owned(),
+        ureq::Error::Io(error) => error.to_string(),
+        ureq::Error::Protocol(error) => format!("the answer breaks a rule of HTTP: {error}"),
+        ureq::Error::Tls(problem) => format!("TLS: {problem}"),
+        ureq::Error::Rustls(error) => format!("TLS: {error}"),
+        ureq::Error::ConnectProxyFailed(_) => "the proxy refuses the connection".to_owned(),
+        ureq::Error::InvalidProxyUrl => "the address of the proxy is malformed".to_owned(),
+        ureq::Error::LargeResponseHeader(size, limit) => {
+            format!("the answer's header has {size} bytes, over the limit of {limit}")
+        }
+        _ => "the request failed".to_owned(),
+    };
+    let error = ErrorKind::Network { host: url.host(), problem };
+    Failure::passing(error)
+}
+
+/// What to do about a certificate that is not trusted. It would not be trusted the next time
+/// either.
+fn untrusted(error: &ureq::Error) -> Option<String> {
+    let text = match error {
+        ureq::Error::Rustls(error) => error.to_string(),
+        // A handshake that fails while bytes are read or written.
+        ureq::Error::Io(error) => error.get_ref()?.to_string(),
+        _ => return None,
+    };
+    text.contains("invalid peer certificate")
+        .then(|| format!("{text}; if a proxy or a mirror has its own, name them in SSL_CERT_FILE"))
+}
+
+/// The head of an answer, and its body, which has not been read yet.
+pub(super) struct Answer {
+    pub(super) url: Url,
+    response: Response<Body>,
+}
+
+impl Answer {
+    pub(super) fn status(&self) -> u16 {
+        self.response.status().as_u16()
+    }
+
+    /// Whether it sends to another address.
+    pub(super) fn is_redirect(&self) -> bool {
+        matches!(self.status(), 301 | 302 | 303 | 307 | 308)
+    }
+
+    /// A header, if it has text.
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        self.response.headers().get(name)?.to_str().ok().map(str::trim)
+    }
+
+    /// A header that is a number.
+    pub(super) fn number(&self, name: &str) -> Option<u64> {
+        self.header(name)?.parse().ok()
+    }
+
+    /// The length of the body, if the head tells.
+    pub(super) fn content_length(&self) -> Option<u64> {
+        self.number("content-length")
+    }
+
+    /// The address that a redirect sends to. It is never one without encryption if this one has it.
+    pub(super) fn target(&self) -> Result<Url, Failure> {
+        let bad = |problem: &str| Failure::passing(self.bad(problem));
+        let location =
+            self.header("location").ok_or_else(|| bad("a redirect without an address"))?;
+        let target = self.url.join(location).ok_or_else(|| bad("a redirect to no address"))?;
+        match self.url.is_encrypted() && !target.is_encrypted() {
+            true => Err(Failure::Final(self.bad("a redirect to a host without encryption"))),
+            false => Ok(target),
+        }
+    }
+
+    /// The error of an answer that breaks a rule.
+    pub(super) fn bad(&self, problem: impl Into<String>) -> Error {
+        ErrorKind::BadAnswer { host: self.url.host(), problem: problem.into() }.into()
+    }
+
+    /// Fails for a compressed body: its length and its ranges are not those of the file.
+    pub(super) fn check_not_compressed(&self) -> Result<()> {
+        match self.header("content-encoding") {
+            None | Some("" | "identity") => Ok(()),
+            Some(_) => Err(self.bad("it sends compressed bytes, which were not asked for")),
+        }
+    }
+
+    /// The body, to be read.
+    pub(super) fn into_body(self) -> (Url, Body) {
+        (self.url, self.response.into_body())
+    }
+}
+
+/// The certificates in a PEM file.
+fn trusted(path: &Path) -> Result<RootCerts> {
+    let pem = environment::read(path)?;
+    let certificates: Vec<_> = parse_pem(&pem)
+        .filter_map(|item| match item {
+            Ok(PemItem::Certificate(certificate)) => Some(certificate),
+            _ => None,
+        })
+        .collect();
+    if certificates.is_empty() {
+        let problem = format!("{} has no certificate", path.display());
+        return Err(ErrorKind::BadSetting { setting: "SSL_CERT_FILE", problem }.into());
+    }
+    Ok(RootCerts::from(certificates))
+}

@@ -1,0 +1,143 @@
+//! [`Client`]: asks the Hub what a repository has, and reads its files by range.
+//!
+//! All calls are blocking. They may be made from several threads at once, and from a thread of an
+//! asynchronous runtime, which they then block.
+
+mod body;
+mod file;
+mod http;
+mod listing;
+mod options;
+mod refusal;
+mod resolve;
+mod retry;
+mod url;
+
+use std::fmt;
+use std::sync::Arc;
+
+pub use file::HubFile;
+pub use listing::RepoFiles;
+pub use options::ClientOptions;
+
+use crate::environment::Environment;
+use crate::error::{ErrorKind, Result};
+use crate::repo::{RepoId, Revision};
+use http::Http;
+use refusal::Asked;
+use retry::Patience;
+use url::Url;
+
+/// A connection to the Hub. Clones share it.
+///
+/// ```no_run
+/// use safetensors_hub::client::{Client, ClientOptions};
+/// use safetensors_hub::{RepoId, Revision};
+///
+/// let client = Client::new(&ClientOptions::new())?;
+/// let repo = RepoId::parse("openai-community/gpt2")?;
+/// let file = client.file(&repo, &Revision::main(), "model.safetensors")?;
+/// let mut length = [0; 8];
+/// file.read_exact_at(&mut length, 0)?;
+/// println!("{} bytes, {} of them header", file.byte_len(), u64::from_le_bytes(length));
+/// # Ok::<(), safetensors_hub::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    http: Http,
+    /// The address of the Hub, without `/` at its end.
+    endpoint: String,
+    patience: Patience,
+    follow_renames: bool,
+}
+
+impl Client {
+    /// A client. No request is made yet.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::BadEndpoint`]; [`ErrorKind::BadSetting`] for a malformed token or file of
+    /// certificates; [`ErrorKind::Io`].
+    pub fn new(options: &ClientOptions) -> Result<Self> {
+        let environment = Environment::PROCESS;
+        let text = options.endpoint.clone().unwrap_or_else(|| environment.endpoint());
+        let endpoint = text.trim_end_matches('/').to_owned();
+        let bad = |problem| ErrorKind::BadEndpoint { found: shown(&text), problem };
+        let url = Url::parse(&endpoint).map_err(bad)?;
+        if url.uri().query().is_some() {
+            return Err(bad("it has a query").into());
+        }
+        let token = options.chosen_token(|| environment.token())?;
+        let certificates = environment.certificates();
+        let http = Http::new(url, token, options.timeout, certificates.as_deref())?;
+        let patience = Patience {
+            retries: options.retries,
+            pause: options.pause,
+            longest_wait: options.longest_wait,
+        };
+        let follow_renames = options.follow_renames;
+        Ok(Self { shared: Arc::new(Shared { http, endpoint, patience, follow_renames }) })
+    }
+
+    /// The address of the Hub, without `/` at its end.
+    pub fn endpoint(&self) -> &str {
+        &self.shared.endpoint
+    }
+
+    fn http(&self) -> &Http {
+        &self.shared.http
+    }
+
+    /// Calls a function with what a request is about.
+    fn asking<T>(
+        &self,
+        repo: &RepoId,
+        revision: &Revision,
+        file: Option<&str>,
+        ask: impl FnOnce(&Asked<'_>) -> T,
+    ) -> T {
+        let page = format!("{}/{repo}", self.endpoint());
+        let has_token = self.http().has_token();
+        ask(&Asked { repo, revision, file, has_token, page: &page })
+    }
+}
+
+/// Without the token.
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("endpoint", &self.shared.endpoint).finish_non_exhaustive()
+    }
+}
+
+/// An endpoint without what may be a password in it.
+fn shown(endpoint: &str) -> String {
+    match (endpoint.find("://"), endpoint.rfind('@')) {
+        (Some(scheme), Some(at)) if at > scheme => {
+            format!("{}..{}", &endpoint[..scheme + 3], &endpoint[at..])
+        }
+        _ => endpoint.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_are_checked_without_showing_passwords() {
+        for bad in ["", "huggingface.co", "ftp://x", "http://", "http://x?y", "http://a:pw@x"] {
+            let options = ClientOptions::new().anonymous().endpoint(bad);
+            let error = Client::new(&options).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::BadEndpoint { .. }), "{bad}");
+            assert!(!format!("{error} {error:?}").contains("pw"), "{error}");
+        }
+        let options = ClientOptions::new().endpoint("http://x/y//").token("hf_secret");
+        let client = Client::new(&options).unwrap();
+        assert_eq!(client.endpoint(), "http://x/y");
+        assert!(!format!("{client:?} {options:?}").contains("hf_secret"));
+    }
+}

@@ -1,0 +1,142 @@
+//! [`ClientOptions`]: which Hub, with which token, and how patiently.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::token::Token;
+
+/// How a [`Client`](super::Client) talks to the Hub. What is not set here comes from the
+/// environment.
+#[derive(Clone)]
+pub struct ClientOptions {
+    pub(super) endpoint: Option<String>,
+    pub(super) token: TokenChoice,
+    pub(super) follow_renames: bool,
+    pub(super) retries: u32,
+    pub(super) pause: Duration,
+    pub(super) longest_wait: Duration,
+    pub(super) timeout: Duration,
+}
+
+/// Which token is sent.
+#[derive(Clone, Debug)]
+pub(super) enum TokenChoice {
+    /// That of the environment, if there is one.
+    Environment,
+    /// None.
+    Anonymous,
+    /// This text, which has not been checked yet.
+    Given(Secret),
+}
+
+/// A text that `Debug` does not show.
+#[derive(Clone)]
+pub(super) struct Secret(pub(super) String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("..")
+    }
+}
+
+impl ClientOptions {
+    /// The Hub and the token of the environment, 5 retries, 30 s without an answer.
+    pub fn new() -> Self {
+        Self {
+            endpoint: None,
+            token: TokenChoice::Environment,
+            follow_renames: false,
+            retries: 5,
+            pause: Duration::from_millis(500),
+            longest_wait: Duration::from_secs(60),
+            timeout: Duration::from_secs(30),
+        }
+    }
+
+    /// Sets the address of the Hub, such as `https://huggingface.co`. By default that is
+    /// `HF_ENDPOINT`, or the Hub itself.
+    #[must_use]
+    pub fn endpoint(self, endpoint: impl Into<String>) -> Self {
+        Self { endpoint: Some(endpoint.into()), ..self }
+    }
+
+    /// Sets the token. By default that is `HF_TOKEN`, or the content of the file `HF_TOKEN_PATH`.
+    /// It is sent to the endpoint only, never to another host, and no message shows it.
+    #[must_use]
+    pub fn token(self, token: impl Into<String>) -> Self {
+        Self { token: TokenChoice::Given(Secret(token.into())), ..self }
+    }
+
+    /// Sends no token, whatever the environment says.
+    #[must_use]
+    pub fn anonymous(self) -> Self {
+        Self { token: TokenChoice::Anonymous, ..self }
+    }
+
+    /// Whether a repository that was renamed is read under its new name. By default it is an error
+    /// that names the new one, because whoever owns a name now decides where it leads.
+    #[must_use]
+    pub fn follow_renames(self, follow: bool) -> Self {
+        Self { follow_renames: follow, ..self }
+    }
+
+    /// Sets how often a request that fails for a passing reason is made again (5 by default): a
+    /// broken connection, a server that is overloaded, a signed address that has expired. Each
+    /// mebibyte that arrives allows one more.
+    #[must_use]
+    pub fn retries(self, retries: u32) -> Self {
+        Self { retries, ..self }
+    }
+
+    /// Sets the pause before the first retry (0.5 s by default). Each further pause is twice as
+    /// long, and up to half of it is random.
+    #[must_use]
+    pub fn pause(self, pause: Duration) -> Self {
+        Self { pause, ..self }
+    }
+
+    /// Sets the longest time (60 s by default) that a server may ask to wait for by `Retry-After`.
+    /// A longer one is an error.
+    #[must_use]
+    pub fn longest_wait(self, wait: Duration) -> Self {
+        Self { longest_wait: wait, ..self }
+    }
+
+    /// Sets how long a server may stay silent (30 s by default). A silent connection is given up,
+    /// and the download goes on with another.
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
+    }
+
+    /// Checks the token that is to be sent.
+    pub(super) fn chosen_token(
+        &self,
+        environment: impl FnOnce() -> crate::Result<Option<Token>>,
+    ) -> crate::Result<Option<Token>> {
+        match &self.token {
+            TokenChoice::Environment => environment(),
+            TokenChoice::Anonymous => Ok(None),
+            TokenChoice::Given(Secret(text)) => Token::new(text).map(Some),
+        }
+    }
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Without the token.
+impl fmt::Debug for ClientOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientOptions")
+            .field("endpoint", &self.endpoint)
+            .field("token", &self.token)
+            .field("follow_renames", &self.follow_renames)
+            .field("retries", &self.retries)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}

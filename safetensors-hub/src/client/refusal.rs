@@ -1,0 +1,65 @@
+//! What the Hub means by an answer that is no success.
+
+use std::time::Duration;
+
+use super::http::Answer;
+use super::retry::Failure;
+use crate::error::{Error, ErrorKind};
+use crate::repo::{RepoId, Revision};
+
+/// What a request was about.
+pub(super) struct Asked<'a> {
+    pub(super) repo: &'a RepoId,
+    pub(super) revision: &'a Revision,
+    /// The file, if the request was about one.
+    pub(super) file: Option<&'a str>,
+    pub(super) has_token: bool,
+    /// The page of the repository.
+    pub(super) page: &'a str,
+}
+
+impl Asked<'_> {
+    /// The failure that the Hub's answer means.
+    pub(super) fn refusal(&self, answer: &Answer) -> Failure {
+        let (status, has_token) = (answer.status(), self.has_token);
+        let kind = match (answer.header("x-error-code"), status) {
+            (Some("GatedRepo"), _) => ErrorKind::Gated { page: self.page.into(), has_token },
+            (Some("RevisionNotFound"), _) => {
+                ErrorKind::RevisionNotFound { revision: self.revision.to_string() }
+            }
+            (Some("EntryNotFound"), _) => ErrorKind::FileNotFound,
+            (Some("RepoNotFound"), _) => ErrorKind::RepoNotFound { has_token },
+            // To a stranger the Hub does not tell a private repository from a missing one.
+            (_, 401) if !has_token => ErrorKind::RepoNotFound { has_token },
+            (_, 401 | 403) => ErrorKind::Refused { status, has_token },
+            (_, 404) if self.file.is_some() => ErrorKind::FileNotFound,
+            (_, 404) => ErrorKind::RepoNotFound { has_token },
+            _ => return passing_or_final(answer, has_token).map(|error| self.locate(error)),
+        };
+        Failure::Final(self.locate(kind.into()))
+    }
+
+    /// Adds the repository and the file.
+    pub(super) fn locate(&self, error: Error) -> Error {
+        let error = error.in_repo(self.repo);
+        match self.file {
+            Some(file) => error.in_file(file),
+            None => error,
+        }
+    }
+}
+
+/// The failure of a status that has no meaning of its own on the Hub.
+pub(super) fn passing_or_final(answer: &Answer, has_token: bool) -> Failure {
+    let wait = answer.number("retry-after").map(Duration::from_secs);
+    let status = answer.status();
+    if status == 429 {
+        return Failure::Passing { error: ErrorKind::RateLimited { wait, has_token }.into(), wait };
+    }
+    let detail = answer.header("x-error-message").unwrap_or_default().to_owned();
+    let error = ErrorKind::Status { host: answer.url.host(), status, detail }.into();
+    match status {
+        408 | 500 | 502 | 503 | 504 => Failure::Passing { error, wait },
+        _ => Failure::Final(error),
+    }
+}

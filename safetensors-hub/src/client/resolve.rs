@@ -1,0 +1,195 @@
+//! [`Client::file`]: what the Hub says of a file, and where its bytes are.
+
+use std::sync::atomic::AtomicBool;
+
+use super::file::HubFile;
+use super::http::{Answer, Method};
+use super::refusal::Asked;
+use super::retry::{Attempts, Failure};
+use super::url::Url;
+use super::{Client, HubFile as File};
+use crate::error::{Error, ErrorKind, Result};
+use crate::etag::Etag;
+use crate::repo::{RepoId, Revision, check_file_name, is_hex, percent_encoded};
+
+/// The most redirects within the Hub that are followed for one file.
+const REDIRECTS: usize = 5;
+
+/// What the Hub says of a file.
+#[derive(Clone, Debug)]
+pub(super) struct Resolved {
+    pub(super) repo: RepoId,
+    pub(super) commit: Revision,
+    pub(super) etag: Etag,
+    pub(super) size: u64,
+    /// Where the bytes are; often a signed address on another host.
+    pub(super) url: Url,
+}
+
+impl Client {
+    /// Asks for a file of a repository: its size, its ETag, and the commit that the revision is.
+    /// No byte of it is read. This is one request.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::FileNotFound`], [`ErrorKind::UnsafeName`]; those of [`Client::files`].
+    pub fn file(&self, repo: &RepoId, revision: &Revision, path: &str) -> Result<HubFile> {
+        self.file_until(repo, revision, path, &AtomicBool::new(false))
+    }
+
+    pub(crate) fn file_until(
+        &self,
+        repo: &RepoId,
+        revision: &Revision,
+        path: &str,
+        stop: &AtomicBool,
+    ) -> Result<File> {
+        check_file_name(path).map_err(|error| error.in_repo(repo))?;
+        let resolve = || self.resolve(repo, revision, path);
+        let resolved = Attempts::new(self.shared.patience, stop).run(resolve)?;
+        Ok(HubFile::new(self.clone(), path, resolved))
+    }
+
+    /// Asks once.
+    pub(super) fn resolve(
+        &self,
+        repo: &RepoId,
+        revision: &Revision,
+        path: &str,
+    ) -> Result<Resolved, Failure> {
+        self.asking(repo, revision, Some(path), |asked| {
+            let answer = self.first_answer(asked, path);
+            answer.map_err(|failure| failure.map(|error| asked.locate(error)))
+        })
+    }
+
+    fn first_answer(&self, asked: &Asked<'_>, path: &str) -> Result<Resolved, Failure> {
+        let revision = percent_encoded(asked.revision.as_str(), false);
+        let rest = format!("/resolve/{revision}/{}", percent_encoded(path, true));
+        let mut repo = asked.repo.clone();
+        let mut url = self.at(&format!("/{repo}{rest}"))?;
+        let mut commit = None;
+        for _ in 0..REDIRECTS {
+            let answer = self.http().send(Method::Head, &url, None)?;
+            commit = commit_of(&answer, asked)?.or(commit);
+            let target = match answer.status() {
+                200 => None,
+                _ if answer.is_redirect() => Some(answer.target()?),
+                _ => return Err(asked.refusal(&answer)),
+            };
+            let is_here = target.as_ref().is_none_or(|to| to.has_origin_of(self.http().endpoint()));
+            match (etag_of(&answer)?, size_of(&answer)?, commit.clone()) {
+                (Some(etag), Some(size), Some(commit)) => {
+                    return Ok(Resolved { repo, commit, etag, size, url: target.unwrap_or(url) });
+                }
+                (None, ..) if !is_here || target.is_none() => return Err(lacks(&answer, "ETag")),
+                (_, None, _) if !is_here || target.is_none() => return Err(lacks(&answer, "size")),
+                (_, _, None) if !is_here || target.is_none() => {
+                    return Err(lacks(&answer, "commit"));
+                }
+                _ => {}
+            }
+            let Some(target) = target else { break };
+            // Another place of the Hub: that of a small file, or of a repository that was renamed.
+            match self.moved(&target, &repo, "/", "/resolve/") {
+                Some(new) => {
+                    repo = self.renamed(new)?;
+                    url = self.at(&format!("/{repo}{rest}"))?;
+                }
+                None => url = target,
+            }
+        }
+        let problem = "it sends from one address to the next".into();
+        Err(ErrorKind::BadAnswer { host: self.http().endpoint().host(), problem }.into())
+    }
+
+    /// An address on the Hub.
+    pub(super) fn at(&self, path: &str) -> Result<Url> {
+        let endpoint = self.endpoint();
+        let bad = |problem| ErrorKind::BadEndpoint { found: endpoint.into(), problem }.into();
+        Url::parse(&format!("{endpoint}{path}")).map_err(bad)
+    }
+
+    /// The other repository that an address on the Hub belongs to, if it is another one. Its name
+    /// lies between `before` and `after`.
+    pub(super) fn moved(
+        &self,
+        target: &Url,
+        repo: &RepoId,
+        before: &str,
+        after: &str,
+    ) -> Option<RepoId> {
+        let root = self.http().endpoint();
+        if !target.has_origin_of(root) {
+            return None;
+        }
+        let path = target.path().strip_prefix(root.path().trim_end_matches('/'))?;
+        let name = path.strip_prefix(before)?.split_once(after)?.0;
+        RepoId::parse(name).ok().filter(|name| name != repo)
+    }
+
+    /// The new repository, if renames are followed.
+    pub(super) fn renamed(&self, new: RepoId) -> Result<RepoId> {
+        match self.shared.follow_renames {
+            true => Ok(new),
+            false => Err(ErrorKind::Renamed { to: new.to_string() }.into()),
+        }
+    }
+}
+
+/// The commit that an answer names. It is the revision itself if that is a commit.
+fn commit_of(answer: &Answer, asked: &Asked<'_>) -> Result<Option<Revision>> {
+    let Some(text) = answer.header("x-repo-commit") else { return Ok(None) };
+    if !is_hex(text, 40) {
+        return Err(answer.bad("its X-Repo-Commit is no commit"));
+    }
+    if asked.revision.is_commit() && text != asked.revision.as_str() {
+        let (before, now) = (asked.revision.to_string(), text.to_owned());
+        return Err(ErrorKind::Changed { what: "commit", before, now }.into());
+    }
+    Revision::parse(text).map(Some)
+}
+
+/// The ETag of the file. On a redirect only the Hub's own header is meant for the file, or else the
+/// redirect's.
+fn etag_of(answer: &Answer) -> Result<Option<Etag>> {
+    let (header, is_linked) = match answer.header("x-linked-etag") {
+        Some(header) => (header, true),
+        None => match answer.header("etag") {
+            Some(header) => (header, false),
+            None => return Ok(None),
+        },
+    };
+    let bad = || answer.bad("its ETag cannot be the name of a file");
+    Etag::of_header(header, is_linked).map(Some).ok_or_else(bad)
+}
+
+/// The size of the file.
+fn size_of(answer: &Answer) -> Result<Option<u64>> {
+    if let Some(header) = answer.header("x-linked-size") {
+        return header.parse().map(Some).map_err(|_| answer.bad("its X-Linked-Size is no number"));
+    }
+    if answer.is_redirect() {
+        return Ok(None);
+    }
+    answer.check_not_compressed()?;
+    Ok(answer.content_length())
+}
+
+fn lacks(answer: &Answer, what: &str) -> Failure {
+    Failure::Final(answer.bad(format!("it does not say the {what} of the file; is it a Hub?")))
+}
+
+/// The error of a file that is not the same any more.
+pub(super) fn changed(before: &Resolved, now: &Resolved) -> Option<Error> {
+    let error = |what, before: String, now: String| {
+        Some(Error::from(ErrorKind::Changed { what, before, now }))
+    };
+    if before.etag != now.etag {
+        error("ETag", before.etag.to_string(), now.etag.to_string())
+    } else if before.size != now.size {
+        error("size", before.size.to_string(), now.size.to_string())
+    } else {
+        None
+    }
+}

@@ -1,0 +1,171 @@
+//! [`Attempts`]: when a request that failed is made again.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::atomic::AtomicBool;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+use crate::stop;
+
+/// The longest pause between two attempts, unless the server asks for one.
+const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+
+/// How often it is asked during a pause whether to stop.
+const GLANCE: Duration = Duration::from_millis(50);
+
+/// Why a request failed.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// It would fail again.
+    Final(Error),
+    /// It may succeed later.
+    Passing {
+        error: Error,
+        /// How long the server asks to wait.
+        wait: Option<Duration>,
+    },
+    /// The address is not valid, or not any more.
+    Expired(Error),
+}
+
+impl Failure {
+    /// A failure that may pass at any time.
+    pub(super) fn passing(error: impl Into<Error>) -> Self {
+        Self::Passing { error: error.into(), wait: None }
+    }
+
+    /// The failure with another error.
+    pub(super) fn map(self, change: impl FnOnce(Error) -> Error) -> Self {
+        match self {
+            Self::Final(error) => Self::Final(change(error)),
+            Self::Expired(error) => Self::Expired(change(error)),
+            Self::Passing { error, wait } => Self::Passing { error: change(error), wait },
+        }
+    }
+}
+
+impl<E: Into<Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::Final(error.into())
+    }
+}
+
+/// How often a request is repeated, and after which pauses.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    pub(super) retries: u32,
+    pub(super) pause: Duration,
+    pub(super) longest_wait: Duration,
+}
+
+/// Counts the attempts of one request.
+pub(super) struct Attempts<'a> {
+    patience: Patience,
+    failed: u32,
+    stop: &'a AtomicBool,
+}
+
+impl<'a> Attempts<'a> {
+    /// No attempt has failed yet. `stop` ends the pauses.
+    pub(super) fn new(patience: Patience, stop: &'a AtomicBool) -> Self {
+        Self { patience, failed: 0, stop }
+    }
+
+    /// Makes a request until it succeeds or fails for good.
+    pub(super) fn run<T>(mut self, request: impl Fn() -> Result<T, Failure>) -> Result<T> {
+        loop {
+            match request() {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => self.pause(failure)?,
+            }
+        }
+    }
+
+    /// Forgets a failed attempt, because the work has made progress.
+    pub(super) fn forgive(&mut self) {
+        self.failed = self.failed.saturating_sub(1);
+    }
+
+    /// Pauses before the next attempt, or fails if there is none.
+    pub(super) fn pause(&mut self, failure: Failure) -> Result<()> {
+        let (error, wait) = match failure {
+            Failure::Final(error) => return Err(error),
+            Failure::Passing { error, wait } => (error, wait),
+            Failure::Expired(error) => (error, None),
+        };
+        if self.failed >= self.patience.retries
+            || wait.is_some_and(|wait| wait > self.patience.longest_wait)
+        {
+            return Err(error);
+        }
+        let own = self.patience.pause.saturating_mul(1 << self.failed.min(16)).min(LONGEST_PAUSE);
+        self.failed += 1;
+        let end = Instant::now() + wait.unwrap_or_default().max(own.mul_f64(random_part()));
+        loop {
+            stop::check(self.stop)?;
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            thread::sleep(left.min(GLANCE));
+        }
+    }
+}
+
+/// A random number from 0.5 to 1, so that clients that failed together do not return together.
+fn random_part() -> f64 {
+    let bits = RandomState::new().build_hasher().finish();
+    0.5 + (bits >> 11) as f64 / (1_u64 << 54) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+    use crate::error::ErrorKind;
+
+    fn patience(retries: u32) -> Patience {
+        Patience { retries, pause: Duration::from_micros(1), longest_wait: Duration::from_secs(1) }
+    }
+
+    fn passing(wait: Option<Duration>) -> Failure {
+        Failure::Passing { error: ErrorKind::FileNotFound.into(), wait }
+    }
+
+    #[test]
+    fn passing_failures_are_tried_again_so_often() {
+        let (stop, count) = (AtomicBool::new(false), Cell::new(0));
+        let fail = || -> Result<(), _> {
+            count.set(count.get() + 1);
+            Err(passing(None))
+        };
+        Attempts::new(patience(3), &stop).run(fail).unwrap_err();
+        assert_eq!(count.get(), 4);
+        let last = || (count.get() == 5).then_some(()).ok_or_else(|| fail().unwrap_err());
+        Attempts::new(patience(3), &stop).run(last).unwrap();
+    }
+
+    #[test]
+    fn a_wait_that_is_too_long_and_a_stop_end_it() {
+        let stop = AtomicBool::new(false);
+        let begin = Instant::now();
+        let long = passing(Some(Duration::from_secs(3600)));
+        Attempts::new(patience(3), &stop).pause(long).unwrap_err();
+        let short = Duration::from_millis(20);
+        Attempts::new(patience(3), &stop).pause(passing(Some(short))).unwrap();
+        assert!((short..Duration::from_secs(5)).contains(&begin.elapsed()));
+        stop.store(true, Ordering::Relaxed);
+        let error = Attempts::new(patience(3), &stop).pause(passing(None)).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Cancelled));
+    }
+
+    #[test]
+    fn pauses_are_random_but_bounded() {
+        let parts: Vec<f64> = (0..1000).map(|_| random_part()).collect();
+        assert!(parts.iter().all(|part| (0.5..=1.0).contains(part)));
+        assert!(parts.iter().any(|part| *part < 0.6) && parts.iter().any(|part| *part > 0.9));
+    }
+}

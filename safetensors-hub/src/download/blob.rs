@@ -1,0 +1,97 @@
+//! [`fetch`]: one file comes into the cache.
+
+use std::path::Path;
+
+use super::progress::Meter;
+use crate::cache::{CachedRepo, Incomplete, Lock, link, unfinished_bytes};
+use crate::client::HubFile;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Downloads a file into the cache, unless its blob is there, and links the snapshot to it.
+///
+/// The blob gets its name only after its size and its digest have been checked on the disk.
+pub(super) fn fetch(repo: &CachedRepo, file: &HubFile, meter: &Meter) -> Result<()> {
+    let blob = repo.blob(file.checked_etag());
+    let is_there = || is_blob(&blob, file.byte_len());
+    let is_new = !is_there();
+    if is_new {
+        let path = repo.lock_path(file.checked_etag());
+        let progress = || {
+            // The caller may cancel while another process works.
+            let _ = meter.report(file.path());
+            (!is_there()).then(|| unfinished_bytes(repo, file.checked_etag()))
+        };
+        let lock = Lock::wait(&path, meter.stop(), progress)?;
+        // Another process, or another thread, may have downloaded it meanwhile.
+        if is_there() {
+            meter.add(file.byte_len(), file.path())?;
+        } else {
+            complete(repo, file, &blob, lock.is_some(), meter)?;
+        }
+    } else {
+        meter.add(file.byte_len(), file.path())?;
+    }
+    place(repo, file, &blob, is_new)?;
+    meter.report(file.path())
+}
+
+/// Downloads the blob.
+fn complete(
+    repo: &CachedRepo,
+    file: &HubFile,
+    blob: &Path,
+    is_alone: bool,
+    meter: &Meter,
+) -> Result<()> {
+    let etag = file.checked_etag();
+    let mut part = Incomplete::open(repo, etag, file.byte_len(), is_alone)?;
+    let mut was_resumed = part.len() > 0;
+    meter.add(part.len(), file.path())?;
+    loop {
+        let rest = part.len()..file.byte_len();
+        file.stream(rest, meter.stop(), &mut |bytes| {
+            part.write(bytes)?;
+            meter.add(bytes.len() as u64, file.path())
+        })?;
+        match etag.check(part.path(), Some(file.byte_len()), meter.stop()) {
+            Ok(()) => return part.finish(blob).or_else(|error| replaced(error, file, blob)),
+            // What an earlier attempt left may be what is wrong.
+            Err(error) if is_wrong(&error) => {
+                meter.take_back(part.len());
+                part.restart()?;
+                if !was_resumed {
+                    part.remove();
+                    return Err(file.locate(error));
+                }
+                was_resumed = false;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// A blob that another process put in place is as good as this one: on a file system without locks,
+/// that process may have taken the unfinished file over.
+fn replaced(error: Error, file: &HubFile, blob: &Path) -> Result<()> {
+    match is_blob(blob, file.byte_len()) {
+        true => Ok(()),
+        false => Err(error),
+    }
+}
+
+/// Links the snapshot to the blob.
+fn place(repo: &CachedRepo, file: &HubFile, blob: &Path, is_new: bool) -> Result<()> {
+    let pointer = repo.pointer(file.commit(), file.path());
+    // `snapshots`, the commit, and the folders of the file.
+    let depth = 2 + file.path().matches('/').count();
+    link(blob, &pointer, depth, is_new).map_err(|error| Error::io(error, &pointer))
+}
+
+/// Whether a blob, or the file that it links to, is there with its size.
+fn is_blob(blob: &Path, size: u64) -> bool {
+    blob.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() == size)
+}
+
+fn is_wrong(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::WrongSize { .. } | ErrorKind::WrongDigest { .. })
+}

@@ -1,0 +1,269 @@
+//! [`download()`]: files of a repository come into the cache that Python shares.
+
+mod blob;
+mod options;
+mod parallel;
+mod pattern;
+mod progress;
+mod select;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+pub use options::DownloadOptions;
+pub use progress::DownloadProgress;
+
+use crate::cache::{Cache, CachedRepo, free_bytes, resumable_bytes};
+use crate::client::{Client, HubFile};
+use crate::environment::Environment;
+use crate::error::{Error, ErrorKind, Result};
+use crate::repo::{RepoId, Revision};
+use progress::Meter;
+use select::{Cached, Found, Missing, Wanted};
+
+/// Room that a download leaves on the disk, for the directories and links.
+const SPARE_BYTES: u64 = 1 << 20;
+
+/// Downloads a checkpoint from the Hub into the cache, and returns where it is there.
+///
+/// Only the files that are needed are downloaded: one file of tensors, or an index and then its
+/// shards, several at once; other files if [asked for](DownloadOptions::file). Files that are in
+/// the cache already, from an earlier download of this crate or of Python's `huggingface_hub`, are
+/// not downloaded again. Unfinished downloads are gone on with, also after the process was killed.
+/// A file gets its place in the cache only after its size and its digest have been checked.
+///
+/// The call blocks, also in a thread of an asynchronous runtime.
+///
+/// With `HF_HUB_OFFLINE`, and for a commit that is in the cache, no request is made.
+///
+/// ```no_run
+/// use safetensors_core::Checkpoint;
+/// use safetensors_hub::{DownloadOptions, download};
+///
+/// let model = download("openai-community/gpt2", &DownloadOptions::new().file("config.json"))?;
+/// let checkpoint = Checkpoint::open(&model)?;
+/// println!("{} tensors at commit {}", checkpoint.len(), model.commit());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// Each says what to do. [`ErrorKind::RepoNotFound`], [`ErrorKind::RevisionNotFound`],
+/// [`ErrorKind::FileNotFound`], [`ErrorKind::Gated`], [`ErrorKind::Renamed`],
+/// [`ErrorKind::RateLimited`], [`ErrorKind::Network`] and the like; [`ErrorKind::NotInCache`] if no
+/// request may be made; [`ErrorKind::WrongSize`] and [`ErrorKind::WrongDigest`] for a file that is
+/// not what the Hub says; [`ErrorKind::NoSpace`] before anything is downloaded;
+/// [`ErrorKind::Cancelled`]; [`ErrorKind::Io`]; [`ErrorKind::Core`] for a repository without a
+/// checkpoint, or with several or a hostile index.
+pub fn download(repo: &str, options: &DownloadOptions) -> Result<Snapshot> {
+    let repo = RepoId::parse(repo)?;
+    let located = |error: Error| error.in_repo(&repo);
+    download_repo(&repo, options).map_err(located)
+}
+
+fn download_repo(repo: &RepoId, options: &DownloadOptions) -> Result<Snapshot> {
+    let environment = Environment::PROCESS;
+    let revision = match &options.revision {
+        Some(text) => Revision::parse(text)?,
+        None => Revision::main(),
+    };
+    let wanted = Wanted { checkpoint: options.checkpoint.as_deref(), patterns: &options.patterns };
+    wanted.check()?;
+    let cache = match &options.cache {
+        Some(dir) => Cache::at(dir),
+        None => Cache::from_environment()?,
+    };
+    let cached = cache.repo(repo);
+    let is_offline = options.offline.unwrap_or_else(|| environment.is_offline());
+    if is_offline || revision.is_commit() {
+        let missing = match cached.commit(&revision)? {
+            None => Missing(format!("revision {revision}")),
+            Some(commit) => match wanted.find_cached(&cached, &commit, is_offline)? {
+                Ok(found) => return Ok(Snapshot::new(&cached, commit, found)),
+                Err(missing) => missing,
+            },
+        };
+        if is_offline {
+            let reason = "no request may be made; unset HF_HUB_OFFLINE to download it";
+            let (what, cache) = (missing.0, cache.dir().into());
+            return Err(ErrorKind::NotInCache { what, cache, reason }.into());
+        }
+    }
+    let meter = Meter::new(options.progress.clone());
+    let client = Client::new(&options.client)?;
+    let listed = client.files_until(repo, &revision, meter.stop())?;
+    let commit = listed.commit;
+    let found = wanted.find(repo, &listed.files)?;
+    let mut names = wanted.matched(&listed.files)?;
+    let job = Job {
+        client: &client,
+        source: &listed.repo,
+        cached: &cached,
+        commit: &commit,
+        threads: options.threads,
+        meter: &meter,
+        has_fetched: AtomicBool::new(false),
+    };
+    let checkpoint = match &found {
+        None => None,
+        Some(Found::File(file)) => {
+            names.insert(0, file.clone());
+            Some(file)
+        }
+        Some(Found::Index(index)) => {
+            job.fetch(std::slice::from_ref(index))?;
+            let path = cached.pointer(&commit, index);
+            let shards = select::shards(&cached.snapshot_dir(&commit), &path, &listed.files)?;
+            names.splice(0..0, [vec![index.clone()], shards].concat());
+            Some(index)
+        }
+    };
+    let mut seen = std::collections::HashSet::new();
+    names.retain(|name| seen.insert(name.clone()));
+    job.fetch(&names)?;
+    // Only now does the revision lead here: until then, an older snapshot is found offline. A cache
+    // that cannot be written but has everything is good enough.
+    let is_set = cached.set_commit(&revision, &commit);
+    if job.has_fetched() {
+        is_set?;
+    }
+    let checkpoint = checkpoint.map(|name| cached.pointer(&commit, name));
+    Ok(Snapshot::new(&cached, commit.clone(), Cached { checkpoint, files: names }))
+}
+
+/// What the threads of a download share.
+struct Job<'a> {
+    client: &'a Client,
+    /// The repository on the Hub, which may have a new name.
+    source: &'a RepoId,
+    cached: &'a CachedRepo,
+    commit: &'a Revision,
+    threads: usize,
+    meter: &'a Meter,
+    has_fetched: AtomicBool,
+}
+
+impl Job<'_> {
+    /// Whether any file was missing.
+    fn has_fetched(&self) -> bool {
+        self.has_fetched.load(Ordering::Relaxed)
+    }
+
+    /// Downloads these files, except those that the snapshot has.
+    fn fetch(&self, names: &[String]) -> Result<()> {
+        let is_missing = |name: &&String| !self.cached.pointer(self.commit, name).is_file();
+        let missing: Vec<&String> = names.iter().filter(is_missing).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        self.has_fetched.store(true, Ordering::Relaxed);
+        let ask = |name: &&String| {
+            self.client.file_until(self.source, self.commit, name, self.meter.stop())
+        };
+        let files = parallel::each(&missing, self.threads, self.meter, ask)?;
+        self.check_space(&files)?;
+        self.meter.expect(files.iter().map(HubFile::byte_len).sum());
+        let fetch = |file: &HubFile| blob::fetch(self.cached, file, self.meter);
+        parallel::each(&files, self.threads, self.meter, fetch).map(drop)
+    }
+
+    /// Fails if the disk has no room for the files. It is only a look ahead: other programs write
+    /// too.
+    fn check_space(&self, files: &[HubFile]) -> Result<()> {
+        let Some(free) = free_bytes(self.cached.dir()) else { return Ok(()) };
+        let missing = |file: &HubFile| {
+            let (etag, size) = (file.checked_etag(), file.byte_len());
+            let blob = self.cached.blob(etag);
+            match blob.metadata().is_ok_and(|metadata| metadata.len() == size) {
+                true => 0,
+                false => size - resumable_bytes(self.cached, etag, size),
+            }
+        };
+        let needed = files.iter().map(missing).fold(0, u64::saturating_add);
+        match needed == 0 || needed.saturating_add(SPARE_BYTES) <= free {
+            true => Ok(()),
+            false => {
+                let error = Error::from(ErrorKind::NoSpace { needed, free });
+                Err(error.in_file(self.cached.dir().display()))
+            }
+        }
+    }
+}
+
+/// A downloaded checkpoint. Whatever opens a path opens it: `Checkpoint::open`, candle's
+/// `var_builder`, burn's `CheckpointStore`, ndarray's `Reader`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    dir: PathBuf,
+    checkpoint: Option<PathBuf>,
+    commit: Revision,
+    files: Vec<String>,
+}
+
+impl Snapshot {
+    fn new(cached: &CachedRepo, commit: Revision, found: Cached) -> Self {
+        let dir = cached.snapshot_dir(&commit);
+        Self { dir, checkpoint: found.checkpoint, commit, files: found.files }
+    }
+
+    /// What to open: the directory of the snapshot if the checkpoint lies in its root under a name
+    /// that opening finds, else the file or the index itself. Without a checkpoint it is the
+    /// directory.
+    pub fn path(&self) -> &Path {
+        match &self.checkpoint {
+            Some(path) if !self.opens_as(path) => path,
+            _ => &self.dir,
+        }
+    }
+
+    /// The directory with all files, under their names in the repository.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The commit that the revision is: 40 hex digits.
+    pub fn commit(&self) -> &Revision {
+        &self.commit
+    }
+
+    /// The names of the files that were asked for: those of the checkpoint first. The directory may
+    /// have more.
+    pub fn files(&self) -> &[String] {
+        &self.files
+    }
+
+    /// Whether the directory opens as this checkpoint. It may have other files, from other
+    /// downloads.
+    fn opens_as(&self, checkpoint: &Path) -> bool {
+        use safetensors_core::checkpoint::CheckpointPath;
+        match CheckpointPath::find(&self.dir) {
+            Ok(CheckpointPath::File(path) | CheckpointPath::Index(path)) => path == checkpoint,
+            Err(_) => false,
+        }
+    }
+}
+
+impl AsRef<Path> for Snapshot {
+    fn as_ref(&self) -> &Path {
+        self.path()
+    }
+}
+
+impl From<Snapshot> for PathBuf {
+    fn from(snapshot: Snapshot) -> Self {
+        snapshot.path().to_owned()
+    }
+}
+
+impl From<&Snapshot> for PathBuf {
+    fn from(snapshot: &Snapshot) -> Self {
+        snapshot.path().to_owned()
+    }
+}
+
+/// A path below a directory, from a name with `/`; the directory itself for an empty one.
+fn joined(dir: &Path, name: &str) -> PathBuf {
+    let mut path = dir.to_owned();
+    path.extend(name.split('/').filter(|part| !part.is_empty()));
+    path
+}

@@ -1,0 +1,154 @@
+//! [`DownloadOptions`]: what is downloaded, from where, and into which cache.
+
+use std::fmt;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::progress::{Callback, DownloadProgress};
+use crate::client::ClientOptions;
+
+/// What [`download`](super::download) downloads, from where, and into which cache. What is not set
+/// here comes from the environment.
+///
+/// ```no_run
+/// use safetensors_hub::{DownloadOptions, download};
+/// use std::ops::ControlFlow;
+///
+/// let options = DownloadOptions::new()
+///     .revision("v1.0")
+///     .file("config.json")
+///     .file("tokenizer*")
+///     .progress(|progress| {
+///         eprintln!("{}: {} of {}", progress.file, progress.bytes_done, progress.bytes_total);
+///         ControlFlow::Continue(())
+///     });
+/// let snapshot = download("owner/name", &options)?;
+/// # Ok::<(), safetensors_hub::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct DownloadOptions {
+    pub(super) revision: Option<String>,
+    pub(super) checkpoint: Option<String>,
+    pub(super) patterns: Vec<String>,
+    pub(super) client: ClientOptions,
+    pub(super) cache: Option<PathBuf>,
+    pub(super) offline: Option<bool>,
+    pub(super) threads: usize,
+    pub(super) progress: Option<Callback>,
+}
+
+impl DownloadOptions {
+    /// The checkpoint in the root of the branch `main`, and no other files; the Hub, the token and
+    /// the cache of the environment; up to 8 files at once.
+    pub fn new() -> Self {
+        Self {
+            revision: None,
+            checkpoint: Some(String::new()),
+            patterns: Vec::new(),
+            client: ClientOptions::new(),
+            cache: None,
+            offline: None,
+            threads: 8,
+            progress: None,
+        }
+    }
+
+    /// Sets the revision: a branch, a tag, a pull request such as `refs/pr/1`, or a commit. By
+    /// default that is the branch `main`. A commit that is in the cache needs no request.
+    #[must_use]
+    pub fn revision(self, revision: impl Into<String>) -> Self {
+        Self { revision: Some(revision.into()), ..self }
+    }
+
+    /// Sets which checkpoint of the repository is downloaded: a folder such as `unet`, a file of
+    /// tensors, or an index, whose shards come too. By default that is what
+    /// [`Checkpoint::open`](safetensors_core::Checkpoint::open) opens in the root.
+    #[must_use]
+    pub fn checkpoint(self, path: impl Into<String>) -> Self {
+        Self { checkpoint: Some(path.into()), ..self }
+    }
+
+    /// Downloads no checkpoint, only the files that are [asked for](Self::file).
+    #[must_use]
+    pub fn no_checkpoint(self) -> Self {
+        Self { checkpoint: None, ..self }
+    }
+
+    /// Adds files: those whose whole name in the repository matches a pattern, such as
+    /// `config.json` or `tokenizer*`. `*` stands for any characters, also for `/`, and `?` for one.
+    #[must_use]
+    pub fn file(mut self, pattern: impl Into<String>) -> Self {
+        self.patterns.push(pattern.into());
+        self
+    }
+
+    /// Sets how to talk to the Hub.
+    #[must_use]
+    pub fn client(self, client: ClientOptions) -> Self {
+        Self { client, ..self }
+    }
+
+    /// Sets the token; see [`ClientOptions::token`].
+    #[must_use]
+    pub fn token(self, token: impl Into<String>) -> Self {
+        Self { client: self.client.token(token), ..self }
+    }
+
+    /// Sets the address of the Hub; see [`ClientOptions::endpoint`].
+    #[must_use]
+    pub fn endpoint(self, endpoint: impl Into<String>) -> Self {
+        Self { client: self.client.endpoint(endpoint), ..self }
+    }
+
+    /// Sets the directory of the cache. By default that is the one that Python uses:
+    /// [`Cache::from_environment`](crate::cache::Cache::from_environment).
+    #[must_use]
+    pub fn cache(self, dir: impl Into<PathBuf>) -> Self {
+        Self { cache: Some(dir.into()), ..self }
+    }
+
+    /// Whether no request is made, so that only the cache is looked into. By default
+    /// `HF_HUB_OFFLINE` says so.
+    #[must_use]
+    pub fn offline(self, offline: bool) -> Self {
+        Self { offline: Some(offline), ..self }
+    }
+
+    /// Sets how many files are downloaded at once; 0 means one.
+    #[must_use]
+    pub fn threads(self, threads: usize) -> Self {
+        Self { threads, ..self }
+    }
+
+    /// Sets a callback that is told how far the download has come. It stops the download by
+    /// returning [`ControlFlow::Break`]; the next download goes on from there.
+    #[must_use]
+    pub fn progress(
+        self,
+        callback: impl Fn(DownloadProgress<'_>) -> ControlFlow<()> + Send + Sync + 'static,
+    ) -> Self {
+        Self { progress: Some(Arc::new(callback)), ..self }
+    }
+}
+
+impl Default for DownloadOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Without the token.
+impl fmt::Debug for DownloadOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DownloadOptions")
+            .field("revision", &self.revision)
+            .field("checkpoint", &self.checkpoint)
+            .field("patterns", &self.patterns)
+            .field("client", &self.client)
+            .field("cache", &self.cache)
+            .field("offline", &self.offline)
+            .field("threads", &self.threads)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,94 @@
+//! [`DownloadProgress`]: how far a download has come. [`Meter`] counts it.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::error::{ErrorKind, Result};
+use crate::stop;
+
+/// How far a download has come.
+///
+/// Several threads report it, so a smaller number of bytes can be reported after a larger one. The
+/// number also falls if bytes turn out to be wrong and are downloaded again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DownloadProgress<'a> {
+    /// The bytes that are in the cache so far, with those that were there before.
+    pub bytes_done: u64,
+    /// The bytes of all files. An index comes first and alone, so the number grows once its shards
+    /// are known.
+    pub bytes_total: u64,
+    /// The name of the file that the latest bytes belong to.
+    pub file: &'a str,
+}
+
+pub(super) type Callback = Arc<dyn Fn(DownloadProgress<'_>) -> ControlFlow<()> + Send + Sync>;
+
+/// The callback is called once per this many bytes, and at the end of each file.
+const STEP: u64 = 1 << 20;
+
+/// Counts the bytes that have arrived, and stops all threads if the callback says so.
+pub(super) struct Meter {
+    callback: Option<Callback>,
+    done: AtomicU64,
+    total: AtomicU64,
+    stop: AtomicBool,
+}
+
+impl Meter {
+    pub(super) fn new(callback: Option<Callback>) -> Self {
+        let (done, total) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { callback, done, total, stop: AtomicBool::new(false) }
+    }
+
+    /// The flag that stops all threads.
+    pub(super) fn stop(&self) -> &AtomicBool {
+        &self.stop
+    }
+
+    /// Stops all threads, because one has failed.
+    pub(super) fn fail(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Adds to the bytes that are to come.
+    pub(super) fn expect(&self, bytes: u64) {
+        self.total.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Adds bytes that are there.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Cancelled`] if the callback says so, or another thread has failed.
+    pub(super) fn add(&self, bytes: u64, file: &str) -> Result<()> {
+        stop::check(&self.stop)?;
+        let before = self.done.fetch_add(bytes, Ordering::Relaxed);
+        match before / STEP == (before + bytes) / STEP {
+            true => Ok(()),
+            false => self.report(file),
+        }
+    }
+
+    /// Subtracts bytes that are downloaded again.
+    pub(super) fn take_back(&self, bytes: u64) {
+        self.done.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Calls the callback.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Cancelled`] if it says so.
+    pub(super) fn report(&self, file: &str) -> Result<()> {
+        let Some(callback) = &self.callback else { return Ok(()) };
+        let bytes_done = self.done.load(Ordering::Relaxed);
+        let bytes_total = self.total.load(Ordering::Relaxed);
+        if callback(DownloadProgress { bytes_done, bytes_total, file }).is_continue() {
+            return Ok(());
+        }
+        self.fail();
+        Err(ErrorKind::Cancelled.into())
+    }
+}

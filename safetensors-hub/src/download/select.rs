@@ -1,0 +1,229 @@
+//! Which files of a repository are downloaded.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use safetensors_core::checkpoint::CheckpointPath;
+use safetensors_core::checkpoint::store::MemoryStore;
+
+use super::pattern::{is_name, matches};
+use crate::cache::CachedRepo;
+use crate::error::{Error, ErrorKind, Result};
+use crate::repo::{RepoId, Revision, check_file_name};
+
+/// What the caller wants of a repository.
+pub(super) struct Wanted<'a> {
+    /// The folder or file of the checkpoint, if it is wanted; empty for the root.
+    pub(super) checkpoint: Option<&'a str>,
+    pub(super) patterns: &'a [String],
+}
+
+/// The checkpoint in a list of files.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// The name of the one file of tensors.
+    File(String),
+    /// The name of the index of several.
+    Index(String),
+}
+
+impl Wanted<'_> {
+    /// Checks the names that the caller gave.
+    pub(super) fn check(&self) -> Result<()> {
+        match self.checkpoint {
+            None | Some("") => {}
+            Some(path) => check_file_name(path)?,
+        }
+        self.patterns.iter().try_for_each(|pattern| check_file_name(pattern))
+    }
+
+    /// Finds the checkpoint among the files that the Hub lists, as core finds it in a directory.
+    pub(super) fn find(&self, repo: &RepoId, listed: &[String]) -> Result<Option<Found>> {
+        let Some(path) = self.checkpoint else { return Ok(None) };
+        // The root is named after the repository, so that an error names it.
+        let root = Path::new(repo.as_str());
+        let safe = listed.iter().filter(|name| check_file_name(name).is_ok());
+        let store = MemoryStore::from_iter(safe.map(|name| (format!("{repo}/{name}"), Vec::new())));
+        let name = |path: &Path| -> Result<String> {
+            let inside = path.strip_prefix(root).unwrap_or(path);
+            slashed(inside).ok_or_else(|| {
+                let found = inside.to_string_lossy().into_owned();
+                ErrorKind::UnsafeName { found }.into()
+            })
+        };
+        match CheckpointPath::find_in(&store, super::joined(root, path)) {
+            Ok(CheckpointPath::File(path)) => Ok(Some(Found::File(name(&path)?))),
+            Ok(CheckpointPath::Index(path)) => Ok(Some(Found::Index(name(&path)?))),
+            Err(_) if !path.is_empty() && !has(listed, path) => {
+                Err(Error::from(ErrorKind::FileNotFound).in_repo(repo).in_file(path))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The files that the patterns match, in the Hub's order, without duplicates.
+    pub(super) fn matched(&self, listed: &[String]) -> Result<Vec<String>> {
+        for pattern in self.patterns {
+            if !listed.iter().any(|name| matches(pattern, name)) {
+                let (pattern, found) = (pattern.clone(), listed.to_vec());
+                return Err(ErrorKind::NoMatch { pattern, found }.into());
+            }
+        }
+        let is_wanted = |name: &String| self.patterns.iter().any(|pattern| matches(pattern, name));
+        let names: Vec<_> = listed.iter().filter(|name| is_wanted(name)).cloned().collect();
+        names.iter().try_for_each(|name| check_file_name(name))?;
+        Ok(names)
+    }
+
+    /// Finds the files in a snapshot of the cache. The result has the name of the checkpoint's file
+    /// or index, if the checkpoint is wanted, and the names of all files. `None` if a file is
+    /// missing, or if only the Hub can tell: `is_offline` says that the Hub is not asked, so that
+    /// what is there must do.
+    pub(super) fn find_cached(
+        &self,
+        repo: &CachedRepo,
+        commit: &Revision,
+        is_offline: bool,
+    ) -> Result<Result<Cached, Missing>> {
+        let dir = repo.snapshot_dir(commit);
+        if !dir.is_dir() {
+            return Ok(Err(Missing("the snapshot".into())));
+        }
+        let mut cached = Cached { checkpoint: None, files: Vec::new() };
+        if let Some(path) = self.checkpoint {
+            let Ok(found) = CheckpointPath::find(super::joined(&dir, path)) else {
+                return Ok(Err(Missing("the checkpoint".into())));
+            };
+            let shards = found.files()?;
+            let (main, is_standard) = match &found {
+                CheckpointPath::File(path) => (path, path.ends_with("model.safetensors")),
+                CheckpointPath::Index(path) => (path, true),
+            };
+            // The Hub may have a file that comes before this one.
+            if !is_offline && !is_standard && *main != super::joined(&dir, path) {
+                return Ok(Err(Missing("the list of files".into())));
+            }
+            let paths = match &found {
+                CheckpointPath::File(_) => shards,
+                CheckpointPath::Index(index) => [vec![index.clone()], shards].concat(),
+            };
+            for path in &paths {
+                let name = path.strip_prefix(&dir).ok().and_then(slashed);
+                let name = name.unwrap_or_else(|| path.display().to_string());
+                match path.is_file() {
+                    true => cached.files.push(name),
+                    false => return Ok(Err(Missing(name))),
+                }
+            }
+            cached.checkpoint = Some(main.clone());
+        }
+        let listed = match self.patterns.iter().all(|pattern| is_name(pattern)) {
+            true => self.patterns.to_vec(),
+            false if is_offline => cached_files(repo, commit)?,
+            false => return Ok(Err(Missing("the list of files".into()))),
+        };
+        for pattern in self.patterns {
+            let mut names = listed.iter().filter(|name| matches(pattern, name)).peekable();
+            if names.peek().is_none() {
+                return Ok(Err(Missing(pattern.clone())));
+            }
+            for name in names {
+                match repo.pointer(commit, name).is_file() {
+                    true => cached.files.push(name.clone()),
+                    false => return Ok(Err(Missing(name.clone()))),
+                }
+            }
+        }
+        Ok(Ok(cached))
+    }
+}
+
+/// What is wanted, in the cache.
+#[derive(Debug)]
+pub(super) struct Cached {
+    pub(super) checkpoint: Option<PathBuf>,
+    pub(super) files: Vec<String>,
+}
+
+/// What the cache lacks.
+#[derive(Debug)]
+pub(super) struct Missing(pub(super) String);
+
+/// The names of the shards of an index, which lies in a snapshot. The index is treated as hostile.
+pub(super) fn shards(dir: &Path, index: &Path, listed: &[String]) -> Result<Vec<String>> {
+    let known: BTreeSet<&str> = listed.iter().map(String::as_str).collect();
+    let mut names = Vec::new();
+    for path in CheckpointPath::Index(index.into()).files()? {
+        let name = path.strip_prefix(dir).ok().and_then(slashed);
+        let name = name.unwrap_or_else(|| path.display().to_string());
+        check_file_name(&name)?;
+        if !known.contains(name.as_str()) {
+            return Err(
+                Error::from(ErrorKind::ShardNotFound { shard: name }).in_file(index.display())
+            );
+        }
+        names.push(name);
+    }
+    Ok(names)
+}
+
+fn cached_files(repo: &CachedRepo, commit: &Revision) -> Result<Vec<String>> {
+    let snapshots = repo.snapshots()?;
+    let found = snapshots.into_iter().find(|snapshot| snapshot.commit == *commit);
+    Ok(found.map(|snapshot| snapshot.files).unwrap_or_default())
+}
+
+/// Whether a path is a listed file, or a folder of one.
+fn has(listed: &[String], path: &str) -> bool {
+    let is_below =
+        |name: &String| name.strip_prefix(path).is_some_and(|rest| rest.starts_with(['/']));
+    listed.iter().any(|name| name == path || is_below(name))
+}
+
+/// A relative path with `/` on every system.
+fn slashed(path: &Path) -> Option<String> {
+    let parts: Option<Vec<_>> = path.iter().map(|part| part.to_str()).collect();
+    Some(parts?.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(path: &str, listed: &[&str]) -> Result<Option<Found>> {
+        let listed: Vec<_> = listed.iter().map(|name| (*name).to_owned()).collect();
+        let wanted = Wanted { checkpoint: Some(path), patterns: &[] };
+        wanted.find(&RepoId::parse("o/n").unwrap(), &listed)
+    }
+
+    #[test]
+    fn the_checkpoint_is_what_core_would_open() {
+        let (file, index) = ("model.safetensors", "model.safetensors.index.json");
+        let is_file = |name: &str| Some(Found::File(name.into()));
+        assert_eq!(find("", &["a.json", index, file]).unwrap(), is_file(file));
+        assert_eq!(find("", &["x.safetensors", index]).unwrap(), Some(Found::Index(index.into())));
+        assert_eq!(find("", &["x.safetensors"]).unwrap(), is_file("x.safetensors"));
+        assert_eq!(find("u", &["u/x.safetensors", file]).unwrap(), is_file("u/x.safetensors"));
+        let path = "u/x.fp16.safetensors";
+        assert_eq!(find(path, &[path, file]).unwrap(), is_file(path));
+        let error = find("", &["a.safetensors", "b.safetensors", "u/c.safetensors"]).unwrap_err();
+        assert!(
+            error.to_string().contains("o/n") && error.to_string().contains("b.saf"),
+            "{error}"
+        );
+        assert!(matches!(find("w", &[file]).unwrap_err().kind(), ErrorKind::FileNotFound));
+        // Unsafe names are never chosen.
+        assert!(find("", &["../model.safetensors", "a\\model.safetensors"]).is_err());
+    }
+
+    #[test]
+    fn patterns_must_match_and_never_match_unsafe_names() {
+        let listed = ["a.json", "b/c.json", "../x.json"].map(str::to_owned);
+        let matched = |pattern: &str| {
+            Wanted { checkpoint: None, patterns: &[pattern.to_owned()] }.matched(&listed)
+        };
+        assert_eq!(matched("b*").unwrap(), ["b/c.json"]);
+        assert!(matches!(matched("z*").unwrap_err().kind(), ErrorKind::NoMatch { .. }));
+        assert!(matches!(matched("*.json").unwrap_err().kind(), ErrorKind::UnsafeName { .. }));
+    }
+}

@@ -1,0 +1,193 @@
+//! The environment variables that Python's `huggingface_hub` reads, with their defaults.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::PathBuf;
+#[cfg(feature = "download")]
+use std::{fs, io, path::Path};
+
+#[cfg(feature = "download")]
+use crate::error::Error;
+use crate::error::{ErrorKind, Result};
+#[cfg(feature = "download")]
+use crate::token::Token;
+
+/// The Hub itself.
+#[cfg(feature = "download")]
+pub(crate) const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
+
+/// Looks environment variables up. An empty variable counts as one that is not set.
+pub(crate) struct Environment<'a> {
+    get: &'a dyn Fn(&str) -> Option<OsString>,
+}
+
+impl Environment<'static> {
+    /// The environment of this process.
+    pub(crate) const PROCESS: Self = Self { get: &|name| env::var_os(name) };
+}
+
+impl Environment<'_> {
+    /// The cache of the Hub: `HF_HUB_CACHE`, or `hub` in the home of everything.
+    pub(crate) fn cache(&self) -> Result<PathBuf> {
+        match self.path("HF_HUB_CACHE") {
+            Some(cache) => Ok(cache),
+            None => Ok(self.home()?.join("hub")),
+        }
+    }
+
+    /// The home of the Hub's files: `HF_HOME`, or `huggingface` in the user's cache.
+    fn home(&self) -> Result<PathBuf> {
+        if let Some(home) = self.path("HF_HOME") {
+            return Ok(home);
+        }
+        let cache = match self.path("XDG_CACHE_HOME") {
+            Some(cache) => cache,
+            None => self.user().ok_or(ErrorKind::NoHome)?.join(".cache"),
+        };
+        Ok(cache.join("huggingface"))
+    }
+
+    fn user(&self) -> Option<PathBuf> {
+        let name = if cfg!(windows) { "USERPROFILE" } else { "HOME" };
+        (self.get)(name).filter(|home| !home.is_empty()).map(PathBuf::from)
+    }
+
+    /// A path, with `~` for the user's directory.
+    fn path(&self, name: &str) -> Option<PathBuf> {
+        let path = (self.get)(name).filter(|path| !path.is_empty()).map(PathBuf::from)?;
+        match (path.strip_prefix("~"), self.user()) {
+            (Ok(rest), Some(user)) => Some(user.join(rest)),
+            _ => Some(path),
+        }
+    }
+}
+
+#[cfg(feature = "download")]
+impl Environment<'_> {
+    /// The address of the Hub: `HF_ENDPOINT`.
+    pub(crate) fn endpoint(&self) -> String {
+        self.text("HF_ENDPOINT").unwrap_or_else(|| DEFAULT_ENDPOINT.into())
+    }
+
+    /// Whether no request may be made: `HF_HUB_OFFLINE` or `TRANSFORMERS_OFFLINE`.
+    pub(crate) fn is_offline(&self) -> bool {
+        self.is_true("HF_HUB_OFFLINE") || self.is_true("TRANSFORMERS_OFFLINE")
+    }
+
+    /// The token: `HF_TOKEN`, or the file that `HF_TOKEN_PATH` names, or the file `token` in the
+    /// home of everything. `None` if there is none, or if `HF_HUB_DISABLE_IMPLICIT_TOKEN` says that
+    /// none is sent unless the caller names it.
+    pub(crate) fn token(&self) -> Result<Option<Token>> {
+        if self.is_true("HF_HUB_DISABLE_IMPLICIT_TOKEN") {
+            return Ok(None);
+        }
+        if let Some(token) = self.text("HF_TOKEN").filter(|token| !token.trim().is_empty()) {
+            return Token::new(&token).map(Some);
+        }
+        let path = match self.path("HF_TOKEN_PATH") {
+            Some(path) => path,
+            None => match self.home() {
+                Ok(home) => home.join("token"),
+                // Without a home there is no file either.
+                Err(_) => return Ok(None),
+            },
+        };
+        match fs::read_to_string(&path) {
+            Ok(token) if token.trim().is_empty() => Ok(None),
+            Ok(token) => Token::new(&token).map(Some),
+            Err(error) if is_absent(&error) => Ok(None),
+            Err(error) => Err(Error::io(error, &path)),
+        }
+    }
+
+    /// The file with the certificates that are trusted in place of the built-in ones:
+    /// `SSL_CERT_FILE`, or `REQUESTS_CA_BUNDLE`.
+    pub(crate) fn certificates(&self) -> Option<PathBuf> {
+        self.path("SSL_CERT_FILE").or_else(|| self.path("REQUESTS_CA_BUNDLE"))
+    }
+
+    fn text(&self, name: &str) -> Option<String> {
+        (self.get)(name)?.into_string().ok().filter(|text| !text.is_empty())
+    }
+
+    fn is_true(&self, name: &str) -> bool {
+        let value = self.text(name).unwrap_or_default().to_ascii_uppercase();
+        matches!(value.as_str(), "1" | "ON" | "YES" | "TRUE")
+    }
+}
+
+/// Whether an error says that there is no such file.
+#[cfg(feature = "download")]
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// Reads a file of certificates that a variable names.
+#[cfg(feature = "download")]
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).map_err(|error| Error::io(error, path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Calls a function with the environment of these pairs.
+    fn with<T>(pairs: &[(&str, &str)], check: impl FnOnce(Environment<'_>) -> T) -> T {
+        let get = |name: &str| {
+            pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value))
+        };
+        check(Environment { get: &get })
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_cache_is_found_as_python_finds_it() {
+        for (pairs, cache) in [
+            (&[("HOME", "/u")][..], "/u/.cache/huggingface/hub"),
+            (&[("HOME", "/u"), ("XDG_CACHE_HOME", "/x")], "/x/huggingface/hub"),
+            (&[("HOME", "/u"), ("HF_HOME", "~/hf")], "/u/hf/hub"),
+            (&[("HF_HOME", "/hf"), ("HF_HUB_CACHE", "/c")], "/c"),
+            (&[("HOME", "/u"), ("HF_HUB_CACHE", "")], "/u/.cache/huggingface/hub"),
+        ] {
+            assert_eq!(with(pairs, |env| env.cache()).unwrap(), PathBuf::from(cache));
+        }
+        assert!(matches!(with(&[], |env| env.cache()).unwrap_err().kind(), ErrorKind::NoHome));
+    }
+
+    #[cfg(feature = "download")]
+    #[test]
+    fn switches_are_pythons() {
+        for (value, is_on) in
+            [("1", true), ("on", true), ("Yes", true), ("TRUE", true), ("0", false), ("", false)]
+        {
+            assert_eq!(with(&[("HF_HUB_OFFLINE", value)], |env| env.is_offline()), is_on);
+            assert_eq!(with(&[("TRANSFORMERS_OFFLINE", value)], |env| env.is_offline()), is_on);
+        }
+        assert_eq!(with(&[], |env| env.endpoint()), DEFAULT_ENDPOINT);
+        assert_eq!(with(&[("HF_ENDPOINT", "http://m")], |env| env.endpoint()), "http://m");
+    }
+
+    #[cfg(feature = "download")]
+    #[test]
+    fn tokens_come_from_the_variable_or_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("token"), "hf_file\n").unwrap();
+        let other = dir.path().join("other");
+        fs::write(&other, " hf_other ").unwrap();
+        let (home, other) = (dir.path().to_str().unwrap(), other.to_str().unwrap());
+        let token = |pairs: &[(&str, &str)]| {
+            let token = with(pairs, |env| env.token()).unwrap();
+            token.map(|token| token.secret().to_owned())
+        };
+        let is = |text: &str| Some(text.to_owned());
+        assert_eq!(token(&[("HF_TOKEN", "hf_a\n"), ("HF_HOME", home)]), is("hf_a"));
+        assert_eq!(token(&[("HF_TOKEN", " "), ("HF_HOME", home)]), is("hf_file"));
+        assert_eq!(token(&[("HF_HOME", home)]), is("hf_file"));
+        assert_eq!(token(&[("HF_HOME", home), ("HF_TOKEN_PATH", other)]), is("hf_other"));
+        assert_eq!(token(&[("HF_HOME", "/nowhere")]), None);
+        assert_eq!(token(&[]), None);
+        let disabled = ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1");
+        assert_eq!(token(&[("HF_TOKEN", "hf_a"), ("HF_HOME", home), disabled]), None);
+    }
+}

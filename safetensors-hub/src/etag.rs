@@ -1,0 +1,168 @@
+//! [`Etag`]: what the Hub calls the content of a file, and the check that a file has it.
+//!
+//! The digests are those of `ring`, which TLS needs anyway: it is assembly, and so as fast in a
+//! debug build, where other crates take minutes for a model.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use ring::digest::{Context, Digest, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::repo::is_hex;
+use crate::stop;
+
+/// The most bytes of an ETag.
+const LONGEST: usize = 128;
+
+/// The identifier of a file's content. In a cache it is the name of the blob.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Etag {
+    text: String,
+    digest: Algorithm,
+}
+
+/// What an ETag is made by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Algorithm {
+    /// The SHA-256 of the content, as for every large file on the Hub.
+    Sha256,
+    /// The SHA-1 of git's object, as for every small file on the Hub. Some mirrors have the SHA-1
+    /// of the content itself instead.
+    Sha1,
+    /// It cannot be checked.
+    Unknown,
+}
+
+impl Etag {
+    /// The ETag in a header, with its quotes. `is_linked` says that it is that of a large file,
+    /// from the header `X-Linked-Etag`. `None` if it cannot be the name of a file.
+    pub(crate) fn of_header(header: &str, is_linked: bool) -> Option<Self> {
+        let text = header.strip_prefix("W/").unwrap_or(header);
+        let text = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
+        let is_name = (1..=LONGEST).contains(&text.len())
+            && !text.starts_with('.')
+            && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+        let digest = match text {
+            text if is_hex(text, 40) => Algorithm::Sha1,
+            text if is_linked && is_hex(text, 64) => Algorithm::Sha256,
+            _ => Algorithm::Unknown,
+        };
+        is_name.then(|| Self { text: text.into(), digest })
+    }
+
+    /// The ETag of a blob in a cache.
+    pub(crate) fn of_blob(name: &str) -> Option<Self> {
+        Self::of_header(name, true)
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The SHA-256 of the content, if the ETag is one.
+    pub(crate) fn sha256(&self) -> Option<safetensors_core::digest::Sha256> {
+        match self.digest {
+            Algorithm::Sha256 => safetensors_core::digest::Sha256::parse(&self.text),
+            Algorithm::Sha1 | Algorithm::Unknown => None,
+        }
+    }
+
+    /// Checks that a file has the content of this ETag. Reads the file from its start. `size` is
+    /// the length that the Hub says.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::WrongSize`]; [`ErrorKind::WrongDigest`]; [`ErrorKind::Io`];
+    /// [`ErrorKind::Cancelled`].
+    pub(crate) fn check(&self, path: &Path, size: Option<u64>, stop: &AtomicBool) -> Result<()> {
+        let mut file = File::open(path).map_err(|error| Error::io(error, path))?;
+        let found = file.metadata().map_err(|error| Error::io(error, path))?.len();
+        if let Some(expected) = size.filter(|size| *size != found) {
+            return Err(ErrorKind::WrongSize { expected, found }.into());
+        }
+        let mut hashes = match self.digest {
+            Algorithm::Sha256 => vec![Context::new(&SHA256)],
+            Algorithm::Sha1 => {
+                let mut git = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
+                git.update(format!("blob {found}\0").as_bytes());
+                vec![git, Context::new(&SHA1_FOR_LEGACY_USE_ONLY)]
+            }
+            Algorithm::Unknown => return Ok(()),
+        };
+        let mut buffer = vec![0; 1 << 20];
+        loop {
+            stop::check(stop)?;
+            match file.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(len) => hashes.iter_mut().for_each(|hash| hash.update(&buffer[..len])),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Error::io(error, path)),
+            }
+        }
+        let found: Vec<String> = hashes.into_iter().map(|hash| hex(hash.finish())).collect();
+        if found.contains(&self.text) {
+            return Ok(());
+        }
+        let algorithm = if self.digest == Algorithm::Sha256 { "SHA-256" } else { "SHA-1" };
+        let (expected, found) = (self.text.clone(), found.into_iter().next().unwrap_or_default());
+        Err(ErrorKind::WrongDigest { algorithm, expected, found }.into())
+    }
+}
+
+impl fmt::Display for Etag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+fn hex(digest: Digest) -> String {
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+
+    #[test]
+    fn only_names_of_files_are_etags() {
+        for (header, is_linked, text) in
+            [("\"abc\"", false, "abc"), ("W/\"a-b.c_d\"", true, "a-b.c_d"), (ABC, true, ABC)]
+        {
+            assert_eq!(Etag::of_header(header, is_linked).unwrap().as_str(), text);
+        }
+        let long = "a".repeat(129);
+        for bad in ["", "\"\"", "..", "../x", "a/b", "a\\b", ".a", "a:b", "a\0", &long] {
+            assert_eq!(Etag::of_header(bad, true), None, "{bad:?}");
+        }
+        assert!(Etag::of_header(ABC, true).unwrap().sha256().is_some());
+        assert!(Etag::of_header(ABC, false).unwrap().sha256().is_none());
+    }
+
+    #[test]
+    fn files_are_checked_against_their_etag() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("abc");
+        std::fs::write(&path, "abc").unwrap();
+        let check = |etag: &str, size| {
+            Etag::of_blob(etag).unwrap().check(&path, size, &AtomicBool::new(false))
+        };
+        // `printf abc | sha256sum`, `git hash-object`, `sha1sum`, and something unknown.
+        let git = "f2ba8f84ab5c1bce84a7b441cb1959cfc7093b7f";
+        for good in [ABC, git, "a9993e364706816aba3e25717850c26c9cd0d89d", "unknown"] {
+            check(good, Some(3)).unwrap();
+            check(good, None).unwrap();
+            let error = check(good, Some(4)).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::WrongSize { expected: 4, found: 3 }));
+        }
+        for bad in [ABC.replace('b', "c"), git.replace('f', "e")] {
+            let error = check(&bad, Some(3)).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::WrongDigest { .. }), "{error}");
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Checkpoints that are not on this machine yet: downloads from the Hugging Face Hub, and reading
+//! from object stores.
+//!
+//! | to | use | feature |
+//! |---|---|---|
+//! | download a checkpoint, and open it as a path | [`download()`] | `download` |
+//! | read files of the Hub by range | [`client`] | `download` |
+//! | open checkpoints in buckets, on web servers and on the Hub without a download | `remote` | `remote` |
+//! | see what the cache has | [`cache`] | |
+//! | check whether the cache is intact | [`CachedRepo::verify`](cache::CachedRepo::verify) | `download` |
+//! | name a repository, a revision, something on the Hub | [`RepoId`], [`Revision`], [`HubAddress`] | |
+//!
+//! ```no_run
+//! use safetensors_core::Checkpoint;
+//! use safetensors_hub::{DownloadOptions, download};
+//!
+//! let model = download("openai-community/gpt2", &DownloadOptions::new())?;
+//! for tensor in Checkpoint::open(&model)?.tensors() {
+//!     println!("{} {} {:?}", tensor.name(), tensor.dtype(), tensor.shape());
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What is promised
+//!
+//! A server is not trusted. Names of files that lead out of the cache are refused, and so is an
+//! index that core would refuse. A file is in the cache under its name only if it has the size and
+//! the digest that the Hub says. Every broken or wrong answer is overcome or is an [`Error`] that
+//! says where it happened. The token goes to the Hub's own address only, and is never shown.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(not(feature = "download"), allow(rustdoc::broken_intra_doc_links))]
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking"))]
+
+mod address;
+mod environment;
+mod error;
+#[cfg(feature = "download")]
+mod etag;
+mod repo;
+#[cfg(feature = "download")]
+mod stop;
+mod text;
+#[cfg(feature = "download")]
+mod token;
+
+pub mod cache;
+#[cfg(feature = "download")]
+pub mod client;
+#[cfg(feature = "download")]
+mod download;
+#[cfg(feature = "remote")]
+pub mod remote;
+
+pub use address::HubAddress;
+#[cfg(feature = "download")]
+pub use download::{DownloadOptions, DownloadProgress, Snapshot, download};
+pub use error::{Error, ErrorKind, Result};
+pub use repo::{RepoId, Revision};
+
+/// The README, whose example is tested.
+#[cfg(all(doctest, feature = "download"))]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -1,0 +1,139 @@
+//! [`Connector`]: the HTTP client under all stores.
+//!
+//! It is not the client that `object_store` makes by itself, for three reasons. Its TLS uses `ring`
+//! and not `aws-lc`, which takes minutes to build. It follows no redirect of a bucket, because the
+//! headers of a request to a bucket have credentials that no other host may get. And a request has
+//! no time limit as a whole, only one for silence: 16 MiB may take long on a slow line.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::client::{HttpClient, HttpConnector};
+use object_store::{ClientConfigKey, ClientOptions, Error};
+use reqwest::redirect::{Attempt, Policy};
+use rustls_platform_verifier::BuilderVerifierExt;
+
+/// The most redirects that a request follows.
+const REDIRECTS: usize = 10;
+
+/// Connects to HTTP servers.
+#[derive(Debug)]
+pub(super) struct Connector {
+    /// Whether redirects are followed.
+    pub(super) follows_redirects: bool,
+}
+
+impl HttpConnector for Connector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        Ok(HttpClient::new(self.client(options)?))
+    }
+}
+
+impl Connector {
+    fn client(&self, options: &ClientOptions) -> object_store::Result<reqwest::Client> {
+        use ClientConfigKey as Key;
+
+        let policy = match self.follows_redirects {
+            true => Policy::custom(redirect),
+            false => Policy::none(),
+        };
+        let mut client = reqwest::Client::builder()
+            .tls_backend_preconfigured(tls()?)
+            .redirect(policy)
+            // The address that redirects may be signed, and the next host would see it.
+            .referer(false)
+            .https_only(!flag(options, Key::AllowHttp)?);
+        for unsupported in [Key::AllowInvalidCertificates, Key::ProxyCaCertificate] {
+            let value = options.get_config_value(&unsupported);
+            if value.is_some_and(|value| value != "false") {
+                return Err(bad(
+                    unsupported,
+                    "is not supported; add the certificate to the system",
+                ));
+            }
+        }
+        if let Some(agent) = options.get_config_value(&Key::UserAgent) {
+            client = client.user_agent(agent);
+        }
+        if let Some(headers) = options.get_default_headers() {
+            client = client.default_headers(headers.clone());
+        }
+        if let Some(proxy) = options.get_config_value(&Key::ProxyUrl) {
+            let proxy = reqwest::Proxy::all(proxy);
+            let mut proxy = proxy.map_err(|_| bad(Key::ProxyUrl, "is not an address"))?;
+            if let Some(excludes) = options.get_config_value(&Key::ProxyExcludes) {
+                proxy = proxy.no_proxy(reqwest::NoProxy::from_string(&excludes));
+            }
+            client = client.proxy(proxy);
+        }
+        if let Some(limit) = duration(options, Key::Timeout)? {
+            client = client.timeout(limit);
+        }
+        if let Some(limit) = duration(options, Key::ConnectTimeout)? {
+            client = client.connect_timeout(limit);
+        }
+        if let Some(limit) = duration(options, Key::ReadTimeout)? {
+            client = client.read_timeout(limit);
+        }
+        if let Some(limit) = duration(options, Key::PoolIdleTimeout)? {
+            client = client.pool_idle_timeout(limit);
+        }
+        if flag(options, Key::Http2Only)? {
+            client = client.http2_prior_knowledge();
+        } else if flag(options, Key::Http1Only)? {
+            client = client.http1_only();
+        }
+        client
+            .build()
+            .map_err(|error| Error::Generic { store: "HTTP client", source: Box::new(error) })
+    }
+}
+
+/// Follows a redirect, but not from an encrypted connection to one that is not.
+///
+/// The client itself drops `Authorization` and cookies when the host changes.
+fn redirect(attempt: Attempt<'_>) -> reqwest::redirect::Action {
+    if attempt.previous().len() > REDIRECTS {
+        return attempt.error("too many redirects");
+    }
+    let was_encrypted = attempt.previous().last().is_some_and(|url| url.scheme() == "https");
+    if was_encrypted && attempt.url().scheme() != "https" {
+        return attempt.error("a redirect to an address without encryption");
+    }
+    attempt.follow()
+}
+
+/// TLS with the certificates that the system trusts.
+fn tls() -> object_store::Result<rustls::ClientConfig> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .and_then(|config| config.with_platform_verifier());
+    let config =
+        config.map_err(|error| Error::Generic { store: "TLS", source: Box::new(error) })?;
+    Ok(config.with_no_client_auth())
+}
+
+fn flag(options: &ClientOptions, key: ClientConfigKey) -> object_store::Result<bool> {
+    match options.get_config_value(&key).unwrap_or_default().to_ascii_lowercase().as_str() {
+        "1" | "true" | "on" | "yes" | "y" => Ok(true),
+        "" | "0" | "false" | "off" | "no" | "n" => Ok(false),
+        _ => Err(bad(key, "should be true or false")),
+    }
+}
+
+fn duration(
+    options: &ClientOptions,
+    key: ClientConfigKey,
+) -> object_store::Result<Option<Duration>> {
+    let Some(text) = options.get_config_value(&key) else { return Ok(None) };
+    match humantime::parse_duration(&text) {
+        Ok(duration) => Ok(Some(duration)),
+        Err(_) => Err(bad(key, "should be a time such as 30s")),
+    }
+}
+
+fn bad(key: ClientConfigKey, problem: &str) -> Error {
+    let source = format!("the option {} {problem}", key.as_ref()).into();
+    Error::Generic { store: "HTTP client", source }
+}

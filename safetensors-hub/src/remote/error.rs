@@ -1,0 +1,169 @@
+//! Errors of stores as errors of input and output, without anything secret in their text.
+
+use std::error::Error as _;
+use std::io;
+use std::sync::Arc;
+
+use object_store::Error;
+
+/// The most characters of a server's own words that a message repeats.
+const MOST: usize = 300;
+
+/// The message for an object that is not what it was when it was opened.
+pub(super) const CHANGED: &str = "the object has changed since it was opened";
+
+/// Texts that no message may show: the values of options that are credentials.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Secrets(Arc<[String]>);
+
+impl Secrets {
+    /// The values of those options whose names sound like credentials.
+    pub(super) fn among<'a>(options: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        const WORDS: [&str; 8] = [
+            "key",
+            "secret",
+            "token",
+            "password",
+            "signature",
+            "sas",
+            "credential",
+            "authorization",
+        ];
+        let is_secret = |name: &str| {
+            let name = name.to_ascii_lowercase();
+            WORDS.iter().any(|word| name.contains(word))
+        };
+        let values = options.into_iter().filter(|(name, _)| is_secret(name));
+        // In `Bearer 0123` only the last word is a secret, and a server may repeat it alone.
+        let values = values.map(|(_, value)| value.rsplit(' ').next().unwrap_or_default());
+        // Shorter values, such as `true`, could be any word of a message.
+        Self(values.filter(|value| value.len() > 5).map(str::to_owned).collect())
+    }
+
+    /// The error of a store, as one of input and output.
+    pub(super) fn io(&self, error: &Error) -> io::Error {
+        let (kind, what) = match error {
+            Error::NotFound { .. } => (io::ErrorKind::NotFound, "the store has no such object"),
+            Error::Precondition { .. } | Error::NotModified { .. } => {
+                return io::Error::other(CHANGED);
+            }
+            Error::AlreadyExists { .. } => {
+                (io::ErrorKind::AlreadyExists, "the object exists already")
+            }
+            Error::PermissionDenied { .. } => {
+                (io::ErrorKind::PermissionDenied, "the store refuses access with these credentials")
+            }
+            Error::Unauthenticated { .. } => {
+                (io::ErrorKind::PermissionDenied, "the store asks for valid credentials")
+            }
+            Error::NotSupported { .. } => (
+                io::ErrorKind::Unsupported,
+                "the server cannot send a part of a file, so it must be downloaded whole",
+            ),
+            Error::NotImplemented { .. } => {
+                (io::ErrorKind::Unsupported, "the store cannot do this")
+            }
+            _ => (io::ErrorKind::Other, "the store failed"),
+        };
+        let message = match &self.details(error) {
+            details if details.is_empty() => what.to_owned(),
+            details => format!("{what}: {details}"),
+        };
+        io::Error::new(kind, message)
+    }
+
+    /// What the server or the network said, without addresses, credentials and repetition.
+    fn details(&self, error: &Error) -> String {
+        let mut chain = Vec::new();
+        let mut next = error.source();
+        while let Some(error) = next {
+            chain.push(error.to_string());
+            next = error.source();
+        }
+        // The texts of the outer errors have the address of the request and the number of retries
+        // before that of the inner ones.
+        let inner = chain.iter().rposition(|text| text.contains("Error performing "));
+        let mut details = String::new();
+        for text in &chain[inner.map_or(0, |position| position + 1)..] {
+            if details.contains(text.as_str()) {
+                continue;
+            }
+            if !details.is_empty() {
+                details.push_str(": ");
+            }
+            details.push_str(text);
+        }
+        self.clean(&details)
+    }
+
+    /// A text from outside as it may be shown: in one line, of bounded length, with no credential.
+    pub(super) fn clean(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        for secret in &*self.0 {
+            text = text.replace(secret.as_str(), "***");
+        }
+        let words = text.split_whitespace().map(|word| match word.contains("://") {
+            true => shown_address(word),
+            false => word.to_owned(),
+        });
+        let text = words.collect::<Vec<_>>().join(" ");
+        let mut shown: String = text.chars().take(MOST).flat_map(char::escape_debug).collect();
+        if text.chars().nth(MOST).is_some() {
+            shown.push_str("...");
+        }
+        // Quotes need no escape in a message.
+        shown.replace("\\\"", "\"").replace("\\'", "'")
+    }
+}
+
+/// An address without user, password and query, which may be credentials.
+pub(super) fn shown_address(address: &str) -> String {
+    let address = address.split(['?', '#']).next().unwrap_or_default();
+    let Some((scheme, rest)) = address.split_once("://") else { return address.to_owned() };
+    let host_len = rest.find('/').unwrap_or(rest.len());
+    let (host, path) = rest.split_at(host_len);
+    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+    format!("{scheme}://{host}{path}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_credential_is_shown() {
+        let secrets = Secrets::among([
+            ("aws_secret_access_key", "wJalrXUtnFEMI"),
+            ("AWS_SESSION_TOKEN", "FwoGZXIvYXdzE"),
+            ("aws_skip_signature", "true"),
+            ("aws_region", "eu-central-1"),
+            ("authorization", "Bearer abcdef"),
+        ]);
+        let text = "it is true that eu-central-1 got wJalrXUtnFEMI and abcdef from \
+                    https://user:pass@host/a/b?X-Amz-Signature=0123&x=y#z";
+        assert_eq!(
+            secrets.clean(text),
+            "it is true that eu-central-1 got *** and *** from https://host/a/b"
+        );
+    }
+
+    #[test]
+    fn text_of_a_server_is_bounded_and_in_one_line() {
+        let secrets = Secrets::default();
+        let shown = secrets.clean(&format!("<a>\n\"b\"\u{1b}[31m{}", "x".repeat(10_000)));
+        assert!(shown.starts_with(r#"<a> "b"\u{1b}[31mxxx"#), "{shown}");
+        assert!(shown.len() < 400);
+    }
+
+    #[test]
+    fn addresses_lose_what_may_be_secret() {
+        for (address, shown) in [
+            ("s3://bucket/a", "s3://bucket/a"),
+            ("http://u:p@h", "http://h"),
+            ("https://u@h:80/a@b?c#d", "https://h:80/a@b"),
+            ("memory:///a", "memory:///a"),
+        ] {
+            assert_eq!(shown_address(address), shown);
+        }
+    }
+}

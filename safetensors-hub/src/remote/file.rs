@@ -1,0 +1,148 @@
+//! [`RemoteFile`]: an object of a store, read by ranges.
+
+use std::sync::Arc;
+use std::{fmt, io};
+
+use object_store::path::Path;
+use safetensors_core::ReadAt;
+use safetensors_core::io::{ReadRange, Requests};
+
+use super::fetch::fill;
+use super::hub;
+use super::object::{IN_FLIGHT, Object, Service};
+use super::plan::{Request, plan};
+use crate::client::HubFile;
+
+/// The bytes that opening fetches. They have the whole header of most files, and the tensors of
+/// small ones. A longer header takes one more request.
+const START: u64 = 512 << 10;
+
+/// The bytes of a call that the loader makes. Together with [`IN_FLIGHT`] they bound the memory for
+/// tensors that are converted while they are read.
+const CALL: usize = 8 << 20;
+
+/// A file in a remote store: an object whose bytes are fetched by ranges when they are asked for.
+///
+/// Opening it fetches its first 512 KiB, with one request. It stays that version of the object: if
+/// the object is replaced, reading is an error.
+///
+/// Each read is planned. Ranges with little between them are joined, large ones divided into
+/// requests of 8 to 16 MiB, and at most 32 requests of a store are under way at once. Memory holds
+/// at most 32 MiB that have arrived and not been copied yet. A request that fails for a reason that
+/// may pass is repeated, and a body that breaks off is continued.
+///
+/// The methods block, and may be called inside and outside of an asynchronous runtime. Inside of
+/// one, call them by its function for blocking work, such as tokio's `spawn_blocking`, so that
+/// other tasks go on.
+pub struct RemoteFile {
+    origin: Origin,
+    /// The first bytes.
+    start: Vec<u8>,
+}
+
+/// Where the bytes of a file come from.
+enum Origin {
+    Object(Arc<Object>),
+    Hub(Box<HubFile>, Arc<hub::Slots>),
+}
+
+impl Origin {
+    fn fill(&self, requests: Vec<Request<'_>>) -> io::Result<()> {
+        match self {
+            Self::Object(object) => fill(object, requests),
+            Self::Hub(file, slots) => hub::fill(file, slots, requests),
+        }
+    }
+
+    fn byte_len(&self) -> u64 {
+        match self {
+            Self::Object(object) => object.byte_len(),
+            Self::Hub(file, _) => file.byte_len(),
+        }
+    }
+
+    fn version(&self) -> String {
+        match self {
+            Self::Object(object) => object.version(),
+            Self::Hub(file, _) => file.etag().to_owned(),
+        }
+    }
+}
+
+impl RemoteFile {
+    /// Opens an object.
+    pub(super) async fn open(service: Arc<Service>, path: Path) -> io::Result<Self> {
+        let (object, start) = Object::open(service, path, START).await?;
+        Ok(Self { origin: Origin::Object(Arc::new(object)), start })
+    }
+
+    /// Opens a file on the Hub.
+    pub(super) fn of_hub(file: HubFile, slots: Arc<hub::Slots>) -> io::Result<Self> {
+        let mut start = vec![0; file.byte_len().min(START) as usize];
+        file.read_exact_at(&mut start, 0)?;
+        Ok(Self { origin: Origin::Hub(Box::new(file), slots), start })
+    }
+
+    /// The version of the file that was opened: its ETag, in the form that the store uses.
+    ///
+    /// ```
+    /// # use safetensors_core::{SaveOptions, TensorView};
+    /// use safetensors_hub::remote;
+    ///
+    /// # let bias = TensorView::from_slice(&[2], &[0.5_f32, 1.5])?;
+    /// # remote::save("memory:///version.safetensors", [("bias", bias)], &SaveOptions::new())?;
+    /// let checkpoint = remote::open("memory:///version.safetensors")?;
+    /// println!("{}", checkpoint.files()[0].safetensors().source().version());
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    pub fn version(&self) -> String {
+        self.origin.version()
+    }
+}
+
+impl fmt::Debug for RemoteFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteFile")
+            .field("version", &self.version())
+            .field("byte_len", &self.byte_len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl ReadAt for RemoteFile {
+    fn byte_len(&self) -> u64 {
+        self.origin.byte_len()
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.read_ranges_at(&mut [ReadRange { offset, bytes: buf }])
+    }
+
+    fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
+        let len = self.byte_len();
+        let mut rest = Vec::with_capacity(ranges.len());
+        for ReadRange { offset, bytes } in ranges {
+            let end = offset.saturating_add(bytes.len() as u64);
+            if end > len {
+                let message = format!("expected at least {end} bytes, found {len}");
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, message));
+            }
+            let held = usize::try_from(*offset).ok().and_then(|start| self.start.get(start..));
+            let held = held.unwrap_or_default();
+            let here = held.len().min(bytes.len());
+            let (start, beyond) = bytes.split_at_mut(here);
+            start.copy_from_slice(&held[..here]);
+            if !beyond.is_empty() {
+                rest.push((*offset + here as u64, beyond));
+            }
+        }
+        match rest.is_empty() {
+            true => Ok(()),
+            false => self.origin.fill(plan(rest)),
+        }
+    }
+
+    fn requests(&self) -> Option<Requests> {
+        Some(Requests::new(CALL, IN_FLIGHT))
+    }
+}

@@ -1,0 +1,94 @@
+//! [`Files`]: what a checkpoint needs to know of a place where files lie.
+
+use std::io;
+use std::sync::Arc;
+
+use object_store::ObjectStoreExt;
+use object_store::path::Path as Key;
+use safetensors_core::checkpoint::store::{Entry, FileKind};
+
+use super::RemoteFile;
+use super::object::{Service, version_of};
+use super::place::{Listing, Place};
+use super::runtime::run;
+
+/// The files of a store, by keys such as `a/model.safetensors`.
+pub(super) trait Files: Send + Sync {
+    /// Opens a file; `None` if there is none of this key.
+    fn fetch(&self, key: &str) -> io::Result<Option<RemoteFile>>;
+
+    /// Whether a file exists, if that is known without a request.
+    fn knows(&self, key: &str) -> Option<bool>;
+
+    /// The entries of a directory; `None` if the store cannot list.
+    fn list(&self, directory: &str) -> io::Result<Option<Vec<Entry>>>;
+
+    /// The present version of a file; `None` if there is none of this key.
+    fn version(&self, key: &str) -> io::Result<Option<String>>;
+}
+
+/// The objects of a store.
+pub(super) struct Objects {
+    service: Arc<Service>,
+    listing: Listing,
+}
+
+impl Objects {
+    pub(super) fn of(place: &Place) -> Self {
+        Self { service: Arc::clone(&place.service), listing: place.listing }
+    }
+}
+
+impl Files for Objects {
+    fn fetch(&self, key: &str) -> io::Result<Option<RemoteFile>> {
+        let (service, key) = (Arc::clone(&self.service), parse(key)?);
+        found(run(RemoteFile::open(service, key)).flatten())
+    }
+
+    fn knows(&self, _: &str) -> Option<bool> {
+        None
+    }
+
+    fn list(&self, directory: &str) -> io::Result<Option<Vec<Entry>>> {
+        if self.listing == Listing::Impossible {
+            return Ok(None);
+        }
+        let (service, directory) = (Arc::clone(&self.service), parse(directory)?);
+        let listed = run(async move {
+            let _permit = service.begin().await?;
+            let listed = service.store.list_with_delimiter(Some(&directory)).await;
+            listed.map_err(|error| service.io(&error))
+        });
+        let listed = listed.flatten()?;
+        let entry = |key: &Key, kind| Some(Entry { name: key.filename()?.to_owned(), kind });
+        let files = listed.objects.iter().filter_map(|meta| entry(&meta.location, FileKind::File));
+        let below = &listed.common_prefixes;
+        let directories = below.iter().filter_map(|key| entry(key, FileKind::Directory));
+        Ok(Some(files.chain(directories).collect()))
+    }
+
+    fn version(&self, key: &str) -> io::Result<Option<String>> {
+        let (service, key) = (Arc::clone(&self.service), parse(key)?);
+        let meta = run(async move {
+            let _permit = service.begin().await?;
+            service.store.head(&key).await.map_err(|error| service.io(&error))
+        });
+        Ok(found(meta.flatten())?.as_ref().map(version_of))
+    }
+}
+
+fn parse(key: &str) -> io::Result<Key> {
+    let bad = |error: object_store::path::Error| {
+        io::Error::new(io::ErrorKind::InvalidInput, error.to_string())
+    };
+    Key::parse(key).map_err(bad)
+}
+
+/// `None` in place of the error for what is not there.
+fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,202 @@
+//! [`HubFiles`]: the files of a repository on the Hub, at one commit, read by ranges.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+
+use safetensors_core::checkpoint::store::{Entry, FileKind};
+
+use super::files::Files;
+use super::object::IN_FLIGHT;
+use super::plan::Request;
+use super::{RemoteFile, RemoteOptions};
+use crate::client::{Client, ClientOptions, HubFile};
+use crate::environment::{DEFAULT_ENDPOINT, Environment};
+use crate::{Error, ErrorKind, HubAddress, RepoId, Result, Revision};
+
+/// The files of a repository. The first answer of the Hub says which commit the revision is; from
+/// then on every request is for that commit, so that files of two commits never mix.
+pub(super) struct HubFiles {
+    client: Client,
+    slots: Arc<Slots>,
+    state: Mutex<State>,
+}
+
+struct State {
+    repo: RepoId,
+    /// What the address says, until the commit is known.
+    revision: Revision,
+    /// The files of the commit, once they were listed.
+    names: Option<Arc<[String]>>,
+}
+
+impl HubFiles {
+    /// The repository of an address. No request is made.
+    pub(super) fn of(address: &HubAddress, options: &RemoteOptions) -> Result<Self> {
+        let mut client = ClientOptions::new().retries(options.retry_count());
+        if options.heeds_environment() {
+            if Environment::PROCESS.is_offline() {
+                let message = "HF_HUB_OFFLINE forbids requests; open the downloaded files instead";
+                return Err(ErrorKind::Io(io::Error::other(message)).into());
+            }
+        } else {
+            client = client.anonymous().endpoint(DEFAULT_ENDPOINT);
+        }
+        for (name, value) in options.pairs(None) {
+            match name.to_ascii_lowercase().as_str() {
+                "endpoint" => client = client.endpoint(value),
+                "token" => client = client.token(value),
+                _ => {}
+            }
+        }
+        let state = State {
+            repo: address.repo().clone(),
+            revision: address.revision().clone(),
+            names: None,
+        };
+        let client = Client::new(&client)?;
+        Ok(Self { client, slots: Arc::default(), state: Mutex::new(state) })
+    }
+
+    fn asked(&self) -> (RepoId, Revision) {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        (state.repo.clone(), state.revision.clone())
+    }
+
+    /// Keeps the commit that the Hub named. If another thread was told another one, that one stays.
+    fn pin(&self, repo: &RepoId, commit: &Revision) -> Result<()> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.revision.is_commit() && state.revision != *commit {
+            let (before, now) = (state.revision.to_string(), commit.to_string());
+            return Err(ErrorKind::Changed { what: "commit", before, now }.into());
+        }
+        (state.repo, state.revision) = (repo.clone(), commit.clone());
+        Ok(())
+    }
+
+    fn names(&self) -> Result<Arc<[String]>> {
+        let known = self.state.lock().unwrap_or_else(PoisonError::into_inner).names.clone();
+        if let Some(names) = known {
+            return Ok(names);
+        }
+        let (repo, revision) = self.asked();
+        let listed = self.client.files(&repo, &revision)?;
+        self.pin(&listed.repo, &listed.commit)?;
+        let names: Arc<[String]> = listed.files.into();
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(state.names.insert(names).clone())
+    }
+}
+
+impl Files for HubFiles {
+    fn fetch(&self, key: &str) -> io::Result<Option<RemoteFile>> {
+        let (repo, revision) = self.asked();
+        let _slot = self.slots.take();
+        let file = match self.client.file(&repo, &revision, key) {
+            Ok(file) => file,
+            Err(error) if matches!(error.kind(), ErrorKind::FileNotFound) => return Ok(None),
+            // What the error lacks of a file must not look like one that is not there.
+            Err(error) => return Err(io::Error::other(error)),
+        };
+        self.pin(file.repo(), file.commit()).map_err(io::Error::other)?;
+        RemoteFile::of_hub(file, Arc::clone(&self.slots)).map(Some)
+    }
+
+    fn knows(&self, key: &str) -> Option<bool> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.names.as_ref().map(|names| names.iter().any(|name| name == key))
+    }
+
+    fn list(&self, directory: &str) -> io::Result<Option<Vec<Entry>>> {
+        let names = self.names().map_err(io::Error::other)?;
+        let mut entries = BTreeMap::new();
+        for name in &*names {
+            let below = match directory {
+                "" => Some(name.as_str()),
+                _ => name.strip_prefix(directory).and_then(|rest| rest.strip_prefix('/')),
+            };
+            let Some(below) = below else { continue };
+            match below.split_once('/') {
+                Some((child, _)) => entries.insert(child, FileKind::Directory),
+                None => entries.insert(below, FileKind::File),
+            };
+        }
+        let entry = |(name, kind): (&str, FileKind)| Entry { name: name.to_owned(), kind };
+        Ok(Some(entries.into_iter().map(entry).collect()))
+    }
+
+    /// The commit never changes, and so the file does not either.
+    fn version(&self, _: &str) -> io::Result<Option<String>> {
+        let (_, revision) = self.asked();
+        Ok(revision.is_commit().then(|| revision.to_string()))
+    }
+}
+
+/// Bounds how many requests of all files of a repository are under way.
+#[derive(Default)]
+pub(super) struct Slots {
+    taken: Mutex<usize>,
+    freed: Condvar,
+}
+
+/// Frees its place when it is dropped.
+struct Slot<'a>(&'a Slots);
+
+impl Slots {
+    fn take(&self) -> Slot<'_> {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        while *taken >= IN_FLIGHT {
+            taken = self.freed.wait(taken).unwrap_or_else(PoisonError::into_inner);
+        }
+        *taken += 1;
+        Slot(self)
+    }
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        *self.0.taken.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        self.0.freed.notify_one();
+    }
+}
+
+/// Runs the requests, several at once, and fills their memory. The first failure ends the others.
+pub(super) fn fill(file: &HubFile, slots: &Slots, requests: Vec<Request<'_>>) -> io::Result<()> {
+    let threads = requests.len().min(IN_FLIGHT);
+    let stop = AtomicBool::new(false);
+    let (waiting, failed) = (Mutex::new(requests.into_iter()), Mutex::new(None));
+    let work = || {
+        let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
+        while let Some(request) = next() {
+            if stop.load(Ordering::Relaxed) {
+                return;
+            }
+            let _slot = slots.take();
+            if let Err(error) = fetch(file, request, &stop) {
+                // Later ones are those that this one stops.
+                let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+                failed.get_or_insert(error);
+                stop.store(true, Ordering::Relaxed);
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            // If the system refuses to start a thread, fewer threads do the work.
+            let _ = thread::Builder::new().spawn_scoped(scope, work);
+        }
+        work();
+    });
+    match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(error) => Err(error.into()),
+        None => Ok(()),
+    }
+}
+
+fn fetch(file: &HubFile, mut request: Request<'_>, stop: &AtomicBool) -> Result<()> {
+    file.stream(request.range(), stop, &mut |bytes| {
+        request.take(bytes).map_err(|error| Error::from(ErrorKind::Io(error)))
+    })
+}

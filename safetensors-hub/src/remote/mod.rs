@@ -1,0 +1,151 @@
+//! Checkpoints in buckets, on web servers and on the Hub, read by ranges: nothing is fetched but
+//! headers and the bytes that are asked for.
+//!
+//! [`open`] takes an address and gives a [`Checkpoint`], which works like one on the disk: the
+//! loaders of all adapters, slices, the parts of ranks, digests, rewrites into local files.
+//!
+//! ```
+//! use safetensors_core::slice::RankPart;
+//! use safetensors_core::{ShardOptions, TensorView};
+//! use safetensors_hub::remote;
+//!
+//! let address = "memory:///models/gpt"; // or s3://bucket/models/gpt
+//! let values: Vec<f32> = (0..6).map(|value| value as f32).collect();
+//! let weight = TensorView::from_slice(&[2, 3], &values)?;
+//! remote::save_sharded(address, [("weight", weight)], &ShardOptions::new())?;
+//!
+//! let checkpoint = remote::open(address)?;
+//! let weight = checkpoint.tensor("weight")?;
+//! assert_eq!(weight.read()?.as_slice::<f32>()?, values);
+//! // Rank 1 of 2 fetches its half only.
+//! let part = weight.rank_part(RankPart::new(0, 1, 2))?.read()?;
+//! assert_eq!(part.as_slice::<f32>()?, [3.0, 4.0, 5.0]);
+//! # Ok::<(), safetensors_core::Error>(())
+//! ```
+//!
+//! | address | what it is | lists | saves |
+//! |---|---|---|---|
+//! | `s3://bucket/path` | Amazon S3 and what speaks its protocol | yes | yes |
+//! | `gs://bucket/path` | Google Cloud Storage | yes | yes |
+//! | `az://container/path` | Azure Blob Storage; also `abfs`, `abfss` | yes | yes |
+//! | `https://host/path`, `http` | a web server that sends ranges; the query may be a signature | no | no |
+//! | `hf://owner/name[@revision][/path]` | a repository on the Hugging Face Hub | yes | no |
+//! | `file:///path` | the local disk | yes | yes |
+//! | `memory:///path` | the memory of this process, for tests | yes | yes |
+//!
+//! An address is that of a file of tensors, of an index (`*.json`), or of a directory, which opens
+//! as one on the disk does. In a store that cannot list, a directory opens if it has one of the two
+//! standard names, `model.safetensors` or `model.safetensors.index.json`.
+//!
+//! # Requests
+//!
+//! Opening a file is one request for its first 512 KiB, and one more if the header is longer. On
+//! the Hub one more asks where the file is. Then each read is planned:
+//!
+//! - Ranges with at most 4 KiB between them are one request, and so are others if the joint request
+//!   fetches at most twice what is wanted.
+//! - No request has more than 16 MiB. A larger range is several requests at once.
+//! - At most 32 requests of a checkpoint are under way, whatever the number of threads.
+//! - At most 32 MiB that arrived wait to be copied into place. Tensors that are converted while they
+//!   are read need 8 MiB more for each request.
+//!
+//! Requests that fail for a reason that may pass are repeated with growing pauses; a body that
+//! breaks off or stalls is continued. Every answer must have the range that was asked for, of the
+//! same version of the object: of the ETag or, without one, of the same length and time of change.
+//! A file that changed since it was opened is an error.
+//!
+//! # Credentials
+//!
+//! They come from the environment, as the vendors' tools name them, or from [`RemoteOptions`]. They
+//! are in no message, and no other host gets them: requests to buckets follow no redirect, and
+//! requests to web servers and to the Hub lose them when the host changes. Only `https` is used
+//! unless the address says `http`, or an option allows it.
+//!
+//! # Threads
+//!
+//! All calls block. They work in any thread, also in one of an asynchronous runtime, because
+//! everything asynchronous happens in a runtime of this crate. There call them with tokio's
+//! `spawn_blocking` or the like, so that other tasks go on meanwhile.
+
+mod client;
+mod error;
+mod fetch;
+mod file;
+mod files;
+mod hub;
+mod object;
+mod options;
+mod place;
+mod plan;
+mod runtime;
+mod save;
+mod store;
+
+use safetensors_core::{Checkpoint, Result};
+
+pub use file::RemoteFile;
+pub use options::RemoteOptions;
+pub use save::{save, save_sharded, save_sharded_with, save_with};
+pub use store::RemoteStore;
+
+/// Opens a checkpoint by its address: one file, an index, or a directory. Headers are fetched and
+/// checked now, tensors when they are asked for. See [the module](self).
+///
+/// ```no_run
+/// use safetensors_core::LoadOptions;
+/// use safetensors_hub::remote;
+///
+/// let checkpoint = remote::open("hf://openai-community/gpt2")?;
+/// for tensor in checkpoint.tensors() {
+///     println!("{} {} {:?}", tensor.name(), tensor.dtype(), tensor.shape());
+/// }
+/// let some = checkpoint.read_named(["wte.weight", "wpe.weight"], &LoadOptions::new())?;
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of [`Checkpoint::open`]. What goes wrong with the store or the network is
+/// [`ErrorKind::Io`](safetensors_core::ErrorKind::Io), of the kind
+/// [`NotFound`](std::io::ErrorKind::NotFound) if there is no such file, and
+/// [`PermissionDenied`](std::io::ErrorKind::PermissionDenied) if the credentials do not suffice.
+pub fn open(address: &str) -> Result<Checkpoint<RemoteFile>> {
+    open_with(address, &RemoteOptions::new())
+}
+
+/// [`open`] with options.
+///
+/// ```
+/// use safetensors_hub::remote::{self, RemoteOptions};
+///
+/// # let view = safetensors_core::TensorView::from_slice(&[1], &[1_u8])?;
+/// # remote::save("memory:///o/m.safetensors", [("w", view)], &Default::default())?;
+/// let options = RemoteOptions::new().retries(2).option("connect_timeout", "3s");
+/// let checkpoint = remote::open_with("memory:///o/m.safetensors", &options)?;
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of [`open`].
+pub fn open_with(address: &str, options: &RemoteOptions) -> Result<Checkpoint<RemoteFile>> {
+    let store = RemoteStore::new(address, options)?;
+    let path = store.path();
+    Checkpoint::open_in(store, path, &options.limits)
+}
+
+/// Whether a text begins like an address that [`open`] takes, and not like a path.
+///
+/// ```
+/// use safetensors_hub::remote::is_address;
+///
+/// assert!(is_address("s3://bucket/model") && is_address("hf://owner/name"));
+/// assert!(!is_address("model.safetensors") && !is_address("C:\\model"));
+/// ```
+pub fn is_address(text: &str) -> bool {
+    const SCHEMES: [&str; 13] = [
+        "s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https", "file",
+        "memory", "hf",
+    ];
+    text.split_once("://").is_some_and(|(scheme, _)| SCHEMES.contains(&scheme))
+}

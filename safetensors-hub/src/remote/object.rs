@@ -1,0 +1,245 @@
+//! [`Object`]: one version of an object in a store, and its bytes as they arrive.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+use object_store::path::Path;
+use object_store::{GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore, ObjectStoreExt};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::error::{CHANGED, Secrets};
+
+/// The most requests of one store that are under way at once.
+pub(super) const IN_FLIGHT: usize = 32;
+
+/// The most bytes that have arrived and wait to be copied to their places, of all requests of a
+/// store together.
+const ARRIVED: usize = 32 << 20;
+
+/// How often a broken body is asked for again without a byte having arrived since the last time.
+/// The store repeats requests by itself, and bodies of objects that have an ETag, so these get one
+/// more chance here: its count is for the whole body, however much arrives in between.
+const ATTEMPTS: [u32; 2] = [5, 1];
+
+/// The pause before a broken body is asked for again. It doubles with each attempt.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A store, and what all of its requests share.
+#[derive(Debug)]
+pub(super) struct Service {
+    pub(super) store: Arc<dyn ObjectStore>,
+    pub(super) secrets: Secrets,
+    /// One permit for each request that may be under way.
+    requests: Arc<Semaphore>,
+    /// One permit for each byte that may wait to be copied.
+    arrived: Arc<Semaphore>,
+}
+
+impl Service {
+    pub(super) fn new(store: Arc<dyn ObjectStore>, secrets: Secrets) -> Arc<Self> {
+        let (requests, arrived) = (Semaphore::new(IN_FLIGHT), Semaphore::new(ARRIVED));
+        Arc::new(Self { store, secrets, requests: requests.into(), arrived: arrived.into() })
+    }
+
+    /// Waits until another request may begin.
+    pub(super) async fn begin(&self) -> io::Result<OwnedSemaphorePermit> {
+        self.requests.clone().acquire_owned().await.map_err(io::Error::other)
+    }
+
+    /// The error of a store, as one of input and output.
+    pub(super) fn io(&self, error: &object_store::Error) -> io::Error {
+        self.secrets.io(error)
+    }
+}
+
+/// Bytes that have arrived, and the permit to hold them.
+pub(super) struct Arrived {
+    pub(super) bytes: Bytes,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// What takes the bytes of a range as they arrive.
+pub(super) trait Take: Send {
+    /// Takes the next bytes. Returns false if no more are wanted.
+    fn take(&mut self, arrived: Arrived) -> bool;
+}
+
+/// One version of an object. Every answer of the store is compared with it, so that bytes of two
+/// versions never mix.
+#[derive(Debug)]
+pub(super) struct Object {
+    service: Arc<Service>,
+    path: Path,
+    meta: ObjectMeta,
+}
+
+impl Object {
+    /// Opens an object: fetches its first bytes, at most `most`, and so learns its version and its
+    /// length. One request.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store; [`io::ErrorKind::NotFound`] if it has no such object.
+    pub(super) async fn open(
+        service: Arc<Service>,
+        path: Path,
+        most: u64,
+    ) -> io::Result<(Self, Vec<u8>)> {
+        let permit = service.begin().await?;
+        let asked = GetOptions { range: Some(GetRange::Bounded(0..most)), ..GetOptions::default() };
+        let answer = match service.store.get_opts(&path, asked).await {
+            Ok(answer) => answer,
+            // An object without bytes has no range.
+            Err(error) if may_be_empty(&error) => {
+                return match service.store.head(&path).await {
+                    Ok(meta) if meta.size == 0 => Ok((Self { service, path, meta }, Vec::new())),
+                    _ => Err(service.io(&error)),
+                };
+            }
+            Err(error) => return Err(service.io(&error)),
+        };
+        let GetResult { meta, range, .. } = &answer;
+        let (meta, range) = (meta.clone(), range.clone());
+        if range != (0..most.min(meta.size)) {
+            return Err(lied(&(0..most.min(meta.size)), &range));
+        }
+        let object = Self { service, path, meta };
+        let mut start = Vec::with_capacity((range.end - range.start) as usize);
+        object.read(range, Some(answer.into_stream()), &mut start).await?;
+        drop(permit);
+        Ok((object, start))
+    }
+
+    /// The number of bytes.
+    pub(super) fn byte_len(&self) -> u64 {
+        self.meta.size
+    }
+
+    /// The version: the ETag or, without one, the length and the time of the last change.
+    pub(super) fn version(&self) -> String {
+        version_of(&self.meta)
+    }
+
+    /// Fetches a range, when fewer than [`IN_FLIGHT`] requests are under way.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read`](Object::read).
+    pub(super) async fn fetch(&self, range: Range<u64>, to: &mut impl Take) -> io::Result<()> {
+        let _permit = self.service.begin().await?;
+        self.read(range, None, to).await
+    }
+
+    /// Passes the bytes of a range to `to`. If the body breaks off, the rest is asked for again.
+    /// `body` is the answer to a request for the range, if there is one already.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store; an error that says that the object has changed.
+    async fn read(
+        &self,
+        mut range: Range<u64>,
+        mut body: Option<BoxStream<'static, object_store::Result<Bytes>>>,
+        to: &mut impl Take,
+    ) -> io::Result<()> {
+        let mut attempt = 0;
+        loop {
+            let mut arriving = match body.take() {
+                Some(body) => body,
+                None => self.ask(range.clone()).await?,
+            };
+            let error = loop {
+                match arriving.next().await {
+                    Some(Ok(bytes)) if bytes.is_empty() => {}
+                    Some(Ok(bytes)) => {
+                        if bytes.len() as u64 > range.end - range.start {
+                            let message = "the server sent more bytes than were asked for";
+                            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+                        }
+                        range.start += bytes.len() as u64;
+                        attempt = 0;
+                        let held = self.service.arrived.clone();
+                        let permits = bytes.len().min(ARRIVED) as u32;
+                        let permit = held.acquire_many_owned(permits).await;
+                        let _permit = permit.map_err(io::Error::other)?;
+                        if !to.take(Arrived { bytes, _permit }) {
+                            return Ok(());
+                        }
+                    }
+                    Some(Err(error)) => break self.service.io(&error),
+                    None if range.is_empty() => return Ok(()),
+                    None => break cut(&range),
+                }
+            };
+            attempt += 1;
+            if attempt > ATTEMPTS[usize::from(self.meta.e_tag.is_some())] {
+                return Err(error);
+            }
+            tokio::time::sleep(PAUSE * 2_u32.pow(attempt - 1)).await;
+        }
+    }
+
+    /// Asks for a range of this version.
+    async fn ask(
+        &self,
+        range: Range<u64>,
+    ) -> io::Result<BoxStream<'static, object_store::Result<Bytes>>> {
+        let asked = GetOptions {
+            range: Some(GetRange::Bounded(range.clone())),
+            if_match: self.strong_tag(),
+            version: self.meta.version.clone(),
+            ..GetOptions::default()
+        };
+        let answer = self.service.store.get_opts(&self.path, asked).await;
+        let answer = answer.map_err(|error| self.service.io(&error))?;
+        // A server may ignore the condition.
+        if version_of(&answer.meta) != self.version() || answer.meta.size != self.meta.size {
+            return Err(io::Error::other(CHANGED));
+        }
+        if answer.range != range {
+            return Err(lied(&range, &answer.range));
+        }
+        Ok(answer.into_stream())
+    }
+
+    /// The ETag, if a server can compare it byte by byte. A weak one never matches a condition.
+    fn strong_tag(&self) -> Option<String> {
+        self.meta.e_tag.clone().filter(|tag| !tag.starts_with("W/"))
+    }
+}
+
+/// Whether a store refused the range, with the status 416 or, in memory, in its own words.
+fn may_be_empty(error: &object_store::Error) -> bool {
+    let text = error.to_string();
+    text.contains("416") || text.contains("Wanted range")
+}
+
+/// The version of an object.
+pub(super) fn version_of(meta: &ObjectMeta) -> String {
+    match &meta.e_tag {
+        Some(tag) => tag.clone(),
+        None => format!("{} bytes, changed {}", meta.size, meta.last_modified.to_rfc3339()),
+    }
+}
+
+fn lied(expected: &Range<u64>, found: &Range<u64>) -> io::Error {
+    let message = format!("asked for the bytes {expected:?}, and the server sent {found:?}");
+    io::Error::new(io::ErrorKind::InvalidData, message)
+}
+
+fn cut(rest: &Range<u64>) -> io::Error {
+    let message = format!("the server ended its answer before the bytes {rest:?}");
+    io::Error::new(io::ErrorKind::UnexpectedEof, message)
+}
+
+impl Take for Vec<u8> {
+    fn take(&mut self, arrived: Arrived) -> bool {
+        self.extend_from_slice(&arrived.bytes);
+        true
+    }
+}

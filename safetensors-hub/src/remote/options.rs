@@ -1,0 +1,129 @@
+//! [`RemoteOptions`]: how a store is connected to.
+
+use std::time::Duration;
+
+use object_store::{BackoffConfig, RetryConfig};
+use safetensors_core::Limits;
+
+use super::error::Secrets;
+
+/// How a remote store is connected to.
+///
+/// ```
+/// use safetensors_hub::remote::RemoteOptions;
+///
+/// let options = RemoteOptions::new()
+///     .option("region", "eu-central-1")
+///     .option("endpoint", "http://127.0.0.1:9000")
+///     .option("allow_http", "true")
+///     .retries(3);
+/// ```
+#[derive(Clone)]
+pub struct RemoteOptions {
+    pairs: Vec<(String, String)>,
+    environment: bool,
+    pub(super) limits: Limits,
+    retries: usize,
+}
+
+impl Default for RemoteOptions {
+    fn default() -> Self {
+        Self { pairs: Vec::new(), environment: true, limits: Limits::default(), retries: 8 }
+    }
+}
+
+/// Shows no values, because they may be credentials.
+impl std::fmt::Debug for RemoteOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<_> = self.pairs.iter().map(|(name, _)| name).collect();
+        f.debug_struct("RemoteOptions")
+            .field("options", &names)
+            .field("environment", &self.environment)
+            .field("retries", &self.retries)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RemoteOptions {
+    /// The default options: those of the environment, and eight retries.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets an option of the store or of its HTTP client, under the name that `object_store` gives
+    /// it: `region`, `endpoint`, `access_key_id`, `skip_signature`, `connect_timeout`. It overrides
+    /// the environment. Names that a store does not know are ignored.
+    ///
+    /// For `http` and `https` the option `authorization` is the value of that header, such as
+    /// `Bearer ...`. For `hf` there are the options `endpoint` and `token`. No other host gets these
+    /// credentials when the server redirects.
+    #[must_use]
+    pub fn option(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.pairs.push((name.into(), value.into()));
+        self
+    }
+
+    /// Whether to take options and credentials from the environment, as `object_store` and the
+    /// vendors' tools name them: variables that begin with `AWS_`, `GOOGLE_` or `AZURE_`. For `hf`
+    /// these are the variables of Python's `huggingface_hub`. On by default.
+    #[must_use]
+    pub fn environment(mut self, environment: bool) -> Self {
+        self.environment = environment;
+        self
+    }
+
+    /// Sets the limits for headers and indexes.
+    #[must_use]
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Sets how often a request is repeated that failed for a reason that may pass: an error 5xx or
+    /// 429, or a broken connection. The pauses in between grow from 0.1 to 10 seconds. The default
+    /// is 8.
+    #[must_use]
+    pub fn retries(mut self, retries: usize) -> Self {
+        self.retries = retries;
+        self
+    }
+
+    /// All options, those of the environment first. Of the environment only variables with this
+    /// prefix count.
+    pub(super) fn pairs(&self, prefix: Option<&str>) -> Vec<(String, String)> {
+        let of_environment = prefix.filter(|_| self.environment).into_iter().flat_map(|prefix| {
+            let variables = std::env::vars_os();
+            let texts = variables.filter_map(|(name, value)| {
+                Some((name.into_string().ok()?, value.into_string().ok()?))
+            });
+            texts.filter(move |(name, _)| name.starts_with(prefix))
+        });
+        of_environment.chain(self.pairs.iter().cloned()).collect()
+    }
+
+    /// The values that no message may show.
+    pub(super) fn secrets(pairs: &[(String, String)]) -> Secrets {
+        Secrets::among(pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())))
+    }
+
+    pub(super) fn heeds_environment(&self) -> bool {
+        self.environment
+    }
+
+    pub(super) fn retry_count(&self) -> u32 {
+        u32::try_from(self.retries).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn retry_config(&self) -> RetryConfig {
+        let backoff = BackoffConfig {
+            init_backoff: Duration::from_millis(100),
+            max_backoff: Duration::from_secs(10),
+            base: 2.0,
+        };
+        RetryConfig {
+            backoff,
+            max_retries: self.retries,
+            retry_timeout: Duration::from_secs(3 * 60),
+        }
+    }
+}

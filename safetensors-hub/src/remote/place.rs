@@ -1,0 +1,166 @@
+//! [`Place`]: the store that an address means, and how the paths of its files are written.
+
+use std::io;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use object_store::aws::AmazonS3Builder;
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::http::HttpBuilder;
+use object_store::local::LocalFileSystem;
+use object_store::memory::InMemory;
+use object_store::path::Path as Key;
+use object_store::{ClientOptions, ObjectStore, ObjectStoreScheme as Scheme};
+use reqwest::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderValue};
+use safetensors_core::{Error, ErrorKind, Result};
+use url::Url;
+
+use super::RemoteOptions;
+use super::client::Connector;
+use super::error::shown_address;
+use super::object::Service;
+
+/// How long a server may be silent.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// Whether a store can list what is in a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Listing {
+    Possible,
+    Impossible,
+}
+
+/// A store, and the part of it that an address means.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) service: Arc<Service>,
+    /// How the path of every file begins.
+    pub(super) root: String,
+    /// The path that stands for the address.
+    pub(super) shown: String,
+    /// The address within the store.
+    pub(super) key: Key,
+    pub(super) listing: Listing,
+}
+
+impl Place {
+    /// Connects to the store of an address. No request is made.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`] for an address or an option that is malformed.
+    pub(super) fn of(address: &str, options: &RemoteOptions) -> Result<Self> {
+        connect(address, options)
+            .map_err(|error| Error::from(ErrorKind::Io(error)).in_file(shown_address(address)))
+    }
+}
+
+fn connect(address: &str, options: &RemoteOptions) -> io::Result<Place> {
+    let url = Url::parse(address).map_err(|error| invalid(format!("not an address: {error}")))?;
+    if !url.username().is_empty() && !url.scheme().starts_with("ab") && url.scheme() != "az"
+        || url.password().is_some()
+    {
+        let message = "credentials do not belong in an address; set them in the environment";
+        return Err(invalid(message.into()));
+    }
+    let is_web = matches!(url.scheme(), "http" | "https");
+    let (scheme, key) = match is_web {
+        // Also the web addresses of buckets, so that what is public needs no credentials.
+        true => (Scheme::Http, Key::from_url_path(url.path()).map_err(|e| invalid(e.to_string()))?),
+        false => Scheme::parse(&url).map_err(|_| {
+            invalid(
+                "expected an address that begins with s3, gs, az, http, https, file, memory or hf"
+                    .into(),
+            )
+        })?,
+    };
+    let prefix = match scheme {
+        Scheme::AmazonS3 => Some("AWS_"),
+        Scheme::GoogleCloudStorage => Some("GOOGLE_"),
+        Scheme::MicrosoftAzure => Some("AZURE_"),
+        _ => None,
+    };
+    let pairs = options.pairs(prefix);
+    let secrets = RemoteOptions::secrets(&pairs);
+    let store = store(&url, &scheme, &pairs, options).map_err(|error| secrets.io(&error))?;
+    let shown = shown_address(address);
+    let root = match url.host_str() {
+        Some(_) => shown.split('/').take(3).collect::<Vec<_>>().join("/"),
+        None => format!("{}:///", url.scheme()),
+    };
+    let slash = if root.ends_with('/') || key.as_ref().is_empty() { "" } else { "/" };
+    Ok(Place {
+        service: Service::new(store, secrets),
+        shown: format!("{root}{slash}{key}"),
+        root,
+        key,
+        listing: if is_web { Listing::Impossible } else { Listing::Possible },
+    })
+}
+
+/// Gives a builder all options.
+macro_rules! built {
+    ($builder:ty, $url:expr, $pairs:expr, $client:expr, $options:expr, $follows:expr) => {{
+        let mut builder = <$builder>::new()
+            .with_url($url)
+            .with_client_options($client)
+            .with_retry($options.retry_config())
+            .with_http_connector(Connector { follows_redirects: $follows });
+        for (name, value) in $pairs {
+            if let Ok(key) = name.to_ascii_lowercase().parse() {
+                builder = builder.with_config(key, value);
+            }
+        }
+        Arc::new(builder.build()?) as Arc<dyn ObjectStore>
+    }};
+}
+
+fn store(
+    url: &Url,
+    scheme: &Scheme,
+    pairs: &[(String, String)],
+    options: &RemoteOptions,
+) -> object_store::Result<Arc<dyn ObjectStore>> {
+    let client = ClientOptions::new().with_timeout_disabled().with_read_timeout(SILENCE);
+    Ok(match scheme {
+        Scheme::Local => Arc::new(LocalFileSystem::new()),
+        Scheme::Memory => {
+            static FILES: OnceLock<Arc<InMemory>> = OnceLock::new();
+            FILES.get_or_init(Arc::default).clone()
+        }
+        Scheme::AmazonS3 => built!(AmazonS3Builder, url.as_str(), pairs, client, options, false),
+        Scheme::GoogleCloudStorage => {
+            built!(GoogleCloudStorageBuilder, url.as_str(), pairs, client, options, false)
+        }
+        Scheme::MicrosoftAzure => {
+            built!(MicrosoftAzureBuilder, url.as_str(), pairs, client, options, false)
+        }
+        _ => {
+            let mut headers = HeaderMap::new();
+            // Some servers send a compressed file whole, whatever the range.
+            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+            let is_header = |name: &str| name.eq_ignore_ascii_case("authorization");
+            if let Some((_, value)) = pairs.iter().rev().find(|(name, _)| is_header(name)) {
+                let bad = |_| object_store::Error::Generic {
+                    store: "HTTP",
+                    source: "the option authorization is not the value of a header".into(),
+                };
+                let mut value = HeaderValue::from_str(value).map_err(bad)?;
+                value.set_sensitive(true);
+                headers.insert(AUTHORIZATION, value);
+            }
+            let client =
+                client.with_default_headers(headers).with_allow_http(url.scheme() == "http");
+            // The query may be a signature, which every request needs.
+            let mut origin = url.clone();
+            origin.set_path("");
+            origin.set_fragment(None);
+            built!(HttpBuilder, origin.as_str(), pairs, client, options, true)
+        }
+    })
+}
+
+fn invalid(message: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, message)
+}

@@ -1,0 +1,81 @@
+//! The runtime of all network input and output: threads of its own, apart from those of the caller.
+//!
+//! The libraries that talk to stores are asynchronous, and the core is not. A caller may itself run
+//! inside an asynchronous runtime, where blocking on another one panics or deadlocks. So nothing of
+//! ours is ever polled in a caller's thread: work is spawned here, and the caller waits for a
+//! channel of the standard library, which is possible anywhere.
+
+use std::future::Future;
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::{io, thread};
+
+use tokio::runtime::{Builder, Handle, Runtime};
+
+/// More threads than this gain nothing: they only move bytes between sockets and channels.
+const MOST_THREADS: usize = 4;
+
+/// The runtime. It lives as long as the process, because it cannot be dropped inside another one.
+///
+/// # Errors
+///
+/// Those of the system, if it refuses to start threads.
+pub(super) fn handle() -> io::Result<Handle> {
+    static RUNTIME: Mutex<Option<Runtime>> = Mutex::new(None);
+    let mut runtime = RUNTIME.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(runtime) = &*runtime {
+        return Ok(runtime.handle().clone());
+    }
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let made = Builder::new_multi_thread()
+        .worker_threads(cores.clamp(2, MOST_THREADS))
+        .thread_name("safetensors-remote")
+        .enable_all()
+        .build()?;
+    Ok(runtime.insert(made).handle().clone())
+}
+
+/// Runs a future on the runtime, and waits for its result.
+///
+/// # Errors
+///
+/// Those of [`handle`], and an error if the future panics.
+pub(super) fn run<T: Send + 'static>(
+    future: impl Future<Output = T> + Send + 'static,
+) -> io::Result<T> {
+    let (sender, receiver) = mpsc::sync_channel(1);
+    handle()?.spawn(async move {
+        // The caller waits, so it takes the result.
+        let _ = sender.send(future.await);
+    });
+    receiver.recv().map_err(|_| ended_early())
+}
+
+/// The error if a task panicked.
+pub(super) fn ended_early() -> io::Error {
+    io::Error::other("a task of the network ended early")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_can_be_waited_for_from_anywhere() {
+        let value = || run(async { 7 }).unwrap();
+        assert_eq!(value(), 7);
+        let current = Builder::new_current_thread().build().unwrap();
+        assert_eq!(current.block_on(async { value() }), 7);
+        let several = Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        assert_eq!(
+            several.block_on(async { tokio::spawn(async move { value() }).await }).unwrap(),
+            7
+        );
+    }
+
+    #[test]
+    fn a_panic_is_an_error() {
+        let panicked = run(async { std::panic::resume_unwind(Box::new("of the task")) });
+        let error: io::Result<()> = panicked;
+        assert!(error.unwrap_err().to_string().contains("ended early"));
+    }
+}

@@ -1,0 +1,130 @@
+//! [`Directory`]: the objects below one prefix, as a sharded save changes them.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+
+use object_store::path::Path as Key;
+use object_store::{
+    Error, ObjectMeta, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion,
+};
+
+use crate::remote::object::{Service, version_of};
+use crate::remote::runtime::run;
+
+/// The objects below one prefix, without those further below.
+pub(super) struct Directory {
+    pub(super) service: Arc<Service>,
+    pub(super) key: Key,
+}
+
+/// What became of a write that has a condition.
+pub(super) enum Put {
+    Done,
+    /// Another writer has changed the object since.
+    Overtaken,
+}
+
+impl Directory {
+    /// The key of a file.
+    pub(super) fn file(&self, name: &str) -> Key {
+        self.key.clone().join(name)
+    }
+
+    /// All files by name.
+    pub(super) fn list(&self) -> io::Result<BTreeMap<String, ObjectMeta>> {
+        let key = self.key.clone();
+        let listed = self.ask(|service| async move {
+            Ok(service.store.list_with_delimiter(Some(&key)).await?.objects)
+        })?;
+        let named = |meta: ObjectMeta| Some((meta.location.filename()?.to_owned(), meta));
+        Ok(listed.into_iter().filter_map(named).collect())
+    }
+
+    /// The version of a file now; `None` if there is none.
+    pub(super) fn version(&self, name: &str) -> io::Result<Option<String>> {
+        let key = self.file(name);
+        match self.ask(|service| async move { service.store.head(&key).await }) {
+            Ok(meta) => Ok(Some(version_of(&meta))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// All bytes of a small file.
+    pub(super) fn read(&self, name: &str) -> io::Result<Vec<u8>> {
+        let key = self.file(name);
+        self.ask(
+            |service| async move { Ok(service.store.get(&key).await?.bytes().await?.to_vec()) },
+        )
+    }
+
+    /// Copies a file within the store.
+    pub(super) fn copy(&self, from: &str, to: &str) -> io::Result<()> {
+        let (from, to) = (self.file(from), self.file(to));
+        self.ask(|service| async move { service.store.copy(&from, &to).await })
+    }
+
+    /// Removes a file. One that is not there is removed already.
+    pub(super) fn remove(&self, name: &str) -> io::Result<()> {
+        let key = self.file(name);
+        match self.ask(|service| async move { service.store.delete(&key).await }) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
+    }
+
+    /// Writes a small file if it is still the version `before`, or still absent. A store that knows
+    /// no conditions is asked for the version just before.
+    pub(super) fn put(
+        &self,
+        name: &str,
+        bytes: &[u8],
+        before: Option<&ObjectMeta>,
+    ) -> io::Result<Put> {
+        let (key, payload) = (self.file(name), PutPayload::from(bytes.to_vec()));
+        let before = before.cloned();
+        self.ask(|service| async move {
+            let mode = match &before {
+                None => PutMode::Create,
+                Some(meta) => PutMode::Update(UpdateVersion {
+                    e_tag: meta.e_tag.clone(),
+                    version: meta.version.clone(),
+                }),
+            };
+            let put = service.store.put_opts(&key, payload.clone(), PutOptions::from(mode)).await;
+            match put {
+                Ok(_) => return Ok(Put::Done),
+                Err(Error::Precondition { .. } | Error::AlreadyExists { .. }) => {
+                    return Ok(Put::Overtaken);
+                }
+                Err(Error::NotImplemented { .. } | Error::NotSupported { .. }) => {}
+                Err(error) => return Err(error),
+            }
+            let now = match service.store.head(&key).await {
+                Ok(meta) => Some(version_of(&meta)),
+                Err(Error::NotFound { .. }) => None,
+                Err(error) => return Err(error),
+            };
+            if now != before.as_ref().map(version_of) {
+                return Ok(Put::Overtaken);
+            }
+            service.store.put(&key, payload).await?;
+            Ok(Put::Done)
+        })
+    }
+
+    /// Asks the store, and waits for its answer.
+    fn ask<T: Send + 'static, F: Future<Output = object_store::Result<T>> + Send + 'static>(
+        &self,
+        question: impl FnOnce(Arc<Service>) -> F + Send + 'static,
+    ) -> io::Result<T> {
+        let service = Arc::clone(&self.service);
+        run(async move {
+            let answer = question(Arc::clone(&service)).await;
+            answer.map_err(|error| service.io(&error))
+        })
+        .flatten()
+    }
+}

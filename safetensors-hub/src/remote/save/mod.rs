@@ -1,0 +1,151 @@
+//! Saving to a remote store: a file is visible complete or not at all, and a directory opens as the
+//! earlier checkpoint or as the new one.
+
+mod directory;
+#[cfg(test)]
+mod races;
+mod shards;
+mod upload;
+
+use std::io;
+
+use safetensors_core::checkpoint::SavedShards;
+use safetensors_core::save::write_to;
+use safetensors_core::{Error, ErrorKind, Result, SaveOptions, ShardOptions, TensorSource, shape};
+use upload::Upload;
+
+use super::RemoteOptions;
+use super::place::{Listing, Place};
+
+/// Saves tensors to one file of a remote store. The file is replaced whole or not at all.
+///
+/// It is sent in parts of 8 MiB or more while tensors are asked for their bytes, one after the
+/// other. At most eight parts are in memory. The store shows the file when all parts have arrived;
+/// after an error it is told to forget them. The bytes are those of
+/// [`serialize`](safetensors_core::serialize).
+///
+/// ```
+/// use safetensors_core::{SaveOptions, TensorView};
+/// use safetensors_hub::remote;
+///
+/// let address = "memory:///saved/model.safetensors";
+/// let bias = TensorView::from_slice(&[2], &[0.5_f32, 1.5])?;
+/// remote::save(address, [("bias", bias)], &SaveOptions::new())?;
+/// assert_eq!(remote::open(address)?.tensor("bias")?.read()?.as_slice::<f32>()?, [0.5, 1.5]);
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of [`write_to`]; [`ErrorKind::Io`] of the store. After an error the store has the file
+/// that it had before. Web servers and the Hub take no files.
+pub fn save<N: AsRef<str>, S: TensorSource>(
+    address: &str,
+    tensors: impl IntoIterator<Item = (N, S)>,
+    options: &SaveOptions,
+) -> Result<()> {
+    save_with(address, tensors, options, &RemoteOptions::new())
+}
+
+/// [`save`] with options for the connection.
+///
+/// # Errors
+///
+/// Those of [`save`].
+pub fn save_with<N: AsRef<str>, S: TensorSource>(
+    address: &str,
+    tensors: impl IntoIterator<Item = (N, S)>,
+    options: &SaveOptions,
+    remote: &RemoteOptions,
+) -> Result<()> {
+    let place = writable(address, remote)?;
+    let save = || {
+        if place.key.as_ref().is_empty() || address.ends_with('/') {
+            let message = "expected the address of a file, found that of a directory";
+            let error = io::Error::new(io::ErrorKind::InvalidInput, message);
+            return Err(ErrorKind::Io(error).into());
+        }
+        let tensors: Vec<_> = tensors.into_iter().collect();
+        let sizes = tensors.iter().map(|(_, tensor)| {
+            // Writing gives the error of a shape whose size overflows.
+            shape::byte_len(tensor.dtype(), tensor.shape()).unwrap_or(0)
+        });
+        let byte_len = sizes.fold(0, u64::saturating_add);
+        let mut upload = Upload::new(place.service.clone(), place.key.clone(), byte_len);
+        write_to(&mut upload, tensors, options)?;
+        let saved = upload.close().and_then(|()| upload.commit());
+        saved.map(drop).map_err(|error| Error::from(ErrorKind::Io(error)))
+    };
+    save().map_err(|error| error.in_file(&place.shown))
+}
+
+/// Saves tensors to a directory of a remote store, as one file, or as several and their index if
+/// they do not fit into one: the same files as those of
+/// [`save_sharded`](safetensors_core::save_sharded).
+///
+/// At every moment, also after an interruption, the directory opens as the complete earlier
+/// checkpoint or as the complete new one:
+///
+/// 1. All files are sent, and none is visible.
+/// 2. If new files need names that the index in place uses, the store copies the old ones to second
+///    names, and gets an index with these.
+/// 3. The new files become visible. Nothing names them yet.
+/// 4. The new index replaces the one in place, if that is still the same: by a condition of the
+///    store, or by a look just before where the store knows none.
+/// 5. The files of the earlier checkpoint and the second names are removed.
+///
+/// Two saves to one directory at the same time do not mix unless they interleave within steps 3 and
+/// 4. The one that is done second fails with [`ErrorKind::Overtaken`]. Nothing is locked, because
+/// object stores have no locks.
+///
+/// ```
+/// use safetensors_core::{ShardOptions, TensorView};
+/// use safetensors_hub::remote;
+///
+/// let values = [1.0_f32, 2.0];
+/// let tensors =
+///     ["a", "b", "c"].map(|name| (name, TensorView::from_slice(&[2], &values).unwrap()));
+/// let options = ShardOptions::new().max_shard_size(16.into());
+/// let saved = remote::save_sharded("memory:///sharded", tensors, &options)?;
+/// assert_eq!(saved.files.len(), 2);
+/// assert_eq!(remote::open("memory:///sharded")?.len(), 3);
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of [`save`] for each file; [`ErrorKind::DuplicateTensor`]; [`ErrorKind::Overtaken`];
+/// [`ErrorKind::LeftBehind`], after which the directory opens as the new checkpoint.
+pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
+    address: &str,
+    tensors: impl IntoIterator<Item = (N, S)>,
+    options: &ShardOptions,
+) -> Result<SavedShards> {
+    save_sharded_with(address, tensors, options, &RemoteOptions::new())
+}
+
+/// [`save_sharded`] with options for the connection.
+///
+/// # Errors
+///
+/// Those of [`save_sharded`].
+pub fn save_sharded_with<N: AsRef<str>, S: TensorSource>(
+    address: &str,
+    tensors: impl IntoIterator<Item = (N, S)>,
+    options: &ShardOptions,
+    remote: &RemoteOptions,
+) -> Result<SavedShards> {
+    let place = writable(address, remote)?;
+    shards::save(&place, tensors, options).map_err(|error| error.in_file(&place.shown))
+}
+
+/// The place of an address, if its store takes files.
+fn writable(address: &str, options: &RemoteOptions) -> Result<Place> {
+    let place = Place::of(address, options)?;
+    if place.listing == Listing::Impossible {
+        let message = "files are not saved to web servers; expected an address of a bucket";
+        let error = io::Error::new(io::ErrorKind::Unsupported, message);
+        return Err(Error::from(ErrorKind::Io(error)).in_file(&place.shown));
+    }
+    Ok(place)
+}

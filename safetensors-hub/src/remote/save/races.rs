@@ -1,0 +1,224 @@
+//! Another writer at each step of a sharded save, and failures of the store.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use futures_util::stream::BoxStream;
+use object_store::memory::InMemory;
+use object_store::path::Path as Key;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+};
+use safetensors_core::{ErrorKind, ShardOptions, TensorView};
+
+use super::shards::save;
+use crate::remote::error::Secrets;
+use crate::remote::object::Service;
+use crate::remote::place::{Listing, Place};
+
+const INDEX: &str = "m/model.safetensors.index.json";
+const FIRST: &str = "m/model-00001-of-00002.safetensors";
+
+/// What happens before a call: its name and number, and the store.
+type Before = dyn Fn(&str, usize, &InMemory) -> Result<()> + Send + Sync;
+
+/// A store in which something else happens before some calls.
+struct Racing {
+    inner: InMemory,
+    calls: Mutex<Vec<String>>,
+    before: Box<Before>,
+}
+
+impl Racing {
+    fn call(&self, name: &str) -> Result<()> {
+        let number = {
+            let mut calls = self.calls.lock().unwrap();
+            calls.push(name.to_owned());
+            calls.iter().filter(|call| *call == name).count()
+        };
+        (self.before)(name, number, &self.inner)
+    }
+}
+
+impl fmt::Debug for Racing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Racing")
+    }
+}
+
+impl fmt::Display for Racing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Racing")
+    }
+}
+
+#[async_trait::async_trait]
+impl ObjectStore for Racing {
+    async fn put_opts(
+        &self,
+        location: &Key,
+        payload: PutPayload,
+        opts: PutOptions,
+    ) -> Result<PutResult> {
+        self.call("put")?;
+        self.inner.put_opts(location, payload, opts).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Key,
+        opts: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        self.call("multipart")?;
+        self.inner.put_multipart_opts(location, opts).await
+    }
+
+    async fn get_opts(&self, location: &Key, options: GetOptions) -> Result<GetResult> {
+        self.call(if options.head { "head" } else { "get" })?;
+        self.inner.get_opts(location, options).await
+    }
+
+    async fn get_ranges(&self, location: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        self.inner.get_ranges(location, ranges).await
+    }
+
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, Result<Key>>,
+    ) -> BoxStream<'static, Result<Key>> {
+        match self.call("delete") {
+            Ok(()) => self.inner.delete_stream(locations),
+            Err(error) => Box::pin(futures_util::stream::once(async { Err(error) })),
+        }
+    }
+
+    fn list(&self, prefix: Option<&Key>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.inner.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Key>) -> Result<ListResult> {
+        self.call("list")?;
+        self.inner.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Key, to: &Key, options: CopyOptions) -> Result<()> {
+        self.call("copy")?;
+        self.inner.copy_opts(from, to, options).await
+    }
+}
+
+/// Runs a future of the store in memory, which never waits.
+fn now<T>(future: impl Future<Output = T>) -> T {
+    futures_util::FutureExt::now_or_never(future).unwrap()
+}
+
+fn write(store: &InMemory, key: &str, text: &str) {
+    now(store.put(&Key::from(key), text.to_owned().into())).unwrap();
+}
+
+fn text(store: &InMemory, key: &str) -> Option<Vec<u8>> {
+    let got = now(store.get(&Key::from(key))).ok()?;
+    Some(now(got.bytes()).unwrap().to_vec())
+}
+
+/// Saves two shards, after an earlier save of two shards, while something else happens.
+fn save_while(
+    before: impl Fn(&str, usize, &InMemory) -> Result<()> + Send + Sync + 'static,
+) -> (safetensors_core::Result<()>, Arc<Racing>) {
+    let inner = InMemory::new();
+    let values = [1_u8; 4];
+    let options = ShardOptions::new().max_shard_size(4.into());
+    let tensors =
+        |name| [name, "b"].map(|name| (name, TensorView::from_slice(&[4], &values).unwrap()));
+    let place = |store: Arc<dyn ObjectStore>| Place {
+        service: Service::new(store, Secrets::default()),
+        root: "memory:///".into(),
+        shown: "memory:///m".into(),
+        key: Key::from("m"),
+        listing: Listing::Possible,
+    };
+    let inner = Arc::new(inner);
+    save(&place(inner.clone()), tensors("old"), &options).unwrap();
+    let inner = Arc::into_inner(inner).unwrap();
+    let store = Arc::new(Racing { inner, calls: Mutex::default(), before: Box::new(before) });
+    (save(&place(store.clone()), tensors("new"), &options).map(drop), store)
+}
+
+/// The index, and whether each of its files has the tensors that it says.
+fn opens_as(store: &InMemory) -> String {
+    let index = text(store, INDEX).unwrap();
+    let index: serde_json::Value = serde_json::from_slice(&index).unwrap();
+    let mut names = Vec::new();
+    for (tensor, file) in index["weight_map"].as_object().unwrap() {
+        let file = text(store, &format!("m/{}", file.as_str().unwrap())).unwrap();
+        let header = safetensors_core::SafeTensors::parse(file).unwrap();
+        assert!(header.view(tensor).is_ok(), "{tensor}");
+        names.push(tensor.clone());
+    }
+    names.join(" ")
+}
+
+#[test]
+fn without_another_writer() {
+    let (saved, store) = save_while(|_, _, _| Ok(()));
+    saved.unwrap();
+    assert_eq!(opens_as(&store.inner), "b new");
+    let left = now(store.inner.list_with_delimiter(Some(&Key::from("m")))).unwrap();
+    assert_eq!(left.objects.len(), 3);
+}
+
+#[test]
+fn another_writer_is_noticed() {
+    // The index: while old files are copied, before the first file and the second, and at the end.
+    let replaces_index = |name: &'static str, number: usize| {
+        move |call: &str, at: usize, store: &InMemory| {
+            if (call, at) == (name, number) {
+                write(store, INDEX, "{}");
+            }
+            Ok(())
+        }
+    };
+    for (name, number) in [("copy", 1), ("put", 1), ("head", 1), ("head", 3), ("put", 2)] {
+        let (saved, store) = save_while(replaces_index(name, number));
+        let error = saved.unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Overtaken { .. }), "{name} {number}: {error}");
+        assert_eq!(text(&store.inner, INDEX).unwrap(), b"{}", "what the other has written stays");
+    }
+    // The first file: before the second, before the index, and after it.
+    for (name, number) in [("head", 2), ("list", 3), ("list", 4)] {
+        let (saved, _) = save_while(move |call, at, store| {
+            if (call, at) == (name, number) {
+                write(store, FIRST, "another writer's");
+            }
+            Ok(())
+        });
+        let error = saved.unwrap_err();
+        let ErrorKind::Overtaken { file } = error.kind() else { panic!("{error}") };
+        assert!(FIRST.ends_with(file.as_str()), "{name} {number}: {error}");
+    }
+}
+
+#[test]
+fn after_a_failure_the_directory_opens_as_before() {
+    let (_, store) = save_while(|_, _, _| Ok(()));
+    let calls = std::mem::take(&mut *store.calls.lock().unwrap());
+    let index_is_written = calls.iter().rposition(|call| call == "put").unwrap();
+    for (position, name) in calls.iter().enumerate() {
+        let number = calls[..=position].iter().filter(|call| *call == name).count();
+        let name = name.clone();
+        let failing = name.clone();
+        let (saved, store) =
+            save_while(move |call, at, _| match (call, at) == (&*failing, number) {
+                true => Err(Error::Generic { store: "racing", source: "it fails".into() }),
+                false => Ok(()),
+            });
+        let error = saved.unwrap_err();
+        let expected = if position > index_is_written { "b new" } else { "b old" };
+        assert_eq!(opens_as(&store.inner), expected, "{name} {number}: {error}");
+        let is_left_behind = matches!(error.kind(), ErrorKind::LeftBehind(_));
+        assert_eq!(is_left_behind, position > index_is_written, "{name} {number}: {error}");
+    }
+}

@@ -1,0 +1,228 @@
+//! The steps of a sharded save: see [`save_sharded`](super::save_sharded).
+
+use std::collections::BTreeMap;
+use std::io;
+
+use object_store::{ObjectMeta, PutResult};
+use safetensors_core::checkpoint::{FilePattern, PlannedShards, SavedShards};
+use safetensors_core::{Error, ErrorKind, Result, ShardOptions, TensorSource};
+use serde_json::Value;
+
+use super::directory::{Directory, Put};
+use super::upload::Upload;
+use crate::remote::object::version_of;
+use crate::remote::place::Place;
+
+/// Saves tensors to a directory.
+pub(super) fn save<N: AsRef<str>, S: TensorSource>(
+    place: &Place,
+    tensors: impl IntoIterator<Item = (N, S)>,
+    options: &ShardOptions,
+) -> Result<SavedShards> {
+    let planned = PlannedShards::new(tensors, options)?;
+    let index = planned.index()?;
+    let directory = Directory { service: place.service.clone(), key: place.key.clone() };
+    let mut uploads = Vec::new();
+    for (number, name) in planned.files().iter().enumerate() {
+        let key = directory.file(name);
+        let mut upload = Upload::new(place.service.clone(), key, planned.data_len(number));
+        let sent = planned.write(number, &mut upload);
+        sent.and_then(|()| Ok(upload.close().map_err(ErrorKind::Io)?))
+            .map_err(|error| error.in_file(format!("{}/{name}", place.shown)))?;
+        uploads.push((name.as_str(), upload));
+    }
+    let (shown, pattern) = (place.shown.as_str(), planned.pattern());
+    Commit { directory, shown, pattern, index: index.as_ref() }.run(uploads)?;
+    Ok(SavedShards { files: planned.files().to_vec(), total_size: planned.total_size() })
+}
+
+/// A checkpoint whose files are sent, and are to take their places.
+struct Commit<'a> {
+    directory: Directory,
+    /// The path of the directory, for errors.
+    shown: &'a str,
+    pattern: &'a FilePattern,
+    /// The name and the text of the new index, if there are several files.
+    index: Option<&'a (String, Vec<u8>)>,
+}
+
+/// The files of a directory.
+type Files = BTreeMap<String, ObjectMeta>;
+
+impl Commit<'_> {
+    fn run(&self, uploads: Vec<(&str, Upload)>) -> Result<()> {
+        let io = |error| Error::from(ErrorKind::Io(error));
+        let new: Vec<&str> = uploads.iter().map(|(name, _)| *name).collect();
+        let mut before = self.directory.list().map_err(io)?;
+        let index = self.pattern.index_name();
+
+        // Step 2.
+        let mut aside = Vec::new();
+        if before.contains_key(&index) {
+            aside = self.move_aside(&new, &mut before, &index)?;
+        }
+        // Step 3.
+        let mut placed: Vec<(&str, PutResult)> = Vec::new();
+        for (name, upload) in uploads {
+            // So another save that is done meanwhile stays, unless it comes between this look and
+            // the next step.
+            self.check_before_placing(placed.last(), before.get(&index))?;
+            match upload.commit() {
+                Ok(result) => placed.push((name, result)),
+                Err(error) => {
+                    self.take_back(&placed, &before);
+                    return Err(io(error).in_file(format!("{}/{name}", self.shown)));
+                }
+            }
+        }
+        // Step 4.
+        self.check_placed(&placed, &self.directory.list().map_err(io)?)?;
+        if let Some((name, json)) = self.index {
+            match self.directory.put(name, json, before.get(name)).map_err(io)? {
+                Put::Done => {}
+                Put::Overtaken => return Err(overtaken(name)),
+            }
+        }
+        // Step 5. The new checkpoint is in place.
+        let now = self.directory.list().map_err(|error| self.left_behind(error, ""))?;
+        self.check_placed(&placed, &now)?;
+        self.remove_stale(&new, &before, &now, &aside)
+    }
+
+    /// Checks that the index and the file that was placed last are still in place.
+    fn check_before_placing(
+        &self,
+        last: Option<&(&str, PutResult)>,
+        index: Option<&ObjectMeta>,
+    ) -> Result<()> {
+        let version = |name: &str| {
+            self.directory.version(name).map_err(|error| Error::from(ErrorKind::Io(error)))
+        };
+        if let Some((name, PutResult { e_tag: Some(tag), .. })) = last
+            && version(name)?.as_ref() != Some(tag)
+        {
+            return Err(overtaken(name));
+        }
+        let name = self.pattern.index_name();
+        match version(&name)? == index.map(version_of) {
+            true => Ok(()),
+            false => Err(overtaken(&name)),
+        }
+    }
+
+    /// Copies files that the index in place names, and that will be replaced, and replaces the index
+    /// by one with the names of the copies. Returns these names.
+    fn move_aside(&self, new: &[&str], before: &mut Files, index: &str) -> Result<Vec<String>> {
+        let io = |error| Error::from(ErrorKind::Io(error));
+        let unreadable = |_| {
+            let message = format!("{index}, which is in place, cannot be read");
+            io(io::Error::new(io::ErrorKind::InvalidData, message))
+        };
+        let text = self.directory.read(index).map_err(io)?;
+        let mut json: Value = serde_json::from_slice(&text).map_err(unreadable)?;
+        let Some(Value::Object(map)) = json.get_mut("weight_map") else { return Ok(Vec::new()) };
+        let mut second = BTreeMap::new();
+        for file in map.values_mut() {
+            let Value::String(name) = file else { continue };
+            if !new.contains(&name.as_str()) || !before.contains_key(name) {
+                continue;
+            }
+            let free =
+                |number: &u32| !before.contains_key(&FilePattern::second_name(name, *number));
+            let to = second.entry(name.clone()).or_insert_with(|| {
+                FilePattern::second_name(name, (1..).find(free).unwrap_or(u32::MAX))
+            });
+            name.clone_from(to);
+        }
+        if second.is_empty() {
+            return Ok(Vec::new());
+        }
+        let copies: Vec<String> = second.values().cloned().collect();
+        let replace = || {
+            for (from, to) in &second {
+                self.directory.copy(from, to).map_err(io)?;
+            }
+            let text = serde_json::to_vec(&json).map_err(|error| io(io::Error::from(error)))?;
+            match self.directory.put(index, &text, before.get(index)).map_err(io)? {
+                Put::Done => Ok(()),
+                Put::Overtaken => Err(overtaken(index)),
+            }
+        };
+        if let Err(error) = replace() {
+            // The index may name the copies after all, if only the answer was lost.
+            let is_unchanged = self.directory.read(index).is_ok_and(|now| now == text);
+            if is_unchanged {
+                copies.iter().for_each(|copy| _ = self.directory.remove(copy));
+            }
+            return Err(error);
+        }
+        let now = self.directory.list().map_err(io)?;
+        match now.get(index) {
+            Some(meta) => _ = before.insert(index.to_owned(), meta.clone()),
+            None => return Err(overtaken(index)),
+        }
+        Ok(copies)
+    }
+
+    /// Removes files that became visible before another one could not. Those that replaced an old
+    /// file stay: the index in place names a copy of the old one.
+    fn take_back(&self, placed: &[(&str, PutResult)], before: &Files) {
+        for (name, _) in placed.iter().filter(|(name, _)| !before.contains_key(*name)) {
+            // What stays is named by no index.
+            let _ = self.directory.remove(name);
+        }
+    }
+
+    /// Checks that the files are those that this save has sent.
+    fn check_placed(&self, placed: &[(&str, PutResult)], now: &Files) -> Result<()> {
+        for (name, sent) in placed {
+            let found = now.get(*name).map(|meta| &meta.e_tag);
+            let is_same = found
+                .is_some_and(|tag| tag.is_none() || sent.e_tag.is_none() || *tag == sent.e_tag);
+            if !is_same {
+                return Err(overtaken(name));
+            }
+        }
+        Ok(())
+    }
+
+    /// The error if the new checkpoint is in place, and an old file could not be removed.
+    fn left_behind(&self, error: io::Error, name: &str) -> Error {
+        Error::from(ErrorKind::LeftBehind(error)).in_file(format!("{}/{name}", self.shown))
+    }
+
+    /// Removes the files of the earlier checkpoint that are still the same. The single file goes
+    /// first, because the directory opens as it. If the new checkpoint has one file, the index goes
+    /// before all others.
+    fn remove_stale(
+        &self,
+        new: &[&str],
+        before: &Files,
+        now: &Files,
+        aside: &[String],
+    ) -> Result<()> {
+        let index = self.pattern.index_name();
+        let is_stale = |name: &&str| {
+            let is_index = **name == index && self.index.is_none();
+            (self.pattern.matches(name) || is_index) && !new.contains(name)
+        };
+        let is_same = |name: &&str| {
+            let versions = (before.get(*name), now.get(*name));
+            aside.iter().any(|copy| copy == name)
+                || matches!(versions, (Some(a), Some(b)) if version_of(a) == version_of(b))
+        };
+        let names = now.keys().map(String::as_str);
+        let mut stale: Vec<&str> = names.filter(is_stale).filter(is_same).collect();
+        let single = self.pattern.file_name(0, 1);
+        stale.sort_by_key(|name| (*name != index, *name != single));
+        for name in stale {
+            self.directory.remove(name).map_err(|error| self.left_behind(error, name))?;
+        }
+        Ok(())
+    }
+}
+
+/// The error if another writer has replaced a file.
+fn overtaken(file: &str) -> Error {
+    ErrorKind::Overtaken { file: file.into() }.into()
+}

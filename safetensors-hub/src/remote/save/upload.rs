@@ -1,0 +1,183 @@
+//! [`Upload`]: an object that becomes visible complete, or not at all.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use object_store::path::Path as Key;
+use object_store::{MultipartUpload, ObjectStoreExt, PutPayload, PutResult};
+use tokio::task::AbortHandle;
+
+use crate::remote::object::Service;
+use crate::remote::runtime::{ended_early, handle, run};
+
+/// The bytes of a part. Stores want at least 5 MiB.
+const PART: u64 = 8 << 20;
+
+/// The most parts of an object. Stores accept 10,000; the header is not counted beforehand.
+const PARTS: u64 = 9_000;
+
+/// The most parts that are under way at once. Together with [`PART`] this bounds the memory.
+const AT_ONCE: usize = 8;
+
+/// How long the store has for forgetting an upload that failed.
+const ABORT: Duration = Duration::from_secs(10);
+
+/// An upload in parts. [`commit`](Upload::commit) makes the object visible. Without it the store
+/// is told to forget the parts.
+pub(super) struct Upload {
+    service: Arc<Service>,
+    key: Key,
+    part_len: usize,
+    /// Bytes that do not fill a part yet.
+    buffer: Vec<u8>,
+    /// `None` until the first part is full, so that an error before that makes no request.
+    upload: Option<Box<dyn MultipartUpload>>,
+    under_way: Vec<AbortHandle>,
+    pending: usize,
+    sender: Sender<io::Result<()>>,
+    results: Receiver<io::Result<()>>,
+}
+
+impl Upload {
+    /// An upload of about so many bytes.
+    pub(super) fn new(service: Arc<Service>, key: Key, byte_len: u64) -> Self {
+        let part_len = byte_len.div_ceil(PARTS).next_multiple_of(1 << 20).max(PART) as usize;
+        let (sender, results) = channel();
+        Self {
+            service,
+            key,
+            part_len,
+            buffer: Vec::new(),
+            upload: None,
+            under_way: Vec::new(),
+            pending: 0,
+            sender,
+            results,
+        }
+    }
+
+    /// Waits until all bytes have reached the store. They are not visible yet.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub(super) fn close(&mut self) -> io::Result<()> {
+        // An object without bytes has one part without bytes.
+        if !self.buffer.is_empty() || self.upload.is_none() {
+            self.send_part()?;
+        }
+        while self.pending > 0 {
+            self.wait_for_one()?;
+        }
+        self.buffer = Vec::new();
+        Ok(())
+    }
+
+    /// Makes the object visible, after [`close`](Upload::close).
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub(super) fn commit(mut self) -> io::Result<PutResult> {
+        let Some(mut upload) = self.upload.take() else { return Err(ended_early()) };
+        let service = Arc::clone(&self.service);
+        let completed = run(async move {
+            let completed = upload.complete().await;
+            if completed.is_err() {
+                abort(upload).await;
+            }
+            completed.map_err(|error| service.io(&error))
+        });
+        completed.flatten()
+    }
+
+    fn send_part(&mut self) -> io::Result<()> {
+        if self.upload.is_none() {
+            let (service, key) = (Arc::clone(&self.service), self.key.clone());
+            let begun = run(async move {
+                service.store.put_multipart(&key).await.map_err(|error| service.io(&error))
+            });
+            self.upload = Some(begun.flatten()?);
+        }
+        let Some(upload) = &mut self.upload else { return Err(ended_early()) };
+        if self.pending == AT_ONCE {
+            self.pending -= 1;
+            self.results.recv().map_err(|_| ended_early())??;
+        }
+        let bytes = std::mem::take(&mut self.buffer);
+        let part = upload.put_part(PutPayload::from(bytes));
+        let (service, sender) = (Arc::clone(&self.service), Report::new(self.sender.clone()));
+        let task = handle()?.spawn(async move {
+            sender.send(part.await.map_err(|error| service.io(&error)));
+        });
+        self.under_way.retain(|task| !task.is_finished());
+        self.under_way.push(task.abort_handle());
+        self.pending += 1;
+        Ok(())
+    }
+
+    fn wait_for_one(&mut self) -> io::Result<()> {
+        self.pending -= 1;
+        self.results.recv().map_err(|_| ended_early())?
+    }
+}
+
+impl Write for Upload {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.buffer.capacity() == 0 {
+            self.buffer.reserve_exact(self.part_len);
+        }
+        let len = bytes.len().min(self.part_len - self.buffer.len());
+        self.buffer.extend_from_slice(&bytes[..len]);
+        if self.buffer.len() == self.part_len {
+            self.send_part()?;
+        }
+        Ok(len)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        self.under_way.iter().for_each(AbortHandle::abort);
+        if let Some(upload) = self.upload.take() {
+            // The store forgets unfinished uploads by itself, if it is told to; so a failure here
+            // costs space, not correctness.
+            let _ = run(abort(upload));
+        }
+    }
+}
+
+async fn abort(mut upload: Box<dyn MultipartUpload>) {
+    // The error that the caller gets is the one that led here.
+    let _ = tokio::time::timeout(ABORT, upload.abort()).await;
+}
+
+/// Sends one result, an error if the task ends without one.
+struct Report(Option<Sender<io::Result<()>>>);
+
+impl Report {
+    fn new(sender: Sender<io::Result<()>>) -> Self {
+        Self(Some(sender))
+    }
+
+    fn send(mut self, result: io::Result<()>) {
+        if let Some(sender) = self.0.take() {
+            // Fails if the upload was dropped.
+            let _ = sender.send(result);
+        }
+    }
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        if let Some(sender) = self.0.take() {
+            let _ = sender.send(Err(ended_early()));
+        }
+    }
+}

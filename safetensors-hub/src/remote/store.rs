@@ -1,0 +1,214 @@
+//! [`RemoteStore`]: the files of checkpoints in a remote store.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use safetensors_core::checkpoint::CheckpointPath;
+use safetensors_core::checkpoint::store::{Entry, FileKind, Store, Version};
+use safetensors_core::{Error, ErrorKind, Result};
+
+use super::files::{Files, Objects};
+use super::hub::HubFiles;
+use super::place::Place;
+use super::{RemoteFile, RemoteOptions};
+use crate::HubAddress;
+
+/// How long a file that was fetched to learn whether it exists is kept for the call that opens it.
+const KEPT: Duration = Duration::from_secs(20);
+
+/// The files of a bucket, a web server or a repository on the Hub.
+///
+/// Whether a file exists is found out by fetching its first bytes, which opening needs anyway. So a
+/// file is opened by one request.
+///
+/// ```
+/// use safetensors_core::checkpoint::store::Store;
+/// use safetensors_core::{Checkpoint, Limits, SaveOptions, TensorView};
+/// use safetensors_hub::remote::{self, RemoteOptions, RemoteStore};
+///
+/// # let bias = TensorView::from_slice(&[2], &[0.5_f32, 1.5])?;
+/// # remote::save("memory:///stored/a.safetensors", [("bias", bias)], &SaveOptions::new())?;
+/// let store = RemoteStore::new("memory:///stored", &RemoteOptions::new())?;
+/// for entry in store.list(&store.path())? {
+///     let path = store.path().join(entry.name);
+///     println!("{} has {} bytes", path.display(), {
+///         use safetensors_core::ReadAt;
+///         store.open(&path)?.byte_len()
+///     });
+/// }
+/// let path = store.path();
+/// assert_eq!(Checkpoint::open_in(store, path, &Limits::default())?.len(), 1);
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+pub struct RemoteStore {
+    files: Box<dyn Files>,
+    /// How the path of every file begins.
+    root: String,
+    /// The path that stands for the address.
+    path: PathBuf,
+    /// What was found under a key when it was fetched to learn whether there is a file, until it is
+    /// asked for again.
+    fetched: Mutex<HashMap<String, (Instant, Option<RemoteFile>)>>,
+}
+
+impl RemoteStore {
+    /// Connects to the store of an address. No request is made.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`] for an address or an option that is malformed.
+    pub fn new(address: &str, options: &RemoteOptions) -> Result<Self> {
+        let (files, root, path): (Box<dyn Files>, _, _) = match HubAddress::is_address(address) {
+            true => {
+                let address = HubAddress::parse(address)?;
+                let root = match address.path() {
+                    "" => address.to_string(),
+                    path => address.to_string().trim_end_matches(path).to_owned(),
+                };
+                (Box::new(HubFiles::of(&address, options)?), root, address.to_string())
+            }
+            false => {
+                let place = Place::of(address, options)?;
+                (Box::new(Objects::of(&place)), place.root, place.shown)
+            }
+        };
+        Ok(Self { files, root, path: path.into(), fetched: Mutex::default() })
+    }
+
+    /// The path that stands for the address: that of a file, of an index or of a directory. It has
+    /// no credentials.
+    pub fn path(&self) -> PathBuf {
+        self.path.clone()
+    }
+
+    /// The key of a file, given its path.
+    fn key(&self, path: &Path) -> io::Result<String> {
+        let foreign = || {
+            let message = format!("the path is not below {}", self.root);
+            io::Error::new(io::ErrorKind::InvalidInput, message)
+        };
+        let mut key = String::new();
+        for part in path.strip_prefix(&self.root).map_err(|_| foreign())?.components() {
+            let Component::Normal(part) = part else { return Err(foreign()) };
+            if !key.is_empty() {
+                key.push('/');
+            }
+            key.push_str(part.to_str().ok_or_else(foreign)?);
+        }
+        Ok(key)
+    }
+
+    /// Whether a file exists. It is kept if that took fetching it.
+    fn is_file(&self, key: &str) -> io::Result<bool> {
+        if let Some(is_file) = self.files.knows(key) {
+            return Ok(is_file);
+        }
+        match self.take_fetched(key) {
+            // Whoever asks a third time wants to know whether there is a file by now.
+            Some(None) => return Ok(false),
+            Some(file) => self.keep(key, file),
+            None => {
+                let file = self.files.fetch(key)?;
+                self.keep(key, file);
+            }
+        }
+        Ok(self.fetched().get(key).is_some_and(|(_, file)| file.is_some()))
+    }
+
+    fn keep(&self, key: &str, file: Option<RemoteFile>) {
+        self.fetched().insert(key.to_owned(), (Instant::now(), file));
+    }
+
+    /// Takes what was found a short time ago.
+    fn take_fetched(&self, key: &str) -> Option<Option<RemoteFile>> {
+        let mut fetched = self.fetched();
+        fetched.retain(|_, (since, _)| since.elapsed() < KEPT);
+        fetched.remove(key).map(|(_, file)| file)
+    }
+
+    fn fetched(&self) -> MutexGuard<'_, HashMap<String, (Instant, Option<RemoteFile>)>> {
+        self.fetched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn kind_of(&self, path: &Path) -> io::Result<Option<FileKind>> {
+        let key = self.key(path)?;
+        let is_named = CheckpointPath::from_name(path).is_some()
+            || path.extension().is_some_and(|extension| extension == "json");
+        if !is_named {
+            // The name is that of a directory, unless nothing lies in it.
+            let is_directory = match self.files.list(&key)? {
+                Some(entries) => !entries.is_empty(),
+                None => {
+                    let child = |name: &str| match key.as_str() {
+                        "" => name.to_owned(),
+                        key => format!("{key}/{name}"),
+                    };
+                    self.is_file(&child("model.safetensors"))?
+                        || self.is_file(&child("model.safetensors.index.json"))?
+                }
+            };
+            if is_directory {
+                return Ok(Some(FileKind::Directory));
+            }
+        }
+        Ok(self.is_file(&key)?.then_some(FileKind::File))
+    }
+}
+
+impl std::fmt::Debug for RemoteStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RemoteStore").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl Store for RemoteStore {
+    type File = RemoteFile;
+
+    fn open(&self, path: &Path) -> Result<RemoteFile> {
+        let open = || {
+            let key = self.key(path)?;
+            match self.take_fetched(&key) {
+                Some(Some(file)) => Ok(file),
+                _ => self.files.fetch(&key)?.ok_or_else(not_found),
+            }
+        };
+        open().map_err(|error| located(error, path))
+    }
+
+    fn kind(&self, path: &Path) -> Result<Option<FileKind>> {
+        self.kind_of(path).map_err(|error| located(error, path))
+    }
+
+    fn list(&self, directory: &Path) -> Result<Vec<Entry>> {
+        let listed = self.key(directory).and_then(|key| self.files.list(&key));
+        listed.map(Option::unwrap_or_default).map_err(|error| located(error, directory))
+    }
+
+    fn version(&self, path: &Path) -> Result<Option<Version>> {
+        let version = || {
+            let key = self.key(path)?;
+            // What is kept will be opened, so its version is the one that counts.
+            let fetched = self.fetched();
+            let kept = fetched.get(&key).and_then(|(_, file)| file.as_ref());
+            let kept = kept.map(RemoteFile::version);
+            drop(fetched);
+            match kept {
+                Some(version) => Ok(Some(version)),
+                None => self.files.version(&key),
+            }
+        };
+        let version = version().map_err(|error| located(error, path))?;
+        Ok(version.map(Version::new))
+    }
+}
+
+fn not_found() -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, "there is no such file")
+}
+
+fn located(error: io::Error, path: &Path) -> Error {
+    Error::from(ErrorKind::Io(error)).in_path(path)
+}

@@ -1,0 +1,234 @@
+//! [`RepoId`] and [`Revision`]: which repository, and which state of it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// The most bytes of an owner, and of a name.
+const LONGEST_NAME: usize = 96;
+
+/// The name of a repository of models, `owner/name`. A few old ones have no owner: `gpt2`.
+///
+/// It has letters, digits, `-`, `_` and `.` only, so it is safe in a path and in a URL.
+///
+/// ```
+/// use safetensors_hub::RepoId;
+///
+/// let repo = RepoId::parse("openai-community/gpt2")?;
+/// assert_eq!(repo.as_str(), "openai-community/gpt2");
+/// assert!(RepoId::parse("../gpt2").is_err());
+/// # Ok::<(), safetensors_hub::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RepoId(String);
+
+impl RepoId {
+    /// Checks a name.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::BadRepoId`].
+    pub fn parse(text: &str) -> Result<Self> {
+        let is_name = |name: &str| {
+            let is_inner = |c: char| matches!(c, '-' | '.');
+            (1..=LONGEST_NAME).contains(&name.len())
+                && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+                && !name.starts_with(is_inner)
+                && !name.ends_with(is_inner)
+                && !name.contains("--")
+                && !name.contains("..")
+                && !name.ends_with(".git")
+        };
+        let is_repo = match text.split_once('/') {
+            Some((owner, name)) => is_name(owner) && is_name(name),
+            None => is_name(text),
+        };
+        match is_repo {
+            true => Ok(Self(text.into())),
+            false => Err(ErrorKind::BadRepoId { found: text.into() }.into()),
+        }
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The name of the repository's folder in a cache, such as `models--owner--name`.
+    pub(crate) fn folder(&self) -> String {
+        format!("models--{}", self.0.replace('/', "--"))
+    }
+
+    /// The repository that a folder of a cache belongs to.
+    pub(crate) fn of_folder(folder: &str) -> Option<Self> {
+        Self::parse(&folder.strip_prefix("models--")?.replacen("--", "/", 1)).ok()
+    }
+}
+
+impl fmt::Display for RepoId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for RepoId {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::parse(text)
+    }
+}
+
+/// A branch, a tag, a pull request such as `refs/pr/1`, or a commit.
+///
+/// ```
+/// use safetensors_hub::Revision;
+///
+/// assert!(!Revision::parse("main")?.is_commit());
+/// assert!(Revision::parse("607a30d783dfa663caf39e06633721c8d4cfcd7e")?.is_commit());
+/// # Ok::<(), safetensors_hub::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Revision(String);
+
+impl Revision {
+    /// Checks a revision by git's rules for the names of references.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::BadRevision`].
+    pub fn parse(text: &str) -> Result<Self> {
+        let is_part = |part: &str| {
+            !part.is_empty() && !part.starts_with('.') && !part.ends_with('.') && part != "@"
+        };
+        let is_char = |c: char| !c.is_whitespace() && !c.is_control() && !r"\:?*[]~^{}".contains(c);
+        let is_ref = text.len() <= 255
+            && text.split('/').all(is_part)
+            && text.chars().all(is_char)
+            && !text.contains("..");
+        match is_ref {
+            true => Ok(Self(text.into())),
+            false => Err(ErrorKind::BadRevision { found: text.into() }.into()),
+        }
+    }
+
+    /// The branch `main`.
+    pub fn main() -> Self {
+        Self("main".into())
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether it is a whole commit id: 40 lower-case hex digits. What such a revision has never
+    /// changes.
+    pub fn is_commit(&self) -> bool {
+        is_hex(&self.0, 40)
+    }
+}
+
+impl Default for Revision {
+    fn default() -> Self {
+        Self::main()
+    }
+}
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for Revision {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::parse(text)
+    }
+}
+
+/// Whether a text has exactly so many lower-case hex digits, and nothing else.
+pub(crate) fn is_hex(text: &str, digits: usize) -> bool {
+    text.len() == digits && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// Checks the name of a file in a repository: a relative path of plain parts, on every system.
+///
+/// # Errors
+///
+/// [`ErrorKind::UnsafeName`].
+pub(crate) fn check_file_name(name: &str) -> Result<()> {
+    let is_part = |part: &str| !matches!(part, "" | "." | "..") && part.len() <= 255;
+    let is_char = |c: char| !c.is_control() && !matches!(c, '\\' | ':');
+    match name.split('/').all(is_part) && name.chars().all(is_char) {
+        true => Ok(()),
+        false => Err(ErrorKind::UnsafeName { found: name.into() }.into()),
+    }
+}
+
+/// Encodes a text for the path of a URL. `/` stays if `keep_slash` is true.
+pub(crate) fn percent_encoded(text: &str, keep_slash: bool) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                out.push(byte.into());
+            }
+            b'/' if keep_slash => out.push('/'),
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_names_are_repositories() {
+        for good in ["gpt2", "a/b", "Qwen/Qwen2.5-0.5B_x", "0/1"] {
+            let repo = RepoId::parse(good).unwrap();
+            assert_eq!(RepoId::of_folder(&repo.folder()), Some(repo));
+        }
+        let long = "x".repeat(97);
+        for bad in [
+            "", "/", "a/", "/b", "a/b/c", "..", "a/..", "a--b/c", "-a", "a.", "a b", "a\\b", "é",
+            "a.git", "a/b?x", "a/b#", "a:b", "a/b\n", &long,
+        ] {
+            assert!(RepoId::parse(bad).is_err(), "{bad}");
+        }
+        assert_eq!(RepoId::of_folder("datasets--a--b"), None);
+    }
+
+    #[test]
+    fn revisions_follow_gits_rules() {
+        for good in ["main", "v1.0", "refs/pr/1", "feature/é", "a-b_c"] {
+            assert!(Revision::parse(good).is_ok(), "{good}");
+        }
+        for bad in ["", "/", "a//b", "../x", "a/../b", ".a", "a.", "a b", "a\\b", "a:b", "a?", "@"]
+        {
+            assert!(Revision::parse(bad).is_err(), "{bad}");
+        }
+        assert!(!Revision::parse(&"A".repeat(40)).unwrap().is_commit());
+    }
+
+    #[test]
+    fn file_names_stay_inside() {
+        for good in ["a", "a/b.safetensors", "..a", "a b", "é"] {
+            assert!(check_file_name(good).is_ok(), "{good}");
+        }
+        for bad in ["", "/a", "a/", "..", "a/../b", "./a", "a//b", "C:a", "a\\b", "a\0", "a\n"] {
+            assert!(check_file_name(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn paths_are_encoded() {
+        assert_eq!(percent_encoded("refs/pr/1", false), "refs%2Fpr%2F1");
+        assert_eq!(percent_encoded("a b/é?#%", true), "a%20b/%C3%A9%3F%23%25");
+    }
+}

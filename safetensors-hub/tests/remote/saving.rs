@@ -1,0 +1,156 @@
+//! Saving to a store: whole or not at all, and old and new never mixed.
+
+use std::ops::ControlFlow;
+
+use safetensors_core::checkpoint::store::Store;
+use safetensors_core::{
+    ErrorKind, SaveOptions, ShardOptions, TensorBuf, save_sharded as save_local,
+};
+use safetensors_hub::remote::{RemoteOptions, RemoteStore, open, save, save_sharded};
+
+use crate::server::Server;
+use crate::{MIB, file, tensors};
+
+fn names(address: &str) -> Vec<String> {
+    let store = RemoteStore::new(address, &RemoteOptions::new()).unwrap();
+    let mut names: Vec<_> =
+        store.list(&store.path()).unwrap().into_iter().map(|entry| entry.name).collect();
+    names.sort();
+    names
+}
+
+fn named(tensors: &[(String, TensorBuf)]) -> impl Iterator<Item = (&String, &TensorBuf)> {
+    tensors.iter().map(|(name, buf)| (name, buf))
+}
+
+/// The stores that need no server: memory, and a directory of the disk.
+fn stores(name: &str) -> [(String, Option<tempfile::TempDir>); 2] {
+    let dir = tempfile::tempdir().unwrap();
+    let address = format!("file://{}/{name}", dir.path().display());
+    [(format!("memory:///saving/{name}"), None), (address, Some(dir))]
+}
+
+#[test]
+fn a_file_has_the_bytes_of_serialize() {
+    // Several parts of 8 MiB, one part, and no tensor at all.
+    for lengths in [&[("a", 20 * MIB), ("b", 3)][..], &[("a", 10)], &[]] {
+        let tensors = tensors(lengths);
+        for (address, _dir) in stores("file.safetensors") {
+            save(&address, named(&tensors), &SaveOptions::new()).unwrap();
+            let checkpoint = open(&address).unwrap();
+            assert_eq!(checkpoint.len(), tensors.len());
+            for (name, buf) in &tensors {
+                let read = checkpoint.tensor(name).unwrap().read().unwrap();
+                assert_eq!(read.bytes(), buf.bytes());
+            }
+            let len = checkpoint.files()[0].safetensors().header().data_start()
+                + checkpoint.files()[0].safetensors().header().data_len();
+            assert_eq!(len as usize, file(&tensors).len());
+        }
+    }
+}
+
+#[test]
+fn a_save_that_fails_or_is_cancelled_shows_nothing() {
+    for (address, _dir) in stores("failing") {
+        let tensors = tensors(&[("a", 20 * MIB)]);
+        let old = crate::tensors(&[("old", 5)]);
+        let file = format!("{address}/model.safetensors");
+        save(&file, named(&old), &SaveOptions::new()).unwrap();
+        let cancelling =
+            SaveOptions::new().progress(|progress| match progress.bytes_done > 12 << 20 {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            });
+        let error = save(&file, named(&tensors), &cancelling).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
+        assert_eq!(error.file(), Some(&*file));
+        let options = ShardOptions::new().save_options(cancelling).max_shard_size(5.into());
+        let error = save_sharded(&address, named(&tensors), &options).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Cancelled), "{error}");
+        assert_eq!(names(&address), ["model.safetensors"]);
+        assert!(open(&address).unwrap().get("old").is_some());
+        // Tensors that cannot be saved at all.
+        let twice = [old[0].clone(), old[0].clone()];
+        let error = save(&file, named(&twice), &SaveOptions::new()).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::DuplicateTensor), "{error}");
+    }
+}
+
+#[test]
+fn shards_are_those_of_a_local_save() {
+    let tensors = tensors(&[("a", 600), ("b", 600), ("c", 2 * MIB), ("d", 10)]);
+    let options = ShardOptions::new().max_shard_size(1000.into()).metadata([("epoch", "3")]);
+    let dir = tempfile::tempdir().unwrap();
+    let local = save_local(dir.path(), named(&tensors), &options).unwrap();
+    for (address, remote) in stores("sharded") {
+        let saved = save_sharded(&address, named(&tensors), &options).unwrap();
+        assert_eq!(saved, local);
+        let checkpoint = open(&address).unwrap();
+        assert_eq!((checkpoint.len(), checkpoint.metadata()["epoch"].as_str()), (4, "3"));
+        let Some(remote) = remote else { continue };
+        for name in names(&address) {
+            let [a, b] = [dir.path().join(&name), remote.path().join("sharded").join(&name)];
+            assert!(std::fs::read(a).unwrap() == std::fs::read(b).unwrap(), "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_checkpoint_is_replaced_by_one_of_any_other_shape() {
+    let sizes = [1000_u64, 300, 600, 1000, 300, 300];
+    for (address, _dir) in stores("replaced") {
+        for (round, size) in sizes.into_iter().enumerate() {
+            let name = format!("round{round}");
+            let lengths: Vec<_> = ["x", "y", "z"].map(|x| (x, 300)).into_iter().collect();
+            let mut tensors = tensors(&lengths);
+            tensors[0].0 = name.clone();
+            let options = ShardOptions::new().max_shard_size(size.into());
+            let saved = save_sharded(&address, named(&tensors), &options).unwrap();
+            let checkpoint = open(&address).unwrap();
+            assert_eq!(checkpoint.len(), 3);
+            assert!(checkpoint.get(&name).is_some(), "{address} {round}");
+            let mut expected = saved.files;
+            if expected.len() > 1 {
+                expected.push("model.safetensors.index.json".into());
+            }
+            expected.sort();
+            assert_eq!(names(&address), expected, "{address} {round}");
+        }
+    }
+}
+
+#[test]
+fn other_files_stay() {
+    for (address, _dir) in stores("others") {
+        let tensors = tensors(&[("a", 600), ("b", 600)]);
+        for name in ["other.safetensors", "model.fp16.safetensors", "below/model.safetensors"] {
+            save(&format!("{address}/{name}"), named(&tensors), &SaveOptions::new()).unwrap();
+        }
+        for size in [700_u64, 5000] {
+            let options = ShardOptions::new().max_shard_size(size.into());
+            save_sharded(&address, named(&tensors), &options).unwrap();
+        }
+        assert_eq!(
+            names(&address),
+            ["below", "model.fp16.safetensors", "model.safetensors", "other.safetensors"]
+        );
+    }
+}
+
+#[test]
+fn where_nothing_can_be_saved() {
+    let server = Server::new();
+    let tensors = tensors(&[("a", 6)]);
+    for address in [&*server.address("m.safetensors"), "hf://owner/name/m.safetensors"] {
+        let error = save(address, named(&tensors), &SaveOptions::new()).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
+        let error = save_sharded(address, named(&tensors), &ShardOptions::new()).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
+    }
+    for address in ["memory:///", "memory:///directory/"] {
+        let error = save(address, named(&tensors), &SaveOptions::new()).unwrap_err();
+        assert!(error.to_string().contains("the address of a file"), "{error}");
+    }
+    assert!(server.take_log().is_empty());
+}

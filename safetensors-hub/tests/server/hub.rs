@@ -1,0 +1,158 @@
+//! The Hub: what a repository has, and where its files are.
+
+use super::http::{Answer, Request};
+use super::repo::{Access, Repo};
+use super::{State, TOKEN, cdn};
+
+/// Answers a request.
+pub(super) fn answer(state: &mut State, request: &Request) -> Answer {
+    let path = request.path.trim_start_matches('/').to_owned();
+    if let Some(rest) = path.strip_prefix("api/resolve-cache/models/") {
+        return small(state, request, rest).unwrap_or_else(|| Answer::new(404));
+    }
+    if let Some(rest) = path.strip_prefix("api/models/") {
+        return api(state, request, rest).unwrap_or_else(|| Answer::new(404));
+    }
+    file(state, request, &path).unwrap_or_else(|| Answer::new(404))
+}
+
+fn error(status: u16, code: &str) -> Answer {
+    Answer::new(status).header("X-Error-Code", code).header("X-Error-Message", "the Hub says no")
+}
+
+/// Whether the request has the right token, a wrong one, or none.
+fn token(request: &Request) -> Option<bool> {
+    request.header("authorization").map(|it| it == format!("Bearer {TOKEN}"))
+}
+
+/// The repository, or why it may not be read.
+fn find<'a>(
+    state: &'a State,
+    request: &Request,
+    name: &str,
+    is_listing: bool,
+) -> Result<&'a Repo, Answer> {
+    let token = token(request);
+    if token == Some(false) {
+        return Err(Answer::new(401)
+            .header("X-Error-Message", "Invalid credentials in Authorization header"));
+    }
+    // A stranger is not told that a repository exists.
+    let unknown = || match token {
+        None => error(401, "RepoNotFound"),
+        Some(_) => error(404, "RepoNotFound"),
+    };
+    let repo = state.repos.get(name).ok_or_else(unknown)?;
+    match (repo.access, token) {
+        (Access::Private, None) => Err(unknown()),
+        (Access::Gated, None) if !is_listing => Err(error(401, "GatedRepo")),
+        _ => Ok(repo),
+    }
+}
+
+/// `api/models/OWNER/NAME[/revision/REVISION | /tree/REVISION]`.
+fn api(state: &mut State, request: &Request, rest: &str) -> Option<Answer> {
+    let mut parts = rest.splitn(4, '/');
+    let name = format!("{}/{}", parts.next()?, parts.next()?);
+    let (kind, revision) = (parts.next(), parts.next().unwrap_or("main"));
+    let repo = match find(state, request, &name, true) {
+        Ok(repo) => repo,
+        Err(answer) => return Some(answer),
+    };
+    if let Some(new) = &repo.renamed_to {
+        let kind = kind.map_or_else(String::new, |kind| format!("/{kind}/{revision}"));
+        return Some(Answer::new(307).header("Location", format!("/api/models/{new}{kind}")));
+    }
+    let Some(commit) = repo.resolve(revision) else {
+        return Some(error(404, "RevisionNotFound"));
+    };
+    let files = &repo.commits[commit];
+    let json = match kind {
+        Some("tree") => serde_json::Value::from_iter(files.iter().map(|(path, file)| {
+            let (oid, size) = (&file.etag, file.bytes.len());
+            let lfs = serde_json::json!({ "oid": oid, "size": size, "pointerSize": 134 });
+            let mut entry = serde_json::json!({
+                "type": "file", "oid": &oid[..40], "size": size, "path": path,
+            });
+            if file.is_large {
+                entry["lfs"] = lfs;
+            }
+            entry
+        })),
+        _ => {
+            let siblings: Vec<_> =
+                files.keys().map(|name| serde_json::json!({ "rfilename": name })).collect();
+            serde_json::json!({
+                "_id": "0", "id": name, "modelId": name, "sha": commit, "siblings": siblings,
+                "private": repo.access == Access::Private, "tags": [], "downloads": 0, "likes": 0,
+                "gated": if repo.access == Access::Gated { "manual".into() } else {
+                    serde_json::Value::from(false)
+                },
+            })
+        }
+    };
+    if let Some(next) = state.next_commit.take() {
+        for repo in state.repos.values_mut() {
+            repo.refs.insert("main".into(), next.clone());
+        }
+    }
+    Some(Answer::new(200).header("Content-Type", "application/json").body(json.to_string()))
+}
+
+/// `OWNER/NAME/resolve/REVISION/FILE`.
+fn file(state: &mut State, request: &Request, path: &str) -> Option<Answer> {
+    let (name, rest) = path.split_once("/resolve/")?;
+    let repo = match find(state, request, name, false) {
+        Ok(repo) => repo.clone(),
+        Err(answer) => return Some(answer),
+    };
+    if let Some(new) = &repo.renamed_to {
+        return Some(Answer::new(307).header("Location", format!("/{new}/resolve/{rest}")));
+    }
+    // The path is decoded already, so a revision with `/` is found by trying.
+    let ends = rest.match_indices('/').map(|(end, _)| end);
+    let known = ends.map(|end| (&rest[..end], &rest[end + 1..]));
+    let Some((commit, file)) =
+        known.filter_map(|(revision, file)| Some((repo.resolve(revision)?, file))).next()
+    else {
+        return Some(error(404, "RevisionNotFound"));
+    };
+    let Some(found) = repo.commits[commit].get(file) else {
+        return Some(error(404, "EntryNotFound").header("X-Repo-Commit", commit));
+    };
+    if !found.is_large {
+        // As the Hub does it: another place of its own, which has the ETag.
+        let location = format!("/api/resolve-cache/models/{name}/{commit}/{}", encoded(file));
+        let answer = Answer::new(307).header("Location", location);
+        return Some(answer.header("X-Repo-Commit", commit));
+    }
+    let signature = format!("secret-signature-{}", state.signatures.len());
+    state.signatures.insert(signature.clone(), state.uses);
+    let location = format!("{}/xet/{}?Signature={signature}", state.cdn, found.etag);
+    Some(
+        Answer::new(302)
+            .header("Location", location)
+            .header("X-Repo-Commit", commit)
+            .header("X-Linked-Size", found.bytes.len())
+            .header("X-Linked-Etag", format!("\"{}\"", found.etag)),
+    )
+}
+
+/// `OWNER/NAME/COMMIT/FILE`: a small file.
+fn small(state: &State, request: &Request, rest: &str) -> Option<Answer> {
+    let mut parts = rest.splitn(4, '/');
+    let name = format!("{}/{}", parts.next()?, parts.next()?);
+    let (commit, file) = (parts.next()?, parts.next()?);
+    let repo = match find(state, request, &name, false) {
+        Ok(repo) => repo,
+        Err(answer) => return Some(answer),
+    };
+    let found = repo.commits.get(commit)?.get(file)?;
+    let answer = cdn::ranged(request, &found.bytes);
+    Some(answer.header("X-Repo-Commit", commit).header("ETag", format!("\"{}\"", found.etag)))
+}
+
+/// Spaces and the like in a path, encoded.
+fn encoded(path: &str) -> String {
+    path.replace('%', "%25").replace(' ', "%20").replace('?', "%3F").replace('#', "%23")
+}

@@ -1,0 +1,198 @@
+//! NumPy's files: arrays of `.npy` files and `.npz` archives, and whole archives as safetensors
+//! files and back. Needs the feature `npz`.
+//!
+//! | to | use |
+//! |---|---|
+//! | read one array of an archive | [`Archive::array`], then [`ReadArrayExt`] |
+//! | read or write a `.npy` file | [`read_npy`], [`write_npy`] |
+//! | read all arrays of an archive | [`load`] |
+//! | write an archive at once | [`save`] |
+//! | turn an archive into a safetensors file, and back | [`to_safetensors`], [`from_safetensors`] |
+//! | write an archive array by array, to any writer | [`npz::Writer`](safetensors_formats::npz::Writer) with [`array_source`](crate::array_source) |
+//!
+//! ```
+//! use ndarray::{Array2, Ix2, array};
+//! use safetensors_ndarray::{ReadArrayExt, Reader, array_source, npz};
+//!
+//! let dir = tempfile::tempdir()?;
+//! let (archive, file) = (dir.path().join("wind.npz"), dir.path().join("wind.safetensors"));
+//! let u = array![[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]];
+//! npz::save(&archive, [("u", array_source(&u))], npz::Compression::Deflated)?;
+//!
+//! let read: Array2<f64> = npz::Archive::open(&archive)?.array("u")?.read_array()?;
+//! assert_eq!(read, u);
+//!
+//! npz::to_safetensors(&archive, &file)?;
+//! assert_eq!(Reader::open(&file)?.read::<f64, Ix2>("u")?, u);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Arrays in Fortran order and big-endian arrays are read as what they are. `Complex<f64>`, texts,
+//! dates, tables and objects have no dtype in safetensors, and are errors that name the type. The
+//! crate [`safetensors_formats`] has the rules, and the limits for hostile archives.
+
+use std::collections::BTreeMap;
+use std::io::{BufWriter, IntoInnerError};
+use std::path::Path;
+
+use ndarray::{Array, ArrayRef, Dimension};
+use safetensors_core::save::AtomicFile;
+use safetensors_core::{ConvertOptions, Error, ErrorKind, ReadAt, Result, TensorSource};
+use safetensors_formats::npy;
+pub use safetensors_formats::npz::{Archive, Compression};
+
+use crate::array::{array_from_buf, wrong_dtype};
+use crate::error::dimension;
+use crate::save::ArraySource;
+use crate::{ArrayElement, DynArray, ReadArrayExt, Reader, Writer};
+
+/// Reads a `.npy` file as an array of elements `T` and dimension `D`, in C order.
+///
+/// ```
+/// use ndarray::{Ix1, array};
+/// use safetensors_ndarray::npz::{read_npy, write_npy};
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("u.npy");
+/// write_npy(&path, &array![1.0_f32, 2.0])?;
+/// assert_eq!(read_npy::<f32, Ix1>(&path)?, array![1.0, 2.0]);
+///
+/// let error = read_npy::<f64, Ix1>(&path).unwrap_err();
+/// assert!(error.to_string().ends_with(r#"u.npy: tensor "u": expected dtype F64, found F32"#));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of [`npy::Array::open`], and of [`ReadArrayExt::read_array`]. Each names the file.
+pub fn read_npy<T: ArrayElement, D: Dimension>(path: impl AsRef<Path>) -> Result<Array<T, D>> {
+    npy::Array::open(path)?.read_array()
+}
+
+/// Writes an array of any memory layout to a `.npy` file, in C order. The path has the old file
+/// until the new one is complete.
+///
+/// # Errors
+///
+/// [`ErrorKind::Io`] if NumPy has no such type, as for BF16; those of [`AtomicFile::create`] and
+/// [`AtomicFile::commit`]. Each names the file.
+pub fn write_npy<T: ArrayElement, D: Dimension>(
+    path: impl AsRef<Path>,
+    array: &ArrayRef<T, D>,
+) -> Result<()> {
+    replace(path.as_ref(), |out| npy::write(out, &ArraySource::of(array)).map(drop))
+}
+
+/// Reads all arrays of an archive into memory, by name.
+///
+/// # Errors
+///
+/// Those of [`Archive::open`], [`Archive::check`] and [`Archive::array`]; those of
+/// [`ReadArrayExt::read_any`]. Each names the file, and the array if it concerns one.
+pub fn load(path: impl AsRef<Path>) -> Result<BTreeMap<String, DynArray>> {
+    let archive = Archive::open(path)?;
+    archive.check()?;
+    let arrays = archive.arrays().map(|array| {
+        let array = array?;
+        Ok((array.name().to_owned(), array.read_any()?))
+    });
+    arrays.collect()
+}
+
+/// Writes an archive. The path has the old file until the new one is complete.
+///
+/// `arrays` are names and tensors, such as [`array_source`](crate::array_source)s or a
+/// `&BTreeMap<String, DynArray>`. They are written one after the other, and none is copied whole.
+///
+/// # Errors
+///
+/// [`ErrorKind::Io`] if NumPy has no such type, or if a name occurs twice; those of
+/// [`AtomicFile::create`] and [`AtomicFile::commit`]. Each names the file, and the array if it
+/// concerns one.
+pub fn save<N: AsRef<str>, S: TensorSource>(
+    path: impl AsRef<Path>,
+    arrays: impl IntoIterator<Item = (N, S)>,
+    compression: Compression,
+) -> Result<()> {
+    replace(path.as_ref(), |out| {
+        let mut writer = safetensors_formats::npz::Writer::new(out).compression(compression);
+        for (name, array) in arrays {
+            writer.add(name.as_ref(), &array)?;
+        }
+        writer.finish().map(drop)
+    })
+}
+
+/// Writes the arrays of an archive to a safetensors file, under the same names. They pass through
+/// in pieces, so the archive can be larger than memory.
+///
+/// # Errors
+///
+/// Those of [`load`] and of [`Writer`]. After an error, `file` is as it was.
+pub fn to_safetensors(archive: impl AsRef<Path>, file: impl AsRef<Path>) -> Result<()> {
+    let archive = Archive::open(archive)?;
+    archive.check()?;
+    let writer = Writer::create(file)?;
+    for array in archive.arrays() {
+        let array = array?;
+        writer.add_tensor(array.name(), &array)?;
+    }
+    writer.finish()
+}
+
+/// Writes the arrays of a safetensors file to an archive, under the same names. They pass through
+/// in pieces. An archive has no place for metadata and attributes, so they are left out.
+///
+/// # Errors
+///
+/// Those of [`Reader::open`] and of [`save`]. After an error, `archive` is as it was.
+pub fn from_safetensors(
+    file: impl AsRef<Path>,
+    archive: impl AsRef<Path>,
+    compression: Compression,
+) -> Result<()> {
+    let reader = Reader::open(file)?;
+    save(archive, reader.arrays().map(|array| (array.name(), array)), compression)
+}
+
+/// Reads an array of a `.npy` file or of an archive.
+impl<S: ReadAt> ReadArrayExt for npy::Array<S> {
+    fn read_array<T: ArrayElement, D: Dimension>(&self) -> Result<Array<T, D>> {
+        if self.dtype() != T::DTYPE {
+            return Err(locate(self, wrong_dtype::<T>(self.dtype())));
+        }
+        dimension::<D>(self.shape()).map_err(|error| locate(self, error))?;
+        array_from_buf(self.read()?).map_err(|error| locate(self, error))
+    }
+
+    fn read_array_as<T: ArrayElement, D: Dimension>(
+        &self,
+        options: &ConvertOptions,
+    ) -> Result<Array<T, D>> {
+        dimension::<D>(self.shape()).map_err(|error| locate(self, error))?;
+        let converted = self.read()?.convert(T::DTYPE, options);
+        converted.and_then(array_from_buf).map_err(|error| locate(self, error))
+    }
+
+    fn read_any(&self) -> Result<DynArray> {
+        DynArray::from_buf(self.read()?).map_err(|error| locate(self, error))
+    }
+}
+
+/// Adds the place of an array to an error.
+fn locate<S: ReadAt>(array: &npy::Array<S>, error: Error) -> Error {
+    error.in_tensor(array.name()).in_file(array.file())
+}
+
+/// Writes a file by `write`. The file gets its name once it is complete and on the disk.
+fn replace(
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<AtomicFile>) -> safetensors_formats::Result<()>,
+) -> Result<()> {
+    let mut out = BufWriter::new(AtomicFile::create(path)?);
+    let written = write(&mut out).map_err(Error::from).and_then(|()| {
+        let flushed = out.into_inner().map_err(IntoInnerError::into_error);
+        Ok(flushed.map_err(ErrorKind::Io)?)
+    });
+    written.map_err(|error| error.in_path(path))?.commit()
+}

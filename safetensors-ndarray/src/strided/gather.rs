@@ -1,0 +1,194 @@
+//! Copies a block of an array into C order. No element is computed or compared, only moved.
+
+use ndarray::{ArrayView2, ArrayViewD, ArrayViewMut2, ArrayViewMutD, Axis, Ix2, ShapeError};
+
+use super::is_run;
+use crate::ArrayElement;
+
+/// The side, in elements, of the square tiles in which a plane is transposed. A tile of `f32` takes
+/// 16 KiB, so it stays in the first-level cache. Each of its sides takes several cache lines.
+pub(super) const TILE: usize = 64;
+
+/// Planes with fewer neighbours along the fastest axis are copied without tiles.
+const NARROW: usize = 16;
+
+/// Planes of at least this many elements are transposed one plane at a time.
+const SMALL_PLANE: usize = 64;
+
+/// Contiguous runs of at least this many bytes are copied one run at a time.
+const SHORT_RUN: usize = 32;
+
+/// Blocks of at least this many bytes are copied by several threads.
+#[cfg(feature = "rayon")]
+const LARGE: usize = 256 << 10;
+
+/// As many parts of a block are copied at the same time.
+#[cfg(feature = "rayon")]
+const PARTS: usize = 16;
+
+/// How a block is copied.
+#[derive(Clone, Copy)]
+enum Way {
+    /// Run by run: the last axis is contiguous.
+    Runs,
+    /// Plane by plane: neighbours along this axis lie closest together.
+    Planes { fast: usize },
+    /// Element by element: neither runs nor planes are large enough to be worth their overhead.
+    Elements,
+}
+
+/// Copies a block into `gathered` in C order. Both have the same number of elements. With the
+/// feature `rayon`, several threads copy a large block.
+pub(super) fn gather<T: ArrayElement>(
+    block: ArrayViewD<'_, T>,
+    gathered: &mut [T],
+) -> Result<(), ShapeError> {
+    let way = way(&block);
+    let gathered = ArrayViewMutD::from_shape(block.raw_dim(), gathered)?;
+    #[cfg(feature = "rayon")]
+    if block.len() * size_of::<T>() >= LARGE {
+        return in_parts(block, gathered, way);
+    }
+    copy(block, gathered, way)
+}
+
+/// How the block is best copied.
+fn way<T>(block: &ArrayViewD<'_, T>) -> Way {
+    let last = block.ndim().saturating_sub(1);
+    match fastest_axis(block) {
+        _ if is_run(block, SHORT_RUN) => Way::Runs,
+        Some(fast)
+            if fast != last
+                && block.len_of(Axis(fast)) * block.len_of(Axis(last)) >= SMALL_PLANE =>
+        {
+            Way::Planes { fast }
+        }
+        _ => Way::Elements,
+    }
+}
+
+/// The axis along which neighbours lie closest together in memory.
+fn fastest_axis<T>(array: &ArrayViewD<'_, T>) -> Option<usize> {
+    let (shape, strides) = (array.shape(), array.strides());
+    // An axis of length 1 has no neighbours. A stride of 0 repeats one element.
+    let axes = (0..array.ndim()).filter(|&axis| shape[axis] > 1 && strides[axis] != 0);
+    axes.min_by_key(|&axis| strides[axis].unsigned_abs())
+}
+
+/// Divides a block among the threads of rayon.
+#[cfg(feature = "rayon")]
+fn in_parts<T: ArrayElement>(
+    block: ArrayViewD<'_, T>,
+    mut gathered: ArrayViewMutD<'_, T>,
+    way: Way,
+) -> Result<(), ShapeError> {
+    use ndarray::parallel::prelude::{
+        IndexedParallelIterator, IntoParallelIterator, ParallelIterator,
+    };
+
+    // Planes are cut so that every part has whole columns of them: these are contiguous in memory.
+    let (axis, least) = match way {
+        Way::Planes { .. } => (Axis(block.ndim() - 1), TILE),
+        Way::Runs | Way::Elements => (Axis(0), 1),
+    };
+    let len = block.len_of(axis).div_ceil(PARTS).next_multiple_of(least);
+    let places = gathered.axis_chunks_iter_mut(axis, len).into_par_iter();
+    places
+        .zip(block.axis_chunks_iter(axis, len))
+        .try_for_each(|(place, part)| copy(part, place, way))
+}
+
+/// Copies elements to an array of the same shape.
+fn copy<T: ArrayElement>(
+    from: ArrayViewD<'_, T>,
+    mut to: ArrayViewMutD<'_, T>,
+    way: Way,
+) -> Result<(), ShapeError> {
+    match way {
+        Way::Planes { fast } => {
+            // Both arrays get the axes of the plane last: the fast axis, then the last axis.
+            let last = from.ndim() - 1;
+            let others = (0..last).filter(|&axis| axis != fast);
+            let order: Vec<usize> = others.chain([fast, last]).collect();
+            let (from, mut to) = (from.permuted_axes(&order[..]), to.permuted_axes(&order[..]));
+            // As many columns of all planes as a tile is wide, before the next columns: these are
+            // on as few memory pages at a time as possible.
+            return from
+                .axis_chunks_iter(Axis(last), TILE)
+                .zip(to.axis_chunks_iter_mut(Axis(last), TILE))
+                .try_for_each(|(from, to)| planes(from, to));
+        }
+        Way::Runs => {
+            let runs = from.rows().into_iter().filter_map(|run| run.to_slice());
+            // Both of these are cut along the first axis alone, so `to` is contiguous.
+            let places = to.as_slice_mut().unwrap_or_default();
+            let places = places.chunks_exact_mut(from.len_of(Axis(from.ndim() - 1)));
+            places.zip(runs).for_each(|(place, run)| place.copy_from_slice(run));
+        }
+        Way::Elements => {
+            let mut places = to.as_slice_mut().unwrap_or_default().iter_mut();
+            from.iter().for_each(|&element| {
+                if let Some(place) = places.next() {
+                    *place = element;
+                }
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Copies plane by plane. The last two axes are those of a plane. The first of them is the fastest
+/// axis of `from`. Along the second, `to` is contiguous.
+fn planes<T: ArrayElement>(
+    from: ArrayViewD<'_, T>,
+    mut to: ArrayViewMutD<'_, T>,
+) -> Result<(), ShapeError> {
+    if from.ndim() > 2 {
+        return from
+            .outer_iter()
+            .zip(to.outer_iter_mut())
+            .try_for_each(|(from, to)| planes(from, to));
+    }
+    let (mut from, mut to) = (from.into_dimensionality::<Ix2>()?, to.into_dimensionality::<Ix2>()?);
+    if from.strides()[0] < 0 {
+        // The other way round, the columns of `from` can be slices.
+        from.invert_axis(Axis(0));
+        to.invert_axis(Axis(0));
+    }
+    if from.ncols() < NARROW {
+        // The columns of `from` are contiguous or nearly so, and the few elements of a row lie
+        // together in `to`.
+        from.columns()
+            .into_iter()
+            .zip(to.columns_mut())
+            .for_each(|(from, mut to)| to.assign(&from));
+    } else if from.nrows() < NARROW {
+        to.assign(&from);
+    } else {
+        transpose(&from, to);
+    }
+    Ok(())
+}
+
+/// Copies a plane of at most [`TILE`] columns tile by tile. A tile is first copied to a place of
+/// its own, with contiguous columns, and from there to the rows of `to`. So each cache line of
+/// `from` and of `to` is used once and as a whole. This matters most where strides are powers of
+/// two: all lines of a tile then compete for a few places of the cache.
+fn transpose<T: ArrayElement>(from: &ArrayView2<'_, T>, mut to: ArrayViewMut2<'_, T>) {
+    let mut tile = [[T::zeroed(); TILE]; TILE];
+    let places = to.axis_chunks_iter_mut(Axis(0), TILE);
+    for (from, mut to) in from.axis_chunks_iter(Axis(0), TILE).zip(places) {
+        for (line, column) in tile.iter_mut().zip(from.columns()) {
+            match column.to_slice() {
+                Some(column) => line[..column.len()].copy_from_slice(column),
+                None => line.iter_mut().zip(column).for_each(|(place, element)| *place = *element),
+            }
+        }
+        for (index, mut row) in (0..TILE).zip(to.rows_mut()) {
+            let elements = tile.iter().map(|line| line[index]);
+            // Rows of `to` are contiguous.
+            let row = row.as_slice_mut().unwrap_or_default();
+            row.iter_mut().zip(elements).for_each(|(place, element)| *place = element);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""Checks remote checkpoints against a server of S3, and what they leave there.
+
+Run by hand, as CI has no Python:
+
+    python3 -m venv venv
+    venv/bin/pip install 'moto[server]' boto3
+    venv/bin/python scripts/s3_interop.py
+
+Starts moto's server on the loopback, uploads a file with boto3, runs the ignored tests of
+`safetensors-hub/tests/remote/buckets.rs`, and then looks at the bucket: which objects there are,
+that each is a whole file, that no upload was left unfinished.
+"""
+
+import json
+import logging
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import boto3
+from moto.server import ThreadedMotoServer
+
+BUCKET = "bucket"
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def file_of(name: str, dtype: str, shape: list[int], data: bytes) -> bytes:
+    """The bytes of a file with one tensor."""
+    tensor = {"dtype": dtype, "shape": shape, "data_offsets": [0, len(data)]}
+    header = json.dumps({name: tensor}).encode()
+    header += b" " * (-len(header) % 8)
+    return struct.pack("<Q", len(header)) + header + data
+
+
+def names_in(data: bytes) -> set[str]:
+    """The names of the tensors of a file, which must be complete."""
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + length])
+    header.pop("__metadata__", None)
+    end = max((tensor["data_offsets"][1] for tensor in header.values()), default=0)
+    assert len(data) == 8 + length + end, f"expected {8 + length + end} bytes, found {len(data)}"
+    return set(header)
+
+
+def main() -> None:
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+    s3 = boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        region_name="us-east-1",
+        aws_access_key_id="AKIATESTING",
+        aws_secret_access_key="very-secret-key",
+    )
+    s3.create_bucket(Bucket=BUCKET)
+    count = 1 << 20
+    values = struct.pack(f"<{count}i", *range(count))
+    uploaded = file_of("values", "I32", [count], values)
+    s3.put_object(Bucket=BUCKET, Key="python/model.safetensors", Body=uploaded)
+
+    command = "cargo test -p safetensors-hub --features remote --test remote -- --ignored buckets"
+    tests = subprocess.run(
+        command.split(), cwd=ROOT, env=os.environ | {"SAFETENSORS_S3_ENDPOINT": endpoint}
+    )
+    if tests.returncode != 0:
+        sys.exit(tests.returncode)
+
+    unfinished = s3.list_multipart_uploads(Bucket=BUCKET).get("Uploads", [])
+    assert not unfinished, f"unfinished uploads: {unfinished}"
+    listed = s3.list_objects_v2(Bucket=BUCKET)["Contents"]
+    keys = sorted(entry["Key"] for entry in listed)
+    print("objects:", *keys, sep="\n  ")
+    assert not [key for key in keys if key.startswith("failed/")], keys
+    read = lambda key: s3.get_object(Bucket=BUCKET, Key=key)["Body"].read()  # noqa: E731
+
+    # The last of the sharded checkpoints, and nothing of the earlier ones.
+    sharded = [key for key in keys if key.startswith("rust/sharded/")]
+    index = json.loads(read("rust/sharded/model.safetensors.index.json"))
+    files = {f"rust/sharded/{file}" for file in index["weight_map"].values()}
+    assert set(sharded) == files | {"rust/sharded/model.safetensors.index.json"}, sharded
+    assert set(index["weight_map"]) == {"round4", "y", "z"}
+    for tensor, file in index["weight_map"].items():
+        assert tensor in names_in(read(f"rust/sharded/{file}"))
+    assert names_in(read("rust/one.safetensors")) == {"a", "b"}
+    assert names_in(read("rust/small.safetensors")) == {"a", "b"}
+    server.stop()
+    print("all is well")
+
+
+if __name__ == "__main__":
+    main()
