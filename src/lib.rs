@@ -13,8 +13,8 @@
 //! | `full` | | all of these |
 //! | `npz` | [`ndarray`] | NumPy's `.npy` and `.npz` as arrays |
 //! | `burn-train` | `burn::train` | checkpoints of burn's training loop |
-//! | `hub` | `hub` | downloads from the Hugging Face Hub |
-//! | `remote` | `remote` | checkpoints in buckets, on web servers and on the Hub, read by ranges |
+//! | `hub` | `hub` | downloads from the Hugging Face Hub; not in `full` |
+//! | `remote` | `hub`, `remote` | checkpoints in buckets, on web servers and on the Hub, read by ranges; not in `full` |
 //! | `cuda`, `metal` | | `candle`, with candle's GPU support |
 //!
 //! What a user of the format needs is here, at the root. The rest is in the module of its subject:
@@ -24,6 +24,7 @@
 //! | [`checkpoint`] | checkpoints of several files: how they are found, divided and named |
 //! | [`load`], [`slice`](mod@slice) | many tensors, or parts of them, read at once; which parts |
 //! | [`save`](mod@save), [`tied`] | writing piece by piece, or any file whole or not at all; tensors that share storage |
+//! | [`ranks`], [`glob`] | which process of a job this is, what it holds of a model, and how all of them save; patterns of names |
 //! | [`rewrite`], [`edit`] | what a [`Rewrite`] will write; a file that exists, changed |
 //! | [`convert`], [`element`], [`shape`] | dtypes made into others; the Rust types of elements; sizes |
 //! | [`digest`], [`audit`], [`modelspec`] | data that has changed; what is odd about a file; what model it holds |

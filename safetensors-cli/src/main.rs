@@ -9,13 +9,13 @@ mod colour;
 mod commands;
 mod edit;
 mod file;
-mod glob;
 mod input;
 mod json;
 mod numpy;
 mod order;
 mod parallel;
 mod progress;
+mod ranks;
 mod report;
 mod select;
 mod signals;
@@ -33,7 +33,8 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use commands::{
-    completions, convert, diff, digest, extract, inspect, map, metadata, modelspec, stats, verify,
+    completions, convert, diff, digest, extract, inspect, map, metadata, modelspec, plan, stats,
+    verify,
 };
 
 /// Inspect, check, compare, edit and convert safetensors files and sharded checkpoints.
@@ -56,6 +57,7 @@ Examples:
   safetensors verify checkpoints/                   Check every file in a directory
   safetensors diff a.safetensors b.safetensors      Compare two files
   safetensors convert model/ small/ --dtype bf16    Convert to another dtype
+  safetensors plan model/ --world-size 4            Show what each of 4 ranks holds
   safetensors map model.safetensors -o map.svg      Draw where the parameters are
   safetensors help convert                          Explain one command
 
@@ -73,6 +75,7 @@ enum Command {
     Stats(stats::Args),
     Diff(diff::Args),
     Convert(convert::Args),
+    Plan(plan::Args),
     Metadata(metadata::Args),
     Modelspec(modelspec::Args),
     Digest(digest::Args),
@@ -86,6 +89,7 @@ impl Command {
     fn writes_files(&self) -> bool {
         match self {
             Self::Convert(_)
+            | Self::Plan(_)
             | Self::Metadata(_)
             | Self::Modelspec(_)
             | Self::Digest(_)
@@ -161,6 +165,7 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Stats(args) => stats::run(args, &mut out)?,
         Command::Diff(args) => diff::run(args, &mut out)?,
         Command::Convert(args) => convert::run(args, &mut out)?,
+        Command::Plan(args) => plan::run(args, &mut out)?,
         Command::Metadata(args) => metadata::run(args, &mut out)?,
         Command::Modelspec(args) => modelspec::run(args, &mut out)?,
         Command::Digest(args) => digest::run(args, &mut out)?,

@@ -1,9 +1,9 @@
 //! [`Select`]: selects the tensors that a command works on, by patterns of their names.
 
 use safetensors_core::checkpoint::CheckpointFile;
+use safetensors_core::glob::Pattern;
 use safetensors_core::{Checkpoint, LazyTensor};
 
-use crate::glob::Pattern;
 use crate::text;
 
 /// The option `--filter` of several commands.

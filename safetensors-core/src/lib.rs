@@ -36,6 +36,7 @@
 //! | change the metadata, the names or the tensors of a file | [`edit::Edit`] |
 //! | save a checkpoint of several files | [`save_sharded`], [`ShardOptions`] |
 //! | make a checkpoint from others without loading it: merge, select, rename, convert | [`Rewrite`] |
+//! | load and save a model that several processes hold together | [`ranks`] |
 //! | write any file atomically | [`save::AtomicFile`] |
 //! | save tensors that share storage once | [`SaveOptions::tied`], [`tied::Tied`] |
 //! | record digests of tensors, and find data that has changed | [`digest`], [`SaveOptions::digests`] |
@@ -57,6 +58,9 @@ extern crate alloc;
 
 // The modules, from the lowest floor to the highest. A module imports only from lower floors.
 mod dtype;
+#[cfg(feature = "std")]
+pub mod glob;
+
 pub mod error;
 #[cfg(feature = "std")]
 mod parallel;
@@ -79,6 +83,9 @@ pub mod save;
 
 #[cfg(feature = "std")]
 pub mod checkpoint;
+
+#[cfg(feature = "std")]
+pub mod ranks;
 
 #[cfg(feature = "std")]
 pub mod audit;

@@ -224,4 +224,12 @@ fn without_a_server_the_error_names_the_host() {
     let error = download(REPO, &wanted).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Network { .. }), "{error}");
     assert!(error.to_string().contains("127.0.0.1:9"), "{error}");
+    assert!(!error.to_string().contains("HF_HUB_OFFLINE"), "{error}");
+
+    // If the cache has the files, the error says how to use them.
+    let server = Server::start([(REPO, single(10))]);
+    download(REPO, &options(&server, cache.path())).unwrap();
+    let error = download(REPO, &wanted).unwrap_err();
+    assert!(error.to_string().contains("HF_HUB_OFFLINE=1"), "{error}");
+    assert_eq!(error.repo(), Some(REPO));
 }

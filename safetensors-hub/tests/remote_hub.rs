@@ -85,6 +85,7 @@ fn a_private_repository_needs_the_token_which_the_cdn_never_gets() {
 fn signed_addresses_that_expire_and_servers_that_fail_are_overcome() {
     let server = Server::start([(REPO, single(18 << 20))]);
     server.expire_after(2);
+    let expected = values(18 << 20);
     for kind in [
         Kind::Cut(100_000),
         Kind::Short(10),
@@ -96,7 +97,7 @@ fn signed_addresses_that_expire_and_servers_that_fail_are_overcome() {
         server.fault(Origin::Cdn, "", 2, kind);
         let checkpoint = open(&server, "").unwrap();
         let read = checkpoint.read_all(&LoadOptions::new()).unwrap();
-        assert!(read[0].bytes() == values(18 << 20));
+        assert!(read[0].bytes() == expected);
         server.heal();
     }
 }

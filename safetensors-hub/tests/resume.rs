@@ -203,6 +203,35 @@ fn where_locks_have_no_effect_downloads_still_end_right() {
 }
 
 #[test]
+fn an_unfinished_file_that_another_process_takes_over_is_begun_again() {
+    let server = Server::start([(REPO, single(LEN))]);
+    for is_completed in [false, true] {
+        let cache = tempfile::tempdir().unwrap();
+        let dir = cache.path().to_owned();
+        let blob = dir.join("models--owner--name/blobs").join(etag(&tensor_file("w", LEN)));
+        let taken = AtomicUsize::new(0);
+        let wanted = options(&server, cache.path()).progress(move |_| {
+            // What a process does that thinks that it is alone, because locks have no effect.
+            for name in unfinished(&dir) {
+                if taken.fetch_add(1, Ordering::Relaxed) == 0 {
+                    fs::rename(dir.join(&name), dir.join("taken")).unwrap();
+                    if is_completed {
+                        fs::write(&blob, tensor_file("w", LEN)).unwrap();
+                    }
+                }
+            }
+            ControlFlow::Continue(())
+        });
+        server.clear_log();
+        let snapshot = download(REPO, &wanted).unwrap();
+        assert_eq!(tensors(&snapshot)["w"].len(), LEN);
+        let times = if is_completed { 1 } else { 2 };
+        assert_eq!(server.bytes(Origin::Cdn), times * tensor_file("w", LEN).len());
+        assert_blobs_are_right(cache.path());
+    }
+}
+
+#[test]
 fn a_killed_process_holds_no_lock() {
     let server = Server::start([(REPO, single(LEN))]);
     let cache = tempfile::tempdir().unwrap();

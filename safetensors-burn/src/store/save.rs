@@ -65,10 +65,11 @@ impl CheckpointStore {
             let ids: Ids = names.zip(of_tensors).chain(of_parts).collect();
             options = options.metadata([(ids::KEY, ids.to_json()?)]);
         }
-        let sources = tensors.into_iter().enumerate().map(|(number, (_, tensor))| {
+        let named = names.into_iter().zip(tensors).enumerate();
+        let sources = named.map(|(number, (name, (_, tensor)))| {
             let tie = ties.as_ref().map_or(number as u64, |ties| ties[number]);
-            ModuleSource::new(tensor, tie)
+            Ok((name, ModuleSource::new(tensor, tie)?))
         });
-        Ok((names.into_iter().zip(sources.collect::<Result<Vec<_>>>()?).collect(), options))
+        Ok((sources.collect::<Result<_>>()?, options))
     }
 }

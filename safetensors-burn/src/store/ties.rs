@@ -1,7 +1,5 @@
 //! [`ties`]: finds the parameters that a module has under several paths.
 
-use std::collections::BTreeMap;
-
 use burn::module::ParamId;
 use burn::tensor::Bytes;
 use safetensors_core::Result;
@@ -14,15 +12,14 @@ use super::pack::{self, PackTensor};
 /// id may differ: a clone of a module keeps the ids and may have been trained further. So tensors
 /// with the same id are compared bit by bit, in the form in which they are saved.
 pub(crate) fn ties(tensors: &[(ParamId, PackTensor)]) -> Result<Vec<u64>> {
-    let mut of_one_id: BTreeMap<ParamId, Vec<usize>> = BTreeMap::new();
-    for (position, (id, _)) in tensors.iter().enumerate() {
-        of_one_id.entry(*id).or_default().push(position);
-    }
+    let mut by_id: Vec<(ParamId, usize)> =
+        tensors.iter().enumerate().map(|(position, (id, _))| (*id, position)).collect();
+    by_id.sort_unstable();
     // At first each tensor has a number of its own.
     let mut ties: Vec<u64> = (0..tensors.len() as u64).collect();
-    for positions in of_one_id.into_values().filter(|positions| positions.len() > 1) {
+    for of_one_id in by_id.chunk_by(|a, b| a.0 == b.0).filter(|of_one_id| of_one_id.len() > 1) {
         let mut different: Vec<(usize, Bytes)> = Vec::new();
-        for position in positions {
+        for &(_, position) in of_one_id {
             let tensor = &tensors[position].1;
             let bytes = pack::read(tensor).map_err(|error| error.in_tensor(&tensor.name))?;
             let same = different.iter().find(|(other, found)| {

@@ -9,5 +9,6 @@ pub(crate) mod inspect;
 pub(crate) mod map;
 pub(crate) mod metadata;
 pub(crate) mod modelspec;
+pub(crate) mod plan;
 pub(crate) mod stats;
 pub(crate) mod verify;

@@ -6,6 +6,7 @@ mod convert;
 mod convert_names;
 mod convert_npz;
 mod convert_places;
+mod convert_ranks;
 mod convert_tied;
 mod diff;
 mod digest;
@@ -16,6 +17,7 @@ mod interrupted;
 mod map;
 mod metadata;
 mod modelspec;
+mod plan;
 mod races;
 #[cfg(target_os = "linux")]
 mod signals;

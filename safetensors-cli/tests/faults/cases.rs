@@ -63,6 +63,20 @@ impl Case {
         })
     }
 
+    /// The parts of two ranks take the place of others, in files of the same names.
+    pub(crate) fn divided_save() -> Self {
+        let divide = ["--ranks", "2", "--preset", "none", "--rule", "*=uneven:0"];
+        let arguments = [&["convert", INPUT, FOLDER], &divide[..]].concat();
+        Self::new("a save for ranks", &arguments, FOLDER, |folder| {
+            let old = folder.with_file_name("old.safetensors");
+            old_file(&old, &SaveOptions::new());
+            let mut command = safetensors(folder.parent().unwrap());
+            command.args(["convert", "old.safetensors", FOLDER]).args(divide);
+            assert!(command.status().unwrap().success());
+            fs::remove_file(old).unwrap();
+        })
+    }
+
     /// The header has room for the change.
     pub(crate) fn edit_in_place() -> Self {
         Self::edit("an edit in place", 4096)
@@ -141,7 +155,10 @@ impl Case {
             let tensors = checkpoint.tensors().zip(read).map(|(tensor, read)| {
                 (tensor.name().to_owned(), (read.shape().to_vec(), read.bytes().to_vec()))
             });
-            Ok(Found { tensors: tensors.collect(), metadata: checkpoint.metadata().clone() })
+            let mut metadata = checkpoint.metadata().clone();
+            // Each save for ranks has a name of its own.
+            metadata.remove("safetensors_bridge.attempt");
+            Ok(Found { tensors: tensors.collect(), metadata })
         };
         open().map_err(|error| error.to_string())
     }

@@ -129,6 +129,11 @@ fn a_sharded_save_over_an_older_checkpoint() {
 }
 
 #[test]
+fn a_save_for_ranks_over_an_older_checkpoint() {
+    check(&Case::divided_save());
+}
+
+#[test]
 fn an_edit_in_place() {
     check(&Case::edit_in_place());
 }

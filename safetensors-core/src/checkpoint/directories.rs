@@ -9,7 +9,7 @@ pub(super) use crate::save::temporary::TempDirectory;
 
 /// A directory that was created for an output, and those above it that were created for it.
 /// Dropping this removes those that are empty.
-pub(super) struct NewDirectories {
+pub(crate) struct NewDirectories {
     /// Parents come before their children.
     directories: Vec<PathBuf>,
     registered: Vec<Registered>,
@@ -17,7 +17,7 @@ pub(super) struct NewDirectories {
 
 impl NewDirectories {
     /// Creates a directory and its missing ancestors.
-    pub(super) fn create_all(directory: &Path) -> io::Result<Self> {
+    pub(crate) fn create_all(directory: &Path) -> io::Result<Self> {
         let missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
         let missing: Vec<_> = directory.ancestors().take_while(missing).collect();
         let mut made = Self { directories: Vec::new(), registered: Vec::new() };
@@ -39,7 +39,7 @@ impl NewDirectories {
     }
 
     /// Waits until the names of the new directories have reached the disk.
-    pub(super) fn sync(&self) -> io::Result<()> {
+    pub(crate) fn sync(&self) -> io::Result<()> {
         self.directories.iter().try_for_each(|made| sync_directory(parent(made)))
     }
 }

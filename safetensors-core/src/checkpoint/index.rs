@@ -25,7 +25,7 @@ pub(crate) struct Index {
 
 impl Index {
     /// Reads and checks an index file.
-    pub(super) fn read<T: Store>(store: &T, path: &Path, limits: &Limits) -> Result<Self> {
+    pub(crate) fn read<T: Store>(store: &T, path: &Path, limits: &Limits) -> Result<Self> {
         let source = store.open(path).map_err(|error| error.in_path(path))?;
         let (limit, found) = (limits.index_bytes, source.byte_len());
         let problem = |problem| Error::from(ErrorKind::BadIndex { problem }).in_path(path);

@@ -36,7 +36,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub(crate) use destination::check as check_directory;
-use index::Index;
+pub(crate) use directories::NewDirectories;
+pub(crate) use index::Index;
 pub use locate::CheckpointPath;
 pub(crate) use names::{STANDARD_FILE, STANDARD_INDEX};
 pub use options::{Contention, ShardOptions};
@@ -47,6 +48,7 @@ pub use save::{SavedShards, save_sharded};
 pub(crate) use save::{plan as plan_shards, save_sharded_if};
 pub use size::MaxShardSize;
 pub(crate) use split::{Split, split_into_shards};
+pub(crate) use staging::Staging;
 
 use crate::error::{Error, Result};
 use crate::header::{Metadata, NameTable, TensorInfo, is_reserved};

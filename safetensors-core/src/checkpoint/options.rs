@@ -83,6 +83,11 @@ impl ShardOptions {
         self
     }
 
+    /// The largest size of a shard.
+    pub(crate) fn max_shard(&self) -> MaxShardSize {
+        self.max_shard_size
+    }
+
     /// The names of the files.
     pub(crate) fn pattern(&self) -> &FilePattern {
         &self.file_pattern

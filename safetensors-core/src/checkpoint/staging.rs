@@ -125,13 +125,23 @@ impl Staging {
 
     /// Replaces the old checkpoint by the new one, whose files are all written. `check` is called
     /// before anything changes. If it fails, nothing changes.
-    pub(crate) fn commit(mut self, new: &Index, check: impl FnOnce() -> Result<()>) -> Result<()> {
+    pub(crate) fn commit(self, new: &Index, check: impl FnOnce() -> Result<()>) -> Result<()> {
+        let lock = self.lock()?;
+        self.commit_locked(new, check, &lock)
+    }
+
+    /// [`commit`](Self::commit) by a caller who has locked the directory.
+    pub(crate) fn commit_locked(
+        mut self,
+        new: &Index,
+        check: impl FnOnce() -> Result<()>,
+        _lock: &DirectoryLock,
+    ) -> Result<()> {
         let files: Vec<&str> = new.shards().map(|(file, _)| file).collect();
         let is_one_file = files == [self.pattern.file_name(0, 1)];
         let index = self.destination(&self.pattern.index_name());
         // All possible checks come before anything changes.
         let json = new.to_json().map_err(|error| error.in_path(&index))?;
-        let _lock = self.lock()?;
         if self.before.take().is_some_and(|before| before != self.versions()) {
             return Err(self.busy());
         }

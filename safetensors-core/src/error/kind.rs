@@ -5,13 +5,13 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 #[cfg(feature = "std")]
-use super::IndexProblem;
-#[cfg(feature = "std")]
 use super::found::Below;
 use super::found::{Found, OrMissing};
 use super::mismatch::MismatchList;
 use super::text::NameList;
 use super::{Escaped, JsonProblem, Mismatch, Quoted, Shape};
+#[cfg(feature = "std")]
+use super::{IndexProblem, RankProblem};
 use crate::dtype::Dtype;
 
 /// Every way in which an operation can fail, with what was expected and what was found.
@@ -443,4 +443,8 @@ pub enum ErrorKind {
     /// every difference; the message shows the first.
     #[error("the checkpoint does not match: {}", MismatchList(.mismatches))]
     Mismatches { mismatches: Vec<Mismatch> },
+    /// Something is wrong with ranks: their numbers, the plan of their parts, or what they save.
+    #[cfg(feature = "std")]
+    #[error("{problem}")]
+    Ranks { problem: RankProblem },
 }

@@ -9,6 +9,8 @@ mod json;
 mod kind;
 mod mismatch;
 #[cfg(feature = "std")]
+mod ranks;
+#[cfg(feature = "std")]
 mod similar;
 pub(crate) mod text;
 
@@ -22,6 +24,8 @@ pub use index::IndexProblem;
 pub use json::JsonProblem;
 pub use kind::ErrorKind;
 pub use mismatch::Mismatch;
+#[cfg(feature = "std")]
+pub use ranks::RankProblem;
 #[cfg(feature = "std")]
 pub use similar::similar_names;
 use text::{Capped, NameList};

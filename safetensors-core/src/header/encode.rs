@@ -61,20 +61,24 @@ pub(crate) fn encode<'a>(
 /// Appends `text` as a JSON string. Only the characters that JSON requires are escaped.
 fn push_string(json: &mut String, text: &str) {
     json.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => json.push_str("\\\""),
-            '\\' => json.push_str("\\\\"),
-            '\u{8}' => json.push_str("\\b"),
-            '\t' => json.push_str("\\t"),
-            '\n' => json.push_str("\\n"),
-            '\u{c}' => json.push_str("\\f"),
-            '\r' => json.push_str("\\r"),
-            '\0'..' ' => {
-                let _ = write!(json, "\\u{:04x}", u32::from(c));
+    let mut rest = text;
+    // Text between two escapes is copied at once.
+    while let Some(at) = rest.bytes().position(|byte| matches!(byte, b'"' | b'\\' | 0..b' ')) {
+        json.push_str(&rest[..at]);
+        match rest.as_bytes()[at] {
+            b'"' => json.push_str("\\\""),
+            b'\\' => json.push_str("\\\\"),
+            0x8 => json.push_str("\\b"),
+            b'\t' => json.push_str("\\t"),
+            b'\n' => json.push_str("\\n"),
+            0xc => json.push_str("\\f"),
+            b'\r' => json.push_str("\\r"),
+            byte => {
+                let _ = write!(json, "\\u{byte:04x}");
             }
-            _ => json.push(c),
         }
+        rest = &rest[at + 1..];
     }
+    json.push_str(rest);
     json.push('"');
 }

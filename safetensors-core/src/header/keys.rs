@@ -28,6 +28,14 @@ const OWN_PREFIX: &str = "safetensors_bridge.";
 #[cfg(feature = "std")]
 pub(crate) const DIGESTS_KEY: &str = "safetensors_bridge.xxh3_128";
 
+/// The key of the parts of tensors that a file of a rank has.
+#[cfg(feature = "std")]
+pub(crate) const PARTS_KEY: &str = "safetensors_bridge.parts";
+
+/// The key, in the index, of the attempt that ranks have saved.
+#[cfg(feature = "std")]
+pub(crate) const ATTEMPT_KEY: &str = "safetensors_bridge.attempt";
+
 /// Whether a metadata key has a fixed meaning. Such a key is never an alias of a tensor.
 pub(crate) fn is_reserved(key: &str) -> bool {
     key == FORMAT_KEY

@@ -22,6 +22,12 @@ pub(crate) const ID_LEN: usize = 6;
 /// How the name of a temporary file or directory ends.
 pub(crate) const TEMPORARY_SUFFIX: &str = ".tmp";
 
+/// The most characters that name an attempt of ranks to save.
+const ATTEMPT_MAX: usize = 64;
+
+/// How the name of the directory of an attempt ends.
+const ATTEMPT_SUFFIX: &str = ".ranks";
+
 const BACKUP_SUFFIX: &str = ".header-backup";
 
 /// What the backup of a header begins with.
@@ -63,6 +69,40 @@ pub(crate) fn temporary_prefix(file_name: &OsStr) -> OsString {
     prefix
 }
 
+/// The directory in which ranks put what they save, until all of them have: that of an attempt to
+/// save the checkpoint that has this index.
+pub(crate) fn attempt_directory(index: &Path, attempt: &str) -> PathBuf {
+    let file_name = index.file_name().unwrap_or_default();
+    let mut name = stem(file_name, 1 + ATTEMPT_MAX + ATTEMPT_SUFFIX.len());
+    name.push(".");
+    name.push(attempt);
+    name.push(ATTEMPT_SUFFIX);
+    directory(index).join(name)
+}
+
+/// Whether a text can name an attempt, as a part of the name of a directory.
+pub(crate) fn is_attempt(text: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    (1..=ATTEMPT_MAX).contains(&text.len()) && text.bytes().all(is_plain)
+}
+
+/// The attempt whose directory lies at a path, if it is one for the checkpoint of this index.
+pub(crate) fn attempt_of<'p>(index: &Path, path: &'p Path) -> Option<&'p str> {
+    let name = path.file_name()?.to_str()?.strip_suffix(ATTEMPT_SUFFIX)?;
+    let (_, attempt) = name.rsplit_once('.')?;
+    let is_own =
+        is_attempt(attempt) && attempt_directory(index, attempt).file_name() == path.file_name();
+    is_own.then_some(attempt)
+}
+
+/// Whether a name is that of an [`attempt_directory`].
+fn is_attempt_directory(name: &OsStr) -> bool {
+    let stem = name.as_encoded_bytes().strip_suffix(ATTEMPT_SUFFIX.as_bytes());
+    let Some(text) = stem.and_then(|stem| std::str::from_utf8(stem).ok()) else { return false };
+    let parts = text.rsplit_once('.');
+    parts.is_some_and(|(file, attempt)| file.starts_with('.') && is_attempt(attempt))
+}
+
 /// Whether `name` is that of a temporary file with this prefix.
 pub(crate) fn is_temporary(name: &OsStr, prefix: &OsStr) -> bool {
     let id = name
@@ -73,7 +113,8 @@ pub(crate) fn is_temporary(name: &OsStr, prefix: &OsStr) -> bool {
 }
 
 /// Whether the name is that of a temporary file or directory of any save or edit. What is in such a
-/// directory belongs to a save that is under way or was killed, and is no checkpoint.
+/// directory belongs to a save that is under way or was killed, and is no checkpoint. That also
+/// holds for parts that some ranks have saved and others have not.
 ///
 /// ```
 /// use safetensors_core::framework::is_temporary_name;
@@ -82,6 +123,9 @@ pub(crate) fn is_temporary(name: &OsStr, prefix: &OsStr) -> bool {
 /// assert!(!is_temporary_name("model.safetensors".as_ref()));
 /// ```
 pub fn is_temporary_name(name: &OsStr) -> bool {
+    if is_attempt_directory(name) {
+        return true;
+    }
     // `.NAME.`, then the random characters and the ending.
     let prefix = name.len().checked_sub(ID_LEN + TEMPORARY_SUFFIX.len());
     let prefix = prefix.and_then(|len| name.as_encoded_bytes().get(..len));
@@ -143,6 +187,11 @@ mod tests {
             (".model.safetensors.aB3dE6.tmp", true),
             (".a.aB3dE6.tmp", true),
             (".权.aB3dE6.tmp", true),
+            (".model.safetensors.index.json.step-1.ranks", true),
+            (".model.safetensors.index.json..ranks", false),
+            ("model.step-1.ranks", false),
+            (".step-1.ranks", false),
+            (".ranks", false),
             ("..aB3dE6.tmp", false),
             (".aB3dE6.tmp", false),
             ("model.safetensors.aB3dE6.tmp", false),

@@ -1,5 +1,7 @@
 //! [`Job`]: the unit of work of a thread that reads. [`jobs`] plans all jobs of a load.
 
+use std::collections::HashMap;
+
 use crate::convert::{ReadConversion, Scales};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{ReadAt, ReadRange};
@@ -235,12 +237,20 @@ fn longest<S: ReadAt>(source: &S) -> usize {
 /// between them, and about as long together as a piece of a large tensor. So one system call reads
 /// them all. A source whose calls wait gets parts with gaps between them, too, and joins them as it
 /// sees fit.
+///
+/// The files come in the order in which the caller named them first, because ranks that read at the
+/// same time begin with different files.
 fn gather<'t, 'a, 'b, S: ReadAt>(
     mut small: Vec<Part<'t, 'a, 'b, S>>,
     jobs: &mut Vec<Job<'t, 'a, 'b, S>>,
 ) {
     let source = |part: &Part<'t, 'a, 'b, S>| std::ptr::from_ref(part.tensor.source());
-    small.sort_unstable_by_key(|part| (source(part), part.offset));
+    let mut files = HashMap::new();
+    for part in &small {
+        let next = files.len();
+        files.entry(source(part)).or_insert(next);
+    }
+    small.sort_by_cached_key(|part| (files.get(&source(part)).copied(), part.offset));
     let mut together: Vec<Part<'t, 'a, 'b, S>> = Vec::new();
     let mut len = 0;
     for part in small {

@@ -1,6 +1,8 @@
 //! [`Rewrite`]: makes a new checkpoint of others. It merges, selects, renames, casts and re-shards
 //! their tensors without loading them all into memory.
 
+mod divided;
+mod gathered;
 mod plan;
 mod planned;
 mod unchanged;

@@ -9,6 +9,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::{FileSource, ReadAt};
 use crate::load::LazyTensor;
+use crate::ranks::GatheredTensor;
 use crate::tensor::{Sink, Storage, TensorSource, shape};
 
 /// A tensor of a [`Rewrite`](super::Rewrite), as it will be saved.
@@ -29,6 +30,8 @@ pub struct PlannedTensor<'a, S = FileSource> {
 enum Origin<'a, S> {
     /// A tensor of a checkpoint.
     Lazy(LazyTensor<'a, S>),
+    /// A tensor whose parts lie in several files of a checkpoint.
+    Gathered(Arc<GatheredTensor<'a, S>>),
     /// An added tensor, with the name under which it was added.
     Added(Arc<dyn TensorSource + Send + 'a>, Arc<str>),
 }
@@ -67,12 +70,34 @@ impl<'a, S> PlannedTensor<'a, S> {
         })
     }
 
-    /// The tensor in its file; `None` if it was [added](super::Rewrite::add).
+    /// Plans a whole tensor whose parts lie in several files, under its own name or an alias.
+    pub(super) fn gathered(
+        name: &str,
+        tensor: Arc<GatheredTensor<'a, S>>,
+        tie: u64,
+        alias: bool,
+    ) -> Result<Self>
+    where
+        S: ReadAt,
+    {
+        let byte_len = shape::byte_len(tensor.dtype(), tensor.shape());
+        let byte_len = byte_len.map_err(|kind| Error::from(kind).in_tensor(name))?;
+        let source_name = name.to_owned().into();
+        Ok(Self { origin: Origin::Gathered(tensor), cast: None, byte_len, source_name, tie, alias })
+    }
+
+    /// The tensor in its file; `None` if it was [added](super::Rewrite::add), or
+    /// [gathered](super::Rewrite::gather) from several files.
     pub fn tensor(&self) -> Option<&LazyTensor<'a, S>> {
         match &self.origin {
             Origin::Lazy(tensor) => Some(tensor),
-            Origin::Added(..) => None,
+            Origin::Gathered(_) | Origin::Added(..) => None,
         }
+    }
+
+    /// The tensor in its file, if it is written as it is there.
+    pub(super) fn unchanged(&self) -> Option<&LazyTensor<'a, S>> {
+        self.tensor().filter(|_| self.cast.is_none())
     }
 
     /// The original name: that in the checkpoint, which may be an
@@ -97,6 +122,7 @@ impl<'a, S> PlannedTensor<'a, S> {
     pub fn shape(&self) -> &[usize] {
         match &self.origin {
             Origin::Lazy(tensor) => tensor.shape(),
+            Origin::Gathered(tensor) => tensor.shape(),
             Origin::Added(tensor, _) => tensor.shape(),
         }
     }
@@ -105,6 +131,7 @@ impl<'a, S> PlannedTensor<'a, S> {
     pub fn source_dtype(&self) -> Dtype {
         match &self.origin {
             Origin::Lazy(tensor) => tensor.dtype(),
+            Origin::Gathered(tensor) => tensor.dtype(),
             Origin::Added(tensor, _) => tensor.dtype(),
         }
     }
@@ -156,6 +183,7 @@ impl<S> Origin<'_, S> {
     fn locate(&self, error: Error) -> Error {
         match self {
             Self::Lazy(tensor) => tensor.locate(error),
+            Self::Gathered(tensor) => error.in_tensor(tensor.name()),
             Self::Added(_, name) => error.in_tensor(name),
         }
     }
@@ -165,6 +193,7 @@ impl<S> Clone for Origin<'_, S> {
     fn clone(&self) -> Self {
         match self {
             Self::Lazy(tensor) => Self::Lazy(*tensor),
+            Self::Gathered(tensor) => Self::Gathered(Arc::clone(tensor)),
             Self::Added(tensor, name) => Self::Added(Arc::clone(tensor), Arc::clone(name)),
         }
     }
@@ -174,6 +203,7 @@ impl<S: ReadAt> TensorSource for Origin<'_, S> {
     fn dtype(&self) -> Dtype {
         match self {
             Self::Lazy(tensor) => tensor.dtype(),
+            Self::Gathered(tensor) => tensor.dtype(),
             Self::Added(tensor, _) => tensor.dtype(),
         }
     }
@@ -181,6 +211,7 @@ impl<S: ReadAt> TensorSource for Origin<'_, S> {
     fn shape(&self) -> &[usize] {
         match self {
             Self::Lazy(tensor) => tensor.shape(),
+            Self::Gathered(tensor) => tensor.shape(),
             Self::Added(tensor, _) => tensor.shape(),
         }
     }
@@ -188,6 +219,7 @@ impl<S: ReadAt> TensorSource for Origin<'_, S> {
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
         match self {
             Self::Lazy(tensor) => tensor.write_to(sink),
+            Self::Gathered(tensor) => tensor.write_to(sink),
             Self::Added(tensor, _) => tensor.write_to(sink),
         }
     }
@@ -197,6 +229,7 @@ impl<S> fmt::Debug for Origin<'_, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Lazy(tensor) => f.debug_tuple("Lazy").field(&tensor.name()).finish(),
+            Self::Gathered(tensor) => f.debug_tuple("Gathered").field(&tensor.name()).finish(),
             Self::Added(_, name) => f.debug_tuple("Added").field(name).finish(),
         }
     }

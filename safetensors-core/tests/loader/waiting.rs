@@ -69,9 +69,9 @@ impl ReadAt for Far {
 
 /// A checkpoint of one file that is far away, with calls of 1 MiB, twelve at once.
 fn far(tensors: &[(String, TensorBuf)]) -> Checkpoint<Far> {
-    let requests = Some(Requests::new(MIB + 5, 12));
-    assert_eq!(requests.unwrap().byte_len(), MIB);
-    open(tensors, requests)
+    let requests = Requests::new(MIB + 5, 12);
+    assert_eq!(requests.byte_len(), MIB);
+    open(tensors, Some(requests))
 }
 
 fn open(tensors: &[(String, TensorBuf)], requests: Option<Requests>) -> Checkpoint<Far> {

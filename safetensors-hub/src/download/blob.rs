@@ -1,5 +1,6 @@
 //! [`fetch`]: one file comes into the cache.
 
+use std::io;
 use std::path::Path;
 
 use super::progress::Meter;
@@ -35,7 +36,7 @@ pub(super) fn fetch(repo: &CachedRepo, file: &HubFile, meter: &Meter) -> Result<
     meter.report(file.path())
 }
 
-/// Downloads the blob.
+/// Downloads the blob. `is_alone` says that no other process does so.
 fn complete(
     repo: &CachedRepo,
     file: &HubFile,
@@ -43,8 +44,25 @@ fn complete(
     is_alone: bool,
     meter: &Meter,
 ) -> Result<()> {
+    let begin = Incomplete::open(repo, file.checked_etag(), file.byte_len(), is_alone)?;
+    match complete_part(begin, file, blob, meter) {
+        // Where locks have no effect, another process may have taken the unfinished file over. It
+        // may have put the blob in place since then, or it may be killed before that.
+        Err(error) if is_absent(&error) => {
+            if is_blob(blob, file.byte_len()) {
+                return Ok(());
+            }
+            meter.take_back(file.byte_len());
+            let own = Incomplete::open(repo, file.checked_etag(), file.byte_len(), false)?;
+            complete_part(own, file, blob, meter)
+        }
+        result => result,
+    }
+}
+
+/// Downloads the rest of an unfinished blob, and puts it in place.
+fn complete_part(mut part: Incomplete, file: &HubFile, blob: &Path, meter: &Meter) -> Result<()> {
     let etag = file.checked_etag();
-    let mut part = Incomplete::open(repo, etag, file.byte_len(), is_alone)?;
     let mut was_resumed = part.len() > 0;
     meter.add(part.len(), file.path())?;
     loop {
@@ -54,7 +72,7 @@ fn complete(
             meter.add(bytes.len() as u64, file.path())
         })?;
         match etag.check(part.path(), Some(file.byte_len()), meter.stop()) {
-            Ok(()) => return part.finish(blob).or_else(|error| replaced(error, file, blob)),
+            Ok(()) => return part.finish(blob),
             // What an earlier attempt left may be what is wrong.
             Err(error) if is_wrong(&error) => {
                 meter.take_back(part.len());
@@ -67,15 +85,6 @@ fn complete(
             }
             Err(error) => return Err(error),
         }
-    }
-}
-
-/// A blob that another process put in place is as good as this one: on a file system without locks,
-/// that process may have taken the unfinished file over.
-fn replaced(error: Error, file: &HubFile, blob: &Path) -> Result<()> {
-    match is_blob(blob, file.byte_len()) {
-        true => Ok(()),
-        false => Err(error),
     }
 }
 
@@ -94,4 +103,9 @@ fn is_blob(blob: &Path, size: u64) -> bool {
 
 fn is_wrong(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::WrongSize { .. } | ErrorKind::WrongDigest { .. })
+}
+
+/// Whether an error of the system says that a file is not there.
+fn is_absent(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Io(error) if error.kind() == io::ErrorKind::NotFound)
 }

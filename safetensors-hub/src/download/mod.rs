@@ -91,7 +91,11 @@ fn download_repo(repo: &RepoId, options: &DownloadOptions) -> Result<Snapshot> {
     }
     let meter = Meter::new(options.progress.clone());
     let client = Client::new(&options.client)?;
-    let listed = client.files_until(repo, &revision, meter.stop())?;
+    let listed = client.files_until(repo, &revision, meter.stop()).map_err(|error| {
+        let commit = cached.commit(&revision).ok().flatten();
+        let found = commit.and_then(|commit| wanted.find_cached(&cached, &commit, true).ok());
+        if found.is_some_and(|found| found.is_ok()) { hint_at_cache(error) } else { error }
+    })?;
     let commit = listed.commit;
     let found = wanted.find(repo, &listed.files)?;
     let mut names = wanted.matched(&listed.files)?;
@@ -129,6 +133,19 @@ fn download_repo(repo: &RepoId, options: &DownloadOptions) -> Result<Snapshot> {
     }
     let checkpoint = checkpoint.map(|name| cached.pointer(&commit, name));
     Ok(Snapshot::new(&cached, commit.clone(), Cached { checkpoint, files: names }))
+}
+
+/// Adds to the error of a Hub that cannot be reached that the cache has the files. They are not taken
+/// unasked: the branch may have other files by now.
+fn hint_at_cache(error: Error) -> Error {
+    match error.into_kind() {
+        ErrorKind::Network { host, problem } => {
+            let hint =
+                "the files of an earlier download are in the cache; HF_HUB_OFFLINE=1 uses them";
+            ErrorKind::Network { host, problem: format!("{problem}; {hint}") }.into()
+        }
+        kind => kind.into(),
+    }
 }
 
 /// What the threads of a download share.

@@ -28,7 +28,7 @@
 //! | `s3://bucket/path` | Amazon S3 and what speaks its protocol | yes | yes |
 //! | `gs://bucket/path` | Google Cloud Storage | yes | yes |
 //! | `az://container/path` | Azure Blob Storage; also `abfs`, `abfss` | yes | yes |
-//! | `https://host/path`, `http` | a web server that sends ranges; the query may be a signature | no | no |
+//! | `https://host/path`, `http` | a web server that sends ranges; a query may sign it | no | no |
 //! | `hf://owner/name[@revision][/path]` | a repository on the Hugging Face Hub | yes | no |
 //! | `file:///path` | the local disk | yes | yes |
 //! | `memory:///path` | the memory of this process, for tests | yes | yes |
@@ -46,8 +46,9 @@
 //!   fetches at most twice what is wanted.
 //! - No request has more than 16 MiB. A larger range is several requests at once.
 //! - At most 32 requests of a checkpoint are under way, whatever the number of threads.
-//! - At most 32 MiB that arrived wait to be copied into place. Tensors that are converted while they
-//!   are read need 8 MiB more for each request.
+//! - At most 32 MiB that arrived wait to be copied into place. Tensors that are converted while
+//!   they are read need 8 MiB more for each request.
+//! - A load that is cancelled begins no further request, and ends when those under way have arrived.
 //!
 //! Requests that fail for a reason that may pass are repeated with growing pauses; a body that
 //! breaks off or stalls is continued. Every answer must have the range that was asked for, of the

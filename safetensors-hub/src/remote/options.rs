@@ -55,8 +55,8 @@ impl RemoteOptions {
     /// the environment. Names that a store does not know are ignored.
     ///
     /// For `http` and `https` the option `authorization` is the value of that header, such as
-    /// `Bearer ...`. For `hf` there are the options `endpoint` and `token`. No other host gets these
-    /// credentials when the server redirects.
+    /// `Bearer ...`. For `hf` there are the options `endpoint` and `token`. No other host gets
+    /// these credentials when the server redirects.
     #[must_use]
     pub fn option(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.pairs.push((name.into(), value.into()));

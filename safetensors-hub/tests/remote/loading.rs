@@ -29,7 +29,7 @@ fn progress_reaches_the_total() {
 
 #[test]
 fn a_load_that_is_cancelled_ends_soon() {
-    // 120 MiB at 10 MB/s: what is under way is at most 32 times 8 MiB, all of it.
+    // 120 MiB at 20 MB/s, of which two calls of 8 MiB are under way.
     let tensors = tensors(&[("a", 60 * MIB), ("b", 60 * MIB)]);
     let server = Server::new().with("m.safetensors", file(&tensors));
     let checkpoint = open_with(&server.address("m.safetensors"), &options()).unwrap();

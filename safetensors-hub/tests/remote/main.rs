@@ -16,11 +16,15 @@ use safetensors_hub::remote::RemoteOptions;
 
 pub(crate) const MIB: usize = 1 << 20;
 
-/// `len` bytes that differ by position and seed.
+/// `len` bytes that differ by position and seed. They repeat after a prime number of bytes, so that
+/// bytes from another place are noticed.
 pub(crate) fn pattern(len: usize, seed: usize) -> Vec<u8> {
-    (0..len)
-        .map(|i| (i.wrapping_mul(31).wrapping_add(i >> 8).wrapping_add(seed) % 251) as u8)
-        .collect()
+    const PERIOD: usize = 65_521;
+    let period: Vec<_> =
+        (0..PERIOD.min(len)).map(|i| ((i * 31 + (i >> 8) + seed) % 251) as u8).collect();
+    let mut bytes = period.repeat(len / PERIOD + 1);
+    bytes.truncate(len);
+    bytes
 }
 
 /// Tensors of bytes with these names and lengths.

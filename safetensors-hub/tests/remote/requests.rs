@@ -104,7 +104,8 @@ fn parts_of_ranks_fetch_their_bytes_only() {
     let checkpoint = open_with(&server.address("m.safetensors"), &options()).unwrap();
     let table = checkpoint.tensor("table").unwrap();
     for (dim, requests) in [(0, 1), (1, 24)] {
-        (server.take_log(), server.take_sent());
+        server.take_log();
+        server.take_sent();
         let part = table.rank_part(RankPart::new(dim, 1, 4)).unwrap();
         let expected = part.byte_len() as usize;
         let read = read_slices(&[part], &LoadOptions::new()).unwrap();

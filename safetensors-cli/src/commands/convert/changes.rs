@@ -3,9 +3,9 @@
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use regex::Regex;
 use safetensors_core::convert::Overflow;
+use safetensors_core::glob::Pattern;
 use safetensors_core::{ConvertOptions, Dtype, Result, Rewrite};
 
-use crate::glob::Pattern;
 use crate::report::wrong_usage;
 use crate::select::{Matcher, Select};
 
@@ -93,7 +93,7 @@ fn dtypes() -> Vec<String> {
 fn cast(text: &str) -> Result<Cast, String> {
     let (pattern, to) =
         text.rsplit_once('=').ok_or("expected GLOB=DTYPE, such as 'lm_head.*=f32'")?;
-    let pattern = Pattern::parse(pattern)?;
+    let pattern = Pattern::parse(pattern).map_err(|error| error.to_string())?;
     Ok(Cast { pattern, to: if to == "keep" { None } else { Some(dtype(to)?) } })
 }
 

@@ -5,6 +5,7 @@
 //! | `kind` | the kind of a file, by its name |
 //! | `source` | an open input: a checkpoint, or tensors of another format |
 //! | `changes` | the options: which tensors are taken, under which names, in which dtypes |
+//! | `divided` | an output that is divided among ranks |
 //! | `preview` | the summary and the table of what will be written |
 //! | `output` | the file or directory to write |
 //!
@@ -15,6 +16,7 @@
 //! Core's [`Rewrite`] reads data only while it writes the output, piece by piece.
 
 mod changes;
+mod divided;
 mod kind;
 mod output;
 mod preview;
@@ -26,6 +28,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use changes::{Change, Changes};
+use divided::Ranks;
 use output::Output;
 use safetensors_core::checkpoint::MaxShardSize;
 use safetensors_core::{Error, ErrorKind, Result, Rewrite};
@@ -42,6 +45,9 @@ use crate::{file, text};
 /// file; or - for a safetensors file on standard input. OUT is a .safetensors, .npz or .npy file, or else a
 /// directory, which becomes a checkpoint of one or more files with an index. NumPy's
 /// files (.npz, .npy) hold no metadata and no second names of tied weights.
+///
+/// A checkpoint that ranks have saved in parts is read as whole tensors. --ranks writes
+/// one: each rank's parts in files of its own, which `safetensors plan` shows before.
 ///
 /// Patterns and casts apply to the names that tensors have in the input. Tensors are
 /// read, converted and written piece by piece: a few MiB of memory per thread are
@@ -66,6 +72,8 @@ pub(crate) struct Args {
     /// Split OUT at this size, such as 500MB or a number of bytes; 5GB by default
     #[arg(long, value_name = "SIZE", value_parser = shard_size)]
     max_shard_size: Option<MaxShardSize>,
+    #[command(flatten)]
+    ranks: Ranks,
     /// Print what would be written, and write nothing
     #[arg(short = 'n', long)]
     dry_run: bool,
@@ -95,6 +103,8 @@ Examples:
   safetensors convert model/ fp8/ --dtype f8_e4m3 --overflow saturate
   safetensors convert checkpoint/ model.safetensors
   safetensors convert model.safetensors shards/ --max-shard-size 2GB
+  safetensors convert llama/ parts/ --ranks 4
+  safetensors convert parts/ whole/
   safetensors convert vision.safetensors text.safetensors both.safetensors
   safetensors convert model/ enc.safetensors -f 'enc.*' --rename '^enc\\.' ''
   safetensors convert weights.npz model.safetensors --prefix model. --dry-run
@@ -124,7 +134,9 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
             ));
         }
     };
-    let output = Output::new(output, args.max_shard_size, args.force, args.no_wait)?;
+    let is_divided = args.ranks.is_given()?;
+    let mut output =
+        Output::new(output, args.max_shard_size, is_divided, args.force, args.no_wait)?;
     let change = args.changes.prepare()?;
     let sources =
         inputs.iter().map(|path| Source::open(path)).collect::<anyhow::Result<Vec<_>>>()?;
@@ -137,6 +149,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
             "no tensor is left to be written; `safetensors inspect --flat` shows the names"
         );
     }
+    output.divide(args.ranks.divided(rewrite.tensors().map(|(name, _)| name))?);
     let metadata = output.take_metadata(&mut rewrite);
     let plan = output
         .plan(&rewrite)

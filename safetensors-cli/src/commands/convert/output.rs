@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use safetensors_core::checkpoint::{Contention, MaxShardSize};
 use safetensors_core::{Metadata, Rewrite, SaveOptions, ShardOptions};
 
+use super::divided::Divided;
 use super::kind::Kind;
 use super::preview::Preview;
 use crate::file::Force;
@@ -18,6 +19,8 @@ use crate::{file, numpy, text};
 pub(super) struct Output {
     path: PathBuf,
     form: Form,
+    /// How the directory is divided among ranks.
+    ranks: Option<Divided>,
     force: Force,
     contention: Contention,
 }
@@ -39,6 +42,7 @@ impl Output {
     pub(super) fn new(
         path: &Path,
         max_shard_size: Option<MaxShardSize>,
+        is_divided: bool,
         force: Force,
         no_wait: bool,
     ) -> anyhow::Result<Self> {
@@ -70,8 +74,19 @@ impl Output {
         if no_wait && !matches!(form, Form::Directory(_)) {
             return wrong("--no-wait is for a directory as output");
         }
+        if is_divided && !matches!(form, Form::Directory(_)) {
+            return wrong("--ranks and --plan are for a directory as output");
+        }
+        if no_wait && is_divided {
+            return wrong("--no-wait does not go with --ranks and --plan");
+        }
         let contention = if no_wait { Contention::Fail } else { Contention::Wait };
-        Ok(Self { path: path.into(), form, force, contention })
+        Ok(Self { path: path.into(), form, ranks: None, force, contention })
+    }
+
+    /// Divides the output among ranks.
+    pub(super) fn divide(&mut self, ranks: Option<Divided>) {
+        self.ranks = ranks;
     }
 
     /// Adds a remedy to an error of writing.
@@ -102,6 +117,10 @@ impl Output {
             }
         };
         let plan = plan.map_err(|error| error.in_file(self.path.display()))?;
+        if let Some(divided) = &self.ranks {
+            let ranks = divided.plan(rewrite, &self.force.options())?;
+            return Ok(Preview::of(&plan).divided(ranks.world_size()));
+        }
         let total = plan.total_size();
         plan.check_destination(&self.path).map_err(|error| self.advise(error.into(), total))?;
         if matches!(self.form, Form::File | Form::Directory(_)) {
@@ -138,6 +157,9 @@ impl Output {
     pub(super) fn write(&self, rewrite: Rewrite<'_>, progress: &Progress) -> anyhow::Result<()> {
         let options = self.force.options().progress(progress.counted());
         match self.form {
+            Form::Directory(size) if let Some(divided) = &self.ranks => {
+                divided.write(rewrite, &self.path, &self.shards(size).save_options(options))?;
+            }
             Form::File => rewrite.save(&self.path, &options)?,
             Form::Directory(size) => {
                 rewrite.save_sharded(&self.path, &self.shards(size).save_options(options))?;

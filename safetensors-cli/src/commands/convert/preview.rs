@@ -22,6 +22,8 @@ pub(super) struct Preview {
     is_bare: bool,
     /// The files of an earlier save that are removed.
     removed: Vec<String>,
+    /// The number of ranks that the output is divided among, if it is.
+    ranks: Option<usize>,
 }
 
 impl Preview {
@@ -34,6 +36,7 @@ impl Preview {
             aliases: plan.aliases().clone(),
             is_bare: false,
             removed: Vec::new(),
+            ranks: None,
         }
     }
 
@@ -45,6 +48,11 @@ impl Preview {
     /// The same for an output without metadata.
     pub(super) fn bare(self) -> Self {
         Self { is_bare: true, ..self }
+    }
+
+    /// The same for an output that is divided among ranks, each with files of its own.
+    pub(super) fn divided(self, ranks: usize) -> Self {
+        Self { ranks: Some(ranks), files: None, ..self }
     }
 
     /// The metadata keys that will be lost: those of `metadata`, and the other names of tied
@@ -68,6 +76,10 @@ impl Preview {
             .files
             .map(|files| format!(", in {}", text::counted(files, "file")))
             .unwrap_or_default();
+        let files = match self.ranks {
+            Some(ranks) => format!(", for {}", text::counted(ranks as u64, "rank")),
+            None => files,
+        };
         let aliases = match self.aliases.len() as u64 {
             0 => String::new(),
             _ if self.is_bare => String::new(),

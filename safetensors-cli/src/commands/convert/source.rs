@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use safetensors_core::ranks::{gather, is_divided};
 use safetensors_core::{Checkpoint, Rewrite};
 use safetensors_formats::{npy, npz};
 
@@ -13,6 +14,8 @@ use crate::{input, numpy, text};
 pub(super) struct Source {
     path: PathBuf,
     content: Content,
+    /// The names of the whole tensors of a checkpoint that ranks have saved.
+    whole: Vec<String>,
 }
 
 enum Content {
@@ -41,7 +44,13 @@ impl Source {
                 )));
             }
         };
-        Ok(Self { path: path.into(), content })
+        let whole = match &content {
+            Content::Checkpoint(checkpoint) if is_divided(checkpoint) => {
+                gather(checkpoint)?.iter().map(|tensor| tensor.name().to_owned()).collect()
+            }
+            _ => Vec::new(),
+        };
+        Ok(Self { path: path.into(), content, whole })
     }
 
     /// The name to show in messages.
@@ -52,6 +61,9 @@ impl Source {
     /// The names of all tensors, including aliases.
     pub(super) fn names(&self) -> Vec<&str> {
         match &self.content {
+            Content::Checkpoint(_) if !self.whole.is_empty() => {
+                self.whole.iter().map(String::as_str).collect()
+            }
             Content::Checkpoint(checkpoint) => {
                 let names = checkpoint.tensors().map(|tensor| tensor.name());
                 names.chain(checkpoint.aliases().map(|(alias, _)| alias)).collect()
@@ -61,7 +73,9 @@ impl Source {
         }
     }
 
-    /// Adds the tensors to the rewrite. Skips arrays that are not taken: an array that cannot be
+    /// Adds the tensors to the rewrite, those that ranks have saved in parts as whole ones.
+    ///
+    /// Skips arrays that are not taken: an array that cannot be
     /// read would be an error.
     pub(super) fn add_to<'a>(
         &'a self,
@@ -69,7 +83,7 @@ impl Source {
         takes: impl Fn(&str) -> bool,
     ) -> anyhow::Result<Rewrite<'a>> {
         match &self.content {
-            Content::Checkpoint(checkpoint) => Ok(rewrite.merge(checkpoint)),
+            Content::Checkpoint(checkpoint) => Ok(rewrite.gather(checkpoint)?),
             Content::Npy(array) if !takes(array.name()) => Ok(rewrite),
             Content::Npy(array) => Ok(rewrite.add(array.name(), array)?),
             Content::Npz(archive) => {

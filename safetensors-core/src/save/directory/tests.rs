@@ -67,7 +67,9 @@ fn a_failure_leaves_the_old_directory() {
             for n in 0.. {
                 let dir = tempdir().unwrap();
                 let path = dir.path().join("epoch");
-                old.map(|old| put(&path, old).unwrap());
+                if let Some(old) = old {
+                    put(&path, old).unwrap();
+                }
                 let (result, step) = fail_at(n, || put(&path, "new"));
                 let Some(step) = step else {
                     result.unwrap();
@@ -122,7 +124,7 @@ fn what_a_killed_process_left_is_removed_and_nothing_else() {
     AtomicDirectory::clean(&path);
     assert!(used.path().exists());
     drop(used);
-    let mut others = others.map(Into::into);
+    let mut others = others.map(String::from);
     others.sort();
     assert_eq!(names_in(dir.path()), others);
 }

@@ -27,7 +27,7 @@ type Before = dyn Fn(&str, usize, &InMemory) -> Result<()> + Send + Sync;
 
 /// A store in which something else happens before some calls.
 struct Racing {
-    inner: InMemory,
+    inner: Arc<InMemory>,
     calls: Mutex<Vec<String>>,
     before: Box<Before>,
 }
@@ -128,7 +128,7 @@ fn text(store: &InMemory, key: &str) -> Option<Vec<u8>> {
 fn save_while(
     before: impl Fn(&str, usize, &InMemory) -> Result<()> + Send + Sync + 'static,
 ) -> (safetensors_core::Result<()>, Arc<Racing>) {
-    let inner = InMemory::new();
+    let inner = Arc::new(InMemory::new());
     let values = [1_u8; 4];
     let options = ShardOptions::new().max_shard_size(4.into());
     let tensors =
@@ -140,9 +140,7 @@ fn save_while(
         key: Key::from("m"),
         listing: Listing::Possible,
     };
-    let inner = Arc::new(inner);
     save(&place(inner.clone()), tensors("old"), &options).unwrap();
-    let inner = Arc::into_inner(inner).unwrap();
     let store = Arc::new(Racing { inner, calls: Mutex::default(), before: Box::new(before) });
     (save(&place(store.clone()), tensors("new"), &options).map(drop), store)
 }

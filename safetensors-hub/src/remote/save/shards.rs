@@ -110,8 +110,8 @@ impl Commit<'_> {
         }
     }
 
-    /// Copies files that the index in place names, and that will be replaced, and replaces the index
-    /// by one with the names of the copies. Returns these names.
+    /// Copies files that the index in place names, and that will be replaced. Then replaces the
+    /// index by one with the names of the copies. Returns these names.
     fn move_aside(&self, new: &[&str], before: &mut Files, index: &str) -> Result<Vec<String>> {
         let io = |error| Error::from(ErrorKind::Io(error));
         let unreadable = |_| {

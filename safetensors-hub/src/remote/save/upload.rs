@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use object_store::path::Path as Key;
 use object_store::{MultipartUpload, ObjectStoreExt, PutPayload, PutResult};
@@ -21,7 +21,7 @@ const PARTS: u64 = 9_000;
 /// The most parts that are under way at once. Together with [`PART`] this bounds the memory.
 const AT_ONCE: usize = 8;
 
-/// How long the store has for forgetting an upload that failed.
+/// How long parts that are under way, and then the store, have to end an upload that failed.
 const ABORT: Duration = Duration::from_secs(10);
 
 /// An upload in parts. [`commit`](Upload::commit) makes the object visible. Without it the store
@@ -144,12 +144,19 @@ impl Write for Upload {
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        self.under_way.iter().for_each(AbortHandle::abort);
-        if let Some(upload) = self.upload.take() {
-            // The store forgets unfinished uploads by itself, if it is told to; so a failure here
-            // costs space, not correctness.
-            let _ = run(abort(upload));
+        let Some(upload) = self.upload.take() else { return };
+        // A part that arrives after the store was told to forget the upload would stay there.
+        let end = Instant::now() + ABORT;
+        while self.pending > 0 {
+            let left = end.saturating_duration_since(Instant::now());
+            if self.results.recv_timeout(left).is_err() {
+                break;
+            }
+            self.pending -= 1;
         }
+        self.under_way.iter().for_each(AbortHandle::abort);
+        // A failure costs space in the store, not correctness, and the caller has an error already.
+        let _ = run(abort(upload));
     }
 }
 

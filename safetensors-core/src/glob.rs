@@ -1,6 +1,8 @@
-//! [`Pattern`]: a glob over the names of tensors.
+//! Patterns of the names of tensors: [`Pattern`], a glob.
 
-use std::str::Chars;
+use std::fmt;
+use std::str::{Chars, FromStr};
+use std::string::String;
 
 use regex::Regex;
 
@@ -19,21 +21,64 @@ use regex::Regex;
 ///
 /// A pattern becomes a regular expression, which takes time linear in the length of a name. Names
 /// come from untrusted files.
+///
+/// ```
+/// use safetensors_core::glob::Pattern;
+///
+/// let norms = Pattern::parse("*.layers.[0-3].{input,output}_norm.*")?;
+/// assert!(norms.matches("model.layers.2.input_norm.weight"));
+/// assert!(!norms.matches("model.layers.4.input_norm.weight"));
+/// # Ok::<(), safetensors_core::glob::BadPattern>(())
+/// ```
 #[derive(Clone, Debug)]
-pub(crate) struct Pattern(Regex);
+pub struct Pattern {
+    regex: Regex,
+    text: String,
+}
+
+/// Why a text is not a [`Pattern`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadPattern(String);
+
+impl fmt::Display for BadPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl core::error::Error for BadPattern {}
 
 impl Pattern {
-    /// Reads a pattern.
-    pub(crate) fn parse(pattern: &str) -> Result<Self, String> {
+    /// Parses a pattern.
+    ///
+    /// # Errors
+    ///
+    /// [`BadPattern`] for a bracket or brace without its counterpart, an empty range, a backslash
+    /// at the end, and a pattern that is too long.
+    pub fn parse(pattern: &str) -> Result<Self, BadPattern> {
         // The text is a regular expression by construction, so only the limits of `Regex` can fail.
         let too_large =
-            |_| "the pattern is too long, or its braces are nested too deep".to_string();
-        Regex::new(&regex_of(pattern)?).map(Self).map_err(too_large)
+            |_| BadPattern("the pattern is too long, or its braces are nested too deep".into());
+        let regex = Regex::new(&regex_of(pattern).map_err(BadPattern)?).map_err(too_large)?;
+        Ok(Self { regex, text: pattern.into() })
     }
 
     /// Whether the name matches.
-    pub(crate) fn matches(&self, name: &str) -> bool {
-        self.0.is_match(name)
+    pub fn matches(&self, name: &str) -> bool {
+        self.regex.is_match(name)
+    }
+
+    /// The text of the pattern.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
+impl FromStr for Pattern {
+    type Err = BadPattern;
+
+    fn from_str(pattern: &str) -> Result<Self, BadPattern> {
+        Self::parse(pattern)
     }
 }
 
@@ -180,14 +225,14 @@ mod tests {
             ("}{", "\"}\" closes no \"{\""),
             ("a\\", "no character follows"),
         ] {
-            let found = Pattern::parse(pattern).unwrap_err();
+            let found = Pattern::parse(pattern).unwrap_err().to_string();
             assert!(found.starts_with(error), "{pattern}: {found}");
         }
         // Hostile sizes quickly give an error.
         assert!(Pattern::parse(&"{".repeat(100_000)).is_err());
         let deep = ["{".repeat(100_000), "}".repeat(100_000)].concat();
-        assert!(Pattern::parse(&deep).unwrap_err().contains("nested too deep"));
-        assert!(Pattern::parse(&"?".repeat(200_000)).unwrap_err().contains("too long"));
+        assert!(Pattern::parse(&deep).unwrap_err().to_string().contains("nested too deep"));
+        assert!(Pattern::parse(&"?".repeat(200_000)).unwrap_err().0.contains("too long"));
         assert!(Pattern::parse(&"*a".repeat(1_000)).unwrap().matches(&"a".repeat(10_000)));
     }
 

@@ -1,0 +1,265 @@
+//! `safetensors plan`: which part of a checkpoint each rank holds.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use safetensors_core::ranks::{RankPlan, RankTensor, gather};
+use serde::Serialize;
+
+use crate::input::Input;
+use crate::ranks::{Rules, advise, read_plan};
+use crate::report::wrong_usage;
+use crate::table::Align::{Left, Right};
+use crate::{file, json, table, text};
+
+/// Show which part of each tensor each rank of a job holds, and how many bytes that is.
+///
+/// Rules say how tensors are divided, by their names. There are rules for models like
+/// Llama and BERT; a tensor that no rule matches is an error. Only headers are read.
+///
+/// A saved plan (-o) divides a model in the same way later: with --from, or in a program
+/// that uses safetensors-core.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    input: Input,
+    /// The number of ranks
+    #[arg(short, long, value_name = "N", required_unless_present = "from")]
+    world_size: Option<usize>,
+    #[command(flatten)]
+    rules: Rules,
+    /// Take the plan from this file instead, and compare it with PATH
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["world_size", "rules", "preset"])]
+    from: Option<PathBuf>,
+    /// Save the plan to this file, or - for standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Show every tensor instead of the sums
+    #[arg(long)]
+    flat: bool,
+    /// Print one JSON document
+    #[arg(long, conflicts_with = "flat")]
+    json: bool,
+    #[command(flatten)]
+    force: file::Force,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  safetensors plan llama/ --world-size 4
+  safetensors plan llama/ -w 8 --rule '*.k_proj.weight=shared:0:4'
+  safetensors plan model.safetensors -w 2 --preset none --rule '*=split:0'
+  safetensors plan llama/ --world-size 4 -o plan.json
+  safetensors plan llama/ --from plan.json --json | jq '.ranks[0].bytes'
+
+Exit codes: 0 shown, 1 the tensors cannot be divided so, or a file cannot be read,
+2 wrong usage.";
+
+/// Shows or saves the plan.
+pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    if args.json && args.output.as_deref() == Some(Path::new("-")) {
+        return Err(wrong_usage("--json and -o - both write to standard output"));
+    }
+    let checkpoint = args.input.open()?;
+    let plan = match (&args.from, args.world_size) {
+        (Some(from), _) => {
+            let plan = read_plan(from)?;
+            plan.check_checkpoint(&checkpoint)?;
+            plan
+        }
+        (None, Some(world_size)) => {
+            let gathered = gather(&checkpoint)?;
+            let rules = args.rules.rules(gathered.iter().map(|tensor| tensor.name()))?;
+            rules.plan(&checkpoint, world_size).map_err(advise)?
+        }
+        (None, None) => return Err(wrong_usage("--world-size is missing")),
+    };
+    match args.output.as_deref() {
+        Some(path) if path == Path::new("-") => {
+            out.write_all(plan.to_json().as_bytes())?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Some(path) => {
+            file::replace(path, args.force, |out| Ok(out.write_all(plan.to_json().as_bytes())?))
+                .map_err(|error| file::advise(error, path, 0, "-o FILE", file::STREAM))?
+        }
+        None => {}
+    }
+    if args.json {
+        json::write(&Document::of(&plan)?, out)?;
+    } else if args.flat {
+        flat(&plan, out)?;
+    } else {
+        sums(&plan, out)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Ranks in a row that hold the same number of bytes.
+struct Ranks {
+    first: usize,
+    last: usize,
+    bytes: u64,
+}
+
+fn ranks(plan: &RankPlan) -> anyhow::Result<Vec<Ranks>> {
+    let mut all: Vec<Ranks> = Vec::new();
+    for rank in 0..plan.world_size() {
+        let bytes = plan.byte_len(rank)?;
+        match all.last_mut() {
+            Some(last) if last.bytes == bytes => last.last = rank,
+            _ => all.push(Ranks { first: rank, last: rank, bytes }),
+        }
+    }
+    Ok(all)
+}
+
+/// A range of bytes that ranks hold of some tensors.
+fn held(bytes: impl Iterator<Item = (u64, u64)>) -> String {
+    let (least, most) = bytes.fold((0, 0), |(least, most), (a, b)| (least + a, most + b));
+    match least == most {
+        true => text::size(most),
+        false => format!("{} to {}", text::size(least), text::size(most)),
+    }
+}
+
+/// The fewest and the most bytes that a rank holds of a tensor.
+fn bounds(tensor: &RankTensor, plan: &RankPlan) -> anyhow::Result<(u64, u64)> {
+    let first = tensor.byte_len(0)?;
+    let mut bounds = (first, first);
+    for rank in 1..plan.world_size() {
+        let bytes = tensor.byte_len(rank)?;
+        bounds = (bounds.0.min(bytes), bounds.1.max(bytes));
+    }
+    Ok(bounds)
+}
+
+/// How many tensors are divided in each way, and what each rank holds.
+fn sums(plan: &RankPlan, out: &mut impl Write) -> anyhow::Result<()> {
+    let mut kinds: BTreeMap<String, Vec<&RankTensor>> = BTreeMap::new();
+    for tensor in plan.tensors() {
+        kinds.entry(shown(tensor)).or_default().push(tensor);
+    }
+    let mut rows = Vec::new();
+    for (kind, tensors) in &kinds {
+        let each = tensors.iter().map(|tensor| bounds(tensor, plan));
+        let each = each.collect::<anyhow::Result<Vec<_>>>()?;
+        let count = text::count(tensors.len() as u64);
+        let whole: u64 = tensors.iter().map(|tensor| whole_len(tensor)).sum();
+        rows.push([kind.clone(), count, text::size(whole), held(each.into_iter())]);
+    }
+    let columns =
+        [("division", Left), ("tensors", Right), ("size", Right), ("each rank holds", Right)];
+    table::write(&columns, out, |table| rows.iter().for_each(|row| table.row(row)))?;
+    writeln!(out)?;
+
+    let all = ranks(plan)?;
+    let read: u128 = all
+        .iter()
+        .map(|ranks| u128::from(ranks.bytes) * (ranks.last - ranks.first + 1) as u128)
+        .sum();
+    let columns = [("rank", Left), ("bytes", Right), ("size", Right)];
+    table::write(&columns, out, |table| {
+        for Ranks { first, last, bytes } in &all {
+            let rank = if first == last { first.to_string() } else { format!("{first}…{last}") };
+            table.row([rank, text::count(*bytes), text::size(*bytes)]);
+        }
+        table.row(["all".into(), text::count(read), text::size(read)]);
+    })?;
+    let total = plan.total_size();
+    writeln!(out, "\nthe whole tensors have {} bytes, {}", text::count(total), text::size(total))?;
+    Ok(())
+}
+
+/// A division, without the offsets, of which there may be many.
+fn shown(tensor: &RankTensor) -> String {
+    let text = tensor.division().to_string();
+    match text.strip_prefix("offsets:").and_then(|rest| rest.split_once(':')) {
+        Some((dim, _)) => format!("offsets:{dim}"),
+        None => text,
+    }
+}
+
+/// The number of bytes of the whole tensor.
+fn whole_len(tensor: &RankTensor) -> u64 {
+    safetensors_core::shape::byte_len(tensor.dtype(), tensor.shape()).unwrap_or(0)
+}
+
+/// Every tensor.
+fn flat(plan: &RankPlan, out: &mut impl Write) -> anyhow::Result<()> {
+    let each = plan.tensors().map(|tensor| bounds(tensor, plan));
+    let each = each.collect::<anyhow::Result<Vec<_>>>()?;
+    let columns = [
+        ("name", Left),
+        ("dtype", Left),
+        ("shape", Left),
+        ("division", Left),
+        ("each rank holds", Right),
+    ];
+    table::write(&columns, out, |table| {
+        for (tensor, bounds) in plan.tensors().zip(&each) {
+            table.row([
+                text::name(tensor.name()),
+                tensor.dtype().to_string(),
+                text::shape(tensor.shape()),
+                shown(tensor),
+                held([*bounds].into_iter()),
+            ]);
+        }
+    })?;
+    Ok(())
+}
+
+/// The plan for programs.
+#[derive(Serialize)]
+struct Document<'p> {
+    world_size: usize,
+    /// The bytes of the whole tensors.
+    total_size: u64,
+    /// The bytes that all ranks read together.
+    read: u128,
+    ranks: Vec<RankDocument>,
+    tensors: Vec<TensorDocument<'p>>,
+}
+
+#[derive(Serialize)]
+struct RankDocument {
+    rank: usize,
+    bytes: u64,
+}
+
+#[derive(Serialize)]
+struct TensorDocument<'p> {
+    name: &'p str,
+    dtype: &'static str,
+    shape: &'p [usize],
+    division: String,
+    bytes: u64,
+}
+
+impl<'p> Document<'p> {
+    fn of(plan: &'p RankPlan) -> anyhow::Result<Self> {
+        let ranks = (0..plan.world_size()).map(|rank| {
+            let bytes = plan.byte_len(rank)?;
+            Ok(RankDocument { rank, bytes })
+        });
+        let ranks = ranks.collect::<anyhow::Result<Vec<_>>>()?;
+        let tensors = plan.tensors().map(|tensor| TensorDocument {
+            name: tensor.name(),
+            dtype: tensor.dtype().name(),
+            shape: tensor.shape(),
+            division: tensor.division().to_string(),
+            bytes: whole_len(tensor),
+        });
+        Ok(Self {
+            world_size: plan.world_size(),
+            total_size: plan.total_size(),
+            read: ranks.iter().map(|rank| u128::from(rank.bytes)).sum(),
+            tensors: tensors.collect(),
+            ranks,
+        })
+    }
+}

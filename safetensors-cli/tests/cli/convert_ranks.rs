@@ -1,0 +1,93 @@
+//! `safetensors convert`: to a checkpoint that is divided among ranks, and back.
+
+use std::fs;
+
+use predicates::prelude::*;
+use safetensors_core::{Checkpoint, Dtype};
+
+use crate::convert::{convert, list};
+use crate::fixtures::*;
+use crate::plan::llama;
+
+#[test]
+fn divided_and_gathered_again() {
+    let dir = temp_dir();
+    llama(dir.path(), "a.safetensors");
+    let summary = "parts: 3 tensors, 108 B, for 2 ranks";
+    convert(dir.path(), &["a.safetensors", "parts", "--ranks", "2", "-n"])
+        .success()
+        .stdout(predicate::str::contains(format!("{summary}; nothing was written")));
+    assert!(!dir.path().join("parts").exists());
+    convert(dir.path(), &["a.safetensors", "parts", "--ranks", "2"])
+        .success()
+        .stdout(format!("{summary}\n"));
+    assert_eq!(
+        list(&dir.path().join("parts")),
+        [
+            "model-00001-of-00002.safetensors",
+            "model-00002-of-00002.safetensors",
+            "model.safetensors.index.json"
+        ]
+    );
+    run_in(dir.path(), &["verify", "--strict", "parts"]).success();
+    convert(dir.path(), &["parts", "whole.safetensors"]).success();
+    // The files of a checkpoint of several say for which library they are.
+    let diff = ["diff", "--ignore-metadata", "a.safetensors", "whole.safetensors"];
+    run_in(dir.path(), &diff).success();
+
+    // Among other ranks, in another dtype, by a plan, over itself.
+    convert(dir.path(), &["parts", "parts", "--ranks", "3", "--rule", "*=uneven:0"]).success();
+    assert_eq!(list(&dir.path().join("parts")).len(), 4);
+    run_in(dir.path(), &["plan", "parts", "-w", "4", "-o", "plan.json"]).success();
+    convert(dir.path(), &["parts", "four", "--plan", "plan.json"]).success();
+    convert(dir.path(), &["four", "parts", "--dtype", "bf16", "--ranks", "2"]).success();
+    convert(dir.path(), &["parts", "back.safetensors"]).success();
+    let back = Checkpoint::open(dir.path().join("back.safetensors")).unwrap();
+    let down = back.tensor("model.layers.0.mlp.down_proj.weight").unwrap();
+    assert_eq!((down.dtype(), down.shape()), (Dtype::BF16, &[3, 4][..]));
+    let args = ["diff", "--ignore-dtype", "--ignore-metadata", "a.safetensors", "back.safetensors"];
+    run_in(dir.path(), &args).success();
+}
+
+#[test]
+fn what_is_refused() {
+    let dir = temp_dir();
+    llama(dir.path(), "a.safetensors");
+    small_file(dir.path(), "b.safetensors");
+    run_in(dir.path(), &["plan", "a.safetensors", "-w", "2", "-o", "plan.json"]).success();
+    let fails = |args: &[&str], code, message: &str| {
+        for dry_run in [&[][..], &["-n"]] {
+            let stderr = predicate::str::contains(message.to_owned());
+            convert(dir.path(), &[args, dry_run].concat()).code(code).stdout("").stderr(stderr);
+        }
+        assert!(!dir.path().join("out").exists());
+    };
+    fails(&["a.safetensors", "out.safetensors", "--ranks", "2"], 2, "directory as output");
+    fails(&["a.safetensors", "out", "--ranks", "2", "--no-wait"], 2, "--no-wait");
+    fails(&["a.safetensors", "out", "--rule", "*=replicate"], 2, "need --ranks");
+    fails(&["a.safetensors", "out", "--ranks", "2", "--plan", "plan.json"], 2, "cannot be used");
+    fails(&["a.safetensors", "out", "--ranks", "3"], 1, "--rule 'NAME=uneven:DIM'");
+    fails(&["b.safetensors", "out", "--ranks", "2"], 1, "--rule 'NAME=replicate'");
+    fails(&["b.safetensors", "out", "--plan", "plan.json"], 1, "does not match");
+
+    // A rank's file is gone.
+    convert(dir.path(), &["a.safetensors", "parts", "--ranks", "2"]).success();
+    let parts = dir.path().join("parts");
+    let one = parts.join("model-00001-of-00002.safetensors");
+    fs::copy(&one, dir.path().join("one.safetensors")).unwrap();
+    fails(&["one.safetensors", "out"], 1, "the parts end at 2 of dimension 1, which has length 4");
+}
+
+/// Tied weights stay tied on the way to ranks and back.
+#[test]
+fn the_other_names_of_tied_weights() {
+    let dir = temp_dir();
+    llama(dir.path(), "a.safetensors");
+    let tie = ["metadata", "set", "a.safetensors", "lm_head=model.layers.0.mlp.gate_proj.weight"];
+    run_in(dir.path(), &tie).success();
+    convert(dir.path(), &["a.safetensors", "parts", "--ranks", "2"]).success();
+    convert(dir.path(), &["parts", "back", "--rename", "lm_head", "head"]).success();
+    let back = Checkpoint::open(dir.path().join("back")).unwrap();
+    let gate = back.tensor("model.layers.0.mlp.gate_proj.weight").unwrap();
+    assert_eq!(back.tensor("head").unwrap().name(), gate.name());
+}

@@ -1,0 +1,94 @@
+//! [`RankProblem`]: what can be wrong with ranks, with the plan of their parts, and with what they
+//! save.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::text::NameList;
+use super::{Escaped, Quoted, Shape};
+
+/// What is wrong with ranks: their numbers, the plan of their parts, or what they save.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "a field is named for what it holds, and the message says the rest")]
+pub enum RankProblem {
+    // The numbers of a rank.
+    /// An environment variable of a launcher does not hold what it should hold.
+    #[error("the variable {} should be {expected}, found {}", Escaped(.variable), Quoted(.found))]
+    BadVariable { variable: String, expected: &'static str, found: String },
+    /// Two variables of launchers contradict each other. Each is a text such as `RANK=1`.
+    #[error("the launchers contradict each other: {}, but {}", Escaped(.one), Escaped(.other))]
+    Contradiction { one: String, other: String },
+
+    // Rules and plans.
+    /// A text is not a rule.
+    #[error("{}, found {}", Escaped(.expected), Quoted(.found))]
+    BadRule { expected: String, found: String },
+    /// No rule says how a tensor is divided.
+    #[error("no rule says which part of it a rank holds: add a rule that splits or replicates it")]
+    NoRule,
+    /// The offsets do not divide the dimension into one part for each rank.
+    #[error(
+        "dimension {dim} of length {len} should be cut at {} offsets that ascend from 0 to {len}, \
+         one more than the {world_size} ranks, found {}",
+        .world_size + 1, Shape(.offsets)
+    )]
+    BadOffsets { dim: usize, len: usize, world_size: usize, offsets: Vec<usize> },
+    /// More ranks than are supported.
+    #[error("the world size should be from 1 to {limit}, found {found}")]
+    WorldSize { limit: usize, found: usize },
+    /// The text of a plan is malformed.
+    #[error("the plan of ranks is malformed: {}", Escaped(.problem))]
+    BadPlan { problem: String },
+
+    // Parts in files.
+    /// The record of the parts of a file is malformed, or the parts do not make up a tensor.
+    #[error("the parts of ranks are malformed: {}", Escaped(.problem))]
+    BadParts { problem: String },
+    /// A rank gives other tensors to save than its plan says.
+    #[error(
+        "rank {rank} should save the parts of its plan; missing: {}; not in the plan: {}",
+        NameList(.missing), NameList(.extra)
+    )]
+    WrongTensors { rank: usize, missing: Vec<String>, extra: Vec<String> },
+
+    // Saving from ranks.
+    /// A text cannot identify an attempt to save.
+    #[error(
+        "an attempt is named by 1 to 64 letters, digits, '-' and '_', found {}",
+        Quoted(.found)
+    )]
+    BadAttempt { found: String },
+    /// The ranks of one attempt save by different plans or options.
+    #[error(
+        "another rank of attempt {} saves by another plan or with other options: all ranks need \
+         the same ones, and each save needs an attempt of its own",
+        Quoted(.attempt)
+    )]
+    AttemptDiffers { attempt: String },
+    /// The attempt is complete, and the directory opens as what it has saved.
+    #[error(
+        "attempt {} is complete: the directory holds what its ranks have saved, and nothing was \
+         changed; a new save needs an attempt of its own",
+        Quoted(.attempt)
+    )]
+    AttemptComplete { attempt: String },
+    /// A newer attempt was completed first, and the parts of this one were removed.
+    #[error(
+        "a newer attempt was completed before attempt {}, whose parts are gone",
+        Quoted(.attempt)
+    )]
+    AttemptSuperseded { attempt: String },
+}
+
+impl From<RankProblem> for super::ErrorKind {
+    fn from(problem: RankProblem) -> Self {
+        Self::Ranks { problem }
+    }
+}
+
+impl From<RankProblem> for super::Error {
+    fn from(problem: RankProblem) -> Self {
+        super::ErrorKind::from(problem).into()
+    }
+}

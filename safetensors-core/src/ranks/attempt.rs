@@ -1,0 +1,344 @@
+//! [`Attempt`]: the parts of all ranks, until they are complete and take their places.
+//!
+//! The state of an attempt is a hidden directory beside the checkpoint's files:
+//!
+//! | file | says |
+//! |---|---|
+//! | `attempt.json` | by which plan and options its ranks save, and which attempt is the later one |
+//! | a file of tensors | what a rank has saved |
+//! | `rank-00002.done` | that all files of the rank are there, and have reached the disk |
+//!
+//! All of it changes only under the lock of the checkpoint's directory. So exactly one rank finds
+//! that no mark is missing, and it puts everything in place before it releases the lock: the files
+//! get second names (hard links) in the directory of a [`Staging`], which replaces a checkpoint
+//! without a moment in between. If that rank is killed, the parts are still complete, and any rank
+//! that saves again tries anew.
+//!
+//! A store of objects has no locks and no renaming, but conditional writes. There the same state
+//! would be objects below the attempt's name: a mark is an object that is created if there is none,
+//! whoever lists all marks writes the index, and the index names the parts where they are. Writing
+//! it on the condition that it is still the one from before takes the place of the lock.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::RankSaved;
+use super::files::RankFiles;
+use crate::checkpoint::store::LocalStore;
+use crate::checkpoint::{Contention, Index, NewDirectories, SavedShards, ShardOptions, Staging};
+use crate::error::{Error, ErrorKind, RankProblem, Result};
+use crate::header::{ATTEMPT_KEY, Limits};
+use crate::io::hidden::{attempt_directory, attempt_of, is_attempt};
+use crate::io::lock::DirectoryLock;
+use crate::io::{FileSource, SafeTensors, failpoint};
+use crate::save::AtomicFile;
+use crate::save::atomic::{sync, sync_directory};
+use crate::save::temporary::TempDirectory;
+
+/// The name of the file that describes an attempt.
+const MANIFEST: &str = "attempt.json";
+
+/// What `attempt.json` says.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Manifest {
+    /// Greater than that of each attempt that began before and was not complete then.
+    sequence: u64,
+    /// The digest of what all ranks have in common.
+    digest: String,
+}
+
+/// An attempt of ranks to save a checkpoint.
+pub(super) struct Attempt<'f> {
+    directory: &'f Path,
+    name: &'f str,
+    files: &'f RankFiles<'f>,
+    options: &'f ShardOptions,
+    /// The index of the checkpoint.
+    index: PathBuf,
+    /// The directory of the attempt.
+    path: PathBuf,
+    /// Removed at the end if they are still empty.
+    made: NewDirectories,
+}
+
+impl<'f> Attempt<'f> {
+    /// Begins the attempt, or joins the ranks that have begun it.
+    pub(super) fn enter(
+        directory: &'f Path,
+        name: &'f str,
+        files: &'f RankFiles<'f>,
+        options: &'f ShardOptions,
+    ) -> Result<Self> {
+        if !is_attempt(name) {
+            return Err(RankProblem::BadAttempt { found: name.into() }.into());
+        }
+        let made =
+            NewDirectories::create_all(directory).map_err(|error| Error::io(error, directory))?;
+        let index = directory.join(options.pattern().index_name());
+        let path = attempt_directory(&index, name);
+        let attempt = Self { directory, name, files, options, index, path, made };
+        let _lock = attempt.lock()?;
+        if attempt.is_published()? {
+            // What is left if the last rank was killed just before its end.
+            let _ = attempt.remove(&attempt.path);
+            return Err(attempt.complete());
+        }
+        let digest = files.digest().to_string();
+        match read_manifest(&attempt.path)? {
+            Some(found) if found.digest == digest => {}
+            Some(_) => {
+                let attempt = name.into();
+                return Err(Error::from(RankProblem::AttemptDiffers { attempt }).in_path(directory));
+            }
+            None => attempt.create(digest)?,
+        }
+        Ok(attempt)
+    }
+
+    fn create(&self, digest: String) -> Result<()> {
+        let others = self.others()?;
+        let sequence = others.iter().filter_map(|(_, manifest)| Some(manifest.as_ref()?.sequence));
+        let manifest = Manifest { sequence: sequence.max().unwrap_or(0) + 1, digest };
+        let write = || -> Result<()> {
+            let mut builder = fs::DirBuilder::new();
+            #[cfg(unix)]
+            std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+            match builder.create(&self.path) {
+                Err(error) if !self.path.is_dir() => return Err(ErrorKind::Io(error).into()),
+                _ => {}
+            }
+            failpoint::hit("begin the attempt").map_err(ErrorKind::Io)?;
+            let path = self.path.join(MANIFEST);
+            let mut file = AtomicFile::create_with(&path, &self.options.save_options)?;
+            serde_json::to_writer(&mut file, &manifest)
+                .map_err(|error| ErrorKind::Io(error.into()))?;
+            file.commit()
+        };
+        write().map_err(|error| self.of_directory(error))
+    }
+
+    /// A directory in which a rank writes its files. It is inside that of the attempt.
+    pub(super) fn begin(&self, rank: usize) -> Result<TempDirectory> {
+        let made = failpoint::hit("create")
+            .and_then(|()| TempDirectory::create(&self.path.join(format!("rank-{rank:05}"))));
+        made.map_err(|error| self.explain(Error::io(error, self.directory)))
+    }
+
+    /// Adds the files of a rank, which are all written, to the attempt. If that was the last rank,
+    /// all files take their places.
+    pub(super) fn finish(
+        self,
+        rank: usize,
+        temp: TempDirectory,
+        check: impl FnOnce() -> Result<()>,
+    ) -> Result<RankSaved> {
+        let lock = self.lock()?;
+        self.check_current()?;
+        self.add(rank, &temp).map_err(|error| Error::io(error, self.directory))?;
+        drop(temp);
+        let missing = self.missing().map_err(|error| Error::io(error, self.directory))?;
+        if missing > 0 {
+            return Ok(RankSaved::Waiting { missing });
+        }
+        self.publish(&lock, check)?;
+        let (files, total_size) = (self.files.names(), self.files.total_size);
+        Ok(RankSaved::Complete(SavedShards { files, total_size }))
+    }
+
+    /// Moves the files of a rank into the attempt. While its mark is missing, they may be some of
+    /// an earlier turn and some of this one, and nobody uses them.
+    fn add(&self, rank: usize, temp: &TempDirectory) -> std::io::Result<()> {
+        let mark = self.mark(rank);
+        remove_if_there(&mark)?;
+        for file in self.files.of_rank(rank) {
+            failpoint::hit("add a file of a rank")?;
+            fs::rename(temp.path().join(&file.name), self.path.join(&file.name))?;
+        }
+        if self.durable() {
+            sync_directory(&self.path)?;
+            self.made.sync()?;
+        }
+        failpoint::hit("mark a rank")?;
+        let file = File::create(&mark)?;
+        if self.durable() {
+            sync(&file)?;
+            sync_directory(&self.path)?;
+        }
+        Ok(())
+    }
+
+    /// The number of ranks without a mark. The directory is listed once, because a shared file
+    /// system takes long to look for each of a thousand marks.
+    fn missing(&self) -> std::io::Result<usize> {
+        let mut done = 0;
+        for entry in fs::read_dir(&self.path)? {
+            done += usize::from(entry?.file_name().as_encoded_bytes().ends_with(b".done"));
+        }
+        Ok(self.files.plan.world_size().saturating_sub(done))
+    }
+
+    /// Puts all files in their places, with the index, and removes this attempt and those that
+    /// began before it.
+    fn publish(&self, lock: &DirectoryLock, check: impl FnOnce() -> Result<()>) -> Result<()> {
+        for file in &self.files.files {
+            self.check_file(file).map_err(|error| {
+                error.moved(&self.path.join(&file.name), &self.directory.join(&file.name))
+            })?;
+        }
+        let index = self.files.index(self.name).map_err(|error| self.of_directory(error))?;
+        // The directory is locked already, so nobody else is busy there.
+        let options = self.options.clone().contention(Contention::Wait);
+        let staging = Staging::create(self.directory, &self.files.names(), &options)?;
+        for file in &self.files.files {
+            let (from, to) = (self.path.join(&file.name), staging.path(&file.name));
+            let linked = failpoint::hit("link a file of a rank")
+                .and_then(|()| fs::hard_link(&from, &to))
+                .or_else(|_| self.take_out(file.rank, &from, &to));
+            linked.map_err(|error| Error::io(error, &staging.destination(&file.name)))?;
+        }
+        staging.commit_locked(&index, check, lock)?;
+        let own = read_manifest(&self.path)?.map_or(u64::MAX, |manifest| manifest.sequence);
+        let is_older =
+            |manifest: &Option<Manifest>| manifest.as_ref().is_none_or(|it| it.sequence < own);
+        let older = self.others()?.into_iter().filter(|(_, manifest)| is_older(manifest));
+        for path in older.map(|(path, _)| path).chain([self.path.clone()]) {
+            self.remove(&path).map_err(|error| {
+                Error::from(ErrorKind::LeftBehind(error)).in_path(self.directory)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Removes an attempt. A rank may still be writing to it, so it disappears at once, and what is
+    /// in it afterwards. If that fails, the next save removes it.
+    fn remove(&self, attempt: &Path) -> std::io::Result<()> {
+        if !attempt.exists() {
+            return Ok(());
+        }
+        failpoint::hit("remove an attempt")?;
+        let temp = TempDirectory::create(&self.index)?;
+        fs::rename(attempt, temp.path().join("attempt"))
+    }
+
+    /// Moves a file out of the attempt, on a file system without links. If this rank is killed
+    /// then, the file's own rank has to save it again, so it loses its mark.
+    fn take_out(&self, rank: usize, from: &Path, to: &Path) -> std::io::Result<()> {
+        remove_if_there(&self.mark(rank))?;
+        fs::rename(from, to)
+    }
+
+    /// Compares the header of a file with what its rank should have saved.
+    fn check_file(&self, file: &super::files::RankFile) -> Result<()> {
+        let path = self.path.join(&file.name);
+        let open = || SafeTensors::from_source(FileSource::open(&path)?);
+        let found = open().map_err(|error| error.in_path(&path))?;
+        for part in self.files.parts(file)? {
+            let tensor = found.tensor(&part.name).map_err(|error| error.in_path(&path))?;
+            let is_same =
+                tensor.dtype() == part.tensor.dtype() && tensor.shape() == part.shape.as_slice();
+            if !is_same {
+                let (expected, found) = (part.shape.clone(), tensor.shape().to_vec());
+                let wrong = Error::from(ErrorKind::WrongShape { expected, found });
+                return Err(wrong.in_tensor(&part.name).in_path(&path));
+            }
+        }
+        Ok(())
+    }
+
+    /// The other attempts to save this checkpoint, with what describes them; `None` if the rank
+    /// that began one was killed at once.
+    fn others(&self) -> Result<Vec<(PathBuf, Option<Manifest>)>> {
+        let failed = |error| Error::io(error, self.directory);
+        let mut others = Vec::new();
+        for entry in fs::read_dir(self.directory).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            if path != self.path && attempt_of(&self.index, &path).is_some() && path.is_dir() {
+                let manifest = read_manifest(&path)?;
+                others.push((path, manifest));
+            }
+        }
+        Ok(others)
+    }
+
+    /// Whether the directory's index is that of this attempt.
+    fn is_published(&self) -> Result<bool> {
+        match Index::read(&LocalStore, &self.index, &Limits::default()) {
+            Ok(index) => Ok(index.metadata.get(ATTEMPT_KEY).is_some_and(|name| name == self.name)),
+            Err(error) => match error.kind() {
+                ErrorKind::Io(io) if io.kind() != std::io::ErrorKind::NotFound => Err(error),
+                // What is malformed was not saved by this attempt.
+                _ => Ok(false),
+            },
+        }
+    }
+
+    /// Fails if the attempt is no longer under way.
+    fn check_current(&self) -> Result<()> {
+        let digest = self.files.digest().to_string();
+        match read_manifest(&self.path)? {
+            Some(manifest) if manifest.digest == digest => Ok(()),
+            _ if self.is_published()? => Err(self.complete()),
+            _ => Err(self.superseded()),
+        }
+    }
+
+    /// Replaces an error by its cause, if that is that the attempt's directory is gone.
+    pub(super) fn explain(&self, error: Error) -> Error {
+        match self.path.is_dir() {
+            true => error,
+            false => self.check_current().err().unwrap_or(error),
+        }
+    }
+
+    fn complete(&self) -> Error {
+        let attempt = self.name.into();
+        Error::from(RankProblem::AttemptComplete { attempt }).in_path(self.directory)
+    }
+
+    fn superseded(&self) -> Error {
+        let attempt = self.name.into();
+        Error::from(RankProblem::AttemptSuperseded { attempt }).in_path(self.directory)
+    }
+
+    /// The error without the names of hidden files, which are of no use to the caller.
+    fn of_directory(&self, error: Error) -> Error {
+        let hidden = self.path.join(MANIFEST);
+        error.moved(&hidden, self.directory).in_path(self.directory)
+    }
+
+    fn lock(&self) -> Result<DirectoryLock> {
+        DirectoryLock::wait_for(self.directory).map_err(|error| Error::io(error, self.directory))
+    }
+
+    /// The mark that all files of a rank are there.
+    fn mark(&self, rank: usize) -> PathBuf {
+        self.path.join(format!("rank-{rank:05}.done"))
+    }
+
+    fn durable(&self) -> bool {
+        self.options.save_options.durable
+    }
+}
+
+/// Removes a file, if there is one.
+fn remove_if_there(path: &Path) -> std::io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+/// What describes an attempt; `None` if there is nothing.
+fn read_manifest(attempt: &Path) -> Result<Option<Manifest>> {
+    let path = attempt.join(MANIFEST);
+    let json = match fs::read_to_string(&path) {
+        Ok(json) => json,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Error::io(error, &path)),
+    };
+    let manifest = serde_json::from_str(&json);
+    manifest.map(Some).map_err(|error| Error::io(error.into(), &path))
+}

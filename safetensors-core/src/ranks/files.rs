@@ -1,0 +1,175 @@
+//! [`RankFiles`]: the files that all ranks save together. Each rank computes them from the plan.
+
+use std::collections::{HashMap, HashSet};
+
+use super::parts::{PartRecord, Record, record, saved_as};
+use super::plan::{RankPlan, RankTensor};
+use crate::checkpoint::{Index, ShardOptions, split_into_shards};
+use crate::error::{Error, ErrorKind, Result};
+use crate::hash::Digest;
+use crate::header::{ATTEMPT_KEY, FORMAT_KEY, Metadata};
+use crate::save::SaveOptions;
+
+/// The files of a checkpoint that ranks save.
+pub(super) struct RankFiles<'p> {
+    pub(super) plan: &'p RankPlan,
+    pub(super) files: Vec<RankFile>,
+    /// The number of bytes of all tensors.
+    pub(super) total_size: u64,
+    /// How each file is saved.
+    pub(super) each: SaveOptions,
+    /// The metadata of the index, or of the one file.
+    metadata: Metadata,
+}
+
+/// One file of a rank.
+pub(super) struct RankFile {
+    pub(super) name: String,
+    pub(super) rank: usize,
+    /// The positions, in the plan, of its tensors.
+    pub(super) tensors: Vec<usize>,
+}
+
+/// What is written for one tensor of a plan.
+pub(super) struct SavedPart<'p> {
+    pub(super) tensor: &'p RankTensor,
+    /// The name in the file.
+    pub(super) name: String,
+    pub(super) shape: Vec<usize>,
+    record: Option<PartRecord>,
+}
+
+impl<'p> RankFiles<'p> {
+    pub(super) fn new(plan: &'p RankPlan, options: &ShardOptions) -> Result<Self> {
+        refuse_ambiguous_names(plan)?;
+        let savers = plan.savers();
+        let (mut ranks, mut total_size) = (Vec::new(), 0_u64);
+        for rank in 0..plan.world_size() {
+            let (mut tensors, mut sizes) = (Vec::new(), Vec::new());
+            for (position, (tensor, saver)) in plan.tensors().zip(&savers).enumerate() {
+                let (_, is_first) = tensor.division().held(rank, plan.world_size());
+                if saver.map_or(is_first, |saver| saver == rank) {
+                    tensors.push(position);
+                    sizes.push((tensor.byte_len(rank)?, None::<()>));
+                }
+            }
+            let split = split_into_shards(sizes, options.max_shard());
+            // The plan has checked that the sum of all fits.
+            total_size += split.total_size;
+            for shard in split.shards {
+                let tensors = shard.into_iter().map(|i| tensors[i]).collect::<Vec<_>>();
+                ranks.push((rank, tensors));
+            }
+        }
+        if ranks.is_empty() {
+            // Without tensors there is still one file.
+            ranks.push((0, Vec::new()));
+        }
+        let count = ranks.len();
+        let name = |number| options.pattern().file_name(number, count);
+        let files = ranks.into_iter().enumerate();
+        let files = files.map(|(i, (rank, tensors))| RankFile { name: name(i), rank, tensors });
+        let files = files.collect();
+
+        let progress = options.save_options.progress.clone();
+        let mut each = SaveOptions { tied: None, progress, ..options.save_options.clone() };
+        let mut metadata = std::mem::take(&mut each.metadata);
+        let format = metadata.remove(FORMAT_KEY).unwrap_or_else(|| "pt".into());
+        each.metadata.insert(FORMAT_KEY.into(), format);
+        Ok(Self { plan, files, total_size, each, metadata })
+    }
+
+    /// The files of one rank.
+    pub(super) fn of_rank(&self, rank: usize) -> impl Iterator<Item = &RankFile> {
+        self.files.iter().filter(move |file| file.rank == rank)
+    }
+
+    /// The names of all files.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.files.iter().map(|file| file.name.clone()).collect()
+    }
+
+    /// What is written to a file.
+    pub(super) fn parts(&self, file: &RankFile) -> Result<Vec<SavedPart<'p>>> {
+        let part = |&position: &usize| {
+            let tensor = &self.plan.tensors[position];
+            let (name, record) = saved_as(tensor, file.rank, self.plan.world_size())?;
+            let shape = tensor.part(file.rank)?.shape(tensor.shape())?;
+            Ok(SavedPart { tensor, name, shape, record })
+        };
+        file.tensors.iter().map(part).collect()
+    }
+
+    /// How a file is saved: with the record of its parts.
+    pub(super) fn options(&self, parts: &[SavedPart<'_>]) -> SaveOptions {
+        let mut options = self.each.clone();
+        let records = parts.iter().filter_map(|part| Some((&part.name, part.record.as_ref()?)));
+        let records: Record =
+            records.map(|(name, record)| (name.clone(), record.clone())).collect();
+        if self.files.len() == 1 {
+            options.metadata.extend(self.metadata.clone());
+        }
+        record(&mut options.metadata, &records);
+        options
+    }
+
+    /// The index of all files.
+    pub(super) fn index(&self, attempt: &str) -> Result<Index> {
+        let mut index = Index { total_size: Some(self.total_size), ..Index::default() };
+        index.metadata = self.metadata.clone();
+        // The index writes its own number under this key.
+        index.metadata.remove("total_size");
+        index.metadata.insert(ATTEMPT_KEY.into(), attempt.into());
+        for file in &self.files {
+            let names = self.parts(file)?.into_iter().map(|part| part.name).collect();
+            index.shards.insert(file.name.clone(), names);
+        }
+        Ok(index)
+    }
+
+    /// A digest of everything that the ranks must have in common.
+    pub(super) fn digest(&self) -> Digest {
+        let mut text = self.plan.to_json();
+        for file in &self.files {
+            text.push_str(&file.name);
+            text.push('\n');
+        }
+        for (key, value) in self.metadata.iter().chain(&self.each.metadata) {
+            text.push_str(&format!("{key:?}={value:?}\n"));
+        }
+        Digest::of(text.as_bytes())
+    }
+}
+
+/// Refuses a plan with a tensor that has the name of another tensor's part.
+fn refuse_ambiguous_names(plan: &RankPlan) -> Result<()> {
+    let is_divided = |tensor: &&RankTensor| tensor.division().dim().is_some();
+    let divided: HashSet<_> = plan.tensors().filter(is_divided).map(RankTensor::name).collect();
+    let of_part = |name: &str| {
+        let (tensor, number) = name.rsplit_once(".part-")?;
+        let is_number = number.bytes().all(|byte| byte.is_ascii_digit() || b"-of".contains(&byte));
+        (is_number && divided.contains(tensor)).then_some(())
+    };
+    match plan.tensors().find(|tensor| of_part(tensor.name()).is_some()) {
+        Some(tensor) => Err(Error::from(ErrorKind::DuplicateTensor).in_tensor(tensor.name())),
+        None => Ok(()),
+    }
+}
+
+/// The tensors that a rank gives to be saved, by the positions of the plan.
+pub(super) fn given<N: AsRef<str>, T>(
+    plan: &RankPlan,
+    tensors: impl IntoIterator<Item = (N, T)>,
+) -> (Vec<Option<T>>, Vec<String>) {
+    let positions: HashMap<&str, usize> =
+        plan.tensors().enumerate().map(|(position, tensor)| (tensor.name(), position)).collect();
+    let mut given: Vec<Option<T>> = plan.tensors().map(|_| None).collect();
+    let mut extra = Vec::new();
+    for (name, tensor) in tensors {
+        match positions.get(name.as_ref()) {
+            Some(&position) if given[position].is_none() => given[position] = Some(tensor),
+            _ => extra.push(name.as_ref().to_owned()),
+        }
+    }
+    (given, extra)
+}

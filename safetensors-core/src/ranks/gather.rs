@@ -1,0 +1,260 @@
+//! [`gather`]: the whole tensors of a checkpoint whose files have parts of them.
+
+use std::collections::HashMap;
+
+use super::parts::{PartRecord, read_record};
+use crate::checkpoint::Checkpoint;
+use crate::dtype::Dtype;
+use crate::error::{Error, ErrorKind, RankProblem, Result};
+use crate::header::PARTS_KEY;
+use crate::io::{FileSource, ReadAt};
+use crate::load::LazyTensor;
+use crate::load::streaming::PIECE;
+use crate::tensor::{Sink, TensorSource, shape};
+
+/// Whether files of a checkpoint have parts of tensors, as [`save`](super::save()) saves them.
+pub fn is_divided<S>(checkpoint: &Checkpoint<S>) -> bool {
+    let mut files = checkpoint.files().iter();
+    files.any(|file| file.safetensors().metadata().contains_key(PARTS_KEY))
+}
+
+/// The whole tensors of a checkpoint, in the order of its files. Those whose parts lie in several
+/// files are gathered when they are written. A checkpoint without parts gives its tensors as they
+/// are. No data is read yet.
+///
+/// ```
+/// use safetensors_core::ranks::{self, Division, RankRules};
+/// use safetensors_core::{Checkpoint, SaveOptions, ShardOptions, TensorView, save};
+///
+/// let dir = tempfile::tempdir()?;
+/// let values = [0_u8, 1, 2, 3, 4, 5, 6, 7];
+/// let whole = TensorView::from_slice(&[2, 4], &values)?;
+/// let rules = RankRules::new().rule("w", Division::Split { dim: 1 })?;
+/// let plan = rules.plan_tensors([("w", whole.dtype(), vec![2, 4])], 2)?;
+/// for rank in 0..2 {
+///     let part = whole.narrow(1, rank * 2, 2)?;
+///     ranks::save(dir.path(), rank, &plan, [("w", part)], "step-1", &ShardOptions::new())?;
+/// }
+///
+/// let divided = Checkpoint::open(dir.path())?;
+/// let gathered = ranks::gather(&divided)?;
+/// let path = dir.path().join("plain.safetensors");
+/// save(&path, gathered.iter().map(|w| (w.name(), w)), &SaveOptions::new())?;
+/// assert_eq!(Checkpoint::open(&path)?.tensor("w")?.read()?.as_slice::<u8>()?, values);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// [`RankProblem::BadParts`] if the record of a file is malformed, or if the parts of a tensor do
+/// not make it up: if one is missing, or two overlap or differ in dtype;
+/// [`ErrorKind::DuplicateTensor`].
+pub fn gather<S>(checkpoint: &Checkpoint<S>) -> Result<Vec<GatheredTensor<'_, S>>> {
+    let mut records = Vec::new();
+    for file in checkpoint.files() {
+        records.push(read_record(file)?);
+    }
+    let mut gathered: Vec<GatheredTensor<'_, S>> = Vec::new();
+    let mut positions: HashMap<String, usize> = HashMap::new();
+    for tensor in checkpoint.tensors() {
+        let record = records.get(tensor.file_index()).and_then(|record| record.get(tensor.name()));
+        let name = record.map_or(tensor.name(), |record| &record.tensor);
+        match (positions.get(name), record) {
+            (None, _) => {
+                positions.insert(name.to_owned(), gathered.len());
+                gathered.push(GatheredTensor::begin(tensor, record));
+            }
+            (Some(&position), Some(record)) => gathered[position].add(tensor, record)?,
+            (Some(_), None) => return Err(tensor.locate(ErrorKind::DuplicateTensor.into())),
+        }
+    }
+    gathered.iter_mut().try_for_each(GatheredTensor::finish)?;
+    Ok(gathered)
+}
+
+/// A whole tensor whose parts lie in the files of a checkpoint. It is a [`TensorSource`] that reads
+/// pieces of at most 1 MiB.
+#[derive(Debug)]
+pub struct GatheredTensor<'a, S = FileSource> {
+    name: String,
+    shape: Vec<usize>,
+    /// The dimension that is cut; `None` if there is one part, the whole tensor.
+    dim: Option<usize>,
+    /// The parts, with their first positions.
+    parts: Vec<(usize, LazyTensor<'a, S>)>,
+}
+
+impl<S> Clone for GatheredTensor<'_, S> {
+    fn clone(&self) -> Self {
+        let Self { name, shape, dim, parts } = self;
+        Self { name: name.clone(), shape: shape.clone(), dim: *dim, parts: parts.clone() }
+    }
+}
+
+impl<'a, S> GatheredTensor<'a, S> {
+    /// The name of the whole tensor.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The type of the elements.
+    pub fn dtype(&self) -> Dtype {
+        // There is always a part.
+        self.parts.first().map_or(Dtype::U8, |(_, part)| part.dtype())
+    }
+
+    /// The shape of the whole tensor.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The tensors in the files that it is made of, in the order of their positions.
+    pub fn parts(&self) -> impl ExactSizeIterator<Item = &LazyTensor<'a, S>> {
+        self.parts.iter().map(|(_, part)| part)
+    }
+
+    /// The dimension that is cut; `None` if the tensor lies in one file as it is.
+    pub fn dim(&self) -> Option<usize> {
+        self.dim
+    }
+
+    /// The first position and the shape of the part that a file has under this name.
+    pub(super) fn saved(&self, name: &str) -> Option<(usize, &'a [usize])> {
+        let part = self.parts.iter().find(|(_, part)| part.name() == name);
+        part.map(|(offset, part)| (*offset, part.shape()))
+    }
+
+    fn begin(tensor: LazyTensor<'a, S>, record: Option<&PartRecord>) -> Self {
+        match record {
+            None => Self {
+                name: tensor.name().into(),
+                shape: tensor.shape().to_vec(),
+                dim: None,
+                parts: vec![(0, tensor)],
+            },
+            Some(record) => Self {
+                name: record.tensor.clone(),
+                shape: record.shape.clone(),
+                dim: Some(record.dim),
+                parts: vec![(record.offset, tensor)],
+            },
+        }
+    }
+
+    fn add(&mut self, tensor: LazyTensor<'a, S>, record: &PartRecord) -> Result<()> {
+        if self.dim.is_none() {
+            return Err(tensor.locate(ErrorKind::DuplicateTensor.into()));
+        }
+        if self.dim != Some(record.dim)
+            || self.shape != record.shape
+            || self.dtype() != tensor.dtype()
+        {
+            let first = self.parts().next().map_or("", |part| part.name());
+            let problem = format!("it is no part of the same tensor as {first:?}");
+            return Err(tensor.locate(RankProblem::BadParts { problem }.into()));
+        }
+        self.parts.push((record.offset, tensor));
+        Ok(())
+    }
+
+    /// Checks that the parts make up the tensor.
+    fn finish(&mut self) -> Result<()> {
+        let Some(dim) = self.dim else { return Ok(()) };
+        let named = |error: Error| error.in_tensor(&self.name);
+        shape::byte_len(self.dtype(), &self.shape).map_err(|kind| named(kind.into()))?;
+        // Of two parts with one offset, the first must be empty.
+        self.parts.sort_by_key(|(offset, part)| (*offset, part.shape()[dim]));
+        let mut end = 0;
+        for (offset, part) in &self.parts {
+            if *offset != end {
+                let problem = format!(
+                    "the parts should meet at {end} of dimension {dim}, but {:?} begins at \
+                     {offset}",
+                    part.name()
+                );
+                return Err(part.locate(RankProblem::BadParts { problem }.into()));
+            }
+            end += part.shape()[dim];
+        }
+        if end == self.shape[dim] {
+            return Ok(());
+        }
+        let problem = format!(
+            "the parts end at {end} of dimension {dim}, which has length {}",
+            self.shape[dim]
+        );
+        Err(named(RankProblem::BadParts { problem }.into()))
+    }
+}
+
+impl<S: ReadAt> GatheredTensor<'_, S> {
+    /// The bytes of one position of all outer dimensions together, in each part.
+    fn rows(&self, dim: usize) -> Result<Vec<usize>, ErrorKind> {
+        let inner: usize = self.shape[dim + 1..].iter().product();
+        let bits = u128::from(self.dtype().bits());
+        let row = |(_, part): &(usize, LazyTensor<'_, S>)| {
+            let bits = part.shape()[dim] as u128 * inner as u128 * bits;
+            let bytes = usize::try_from(bits / 8).ok().filter(|_| bits.is_multiple_of(8));
+            bytes.ok_or(ErrorKind::SliceInsideByte { dtype: self.dtype() })
+        };
+        self.parts.iter().map(row).collect()
+    }
+
+    /// Writes the tensor row by row: of each part the bytes of these rows, one after another.
+    fn write_rows(&self, outer: usize, rows: &[usize], sink: &mut Sink<'_>) -> Result<()> {
+        let whole: usize = rows.iter().sum();
+        let (mut read, mut joined) = (Vec::new(), Vec::new());
+        // So many rows at once that they fill a piece. One row of a wide tensor is several pieces.
+        let most = (PIECE / whole.max(1)).max(1);
+        for first in (0..outer).step_by(most) {
+            let count = most.min(outer - first);
+            if count == 1 {
+                for ((_, part), &row) in self.parts.iter().zip(rows) {
+                    let start = part.file_offset() + (first * row) as u64;
+                    part.read_pieces(start..start + row as u64, &mut read, sink)?;
+                }
+                continue;
+            }
+            joined.resize(count * whole, 0);
+            let mut column = 0;
+            for ((_, part), &row) in self.parts.iter().zip(rows) {
+                read.resize(count * row, 0);
+                let start = part.file_offset() + (first * row) as u64;
+                let result = part.source().read_exact_at(&mut read, start);
+                result.map_err(|error| part.locate(ErrorKind::Io(error).into()))?;
+                for (i, bytes) in read.chunks_exact(row.max(1)).enumerate() {
+                    joined[i * whole + column..][..row].copy_from_slice(bytes);
+                }
+                column += row;
+            }
+            sink(&joined)?;
+        }
+        Ok(())
+    }
+}
+
+impl<S: ReadAt> TensorSource for GatheredTensor<'_, S> {
+    fn dtype(&self) -> Dtype {
+        Self::dtype(self)
+    }
+
+    fn shape(&self) -> &[usize] {
+        Self::shape(self)
+    }
+
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        let is_empty = self.shape.contains(&0);
+        match self.dim {
+            _ if is_empty => {}
+            None | Some(0) => return self.parts().try_for_each(|part| part.write_to(sink)),
+            Some(dim) => {
+                let rows =
+                    self.rows(dim).map_err(|kind| Error::from(kind).in_tensor(&self.name))?;
+                // The tensor is not empty, so this is at most its number of elements.
+                let outer = self.shape[..dim].iter().product();
+                self.write_rows(outer, &rows, sink)?;
+            }
+        }
+        self.parts().try_for_each(|part| part.check_unchanged())
+    }
+}

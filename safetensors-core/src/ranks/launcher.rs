@@ -1,0 +1,208 @@
+//! The variables in which launchers tell a process its rank.
+
+use super::Rank;
+use super::rank::check_world_size;
+use crate::error::{ErrorKind, RankProblem};
+
+/// The names of the variables of one launcher.
+struct Launcher {
+    rank: &'static str,
+    world_size: &'static str,
+    local_rank: &'static str,
+    /// Slurm has no such variable, see [`tasks_on_node`].
+    local_world_size: Option<&'static str>,
+}
+
+/// Launchers that start the processes of a job themselves.
+const INNER: [Launcher; 3] = [
+    Launcher {
+        rank: "RANK",
+        world_size: "WORLD_SIZE",
+        local_rank: "LOCAL_RANK",
+        local_world_size: Some("LOCAL_WORLD_SIZE"),
+    },
+    Launcher {
+        rank: "OMPI_COMM_WORLD_RANK",
+        world_size: "OMPI_COMM_WORLD_SIZE",
+        local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
+        local_world_size: Some("OMPI_COMM_WORLD_LOCAL_SIZE"),
+    },
+    Launcher {
+        rank: "PMI_RANK",
+        world_size: "PMI_SIZE",
+        local_rank: "MPI_LOCALRANKID",
+        local_world_size: Some("MPI_LOCALNRANKS"),
+    },
+];
+
+/// Slurm also starts other launchers.
+const SLURM: Launcher = Launcher {
+    rank: "SLURM_PROCID",
+    world_size: "SLURM_NTASKS",
+    local_rank: "SLURM_LOCALID",
+    local_world_size: None,
+};
+
+/// A number, and the variable that it comes from.
+#[derive(Clone, Copy)]
+struct Number {
+    variable: &'static str,
+    value: usize,
+}
+
+impl Number {
+    fn shown(self) -> String {
+        format!("{}={}", self.variable, self.value)
+    }
+}
+
+/// What the variables of one launcher say.
+#[derive(Clone, Copy)]
+struct Told {
+    rank: Number,
+    world_size: Number,
+    local_rank: Option<Number>,
+    local_world_size: Option<Number>,
+}
+
+type Lookup<'l> = &'l dyn Fn(&str) -> Option<String>;
+
+/// The rank that the variables tell; `None` if none of them is set.
+pub(super) fn find(lookup: Lookup<'_>) -> Result<Option<Rank>, ErrorKind> {
+    let mut found: Option<Told> = None;
+    for launcher in &INNER {
+        let Some(told) = read(launcher, lookup)? else { continue };
+        found = Some(match found {
+            None => told,
+            Some(first) => agreed(first, told)?,
+        });
+    }
+    let outer = match read(&SLURM, lookup) {
+        // A batch script without a number of tasks has a rank all the same. It is no task of srun.
+        Err(_) if lookup("SLURM_STEP_ID").is_none() && lookup(SLURM.world_size).is_none() => None,
+        told => told?,
+    };
+    let told = match (found, outer) {
+        (Some(inner), Some(outer)) if is_nested(inner, outer, lookup) => inner,
+        (Some(inner), Some(outer)) => agreed(inner, outer)?,
+        (Some(told), None) | (None, Some(told)) => told,
+        (None, None) => return Ok(None),
+    };
+    let value = |number: Option<Number>| number.map(|number| number.value);
+    let (rank, world_size) = (told.rank.value, told.world_size.value);
+    let local = (value(told.local_rank), value(told.local_world_size));
+    Ok(Some(Rank::checked((rank, world_size), local.0, local.1)))
+}
+
+/// Whether the numbers of Slurm are those of the process that started the inner launcher.
+/// [`Rank::from_env`] has the reasons.
+fn is_nested(inner: Told, outer: Told, lookup: Lookup<'_>) -> bool {
+    inner.world_size.value != outer.world_size.value
+        || lookup("SLURM_STEP_ID").is_none()
+        || (inner.rank.variable == INNER[0].rank && lookup("TORCHELASTIC_RUN_ID").is_some())
+}
+
+/// What one launcher tells; `None` if it has set no rank.
+fn read(launcher: &Launcher, lookup: Lookup<'_>) -> Result<Option<Told>, ErrorKind> {
+    let Some(rank) = number(launcher.rank, lookup)? else { return Ok(None) };
+    let Some(world_size) = number(launcher.world_size, lookup)? else {
+        let other = format!("{} is not set", launcher.world_size);
+        return Err(RankProblem::Contradiction { one: rank.shown(), other }.into());
+    };
+    let local_rank = number(launcher.local_rank, lookup)?;
+    let local_world_size = match launcher.local_world_size {
+        Some(variable) => number(variable, lookup)?,
+        None => tasks_on_node(lookup)?,
+    };
+    check_world_size(world_size.value)?;
+    below(rank, world_size)?;
+    if let Some(local_world_size) = local_world_size {
+        let is_part = (1..=world_size.value).contains(&local_world_size.value);
+        is_part.then_some(()).ok_or_else(|| contradiction(local_world_size, world_size))?;
+    }
+    if let Some(local_rank) = local_rank {
+        below(local_rank, local_world_size.unwrap_or(world_size))?;
+    }
+    Ok(Some(Told { rank, world_size, local_rank, local_world_size }))
+}
+
+/// The numbers of two launchers that should tell the same.
+fn agreed(one: Told, other: Told) -> Result<Told, ErrorKind> {
+    let pairs = [
+        (Some(one.world_size), Some(other.world_size)),
+        (Some(one.rank), Some(other.rank)),
+        (one.local_world_size, other.local_world_size),
+        (one.local_rank, other.local_rank),
+    ];
+    for (one, other) in pairs {
+        if let (Some(one), Some(other)) = (one, other)
+            && one.value != other.value
+        {
+            return Err(contradiction(one, other));
+        }
+    }
+    Ok(Told {
+        local_rank: one.local_rank.or(other.local_rank),
+        local_world_size: one.local_world_size.or(other.local_world_size),
+        ..one
+    })
+}
+
+fn below(rank: Number, world_size: Number) -> Result<(), ErrorKind> {
+    if rank.value < world_size.value { Ok(()) } else { Err(contradiction(rank, world_size)) }
+}
+
+fn contradiction(one: Number, other: Number) -> ErrorKind {
+    RankProblem::Contradiction { one: one.shown(), other: other.shown() }.into()
+}
+
+/// The number in a variable; `None` if it is not set.
+fn number(variable: &'static str, lookup: Lookup<'_>) -> Result<Option<Number>, ErrorKind> {
+    let Some(text) = lookup(variable) else { return Ok(None) };
+    match digits(&text) {
+        Some(value) => Ok(Some(Number { variable, value })),
+        None => Err(bad(variable, "a whole number in plain digits", text)),
+    }
+}
+
+/// A number in plain digits. `parse` alone would take a sign.
+fn digits(text: &str) -> Option<usize> {
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
+    is_plain.then(|| text.parse().ok()).flatten()
+}
+
+fn bad(variable: &str, expected: &'static str, found: String) -> ErrorKind {
+    RankProblem::BadVariable { variable: variable.into(), expected, found }.into()
+}
+
+/// The number of tasks of Slurm on this machine. `4(x2),3` means 4 tasks on each of two machines,
+/// and 3 on the next.
+fn tasks_on_node(lookup: Lookup<'_>) -> Result<Option<Number>, ErrorKind> {
+    let names = ["SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"];
+    let set = names.into_iter().find_map(|name| Some((name, lookup(name)?)));
+    let (Some((variable, text)), Some(node)) = (set, number("SLURM_NODEID", lookup)?) else {
+        return Ok(None);
+    };
+    let (mut nodes, mut found) = (0_usize, None);
+    for group in text.split(',') {
+        let (tasks, times) = match group.strip_suffix(')').map(|group| group.split_once("(x")) {
+            Some(Some((tasks, times))) => (digits(tasks), digits(times)),
+            Some(None) => (None, None),
+            None => (digits(group), Some(1)),
+        };
+        let (Some(value), Some(times)) = (tasks, times) else {
+            return Err(bad(variable, "numbers of tasks, such as 4(x2),3", text));
+        };
+        nodes = nodes.saturating_add(times);
+        if node.value < nodes {
+            found.get_or_insert(Number { variable, value });
+        }
+    }
+    match found {
+        Some(_) => Ok(found),
+        None => {
+            let one = format!("{variable}={text}");
+            Err(RankProblem::Contradiction { one, other: node.shown() }.into())
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! [`RankPlan`]: which part of each tensor each rank holds.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+use super::Division;
+use super::rank::check_world_size;
+use crate::dtype::Dtype;
+use crate::error::{Error, ErrorKind, Mismatch, Result};
+use crate::slice::TensorPart;
+use crate::tensor::shape;
+
+/// Which part of each tensor of a model each rank holds.
+///
+/// [`RankRules::plan`](super::RankRules::plan) makes a plan, and every rank makes the same one. It
+/// can be saved as JSON ([`to_json`](RankPlan::to_json)), so that a later job divides the model in
+/// the same way. [`read`](RankPlan::read) reads a rank's parts. [`save`](super::save()) saves them.
+///
+/// ```
+/// use safetensors_core::ranks::RankRules;
+/// use safetensors_core::{Checkpoint, LoadOptions, SaveOptions, TensorView, save};
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("model.safetensors");
+/// let (weight, norm) = ([0_f32, 1., 2., 3., 4., 5., 6., 7.], [1_f32, 1.]);
+/// let up = TensorView::from_slice(&[4, 2], &weight)?;
+/// let norm = TensorView::from_slice(&[2], &norm)?;
+/// let tensors = [("layers.0.mlp.up_proj.weight", up), ("norm.weight", norm)];
+/// save(&path, tensors, &SaveOptions::new())?;
+///
+/// let checkpoint = Checkpoint::open(&path)?;
+/// let plan = RankRules::llama().plan(&checkpoint, 2)?;
+/// assert_eq!(plan.byte_len(1)?, 16 + 8);
+/// let parts = plan.read(&checkpoint, 1, &LoadOptions::new())?;
+/// for (tensor, part) in plan.tensors().zip(&parts) {
+///     println!("{}: {:?} of {:?}", tensor.name(), part.shape(), tensor.shape());
+/// }
+/// assert_eq!(parts[0].as_slice::<f32>()?, [4., 5., 6., 7.]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RankPlan {
+    pub(super) world_size: usize,
+    pub(super) tensors: Vec<RankTensor>,
+}
+
+/// A tensor of a [`RankPlan`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RankTensor {
+    name: String,
+    dtype: Dtype,
+    shape: Vec<usize>,
+    division: Division,
+    world_size: usize,
+}
+
+impl RankTensor {
+    pub(super) fn new(name: String, dtype: Dtype, shape: Vec<usize>, division: Division) -> Self {
+        Self { name, dtype, shape, division, world_size: 1 }
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The type of the elements in the file.
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// The shape of the whole tensor.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// How it is divided.
+    pub fn division(&self) -> &Division {
+        &self.division
+    }
+
+    /// The part that a rank holds, to be read by [`Checkpoint::read_parts`] or by an adapter.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoSuchRank`].
+    ///
+    /// [`Checkpoint::read_parts`]: crate::Checkpoint::read_parts
+    pub fn part(&self, rank: usize) -> Result<TensorPart> {
+        let part = self.division.part(&self.shape, rank, self.world_size);
+        part.map_err(|error| error.in_tensor(&self.name))
+    }
+
+    /// The number of bytes, in the file, of the part that a rank holds.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoSuchRank`].
+    pub fn byte_len(&self, rank: usize) -> Result<u64> {
+        let len = self.division.byte_len(self.dtype, &self.shape, rank, self.world_size);
+        len.map_err(|error| error.in_tensor(&self.name))
+    }
+}
+
+impl RankPlan {
+    /// A plan of these tensors, which are checked.
+    pub(super) fn new(world_size: usize, mut tensors: Vec<RankTensor>) -> Result<Self> {
+        check_world_size(world_size)?;
+        let mut names = std::collections::HashSet::new();
+        let mut total = 0_u64;
+        for tensor in &mut tensors {
+            tensor.world_size = world_size;
+        }
+        for tensor in &tensors {
+            let check = || {
+                let len = shape::byte_len(tensor.dtype, &tensor.shape)?;
+                // The sum over all ranks is the most that any sum below can be.
+                let len = len.checked_mul(world_size as u64);
+                let overflow = || ErrorKind::ShapeOverflow { shape: tensor.shape.clone() };
+                total = len.and_then(|len| total.checked_add(len)).ok_or_else(overflow)?;
+                if !names.insert(tensor.name.as_str()) {
+                    return Err(ErrorKind::DuplicateTensor.into());
+                }
+                tensor.division.check(tensor.dtype, &tensor.shape, world_size)
+            };
+            let mut check = check;
+            check().map_err(|error: Error| error.in_tensor(&tensor.name))?;
+        }
+        Ok(Self { world_size, tensors })
+    }
+
+    /// The number of ranks.
+    pub fn world_size(&self) -> usize {
+        self.world_size
+    }
+
+    /// The tensors, in the order of the checkpoint that the plan was made for.
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = &RankTensor> + Clone {
+        self.tensors.iter()
+    }
+
+    /// The number of bytes, in the files, of all parts that a rank holds.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoSuchRank`].
+    pub fn byte_len(&self, rank: usize) -> Result<u64> {
+        self.check_rank(rank)?;
+        self.tensors.iter().map(|tensor| tensor.byte_len(rank)).sum()
+    }
+
+    /// The number of bytes of all whole tensors.
+    pub fn total_size(&self) -> u64 {
+        // The lengths were computed before, and their sum fits.
+        let len = |tensor: &RankTensor| shape::byte_len(tensor.dtype, &tensor.shape).unwrap_or(0);
+        self.tensors.iter().map(len).sum()
+    }
+
+    pub(super) fn check_rank(&self, rank: usize) -> Result<(), ErrorKind> {
+        let world_size = self.world_size;
+        match rank < world_size {
+            true => Ok(()),
+            false => Err(ErrorKind::NoSuchRank { rank, world_size }),
+        }
+    }
+
+    /// Checks that these tensors, given by name, dtype and shape, are those of the plan.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Mismatches`] with all differences.
+    pub fn check_tensors<'t>(
+        &self,
+        found: impl IntoIterator<Item = (&'t str, Dtype, &'t [usize])>,
+    ) -> Result<()> {
+        let mut expected: HashMap<&str, &RankTensor> =
+            self.tensors.iter().map(|tensor| (tensor.name(), tensor)).collect();
+        let mut mismatches = Vec::new();
+        for (name, dtype, shape) in found {
+            let name = name.to_owned();
+            let Some(tensor) = expected.remove(name.as_str()) else {
+                mismatches.push(Mismatch::Extra { name });
+                continue;
+            };
+            if tensor.dtype != dtype {
+                let (expected, found) = (tensor.dtype, dtype);
+                mismatches.push(Mismatch::Dtype { name, expected, found });
+            } else if tensor.shape != shape {
+                let (expected, found) = (tensor.shape.clone(), shape.to_vec());
+                mismatches.push(Mismatch::Shape { name, expected, found });
+            }
+        }
+        let missing = self.tensors.iter().filter(|tensor| expected.contains_key(tensor.name()));
+        mismatches.extend(missing.map(|tensor| Mismatch::Missing { name: tensor.name.clone() }));
+        match mismatches.is_empty() {
+            true => Ok(()),
+            false => Err(ErrorKind::Mismatches { mismatches }.into()),
+        }
+    }
+
+    /// For each tensor, the rank that saves it if it is replicated: the one with the fewest bytes
+    /// so far, so that the files of all ranks are about as long.
+    pub(super) fn savers(&self) -> Vec<Option<usize>> {
+        let divided = |rank| -> u64 {
+            let divided = self.tensors.iter().filter(|tensor| tensor.division.dim().is_some());
+            divided.map(|tensor| tensor.byte_len(rank).unwrap_or(0)).sum()
+        };
+        let is_replicated = |tensor: &RankTensor| tensor.division.dim().is_none();
+        if !self.tensors.iter().any(is_replicated) {
+            return vec![None; self.tensors.len()];
+        }
+        let mut ranks: BinaryHeap<_> =
+            (0..self.world_size).map(|rank| Reverse((divided(rank), rank))).collect();
+        let saver = |tensor: &RankTensor| {
+            if !is_replicated(tensor) {
+                return None;
+            }
+            let Reverse((bytes, rank)) = ranks.pop()?;
+            ranks.push(Reverse((bytes + tensor.byte_len(rank).unwrap_or(0), rank)));
+            Some(rank)
+        };
+        self.tensors.iter().map(saver).collect()
+    }
+}

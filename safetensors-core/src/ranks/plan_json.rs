@@ -1,0 +1,102 @@
+//! The JSON of a [`RankPlan`], which is not trusted when it is read.
+
+use serde::{Deserialize, Serialize};
+
+use super::Division;
+use super::plan::{RankPlan, RankTensor};
+use crate::error::{Error, RankProblem, Result};
+use crate::header::Limits;
+
+/// The version of the form below.
+const VERSION: u32 = 1;
+
+/// The form of the text.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Form {
+    version: u32,
+    world_size: usize,
+    tensors: Vec<TensorForm>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TensorForm {
+    name: String,
+    dtype: String,
+    shape: Vec<usize>,
+    division: String,
+}
+
+impl RankPlan {
+    /// The plan as JSON: `version`, `world_size`, and the list `tensors`. Each tensor has its
+    /// `name`, its `dtype`, the `shape` of the whole, and its `division` as the text of a
+    /// [`Division`]. The same plan gives the same text.
+    ///
+    /// ```
+    /// use safetensors_core::Dtype;
+    /// use safetensors_core::ranks::{RankPlan, RankRules};
+    ///
+    /// let head = ("lm_head.weight", Dtype::F16, vec![8, 4]);
+    /// let plan = RankRules::llama().plan_tensors([head], 2)?;
+    /// let json = plan.to_json();
+    /// assert!(json.contains(r#""division": "split:0""#));
+    /// assert_eq!(RankPlan::parse(&json)?, plan);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    pub fn to_json(&self) -> String {
+        let tensors = self.tensors().map(|tensor| TensorForm {
+            name: tensor.name().into(),
+            dtype: tensor.dtype().name().into(),
+            shape: tensor.shape().to_vec(),
+            division: tensor.division().to_string(),
+        });
+        let form =
+            Form { version: VERSION, world_size: self.world_size(), tensors: tensors.collect() };
+        // Strings and numbers can always be written.
+        let mut json = serde_json::to_string_pretty(&form).unwrap_or_default();
+        json.push('\n');
+        json
+    }
+
+    /// Parses the JSON of a plan. The text is not trusted: unknown and duplicate fields and names
+    /// are refused, and so is more than [`Limits`] allow for the bytes and entries of an index. No
+    /// part may lie outside its tensor.
+    ///
+    /// # Errors
+    ///
+    /// [`RankProblem::BadPlan`]; [`RankProblem::BadRule`]; those of
+    /// [`RankRules::plan_tensors`](super::RankRules::plan_tensors).
+    pub fn parse(json: &str) -> Result<Self> {
+        let bad = |problem: String| Error::from(RankProblem::BadPlan { problem });
+        let limits = Limits::default();
+        if json.len() as u64 > limits.index_bytes {
+            let problem =
+                format!("it has {} bytes, over the limit of {}", json.len(), limits.index_bytes);
+            return Err(bad(problem));
+        }
+        let form: Form = serde_json::from_str(json).map_err(|error| bad(error.to_string()))?;
+        if form.version != VERSION {
+            let problem = format!("expected version {VERSION}, found {}", form.version);
+            return Err(bad(problem));
+        }
+        if form.tensors.len() > limits.index_entries {
+            let problem = format!("it has more tensors than the limit of {}", limits.index_entries);
+            return Err(bad(problem));
+        }
+        let tensor = |form: TensorForm| {
+            let TensorForm { name, dtype, shape, division } = form;
+            let read = || {
+                if shape.len() > limits.ndim {
+                    let limit = limits.ndim;
+                    return Err(crate::error::ErrorKind::TooManyDimensions { limit }.into());
+                }
+                Ok((dtype.parse()?, division.parse::<Division>()?))
+            };
+            let (dtype, division) = read().map_err(|error: Error| error.in_tensor(&name))?;
+            Ok(RankTensor::new(name, dtype, shape, division))
+        };
+        let tensors = form.tensors.into_iter().map(tensor).collect::<Result<_>>()?;
+        Self::new(form.world_size, tensors)
+    }
+}

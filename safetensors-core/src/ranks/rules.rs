@@ -1,0 +1,252 @@
+//! [`RankRules`]: which tensors are split, by their names.
+
+use super::Division;
+use super::plan::{RankPlan, RankTensor};
+use crate::checkpoint::Checkpoint;
+use crate::dtype::Dtype;
+use crate::error::{Error, RankProblem, Result};
+use crate::glob::Pattern;
+
+/// Rules that say how the tensors of a model are divided among ranks. The first rule whose pattern
+/// matches the whole name of a tensor counts.
+///
+/// A tensor that no rule matches is an error. Otherwise a misspelt pattern would cost the memory of
+/// a whole tensor on each rank, without anyone noticing.
+///
+/// ```
+/// use safetensors_core::ranks::{Division, RankRules};
+///
+/// let rules = RankRules::new()
+///     .rule("*.embed_tokens.weight", Division::Replicate)?
+///     .then(RankRules::llama());
+/// let of = |name| rules.division_of(name).map(Division::to_string);
+/// assert_eq!(of("model.embed_tokens.weight").as_deref(), Some("replicate"));
+/// assert_eq!(of("model.layers.0.mlp.down_proj.weight").as_deref(), Some("split:1"));
+/// assert_eq!(of("model.vision.patch"), None);
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct RankRules {
+    rules: Vec<(Pattern, Division)>,
+}
+
+/// Projections whose rows are divided compute a part of their outputs. Those whose columns are
+/// divided compute a summand of all outputs, so their bias is added once, by whoever sums up.
+const LLAMA: &[(&str, &str)] = &[
+    ("*_{scale,scale_inv}", "replicate"),
+    ("*.{q,k,v,gate,up}_proj.{weight,bias}", "split:0"),
+    ("*.{o,down}_proj.weight", "split:1"),
+    ("*.{o,down}_proj.bias", "replicate"),
+    ("*.experts.*.w{1,3}.weight", "split:0"),
+    ("*.experts.*.w2.weight", "split:1"),
+    ("*.{gate,shared_expert_gate}.weight", "replicate"),
+    ("{*.,}{embed_tokens,lm_head}.{weight,bias}", "split:0"),
+    ("*{norm,layernorm}.{weight,bias}", "replicate"),
+    ("*.rotary_emb.inv_freq", "replicate"),
+];
+
+const BERT: &[(&str, &str)] = &[
+    ("*_{scale,scale_inv}", "replicate"),
+    ("*.attention.self.{query,key,value}.{weight,bias}", "split:0"),
+    ("*.intermediate.dense.{weight,bias}", "split:0"),
+    ("*.output.dense.weight", "split:1"),
+    ("*.output.dense.bias", "replicate"),
+    ("*LayerNorm.{weight,bias,gamma,beta}", "replicate"),
+    ("{*.,}embeddings.*", "replicate"),
+    ("{*.,}{pooler,cls,classifier,lm_head,qa_outputs}.*", "replicate"),
+];
+
+impl RankRules {
+    /// No rules yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Rules for the names of Llama's tensors, which Mistral, Qwen, Gemma and Mixtral share: the
+    /// projections into the heads and into the hidden layer are split by rows, those out of them by
+    /// columns, the vocabulary by rows. Norms, routers and the scales of quantised weights are
+    /// replicated. Fused projections (`qkv_proj`, `gate_up_proj`) need rules of their own.
+    pub fn llama() -> Self {
+        Self::preset(LLAMA)
+    }
+
+    /// Rules for the names of BERT's tensors, which RoBERTa shares: as [`llama`](RankRules::llama),
+    /// but embeddings and the layers at the top are replicated. The vocabulary of BERT seldom
+    /// divides evenly.
+    pub fn bert() -> Self {
+        Self::preset(BERT)
+    }
+
+    /// The preset for a model with tensors of these names; `None` if they are neither like Llama's
+    /// nor like BERT's.
+    pub fn for_names<'n>(names: impl IntoIterator<Item = &'n str>) -> Option<Self> {
+        names.into_iter().find_map(|name| match name {
+            _ if name.contains(".self_attn.q_proj.") || name.contains(".mlp.gate_proj.") => {
+                Some(Self::llama())
+            }
+            _ if name.contains(".attention.self.query.") => Some(Self::bert()),
+            _ => None,
+        })
+    }
+
+    fn preset(rules: &[(&str, &str)]) -> Self {
+        // A unit test reads every rule, so none is left out here.
+        let rule = |(pattern, division): &(&str, &str)| {
+            Some((Pattern::parse(pattern).ok()?, division.parse().ok()?))
+        };
+        Self { rules: rules.iter().filter_map(rule).collect() }
+    }
+
+    /// Adds a rule after the others.
+    ///
+    /// # Errors
+    ///
+    /// [`RankProblem::BadRule`] if the text is no [`Pattern`].
+    pub fn rule(mut self, pattern: &str, division: Division) -> Result<Self> {
+        let pattern = Pattern::parse(pattern).map_err(|error| {
+            let (expected, found) = (format!("expected a pattern: {error}"), pattern.into());
+            Error::from(RankProblem::BadRule { expected, found })
+        })?;
+        self.rules.push((pattern, division));
+        Ok(self)
+    }
+
+    /// Adds a rule from a text such as `lm_head.*=replicate`: a [`Pattern`], `=`, and a
+    /// [`Division`].
+    ///
+    /// # Errors
+    ///
+    /// [`RankProblem::BadRule`].
+    pub fn parse_rule(self, text: &str) -> Result<Self> {
+        let (pattern, division) = text.rsplit_once('=').ok_or_else(|| {
+            let expected = "expected GLOB=RULE, such as 'lm_head.*=replicate'".into();
+            Error::from(RankProblem::BadRule { expected, found: text.into() })
+        })?;
+        self.rule(pattern, division.parse()?)
+    }
+
+    /// Adds the rules of another set after these.
+    #[must_use]
+    pub fn then(mut self, other: Self) -> Self {
+        self.rules.extend(other.rules);
+        self
+    }
+
+    /// How the tensor of this name is divided; `None` if no rule matches.
+    pub fn division_of(&self, name: &str) -> Option<&Division> {
+        let rule = self.rules.iter().find(|(pattern, _)| pattern.matches(name));
+        rule.map(|(_, division)| division)
+    }
+
+    /// Plans which part of each tensor of a checkpoint each of `world_size` ranks holds. No data is
+    /// read. Of a checkpoint that ranks have saved, this plans the whole tensors, not their parts.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`plan_tensors`](RankRules::plan_tensors) and of [`gather`](super::gather()).
+    pub fn plan<S>(&self, checkpoint: &Checkpoint<S>, world_size: usize) -> Result<RankPlan> {
+        let tensors = super::gather(checkpoint)?;
+        let tensors =
+            tensors.iter().map(|tensor| (tensor.name(), tensor.dtype(), tensor.shape().to_vec()));
+        self.plan_tensors(tensors, world_size)
+    }
+
+    /// [`plan`](RankRules::plan) for tensors that are not in a checkpoint yet, given by name, dtype
+    /// and shape.
+    ///
+    /// ```
+    /// use safetensors_core::Dtype;
+    /// use safetensors_core::ranks::RankRules;
+    ///
+    /// let tensors = [
+    ///     ("model.layers.0.mlp.up_proj.weight", Dtype::BF16, vec![64, 16]),
+    ///     ("model.norm.weight", Dtype::BF16, vec![16]),
+    /// ];
+    /// let plan = RankRules::llama().plan_tensors(tensors, 4)?;
+    /// assert_eq!(plan.byte_len(3)?, 64 * 16 * 2 / 4 + 32);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`RankProblem::WorldSize`]. For each tensor, which the error names:
+    /// [`RankProblem::NoRule`]; those of [`Division::part`]; [`DuplicateTensor`]; and
+    /// [`SliceInsideByte`] if a part of packed elements begins or ends inside a byte.
+    ///
+    /// [`DuplicateTensor`]: crate::ErrorKind::DuplicateTensor
+    /// [`SliceInsideByte`]: crate::ErrorKind::SliceInsideByte
+    pub fn plan_tensors<N: Into<String>>(
+        &self,
+        tensors: impl IntoIterator<Item = (N, Dtype, Vec<usize>)>,
+        world_size: usize,
+    ) -> Result<RankPlan> {
+        let planned = tensors.into_iter().map(|(name, dtype, shape)| {
+            let name = name.into();
+            match self.division_of(&name) {
+                Some(division) => Ok(RankTensor::new(name, dtype, shape, division.clone())),
+                None => Err(Error::from(RankProblem::NoRule).in_tensor(&name)),
+            }
+        });
+        RankPlan::new(world_size, planned.collect::<Result<_>>()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rule_of_a_preset_is_read() {
+        assert_eq!(RankRules::llama().rules.len(), LLAMA.len());
+        assert_eq!(RankRules::bert().rules.len(), BERT.len());
+    }
+
+    #[test]
+    fn the_names_of_models() {
+        for (rules, names) in [
+            (
+                RankRules::llama(),
+                &[
+                    ("model.embed_tokens.weight", "split:0"),
+                    ("embed_tokens.weight", "split:0"),
+                    ("lm_head.weight", "split:0"),
+                    ("model.layers.3.self_attn.q_proj.weight", "split:0"),
+                    ("model.layers.3.self_attn.v_proj.bias", "split:0"),
+                    ("model.layers.3.self_attn.o_proj.weight", "split:1"),
+                    ("model.layers.3.self_attn.q_norm.weight", "replicate"),
+                    ("model.layers.3.mlp.gate_proj.weight", "split:0"),
+                    ("model.layers.3.mlp.gate_proj.weight_scale_inv", "replicate"),
+                    ("model.layers.3.mlp.down_proj.weight", "split:1"),
+                    ("model.layers.3.mlp.down_proj.bias", "replicate"),
+                    ("model.layers.3.mlp.gate.weight", "replicate"),
+                    ("model.layers.3.block_sparse_moe.experts.7.w2.weight", "split:1"),
+                    ("model.layers.3.block_sparse_moe.gate.weight", "replicate"),
+                    ("model.layers.3.input_layernorm.weight", "replicate"),
+                    ("model.norm.weight", "replicate"),
+                    ("model.layers.0.self_attn.rotary_emb.inv_freq", "replicate"),
+                ][..],
+            ),
+            (
+                RankRules::bert(),
+                &[
+                    ("bert.encoder.layer.0.attention.self.query.weight", "split:0"),
+                    ("encoder.layer.0.attention.output.dense.weight", "split:1"),
+                    ("encoder.layer.0.attention.output.dense.bias", "replicate"),
+                    ("encoder.layer.0.attention.output.LayerNorm.weight", "replicate"),
+                    ("encoder.layer.0.intermediate.dense.bias", "split:0"),
+                    ("encoder.layer.0.output.dense.weight", "split:1"),
+                    ("embeddings.word_embeddings.weight", "replicate"),
+                    ("bert.embeddings.position_ids", "replicate"),
+                    ("pooler.dense.weight", "replicate"),
+                    ("cls.predictions.bias", "replicate"),
+                ],
+            ),
+        ] {
+            for (name, division) in names {
+                let found = rules.division_of(name).map(Division::to_string);
+                assert_eq!(found.as_deref(), Some(*division), "{name}");
+            }
+            assert_eq!(rules.division_of("model.layers.0.self_attn.qkv_proj.weight"), None);
+        }
+    }
+}

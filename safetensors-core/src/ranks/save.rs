@@ -1,0 +1,163 @@
+//! [`save`]: each rank saves its parts, and the last one puts the checkpoint in place.
+
+use std::path::Path;
+
+use super::attempt::Attempt;
+use super::files::{RankFiles, given};
+use super::plan::RankPlan;
+use crate::checkpoint::{SavedShards, ShardOptions, check_directory};
+use crate::error::{Error, ErrorKind, RankProblem, Result};
+use crate::tensor::TensorSource;
+
+/// What [`save`] has done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RankSaved {
+    /// The rank's parts are saved. The checkpoint appears when the other ranks have saved theirs.
+    Waiting {
+        /// The number of ranks that have not saved yet.
+        missing: usize,
+    },
+    /// This rank was the last one, and the checkpoint is in its place.
+    Complete(SavedShards),
+}
+
+/// Saves the parts that one rank holds to a directory that all ranks share. Whichever rank comes
+/// last puts the files of all of them in their places, with one index over all. Nobody waits.
+///
+/// `tensors` are the rank's parts, by the names of the whole tensors. A replicated tensor is saved
+/// by one of the ranks, and a part that several ranks share by the first of them, so the others
+/// need not give it. A dtype or shape other than that of the plan is an error.
+///
+/// `attempt` is a name that all ranks share and that no other save to this directory has, such as
+/// the step of the training and the number of the restart. Its parts lie in a hidden directory of
+/// that name until all are there, so parts of different attempts never mix. The launcher or the
+/// caller gives it: `TORCHELASTIC_RUN_ID` or `SLURM_JOB_ID` with the step, for example.
+///
+/// - **A rank that dies** leaves the earlier checkpoint as it is. Ranks that are restarted save the
+///   same attempt again, or all ranks begin a new one.
+/// - **A rank that saves again** replaces its own parts.
+/// - **An attempt that is overtaken** by a later one, which is complete first, is removed.
+///
+/// At every moment the directory opens as the complete earlier checkpoint or as the complete new
+/// one, as with [`save_sharded`](crate::save_sharded), which this replaces files like. The disk
+/// needs space for both.
+///
+/// The ranks take turns by the lock of the directory, which needs a file system whose locks reach
+/// all machines. Without locks the ranks still write to different files. If two of them then come
+/// last at the same time, one fails with [`ErrorKind::Overtaken`] or [`ErrorKind::Io`].
+///
+/// [`ShardOptions::max_shard_size`] divides the parts of one rank further. All ranks need the same
+/// options. [`ShardOptions::contention`] has no effect, because ranks wait for one another.
+///
+/// ```
+/// use safetensors_core::ranks::{self, RankRules, RankSaved};
+/// use safetensors_core::{Checkpoint, ShardOptions, TensorView};
+///
+/// let dir = tempfile::tempdir()?;
+/// let values = [1_f32, 2., 3., 4.];
+/// let rules = RankRules::new().parse_rule("w=split:0")?;
+/// let whole = TensorView::from_slice(&[4], &values)?;
+/// let plan = rules.plan_tensors([("w", whole.dtype(), vec![4])], 2)?;
+/// // This is what each of two processes does.
+/// let save = |rank: usize| {
+///     let part = whole.narrow(0, rank * 2, 2)?;
+///     ranks::save(dir.path(), rank, &plan, [("w", part)], "step-100", &ShardOptions::new())
+/// };
+/// assert_eq!(save(1)?, RankSaved::Waiting { missing: 1 });
+/// assert!(Checkpoint::open(dir.path()).is_err());
+/// assert!(matches!(save(0)?, RankSaved::Complete(_)));
+/// let names: Vec<_> =
+///     Checkpoint::open(dir.path())?.tensors().map(|tensor| tensor.name().to_owned()).collect();
+/// assert_eq!(names, ["w.part-00001-of-00002", "w.part-00002-of-00002"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// - [`ErrorKind::NoSuchRank`]; [`RankProblem::BadAttempt`]; [`RankProblem::WrongTensors`],
+///   [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] for tensors that are not those of the
+///   plan.
+/// - [`RankProblem::AttemptDiffers`] if another rank saves by another plan or with other options.
+/// - [`RankProblem::AttemptComplete`] if the attempt is complete already, so that nothing needs to
+///   be done; [`RankProblem::AttemptSuperseded`] if a later one was complete before this rank.
+/// - Those of [`save_sharded`](crate::save_sharded).
+pub fn save<N: AsRef<str>, T: TensorSource>(
+    directory: impl AsRef<Path>,
+    rank: usize,
+    plan: &RankPlan,
+    tensors: impl IntoIterator<Item = (N, T)>,
+    attempt: &str,
+    options: &ShardOptions,
+) -> Result<RankSaved> {
+    save_if(directory.as_ref(), rank, plan, tensors, attempt, options, || Ok(()))
+}
+
+/// [`save`] with a check, which is called when the files of all ranks are complete and none is in
+/// its place. If the check fails, nothing is replaced.
+pub(crate) fn save_if<N: AsRef<str>, T: TensorSource>(
+    directory: &Path,
+    rank: usize,
+    plan: &RankPlan,
+    tensors: impl IntoIterator<Item = (N, T)>,
+    attempt: &str,
+    options: &ShardOptions,
+    check_sources: impl FnOnce() -> Result<()>,
+) -> Result<RankSaved> {
+    let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+    plan.check_rank(rank)?;
+    let mut files = RankFiles::new(plan, options).map_err(|error| error.in_path(directory))?;
+    let (given, extra) = given(plan, tensors);
+    check(plan, rank, &given, &files, extra)?;
+    // Progress counts the bytes of all files of the rank together.
+    let own = files.of_rank(rank).flat_map(|file| &file.tensors);
+    let own = own.map(|&position| plan.tensors[position].byte_len(rank)).sum::<Result<u64>>()?;
+    files.each.progress = files.each.progress.for_total(own);
+    let names = files.names();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    check_directory(directory, options.pattern(), &names, &files.each)?;
+
+    let attempt = Attempt::enter(directory, attempt, &files, options)?;
+    let temp = attempt.begin(rank)?;
+    for file in files.of_rank(rank) {
+        let parts = files.parts(file)?;
+        let sources = parts
+            .iter()
+            .zip(&file.tensors)
+            .filter_map(|(part, &position)| Some((part.name.as_str(), given[position].as_ref()?)));
+        let path = temp.path().join(&file.name);
+        crate::save::save(&path, sources, &files.options(&parts))
+            .map_err(|error| error.moved(&path, &directory.join(&file.name)))
+            .map_err(|error| attempt.explain(error))?;
+    }
+    attempt.finish(rank, temp, check_sources)
+}
+
+/// Compares the tensors that a rank gives with those that it saves.
+fn check<T: TensorSource>(
+    plan: &RankPlan,
+    rank: usize,
+    given: &[Option<T>],
+    files: &RankFiles<'_>,
+    extra: Vec<String>,
+) -> Result<()> {
+    let own = files.of_rank(rank).flat_map(|file| &file.tensors);
+    let missing = own.filter(|&&position| given[position].is_none());
+    let missing: Vec<_> = missing.map(|&i| plan.tensors[i].name().to_owned()).collect();
+    if !missing.is_empty() || !extra.is_empty() {
+        return Err(RankProblem::WrongTensors { rank, missing, extra }.into());
+    }
+    for (tensor, given) in plan.tensors().zip(given) {
+        let Some(given) = given else { continue };
+        let located = |kind: ErrorKind| Error::from(kind).in_tensor(tensor.name());
+        let (expected, found) = (tensor.dtype(), given.dtype());
+        if expected != found {
+            return Err(located(ErrorKind::WrongDtype { expected, found }));
+        }
+        let expected = tensor.part(rank)?.shape(tensor.shape())?;
+        if given.shape() != expected {
+            let found = given.shape().to_vec();
+            return Err(located(ErrorKind::WrongShape { expected, found }));
+        }
+    }
+    Ok(())
+}

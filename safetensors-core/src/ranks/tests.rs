@@ -1,0 +1,192 @@
+//! Steps of saving from ranks that fail or are the last of a killed process.
+
+use std::path::Path;
+
+use super::{RankPlan, RankRules, RankSaved, gather, save};
+use crate::checkpoint::{Checkpoint, ShardOptions, save_sharded};
+use crate::error::{ErrorKind, RankProblem, Result};
+use crate::io::failpoint::{crash_at, fail_at, without};
+use crate::load::LoadOptions;
+use crate::save::SaveOptions;
+use crate::tensor::{TensorBuf, TensorSource, TensorView};
+
+const RANKS: usize = 2;
+
+fn plan() -> RankPlan {
+    let rules = RankRules::new().parse_rule("w=split:0").unwrap();
+    let rules = rules.parse_rule("norm=replicate").unwrap();
+    let dtype = crate::dtype::Dtype::U8;
+    rules.plan_tensors([("w", dtype, vec![4, 2]), ("norm", dtype, vec![3])], RANKS).unwrap()
+}
+
+fn options() -> ShardOptions {
+    ShardOptions::new().save_options(SaveOptions::new().durable(false))
+}
+
+/// Saves a rank's parts, which are filled with one number.
+fn save_rank(directory: &Path, rank: usize, attempt: &str, fill: u8) -> Result<RankSaved> {
+    let plan = plan();
+    let parts: Vec<_> = plan
+        .tensors()
+        .map(|tensor| {
+            let shape = tensor.part(rank).unwrap().shape(tensor.shape()).unwrap();
+            let len = shape.iter().product();
+            (tensor.name().to_owned(), TensorBuf::from_vec(shape, vec![fill; len]).unwrap())
+        })
+        .collect();
+    save(directory, rank, &plan, parts, attempt, &options())
+}
+
+/// The number that fills all tensors of a directory.
+fn fill_of(directory: &Path) -> u8 {
+    let checkpoint = Checkpoint::open(directory).unwrap();
+    let mut bytes = Vec::new();
+    for tensor in gather(&checkpoint).unwrap() {
+        let mut sink = |piece: &[u8]| {
+            bytes.extend_from_slice(piece);
+            Ok(())
+        };
+        tensor.write_to(&mut sink).unwrap();
+    }
+    assert_eq!(bytes.len(), 11);
+    assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a mixture: {bytes:?}");
+    bytes[0]
+}
+
+fn names_in(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).unwrap();
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+const COMPLETE: [&str; 3] = [
+    "model-00001-of-00002.safetensors",
+    "model-00002-of-00002.safetensors",
+    "model.safetensors.index.json",
+];
+
+/// What the directory holds before: nothing of ours, or parts of an earlier save.
+fn prepare(is_divided: bool) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    if is_divided {
+        for rank in 0..RANKS {
+            save_rank(directory.path(), rank, "old", 1).unwrap();
+        }
+    } else {
+        let whole = [1_u8; 8];
+        let tensors = [
+            ("w", TensorView::from_slice(&[4, 2], &whole).unwrap()),
+            ("norm", TensorView::from_slice(&[3], &whole[..3]).unwrap()),
+        ];
+        save_sharded(directory.path(), tensors, &options().max_shard_size(8.into())).unwrap();
+    }
+    assert_eq!(fill_of(directory.path()), 1);
+    directory
+}
+
+/// Whatever step of the last rank fails, the directory opens as the old checkpoint or as the new
+/// one, and the rank can save again.
+#[test]
+fn a_failing_or_killed_last_rank() {
+    for (is_divided, crash) in [(true, false), (true, true), (false, false), (false, true)] {
+        for n in 0.. {
+            let directory = prepare(is_divided);
+            let path = directory.path();
+            assert_eq!(save_rank(path, 1, "new", 2).unwrap(), RankSaved::Waiting { missing: 1 });
+            let run = || save_rank(path, 0, "new", 2);
+            let (result, failed) = if crash { crash_at(n, run) } else { fail_at(n, run) };
+            let context = format!("divided {is_divided}, crash {crash}, step {n}: {failed:?}");
+            let fill = fill_of(path);
+            match &result {
+                Ok(saved) => {
+                    assert_eq!(fill, 2, "{context}");
+                    assert!(matches!(saved, RankSaved::Complete(_)), "{context}");
+                }
+                Err(error) => {
+                    // An error after the new checkpoint is in its place says so.
+                    let is_in_place =
+                        matches!(error.kind(), ErrorKind::NotDurable(_) | ErrorKind::LeftBehind(_));
+                    assert_eq!(fill, if is_in_place { 2 } else { 1 }, "{context}: {error}");
+                }
+            }
+            match save_rank(path, 0, "new", 2) {
+                Ok(RankSaved::Complete(_)) => {}
+                Ok(waiting) => {
+                    // Without links, a file is moved; its rank saves again.
+                    assert_eq!(waiting, RankSaved::Waiting { missing: 1 }, "{context}");
+                    save_rank(path, 1, "new", 2).unwrap();
+                }
+                Err(error) => {
+                    let is_complete = matches!(
+                        error.kind(),
+                        ErrorKind::Ranks { problem: RankProblem::AttemptComplete { .. } }
+                    );
+                    assert!(is_complete, "{context}: {error}");
+                }
+            }
+            assert_eq!(fill_of(path), 2, "{context}");
+            // The next save removes what was left.
+            for rank in 0..RANKS {
+                save_rank(path, rank, "next", 3).unwrap();
+            }
+            assert_eq!((fill_of(path), names_in(path)), (3, COMPLETE.map(Into::into).to_vec()));
+            if failed.is_none() {
+                assert!(n > 10, "{context}");
+                break;
+            }
+        }
+    }
+}
+
+/// A rank that fails before the last one changes nothing, and can save again.
+#[test]
+fn a_failing_or_killed_first_rank() {
+    for crash in [false, true] {
+        for n in 0.. {
+            let directory = prepare(true);
+            let path = directory.path();
+            let run = || save_rank(path, 0, "new", 2);
+            let (result, failed) = if crash { crash_at(n, run) } else { fail_at(n, run) };
+            assert_eq!(fill_of(path), 1);
+            assert!(result.is_ok() || failed.is_some(), "{result:?}");
+            if let Ok(saved) = &result {
+                // Some steps have a second way, such as a copy for a link.
+                assert_eq!(*saved, RankSaved::Waiting { missing: 1 }, "{failed:?}");
+            } else {
+                // The other one comes first now.
+                let waiting = RankSaved::Waiting { missing: 1 };
+                assert_eq!(save_rank(path, 1, "new", 2).unwrap(), waiting, "{failed:?}");
+                assert!(matches!(save_rank(path, 0, "new", 2).unwrap(), RankSaved::Complete(_)));
+                assert_eq!((fill_of(path), names_in(path)), (2, COMPLETE.map(Into::into).to_vec()));
+            }
+            if failed.is_none() {
+                assert!(n > 3);
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_directory_without_locks() {
+    let directory = prepare(true);
+    without("locks", || {
+        save_rank(directory.path(), 1, "new", 2).unwrap();
+        save_rank(directory.path(), 0, "new", 2).unwrap();
+    });
+    assert_eq!(fill_of(directory.path()), 2);
+}
+
+/// The parts of a rank are read back by the plan that saved them.
+#[test]
+fn parts_are_read_back() {
+    let directory = prepare(true);
+    let checkpoint = Checkpoint::open(directory.path()).unwrap();
+    for rank in 0..RANKS {
+        let parts = plan().read(&checkpoint, rank, &LoadOptions::new()).unwrap();
+        let shapes: Vec<_> = parts.iter().map(|part| part.shape().to_vec()).collect();
+        assert_eq!(shapes, [vec![2, 2], vec![3]]);
+    }
+}

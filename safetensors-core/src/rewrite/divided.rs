@@ -1,0 +1,164 @@
+//! [`Rewrite::save_ranks`]: whole tensors divided among ranks, by one process.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use super::{PlannedTensor, Rewrite, check_before_replacing};
+use crate::checkpoint::{SavedShards, ShardOptions};
+use crate::dtype::Dtype;
+use crate::error::{Error, RankProblem, Result};
+use crate::io::ReadAt;
+use crate::ranks::{RankPlan, RankRules, RankSaved, save_if};
+use crate::save::SaveOptions;
+use crate::slice::{Index, Selection, TensorPart};
+use crate::tensor::{Sink, TensorSource};
+use crate::tied;
+
+impl<'a, S: ReadAt> Rewrite<'a, S> {
+    /// Plans how [`save_ranks`](Rewrite::save_ranks) divides the tensors among `world_size` ranks.
+    /// Tied weights are one tensor, under the name that is written.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`RankRules::plan_tensors`] and of [`plan`](Rewrite::plan).
+    pub fn plan_ranks(
+        &self,
+        rules: &RankRules,
+        world_size: usize,
+        options: &SaveOptions,
+    ) -> Result<RankPlan> {
+        let plan = self.plan(options)?;
+        let tensors =
+            plan.tensors().map(|(name, tensor)| (name, tensor.dtype(), tensor.shape().to_vec()));
+        rules.plan_tensors(tensors, world_size)
+    }
+
+    /// Saves everything to a directory as [ranks](crate::ranks) would that hold the parts of a
+    /// plan: each rank's parts in files of its own. [`gather`](Rewrite::gather) makes whole tensors
+    /// of them again.
+    ///
+    /// Of a tensor that is taken from a file as it is, only the parts are read. One that is cast,
+    /// gathered or [added](Rewrite::add) is read once for each rank. `attempt` is a name that no
+    /// other save to this directory has, see [`ranks::save`](crate::ranks::save()).
+    ///
+    /// ```
+    /// use safetensors_core::ranks::RankRules;
+    /// use safetensors_core::{
+    ///     Checkpoint, Rewrite, SaveOptions, ShardOptions, TensorView, save,
+    /// };
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let path = dir.path().join("model.safetensors");
+    /// let values = [1_i32, 2, 3, 4];
+    /// save(&path, [("w", TensorView::from_slice(&[2, 2], &values)?)], &SaveOptions::new())?;
+    ///
+    /// let checkpoint = Checkpoint::open(&path)?;
+    /// let rewrite = Rewrite::of(&checkpoint);
+    /// let rules = RankRules::new().parse_rule("w=split:1")?;
+    /// let plan = rewrite.plan_ranks(&rules, 2, &SaveOptions::new())?;
+    /// let to = dir.path().join("divided");
+    /// rewrite.save_ranks(&to, &plan, "convert", &ShardOptions::new())?;
+    ///
+    /// let divided = Checkpoint::open(&to)?;
+    /// let right = divided.tensor("w.part-00002-of-00002")?;
+    /// assert_eq!(right.read()?.as_slice::<i32>()?, [2, 4]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Mismatches`](crate::ErrorKind::Mismatches) if the plan is one of other tensors; those of
+    /// [`ranks::save`](crate::ranks::save()) and of [`save_sharded`](Rewrite::save_sharded).
+    pub fn save_ranks(
+        self,
+        directory: impl AsRef<Path>,
+        plan: &RankPlan,
+        attempt: &str,
+        options: &ShardOptions,
+    ) -> Result<SavedShards> {
+        let directory = directory.as_ref();
+        self.refuse_deselected().map_err(|error| error.in_path(directory))?;
+        let mut options = self.shard_options(options);
+        let mut tensors: Vec<_> = self.tensors().collect();
+        if let Some(tied) = options.save_options.tied.take() {
+            let aliases = tied::drop_copies(&mut tensors, &tied)?;
+            tied::record(&mut options.save_options.metadata, aliases)?;
+        }
+        plan.check_tensors(tensors.iter().map(|(name, it)| (*name, it.dtype(), it.shape())))?;
+        options.save_options.progress = options.save_options.progress.for_total(plan.total_size());
+        // The plan may have been made of these tensors in another order.
+        let written: HashMap<&str, &PlannedTensor<'_, S>> = tensors.into_iter().collect();
+        let mut saved = None;
+        for rank in 0..plan.world_size() {
+            let parts = plan.tensors().filter_map(|planned| {
+                let (name, tensor) = written.get_key_value(planned.name())?;
+                let part = planned.part(rank).and_then(|part| PartOf::new(tensor, part));
+                Some(part.map(|part| (*name, part)))
+            });
+            let parts = parts.collect::<Result<Vec<_>>>()?;
+            let check = || check_before_replacing(&self.sources, directory);
+            saved = Some(save_if(directory, rank, plan, parts, attempt, &options, check)?);
+        }
+        match saved {
+            Some(RankSaved::Complete(saved)) => Ok(saved),
+            // Another save of this name has taken the marks of these ranks away.
+            _ => {
+                let superseded = RankProblem::AttemptSuperseded { attempt: attempt.into() };
+                Err(Error::from(superseded).in_path(directory))
+            }
+        }
+    }
+}
+
+/// A part of a planned tensor.
+struct PartOf<'r, 'a, S> {
+    tensor: &'r PlannedTensor<'a, S>,
+    part: TensorPart,
+    selection: Selection,
+}
+
+impl<'r, 'a, S: ReadAt> PartOf<'r, 'a, S> {
+    fn new(tensor: &'r PlannedTensor<'a, S>, part: TensorPart) -> Result<Self> {
+        let ranges = part.ranges(tensor.shape())?.into_iter().zip(tensor.shape());
+        let indices = ranges.map(|(range, &len)| match range {
+            whole if whole == (0..len) => Index::ALL,
+            range => Index::from(range),
+        });
+        let indices: Vec<_> = indices.collect();
+        let selection = Selection::new(tensor.dtype(), tensor.shape(), &indices)?;
+        Ok(Self { tensor, part, selection })
+    }
+}
+
+impl<S: ReadAt> TensorSource for PartOf<'_, '_, S> {
+    fn dtype(&self) -> Dtype {
+        self.tensor.dtype()
+    }
+
+    fn shape(&self) -> &[usize] {
+        self.selection.shape()
+    }
+
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        if let Some(tensor) = self.tensor.unchanged() {
+            return tensor.part(self.part)?.write_to(sink);
+        }
+        // The whole tensor passes by, and what lies in the part is kept.
+        let mut runs = self.selection.runs().peekable();
+        let (mut position, mut kept) = (0_u64, Vec::new());
+        self.tensor.write_to(&mut |bytes| {
+            let (start, end) = (position, position + bytes.len() as u64);
+            position = end;
+            kept.clear();
+            while let Some(run) = runs.peek().filter(|run| run.start < end) {
+                let (from, to) = (run.start.max(start) - start, run.end.min(end) - start);
+                kept.extend_from_slice(&bytes[from as usize..to as usize]);
+                if run.end > end {
+                    break;
+                }
+                runs.next();
+            }
+            if kept.is_empty() { Ok(()) } else { sink(&kept) }
+        })
+    }
+}
