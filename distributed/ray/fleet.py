@@ -200,7 +200,7 @@ def attempt(command: str, version: str, job: Job, threads: int, timeout: float |
             os.makedirs(os.path.dirname(job.output), exist_ok=True)
         ran = run(*job.arguments)
         result = result_of(job, ran, run)
-        error = error_of(ran, result) if ran.returncode else None
+        error = error_of(ran, result).removeprefix(f"{job.path}: ") if ran.returncode else None
         outcome.update(code=ran.returncode, error=error, result=result)
     except (OSError, subprocess.TimeoutExpired, ValueError, KeyError) as error:
         outcome["error"] = str(error)
@@ -433,6 +433,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         raise WrongUsage("--out DIR is needed by convert, and by nothing else")
     if options.out and is_address(options.out):
         raise WrongUsage(f"--out {options.out}: only a directory can be written")
+    if os.sep in options.command:
+        options.command = os.path.abspath(options.command)
     options.out = options.out and os.path.abspath(options.out)
     options.root = options.root and os.path.abspath(options.root)
     return options
