@@ -105,18 +105,11 @@ fn complete_part(mut part: Incomplete, file: &HubFile, blob: &Path, meter: &Mete
     }
 }
 
-/// Links the snapshot to the blob. Without links, another process may have moved the blob there.
+/// Links the snapshot to the blob.
 fn place(file: &HubFile, blob: &Path, pointer: &Path, is_new: bool) -> Result<()> {
-    let is_placed = || !blob.exists() && is_blob(pointer, file.byte_len());
-    if is_placed() {
-        return Ok(());
-    }
     // `snapshots`, the commit, and the folders of the file.
     let depth = 2 + file.path().matches('/').count();
-    match link(blob, pointer, depth, is_new) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound && is_placed() => Ok(()),
-        linked => linked.map_err(|error| Error::io(error, pointer)),
-    }
+    link(blob, pointer, depth, is_new).map_err(|error| Error::io(error, pointer))
 }
 
 /// Whether a blob, or the file that it links to, is there with its size.

@@ -96,6 +96,8 @@ pub enum Kind {
     WrongByte,
     /// The body has this length in place of its own.
     Length(usize),
+    /// The body has this many bytes more, and its head tells no length.
+    Long(usize),
     /// The body ends too early, but its head does not say so.
     Short(usize),
     /// The connection breaks after so many bytes.
@@ -306,6 +308,10 @@ fn faulty(
             }
         }
         Some(Kind::Length(len)) => answer.body.resize(len, 0),
+        Some(Kind::Long(more)) => {
+            answer.body.extend(vec![0; more]);
+            answer.end = End::Close;
+        }
         Some(Kind::Short(less)) => {
             let len = answer.body.len();
             answer = answer.header("Content-Length", len);
