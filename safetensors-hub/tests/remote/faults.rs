@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use safetensors_core::{Checkpoint, ErrorKind, LoadOptions, TensorBuf};
+use safetensors_core::{Checkpoint, ErrorKind, LoadOptions, ReadAt, TensorBuf};
 use safetensors_hub::remote::{RemoteFile, RemoteOptions, open_with};
 
 use crate::server::{Fault, Request, Server};
@@ -153,6 +153,8 @@ fn a_file_that_changed_is_an_error() {
         }
         let checkpoint = open(&server).unwrap();
         assert!(read_b(&checkpoint).is_ok());
+        let source = checkpoint.files()[0].safetensors().source();
+        assert_eq!(source.may_change_unseen(), !has_etags);
         // Without an ETag only another length tells.
         let mut other = file(&tensors);
         let last = other.len() - 1;
