@@ -47,13 +47,8 @@ impl<R: Checkpoint> SafetensorsCheckpointer<R> {
         let manifest = self.shared.restore(epoch, self.part)?;
         let directory = self.shared.epochs().path(epoch);
         manifest.check(&directory)?;
-        let name = self.part.file_name();
-        let Some(entry) = manifest.files.get(name) else {
-            let found = manifest.files.into_keys().collect();
-            let error = Error::from(EpochError::NoRecord { name: name.into(), found });
-            return Err(error.in_path(directory));
-        };
-        let path = directory.join(name);
+        let entry = manifest.entry(self.part).map_err(|error| error.in_path(&directory))?;
+        let path = directory.join(self.part.file_name());
         // The file that is checked is the one that is read, even if another takes its place.
         let mut file = RecordFile::of(entry.open(&path)?, &path)?;
         let restore = || {

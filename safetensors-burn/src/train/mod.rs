@@ -91,6 +91,7 @@
 //! restores at most 100,000 tensors of a record, so saving more is an error. After every error the
 //! epochs on the disk are as before.
 
+mod attempts;
 mod checkpointer;
 mod container;
 mod epochs;
