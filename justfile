@@ -56,6 +56,11 @@ tsan:
 check-cuda:
     scripts/check_cuda
 
+# Run fleet.py on two Ray nodes, and kill one of them. Needs `pip install ray`.
+test-fleet:
+    cargo build -p safetensors-bridge-cli
+    python3 distributed/ray/test_fleet.py target/debug/safetensors
+
 # Licences, sources and known vulnerabilities of all dependencies (cargo-deny, network).
 deny:
     cargo deny check

@@ -41,8 +41,7 @@ impl Etag {
     /// The ETag in a header, with its quotes. `is_linked` says that it is that of a large file,
     /// from the header `X-Linked-Etag`. `None` if it cannot be the name of a file.
     pub(crate) fn of_header(header: &str, is_linked: bool) -> Option<Self> {
-        let text = header.strip_prefix("W/").unwrap_or(header);
-        let text = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
+        let text = Self::text_of(header);
         let is_name = (1..=LONGEST).contains(&text.len())
             && !text.starts_with('.')
             && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
@@ -52,6 +51,17 @@ impl Etag {
             _ => Algorithm::Unknown,
         };
         is_name.then(|| Self { text: text.into(), digest })
+    }
+
+    /// The text of an ETag in a header, without its quotes and without the mark of a weak one.
+    pub(crate) fn text_of(header: &str) -> &str {
+        let text = header.strip_prefix("W/").unwrap_or(header);
+        text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text)
+    }
+
+    /// Whether the content of a whole file can be checked against the ETag.
+    pub(crate) fn is_digest(&self) -> bool {
+        self.digest != Algorithm::Unknown
     }
 
     /// The ETag of a blob in a cache.
@@ -79,6 +89,17 @@ impl Etag {
     /// [`ErrorKind::WrongSize`]; [`ErrorKind::WrongDigest`]; [`ErrorKind::Io`];
     /// [`ErrorKind::Cancelled`].
     pub(crate) fn check(&self, path: &Path, size: Option<u64>, stop: &AtomicBool) -> Result<()> {
+        self.check_while(path, size, stop, &mut || ())
+    }
+
+    /// [`check`](Etag::check), which calls a function for each piece of the file.
+    pub(crate) fn check_while(
+        &self,
+        path: &Path,
+        size: Option<u64>,
+        stop: &AtomicBool,
+        work: &mut dyn FnMut(),
+    ) -> Result<()> {
         let mut file = File::open(path).map_err(|error| Error::io(error, path))?;
         let found = file.metadata().map_err(|error| Error::io(error, path))?.len();
         if let Some(expected) = size.filter(|size| *size != found) {
@@ -96,6 +117,7 @@ impl Etag {
         let mut buffer = vec![0; 1 << 20];
         loop {
             stop::check(stop)?;
+            work();
             match file.read(&mut buffer) {
                 Ok(0) => break,
                 Ok(len) => hashes.iter_mut().for_each(|hash| hash.update(&buffer[..len])),

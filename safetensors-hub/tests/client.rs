@@ -110,6 +110,24 @@ fn a_file_that_changes_is_an_error() {
 }
 
 #[test]
+fn a_server_without_ranges_is_not_asked_for_the_whole_file_again_and_again() {
+    let server = Server::start([(REPO, single(6 << 20))]);
+    let whole = tensor_file("w", 6 << 20);
+    server.fault(Origin::Cdn, "", usize::MAX, Kind::NoRange);
+    let file = open(&server, "model.safetensors");
+    let read = |start: usize, len: usize| {
+        let mut bytes = vec![0; len];
+        file.read_exact_at(&mut bytes, start as u64).map(|()| bytes)
+    };
+    assert_eq!(read(1000, 1000).unwrap(), whole[1000..2000]);
+    let error = read(5 << 20, 1000).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::BadAnswer { .. }), "{error}");
+    assert!(error.to_string().contains("in place of a range"), "{error}");
+    let rest = whole.len() - (5 << 20);
+    assert_eq!(read(5 << 20, rest).unwrap(), whole[5 << 20..]);
+}
+
+#[test]
 fn core_opens_a_file_by_ranges() {
     let server = Server::start([(REPO, single(LEN))]);
     let file = SafeTensors::from_source(open(&server, "model.safetensors")).unwrap();

@@ -140,6 +140,14 @@ fn a_wrong_length_is_an_error() {
 }
 
 #[test]
+fn a_body_of_unknown_length_must_end_with_the_file() {
+    let send = |more| attempt(|server| server.fault(Origin::Cdn, "", 1, Kind::Long(more))).1;
+    send(0).unwrap();
+    let error = send(1).unwrap_err();
+    assert!(error.to_string().contains("more bytes than the file has"), "{error}");
+}
+
+#[test]
 fn an_expired_address_is_asked_for_again() {
     // Good for no request at all: every answer of the CDN is 403.
     let (_, result) = attempt(|server| server.expire_after(0));

@@ -59,10 +59,12 @@ struct Number<'a> {
     value: u64,
 }
 
-/// The parts of a name that are numbers.
+/// The parts of a name that are numbers. Those after the first 32 stay as they are: the lists that
+/// they are in could take far more memory than the name.
 fn numbers(name: &str) -> impl Iterator<Item = Number<'_>> {
+    const MOST: usize = 32;
     let mut next = 0;
-    name.split('.').filter_map(move |part| {
+    let numbers = name.split('.').filter_map(move |part| {
         let start = next;
         next = start + part.len() + 1;
         let is_number = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
@@ -72,7 +74,8 @@ fn numbers(name: &str) -> impl Iterator<Item = Number<'_>> {
             place: start..start + part.len(),
             value,
         })
-    })
+    });
+    numbers.take(MOST)
 }
 
 #[cfg(test)]
@@ -98,6 +101,14 @@ mod tests {
         assert_eq!(renumbered(names, |_| false), expected);
         let expected = ["l.0.b.0.w", "l.0.b.1.w", "l.2.b.0.w", "l.2.b.1.w", "l.4.w"];
         assert_eq!(renumbered(names, |list| list == "l"), expected);
+    }
+
+    #[test]
+    fn a_name_of_very_many_numbers_is_no_load() {
+        let name = vec!["7"; 100_000].join(".");
+        let [renumbered] = renumbered([&name], |_| false);
+        let expected = [vec!["0"; 32], vec!["7"; 100_000 - 32]].concat().join(".");
+        assert!(renumbered == expected);
     }
 
     #[test]

@@ -162,18 +162,33 @@ impl LoadPlan {
 
     /// Drops new ids that would give one id to two parameters that have two ids now. burn finds
     /// gradients and the state of an optimizer by the id, so it would mix them up.
+    ///
+    /// A parameter whose new id is dropped keeps its own, which another one may be about to get. So
+    /// this goes on until nothing is dropped.
     fn keep_ids_apart(&mut self, of_others: &BTreeSet<ParamId>) {
-        let mut given = BTreeMap::new();
-        for found in &mut self.matches {
-            found.new_id = found.new_id.filter(|id| {
-                !of_others.contains(id) && *given.entry(*id).or_insert(found.own_id) == found.own_id
-            });
+        loop {
+            let stay = self.matches.iter().filter(|found| found.new_id.is_none());
+            let mut kept = of_others.clone();
+            kept.extend(stay.map(|found| found.own_id));
+            let mut given = BTreeMap::new();
+            let mut is_done = true;
+            for found in &mut self.matches {
+                let Some(id) = found.new_id else { continue };
+                let is_free = id == found.own_id || !kept.contains(&id);
+                if !is_free || *given.entry(id).or_insert(found.own_id) != found.own_id {
+                    found.new_id = None;
+                    is_done = false;
+                }
+            }
+            if is_done {
+                return;
+            }
         }
     }
 }
 
-/// Returns the tensor if it can become the value of a parameter. It is made of `source`, the tensor in
-/// the file; there is none if `source` has no shape for the parameter.
+/// Returns the tensor if it can become the value of a parameter. It is made of `source`, the tensor
+/// in the file; there is none if `source` has no shape for the parameter.
 fn misfit(
     parameter: &Parameter,
     path: &str,

@@ -151,6 +151,17 @@ fn two_parameters_never_get_one_id() {
     assert_eq!(fresh.teacher.weight.id, tied.student.weight.id);
 }
 
+/// The file has no id for the teacher, so it keeps its own, which the file has for the student.
+#[test]
+fn no_parameter_gets_an_id_that_another_one_keeps() {
+    let mut fresh = Pair::new();
+    let own = (fresh.student.weight.id, fresh.teacher.weight.id);
+    let record = format!(r#"{{"student.weight":{}}}"#, own.1.val());
+    let out = CheckpointStore::from_bytes(None).param_ids(false).metadata(KEY, record);
+    fresh.load_from(&mut in_memory(&Pair::new(), out).param_ids(true)).unwrap();
+    assert_eq!((fresh.student.weight.id, fresh.teacher.weight.id), own);
+}
+
 #[test]
 fn a_record_of_other_names_is_ignored_and_a_malformed_one_is_an_error() {
     let load = |record: &str| {

@@ -125,14 +125,15 @@ impl Staging {
 
     /// Replaces the old checkpoint by the new one, whose files are all written. `check` is called
     /// before anything changes. If it fails, nothing changes.
-    pub(crate) fn commit(self, new: &Index, check: impl FnOnce() -> Result<()>) -> Result<()> {
+    pub(crate) fn commit(mut self, new: &Index, check: impl FnOnce() -> Result<()>) -> Result<()> {
+        // The lock ends before `self` does, which removes new directories if they are empty.
         let lock = self.lock()?;
         self.commit_locked(new, check, &lock)
     }
 
     /// [`commit`](Self::commit) by a caller who has locked the directory.
     pub(crate) fn commit_locked(
-        mut self,
+        &mut self,
         new: &Index,
         check: impl FnOnce() -> Result<()>,
         _lock: &DirectoryLock,

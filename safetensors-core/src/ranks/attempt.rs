@@ -191,7 +191,7 @@ impl<'f> Attempt<'f> {
         let index = self.files.index(self.name).map_err(|error| self.of_directory(error))?;
         // The directory is locked already, so nobody else is busy there.
         let options = self.options.clone().contention(Contention::Wait);
-        let staging = Staging::create(self.directory, &self.files.names(), &options)?;
+        let mut staging = Staging::create(self.directory, &self.files.names(), &options)?;
         for file in &self.files.files {
             let (from, to) = (self.path.join(&file.name), staging.path(&file.name));
             let linked = failpoint::hit("link a file of a rank")
@@ -249,14 +249,18 @@ impl<'f> Attempt<'f> {
     }
 
     /// The other attempts to save this checkpoint, with what describes them; `None` if the rank
-    /// that began one was killed at once.
+    /// that began one was killed at once. One that cannot be read, such as that of another user, is
+    /// left out, and so stays.
     fn others(&self) -> Result<Vec<(PathBuf, Option<Manifest>)>> {
         let failed = |error| Error::io(error, self.directory);
         let mut others = Vec::new();
         for entry in fs::read_dir(self.directory).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
-            if path != self.path && attempt_of(&self.index, &path).is_some() && path.is_dir() {
-                let manifest = read_manifest(&path)?;
+            if path != self.path
+                && attempt_of(&self.index, &path).is_some()
+                && path.is_dir()
+                && let Ok(manifest) = read_manifest(&path)
+            {
                 others.push((path, manifest));
             }
         }

@@ -123,7 +123,9 @@ impl SaveOptions {
     /// Whether a file that exists is replaced. On by default. With `false`, saving fails with
     /// [`ErrorKind::FileExists`](crate::ErrorKind::FileExists) if there is a file at the path, also
     /// if it appears while the save is under way. Several files are not saved to a directory that
-    /// has one of them, another file of the same pattern, or an index of the same name.
+    /// has one of them, another file of the same pattern, or an index of the same name. For several
+    /// files the last look comes just before they are put in place, while the directory is locked.
+    /// A file that a program without this lock puts there in the moment between is replaced.
     ///
     /// ```
     /// use safetensors_core::{ErrorKind, SaveOptions, TensorView, save};

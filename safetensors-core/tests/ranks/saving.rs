@@ -212,6 +212,22 @@ fn a_plan_whose_names_are_ambiguous() {
     assert!(matches!(error.kind(), ErrorKind::DuplicateTensor), "{error}");
 }
 
+/// A directory that looks like an attempt, and cannot be read, stops no other.
+#[test]
+fn another_attempt_that_is_malformed() {
+    let directory = tempdir().unwrap();
+    let other = directory.path().join(".model.safetensors.index.json.other.ranks");
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("attempt.json"), "{").unwrap();
+    for rank in 0..2 {
+        save_rank(directory.path(), (rank, 2), "a", 1).unwrap();
+    }
+    assert_eq!(fill_of(&Checkpoint::open(directory.path()).unwrap()), 1);
+    assert!(other.exists());
+    let error = save_rank(directory.path(), (0, 2), "other", 1).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
+}
+
 /// Ranks wait for one another, so nothing is busy for them.
 #[test]
 fn contention_has_no_effect() {

@@ -3,7 +3,9 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
+use super::lock::PATIENCE;
 use super::{CachedRepo, create_parent, names, unique};
 use crate::error::{Error, ErrorKind, Result};
 use crate::etag::Etag;
@@ -22,18 +24,24 @@ pub(crate) struct Incomplete {
 impl Incomplete {
     /// Goes on with the longest unfinished download of a blob of `size` bytes, or begins one.
     ///
-    /// `is_alone` says that no other process downloads the blob. The file gets a new name, which no
-    /// other process knows. If a process does write to it all the same, it writes the same bytes to
-    /// the same places.
+    /// `is_alone` says that no other process downloads the blob. Some file systems only pretend to
+    /// lock, so it may be wrong. A file that was written a short time ago is therefore copied: a
+    /// process that still has it open cannot change the copy. An older one gets a new name. What
+    /// cannot be checked in the end, because its ETag is no digest, is not gone on with.
     pub(crate) fn open(repo: &CachedRepo, etag: &Etag, size: u64, is_alone: bool) -> Result<Self> {
         let blobs = repo.blobs();
         let path = blobs.join(unique::name(&format!("{etag}."), SUFFIX));
         create_parent(&path).map_err(|error| Error::io(error, &path))?;
         if is_alone {
-            for (old, len) in unfinished(&blobs, etag)? {
+            for old in unfinished(&blobs, etag)? {
+                if !etag.is_digest() {
+                    if old.is_idle {
+                        let _ = fs::remove_file(&old.path);
+                    }
+                    continue;
+                }
                 // A file that is too long has something else.
-                let usable = len <= size;
-                if usable && fs::rename(&old, &path).is_ok() {
+                if old.len <= size && old.move_to(&path).is_ok() {
                     let open = || {
                         let file = OpenOptions::new().write(true).open(&path)?;
                         let len = file.metadata()?.len();
@@ -70,6 +78,11 @@ impl Incomplete {
         Ok(())
     }
 
+    /// Shows other processes that this one works, while it writes nothing.
+    pub(crate) fn touch(&self) {
+        let _ = self.file.set_modified(SystemTime::now());
+    }
+
     /// Removes all bytes, because they are wrong.
     pub(crate) fn restart(&mut self) -> Result<()> {
         self.len = 0;
@@ -103,21 +116,55 @@ impl Incomplete {
     }
 }
 
-/// The lengths of all unfinished downloads of a blob together. The number changes while a process
-/// downloads it.
-pub(crate) fn unfinished_bytes(repo: &CachedRepo, etag: &Etag) -> u64 {
+/// A number made of the lengths of all unfinished downloads of a blob, and of the times of their
+/// last changes. It changes while a process downloads or checks the blob.
+pub(crate) fn progress(repo: &CachedRepo, etag: &Etag) -> u64 {
     let unfinished = unfinished(&repo.blobs(), etag).unwrap_or_default();
-    unfinished.iter().fold(0, |sum, (_, len)| sum.wrapping_add(*len).wrapping_add(1))
+    unfinished.iter().fold(0, |sum, file| {
+        let changed =
+            file.changed.and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
+        let changed = changed.map_or(0, |time| time.as_nanos() as u64);
+        sum.wrapping_add(file.len).wrapping_add(changed).wrapping_add(1)
+    })
 }
 
-/// The length of the longest unfinished download of a blob of `size` bytes.
+/// The bytes of a blob of `size` bytes that need no more room: those of the longest unfinished
+/// download, unless it has to be copied.
 pub(crate) fn resumable_bytes(repo: &CachedRepo, etag: &Etag, size: u64) -> u64 {
+    if !etag.is_digest() {
+        return 0;
+    }
     let unfinished = unfinished(&repo.blobs(), etag).unwrap_or_default();
-    unfinished.into_iter().map(|(_, len)| len).find(|len| *len <= size).unwrap_or(0)
+    let longest = unfinished.into_iter().find(|file| file.len <= size);
+    longest.filter(|file| file.is_idle).map_or(0, |file| file.len)
+}
+
+/// An unfinished download on the disk.
+struct Left {
+    path: PathBuf,
+    len: u64,
+    changed: Option<SystemTime>,
+    /// Whether it was not written for so long that no process works on it any more.
+    is_idle: bool,
+}
+
+impl Left {
+    /// Gives the file a new name, or copies it and removes the old one.
+    fn move_to(&self, path: &Path) -> io::Result<()> {
+        if self.is_idle {
+            return fs::rename(&self.path, path);
+        }
+        if let Err(error) = fs::copy(&self.path, path) {
+            let _ = fs::remove_file(path);
+            return Err(error);
+        }
+        let _ = fs::remove_file(&self.path);
+        Ok(())
+    }
 }
 
 /// The unfinished downloads of a blob, the longest first.
-fn unfinished(blobs: &Path, etag: &Etag) -> Result<Vec<(PathBuf, u64)>> {
+fn unfinished(blobs: &Path, etag: &Etag) -> Result<Vec<Left>> {
     let is_of_blob = |name: &str| {
         let between = name.strip_prefix(etag.as_str()).and_then(|rest| rest.strip_suffix(SUFFIX));
         between.is_some_and(|id| id.is_empty() || id.starts_with('.'))
@@ -129,10 +176,13 @@ fn unfinished(blobs: &Path, etag: &Etag) -> Result<Vec<(PathBuf, u64)>> {
             let path = blobs.join(name);
             // A link may lead anywhere, and is not written to.
             let metadata = fs::symlink_metadata(&path).ok().filter(fs::Metadata::is_file)?;
-            Some((path, metadata.len()))
+            let changed = metadata.modified().ok();
+            let age = changed.and_then(|time| time.elapsed().ok());
+            let is_idle = age.is_some_and(|age| age > PATIENCE);
+            Some(Left { path, len: metadata.len(), changed, is_idle })
         })
         .collect();
-    files.sort_by_key(|(_, len)| std::cmp::Reverse(*len));
+    files.sort_by_key(|file| std::cmp::Reverse(file.len));
     Ok(files)
 }
 
@@ -142,30 +192,73 @@ mod tests {
     use crate::cache::Cache;
     use crate::repo::RepoId;
 
-    #[test]
-    fn the_longest_download_is_gone_on_with() {
-        let dir = tempfile::tempdir().unwrap();
-        let repo = Cache::at(dir.path()).repo(&RepoId::parse("a/b").unwrap());
-        let etag = Etag::of_blob("e").unwrap();
+    /// A SHA-1, the only property that matters here.
+    const DIGEST: &str = "f2ba8f84ab5c1bce84a7b441cb1959cfc7093b7f";
+
+    /// A repository with unfinished downloads of an ETag. They were written just now, or long ago.
+    fn repo(dir: &Path, etag: &str, is_idle: bool) -> (CachedRepo, Etag, PathBuf) {
+        let repo = Cache::at(dir).repo(&RepoId::parse("a/b").unwrap());
         let blobs = repo.blobs();
         fs::create_dir_all(&blobs).unwrap();
         for (name, bytes) in [
-            ("e.incomplete", "ab"),
-            ("e.01234567.incomplete", "abc"),
-            ("e.89abcdef.incomplete", "too long"),
-            ("ef.01234567.incomplete", "abcd"),
+            (".incomplete", "ab"),
+            (".01234567.incomplete", "abc"),
+            (".89abcdef.incomplete", "too long"),
+            ("f.01234567.incomplete", "abcd"),
         ] {
-            fs::write(blobs.join(name), bytes).unwrap();
+            let path = blobs.join(format!("{etag}{name}"));
+            fs::write(&path, bytes).unwrap();
+            if is_idle {
+                let file = OpenOptions::new().write(true).open(&path).unwrap();
+                file.set_modified(SystemTime::now() - 2 * PATIENCE).unwrap();
+            }
         }
+        (repo, Etag::of_blob(etag).unwrap(), blobs)
+    }
+
+    #[test]
+    fn a_process_that_still_writes_cannot_change_the_blob() {
+        let dir = tempfile::tempdir().unwrap();
+        let (repo, etag, blobs) = repo(dir.path(), DIGEST, false);
+        let name = format!("{DIGEST}.01234567.incomplete");
+        let mut other = OpenOptions::new().append(true).open(blobs.join(name)).unwrap();
+        assert_eq!(resumable_bytes(&repo, &etag, 5), 0, "the copy needs room");
+        let mut ours = Incomplete::open(&repo, &etag, 5, true).unwrap();
+        assert_eq!(ours.len(), 3);
+        ours.write(b"de").unwrap();
+        let before = progress(&repo, &etag);
+        ours.touch();
+        assert_ne!(progress(&repo, &etag), before, "waiting processes see that this one works");
+        ours.finish(&repo.blob(&etag)).unwrap();
+        other.write_all(b"more").unwrap();
+        assert_eq!(fs::read(repo.blob(&etag)).unwrap(), b"abcde");
+    }
+
+    #[test]
+    fn what_cannot_be_checked_is_begun_again() {
+        for is_idle in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let (repo, etag, blobs) = repo(dir.path(), "no-digest", is_idle);
+            assert_eq!(resumable_bytes(&repo, &etag, 5), 0);
+            assert_eq!(Incomplete::open(&repo, &etag, 5, true).unwrap().len(), 0);
+            assert_eq!(blobs.join("no-digest.incomplete").exists(), !is_idle);
+        }
+    }
+
+    #[test]
+    fn the_longest_download_is_gone_on_with() {
+        let dir = tempfile::tempdir().unwrap();
+        let (repo, etag, blobs) = repo(dir.path(), DIGEST, true);
         assert_eq!(resumable_bytes(&repo, &etag, 5), 3);
         let others = Incomplete::open(&repo, &etag, 5, false).unwrap();
         assert_eq!(others.len(), 0);
         let mut ours = Incomplete::open(&repo, &etag, 5, true).unwrap();
         assert_eq!(ours.len(), 3);
-        assert!(!blobs.join("e.01234567.incomplete").exists());
+        assert!(!blobs.join(format!("{DIGEST}.01234567.incomplete")).exists());
         ours.write(b"de").unwrap();
         ours.finish(&repo.blob(&etag)).unwrap();
         assert_eq!(fs::read(repo.blob(&etag)).unwrap(), b"abcde");
-        assert_eq!(fs::read(blobs.join("ef.01234567.incomplete")).unwrap(), b"abcd");
+        let longer_name = blobs.join(format!("{DIGEST}f.01234567.incomplete"));
+        assert_eq!(fs::read(longer_name).unwrap(), b"abcd");
     }
 }

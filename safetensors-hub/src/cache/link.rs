@@ -8,7 +8,7 @@ use super::{create_parent, unique};
 
 /// Makes `pointer`, a path in a snapshot, a relative link to the blob. What is there is replaced in
 /// one step. Where links are impossible, the file itself is put there: moved if it is `is_new`, so
-/// that no other snapshot needs the blob, else copied.
+/// that no other snapshot needs the blob, else copied. Another process may have moved it there first.
 ///
 /// `depth` is the number of directories between the pointer and the repository's.
 pub(crate) fn link(blob: &Path, pointer: &Path, depth: usize, is_new: bool) -> io::Result<()> {
@@ -36,10 +36,13 @@ fn link_by(
         Err(_) if is_new => fs::rename(blob, pointer),
         Err(_) => fs::copy(blob, &temporary).and_then(|_| fs::rename(&temporary, pointer)),
     };
-    if placed.is_err() {
-        let _ = fs::remove_file(&temporary);
+    let Err(error) = placed else { return Ok(()) };
+    let _ = fs::remove_file(&temporary);
+    let is_moved = || !blob.exists() && fs::symlink_metadata(pointer).is_ok_and(|it| it.is_file());
+    match error.kind() == io::ErrorKind::NotFound && is_moved() {
+        true => Ok(()),
+        false => Err(error),
     }
-    placed
 }
 
 #[cfg(unix)]
@@ -97,6 +100,22 @@ mod tests {
             assert_eq!(fs::read(&pointer).unwrap(), b"content");
             assert!(!fs::symlink_metadata(&pointer).unwrap().is_symlink());
             assert_eq!(blob.exists(), !is_new);
+        }
+    }
+
+    #[test]
+    fn another_process_may_have_moved_the_file_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let fail = |_: &Path, _: &Path| Err(io::ErrorKind::PermissionDenied.into());
+        let blob = blob(dir.path());
+        let pointer = dir.path().join("snapshots/c/model.safetensors");
+        link_by(fail, &blob, &pointer, 2, true).unwrap();
+        for is_new in [false, true] {
+            link_by(fail, &blob, &pointer, 2, is_new).unwrap();
+            assert_eq!(fs::read(&pointer).unwrap(), b"content");
+            let absent = dir.path().join("snapshots/c/absent");
+            let error = link_by(fail, &blob, &absent, 2, is_new).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::NotFound);
         }
     }
 }

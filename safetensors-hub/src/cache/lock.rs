@@ -14,7 +14,7 @@ use crate::stop;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// How long the holder of a lock may make no progress before it is not waited for any more.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A lock on a file, as Python's library takes it. It ends with its process.
 ///

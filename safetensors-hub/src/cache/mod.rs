@@ -44,7 +44,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 #[cfg(feature = "download")]
-pub(crate) use incomplete::{Incomplete, resumable_bytes, unfinished_bytes};
+pub(crate) use incomplete::{Incomplete, progress, resumable_bytes};
 #[cfg(feature = "download")]
 pub(crate) use link::link;
 #[cfg(feature = "download")]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::{CachedRepo, names};
 use crate::error::Result;
-use crate::repo::Revision;
+use crate::repo::{Revision, is_hex};
 
 /// What a cache has of a repository at one commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,13 +78,20 @@ fn files_below(dir: &Path) -> Result<Vec<String>> {
             // A link to a directory could lead around in a circle.
             match fs::symlink_metadata(&path) {
                 Ok(metadata) if metadata.is_dir() => open.push(name),
-                _ if path.is_file() => files.push(name),
+                _ if path.is_file() && !is_temporary(&name) => files.push(name),
                 _ => {}
             }
         }
     }
     files.sort();
     Ok(files)
+}
+
+/// Whether a process that was killed may have left the file while it made a link: see `link`.
+fn is_temporary(name: &str) -> bool {
+    let name = name.rsplit('/').next().unwrap_or_default();
+    let digits = name.strip_prefix('.').and_then(|rest| rest.strip_suffix(".tmp"));
+    digits.is_some_and(|digits| is_hex(digits, 8))
 }
 
 #[cfg(all(test, unix))]
@@ -111,6 +118,7 @@ mod tests {
         fs::write(repo.join("blobs/e.00000000.incomplete"), "xy").unwrap();
         let snapshot = repo.join("snapshots").join(commit);
         symlink(format!("../../../blobs/{git}"), snapshot.join("x/file")).unwrap();
+        symlink(format!("../../blobs/{git}"), snapshot.join(".0123abcd.tmp")).unwrap();
         symlink("../../blobs/lost", snapshot.join("dangling")).unwrap();
         symlink("..", snapshot.join("circle")).unwrap();
 

@@ -22,6 +22,9 @@ impl CachedRepo {
     /// Reads every blob and compares its digest with its name: the SHA-256 of a large file, git's
     /// SHA-1 of a small one. Returns those that are damaged.
     ///
+    /// A name of 64 hex digits counts as a SHA-256. A server that is not the Hub may use such ETags
+    /// for something else; then intact blobs count as damaged.
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) if the blobs cannot be listed.

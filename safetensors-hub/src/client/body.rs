@@ -7,15 +7,22 @@ use ureq::BodyReader;
 
 use super::http::{Answer, Http, Method, failed};
 use super::refusal::passing_or_final;
+use super::resolve::Resolved;
 use super::retry::Failure;
 use super::url::Url;
 use crate::error::{ErrorKind, Result};
+use crate::etag::Etag;
 
 /// The most redirects that are followed for a range.
 const REDIRECTS: usize = 5;
 
 /// How many bytes are read at once.
 const PIECE: usize = 128 << 10;
+
+/// The most bytes before a range that are read in vain, if a server sends the whole file. Many
+/// ranges of a large file would cost many times the file. To the end of the file there is no such
+/// limit, because this is how downloads go on.
+const SKIPPED: u64 = 4 << 20;
 
 /// An answer whose body has the bytes of a range.
 pub(super) struct Opened {
@@ -25,27 +32,42 @@ pub(super) struct Opened {
     skip: u64,
     /// The bytes of the range.
     left: u64,
+    /// Whether the body should end with the range. That is checked if the head tells no length.
+    ends_with_range: bool,
 }
 
-/// Asks for a range of a file of `size` bytes, and checks that the answer has it.
+/// Asks for a range of a file, and checks that the answer has it. An answer of the Hub itself must
+/// be about the same commit and, if the ETag is that of the bytes, the same ETag.
 pub(super) fn open(
     http: &Http,
     url: &Url,
     range: &Range<u64>,
-    size: u64,
+    file: &Resolved,
 ) -> Result<Opened, Failure> {
+    let size = file.size;
     let header = format!("bytes={}-{}", range.start, range.end - 1);
     let is_whole = *range == (0..size);
     let mut url = url.clone();
     for _ in 0..REDIRECTS {
         let answer = http.send(Method::Get, &url, (!is_whole).then_some(&header))?;
+        if url.has_origin_of(http.endpoint()) {
+            check_same(&answer, file)?;
+        }
         let skip = match answer.status() {
             206 => {
                 check_content_range(&answer, range, size)?;
+                let len = range.end - range.start;
+                if answer.content_length().is_some_and(|length| length != len) {
+                    return Err(Failure::passing(wrong_length(&answer, len)));
+                }
                 0
             }
             // The server has no ranges, or was asked for none.
             200 => {
+                if range.start > SKIPPED && range.end < size {
+                    let problem = "it sends the whole file in place of a range; download the file";
+                    return Err(Failure::passing(answer.bad(problem)));
+                }
                 if answer.content_length().is_some_and(|length| length != size) {
                     return Err(Failure::passing(wrong_length(&answer, size)));
                 }
@@ -65,12 +87,33 @@ pub(super) fn open(
             }
         };
         answer.check_not_compressed().map_err(Failure::passing)?;
+        let ends_with_range =
+            answer.content_length().is_none() && (answer.status() == 206 || range.end == size);
         let (url, body) = answer.into_body();
         let left = range.end - range.start;
-        return Ok(Opened { url, body: body.into_reader(), skip, left });
+        return Ok(Opened { url, body: body.into_reader(), skip, left, ends_with_range });
     }
     let problem = "it sends from one address to the next".into();
     Err(Failure::passing(ErrorKind::BadAnswer { host: url.host(), problem }))
+}
+
+/// Fails if an answer of the Hub is about another commit, or another version of the file.
+fn check_same(answer: &Answer, file: &Resolved) -> Result<(), Failure> {
+    if !matches!(answer.status(), 200 | 206) && !answer.is_redirect() {
+        return Ok(());
+    }
+    let same = |what, before: &str, now: Option<&str>| match now {
+        Some(now) if now != before => {
+            let (before, now) = (before.to_owned(), now.to_owned());
+            Err(Failure::Final(ErrorKind::Changed { what, before, now }.into()))
+        }
+        _ => Ok(()),
+    };
+    same("commit", file.commit.as_str(), answer.header("x-repo-commit"))?;
+    let linked = answer.header("x-linked-etag");
+    let is_of_body = file.etag_is_of_body && !answer.is_redirect();
+    let header = linked.or_else(|| answer.header("etag").filter(|_| is_of_body));
+    same("ETag", file.etag.as_str(), header.map(Etag::text_of))
 }
 
 /// A partial answer must say that it has exactly the range that was asked for.
@@ -91,7 +134,7 @@ fn check_content_range(answer: &Answer, range: &Range<u64>, size: u64) -> Result
 
 fn wrong_length(answer: &Answer, expected: u64) -> ErrorKind {
     let found = answer.content_length().unwrap_or_default();
-    let problem = format!("it sends {found} bytes, but the file has {expected}");
+    let problem = format!("it sends {found} bytes, expected {expected}");
     ErrorKind::BadAnswer { host: answer.url.host(), problem }
 }
 
@@ -118,7 +161,13 @@ impl Opened {
             sink(&buffer[..read])?;
             self.left -= read as u64;
         }
-        Ok(())
+        match self.ends_with_range && self.body.read(&mut buffer[..1]).is_ok_and(|read| read > 0) {
+            true => {
+                let problem = "it sends more bytes than the file has".into();
+                Err(Failure::Final(ErrorKind::BadAnswer { host: self.url.host(), problem }.into()))
+            }
+            false => Ok(()),
+        }
     }
 
     fn ended(&self) -> Failure {

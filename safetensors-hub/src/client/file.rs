@@ -26,7 +26,7 @@ const FORGIVING: u64 = 1 << 20;
 ///
 /// A broken connection, a server that stalls or is overloaded, and a signed address that has
 /// expired are overcome: the rest is asked for again. Bytes that do not belong to the range are
-/// never given.
+/// never given. A file that is not the same any more is [`ErrorKind::Changed`].
 ///
 /// It is a [`ReadAt`], so core can open it as a file of tensors. Each read is at least one request.
 pub struct HubFile {
@@ -150,7 +150,7 @@ impl HubFile {
         loop {
             stop::check(stop)?;
             let url = self.url()?;
-            let failure = match body::open(self.client.http(), &url, range, self.byte_len()) {
+            let failure = match body::open(self.client.http(), &url, range, &self.resolved) {
                 Ok(opened) => {
                     self.praise(&url);
                     return Ok(opened);

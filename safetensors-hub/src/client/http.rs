@@ -16,6 +16,9 @@ use crate::token::Token;
 /// The longest time to connect.
 const CONNECT: Duration = Duration::from_secs(10);
 
+/// The head of an answer may take so many times the time of silence.
+const HEAD: u32 = 4;
+
 /// The most connections to one host that stay open between requests.
 const IDLE: usize = 32;
 
@@ -57,7 +60,10 @@ impl Http {
             // A compressed answer has no ranges and no length.
             .accept_encoding("identity")
             .user_agent(concat!("safetensors-hub/", env!("CARGO_PKG_VERSION")))
+            .timeout_resolve(Some(CONNECT))
             .timeout_connect(Some(CONNECT))
+            // A server that sends its head byte by byte is never silent.
+            .timeout_recv_response(Some(timeout.saturating_mul(HEAD)))
             .timeout_per_read(Some(timeout))
             .timeout_per_write(Some(timeout))
             .max_idle_connections(2 * IDLE)

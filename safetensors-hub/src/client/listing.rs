@@ -50,7 +50,8 @@ impl Client {
     /// # Errors
     ///
     /// [`ErrorKind::RepoNotFound`], [`ErrorKind::RevisionNotFound`], [`ErrorKind::Gated`],
-    /// [`ErrorKind::Renamed`], [`ErrorKind::RateLimited`], [`ErrorKind::Network`] and the like.
+    /// [`ErrorKind::Renamed`], [`ErrorKind::RateLimited`], [`ErrorKind::Network`] and the like;
+    /// [`ErrorKind::Changed`] if the revision is a commit and the Hub lists another one.
     pub fn files(&self, repo: &RepoId, revision: &Revision) -> Result<RepoFiles> {
         self.files_until(repo, revision, &AtomicBool::new(false))
     }
@@ -80,7 +81,9 @@ impl Client {
                 let lost = || answer.bad("it sends the question for files to another address");
                 repo = self.renamed(moved.ok_or_else(lost)?)?;
             } else if answer.status() == 200 {
-                return read(answer, repo);
+                let listed = read(answer, repo)?;
+                asked.check_commit(&listed.commit)?;
+                return Ok(listed);
             } else {
                 return Err(asked.refusal(&answer));
             }

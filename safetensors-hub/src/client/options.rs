@@ -62,6 +62,9 @@ impl ClientOptions {
 
     /// Sets the token. By default that is `HF_TOKEN`, or the content of the file `HF_TOKEN_PATH`.
     /// It is sent to the endpoint only, never to another host, and no message shows it.
+    ///
+    /// A logger of the program that records the level `TRACE` of the HTTP client (`ureq`,
+    /// `ureq_proto`) gets whole requests, and with them the token. Turn these targets off.
     #[must_use]
     pub fn token(self, token: impl Into<String>) -> Self {
         Self { token: TokenChoice::Given(Secret(token.into())), ..self }
@@ -103,7 +106,9 @@ impl ClientOptions {
     }
 
     /// Sets how long a server may stay silent (30 s by default). A silent connection is given up,
-    /// and the download goes on with another.
+    /// and the download goes on with another. The head of an answer may take four times as long
+    /// altogether. The time for a body has no limit, because a large file may take hours: from
+    /// another thread, or a progress callback, a download can be cancelled.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::http::Answer;
 use super::retry::Failure;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Result};
 use crate::repo::{RepoId, Revision};
 
 /// What a request was about.
@@ -37,6 +37,17 @@ impl Asked<'_> {
             _ => return passing_or_final(answer, has_token).map(|error| self.locate(error)),
         };
         Failure::Final(self.locate(kind.into()))
+    }
+
+    /// Fails if the question was about a commit, and the answer is about another one.
+    pub(super) fn check_commit(&self, found: &Revision) -> Result<()> {
+        match self.revision.is_commit() && self.revision != found {
+            true => {
+                let (before, now) = (self.revision.to_string(), found.to_string());
+                Err(ErrorKind::Changed { what: "commit", before, now }.into())
+            }
+            false => Ok(()),
+        }
     }
 
     /// Adds the repository and the file.

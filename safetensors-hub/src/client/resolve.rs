@@ -21,6 +21,8 @@ pub(super) struct Resolved {
     pub(super) repo: RepoId,
     pub(super) commit: Revision,
     pub(super) etag: Etag,
+    /// Whether the answer with the bytes has this ETag. Else it was in the header of a redirect.
+    pub(super) etag_is_of_body: bool,
     pub(super) size: u64,
     /// Where the bytes are; often a signed address on another host.
     pub(super) url: Url,
@@ -65,7 +67,8 @@ impl Client {
 
     fn first_answer(&self, asked: &Asked<'_>, path: &str) -> Result<Resolved, Failure> {
         let revision = percent_encoded(asked.revision.as_str(), false);
-        let rest = format!("/resolve/{revision}/{}", percent_encoded(path, true));
+        let file = percent_encoded(path, true);
+        let rest = format!("/resolve/{revision}/{file}");
         let mut repo = asked.repo.clone();
         let mut url = self.at(&format!("/{repo}{rest}"))?;
         let mut commit = None;
@@ -80,7 +83,17 @@ impl Client {
             let is_here = target.as_ref().is_none_or(|to| to.has_origin_of(self.http().endpoint()));
             match (etag_of(&answer)?, size_of(&answer)?, commit.clone()) {
                 (Some(etag), Some(size), Some(commit)) => {
-                    return Ok(Resolved { repo, commit, etag, size, url: target.unwrap_or(url) });
+                    let etag_is_of_body =
+                        target.is_none() && answer.header("x-linked-etag").is_none();
+                    let url = target.unwrap_or(url);
+                    // The branch may lead to another commit by the time the bytes are asked for.
+                    let is_of_branch = url.has_origin_of(self.http().endpoint())
+                        && url.path() == self.at(&format!("/{repo}{rest}"))?.path();
+                    let url = match is_of_branch {
+                        true => self.at(&format!("/{repo}/resolve/{commit}/{file}"))?,
+                        false => url,
+                    };
+                    return Ok(Resolved { repo, commit, etag, etag_is_of_body, size, url });
                 }
                 (None, ..) if !is_here || target.is_none() => return Err(lacks(&answer, "ETag")),
                 (_, None, _) if !is_here || target.is_none() => return Err(lacks(&answer, "size")),
@@ -143,11 +156,9 @@ fn commit_of(answer: &Answer, asked: &Asked<'_>) -> Result<Option<Revision>> {
     if !is_hex(text, 40) {
         return Err(answer.bad("its X-Repo-Commit is no commit"));
     }
-    if asked.revision.is_commit() && text != asked.revision.as_str() {
-        let (before, now) = (asked.revision.to_string(), text.to_owned());
-        return Err(ErrorKind::Changed { what: "commit", before, now }.into());
-    }
-    Revision::parse(text).map(Some)
+    let commit = Revision::parse(text)?;
+    asked.check_commit(&commit)?;
+    Ok(Some(commit))
 }
 
 /// The ETag of the file. On a redirect only the Hub's own header is meant for the file, or else the

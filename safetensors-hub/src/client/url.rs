@@ -31,12 +31,16 @@ impl Url {
     /// The address that a `Location` header of this one's answer means.
     pub(super) fn join(&self, location: &str) -> Option<Self> {
         let base = format!("{}://{}", self.scheme(), self.0.authority()?);
-        if location.contains("://") {
+        // A relative address may have `:` and `://` too, but only after its first `/`, `?` or `#`.
+        let first = location.split(['/', '?', '#']).next().unwrap_or_default();
+        if first.contains(':') {
             Self::parse(location).ok()
         } else if location.starts_with("//") {
             Self::parse(&format!("{}:{location}", self.scheme())).ok()
         } else if location.starts_with('/') {
             Self::parse(&format!("{base}{location}")).ok()
+        } else if location.starts_with('?') {
+            Self::parse(&format!("{base}{}{location}", self.path())).ok()
         } else {
             let folder = self.path().rsplit_once('/').map_or("", |(folder, _)| folder);
             Self::parse(&format!("{base}{folder}/{location}")).ok()
@@ -100,6 +104,10 @@ mod tests {
             ("/c?y=2", "https://hub.test/c"),
             ("c", "https://hub.test/a/c"),
             ("//cdn.test/c", "https://cdn.test/c"),
+            ("/c?to=http://x/y", "https://hub.test/c"),
+            ("c?to=http://x/y", "https://hub.test/a/c"),
+            ("c/http://x/y", "https://hub.test/a/c/http://x/y"),
+            ("?to=http://x/y", "https://hub.test/a/b"),
             ("http://cdn.test:81/c?sig=s", "http://cdn.test:81/c"),
         ] {
             assert_eq!(format!("{:?}", base.join(location).unwrap()), joined);

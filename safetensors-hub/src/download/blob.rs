@@ -2,11 +2,15 @@
 
 use std::io;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use super::progress::Meter;
-use crate::cache::{CachedRepo, Incomplete, Lock, link, unfinished_bytes};
+use crate::cache::{CachedRepo, Incomplete, Lock, link, progress as progress_of};
 use crate::client::HubFile;
 use crate::error::{Error, ErrorKind, Result};
+
+/// How often the file is touched while its digest is computed.
+const TOUCH: Duration = Duration::from_secs(5);
 
 /// Downloads a file into the cache, unless its blob is there, and links the snapshot to it.
 ///
@@ -14,17 +18,20 @@ use crate::error::{Error, ErrorKind, Result};
 pub(super) fn fetch(repo: &CachedRepo, file: &HubFile, meter: &Meter) -> Result<()> {
     let blob = repo.blob(file.checked_etag());
     let is_there = || is_blob(&blob, file.byte_len());
+    let pointer = repo.pointer(file.commit(), file.path());
     let is_new = !is_there();
+    // It is held until the file has its place: without links, the blob itself is moved there.
+    let mut lock = None;
     if is_new {
         let path = repo.lock_path(file.checked_etag());
         let progress = || {
             // The caller may cancel while another process works.
             let _ = meter.report(file.path());
-            (!is_there()).then(|| unfinished_bytes(repo, file.checked_etag()))
+            (!is_there()).then(|| progress_of(repo, file.checked_etag()))
         };
-        let lock = Lock::wait(&path, meter.stop(), progress)?;
+        lock = Lock::wait(&path, meter.stop(), progress)?;
         // Another process, or another thread, may have downloaded it meanwhile.
-        if is_there() {
+        if is_there() || is_blob(&pointer, file.byte_len()) {
             meter.add(file.byte_len(), file.path())?;
         } else {
             complete(repo, file, &blob, lock.is_some(), meter)?;
@@ -32,7 +39,8 @@ pub(super) fn fetch(repo: &CachedRepo, file: &HubFile, meter: &Meter) -> Result<
     } else {
         meter.add(file.byte_len(), file.path())?;
     }
-    place(repo, file, &blob, is_new)?;
+    place(file, &blob, &pointer, is_new)?;
+    drop(lock);
     meter.report(file.path())
 }
 
@@ -71,7 +79,16 @@ fn complete_part(mut part: Incomplete, file: &HubFile, blob: &Path, meter: &Mete
             part.write(bytes)?;
             meter.add(bytes.len() as u64, file.path())
         })?;
-        match etag.check(part.path(), Some(file.byte_len()), meter.stop()) {
+        // A large file takes minutes, and others wait for this process only while it works.
+        let mut touched = Instant::now();
+        let mut touch = || {
+            if touched.elapsed() > TOUCH {
+                part.touch();
+                touched = Instant::now();
+            }
+        };
+        let size = Some(file.byte_len());
+        match etag.check_while(part.path(), size, meter.stop(), &mut touch) {
             Ok(()) => return part.finish(blob),
             // What an earlier attempt left may be what is wrong.
             Err(error) if is_wrong(&error) => {
@@ -89,11 +106,10 @@ fn complete_part(mut part: Incomplete, file: &HubFile, blob: &Path, meter: &Mete
 }
 
 /// Links the snapshot to the blob.
-fn place(repo: &CachedRepo, file: &HubFile, blob: &Path, is_new: bool) -> Result<()> {
-    let pointer = repo.pointer(file.commit(), file.path());
+fn place(file: &HubFile, blob: &Path, pointer: &Path, is_new: bool) -> Result<()> {
     // `snapshots`, the commit, and the folders of the file.
     let depth = 2 + file.path().matches('/').count();
-    link(blob, &pointer, depth, is_new).map_err(|error| Error::io(error, &pointer))
+    link(blob, pointer, depth, is_new).map_err(|error| Error::io(error, pointer))
 }
 
 /// Whether a blob, or the file that it links to, is there with its size.

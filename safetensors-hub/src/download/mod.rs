@@ -7,6 +7,7 @@ mod pattern;
 mod progress;
 mod select;
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -122,7 +123,7 @@ fn download_repo(repo: &RepoId, options: &DownloadOptions) -> Result<Snapshot> {
             Some(index)
         }
     };
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = HashSet::new();
     names.retain(|name| seen.insert(name.clone()));
     job.fetch(&names)?;
     // Only now does the revision lead here: until then, an older snapshot is found offline. A cache
@@ -179,7 +180,7 @@ impl Job<'_> {
         };
         let files = parallel::each(&missing, self.threads, self.meter, ask)?;
         self.check_space(&files)?;
-        self.meter.expect(files.iter().map(HubFile::byte_len).sum());
+        self.meter.expect(files.iter().map(HubFile::byte_len).fold(0, u64::saturating_add));
         let fetch = |file: &HubFile| blob::fetch(self.cached, file, self.meter);
         parallel::each(&files, self.threads, self.meter, fetch).map(drop)
     }
@@ -196,7 +197,10 @@ impl Job<'_> {
                 false => size - resumable_bytes(self.cached, etag, size),
             }
         };
-        let needed = files.iter().map(missing).fold(0, u64::saturating_add);
+        // Files with the same content have one blob.
+        let mut seen = HashSet::new();
+        let blobs = files.iter().filter(|file| seen.insert(file.etag()));
+        let needed = blobs.map(missing).fold(0, u64::saturating_add);
         match needed == 0 || needed.saturating_add(SPARE_BYTES) <= free {
             true => Ok(()),
             false => {

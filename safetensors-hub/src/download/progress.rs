@@ -54,7 +54,8 @@ impl Meter {
 
     /// Adds to the bytes that are to come.
     pub(super) fn expect(&self, bytes: u64) {
-        self.total.fetch_add(bytes, Ordering::Relaxed);
+        let add = |total: u64| Some(total.saturating_add(bytes));
+        let _ = self.total.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
     /// Adds bytes that are there.
@@ -65,7 +66,7 @@ impl Meter {
     pub(super) fn add(&self, bytes: u64, file: &str) -> Result<()> {
         stop::check(&self.stop)?;
         let before = self.done.fetch_add(bytes, Ordering::Relaxed);
-        match before / STEP == (before + bytes) / STEP {
+        match before / STEP == before.wrapping_add(bytes) / STEP {
             true => Ok(()),
             false => self.report(file),
         }

@@ -1,6 +1,7 @@
 //! [`Connector`]: the HTTP client under all stores.
 //!
-//! It is not the client that `object_store` makes by itself, for three reasons. Its TLS uses `ring`
+//! It is not the client that `object_store` makes by itself, for four reasons. It bounds the bodies
+//! that are read whole. Its TLS uses `ring`
 //! and not `aws-lc`, which takes minutes to build. It follows no redirect of a bucket, because the
 //! headers of a request to a bucket have credentials that no other host may get. And a request has
 //! no time limit as a whole, only one for silence: 16 MiB may take long on a slow line.
@@ -12,6 +13,8 @@ use object_store::client::{HttpClient, HttpConnector};
 use object_store::{ClientConfigKey, ClientOptions, Error};
 use reqwest::redirect::{Attempt, Policy};
 use rustls_platform_verifier::BuilderVerifierExt;
+
+use super::bounded::Bounded;
 
 /// The most redirects that a request follows.
 const REDIRECTS: usize = 10;
@@ -25,12 +28,12 @@ pub(super) struct Connector {
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        Ok(HttpClient::new(self.client(options)?))
+        Ok(HttpClient::new(Bounded(self.client(options)?)))
     }
 }
 
 impl Connector {
-    fn client(&self, options: &ClientOptions) -> object_store::Result<reqwest::Client> {
+    pub(super) fn client(&self, options: &ClientOptions) -> object_store::Result<reqwest::Client> {
         use ClientConfigKey as Key;
 
         let policy = match self.follows_redirects {

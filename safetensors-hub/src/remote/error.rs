@@ -34,8 +34,9 @@ impl Secrets {
             WORDS.iter().any(|word| name.contains(word))
         };
         let values = options.into_iter().filter(|(name, _)| is_secret(name));
-        // In `Bearer 0123` only the last word is a secret, and a server may repeat it alone.
-        let values = values.map(|(_, value)| value.rsplit(' ').next().unwrap_or_default());
+        // A server may repeat all of a value or, of `Bearer 0123`, only the last word.
+        let last = |value: &'_ str| value.rfind(' ').map_or(0, |space| space + 1);
+        let values = values.flat_map(|(_, value)| [value, &value[last(value)..]]);
         // Shorter values, such as `true`, could be any word of a message.
         Self(values.filter(|value| value.len() > 5).map(str::to_owned).collect())
     }
@@ -138,7 +139,9 @@ mod tests {
             ("aws_skip_signature", "true"),
             ("aws_region", "eu-central-1"),
             ("authorization", "Bearer abcdef"),
+            ("password", "three secret words"),
         ]);
+        assert_eq!(secrets.clean("it got three secret words"), "it got ***");
         let text = "it is true that eu-central-1 got wJalrXUtnFEMI and abcdef from \
                     https://user:pass@host/a/b?X-Amz-Signature=0123&x=y#z";
         assert_eq!(

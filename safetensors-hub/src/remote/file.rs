@@ -23,8 +23,11 @@ const CALL: usize = 8 << 20;
 
 /// A file in a remote store: an object whose bytes are fetched by ranges when they are asked for.
 ///
-/// Opening it fetches its first 512 KiB, with one request. It stays that version of the object: if
-/// the object is replaced, reading is an error.
+/// Opening it fetches its first 512 KiB, with one request, and keeps them. It stays that version of
+/// the object: if the object is replaced, reading is an error. Versions are told apart by the ETag.
+/// From a server that sends none, only another length or another time of the last change, in whole
+/// seconds, shows that the object was replaced. From one that sends neither ETags nor times, only
+/// the length does.
 ///
 /// Each read is planned. Ranges with little between them are joined, large ones divided into
 /// requests of 8 to 16 MiB, and at most 32 requests of a store are under way at once. Memory holds
@@ -139,6 +142,13 @@ impl ReadAt for RemoteFile {
         match rest.is_empty() {
             true => Ok(()),
             false => self.origin.fill(plan(rest)),
+        }
+    }
+
+    fn may_change_unseen(&self) -> bool {
+        match &self.origin {
+            Origin::Object(object) => object.may_change_unseen(),
+            Origin::Hub(..) => false,
         }
     }
 

@@ -68,6 +68,7 @@
 //! everything asynchronous happens in a runtime of this crate. There call them with tokio's
 //! `spawn_blocking` or the like, so that other tasks go on meanwhile.
 
+mod bounded;
 mod client;
 mod error;
 mod fetch;

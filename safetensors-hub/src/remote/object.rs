@@ -125,6 +125,12 @@ impl Object {
         version_of(&self.meta)
     }
 
+    /// Whether the store tells no version that changes with every byte. A weak ETag may stay the
+    /// same, and the time of the last change counts seconds.
+    pub(super) fn may_change_unseen(&self) -> bool {
+        self.strong_tag().is_none()
+    }
+
     /// Fetches a range, when fewer than [`IN_FLIGHT`] requests are under way.
     ///
     /// # Errors

@@ -60,6 +60,8 @@ pub enum End {
     /// After so many bytes of the body nothing more comes for this long; then the connection is
     /// closed.
     Stall(usize, Duration),
+    /// The head tells no length: the body ends with the connection.
+    Close,
     /// The body has this many bytes less than the head says.
     Short(usize),
 }
@@ -108,7 +110,9 @@ fn converse(stream: TcpStream, handle: &dyn Fn(&Request) -> (Answer, Sent)) -> O
         let (answer, sent) = handle(&request);
         let is_head = request.method == "HEAD";
         let mut head = format!("HTTP/1.1 {} -\r\n", answer.status);
-        if !answer.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-length")) {
+        if !matches!(answer.end, End::Close)
+            && !answer.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-length"))
+        {
             head += &format!("Content-Length: {}\r\n", answer.body.len());
         }
         for (name, value) in &answer.headers {
@@ -118,6 +122,7 @@ fn converse(stream: TcpStream, handle: &dyn Fn(&Request) -> (Answer, Sent)) -> O
         let body = if is_head { &[][..] } else { &answer.body };
         let (len, goes_on) = match answer.end {
             End::Whole => (body.len(), true),
+            End::Close => (body.len(), false),
             End::Cut(len) | End::Stall(len, _) => (len.min(body.len()), false),
             End::Short(less) => (body.len().saturating_sub(less), false),
         };

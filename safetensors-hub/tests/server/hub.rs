@@ -120,6 +120,10 @@ fn file(state: &mut State, request: &Request, path: &str) -> Option<Answer> {
     let Some(found) = repo.commits[commit].get(file) else {
         return Some(error(404, "EntryNotFound").header("X-Repo-Commit", commit));
     };
+    if state.is_direct {
+        let answer = cdn::ranged(request, &found.bytes).header("X-Repo-Commit", commit);
+        return Some(answer.header("ETag", format!("\"{}\"", found.etag)));
+    }
     if !found.is_large {
         // As the Hub does it: another place of its own, which has the ETag.
         let location = format!("/api/resolve-cache/models/{name}/{commit}/{}", encoded(file));

@@ -39,6 +39,8 @@ struct State {
     faults: Vec<Fault>,
     /// A commit that `main` of each repository leads to after the next listing.
     next_commit: Option<String>,
+    /// Whether the Hub sends the bytes of all files itself, without a redirect.
+    is_direct: bool,
     /// The number of requests so far.
     requests: usize,
     log: Vec<Seen>,
@@ -94,6 +96,8 @@ pub enum Kind {
     WrongByte,
     /// The body has this length in place of its own.
     Length(usize),
+    /// The body has this many bytes more, and its head tells no length.
+    Long(usize),
     /// The body ends too early, but its head does not say so.
     Short(usize),
     /// The connection breaks after so many bytes.
@@ -114,6 +118,7 @@ impl Server {
             uses: usize::MAX,
             faults: Vec::new(),
             next_commit: None,
+            is_direct: false,
             requests: 0,
             log: Vec::new(),
         }));
@@ -183,6 +188,11 @@ impl Server {
     /// `main` leads to this commit after the next listing.
     pub fn change_after_listing(&self, commit: &str) {
         self.state().next_commit = Some(commit.to_owned());
+    }
+
+    /// From now on the Hub sends the bytes of all files itself, as some mirrors do.
+    pub fn answer_directly(&self) {
+        self.state().is_direct = true;
     }
 
     /// Replaces a repository.
@@ -298,6 +308,10 @@ fn faulty(
             }
         }
         Some(Kind::Length(len)) => answer.body.resize(len, 0),
+        Some(Kind::Long(more)) => {
+            answer.body.extend(vec![0; more]);
+            answer.end = End::Close;
+        }
         Some(Kind::Short(less)) => {
             let len = answer.body.len();
             answer = answer.header("Content-Length", len);

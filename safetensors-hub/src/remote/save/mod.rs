@@ -115,7 +115,10 @@ pub fn save_with<N: AsRef<str>, S: TensorSource>(
 /// # Errors
 ///
 /// Those of [`save`] for each file; [`ErrorKind::DuplicateTensor`]; [`ErrorKind::Overtaken`];
-/// [`ErrorKind::LeftBehind`], after which the directory opens as the new checkpoint.
+/// [`ErrorKind::LeftBehind`], after which the directory opens as the new checkpoint. If the earlier
+/// checkpoint is one file, the new one has several, and the store refuses to remove that one file,
+/// the error is [`ErrorKind::Io`]: it names the object to remove, and until then the directory opens
+/// as the earlier checkpoint.
 pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
     address: &str,
     tensors: impl IntoIterator<Item = (N, S)>,

@@ -128,6 +128,14 @@ fn text(store: &InMemory, key: &str) -> Option<Vec<u8>> {
 fn save_while(
     before: impl Fn(&str, usize, &InMemory) -> Result<()> + Send + Sync + 'static,
 ) -> (safetensors_core::Result<()>, Arc<Racing>) {
+    save_after(4, before)
+}
+
+/// Saves two shards, after an earlier save with other shards, while something else happens.
+fn save_after(
+    earlier_shard_size: u64,
+    before: impl Fn(&str, usize, &InMemory) -> Result<()> + Send + Sync + 'static,
+) -> (safetensors_core::Result<()>, Arc<Racing>) {
     let inner = Arc::new(InMemory::new());
     let values = [1_u8; 4];
     let options = ShardOptions::new().max_shard_size(4.into());
@@ -140,7 +148,8 @@ fn save_while(
         key: Key::from("m"),
         listing: Listing::Possible,
     };
-    save(&place(inner.clone()), tensors("old"), &options).unwrap();
+    let earlier = ShardOptions::new().max_shard_size(earlier_shard_size.into());
+    save(&place(inner.clone()), tensors("old"), &earlier).unwrap();
     let store = Arc::new(Racing { inner, calls: Mutex::default(), before: Box::new(before) });
     (save(&place(store.clone()), tensors("new"), &options).map(drop), store)
 }
@@ -196,6 +205,24 @@ fn another_writer_is_noticed() {
         let error = saved.unwrap_err();
         let ErrorKind::Overtaken { file } = error.kind() else { panic!("{error}") };
         assert!(FIRST.ends_with(file.as_str()), "{name} {number}: {error}");
+    }
+}
+
+#[test]
+fn an_error_says_that_the_single_file_still_comes_first() {
+    // The single file cannot be removed, or the last list of files cannot be had.
+    for (name, number) in [("delete", 1), ("list", 3)] {
+        let (saved, store) = save_after(8, move |call, at, _| match (call, at) == (name, number) {
+            true => Err(Error::Generic { store: "racing", source: "it fails".into() }),
+            false => Ok(()),
+        });
+        let error = saved.unwrap_err();
+        assert_eq!(opens_as(&store.inner), "b new", "the index of the new checkpoint is there");
+        assert!(text(&store.inner, "m/model.safetensors").is_some(), "opening prefers this file");
+        let ErrorKind::Io(source) = error.kind() else { panic!("{error}") };
+        let shown = source.to_string();
+        assert!(shown.contains("still opens as the earlier one"), "{shown}");
+        assert!(shown.contains("remove model.safetensors"), "{shown}");
     }
 }
 

@@ -83,8 +83,13 @@ impl Commit<'_> {
                 Put::Overtaken => return Err(overtaken(name)),
             }
         }
-        // Step 5. The new checkpoint is in place.
-        let now = self.directory.list().map_err(|error| self.left_behind(error, ""))?;
+        // Step 5. The new checkpoint is in place, but for a single file, which goes before it.
+        let single = self.pattern.file_name(0, 1);
+        let is_hidden = self.index.is_some() && before.contains_key(&single);
+        let now = self.directory.list().map_err(|error| match is_hidden {
+            true => self.still_old(&error, &single),
+            false => self.left_behind(error, ""),
+        })?;
         self.check_placed(&placed, &now)?;
         self.remove_stale(&new, &before, &now, &aside)
     }
@@ -191,6 +196,17 @@ impl Commit<'_> {
         Error::from(ErrorKind::LeftBehind(error)).in_file(format!("{}/{name}", self.shown))
     }
 
+    /// The error if the single file of the earlier checkpoint could not be removed. The directory
+    /// opens as that file, although the new index is in place.
+    fn still_old(&self, error: &io::Error, single: &str) -> Error {
+        let message = format!(
+            "the new checkpoint is complete, but the directory still opens as the earlier one; \
+             remove {single} to finish the save ({error})"
+        );
+        let error = ErrorKind::Io(io::Error::new(error.kind(), message));
+        Error::from(error).in_file(format!("{}/{single}", self.shown))
+    }
+
     /// Removes the files of the earlier checkpoint that are still the same. The single file goes
     /// first, because the directory opens as it. If the new checkpoint has one file, the index goes
     /// before all others.
@@ -216,7 +232,11 @@ impl Commit<'_> {
         let single = self.pattern.file_name(0, 1);
         stale.sort_by_key(|name| (*name != index, *name != single));
         for name in stale {
-            self.directory.remove(name).map_err(|error| self.left_behind(error, name))?;
+            let removed = self.directory.remove(name);
+            removed.map_err(|error| match self.index.is_some() && name == single {
+                true => self.still_old(&error, name),
+                false => self.left_behind(error, name),
+            })?;
         }
         Ok(())
     }

@@ -1,0 +1,450 @@
+#!/usr/bin/env python3
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["ray>=2.60"]
+# ///
+"""Runs the `safetensors` command over many checkpoints, on all nodes of a Ray cluster (PyPI: ray).
+
+    fleet.py verify models/                                  every checkpoint below models/
+    fleet.py digest --list paths.txt                         one path a line; - is standard input
+    fleet.py convert models/ --out small/ -- --dtype bf16    options after -- are the command's own
+    fleet.py dedup models/ --json                            equal checkpoints, and equal tensors
+
+A checkpoint is an index with its shards, or any other *.safetensors file. All nodes must see the
+same files under the same paths, and the same version of the command. An address such as
+s3://bucket/model.safetensors is handed to the command as it is, and is never skipped, because this
+program cannot see whether the object has changed.
+
+`convert` writes DIR/a/b.safetensors for a/b.safetensors, and the directory DIR/a/b for
+a/b.safetensors.index.json. The command writes each output completely or not at all.
+
+The manifest gets one line for each checkpoint that is done or has failed. A later run with the same
+manifest skips what is done: the same path, files of the same sizes and times, the same options, the
+same version of the command and, for `convert`, an output that is still as it was written. What has
+failed is tried again. So a run that was killed is continued by starting it again.
+
+An attempt fails if the command fails, or if its node dies. It is repeated until --attempts is
+reached, except for wrong usage. Other checkpoints are not affected.
+Exit codes: 0 all is done, 1 a checkpoint has failed, 2 wrong usage.
+"""
+
+import argparse
+import collections
+import contextlib
+import dataclasses
+import fcntl
+import heapq
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import ray
+
+FILE_SUFFIX = ".safetensors"
+INDEX_SUFFIX = ".safetensors.index.json"
+
+# Hidden directories of saves that are under way, or were killed. What is in them is not complete.
+TEMPORARY = re.compile(r"\..+\.[A-Za-z0-9]{6}\.tmp")
+LINE_BEGIN = b'{"status": '  # of every line of a manifest
+PAUSE = 1.0  # seconds before a second attempt, doubled before each further one
+# The path of a file, its size in bytes, and the time of its last change in nanoseconds.
+Stamp = tuple[str, int | None, int | None]
+Ran = subprocess.CompletedProcess[str]
+
+
+class WrongUsage(Exception):
+    """The arguments make no sense. Nothing has been started."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One checkpoint, and what the command is to do with it."""
+
+    path: str
+    arguments: list[str]  # those of the command, beginning with its subcommand
+    output: str | None  # the file or directory that `convert` writes
+    files: list[Stamp]  # empty if the path is an address
+
+    def key(self, version: str) -> str:
+        """What must be equal for a finished job to be skipped."""
+        return json.dumps([version, self.arguments, self.files])
+
+
+def is_address(path: str) -> bool:
+    """Whether this names an object in a bucket, such as s3://bucket/model.safetensors."""
+    return "://" in path
+
+
+def files_of(path: str) -> list[str]:
+    """The files of a checkpoint: the file itself, or the index and its shards.
+
+    An index that cannot be read has no shards here. The command says what is wrong with it.
+    """
+    if not path.endswith(INDEX_SUFFIX):
+        return [path]
+    try:
+        shards = sorted(set(json.loads(Path(path).read_bytes())["weight_map"].values()))
+        beside = [os.path.normpath(os.path.join(path, os.pardir, name)) for name in shards]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        beside = []
+    return [path, *beside]
+
+
+def checkpoints_below(root: str, leave_out: str | None) -> list[str]:
+    """The indexes below a directory, and the files that are no index's shards.
+
+    Links to directories are not followed, as they may form cycles. A directory that cannot be read
+    is listed itself, so that the command reports why. So is a root without any checkpoint.
+    """
+    found: list[str] = []
+    for directory, names, files in os.walk(root, onerror=lambda e: found.append(e.filename)):
+        paths = {name: os.path.join(directory, name) for name in names}
+        names[:] = [n for n in names if not TEMPORARY.fullmatch(n) and paths[n] != leave_out]
+        endings = (FILE_SUFFIX, INDEX_SUFFIX)
+        found += [os.path.join(directory, name) for name in files if name.endswith(endings)]
+    shards = {shard for path in found for shard in files_of(path) if shard != path}
+    return sorted(path for path in found if path not in shards) or [root]
+
+
+def named_paths(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """Each path to work on, and the directory that its output's place is relative to."""
+    named = list(options.paths)
+    if options.list:
+        listed = sys.stdin if options.list == "-" else open(options.list, errors="surrogateescape")
+        with listed:
+            named += [line.rstrip("\n") for line in listed if line.strip()]
+    if not named:
+        raise WrongUsage("name a path, or a list of paths with --list")
+    for path in named:
+        if is_address(path):
+            yield path, os.path.dirname(path)
+        elif os.path.isdir(path := os.path.abspath(path)):
+            for below in checkpoints_below(path, options.out):
+                yield below, options.root or path
+        else:
+            yield path, options.root or os.path.dirname(path)
+
+
+def stamp(file: str) -> Stamp:
+    """What shows that a file has changed. A missing file has neither size nor time."""
+    try:
+        status = os.stat(file)
+        return file, status.st_size, status.st_mtime_ns
+    except OSError:
+        return file, None, None
+
+
+def output_stamps(output: str) -> list[Stamp]:
+    """Those of a converted file, or of all files of tensors and indexes in a directory."""
+    if not os.path.isdir(output):
+        return [stamp(output)]
+    names = sorted(n for n in os.listdir(output) if n.endswith((FILE_SUFFIX, INDEX_SUFFIX)))
+    return [stamp(os.path.join(output, name)) for name in names]
+
+
+def output_of(path: str, root: str, out: str) -> str:
+    """Where the converted checkpoint goes, see the head of this file."""
+    relative = os.path.relpath(path, root)
+    if relative.startswith(os.pardir + os.sep):
+        raise WrongUsage(f"{path} is not below --root {root}")
+    return os.path.normpath(os.path.join(out, relative.removesuffix(INDEX_SUFFIX)))
+
+
+def make_jobs(options: argparse.Namespace) -> list[Job]:
+    """One job for each checkpoint, even if it is named twice."""
+    jobs: dict[str, Job] = {}
+    sources: dict[str, str] = {}  # by output
+    for path, root in named_paths(options):
+        if path in jobs:
+            continue
+        output = None
+        if options.operation == "convert":
+            output = output_of(path, root, options.out)
+            other = sources.setdefault(output, path)
+            if output == path:
+                raise WrongUsage(f"{path} would be replaced: choose another --out")
+            if other != path:
+                raise WrongUsage(f"{output} is the output of {other} and of {path}: set --root")
+            arguments = ["convert", *options.arguments, "--", path, output]
+        else:
+            command = "verify" if options.operation == "verify" else "digest"
+            arguments = [command, "--json", *options.arguments, "--", path]
+        files = [] if is_address(path) else list(map(stamp, files_of(path)))
+        jobs[path] = Job(path, arguments, output, files)
+    return list(jobs.values())
+
+
+def attempt(command: str, version: str, job: Job, threads: int, timeout: float | None) -> dict:
+    """Runs the command once, as a Ray task. The `code` is None if it did not come to its end."""
+    environment = {**os.environ, "SAFETENSORS_THREADS": str(threads), "NO_COLOR": "1"}
+
+    def run(*arguments: str) -> Ran:
+        return subprocess.run([command, *arguments], stdin=subprocess.DEVNULL, capture_output=True,
+                              encoding="utf-8", errors="surrogateescape", env=environment,
+                              timeout=timeout)
+
+    node = ray.get_runtime_context().get_node_id()
+    outcome = {"code": None, "error": None, "result": None, "seconds": 0.0, "node": node}
+    begin = time.monotonic()
+    try:
+        here = run("--version").stdout.strip()
+        if here != version:
+            raise OSError(f"this node has {here!r}, the driver has {version!r}")
+        if job.output is not None:
+            os.makedirs(os.path.dirname(job.output), exist_ok=True)
+        ran = run(*job.arguments)
+        result = result_of(job, ran, run)
+        error = error_of(ran, result).removeprefix(f"{job.path}: ") if ran.returncode else None
+        outcome.update(code=ran.returncode, error=error, result=result)
+    except (OSError, subprocess.TimeoutExpired, ValueError, KeyError) as error:
+        outcome["error"] = str(error)
+    outcome["seconds"] = round(time.monotonic() - begin, 3)
+    return outcome
+
+
+def result_of(job: Job, ran: Ran, run: Callable[..., Ran]) -> Any:
+    """What the manifest keeps of the command's output.
+
+    Of `verify`: its verdict. Of `convert`: the files that were written. Of `digest`: the name,
+    digest, dtype, shape and bytes of each tensor.
+    """
+    operation = job.arguments[0]
+    if operation == "verify" and ran.stdout:
+        return json.loads(ran.stdout)["results"][0]
+    if ran.returncode != 0:
+        return None
+    if operation == "convert":
+        written = output_stamps(job.output)
+        if not written or any(size is None for _, size, _ in written):
+            raise OSError(f"the command ended without an error, but wrote no {job.output}")
+        return written
+    digests = {t["name"]: t["xxh3_128"] for t in json.loads(ran.stdout)["tensors"]}
+    tensors = json.loads(run("inspect", "--json", "--", job.path).stdout)["tensors"]
+    tensors = [tensor for tensor in tensors if tensor["name"] in digests]
+    return [[t["name"], digests[t["name"]], t["dtype"], t["shape"], t["bytes"]] for t in tensors]
+
+
+def error_of(ran: Ran, result: Any) -> str:
+    """Why the command failed: its own words, or the signal that ended it."""
+    if ran.returncode < 0:
+        return f"ended by signal {-ran.returncode}"
+    if isinstance(result, dict):
+        return result["error"] or "; ".join(map(str, result["warnings"]))
+    return ran.stderr.strip().partition("\n")[0].removeprefix("error: ")
+
+
+class Manifest:
+    """A file of JSON lines, each about a checkpoint that is done or has failed."""
+
+    def __init__(self, path: str):
+        self.file = open(path, "a+b")
+        try:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise WrongUsage(f"{path}: another run uses this manifest") from None
+        self.file.seek(0)
+        *lines, unfinished = self.file.read().split(b"\n")
+        # A killed driver may leave a last line without end, which is removed. A file of another
+        # kind that was named by mistake must stay as it is.
+        known = all(line.startswith(LINE_BEGIN) for line in lines)
+        if not known or not LINE_BEGIN.startswith(unfinished[: len(LINE_BEGIN)]):
+            raise WrongUsage(f"{path}: this file is not a manifest")
+        entries = [json.loads(line) for line in lines]
+        self.done = {entry["key"]: entry for entry in entries if entry["status"] == "done"}
+        self.file.truncate(sum(len(line) + 1 for line in lines))
+
+    def finished(self, job: Job, version: str) -> dict | None:
+        """The entry of a job that need not run again."""
+        entry = self.done.get(job.key(version)) if job.files else None
+        if entry and job.output is not None:
+            written = [tuple(one) for one in entry["result"]]
+            return entry if written == output_stamps(job.output) else None
+        return entry
+
+    def add(self, entry: dict) -> None:
+        self.file.write(json.dumps(entry).encode() + b"\n")
+        self.file.flush()
+        os.fsync(self.file.fileno())
+
+
+def work(jobs: list[Job], version: str, options: argparse.Namespace) -> Iterator[dict]:
+    """Runs the jobs on the cluster, and gives the entry of each when it is done or has failed.
+
+    Ray does not repeat tasks by itself. All attempts are counted here, whatever ended them.
+    """
+    task = ray.remote(attempt).options(num_cpus=options.cpus, max_retries=0,
+                                       scheduling_strategy="SPREAD")
+    # When the next attempt may begin, the number of the job, and the number of the attempt.
+    waiting = [(0.0, number, 1) for number in range(len(jobs))]
+    running: dict[ray.ObjectRef, tuple[int, int]] = {}
+    while waiting or running:
+        # Twice as many as can run, so that no node waits for the driver.
+        limit = max(2, 2 * int(ray.cluster_resources().get("CPU", 1) / options.cpus))
+        while waiting and len(running) < limit and waiting[0][0] <= time.monotonic():
+            _, number, count = heapq.heappop(waiting)
+            given = (options.command, version, jobs[number], options.cpus, options.timeout)
+            running[task.remote(*given)] = (number, count)
+        if not running:
+            time.sleep(0.1)
+            continue
+        for reference in ray.wait(list(running), timeout=1.0)[0]:
+            number, count = running.pop(reference)
+            job = jobs[number]
+            try:
+                outcome = ray.get(reference)
+            except ray.exceptions.RayError as error:
+                outcome = {"code": None, "error": f"worker or node died: {type(error).__name__}"}
+            if outcome["code"] not in (0, 2) and count < options.attempts:
+                print(printable(f"again: {job.path}: {outcome['error']}"))
+                pause = time.monotonic() + PAUSE * 2 ** (count - 1)
+                heapq.heappush(waiting, (pause, number, count + 1))
+                continue
+            status = "done" if outcome["code"] == 0 else "failed"
+            size = sum(size or 0 for _, size, _ in job.files)
+            entry = {"status": status, "path": job.path, "bytes": size, "attempts": count}
+            yield entry | outcome | {"key": job.key(version)}
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs one operation. The result is the exit code."""
+    version = subprocess.check_output([options.command, "--version"], text=True).strip()
+    jobs = make_jobs(options)
+    manifest = Manifest(options.manifest)
+    finished = {job.path: manifest.finished(job, version) for job in jobs}
+    skipped = [entry for entry in finished.values() if entry is not None]
+    left = [job for job in jobs if finished[job.path] is None]
+    ran = []
+    # Standard output is for the summary alone, but Ray prints its warnings on it.
+    with contextlib.redirect_stdout(sys.stderr):
+        if left:
+            ray.init(address=options.address, log_to_driver=False, logging_level="warning")
+        begin = time.monotonic()
+        for entry in work(left, version, options):
+            manifest.add(entry)
+            ran.append(entry)
+            print(printable(f"{len(ran)}/{len(left)} {entry['status']}: {entry['path']}"))
+        ray.shutdown()
+    summary = summary_of(options.operation, skipped, ran, time.monotonic() - begin)
+    if options.json:
+        print(json.dumps(summary, indent=2))
+    else:
+        show(summary)
+    codes = {entry["code"] for entry in ran} - {0}
+    return 2 if codes == {2} else 1 if codes else 0
+
+
+def summary_of(operation: str, skipped: list[dict], ran: list[dict], seconds: float) -> dict:
+    """The document that --json prints. Bytes and nodes are those of this run."""
+    done = [entry for entry in ran if entry["status"] == "done"]
+    failed = [entry for entry in ran if entry["status"] == "failed"]
+    summary = {
+        "operation": operation,
+        "checkpoints": len(skipped) + len(ran),
+        "skipped": len(skipped),
+        "done": len(done),
+        "failed": len(failed),
+        "attempts": sum(entry["attempts"] for entry in ran),
+        "bytes": sum(entry["bytes"] for entry in done),
+        "seconds": round(seconds, 2),
+        "done_by_node": collections.Counter(entry["node"] for entry in done),
+        "failures": [{"path": entry["path"], "error": entry["error"]} for entry in failed],
+    }
+    if operation == "dedup":
+        summary["duplicates"] = duplicates(skipped + done)
+    return summary
+
+
+def duplicates(entries: list[dict]) -> dict[str, list[dict]]:
+    """Checkpoints that hold the same tensors, and tensors that are stored more than once.
+
+    Equal means the same digest, dtype and shape, and for checkpoints the same names. XXH3 is no
+    proof: use `safetensors diff` before you delete anything. Links to a file are not counted.
+    """
+    by_files: dict[tuple[str, ...], dict] = {}
+    for entry in sorted(entries, key=lambda entry: entry["path"]):
+        data = [file for file in files_of(entry["path"]) if not file.endswith(INDEX_SUFFIX)]
+        by_files.setdefault(tuple(map(os.path.realpath, data)), entry)
+    checkpoints: dict[str, list[tuple[str, int]]] = collections.defaultdict(list)
+    tensors: dict[tuple, list[tuple[str, int]]] = collections.defaultdict(list)
+    for entry in by_files.values():
+        checkpoints[json.dumps(sorted(entry["result"]))].append((entry["path"], entry["bytes"]))
+        for name, digest, dtype, shape, size in entry["result"]:
+            if size:
+                tensors[digest, dtype, *shape].append((f"{entry['path']}: {name}", size))
+
+    def groups(same: dict[Any, list[tuple[str, int]]]) -> list[dict]:
+        found = [{"spare_bytes": (len(group) - 1) * group[0][1], "places": [at for at, _ in group]}
+                 for group in same.values() if len(group) > 1]
+        return sorted(found, key=lambda group: -group["spare_bytes"])
+
+    return {"checkpoints": groups(checkpoints), "tensors": groups(tensors)}
+
+
+def printable(text: str) -> str:
+    """The text without anything that could steer a terminal: names may be hostile."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def show(summary: dict) -> None:
+    """Prints the summary as a table, and the largest groups of duplicates."""
+    columns = [name for name, value in summary.items() if isinstance(value, (str, int, float))]
+    print("  ".join(f"{name:>11}" for name in columns))
+    print("  ".join(f"{summary[name]:>11}" for name in columns))
+    for node, count in sorted(summary["done_by_node"].items()):
+        print(f"node {node[:12]}: {count} done")
+    for failure in summary["failures"]:
+        print(printable(f"failed: {failure['path']}: {failure['error']}"))
+    for kind, groups in summary.get("duplicates", {}).items():
+        spare = sum(group["spare_bytes"] for group in groups)
+        print(f"equal {kind}: {len(groups)} groups, {spare} bytes are stored more than once")
+        for group in groups[:20]:
+            print(printable(f"  {group['spare_bytes']} bytes: {', '.join(group['places'])}"))
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """The options. What follows the first -- is the command's own."""
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("operation", choices=["convert", "verify", "digest", "dedup"])
+    add("paths", nargs="*", metavar="PATH", help="a file, an index, a directory or an address")
+    add("--list", metavar="FILE", help="a file with one path a line, or -")
+    add("--out", metavar="DIR", help="where `convert` writes")
+    add("--root", metavar="DIR", help="outputs keep their place below this "
+        "directory; by default each named directory, or the directory of a named file")
+    add("--manifest", metavar="FILE", default="fleet.jsonl", help="default: %(default)s")
+    add("--command", metavar="PATH", default="safetensors", help="the command, on every node")
+    add("--address", help="of the Ray cluster; by default RAY_ADDRESS, else this machine alone")
+    count = {"type": int, "choices": range(1, 1025), "metavar": "N"}
+    add("--cpus", default=1, **count, help="processors and threads of a task, default 1")
+    add("--attempts", default=3, **count, help="of each checkpoint in one run, default 3")
+    add("--timeout", type=float, metavar="SECONDS", help="of one attempt; by default none")
+    add("--json", action="store_true", help="print the summary as one JSON document")
+    options = parser.parse_args(arguments[:at])
+    options.arguments = arguments[at + 1 :]
+    if (options.operation == "convert") != (options.out is not None):
+        raise WrongUsage("--out DIR is needed by convert, and by nothing else")
+    if options.out and is_address(options.out):
+        raise WrongUsage(f"--out {options.out}: only a directory can be written")
+    if os.sep in options.command:
+        options.command = os.path.abspath(options.command)
+    options.out = options.out and os.path.abspath(options.out)
+    options.root = options.root and os.path.abspath(options.root)
+    return options
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(run(parse(sys.argv[1:])))
+    except (WrongUsage, OSError, subprocess.SubprocessError) as error:
+        print(f"error: {printable(str(error))}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, WrongUsage) else 1)
+    except KeyboardInterrupt:
+        sys.exit(130)

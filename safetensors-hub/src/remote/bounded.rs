@@ -1,0 +1,108 @@
+//! [`Bounded`]: an HTTP client that holds only so much of an answer that is read whole.
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use object_store::client::{
+    HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService,
+};
+
+/// The most bytes of an error's body. The rest is not read.
+const ERROR: usize = 64 << 10;
+
+/// The most bytes of an answer to a request without a range: a page of a listing, or an index,
+/// which may have as many bytes as core allows by default.
+const WHOLE: usize = 100_000_000;
+
+/// Sends requests. `object_store` reads the bodies of errors, of listings and of small files whole,
+/// so a hostile server could fill the memory.
+#[derive(Debug)]
+pub(super) struct Bounded(pub(super) reqwest::Client);
+
+#[async_trait::async_trait]
+impl HttpService for Bounded {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let has_range = request.headers().contains_key("range");
+        let (head, body) = self.0.call(request).await?.into_parts();
+        let body = match head.status.is_success() {
+            // It is passed on as it arrives, and compared with the range.
+            true if has_range => body,
+            true => start(body, WHOLE, false).await?.into(),
+            false => start(body, ERROR, true).await?.into(),
+        };
+        Ok(HttpResponse::from_parts(head, body))
+    }
+}
+
+/// The first bytes of a body, at most `most`. More are an error, unless the body `may_be_cut`.
+async fn start(body: HttpResponseBody, most: usize, may_be_cut: bool) -> Result<Bytes, HttpError> {
+    let mut start = Vec::new();
+    let mut arriving = body.bytes_stream();
+    while let Some(bytes) = arriving.next().await {
+        let bytes = match bytes {
+            Ok(bytes) => bytes,
+            Err(_) if may_be_cut => break,
+            Err(error) => return Err(error),
+        };
+        if bytes.len() > most - start.len() {
+            if may_be_cut {
+                start.extend_from_slice(&bytes[..most - start.len()]);
+                break;
+            }
+            let problem = format!("the answer has more than {most} bytes");
+            return Err(HttpError::new(HttpErrorKind::Decode, std::io::Error::other(problem)));
+        }
+        start.extend_from_slice(&bytes);
+    }
+    Ok(start.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{SocketAddr, TcpListener};
+    use std::thread::{JoinHandle, spawn};
+
+    use object_store::client::HttpClient;
+
+    use super::*;
+    use crate::remote::runtime::run;
+
+    /// A server that answers one request with a body of a GiB. It ends with the number of bytes
+    /// that it could send.
+    fn endless(status: u16) -> (SocketAddr, JoinHandle<usize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        let serve = move || {
+            let mut stream = listener.accept().unwrap().0;
+            let _ = stream.read(&mut [0; 4096]).unwrap();
+            write!(stream, "HTTP/1.1 {status} -\r\nConnection: close\r\n\r\n").unwrap();
+            let piece = vec![b'x'; 1 << 20];
+            (0..1024).take_while(|_| stream.write_all(&piece).is_ok()).count() * piece.len()
+        };
+        (at, spawn(serve))
+    }
+
+    fn body_len(at: SocketAddr) -> Result<usize, HttpError> {
+        let client = crate::remote::client::Connector { follows_redirects: false };
+        let options = object_store::ClientOptions::new().with_allow_http(true);
+        let client = HttpClient::new(Bounded(client.client(&options).unwrap()));
+        let mut request = HttpRequest::new(Bytes::new().into());
+        *request.uri_mut() = format!("http://{at}/").parse().unwrap();
+        run(async move {
+            let answer = client.execute(request).await?;
+            Ok(answer.into_body().bytes().await?.len())
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn an_endless_answer_takes_bounded_memory() {
+        let (at, sent) = endless(403);
+        assert_eq!(body_len(at).unwrap(), ERROR);
+        assert!(sent.join().unwrap() < 64 << 20);
+        let (at, sent) = endless(200);
+        let error = body_len(at).unwrap_err();
+        assert!(format!("{error:?}").contains("more than 100000000 bytes"), "{error:?}");
+        assert!(sent.join().unwrap() < 512 << 20);
+    }
+}
