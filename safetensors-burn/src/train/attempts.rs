@@ -2,7 +2,8 @@
 //!
 //! burn's checkpointers get the number of the epoch and nothing else. If the records of an epoch
 //! are saved several times, the first saves of all records belong together, then the second ones.
-//! burn asks all three checkpointers each time, in a thread of their own each, so counting is exact.
+//! burn asks all three checkpointers each time, in a thread of their own each, so counting is
+//! exact.
 //!
 //! A program that calls the checkpointers one after the other stops at the first error, so counting
 //! alone would mix the records of two attempts. Such a program saves all records in one thread.

@@ -20,8 +20,8 @@ use super::{EpochError, Part};
 ///   in place. So an epoch needs all three records.
 /// - If a record cannot be saved, the epoch is not saved, and the other records give an error. Save
 ///   all of them again, in the same order.
-/// - `delete` deletes the epoch when all three have asked for it. The newest complete epoch, and the
-///   one that was saved or restored last, are kept until another one is in place: a run that is
+/// - `delete` deletes the epoch when all three have asked for it. The newest complete epoch, and
+///   the one that was saved or restored last, are kept until another one is in place: a run that is
 ///   killed in between can be resumed. After a save that failed, deletions wait for one that
 ///   succeeds. A deletion that fails is tried again after each save; the next `delete` says why.
 /// - `restore` checks the lengths and headers of all files of the epoch, reads the record, and

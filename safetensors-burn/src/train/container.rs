@@ -153,8 +153,8 @@ fn malformed(problem: &dyn std::fmt::Display) -> Error {
 ///
 /// # Errors
 ///
-/// [`EpochError::TooManyTensors`], [`EpochError::MetadataTooLarge`]; [`EpochError::TensorTooLarge`],
-/// which names the tensor.
+/// [`EpochError::TooManyTensors`], [`EpochError::MetadataTooLarge`];
+/// [`EpochError::TensorTooLarge`], which names the tensor.
 fn check_limits(content: &Content, metadata_len: usize) -> Result<()> {
     let (found, limit) = (content.tensors.len(), MAX_TENSOR_COUNT);
     if found > limit {

@@ -256,9 +256,9 @@ impl Epochs {
         AtomicDirectory::remove(self.path(epoch))
     }
 
-    /// Deletes all epochs after this one. A run that goes back to an older epoch, and is then killed
-    /// before it reaches the newest one again, would otherwise resume what it has abandoned. Returns
-    /// the numbers of the deleted epochs, the newest first.
+    /// Deletes all epochs after this one. A run that goes back to an older epoch, and is then
+    /// killed before it reaches the newest one again, would otherwise resume what it has abandoned.
+    /// Returns the numbers of the deleted epochs, the newest first.
     ///
     /// ```
     /// # use safetensors_burn::train::Epochs;

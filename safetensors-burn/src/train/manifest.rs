@@ -113,7 +113,8 @@ impl Manifest {
     /// # Errors
     ///
     /// [`EpochError::NoManifest`], [`EpochError::BadManifest`], [`EpochError::Version`],
-    /// [`EpochError::OtherEpoch`], [`EpochError::NoRecord`], [`ErrorKind::Io`]; each names the directory or the manifest.
+    /// [`EpochError::OtherEpoch`], [`EpochError::NoRecord`], [`ErrorKind::Io`]; each names the
+    /// directory or the manifest.
     pub(super) fn read(directory: &Path, epoch: usize) -> Result<(Self, Digest)> {
         let path = directory.join(NAME);
         let file = open(&path).map_err(|error| match error.kind() {

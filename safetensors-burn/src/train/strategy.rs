@@ -57,10 +57,11 @@ impl KeepEpochs {
         Self { epochs: epochs.clone(), last: count.max(1), best: None }
     }
 
-    /// Also keeps the epoch with the lowest or highest value of a metric. Epochs whose values burn's
-    /// metric loggers do not know are not compared, and are kept: one of them may be the best. The `FileMetricLogger`, which is burn's default,
-    /// also knows those of earlier runs in the same directory. The `InMemoryMetricLogger` counts
-    /// epochs from the start of the process, so it suits only runs that are not resumed.
+    /// Also keeps the epoch with the lowest or highest value of a metric. Epochs whose values
+    /// burn's metric loggers do not know are not compared, and are kept: one of them may be the
+    /// best. The `FileMetricLogger`, which is burn's default, also knows those of earlier runs in
+    /// the same directory. The `InMemoryMetricLogger` counts epochs from the start of the process,
+    /// so it suits only runs that are not resumed.
     #[must_use]
     pub fn and_best(
         mut self,
