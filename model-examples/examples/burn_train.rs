@@ -61,7 +61,7 @@ fn main() -> Result<()> {
 /// Trains without a stop, and once with kills. Compares how the two runs end.
 fn compare(kills: usize) -> Result<()> {
     let dir = tempfile::tempdir()?;
-    let (whole, killed) = (dir.path().join("whole"), dir.path().join("killed"));
+    let whole = dir.path().join("whole");
     let run = run_child(&whole, None)?;
     ensure!(run.finished, "the run should not have been stopped");
     let expected = losses(&run.lines)?;
@@ -70,39 +70,72 @@ fn compare(kills: usize) -> Result<()> {
     println!("Never stopped: {EPOCHS} epochs, the last loss is {}.", expected[&EPOCHS]);
 
     let mut random = Random(RandomState::new().hash_one(0));
-    let (mut times, mut in_saves, mut left) = (0, 0, None);
+    let (mut runs, mut times, mut in_saves) = (0, 0, 0);
+    // A run may end before it was killed often enough. Then another one begins. On a fast disk all
+    // kills may miss the saves. Then there are up to ten times as many.
+    while times < kills || (in_saves == 0 && times < 10 * kills) {
+        let again = |run: &Kills| {
+            let times = times + run.times;
+            times < kills || (in_saves + run.in_saves == 0 && times < 10 * kills)
+        };
+        let killed = dir.path().join(format!("killed-{runs}"));
+        let found = run_with_kills(&killed, &expected, &mut random, again)?;
+        (runs, times, in_saves) = (runs + 1, times + found.times, in_saves + found.in_saves);
+        ensure!(runs < 10 * kills, "the runs end before they can be killed");
+        ends_as(&whole, &killed)?;
+    }
+    println!("Killed {times} times in {runs} runs, {in_saves} times while an epoch was saved.");
+    ensure!(times >= kills, "expected {kills} kills, there were {times}");
+    ensure!(in_saves > 0, "no kill has hit a save, so this run has shown little");
+    println!("All runs end with the same tensors and scalars.");
+    Ok(())
+}
+
+/// How often a run was killed.
+#[derive(Default)]
+struct Kills {
+    times: usize,
+    in_saves: usize,
+}
+
+/// Trains to the end. The run is killed, and then resumed, for as long as `again` says.
+fn run_with_kills(
+    directory: &Path,
+    expected: &BTreeMap<usize, String>,
+    random: &mut Random,
+    again: impl Fn(&Kills) -> bool,
+) -> Result<Kills> {
+    let (mut kills, mut left) = (Kills::default(), None);
     loop {
-        // On a fast disk all kills may miss the saves. Then there are up to ten times as many.
-        let again = times < kills || (in_saves == 0 && times < 10 * kills);
-        let run = run_child(&killed, again.then(|| at_random(&mut random)))?;
+        let run = run_child(directory, again(&kills).then(|| at_random(random)))?;
         for (epoch, loss) in losses(&run.lines)? {
             ensure!(loss == expected[&epoch], "epoch {epoch} has another loss when it is repeated");
         }
         if run.finished {
-            break;
+            return Ok(kills);
         }
-        times += 1;
-        let epochs = epochs_of(&killed);
+        kills.times += 1;
+        let epochs = epochs_of(directory);
         // The hidden directory that a save leaves when it is killed. Each has another name.
         let prefix = format!(".epoch-{}.", epochs.newest()?.unwrap_or(0) + 1);
-        let hidden = names_of(&killed)?.into_iter().find(|name| name.starts_with(&prefix));
-        in_saves += usize::from(hidden.is_some() && hidden != left);
+        let hidden = names_of(directory)?.into_iter().find(|name| name.starts_with(&prefix));
+        kills.in_saves += usize::from(hidden.is_some() && hidden != left);
         left = hidden;
         for epoch in epochs.list()? {
             epochs.verify(epoch.number()).context("a kill has damaged an epoch")?;
         }
     }
-    println!("Killed {times} times, {in_saves} times while an epoch was saved.");
-    ensure!(in_saves > 0, "no kill has hit a save, so this run has shown little");
+}
 
-    let (expected, found) = (names_of(&whole)?, names_of(&killed)?);
+/// Compares how two runs end.
+fn ends_as(whole: &Path, killed: &Path) -> Result<()> {
+    let (expected, found) = (names_of(whole)?, names_of(killed)?);
     ensure!(found == expected, "expected the epochs {expected:?}, found {found:?}");
-    let (expected, found) = (content(&whole)?, content(&killed)?);
+    let (expected, found) = (content(whole)?, content(killed)?);
     let differing: Vec<&String> =
         expected.keys().filter(|key| found.get(*key) != expected.get(*key)).collect();
     ensure!(differing.is_empty(), "these differ: {differing:?}");
     ensure!(found.len() == expected.len(), "the run that was killed has more tensors");
-    println!("Both runs end with the same {} tensors and scalars.", expected.len());
     Ok(())
 }
 

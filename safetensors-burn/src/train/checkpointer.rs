@@ -18,8 +18,12 @@ use super::{EpochError, Part};
 ///
 /// - `save` writes the record into a hidden directory. The checkpointer that is last puts the epoch
 ///   in place. So an epoch needs all three records.
-/// - `delete` deletes the epoch when all three have asked for it. The newest complete epoch is kept
-///   until a newer one is complete: a run that is killed in between can be resumed.
+/// - If a record cannot be saved, the epoch is not saved, and the other records give an error. Save
+///   all of them again, in the same order.
+/// - `delete` deletes the epoch when all three have asked for it. The newest complete epoch, and
+///   the one that was saved or restored last, are kept until another one is in place: a run that is
+///   killed in between can be resumed. After a save that failed, deletions wait for one that
+///   succeeds. A deletion that fails is tried again after each save; the next `delete` says why.
 /// - `restore` checks the lengths and headers of all files of the epoch, reads the record, and
 ///   compares each tensor with its digest. All three records must be of the same save.
 ///
@@ -47,13 +51,8 @@ impl<R: Checkpoint> SafetensorsCheckpointer<R> {
         let manifest = self.shared.restore(epoch, self.part)?;
         let directory = self.shared.epochs().path(epoch);
         manifest.check(&directory)?;
-        let name = self.part.file_name();
-        let Some(entry) = manifest.files.get(name) else {
-            let found = manifest.files.into_keys().collect();
-            let error = Error::from(EpochError::NoRecord { name: name.into(), found });
-            return Err(error.in_path(directory));
-        };
-        let path = directory.join(name);
+        let entry = manifest.entry(self.part).map_err(|error| error.in_path(&directory))?;
+        let path = directory.join(self.part.file_name());
         // The file that is checked is the one that is read, even if another takes its place.
         let mut file = RecordFile::of(entry.open(&path)?, &path)?;
         let restore = || {

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use burn::tensor::{Bytes, DType};
 use burn_store::burn_pack::{
-    FORMAT_VERSION, HEADER_SIZE, Header, MAGIC_NUMBER, MAX_TENSOR_COUNT, Scalar, TENSOR_ALIGNMENT,
-    aligned_data_section_start,
+    FORMAT_VERSION, HEADER_SIZE, Header, MAGIC_NUMBER, MAX_METADATA_SIZE, MAX_TENSOR_COUNT,
+    MAX_TENSOR_SIZE, Scalar, TENSOR_ALIGNMENT, aligned_data_section_start,
 };
 use safetensors_core::{Dtype, Error, ErrorKind, Result, TensorBuf, shape};
 use serde::{Deserialize, Serialize};
@@ -55,6 +55,7 @@ impl Described {
 pub(super) struct Container {
     pub(super) content: Content,
     bytes: Bytes,
+    metadata_len: usize,
     data_start: usize,
 }
 
@@ -63,7 +64,7 @@ impl Container {
     ///
     /// # Errors
     ///
-    /// [`EpochError::TooManyTensors`]; [`EpochError::Record`] if the bytes are no container.
+    /// [`EpochError::Record`] if the bytes are no container.
     pub(super) fn parse(bytes: Bytes) -> Result<Self> {
         let header = Header::from_bytes(&bytes).map_err(|error| malformed(&error))?;
         if header.version != FORMAT_VERSION {
@@ -75,10 +76,18 @@ impl Container {
         let text = bytes.get(HEADER_SIZE..).and_then(|rest| rest.get(..metadata_len));
         let text = text.ok_or_else(|| malformed(&"its metadata is cut off"))?;
         let content: Content = ciborium::from_reader(text).map_err(|error| malformed(&error))?;
-        check_count(content.tensors.len())?;
         // Views of shared bytes copy nothing.
         let data_start = aligned_data_section_start(metadata_len);
-        Ok(Self { content, bytes: bytes.shared(), data_start })
+        Ok(Self { content, bytes: bytes.shared(), metadata_len, data_start })
+    }
+
+    /// Checks that burn can restore this container. `named` is its content under readable names.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`check_limits`].
+    pub(super) fn check(&self, named: &Content) -> Result<()> {
+        check_limits(named, self.metadata_len)
     }
 
     /// The bytes of a tensor. They are shared, not copied.
@@ -96,13 +105,12 @@ impl Container {
 ///
 /// # Errors
 ///
-/// Those of `fill`; [`EpochError::TooManyTensors`]; [`ErrorKind::ShapeOverflow`] and
+/// Those of `fill` and [`check_limits`]; [`ErrorKind::ShapeOverflow`] and
 /// [`ErrorKind::TooLargeForMemory`], which no content of a real record causes.
 pub(super) fn build(
     mut content: Content,
     fill: impl FnOnce(&Content, &mut [u8]) -> Result<()>,
 ) -> Result<Bytes> {
-    check_count(content.tensors.len())?;
     let mut end = 0_u64;
     for tensor in content.tensors.values_mut() {
         let count = shape::element_count(&tensor.shape())?;
@@ -117,6 +125,7 @@ pub(super) fn build(
     }
     let mut text = Vec::new();
     ciborium::into_writer(&content, &mut text).map_err(|error| malformed(&error))?;
+    check_limits(&content, text.len())?;
     let metadata_size = u32::try_from(text.len()).map_err(|error| malformed(&error))?;
     let data_start = aligned_data_section_start(text.len());
     let total = usize::try_from(end)
@@ -139,11 +148,29 @@ fn malformed(problem: &dyn std::fmt::Display) -> Error {
     EpochError::Record(problem.to_string()).into()
 }
 
-fn check_count(found: usize) -> Result<()> {
-    if found > MAX_TENSOR_COUNT {
-        return Err(EpochError::TooManyTensors { found, limit: MAX_TENSOR_COUNT }.into());
+/// Checks what burn's reader refuses. Its writer checks none of this, so without these checks an
+/// epoch could be saved and never be restored.
+///
+/// # Errors
+///
+/// [`EpochError::TooManyTensors`], [`EpochError::MetadataTooLarge`];
+/// [`EpochError::TensorTooLarge`], which names the tensor.
+fn check_limits(content: &Content, metadata_len: usize) -> Result<()> {
+    let (found, limit) = (content.tensors.len(), MAX_TENSOR_COUNT);
+    if found > limit {
+        return Err(EpochError::TooManyTensors { found, limit }.into());
     }
-    Ok(())
+    let (found, limit) = (metadata_len, MAX_METADATA_SIZE as usize);
+    if found > limit {
+        return Err(EpochError::MetadataTooLarge { found, limit }.into());
+    }
+    let limit = MAX_TENSOR_SIZE as u64;
+    content.tensors.iter().try_for_each(|(name, tensor)| {
+        let (start, end) = tensor.data_offsets;
+        let found = end.saturating_sub(start);
+        let too_large = || Error::from(EpochError::TensorTooLarge { found, limit });
+        if found > limit { Err(too_large().in_tensor(name)) } else { Ok(()) }
+    })
 }
 
 #[cfg(test)]
@@ -216,10 +243,49 @@ mod tests {
         assert_eq!(container.content.metadata["7"], "layer.weight");
     }
 
+    /// Tensors of these names and lengths.
+    fn of_lengths(tensors: impl Iterator<Item = (String, u64)>) -> Content {
+        let tensors = tensors.map(|(name, len)| {
+            let data_offsets = (7, 7 + len);
+            (name, Described { data_offsets, ..Described::new(DType::U8, &[], None) })
+        });
+        Content { tensors: tensors.collect(), ..Content::default() }
+    }
+
     #[test]
-    fn the_most_tensors_are_those_that_burn_restores() {
-        check_count(MAX_TENSOR_COUNT).unwrap();
-        check_count(MAX_TENSOR_COUNT + 1).unwrap_err();
+    fn the_limits_are_those_of_the_reader_of_burn() {
+        let many = |count| of_lengths((0..count).map(|i: usize| (i.to_string(), 0)));
+        check_limits(&many(MAX_TENSOR_COUNT), 0).unwrap();
+        check_limits(&many(MAX_TENSOR_COUNT + 1), 0).unwrap_err();
+        let most = MAX_METADATA_SIZE as usize;
+        check_limits(&many(1), most).unwrap();
+        let error = check_limits(&many(1), most + 1).unwrap_err();
+        assert!(error.to_string().contains("104857601 bytes, over burn's limit of"), "{error}");
+        let most = MAX_TENSOR_SIZE as u64;
+        let one = |len| of_lengths([("a".into(), 1), ("w".into(), len)].into_iter());
+        check_limits(&one(most), 0).unwrap();
+        let error = check_limits(&one(most + 1), 0).unwrap_err();
+        assert_eq!(error.tensor(), Some("w"));
+    }
+
+    /// A container whose header says this length of a tensor. burn's own reader refuses the same
+    /// ones, so this fails when burn changes its limit.
+    #[test]
+    fn a_record_with_a_tensor_that_burn_refuses_is_refused() {
+        for (len, fits) in [(MAX_TENSOR_SIZE as u64, true), (MAX_TENSOR_SIZE as u64 + 1, false)] {
+            let mut text = Vec::new();
+            let content = of_lengths([("w".into(), len)].into_iter());
+            ciborium::into_writer(&content, &mut text).unwrap();
+            let metadata_size = text.len() as u32;
+            let header = Header { magic: MAGIC_NUMBER, version: FORMAT_VERSION, metadata_size };
+            let bytes = Bytes::from_bytes_vec([&header.into_bytes()[..], &text].concat());
+            let container = Container::parse(bytes.clone()).unwrap();
+            assert_eq!(container.check(&container.content).is_ok(), fits);
+            // The reader then misses the data of the one that fits.
+            let error = Reader::from_bytes(bytes).err().map(|error| error.to_string());
+            let refused = error.is_some_and(|text| text.contains("exceeds maximum allowed size"));
+            assert_eq!(refused, !fits);
+        }
     }
 
     #[test]

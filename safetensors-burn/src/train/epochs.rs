@@ -79,6 +79,19 @@ impl Epoch {
         self.manifest.as_ref().err()
     }
 
+    /// Whether something is wrong with the content. An epoch of another version may be complete.
+    fn is_broken(&self) -> bool {
+        self.problem().is_some_and(|error| is_of_content(error) && !is_of_version(error))
+    }
+
+    /// This epoch, unless the system failed to read it. Nobody knows then whether it is complete.
+    fn readable(self) -> Result<Self> {
+        match self.manifest {
+            Err(error) if !is_of_content(&error) => Err(error),
+            manifest => Ok(Self { manifest, ..self }),
+        }
+    }
+
     /// The files of a complete epoch, sorted by name.
     pub fn files(&self) -> impl Iterator<Item = EpochFile> {
         let files = self.manifest.iter().flat_map(|manifest| &manifest.files);
@@ -146,9 +159,9 @@ impl Epochs {
         for entry in entries {
             let name = entry.map_err(|error| self.io(error))?.file_name();
             let name = name.to_str().unwrap_or_default();
-            // An epoch that was being replaced when the process ended.
-            let name = name.strip_suffix(".previous").unwrap_or(name);
-            let Some(number) = number(name) else { continue };
+            // `.epoch-12.previous`, an epoch that was being replaced when the process ended.
+            let previous = name.strip_prefix('.').and_then(|name| name.strip_suffix(".previous"));
+            let Some(number) = number(previous.unwrap_or(name)) else { continue };
             let path = self.path(number);
             AtomicDirectory::recover(&path)?;
             if path.is_dir() {
@@ -185,22 +198,37 @@ impl Epochs {
     }
 
     fn describe(&self, number: usize) -> Epoch {
+        Epoch { number, path: self.path(number), manifest: self.read(number) }
+    }
+
+    /// Reads the manifest of an epoch that is there, and checks the lengths and headers of all
+    /// files.
+    fn read(&self, number: usize) -> Result<Manifest> {
         let path = self.path(number);
-        let manifest = self.manifest(number).and_then(|(manifest, _)| {
-            manifest.check(&path)?;
-            Ok(manifest)
-        });
-        Epoch { number, path, manifest }
+        loop {
+            let (manifest, digest) = Manifest::read(&path, number)?;
+            let Err(error) = manifest.check(&path) else { return Ok(manifest) };
+            // Another process may have replaced the epoch after its manifest was read.
+            if Manifest::read(&path, number).is_ok_and(|(_, now)| now == digest) {
+                return Err(error);
+            }
+        }
     }
 
     /// The newest complete epoch, from which training can be resumed; `None` if there is none.
+    /// Epochs that are not complete, and those of another version, are passed over.
     ///
     /// # Errors
     ///
-    /// Those of [`list`](Epochs::list).
+    /// Those of [`list`](Epochs::list); [`ErrorKind::Io`] if the system fails to read a newer
+    /// epoch, which may well be complete.
     pub fn newest(&self) -> Result<Option<usize>> {
-        let mut numbers = self.numbers()?.into_iter().rev();
-        Ok(numbers.find(|number| self.describe(*number).is_complete()))
+        for number in self.numbers()?.into_iter().rev() {
+            if self.describe(number).readable()?.is_complete() {
+                return Ok(Some(number));
+            }
+        }
+        Ok(None)
     }
 
     /// Reads all tensors of an epoch, and compares them with their digests.
@@ -228,27 +256,53 @@ impl Epochs {
         AtomicDirectory::remove(self.path(epoch))
     }
 
-    /// Deletes all epochs except the newest `last` complete ones and those of `others`, such as the
-    /// best one. Incomplete epochs that are older than the newest complete one are deleted, too.
-    /// Returns the numbers of the deleted epochs.
+    /// Deletes all epochs after this one. A run that goes back to an older epoch, and is then
+    /// killed before it reaches the newest one again, would otherwise resume what it has abandoned.
+    /// Returns the numbers of the deleted epochs, the newest first.
+    ///
+    /// ```
+    /// # use safetensors_burn::train::Epochs;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let epochs = Epochs::new(dir.path().join("checkpoints"));
+    /// // Train from epoch 3 again, with another learning rate.
+    /// epochs.delete_after(3)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///
     /// Those of [`list`](Epochs::list) and [`delete`](Epochs::delete).
+    pub fn delete_after(&self, epoch: usize) -> Result<Vec<usize>> {
+        let later = self.numbers()?.into_iter().rev().take_while(|number| *number > epoch);
+        later.filter_map(|number| deleted(number, self.delete(number))).collect()
+    }
+
+    /// Deletes all epochs except the newest `last` complete ones and those of `others`, such as the
+    /// best one. Incomplete epochs that are older than the newest complete one are deleted, too.
+    /// Those of another version stay. Returns the numbers of the deleted epochs.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`list`](Epochs::list) and [`delete`](Epochs::delete); [`ErrorKind::Io`] if the
+    /// system fails to read an epoch. Nothing is deleted then.
     pub fn keep(&self, last: usize, others: &[usize]) -> Result<Vec<usize>> {
-        let all = self.list()?;
+        let all = self.list()?.into_iter().map(Epoch::readable).collect::<Result<Vec<_>>>()?;
         let complete = all.iter().filter(|epoch| epoch.is_complete()).map(Epoch::number);
         let kept: Vec<usize> = complete.clone().rev().take(last).chain(others.to_vec()).collect();
         let newest = complete.max();
         let stale = all.iter().filter(|epoch| {
-            !kept.contains(&epoch.number) && (epoch.is_complete() || Some(epoch.number) < newest)
+            let is_older = Some(epoch.number) < newest && epoch.is_broken();
+            !kept.contains(&epoch.number) && (epoch.is_complete() || is_older)
         });
-        let stale: Vec<usize> = stale.map(Epoch::number).collect();
-        for epoch in &stale {
-            self.delete(*epoch)?;
-        }
+        let delete = |epoch: &Epoch| {
+            let number = epoch.number;
+            // Another process may have put a complete epoch in place of a broken one.
+            let is_stale = |_: &Path| epoch.is_complete() || self.describe(number).is_broken();
+            deleted(number, AtomicDirectory::remove_if(&epoch.path, is_stale))
+        };
+        let deleted = stale.filter_map(delete).collect::<Result<Vec<_>>>()?;
         self.clean();
-        Ok(stale)
+        Ok(deleted)
     }
 
     /// The manifest of an epoch, and its digest. The files are not looked at.
@@ -265,6 +319,25 @@ impl Epochs {
         }
         Manifest::read(&path, epoch)
     }
+}
+
+/// Whether an error is about what an epoch has. Others may be gone the next time, such as that of
+/// too many open files.
+fn is_of_content(error: &Error) -> bool {
+    use io::ErrorKind::{IsADirectory, NotADirectory, NotFound, UnexpectedEof};
+
+    let ErrorKind::Io(error) = error.kind() else { return true };
+    matches!(error.kind(), NotFound | NotADirectory | IsADirectory | UnexpectedEof)
+}
+
+fn is_of_version(error: &Error) -> bool {
+    let ErrorKind::Framework { source, .. } = error.kind() else { return false };
+    matches!(source.downcast_ref(), Some(EpochError::Version { .. }))
+}
+
+/// The number of an epoch if it was deleted.
+fn deleted(number: usize, result: Result<bool>) -> Option<Result<usize>> {
+    result.map(|is_deleted| is_deleted.then_some(number)).transpose()
 }
 
 /// The number of an epoch by the name of its directory.

@@ -31,6 +31,14 @@ pub enum EpochError {
         /// What is wrong with it.
         problem: String,
     },
+    /// The epoch was saved by another release, which has another version of the manifest.
+    #[error("the manifest should have version {expected}, found version {found}")]
+    Version {
+        /// The version that this release reads.
+        expected: u32,
+        /// The version in the manifest.
+        found: u32,
+    },
     /// The manifest is that of another epoch.
     #[error("the manifest should be that of epoch {expected}, found epoch {found}")]
     OtherEpoch {
@@ -80,6 +88,23 @@ pub enum EpochError {
         /// The most tensors of a record.
         limit: usize,
         /// The tensors of this record.
+        found: usize,
+    },
+    /// A tensor has more bytes than burn can restore.
+    #[error("the tensor has {found} bytes, over burn's limit of {limit}")]
+    TensorTooLarge {
+        /// The most bytes of a tensor.
+        limit: u64,
+        /// The bytes of this tensor.
+        found: u64,
+    },
+    /// The record has longer metadata than burn can restore: the names, shapes and paths of its
+    /// tensors, and its numbers.
+    #[error("the names and numbers of the record have {found} bytes, over burn's limit of {limit}")]
+    MetadataTooLarge {
+        /// The most bytes of the metadata.
+        limit: usize,
+        /// The bytes of the metadata.
         found: usize,
     },
     /// Another record of the epoch could not be saved, so the epoch is not saved.

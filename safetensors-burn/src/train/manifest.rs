@@ -9,7 +9,7 @@ use safetensors_core::digest::Digest;
 use safetensors_core::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
-use super::EpochError;
+use super::{EpochError, Part};
 
 /// The name of the manifest in the directory of an epoch.
 pub(super) const NAME: &str = "manifest.json";
@@ -31,6 +31,13 @@ pub(super) struct Manifest {
     version: u32,
     epoch: usize,
     pub(super) files: BTreeMap<String, Entry>,
+}
+
+/// What every version of the manifest has.
+#[derive(Deserialize)]
+struct Outline {
+    format: String,
+    version: u32,
 }
 
 /// A file of an epoch.
@@ -105,8 +112,9 @@ impl Manifest {
     ///
     /// # Errors
     ///
-    /// [`EpochError::NoManifest`], [`EpochError::BadManifest`], [`EpochError::OtherEpoch`],
-    /// [`ErrorKind::Io`]; each names the directory or the manifest.
+    /// [`EpochError::NoManifest`], [`EpochError::BadManifest`], [`EpochError::Version`],
+    /// [`EpochError::OtherEpoch`], [`EpochError::NoRecord`], [`ErrorKind::Io`]; each names the
+    /// directory or the manifest.
     pub(super) fn read(directory: &Path, epoch: usize) -> Result<(Self, Digest)> {
         let path = directory.join(NAME);
         let file = open(&path).map_err(|error| match error.kind() {
@@ -124,14 +132,17 @@ impl Manifest {
 
     fn parse(text: &[u8], epoch: usize) -> Result<Self> {
         let bad = |problem: String| Error::from(EpochError::BadManifest { problem });
+        let outline: Outline =
+            serde_json::from_slice(text).map_err(|error| bad(error.to_string()))?;
+        let (format, version) = (&*outline.format, outline.version);
+        if format != FORMAT {
+            return Err(bad(format!("expected the format {FORMAT:?}, found {format:?}")));
+        }
+        if version != VERSION {
+            return Err(EpochError::Version { expected: VERSION, found: version }.into());
+        }
         let manifest: Self =
             serde_json::from_slice(text).map_err(|error| bad(error.to_string()))?;
-        let (format, version) = (&*manifest.format, manifest.version);
-        if (format, version) != (FORMAT, VERSION) {
-            return Err(bad(format!(
-                "expected version {VERSION} of {FORMAT:?}, found version {version} of {format:?}"
-            )));
-        }
         // A name with a separator would lead out of the directory.
         let is_name = |name: &&String| Path::new(name).file_name() != Some(name.as_ref());
         if let Some(name) = manifest.files.keys().find(is_name) {
@@ -140,7 +151,21 @@ impl Manifest {
         if manifest.epoch != epoch {
             return Err(EpochError::OtherEpoch { expected: epoch, found: manifest.epoch }.into());
         }
+        Part::ALL.into_iter().try_for_each(|part| manifest.entry(part).map(drop))?;
         Ok(manifest)
+    }
+
+    /// The file of a record.
+    ///
+    /// # Errors
+    ///
+    /// [`EpochError::NoRecord`].
+    pub(super) fn entry(&self, part: Part) -> Result<&Entry> {
+        let name = part.file_name();
+        self.files.get(name).ok_or_else(|| {
+            let found = self.files.keys().cloned().collect();
+            EpochError::NoRecord { name: name.into(), found }.into()
+        })
     }
 
     /// Checks that all files are there, with their lengths and headers.

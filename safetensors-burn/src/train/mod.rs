@@ -85,12 +85,23 @@
 //! order of the data and the random numbers, for example of dropout, depend on the epoch alone.
 //! The example `burn_train` of the repository shows how, and proves it with kills.
 //!
+//! The newest epoch is the one with the highest number. A run that goes back to an older epoch must
+//! therefore delete the later ones first, with [`Epochs::delete_after`]. Otherwise a run that is
+//! killed before it gets past them resumes what was abandoned.
+//!
 //! # What this does not do
 //!
 //! Quantised tensors have no dtype in the format, so saving one is an error that names it. burn
-//! restores at most 100,000 tensors of a record, so saving more is an error. After every error the
-//! epochs on the disk are as before.
+//! restores at most 100,000 tensors of a record, 10 GiB of a tensor, and 100 MiB of names and
+//! numbers, so saving more is an error. After every error the epochs on the disk are as before.
+//!
+//! [`Epochs::checkpointers`] knows no model, so burn panics if the record of another one is loaded.
+//! [`Epochs::checkpointers_for`] compares names and shapes of the model first. It does not compare
+//! dtypes, nor the shapes of the optimizer's tensors. If two parameters of an optimizer record have
+//! one path, as after weights were loaded in the middle of a training, the record keeps burn's ids
+//! for names, and is restored with the ids that it was saved with.
 
+mod attempts;
 mod checkpointer;
 mod container;
 mod epochs;

@@ -88,12 +88,14 @@ impl Typed {
 /// # Errors
 ///
 /// [`ErrorKind::UnsupportedFrameworkType`](safetensors_core::ErrorKind::UnsupportedFrameworkType)
-/// for a quantised tensor, which it names; [`EpochError::TooManyTensors`]; those of
+/// for a quantised tensor, which it names; [`EpochError::TooManyTensors`],
+/// [`EpochError::MetadataTooLarge`], [`EpochError::TensorTooLarge`]; those of
 /// [`save`](safetensors_core::save()).
 pub(super) fn save(record: Bytes, path: &Path) -> Result<usize> {
     let container = Container::parse(record)?;
     // The places of the tensors are those of the container, so they are looked up by its names.
     let (ids, named) = Ids::separate(&container.content);
+    container.check(&named)?;
     let mut tensors: Vec<(&str, TensorData)> = Vec::with_capacity(named.tensors.len());
     let mut dtypes = BTreeMap::new();
     for (name, tensor) in &named.tensors {

@@ -8,11 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 use safetensors_core::digest::Digest;
 use safetensors_core::save::AtomicDirectory;
 use safetensors_core::{Error, ErrorKind, Result};
 
+use super::attempts::{Attempts, Ended};
 use super::epochs::Epochs;
 use super::manifest::{Entry, Manifest};
 use super::{EpochError, Part};
@@ -22,39 +24,23 @@ use super::{EpochError, Part};
 pub(super) struct Shared {
     epochs: Epochs,
     state: Mutex<State>,
+    /// Held while an epoch is put in place or deleted, so that the new epoch of a number is not
+    /// deleted in place of the old one. It is locked before the state.
+    in_place: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    saves: BTreeMap<usize, Saves>,
+    attempts: BTreeMap<usize, Attempts>,
+    /// Whether the last attempt to save an epoch has failed.
+    has_failed: bool,
     /// Which records of an epoch are to be deleted.
     deletes: BTreeMap<usize, BTreeSet<Part>>,
-    /// Epochs that are deleted once a newer one is complete.
+    /// Epochs that are deleted once another one is in place.
     deferred: BTreeSet<usize>,
+    /// The epoch that was saved or restored last, from which training can be resumed.
+    current: Option<usize>,
     restoring: Option<Restoring>,
-}
-
-/// The saves of one epoch. The first saves of all records belong together, then the second ones.
-#[derive(Debug, Default)]
-struct Saves {
-    /// How many saves of each record have begun.
-    begun: BTreeMap<Part, u64>,
-    attempts: BTreeMap<u64, Attempt>,
-}
-
-/// One save of all records of an epoch.
-#[derive(Debug, Default)]
-struct Attempt {
-    /// `None` if the directory could not be created.
-    directory: Option<Arc<AtomicDirectory>>,
-    /// The records whose save has ended; `None` for one that failed.
-    ended: BTreeMap<Part, Option<Entry>>,
-}
-
-impl Attempt {
-    fn has_failed(&self) -> bool {
-        self.ended.values().any(Option::is_none)
-    }
 }
 
 /// The epoch that is being restored, record by record.
@@ -67,7 +53,7 @@ struct Restoring {
 
 impl Shared {
     pub(super) fn new(epochs: Epochs) -> Self {
-        Self { epochs, state: Mutex::default() }
+        Self { epochs, state: Mutex::default(), in_place: Mutex::default() }
     }
 
     pub(super) fn epochs(&self) -> &Epochs {
@@ -91,37 +77,32 @@ impl Shared {
         part: Part,
         write: impl FnOnce(&Path) -> Result<usize>,
     ) -> Result<()> {
-        let (attempt, directory) = self.begin(epoch, part);
-        let written = directory.and_then(|directory| {
-            let path = directory.path().join(part.file_name());
-            let entry = || {
-                let tensors = write(directory.path())?;
-                // Each thread waits for its own file.
-                let synced = File::options().read(true).write(true).open(&path);
-                synced.and_then(|file| file.sync_all()).map_err(ErrorKind::Io)?;
-                Entry::of(&path, tensors)
-            };
-            entry().map_err(|error| directory.locate(error.in_path(&path)))
-        });
-        let (entry, result) = match written {
-            Ok(entry) => (Some(entry), Ok(())),
-            Err(error) => (None, Err(error)),
+        let in_epoch = |error: Error| error.in_path(self.epochs.path(epoch));
+        let (mut saving, directory) = self.begin(epoch, part).map_err(in_epoch)?;
+        let path = directory.path().join(part.file_name());
+        let entry = || {
+            let tensors = write(directory.path())?;
+            // Each thread waits for its own file.
+            let synced = File::options().read(true).write(true).open(&path);
+            synced.and_then(|file| file.sync_all()).map_err(ErrorKind::Io)?;
+            Entry::of(&path, tensors)
         };
-        let complete = self.end(epoch, attempt, part, entry);
-        result.and(complete.map_err(|error| error.in_path(self.epochs.path(epoch))))
+        let entry = entry().map_err(|error| directory.locate(error.in_path(&path)))?;
+        // The last record needs the directory for itself.
+        drop(directory);
+        saving.end(Some(entry)).map_err(in_epoch)
     }
 
-    /// Begins the save of a record. Returns the number of the attempt that it belongs to, and its
-    /// directory, which the first record creates.
-    fn begin(&self, epoch: usize, part: Part) -> (u64, Result<Arc<AtomicDirectory>>) {
+    /// Begins the save of a record. Returns the directory of its attempt, which the first record
+    /// creates.
+    fn begin(&self, epoch: usize, part: Part) -> Result<(Saving<'_>, Arc<AtomicDirectory>)> {
         let mut state = self.state();
         // What was to be deleted is replaced instead.
         state.deferred.remove(&epoch);
-        let saves = state.saves.entry(epoch).or_default();
-        let number = saves.begun.entry(part).or_default();
-        *number += 1;
-        let number = *number;
-        let attempt = saves.attempts.entry(number).or_default();
+        let attempts = state.attempts.entry(epoch).or_default();
+        let Some((number, attempt)) = attempts.begin(part, thread::current().id()) else {
+            return Err(EpochError::OtherFailed.into());
+        };
         let directory = match &attempt.directory {
             Some(directory) => Ok(Arc::clone(directory)),
             None if attempt.has_failed() => Err(EpochError::OtherFailed.into()),
@@ -131,43 +112,58 @@ impl Shared {
             }
         };
         attempt.directory = directory.as_ref().ok().map(Arc::clone);
-        (number, directory)
+        drop(state);
+        let saving = Saving { shared: self, epoch, number, part, has_ended: false };
+        Ok((saving, directory?))
     }
 
     /// Ends the save of a record. The last one puts the epoch in place, unless one has failed.
     fn end(&self, epoch: usize, number: u64, part: Part, entry: Option<Entry>) -> Result<()> {
-        let attempt = {
+        let ended = {
             let mut state = self.state();
-            let Some(saves) = state.saves.get_mut(&epoch) else { return Ok(()) };
-            let Some(attempt) = saves.attempts.get_mut(&number) else { return Ok(()) };
-            attempt.ended.insert(part, entry);
-            if attempt.ended.len() < Part::ALL.len() {
-                return Ok(());
-            }
-            let attempt = saves.attempts.remove(&number).unwrap_or_default();
-            if saves.attempts.is_empty() {
-                state.saves.remove(&epoch);
-            }
-            attempt
+            state.has_failed |= entry.is_none();
+            state.attempts.entry(epoch).or_default().end(number, part, entry)
         };
-        let files = attempt.ended.into_iter();
-        let files = files.map(|(part, entry)| Some((part.file_name().to_owned(), entry?)));
-        let files: Option<BTreeMap<_, _>> = files.collect();
+        let (files, directory) = match ended {
+            Ended::Waiting => return Ok(()),
+            Ended::Failed => return Err(EpochError::OtherFailed.into()),
+            Ended::Complete(files, directory) => (files, directory),
+        };
         // All other records have ended, so nobody else has the directory.
-        let directory = attempt.directory.and_then(Arc::into_inner);
-        let (Some(files), Some(directory)) = (files, directory) else {
-            return Err(EpochError::OtherFailed.into());
+        let put = || {
+            let directory = Arc::into_inner(directory).ok_or(EpochError::OtherFailed)?;
+            let manifest = Manifest::new(epoch, files).write(directory.path());
+            manifest.map_err(|error| directory.locate(error))?;
+            let _in_place = self.in_place();
+            directory.commit()
         };
-        let manifest = Manifest::new(epoch, files).write(directory.path());
-        manifest.map_err(|error| directory.locate(error))?;
-        directory.commit()?;
-        self.state().restoring = None;
+        let result = put();
+        let mut state = self.state();
+        state.has_failed = result.is_err();
+        let attempts = state.attempts.entry(epoch).or_default();
+        match result {
+            Ok(()) => {
+                if attempts.forget(number) {
+                    state.attempts.remove(&epoch);
+                }
+                state.restoring = None;
+                state.current = Some(epoch);
+            }
+            Err(error) => {
+                attempts.fail(number);
+                return Err(error);
+            }
+        }
+        drop(state);
         self.epochs.clean();
-        self.delete_deferred()
+        // The epoch is saved. What cannot be deleted is tried again, and the next call of `delete`
+        // says why it fails.
+        let _ = self.delete_deferred();
+        Ok(())
     }
 
     /// Notes that a record of an epoch is to be deleted. The last record deletes the epoch, or
-    /// defers that if no newer epoch is complete.
+    /// defers that until another epoch is in place.
     pub(super) fn delete(&self, epoch: usize, part: Part) -> Result<()> {
         {
             let mut state = self.state();
@@ -182,21 +178,39 @@ impl Shared {
         self.delete_deferred()
     }
 
-    /// Deletes what is to be deleted, except for the newest complete epoch.
+    /// Deletes what is to be deleted, except for the newest complete epoch and the one that was
+    /// saved or restored last. After a save that failed, nothing is deleted: the request counted on
+    /// that save.
     fn delete_deferred(&self) -> Result<()> {
-        let deferred = self.state().deferred.clone();
+        let _in_place = self.in_place();
+        let deferred = {
+            let state = self.state();
+            if state.has_failed {
+                return Ok(());
+            }
+            let deferred = state.deferred.iter().copied();
+            deferred.filter(|epoch| state.current != Some(*epoch)).collect::<Vec<_>>()
+        };
         if deferred.is_empty() {
             return Ok(());
         }
         let newest = self.epochs.newest()?;
-        for epoch in deferred {
-            if newest == Some(epoch) {
+        let mut result = Ok(());
+        for epoch in deferred.into_iter().filter(|epoch| newest != Some(*epoch)) {
+            // A save of this epoch may have begun meanwhile.
+            if !self.state().deferred.remove(&epoch) {
                 continue;
             }
-            self.state().deferred.remove(&epoch);
-            self.epochs.delete(epoch)?;
+            if let Err(error) = self.epochs.delete(epoch) {
+                self.state().deferred.insert(epoch);
+                result = result.and(Err(error));
+            }
         }
-        Ok(())
+        result
+    }
+
+    fn in_place(&self) -> MutexGuard<'_, ()> {
+        self.in_place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads the manifest of an epoch to restore a record. All records that are restored one after
@@ -208,6 +222,7 @@ impl Shared {
     pub(super) fn restore(&self, epoch: usize, part: Part) -> Result<Manifest> {
         let (manifest, digest) = self.epochs.manifest(epoch)?;
         let mut state = self.state();
+        state.current = Some(epoch);
         match &mut state.restoring {
             Some(restoring) if restoring.epoch == epoch && !restoring.done.contains(&part) => {
                 if restoring.manifest != digest {
@@ -222,5 +237,67 @@ impl Shared {
             }
         }
         Ok(manifest)
+    }
+}
+
+/// The save of a record that has begun. One that ends by an error or a panic has failed.
+struct Saving<'a> {
+    shared: &'a Shared,
+    epoch: usize,
+    number: u64,
+    part: Part,
+    has_ended: bool,
+}
+
+impl Saving<'_> {
+    fn end(&mut self, entry: Option<Entry>) -> Result<()> {
+        self.has_ended = true;
+        self.shared.end(self.epoch, self.number, self.part, entry)
+    }
+}
+
+impl Drop for Saving<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            // The error or the panic says why.
+            let _ = self.end(None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    /// Writes a file of one tensor.
+    fn write(directory: &Path, part: Part, value: u8) -> Result<usize> {
+        let values = [value];
+        let tensor = safetensors_core::TensorView::from_slice(&[1], &values)?;
+        let options = safetensors_core::SaveOptions::new();
+        safetensors_core::save(directory.join(part.file_name()), [("value", tensor)], &options)?;
+        Ok(1)
+    }
+
+    /// burn panics if a device fails while a record is turned into bytes.
+    #[test]
+    fn a_panic_is_a_save_that_failed() {
+        let dir = tempfile::tempdir().unwrap();
+        let shared = Shared::new(Epochs::new(dir.path()));
+        let save = |part, value| shared.save(1, part, |dir| write(dir, part, value));
+        save(Part::Model, 1).unwrap();
+        let panicking = || shared.save(1, Part::Optimizer, |_| panic!("the device is lost"));
+        catch_unwind(AssertUnwindSafe(panicking)).unwrap_err();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        save(Part::Scheduler, 1).unwrap_err();
+        for part in Part::ALL {
+            save(part, 2).unwrap();
+        }
+        for part in Part::ALL {
+            let path = shared.epochs.path(1).join(part.file_name());
+            assert_eq!(std::fs::read(path).unwrap().last(), Some(&2));
+        }
+        assert!(shared.state().attempts.is_empty());
     }
 }

@@ -1,17 +1,20 @@
 //! [`KeepEpochs`]: which epochs stay on the disk.
 
+use std::collections::BTreeMap;
+
 use burn::train::checkpoint::{CheckpointingAction, CheckpointingStrategy};
 use burn::train::metric::store::{Aggregate, Direction, EventStoreClient, Split};
 use burn::train::metric::{Metric, MetricName};
 
-use super::Epochs;
+use super::{Epoch, Epochs};
 
 /// A strategy for `with_checkpointing_strategy`: saves every epoch, and keeps the last ones and the
 /// best one.
 ///
 /// burn's own strategies know only the epochs that their process has saved. A run that is resumed
 /// would never delete the epochs of the run before. This one looks at what is on the disk. An epoch
-/// is deleted only after the new one is saved.
+/// is deleted only after the new one is saved. Only complete epochs count, and only they are
+/// deleted; [`Epochs::keep`] also deletes broken ones.
 ///
 /// ```
 /// use burn::train::metric::LossMetric;
@@ -54,10 +57,11 @@ impl KeepEpochs {
         Self { epochs: epochs.clone(), last: count.max(1), best: None }
     }
 
-    /// Also keeps the epoch with the lowest or highest value of a metric. Only epochs whose values
-    /// burn's metric loggers know are compared. The `FileMetricLogger`, which is burn's default,
-    /// also knows those of earlier runs in the same directory. The `InMemoryMetricLogger` counts
-    /// epochs from the start of the process, so it suits only runs that are not resumed.
+    /// Also keeps the epoch with the lowest or highest value of a metric. Epochs whose values
+    /// burn's metric loggers do not know are not compared, and are kept: one of them may be the
+    /// best. The `FileMetricLogger`, which is burn's default, also knows those of earlier runs in
+    /// the same directory. The `InMemoryMetricLogger` counts epochs from the start of the process,
+    /// so it suits only runs that are not resumed.
     #[must_use]
     pub fn and_best(
         mut self,
@@ -70,30 +74,46 @@ impl KeepEpochs {
         self
     }
 
-    /// The epochs up to this one that are not kept, given the best one.
-    fn stale(&self, epoch: usize, best: Option<usize>) -> Vec<usize> {
-        // A directory that cannot be read keeps what it has. The save gives the better error.
-        let mut numbers = self.epochs.numbers().unwrap_or_default();
+    /// The complete epochs before this one. A directory that cannot be read has none: it keeps what
+    /// it has, and the save gives the better error.
+    fn complete(&self, epoch: usize) -> Vec<usize> {
+        let list = self.epochs.list().unwrap_or_default();
+        let complete = list.iter().filter(|other| other.is_complete()).map(Epoch::number);
         // A run that was resumed from an older epoch replaces the later ones.
-        numbers.retain(|number| *number < epoch);
-        numbers.truncate(numbers.len().saturating_sub(self.last - 1));
-        numbers.retain(|number| Some(*number) != best);
-        numbers
+        complete.filter(|number| *number < epoch).collect()
+    }
+
+    /// The epochs that are not kept when this one is saved. `value` has the values of the metric.
+    fn stale(&self, epoch: usize, value: impl Fn(&Best, usize) -> Option<f64>) -> Vec<usize> {
+        let complete = self.complete(epoch);
+        let mut stale = complete[..complete.len().saturating_sub(self.last - 1)].to_vec();
+        if let Some(best) = &self.best {
+            let known = |number: &usize| Some((*number, value(best, *number)?));
+            let known: BTreeMap<usize, f64> =
+                complete.iter().chain([&epoch]).filter_map(known).collect();
+            let best = best.of(&known);
+            // The best epoch may be one whose value is not known.
+            stale.retain(|number| known.contains_key(number) && Some(*number) != best);
+        }
+        stale
     }
 }
 
 impl Best {
-    /// The best of these epochs; `None` if no value is known.
-    fn of(&self, epochs: Vec<usize>, store: &EventStoreClient) -> Option<usize> {
-        let value = |epoch| store.find_metric(&self.metric, epoch, self.aggregate, &self.split);
-        let values = epochs.into_iter().filter_map(|epoch| Some((epoch, value(epoch)?)));
+    /// The value of an epoch.
+    fn value(&self, epoch: usize, store: &EventStoreClient) -> Option<f64> {
+        store.find_metric(&self.metric, epoch, self.aggregate, &self.split)
+    }
+
+    /// The best of these epochs; `None` if no value is a number.
+    fn of(&self, values: &BTreeMap<usize, f64>) -> Option<usize> {
         // A NaN is never the best.
-        let values = values.filter(|(_, value)| !value.is_nan());
+        let values = values.iter().filter(|(_, value)| !value.is_nan());
         let best = match self.direction {
-            Direction::Lowest => values.min_by(|a, b| a.1.total_cmp(&b.1)),
-            Direction::Highest => values.max_by(|a, b| a.1.total_cmp(&b.1)),
+            Direction::Lowest => values.min_by(|a, b| a.1.total_cmp(b.1)),
+            Direction::Highest => values.max_by(|a, b| a.1.total_cmp(b.1)),
         };
-        best.map(|(epoch, _)| epoch)
+        best.map(|(epoch, _)| *epoch)
     }
 }
 
@@ -103,13 +123,56 @@ impl CheckpointingStrategy for KeepEpochs {
         epoch: usize,
         store: &EventStoreClient,
     ) -> Vec<CheckpointingAction> {
-        let best = self.best.as_ref().and_then(|best| {
-            let mut candidates = self.epochs.numbers().unwrap_or_default();
-            candidates.retain(|number| *number < epoch);
-            candidates.push(epoch);
-            best.of(candidates, store)
-        });
-        let stale = self.stale(epoch, best).into_iter().map(CheckpointingAction::Delete);
+        let stale = self.stale(epoch, |best, number| best.value(number, store));
+        let stale = stale.into_iter().map(CheckpointingAction::Delete);
         [CheckpointingAction::Save].into_iter().chain(stale).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::lr_scheduler::LrSchedulerRecord;
+    use burn::optim::OptimizerRecord;
+    use burn::store::ModuleRecord;
+    use burn::train::checkpoint::Checkpointer;
+    use burn::train::metric::LossMetric;
+    use burn_store::burn_pack::Writer;
+
+    use super::*;
+
+    /// Five epochs without tensors.
+    fn five(epochs: &Epochs) {
+        let (model, optimizer, scheduler) = epochs.checkpointers();
+        for epoch in 1..=5 {
+            let bytes = Writer::new(vec![]).into_bytes().unwrap();
+            model.save(epoch, ModuleRecord::from_bytes(bytes).unwrap()).unwrap();
+            optimizer.save(epoch, OptimizerRecord::default()).unwrap();
+            scheduler.save(epoch, LrSchedulerRecord::new()).unwrap();
+        }
+    }
+
+    /// Without a value nobody knows that an epoch is not the best one.
+    #[test]
+    fn epochs_without_a_value_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let epochs = Epochs::new(dir.path());
+        five(&epochs);
+        let plain = KeepEpochs::last(&epochs, 2);
+        assert_eq!(plain.stale(6, |_, _| None), [1, 2, 3, 4]);
+        let strategy =
+            plain.and_best(&LossMetric::new(), Aggregate::Mean, Direction::Lowest, Split::Valid);
+        let value = |_: &Best, epoch| [None, None, Some(0.5), Some(0.1), Some(f64::NAN)][epoch - 1];
+        assert_eq!(strategy.stale(5, value), [3]);
+        assert!(strategy.stale(6, |_, _| None).is_empty());
+    }
+
+    #[test]
+    fn epochs_that_are_not_complete_do_not_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let epochs = Epochs::new(dir.path());
+        five(&epochs);
+        std::fs::remove_file(epochs.path(5).join("manifest.json")).unwrap();
+        // The last complete epoch besides the new one is 4.
+        assert_eq!(KeepEpochs::last(&epochs, 2).stale(6, |_, _| None), [1, 2, 3]);
     }
 }

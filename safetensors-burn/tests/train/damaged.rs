@@ -46,7 +46,7 @@ fn a_manifest_of_something_else() {
         String::new(),
         "[]".into(),
         good.replace("safetensors-bridge epoch", "another format"),
-        good.replace("\"version\": 1", "\"version\": 2"),
+        good.replace("\"version\": 1", "\"version\": true"),
         good.replace("model.safetensors", "../model.safetensors"),
         good.replace("model.safetensors", ".."),
         good[..good.len() - 20].into(),
@@ -57,6 +57,14 @@ fn a_manifest_of_something_else() {
         let error = refused(&epochs);
         assert!(matches!(reason(&error), EpochError::BadManifest { .. }), "{error}");
         assert_eq!(error.file(), path.to_str());
+    }
+    // Of another release, whose manifest may have anything else.
+    for (old, new) in [("\"version\": 1", "\"version\": 2"), ("\"files\"", "\"contents\"")] {
+        fs::write(&path, good.replace("\"version\": 1", "\"version\": 2").replace(old, new))
+            .unwrap();
+        let error = refused(&epochs);
+        let version = reason(&error);
+        assert!(matches!(version, EpochError::Version { expected: 1, found: 2 }), "{error}");
     }
     // A directory that was renamed.
     fs::write(&path, good).unwrap();
@@ -165,16 +173,28 @@ fn a_file_that_is_no_record() {
         rewrite(to, from);
     }
     optimizer.restore(1).unwrap();
-    // The epoch lacks a record.
-    let path = epochs.path(1).join("manifest.json");
-    let manifest = fs::read_to_string(&path).unwrap();
-    fs::write(&path, manifest.replace("scheduler.safetensors", "schedules.safetensors")).unwrap();
-    let (from, to) = ("scheduler.safetensors", "schedules.safetensors");
-    fs::rename(epochs.path(1).join(from), epochs.path(1).join(to)).unwrap();
-    epochs.checkpointers().0.restore(1).unwrap();
-    let error = of(epochs.checkpointers().2.restore(1));
-    assert!(matches!(reason(&error), EpochError::NoRecord { .. }), "{error}");
     drop((model, scheduler));
+}
+
+/// An epoch needs all three records, also by its manifest.
+#[test]
+fn a_manifest_without_a_record() {
+    for name in ["model", "optimizer", "scheduler"].map(|name| format!("{name}.safetensors")) {
+        let (_dir, epochs) = saved(1);
+        let path = epochs.path(1).join("manifest.json");
+        let mut manifest: serde_json::Value =
+            serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        let entry = manifest["files"].as_object_mut().unwrap().remove(&name).unwrap();
+        manifest["files"]["notes.safetensors"] = entry;
+        fs::write(&path, manifest.to_string()).unwrap();
+        fs::rename(epochs.path(1).join(&name), epochs.path(1).join("notes.safetensors")).unwrap();
+        let error = refused(&epochs);
+        let EpochError::NoRecord { name: missing, found } = reason(&error) else {
+            panic!("{error}")
+        };
+        assert_eq!((missing, found.len()), (&name, 3));
+        assert_eq!(error.file(), path.to_str());
+    }
 }
 
 /// The model of one save and the optimizer of another would not fit together.

@@ -103,6 +103,86 @@ fn the_last_epochs_and_the_best_are_kept() {
     assert!(epochs.keep(5, &[]).unwrap().is_empty());
 }
 
+/// An error of the system says nothing about the epoch. As root, not all of them can be caused.
+#[cfg(unix)]
+#[test]
+fn an_epoch_that_cannot_be_read_is_neither_passed_over_nor_deleted() {
+    let (_dir, epochs) = empty();
+    let training = Training::trained(1);
+    (1..=3).for_each(|epoch| training.save(&epochs.checkpointers(), epoch));
+    for name in ["manifest.json", "model.safetensors"] {
+        for epoch in [2, 3] {
+            let path = epochs.path(epoch).join(name);
+            let aside = path.with_extension("aside");
+            fs::rename(&path, &aside).unwrap();
+            // A link to itself has too many levels of links.
+            std::os::unix::fs::symlink(&path, &path).unwrap();
+            let error = epochs.keep(1, &[]).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
+            assert_eq!(error.file(), path.to_str());
+            // A newer epoch that is complete is enough.
+            assert_eq!(epochs.newest().is_ok(), epoch == 2);
+            fs::rename(aside, path).unwrap();
+            assert_eq!(listed(&epochs), [(1, true), (2, true), (3, true)]);
+        }
+    }
+}
+
+#[test]
+fn an_epoch_of_another_version_is_not_deleted() {
+    let (_dir, epochs) = empty();
+    let training = Training::trained(1);
+    (1..=4).for_each(|epoch| training.save(&epochs.checkpointers(), epoch));
+    let path = epochs.path(1).join("manifest.json");
+    let manifest = fs::read_to_string(&path).unwrap();
+    fs::write(path, manifest.replace("\"version\": 1", "\"version\": 2")).unwrap();
+    assert_eq!(epochs.keep(1, &[]).unwrap(), [2, 3]);
+    assert_eq!(listed(&epochs), [(1, false), (4, true)]);
+}
+
+/// The manifest is read before the files. Both must be of the same save.
+#[cfg(any(target_os = "linux", target_vendor = "apple"))]
+#[test]
+fn an_epoch_that_is_replaced_again_and_again_is_always_complete() {
+    let (_dir, epochs) = saved(1);
+    let trainings = [Training::trained(1), Training::trained(2)];
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let checkpointers = epochs.checkpointers();
+            for training in trainings.iter().cycle().take(30) {
+                training.save(&checkpointers, 1);
+            }
+        });
+        while !writer.is_finished() {
+            assert_eq!(epochs.newest().unwrap(), Some(1));
+            assert!(epochs.keep(1, &[]).unwrap().is_empty());
+        }
+    });
+}
+
+#[test]
+fn a_run_that_goes_back_can_delete_what_it_abandons() {
+    let (_dir, epochs) = empty();
+    assert!(epochs.delete_after(0).unwrap().is_empty());
+    let training = Training::trained(1);
+    (1..=5).for_each(|epoch| training.save(&epochs.checkpointers(), epoch));
+    fs::remove_file(epochs.path(4).join("manifest.json")).unwrap();
+    assert_eq!(epochs.delete_after(3).unwrap(), [5, 4]);
+    assert_eq!(epochs.newest().unwrap(), Some(3));
+    assert!(epochs.delete_after(3).unwrap().is_empty());
+}
+
+/// A user's own copy is no epoch, and nobody renames or removes it.
+#[test]
+fn a_copy_of_an_epoch_is_left_alone() {
+    let (_dir, epochs) = saved(5);
+    let copy = epochs.path(5).with_file_name("epoch-5.previous");
+    fs::rename(epochs.path(5), &copy).unwrap();
+    assert_eq!(listed(&epochs), []);
+    (0..2).for_each(|_| Training::trained(1).save(&epochs.checkpointers(), 5));
+    assert!(copy.join("manifest.json").exists());
+}
+
 /// Also of epochs that no run saves or deletes any more.
 #[cfg(unix)]
 #[test]

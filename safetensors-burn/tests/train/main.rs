@@ -3,12 +3,14 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod damaged;
+mod deleting;
 mod epochs;
 mod failing;
 mod interrupted;
 mod looping;
 mod records;
 mod resuming;
+mod retrying;
 
 use std::fs;
 use std::path::Path;

@@ -28,6 +28,9 @@ const ATTEMPT_MAX: usize = 64;
 /// How the name of the directory of an attempt ends.
 const ATTEMPT_SUFFIX: &str = ".ranks";
 
+/// How the name of an old directory ends while it is replaced in two steps.
+const PREVIOUS_SUFFIX: &str = ".previous";
+
 const BACKUP_SUFFIX: &str = ".header-backup";
 
 /// What the backup of a header begins with.
@@ -59,6 +62,13 @@ pub(crate) fn is_header_backup(path: &Path) -> bool {
         Some(found)
     };
     magic() == Some(BACKUP_MAGIC)
+}
+
+/// Where an old directory lies while it is replaced in two steps.
+pub(crate) fn previous(path: &Path) -> PathBuf {
+    let mut name = stem(path.file_name().unwrap_or_default(), PREVIOUS_SUFFIX.len());
+    name.push(PREVIOUS_SUFFIX);
+    directory(path).join(name)
 }
 
 /// The beginning of the names of all temporary files of a file. [`ID_LEN`] characters and

@@ -1,6 +1,5 @@
 //! [`AtomicDirectory`]: a new directory that appears at its path complete, or not at all.
 
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,6 +8,7 @@ use super::atomic::{directory, sync, sync_directory};
 use super::temporary::{TempDirectory, remove_leftovers};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::failpoint;
+use crate::io::hidden::previous;
 use crate::io::lock::DirectoryLock;
 use crate::io::unfinished::Steps;
 
@@ -17,9 +17,6 @@ const NEW: &str = "new";
 
 /// The name of a removed directory within the temporary one.
 const OLD: &str = "old";
-
-/// What the name of an old directory gets while it is replaced in two steps.
-const PREVIOUS: &str = ".previous";
 
 /// A new directory that appears at its path with all its files, or not at all. Until
 /// [`commit`](AtomicDirectory::commit), and after any failure, the path has the old directory, or
@@ -118,7 +115,7 @@ impl AtomicDirectory {
     /// it.
     ///
     /// Where the system can exchange two names, as on Linux and macOS, the path always has a
-    /// complete directory. Elsewhere the old one is called `NAME.previous` for a moment. If the
+    /// complete directory. Elsewhere the old one is called `.NAME.previous` for a moment. If the
     /// process ends in that moment, [`recover`](AtomicDirectory::recover) brings it back.
     ///
     /// # Errors
@@ -149,26 +146,48 @@ impl AtomicDirectory {
     /// # Errors
     ///
     /// [`ErrorKind::Io`], for example if something other than a directory is at the path. The path
-    /// then still has it.
+    /// then still has it. [`ErrorKind::NotDurable`]: the directory is removed, but a power cut may
+    /// bring it back.
     pub fn remove(path: impl AsRef<Path>) -> Result<bool> {
+        Self::remove_if(path, |_| true)
+    }
+
+    /// Like [`remove`](AtomicDirectory::remove), but only if a condition holds. While it is asked,
+    /// nobody can replace the directory. So the directory that is removed is the one that the
+    /// condition has seen. The condition must not put another directory in place or remove one.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`remove`](AtomicDirectory::remove).
+    pub fn remove_if(
+        path: impl AsRef<Path>,
+        condition: impl FnOnce(&Path) -> bool,
+    ) -> Result<bool> {
         let path = path.as_ref();
         let remove = || {
             if old_directory(path)?.is_none() {
-                return Ok(false);
+                return Ok(None);
             }
             let temp = TempDirectory::create(path)?;
             let lock = DirectoryLock::wait_for(directory(path))?;
+            if !condition(path) {
+                return Ok(None);
+            }
             let steps = Steps::begin();
             failpoint::hit("rename")?;
             match fs::rename(path, temp.path().join(OLD)) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
                 renamed => renamed?,
             }
             drop((steps, lock));
-            sync_names(directory(path), true)?;
-            Ok(true)
+            Ok(Some(temp))
         };
-        remove().map_err(|error| Error::io(error, path))
+        let Some(_temp) = remove().map_err(|error| Error::io(error, path))? else {
+            return Ok(false);
+        };
+        sync_names(directory(path), true)
+            .map_err(|error| Error::from(ErrorKind::NotDurable(error)).in_path(path))?;
+        Ok(true)
     }
 
     /// Removes the hidden directories that killed processes have left for this path, on Unix.
@@ -247,13 +266,6 @@ fn remove_if_there(directory: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
-}
-
-/// The name of an old directory while it is replaced in two steps.
-fn previous(path: &Path) -> PathBuf {
-    let mut name = OsString::from(path.file_name().unwrap_or_default());
-    name.push(PREVIOUS);
-    path.with_file_name(name)
 }
 
 /// Exchanges the names of two directories. Returns `false` where the system or the file system

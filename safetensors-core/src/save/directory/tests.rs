@@ -6,6 +6,7 @@ use tempfile::tempdir;
 use super::AtomicDirectory;
 use crate::error::{ErrorKind, Result};
 use crate::io::failpoint::{crash_at, fail_at, without};
+use crate::io::lock::DirectoryLock;
 use crate::save::{SaveOptions, save};
 use crate::tensor::TensorView;
 
@@ -88,6 +89,62 @@ fn a_failure_leaves_the_old_directory() {
                 assert!(left.iter().all(|name| name == "epoch"), "{step}: {left:?}");
             }
         }
+    });
+}
+
+/// A directory that cannot be removed stays. One that is removed is gone, whatever fails then.
+#[test]
+fn a_removal_that_fails_says_whether_the_directory_is_still_there() {
+    let mut not_durable = 0;
+    for n in 0.. {
+        let dir = tempdir().unwrap();
+        let path = dir.path().join("epoch");
+        put(&path, "old").unwrap();
+        let (result, step) = fail_at(n, || AtomicDirectory::remove(&path));
+        let Some(step) = step else { break };
+        match result {
+            Err(error) if matches!(error.kind(), ErrorKind::NotDurable(_)) => {
+                assert_eq!((content(&path), error.file()), (None, path.to_str()), "{step}");
+                not_durable += 1;
+            }
+            Err(_) => assert_eq!(content(&path).as_deref(), Some("old"), "{step}"),
+            Ok(removed) => assert_eq!((removed, content(&path)), (true, None), "{step}"),
+        }
+        assert!(names_in(dir.path()).iter().all(|name| name == "epoch"), "{step}");
+    }
+    assert_eq!(not_durable, 1);
+}
+
+#[test]
+fn a_directory_is_removed_only_if_the_condition_holds() {
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("epoch");
+    assert!(!AtomicDirectory::remove_if(&path, |_| panic!("there is none")).unwrap());
+    put(&path, "old").unwrap();
+    assert!(!AtomicDirectory::remove_if(&path, |_| false).unwrap());
+    let removed = AtomicDirectory::remove_if(&path, |found| {
+        assert!(DirectoryLock::try_for(dir.path()).unwrap().is_none());
+        content(found).as_deref() == Some("old")
+    });
+    assert!(removed.unwrap());
+    assert!(names_in(dir.path()).is_empty());
+}
+
+/// Only the hidden name is that of an old directory.
+#[test]
+fn a_directory_that_the_user_calls_previous_is_left_alone() {
+    on_every_system(|| {
+        let dir = tempdir().unwrap();
+        let path = dir.path().join("epoch");
+        let backup = dir.path().join("epoch.previous");
+        put(&backup, "backup").unwrap();
+        for text in ["one", "two", "three"] {
+            put(&path, text).unwrap();
+            assert_eq!(content(&backup).as_deref(), Some("backup"));
+        }
+        assert!(AtomicDirectory::remove(&path).unwrap());
+        assert!(!AtomicDirectory::recover(&path).unwrap());
+        assert_eq!(names_in(dir.path()), ["epoch.previous"]);
     });
 }
 

@@ -1,0 +1,118 @@
+//! Which saves of records belong together: those of one attempt to save an epoch.
+//!
+//! burn's checkpointers get the number of the epoch and nothing else. If the records of an epoch
+//! are saved several times, the first saves of all records belong together, then the second ones.
+//! burn asks all three checkpointers each time, in a thread of their own each, so counting is
+//! exact.
+//!
+//! A program that calls the checkpointers one after the other stops at the first error, so counting
+//! alone would mix the records of two attempts. Such a program saves all records in one thread.
+//! After a failed attempt in one thread, the record that came first must be saved again before the
+//! others can be. It begins a new attempt, which the other records of that thread join.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::thread::ThreadId;
+
+use safetensors_core::save::AtomicDirectory;
+
+use super::Part;
+use super::manifest::Entry;
+
+/// The attempts to save one epoch.
+#[derive(Debug, Default)]
+pub(super) struct Attempts {
+    /// How many saves of each record have begun. The number of an attempt counts from 1.
+    begun: BTreeMap<Part, u64>,
+    /// Those that are under way, and failed ones until a later one succeeds.
+    all: BTreeMap<u64, Attempt>,
+}
+
+/// One save of all records of an epoch.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    /// The record whose save began first, and in which thread.
+    first: (Part, ThreadId),
+    /// `None` if it could not be created, and after a failure.
+    pub(super) directory: Option<Arc<AtomicDirectory>>,
+    /// The records whose save has ended; `None` for one that failed.
+    pub(super) ended: BTreeMap<Part, Option<Entry>>,
+}
+
+impl Attempt {
+    pub(super) fn has_failed(&self) -> bool {
+        self.ended.values().any(Option::is_none)
+    }
+}
+
+impl Attempts {
+    /// Begins the save of a record. Returns the number of its attempt; `None` if the attempt before
+    /// has failed and this record is not the one to begin with.
+    pub(super) fn begin(&mut self, part: Part, thread: ThreadId) -> Option<(u64, &mut Attempt)> {
+        let begun = |attempts: &Self, part| attempts.begun.get(&part).copied().unwrap_or_default();
+        // The first record of an attempt that failed in this same thread.
+        let first_of_failed = |attempts: &Self, number| {
+            let attempt: &Attempt = attempts.all.get(&number)?;
+            let is_ours = attempt.has_failed() && attempt.first.1 == thread;
+            is_ours.then_some(attempt.first.0)
+        };
+        let mut number = begun(self, part) + 1;
+        // The program went on to a later attempt without this record.
+        while first_of_failed(self, number).is_some_and(|first| begun(self, first) > number) {
+            number += 1;
+        }
+        let first = first_of_failed(self, number - 1);
+        if first.is_some_and(|first| first != part && begun(self, first) < number) {
+            return None;
+        }
+        self.begun.insert(part, number);
+        let new = || Attempt { first: (part, thread), directory: None, ended: BTreeMap::new() };
+        Some((number, self.all.entry(number).or_insert_with(new)))
+    }
+
+    /// Ends the save of a record. Returns the attempt if this was its last record and none has
+    /// failed. A failed attempt gives up its directory at once, and with it the room on the disk.
+    pub(super) fn end(&mut self, number: u64, part: Part, entry: Option<Entry>) -> Ended {
+        let Some(attempt) = self.all.get_mut(&number) else { return Ended::Failed };
+        attempt.ended.insert(part, entry);
+        if attempt.has_failed() {
+            attempt.directory = None;
+        }
+        if attempt.ended.len() < Part::ALL.len() {
+            return Ended::Waiting;
+        }
+        let directory = attempt.directory.take();
+        let files = attempt.ended.iter();
+        let files = files.map(|(part, entry)| Some((part.file_name().to_owned(), entry.clone()?)));
+        match (files.collect(), directory) {
+            (Some(files), Some(directory)) => Ended::Complete(files, directory),
+            _ => Ended::Failed,
+        }
+    }
+
+    /// Notes that the epoch was not put in place although all records were saved.
+    pub(super) fn fail(&mut self, number: u64) {
+        if let Some(attempt) = self.all.get_mut(&number) {
+            attempt.ended.values_mut().for_each(|entry| *entry = None);
+        }
+    }
+
+    /// Forgets an attempt that succeeded, and the failed ones before it. Returns whether no other
+    /// is left.
+    pub(super) fn forget(&mut self, number: u64) -> bool {
+        self.all
+            .retain(|other, attempt| *other > number || (*other < number && !attempt.has_failed()));
+        self.all.is_empty()
+    }
+}
+
+/// What the end of the save of a record means for its attempt.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// Other records are not saved yet.
+    Waiting,
+    /// All records are saved: these files, in this directory.
+    Complete(BTreeMap<String, Entry>, Arc<AtomicDirectory>),
+    /// All records have ended, and one has failed.
+    Failed,
+}

@@ -1,0 +1,75 @@
+//! What burn asks to delete is deleted only once training can be resumed without it.
+
+use super::*;
+
+fn numbers(epochs: &Epochs) -> Vec<usize> {
+    epochs.list().unwrap().iter().map(|epoch| epoch.number()).collect()
+}
+
+fn delete(
+    (model, optimizer, scheduler): &Checkpointers,
+    epoch: usize,
+) -> Result<(), CheckpointerError> {
+    model.delete(epoch)?;
+    optimizer.delete(epoch)?;
+    scheduler.delete(epoch)
+}
+
+/// A run goes back from epoch 6 to epoch 3. burn asks for the deletions although the save fails.
+#[test]
+fn a_save_that_fails_deletes_nothing() {
+    let (_dir, epochs) = empty();
+    let training = Training::trained(1);
+    (1..=6).for_each(|epoch| training.save(&epochs.checkpointers(), epoch));
+    let checkpointers = epochs.checkpointers();
+    Training::restored(&checkpointers, 3);
+    of(checkpointers.0.save(4, failing::quantised()));
+    of(checkpointers.1.save(4, training.optimizer.to_record()));
+    of(checkpointers.2.save(4, training.scheduler.to_record()));
+    for epoch in [1, 2, 3] {
+        delete(&checkpointers, epoch).unwrap();
+    }
+    assert_eq!(numbers(&epochs), [1, 2, 3, 4, 5, 6]);
+    training.save(&checkpointers, 4);
+    assert_eq!(numbers(&epochs), [4, 5, 6]);
+}
+
+/// burn's `MetricCheckpointingStrategy` deletes before it saves.
+#[test]
+fn the_epoch_that_was_restored_stays_until_another_is_saved() {
+    let (_dir, epochs) = empty();
+    let training = Training::trained(1);
+    (1..=6).for_each(|epoch| training.save(&epochs.checkpointers(), epoch));
+    let checkpointers = epochs.checkpointers();
+    Training::restored(&checkpointers, 3);
+    delete(&checkpointers, 3).unwrap();
+    delete(&checkpointers, 2).unwrap();
+    assert_eq!(numbers(&epochs), [1, 3, 4, 5, 6]);
+    training.save(&checkpointers, 4);
+    assert_eq!(numbers(&epochs), [1, 4, 5, 6]);
+    delete(&checkpointers, 4).unwrap();
+    assert_eq!(numbers(&epochs), [1, 4, 5, 6]);
+}
+
+#[test]
+fn a_deletion_that_fails_is_tried_again_and_does_not_fail_the_save() {
+    let (_dir, epochs) = empty();
+    let training = Training::trained(1);
+    let checkpointers = epochs.checkpointers();
+    training.save(&checkpointers, 1);
+    delete(&checkpointers, 1).unwrap();
+    // A file in the place of the epoch is not deleted.
+    let elsewhere = epochs.path(1).with_file_name("elsewhere");
+    fs::rename(epochs.path(1), &elsewhere).unwrap();
+    fs::write(epochs.path(1), "a file").unwrap();
+    training.save(&checkpointers, 2);
+    training.save(&checkpointers, 3);
+    let error = of(delete(&checkpointers, 2));
+    assert_eq!(error.file(), epochs.path(1).to_str());
+    // The other one is deleted all the same.
+    assert_eq!(numbers(&epochs), [3]);
+    fs::remove_file(epochs.path(1)).unwrap();
+    fs::rename(&elsewhere, epochs.path(1)).unwrap();
+    training.save(&checkpointers, 4);
+    assert_eq!(numbers(&epochs), [3, 4]);
+}
