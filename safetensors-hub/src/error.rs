@@ -2,15 +2,12 @@
 
 use std::path::PathBuf;
 use std::time::Duration;
-use std::{
-    fmt::{self, Write as _},
-    io,
-};
+use std::{fmt, io};
 
 use safetensors_core as core;
-use safetensors_core::framework::NameList;
+use safetensors_core::framework::{NameList, Quoted, debug_error};
 
-use crate::text::{Bytes, Capped, Plain, Quoted};
+use crate::text::{Bytes, Plain};
 
 /// The result of everything here that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -145,20 +142,9 @@ impl fmt::Display for Error {
     }
 }
 
-/// The output is bounded, because a `main` that returns the error prints it.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const MOST: usize = 4096;
-        let is_alternate = f.alternate();
-        let mut out = Capped { out: &mut *f, left: MOST };
-        let written = match is_alternate {
-            true => write!(out, "Error({:#?})", self.0),
-            false => write!(out, "Error({:?})", self.0),
-        };
-        match written {
-            Err(_) if out.left == 0 => f.write_str("..."),
-            written => written,
-        }
+        debug_error(&self.0, f)
     }
 }
 

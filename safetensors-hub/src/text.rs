@@ -2,24 +2,8 @@
 
 use std::fmt::{self, Write};
 
-/// The most bytes that a name takes in a message, including its escapes.
-const QUOTED: usize = 160;
-
 /// The most bytes that a path or a message takes, including its escapes.
 const PLAIN: usize = 320;
-
-/// Displays a text in quotes and escaped. The end of a long text is left out, and its length is
-/// added.
-pub(crate) struct Quoted<'a>(pub(crate) &'a str);
-
-impl fmt::Display for Quoted<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match fitting(self.0, QUOTED) {
-            end if end == self.0.len() => write!(f, "{:?}", self.0),
-            end => write!(f, "{:?}... ({} bytes)", &self.0[..end], self.0.len()),
-        }
-    }
-}
 
 /// Displays a text without quotes. Characters that are not printable are escaped, and the end of a
 /// long text is left out.
@@ -27,39 +11,17 @@ pub(crate) struct Plain<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Plain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let end = fitting(self.0, PLAIN);
+        let mut escaped = 0;
+        let fit = self.0.chars().take_while(|c| {
+            escaped += c.escape_debug().map(char::len_utf8).sum::<usize>();
+            escaped <= PLAIN
+        });
+        let end = fit.map(char::len_utf8).sum();
         self.0[..end].chars().try_for_each(|c| match c {
             '\'' | '"' | '\\' => f.write_char(c),
             _ => write!(f, "{}", c.escape_debug()),
         })?;
         if end < self.0.len() { f.write_str("...") } else { Ok(()) }
-    }
-}
-
-/// The length in bytes of the longest start of a text that takes at most `max` bytes when it is
-/// escaped.
-fn fitting(text: &str, max: usize) -> usize {
-    let mut escaped = 0;
-    let fit = text.chars().take_while(|c| {
-        escaped += c.escape_debug().map(char::len_utf8).sum::<usize>();
-        escaped <= max
-    });
-    fit.map(char::len_utf8).sum()
-}
-
-/// Writes the first `left` bytes to `out`, and then fails. The failure stops the formatting, so a
-/// huge value costs no time.
-pub(crate) struct Capped<'a, 'f> {
-    pub(crate) out: &'a mut fmt::Formatter<'f>,
-    pub(crate) left: usize,
-}
-
-impl Write for Capped<'_, '_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let end = text.floor_char_boundary(self.left);
-        self.left -= end;
-        self.out.write_str(&text[..end])?;
-        if end < text.len() { Err(fmt::Error) } else { Ok(()) }
     }
 }
 
@@ -83,8 +45,8 @@ mod tests {
     #[test]
     fn text_from_outside_is_bounded_and_printable() {
         for text in ["", "a\"b\n", "\u{202e}\0", &"x".repeat(100_000), &"层".repeat(9_999)] {
-            let shown = Quoted(text).to_string() + &Plain(text).to_string();
-            assert!(shown.len() < 160 + 320 + 40 && !shown.chars().any(char::is_control));
+            let shown = Plain(text).to_string();
+            assert!(shown.len() < 320 + 10 && !shown.chars().any(char::is_control));
         }
         assert_eq!(Plain("C:\\a b\"\n").to_string(), "C:\\a b\"\\n");
         assert_eq!(Bytes(999_999).to_string(), "999999 bytes");

@@ -28,8 +28,8 @@ pub use mismatch::Mismatch;
 pub use ranks::RankProblem;
 #[cfg(feature = "std")]
 pub use similar::similar_names;
-use text::{Capped, NameList};
 pub(crate) use text::{Escaped, Quoted, Shape, excerpt};
+use text::{NameList, debug_error};
 
 /// The result of operations that can fail with an [`Error`].
 pub type Result<T, E = Error> = core::result::Result<T, E>;
@@ -198,20 +198,9 @@ impl fmt::Display for Error {
     }
 }
 
-/// The output is bounded, because a `main` that returns the error prints it.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const MOST: usize = 4096;
-        let mut out = Capped { out: &mut *f, left: MOST };
-        let is_alternate = out.out.alternate();
-        let written = match is_alternate {
-            true => write!(out, "Error({:#?})", self.0),
-            false => write!(out, "Error({:?})", self.0),
-        };
-        match written {
-            Err(_) if out.left == 0 => f.write_str("..."),
-            written => written,
-        }
+        debug_error(&self.0, f)
     }
 }
 

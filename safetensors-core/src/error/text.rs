@@ -51,8 +51,16 @@ fn write_escaped(f: &mut fmt::Formatter<'_>, c: char) -> fmt::Result {
 }
 
 /// Displays a text in quotes and escaped. The end of a long text is left out, and its length is
-/// added.
-pub(crate) struct Quoted<'a>(pub(crate) &'a str);
+/// added: at most 160 bytes of the text are shown, with its escapes.
+///
+/// ```
+/// use safetensors_core::framework::Quoted;
+///
+/// assert_eq!(Quoted("a\nb").to_string(), r#""a\nb""#);
+/// assert!(Quoted(&"n".repeat(1_000)).to_string().ends_with(r#"n"... (1000 bytes)"#));
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Quoted<'a>(pub &'a str);
 
 impl fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -135,11 +143,31 @@ pub(crate) fn excerpt(text: &str) -> String {
     }
 }
 
+/// Writes what an error holds for its `Debug`, as `Error(...)` of at most 4 KiB. The output is
+/// bounded, because a `main` that returns an error prints it.
+///
+/// # Errors
+///
+/// Those of the formatter.
+pub fn debug_error(inner: &dyn fmt::Debug, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    const MOST: usize = 4096;
+    let is_alternate = f.alternate();
+    let mut out = Capped { out: &mut *f, left: MOST };
+    let written = match is_alternate {
+        true => write!(out, "Error({inner:#?})"),
+        false => write!(out, "Error({inner:?})"),
+    };
+    match written {
+        Err(_) if out.left == 0 => f.write_str("..."),
+        written => written,
+    }
+}
+
 /// Writes the first `left` bytes to `out`, and then fails. The failure stops the formatting, so a
 /// huge value costs no time.
-pub(super) struct Capped<'a, 'f> {
-    pub(super) out: &'a mut fmt::Formatter<'f>,
-    pub(super) left: usize,
+struct Capped<'a, 'f> {
+    out: &'a mut fmt::Formatter<'f>,
+    left: usize,
 }
 
 impl Write for Capped<'_, '_> {

@@ -2,8 +2,9 @@
 //! need them.
 //!
 //! An adapter implements [`Framework`]. [`load`], [`save`] and [`save_sharded`] then work for it.
-//! Besides, there are [`NameList`] and [`default_threads`] for tools, and [`check_bools`],
-//! [`write_native`] and [`widened_shape`] for adapters that read or write tensors by themselves.
+//! Besides, there are [`NameList`], [`Quoted`], [`debug_error`] and [`default_threads`] for tools, and
+//! [`check_bools`], [`write_native`] and [`widened_shape`] for adapters that read or write tensors by
+//! themselves.
 
 #[cfg(feature = "std")]
 mod files;
@@ -22,7 +23,7 @@ use crate::convert::{DtypeTable, Widening, widen};
 use crate::dtype::Dtype;
 #[cfg(feature = "std")]
 pub use crate::error::similar_names;
-pub use crate::error::text::NameList;
+pub use crate::error::text::{NameList, Quoted, debug_error};
 use crate::error::{Error, ErrorKind, Result};
 #[cfg(feature = "std")]
 use crate::io::ReadAt;

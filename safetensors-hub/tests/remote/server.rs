@@ -180,9 +180,10 @@ impl State {
             };
             thread::sleep(*self.latency.lock().unwrap());
             let misbehave = Arc::clone(&self.misbehave.lock().unwrap());
-            let answered = self.answer(&mut stream, &request, misbehave(number, &request));
+            // Counted down before the answer: once a client has all of it, its next request may
+            // come sooner than this thread goes on.
             self.under_way.fetch_sub(1, Ordering::SeqCst);
-            answered?;
+            self.answer(&mut stream, &request, misbehave(number, &request))?;
         }
         Ok(())
     }
