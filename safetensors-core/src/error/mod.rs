@@ -17,7 +17,7 @@ pub(crate) mod text;
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::fmt::{self, Write as _};
+use core::fmt;
 
 #[cfg(feature = "std")]
 pub use index::IndexProblem;
