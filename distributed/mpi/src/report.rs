@@ -37,7 +37,7 @@ impl<'g> Report<'g> {
         let (ranks, local) = (list(Some(rank.rank())), list(rank.local_rank()));
         let size = rank.world_size();
         self.line(format_args!(
-            "Rank::from_env, as MPI says it: {ranks} of {size}; on their machines {local}"
+            "Rank::from_env and MPI agree: ranks {ranks} of {size}, local ranks {local}"
         ));
     }
 
@@ -85,8 +85,8 @@ impl<'g> Report<'g> {
         let difference = f32::from_bits(largest as u32);
         let expected = expected.iter().fold(0.0_f32, |most, logit| most.max(logit.abs()));
         self.line(format_args!(
-            "logits {:?}, up to {expected:.3}, differ from those of one process by {difference:.1e} \
-             (at most {most:e} allowed)",
+            "logits {:?}, up to {expected:.3}, differ by at most {difference:.1e} from those of \
+             one process (allowed: {most:e})",
             logits.dims()
         ));
     }

@@ -41,9 +41,8 @@ fn mpirun(groups: &[(usize, &[&str])], variables: &[(&str, &str)]) -> Output {
 
 fn write(seed: &str) -> TempDir {
     let directory = tempdir().unwrap();
-    let status =
-        Command::new(PROGRAM).args(["--write", "--seed", seed]).arg(directory.path()).status();
-    assert!(status.unwrap().success());
+    let mut command = Command::new(PROGRAM);
+    printed(&command.args(["--write", "--seed", seed]).arg(directory.path()).output().unwrap());
     directory
 }
 
@@ -51,7 +50,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// What the ranks have printed, if all is well.
+/// What the program has printed, if all is well.
 fn printed(output: &Output) -> String {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}\n{stderr}", String::from_utf8_lossy(&output.stdout));
@@ -107,7 +106,7 @@ fn the_logits_and_the_bytes_of_several_numbers_of_ranks() {
         let count = ranks as u64;
         let numbers: Vec<_> = (0..ranks).map(|rank| rank.to_string()).collect();
         let numbers = numbers.join(" ");
-        let expected = format!("{numbers} of {ranks}; on their machines {numbers}");
+        let expected = format!("ranks {numbers} of {ranks}, local ranks {numbers}\n");
         assert!(output.contains(&expected), "{output}");
         // From 4 ranks on, several read the same heads of keys and values.
         let split = total - replicated + heads * ((count / 2).max(1) - 1);
