@@ -5,7 +5,7 @@ use std::io::Write;
 use super::files::{RankFile, RankFiles, SavedPart, given};
 use super::plan::RankPlan;
 use crate::checkpoint::{FilePattern, Index, ShardOptions};
-use crate::error::{Error, ErrorKind, RankProblem, Result};
+use crate::error::{Error, ErrorKind, IndexProblem, RankProblem, Result};
 use crate::hash::Digest;
 use crate::header::{ATTEMPT_KEY, Limits};
 use crate::io::hidden::is_attempt;
@@ -148,9 +148,13 @@ impl<'p, T: TensorSource> PlannedRank<'p, T> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::BadIndex`] if it is larger than the default [`Limits`] allow.
+    /// [`ErrorKind::BadIndex`] if there is no tensor, or if the index is larger than the default
+    /// [`Limits`] allow.
     pub fn index(&self, place: impl Fn(usize, &str) -> String) -> Result<(String, Vec<u8>)> {
         let index = self.files.index(&self.attempt, |file| place(file.rank, &file.name))?;
+        if index.shards.values().all(Vec::is_empty) {
+            return Err(ErrorKind::BadIndex { problem: IndexProblem::Empty }.into());
+        }
         Ok((self.pattern.index_name(), index.to_json()?))
     }
 

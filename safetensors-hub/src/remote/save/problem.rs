@@ -9,8 +9,8 @@ pub(super) fn overtaken(file: &str) -> Error {
     ErrorKind::Overtaken { file: file.into() }.into()
 }
 
-/// The error if the new checkpoint is in place, and an old file could not be removed. `shown` is the
-/// path of the directory.
+/// The error if the new checkpoint is in place, and an old file could not be removed. `shown` is
+/// the path of the directory.
 pub(super) fn left_behind(error: io::Error, name: &str, shown: &str) -> Error {
     Error::from(ErrorKind::LeftBehind(error)).in_file(format!("{shown}/{name}"))
 }

@@ -91,6 +91,11 @@ impl Commit<'_> {
         })?;
         self.check_placed(&placed, &now)?;
         self.remove_stale(&new, &before, &now, &aside)?;
+        // Ranks may just have written an index that the single file hides.
+        let version = |files: &Files| files.get(&index).map(version_of);
+        if self.index.is_none() && version(&now) != version(&before) {
+            return Ok(());
+        }
         // What ranks have saved or begun to save before can no longer become the checkpoint.
         for name in directories.iter().filter(|name| attempt::is_directory(self.pattern, name)) {
             let removed = attempt::remove(&self.directory.below(name), self.pattern);

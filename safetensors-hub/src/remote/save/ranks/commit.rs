@@ -22,28 +22,34 @@ impl<T: TensorSource> Attempt<'_, T> {
         rank: usize,
         turn: &str,
     ) -> Result<RankSaved> {
-        let (meta, index) = self.index()?.unzip();
-        let index = index.flatten();
-        if self.is_own(index.as_ref()) {
-            return self.ended(rank, turn);
-        }
-        let now = self.directory.list().map_err(failed)?;
-        self.check_unchanged(meta.as_ref().map(version_of), index, &now)?;
         let mut turns = contents.turns();
         turns.insert(rank, turn);
-        self.check_files(contents, &turns)?;
-        let place = |rank, file: &str| self.path(turns.get(&rank).unwrap_or(&""), file);
-        let (name, json) = self.planned.index(place)?;
-        let put = self.directory.put(&name, &json, meta.as_ref());
-        if let (Ok(Put::Done), Some(index)) = (&put, SavedIndex::parse(&json)) {
-            return self.finish(rank, turn, index);
+        // Each attempt that began before may be completed just now, and then it is replaced.
+        for _ in 0..=self.manifest.earlier.len() {
+            let now = self.directory.list().map_err(failed)?;
+            let (meta, index) = self.index()?.unzip();
+            let index = index.flatten();
+            if self.is_own(index.as_ref()) {
+                break;
+            }
+            self.check_unchanged(meta.as_ref().map(version_of), index, &now)?;
+            self.check_files(contents, &turns)?;
+            let place = |rank, file: &str| self.path(turns.get(&rank).unwrap_or(&""), file);
+            let (name, json) = self.planned.index(place)?;
+            match (self.directory.put(&name, &json, meta.as_ref()), SavedIndex::parse(&json)) {
+                (Ok(Put::Done), Some(index)) => return self.finish(rank, turn, index),
+                (Ok(_), _) => {}
+                // Perhaps only the answer was lost.
+                (Err(error), _) => match self.index()?.and_then(|(_, index)| index) {
+                    Some(index) if self.is_own(Some(&index)) => {
+                        return self.finish(rank, turn, index);
+                    }
+                    _ => return Err(failed(error)),
+                },
+            }
         }
-        // Another rank may have come last at the same time, or only the answer was lost.
-        match (self.index()?.and_then(|(_, index)| index), put) {
-            (Some(index), _) if self.is_own(Some(&index)) => self.finish(rank, turn, index),
-            (_, Err(error)) => Err(failed(error)),
-            (index, Ok(_)) => Err(self.lost(index)),
-        }
+        // Another rank that came last at the same time has written the index, or it is lost.
+        self.ended(rank, turn)
     }
 
     /// What has become of an attempt that is no longer under way, or is complete.

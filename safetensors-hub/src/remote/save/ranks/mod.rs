@@ -56,7 +56,7 @@ use crate::remote::place::Place;
 ///
 /// | object | says |
 /// |---|---|
-/// | `attempt.json` | by which plan and options its ranks save, and what the directory held when it began |
+/// | `attempt.json` | by which plan its ranks save, and what the directory held when it began |
 /// | `rank-00002.1f0e9a37/…` | the files of a rank; each call has a number of its own |
 /// | `rank-00002.1f0e9a37.done` | that all files of this call are there |
 ///
@@ -104,7 +104,8 @@ use crate::remote::place::Place;
 /// - [`RankProblem::AttemptDiffers`] if another rank saves by another plan or with other options.
 /// - [`RankProblem::AttemptComplete`] if the attempt is complete already, so that nothing needs to
 ///   be done; [`RankProblem::AttemptSuperseded`] if a later one was complete before this rank.
-/// - [`ErrorKind::Overtaken`] and those of [`save_sharded`](super::save_sharded).
+/// - [`ErrorKind::BadIndex`] for a plan without tensors; [`ErrorKind::Overtaken`], and those of
+///   [`save_sharded`](super::save_sharded).
 ///
 /// [`ranks::save`]: safetensors_core::ranks::save()
 /// [`ranks::gather`]: safetensors_core::ranks::gather()
@@ -153,6 +154,8 @@ fn save<T: TensorSource>(
     rank: usize,
     name: &str,
 ) -> Result<RankSaved> {
+    // An index that cannot be written is an error before anything is sent.
+    planned.index(|_, file| file.to_owned())?;
     let attempt = Attempt::enter(place, planned, name)?;
     let turn = unique::name(&format!("rank-{rank:05}."), "");
     if let Err(error) = send(place, planned, rank, &attempt, &turn) {
