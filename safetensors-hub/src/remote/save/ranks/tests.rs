@@ -246,6 +246,28 @@ fn the_later_of_two_attempts_replaces_the_earlier_one() {
     }
 }
 
+/// The earlier attempt is completed when the later one is about to write its index.
+#[test]
+fn the_earlier_attempt_is_completed_at_the_last_moment() {
+    let store = Arc::new(InMemory::new());
+    EARLIER[2](&store);
+    assert_eq!(save_rank(&store, 0, "one", 2).unwrap(), WAITING);
+    assert_eq!(save_rank(&store, 0, "two", 3).unwrap(), WAITING);
+    let inner = store.clone();
+    let before = move |name: &str, number: usize, _: &InMemory| {
+        if (name, number) == ("put", 2) {
+            let inner = inner.clone();
+            let other = std::thread::spawn(move || save_rank(&inner, 1, "one", 2));
+            assert!(matches!(other.join().unwrap().unwrap(), RankSaved::Complete(_)));
+        }
+        Ok(())
+    };
+    let racing = Arc::new(Racing::new(store.clone(), before, |_, _, _| Ok(())));
+    save_rank(&racing, 1, "two", 3).unwrap();
+    assert_eq!(fill_of(&store), 3);
+    assert_tidy(&store);
+}
+
 /// Another program replaces the checkpoint while ranks save: what it has written stays.
 #[test]
 fn what_others_change_meanwhile_stays() {
