@@ -33,8 +33,8 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use commands::{
-    completions, convert, diff, digest, extract, inspect, map, metadata, modelspec, plan, stats,
-    verify,
+    browse, completions, convert, diff, digest, extract, inspect, map, metadata, modelspec, plan,
+    stats, verify,
 };
 
 /// Inspect, check, compare, edit and convert safetensors files and sharded checkpoints.
@@ -54,6 +54,7 @@ struct Cli {
 const EXAMPLES: &str = "\
 Examples:
   safetensors inspect model.safetensors             Show what is in a file
+  safetensors browse model.safetensors              Look through it in the terminal
   safetensors verify checkpoints/                   Check every file in a directory
   safetensors diff a.safetensors b.safetensors      Compare two files
   safetensors convert model/ small/ --dtype bf16    Convert to another dtype
@@ -71,6 +72,7 @@ Exit codes: 0 done, 1 a file is malformed, different, unreadable or unwritable, 
 #[derive(Debug, Subcommand)]
 enum Command {
     Inspect(inspect::Args),
+    Browse(browse::Args),
     Verify(verify::Args),
     Stats(stats::Args),
     Diff(diff::Args),
@@ -96,6 +98,7 @@ impl Command {
             | Self::Extract(_)
             | Self::Map(_) => true,
             Self::Inspect(_)
+            | Self::Browse(_)
             | Self::Verify(_)
             | Self::Stats(_)
             | Self::Diff(_)
@@ -161,6 +164,7 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
     let mut out = stdout::stdout();
     let code = match &cli.command {
         Command::Inspect(args) => inspect::run(args, &mut out)?,
+        Command::Browse(args) => browse::run(args)?,
         Command::Verify(args) => verify::run(args, &mut out)?,
         Command::Stats(args) => stats::run(args, &mut out)?,
         Command::Diff(args) => diff::run(args, &mut out)?,

@@ -35,6 +35,11 @@ impl Histogram {
         self.counts.iter_mut().zip(&other.counts).for_each(|(count, more)| *count += more);
     }
 
+    /// The counts of the bins.
+    pub(crate) fn counts(&self) -> &[u64] {
+        &self.counts
+    }
+
     /// The counts as bars, one character each. A bin with few values still shows a bar. An empty
     /// bin is blank.
     pub(crate) fn bars(&self) -> String {

@@ -4,15 +4,18 @@
 //! |---|---|
 //! | `moments` | count, extremes, mean and deviation |
 //! | `histogram` | counts of values by range, as numbers and as bars |
+//! | `one` | the statistics of one tensor, for `safetensors browse` |
 
 mod histogram;
 mod moments;
+mod one;
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use histogram::Histogram;
 use moments::Moments;
+pub(crate) use one::{Facts, bytes_read, of_tensor};
 use safetensors_core::io::FileSource;
 use safetensors_core::load::Piece;
 use safetensors_core::{Error, ErrorKind, LazyTensor};
@@ -196,6 +199,7 @@ fn for_each_piece<R: Send>(
         .enumerate()
         .flat_map(|(i, tensor)| tensor.pieces().map(move |piece| (i, piece)));
     let work = |(i, piece): &(usize, Piece<'_, FileSource>)| {
+        progress.check()?;
         let values = values::of(piece);
         progress.add(piece.byte_len());
         values.map(|values| look(*i, &values))
