@@ -17,6 +17,82 @@ const ESC: &str = "\x1b";
 const CTRL_C: &str = "\x03";
 const CTRL_Z: &str = "\x1a";
 
+const SCREEN_1: &str = "\
+▾ m.safetensors                    4 tensors    1.0 kB │ m.safetensors
+    embed.weight                  F32 [8, 8]     256 B │
+  ▸ layers                         3 tensors     768 B │ tensors     4
+                                                       │ parameters  256
+                                                       │ size        1.0 kB
+                                                       │
+                                                       │ Dtypes
+                                                       │ F32         4 tensors, 1.0 kB
+                                                       │
+                                                       │ Metadata (1)
+                                                       │ format
+                                                       │   pt
+                                                       │
+                                                       │ Files (1)
+                                                       │ m.safetensors
+↑↓ move   →← open, close   / search   Tab details   ? keys   q quit
+";
+
+const SCREEN_2: &str = "\
+▾ m.safetensors                    4 tensors    1.0 kB │ layers.0
+    embed.weight                  F32 [8, 8]     256 B │
+  ▾ layers                         3 tensors     768 B │ tensors     2
+    ▸ 0                            2 tensors     512 B │ parameters  128
+      1.w                         F32 [8, 8]     256 B │ size        512 bytes
+                                                       │ share       50.00%
+                                                       │
+                                                       │ Dtypes
+                                                       │ F32         2 tensors, 512 B
+                                                       │
+                                                       │
+                                                       │
+                                                       │
+                                                       │
+                                                       │
+↑↓ move   →← open, close   / search   Tab details   ? keys   q quit
+";
+
+const SCREEN_3: &str = "\
+▾ m.safetensors                    4 tensors    1.0 kB │ layers.1.w
+  ▾ layers                         3 tensors     768 B │
+      1.w                         F32 [8, 8]     256 B │ dtype       F32
+                                                       │ shape       [8, 8]
+                                                       │ parameters  64
+                                                       │ size        256 bytes
+                                                       │ share       25.00%
+                                                       │ file        m.safetensors
+                                                       │ offsets     1,088 … 1,344
+                                                       │
+                                                       │ Statistics
+                                                       │ s reads the values and shows range, mean,
+                                                       │   deviation and histogram
+                                                       │
+                                                       │
+/ ayers.1                                                                             1 tensor found
+";
+
+const SCREEN_4: &str = "\
+▾ m.safetensors                    4 tensors    1.0 kB │ layers.1.w
+    embed.weight                  F32 [8, 8]     256 B │
+  ▾ layers                         3 tensors     768 B │ dtype       F32
+    ▸ 0                            2 tensors     512 B │ shape       [8, 8]
+      1.w                         F32 [8, 8]     256 B │ parameters  64
+                                                       │ size        256 bytes
+                                                       │ share       25.00%
+                                                       │ file        m.safetensors
+                                                       │ offsets     1,088 … 1,344
+                                                       │
+                                                       │ Statistics
+                                                       │ s reads the values and shows range, mean,
+                                                       │   deviation and histogram
+                                                       │
+                                                       │
+↑↓ move   →← open, close   / search   s statistics   Tab details   ? keys   q quit
+";
+
 /// Two layers and an embedding; the values of a layer go from -1 to 1.
 fn model(dir: &Path) -> PathBuf {
     let path = dir.join("m.safetensors");
@@ -43,22 +119,22 @@ fn browse(dir: &Path, size: (u16, u16)) -> Session {
 fn it_opens_searches_and_quits() {
     let dir = temp_dir();
     let mut session = browse(dir.path(), (16, 100));
-    session.expect("TODO-1");
+    session.expect(SCREEN_1);
     session.send(DOWN);
     session.send(DOWN);
     session.send(RIGHT);
     session.send("j");
-    session.expect("TODO-2");
+    session.expect(SCREEN_2);
     session.send("/L");
     session.wait_for("0 tensors found");
     session.send("\x7fl1");
     session.send(UP);
     session.send("\x15ayers.1");
-    session.expect("TODO-3");
+    session.expect(SCREEN_3);
     session.send("\r");
     session.wait_for("Esc end search");
     session.send(ESC);
-    session.expect("TODO-4");
+    session.expect(SCREEN_4);
     session.send("q");
     assert!(session.end().success());
     session.wait_until_restored();
@@ -92,7 +168,7 @@ fn statistics_of_a_file_that_changed_are_an_error() {
         .unwrap();
     session.send(DOWN);
     session.send("s");
-    session.wait_for("shorter");
+    session.wait_for("expected 1344 bytes, found 600");
     session.send("?");
     session.wait_for("Ctrl-C");
 }
@@ -112,20 +188,28 @@ fn every_size_of_terminal_is_drawn() {
 
 #[test]
 fn the_terminal_is_restored_after_every_end() {
-    for (keys, signal) in [("q", None), (CTRL_C, None), ("/x\x03", None)].into_iter().chain([
-        ("", Some(("-TERM", 15))),
-        ("s", Some(("-INT", 2))),
-        ("?", Some(("-HUP", 1))),
-    ]) {
+    // Keys, what they show, and a signal that comes then or the keys that quit.
+    let ends = [
+        ("", "q quit", Ok("q")),
+        ("", "q quit", Ok(CTRL_C)),
+        ("/", "\n/", Ok(CTRL_C)),
+        ("?", "Keys", Ok("q")),
+        ("j", "dtype       F32", Err(("-TERM", 15))),
+        ("/layers", "3 tensors found", Err(("-INT", 2))),
+        ("?", "Keys", Err(("-HUP", 1))),
+    ];
+    for (keys, shown, end) in ends {
         let dir = temp_dir();
         let mut session = browse(dir.path(), (24, 80));
         session.send(keys);
-        if let Some((name, _)) = signal {
-            session.signal(name);
+        session.wait_for(shown);
+        match end {
+            Ok(keys) => session.send(keys),
+            Err((signal, _)) => session.signal(signal),
         }
         let status = session.end();
-        assert_eq!(status.signal(), signal.map(|(_, number)| number), "{keys:?}");
-        assert_eq!(status.code(), if signal.is_none() { Some(0) } else { None }, "{keys:?}");
+        assert_eq!(status.code(), end.ok().map(|_| 0), "{keys:?}, {end:?}");
+        assert_eq!(status.signal(), end.err().map(|(_, number)| number), "{keys:?}, {end:?}");
         session.wait_until_restored();
         assert_eq!(session.screen().trim(), "", "nothing is left on the screen");
     }

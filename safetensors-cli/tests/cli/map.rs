@@ -147,7 +147,7 @@ fn one_dtype_is_coloured_by_module_and_layers_share_an_area() {
     let picture = svg(dir.path(), &[]);
     for shown in [
         ">37 tensors, 33,280 parameters, 66.6 kB, BF16<",
-        ">layers.0…11<",
+        ">model.layers.0…11<",
         ">mlp.up.weight  36.9%<",
         ">attn.weight  23.1%<",
         "<title>model.layers.0…11.mlp.up.weight\n12 × BF16 [64, 16]\n12,288 parameters, 24.6 kB, 36.92%</title>",
@@ -163,12 +163,12 @@ fn one_dtype_is_coloured_by_module_and_layers_share_an_area() {
 #[test]
 fn a_picture_of_a_hundred_thousand_tensors_is_small() {
     let dir = temp_dir();
-    // No two of a module are alike, so that none are folded; a tenth of them are large.
-    let shape = |i: usize| [1 + i % 97, if i % 10 == 0 { 100 } else { 1 }];
+    // No two of a module are alike, so that none are folded. One in a hundred is large.
+    let shape = |i: usize| [1 + i % 97, if i.is_multiple_of(100) { 100 } else { 1 }];
     checkpoint(dir.path(), (0..100_000).map(|i| (format!("{}.m{i}", i % 7), shape(i))));
     let picture = svg(dir.path(), &[]);
     let rects = picture.matches("<rect").count();
-    assert!((1000..8000).contains(&rects), "{rects}");
+    assert!((300..8000).contains(&rects), "{rects}");
     assert!(picture.len() < 2_000_000, "{}", picture.len());
     assert!(picture.contains(" small tensors\n"), "the others are told of");
     checkpoint(dir.path(), (0..100_000).map(|i| (format!("m{i}"), [1, 1])));

@@ -98,9 +98,7 @@ fn a_browser_shows_map_tree_dtypes_metadata_and_files() {
     assert!(dom(&page, "tab=metadata").unwrap().contains("<dt>format</dt><dd>pt</dd>"));
     assert!(dom(&page, "tab=dtypes").unwrap().contains("<td>100.0%</td>"));
     assert!(dom(&page, "tab=files").unwrap().contains("<td>m.safetensors</td>"));
-    assert!(
-        dom(&page, "at=layers.0…1&tab=no").unwrap().contains("disabled=\"\">layers.0…1</button>")
-    );
+    assert!(dom(&page, "at=layers.0…1&tab=no").unwrap().contains("disabled=\"\">0…1</button>"));
 }
 
 /// Names and metadata that would run scripts or load pictures if they were taken for HTML.

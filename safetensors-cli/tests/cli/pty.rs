@@ -89,7 +89,10 @@ impl Session {
             if is_there(&screen) {
                 return screen;
             }
-            assert!(begun.elapsed() < Duration::from_secs(60), "no {what} on:\n{screen}");
+            assert!(
+                begun.elapsed() < Duration::from_secs(60),
+                "expected:\n{what}\nfound:\n{screen}"
+            );
             sleep(Duration::from_millis(5));
         }
     }
