@@ -39,8 +39,7 @@ fn browser(page: &Path, fragment: &str, args: &[&str]) -> Option<(String, String
                 assert!(output.status.success(), "{}", text(&output.stderr));
                 return Some((text(&output.stdout), text(&output.stderr)));
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => panic!("{name}: {error}"),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound, "{name}: {error}"),
         }
     }
     eprintln!("SKIPPED: chromium: NOT INSTALLED. The page is not tested in a browser.");
@@ -116,8 +115,7 @@ fn hostile_text_is_only_text() {
     let names =
         [attack.clone(), format!("{attack}.x"), "__proto__.constructor".into(), "\u{202e}".into()];
     let options = SaveOptions::new().metadata([(attack.as_str(), attack.as_str())]).durable(false);
-    save(dir.path().join("m.safetensors"), names.map(|name| (name, view.clone())), &options)
-        .unwrap();
+    save(dir.path().join("m.safetensors"), names.map(|name| (name, view)), &options).unwrap();
     let mut map = safetensors();
     map.current_dir(dir.path()).args([
         "map",
