@@ -1,11 +1,10 @@
 //! [`App`]: what the interface shows, and how keys change it. Nothing here touches a terminal.
 
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use safetensors_core::Checkpoint;
-
+use super::Checkpoint;
 use super::outline::{Kind, Outline};
 use super::values::{Job, Known};
 use crate::commands::stats::Facts;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 /// What a key asks of the program around the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +81,10 @@ impl<'a> App<'a> {
         if key.kind == KeyEventKind::Release {
             return Wish::Nothing;
         }
-        if key.modifiers.contains(KeyModifiers::CONTROL) {
+        // With Alt it is AltGr, which types signs on some keyboards.
+        if key.modifiers.contains(KeyModifiers::CONTROL)
+            && !key.modifiers.contains(KeyModifiers::ALT)
+        {
             return match key.code {
                 KeyCode::Char('c') => Wish::Quit,
                 KeyCode::Char('z') => Wish::Suspend,

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread;
 
-use safetensors_core::{Checkpoint, Error, ErrorKind};
+use safetensors_core::{Error, ErrorKind};
 
+use super::Checkpoint;
 use super::events::Event;
 use crate::commands::stats::{self, Facts};
 use crate::progress::Progress;

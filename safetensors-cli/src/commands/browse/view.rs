@@ -61,11 +61,11 @@ impl View {
         let all = frame.area();
         let (body, footer) = split_rows(all, all.height.saturating_sub(1));
         let (list, details) = if all.width >= WIDE {
-            let width = (all.width * 11 / 20).max(40);
+            let width = larger_part(all.width).max(40);
             let list = Rect { width, ..body };
             (list, Rect { x: list.right() + 2, width: body.width - width - 2, ..body })
         } else if body.height >= 12 {
-            let (list, details) = split_rows(body, body.height * 11 / 20);
+            let (list, details) = split_rows(body, larger_part(body.height));
             (list, Rect { y: details.y + 1, height: details.height - 1, ..details })
         } else {
             (body, Rect { height: 0, ..body })
@@ -262,6 +262,11 @@ impl View {
         let block = Block::bordered().title(" Keys ").border_style(self.looks.faint);
         Paragraph::new(Text::from(lines)).block(block).render(area, buffer);
     }
+}
+
+/// The part of a length that the list gets beside the details.
+fn larger_part(length: u16) -> u16 {
+    (u32::from(length) * 11 / 20) as u16
 }
 
 fn split_rows(area: Rect, height: u16) -> (Rect, Rect) {

@@ -28,7 +28,8 @@ use std::process::ExitCode;
 use groups::Groups;
 use letters::Letters;
 use picture::{Model, Picture};
-use safetensors_core::Dtype;
+use safetensors_core::io::FileSource;
+use safetensors_core::{Checkpoint, Dtype, LazyTensor};
 
 use crate::input::{self, Input};
 use crate::order::Sort;
@@ -92,6 +93,8 @@ Examples:
   safetensors map model.safetensors -o - --format png | display
 
 Exit codes: 0 drawn, 1 PATH is malformed or cannot be read or drawn, 2 wrong usage.";
+
+type Tensor<'a> = LazyTensor<'a, FileSource>;
 
 /// Draws one checkpoint.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {

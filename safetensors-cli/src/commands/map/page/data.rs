@@ -7,10 +7,10 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use safetensors_core::io::FileSource;
-use safetensors_core::{Dtype, LazyTensor, ReadAt};
+use safetensors_core::{Dtype, ReadAt};
 use serde::ser::{Serialize, SerializeSeq, Serializer};
 
+use super::super::Tensor;
 use super::super::groups::{Groups, path_of};
 use super::Page;
 use crate::order::Sort;
@@ -52,7 +52,7 @@ type Kinds<'a> = HashMap<(Dtype, &'a [usize]), usize>;
 /// Writes the JSON, without any `<`, `>` or `&`.
 pub(super) fn write(
     page: &Page<'_>,
-    tensors: &mut [LazyTensor<'_, FileSource>],
+    tensors: &mut [Tensor<'_>],
     out: &mut impl Write,
 ) -> io::Result<()> {
     let trees = Tree::of(tensors, Sort::Name);

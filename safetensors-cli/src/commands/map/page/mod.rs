@@ -21,13 +21,12 @@ use std::io::{self, Write};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use safetensors_core::io::FileSource;
-use safetensors_core::{Checkpoint, Dtype, LazyTensor};
+use safetensors_core::Dtype;
 use sha2::{Digest, Sha256};
 
 use super::groups::Groups;
 use super::xml::escape;
-use super::{palette, text};
+use super::{Checkpoint, Tensor, palette, text};
 use crate::totals::Totals;
 
 const STYLE: &str = include_str!("page.css");
@@ -54,11 +53,7 @@ pub(super) struct Page<'p> {
 
 impl Page<'_> {
     /// Writes the page. Sorts the tensors by name on the way.
-    pub(super) fn write(
-        &self,
-        tensors: &mut [LazyTensor<'_, FileSource>],
-        out: &mut impl Write,
-    ) -> io::Result<()> {
+    pub(super) fn write(&self, tensors: &mut [Tensor<'_>], out: &mut impl Write) -> io::Result<()> {
         let script = format!("(() => {{\n\"use strict\";\n{}}})();\n", SCRIPT.concat());
         let style = format!("{STYLE}{}", self.colours());
         let title = escape(&text::escaped(self.title).to_string());
