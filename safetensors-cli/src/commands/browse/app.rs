@@ -41,6 +41,9 @@ pub(super) struct App<'a> {
     pub(super) scroll: usize,
     pub(super) focus: Focus,
     pub(super) query: String,
+    /// Whether the query has changed since the last search. Letters may come faster than a search
+    /// in many names ends, so the search waits for the next frame.
+    is_query_new: bool,
     /// The number of tensors that the query finds.
     pub(super) found: usize,
     /// The node that was selected before the search.
@@ -64,6 +67,7 @@ impl<'a> App<'a> {
             scroll: 0,
             focus: Focus::Tree,
             query: String::new(),
+            is_query_new: false,
             found: 0,
             before_search: 0,
             known: Known::default(),
@@ -90,7 +94,7 @@ impl<'a> App<'a> {
                 KeyCode::Char('z') => Wish::Suspend,
                 KeyCode::Char('u') if self.focus == Focus::Search => {
                     self.query.clear();
-                    self.search();
+                    self.is_query_new = true;
                     Wish::Nothing
                 }
                 KeyCode::Char('d') => self.browse(KeyCode::PageDown),
@@ -115,7 +119,7 @@ impl<'a> App<'a> {
     pub(super) fn paste(&mut self, text: &str) {
         if self.focus == Focus::Search {
             self.query.extend(text.chars().filter(|c| !c.is_control()));
-            self.search();
+            self.is_query_new = true;
         }
     }
 
@@ -123,13 +127,18 @@ impl<'a> App<'a> {
         match key {
             KeyCode::Char(c) => {
                 self.query.push(c);
-                self.search();
+                self.is_query_new = true;
+                return;
             }
-            KeyCode::Backspace if self.query.is_empty() => self.focus = Focus::Tree,
-            KeyCode::Backspace => {
+            KeyCode::Backspace if !self.query.is_empty() => {
                 self.query.pop();
-                self.search();
+                self.is_query_new = true;
+                return;
             }
+            _ => self.search_if_new(),
+        }
+        match key {
+            KeyCode::Backspace => self.focus = Focus::Tree,
             KeyCode::Enter | KeyCode::Tab => self.focus = Focus::Tree,
             KeyCode::Esc => {
                 self.end_search();
@@ -139,6 +148,13 @@ impl<'a> App<'a> {
                 self.browse(key);
             }
             _ => {}
+        }
+    }
+
+    /// Searches, if the query is not the one of the last search.
+    pub(super) fn search_if_new(&mut self) {
+        if std::mem::take(&mut self.is_query_new) {
+            self.search();
         }
     }
 
@@ -156,6 +172,7 @@ impl<'a> App<'a> {
     fn end_search(&mut self) {
         self.focus = Focus::Tree;
         self.query.clear();
+        self.is_query_new = false;
         self.outline.filter("");
     }
 

@@ -146,6 +146,23 @@ fn a_search_filters_and_leaves_what_was_found_selected() {
     assert!(screen.contains("key") && screen.contains("a.w"), "{screen}");
 }
 
+/// Keys may come faster than frames are drawn.
+#[test]
+fn a_query_that_was_never_drawn_is_searched_for() {
+    let (_dir, checkpoint) = checkpoint(["a.w", "b.x", "b.y"]);
+    let mut test = Test::new(&checkpoint, 90, 14);
+    let mut type_all = |text: &str| {
+        for c in text.chars() {
+            let code = if c == '\n' { KeyCode::Enter } else { KeyCode::Char(c) };
+            test.app.key(KeyEvent::new(code, KeyModifiers::NONE));
+        }
+        (test.selected(), test.app.found)
+    };
+    assert_eq!(type_all("/b.y\n"), ("b.y".to_owned(), 1));
+    assert_eq!(type_all("/x"), ("b.y".to_owned(), 1), "no frame, no search");
+    assert_eq!(type_all("\n"), ("b".to_owned(), 0));
+}
+
 #[test]
 fn a_search_that_is_given_up_changes_nothing() {
     let (_dir, checkpoint) = checkpoint(["a.w", "b.x", "b.y"]);

@@ -58,6 +58,7 @@ impl View {
 
     /// Draws a frame.
     pub(super) fn draw(&mut self, frame: &mut Frame<'_>, app: &mut App<'_>) {
+        app.search_if_new();
         let all = frame.area();
         let (body, footer) = split_rows(all, all.height.saturating_sub(1));
         let (list, details) = if all.width >= WIDE {

@@ -9,8 +9,8 @@ pub(super) const PAPER: Colour = [255, 255, 255];
 pub(super) const INK: Colour = [34, 40, 49];
 pub(super) const FAINT: Colour = [104, 112, 124];
 
-/// The colours of modules: Paul Tol's *light* palette, made for cells with dark labels. Colour-blind
-/// readers can tell them apart.
+/// The colours of modules: Paul Tol's *light* palette, made for cells with dark labels. Readers who
+/// are colour-blind can tell them apart.
 pub(super) const GROUPS: [Colour; 8] = [
     [119, 170, 221],
     [238, 136, 102],

@@ -71,8 +71,8 @@ impl Canvas {
         }
     }
 
-    /// Writes letters from left to right, or downwards. [`Letters::Bitmap`](super::letters::Letters)
-    /// leaves none that the font lacks.
+    /// Writes letters from left to right, or downwards. The font has all of them, because they went
+    /// through [`Letters::Bitmap`](super::letters::Letters).
     fn text(&mut self, (x, y): (f64, f64), size: Size, colour: Colour, text: &str, down: bool) {
         let height = match size {
             Size::Small => RasterHeight::Size24,

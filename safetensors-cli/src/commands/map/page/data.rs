@@ -1,8 +1,8 @@
 //! What a page shows, as JSON.
 //!
 //! A checkpoint may have a hundred thousand tensors. So a tensor is an array of a label and three
-//! numbers: its kind (dtype and shape), its file and its group, -1 for none. A module is an array of
-//! a label, the list of what is inside, and its group.
+//! numbers: its kind (dtype and shape), its file and its group, -1 for none. A module is an array
+//! of a label, the list of what is inside, and its group.
 
 use std::collections::HashMap;
 use std::io::{self, Write};

@@ -9,10 +9,10 @@
 //! | `treemap.js`, `rows.js` | the map; long lists, of which only the visible rows are drawn |
 //! | `page.js` | tabs, search, selection |
 //!
-//! Names and metadata are not trusted. They are JSON in an element that browsers do not run, without
-//! `<`, so that nothing in it can end that element. The script shows them as text only. The page's
-//! policy allows this script and this style sheet, by their digests, and nothing else: no other
-//! script, and no request of any kind.
+//! Names and metadata are not trusted. They are JSON in an element that browsers do not run. The
+//! JSON has no `<`, so that nothing in it can end that element. The script shows them as text only.
+//! The page's policy allows this script and this style sheet, by their digests, and nothing else:
+//! no other script, and no request of any kind.
 
 mod data;
 
@@ -63,7 +63,7 @@ impl Page<'_> {
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src {}; style-src {}; base-uri 'none'; form-action 'none'">
+<meta http-equiv="Content-Security-Policy" content="{}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <meta name="referrer" content="no-referrer">
@@ -71,8 +71,7 @@ impl Page<'_> {
 <style>{style}</style>
 </head>
 {BODY}"#,
-            source(&script),
-            source(&style)
+            policy(&script, &style)
         )?;
         write!(out, r#"<script type="application/json" id="data">"#)?;
         data::write(self, tensors, out)?;
@@ -92,6 +91,15 @@ impl Page<'_> {
         });
         groups.chain(dtypes).collect()
     }
+}
+
+/// A policy that forbids everything but this script and this style sheet.
+fn policy(script: &str, style: &str) -> String {
+    let (script, style) = (source(script), source(style));
+    format!(
+        "default-src 'none'; script-src {script}; style-src {style}; base-uri 'none'; \
+         form-action 'none'"
+    )
 }
 
 /// The source expression that allows exactly this script or style sheet.

@@ -1,5 +1,5 @@
-// The JSON as a tree of nodes, and the views that the page shows: a view is a node, or several nodes
-// that differ only in the number at the start of their labels.
+// The JSON as a tree of nodes, and the views that the page shows: a view is a node, or several
+// nodes that differ only in the number at the start of their labels.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 
@@ -33,7 +33,7 @@ function grow(raw, parent) {
       node.parameters += child.parameters;
       node.bytes += child.bytes;
     }
-    const inside = node.children.map((child) => `${child.label.length}:${child.label}${child.like}`);
+    const inside = node.children.map(({ label, like }) => `${label.length}:${label}${like}`);
     node.like = structure(`module ${inside.join()}`);
   } else {
     const [dtype, shape, parameters, bytes] = data.kinds[content];

@@ -1,5 +1,5 @@
-// Tabs, search and selection. The part of the address after # has the state, so that a link leads to
-// the same view.
+// Tabs, search and selection. The part of the address after # has the state, so that a link leads
+// to the same view.
 
 const at = (id) => document.getElementById(id);
 const panel = at("panel");
@@ -27,7 +27,8 @@ const rows = new Rows(panel, (item) =>
 function drawHeader() {
   at("title").textContent = data.title;
   const dtypes = data.dtypes.map(([name]) => name);
-  const facts = [counted(data.tensors, "tensor"), `${data.parameters} parameters`, size(data.bytes)];
+  const facts = [counted(data.tensors, "tensor"), `${data.parameters} parameters`];
+  facts.push(size(data.bytes));
   facts.push(dtypes.length > 4 ? counted(dtypes.length, "dtype") : dtypes.join(", "));
   const files = data.files.length + data.more_files;
   if (files > 1) facts.push(counted(files, "file"));
@@ -180,7 +181,9 @@ function drawLegend() {
   const items = entries.map(([name, bytes, kind]) =>
     element(
       "li", "",
-      element("span", `swatch paint ${kind}`), element("span", "", name), element("small", "", share(bytes)),
+      element("span", `swatch paint ${kind}`),
+      element("span", "", name),
+      element("small", "", share(bytes)),
     ));
   at("legend").replaceChildren(...items);
 }
@@ -253,7 +256,8 @@ function restore() {
   let around = root;
   const path = parts.get("at");
   for (let inside = path && root.children; inside;) {
-    const next = inside.find((view) => path === view.path || path.startsWith(view.path + data.separator));
+    const isOn = (view) => path === view.path || path.startsWith(view.path + data.separator);
+    const next = inside.find(isOn);
     if (!next || !next.children) break;
     next.isOpen = true;
     around = next;

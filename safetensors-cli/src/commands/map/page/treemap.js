@@ -65,8 +65,10 @@ function layout(view, width, height, by) {
     }
     const parts = [...shown, ...rests.values()].sort((a, b) => b.bytes - a.bytes);
     squarify(parts.map((part) => part.bytes), box).forEach((own, i) => {
-      if (!parts[i].small) draw(parts[i], own);
-      else placed.push({ view: parent, box: own, label: `${count(parts[i].small.length)} small`, ...parts[i] });
+      const { small: rest, colour } = parts[i];
+      const label = rest && `${count(rest.length)} small`;
+      if (rest) placed.push({ view: parent, box: own, label, small: rest, colour });
+      else draw(parts[i], own);
     });
   };
   const draw = (child, box) => {
