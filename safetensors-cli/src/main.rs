@@ -5,11 +5,14 @@
 //! and exit codes. Each command is one file or folder in `commands`.
 #![forbid(unsafe_code)]
 
+mod below;
 mod colour;
 mod commands;
+mod discover;
 mod edit;
 mod file;
 mod input;
+mod inputs;
 mod json;
 mod numpy;
 mod order;
@@ -22,6 +25,7 @@ mod signals;
 mod spool;
 mod stdout;
 mod table;
+mod targets;
 mod text;
 mod totals;
 mod tree;
