@@ -100,7 +100,7 @@ impl Inputs {
         let Ok(Err(none)) = target.path().map(CheckpointPath::find) else { return error };
         match none.kind() {
             ErrorKind::NoCheckpoint { found, below }
-                if !self.recursive && !(found.is_empty() && below.is_empty()) =>
+                if !self.recursive && (!found.is_empty() || !below.is_empty()) =>
             {
                 anyhow::anyhow!("{error:#}; name one of them, or take all with --recursive")
             }

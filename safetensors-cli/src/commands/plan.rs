@@ -58,6 +58,13 @@ Examples:
 Exit codes: 0 shown, 1 the tensors cannot be divided so, or a file cannot be read,
 2 wrong usage.";
 
+impl Args {
+    /// Whether nothing is written but standard output.
+    pub(crate) fn only_shows(&self) -> bool {
+        self.output.is_none()
+    }
+}
+
 /// Shows or saves the plan.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     if args.json && args.output.as_deref() == Some(Path::new("-")) {
