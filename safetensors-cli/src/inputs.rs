@@ -14,7 +14,7 @@ use safetensors_core::checkpoint::CheckpointPath;
 use crate::report::{report, wrong_usage};
 use crate::targets::{self, Target};
 use crate::totals::Totals;
-use crate::{input, json, text};
+use crate::{input, json, pager, text};
 
 /// The `PATH` arguments of a command that shows one or more checkpoints.
 #[derive(Debug, clap::Args)]
@@ -91,6 +91,10 @@ impl Inputs {
             let show =
                 |out: &mut dyn Write| show(target, out).map_err(|error| self.advise(error, target));
             several.add(target, show)?;
+            // The user has seen enough.
+            if pager::is_left() {
+                break;
+            }
         }
         several.finish()
     }

@@ -10,6 +10,15 @@ use crate::signals::Interrupts;
 /// Whether a pager has the terminal.
 static IS_RUNNING: AtomicBool = AtomicBool::new(false);
 
+/// Whether the user has left the pager before the end of the output.
+static IS_LEFT: AtomicBool = AtomicBool::new(false);
+
+/// Whether the user has left the pager before the end of the output, so that nobody sees more of
+/// it. That shows when something is written.
+pub(crate) fn is_left() -> bool {
+    IS_LEFT.load(Ordering::Relaxed)
+}
+
 /// Whether a pager has the terminal, so that nothing else may draw on it.
 pub(crate) fn is_running() -> bool {
     IS_RUNNING.load(Ordering::Relaxed)
@@ -69,6 +78,7 @@ impl Write for Pager {
         // The user has left the pager. From here on Ctrl-C ends the command again.
         if written.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
             self.interrupts.end_the_command();
+            IS_LEFT.store(true, Ordering::Relaxed);
         }
         written
     }

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
+use safetensors_core::{SaveOptions, TensorView, save};
+
 use crate::fixtures::*;
 use crate::terminal::{Screen, Terminal};
 
@@ -97,6 +99,21 @@ fn a_pager_that_is_left_early_is_no_error() {
             assert_eq!(screen.last.lines().count(), lines, "{pager}: {screen:?}");
         }
     }
+}
+
+#[test]
+fn once_the_pager_is_left_no_more_inputs_are_read() {
+    let dir = temp_dir();
+    let tensor = TensorView::from_slice(&[1], &[1_u8]).unwrap();
+    // Their document is longer than a pipe holds, so that the end of the pager shows.
+    let tensors = (0..5_000).map(|i| (format!("model.layers.{i}.weight"), tensor));
+    save(dir.path().join("many.safetensors"), tensors, &SaveOptions::new().durable(false)).unwrap();
+    // Whoever reads this waits for ever.
+    let fifo = dir.path().join("fifo");
+    assert!(Command::new("mkfifo").arg(fifo).status().unwrap().success());
+    let args = ["inspect", "--flat", "many.safetensors", "fifo"];
+    let screen = run_with(dir.path(), &[("PAGER", "head -n 1")], &args);
+    assert_eq!((screen.last.as_str(), screen.code), ("many.safetensors:\n", Some(0)));
 }
 
 #[test]
