@@ -20,15 +20,22 @@ mod map;
 mod metadata;
 mod modelspec;
 mod page;
+#[cfg(unix)]
+mod pager;
 mod plan;
 #[cfg(unix)]
 mod pty;
 mod races;
+#[cfg(unix)]
+mod screens;
+mod several;
 #[cfg(target_os = "linux")]
 mod signals;
 mod stats;
 mod stdin;
 mod streams;
+#[cfg(unix)]
+mod terminal;
 mod torn;
 mod usage;
 mod verify;
