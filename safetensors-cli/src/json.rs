@@ -14,6 +14,13 @@ pub(crate) fn write(value: &impl Serialize, mut out: &mut impl Write) -> anyhow:
     Ok(writeln!(out)?)
 }
 
+/// A text as a JSON string, in which unprintable characters are escaped.
+pub(crate) fn string(text: &str) -> anyhow::Result<String> {
+    let mut json = Vec::new();
+    text.serialize(&mut Serializer::with_formatter(&mut json, Printable(PrettyFormatter::new())))?;
+    Ok(String::from_utf8(json)?)
+}
+
 /// Writes characters that could control a terminal as `\u` escapes, which JSON does not require.
 struct Printable(PrettyFormatter<'static>);
 

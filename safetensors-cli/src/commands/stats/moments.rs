@@ -1,5 +1,9 @@
 //! [`Moments`]: statistics of a set of numbers, gathered piece by piece.
 
+/// The number of values that are summed at a time. They stay in the nearest cache between the
+/// passes over them.
+const BLOCK: usize = 2048;
+
 /// The number of partial sums. They can be vectorised, and lose fewer digits than a single sum.
 const LANES: usize = 8;
 
@@ -21,51 +25,93 @@ pub(crate) struct Moments {
     squares: f64,
 }
 
+/// What one pass over a block finds, in several lanes.
+#[derive(Clone, Copy)]
+struct Pass {
+    sum: [f64; LANES],
+    min: [f64; LANES],
+    max: [f64; LANES],
+    zeros: [u64; LANES],
+    /// NaN and infinity times zero are NaN, so this stays 0 only if all values are finite.
+    finite: [f64; LANES],
+}
+
 impl Moments {
     /// Adds values.
     pub(crate) fn add(&mut self, values: &[f64]) {
-        // A block of 32 KiB stays in the first-level cache between the passes over it.
-        for block in values.chunks(4096) {
+        for block in values.chunks(BLOCK) {
             match Self::of_finite(block) {
                 Some(moments) => self.merge(&moments),
-                None => {
-                    let finite: Vec<f64> =
-                        block.iter().copied().filter(|value| value.is_finite()).collect();
-                    let nan = block.iter().filter(|value| value.is_nan()).count() as u64;
-                    self.nan += nan;
-                    self.infinite += (block.len() - finite.len()) as u64 - nan;
-                    self.merge(&Self::of_finite(&finite).unwrap_or_default());
-                }
+                None => self.add_some_finite(block),
             }
         }
+    }
+
+    /// Adds a block that has NaN or infinity.
+    fn add_some_finite(&mut self, block: &[f64]) {
+        let (mut finite, mut len) = ([0.0; BLOCK], 0);
+        for &value in block {
+            if value.is_finite() {
+                finite[len] = value;
+                len += 1;
+            }
+        }
+        let nan = block.iter().filter(|value| value.is_nan()).count() as u64;
+        self.nan += nan;
+        self.infinite += (block.len() - len) as u64 - nan;
+        self.merge(&Self::of_finite(&finite[..len]).unwrap_or_default());
     }
 
     /// The moments of one block, or `None` if it has NaN or infinity or is empty.
     fn of_finite(block: &[f64]) -> Option<Self> {
         let n = block.len() as f64;
-        // NaN and infinity times zero are NaN, so the sum is 0 only if all values are finite.
-        if block.is_empty() || sum(block, |value| value * 0.0) != 0.0 {
+        let pass = pulp::Arch::new().dispatch(|| Pass::over(block));
+        if block.is_empty() || pass.finite.iter().sum::<f64>() != 0.0 {
             return None;
         }
-        let (min, max) =
-            (block.iter().copied().reduce(f64::min)?, block.iter().copied().reduce(f64::max)?);
-        let mean = match sum(block, |value| value) {
+        let min = pass.min.into_iter().reduce(f64::min)?;
+        let max = pass.max.into_iter().reduce(f64::max)?;
+        let mean = match pass.sum.iter().sum::<f64>() {
             total if total.is_finite() => total / n,
             // The total overflows. The rounded parts may add up to more than the largest value.
-            _ => sum(block, |value| value / n).clamp(min, max),
+            _ => block.iter().map(|value| value / n).sum::<f64>().clamp(min, max),
         };
         Some(
             Self {
                 finite: block.len() as u64,
-                zeros: block.iter().filter(|&&value| value == 0.0).count() as u64,
+                zeros: pass.zeros.iter().sum(),
                 min: Some(min),
                 max: Some(max),
                 mean: Some(mean),
-                squares: sum(block, |value| (value - mean) * (value - mean)),
+                squares: pulp::Arch::new().dispatch(|| squares(block, mean)),
                 ..Self::default()
             }
             .with_std(),
         )
+    }
+
+    /// The moments of values that each occur several times. They are finite.
+    pub(crate) fn of_counted(values: impl Iterator<Item = (f64, u64)> + Clone) -> Self {
+        let values = values.filter(|&(_, count)| count > 0);
+        let finite: u64 = values.clone().map(|(_, count)| count).sum();
+        if finite == 0 {
+            return Self::default();
+        }
+        let sum = |term: &dyn Fn(f64) -> f64| -> f64 {
+            values.clone().map(|(value, count)| term(value) * count as f64).sum()
+        };
+        let mean = sum(&|value| value) / finite as f64;
+        let zeros = values.clone().filter(|&(value, _)| value == 0.0);
+        Self {
+            finite,
+            zeros: zeros.map(|(_, count)| count).sum(),
+            min: values.clone().map(|(value, _)| value).reduce(f64::min),
+            max: values.clone().map(|(value, _)| value).reduce(f64::max),
+            mean: Some(mean),
+            squares: sum(&|value| (value - mean) * (value - mean)),
+            ..Self::default()
+        }
+        .with_std()
     }
 
     /// Merges the moments of two sets by the formula of Chan, Golub and LeVeque.
@@ -93,15 +139,52 @@ impl Moments {
     }
 }
 
-fn sum(values: &[f64], term: impl Fn(f64) -> f64) -> f64 {
+impl Pass {
+    /// Inlined, so that it is compiled for the vector instructions of this machine.
+    #[inline(always)]
+    fn over(block: &[f64]) -> Self {
+        let mut pass = Self {
+            sum: [0.0; LANES],
+            min: [f64::INFINITY; LANES],
+            max: [f64::NEG_INFINITY; LANES],
+            zeros: [0; LANES],
+            finite: [0.0; LANES],
+        };
+        let (chunks, rest) = block.as_chunks::<LANES>();
+        for chunk in chunks {
+            for (lane, &value) in chunk.iter().enumerate() {
+                pass.take(lane, value);
+            }
+        }
+        for (lane, &value) in rest.iter().enumerate() {
+            pass.take(lane, value);
+        }
+        pass
+    }
+
+    #[inline(always)]
+    fn take(&mut self, lane: usize, value: f64) {
+        self.sum[lane] += value;
+        // These comparisons are one vector instruction each; `f64::min` is several.
+        self.min[lane] = if value < self.min[lane] { value } else { self.min[lane] };
+        self.max[lane] = if value > self.max[lane] { value } else { self.max[lane] };
+        self.zeros[lane] += u64::from(value == 0.0);
+        self.finite[lane] += value * 0.0;
+    }
+}
+
+/// The sum of the squares of the distances from the mean.
+#[inline(always)]
+fn squares(block: &[f64], mean: f64) -> f64 {
     let mut lanes = [0.0; LANES];
-    let (chunks, rest) = values.as_chunks::<LANES>();
+    let (chunks, rest) = block.as_chunks::<LANES>();
     for chunk in chunks {
         for (lane, &value) in lanes.iter_mut().zip(chunk) {
-            *lane += term(value);
+            *lane += (value - mean) * (value - mean);
         }
     }
-    lanes.iter().sum::<f64>() + rest.iter().map(|&value| term(value)).sum::<f64>()
+    let rest = rest.iter().map(|&value| (value - mean) * (value - mean));
+    lanes.iter().sum::<f64>() + rest.sum::<f64>()
 }
 
 #[cfg(test)]
