@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use serde::Serialize;
-use serde_json::ser::{CharEscape, Formatter, PrettyFormatter, Serializer};
+use serde_json::ser::{CharEscape, CompactFormatter, Formatter, PrettyFormatter, Serializer};
 
 use crate::text;
 
@@ -14,17 +14,17 @@ pub(crate) fn write(value: &impl Serialize, mut out: &mut impl Write) -> anyhow:
     Ok(writeln!(out)?)
 }
 
-/// A text as a JSON string, in which unprintable characters are escaped.
-pub(crate) fn string(text: &str) -> anyhow::Result<String> {
+/// A value as JSON in one line.
+pub(crate) fn inline(value: &impl Serialize) -> anyhow::Result<String> {
     let mut json = Vec::new();
-    text.serialize(&mut Serializer::with_formatter(&mut json, Printable(PrettyFormatter::new())))?;
+    value.serialize(&mut Serializer::with_formatter(&mut json, Printable(CompactFormatter)))?;
     Ok(String::from_utf8(json)?)
 }
 
 /// Writes characters that could control a terminal as `\u` escapes, which JSON does not require.
-struct Printable(PrettyFormatter<'static>);
+struct Printable<F>(F);
 
-impl Formatter for Printable {
+impl<F: Formatter> Formatter for Printable<F> {
     fn write_string_fragment<W: ?Sized + Write>(
         &mut self,
         out: &mut W,

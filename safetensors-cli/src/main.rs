@@ -5,12 +5,15 @@
 //! and exit codes. Each command is one file or folder in `commands`.
 #![forbid(unsafe_code)]
 
+mod below;
 mod colour;
 mod commands;
+mod discover;
 mod edit;
 mod file;
 mod find;
 mod input;
+mod inputs;
 mod json;
 mod numpy;
 mod order;
@@ -24,6 +27,7 @@ mod slicing;
 mod spool;
 mod stdout;
 mod table;
+mod targets;
 mod text;
 mod totals;
 mod tree;

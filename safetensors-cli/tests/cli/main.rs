@@ -19,6 +19,7 @@ mod metadata;
 mod modelspec;
 mod plan;
 mod races;
+mod several;
 #[cfg(target_os = "linux")]
 mod signals;
 mod stats;

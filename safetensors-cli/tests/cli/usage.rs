@@ -53,7 +53,7 @@ fn arguments_that_do_not_go_together_are_wrong_usage_too() {
         (&["metadata", "remove", "-", "a"], cannot, "metadata remove [OPTIONS] <PATH> <KEY>..."),
         (&["metadata", "clear", "-"], cannot, "metadata clear [OPTIONS] <PATH>"),
         (&init, cannot, of_init),
-        (&["digest", "--record", "-"], cannot, "digest [OPTIONS] <PATH>"),
+        (&["digest", "--record", "-"], cannot, "digest [OPTIONS] <PATH>..."),
         (&["diff", "-", "-"], "A and B cannot both be standard input", "diff [OPTIONS] <A> <B>"),
         (&["convert", "a"], out, "convert [OPTIONS] <IN>... <OUT>"),
         (

@@ -108,9 +108,9 @@ fn show_json<S: ReadAt>(
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     let shape = selection.shape();
-    let name = json::string(tensor.name())?;
+    let name = json::inline(&tensor.name())?;
     writeln!(out, "{{\n  \"name\": {name},\n  \"dtype\": \"{}\",", tensor.dtype())?;
-    writeln!(out, "  \"shape\": {},", serde_json::to_string(&shape)?)?;
+    writeln!(out, "  \"shape\": {},", json::inline(&shape)?)?;
     write!(out, "  \"values\": ")?;
     if selection.len() == 0 {
         write!(out, "[]")?;

@@ -24,12 +24,14 @@ use moments::Moments;
 use safetensors_core::{ErrorKind, LazyTensor};
 use serde::{Serialize, Serializer};
 
-use crate::input::Input;
+use crate::inputs::{Inputs, Shown};
 use crate::progress::Progress;
 use crate::report::report;
 use crate::select::Select;
 use crate::table::Align::{Left, Right};
 use crate::table::{self, Rows};
+use crate::targets::Target;
+use crate::totals::Totals;
 use crate::{json, text};
 
 /// Show the range, percentiles, mean and deviation of each tensor's values, and their distribution.
@@ -46,7 +48,7 @@ use crate::{json, text};
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(flatten)]
-    input: Input,
+    inputs: Inputs,
     #[command(flatten)]
     select: Select,
     /// The percentiles to show: numbers from 0 to 100, separated by commas
@@ -147,12 +149,21 @@ impl Serialize for Percentiles<'_> {
     }
 }
 
-/// Shows statistics of the values of one checkpoint.
+/// Shows statistics of the values of one checkpoint or more.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let mut percentiles = args.percentiles.clone();
     percentiles.sort_by(f64::total_cmp);
     percentiles.dedup();
-    let checkpoint = args.input.open()?;
+    args.inputs.show(args.json, out, |target, out| show(args, &percentiles, target, out))
+}
+
+fn show(
+    args: &Args,
+    percentiles: &[f64],
+    target: &Target,
+    mut out: &mut dyn Write,
+) -> anyhow::Result<Shown> {
+    let checkpoint = target.open()?;
     let tensors = args.select.matcher()?.tensors(&checkpoint)?;
     let progress = Progress::bytes(tensors.iter().map(LazyTensor::byte_len).sum());
     let mut all: Vec<_> = tensors
@@ -161,11 +172,11 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
             name: tensor.name(),
             dtype: tensor.dtype().name(),
             shape: tensor.shape(),
-            summary: Summary::empty(&percentiles),
+            summary: Summary::empty(percentiles),
             error: None,
         })
         .collect();
-    let summary = |found: Found| Summary::new(&found, &percentiles, args.bins);
+    let summary = |found: Found| Summary::new(&found, percentiles, args.bins);
     gather(&tensors, &progress, summary, |i, found| {
         match found {
             Ok(found) => all[i].summary = found,
@@ -178,14 +189,14 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     })?;
     drop(progress);
     if args.json {
-        json::write(&Document { tensors: &all }, out)?;
+        json::write(&Document { tensors: &all }, &mut out)?;
     } else {
-        write_table(&all, &percentiles, out)?;
+        write_table(&all, percentiles, &mut out)?;
         out.flush()?;
         all.iter().filter_map(|stats| stats.error.as_ref()).for_each(report);
     }
     let failed = all.iter().any(|stats| stats.error.is_some());
-    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(Shown::new(Totals::of(tensors.iter().copied())).sound(!failed))
 }
 
 fn write_table(all: &[Stats<'_>], asked: &[f64], out: &mut impl Write) -> anyhow::Result<()> {

@@ -1,28 +1,20 @@
 //! `safetensors verify`: checks whether files and checkpoints are sound.
-//!
-//! | file | content |
-//! |---|---|
-//! | `targets` | the list of what is checked, each file once |
-//! | `discover` | the search of a directory and all below it |
-
-mod discover;
-mod targets;
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use safetensors_core::audit::Severity;
 use safetensors_core::digest::{self, VerifyOptions};
 use safetensors_core::framework::default_threads;
 use serde::Serialize;
-use targets::Target;
 
 use crate::colour::{Colour, paint};
 use crate::progress::Progress;
 use crate::report::{report, warn};
+use crate::targets::{self, Target};
 use crate::totals::Totals;
-use crate::{input, json, parallel, text};
+use crate::{json, parallel, text};
 
 /// Check files and checkpoints against every rule of the format.
 ///
@@ -125,7 +117,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
 /// Checks one file or checkpoint. Opening it checks every rule of the format. The audit adds the
 /// warnings. `None` if the file was found, and has been removed since.
 fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> Option<Outcome> {
-    let mut outcome = Outcome::new(&target.path);
+    let mut outcome = Outcome::new(target);
     let mut look = || -> anyhow::Result<()> {
         let checkpoint = target.open()?;
         outcome.totals = Totals::of(checkpoint.tensors());
@@ -163,13 +155,8 @@ fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> O
 
 impl Outcome {
     /// The outcome before the check.
-    fn new(path: &Path) -> Self {
-        let path = if input::is_stdin(path) {
-            input::name(path)
-        } else {
-            path.to_string_lossy().into_owned()
-        };
-        Self { path, ..Self::default() }
+    fn new(target: &Target) -> Self {
+        Self { path: target.name(), ..Self::default() }
     }
 
     /// Prints one line, on standard output if sound and on standard error if not, and the warnings.
