@@ -20,6 +20,7 @@ mod modelspec;
 mod plan;
 mod races;
 mod several;
+mod show;
 #[cfg(target_os = "linux")]
 mod signals;
 mod stats;

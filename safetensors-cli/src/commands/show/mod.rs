@@ -91,12 +91,6 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
         let mut csv = Csv::new(&selection.shape(), out);
         read(&tensor, &selection, &mut |value| csv.value(value))?;
     } else {
-        let shape = selection.shape();
-        write!(out, "{}  {}  {}", text::name(tensor.name()), tensor.dtype(), text::shape(&shape))?;
-        if args.slice.is_some() {
-            write!(out, " of {}", text::shape(tensor.shape()))?;
-        }
-        writeln!(out)?;
         show_text(&tensor, &selection, args.all, out)?;
     }
     Ok(ExitCode::SUCCESS)
@@ -127,14 +121,11 @@ fn show_text<S: ReadAt>(
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     let (shape, mut format) = (selection.shape(), Format::default());
-    if selection.len() == 0 {
-        return Ok(writeln!(out, "[]")?);
-    }
     if all && selection.len() > ALL {
         // Read twice, because the width of the columns depends on all values.
         read(tensor, selection, &mut |value| Ok(format.measure(value)))?;
-        let dims = shown_dims(&shape, usize::MAX);
-        let mut layout = Layout::new(dims, &format, WIDTH, out);
+        write_heading(tensor, selection, out)?;
+        let mut layout = Layout::new(shown_dims(&shape, usize::MAX), &format, WIDTH, out);
         return Ok(read(tensor, selection, &mut |value| layout.value(value))?);
     }
     let dims = match selection.len() {
@@ -149,9 +140,27 @@ fn show_text<S: ReadAt>(
     };
     let mut values = Vec::new();
     read_shown(tensor, selection, &dims, &mut |value| Ok(values.push(value)))?;
+    write_heading(tensor, selection, out)?;
+    if values.is_empty() {
+        return Ok(writeln!(out, "[]")?);
+    }
     values.iter().for_each(|&value| format.measure(value));
     let mut layout = Layout::new(dims, &format, WIDTH, out);
     Ok(values.into_iter().try_for_each(|value| layout.value(value))?)
+}
+
+/// Writes what is shown below: the tensor, and the shape of the slice.
+fn write_heading<S>(
+    tensor: &LazyTensor<'_, S>,
+    selection: &Selection,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let shape = selection.shape();
+    write!(out, "{}  {}  {}", text::name(tensor.name()), tensor.dtype(), text::shape(&shape))?;
+    if shape != tensor.shape() {
+        write!(out, " of {}", text::shape(tensor.shape()))?;
+    }
+    Ok(writeln!(out)?)
 }
 
 /// The positions to show, if at most `edge` at each end of a dimension are.

@@ -204,3 +204,49 @@ impl Float {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(values: &[Value]) -> String {
+        let mut format = Format::default();
+        values.iter().for_each(|&value| format.measure(value));
+        let words: Vec<_> = values.iter().map(|&value| format.text(value)).collect();
+        format!("[{}]", words.join(" "))
+    }
+
+    fn singles<const N: usize>(numbers: [f32; N]) -> String {
+        shown(&numbers.map(Value::Single))
+    }
+
+    fn doubles<const N: usize>(numbers: [f64; N]) -> String {
+        shown(&numbers.map(Value::Double))
+    }
+
+    /// The expected texts are those of `numpy.array`.
+    #[test]
+    fn numbers_are_written_as_numpy_writes_them() {
+        let (nan, inf) = (f32::NAN, f32::INFINITY);
+        assert_eq!(singles([0.0, 1.0 / 3.0, 2.0 / 3.0]), "[0.         0.33333334 0.6666667 ]");
+        assert_eq!(singles([1e-5, 1e5, 0.0]), "[1.e-05 1.e+05 0.e+00]");
+        assert_eq!(
+            singles([1.5, -2.0, nan, inf, -0.0, 1e-3]),
+            "[ 1.5e+00 -2.0e+00      nan      inf -0.0e+00  1.0e-03]"
+        );
+        assert_eq!(singles([nan, inf, -inf]), "[ nan  inf -inf]");
+        assert_eq!(singles([1.0, nan, -inf]), "[  1.  nan -inf]");
+        assert_eq!(singles([99_999_999.0, 1.0]), "[1.e+08 1.e+00]");
+        assert_eq!(singles([100_000.0, 99.9]), "[1.00e+05 9.99e+01]");
+        assert_eq!(singles([0.000_123_456_78, 0.0001]), "[0.00012346 0.0001    ]");
+        assert_eq!(doubles([1e100, 1.0, -1e-5]), "[ 1.e+100  1.e+000 -1.e-005]");
+        assert_eq!(doubles([0.1, 1.0 / 3.0, -12.5]), "[  0.1          0.33333333 -12.5       ]");
+        let integers = [-5, 100, 7].map(Value::Signed);
+        assert_eq!(shown(&integers), "[ -5 100   7]");
+        assert_eq!(shown(&[Value::Bool(true), Value::Bool(false)]), "[ True False]");
+        let complex = [Value::Complex(1.0, 2.0), Value::Complex(-0.5, -1.25)];
+        assert_eq!(shown(&complex), "[ 1. +2.j   -0.5-1.25j]");
+        let complex = [Value::Complex(1e9, 2.0), Value::Complex(nan, -inf)];
+        assert_eq!(shown(&complex), "[1.e+09 +2.j    nan-infj]");
+    }
+}

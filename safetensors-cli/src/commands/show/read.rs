@@ -163,3 +163,96 @@ fn read_packed<S: ReadAt>(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use safetensors_core::{SafeTensors, SaveOptions, serialize};
+
+    use super::*;
+    use crate::slicing::Slice;
+
+    /// Bytes in memory that count how many of them are read.
+    struct Counting(Vec<u8>, AtomicU64);
+
+    impl ReadAt for Counting {
+        fn byte_len(&self) -> u64 {
+            self.0.len() as u64
+        }
+
+        fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+            self.1.fetch_add(buf.len() as u64, Ordering::Relaxed);
+            self.0.read_exact_at(buf, offset)
+        }
+    }
+
+    /// The values of a slice, and the number of bytes that were read for them.
+    fn taken(view: TensorView<'_>, slice: &str) -> (Vec<Value>, u64) {
+        let bytes = serialize([("w", view)], &SaveOptions::new()).unwrap();
+        let file = SafeTensors::from_source(Counting(bytes, AtomicU64::new(0))).unwrap();
+        let of_header = file.source().1.load(Ordering::Relaxed);
+        let tensor = file.tensor("w").unwrap();
+        let selection = Slice::parse(slice).unwrap().select(&tensor).unwrap();
+        let mut values = Vec::new();
+        read(&tensor, &selection, &mut |value| {
+            values.push(value);
+            Ok(())
+        })
+        .unwrap();
+        (values, file.source().1.load(Ordering::Relaxed) - of_header)
+    }
+
+    #[test]
+    fn only_the_bytes_of_the_slice_are_read() {
+        let values: Vec<f32> = (0..100_000).map(|i| i as f32).collect();
+        let view = TensorView::from_slice(&[100, 1000], &values).unwrap();
+        let single = |numbers: &[f32]| numbers.iter().copied().map(Value::Single).collect::<Vec<_>>();
+        assert_eq!(taken(view, "[7, 3]"), (single(&[7003.0]), 4));
+        let corner = single(&[98_998.0, 98_999.0, 99_998.0, 99_999.0]);
+        assert_eq!(taken(view, "[-2:, -2:]"), (corner, 16));
+        assert_eq!(taken(view, "[50]"), (single(&values[50_000..51_000]), 4000));
+        assert_eq!(taken(view, "[::50, 0]"), (single(&[0.0, 50_000.0]), 8));
+        assert_eq!(taken(view, "[5:5]"), (vec![], 0));
+    }
+
+    #[test]
+    fn packed_elements_may_begin_inside_a_byte() {
+        // The codes 0 to 15, two in a byte: 0, 0.5, 1, 1.5, 2, 3, 4, 6, and the same negative.
+        let bytes: Vec<u8> = (0..8).map(|i| 2 * i | (2 * i + 1) << 4).collect();
+        let view = |shape| TensorView::new(Dtype::F4, shape, &bytes).unwrap();
+        let single = |numbers: &[f32]| numbers.iter().copied().map(Value::Single).collect::<Vec<_>>();
+        // Whole bytes are read, of eight elements at least.
+        assert_eq!(taken(view(&[16]), "[1:4]"), (single(&[0.5, 1.0, 1.5]), 4));
+        assert_eq!(taken(view(&[16]), "[3::5]"), (single(&[1.5, -0.0, -3.0]), 8));
+        assert_eq!(taken(view(&[4, 2, 2]), "[:, 0, 1]").0, single(&[0.5, 3.0, -0.5, -3.0]));
+        // A row of three elements begins and ends anywhere.
+        let sixes = [0x81, 0x30, 0x10, 0x81, 0x30, 0x10, 0x81, 0x30, 0x10];
+        let view = TensorView::new(Dtype::F6_E2M3, &[4, 3], &sixes).unwrap();
+        assert_eq!(taken(view, "[1]").0, single(&[0.5, 0.125, 0.25]));
+        assert_eq!(taken(view, "[-1, ::2]").0, single(&[0.25, 0.5]));
+    }
+
+    #[test]
+    fn bytes_may_be_cut_anywhere() {
+        let bytes: Vec<u8> = (0..24).collect();
+        for dtype in [Dtype::C64, Dtype::F64, Dtype::I16, Dtype::BF16, Dtype::U8] {
+            let decode = |parts: &[&[u8]]| {
+                let (mut values, mut decoder) =
+                    (Vec::new(), Decoder { dtype, rest: Vec::new(), index: 0 });
+                for part in parts {
+                    let take = &mut |value| {
+                        values.push(value);
+                        Ok(())
+                    };
+                    decoder.decode(part, take).unwrap();
+                }
+                values
+            };
+            let whole = decode(&[&bytes]);
+            assert_eq!(whole.len() as u32, 24 * 8 / dtype.bits());
+            assert_eq!(decode(&bytes.chunks(1).collect::<Vec<_>>()), whole, "{dtype}");
+            assert_eq!(decode(&bytes.chunks(5).collect::<Vec<_>>()), whole, "{dtype}");
+        }
+    }
+}
