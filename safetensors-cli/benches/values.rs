@@ -29,7 +29,8 @@ const ELEMENTS: usize = 16 << 20;
 const PIECE: u64 = 4 << 20;
 
 fn main() -> Result<()> {
-    let mib = std::env::var("SAFETENSORS_BENCH_MIB").map_or(Ok(1024), |mib| mib.parse::<usize>())?;
+    let mib =
+        std::env::var("SAFETENSORS_BENCH_MIB").map_or(Ok(1024), |mib| mib.parse::<usize>())?;
     let dir = tempfile::tempdir()?;
     let at = |name: &str| dir.path().join(name);
     let (wide, narrow, changed) = (at("f32"), at("bf16"), at("other"));
@@ -50,7 +51,8 @@ fn main() -> Result<()> {
         ("diff of F32 and equal F32", &[&wide, &wide]),
     ] {
         let command = name.split(' ').next().unwrap_or_default();
-        let arguments: Vec<_> = [Path::new(command)].into_iter().chain(files.iter().copied()).collect();
+        let arguments: Vec<_> =
+            [Path::new(command)].into_iter().chain(files.iter().copied()).collect();
         let limit_name = match files {
             [_] => "limit: one read of the file",
             _ => "limit: one read of both files",
@@ -103,7 +105,8 @@ fn write_weights(wide: &Path, narrow: &Path, changed: &Path, tensors: usize) -> 
 fn weights() -> Vec<f32> {
     let mut state = 1_u64;
     let mut random = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as f32 / (1_u64 << 31) as f32 - 0.5
     };
     // A sum of uniform numbers is nearly normal.

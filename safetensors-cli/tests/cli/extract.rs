@@ -46,7 +46,8 @@ fn a_slice_becomes_an_array_of_its_own_shape() {
     let part = "part.npy: F32 [2, 2], 144 B\n";
     extract("[:, ::2]", &["part.npy"]).success().stdout(part).stderr("");
     let bytes = fs::read(dir.path().join("part.npy")).unwrap();
-    let header = b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (2, 2), }";
+    let header =
+        b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (2, 2), }";
     assert!(bytes.starts_with(header));
     assert_eq!(bytes[128..], [0.0_f32, 2.0, 3.0, 5.0].map(f32::to_le_bytes).concat());
     // Nothing is said where the data goes to standard output.

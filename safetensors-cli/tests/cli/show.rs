@@ -10,7 +10,8 @@ use serde_json::json;
 use crate::fixtures::*;
 
 fn show(dir: &Path, args: &[&str]) -> String {
-    let args: Vec<_> = ["show", "model.safetensors"].into_iter().chain(args.iter().copied()).collect();
+    let args: Vec<_> =
+        ["show", "model.safetensors"].into_iter().chain(args.iter().copied()).collect();
     let shown = run_in(dir, &args).success().stderr("");
     text(&shown.get_output().stdout).to_owned()
 }
@@ -68,9 +69,10 @@ fn every_dtype_is_shown() {
     let tensors: Vec<_> = tensors.collect();
     let data = |dtype| if dtype == Dtype::BOOL { [0, 1].repeat(12) } else { bytes.clone() };
     let data: Vec<_> = tensors.iter().map(|(.., dtype)| data(*dtype)).collect();
-    let views = tensors.iter().zip(&data).map(|((name, shape, dtype), data)| {
-        (*name, TensorView::new(*dtype, shape, data).unwrap())
-    });
+    let views = tensors
+        .iter()
+        .zip(&data)
+        .map(|((name, shape, dtype), data)| (*name, TensorView::new(*dtype, shape, data).unwrap()));
     save(&path, views, &SaveOptions::new().durable(false)).unwrap();
     // Each value in JSON is the one that core converts to.
     for (name, _, dtype) in &tensors {
@@ -121,7 +123,8 @@ w  U16  [40, 50]
 ";
     assert_eq!(show(dir.path(), &["w"]), expected);
     let all = show(dir.path(), &["w", "--all"]);
-    let numbers = all.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok());
+    let numbers =
+        all.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse::<u16>().ok());
     // Behind the name of the dtype, `16`, and the shape.
     assert!(numbers.skip(3).eq(values.iter().copied()), "{all}");
     let part = show(dir.path(), &["w", "[::2, 1::10]"]);
@@ -143,7 +146,8 @@ fn a_huge_tensor_is_shown_at_once() {
     let data = 8 + header.len() as u64;
     let file = File::options().write(true).open(&path).unwrap();
     file.set_len(data + (1 << 40) + (1 << 21)).unwrap();
-    let write = |bytes: &[u8], at| std::os::unix::fs::FileExt::write_all_at(&file, bytes, data + at);
+    let write =
+        |bytes: &[u8], at| std::os::unix::fs::FileExt::write_all_at(&file, bytes, data + at);
     write(&[1, 2, 3], 0).unwrap();
     write(&[7, 8, 9], (1 << 40) - 3).unwrap();
     let expected = "\

@@ -1,10 +1,8 @@
 //! [`Distances`]: how far pairs of numbers are apart.
 
-use super::tolerance::Tolerance;
+use pulp::{Simd, WithSimd};
 
-/// The number of pairs that are compared at a time, each in a lane of its own. So the compiler can
-/// use vector instructions.
-const LANES: usize = 8;
+use super::tolerance::Tolerance;
 
 /// How many of some pairs of numbers differ, and the largest distances between them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -17,24 +15,29 @@ pub(super) struct Distances {
     pub(super) max_relative: f64,
 }
 
-/// The same for each lane.
-#[derive(Default)]
-struct Lanes {
-    differ: [u64; LANES],
-    max_absolute: [f64; LANES],
-    max_relative: [f64; LANES],
-}
-
 impl Distances {
     /// Compares numbers in pairs.
     pub(super) fn of(a: &[f64], b: &[f64], tolerance: Tolerance) -> Self {
-        let limits = tolerance.limits();
-        let lanes = pulp::Arch::new().dispatch(|| Lanes::of(a, b, limits));
-        Self {
-            differ: lanes.differ.iter().sum(),
-            max_absolute: lanes.max_absolute.into_iter().fold(0.0, f64::max),
-            max_relative: lanes.max_relative.into_iter().fold(0.0, f64::max),
+        pulp::Arch::new().dispatch(Pairs { a, b, limits: tolerance.limits() })
+    }
+
+    /// Adds a pair.
+    #[inline(always)]
+    fn add(&mut self, a: f64, b: f64, (most, part): (f64, f64)) {
+        if a == b || (a.is_nan() && b.is_nan()) {
+            return;
         }
+        let larger = a.abs().max(b.abs());
+        let distance = if a.is_nan() || b.is_nan() { f64::INFINITY } else { (a - b).abs() };
+        let relative = if larger.is_finite() { distance / larger } else { f64::INFINITY };
+        self.add_distance(distance, relative, (most, part));
+    }
+
+    #[inline(always)]
+    fn add_distance(&mut self, distance: f64, relative: f64, (most, part): (f64, f64)) {
+        self.differ += u64::from(distance > most && relative > part);
+        self.max_absolute = self.max_absolute.max(distance);
+        self.max_relative = self.max_relative.max(relative);
     }
 
     /// Compares 64-bit integers in pairs, exactly: as floating point, two that differ could become
@@ -45,50 +48,65 @@ impl Distances {
         magnitude: impl Fn(T) -> u64,
         tolerance: Tolerance,
     ) -> Self {
-        let (mut all, (most, part)) = (Self::default(), tolerance.limits());
+        let (mut all, limits) = (Self::default(), tolerance.limits());
         for (a, b) in pairs.filter(|(a, b)| a != b) {
             let (distance, larger) = (distance(a, b) as f64, magnitude(a).max(magnitude(b)) as f64);
-            let relative = distance / larger;
-            all.differ += u64::from(distance > most && relative > part);
-            all.max_absolute = all.max_absolute.max(distance);
-            all.max_relative = all.max_relative.max(relative);
+            all.add_distance(distance, distance / larger, limits);
         }
         all
     }
 }
 
-impl Lanes {
-    /// Inlined, so that it is compiled for the vector instructions of this machine.
-    #[inline(always)]
-    fn of(a: &[f64], b: &[f64], limits: (f64, f64)) -> Self {
-        let mut lanes = Self::default();
-        let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
-        for (a, b) in a.iter().zip(b) {
-            for lane in 0..LANES {
-                lanes.add(lane, a[lane], b[lane], limits);
-            }
-        }
-        for (lane, (&a, &b)) in a_rest.iter().zip(b_rest).enumerate() {
-            lanes.add(lane, a, b, limits);
-        }
-        lanes
-    }
+/// Numbers in pairs, and the largest distances that are allowed.
+struct Pairs<'a> {
+    a: &'a [f64],
+    b: &'a [f64],
+    limits: (f64, f64),
+}
 
-    /// Adds a pair. A branch here would prevent vector instructions.
+/// With the widest vector instructions of this machine. The same as [`Distances::add`] for each
+/// pair, but without branches.
+impl WithSimd for Pairs<'_> {
+    type Output = Distances;
+
     #[inline(always)]
-    fn add(&mut self, lane: usize, a: f64, b: f64, (most, part): (f64, f64)) {
-        let (a_nan, b_nan) = (a.is_nan(), b.is_nan());
-        let is_same = (a == b) | (a_nan & b_nan);
-        let larger = if a.abs() > b.abs() { a.abs() } else { b.abs() };
-        let distance = if a_nan | b_nan { f64::INFINITY } else { (a - b).abs() };
-        let distance = if is_same { 0.0 } else { distance };
-        let relative = if larger < f64::INFINITY { distance / larger } else { f64::INFINITY };
-        let relative = if is_same { 0.0 } else { relative };
-        let is_allowed = is_same | (distance <= most) | (relative <= part);
-        self.differ[lane] += u64::from(!is_allowed);
-        let (absolute, before) = (distance, (self.max_absolute[lane], self.max_relative[lane]));
-        self.max_absolute[lane] = if absolute > before.0 { absolute } else { before.0 };
-        self.max_relative[lane] = if relative > before.1 { relative } else { before.1 };
+    fn with_simd<S: Simd>(self, simd: S) -> Distances {
+        let ((a, a_rest), (b, b_rest)) = (S::as_simd_f64s(self.a), S::as_simd_f64s(self.b));
+        let splat = |value| simd.splat_f64s(value);
+        let (zero, one, infinity) = (splat(0.0), splat(1.0), splat(f64::INFINITY));
+        let (most, part) = (splat(self.limits.0), splat(self.limits.1));
+        let is_nan = |values| simd.not_m64s(simd.equal_f64s(values, values));
+        let (mut differ, mut max_absolute, mut max_relative) = (zero, zero, zero);
+        for (&a, &b) in a.iter().zip(b) {
+            let are_nan = simd.and_m64s(is_nan(a), is_nan(b));
+            let are_same = simd.or_m64s(simd.equal_f64s(a, b), are_nan);
+            let larger = simd.max_f64s(simd.abs_f64s(a), simd.abs_f64s(b));
+            let distance = simd.abs_f64s(simd.sub_f64s(a, b));
+            // NaN is not less than infinity.
+            let is_finite = simd.less_than_f64s(distance, infinity);
+            let distance = simd.select_f64s(is_finite, distance, infinity);
+            let relative = simd.div_f64s(distance, larger);
+            let is_finite = simd.less_than_f64s(larger, infinity);
+            let relative = simd.select_f64s(is_finite, relative, infinity);
+            let distance = simd.select_f64s(are_same, zero, distance);
+            let relative = simd.select_f64s(are_same, zero, relative);
+            let are_near = simd.or_m64s(
+                simd.less_than_or_equal_f64s(distance, most),
+                simd.less_than_or_equal_f64s(relative, part),
+            );
+            let are_equal = simd.or_m64s(are_same, are_near);
+            differ = simd.add_f64s(differ, simd.select_f64s(are_equal, zero, one));
+            max_absolute = simd.max_f64s(max_absolute, distance);
+            max_relative = simd.max_f64s(max_relative, relative);
+        }
+        let mut all = Distances {
+            // A block has far fewer pairs than 2⁵³.
+            differ: simd.reduce_sum_f64s(differ) as u64,
+            max_absolute: simd.reduce_max_f64s(max_absolute),
+            max_relative: simd.reduce_max_f64s(max_relative),
+        };
+        a_rest.iter().zip(b_rest).for_each(|(&a, &b)| all.add(a, b, self.limits));
+        all
     }
 }
 

@@ -21,6 +21,7 @@ pub(super) struct Format {
 struct Float {
     /// The smallest magnitude but 0, and the largest.
     extremes: Option<(f64, f64)>,
+    is_single: bool,
     /// The digits before the point, and the sign.
     before: usize,
     /// The digits after the point.
@@ -75,6 +76,7 @@ struct Number {
     /// `None` for NaN and infinity.
     finite: Option<Digits>,
     magnitude: f64,
+    is_single: bool,
     special: String,
 }
 
@@ -91,7 +93,8 @@ struct Digits {
 impl Number {
     fn single(number: f32) -> Self {
         let rounded = [format!("{number:.PRECISION$}"), format!("{number:.PRECISION$e}")];
-        Self::new(f64::from(number), [format!("{number}"), format!("{number:e}")], rounded)
+        let shortest = [format!("{number}"), format!("{number:e}")];
+        Self { is_single: true, ..Self::new(f64::from(number), shortest, rounded) }
     }
 
     fn double(number: f64) -> Self {
@@ -107,7 +110,8 @@ impl Number {
             number if number < 0.0 => "-inf",
             _ => "inf",
         };
-        let number = Self { finite: None, magnitude: number.abs(), special: special.into() };
+        let (special, magnitude) = (special.to_owned(), number.abs());
+        let number = Self { finite: None, magnitude, is_single: false, special };
         if !number.magnitude.is_finite() {
             return number;
         }
@@ -158,6 +162,7 @@ impl Float {
             self.special = self.special.max(number.special.len());
             return;
         };
+        self.is_single |= number.is_single;
         if number.magnitude > 0.0 {
             let (least, most) = self.extremes.unwrap_or((number.magnitude, number.magnitude));
             self.extremes = Some((least.min(number.magnitude), most.max(number.magnitude)));
@@ -173,8 +178,10 @@ impl Float {
     /// Whether numbers are written in scientific notation: where they would be too long otherwise,
     /// or too different to be read below each other.
     fn is_scientific(&self) -> bool {
+        // As an `f32`, 0.0001 is a little smaller.
+        let small = if self.is_single { f64::from(1e-4_f32) } else { 1e-4 };
         self.extremes
-            .is_some_and(|(least, most)| most >= 1e8 || least < 1e-4 || most / least > 1000.0)
+            .is_some_and(|(least, most)| most >= 1e8 || least < small || most / least > 1000.0)
     }
 
     fn text(&self, number: &Number) -> String {

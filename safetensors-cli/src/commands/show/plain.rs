@@ -166,6 +166,9 @@ mod tests {
         assert_eq!(json(&[2], &complex), r#"[[1.0, -2.5], ["NaN", "Infinity"]]"#);
         assert_eq!(csv(&[2], &complex), "1.0-2.5j\nNaN+infj\n");
         let truth = [Value::Bool(true), Value::Bool(false)];
-        assert_eq!((json(&[2], &truth), csv(&[1, 2], &truth)), ("[true, false]".into(), "true,false\n".into()));
+        assert_eq!(
+            (json(&[2], &truth), csv(&[1, 2], &truth)),
+            ("[true, false]".into(), "true,false\n".into())
+        );
     }
 }

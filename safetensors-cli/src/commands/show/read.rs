@@ -207,7 +207,8 @@ mod tests {
     fn only_the_bytes_of_the_slice_are_read() {
         let values: Vec<f32> = (0..100_000).map(|i| i as f32).collect();
         let view = TensorView::from_slice(&[100, 1000], &values).unwrap();
-        let single = |numbers: &[f32]| numbers.iter().copied().map(Value::Single).collect::<Vec<_>>();
+        let single =
+            |numbers: &[f32]| numbers.iter().copied().map(Value::Single).collect::<Vec<_>>();
         assert_eq!(taken(view, "[7, 3]"), (single(&[7003.0]), 4));
         let corner = single(&[98_998.0, 98_999.0, 99_998.0, 99_999.0]);
         assert_eq!(taken(view, "[-2:, -2:]"), (corner, 16));
@@ -221,7 +222,8 @@ mod tests {
         // The codes 0 to 15, two in a byte: 0, 0.5, 1, 1.5, 2, 3, 4, 6, and the same negative.
         let bytes: Vec<u8> = (0..8).map(|i| 2 * i | (2 * i + 1) << 4).collect();
         let view = |shape| TensorView::new(Dtype::F4, shape, &bytes).unwrap();
-        let single = |numbers: &[f32]| numbers.iter().copied().map(Value::Single).collect::<Vec<_>>();
+        let single =
+            |numbers: &[f32]| numbers.iter().copied().map(Value::Single).collect::<Vec<_>>();
         // Whole bytes are read, of eight elements at least.
         assert_eq!(taken(view(&[16]), "[1:4]"), (single(&[0.5, 1.0, 1.5]), 4));
         assert_eq!(taken(view(&[16]), "[3::5]"), (single(&[1.5, -0.0, -3.0]), 8));

@@ -3,15 +3,16 @@
 //! | dtype | the code of an element | what a code tells |
 //! |---|---|---|
 //! | of 16 bits or fewer | its bits | the value |
-//! | of more bits | sign, exponent and 11 bits of the mantissa of the value as `f64` | a range, whose ends differ by 1/2048 or less of the value |
+//! | of more bits | sign, exponent and 10 bits of the mantissa of the value as `f64` | a range, whose ends differ by 1/1024 or less of the value |
 
 use safetensors_core::{Dtype, Result};
 
 use super::counts::Counts;
+use super::moments::Magnitudes;
 use crate::values::Numbers;
 
 /// The lowest bits of an `f64` that its code leaves out.
-const DROPPED_BITS: u32 = 41;
+const DROPPED_BITS: u32 = 42;
 
 /// Whether elements are counted by their own bits, so that each value is known.
 pub(super) fn are_exact(dtype: Dtype) -> bool {
@@ -20,6 +21,8 @@ pub(super) fn are_exact(dtype: Dtype) -> bool {
 
 /// Counts the bits of elements of at most 16 bits.
 pub(super) fn count_bits(dtype: Dtype, bytes: &[u8], counts: &mut Counts<u32>) {
+    let last = (1 << dtype.bits()) - 1;
+    (0..=Counts::<u32>::page_of(last)).for_each(|page| counts.open(page));
     match dtype.bits() {
         16 => {
             for &element in bytes.as_chunks::<2>().0 {
@@ -76,10 +79,30 @@ pub(super) fn values(dtype: Dtype) -> Result<Vec<f64>> {
     Ok(Numbers::default().of(dtype, &bytes)?.to_vec())
 }
 
-/// Counts the ranges that numbers lie in.
-pub(super) fn count_ranges(numbers: &[f64], counts: &mut Counts<u32>) {
-    for number in numbers {
-        counts.count((number.to_bits() >> DROPPED_BITS) as u32);
+/// Counts the ranges that numbers lie in. `magnitudes` are theirs, if all of them are finite.
+pub(super) fn count_ranges(
+    numbers: &[f64],
+    magnitudes: Option<Magnitudes>,
+    counts: &mut Counts<u32>,
+) {
+    let code = |number: f64| (number.to_bits() >> DROPPED_BITS) as u32;
+    let page = |number: f64| Counts::<u32>::page_of(code(number));
+    let page_of_sign = page(-0.0);
+    match magnitudes {
+        Some(Magnitudes { smallest, largest, has_zeros }) => {
+            for page in page(smallest)..=page(largest) {
+                counts.open(page);
+                counts.open(page | page_of_sign);
+            }
+            if has_zeros {
+                counts.open(page(0.0));
+                counts.open(page(-0.0));
+            }
+        }
+        None => numbers.iter().for_each(|&number| counts.open(page(number))),
+    }
+    for &number in numbers {
+        counts.count(code(number));
     }
 }
 
@@ -135,15 +158,28 @@ mod tests {
             let code = (number.to_bits() >> DROPPED_BITS) as u32;
             let (low, high) = range(code, false).unwrap();
             assert!(low <= number && number <= high, "{number}: {low} to {high}");
-            assert!(high - low <= number.abs() / 2048.0, "{number}: {low} to {high}");
+            assert!(high - low <= number.abs() / 1024.0, "{number}: {low} to {high}");
         }
         for number in [f64::NAN, -f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             assert_eq!(range((number.to_bits() >> DROPPED_BITS) as u32, false), None);
         }
+        let mut counts = Counts::new();
+        let magnitudes = Magnitudes { smallest: 1e-300, largest: f64::MAX, has_zeros: false };
+        count_ranges(&numbers, Some(magnitudes), &mut counts);
+        let found = counts.take();
+        count_ranges(&numbers, None, &mut counts);
+        let mut total = Counts::<u64>::new();
+        total.merge(&found);
+        assert!(total.iter().map(|(_, count)| count).sum::<u64>() == numbers.len() as u64);
+        let sorted = |mut all: Vec<_>| {
+            all.sort_unstable();
+            all
+        };
+        assert_eq!(sorted(total.iter().collect()), sorted(counts.iter().collect()));
         assert_eq!(range(0, false), Some((0.0, 0.0)));
         let minus_zero = ((-0.0_f64).to_bits() >> DROPPED_BITS) as u32;
         assert_eq!(range(minus_zero, false), Some((0.0, 0.0)));
-        for whole in [1.0_f64, -7.0, 2047.0, -4095.0] {
+        for whole in [1.0_f64, -7.0, 1023.0, -2047.0] {
             let code = (whole.to_bits() >> DROPPED_BITS) as u32;
             assert_eq!(range(code, true), Some((whole, whole)));
         }

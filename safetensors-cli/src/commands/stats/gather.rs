@@ -1,16 +1,15 @@
 //! [`gather`]: reads tensors once, on several threads, and finds the statistics of each.
 
 use std::collections::HashMap;
-use std::mem;
 
 use safetensors_core::io::FileSource;
 use safetensors_core::load::Piece;
 use safetensors_core::{Dtype, LazyTensor, Result};
 
 use super::codes;
-use super::counts::Counts;
+use super::counts::{Counts, Page};
 use super::distribution::Distribution;
-use super::moments::Moments;
+use super::moments::{self, Moments};
 use crate::parallel;
 use crate::progress::Progress;
 use crate::values::{self, Numbers, block_bytes};
@@ -44,7 +43,7 @@ struct Job<'a> {
 /// What is counted of some pieces of a tensor.
 struct Part {
     moments: Moments,
-    counts: Counts<u32>,
+    counts: Vec<Page>,
 }
 
 /// What a thread keeps from one job to the next.
@@ -100,7 +99,7 @@ pub(super) fn gather<T: Send>(
                 if !job.is_last {
                     return Ok(());
                 }
-                let found = found(tensors[job.tensor].dtype(), &total, &counts, &values);
+                let found = found(tensors[job.tensor].dtype(), &total, counts.iter(), &values);
                 take(job.tensor, Ok(summary(found)))
             }
         }
@@ -134,12 +133,14 @@ fn values_of(tensors: &[Tensor<'_>]) -> Result<Values> {
 }
 
 /// The statistics of counted elements.
-fn found<N>(dtype: Dtype, moments: &Moments, counts: &Counts<N>, values: &Values) -> Found
-where
-    N: Copy + Default + Into<u64>,
-{
+fn found(
+    dtype: Dtype,
+    moments: &Moments,
+    counts: impl Iterator<Item = (u32, u64)>,
+    values: &Values,
+) -> Found {
     if let Some(values) = values.get(&dtype) {
-        let (values, moments) = Distribution::of_bits(counts.iter(), values);
+        let (values, moments) = Distribution::of_bits(counts, values);
         return Found { moments, values };
     }
     let integers = !dtype.is_float() && dtype != Dtype::C64;
@@ -169,10 +170,10 @@ impl Own {
         }
         let moments = self.count(job, progress)?;
         if job.is_first && job.is_last {
-            let found = found(tensor.dtype(), &moments, &self.counts, values);
+            let found = found(tensor.dtype(), &moments, self.counts.iter(), values);
             return Ok(Outcome::All(summary(found)));
         }
-        let counts = mem::replace(&mut self.counts, Counts::new());
+        let counts = self.counts.take();
         Ok(Outcome::Part(Box::new(Part { moments, counts })))
     }
 
@@ -206,8 +207,10 @@ impl Own {
             for block in bytes.chunks(block_bytes(dtype)) {
                 let numbers = self.numbers.of(dtype, block);
                 let numbers = numbers.map_err(|error| values::explain(piece, error))?;
-                moments.add(numbers);
-                codes::count_ranges(numbers, &mut self.counts);
+                for block in numbers.chunks(moments::BLOCK) {
+                    let magnitudes = moments.add_block(block);
+                    codes::count_ranges(block, magnitudes, &mut self.counts);
+                }
             }
         }
         let is_bool = job.pieces[0].tensor().dtype() == Dtype::BOOL;

@@ -38,7 +38,7 @@ use crate::{json, text};
 ///
 /// NaN and infinities are counted, and left out of the other numbers. Percentiles are those of
 /// NumPy: exact for dtypes of 16 bits or fewer and for tensors of up to 4096 elements, and within
-/// 0.025 % for others. The histogram has bins of equal width. Outliers do not widen it: `<` before
+/// 0.05 % for others. The histogram has bins of equal width. Outliers do not widen it: `<` before
 /// it and `>` after it show that there are some, below and above.
 ///
 /// Values are read once, in pieces, so a tensor may be larger than memory. Each part of
