@@ -21,13 +21,13 @@ fn one_line_a_tensor() {
     ];
     save(&path, tensors, &SaveOptions::new().order(Order::Given).durable(false)).unwrap();
     let expected = "\
-name    dtype  shape     min      mean       max       std  zeros  NaN  inf  histogram
-──────────────────────────────────────────────────────────────────────────────────────
-w       F32    [5]         0     1.333         3     1.247      1    1    1  ██ █
-b       BF16   [2, 2]  -0.25  2.501e29  1.000e30  4.331e29      –    –    –  █  ▃
-flag    BOOL   [3]         0    0.6667         1    0.4714      1    –    –  ▄  █
-packed  F4     [2]        -6     -2.75       0.5      3.25      –    –    –  █  █
-none    I64    [0, 2]      –         –         –         –      –    –    –
+name    dtype  shape     min       p1     p50       p99       max      mean       std  zeros  NaN  inf  histogram
+─────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+w       F32    [5]         0     0.02       1      2.96         3     1.333     1.247      1    1    1  ██ █
+b       BF16   [2, 2]  -0.25  -0.2387  0.3125  9.702e29  1.000e30  2.501e29  4.331e29      –    –    –  █  ▃
+flag    BOOL   [3]         0     0.02       1         1         1    0.6667    0.4714      1    –    –  ▄  █
+packed  F4     [2]        -6   -5.935   -2.75     0.435       0.5     -2.75      3.25      –    –    –  █  █
+none    I64    [0, 2]      –        –       –         –         –         –         –      –    –    –
 
 1 tensor with NaN or infinity
 ";
@@ -93,10 +93,10 @@ fn a_tensor_with_bytes_that_are_no_values_is_reported_and_the_others_are_shown()
     std::fs::write(&path, bytes).unwrap();
     let error = "tensor \"flag\": element 300000 of a BOOL tensor should be 0 or 1, found 7";
     let expected = "\
-name  dtype  shape     min  mean  max  std  zeros  NaN  inf  histogram
-──────────────────────────────────────────────────────────────────────
-flag  BOOL   [300001]    –     –    –    –      –    –    –
-u     U8     [2]         1     2    3    1      –    –    –  ██
+name  dtype  shape     min    p1  p50   p99  max  mean  std  zeros  NaN  inf  histogram
+───────────────────────────────────────────────────────────────────────────────────────
+flag  BOOL   [300001]    –     –    –     –    –     –    –      –    –    –
+u     U8     [2]         1  1.02    2  2.98    3     2    1      –    –    –  ██
 ";
     let shown =
         run_in(dir.path(), &["stats", "bad.safetensors", "--bins", "2"]).code(1).stdout(expected);
@@ -204,7 +204,7 @@ fn a_number_that_is_no_percentile_is_wrong_usage() {
             .stderr(predicates::str::contains("expected a number from 0 to 100"));
     }
     let shown = run_in(dir.path(), &["stats", "model.safetensors", "--percentiles", "99.9, 5,5"]);
-    shown.success().stdout(predicates::str::contains("  min   p5  p99.9  max  "));
+    shown.success().stdout(predicates::str::contains("  min    p5  p99.9  max  "));
 }
 
 #[test]

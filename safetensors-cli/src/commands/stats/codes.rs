@@ -7,7 +7,7 @@
 
 use safetensors_core::{Dtype, Result};
 
-use super::counts::Counts;
+use super::counts::{CODES, Counts};
 use super::moments::Magnitudes;
 use crate::values::Numbers;
 
@@ -25,9 +25,8 @@ pub(super) fn count_bits(dtype: Dtype, bytes: &[u8], counts: &mut Counts<u32>) {
     (0..=Counts::<u32>::page_of(last)).for_each(|page| counts.open(page));
     match dtype.bits() {
         16 => {
-            for &element in bytes.as_chunks::<2>().0 {
-                counts.count(u16::from_le_bytes(element).into());
-            }
+            let elements = bytes.as_chunks::<2>().0.iter();
+            counts.count::<{ 1 << 16 }>(elements.map(|&bytes| u16::from_le_bytes(bytes).into()));
         }
         8 => {
             for (code, times) in (0..).zip(count_bytes(bytes)) {
@@ -36,10 +35,9 @@ pub(super) fn count_bits(dtype: Dtype, bytes: &[u8], counts: &mut Counts<u32>) {
         }
         // Packed elements begin with the lowest bits.
         6 => {
-            for &[a, b, c] in bytes.as_chunks::<3>().0 {
-                let four = u32::from_le_bytes([a, b, c, 0]);
-                [0, 6, 12, 18].into_iter().for_each(|shift| counts.count(four >> shift & 0x3f));
-            }
+            let fours = bytes.as_chunks::<3>().0.iter();
+            let fours = fours.map(|&[a, b, c]| u32::from_le_bytes([a, b, c, 0]));
+            counts.count::<64>(fours.flat_map(|four| [0, 6, 12, 18].map(|at| four >> at & 0x3f)));
         }
         _ => {
             for (pair, times) in (0..).zip(count_bytes(bytes)) {
@@ -101,9 +99,7 @@ pub(super) fn count_ranges(
         }
         None => numbers.iter().for_each(|&number| counts.open(page(number))),
     }
-    for &number in numbers {
-        counts.count(code(number));
-    }
+    counts.count::<CODES>(numbers.iter().map(|&number| code(number)));
 }
 
 /// The finite numbers from the first to the second have this code of [`count_ranges`]. `None` for

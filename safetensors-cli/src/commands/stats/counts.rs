@@ -9,7 +9,10 @@ const SLOTS: usize = 1 << SLOT_BITS;
 /// The number of pages.
 const PAGES: usize = 1 << 12;
 
-/// A counter for each code below 2²². A page of counters takes memory only once it is used: the
+/// The number of codes: 2²².
+pub(super) const CODES: usize = PAGES * SLOTS;
+
+/// A counter for each code. A page of counters takes memory only once it is used: the
 /// system gives memory of zeros when it is touched first.
 ///
 /// `N` is the type of a counter: `u32` for what a thread counts at a time, `u64` for a total.
@@ -29,7 +32,7 @@ pub(super) struct Page {
 
 impl<N: AddAssign + Copy + Default + From<u8> + Into<u64>> Counts<N> {
     pub(super) fn new() -> Self {
-        let counters = vec![N::default(); PAGES * SLOTS];
+        let counters = vec![N::default(); CODES];
         Self { counters, is_used: vec![false; PAGES], used: Vec::new() }
     }
 
@@ -47,15 +50,19 @@ impl<N: AddAssign + Copy + Default + From<u8> + Into<u64>> Counts<N> {
         code >> SLOT_BITS
     }
 
-    /// Counts a code, whose page is open.
+    /// Counts codes, whose pages are open. No code is `CODES` or larger.
     #[inline(always)]
-    pub(super) fn count(&mut self, code: u32) {
-        self.counters[code as usize % (PAGES * SLOTS)] += N::from(1);
+    pub(super) fn count<const CODES: usize>(&mut self, codes: impl Iterator<Item = u32>) {
+        // Each code has a counter, so there is always a chunk. Because its length is a constant,
+        // the loop needs no checks.
+        if let Some(counters) = self.counters.first_chunk_mut::<CODES>() {
+            codes.for_each(|code| counters[code as usize % CODES] += N::from(1));
+        }
     }
 
     /// Counts a code several times, whose page is open.
     pub(super) fn add(&mut self, code: u32, times: N) {
-        self.counters[code as usize % (PAGES * SLOTS)] += times;
+        self.counters[code as usize % CODES] += times;
     }
 
     /// Adds counts that were taken out of another one.
@@ -129,8 +136,8 @@ mod tests {
         for _ in 0..2 {
             for code in codes() {
                 counts.open(Counts::<u32>::page_of(code));
-                counts.count(code);
             }
+            counts.count::<CODES>(codes());
             assert_eq!(sorted(&counts), map);
             let pages = counts.take();
             assert_eq!(counts.iter().count(), 0);
