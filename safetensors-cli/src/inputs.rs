@@ -14,7 +14,7 @@ use safetensors_core::checkpoint::CheckpointPath;
 use crate::report::{report, wrong_usage};
 use crate::targets::{self, Target};
 use crate::totals::Totals;
-use crate::{input, json, text};
+use crate::{input, json, pager, text};
 
 /// The `PATH` arguments of a command that shows one or more checkpoints.
 #[derive(Debug, clap::Args)]
@@ -90,6 +90,10 @@ impl Inputs {
             let show =
                 |out: &mut dyn Write| show(target, out).map_err(|error| self.advise(error, target));
             several.add(target, show)?;
+            // The user has seen enough.
+            if pager::is_left() {
+                break;
+            }
         }
         several.finish()
     }
@@ -99,7 +103,7 @@ impl Inputs {
         let Ok(Err(none)) = target.path().map(CheckpointPath::find) else { return error };
         match none.kind() {
             ErrorKind::NoCheckpoint { found, below }
-                if !self.recursive && !(found.is_empty() && below.is_empty()) =>
+                if !self.recursive && (!found.is_empty() || !below.is_empty()) =>
             {
                 anyhow::anyhow!("{error:#}; name one of them, or take all with --recursive")
             }

@@ -73,6 +73,13 @@ struct FileEntry {
     data_sha256: String,
 }
 
+impl Args {
+    /// Whether nothing is written but standard output.
+    pub(crate) fn only_shows(&self) -> bool {
+        !self.record
+    }
+}
+
 /// Prints or records digests.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     if args.record {

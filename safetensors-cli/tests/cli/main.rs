@@ -17,8 +17,12 @@ mod interrupted;
 mod map;
 mod metadata;
 mod modelspec;
+#[cfg(unix)]
+mod pager;
 mod plan;
 mod races;
+#[cfg(unix)]
+mod screens;
 mod several;
 mod show;
 #[cfg(target_os = "linux")]
@@ -26,6 +30,8 @@ mod signals;
 mod stats;
 mod stdin;
 mod streams;
+#[cfg(unix)]
+mod terminal;
 mod torn;
 mod usage;
 mod verify;

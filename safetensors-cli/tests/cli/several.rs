@@ -247,3 +247,17 @@ fn a_full_disk_ends_the_command_with_one_error() {
         assert_eq!(errors.lines().count(), 1, "{errors}");
     }
 }
+
+/// The command that has always taken several.
+#[test]
+fn a_quiet_verification_prints_errors_and_warnings_only() {
+    let dir = temp_dir();
+    inputs(dir.path());
+    let verify = |args: &[&str]| run_in(dir.path(), &[&["verify", "-q"], args].concat());
+    verify(&["a.safetensors", "deep"]).success().stdout("").stderr("");
+    verify(&["bad.safetensors", "deep"]).code(1).stdout("").stderr(format!("error: {BAD}\n"));
+    let warned = verify(&["a.safetensors", "--digests"]).success().stdout("");
+    let warnings = text(&warned.get_output().stderr).to_owned();
+    assert!(warnings.starts_with("warning: ") && warnings.lines().count() == 1, "{warnings}");
+    verify(&["a.safetensors", "--json"]).code(2).stdout("");
+}

@@ -25,7 +25,8 @@ use tolerance::Tolerance;
 use crate::progress::Progress;
 use crate::report::wrong_usage;
 use crate::select::Select;
-use crate::table::Align::{Left, Right};
+use crate::table::Align::Left;
+use crate::table::Column;
 use crate::{input, json, parallel, table, text};
 
 /// Compare two checkpoints: names, dtypes, shapes, values and metadata.
@@ -209,10 +210,12 @@ impl Document<'_> {
                 .tensors
                 .iter()
                 .any(|entry| entry.values.is_some_and(|values| values.other_bits > 0));
-            let mut columns =
-                vec![("", Left), ("name", Left), ("A", Left), ("B", Left), ("values", Right)];
-            columns.extend(bits.then_some(("other bits", Right)));
-            columns.extend([("max abs", Right), ("max rel", Right)]);
+            let number = |title, rank| Column::number(title).rank(rank);
+            let mut columns = vec![Column::word("").rank(0), Column::name("name").rank(0)];
+            columns.extend([Column::word("A").rank(2), Column::word("B").rank(3)]);
+            columns.push(number("values", 1));
+            columns.extend(bits.then(|| number("other bits", 6)));
+            columns.extend([number("max abs", 4), number("max rel", 5)]);
             table::write(&columns, out, |rows| {
                 self.tensors.iter().for_each(|entry| rows.row(entry.cells(bits)));
             })?;

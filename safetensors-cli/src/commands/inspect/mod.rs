@@ -35,6 +35,15 @@ pub(crate) struct Args {
     /// Show one row per tensor instead of a tree
     #[arg(long)]
     flat: bool,
+    /// Show the tree only down to this level; 1 shows the top modules
+    #[arg(
+        short,
+        long,
+        value_name = "N",
+        conflicts_with_all = ["flat", "json"],
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
+    depth: Option<u64>,
     #[command(flatten)]
     select: Select,
     /// The order of modules and tensors; by default name for a tree, offset with --flat
@@ -48,7 +57,7 @@ pub(crate) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   safetensors inspect model.safetensors
-  safetensors inspect path/to/checkpoint/ --sort size
+  safetensors inspect path/to/checkpoint/ --sort size --depth 2
   safetensors inspect model.safetensors --flat --filter '*.attention.*'
   safetensors inspect model.safetensors --json | jq '.tensors[].name'
   safetensors inspect *.safetensors
@@ -82,7 +91,7 @@ fn show(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result
         true => tables::flat(&checkpoint, &tensors, &mut out)?,
         false => {
             let trees = Tree::folded(&mut tensors, args.sort.unwrap_or(Sort::Name));
-            tables::tree(&trees, &mut out)?;
+            tables::tree(&trees, args.depth.unwrap_or(u64::MAX), &mut out)?;
         }
     }
     writeln!(out)?;

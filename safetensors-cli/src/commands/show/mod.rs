@@ -22,6 +22,7 @@ use read::{Value, read};
 use safetensors_core::{LazyTensor, ReadAt};
 
 use crate::input::Input;
+use crate::screen::Screen;
 use crate::slicing::{Selection, Slice};
 use crate::{find, json, text};
 
@@ -74,7 +75,7 @@ const EDGE: usize = 3;
 /// The most values that are shown then. Only tensors of very many dimensions have more.
 const SHORTENED: u128 = 10_000;
 
-/// The most characters of a line.
+/// The most characters of a line that is not shown on a terminal.
 const WIDTH: usize = 80;
 
 /// Shows values of one tensor.
@@ -121,11 +122,12 @@ fn show_text<S: ReadAt>(
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     let (shape, mut format) = (selection.shape(), Format::default());
+    let width = Screen::of_stdout().map_or(WIDTH, |screen| screen.columns);
     if all && selection.len() > ALL {
         // Read twice, because the width of the columns depends on all values.
         read(tensor, selection, &mut |value| Ok(format.measure(value)))?;
         write_heading(tensor, selection, out)?;
-        let mut layout = Layout::new(shown_dims(&shape, usize::MAX), &format, WIDTH, out);
+        let mut layout = Layout::new(shown_dims(&shape, usize::MAX), &format, width, out);
         return Ok(read(tensor, selection, &mut |value| layout.value(value))?);
     }
     let dims = match selection.len() {
@@ -145,7 +147,7 @@ fn show_text<S: ReadAt>(
         return Ok(writeln!(out, "[]")?);
     }
     values.iter().for_each(|&value| format.measure(value));
-    let mut layout = Layout::new(dims, &format, WIDTH, out);
+    let mut layout = Layout::new(dims, &format, width, out);
     Ok(values.into_iter().try_for_each(|value| layout.value(value))?)
 }
 

@@ -28,8 +28,7 @@ use crate::inputs::{Inputs, Shown};
 use crate::progress::Progress;
 use crate::report::report;
 use crate::select::Select;
-use crate::table::Align::{Left, Right};
-use crate::table::{self, Rows};
+use crate::table::{self, Column, Rows};
 use crate::targets::Target;
 use crate::totals::Totals;
 use crate::{json, text};
@@ -204,10 +203,16 @@ fn write_table(all: &[Stats<'_>], asked: &[f64], out: &mut impl Write) -> anyhow
         return Ok(writeln!(out, "no tensors")?);
     }
     let titles: Vec<_> = asked.iter().map(|percent| format!("p{percent}")).collect();
-    let mut columns = vec![("name", Left), ("dtype", Left), ("shape", Left), ("min", Right)];
-    columns.extend(titles.iter().map(|title| (title.as_str(), Right)));
-    columns.extend(["max", "mean", "std", "zeros", "NaN", "inf"].map(|title| (title, Right)));
-    columns.push(("histogram", Left));
+    let number = |title, rank| Column::number(title).rank(rank);
+    let mut columns = vec![
+        Column::name("name").rank(0),
+        Column::word("dtype").rank(9),
+        Column::word("shape").rank(10),
+        number("min", 3),
+    ];
+    columns.extend(titles.iter().map(|title| number(title.as_str(), 5)));
+    columns.extend([number("max", 4), number("mean", 1), number("std", 2), number("zeros", 7)]);
+    columns.extend([number("NaN", 6), number("inf", 8), Column::word("histogram").rank(11)]);
     // Outliers below take a place before the bars of every row, so that bins stay below each other.
     let below = all.iter().filter_map(|stats| stats.summary.histogram.as_ref());
     let is_place = below.clone().any(|histogram| histogram.below > 0);

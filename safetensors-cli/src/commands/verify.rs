@@ -47,6 +47,9 @@ pub(crate) struct Args {
     /// Also warns of booleans that are neither 0 nor 1
     #[arg(long)]
     digests: bool,
+    /// Print nothing but errors and warnings
+    #[arg(short, long, conflicts_with = "json")]
+    quiet: bool,
     /// Print the outcome as one JSON document
     #[arg(long)]
     json: bool,
@@ -57,7 +60,7 @@ Examples:
   safetensors verify model.safetensors
   safetensors verify --strict ~/models
   safetensors verify --json models/ | jq '.results[] | select(.sound|not).path'
-  safetensors verify model.safetensors.index.json && echo sound
+  safetensors verify --quiet model.safetensors.index.json && echo sound
 
 Exit codes: 0 all is sound, 1 something is not, 2 wrong usage.";
 
@@ -96,7 +99,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
         |_, outcome| -> anyhow::Result<()> {
             let Some(outcome) = outcome else { return Ok(()) };
             if !args.json {
-                progress.suspended(|| outcome.show(args.strict, out))?;
+                progress.suspended(|| outcome.show(args, out))?;
             }
             outcomes.push(outcome);
             Ok(())
@@ -108,7 +111,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     let document = Document { checked: outcomes.len(), sound, warnings, results: &outcomes };
     if args.json {
         json::write(&document, out)?;
-    } else if document.checked > 1 {
+    } else if document.checked > 1 && !args.quiet {
         document.summarise(out)?;
     }
     Ok(if sound == outcomes.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -160,9 +163,10 @@ impl Outcome {
     }
 
     /// Prints one line, on standard output if sound and on standard error if not, and the warnings.
-    /// With `strict`, warnings are printed as errors.
-    fn show(&self, strict: bool, out: &mut impl Write) -> anyhow::Result<()> {
-        if self.sound {
+    /// With `strict`, warnings are printed as errors. With `quiet`, there is no line on standard
+    /// output.
+    fn show(&self, args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
+        if self.sound && !args.quiet {
             let ok = paint("ok", Colour::Green, &std::io::stdout());
             writeln!(out, "{}: {ok}, {}", text::printable(&self.path), self.summary())?;
         }
@@ -171,7 +175,7 @@ impl Outcome {
         self.error.iter().for_each(report);
         self.warnings
             .iter()
-            .for_each(|warning| if strict { report(warning) } else { warn(warning) });
+            .for_each(|warning| if args.strict { report(warning) } else { warn(warning) });
         Ok(())
     }
 
