@@ -1,9 +1,9 @@
-//! Measures the commands that read values, beside the least work that they must do: to read the same
-//! files once.
+//! Measures the commands that read values, beside the least work that they must do: to read the
+//! same files once.
 //!
-//! Run it with `cargo bench -p safetensors-bridge-cli --bench values`. The weights are 1 GiB of F32,
-//! and the same as BF16. The environment variable `SAFETENSORS_BENCH_MIB` sets another number of MiB.
-//! The files are in memory, as the page cache holds them, so that no disk is measured.
+//! Run it with `cargo bench -p safetensors-bridge-cli --bench values`. The weights are 1 GiB of
+//! F32, and the same as BF16. The environment variable `SAFETENSORS_BENCH_MIB` sets another number
+//! of MiB. The files are in memory, as the page cache holds them, so that no disk is measured.
 #![allow(missing_docs, reason = "a program, whose documentation is above")]
 
 mod turns;

@@ -116,8 +116,8 @@ impl<S: ReadAt> Piece<'_, S> {
         Ok(bytes)
     }
 
-    /// Reads the elements as [`read_bytes`](Piece::read_bytes) does, into existing memory. Pieces that
-    /// take turns in one buffer need no fresh memory, which can cost more than reading.
+    /// Reads the elements as [`read_bytes`](Piece::read_bytes) does, into existing memory. Pieces
+    /// that take turns in one buffer need no fresh memory, which can cost more than reading.
     ///
     /// ```
     /// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
@@ -130,6 +130,7 @@ impl<S: ReadAt> Piece<'_, S> {
     ///     buffer.resize(piece.byte_len() as usize, 0);
     ///     piece.read_bytes_into(&mut buffer)?;
     ///     sum += buffer.iter().map(|&byte| u32::from(byte)).sum::<u32>();
+    ///     assert!(piece.read_bytes_into(&mut buffer[1..]).is_err());
     /// }
     /// assert_eq!(sum, 300_000);
     /// # Ok::<(), safetensors_core::Error>(())
@@ -137,8 +138,8 @@ impl<S: ReadAt> Piece<'_, S> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::DataLength`] if there are not exactly [as many bytes](Piece::byte_len), and those
-    /// of [`read_bytes`](Piece::read_bytes). After an error the bytes are unspecified.
+    /// [`ErrorKind::DataLength`] if there are not exactly [as many bytes](Piece::byte_len), and
+    /// those of [`read_bytes`](Piece::read_bytes). After an error the bytes are unspecified.
     pub fn read_bytes_into(&self, bytes: &mut [u8]) -> Result<()> {
         let (expected, found) = (self.byte_len(), bytes.len() as u64);
         let filled = if expected == found {

@@ -28,8 +28,8 @@ impl Tolerance {
         self.absolute.is_none() && self.relative.is_none()
     }
 
-    /// The largest distances that are allowed, as they are and as a part of the larger value. Below 0
-    /// where none is.
+    /// The largest distances that are allowed, as they are and as a part of the larger value. Below
+    /// 0 where none is.
     pub(super) fn limits(self) -> (f64, f64) {
         (self.absolute.unwrap_or(-1.0), self.relative.unwrap_or(-1.0))
     }

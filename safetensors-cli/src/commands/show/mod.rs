@@ -125,7 +125,10 @@ fn show_text<S: ReadAt>(
     let width = Screen::of_stdout().map_or(WIDTH, |screen| screen.columns);
     if all && selection.len() > ALL {
         // Read twice, because the width of the columns depends on all values.
-        read(tensor, selection, &mut |value| Ok(format.measure(value)))?;
+        read(tensor, selection, &mut |value| {
+            format.measure(value);
+            Ok(())
+        })?;
         write_heading(tensor, selection, out)?;
         let mut layout = Layout::new(shown_dims(&shape, usize::MAX), &format, width, out);
         return Ok(read(tensor, selection, &mut |value| layout.value(value))?);
@@ -141,7 +144,10 @@ fn show_text<S: ReadAt>(
         })?,
     };
     let mut values = Vec::new();
-    read_shown(tensor, selection, &dims, &mut |value| Ok(values.push(value)))?;
+    read_shown(tensor, selection, &dims, &mut |value| {
+        values.push(value);
+        Ok(())
+    })?;
     write_heading(tensor, selection, out)?;
     if values.is_empty() {
         return Ok(writeln!(out, "[]")?);

@@ -4,8 +4,8 @@ use std::io::{self, Write};
 
 use super::read::Value;
 
-/// Takes values in C order, and writes them as nested JSON arrays. Those of the last dimension share
-/// a line.
+/// Takes values in C order, and writes them as nested JSON arrays. Those of the last dimension
+/// share a line.
 pub(super) struct Json<'a, W> {
     shape: Vec<usize>,
     out: &'a mut W,

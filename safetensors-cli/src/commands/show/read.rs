@@ -11,8 +11,8 @@ use crate::slicing::Selection;
 /// The most packed elements that are read at a time.
 const PACKED: u64 = 1 << 18;
 
-/// A value of any dtype, exactly. Floats of fewer than 32 bits are shown as an `f32`, which has each
-/// of their values.
+/// A value of any dtype, exactly. Floats of fewer than 32 bits are shown as an `f32`, which has
+/// each of their values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Value {
     Bool(bool),
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn packed_elements_may_begin_inside_a_byte() {
         // The codes 0 to 15, two in a byte: 0, 0.5, 1, 1.5, 2, 3, 4, 6, and the same negative.
-        let bytes: Vec<u8> = (0..8).map(|i| 2 * i | (2 * i + 1) << 4).collect();
+        let bytes: Vec<u8> = (0..8).map(|i| (2 * i) | ((2 * i + 1) << 4)).collect();
         let view = |shape| TensorView::new(Dtype::F4, shape, &bytes).unwrap();
         let single =
             |numbers: &[f32]| numbers.iter().copied().map(Value::Single).collect::<Vec<_>>();

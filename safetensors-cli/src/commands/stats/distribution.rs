@@ -105,8 +105,8 @@ impl Distribution {
         Some((within.first()?.low, within.last()?.high))
     }
 
-    /// A percentile, as NumPy computes it by default: between the two nearest values, in proportion.
-    /// `None` if there are no values.
+    /// A percentile, as NumPy computes it by default: between the two nearest values, in
+    /// proportion. `None` if there are no values.
     pub(super) fn percentile(&self, percent: f64) -> Option<f64> {
         let last = self.len().checked_sub(1)?;
         let position = (percent / 100.0 * last as f64).min(last as f64);
