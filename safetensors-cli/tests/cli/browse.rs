@@ -67,8 +67,8 @@ const SCREEN_3: &str = "\
                                                        │ offsets     1,088 … 1,344
                                                        │
                                                        │ Statistics
-                                                       │ s reads the values and shows range, mean,
-                                                       │   deviation and histogram
+                                                       │ s reads the values: range, percentiles,
+                                                       │   mean, histogram
                                                        │
                                                        │
 / ayers.1                                                                             1 tensor found
@@ -86,8 +86,8 @@ const SCREEN_4: &str = "\
                                                        │ offsets     1,088 … 1,344
                                                        │
                                                        │ Statistics
-                                                       │ s reads the values and shows range, mean,
-                                                       │   deviation and histogram
+                                                       │ s reads the values: range, percentiles,
+                                                       │   mean, histogram
                                                        │
                                                        │
 ↑↓ move   →← open, close   / search   s statistics   Tab details   ? keys   q quit

@@ -110,7 +110,7 @@ fn tensor(app: &App<'_>, node: usize, info: TensorInfo<'_>, lines: &mut Lines<'_
                 lines.plain(format!("reading values: {percent:.0} %"), Style::default());
                 lines.note("Esc stops");
             }
-            _ => lines.note("s reads the values and shows range, mean, deviation and histogram"),
+            _ => lines.note("s reads the values: range, percentiles, mean, histogram"),
         },
     }
 }
