@@ -70,6 +70,13 @@ enum Source {
 }
 
 impl Source {
+    fn len(&self) -> u64 {
+        match self {
+            Self::Memory(bytes) => bytes.len() as u64,
+            Self::File(file) => file.byte_len(),
+        }
+    }
+
     fn read(&self, buf: &mut [u8], offset: usize) -> Result<()> {
         match self {
             Self::Memory(bytes) => {
@@ -115,6 +122,9 @@ impl Container {
             return Err(malformed(&text));
         }
         let metadata_len = header.metadata_size as usize;
+        if metadata_len as u64 > source.len() {
+            return Err(malformed(&"its metadata is cut off"));
+        }
         let mut text = vec![0; metadata_len];
         source.read(&mut text, HEADER_SIZE)?;
         let content: Content =
