@@ -237,6 +237,7 @@ fn check_limits(content: &Content, metadata_len: usize) -> Result<()> {
 mod tests {
     use burn::tensor::BoolStore;
     use burn_store::burn_pack::{Reader, Tensor, Writer};
+    use safetensors_core::TensorSource;
 
     use super::*;
 
@@ -308,7 +309,13 @@ mod tests {
         for (name, dtype, shape, id) in tensors() {
             let tensor = &container.content.tensors[name];
             assert_eq!((tensor.dtype, tensor.shape(), tensor.param_id), (dtype, shape.clone(), id));
-            assert_eq!(bytes_of(&container, name), data(name, dtype, &shape));
+            let mut expected = data(name, dtype, &shape);
+            if dtype.is_bool() {
+                // A file has a byte for each.
+                let is_set = |value: &[u8]| u8::from(value.iter().any(|&byte| byte != 0));
+                expected = expected.chunks(dtype.size()).map(is_set).collect();
+            }
+            assert_eq!(bytes_of(&container, name), expected);
         }
         assert_eq!(container.content.scalars["u"], Scalar::Int(-1));
         assert_eq!(container.content.metadata["7"], "layer.weight");
@@ -371,6 +378,6 @@ mod tests {
         let data_start = good.len() - 2100;
         let container = Container::parse(Bytes::from_bytes_vec(good[..data_start].to_vec()));
         let container = container.unwrap();
-        container.tensor(&container.content.tensors["z"]).unwrap_err();
+        assert!(container.tensor(&container.content.tensors["z"]).is_err());
     }
 }
