@@ -117,9 +117,8 @@ impl Epochs {
     /// Sets a directory that lies in memory, such as `/dev/shm` on Linux. It makes saves faster.
     ///
     /// burn gives a record away as bytes, for which it copies all tensors twice, or as a file. With
-    /// this directory, each record is first a file there, and is then copied to the epoch. This
-    /// takes about a third of the time that burn's bytes take, and memory for one copy. If the
-    /// directory has too little room, the save fails.
+    /// this directory, each record is first a file there, and is then copied to the epoch. So there
+    /// is one copy in memory, in place of two. If the directory has too little room, the save fails.
     ///
     /// Each save uses a hidden directory in it, and removes it. What a killed process leaves there
     /// is removed by the next save of any run of the same user.
