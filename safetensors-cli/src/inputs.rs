@@ -149,7 +149,12 @@ impl<'o, W: Write> Several<'o, W> {
             Err(error) if section.is_broken || error.is::<clap::Error>() => return Err(error),
             Err(error) if section.has_begun && self.json => return Err(error),
             Err(_) if target.is_gone() => {}
-            Err(error) => self.fail(target, &error)?,
+            Err(error) => {
+                if section.has_begun {
+                    section.end(end)?;
+                }
+                self.fail(target, &error)?;
+            }
         }
         Ok(())
     }
@@ -295,6 +300,22 @@ mod tests {
         }
         section.end(";").unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "a: {\n\n  1,\n  2\n  };");
+    }
+
+    #[test]
+    fn an_input_that_fails_late_ends_its_line_and_in_json_the_command() {
+        let half = |out: &mut dyn Write| {
+            writeln!(out, "half")?;
+            anyhow::bail!("broken")
+        };
+        let target = Target::named("a".as_ref());
+        let mut out = Vec::new();
+        let mut several = Several::new(false, &mut out);
+        several.add(&target, half).unwrap();
+        assert_eq!((several.shown, several.failed), (0, 1));
+        assert_eq!(out, b"a:\nhalf\n");
+        let mut out = Vec::new();
+        assert!(Several::new(true, &mut out).add(&target, half).is_err());
     }
 
     #[test]

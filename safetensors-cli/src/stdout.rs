@@ -9,9 +9,9 @@ use crate::screen::Screen;
 
 /// Standard output, locked and buffered, that never fails because of a closed pipe.
 ///
-/// With `paged`, a terminal gets the output at the end: by itself if it fits the screen, and else
-/// by a pager, from the moment that it is longer than the screen. Messages on the terminal wait
-/// for its end. [`finish`] must be called for errors to be seen.
+/// With `paged`, output for a terminal waits until it is longer than the screen, and then goes to a
+/// pager. Output that fits the screen is printed at the end, without a pager. Messages for the
+/// terminal are printed after the output. [`finish`] must be called for errors to be seen.
 pub(crate) fn stdout(paged: bool) -> BufWriter<Output> {
     let screen = if paged { Screen::of_stdout().zip(pager::command()) } else { None };
     let sink = Quiet { inner: Sink::Stdout(io::stdout().lock()), closed: false };

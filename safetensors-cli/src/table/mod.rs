@@ -87,8 +87,8 @@ impl<'t> From<(&'t str, Align)> for Column<'t> {
     }
 }
 
-/// Writes rows under column titles, without spaces at the ends of lines. Cells must be printable, see
-/// [`text`](crate::text).
+/// Writes rows under column titles, without spaces at the ends of lines. Cells must be printable,
+/// see [`text`](crate::text).
 ///
 /// On a terminal no row is longer than a line: long names are shortened, and columns left out. A
 /// `…` after the titles says that some are. A file or a pipe gets everything.
@@ -103,7 +103,7 @@ pub(crate) fn write<'t, C: Copy + Into<Column<'t>>>(
     write_within(Screen::of_stdout().map(|screen| screen.columns), columns, out, rows)
 }
 
-/// [`write`] for lines of this width; `None` is any.
+/// [`write()`] for lines of this width; `None` is any.
 fn write_within<'t, C: Copy + Into<Column<'t>>>(
     width: Option<usize>,
     columns: &[C],
