@@ -5,23 +5,32 @@
 //! and exit codes. Each command is one file or folder in `commands`.
 #![forbid(unsafe_code)]
 
+mod below;
 mod colour;
 mod commands;
+mod discover;
 mod edit;
 mod file;
+mod find;
+mod hints;
 mod input;
+mod inputs;
 mod json;
 mod numpy;
 mod order;
+mod pager;
 mod parallel;
 mod progress;
 mod ranks;
 mod report;
+mod screen;
 mod select;
 mod signals;
+mod slicing;
 mod spool;
 mod stdout;
 mod table;
+mod targets;
 mod text;
 mod totals;
 mod tree;
@@ -33,8 +42,8 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use commands::{
-    completions, convert, diff, digest, extract, inspect, map, metadata, modelspec, plan, stats,
-    verify,
+    browse, completions, convert, diff, digest, extract, inspect, map, metadata, modelspec, plan,
+    show, stats, verify,
 };
 
 /// Inspect, check, compare, edit and convert safetensors files and sharded checkpoints.
@@ -49,12 +58,17 @@ use commands::{
 struct Cli {
     #[command(subcommand)]
     command: Command,
+    /// Print output that is longer than the screen without a pager
+    #[arg(long, global = true, hide_short_help = true)]
+    no_pager: bool,
 }
 
 const EXAMPLES: &str = "\
 Examples:
   safetensors inspect model.safetensors             Show what is in a file
+  safetensors browse model.safetensors              Look through it in the terminal
   safetensors verify checkpoints/                   Check every file in a directory
+  safetensors show model.safetensors weight '[0]'   Show the values of a tensor
   safetensors diff a.safetensors b.safetensors      Compare two files
   safetensors convert model/ small/ --dtype bf16    Convert to another dtype
   safetensors plan model/ --world-size 4            Show what each of 4 ranks holds
@@ -63,6 +77,8 @@ Examples:
 
 Environment:
   SAFETENSORS_THREADS   Number of threads; the default is one per core, at most 8
+  SAFETENSORS_PAGER     Pager for output that is longer than the screen; else PAGER, else less
+  COLUMNS               Width of tables on a terminal
   NO_COLOR              Turn colours off, even on a terminal
   CLICOLOR_FORCE        Turn colours on, even where there is no terminal
 
@@ -71,7 +87,9 @@ Exit codes: 0 done, 1 a file is malformed, different, unreadable or unwritable, 
 #[derive(Debug, Subcommand)]
 enum Command {
     Inspect(inspect::Args),
+    Browse(browse::Args),
     Verify(verify::Args),
+    Show(show::Args),
     Stats(stats::Args),
     Diff(diff::Args),
     Convert(convert::Args),
@@ -96,9 +114,28 @@ impl Command {
             | Self::Extract(_)
             | Self::Map(_) => true,
             Self::Inspect(_)
+            | Self::Browse(_)
             | Self::Verify(_)
+            | Self::Show(_)
             | Self::Stats(_)
             | Self::Diff(_)
+            | Self::Completions(_) => false,
+        }
+    }
+
+    /// Whether a pager shows its output on a terminal. Such a command writes no files.
+    fn is_paged(&self) -> bool {
+        match self {
+            Self::Inspect(_) | Self::Show(_) | Self::Stats(_) | Self::Diff(_) => true,
+            Self::Convert(args) => args.is_dry_run(),
+            Self::Plan(args) => args.only_shows(),
+            Self::Metadata(args) => args.only_shows(),
+            Self::Modelspec(args) => args.only_shows(),
+            Self::Digest(args) => args.only_shows(),
+            Self::Browse(_)
+            | Self::Verify(_)
+            | Self::Extract(_)
+            | Self::Map(_)
             | Self::Completions(_) => false,
         }
     }
@@ -107,7 +144,7 @@ impl Command {
 fn main() -> ExitCode {
     let matches = match Cli::command().try_get_matches() {
         Ok(matches) => matches,
-        Err(error) => return wrong_arguments(&error),
+        Err(error) => return wrong_arguments(error),
     };
     let outcome =
         Cli::from_arg_matches(&matches).map_err(anyhow::Error::from).and_then(|cli| run(&cli));
@@ -128,7 +165,8 @@ fn main() -> ExitCode {
 ///
 /// An argument may be a file name with control characters in it. These are escaped, so that they
 /// cannot control the terminal.
-fn wrong_arguments(error: &clap::Error) -> ExitCode {
+fn wrong_arguments(mut error: clap::Error) -> ExitCode {
+    hints::add_to(&mut error);
     let hostile = |arg: OsString| arg.to_string_lossy().chars().any(char::is_control);
     // If the stream is closed, there is nowhere to report that.
     let _ = if error.use_stderr() && std::env::args_os().any(hostile) {
@@ -155,13 +193,16 @@ fn asked(mut matches: &ArgMatches) -> clap::Command {
 fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
     signals::make_limits_errors();
     parallel::check_environment()?;
-    if cli.command.writes_files() {
+    let is_paged = cli.command.is_paged();
+    if cli.command.writes_files() && !is_paged {
         signals::clean_up_after_them();
     }
-    let mut out = stdout::stdout();
+    let mut out = stdout::stdout(is_paged && !cli.no_pager);
     let code = match &cli.command {
         Command::Inspect(args) => inspect::run(args, &mut out)?,
+        Command::Browse(args) => browse::run(args)?,
         Command::Verify(args) => verify::run(args, &mut out)?,
+        Command::Show(args) => show::run(args, &mut out)?,
         Command::Stats(args) => stats::run(args, &mut out)?,
         Command::Diff(args) => diff::run(args, &mut out)?,
         Command::Convert(args) => convert::run(args, &mut out)?,
@@ -173,7 +214,7 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Map(args) => map::run(args, &mut out)?,
         Command::Completions(args) => completions::run(args, Cli::command(), &mut out)?,
     };
-    out.flush()?;
+    stdout::finish(out)?;
     Ok(code)
 }
 

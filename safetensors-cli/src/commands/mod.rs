@@ -1,5 +1,6 @@
 //! One file or folder for each command: its arguments, its `run`, and code that only it needs.
 
+pub(crate) mod browse;
 pub(crate) mod completions;
 pub(crate) mod convert;
 pub(crate) mod diff;
@@ -10,5 +11,6 @@ pub(crate) mod map;
 pub(crate) mod metadata;
 pub(crate) mod modelspec;
 pub(crate) mod plan;
+pub(crate) mod show;
 pub(crate) mod stats;
 pub(crate) mod verify;

@@ -1,6 +1,8 @@
 //! Tests of the command as a user runs it: arguments, files, both streams, exit codes.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[cfg(unix)]
+mod browse;
 mod completions;
 mod convert;
 mod convert_names;
@@ -17,13 +19,24 @@ mod interrupted;
 mod map;
 mod metadata;
 mod modelspec;
+mod page;
+#[cfg(unix)]
+mod pager;
 mod plan;
+#[cfg(unix)]
+mod pty;
 mod races;
+#[cfg(unix)]
+mod screens;
+mod several;
+mod show;
 #[cfg(target_os = "linux")]
 mod signals;
 mod stats;
 mod stdin;
 mod streams;
+#[cfg(unix)]
+mod terminal;
 mod torn;
 mod usage;
 mod verify;
