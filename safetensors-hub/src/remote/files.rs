@@ -23,8 +23,9 @@ pub(super) trait Files: Send + Sync {
     /// The entries of a directory; `None` if the store cannot list.
     fn list(&self, directory: &str) -> io::Result<Option<Vec<Entry>>>;
 
-    /// The present version of a file; `None` if there is none of this key.
-    fn version(&self, key: &str) -> io::Result<Option<String>>;
+    /// The present version of a file; `None` if there is none of this key. `fetched` is the version
+    /// that was fetched a short time ago, and is to be opened.
+    fn version(&self, key: &str, fetched: Option<String>) -> io::Result<Option<String>>;
 }
 
 /// The objects of a store.
@@ -67,7 +68,10 @@ impl Files for Objects {
         Ok(Some(files.chain(directories).collect()))
     }
 
-    fn version(&self, key: &str) -> io::Result<Option<String>> {
+    fn version(&self, key: &str, fetched: Option<String>) -> io::Result<Option<String>> {
+        if fetched.is_some() {
+            return Ok(fetched);
+        }
         let (service, key) = (Arc::clone(&self.service), parse(key)?);
         let meta = run(async move {
             let _permit = service.begin().await?;
