@@ -182,7 +182,17 @@ fn nothing_is_changed_in_place() {
         &["metadata", "set", &address, "a=b"][..],
         &["metadata", "remove", &address, "format"],
         &["metadata", "clear", &address],
-        &["modelspec", "init", &address, "--architecture", "a", "--implementation", "i", "--title", "t"],
+        &[
+            "modelspec",
+            "init",
+            &address,
+            "--architecture",
+            "a",
+            "--implementation",
+            "i",
+            "--title",
+            "t",
+        ],
         &["digest", "--record", &address],
     ] {
         let refused = error(safetensors(dir.path(), args), 2);
