@@ -8,6 +8,7 @@ use object_store::path::Path as Key;
 use safetensors_core::checkpoint::store::{Entry, FileKind};
 
 use super::RemoteFile;
+use super::bounded::{LISTING, together};
 use super::object::{Service, version_of};
 use super::place::{Listing, Place};
 use super::runtime::run;
@@ -57,7 +58,8 @@ impl Files for Objects {
         let (service, directory) = (Arc::clone(&self.service), parse(directory)?);
         let listed = run(async move {
             let _permit = service.begin().await?;
-            let listed = service.store.list_with_delimiter(Some(&directory)).await;
+            let listed =
+                together(LISTING, service.store.list_with_delimiter(Some(&directory))).await;
             listed.map_err(|error| service.io(&error))
         });
         let listed = listed.flatten()?;
