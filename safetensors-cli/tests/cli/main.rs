@@ -17,13 +17,20 @@ mod interrupted;
 mod map;
 mod metadata;
 mod modelspec;
+#[cfg(unix)]
+mod pager;
 mod plan;
 mod races;
+#[cfg(unix)]
+mod screens;
+mod several;
 #[cfg(target_os = "linux")]
 mod signals;
 mod stats;
 mod stdin;
 mod streams;
+#[cfg(unix)]
+mod terminal;
 mod torn;
 mod usage;
 mod verify;
