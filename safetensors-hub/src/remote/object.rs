@@ -22,8 +22,7 @@ pub(super) const IN_FLIGHT: usize = 32;
 const ARRIVED: usize = 32 << 20;
 
 /// The bytes of one request that are passed on together, or more by one piece of the body. The
-/// client gets a body in pieces of some 10 KiB, and to wake the waiting thread for each of them
-/// takes longer than to copy it.
+/// client gets a body in smaller pieces; so the waiting thread is woken less often.
 const TOGETHER: usize = 512 << 10;
 
 /// How often a broken body is asked for again without a byte having arrived since the last time.
