@@ -24,6 +24,7 @@ mod races;
 #[cfg(unix)]
 mod screens;
 mod several;
+mod show;
 #[cfg(target_os = "linux")]
 mod signals;
 mod stats;
