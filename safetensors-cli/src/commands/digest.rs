@@ -5,13 +5,14 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use safetensors_core::LazyTensor;
 use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::digest::{self, DigestOptions};
 use safetensors_core::edit::{RecordOptions, record_digests, recover};
-use safetensors_core::{Checkpoint, LazyTensor};
 use serde::Serialize;
 
 use crate::edit::{advised, files_of, warn_of_restored};
+use crate::input::{Checkpoint, Source};
 use crate::inputs::{Inputs, Shown};
 use crate::progress::Progress;
 use crate::report::report;
@@ -187,6 +188,6 @@ fn record(checkpoint: &Checkpoint, out: &mut impl Write) -> anyhow::Result<()> {
 }
 
 /// The bytes of data in all files.
-fn data_len(files: &[CheckpointFile]) -> u64 {
+fn data_len(files: &[CheckpointFile<Source>]) -> u64 {
     files.iter().map(|file| file.safetensors().header().data_len()).sum()
 }
