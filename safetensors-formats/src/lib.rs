@@ -59,14 +59,26 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking"))]
 
 mod error;
+mod format;
+#[cfg(feature = "gguf")]
+#[cfg_attr(docsrs, doc(cfg(feature = "gguf")))]
+pub mod gguf;
 mod input;
 mod limits;
 pub mod npy;
 pub mod npz;
+mod options;
+#[cfg(feature = "pytorch")]
+#[cfg_attr(docsrs, doc(cfg(feature = "pytorch")))]
+pub mod pytorch;
+mod tensor_file;
 mod zipped;
 
 pub use error::{Error, ErrorKind, Result};
+pub use format::{Format, open};
 pub use limits::Limits;
+pub use options::Options;
+pub use tensor_file::{Stored, TensorFile};
 
 /// The README, whose example is tested.
 #[cfg(doctest)]
