@@ -10,7 +10,7 @@ use safetensors_core::modelspec::{Level, ModelSpec, validate};
 use safetensors_core::{Checkpoint, ErrorKind};
 
 use crate::report::warn;
-use crate::{file, input, text};
+use crate::{address, file, input, text};
 
 /// The arguments of every command that changes the metadata of a file.
 #[derive(Debug, clap::Args)]
@@ -119,5 +119,6 @@ fn file_of(path: &Path) -> anyhow::Result<PathBuf> {
 /// All files at a path, not opened either.
 pub(crate) fn files_of(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     input::refuse_stdin(path)?;
+    address::refuse(path)?;
     Ok(CheckpointPath::find(path)?.files()?)
 }

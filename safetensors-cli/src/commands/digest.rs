@@ -4,14 +4,14 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Context;
+use safetensors_core::LazyTensor;
 use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::digest::{self, DigestOptions};
 use safetensors_core::edit::{RecordOptions, record_digests, recover};
-use safetensors_core::{Checkpoint, LazyTensor};
 use serde::Serialize;
 
 use crate::edit::{advised, files_of, warn_of_restored};
-use crate::input::{self, Input};
+use crate::input::{self, Checkpoint, Input, Source};
 use crate::progress::Progress;
 use crate::select::Select;
 use crate::{json, text};
@@ -145,6 +145,6 @@ fn record(checkpoint: &Checkpoint, out: &mut impl Write) -> anyhow::Result<()> {
 }
 
 /// The bytes of data in all files.
-fn data_len(files: &[CheckpointFile]) -> u64 {
+fn data_len(files: &[CheckpointFile<Source>]) -> u64 {
     files.iter().map(|file| file.safetensors().header().data_len()).sum()
 }

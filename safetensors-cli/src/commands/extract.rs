@@ -4,10 +4,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use safetensors_core::io::FileSource;
-use safetensors_core::{Checkpoint, Error, ErrorKind, LazyTensor};
+use safetensors_core::{Error, ErrorKind};
 
-use crate::input::Input;
+use crate::input::{Checkpoint, Input, Tensor};
 use crate::progress::Progress;
 use crate::{file, numpy, text};
 
@@ -62,7 +61,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
 
 fn write(
     header: &[u8],
-    tensor: &LazyTensor<'_, FileSource>,
+    tensor: &Tensor<'_>,
     out: &mut impl Write,
     progress: &Progress,
 ) -> anyhow::Result<()> {
@@ -71,7 +70,7 @@ fn write(
 }
 
 /// The tensor of this name. If there is none, the error suggests similar names.
-fn find<'a>(checkpoint: &'a Checkpoint, name: &str) -> anyhow::Result<LazyTensor<'a, FileSource>> {
+fn find<'a>(checkpoint: &'a Checkpoint, name: &str) -> anyhow::Result<Tensor<'a>> {
     checkpoint.tensor(name).map_err(|error| {
         let last = |name: &str| name.rsplit('.').take(2).map(str::to_owned).collect::<Vec<_>>();
         let similar =

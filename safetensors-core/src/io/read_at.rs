@@ -187,6 +187,37 @@ pub struct ReadRange<'a> {
     pub bytes: &'a mut [u8],
 }
 
+/// Some source, whatever its type: see [`Checkpoint::into_boxed`](crate::Checkpoint::into_boxed).
+impl ReadAt for Box<dyn ReadAt> {
+    fn byte_len(&self) -> u64 {
+        (**self).byte_len()
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        (**self).read_exact_at(buf, offset)
+    }
+
+    fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
+        (**self).read_ranges_at(ranges)
+    }
+
+    fn requests(&self) -> Option<Requests> {
+        (**self).requests()
+    }
+
+    fn check_unchanged(&self) -> io::Result<()> {
+        (**self).check_unchanged()
+    }
+
+    fn may_change_unseen(&self) -> bool {
+        (**self).may_change_unseen()
+    }
+
+    fn is_replaced(&self) -> io::Result<bool> {
+        (**self).is_replaced()
+    }
+}
+
 impl<B: AsRef<[u8]> + Send + Sync> ReadAt for B {
     fn byte_len(&self) -> u64 {
         self.as_ref().len() as u64

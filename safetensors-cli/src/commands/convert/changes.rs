@@ -4,8 +4,9 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use regex::Regex;
 use safetensors_core::convert::Overflow;
 use safetensors_core::glob::Pattern;
-use safetensors_core::{ConvertOptions, Dtype, Result, Rewrite};
+use safetensors_core::{ConvertOptions, Dtype, Result};
 
+use crate::input::Rewrite;
 use crate::report::wrong_usage;
 use crate::select::{Matcher, Select};
 

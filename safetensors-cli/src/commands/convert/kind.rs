@@ -3,6 +3,8 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
+use crate::address;
+
 /// What a path is, as input and as output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -41,6 +43,9 @@ const FOREIGN: [(&str, &str); 14] = [
 impl Kind {
     /// The kind of a path. A directory is a checkpoint whatever its name.
     pub(super) fn of(path: &Path) -> Self {
+        if let Some(address) = address::of(path) {
+            return Self::of_address(&address::shown(address));
+        }
         let extension = path.extension().and_then(OsStr::to_str).map(str::to_lowercase);
         match extension.as_deref() {
             _ if path.is_dir() => Self::Checkpoint,
@@ -53,6 +58,20 @@ impl Kind {
                 None => Self::Checkpoint,
             },
             None => Self::Checkpoint,
+        }
+    }
+}
+
+impl Kind {
+    /// The kind of an address. One that is no file of a known kind is a checkpoint: repositories
+    /// and folders may be named like files of other formats.
+    fn of_address(address: &str) -> Self {
+        match address.rsplit_once('.').map(|(_, extension)| extension.to_lowercase()).as_deref() {
+            Some("safetensors") => Self::Safetensors,
+            Some("json") => Self::Index,
+            Some("npy") => Self::Npy,
+            Some("npz") => Self::Npz,
+            _ => Self::Checkpoint,
         }
     }
 }
@@ -77,5 +96,8 @@ mod tests {
             assert_eq!(kind(checkpoint), Kind::Checkpoint, "{checkpoint}");
         }
         assert_eq!(Kind::of(Path::new("-")), Kind::Checkpoint);
+        let signed = "https://host/a/model.safetensors?signature=x.npz";
+        assert_eq!(Kind::of(Path::new(signed)), Kind::Safetensors);
+        assert_eq!(Kind::of(Path::new("hf://owner/yolo.pt")), Kind::Checkpoint);
     }
 }

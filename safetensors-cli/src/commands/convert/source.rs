@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use safetensors_core::ranks::{gather, is_divided};
-use safetensors_core::{Checkpoint, Rewrite};
 use safetensors_formats::{npy, npz};
 
 use super::kind::Kind;
+use crate::input::{Checkpoint, Rewrite};
 use crate::report::wrong_usage;
-use crate::{input, numpy, text};
+use crate::{address, input, numpy, text};
 
 /// An open input, from which tensors are taken.
 pub(super) struct Source {
@@ -34,6 +34,10 @@ impl Source {
             Kind::Safetensors | Kind::Index | Kind::Checkpoint => {
                 Content::Checkpoint(Box::new(input::open(path)?))
             }
+            Kind::Npy | Kind::Npz if address::of(path).is_some() => anyhow::bail!(
+                "{}: NumPy's files are read from the disk only; download it first",
+                input::name(path)
+            ),
             Kind::Npy => Content::Npy(npy::Array::open(path).map_err(numpy::unread)?),
             Kind::Npz => Content::Npz(npz::Archive::open(path).map_err(numpy::unread)?),
             Kind::Foreign(format) => {

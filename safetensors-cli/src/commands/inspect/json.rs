@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use safetensors_core::audit::FileLayout;
-use safetensors_core::io::FileSource;
-use safetensors_core::{Checkpoint, LazyTensor, Metadata, ReadAt};
+use safetensors_core::{Metadata, ReadAt};
 use serde::{Serialize, Serializer};
 
 use super::Tensors;
+use crate::input::{Checkpoint, Tensor};
 use crate::totals::Totals;
 
 /// The document of `--json`. Sizes are in bytes. Offsets count from the start of the file.
@@ -58,7 +58,7 @@ struct TensorEntry<'a> {
 }
 
 impl<'a> TensorEntry<'a> {
-    fn of(tensor: &LazyTensor<'a, FileSource>) -> Self {
+    fn of(tensor: &Tensor<'a>) -> Self {
         Self {
             name: tensor.name(),
             dtype: tensor.dtype().name(),

@@ -11,10 +11,7 @@ mod tables;
 use std::io::Write;
 use std::process::ExitCode;
 
-use safetensors_core::LazyTensor;
-use safetensors_core::io::FileSource;
-
-use crate::input::Input;
+use crate::input::{Input, Tensor};
 use crate::order::Sort;
 use crate::select::Select;
 use crate::tree::Tree;
@@ -52,7 +49,7 @@ Examples:
 
 Exit codes: 0 shown, 1 PATH is malformed or cannot be read, 2 wrong usage.";
 
-type Tensors<'a> = [LazyTensor<'a, FileSource>];
+type Tensors<'a> = [Tensor<'a>];
 
 /// Shows one checkpoint.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {

@@ -2,12 +2,12 @@
 
 use std::io::{self, Write};
 
+use safetensors_core::ReadAt;
 use safetensors_core::audit::FileLayout;
 use safetensors_core::checkpoint::CheckpointFile;
-use safetensors_core::io::FileSource;
-use safetensors_core::{Checkpoint, LazyTensor, ReadAt};
 
 use super::Tensors;
+use crate::input::{Checkpoint, Source, Tensor};
 use crate::table::Align::{Left, Right};
 use crate::table::{self, Rows};
 use crate::totals::Totals;
@@ -70,7 +70,7 @@ pub(super) fn flat(
     let columns =
         [("name", Left), ("dtype", Left), ("shape", Left), ("size", Right), ("file", Left)];
     let columns = if several { &columns[..] } else { &columns[..4] };
-    let row = |tensor: &LazyTensor<'_, FileSource>, rows: &mut Rows<'_>| {
+    let row = |tensor: &Tensor<'_>, rows: &mut Rows<'_>| {
         let cells = [
             text::name(tensor.name()),
             tensor.dtype().to_string(),
@@ -142,7 +142,7 @@ pub(super) fn files(
     ];
     let any_misaligned = layouts.iter().any(|layout| layout.misaligned_tensors > 0);
     let columns = if any_misaligned { &columns[..] } else { &columns[..7] };
-    let row = |shard: &CheckpointFile, layout: &FileLayout, rows: &mut Rows<'_>| {
+    let row = |shard: &CheckpointFile<Source>, layout: &FileLayout, rows: &mut Rows<'_>| {
         let archive = shard.safetensors();
         let cells = [
             text::path(shard.path()),

@@ -23,7 +23,7 @@ use crate::report::wrong_usage;
 use crate::select::Select;
 use crate::totals::Totals;
 use crate::tree::Tree;
-use crate::{file, text};
+use crate::{address, file, text};
 
 /// Draw a picture of where the parameters are: modules as areas, dtypes as colours.
 ///
@@ -118,6 +118,10 @@ impl Args {
 fn name(path: &Path) -> String {
     if input::is_stdin(path) {
         return input::name(path);
+    }
+    if let Some(address) = address::of(path) {
+        let shown = address::shown(address);
+        return shown.trim_end_matches('/').rsplit('/').next().unwrap_or(&shown).to_owned();
     }
     let real =
         || path.canonicalize().ok()?.file_name().map(|name| name.to_string_lossy().into_owned());

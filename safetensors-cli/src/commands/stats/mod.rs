@@ -13,12 +13,11 @@ use std::process::ExitCode;
 
 use histogram::Histogram;
 use moments::Moments;
-use safetensors_core::io::FileSource;
 use safetensors_core::load::Piece;
 use safetensors_core::{Error, ErrorKind, LazyTensor};
 use serde::Serialize;
 
-use crate::input::Input;
+use crate::input::{Input, Source, Tensor};
 use crate::progress::Progress;
 use crate::report::report;
 use crate::select::Select;
@@ -60,8 +59,6 @@ Examples:
   safetensors stats --json checkpoint/ | jq '.tensors[] | select(.nan > 0).name'
 
 Exit codes: 0 shown, 1 PATH is malformed, unreadable, or has invalid BOOL values, 2 wrong usage.";
-
-type Tensor<'a> = LazyTensor<'a, FileSource>;
 
 /// The statistics of one tensor.
 #[derive(Serialize)]
@@ -195,7 +192,7 @@ fn for_each_piece<R: Send>(
         .iter()
         .enumerate()
         .flat_map(|(i, tensor)| tensor.pieces().map(move |piece| (i, piece)));
-    let work = |(i, piece): &(usize, Piece<'_, FileSource>)| {
+    let work = |(i, piece): &(usize, Piece<'_, Source>)| {
         let values = values::of(piece);
         progress.add(piece.byte_len());
         values.map(|values| look(*i, &values))

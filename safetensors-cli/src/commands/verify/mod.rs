@@ -22,7 +22,7 @@ use crate::colour::{Colour, paint};
 use crate::progress::Progress;
 use crate::report::{report, warn};
 use crate::totals::Totals;
-use crate::{input, json, parallel, text};
+use crate::{address, input, json, parallel, text};
 
 /// Check files and checkpoints against every rule of the format.
 ///
@@ -38,7 +38,7 @@ use crate::{input, json, parallel, text};
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Files, indexes or directories with all below them, or - for standard input
+    /// Files, indexes, directories with all below them, addresses, or - for standard input
     ///
     /// An index, such as model.safetensors.index.json, is checked with its shards. Each file is
     /// checked once, even if it is named twice, or named and also a shard
@@ -164,10 +164,10 @@ fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> O
 impl Outcome {
     /// The outcome before the check.
     fn new(path: &Path) -> Self {
-        let path = if input::is_stdin(path) {
-            input::name(path)
-        } else {
-            path.to_string_lossy().into_owned()
+        let path = match address::of(path) {
+            _ if input::is_stdin(path) => input::name(path),
+            Some(address) => address::shown(address),
+            None => path.to_string_lossy().into_owned(),
         };
         Self { path, ..Self::default() }
     }

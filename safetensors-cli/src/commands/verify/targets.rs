@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use safetensors_core::Checkpoint;
+use safetensors_core::Error;
 use safetensors_core::checkpoint::FilePattern;
 
 use super::discover::Found;
-use crate::{input, text};
+use crate::input::{self, Checkpoint};
+use crate::{address, text};
 
 /// One file or checkpoint to check, or a path where there is none.
 #[derive(Debug)]
@@ -55,7 +56,14 @@ pub(super) fn of(paths: &[PathBuf]) -> Vec<Target> {
     let mut seen = BTreeSet::new();
     if targets.len() > 1 {
         for target in targets.iter().filter(|target| target.is_index()) {
-            match Checkpoint::open(&target.path) {
+            let opened = match address::of(&target.path) {
+                Some(address) => address::open(address),
+                None => match safetensors_core::Checkpoint::open(&target.path) {
+                    Ok(checkpoint) => Ok(checkpoint.into_boxed()),
+                    Err(error) => Err(error.into()),
+                },
+            };
+            match opened {
                 Ok(checkpoint) => {
                     seen.extend(checkpoint.files().iter().map(|shard| identity(shard.path())));
                 }
@@ -63,7 +71,8 @@ pub(super) fn of(paths: &[PathBuf]) -> Vec<Target> {
                 // the reason for that would only be reported again; the others are checked by
                 // themselves.
                 Err(error) => {
-                    let file = error.file().map(Path::new).filter(|file| *file != target.path);
+                    let file = error.downcast_ref().and_then(Error::file).map(Path::new);
+                    let file = file.filter(|file| *file != target.path);
                     seen.extend(file.map(identity));
                 }
             }

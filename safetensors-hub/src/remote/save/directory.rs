@@ -10,6 +10,7 @@ use object_store::{
     Error, ObjectMeta, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion,
 };
 
+use crate::remote::bounded::{LISTING, together};
 use crate::remote::object::{Service, version_of};
 use crate::remote::runtime::run;
 
@@ -36,7 +37,8 @@ impl Directory {
     pub(super) fn list(&self) -> io::Result<BTreeMap<String, ObjectMeta>> {
         let key = self.key.clone();
         let listed = self.ask(|service| async move {
-            Ok(service.store.list_with_delimiter(Some(&key)).await?.objects)
+            let listed = service.store.list_with_delimiter(Some(&key));
+            Ok(together(LISTING, listed).await?.objects)
         })?;
         let named = |meta: ObjectMeta| Some((meta.location.filename()?.to_owned(), meta));
         Ok(listed.into_iter().filter_map(named).collect())

@@ -149,9 +149,9 @@ fn save_after(
         listing: Listing::Possible,
     };
     let earlier = ShardOptions::new().max_shard_size(earlier_shard_size.into());
-    save(&place(inner.clone()), tensors("old"), &earlier).unwrap();
+    save(&place(inner.clone()), tensors("old"), &earlier, || Ok(())).unwrap();
     let store = Arc::new(Racing { inner, calls: Mutex::default(), before: Box::new(before) });
-    (save(&place(store.clone()), tensors("new"), &options).map(drop), store)
+    (save(&place(store.clone()), tensors("new"), &options, || Ok(())).map(drop), store)
 }
 
 /// The index, and whether each of its files has the tensors that it says.

@@ -13,11 +13,12 @@ use super::upload::Upload;
 use crate::remote::object::version_of;
 use crate::remote::place::Place;
 
-/// Saves tensors to a directory.
+/// Saves tensors to a directory, if `check` succeeds when everything is sent.
 pub(super) fn save<N: AsRef<str>, S: TensorSource>(
     place: &Place,
     tensors: impl IntoIterator<Item = (N, S)>,
     options: &ShardOptions,
+    check: impl FnOnce() -> Result<()>,
 ) -> Result<SavedShards> {
     let planned = PlannedShards::new(tensors, options)?;
     let index = planned.index()?;
@@ -31,6 +32,7 @@ pub(super) fn save<N: AsRef<str>, S: TensorSource>(
             .map_err(|error| error.in_file(format!("{}/{name}", place.shown)))?;
         uploads.push((name.as_str(), upload));
     }
+    check()?;
     let (shown, pattern) = (place.shown.as_str(), planned.pattern());
     Commit { directory, shown, pattern, index: index.as_ref() }.run(uploads)?;
     Ok(SavedShards { files: planned.files().to_vec(), total_size: planned.total_size() })
