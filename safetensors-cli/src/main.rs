@@ -14,6 +14,7 @@ mod input;
 mod json;
 mod numpy;
 mod order;
+mod other;
 mod parallel;
 mod progress;
 mod ranks;

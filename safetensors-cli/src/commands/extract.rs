@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::Context;
 use safetensors_core::{Error, ErrorKind};
 
 use crate::input::{Checkpoint, Input, Tensor};
@@ -46,8 +47,11 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     let checkpoint = args.input.open()?;
     let tensor = find(&checkpoint, &args.name)?;
     let instead = "use --raw, or make it F32 with `safetensors convert --dtype f32`";
-    let header =
-        if args.raw { Vec::new() } else { numpy::header_of(tensor.name(), &tensor, instead)? };
+    let header = match args.raw {
+        true => Vec::new(),
+        false => numpy::header_of(tensor.name(), &tensor, instead)
+            .with_context(|| text::path(&args.output))?,
+    };
     let bytes = tensor.byte_len() + header.len() as u64;
     let progress = Progress::bytes(tensor.byte_len());
     if args.output == Path::new("-") {

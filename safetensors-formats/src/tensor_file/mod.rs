@@ -13,6 +13,7 @@ mod data;
 mod scratch;
 mod strided;
 
+use std::any::Any;
 use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::path::Path;
@@ -189,7 +190,7 @@ impl<S: ReadAt> TensorFile<S> {
     }
 }
 
-impl<S: ReadAt> ReadAt for TensorFile<S> {
+impl<S: ReadAt + 'static> ReadAt for TensorFile<S> {
     fn byte_len(&self) -> u64 {
         self.byte_len
     }
@@ -241,5 +242,9 @@ impl<S: ReadAt> ReadAt for TensorFile<S> {
 
     fn is_replaced(&self) -> io::Result<bool> {
         self.input().source.is_replaced()
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
     }
 }
