@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the fixtures of `safetensors-formats/tests`: files of PyTorch and GGUF, and what is in them.
+"""Writes the fixtures of `safetensors-formats/tests`: files of PyTorch and GGUF, and their content.
 
 Run by hand, as CI has no Python. PyTorch for the CPU is enough:
 
@@ -10,7 +10,7 @@ Run by hand, as CI has no Python. PyTorch for the CPU is enough:
 Each file `NAME.pt`, `NAME.bin` or `NAME.gguf` has its content beside it as `NAME.safetensors`,
 written here from the tensors that PyTorch or the package `gguf` holds in memory. Files in
 `refused` have none. The files are made from fixed numbers, so that they stay as they are with the
-same versions of the packages.
+same versions of the packages. The tables in `src/gguf/dequantize/grids.bin` are written, too.
 """
 
 import io
@@ -85,6 +85,11 @@ def flat(value, path=()):
     return found
 
 
+def of_bytes(data, dtype):
+    """A tensor of six elements, which are these bytes."""
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8).view(dtype).reshape(2, 3)
+
+
 def every_dtype():
     tensors = OrderedDict()
     for number, name in enumerate(DTYPES):
@@ -93,7 +98,7 @@ def every_dtype():
         data = bytes((7 * i + 13 * number) % 251 for i in range(6 * width))
         if name == "bool":
             data = bytes([0, 1, 1, 0, 1, 0])
-        tensors[f"of.{name}"] = torch.frombuffer(bytearray(data), dtype=torch.uint8).view(dtype).reshape(2, 3)
+        tensors[f"of.{name}"] = of_bytes(data, dtype)
     return tensors
 
 
@@ -245,8 +250,9 @@ def gguf_files(folder):
         array = (np.arange(6) - 2).astype(dtype).reshape(2, 3)
         writer.add_tensor(f"of.{name}", array)
         expected[f"of.{name}"] = (kind, array.shape, array.tobytes())
-    array = gguf.quants.quantize(np.arange(6, dtype=np.float32).reshape(2, 3), gguf.GGMLQuantizationType.BF16)
-    writer.add_tensor("of.bf16", array, raw_dtype=gguf.GGMLQuantizationType.BF16)
+    kind = gguf.GGMLQuantizationType.BF16
+    array = gguf.quants.quantize(np.arange(6, dtype=np.float32).reshape(2, 3), kind)
+    writer.add_tensor("of.bf16", array, raw_dtype=kind)
     expected["of.bf16"] = ("BF16", (2, 3), array.tobytes())
     finish(writer)
     write_expected(folder / "plain.safetensors", expected)
@@ -277,6 +283,14 @@ def gguf_files(folder):
     write_expected(folder / "quantised.safetensors", expected)
 
 
+def grids(path):
+    """Writes the tables of the IQ types: all rows, of two bytes each."""
+    quants = gguf.quants
+    kinds = ["IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S"]
+    rows = (getattr(quants, kind).grid_hex.decode() for kind in kinds)
+    path.write_bytes(b"".join(bytes.fromhex(text) for text in rows))
+
+
 def finish(writer):
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -288,6 +302,7 @@ def main():
     folder = Path(sys.argv[1])
     pytorch(folder / "pytorch")
     gguf_files(folder / "gguf")
+    grids(folder.parent.parent / "src/gguf/dequantize/grids.bin")
     for path in sorted(folder.glob("pytorch/**/*")) + sorted(folder.glob("gguf/*")):
         if path.is_file():
             print(f"{path.stat().st_size:8}  {path.relative_to(folder)}")

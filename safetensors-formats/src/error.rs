@@ -143,7 +143,8 @@ impl fmt::Display for Error {
             f.write_str(": ")?;
         }
         if let Some(member) = member.as_ref().filter(|_| !has_member) {
-            write!(f, "member {}: ", Quoted(member))?;
+            let what = if kind.is_about_a_tensor() { "tensor" } else { "member" };
+            write!(f, "{what} {}: ", Quoted(member))?;
         }
         kind.fmt(f)
     }
@@ -268,7 +269,7 @@ pub enum ErrorKind {
     #[error("a pickle, but not one that PyTorch's save has written")]
     NoMagic,
     /// A pickle that breaks a rule; `offset` is the byte after the opcode.
-    #[error("the pickle, up to its byte {offset}: {problem}")]
+    #[error("the pickle, up to its byte {offset}: {}", Short(.problem))]
     BadPickle { offset: u64, problem: String },
     /// The pickle is longer than [`Limits`](crate::Limits) allows.
     #[error("the pickle is over the limit of {limit} bytes")]
@@ -297,8 +298,11 @@ pub enum ErrorKind {
     StorageCut { storage: String, file_len: u64 },
     /// A tensor reaches past the end of its storage. All numbers are counted in elements.
     #[error(
-        "shape {shape:?} with strides {strides:?} from element {offset} on reaches past the \
-         {available} elements of the storage {}", Quoted(.storage)
+        "shape {} with strides {} from element {offset} on reaches past the {available} elements \
+         of the storage {}",
+        Short(&format!("{shape:?}")),
+        Short(&format!("{strides:?}")),
+        Quoted(.storage)
     )]
     OutsideStorage {
         storage: String,
@@ -308,7 +312,7 @@ pub enum ErrorKind {
         strides: Vec<u64>,
     },
     /// An index breaks a rule.
-    #[error("the index: {problem}")]
+    #[error("the index: {}", Short(.problem))]
     BadIndex { problem: String },
     /// The index says that a shard has a tensor which it lacks.
     #[error("the index maps it to {}, which does not have it", Quoted(.shard))]
@@ -316,7 +320,7 @@ pub enum ErrorKind {
 
     // GGUF.
     /// The header breaks a rule; `offset` is the byte after what is wrong.
-    #[error("the GGUF header, up to its byte {offset}: {problem}")]
+    #[error("the GGUF header, up to its byte {offset}: {}", Short(.problem))]
     BadGguf { offset: u64, problem: String },
     /// A tensor reaches past the end of the file.
     #[error("its data ends at byte {expected}, but the file has {found}")]
@@ -355,6 +359,40 @@ pub enum ErrorKind {
     /// Core failed: a file cannot be opened, a shape overflows, a tensor cannot give its bytes.
     #[error("{0}")]
     Core(#[source] core::Error),
+}
+
+/// A text that may quote names of any length, shortened where it is too long for a message.
+struct Short<'a>(&'a str);
+
+impl fmt::Display for Short<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 300;
+        match self.0.char_indices().nth(SHOWN) {
+            Some((end, _)) => write!(f, "{}... ({} bytes)", &self.0[..end], self.0.len()),
+            None => f.write_str(self.0),
+        }
+    }
+}
+
+impl ErrorKind {
+    /// Whether it is about a tensor of a file of PyTorch or GGUF, not about a member of an archive.
+    fn is_about_a_tensor(&self) -> bool {
+        match self {
+            Self::TooExpanded { .. }
+            | Self::NoDtype { .. }
+            | Self::UnknownObject { .. }
+            | Self::NoStorage { .. }
+            | Self::StorageCut { .. }
+            | Self::OutsideStorage { .. }
+            | Self::NotInShard { .. }
+            | Self::BadGguf { .. }
+            | Self::PastEnd { .. }
+            | Self::TensorsOverlap { .. } => true,
+            #[cfg(feature = "gguf")]
+            Self::Quantised { .. } | Self::NoDequantizer { .. } => true,
+            _ => false,
+        }
+    }
 }
 
 /// Text from outside in quotes, escaped, and shortened where it is too long for a message.

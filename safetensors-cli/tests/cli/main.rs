@@ -17,6 +17,7 @@ mod interrupted;
 mod map;
 mod metadata;
 mod modelspec;
+mod other_formats;
 mod plan;
 mod races;
 #[cfg(target_os = "linux")]

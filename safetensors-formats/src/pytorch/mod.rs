@@ -2,13 +2,13 @@
 //!
 //! | read | how |
 //! |---|---|
-//! | archives, as PyTorch 1.6 and later write | a zip archive of a pickle and the storages of tensors |
+//! | archives, as PyTorch 1.6 and later write | a zip archive of a pickle and storages of tensors |
 //! | legacy files, as PyTorch 0.1.10 to 1.5 write | several pickles, then the storages |
 //! | an index, such as `pytorch_model.bin.index.json` | JSON that names the shards |
 //!
-//! [`TensorFile`] opens one file, [`open_index`] an index. The pickle
-//! is read by a machine that knows the opcodes and the few functions with which PyTorch rebuilds
-//! tensors. **No code of a pickle is ever run**: a class is only a name here.
+//! [`TensorFile::open`](crate::TensorFile::open) opens one file, [`open_index`] an index. The
+//! pickle is read by a machine that knows the opcodes and the few functions with which PyTorch
+//! rebuilds tensors. **No code of a pickle is ever run**: a class is only a name here.
 //!
 //! # Which tensors there are
 //!
@@ -30,16 +30,21 @@
 //! first name in sorted order has the bytes, the others are
 //! [aliases](safetensors_core::Checkpoint::aliases). Tensors that only overlap are read separately.
 //!
-//! ```no_run
-//! use safetensors_core::{Rewrite, SaveOptions};
+//! ```
+//! use safetensors_core::{Checkpoint, Rewrite, SaveOptions};
 //! use safetensors_formats::Options;
 //!
-//! let checkpoint = safetensors_formats::open("pytorch_model.bin", &Options::new())?;
-//! for tensor in checkpoint.tensors() {
-//!     println!("{} {} {:?}", tensor.name(), tensor.dtype(), tensor.shape());
-//! }
-//! // Tensor by tensor, however large the model is.
-//! Rewrite::of(&checkpoint).save("model.safetensors", &SaveOptions::new())?;
+//! # let dir = tempfile::tempdir()?;
+//! # let out = dir.path().join("model.safetensors");
+//! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/pytorch/tied.pt");
+//! // `path` is that of a file which `torch.save(model.state_dict(), path)` has written.
+//! let checkpoint = safetensors_formats::open(path, &Options::new())?;
+//! assert_eq!(checkpoint.tensor("lm_head.weight")?.shape(), [4, 3]);
+//! assert!(checkpoint.aliases().any(|(alias, _)| alias == "model.embed.weight"));
+//!
+//! // Tensor by tensor, however large the model is. Tied weights stay tied.
+//! Rewrite::of(&checkpoint).save(&out, &SaveOptions::new())?;
+//! assert_eq!(Checkpoint::open(&out)?.tensor("model.embed.weight")?.shape(), [4, 3]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

@@ -88,7 +88,8 @@ impl Builder {
             }
             let key = serde_json::to_string(&name).map_err(io::Error::from)?;
             json.push_str(&format!(
-                "{key}:{{\"dtype\":\"{dtype}\",\"shape\":{shape:?},\"data_offsets\":[{start},{end}]}}"
+                "{key}:{{\"dtype\":\"{dtype}\",\"shape\":{shape:?},\
+                 \"data_offsets\":[{start},{end}]}}"
             ));
             if json.len() as u64 > limit {
                 return Err(ErrorKind::DirectoryTooLong { limit }.into());

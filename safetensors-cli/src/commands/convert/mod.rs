@@ -43,11 +43,13 @@ use crate::{file, text};
 ///
 /// Each IN is a .safetensors, .npz or .npy file; a file of PyTorch (.pt, .pth, .bin) or
 /// GGUF; an index (*.safetensors.index.json, *.bin.index.json); a directory that holds
-/// model.safetensors, or else an index, or else exactly one file, or pytorch_model.bin; an address of one of these, such as hf://owner/name; or - for a safetensors file
-/// on standard input. OUT is a .safetensors, .npz or .npy file, or else a directory, which
-/// becomes a checkpoint of one or more files with an index; or a .safetensors file or a
-/// directory of a bucket, such as s3://bucket/model. NumPy's files (.npz, .npy) hold no
-/// metadata and no second names of tied weights.
+/// model.safetensors, or else an index, or else exactly one file, or else
+/// pytorch_model.bin or its index; an address of safetensors files, such as
+/// hf://owner/name; or - for a safetensors file on standard input. OUT is a .safetensors,
+/// .npz or .npy file, or else a directory, which becomes a checkpoint of one or more files
+/// with an index; or a .safetensors file or a directory of a bucket, such as
+/// s3://bucket/model. NumPy's files (.npz, .npy) hold no metadata and no second names of
+/// tied weights.
 ///
 /// A checkpoint that ranks have saved in parts is read as whole tensors. --ranks writes
 /// one: each rank's parts in files of its own, which `safetensors plan` shows before.
@@ -112,7 +114,7 @@ Examples:
   safetensors convert model/ enc.safetensors -f 'enc.*' --rename '^enc\\.' ''
   safetensors convert weights.npz model.safetensors --prefix model. --dry-run
   safetensors convert pytorch_model.bin model.safetensors
-  safetensors convert model.gguf model.safetensors --dequantize bf16
+  safetensors convert model.gguf out.safetensors --dequantize bf16
   safetensors convert s3://bucket/model small/ --dtype bf16
 
 Exit codes: 0 written, 1 OUT is as it was, or the error says that it is written, 2 wrong usage.

@@ -1,6 +1,7 @@
 //! The numbers of quantised blocks, as the reference implementation computes them: the same
 //! operations on 32-bit floats in the same order, so that every bit agrees.
 
+pub(super) mod iq;
 pub(super) mod k;
 pub(super) mod other;
 pub(super) mod simple;
