@@ -27,9 +27,9 @@ pub(crate) struct Input {
     /// A file, an index, a directory, an address, or - for standard input
     ///
     /// An index is a file such as model.safetensors.index.json. A directory must hold
-    /// model.safetensors, or else an index, or else exactly one .safetensors file. Files of PyTorch,
-    /// GGUF and NumPy are read, too. An address is
-    /// hf://owner/name, s3://bucket/model (gs, az), https://host/model.safetensors
+    /// model.safetensors, or else an index, or else exactly one .safetensors file. Files of
+    /// PyTorch, GGUF and NumPy are read, too. An address is hf://owner/name, s3://bucket/model
+    /// (gs, az), https://host/model.safetensors
     #[arg(value_name = "PATH")]
     path: PathBuf,
 }
