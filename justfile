@@ -61,6 +61,10 @@ test-fleet:
     cargo build -p safetensors-bridge-cli
     python3 distributed/ray/test_fleet.py target/debug/safetensors
 
+# Run a model on the ranks of MPI. Debian: libopenmpi-dev, openmpi-bin and libclang-dev.
+test-mpi:
+    scripts/check_mpi
+
 # Licences, sources and known vulnerabilities of all dependencies (cargo-deny, network).
 deny:
     cargo deny check

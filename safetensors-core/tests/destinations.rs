@@ -3,6 +3,8 @@
 #![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod support;
+
 use std::fs;
 use std::path::Path;
 
@@ -11,19 +13,11 @@ use safetensors_core::{
     Checkpoint, Dtype, ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorSource, TensorView,
     save,
 };
+use support::names_in;
 
 fn rewrite() -> Rewrite<'static> {
     let view = |values: &'static [u8; 2]| TensorView::from_slice(&[2], values).unwrap();
     Rewrite::new().add("a", view(&[1, 2])).unwrap().add("b", view(&[3, 4])).unwrap()
-}
-
-fn names(directory: &Path) -> Vec<String> {
-    let mut names: Vec<_> = fs::read_dir(directory)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    names
 }
 
 #[test]
@@ -101,7 +95,7 @@ fn a_plan_refuses_impossible_destinations() {
     let error = sharded.check_destination(at("taken")).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::NotAFile { .. }), "{error}");
     assert_eq!(error.file(), at("taken/model.safetensors").to_str());
-    assert_eq!(names(dir.path()), ["directory.safetensors", "file", "taken"]);
+    assert_eq!(names_in(dir.path()), ["directory.safetensors", "file", "taken"]);
 }
 
 /// A tensor that cannot be read.
@@ -133,11 +127,11 @@ fn a_failed_save_removes_the_directories_that_it_created() {
     };
     for to in ["new", "new/and/deep", "here/new", "here"] {
         assert!(matches!(fails(to).kind(), ErrorKind::Io(_)));
-        assert_eq!(names(dir.path()), ["here"], "{to}");
-        assert!(names(&dir.path().join("here")).is_empty(), "{to}");
+        assert_eq!(names_in(dir.path()), ["here"], "{to}");
+        assert!(names_in(&dir.path().join("here")).is_empty(), "{to}");
     }
     rewrite().save_sharded(dir.path().join("new/and/deep"), &ShardOptions::new()).unwrap();
-    assert_eq!(names(&dir.path().join("new/and/deep")), ["model.safetensors"]);
+    assert_eq!(names_in(&dir.path().join("new/and/deep")), ["model.safetensors"]);
 }
 
 #[test]
@@ -167,7 +161,7 @@ fn a_path_that_ends_in_a_separator_is_refused() {
             assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
             assert_eq!(error.file(), path.to_str());
         }
-        assert_eq!(names(dir.path()), ["a"]);
+        assert_eq!(names_in(dir.path()), ["a"]);
     }
 }
 
@@ -199,12 +193,13 @@ fn an_old_checkpoint_that_cannot_be_read_stops_a_save() {
     fs::rename(&index, &moved).unwrap();
     // A link to itself: following it fails, with another error than for a missing file.
     std::os::unix::fs::symlink(&index, &index).unwrap();
-    let before: Vec<_> = names(dir.path()).iter().map(|name| fs::read(at(name)).ok()).collect();
+    let before: Vec<_> = names_in(dir.path()).iter().map(|name| fs::read(at(name)).ok()).collect();
     for options in [&several, &ShardOptions::new()] {
         let error = rewrite().save_sharded(dir.path(), options).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
         assert_eq!(error.file(), index.to_str());
-        let after: Vec<_> = names(dir.path()).iter().map(|name| fs::read(at(name)).ok()).collect();
+        let after: Vec<_> =
+            names_in(dir.path()).iter().map(|name| fs::read(at(name)).ok()).collect();
         assert_eq!(after, before);
     }
     // A dangling link is a missing file.
@@ -285,7 +280,7 @@ fn a_source_that_is_replaced_meanwhile_stops_a_rewrite() {
         assert_eq!(error.file(), from.join("model.safetensors.index.json").to_str());
         assert!(error.to_string().contains("the index has changed"), "{error}");
     }
-    assert!(names(&to).is_empty());
+    assert!(names_in(&to).is_empty());
     assert_eq!(Checkpoint::open(&from).unwrap().len(), 2);
     // Replacing the source by the rewrite itself is no error.
     Rewrite::of(&Checkpoint::open(&from).unwrap()).save_sharded(&from, &several).unwrap();

@@ -2,6 +2,8 @@
 #![cfg(feature = "std")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod support;
+
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,6 +14,7 @@ use safetensors_core::{
     Checkpoint, Dtype, ErrorKind, Result, Rewrite, SaveOptions, ShardOptions, TensorSource,
     TensorView, save, save_sharded,
 };
+use support::names_in;
 use tempfile::tempdir;
 
 fn options() -> SaveOptions {
@@ -27,14 +30,6 @@ fn assert_exists<T>(result: Result<T>, path: &Path) {
     let error = result.err().unwrap();
     assert!(matches!(error.kind(), ErrorKind::FileExists), "{error}");
     assert_eq!(error.file(), path.to_str());
-}
-
-fn names_in(directory: &Path) -> Vec<String> {
-    let entries = fs::read_dir(directory).unwrap();
-    let mut names: Vec<_> =
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
 }
 
 /// A tensor that creates a file while it is written.

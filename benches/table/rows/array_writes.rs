@@ -42,7 +42,7 @@ fn run(contenders: Vec<Contender>, isolated: bool) -> Row {
 }
 
 /// Times a writer of a file that is not there yet, and removes the file.
-fn writing(
+pub(super) fn writing(
     role: fn(&'static str, Box<harness::sample::Run>) -> Contender,
     name: &'static str,
     path: PathBuf,

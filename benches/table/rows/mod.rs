@@ -1,5 +1,6 @@
 //! The rows. Each group of rows has a file.
 
+mod array_orders;
 mod array_writes;
 mod arrays;
 mod builder;
@@ -55,6 +56,7 @@ pub(crate) fn all() -> Vec<Spec> {
         slice::rows(),
         arrays::rows(),
         array_writes::rows(),
+        array_orders::rows(),
         rank::rows(),
         remote::rows(),
         save::rows(),

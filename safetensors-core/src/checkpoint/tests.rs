@@ -9,6 +9,7 @@ use tempfile::{TempDir, tempdir, tempdir_in};
 use crate::checkpoint::{Checkpoint, ShardOptions, save_sharded};
 use crate::error::{ErrorKind, Result};
 use crate::io::failpoint::{crash_at, fail_at};
+use crate::io::testing::names_in;
 use crate::load::LoadOptions;
 use crate::save;
 use crate::save::SaveOptions;
@@ -75,13 +76,6 @@ pub(super) fn read_from(checkpoint: &Checkpoint) -> Result<Content> {
     Ok(named.map(|(name, buf): (_, TensorBuf)| (name, buf.bytes().to_vec())).collect())
 }
 
-fn names_in(directory: &Path) -> BTreeSet<String> {
-    fs::read_dir(directory)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect()
-}
-
 pub(super) fn prepare(before: Before) -> TempDir {
     // In memory where that is possible: a disk takes a minute for these thousands of saves.
     let directory = tempdir_in("/dev/shm").or_else(|_| tempdir()).unwrap();
@@ -125,7 +119,7 @@ pub(super) fn prepare(before: Before) -> TempDir {
 }
 
 /// The files of a directory after a save of so many shards.
-fn names_after(before: Before, shards: usize) -> BTreeSet<String> {
+fn names_after(before: Before, shards: usize) -> Vec<String> {
     let mut names = BTreeSet::from(["config.json".to_owned()]);
     if before == Before::Other {
         names.insert("other.safetensors".into());
@@ -139,7 +133,7 @@ fn names_after(before: Before, shards: usize) -> BTreeSet<String> {
             );
         }
     }
-    names
+    names.into_iter().collect()
 }
 
 /// Asserts that a directory opens as one of two versions, whole, and says whether it is the second.

@@ -10,6 +10,7 @@ use crate::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
 use crate::error::{ErrorKind, Result};
 use crate::io::failpoint::{crash_at, fail_at, without};
+use crate::io::testing::names_in;
 use crate::save;
 use crate::save::SaveOptions;
 use crate::tensor::TensorView;
@@ -51,13 +52,6 @@ pub(super) fn create(path: &Path) -> Vec<u8> {
     save(path, tensors, &SaveOptions::new().align(4096).metadata([("k", "v"), ("other", "value")]))
         .unwrap();
     fs::read(path).unwrap()
-}
-
-pub(super) fn names_in(directory: &Path) -> Vec<String> {
-    fs::read_dir(directory)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect()
 }
 
 /// The file after the change, and how it was made.

@@ -38,15 +38,22 @@ pub(crate) fn encode<'a>(
         }
         json.push('}');
     }
+    let mut digits = itoa::Buffer::new();
     for Entry { name, dtype, shape, data_offsets } in entries {
         json.push_str(if json.len() == 1 { "" } else { "," });
         push_string(&mut json, name);
-        // Writing to a `String` cannot fail.
-        let _ = write!(json, r#":{{"dtype":"{dtype}","shape":["#);
+        json.push_str(":{\"dtype\":\"");
+        json.push_str(dtype.name());
+        json.push_str("\",\"shape\":[");
         for (i, dim) in shape.iter().enumerate() {
-            let _ = write!(json, "{}{dim}", if i == 0 { "" } else { "," });
+            json.push_str(if i == 0 { "" } else { "," });
+            json.push_str(digits.format(*dim));
         }
-        let _ = write!(json, r#"],"data_offsets":[{},{}]}}"#, data_offsets.start, data_offsets.end);
+        json.push_str("],\"data_offsets\":[");
+        json.push_str(digits.format(data_offsets.start));
+        json.push(',');
+        json.push_str(digits.format(data_offsets.end));
+        json.push_str("]}");
     }
     json.push('}');
     let padded = (LENGTH_BYTES + json.len()).next_multiple_of(align);

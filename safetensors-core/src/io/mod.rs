@@ -23,6 +23,8 @@ mod safetensors;
 pub(crate) mod shift;
 #[cfg(feature = "std")]
 mod stamp;
+#[cfg(all(test, feature = "std"))]
+pub(crate) mod testing;
 #[cfg(feature = "std")]
 pub(crate) mod unfinished;
 

@@ -6,6 +6,7 @@ use super::{RankPlan, RankRules, RankSaved, gather, save};
 use crate::checkpoint::{Checkpoint, ShardOptions, save_sharded};
 use crate::error::{ErrorKind, RankProblem, Result};
 use crate::io::failpoint::{crash_at, fail_at, without};
+use crate::io::testing::names_in;
 use crate::load::LoadOptions;
 use crate::save::SaveOptions;
 use crate::tensor::{TensorBuf, TensorSource, TensorView};
@@ -51,14 +52,6 @@ fn fill_of(directory: &Path) -> u8 {
     assert_eq!(bytes.len(), 11);
     assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a mixture: {bytes:?}");
     bytes[0]
-}
-
-fn names_in(directory: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(directory).unwrap();
-    let mut names: Vec<_> =
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
 }
 
 const COMPLETE: [&str; 3] = [

@@ -7,16 +7,9 @@ use super::AtomicDirectory;
 use crate::error::{ErrorKind, Result};
 use crate::io::failpoint::{crash_at, fail_at, without};
 use crate::io::lock::DirectoryLock;
+use crate::io::testing::names_in;
 use crate::save::{SaveOptions, save};
 use crate::tensor::TensorView;
-
-fn names_in(directory: &Path) -> Vec<String> {
-    let entries = fs::read_dir(directory).unwrap();
-    let mut names: Vec<_> =
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
-}
 
 /// Puts a directory of two files in place. Both have the same content.
 fn put(path: &Path, content: &str) -> Result<()> {

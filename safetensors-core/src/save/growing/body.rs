@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::waiting::Waiting;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::positional::write_all_at;
@@ -25,6 +26,7 @@ pub(super) const ALIGN: u64 = 8;
 #[derive(Debug)]
 pub(super) struct Body {
     file: AtomicFile,
+    waiting: Waiting,
     state: Mutex<State>,
 }
 
@@ -39,11 +41,18 @@ struct State {
     spills: [Option<Spill>; 4],
 }
 
-/// A second hidden file.
+/// A second hidden file, and where its next tensor goes.
 #[derive(Debug)]
 struct Spill {
-    file: Arc<TempFile>,
+    file: Arc<SpillFile>,
     end: u64,
+}
+
+/// A second hidden file.
+#[derive(Debug)]
+pub(super) struct SpillFile {
+    file: TempFile,
+    waiting: Waiting,
 }
 
 /// Where the bytes of a tensor lie.
@@ -60,7 +69,7 @@ pub(super) enum Home {
     /// In the new file itself.
     Body,
     /// In a second hidden file.
-    Spill(Arc<TempFile>),
+    Spill(Arc<SpillFile>),
 }
 
 impl Body {
@@ -68,7 +77,7 @@ impl Body {
     pub(super) fn create(path: &std::path::Path, options: &SaveOptions) -> Result<Self> {
         let file = AtomicFile::create_with(path, options)?;
         let state = State { end: ROOM, has_tail: false, spills: Default::default() };
-        Ok(Self { file, state: Mutex::new(state) })
+        Ok(Self { file, waiting: Waiting::default(), state: Mutex::new(state) })
     }
 
     /// Reserves a place for a tensor of `len` bytes.
@@ -84,7 +93,10 @@ impl Body {
         let class = if is_aligned { 3 } else { dtype.alignment().trailing_zeros() as usize };
         let spill = match &mut state.spills[class] {
             Some(spill) => spill,
-            none => none.insert(Spill { file: Arc::new(self.spill()?), end: 0 }),
+            none => {
+                let file = SpillFile { file: self.spill()?, waiting: Waiting::default() };
+                none.insert(Spill { file: Arc::new(file), end: 0 })
+            }
         };
         let start = spill.end;
         spill.end = start.checked_add(len).ok_or_else(too_large)?;
@@ -103,6 +115,27 @@ impl Body {
     /// A new hidden file.
     pub(super) fn spill(&self) -> io::Result<TempFile> {
         TempFile::create(self.file.destination(), true)
+    }
+
+    /// Writes bytes of a tensor at `start` of its file. Small ones can wait until
+    /// [`flush`](Self::flush).
+    pub(super) fn write(&self, home: &Home, bytes: &[u8], start: u64) -> io::Result<()> {
+        let waiting = match home {
+            Home::Body => &self.waiting,
+            Home::Spill(spill) => &spill.waiting,
+        };
+        waiting.write(self.file_of(home), bytes, start)
+    }
+
+    /// Writes all bytes that wait. They can be read then.
+    pub(super) fn flush(&self) -> io::Result<()> {
+        self.waiting.flush(self.file())?;
+        let state = self.lock();
+        state
+            .spills
+            .iter()
+            .flatten()
+            .try_for_each(|Spill { file, .. }| file.waiting.flush(file.file()))
     }
 
     /// The open file of a place.
@@ -133,5 +166,12 @@ impl Body {
     fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing that can panic happens under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SpillFile {
+    /// The open file.
+    pub(super) fn file(&self) -> &File {
+        self.file.file()
     }
 }

@@ -63,6 +63,7 @@ impl GrowingWriter {
         let Self { path, options, body, tensors, synced, .. } = self;
         let tensors = tensors.into_inner().unwrap_or_else(PoisonError::into_inner);
         let finish = || {
+            body.flush().map_err(ErrorKind::Io)?;
             let parts = tensors.list.iter().map(|entry| Part::of(entry));
             let mut parts = parts.collect::<Result<Vec<_>>>()?;
             parts.sort_by_cached_key(Part::rank);

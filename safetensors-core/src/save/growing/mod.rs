@@ -9,6 +9,7 @@ mod stored;
 mod sync;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +25,6 @@ use super::SaveOptions;
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::{Limits, METADATA_KEY, Metadata, NameTable, attribute_key};
-use crate::io::positional::write_all_at;
 use crate::tensor::{TensorSource, shape, write_exactly};
 
 /// Writes a file tensor by tensor. A tensor is [added](Self::add) whole, or [grows](Self::grow)
@@ -34,9 +34,10 @@ use crate::tensor::{TensorSource, shape, write_exactly};
 /// [`finish`](Self::finish) gives the file its name. Until then, or if the writer is dropped, the
 /// path keeps the old file. Steps that were [synced](Self::sync) survive if the process is killed.
 ///
-/// Memory holds at most 256 KiB of each growing tensor. The writer puts one growing tensor directly
-/// at its final place. Other growing tensors go to hidden files of their own, and are copied at the
-/// end. So do tensors that would misalign the tensors after them, in at most four files.
+/// Memory holds at most 256 KiB of each growing tensor, and as much of small added tensors for each
+/// file. The writer puts one growing tensor directly at its final place. Other growing tensors go to
+/// hidden files of their own, and are copied at the end. So do tensors that would misalign the
+/// tensors after them, in at most four files.
 ///
 /// All methods take `&self`. Several tensors can grow at the same time, also from several threads.
 ///
@@ -165,7 +166,7 @@ impl GrowingWriter {
         &self.path
     }
 
-    /// Adds a whole tensor. Its bytes are written at once.
+    /// Adds a whole tensor. Its bytes are taken at once.
     ///
     /// # Errors
     ///
@@ -188,9 +189,9 @@ impl GrowingWriter {
             Ok(Entry::Whole(Whole { name, dtype, shape, place, written, synced }))
         })?;
         let Entry::Whole(whole) = &*entry else { return Ok(()) };
-        let file = self.body.file_of(&whole.place.home);
+        let Place { home, start, .. } = &whole.place;
         write_exactly(tensor, len, &mut |offset, bytes| {
-            Ok(write_all_at(file, bytes, whole.place.start + offset).map_err(ErrorKind::Io)?)
+            Ok(self.body.write(home, bytes, start + offset).map_err(ErrorKind::Io)?)
         })?;
         whole.written.store(true, Ordering::Release);
         Ok(())

@@ -73,6 +73,7 @@ impl GrowingWriter {
         }
         let options = SaveOptions { metadata, durable: self.options.durable, ..SaveOptions::new() };
         let write = |synced: &mut Synced| {
+            self.body.flush().map_err(ErrorKind::Io)?;
             synced.begin(options.durable)?;
             let path = synced.directory.join(file_name(synced.files + 1));
             let writer = StreamWriter::create_for(&path, &specs, &options)?;

@@ -13,18 +13,11 @@ use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::io::failpoint::without;
 use crate::io::hidden::header_backup;
+use crate::io::testing::names_in;
 use crate::save::{AtomicFile, SaveOptions, StreamWriter, remove_temporaries, save};
 use crate::tensor::{Sink, TensorSource, TensorView};
 
 const NAME: &str = "model.safetensors";
-
-fn names_in(directory: &Path) -> Vec<String> {
-    let entries = fs::read_dir(directory).unwrap();
-    let mut names: Vec<_> =
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
-}
 
 fn save_one(path: &Path) {
     save(path, [("w", TensorView::from_slice(&[1], &[1_u8]).unwrap())], &SaveOptions::new())

@@ -1,0 +1,73 @@
+//! [`Counting`]: a file that counts the bytes that are read from it.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use safetensors_core::io::FileSource;
+use safetensors_core::{Checkpoint, Limits, ReadAt, Result};
+
+/// What the files of a checkpoint have in common.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counter(Arc<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    bytes: AtomicU64,
+    fails: AtomicBool,
+}
+
+impl Counter {
+    /// The number of bytes that were read since this was asked last.
+    pub(crate) fn take(&self) -> u64 {
+        self.0.bytes.swap(0, Ordering::Relaxed)
+    }
+
+    /// From now on, each read fails.
+    pub(crate) fn fail(&self) {
+        self.0.fails.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A file that counts the bytes that are read from it.
+#[derive(Debug)]
+pub(crate) struct Counting {
+    file: FileSource,
+    counter: Counter,
+}
+
+impl ReadAt for Counting {
+    fn byte_len(&self) -> u64 {
+        self.file.byte_len()
+    }
+
+    fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        if self.counter.0.fails.load(Ordering::Relaxed) {
+            return Err(io::Error::other("fails on purpose"));
+        }
+        self.counter.0.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.file.read_exact_at(bytes, offset)
+    }
+
+    fn check_unchanged(&self) -> io::Result<()> {
+        self.file.check_unchanged()
+    }
+
+    fn may_change_unseen(&self) -> bool {
+        self.file.may_change_unseen()
+    }
+
+    fn is_replaced(&self) -> io::Result<bool> {
+        self.file.is_replaced()
+    }
+}
+
+/// Opens a checkpoint whose reads are counted. Those of the headers are not.
+pub(crate) fn open(directory: &Path, counter: &Counter) -> Result<Checkpoint<Counting>> {
+    let checkpoint = Checkpoint::open_by(directory, &Limits::default(), |path| {
+        Ok(Counting { file: FileSource::open(path)?, counter: counter.clone() })
+    });
+    counter.take();
+    checkpoint
+}
