@@ -156,7 +156,7 @@ impl Strided {
             if step.saturating_sub(span) > NEAR {
                 break;
             }
-            let fitting = if step == 0 { axis.count } else { (WINDOW - span) / step + 1 };
+            let fitting = (WINDOW - span).checked_div(step).map_or(axis.count, |steps| steps + 1);
             inside += 1;
             if fitting < axis.count {
                 cut = Some(fitting);

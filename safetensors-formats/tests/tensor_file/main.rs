@@ -1,6 +1,12 @@
 //! Files of other formats as checkpoints: what PyTorch, NumPy and the package `gguf` wrote, compared
 //! with what these libraries had in memory. `scripts/other_formats.py` makes the fixtures.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![cfg_attr(
+    not(any(feature = "gguf", feature = "pytorch")),
+    allow(dead_code, reason = "the fixtures of these formats")
+)]
+
 #[cfg(feature = "gguf")]
 mod gguf;
 mod hostile;

@@ -95,7 +95,7 @@ const HELP: &str = "\
 {usage-heading} {usage}
 
 \x1b[1m\x1b[4mArguments:\x1b[0m
-  <IN>...  What to read: a .safetensors, .npz or .npy file, a directory, an address, or -
+  <IN>...  What to read: a file, an index, a directory, an address, or -
   <OUT>    What to write: a .safetensors, .npz or .npy file, a directory, or a bucket
 
 \x1b[1m\x1b[4mOptions:\x1b[0m

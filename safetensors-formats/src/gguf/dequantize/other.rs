@@ -43,7 +43,7 @@ pub(in super::super) fn tq1_0(block: &[u8], out: &mut [f32]) {
     for (bytes, out) in [(&block[..32], first), (&block[32..48], second), (&block[48..52], third)] {
         for (i, out) in out.iter_mut().enumerate() {
             let byte = bytes[i % bytes.len()].wrapping_mul(POWERS[i / bytes.len()]);
-            let q = (u16::from(byte) * 3 >> 8) as i32 - 1;
+            let q = ((u16::from(byte) * 3) >> 8) as i32 - 1;
             *out = d * q as f32;
         }
     }
