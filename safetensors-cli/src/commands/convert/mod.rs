@@ -96,7 +96,7 @@ const HELP: &str = "\
 
 \x1b[1m\x1b[4mArguments:\x1b[0m
   <IN>...  What to read: a file, an index, a directory, an address, or -
-  <OUT>    What to write: a .safetensors, .npz or .npy file, directory or bucket
+  <OUT>    What to write: .safetensors, .npz, .npy, a directory, or a bucket
 
 \x1b[1m\x1b[4mOptions:\x1b[0m
 {options}{after-help}";

@@ -55,8 +55,8 @@ impl Commit<'_> {
     fn run(&self, uploads: Vec<(&str, Upload)>) -> Result<()> {
         let io = |error| Error::from(ErrorKind::Io(error));
         let new: Vec<&str> = uploads.iter().map(|(name, _)| *name).collect();
-        let mut before = self.directory.list().map_err(io)?;
         let index = self.pattern.index_name();
+        let mut before = self.directory.list(&index).map_err(io)?;
 
         // Step 2.
         let mut aside = Vec::new();
@@ -78,7 +78,7 @@ impl Commit<'_> {
             }
         }
         // Step 4.
-        self.check_placed(&placed, &self.directory.list().map_err(io)?)?;
+        self.check_placed(&placed, &self.directory.list(&index).map_err(io)?)?;
         if let Some((name, json)) = self.index {
             match self.directory.put(name, json, before.get(name)).map_err(io)? {
                 Put::Done => {}
@@ -88,7 +88,7 @@ impl Commit<'_> {
         // Step 5. The new checkpoint is in place, but for a single file, which goes before it.
         let single = self.pattern.file_name(0, 1);
         let is_hidden = self.index.is_some() && before.contains_key(&single);
-        let now = self.directory.list().map_err(|error| match is_hidden {
+        let now = self.directory.list(&index).map_err(|error| match is_hidden {
             true => self.still_old(&error, &single),
             false => self.left_behind(error, ""),
         })?;
@@ -163,7 +163,7 @@ impl Commit<'_> {
             }
             return Err(error);
         }
-        let now = self.directory.list().map_err(io)?;
+        let now = self.directory.list(index).map_err(io)?;
         match now.get(index) {
             Some(meta) => _ = before.insert(index.to_owned(), meta.clone()),
             None => return Err(overtaken(index)),
