@@ -8,6 +8,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::header::TensorInfo;
 use safetensors_core::io::FileSource;
 use safetensors_core::{Dtype, Error, ErrorKind, LazyTensor, ReadAt};
@@ -121,6 +122,11 @@ pub(crate) fn advise_change(error: Error, path: &Path) -> anyhow::Error {
 /// The file of another format that is the source of a tensor.
 pub(crate) fn of(source: &Source) -> Option<&TensorFile> {
     source.as_any()?.downcast_ref()
+}
+
+/// Whether files of a checkpoint are of another format.
+pub(crate) fn is_in(files: &[CheckpointFile<Source>]) -> bool {
+    files.iter().any(|file| of(file.safetensors().source()).is_some())
 }
 
 /// How a tensor is stored, if its dtype does not say it.

@@ -14,7 +14,7 @@ use crate::edit::{advised, files_of, warn_of_restored};
 use crate::input::{self, Checkpoint, Input, Source};
 use crate::progress::Progress;
 use crate::select::Select;
-use crate::{json, text};
+use crate::{json, other, text};
 
 /// Print the digest of each tensor, and of all data of each file.
 ///
@@ -84,6 +84,8 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     let matcher = args.select.matcher()?;
     let tensors = matcher.tensors(&checkpoint)?;
     let files = if matcher.is_everything() { checkpoint.files() } else { &[] };
+    // The data of a file of another format is not in the order that a safetensors file has.
+    let files = if other::is_in(files) { &[] } else { files };
     let bytes = tensors.iter().map(LazyTensor::byte_len).sum::<u64>() + data_len(files);
     let progress = Progress::bytes(bytes);
     let options = || DigestOptions::new().progress(progress.counted());

@@ -143,6 +143,18 @@ fn every_command_reads_pytorch() {
     let read = |name: &str| fs::read(dir.path().join(name)).unwrap();
     assert_eq!(read("t.npy"), read("e.npy"));
 
+    // The digests of tensors are those of their values, whatever the format.
+    let digests = output(dir.path(), &["digest", "strided.pt"]);
+    let expected = output(dir.path(), &["digest", "strided.safetensors"]);
+    let of_tensors = |text: &str| {
+        let mut lines: Vec<_> =
+            text.lines().filter(|line| !line.starts_with("sha256")).map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(of_tensors(&digests), of_tensors(&expected));
+    assert!(expected.contains("sha256") && !digests.contains("sha256"));
+
     // Tied names remain names of one tensor.
     run_in(dir.path(), &["convert", "tied.pt", "tied.safetensors"])
         .success()
