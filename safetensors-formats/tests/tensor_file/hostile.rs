@@ -15,14 +15,13 @@ fn read_all(bytes: Vec<u8>) {
     }
 }
 
-const SMALL: [&str; 8] = [
+const SMALL: [&str; 7] = [
     "npy/i4_big_fortran.npy",
     "stored.npz",
     "deflated.npz",
     "pytorch/alone.pt",
     "pytorch/deflated.pt",
     "pytorch/strided_legacy.pt",
-    "pytorch/module.pt",
     "gguf/plain.gguf",
 ];
 
