@@ -7,7 +7,7 @@ use anyhow::Context;
 use safetensors_core::{Error, ErrorKind, LazyTensor, ReadAt, edit};
 
 use crate::report::wrong_usage;
-use crate::{address, other, spool, text};
+use crate::{address, below, other, spool, text};
 
 /// Where the bytes of an input come from: a file of the disk, or one in a remote store.
 pub(crate) type Source = Box<dyn ReadAt>;
@@ -105,8 +105,15 @@ pub(crate) fn open_local(path: &Path, dequantize: bool) -> anyhow::Result<Checkp
 }
 
 /// Adds a remedy to an error about a file with a torn header, which an interrupted change left
-/// half written.
+/// half written. Says of a directory without a checkpoint how many there are one level down.
 pub(crate) fn explain(error: Error) -> anyhow::Error {
+    if let ErrorKind::NoCheckpoint { found, below } = error.kind()
+        && found.is_empty()
+        && !below.is_empty()
+        && let Some(message) = error.file().map(Path::new).and_then(below::message)
+    {
+        return anyhow::anyhow!("{message}");
+    }
     if !matches!(error.kind(), ErrorKind::TornHeader) {
         return error.into();
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::hub::Server as Hub;
+use crate::hub_server::Server as Hub;
 use crate::*;
 
 /// A cache with two models.

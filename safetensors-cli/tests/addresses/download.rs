@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::PathBuf;
 
-use crate::hub::repo::{Access, Repo};
-use crate::hub::{Kind, Origin, Server as Hub, TOKEN};
+use crate::hub_server::repo::{Access, Repo};
+use crate::hub_server::{Kind, Origin, Server as Hub, TOKEN};
 use crate::*;
 
 /// The directory of a snapshot.

@@ -6,7 +6,7 @@
 mod cache;
 mod download;
 #[path = "../../../safetensors-hub/tests/server/mod.rs"]
-mod hub;
+mod hub_server;
 mod reading;
 mod saving;
 #[path = "../../../safetensors-hub/tests/remote/server.rs"]
@@ -45,7 +45,7 @@ pub(crate) fn safetensors(dir: &Path, args: &[&str]) -> Command {
 }
 
 /// The same with the Hub's server.
-pub(crate) fn with_hub(server: &hub::Server, dir: &Path, args: &[&str]) -> Command {
+pub(crate) fn with_hub(server: &hub_server::Server, dir: &Path, args: &[&str]) -> Command {
     let mut command = safetensors(dir, args);
     command.env("HF_ENDPOINT", &server.endpoint);
     command
@@ -107,8 +107,8 @@ pub(crate) fn shards() -> Vec<(String, Vec<u8>)> {
 }
 
 /// A repository with that model in one file, and other files.
-pub(crate) fn repo() -> hub::repo::Repo {
-    hub::repo::Repo::new([
+pub(crate) fn repo() -> hub_server::repo::Repo {
+    hub_server::repo::Repo::new([
         ("README.md", b"# A model".to_vec()),
         ("config.json", b"{\"a\": 1}".to_vec()),
         ("model.safetensors", file()),
@@ -118,7 +118,7 @@ pub(crate) fn repo() -> hub::repo::Repo {
 }
 
 /// A repository with that model in shards.
-pub(crate) fn sharded_repo() -> hub::repo::Repo {
+pub(crate) fn sharded_repo() -> hub_server::repo::Repo {
     let shards = shards();
-    hub::repo::Repo::new(shards.iter().map(|(name, bytes)| (name.as_str(), bytes.clone())))
+    hub_server::repo::Repo::new(shards.iter().map(|(name, bytes)| (name.as_str(), bytes.clone())))
 }

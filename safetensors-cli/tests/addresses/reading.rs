@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use crate::hub::repo::Access;
-use crate::hub::{Origin, Server as Hub, TOKEN};
+use crate::hub_server::repo::Access;
+use crate::hub_server::{Origin, Server as Hub, TOKEN};
 use crate::web::Server as Web;
 use crate::*;
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::hub::Server as Hub;
+use crate::hub_server::Server as Hub;
 use crate::web::Server as Web;
 use crate::*;
 

@@ -18,13 +18,20 @@ mod map;
 mod metadata;
 mod modelspec;
 mod other_formats;
+#[cfg(unix)]
+mod pager;
 mod plan;
 mod races;
+#[cfg(unix)]
+mod screens;
+mod several;
 #[cfg(target_os = "linux")]
 mod signals;
 mod stats;
 mod stdin;
 mod streams;
+#[cfg(unix)]
+mod terminal;
 mod torn;
 mod usage;
 mod verify;

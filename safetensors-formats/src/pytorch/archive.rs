@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use safetensors_core::ReadAt;
 
+use super::bytes::Bytes;
 use super::values::Values;
 use super::{Members, build, pickle, root_of};
 use crate::error::{ErrorKind, Result};
@@ -54,7 +55,7 @@ fn open_listed<S: ReadAt>(
     zipped.check_size(index)?;
     let mut values = Values::new(limits.objects);
     let root_value = zipped.member(index, |member| {
-        let mut bytes = pickle::Bytes::new(BufReader::new(member), limits.directory_bytes);
+        let mut bytes = Bytes::new(BufReader::new(member), limits.directory_bytes);
         pickle::read(&mut bytes, &mut values)
     })?;
     let place = |storage: usize| {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use safetensors_core::ReadAt;
 
+use super::bytes::Bytes;
 use super::values::{Node, Value, Values};
 use super::{build, pickle};
 use crate::error::{ErrorKind, Result};
@@ -41,7 +42,7 @@ fn open_input<S: ReadAt>(
     limits: &Limits,
 ) -> Result<TensorFile<S>> {
     let cursor = Cursor { input: Arc::clone(input), at: 0 };
-    let mut bytes = pickle::Bytes::new(BufReader::new(cursor), limits.directory_bytes);
+    let mut bytes = Bytes::new(BufReader::new(cursor), limits.directory_bytes);
     let mut values = Values::new(limits.objects);
     let magic = pickle::read(&mut bytes, &mut values)?;
     if !matches!(values.node(magic), Some(Node::Bytes(found)) if **found == MAGIC) {

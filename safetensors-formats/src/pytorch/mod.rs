@@ -49,12 +49,14 @@
 //! ```
 
 mod archive;
+mod bytes;
 mod index;
 mod kinds;
 mod legacy;
 mod names;
 mod pickle;
 mod rebuild;
+mod text;
 mod values;
 
 use std::collections::{BTreeMap, HashMap};

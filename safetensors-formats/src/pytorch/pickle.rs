@@ -4,89 +4,13 @@
 //! write: the registry of extensions, and buffers outside the pickle.
 
 use std::collections::HashMap;
-use std::io::{BufRead, Read};
+use std::io::BufRead;
 
+use super::bytes::Bytes;
 use super::rebuild;
+use super::text::{integer, raw_unicode, unquoted};
 use super::values::{Node, Value, Values};
-use crate::error::{Error, ErrorKind, Result};
-
-/// The bytes of a pickle, counted and limited.
-pub(super) struct Bytes<R> {
-    inner: R,
-    at: u64,
-    limit: u64,
-}
-
-impl<R: BufRead> Bytes<R> {
-    pub(super) fn new(inner: R, limit: u64) -> Self {
-        Self { inner, at: 0, limit }
-    }
-
-    /// The number of bytes that are read.
-    pub(super) fn position(&self) -> u64 {
-        self.at
-    }
-
-    fn count(&mut self, bytes: u64) -> Result<()> {
-        self.at = self.at.saturating_add(bytes);
-        match self.at <= self.limit {
-            true => Ok(()),
-            false => Err(ErrorKind::PickleTooLong { limit: self.limit }.into()),
-        }
-    }
-
-    fn byte(&mut self) -> Result<u8> {
-        self.array::<1>().map(|[byte]| byte)
-    }
-
-    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
-        self.count(N as u64)?;
-        let mut bytes = [0; N];
-        self.inner.read_exact(&mut bytes).map_err(|error| self.ended(error))?;
-        Ok(bytes)
-    }
-
-    /// So many bytes. Memory grows with what is there, not with what is asked for.
-    fn bytes(&mut self, len: u64) -> Result<Vec<u8>> {
-        self.count(len)?;
-        let mut bytes = Vec::new();
-        self.inner.by_ref().take(len).read_to_end(&mut bytes)?;
-        match bytes.len() as u64 == len {
-            true => Ok(bytes),
-            false => Err(self.problem("it ends inside a value")),
-        }
-    }
-
-    /// The bytes up to a line feed.
-    fn line(&mut self) -> Result<Vec<u8>> {
-        let left = self.limit.saturating_sub(self.at).saturating_add(1);
-        let mut line = Vec::new();
-        let read = self.inner.by_ref().take(left).read_until(b'\n', &mut line)?;
-        self.count(read as u64)?;
-        if line.pop() != Some(b'\n') {
-            return Err(self.problem("it ends inside a line"));
-        }
-        if line.last() == Some(&b'\r') {
-            line.pop();
-        }
-        Ok(line)
-    }
-
-    fn text_line(&mut self) -> Result<String> {
-        String::from_utf8(self.line()?).map_err(|_| self.problem("a text is not UTF-8"))
-    }
-
-    fn ended(&self, error: std::io::Error) -> Error {
-        match error.kind() {
-            std::io::ErrorKind::UnexpectedEof => self.problem("it ends without its last opcode"),
-            _ => error.into(),
-        }
-    }
-
-    pub(super) fn problem(&self, problem: impl Into<String>) -> Error {
-        ErrorKind::BadPickle { offset: self.at, problem: problem.into() }.into()
-    }
-}
+use crate::error::{ErrorKind, Result};
 
 /// Reads one pickle, and leaves the bytes behind it unread. Returns its root.
 pub(super) fn read<R: BufRead>(bytes: &mut Bytes<R>, values: &mut Values) -> Result<Value> {
@@ -448,79 +372,4 @@ impl<R: BufRead> Machine<'_, R> {
 /// A dictionary of these items.
 pub(super) fn dict(items: Vec<(Value, Value)>) -> Node {
     Node::Dict { items, state: Value::None }
-}
-
-/// An integer of any number of bytes, little-endian, if it fits 64 bits.
-fn integer(bytes: &[u8]) -> Option<i64> {
-    let fill = if bytes.last().is_some_and(|&last| last >= 0x80) { 0xff } else { 0 };
-    let (low, high) = bytes.split_at(bytes.len().min(8));
-    let mut number = [fill; 8];
-    number[..low.len()].copy_from_slice(low);
-    let number = i64::from_le_bytes(number);
-    (high.iter().all(|&byte| byte == fill) && (number < 0) == (fill > 0)).then_some(number)
-}
-
-/// A text of protocol 0, as Python's `repr` writes it, without the quotes. Only escapes that are
-/// needed for quotes are known.
-fn unquoted(line: &[u8]) -> Option<String> {
-    let (&quote @ (b'\'' | b'"'), rest) = line.split_first()? else { return None };
-    let inner = rest.strip_suffix(&[quote])?;
-    let text = std::str::from_utf8(inner).ok()?;
-    (!text.contains('\\')).then(|| text.to_owned())
-}
-
-/// A text of protocol 0: Latin-1, other characters as `\uXXXX` and `\UXXXXXXXX`.
-fn raw_unicode(line: &[u8]) -> Option<String> {
-    let mut text = String::new();
-    let mut rest = line;
-    while let Some((&byte, after)) = rest.split_first() {
-        let digits = match (byte, after.first()) {
-            (b'\\', Some(b'u')) => 4,
-            (b'\\', Some(b'U')) => 8,
-            _ => {
-                text.push(byte.into());
-                rest = after;
-                continue;
-            }
-        };
-        let hex = std::str::from_utf8(after.get(1..=digits)?).ok()?;
-        text.push(char::from_u32(u32::from_str_radix(hex, 16).ok()?)?);
-        rest = &after[digits + 1..];
-    }
-    Some(text)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn integers_of_any_length() {
-        for (bytes, number) in [
-            (&[][..], Some(0)),
-            (&[255], Some(-1)),
-            (&[0, 1], Some(256)),
-            (&[255, 0], Some(255)),
-            (&[0; 20], Some(0)),
-            (&[255; 20], Some(-1)),
-            (&i64::MIN.to_le_bytes(), Some(i64::MIN)),
-            (&[0, 0, 0, 0, 0, 0, 0, 128, 0], None),
-            (&[0, 0, 0, 0, 0, 0, 0, 0, 1], None),
-        ] {
-            assert_eq!(integer(bytes), number, "{bytes:?}");
-        }
-    }
-
-    #[test]
-    fn texts_of_protocol_0() {
-        assert_eq!(raw_unicode(b"a\\u00e9\xe9\\U0001f600b").unwrap(), "aéé😀b");
-        assert_eq!(raw_unicode(b"\\"), Some("\\".into()));
-        for wrong in [&b"\\u12"[..], b"\\ud800", b"\\U00110000"] {
-            assert_eq!(raw_unicode(wrong), None);
-        }
-        assert_eq!(unquoted(b"'abc'").unwrap(), "abc");
-        for wrong in [&b"'"[..], b"abc", b"'a\\x00'", b"", b"\"a'"] {
-            assert_eq!(unquoted(wrong), None);
-        }
-    }
 }
