@@ -7,7 +7,7 @@ use anyhow::Context;
 use safetensors_core::{Error, ErrorKind, LazyTensor, ReadAt, edit};
 
 use crate::report::wrong_usage;
-use crate::{address, below, spool, text};
+use crate::{address, below, other, spool, text};
 
 /// Where the bytes of an input come from: a file of the disk, or one in a remote store.
 pub(crate) type Source = Box<dyn ReadAt>;
@@ -27,8 +27,9 @@ pub(crate) struct Input {
     /// A file, an index, a directory, an address, or - for standard input
     ///
     /// An index is a file such as model.safetensors.index.json. A directory must hold
-    /// model.safetensors, or else an index, or else exactly one .safetensors file. An address is
-    /// hf://owner/name, s3://bucket/model (gs, az), https://host/model.safetensors
+    /// model.safetensors, or else an index, or else exactly one .safetensors file. Files of
+    /// PyTorch, GGUF and NumPy are read, too. An address is hf://owner/name, s3://bucket/model
+    /// (gs, az), https://host/model.safetensors
     #[arg(value_name = "PATH")]
     path: PathBuf,
 }
@@ -91,9 +92,15 @@ fn from_file(file: File, name: &Path) -> anyhow::Result<Checkpoint> {
 /// Opens a path that was found in a directory, not named by the user. Refuses a FIFO, because
 /// opening one could wait for ever.
 pub(crate) fn open_file(path: &Path) -> anyhow::Result<Checkpoint> {
+    open_local(path, false)
+}
+
+/// Opens a path of the disk. `dequantize` says whether quantised tensors of a file of another
+/// format become numbers.
+pub(crate) fn open_local(path: &Path, dequantize: bool) -> anyhow::Result<Checkpoint> {
     match safetensors_core::Checkpoint::open(path) {
         Ok(checkpoint) => Ok(checkpoint.into_boxed()),
-        Err(error) => Err(explain(error)),
+        Err(error) => other::open(path, dequantize, error),
     }
 }
 

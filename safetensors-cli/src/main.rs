@@ -19,6 +19,7 @@ mod inputs;
 mod json;
 mod numpy;
 mod order;
+mod other;
 mod pager;
 mod parallel;
 mod progress;

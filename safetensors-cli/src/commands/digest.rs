@@ -19,7 +19,7 @@ use crate::report::report;
 use crate::select::Select;
 use crate::targets::Target;
 use crate::totals::Totals;
-use crate::{input, json, text};
+use crate::{input, json, other, text};
 
 /// Print the digest of each tensor, and of all data of each file.
 ///
@@ -95,6 +95,8 @@ fn print(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Resul
     let matcher = args.select.matcher()?;
     let tensors = matcher.tensors(&checkpoint)?;
     let files = if matcher.is_everything() { checkpoint.files() } else { &[] };
+    // The data of a file of another format is not in the order that a safetensors file has.
+    let files = if other::is_in(files) { &[] } else { files };
     let bytes = tensors.iter().map(LazyTensor::byte_len).sum::<u64>() + data_len(files);
     let progress = Progress::bytes(bytes);
     let options = || DigestOptions::new().progress(progress.counted());

@@ -1,5 +1,6 @@
 //! [`ReadAt`]: where the bytes of a file come from.
 
+use std::any::Any;
 use std::io;
 
 /// Bytes that can be read at any position, from several threads at once.
@@ -147,6 +148,12 @@ pub trait ReadAt: Send + Sync {
     fn is_replaced(&self) -> io::Result<bool> {
         Ok(false)
     }
+
+    /// The source itself, for a program that knows its type and wants it back from a
+    /// [`Box<dyn ReadAt>`](crate::Checkpoint::into_boxed). `None` by default.
+    fn as_any(&self) -> Option<&dyn Any> {
+        None
+    }
 }
 
 /// How loads divide what they read from a source whose calls wait: see [`ReadAt::requests`].
@@ -215,6 +222,10 @@ impl ReadAt for Box<dyn ReadAt> {
 
     fn is_replaced(&self) -> io::Result<bool> {
         (**self).is_replaced()
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        (**self).as_any()
     }
 }
 

@@ -18,20 +18,26 @@ pub(super) enum Kind {
     Npy,
     /// An archive of such arrays.
     Npz,
+    /// Weights in a format that is read and not written. Holds the name of the format.
+    Readable(&'static str),
     /// Weights in a format that is neither read nor written. Holds the name of the format.
     Foreign(&'static str),
 }
 
-/// Other formats of models, by extension. A file of any other name may be a safetensors file.
-const FOREIGN: [(&str, &str); 14] = [
+/// Formats that are read, by extension. The content of a file decides which it is.
+const READABLE: [(&str, &str); 5] = [
     ("bin", "PyTorch"),
     ("ckpt", "PyTorch"),
+    ("gguf", "GGUF"),
     ("pt", "PyTorch"),
     ("pth", "PyTorch"),
+];
+
+/// Other formats of models, by extension. A file of any other name may be a safetensors file.
+const FOREIGN: [(&str, &str); 9] = [
     ("pickle", "pickle"),
     ("pkl", "pickle"),
     ("ggml", "GGML"),
-    ("gguf", "GGUF"),
     ("h5", "Keras"),
     ("hdf5", "Keras"),
     ("keras", "Keras"),
@@ -53,10 +59,17 @@ impl Kind {
             Some("json") => Self::Index,
             Some("npy") => Self::Npy,
             Some("npz") => Self::Npz,
-            Some(extension) => match FOREIGN.iter().find(|(known, _)| *known == extension) {
-                Some((_, format)) => Self::Foreign(format),
-                None => Self::Checkpoint,
-            },
+            Some(extension) => {
+                let named = |formats: &[(&str, &'static str)]| {
+                    let found = formats.iter().find(|(known, _)| *known == extension);
+                    found.map(|(_, format)| *format)
+                };
+                match (named(&READABLE), named(&FOREIGN)) {
+                    (Some(format), _) => Self::Readable(format),
+                    (None, Some(format)) => Self::Foreign(format),
+                    (None, None) => Self::Checkpoint,
+                }
+            }
             None => Self::Checkpoint,
         }
     }
@@ -89,8 +102,8 @@ mod tests {
         assert_eq!(kind("model.safetensors.index.json"), Kind::Index);
         assert_eq!((kind("a.npy"), kind("a.NPZ")), (Kind::Npy, Kind::Npz));
         assert_eq!(
-            (kind("a.gguf"), kind("v2.bin")),
-            (Kind::Foreign("GGUF"), Kind::Foreign("PyTorch"))
+            (kind("a.gguf"), kind("v2.bin"), kind("a.onnx")),
+            (Kind::Readable("GGUF"), Kind::Readable("PyTorch"), Kind::Foreign("ONNX"))
         );
         for checkpoint in ["", "v1.bin", "llama-3.1", "npy", ".npz"] {
             assert_eq!(kind(checkpoint), Kind::Checkpoint, "{checkpoint}");

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use safetensors_core::checkpoint::{Contention, MaxShardSize};
 use safetensors_core::{Metadata, SaveOptions, ShardOptions};
 
@@ -61,7 +62,7 @@ impl Output {
                     "an index is written with its files; name the directory for all of them",
                 );
             }
-            Kind::Foreign(format) => {
+            Kind::Readable(format) | Kind::Foreign(format) => {
                 return wrong(&format!(
                     "{format} files cannot be written; an output ends in .safetensors, .npz or \
                      .npy, or is a directory: write that, and convert it with a tool that knows \
@@ -157,7 +158,9 @@ impl Output {
             anyhow::bail!("{path}: a .npy file holds one tensor, not {found}; .npz holds several");
         }
         plan.tensors().try_for_each(|(name, tensor)| {
-            numpy::header_of(name, tensor, numpy::CONVERT).map(drop)
+            numpy::header_of(name, tensor, numpy::CONVERT)
+                .map(drop)
+                .with_context(|| text::path(&self.path))
         })?;
         Ok(Preview::of(&plan).bare())
     }
