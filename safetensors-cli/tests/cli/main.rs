@@ -19,6 +19,7 @@ mod interrupted;
 mod map;
 mod metadata;
 mod modelspec;
+mod other_formats;
 mod page;
 #[cfg(unix)]
 mod pager;

@@ -11,6 +11,7 @@ use object_store::{
     Error, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion,
 };
 
+use crate::remote::bounded::{LISTING, together};
 use crate::remote::object::{Service, version_of};
 use crate::remote::runtime::run;
 
@@ -41,33 +42,55 @@ impl Directory {
         Self { service: Arc::clone(&self.service), key: self.file(name) }
     }
 
-    /// All files by name.
-    pub(super) fn list(&self) -> io::Result<Files> {
-        Ok(self.list_all()?.0)
+    /// All files by name. The index has its ETag, which some servers leave out of listings; without
+    /// it the version could not be compared with that of the index itself.
+    pub(super) fn list(&self, index: &str) -> io::Result<Files> {
+        Ok(self.list_all(index)?.0)
     }
 
-    /// All files by name, and the names of the directories below.
-    pub(super) fn list_all(&self) -> io::Result<(Files, Vec<String>)> {
+    /// All files by name, as [`list`](Self::list) gives them, and the names of the directories
+    /// below.
+    pub(super) fn list_all(&self, index: &str) -> io::Result<(Files, Vec<String>)> {
         let key = self.key.clone();
-        let listed =
-            self.ask(|service| async move { service.store.list_with_delimiter(Some(&key)).await })?;
-        let named = |meta: ObjectMeta| Some((meta.location.filename()?.to_owned(), meta));
+        let listed = self.ask(|service| async move {
+            together(LISTING, service.store.list_with_delimiter(Some(&key))).await
+        })?;
         let directories = listed.common_prefixes.iter().filter_map(Key::filename);
         let directories = directories.map(str::to_owned).collect();
-        Ok((listed.objects.into_iter().filter_map(named).collect(), directories))
+        let named = |meta: ObjectMeta| Some((meta.location.filename()?.to_owned(), meta));
+        let mut files: Files = listed.objects.into_iter().filter_map(named).collect();
+        if let Some(listed) = files.get_mut(index)
+            && listed.e_tag.is_none()
+            && let Some(now) = self.find(index)?
+        {
+            // Headers count time in seconds. If it changed meanwhile, it keeps the version that
+            // was listed, which no comparison finds any more.
+            let seconds = |meta: &ObjectMeta| meta.last_modified.timestamp();
+            if (listed.size, seconds(listed)) == (now.size, seconds(&now)) {
+                *listed = now;
+            }
+        }
+        Ok((files, directories))
     }
 
     /// All objects, also those further below.
     pub(super) fn list_below(&self) -> io::Result<Vec<ObjectMeta>> {
         let key = self.key.clone();
-        self.ask(|service| async move { service.store.list(Some(&key)).try_collect().await })
+        self.ask(|service| async move {
+            together(LISTING, service.store.list(Some(&key)).try_collect()).await
+        })
     }
 
     /// The version of a file now; `None` if there is none.
     pub(super) fn version(&self, name: &str) -> io::Result<Option<String>> {
+        Ok(self.find(name)?.as_ref().map(version_of))
+    }
+
+    /// What the store says of a file now; `None` if there is none.
+    fn find(&self, name: &str) -> io::Result<Option<ObjectMeta>> {
         let key = self.file(name);
         match self.ask(|service| async move { service.store.head(&key).await }) {
-            Ok(meta) => Ok(Some(version_of(&meta))),
+            Ok(meta) => Ok(Some(meta)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }

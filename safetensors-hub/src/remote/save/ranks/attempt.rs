@@ -82,8 +82,9 @@ impl<'a, T: TensorSource> Attempt<'a, T> {
     ///
     /// Those of [`check_unchanged`](Self::check_unchanged).
     pub(super) fn is_open(&self) -> Result<bool> {
-        let now = self.directory.list().map_err(failed)?;
-        let mut version = now.get(&self.planned.pattern().index_name()).map(version_of);
+        let name = self.planned.pattern().index_name();
+        let now = self.directory.list(&name).map_err(failed)?;
+        let mut version = now.get(&name).map(version_of);
         let mut index = None;
         if version != self.manifest.index {
             let found = self.index()?.unzip();
@@ -104,7 +105,8 @@ impl<'a, T: TensorSource> Attempt<'a, T> {
         }
         self.manifest.index = found.map(|(meta, _)| version_of(&meta));
         let pattern = self.planned.pattern();
-        let (files, directories) = self.directory.list_all().map_err(failed)?;
+        let (files, directories) =
+            self.directory.list_all(&pattern.index_name()).map_err(failed)?;
         let files = files.iter().filter(|(name, _)| pattern.matches(name));
         self.manifest.files = files.map(|(name, meta)| (name.clone(), version_of(meta))).collect();
         let is_earlier = |name: &String| *name != self.own && is_directory(pattern, name);

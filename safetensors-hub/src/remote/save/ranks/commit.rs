@@ -26,7 +26,7 @@ impl<T: TensorSource> Attempt<'_, T> {
         turns.insert(rank, turn);
         // Each attempt that began before may be completed just now, and then it is replaced.
         for _ in 0..=self.manifest.earlier.len() {
-            let now = self.directory.list().map_err(failed)?;
+            let now = self.directory.list(&self.planned.pattern().index_name()).map_err(failed)?;
             let (meta, index) = self.index()?.unzip();
             let index = index.flatten();
             if self.is_own(index.as_ref()) {
@@ -144,7 +144,7 @@ impl<T: TensorSource> Attempt<'_, T> {
             true => still_old(&error, &single, self.shown),
             false => behind(error, ""),
         };
-        let now = self.directory.list().map_err(unknown)?;
+        let now = self.directory.list(&pattern.index_name()).map_err(unknown)?;
         let index = self.read_index().map_err(unknown)?.and_then(|(_, index)| index);
         let Some(index) = index.filter(|index| self.is_own(Some(index))) else { return Ok(()) };
         let is_stale = |name: &&String| {
