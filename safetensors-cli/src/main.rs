@@ -33,8 +33,8 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use commands::{
-    completions, convert, diff, digest, extract, inspect, map, metadata, modelspec, plan, stats,
-    verify,
+    completions, convert, diff, digest, extract, inspect, man, map, metadata, modelspec, plan,
+    stats, verify,
 };
 
 /// Inspect, check, compare, edit and convert safetensors files and sharded checkpoints.
@@ -42,6 +42,7 @@ use commands::{
 #[command(
     name = "safetensors",
     version,
+    long_version = VERSION,
     arg_required_else_help = true,
     max_term_width = 100,
     after_help = EXAMPLES
@@ -50,6 +51,15 @@ struct Cli {
     #[command(subcommand)]
     command: Command,
 }
+
+/// What `--version` prints after the name. `-V` prints only the version.
+const VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    "\ntarget: ",
+    env!("SAFETENSORS_TARGET"),
+    "\nfeatures: ",
+    env!("SAFETENSORS_FEATURES")
+);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -82,6 +92,8 @@ enum Command {
     Extract(extract::Args),
     Map(map::Args),
     Completions(completions::Args),
+    #[command(hide = true)]
+    Man(man::Args),
 }
 
 impl Command {
@@ -94,7 +106,8 @@ impl Command {
             | Self::Modelspec(_)
             | Self::Digest(_)
             | Self::Extract(_)
-            | Self::Map(_) => true,
+            | Self::Map(_)
+            | Self::Man(_) => true,
             Self::Inspect(_)
             | Self::Verify(_)
             | Self::Stats(_)
@@ -172,6 +185,7 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Extract(args) => extract::run(args, &mut out)?,
         Command::Map(args) => map::run(args, &mut out)?,
         Command::Completions(args) => completions::run(args, Cli::command(), &mut out)?,
+        Command::Man(args) => man::run(args, Cli::command(), &mut out)?,
     };
     out.flush()?;
     Ok(code)

@@ -14,12 +14,14 @@ mod extract;
 mod fixtures;
 mod inspect;
 mod interrupted;
+mod man;
 mod map;
 mod metadata;
 mod modelspec;
 mod plan;
 mod races;
 #[cfg(target_os = "linux")]
+mod schemas;
 mod signals;
 mod stats;
 mod stdin;
