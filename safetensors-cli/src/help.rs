@@ -34,11 +34,12 @@ fn section(command: &str) -> &'static str {
     section.split("\n## ").next().unwrap_or(section)
 }
 
-/// The options of a command, without `--help` and `--version`, which clap adds.
+/// The options of a command, without those of all commands: `--no-pager`, and `--help` and
+/// `--version`, which clap adds.
 fn options(command: &Command) -> impl Iterator<Item = &Arg> {
-    command
-        .get_arguments()
-        .filter(|arg| !arg.is_positional() && !matches!(arg.get_id().as_str(), "help" | "version"))
+    command.get_arguments().filter(|arg| {
+        !arg.is_positional() && !matches!(arg.get_id().as_str(), "help" | "version" | "no_pager")
+    })
 }
 
 /// An option as the README's tables write it: `` `-f`, `--filter GLOB` ``.
@@ -62,7 +63,10 @@ fn every_command_explains_itself_with_examples_and_exit_codes() {
             assert!(help[examples..].contains(&format!("\n  {name} ")), "{help}");
         }
     }
-    assert!(Cli::command().render_long_help().to_string().contains("SAFETENSORS_THREADS"));
+    let help = Cli::command().render_long_help().to_string();
+    for word in ["SAFETENSORS_THREADS", "SAFETENSORS_PAGER", "COLUMNS", "--no-pager"] {
+        assert!(help.contains(word) && README.contains(&format!("`{word}`")), "{word}");
+    }
 }
 
 #[test]

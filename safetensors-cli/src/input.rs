@@ -7,7 +7,7 @@ use anyhow::Context;
 use safetensors_core::{Checkpoint, Error, ErrorKind, edit};
 
 use crate::report::wrong_usage;
-use crate::{spool, text};
+use crate::{below, spool, text};
 
 /// The `PATH` argument of every command that reads one checkpoint.
 #[derive(Debug, clap::Args)]
@@ -74,8 +74,15 @@ pub(crate) fn open_file(path: &Path) -> anyhow::Result<Checkpoint> {
 }
 
 /// Adds a remedy to an error about a file with a torn header, which an interrupted change left
-/// half written.
+/// half written. Says of a directory without a checkpoint how many there are one level down.
 pub(crate) fn explain(error: Error) -> anyhow::Error {
+    if let ErrorKind::NoCheckpoint { found, below } = error.kind()
+        && found.is_empty()
+        && !below.is_empty()
+        && let Some(message) = error.file().map(Path::new).and_then(below::message)
+    {
+        return anyhow::anyhow!("{message}");
+    }
     if !matches!(error.kind(), ErrorKind::TornHeader) {
         return error.into();
     }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use serde::Serialize;
-use serde_json::ser::{CharEscape, Formatter, PrettyFormatter, Serializer};
+use serde_json::ser::{CharEscape, CompactFormatter, Formatter, PrettyFormatter, Serializer};
 
 use crate::text;
 
@@ -14,10 +14,17 @@ pub(crate) fn write(value: &impl Serialize, mut out: &mut impl Write) -> anyhow:
     Ok(writeln!(out)?)
 }
 
-/// Writes characters that could control a terminal as `\u` escapes, which JSON does not require.
-struct Printable(PrettyFormatter<'static>);
+/// A value as JSON in one line.
+pub(crate) fn inline(value: &impl Serialize) -> anyhow::Result<String> {
+    let mut json = Vec::new();
+    value.serialize(&mut Serializer::with_formatter(&mut json, Printable(CompactFormatter)))?;
+    Ok(String::from_utf8(json)?)
+}
 
-impl Formatter for Printable {
+/// Writes characters that could control a terminal as `\u` escapes, which JSON does not require.
+struct Printable<F>(F);
+
+impl<F: Formatter> Formatter for Printable<F> {
     fn write_string_fragment<W: ?Sized + Write>(
         &mut self,
         out: &mut W,

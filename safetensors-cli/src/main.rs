@@ -5,23 +5,30 @@
 //! and exit codes. Each command is one file or folder in `commands`.
 #![forbid(unsafe_code)]
 
+mod below;
 mod colour;
 mod commands;
+mod discover;
 mod edit;
 mod file;
+mod hints;
 mod input;
+mod inputs;
 mod json;
 mod numpy;
 mod order;
+mod pager;
 mod parallel;
 mod progress;
 mod ranks;
 mod report;
+mod screen;
 mod select;
 mod signals;
 mod spool;
 mod stdout;
 mod table;
+mod targets;
 mod text;
 mod totals;
 mod tree;
@@ -50,6 +57,9 @@ use commands::{
 struct Cli {
     #[command(subcommand)]
     command: Command,
+    /// Print output that is longer than the screen without a pager
+    #[arg(long, global = true, hide_short_help = true)]
+    no_pager: bool,
 }
 
 /// What `--version` prints after the name. `-V` prints only the version.
@@ -73,6 +83,8 @@ Examples:
 
 Environment:
   SAFETENSORS_THREADS   Number of threads; the default is one per core, at most 8
+  SAFETENSORS_PAGER     Pager for output that is longer than the screen; else PAGER, else less
+  COLUMNS               Width of tables on a terminal
   NO_COLOR              Turn colours off, even on a terminal
   CLICOLOR_FORCE        Turn colours on, even where there is no terminal
 
@@ -115,12 +127,29 @@ impl Command {
             | Self::Completions(_) => false,
         }
     }
+
+    /// Whether a pager shows its output on a terminal. Such a command writes no files.
+    fn is_paged(&self) -> bool {
+        match self {
+            Self::Inspect(_) | Self::Stats(_) | Self::Diff(_) => true,
+            Self::Convert(args) => args.is_dry_run(),
+            Self::Plan(args) => args.only_shows(),
+            Self::Metadata(args) => args.only_shows(),
+            Self::Modelspec(args) => args.only_shows(),
+            Self::Digest(args) => args.only_shows(),
+            Self::Verify(_)
+            | Self::Extract(_)
+            | Self::Map(_)
+            | Self::Completions(_)
+            | Self::Man(_) => false,
+        }
+    }
 }
 
 fn main() -> ExitCode {
     let matches = match Cli::command().try_get_matches() {
         Ok(matches) => matches,
-        Err(error) => return wrong_arguments(&error),
+        Err(error) => return wrong_arguments(error),
     };
     let outcome =
         Cli::from_arg_matches(&matches).map_err(anyhow::Error::from).and_then(|cli| run(&cli));
@@ -141,7 +170,8 @@ fn main() -> ExitCode {
 ///
 /// An argument may be a file name with control characters in it. These are escaped, so that they
 /// cannot control the terminal.
-fn wrong_arguments(error: &clap::Error) -> ExitCode {
+fn wrong_arguments(mut error: clap::Error) -> ExitCode {
+    hints::add_to(&mut error);
     let hostile = |arg: OsString| arg.to_string_lossy().chars().any(char::is_control);
     // If the stream is closed, there is nowhere to report that.
     let _ = if error.use_stderr() && std::env::args_os().any(hostile) {
@@ -168,10 +198,11 @@ fn asked(mut matches: &ArgMatches) -> clap::Command {
 fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
     signals::make_limits_errors();
     parallel::check_environment()?;
-    if cli.command.writes_files() {
+    let is_paged = cli.command.is_paged();
+    if cli.command.writes_files() && !is_paged {
         signals::clean_up_after_them();
     }
-    let mut out = stdout::stdout();
+    let mut out = stdout::stdout(is_paged && !cli.no_pager);
     let code = match &cli.command {
         Command::Inspect(args) => inspect::run(args, &mut out)?,
         Command::Verify(args) => verify::run(args, &mut out)?,
@@ -187,7 +218,7 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Completions(args) => completions::run(args, Cli::command(), &mut out)?,
         Command::Man(args) => man::run(args, Cli::command(), &mut out)?,
     };
-    out.flush()?;
+    stdout::finish(out)?;
     Ok(code)
 }
 

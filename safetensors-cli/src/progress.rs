@@ -7,13 +7,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use safetensors_core as core;
 
+use crate::pager;
+
 /// A bar that counts bytes. Any thread can advance it. Dropping it removes it from the terminal.
 #[derive(Debug)]
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
-    /// A bar of `total` bytes. It is drawn only if standard error is a terminal.
+    /// A bar of `total` bytes. It is drawn only if standard error is a terminal, and not over the
+    /// pager.
     pub(crate) fn bytes(total: u64) -> Self {
+        if pager::is_running() {
+            return Self::hidden();
+        }
         let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
         // The template is checked by a test.
         if let Ok(style) = style() {

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::sync::Mutex;
 
 use clap::error::ErrorKind;
 
@@ -21,10 +22,31 @@ pub(crate) fn warn(warning: impl Display) {
     tell("warning:", Colour::Yellow, warning);
 }
 
+/// The messages that wait, if they have to.
+static HELD: Mutex<Option<Vec<u8>>> = Mutex::new(None);
+
+/// From here on messages wait, because a pager may take the terminal.
+pub(crate) fn hold() {
+    if let Ok(mut held) = HELD.lock() {
+        held.get_or_insert_default();
+    }
+}
+
+/// Prints the messages that have waited. From here on none waits.
+pub(crate) fn release() {
+    if let Some(messages) = HELD.lock().ok().and_then(|mut held| held.take()) {
+        let _ = io::stderr().write_all(&messages);
+    }
+}
+
 fn tell(label: &str, colour: Colour, message: impl Display) {
-    let label = paint(label, colour, &io::stderr());
+    let label = format!("{} ", paint(label, colour, &io::stderr()));
+    let message = message.to_string();
     // Nobody is there to be told if this fails.
-    let _ = write_line(&mut io::stderr(), format_args!("{label} "), &message.to_string());
+    let _ = match HELD.lock().as_deref_mut() {
+        Ok(Some(held)) => write_line(held, label, &message),
+        _ => write_line(&mut io::stderr(), label, &message),
+    };
 }
 
 /// Writes a line, the text of it made printable, by one call. Standard error is not buffered, so

@@ -20,6 +20,33 @@ pub(crate) fn clean_up_after_them() {
     let _ = listen();
 }
 
+/// Whether Ctrl-C ends the command, or is left to the pager.
+#[derive(Debug, Default)]
+pub(crate) struct Interrupts {
+    end_the_command: std::sync::Arc<std::sync::atomic::AtomicBool>,
+}
+
+impl Interrupts {
+    /// From here on Ctrl-C does not end the command. The terminal sends it to the pager too, which
+    /// has a use for it.
+    pub(crate) fn left_to_the_pager() -> Self {
+        let interrupts = Self::default();
+        #[cfg(unix)]
+        if ending_signals().contains(&signal_hook::consts::SIGINT) {
+            let ends = std::sync::Arc::clone(&interrupts.end_the_command);
+            // If this fails, Ctrl-C ends the command as always.
+            let _ =
+                signal_hook::flag::register_conditional_default(signal_hook::consts::SIGINT, ends);
+        }
+        interrupts
+    }
+
+    /// From here on Ctrl-C ends the command again.
+    pub(crate) fn end_the_command(&self) {
+        self.end_the_command.store(true, std::sync::atomic::Ordering::SeqCst);
+    }
+}
+
 #[cfg(unix)]
 fn listen() -> std::io::Result<()> {
     use std::sync::Arc;

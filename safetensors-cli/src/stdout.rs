@@ -1,16 +1,116 @@
-//! Standard output that ignores a closed pipe.
+//! Standard output that ignores a closed pipe, and that a pager shows if it is longer than the
+//! screen.
 
-use std::io::{self, BufWriter, StdoutLock, Write};
+use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+
+use crate::pager::{self, Pager};
+use crate::report;
+use crate::screen::Screen;
 
 /// Standard output, locked and buffered, that never fails because of a closed pipe.
-pub(crate) fn stdout() -> BufWriter<Quiet<StdoutLock<'static>>> {
-    BufWriter::new(Quiet { inner: io::stdout().lock(), closed: false })
+///
+/// With `paged`, output for a terminal waits until it is longer than the screen, and then goes to a
+/// pager. Output that fits the screen is printed at the end, without a pager. Messages for the
+/// terminal are printed after the output. [`finish`] must be called for errors to be seen.
+pub(crate) fn stdout(paged: bool) -> BufWriter<Output> {
+    let screen = if paged { Screen::of_stdout().zip(pager::command()) } else { None };
+    let sink = Quiet { inner: Sink::Stdout(io::stdout().lock()), closed: false };
+    let waiting = screen.map(|(screen, pager)| {
+        if io::stderr().is_terminal() {
+            report::hold();
+        }
+        Waiting { screen, pager, text: Vec::new() }
+    });
+    BufWriter::new(Output { waiting, sink })
+}
+
+/// Writes what is left, and waits until the user has left the pager.
+pub(crate) fn finish(mut out: BufWriter<Output>) -> io::Result<()> {
+    out.flush()?;
+    out.get_mut().release()?;
+    out.flush()
+}
+
+/// Standard output, or the pager in its place.
+pub(crate) struct Output {
+    /// What is written so far, while it is not known whether it fits the screen.
+    waiting: Option<Waiting>,
+    sink: Quiet<Sink>,
+}
+
+struct Waiting {
+    screen: Screen,
+    /// The words of the pager's command.
+    pager: Vec<String>,
+    text: Vec<u8>,
+}
+
+impl Output {
+    /// Writes what has waited.
+    fn release(&mut self) -> io::Result<()> {
+        match self.waiting.take() {
+            Some(waiting) => self.sink.write_all(&waiting.text),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let Some(waiting) = &mut self.waiting else { return self.sink.write(bytes) };
+        waiting.text.extend_from_slice(bytes);
+        let text = String::from_utf8_lossy(&waiting.text);
+        // Colours take no room.
+        if !waiting.screen.holds(&anstream::adapter::strip_str(&text).to_string()) {
+            if let Some(pager) = Pager::start(&waiting.pager) {
+                self.sink.inner = Sink::Pager(pager);
+            }
+            self.release()?;
+        }
+        Ok(bytes.len())
+    }
+
+    /// Does nothing while it is not known whether the output fits the screen.
+    fn flush(&mut self) -> io::Result<()> {
+        if self.waiting.is_some() { Ok(()) } else { self.sink.flush() }
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        // `finish` has reported errors. Without it, the command has failed anyway.
+        let _ = self.release().and_then(|()| self.sink.flush());
+        self.sink.inner = Sink::Stdout(io::stdout().lock());
+        report::release();
+    }
+}
+
+/// Where the output goes.
+enum Sink {
+    Stdout(StdoutLock<'static>),
+    Pager(Pager),
+}
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Stdout(stdout) => stdout.write(bytes),
+            Self::Pager(pager) => pager.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Stdout(stdout) => stdout.flush(),
+            Self::Pager(pager) => pager.flush(),
+        }
+    }
 }
 
 /// A writer that discards everything once its pipe is closed.
 ///
 /// So `inspect | head` ends without an error, and the exit code still tells the result.
-pub(crate) struct Quiet<W> {
+struct Quiet<W> {
     inner: W,
     closed: bool,
 }

@@ -1,6 +1,7 @@
 //! `safetensors digest`: digests that show whether data has changed.
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -11,10 +12,13 @@ use safetensors_core::{Checkpoint, LazyTensor};
 use serde::Serialize;
 
 use crate::edit::{advised, files_of, warn_of_restored};
-use crate::input::{self, Input};
+use crate::inputs::{Inputs, Shown};
 use crate::progress::Progress;
+use crate::report::report;
 use crate::select::Select;
-use crate::{json, text};
+use crate::targets::Target;
+use crate::totals::Totals;
+use crate::{input, json, text};
 
 /// Print the digest of each tensor, and of all data of each file.
 ///
@@ -27,7 +31,7 @@ use crate::{json, text};
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(flatten)]
-    input: Input,
+    inputs: Inputs,
     #[command(flatten)]
     select: Select,
     /// Write the digests of tensors into the metadata of each file
@@ -44,6 +48,7 @@ Examples:
   safetensors digest model.safetensors > before.txt
   safetensors digest model.safetensors | diff before.txt -
   safetensors digest --record model.safetensors
+  safetensors digest --recursive models/ --json | jq '.results[].path'
 
 Exit codes: 0 printed or recorded, 1 PATH is malformed, unreadable or unwritable, 2 wrong usage.";
 
@@ -68,19 +73,24 @@ struct FileEntry {
     data_sha256: String,
 }
 
+impl Args {
+    /// Whether nothing is written but standard output.
+    pub(crate) fn only_shows(&self) -> bool {
+        !self.record
+    }
+}
+
 /// Prints or records digests.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     if args.record {
-        // A header that an interrupted change left torn is restored before the files are opened.
-        for file in files_of(args.input.path())? {
-            if advised(recover(&file), &file)? {
-                warn_of_restored(&file);
-            }
-        }
-        record(&input::open_file(args.input.path())?, out)?;
-        return Ok(ExitCode::SUCCESS);
+        return record_all(&args.inputs.targets()?, out);
     }
-    let checkpoint = args.input.open()?;
+    args.inputs.show(args.json, out, |target, out| print(args, target, out))
+}
+
+/// Prints the digests of one checkpoint.
+fn print(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result<Shown> {
+    let checkpoint = target.open()?;
     let matcher = args.select.matcher()?;
     let tensors = matcher.tensors(&checkpoint)?;
     let files = if matcher.is_everything() { checkpoint.files() } else { &[] };
@@ -91,6 +101,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     let of_files =
         if files.is_empty() { Vec::new() } else { digest::hash_files(&checkpoint, &options())? };
     drop(progress);
+    let totals = Totals::of(tensors.iter().copied());
     let tensors = tensors.iter().zip(of_tensors);
     let tensors =
         tensors.map(|(tensor, digest)| Entry { name: tensor.name(), xxh3_128: digest.to_string() });
@@ -101,11 +112,11 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     });
     let document = Document { tensors: tensors.collect(), files: files.collect() };
     if args.json {
-        json::write(&document, out)?;
+        json::write(&document, &mut out)?;
     } else {
-        document.write(checkpoint.index().is_some(), out)?;
+        document.write(checkpoint.index().is_some(), &mut out)?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(Shown::new(totals))
 }
 
 impl Document<'_> {
@@ -124,6 +135,37 @@ impl Document<'_> {
         }
         Ok(())
     }
+}
+
+/// Writes the digests of tensors into the files of each checkpoint. One that fails does not stop the
+/// others.
+fn record_all(targets: &[Target], out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    for target in targets {
+        target.path().map_or(Ok(()), input::refuse_stdin)?;
+    }
+    let mut is_recorded = true;
+    for target in targets {
+        match target.path().and_then(|path| recover_and_record(path, out)) {
+            Ok(()) => {}
+            Err(error) if targets.len() == 1 => return Err(error),
+            Err(error) => {
+                out.flush()?;
+                report(format!("{error:#}"));
+                is_recorded = false;
+            }
+        }
+    }
+    Ok(if is_recorded { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn recover_and_record(path: &Path, out: &mut impl Write) -> anyhow::Result<()> {
+    // A header that an interrupted change left torn is restored before the files are opened.
+    for file in files_of(path)? {
+        if advised(recover(&file), &file)? {
+            warn_of_restored(&file);
+        }
+    }
+    record(&input::open_file(path)?, out)
 }
 
 /// Writes the digests of tensors into each file.

@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn lines_stay_lines_and_cannot_be_taken_for_requests() {
         let ending = ending("Examples:\n  a -b \\\n      'c'\n  .d\n\nExit codes: 0 e,\n1 f.");
-        // An apostrophe that is not `\\*(Aq` becomes a curly quote, which a shell does not take.
+        // An apostrophe that is not `\*(Aq` becomes a curly quote, which a shell does not take.
         let expected = ".SH EXAMPLES\n.nf\na \\-b \\\\\n    \\*(Aqc\\*(Aq\n\\&.d\n.fi\n\
                         .SH \"EXIT STATUS\"\n0 e, 1 f.\n";
         let page = ending.render();

@@ -113,6 +113,13 @@ struct Clear {
     edit: EditArgs,
 }
 
+impl Args {
+    /// Whether nothing is written but standard output.
+    pub(crate) fn only_shows(&self) -> bool {
+        matches!(self.command, Command::Get(_))
+    }
+}
+
 /// Shows or changes metadata.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     match &args.command {

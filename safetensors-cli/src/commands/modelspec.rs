@@ -89,6 +89,13 @@ struct Init {
     edit: EditArgs,
 }
 
+impl Args {
+    /// Whether nothing is written but standard output.
+    pub(crate) fn only_shows(&self) -> bool {
+        matches!(self.command, Command::Validate(_))
+    }
+}
+
 /// Checks or writes metadata.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     match &args.command {

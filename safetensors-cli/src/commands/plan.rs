@@ -12,6 +12,7 @@ use crate::input::Input;
 use crate::ranks::{Rules, advise, read_plan};
 use crate::report::wrong_usage;
 use crate::table::Align::{Left, Right};
+use crate::table::Column;
 use crate::{file, json, table, text};
 
 /// Show which part of each tensor each rank of a job holds, and how many bytes that is.
@@ -57,6 +58,13 @@ Examples:
 
 Exit codes: 0 shown, 1 the tensors cannot be divided so, or a file cannot be read,
 2 wrong usage.";
+
+impl Args {
+    /// Whether nothing is written but standard output.
+    pub(crate) fn only_shows(&self) -> bool {
+        self.output.is_none()
+    }
+}
 
 /// Shows or saves the plan.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
@@ -193,11 +201,11 @@ fn flat(plan: &RankPlan, out: &mut impl Write) -> anyhow::Result<()> {
     let each = plan.tensors().map(|tensor| bounds(tensor, plan));
     let each = each.collect::<anyhow::Result<Vec<_>>>()?;
     let columns = [
-        ("name", Left),
-        ("dtype", Left),
-        ("shape", Left),
-        ("division", Left),
-        ("each rank holds", Right),
+        Column::name("name").rank(0),
+        Column::word("dtype").rank(3),
+        Column::name("shape").rank(4),
+        Column::word("division").rank(1),
+        Column::number("each rank holds").rank(2),
     ];
     table::write(&columns, out, |table| {
         for (tensor, bounds) in plan.tensors().zip(&each) {

@@ -11,5 +11,9 @@ fn completions_for_every_shell() {
             predicate::str::contains("inspect").and(predicate::str::contains("safetensors"));
         safetensors().args(["completions", shell]).assert().success().stdout(script).stderr("");
     }
+    let bash = safetensors().args(["completions", "bash"]).output().unwrap();
+    for option in ["--recursive", "--depth", "--quiet", "--no-pager"] {
+        assert!(text(&bash.stdout).contains(option), "{option}");
+    }
     safetensors().args(["completions", "dos"]).assert().code(2);
 }

@@ -63,6 +63,49 @@ pub(crate) fn raw_file(path: &Path, header: &str, data: usize) {
     fs::write(path, bytes).unwrap();
 }
 
+/// A file with the tensors of all-MiniLM-L6-v2, whose 90.9 MB of data are a hole.
+pub(crate) fn minilm(dir: &Path) -> PathBuf {
+    let mut tensors: Vec<(String, &str, Vec<u64>)> = Vec::new();
+    let mut f32 = |name: String, shape: &[u64]| tensors.push((name, "F32", shape.to_vec()));
+    let mut pair = |name: String, shape: &[u64]| {
+        f32(format!("{name}.bias"), &shape[..1]);
+        f32(format!("{name}.weight"), shape);
+    };
+    pair("embeddings.LayerNorm".into(), &[384]);
+    for i in 0..6 {
+        let layer = format!("encoder.layer.{i}");
+        pair(format!("{layer}.attention.output.LayerNorm"), &[384]);
+        pair(format!("{layer}.attention.output.dense"), &[384, 384]);
+        for part in ["key", "query", "value"] {
+            pair(format!("{layer}.attention.self.{part}"), &[384, 384]);
+        }
+        pair(format!("{layer}.intermediate.dense"), &[1536, 384]);
+        pair(format!("{layer}.output.LayerNorm"), &[384]);
+        pair(format!("{layer}.output.dense"), &[384, 1536]);
+    }
+    pair("pooler.dense".into(), &[384, 384]);
+    for (kind, rows) in [("position", 512), ("token_type", 2), ("word", 30522)] {
+        f32(format!("embeddings.{kind}_embeddings.weight"), &[rows, 384]);
+    }
+    tensors.push(("embeddings.position_ids".into(), "I64", vec![1, 512]));
+    let mut header = r#"{"__metadata__":{"format":"pt"}"#.to_owned();
+    let mut end = 0;
+    for (name, dtype, shape) in &tensors {
+        let begin = end;
+        end += shape.iter().product::<u64>() * if *dtype == "I64" { 8 } else { 4 };
+        header += &format!(
+            r#","{name}":{{"dtype":"{dtype}","shape":{shape:?},"data_offsets":[{begin},{end}]}}"#
+        );
+    }
+    let path = dir.join("minilm.safetensors");
+    header.push('}');
+    header += &" ".repeat(header.len().next_multiple_of(8) - header.len());
+    raw_file(&path, &header, 0);
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(file.metadata().unwrap().len() + end).unwrap();
+    path
+}
+
 /// A sound file whose names and metadata try to break a terminal.
 pub(crate) fn hostile_file(dir: &Path) -> PathBuf {
     let path = dir.join("hostile.safetensors");

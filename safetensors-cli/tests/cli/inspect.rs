@@ -100,6 +100,32 @@ layers.safetensors       25  2.2 kB  2.0 kB      1 B    2,008         8 B
 }
 
 #[test]
+fn a_tree_of_some_depth_counts_what_is_deeper() {
+    let dir = temp_dir();
+    layers(dir.path());
+    let shown = |depth: &str| {
+        let output = run_in(dir.path(), &["inspect", "layers.safetensors", "--depth", depth]);
+        let output = output.success().stderr("").get_output().stdout.clone();
+        let tree = text(&output).split("\n\n").next().unwrap();
+        tree.lines().skip(2).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let two = [
+        "head          U16    [2, 3]        1           6   12 B",
+        "model.layers                      24          98  196 B",
+        "├─ 0…10                           22          88  176 B",
+        "└─ 11                              2          10   20 B",
+    ];
+    assert_eq!(shown("2"), two);
+    assert_eq!(shown("1"), two[..2]);
+    assert_eq!(shown("3").len(), 8);
+    assert_eq!(shown("3"), shown("99"));
+    for wrong in [["--depth", "0"], ["--depth", "x"], ["-d1", "--flat"], ["-d1", "--json"]] {
+        let args = [&["inspect", "layers.safetensors"][..], &wrong].concat();
+        run_in(dir.path(), &args).code(2).stdout("");
+    }
+}
+
+#[test]
 fn filter_and_sort() {
     let dir = temp_dir();
     let path = layers(dir.path());
@@ -377,7 +403,7 @@ fn what_cannot_be_shown_is_an_error_and_nothing_else() {
 
 #[test]
 fn wrong_usage_exits_2() {
-    for args in [&["inspect"][..], &["inspect", "a", "b"], &["inspect", "--what", "a"]] {
+    for args in [&["inspect"][..], &["inspect", "--what", "a"]] {
         let usage = predicate::str::contains("Usage: safetensors inspect");
         safetensors().args(args).assert().code(2).stdout("").stderr(usage);
     }

@@ -18,14 +18,21 @@ mod man;
 mod map;
 mod metadata;
 mod modelspec;
+#[cfg(unix)]
+mod pager;
 mod plan;
 mod races;
 #[cfg(target_os = "linux")]
 mod schemas;
+#[cfg(unix)]
+mod screens;
+mod several;
 mod signals;
 mod stats;
 mod stdin;
 mod streams;
+#[cfg(unix)]
+mod terminal;
 mod torn;
 mod usage;
 mod verify;

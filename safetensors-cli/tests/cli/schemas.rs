@@ -19,6 +19,8 @@ const CASES: &[(&str, &[&str], i32)] = &[
     ("inspect", &["inspect", "--json", "shards/model.safetensors.index.json"], 0),
     ("inspect", &["inspect", "--json", "empty.safetensors"], 0),
     ("inspect", &["inspect", "--json", "hostile.safetensors"], 0),
+    ("inspect", &["inspect", "--json", "small.safetensors", "cut.safetensors"], 1),
+    ("inspect", &["inspect", "--json", "--recursive", "shards"], 0),
     ("verify", &["verify", "--json", "small.safetensors", "shards", "cut.safetensors"], 1),
     ("verify", &["verify", "--json", "--strict", "--digests", "odd.safetensors"], 1),
     ("stats", &["stats", "--json", "small.safetensors"], 0),
@@ -31,6 +33,8 @@ const CASES: &[(&str, &[&str], i32)] = &[
     ("metadata-get", &["metadata", "get", "--json", "small.safetensors"], 0),
     ("metadata-get", &["metadata", "get", "--json", "odd.safetensors"], 0),
     ("digest", &["digest", "--json", "shards"], 0),
+    ("digest", &["digest", "--json", "--recursive", "shards"], 0),
+    ("digest", &["digest", "--json", "small.safetensors", "cut.safetensors"], 1),
     ("digest", &["digest", "--json", "-f", "mask", "small.safetensors"], 0),
 ];
 

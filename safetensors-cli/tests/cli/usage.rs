@@ -46,6 +46,31 @@ fn wrong_usage_exits_2_with_usage() {
         .stderr(predicate::str::contains("Usage: safetensors"));
 }
 
+#[test]
+fn commands_that_people_expect_get_a_hint() {
+    for (typed, hints) in [
+        ("merge", &["`safetensors convert IN... OUT` puts files and shards together"][..]),
+        ("split", &["`safetensors convert IN OUT --max-shard-size SIZE` splits into shards"]),
+        ("LS", &["`safetensors inspect` shows what is in a file"]),
+        (
+            "cat",
+            &[
+                "`safetensors inspect` shows what is in a file",
+                "`safetensors extract` writes the values of a tensor",
+            ],
+        ),
+        // Clap's own.
+        ("mapp", &["a similar subcommand exists: 'map'"]),
+    ] {
+        let hints: String = hints.iter().map(|hint| format!("  tip: {hint}\n")).collect();
+        let expected = format!(
+            "error: unrecognized subcommand '{typed}'\n\n{hints}\n\
+             Usage: safetensors [OPTIONS] <COMMAND>\n\nFor more information, try '--help'.\n"
+        );
+        safetensors().args([typed, "a", "b"]).assert().code(2).stdout("").stderr(expected);
+    }
+}
+
 /// Usage errors that clap cannot find look like those that it finds.
 #[test]
 fn arguments_that_do_not_go_together_are_wrong_usage_too() {
@@ -64,7 +89,7 @@ fn arguments_that_do_not_go_together_are_wrong_usage_too() {
         (&["metadata", "remove", "-", "a"], cannot, "metadata remove [OPTIONS] <PATH> <KEY>..."),
         (&["metadata", "clear", "-"], cannot, "metadata clear [OPTIONS] <PATH>"),
         (&init, cannot, of_init),
-        (&["digest", "--record", "-"], cannot, "digest [OPTIONS] <PATH>"),
+        (&["digest", "--record", "-"], cannot, "digest [OPTIONS] <PATH>..."),
         (&["diff", "-", "-"], "A and B cannot both be standard input", "diff [OPTIONS] <A> <B>"),
         (&["convert", "a"], out, "convert [OPTIONS] <IN>... <OUT>"),
         (

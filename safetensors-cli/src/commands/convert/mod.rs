@@ -112,6 +112,13 @@ Examples:
 Exit codes: 0 written, 1 OUT is as it was, or the error says that it is written, 2 wrong usage.
 The code is also 1 if OUT is written but the summary cannot be printed, for example.";
 
+impl Args {
+    /// Whether nothing is written but standard output.
+    pub(crate) fn is_dry_run(&self) -> bool {
+        self.dry_run
+    }
+}
+
 /// Parses a size as the Hub writes it, or a plain number of bytes.
 fn shard_size(text: &str) -> Result<MaxShardSize, String> {
     match text.parse() {

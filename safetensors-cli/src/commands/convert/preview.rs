@@ -6,7 +6,7 @@ use std::path::Path;
 
 use safetensors_core::{Metadata, Rewrite};
 
-use crate::table::Align::{Left, Right};
+use crate::table::Column;
 use crate::{table, text};
 
 /// The number of tensors, bytes and files that will be written, and the names of tied weights.
@@ -109,9 +109,14 @@ impl Preview {
     /// of a tied weight is shown with the name that is written.
     pub(super) fn show(&self, rewrite: &Rewrite<'_>, out: &mut impl Write) -> anyhow::Result<()> {
         let any_renamed = rewrite.tensors().any(|(name, tensor)| tensor.source_name() != name);
-        let mut columns = vec![("name", Left), ("dtype", Left), ("shape", Left), ("size", Right)];
+        let mut columns = vec![
+            Column::name("name").rank(0),
+            Column::word("dtype").rank(2),
+            Column::name("shape").rank(4),
+            Column::number("size").rank(3),
+        ];
         if any_renamed {
-            columns.insert(1, ("from", Left));
+            columns.insert(1, Column::name("from").rank(1));
         }
         Ok(table::write(&columns, out, |rows| {
             for (name, tensor) in rewrite.tensors() {

@@ -14,9 +14,11 @@ use std::process::ExitCode;
 use safetensors_core::LazyTensor;
 use safetensors_core::io::FileSource;
 
-use crate::input::Input;
+use crate::inputs::{Inputs, Shown};
 use crate::order::Sort;
 use crate::select::Select;
+use crate::targets::Target;
+use crate::totals::Totals;
 use crate::tree::Tree;
 
 /// Show the modules, tensors, totals, metadata and files of a checkpoint.
@@ -29,10 +31,19 @@ use crate::tree::Tree;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(flatten)]
-    input: Input,
+    inputs: Inputs,
     /// Show one row per tensor instead of a tree
     #[arg(long)]
     flat: bool,
+    /// Show the tree only down to this level; 1 shows the top modules
+    #[arg(
+        short,
+        long,
+        value_name = "N",
+        conflicts_with_all = ["flat", "json"],
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
+    depth: Option<u64>,
     #[command(flatten)]
     select: Select,
     /// The order of modules and tensors; by default name for a tree, offset with --flat
@@ -46,37 +57,48 @@ pub(crate) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   safetensors inspect model.safetensors
-  safetensors inspect path/to/checkpoint/ --sort size
+  safetensors inspect path/to/checkpoint/ --sort size --depth 2
   safetensors inspect model.safetensors --flat --filter '*.attention.*'
   safetensors inspect model.safetensors --json | jq '.tensors[].name'
+  safetensors inspect *.safetensors
+  safetensors inspect --recursive models/
 
 Exit codes: 0 shown, 1 PATH is malformed or cannot be read, 2 wrong usage.";
 
 type Tensors<'a> = [LazyTensor<'a, FileSource>];
 
-/// Shows one checkpoint.
+/// Shows one checkpoint after another.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let checkpoint = args.input.open()?;
+    args.inputs.show(args.json, out, |target, out| show(args, target, out))
+}
+
+/// Shows one checkpoint.
+fn show(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result<Shown> {
+    let checkpoint = target.open()?;
     let mut tensors = args.select.matcher()?.tensors(&checkpoint)?;
     let layouts =
         checkpoint.files().iter().map(|shard| shard.layout()).collect::<Result<Vec<_>, _>>()?;
+    let shown = Shown::new(Totals::of(tensors.iter().copied()));
     if args.json || args.flat {
         args.sort.unwrap_or(Sort::Offset).apply_to_tensors(&mut tensors);
     }
     if args.json {
-        crate::json::write(&json::document(&checkpoint, &tensors, &layouts), out)?;
-        return Ok(ExitCode::SUCCESS);
+        crate::json::write(&json::document(&checkpoint, &tensors, &layouts), &mut out)?;
+        return Ok(shown);
     }
     match args.flat {
         _ if tensors.is_empty() => writeln!(out, "no tensors")?,
-        true => tables::flat(&checkpoint, &tensors, out)?,
-        false => tables::tree(&Tree::folded(&mut tensors, args.sort.unwrap_or(Sort::Name)), out)?,
+        true => tables::flat(&checkpoint, &tensors, &mut out)?,
+        false => {
+            let trees = Tree::folded(&mut tensors, args.sort.unwrap_or(Sort::Name));
+            tables::tree(&trees, args.depth.unwrap_or(u64::MAX), &mut out)?;
+        }
     }
     writeln!(out)?;
-    tables::totals(&checkpoint, &tensors, out)?;
+    tables::totals(&checkpoint, &tensors, &mut out)?;
     writeln!(out)?;
-    tables::metadata(&checkpoint, out)?;
+    tables::metadata(&checkpoint, &mut out)?;
     writeln!(out)?;
-    tables::files(&checkpoint, &layouts, out)?;
-    Ok(ExitCode::SUCCESS)
+    tables::files(&checkpoint, &layouts, &mut out)?;
+    Ok(shown)
 }

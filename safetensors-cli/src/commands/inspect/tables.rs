@@ -9,29 +9,36 @@ use safetensors_core::{Checkpoint, LazyTensor, ReadAt};
 
 use super::Tensors;
 use crate::table::Align::{Left, Right};
-use crate::table::{self, Rows};
+use crate::table::{self, Column, Rows};
 use crate::totals::Totals;
 use crate::tree::Tree;
 use crate::{input, text};
 
-/// Modules and tensors as a tree.
-pub(super) fn tree(trees: &[Tree<'_>], out: &mut impl Write) -> io::Result<()> {
+/// Modules and tensors as a tree of this depth at most.
+pub(super) fn tree(trees: &[Tree<'_>], depth: u64, out: &mut impl Write) -> io::Result<()> {
     let columns = [
-        ("module", Left),
-        ("dtype", Left),
-        ("shape", Left),
-        ("tensors", Right),
-        ("parameters", Right),
-        ("size", Right),
+        Column::name("module").rank(0),
+        Column::word("dtype").rank(2),
+        Column::name("shape").rank(3),
+        Column::number("tensors").rank(5),
+        Column::number("parameters").rank(4),
+        Column::number("size").rank(1),
     ];
     table::write(&columns, out, |rows| {
-        trees.iter().for_each(|tree| tree_rows(tree, "", "", 1, rows));
+        trees.iter().for_each(|tree| tree_rows(tree, "", "", 1, depth, rows));
     })
 }
 
 /// The row of a module or tensor, with `branch` before its name. The rows of its content follow,
-/// with `indent` before their names.
-fn tree_rows(tree: &Tree<'_>, branch: &str, indent: &str, copies: u64, rows: &mut Rows<'_>) {
+/// with `indent` before their names, as far as `depth` levels go.
+fn tree_rows(
+    tree: &Tree<'_>,
+    branch: &str,
+    indent: &str,
+    copies: u64,
+    depth: u64,
+    rows: &mut Rows<'_>,
+) {
     let totals = tree.all() * copies;
     let (dtype, shape) = match tree.tensor() {
         Some(tensor) => (tensor.dtype().to_string(), text::shape(tensor.shape())),
@@ -47,6 +54,9 @@ fn tree_rows(tree: &Tree<'_>, branch: &str, indent: &str, copies: u64, rows: &mu
         parameters,
         text::size(totals.bytes),
     ]);
+    if depth <= 1 {
+        return;
+    }
     for (i, child) in tree.children().iter().enumerate() {
         let (branch, next) =
             if i + 1 < tree.children().len() { ("├─ ", "│  ") } else { ("└─ ", "   ") };
@@ -55,6 +65,7 @@ fn tree_rows(tree: &Tree<'_>, branch: &str, indent: &str, copies: u64, rows: &mu
             &format!("{indent}{branch}"),
             &format!("{indent}{next}"),
             copies * u64::from(tree.copies),
+            depth - 1,
             rows,
         );
     }
@@ -67,8 +78,13 @@ pub(super) fn flat(
     out: &mut impl Write,
 ) -> io::Result<()> {
     let several = checkpoint.files().len() > 1;
-    let columns =
-        [("name", Left), ("dtype", Left), ("shape", Left), ("size", Right), ("file", Left)];
+    let columns = [
+        Column::name("name").rank(0),
+        Column::word("dtype").rank(2),
+        Column::name("shape").rank(3),
+        Column::number("size").rank(1),
+        Column::word("file").rank(4),
+    ];
     let columns = if several { &columns[..] } else { &columns[..4] };
     let row = |tensor: &LazyTensor<'_, FileSource>, rows: &mut Rows<'_>| {
         let cells = [
@@ -117,7 +133,8 @@ pub(super) fn metadata(checkpoint: &Checkpoint, out: &mut impl Write) -> io::Res
     if checkpoint.metadata().is_empty() {
         return writeln!(out, "no metadata");
     }
-    table::write(&[("metadata", Left), ("value", Left)], out, |rows| {
+    let columns = [Column::name("metadata").rank(0), Column::text("value").rank(0)];
+    table::write(&columns, out, |rows| {
         for (key, value) in checkpoint.metadata() {
             rows.row([text::name(key), text::value(value)]);
         }
@@ -131,14 +148,14 @@ pub(super) fn files(
     out: &mut impl Write,
 ) -> io::Result<()> {
     let columns = [
-        ("file", Left),
-        ("tensors", Right),
-        ("size", Right),
-        ("header", Right),
-        ("padding", Right),
-        ("data at", Right),
-        ("aligned to", Right),
-        ("misaligned", Right),
+        Column::name("file").rank(0),
+        Column::number("tensors").rank(3),
+        Column::number("size").rank(1),
+        Column::number("header").rank(4),
+        Column::number("padding").rank(7),
+        Column::number("data at").rank(6),
+        Column::number("aligned to").rank(5),
+        Column::number("misaligned").rank(2),
     ];
     let any_misaligned = layouts.iter().any(|layout| layout.misaligned_tensors > 0);
     let columns = if any_misaligned { &columns[..] } else { &columns[..7] };

@@ -1,4 +1,4 @@
-//! [`Target`]: a file or checkpoint to check. Each file is checked once.
+//! [`Target`]: a file or checkpoint that a command works on, one of several.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -7,14 +7,14 @@ use std::{fs, io};
 use safetensors_core::Checkpoint;
 use safetensors_core::checkpoint::FilePattern;
 
-use super::discover::Found;
+use crate::discover::Found;
 use crate::{input, text};
 
-/// One file or checkpoint to check, or a path where there is none.
+/// One file or checkpoint, or a path where there is none.
 #[derive(Debug)]
-pub(super) struct Target {
+pub(crate) struct Target {
     /// The path that was named, or found below a directory that was named.
-    pub(super) path: PathBuf,
+    path: PathBuf,
     origin: Origin,
 }
 
@@ -22,24 +22,44 @@ pub(super) struct Target {
 enum Origin {
     Named,
     Found,
-    /// There is nothing to check, for this reason.
+    /// There is nothing to open, for this reason.
     Failed(String),
 }
 
 impl Target {
+    /// A path that the user has named.
+    pub(crate) fn named(path: &Path) -> Self {
+        Self { path: path.into(), origin: Origin::Named }
+    }
+
+    /// The name for headings and JSON, not escaped.
+    pub(crate) fn name(&self) -> String {
+        match input::is_stdin(&self.path) {
+            true => input::name(&self.path),
+            false => self.path.to_string_lossy().into_owned(),
+        }
+    }
+
+    /// The path, which may be `-`. Fails if there is nothing to open.
+    pub(crate) fn path(&self) -> anyhow::Result<&Path> {
+        match &self.origin {
+            Origin::Named | Origin::Found => Ok(&self.path),
+            Origin::Failed(why) => anyhow::bail!("{}: {why}", text::path(&self.path)),
+        }
+    }
+
     /// Opens the file or checkpoint. Refuses a FIFO that was found and not named, because opening
     /// it could wait for ever.
-    pub(super) fn open(&self) -> anyhow::Result<Checkpoint> {
+    pub(crate) fn open(&self) -> anyhow::Result<Checkpoint> {
         match &self.origin {
-            Origin::Named => input::open(&self.path),
             Origin::Found => input::open_file(&self.path),
-            Origin::Failed(why) => anyhow::bail!("{}: {why}", text::path(&self.path)),
+            Origin::Named | Origin::Failed(_) => input::open(self.path()?),
         }
     }
 
     /// Whether the file was found, and is not there any more. A save removes the files that it
     /// replaces, also between the search and the check.
-    pub(super) fn is_gone(&self) -> bool {
+    pub(crate) fn is_gone(&self) -> bool {
         matches!(self.origin, Origin::Found) && is_missing(&self.path)
     }
 
@@ -50,7 +70,7 @@ impl Target {
 }
 
 /// The targets of several paths. Each file is there once, and shards are part of their index.
-pub(super) fn of(paths: &[PathBuf]) -> Vec<Target> {
+pub(crate) fn of(paths: &[PathBuf]) -> Vec<Target> {
     let mut targets: Vec<_> = paths.iter().flat_map(|path| expand(path)).collect();
     let mut seen = BTreeSet::new();
     if targets.len() > 1 {
@@ -117,7 +137,7 @@ fn is_missing(path: &Path) -> bool {
 /// The targets of one path. A directory has those in it and below it. Any other path is one target.
 fn expand(path: &Path) -> Vec<Target> {
     if input::is_stdin(path) || !path.is_dir() {
-        return vec![Target { path: path.into(), origin: Origin::Named }];
+        return vec![Target::named(path)];
     }
     let found = Found::below(path);
     let files = found.paths.into_iter().map(|path| Target { path, origin: Origin::Found });

@@ -1,28 +1,20 @@
 //! `safetensors verify`: checks whether files and checkpoints are sound.
-//!
-//! | file | content |
-//! |---|---|
-//! | `targets` | the list of what is checked, each file once |
-//! | `discover` | the search of a directory and all below it |
-
-mod discover;
-mod targets;
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use safetensors_core::audit::Severity;
 use safetensors_core::digest::{self, VerifyOptions};
 use safetensors_core::framework::default_threads;
 use serde::Serialize;
-use targets::Target;
 
 use crate::colour::{Colour, paint};
 use crate::progress::Progress;
 use crate::report::{report, warn};
+use crate::targets::{self, Target};
 use crate::totals::Totals;
-use crate::{input, json, parallel, text};
+use crate::{json, parallel, text};
 
 /// Check files and checkpoints against every rule of the format.
 ///
@@ -55,6 +47,9 @@ pub(crate) struct Args {
     /// Also warns of booleans that are neither 0 nor 1
     #[arg(long)]
     digests: bool,
+    /// Print nothing but errors and warnings
+    #[arg(short, long, conflicts_with = "json")]
+    quiet: bool,
     /// Print the outcome as one JSON document
     #[arg(long)]
     json: bool,
@@ -65,7 +60,7 @@ Examples:
   safetensors verify model.safetensors
   safetensors verify --strict ~/models
   safetensors verify --json models/ | jq '.results[] | select(.sound|not).path'
-  safetensors verify model.safetensors.index.json && echo sound
+  safetensors verify --quiet model.safetensors.index.json && echo sound
 
 Exit codes: 0 all is sound, 1 something is not, 2 wrong usage.";
 
@@ -104,7 +99,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
         |_, outcome| -> anyhow::Result<()> {
             let Some(outcome) = outcome else { return Ok(()) };
             if !args.json {
-                progress.suspended(|| outcome.show(args.strict, out))?;
+                progress.suspended(|| outcome.show(args, out))?;
             }
             outcomes.push(outcome);
             Ok(())
@@ -116,7 +111,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     let document = Document { checked: outcomes.len(), sound, warnings, results: &outcomes };
     if args.json {
         json::write(&document, out)?;
-    } else if document.checked > 1 {
+    } else if document.checked > 1 && !args.quiet {
         document.summarise(out)?;
     }
     Ok(if sound == outcomes.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -125,7 +120,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
 /// Checks one file or checkpoint. Opening it checks every rule of the format. The audit adds the
 /// warnings. `None` if the file was found, and has been removed since.
 fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> Option<Outcome> {
-    let mut outcome = Outcome::new(&target.path);
+    let mut outcome = Outcome::new(target);
     let mut look = || -> anyhow::Result<()> {
         let checkpoint = target.open()?;
         outcome.totals = Totals::of(checkpoint.tensors());
@@ -163,19 +158,15 @@ fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> O
 
 impl Outcome {
     /// The outcome before the check.
-    fn new(path: &Path) -> Self {
-        let path = if input::is_stdin(path) {
-            input::name(path)
-        } else {
-            path.to_string_lossy().into_owned()
-        };
-        Self { path, ..Self::default() }
+    fn new(target: &Target) -> Self {
+        Self { path: target.name(), ..Self::default() }
     }
 
     /// Prints one line, on standard output if sound and on standard error if not, and the warnings.
-    /// With `strict`, warnings are printed as errors.
-    fn show(&self, strict: bool, out: &mut impl Write) -> anyhow::Result<()> {
-        if self.sound {
+    /// With `strict`, warnings are printed as errors. With `quiet`, there is no line on standard
+    /// output.
+    fn show(&self, args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
+        if self.sound && !args.quiet {
             let ok = paint("ok", Colour::Green, &std::io::stdout());
             writeln!(out, "{}: {ok}, {}", text::printable(&self.path), self.summary())?;
         }
@@ -184,7 +175,7 @@ impl Outcome {
         self.error.iter().for_each(report);
         self.warnings
             .iter()
-            .for_each(|warning| if strict { report(warning) } else { warn(warning) });
+            .for_each(|warning| if args.strict { report(warning) } else { warn(warning) });
         Ok(())
     }
 

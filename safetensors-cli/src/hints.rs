@@ -1,0 +1,78 @@
+//! Hints for commands that people expect, and that have another name here.
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+/// What people type, and the commands that do it. A line of a narrow terminal holds each hint.
+const HINTS: &[(&[&str], &[&str])] = &[
+    (
+        &["merge", "join", "combine", "concat"],
+        &["`safetensors convert IN... OUT` puts files and shards together"],
+    ),
+    (
+        &["split", "shard", "reshard"],
+        &["`safetensors convert IN OUT --max-shard-size SIZE` splits into shards"],
+    ),
+    (
+        &["cast", "quantize", "rename", "prefix", "export", "import", "cp", "copy"],
+        &["`safetensors convert` changes dtypes, names and files"],
+    ),
+    (
+        &["ls", "list", "info", "tree", "keys", "header", "view"],
+        &["`safetensors inspect` shows what is in a file"],
+    ),
+    (
+        &["cat", "dump", "print", "get"],
+        &[
+            "`safetensors inspect` shows what is in a file",
+            "`safetensors extract` writes the values of a tensor",
+        ],
+    ),
+    (&["check", "validate", "test", "lint"], &["`safetensors verify` checks files"]),
+    (
+        &["hash", "sum", "checksum", "sha256", "md5"],
+        &["`safetensors digest` prints digests of the data"],
+    ),
+    (&["cmp", "compare"], &["`safetensors diff` compares two checkpoints"]),
+    (&["draw", "plot", "treemap", "picture"], &["`safetensors map` draws a checkpoint"]),
+    (&["meta", "set", "edit"], &["`safetensors metadata` shows and changes metadata"]),
+];
+
+/// Adds a hint to the error about a command that does not exist.
+pub(crate) fn add_to(error: &mut clap::Error) {
+    if error.kind() != ErrorKind::InvalidSubcommand {
+        return;
+    }
+    let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand) else {
+        return;
+    };
+    let typed = typed.to_lowercase();
+    let found = HINTS.iter().find(|(words, _)| words.contains(&typed.as_str()));
+    if let Some((_, hints)) = found {
+        // In place of names that only look alike.
+        error.remove(ContextKind::SuggestedSubcommand);
+        let hints = hints.iter().map(|&hint| hint.into()).collect();
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(hints));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn no_hint_is_for_a_command_that_exists_and_each_names_one_that_does() {
+        let cli = crate::Cli::command();
+        let commands: Vec<_> = cli.get_subcommands().map(clap::Command::get_name).collect();
+        for (words, hints) in HINTS {
+            assert!(words.iter().all(|word| !commands.contains(word)), "{words:?}");
+            for hint in *hints {
+                let named = hint.strip_prefix("`safetensors ").unwrap_or_default();
+                let named = named.split([' ', '`']).next().unwrap_or_default();
+                assert!(commands.contains(&named), "{hint}");
+                assert!("  tip: ".len() + hint.len() < 80, "{hint}");
+            }
+        }
+    }
+}

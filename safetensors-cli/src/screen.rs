@@ -1,0 +1,81 @@
+//! [`Screen`]: the size of the terminal that standard output leads to.
+
+use std::io::{self, IsTerminal};
+
+use terminal_size::{Height, Width, terminal_size_of};
+
+/// The size of a terminal, in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Screen {
+    pub(crate) columns: usize,
+    pub(crate) rows: usize,
+}
+
+/// The size where the terminal does not tell it, as of a serial line.
+const UNKNOWN: Screen = Screen { columns: 80, rows: 24 };
+
+impl Screen {
+    /// The terminal of standard output. `None` if standard output is a file or a pipe, which have
+    /// room for lines of any length.
+    ///
+    /// The variable `COLUMNS` sets another width.
+    pub(crate) fn of_stdout() -> Option<Self> {
+        let stdout = io::stdout();
+        if !stdout.is_terminal() {
+            return None;
+        }
+        let told = terminal_size_of(&stdout);
+        let told = told.map(|(Width(columns), Height(rows))| Self {
+            columns: columns.into(),
+            rows: rows.into(),
+        });
+        let columns = std::env::var("COLUMNS").ok();
+        Some(told.unwrap_or(UNKNOWN).of_width(columns.as_deref()))
+    }
+
+    /// The same with the width that a variable sets, if it sets one.
+    fn of_width(self, columns: Option<&str>) -> Self {
+        let columns = columns.and_then(|columns| columns.trim().parse().ok());
+        Self { columns: columns.filter(|&columns| columns > 0).unwrap_or(self.columns), ..self }
+    }
+
+    /// Whether a text of printable characters and line ends fits, with a line left for the prompt
+    /// of the shell. A line that is longer than the screen is wide takes several rows.
+    pub(crate) fn holds(self, text: &str) -> bool {
+        use unicode_width::UnicodeWidthStr;
+
+        let rows = |line: &str| line.width().div_ceil(self.columns).max(1);
+        text.lines().map(rows).sum::<usize>() < self.rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_sets_the_width() {
+        let width = |columns| UNKNOWN.of_width(columns).columns;
+        assert_eq!(width(None), 80);
+        assert_eq!(width(Some("132")), 132);
+        for nonsense in ["", "0", "-5", "wide"] {
+            assert_eq!(width(Some(nonsense)), 80, "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn lines_that_wrap_take_several_rows() {
+        let screen = Screen { columns: 4, rows: 4 };
+        for (text, fits) in [
+            ("", true),
+            ("a\nb\nc\n", true),
+            ("a\nb\nc\nd\n", false),
+            ("abcd\n\nc\n", true),
+            ("abcde\n\nc\n", false),
+            ("层层\nb\nc", true),
+            ("层层层\nb\nc", false),
+        ] {
+            assert_eq!(screen.holds(text), fits, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! [`fit`]: the widths of a table's columns on a terminal.
+
+use super::{Column, Cut, GAP};
+
+/// What the `…` takes which says that columns are left out.
+pub(super) const MARK: usize = GAP + 1;
+
+/// Names do not get less before columns are left out.
+const LEAST_NAME: usize = 20;
+
+/// Cells are not shortened to less.
+const LEAST: usize = 8;
+
+/// The width of each column, so that a row has at most `width`. `None` for a column that is left
+/// out. `natural` are the widths that the cells need.
+///
+/// Long cells are shortened first. A column is left out only if the first column of names would
+/// otherwise have less than a third of the row, or another one less than a quarter. Where not even
+/// the columns fit that always stay, rows are longer.
+pub(super) fn fit(columns: &[Column<'_>], natural: &[usize], width: usize) -> Vec<Option<usize>> {
+    let mut kept = vec![true; columns.len()];
+    loop {
+        let count = kept.iter().filter(|&&kept| kept).count();
+        let mark = if count < columns.len() { MARK } else { 0 };
+        let room = width.saturating_sub(GAP * count.saturating_sub(1) + mark);
+        let mut widths = least(columns, natural, &kept, width);
+        let needed = widths.iter().sum::<usize>();
+        if let Some(spare) = room.checked_sub(needed) {
+            grow(&mut widths, natural, &kept, spare);
+            return result(widths, &kept);
+        }
+        let rank = |&i: &usize| columns[i].rank.map_or(i, usize::from);
+        let highest = (0..columns.len()).filter(|&i| kept[i]).max_by_key(rank);
+        match highest.filter(|i| rank(i) > 0) {
+            Some(highest) => kept[highest] = false,
+            None => {
+                squeeze(columns, &mut widths, needed - room);
+                return result(widths, &kept);
+            }
+        }
+    }
+}
+
+/// The widths under which columns are left out instead.
+fn least(columns: &[Column<'_>], natural: &[usize], kept: &[bool], width: usize) -> Vec<usize> {
+    let mut part = width / 3;
+    let least = |((column, &natural), &kept): ((&Column<'_>, &usize), &bool)| match column.cut {
+        _ if !kept => 0,
+        Cut::Nothing => natural,
+        Cut::Middle | Cut::End => {
+            let least = natural.min(part.max(LEAST_NAME));
+            part = width / 4;
+            least
+        }
+    };
+    columns.iter().zip(natural).zip(kept).map(least).collect()
+}
+
+/// Gives what is spare to the columns that can use it, from the first.
+fn grow(widths: &mut [usize], natural: &[usize], kept: &[bool], mut spare: usize) {
+    for ((width, natural), _) in widths.iter_mut().zip(natural).zip(kept).filter(|(_, kept)| **kept)
+    {
+        let more = spare.min(natural - *width);
+        *width += more;
+        spare -= more;
+    }
+}
+
+/// Takes what is missing from the columns that can be shortened, from the last.
+fn squeeze(columns: &[Column<'_>], widths: &mut [usize], mut missing: usize) {
+    let shortened =
+        columns.iter().zip(widths).rev().filter(|(column, _)| column.cut != Cut::Nothing);
+    for (_, width) in shortened {
+        let less = missing.min(width.saturating_sub(LEAST));
+        *width -= less;
+        missing -= less;
+    }
+}
+
+fn result(widths: Vec<usize>, kept: &[bool]) -> Vec<Option<usize>> {
+    widths.into_iter().zip(kept).map(|(width, &kept)| kept.then_some(width)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COLUMNS: [Column<'_>; 4] = [
+        Column::name("name").rank(0),
+        Column::word("dtype").rank(2),
+        Column::number("tensors").rank(3),
+        Column::number("size").rank(1),
+    ];
+
+    fn widths(natural: [usize; 4], width: usize) -> [usize; 4] {
+        let all = fit(&COLUMNS, &natural, width);
+        [all[0], all[1], all[2], all[3]].map(|width| width.unwrap_or(0))
+    }
+
+    #[test]
+    fn names_are_shortened_first_and_then_columns_are_left_out_by_rank() {
+        let natural = [50, 5, 7, 8];
+        assert_eq!(widths(natural, 76), natural);
+        assert_eq!(widths(natural, 75), [49, 5, 7, 8]);
+        // A name has 20 at least. With all columns it would have less.
+        assert_eq!(widths(natural, 46), [20, 5, 7, 8]);
+        assert_eq!(widths(natural, 45), [25, 5, 0, 8]);
+        assert_eq!(widths(natural, 39), [26, 0, 0, 8]);
+        assert_eq!(widths(natural, 32), [29, 0, 0, 0]);
+        assert_eq!(widths(natural, 20), [17, 0, 0, 0]);
+        // On a wider terminal it has a third.
+        assert_eq!(widths([100, 20, 30, 18], 110), [36, 20, 30, 18]);
+        assert_eq!(widths([100, 20, 30, 18], 109), [64, 20, 0, 18]);
+        // A short name leaves room for the others.
+        assert_eq!(widths([10, 5, 7, 8], 36), [10, 5, 7, 8]);
+        assert_eq!(widths([10, 5, 7, 8], 35), [10, 5, 0, 8]);
+    }
+
+    #[test]
+    fn every_width_is_kept_to() {
+        for width in 11..100 {
+            for natural in [[50, 5, 7, 8], [10_000, 5, 30, 8], [4, 5, 7, 4], [12, 5, 7, 10_000]] {
+                let all = fit(&COLUMNS, &natural, width);
+                let count = all.iter().flatten().count();
+                let mark = if count < 4 { MARK } else { 0 };
+                let row = all.iter().flatten().sum::<usize>() + GAP * (count - 1) + mark;
+                assert!(row <= width && all[0].is_some(), "{natural:?} {width}: {all:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn without_ranks_the_last_column_goes_first_and_the_first_stays() {
+        let columns = COLUMNS.map(|column| Column { rank: None, ..column });
+        let all = fit(&columns, &[50, 5, 7, 8], 45);
+        assert_eq!(all, [Some(26), Some(5), Some(7), None]);
+        let all = fit(&columns, &[50, 5, 7, 8], 1);
+        assert_eq!(all, [Some(LEAST), None, None, None]);
+    }
+
+    #[test]
+    fn a_second_name_has_a_quarter_at_least() {
+        let columns = [Column::name("key").rank(0), Column::text("value").rank(0)];
+        assert_eq!(fit(&columns, &[100, 100], 80), [Some(58), Some(20)]);
+        assert_eq!(fit(&columns, &[6, 100], 80), [Some(6), Some(72)]);
+        assert_eq!(fit(&columns, &[100, 100], 20), [Some(10), Some(8)]);
+    }
+}
