@@ -40,7 +40,7 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use commands::{
-    completions, convert, diff, digest, extract, inspect, man, map, metadata, modelspec, plan,
+    completions, convert, diff, digest, extract, inspect, manual, map, metadata, modelspec, plan,
     stats, verify,
 };
 
@@ -105,7 +105,7 @@ enum Command {
     Map(map::Args),
     Completions(completions::Args),
     #[command(hide = true)]
-    Man(man::Args),
+    Manual(manual::Args),
 }
 
 impl Command {
@@ -119,7 +119,7 @@ impl Command {
             | Self::Digest(_)
             | Self::Extract(_)
             | Self::Map(_)
-            | Self::Man(_) => true,
+            | Self::Manual(_) => true,
             Self::Inspect(_)
             | Self::Verify(_)
             | Self::Stats(_)
@@ -141,7 +141,7 @@ impl Command {
             | Self::Extract(_)
             | Self::Map(_)
             | Self::Completions(_)
-            | Self::Man(_) => false,
+            | Self::Manual(_) => false,
         }
     }
 }
@@ -216,7 +216,7 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Extract(args) => extract::run(args, &mut out)?,
         Command::Map(args) => map::run(args, &mut out)?,
         Command::Completions(args) => completions::run(args, Cli::command(), &mut out)?,
-        Command::Man(args) => man::run(args, Cli::command(), &mut out)?,
+        Command::Manual(args) => manual::run(args, Cli::command(), &mut out)?,
     };
     stdout::finish(out)?;
     Ok(code)

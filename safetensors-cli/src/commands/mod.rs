@@ -6,7 +6,7 @@ pub(crate) mod diff;
 pub(crate) mod digest;
 pub(crate) mod extract;
 pub(crate) mod inspect;
-pub(crate) mod man;
+pub(crate) mod manual;
 pub(crate) mod map;
 pub(crate) mod metadata;
 pub(crate) mod modelspec;

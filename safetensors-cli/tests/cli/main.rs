@@ -14,7 +14,7 @@ mod extract;
 mod fixtures;
 mod inspect;
 mod interrupted;
-mod man;
+mod manual;
 mod map;
 mod metadata;
 mod modelspec;

@@ -1,4 +1,4 @@
-//! `safetensors man`: manual pages, for packages of the command.
+//! `safetensors manual`: manual pages, for packages of the command.
 //!
 //! They have the same content as `--help`. `clap_mangen` writes the sections that it can. Examples,
 //! variables and exit codes come from the text after the help, which it would fill to paragraphs.
@@ -28,7 +28,7 @@ pub(crate) struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  safetensors man ~/.local/share/man/man1
+  safetensors manual ~/.local/share/man/man1
 
 Exit codes: 0 written, 1 DIR cannot be written, 2 wrong usage.";
 

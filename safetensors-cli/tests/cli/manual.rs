@@ -1,4 +1,4 @@
-//! `safetensors man`: the manual pages.
+//! `safetensors manual`: the manual pages.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,13 +24,16 @@ fn every_command_has_a_page() {
     let dir = temp_dir();
     let written =
         predicate::str::starts_with("share/man1: ").and(predicate::str::ends_with(" pages\n"));
-    run_in(dir.path(), &["man", "share/man1"]).success().stdout(written).stderr("");
+    run_in(dir.path(), &["manual", "share/man1"]).success().stdout(written).stderr("");
     let first = pages(&dir.path().join("share/man1"));
     for name in ["safetensors", "safetensors-inspect", "safetensors-metadata-set"] {
         assert!(first.contains_key(&format!("{name}.1")), "{name}");
     }
-    // Neither `help` nor `man` itself.
-    assert!(!first.keys().any(|name| name.contains("help") || name.contains("-man")), "{first:?}");
+    // Neither `help` nor `manual` itself.
+    assert!(
+        !first.keys().any(|name| name.contains("help") || name.contains("-manual")),
+        "{first:?}"
+    );
     for (name, page) in &first {
         let sections: Vec<_> = page.lines().filter_map(|line| line.strip_prefix(".SH ")).collect();
         assert_eq!(&sections[..3], ["NAME", "SYNOPSIS", "DESCRIPTION"], "{name}");
@@ -47,7 +50,7 @@ fn every_command_has_a_page() {
 
     // The same pages come again, and replace the old ones.
     fs::write(dir.path().join("share/man1/safetensors.1"), "old").unwrap();
-    run_in(dir.path(), &["man", "share/man1"]).success();
+    run_in(dir.path(), &["manual", "share/man1"]).success();
     assert_eq!(pages(&dir.path().join("share/man1")), first);
 }
 
@@ -57,7 +60,7 @@ fn a_place_that_cannot_have_pages_is_named() {
     fs::write(dir.path().join("file"), "").unwrap();
     let error =
         predicate::str::starts_with("error: file").and(predicate::str::contains("\n").count(1));
-    run_in(dir.path(), &["man", "file"]).code(1).stdout("").stderr(error);
-    run_in(dir.path(), &["man"]).code(2).stdout("").stderr(predicate::str::contains("<DIR>"));
+    run_in(dir.path(), &["manual", "file"]).code(1).stdout("").stderr(error);
+    run_in(dir.path(), &["manual"]).code(2).stdout("").stderr(predicate::str::contains("<DIR>"));
     assert_eq!(fs::read(dir.path().join("file")).unwrap(), b"");
 }
