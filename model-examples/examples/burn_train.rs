@@ -198,17 +198,16 @@ fn train(directory: &Path) -> Result<()> {
     device.seed(0);
     let steps = EPOCHS * POINTS / BATCH;
     let schedule = CosineAnnealingLrSchedulerConfig::new(0.05, steps).init();
-    let learner = Learner::new(
-        Net::new(&device),
-        AdamWConfig::new().init(),
-        schedule.map_err(|error| anyhow!(error))?,
-    );
-
+    let net = Net::new(&device);
     let epochs = epochs_of(directory);
+    // An epoch of another network is refused before anything changes.
+    let (model, optimizer, scheduler) = epochs.checkpointers_for(&net);
+    let learner =
+        Learner::new(net, AdamWConfig::new().init(), schedule.map_err(|error| anyhow!(error))?);
+
     // The last run may have been killed while it deleted old epochs.
     epochs.keep(KEPT, &[])?;
     let newest = epochs.newest()?;
-    let (model, optimizer, scheduler) = epochs.checkpointers();
     let training = Arc::new(Points::new(1, Some(newest.map_or(1, |epoch| epoch + 1)), &device));
     let validation = Arc::new(Points::new(2, None, &device));
     let mut run = SupervisedTraining::new(directory, training, validation)

@@ -4,13 +4,15 @@
 //! limit: the least work that gives the same result.
 #![allow(missing_docs, reason = "a program, whose documentation is above")]
 
+mod turns;
+
 use std::fmt::Write as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
 use anyhow::{Result, ensure};
 use safetensors_core::Checkpoint;
+use turns::{row, status};
 
 const SAMPLES: usize = 15;
 const TENSORS: usize = 100_000;
@@ -20,54 +22,24 @@ fn main() -> Result<()> {
     let path = dir.path().join("many.safetensors");
     std::fs::write(&path, many_tensors())?;
 
-    println!("{:<34}{:>10}{:>10}   of {SAMPLES} samples", "row", "median", "minimum");
+    turns::title(SAMPLES);
     row(
+        SAMPLES,
         ("safetensors --version", &|| run(&["--version".as_ref()])),
-        ("limit: a process that does nothing", &|| status(&mut Command::new("true"))),
+        ("limit: a process that does nothing", &|| status(&mut Command::new("true"), &[0])),
     )?;
     for arguments in [&["inspect"][..], &["inspect", "--flat"], &["inspect", "--json"], &["verify"]]
     {
         let command =
             || run(&arguments.iter().map(Path::new).chain([path.as_path()]).collect::<Vec<_>>());
         let name = format!("{}, {TENSORS} tensors", arguments.join(" "));
-        row((&name, &command), ("limit: parsing the header", &|| parse(&path)))?;
-    }
-    Ok(())
-}
-
-/// The name of a measurement, and its work.
-type Contender<'a> = (&'a str, &'a dyn Fn() -> Result<()>);
-
-/// Measures two things in turns and prints a line for each.
-fn row(ours: Contender<'_>, limit: Contender<'_>) -> Result<()> {
-    let mut times = [Vec::new(), Vec::new()];
-    for _ in 0..SAMPLES {
-        for ((_, run), times) in [ours, limit].iter().zip(&mut times) {
-            let started = Instant::now();
-            run()?;
-            times.push(started.elapsed());
-        }
-    }
-    for ((name, _), mut times) in [ours, limit].into_iter().zip(times) {
-        times.sort_unstable();
-        let milliseconds = |time: Duration| format!("{:.2} ms", time.as_secs_f64() * 1e3);
-        println!(
-            "{name:<34}{:>10}{:>10}",
-            milliseconds(times[SAMPLES / 2]),
-            milliseconds(times[0])
-        );
+        row(SAMPLES, (&name, &command), ("limit: parsing the header", &|| parse(&path)))?;
     }
     Ok(())
 }
 
 fn run(arguments: &[&Path]) -> Result<()> {
-    status(Command::new(env!("CARGO_BIN_EXE_safetensors")).args(arguments))
-}
-
-fn status(command: &mut Command) -> Result<()> {
-    let status = command.stdout(Stdio::null()).status()?;
-    ensure!(status.success(), "{command:?}: {status}");
-    Ok(())
+    status(Command::new(env!("CARGO_BIN_EXE_safetensors")).args(arguments), &[0])
 }
 
 fn parse(path: &Path) -> Result<()> {

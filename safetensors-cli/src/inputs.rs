@@ -48,7 +48,6 @@ impl Shown {
 
     /// The same, where something is wrong with what was shown unless `is_sound`. The exit code
     /// becomes 1.
-    #[allow(dead_code, reason = "for `stats`")]
     pub(crate) fn sound(self, is_sound: bool) -> Self {
         Self { is_sound, ..self }
     }

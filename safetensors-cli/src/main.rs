@@ -11,6 +11,7 @@ mod commands;
 mod discover;
 mod edit;
 mod file;
+mod find;
 mod hints;
 mod input;
 mod inputs;
@@ -25,6 +26,7 @@ mod report;
 mod screen;
 mod select;
 mod signals;
+mod slicing;
 mod spool;
 mod stdout;
 mod table;
@@ -41,7 +43,7 @@ use std::process::ExitCode;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use commands::{
     completions, convert, diff, digest, extract, inspect, manual, map, metadata, modelspec, plan,
-    stats, verify,
+    show, stats, verify,
 };
 
 /// Inspect, check, compare, edit and convert safetensors files and sharded checkpoints.
@@ -75,6 +77,7 @@ const EXAMPLES: &str = "\
 Examples:
   safetensors inspect model.safetensors             Show what is in a file
   safetensors verify checkpoints/                   Check every file in a directory
+  safetensors show model.safetensors weight '[0]'   Show the values of a tensor
   safetensors diff a.safetensors b.safetensors      Compare two files
   safetensors convert model/ small/ --dtype bf16    Convert to another dtype
   safetensors plan model/ --world-size 4            Show what each of 4 ranks holds
@@ -94,6 +97,7 @@ Exit codes: 0 done, 1 a file is malformed, different, unreadable or unwritable, 
 enum Command {
     Inspect(inspect::Args),
     Verify(verify::Args),
+    Show(show::Args),
     Stats(stats::Args),
     Diff(diff::Args),
     Convert(convert::Args),
@@ -122,6 +126,7 @@ impl Command {
             | Self::Manual(_) => true,
             Self::Inspect(_)
             | Self::Verify(_)
+            | Self::Show(_)
             | Self::Stats(_)
             | Self::Diff(_)
             | Self::Completions(_) => false,
@@ -131,7 +136,7 @@ impl Command {
     /// Whether a pager shows its output on a terminal. Such a command writes no files.
     fn is_paged(&self) -> bool {
         match self {
-            Self::Inspect(_) | Self::Stats(_) | Self::Diff(_) => true,
+            Self::Inspect(_) | Self::Show(_) | Self::Stats(_) | Self::Diff(_) => true,
             Self::Convert(args) => args.is_dry_run(),
             Self::Plan(args) => args.only_shows(),
             Self::Metadata(args) => args.only_shows(),
@@ -206,6 +211,7 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
     let code = match &cli.command {
         Command::Inspect(args) => inspect::run(args, &mut out)?,
         Command::Verify(args) => verify::run(args, &mut out)?,
+        Command::Show(args) => show::run(args, &mut out)?,
         Command::Stats(args) => stats::run(args, &mut out)?,
         Command::Diff(args) => diff::run(args, &mut out)?,
         Command::Convert(args) => convert::run(args, &mut out)?,

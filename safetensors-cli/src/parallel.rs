@@ -40,6 +40,17 @@ pub(crate) fn check_environment() -> anyhow::Result<()> {
 pub(crate) fn in_order<I: Send, R: Send, E>(
     items: impl IntoIterator<Item = I, IntoIter: Send>,
     work: impl Fn(&I) -> R + Sync,
+    take: impl FnMut(I, R) -> Result<(), E>,
+) -> Result<(), E> {
+    in_order_with(items, || (), |(), item| work(item), take)
+}
+
+/// [`in_order`] for work that needs memory. Each thread makes its own with `own`, and passes it to
+/// each call of `work`.
+pub(crate) fn in_order_with<I: Send, R: Send, E, O>(
+    items: impl IntoIterator<Item = I, IntoIter: Send>,
+    own: impl Fn() -> O + Sync,
+    work: impl Fn(&mut O, &I) -> R + Sync,
     mut take: impl FnMut(I, R) -> Result<(), E>,
 ) -> Result<(), E> {
     let items = items.into_iter();
@@ -53,11 +64,12 @@ pub(crate) fn in_order<I: Send, R: Send, E>(
     thread::scope(|scope| {
         let (sender, results) = mpsc::channel();
         let worker = || {
-            let (sender, next, work, end) = (sender.clone(), &next, &work, &end);
+            let (sender, next, work, own, end) = (sender.clone(), &next, &work, &own, &end);
             move || {
                 let _end = OnPanic(end);
+                let mut own = own();
                 while let Some((i, item)) = next() {
-                    let result = work(&item);
+                    let result = work(&mut own, &item);
                     // The receiver is gone once `take` has failed.
                     if sender.send((i, item, result)).is_err() {
                         return;
@@ -70,8 +82,9 @@ pub(crate) fn in_order<I: Send, R: Send, E>(
             .map_while(|_| thread::Builder::new().spawn_scoped(scope, worker()).ok())
             .count();
         if started == 0 {
+            let mut own = own();
             while let Some((_, item)) = next() {
-                let result = work(&item);
+                let result = work(&mut own, &item);
                 take(item, result)?;
             }
             return Ok(());

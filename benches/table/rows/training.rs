@@ -20,12 +20,20 @@ use harness::sample::{Contender, Goal, Row, Run, Watch};
 
 pub(super) fn rows() -> Vec<Spec> {
     vec![
-        Spec::new("burn checkpoint of model and optimizer, save", |data| save(data.path())),
+        Spec::new("burn checkpoint of model and optimizer, save", |data| {
+            save(data.path(), (Contender::ours, OURS, with_ours))
+        }),
+        #[cfg(target_os = "linux")]
+        Spec::new("burn checkpoint of model and optimizer, save through /dev/shm", |data| {
+            save(data.path(), (Contender::ours, STAGED, with_staged))
+        }),
         Spec::new("burn checkpoint of model and optimizer, resume", |data| resume(data.path())),
     ]
 }
 
 const OURS: &str = "SafetensorsCheckpointer";
+#[cfg(target_os = "linux")]
+const STAGED: &str = "SafetensorsCheckpointer, Epochs::staging";
 const PEER: &str = "burn-train FileCheckpointer";
 
 /// 16 matrices of 4 MiB: 64 MiB of weights, and twice as much of moments.
@@ -96,6 +104,13 @@ fn with_ours(folder: &Path, work: &mut dyn FnMut(Three<'_>) -> Result<()>) -> Re
     work((&model, &optimizer, &scheduler))
 }
 
+#[cfg(target_os = "linux")]
+fn with_staged(folder: &Path, work: &mut dyn FnMut(Three<'_>) -> Result<()>) -> Result<()> {
+    let epochs = Epochs::new(folder.join("ours")).staging("/dev/shm");
+    let (model, optimizer, scheduler) = epochs.checkpointers();
+    work((&model, &optimizer, &scheduler))
+}
+
 fn with_peer(folder: &Path, work: &mut dyn FnMut(Three<'_>) -> Result<()>) -> Result<()> {
     let [model, optimizer, scheduler] = ["model", "optim", "scheduler"]
         .map(|name| FileCheckpointer::new(folder.join("peer"), name));
@@ -105,8 +120,10 @@ fn with_peer(folder: &Path, work: &mut dyn FnMut(Three<'_>) -> Result<()>) -> Re
 /// Makes a contender of a role.
 type Role = fn(&'static str, Box<Run>) -> Contender;
 
-const CONTENDERS: [(Role, &str, With); 2] =
-    [(Contender::ours, OURS, with_ours), (Contender::peer, PEER, with_peer)];
+/// How to make a contender: its role, its name, and its checkpointers.
+type Maker = (Role, &'static str, With);
+
+const PEERS: Maker = (Contender::peer, PEER, with_peer);
 
 /// Makes the records, and returns the work that saves them at the same time, as burn's threads do.
 fn saving<'a>(
@@ -138,11 +155,11 @@ fn restore((model, optimizer, scheduler): Three<'_>, into: Training) -> Result<T
 }
 
 /// Each sample saves an epoch that was not there. It waits until the epoch is on the disk.
-fn save(folder: &Path) -> Result<Row> {
+fn save(folder: &Path, ours: Maker) -> Result<Row> {
     let folder = Rc::new(tempfile::tempdir_in(folder)?);
     let training = Rc::new(Training::trained());
     let sum = training.checksum();
-    let contenders = CONTENDERS.map(|(role, name, with)| {
+    let contenders = [ours, PEERS].map(|(role, name, with)| {
         let (folder, training) = (folder.clone(), training.clone());
         role(
             name,
@@ -164,14 +181,15 @@ fn save(folder: &Path) -> Result<Row> {
 fn resume(folder: &Path) -> Result<Row> {
     let folder = Rc::new(tempfile::tempdir_in(folder)?);
     let mut training = Training::trained();
-    for (_, _, with) in CONTENDERS {
+    let makers: [Maker; 2] = [(Contender::ours, OURS, with_ours), PEERS];
+    for (_, _, with) in makers {
         with(folder.path(), &mut |three| saving(three, &training)())?;
     }
     // The parameters that are restored have the same ids, so they have the same gradients.
     let first = Rc::new(Training { model: training.model.clone(), ..Training::new() });
     training.step(first.gradients());
     let sum = training.checksum();
-    let contenders = CONTENDERS.map(|(role, name, with)| {
+    let contenders = makers.map(|(role, name, with)| {
         let (folder, first) = (folder.clone(), first.clone());
         role(
             name,

@@ -29,6 +29,8 @@ use catalog::Catalog;
 use filter::Filter;
 use names::Naming;
 use pack::PackTensor;
+#[cfg(feature = "train")]
+pub(crate) use parameters::Kind;
 use place::Place;
 pub use rename::KeyRemapper;
 use safetensors_core::checkpoint::MaxShardSize;

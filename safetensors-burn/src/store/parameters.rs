@@ -28,7 +28,7 @@ impl Kind {
     }
 
     /// The dtype that parameters of this kind have on a device by default.
-    fn default_dtype(self, device: &Device) -> DType {
+    pub(crate) fn default_dtype(self, device: &Device) -> DType {
         let settings = device.settings();
         match self {
             Self::Float => settings.float_dtype.into(),

@@ -2,12 +2,14 @@
 
 use std::io;
 use std::marker::PhantomData;
+use std::path::Path;
 use std::sync::Arc;
 
 use burn::store::RecordError;
 use burn::train::checkpoint::{Checkpoint, Checkpointer, CheckpointerError};
 use safetensors_core::{Error, ErrorKind, Result};
 
+use super::container::Container;
 use super::module::Parameters;
 use super::record::{self, RecordFile};
 use super::shared::Shared;
@@ -51,25 +53,48 @@ impl<R: Checkpoint> SafetensorsCheckpointer<R> {
         let manifest = self.shared.restore(epoch, self.part)?;
         let directory = self.shared.epochs().path(epoch);
         manifest.check(&directory)?;
-        let entry = manifest.entry(self.part).map_err(|error| error.in_path(&directory))?;
-        let path = directory.join(self.part.file_name());
-        // The file that is checked is the one that is read, even if another takes its place.
-        let mut file = RecordFile::of(entry.open(&path)?, &path)?;
-        let restore = || {
-            if let Some(module) = &self.module {
-                module.adapt(&mut file, self.part == Part::Model)?;
-            }
-            R::checkpoint_from_bytes(file.read()?).map_err(of_record)
+        let path = |part: Part| directory.join(part.file_name());
+        let open = |part| {
+            let entry = manifest.entry(part).map_err(|error| error.in_path(&directory))?;
+            // The file that is checked is the one that is read, even if another takes its place.
+            RecordFile::of(entry.open(&path(part))?, &path(part))
         };
-        restore().map_err(|error| error.in_path(path))
+        let mut file = open(self.part)?;
+        if let Some(module) = &self.module {
+            // All records are compared before the first one is returned.
+            let (mut model, mut optimizer) = (open(Part::Model)?, open(Part::Optimizer)?);
+            module.check(&model).map_err(|error| error.in_path(path(Part::Model)))?;
+            module
+                .adapt_optimizer(&mut optimizer, &model)
+                .map_err(|error| error.in_path(path(Part::Optimizer)))?;
+            module.adapt_model(&mut model);
+            file = match self.part {
+                Part::Model => model,
+                Part::Optimizer => optimizer,
+                Part::Scheduler => file,
+            };
+        }
+        let record = file.read().and_then(|b| R::checkpoint_from_bytes(b).map_err(of_record));
+        record.map_err(|error| error.in_path(path(self.part)))
     }
 }
 
 impl<R: Checkpoint> Checkpointer<R> for SafetensorsCheckpointer<R> {
     fn save(&self, epoch: usize, record: R) -> Result<(), CheckpointerError> {
-        let save = |directory: &std::path::Path| {
-            let bytes = record.checkpoint_into_bytes().map_err(of_record)?;
-            record::save(bytes, &directory.join(self.part.file_name()))
+        let save = |directory: &Path| {
+            let file = directory.join(self.part.file_name());
+            match self.shared.epochs().stage()? {
+                Some(staged) => {
+                    let path = staged.path().join("record.bpk");
+                    let saved = record.save(path.clone()).map_err(of_checkpointer);
+                    saved.map_err(|error| staged.locate(error.in_path(&path)))?;
+                    record::save(&Container::open(&path)?, &file)
+                }
+                None => {
+                    let bytes = record.checkpoint_into_bytes().map_err(of_record)?;
+                    record::save(&Container::parse(bytes)?, &file)
+                }
+            }
         };
         self.shared.save(epoch, self.part, save).map_err(for_burn)
     }
@@ -85,6 +110,14 @@ impl<R: Checkpoint> Checkpointer<R> for SafetensorsCheckpointer<R> {
 
 fn of_record(error: RecordError) -> Error {
     EpochError::Record(error.to_string()).into()
+}
+
+fn of_checkpointer(error: CheckpointerError) -> Error {
+    match error {
+        CheckpointerError::Record(error) => of_record(error),
+        CheckpointerError::IOError(error) => ErrorKind::Io(error).into(),
+        other => EpochError::Record(other.to_string()).into(),
+    }
 }
 
 /// burn's error type has a place for any error only within that of the system.

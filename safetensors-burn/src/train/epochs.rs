@@ -21,6 +21,10 @@ use super::{EpochError, Part, SafetensorsCheckpointer};
 
 const PREFIX: &str = "epoch-";
 
+/// The name of the hidden directories of records on their way. It is the same for all runs, so that
+/// each removes what the others have left.
+const STAGED: &str = "safetensors-record";
+
 /// The three checkpointers, in the order of burn's `with_custom_checkpointers`: model, optimizer,
 /// scheduler.
 pub type Checkpointers = (
@@ -36,6 +40,7 @@ pub type Checkpointers = (
 #[derive(Clone, Debug)]
 pub struct Epochs {
     directory: PathBuf,
+    staging: Option<PathBuf>,
 }
 
 /// An epoch on the disk.
@@ -106,7 +111,36 @@ impl Epoch {
 impl Epochs {
     /// The epochs of a directory, which the first save creates.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
-        Self { directory: directory.into() }
+        Self { directory: directory.into(), staging: None }
+    }
+
+    /// Sets a directory that lies in memory, such as `/dev/shm` on Linux. It makes saves faster.
+    ///
+    /// burn gives a record away as bytes, for which it copies all tensors twice, or as a file. With
+    /// this directory, each record is first a file there, and is then copied to the epoch. So there
+    /// is one copy in memory, in place of two. If the directory has too little room, the save fails.
+    ///
+    /// Each save uses a hidden directory in it, and removes it. What a killed process leaves there
+    /// is removed by the next save of any run of the same user.
+    ///
+    /// ```
+    /// # use safetensors_burn::train::Epochs;
+    /// # let dir = tempfile::tempdir()?;
+    /// let epochs = Epochs::new(dir.path().join("checkpoints")).staging("/dev/shm");
+    /// let (model, optimizer, scheduler) = epochs.checkpointers();
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    #[must_use]
+    pub fn staging(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.staging = Some(directory.into());
+        self
+    }
+
+    /// Creates a hidden directory for a record on its way to an epoch. `None` if records go through
+    /// burn's bytes.
+    pub(super) fn stage(&self) -> Result<Option<AtomicDirectory>> {
+        let directory = self.staging.as_ref();
+        directory.map(|staging| AtomicDirectory::create(staging.join(STAGED))).transpose()
     }
 
     /// Makes the checkpointers for burn's `with_custom_checkpointers`.
@@ -114,14 +148,26 @@ impl Epochs {
         self.make_checkpointers(None)
     }
 
-    /// Makes checkpointers that restore records for this module. A record of another model is then
-    /// an error that lists all differences, before anything changes. And the records get the ids of
-    /// this module's parameters. So the state of the optimizer meets its parameters, even if the
-    /// weights come from elsewhere.
+    /// Makes checkpointers that restore records for this module. An epoch of another model is then
+    /// an error that lists all differences, whichever record is restored first. So nothing changes.
+    /// And the records get the ids of this module's parameters. So the state of the optimizer meets
+    /// its parameters, even if the weights come from elsewhere.
+    ///
+    /// - The model must have the names, shapes and dtypes of the module. A parameter without a value
+    ///   has the default dtype of its device.
+    /// - The optimizer must have a state only for parameters of the module.
+    /// - The tensors of burn's optimizers, such as moments, must have the shape and the dtype of
+    ///   their parameter, or F32 for a parameter of half precision. The tensors of other optimizers
+    ///   may have any.
+    ///
+    /// A parameter that gets another id in the middle of a training, as by loading weights, leaves
+    /// its old state in burn's optimizer. These checkpointers do not restore such a state, which
+    /// nothing uses.
     ///
     /// # Errors
     ///
-    /// Restoring fails with [`ErrorKind::Mismatches`] if the names or the shapes differ.
+    /// Restoring fails with [`ErrorKind::Mismatches`] if the epoch is that of another model, and
+    /// with [`EpochError::SeveralStates`] if it cannot be told which state a parameter has.
     pub fn checkpointers_for(&self, module: &impl Module) -> Checkpointers {
         self.make_checkpointers(Some(&Arc::new(Parameters::of(module))))
     }
@@ -131,7 +177,7 @@ impl Epochs {
         (
             SafetensorsCheckpointer::new(&shared, Part::Model, module),
             SafetensorsCheckpointer::new(&shared, Part::Optimizer, module),
-            SafetensorsCheckpointer::new(&shared, Part::Scheduler, None),
+            SafetensorsCheckpointer::new(&shared, Part::Scheduler, module),
         )
     }
 

@@ -21,7 +21,7 @@
 //! #     learner: Learner<M>,
 //! # ) -> safetensors_core::Result<()> {
 //! let epochs = Epochs::new("run/checkpoints");
-//! let (model, optimizer, scheduler) = epochs.checkpointers();
+//! let (model, optimizer, scheduler) = epochs.checkpointers_for(&learner.model());
 //! let mut training = training
 //!     .with_custom_checkpointers(model, optimizer, scheduler)
 //!     .with_checkpointing_strategy(KeepEpochs::last(&epochs, 2));
@@ -46,9 +46,9 @@
 //!
 //! let dir = tempfile::tempdir()?;
 //! let epochs = Epochs::new(dir.path().join("checkpoints"));
-//! let (model, optimizer, scheduler) = epochs.checkpointers();
 //! let device = Device::default();
 //! let linear = LinearConfig::new(4, 2).init(&device);
+//! let (model, optimizer, scheduler) = epochs.checkpointers_for(&linear);
 //!
 //! model.save(1, linear.clone().into_record())?;
 //! optimizer.save(1, AdamWConfig::new().init().to_record())?;
@@ -96,10 +96,8 @@
 //! numbers, so saving more is an error. After every error the epochs on the disk are as before.
 //!
 //! [`Epochs::checkpointers`] knows no model, so burn panics if the record of another one is loaded.
-//! [`Epochs::checkpointers_for`] compares names and shapes of the model first. It does not compare
-//! dtypes, nor the shapes of the optimizer's tensors. If two parameters of an optimizer record have
-//! one path, as after weights were loaded in the middle of a training, the record keeps burn's ids
-//! for names, and is restored with the ids that it was saved with.
+//! [`Epochs::checkpointers_for`] compares the records with the model first. It cannot know which
+//! optimizer the training has, nor the shapes of the state of an optimizer that is not burn's.
 
 mod attempts;
 mod checkpointer;
@@ -109,9 +107,11 @@ mod error;
 mod manifest;
 mod module;
 mod names;
+mod packed;
 mod reading;
 mod record;
 mod shared;
+mod state;
 mod strategy;
 
 pub use checkpointer::{SafetensorsCheckpointer, error_of};

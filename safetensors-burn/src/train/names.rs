@@ -79,18 +79,67 @@ impl Ids {
     }
 }
 
-/// The id of each path, for a content whose names begin with ids; `None` for any other content.
-fn paths(content: &Content) -> Option<BTreeMap<String, u64>> {
-    let mut paths = BTreeMap::new();
-    let mut known = BTreeSet::new();
-    for (key, path) in &content.metadata {
-        if let Some(id) = parse_id(key) {
-            known.insert(id);
-            if path.is_empty() || paths.insert(path.clone(), id).is_some() {
-                return None;
-            }
+/// Other ids for the parameters of a record whose names begin with ids, by the ids that were saved.
+/// `None` leaves out what the record has of a parameter. Ids that are not listed stay.
+#[derive(Debug, Default)]
+pub(super) struct NewIds(BTreeMap<u64, Option<u64>>);
+
+impl FromIterator<(u64, Option<u64>)> for NewIds {
+    fn from_iter<I: IntoIterator<Item = (u64, Option<u64>)>>(ids: I) -> Self {
+        Self(ids.into_iter().collect())
+    }
+}
+
+impl NewIds {
+    fn get(&self, id: u64) -> Option<u64> {
+        self.0.get(&id).copied().unwrap_or(Some(id))
+    }
+
+    /// The name of a tensor or a scalar with the new id; `None` if it is left out.
+    pub(super) fn rename(&self, name: &str) -> Option<String> {
+        let parts = name.split_once('.');
+        let listed = parts.and_then(|(first, rest)| Some((self.0.get(&parse_id(first)?)?, rest)));
+        listed.map_or_else(|| Some(name.into()), |(id, rest)| Some(format!("{}.{rest}", (*id)?)))
+    }
+
+    /// Gives a content the new ids.
+    pub(super) fn apply(&self, content: Content) -> Content {
+        let Content { tensors, scalars, metadata } = content;
+        let tensors = tensors.into_iter().filter_map(|(name, mut tensor)| {
+            tensor.param_id = tensor.param_id.and_then(|id| self.get(id));
+            Some((self.rename(&name)?, tensor))
+        });
+        let scalars = scalars.into_iter().filter_map(|(name, v)| Some((self.rename(&name)?, v)));
+        let metadata = metadata.into_iter().filter_map(|(key, value)| match parse_id(&key) {
+            Some(id) => Some((self.get(id)?.to_string(), value)),
+            None => Some((key, value)),
+        });
+        Content {
+            tensors: tensors.collect(),
+            scalars: scalars.collect(),
+            metadata: metadata.collect(),
         }
     }
+}
+
+/// The id of each path, for a content whose names begin with ids; `None` for any other content. An
+/// id without a path of its own has itself as its path.
+fn paths(content: &Content) -> Option<BTreeMap<String, u64>> {
+    // Weights that are loaded in the middle of a training may give a parameter another id. burn
+    // keeps the state of the old id, so both ids have the path of the parameter.
+    let mut ids_of_path: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+    for (key, path) in &content.metadata {
+        if let Some(id) = parse_id(key) {
+            ids_of_path.entry(path).or_default().push(id);
+        }
+    }
+    let mut paths = BTreeMap::new();
+    for (path, ids) in ids_of_path {
+        if let ([id], false) = (&ids[..], path.is_empty()) {
+            paths.insert(path.to_owned(), *id);
+        }
+    }
+    let mut known: BTreeSet<u64> = paths.values().copied().collect();
     for (name, tensor) in &content.tensors {
         let (first, _) = name.split_once('.')?;
         let id = parse_id(first).filter(|id| tensor.param_id == Some(*id))?;
@@ -111,7 +160,12 @@ fn named_by_paths(content: &Content, ids: &Ids) -> Option<Content> {
         Some(format!("{path}.{rest}"))
     };
     let renamed = |name: &str| renamed(name).unwrap_or_else(|| name.into());
-    let metadata = content.metadata.iter().filter(|(key, _)| parse_id(key).is_none());
+    // The ids have the other paths. This is what `join` puts back.
+    let stays = |key: &str, path: &str| {
+        let id = parse_id(key);
+        id.is_none_or(|id| path == key || paths.get(&id) != Some(&path))
+    };
+    let metadata = content.metadata.iter().filter(|(key, path)| stays(key, path));
     let named = Content {
         tensors: content.tensors.iter().map(|(name, t)| (renamed(name), t.clone())).collect(),
         scalars: content.scalars.iter().map(|(name, value)| (renamed(name), *value)).collect(),
@@ -149,7 +203,7 @@ fn path_of<'a>(name: &'a str, ids: &BTreeMap<String, u64>) -> Option<(&'a str, u
 }
 
 /// An id in the only form that burn writes it in.
-fn parse_id(text: &str) -> Option<u64> {
+pub(super) fn parse_id(text: &str) -> Option<u64> {
     text.parse().ok().filter(|id: &u64| id.to_string() == text)
 }
 

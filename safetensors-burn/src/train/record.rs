@@ -15,21 +15,21 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 
-use burn::tensor::{Bytes, DType, TensorData};
+use burn::tensor::{Bytes, DType};
 use burn_store::burn_pack::Scalar;
 use safetensors_core::digest::TensorDigests;
+use safetensors_core::framework::synced_later;
 use safetensors_core::header::Metadata;
 use safetensors_core::io::FileSource;
-use safetensors_core::{Checkpoint, Error, LazyTensor, Result, SaveOptions};
+use safetensors_core::{Checkpoint, Error, LazyTensor, Result, SaveOptions, TensorSource};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::EpochError;
 use super::container::{self, Container, Content, Described};
-use super::names::Ids;
+use super::names::{Ids, NewIds};
 use super::reading::{Job, read_all};
-use crate::save::DataSource;
-use crate::{dtype, load};
+use crate::dtype;
 
 const RECORD: &str = "safetensors_bridge.record";
 /// [`CheckpointStore`](crate::CheckpointStore) reads this entry, too.
@@ -91,27 +91,19 @@ impl Typed {
 /// for a quantised tensor, which it names; [`EpochError::TooManyTensors`],
 /// [`EpochError::MetadataTooLarge`], [`EpochError::TensorTooLarge`]; those of
 /// [`save`](safetensors_core::save()).
-pub(super) fn save(record: Bytes, path: &Path) -> Result<usize> {
-    let container = Container::parse(record)?;
+pub(super) fn save(container: &Container, path: &Path) -> Result<usize> {
     // The places of the tensors are those of the container, so they are looked up by its names.
     let (ids, named) = Ids::separate(&container.content);
     container.check(&named)?;
-    let mut tensors: Vec<(&str, TensorData)> = Vec::with_capacity(named.tensors.len());
+    let mut tensors = Vec::with_capacity(named.tensors.len());
     let mut dtypes = BTreeMap::new();
     for (name, tensor) in &named.tensors {
-        let mut data = || {
-            let in_file = dtype::to_file(tensor.dtype)?;
-            if dtype::to_burn(in_file) != Some(tensor.dtype) {
-                dtypes.insert(name.as_str(), tensor.dtype);
-            }
-            load::from_bytes(container.data(tensor)?, tensor.shape(), tensor.dtype)
-        };
-        tensors.push((name, data().map_err(|error| error.in_tensor(name))?));
+        let packed = container.tensor(tensor).map_err(|error| error.in_tensor(name))?;
+        if dtype::to_burn(packed.dtype()) != Some(tensor.dtype) {
+            dtypes.insert(name.as_str(), tensor.dtype);
+        }
+        tensors.push((name, packed));
     }
-    let sources = tensors.iter().map(|(name, data)| {
-        DataSource::new(data).map(|source| (*name, source)).map_err(|e| e.in_tensor(name))
-    });
-    let sources = sources.collect::<Result<Vec<_>>>()?;
 
     let scalars = named.scalars.iter().map(|(name, scalar)| (name.as_str(), (*scalar).into()));
     let scalars: BTreeMap<&str, Typed> = scalars.collect();
@@ -128,8 +120,8 @@ pub(super) fn save(record: Bytes, path: &Path) -> Result<usize> {
         Some(("format", "pt".to_owned())),
     ];
     // The epoch is synchronised as a whole.
-    let options = SaveOptions::new().durable(false).digests(true);
-    safetensors_core::save(path, sources, &options.metadata(entries.into_iter().flatten()))?;
+    let options = synced_later(SaveOptions::new().digests(true));
+    safetensors_core::save(path, tensors, &options.metadata(entries.into_iter().flatten()))?;
     Ok(named.tensors.len())
 }
 
@@ -153,6 +145,8 @@ pub(super) struct RecordFile {
     /// The content under the names of the file.
     named: Content,
     pub(super) ids: Ids,
+    /// Other ids for the parameters, which the record gets when it is read.
+    pub(super) new_ids: NewIds,
     digests: TensorDigests,
 }
 
@@ -193,12 +187,17 @@ impl RecordFile {
         }
         let named = Content { tensors, scalars, metadata: map(metadata, TEXTS)? };
         let digests = TensorDigests::from_metadata(metadata)?.unwrap_or_default();
-        Ok(Self { named, ids, digests, checkpoint })
+        Ok(Self { named, ids, new_ids: NewIds::default(), digests, checkpoint })
     }
 
     /// The tensors with their shapes, under the names of the file.
     pub(super) fn tensors(&self) -> impl Iterator<Item = LazyTensor<'_, FileSource>> {
         self.checkpoint.tensors()
+    }
+
+    /// What the record has, under the names that burn gives it and with the ids that were saved.
+    pub(super) fn content(&self) -> Content {
+        self.ids.join(self.named.clone())
     }
 
     /// Reads the tensors, and makes the container of which burn makes a record. Every tensor is
@@ -209,13 +208,15 @@ impl RecordFile {
     /// Those of reading; [`ErrorKind::NoDigest`](safetensors_core::ErrorKind::NoDigest) and
     /// [`ErrorKind::DigestMismatch`](safetensors_core::ErrorKind::DigestMismatch).
     pub(super) fn read(self) -> Result<Bytes> {
-        let Self { checkpoint, named, ids, digests } = self;
-        let in_file: BTreeMap<String, &str> =
-            named.tensors.keys().map(|name| (ids.in_record(name).0, name.as_str())).collect();
-        let content = ids.join(named.clone());
-        if content.tensors.len() != named.tensors.len() {
+        let saved = self.content();
+        let Self { checkpoint, named, ids, new_ids, digests } = self;
+        if saved.tensors.len() != named.tensors.len() {
             return Err(not_a_record(PATH_IDS, "paths that give each tensor a name".into()));
         }
+        let in_record = |name| new_ids.rename(&ids.in_record(name).0);
+        let in_file: BTreeMap<String, &str> =
+            named.tensors.keys().filter_map(|name| Some((in_record(name)?, &**name))).collect();
+        let content = new_ids.apply(saved);
         container::build(content, |content, mut rest| {
             let mut jobs = Vec::with_capacity(content.tensors.len());
             let mut at = 0;

@@ -6,11 +6,14 @@ mod damaged;
 mod deleting;
 mod epochs;
 mod failing;
+mod foreign;
 mod interrupted;
 mod looping;
 mod records;
+mod reloaded;
 mod resuming;
 mod retrying;
+mod staging;
 
 use std::fs;
 use std::path::Path;

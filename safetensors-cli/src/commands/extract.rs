@@ -4,14 +4,17 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use safetensors_core::io::FileSource;
-use safetensors_core::{Checkpoint, Error, ErrorKind, LazyTensor};
+use anyhow::Context;
+use safetensors_core::TensorSource;
 
 use crate::input::Input;
 use crate::progress::Progress;
-use crate::{file, numpy, text};
+use crate::slicing::{Selection, Slice};
+use crate::{file, find, numpy, text};
 
-/// Write one tensor to a .npy file, which NumPy reads, or as plain bytes.
+/// Write one tensor, or a slice of it, to a .npy file, which NumPy reads, or as plain bytes.
+///
+/// A slice is written as in NumPy, see `safetensors show`. Only its bytes are read.
 ///
 /// NumPy has no BF16 and no floats of 8 bits or fewer. Convert them to F32 with
 /// `safetensors convert` first, or use --raw. It writes the bytes as they are in the
@@ -24,6 +27,9 @@ pub(crate) struct Args {
     /// The name of the tensor
     #[arg(value_name = "NAME")]
     name: String,
+    /// The part to write, such as '[0:3, -1]'; all of the tensor by default
+    #[arg(value_name = "SLICE", value_parser = Slice::parse, allow_hyphen_values = true)]
+    slice: Option<Slice>,
     /// The file to write, or - for standard output
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
@@ -37,63 +43,49 @@ pub(crate) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   safetensors extract model.safetensors lm_head.weight -o head.npy
+  safetensors extract model.safetensors embed.weight '[:1000, ::2]' -o part.npy
   safetensors extract checkpoint/ scale --raw -o - | xxd | head
   python -c 'import numpy; print(numpy.load(\"head.npy\"))'
 
 Exit codes: 0 written, 1 reading or writing failed, 2 wrong usage.";
 
-/// Writes one tensor.
+/// Writes one tensor, or a part.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let checkpoint = args.input.open()?;
-    let tensor = find(&checkpoint, &args.name)?;
+    let tensor = find::tensor(&checkpoint, &args.name)?;
+    let selection = match &args.slice {
+        Some(slice) => slice.select(&tensor)?,
+        None => Selection::whole(tensor.shape()),
+    };
+    let part = tensor.slice(selection.indices())?;
     let instead = "use --raw, or make it F32 with `safetensors convert --dtype f32`";
     let header =
-        if args.raw { Vec::new() } else { numpy::header_of(tensor.name(), &tensor, instead)? };
-    let bytes = tensor.byte_len() + header.len() as u64;
-    let progress = Progress::bytes(tensor.byte_len());
+        if args.raw { Vec::new() } else { numpy::header_of(tensor.name(), &part, instead)? };
+    let bytes = part.byte_len() + header.len() as u64;
+    let progress = Progress::bytes(part.byte_len());
+    let write = |out: &mut dyn Write| write(&header, tensor.name(), &part, out, &progress);
     if args.output == Path::new("-") {
-        write(&header, &tensor, out, &progress)?;
-    } else {
-        file::replace(&args.output, args.force, |out| write(&header, &tensor, out, &progress))
-            .map_err(|error| file::advise(error, &args.output, bytes, "-o FILE", file::STREAM))?;
+        write(out)?;
+        return Ok(ExitCode::SUCCESS);
     }
+    file::replace(&args.output, args.force, |out| write(out))
+        .map_err(|error| file::advise(error, &args.output, bytes, "-o FILE", file::STREAM))?;
+    drop(progress);
+    let (path, dtype, shape) = (text::path(&args.output), part.dtype(), text::shape(part.shape()));
+    // Nothing is undone if this cannot be printed, so the error has to say what has been written.
+    writeln!(out, "{path}: {dtype} {shape}, {}", text::size(bytes))
+        .and_then(|()| out.flush())
+        .with_context(|| format!("{path} is written, but"))?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn write(
     header: &[u8],
-    tensor: &LazyTensor<'_, FileSource>,
-    out: &mut impl Write,
+    name: &str,
+    tensor: &impl TensorSource,
+    mut out: &mut dyn Write,
     progress: &Progress,
 ) -> anyhow::Result<()> {
     out.write_all(header)?;
-    numpy::write_data(out, tensor.name(), tensor, progress)
-}
-
-/// The tensor of this name. If there is none, the error suggests similar names.
-fn find<'a>(checkpoint: &'a Checkpoint, name: &str) -> anyhow::Result<LazyTensor<'a, FileSource>> {
-    checkpoint.tensor(name).map_err(|error| {
-        let last = |name: &str| name.rsplit('.').take(2).map(str::to_owned).collect::<Vec<_>>();
-        let similar =
-            |other: &&str| !name.is_empty() && (other.contains(name) || last(other) == last(name));
-        let mut similar: Vec<_> =
-            checkpoint.tensors().map(|tensor| tensor.name()).filter(similar).collect();
-        // Names that only add modules in front come first.
-        similar.sort_by_key(|other| (!other.ends_with(name), other.len()));
-        let similar: Vec<_> = similar.into_iter().take(3).map(text::name).collect();
-        // Names with the same components are nearer than the error's own suggestions, which only
-        // have similar letters.
-        match (similar.as_slice(), error.similar()) {
-            ([], []) => anyhow::anyhow!("{error}; `safetensors inspect --flat` lists them all"),
-            ([], _) => error.into(),
-            (similar, _) => {
-                let missing = Error::from(ErrorKind::TensorNotFound).in_tensor(name);
-                let missing = match error.file() {
-                    Some(file) => missing.in_file(file),
-                    None => missing,
-                };
-                anyhow::anyhow!("{missing}; did you mean {}?", similar.join(", "))
-            }
-        }
-    })
+    numpy::write_data(&mut out, name, tensor, progress)
 }

@@ -11,5 +11,6 @@ pub(crate) mod map;
 pub(crate) mod metadata;
 pub(crate) mod modelspec;
 pub(crate) mod plan;
+pub(crate) mod show;
 pub(crate) mod stats;
 pub(crate) mod verify;

@@ -21,7 +21,7 @@ fn a_tensor_becomes_an_array_of_numpy() {
         .arg(&array)
         .assert()
         .success()
-        .stdout("")
+        .stdout(format!("{}: I64 [2], 144 B\n", array.display()))
         .stderr("");
     let bytes = fs::read(&array).unwrap();
     assert!(bytes.starts_with(
@@ -33,6 +33,45 @@ fn a_tensor_becomes_an_array_of_numpy() {
     let stdout =
         safetensors().arg("extract").arg(&path).args(["mask", "-o", "-"]).output().unwrap().stdout;
     assert_eq!(stdout, bytes);
+}
+
+#[test]
+fn a_slice_becomes_an_array_of_its_own_shape() {
+    let dir = temp_dir();
+    small_file(dir.path(), "model.safetensors");
+    let extract = |slice: &str, more: &[&str]| {
+        let args = ["extract", "model.safetensors", "embed.weight", slice, "-o"];
+        run_in(dir.path(), &args.into_iter().chain(more.iter().copied()).collect::<Vec<_>>())
+    };
+    let part = "part.npy: F32 [2, 2], 144 B\n";
+    extract("[:, ::2]", &["part.npy"]).success().stdout(part).stderr("");
+    let bytes = fs::read(dir.path().join("part.npy")).unwrap();
+    let header =
+        b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (2, 2), }";
+    assert!(bytes.starts_with(header));
+    assert_eq!(bytes[128..], [0.0_f32, 2.0, 3.0, 5.0].map(f32::to_le_bytes).concat());
+    // Nothing is said where the data goes to standard output.
+    let expected = [4.0_f32, 5.0].map(f32::to_le_bytes).concat();
+    extract("-1, 1:", &["-", "--raw"]).success().stdout(expected).stderr("");
+    extract("[5:]", &["none", "--raw"]).success().stdout("none: F32 [0, 3], 0 B\n");
+    assert_eq!(fs::read(dir.path().join("none")).unwrap(), b"");
+    extract("[2]", &["x"]).code(1).stderr(predicate::str::contains("character 2: position 2 is"));
+    extract("[x]", &["x"]).code(2).stderr(predicate::str::contains("found `x` at character 2"));
+    assert!(!dir.path().join("x").exists());
+}
+
+#[test]
+fn a_slice_of_packed_elements_is_of_whole_bytes() {
+    let dir = temp_dir();
+    let path = dir.path().join("model.safetensors");
+    let view = TensorView::new(safetensors_core::Dtype::F4, &[8], &[1, 2, 3, 4]).unwrap();
+    save(&path, [("w", view)], &SaveOptions::new().durable(false)).unwrap();
+    let extract = |slice| {
+        let args = ["extract", "model.safetensors", "w", slice, "--raw", "-o", "-"];
+        run_in(dir.path(), &args)
+    };
+    extract("2:6").success().stdout(&[2_u8, 3][..]);
+    extract("1:3").code(1).stdout("").stderr(predicate::str::contains("tensor \"w\": "));
 }
 
 #[test]

@@ -27,6 +27,8 @@ mod schemas;
 #[cfg(unix)]
 mod screens;
 mod several;
+mod show;
+#[cfg(target_os = "linux")]
 mod signals;
 mod stats;
 mod stdin;

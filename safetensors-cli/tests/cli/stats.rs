@@ -21,13 +21,13 @@ fn one_line_a_tensor() {
     ];
     save(&path, tensors, &SaveOptions::new().order(Order::Given).durable(false)).unwrap();
     let expected = "\
-name    dtype  shape     min      mean       max       std  zeros  NaN  inf  histogram
-──────────────────────────────────────────────────────────────────────────────────────
-w       F32    [5]         0     1.333         3     1.247      1    1    1  ██ █
-b       BF16   [2, 2]  -0.25  2.501e29  1.000e30  4.331e29      –    –    –  █  ▃
-flag    BOOL   [3]         0    0.6667         1    0.4714      1    –    –  ▄  █
-packed  F4     [2]        -6     -2.75       0.5      3.25      –    –    –  █  █
-none    I64    [0, 2]      –         –         –         –      –    –    –
+name    dtype  shape     min       p1     p50       p99       max      mean       std  zeros  NaN  inf  histogram
+─────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+w       F32    [5]         0     0.02       1      2.96         3     1.333     1.247      1    1    1  ██ █
+b       BF16   [2, 2]  -0.25  -0.2387  0.3125  9.702e29  1.000e30  2.501e29  4.331e29      –    –    –  █  ▃
+flag    BOOL   [3]         0     0.02       1         1         1    0.6667    0.4714      1    –    –  ▄  █
+packed  F4     [2]        -6   -5.935   -2.75     0.435       0.5     -2.75      3.25      –    –    –  █  █
+none    I64    [0, 2]      –        –       –         –         –         –         –      –    –    –
 
 1 tensor with NaN or infinity
 ";
@@ -93,10 +93,10 @@ fn a_tensor_with_bytes_that_are_no_values_is_reported_and_the_others_are_shown()
     std::fs::write(&path, bytes).unwrap();
     let error = "tensor \"flag\": element 300000 of a BOOL tensor should be 0 or 1, found 7";
     let expected = "\
-name  dtype  shape     min  mean  max  std  zeros  NaN  inf  histogram
-──────────────────────────────────────────────────────────────────────
-flag  BOOL   [300001]    –     –    –    –      –    –    –
-u     U8     [2]         1     2    3    1      –    –    –  ██
+name  dtype  shape     min    p1  p50   p99  max  mean  std  zeros  NaN  inf  histogram
+───────────────────────────────────────────────────────────────────────────────────────
+flag  BOOL   [300001]    –     –    –     –    –     –    –      –    –    –
+u     U8     [2]         1  1.02    2  2.98    3     2    1      –    –    –  ██
 ";
     let shown =
         run_in(dir.path(), &["stats", "bad.safetensors", "--bins", "2"]).code(1).stdout(expected);
@@ -126,36 +126,194 @@ fn a_deviation_that_overflows_is_null_though_there_are_values() {
     );
 }
 
+/// The percentiles of a tensor and the exact ones, which are those of NumPy by default.
+fn percentiles_of(view: TensorView<'_>, values: &[f64]) -> Vec<(f64, f64)> {
+    let dir = temp_dir();
+    let path = dir.path().join("model.safetensors");
+    save(&path, [("w", view)], &SaveOptions::new().durable(false)).unwrap();
+    let asked = [0.0, 0.5, 10.0, 25.0, 50.0, 90.0, 99.9, 100.0];
+    let list = asked.map(|percent| percent.to_string()).join(",");
+    let output = safetensors()
+        .args(["stats", "--json", "--percentiles", &list])
+        .arg(&path)
+        .output()
+        .unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let found = json["tensors"][0]["percentiles"].as_object().unwrap();
+    assert_eq!(found.len(), asked.len());
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let exact = asked.map(|percent| {
+        let position = percent / 100.0 * (sorted.len() - 1) as f64;
+        let (a, b) = (sorted[position.floor() as usize], sorted[position.ceil() as usize]);
+        a + (b - a) * position.fract()
+    });
+    let found = asked.map(|percent| found[&percent.to_string()].as_f64().unwrap());
+    found.into_iter().zip(exact).collect()
+}
+
+/// Large enough for several threads, and skewed, with numbers of both signs.
+fn skewed(len: usize) -> impl Iterator<Item = f64> {
+    (0..len as u64).map(move |i| {
+        let at = (i.wrapping_mul(2_654_435_761) % len as u64) as f64 / len as f64;
+        (at - 0.3) * (-12.0 * at).exp()
+    })
+}
+
+#[test]
+fn percentiles_of_16_bits_and_of_small_tensors_are_exact() {
+    let near = |all: Vec<(f64, f64)>| {
+        for (found, exact) in all {
+            assert!((found - exact).abs() <= exact.abs() * 1e-12, "{found} instead of {exact}");
+        }
+    };
+    let brains: Vec<_> = skewed(5_000_000).map(half::bf16::from_f64).collect();
+    let values: Vec<_> = brains.iter().map(|brain| brain.to_f64()).collect();
+    near(percentiles_of(TensorView::from_slice(&[5_000_000], &brains).unwrap(), &values));
+    let bytes: Vec<u8> = (0..10_000).map(|i| (i % 251) as u8).collect();
+    let values: Vec<_> = bytes.iter().map(|&byte| f64::from(byte)).collect();
+    near(percentiles_of(TensorView::from_slice(&[100, 100], &bytes).unwrap(), &values));
+    let values: Vec<_> = skewed(4096).collect();
+    near(percentiles_of(TensorView::from_slice(&[4096], &values).unwrap(), &values));
+}
+
+#[test]
+fn other_percentiles_are_as_near_as_the_readme_promises() {
+    let near = |all: Vec<(f64, f64)>| {
+        for (found, exact) in all {
+            assert!((found - exact).abs() <= exact.abs() * 0.000_5, "{found} instead of {exact}");
+        }
+    };
+    let singles: Vec<_> = skewed(5_000_000).map(|value| value as f32).collect();
+    let values: Vec<_> = singles.iter().map(|&single| f64::from(single)).collect();
+    near(percentiles_of(TensorView::from_slice(&[5_000_000], &singles).unwrap(), &values));
+    let doubles: Vec<_> = skewed(5000).map(|value| value * 1e250).collect();
+    near(percentiles_of(TensorView::from_slice(&[5000], &doubles).unwrap(), &doubles));
+    let wholes: Vec<_> = skewed(300_000).map(|value| (value * 1e15) as i64).collect();
+    let values: Vec<_> = wholes.iter().map(|&whole| whole as f64).collect();
+    near(percentiles_of(TensorView::from_slice(&[300_000], &wholes).unwrap(), &values));
+}
+
+#[test]
+fn a_number_that_is_no_percentile_is_wrong_usage() {
+    let dir = temp_dir();
+    small_file(dir.path(), "model.safetensors");
+    for wrong in ["101", "-1", "x", "1,,2", "", "NaN"] {
+        run_in(dir.path(), &["stats", "model.safetensors", &format!("--percentiles={wrong}")])
+            .code(2)
+            .stderr(predicates::str::contains("expected a number from 0 to 100"));
+    }
+    let shown = run_in(dir.path(), &["stats", "model.safetensors", "--percentiles", "99.9, 5,5"]);
+    shown.success().stdout(predicates::str::contains("  min    p5  p99.9  max  "));
+}
+
+#[test]
+fn an_outlier_is_shown_beside_the_histogram() {
+    let dir = temp_dir();
+    let path = dir.path().join("model.safetensors");
+    let mut values: Vec<f32> = (0..6000).map(|i| i as f32 / 1000.0).collect();
+    values.extend([1e9, f32::MIN]);
+    let view = TensorView::from_slice(&[6002], &values).unwrap();
+    let other = TensorView::from_slice(&[3000], &values[..3000]).unwrap();
+    save(&path, [("a", view), ("b", other)], &SaveOptions::new().durable(false)).unwrap();
+    let shown = run_in(dir.path(), &["stats", "model.safetensors", "--bins", "6"]).success();
+    let rows: Vec<_> = text(&shown.get_output().stdout).lines().skip(2).collect();
+    assert!(rows[0].ends_with("  <██████>") && rows[1].ends_with("   ██████"), "{rows:?}");
+    let json = safetensors().args(["stats", "--json", "--bins", "6"]).arg(&path).output().unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let histogram = &json["tensors"][0]["histogram"];
+    assert_eq!((&histogram["below"], &histogram["above"]), (&1.into(), &1.into()));
+    let (min, max) = (histogram["min"].as_f64().unwrap(), histogram["max"].as_f64().unwrap());
+    assert!(min == 0.0 && (max - 5.999).abs() < 0.006, "{histogram}");
+    // Nearly: a value at the edge of a bin may be counted in its neighbour.
+    let counts = histogram["counts"].as_array().unwrap();
+    assert_eq!(counts.iter().map(|count| count.as_u64().unwrap()).sum::<u64>(), 6000);
+    assert!(counts.iter().all(|count| count.as_u64().unwrap().abs_diff(1000) < 9), "{counts:?}");
+}
+
+#[test]
+fn the_number_of_threads_makes_no_difference() {
+    let dir = temp_dir();
+    let path = dir.path().join("model.safetensors");
+    let values: Vec<_> = skewed(9_000_000).map(|value| value as f32).collect();
+    let view = TensorView::from_slice(&[9_000_000], &values).unwrap();
+    save(&path, [("w", view)], &SaveOptions::new().durable(false)).unwrap();
+    let shown = |threads: &str| {
+        let mut command = safetensors();
+        command.env("SAFETENSORS_THREADS", threads).args(["stats", "--json"]).arg(&path);
+        command.output().unwrap().stdout
+    };
+    assert_eq!(shown("1"), shown("7"));
+}
+
+#[test]
+fn several_paths_have_headings_and_a_total() {
+    let dir = temp_dir();
+    small_file(dir.path(), "a.safetensors");
+    let header = r#"{"flag":{"dtype":"BOOL","shape":[1],"data_offsets":[0,1]}}"#;
+    raw_file(&dir.path().join("bad.safetensors"), header, 1);
+    let mut bytes = std::fs::read(dir.path().join("bad.safetensors")).unwrap();
+    *bytes.last_mut().unwrap() = 7;
+    std::fs::write(dir.path().join("bad.safetensors"), bytes).unwrap();
+    let args = ["stats", "a.safetensors", "bad.safetensors", "gone.safetensors"];
+    let shown = run_in(dir.path(), &args).code(1);
+    let (out, errors) = (text(&shown.get_output().stdout), text(&shown.get_output().stderr));
+    assert!(out.starts_with("a.safetensors:\nname "), "{out}");
+    assert!(out.contains("\n\nbad.safetensors:\nname "), "{out}");
+    assert!(out.ends_with("3 tensors, 9 parameters, 41 B\n"), "{out}");
+    assert!(errors.contains("tensor \"flag\": element 0") && errors.contains("gone"), "{errors}");
+    let shown = run_in(dir.path(), &["stats", "--json", "-r", "."]).code(1);
+    let json: serde_json::Value = serde_json::from_slice(&shown.get_output().stdout).unwrap();
+    let results = json["results"].as_array().unwrap();
+    assert_eq!(results[0]["checkpoint"]["tensors"][1]["percentiles"]["50"], 0.5);
+    assert!(results[1]["checkpoint"]["tensors"][0]["error"].is_string(), "{json}");
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn as_many_threads_as_the_environment_says() {
     let dir = temp_dir();
-    let path = dir.path().join("large.safetensors");
-    let values = vec![1_u8; 1 << 23];
-    let view = TensorView::from_slice(&[1 << 20], &values[..1 << 20]).unwrap();
-    let one = [("w", TensorView::from_slice(&[1 << 23], &values).unwrap())];
-    save(&path, (0..6).map(|i| (i.to_string(), view)), &SaveOptions::new().durable(false)).unwrap();
+    // Holes in files, so large that no thread ends before the last has begun.
+    let many = dir.path().join("large.safetensors");
+    let tensor = |i: u64| {
+        let (start, end) = (i << 28, (i + 1) << 28);
+        format!(
+            r#""{i}":{{"dtype":"U8","shape":[{}],"data_offsets":[{start},{end}]}}"#,
+            end - start
+        )
+    };
+    raw_file(&many, &format!("{{{}}}", (0..6).map(tensor).collect::<Vec<_>>().join(",")), 0);
     let single = dir.path().join("single.safetensors");
-    save(&single, one, &SaveOptions::new().durable(false)).unwrap();
-    for (path, threads) in [(&path, 1), (&path, 5), (&single, 5)] {
+    let header = r#"{"w":{"dtype":"U8","shape":[1610612736],"data_offsets":[0,1610612736]}}"#;
+    raw_file(&single, header, 0);
+    for path in [&many, &single] {
+        let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+        file.set_len(file.metadata().unwrap().len() + (6 << 28)).unwrap();
+    }
+    for (path, threads) in [(&many, 1), (&many, 5), (&single, 5)] {
         let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_safetensors"))
             .arg("stats")
             .arg(path)
-            // Values are read only once here. The threads of a second pass may start before the
-            // first threads have ended.
-            .args(["--bins", "0"])
             .env("SAFETENSORS_THREADS", threads.to_string())
             .stdout(std::process::Stdio::null())
             .spawn()
             .unwrap();
         let mut most = 0;
-        while child.try_wait().unwrap().is_none() {
+        // And one that waits for them.
+        while most < threads + 1 && child.try_wait().unwrap().is_none() {
             most = most.max(
                 std::fs::read_dir(format!("/proc/{}/task", child.id())).map_or(0, Iterator::count),
             );
             std::thread::sleep(std::time::Duration::from_micros(200));
         }
-        // And one that waits for them.
+        // No further one starts while the work goes on.
+        for _ in 0..10 {
+            let now = std::fs::read_dir(format!("/proc/{}/task", child.id()));
+            assert!(now.map_or(0, Iterator::count) <= threads + 1);
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
         assert_eq!(most, threads + 1);
     }
 }

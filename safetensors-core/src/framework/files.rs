@@ -225,6 +225,13 @@ where
     checkpoint::save_sharded(directory, sources, options)
 }
 
+/// The options of a file that the caller synchronises soon after the save, together with other
+/// files. The save does not wait for the disk, but the disk begins meanwhile.
+#[must_use]
+pub fn synced_later(options: SaveOptions) -> SaveOptions {
+    SaveOptions { durable: false, synced_later: true, ..options }
+}
+
 /// The sources that the tensors are written from.
 fn sources<'a, F: Framework>(
     tensors: impl IntoIterator<Item = (impl AsRef<str>, &'a F::Tensor)>,

@@ -2,9 +2,9 @@
 //! need them.
 //!
 //! An adapter implements [`Framework`]. [`load`], [`save`] and [`save_sharded`] then work for it.
-//! Besides, there are [`NameList`], [`Quoted`], [`debug_error`] and [`default_threads`] for tools, and
-//! [`check_bools`], [`write_native`] and [`widened_shape`] for adapters that read or write tensors by
-//! themselves.
+//! Besides, there are [`NameList`], [`Quoted`], [`debug_error`] and [`default_threads`] for tools,
+//! and [`check_bools`], [`write_native`], [`widened_shape`] and [`synced_later`] for adapters that
+//! read or write tensors by themselves.
 
 #[cfg(feature = "std")]
 mod files;
@@ -13,7 +13,9 @@ use alloc::boxed::Box;
 use alloc::string::String;
 
 #[cfg(feature = "std")]
-pub use files::{load, read_in_batches, read_staged, read_together, save, save_sharded};
+pub use files::{
+    load, read_in_batches, read_staged, read_together, save, save_sharded, synced_later,
+};
 
 #[cfg(feature = "std")]
 use crate::checkpoint::Checkpoint;

@@ -116,6 +116,41 @@ impl<S: ReadAt> Piece<'_, S> {
         Ok(bytes)
     }
 
+    /// Reads the elements as [`read_bytes`](Piece::read_bytes) does, into existing memory. Pieces
+    /// that take turns in one buffer need no fresh memory, which can cost more than reading.
+    ///
+    /// ```
+    /// use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
+    ///
+    /// let values = vec![1_u8; 300_000];
+    /// let view = TensorView::from_slice(&[300_000], &values)?;
+    /// let file = SafeTensors::from_source(serialize([("w", view)], &SaveOptions::new())?)?;
+    /// let (mut buffer, mut sum) = (Vec::new(), 0);
+    /// for piece in file.tensor("w")?.pieces() {
+    ///     buffer.resize(piece.byte_len() as usize, 0);
+    ///     piece.read_bytes_into(&mut buffer)?;
+    ///     sum += buffer.iter().map(|&byte| u32::from(byte)).sum::<u32>();
+    ///     assert!(piece.read_bytes_into(&mut buffer[1..]).is_err());
+    /// }
+    /// assert_eq!(sum, 300_000);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::DataLength`] if there are not exactly [as many bytes](Piece::byte_len), and
+    /// those of [`read_bytes`](Piece::read_bytes). After an error the bytes are unspecified.
+    pub fn read_bytes_into(&self, bytes: &mut [u8]) -> Result<()> {
+        let (expected, found) = (self.byte_len(), bytes.len() as u64);
+        let filled = if expected == found {
+            self.fill(bytes)
+        } else {
+            let (dtype, shape) = (self.tensor.dtype(), [self.elements as usize].into());
+            Err(ErrorKind::DataLength { dtype, shape, expected, found }.into())
+        };
+        filled.map_err(|error| self.tensor.locate(error))
+    }
+
     fn fill(&self, bytes: &mut [u8]) -> Result<(), Error> {
         let offset =
             self.tensor.file_offset() + self.start / 8 * u64::from(self.tensor.dtype().bits());

@@ -51,6 +51,7 @@ pub(super) fn write_run<S: TensorSource>(
     let start = first.tensor.place.start;
     write_all_at(writer.file.file(), buffer, start)
         .map_err(|error| first.locate(ErrorKind::Io(error).into()))?;
+    writer.note_written(start..start + buffer.len() as u64);
     let mut rest = &buffer[..];
     for (tensor, _) in tensors() {
         // Each tensor has given as many bytes as it has.

@@ -18,6 +18,8 @@ pub(crate) mod atomic;
 #[cfg(feature = "std")]
 mod directory;
 #[cfg(feature = "std")]
+mod early;
+#[cfg(feature = "std")]
 mod gather;
 #[cfg(feature = "std")]
 mod growing;

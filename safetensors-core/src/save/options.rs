@@ -32,6 +32,9 @@ pub struct SaveOptions {
     pub(crate) order: Order,
     pub(crate) align: usize,
     pub(crate) durable: bool,
+    /// Whether the caller synchronises the file soon after the save.
+    #[cfg(feature = "std")]
+    pub(crate) synced_later: bool,
     #[cfg(feature = "std")]
     pub(crate) replace_read_only: bool,
     #[cfg(feature = "std")]
@@ -50,6 +53,8 @@ impl Default for SaveOptions {
             order: Order::default(),
             align: 8,
             durable: true,
+            #[cfg(feature = "std")]
+            synced_later: false,
             #[cfg(feature = "std")]
             replace_read_only: false,
             #[cfg(feature = "std")]
@@ -103,7 +108,7 @@ impl SaveOptions {
     }
 
     /// Whether to wait until the file and its name have reached the disk, so that a power cut loses
-    /// nothing. On by default.
+    /// nothing. On by default. On Linux, the disk begins while a large file is still being written.
     #[must_use]
     pub fn durable(mut self, durable: bool) -> Self {
         self.durable = durable;

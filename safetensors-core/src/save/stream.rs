@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::SaveOptions;
 use super::atomic::AtomicFile;
+use super::early::{self, Early};
 use super::layout::Layout;
 use super::ranges::Ranges;
 use super::sequential::prefix_with_digests;
@@ -19,7 +20,7 @@ use crate::header::NameTable;
 use crate::io::FileSource;
 use crate::io::positional::write_all_at;
 use crate::io::reserve::reserve;
-use crate::parallel::{Meter, in_parallel};
+use crate::parallel::{Meter, in_parallel, progress};
 
 /// Writes a file piece by piece. Each tensor is declared at the start, and then written whole or in
 /// pieces, in any order, by any number of threads at once.
@@ -51,6 +52,8 @@ pub struct StreamWriter {
     pub(super) file: AtomicFile,
     path: PathBuf,
     pub(super) progress: Meter,
+    /// For a large file that will be synchronised.
+    early: Option<Early>,
     /// The options to write the header again with, if digests are recorded.
     pub(super) digest_options: Option<SaveOptions>,
     /// The tensors in the order of their declaration.
@@ -148,16 +151,21 @@ impl StreamWriter {
         }
         let digest_options = options.digests.then(|| options.clone());
         let bytes = tensors.iter().map(Declared::byte_len).sum();
+        let is_synced = options.durable || options.synced_later;
+        let early = (is_synced && bytes > early::PIECE).then(Early::default);
         let progress = options.progress.for_total(bytes);
-        Ok(Self {
+        let writer = Self {
             file,
             path: path.into(),
             progress,
+            early,
             digest_options,
             tensors,
             names: layout.names,
             order,
-        })
+        };
+        writer.note_written(0..layout.prefix.len() as u64);
+        Ok(writer)
     }
 
     /// The writer of the tensor of this name.
@@ -225,6 +233,23 @@ impl StreamWriter {
         write_all_at(file, &prefix_with_digests(&specs, options, digests)?, 0)
             .map_err(ErrorKind::Io)?;
         Ok(())
+    }
+
+    /// Notes that a range of the file has been written.
+    pub(super) fn note_written(&self, range: Range<u64>) {
+        if let Some(early) = &self.early {
+            early.written(self.file.file(), range);
+        }
+    }
+
+    /// The most bytes to write at a time.
+    pub(super) fn piece(&self) -> usize {
+        match &self.early {
+            _ if self.progress.is_watched() => progress::PIECE,
+            // The disk works meanwhile.
+            Some(_) => early::PIECE as usize,
+            None => usize::MAX,
+        }
     }
 
     /// The positions of the tensors among the declarations, in file order.

@@ -10,7 +10,6 @@ use super::stream::Declared;
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::positional::write_all_at;
-use crate::parallel::progress;
 use crate::tensor::{Element, TensorSource, swap_on_big_endian, write_exactly};
 
 /// One tensor of a [`StreamWriter`]. It can be copied and sent to other threads; all copies write
@@ -207,18 +206,19 @@ impl<'a> TensorWriter<'a> {
         Ok(())
     }
 
-    /// Writes at an offset of the tensor, in one piece unless there is a progress callback.
+    /// Writes at an offset of the tensor, in pieces if there is a progress callback, or if the disk
+    /// can begin with a piece.
     fn write_pieces(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let file = self.writer.file.file();
         let start = self.tensor.place.start + offset;
         let meter = &self.writer.progress;
-        let piece = if meter.is_watched() { progress::PIECE } else { bytes.len() };
         let mut written = 0;
-        for piece in bytes.chunks(piece) {
-            let done = write_all_at(file, piece, start + written)
-                .map_err(|error| ErrorKind::Io(error).into());
+        for piece in bytes.chunks(self.writer.piece()) {
+            let at = start + written;
+            let done = write_all_at(file, piece, at).map_err(|error| ErrorKind::Io(error).into());
             done.and_then(|()| meter.add(piece.len() as u64, self.name()))
                 .inspect_err(|_| meter.take_back(written))?;
+            self.writer.note_written(at..at + piece.len() as u64);
             written += piece.len() as u64;
         }
         Ok(())

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use super::SaveOptions;
 use crate::error::Result;
 use crate::tensor::TensorSource;
-use crate::tied::{drop_copies, record};
+use crate::tied::{drop_copies, nothing_is_shared, record};
 
 /// Removes the tensors that are tied to others, and returns options that record their names.
 /// Changes nothing unless the options ask for it.
@@ -15,6 +15,10 @@ pub(super) fn apply<'a, N: AsRef<str>, S: TensorSource>(
     options: &'a SaveOptions,
 ) -> Result<Cow<'a, SaveOptions>> {
     let Some(tied) = &options.tied else { return Ok(Cow::Borrowed(options)) };
+    // The header of the file checks the names of all tensors that are kept.
+    if nothing_is_shared(tensors) {
+        return Ok(Cow::Borrowed(options));
+    }
     let aliases = drop_copies(tensors, tied)?;
     let mut options = options.clone();
     record(&mut options.metadata, aliases)?;

@@ -11,6 +11,6 @@ mod tests;
 
 pub use options::{Tied, Views};
 pub(crate) use record::{drop_copies, record};
-pub(crate) use resolve::{Resolved, resolve};
+pub(crate) use resolve::{Resolved, nothing_is_shared, resolve};
 
 pub use crate::tensor::Storage;

@@ -1,51 +1,11 @@
 //! [`Difference`]: how far the values of two tensors of the same shape are apart.
 
 use safetensors_core::load::Piece;
-use safetensors_core::{Dtype, ReadAt, Result, TensorBuf, TensorView};
+use safetensors_core::{Dtype, ReadAt, Result};
 
-use crate::values::{self, numbers};
-
-/// How far apart two numbers may be and still count as equal. Without either option, values are
-/// equal only if their bits are equal.
-#[derive(Clone, Copy, Debug, Default, clap::Args)]
-pub(crate) struct Tolerance {
-    /// Treat values at most X apart as equal; 0 compares as numbers, not as bits
-    #[arg(
-        long = "tolerance",
-        value_name = "X",
-        allow_negative_numbers = true,
-        value_parser = amount
-    )]
-    absolute: Option<f64>,
-    /// Treat values as equal that differ by at most this part of the larger, such as 1e-3
-    #[arg(
-        long = "relative-tolerance",
-        value_name = "X",
-        allow_negative_numbers = true,
-        value_parser = amount
-    )]
-    relative: Option<f64>,
-}
-
-impl Tolerance {
-    /// Whether values are equal only if their bits are equal.
-    fn is_none(self) -> bool {
-        self.absolute.is_none() && self.relative.is_none()
-    }
-
-    fn allows(self, distance: f64, relative: f64) -> bool {
-        self.absolute.is_some_and(|most| distance <= most)
-            || self.relative.is_some_and(|most| relative <= most)
-    }
-}
-
-fn amount(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        // An infinite tolerance would make NaN equal to a number, and infinity to a finite one.
-        Ok(number) if number >= 0.0 && number.is_finite() => Ok(number),
-        _ => Err("expected a finite number of 0 or more".into()),
-    }
-}
+use super::distance::Distances;
+use super::tolerance::Tolerance;
+use crate::values::{self, Numbers, block_bytes};
 
 /// The differences between the values of two tensors. Each part of a complex number is a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
@@ -63,6 +23,15 @@ pub(crate) struct Difference {
     pub(crate) max_relative: f64,
 }
 
+/// Memory of one thread, for the bytes and the numbers of two pieces.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers {
+    bytes: [Vec<u8>; 2],
+    numbers: [Numbers; 2],
+    /// Real numbers as complex ones.
+    complex: Vec<f64>,
+}
+
 impl Difference {
     /// Whether all values are equal.
     pub(crate) fn is_none(&self) -> bool {
@@ -75,75 +44,99 @@ impl Difference {
         a: &Piece<'_, S>,
         b: &Piece<'_, S>,
         tolerance: Tolerance,
+        buffers: &mut Buffers,
     ) -> Result<Self> {
+        let Buffers { bytes: [left_bytes, right_bytes], numbers, complex } = buffers;
         let (left, right) = (a.tensor().dtype(), b.tensor().dtype());
-        if left == right {
-            let (left_bytes, right_bytes) = (a.read_bytes()?, b.read_bytes()?);
-            let difference =
-                Self::of_bytes(left, a.element_count(), &left_bytes, &right_bytes, tolerance);
-            return difference.map_err(|error| a.tensor().locate(error));
-        }
-        let complex = |values: Vec<f64>| values.into_iter().flat_map(|real| [real, 0.0]).collect();
-        let (mut a, mut b) = (values::of(a)?, values::of(b)?);
-        match (left, right) {
-            (Dtype::C64, _) => b = complex(b),
-            (_, Dtype::C64) => a = complex(a),
-            _ => {}
-        }
+        let (left_bytes, right_bytes) =
+            (values::read(a, left_bytes)?, values::read(b, right_bytes)?);
         let mut difference = Self::default();
-        difference.add(&a, &b, tolerance);
+        if left == right && left_bytes == right_bytes {
+            difference.of = value_count(left, left_bytes);
+            return Ok(difference);
+        }
+        let blocks =
+            left_bytes.chunks(block_bytes(left)).zip(right_bytes.chunks(block_bytes(right)));
+        for (left_block, right_block) in blocks {
+            let found = if left == right {
+                Self::of_bytes(left, left_block, right_block, tolerance, numbers)
+                    .map_err(|error| values::explain(a, error))?
+            } else {
+                let [left_numbers, right_numbers] = &mut *numbers;
+                let left_numbers = left_numbers.of(left, left_block);
+                let right_numbers = right_numbers.of(right, right_block);
+                let mut left_numbers = left_numbers.map_err(|error| values::explain(a, error))?;
+                let mut right_numbers = right_numbers.map_err(|error| values::explain(b, error))?;
+                match (left, right) {
+                    (Dtype::C64, _) => right_numbers = as_complex(right_numbers, complex),
+                    (_, Dtype::C64) => left_numbers = as_complex(left_numbers, complex),
+                    _ => {}
+                }
+                Self::of_numbers(left_numbers, right_numbers, tolerance)
+            };
+            difference.merge(&found);
+        }
         Ok(difference)
     }
 
     /// Compares elements of the same dtype.
     fn of_bytes(
         dtype: Dtype,
-        elements: u64,
         a: &[u8],
         b: &[u8],
         tolerance: Tolerance,
+        [left, right]: &mut [Numbers; 2],
     ) -> Result<Self> {
-        let mut difference = Self::default();
+        let of = value_count(dtype, a);
         if a == b {
-            difference.of = if dtype == Dtype::C64 { 2 * elements } else { elements };
-            return Ok(difference);
+            return Ok(Self { of, ..Self::default() });
         }
-        // As U8, bytes that are not booleans can be compared too.
-        let dtype = if dtype == Dtype::BOOL { Dtype::U8 } else { dtype };
-        let shape = [elements as usize];
-        let buf = |bytes| TensorBuf::from_view(&TensorView::new(dtype, &shape, bytes)?);
-        let (left, right) = (buf(a)?, buf(b)?);
         match dtype {
-            // Converted to floating point, large integers that differ could become equal.
             Dtype::I64 => {
-                let (left, right) = (left.as_slice()?, right.as_slice()?);
-                difference.add_integers(left, right, i64::abs_diff, i64::unsigned_abs, tolerance);
+                let pairs =
+                    pairs(a, b).map(|(a, b)| (i64::from_le_bytes(a), i64::from_le_bytes(b)));
+                let distances =
+                    Distances::of_integers(pairs, i64::abs_diff, i64::unsigned_abs, tolerance);
+                return Ok(Self::new(of, distances));
             }
             Dtype::U64 => {
-                let (left, right) = (left.as_slice()?, right.as_slice()?);
-                difference.add_integers(left, right, u64::abs_diff, |value| value, tolerance);
+                let pairs =
+                    pairs(a, b).map(|(a, b)| (u64::from_le_bytes(a), u64::from_le_bytes(b)));
+                let distances =
+                    Distances::of_integers(pairs, u64::abs_diff, |value| value, tolerance);
+                return Ok(Self::new(of, distances));
             }
-            _ => {
-                let (left, right) = (numbers(left)?, numbers(right)?);
-                difference.add(&left, &right, tolerance);
-                if tolerance.is_none() {
-                    let other_bits = match dtype.bits() {
-                        // Packed elements have no NaN, so their values determine their bits.
-                        ..8 => count_different(
-                            left.iter().map(|n| n.to_bits()),
-                            right.iter().map(|n| n.to_bits()),
-                        ),
-                        // The parts of a complex number one by one.
-                        _ => count_different(
-                            a.chunks(dtype.alignment()),
-                            b.chunks(dtype.alignment()),
-                        ),
-                    };
-                    difference.other_bits = other_bits - difference.values;
+            _ => {}
+        }
+        // As U8, bytes that are not booleans can be compared too.
+        let numeric = if dtype == Dtype::BOOL { Dtype::U8 } else { dtype };
+        let (left, right) = (left.of(numeric, a)?, right.of(numeric, b)?);
+        let mut difference = Self::of_numbers(left, right, tolerance);
+        if tolerance.is_none() {
+            let other_bits = match (dtype.bits(), dtype.alignment()) {
+                // Packed elements have no NaN, so their values determine their bits.
+                (..8, _) => {
+                    let bits = left.iter().zip(right).map(|(a, b)| (a.to_bits(), b.to_bits()));
+                    bits.filter(|(a, b)| a != b).count() as u64
                 }
-            }
+                (_, 1) => count_different::<1>(a, b),
+                (_, 2) => count_different::<2>(a, b),
+                // The parts of a complex number one by one.
+                (_, 4) => count_different::<4>(a, b),
+                _ => count_different::<8>(a, b),
+            };
+            difference.other_bits = other_bits - difference.values;
         }
         Ok(difference)
+    }
+
+    fn of_numbers(a: &[f64], b: &[f64], tolerance: Tolerance) -> Self {
+        Self::new(a.len() as u64, Distances::of(a, b, tolerance))
+    }
+
+    fn new(of: u64, distances: Distances) -> Self {
+        let Distances { differ: values, max_absolute, max_relative } = distances;
+        Self { values, other_bits: 0, of, max_absolute, max_relative }
     }
 
     /// Adds the differences of another piece of the same tensors.
@@ -154,67 +147,38 @@ impl Difference {
         self.max_absolute = self.max_absolute.max(other.max_absolute);
         self.max_relative = self.max_relative.max(other.max_relative);
     }
-
-    fn add(&mut self, a: &[f64], b: &[f64], tolerance: Tolerance) {
-        self.of += a.len() as u64;
-        for (&a, &b) in a.iter().zip(b) {
-            if a == b || (a.is_nan() && b.is_nan()) {
-                continue;
-            }
-            let larger = a.abs().max(b.abs());
-            let distance = if a.is_nan() || b.is_nan() { f64::INFINITY } else { (a - b).abs() };
-            let relative = if larger.is_finite() { distance / larger } else { f64::INFINITY };
-            self.add_one(distance, relative, tolerance);
-        }
-    }
-
-    fn add_integers<T: Copy + PartialEq>(
-        &mut self,
-        a: &[T],
-        b: &[T],
-        distance: impl Fn(T, T) -> u64,
-        magnitude: impl Fn(T) -> u64,
-        tolerance: Tolerance,
-    ) {
-        self.of += a.len() as u64;
-        for (&a, &b) in a.iter().zip(b).filter(|(a, b)| a != b) {
-            let (distance, larger) = (distance(a, b) as f64, magnitude(a).max(magnitude(b)) as f64);
-            self.add_one(distance, distance / larger, tolerance);
-        }
-    }
-
-    /// Counts a pair of values that are not the same.
-    fn add_one(&mut self, distance: f64, relative: f64, tolerance: Tolerance) {
-        self.max_absolute = self.max_absolute.max(distance);
-        self.max_relative = self.max_relative.max(relative);
-        self.values += u64::from(!tolerance.allows(distance, relative));
-    }
 }
 
-/// The number of pairs that are not equal.
-fn count_different<T: PartialEq>(a: impl Iterator<Item = T>, b: impl Iterator<Item = T>) -> u64 {
-    a.zip(b).filter(|(a, b)| a != b).count() as u64
+/// The number of values in so many bytes.
+fn value_count(dtype: Dtype, bytes: &[u8]) -> u64 {
+    let bits = if dtype == Dtype::C64 { 32 } else { dtype.bits() };
+    bytes.len() as u64 * 8 / u64::from(bits)
+}
+
+/// Complex numbers whose imaginary parts are 0.
+fn as_complex<'b>(real: &[f64], buffer: &'b mut Vec<f64>) -> &'b [f64] {
+    buffer.clear();
+    buffer.extend(real.iter().flat_map(|&real| [real, 0.0]));
+    buffer
+}
+
+/// Elements of `N` bytes in pairs.
+fn pairs<const N: usize>(a: &[u8], b: &[u8]) -> impl Iterator<Item = ([u8; N], [u8; N])> {
+    let (a, b) = (a.as_chunks::<N>().0, b.as_chunks::<N>().0);
+    a.iter().zip(b).map(|(&a, &b)| (a, b))
+}
+
+/// The number of elements of `N` bytes that differ.
+fn count_different<const N: usize>(a: &[u8], b: &[u8]) -> u64 {
+    pairs::<N>(a, b).filter(|(a, b)| a != b).count() as u64
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn difference(a: &[f64], b: &[f64], absolute: f64, relative: f64) -> Difference {
-        let mut difference = Difference::default();
-        difference.add(a, b, Tolerance { absolute: Some(absolute), relative: Some(relative) });
-        difference
-    }
-
-    #[test]
-    fn what_has_the_same_value_is_equal() {
-        let same = difference(
-            &[0.0, f64::NAN, f64::INFINITY],
-            &[-0.0, -f64::NAN, f64::INFINITY],
-            0.0,
-            0.0,
-        );
-        assert_eq!(same, Difference { of: 3, ..Difference::default() });
+    fn of_bytes(dtype: Dtype, a: &[u8], b: &[u8], tolerance: Tolerance) -> Difference {
+        Difference::of_bytes(dtype, a, b, tolerance, &mut Default::default()).unwrap()
     }
 
     #[test]
@@ -223,39 +187,29 @@ mod tests {
         let (nan, other_nan, minus_zero) = (0x7fc0_0000, 0x7fc0_0001, 0x8000_0000);
         let a = bytes([0, nan, 0x3f80_0000, nan]);
         let b = bytes([minus_zero, other_nan, 0x4000_0000, nan]);
-        let exact = Difference::of_bytes(Dtype::F32, 4, &a, &b, Tolerance::default()).unwrap();
+        let exact = of_bytes(Dtype::F32, &a, &b, Tolerance::default());
         assert_eq!((exact.values, exact.other_bits, exact.of, exact.max_absolute), (1, 2, 4, 1.0));
-        let zero = Tolerance { absolute: Some(0.0), relative: None };
-        let equal = Difference::of_bytes(Dtype::F32, 4, &a, &b, zero).unwrap();
+        let equal = of_bytes(Dtype::F32, &a, &b, Tolerance::new(0.0, 0.0));
         assert_eq!((equal.values, equal.other_bits, equal.of), (1, 0, 4));
         // Both parts of a complex number, and both halves of a byte, are values.
-        let complex = Difference::of_bytes(Dtype::C64, 2, &a, &b, Tolerance::default()).unwrap();
+        let complex = of_bytes(Dtype::C64, &a, &b, Tolerance::default());
         assert_eq!((complex.values, complex.other_bits, complex.of), (1, 2, 4));
-        let packed =
-            Difference::of_bytes(Dtype::F4, 4, &[0x10, 0x21], &[0x18, 0x31], Tolerance::default())
-                .unwrap();
+        let packed = of_bytes(Dtype::F4, &[0x10, 0x21], &[0x18, 0x31], Tolerance::default());
         assert_eq!((packed.values, packed.other_bits, packed.of), (1, 1, 4));
-        let same = Difference::of_bytes(Dtype::C64, 2, &a, &a, Tolerance::default()).unwrap();
+        let same = of_bytes(Dtype::C64, &a, &a, Tolerance::default());
         assert_eq!(same, Difference { of: 4, ..Difference::default() });
     }
 
     #[test]
-    fn no_tolerance_makes_nan_equal_to_a_number() {
-        assert!(
-            amount("inf").is_err()
-                && amount("1e999").is_err()
-                && amount("-1").is_err()
-                && amount("NaN").is_err()
-        );
-        assert_eq!(difference(&[f64::NAN], &[1.0], f64::MAX, f64::MAX).values, 1);
-    }
-
-    #[test]
-    fn integers_are_compared_exactly() {
-        let mut difference = Difference::default();
-        let (a, b) = ([1 << 53, i64::MIN, 7], [(1 << 53) + 1, i64::MAX, 7]);
-        difference.add_integers(&a, &b, i64::abs_diff, i64::unsigned_abs, Tolerance::default());
-        assert_eq!((difference.values, difference.of, difference.max_relative), (2, 3, 2.0));
+    fn large_integers_are_compared_exactly() {
+        let bytes = |numbers: [u64; 3]| numbers.map(u64::to_le_bytes).concat();
+        let (a, b) = (bytes([1 << 53, u64::MAX, 7]), bytes([(1 << 53) + 1, 0, 7]));
+        let unsigned = of_bytes(Dtype::U64, &a, &b, Tolerance::default());
+        assert_eq!((unsigned.values, unsigned.of), (2, 3));
+        assert_eq!(unsigned.max_absolute, u64::MAX as f64);
+        // The same bytes as signed integers: -1 and 0.
+        let signed = of_bytes(Dtype::I64, &a, &b, Tolerance::default());
+        assert_eq!((signed.values, signed.max_absolute), (2, 1.0));
     }
 
     #[test]
@@ -273,24 +227,12 @@ mod tests {
         let checkpoint = Checkpoint::open(&path).unwrap();
         let tensor = checkpoint.tensor("w").unwrap();
         let piece = tensor.pieces().next().unwrap();
-        let compare = || Difference::of(&piece, &piece, Tolerance::default());
+        let mut buffers = Buffers::default();
+        let mut compare = || Difference::of(&piece, &piece, Tolerance::default(), &mut buffers);
         assert_eq!(compare().unwrap(), Difference { of: 9, ..Difference::default() });
         let file: File = OpenOptions::new().write(true).open(&path).unwrap();
         file.set_modified(SystemTime::now() + Duration::from_secs(10)).unwrap();
-        for error in [compare().unwrap_err(), values::of(&piece).unwrap_err()] {
-            assert!(error.to_string().contains("tensor \"w\": the file has changed"), "{error}");
-        }
-    }
-
-    #[test]
-    fn distances_and_tolerances() {
-        let (a, b) = ([1.0, 100.0, -2.0], [1.5, 99.0, -2.0]);
-        let exact = difference(&a, &b, 0.0, 0.0);
-        assert_eq!((exact.values, exact.of, exact.max_absolute), (2, 3, 1.0));
-        assert!((exact.max_relative - 1.0 / 3.0).abs() < 1e-15);
-        assert_eq!(difference(&a, &b, 0.5, 0.0).values, 1);
-        assert_eq!(difference(&a, &b, 0.5, 0.01).values, 0);
-        let apart = difference(&[f64::NAN, f64::INFINITY], &[1.0, 1.0], 1e9, 0.9);
-        assert_eq!((apart.values, apart.max_absolute), (2, f64::INFINITY));
+        let error = compare().unwrap_err();
+        assert!(error.to_string().contains("tensor \"w\": the file has changed"), "{error}");
     }
 }

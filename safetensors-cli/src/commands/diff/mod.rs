@@ -1,24 +1,32 @@
 //! `safetensors diff`: compares two checkpoints.
 //!
-//! `compare` measures how far the values of two tensors are apart.
+//! | file | content |
+//! |---|---|
+//! | `compare` | the differences between two tensors, piece by piece |
+//! | `distance` | how far pairs of numbers are apart |
+//! | `tolerance` | how far apart they may be and still count as equal |
 
 mod compare;
+mod distance;
+mod tolerance;
 
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use compare::{Difference, Tolerance};
+use compare::{Buffers, Difference};
 use safetensors_core::io::FileSource;
 use safetensors_core::load::Piece;
 use safetensors_core::{Checkpoint, LazyTensor, Metadata};
 use serde::Serialize;
+use tolerance::Tolerance;
 
 use crate::progress::Progress;
 use crate::report::wrong_usage;
 use crate::select::Select;
-use crate::table::Align::{Left, Right};
+use crate::table::Align::Left;
+use crate::table::Column;
 use crate::{input, json, parallel, table, text};
 
 /// Compare two checkpoints: names, dtypes, shapes, values and metadata.
@@ -136,16 +144,22 @@ fn compare<'a>(args: &Args, a: &'a Checkpoint, b: &'a Checkpoint) -> anyhow::Res
         let both = comparable(pair).into_iter().flat_map(|(a, b)| a.pieces().zip(b.pieces()));
         both.map(move |(a, b)| (i, a, b))
     });
-    let work = |(_, a, b): &(usize, Piece<'a, FileSource>, Piece<'a, FileSource>)| {
-        let difference = Difference::of(a, b, args.tolerance);
+    type Both<'a> = (usize, Piece<'a, FileSource>, Piece<'a, FileSource>);
+    let work = |buffers: &mut Buffers, (_, a, b): &Both<'a>| {
+        let difference = Difference::of(a, b, args.tolerance, buffers);
         progress.add(a.byte_len() + b.byte_len());
         difference
     };
-    parallel::in_order(pieces, work, |(i, ..), found| -> anyhow::Result<()> {
-        let found = found?;
-        differences[i].iter_mut().for_each(|difference| difference.merge(&found));
-        Ok(())
-    })?;
+    parallel::in_order_with(
+        pieces,
+        Buffers::default,
+        work,
+        |(i, ..), found| -> anyhow::Result<()> {
+            let found = found?;
+            differences[i].iter_mut().for_each(|difference| difference.merge(&found));
+            Ok(())
+        },
+    )?;
     drop(progress);
     for (&(name, a, b), values) in pairs.iter().zip(differences) {
         let side = |tensor: Option<Tensor<'a>>| {
@@ -196,10 +210,12 @@ impl Document<'_> {
                 .tensors
                 .iter()
                 .any(|entry| entry.values.is_some_and(|values| values.other_bits > 0));
-            let mut columns =
-                vec![("", Left), ("name", Left), ("A", Left), ("B", Left), ("values", Right)];
-            columns.extend(bits.then_some(("other bits", Right)));
-            columns.extend([("max abs", Right), ("max rel", Right)]);
+            let number = |title, rank| Column::number(title).rank(rank);
+            let mut columns = vec![Column::word("").rank(0), Column::name("name").rank(0)];
+            columns.extend([Column::word("A").rank(2), Column::word("B").rank(3)]);
+            columns.push(number("values", 1));
+            columns.extend(bits.then(|| number("other bits", 6)));
+            columns.extend([number("max abs", 4), number("max rel", 5)]);
             table::write(&columns, out, |rows| {
                 self.tensors.iter().for_each(|entry| rows.row(entry.cells(bits)));
             })?;

@@ -1,43 +1,71 @@
-//! [`Histogram`]: counts of values by range, gathered piece by piece.
+//! [`Histogram`]: the number of values in bins of equal width.
 
-/// The number of values in each of several bins of equal width, from the smallest value to the
-/// largest.
+use super::distribution::Distribution;
+
+/// How many times the width of the middle half of the values a value may be away from that half,
+/// before it counts as an outlier.
+const FENCE: f64 = 3.0;
+
+/// The number of values in each of several bins of equal width. Outliers are in no bin.
 #[derive(Clone, Debug, serde::Serialize)]
-pub(crate) struct Histogram {
+pub(super) struct Histogram {
+    /// Where the first bin begins: the smallest value that is no outlier.
     min: f64,
+    /// Where the last bin ends: the largest value that is no outlier.
     max: f64,
     counts: Vec<u64>,
+    /// The number of outliers below the bins.
+    pub(super) below: u64,
+    /// The number of outliers above the bins.
+    pub(super) above: u64,
 }
 
 impl Histogram {
-    /// An empty histogram for finite values from `min` to `max`.
-    pub(crate) fn new(min: f64, max: f64, bins: usize) -> Self {
-        Self { min, max, counts: vec![0; bins] }
+    /// The histogram of finite values. `None` if there are no values or no bins.
+    pub(super) fn of(values: &Distribution, bins: usize) -> Option<Self> {
+        let (min, max) = extent(values)?;
+        let mut histogram = Self { min, max, counts: vec![0; bins], below: 0, above: 0 };
+        if bins == 0 {
+            return None;
+        }
+        for (range, count) in values.ranges() {
+            match range.middle() {
+                middle if middle < min => histogram.below += count,
+                middle if middle > max => histogram.above += count,
+                _ => histogram.add(range.low, range.high, count),
+            }
+        }
+        Some(histogram)
     }
 
-    /// Counts values. Skips those that are not finite.
-    pub(crate) fn add(&mut self, values: &[f64]) {
-        let last = self.counts.len().saturating_sub(1);
-        // Halved, because the distance between two finite numbers may overflow.
-        let (start, width) = (self.min / 2.0, self.max / 2.0 - self.min / 2.0);
-        let scale = self.counts.len() as f64;
-        for value in values.iter().filter(|value| value.is_finite()) {
-            // If all values are equal, the width is 0, and the cast turns NaN into the first bin.
-            let bin = ((value / 2.0 - start) / width * scale) as usize;
-            if let Some(count) = self.counts.get_mut(bin.min(last)) {
-                *count += 1;
-            }
+    /// Counts values that lie anywhere between `low` and `high`. They are divided among the bins in
+    /// proportion.
+    fn add(&mut self, low: f64, high: f64, count: u64) {
+        let (start, end) = (self.place(low), self.place(high));
+        let bins = self.counts.len();
+        let (mut bin, mut taken) = ((start as usize).min(bins - 1), 0);
+        while taken < count {
+            let is_last = bin + 1 >= bins || (bin + 1) as f64 >= end;
+            let share = ((bin + 1) as f64 - start) / (end - start);
+            let until = if is_last { count } else { (count as f64 * share) as u64 };
+            self.counts[bin] += until - taken;
+            (bin, taken) = (bin + 1, until);
         }
     }
 
-    /// Adds the counts of another one with the same bins.
-    pub(crate) fn merge(&mut self, other: &Self) {
-        self.counts.iter_mut().zip(&other.counts).for_each(|(count, more)| *count += more);
+    /// Where a value lies in units of bins, from 0 to the number of bins.
+    fn place(&self, value: f64) -> f64 {
+        // Halved, because the distance between two finite numbers may overflow.
+        let (start, width) = (self.min / 2.0, self.max / 2.0 - self.min / 2.0);
+        // If all values are equal, the width is 0, and the place is NaN, which `max` turns into 0.
+        let place = (value / 2.0 - start) / width * self.counts.len() as f64;
+        place.max(0.0).min(self.counts.len() as f64)
     }
 
     /// The counts as bars, one character each. A bin with few values still shows a bar. An empty
-    /// bin is blank.
-    pub(crate) fn bars(&self) -> String {
+    /// bin is blank. `<` and `>` beside them stand for outliers. With `aligned`, a blank stands
+    /// where there are none below.
+    pub(super) fn bars(&self, aligned: bool) -> String {
         const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
         let most = self.counts.iter().copied().max().unwrap_or_default();
         let bar = |&count: &u64| match count {
@@ -46,43 +74,86 @@ impl Histogram {
                 BARS[((u128::from(count) * 8).div_ceil(u128::from(most)) as usize).clamp(1, 8) - 1]
             }
         };
-        self.counts.iter().map(bar).collect()
+        let below = match self.below {
+            0 if aligned => " ",
+            0 => "",
+            _ => "<",
+        };
+        let above = if self.above > 0 { ">" } else { "" };
+        format!("{below}{}{above}", self.counts.iter().map(bar).collect::<String>())
     }
+}
+
+/// From the smallest to the largest value that is no outlier.
+///
+/// The middle half is what lies between the percentiles 25 and 75. If at least half of the values
+/// are the same, its width may be 0. Then the percentiles 1 and 99 are taken, and if they are the
+/// same too, no value is an outlier.
+fn extent(values: &Distribution) -> Option<(f64, f64)> {
+    for (low, high) in [(25.0, 75.0), (1.0, 99.0)] {
+        let (low, high) = (values.percentile(low)?, values.percentile(high)?);
+        let reach = (high - low) * FENCE;
+        if reach > 0.0 {
+            return values.extremes(low - reach, high + reach);
+        }
+    }
+    values.extremes(f64::NEG_INFINITY, f64::INFINITY)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_is_put_together_is_as_if_it_had_been_one() {
-        let values: Vec<f64> =
-            (0..20_000).map(|i| f64::from(i % 100)).chain([f64::NAN, f64::INFINITY]).collect();
-        let histogram = |values: &[f64]| {
-            let mut histogram = Histogram::new(0.0, 99.0, 10);
-            histogram.add(values);
-            histogram
-        };
-        let mut merged = histogram(&values[..7]);
-        merged.merge(&histogram(&values[7..]));
-        assert_eq!(merged.counts, [2000; 10]);
-        assert_eq!(merged.counts, histogram(&values).counts);
+    fn histogram(values: &[f64], bins: usize) -> Histogram {
+        Histogram::of(&Distribution::of_values(&mut values.to_vec()), bins).unwrap()
     }
 
     #[test]
     fn the_widest_range_does_not_overflow() {
-        let mut histogram = Histogram::new(f64::MIN, f64::MAX, 4);
-        histogram.add(&[f64::MIN, 0.0, f64::MAX, f64::NAN]);
-        assert_eq!(histogram.counts, [1, 0, 1, 1]);
+        let all = histogram(&[f64::MIN, 0.0, f64::MAX, f64::NAN], 4);
+        assert_eq!((all.counts, all.below, all.above), (vec![1, 0, 1, 1], 0, 0));
     }
 
     #[test]
     fn bars() {
-        let mut histogram = Histogram::new(0.0, 4.0, 4);
-        histogram.add(&[0.0, 0.5, 0.9, 0.1, 0.2, 0.3, 0.4, 0.6, 1.0, 3.0, 3.5, 4.0, 3.9]);
-        assert_eq!(histogram.bars(), "█▁ ▄");
-        let mut one = Histogram::new(7.0, 7.0, 3);
-        one.add(&[7.0, 7.0]);
-        assert_eq!(one.bars(), "█  ");
+        let values = [0.0, 0.5, 0.9, 0.1, 0.2, 0.3, 0.4, 0.6, 1.0, 3.0, 3.5, 4.0, 3.9];
+        assert_eq!(histogram(&values, 4).bars(false), "█▁ ▄");
+        assert_eq!(histogram(&[7.0, 7.0], 3).bars(true), " █  ");
+        assert!(Histogram::of(&Distribution::of_values(&mut vec![f64::NAN]), 3).is_none());
+        assert!(Histogram::of(&Distribution::of_values(&mut vec![1.0]), 0).is_none());
+    }
+
+    #[test]
+    fn outliers_do_not_flatten_the_rest() {
+        let mut values: Vec<f64> = (0..100).map(f64::from).collect();
+        assert_eq!(histogram(&values, 10).counts, [10; 10]);
+        values.extend([-1e30, 1e6, 1e300, 1e301]);
+        let all = histogram(&values, 10);
+        assert_eq!((all.min, all.max, all.below, all.above), (0.0, 99.0, 1, 3));
+        assert_eq!(all.counts, [10; 10]);
+        // What is far away, but not alone there, is no outlier.
+        values.extend([1e6; 200]);
+        assert_eq!((histogram(&values, 10).below, histogram(&values, 10).above), (1, 2));
+    }
+
+    #[test]
+    fn where_most_values_are_the_same_the_others_are_still_seen() {
+        let mut values = vec![0.0; 80];
+        values.extend((0..20).map(f64::from));
+        values.push(1e9);
+        let all = histogram(&values, 20);
+        assert_eq!((all.max, all.above, all.counts[0], all.counts[1]), (19.0, 1, 81, 1));
+        let all = histogram(&[[0.0; 999].as_slice(), &[5.0]].concat(), 5);
+        assert_eq!((all.max, all.counts), (5.0, vec![999, 0, 0, 0, 1]));
+    }
+
+    #[test]
+    fn values_known_as_a_range_are_divided_among_its_bins() {
+        let mut all = Histogram { min: 0.0, max: 10.0, counts: vec![0; 10], below: 0, above: 0 };
+        all.add(0.5, 4.5, 8);
+        all.add(2.0, 3.0, 5);
+        all.add(9.5, 10.0, 3);
+        all.add(10.0, 10.0, 1);
+        assert_eq!(all.counts, [1, 2, 7, 2, 1, 0, 0, 0, 0, 4]);
     }
 }

@@ -1,7 +1,9 @@
 //! [`Moments`]: statistics of a set of numbers, gathered piece by piece.
 
-/// The number of partial sums. They can be vectorised, and lose fewer digits than a single sum.
-const LANES: usize = 8;
+use pulp::{Simd, WithSimd};
+
+/// The number of values that are summed at a time. They stay in the nearest cache.
+pub(super) const BLOCK: usize = 2048;
 
 /// Count, extremes, mean and deviation. NaN and infinities are counted, and left out of the rest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
@@ -21,51 +23,112 @@ pub(crate) struct Moments {
     squares: f64,
 }
 
+/// The extremes of the magnitudes of some values, which are finite.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Magnitudes {
+    /// The smallest but 0; infinity if there is no other.
+    pub(super) smallest: f64,
+    pub(super) largest: f64,
+    pub(super) has_zeros: bool,
+}
+
+/// What one pass over a block finds.
+#[derive(Clone, Copy)]
+struct Pass {
+    /// The sums of the distances from the shift, and of their squares.
+    sum: f64,
+    squares: f64,
+    min: f64,
+    max: f64,
+    zeros: f64,
+    /// The smallest magnitude but 0.
+    smallest: f64,
+    /// NaN and infinity times zero are NaN, so this is 0 only if all values are finite.
+    finite: f64,
+}
+
 impl Moments {
     /// Adds values.
     pub(crate) fn add(&mut self, values: &[f64]) {
-        // A block of 32 KiB stays in the first-level cache between the passes over it.
-        for block in values.chunks(4096) {
-            match Self::of_finite(block) {
-                Some(moments) => self.merge(&moments),
-                None => {
-                    let finite: Vec<f64> =
-                        block.iter().copied().filter(|value| value.is_finite()).collect();
-                    let nan = block.iter().filter(|value| value.is_nan()).count() as u64;
-                    self.nan += nan;
-                    self.infinite += (block.len() - finite.len()) as u64 - nan;
-                    self.merge(&Self::of_finite(&finite).unwrap_or_default());
-                }
-            }
+        for block in values.chunks(BLOCK) {
+            self.add_block(block);
+        }
+    }
+
+    /// Adds at most [`BLOCK`] values. Returns their magnitudes if all of them are finite.
+    pub(super) fn add_block(&mut self, block: &[f64]) -> Option<Magnitudes> {
+        let found = self.of_finite(block);
+        match &found {
+            Some((moments, _)) => self.merge(moments),
+            None => self.add_some_finite(block),
+        }
+        found.map(|(_, magnitudes)| magnitudes)
+    }
+
+    /// Adds a block that has NaN or infinity.
+    fn add_some_finite(&mut self, block: &[f64]) {
+        let finite: Vec<f64> = block.iter().copied().filter(|value| value.is_finite()).collect();
+        let nan = block.iter().filter(|value| value.is_nan()).count() as u64;
+        self.nan += nan;
+        self.infinite += (block.len() - finite.len()) as u64 - nan;
+        if let Some((moments, _)) = self.of_finite(&finite) {
+            self.merge(&moments);
         }
     }
 
     /// The moments of one block, or `None` if it has NaN or infinity or is empty.
-    fn of_finite(block: &[f64]) -> Option<Self> {
+    fn of_finite(&self, block: &[f64]) -> Option<(Self, Magnitudes)> {
         let n = block.len() as f64;
-        // NaN and infinity times zero are NaN, so the sum is 0 only if all values are finite.
-        if block.is_empty() || sum(block, |value| value * 0.0) != 0.0 {
+        // Distances from a number near the mean lose few digits when they are squared. The mean so
+        // far is near enough: where it is not, the distance of the two means is what counts.
+        let shift = self.mean.or(block.first().copied())?;
+        let pass = pulp::Arch::new().dispatch(Sums { block, shift });
+        if block.is_empty() || pass.finite != 0.0 {
             return None;
         }
-        let (min, max) =
-            (block.iter().copied().reduce(f64::min)?, block.iter().copied().reduce(f64::max)?);
-        let mean = match sum(block, |value| value) {
-            total if total.is_finite() => total / n,
-            // The total overflows. The rounded parts may add up to more than the largest value.
-            _ => sum(block, |value| value / n).clamp(min, max),
+        let (mean, squares) = match (shift + pass.sum / n, pass.squares - pass.sum * pass.sum / n) {
+            (mean, squares) if mean.is_finite() && squares.is_finite() => (mean, squares.max(0.0)),
+            _ => sums_that_overflow(block),
         };
-        Some(
-            Self {
-                finite: block.len() as u64,
-                zeros: block.iter().filter(|&&value| value == 0.0).count() as u64,
-                min: Some(min),
-                max: Some(max),
-                mean: Some(mean),
-                squares: sum(block, |value| (value - mean) * (value - mean)),
-                ..Self::default()
-            }
-            .with_std(),
-        )
+        let moments = Self {
+            finite: block.len() as u64,
+            zeros: pass.zeros as u64,
+            min: Some(pass.min),
+            max: Some(pass.max),
+            mean: Some(mean.clamp(pass.min, pass.max)),
+            squares,
+            ..Self::default()
+        };
+        let magnitudes = Magnitudes {
+            smallest: pass.smallest,
+            largest: pass.min.abs().max(pass.max.abs()),
+            has_zeros: pass.zeros > 0.0,
+        };
+        Some((moments.with_std(), magnitudes))
+    }
+
+    /// The moments of values that each occur several times. They are finite.
+    pub(crate) fn of_counted(values: impl Iterator<Item = (f64, u64)> + Clone) -> Self {
+        let values = values.filter(|&(_, count)| count > 0);
+        let finite: u64 = values.clone().map(|(_, count)| count).sum();
+        if finite == 0 {
+            return Self::default();
+        }
+        let sum = |term: &dyn Fn(f64) -> f64| -> f64 {
+            values.clone().map(|(value, count)| term(value) * count as f64).sum()
+        };
+        let mean = sum(&|value| value) / finite as f64;
+        let zeros = values.clone().filter(|&(value, _)| value == 0.0);
+        Self {
+            finite,
+            zeros: zeros.map(|(_, count)| count).sum(),
+            min: values.clone().map(|(value, _)| value).reduce(f64::min),
+            max: values.clone().map(|(value, _)| value).reduce(f64::max),
+            mean: Some(mean),
+            squares: sum(&|value| (value - mean) * (value - mean)),
+            ..Self::default()
+        }
+        .with_std()
     }
 
     /// Merges the moments of two sets by the formula of Chan, Golub and LeVeque.
@@ -93,15 +156,66 @@ impl Moments {
     }
 }
 
-fn sum(values: &[f64], term: impl Fn(f64) -> f64) -> f64 {
-    let mut lanes = [0.0; LANES];
-    let (chunks, rest) = values.as_chunks::<LANES>();
-    for chunk in chunks {
-        for (lane, &value) in lanes.iter_mut().zip(chunk) {
-            *lane += term(value);
+/// The mean of values whose sum is too large for a number, and the sum of the squares of their
+/// distances from it.
+fn sums_that_overflow(block: &[f64]) -> (f64, f64) {
+    let mean = block.iter().map(|value| value / block.len() as f64).sum::<f64>();
+    (mean, block.iter().map(|value| (value - mean) * (value - mean)).sum())
+}
+
+/// Sums over a block with the widest vector instructions of this machine.
+struct Sums<'a> {
+    block: &'a [f64],
+    /// A number that is subtracted from each value before it is summed.
+    shift: f64,
+}
+
+impl WithSimd for Sums<'_> {
+    type Output = Pass;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) -> Pass {
+        let (vectors, rest) = S::as_simd_f64s(self.block);
+        let splat = |value| simd.splat_f64s(value);
+        let (zero, one, shift, infinity) =
+            (splat(0.0), splat(1.0), splat(self.shift), splat(f64::INFINITY));
+        let (mut sum, mut squares, mut zeros, mut finite) = (zero, zero, zero, zero);
+        let (mut min, mut max, mut smallest) = (infinity, splat(f64::NEG_INFINITY), infinity);
+        for &values in vectors {
+            let distance = simd.sub_f64s(values, shift);
+            sum = simd.add_f64s(sum, distance);
+            squares = simd.add_f64s(squares, simd.mul_f64s(distance, distance));
+            min = simd.min_f64s(min, values);
+            max = simd.max_f64s(max, values);
+            let is_zero = simd.equal_f64s(values, zero);
+            zeros = simd.add_f64s(zeros, simd.select_f64s(is_zero, one, zero));
+            let magnitude = simd.select_f64s(is_zero, infinity, simd.abs_f64s(values));
+            smallest = simd.min_f64s(smallest, magnitude);
+            finite = simd.add_f64s(finite, simd.mul_f64s(values, zero));
         }
+        let mut pass = Pass {
+            sum: simd.reduce_sum_f64s(sum),
+            squares: simd.reduce_sum_f64s(squares),
+            min: simd.reduce_min_f64s(min),
+            max: simd.reduce_max_f64s(max),
+            zeros: simd.reduce_sum_f64s(zeros),
+            smallest: simd.reduce_min_f64s(smallest),
+            finite: simd.reduce_sum_f64s(finite),
+        };
+        for &value in rest {
+            let distance = value - self.shift;
+            pass.sum += distance;
+            pass.squares += distance * distance;
+            (pass.min, pass.max) = (pass.min.min(value), pass.max.max(value));
+            pass.finite += value * 0.0;
+            if value == 0.0 {
+                pass.zeros += 1.0;
+            } else {
+                pass.smallest = pass.smallest.min(value.abs());
+            }
+        }
+        pass
     }
-    lanes.iter().sum::<f64>() + rest.iter().map(|&value| term(value)).sum::<f64>()
 }
 
 #[cfg(test)]

@@ -1,0 +1,84 @@
+//! [`PackedTensor`]: a tensor of a container, to be written to a file.
+
+use std::ops::Range;
+
+use burn::tensor::{Bytes, TensorData};
+use safetensors_core::framework::write_native;
+use safetensors_core::io::FileSource;
+use safetensors_core::save::Sink;
+use safetensors_core::{Dtype, ErrorKind, ReadAt, Result, TensorSource, shape};
+
+use super::container::Described;
+use crate::save::DataSource;
+use crate::{dtype, load};
+
+/// A tensor of a file is read and written in pieces of this length, which stay in the processor's
+/// cache meanwhile. A multiple of the length of every element.
+const PIECE: usize = 256 << 10;
+
+/// A tensor in memory, or in a file.
+pub(super) struct PackedTensor<'a> {
+    dtype: Dtype,
+    shape: Vec<usize>,
+    data: Data<'a>,
+}
+
+enum Data<'a> {
+    Memory(TensorData),
+    File(&'a FileSource, Range<usize>),
+}
+
+impl<'a> PackedTensor<'a> {
+    /// A tensor of these bytes. An error if the format lacks its dtype, or if its length is wrong.
+    pub(super) fn of_bytes(bytes: Bytes, tensor: &Described) -> Result<Self> {
+        let (dtype, shape) = (dtype::to_file(tensor.dtype)?, tensor.shape());
+        let data = load::from_bytes(bytes, shape.clone(), tensor.dtype)?;
+        DataSource::new(&data)?;
+        Ok(Self { dtype, shape, data: Data::Memory(data) })
+    }
+
+    /// A tensor whose bytes are this range of a file. Errors as for one in memory.
+    pub(super) fn of_file(
+        file: &'a FileSource,
+        range: Range<usize>,
+        tensor: &Described,
+    ) -> Result<Self> {
+        let (dtype, shape) = (dtype::to_file(tensor.dtype)?, tensor.shape());
+        // The booleans of some backends must be converted, and are few.
+        if tensor.dtype.is_bool() {
+            let mut bytes = vec![0; range.len()];
+            file.read_exact_at(&mut bytes, range.start as u64).map_err(ErrorKind::Io)?;
+            return Self::of_bytes(Bytes::from_bytes_vec(bytes), tensor);
+        }
+        let (expected, found) = (shape::byte_len(dtype, &shape)?, range.len() as u64);
+        if expected != found {
+            return Err(ErrorKind::DataLength { dtype, shape, expected, found }.into());
+        }
+        Ok(Self { dtype, shape, data: Data::File(file, range) })
+    }
+}
+
+impl TensorSource for PackedTensor<'_> {
+    fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
+        match &self.data {
+            Data::Memory(data) => DataSource::new(data)?.write_to(sink),
+            Data::File(file, range) => {
+                let mut buffer = vec![0; PIECE.min(range.len())];
+                for start in range.clone().step_by(PIECE) {
+                    let piece = &mut buffer[..PIECE.min(range.end - start)];
+                    file.read_exact_at(piece, start as u64).map_err(ErrorKind::Io)?;
+                    write_native(self.dtype, piece, sink)?;
+                }
+                Ok(())
+            }
+        }
+    }
+}

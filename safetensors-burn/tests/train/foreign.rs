@@ -1,0 +1,337 @@
+//! The epoch of another model, or of another optimizer, is refused before anything changes,
+//! whichever of its records is restored first.
+
+use burn::module::Param;
+use burn::module::ParamGroup;
+use burn::optim::momentum::MomentumConfig;
+use burn::optim::{
+    AdaGradConfig, AdafactorConfig, AdamConfig, AdanConfig, LambConfig, LionConfig, MuonConfig,
+    RmsPropConfig, SgdConfig,
+};
+use burn::tensor::{DType, Int};
+use safetensors_burn::burn_pack::Tensor as PackTensor;
+use safetensors_core::Dtype;
+use safetensors_core::error::Mismatch;
+
+use super::*;
+
+#[derive(Module, Debug)]
+struct Net {
+    matrix: Param<Tensor<2>>,
+    vector: Param<Tensor<1>>,
+}
+
+impl Net {
+    fn new(dtype: DType) -> Self {
+        Self::of_shape([3, 5], dtype)
+    }
+
+    fn of_shape(shape: [usize; 2], dtype: DType) -> Self {
+        let device = Device::default().autodiff();
+        let matrix = Tensor::from_data(TensorData::ones::<f32, _>(shape), (&device, dtype));
+        let vector = Tensor::from_data(TensorData::ones::<f32, _>([4]), (&device, dtype));
+        Self { matrix: Param::from_tensor(matrix), vector: Param::from_tensor(vector) }
+    }
+
+    fn steps(mut self, optimizer: &mut ModuleOptimizer) -> Self {
+        for _ in 0..2 {
+            let loss =
+                self.matrix.val().powi_scalar(2).sum() + self.vector.val().powi_scalar(2).sum();
+            let grads = GradientsParams::from_grads(loss.backward(), &self);
+            self = optimizer.step(0.1, self, grads);
+        }
+        self
+    }
+}
+
+/// Saves epoch 1.
+fn save(epochs: &Epochs, model: impl Module, optimizer: OptimizerRecord) {
+    let checkpointers = epochs.checkpointers();
+    checkpointers.0.save(1, model.into_record()).unwrap();
+    checkpointers.1.save(1, optimizer).unwrap();
+    checkpointers.2.save(1, LrSchedulerRecord::new()).unwrap();
+}
+
+/// Restores each record of epoch 1 for a module. Returns the error, which all must give.
+fn refused(epochs: &Epochs, module: &impl Module) -> Error {
+    let (model, optimizer, scheduler) = epochs.checkpointers_for(module);
+    let error = of(scheduler.restore(1));
+    assert_eq!(of(model.restore(1)).to_string(), error.to_string());
+    assert_eq!(of(optimizer.restore(1)).to_string(), error.to_string());
+    error
+}
+
+/// The differences that an error lists about a file of epoch 1.
+fn mismatches(epochs: &Epochs, module: &impl Module, file: &str) -> Vec<Mismatch> {
+    let error = refused(epochs, module);
+    assert_eq!(error.file(), epochs.path(1).join(file).to_str(), "{error}");
+    match error.kind() {
+        ErrorKind::Mismatches { mismatches } => mismatches.clone(),
+        _ => panic!("{error}"),
+    }
+}
+
+/// The record of an optimizer with other tensors and scalars.
+fn changed(
+    record: OptimizerRecord,
+    tensor: impl FnMut(PackTensor) -> PackTensor,
+    scalar: impl Fn(&str, Scalar) -> Option<Scalar>,
+) -> OptimizerRecord {
+    let reader = Reader::from_bytes(record.into_bytes().unwrap()).unwrap();
+    let (scalars, texts) = (reader.scalars().clone(), reader.metadata().clone());
+    let mut writer = Writer::new(reader.into_tensors().unwrap().into_iter().map(tensor).collect());
+    for (name, value) in scalars {
+        if let Some(value) = scalar(&name, value) {
+            writer = writer.with_scalar(&name, value);
+        }
+    }
+    for (key, path) in texts {
+        writer = writer.with_metadata(&key, &path);
+    }
+    OptimizerRecord::from_bytes(writer.into_bytes().unwrap()).unwrap()
+}
+
+fn unchanged(_: &str, scalar: Scalar) -> Option<Scalar> {
+    Some(scalar)
+}
+
+/// An optimizer of burn, with all the state that it can have.
+type Optimizers = Vec<(&'static str, ModuleOptimizer)>;
+
+fn optimizers() -> Optimizers {
+    let momentum = || MomentumConfig::new();
+    // Muon is only for matrices.
+    let muon = AdamWConfig::new().init();
+    let matrix = ParamGroup::from_predicate("matrix");
+    let muon = muon.with_group(matrix, MuonConfig::new().build(), None);
+    vec![
+        ("AdaGrad", AdaGradConfig::new().init()),
+        ("Adafactor", AdafactorConfig::new().init()),
+        ("Adam", AdamConfig::new().with_amsgrad(true).init()),
+        ("AdamW", AdamWConfig::new().init()),
+        ("Adan", AdanConfig::new().init()),
+        ("LAMB", LambConfig::new().init()),
+        ("Lion", LionConfig::new().init()),
+        ("Muon", muon),
+        ("RMSprop", RmsPropConfig::new().with_centered(true).init()),
+        ("SGD", SgdConfig::new().with_momentum(Some(momentum())).init()),
+    ]
+}
+
+#[test]
+fn another_dtype() {
+    let (_dir, epochs) = empty();
+    let mut optimizer = AdamWConfig::new().init();
+    let saved = Net::new(DType::F64).steps(&mut optimizer);
+    save(&epochs, saved, optimizer.to_record());
+    let dtype =
+        |name: &str| Mismatch::Dtype { name: name.into(), expected: Dtype::F32, found: Dtype::F64 };
+    let expected = [dtype("matrix"), dtype("vector")];
+    assert_eq!(mismatches(&epochs, &Net::new(DType::F32), "model.safetensors"), expected);
+    // Of the same dtype it is restored.
+    epochs.checkpointers_for(&Net::new(DType::F64)).0.restore(1).unwrap();
+}
+
+#[derive(Module, Debug)]
+struct Counted {
+    weight: Param<Tensor<2>>,
+    bias: Param<Tensor<1, Int>>,
+}
+
+/// The dtype of a parameter without a value is that of its device.
+#[test]
+fn another_kind_and_a_parameter_without_a_value() {
+    let (_dir, epochs) = empty();
+    let device = Device::default();
+    let linear = LinearConfig::new(3, 5).init(&device);
+    assert!(!linear.weight.is_initialized());
+    let counts = Tensor::<1, Int>::from_data([1, 2, 3, 4, 5], &device);
+    let found = dtype_of(&counts.to_data());
+    let weight = Param::from_tensor(Tensor::zeros([3, 5], &device));
+    let bias = Param::initialized(burn::module::ParamId::new(), counts);
+    save(&epochs, Counted { weight, bias }, OptimizerRecord::default());
+    let expected = Mismatch::Dtype { name: "bias".into(), expected: Dtype::F32, found };
+    assert_eq!(mismatches(&epochs, &linear, "model.safetensors"), [expected]);
+    assert!(!linear.weight.is_initialized());
+}
+
+fn dtype_of(data: &TensorData) -> Dtype {
+    match data.dtype() {
+        DType::I64 => Dtype::I64,
+        DType::I32 => Dtype::I32,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The model is the same, and the state is that of other shapes.
+#[test]
+fn the_optimizer_of_another_model() {
+    let (_dir, epochs) = empty();
+    let mut optimizer = AdamWConfig::new().init();
+    Net::of_shape([5, 3], DType::F32).steps(&mut optimizer);
+    let net = Net::new(DType::F32);
+    save(&epochs, net.clone(), optimizer.to_record());
+    let shape = |i| Mismatch::Shape {
+        name: format!("matrix.momentum.moment_{i}"),
+        expected: vec![3, 5],
+        found: vec![5, 3],
+    };
+    assert_eq!(mismatches(&epochs, &net, "optimizer.safetensors"), [shape(1), shape(2)]);
+
+    // Of other parameters.
+    let (_dir, epochs) = empty();
+    let training = Training::trained(1);
+    save(&epochs, net.clone(), training.optimizer.to_record());
+    let extra = ["first.bias", "first.weight", "layers.0.weight"];
+    let mut found = mismatches(&epochs, &net, "optimizer.safetensors");
+    found.sort_by_key(|mismatch| mismatch.to_string());
+    assert_eq!(found, extra.map(|name| Mismatch::Extra { name: name.into() }));
+}
+
+/// Each tensor of each of burn's optimizers is compared, so this fails if burn renames one.
+#[test]
+fn a_state_of_another_shape_or_dtype() {
+    for (optimizer_name, mut optimizer) in optimizers() {
+        let net = Net::new(DType::F32).steps(&mut optimizer);
+        let (_dir, epochs) = empty();
+        save(&epochs, net.clone(), optimizer.to_record());
+        let restored = epochs.checkpointers_for(&net).1.restore(1).unwrap();
+        assert_eq!(content(restored), content(optimizer.to_record()), "{optimizer_name}");
+
+        let count = optimizer.to_record().len();
+        assert!(count >= 2, "{optimizer_name}");
+        for changed_tensor in 0..count {
+            let mut number = 0;
+            let mut name = String::new();
+            let other_shape = |tensor: PackTensor| {
+                let is_it = number == changed_tensor;
+                number += 1;
+                if !is_it {
+                    return tensor;
+                }
+                let (tensor_name, dtype, shape, id, bytes) = tensor.into_parts().unwrap();
+                name.clone_from(&tensor_name);
+                let shape: Vec<usize> = match &shape[..] {
+                    [len] => vec![*len, 1],
+                    [rows, columns] => vec![*columns, *rows],
+                    other => panic!("{other:?}"),
+                };
+                PackTensor::new(tensor_name, dtype, shape, id, bytes)
+            };
+            let record = changed(optimizer.to_record(), other_shape, unchanged);
+            save(&epochs, net.clone(), record);
+            let found = mismatches(&epochs, &net, "optimizer.safetensors");
+            let [Mismatch::Shape { name: found, .. }] = &found[..] else {
+                panic!("{optimizer_name}: {name}: {found:?}")
+            };
+            let state = name.split_once('.').unwrap().1;
+            assert!(found.ends_with(state), "{optimizer_name}: {found}");
+        }
+
+        // All tensors as F64.
+        let wider = |tensor: PackTensor| {
+            let (name, dtype, shape, id, bytes) = tensor.into_parts().unwrap();
+            let data = TensorData::from_bytes(bytes, shape.clone(), dtype).convert::<f64>();
+            PackTensor::new(name, DType::F64, shape, id, data.into_bytes())
+        };
+        save(&epochs, net.clone(), changed(optimizer.to_record(), wider, unchanged));
+        let found = mismatches(&epochs, &net, "optimizer.safetensors");
+        let is_dtype = |m: &Mismatch| {
+            matches!(m, Mismatch::Dtype { expected: Dtype::F32, found: Dtype::F64, .. })
+        };
+        assert!(found.len() == count && found.iter().all(is_dtype), "{found:?}");
+    }
+}
+
+/// Adafactor keeps its state as F32.
+#[test]
+fn the_state_of_a_parameter_of_half_precision_may_be_f32() {
+    for mut optimizer in [AdafactorConfig::new().init(), AdamWConfig::new().init()] {
+        let net = Net::new(DType::BF16).steps(&mut optimizer);
+        let (_dir, epochs) = empty();
+        save(&epochs, net.clone(), optimizer.to_record());
+        let restored = epochs.checkpointers_for(&net).1.restore(1).unwrap();
+        assert_eq!(content(restored), content(optimizer.to_record()));
+    }
+}
+
+/// burn makes the state of so many dimensions.
+#[test]
+fn another_rank() {
+    let mut optimizer = SgdConfig::new().with_momentum(Some(MomentumConfig::new())).init();
+    let net = Net::new(DType::F32).steps(&mut optimizer);
+    let key = format!("{}.__rank", net.matrix.id.val());
+    for (rank, found) in [
+        (Some(Scalar::UInt(3)), Some("3")),
+        (Some(Scalar::UInt(u64::MAX)), Some("18446744073709551615")),
+        (Some(Scalar::Bool(true)), Some("true")),
+        (None, None),
+    ] {
+        let (_dir, epochs) = empty();
+        let scalar = |name: &str, scalar| if name == key { rank } else { Some(scalar) };
+        save(&epochs, net.clone(), changed(optimizer.to_record(), |tensor| tensor, scalar));
+        let expected = Mismatch::Metadata {
+            key: "matrix.__rank".into(),
+            expected: "the number of dimensions of the parameter",
+            found: found.map(Into::into),
+        };
+        assert_eq!(mismatches(&epochs, &net, "optimizer.safetensors"), [expected]);
+    }
+}
+
+/// burn panics for such a tensor, or passes it over.
+#[test]
+fn a_tensor_without_the_id_that_its_name_begins_with() {
+    let mut optimizer = AdamWConfig::new().init();
+    let net = Net::new(DType::F32).steps(&mut optimizer);
+    for other in [None, Some(net.vector.id.val())] {
+        let (_dir, epochs) = empty();
+        let name = format!("{}.momentum.moment_1", net.matrix.id.val());
+        let tensor = |mut tensor: PackTensor| {
+            if tensor.name == name {
+                tensor.param_id = other;
+            }
+            tensor
+        };
+        save(&epochs, net.clone(), changed(optimizer.to_record(), tensor, unchanged));
+        let found = mismatches(&epochs, &net, "optimizer.safetensors");
+        assert_eq!(found, [Mismatch::Extra { name }]);
+    }
+}
+
+/// Two parameters were saved, and are one in this model.
+#[test]
+fn the_states_of_parameters_that_are_one_in_the_model() {
+    #[derive(Module, Debug)]
+    struct Two {
+        a: Param<Tensor<2>>,
+        b: Param<Tensor<2>>,
+    }
+    let device = Device::default().autodiff();
+    let weight = || Param::from_tensor(Tensor::<2>::ones([2, 2], &device));
+    let mut two = Two { a: weight(), b: weight() };
+    let mut optimizer = AdamWConfig::new().init();
+    let loss = (two.a.val() * two.b.val()).sum();
+    let grads = GradientsParams::from_grads(loss.backward(), &two);
+    two = optimizer.step(0.1, two, grads);
+    let (_dir, epochs) = empty();
+    save(&epochs, two, optimizer.to_record());
+    let one = weight();
+    let tied = Two { a: one.clone(), b: one };
+    let expected = Mismatch::Tied { name: "b".into(), other: "a".into() };
+    assert_eq!(mismatches(&epochs, &tied, "optimizer.safetensors"), [expected]);
+}
+
+/// The optimizers that keep no state by parameter.
+#[test]
+fn a_state_that_belongs_to_no_parameter_is_restored() {
+    let bytes = burn::tensor::Bytes::from_elems(vec![1.0_f32, 2.0]);
+    let history = PackTensor::new("history_s.0".into(), DType::F32, [2], None, bytes);
+    let bytes = Writer::new(vec![history]).with_scalar("k", Scalar::Int(-1)).into_bytes().unwrap();
+    let record = || OptimizerRecord::from_bytes(bytes.clone()).unwrap();
+    let (_dir, epochs) = empty();
+    let net = Net::new(DType::F32);
+    save(&epochs, net.clone(), record());
+    let restored = epochs.checkpointers_for(&net).1.restore(1).unwrap();
+    assert_eq!(content(restored), content(record()));
+}

@@ -1,0 +1,83 @@
+//! Weights that are loaded in the middle of a training give the parameters other ids. burn's
+//! optimizer then has two states of each, of which one is never used again.
+
+use safetensors_burn::{CheckpointStore, ModuleSnapshot};
+use safetensors_core::{Checkpoint as Safetensors, SaveOptions};
+
+use super::*;
+
+/// A training whose first layer got other ids after some steps. Only what `filter` matches is
+/// loaded.
+fn reloaded(filter: &str) -> Training {
+    let mut training = Training::trained(3);
+    let dir = tempdir().unwrap();
+    let path = dir.path().join("plain.safetensors");
+    training.model.save_into(&mut CheckpointStore::from_file(&path)).unwrap();
+    let weights = safetensors_burn::load(&path).unwrap();
+    let other = Training::new().model;
+    let plain = dir.path().join("without-ids.safetensors");
+    other.save_into(&mut CheckpointStore::from_file(&plain)).unwrap();
+    // The ids of another model with the values of this one.
+    let ids = Safetensors::open(&plain).unwrap().metadata().clone();
+    safetensors_burn::save(&plain, &weights, &SaveOptions::new().metadata(ids)).unwrap();
+    let mut store = CheckpointStore::from_file(&plain).with_regex(filter);
+    training.model.load_from(&mut store).unwrap();
+    training.steps(3);
+    training
+}
+
+#[test]
+fn the_state_in_use_meets_its_parameters() {
+    let (_dir, epochs) = empty();
+    let mut whole = reloaded("^first");
+    // Two moments of three parameters, and of the old ids of two of them.
+    assert_eq!(whole.optimizer.to_record().len(), 10);
+    whole.save(&epochs.checkpointers(), 6);
+
+    let new = Training::new();
+    let id = new.model.first.weight.id;
+    let (model, optimizer, scheduler) = epochs.checkpointers_for(&new.model);
+    let mut resumed = Training {
+        model: new.model.load_record(model.restore(6).unwrap()),
+        optimizer: new.optimizer.load_record(optimizer.restore(6).unwrap()),
+        scheduler: new.scheduler.load_record(scheduler.restore(6).unwrap()),
+    };
+    assert_eq!(resumed.model.first.weight.id, id);
+    // The states that nothing uses are left out.
+    assert_eq!(resumed.optimizer.to_record().len(), 6);
+    whole.steps(4);
+    resumed.steps(4);
+    assert_eq!(resumed.model.bits(), whole.model.bits());
+}
+
+/// Without a module, the record is restored with all that it has. In the file, the parameters that
+/// have one state still have readable names.
+#[test]
+fn the_record_comes_back_whole() {
+    let (_dir, epochs) = empty();
+    let training = reloaded("^first");
+    training.save(&epochs.checkpointers(), 6);
+    let restored = epochs.checkpointers().1.restore(6).unwrap();
+    assert_eq!(content(restored), content(training.optimizer.to_record()));
+    let file = Safetensors::open(epochs.path(6).join("optimizer.safetensors")).unwrap();
+    let readable: Vec<_> = file.tensors().filter(|t| t.name().starts_with("layers.0")).collect();
+    assert_eq!((readable.len(), file.len()), (2, 10));
+}
+
+/// The epoch has the model of another run, which knows none of the ids.
+#[test]
+fn a_state_that_cannot_be_chosen_is_an_error() {
+    let (_dir, epochs) = empty();
+    let training = reloaded("^first.bias$");
+    let (model, optimizer, scheduler) = epochs.checkpointers();
+    model.save(6, Model::new().into_record()).unwrap();
+    optimizer.save(6, training.optimizer.to_record()).unwrap();
+    scheduler.save(6, training.scheduler.to_record()).unwrap();
+    let (model, optimizer, _) = epochs.checkpointers_for(&training.model);
+    for error in [of(optimizer.restore(6)), of(model.restore(6))] {
+        let EpochError::SeveralStates { path, ids } = reason(&error) else { panic!("{error}") };
+        assert_eq!((path.as_str(), ids.len()), ("first.bias", 2));
+        assert!(ids.contains(&training.model.first.bias.as_ref().unwrap().id.val()));
+        assert_eq!(error.file(), epochs.path(6).join("optimizer.safetensors").to_str());
+    }
+}

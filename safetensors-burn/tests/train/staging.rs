@@ -1,0 +1,103 @@
+//! Records that go to their epoch through a directory in memory.
+
+use burn::tensor::{BoolStore, Bytes, DType};
+use safetensors_burn::burn_pack::Tensor as PackTensor;
+
+use super::*;
+
+/// The files of an epoch, by name.
+fn files(epochs: &Epochs, epoch: usize) -> Vec<(String, Vec<u8>)> {
+    let names = names_in(&epochs.path(epoch)).into_iter();
+    names.map(|name| (name.clone(), fs::read(epochs.path(epoch).join(&name)).unwrap())).collect()
+}
+
+#[test]
+fn an_epoch_is_the_same_and_nothing_stays_in_the_directory() {
+    let staging = tempdir().unwrap();
+    let training = Training::trained(2);
+    let (_dir, plain) = empty();
+    training.save(&plain.checkpointers(), 2);
+    let (_dir, epochs) = empty();
+    let epochs = epochs.staging(staging.path());
+    training.save(&epochs.checkpointers(), 2);
+    assert_eq!(files(&epochs, 2), files(&plain, 2));
+    assert!(names_in(staging.path()).is_empty());
+    let restored = Training::restored(&epochs.checkpointers(), 2);
+    assert_eq!(restored.model.bits(), training.model.bits());
+}
+
+/// Tensors without elements, of one piece and of several, and booleans, which are converted.
+#[test]
+fn every_tensor_is_the_same() {
+    let staging = tempdir().unwrap();
+    let tensor = |name: &str, dtype: DType, count: usize| {
+        let byte = |i: usize| if dtype.is_bool() { usize::from(i % 8 == 0) } else { i * 37 } as u8;
+        let bytes = (0..count * dtype.size()).map(byte).collect();
+        PackTensor::new(name.into(), dtype, [count], Some(7), Bytes::from_bytes_vec(bytes))
+    };
+    let pack = || {
+        Writer::new(vec![
+            tensor("empty", DType::F32, 0),
+            tensor("large", DType::F64, 100_003),
+            tensor("mask", DType::Bool(BoolStore::U32), 77),
+            tensor("native", DType::Bool(BoolStore::Native), 80),
+            tensor("odd", DType::U8, 524_289),
+        ])
+    };
+    let save = |epochs: &Epochs| {
+        let (model, optimizer, scheduler) = epochs.checkpointers();
+        let record = ModuleRecord::from_bytes(pack().into_bytes().unwrap()).unwrap();
+        model.save(1, record).unwrap();
+        optimizer.save(1, OptimizerRecord::default()).unwrap();
+        scheduler.save(1, LrSchedulerRecord::new()).unwrap();
+    };
+    let (_dir, plain) = empty();
+    save(&plain);
+    let (_dir, epochs) = empty();
+    let epochs = epochs.staging(staging.path());
+    save(&epochs);
+    assert_eq!(files(&epochs, 1), files(&plain, 1));
+}
+
+#[test]
+fn a_directory_that_is_missing_is_an_error_and_the_old_epoch_stays() {
+    let (dir, epochs) = saved(1);
+    let before = files(&epochs, 1);
+    let missing = dir.path().join("missing");
+    let epochs = epochs.staging(&missing);
+    let training = Training::trained(1);
+    let (model, optimizer, scheduler) = epochs.checkpointers();
+    let error = of(model.save(1, training.model.into_record()));
+    assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
+    assert!(error.file().unwrap().starts_with(missing.to_str().unwrap()), "{error}");
+    of(optimizer.save(1, training.optimizer.to_record()));
+    of(scheduler.save(1, training.scheduler.to_record()));
+    assert_eq!(files(&epochs, 1), before);
+    assert_eq!(names_in(epochs.path(1).parent().unwrap()), ["epoch-1"]);
+}
+
+/// A quantised tensor is refused by its name, as without the directory.
+#[test]
+fn what_was_staged_is_removed_after_an_error() {
+    let staging = tempdir().unwrap();
+    let (_dir, epochs) = empty();
+    let epochs = epochs.staging(staging.path());
+    let error = of(epochs.checkpointers().0.save(1, super::failing::quantised()));
+    assert!(matches!(error.kind(), ErrorKind::UnsupportedFrameworkType { .. }), "{error}");
+    assert_eq!(error.tensor(), Some("enc.weight"));
+    assert_eq!(error.file(), epochs.path(1).join("model.safetensors").to_str());
+    assert!(names_in(staging.path()).is_empty());
+}
+
+/// As after a kill: a hidden directory that no process holds.
+#[cfg(unix)]
+#[test]
+fn what_killed_processes_left_is_removed() {
+    let staging = tempdir().unwrap();
+    let left = staging.path().join(".safetensors-record.aB3dE6.tmp");
+    fs::create_dir(&left).unwrap();
+    fs::write(left.join("record.bpk"), "half").unwrap();
+    let (_dir, epochs) = empty();
+    Training::trained(1).save(&epochs.staging(staging.path()).checkpointers(), 1);
+    assert!(names_in(staging.path()).is_empty());
+}

@@ -1,0 +1,227 @@
+//! `safetensors show`: the values of a tensor, or of a slice of it.
+//!
+//! | file | content |
+//! |---|---|
+//! | `read` | the values, one after another |
+//! | `number` | values as text of the same width |
+//! | `layout` | the lines and brackets of an array |
+//! | `plain` | JSON and CSV |
+
+mod layout;
+mod number;
+mod plain;
+mod read;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use layout::{Layout, ShownDim};
+use number::Format;
+use plain::{Csv, Json};
+use read::{Value, read};
+use safetensors_core::{LazyTensor, ReadAt};
+
+use crate::input::Input;
+use crate::screen::Screen;
+use crate::slicing::{Selection, Slice};
+use crate::{find, json, text};
+
+/// Show the values of a tensor, or of a slice of it.
+///
+/// Only the values that are shown are read. Of more than 1000 values the first and last three of
+/// each dimension are shown; --all, --json and --csv show all of them.
+///
+/// A slice is written as in NumPy: a position or a range for each dimension, with `...` for all
+/// that are left out. Negative positions count from the end. A range that goes beyond a dimension
+/// ends there. A step has to be at least 1.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    input: Input,
+    /// The name of the tensor
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// The part to show, such as '[0:3, -1]'; all of the tensor by default
+    #[arg(value_name = "SLICE", value_parser = Slice::parse, allow_hyphen_values = true)]
+    slice: Option<Slice>,
+    /// Show all values, however many they are
+    #[arg(long, conflicts_with_all = ["json", "csv"])]
+    all: bool,
+    /// Print one JSON document: name, dtype, shape and nested arrays of values
+    #[arg(long, conflicts_with = "csv")]
+    json: bool,
+    /// Print a line for each row, with commas between the values
+    #[arg(long)]
+    csv: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  safetensors show model.safetensors embed.weight
+  safetensors show model.safetensors embed.weight '[0:3, :5]'
+  safetensors show checkpoint/ lm_head.weight '[-1, ::64]'
+  safetensors show model.safetensors norm.bias --csv > bias.csv
+  safetensors show model.safetensors scale --json | jq '.values'
+
+Exit codes: 0 shown, 1 there is no such tensor or part, or reading failed, 2 wrong usage.";
+
+/// More values than these are not all shown, as in NumPy.
+const ALL: u128 = 1000;
+
+/// How many positions at each end of a dimension are shown then, at most.
+const EDGE: usize = 3;
+
+/// The most values that are shown then. Only tensors of very many dimensions have more.
+const SHORTENED: u128 = 10_000;
+
+/// The most characters of a line that is not shown on a terminal.
+const WIDTH: usize = 80;
+
+/// Shows values of one tensor.
+pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let checkpoint = args.input.open()?;
+    let tensor = find::tensor(&checkpoint, &args.name)?;
+    let selection = match &args.slice {
+        Some(slice) => slice.select(&tensor)?,
+        None => Selection::whole(tensor.shape()),
+    };
+    if args.json {
+        show_json(&tensor, &selection, out)?;
+    } else if args.csv {
+        let mut csv = Csv::new(&selection.shape(), out);
+        read(&tensor, &selection, &mut |value| csv.value(value))?;
+    } else {
+        show_text(&tensor, &selection, args.all, out)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show_json<S: ReadAt>(
+    tensor: &LazyTensor<'_, S>,
+    selection: &Selection,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let shape = selection.shape();
+    let name = json::inline(&tensor.name())?;
+    writeln!(out, "{{\n  \"name\": {name},\n  \"dtype\": \"{}\",", tensor.dtype())?;
+    writeln!(out, "  \"shape\": {},", json::inline(&shape)?)?;
+    write!(out, "  \"values\": ")?;
+    if selection.len() == 0 {
+        write!(out, "[]")?;
+    }
+    let mut values = Json::new(shape, out);
+    read(tensor, selection, &mut |value| values.value(value))?;
+    Ok(writeln!(out, "\n}}")?)
+}
+
+fn show_text<S: ReadAt>(
+    tensor: &LazyTensor<'_, S>,
+    selection: &Selection,
+    all: bool,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let (shape, mut format) = (selection.shape(), Format::default());
+    let width = Screen::of_stdout().map_or(WIDTH, |screen| screen.columns);
+    if all && selection.len() > ALL {
+        // Read twice, because the width of the columns depends on all values.
+        read(tensor, selection, &mut |value| {
+            format.measure(value);
+            Ok(())
+        })?;
+        write_heading(tensor, selection, out)?;
+        let mut layout = Layout::new(shown_dims(&shape, usize::MAX), &format, width, out);
+        return Ok(read(tensor, selection, &mut |value| layout.value(value))?);
+    }
+    let dims = match selection.len() {
+        ..=ALL => shown_dims(&shape, usize::MAX),
+        _ => shortened(&shape).ok_or_else(|| {
+            let name = text::name(tensor.name());
+            anyhow::anyhow!(
+                "tensor {name} has too many dimensions to be shown; name a slice of it, such as \
+                 '[0, ..., :5]', or show all values with --all, --json or --csv"
+            )
+        })?,
+    };
+    let mut values = Vec::new();
+    read_shown(tensor, selection, &dims, &mut |value| {
+        values.push(value);
+        Ok(())
+    })?;
+    write_heading(tensor, selection, out)?;
+    if values.is_empty() {
+        return Ok(writeln!(out, "[]")?);
+    }
+    values.iter().for_each(|&value| format.measure(value));
+    let mut layout = Layout::new(dims, &format, width, out);
+    Ok(values.into_iter().try_for_each(|value| layout.value(value))?)
+}
+
+/// Writes what is shown below: the tensor, and the shape of the slice.
+fn write_heading<S>(
+    tensor: &LazyTensor<'_, S>,
+    selection: &Selection,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let shape = selection.shape();
+    write!(out, "{}  {}  {}", text::name(tensor.name()), tensor.dtype(), text::shape(&shape))?;
+    if shape != tensor.shape() {
+        write!(out, " of {}", text::shape(tensor.shape()))?;
+    }
+    Ok(writeln!(out)?)
+}
+
+/// The positions to show, if at most `edge` at each end of a dimension are.
+fn shown_dims(shape: &[usize], edge: usize) -> Vec<ShownDim> {
+    let shown = |&len: &usize| match len.checked_sub(edge.saturating_mul(2)) {
+        Some(1..) => ShownDim { count: 2 * edge, gap: Some(edge) },
+        _ => ShownDim { count: len, gap: None },
+    };
+    shape.iter().map(shown).collect()
+}
+
+/// The positions to show of a tensor that has too many values to show all. `None` if even the ends
+/// of each dimension are too many.
+fn shortened(shape: &[usize]) -> Option<Vec<ShownDim>> {
+    let count = |dims: &[ShownDim]| {
+        dims.iter().fold(1, |count, dim| u128::saturating_mul(count, dim.count as u128))
+    };
+    (1..=EDGE).rev().map(|edge| shown_dims(shape, edge)).find(|dims| count(dims) <= SHORTENED)
+}
+
+/// Reads the values that are shown, and no others.
+fn read_shown<S: ReadAt>(
+    tensor: &LazyTensor<'_, S>,
+    selection: &Selection,
+    dims: &[ShownDim],
+    take: &mut dyn FnMut(Value) -> io::Result<()>,
+) -> anyhow::Result<()> {
+    // What lies after the last gap is read as a whole.
+    let Some(last_gap) = dims.iter().rposition(|dim| dim.gap.is_some()) else {
+        return Ok(read(tensor, selection, take)?);
+    };
+    let shape = selection.shape();
+    let mut at = vec![0; last_gap];
+    loop {
+        let narrow = |selection: Selection, (dim, &position): (usize, &usize)| {
+            let left_out = match dims[dim].gap {
+                Some(gap) if position >= gap => shape[dim] - dims[dim].count,
+                _ => 0,
+            };
+            selection.narrow(dim, position + left_out, 1)
+        };
+        let row = at.iter().enumerate().fold(selection.clone(), narrow);
+        let edge = dims[last_gap].count / 2;
+        for start in [0, shape[last_gap] - edge] {
+            read(tensor, &row.narrow(last_gap, start, edge), take)?;
+        }
+        // Count up like an odometer.
+        let next = at.iter_mut().zip(dims).rev().any(|(position, dim)| {
+            *position = (*position + 1) % dim.count;
+            *position > 0
+        });
+        if !next {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! [`Format`]: values as text, all of the same width, as NumPy prints arrays.
+
+use super::read::Value;
+
+/// The most digits after the point.
+const PRECISION: usize = 8;
+
+/// The extent of the text of some values, which tells how to write each of them.
+#[derive(Debug, Default)]
+pub(super) struct Format {
+    /// Of integers and booleans.
+    width: usize,
+    /// Of floats, and of the real parts of complex numbers.
+    float: Float,
+    /// Of imaginary parts.
+    imaginary: Float,
+}
+
+/// The extent of some floats, in both notations, and what decides between the two.
+#[derive(Debug, Default)]
+struct Float {
+    /// The smallest magnitude but 0, and the largest.
+    extremes: Option<(f64, f64)>,
+    is_single: bool,
+    /// The digits before the point, and the sign.
+    before: usize,
+    /// The digits after the point.
+    after: usize,
+    /// The same in scientific notation, and the digits of the exponent.
+    mantissa_before: usize,
+    mantissa_after: usize,
+    exponent: usize,
+    /// The width of NaN and infinity.
+    special: usize,
+}
+
+impl Format {
+    /// Makes room for a value.
+    pub(super) fn measure(&mut self, value: Value) {
+        match value {
+            Value::Single(number) => self.float.measure(&Number::single(number)),
+            Value::Double(number) => self.float.measure(&Number::double(number)),
+            Value::Complex(real, imaginary) => {
+                self.float.measure(&Number::single(real));
+                self.imaginary.measure(&Number::single(imaginary).with_plus());
+            }
+            // NumPy leaves room for `False` wherever there is a dimension.
+            Value::Bool(_) => self.width = 5,
+            Value::Signed(number) => self.width = self.width.max(number.to_string().len()),
+            Value::Unsigned(number) => self.width = self.width.max(number.to_string().len()),
+        }
+    }
+
+    /// The text of a value that was measured.
+    pub(super) fn text(&self, value: Value) -> String {
+        let width = self.width;
+        match value {
+            Value::Single(number) => self.float.text(&Number::single(number)),
+            Value::Double(number) => self.float.text(&Number::double(number)),
+            Value::Complex(real, imaginary) => {
+                let real = self.float.text(&Number::single(real));
+                let imaginary = self.imaginary.text(&Number::single(imaginary).with_plus());
+                let digits = imaginary.trim_end();
+                format!("{real}{digits}j{}", &imaginary[digits.len()..])
+            }
+            Value::Bool(true) => format!("{:>width$}", "True"),
+            Value::Bool(false) => format!("{:>width$}", "False"),
+            Value::Signed(number) => format!("{number:>width$}"),
+            Value::Unsigned(number) => format!("{number:>width$}"),
+        }
+    }
+}
+
+/// A float as text in both notations, with no more digits than tell it from its neighbours.
+struct Number {
+    /// `None` for NaN and infinity.
+    finite: Option<Digits>,
+    magnitude: f64,
+    is_single: bool,
+    special: String,
+}
+
+/// `-1.5e-5` in parts: `-1`, `5`, `-` and `5`; and as a decimal `-0` and `000015`.
+struct Digits {
+    before: String,
+    after: String,
+    mantissa_before: String,
+    mantissa_after: String,
+    sign: char,
+    exponent: String,
+}
+
+impl Number {
+    fn single(number: f32) -> Self {
+        let rounded = [format!("{number:.PRECISION$}"), format!("{number:.PRECISION$e}")];
+        let shortest = [format!("{number}"), format!("{number:e}")];
+        Self { is_single: true, ..Self::new(f64::from(number), shortest, rounded) }
+    }
+
+    fn double(number: f64) -> Self {
+        let rounded = [format!("{number:.PRECISION$}"), format!("{number:.PRECISION$e}")];
+        Self::new(number, [format!("{number}"), format!("{number:e}")], rounded)
+    }
+
+    /// A number from its shortest texts, as a decimal and in scientific notation, and from those of
+    /// [`PRECISION`] digits.
+    fn new(number: f64, [decimal, scientific]: [String; 2], rounded: [String; 2]) -> Self {
+        let special = match number {
+            number if number.is_nan() => "nan",
+            number if number < 0.0 => "-inf",
+            _ => "inf",
+        };
+        let (special, magnitude) = (special.to_owned(), number.abs());
+        let number = Self { finite: None, magnitude, is_single: false, special };
+        if !number.magnitude.is_finite() {
+            return number;
+        }
+        let split = |text: &str| {
+            let (before, after) = text.split_once('.').unwrap_or((text, ""));
+            (before.to_owned(), after.to_owned())
+        };
+        let [rounded, rounded_scientific] = rounded;
+        let (mut before, mut after) = split(&decimal);
+        if after.len() > PRECISION {
+            (before, after) = split(rounded.trim_end_matches('0'));
+        }
+        let exponent_of = |text: &str| {
+            let (mantissa, exponent) = text.split_once('e').unwrap_or((text, "0"));
+            (mantissa.to_owned(), exponent.parse::<i32>().unwrap_or_default())
+        };
+        let (mut mantissa, mut exponent) = exponent_of(&scientific);
+        if split(&mantissa).1.len() > PRECISION {
+            (mantissa, exponent) = exponent_of(&rounded_scientific);
+            mantissa.truncate(mantissa.trim_end_matches('0').len());
+        }
+        let (mantissa_before, mantissa_after) = split(&mantissa);
+        let sign = if exponent < 0 { '-' } else { '+' };
+        let exponent = format!("{:02}", exponent.unsigned_abs());
+        let digits = Digits { before, after, mantissa_before, mantissa_after, sign, exponent };
+        Self { finite: Some(digits), ..number }
+    }
+
+    /// The number with a plus before it unless it is negative, as the imaginary part has it.
+    fn with_plus(mut self) -> Self {
+        let plus = |text: &mut String| {
+            if !text.starts_with('-') {
+                text.insert(0, '+');
+            }
+        };
+        plus(&mut self.special);
+        if let Some(digits) = &mut self.finite {
+            plus(&mut digits.before);
+            plus(&mut digits.mantissa_before);
+        }
+        self
+    }
+}
+
+impl Float {
+    fn measure(&mut self, number: &Number) {
+        let Some(digits) = &number.finite else {
+            self.special = self.special.max(number.special.len());
+            return;
+        };
+        self.is_single |= number.is_single;
+        if number.magnitude > 0.0 {
+            let (least, most) = self.extremes.unwrap_or((number.magnitude, number.magnitude));
+            self.extremes = Some((least.min(number.magnitude), most.max(number.magnitude)));
+        }
+        let grow = |room: &mut usize, text: &str| *room = text.len().max(*room);
+        grow(&mut self.before, &digits.before);
+        grow(&mut self.after, &digits.after);
+        grow(&mut self.mantissa_before, &digits.mantissa_before);
+        grow(&mut self.mantissa_after, &digits.mantissa_after);
+        grow(&mut self.exponent, &digits.exponent);
+    }
+
+    /// Whether numbers are written in scientific notation: where they would be too long otherwise,
+    /// or too different to be read below each other.
+    fn is_scientific(&self) -> bool {
+        // As an `f32`, 0.0001 is a little smaller.
+        let small = if self.is_single { f64::from(1e-4_f32) } else { 1e-4 };
+        self.extremes
+            .is_some_and(|(least, most)| most >= 1e8 || least < small || most / least > 1000.0)
+    }
+
+    fn text(&self, number: &Number) -> String {
+        let is_scientific = self.is_scientific();
+        let (before, after) = match is_scientific {
+            true => (self.mantissa_before, self.mantissa_after + 2 + self.exponent),
+            false => (self.before, self.after),
+        };
+        let width = (before + 1 + after).max(self.special);
+        match &number.finite {
+            None => format!("{:>width$}", number.special),
+            Some(digits) if is_scientific => {
+                // Zeros fill the gaps, so that the exponents stand below each other.
+                let Digits {
+                    mantissa_before: before, mantissa_after: after, sign, exponent, ..
+                } = digits;
+                let (after_width, exponent_width) = (self.mantissa_after, self.exponent);
+                let number =
+                    format!("{before}.{after:0<after_width$}e{sign}{exponent:0>exponent_width$}");
+                format!("{number:>width$}")
+            }
+            Some(digits) => {
+                let (Digits { before, after, .. }, after_width) = (digits, self.after);
+                let number = format!("{before}.{after:<after_width$}");
+                format!("{number:>width$}")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(values: &[Value]) -> String {
+        let mut format = Format::default();
+        values.iter().for_each(|&value| format.measure(value));
+        let words: Vec<_> = values.iter().map(|&value| format.text(value)).collect();
+        format!("[{}]", words.join(" "))
+    }
+
+    fn singles<const N: usize>(numbers: [f32; N]) -> String {
+        shown(&numbers.map(Value::Single))
+    }
+
+    fn doubles<const N: usize>(numbers: [f64; N]) -> String {
+        shown(&numbers.map(Value::Double))
+    }
+
+    /// The expected texts are those of `numpy.array`.
+    #[test]
+    fn numbers_are_written_as_numpy_writes_them() {
+        let (nan, inf) = (f32::NAN, f32::INFINITY);
+        assert_eq!(singles([0.0, 1.0 / 3.0, 2.0 / 3.0]), "[0.         0.33333334 0.6666667 ]");
+        assert_eq!(singles([1e-5, 1e5, 0.0]), "[1.e-05 1.e+05 0.e+00]");
+        assert_eq!(
+            singles([1.5, -2.0, nan, inf, -0.0, 1e-3]),
+            "[ 1.5e+00 -2.0e+00      nan      inf -0.0e+00  1.0e-03]"
+        );
+        assert_eq!(singles([nan, inf, -inf]), "[ nan  inf -inf]");
+        assert_eq!(singles([1.0, nan, -inf]), "[  1.  nan -inf]");
+        assert_eq!(singles([99_999_999.0, 1.0]), "[1.e+08 1.e+00]");
+        assert_eq!(singles([100_000.0, 99.9]), "[1.00e+05 9.99e+01]");
+        assert_eq!(singles([0.000_123_456_78, 0.0001]), "[0.00012346 0.0001    ]");
+        assert_eq!(doubles([1e100, 1.0, -1e-5]), "[ 1.e+100  1.e+000 -1.e-005]");
+        assert_eq!(doubles([0.1, 1.0 / 3.0, -12.5]), "[  0.1          0.33333333 -12.5       ]");
+        let integers = [-5, 100, 7].map(Value::Signed);
+        assert_eq!(shown(&integers), "[ -5 100   7]");
+        assert_eq!(shown(&[Value::Bool(true), Value::Bool(false)]), "[ True False]");
+        let complex = [Value::Complex(1.0, 2.0), Value::Complex(-0.5, -1.25)];
+        assert_eq!(shown(&complex), "[ 1. +2.j   -0.5-1.25j]");
+        let complex = [Value::Complex(1e9, 2.0), Value::Complex(nan, -inf)];
+        assert_eq!(shown(&complex), "[1.e+09 +2.j    nan-infj]");
+    }
+}

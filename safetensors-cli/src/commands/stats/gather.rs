@@ -1,0 +1,223 @@
+//! [`gather`]: reads tensors once, on several threads, and finds the statistics of each.
+
+use std::collections::HashMap;
+
+use safetensors_core::io::FileSource;
+use safetensors_core::load::Piece;
+use safetensors_core::{Dtype, LazyTensor, Result};
+
+use super::codes;
+use super::counts::{Counts, Page};
+use super::distribution::Distribution;
+use super::moments::{self, Moments};
+use crate::parallel;
+use crate::progress::Progress;
+use crate::values::{self, Numbers, block_bytes};
+
+type Tensor<'a> = LazyTensor<'a, FileSource>;
+
+/// The number of pieces that a thread takes at a time, of one tensor. To put together the counts of
+/// two threads takes far less time than to read so much.
+const PIECES: usize = 16;
+
+/// The values of a tensor of at most this many elements are sorted, so that all are known exactly.
+const SORTED: u64 = 4096;
+
+/// What is found about the values of a tensor.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) moments: Moments,
+    pub(super) values: Distribution,
+}
+
+/// Some pieces of a tensor in a row.
+struct Job<'a> {
+    /// The index of the tensor.
+    tensor: usize,
+    pieces: Vec<Piece<'a, FileSource>>,
+    /// Whether the first piece is the tensor's first, and the last its last.
+    is_first: bool,
+    is_last: bool,
+}
+
+/// What is counted of some pieces of a tensor.
+struct Part {
+    moments: Moments,
+    counts: Vec<Page>,
+}
+
+/// What a thread keeps from one job to the next.
+struct Own {
+    bytes: Vec<u8>,
+    numbers: Numbers,
+    sorted: Vec<f64>,
+    counts: Counts<u32>,
+}
+
+/// What a job finds: all about a tensor, or a part.
+enum Outcome<T> {
+    All(T),
+    Part(Box<Part>),
+}
+
+/// The value of each code, for each dtype whose elements are counted by their bits.
+type Values = HashMap<Dtype, Vec<f64>>;
+
+/// Finds the statistics of all tensors. Every byte is read once, and several threads share a large
+/// tensor.
+///
+/// `summary` makes of the statistics what is kept. `take` is called with the results in the order
+/// of the tensors, and with the index of each tensor. It is not called for tensors without
+/// elements. It gets an error if a tensor cannot be read or has bytes that are not values, and
+/// decides whether the other tensors are still read.
+pub(super) fn gather<T: Send>(
+    tensors: &[Tensor<'_>],
+    progress: &Progress,
+    summary: impl Fn(Found) -> T + Sync,
+    mut take: impl FnMut(usize, Result<T>) -> Result<()>,
+) -> Result<()> {
+    let values = values_of(tensors)?;
+    let jobs = tensors.iter().enumerate().flat_map(|(i, tensor)| jobs(i, tensor));
+    let work = |own: &mut Own, job: &Job<'_>| own.work(job, &values, progress, &summary);
+    let (mut total, mut counts) = (Moments::default(), Counts::<u64>::new());
+    let mut failed = None;
+    parallel::in_order_with(jobs, Own::new, work, |job, outcome| {
+        if job.is_first {
+            total = Moments::default();
+            counts.clear();
+        }
+        match outcome {
+            _ if failed == Some(job.tensor) => Ok(()),
+            Err(error) => {
+                failed = Some(job.tensor);
+                take(job.tensor, Err(error))
+            }
+            Ok(Outcome::All(found)) => take(job.tensor, Ok(found)),
+            Ok(Outcome::Part(part)) => {
+                total.merge(&part.moments);
+                counts.merge(&part.counts);
+                if !job.is_last {
+                    return Ok(());
+                }
+                let found = found(tensors[job.tensor].dtype(), &total, counts.iter(), &values);
+                take(job.tensor, Ok(summary(found)))
+            }
+        }
+    })
+}
+
+/// The jobs of a tensor.
+fn jobs<'a>(i: usize, tensor: &Tensor<'a>) -> impl Iterator<Item = Job<'a>> + use<'a> {
+    let (mut pieces, elements) = (tensor.pieces(), tensor.element_count());
+    std::iter::from_fn(move || {
+        let pieces: Vec<_> = pieces.by_ref().take(PIECES).collect();
+        let (is_first, end) = (pieces.first()?.start() == 0, pieces.last()?);
+        let is_last = end.start() + end.element_count() == elements;
+        Some(Job { tensor: i, pieces, is_first, is_last })
+    })
+}
+
+/// The values of the codes that tensors need.
+fn values_of(tensors: &[Tensor<'_>]) -> Result<Values> {
+    let mut values = Values::new();
+    for tensor in tensors {
+        let dtype = tensor.dtype();
+        if codes::are_exact(dtype)
+            && tensor.element_count() > SORTED
+            && !values.contains_key(&dtype)
+        {
+            values.insert(dtype, codes::values(dtype)?);
+        }
+    }
+    Ok(values)
+}
+
+/// The statistics of counted elements.
+fn found(
+    dtype: Dtype,
+    moments: &Moments,
+    counts: impl Iterator<Item = (u32, u64)>,
+    values: &Values,
+) -> Found {
+    if let Some(values) = values.get(&dtype) {
+        let (values, moments) = Distribution::of_bits(counts, values);
+        return Found { moments, values };
+    }
+    let integers = !dtype.is_float() && dtype != Dtype::C64;
+    Found { moments: *moments, values: Distribution::of_ranges(counts, integers, moments) }
+}
+
+impl Own {
+    fn new() -> Self {
+        Self {
+            bytes: Vec::new(),
+            numbers: Numbers::default(),
+            sorted: Vec::new(),
+            counts: Counts::new(),
+        }
+    }
+
+    fn work<T>(
+        &mut self,
+        job: &Job<'_>,
+        values: &Values,
+        progress: &Progress,
+        summary: impl Fn(Found) -> T,
+    ) -> Result<Outcome<T>> {
+        let tensor = job.pieces[0].tensor();
+        if tensor.element_count() <= SORTED {
+            return Ok(Outcome::All(summary(self.sort(&job.pieces[0], progress)?)));
+        }
+        let moments = self.count(job, progress)?;
+        if job.is_first && job.is_last {
+            let found = found(tensor.dtype(), &moments, self.counts.iter(), values);
+            return Ok(Outcome::All(summary(found)));
+        }
+        let counts = self.counts.take();
+        Ok(Outcome::Part(Box::new(Part { moments, counts })))
+    }
+
+    /// The statistics of a small tensor.
+    fn sort(&mut self, piece: &Piece<'_, FileSource>, progress: &Progress) -> Result<Found> {
+        let tensor = piece.tensor();
+        let bytes = values::read(piece, &mut self.bytes)?;
+        progress.add(piece.byte_len());
+        let numbers = self.numbers.of(tensor.dtype(), bytes);
+        let numbers = numbers.map_err(|error| values::explain(piece, error))?;
+        let mut moments = Moments::default();
+        moments.add(numbers);
+        self.sorted.clear();
+        self.sorted.extend(numbers);
+        Ok(Found { moments, values: Distribution::of_values(&mut self.sorted) })
+    }
+
+    /// Counts the elements of some pieces. The moments of elements that are counted by their bits
+    /// follow from the counts.
+    fn count(&mut self, job: &Job<'_>, progress: &Progress) -> Result<Moments> {
+        let mut moments = Moments::default();
+        self.counts.clear();
+        for piece in &job.pieces {
+            let dtype = piece.tensor().dtype();
+            let bytes = values::read(piece, &mut self.bytes)?;
+            progress.add(piece.byte_len());
+            if codes::are_exact(dtype) {
+                codes::count_bits(dtype, bytes, &mut self.counts);
+                continue;
+            }
+            for block in bytes.chunks(block_bytes(dtype)) {
+                let numbers = self.numbers.of(dtype, block);
+                let numbers = numbers.map_err(|error| values::explain(piece, error))?;
+                for block in numbers.chunks(moments::BLOCK) {
+                    let magnitudes = moments.add_block(block);
+                    codes::count_ranges(block, magnitudes, &mut self.counts);
+                }
+            }
+        }
+        let is_bool = job.pieces[0].tensor().dtype() == Dtype::BOOL;
+        if is_bool && self.counts.iter().any(|(byte, _)| byte > 1) {
+            // Core finds which element it is.
+            job.pieces.iter().try_for_each(|piece| piece.read().map(drop))?;
+        }
+        Ok(moments)
+    }
+}
