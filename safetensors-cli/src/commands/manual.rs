@@ -89,8 +89,8 @@ fn page(command: clap::Command, version: &str) -> anyhow::Result<(String, Vec<u8
     Ok((man.get_filename(), page))
 }
 
-/// The sections that the text after the help has. They are separated by empty lines, and each begins
-/// with its name.
+/// The sections that the text after the help has. They are separated by empty lines, and each
+/// begins with its name.
 fn ending(after_help: &str) -> Roff {
     let mut roff = Roff::new();
     for section in after_help.split("\n\n") {
