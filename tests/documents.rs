@@ -96,8 +96,7 @@ fn links_lead_somewhere() {
 #[test]
 fn broken_links_are_found() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let text =
-        "# A heading, and `code`\n[a](b.md) [`c`](#d)\n```\n[not](this)\n```\n`[nor](it)`\n";
+    let text = "# A heading, and `code`\n[a](b.md) [`c`](#d)\n```\n[not](this)\n```\n`[nor](it)`\n";
     assert_eq!(links(text), ["b.md", "#d"]);
     assert_eq!(anchors(text), ["a-heading-and-code"]);
     let wrong = |link| problem(&root.join("README.md"), text, link).is_some();
