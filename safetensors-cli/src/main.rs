@@ -42,8 +42,8 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use commands::{
-    completions, convert, diff, digest, extract, inspect, manual, map, metadata, modelspec, plan,
-    show, stats, verify,
+    browse, completions, convert, diff, digest, extract, inspect, manual, map, metadata, modelspec,
+    plan, show, stats, verify,
 };
 
 /// Inspect, check, compare, edit and convert safetensors files and sharded checkpoints.
@@ -76,6 +76,7 @@ const VERSION: &str = concat!(
 const EXAMPLES: &str = "\
 Examples:
   safetensors inspect model.safetensors             Show what is in a file
+  safetensors browse model.safetensors              Look through it in the terminal
   safetensors verify checkpoints/                   Check every file in a directory
   safetensors show model.safetensors weight '[0]'   Show the values of a tensor
   safetensors diff a.safetensors b.safetensors      Compare two files
@@ -96,6 +97,7 @@ Exit codes: 0 done, 1 a file is malformed, different, unreadable or unwritable, 
 #[derive(Debug, Subcommand)]
 enum Command {
     Inspect(inspect::Args),
+    Browse(browse::Args),
     Verify(verify::Args),
     Show(show::Args),
     Stats(stats::Args),
@@ -125,6 +127,7 @@ impl Command {
             | Self::Map(_)
             | Self::Manual(_) => true,
             Self::Inspect(_)
+            | Self::Browse(_)
             | Self::Verify(_)
             | Self::Show(_)
             | Self::Stats(_)
@@ -142,7 +145,8 @@ impl Command {
             Self::Metadata(args) => args.only_shows(),
             Self::Modelspec(args) => args.only_shows(),
             Self::Digest(args) => args.only_shows(),
-            Self::Verify(_)
+            Self::Browse(_)
+            | Self::Verify(_)
             | Self::Extract(_)
             | Self::Map(_)
             | Self::Completions(_)
@@ -210,6 +214,7 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
     let mut out = stdout::stdout(is_paged && !cli.no_pager);
     let code = match &cli.command {
         Command::Inspect(args) => inspect::run(args, &mut out)?,
+        Command::Browse(args) => browse::run(args)?,
         Command::Verify(args) => verify::run(args, &mut out)?,
         Command::Show(args) => show::run(args, &mut out)?,
         Command::Stats(args) => stats::run(args, &mut out)?,

@@ -2,16 +2,17 @@
 
 use std::ops::ControlFlow;
 use std::sync::Once;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use safetensors_core as core;
 
 use crate::pager;
 
-/// A bar that counts bytes. Any thread can advance it. Dropping it removes it from the terminal.
+/// A bar that counts bytes. Any thread can advance it, and can cancel the work that it counts.
+/// Dropping it removes it from the terminal.
 #[derive(Debug)]
-pub(crate) struct Progress(ProgressBar);
+pub(crate) struct Progress(ProgressBar, AtomicBool);
 
 impl Progress {
     /// A bar of `total` bytes. It is drawn only if standard error is a terminal, and not over the
@@ -25,12 +26,38 @@ impl Progress {
         if let Ok(style) = style() {
             bar.set_style(style);
         }
-        Self(bar)
+        Self(bar, AtomicBool::new(false))
     }
 
     /// A bar that is never drawn, for quick work.
     pub(crate) fn hidden() -> Self {
-        Self(ProgressBar::hidden())
+        Self::silent(0)
+    }
+
+    /// A bar of `total` bytes that is never drawn. Whoever waits asks for the
+    /// [`fraction`](Self::fraction).
+    pub(crate) fn silent(total: u64) -> Self {
+        let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
+        Self(bar, AtomicBool::new(false))
+    }
+
+    /// The part of the bytes that is done, from 0 to 1.
+    pub(crate) fn fraction(&self) -> f64 {
+        let total = self.0.length().unwrap_or_default().max(1);
+        (self.0.position() as f64 / total as f64).min(1.0)
+    }
+
+    /// Asks the work to end early.
+    pub(crate) fn cancel(&self) {
+        self.1.store(true, Ordering::Relaxed);
+    }
+
+    /// Fails with [`core::ErrorKind::Cancelled`] after [`cancel`](Self::cancel).
+    pub(crate) fn check(&self) -> core::Result<()> {
+        match self.1.load(Ordering::Relaxed) {
+            true => Err(core::ErrorKind::Cancelled.into()),
+            false => Ok(()),
+        }
     }
 
     /// Advances the bar by a number of bytes.

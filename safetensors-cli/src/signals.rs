@@ -79,7 +79,7 @@ fn listen() -> std::io::Result<()> {
 
 /// Those that end the command and are not ignored.
 #[cfg(unix)]
-fn ending_signals() -> Vec<i32> {
+pub(crate) fn ending_signals() -> Vec<i32> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
     let mut signals = vec![SIGINT, SIGTERM, SIGHUP];

@@ -1,5 +1,6 @@
 //! One file or folder for each command: its arguments, its `run`, and code that only it needs.
 
+pub(crate) mod browse;
 pub(crate) mod completions;
 pub(crate) mod convert;
 pub(crate) mod diff;

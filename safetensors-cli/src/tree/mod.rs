@@ -66,6 +66,14 @@ impl<'a> Tree<'a> {
         }
     }
 
+    /// The number of the tensor's file. `None` for a module.
+    pub(crate) fn file_index(&self) -> Option<usize> {
+        match &self.content {
+            Content::Tensor(_, file) => Some(*file),
+            Content::Module(_) => None,
+        }
+    }
+
     /// The modules and tensors inside.
     pub(crate) fn children(&self) -> &[Self] {
         match &self.content {

@@ -1,6 +1,8 @@
 //! Tests of the command as a user runs it: arguments, files, both streams, exit codes.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[cfg(unix)]
+mod browse;
 mod completions;
 mod convert;
 mod convert_names;
@@ -18,9 +20,12 @@ mod manual;
 mod map;
 mod metadata;
 mod modelspec;
+mod page;
 #[cfg(unix)]
 mod pager;
 mod plan;
+#[cfg(unix)]
+mod pty;
 mod races;
 #[cfg(target_os = "linux")]
 mod schemas;

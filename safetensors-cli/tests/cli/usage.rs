@@ -99,7 +99,8 @@ fn arguments_that_do_not_go_together_are_wrong_usage_too() {
         ),
         (
             &["map", "a", "-o", "map.gif"],
-            "map.gif: the name of a picture must end in .svg or .png, unless --format is given",
+            "map.gif: the name of a picture must end in .svg, .png or .html, unless --format is \
+             given",
             "map [OPTIONS] --output <FILE> <PATH>",
         ),
     ] {

@@ -3,19 +3,33 @@
 //! | file | content |
 //! |---|---|
 //! | `treemap` | the layout of areas as rectangles |
-//! | `picture` | the elements of the picture, with places and colours |
+//! | `groups` | the modules that get a colour of their own |
+//! | `palette`, `letters` | the colours; the letters that a format can show, and labels that fit |
+//! | `picture`, `legend` | the elements of the picture, with places and colours; what these mean |
 //! | `svg`, `png` | the picture as a file |
+//! | `page` | the page for a browser |
 
+mod groups;
+mod legend;
+mod letters;
+mod page;
+mod palette;
 mod picture;
 mod png;
 mod svg;
 mod treemap;
+mod xml;
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use picture::Picture;
+use groups::Groups;
+use letters::Letters;
+use picture::{Model, Picture};
+use safetensors_core::io::FileSource;
+use safetensors_core::{Checkpoint, Dtype, LazyTensor};
 
 use crate::input::{self, Input};
 use crate::order::Sort;
@@ -25,9 +39,14 @@ use crate::totals::Totals;
 use crate::tree::Tree;
 use crate::{file, text};
 
-/// Draw a picture of where the parameters are: modules as areas, dtypes as colours.
+/// Draw a picture of where the parameters are, or a page to explore them in a browser.
 ///
-/// The area of a module or tensor is proportional to its bytes. Only headers are read.
+/// The area of a module or tensor is proportional to its bytes. Layers that differ only in their
+/// number share an area: 0…31 stands for 32 layers. Colours show dtypes, or modules if nearly all
+/// bytes have one dtype. Only headers are read.
+///
+/// The page is a single file that needs no network. It has the picture, the tensors as a tree, a
+/// search, the dtypes, the metadata and the files.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -35,12 +54,15 @@ pub(crate) struct Args {
     input: Input,
     #[command(flatten)]
     select: Select,
-    /// The file to write, which ends in .svg or .png, or - for standard output
+    /// The file to write, which ends in .svg, .png or .html, or - for standard output
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     /// The format, whatever the name of FILE; svg by default if FILE is -
     #[arg(long, value_name = "FORMAT", value_enum)]
     format: Option<Format>,
+    /// What colours stand for; module by default if nearly all bytes have one dtype
+    #[arg(long, alias = "color", value_name = "WHAT", value_enum)]
+    colour: Option<Colour>,
     /// The title above the picture; the name of PATH by default
     #[arg(long, value_name = "TEXT")]
     title: Option<String>,
@@ -52,16 +74,27 @@ pub(crate) struct Args {
 enum Format {
     Svg,
     Png,
+    Html,
+}
+
+/// What colours stand for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Colour {
+    Module,
+    Dtype,
 }
 
 const EXAMPLES: &str = "\
 Examples:
   safetensors map model.safetensors -o map.svg
+  safetensors map model.safetensors -o report.html
   safetensors map checkpoint/ -o map.png --title 'Llama 3.1 8B'
   safetensors map model.safetensors -o layer.svg --filter '*.layers.0.*'
   safetensors map model.safetensors -o - --format png | display
 
 Exit codes: 0 drawn, 1 PATH is malformed or cannot be read or drawn, 2 wrong usage.";
+
+type Tensor<'a> = LazyTensor<'a, FileSource>;
 
 /// Draws one checkpoint.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
@@ -73,11 +106,26 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
         anyhow::bail!("{}: there is nothing to draw: no tensor has any bytes", args.input.name());
     }
     let title = args.title.clone().unwrap_or_else(|| name(args.input.path()));
-    let picture = Picture::new(&title, &Tree::of(&mut tensors, Sort::Name), &dtypes);
+    let trees = Tree::folded(&mut tensors, Sort::Name);
+    let groups = Groups::of(&trees);
+    let is_by_module = args.colour.map_or(has_one_dtype(&dtypes), |by| by == Colour::Module);
     let mut bytes = Vec::new();
-    match format {
-        Format::Svg => picture.write_svg(&mut bytes)?,
-        Format::Png => picture.write_png(&mut bytes)?,
+    if format == Format::Html {
+        let page = page::Page {
+            title: &title,
+            checkpoint: &checkpoint,
+            dtypes: &dtypes,
+            groups: groups.as_ref(),
+            is_by_module,
+        };
+        page.write(&mut tensors, &mut bytes)?;
+    } else {
+        let groups = groups.as_ref().filter(|_| is_by_module);
+        let model = Model { title: &title, trees: &trees, dtypes: &dtypes, groups };
+        match format {
+            Format::Png => Picture::new(&model, Letters::Bitmap).write_png(&mut bytes)?,
+            _ => Picture::new(&model, Letters::All).write_svg(&mut bytes)?,
+        }
     }
     if args.is_stdout() {
         out.write_all(&bytes)?;
@@ -86,6 +134,9 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     file::replace(&args.output, args.force, |out| Ok(out.write_all(&bytes)?)).map_err(|error| {
         file::advise(error, &args.output, bytes.len() as u64, "-o FILE", file::STREAM)
     })?;
+    let (output, kind) = (text::path(&args.output), format.name());
+    let tensors = text::counted(tensors.len() as u64, "tensor");
+    writeln!(out, "{output}: {kind} of {tensors}, {}", text::size(bytes.len() as u64))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -102,16 +153,35 @@ impl Args {
             (Some(format), _) => Ok(format),
             (None, Some("svg")) => Ok(Format::Svg),
             (None, Some("png")) => Ok(Format::Png),
+            (None, Some("html" | "htm")) => Ok(Format::Html),
             (None, _) if self.is_stdout() => Ok(Format::Svg),
             (None, _) => {
                 let output = text::path(&self.output);
                 Err(wrong_usage(format!(
-                    "{output}: the name of a picture must end in .svg or .png, unless --format \
-                     is given"
+                    "{output}: the name of a picture must end in .svg, .png or .html, unless \
+                     --format is given"
                 )))
             }
         }
     }
+}
+
+impl Format {
+    /// What is written, in words.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Svg | Self::Png => "a picture",
+            Self::Html => "a page",
+        }
+    }
+}
+
+/// Whether nearly all bytes have one dtype. Many models have a few integers beside their floats,
+/// such as positions.
+fn has_one_dtype(dtypes: &BTreeMap<Dtype, Totals>) -> bool {
+    let all: u128 = dtypes.values().map(|totals| totals.bytes).sum();
+    let most = dtypes.values().map(|totals| totals.bytes).max().unwrap_or_default();
+    (all - most) * 100 <= all
 }
 
 /// The last part of a path. For a directory such as `.` it is the real name.

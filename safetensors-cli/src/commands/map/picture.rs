@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 
 use safetensors_core::Dtype;
 
+use super::groups::{Groups, path_of};
+use super::letters::{Letters, width};
+use super::palette::{self, Colour, INK, PAPER, ink_on, shade};
 use super::treemap::{Rect, squarify};
 use crate::text;
 use crate::totals::Totals;
@@ -14,15 +17,19 @@ use crate::tree::Tree;
 pub(super) const WIDTH: f64 = 1280.0;
 pub(super) const HEIGHT: f64 = 860.0;
 
-const MARGIN: f64 = 20.0;
+pub(super) const MARGIN: f64 = 20.0;
 const TITLE: f64 = 40.0;
-const LEGEND: f64 = 44.0;
+pub(super) const LEGEND: f64 = 58.0;
 
 /// The height of a module's label, which is above its content.
 const STRIP: f64 = 17.0;
 
 /// A module with a side shorter than this is drawn without its content.
 const SMALLEST: f64 = 4.0;
+
+/// About the most tensors that are drawn one by one. Where there are more, the smallest siblings
+/// share a rectangle, so that a picture of any checkpoint has a bounded size.
+const MOST: usize = 3000;
 
 /// The sizes of letters. All letters have the same width: 0.6 of their size.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,114 +52,162 @@ impl Size {
     }
 }
 
-/// Red, green, blue.
-pub(super) type Colour = [u8; 3];
-
-const PAPER: Colour = [255, 255, 255];
-const INK: Colour = [34, 40, 49];
-const FAINT: Colour = [104, 112, 124];
-
 /// One element of the picture, drawn over the elements before it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Mark {
     Rect {
         rect: Rect,
         fill: Colour,
+        /// What a reader who points at it is told, in several lines.
+        about: Option<String>,
     },
     /// A line of text. It starts at its top left corner, or, if it runs `down`, at its top right
     /// corner.
-    Text {
-        x: f64,
-        y: f64,
-        size: Size,
-        colour: Colour,
-        text: String,
-        down: bool,
-    },
+    Text { x: f64, y: f64, size: Size, colour: Colour, text: String, down: bool },
+}
+
+/// What the picture shows.
+pub(super) struct Model<'t, 'a> {
+    pub(super) title: &'t str,
+    /// With identical layers folded. They must have at least one byte in all.
+    pub(super) trees: &'t [Tree<'a>],
+    pub(super) dtypes: &'t BTreeMap<Dtype, Totals>,
+    /// The modules that colours stand for; `None` if colours stand for dtypes.
+    pub(super) groups: Option<&'t Groups>,
 }
 
 /// A picture of a model.
 #[derive(Debug)]
-pub(crate) struct Picture {
+pub(super) struct Picture {
     pub(super) marks: Vec<Mark>,
 }
 
+/// Draws a picture.
+pub(super) struct Drawing<'t, 'a> {
+    pub(super) model: &'t Model<'t, 'a>,
+    pub(super) all: Totals,
+    pub(super) letters: Letters,
+    /// A smaller rectangle is not drawn by itself.
+    smallest_area: f64,
+    pub(super) marks: Vec<Mark>,
+}
+
+/// Where a module or tensor is: on the page, and in the model.
+#[derive(Clone, Copy)]
+struct Place<'p> {
+    rect: Rect,
+    depth: u8,
+    /// The name of the module around it, with a separator at its end.
+    name: &'p str,
+    /// The path of the module around it, as [`Groups`] has it.
+    path: &'p str,
+    /// The group that the module around it belongs to.
+    group: Option<usize>,
+    /// The number of copies of the layers around it.
+    copies: u64,
+}
+
 impl Picture {
-    /// Draws modules and tensors, which must have at least one byte in all.
-    pub(crate) fn new(title: &str, trees: &[Tree<'_>], dtypes: &BTreeMap<Dtype, Totals>) -> Self {
+    pub(super) fn new(model: &Model<'_, '_>, letters: Letters) -> Self {
         let page = Rect { x: 0.0, y: 0.0, width: WIDTH, height: HEIGHT };
-        let mut picture = Self { marks: vec![Mark::Rect { rect: page, fill: PAPER }] };
-        let all = dtypes.values().copied().sum();
-        picture.title(title, all);
+        let all = model.dtypes.values().copied().sum();
         let space = page.inside(TITLE + MARGIN, MARGIN);
-        picture.trees(trees, Rect { height: space.height - LEGEND, ..space }, 0);
-        picture.legend(dtypes, all);
-        picture
+        let space = Rect { height: space.height - LEGEND, ..space };
+        let tensors: usize = model.trees.iter().map(count).sum();
+        let smallest_area =
+            if tensors > MOST { space.width * space.height / MOST as f64 } else { 0.0 };
+        let marks = vec![Mark::Rect { rect: page, fill: PAPER, about: None }];
+        let mut drawing = Drawing { model, all, letters, smallest_area, marks };
+        drawing.title();
+        let place = Place { rect: space, depth: 0, name: "", path: "", group: None, copies: 1 };
+        drawing.trees(model.trees, place);
+        drawing.legend();
+        Self { marks: drawing.marks }
     }
+}
 
-    fn title(&mut self, title: &str, all: Totals) {
-        let (parameters, size) =
-            (text::counted(all.parameters, "parameter"), text::size(all.bytes));
-        let about = format!("{}, {parameters}, {size}", text::counted(all.tensors, "tensor"));
-        let about_width = about.chars().count() as f64 * Size::Small.width();
-        let room = WIDTH - 2.0 * MARGIN - about_width - 30.0;
-        if let Some(title) = fit(title, None, room, Size::Large) {
-            self.text(MARGIN, MARGIN, Size::Large, INK, title);
+impl Drawing<'_, '_> {
+    /// Draws siblings side by side, the largest first. Those that are too small share a rectangle.
+    fn trees(&mut self, trees: &[Tree<'_>], place: Place<'_>) {
+        let mut trees: Vec<_> = trees
+            .iter()
+            .map(|tree| (tree.all().bytes, tree))
+            .filter(|(bytes, _)| *bytes > 0)
+            .collect();
+        trees.sort_by_key(|(bytes, _)| Reverse(*bytes));
+        let total: u128 = trees.iter().map(|(bytes, _)| bytes).sum();
+        let area = place.rect.width * place.rect.height;
+        let is_large =
+            |(bytes, _): &(u128, _)| *bytes as f64 / total as f64 * area >= self.smallest_area;
+        let small = trees.split_off(trees.partition_point(is_large));
+        let mut parts: Vec<_> = trees.into_iter().map(|(bytes, tree)| (bytes, Ok(tree))).collect();
+        let mut rests: BTreeMap<Colour, Totals> = BTreeMap::new();
+        for (_, tree) in small {
+            *rests.entry(self.fill(tree, self.group(tree, place))).or_default() += tree.all();
         }
-        self.text(WIDTH - MARGIN - about_width, MARGIN + 3.0, Size::Small, FAINT, about);
-    }
-
-    fn legend(&mut self, dtypes: &BTreeMap<Dtype, Totals>, all: Totals) {
-        const SWATCH: f64 = 14.0;
-        let y = HEIGHT - MARGIN - SWATCH - 4.0;
-        let mut x = MARGIN;
-        let mut dtypes: Vec<_> = dtypes.iter().filter(|(_, totals)| totals.bytes > 0).collect();
-        dtypes.sort_by_key(|(_, totals)| Reverse(totals.bytes));
-        for (dtype, totals) in dtypes {
-            let share = totals.bytes as f64 / all.bytes as f64 * 100.0;
-            let share = if share < 0.1 { "under 0.1%".into() } else { format!("{share:.1}%") };
-            let label = format!("{dtype}  {}, {share}", text::size(totals.bytes));
-            let width = SWATCH + 8.0 + label.chars().count() as f64 * Size::Small.width();
-            if x + width > WIDTH - MARGIN {
-                return;
+        parts.extend(rests.into_iter().map(|(fill, rest)| (rest.bytes, Err((fill, rest)))));
+        parts.sort_by_key(|(bytes, _)| Reverse(*bytes));
+        let weights: Vec<f64> = parts.iter().map(|(bytes, _)| *bytes as f64).collect();
+        for ((_, part), rect) in parts.into_iter().zip(squarify(&weights, place.rect)) {
+            match part {
+                Ok(tree) => self.tree(tree, Place { rect, ..place }),
+                Err((fill, rest)) => self.rest(fill, rest * place.copies, rect),
             }
-            let swatch = Rect { x, y, width: SWATCH, height: SWATCH };
-            self.marks.push(Mark::Rect { rect: swatch, fill: colour(*dtype) });
-            self.text(x + SWATCH + 8.0, y, Size::Small, INK, label);
-            x += width + 28.0;
         }
     }
 
-    /// Draws siblings side by side, the largest first.
-    fn trees(&mut self, trees: &[Tree<'_>], space: Rect, depth: u8) {
-        let mut trees: Vec<_> = trees.iter().filter(|tree| tree.all().bytes > 0).collect();
-        trees.sort_by_cached_key(|tree| Reverse(tree.all().bytes));
-        let weights: Vec<f64> = trees.iter().map(|tree| tree.all().bytes as f64).collect();
-        for (tree, rect) in trees.into_iter().zip(squarify(&weights, space)) {
-            self.tree(tree, rect, depth);
-        }
-    }
-
-    fn tree(&mut self, tree: &Tree<'_>, rect: Rect, depth: u8) {
+    /// Draws tensors of one colour that are too small to be drawn one by one.
+    fn rest(&mut self, fill: Colour, totals: Totals, rect: Rect) {
         if rect.width < 0.3 || rect.height < 0.3 {
             return;
         }
+        let label = format!("{} small", text::count(totals.tensors));
+        let tensors = if totals.tensors == 1 { "tensor" } else { "tensors" };
+        let about = format!("{label} {tensors}\n{}", self.sums(totals));
+        self.marks.push(Mark::Rect { rect: gap(rect), fill, about: Some(about) });
+        self.labels(rect, fill, None, &label, "");
+    }
+
+    /// The group of a module or tensor, or of a module around it.
+    fn group(&self, tree: &Tree<'_>, place: Place<'_>) -> Option<usize> {
+        let groups = self.model.groups?;
+        place.group.or_else(|| groups.position(&path_of(place.path, tree)))
+    }
+
+    /// The colour of a module or tensor that is drawn without its content.
+    fn fill(&self, tree: &Tree<'_>, group: Option<usize>) -> Colour {
+        match (self.model.groups, group) {
+            (Some(_), Some(group)) => palette::GROUPS[group],
+            (Some(_), None) => palette::OTHER,
+            // That of its largest part.
+            (None, _) => largest_dtype(tree).map_or(palette::OTHER, palette::dtype),
+        }
+    }
+
+    fn tree(&mut self, tree: &Tree<'_>, place: Place<'_>) {
+        let rect = place.rect;
+        if rect.width < 0.3 || rect.height < 0.3 {
+            return;
+        }
+        let group = self.group(tree, place);
         let is_tiny = rect.width < SMALLEST || rect.height < SMALLEST;
         if tree.tensor().is_some() || is_tiny {
-            // A module too small to show its content has the colour of its largest part.
-            let fill = largest_dtype(tree).map_or(shade(depth), colour);
-            self.marks.push(Mark::Rect { rect: if is_tiny { rect } else { gap(rect) }, fill });
-            return self.leaf_label(tree, rect, fill);
+            return self.leaf(tree, Place { group, ..place });
         }
         if let Some(most) = nearly_all(tree, rect) {
             let mut joined = most.clone();
             joined.label = tree.label_of(most).into();
-            return self.tree(&joined, rect, depth);
+            let copies = place.copies.saturating_mul(tree.copies.into());
+            return self.tree(&joined, Place { group, copies, ..place });
         }
-        self.marks.push(Mark::Rect { rect: gap(rect), fill: shade(depth) });
-        let has_room = rect.height > 3.0 * STRIP;
-        let label = if has_room {
-            fit(&tree.label, Some(tree.separator), rect.width - 10.0, Size::Small)
+        let about = self.about(tree, place);
+        self.marks.push(Mark::Rect {
+            rect: gap(rect),
+            fill: shade(place.depth),
+            about: Some(about),
+        });
+        let label = if rect.height > 3.0 * STRIP {
+            self.letters.fit(&tree.label, Some(tree.separator), rect.width - 10.0, Size::Small)
         } else {
             None
         };
@@ -161,37 +216,91 @@ impl Picture {
             self.text(rect.x + 6.0, rect.y + 3.0, Size::Small, INK, label);
         }
         let side = if rect.width < 40.0 || rect.height < 40.0 { 1.0 } else { 2.0 };
-        self.trees(tree.children(), rect.inside(top, side), depth.saturating_add(1));
+        let name = format!("{}{}{}", place.name, tree.label, tree.separator);
+        let path = path_of(place.path, tree);
+        let inside = Place {
+            rect: rect.inside(top, side),
+            depth: place.depth.saturating_add(1),
+            name: &name,
+            path: &path,
+            group,
+            copies: place.copies.saturating_mul(tree.copies.into()),
+        };
+        self.trees(tree.children(), inside);
     }
 
-    /// Writes the name of a tensor, and its shape below, where there is room.
-    fn leaf_label(&mut self, tree: &Tree<'_>, rect: Rect, fill: Colour) {
+    /// Draws a tensor, or a module without its content. Its name and shape are written where there is
+    /// room.
+    fn leaf(&mut self, tree: &Tree<'_>, place: Place<'_>) {
+        let rect = place.rect;
+        let fill = self.fill(tree, place.group);
+        let is_tiny = rect.width < SMALLEST || rect.height < SMALLEST;
+        let about = Some(self.about(tree, place));
+        self.marks.push(Mark::Rect { rect: if is_tiny { rect } else { gap(rect) }, fill, about });
+        let shape = tree.tensor().map(|tensor| text::shape(tensor.shape())).unwrap_or_default();
+        self.labels(rect, fill, Some(tree.separator), &tree.label, &shape);
+    }
+
+    /// Writes a name, and a shape below, where there is room.
+    fn labels(
+        &mut self,
+        rect: Rect,
+        fill: Colour,
+        separator: Option<char>,
+        name: &str,
+        shape: &str,
+    ) {
         let room = rect.width - 10.0;
         let colour = ink_on(fill);
+        let size = Size::Small;
         if rect.height > 2.0 * rect.width && (18.0..60.0).contains(&rect.width) {
-            if let Some(text) =
-                fit(&tree.label, Some(tree.separator), rect.height - 10.0, Size::Small)
-            {
-                let (x, y) = (rect.x + rect.width / 2.0 + Size::Small.height() / 2.0, rect.y + 6.0);
-                self.marks.push(Mark::Text { x, y, size: Size::Small, colour, text, down: true });
+            if let Some(text) = self.letters.fit(name, separator, rect.height - 10.0, size) {
+                let (x, y) = (rect.x + rect.width / 2.0 + size.height() / 2.0, rect.y + 6.0);
+                self.marks.push(Mark::Text { x, y, size, colour, text, down: true });
             }
             return;
         }
         if rect.height < 20.0 {
             return;
         }
-        let Some(label) = fit(&tree.label, Some(tree.separator), room, Size::Small) else { return };
-        self.text(rect.x + 6.0, rect.y + 4.0, Size::Small, colour, label);
-        let shape = tree.tensor().map(|tensor| text::shape(tensor.shape())).unwrap_or_default();
-        let fits = shape.chars().count() as f64 * Size::Small.width() <= room;
-        if rect.height >= 38.0 && fits {
-            self.text(rect.x + 6.0, rect.y + 20.0, Size::Small, colour, shape);
+        let Some(label) = self.letters.fit(name, separator, room, size) else { return };
+        self.text(rect.x + 6.0, rect.y + 4.0, size, colour, label);
+        let shape = self.letters.spell(shape);
+        if rect.height >= 38.0 && width(&shape, size) <= room {
+            self.text(rect.x + 6.0, rect.y + 20.0, size, colour, shape);
         }
     }
 
-    fn text(&mut self, x: f64, y: f64, size: Size, colour: Colour, text: String) {
+    pub(super) fn text(&mut self, x: f64, y: f64, size: Size, colour: Colour, text: String) {
         self.marks.push(Mark::Text { x, y, size, colour, text, down: false });
     }
+
+    /// The full name of a module or tensor, its dtype and shape, and its totals, in lines.
+    fn about(&self, tree: &Tree<'_>, place: Place<'_>) -> String {
+        let name = text::name(&format!("{}{}", place.name, tree.label));
+        let copies = place.copies.saturating_mul(tree.copies.into());
+        let kind = match tree.tensor() {
+            Some(tensor) => {
+                let times =
+                    if copies > 1 { format!("{} × ", text::count(copies)) } else { String::new() };
+                format!("{times}{} {}\n", tensor.dtype(), text::shape(tensor.shape()))
+            }
+            None => format!("{}\n", text::counted(tree.all().tensors * place.copies, "tensor")),
+        };
+        format!("{name}\n{kind}{}", self.sums(tree.all() * place.copies))
+    }
+
+    /// Parameters, bytes, and their share of all bytes.
+    fn sums(&self, totals: Totals) -> String {
+        let share = totals.bytes as f64 / self.all.bytes as f64 * 100.0;
+        let parameters = text::counted(totals.parameters, "parameter");
+        format!("{parameters}, {}, {share:.2}%", text::size(totals.bytes))
+    }
+}
+
+/// The number of tensors, folded ones counted once.
+fn count(tree: &Tree<'_>) -> usize {
+    tree.children().iter().map(count).sum::<usize>().max(1)
 }
 
 /// The child that fills nearly all of a module, such as a weight beside its bias. The other
@@ -208,28 +317,6 @@ fn gap(rect: Rect) -> Rect {
     rect.inside(0.5, 0.5)
 }
 
-/// Makes a name printable and shortens it to a width, at its last separator if that is enough.
-/// `None` if there is no room for a few letters.
-fn fit(name: &str, separator: Option<char>, width: f64, size: Size) -> Option<String> {
-    const FEWEST: usize = 4;
-    let room = (width / size.width()).max(0.0) as usize;
-    let name = text::name(name);
-    let length = name.chars().count();
-    if length <= room {
-        return Some(name);
-    }
-    // A name without its end, `weight` or `bias`, still identifies the module.
-    let parts = separator
-        .and_then(|separator| name.rsplit_once(separator))
-        .map(|(start, _)| start)
-        .filter(|start| start.chars().count() <= room);
-    match parts {
-        Some(start) => Some(start.to_owned()),
-        None if room >= FEWEST => Some(name.chars().take(room - 2).chain("..".chars()).collect()),
-        None => None,
-    }
-}
-
 /// The dtype of the largest child, of its largest child, and so on down to a tensor.
 fn largest_dtype(tree: &Tree<'_>) -> Option<Dtype> {
     match tree.tensor() {
@@ -237,83 +324,5 @@ fn largest_dtype(tree: &Tree<'_>) -> Option<Dtype> {
         None => {
             tree.children().iter().max_by_key(|child| child.all().bytes).and_then(largest_dtype)
         }
-    }
-}
-
-/// The background of a module: darker at each of the first five levels.
-fn shade(depth: u8) -> Colour {
-    let grey = 240 - depth.min(5) * 9;
-    [grey, grey.saturating_add(2), grey.saturating_add(6)]
-}
-
-/// The colour of a dtype, from Paul Tol's palette, which colour-blind readers can tell apart.
-/// Related floats share a hue.
-fn colour(dtype: Dtype) -> Colour {
-    match dtype {
-        Dtype::F64 => [51, 34, 136],
-        Dtype::F32 => [68, 119, 170],
-        Dtype::F16 => [34, 136, 51],
-        Dtype::BF16 => [68, 170, 153],
-        Dtype::F8_E4M3 | Dtype::F8_E4M3FNUZ => [204, 187, 68],
-        Dtype::F8_E5M2 | Dtype::F8_E5M2FNUZ => [221, 204, 119],
-        Dtype::F8_E8M0 => [153, 153, 51],
-        Dtype::F4 | Dtype::F6_E2M3 | Dtype::F6_E3M2 => [238, 136, 102],
-        Dtype::I64 | Dtype::U64 => [136, 34, 85],
-        Dtype::I32 | Dtype::U32 => [170, 51, 119],
-        Dtype::I16 | Dtype::U16 => [204, 102, 119],
-        Dtype::I8 | Dtype::U8 => [204, 121, 167],
-        Dtype::BOOL => [187, 187, 187],
-        Dtype::C64 => [102, 204, 238],
-        _ => [119, 119, 119],
-    }
-}
-
-/// The colour of letters with the better contrast on `fill`.
-fn ink_on(fill: Colour) -> Colour {
-    if contrast(PAPER, fill) > contrast(INK, fill) { PAPER } else { INK }
-}
-
-/// The contrast of two colours, from 1 to 21, as the Web Content Accessibility Guidelines define
-/// it.
-fn contrast(a: Colour, b: Colour) -> f64 {
-    let luminance = |colour: Colour| {
-        let [red, green, blue] = colour.map(|part| match f64::from(part) / 255.0 {
-            part if part <= 0.04045 => part / 12.92,
-            part => ((part + 0.055) / 1.055).powf(2.4),
-        });
-        0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05
-    };
-    let (a, b) = (luminance(a), luminance(b));
-    a.max(b) / a.min(b)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn labels_can_be_read_on_every_dtype() {
-        assert_eq!((contrast(PAPER, PAPER), contrast(PAPER, [0; 3])), (1.0, 21.0));
-        for &dtype in Dtype::ALL {
-            let fill = colour(dtype);
-            let contrast = contrast(fill, ink_on(fill));
-            assert!(contrast >= 4.0, "{dtype}: {contrast}");
-        }
-    }
-
-    #[test]
-    fn labels_fit_or_are_left_out() {
-        let fit = |name, separator, letters: f64| {
-            fit(name, separator, letters * Size::Small.width() + 0.01, Size::Small)
-        };
-        let label = |letters| fit("q_proj.weight", Some('.'), letters);
-        assert_eq!(label(13.0).as_deref(), Some("q_proj.weight"));
-        assert_eq!(label(12.0).as_deref(), Some("q_proj"));
-        assert_eq!(label(5.0).as_deref(), Some("q_p.."));
-        assert_eq!(label(3.0), None);
-        assert_eq!(fit("q/kernel.x", Some('/'), 8.0).as_deref(), Some("q"));
-        assert_eq!(fit("Llama 3.1 8B", None, 10.0).as_deref(), Some("Llama 3..."));
-        assert_eq!(fit("a\u{202e}", Some('.'), 100.0).as_deref(), Some("a\\u{202e}"));
-        assert_eq!(fit("abc", Some('.'), -1.0), None);
     }
 }

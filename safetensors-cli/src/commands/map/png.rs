@@ -4,8 +4,8 @@ use std::io::{self, Write};
 
 use noto_sans_mono_bitmap::{FontWeight, RasterHeight, get_raster};
 
-use super::Picture;
-use super::picture::{Colour, HEIGHT, Mark, Size, WIDTH};
+use super::palette::Colour;
+use super::picture::{HEIGHT, Mark, Picture, Size, WIDTH};
 use super::treemap::Rect;
 
 /// At 1.5, the two sizes of text are 18 and 24 pixels, for which the font has letters.
@@ -20,11 +20,11 @@ struct Canvas {
 
 impl Picture {
     /// Writes the picture as a PNG file.
-    pub(crate) fn write_png(&self, out: &mut impl Write) -> io::Result<()> {
+    pub(super) fn write_png(&self, out: &mut impl Write) -> io::Result<()> {
         let mut canvas = Canvas::new((WIDTH * SCALE) as usize, (HEIGHT * SCALE) as usize);
         for mark in &self.marks {
             match mark {
-                Mark::Rect { rect, fill } => canvas.rect(*rect, *fill),
+                Mark::Rect { rect, fill, .. } => canvas.rect(*rect, *fill),
                 Mark::Text { x, y, size, colour, text, down } => {
                     canvas.text((x * SCALE, y * SCALE), *size, *colour, text, *down);
                 }
@@ -71,8 +71,8 @@ impl Canvas {
         }
     }
 
-    /// Writes letters from left to right, or downwards. Letters that the font lacks become question
-    /// marks.
+    /// Writes letters from left to right, or downwards. The font has all of them, because they went
+    /// through [`Letters::Bitmap`](super::letters::Letters).
     fn text(&mut self, (x, y): (f64, f64), size: Size, colour: Colour, text: &str, down: bool) {
         let height = match size {
             Size::Small => RasterHeight::Size24,
@@ -82,11 +82,7 @@ impl Canvas {
         let above = (height.val() as f64 - size.height() * SCALE) / 2.0;
         let advance = size.width() * SCALE;
         for (i, c) in text.chars().enumerate() {
-            let letter = get_raster(c, FontWeight::Regular, height);
-            let Some(letter) = letter.or_else(|| get_raster('?', FontWeight::Regular, height))
-            else {
-                continue;
-            };
+            let Some(letter) = get_raster(c, FontWeight::Regular, height) else { continue };
             // A letter may be narrower than its advance, and is centred in it.
             let along = i as f64 * advance + (advance - letter.width() as f64) / 2.0;
             for (row, line) in letter.rows().enumerate() {

@@ -14,7 +14,7 @@ use crate::parallel;
 use crate::progress::Progress;
 use crate::values::{self, Numbers, block_bytes};
 
-type Tensor<'a> = LazyTensor<'a, FileSource>;
+pub(crate) type Tensor<'a> = LazyTensor<'a, FileSource>;
 
 /// The number of pieces that a thread takes at a time, of one tensor. To put together the counts of
 /// two threads takes far less time than to read so much.
@@ -180,6 +180,7 @@ impl Own {
     /// The statistics of a small tensor.
     fn sort(&mut self, piece: &Piece<'_, FileSource>, progress: &Progress) -> Result<Found> {
         let tensor = piece.tensor();
+        progress.check()?;
         let bytes = values::read(piece, &mut self.bytes)?;
         progress.add(piece.byte_len());
         let numbers = self.numbers.of(tensor.dtype(), bytes);
@@ -198,6 +199,7 @@ impl Own {
         self.counts.clear();
         for piece in &job.pieces {
             let dtype = piece.tensor().dtype();
+            progress.check()?;
             let bytes = values::read(piece, &mut self.bytes)?;
             progress.add(piece.byte_len());
             if codes::are_exact(dtype) {

@@ -10,10 +10,10 @@ const FENCE: f64 = 3.0;
 #[derive(Clone, Debug, serde::Serialize)]
 pub(super) struct Histogram {
     /// Where the first bin begins: the smallest value that is no outlier.
-    min: f64,
+    pub(super) min: f64,
     /// Where the last bin ends: the largest value that is no outlier.
-    max: f64,
-    counts: Vec<u64>,
+    pub(super) max: f64,
+    pub(super) counts: Vec<u64>,
     /// The number of outliers below the bins.
     pub(super) below: u64,
     /// The number of outliers above the bins.

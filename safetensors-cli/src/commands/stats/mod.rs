@@ -7,6 +7,7 @@
 //! | `codes`, `counts` | elements as codes, and how often each code occurs |
 //! | `distribution` | the values in ascending order; percentiles |
 //! | `histogram` | the number of values in bins of equal width, as numbers and as bars |
+//! | `one` | the statistics of one tensor, for `safetensors browse` |
 
 mod codes;
 mod counts;
@@ -14,6 +15,7 @@ mod distribution;
 mod gather;
 mod histogram;
 mod moments;
+mod one;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -21,6 +23,7 @@ use std::process::ExitCode;
 use gather::{Found, gather};
 use histogram::Histogram;
 use moments::Moments;
+pub(crate) use one::{Facts, of_tensor};
 use safetensors_core::{ErrorKind, LazyTensor};
 use serde::{Serialize, Serializer};
 

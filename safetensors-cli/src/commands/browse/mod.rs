@@ -1,0 +1,176 @@
+//! `safetensors browse`: looks through a checkpoint in the terminal.
+//!
+//! | file | content |
+//! |---|---|
+//! | `screen` | the terminal: taken, given back after an end of any kind |
+//! | `events` | keys, signals and results, in one channel |
+//! | `app` | the state, and how keys change it |
+//! | `outline` | modules and tensors, and which of them are visible |
+//! | `values` | statistics, computed in another thread |
+//! | `view`, `details`, `bars`, `looks` | how it is drawn |
+
+mod app;
+mod bars;
+mod details;
+mod events;
+mod looks;
+mod outline;
+mod screen;
+#[cfg(test)]
+mod tests;
+mod values;
+mod view;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
+
+use anyhow::Context;
+use app::{App, Wish};
+use events::Event;
+use looks::Looks;
+use outline::{Kind, Outline};
+use safetensors_core::Checkpoint;
+use screen::Screen;
+use values::Job;
+use view::View;
+
+use crate::input::Input;
+use crate::order::Sort;
+use crate::report::wrong_usage;
+use crate::text;
+use crate::tree::Tree;
+
+/// Look through a checkpoint in the terminal: modules, search, statistics of tensors.
+///
+/// Only headers are read, until the statistics of a tensor are asked for. The last line shows the
+/// most useful keys, and ? shows all.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    input: Input,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  safetensors browse model.safetensors
+  safetensors browse path/to/checkpoint/
+
+Exit codes: 0 quit, 1 PATH is malformed or cannot be read, 2 wrong usage.";
+
+/// How often the screen shows the progress of work.
+const TICK: Duration = Duration::from_millis(100);
+
+/// What ended the interface.
+enum End {
+    Quit,
+    /// The command is to end by this signal.
+    #[cfg(unix)]
+    Signal(i32),
+}
+
+/// Shows one checkpoint until the user quits.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if !Screen::is_there() {
+        return Err(wrong_usage(
+            "standard output is not a terminal; `safetensors inspect` shows a checkpoint there",
+        ));
+    }
+    let checkpoint = Arc::new(args.input.open()?);
+    let mut tensors: Vec<_> = checkpoint.tensors().collect();
+    let outline = Outline::new(args.input.name(), &Tree::of(&mut tensors, Sort::Name));
+    drop(tensors);
+    let app = App::new(&checkpoint, outline);
+    match screen::guarded(|| interface(&checkpoint, app))? {
+        End::Quit => Ok(ExitCode::SUCCESS),
+        #[cfg(unix)]
+        End::Signal(signal) => {
+            signal_hook::low_level::emulate_default_handler(signal)?;
+            // The default of these signals is to end the process, so this is not reached.
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+fn interface(checkpoint: &Arc<Checkpoint>, mut app: App<'_>) -> anyhow::Result<End> {
+    let (sender, events) = mpsc::channel();
+    let mut view = View::new(Looks::from_environment());
+    let mut screen = Screen::enter().context("the terminal")?;
+    events::listen(sender.clone()).context("the terminal")?;
+    loop {
+        screen.terminal.draw(|frame| view.draw(frame, &mut app)).context("the terminal")?;
+        let Some(first) = next(&events, app.job.is_some())? else { continue };
+        // Keys may come faster than frames are drawn.
+        for event in std::iter::once(first).chain(events.try_iter()) {
+            let wish = match event {
+                Event::Key(key) => app.key(key),
+                Event::Paste(text) => {
+                    app.paste(&text);
+                    Wish::Nothing
+                }
+                Event::Redraw => Wish::Nothing,
+                Event::Values { node, found } => {
+                    app.take_values(node, found);
+                    Wish::Nothing
+                }
+                #[cfg(unix)]
+                Event::Suspend => Wish::Suspend,
+                #[cfg(unix)]
+                Event::Ended(signal) => {
+                    screen.leave().context("the terminal")?;
+                    return Ok(End::Signal(signal));
+                }
+                Event::Failed(error) => return Err(error).context("the terminal"),
+            };
+            match wish {
+                Wish::Nothing => {}
+                Wish::Compute(node) => start(checkpoint, &mut app, node, &sender)?,
+                Wish::Suspend => suspend(&mut screen).context("the terminal")?,
+                Wish::Quit => {
+                    screen.leave().context("the terminal")?;
+                    return Ok(End::Quit);
+                }
+            }
+        }
+    }
+}
+
+/// The next event. `None` if it is time to show progress.
+fn next(events: &Receiver<Event>, is_working: bool) -> anyhow::Result<Option<Event>> {
+    if !is_working {
+        return Ok(Some(events.recv()?));
+    }
+    match events.recv_timeout(TICK) {
+        Ok(event) => Ok(Some(event)),
+        Err(RecvTimeoutError::Timeout) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn start(
+    checkpoint: &Arc<Checkpoint>,
+    app: &mut App<'_>,
+    node: usize,
+    events: &Sender<Event>,
+) -> anyhow::Result<()> {
+    if let Kind::Tensor(info) = app.outline.node(node).kind {
+        let job = Job::start(checkpoint, info.name(), node, events.clone());
+        app.job = Some(job.with_context(|| format!("tensor \"{}\"", text::name(info.name())))?);
+    }
+    Ok(())
+}
+
+/// Stops the process, as Ctrl-Z does in a shell, until the shell continues it.
+fn suspend(screen: &mut Screen) -> std::io::Result<()> {
+    #[cfg(unix)]
+    {
+        screen.leave()?;
+        signal_hook::low_level::emulate_default_handler(signal_hook::consts::SIGTSTP)?;
+        screen.resume()?;
+    }
+    #[cfg(not(unix))]
+    let _ = screen;
+    Ok(())
+}

@@ -1,0 +1,294 @@
+//! [`Outline`]: the modules and tensors of a checkpoint, and which of them are visible.
+//!
+//! A checkpoint may have a hundred thousand tensors. Opening, closing and filtering walk over the
+//! nodes once. Moving and drawing touch only the visible rows.
+
+use std::borrow::Cow;
+
+use safetensors_core::header::TensorInfo;
+
+use crate::tree::Tree;
+
+/// A module or tensor. The first node is the whole checkpoint.
+#[derive(Debug)]
+pub(super) struct Node<'a> {
+    pub(super) label: Cow<'a, str>,
+    pub(super) depth: u16,
+    pub(super) kind: Kind<'a>,
+    pub(super) tensors: usize,
+    pub(super) parameters: u128,
+    pub(super) bytes: u128,
+    parent: usize,
+    /// The number of the first node after everything inside.
+    end: usize,
+    is_open: bool,
+    /// Whether the filter shows it.
+    is_shown: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum Kind<'a> {
+    Checkpoint,
+    Module,
+    Tensor(TensorInfo<'a>),
+}
+
+/// All nodes, each module before what is inside, and the visible rows.
+#[derive(Debug)]
+pub(super) struct Outline<'a> {
+    nodes: Vec<Node<'a>>,
+    /// The numbers of the visible nodes, from the top down.
+    rows: Vec<usize>,
+    /// Which nodes were open before the filter, if there is one.
+    before_filter: Option<Vec<bool>>,
+    pub(super) separator: char,
+    /// How many nodes were looked at: drawing must not depend on the size of the checkpoint.
+    #[cfg(test)]
+    pub(super) looks: std::cell::Cell<usize>,
+}
+
+impl<'a> Outline<'a> {
+    /// The outline of a checkpoint of this name. Only the top is open.
+    pub(super) fn new(name: String, trees: &[Tree<'a>]) -> Self {
+        let mut outline = Self {
+            nodes: Vec::new(),
+            rows: Vec::new(),
+            before_filter: None,
+            separator: trees.first().map_or('.', |tree| tree.separator),
+            #[cfg(test)]
+            looks: std::cell::Cell::default(),
+        };
+        let root = outline.push(name.into(), 0, 0, Kind::Checkpoint);
+        trees.iter().for_each(|tree| outline.add(tree, 1, root));
+        outline.close_node(root);
+        outline.nodes[root].is_open = true;
+        // A single module at the top says nothing by itself.
+        if let [only] = trees
+            && only.tensor().is_none()
+        {
+            outline.nodes[root + 1].is_open = true;
+        }
+        outline.refresh();
+        outline
+    }
+
+    fn push(&mut self, label: Cow<'a, str>, depth: u16, parent: usize, kind: Kind<'a>) -> usize {
+        let (tensors, parameters, bytes) = match &kind {
+            Kind::Tensor(info) => (1, info.element_count().into(), info.byte_len().into()),
+            _ => (0, 0, 0),
+        };
+        let number = self.nodes.len();
+        self.nodes.push(Node {
+            label,
+            depth,
+            kind,
+            tensors,
+            parameters,
+            bytes,
+            parent,
+            end: number + 1,
+            is_open: false,
+            is_shown: true,
+        });
+        number
+    }
+
+    fn add(&mut self, tree: &Tree<'a>, depth: u16, parent: usize) {
+        let kind = tree.tensor().map_or(Kind::Module, Kind::Tensor);
+        let own = self.push(tree.label.clone(), depth, parent, kind);
+        tree.children().iter().for_each(|child| self.add(child, depth + 1, own));
+        self.close_node(own);
+    }
+
+    /// Ends a node whose content has been added, and adds its sums to its parent's.
+    fn close_node(&mut self, own: usize) {
+        self.nodes[own].end = self.nodes.len();
+        let Node { parent, tensors, parameters, bytes, .. } = self.nodes[own];
+        if parent != own {
+            let parent = &mut self.nodes[parent];
+            parent.tensors += tensors;
+            parent.parameters += parameters;
+            parent.bytes += bytes;
+        }
+    }
+
+    /// The number of visible rows.
+    pub(super) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// The number of the node in a visible row.
+    pub(super) fn at(&self, row: usize) -> usize {
+        self.rows.get(row).copied().unwrap_or_default()
+    }
+
+    pub(super) fn node(&self, number: usize) -> &Node<'a> {
+        #[cfg(test)]
+        self.looks.set(self.looks.get() + 1);
+        &self.nodes[number]
+    }
+
+    /// The tensors in a node, or the tensor that it is.
+    pub(super) fn tensors_in(&self, number: usize) -> impl Iterator<Item = TensorInfo<'a>> {
+        self.nodes[number..self.nodes[number].end].iter().filter_map(|node| match node.kind {
+            Kind::Tensor(info) => Some(info),
+            _ => None,
+        })
+    }
+
+    /// Whether there is something inside.
+    pub(super) fn is_module(&self, number: usize) -> bool {
+        self.nodes[number].end > number + 1
+    }
+
+    pub(super) fn is_open(&self, number: usize) -> bool {
+        self.nodes[number].is_open
+    }
+
+    /// Opens or closes a module.
+    pub(super) fn set_open(&mut self, number: usize, is_open: bool) {
+        if self.is_module(number) {
+            self.nodes[number].is_open = is_open;
+            self.refresh();
+        }
+    }
+
+    /// Opens or closes a module and all modules inside. The checkpoint itself stays open.
+    pub(super) fn set_all_open(&mut self, number: usize, is_open: bool) {
+        let end = self.nodes[number].end;
+        self.nodes[number..end].iter_mut().for_each(|node| node.is_open = is_open);
+        self.nodes[0].is_open = true;
+        self.refresh();
+    }
+
+    /// The module around a node; the checkpoint for itself.
+    pub(super) fn parent(&self, number: usize) -> usize {
+        self.nodes[number].parent
+    }
+
+    /// The name that all tensors in a module start with.
+    pub(super) fn path_of(&self, number: usize) -> String {
+        let mut labels = Vec::new();
+        let mut up = number;
+        while up != 0 {
+            labels.push(self.nodes[up].label.as_ref());
+            up = self.nodes[up].parent;
+        }
+        labels.reverse();
+        labels.join(self.separator.encode_utf8(&mut [0; 4]))
+    }
+
+    /// The row of a node. If it is in a closed module, the row of that module.
+    pub(super) fn row_of(&self, mut number: usize) -> usize {
+        loop {
+            if let Ok(row) = self.rows.binary_search(&number) {
+                return row;
+            }
+            if number == 0 {
+                return 0;
+            }
+            number = self.nodes[number].parent;
+        }
+    }
+
+    /// Opens the modules around a node.
+    pub(super) fn reveal(&mut self, number: usize) {
+        let mut up = number;
+        while up != 0 {
+            up = self.nodes[up].parent;
+            self.nodes[up].is_open = true;
+        }
+        self.refresh();
+    }
+
+    /// Shows only tensors whose names have this text, with the modules around them, all open. Small
+    /// letters also match capitals. Returns the number of tensors; an empty text shows everything,
+    /// as it was before.
+    pub(super) fn filter(&mut self, text: &str) -> usize {
+        if text.is_empty() {
+            if let Some(before) = self.before_filter.take() {
+                self.nodes.iter_mut().zip(before).for_each(|(node, open)| node.is_open = open);
+            }
+            self.nodes.iter_mut().for_each(|node| node.is_shown = true);
+            self.refresh();
+            return self.nodes[0].tensors;
+        }
+        if self.before_filter.is_none() {
+            self.before_filter = Some(self.nodes.iter().map(|node| node.is_open).collect());
+        }
+        let search = Search::new(text);
+        let mut found = 0;
+        for node in &mut self.nodes {
+            node.is_shown = matches!(&node.kind, Kind::Tensor(info) if search.is_in(info.name()));
+            node.is_open = false;
+            found += usize::from(node.is_shown);
+        }
+        self.nodes[0].is_shown = true;
+        // Backwards, so that a module comes after everything inside.
+        for number in (1..self.nodes.len()).rev() {
+            if self.nodes[number].is_shown {
+                let parent = self.nodes[number].parent;
+                self.nodes[parent].is_shown = true;
+                self.nodes[parent].is_open = true;
+            }
+        }
+        self.refresh();
+        found
+    }
+
+    /// The first shown tensor at or after a node, or else the first of all.
+    pub(super) fn first_shown_from(&self, number: usize) -> Option<usize> {
+        let is_found =
+            |&at: &usize| self.nodes[at].is_shown && matches!(self.nodes[at].kind, Kind::Tensor(_));
+        (number..self.nodes.len()).find(is_found).or_else(|| (0..number).find(is_found))
+    }
+
+    fn refresh(&mut self) {
+        self.rows.clear();
+        let mut number = 0;
+        while let Some(node) = self.nodes.get(number) {
+            if node.is_shown {
+                self.rows.push(number);
+            }
+            number = if node.is_shown && node.is_open { number + 1 } else { node.end };
+        }
+    }
+}
+
+/// A text to search for.
+#[derive(Debug)]
+pub(super) struct Search {
+    text: String,
+    /// Without capitals in the text, capitals do not matter.
+    ignores_case: bool,
+}
+
+impl Search {
+    pub(super) fn new(text: &str) -> Self {
+        Self { text: text.to_owned(), ignores_case: !text.contains(char::is_uppercase) }
+    }
+
+    pub(super) fn is_in(&self, name: &str) -> bool {
+        self.find(name).is_some()
+    }
+
+    /// The byte range of the first place. `None` for the empty text.
+    pub(super) fn find(&self, name: &str) -> Option<std::ops::Range<usize>> {
+        if self.text.is_empty() {
+            return None;
+        }
+        let start = if !self.ignores_case {
+            name.find(&self.text)
+        } else if name.is_ascii() && self.text.is_ascii() {
+            let (name, text) = (name.as_bytes(), self.text.as_bytes());
+            name.windows(text.len()).position(|window| window.eq_ignore_ascii_case(text))
+        } else {
+            // Lower case may have another length. Then the place is not known, and the start is
+            // taken for it.
+            let found = name.to_lowercase().find(&self.text);
+            found.map(|at| if name.is_char_boundary(at) { at } else { 0 })
+        }?;
+        let end = (start + self.text.len()).min(name.len());
+        Some(start..if name.is_char_boundary(end) { end } else { name.len() })
+    }
+}

@@ -1,0 +1,74 @@
+//! Statistics of a tensor, computed in another thread.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::thread;
+
+use safetensors_core::{Error, ErrorKind};
+
+use super::Checkpoint;
+use super::events::Event;
+use crate::commands::stats::{self, Facts};
+use crate::progress::Progress;
+
+/// The number of bins of a histogram.
+const BINS: u16 = 48;
+
+/// The statistics of each tensor that has been computed, or why it cannot be.
+pub(super) type Known = HashMap<usize, Result<Facts, String>>;
+
+/// Work that is under way. It goes on in its thread until it is done or cancelled.
+#[derive(Debug)]
+pub(super) struct Job {
+    /// The node of the tensor.
+    pub(super) node: usize,
+    progress: Arc<Progress>,
+}
+
+impl Job {
+    /// Starts to compute the statistics of a tensor. The result comes as [`Event::Values`]; nothing
+    /// comes if it is cancelled.
+    pub(super) fn start(
+        checkpoint: &Arc<Checkpoint>,
+        name: &str,
+        node: usize,
+        events: Sender<Event>,
+    ) -> std::io::Result<Self> {
+        let bytes = checkpoint.get(name).map_or(0, |tensor| tensor.byte_len());
+        let progress = Arc::new(Progress::silent(bytes));
+        let (checkpoint, name) = (Arc::clone(checkpoint), name.to_owned());
+        let own = Self { node, progress: Arc::clone(&progress) };
+        thread::Builder::new().name("values".into()).spawn(move || {
+            // A panic in this thread must not end the interface.
+            let compute = || {
+                let tensor = checkpoint.tensor(&name)?;
+                stats::of_tensor(&tensor, BINS, &progress)
+            };
+            let found = match catch_unwind(AssertUnwindSafe(compute)) {
+                Ok(Ok(summary)) => Ok(summary),
+                Ok(Err(error)) if is_cancelled(&error) => return,
+                Ok(Err(error)) => Err(format!("{error:#}")),
+                Err(_) => Err("internal error; please report it".to_owned()),
+            };
+            // The receiver is gone once the interface has ended.
+            let _ = events.send(Event::Values { node, found });
+        })?;
+        Ok(own)
+    }
+
+    /// Ends the work at the next piece that is read.
+    pub(super) fn cancel(&self) {
+        self.progress.cancel();
+    }
+
+    /// The part that is done, from 0 to 1.
+    pub(super) fn fraction(&self) -> f64 {
+        self.progress.fraction()
+    }
+}
+
+fn is_cancelled(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Error>().is_some_and(|error| matches!(error.kind(), ErrorKind::Cancelled))
+}

@@ -1,0 +1,226 @@
+//! [`Groups`]: the modules that get a colour of their own.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::palette;
+use crate::totals::Totals;
+use crate::tree::Tree;
+
+/// A module with less than one part in this many of all bytes gets no colour.
+const SMALLEST: u128 = 50;
+
+/// A module with more than one part in this many of all bytes is divided, if colours are left.
+const LARGEST: u128 = 4;
+
+/// The modules that get a colour of their own, the largest first.
+///
+/// The same modules of several layers are one group, whether the layers are folded or not: the
+/// group of `layers.7.mlp` is `layers.*.mlp`.
+#[derive(Debug)]
+pub(super) struct Groups {
+    pub(super) list: Vec<Group>,
+    /// The position in the list, by path.
+    positions: HashMap<String, usize>,
+}
+
+/// One group.
+#[derive(Debug)]
+pub(super) struct Group {
+    /// The path after the number of a layer. If that does not tell groups apart, the path without
+    /// the start that all groups share.
+    pub(super) name: String,
+    pub(super) totals: Totals,
+}
+
+/// Modules and tensors of one path.
+struct Part<'t, 'a> {
+    path: String,
+    /// Each with the number of copies of the layers around it.
+    trees: Vec<(&'t Tree<'a>, u64)>,
+    totals: Totals,
+    is_final: bool,
+}
+
+impl Groups {
+    /// The groups of these modules. `None` if there are not at least two.
+    pub(super) fn of(trees: &[Tree<'_>]) -> Option<Self> {
+        let mut parts = gather("", trees.iter().map(|tree| (tree, 1)));
+        let all = parts.iter().map(|part| part.totals).sum::<Totals>().bytes;
+        let is_shown = |part: &Part<'_, '_>| part.totals.bytes * SMALLEST >= all;
+        let count = |parts: &[Part<'_, '_>]| parts.iter().filter(|part| is_shown(part)).count();
+        // The largest module is divided until enough colours are used.
+        while let Some(largest) = parts
+            .iter_mut()
+            .filter(|part| !part.is_final && part.totals.bytes * LARGEST > all)
+            .max_by_key(|part| part.totals.bytes)
+        {
+            let inside = largest.inside();
+            largest.is_final = true;
+            let path = largest.path.clone();
+            if count(&inside) > 0 && count(&parts) - 1 + count(&inside) <= palette::GROUPS.len() {
+                parts.retain(|part| part.path != path);
+                parts.extend(inside);
+            }
+        }
+        parts.retain(is_shown);
+        parts.sort_by_cached_key(|part| (Reverse(part.totals.bytes), part.path.clone()));
+        parts.truncate(palette::GROUPS.len());
+        if parts.len() < 2 {
+            return None;
+        }
+        let separator = trees.first().map_or('.', |tree| tree.separator);
+        let shared = shared_start(parts.iter().map(|part| part.path.as_str()), separator);
+        let layer = format!("*{separator}");
+        let in_layer = |path: &str| path.rfind(&layer).map_or(0, |at| at + layer.len());
+        let short: BTreeSet<_> =
+            parts.iter().map(|part| &part.path[in_layer(&part.path).max(shared)..]).collect();
+        let are_distinct = short.len() == parts.len();
+        let group = |part: &Part<'_, '_>| {
+            let start = if are_distinct { in_layer(&part.path).max(shared) } else { shared };
+            Group { name: part.path[start..].to_owned(), totals: part.totals }
+        };
+        let list = parts.iter().map(group).collect();
+        let positions = parts.into_iter().enumerate().map(|(i, part)| (part.path, i)).collect();
+        Some(Self { list, positions })
+    }
+
+    /// The position of the group of exactly this path.
+    pub(super) fn position(&self, path: &str) -> Option<usize> {
+        self.positions.get(path).copied()
+    }
+}
+
+impl<'t, 'a> Part<'t, 'a> {
+    /// What is one level below.
+    fn inside(&self) -> Vec<Self> {
+        let children = self.trees.iter().flat_map(|&(tree, copies)| {
+            let copies = copies.saturating_mul(tree.copies.into());
+            tree.children().iter().map(move |child| (child, copies))
+        });
+        gather(&self.path, children)
+    }
+}
+
+/// Puts modules of the same path together.
+fn gather<'t, 'a: 't>(
+    parent: &str,
+    trees: impl Iterator<Item = (&'t Tree<'a>, u64)>,
+) -> Vec<Part<'t, 'a>> {
+    let mut parts: BTreeMap<String, Part<'t, 'a>> = BTreeMap::new();
+    for (tree, copies) in trees {
+        let path = path_of(parent, tree);
+        let part = parts.entry(path.clone()).or_insert_with(|| Part {
+            path,
+            trees: Vec::new(),
+            totals: Totals::default(),
+            is_final: true,
+        });
+        part.totals += tree.all() * copies;
+        part.is_final &= tree.children().is_empty();
+        part.trees.push((tree, copies));
+    }
+    parts.into_values().collect()
+}
+
+/// The path of a module in the module of the path `parent`, with `*` for each number.
+pub(super) fn path_of(parent: &str, tree: &Tree<'_>) -> String {
+    let mut path = String::with_capacity(parent.len() + tree.label.len() + 1);
+    path.push_str(parent);
+    for part in tree.label.split(tree.separator) {
+        if !path.is_empty() {
+            path.push(tree.separator);
+        }
+        // Folded layers are a range of numbers, such as `0…3, 5`.
+        let is_number = |c: char| c.is_ascii_digit() || matches!(c, '…' | ',' | ' ');
+        let is_layer =
+            part.starts_with(|c: char| c.is_ascii_digit()) && part.chars().all(is_number);
+        path.push_str(if is_layer { "*" } else { part });
+    }
+    path
+}
+
+/// The length of the parts at the start that all paths share. Each path keeps its last part.
+fn shared_start<'p>(paths: impl Iterator<Item = &'p str> + Clone, separator: char) -> usize {
+    let Some(first) = paths.clone().next() else { return 0 };
+    let ends = first.match_indices(separator).map(|(at, _)| at + separator.len_utf8());
+    ends.take_while(|&end| paths.clone().all(|path| path.get(..end) == first.get(..end)))
+        .last()
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use safetensors_core::{SafeTensors, SaveOptions, TensorView, serialize};
+
+    use super::*;
+    use crate::order::Sort;
+
+    /// The groups of tensors with these names and numbers of bytes.
+    fn groups(tensors: &[(String, usize)], is_folded: bool) -> Option<Vec<(String, u128)>> {
+        let data = vec![0_u8; tensors.iter().map(|(_, bytes)| *bytes).max().unwrap_or_default()];
+        let views = tensors.iter().map(|(name, bytes)| {
+            (name, TensorView::from_slice(std::slice::from_ref(bytes), &data[..*bytes]).unwrap())
+        });
+        let file = serialize(views, &SaveOptions::new()).unwrap();
+        let archive = SafeTensors::parse(file).unwrap();
+        let mut tensors: Vec<_> = archive.tensors().collect();
+        let trees = match is_folded {
+            true => Tree::folded(&mut tensors, Sort::Name),
+            false => Tree::of(&mut tensors, Sort::Name),
+        };
+        let groups = Groups::of(&trees)?;
+        for (i, group) in groups.list.iter().enumerate() {
+            assert!(
+                groups.positions.iter().any(|(path, &at)| at == i && path.ends_with(&group.name))
+            );
+        }
+        Some(groups.list.into_iter().map(|group| (group.name, group.totals.bytes)).collect())
+    }
+
+    fn llama() -> Vec<(String, usize)> {
+        let mut tensors = vec![("model.embed.weight".into(), 500), ("lm_head.weight".into(), 500)];
+        for i in 0..8 {
+            let layer = |name: &str| format!("model.layers.{i}.{name}.weight");
+            tensors.extend([(layer("mlp.up"), 250), (layer("mlp.down"), 250), (layer("norm"), 1)]);
+            tensors.extend([(layer("attn.q"), 100), (layer("attn.o"), 100)]);
+        }
+        tensors
+    }
+
+    #[test]
+    fn modules_are_divided_until_the_colours_are_used() {
+        let expected = [
+            ("mlp.down.weight", 2000),
+            ("mlp.up.weight", 2000),
+            ("attn", 1600),
+            ("lm_head.weight", 500),
+            ("model.embed.weight", 500),
+        ];
+        let expected: Vec<_> = expected.map(|(name, bytes)| (name.to_owned(), bytes)).into();
+        assert_eq!(groups(&llama(), true), Some(expected.clone()));
+        assert_eq!(groups(&llama(), false), Some(expected), "folding makes no difference");
+    }
+
+    #[test]
+    fn a_shared_start_is_left_out() {
+        let tensors = [("m.x.a.w".into(), 9), ("m.x.b.w".into(), 8), ("m.tiny".into(), 0)];
+        let expected = vec![("a.w".to_owned(), 9), ("b.w".to_owned(), 8)];
+        assert_eq!(groups(&tensors, true), Some(expected));
+    }
+
+    #[test]
+    fn groups_of_several_stacks_keep_their_paths() {
+        let tensors = ["encoder.0.w", "encoder.1.w", "decoder.0.w", "decoder.1.w"];
+        let tensors: Vec<_> = tensors.map(|name| (name.to_owned(), 4)).into();
+        let expected = vec![("decoder.*.w".to_owned(), 8), ("encoder.*.w".to_owned(), 8)];
+        assert_eq!(groups(&tensors, true), Some(expected));
+    }
+
+    #[test]
+    fn one_tensor_or_a_thousand_alike_have_no_groups() {
+        assert_eq!(groups(&[("w".into(), 1)], true), None);
+        let flat: Vec<_> = (0..1000).map(|i| (format!("t{i}"), 1)).collect();
+        assert_eq!(groups(&flat, true), None);
+    }
+}

@@ -1,0 +1,108 @@
+//! The page for a browser: one file with the map, the tensors as a tree, a search, the dtypes, the
+//! metadata and the files.
+//!
+//! | file | content |
+//! |---|---|
+//! | `data` | what the page shows, as JSON |
+//! | `page.css` | the looks, light and dark |
+//! | `model.js` | the JSON as a tree, with identical layers folded |
+//! | `treemap.js`, `rows.js` | the map; long lists, of which only the visible rows are drawn |
+//! | `page.js` | tabs, search, selection |
+//!
+//! Names and metadata are not trusted. They are JSON in an element that browsers do not run. The
+//! JSON has no `<`, so that nothing in it can end that element. The script shows them as text only.
+//! The page's policy allows this script and this style sheet, by their digests, and nothing else:
+//! no other script, and no request of any kind.
+
+mod data;
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use safetensors_core::Dtype;
+use sha2::{Digest, Sha256};
+
+use super::groups::Groups;
+use super::xml::escape;
+use super::{Checkpoint, Tensor, palette, text};
+use crate::totals::Totals;
+
+const STYLE: &str = include_str!("page.css");
+
+/// The parts of the script, which see each other's functions and nothing of the page's global ones.
+const SCRIPT: [&str; 4] = [
+    include_str!("model.js"),
+    include_str!("treemap.js"),
+    include_str!("rows.js"),
+    include_str!("page.js"),
+];
+
+const BODY: &str = include_str!("page.html");
+
+/// A page about a checkpoint.
+pub(super) struct Page<'p> {
+    pub(super) title: &'p str,
+    pub(super) checkpoint: &'p Checkpoint,
+    pub(super) dtypes: &'p BTreeMap<Dtype, Totals>,
+    pub(super) groups: Option<&'p Groups>,
+    /// Whether colours stand for modules at first. The reader can change that.
+    pub(super) is_by_module: bool,
+}
+
+impl Page<'_> {
+    /// Writes the page. Sorts the tensors by name on the way.
+    pub(super) fn write(&self, tensors: &mut [Tensor<'_>], out: &mut impl Write) -> io::Result<()> {
+        let script = format!("(() => {{\n\"use strict\";\n{}}})();\n", SCRIPT.concat());
+        let style = format!("{STYLE}{}", self.colours());
+        let title = escape(&text::escaped(self.title).to_string());
+        writeln!(
+            out,
+            r#"<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="referrer" content="no-referrer">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+{BODY}"#,
+            policy(&script, &style)
+        )?;
+        write!(out, r#"<script type="application/json" id="data">"#)?;
+        data::write(self, tensors, out)?;
+        writeln!(out, "</script>\n<script>{script}</script>\n</body>\n</html>")
+    }
+
+    /// The colours of modules and dtypes, as classes.
+    fn colours(&self) -> String {
+        let class = |kind: &str, i: usize, colour| {
+            format!(".{kind}{i} {{ --fill: {} }}\n", palette::hex(colour))
+        };
+        let groups = palette::GROUPS.into_iter().enumerate().map(|(i, it)| class("g", i, it));
+        let dtypes = self.dtypes.keys().enumerate().map(|(i, it)| {
+            let fill = palette::dtype(*it);
+            let ink = palette::hex(palette::ink_on(fill));
+            format!(".d{i} {{ --fill: {}; --ink: {ink} }}\n", palette::hex(fill))
+        });
+        groups.chain(dtypes).collect()
+    }
+}
+
+/// A policy that forbids everything but this script and this style sheet.
+fn policy(script: &str, style: &str) -> String {
+    let (script, style) = (source(script), source(style));
+    format!(
+        "default-src 'none'; script-src {script}; style-src {style}; base-uri 'none'; \
+         form-action 'none'"
+    )
+}
+
+/// The source expression that allows exactly this script or style sheet.
+fn source(text: &str) -> String {
+    format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text)))
+}

@@ -1,0 +1,63 @@
+//! The statistics of one tensor, for `safetensors browse`.
+
+use super::gather::{Tensor, gather};
+use super::{Percentiles, Summary};
+use crate::progress::Progress;
+use crate::text;
+
+/// The percentiles that are shown, and their names.
+const PERCENTILES: [(f64, &str); 5] =
+    [(1.0, "p1"), (25.0, "p25"), (50.0, "p50"), (75.0, "p75"), (99.0, "p99")];
+
+/// The statistics of one tensor, for people.
+#[derive(Debug)]
+pub(crate) struct Facts {
+    /// What was computed, each with its name.
+    pub(crate) lines: Vec<(&'static str, String)>,
+    /// The counts of the histogram's bins.
+    pub(crate) counts: Vec<u64>,
+    /// Where the first bin begins and the last one ends.
+    pub(crate) range: [f64; 2],
+}
+
+/// The statistics of one tensor. Reads each of its bytes once. If `progress` is cancelled, that is
+/// the error `Cancelled`.
+pub(crate) fn of_tensor(
+    tensor: &Tensor<'_>,
+    bins: u16,
+    progress: &Progress,
+) -> anyhow::Result<Facts> {
+    let asked = PERCENTILES.map(|(percent, _)| percent);
+    let mut summary = Summary::empty(&asked);
+    let new = |found| Summary::new(&found, &asked, bins);
+    gather(&[*tensor], progress, new, |_, found| {
+        summary = found?;
+        Ok(())
+    })?;
+    Ok(facts(&summary))
+}
+
+fn facts(summary: &Summary<'_>) -> Facts {
+    let Summary { moments, percentiles: Percentiles { found, .. }, histogram } = summary;
+    let number = |value: Option<f64>| value.map_or_else(|| "–".into(), text::number);
+    let mut lines = vec![("min", number(moments.min))];
+    let percentiles = PERCENTILES.iter().enumerate();
+    lines.extend(percentiles.map(|(i, (_, name))| (*name, number(found.get(i).copied()))));
+    lines.extend([
+        ("max", number(moments.max)),
+        ("mean", number(moments.mean)),
+        ("std", number(moments.std)),
+        ("zeros", text::count(moments.zeros)),
+        ("NaN", text::count(moments.nan)),
+        ("infinite", text::count(moments.infinite)),
+    ]);
+    let Some(histogram) = histogram else {
+        return Facts { lines, counts: Vec::new(), range: [0.0; 2] };
+    };
+    let (below, above) = (histogram.below, histogram.above);
+    if below + above > 0 {
+        let outliers = format!("{} below, {} above", text::count(below), text::count(above));
+        lines.push(("outliers", outliers));
+    }
+    Facts { lines, counts: histogram.counts.clone(), range: [histogram.min, histogram.max] }
+}
