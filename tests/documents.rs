@@ -38,12 +38,14 @@ fn links(text: &str) -> Vec<String> {
     targets.map(|(target, _)| target.to_owned()).collect()
 }
 
-/// The names of a document's headings in links, as GitHub makes them.
+/// The names of a document's headings in links, as GitHub makes them, and its own (`<a id="…">`).
 fn anchors(text: &str) -> Vec<String> {
     let mut is_code = false;
     let mut found = Vec::new();
     for line in text.lines() {
         is_code ^= line.trim_start().starts_with("```");
+        let own = line.split("<a id=\"").skip(1).filter_map(|rest| rest.split_once('"'));
+        found.extend(own.filter(|_| !is_code).map(|(id, _)| id.to_owned()));
         let heading = line.trim_start_matches('#').strip_prefix(' ').filter(|_| !is_code);
         if let Some(heading) = heading.filter(|_| line.starts_with('#')) {
             let letters = heading.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
@@ -69,7 +71,7 @@ fn problem(document: &Path, text: &str, link: &str) -> Option<String> {
     }
     let other = (!file.is_empty()).then(|| fs::read_to_string(&target).unwrap());
     let known = anchors(other.as_deref().unwrap_or(text));
-    (!known.iter().any(|known| known == anchor)).then(|| format!("no heading of {known:?}"))
+    (!known.iter().any(|known| known == anchor)).then(|| "there is no such heading".into())
 }
 
 #[test]
@@ -99,6 +101,7 @@ fn broken_links_are_found() {
     let text = "# A heading, and `code`\n[a](b.md) [`c`](#d)\n```\n[not](this)\n```\n`[nor](it)`\n";
     assert_eq!(links(text), ["b.md", "#d"]);
     assert_eq!(anchors(text), ["a-heading-and-code"]);
+    assert_eq!(anchors("<a id=\"own\"></a>**Own.**\n```\n# no <a id=\"no\">\n```\n"), ["own"]);
     let wrong = |link| problem(&root.join("README.md"), text, link).is_some();
     assert!(wrong("none.md") && wrong("#none") && wrong("CONTRIBUTING.md#none"));
     assert!(!wrong("#a-heading-and-code") && !wrong("examples") && !wrong("https://none.invalid"));

@@ -10,7 +10,7 @@ use safetensors_core::modelspec::{Level, ModelSpec, validate};
 use safetensors_core::{Checkpoint, ErrorKind};
 
 use crate::report::warn;
-use crate::{file, input, text};
+use crate::{address, file, input, other, text};
 
 /// The arguments of every command that changes the metadata of a file.
 #[derive(Debug, clap::Args)]
@@ -33,7 +33,7 @@ impl EditArgs {
     ) -> anyhow::Result<()> {
         let file = file_of(&self.path)?;
         let edit = if self.dry_run {
-            Edit::open_read_only(&file).map_err(input::explain)?
+            Edit::open_read_only(&file).map_err(|error| explain(error, &file))?
         } else {
             advised(Edit::open(&file), &file)?
         };
@@ -61,11 +61,20 @@ impl EditArgs {
     }
 }
 
+/// Adds a remedy to an error of opening a file to change it.
+fn explain(error: safetensors_core::Error, path: &Path) -> anyhow::Error {
+    match error.kind() {
+        ErrorKind::TornHeader => input::explain(error),
+        _ => other::advise_change(error, path),
+    }
+}
+
 /// The outcome of a change. If the file cannot be written, a remedy is added to the error.
 pub(crate) fn advised<T>(outcome: safetensors_core::Result<T>, path: &Path) -> anyhow::Result<T> {
     outcome.map_err(|error| {
         match error.kind() {
             ErrorKind::TornHeader => return input::explain(error),
+            _ if other::detect(path).is_some() => return other::advise_change(error, path),
             ErrorKind::ReadOnlyFile => {
                 return anyhow::anyhow!("{error}; make it writable first, as `chmod u+w` does");
             }
@@ -119,5 +128,6 @@ fn file_of(path: &Path) -> anyhow::Result<PathBuf> {
 /// All files at a path, not opened either.
 pub(crate) fn files_of(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     input::refuse_stdin(path)?;
+    address::refuse(path)?;
     Ok(CheckpointPath::find(path)?.files()?)
 }

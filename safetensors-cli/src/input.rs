@@ -1,21 +1,35 @@
-//! The input of a command: a path, or `-` for standard input.
+//! The input of a command: a path, an address, or `-` for standard input.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use safetensors_core::{Checkpoint, Error, ErrorKind, edit};
+use safetensors_core::{Error, ErrorKind, LazyTensor, ReadAt, edit};
 
 use crate::report::wrong_usage;
-use crate::{below, spool, text};
+use crate::{address, below, other, spool, text};
+
+/// Where the bytes of an input come from: a file of the disk, or one in a remote store.
+pub(crate) type Source = Box<dyn ReadAt>;
+
+/// An open input.
+pub(crate) type Checkpoint = safetensors_core::Checkpoint<Source>;
+
+/// A tensor of an open input.
+pub(crate) type Tensor<'a> = LazyTensor<'a, Source>;
+
+/// An output that is made of open inputs.
+pub(crate) type Rewrite<'a> = safetensors_core::Rewrite<'a, Source>;
 
 /// The `PATH` argument of every command that reads one checkpoint.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Input {
-    /// A file, an index or a directory, or - for standard input
+    /// A file, an index, a directory, an address, or - for standard input
     ///
     /// An index is a file such as model.safetensors.index.json. A directory must hold
-    /// model.safetensors, or else an index, or else exactly one .safetensors file
+    /// model.safetensors, or else an index, or else exactly one .safetensors file. Files of
+    /// PyTorch, GGUF and NumPy are read, too. An address is hf://owner/name, s3://bucket/model
+    /// (gs, az), https://host/model.safetensors
     #[arg(value_name = "PATH")]
     path: PathBuf,
 }
@@ -47,30 +61,47 @@ pub(crate) fn is_stdin(path: &Path) -> bool {
 
 /// The name of an input to show in messages.
 pub(crate) fn name(path: &Path) -> String {
-    if is_stdin(path) { STDIN_NAME.into() } else { text::path(path) }
+    match address::of(path) {
+        _ if is_stdin(path) => STDIN_NAME.into(),
+        Some(address) => text::path(address::shown(address).as_ref()),
+        None => text::path(path),
+    }
 }
 
-/// Opens a file, an index, a directory that holds either, or a pipe.
+/// Opens a file, an index, a directory that holds either, an address of one of these, or a pipe.
 ///
 /// A pipe is standard input, named `-`, or a FIFO, such as a shell's `<(command)`.
 pub(crate) fn open(path: &Path) -> anyhow::Result<Checkpoint> {
     if is_stdin(path) {
-        return Ok(Checkpoint::from_file(
-            spool::standard_input().context(STDIN_NAME)?,
-            STDIN_NAME,
-        )?);
+        return from_file(spool::standard_input().context(STDIN_NAME)?, STDIN_NAME.as_ref());
+    }
+    if let Some(address) = address::of(path) {
+        return address::open(address);
     }
     if is_fifo(path) {
         let copy = File::open(path).map_err(anyhow::Error::from).and_then(spool::copy);
-        return Ok(Checkpoint::from_file(copy.with_context(|| name(path))?, path)?);
+        return from_file(copy.with_context(|| name(path))?, path);
     }
     open_file(path)
+}
+
+fn from_file(file: File, name: &Path) -> anyhow::Result<Checkpoint> {
+    Ok(safetensors_core::Checkpoint::from_file(file, name)?.into_boxed())
 }
 
 /// Opens a path that was found in a directory, not named by the user. Refuses a FIFO, because
 /// opening one could wait for ever.
 pub(crate) fn open_file(path: &Path) -> anyhow::Result<Checkpoint> {
-    Checkpoint::open(path).map_err(explain)
+    open_local(path, false)
+}
+
+/// Opens a path of the disk. `dequantize` says whether quantised tensors of a file of another
+/// format become numbers.
+pub(crate) fn open_local(path: &Path, dequantize: bool) -> anyhow::Result<Checkpoint> {
+    match safetensors_core::Checkpoint::open(path) {
+        Ok(checkpoint) => Ok(checkpoint.into_boxed()),
+        Err(error) => other::open(path, dequantize, error),
+    }
 }
 
 /// Adds a remedy to an error about a file with a torn header, which an interrupted change left

@@ -19,7 +19,7 @@ use crate::{input, json, pager, text};
 /// The `PATH` arguments of a command that shows one or more checkpoints.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Inputs {
-    /// Files, indexes or directories, or - for standard input
+    /// Files, indexes, directories, addresses, or - for standard input
     ///
     /// An index is a file such as model.safetensors.index.json. A directory must hold
     /// model.safetensors, or else an index, or else exactly one .safetensors file. Several have

@@ -5,6 +5,7 @@
 //! and exit codes. Each command is one file or folder in `commands`.
 #![forbid(unsafe_code)]
 
+mod address;
 mod below;
 mod colour;
 mod commands;
@@ -18,6 +19,7 @@ mod inputs;
 mod json;
 mod numpy;
 mod order;
+mod other;
 mod pager;
 mod parallel;
 mod progress;
@@ -42,8 +44,8 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use commands::{
-    browse, completions, convert, diff, digest, extract, inspect, manual, map, metadata, modelspec,
-    plan, show, stats, verify,
+    browse, cache, completions, convert, diff, digest, download, extract, inspect, manual, map,
+    metadata, modelspec, plan, show, stats, verify,
 };
 
 /// Inspect, check, compare, edit and convert safetensors files and sharded checkpoints.
@@ -83,6 +85,8 @@ Examples:
   safetensors convert model/ small/ --dtype bf16    Convert to another dtype
   safetensors plan model/ --world-size 4            Show what each of 4 ranks holds
   safetensors map model.safetensors -o map.svg      Draw where the parameters are
+  safetensors inspect hf://owner/name               Show what is on the Hub
+  safetensors download owner/name                   Get it into the cache
   safetensors help convert                          Explain one command
 
 Environment:
@@ -109,6 +113,8 @@ enum Command {
     Digest(digest::Args),
     Extract(extract::Args),
     Map(map::Args),
+    Download(download::Args),
+    Cache(cache::Args),
     Completions(completions::Args),
     #[command(hide = true)]
     Manual(manual::Args),
@@ -132,6 +138,8 @@ impl Command {
             | Self::Show(_)
             | Self::Stats(_)
             | Self::Diff(_)
+            | Self::Download(_)
+            | Self::Cache(_)
             | Self::Completions(_) => false,
         }
     }
@@ -149,6 +157,8 @@ impl Command {
             | Self::Verify(_)
             | Self::Extract(_)
             | Self::Map(_)
+            | Self::Download(_)
+            | Self::Cache(_)
             | Self::Completions(_)
             | Self::Manual(_) => false,
         }
@@ -226,6 +236,8 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Digest(args) => digest::run(args, &mut out)?,
         Command::Extract(args) => extract::run(args, &mut out)?,
         Command::Map(args) => map::run(args, &mut out)?,
+        Command::Download(args) => download::run(args, &mut out)?,
+        Command::Cache(args) => cache::run(args, &mut out)?,
         Command::Completions(args) => completions::run(args, Cli::command(), &mut out)?,
         Command::Manual(args) => manual::run(args, Cli::command(), &mut out)?,
     };

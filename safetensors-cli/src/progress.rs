@@ -91,6 +91,16 @@ impl Progress {
         }
     }
 
+    /// A function that sets the bar and its total, both in bytes.
+    #[cfg(feature = "remote")]
+    pub(crate) fn following(&self) -> impl Fn(u64, u64) + Send + Sync + use<> {
+        let bar = self.0.clone();
+        move |done, total| {
+            bar.set_length(total);
+            bar.set_position(done);
+        }
+    }
+
     /// Hides the bar while `print` runs.
     pub(crate) fn suspended<T>(&self, print: impl FnOnce() -> T) -> T {
         self.0.suspend(print)

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use safetensors_core::Checkpoint;
+use safetensors_core::Error;
 use safetensors_core::checkpoint::FilePattern;
 
 use crate::discover::Found;
-use crate::{input, text};
+use crate::input::{self, Checkpoint};
+use crate::{address, text};
 
 /// One file or checkpoint, or a path where there is none.
 #[derive(Debug)]
@@ -34,9 +35,10 @@ impl Target {
 
     /// The name for headings and JSON, not escaped.
     pub(crate) fn name(&self) -> String {
-        match input::is_stdin(&self.path) {
-            true => input::name(&self.path),
-            false => self.path.to_string_lossy().into_owned(),
+        match address::of(&self.path) {
+            _ if input::is_stdin(&self.path) => input::name(&self.path),
+            Some(address) => address::shown(address),
+            None => self.path.to_string_lossy().into_owned(),
         }
     }
 
@@ -75,7 +77,14 @@ pub(crate) fn of(paths: &[PathBuf]) -> Vec<Target> {
     let mut seen = BTreeSet::new();
     if targets.len() > 1 {
         for target in targets.iter().filter(|target| target.is_index()) {
-            match Checkpoint::open(&target.path) {
+            let opened = match address::of(&target.path) {
+                Some(address) => address::open(address),
+                None => match safetensors_core::Checkpoint::open(&target.path) {
+                    Ok(checkpoint) => Ok(checkpoint.into_boxed()),
+                    Err(error) => Err(error.into()),
+                },
+            };
+            match opened {
                 Ok(checkpoint) => {
                     seen.extend(checkpoint.files().iter().map(|shard| identity(shard.path())));
                 }
@@ -83,7 +92,8 @@ pub(crate) fn of(paths: &[PathBuf]) -> Vec<Target> {
                 // the reason for that would only be reported again; the others are checked by
                 // themselves.
                 Err(error) => {
-                    let file = error.file().map(Path::new).filter(|file| *file != target.path);
+                    let file = error.downcast_ref().and_then(Error::file).map(Path::new);
+                    let file = file.filter(|file| *file != target.path);
                     seen.extend(file.map(identity));
                 }
             }

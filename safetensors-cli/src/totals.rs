@@ -6,6 +6,9 @@ use std::ops::{AddAssign, Mul};
 
 use safetensors_core::header::TensorInfo;
 use safetensors_core::{Dtype, LazyTensor};
+use safetensors_formats::Stored;
+
+use crate::other::{self, Kind};
 
 /// Sums over tensors. A parameter is one element of any dtype, as the Hub counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -17,27 +20,41 @@ pub(crate) struct Totals {
 
 impl Totals {
     /// The sums over some tensors.
-    pub(crate) fn of<'a, S: 'a>(tensors: impl IntoIterator<Item = LazyTensor<'a, S>>) -> Self {
-        tensors.into_iter().map(|tensor| Self::one(tensor.info())).sum()
+    pub(crate) fn of<'a, S: 'static>(tensors: impl IntoIterator<Item = LazyTensor<'a, S>>) -> Self {
+        tensors.into_iter().map(|tensor| Self::one(tensor.info(), other::stored(&tensor))).sum()
     }
 
     /// The sums for each dtype that occurs.
-    pub(crate) fn by_dtype<'a, S: 'a>(
+    pub(crate) fn by_dtype<'a, S: 'static>(
         tensors: impl IntoIterator<Item = LazyTensor<'a, S>>,
     ) -> BTreeMap<Dtype, Self> {
         let mut totals: BTreeMap<_, Self> = BTreeMap::new();
         for tensor in tensors {
-            *totals.entry(tensor.dtype()).or_default() += Self::one(tensor.info());
+            *totals.entry(tensor.dtype()).or_default() +=
+                Self::one(tensor.info(), other::stored(&tensor));
         }
         totals
     }
 
-    /// The totals of one tensor.
-    pub(crate) fn one(tensor: TensorInfo<'_>) -> Self {
+    /// The sums for each dtype that occurs, and for each type of another format.
+    pub(crate) fn by_kind<'a, S: 'static>(
+        tensors: impl IntoIterator<Item = LazyTensor<'a, S>>,
+    ) -> BTreeMap<Kind<'a>, Self> {
+        let mut totals: BTreeMap<_, Self> = BTreeMap::new();
+        for tensor in tensors {
+            let stored = other::stored(&tensor);
+            let kind = Kind::of(tensor.info(), stored);
+            *totals.entry(kind).or_default() += Self::one(tensor.info(), stored);
+        }
+        totals
+    }
+
+    /// The totals of one tensor, which may be stored in another way than its dtype says.
+    pub(crate) fn one(tensor: TensorInfo<'_>, stored: Option<&Stored>) -> Self {
         Self {
             tensors: 1,
-            parameters: tensor.element_count().into(),
-            bytes: tensor.byte_len().into(),
+            parameters: other::element_count(tensor, stored).into(),
+            bytes: stored.map_or(tensor.byte_len(), |stored| stored.byte_len).into(),
         }
     }
 }

@@ -117,6 +117,16 @@ impl From<Error> for core::Error {
     }
 }
 
+impl Error {
+    /// As an error of reading bytes. Core adds the file and the tensor, so both are left out.
+    pub(crate) fn into_io(self) -> io::Error {
+        match self.0.kind {
+            ErrorKind::Io(error) => error,
+            kind => io::Error::new(io::ErrorKind::InvalidData, kind),
+        }
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Inner { kind, file, member } = &*self.0;
@@ -133,7 +143,8 @@ impl fmt::Display for Error {
             f.write_str(": ")?;
         }
         if let Some(member) = member.as_ref().filter(|_| !has_member) {
-            write!(f, "member {}: ", Quoted(member))?;
+            let what = if kind.is_about_a_tensor() { "tensor" } else { "member" };
+            write!(f, "{what} {}: ", Quoted(member))?;
         }
         kind.fmt(f)
     }
@@ -227,6 +238,106 @@ pub enum ErrorKind {
     #[error("the member claims {found} bytes, but its {stored} in the archive hold {most} at most")]
     ImpossibleSize { stored: u64, most: u64, found: u64 },
 
+    // Any format.
+    /// The file is of no format that this crate reads.
+    #[error("not a file of NumPy, PyTorch or GGUF")]
+    UnknownFormat,
+    /// The file is of a format whose feature is not enabled.
+    #[error("a file of {format}, which this program was built without")]
+    NotEnabled { format: crate::Format },
+    /// The file is of another format than its place asks for.
+    #[error("expected a file of {expected}, found one of {found}")]
+    OtherFormat { expected: &'static str, found: String },
+    /// The tensors have far more bytes than a file of this length can stand for.
+    #[error(
+        "the tensors up to this one have {found} bytes, but those of a file of {file_len} bytes \
+         may have {limit} at most"
+    )]
+    TooExpanded { file_len: u64, limit: u64, found: u64 },
+    /// The elements have a type that safetensors has no dtype for.
+    #[error("the elements are {name}, which has no dtype in the format")]
+    NoDtype { name: String },
+    /// The numbers are big-endian.
+    #[error("the numbers are big-endian, which is not read; save the file anew")]
+    BigEndian,
+
+    // PyTorch.
+    /// The archive has no pickle of the name that PyTorch gives it.
+    #[error("the archive has no data.pkl")]
+    NoPickle,
+    /// A pickle that does not begin as a file of PyTorch does.
+    #[error("a pickle, but not one that PyTorch's save has written")]
+    NoMagic,
+    /// A pickle that breaks a rule; `offset` is the byte after the opcode.
+    #[error("the pickle, up to its byte {offset}: {}", Short(.problem))]
+    BadPickle { offset: u64, problem: String },
+    /// The pickle is longer than [`Limits`](crate::Limits) allows.
+    #[error("the pickle is over the limit of {limit} bytes")]
+    PickleTooLong { limit: u64 },
+    /// The pickle makes more objects, or uses them in more places, than
+    /// [`Limits`](crate::Limits) allows.
+    #[error("the pickle is over the limit of {limit} objects")]
+    TooManyObjects { limit: usize },
+    /// Dictionaries and lists that hold tensors are nested too deep.
+    #[error("the tensors are nested deeper than the limit of {limit}")]
+    NestedTooDeep { limit: usize },
+    /// A tensor is a part of an object whose class is not known. No code of a file is run, so it
+    /// is not known what the tensor means.
+    #[error(
+        "a tensor inside {}, which is not read; save its state_dict() instead", Quoted(.class)
+    )]
+    UnknownObject { class: String },
+    /// The file says something else than `little` or `big` of the order of bytes.
+    #[error("the byte order of the archive should be little, found {}", Quoted(.found))]
+    UnknownByteOrder { found: String },
+    /// The storage of a tensor is not in the file.
+    #[error("its storage {} is not in the file", Quoted(.storage))]
+    NoStorage { storage: String },
+    /// The file ends inside the storage of a tensor.
+    #[error("the file ends inside the storage {}, after {file_len} bytes", Quoted(.storage))]
+    StorageCut { storage: String, file_len: u64 },
+    /// A tensor reaches past the end of its storage. All numbers are counted in elements.
+    #[error(
+        "shape {} with strides {} from element {offset} on reaches past the {available} elements \
+         of the storage {}",
+        Short(&format!("{shape:?}")),
+        Short(&format!("{strides:?}")),
+        Quoted(.storage)
+    )]
+    OutsideStorage {
+        storage: String,
+        available: u64,
+        offset: u64,
+        shape: Vec<usize>,
+        strides: Vec<u64>,
+    },
+    /// An index breaks a rule.
+    #[error("the index: {}", Short(.problem))]
+    BadIndex { problem: String },
+    /// The index says that a shard has a tensor which it lacks.
+    #[error("the index maps it to {}, which does not have it", Quoted(.shard))]
+    NotInShard { shard: String },
+
+    // GGUF.
+    /// The header breaks a rule; `offset` is the byte after what is wrong.
+    #[error("the GGUF header, up to its byte {offset}: {}", Short(.problem))]
+    BadGguf { offset: u64, problem: String },
+    /// A tensor reaches past the end of the file.
+    #[error("its data ends at byte {expected}, but the file has {found}")]
+    PastEnd { expected: u64, found: u64 },
+    /// Two tensors share bytes of the file.
+    #[error("its data overlaps that of {}", Quoted(.other))]
+    TensorsOverlap { other: String },
+    /// The tensor is quantised, and [`Options::dequantize`](crate::Options::dequantize) was not
+    /// asked for.
+    #[cfg(feature = "gguf")]
+    #[error("the tensor is quantised as {kind}; its values are read only if it is dequantised")]
+    Quantised { kind: crate::gguf::Type },
+    /// The tensor is quantised in a way that cannot be undone here.
+    #[cfg(feature = "gguf")]
+    #[error("the tensor is quantised as {kind}, which cannot be dequantised here")]
+    NoDequantizer { kind: crate::gguf::Type },
+
     // Writing.
     /// NumPy has no type for a dtype.
     #[error("NumPy has no type for {dtype}")]
@@ -248,6 +359,40 @@ pub enum ErrorKind {
     /// Core failed: a file cannot be opened, a shape overflows, a tensor cannot give its bytes.
     #[error("{0}")]
     Core(#[source] core::Error),
+}
+
+/// A text that may quote names of any length, shortened where it is too long for a message.
+struct Short<'a>(&'a str);
+
+impl fmt::Display for Short<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 300;
+        match self.0.char_indices().nth(SHOWN) {
+            Some((end, _)) => write!(f, "{}... ({} bytes)", &self.0[..end], self.0.len()),
+            None => f.write_str(self.0),
+        }
+    }
+}
+
+impl ErrorKind {
+    /// Whether it is about a tensor of a file of PyTorch or GGUF, not about a member of an archive.
+    fn is_about_a_tensor(&self) -> bool {
+        match self {
+            Self::TooExpanded { .. }
+            | Self::NoDtype { .. }
+            | Self::UnknownObject { .. }
+            | Self::NoStorage { .. }
+            | Self::StorageCut { .. }
+            | Self::OutsideStorage { .. }
+            | Self::NotInShard { .. }
+            | Self::BadGguf { .. }
+            | Self::PastEnd { .. }
+            | Self::TensorsOverlap { .. } => true,
+            #[cfg(feature = "gguf")]
+            Self::Quantised { .. } | Self::NoDequantizer { .. } => true,
+            _ => false,
+        }
+    }
 }
 
 /// Text from outside in quotes, escaped, and shortened where it is too long for a message.

@@ -4,9 +4,14 @@
 //! |---|---|---|
 //! | `.npy`, one array of NumPy | [`npy::Array`] | [`npy::write()`] |
 //! | `.npz`, an archive of them | [`npz::Archive`] | [`npz::Writer`] |
+//! | any of these, PyTorch and GGUF | [`open`], [`TensorFile`] | |
 //!
-//! What is read is a [`TensorSource`](safetensors_core::TensorSource), and what is written takes
-//! one. So everything in core that saves, merges, casts or shards tensors takes arrays from these
+//! [`open`] makes a [`Checkpoint`](safetensors_core::Checkpoint) of a file of any format, so that
+//! all of core works on it: tensors, slices and parts of it are read without a copy of the file.
+//! Files of PyTorch and GGUF need the features `pytorch` and `gguf`.
+//!
+//! What `npy` and `npz` read is a [`TensorSource`](safetensors_core::TensorSource), and what is
+//! written takes one. So everything in core that saves, merges, casts or shards tensors takes arrays from these
 //! files, and every tensor of core, of a framework or of a checkpoint goes into them. Nothing is
 //! held in memory but a few pieces: a model larger than memory passes through.
 //!
@@ -53,20 +58,32 @@
 //! # What this crate does not do
 //!
 //! It converts no elements: [`safetensors_core::convert::Converted`] does, and takes these sources.
-//! It reads no pickles, so no arrays of objects.
+//! Of pickles it reads those of PyTorch, with the feature `pytorch`, and no arrays of objects.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking"))]
 
 mod error;
+mod format;
+#[cfg(feature = "gguf")]
+#[cfg_attr(docsrs, doc(cfg(feature = "gguf")))]
+pub mod gguf;
 mod input;
 mod limits;
 pub mod npy;
 pub mod npz;
+mod options;
+#[cfg(feature = "pytorch")]
+#[cfg_attr(docsrs, doc(cfg(feature = "pytorch")))]
+pub mod pytorch;
+mod tensor_file;
 mod zipped;
 
 pub use error::{Error, ErrorKind, Result};
+pub use format::{Format, open};
 pub use limits::Limits;
+pub use options::Options;
+pub use tensor_file::{Stored, TensorFile};
 
 /// The README, whose example is tested.
 #[cfg(doctest)]

@@ -24,11 +24,22 @@ pub struct Limits {
     pub members: usize,
     /// The most bytes that are read to list the members of an archive; 64 MiB by default, which
     /// half a million names of usual length take.
+    ///
+    /// As many bytes at most has the pickle of a file of PyTorch, the header of a GGUF file, and an
+    /// index.
     pub directory_bytes: u64,
+    /// The most objects in the pickle of a file of PyTorch; 8,000,000 by default, of which each
+    /// takes up to 50 bytes of memory. A tensor needs some 20 of them.
+    pub objects: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { header_bytes: 1 << 20, members: 500_000, directory_bytes: 64 << 20 }
+        Self {
+            header_bytes: 1 << 20,
+            members: 500_000,
+            directory_bytes: 64 << 20,
+            objects: 8_000_000,
+        }
     }
 }

@@ -91,6 +91,20 @@ impl<S: ReadAt> Zipped<S> {
         })
     }
 
+    /// Reads all members, and compares their checksums. Returns how many there are.
+    pub(crate) fn verify_checksums(&self) -> Result<u64> {
+        let names = self.names()?;
+        for (index, name) in names.iter().enumerate() {
+            let read = self.check_size(index).and_then(|()| {
+                self.member(index, |member| Ok(std::io::copy(member, &mut std::io::sink())?))
+            });
+            let located = |error: Error| error.in_file(&self.input.file).in_member(name);
+            read.map_err(located)?;
+        }
+        self.input.check_unchanged()?;
+        Ok(names.len() as u64)
+    }
+
     /// Fails if members share bytes of the archive, or reach past its end.
     pub(crate) fn check_overlap(&self) -> Result<()> {
         match self.zip.clone().has_overlapping_entries().map_err(failed)? {

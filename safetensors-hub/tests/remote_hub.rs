@@ -49,6 +49,19 @@ fn a_header_is_two_requests_and_a_tensor_is_one() {
 }
 
 #[test]
+fn an_index_opens_by_its_own_address() {
+    let server = Server::start([(REPO, Repo::new(shards(LEN)))]);
+    for path in ["/model.safetensors.index.json", "@main/model.safetensors.index.json"] {
+        server.clear_log();
+        let checkpoint = open(&server, path).unwrap();
+        assert_eq!((checkpoint.len(), checkpoint.files().len()), (3, 3));
+        // Each shard by a question and a range; the index by one question more, as small files are.
+        assert_eq!(server.log().len(), 9);
+        checkpoint.check_unchanged().unwrap();
+    }
+}
+
+#[test]
 fn a_repository_opens_at_one_commit() {
     let repo = Repo::new(shards(LEN)).commit("other", shards(7));
     let [first, other] = ["main", "other"].map(|name| repo.resolve(name).unwrap().to_owned());

@@ -31,24 +31,26 @@ const PIECE: u64 = 8 << 20;
 pub(super) fn rows() -> Vec<Spec> {
     vec![
         Spec::new("remote: a header and a tensor of 4 MiB, 20 ms away", one_tensor),
-        Spec::new("remote: 256 MiB in 64 tensors, 20 ms away", everything),
+        Spec::new("remote: 1 GiB in 64 tensors, 20 ms away", everything),
     ]
 }
 
-/// A server with a file of 64 tensors, 4 MiB each.
-fn served(data: &Data) -> Result<(Rc<Server>, Vec<u8>)> {
+/// A server with a file of 64 tensors of so many MiB; the length of the file, and the bytes of one
+/// of the tensors.
+fn served(data: &Data, mib: usize, tensor: &str) -> Result<(Rc<Server>, u64, Vec<u8>)> {
     let tensors: Vec<_> =
-        (0..64).map(|i| FileTensor::bf16(format!("t{i:02}"), &[1 << 21])).collect();
-    let bytes = std::fs::read(data.file("remote.safetensors", &tensors)?.path)?;
-    let server = Server::new().with(NAME, bytes.clone());
+        (0..64).map(|i| FileTensor::bf16(format!("t{i:02}"), &[mib << 19])).collect();
+    let bytes = std::fs::read(data.file(&format!("remote-{mib}.safetensors"), &tensors)?.path)?;
+    let expected = SafeTensors::parse(&bytes[..])?.view(tensor)?.data().to_vec();
+    let len = bytes.len() as u64;
+    let server = Server::new().with(NAME, bytes);
     server.slow_down(LATENCY, BANDWIDTH);
-    Ok((Rc::new(server), bytes))
+    Ok((Rc::new(server), len, expected))
 }
 
 fn one_tensor(data: &Data) -> Result<Row> {
-    let (server, bytes) = served(data)?;
+    let (server, _, expected) = served(data, 4, "t40")?;
     let address = server.address(NAME);
-    let expected = SafeTensors::parse(&bytes[..])?.view("t40")?.data().to_vec();
     let ours = move || -> Result<_> { Ok(remote::open(&address)?.tensor("t40")?.read()?) };
     ensure!(ours()?.bytes() == expected, "our tensor differs");
     let requests = server.take_log().len();
@@ -76,12 +78,11 @@ fn one_tensor(data: &Data) -> Result<Row> {
 }
 
 fn everything(data: &Data) -> Result<Row> {
-    let (server, bytes) = served(data)?;
-    let (address, len) = (server.address(NAME), bytes.len() as u64);
-    let expected = SafeTensors::parse(&bytes[..])?.view("t63")?.data().to_vec();
+    let (server, len, expected) = served(data, 16, "t63")?;
+    let address = server.address(NAME);
     let ours = move || -> Result<_> { Ok(remote::open(&address)?.read_all(&LoadOptions::new())?) };
     ensure!(ours()?[63].bytes() == expected, "our tensor differs");
-    drop((bytes, expected));
+    drop(expected);
     let limit = Rc::clone(&server);
     let contenders = vec![
         Contender::ours("remote::open, Checkpoint::read_all", move |watch| {

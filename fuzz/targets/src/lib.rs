@@ -14,6 +14,7 @@
 //! | [`serialize`] | what was saved is read, by the reference too; equal tensors give equal bytes |
 //! | [`modelspec`] | what is read is written, and reading agrees with validating |
 //! | [`npy`] | arrays of every layout are read element for element, archives as they were written |
+//! | [`tensor_file`] | any file of PyTorch, GGUF or NumPy is read in parts as it is whole, or refused |
 //!
 //! Nothing may panic, overflow, hang or take memory out of proportion. Inputs are read by
 //! [`input::Input`] alone, so that a finding means the same after any update of a dependency.
@@ -29,6 +30,7 @@ pub mod npy;
 pub mod scratch;
 pub mod serialize;
 pub mod slice;
+pub mod tensor_file;
 pub mod tensors;
 
 /// A target: its name, which is that of its folders of seeds and findings, and its function.
@@ -44,4 +46,5 @@ pub const TARGETS: &[Target] = &[
     ("npy", npy::run),
     ("serialize", serialize::run),
     ("slice", slice::run),
+    ("tensor_file", tensor_file::run),
 ];

@@ -5,20 +5,21 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use safetensors_core::LazyTensor;
 use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::digest::{self, DigestOptions};
 use safetensors_core::edit::{RecordOptions, record_digests, recover};
-use safetensors_core::{Checkpoint, LazyTensor};
 use serde::Serialize;
 
 use crate::edit::{advised, files_of, warn_of_restored};
+use crate::input::{Checkpoint, Source};
 use crate::inputs::{Inputs, Shown};
 use crate::progress::Progress;
 use crate::report::report;
 use crate::select::Select;
 use crate::targets::Target;
 use crate::totals::Totals;
-use crate::{input, json, text};
+use crate::{input, json, other, text};
 
 /// Print the digest of each tensor, and of all data of each file.
 ///
@@ -94,6 +95,8 @@ fn print(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Resul
     let matcher = args.select.matcher()?;
     let tensors = matcher.tensors(&checkpoint)?;
     let files = if matcher.is_everything() { checkpoint.files() } else { &[] };
+    // The data of a file of another format is not in the order that a safetensors file has.
+    let files = if other::is_in(files) { &[] } else { files };
     let bytes = tensors.iter().map(LazyTensor::byte_len).sum::<u64>() + data_len(files);
     let progress = Progress::bytes(bytes);
     let options = || DigestOptions::new().progress(progress.counted());
@@ -187,6 +190,6 @@ fn record(checkpoint: &Checkpoint, out: &mut impl Write) -> anyhow::Result<()> {
 }
 
 /// The bytes of data in all files.
-fn data_len(files: &[CheckpointFile]) -> u64 {
+fn data_len(files: &[CheckpointFile<Source>]) -> u64 {
     files.iter().map(|file| file.safetensors().header().data_len()).sum()
 }

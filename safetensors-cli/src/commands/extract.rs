@@ -59,8 +59,11 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     };
     let part = tensor.slice(selection.indices())?;
     let instead = "use --raw, or make it F32 with `safetensors convert --dtype f32`";
-    let header =
-        if args.raw { Vec::new() } else { numpy::header_of(tensor.name(), &part, instead)? };
+    let header = match args.raw {
+        true => Vec::new(),
+        false => numpy::header_of(tensor.name(), &part, instead)
+            .with_context(|| text::path(&args.output))?,
+    };
     let bytes = part.byte_len() + header.len() as u64;
     let progress = Progress::bytes(part.byte_len());
     let write = |out: &mut dyn Write| write(&header, tensor.name(), &part, out, &progress);

@@ -1,10 +1,12 @@
 //! One file or folder for each command: its arguments, its `run`, and code that only it needs.
 
 pub(crate) mod browse;
+pub(crate) mod cache;
 pub(crate) mod completions;
 pub(crate) mod convert;
 pub(crate) mod diff;
 pub(crate) mod digest;
+pub(crate) mod download;
 pub(crate) mod extract;
 pub(crate) mod inspect;
 pub(crate) mod manual;

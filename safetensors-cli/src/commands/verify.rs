@@ -10,11 +10,12 @@ use safetensors_core::framework::default_threads;
 use serde::Serialize;
 
 use crate::colour::{Colour, paint};
+use crate::input::Checkpoint;
 use crate::progress::Progress;
 use crate::report::{report, warn};
 use crate::targets::{self, Target};
 use crate::totals::Totals;
-use crate::{json, parallel, text};
+use crate::{json, other, parallel, text};
 
 /// Check files and checkpoints against every rule of the format.
 ///
@@ -24,13 +25,14 @@ use crate::{json, parallel, text};
 /// because the format allows any value.
 ///
 /// Each sound file or checkpoint gets one line on standard output, each other one a
-/// line on standard error. Warnings are about sound files: tensors or files that an
+/// line on standard error. Of a file of PyTorch, GGUF or NumPy, the structure and the places
+/// of tensors are checked, and with --digests the checksums of an archive. Warnings are about sound files: tensors or files that an
 /// index leaves out, or a wrong total_size. With --strict, warnings are failures, and
 /// so is every departure from the text of the format that readers tolerate.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Files, indexes or directories with all below them, or - for standard input
+    /// Files, indexes, directories with all below them, addresses, or - for standard input
     ///
     /// An index, such as model.safetensors.index.json, is checked with its shards. Each file is
     /// checked once, even if it is named twice, or named and also a shard
@@ -73,6 +75,10 @@ struct Outcome {
     warnings: Vec<String>,
     files: usize,
     digests: usize,
+    /// The format of a file that is none of safetensors.
+    format: Option<String>,
+    /// The checksums of an archive that were compared.
+    checksums: u64,
     #[serde(flatten)]
     totals: Totals,
 }
@@ -125,6 +131,9 @@ fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> O
         let checkpoint = target.open()?;
         outcome.totals = Totals::of(checkpoint.tensors());
         outcome.files = checkpoint.files().len();
+        if check_other(&checkpoint, args, &mut outcome)? {
+            return Ok(());
+        }
         let mut findings = checkpoint.audit()?;
         if args.digests {
             findings.extend(checkpoint.audit_values()?);
@@ -154,6 +163,28 @@ fn check(target: &Target, args: &Args, threads: usize, progress: &Progress) -> O
     }
     outcome.sound = outcome.error.is_none() && (outcome.warnings.is_empty() || !args.strict);
     Some(outcome)
+}
+
+/// Checks a file of another format, which opening has done but for the checksums of archives.
+/// `false` for a safetensors file.
+fn check_other(
+    checkpoint: &Checkpoint,
+    args: &Args,
+    outcome: &mut Outcome,
+) -> anyhow::Result<bool> {
+    for file in checkpoint.files() {
+        let Some(file) = other::of(file.safetensors().source()) else { return Ok(false) };
+        outcome.format = Some(file.format().to_string());
+        if args.digests {
+            let checked = file.verify_checksums();
+            outcome.checksums += checked
+                .map_err(|error| anyhow::anyhow!("{}", text::printable(&error.to_string())))?;
+        }
+    }
+    if args.digests {
+        outcome.warnings.extend(checkpoint.audit_values()?.iter().map(ToString::to_string));
+    }
+    Ok(outcome.format.is_some())
 }
 
 impl Outcome {
@@ -191,7 +222,17 @@ impl Outcome {
             0 => String::new(),
             some => format!(", {} right", text::counted(some as u64, "digest")),
         };
-        format!("{shards}{tensors}, {parameters}, {}{digests}", text::size(bytes))
+        let other = match (&self.format, self.checksums) {
+            (None, _) => String::new(),
+            (Some(format), 0) => {
+                format!("; {format}: its structure and the places of all tensors, not their values")
+            }
+            (Some(format), some) => format!(
+                "; {format}: its structure, the places of all tensors, and {}",
+                text::counted(some, "checksum")
+            ),
+        };
+        format!("{shards}{tensors}, {parameters}, {}{digests}{other}", text::size(bytes))
     }
 }
 

@@ -4,11 +4,10 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
 use hashbrown::HashTable;
-use safetensors_core::Dtype;
-use safetensors_core::header::TensorInfo;
 
 use super::Tree;
 use crate::order::number;
+use crate::other::Kind;
 
 /// Folds siblings that differ only in the number at the start of their labels. The folded tree takes
 /// the place of the first of them.
@@ -89,8 +88,8 @@ struct Unlabelled<'t, 'a> {
 }
 
 /// The part of a tensor's description that is compared.
-fn kind<'a>(tensor: TensorInfo<'a>) -> (Dtype, &'a [usize]) {
-    (tensor.dtype(), tensor.shape())
+fn kind<'a>(tree: &Tree<'a>) -> Option<(Kind<'a>, &'a [usize])> {
+    Some((tree.kind()?, tree.tensor()?.shape()))
 }
 
 impl PartialEq for Unlabelled<'_, '_> {
@@ -102,7 +101,7 @@ impl PartialEq for Unlabelled<'_, '_> {
         };
         self.rest == other.rest
             && self.tree.copies == other.tree.copies
-            && self.tree.tensor().map(kind) == other.tree.tensor().map(kind)
+            && kind(self.tree) == kind(other.tree)
             && inside.len() == others.len()
             && inside.iter().zip(others).all(same)
     }
@@ -114,7 +113,7 @@ impl Hash for Unlabelled<'_, '_> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.rest.hash(state);
         self.tree.copies.hash(state);
-        self.tree.tensor().map(kind).hash(state);
+        kind(self.tree).hash(state);
         self.tree.children().len().hash(state);
         for child in self.tree.children() {
             child.label.hash(state);

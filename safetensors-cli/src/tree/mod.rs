@@ -9,8 +9,10 @@ use std::ops::Range;
 
 use safetensors_core::header::TensorInfo;
 use safetensors_core::{Dtype, LazyTensor};
+use safetensors_formats::Stored;
 
 use crate::order::{self, MAX_PARTS, Position, Sort, Sortable};
+use crate::other::{self, Kind};
 use crate::totals::Totals;
 
 /// A module, a tensor, or several of either that differ only in a number in their names.
@@ -31,8 +33,8 @@ pub(crate) struct Tree<'a> {
 
 #[derive(Clone, Debug)]
 enum Content<'a> {
-    /// A tensor, and the number of its file.
-    Tensor(TensorInfo<'a>, usize),
+    /// A tensor, the number of its file, and how it is stored if its dtype does not say that.
+    Tensor(TensorInfo<'a>, usize, Option<&'a Stored>),
     /// The modules and tensors in a module.
     Module(Box<[Tree<'a>]>),
 }
@@ -42,16 +44,16 @@ type Fold = for<'a> fn(Vec<Tree<'a>>) -> Vec<Tree<'a>>;
 
 impl<'a> Tree<'a> {
     /// The top-level modules and tensors of these tensors, which are sorted by name on the way.
-    pub(crate) fn of<S>(tensors: &mut [LazyTensor<'a, S>], sort: Sort) -> Vec<Self> {
+    pub(crate) fn of<S: 'static>(tensors: &mut [LazyTensor<'a, S>], sort: Sort) -> Vec<Self> {
         Self::grow(tensors, sort, |trees| trees)
     }
 
     /// The same, with layers of the same structure folded into one.
-    pub(crate) fn folded<S>(tensors: &mut [LazyTensor<'a, S>], sort: Sort) -> Vec<Self> {
+    pub(crate) fn folded<S: 'static>(tensors: &mut [LazyTensor<'a, S>], sort: Sort) -> Vec<Self> {
         Self::grow(tensors, sort, fold::fold_alike)
     }
 
-    fn grow<S>(tensors: &mut [LazyTensor<'a, S>], sort: Sort, fold: Fold) -> Vec<Self> {
+    fn grow<S: 'static>(tensors: &mut [LazyTensor<'a, S>], sort: Sort, fold: Fold) -> Vec<Self> {
         let separator = order::by_name(tensors);
         let mut trees = Grow { separator, fold }.children(tensors, 0, 0);
         sort_all(&mut trees, sort);
@@ -61,7 +63,15 @@ impl<'a> Tree<'a> {
     /// The description of the tensor. `None` for a module.
     pub(crate) fn tensor(&self) -> Option<TensorInfo<'a>> {
         match &self.content {
-            Content::Tensor(info, _) => Some(*info),
+            Content::Tensor(info, ..) => Some(*info),
+            Content::Module(_) => None,
+        }
+    }
+
+    /// The dtype of the tensor, as it is shown. `None` for a module.
+    pub(crate) fn kind(&self) -> Option<Kind<'a>> {
+        match &self.content {
+            Content::Tensor(info, _, stored) => Some(Kind::of(*info, *stored)),
             Content::Module(_) => None,
         }
     }
@@ -69,7 +79,7 @@ impl<'a> Tree<'a> {
     /// The number of the tensor's file. `None` for a module.
     pub(crate) fn file_index(&self) -> Option<usize> {
         match &self.content {
-            Content::Tensor(_, file) => Some(*file),
+            Content::Tensor(_, file, _) => Some(*file),
             Content::Module(_) => None,
         }
     }
@@ -85,7 +95,7 @@ impl<'a> Tree<'a> {
     /// The totals of one copy.
     pub(crate) fn totals(&self) -> Totals {
         match &self.content {
-            Content::Tensor(info, _) => Totals::one(*info),
+            Content::Tensor(info, _, stored) => Totals::one(*info, *stored),
             Content::Module(children) => children.iter().map(Self::all).sum(),
         }
     }
@@ -108,14 +118,14 @@ impl Sortable for Tree<'_> {
 
     fn dtype(&self) -> Option<Dtype> {
         match &self.content {
-            Content::Tensor(info, _) => Some(info.dtype()),
+            Content::Tensor(info, ..) => Some(info.dtype()),
             Content::Module(children) => children.first().and_then(Self::dtype),
         }
     }
 
     fn position(&self) -> Position {
         match &self.content {
-            Content::Tensor(info, file) => {
+            Content::Tensor(info, file, _) => {
                 let place = info.data_offsets();
                 (*file, place.start, place.end)
             }
@@ -145,7 +155,7 @@ struct Grow {
 impl Grow {
     /// The modules and tensors of sorted tensors whose names share their first `depth` parts, which
     /// end before the byte `start`.
-    fn children<'a, S>(
+    fn children<'a, S: 'static>(
         &self,
         tensors: &[LazyTensor<'a, S>],
         depth: usize,
@@ -177,7 +187,7 @@ impl Grow {
             trees.extend(tensors.iter().map(|tensor| Tree {
                 label: label.into(),
                 copies: 1,
-                content: Content::Tensor(tensor.info(), tensor.file_index()),
+                content: Content::Tensor(tensor.info(), tensor.file_index(), other::stored(tensor)),
                 separator: self.separator,
             }));
             if let Some(first) = inside.first() {

@@ -383,12 +383,14 @@ fn wrong_kinds_and_wrong_usage() {
             "a directory: write that, and convert it with a tool that knows ",
         );
         convert(dir.path(), &["a.safetensors", name]).code(2).stderr(next);
+    }
+    for name in ["a.ONNX", "a.msgpack", "a.keras"] {
         let next = predicate::str::contains(
             "convert it to .safetensors or .npz first, with a tool that knows ",
         );
         convert(dir.path(), &[name, "b.safetensors"]).code(2).stderr(next);
     }
-    for missing in ["none.npy", "none.npz", "none.safetensors"] {
+    for missing in ["none.npy", "none.npz", "none.safetensors", "none.gguf", "none.bin"] {
         let once = predicate::str::contains(missing)
             .count(1)
             .and(predicate::str::starts_with(format!("error: {missing}: ")));

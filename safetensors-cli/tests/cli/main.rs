@@ -20,6 +20,7 @@ mod manual;
 mod map;
 mod metadata;
 mod modelspec;
+mod other_formats;
 mod page;
 #[cfg(unix)]
 mod pager;

@@ -146,3 +146,28 @@ fn arguments_that_would_move_the_cursor_do_not() {
         "{stderr}"
     );
 }
+
+#[cfg(not(feature = "remote"))]
+#[test]
+fn addresses_need_a_feature() {
+    let dir = temp_dir();
+    small_file(dir.path(), "a.safetensors");
+    for args in [
+        &["inspect", "hf://owner/name"][..],
+        &["verify", "s3://bucket/model"],
+        &["diff", "a.safetensors", "https://user:secret@host/a.safetensors?signature=secret"],
+        &["convert", "a.safetensors", "s3://bucket/model/"],
+        &["download", "owner/name"],
+        &["cache", "list"],
+    ] {
+        let run = run_in(dir.path(), args).code(1);
+        let said = text(&run.get_output().stderr);
+        assert!(said.contains("was built without addresses and downloads"), "{said}");
+        assert!(said.contains("--features remote") && !said.contains("secret"), "{said}");
+    }
+    // In place they are refused as ever, and such a path of the disk is none.
+    run_in(dir.path(), &["metadata", "clear", "hf://owner/name"]).code(2);
+    std::fs::create_dir_all(dir.path().join("s3:/bucket")).unwrap();
+    small_file(&dir.path().join("s3:/bucket"), "model.safetensors");
+    run_in(dir.path(), &["inspect", "./s3://bucket"]).success();
+}

@@ -1,6 +1,7 @@
 //! Checkpoints: the tensors of a model, in one file or in several. [`Checkpoint`] opens one,
 //! [`save_sharded`] saves one, and a [`store`] is the place of its files.
 
+mod boxed;
 mod current;
 mod destination;
 mod directories;

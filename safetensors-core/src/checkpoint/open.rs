@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::opening::{open_each, open_from};
+use super::opening::{join, open_each, open_from};
 use super::store::{FileKind, LocalStore, OpenedBy, PerhapsLocal, Store};
 use super::{CheckpointFile, CheckpointPath, locate};
 use crate::checkpoint::Checkpoint;
@@ -119,6 +119,39 @@ impl<S: ReadAt> Checkpoint<S> {
         let path = name.into();
         let archive = SafeTensors::from_source(source).map_err(|error| error.in_path(&path))?;
         Ok(Self::from_single(CheckpointFile { path, archive }))
+    }
+
+    /// Several sources as one checkpoint, without an index; each comes with the path that stands for
+    /// it in errors. The order does not matter: the files are sorted by their paths.
+    ///
+    /// ```
+    /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};
+    ///
+    /// let bytes = |name| {
+    ///     let values = [1_u8, 2];
+    ///     let view = TensorView::from_slice(&[2], &values).unwrap();
+    ///     serialize([(name, view)], &SaveOptions::new()).unwrap()
+    /// };
+    /// let checkpoint = Checkpoint::from_sources([("one", bytes("a")), ("two", bytes("b"))])?;
+    /// assert_eq!(checkpoint.len(), 2);
+    /// # Ok::<(), safetensors_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InTwoFiles`] for a tensor that two of the sources have; those of
+    /// [`SafeTensors::from_source`].
+    pub fn from_sources<P: Into<PathBuf>>(
+        sources: impl IntoIterator<Item = (P, S)>,
+    ) -> Result<Self> {
+        let mut files = Vec::new();
+        for (path, source) in sources {
+            let path = path.into();
+            let archive = SafeTensors::from_source(source).map_err(|error| error.in_path(&path))?;
+            files.push(CheckpointFile { path, archive });
+        }
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+        join(files)
     }
 
     /// [`open`](Checkpoint::open) for files that do not lie on the local disk, but for example in

@@ -120,7 +120,12 @@ pub(super) fn open_each<T: Store>(
     limits: &Limits,
 ) -> Result<Checkpoint<T::File>> {
     let open = |path: &PathBuf, _: &mut ()| open_shard(store, path, limits);
-    let shards = in_parallel(paths, OPENED_AT_ONCE, open)?;
+    join(in_parallel(paths, OPENED_AT_ONCE, open)?)
+}
+
+/// Joins open files, none of which has a tensor of another, to one checkpoint. They are sorted by
+/// their paths.
+pub(super) fn join<S: ReadAt>(shards: Vec<CheckpointFile<S>>) -> Result<Checkpoint<S>> {
     let mut places = Vec::new();
     let mut owners = HashMap::new();
     for (shard, file) in shards.iter().enumerate() {

@@ -1,5 +1,6 @@
 //! [`ReadAt`]: where the bytes of a file come from.
 
+use std::any::Any;
 use std::io;
 
 /// Bytes that can be read at any position, from several threads at once.
@@ -147,6 +148,12 @@ pub trait ReadAt: Send + Sync {
     fn is_replaced(&self) -> io::Result<bool> {
         Ok(false)
     }
+
+    /// The source itself, for a program that knows its type and wants it back from a
+    /// [`Box<dyn ReadAt>`](crate::Checkpoint::into_boxed). `None` by default.
+    fn as_any(&self) -> Option<&dyn Any> {
+        None
+    }
 }
 
 /// How loads divide what they read from a source whose calls wait: see [`ReadAt::requests`].
@@ -185,6 +192,41 @@ pub struct ReadRange<'a> {
     pub offset: u64,
     /// The buffer. It is filled completely.
     pub bytes: &'a mut [u8],
+}
+
+/// Some source, whatever its type: see [`Checkpoint::into_boxed`](crate::Checkpoint::into_boxed).
+impl ReadAt for Box<dyn ReadAt> {
+    fn byte_len(&self) -> u64 {
+        (**self).byte_len()
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        (**self).read_exact_at(buf, offset)
+    }
+
+    fn read_ranges_at(&self, ranges: &mut [ReadRange<'_>]) -> io::Result<()> {
+        (**self).read_ranges_at(ranges)
+    }
+
+    fn requests(&self) -> Option<Requests> {
+        (**self).requests()
+    }
+
+    fn check_unchanged(&self) -> io::Result<()> {
+        (**self).check_unchanged()
+    }
+
+    fn may_change_unseen(&self) -> bool {
+        (**self).may_change_unseen()
+    }
+
+    fn is_replaced(&self) -> io::Result<bool> {
+        (**self).is_replaced()
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        (**self).as_any()
+    }
 }
 
 impl<B: AsRef<[u8]> + Send + Sync> ReadAt for B {

@@ -28,6 +28,13 @@ pub struct SafeTensors<B> {
     bytes: B,
 }
 
+impl<B> SafeTensors<B> {
+    /// The same file with another type of source, which has the same bytes.
+    pub(crate) fn map_source<T>(self, change: impl FnOnce(B) -> T) -> SafeTensors<T> {
+        SafeTensors { header: self.header, bytes: change(self.bytes) }
+    }
+}
+
 impl<B: AsRef<[u8]>> SafeTensors<B> {
     /// Parses a whole file in memory, with the default [`Limits`].
     ///

@@ -357,7 +357,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     pub fn save(self, path: impl AsRef<Path>, options: &SaveOptions) -> Result<()> {
         let path = path.as_ref();
         self.refuse_deselected().map_err(|error| error.in_path(path))?;
-        let options = self.options(options);
+        let options = self.save_options(options);
         save_if(path, self.tensors, &options, || check_before_replacing(&self.sources, path))
     }
 
@@ -381,9 +381,9 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         save_sharded_if(directory, self.tensors, &options, check)
     }
 
-    /// [`options`](Rewrite::options) for several files.
-    fn shard_options(&self, options: &ShardOptions) -> ShardOptions {
-        options.clone().save_options(self.options(&options.save_options))
+    /// [`save_options`](Rewrite::save_options) for several files.
+    pub fn shard_options(&self, options: &ShardOptions) -> ShardOptions {
+        options.clone().save_options(self.save_options(&options.save_options))
     }
 
     /// Checks that the sources, and the indexes that they were opened by, have not changed. Saving
@@ -397,9 +397,10 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
         check_unchanged(&self.sources)
     }
 
-    /// The options, with the metadata of the sources added and tied weights kept tied. The options'
-    /// own metadata overrides that of the sources.
-    fn options(&self, options: &SaveOptions) -> SaveOptions {
+    /// The options that [`save`](Rewrite::save) makes of these: with the metadata of the sources,
+    /// which that of the options overrides, and with tied weights kept tied. They are for programs
+    /// that save [`tensors`](Rewrite::tensors) in another place than the local disk.
+    pub fn save_options(&self, options: &SaveOptions) -> SaveOptions {
         let own = options.metadata.clone();
         let options =
             SaveOptions { metadata: self.metadata.clone(), ..options.clone() }.metadata(own);

@@ -63,7 +63,7 @@ impl<'a, S: ReadAt> Rewrite<'a, S> {
     /// [`ErrorKind::NothingSelected`](crate::ErrorKind::NothingSelected).
     pub fn plan(&self, options: &SaveOptions) -> Result<Plan<'_, 'a, S>> {
         self.refuse_deselected()?;
-        let mut options = self.options(options);
+        let mut options = self.save_options(options);
         let mut tensors: Vec<_> = self.tensors().collect();
         let aliases = match &options.tied {
             Some(tied) => tied::drop_copies(&mut tensors, tied)?,

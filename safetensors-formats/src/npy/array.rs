@@ -10,6 +10,7 @@ use safetensors_core::save::Sink;
 use safetensors_core::{self as core, Dtype, ReadAt, TensorBuf, TensorSource};
 
 use super::elements::Elements;
+use super::file::header_of_member;
 use super::fortran;
 use super::header::{Header, Order};
 use crate::Limits;
@@ -113,10 +114,7 @@ impl<S: ReadAt> Array<S> {
     ) -> Result<Self> {
         let opened = archive.member(index, |member| {
             let size = member.size();
-            let mut counted = member.take(size);
-            let header = Header::read(&mut counted, limits)?;
-            check_length(&header, counted.limit())?;
-            Ok((header, size - counted.limit()))
+            header_of_member(member, size, limits)
         });
         let (header, header_len) =
             opened.map_err(|error| error.in_file(&archive.input.file).in_member(name))?;
@@ -362,12 +360,12 @@ fn io(error: io::Error) -> core::Error {
 }
 
 /// The name of the file without its extension.
-fn stem(path: &Path) -> String {
+pub(crate) fn stem(path: &Path) -> String {
     path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// Refuses an array that has another number of bytes than its header asks for.
-fn check_length(header: &Header, found: u64) -> Result<()> {
+pub(super) fn check_length(header: &Header, found: u64) -> Result<()> {
     let expected = header.data_len()?;
     if expected != found {
         return Err(ErrorKind::DataLength { expected, found }.into());

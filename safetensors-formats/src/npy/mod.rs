@@ -22,12 +22,16 @@
 mod array;
 mod descr;
 mod elements;
+mod file;
 mod fortran;
 mod header;
 mod literal;
 mod write;
 
 pub use array::Array;
+#[cfg(feature = "pytorch")]
+pub(crate) use array::stem;
 pub use descr::ByteOrder;
+pub(crate) use file::{header_of_member, open_file, tensor};
 pub use header::{Header, Order};
 pub use write::{write, write_data};

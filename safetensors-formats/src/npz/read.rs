@@ -71,6 +71,17 @@ impl Archive {
     }
 }
 
+/// The name of each array, and the member that it is.
+pub(super) fn arrays<S: ReadAt>(zipped: &Zipped<S>) -> Result<Vec<(String, usize)>> {
+    let members = zipped.names()?.into_iter().enumerate();
+    let files = members.filter(|(_, member)| !member.ends_with('/'));
+    let arrays = files.map(|(index, mut name)| {
+        name.truncate(name.strip_suffix(".npy").unwrap_or(&name).len());
+        (name, index)
+    });
+    Ok(arrays.collect())
+}
+
 impl<S: ReadAt> Archive<S> {
     /// Lists the members of an archive that is in memory, or anywhere else. `path` is what errors
     /// call it.
@@ -84,14 +95,7 @@ impl<S: ReadAt> Archive<S> {
 
     fn of_input(input: Input<S>, limits: &Limits) -> Result<Self> {
         let zipped = Zipped::open(input, limits)?;
-        let members = zipped.names()?.into_iter().enumerate();
-        let files = members.filter(|(_, member)| !member.ends_with('/'));
-        let arrays: Vec<_> = files
-            .map(|(index, mut name)| {
-                name.truncate(name.strip_suffix(".npy").unwrap_or(&name).len());
-                (name, index)
-            })
-            .collect();
+        let arrays = arrays(&zipped)?;
         let mut by_name: Vec<_> = (0..arrays.len()).collect();
         by_name.sort_by_key(|&position| &arrays[position].0);
         Ok(Self { zipped: Arc::new(zipped), arrays, by_name, limits: limits.clone() })

@@ -68,7 +68,11 @@ fn download_repo(repo: &RepoId, options: &DownloadOptions) -> Result<Snapshot> {
         Some(text) => Revision::parse(text)?,
         None => Revision::main(),
     };
-    let wanted = Wanted { checkpoint: options.checkpoint.as_deref(), patterns: &options.patterns };
+    let wanted = Wanted {
+        checkpoint: options.checkpoint.as_deref(),
+        patterns: &options.patterns,
+        excluded: &options.excluded,
+    };
     wanted.check()?;
     let cache = match &options.cache {
         Some(dir) => Cache::at(dir),

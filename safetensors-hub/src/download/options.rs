@@ -31,6 +31,7 @@ pub struct DownloadOptions {
     pub(super) revision: Option<String>,
     pub(super) checkpoint: Option<String>,
     pub(super) patterns: Vec<String>,
+    pub(super) excluded: Vec<String>,
     pub(super) client: ClientOptions,
     pub(super) cache: Option<PathBuf>,
     pub(super) offline: Option<bool>,
@@ -46,6 +47,7 @@ impl DownloadOptions {
             revision: None,
             checkpoint: Some(String::new()),
             patterns: Vec::new(),
+            excluded: Vec::new(),
             client: ClientOptions::new(),
             cache: None,
             offline: None,
@@ -80,6 +82,14 @@ impl DownloadOptions {
     #[must_use]
     pub fn file(mut self, pattern: impl Into<String>) -> Self {
         self.patterns.push(pattern.into());
+        self
+    }
+
+    /// Leaves out the files whose whole name matches a pattern, of those that
+    /// [`file`](Self::file) adds. The checkpoint is not affected.
+    #[must_use]
+    pub fn exclude(mut self, pattern: impl Into<String>) -> Self {
+        self.excluded.push(pattern.into());
         self
     }
 
@@ -145,6 +155,7 @@ impl fmt::Debug for DownloadOptions {
             .field("revision", &self.revision)
             .field("checkpoint", &self.checkpoint)
             .field("patterns", &self.patterns)
+            .field("excluded", &self.excluded)
             .field("client", &self.client)
             .field("cache", &self.cache)
             .field("offline", &self.offline)

@@ -16,6 +16,8 @@ pub(super) struct Wanted<'a> {
     /// The folder or file of the checkpoint, if it is wanted; empty for the root.
     pub(super) checkpoint: Option<&'a str>,
     pub(super) patterns: &'a [String],
+    /// What is left out of the files that the patterns match.
+    pub(super) excluded: &'a [String],
 }
 
 /// The checkpoint in a list of files.
@@ -61,6 +63,11 @@ impl Wanted<'_> {
         }
     }
 
+    /// Whether a file that a pattern matches is left out.
+    fn leaves_out(&self, name: &str) -> bool {
+        self.excluded.iter().any(|pattern| matches(pattern, name))
+    }
+
     /// The files that the patterns match, in the Hub's order, without duplicates.
     pub(super) fn matched(&self, listed: &[String]) -> Result<Vec<String>> {
         for pattern in self.patterns {
@@ -69,9 +76,16 @@ impl Wanted<'_> {
                 return Err(ErrorKind::NoMatch { pattern, found }.into());
             }
         }
-        let is_wanted = |name: &String| self.patterns.iter().any(|pattern| matches(pattern, name));
+        let is_wanted = |name: &String| {
+            self.patterns.iter().any(|pattern| matches(pattern, name)) && !self.leaves_out(name)
+        };
         let names: Vec<_> = listed.iter().filter(|name| is_wanted(name)).cloned().collect();
         names.iter().try_for_each(|name| check_file_name(name))?;
+        if names.is_empty() && !self.patterns.is_empty() && self.checkpoint.is_none() {
+            let (pattern, excluded) = (self.patterns.join(" "), self.excluded.join(" "));
+            let pattern = format!("{pattern} without {excluded}");
+            return Err(ErrorKind::NoMatch { pattern, found: listed.to_vec() }.into());
+        }
         Ok(names)
     }
 
@@ -127,7 +141,7 @@ impl Wanted<'_> {
             if names.peek().is_none() {
                 return Ok(Err(Missing(pattern.clone())));
             }
-            for name in names {
+            for name in names.filter(|name| !self.leaves_out(name)) {
                 match repo.pointer(commit, name).is_file() {
                     true => cached.files.push(name.clone()),
                     false => return Ok(Err(Missing(name.clone()))),
@@ -192,7 +206,7 @@ mod tests {
 
     fn find(path: &str, listed: &[&str]) -> Result<Option<Found>> {
         let listed: Vec<_> = listed.iter().map(|name| (*name).to_owned()).collect();
-        let wanted = Wanted { checkpoint: Some(path), patterns: &[] };
+        let wanted = Wanted { checkpoint: Some(path), patterns: &[], excluded: &[] };
         wanted.find(&RepoId::parse("o/n").unwrap(), &listed)
     }
 
@@ -220,7 +234,8 @@ mod tests {
     fn patterns_must_match_and_never_match_unsafe_names() {
         let listed = ["a.json", "b/c.json", "../x.json"].map(str::to_owned);
         let matched = |pattern: &str| {
-            Wanted { checkpoint: None, patterns: &[pattern.to_owned()] }.matched(&listed)
+            let patterns = &[pattern.to_owned()];
+            Wanted { checkpoint: None, patterns, excluded: &[] }.matched(&listed)
         };
         assert_eq!(matched("b*").unwrap(), ["b/c.json"]);
         assert!(matches!(matched("z*").unwrap_err().kind(), ErrorKind::NoMatch { .. }));

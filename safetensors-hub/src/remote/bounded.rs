@@ -1,5 +1,8 @@
 //! [`Bounded`]: an HTTP client that holds only so much of an answer that is read whole.
 
+use std::cell::Cell;
+use std::future::Future;
+
 use bytes::Bytes;
 use futures_util::StreamExt;
 use object_store::client::{
@@ -12,6 +15,20 @@ const ERROR: usize = 64 << 10;
 /// The most bytes of an answer to a request without a range: a page of a listing, or an index,
 /// which may have as many bytes as core allows by default.
 const WHOLE: usize = 100_000_000;
+
+/// The most bytes of all pages of a listing together, which has some 300,000 objects then.
+pub(super) const LISTING: usize = 100_000_000;
+
+tokio::task_local! {
+    /// How many bytes the answers in this task may still have together.
+    static LEFT: Cell<usize>;
+}
+
+/// Runs a request that the client divides into several, such as a listing of many pages, with a
+/// limit for the bytes of all answers together.
+pub(super) async fn together<T>(most: usize, request: impl Future<Output = T>) -> T {
+    LEFT.scope(Cell::new(most), request).await
+}
 
 /// Sends requests. `object_store` reads the bodies of errors, of listings and of small files whole,
 /// so a hostile server could fill the memory.
@@ -26,7 +43,12 @@ impl HttpService for Bounded {
         let body = match head.status.is_success() {
             // It is passed on as it arrives, and compared with the range.
             true if has_range => body,
-            true => start(body, WHOLE, false).await?.into(),
+            true => {
+                let most = LEFT.try_with(Cell::get).unwrap_or(WHOLE);
+                let whole = start(body, most, false).await?;
+                let _ = LEFT.try_with(|left| left.set(most - whole.len()));
+                whole.into()
+            }
             false => start(body, ERROR, true).await?.into(),
         };
         Ok(HttpResponse::from_parts(head, body))
@@ -48,7 +70,7 @@ async fn start(body: HttpResponseBody, most: usize, may_be_cut: bool) -> Result<
                 start.extend_from_slice(&bytes[..most - start.len()]);
                 break;
             }
-            let problem = format!("the answer has more than {most} bytes");
+            let problem = format!("the answer has more than {most} bytes, the rest of its limit");
             return Err(HttpError::new(HttpErrorKind::Decode, std::io::Error::other(problem)));
         }
         start.extend_from_slice(&bytes);
@@ -58,8 +80,10 @@ async fn start(body: HttpResponseBody, most: usize, may_be_cut: bool) -> Result<
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read, Write};
+    use std::io::{BufRead, Read, Write};
     use std::net::{SocketAddr, TcpListener};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::thread::{JoinHandle, spawn};
 
     use object_store::client::HttpClient;
@@ -93,6 +117,58 @@ mod tests {
             Ok(answer.into_body().bytes().await?.len())
         })
         .unwrap()
+    }
+
+    /// A server of S3 that lists pages of 100 objects without end. It counts them.
+    fn endless_listing() -> (SocketAddr, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (at, pages) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+        let counted = Arc::clone(&pages);
+        spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let mut stream = std::io::BufReader::new(stream);
+                let mut line = String::new();
+                while stream.read_line(&mut line).unwrap_or(0) > 2 {
+                    line.clear();
+                }
+                let page = counted.fetch_add(1, Ordering::SeqCst);
+                let object = |number| {
+                    format!(
+                        "<Contents><Key>a/{page}-{number}</Key><Size>1</Size>\
+                         <LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
+                    )
+                };
+                let body = format!(
+                    "<ListBucketResult><IsTruncated>true</IsTruncated>\
+                     <NextContinuationToken>{page}</NextContinuationToken>{}</ListBucketResult>",
+                    (0..100).map(object).collect::<String>()
+                );
+                let head = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length";
+                let _ = write!(stream.get_mut(), "{head}: {}\r\n\r\n{body}", body.len());
+            }
+        });
+        (at, pages)
+    }
+
+    #[test]
+    fn an_endless_listing_ends_in_an_error() {
+        let (at, pages) = endless_listing();
+        let options = crate::remote::RemoteOptions::new()
+            .environment(false)
+            .option("endpoint", format!("http://{at}"))
+            .option("allow_http", "true")
+            .option("skip_signature", "true")
+            .retries(0);
+        let place = crate::remote::place::Place::of("s3://bucket/a", &options).unwrap();
+        let service = place.service;
+        let listed = run(together(200_000, async move {
+            service.store.list_with_delimiter(Some(&"a".into())).await.map_err(|e| e.to_string())
+        }));
+        let error = listed.unwrap().unwrap_err();
+        assert!(error.contains("bytes, the rest of its limit"), "{error}");
+        // Each has some 11 kB.
+        let pages = pages.load(Ordering::SeqCst);
+        assert!((5..40).contains(&pages), "{pages}");
     }
 
     #[test]

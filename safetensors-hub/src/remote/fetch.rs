@@ -83,7 +83,9 @@ pub(super) fn fill(object: &Arc<Object>, mut requests: Vec<Request<'_>>) -> io::
     let mut under_way = (0..IN_FLIGHT).take_while(|_| begin()).count();
     while under_way > 0 {
         match messages.recv().map_err(|_| ended_early())? {
-            Message::Arrived(number, arrived) => requests[number].take(&arrived.bytes)?,
+            Message::Arrived(number, arrived) => {
+                arrived.pieces().try_for_each(|bytes| requests[number].take(bytes))?;
+            }
             Message::Ended(number, result) => {
                 result?;
                 if !requests[number].is_filled() {

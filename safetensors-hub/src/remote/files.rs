@@ -8,6 +8,7 @@ use object_store::path::Path as Key;
 use safetensors_core::checkpoint::store::{Entry, FileKind};
 
 use super::RemoteFile;
+use super::bounded::{LISTING, together};
 use super::object::{Service, version_of};
 use super::place::{Listing, Place};
 use super::runtime::run;
@@ -23,8 +24,9 @@ pub(super) trait Files: Send + Sync {
     /// The entries of a directory; `None` if the store cannot list.
     fn list(&self, directory: &str) -> io::Result<Option<Vec<Entry>>>;
 
-    /// The present version of a file; `None` if there is none of this key.
-    fn version(&self, key: &str) -> io::Result<Option<String>>;
+    /// The present version of a file; `None` if there is none of this key. `fetched` is the version
+    /// that was fetched a short time ago, and is to be opened.
+    fn version(&self, key: &str, fetched: Option<String>) -> io::Result<Option<String>>;
 }
 
 /// The objects of a store.
@@ -56,7 +58,8 @@ impl Files for Objects {
         let (service, directory) = (Arc::clone(&self.service), parse(directory)?);
         let listed = run(async move {
             let _permit = service.begin().await?;
-            let listed = service.store.list_with_delimiter(Some(&directory)).await;
+            let listed =
+                together(LISTING, service.store.list_with_delimiter(Some(&directory))).await;
             listed.map_err(|error| service.io(&error))
         });
         let listed = listed.flatten()?;
@@ -67,7 +70,10 @@ impl Files for Objects {
         Ok(Some(files.chain(directories).collect()))
     }
 
-    fn version(&self, key: &str) -> io::Result<Option<String>> {
+    fn version(&self, key: &str, fetched: Option<String>) -> io::Result<Option<String>> {
+        if fetched.is_some() {
+            return Ok(fetched);
+        }
         let (service, key) = (Arc::clone(&self.service), parse(key)?);
         let meta = run(async move {
             let _permit = service.begin().await?;

@@ -128,7 +128,7 @@ impl Files for HubFiles {
     }
 
     /// The commit never changes, and so the file does not either.
-    fn version(&self, _: &str) -> io::Result<Option<String>> {
+    fn version(&self, _: &str, _: Option<String>) -> io::Result<Option<String>> {
         let (_, revision) = self.asked();
         Ok(revision.is_commit().then(|| revision.to_string()))
     }

@@ -87,7 +87,9 @@ use safetensors_core::{Checkpoint, Result};
 
 pub use file::RemoteFile;
 pub use options::RemoteOptions;
-pub use save::{save, save_sharded, save_sharded_with, save_with};
+pub use save::{
+    save, save_rewrite, save_rewrite_sharded, save_sharded, save_sharded_with, save_with,
+};
 pub use store::RemoteStore;
 
 /// Opens a checkpoint by its address: one file, an index, or a directory. Headers are fetched and

@@ -21,6 +21,10 @@ pub(super) const IN_FLIGHT: usize = 32;
 /// store together.
 const ARRIVED: usize = 32 << 20;
 
+/// The bytes of one request that are passed on together, or more by one piece of the body. The
+/// client gets a body in smaller pieces; so the waiting thread is woken less often.
+const TOGETHER: usize = 512 << 10;
+
 /// How often a broken body is asked for again without a byte having arrived since the last time.
 /// The store repeats requests by itself, and bodies of objects that have an ETag, so these get one
 /// more chance here: its count is for the whole body, however much arrives in between.
@@ -57,10 +61,28 @@ impl Service {
     }
 }
 
-/// Bytes that have arrived, and the permit to hold them.
+/// Bytes that have arrived, in several pieces, and the permit to hold them.
+#[derive(Default)]
 pub(super) struct Arrived {
-    pub(super) bytes: Bytes,
-    _permit: OwnedSemaphorePermit,
+    pieces: Vec<Bytes>,
+    len: usize,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Arrived {
+    /// The pieces in their order.
+    pub(super) fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        self.pieces.iter().map(|bytes| &bytes[..])
+    }
+
+    fn add(&mut self, bytes: Bytes, permit: OwnedSemaphorePermit) {
+        self.len += bytes.len();
+        self.pieces.push(bytes);
+        match &mut self.permit {
+            Some(held) => held.merge(permit),
+            None => self.permit = Some(permit),
+        }
+    }
 }
 
 /// What takes the bytes of a range as they arrive.
@@ -153,7 +175,7 @@ impl Object {
         mut body: Option<BoxStream<'static, object_store::Result<Bytes>>>,
         to: &mut impl Take,
     ) -> io::Result<()> {
-        let mut attempt = 0;
+        let (mut attempt, mut arrived) = (0, Arrived::default());
         loop {
             let mut arriving = match body.take() {
                 Some(body) => body,
@@ -172,16 +194,20 @@ impl Object {
                         let held = self.service.arrived.clone();
                         let permits = bytes.len().min(ARRIVED) as u32;
                         let permit = held.acquire_many_owned(permits).await;
-                        let _permit = permit.map_err(io::Error::other)?;
-                        if !to.take(Arrived { bytes, _permit }) {
+                        arrived.add(bytes, permit.map_err(io::Error::other)?);
+                        if arrived.len >= TOGETHER && !to.take(std::mem::take(&mut arrived)) {
                             return Ok(());
                         }
                     }
-                    Some(Err(error)) => break self.service.io(&error),
-                    None if range.is_empty() => return Ok(()),
-                    None => break cut(&range),
+                    Some(Err(error)) => break Some(self.service.io(&error)),
+                    None if range.is_empty() => break None,
+                    None => break Some(cut(&range)),
                 }
             };
+            if arrived.len > 0 && !to.take(std::mem::take(&mut arrived)) {
+                return Ok(());
+            }
+            let Some(error) = error else { return Ok(()) };
             attempt += 1;
             if attempt > ATTEMPTS[usize::from(self.meta.e_tag.is_some())] {
                 return Err(error);
@@ -245,7 +271,7 @@ fn cut(rest: &Range<u64>) -> io::Error {
 
 impl Take for Vec<u8> {
     fn take(&mut self, arrived: Arrived) -> bool {
-        self.extend_from_slice(&arrived.bytes);
+        arrived.pieces().for_each(|bytes| self.extend_from_slice(bytes));
         true
     }
 }

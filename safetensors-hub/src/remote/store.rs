@@ -195,10 +195,7 @@ impl Store for RemoteStore {
             let kept = fetched.get(&key).and_then(|(_, file)| file.as_ref());
             let kept = kept.map(RemoteFile::version);
             drop(fetched);
-            match kept {
-                Some(version) => Ok(Some(version)),
-                None => self.files.version(&key),
-            }
+            self.files.version(&key, kept)
         };
         let version = version().map_err(|error| located(error, path))?;
         Ok(version.map(Version::new))

@@ -98,11 +98,16 @@ fn a_save_that_fails_leaves_nothing() {
 fn what_is_not_there_is_an_error_without_credentials() {
     let tensors = tensors(&[("a", 5)]);
     let missing = "s3://no-such-bucket/model.safetensors";
-    for error in [
+    let mut errors = vec![
         open_with(missing, &server()).unwrap_err(),
-        save_with(missing, named(&tensors), &SaveOptions::new(), &server()).unwrap_err(),
         open_with("s3://bucket/nothing/here", &server()).unwrap_err(),
-    ] {
+    ];
+    // Some servers make a bucket by saving to it.
+    if std::env::var_os("SAFETENSORS_S3_MAKES_BUCKETS").is_none() {
+        let saved = save_with(missing, named(&tensors), &SaveOptions::new(), &server());
+        errors.push(saved.unwrap_err());
+    }
+    for error in errors {
         assert!(matches!(error.kind(), ErrorKind::Io(_)), "{error}");
         assert!(!format!("{error} {error:?}").contains("very-secret"), "{error}");
     }

@@ -1,12 +1,16 @@
 //! Saving to a store: whole or not at all, and old and new never mixed.
 
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 
 use safetensors_core::checkpoint::store::Store;
 use safetensors_core::{
-    ErrorKind, SaveOptions, ShardOptions, TensorBuf, save_sharded as save_local,
+    Checkpoint, ErrorKind, Rewrite, SaveOptions, ShardOptions, TensorBuf,
+    save_sharded as save_local,
 };
-use safetensors_hub::remote::{RemoteOptions, RemoteStore, open, save, save_sharded};
+use safetensors_hub::remote::{
+    RemoteOptions, RemoteStore, open, save, save_rewrite, save_rewrite_sharded, save_sharded,
+};
 
 use crate::server::Server;
 use crate::{MIB, file, tensors};
@@ -153,4 +157,42 @@ fn where_nothing_can_be_saved() {
         assert!(error.to_string().contains("the address of a file"), "{error}");
     }
     assert!(server.take_log().is_empty());
+}
+
+/// A checkpoint on the disk, and options that replace its file while it is saved elsewhere.
+fn changing(dir: &tempfile::TempDir) -> (Checkpoint, SaveOptions) {
+    let path: PathBuf = dir.path().join("model.safetensors");
+    let tensors = tensors(&[("a", 1000), ("b", 1000)]);
+    std::fs::write(&path, file(&tensors)).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let options = SaveOptions::new().progress(move |_| {
+        std::fs::write(&path, "something else").unwrap();
+        ControlFlow::Continue(())
+    });
+    (checkpoint, options)
+}
+
+#[test]
+fn a_rewrite_is_saved_only_if_its_sources_stay_as_they_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let remote = RemoteOptions::new();
+    let (checkpoint, changing_options) = changing(&dir);
+    let rewrite = || Rewrite::of(&checkpoint).rename(|name| format!("x.{name}"));
+    let (one, several) = ("memory:///rewritten/one.safetensors", "memory:///rewritten/several");
+    let shards = |options| ShardOptions::new().max_shard_size(1000.into()).save_options(options);
+    let saved = save_rewrite_sharded(several, &rewrite(), &shards(SaveOptions::new()), &remote);
+    assert_eq!(saved.unwrap().files.len(), 2);
+    assert_eq!(open(several).unwrap().len(), 2);
+
+    let error = save_rewrite(one, &rewrite(), &changing_options, &remote).unwrap_err();
+    assert!(error.to_string().contains("model.safetensors"), "{error}");
+    assert!(open(one).is_err());
+    let before = open(several).unwrap().files()[0].safetensors().source().version();
+    let (checkpoint, changing_options) = changing(&dir);
+    let rewrite = Rewrite::of(&checkpoint);
+    let error = save_rewrite_sharded(several, &rewrite, &shards(changing_options), &remote);
+    error.unwrap_err();
+    let after = open(several).unwrap();
+    assert_eq!(after.files()[0].safetensors().source().version(), before);
+    assert!(after.get("x.a").is_some());
 }

@@ -186,7 +186,7 @@ fn more(len: usize, command: &str, lines: &mut Lines<'_>) {
 fn dtypes(app: &App<'_>, number: usize, lines: &mut Lines<'_>) {
     let mut dtypes = std::collections::BTreeMap::<_, Totals>::new();
     for info in app.outline.tensors_in(number) {
-        *dtypes.entry(info.dtype()).or_default() += Totals::one(info);
+        *dtypes.entry(info.dtype()).or_default() += Totals::one(info, None);
     }
     lines.heading("Dtypes");
     for (dtype, totals) in dtypes {

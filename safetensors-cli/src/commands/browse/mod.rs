@@ -31,12 +31,11 @@ use app::{App, Wish};
 use events::Event;
 use looks::Looks;
 use outline::{Kind, Outline};
-use safetensors_core::Checkpoint;
 use screen::Screen;
 use values::Job;
 use view::View;
 
-use crate::input::Input;
+use crate::input::{Checkpoint, Input};
 use crate::order::Sort;
 use crate::report::wrong_usage;
 use crate::text;

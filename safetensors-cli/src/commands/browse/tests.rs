@@ -8,6 +8,7 @@ use tempfile::TempDir;
 
 use super::app::Focus;
 use super::*;
+use crate::input;
 
 /// An interface on a screen in memory.
 struct Test<'a> {
@@ -26,7 +27,7 @@ fn checkpoint<N: AsRef<str>>(names: impl IntoIterator<Item = N>) -> (TempDir, Ar
         .metadata([("format", "pt"), ("attribute:a.w#units", "m/s")])
         .durable(false);
     save(&path, tensors, &options).unwrap();
-    (dir, Arc::new(Checkpoint::open(path).unwrap()))
+    (dir, Arc::new(input::open(&path).unwrap()))
 }
 
 impl<'a> Test<'a> {

@@ -1,11 +1,14 @@
 //! [`Changes`]: which tensors are taken, under which names, in which dtypes.
 
+use std::collections::HashSet;
+
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use regex::Regex;
 use safetensors_core::convert::Overflow;
 use safetensors_core::glob::Pattern;
-use safetensors_core::{ConvertOptions, Dtype, Result, Rewrite};
+use safetensors_core::{ConvertOptions, Dtype, Result};
 
+use crate::input::Rewrite;
 use crate::report::wrong_usage;
 use crate::select::{Matcher, Select};
 
@@ -30,6 +33,17 @@ pub(super) struct Changes {
     /// first that matches counts
     #[arg(long = "cast", value_name = "GLOB=DTYPE", value_parser = cast)]
     casts: Vec<Cast>,
+    /// Make numbers of quantised tensors (of GGUF files): f32, or another dtype for them
+    ///
+    /// The numbers are computed as f32 and then rounded once
+    #[arg(
+        long,
+        value_name = "DTYPE",
+        value_parser = dtype_parser(),
+        ignore_case = true,
+        hide_possible_values = true
+    )]
+    dequantize: Option<Dtype>,
     /// How to convert numbers that are too large for the new dtype
     #[arg(long, value_name = "HOW", value_enum, default_value_t = OnOverflow::Ieee)]
     overflow: OnOverflow,
@@ -121,13 +135,23 @@ impl Changes {
 
 impl Change<'_> {
     /// Applies the changes.
-    pub(super) fn apply<'a>(&self, rewrite: Rewrite<'a>) -> Result<Rewrite<'a>> {
+    /// `quantised` are the names, in the inputs, of tensors that are quantised there.
+    pub(super) fn apply<'a>(
+        &self,
+        rewrite: Rewrite<'a>,
+        quantised: &HashSet<&str>,
+    ) -> Result<Rewrite<'a>> {
         let rewrite =
             rewrite.select(|name, _| self.select.matches(name)).without(|name, _| self.drops(name));
         let rewrite = rewrite.cast(&self.options(), |name, tensor| {
-            self.cast(name, tensor.dtype(), tensor.is_alias())
+            self.cast(name, tensor.dtype(), tensor.is_alias(), quantised.contains(name))
         })?;
         Ok(rewrite.rename(|name| self.rename(name)))
+    }
+
+    /// Whether quantised tensors become numbers.
+    pub(super) fn dequantizes(&self) -> bool {
+        self.changes.dequantize.is_some()
     }
 
     /// Whether a tensor is taken, by its name in the input.
@@ -143,9 +167,10 @@ impl Change<'_> {
     /// The new dtype of a tensor, by its name in the input. `None` if no option applies to it.
     ///
     /// Only --cast applies to an alias. Without it, an alias follows its tensor.
-    fn cast(&self, name: &str, from: Dtype, is_alias: bool) -> Option<Dtype> {
+    fn cast(&self, name: &str, from: Dtype, is_alias: bool, is_quantised: bool) -> Option<Dtype> {
         match self.changes.casts.iter().find(|cast| cast.pattern.matches(name)) {
             Some(cast) => Some(cast.to.unwrap_or(from)),
+            None if is_quantised && self.changes.dtype.is_none() => self.changes.dequantize,
             None => {
                 self.changes.dtype.filter(|_| !is_alias && (from.is_float() || self.changes.all))
             }
@@ -193,15 +218,26 @@ mod tests {
             "--dtype", "bf16", "--cast", "a.*=f32", "--cast", "*.b=keep", "--cast", "n=F64",
         ]);
         let change = changes.prepare().unwrap();
-        let cast = |name, from| change.cast(name, from, false);
+        let cast = |name, from| change.cast(name, from, false, false);
         assert_eq!(cast("w", Dtype::F32), Some(Dtype::BF16));
         assert_eq!(cast("w", Dtype::I64), None);
         assert_eq!(cast("a.b", Dtype::F16), Some(Dtype::F32));
         assert_eq!(cast("c.b", Dtype::F32), Some(Dtype::F32));
         assert_eq!(cast("n", Dtype::I64), Some(Dtype::F64));
         // An alias follows its tensor unless --cast names it.
-        assert_eq!(change.cast("w", Dtype::F32, true), None);
-        assert_eq!(change.cast("c.b", Dtype::F32, true), Some(Dtype::F32));
+        assert_eq!(change.cast("w", Dtype::F32, true, false), None);
+        assert_eq!(change.cast("c.b", Dtype::F32, true, false), Some(Dtype::F32));
+    }
+
+    #[test]
+    fn quantised_tensors_have_a_dtype_of_their_own_unless_another_is_asked_for() {
+        let both = changes(&["--dequantize", "f16", "--cast", "n=f32"]);
+        let change = both.prepare().unwrap();
+        assert_eq!(change.cast("w", Dtype::F32, false, true), Some(Dtype::F16));
+        assert_eq!(change.cast("w", Dtype::F32, false, false), None);
+        assert_eq!(change.cast("n", Dtype::F32, false, true), Some(Dtype::F32));
+        let all = changes(&["--dequantize", "f32", "--dtype", "bf16"]);
+        assert_eq!(all.prepare().unwrap().cast("w", Dtype::F32, false, true), Some(Dtype::BF16));
     }
 
     #[test]

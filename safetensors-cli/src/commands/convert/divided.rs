@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use safetensors_core::ranks::{RankPlan, RankRules};
-use safetensors_core::{Rewrite, SaveOptions, ShardOptions};
+use safetensors_core::{SaveOptions, ShardOptions};
 
+use crate::input::Rewrite;
 use crate::ranks::{Rules, advise, read_plan};
 use crate::report::wrong_usage;
 

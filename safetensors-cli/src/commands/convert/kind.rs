@@ -3,6 +3,8 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
+use crate::address;
+
 /// What a path is, as input and as output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -16,20 +18,26 @@ pub(super) enum Kind {
     Npy,
     /// An archive of such arrays.
     Npz,
+    /// Weights in a format that is read and not written. Holds the name of the format.
+    Readable(&'static str),
     /// Weights in a format that is neither read nor written. Holds the name of the format.
     Foreign(&'static str),
 }
 
-/// Other formats of models, by extension. A file of any other name may be a safetensors file.
-const FOREIGN: [(&str, &str); 14] = [
+/// Formats that are read, by extension. The content of a file decides which it is.
+const READABLE: [(&str, &str); 5] = [
     ("bin", "PyTorch"),
     ("ckpt", "PyTorch"),
+    ("gguf", "GGUF"),
     ("pt", "PyTorch"),
     ("pth", "PyTorch"),
+];
+
+/// Other formats of models, by extension. A file of any other name may be a safetensors file.
+const FOREIGN: [(&str, &str); 9] = [
     ("pickle", "pickle"),
     ("pkl", "pickle"),
     ("ggml", "GGML"),
-    ("gguf", "GGUF"),
     ("h5", "Keras"),
     ("hdf5", "Keras"),
     ("keras", "Keras"),
@@ -41,6 +49,9 @@ const FOREIGN: [(&str, &str); 14] = [
 impl Kind {
     /// The kind of a path. A directory is a checkpoint whatever its name.
     pub(super) fn of(path: &Path) -> Self {
+        if let Some(address) = address::of(path) {
+            return Self::of_address(&address::shown(address));
+        }
         let extension = path.extension().and_then(OsStr::to_str).map(str::to_lowercase);
         match extension.as_deref() {
             _ if path.is_dir() => Self::Checkpoint,
@@ -48,11 +59,32 @@ impl Kind {
             Some("json") => Self::Index,
             Some("npy") => Self::Npy,
             Some("npz") => Self::Npz,
-            Some(extension) => match FOREIGN.iter().find(|(known, _)| *known == extension) {
-                Some((_, format)) => Self::Foreign(format),
-                None => Self::Checkpoint,
-            },
+            Some(extension) => {
+                let named = |formats: &[(&str, &'static str)]| {
+                    let found = formats.iter().find(|(known, _)| *known == extension);
+                    found.map(|(_, format)| *format)
+                };
+                match (named(&READABLE), named(&FOREIGN)) {
+                    (Some(format), _) => Self::Readable(format),
+                    (None, Some(format)) => Self::Foreign(format),
+                    (None, None) => Self::Checkpoint,
+                }
+            }
             None => Self::Checkpoint,
+        }
+    }
+}
+
+impl Kind {
+    /// The kind of an address. One that is no file of a known kind is a checkpoint: repositories
+    /// and folders may be named like files of other formats.
+    fn of_address(address: &str) -> Self {
+        match address.rsplit_once('.').map(|(_, extension)| extension.to_lowercase()).as_deref() {
+            Some("safetensors") => Self::Safetensors,
+            Some("json") => Self::Index,
+            Some("npy") => Self::Npy,
+            Some("npz") => Self::Npz,
+            _ => Self::Checkpoint,
         }
     }
 }
@@ -70,12 +102,15 @@ mod tests {
         assert_eq!(kind("model.safetensors.index.json"), Kind::Index);
         assert_eq!((kind("a.npy"), kind("a.NPZ")), (Kind::Npy, Kind::Npz));
         assert_eq!(
-            (kind("a.gguf"), kind("v2.bin")),
-            (Kind::Foreign("GGUF"), Kind::Foreign("PyTorch"))
+            (kind("a.gguf"), kind("v2.bin"), kind("a.onnx")),
+            (Kind::Readable("GGUF"), Kind::Readable("PyTorch"), Kind::Foreign("ONNX"))
         );
         for checkpoint in ["", "v1.bin", "llama-3.1", "npy", ".npz"] {
             assert_eq!(kind(checkpoint), Kind::Checkpoint, "{checkpoint}");
         }
         assert_eq!(Kind::of(Path::new("-")), Kind::Checkpoint);
+        let signed = "https://host/a/model.safetensors?signature=x.npz";
+        assert_eq!(Kind::of(Path::new(signed)), Kind::Safetensors);
+        assert_eq!(Kind::of(Path::new("hf://owner/yolo.pt")), Kind::Checkpoint);
     }
 }

@@ -31,20 +31,25 @@ use changes::{Change, Changes};
 use divided::Ranks;
 use output::Output;
 use safetensors_core::checkpoint::MaxShardSize;
-use safetensors_core::{Error, ErrorKind, Result, Rewrite};
+use safetensors_core::{Error, ErrorKind, Result};
 use source::Source;
 
+use crate::input::Rewrite;
 use crate::progress::Progress;
 use crate::report::wrong_usage;
 use crate::{file, text};
 
 /// Convert tensors between files: cast, split, merge, select and rename them.
 ///
-/// Each IN is a .safetensors, .npz or .npy file; an index (*.safetensors.index.json);
-/// a directory that holds model.safetensors, or else an index, or else exactly one
-/// file; or - for a safetensors file on standard input. OUT is a .safetensors, .npz or .npy file, or else a
-/// directory, which becomes a checkpoint of one or more files with an index. NumPy's
-/// files (.npz, .npy) hold no metadata and no second names of tied weights.
+/// Each IN is a .safetensors, .npz or .npy file; a file of PyTorch (.pt, .pth, .bin) or
+/// GGUF; an index (*.safetensors.index.json, *.bin.index.json); a directory that holds
+/// model.safetensors, or else an index, or else exactly one file, or else
+/// pytorch_model.bin or its index; an address of safetensors files, such as
+/// hf://owner/name; or - for a safetensors file on standard input. OUT is a .safetensors,
+/// .npz or .npy file, or else a directory, which becomes a checkpoint of one or more files
+/// with an index; or a .safetensors file or a directory of a bucket, such as
+/// s3://bucket/model. NumPy's files (.npz, .npy) hold no metadata and no second names of
+/// tied weights.
 ///
 /// A checkpoint that ranks have saved in parts is read as whole tensors. --ranks writes
 /// one: each rank's parts in files of its own, which `safetensors plan` shows before.
@@ -90,8 +95,8 @@ const HELP: &str = "\
 {usage-heading} {usage}
 
 \x1b[1m\x1b[4mArguments:\x1b[0m
-  <IN>...  What to read: a .safetensors, .npz or .npy file, a directory, or -
-  <OUT>    What to write: a .safetensors, .npz or .npy file, or a directory
+  <IN>...  What to read: a file, an index, a directory, an address, or -
+  <OUT>    What to write: .safetensors, .npz, .npy, a directory, or a bucket
 
 \x1b[1m\x1b[4mOptions:\x1b[0m
 {options}{after-help}";
@@ -108,6 +113,9 @@ Examples:
   safetensors convert vision.safetensors text.safetensors both.safetensors
   safetensors convert model/ enc.safetensors -f 'enc.*' --rename '^enc\\.' ''
   safetensors convert weights.npz model.safetensors --prefix model. --dry-run
+  safetensors convert pytorch_model.bin model.safetensors
+  safetensors convert model.gguf out.safetensors --dequantize bf16
+  safetensors convert s3://bucket/model small/ --dtype bf16
 
 Exit codes: 0 written, 1 OUT is as it was, or the error says that it is written, 2 wrong usage.
 The code is also 1 if OUT is written but the summary cannot be printed, for example.";
@@ -145,12 +153,17 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     let mut output =
         Output::new(output, args.max_shard_size, is_divided, args.force, args.no_wait)?;
     let change = args.changes.prepare()?;
-    let sources =
-        inputs.iter().map(|path| Source::open(path)).collect::<anyhow::Result<Vec<_>>>()?;
+    let sources = inputs
+        .iter()
+        .map(|path| Source::open(path, change.dequantizes()))
+        .collect::<anyhow::Result<Vec<_>>>()?;
     let takes = |name: &str| change.takes(name);
-    let everything =
-        sources.iter().try_fold(Rewrite::new(), |rewrite, source| source.add_to(rewrite, takes))?;
-    let mut rewrite = change.apply(everything)?;
+    let everything = sources
+        .iter()
+        .try_fold(Rewrite::default(), |rewrite, source| source.add_to(rewrite, takes))?;
+    let quantised = sources.iter().flat_map(Source::stored).filter(|(_, it)| it.is_quantised);
+    let quantised = quantised.map(|(name, _)| name).collect();
+    let mut rewrite = change.apply(everything, &quantised)?;
     if rewrite.tensors().len() == 0 && sources.iter().any(|source| !source.names().is_empty()) {
         anyhow::bail!(
             "no tensor is left to be written; `safetensors inspect --flat` shows the names"

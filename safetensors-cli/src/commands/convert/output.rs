@@ -3,16 +3,18 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use safetensors_core::checkpoint::{Contention, MaxShardSize};
-use safetensors_core::{Metadata, Rewrite, SaveOptions, ShardOptions};
+use safetensors_core::{Metadata, SaveOptions, ShardOptions};
 
 use super::divided::Divided;
 use super::kind::Kind;
 use super::preview::Preview;
 use crate::file::Force;
+use crate::input::Rewrite;
 use crate::progress::Progress;
 use crate::report::{warn, wrong_usage};
-use crate::{file, numpy, text};
+use crate::{address, file, input, numpy, text};
 
 /// A path, and the form of what is written there.
 #[derive(Debug)]
@@ -46,7 +48,7 @@ impl Output {
         force: Force,
         no_wait: bool,
     ) -> anyhow::Result<Self> {
-        let wrong = |problem: &str| Err(wrong_usage(format!("{}: {problem}", text::path(path))));
+        let wrong = |problem: &str| Err(wrong_usage(format!("{}: {problem}", input::name(path))));
         if path == Path::new("-") {
             return wrong("the output cannot be a pipe: its layout is decided beforehand");
         }
@@ -60,7 +62,7 @@ impl Output {
                     "an index is written with its files; name the directory for all of them",
                 );
             }
-            Kind::Foreign(format) => {
+            Kind::Readable(format) | Kind::Foreign(format) => {
                 return wrong(&format!(
                     "{format} files cannot be written; an output ends in .safetensors, .npz or \
                      .npy, or is a directory: write that, and convert it with a tool that knows \
@@ -80,6 +82,15 @@ impl Output {
         if no_wait && is_divided {
             return wrong("--no-wait does not go with --ranks and --plan");
         }
+        if let Some(address) = address::of(path) {
+            address::check_writable(address)?;
+            if !matches!(form, Form::File | Form::Directory(_)) {
+                return wrong("NumPy's files are written to the disk only");
+            }
+            if no_wait || is_divided {
+                return wrong("--no-wait, --ranks and --plan are for a directory of the disk");
+            }
+        }
         let contention = if no_wait { Contention::Fail } else { Contention::Wait };
         Ok(Self { path: path.into(), form, ranks: None, force, contention })
     }
@@ -91,7 +102,19 @@ impl Output {
 
     /// Adds a remedy to an error of writing.
     pub(super) fn advise(&self, error: anyhow::Error, bytes: u64) -> anyhow::Error {
-        file::advise(error, &self.path, bytes, "OUT", STREAM)
+        match address::of(&self.path) {
+            // The advice is about the disk.
+            Some(_) => error,
+            None => file::advise(error, &self.path, bytes, "OUT", STREAM),
+        }
+    }
+
+    /// The name to show in messages.
+    fn name(&self) -> String {
+        match address::of(&self.path) {
+            Some(address) => address::shown(address),
+            None => self.path.display().to_string(),
+        }
     }
 
     /// The path.
@@ -116,7 +139,10 @@ impl Output {
                 rewrite.plan_sharded(&self.shards(size).save_options(self.force.options()))
             }
         };
-        let plan = plan.map_err(|error| error.in_file(self.path.display()))?;
+        let plan = plan.map_err(|error| error.in_file(self.name()))?;
+        if address::of(&self.path).is_some() {
+            return Ok(Preview::of(&plan));
+        }
         if let Some(divided) = &self.ranks {
             let ranks = divided.plan(rewrite, &self.force.options())?;
             return Ok(Preview::of(&plan).divided(ranks.world_size()));
@@ -132,7 +158,9 @@ impl Output {
             anyhow::bail!("{path}: a .npy file holds one tensor, not {found}; .npz holds several");
         }
         plan.tensors().try_for_each(|(name, tensor)| {
-            numpy::header_of(name, tensor, numpy::CONVERT).map(drop)
+            numpy::header_of(name, tensor, numpy::CONVERT)
+                .map(drop)
+                .with_context(|| text::path(&self.path))
         })?;
         Ok(Preview::of(&plan).bare())
     }
@@ -156,6 +184,16 @@ impl Output {
     /// that it is written.
     pub(super) fn write(&self, rewrite: Rewrite<'_>, progress: &Progress) -> anyhow::Result<()> {
         let options = self.force.options().progress(progress.counted());
+        if let Some(address) = address::of(&self.path) {
+            return match self.form {
+                Form::Directory(size) => address::save_sharded(
+                    address,
+                    &rewrite,
+                    &self.shards(size).save_options(options),
+                ),
+                Form::File | Form::Npy | Form::Npz => address::save(address, &rewrite, &options),
+            };
+        }
         match self.form {
             Form::Directory(size) if let Some(divided) = &self.ranks => {
                 divided.write(rewrite, &self.path, &self.shards(size).save_options(options))?;

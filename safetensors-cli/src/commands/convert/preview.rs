@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::Path;
 
-use safetensors_core::{Metadata, Rewrite};
+use safetensors_core::Metadata;
 
+use crate::input::{Rewrite, Source};
 use crate::table::Column;
 use crate::{table, text};
 
@@ -28,7 +29,7 @@ pub(super) struct Preview {
 
 impl Preview {
     /// A summary of core's plan.
-    pub(super) fn of(plan: &safetensors_core::rewrite::Plan<'_, '_>) -> Self {
+    pub(super) fn of(plan: &safetensors_core::rewrite::Plan<'_, '_, Source>) -> Self {
         Self {
             tensors: plan.tensors().len() as u64,
             bytes: plan.total_size(),

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use safetensors_core::ranks::{gather, is_divided};
-use safetensors_core::{Checkpoint, Rewrite};
-use safetensors_formats::{npy, npz};
+use safetensors_formats::{Format, Stored, npy, npz};
 
 use super::kind::Kind;
+use crate::input::{Checkpoint, Rewrite};
 use crate::report::wrong_usage;
-use crate::{input, numpy, text};
+use crate::{address, input, numpy, other, text};
 
 /// An open input, from which tensors are taken.
 pub(super) struct Source {
@@ -29,11 +29,20 @@ enum Content {
 
 impl Source {
     /// Opens an input. Its name tells its kind. Of an archive only the names are read.
-    pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
+    ///
+    /// Quantised tensors become numbers if `dequantize` says so.
+    pub(super) fn open(path: &Path, dequantize: bool) -> anyhow::Result<Self> {
         let content = match Kind::of(path) {
-            Kind::Safetensors | Kind::Index | Kind::Checkpoint => {
+            _ if dequantize && path.is_file() && other::detect(path) == Some(Format::Gguf) => {
+                Content::Checkpoint(Box::new(input::open_local(path, true)?))
+            }
+            Kind::Safetensors | Kind::Index | Kind::Checkpoint | Kind::Readable(_) => {
                 Content::Checkpoint(Box::new(input::open(path)?))
             }
+            Kind::Npy | Kind::Npz if address::of(path).is_some() => anyhow::bail!(
+                "{}: NumPy's files are read from the disk only; download it first",
+                input::name(path)
+            ),
             Kind::Npy => Content::Npy(npy::Array::open(path).map_err(numpy::unread)?),
             Kind::Npz => Content::Npz(npz::Archive::open(path).map_err(numpy::unread)?),
             Kind::Foreign(format) => {
@@ -83,7 +92,10 @@ impl Source {
         takes: impl Fn(&str) -> bool,
     ) -> anyhow::Result<Rewrite<'a>> {
         match &self.content {
-            Content::Checkpoint(checkpoint) => Ok(rewrite.gather(checkpoint)?),
+            Content::Checkpoint(checkpoint) => {
+                self.refuse_unreadable(takes)?;
+                Ok(rewrite.gather(checkpoint)?)
+            }
             Content::Npy(array) if !takes(array.name()) => Ok(rewrite),
             Content::Npy(array) => Ok(rewrite.add(array.name(), array)?),
             Content::Npz(archive) => {
@@ -92,6 +104,33 @@ impl Source {
                     Ok(rewrite.add(name, archive.array_at(i).map_err(numpy::unread)?)?)
                 })
             }
+        }
+    }
+
+    /// The tensors that are stored in another way than their dtypes say, by name.
+    pub(super) fn stored(&self) -> impl Iterator<Item = (&str, &Stored)> {
+        let files = match &self.content {
+            Content::Checkpoint(checkpoint) => checkpoint.files(),
+            Content::Npy(_) | Content::Npz(_) => &[],
+        };
+        let files = files.iter().filter_map(|file| other::of(file.safetensors().source()));
+        files.flat_map(|file| file.all_stored())
+    }
+
+    /// Refuses a tensor that is taken and cannot be read, before anything is written.
+    fn refuse_unreadable(&self, takes: impl Fn(&str) -> bool) -> anyhow::Result<()> {
+        let mut unreadable = self.stored().filter(|(name, it)| !it.is_readable && takes(name));
+        let Some((name, stored)) = unreadable.next() else { return Ok(()) };
+        let (path, name, kind) = (self.name(), text::name(name), &stored.type_name);
+        match stored.is_quantised {
+            true => anyhow::bail!(
+                "{path}: tensor {name} is quantised as {kind}; --dequantize f32 makes numbers of \
+                 such tensors, --drop leaves them out"
+            ),
+            false => anyhow::bail!(
+                "{path}: the elements of tensor {name} are {kind}, which cannot be read; --drop \
+                 leaves it out"
+            ),
         }
     }
 

@@ -16,12 +16,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use compare::{Buffers, Difference};
-use safetensors_core::io::FileSource;
 use safetensors_core::load::Piece;
-use safetensors_core::{Checkpoint, LazyTensor, Metadata};
+use safetensors_core::{LazyTensor, Metadata};
 use serde::Serialize;
 use tolerance::Tolerance;
 
+use crate::input::{Checkpoint, Source, Tensor};
 use crate::progress::Progress;
 use crate::report::wrong_usage;
 use crate::select::Select;
@@ -40,10 +40,11 @@ use crate::{input, json, parallel, table, text};
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// A file, an index or a directory, or - for standard input
+    /// A file, an index, a directory, an address, or - for standard input
     ///
     /// An index is a file such as model.safetensors.index.json. A directory must hold
-    /// model.safetensors, or else an index, or else exactly one .safetensors file
+    /// model.safetensors, or else an index, or else exactly one .safetensors file. An address is
+    /// hf://owner/name, s3://bucket/model (gs, az), https://host/model.safetensors
     #[arg(value_name = "A")]
     a: PathBuf,
     /// The same, to compare with A; only one of both can be standard input
@@ -72,8 +73,6 @@ Examples:
   safetensors diff f32/ bf16/ --ignore-dtype --relative-tolerance 0.004
 
 Exit codes: 0 equal, 1 different, or a path is malformed or cannot be read, 2 wrong usage.";
-
-type Tensor<'a> = LazyTensor<'a, FileSource>;
 
 /// A name, and each side's tensor of that name.
 type Pair<'a> = (&'a str, Option<Tensor<'a>>, Option<Tensor<'a>>);
@@ -144,7 +143,7 @@ fn compare<'a>(args: &Args, a: &'a Checkpoint, b: &'a Checkpoint) -> anyhow::Res
         let both = comparable(pair).into_iter().flat_map(|(a, b)| a.pieces().zip(b.pieces()));
         both.map(move |(a, b)| (i, a, b))
     });
-    type Both<'a> = (usize, Piece<'a, FileSource>, Piece<'a, FileSource>);
+    type Both<'a> = (usize, Piece<'a, Source>, Piece<'a, Source>);
     let work = |buffers: &mut Buffers, (_, a, b): &Both<'a>| {
         let difference = Difference::of(a, b, args.tolerance, buffers);
         progress.add(a.byte_len() + b.byte_len());

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use safetensors_core::audit::FileLayout;
-use safetensors_core::io::FileSource;
-use safetensors_core::{Checkpoint, LazyTensor, Metadata, ReadAt};
+use safetensors_core::{Metadata, ReadAt};
 use serde::{Serialize, Serializer};
 
 use super::Tensors;
+use crate::input::{Checkpoint, Tensor};
+use crate::other;
 use crate::totals::Totals;
 
 /// The document of `--json`. Sizes are in bytes. Offsets count from the start of the file.
@@ -17,14 +18,16 @@ pub(super) struct Document<'a> {
     index: Option<String>,
     metadata: &'a Metadata,
     total: Totals,
-    dtypes: BTreeMap<&'static str, Totals>,
+    dtypes: BTreeMap<&'a str, Totals>,
     files: Vec<FileEntry>,
     tensors: TensorList<'a>,
 }
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct FileEntry {
     path: String,
+    /// The format of a file that is none of safetensors.
+    format: Option<String>,
     tensors: usize,
     bytes: u64,
     header_bytes: u64,
@@ -48,25 +51,27 @@ impl Serialize for TensorList<'_> {
 #[derive(Serialize)]
 struct TensorEntry<'a> {
     name: &'a str,
-    dtype: &'static str,
+    dtype: &'a str,
     shape: &'a [usize],
     parameters: u64,
     bytes: u64,
     /// The index into `files`.
     file: usize,
-    offset: u64,
+    offset: Option<u64>,
 }
 
 impl<'a> TensorEntry<'a> {
-    fn of(tensor: &LazyTensor<'a, FileSource>) -> Self {
+    fn of(tensor: &Tensor<'a>) -> Self {
+        let kind = other::kind(tensor);
         Self {
             name: tensor.name(),
-            dtype: tensor.dtype().name(),
-            shape: tensor.shape(),
-            parameters: tensor.element_count(),
-            bytes: tensor.byte_len(),
+            dtype: kind.name(),
+            shape: kind.shape(tensor.info()),
+            parameters: other::element_count(tensor.info(), other::stored(tensor)),
+            bytes: other::byte_len(tensor),
             file: tensor.file_index(),
-            offset: tensor.file_offset(),
+            // The bytes of a tensor of another format may lie in many places, or in none.
+            offset: other::of(tensor.source()).is_none().then(|| tensor.file_offset()),
         }
     }
 }
@@ -78,18 +83,33 @@ pub(super) fn document<'a>(
     layouts: &[FileLayout],
 ) -> Document<'a> {
     let path = |path: &Path| path.to_string_lossy().into_owned();
-    let dtypes = Totals::by_dtype(tensors.iter().copied());
-    let files = checkpoint.files().iter().zip(layouts).map(|(shard, layout)| FileEntry {
-        path: path(shard.path()),
-        tensors: shard.safetensors().header().len(),
-        bytes: shard.safetensors().source().byte_len(),
-        header_bytes: layout.header_len,
-        leading_bytes: layout.leading_space,
-        padding_bytes: layout.padding,
-        foreign_padding: layout.is_padding_foreign,
-        data_start: layout.data_start,
-        data_alignment: layout.data_alignment,
-        misaligned_tensors: layout.misaligned_tensors,
+    let dtypes = Totals::by_kind(tensors.iter().copied());
+    let files = checkpoint.files().iter().zip(layouts).map(|(shard, layout)| {
+        let (path, tensors) = (path(shard.path()), shard.safetensors().header().len());
+        let source = shard.safetensors().source();
+        match other::of(source) {
+            // Where data lies, and how it is aligned, are questions about safetensors files.
+            Some(file) => FileEntry {
+                path,
+                format: Some(file.format().to_string()),
+                tensors,
+                bytes: file.file_len(),
+                ..FileEntry::default()
+            },
+            None => FileEntry {
+                path,
+                format: None,
+                tensors,
+                bytes: source.byte_len(),
+                header_bytes: layout.header_len,
+                leading_bytes: layout.leading_space,
+                padding_bytes: layout.padding,
+                foreign_padding: layout.is_padding_foreign,
+                data_start: layout.data_start,
+                data_alignment: layout.data_alignment,
+                misaligned_tensors: layout.misaligned_tensors,
+            },
+        }
     });
     Document {
         index: checkpoint.index().map(path),

@@ -11,9 +11,7 @@ mod tables;
 use std::io::Write;
 use std::process::ExitCode;
 
-use safetensors_core::LazyTensor;
-use safetensors_core::io::FileSource;
-
+use crate::input::Tensor;
 use crate::inputs::{Inputs, Shown};
 use crate::order::Sort;
 use crate::select::Select;
@@ -65,7 +63,7 @@ Examples:
 
 Exit codes: 0 shown, 1 PATH is malformed or cannot be read, 2 wrong usage.";
 
-type Tensors<'a> = [LazyTensor<'a, FileSource>];
+type Tensors<'a> = [Tensor<'a>];
 
 /// Shows one checkpoint after another.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {

@@ -2,17 +2,18 @@
 
 use std::io::{self, Write};
 
+use safetensors_core::ReadAt;
 use safetensors_core::audit::FileLayout;
 use safetensors_core::checkpoint::CheckpointFile;
-use safetensors_core::io::FileSource;
-use safetensors_core::{Checkpoint, LazyTensor, ReadAt};
+use safetensors_formats::TensorFile;
 
 use super::Tensors;
+use crate::input::{Checkpoint, Source, Tensor};
 use crate::table::Align::{Left, Right};
 use crate::table::{self, Column, Rows};
 use crate::totals::Totals;
 use crate::tree::Tree;
-use crate::{input, text};
+use crate::{input, other, text};
 
 /// Modules and tensors as a tree of this depth at most.
 pub(super) fn tree(trees: &[Tree<'_>], depth: u64, out: &mut impl Write) -> io::Result<()> {
@@ -40,8 +41,8 @@ fn tree_rows(
     rows: &mut Rows<'_>,
 ) {
     let totals = tree.all() * copies;
-    let (dtype, shape) = match tree.tensor() {
-        Some(tensor) => (tensor.dtype().to_string(), text::shape(tensor.shape())),
+    let (dtype, shape) = match tree.tensor().zip(tree.kind()) {
+        Some((tensor, kind)) => (kind.to_string(), text::shape(kind.shape(tensor))),
         None => (String::new(), String::new()),
     };
     let name = format!("{branch}{}", text::name(&tree.label));
@@ -86,12 +87,13 @@ pub(super) fn flat(
         Column::word("file").rank(4),
     ];
     let columns = if several { &columns[..] } else { &columns[..4] };
-    let row = |tensor: &LazyTensor<'_, FileSource>, rows: &mut Rows<'_>| {
+    let row = |tensor: &Tensor<'_>, rows: &mut Rows<'_>| {
+        let kind = other::kind(tensor);
         let cells = [
             text::name(tensor.name()),
-            tensor.dtype().to_string(),
-            text::shape(tensor.shape()),
-            text::size(tensor.byte_len()),
+            kind.to_string(),
+            text::shape(kind.shape(tensor.info())),
+            text::size(other::byte_len(tensor)),
         ];
         let file =
             tensor.file().filter(|_| several).map(|file| input::shard_name(checkpoint, file));
@@ -107,7 +109,7 @@ pub(super) fn totals(
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     let columns = [("dtype", Left), ("tensors", Right), ("parameters", Right), ("size", Right)];
-    let dtypes = Totals::by_dtype(tensors.iter().copied());
+    let dtypes = Totals::by_kind(tensors.iter().copied());
     let dtypes = dtypes.into_iter().map(|(dtype, totals)| (dtype.to_string(), totals));
     let total = ("total".to_owned(), Totals::of(tensors.iter().copied()));
     let sums: Vec<_> = dtypes.chain([total]).collect();
@@ -147,6 +149,10 @@ pub(super) fn files(
     layouts: &[FileLayout],
     out: &mut impl Write,
 ) -> io::Result<()> {
+    let others = checkpoint.files().iter().map(|file| other::of(file.safetensors().source()));
+    if let Some(others) = others.collect::<Option<Vec<_>>>().filter(|files| !files.is_empty()) {
+        return other_files(checkpoint, &others, out);
+    }
     let columns = [
         Column::name("file").rank(0),
         Column::number("tensors").rank(3),
@@ -159,7 +165,7 @@ pub(super) fn files(
     ];
     let any_misaligned = layouts.iter().any(|layout| layout.misaligned_tensors > 0);
     let columns = if any_misaligned { &columns[..] } else { &columns[..7] };
-    let row = |shard: &CheckpointFile, layout: &FileLayout, rows: &mut Rows<'_>| {
+    let row = |shard: &CheckpointFile<Source>, layout: &FileLayout, rows: &mut Rows<'_>| {
         let archive = shard.safetensors();
         let cells = [
             text::path(shard.path()),
@@ -181,4 +187,23 @@ pub(super) fn files(
         Some(index) => writeln!(out, "\nindex: {}", text::path(index)),
         None => Ok(()),
     }
+}
+
+/// The files of another format.
+fn other_files(
+    checkpoint: &Checkpoint,
+    others: &[&TensorFile],
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let columns = [("file", Left), ("format", Left), ("tensors", Right), ("size", Right)];
+    table::write(&columns, out, |rows| {
+        for (file, other) in checkpoint.files().iter().zip(others) {
+            rows.row([
+                text::path(file.path()),
+                other.format().to_string(),
+                text::count(file.safetensors().header().len() as u64),
+                text::size(other.file_len()),
+            ]);
+        }
+    })
 }

@@ -28,16 +28,15 @@ use std::process::ExitCode;
 use groups::Groups;
 use letters::Letters;
 use picture::{Model, Picture};
-use safetensors_core::io::FileSource;
-use safetensors_core::{Checkpoint, Dtype, LazyTensor};
+use safetensors_core::Dtype;
 
-use crate::input::{self, Input};
+use crate::input::{self, Checkpoint, Input, Tensor};
 use crate::order::Sort;
 use crate::report::wrong_usage;
 use crate::select::Select;
 use crate::totals::Totals;
 use crate::tree::Tree;
-use crate::{file, text};
+use crate::{address, file, text};
 
 /// Draw a picture of where the parameters are, or a page to explore them in a browser.
 ///
@@ -93,8 +92,6 @@ Examples:
   safetensors map model.safetensors -o - --format png | display
 
 Exit codes: 0 drawn, 1 PATH is malformed or cannot be read or drawn, 2 wrong usage.";
-
-type Tensor<'a> = LazyTensor<'a, FileSource>;
 
 /// Draws one checkpoint.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
@@ -188,6 +185,10 @@ fn has_one_dtype(dtypes: &BTreeMap<Dtype, Totals>) -> bool {
 fn name(path: &Path) -> String {
     if input::is_stdin(path) {
         return input::name(path);
+    }
+    if let Some(address) = address::of(path) {
+        let shown = address::shown(address);
+        return shown.trim_end_matches('/').rsplit('/').next().unwrap_or(&shown).to_owned();
     }
     let real =
         || path.canonicalize().ok()?.file_name().map(|name| name.to_string_lossy().into_owned());

@@ -2,19 +2,17 @@
 
 use std::collections::HashMap;
 
-use safetensors_core::io::FileSource;
 use safetensors_core::load::Piece;
-use safetensors_core::{Dtype, LazyTensor, Result};
+use safetensors_core::{Dtype, Result};
 
 use super::codes;
 use super::counts::{Counts, Page};
 use super::distribution::Distribution;
 use super::moments::{self, Moments};
+use crate::input::{Source, Tensor};
 use crate::parallel;
 use crate::progress::Progress;
 use crate::values::{self, Numbers, block_bytes};
-
-pub(crate) type Tensor<'a> = LazyTensor<'a, FileSource>;
 
 /// The number of pieces that a thread takes at a time, of one tensor. To put together the counts of
 /// two threads takes far less time than to read so much.
@@ -34,7 +32,7 @@ pub(super) struct Found {
 struct Job<'a> {
     /// The index of the tensor.
     tensor: usize,
-    pieces: Vec<Piece<'a, FileSource>>,
+    pieces: Vec<Piece<'a, Source>>,
     /// Whether the first piece is the tensor's first, and the last its last.
     is_first: bool,
     is_last: bool,
@@ -178,7 +176,7 @@ impl Own {
     }
 
     /// The statistics of a small tensor.
-    fn sort(&mut self, piece: &Piece<'_, FileSource>, progress: &Progress) -> Result<Found> {
+    fn sort(&mut self, piece: &Piece<'_, Source>, progress: &Progress) -> Result<Found> {
         let tensor = piece.tensor();
         progress.check()?;
         let bytes = values::read(piece, &mut self.bytes)?;

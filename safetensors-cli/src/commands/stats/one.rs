@@ -1,7 +1,8 @@
 //! The statistics of one tensor, for `safetensors browse`.
 
-use super::gather::{Tensor, gather};
+use super::gather::gather;
 use super::{Percentiles, Summary};
+use crate::input::Tensor;
 use crate::progress::Progress;
 use crate::text;
 

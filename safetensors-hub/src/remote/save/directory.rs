@@ -10,6 +10,7 @@ use object_store::{
     Error, ObjectMeta, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion,
 };
 
+use crate::remote::bounded::{LISTING, together};
 use crate::remote::object::{Service, version_of};
 use crate::remote::runtime::run;
 
@@ -32,21 +33,40 @@ impl Directory {
         self.key.clone().join(name)
     }
 
-    /// All files by name.
-    pub(super) fn list(&self) -> io::Result<BTreeMap<String, ObjectMeta>> {
+    /// All files by name. The index has its ETag, which some servers leave out of listings; without
+    /// it the version could not be compared with that of the index itself.
+    pub(super) fn list(&self, index: &str) -> io::Result<BTreeMap<String, ObjectMeta>> {
         let key = self.key.clone();
         let listed = self.ask(|service| async move {
-            Ok(service.store.list_with_delimiter(Some(&key)).await?.objects)
+            let listed = service.store.list_with_delimiter(Some(&key));
+            Ok(together(LISTING, listed).await?.objects)
         })?;
         let named = |meta: ObjectMeta| Some((meta.location.filename()?.to_owned(), meta));
-        Ok(listed.into_iter().filter_map(named).collect())
+        let mut files: BTreeMap<_, _> = listed.into_iter().filter_map(named).collect();
+        if let Some(listed) = files.get_mut(index)
+            && listed.e_tag.is_none()
+            && let Some(now) = self.find(index)?
+        {
+            // Headers count time in seconds. If it changed meanwhile, it keeps the version that
+            // was listed, which no comparison finds any more.
+            let seconds = |meta: &ObjectMeta| meta.last_modified.timestamp();
+            if (listed.size, seconds(listed)) == (now.size, seconds(&now)) {
+                *listed = now;
+            }
+        }
+        Ok(files)
     }
 
     /// The version of a file now; `None` if there is none.
     pub(super) fn version(&self, name: &str) -> io::Result<Option<String>> {
+        Ok(self.find(name)?.as_ref().map(version_of))
+    }
+
+    /// What the store says of a file now; `None` if there is none.
+    fn find(&self, name: &str) -> io::Result<Option<ObjectMeta>> {
         let key = self.file(name);
         match self.ask(|service| async move { service.store.head(&key).await }) {
-            Ok(meta) => Ok(Some(version_of(&meta))),
+            Ok(meta) => Ok(Some(meta)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }

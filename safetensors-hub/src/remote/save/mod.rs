@@ -11,7 +11,9 @@ use std::io;
 
 use safetensors_core::checkpoint::SavedShards;
 use safetensors_core::save::write_to;
-use safetensors_core::{Error, ErrorKind, Result, SaveOptions, ShardOptions, TensorSource, shape};
+use safetensors_core::{
+    Error, ErrorKind, ReadAt, Result, Rewrite, SaveOptions, ShardOptions, TensorSource, shape,
+};
 use upload::Upload;
 
 use super::RemoteOptions;
@@ -58,6 +60,49 @@ pub fn save_with<N: AsRef<str>, S: TensorSource>(
     options: &SaveOptions,
     remote: &RemoteOptions,
 ) -> Result<()> {
+    save_if(address, tensors, options, remote, || Ok(()))
+}
+
+/// Saves everything that a rewrite has to one file, as [`save_with`] does. The sources of the
+/// rewrite must not have changed when the file takes its place.
+///
+/// ```
+/// use safetensors_core::{Checkpoint, Dtype, Rewrite, SaveOptions, TensorView, serialize};
+/// use safetensors_hub::remote::{self, RemoteOptions};
+///
+/// let bias = TensorView::from_slice(&[2], &[0.5_f32, 1.5])?;
+/// let bytes = serialize([("bias", bias)], &SaveOptions::new())?;
+/// let checkpoint = Checkpoint::from_source(bytes, "bytes in memory")?;
+/// let rewrite = Rewrite::of(&checkpoint).rename(|name| format!("head.{name}"));
+/// let address = "memory:///rewritten.safetensors";
+/// remote::save_rewrite(address, &rewrite, &SaveOptions::new(), &RemoteOptions::new())?;
+/// assert!(remote::open(address)?.get("head.bias").is_some());
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of [`save`], of [`Rewrite::plan`], and of
+/// [`Checkpoint::check_unchanged`](safetensors_core::Checkpoint::check_unchanged).
+pub fn save_rewrite<S: ReadAt>(
+    address: &str,
+    rewrite: &Rewrite<'_, S>,
+    options: &SaveOptions,
+    remote: &RemoteOptions,
+) -> Result<()> {
+    rewrite.plan(options)?;
+    let options = rewrite.save_options(options);
+    save_if(address, rewrite.tensors(), &options, remote, || rewrite.check_unchanged())
+}
+
+/// Saves to one file, if `check` succeeds before the file takes its place.
+fn save_if<N: AsRef<str>, S: TensorSource>(
+    address: &str,
+    tensors: impl IntoIterator<Item = (N, S)>,
+    options: &SaveOptions,
+    remote: &RemoteOptions,
+    check: impl FnOnce() -> Result<()>,
+) -> Result<()> {
     let place = writable(address, remote)?;
     let save = || {
         if place.key.as_ref().is_empty() || address.ends_with('/') {
@@ -73,8 +118,10 @@ pub fn save_with<N: AsRef<str>, S: TensorSource>(
         let byte_len = sizes.fold(0, u64::saturating_add);
         let mut upload = Upload::new(place.service.clone(), place.key.clone(), byte_len);
         write_to(&mut upload, tensors, options)?;
-        let saved = upload.close().and_then(|()| upload.commit());
-        saved.map(drop).map_err(|error| Error::from(ErrorKind::Io(error)))
+        let io = |error| Error::from(ErrorKind::Io(error));
+        upload.close().map_err(io)?;
+        check()?;
+        upload.commit().map(drop).map_err(io)
     };
     save().map_err(|error| error.in_file(&place.shown))
 }
@@ -139,7 +186,30 @@ pub fn save_sharded_with<N: AsRef<str>, S: TensorSource>(
     remote: &RemoteOptions,
 ) -> Result<SavedShards> {
     let place = writable(address, remote)?;
-    shards::save(&place, tensors, options).map_err(|error| error.in_file(&place.shown))
+    let saved = shards::save(&place, tensors, options, || Ok(()));
+    saved.map_err(|error| error.in_file(&place.shown))
+}
+
+/// Saves everything that a rewrite has to a directory, as [`save_sharded_with`] does. The sources of
+/// the rewrite must not have changed when the first file takes its place. They may lie in the same
+/// directory.
+///
+/// # Errors
+///
+/// Those of [`save_sharded`], of [`Rewrite::plan_sharded`], and of
+/// [`Checkpoint::check_unchanged`](safetensors_core::Checkpoint::check_unchanged).
+pub fn save_rewrite_sharded<S: ReadAt>(
+    address: &str,
+    rewrite: &Rewrite<'_, S>,
+    options: &ShardOptions,
+    remote: &RemoteOptions,
+) -> Result<SavedShards> {
+    let place = writable(address, remote)?;
+    rewrite.plan_sharded(options)?;
+    let options = rewrite.shard_options(options);
+    let check = || rewrite.check_unchanged();
+    let saved = shards::save(&place, rewrite.tensors(), &options, check);
+    saved.map_err(|error| error.in_file(&place.shown))
 }
 
 /// The place of an address, if its store takes files.

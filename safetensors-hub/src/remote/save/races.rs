@@ -30,6 +30,8 @@ struct Racing {
     inner: Arc<InMemory>,
     calls: Mutex<Vec<String>>,
     before: Box<Before>,
+    /// Whether listings have no ETags, as those of some servers.
+    hides_etags: bool,
 }
 
 impl Racing {
@@ -101,7 +103,11 @@ impl ObjectStore for Racing {
 
     async fn list_with_delimiter(&self, prefix: Option<&Key>) -> Result<ListResult> {
         self.call("list")?;
-        self.inner.list_with_delimiter(prefix).await
+        let mut listed = self.inner.list_with_delimiter(prefix).await?;
+        if self.hides_etags {
+            listed.objects.iter_mut().for_each(|meta| meta.e_tag = None);
+        }
+        Ok(listed)
     }
 
     async fn copy_opts(&self, from: &Key, to: &Key, options: CopyOptions) -> Result<()> {
@@ -128,12 +134,13 @@ fn text(store: &InMemory, key: &str) -> Option<Vec<u8>> {
 fn save_while(
     before: impl Fn(&str, usize, &InMemory) -> Result<()> + Send + Sync + 'static,
 ) -> (safetensors_core::Result<()>, Arc<Racing>) {
-    save_after(4, before)
+    save_after(4, false, before)
 }
 
 /// Saves two shards, after an earlier save with other shards, while something else happens.
 fn save_after(
     earlier_shard_size: u64,
+    hides_etags: bool,
     before: impl Fn(&str, usize, &InMemory) -> Result<()> + Send + Sync + 'static,
 ) -> (safetensors_core::Result<()>, Arc<Racing>) {
     let inner = Arc::new(InMemory::new());
@@ -149,9 +156,10 @@ fn save_after(
         listing: Listing::Possible,
     };
     let earlier = ShardOptions::new().max_shard_size(earlier_shard_size.into());
-    save(&place(inner.clone()), tensors("old"), &earlier).unwrap();
-    let store = Arc::new(Racing { inner, calls: Mutex::default(), before: Box::new(before) });
-    (save(&place(store.clone()), tensors("new"), &options).map(drop), store)
+    save(&place(inner.clone()), tensors("old"), &earlier, || Ok(())).unwrap();
+    let (calls, before) = (Mutex::default(), Box::new(before));
+    let store = Arc::new(Racing { inner, calls, before, hides_etags });
+    (save(&place(store.clone()), tensors("new"), &options, || Ok(())).map(drop), store)
 }
 
 /// The index, and whether each of its files has the tensors that it says.
@@ -175,6 +183,29 @@ fn without_another_writer() {
     assert_eq!(opens_as(&store.inner), "b new");
     let left = now(store.inner.list_with_delimiter(Some(&Key::from("m")))).unwrap();
     assert_eq!(left.objects.len(), 3);
+}
+
+#[test]
+fn where_listings_have_no_etags() {
+    // The new files replace the old ones, or a single one.
+    for earlier_shard_size in [4, 8] {
+        let (saved, store) = save_after(earlier_shard_size, true, |_, _, _| Ok(()));
+        saved.unwrap();
+        assert_eq!(opens_as(&store.inner), "b new");
+        let left = now(store.inner.list_with_delimiter(Some(&Key::from("m")))).unwrap();
+        assert_eq!(left.objects.len(), 3);
+    }
+    for (name, number) in [("copy", 1), ("put", 1), ("put", 2)] {
+        let (saved, store) = save_after(4, true, move |call, at, store| {
+            if (call, at) == (name, number) {
+                write(store, INDEX, "{}");
+            }
+            Ok(())
+        });
+        let error = saved.unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Overtaken { .. }), "{name} {number}: {error}");
+        assert_eq!(text(&store.inner, INDEX).unwrap(), b"{}", "what the other has written stays");
+    }
 }
 
 #[test]
@@ -212,10 +243,11 @@ fn another_writer_is_noticed() {
 fn an_error_says_that_the_single_file_still_comes_first() {
     // The single file cannot be removed, or the last list of files cannot be had.
     for (name, number) in [("delete", 1), ("list", 3)] {
-        let (saved, store) = save_after(8, move |call, at, _| match (call, at) == (name, number) {
-            true => Err(Error::Generic { store: "racing", source: "it fails".into() }),
-            false => Ok(()),
-        });
+        let (saved, store) =
+            save_after(8, false, move |call, at, _| match (call, at) == (name, number) {
+                true => Err(Error::Generic { store: "racing", source: "it fails".into() }),
+                false => Ok(()),
+            });
         let error = saved.unwrap_err();
         assert_eq!(opens_as(&store.inner), "b new", "the index of the new checkpoint is there");
         assert!(text(&store.inner, "m/model.safetensors").is_some(), "opening prefers this file");

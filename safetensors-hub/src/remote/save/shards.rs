@@ -13,11 +13,12 @@ use super::upload::Upload;
 use crate::remote::object::version_of;
 use crate::remote::place::Place;
 
-/// Saves tensors to a directory.
+/// Saves tensors to a directory, if `check` succeeds when everything is sent.
 pub(super) fn save<N: AsRef<str>, S: TensorSource>(
     place: &Place,
     tensors: impl IntoIterator<Item = (N, S)>,
     options: &ShardOptions,
+    check: impl FnOnce() -> Result<()>,
 ) -> Result<SavedShards> {
     let planned = PlannedShards::new(tensors, options)?;
     let index = planned.index()?;
@@ -31,6 +32,7 @@ pub(super) fn save<N: AsRef<str>, S: TensorSource>(
             .map_err(|error| error.in_file(format!("{}/{name}", place.shown)))?;
         uploads.push((name.as_str(), upload));
     }
+    check()?;
     let (shown, pattern) = (place.shown.as_str(), planned.pattern());
     Commit { directory, shown, pattern, index: index.as_ref() }.run(uploads)?;
     Ok(SavedShards { files: planned.files().to_vec(), total_size: planned.total_size() })
@@ -53,8 +55,8 @@ impl Commit<'_> {
     fn run(&self, uploads: Vec<(&str, Upload)>) -> Result<()> {
         let io = |error| Error::from(ErrorKind::Io(error));
         let new: Vec<&str> = uploads.iter().map(|(name, _)| *name).collect();
-        let mut before = self.directory.list().map_err(io)?;
         let index = self.pattern.index_name();
+        let mut before = self.directory.list(&index).map_err(io)?;
 
         // Step 2.
         let mut aside = Vec::new();
@@ -76,7 +78,7 @@ impl Commit<'_> {
             }
         }
         // Step 4.
-        self.check_placed(&placed, &self.directory.list().map_err(io)?)?;
+        self.check_placed(&placed, &self.directory.list(&index).map_err(io)?)?;
         if let Some((name, json)) = self.index {
             match self.directory.put(name, json, before.get(name)).map_err(io)? {
                 Put::Done => {}
@@ -86,7 +88,7 @@ impl Commit<'_> {
         // Step 5. The new checkpoint is in place, but for a single file, which goes before it.
         let single = self.pattern.file_name(0, 1);
         let is_hidden = self.index.is_some() && before.contains_key(&single);
-        let now = self.directory.list().map_err(|error| match is_hidden {
+        let now = self.directory.list(&index).map_err(|error| match is_hidden {
             true => self.still_old(&error, &single),
             false => self.left_behind(error, ""),
         })?;
@@ -161,7 +163,7 @@ impl Commit<'_> {
             }
             return Err(error);
         }
-        let now = self.directory.list().map_err(io)?;
+        let now = self.directory.list(index).map_err(io)?;
         match now.get(index) {
             Some(meta) => _ = before.insert(index.to_owned(), meta.clone()),
             None => return Err(overtaken(index)),

@@ -1,0 +1,43 @@
+//! The same for a command that was built without addresses: every use is an error that says how to
+//! get one with them.
+
+use safetensors_core::{SaveOptions, ShardOptions};
+
+use super::printable;
+use crate::input::{Checkpoint, Rewrite};
+
+/// Every text with a scheme counts as an address.
+pub(super) fn is_known(_: &str) -> bool {
+    true
+}
+
+/// Fails, because this command was built without addresses.
+pub(crate) fn check_feature() -> anyhow::Result<()> {
+    anyhow::bail!(
+        "this `safetensors` was built without addresses and downloads; \
+         `cargo install safetensors-bridge-cli --features remote` builds it with them"
+    )
+}
+
+pub(crate) fn open(address: &str) -> anyhow::Result<Checkpoint> {
+    Err(without(address))
+}
+
+pub(crate) fn check_writable(address: &str) -> anyhow::Result<()> {
+    Err(without(address))
+}
+
+pub(crate) fn save(address: &str, _: &Rewrite<'_>, _: &SaveOptions) -> anyhow::Result<()> {
+    Err(without(address))
+}
+
+pub(crate) fn save_sharded(address: &str, _: &Rewrite<'_>, _: &ShardOptions) -> anyhow::Result<()> {
+    Err(without(address))
+}
+
+fn without(address: &str) -> anyhow::Error {
+    match check_feature() {
+        Err(error) => anyhow::anyhow!("{}: {error}", printable(address)),
+        Ok(()) => anyhow::anyhow!("{}: cannot be opened", printable(address)),
+    }
+}

@@ -1,0 +1,231 @@
+//! The repositories of the cache, as tables and as JSON.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+use safetensors_hub::RepoId;
+use safetensors_hub::cache::{Cache, CachedRepo, CachedSnapshot};
+use serde::Serialize;
+
+use super::Which;
+use crate::colour::{Colour, paint};
+use crate::report::{report, wrong_usage};
+use crate::table::Align::{Left, Right};
+use crate::{json, parallel, table, text};
+
+/// The document of `list --json`.
+#[derive(Serialize)]
+struct Listed {
+    path: String,
+    repos: Vec<ListedRepo>,
+}
+
+#[derive(Serialize)]
+struct ListedRepo {
+    repo: String,
+    path: String,
+    bytes: u64,
+    snapshots: Vec<ListedSnapshot>,
+}
+
+#[derive(Serialize)]
+struct ListedSnapshot {
+    commit: String,
+    revisions: Vec<String>,
+    path: String,
+    bytes: u64,
+    files: Vec<String>,
+}
+
+/// The document of `size --json`.
+#[derive(Serialize)]
+struct Sized {
+    path: String,
+    bytes: u64,
+    repos: Vec<SizedRepo>,
+}
+
+#[derive(Serialize)]
+struct SizedRepo {
+    repo: String,
+    bytes: u64,
+}
+
+/// The document of `verify --json`.
+#[derive(Serialize)]
+struct Verified {
+    path: String,
+    intact: bool,
+    repos: Vec<VerifiedRepo>,
+}
+
+#[derive(Serialize)]
+struct VerifiedRepo {
+    repo: String,
+    intact: bool,
+    bytes: u64,
+    damaged: Vec<Damaged>,
+}
+
+#[derive(Serialize)]
+struct Damaged {
+    path: String,
+    error: String,
+}
+
+/// The cache, and those of its repositories that were asked for.
+fn chosen(which: &Which) -> anyhow::Result<(Cache, Vec<CachedRepo>)> {
+    let cache = match &which.cache_dir {
+        Some(dir) => Cache::at(dir),
+        None => Cache::from_environment()?,
+    };
+    let mut repos = cache.repos()?;
+    if which.repos.is_empty() {
+        return Ok((cache, repos));
+    }
+    let names = which.repos.iter().map(|name| RepoId::parse(name));
+    let names = names.collect::<Result<Vec<_>, _>>().map_err(wrong_usage)?;
+    if let Some(name) = names.iter().find(|name| repos.iter().all(|repo| repo.id() != *name)) {
+        anyhow::bail!(
+            "{name} is not in the cache {}; `safetensors download {name}` gets it",
+            text::path(cache.dir())
+        );
+    }
+    repos.retain(|repo| names.contains(repo.id()));
+    Ok((cache, repos))
+}
+
+fn lossy(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+/// The bytes of the files of a snapshot, links followed.
+fn byte_len(snapshot: &CachedSnapshot) -> u64 {
+    let files = snapshot.files.iter().map(|file| snapshot.dir.join(file));
+    // A file that is removed meanwhile has no bytes.
+    files.filter_map(|path| fs::metadata(path).ok()).map(|metadata| metadata.len()).sum()
+}
+
+pub(super) fn list(which: &Which, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let (cache, repos) = chosen(which)?;
+    let mut listed = Listed { path: lossy(cache.dir()), repos: Vec::new() };
+    for repo in &repos {
+        let snapshot = |snapshot: CachedSnapshot| ListedSnapshot {
+            commit: snapshot.commit.to_string(),
+            revisions: snapshot.revisions.iter().map(ToString::to_string).collect(),
+            path: lossy(&snapshot.dir),
+            bytes: byte_len(&snapshot),
+            files: snapshot.files,
+        };
+        listed.repos.push(ListedRepo {
+            repo: repo.id().to_string(),
+            path: lossy(repo.dir()),
+            bytes: repo.byte_len()?,
+            snapshots: repo.snapshots()?.into_iter().map(snapshot).collect(),
+        });
+    }
+    if which.json {
+        json::write(&listed, out)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let columns =
+        [("model", Left), ("revision", Left), ("commit", Left), ("files", Right), ("size", Right)];
+    if !listed.repos.is_empty() {
+        table::write(&columns, out, |rows| {
+            for repo in &listed.repos {
+                for snapshot in &repo.snapshots {
+                    rows.row([
+                        repo.repo.clone(),
+                        snapshot
+                            .revisions
+                            .iter()
+                            .map(|it| text::name(it))
+                            .collect::<Vec<_>>()
+                            .join(", "),
+                        text::name(&snapshot.commit),
+                        text::count(snapshot.files.len() as u64),
+                        text::size(snapshot.bytes),
+                    ]);
+                }
+            }
+        })?;
+        writeln!(out)?;
+    }
+    summarise(cache.dir(), listed.repos.iter().map(|repo| repo.bytes), out)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn size(which: &Which, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let (cache, repos) = chosen(which)?;
+    let sized = |repo: &CachedRepo| -> anyhow::Result<_> {
+        Ok(SizedRepo { repo: repo.id().to_string(), bytes: repo.byte_len()? })
+    };
+    let mut repos = repos.iter().map(sized).collect::<anyhow::Result<Vec<_>>>()?;
+    repos.sort_by_key(|repo| std::cmp::Reverse(repo.bytes));
+    let bytes = repos.iter().map(|repo| repo.bytes).sum();
+    let sized = Sized { path: lossy(cache.dir()), bytes, repos };
+    if which.json {
+        json::write(&sized, out)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !sized.repos.is_empty() {
+        table::write(&[("model", Left), ("bytes", Right), ("size", Right)], out, |rows| {
+            for SizedRepo { repo, bytes } in &sized.repos {
+                rows.row([repo.clone(), text::count(*bytes), text::size(*bytes)]);
+            }
+        })?;
+        writeln!(out)?;
+    }
+    summarise(cache.dir(), sized.repos.iter().map(|repo| repo.bytes), out)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The last line: how many models there are, and their bytes.
+fn summarise(
+    dir: &Path,
+    sizes: impl ExactSizeIterator<Item = u64>,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let models = text::counted(sizes.len() as u64, "model");
+    Ok(writeln!(out, "{}: {models}, {}", text::path(dir), text::size(sizes.sum::<u64>()))?)
+}
+
+pub(super) fn verify(which: &Which, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let (cache, repos) = chosen(which)?;
+    let mut verified = Verified { path: lossy(cache.dir()), intact: true, repos: Vec::new() };
+    let check = |repo: &&CachedRepo| -> safetensors_hub::Result<_> {
+        Ok((repo.byte_len()?, repo.verify()?))
+    };
+    parallel::in_order(&repos, check, |repo, checked| -> anyhow::Result<()> {
+        let (bytes, damaged) = checked?;
+        let intact = damaged.is_empty();
+        if !which.json {
+            if intact {
+                let ok = paint("ok", Colour::Green, &std::io::stdout());
+                writeln!(out, "{}: {ok}, {}", repo.id(), text::size(bytes))?;
+            }
+            // Standard error is not buffered. Its lines must not overtake earlier ones.
+            out.flush()?;
+            for blob in &damaged {
+                report(format!("{}; remove the file, and download it again", blob.error));
+            }
+        }
+        let damaged = damaged
+            .iter()
+            .map(|blob| Damaged { path: lossy(&blob.path), error: blob.error.to_string() });
+        let (repo, damaged) = (repo.id().to_string(), damaged.collect());
+        verified.intact &= intact;
+        verified.repos.push(VerifiedRepo { repo, intact, bytes, damaged });
+        Ok(())
+    })?;
+    if which.json {
+        json::write(&verified, out)?;
+    } else if verified.repos.len() != 1 {
+        let intact = verified.repos.iter().filter(|repo| repo.intact).count() as u64;
+        let checked = text::counted(verified.repos.len() as u64, "model");
+        writeln!(out, "\n{checked} checked: {} intact", text::count(intact))?;
+    }
+    Ok(if verified.intact { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,112 @@
+//! `safetensors cache`: what the cache of the Hub has, how large it is, and whether it is intact.
+
+#[cfg(feature = "remote")]
+mod content;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Show what the cache of the Hugging Face Hub has, and check it
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  safetensors cache list
+  safetensors cache size --json | jq .bytes
+  safetensors cache verify openai-community/gpt2
+  safetensors cache help verify
+
+Exit codes: 0 done, 1 a file is damaged, or the cache cannot be read, 2 wrong usage.";
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    List(List),
+    Verify(Verify),
+    Size(Size),
+}
+
+/// The arguments of all three.
+#[derive(Debug, clap::Args)]
+#[cfg_attr(not(feature = "remote"), allow(dead_code, reason = "the arguments are only explained"))]
+struct Which {
+    /// Only these repositories; all by default
+    #[arg(value_name = "REPO")]
+    repos: Vec<String>,
+    /// The directory of the cache; HF_HUB_CACHE by default, or ~/.cache/huggingface/hub
+    #[arg(long, value_name = "DIR")]
+    cache_dir: Option<PathBuf>,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+/// List the models that were downloaded, with their revisions
+///
+/// The size of a revision is that of its files. Revisions share files that are the same.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  safetensors cache list
+  safetensors cache list openai-community/gpt2
+  safetensors cache list --json | jq -r '.repos[].snapshots[].path'
+
+Exit codes: 0 shown, 1 REPO is not in the cache, or the cache cannot be read, 2 wrong usage.")]
+struct List {
+    #[command(flatten)]
+    which: Which,
+}
+
+/// Read every file, and compare its digest with the one that the Hub gave it
+///
+/// A file that is damaged gets a line on standard error. Remove it, and the next download replaces
+/// it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  safetensors cache verify
+  safetensors cache verify openai-community/gpt2
+  safetensors cache verify --json | jq -r '.repos[].damaged[].path'
+
+Exit codes: 0 all is intact, 1 a file is damaged, or cannot be read, 2 wrong usage.")]
+struct Verify {
+    #[command(flatten)]
+    which: Which,
+}
+
+/// Show the bytes on the disk of each model, the largest first
+///
+/// Unfinished downloads count too.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  safetensors cache size
+  safetensors cache size --cache-dir /mnt/models --json
+
+Exit codes: 0 shown, 1 REPO is not in the cache, or the cache cannot be read, 2 wrong usage.")]
+struct Size {
+    #[command(flatten)]
+    which: Which,
+}
+
+#[cfg(not(feature = "remote"))]
+pub(crate) fn run(args: &Args, _: &mut impl Write) -> anyhow::Result<ExitCode> {
+    crate::address::check_feature()?;
+    let (Command::List(_) | Command::Verify(_) | Command::Size(_)) = &args.command;
+    Ok(ExitCode::FAILURE)
+}
+
+/// Shows or checks the cache.
+#[cfg(feature = "remote")]
+pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    match &args.command {
+        Command::List(List { which }) => content::list(which, out),
+        Command::Verify(Verify { which }) => content::verify(which, out),
+        Command::Size(Size { which }) => content::size(which, out),
+    }
+}

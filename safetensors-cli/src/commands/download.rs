@@ -1,0 +1,204 @@
+//! `safetensors download`: files of the Hub come into the cache that Python shares.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Download a model from the Hugging Face Hub into the cache that Python shares.
+///
+/// Without FILE the checkpoint comes: model.safetensors, or else an index with its shards,
+/// as every command finds it in a directory. With FILE, --include or --exclude only those
+/// files come. Files that are in the cache already are not downloaded again, and a download
+/// that was interrupted is continued. A file gets its name after its digest was checked.
+///
+/// Prints the path of what was downloaded: the directory of the snapshot, or the one FILE.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+#[cfg_attr(not(feature = "remote"), allow(dead_code, reason = "the arguments are only explained"))]
+pub(crate) struct Args {
+    /// owner/name, owner/name@revision, or an address such as hf://owner/name/folder
+    #[arg(value_name = "REPO")]
+    repo: String,
+    /// Files of the repository, or patterns of their whole names: * any text, ? one character
+    #[arg(value_name = "FILE")]
+    files: Vec<String>,
+    /// A branch, a tag, a commit, or a pull request such as refs/pr/1; main by default
+    #[arg(long, value_name = "REV")]
+    revision: Option<String>,
+    /// Download the files that match
+    ///
+    /// May be given several times
+    #[arg(long, value_name = "GLOB")]
+    include: Vec<String>,
+    /// Leave out the files that match; without --include and FILE, take all others
+    ///
+    /// May be given several times
+    #[arg(long, value_name = "GLOB")]
+    exclude: Vec<String>,
+    /// Besides the checkpoint, download the files that match, such as config.json
+    ///
+    /// May be given several times
+    #[arg(long, value_name = "GLOB", conflicts_with_all = ["files", "include", "exclude"])]
+    also: Vec<String>,
+    /// The directory of the cache; HF_HUB_CACHE by default, or ~/.cache/huggingface/hub
+    #[arg(long, value_name = "DIR")]
+    cache_dir: Option<PathBuf>,
+    /// The access token; HF_TOKEN by default, which other users of the machine do not see
+    #[arg(long, value_name = "TOKEN")]
+    token: Option<String>,
+    /// How many files are downloaded at once
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]
+    max_workers: u16,
+    /// Show no progress
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  safetensors download openai-community/gpt2
+  safetensors download openai-community/gpt2 --also config.json --also 'token*'
+  safetensors download owner/name@v1.0 config.json
+  safetensors download hf://owner/name/unet --cache-dir models
+  safetensors inspect $(safetensors download owner/name)
+
+Environment:
+  HF_TOKEN         The access token, for repositories that are private or gated
+  HF_HOME          Where the cache and the token are
+  HF_ENDPOINT      Another Hub, such as a mirror
+  HF_HUB_OFFLINE   1: look into the cache, and make no request
+
+Exit codes: 0 downloaded, 1 the Hub or the disk failed, or a file is not there, 2 wrong usage.";
+
+/// Without the token.
+impl std::fmt::Debug for Args {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Args").field("repo", &self.repo).finish_non_exhaustive()
+    }
+}
+
+#[cfg(not(feature = "remote"))]
+pub(crate) fn run(_: &Args, _: &mut impl Write) -> anyhow::Result<ExitCode> {
+    crate::address::check_feature()?;
+    Ok(ExitCode::FAILURE)
+}
+
+/// Downloads, and prints the path.
+#[cfg(feature = "remote")]
+pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let what = what::What::of(args)?;
+    let progress = match args.quiet {
+        true => crate::progress::Progress::hidden(),
+        false => crate::progress::Progress::bytes(0),
+    };
+    let snapshot = safetensors_hub::download(&what.repo, &what.options(args, &progress))?;
+    drop(progress);
+    let path = what.path(args, &snapshot);
+    // As it is, not escaped: a program reads it.
+    out.write_all(path.as_os_str().as_encoded_bytes())?;
+    writeln!(out)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(feature = "remote")]
+mod what {
+    use std::ops::ControlFlow;
+    use std::path::PathBuf;
+
+    use safetensors_hub::{DownloadOptions, HubAddress, RepoId, Revision, Snapshot};
+
+    use super::Args;
+    use crate::progress::Progress;
+    use crate::report::wrong_usage;
+
+    /// What the arguments ask for.
+    pub(super) struct What {
+        pub(super) repo: String,
+        revision: Option<String>,
+        /// The folder or file of the checkpoint, if the address has one.
+        path: Option<String>,
+    }
+
+    impl What {
+        pub(super) fn of(args: &Args) -> anyhow::Result<Self> {
+            let wrong = |error: safetensors_hub::Error| wrong_usage(error);
+            let asks_for_files = !(args.files.is_empty() && args.include.is_empty());
+            let (repo, revision, path) = if HubAddress::is_address(&args.repo) {
+                let address = HubAddress::parse(&args.repo).map_err(wrong)?;
+                let revision = Some(address.revision()).filter(|it| **it != Revision::main());
+                let path = Some(address.path().to_owned()).filter(|path| !path.is_empty());
+                (address.repo().to_string(), revision.map(ToString::to_string), path)
+            } else {
+                let (repo, revision) = match args.repo.split_once('@') {
+                    Some((repo, revision)) => (repo, Some(revision.to_owned())),
+                    None => (args.repo.as_str(), None),
+                };
+                (RepoId::parse(repo).map_err(wrong)?.to_string(), revision, None)
+            };
+            if let (Some(_), Some(path)) = (asks_for_files.then_some(()), &path) {
+                let path = crate::text::name(path);
+                return Err(wrong_usage(format!(
+                    "the address names {path}, and FILE or --include other files; name them all \
+                     as FILE"
+                )));
+            }
+            let revision = match (revision, &args.revision) {
+                (Some(_), Some(_)) => {
+                    return Err(wrong_usage(
+                        "the revision is given twice: after @ and by --revision",
+                    ));
+                }
+                (revision, other) => revision.or_else(|| other.clone()),
+            };
+            if let Some(revision) = &revision {
+                Revision::parse(revision).map_err(wrong)?;
+            }
+            Ok(Self { repo, revision, path })
+        }
+
+        pub(super) fn options(&self, args: &Args, progress: &Progress) -> DownloadOptions {
+            let mut options = DownloadOptions::new().threads(args.max_workers.into());
+            if let Some(revision) = &self.revision {
+                options = options.revision(revision);
+            }
+            if let Some(dir) = &args.cache_dir {
+                options = options.cache(dir);
+            }
+            if let Some(token) = &args.token {
+                options = options.token(token);
+            }
+            if let Some(path) = &self.path {
+                options = options.checkpoint(path);
+            }
+            let mut patterns: Vec<_> = args.files.iter().chain(&args.include).collect();
+            let everything = "*".to_owned();
+            if patterns.is_empty() && !args.exclude.is_empty() {
+                patterns.push(&everything);
+            }
+            if !patterns.is_empty() {
+                options = options.no_checkpoint();
+            }
+            options = patterns.into_iter().chain(&args.also).fold(options, DownloadOptions::file);
+            options = args.exclude.iter().fold(options, DownloadOptions::exclude);
+            let follow = progress.following();
+            options.progress(move |progress| {
+                follow(progress.bytes_done, progress.bytes_total);
+                ControlFlow::Continue(())
+            })
+        }
+
+        /// What is printed: the one file that was asked for by its name, or else what opens as the
+        /// checkpoint, or else the directory of the snapshot.
+        pub(super) fn path(&self, args: &Args, snapshot: &Snapshot) -> PathBuf {
+            let has_no_options = args.include.is_empty() && args.exclude.is_empty();
+            match args.files.as_slice() {
+                [file] if has_no_options && !file.contains(['*', '?']) => {
+                    let mut path = snapshot.dir().to_owned();
+                    path.extend(file.split('/'));
+                    path
+                }
+                _ => snapshot.path().to_owned(),
+            }
+        }
+    }
+}

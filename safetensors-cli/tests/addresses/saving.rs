@@ -1,0 +1,104 @@
+//! `convert` from addresses and to them.
+
+use std::fs;
+
+use crate::hub_server::Server as Hub;
+use crate::web::Server as Web;
+use crate::*;
+
+#[test]
+fn a_conversion_from_the_hub() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Hub::start([("owner/name", sharded_repo())]);
+    let run = |args: &[&str]| output(with_hub(&server, dir.path(), args));
+    let planned = run(&["convert", "hf://owner/name", "out", "--dtype", "bf16", "--dry-run"]);
+    assert!(planned.contains("F32 → BF16") && planned.contains("nothing was written"), "{planned}");
+    assert!(!dir.path().join("out").exists());
+    run(&["convert", "hf://owner/name", "out", "--max-shard-size", "1MB"]);
+    assert_eq!(run(&["diff", "hf://owner/name", "out"]), "4 tensors equal\n");
+    assert!(dir.path().join("out/model.safetensors.index.json").exists());
+    run(&["convert", "hf://owner/name", "ranks", "--ranks", "2"]);
+    run(&["convert", "ranks", "whole.safetensors"]);
+    assert_eq!(run(&["diff", "hf://owner/name", "whole.safetensors"]), "4 tensors equal\n");
+    run(&["convert", "hf://owner/name", "a.npz"]);
+    // An input of the disk and one of the Hub.
+    run(&["convert", "a.npz", "b.npz", "--prefix", "b."]);
+    run(&["convert", "b.npz", "hf://owner/name", "both", "-f", "*.norm.*"]);
+    assert!(run(&["verify", "both"]).contains("2 tensors"));
+}
+
+#[test]
+fn a_conversion_to_a_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = format!("file://{}", dir.path().join("store").display());
+    fs::write(dir.path().join("in.safetensors"), file()).unwrap();
+    let run = |args: &[&str]| output(safetensors(dir.path(), args));
+    let (one, several) = (format!("{store}/one.safetensors"), format!("{store}/several/"));
+    let told = run(&["convert", "in.safetensors", &one]);
+    assert!(told.starts_with(&format!("{one}: 4 tensors, 2.1 MB")), "{told}");
+    assert_eq!(run(&["diff", "in.safetensors", &one]), "4 tensors equal\n");
+    assert_eq!(fs::read(dir.path().join("store/one.safetensors")).unwrap(), file());
+    run(&["convert", "in.safetensors", &several, "--max-shard-size", "1MB", "--dtype", "bf16"]);
+    assert!(dir.path().join("store/several/model.safetensors.index.json").exists());
+    let checked = run(&["verify", &several]);
+    assert!(checked.contains("ok, 2 shards, 4 tensors"), "{checked}");
+    // Back into its own place, as one file.
+    run(&["convert", &several, &several]);
+    assert!(!dir.path().join("store/several/model.safetensors.index.json").exists());
+    assert!(run(&["verify", &several]).contains("ok, 4 tensors"));
+    let planned = run(&["convert", "in.safetensors", &one, "-f", "*norm*", "--dry-run"]);
+    assert!(planned.contains("1 tensor") && planned.contains("nothing was written"), "{planned}");
+    assert_eq!(run(&["diff", "in.safetensors", &one]), "4 tensors equal\n");
+}
+
+#[test]
+fn tied_weights_and_metadata_go_along() {
+    let dir = tempfile::tempdir().unwrap();
+    let weight = TensorBuf::from_vec(vec![2], vec![1.0_f32, 2.0]).unwrap();
+    let tied = SaveOptions::new().metadata([("lm_head", "embed"), ("license", "mit")]);
+    let bytes = serialize([("embed", &weight)], &tied).unwrap();
+    fs::write(dir.path().join("in.safetensors"), bytes).unwrap();
+    let out = format!("file://{}", dir.path().join("out").display());
+    let run = |args: &[&str]| output(safetensors(dir.path(), args));
+    run(&["convert", "in.safetensors", &out, "--prefix", "model."]);
+    let metadata = run(&["metadata", "get", &out]);
+    assert_eq!(metadata, "format=pt\nlicense=mit\nmodel.lm_head=model.embed\n");
+}
+
+#[test]
+fn an_output_that_cannot_be_is_refused_before_anything_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Web::new().with("in.safetensors", file());
+    let input = server.address("in.safetensors");
+    let out = server.address("out.safetensors");
+    for (args, expected) in [
+        (&[input.as_str(), &out][..], "nothing is saved to the Hub or to web servers"),
+        (&[&input, "hf://owner/name"], "nothing is saved to the Hub or to web servers"),
+        (&[&input, "s3://bucket/a.npz"], "NumPy's files are written to the disk only"),
+        (&[&input, "s3://bucket/a/", "--no-wait"], "are for a directory of the disk"),
+        (&[&input, "s3://bucket/a/", "--ranks", "2"], "are for a directory of the disk"),
+        (&[&input, "s3://bucket/a/model.safetensors.index.json"], "name the directory"),
+    ] {
+        let refused = error(safetensors(dir.path(), &[&["convert"], args].concat()), 2);
+        assert!(refused.contains(expected), "{args:?}: {refused}");
+    }
+    assert!(server.take_log().is_empty());
+    let numpy = server.address("a.npz");
+    let refused = error(safetensors(dir.path(), &["convert", &numpy, "out.safetensors"]), 1);
+    assert!(refused.contains("download it first"), "{refused}");
+}
+
+#[test]
+fn an_input_that_changes_leaves_the_output_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Web::new().with("in.safetensors", file());
+    let out = format!("file://{}", dir.path().join("out.safetensors").display());
+    let args = ["convert", &server.address("in.safetensors"), &out];
+    // The header is read from one version, and the tensors from another one.
+    server.misbehave(|number, _| {
+        (number > 0).then_some(crate::web::Fault::Status(412, "it has changed"))
+    });
+    let refused = error(safetensors(dir.path(), &args), 1);
+    assert!(refused.contains("has changed since it was opened"), "{refused}");
+    assert!(!dir.path().join("out.safetensors").exists());
+}

@@ -1,0 +1,267 @@
+//! Files of PyTorch, GGUF and NumPy, wherever a command reads a checkpoint. The fixtures are those of
+//! `safetensors-formats`: PyTorch and the package `gguf` wrote them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use predicates::prelude::*;
+use safetensors_core::{Checkpoint, Dtype};
+
+use crate::fixtures::*;
+
+/// A directory with these fixtures.
+fn with(names: &[&str]) -> tempfile::TempDir {
+    let dir = temp_dir();
+    for name in names {
+        let path = fixture(name);
+        fs::copy(&path, dir.path().join(path.file_name().unwrap())).unwrap();
+    }
+    dir
+}
+
+fn fixture(name: &str) -> PathBuf {
+    let formats = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    formats.join("safetensors-formats/tests/fixtures").join(name)
+}
+
+fn output(dir: &Path, args: &[&str]) -> String {
+    text(&run_in(dir, args).success().stderr("").get_output().stdout).to_owned()
+}
+
+#[test]
+fn inspect_shows_what_is_in_a_file() {
+    let dir = with(&["pytorch/tied.pt", "pytorch/refused/complex128.pt"]);
+    let shown = output(dir.path(), &["inspect", "tied.pt"]);
+    assert!(shown.contains("lm_head.weight  F32    [4, 3]        1          12  48 B"), "{shown}");
+    assert!(shown.contains("model.embed.weight  lm_head.weight\n"), "{shown}");
+    assert!(shown.contains("tied.pt  PyTorch        5  "), "{shown}");
+
+    // A type that the format lacks is shown by its own name.
+    let shown = output(dir.path(), &["inspect", "--flat", "complex128.pt"]);
+    assert!(shown.contains("wide  complex128  [2]    32 B\n"), "{shown}");
+
+    let shown = output(dir.path(), &["inspect", "--json", "tied.pt"]);
+    let json: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(json["files"][0]["format"], "PyTorch");
+    assert_eq!(json["tensors"][0]["offset"], serde_json::Value::Null);
+    assert_eq!(json["total"]["bytes"], 176);
+}
+
+#[test]
+fn quantised_tensors_are_listed_with_their_types_and_sizes() {
+    let dir = with(&["gguf/quantised.gguf"]);
+    let shown = output(dir.path(), &["inspect", "quantised.gguf"]);
+    for row in [
+        "├─ Q4_K     Q4_K     [1, 256]        1         256   144 B\n",
+        "├─ IQ2_XXS  IQ2_XXS  [1, 256]        1         256    66 B\n",
+        "Q4_K           1         256   144 B\n",
+    ] {
+        assert!(shown.contains(row), "{row}{shown}");
+    }
+    let shown = output(dir.path(), &["inspect", "--json", "-f", "*Q4_K", "quantised.gguf"]);
+    let json: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(json["tensors"][0]["dtype"], "Q4_K");
+    assert_eq!(json["tensors"][0]["bytes"], 144);
+    assert_eq!(json["dtypes"]["Q4_K"]["parameters"], 256);
+
+    // Values are numbers only if they are asked for.
+    for args in [
+        &["stats", "quantised.gguf"][..],
+        &["diff", "quantised.gguf", "quantised.gguf"],
+        &["extract", "quantised.gguf", "of.Q4_0", "-o", "x.npy"],
+    ] {
+        run_in(dir.path(), args).failure().code(1).stderr(
+            predicate::str::contains("quantised.gguf: tensor \"of.")
+                .and(predicate::str::contains("convert IN OUT --dequantize f32")),
+        );
+    }
+    assert!(!dir.path().join("x.npy").exists());
+}
+
+#[test]
+fn convert_dequantises_when_it_is_asked_to() {
+    let dir = with(&["gguf/quantised.gguf"]);
+    let convert = |args: &[&str]| {
+        run_in(dir.path(), &[&["convert", "quantised.gguf", "out.safetensors"], args].concat())
+    };
+    let unknown = ["--drop", "of.Q8_[1K]", "--drop", "of.Q1_0"];
+    convert(&unknown).failure().code(1).stderr(predicate::str::contains(
+        "quantised.gguf: tensor of.IQ1_M is quantised as IQ1_M; --dequantize f32 makes numbers",
+    ));
+    convert(&["--dequantize", "f32"]).failure().stderr(predicate::str::contains(
+        "the elements of tensor of.Q1_0 are Q1_0, which cannot be read; --drop leaves it out",
+    ));
+    assert!(!dir.path().join("out.safetensors").exists());
+
+    let expected = Checkpoint::open(fixture("gguf/quantised.safetensors")).unwrap();
+    convert(&[&unknown[..], &["--dequantize", "f32"]].concat()).success().stderr("");
+    let converted = Checkpoint::open(dir.path().join("out.safetensors")).unwrap();
+    assert_eq!(converted.len(), 23);
+    for tensor in converted.tensors() {
+        let same = expected.tensor(tensor.name()).unwrap().read().unwrap();
+        assert_eq!(tensor.read().unwrap().bytes(), same.bytes(), "{}", tensor.name());
+    }
+    assert_eq!(converted.metadata()["general.architecture"], "llama");
+
+    let args = ["--dequantize", "bf16", "--cast", "*Q4_K=f16"];
+    convert(&[&unknown[..], &args].concat()).success().stderr("");
+    let converted = Checkpoint::open(dir.path().join("out.safetensors")).unwrap();
+    let dtype = |name: &str| converted.tensor(name).unwrap().dtype();
+    assert_eq!((dtype("of.Q4_K"), dtype("of.Q6_K")), (Dtype::F16, Dtype::BF16));
+}
+
+#[test]
+fn plain_tensors_of_gguf_need_no_option() {
+    let dir = with(&["gguf/plain.gguf", "gguf/plain.safetensors"]);
+    run_in(dir.path(), &["convert", "plain.gguf", "out.safetensors"]).success().stderr("");
+    run_in(dir.path(), &["convert", "plain.gguf", "out2.safetensors", "--dequantize", "f16"])
+        .success();
+    for converted in ["plain.gguf", "out.safetensors", "out2.safetensors"] {
+        run_in(dir.path(), &["diff", converted, "plain.safetensors"])
+            .stdout(predicate::str::contains("8 tensors equal"));
+    }
+}
+
+#[test]
+fn every_command_reads_pytorch() {
+    let dir = with(&["pytorch/strided.pt", "pytorch/strided.safetensors", "pytorch/tied.pt"]);
+    run_in(dir.path(), &["convert", "strided.pt", "out.safetensors"]).success().stderr("");
+    for file in ["strided.pt", "out.safetensors"] {
+        run_in(dir.path(), &["diff", file, "strided.safetensors"])
+            .stdout(predicate::str::contains("9 tensors equal"));
+    }
+    let stats = output(dir.path(), &["stats", "--bins", "0", "strided.pt"]);
+    let expected = output(dir.path(), &["stats", "--bins", "0", "strided.safetensors"]);
+    let sorted = |text: &str| {
+        let mut rows: Vec<_> = text.lines().map(str::to_owned).collect();
+        rows.sort();
+        rows
+    };
+    assert_eq!(sorted(&stats), sorted(&expected));
+    run_in(dir.path(), &["extract", "strided.pt", "transposed", "-o", "t.npy"]).success();
+    run_in(dir.path(), &["extract", "strided.safetensors", "transposed", "-o", "e.npy"]).success();
+    let read = |name: &str| fs::read(dir.path().join(name)).unwrap();
+    assert_eq!(read("t.npy"), read("e.npy"));
+
+    // The digests of tensors are those of their values, whatever the format.
+    let digests = output(dir.path(), &["digest", "strided.pt"]);
+    let expected = output(dir.path(), &["digest", "strided.safetensors"]);
+    let of_tensors = |text: &str| {
+        let mut lines: Vec<_> =
+            text.lines().filter(|line| !line.starts_with("sha256")).map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(of_tensors(&digests), of_tensors(&expected));
+    assert!(expected.contains("sha256") && !digests.contains("sha256"));
+
+    // Tied names remain names of one tensor.
+    run_in(dir.path(), &["convert", "tied.pt", "tied.safetensors"])
+        .success()
+        .stdout(predicate::str::contains("5 tensors, 176 B, and 2 more names of tied weights"));
+}
+
+#[test]
+fn shards_of_pytorch_are_opened_by_index_and_by_directory() {
+    let names = ["00001-of-00002.bin", "00002-of-00002.bin"]
+        .map(|name| format!("pytorch/sharded/pytorch_model-{name}"));
+    let dir = with(&[&names[0], &names[1], "pytorch/sharded/pytorch_model.bin.index.json"]);
+    for input in [".", "pytorch_model.bin.index.json"] {
+        let shown = output(dir.path(), &["inspect", input]);
+        assert!(shown.contains("total        3           6  24 B"), "{shown}");
+    }
+    run_in(dir.path(), &["convert", ".", "out"]).success().stderr("");
+    assert_eq!(Checkpoint::open(dir.path().join("out")).unwrap().len(), 3);
+    fs::remove_file(dir.path().join("pytorch_model-00002-of-00002.bin")).unwrap();
+    run_in(dir.path(), &["inspect", "."])
+        .failure()
+        .code(1)
+        .stderr(predicate::str::contains("pytorch_model-00002-of-00002.bin: "));
+}
+
+#[test]
+fn numpys_files_are_inputs_of_every_command() {
+    let dir = with(&["npy/i4_big_fortran.npy", "deflated.npz"]);
+    for file in ["i4_big_fortran.npy", "deflated.npz"] {
+        for command in ["inspect", "stats", "verify", "digest"] {
+            run_in(dir.path(), &[command, file]).success().stderr("");
+        }
+        let out = format!("{file}.safetensors");
+        run_in(dir.path(), &["convert", file, &out]).success().stderr("");
+        run_in(dir.path(), &["diff", file, &out]).success();
+    }
+}
+
+#[test]
+fn verify_says_what_it_checked() {
+    let dir = with(&["pytorch/tied.pt", "gguf/plain.gguf", "stored.npz"]);
+    run_in(dir.path(), &["verify", "tied.pt"]).success().stdout(
+        "tied.pt: ok, 5 tensors, 44 parameters, 176 B; PyTorch: its structure and the places of \
+         all tensors, not their values\n",
+    );
+    run_in(dir.path(), &["verify", "--digests", "tied.pt"])
+        .success()
+        .stdout(predicate::str::contains("the places of all tensors, and 8 checksums\n"));
+    let path = dir.path().join("stored.npz");
+    let mut bytes = fs::read(&path).unwrap();
+    let at = bytes.windows(6).position(|part| part == b"\x93NUMPY").unwrap() + 128;
+    bytes[at] ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    run_in(dir.path(), &["verify", "stored.npz"]).success();
+    run_in(dir.path(), &["verify", "--digests", "stored.npz"])
+        .failure()
+        .code(1)
+        .stderr(predicate::str::starts_with("error: stored.npz: member "));
+    let path = dir.path().join("plain.gguf");
+    let bytes = fs::read(&path).unwrap();
+    fs::write(&path, &bytes[..bytes.len() - 40]).unwrap();
+    run_in(dir.path(), &["verify", "--json", "plain.gguf"])
+        .failure()
+        .stdout(predicate::str::contains("its data ends at byte "));
+}
+
+#[test]
+fn errors_name_the_file_and_the_tensor() {
+    let dir = with(&["pytorch/refused/sparse.pt", "pytorch/refused/plain.pkl", "pytorch/tied.pt"]);
+    run_in(dir.path(), &["inspect", "sparse.pt"]).failure().stderr(
+        "error: sparse.pt: tensor \"s\": a tensor inside \"torch._utils._rebuild_sparse_tensor\", \
+         which is not read; save its state_dict() instead\n",
+    );
+    run_in(dir.path(), &["inspect", "plain.pkl"])
+        .failure()
+        .stderr("error: plain.pkl: a pickle, but not one that PyTorch's save has written\n");
+    // A name tells nothing: content does.
+    fs::write(dir.path().join("text.pt"), "hello").unwrap();
+    run_in(dir.path(), &["inspect", "text.pt"])
+        .failure()
+        .stderr(predicate::str::starts_with("error: text.pt: "));
+    fs::copy(dir.path().join("tied.pt"), dir.path().join("renamed.safetensors")).unwrap();
+    run_in(dir.path(), &["inspect", "renamed.safetensors"]).success();
+
+    // What is changed in place must be a safetensors file.
+    let before = fs::read(dir.path().join("tied.pt")).unwrap();
+    for args in [
+        &["metadata", "set", "tied.pt", "a=b"][..],
+        &["metadata", "set", "--dry-run", "tied.pt", "a=b"],
+        &["digest", "--record", "tied.pt"],
+    ] {
+        run_in(dir.path(), args)
+            .failure()
+            .code(1)
+            .stderr(predicate::str::contains("`safetensors convert` makes a safetensors file"));
+    }
+    assert_eq!(fs::read(dir.path().join("tied.pt")).unwrap(), before);
+}
+
+#[test]
+fn an_output_that_numpy_cannot_hold_is_named() {
+    let dir = with(&["pytorch/every_dtype.pt"]);
+    run_in(dir.path(), &["convert", "every_dtype.pt", "out.npz"])
+        .failure()
+        .code(1)
+        .stderr(predicate::str::starts_with("error: out.npz: tensor of."));
+    run_in(dir.path(), &["extract", "every_dtype.pt", "of.bfloat16", "-o", "x.npy"])
+        .failure()
+        .code(1)
+        .stderr(predicate::str::starts_with("error: x.npy: tensor of.bfloat16: NumPy has no type"));
+}

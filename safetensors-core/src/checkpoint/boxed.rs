@@ -1,0 +1,44 @@
+//! [`Checkpoint::into_boxed`]: one type for checkpoints from anywhere.
+
+use super::{Checkpoint, CheckpointFile};
+use crate::io::ReadAt;
+
+impl<S: ReadAt + 'static> Checkpoint<S> {
+    /// The same checkpoint with sources of a type that does not tell where they come from. So a
+    /// program can treat checkpoints of the local disk and of remote stores alike.
+    ///
+    /// ```
+    /// use safetensors_core::{Checkpoint, ReadAt, SaveOptions, TensorView, serialize};
+    ///
+    /// fn open(place: &str) -> Result<Checkpoint<Box<dyn ReadAt>>, Box<dyn std::error::Error>> {
+    ///     if place == "memory" {
+    ///         let weight = TensorView::from_slice(&[2], &[1_u8, 2])?;
+    ///         let bytes = serialize([("weight", weight)], &SaveOptions::new())?;
+    ///         return Ok(Checkpoint::from_source(bytes, place)?.into_boxed());
+    ///     }
+    ///     Ok(Checkpoint::open(place)?.into_boxed())
+    /// }
+    ///
+    /// assert_eq!(open("memory")?.tensor("weight")?.read()?.as_slice::<u8>()?, [1, 2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn into_boxed(self) -> Checkpoint<Box<dyn ReadAt>> {
+        let boxed = |file: CheckpointFile<S>| CheckpointFile {
+            path: file.path,
+            archive: file.archive.map_source(|source| Box::new(source) as Box<dyn ReadAt>),
+        };
+        Checkpoint {
+            shards: self.shards.into_iter().map(boxed).collect(),
+            places: self.places,
+            table: self.table,
+            aliases: self.aliases,
+            aliases_by_place: self.aliases_by_place,
+            metadata: self.metadata,
+            index: self.index,
+            index_total_size: self.index_total_size,
+            index_version: self.index_version,
+            siblings: self.siblings,
+            is_of_directory: self.is_of_directory,
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! [`Format`]: which format a file has, by its content; and opening a file of any of them.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use safetensors_core::io::FileSource;
+use safetensors_core::{Checkpoint, ReadAt};
+
+use crate::error::{self, Error, ErrorKind, Result};
+use crate::input::Input;
+use crate::tensor_file::TensorFile;
+use crate::zipped::Zipped;
+use crate::{Options, npy, npz};
+
+/// The bytes at the start of a file that tell its format.
+const START: usize = 16;
+
+/// A format of files that this crate reads as [`TensorFile`]s.
+///
+/// ```
+/// use safetensors_formats::Format;
+///
+/// assert_eq!(Format::detect(b"GGUF\x03\x00\x00\x00\x00\x00\x00\x00")?, Some(Format::Gguf));
+/// assert_eq!(Format::detect(b"\x02\0\0\0\0\0\0\0{}")?, None);
+/// # Ok::<(), safetensors_formats::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Format {
+    /// One array of NumPy.
+    Npy,
+    /// An archive of such arrays.
+    Npz,
+    /// A file of PyTorch.
+    Pytorch,
+    /// A file of llama.cpp.
+    Gguf,
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Npy => "NumPy .npy",
+            Self::Npz => "NumPy .npz",
+            Self::Pytorch => "PyTorch",
+            Self::Gguf => "GGUF",
+        })
+    }
+}
+
+impl Format {
+    /// The format of a file. Of most, only the first bytes are read; of a zip archive, the names of
+    /// its members. `None` for a safetensors file and for everything else.
+    ///
+    /// A format whose feature is not enabled is told, too.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`] if the file cannot be read.
+    pub fn detect(source: &impl ReadAt) -> Result<Option<Self>> {
+        let mut start = [0; START];
+        let len = source.byte_len().min(START as u64) as usize;
+        let start = &mut start[..len];
+        source.read_exact_at(start, 0)?;
+        Ok(match Start::of(start) {
+            Start::Format(format) => Some(format),
+            Start::Zip => of_archive(&Zipped::open(
+                Input::new(Borrowed(source), Path::new("")),
+                &Options::new().limits,
+            )),
+            Start::Other => None,
+        })
+    }
+}
+
+/// What the first bytes of a file tell.
+enum Start {
+    Format(Format),
+    /// An archive, whose members tell the format.
+    Zip,
+    Other,
+}
+
+impl Start {
+    /// No header of safetensors begins so: its length would be over every limit, or the byte after
+    /// it would be another than `{`.
+    fn of(start: &[u8]) -> Self {
+        if start.starts_with(b"GGUF") {
+            return Self::Format(Format::Gguf);
+        }
+        if start.starts_with(b"\x93NUMPY") {
+            return Self::Format(Format::Npy);
+        }
+        match start.get(8) {
+            Some(b'{') => Self::Other,
+            _ if start.starts_with(b"PK\x03\x04") || start.starts_with(b"PK\x05\x06") => Self::Zip,
+            _ if is_pickle(start) => Self::Format(Format::Pytorch),
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Whether a file begins like a pickle, which is a file of old versions of PyTorch.
+fn is_pickle(start: &[u8]) -> bool {
+    // The opcodes that a pickle can start with: an empty container, a mark, a global, a long
+    // integer, a frame.
+    let opcode = |byte: &u8| matches!(byte, b'}' | b']' | b')' | b'(' | b'c' | 0x8a | 0x95);
+    start.first() == Some(&0x80)
+        && matches!(start.get(1), Some(2..=5))
+        && start.get(2).is_some_and(opcode)
+}
+
+/// The format of an archive, by the names of its members. An archive that cannot be listed is taken
+/// for the more common one, and opening it says what is wrong.
+fn of_archive<S: ReadAt>(zipped: &Result<Zipped<S>>) -> Option<Format> {
+    let Ok(names) = zipped.as_ref().map_err(|_| ()).and_then(|it| it.names().map_err(|_| ()))
+    else {
+        return Some(Format::Pytorch);
+    };
+    let is_pickle = |name: &String| {
+        name.strip_suffix("data.pkl").is_some_and(|root| root.is_empty() || root.ends_with('/'))
+    };
+    if names.iter().any(is_pickle) {
+        return Some(Format::Pytorch);
+    }
+    (names.is_empty() || names.iter().any(|name| name.ends_with(".npy"))).then_some(Format::Npz)
+}
+
+/// A source that is only lent.
+struct Borrowed<'a, S>(&'a S);
+
+impl<S: ReadAt> ReadAt for Borrowed<'_, S> {
+    fn byte_len(&self) -> u64 {
+        self.0.byte_len()
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
+        self.0.read_exact_at(buf, offset)
+    }
+}
+
+/// Opens a file of any format as a checkpoint, and an index of PyTorch with its shards.
+///
+/// ```
+/// use safetensors_core::TensorBuf;
+/// use safetensors_formats::{Options, npz};
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("weights.npz");
+/// let mut writer = npz::Writer::new(std::fs::File::create(&path)?);
+/// writer.add("embed", &TensorBuf::from_vec(vec![4], vec![1.0_f32, 2.0, 3.0, 4.0])?)?;
+/// writer.finish()?;
+///
+/// let checkpoint = safetensors_formats::open(&path, &Options::new())?;
+/// let part = checkpoint.tensor("embed")?.slice((1..3,))?.read()?;
+/// assert_eq!(part.into_vec::<f32>()?, [2.0, 3.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// Those of [`TensorFile::open`]; for a path that ends in `.json`, with the feature `pytorch`, those
+/// of its `open_index`, and of core, such as a tensor that two shards have.
+pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Checkpoint<TensorFile>> {
+    let path = path.as_ref();
+    #[cfg(feature = "pytorch")]
+    if path.extension().is_some_and(|extension| extension == "json") {
+        let shards = crate::pytorch::open_index(path, options)?;
+        return Ok(Checkpoint::from_sources(shards)?);
+    }
+    let source = FileSource::open(path).map_err(|error| error.in_path(path))?;
+    let file = TensorFile::from_source(source, path, options)?;
+    Ok(Checkpoint::from_source(file, path)?)
+}
+
+/// Opens one file.
+pub(crate) fn open_input<S: ReadAt>(
+    input: Input<S>,
+    path: &Path,
+    options: &Options,
+) -> Result<TensorFile<S>> {
+    let located = |error: Error| error.in_file(&error::label(path));
+    let mut start = [0; START];
+    let len = input.source.byte_len().min(START as u64) as usize;
+    let start = &mut start[..len];
+    input.source.read_exact_at(start, 0).map_err(|error| located(error.into()))?;
+    match Start::of(start) {
+        Start::Format(Format::Npy) => npy::open_file(input, path, &options.limits),
+        #[cfg(feature = "gguf")]
+        Start::Format(Format::Gguf) => crate::gguf::open(input, path, options),
+        #[cfg(feature = "pytorch")]
+        Start::Format(Format::Pytorch) => crate::pytorch::open_legacy(input, path, &options.limits),
+        Start::Zip => {
+            let zipped = Zipped::open(input, &options.limits);
+            let format = of_archive(&zipped);
+            let zipped = zipped?;
+            match format {
+                #[cfg(feature = "pytorch")]
+                Some(Format::Pytorch) => {
+                    crate::pytorch::open_archive(zipped, path, &options.limits)
+                }
+                Some(Format::Npz) => npz::open_file(Arc::new(zipped), &options.limits),
+                _ => Err(located(unknown(format))),
+            }
+        }
+        Start::Format(other) => Err(located(unknown(Some(other)))),
+        Start::Other => Err(located(unknown(None))),
+    }
+}
+
+/// The error for a file that cannot be read here.
+fn unknown(format: Option<Format>) -> Error {
+    match format {
+        Some(format) => ErrorKind::NotEnabled { format }.into(),
+        None => ErrorKind::UnknownFormat.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_are_told_by_their_first_bytes() {
+        for (start, format) in [
+            (&b"GGUF\x03\0\0\0{\0\0\0\0\0\0\0"[..], Some(Format::Gguf)),
+            (b"\x93NUMPY\x01\0", Some(Format::Npy)),
+            (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", Some(Format::Pytorch)),
+            (b"\x80\x02}\0\0\0\0\0{\"a\":1}", None),
+            (b"PK\x03\x04\0\0\0\0{", None),
+            (b"", None),
+            (b"\x80\x02", None),
+            (b"GGU", None),
+        ] {
+            assert_eq!(Format::detect(&start).unwrap(), format, "{start:?}");
+            (0..start.len()).for_each(|len| _ = Format::detect(&&start[..len]).unwrap());
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! [`Blocks`]: the numbers of a quantised tensor, for any range of it.
+
+use std::io;
+
+use super::kinds::Type;
+
+/// The quantised bytes that are read at once.
+const PIECE: usize = 64 << 10;
+
+/// The blocks of a type that can be dequantised.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Blocks(Type);
+
+impl Blocks {
+    /// `None` if the type cannot be dequantised.
+    pub(super) fn of(kind: Type) -> Option<Self> {
+        kind.can_dequantize().then_some(Self(kind))
+    }
+
+    /// The bytes of the numbers of one block.
+    pub(crate) fn unit(self) -> usize {
+        self.0.block_len() * size_of::<f32>()
+    }
+
+    /// Fills `out` with the numbers of whole blocks, from a block on.
+    pub(crate) fn read(
+        self,
+        read: &dyn Fn(&mut [u8], u64) -> io::Result<()>,
+        first: u64,
+        out: &mut [u8],
+    ) -> io::Result<()> {
+        let Some(dequantize) = self.0.dequantize() else { return Ok(()) };
+        let (len, bytes) = (self.0.block_len(), self.0.block_bytes());
+        let at_once = (PIECE / bytes).max(1).min(out.len() / self.unit());
+        let (mut quants, mut numbers) = (vec![0; at_once * bytes], vec![0.0; len]);
+        let mut at = first * bytes as u64;
+        for part in out.chunks_mut(at_once * self.unit()) {
+            let blocks = part.len() / self.unit();
+            let quants = &mut quants[..blocks * bytes];
+            read(quants, at)?;
+            at += quants.len() as u64;
+            for (block, out) in quants.chunks_exact(bytes).zip(part.chunks_exact_mut(self.unit())) {
+                dequantize(block, &mut numbers);
+                for (number, out) in numbers.iter().zip(out.as_chunks_mut::<4>().0) {
+                    *out = number.to_le_bytes();
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,22 @@
+//! The numbers of quantised blocks, as the reference implementation computes them: the same
+//! operations on 32-bit floats in the same order, so that every bit agrees.
+
+pub(super) mod iq;
+pub(super) mod k;
+pub(super) mod other;
+pub(super) mod simple;
+
+use half::f16;
+
+/// Fills the numbers of one block. Both have the lengths that the table of types says.
+pub(super) type Dequantize = fn(&[u8], &mut [f32]);
+
+/// The 16-bit float at a position.
+fn half(block: &[u8], at: usize) -> f32 {
+    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+}
+
+/// The low half of a byte, then the high half.
+fn nibble(byte: u8, high: bool) -> u8 {
+    if high { byte >> 4 } else { byte & 15 }
+}

@@ -1,0 +1,167 @@
+//! [`Type`]: the types of tensors that GGUF has, from one table.
+
+use std::fmt;
+
+use safetensors_core::Dtype;
+
+use super::dequantize::{self, Dequantize};
+
+/// The type of a tensor of GGUF.
+///
+/// ```
+/// use safetensors_formats::gguf::Type;
+///
+/// let kind = Type::from_id(12).unwrap();
+/// assert_eq!(kind.to_string(), "Q4_K");
+/// assert_eq!((kind.block_len(), kind.block_bytes()), (256, 144));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Type(&'static Row);
+
+/// A row of the table of types.
+#[derive(Debug)]
+struct Row {
+    /// The number in a file.
+    id: u32,
+    name: &'static str,
+    /// The elements of a block.
+    len: usize,
+    /// The bytes of a block.
+    bytes: usize,
+    /// What the elements are.
+    values: Values,
+}
+
+impl PartialEq for Row {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id
+    }
+}
+
+impl Eq for Row {}
+
+#[derive(Clone, Copy, Debug)]
+enum Values {
+    /// The elements of a dtype.
+    Plain(Dtype),
+    /// Quantised, and this makes numbers of a block.
+    Quantised(Dequantize),
+    /// Quantised in a way that is not known here.
+    Unknown,
+}
+
+const fn plain(id: u32, name: &'static str, bytes: usize, dtype: Dtype) -> Row {
+    Row { id, name, len: 1, bytes, values: Values::Plain(dtype) }
+}
+
+const fn known(id: u32, name: &'static str, len: usize, bytes: usize, how: Dequantize) -> Row {
+    Row { id, name, len, bytes, values: Values::Quantised(how) }
+}
+
+const fn unknown(id: u32, name: &'static str, len: usize, bytes: usize) -> Row {
+    Row { id, name, len, bytes, values: Values::Unknown }
+}
+
+/// After `ggml.h`. Numbers that are missing were types that no file has any more.
+static TYPES: [Row; 34] = [
+    plain(0, "F32", 4, Dtype::F32),
+    plain(1, "F16", 2, Dtype::F16),
+    known(2, "Q4_0", 32, 18, dequantize::simple::q4_0),
+    known(3, "Q4_1", 32, 20, dequantize::simple::q4_1),
+    known(6, "Q5_0", 32, 22, dequantize::simple::q5_0),
+    known(7, "Q5_1", 32, 24, dequantize::simple::q5_1),
+    known(8, "Q8_0", 32, 34, dequantize::simple::q8_0),
+    unknown(9, "Q8_1", 32, 40),
+    known(10, "Q2_K", 256, 84, dequantize::k::q2_k),
+    known(11, "Q3_K", 256, 110, dequantize::k::q3_k),
+    known(12, "Q4_K", 256, 144, dequantize::k::q4_k),
+    known(13, "Q5_K", 256, 176, dequantize::k::q5_k),
+    known(14, "Q6_K", 256, 210, dequantize::k::q6_k),
+    unknown(15, "Q8_K", 256, 292),
+    known(16, "IQ2_XXS", 256, 66, dequantize::iq::iq2_xxs),
+    known(17, "IQ2_XS", 256, 74, dequantize::iq::iq2_xs),
+    known(18, "IQ3_XXS", 256, 98, dequantize::iq::iq3_xxs),
+    known(19, "IQ1_S", 256, 50, dequantize::iq::iq1_s),
+    known(20, "IQ4_NL", 32, 18, dequantize::other::iq4_nl),
+    known(21, "IQ3_S", 256, 110, dequantize::iq::iq3_s),
+    known(22, "IQ2_S", 256, 82, dequantize::iq::iq2_s),
+    known(23, "IQ4_XS", 256, 136, dequantize::other::iq4_xs),
+    plain(24, "I8", 1, Dtype::I8),
+    plain(25, "I16", 2, Dtype::I16),
+    plain(26, "I32", 4, Dtype::I32),
+    plain(27, "I64", 8, Dtype::I64),
+    plain(28, "F64", 8, Dtype::F64),
+    known(29, "IQ1_M", 256, 56, dequantize::iq::iq1_m),
+    plain(30, "BF16", 2, Dtype::BF16),
+    known(34, "TQ1_0", 256, 54, dequantize::other::tq1_0),
+    known(35, "TQ2_0", 256, 66, dequantize::other::tq2_0),
+    known(39, "MXFP4", 32, 17, dequantize::other::mxfp4),
+    known(40, "NVFP4", 64, 36, dequantize::other::nvfp4),
+    unknown(41, "Q1_0", 128, 18),
+];
+
+impl Type {
+    /// The type of this number in a file. `None` for a number that is not known.
+    pub fn from_id(id: u32) -> Option<Self> {
+        TYPES.iter().find(|row| row.id == id).map(Self)
+    }
+
+    /// The name, as ggml writes it.
+    pub fn name(self) -> &'static str {
+        self.0.name
+    }
+
+    /// The number of elements of a block; 1 for a plain type.
+    pub fn block_len(self) -> usize {
+        self.0.len
+    }
+
+    /// The number of bytes of a block, or of an element of a plain type.
+    pub fn block_bytes(self) -> usize {
+        self.0.bytes
+    }
+
+    /// The dtype of a plain type; `None` for a quantised one.
+    pub fn dtype(self) -> Option<Dtype> {
+        match self.0.values {
+            Values::Plain(dtype) => Some(dtype),
+            Values::Quantised(_) | Values::Unknown => None,
+        }
+    }
+
+    /// Whether values of a quantised type can be computed.
+    pub fn can_dequantize(self) -> bool {
+        self.dequantize().is_some()
+    }
+
+    pub(super) fn dequantize(self) -> Option<Dequantize> {
+        match self.0.values {
+            Values::Quantised(dequantize) => Some(dequantize),
+            Values::Plain(_) | Values::Unknown => None,
+        }
+    }
+}
+
+impl fmt::Display for Type {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_agrees_with_itself() {
+        for (i, row) in TYPES.iter().enumerate() {
+            let kind = Type::from_id(row.id).unwrap();
+            assert_eq!(kind.name(), row.name, "an earlier row has this number");
+            assert!(TYPES[..i].iter().all(|other| other.name != row.name && other.id < row.id));
+            if let Some(dtype) = kind.dtype() {
+                assert_eq!(dtype.bits() as usize, row.bytes * 8, "{kind}");
+            }
+        }
+        assert!(Type::from_id(4).is_none() && Type::from_id(u32::MAX).is_none());
+    }
+}

@@ -1,0 +1,98 @@
+//! The keys and values of a header, as metadata.
+
+use std::collections::BTreeMap;
+
+use safetensors_core::ReadAt;
+use serde_json::Value;
+
+use super::reader::Reader;
+use crate::error::Result;
+
+/// The longest array that becomes metadata.
+const LONGEST: u64 = 64;
+
+/// The deepest nesting of arrays.
+const DEEPEST: usize = 4;
+
+/// The alignment of data unless the file says another.
+const ALIGNMENT: u64 = 32;
+
+/// The keys that become metadata, and what they say about the file itself.
+pub(super) struct Keys {
+    pub(super) metadata: BTreeMap<String, String>,
+    /// The data begins at a multiple of this.
+    pub(super) alignment: u64,
+}
+
+/// Reads so many keys and values.
+pub(super) fn read<S: ReadAt>(reader: &mut Reader<S>, count: u64) -> Result<Keys> {
+    let mut keys = Keys { metadata: BTreeMap::new(), alignment: ALIGNMENT };
+    for _ in 0..count {
+        let key = reader.text()?;
+        let kind = reader.u32()?;
+        let value = value(reader, kind, 0)?;
+        if key == "general.alignment" {
+            let alignment = value.as_ref().and_then(Value::as_u64);
+            keys.alignment = alignment
+                .filter(|alignment| alignment.is_power_of_two())
+                .ok_or_else(|| reader.problem("general.alignment should be a power of two"))?;
+        }
+        let text = match value {
+            Some(Value::String(text)) => text,
+            Some(value) => value.to_string(),
+            None => continue,
+        };
+        if keys.metadata.contains_key(&key) {
+            return Err(reader.problem(format!("the key {key:?} stands twice")));
+        }
+        keys.metadata.insert(key, text);
+    }
+    Ok(keys)
+}
+
+/// Reads a value of a type. `None` for one that is too long for metadata.
+fn value<S: ReadAt>(reader: &mut Reader<S>, kind: u32, depth: usize) -> Result<Option<Value>> {
+    Ok(Some(match kind {
+        0 => reader.u8()?.into(),
+        1 => i8::from_le_bytes(reader.array()?).into(),
+        2 => u16::from_le_bytes(reader.array()?).into(),
+        3 => i16::from_le_bytes(reader.array()?).into(),
+        4 => reader.u32()?.into(),
+        5 => i32::from_le_bytes(reader.array()?).into(),
+        6 => number(f32::from_le_bytes(reader.array()?).to_string()),
+        7 => match reader.u8()? {
+            0 => false.into(),
+            1 => true.into(),
+            other => return Err(reader.problem(format!("a boolean is {other}, not 0 or 1"))),
+        },
+        8 => reader.text()?.into(),
+        9 => {
+            let (kind, count) = (reader.u32()?, reader.u64()?);
+            if depth == DEEPEST {
+                return Err(reader.problem("arrays are nested too deep"));
+            }
+            let mut items = Vec::new();
+            let mut is_whole = count <= LONGEST;
+            for _ in 0..count {
+                match value(reader, kind, depth + 1)? {
+                    Some(item) if is_whole => items.push(item),
+                    Some(_) => {}
+                    None => is_whole = false,
+                }
+            }
+            return Ok(is_whole.then_some(Value::Array(items)));
+        }
+        10 => reader.u64()?.into(),
+        11 => i64::from_le_bytes(reader.array()?).into(),
+        12 => number(f64::from_le_bytes(reader.array()?).to_string()),
+        _ => return Err(reader.problem(format!("the type {kind} of a value is unknown"))),
+    }))
+}
+
+/// A float, as the shortest text that reads as the same number. JSON has no infinity.
+fn number(text: String) -> Value {
+    match serde_json::from_str(&text) {
+        Ok(number) => number,
+        Err(_) => text.into(),
+    }
+}

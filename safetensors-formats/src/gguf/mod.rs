@@ -1,0 +1,52 @@
+//! GGUF: the files of llama.cpp and other users of ggml.
+//!
+//! [`TensorFile`] opens one. Plain types are exact: `F32`, `F16`, `BF16`, `F64` and the integers.
+//! Quantised tensors are listed with their [types](Type). Their values are read with
+//! [`Options::dequantize`](crate::Options::dequantize), as F32, block by block, and are the numbers
+//! that the reference implementation, the Python package `gguf`, computes. Without it, to read one
+//! is [`ErrorKind::Quantised`].
+//!
+//! | dequantised | types |
+//! |---|---|
+//! | blocks of 32 and more | `Q4_0` `Q4_1` `Q5_0` `Q5_1` `Q8_0` `MXFP4` `NVFP4` `IQ4_NL` |
+//! | K-quants | `Q2_K` `Q3_K` `Q4_K` `Q5_K` `Q6_K` |
+//! | rows of tables | `IQ1_S` `IQ1_M` `IQ2_XXS` `IQ2_XS` `IQ2_S` `IQ3_XXS` `IQ3_S` |
+//! | others in blocks of 256 | `TQ1_0` `TQ2_0` `IQ4_XS` |
+//!
+//! To read a tensor of another type is [`ErrorKind::NoDequantizer`], which names it.
+//!
+//! Dimensions are in the order of safetensors, the outermost first: GGUF has them the other way
+//! round. The keys of the file become metadata: texts, numbers, booleans, and arrays of at most
+//! 64 of these, as JSON. Longer arrays, such as the tokens of a tokenizer, are left out.
+//!
+//! ```
+//! use safetensors_core::{ConvertOptions, Dtype};
+//! use safetensors_formats::Options;
+//!
+//! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/gguf/quantised.gguf");
+//! let checkpoint = safetensors_formats::open(path, &Options::new().dequantize(true))?;
+//! assert_eq!(checkpoint.metadata()["general.architecture"], "llama");
+//! let stored = checkpoint.files()[0].safetensors().source().stored("of.Q4_K").unwrap();
+//! assert_eq!((stored.type_name.as_str(), stored.byte_len), ("Q4_K", 144));
+//!
+//! let weight = checkpoint.tensor("of.Q4_K")?;
+//! assert_eq!((weight.dtype(), weight.shape()), (Dtype::F32, &[1, 256][..]));
+//! let weight = weight.read_as(Dtype::BF16, &ConvertOptions::new())?;
+//! # assert_eq!(weight.bytes().len(), 512);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! [`ErrorKind::Quantised`]: crate::ErrorKind::Quantised
+//! [`ErrorKind::NoDequantizer`]: crate::ErrorKind::NoDequantizer
+//! [`TensorFile`]: crate::TensorFile
+
+mod blocks;
+mod dequantize;
+mod header;
+mod kinds;
+mod metadata;
+mod reader;
+
+pub(crate) use blocks::Blocks;
+pub(crate) use header::open;
+pub use kinds::Type;

@@ -1,0 +1,75 @@
+//! Arrays as the tensors of a [`TensorFile`].
+
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+use safetensors_core::ReadAt;
+
+use super::array::{check_length, stem};
+use super::descr::ByteOrder;
+use super::header::{Header, Order};
+use crate::error::{ErrorKind, Result};
+use crate::input::{Cursor, Input};
+use crate::tensor_file::{Builder, Container, Data, Place, Placement, Tensor, TensorFile};
+use crate::{Format, Limits};
+
+/// Opens a `.npy` file.
+pub(crate) fn open_file<S: ReadAt>(
+    input: Input<S>,
+    path: &Path,
+    limits: &Limits,
+) -> Result<TensorFile<S>> {
+    let input = Arc::new(input);
+    let open = || {
+        let mut cursor = Cursor { input: Arc::clone(&input), at: 0 };
+        let header = Header::read(&mut cursor, limits)?;
+        check_length(&header, cursor.left())?;
+        let tensor = tensor(stem(path), &header, Place::At(cursor.at))?;
+        let builder = Builder { tensors: vec![tensor], ..Builder::default() };
+        let built = builder.build(input.source.byte_len(), limits)?;
+        TensorFile::new(Format::Npy, built, Container::File(Arc::clone(&input)))
+    };
+    open().map_err(|error: crate::Error| error.in_file(&input.file))
+}
+
+/// The array behind a header. The elements begin at a place.
+pub(crate) fn tensor(name: String, header: &Header, place: Place) -> Result<Tensor> {
+    let (dtype, shape) = (header.dtype(), header.shape().to_vec());
+    let width = dtype.bits() as usize / 8;
+    let elements = header.data_len()? / width as u64;
+    // The innermost dimension is the last in C order, the first in Fortran order.
+    let mut strides = vec![0; shape.len()];
+    let mut stride = 1_u64;
+    let mut set = |axis: usize| {
+        strides[axis] = stride;
+        stride = stride.saturating_mul(shape[axis] as u64);
+    };
+    match header.order() {
+        Order::C => (0..shape.len()).rev().for_each(&mut set),
+        Order::Fortran => (0..shape.len()).for_each(&mut set),
+    }
+    let placement = Placement::new(&shape, &strides, 0, width, elements);
+    let found = header.data_len()?;
+    let placement = placement.ok_or(ErrorKind::DataLength { expected: found, found })?;
+    // A complex element is two numbers, each as large as the alignment.
+    let swapped = match (header.byte_order(), dtype.alignment()) {
+        (ByteOrder::Little, _) | (_, 1) => None,
+        (ByteOrder::Big, number) => Some(number),
+    };
+    let data = Data::placed(place, placement, width, swapped);
+    Ok(Tensor { name, dtype, shape, data, stored: None })
+}
+
+/// Reads the header of an array that is a member of an archive. Returns the number of its bytes,
+/// too.
+pub(crate) fn header_of_member(
+    member: &mut impl Read,
+    size: u64,
+    limits: &Limits,
+) -> Result<(Header, u64)> {
+    let mut counted = member.take(size);
+    let header = Header::read(&mut counted, limits)?;
+    check_length(&header, counted.limit())?;
+    Ok((header, size - counted.limit()))
+}

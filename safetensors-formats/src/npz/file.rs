@@ -1,0 +1,45 @@
+//! Archives of arrays as [`TensorFile`]s.
+
+use std::sync::Arc;
+
+use safetensors_core::ReadAt;
+
+use super::read::arrays;
+use crate::error::Result;
+use crate::npy::{header_of_member, tensor};
+use crate::tensor_file::{Builder, Container, Place, Scratch, TensorFile};
+use crate::zipped::{self, Zipped};
+use crate::{Format, Limits};
+
+/// Opens an archive whose members are listed: reads the header of each.
+pub(crate) fn open_file<S: ReadAt>(
+    zipped: Arc<Zipped<S>>,
+    limits: &Limits,
+) -> Result<TensorFile<S>> {
+    let open = || {
+        zipped.check_overlap()?;
+        let mut builder = Builder::default();
+        for (name, index) in arrays(&zipped)? {
+            let array = || {
+                zipped.check_size(index)?;
+                let (header, header_len) = zipped.member(index, |member| {
+                    let size = member.size();
+                    header_of_member(member, size, limits)
+                })?;
+                let place = match zipped.place(index)? {
+                    zipped::Place::Stored(start) => Place::At(start + header_len),
+                    zipped::Place::Compressed => {
+                        Place::Unpacked { member: index, skipped: header_len }
+                    }
+                };
+                tensor(name.clone(), &header, place)
+            };
+            let array = array().map_err(|error: crate::Error| error.in_member(&name))?;
+            builder.tensors.push(array);
+        }
+        let built = builder.build(zipped.input.source.byte_len(), limits)?;
+        let container = Container::Zip(Arc::clone(&zipped), Scratch::default());
+        TensorFile::new(Format::Npz, built, container)
+    };
+    open().map_err(|error: crate::Error| error.in_file(&zipped.input.file))
+}

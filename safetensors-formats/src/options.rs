@@ -1,0 +1,41 @@
+//! [`Options`]: how files of other formats are opened.
+
+use crate::Limits;
+
+/// How a file of another format is opened.
+///
+/// ```
+/// use safetensors_formats::{Limits, Options};
+///
+/// let mut limits = Limits::default();
+/// limits.members = 1000;
+/// let options = Options::new().limits(limits).dequantize(true);
+/// # let _ = options;
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    pub(crate) limits: Limits,
+    pub(crate) dequantize: bool,
+}
+
+impl Options {
+    /// The default limits; quantised tensors are listed, and not read.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Bounds on what a hostile file may make a reader hold in memory.
+    #[must_use]
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Whether quantised tensors are read as numbers, which are F32. Without it, to read one is an
+    /// error. `false` by default, because the numbers take several times as many bytes.
+    #[must_use]
+    pub fn dequantize(mut self, dequantize: bool) -> Self {
+        self.dequantize = dequantize;
+        self
+    }
+}

@@ -1,0 +1,118 @@
+//! [`open_index`]: several files of PyTorch as one checkpoint.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use safetensors_core::io::FileSource;
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
+
+use crate::error::{self, Error, ErrorKind, Result};
+use crate::tensor_file::TensorFile;
+use crate::{Format, Options};
+
+/// Opens the files that an index names, such as `pytorch_model.bin.index.json`: each path with its
+/// file, sorted. Core's
+/// [`Checkpoint::from_sources`](safetensors_core::Checkpoint::from_sources) makes one checkpoint of
+/// them, as [`open`](crate::open) does.
+///
+/// The index is treated as hostile: its size is limited, a name that stands twice is refused, and
+/// the names of shards must be plain relative paths.
+///
+/// # Errors
+///
+/// [`ErrorKind::BadIndex`]; [`ErrorKind::NotInShard`] for a tensor that its shard lacks; those of
+/// [`TensorFile::open`], also for a shard of another format.
+pub fn open_index(
+    path: impl AsRef<Path>,
+    options: &Options,
+) -> Result<Vec<(PathBuf, TensorFile<FileSource>)>> {
+    let path = path.as_ref();
+    let located = |error: Error| error.in_file(&error::label(path));
+    let shards = read(path, options).map_err(located)?;
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let mut opened = Vec::new();
+    for (shard, names) in shards {
+        let file = folder.join(&shard);
+        let tensors = TensorFile::open(&file, options)?;
+        if tensors.format() != Format::Pytorch {
+            let found = tensors.format().to_string();
+            let error = Error::from(ErrorKind::OtherFormat { expected: "PyTorch", found });
+            return Err(error.in_file(&error::label(&file)));
+        }
+        if let Some(missing) = names.into_iter().find(|name| !tensors.has(name)) {
+            let error = Error::from(ErrorKind::NotInShard { shard });
+            return Err(located(error.in_member(&missing)));
+        }
+        opened.push((file, tensors));
+    }
+    Ok(opened)
+}
+
+/// The names of the tensors of each shard.
+fn read(path: &Path, options: &Options) -> Result<BTreeMap<String, Vec<String>>> {
+    let limit = options.limits.directory_bytes;
+    let mut text = String::new();
+    File::open(path)?.take(limit.saturating_add(1)).read_to_string(&mut text)?;
+    if text.len() as u64 > limit {
+        return Err(ErrorKind::DirectoryTooLong { limit }.into());
+    }
+    let bad = |problem: String| Error::from(ErrorKind::BadIndex { problem });
+    let index: Index = serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?;
+    let mut shards: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (tensor, shard) in index.weight_map.0 {
+        if !is_safe(&shard) {
+            return Err(bad(format!(
+                "the name of a shard must be a plain relative path, found {shard:?}"
+            )));
+        }
+        shards.entry(shard).or_default().push(tensor);
+    }
+    match shards.is_empty() {
+        true => Err(bad("the weight_map is empty".into())),
+        false => Ok(shards),
+    }
+}
+
+/// Whether the name of a shard leads, on every system, to a file below the folder of the index.
+fn is_safe(name: &str) -> bool {
+    let plain = |part: &str| !part.is_empty() && part != "." && part != "..";
+    !name.contains(['\\', ':', '\0']) && name.split('/').all(plain)
+}
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: Shards,
+}
+
+/// The shard of each tensor.
+struct Shards(HashMap<String, String>);
+
+impl<'de> Deserialize<'de> for Shards {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct OfMap;
+
+        impl<'de> Visitor<'de> for OfMap {
+            type Value = Shards;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a weight_map of tensors and shards")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Shards, A::Error> {
+                let mut shards = HashMap::new();
+                while let Some((tensor, shard)) = map.next_entry::<String, String>()? {
+                    if let Some(_before) = shards.insert(tensor, shard) {
+                        return Err(serde::de::Error::custom("a tensor stands twice"));
+                    }
+                }
+                Ok(Shards(shards))
+            }
+        }
+
+        deserializer.deserialize_map(OfMap)
+    }
+}

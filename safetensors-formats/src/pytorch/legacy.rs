@@ -1,0 +1,122 @@
+//! The files of PyTorch 0.1.10 to 1.5, and of later versions if they are asked for it.
+//!
+//! Five pickles follow each other: a magic number, the version, a description of the system, the
+//! saved object, and the keys of the storages. Then, for each key, there are the number of elements
+//! in 64 bits and the elements.
+
+use std::io::BufReader;
+use std::path::Path;
+use std::sync::Arc;
+
+use safetensors_core::ReadAt;
+
+use super::bytes::Bytes;
+use super::values::{Node, Value, Values};
+use super::{build, pickle};
+use crate::error::{ErrorKind, Result};
+use crate::input::{Cursor, Input};
+use crate::npy::stem;
+use crate::tensor_file::{Container, Place, TensorFile};
+use crate::{Format, Limits};
+
+/// The number 0x1950a86a20f9469cfc6c, as the first pickle has it.
+const MAGIC: [u8; 10] = [0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19];
+
+/// The version that follows it.
+const VERSION: i64 = 1001;
+
+/// Opens the tensors of a legacy file.
+pub(crate) fn open<S: ReadAt>(
+    input: Input<S>,
+    path: &Path,
+    limits: &Limits,
+) -> Result<TensorFile<S>> {
+    let input = Arc::new(input);
+    let opened = open_input(&input, path, limits);
+    opened.map_err(|error| error.in_file(&input.file))
+}
+
+fn open_input<S: ReadAt>(
+    input: &Arc<Input<S>>,
+    path: &Path,
+    limits: &Limits,
+) -> Result<TensorFile<S>> {
+    let cursor = Cursor { input: Arc::clone(input), at: 0 };
+    let mut bytes = Bytes::new(BufReader::new(cursor), limits.directory_bytes);
+    let mut values = Values::new(limits.objects);
+    let magic = pickle::read(&mut bytes, &mut values)?;
+    if !matches!(values.node(magic), Some(Node::Bytes(found)) if **found == MAGIC) {
+        return Err(ErrorKind::NoMagic.into());
+    }
+    match pickle::read(&mut bytes, &mut values)? {
+        Value::Int(VERSION) => {}
+        _ => return Err(bytes.problem("the version of the file should be 1001")),
+    }
+    let system = pickle::read(&mut bytes, &mut values)?;
+    match values.get(system, "little_endian") {
+        Some(Value::Bool(true)) => {}
+        Some(Value::Bool(false)) => return Err(ErrorKind::BigEndian.into()),
+        _ => return Err(bytes.problem("the description of the system has no little_endian")),
+    }
+    let root = pickle::read(&mut bytes, &mut values)?;
+    let keys = pickle::read(&mut bytes, &mut values)?;
+    let starts = starts(input, bytes.position(), &values, keys)?;
+    let place = |storage: usize| {
+        let Storage { start, byte_len } = starts[storage].ok_or_else(|| ErrorKind::NoStorage {
+            storage: values.storages[storage].key.clone(),
+        })?;
+        Ok((Place::At(start), byte_len))
+    };
+    let builder = build(&values, root, &stem(path), limits, place)?;
+    let built = builder.build(input.source.byte_len(), limits)?;
+    TensorFile::new(Format::Pytorch, built, Container::File(Arc::clone(input)))
+}
+
+/// Where a storage lies in the file.
+#[derive(Clone, Copy)]
+struct Storage {
+    start: u64,
+    byte_len: u64,
+}
+
+/// Where the storages lie, by their positions among [`Values::storages`]. `keys` lists them in the
+/// order of the file, from `at` on.
+fn starts<S: ReadAt>(
+    input: &Input<S>,
+    mut at: u64,
+    values: &Values,
+    keys: Value,
+) -> Result<Vec<Option<Storage>>> {
+    let file_len = input.source.byte_len();
+    let bad = |problem: String| ErrorKind::BadPickle { offset: at, problem };
+    let keys = values.items(keys).ok_or_else(|| bad("the keys of storages are no list".into()))?;
+    let mut starts = vec![None; values.storages.len()];
+    for &key in keys {
+        let key = values.key(key).unwrap_or_default();
+        let found = values.by_key.get(&key).map(|&position| position as usize);
+        let offset = at;
+        let problem = |problem: &str| ErrorKind::BadPickle {
+            offset,
+            problem: format!("the storage {key:?} {problem}"),
+        };
+        // Its size is known only from where it is used.
+        let position = found.ok_or_else(|| problem("is listed, and no tensor has it"))?;
+        let mut elements = [0; 8];
+        let cut = |_| ErrorKind::StorageCut { storage: key.clone(), file_len };
+        input.source.read_exact_at(&mut elements, at).map_err(cut)?;
+        let storage = &values.storages[position];
+        let byte_len = u64::from_le_bytes(elements).checked_mul(storage.width.into());
+        if byte_len != Some(storage.byte_len) {
+            return Err(problem("has another size than its tensors say").into());
+        }
+        let (start, byte_len) = (at + 8, storage.byte_len);
+        at = start
+            .checked_add(byte_len)
+            .filter(|&end| end <= file_len)
+            .ok_or_else(|| ErrorKind::StorageCut { storage: key.clone(), file_len })?;
+        if starts[position].replace(Storage { start, byte_len }).is_some() {
+            return Err(problem("is listed twice").into());
+        }
+    }
+    Ok(starts)
+}

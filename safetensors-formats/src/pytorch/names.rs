@@ -1,0 +1,158 @@
+//! Names of tensors: the way to each through the dictionaries, lists and modules of a pickle.
+
+use std::collections::HashSet;
+
+use super::values::{Node, Value, Values};
+use crate::Limits;
+use crate::error::{Error, ErrorKind, Result};
+
+/// The deepest nesting of dictionaries and lists that hold tensors.
+const DEEPEST: usize = 100;
+
+/// The tables that every `torch.nn.Module` has.
+const TABLES: [&str; 3] = ["_parameters", "_buffers", "_modules"];
+
+/// Finds every tensor below `root`, in order, with its name and its position among
+/// [`Values::tensors`]. `alone` names a tensor that is the root itself.
+///
+/// A name is the keys on the way, joined by dots; a list has its positions as keys. A module is
+/// read as its `state_dict()` would name it.
+///
+/// # Errors
+///
+/// [`ErrorKind::UnknownObject`] for a tensor in an object of another class.
+pub(super) fn collect(
+    values: &Values,
+    root: Value,
+    alone: &str,
+    limits: &Limits,
+) -> Result<Vec<(String, u32)>> {
+    let mut search = Search {
+        values,
+        found: Vec::new(),
+        path: Vec::new(),
+        steps: values.most_steps(),
+        text_left: limits.directory_bytes,
+        limits,
+    };
+    if let Some(&Node::Tensor(tensor)) = values.node(root) {
+        search.found.push((alone.to_owned(), tensor));
+        return Ok(search.found);
+    }
+    search.walk(root)?;
+    Ok(search.found)
+}
+
+struct Search<'a> {
+    values: &'a Values,
+    found: Vec<(String, u32)>,
+    path: Vec<String>,
+    /// The values that may still be visited: a pickle can use one value in many places.
+    steps: usize,
+    /// The bytes that names may still have.
+    text_left: u64,
+    limits: &'a Limits,
+}
+
+impl Search<'_> {
+    fn walk(&mut self, value: Value) -> Result<()> {
+        let Some(node) = self.values.node(value) else { return Ok(()) };
+        let limit = self.limits.objects;
+        self.steps = self.steps.checked_sub(1).ok_or(ErrorKind::TooManyObjects { limit })?;
+        match node {
+            &Node::Tensor(tensor) => {
+                let name = self.path.join(".");
+                let limit = self.limits.directory_bytes;
+                let left = self.text_left.checked_sub(name.len() as u64);
+                self.text_left = left.ok_or(ErrorKind::DirectoryTooLong { limit })?;
+                self.found.push((name, tensor));
+            }
+            Node::Storage(_) => return Err(self.unknown("torch.storage".into())),
+            Node::Tuple(items) | Node::List(items) => {
+                for (position, &item) in items.iter().enumerate() {
+                    self.below(position.to_string(), item)?;
+                }
+            }
+            Node::Dict { items, state } => {
+                self.refuse_tensors(*state, "an attribute of a dictionary")?;
+                for &(key, value) in items {
+                    match self.values.key(key) {
+                        Some(key) => self.below(key, value)?,
+                        None => {
+                            self.refuse_tensors(key, "a key")?;
+                            self.refuse_tensors(value, "a key that is not a text")?;
+                        }
+                    }
+                }
+            }
+            Node::Object { class, parts } => match self.tables(parts) {
+                Some((tables, attributes)) => self.module(tables, attributes)?,
+                None => {
+                    let name = match self.values.class(*class) {
+                        Some((module, name)) => format!("{module}.{name}"),
+                        None => "an unknown class".into(),
+                    };
+                    self.refuse_tensors(value, &name)?;
+                }
+            },
+            Node::Text(_) | Node::Bytes(_) | Node::Class { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn below(&mut self, key: String, value: Value) -> Result<()> {
+        if !matches!(value, Value::Node(_)) {
+            return Ok(());
+        }
+        if self.path.len() >= DEEPEST {
+            return Err(ErrorKind::NestedTooDeep { limit: DEEPEST }.into());
+        }
+        self.path.push(key);
+        self.walk(value)?;
+        self.path.pop();
+        Ok(())
+    }
+
+    /// The tables of a module, and its attributes, if an object is a module.
+    fn tables(&self, parts: &[Value]) -> Option<([Value; 3], Value)> {
+        let attributes = *parts.last()?;
+        let mut tables = [Value::None; 3];
+        for (table, name) in tables.iter_mut().zip(TABLES) {
+            *table = self.values.get(attributes, name)?;
+            self.values.dict(*table)?;
+        }
+        Some((tables, attributes))
+    }
+
+    /// The tensors that `state_dict()` of a module has.
+    fn module(&mut self, tables: [Value; 3], attributes: Value) -> Result<()> {
+        let hidden = self.values.get(attributes, "_non_persistent_buffers_set");
+        let hidden = hidden.and_then(|hidden| self.values.items(hidden)).unwrap_or_default();
+        let hidden: HashSet<_> = hidden.iter().filter_map(|&name| self.values.text(name)).collect();
+        for (table, name) in tables.into_iter().zip(TABLES) {
+            for &(key, value) in self.values.dict(table).unwrap_or_default() {
+                let Some(key) = self.values.key(key) else {
+                    self.refuse_tensors(value, "a key that is not a text")?;
+                    continue;
+                };
+                if name != "_buffers" || !hidden.contains(key.as_str()) {
+                    self.below(key, value)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails if a value, which is a part of `what`, holds tensors.
+    fn refuse_tensors(&mut self, value: Value, what: &str) -> Result<()> {
+        match self.values.holds_tensors(value, &mut self.steps)? {
+            true => Err(self.unknown(what.to_owned())),
+            false => Ok(()),
+        }
+    }
+
+    fn unknown(&self, class: String) -> Error {
+        let error = Error::from(ErrorKind::UnknownObject { class });
+        if self.path.is_empty() { error } else { error.in_member(&self.path.join(".")) }
+    }
+}

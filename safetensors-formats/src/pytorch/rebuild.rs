@@ -1,0 +1,245 @@
+//! What PyTorch's own functions would make of their arguments: storages, tensors, dictionaries.
+//!
+//! The functions are known by name, and none is run. A call of any other function or class becomes
+//! an object that is the list of its parts. If a tensor is among them, that is an error once the
+//! object turns out to be a part of the model.
+
+use super::kinds;
+use super::pickle::dict;
+use super::values::{Kind, Node, Storage, StorageRef, TensorRef, Value, Values};
+use crate::error::Error;
+
+/// What is wrong with a call.
+pub(super) enum Wrong {
+    /// The pickle breaks a rule.
+    Problem(String),
+    /// Anything else.
+    Error(Error),
+}
+
+impl From<Error> for Wrong {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+impl From<String> for Wrong {
+    fn from(problem: String) -> Self {
+        Self::Problem(problem)
+    }
+}
+
+impl From<&str> for Wrong {
+    fn from(problem: &str) -> Self {
+        Self::Problem(problem.into())
+    }
+}
+
+/// Resolves the identifier of a storage: `('storage', type, key, location, elements, view)`.
+pub(super) fn storage(values: &mut Values, id: Value) -> Result<StorageRef, String> {
+    let fields = values.items(id).ok_or("the identifier of a storage is not a tuple")?;
+    let &[tag, class, key, _, elements, ref view @ ..] = fields else {
+        return Err("the identifier of a storage has too few fields".into());
+    };
+    if values.text(tag) != Some("storage") {
+        return Err("an identifier is not that of a storage".into());
+    }
+    let class = values.class(class).map(|(_, name)| name).or_else(|| values.text(class));
+    let class = class.ok_or("the type of a storage is not a class")?;
+    let kind = match class {
+        "UntypedStorage" => None,
+        _ => Some(kinds::of_storage(class).ok_or_else(|| {
+            format!("a storage is a torch.{class}, whose elements are of no known type")
+        })?),
+    };
+    let key = values.key(key).ok_or("the key of a storage is not a text")?;
+    let elements = count(elements).ok_or("the size of a storage is not a number")?;
+    let offset = match view.first().map(|&view| (view, values.items(view))) {
+        None | Some((Value::None, _)) => 0,
+        Some((_, Some(&[_, offset, _]))) => {
+            count(offset).ok_or("the view of a storage begins at no number")?
+        }
+        _ => return Err("the view of a storage is not a tuple of three".into()),
+    };
+    let width = kind.map_or(1, |kind| kind.width);
+    let byte_len =
+        elements.checked_mul(width.into()).ok_or("the size of a storage does not fit 64 bits")?;
+    let storage = values.storage_of(Storage { key, byte_len, width })?;
+    Ok(StorageRef { storage, offset, kind })
+}
+
+impl Values {
+    /// The position of a storage, which is added if it is new.
+    fn storage_of(&mut self, storage: Storage) -> Result<u32, String> {
+        if let Some(&position) = self.by_key.get(&storage.key) {
+            let known = &self.storages[position as usize];
+            if known.byte_len != storage.byte_len {
+                return Err(format!(
+                    "the storage {:?} has {} bytes in one place and {} in another",
+                    storage.key, known.byte_len, storage.byte_len
+                ));
+            }
+            return Ok(position);
+        }
+        // There are no more storages than nodes, whose number is limited.
+        let position = self.storages.len() as u32;
+        self.by_key.insert(storage.key.clone(), position);
+        self.storages.push(storage);
+        Ok(position)
+    }
+}
+
+/// What a call makes. `is_function` is false for the constructor of a class.
+pub(super) fn call(
+    values: &mut Values,
+    class: Value,
+    arguments: Value,
+    is_function: bool,
+    steps: &mut usize,
+) -> Result<Value, Wrong> {
+    let known = match values.class(class) {
+        Some((module, name)) => Known::of(module, name),
+        None => None,
+    };
+    let given = values.items(arguments).map(<[_]>::to_vec);
+    match (known, given) {
+        (Some(Known::Dict), Some(given)) => {
+            // A `defaultdict` has what makes its values first.
+            let pairs = given.iter().find_map(|&given| values.items(given)).unwrap_or_default();
+            let pairs = pairs.iter().map(|&pair| match values.items(pair) {
+                Some(&[key, value]) => Ok((key, value)),
+                _ => Err("an item of a dictionary is not a pair"),
+            });
+            let pairs = pairs.collect::<Result<Vec<_>, _>>()?;
+            Ok(values.add(dict(pairs))?)
+        }
+        (Some(Known::List), Some(given)) => {
+            let items = given.first().and_then(|&items| values.items(items)).unwrap_or_default();
+            let items = items.to_vec();
+            Ok(values.add(Node::List(items))?)
+        }
+        (Some(Known::Tensor { has_kind }), Some(given)) if is_function => {
+            tensor(values, &given, has_kind)
+        }
+        (Some(Known::Parameter), Some(given)) if is_function => {
+            let (&data, rest) = given.split_first().ok_or("a parameter has no data")?;
+            for &other in rest {
+                if values.holds_tensors(other, steps)? {
+                    return Ok(values.add(Node::Object { class, parts: given })?);
+                }
+            }
+            Ok(data)
+        }
+        (Some(Known::Subclass), Some(given)) if is_function => {
+            let &[function, _, inner, ref rest @ ..] = given.as_slice() else {
+                return Err("a tensor of a subclass has too few fields".into());
+            };
+            for &other in rest {
+                if values.holds_tensors(other, steps)? {
+                    return Ok(values.add(Node::Object { class, parts: given })?);
+                }
+            }
+            // Only tensors are made so, and a function of this kind does not call itself.
+            match values.class(function).and_then(|(module, name)| Known::of(module, name)) {
+                Some(Known::Subclass) => Err("a tensor of a subclass contains itself".into()),
+                _ => call(values, function, inner, true, steps),
+            }
+        }
+        _ => Ok(values.add(Node::Object { class, parts: vec![arguments] })?),
+    }
+}
+
+/// A function or class whose result is known.
+#[derive(Clone, Copy)]
+enum Known {
+    Dict,
+    List,
+    Tensor { has_kind: bool },
+    Parameter,
+    Subclass,
+}
+
+impl Known {
+    fn of(module: &str, name: &str) -> Option<Self> {
+        Some(match (module, name) {
+            ("collections", "OrderedDict" | "defaultdict")
+            | ("builtins" | "__builtin__", "dict") => Self::Dict,
+            ("builtins" | "__builtin__", "set" | "frozenset" | "list" | "tuple")
+            | ("torch", "Size") => Self::List,
+            ("torch._utils", "_rebuild_tensor" | "_rebuild_tensor_v2") => {
+                Self::Tensor { has_kind: false }
+            }
+            ("torch._utils", "_rebuild_tensor_v3") => Self::Tensor { has_kind: true },
+            ("torch._utils", "_rebuild_parameter" | "_rebuild_parameter_with_state") => {
+                Self::Parameter
+            }
+            ("torch._tensor", "_rebuild_from_type_v2") => Self::Subclass,
+            _ => return None,
+        })
+    }
+}
+
+/// A tensor: `(storage, offset, shape, strides, ...)`, and the type as the seventh if the storage
+/// has none.
+fn tensor(values: &mut Values, given: &[Value], has_kind: bool) -> Result<Value, Wrong> {
+    let &[storage, offset, shape, strides, ref rest @ ..] = given else {
+        return Err("a tensor has too few fields".into());
+    };
+    let Some(&Node::Storage(StorageRef { storage, offset: first, kind })) = values.node(storage)
+    else {
+        return Err("a tensor has no storage".into());
+    };
+    let kind = match (has_kind, kind) {
+        (true, of_storage) => {
+            let class = rest.get(2).and_then(|&kind| values.class(kind));
+            let (_, name) = class.ok_or("a tensor has no type of elements")?;
+            let kind = kind_of(name)?;
+            if of_storage.is_some_and(|other| other != kind) {
+                return Err("a tensor has another type of elements than its storage".into());
+            }
+            kind
+        }
+        (false, Some(kind)) => kind,
+        (false, None) => return Err("a tensor of a storage of bytes has no type".into()),
+    };
+    let offset = count(offset).and_then(|offset| offset.checked_add(first));
+    let offset = offset.ok_or("the offset of a tensor is not a number")?;
+    let numbers = |value: Value| {
+        let items = values.items(value)?;
+        items.iter().map(|&item| count(item)).collect::<Option<Vec<u64>>>()
+    };
+    let shape = numbers(shape).and_then(|dims| {
+        dims.into_iter().map(|dim| usize::try_from(dim).ok()).collect::<Option<Vec<_>>>()
+    });
+    let shape = shape.ok_or("the shape of a tensor is not a tuple of numbers")?;
+    let strides = numbers(strides).ok_or("the strides of a tensor are not a tuple of numbers")?;
+    if shape.len() != strides.len() {
+        let (shape, strides) = (shape.len(), strides.len());
+        return Err(format!("a tensor has {shape} dimensions and {strides} strides").into());
+    }
+    let position = values.tensors.len() as u32;
+    values.tensors.push(TensorRef { storage, kind, offset, shape, strides });
+    Ok(values.add(Node::Tensor(position))?)
+}
+
+fn kind_of(name: &str) -> Result<Kind, String> {
+    kinds::of_name(name).ok_or_else(|| format!("the type torch.{name} of a tensor is unknown"))
+}
+
+/// Sets the attributes of an object. `None` for a value that can have none.
+pub(super) fn build(values: &mut Values, object: Value, state: Value) -> Option<()> {
+    match values.node_mut(object)? {
+        Node::Object { parts, .. } => parts.push(state),
+        Node::Dict { state: before, .. } => *before = state,
+        _ => return None,
+    }
+    Some(())
+}
+
+/// A number that counts something.
+fn count(value: Value) -> Option<u64> {
+    match value {
+        Value::Int(number) => u64::try_from(number).ok(),
+        _ => None,
+    }
+}

@@ -1,0 +1,228 @@
+//! [`Values`]: the objects of a pickle.
+//!
+//! An object is a node of one list, and a value that refers to it holds its position. So an object
+//! that a pickle builds once and uses often is one node, as it is one object in Python. Nothing
+//! here runs code: what a class would do is either known to this module, or the object remains a
+//! list of its parts.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::error::{ErrorKind, Result};
+
+/// A value: small, or the position of a node.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Value {
+    None,
+    Bool(bool),
+    Int(i64),
+    /// Its digits are never needed.
+    Float,
+    Node(u32),
+}
+
+/// An object with content.
+#[derive(Debug)]
+pub(super) enum Node {
+    Text(Box<str>),
+    /// Bytes, or an integer too large for 64 bits.
+    Bytes(Box<[u8]>),
+    Tuple(Vec<Value>),
+    /// A list or a set.
+    List(Vec<Value>),
+    /// A dictionary, and what else was set on it.
+    Dict {
+        items: Vec<(Value, Value)>,
+        state: Value,
+    },
+    /// A class or a function, by its name.
+    Class {
+        module: Box<str>,
+        name: Box<str>,
+    },
+    /// The storage of tensors, by its position among [`Values::storages`].
+    Storage(StorageRef),
+    /// By its position among [`Values::tensors`].
+    Tensor(u32),
+    /// An object of a class that is not known: the class, and everything that it is made of.
+    Object {
+        class: Value,
+        parts: Vec<Value>,
+    },
+}
+
+/// A storage, or a view of one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StorageRef {
+    /// The position among [`Values::storages`].
+    pub(super) storage: u32,
+    /// Where the view begins, in elements.
+    pub(super) offset: u64,
+    /// The type of the elements; `None` for a storage of bytes.
+    pub(super) kind: Option<Kind>,
+}
+
+/// The type of elements: its name in PyTorch, and the bytes of an element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Kind {
+    pub(super) name: &'static str,
+    pub(super) width: u8,
+}
+
+/// The bytes that tensors share.
+#[derive(Debug)]
+pub(super) struct Storage {
+    /// The name in the archive.
+    pub(super) key: String,
+    /// As many as the pickle says.
+    pub(super) byte_len: u64,
+    /// The bytes of an element of the storage itself, in which a legacy file counts.
+    pub(super) width: u8,
+}
+
+/// A tensor that the pickle builds.
+#[derive(Debug)]
+pub(super) struct TensorRef {
+    pub(super) storage: u32,
+    pub(super) kind: Kind,
+    /// In elements, as the strides.
+    pub(super) offset: u64,
+    pub(super) shape: Vec<usize>,
+    pub(super) strides: Vec<u64>,
+}
+
+/// All objects of one pickle.
+#[derive(Debug, Default)]
+pub(super) struct Values {
+    nodes: Vec<Node>,
+    pub(super) storages: Vec<Storage>,
+    pub(super) tensors: Vec<TensorRef>,
+    /// The positions of storages by their keys.
+    pub(super) by_key: HashMap<String, u32>,
+    limit: usize,
+}
+
+impl Values {
+    /// No objects, and at most `limit` of them.
+    pub(super) fn new(limit: usize) -> Self {
+        Self { limit, ..Self::default() }
+    }
+
+    /// Adds an object.
+    pub(super) fn add(&mut self, node: Node) -> Result<Value> {
+        let position = self.nodes.len();
+        self.check_count(position)?;
+        self.nodes.push(node);
+        Ok(Value::Node(position as u32))
+    }
+
+    /// Fails if there are too many of something that the pickle makes one by one.
+    pub(super) fn check_count(&self, count: usize) -> Result<()> {
+        match count < self.limit.min(u32::MAX as usize) {
+            true => Ok(()),
+            false => Err(ErrorKind::TooManyObjects { limit: self.limit }.into()),
+        }
+    }
+
+    /// The most steps of a search among the objects.
+    pub(super) fn most_steps(&self) -> usize {
+        self.limit.saturating_mul(4)
+    }
+
+    /// The node of a value, if it has one.
+    pub(super) fn node(&self, value: Value) -> Option<&Node> {
+        match value {
+            Value::Node(position) => self.nodes.get(position as usize),
+            _ => None,
+        }
+    }
+
+    /// The node of a value, to be changed.
+    pub(super) fn node_mut(&mut self, value: Value) -> Option<&mut Node> {
+        match value {
+            Value::Node(position) => self.nodes.get_mut(position as usize),
+            _ => None,
+        }
+    }
+
+    /// A text.
+    pub(super) fn text(&self, value: Value) -> Option<&str> {
+        match self.node(value)? {
+            Node::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The items of a list or tuple.
+    pub(super) fn items(&self, value: Value) -> Option<&[Value]> {
+        match self.node(value)? {
+            Node::Tuple(items) | Node::List(items) => Some(items),
+            _ => None,
+        }
+    }
+
+    /// The items of a dictionary.
+    pub(super) fn dict(&self, value: Value) -> Option<&[(Value, Value)]> {
+        match self.node(value)? {
+            Node::Dict { items, .. } => Some(items),
+            _ => None,
+        }
+    }
+
+    /// What a dictionary has under a text.
+    pub(super) fn get(&self, dict: Value, key: &str) -> Option<Value> {
+        let items = self.dict(dict)?.iter().rev();
+        items.clone().find(|(found, _)| self.text(*found) == Some(key)).map(|(_, value)| *value)
+    }
+
+    /// The module and the name of a class or function.
+    pub(super) fn class(&self, value: Value) -> Option<(&str, &str)> {
+        match self.node(value)? {
+            Node::Class { module, name } => Some((module, name)),
+            _ => None,
+        }
+    }
+
+    /// A text or number, as a part of a name.
+    pub(super) fn key(&self, value: Value) -> Option<String> {
+        match value {
+            Value::Int(number) => Some(number.to_string()),
+            Value::Bool(flag) => Some(if flag { "True" } else { "False" }.into()),
+            _ => self.text(value).map(str::to_owned),
+        }
+    }
+
+    /// Whether a tensor or storage is in a value, at any depth. Each step counts down `steps`.
+    pub(super) fn holds_tensors(&self, value: Value, steps: &mut usize) -> Result<bool> {
+        let mut seen = HashSet::new();
+        let mut left = vec![value];
+        while let Some(value) = left.pop() {
+            let (Value::Node(position), Some(node)) = (value, self.node(value)) else { continue };
+            *steps = steps
+                .checked_sub(1)
+                .ok_or_else(|| ErrorKind::TooManyObjects { limit: self.limit })?;
+            if !seen.insert(position) {
+                continue;
+            }
+            match node {
+                Node::Tensor(_) | Node::Storage(_) => return Ok(true),
+                Node::Tuple(items) | Node::List(items) => left.extend(items),
+                Node::Dict { items, state } => {
+                    left.push(*state);
+                    left.extend(items.iter().flat_map(|(key, value)| [*key, *value]));
+                }
+                // PyTorch makes a tensor without data so.
+                Node::Object { class, parts } => {
+                    if self.class(*class).is_some_and(|(module, name)| {
+                        module.starts_with("torch") && name.starts_with("_rebuild_")
+                    }) {
+                        return Ok(true);
+                    }
+                    left.push(*class);
+                    left.extend(parts);
+                }
+                Node::Text(_) | Node::Bytes(_) | Node::Class { .. } => {}
+            }
+        }
+        Ok(false)
+    }
+}

@@ -1,0 +1,118 @@
+//! [`Builder`]: the header of the safetensors file that tensors of another format make.
+
+use std::collections::{BTreeMap, HashSet};
+use std::io;
+
+use safetensors_core::{self as core, Dtype, shape};
+
+use super::{Data, Span, Stored};
+use crate::Limits;
+use crate::error::{Error, ErrorKind, Result};
+
+/// A file becomes at most so many times as many bytes of tensors. A deflated archive can, and a
+/// tensor of PyTorch can repeat the elements of a small storage.
+const MOST_EXPANDED: u64 = 1032;
+
+/// A small file may have tensors of so many bytes anyway.
+const ALWAYS_FINE: u64 = 64 << 20;
+
+/// A tensor of another format.
+#[derive(Debug)]
+pub(crate) struct Tensor {
+    pub(crate) name: String,
+    pub(crate) dtype: Dtype,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) data: Data,
+    /// How it is stored, where the dtype does not say it.
+    pub(crate) stored: Option<Stored>,
+}
+
+/// Collects the tensors and the metadata of a file.
+#[derive(Debug, Default)]
+pub(crate) struct Builder {
+    pub(crate) tensors: Vec<Tensor>,
+    pub(crate) metadata: BTreeMap<String, String>,
+    /// The other names of tied tensors, each with the name that has the bytes.
+    pub(crate) aliases: Vec<(String, String)>,
+}
+
+/// The parts of a [`TensorFile`](super::TensorFile).
+pub(crate) struct Built {
+    pub(super) header: Vec<u8>,
+    pub(super) spans: Vec<Span>,
+    pub(super) byte_len: u64,
+    pub(super) names: HashSet<String>,
+    pub(super) stored: BTreeMap<String, Stored>,
+}
+
+impl Builder {
+    /// Writes the header. Tensors lie in their order and without gaps behind it.
+    ///
+    /// `file_len` is the length of the file that they come from, which bounds what they may become.
+    pub(crate) fn build(mut self, file_len: u64, limits: &Limits) -> Result<Built> {
+        let mut names = HashSet::with_capacity(self.tensors.len());
+        for (alias, kept) in std::mem::take(&mut self.aliases) {
+            if !names.insert(alias.clone()) {
+                return Err(twice(&alias));
+            }
+            self.metadata.insert(alias, kept);
+        }
+        let mut json = String::from("{");
+        if !self.metadata.is_empty() {
+            json.push_str("\"__metadata__\":");
+            json.push_str(&serde_json::to_string(&self.metadata).map_err(io::Error::from)?);
+        }
+        let limit = limits.directory_bytes;
+        let (mut spans, mut stored, mut start) = (Vec::new(), BTreeMap::new(), 0_u64);
+        for tensor in self.tensors {
+            let Tensor { name, dtype, shape, data, stored: how } = tensor;
+            let in_tensor = |kind: core::ErrorKind| core::Error::from(kind).in_tensor(&name);
+            if name == "__metadata__" {
+                return Err(in_tensor(core::ErrorKind::ReservedName).into());
+            }
+            if !names.insert(name.clone()) {
+                return Err(twice(&name));
+            }
+            let len = shape::byte_len(dtype, &shape).map_err(in_tensor)?;
+            let most = file_len.saturating_mul(MOST_EXPANDED).max(ALWAYS_FINE);
+            let end = match start.checked_add(len) {
+                Some(end) if end <= most => end,
+                end => {
+                    let found = end.unwrap_or(u64::MAX);
+                    let kind = ErrorKind::TooExpanded { file_len, limit: most, found };
+                    return Err(Error::from(kind).in_member(&name));
+                }
+            };
+            if json.len() > 1 {
+                json.push(',');
+            }
+            let key = serde_json::to_string(&name).map_err(io::Error::from)?;
+            json.push_str(&format!(
+                "{key}:{{\"dtype\":\"{dtype}\",\"shape\":{shape:?},\
+                 \"data_offsets\":[{start},{end}]}}"
+            ));
+            if json.len() as u64 > limit {
+                return Err(ErrorKind::DirectoryTooLong { limit }.into());
+            }
+            if let Some(how) = how {
+                stored.insert(name.clone(), how);
+            }
+            if end > start {
+                spans.push(Span { end, data });
+            }
+            start = end;
+        }
+        json.push('}');
+        while json.len() % 8 != 0 {
+            json.push(' ');
+        }
+        let header = [&(json.len() as u64).to_le_bytes(), json.as_bytes()].concat();
+        let byte_len = header.len() as u64 + start;
+        Ok(Built { header, spans, byte_len, names, stored })
+    }
+}
+
+/// The error for a name that two tensors have.
+fn twice(name: &str) -> Error {
+    core::Error::from(core::ErrorKind::DuplicateTensor).in_tensor(name).into()
+}

@@ -1,0 +1,242 @@
+//! [`Data`]: where the bytes of one tensor come from.
+
+use std::io;
+
+use safetensors_core::ReadAt;
+
+use super::strided::Strided;
+use super::{Container, Placement};
+use crate::error::{ErrorKind, Result};
+#[cfg(feature = "gguf")]
+use crate::gguf::Blocks;
+
+/// Where the bytes of a tensor, or of what it is a part of, begin.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    /// At an offset of the file.
+    At(u64),
+    /// So many bytes into a compressed member of the archive.
+    Unpacked {
+        /// The position of the member in the archive.
+        member: usize,
+        /// The bytes before.
+        skipped: u64,
+    },
+}
+
+/// Where the bytes of a tensor come from, as a safetensors file has them.
+#[derive(Debug)]
+pub(crate) enum Data {
+    /// They lie there as they are.
+    Plain(Place),
+    /// The elements lie in another order, or their bytes do: numbers of `swapped` bytes each are
+    /// big-endian.
+    Moved { place: Place, elements: Elements, swapped: Option<usize> },
+    /// They are quantised.
+    #[cfg(feature = "gguf")]
+    Blocks(Place, Blocks),
+    /// They cannot be read, for this reason.
+    #[cfg(any(feature = "pytorch", feature = "gguf"))]
+    Refused(Reason),
+}
+
+/// Why a tensor cannot be read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Reason {
+    /// The type of its elements, of this name, has no dtype.
+    #[cfg(feature = "pytorch")]
+    NoDtype(&'static str),
+    /// It is quantised, and dequantisation was not asked for.
+    #[cfg(feature = "gguf")]
+    Quantised(crate::gguf::Type),
+    /// It is quantised in a way that is not known.
+    #[cfg(feature = "gguf")]
+    NoDequantizer(crate::gguf::Type),
+}
+
+impl From<Reason> for ErrorKind {
+    fn from(reason: Reason) -> Self {
+        match reason {
+            #[cfg(feature = "pytorch")]
+            Reason::NoDtype(name) => Self::NoDtype { name: name.into() },
+            #[cfg(feature = "gguf")]
+            Reason::Quantised(kind) => Self::Quantised { kind },
+            #[cfg(feature = "gguf")]
+            Reason::NoDequantizer(kind) => Self::NoDequantizer { kind },
+        }
+    }
+}
+
+/// The order of elements.
+#[derive(Debug)]
+pub(crate) enum Elements {
+    /// C order, elements of so many bytes.
+    InOrder(usize),
+    /// Strides.
+    Strided(Strided),
+}
+
+impl Data {
+    /// The data of a tensor that is placed in a storage which begins at `place`. Elements have
+    /// `width` bytes; numbers of `swapped` bytes are big-endian.
+    pub(crate) fn placed(
+        place: Place,
+        placement: Placement,
+        width: usize,
+        swapped: Option<usize>,
+    ) -> Self {
+        let elements = match placement {
+            Placement::Contiguous(first) => {
+                let place = place.after(first * width as u64);
+                match swapped {
+                    None => return Self::Plain(place),
+                    _ => return Self::Moved { place, elements: Elements::InOrder(width), swapped },
+                }
+            }
+            Placement::Strided(strided) => Elements::Strided(strided),
+        };
+        Self::Moved { place, elements, swapped }
+    }
+
+    /// Reads bytes of the tensor.
+    pub(super) fn read<S: ReadAt>(
+        &self,
+        container: &Container<S>,
+        buf: &mut [u8],
+        offset: u64,
+    ) -> Result<()> {
+        match self {
+            Self::Plain(place) => Ok(container.opened(place)?.read(buf, offset)?),
+            Self::Moved { place, elements, swapped } => {
+                let storage = container.opened(place)?;
+                let width = match elements {
+                    Elements::InOrder(width) => *width,
+                    Elements::Strided(strided) => strided.width(),
+                };
+                in_units(buf, offset, width, |first, part| {
+                    match elements {
+                        Elements::InOrder(_) => storage.read(part, first * width as u64)?,
+                        Elements::Strided(strided) => {
+                            strided.read(&|buf, at| storage.read(buf, at), first, part)?;
+                        }
+                    }
+                    if let Some(width) = *swapped {
+                        part.chunks_exact_mut(width).for_each(<[u8]>::reverse);
+                    }
+                    Ok(())
+                })
+            }
+            #[cfg(feature = "gguf")]
+            Self::Blocks(place, blocks) => {
+                let storage = container.opened(place)?;
+                in_units(buf, offset, blocks.unit(), |first, part| {
+                    Ok(blocks.read(&|buf, at| storage.read(buf, at), first, part)?)
+                })
+            }
+            #[cfg(any(feature = "pytorch", feature = "gguf"))]
+            Self::Refused(reason) => Err(ErrorKind::from(*reason).into()),
+        }
+    }
+}
+
+impl Place {
+    fn after(self, bytes: u64) -> Self {
+        match self {
+            Self::At(start) => Self::At(start + bytes),
+            Self::Unpacked { member, skipped } => {
+                Self::Unpacked { member, skipped: skipped + bytes }
+            }
+        }
+    }
+}
+
+/// The bytes from a place on.
+struct Opened<'a, S> {
+    container: &'a Container<S>,
+    start: u64,
+    is_unpacked: bool,
+}
+
+impl<S: ReadAt> Container<S> {
+    /// Makes the bytes of a place readable: unpacks the member that they lie in.
+    fn opened(&self, place: &Place) -> Result<Opened<'_, S>> {
+        let (start, is_unpacked) = match (place, self) {
+            (Place::At(start), _) => (*start, false),
+            (Place::Unpacked { member, skipped }, Self::Zip(zipped, scratch)) => {
+                (scratch.unpacked(zipped, *member)? + skipped, true)
+            }
+            // Only archives have members.
+            (Place::Unpacked { .. }, Self::File(_)) => {
+                return Err(io::Error::from(io::ErrorKind::InvalidInput).into());
+            }
+        };
+        Ok(Opened { container: self, start, is_unpacked })
+    }
+}
+
+impl<S: ReadAt> Opened<'_, S> {
+    fn read(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let at = self.start + offset;
+        match self.container {
+            Container::Zip(_, scratch) if self.is_unpacked => scratch.read(buf, at),
+            Container::Zip(zipped, _) => zipped.input.source.read_exact_at(buf, at),
+            Container::File(input) => input.source.read_exact_at(buf, at),
+        }
+    }
+}
+
+/// Fills `buf` with the bytes from `offset` on of data that is made in units of `unit` bytes.
+/// `fill` makes whole units from the given one on. Units at the ends, of which only a part is asked
+/// for, are made beside and copied.
+fn in_units(
+    buf: &mut [u8],
+    offset: u64,
+    unit: usize,
+    mut fill: impl FnMut(u64, &mut [u8]) -> Result<()>,
+) -> Result<()> {
+    let (mut first, skipped) = (offset / unit as u64, (offset % unit as u64) as usize);
+    let mut rest = buf;
+    let mut part_of = |number: u64, skipped: usize, part: &mut [u8]| -> Result<()> {
+        let mut whole = vec![0; unit];
+        fill(number, &mut whole)?;
+        part.copy_from_slice(&whole[skipped..skipped + part.len()]);
+        Ok(())
+    };
+    if skipped > 0 && !rest.is_empty() {
+        let (head, more) = rest.split_at_mut(rest.len().min(unit - skipped));
+        part_of(first, skipped, head)?;
+        (rest, first) = (more, first + 1);
+    }
+    let (middle, tail) = rest.split_at_mut(rest.len() / unit * unit);
+    if !tail.is_empty() {
+        part_of(first + (middle.len() / unit) as u64, 0, tail)?;
+    }
+    if middle.is_empty() { Ok(()) } else { fill(first, middle) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_range_of_units_is_made() {
+        let all: Vec<u8> = (0..60).collect();
+        for unit in [1, 3, 4, 7, 60] {
+            let units = 60 / unit;
+            let len = units * unit;
+            for start in 0..len {
+                for end in start..=len {
+                    let mut buf = vec![0; end - start];
+                    in_units(&mut buf, start as u64, unit, |first, part| {
+                        assert!(part.len() % unit == 0 && !part.is_empty());
+                        let at = first as usize * unit;
+                        part.copy_from_slice(&all[at..at + part.len()]);
+                        Ok(())
+                    })
+                    .unwrap();
+                    assert_eq!(buf, all[start..end], "{unit} {start} {end}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! [`TensorFile`]: a file of another format that reads like a safetensors file.
+//!
+//! | file | content |
+//! |---|---|
+//! | `mod` | the open file, and its bytes at any position |
+//! | `build` | the header of the safetensors file that the tensors make |
+//! | `data` | where the bytes of one tensor come from |
+//! | `strided` | elements that do not lie in C order |
+//! | `scratch` | members of archives, unpacked to a temporary file |
+
+mod build;
+mod data;
+mod scratch;
+mod strided;
+
+use std::any::Any;
+use std::collections::{BTreeMap, HashSet};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+pub(crate) use build::{Builder, Tensor};
+#[cfg(any(feature = "pytorch", feature = "gguf"))]
+pub(crate) use data::Reason;
+pub(crate) use data::{Data, Place};
+use safetensors_core::ReadAt;
+use safetensors_core::io::FileSource;
+pub(crate) use scratch::Scratch;
+pub(crate) use strided::Placement;
+
+use crate::error::{Error, Result};
+use crate::input::Input;
+use crate::zipped::Zipped;
+use crate::{Format, Options};
+
+/// An open file of another format that reads like a safetensors file with the same tensors.
+///
+/// Its bytes are those of a safetensors file: a header that is made when the file is opened, then
+/// the tensors. So core opens it as a [`Checkpoint`](safetensors_core::Checkpoint), and everything
+/// that works on checkpoints works on it: tensors and slices of them are read, converted and saved.
+/// Nothing is copied but what is asked for. A tensor that lies in C order in the file is read from
+/// there. One with other strides is gathered, in windows of at most 4 MiB. A quantised one of GGUF
+/// is dequantised block by block, if [the options](Options::dequantize) ask for it.
+///
+/// A compressed member of an archive is unpacked to a temporary file when it is first read.
+///
+/// ```
+/// use safetensors_core::{Checkpoint, TensorBuf};
+/// use safetensors_formats::{Format, Options, TensorFile, npy};
+///
+/// let mut array = Vec::new();
+/// npy::write(&mut array, &TensorBuf::from_vec(vec![2, 2], vec![1.0_f32, 2.0, 3.0, 4.0])?)?;
+/// let file = TensorFile::from_source(array, "weight.npy", &Options::new())?;
+/// assert_eq!(file.format(), Format::Npy);
+///
+/// let checkpoint = Checkpoint::from_source(file, "weight.npy")?;
+/// assert_eq!(checkpoint.tensor("weight")?.read()?.into_vec::<f32>()?, [1.0, 2.0, 3.0, 4.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct TensorFile<S = FileSource> {
+    format: Format,
+    /// The length of the header and the header.
+    header: Vec<u8>,
+    /// The tensors that have bytes, in the order of their bytes.
+    spans: Vec<Span>,
+    byte_len: u64,
+    /// The names of all tensors, also the other names of tied ones.
+    names: HashSet<String>,
+    stored: BTreeMap<String, Stored>,
+    container: Container<S>,
+}
+
+/// What holds the tensors.
+#[derive(Debug)]
+pub(crate) enum Container<S> {
+    /// The file itself.
+    File(Arc<Input<S>>),
+    /// An archive, and its members that are unpacked.
+    Zip(Arc<Zipped<S>>, Scratch),
+}
+
+/// The bytes of one tensor.
+#[derive(Debug)]
+pub(crate) struct Span {
+    /// Where they end, counted from the end of the header.
+    end: u64,
+    data: Data,
+}
+
+/// How a tensor is stored in a file of another format, where no dtype says it: its elements are
+/// quantised, or have a type that safetensors lacks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// The name of the type in its format, such as `Q4_K`.
+    pub type_name: String,
+    /// The bytes that the tensor has in the file.
+    pub byte_len: u64,
+    /// Whether values can be read. The dtype of the tensor is then that of the values.
+    pub is_readable: bool,
+    /// Whether [`Options::dequantize`] makes values readable.
+    pub is_quantised: bool,
+}
+
+impl TensorFile {
+    /// Opens a file of another format, which its content tells.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::UnknownFormat`](crate::ErrorKind::UnknownFormat) for every other file, also for
+    /// a safetensors file; [`ErrorKind::Core`](crate::ErrorKind::Core) if there is no such regular
+    /// file; those of the format.
+    pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
+        let path = path.as_ref();
+        let source = FileSource::open(path).map_err(|error| error.in_path(path))?;
+        Self::from_source(source, path, options)
+    }
+}
+
+impl<S: ReadAt> TensorFile<S> {
+    /// Opens a file that is in memory, or anywhere else. `path` is what errors call it. A file of
+    /// one tensor without a name, such as a `.npy` file, names the tensor after it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`open`](TensorFile::open).
+    pub fn from_source(source: S, path: impl AsRef<Path>, options: &Options) -> Result<Self> {
+        let path = path.as_ref();
+        crate::format::open_input(Input::new(source, path), path, options)
+    }
+
+    pub(crate) fn new(
+        format: Format,
+        built: build::Built,
+        container: Container<S>,
+    ) -> Result<Self> {
+        let build::Built { header, spans, byte_len, names, stored } = built;
+        let file = Self { format, header, spans, byte_len, names, stored, container };
+        file.input().check_unchanged()?;
+        Ok(file)
+    }
+
+    /// The format of the file.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// The number of bytes of the file itself. [`byte_len`](ReadAt::byte_len) is that of the
+    /// safetensors file that is read in its place.
+    pub fn file_len(&self) -> u64 {
+        self.input().source.byte_len()
+    }
+
+    /// Whether there is a tensor of this name. It may be another name of a tied tensor.
+    pub fn has(&self, name: &str) -> bool {
+        self.names.contains(name)
+    }
+
+    /// How a tensor is stored, where its dtype does not say it. `None` for a plain tensor, and for
+    /// an unknown name.
+    pub fn stored(&self, name: &str) -> Option<&Stored> {
+        self.stored.get(name)
+    }
+
+    /// The tensors whose dtype does not say how they are stored, by name.
+    pub fn all_stored(&self) -> impl ExactSizeIterator<Item = (&str, &Stored)> {
+        self.stored.iter().map(|(name, stored)| (name.as_str(), stored))
+    }
+
+    /// Reads everything that has a checksum in the file, and compares it. Returns the number of
+    /// checksums: an archive has one for each member, other files have none.
+    ///
+    /// Tensors are read without this check, because a checksum is one of a whole member.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) with the file and the member for a wrong checksum.
+    pub fn verify_checksums(&self) -> Result<u64> {
+        match &self.container {
+            Container::File(_) => Ok(0),
+            Container::Zip(zipped, _) => zipped.verify_checksums(),
+        }
+    }
+
+    fn input(&self) -> &Input<S> {
+        match &self.container {
+            Container::File(input) => input,
+            Container::Zip(zipped, _) => &zipped.input,
+        }
+    }
+}
+
+impl<S: ReadAt + 'static> ReadAt for TensorFile<S> {
+    fn byte_len(&self) -> u64 {
+        self.byte_len
+    }
+
+    /// Reads the bytes that the safetensors file would have there.
+    ///
+    /// # Errors
+    ///
+    /// Those of the source. [`InvalidData`](io::ErrorKind::InvalidData) with an
+    /// [`Error`](crate::Error) of this crate for a tensor whose values cannot be read, and for
+    /// damaged members of archives.
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let end = offset.checked_add(buf.len() as u64).filter(|&end| end <= self.byte_len);
+        if end.is_none() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let header = self.header.len() as u64;
+        let (of_header, mut rest) = buf.split_at_mut(match header.checked_sub(offset) {
+            Some(left) => buf.len().min(usize::try_from(left).unwrap_or(usize::MAX)),
+            None => 0,
+        });
+        if !of_header.is_empty() {
+            let start = offset as usize;
+            of_header.copy_from_slice(&self.header[start..start + of_header.len()]);
+        }
+        let mut at = (offset + of_header.len() as u64).saturating_sub(header);
+        let first = self.spans.partition_point(|span| span.end <= at);
+        let mut start = first.checked_sub(1).map_or(0, |before| self.spans[before].end);
+        for span in &self.spans[first..] {
+            if rest.is_empty() {
+                break;
+            }
+            let len = (span.end - at).min(rest.len() as u64) as usize;
+            let (part, more) = rest.split_at_mut(len);
+            // Core says which file and which tensor an error is about.
+            span.data.read(&self.container, part, at - start).map_err(Error::into_io)?;
+            (rest, at, start) = (more, at + len as u64, span.end);
+        }
+        Ok(())
+    }
+
+    fn check_unchanged(&self) -> io::Result<()> {
+        self.input().source.check_unchanged()
+    }
+
+    fn may_change_unseen(&self) -> bool {
+        self.input().source.may_change_unseen()
+    }
+
+    fn is_replaced(&self) -> io::Result<bool> {
+        self.input().source.is_replaced()
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
+    }
+}

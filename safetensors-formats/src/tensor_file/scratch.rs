@@ -1,0 +1,92 @@
+//! [`Scratch`]: members of archives, unpacked to a temporary file.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::sync::Mutex;
+
+use safetensors_core::ReadAt;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::zipped::{Zipped, expect_end};
+
+/// The bytes that are unpacked at once.
+const PIECE: usize = 1 << 20;
+
+/// Members of one archive, unpacked one after the other to one temporary file. It has no name: it
+/// is gone when it is closed, even if the process is killed. It is made for the first member.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch(Mutex<Unpacked>);
+
+#[derive(Debug, Default)]
+struct Unpacked {
+    file: Option<File>,
+    len: u64,
+    /// Where each unpacked member begins.
+    starts: HashMap<usize, u64>,
+}
+
+impl Scratch {
+    /// Where a member begins in the temporary file. Unpacks it if it is not there yet.
+    pub(super) fn unpacked<S: ReadAt>(&self, zipped: &Zipped<S>, member: usize) -> Result<u64> {
+        let mut unpacked = self.lock();
+        if let Some(&start) = unpacked.starts.get(&member) {
+            return Ok(start);
+        }
+        zipped.check_size(member)?;
+        let start = unpacked.len;
+        let written = unpacked.append(zipped, member)?;
+        unpacked.len += written;
+        unpacked.starts.insert(member, start);
+        Ok(start)
+    }
+
+    /// Reads bytes of the temporary file.
+    pub(super) fn read(&self, buf: &mut [u8], at: u64) -> io::Result<()> {
+        let mut unpacked = self.lock();
+        let file = unpacked.file.as_mut().ok_or(io::ErrorKind::NotFound)?;
+        file.seek(SeekFrom::Start(at))?;
+        file.read_exact(buf)
+    }
+
+    /// A panic of another thread leaves nothing half done that could be read: a member counts as
+    /// unpacked when it is complete.
+    fn lock(&self) -> std::sync::MutexGuard<'_, Unpacked> {
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl Unpacked {
+    /// Writes a member to the end of the file, and compares its checksum.
+    fn append<S: ReadAt>(&mut self, zipped: &Zipped<S>, member: usize) -> Result<u64> {
+        let temporary = |source| -> Error {
+            ErrorKind::Temporary { directory: std::env::temp_dir(), source }.into()
+        };
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => none.insert(tempfile::tempfile().map_err(temporary)?),
+        };
+        file.seek(SeekFrom::Start(self.len)).map_err(temporary)?;
+        zipped.member(member, |member| {
+            let (size, mut written) = (member.size(), 0);
+            let mut buffer = vec![0; PIECE.min(size as usize).max(1)];
+            while written < size {
+                let most = buffer.len().min((size - written) as usize);
+                match member.read(&mut buffer[..most]) {
+                    Ok(0) => {
+                        let problem = "the member is shorter than it says".into();
+                        return Err(ErrorKind::BadArchive { problem }.into());
+                    }
+                    Ok(read) => {
+                        file.write_all(&buffer[..read]).map_err(temporary)?;
+                        written += read as u64;
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            expect_end(member)?;
+            Ok(written)
+        })
+    }
+}

@@ -1,0 +1,361 @@
+//! [`Strided`]: elements that do not lie in C order, gathered for any range of a tensor.
+//!
+//! A range of a tensor is cut into boxes: some positions along each dimension. The dimensions of a
+//! box whose neighbours lie near each other in the file are read together, as one window, and the
+//! elements are picked from it in memory. The other dimensions cost one read for each position.
+
+use std::io;
+
+/// Bytes that are skipped cost less to read than another request does, up to this many.
+const NEAR: u64 = 4096;
+
+/// The most bytes of a window.
+const WINDOW: u64 = 4 << 20;
+
+/// Reads bytes of the storage at an offset.
+pub(super) type ReadBytes<'a> = dyn Fn(&mut [u8], u64) -> io::Result<()> + 'a;
+
+/// Where the elements of a tensor lie in their storage. Strides are counted in elements.
+#[derive(Clone, Debug)]
+pub(crate) struct Strided {
+    axes: Vec<Axis>,
+    offset: u64,
+    width: usize,
+}
+
+/// A dimension: how many positions it has, and how many elements lie between neighbours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Axis {
+    count: u64,
+    stride: u64,
+}
+
+/// A dimension of a box, with the distance of neighbours in the output.
+#[derive(Clone, Copy, Debug)]
+struct BoxAxis {
+    count: u64,
+    stride: u64,
+    out: u64,
+}
+
+/// How a tensor lies in its storage.
+#[derive(Clone, Debug)]
+pub(crate) enum Placement {
+    /// In C order and without gaps, from this element on.
+    Contiguous(u64),
+    /// In any other way.
+    Strided(Strided),
+}
+
+impl Placement {
+    /// The placement of a tensor with elements of `width` bytes: 1, 2, 4, 8 or 16.
+    ///
+    /// `None` if the tensor reaches past `available` elements, or past 2⁶⁴. `shape` and `strides`
+    /// have the same length.
+    pub(crate) fn new(
+        shape: &[usize],
+        strides: &[u64],
+        offset: u64,
+        width: usize,
+        available: u64,
+    ) -> Option<Self> {
+        if shape.contains(&0) {
+            return Some(Self::Contiguous(0));
+        }
+        let mut last = offset;
+        for (&count, &stride) in shape.iter().zip(strides) {
+            last = last.checked_add((count as u64 - 1).checked_mul(stride)?)?;
+        }
+        if last >= available || available.checked_mul(width as u64).is_none() {
+            return None;
+        }
+        // Dimensions of one position are left out, and neighbours that are one run are joined.
+        let mut axes: Vec<Axis> = Vec::new();
+        for (&count, &stride) in shape.iter().zip(strides).filter(|&(&count, _)| count > 1) {
+            let axis = Axis { count: count as u64, stride };
+            match axes.last_mut() {
+                Some(outer) if Some(outer.stride) == stride.checked_mul(axis.count) => {
+                    *outer = Axis { count: outer.count.checked_mul(axis.count)?, stride };
+                }
+                _ => axes.push(axis),
+            }
+        }
+        match axes.as_slice() {
+            [] | [Axis { stride: 1, .. }] => Some(Self::Contiguous(offset)),
+            _ => Some(Self::Strided(Strided { axes, offset, width })),
+        }
+    }
+}
+
+impl Strided {
+    /// The bytes of an element.
+    pub(super) fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Fills `out` with whole elements, from the element `first` of the tensor on.
+    pub(super) fn read(&self, read: &ReadBytes<'_>, first: u64, out: &mut [u8]) -> io::Result<()> {
+        let elements = (out.len() / self.width) as u64;
+        self.fill(read, 0, self.offset, first, elements, out)
+    }
+
+    /// Fills `out` with `count` elements, from `first` on, of the part of the tensor that has the
+    /// dimensions from `dim` on and begins at the element `base` of the storage.
+    fn fill(
+        &self,
+        read: &ReadBytes<'_>,
+        dim: usize,
+        base: u64,
+        first: u64,
+        count: u64,
+        out: &mut [u8],
+    ) -> io::Result<()> {
+        let Some(axis) = self.axes.get(dim) else { return Ok(()) };
+        let inner: u64 = self.axes[dim + 1..].iter().map(|axis| axis.count).product();
+        let (mut position, within) = (first / inner, first % inner);
+        let (mut left, mut out) = (count, out);
+        if within > 0 {
+            let part = left.min(inner - within);
+            let (head, rest) = out.split_at_mut(part as usize * self.width);
+            self.fill(read, dim + 1, base + position * axis.stride, within, part, head)?;
+            (position, left, out) = (position + 1, left - part, rest);
+        }
+        let whole = left / inner;
+        if whole > 0 {
+            let (middle, rest) = out.split_at_mut((whole * inner) as usize * self.width);
+            let mut axes = vec![BoxAxis { count: whole, stride: axis.stride, out: inner }];
+            let mut below = inner;
+            for axis in &self.axes[dim + 1..] {
+                below /= axis.count;
+                axes.push(BoxAxis { count: axis.count, stride: axis.stride, out: below });
+            }
+            self.copy_box(read, base + position * axis.stride, axes, middle)?;
+            (position, left, out) = (position + whole, left - whole * inner, rest);
+        }
+        if left > 0 {
+            self.fill(read, dim + 1, base + position * axis.stride, 0, left, out)?;
+        }
+        Ok(())
+    }
+
+    /// Copies a box that begins at an element of the storage.
+    fn copy_box(
+        &self,
+        read: &ReadBytes<'_>,
+        base: u64,
+        mut axes: Vec<BoxAxis>,
+        out: &mut [u8],
+    ) -> io::Result<()> {
+        let width = self.width as u64;
+        axes.sort_by_key(|axis| axis.stride);
+        // The window takes the nearest dimensions while they leave no large gaps. The last of them
+        // is cut if it is too long.
+        let (mut span, mut inside, mut cut) = (width, 0, None);
+        for axis in &axes {
+            let step = axis.stride * width;
+            if step.saturating_sub(span) > NEAR {
+                break;
+            }
+            let fitting = (WINDOW - span).checked_div(step).map_or(axis.count, |steps| steps + 1);
+            inside += 1;
+            if fitting < axis.count {
+                cut = Some(fitting);
+                span += (fitting - 1) * step;
+                break;
+            }
+            span += (axis.count - 1) * step;
+        }
+        let (inside, outside) = axes.split_at(inside);
+        let mut window = vec![0; span as usize];
+        let whole = inside.last().map_or(1, |axis| axis.count);
+        let step = cut.unwrap_or(whole).max(1);
+        let mut at = Odometer::over(outside);
+        loop {
+            let mut start = 0;
+            while start < whole {
+                let count = step.min(whole - start);
+                let mut part = inside.to_vec();
+                let (mut from, mut to) = (base + at.from, at.to);
+                if let Some(axis) = part.last_mut() {
+                    from += start * axis.stride;
+                    to += start * axis.out;
+                    axis.count = count;
+                }
+                let reach: u64 = part.iter().map(|axis| (axis.count - 1) * axis.stride).sum();
+                let bytes = &mut window[..((reach + 1) * width) as usize];
+                read(bytes, from * width)?;
+                pick(self.width, bytes, &part, &mut out[(to * width) as usize..]);
+                start += count;
+            }
+            if !at.advance() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Counts through the positions of several dimensions, and keeps where they lie.
+struct Odometer<'a> {
+    axes: &'a [BoxAxis],
+    positions: Vec<u64>,
+    /// In the storage, from where the box begins, in elements.
+    from: u64,
+    /// In the output, in elements.
+    to: u64,
+}
+
+impl<'a> Odometer<'a> {
+    fn over(axes: &'a [BoxAxis]) -> Self {
+        Self { axes, positions: vec![0; axes.len()], from: 0, to: 0 }
+    }
+
+    /// Goes to the next position. `false` after the last.
+    fn advance(&mut self) -> bool {
+        for (axis, position) in self.axes.iter().zip(&mut self.positions) {
+            if *position + 1 < axis.count {
+                *position += 1;
+                self.from += axis.stride;
+                self.to += axis.out;
+                return true;
+            }
+            // Back to the first. The step past the last is never made: it may overflow.
+            self.from -= *position * axis.stride;
+            self.to -= *position * axis.out;
+            *position = 0;
+        }
+        false
+    }
+}
+
+/// Copies the elements of a box from a window to their places.
+fn pick(width: usize, window: &[u8], axes: &[BoxAxis], out: &mut [u8]) {
+    match width {
+        1 => pick_all::<1>(window, axes, out),
+        2 => pick_all::<2>(window, axes, out),
+        4 => pick_all::<4>(window, axes, out),
+        8 => pick_all::<8>(window, axes, out),
+        _ => pick_all::<16>(window, axes, out),
+    }
+}
+
+fn pick_all<const WIDTH: usize>(window: &[u8], axes: &[BoxAxis], out: &mut [u8]) {
+    let Some((inner, outer)) = axes.split_first() else {
+        out[..WIDTH].copy_from_slice(&window[..WIDTH]);
+        return;
+    };
+    let mut at = Odometer::over(outer);
+    loop {
+        let (mut source, mut target) = (at.from as usize * WIDTH, at.to as usize * WIDTH);
+        for _ in 0..inner.count {
+            out[target..target + WIDTH].copy_from_slice(&window[source..source + WIDTH]);
+            source += inner.stride as usize * WIDTH;
+            target += inner.out as usize * WIDTH;
+        }
+        if !at.advance() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Reads a range element by element, as the definition of strides says.
+    fn naive(
+        storage: &[u8],
+        shape: &[usize],
+        strides: &[u64],
+        offset: u64,
+        width: usize,
+        range: std::ops::Range<u64>,
+    ) -> Vec<u8> {
+        let mut out = Vec::new();
+        for element in range {
+            let (mut rest, mut at) = (element, offset);
+            for (&count, &stride) in shape.iter().zip(strides).rev() {
+                at += rest % count as u64 * stride;
+                rest /= count as u64;
+            }
+            out.extend_from_slice(&storage[at as usize * width..][..width]);
+        }
+        out
+    }
+
+    proptest! {
+        #[test]
+        fn every_range_of_every_view_is_gathered(
+            dims in prop::collection::vec((1..6_usize, 0..40_u64), 0..5),
+            offset in 0..9_u64,
+            width in prop::sample::select(vec![1, 2, 4, 8, 16_usize]),
+            bounds in (0.0..1.0_f64, 0.0..1.0_f64),
+        ) {
+            let (shape, strides): (Vec<_>, Vec<_>) = dims.into_iter().unzip();
+            let last: u64 =
+                shape.iter().zip(&strides).map(|(&n, s)| (n as u64 - 1) * s).sum::<u64>() + offset;
+            let storage: Vec<u8> =
+                (0..(last + 1) * width as u64).map(|i| (i * 7 % 251) as u8).collect();
+            let count: u64 = shape.iter().map(|&n| n as u64).product();
+            let (a, b) = ((bounds.0 * count as f64) as u64, (bounds.1 * count as f64) as u64);
+            let range = a.min(b)..a.max(b) + 1;
+            let expected = naive(&storage, &shape, &strides, offset, width, range.clone());
+            let read = |buf: &mut [u8], at: u64| {
+                buf.copy_from_slice(&storage[at as usize..at as usize + buf.len()]);
+                Ok(())
+            };
+            match Placement::new(&shape, &strides, offset, width, last + 1).unwrap() {
+                Placement::Contiguous(at) => {
+                    let start = (at + range.start) as usize * width;
+                    prop_assert_eq!(&storage[start..start + expected.len()], expected);
+                }
+                Placement::Strided(strided) => {
+                    let mut out = vec![0; expected.len()];
+                    strided.read(&read, range.start, &mut out).unwrap();
+                    prop_assert_eq!(out, expected);
+                }
+            }
+            prop_assert!(Placement::new(&shape, &strides, offset, width, last).is_none());
+        }
+    }
+
+    #[test]
+    fn a_transposed_matrix_needs_few_reads_and_little_memory() {
+        // 3,000 × 2,000 of four bytes, in Fortran order: 24 MB.
+        let (rows, columns) = (3000_usize, 2000_usize);
+        let placement = Placement::new(&[rows, columns], &[1, rows as u64], 0, 4, 6_000_000);
+        let Some(Placement::Strided(strided)) = placement else { panic!("not strided") };
+        let (reads, most) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
+        let read = |buf: &mut [u8], at: u64| {
+            reads.set(reads.get() + 1);
+            most.set(most.get().max(buf.len()));
+            buf.chunks_exact_mut(4).zip(at as u32 / 4..).for_each(|(element, number)| {
+                element.copy_from_slice(&number.to_le_bytes());
+            });
+            Ok(())
+        };
+        let mut out = vec![0; 1 << 20];
+        strided.read(&read, 0, &mut out).unwrap();
+        for (i, element) in out.chunks_exact(4).enumerate() {
+            let expected = (i % columns * rows + i / columns) as u32;
+            assert_eq!(element, expected.to_le_bytes(), "{i}");
+        }
+        // A run along the rows for each column, for the whole rows and for the rest.
+        assert!(reads.get() <= 2 * columns, "{}", reads.get());
+        assert!(most.get() as u64 <= WINDOW);
+    }
+
+    #[test]
+    fn what_overflows_is_refused() {
+        let most = u64::MAX;
+        assert!(Placement::new(&[usize::MAX, 2], &[2, 1], 0, 4, most / 4).is_none());
+        assert!(Placement::new(&[2], &[most], 1, 1, most).is_none());
+        assert!(Placement::new(&[1], &[1], most, 1, most).is_none());
+        assert!(Placement::new(&[1], &[1], 0, 4, most).is_none());
+        assert!(matches!(
+            Placement::new(&[0, 3], &[3, 1], most, 4, 0),
+            Some(Placement::Contiguous(0))
+        ));
+    }
+}

@@ -1,0 +1,254 @@
+//! Files of PyTorch.
+
+use safetensors_core::{Checkpoint, Dtype, Rewrite, SaveOptions};
+use safetensors_formats::{ErrorKind, Format, Options, TensorFile, pytorch};
+
+use super::{assert_fixture, fixture, refused};
+
+#[test]
+fn what_pytorch_wrote_is_read() {
+    for name in [
+        "every_dtype.pt",
+        "every_dtype_legacy.pt",
+        "strided.pt",
+        "strided_legacy.pt",
+        "training.pt",
+        "training_legacy.pt",
+        "protocol_5.pt",
+        "module.pt",
+        "alone.pt",
+        "deflated.pt",
+    ] {
+        let checkpoint = assert_fixture(&format!("pytorch/{name}"), &Options::new());
+        let file = checkpoint.files()[0].safetensors().source();
+        assert_eq!(file.format(), Format::Pytorch);
+        assert_eq!(checkpoint.metadata()["format"], "pt");
+        let checksums = file.verify_checksums().unwrap();
+        assert_eq!(checksums == 0, name.contains("legacy"), "{name}: {checksums}");
+    }
+}
+
+#[test]
+fn tied_tensors_are_one_under_the_first_name() {
+    for name in ["tied.pt", "tied_legacy.pt"] {
+        let checkpoint = assert_fixture(&format!("pytorch/{name}"), &Options::new());
+        let aliases: Vec<_> =
+            checkpoint.aliases().map(|(alias, tensor)| (alias, tensor.name())).collect();
+        assert_eq!(aliases, [("model.embed.weight", "lm_head.weight"), ("same", "again")]);
+        // Those that overlap, or have another shape, are tensors of their own.
+        assert!(
+            ["front", "back", "reshaped"]
+                .iter()
+                .all(|name| { checkpoint.tensors().any(|tensor| tensor.name() == *name) })
+        );
+
+        // The names stay names of one tensor in the safetensors file.
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.safetensors");
+        Rewrite::of(&checkpoint).save(&path, &SaveOptions::new()).unwrap();
+        let saved = Checkpoint::open(&path).unwrap();
+        assert_eq!(saved.aliases().count(), 2);
+        assert_eq!(
+            saved.tensor("model.embed.weight").unwrap().read().unwrap().bytes(),
+            checkpoint.tensor("lm_head.weight").unwrap().read().unwrap().bytes()
+        );
+    }
+}
+
+#[test]
+fn shards_are_one_checkpoint() {
+    let folder = fixture("pytorch/sharded");
+    let index = folder.join("pytorch_model.bin.index.json");
+    let checkpoint = safetensors_formats::open(&index, &Options::new()).unwrap();
+    let names: Vec<_> = checkpoint.tensors().map(|tensor| tensor.name()).collect();
+    assert_eq!(names, ["a", "tied", "b"]);
+    assert_eq!(checkpoint.files().len(), 2);
+    let b = checkpoint.tensor("b").unwrap().read().unwrap();
+    assert_eq!(b.into_vec::<f32>().unwrap(), [0.0; 3]);
+}
+
+#[test]
+fn a_hostile_index_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let shard = "pytorch_model-00001-of-00002.bin";
+    std::fs::copy(fixture("pytorch/sharded").join(shard), dir.path().join(shard)).unwrap();
+    let path = dir.path().join("pytorch_model.bin.index.json");
+    for (index, says) in [
+        (r#"{"weight_map":{"a":"../x.bin"}}"#.to_owned(), "plain relative path, found \"../x"),
+        (r#"{"weight_map":{"a":"/etc/x.bin"}}"#.into(), "plain relative path"),
+        (r#"{"weight_map":{"a":"C:x.bin"}}"#.into(), "plain relative path"),
+        (r#"{"weight_map":{"a":"x\\y.bin"}}"#.into(), "plain relative path"),
+        (r#"{"weight_map":{}}"#.into(), "empty"),
+        (r#"{"weight_map":{"a":"x","a":"y"}}"#.into(), "stands twice"),
+        (r#"{"weight_map":{"a":"x"},"weight_map":{}}"#.into(), "duplicate field"),
+        ("{".into(), "EOF"),
+        (format!(r#"{{"weight_map":{{"missing":{shard:?}}}}}"#), "which does not have it"),
+        (r#"{"weight_map":{"a":"absent.bin"}}"#.into(), "absent.bin: "),
+    ] {
+        std::fs::write(&path, &index).unwrap();
+        let error = pytorch::open_index(&path, &Options::new()).unwrap_err().to_string();
+        assert!(error.contains(says), "{index}: {error}");
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_named() {
+    let open =
+        |name: &str| TensorFile::open(fixture(&format!("pytorch/refused/{name}")), &Options::new());
+    for (name, says) in [
+        ("sparse.pt", "\"s\": a tensor inside \"torch._utils._rebuild_sparse_tensor\""),
+        ("nested_class.pt", "\"x\": a tensor inside \"__main__.Holder\""),
+        ("script.pt", "__torch__"),
+        ("plain.pkl", "not one that PyTorch's save has written"),
+    ] {
+        let error = open(name).unwrap_err().to_string();
+        assert!(error.contains(says) && error.contains(name), "{error}");
+    }
+
+    // A tensor of an unknown type does not hide the others.
+    let checkpoint = Checkpoint::from_source(open("complex128.pt").unwrap(), "c.pt").unwrap();
+    let fine = checkpoint.tensor("fine").unwrap().read().unwrap();
+    assert_eq!(fine.into_vec::<f32>().unwrap(), [1.0]);
+    let file = checkpoint.files()[0].safetensors().source();
+    let stored = file.stored("wide").unwrap();
+    assert_eq!((stored.type_name.as_str(), stored.byte_len), ("complex128", 32));
+    assert!(!stored.is_readable && !stored.is_quantised && file.stored("fine").is_none());
+    let error = checkpoint.tensor("wide").unwrap().read().unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "c.pt: tensor \"wide\": the elements are complex128, which has no dtype in the format"
+    );
+    assert!(Rewrite::of(&checkpoint).save("/nowhere/x", &SaveOptions::new()).is_err());
+}
+
+/// A legacy file of one pickle.
+fn legacy(pickle: &[u8], keys: &[u8], data: &[u8]) -> Vec<u8> {
+    let start = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.";
+    let system = b"\x80\x02}X\x0d\0\0\0little_endian\x88s.";
+    [&start[..], system, b"\x80\x02", pickle, keys, data].concat()
+}
+
+/// A storage of two floats with the key `0`, on the stack.
+const STORAGE: &[u8] =
+    b"(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuK\x02Nt\x51";
+
+/// A tensor with these fields behind its storage, as the value of the key `w`.
+fn tensor(fields: &[u8]) -> Vec<u8> {
+    let start = b"}X\x01\0\0\0wctorch._utils\n_rebuild_tensor_v2\n(";
+    let end = b"\x89ccollections\nOrderedDict\n)RtRs.";
+    [&start[..], STORAGE, fields, end].concat()
+}
+
+const KEYS: &[u8] = b"\x80\x02]X\x01\0\0\x000a.";
+const DATA: &[u8] = b"\x02\0\0\0\0\0\0\0\0\0\x80\x3f\0\0\0\x40";
+
+#[test]
+fn a_file_by_hand_is_read_and_each_wrong_field_is_named() {
+    let whole = legacy(&tensor(b"K\0K\x02\x85K\x01\x85"), KEYS, DATA);
+    let file = TensorFile::from_source(whole, "a file", &Options::new()).unwrap();
+    let checkpoint = Checkpoint::from_source(file, "a file").unwrap();
+    let w = checkpoint.tensor("w").unwrap().read().unwrap();
+    assert_eq!((w.dtype(), w.into_vec::<f32>().unwrap()), (Dtype::F32, vec![1.0, 2.0]));
+
+    for (fields, says) in [
+        (&b"K\x01K\x02\x85K\x01\x85"[..], "from element 1 on reaches past the 2 elements"),
+        (b"K\0K\x02\x85K\x02\x85", "strides [2]"),
+        (b"K\0K\x03\x85K\x01\x85", "shape [3]"),
+        (b"K\0J\xff\xff\xff\xff\x85K\x01\x85", "the shape of a tensor is not a tuple of numbers"),
+        (b"J\xff\xff\xff\xffK\x02\x85K\x01\x85", "the offset of a tensor is not a number"),
+        (b"K\0K\x02\x85)", "1 dimensions and 0 strides"),
+        (b"K\0NK\x01\x85", "the shape of a tensor"),
+        // More bytes than any file of this length can stand for: one element, repeated.
+        (b"K\0J\xff\xff\xff\x7f\x85K\0\x85", "may have 67108864 at most"),
+        (b"K\0\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f\x85K\0\x85", "overflows 64 bits"),
+    ] {
+        let error = refused(&legacy(&tensor(fields), KEYS, DATA), &Options::new());
+        assert!(error.contains(says), "{error}");
+    }
+    let good = tensor(b"K\0K\x02\x85K\x01\x85");
+    for (keys, data, says) in [
+        (&b"\x80\x02]."[..], DATA, "its storage \"0\" is not in the file"),
+        (b"\x80\x02](X\x01\0\0\x000X\x01\0\0\x000e.", &[DATA, DATA].concat(), "listed twice"),
+        (b"\x80\x02]X\x01\0\0\x001a.", DATA, "no tensor has it"),
+        (KEYS, b"\x03\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", "another size"),
+        (KEYS, &DATA[..15], "the file ends inside the storage \"0\""),
+        (b"\x80\x02N.", DATA, "no list"),
+    ] {
+        let error = refused(&legacy(&good, keys, data), &Options::new());
+        assert!(error.contains(says), "{error}");
+    }
+}
+
+#[test]
+fn a_hostile_pickle_is_bounded() {
+    let mut nested = b"}X\x01\0\0\0w".to_vec();
+    nested.extend(b"]".repeat(100_000));
+    nested.extend(b"a".repeat(99_999));
+    nested.extend(b"s.");
+    // A list that has itself, next to a tensor.
+    let cycle = [&b"]q\0(h\0h\0h\0h\0"[..], STORAGE, b"e."].concat();
+    // Each list has the one before it twice: 2⁴⁰ ways to the innermost.
+    let mut doubling = b"]q\0(ctorch._utils\n_rebuild_tensor\n(".to_vec();
+    doubling.extend(STORAGE);
+    doubling.extend(b"K\0K\x02\x85K\x01\x85tRe");
+    for i in 0..40_u8 {
+        doubling.extend([b']', b'q', i + 1, b'(', b'h', i, b'h', i, b'e']);
+    }
+    doubling.push(b'.');
+    let many = [&b"("[..], &b"N".repeat(200_000), b"l."].concat();
+    let length = b"X\xff\xff\xff\xffabc.".to_vec();
+    let long = b"\x8e\xff\xff\xff\xff\xff\xff\xff\xffabc.".to_vec();
+    let mut limits = safetensors_formats::Limits::default();
+    limits.objects = 150_000;
+    let options = Options::new().limits(limits);
+    for (pickle, says) in [
+        (nested, "deeper than the limit of 100"),
+        (cycle, "deeper than the limit of 100"),
+        (doubling, "over the limit of 150000 objects"),
+        (many, "over the limit of 150000 objects"),
+        (length, "over the limit of 67108864 bytes"),
+        (long, "over the limit of 67108864 bytes"),
+        (b"(".repeat(200_000), "over the limit of 150000 objects"),
+        (b"h\x05.".to_vec(), "value 5 of its memo"),
+        (b"a.".to_vec(), "empty stack"),
+        (b"t.".to_vec(), "mark"),
+        (b"\x99.".to_vec(), "the opcode 0x99 is unknown"),
+        (b"\x80\x09.".to_vec(), "protocol 9"),
+        (b"}(K\x01u.".to_vec(), "has no value"),
+        (b"cos\nsystem\nX\x02\0\0\0ls\x85Rb.".to_vec(), "empty stack"),
+    ] {
+        let has_storage = pickle.windows(STORAGE.len()).any(|part| part == STORAGE);
+        let (keys, data) = if has_storage { (KEYS, DATA) } else { (&b"\x80\x02]."[..], &b""[..]) };
+        let error = refused(&legacy(&pickle, keys, data), &options);
+        assert!(error.contains(says), "{error}");
+    }
+}
+
+#[test]
+fn code_is_only_a_name() {
+    // `os.system("touch ...")` beside a tensor: an object without tensors, which is left out.
+    let dir = tempfile::tempdir().unwrap();
+    let command = format!("touch {}", dir.path().join("ran").display());
+    let mut pickle = b"}(X\x01\0\0\0ecos\nsystem\n".to_vec();
+    pickle.push(b'X');
+    pickle.extend((command.len() as u32).to_le_bytes());
+    pickle.extend(command.as_bytes());
+    pickle.extend(b"\x85R");
+    pickle.extend(&tensor(b"K\0K\x02\x85K\x01\x85")[1..]);
+    // The tensor's own dictionary is not there: its key and value join this one.
+    let end = pickle.len() - 2;
+    pickle.truncate(end);
+    pickle.extend(b"u.");
+    let file = legacy(&pickle, KEYS, DATA);
+    let file = TensorFile::from_source(file, "a file", &Options::new()).unwrap();
+    assert!(file.has("w") && !file.has("e"));
+    assert!(!dir.path().join("ran").exists());
+}
+
+#[test]
+fn errors_have_a_kind() {
+    let error = TensorFile::open(fixture("pytorch/refused/sparse.pt"), &Options::new());
+    let error = error.unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::UnknownObject { .. }));
+    assert_eq!(error.member(), Some("s"));
+}
