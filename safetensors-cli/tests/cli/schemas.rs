@@ -19,9 +19,11 @@ const CASES: &[(&str, &[&str], i32)] = &[
     ("inspect", &["inspect", "--json", "shards/model.safetensors.index.json"], 0),
     ("inspect", &["inspect", "--json", "empty.safetensors"], 0),
     ("inspect", &["inspect", "--json", "hostile.safetensors"], 0),
+    ("inspect", &["inspect", "--json", "array.npy"], 0),
     ("inspect", &["inspect", "--json", "small.safetensors", "cut.safetensors"], 1),
     ("inspect", &["inspect", "--json", "--recursive", "shards"], 0),
     ("verify", &["verify", "--json", "small.safetensors", "shards", "cut.safetensors"], 1),
+    ("verify", &["verify", "--json", "--digests", "array.npy"], 0),
     ("verify", &["verify", "--json", "--strict", "--digests", "odd.safetensors"], 1),
     ("show", &["show", "--json", "odd.safetensors", "embed.weight"], 0),
     ("show", &["show", "--json", "odd.safetensors", "none"], 0),
@@ -63,6 +65,9 @@ fn make_files(dir: &Path) {
     let mut bytes = fs::read(dir.join("bool.safetensors")).unwrap();
     *bytes.last_mut().unwrap() = 7;
     fs::write(dir.join("bool.safetensors"), bytes).unwrap();
+    let dict = "{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }";
+    let array = format!("\u{1}\0\u{76}\0{dict:<117}\n\0\0\0\0");
+    fs::write(dir.join("array.npy"), [b"\x93NUMPY", array.as_bytes()].concat()).unwrap();
     // NaN and infinity against numbers, another shape, another dtype, and no elements.
     let odd = [
         (
