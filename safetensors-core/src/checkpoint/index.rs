@@ -36,7 +36,8 @@ impl Index {
         Self::parse(&json, limits).map_err(problem)
     }
 
-    fn parse(json: &[u8], limits: &Limits) -> Result<Self, IndexProblem> {
+    /// Parses and checks the text of an index.
+    pub(crate) fn parse(json: &[u8], limits: &Limits) -> Result<Self, IndexProblem> {
         let text = std::str::from_utf8(json)
             .map_err(|error| IndexProblem::NotUtf8 { offset: error.valid_up_to() })?;
         let IndexFile { shards, total_size, strings } = IndexFile::parse(text, limits)?;
@@ -61,7 +62,7 @@ impl Index {
     }
 
     /// The text of the index file. The same index gives the same bytes.
-    pub(super) fn to_json(&self) -> Result<Vec<u8>> {
+    pub(crate) fn to_json(&self) -> Result<Vec<u8>> {
         let weight_map = self
             .shards()
             .flat_map(|(file, names)| names.iter().map(move |name| (name.as_str(), file)));

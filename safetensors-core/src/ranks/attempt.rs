@@ -14,8 +14,8 @@
 //! without a moment in between. If that rank is killed, the parts are still complete, and any rank
 //! that saves again tries anew.
 //!
-//! A store of objects has no locks and no renaming, but conditional writes. There the same state
-//! would be objects below the attempt's name: a mark is an object that is created if there is none,
+//! A store of objects has no locks and no renaming, but conditional writes. There
+//! (`safetensors_hub::remote::save_rank`) the same state is objects below the attempt's name:
 //! whoever lists all marks writes the index, and the index names the parts where they are. Writing
 //! it on the condition that it is still the one from before takes the place of the lock.
 
@@ -188,7 +188,8 @@ impl<'f> Attempt<'f> {
                 error.moved(&self.path.join(&file.name), &self.directory.join(&file.name))
             })?;
         }
-        let index = self.files.index(self.name).map_err(|error| self.of_directory(error))?;
+        let index = self.files.index(self.name, |file| file.name.clone());
+        let index = index.map_err(|error| self.of_directory(error))?;
         // The directory is locked already, so nobody else is busy there.
         let options = self.options.clone().contention(Contention::Wait);
         let mut staging = Staging::create(self.directory, &self.files.names(), &options)?;

@@ -89,6 +89,11 @@ impl<'p> RankFiles<'p> {
         self.files.iter().map(|file| file.name.clone()).collect()
     }
 
+    /// The number of bytes of the tensors in a file.
+    pub(super) fn data_len(&self, file: &RankFile) -> Result<u64> {
+        file.tensors.iter().map(|&position| self.plan.tensors[position].byte_len(file.rank)).sum()
+    }
+
     /// What is written to a file.
     pub(super) fn parts(&self, file: &RankFile) -> Result<Vec<SavedPart<'p>>> {
         let part = |&position: &usize| {
@@ -113,8 +118,12 @@ impl<'p> RankFiles<'p> {
         options
     }
 
-    /// The index of all files.
-    pub(super) fn index(&self, attempt: &str) -> Result<Index> {
+    /// The index of all files, each of which has this path relative to the index.
+    pub(super) fn index(
+        &self,
+        attempt: &str,
+        place: impl Fn(&RankFile) -> String,
+    ) -> Result<Index> {
         let mut index = Index { total_size: Some(self.total_size), ..Index::default() };
         index.metadata = self.metadata.clone();
         // The index writes its own number under this key.
@@ -122,7 +131,7 @@ impl<'p> RankFiles<'p> {
         index.metadata.insert(ATTEMPT_KEY.into(), attempt.into());
         for file in &self.files {
             let names = self.parts(file)?.into_iter().map(|part| part.name).collect();
-            index.shards.insert(file.name.clone(), names);
+            index.shards.insert(place(file), names);
         }
         Ok(index)
     }

@@ -7,6 +7,7 @@
 //! | know what each rank holds, and how many bytes that is | [`RankPlan`] |
 //! | read the parts of a rank | [`RankPlan::read`] |
 //! | save the parts of all ranks as one checkpoint | [`save()`] |
+//! | save them elsewhere than to a directory | [`PlannedRank`]; to a bucket, `remote::save_rank` of `safetensors-hub` |
 //! | make whole tensors of the parts | [`gather()`], [`Rewrite::gather`](crate::Rewrite::gather) |
 //!
 //! No rank talks to another. Each needs its number, the number of ranks, and files that all can
@@ -62,6 +63,7 @@ mod launcher;
 mod parts;
 mod plan;
 mod plan_json;
+mod planned;
 mod rank;
 mod read;
 mod rules;
@@ -72,6 +74,7 @@ mod tests;
 pub use division::Division;
 pub use gather::{GatheredTensor, gather, is_divided};
 pub use plan::{RankPlan, RankTensor};
+pub use planned::{PlannedRank, SavedIndex};
 pub use rank::Rank;
 pub use rules::RankRules;
 pub(crate) use save::save_if;

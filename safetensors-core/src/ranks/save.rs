@@ -2,11 +2,14 @@
 
 use std::path::Path;
 
+use super::PlannedRank;
 use super::attempt::Attempt;
-use super::files::{RankFiles, given};
+use super::files::RankFiles;
 use super::plan::RankPlan;
 use crate::checkpoint::{SavedShards, ShardOptions, check_directory};
-use crate::error::{Error, ErrorKind, RankProblem, Result};
+use crate::error::Result;
+#[cfg(doc)]
+use crate::error::{ErrorKind, RankProblem};
 use crate::tensor::TensorSource;
 
 /// What [`save`] has done.
@@ -105,59 +108,21 @@ pub(crate) fn save_if<N: AsRef<str>, T: TensorSource>(
 ) -> Result<RankSaved> {
     let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
     plan.check_rank(rank)?;
-    let mut files = RankFiles::new(plan, options).map_err(|error| error.in_path(directory))?;
-    let (given, extra) = given(plan, tensors);
-    check(plan, rank, &given, &files, extra)?;
-    // Progress counts the bytes of all files of the rank together.
-    let own = files.of_rank(rank).flat_map(|file| &file.tensors);
-    let own = own.map(|&position| plan.tensors[position].byte_len(rank)).sum::<Result<u64>>()?;
-    files.each.progress = files.each.progress.for_total(own);
+    let files = RankFiles::new(plan, options).map_err(|error| error.in_path(directory))?;
+    let planned = PlannedRank::with_files(files, rank, tensors, attempt, options)?;
+    let files = &planned.files;
     let names = files.names();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     check_directory(directory, options.pattern(), &names, &files.each)?;
 
-    let attempt = Attempt::enter(directory, attempt, &files, options)?;
+    let attempt = Attempt::enter(directory, attempt, files, options)?;
     let temp = attempt.begin(rank)?;
     for file in files.of_rank(rank) {
-        let parts = files.parts(file)?;
-        let sources = parts
-            .iter()
-            .zip(&file.tensors)
-            .filter_map(|(part, &position)| Some((part.name.as_str(), given[position].as_ref()?)));
+        let (parts, options) = planned.contents(file)?;
         let path = temp.path().join(&file.name);
-        crate::save::save(&path, sources, &files.options(&parts))
+        crate::save::save(&path, planned.sources(file, &parts), &options)
             .map_err(|error| error.moved(&path, &directory.join(&file.name)))
             .map_err(|error| attempt.explain(error))?;
     }
     attempt.finish(rank, temp, check_sources)
-}
-
-/// Compares the tensors that a rank gives with those that it saves.
-fn check<T: TensorSource>(
-    plan: &RankPlan,
-    rank: usize,
-    given: &[Option<T>],
-    files: &RankFiles<'_>,
-    extra: Vec<String>,
-) -> Result<()> {
-    let own = files.of_rank(rank).flat_map(|file| &file.tensors);
-    let missing = own.filter(|&&position| given[position].is_none());
-    let missing: Vec<_> = missing.map(|&i| plan.tensors[i].name().to_owned()).collect();
-    if !missing.is_empty() || !extra.is_empty() {
-        return Err(RankProblem::WrongTensors { rank, missing, extra }.into());
-    }
-    for (tensor, given) in plan.tensors().zip(given) {
-        let Some(given) = given else { continue };
-        let located = |kind: ErrorKind| Error::from(kind).in_tensor(tensor.name());
-        let (expected, found) = (tensor.dtype(), given.dtype());
-        if expected != found {
-            return Err(located(ErrorKind::WrongDtype { expected, found }));
-        }
-        let expected = tensor.part(rank)?.shape(tensor.shape())?;
-        if given.shape() != expected {
-            let found = given.shape().to_vec();
-            return Err(located(ErrorKind::WrongShape { expected, found }));
-        }
-    }
-    Ok(())
 }

@@ -35,7 +35,7 @@ mod scan;
 #[cfg(feature = "download")]
 mod space;
 #[cfg(feature = "download")]
-mod unique;
+pub(crate) mod unique;
 #[cfg(feature = "download")]
 mod verify;
 

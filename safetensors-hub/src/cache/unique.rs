@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::SystemTime;
 
 /// A name with 8 random hex digits between its start and its end.
-pub(super) fn name(start: &str, end: &str) -> String {
+pub(crate) fn name(start: &str, end: &str) -> String {
     let mut hasher = RandomState::new().build_hasher();
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     hasher.write_u128(now.as_nanos());

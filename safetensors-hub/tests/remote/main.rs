@@ -6,6 +6,7 @@ mod buckets;
 mod directories;
 mod faults;
 mod loading;
+mod ranks;
 mod requests;
 mod runtimes;
 mod saving;

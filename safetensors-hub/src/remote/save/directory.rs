@@ -1,20 +1,24 @@
-//! [`Directory`]: the objects below one prefix, as a sharded save changes them.
+//! [`Directory`]: the objects below one prefix, as the saves of several files change them.
 
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
 
+use futures_util::{StreamExt, TryStreamExt};
 use object_store::path::Path as Key;
 use object_store::{
-    Error, ObjectMeta, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion,
+    Error, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion,
 };
 
 use crate::remote::bounded::{LISTING, together};
 use crate::remote::object::{Service, version_of};
 use crate::remote::runtime::run;
 
-/// The objects below one prefix, without those further below.
+/// The files of a directory by name.
+pub(super) type Files = BTreeMap<String, ObjectMeta>;
+
+/// The objects below one prefix. Files are those that are not further below.
 pub(super) struct Directory {
     pub(super) service: Arc<Service>,
     pub(super) key: Key,
@@ -33,16 +37,28 @@ impl Directory {
         self.key.clone().join(name)
     }
 
+    /// The objects below this one.
+    pub(super) fn below(&self, name: &str) -> Self {
+        Self { service: Arc::clone(&self.service), key: self.file(name) }
+    }
+
     /// All files by name. The index has its ETag, which some servers leave out of listings; without
     /// it the version could not be compared with that of the index itself.
-    pub(super) fn list(&self, index: &str) -> io::Result<BTreeMap<String, ObjectMeta>> {
+    pub(super) fn list(&self, index: &str) -> io::Result<Files> {
+        Ok(self.list_all(index)?.0)
+    }
+
+    /// All files by name, as [`list`](Self::list) gives them, and the names of the directories
+    /// below.
+    pub(super) fn list_all(&self, index: &str) -> io::Result<(Files, Vec<String>)> {
         let key = self.key.clone();
         let listed = self.ask(|service| async move {
-            let listed = service.store.list_with_delimiter(Some(&key));
-            Ok(together(LISTING, listed).await?.objects)
+            together(LISTING, service.store.list_with_delimiter(Some(&key))).await
         })?;
+        let directories = listed.common_prefixes.iter().filter_map(Key::filename);
+        let directories = directories.map(str::to_owned).collect();
         let named = |meta: ObjectMeta| Some((meta.location.filename()?.to_owned(), meta));
-        let mut files: BTreeMap<_, _> = listed.into_iter().filter_map(named).collect();
+        let mut files: Files = listed.objects.into_iter().filter_map(named).collect();
         if let Some(listed) = files.get_mut(index)
             && listed.e_tag.is_none()
             && let Some(now) = self.find(index)?
@@ -54,7 +70,15 @@ impl Directory {
                 *listed = now;
             }
         }
-        Ok(files)
+        Ok((files, directories))
+    }
+
+    /// All objects, also those further below.
+    pub(super) fn list_below(&self) -> io::Result<Vec<ObjectMeta>> {
+        let key = self.key.clone();
+        self.ask(|service| async move {
+            together(LISTING, service.store.list(Some(&key)).try_collect()).await
+        })
     }
 
     /// The version of a file now; `None` if there is none.
@@ -80,6 +104,35 @@ impl Directory {
         )
     }
 
+    /// All bytes of a small file, with what the store says of it; `None` if there is none.
+    pub(super) fn get(&self, name: &str, most: u64) -> io::Result<Option<(ObjectMeta, Vec<u8>)>> {
+        let key = self.file(name);
+        let got = self.ask(move |service| async move {
+            let answer = match service.store.get(&key).await {
+                Err(Error::NotFound { .. }) => return Ok(None),
+                answer => answer?,
+            };
+            let meta = answer.meta.clone();
+            match meta.size > most {
+                true => Ok(Some((meta, None))),
+                false => Ok(Some((meta, Some(answer.bytes().await?.to_vec())))),
+            }
+        })?;
+        let Some((meta, bytes)) = got else { return Ok(None) };
+        let too_large = || {
+            let message = format!("{name} has {} bytes, and at most {most} are read", meta.size);
+            io::Error::new(io::ErrorKind::InvalidData, message)
+        };
+        let bytes = bytes.ok_or_else(too_large)?;
+        Ok(Some((meta, bytes)))
+    }
+
+    /// Writes a small file, whatever was there.
+    pub(super) fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let (key, payload) = (self.file(name), PutPayload::from(bytes.to_vec()));
+        self.ask(|service| async move { service.store.put(&key, payload).await.map(drop) })
+    }
+
     /// Copies a file within the store.
     pub(super) fn copy(&self, from: &str, to: &str) -> io::Result<()> {
         let (from, to) = (self.file(from), self.file(to));
@@ -93,6 +146,24 @@ impl Directory {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             removed => removed,
         }
+    }
+
+    /// Removes objects. Those that are not there are removed already.
+    pub(super) fn remove_all(&self, keys: Vec<Key>) -> io::Result<()> {
+        if keys.is_empty() {
+            return Ok(());
+        }
+        self.ask(|service| async move {
+            let keys = futures_util::stream::iter(keys.into_iter().map(Ok)).boxed();
+            let mut removed = service.store.delete_stream(keys);
+            while let Some(removed) = removed.next().await {
+                match removed {
+                    Ok(_) | Err(Error::NotFound { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(())
+        })
     }
 
     /// Writes a small file if it is still the version `before`, or still absent. A store that knows

@@ -2,13 +2,18 @@
 //! earlier checkpoint or as the new one.
 
 mod directory;
+mod problem;
 #[cfg(test)]
 mod races;
+#[cfg(test)]
+mod racing;
+mod ranks;
 mod shards;
 mod upload;
 
 use std::io;
 
+pub use ranks::{save_rank, save_rank_with};
 use safetensors_core::checkpoint::SavedShards;
 use safetensors_core::save::write_to;
 use safetensors_core::{
@@ -139,7 +144,8 @@ fn save_if<N: AsRef<str>, S: TensorSource>(
 /// 3. The new files become visible. Nothing names them yet.
 /// 4. The new index replaces the one in place, if that is still the same: by a condition of the
 ///    store, or by a look just before where the store knows none.
-/// 5. The files of the earlier checkpoint and the second names are removed.
+/// 5. The files of the earlier checkpoint and the second names are removed, with everything that
+///    [`save_rank`](super::save_rank) has begun before in this directory.
 ///
 /// Two saves to one directory at the same time do not mix unless they interleave within steps 3 and
 /// 4. The one that is done second fails with [`ErrorKind::Overtaken`]. Nothing is locked, because

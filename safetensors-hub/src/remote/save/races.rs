@@ -1,134 +1,17 @@
 //! Another writer at each step of a sharded save, and failures of the store.
 
-use std::fmt;
-use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use bytes::Bytes;
-use futures_util::stream::BoxStream;
 use object_store::memory::InMemory;
 use object_store::path::Path as Key;
-use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
-};
+use object_store::{ObjectStore, Result};
 use safetensors_core::{ErrorKind, ShardOptions, TensorView};
 
+use super::racing::{Racing, failure, now, place, text, write};
 use super::shards::save;
-use crate::remote::error::Secrets;
-use crate::remote::object::Service;
-use crate::remote::place::{Listing, Place};
 
 const INDEX: &str = "m/model.safetensors.index.json";
 const FIRST: &str = "m/model-00001-of-00002.safetensors";
-
-/// What happens before a call: its name and number, and the store.
-type Before = dyn Fn(&str, usize, &InMemory) -> Result<()> + Send + Sync;
-
-/// A store in which something else happens before some calls.
-struct Racing {
-    inner: Arc<InMemory>,
-    calls: Mutex<Vec<String>>,
-    before: Box<Before>,
-    /// Whether listings have no ETags, as those of some servers.
-    hides_etags: bool,
-}
-
-impl Racing {
-    fn call(&self, name: &str) -> Result<()> {
-        let number = {
-            let mut calls = self.calls.lock().unwrap();
-            calls.push(name.to_owned());
-            calls.iter().filter(|call| *call == name).count()
-        };
-        (self.before)(name, number, &self.inner)
-    }
-}
-
-impl fmt::Debug for Racing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Racing")
-    }
-}
-
-impl fmt::Display for Racing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Racing")
-    }
-}
-
-#[async_trait::async_trait]
-impl ObjectStore for Racing {
-    async fn put_opts(
-        &self,
-        location: &Key,
-        payload: PutPayload,
-        opts: PutOptions,
-    ) -> Result<PutResult> {
-        self.call("put")?;
-        self.inner.put_opts(location, payload, opts).await
-    }
-
-    async fn put_multipart_opts(
-        &self,
-        location: &Key,
-        opts: PutMultipartOptions,
-    ) -> Result<Box<dyn MultipartUpload>> {
-        self.call("multipart")?;
-        self.inner.put_multipart_opts(location, opts).await
-    }
-
-    async fn get_opts(&self, location: &Key, options: GetOptions) -> Result<GetResult> {
-        self.call(if options.head { "head" } else { "get" })?;
-        self.inner.get_opts(location, options).await
-    }
-
-    async fn get_ranges(&self, location: &Key, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        self.inner.get_ranges(location, ranges).await
-    }
-
-    fn delete_stream(
-        &self,
-        locations: BoxStream<'static, Result<Key>>,
-    ) -> BoxStream<'static, Result<Key>> {
-        match self.call("delete") {
-            Ok(()) => self.inner.delete_stream(locations),
-            Err(error) => Box::pin(futures_util::stream::once(async { Err(error) })),
-        }
-    }
-
-    fn list(&self, prefix: Option<&Key>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.inner.list(prefix)
-    }
-
-    async fn list_with_delimiter(&self, prefix: Option<&Key>) -> Result<ListResult> {
-        self.call("list")?;
-        let mut listed = self.inner.list_with_delimiter(prefix).await?;
-        if self.hides_etags {
-            listed.objects.iter_mut().for_each(|meta| meta.e_tag = None);
-        }
-        Ok(listed)
-    }
-
-    async fn copy_opts(&self, from: &Key, to: &Key, options: CopyOptions) -> Result<()> {
-        self.call("copy")?;
-        self.inner.copy_opts(from, to, options).await
-    }
-}
-
-/// Runs a future of the store in memory, which never waits.
-fn now<T>(future: impl Future<Output = T>) -> T {
-    futures_util::FutureExt::now_or_never(future).unwrap()
-}
-
-fn write(store: &InMemory, key: &str, text: &str) {
-    now(store.put(&Key::from(key), text.to_owned().into())).unwrap();
-}
-
-fn text(store: &InMemory, key: &str) -> Option<Vec<u8>> {
-    let got = now(store.get(&Key::from(key))).ok()?;
-    Some(now(got.bytes()).unwrap().to_vec())
-}
 
 /// Saves two shards, after an earlier save of two shards, while something else happens.
 fn save_while(
@@ -148,17 +31,11 @@ fn save_after(
     let options = ShardOptions::new().max_shard_size(4.into());
     let tensors =
         |name| [name, "b"].map(|name| (name, TensorView::from_slice(&[4], &values).unwrap()));
-    let place = |store: Arc<dyn ObjectStore>| Place {
-        service: Service::new(store, Secrets::default()),
-        root: "memory:///".into(),
-        shown: "memory:///m".into(),
-        key: Key::from("m"),
-        listing: Listing::Possible,
-    };
     let earlier = ShardOptions::new().max_shard_size(earlier_shard_size.into());
     save(&place(inner.clone()), tensors("old"), &earlier, || Ok(())).unwrap();
-    let (calls, before) = (Mutex::default(), Box::new(before));
-    let store = Arc::new(Racing { inner, calls, before, hides_etags });
+    let mut store = Racing::new(inner, before, |_, _, _| Ok(()));
+    store.hides_etags = hides_etags;
+    let store = Arc::new(store);
     (save(&place(store.clone()), tensors("new"), &options, || Ok(())).map(drop), store)
 }
 
@@ -245,7 +122,7 @@ fn an_error_says_that_the_single_file_still_comes_first() {
     for (name, number) in [("delete", 1), ("list", 3)] {
         let (saved, store) =
             save_after(8, false, move |call, at, _| match (call, at) == (name, number) {
-                true => Err(Error::Generic { store: "racing", source: "it fails".into() }),
+                true => Err(failure()),
                 false => Ok(()),
             });
         let error = saved.unwrap_err();
@@ -261,7 +138,7 @@ fn an_error_says_that_the_single_file_still_comes_first() {
 #[test]
 fn after_a_failure_the_directory_opens_as_before() {
     let (_, store) = save_while(|_, _, _| Ok(()));
-    let calls = std::mem::take(&mut *store.calls.lock().unwrap());
+    let calls = std::mem::take(&mut *store.hooks.calls.lock().unwrap());
     let index_is_written = calls.iter().rposition(|call| call == "put").unwrap();
     for (position, name) in calls.iter().enumerate() {
         let number = calls[..=position].iter().filter(|call| *call == name).count();
@@ -269,7 +146,7 @@ fn after_a_failure_the_directory_opens_as_before() {
         let failing = name.clone();
         let (saved, store) =
             save_while(move |call, at, _| match (call, at) == (&*failing, number) {
-                true => Err(Error::Generic { store: "racing", source: "it fails".into() }),
+                true => Err(failure()),
                 false => Ok(()),
             });
         let error = saved.unwrap_err();

@@ -8,7 +8,9 @@ use safetensors_core::checkpoint::{FilePattern, PlannedShards, SavedShards};
 use safetensors_core::{Error, ErrorKind, Result, ShardOptions, TensorSource};
 use serde_json::Value;
 
-use super::directory::{Directory, Put};
+use super::directory::{Directory, Files, Put};
+use super::problem::{left_behind, overtaken, still_old};
+use super::ranks::attempt;
 use super::upload::Upload;
 use crate::remote::object::version_of;
 use crate::remote::place::Place;
@@ -48,15 +50,12 @@ struct Commit<'a> {
     index: Option<&'a (String, Vec<u8>)>,
 }
 
-/// The files of a directory.
-type Files = BTreeMap<String, ObjectMeta>;
-
 impl Commit<'_> {
     fn run(&self, uploads: Vec<(&str, Upload)>) -> Result<()> {
         let io = |error| Error::from(ErrorKind::Io(error));
         let new: Vec<&str> = uploads.iter().map(|(name, _)| *name).collect();
         let index = self.pattern.index_name();
-        let mut before = self.directory.list(&index).map_err(io)?;
+        let (mut before, directories) = self.directory.list_all(&index).map_err(io)?;
 
         // Step 2.
         let mut aside = Vec::new();
@@ -89,11 +88,22 @@ impl Commit<'_> {
         let single = self.pattern.file_name(0, 1);
         let is_hidden = self.index.is_some() && before.contains_key(&single);
         let now = self.directory.list(&index).map_err(|error| match is_hidden {
-            true => self.still_old(&error, &single),
-            false => self.left_behind(error, ""),
+            true => still_old(&error, &single, self.shown),
+            false => left_behind(error, "", self.shown),
         })?;
         self.check_placed(&placed, &now)?;
-        self.remove_stale(&new, &before, &now, &aside)
+        self.remove_stale(&new, &before, &now, &aside)?;
+        // Ranks may just have written an index that the single file hides.
+        let version = |files: &Files| files.get(&index).map(version_of);
+        if self.index.is_none() && version(&now) != version(&before) {
+            return Ok(());
+        }
+        // What ranks have saved or begun to save before can no longer become the checkpoint.
+        for name in directories.iter().filter(|name| attempt::is_directory(self.pattern, name)) {
+            let removed = attempt::remove(&self.directory.below(name), self.pattern);
+            removed.map_err(|error| left_behind(error, name, self.shown))?;
+        }
+        Ok(())
     }
 
     /// Checks that the index and the file that was placed last are still in place.
@@ -193,22 +203,6 @@ impl Commit<'_> {
         Ok(())
     }
 
-    /// The error if the new checkpoint is in place, and an old file could not be removed.
-    fn left_behind(&self, error: io::Error, name: &str) -> Error {
-        Error::from(ErrorKind::LeftBehind(error)).in_file(format!("{}/{name}", self.shown))
-    }
-
-    /// The error if the single file of the earlier checkpoint could not be removed. The directory
-    /// opens as that file, although the new index is in place.
-    fn still_old(&self, error: &io::Error, single: &str) -> Error {
-        let message = format!(
-            "the new checkpoint is complete, but the directory still opens as the earlier one; \
-             remove {single} to finish the save ({error})"
-        );
-        let error = ErrorKind::Io(io::Error::new(error.kind(), message));
-        Error::from(error).in_file(format!("{}/{single}", self.shown))
-    }
-
     /// Removes the files of the earlier checkpoint that are still the same. The single file goes
     /// first, because the directory opens as it. If the new checkpoint has one file, the index goes
     /// before all others.
@@ -236,15 +230,10 @@ impl Commit<'_> {
         for name in stale {
             let removed = self.directory.remove(name);
             removed.map_err(|error| match self.index.is_some() && name == single {
-                true => self.still_old(&error, name),
-                false => self.left_behind(error, name),
+                true => still_old(&error, name, self.shown),
+                false => left_behind(error, name, self.shown),
             })?;
         }
         Ok(())
     }
-}
-
-/// The error if another writer has replaced a file.
-fn overtaken(file: &str) -> Error {
-    ErrorKind::Overtaken { file: file.into() }.into()
 }

@@ -1,0 +1,307 @@
+//! [`Attempt`]: the objects of all ranks, until they are complete and an index names them.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
+
+use object_store::ObjectMeta;
+use object_store::path::Path as Key;
+use safetensors_core::checkpoint::FilePattern;
+use safetensors_core::error::RankProblem;
+use safetensors_core::ranks::{PlannedRank, SavedIndex};
+use safetensors_core::{Error, Limits, Result, TensorSource};
+
+use super::failed;
+use super::manifest::{MANIFEST, Manifest};
+use crate::remote::object::version_of;
+use crate::remote::place::Place;
+use crate::remote::save::directory::Directory;
+
+/// How the name of the directory of an attempt ends.
+const DIRECTORY: &str = ".ranks";
+
+/// How the name of a mark ends.
+const MARK: &str = ".done";
+
+/// An attempt of ranks to save a checkpoint.
+pub(super) struct Attempt<'a, T> {
+    pub(super) planned: &'a PlannedRank<'a, T>,
+    pub(super) name: &'a str,
+    /// The path of the checkpoint's directory, for errors.
+    pub(super) shown: &'a str,
+    /// The directory of the checkpoint.
+    pub(super) directory: Directory,
+    /// The name of the attempt's directory, and its objects.
+    pub(super) own: String,
+    pub(super) objects: Directory,
+    pub(super) manifest: Manifest,
+}
+
+/// What the directory of an attempt has.
+pub(super) struct Contents {
+    /// Whether the manifest is there.
+    pub(super) is_under_way: bool,
+    /// The calls that have set a mark, by ranks, each with its mark.
+    marks: BTreeMap<usize, Vec<(String, ObjectMeta)>>,
+    /// The lengths of all other objects.
+    pub(super) lengths: HashMap<Key, u64>,
+}
+
+impl<'a, T: TensorSource> Attempt<'a, T> {
+    /// Begins the attempt, or joins the ranks that have begun it.
+    pub(super) fn enter(
+        place: &'a Place,
+        planned: &'a PlannedRank<'a, T>,
+        name: &'a str,
+    ) -> Result<Self> {
+        let directory = Directory { service: place.service.clone(), key: place.key.clone() };
+        let own = directory_name(planned.pattern(), name);
+        let objects = directory.below(&own);
+        let digest = planned.digest().to_string();
+        let found = Manifest::read(&objects).map_err(failed)?;
+        let is_new = found.is_none();
+        let manifest =
+            found.unwrap_or_else(|| Manifest { digest: digest.clone(), ..Manifest::default() });
+        let shown = &place.shown;
+        let mut attempt = Self { planned, name, shown, directory, own, objects, manifest };
+        if is_new {
+            attempt.begin()?;
+        } else if !attempt.is_open()? {
+            // The rank that wrote the index may have been killed just after that.
+            attempt.clean_up()?;
+            return Err(attempt.complete());
+        }
+        match attempt.manifest.digest == digest {
+            true => Ok(attempt),
+            false => Err(RankProblem::AttemptDiffers { attempt: name.into() }.into()),
+        }
+    }
+
+    /// Whether the attempt is not complete, and can still be.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`check_unchanged`](Self::check_unchanged).
+    pub(super) fn is_open(&self) -> Result<bool> {
+        let name = self.planned.pattern().index_name();
+        let now = self.directory.list(&name).map_err(failed)?;
+        let mut version = now.get(&name).map(version_of);
+        let mut index = None;
+        if version != self.manifest.index {
+            let found = self.index()?.unzip();
+            (version, index) = (found.0.as_ref().map(version_of), found.1.flatten());
+            if self.is_own(index.as_ref()) {
+                return Ok(false);
+            }
+        }
+        self.check_unchanged(version, index, &now)?;
+        Ok(true)
+    }
+
+    /// Records what the directory holds now.
+    fn begin(&mut self) -> Result<()> {
+        let found = self.index()?;
+        if found.as_ref().is_some_and(|(_, index)| self.is_own(index.as_ref())) {
+            return Err(self.complete());
+        }
+        self.manifest.index = found.map(|(meta, _)| version_of(&meta));
+        let pattern = self.planned.pattern();
+        let (files, directories) =
+            self.directory.list_all(&pattern.index_name()).map_err(failed)?;
+        let files = files.iter().filter(|(name, _)| pattern.matches(name));
+        self.manifest.files = files.map(|(name, meta)| (name.clone(), version_of(meta))).collect();
+        let is_earlier = |name: &String| *name != self.own && is_directory(pattern, name);
+        self.manifest.earlier = directories.into_iter().filter(is_earlier).collect();
+        self.manifest = self.manifest.clone().begin(&self.objects).map_err(failed)?;
+        Ok(())
+    }
+
+    /// The index in place, and what it says if ranks have saved it.
+    pub(super) fn index(&self) -> Result<Option<(ObjectMeta, Option<SavedIndex>)>> {
+        self.read_index().map_err(failed)
+    }
+
+    pub(super) fn read_index(&self) -> io::Result<Option<(ObjectMeta, Option<SavedIndex>)>> {
+        let (name, most) = (self.planned.pattern().index_name(), Limits::default().index_bytes);
+        let found = self.directory.get(&name, most)?;
+        Ok(found.map(|(meta, json)| (meta, SavedIndex::parse(&json))))
+    }
+
+    /// Whether an index is that of this attempt.
+    pub(super) fn is_own(&self, index: Option<&SavedIndex>) -> bool {
+        index.is_some_and(|index| index.attempt == self.name)
+    }
+
+    /// The path of a file of a rank, relative to the index.
+    pub(super) fn path(&self, turn: &str, file: &str) -> String {
+        format!("{}/{turn}/{file}", self.own)
+    }
+
+    /// The key of a file of a rank.
+    pub(super) fn key(&self, turn: &str, file: &str) -> Key {
+        self.objects.below(turn).file(file)
+    }
+
+    /// Marks that all files of a call are there. No other call writes this mark, so it needs no
+    /// condition, and can be written again if the answer is lost.
+    pub(super) fn mark(&self, turn: &str) -> Result<()> {
+        self.objects.write(&format!("{turn}{MARK}"), b"done\n").map_err(failed)
+    }
+
+    /// Removes the marks of earlier calls of a rank. Their files stay, because another rank may
+    /// just be writing an index with them.
+    pub(super) fn unmark_earlier(
+        &self,
+        contents: &Contents,
+        rank: usize,
+        turn: &str,
+    ) -> Result<()> {
+        let marks = contents.marks.get(&rank).into_iter().flatten();
+        let earlier = marks.filter(|(earlier, _)| earlier != turn);
+        let keys: Vec<_> = earlier.map(|(_, mark)| mark.location.clone()).collect();
+        self.objects.remove_all(keys).map_err(failed)
+    }
+
+    /// Removes the files of a call that no index will name, and its mark.
+    pub(super) fn forget(&self, turn: &str) -> io::Result<()> {
+        let files = self.objects.below(turn).list_below()?;
+        let mark = self.objects.file(&format!("{turn}{MARK}"));
+        self.objects.remove_all(files.into_iter().map(|meta| meta.location).chain([mark]).collect())
+    }
+
+    /// Lists the attempt.
+    pub(super) fn contents(&self) -> Result<Contents> {
+        let mut contents =
+            Contents { is_under_way: false, marks: BTreeMap::new(), lengths: HashMap::new() };
+        for meta in self.objects.list_below().map_err(failed)? {
+            match Object::of(&self.objects.key, &meta.location, self.planned.pattern()) {
+                Some(Object::Manifest) => contents.is_under_way = true,
+                Some(Object::Mark { rank, turn }) => {
+                    let turn = turn.to_owned();
+                    contents.marks.entry(rank).or_default().push((turn, meta));
+                }
+                _ => _ = contents.lengths.insert(meta.location, meta.size),
+            }
+        }
+        Ok(contents)
+    }
+
+    /// The error if the attempt is complete.
+    pub(super) fn complete(&self) -> Error {
+        RankProblem::AttemptComplete { attempt: self.name.into() }.into()
+    }
+
+    /// The error if a newer attempt was complete first.
+    pub(super) fn superseded(&self) -> Error {
+        RankProblem::AttemptSuperseded { attempt: self.name.into() }.into()
+    }
+}
+
+impl Contents {
+    /// The number of ranks without a mark.
+    pub(super) fn missing(&self, world_size: usize) -> usize {
+        world_size.saturating_sub(self.marks.range(..world_size).count())
+    }
+
+    /// For each rank, the call whose files count: the last one.
+    pub(super) fn turns<'c>(&'c self) -> BTreeMap<usize, &'c str> {
+        let last = |(&rank, marks): (&usize, &'c Vec<(String, ObjectMeta)>)| {
+            let last = marks.iter().max_by_key(|(turn, mark)| (mark.last_modified, turn));
+            last.map(|(turn, _)| (rank, turn.as_str()))
+        };
+        self.marks.iter().filter_map(last).collect()
+    }
+}
+
+/// What an object below the directory of an attempt is.
+enum Object<'k> {
+    Manifest,
+    Mark {
+        rank: usize,
+        /// The name of the directory of the call's files.
+        turn: &'k str,
+    },
+    File,
+}
+
+impl<'k> Object<'k> {
+    /// `None` for an object that no save of ranks has written.
+    fn of(directory: &Key, key: &'k Key, pattern: &FilePattern) -> Option<Self> {
+        let path = key.as_ref().strip_prefix(directory.as_ref())?.strip_prefix('/')?;
+        if path == MANIFEST {
+            return Some(Self::Manifest);
+        }
+        match path.split_once('/') {
+            None => {
+                let turn = path.strip_suffix(MARK)?;
+                Some(Self::Mark { rank: rank_of(turn)?, turn })
+            }
+            Some((turn, file)) => {
+                (rank_of(turn).is_some() && pattern.matches(file)).then_some(Self::File)
+            }
+        }
+    }
+}
+
+/// The rank in the name of a call, such as `rank-00002.1f0e9a37`.
+fn rank_of(turn: &str) -> Option<usize> {
+    let (rank, id) = turn.strip_prefix("rank-")?.split_once('.')?;
+    let is_id = id.len() == 8 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_rank = rank.len() >= 5 && rank.bytes().all(|byte| byte.is_ascii_digit());
+    if is_id && is_rank { rank.parse().ok() } else { None }
+}
+
+/// What the names of all files of a pattern begin with.
+fn stem(pattern: &FilePattern) -> String {
+    let single = pattern.file_name(0, 1);
+    single.strip_suffix(".safetensors").unwrap_or(&single).to_owned()
+}
+
+/// The name of the directory of an attempt to save files of this pattern.
+pub(super) fn directory_name(pattern: &FilePattern, attempt: &str) -> String {
+    format!("{}.{attempt}{DIRECTORY}", stem(pattern))
+}
+
+/// Whether a name is that of the directory of an attempt to save files of this pattern.
+pub(in crate::remote::save) fn is_directory(pattern: &FilePattern, name: &str) -> bool {
+    let attempt = name.strip_prefix(&stem(pattern)).and_then(|rest| rest.strip_prefix('.'));
+    let attempt = attempt.and_then(|rest| rest.strip_suffix(DIRECTORY)).unwrap_or_default();
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    !attempt.is_empty() && attempt.bytes().all(is_plain)
+}
+
+/// Removes the objects of an attempt that can no longer become the checkpoint. Others that lie in
+/// its directory stay. The manifest stays until nothing else is there, for the ranks that have not
+/// saved yet: it tells them that the attempt has begun before the checkpoint that is in place now.
+pub(in crate::remote::save) fn remove(
+    objects: &Directory,
+    pattern: &FilePattern,
+) -> io::Result<()> {
+    let (manifest, others) = list(objects, pattern)?;
+    objects.remove_all(if others.is_empty() { manifest } else { others })
+}
+
+/// Removes the objects of an attempt that is complete, but for the files of its index.
+pub(super) fn remove_others(
+    objects: &Directory,
+    pattern: &FilePattern,
+    kept: &HashSet<Key>,
+) -> io::Result<()> {
+    let (manifest, mut others) = list(objects, pattern)?;
+    others.retain(|key| !kept.contains(key));
+    objects.remove_all(others)?;
+    // It has what is needed to begin this again, so it goes last.
+    objects.remove_all(manifest)
+}
+
+/// The manifest of an attempt, and its other objects.
+fn list(objects: &Directory, pattern: &FilePattern) -> io::Result<(Vec<Key>, Vec<Key>)> {
+    let (mut manifest, mut others) = (Vec::new(), Vec::new());
+    for meta in objects.list_below()? {
+        match Object::of(&objects.key, &meta.location, pattern) {
+            Some(Object::Manifest) => manifest.push(meta.location),
+            Some(_) => others.push(meta.location),
+            None => {}
+        }
+    }
+    Ok((manifest, others))
+}

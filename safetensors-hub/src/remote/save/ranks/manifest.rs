@@ -1,0 +1,67 @@
+//! [`Manifest`]: what the first rank of an attempt finds, and all others rely on.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+use crate::remote::object::version_of;
+use crate::remote::save::directory::{Directory, Files, Put};
+
+/// The name of the object that describes an attempt.
+pub(super) const MANIFEST: &str = "attempt.json";
+
+/// The most bytes of that object. A directory of 100,000 files needs 10 MB.
+const MOST: u64 = 64 << 20;
+
+/// What `attempt.json` says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Manifest {
+    /// The digest of what all ranks have in common.
+    pub(super) digest: String,
+    /// The version of the index that was in place.
+    pub(super) index: Option<String>,
+    /// The files that the earlier checkpoint may consist of, with their versions.
+    pub(super) files: BTreeMap<String, String>,
+    /// The directories of the attempts that began before. They may be completed before this one,
+    /// but not after it.
+    pub(super) earlier: Vec<String>,
+}
+
+impl Manifest {
+    /// Reads the manifest of an attempt; `None` if there is none.
+    pub(super) fn read(objects: &Directory) -> io::Result<Option<Self>> {
+        let Some((_, json)) = objects.get(MANIFEST, MOST)? else { return Ok(None) };
+        serde_json::from_slice(&json).map(Some).map_err(|error| {
+            let message = format!("{MANIFEST} is malformed: {error}");
+            io::Error::new(io::ErrorKind::InvalidData, message)
+        })
+    }
+
+    /// Writes the manifest of an attempt that begins. Returns the one that counts: that of another
+    /// rank, if it came first.
+    pub(super) fn begin(self, objects: &Directory) -> io::Result<Self> {
+        let put = objects.put(MANIFEST, &serde_json::to_vec(&self)?, None);
+        if matches!(put, Ok(Put::Done)) {
+            return Ok(self);
+        }
+        // If only the answer was lost, the manifest is there.
+        if let Ok(Some(found)) = Self::read(objects) {
+            return Ok(found);
+        }
+        put.and_then(|_| {
+            let message = format!("{MANIFEST} was written and removed by others meanwhile");
+            Err(io::Error::other(message))
+        })
+    }
+
+    /// The name of a file of the earlier checkpoint that is no longer what it was.
+    pub(super) fn changed(&self, now: &Files) -> Option<&str> {
+        let is_same = |name: &str, version: &str| {
+            now.get(name).is_some_and(|meta| version_of(meta) == version)
+        };
+        let mut files = self.files.iter();
+        files.find(|(name, version)| !is_same(name, version)).map(|(name, _)| name.as_str())
+    }
+}

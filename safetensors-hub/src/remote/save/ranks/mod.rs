@@ -1,0 +1,210 @@
+//! Saving from ranks: each sends its files, and whichever comes last writes one index over all.
+
+pub(super) mod attempt;
+mod commit;
+mod manifest;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+
+use attempt::Attempt;
+use safetensors_core::ranks::{PlannedRank, RankPlan, RankSaved};
+use safetensors_core::{Error, ErrorKind, Result, ShardOptions, TensorSource};
+
+use super::upload::Upload;
+use super::writable;
+use crate::cache::unique;
+use crate::remote::RemoteOptions;
+use crate::remote::place::Place;
+
+/// Saves the parts that one rank holds to a directory of a remote store that all ranks share.
+/// Whichever rank comes last writes one index over the files of all of them. Nobody waits.
+///
+/// This is [`ranks::save`] for buckets: `tensors`, `attempt`, the options and the files mean the
+/// same. [`open`](super::super::open) opens what was saved, and [`ranks::gather`] makes whole
+/// tensors of the parts.
+///
+/// ```
+/// use safetensors_core::ranks::{self, RankRules, RankSaved};
+/// use safetensors_core::{ShardOptions, TensorView};
+/// use safetensors_hub::remote;
+///
+/// let address = "memory:///trained"; // or s3://bucket/trained
+/// let values = [1_f32, 2., 3., 4.];
+/// let rules = RankRules::new().parse_rule("w=split:0")?;
+/// let whole = TensorView::from_slice(&[4], &values)?;
+/// let plan = rules.plan_tensors([("w", whole.dtype(), vec![4])], 2)?;
+/// // This is what each of two processes does.
+/// let save = |rank: usize| {
+///     let part = whole.narrow(0, rank * 2, 2)?;
+///     remote::save_rank(address, rank, &plan, [("w", part)], "step-100", &ShardOptions::new())
+/// };
+/// assert_eq!(save(1)?, RankSaved::Waiting { missing: 1 });
+/// assert!(remote::open(address).is_err());
+/// assert!(matches!(save(0)?, RankSaved::Complete(_)));
+///
+/// let checkpoint = remote::open(address)?;
+/// let whole = &ranks::gather(&checkpoint)?[0];
+/// assert_eq!((whole.name(), whole.shape()), ("w", &[4][..]));
+/// # Ok::<(), safetensors_core::Error>(())
+/// ```
+///
+/// # Objects
+///
+/// Everything of the attempt `step-100` lies below `model.step-100.ranks/`, beside the index:
+///
+/// | object | says |
+/// |---|---|
+/// | `attempt.json` | by which plan its ranks save, and what the directory held when it began |
+/// | `rank-00002.1f0e9a37/…` | the files of a rank; each call has a number of its own |
+/// | `rank-00002.1f0e9a37.done` | that all files of this call are there |
+///
+/// 1. The first rank creates `attempt.json`, if there is none. The others compare it with their own
+///    plan.
+/// 2. Each rank sends its files, then its mark, and lists the marks.
+/// 3. A rank that finds the marks of all ranks looks whether the checkpoint is still the one from
+///    the beginning, or that of an attempt that began before. Then it writes the index, which names
+///    the files where they are, on the condition that nobody replaces the one in place meanwhile.
+/// 4. It removes the files of the earlier checkpoint, the attempts that began before this one, and
+///    the marks.
+///
+/// No object of tensors is ever replaced, and no index names one that may still change. So at every
+/// moment the directory opens as the complete earlier checkpoint or as the complete new one. If the
+/// earlier one is a single file, the new one takes its place when that file is removed in step 4.
+///
+/// - **A rank that dies** leaves the earlier checkpoint as it is. Ranks that are restarted save the
+///   same attempt again, or all ranks begin a new one.
+/// - **A rank that saves again** replaces its own parts. Until it is done its earlier ones count.
+/// - **Two attempts at once** do not mix. If the one that began later is complete first, the other
+///   fails with [`RankProblem::AttemptSuperseded`]. So does one of two that began at the same
+///   moment.
+/// - **A checkpoint that anyone else has changed** since the attempt began stays: the rank that
+///   comes last fails with [`ErrorKind::Overtaken`].
+/// - **An answer that is lost**: if a write fails, the store is asked what is there now. If the
+///   index is in place, the save has succeeded.
+/// - **Two ranks that come last at the same time** both report [`RankSaved::Complete`].
+/// - **What is left of an attempt** that is never complete is removed by the next save to this
+///   directory that is: by [`save_rank`] or by [`save_sharded`](super::save_sharded). The parts of
+///   unfinished uploads of killed processes are not listed as objects. A rule of the bucket should
+///   remove them.
+///
+/// The store must list what was written just before, as S3, Google Cloud Storage and Azure do, and
+/// must know conditional writes. For a store that knows none, the option `conditional_put` of
+/// [`RemoteOptions::option`] is `disabled`. There, and on the local disk, a look just before each
+/// write takes the place of the condition, so two saves that write in the same moment may both
+/// believe to be the last one. Each index is whole even then, but names files that the other save
+/// may remove. On the local disk [`ranks::save`] has a lock instead.
+///
+/// # Errors
+///
+/// - [`ErrorKind::NoSuchRank`]; [`RankProblem::BadAttempt`]; [`RankProblem::WrongTensors`],
+///   [`ErrorKind::WrongDtype`] and [`ErrorKind::WrongShape`] for tensors that are not those of the
+///   plan.
+/// - [`RankProblem::AttemptDiffers`] if another rank saves by another plan or with other options.
+/// - [`RankProblem::AttemptComplete`] if the attempt is complete already, so that nothing needs to
+///   be done; [`RankProblem::AttemptSuperseded`] if a later one was complete before this rank.
+/// - [`ErrorKind::BadIndex`] for a plan without tensors; [`ErrorKind::Overtaken`], and those of
+///   [`save_sharded`](super::save_sharded).
+///
+/// [`ranks::save`]: safetensors_core::ranks::save()
+/// [`ranks::gather`]: safetensors_core::ranks::gather()
+/// [`RankProblem::AttemptComplete`]: safetensors_core::error::RankProblem::AttemptComplete
+/// [`RankProblem::AttemptDiffers`]: safetensors_core::error::RankProblem::AttemptDiffers
+/// [`RankProblem::AttemptSuperseded`]: safetensors_core::error::RankProblem::AttemptSuperseded
+/// [`RankProblem::BadAttempt`]: safetensors_core::error::RankProblem::BadAttempt
+/// [`RankProblem::WrongTensors`]: safetensors_core::error::RankProblem::WrongTensors
+pub fn save_rank<N: AsRef<str>, T: TensorSource>(
+    address: &str,
+    rank: usize,
+    plan: &RankPlan,
+    tensors: impl IntoIterator<Item = (N, T)>,
+    attempt: &str,
+    options: &ShardOptions,
+) -> Result<RankSaved> {
+    save_rank_with(address, rank, plan, tensors, attempt, options, &RemoteOptions::new())
+}
+
+/// [`save_rank`] with options for the connection.
+///
+/// # Errors
+///
+/// Those of [`save_rank`].
+pub fn save_rank_with<N: AsRef<str>, T: TensorSource>(
+    address: &str,
+    rank: usize,
+    plan: &RankPlan,
+    tensors: impl IntoIterator<Item = (N, T)>,
+    attempt: &str,
+    options: &ShardOptions,
+    remote: &RemoteOptions,
+) -> Result<RankSaved> {
+    let place = writable(address, remote)?;
+    let save = || {
+        let planned = PlannedRank::new(plan, rank, tensors, attempt, options)?;
+        save(&place, &planned, rank, attempt)
+    };
+    save().map_err(|error| error.in_file(&place.shown))
+}
+
+/// Saves the files of a rank, and the index if it is the last one.
+fn save<T: TensorSource>(
+    place: &Place,
+    planned: &PlannedRank<'_, T>,
+    rank: usize,
+    name: &str,
+) -> Result<RankSaved> {
+    // An index that cannot be written is an error before anything is sent.
+    planned.index(|_, file| file.to_owned())?;
+    let attempt = Attempt::enter(place, planned, name)?;
+    let turn = unique::name(&format!("rank-{rank:05}."), "");
+    if let Err(error) = send(place, planned, rank, &attempt, &turn) {
+        // There is no mark, so nobody uses the files. Those that stay do no harm.
+        let _ = attempt.forget(&turn);
+        return Err(error);
+    }
+    // From here on another rank may complete the attempt with these files.
+    attempt.mark(&turn)?;
+    let contents = attempt.contents()?;
+    if !contents.is_under_way {
+        return attempt.ended(rank, &turn);
+    }
+    let missing = contents.missing(planned.world_size());
+    if missing == 0 {
+        return attempt.publish(&contents, rank, &turn);
+    }
+    if !attempt.is_open()? {
+        // Another rank is removing the marks already.
+        return attempt.ended(rank, &turn);
+    }
+    attempt.unmark_earlier(&contents, rank, &turn)?;
+    Ok(RankSaved::Waiting { missing })
+}
+
+/// Sends the files of a rank. Each has a key that no other call writes to.
+fn send<T: TensorSource>(
+    place: &Place,
+    planned: &PlannedRank<'_, T>,
+    rank: usize,
+    attempt: &Attempt<'_, T>,
+    turn: &str,
+) -> Result<()> {
+    for (number, (saver, name)) in planned.files().enumerate() {
+        if saver != rank {
+            continue;
+        }
+        let key = attempt.key(turn, name);
+        let mut upload = Upload::new(place.service.clone(), key, planned.data_len(number));
+        let sent = planned.write(number, &mut upload).and_then(|()| {
+            let sent = upload.close().and_then(|()| upload.commit());
+            Ok(sent.map(drop).map_err(ErrorKind::Io)?)
+        });
+        sent.map_err(|error| error.in_file(format!("{}/{name}", place.shown)))?;
+    }
+    Ok(())
+}
+
+/// The error of a store.
+fn failed(error: io::Error) -> Error {
+    ErrorKind::Io(error).into()
+}
