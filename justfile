@@ -76,3 +76,15 @@ docs-rs:
 # Build every package from the files that the registry would get.
 package:
     cargo package --workspace
+
+# Check versions, changelog, order and packages before a release. `--publish`: placeholders too.
+release-check *args:
+    scripts/release_check.py {{args}}
+
+# Make the archive of the command for a release: program, manual pages, completions, licences.
+package-command *args:
+    scripts/package_command {{args}}
+
+# Make a wheel that holds the command, in target/package. Needs `pip install maturin`.
+wheel *args:
+    maturin build --manifest-path safetensors-cli/Cargo.toml --out target/package {{args}}

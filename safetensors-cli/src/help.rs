@@ -10,7 +10,8 @@ const README: &str = include_str!("../README.md");
 /// its parent.
 fn commands() -> Vec<(String, Command)> {
     fn walk(name: &str, command: &Command, all: &mut Vec<(String, Command)>) {
-        for command in command.get_subcommands().filter(|command| command.get_name() != "help") {
+        let shown = |command: &&Command| command.get_name() != "help" && !command.is_hide_set();
+        for command in command.get_subcommands().filter(shown) {
             let name = format!("{name} {}", command.get_name());
             all.push((name.clone(), command.clone()));
             walk(&name, command, all);
@@ -151,6 +152,18 @@ fn the_readme_has_no_unknown_option() {
         assert!(cells.iter().any(|known| known == cell), "{cell}");
     }
     assert!(!rows.is_empty());
+}
+
+/// The programs that read the documents rely on the schemas.
+#[test]
+fn every_json_document_has_a_schema() {
+    let schemas = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("schemas");
+    for (name, command) in commands() {
+        if options(&command).any(|option| option.get_long() == Some("json")) {
+            let schema = name.replacen("safetensors ", "", 1).replace(' ', "-") + ".json";
+            assert!(schemas.join(&schema).is_file(), "{name}: there is no schemas/{schema}");
+        }
+    }
 }
 
 #[test]

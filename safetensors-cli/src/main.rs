@@ -44,8 +44,8 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use commands::{
-    browse, cache, completions, convert, diff, digest, download, extract, inspect, map, metadata,
-    modelspec, plan, show, stats, verify,
+    browse, cache, completions, convert, diff, digest, download, extract, inspect, manual, map,
+    metadata, modelspec, plan, show, stats, verify,
 };
 
 /// Inspect, check, compare, edit and convert safetensors files and sharded checkpoints.
@@ -53,6 +53,7 @@ use commands::{
 #[command(
     name = "safetensors",
     version,
+    long_version = VERSION,
     arg_required_else_help = true,
     max_term_width = 100,
     after_help = EXAMPLES
@@ -64,6 +65,15 @@ struct Cli {
     #[arg(long, global = true, hide_short_help = true)]
     no_pager: bool,
 }
+
+/// What `--version` prints after the name. `-V` prints only the version.
+const VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    "\ntarget: ",
+    env!("SAFETENSORS_TARGET"),
+    "\nfeatures: ",
+    env!("SAFETENSORS_FEATURES")
+);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -106,6 +116,8 @@ enum Command {
     Download(download::Args),
     Cache(cache::Args),
     Completions(completions::Args),
+    #[command(hide = true)]
+    Manual(manual::Args),
 }
 
 impl Command {
@@ -118,7 +130,8 @@ impl Command {
             | Self::Modelspec(_)
             | Self::Digest(_)
             | Self::Extract(_)
-            | Self::Map(_) => true,
+            | Self::Map(_)
+            | Self::Manual(_) => true,
             Self::Inspect(_)
             | Self::Browse(_)
             | Self::Verify(_)
@@ -146,7 +159,8 @@ impl Command {
             | Self::Map(_)
             | Self::Download(_)
             | Self::Cache(_)
-            | Self::Completions(_) => false,
+            | Self::Completions(_)
+            | Self::Manual(_) => false,
         }
     }
 }
@@ -225,6 +239,7 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Download(args) => download::run(args, &mut out)?,
         Command::Cache(args) => cache::run(args, &mut out)?,
         Command::Completions(args) => completions::run(args, Cli::command(), &mut out)?,
+        Command::Manual(args) => manual::run(args, Cli::command(), &mut out)?,
     };
     stdout::finish(out)?;
     Ok(code)

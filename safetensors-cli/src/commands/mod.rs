@@ -9,6 +9,7 @@ pub(crate) mod digest;
 pub(crate) mod download;
 pub(crate) mod extract;
 pub(crate) mod inspect;
+pub(crate) mod manual;
 pub(crate) mod map;
 pub(crate) mod metadata;
 pub(crate) mod modelspec;

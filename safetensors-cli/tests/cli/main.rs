@@ -16,6 +16,7 @@ mod extract;
 mod fixtures;
 mod inspect;
 mod interrupted;
+mod manual;
 mod map;
 mod metadata;
 mod modelspec;
@@ -27,6 +28,8 @@ mod plan;
 #[cfg(unix)]
 mod pty;
 mod races;
+#[cfg(target_os = "linux")]
+mod schemas;
 #[cfg(unix)]
 mod screens;
 mod several;

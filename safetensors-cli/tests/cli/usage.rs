@@ -11,8 +11,19 @@ fn help_and_version() {
             predicate::str::contains("Examples:").and(predicate::str::contains("Exit codes:"));
         safetensors().args(args).assert().success().stdout(help).stderr("");
     }
+}
+
+/// `-V` for scripts that compare versions, `--version` for reports of errors.
+#[test]
+fn the_version_names_the_target_and_the_features() {
     let version = format!("safetensors {}\n", env!("CARGO_PKG_VERSION"));
-    safetensors().arg("--version").assert().success().stdout(version).stderr("");
+    safetensors().arg("-V").assert().success().stdout(version.clone()).stderr("");
+    let of_build = format!(
+        "^{version}target: [a-z0-9_]+(-[a-z0-9_.]+)+\nfeatures: (none|[a-z0-9-]+(, [a-z0-9-]+)*)\n$"
+    );
+    safetensors().arg("--version").assert().success().stdout(matches(&of_build)).stderr("");
+    let target = predicate::str::contains(std::env::consts::ARCH);
+    safetensors().arg("--version").assert().success().stdout(target);
 }
 
 #[test]

@@ -129,8 +129,8 @@ impl<'de> Visitor<'de> for WeightMap<'_> {
         }
         let mut names: Vec<&str> = shards.values().flatten().map(String::as_str).collect();
         names.sort_unstable();
-        if let Some([name, _]) = names.array_windows().find(|[one, next]| one == next) {
-            return Err(duplicate_key(name));
+        if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(duplicate_key(pair[0]));
         }
         Ok(shards)
     }

@@ -1,0 +1,130 @@
+//! `safetensors manual`: manual pages, for packages of the command.
+//!
+//! They have the same content as `--help`. `clap_mangen` writes the sections that it can. Examples,
+//! variables and exit codes come from the text after the help, which it would fill to paragraphs.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, roman};
+
+use crate::{file, text};
+
+/// Write the manual pages of all commands into a directory.
+///
+/// The directory is made if it does not exist.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Where to write safetensors.1, safetensors-inspect.1 and the others
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    #[command(flatten)]
+    force: file::Force,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  safetensors manual ~/.local/share/man/man1
+
+Exit codes: 0 written, 1 DIR cannot be written, 2 wrong usage.";
+
+/// Writes the pages of `command`, which is the whole `safetensors`.
+pub(crate) fn run(
+    args: &Args,
+    command: clap::Command,
+    out: &mut impl Write,
+) -> anyhow::Result<ExitCode> {
+    std::fs::create_dir_all(&args.dir).with_context(|| text::path(&args.dir))?;
+    let pages = pages(command)?;
+    for (name, page) in &pages {
+        file::replace(&args.dir.join(name), args.force, |file| Ok(file.write_all(page)?))?;
+    }
+    let count = text::counted(pages.len() as u64, "page");
+    writeln!(out, "{}: {count}", text::path(&args.dir))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The names and contents of all pages. A nested command follows its parent.
+fn pages(command: clap::Command) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
+    // `help` explains the other commands, which have pages of their own.
+    let mut command = command.disable_help_subcommand(true);
+    command.build();
+    let version = command.get_version().unwrap_or_default().to_owned();
+    let mut pages = Vec::new();
+    let mut rest = vec![command];
+    while let Some(command) = rest.pop() {
+        let nested = command.get_subcommands().filter(|nested| !nested.is_hide_set()).cloned();
+        let mut nested: Vec<_> = nested.collect();
+        nested.reverse();
+        rest.extend(nested);
+        pages.push(page(command, &version)?);
+    }
+    Ok(pages)
+}
+
+/// The name and the content of one page. It is the same on every machine: it has neither a date nor
+/// the features of this program.
+fn page(command: clap::Command, version: &str) -> anyhow::Result<(String, Vec<u8>)> {
+    let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let has_arguments = command.get_arguments().any(|arg| !arg.is_hide_set());
+    let has_commands = command.get_subcommands().any(|nested| !nested.is_hide_set());
+    let man =
+        Man::new(command).source(format!("safetensors {version}")).manual("Manual of safetensors");
+    let mut page = Vec::new();
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    man.render_synopsis_section(&mut page)?;
+    man.render_description_section(&mut page)?;
+    if has_commands {
+        man.render_subcommands_section(&mut page)?;
+    }
+    if has_arguments {
+        man.render_options_section(&mut page)?;
+    }
+    ending(&after).to_writer(&mut page)?;
+    Ok((man.get_filename(), page))
+}
+
+/// The sections that the text after the help has. They are separated by empty lines, and each
+/// begins with its name.
+fn ending(after_help: &str) -> Roff {
+    let mut roff = Roff::new();
+    for section in after_help.split("\n\n") {
+        let (name, rest) = section.split_once(':').unwrap_or((section, ""));
+        let name = if name == "Exit codes" { "Exit status" } else { name };
+        roff.control("SH", [name.to_uppercase().as_str()]);
+        match rest.strip_prefix('\n') {
+            // Lines of their own, which must not be filled.
+            Some(lines) => {
+                roff.control("nf", []);
+                lines.lines().for_each(|line| {
+                    roff.text([roman(line.strip_prefix("  ").unwrap_or(line))]);
+                });
+                roff.control("fi", []);
+            }
+            None => {
+                roff.text([roman(rest.trim().replace('\n', " "))]);
+            }
+        }
+    }
+    roff
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_stay_lines_and_cannot_be_taken_for_requests() {
+        let ending = ending("Examples:\n  a -b \\\n      'c'\n  .d\n\nExit codes: 0 e,\n1 f.");
+        // An apostrophe that is not `\*(Aq` becomes a curly quote, which a shell does not take.
+        let expected = ".SH EXAMPLES\n.nf\na \\-b \\\\\n    \\*(Aqc\\*(Aq\n\\&.d\n.fi\n\
+                        .SH \"EXIT STATUS\"\n0 e, 1 f.\n";
+        let page = ending.render();
+        assert!(page.ends_with(expected), "{page}");
+    }
+}

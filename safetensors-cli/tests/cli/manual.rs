@@ -1,0 +1,66 @@
+//! `safetensors manual`: the manual pages.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use predicates::prelude::*;
+
+use crate::fixtures::*;
+
+/// The pages by their names.
+fn pages(dir: &Path) -> BTreeMap<String, String> {
+    let pages = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    pages
+        .map(|path| {
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            (name, fs::read_to_string(path).unwrap())
+        })
+        .collect()
+}
+
+#[test]
+fn every_command_has_a_page() {
+    let dir = temp_dir();
+    let written =
+        predicate::str::starts_with("share/man1: ").and(predicate::str::ends_with(" pages\n"));
+    run_in(dir.path(), &["manual", "share/man1"]).success().stdout(written).stderr("");
+    let first = pages(&dir.path().join("share/man1"));
+    for name in ["safetensors", "safetensors-inspect", "safetensors-metadata-set"] {
+        assert!(first.contains_key(&format!("{name}.1")), "{name}");
+    }
+    // Neither `help` nor `manual` itself.
+    assert!(
+        !first.keys().any(|name| name.contains("help") || name.contains("-manual")),
+        "{first:?}"
+    );
+    for (name, page) in &first {
+        let sections: Vec<_> = page.lines().filter_map(|line| line.strip_prefix(".SH ")).collect();
+        assert_eq!(&sections[..3], ["NAME", "SYNOPSIS", "DESCRIPTION"], "{name}");
+        assert!(sections.contains(&"OPTIONS") && sections.contains(&"EXAMPLES"), "{name}");
+        assert_eq!(sections.last(), Some(&"\"EXIT STATUS\""), "{name}");
+        assert!(page.contains(&format!("safetensors {}", env!("CARGO_PKG_VERSION"))), "{name}");
+        // An example can be copied: it has a line of its own, and its hyphens stay hyphens.
+        let command = name.trim_end_matches(".1").replace('-', " ");
+        assert!(page.contains(&format!("\n{command} ")), "{name}: {page}");
+        assert!(is_plain(page) && !page.contains("target: "), "{name}");
+    }
+    assert!(first["safetensors.1"].contains(".SH ENVIRONMENT\n.nf\nSAFETENSORS_THREADS "));
+    assert!(first["safetensors-verify.1"].contains("\\-\\-strict"));
+
+    // The same pages come again, and replace the old ones.
+    fs::write(dir.path().join("share/man1/safetensors.1"), "old").unwrap();
+    run_in(dir.path(), &["manual", "share/man1"]).success();
+    assert_eq!(pages(&dir.path().join("share/man1")), first);
+}
+
+#[test]
+fn a_place_that_cannot_have_pages_is_named() {
+    let dir = temp_dir();
+    fs::write(dir.path().join("file"), "").unwrap();
+    let error =
+        predicate::str::starts_with("error: file").and(predicate::str::contains("\n").count(1));
+    run_in(dir.path(), &["manual", "file"]).code(1).stdout("").stderr(error);
+    run_in(dir.path(), &["manual"]).code(2).stdout("").stderr(predicate::str::contains("<DIR>"));
+    assert_eq!(fs::read(dir.path().join("file")).unwrap(), b"");
+}

@@ -1,0 +1,161 @@
+//! The JSON documents follow the schemas in `schemas/`.
+//!
+//! The schemas allow more properties, because later versions may add some. Here they are closed, so
+//! that a property without a description fails.
+
+use std::fs;
+use std::path::Path;
+
+use boon::{Compiler, Schemas};
+use safetensors_core::{SaveOptions, TensorView, save};
+use serde_json::Value;
+
+use crate::fixtures::*;
+use crate::plan::llama;
+
+/// A schema, the arguments that print such a document, and the exit code.
+const CASES: &[(&str, &[&str], i32)] = &[
+    ("inspect", &["inspect", "--json", "small.safetensors"], 0),
+    ("inspect", &["inspect", "--json", "shards/model.safetensors.index.json"], 0),
+    ("inspect", &["inspect", "--json", "empty.safetensors"], 0),
+    ("inspect", &["inspect", "--json", "hostile.safetensors"], 0),
+    ("inspect", &["inspect", "--json", "array.npy"], 0),
+    ("inspect", &["inspect", "--json", "small.safetensors", "cut.safetensors"], 1),
+    ("inspect", &["inspect", "--json", "--recursive", "shards"], 0),
+    ("verify", &["verify", "--json", "small.safetensors", "shards", "cut.safetensors"], 1),
+    ("verify", &["verify", "--json", "--digests", "array.npy"], 0),
+    ("verify", &["verify", "--json", "--strict", "--digests", "odd.safetensors"], 1),
+    ("show", &["show", "--json", "odd.safetensors", "embed.weight"], 0),
+    ("show", &["show", "--json", "odd.safetensors", "none"], 0),
+    ("show", &["show", "--json", "small.safetensors", "mask", "[0]"], 0),
+    ("stats", &["stats", "--json", "small.safetensors", "cut.safetensors"], 1),
+    ("stats", &["stats", "--json", "small.safetensors"], 0),
+    ("stats", &["stats", "--json", "--bins", "0", "odd.safetensors"], 0),
+    ("stats", &["stats", "--json", "bool.safetensors"], 1),
+    ("diff", &["diff", "--json", "small.safetensors", "small.safetensors"], 0),
+    ("diff", &["diff", "--json", "small.safetensors", "odd.safetensors"], 1),
+    ("plan", &["plan", "--json", "-w", "2", "llama.safetensors"], 0),
+    ("plan-file", &["plan", "-o", "-", "-w", "2", "llama.safetensors"], 0),
+    ("metadata-get", &["metadata", "get", "--json", "small.safetensors"], 0),
+    ("metadata-get", &["metadata", "get", "--json", "odd.safetensors"], 0),
+    ("digest", &["digest", "--json", "shards"], 0),
+    ("digest", &["digest", "--json", "--recursive", "shards"], 0),
+    ("digest", &["digest", "--json", "small.safetensors", "cut.safetensors"], 1),
+    ("digest", &["digest", "--json", "-f", "mask", "small.safetensors"], 0),
+    #[cfg(feature = "remote")]
+    ("cache-list", &["cache", "list", "--json", "--cache-dir", "hub"], 0),
+    #[cfg(feature = "remote")]
+    ("cache-size", &["cache", "size", "--json", "--cache-dir", "hub"], 0),
+    #[cfg(feature = "remote")]
+    ("cache-verify", &["cache", "verify", "--json", "--cache-dir", "hub"], 0),
+];
+
+/// The files of the cases.
+fn make_files(dir: &Path) {
+    small_file(dir, "small.safetensors");
+    fs::create_dir(dir.join("shards")).unwrap();
+    sharded(&dir.join("shards"));
+    hostile_file(dir);
+    llama(dir, "llama.safetensors");
+    raw_file(&dir.join("empty.safetensors"), "{}", 0);
+    let header = r#"{"t":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}"#;
+    raw_file(&dir.join("cut.safetensors"), header, 1);
+    let header = r#"{"b":{"dtype":"BOOL","shape":[1],"data_offsets":[0,1]}}"#;
+    raw_file(&dir.join("bool.safetensors"), header, 1);
+    let mut bytes = fs::read(dir.join("bool.safetensors")).unwrap();
+    *bytes.last_mut().unwrap() = 7;
+    fs::write(dir.join("bool.safetensors"), bytes).unwrap();
+    let dict = "{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }";
+    let array = format!("\u{1}\0\u{76}\0{dict:<117}\n\0\0\0\0");
+    fs::write(dir.join("array.npy"), [b"\x93NUMPY", array.as_bytes()].concat()).unwrap();
+    // NaN and infinity against numbers, another shape, another dtype, and no elements.
+    let odd = [
+        (
+            "embed.weight",
+            TensorView::from_slice(&[2, 3], &[f32::NAN, f32::INFINITY, -0.0, 3.0, 4.5, 5.0]),
+        ),
+        ("mask", TensorView::from_slice(&[1, 2], &[1_i64, 0])),
+        ("none", TensorView::from_slice(&[0], &[0.0_f64; 0])),
+    ];
+    let odd = odd.map(|(name, view)| (name, view.unwrap()));
+    save(dir.join("odd.safetensors"), odd, &SaveOptions::new().durable(false)).unwrap();
+}
+
+fn schema(name: &str) -> Value {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("schemas").join(name);
+    serde_json::from_slice(&fs::read(path.with_extension("json")).unwrap()).unwrap()
+}
+
+/// Makes a schema refuse properties that it does not describe.
+fn close(schema: &mut Value) {
+    match schema {
+        Value::Object(map) => {
+            if map.contains_key("properties") && !map.contains_key("additionalProperties") {
+                map.insert("additionalProperties".into(), false.into());
+            }
+            map.values_mut().for_each(close);
+        }
+        Value::Array(items) => items.iter_mut().for_each(close),
+        _ => {}
+    }
+}
+
+/// Checks a document, and returns what is wrong with it.
+fn check(schema: &Value, document: &Value) -> Result<(), String> {
+    let (mut schemas, mut compiler) = (Schemas::new(), Compiler::new());
+    let name = "https://example.com/schema.json";
+    compiler.add_resource(name, schema.clone()).unwrap();
+    let schema = compiler.compile(name, &mut schemas).unwrap();
+    schemas.validate(document, schema).map_err(|error| error.to_string())
+}
+
+#[test]
+fn documents_follow_their_schemas() {
+    let dir = temp_dir();
+    make_files(dir.path());
+    for &(name, args, code) in CASES {
+        let output = run_in(dir.path(), args).code(code);
+        let document: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
+        let open = schema(name);
+        let mut closed = open.clone();
+        close(&mut closed);
+        check(&closed, &document).unwrap_or_else(|wrong| panic!("{args:?}: {wrong}\n{document:#}"));
+
+        // The schema is no empty promise: each property is required, and has a type.
+        if name == "metadata-get" {
+            assert!(check(&open, &serde_json::json!({ "key": 1 })).is_err());
+            continue;
+        }
+        let mut longer = document.clone();
+        longer["a later addition"] = 1.into();
+        assert!(check(&open, &longer).is_ok() && check(&closed, &longer).is_err(), "{name}");
+        for key in document.as_object().unwrap().keys() {
+            let mut shorter = document.clone();
+            shorter.as_object_mut().unwrap().remove(key);
+            assert!(check(&open, &shorter).is_err(), "{name}: {key} is not required");
+            let mut other = document.clone();
+            other[key] = serde_json::json!({ "no": [[]] });
+            assert!(check(&open, &other).is_err(), "{name}: {key} has no type");
+        }
+    }
+}
+
+#[test]
+fn every_schema_has_a_case_and_is_in_the_readme() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let readme = fs::read_to_string(root.join("README.md")).unwrap();
+    let names = fs::read_dir(root.join("schemas")).unwrap().map(|entry| entry.unwrap().path());
+    let mut names: Vec<_> =
+        names.map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()).collect();
+    // Without the feature, the commands about the cache only say that it is missing.
+    names.retain(|name| cfg!(feature = "remote") || !name.starts_with("cache-"));
+    names.sort_unstable();
+    let mut of_cases: Vec<_> = CASES.iter().map(|&(name, ..)| name).collect();
+    of_cases.sort_unstable();
+    of_cases.dedup();
+    assert_eq!(names, of_cases);
+    for name in names {
+        let link = format!("(schemas/{name}.json)");
+        assert!(readme.contains(&link), "the README has no {link}");
+    }
+}
