@@ -26,9 +26,10 @@ use crate::{json, other, parallel, text};
 ///
 /// Each sound file or checkpoint gets one line on standard output, each other one a
 /// line on standard error. Of a file of PyTorch, GGUF or NumPy, the structure and the places
-/// of tensors are checked, and with --digests the checksums of an archive. Warnings are about sound files: tensors or files that an
-/// index leaves out, or a wrong total_size. With --strict, warnings are failures, and
-/// so is every departure from the text of the format that readers tolerate.
+/// of tensors are checked, and with --digests the checksums of an archive. Warnings are
+/// about sound files: tensors or files that an index leaves out, or a wrong total_size.
+/// With --strict, warnings are failures, and so is every departure from the text of the
+/// format that readers tolerate.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {

@@ -170,8 +170,8 @@ fn save_if<N: AsRef<str>, S: TensorSource>(
 /// Those of [`save`] for each file; [`ErrorKind::DuplicateTensor`]; [`ErrorKind::Overtaken`];
 /// [`ErrorKind::LeftBehind`], after which the directory opens as the new checkpoint. If the earlier
 /// checkpoint is one file, the new one has several, and the store refuses to remove that one file,
-/// the error is [`ErrorKind::Io`]: it names the object to remove, and until then the directory opens
-/// as the earlier checkpoint.
+/// the error is [`ErrorKind::Io`]: it names the object to remove, and until then the directory
+/// opens as the earlier checkpoint.
 pub fn save_sharded<N: AsRef<str>, S: TensorSource>(
     address: &str,
     tensors: impl IntoIterator<Item = (N, S)>,
@@ -196,9 +196,9 @@ pub fn save_sharded_with<N: AsRef<str>, S: TensorSource>(
     saved.map_err(|error| error.in_file(&place.shown))
 }
 
-/// Saves everything that a rewrite has to a directory, as [`save_sharded_with`] does. The sources of
-/// the rewrite must not have changed when the first file takes its place. They may lie in the same
-/// directory.
+/// Saves everything that a rewrite has to a directory, as [`save_sharded_with`] does. The sources
+/// of the rewrite must not have changed when the first file takes its place. They may lie in the
+/// same directory.
 ///
 /// # Errors
 ///
