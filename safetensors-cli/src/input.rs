@@ -61,8 +61,12 @@ pub(crate) fn is_stdin(path: &Path) -> bool {
 
 /// The name of an input to show in messages.
 pub(crate) fn name(path: &Path) -> String {
+    if is_stdin(path) { STDIN_NAME.into() } else { shown(path) }
+}
+
+/// A path or an address to show in messages, without the secrets that an address can have.
+pub(crate) fn shown(path: &Path) -> String {
     match address::of(path) {
-        _ if is_stdin(path) => STDIN_NAME.into(),
         Some(address) => text::path(address::shown(address).as_ref()),
         None => text::path(path),
     }
