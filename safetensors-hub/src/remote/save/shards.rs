@@ -92,6 +92,16 @@ impl Commit<'_> {
             false => left_behind(error, "", self.shown),
         })?;
         self.check_placed(&placed, &now)?;
+        // Ranks that have written the index beside the earlier single file may be about to remove
+        // that file. They could remove the new one instead, and then need all of theirs.
+        let of_ranks = || directories.iter().any(|name| attempt::is_directory(self.pattern, name));
+        if self.index.is_none()
+            && before.contains_key(&single)
+            && before.contains_key(&index)
+            && of_ranks()
+        {
+            return Ok(());
+        }
         self.remove_stale(&new, &before, &now, &aside)?;
         // Ranks may just have written an index that the single file hides.
         let version = |files: &Files| files.get(&index).map(version_of);
