@@ -119,7 +119,10 @@ pub(super) fn call(
             Ok(values.add(Node::List(items))?)
         }
         (Some(Known::Tensor { has_kind }), Some(given)) if is_function => {
-            tensor(values, &given, has_kind)
+            match given.get(6 + usize::from(has_kind)).is_some_and(|&last| marks(values, last)) {
+                true => Ok(values.add(Node::Object { class, parts: given })?),
+                false => tensor(values, &given, has_kind),
+            }
         }
         (Some(Known::Parameter), Some(given)) if is_function => {
             let (&data, rest) = given.split_first().ok_or("a parameter has no data")?;
@@ -177,6 +180,12 @@ impl Known {
             _ => return None,
         })
     }
+}
+
+/// Whether the last argument of a tensor marks it, as `{'conj': True}` does. The values of such a
+/// tensor are others than those in its storage.
+fn marks(values: &Values, argument: Value) -> bool {
+    argument != Value::None && values.dict(argument).is_none_or(|marks| !marks.is_empty())
 }
 
 /// A tensor: `(storage, offset, shape, strides, ...)`, and the type as the seventh if the storage
