@@ -99,6 +99,8 @@ pub(super) struct Values {
     /// The positions of storages by their keys.
     pub(super) by_key: HashMap<String, u32>,
     limit: usize,
+    /// How many values calls were given and have copied, which no opcode pushes one by one.
+    copied: usize,
 }
 
 impl Values {
@@ -118,6 +120,16 @@ impl Values {
     /// Fails if there are too many of something that the pickle makes one by one.
     pub(super) fn check_count(&self, count: usize) -> Result<()> {
         match count < self.limit.min(u32::MAX as usize) {
+            true => Ok(()),
+            false => Err(ErrorKind::TooManyObjects { limit: self.limit }.into()),
+        }
+    }
+
+    /// Counts values that are copied from one object into another. A pickle of few bytes can use
+    /// one long list in many calls, and so these values are limited as the objects are.
+    pub(super) fn count_copies(&mut self, count: usize) -> Result<()> {
+        self.copied = self.copied.saturating_add(count);
+        match self.copied <= self.limit {
             true => Ok(()),
             false => Err(ErrorKind::TooManyObjects { limit: self.limit }.into()),
         }

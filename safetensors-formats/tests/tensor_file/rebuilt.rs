@@ -4,6 +4,10 @@ use safetensors_core::Checkpoint;
 use safetensors_formats::{ErrorKind, Options, TensorFile};
 
 use super::pytorch::{DATA, KEYS, STORAGE, legacy};
+use super::refused;
+
+/// The keys of a file without storages.
+const NO_KEYS: &[u8] = b"\x80\x02].";
 
 /// Opens a file of one pickle, which uses the storage `0`.
 fn open(pickle: &[u8]) -> safetensors_formats::Result<TensorFile<Vec<u8>>> {
@@ -68,4 +72,83 @@ fn a_conjugate_or_negative_tensor_is_named_and_not_read_as_it_is_stored() {
     let parameter = [&b"ctorch._utils\n_rebuild_parameter\n"[..], &inner, hooks].concat();
     let (class, member) = unknown(&[under_w(&parameter), b".".to_vec()].concat());
     assert_eq!((class.as_str(), member.as_deref()), ("torch._utils._rebuild_tensor_v2", Some("w")));
+}
+
+#[test]
+fn a_container_keeps_the_tensors_that_it_is_made_of() {
+    let w = tensor("_rebuild_tensor_v2", b"");
+    let dict = under_w(&w);
+    // What `__reduce__` of a class gives for `dict(dict(self))`, and the like.
+    for (class, arguments) in [
+        ("cbuiltins\ndict\n", [&dict[..], b"\x85"].concat()),
+        ("c__builtin__\ndict\n", [&b"]"[..], &text("w"), &w, b"\x86a\x85"].concat()),
+        ("ccollections\nOrderedDict\n", [&dict[..], b"\x85"].concat()),
+        ("ccollections\ndefaultdict\n", [&b"cbuiltins\nlist\n"[..], &dict, b"\x86"].concat()),
+        ("ccollections\ndefaultdict\n", [&b"N"[..], &dict, b"\x86"].concat()),
+    ] {
+        let pickle = [class.as_bytes(), &arguments, b"R."].concat();
+        assert_eq!(numbers(&pickle, "w"), [1.0, 2.0], "{class}");
+    }
+    // A factory that is no class does not hide what is set on the dictionary.
+    let factory = b"cfunctools\npartial\ncbuiltins\nlist\n\x85R\x85R";
+    let items = [&text("w")[..], &w, b"s."].concat();
+    let pickle = [&b"ccollections\ndefaultdict\n"[..], factory, &items].concat();
+    assert_eq!(numbers(&pickle, "w"), [1.0, 2.0]);
+}
+
+#[test]
+fn a_container_of_something_else_is_named_if_a_tensor_is_in_it() {
+    let w = tensor("_rebuild_tensor_v2", b"");
+    let object = [&b"c__main__\nHolder\n"[..], &w, b"\x85R"].concat();
+    let dict = under_w(&w);
+    for (class, name, argument) in [
+        ("cbuiltins\ndict\n", "builtins.dict", &object),
+        ("ccollections\nOrderedDict\n", "collections.OrderedDict", &object),
+        ("cbuiltins\nlist\n", "builtins.list", &dict),
+        ("cbuiltins\nset\n", "builtins.set", &w),
+    ] {
+        let made = [class.as_bytes(), argument, b"\x85R"].concat();
+        let pickle = [under_w(&made), b".".to_vec()].concat();
+        assert_eq!(unknown(&pickle), (name.to_owned(), Some("w".into())));
+    }
+    // Without a tensor it is left out, as every other value is.
+    let made = b"cbuiltins\nlist\nX\x02\0\0\0ab\x85R";
+    let pickle = [&under_w(&w)[..], &text("other"), made, b"s."].concat();
+    assert_eq!(numbers(&pickle, "w"), [1.0, 2.0]);
+}
+
+#[test]
+fn a_long_list_that_many_calls_use_is_counted_in_each() {
+    let mut limits = safetensors_formats::Limits::default();
+    limits.objects = 150_000;
+    let options = Options::new().limits(limits);
+    let list = [&b"("[..], &b"K\x01".repeat(1000), b"lq\0"].concat();
+    let pairs = [&b"(NN\x86q\x01"[..], &b"h\x01".repeat(1000), b"lq\0"].concat();
+    let dict = [&b"("[..], &b"NN".repeat(1000), b"dq\0"].concat();
+    for (list, call) in [
+        (&list, &b"cbuiltins\nlist\nh\0\x85R0"[..]),
+        (&list, b"ctorch\nSize\nh\0\x85R0"),
+        (&pairs, b"ccollections\nOrderedDict\nh\0\x85R0"),
+        (&dict, b"ccollections\nOrderedDict\nh\0\x85R0"),
+        (&list, b"ctorch._utils\n_rebuild_parameter\nh\0R0"),
+    ] {
+        let pickle =
+            |times| legacy(&[&list[..], &call.repeat(times), b"N."].concat(), NO_KEYS, b"");
+        assert!(TensorFile::from_source(pickle(10), "a file", &options).is_ok());
+        let error = refused(&pickle(200), &options);
+        assert!(error.contains("over the limit of 150000 objects"), "{error}");
+    }
+}
+
+#[test]
+fn a_tensor_of_more_dimensions_than_pytorch_has_is_refused() {
+    let file = |dimensions: usize| {
+        let sizes = [&b"("[..], &b"K\x01".repeat(dimensions), b"t"].concat();
+        let function = b"ctorch._utils\n_rebuild_tensor\n(";
+        let made = [function, STORAGE, b"K\0", &sizes, &sizes, b"tR"].concat();
+        [under_w(&made), b".".to_vec()].concat()
+    };
+    assert_eq!(numbers(&file(64), "w"), [1.0]);
+    let error = open(&file(65)).unwrap_err().to_string();
+    assert!(error.contains("has 65 dimensions, but PyTorch has at most 64"), "{error}");
 }
