@@ -54,7 +54,7 @@ pub(super) fn storage(values: &mut Values, id: Value) -> Result<StorageRef, Stri
             format!("a storage is a torch.{class}, whose elements are of no known type")
         })?),
     };
-    let key = values.key(key).ok_or("the key of a storage is not a text")?;
+    let key = values.key(key).ok_or("the key of a storage is not a text")?.into_owned();
     let elements = count(elements).ok_or("the size of a storage is not a number")?;
     let offset = match view.first().map(|&view| (view, values.items(view))) {
         None | Some((Value::None, _)) => 0,

@@ -1,7 +1,7 @@
 //! Pickles by hand: what the functions that rebuild tensors and containers make of them.
 
 use safetensors_core::Checkpoint;
-use safetensors_formats::{ErrorKind, Options, TensorFile};
+use safetensors_formats::{ErrorKind, Limits, Options, TensorFile};
 
 use super::pytorch::{DATA, KEYS, STORAGE, legacy};
 use super::refused;
@@ -29,6 +29,13 @@ fn unknown(pickle: &[u8]) -> (String, Option<String>) {
         ErrorKind::UnknownObject { class } => (class.clone(), error.member().map(str::to_owned)),
         _ => panic!("{error}"),
     }
+}
+
+/// Options that limit the objects of a pickle.
+fn objects(limit: usize) -> Options {
+    let mut limits = Limits::default();
+    limits.objects = limit;
+    Options::new().limits(limits)
 }
 
 /// A text, as an opcode.
@@ -119,9 +126,7 @@ fn a_container_of_something_else_is_named_if_a_tensor_is_in_it() {
 
 #[test]
 fn a_long_list_that_many_calls_use_is_counted_in_each() {
-    let mut limits = safetensors_formats::Limits::default();
-    limits.objects = 150_000;
-    let options = Options::new().limits(limits);
+    let options = objects(150_000);
     let list = [&b"("[..], &b"K\x01".repeat(1000), b"lq\0"].concat();
     let pairs = [&b"(NN\x86q\x01"[..], &b"h\x01".repeat(1000), b"lq\0"].concat();
     let dict = [&b"("[..], &b"NN".repeat(1000), b"dq\0"].concat();
@@ -151,4 +156,41 @@ fn a_tensor_of_more_dimensions_than_pytorch_has_is_refused() {
     assert_eq!(numbers(&file(64), "w"), [1.0]);
     let error = open(&file(65)).unwrap_err().to_string();
     assert!(error.contains("has 65 dimensions, but PyTorch has at most 64"), "{error}");
+}
+
+#[test]
+fn a_long_list_that_is_used_often_is_counted_wherever_it_is_searched() {
+    let long = b"K\x01".repeat(1000);
+    let list = [&b"("[..], &long, b"lq\0"].concat();
+    let dict = [&b"("[..], &b"NN".repeat(1000), b"dq\0"].concat();
+    let object = [&b"cos\nsystem\n("[..], &long, b"tRq\0"].concat();
+    // The tables of a module, and what it hides: the set is the long one.
+    let table = |name: &str| [&text(name)[..], b"}s"].concat();
+    let names = ["_parameters", "_buffers", "_modules"].map(table).concat();
+    let hidden = [&text("_non_persistent_buffers_set")[..], &list, b"s"].concat();
+    let module = [&b"c__main__\nM\n)\x81}"[..], &names, &hidden, b"bq\0"].concat();
+    for first in [list, dict, object, module] {
+        let pickle = |times| {
+            let uses = b"h\0".repeat(times);
+            legacy(&[&b"("[..], &first, &uses, b"l."].concat(), NO_KEYS, b"")
+        };
+        assert!(TensorFile::from_source(pickle(10), "a file", &objects(10_000)).is_ok());
+        let error = refused(&pickle(1000), &objects(10_000));
+        assert!(error.contains("over the limit of 10000 objects"), "{error}");
+    }
+}
+
+#[test]
+fn a_long_key_at_every_depth_is_bounded() {
+    let mut limits = Limits::default();
+    limits.directory_bytes = 50_000;
+    let options = Options::new().limits(limits);
+    let pickle = |depth: usize| {
+        let start = [&text(&"k".repeat(10_000))[..], b"q\00"].concat();
+        let dicts = [b"}h\0".repeat(depth), b"}".to_vec(), b"s".repeat(depth)].concat();
+        legacy(&[&start[..], &dicts, b"."].concat(), NO_KEYS, b"")
+    };
+    assert!(TensorFile::from_source(pickle(4), "a file", &options).is_ok());
+    let error = refused(&pickle(5), &options);
+    assert!(error.contains("over the limit of 50000 bytes"), "{error}");
 }
