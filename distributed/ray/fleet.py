@@ -9,19 +9,21 @@
     fleet.py digest --list paths.txt                         one path a line; - is standard input
     fleet.py convert models/ --out small/ -- --dtype bf16    options after -- are the command's own
     fleet.py dedup models/ --json                            equal checkpoints, and equal tensors
+    fleet.py convert s3://b/models/ --out s3://b/small       a slash at the end: all below it
 
 A checkpoint is an index with its shards, or any other *.safetensors file. All nodes must see the
 same files under the same paths, and the same version of the command. An address such as
-s3://bucket/model.safetensors is handed to the command as it is, and is never skipped, because this
-program cannot see whether the object has changed.
+s3://bucket/model.safetensors needs a command with the feature `remote`. Without fsspec (PyPI) no
+bucket is listed, and no address is skipped, because nothing shows whether the object has changed.
 
 `convert` writes DIR/a/b.safetensors for a/b.safetensors, and the directory DIR/a/b for
 a/b.safetensors.index.json. The command writes each output completely or not at all.
 
 The manifest gets one line for each checkpoint that is done or has failed. A later run with the same
-manifest skips what is done: the same path, files of the same sizes and times, the same options, the
-same version of the command and, for `convert`, an output that is still as it was written. What has
-failed is tried again. So a run that was killed is continued by starting it again.
+manifest skips what is done: the same path, files of the same sizes and times (ETags at addresses),
+the same options, the same version of the command and, for `convert`, an output that is still as it
+was written. What has failed is tried again. So a run that was killed is continued by starting it
+again.
 
 An attempt fails if the command fails, or if its node dies. It is repeated until --attempts is
 reached, except for wrong usage. Other checkpoints are not affected.
@@ -36,30 +38,21 @@ import fcntl
 import heapq
 import json
 import os
-import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import ray
 
-FILE_SUFFIX = ".safetensors"
-INDEX_SUFFIX = ".safetensors.index.json"
+import places
+from places import INDEX_SUFFIX, Stamp, WrongUsage, scheme_of, shown
 
-# Hidden directories of saves that are under way, or were killed. What is in them is not complete.
-TEMPORARY = re.compile(r"\..+\.[A-Za-z0-9]{6}\.tmp")
 LINE_BEGIN = b'{"status": '  # of every line of a manifest
 PAUSE = 1.0  # seconds before a second attempt, doubled before each further one
-# The path of a file, its size in bytes, and the time of its last change in nanoseconds.
-Stamp = tuple[str, int | None, int | None]
 Ran = subprocess.CompletedProcess[str]
-
-
-class WrongUsage(Exception):
-    """The arguments make no sense. Nothing has been started."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,47 +62,20 @@ class Job:
     path: str
     arguments: list[str]  # those of the command, beginning with its subcommand
     output: str | None  # the file or directory that `convert` writes
-    files: list[Stamp]  # empty if the path is an address
+    files: list[Stamp]
+
+    @property
+    def name(self) -> str:
+        """The path as it may be shown: addresses without what may be secret."""
+        return shown(self.path)
 
     def key(self, version: str) -> str:
         """What must be equal for a finished job to be skipped."""
-        return json.dumps([version, self.arguments, self.files])
+        return json.dumps([version, list(map(shown, self.arguments)), self.files])
 
-
-def is_address(path: str) -> bool:
-    """Whether this names an object in a bucket, such as s3://bucket/model.safetensors."""
-    return "://" in path
-
-
-def files_of(path: str) -> list[str]:
-    """The files of a checkpoint: the file itself, or the index and its shards.
-
-    An index that cannot be read has no shards here. The command says what is wrong with it.
-    """
-    if not path.endswith(INDEX_SUFFIX):
-        return [path]
-    try:
-        shards = sorted(set(json.loads(Path(path).read_bytes())["weight_map"].values()))
-        beside = [os.path.normpath(os.path.join(path, os.pardir, name)) for name in shards]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        beside = []
-    return [path, *beside]
-
-
-def checkpoints_below(root: str, leave_out: str | None) -> list[str]:
-    """The indexes below a directory, and the files that are no index's shards.
-
-    Links to directories are not followed, as they may form cycles. A directory that cannot be read
-    is listed itself, so that the command reports why. So is a root without any checkpoint.
-    """
-    found: list[str] = []
-    for directory, names, files in os.walk(root, onerror=lambda e: found.append(e.filename)):
-        paths = {name: os.path.join(directory, name) for name in names}
-        names[:] = [n for n in names if not TEMPORARY.fullmatch(n) and paths[n] != leave_out]
-        endings = (FILE_SUFFIX, INDEX_SUFFIX)
-        found += [os.path.join(directory, name) for name in files if name.endswith(endings)]
-    shards = {shard for path in found for shard in files_of(path) if shard != path}
-    return sorted(path for path in found if path not in shards) or [root]
+    def is_known(self) -> bool:
+        """Whether a change of the files would show."""
+        return all(version is not None for _, _, version in self.files)
 
 
 def named_paths(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
@@ -121,63 +87,52 @@ def named_paths(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
             named += [line.rstrip("\n") for line in listed if line.strip()]
     if not named:
         raise WrongUsage("name a path, or a list of paths with --list")
-    for path in named:
-        if is_address(path):
-            yield path, os.path.dirname(path)
-        elif os.path.isdir(path := os.path.abspath(path)):
-            for below in checkpoints_below(path, options.out):
-                yield below, options.root or path
+    for path in map(places.local, named):
+        if scheme_of(path):
+            own = options.root if options.root and scheme_of(options.root) else None
+            if shown(path).endswith("/"):
+                for below in places.checkpoints_below(path, None):
+                    yield below, own or path
+            else:
+                yield path, own or shown(path).rpartition("/")[0] + "/"
+            continue
+        path, own = os.path.abspath(path), options.root
+        own = None if own and scheme_of(own) else own
+        if os.path.isdir(path):
+            for below in places.checkpoints_below(path, options.out):
+                yield below, own or path
         else:
-            yield path, options.root or os.path.dirname(path)
-
-
-def stamp(file: str) -> Stamp:
-    """What shows that a file has changed. A missing file has neither size nor time."""
-    try:
-        status = os.stat(file)
-        return file, status.st_size, status.st_mtime_ns
-    except OSError:
-        return file, None, None
-
-
-def output_stamps(output: str) -> list[Stamp]:
-    """Those of a converted file, or of all files of tensors and indexes in a directory."""
-    if not os.path.isdir(output):
-        return [stamp(output)]
-    names = sorted(n for n in os.listdir(output) if n.endswith((FILE_SUFFIX, INDEX_SUFFIX)))
-    return [stamp(os.path.join(output, name)) for name in names]
-
-
-def output_of(path: str, root: str, out: str) -> str:
-    """Where the converted checkpoint goes, see the head of this file."""
-    relative = os.path.relpath(path, root)
-    if relative.startswith(os.pardir + os.sep):
-        raise WrongUsage(f"{path} is not below --root {root}")
-    return os.path.normpath(os.path.join(out, relative.removesuffix(INDEX_SUFFIX)))
+            yield path, own or os.path.dirname(path)
 
 
 def make_jobs(options: argparse.Namespace) -> list[Job]:
     """One job for each checkpoint, even if it is named twice."""
-    jobs: dict[str, Job] = {}
+    outputs: dict[str, str | None] = {}  # by path
     sources: dict[str, str] = {}  # by output
+    names: dict[str, str] = {}
     for path, root in named_paths(options):
-        if path in jobs:
-            continue
-        output = None
+        if names.setdefault(shown(path), path) != path:
+            raise WrongUsage(f"{shown(path)}: two addresses differ only in what is not shown")
+        outputs[path] = None
         if options.operation == "convert":
-            output = output_of(path, root, options.out)
+            output = outputs[path] = places.output_of(path, root, options.out)
             other = sources.setdefault(output, path)
-            if output == path:
-                raise WrongUsage(f"{path} would be replaced: choose another --out")
+            if output == shown(path):
+                raise WrongUsage(f"{output} would be replaced: choose another --out")
             if other != path:
-                raise WrongUsage(f"{output} is the output of {other} and of {path}: set --root")
-            arguments = ["convert", *options.arguments, "--", path, output]
-        else:
-            command = "verify" if options.operation == "verify" else "digest"
-            arguments = [command, "--json", *options.arguments, "--", path]
-        files = [] if is_address(path) else list(map(stamp, files_of(path)))
-        jobs[path] = Job(path, arguments, output, files)
-    return list(jobs.values())
+                both = f"{shown(other)} and of {shown(path)}"
+                raise WrongUsage(f"{output} is the output of {both}: set --root")
+
+    def job(path: str) -> Job:
+        operation = "digest" if options.operation == "dedup" else options.operation
+        form = [] if operation == "convert" else ["--json"]
+        output = outputs[path]
+        named = [path, output] if output else [path]
+        arguments = [operation, *form, *options.arguments, "--", *named]
+        return Job(path, arguments, output, list(map(places.stamp, places.files_of(path))))
+
+    with ThreadPoolExecutor(32) as pool:  # each question to a bucket takes a while
+        return list(pool.map(job, outputs))
 
 
 def attempt(command: str, version: str, job: Job, threads: int, timeout: float | None) -> dict:
@@ -196,13 +151,15 @@ def attempt(command: str, version: str, job: Job, threads: int, timeout: float |
         here = run("--version").stdout.strip()
         if here != version:
             raise OSError(f"this node has {here!r}, the driver has {version!r}")
-        if job.output is not None:
+        if job.output is not None and not scheme_of(job.output):
             os.makedirs(os.path.dirname(job.output), exist_ok=True)
         ran = run(*job.arguments)
         result = result_of(job, ran, run)
-        error = error_of(ran, result).removeprefix(f"{job.path}: ") if ran.returncode else None
+        error = error_of(ran, result).removeprefix(f"{job.name}: ") if ran.returncode else None
         outcome.update(code=ran.returncode, error=error, result=result)
-    except (OSError, subprocess.TimeoutExpired, ValueError, KeyError) as error:
+    except subprocess.TimeoutExpired:  # its own text has the whole command line
+        outcome["error"] = f"not done after {timeout} seconds"
+    except (OSError, ValueError, KeyError) as error:
         outcome["error"] = str(error)
     outcome["seconds"] = round(time.monotonic() - begin, 3)
     return outcome
@@ -220,7 +177,9 @@ def result_of(job: Job, ran: Ran, run: Callable[..., Ran]) -> Any:
     if ran.returncode != 0:
         return None
     if operation == "convert":
-        written = output_stamps(job.output)
+        if scheme_of(job.output):
+            return None  # the driver looks, as the nodes need no fsspec
+        written = places.output_stamps(job.output)
         if not written or any(size is None for _, size, _ in written):
             raise OSError(f"the command ended without an error, but wrote no {job.output}")
         return written
@@ -259,12 +218,20 @@ class Manifest:
         self.done = {entry["key"]: entry for entry in entries if entry["status"] == "done"}
         self.file.truncate(sum(len(line) + 1 for line in lines))
 
-    def finished(self, job: Job, version: str) -> dict | None:
-        """The entry of a job that need not run again."""
-        entry = self.done.get(job.key(version)) if job.files else None
-        if entry and job.output is not None:
+    def finished(self, job: Job, version: str, assume_unchanged: bool) -> dict | None:
+        """The entry of a job that need not run again.
+
+        What an address hides may say which object it means. Nothing is assumed about it.
+        """
+        entry = self.done.get(job.key(version))
+        assumed = assume_unchanged and job.name == job.path
+        if not entry or not (job.is_known() or assumed):
+            return None
+        if job.output is not None:
             written = [tuple(one) for one in entry["result"]]
-            return entry if written == output_stamps(job.output) else None
+            is_known = all(one[2] is not None for one in written)
+            if written != places.output_stamps(job.output) or not (is_known or assumed):
+                return None
         return entry
 
     def add(self, entry: dict) -> None:
@@ -278,6 +245,8 @@ def work(jobs: list[Job], version: str, options: argparse.Namespace) -> Iterator
 
     Ray does not repeat tasks by itself. All attempts are counted here, whatever ended them.
     """
+    # So that the nodes need no copy of that file.
+    ray.cloudpickle.register_pickle_by_value(places)
     task = ray.remote(attempt).options(num_cpus=options.cpus, max_retries=0,
                                        scheduling_strategy="SPREAD")
     # When the next attempt may begin, the number of the job, and the number of the attempt.
@@ -301,13 +270,16 @@ def work(jobs: list[Job], version: str, options: argparse.Namespace) -> Iterator
             except ray.exceptions.RayError as error:
                 outcome = {"code": None, "error": f"worker or node died: {type(error).__name__}"}
             if outcome["code"] not in (0, 2) and count < options.attempts:
-                print(printable(f"again: {job.path}: {outcome['error']}"))
+                print(printable(f"again: {job.name}: {outcome['error']}"))
                 pause = time.monotonic() + PAUSE * 2 ** (count - 1)
                 heapq.heappush(waiting, (pause, number, count + 1))
                 continue
+            if outcome["code"] == 0 and job.output is not None and scheme_of(job.output):
+                places.forget_listings(job.output)
+                outcome["result"] = places.output_stamps(job.output)
             status = "done" if outcome["code"] == 0 else "failed"
             size = sum(size or 0 for _, size, _ in job.files)
-            entry = {"status": status, "path": job.path, "bytes": size, "attempts": count}
+            entry = {"status": status, "path": job.name, "bytes": size, "attempts": count}
             yield entry | outcome | {"key": job.key(version)}
 
 
@@ -316,9 +288,15 @@ def run(options: argparse.Namespace) -> int:
     version = subprocess.check_output([options.command, "--version"], text=True).strip()
     jobs = make_jobs(options)
     manifest = Manifest(options.manifest)
-    finished = {job.path: manifest.finished(job, version) for job in jobs}
-    skipped = [entry for entry in finished.values() if entry is not None]
-    left = [job for job in jobs if finished[job.path] is None]
+    with ThreadPoolExecutor(32) as pool:
+        finished = list(pool.map(
+            lambda job: manifest.finished(job, version, options.assume_unchanged), jobs))
+    skipped = [entry for entry in finished if entry is not None]
+    left = [job for job, entry in zip(jobs, finished) if entry is None]
+    if places.why_unknown and not options.assume_unchanged:
+        why = "; ".join(sorted(places.why_unknown))
+        print(printable(f"warning: some files at addresses have no known version, so that their "
+                        f"checkpoints are not skipped: {why}"), file=sys.stderr)
     ran = []
     # Standard output is for the summary alone, but Ray prints its warnings on it.
     with contextlib.redirect_stdout(sys.stderr):
@@ -368,12 +346,15 @@ def duplicates(entries: list[dict]) -> dict[str, list[dict]]:
     """
     by_files: dict[tuple[str, ...], dict] = {}
     for entry in sorted(entries, key=lambda entry: entry["path"]):
-        data = [file for file in files_of(entry["path"]) if not file.endswith(INDEX_SUFFIX)]
-        by_files.setdefault(tuple(map(os.path.realpath, data)), entry)
+        names = [name for name, _, _ in json.loads(entry["key"])[2]]
+        data = [name for name in names if not name.endswith(INDEX_SUFFIX)] or [entry["path"]]
+        real = (name if scheme_of(name) else os.path.realpath(name) for name in data)
+        by_files.setdefault(tuple(real), entry)
     checkpoints: dict[str, list[tuple[str, int]]] = collections.defaultdict(list)
     tensors: dict[tuple, list[tuple[str, int]]] = collections.defaultdict(list)
     for entry in by_files.values():
-        checkpoints[json.dumps(sorted(entry["result"]))].append((entry["path"], entry["bytes"]))
+        stored = entry["bytes"] or sum(tensor[4] for tensor in entry["result"])
+        checkpoints[json.dumps(sorted(entry["result"]))].append((entry["path"], stored))
         for name, digest, dtype, shape, size in entry["result"]:
             if size:
                 tensors[digest, dtype, *shape].append((f"{entry['path']}: {name}", size))
@@ -416,7 +397,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("operation", choices=["convert", "verify", "digest", "dedup"])
     add("paths", nargs="*", metavar="PATH", help="a file, an index, a directory or an address")
     add("--list", metavar="FILE", help="a file with one path a line, or -")
-    add("--out", metavar="DIR", help="where `convert` writes")
+    add("--out", metavar="DIR", help="where `convert` writes: a directory or an address")
     add("--root", metavar="DIR", help="outputs keep their place below this "
         "directory; by default each named directory, or the directory of a named file")
     add("--manifest", metavar="FILE", default="fleet.jsonl", help="default: %(default)s")
@@ -426,18 +407,26 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--cpus", default=1, **count, help="processors and threads of a task, default 1")
     add("--attempts", default=3, **count, help="of each checkpoint in one run, default 3")
     add("--timeout", type=float, metavar="SECONDS", help="of one attempt; by default none")
+    add("--assume-unchanged", action="store_true",
+        help="skip what is done at addresses whose version is not known")
     add("--json", action="store_true", help="print the summary as one JSON document")
     options = parser.parse_args(arguments[:at])
     options.arguments = arguments[at + 1 :]
     if (options.operation == "convert") != (options.out is not None):
         raise WrongUsage("--out DIR is needed by convert, and by nothing else")
-    if options.out and is_address(options.out):
-        raise WrongUsage(f"--out {options.out}: only a directory can be written")
+    if options.out:
+        places.check_out(options.out)
     if os.sep in options.command:
         options.command = os.path.abspath(options.command)
-    options.out = options.out and os.path.abspath(options.out)
-    options.root = options.root and os.path.abspath(options.root)
+    options.out = absolute(options.out)
+    options.root = absolute(options.root)
     return options
+
+
+def absolute(path: str | None) -> str | None:
+    """A path of the disk that is independent of the working directory, or an address."""
+    path = path and places.local(path)
+    return path if not path or scheme_of(path) else os.path.abspath(path)
 
 
 if __name__ == "__main__":

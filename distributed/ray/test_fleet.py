@@ -6,6 +6,8 @@
 """Tests fleet.py with two Ray nodes on this machine, one of which is killed in the middle.
 
     pip install ray
+    pip install s3fs 'moto[server]'       for the checkpoints in buckets, which need a command with
+                                          the feature `remote`; they are left out without these
     cargo build -p safetensors-bridge-cli
     distributed/ray/test_fleet.py target/debug/safetensors
     distributed/ray/test_fleet.py target/release/safetensors --measure    1 worker and 2 workers
@@ -34,6 +36,8 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+import test_buckets
 
 FLEET = Path(__file__).with_name("fleet.py")
 ENVIRONMENT = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
@@ -129,6 +133,7 @@ class Fleet:
         self.command = command
         self.manifest = directory / f"{name}.jsonl"
         self.log = directory / f"{name}.log"
+        self.environment = dict(ENVIRONMENT)
         self.script = directory / f"{name}.sh"
         self.log.touch()
         self.script.write_text(
@@ -145,7 +150,7 @@ class Fleet:
         ours = ["--command", self.script, "--manifest", self.manifest, "--address", ADDRESS]
         line = [sys.executable, FLEET, *arguments[:at], *ours, "--json", *arguments[at:]]
         return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                env=ENVIRONMENT)
+                                env=self.environment)
 
     def run(self, *arguments: str | Path, code: int = 0) -> dict:
         """Runs fleet.py to its end, and checks its exit code."""
@@ -267,7 +272,9 @@ def wrong_usage(cluster: Cluster, directory: Path, command: Path, models: Path) 
     fleet = Fleet(directory, command, "usage")
     for arguments in (["verify"], ["convert", models], ["verify", models, "--cpus", "0"],
                       ["convert", models, "--out", models],
-                      ["convert", models, "--out", "s3://bucket/models"],
+                      ["convert", models, "--out", "https://host/models"],
+                      ["convert", models, "--out", "s3://user:password@bucket/models"],
+                      ["verify", "https://host/models/"],
                       ["convert", models, "--out", directory / "x", "--root", directory / "y"],
                       ["convert", directory / "few", directory / "few" / "0.safetensors",
                        directory / "out3" / "0.safetensors", "--out", directory / "x"]):
@@ -279,7 +286,7 @@ def wrong_usage(cluster: Cluster, directory: Path, command: Path, models: Path) 
     before = fleet.manifest.read_bytes()
     assert "not a manifest" in fleet.run("verify", models, code=2)["error"]
     assert fleet.manifest.read_bytes() == before
-    return "nine mistakes, none of which has changed a file"
+    return "eleven mistakes, none of which has changed a file"
 
 
 def places_and_duplicates(cluster: Cluster, directory: Path, command: Path, _: Path) -> str:
@@ -352,8 +359,10 @@ def main() -> None:
     options = parser.parse_args()
     command = options.command.resolve(strict=True)
     # Ray's sockets have paths of at most 107 bytes.
-    with tempfile.TemporaryDirectory(prefix="fleet", dir="/tmp") as name:
+    with (tempfile.TemporaryDirectory(prefix="fleet", dir="/tmp") as name,
+          test_buckets.s3_server(command) as s3):
         directory = Path(name)
+        ENVIRONMENT.update(s3)  # before the nodes start, which run the command
         cluster = Cluster(directory)
         try:
             if options.measure:
@@ -366,7 +375,7 @@ def main() -> None:
             cluster.start(cpus=1)
             cluster.start(cpus=1)
             for check in (a_node_dies, the_driver_dies, what_changes_is_done_again, wrong_usage,
-                          places_and_duplicates):
+                          places_and_duplicates, test_buckets.in_buckets(Fleet, s3)):
                 begin = time.monotonic()
                 told = check(cluster, directory, command, models)
                 print(f"{check.__name__}: {told} ({time.monotonic() - begin:.0f} s)", flush=True)
