@@ -122,9 +122,8 @@ mod what {
     impl What {
         pub(super) fn of(args: &Args) -> anyhow::Result<Self> {
             let wrong = |error: safetensors_hub::Error| wrong_usage(error);
-            let asks_for_files = !(args.files.is_empty()
-                && args.include.is_empty()
-                && args.exclude.is_empty());
+            let asks_for_files =
+                !(args.files.is_empty() && args.include.is_empty() && args.exclude.is_empty());
             let (repo, revision, path) = if HubAddress::is_address(&args.repo) {
                 let address = HubAddress::parse(&args.repo).map_err(wrong)?;
                 let revision = Some(address.revision()).filter(|it| **it != Revision::main());
