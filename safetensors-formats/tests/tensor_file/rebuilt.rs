@@ -186,7 +186,7 @@ fn a_long_key_at_every_depth_is_bounded() {
     limits.directory_bytes = 50_000;
     let options = Options::new().limits(limits);
     let pickle = |depth: usize| {
-        let start = [&text(&"k".repeat(10_000))[..], b"q\00"].concat();
+        let start = [&text(&"k".repeat(10_000))[..], b"q\x000"].concat();
         let dicts = [b"}h\0".repeat(depth), b"}".to_vec(), b"s".repeat(depth)].concat();
         legacy(&[&start[..], &dicts, b"."].concat(), NO_KEYS, b"")
     };
