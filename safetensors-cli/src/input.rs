@@ -4,6 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_core::{Error, ErrorKind, LazyTensor, ReadAt, edit};
 
 use crate::report::wrong_usage;
@@ -61,8 +62,12 @@ pub(crate) fn is_stdin(path: &Path) -> bool {
 
 /// The name of an input to show in messages.
 pub(crate) fn name(path: &Path) -> String {
+    if is_stdin(path) { STDIN_NAME.into() } else { shown(path) }
+}
+
+/// A path or an address to show in messages, without the secrets that an address can have.
+pub(crate) fn shown(path: &Path) -> String {
     match address::of(path) {
-        _ if is_stdin(path) => STDIN_NAME.into(),
         Some(address) => text::path(address::shown(address).as_ref()),
         None => text::path(path),
     }
@@ -137,6 +142,21 @@ fn is_fifo(path: &Path) -> bool {
     {
         let _ = path;
         false
+    }
+}
+
+/// Refuses an output that is a file of the checkpoint that is read. It would be replaced by a file
+/// of another kind.
+pub(crate) fn refuse_as_output(checkpoint: &Checkpoint, output: &Path) -> anyhow::Result<()> {
+    // An output that is not there yet has no such path.
+    let Ok(there) = output.canonicalize() else { return Ok(()) };
+    let mut files = checkpoint.files().iter().map(CheckpointFile::path).chain(checkpoint.index());
+    match files.any(|file| file.canonicalize().is_ok_and(|file| file == there)) {
+        true => Err(wrong_usage(format!(
+            "{} is a file of the checkpoint that is read; choose another -o FILE",
+            shown(output)
+        ))),
+        false => Ok(()),
     }
 }
 

@@ -64,6 +64,10 @@ impl ReadAt for Advised {
 pub(crate) fn open(path: &Path, dequantize: bool, error: Error) -> anyhow::Result<Checkpoint> {
     let options = Options::new().dequantize(dequantize);
     let path = match error.kind() {
+        // Several checkpoints, or a shard without its index, must not hide behind another file.
+        ErrorKind::NoCheckpoint { found, .. } if !found.is_empty() => {
+            return Err(crate::input::explain(error));
+        }
         ErrorKind::NoCheckpoint { .. } => {
             match STANDARD.iter().map(|name| path.join(name)).find(|path| path.is_file()) {
                 Some(standard) => standard,

@@ -29,7 +29,8 @@ pub struct Limits {
     /// index.
     pub directory_bytes: u64,
     /// The most objects in the pickle of a file of PyTorch; 8,000,000 by default, of which each
-    /// takes up to 50 bytes of memory. A tensor needs some 20 of them.
+    /// takes up to 50 bytes of memory. A tensor needs some 20 of them. As many values at most are
+    /// copied from one object into another.
     pub objects: usize,
 }
 

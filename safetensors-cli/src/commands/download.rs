@@ -122,7 +122,8 @@ mod what {
     impl What {
         pub(super) fn of(args: &Args) -> anyhow::Result<Self> {
             let wrong = |error: safetensors_hub::Error| wrong_usage(error);
-            let asks_for_files = !(args.files.is_empty() && args.include.is_empty());
+            let asks_for_files =
+                !(args.files.is_empty() && args.include.is_empty() && args.exclude.is_empty());
             let (repo, revision, path) = if HubAddress::is_address(&args.repo) {
                 let address = HubAddress::parse(&args.repo).map_err(wrong)?;
                 let revision = Some(address.revision()).filter(|it| **it != Revision::main());
@@ -138,8 +139,8 @@ mod what {
             if let (Some(_), Some(path)) = (asks_for_files.then_some(()), &path) {
                 let path = crate::text::name(path);
                 return Err(wrong_usage(format!(
-                    "the address names {path}, and FILE or --include other files; name them all \
-                     as FILE"
+                    "the address names {path}, and FILE, --include or --exclude other files; give \
+                     the repository alone, and name all files as FILE"
                 )));
             }
             let revision = match (revision, &args.revision) {

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use safetensors_core::TensorSource;
 
-use crate::input::Input;
+use crate::input::{self, Input};
 use crate::progress::Progress;
 use crate::slicing::{Selection, Slice};
 use crate::{file, find, numpy, text};
@@ -52,6 +52,7 @@ Exit codes: 0 written, 1 reading or writing failed, 2 wrong usage.";
 /// Writes one tensor, or a part.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let checkpoint = args.input.open()?;
+    input::refuse_as_output(&checkpoint, &args.output)?;
     let tensor = find::tensor(&checkpoint, &args.name)?;
     let selection = match &args.slice {
         Some(slice) => slice.select(&tensor)?,

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use safetensors_core::ranks::{RankPlan, RankTensor, gather};
 use serde::Serialize;
 
-use crate::input::Input;
+use crate::input::{self, Input};
 use crate::ranks::{Rules, advise, read_plan};
 use crate::report::wrong_usage;
 use crate::table::Align::{Left, Right};
@@ -72,6 +72,9 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
         return Err(wrong_usage("--json and -o - both write to standard output"));
     }
     let checkpoint = args.input.open()?;
+    if let Some(output) = &args.output {
+        input::refuse_as_output(&checkpoint, output)?;
+    }
     let plan = match (&args.from, args.world_size) {
         (Some(from), _) => {
             let plan = read_plan(from)?;

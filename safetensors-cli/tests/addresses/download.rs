@@ -113,7 +113,8 @@ fn wrong_usage_is_told_before_any_request() {
         (&["hf://owner"], "expected hf://owner/name"),
         (&["owner/name@a..b"], "is no revision"),
         (&["owner/name@v1", "--revision", "v2"], "given twice"),
-        (&["hf://owner/name/unet", "config.json"], "name them all as FILE"),
+        (&["hf://owner/name/unet", "config.json"], "name all files as FILE"),
+        (&["hf://owner/name/unet", "--exclude", "*.bin"], "name all files as FILE"),
         (&["owner/name", "a", "--also", "b"], "cannot be used with"),
         (&["owner/name", "--max-workers", "0"], "0 is not in 1.."),
     ] {

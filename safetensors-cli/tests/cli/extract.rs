@@ -181,3 +181,28 @@ fn a_full_disk_is_told_once() {
         "{error}"
     );
 }
+
+/// Also `map` and `plan`, which write files of other kinds.
+#[test]
+fn no_file_of_the_checkpoint_is_replaced_by_the_output() {
+    let dir = temp_dir();
+    let path = small_file(dir.path(), "model.safetensors");
+    #[cfg(unix)]
+    std::os::unix::fs::symlink("model.safetensors", dir.path().join("link.safetensors")).unwrap();
+    let before = fs::read(&path).unwrap();
+    let other = if cfg!(unix) { "link.safetensors" } else { "./model.safetensors" };
+    for output in ["model.safetensors", other] {
+        for args in [
+            &["extract", "model.safetensors", "mask", "--force"][..],
+            &["map", "model.safetensors", "--format", "svg"],
+            &["plan", "model.safetensors", "--world-size", "1"],
+        ] {
+            let expected = format!("error: {output} is a file of the checkpoint that is read");
+            run_in(dir.path(), &[args, &["-o", output]].concat())
+                .code(2)
+                .stdout("")
+                .stderr(predicate::str::starts_with(expected));
+            assert_eq!(fs::read(&path).unwrap(), before, "{args:?}");
+        }
+    }
+}

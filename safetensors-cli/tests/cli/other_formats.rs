@@ -180,6 +180,17 @@ fn shards_of_pytorch_are_opened_by_index_and_by_directory() {
 }
 
 #[test]
+fn a_file_of_pytorch_does_not_stand_in_for_shards_without_an_index() {
+    let dir = with(&["pytorch/tied.pt"]);
+    fs::rename(dir.path().join("tied.pt"), dir.path().join("pytorch_model.bin")).unwrap();
+    run_in(dir.path(), &["inspect", "."]).success();
+    fs::write(dir.path().join("model-00001-of-00002.safetensors"), b"").unwrap();
+    run_in(dir.path(), &["inspect", "."])
+        .failure()
+        .stderr(predicate::str::contains("model-00001-of-00002.safetensors"));
+}
+
+#[test]
 fn numpys_files_are_inputs_of_every_command() {
     let dir = with(&["npy/i4_big_fortran.npy", "deflated.npz"]);
     for file in ["i4_big_fortran.npy", "deflated.npz"] {

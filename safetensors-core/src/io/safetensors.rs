@@ -30,6 +30,7 @@ pub struct SafeTensors<B> {
 
 impl<B> SafeTensors<B> {
     /// The same file with another type of source, which has the same bytes.
+    #[cfg(feature = "std")]
     pub(crate) fn map_source<T>(self, change: impl FnOnce(B) -> T) -> SafeTensors<T> {
         SafeTensors { header: self.header, bytes: change(self.bytes) }
     }

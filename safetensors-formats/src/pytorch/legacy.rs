@@ -93,7 +93,7 @@ fn starts<S: ReadAt>(
     let mut starts = vec![None; values.storages.len()];
     for &key in keys {
         let key = values.key(key).unwrap_or_default();
-        let found = values.by_key.get(&key).map(|&position| position as usize);
+        let found = values.by_key.get(&*key).map(|&position| position as usize);
         let offset = at;
         let problem = |problem: &str| ErrorKind::BadPickle {
             offset,
@@ -102,7 +102,7 @@ fn starts<S: ReadAt>(
         // Its size is known only from where it is used.
         let position = found.ok_or_else(|| problem("is listed, and no tensor has it"))?;
         let mut elements = [0; 8];
-        let cut = |_| ErrorKind::StorageCut { storage: key.clone(), file_len };
+        let cut = |_| ErrorKind::StorageCut { storage: key.to_string(), file_len };
         input.source.read_exact_at(&mut elements, at).map_err(cut)?;
         let storage = &values.storages[position];
         let byte_len = u64::from_le_bytes(elements).checked_mul(storage.width.into());
@@ -113,7 +113,7 @@ fn starts<S: ReadAt>(
         at = start
             .checked_add(byte_len)
             .filter(|&end| end <= file_len)
-            .ok_or_else(|| ErrorKind::StorageCut { storage: key.clone(), file_len })?;
+            .ok_or_else(|| ErrorKind::StorageCut { storage: key.to_string(), file_len })?;
         if starts[position].replace(Storage { start, byte_len }).is_some() {
             return Err(problem("is listed twice").into());
         }

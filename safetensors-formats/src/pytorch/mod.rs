@@ -16,7 +16,9 @@
 //! the way to it, joined by dots: a training checkpoint has `model.embed.weight` and
 //! `optimizer.state.0.exp_avg`. A module that was saved as an object has the names of its
 //! `state_dict()`. Other objects are read if no tensor is in them; with one, the file is an error
-//! that names the class. Values that are not tensors are left out.
+//! that names the class. A tensor that PyTorch marks as conjugate or negative is such an error too:
+//! `resolve_conj` or `resolve_neg` before saving removes the mark. Values that are not tensors are
+//! left out.
 //!
 //! # Dtypes
 //!

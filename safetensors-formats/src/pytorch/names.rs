@@ -1,5 +1,6 @@
 //! Names of tensors: the way to each through the dictionaries, lists and modules of a pickle.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 use super::values::{Node, Value, Values};
@@ -31,6 +32,7 @@ pub(super) fn collect(
         values,
         found: Vec::new(),
         path: Vec::new(),
+        path_len: 0,
         steps: values.most_steps(),
         text_left: limits.directory_bytes,
         limits,
@@ -46,7 +48,10 @@ pub(super) fn collect(
 struct Search<'a> {
     values: &'a Values,
     found: Vec<(String, u32)>,
-    path: Vec<String>,
+    /// The keys on the way to the value that is visited.
+    path: Vec<Cow<'a, str>>,
+    /// The bytes of the path, with a dot behind each key.
+    path_len: u64,
     /// The values that may still be visited: a pickle can use one value in many places.
     steps: usize,
     /// The bytes that names may still have.
@@ -54,29 +59,32 @@ struct Search<'a> {
     limits: &'a Limits,
 }
 
-impl Search<'_> {
+impl<'a> Search<'a> {
     fn walk(&mut self, value: Value) -> Result<()> {
-        let Some(node) = self.values.node(value) else { return Ok(()) };
-        let limit = self.limits.objects;
-        self.steps = self.steps.checked_sub(1).ok_or(ErrorKind::TooManyObjects { limit })?;
+        let values = self.values;
+        let Some(node) = values.node(value) else { return Ok(()) };
+        values.step(&mut self.steps, node.len())?;
         match node {
             &Node::Tensor(tensor) => {
-                let name = self.path.join(".");
                 let limit = self.limits.directory_bytes;
-                let left = self.text_left.checked_sub(name.len() as u64);
+                let left = self.text_left.checked_sub(self.path_len);
                 self.text_left = left.ok_or(ErrorKind::DirectoryTooLong { limit })?;
-                self.found.push((name, tensor));
+                self.found.push((self.path.join("."), tensor));
             }
             Node::Storage(_) => return Err(self.unknown("torch.storage".into())),
             Node::Tuple(items) | Node::List(items) => {
                 for (position, &item) in items.iter().enumerate() {
-                    self.below(position.to_string(), item)?;
+                    if is_node(item) {
+                        self.below(position.to_string().into(), item)?;
+                    }
                 }
             }
             Node::Dict { items, state } => {
                 self.refuse_tensors(*state, "an attribute of a dictionary")?;
-                for &(key, value) in items {
-                    match self.values.key(key) {
+                for &(key, value) in
+                    items.iter().filter(|(key, value)| is_node(*key) || is_node(*value))
+                {
+                    match values.key(key) {
                         Some(key) => self.below(key, value)?,
                         None => {
                             self.refuse_tensors(key, "a key")?;
@@ -100,16 +108,24 @@ impl Search<'_> {
         Ok(())
     }
 
-    fn below(&mut self, key: String, value: Value) -> Result<()> {
-        if !matches!(value, Value::Node(_)) {
+    fn below(&mut self, key: Cow<'a, str>, value: Value) -> Result<()> {
+        if !is_node(value) {
             return Ok(());
         }
         if self.path.len() >= DEEPEST {
             return Err(ErrorKind::NestedTooDeep { limit: DEEPEST }.into());
         }
+        // One long key can stand at every depth.
+        let before = self.path_len;
+        self.path_len = before.saturating_add(key.len() as u64 + 1);
+        let limit = self.limits.directory_bytes;
+        if self.path_len > limit {
+            return Err(ErrorKind::DirectoryTooLong { limit }.into());
+        }
         self.path.push(key);
         self.walk(value)?;
         self.path.pop();
+        self.path_len = before;
         Ok(())
     }
 
@@ -126,16 +142,27 @@ impl Search<'_> {
 
     /// The tensors that `state_dict()` of a module has.
     fn module(&mut self, tables: [Value; 3], attributes: Value) -> Result<()> {
-        let hidden = self.values.get(attributes, "_non_persistent_buffers_set");
-        let hidden = hidden.and_then(|hidden| self.values.items(hidden)).unwrap_or_default();
-        let hidden: HashSet<_> = hidden.iter().filter_map(|&name| self.values.text(name)).collect();
+        let values = self.values;
+        values.step(&mut self.steps, values.node(attributes).map_or(0, Node::len))?;
+        let hidden = values.get(attributes, "_non_persistent_buffers_set");
+        let hidden = hidden.and_then(|hidden| values.items(hidden)).unwrap_or_default();
+        values.step(&mut self.steps, hidden.len())?;
+        let hidden: HashSet<_> = hidden.iter().filter_map(|&name| values.text(name)).collect();
         for (table, name) in tables.into_iter().zip(TABLES) {
-            for &(key, value) in self.values.dict(table).unwrap_or_default() {
-                let Some(key) = self.values.key(key) else {
+            let items = values.dict(table).unwrap_or_default();
+            values.step(&mut self.steps, items.len())?;
+            for &(key, value) in items.iter().filter(|(_, value)| is_node(*value)) {
+                let Some(key) = values.key(key) else {
                     self.refuse_tensors(value, "a key that is not a text")?;
                     continue;
                 };
-                if name != "_buffers" || !hidden.contains(key.as_str()) {
+                let mut is_hidden = false;
+                if name == "_buffers" && !hidden.is_empty() {
+                    // The search takes longer for a long key, which many buffers can have.
+                    values.step(&mut self.steps, key.len() / 64)?;
+                    is_hidden = hidden.contains(&*key);
+                }
+                if !is_hidden {
                     self.below(key, value)?;
                 }
             }
@@ -155,4 +182,9 @@ impl Search<'_> {
         let error = Error::from(ErrorKind::UnknownObject { class });
         if self.path.is_empty() { error } else { error.in_member(&self.path.join(".")) }
     }
+}
+
+/// Whether a value can hold a tensor, or anything else.
+fn is_node(value: Value) -> bool {
+    matches!(value, Value::Node(_))
 }

@@ -370,6 +370,6 @@ impl<R: BufRead> Machine<'_, R> {
 }
 
 /// A dictionary of these items.
-pub(super) fn dict(items: Vec<(Value, Value)>) -> Node {
+fn dict(items: Vec<(Value, Value)>) -> Node {
     Node::Dict { items, state: Value::None }
 }

@@ -5,9 +5,11 @@
 //! object turns out to be a part of the model.
 
 use super::kinds;
-use super::pickle::dict;
 use super::values::{Kind, Node, Storage, StorageRef, TensorRef, Value, Values};
 use crate::error::Error;
+
+/// The most dimensions that a tensor of PyTorch has.
+const MOST_DIMENSIONS: usize = 64;
 
 /// What is wrong with a call.
 pub(super) enum Wrong {
@@ -52,7 +54,7 @@ pub(super) fn storage(values: &mut Values, id: Value) -> Result<StorageRef, Stri
             format!("a storage is a torch.{class}, whose elements are of no known type")
         })?),
     };
-    let key = values.key(key).ok_or("the key of a storage is not a text")?;
+    let key = values.key(key).ok_or("the key of a storage is not a text")?.into_owned();
     let elements = count(elements).ok_or("the size of a storage is not a number")?;
     let offset = match view.first().map(|&view| (view, values.items(view))) {
         None | Some((Value::None, _)) => 0,
@@ -97,29 +99,43 @@ pub(super) fn call(
     is_function: bool,
     steps: &mut usize,
 ) -> Result<Value, Wrong> {
-    let known = match values.class(class) {
-        Some((module, name)) => Known::of(module, name),
-        None => None,
-    };
-    let given = values.items(arguments).map(<[_]>::to_vec);
+    let known = values.class(class).and_then(|(module, name)| Known::of(module, name));
+    let len = values.items(arguments).map_or(0, <[_]>::len);
+    if known.is_some() {
+        values.count_copies(len)?;
+    }
+    // The arguments of a class that is not known remain where they are.
+    let given = known.and_then(|_| values.items(arguments)).map(<[_]>::to_vec);
     match (known, given) {
-        (Some(Known::Dict), Some(given)) => {
-            // A `defaultdict` has what makes its values first.
-            let pairs = given.iter().find_map(|&given| values.items(given)).unwrap_or_default();
-            let pairs = pairs.iter().map(|&pair| match values.items(pair) {
-                Some(&[key, value]) => Ok((key, value)),
-                _ => Err("an item of a dictionary is not a pair"),
-            });
-            let pairs = pairs.collect::<Result<Vec<_>, _>>()?;
-            Ok(values.add(dict(pairs))?)
+        (Some(Known::Dict { has_factory }), Some(given)) => {
+            // What makes the values of a `defaultdict` is no item. It remains with the dictionary.
+            let (state, given) = match given.split_first() {
+                Some((&factory, rest)) if has_factory => (factory, rest),
+                _ => (Value::None, given.as_slice()),
+            };
+            match count_items(values, given, true) {
+                Some(len) => {
+                    values.count_copies(len)?;
+                    let items = pairs(values, given)?;
+                    Ok(values.add(Node::Dict { items, state })?)
+                }
+                None => Ok(values.add(Node::Object { class, parts: vec![arguments] })?),
+            }
         }
-        (Some(Known::List), Some(given)) => {
-            let items = given.first().and_then(|&items| values.items(items)).unwrap_or_default();
-            let items = items.to_vec();
-            Ok(values.add(Node::List(items))?)
-        }
+        (Some(Known::List), Some(given)) => match count_items(values, &given, false) {
+            Some(len) => {
+                values.count_copies(len)?;
+                let items = given.iter().filter_map(|&items| values.items(items)).flatten();
+                let items = items.copied().collect();
+                Ok(values.add(Node::List(items))?)
+            }
+            None => Ok(values.add(Node::Object { class, parts: vec![arguments] })?),
+        },
         (Some(Known::Tensor { has_kind }), Some(given)) if is_function => {
-            tensor(values, &given, has_kind)
+            match given.get(6 + usize::from(has_kind)).is_some_and(|&last| marks(values, last)) {
+                true => Ok(values.add(Node::Object { class, parts: given })?),
+                false => tensor(values, &given, has_kind),
+            }
         }
         (Some(Known::Parameter), Some(given)) if is_function => {
             let (&data, rest) = given.split_first().ok_or("a parameter has no data")?;
@@ -149,12 +165,48 @@ pub(super) fn call(
     }
 }
 
+/// How many items the arguments of a container have. `None` if one is neither a list nor, with
+/// `takes_dicts`, a dictionary: what the container would make of that is not known.
+fn count_items(values: &Values, given: &[Value], takes_dicts: bool) -> Option<usize> {
+    given.iter().try_fold(0_usize, |all, &argument| {
+        let len = match (argument, values.node(argument)) {
+            (Value::None, _) | (_, Some(Node::Class { .. })) => 0,
+            (_, Some(Node::Tuple(items) | Node::List(items))) => items.len(),
+            (_, Some(Node::Dict { items, .. })) if takes_dicts || items.is_empty() => items.len(),
+            _ => return None,
+        };
+        Some(all.saturating_add(len))
+    })
+}
+
+/// The items of dictionaries, and of lists of pairs.
+fn pairs(values: &Values, given: &[Value]) -> Result<Vec<(Value, Value)>, &'static str> {
+    let mut pairs = Vec::new();
+    for &argument in given {
+        if let Some(items) = values.dict(argument) {
+            pairs.extend(items);
+        }
+        for &pair in values.items(argument).unwrap_or_default() {
+            match values.items(pair) {
+                Some(&[key, value]) => pairs.push((key, value)),
+                _ => return Err("an item of a dictionary is not a pair"),
+            }
+        }
+    }
+    Ok(pairs)
+}
+
 /// A function or class whose result is known.
 #[derive(Clone, Copy)]
 enum Known {
-    Dict,
+    /// `has_factory` is whether the first argument makes the values of keys that are missing.
+    Dict {
+        has_factory: bool,
+    },
     List,
-    Tensor { has_kind: bool },
+    Tensor {
+        has_kind: bool,
+    },
     Parameter,
     Subclass,
 }
@@ -162,8 +214,10 @@ enum Known {
 impl Known {
     fn of(module: &str, name: &str) -> Option<Self> {
         Some(match (module, name) {
-            ("collections", "OrderedDict" | "defaultdict")
-            | ("builtins" | "__builtin__", "dict") => Self::Dict,
+            ("collections", "OrderedDict") | ("builtins" | "__builtin__", "dict") => {
+                Self::Dict { has_factory: false }
+            }
+            ("collections", "defaultdict") => Self::Dict { has_factory: true },
             ("builtins" | "__builtin__", "set" | "frozenset" | "list" | "tuple")
             | ("torch", "Size") => Self::List,
             ("torch._utils", "_rebuild_tensor" | "_rebuild_tensor_v2") => {
@@ -177,6 +231,12 @@ impl Known {
             _ => return None,
         })
     }
+}
+
+/// Whether the last argument of a tensor marks it, as `{'conj': True}` does. The values of such a
+/// tensor are others than those in its storage.
+fn marks(values: &Values, argument: Value) -> bool {
+    argument != Value::None && values.dict(argument).is_none_or(|marks| !marks.is_empty())
 }
 
 /// A tensor: `(storage, offset, shape, strides, ...)`, and the type as the seventh if the storage
@@ -204,6 +264,16 @@ fn tensor(values: &mut Values, given: &[Value], has_kind: bool) -> Result<Value,
     };
     let offset = count(offset).and_then(|offset| offset.checked_add(first));
     let offset = offset.ok_or("the offset of a tensor is not a number")?;
+    // A pickle can use one long list in many tensors.
+    for numbers in [shape, strides] {
+        match values.items(numbers).map_or(0, <[_]>::len) {
+            0..=MOST_DIMENSIONS => {}
+            found => {
+                let problem = format!("a tensor has {found} dimensions, but PyTorch has at most ");
+                return Err(format!("{problem}{MOST_DIMENSIONS}").into());
+            }
+        }
+    }
     let numbers = |value: Value| {
         let items = values.items(value)?;
         items.iter().map(|&item| count(item)).collect::<Option<Vec<u64>>>()

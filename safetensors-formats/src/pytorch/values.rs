@@ -5,6 +5,7 @@
 //! here runs code: what a class would do is either known to this module, or the object remains a
 //! list of its parts.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use crate::error::{ErrorKind, Result};
@@ -48,6 +49,19 @@ pub(super) enum Node {
         class: Value,
         parts: Vec<Value>,
     },
+}
+
+impl Node {
+    /// How many items a container has.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Tuple(items) | Self::List(items) | Self::Object { parts: items, .. } => {
+                items.len()
+            }
+            Self::Dict { items, .. } => items.len(),
+            _ => 0,
+        }
+    }
 }
 
 /// A storage, or a view of one.
@@ -99,6 +113,8 @@ pub(super) struct Values {
     /// The positions of storages by their keys.
     pub(super) by_key: HashMap<String, u32>,
     limit: usize,
+    /// How many values calls were given and have copied, which no opcode pushes one by one.
+    copied: usize,
 }
 
 impl Values {
@@ -118,6 +134,16 @@ impl Values {
     /// Fails if there are too many of something that the pickle makes one by one.
     pub(super) fn check_count(&self, count: usize) -> Result<()> {
         match count < self.limit.min(u32::MAX as usize) {
+            true => Ok(()),
+            false => Err(ErrorKind::TooManyObjects { limit: self.limit }.into()),
+        }
+    }
+
+    /// Counts values that are copied from one object into another. A pickle of few bytes can use
+    /// one long list in many calls, and so these values are limited as the objects are.
+    pub(super) fn count_copies(&mut self, count: usize) -> Result<()> {
+        self.copied = self.copied.saturating_add(count);
+        match self.copied <= self.limit {
             true => Ok(()),
             false => Err(ErrorKind::TooManyObjects { limit: self.limit }.into()),
         }
@@ -182,25 +208,33 @@ impl Values {
         }
     }
 
-    /// A text or number, as a part of a name.
-    pub(super) fn key(&self, value: Value) -> Option<String> {
+    /// A text or number, as a part of a name. A text is borrowed: it can be long, and be the key
+    /// of many values.
+    pub(super) fn key(&self, value: Value) -> Option<Cow<'_, str>> {
         match value {
-            Value::Int(number) => Some(number.to_string()),
+            Value::Int(number) => Some(number.to_string().into()),
             Value::Bool(flag) => Some(if flag { "True" } else { "False" }.into()),
-            _ => self.text(value).map(str::to_owned),
+            _ => self.text(value).map(Cow::Borrowed),
         }
     }
 
-    /// Whether a tensor or storage is in a value, at any depth. Each step counts down `steps`.
+    /// Counts down `steps`, by one for a container and one for each of its items.
+    pub(super) fn step(&self, steps: &mut usize, items: usize) -> Result<()> {
+        let left = steps.checked_sub(items.saturating_add(1));
+        *steps = left.ok_or(ErrorKind::TooManyObjects { limit: self.limit })?;
+        Ok(())
+    }
+
+    /// Whether a tensor or storage is in a value, at any depth. Each value that is looked at counts
+    /// down `steps`.
     pub(super) fn holds_tensors(&self, value: Value, steps: &mut usize) -> Result<bool> {
         let mut seen = HashSet::new();
         let mut left = vec![value];
         while let Some(value) = left.pop() {
             let (Value::Node(position), Some(node)) = (value, self.node(value)) else { continue };
-            *steps = steps
-                .checked_sub(1)
-                .ok_or_else(|| ErrorKind::TooManyObjects { limit: self.limit })?;
-            if !seen.insert(position) {
+            let is_new = seen.insert(position);
+            self.step(steps, if is_new { node.len() } else { 0 })?;
+            if !is_new {
                 continue;
             }
             match node {

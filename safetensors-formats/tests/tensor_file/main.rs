@@ -13,6 +13,8 @@ mod hostile;
 mod numpy;
 #[cfg(feature = "pytorch")]
 mod pytorch;
+#[cfg(feature = "pytorch")]
+mod rebuilt;
 
 use std::path::{Path, PathBuf};
 

@@ -122,25 +122,25 @@ fn what_cannot_be_read_is_named() {
 }
 
 /// A legacy file of one pickle.
-fn legacy(pickle: &[u8], keys: &[u8], data: &[u8]) -> Vec<u8> {
+pub(super) fn legacy(pickle: &[u8], keys: &[u8], data: &[u8]) -> Vec<u8> {
     let start = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.";
     let system = b"\x80\x02}X\x0d\0\0\0little_endian\x88s.";
     [&start[..], system, b"\x80\x02", pickle, keys, data].concat()
 }
 
 /// A storage of two floats with the key `0`, on the stack.
-const STORAGE: &[u8] =
+pub(super) const STORAGE: &[u8] =
     b"(X\x07\0\0\0storagectorch\nFloatStorage\nX\x01\0\0\x000X\x03\0\0\0cpuK\x02Nt\x51";
 
 /// A tensor with these fields behind its storage, as the value of the key `w`.
-fn tensor(fields: &[u8]) -> Vec<u8> {
+pub(super) fn tensor(fields: &[u8]) -> Vec<u8> {
     let start = b"}X\x01\0\0\0wctorch._utils\n_rebuild_tensor_v2\n(";
     let end = b"\x89ccollections\nOrderedDict\n)RtRs.";
     [&start[..], STORAGE, fields, end].concat()
 }
 
-const KEYS: &[u8] = b"\x80\x02]X\x01\0\0\x000a.";
-const DATA: &[u8] = b"\x02\0\0\0\0\0\0\0\0\0\x80\x3f\0\0\0\x40";
+pub(super) const KEYS: &[u8] = b"\x80\x02]X\x01\0\0\x000a.";
+pub(super) const DATA: &[u8] = b"\x02\0\0\0\0\0\0\0\0\0\x80\x3f\0\0\0\x40";
 
 #[test]
 fn a_file_by_hand_is_read_and_each_wrong_field_is_named() {

@@ -254,9 +254,14 @@ fn may_be_empty(error: &object_store::Error) -> bool {
 /// The version of an object.
 pub(super) fn version_of(meta: &ObjectMeta) -> String {
     match &meta.e_tag {
-        Some(tag) => tag.clone(),
+        Some(tag) => unquoted(tag).into(),
         None => format!("{} bytes, changed {}", meta.size, meta.last_modified.to_rfc3339()),
     }
+}
+
+/// An ETag without the quotes around it, which Azure leaves out of listings.
+pub(super) fn unquoted(tag: &str) -> &str {
+    tag.trim_matches('"')
 }
 
 fn lied(expected: &Range<u64>, found: &Range<u64>) -> io::Error {

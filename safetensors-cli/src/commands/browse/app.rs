@@ -161,6 +161,7 @@ impl<'a> App<'a> {
     /// Filters by the query, and selects the first tensor that is found.
     fn search(&mut self) {
         self.found = self.outline.filter(&self.query);
+        self.scroll = 0;
         let first = self.outline.first_shown_from(self.before_search);
         match first.filter(|_| !self.query.is_empty()) {
             Some(first) => self.select(first),

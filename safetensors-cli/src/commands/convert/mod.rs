@@ -34,7 +34,7 @@ use safetensors_core::checkpoint::MaxShardSize;
 use safetensors_core::{Error, ErrorKind, Result};
 use source::Source;
 
-use crate::input::Rewrite;
+use crate::input::{self, Rewrite};
 use crate::progress::Progress;
 use crate::report::wrong_usage;
 use crate::{file, text};
@@ -187,7 +187,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
     drop(progress);
     let told = writeln!(out, "{summary}{}", plan.removed(true)).and_then(|()| out.flush());
     told.with_context(|| {
-        format!("{} is written, but this could not be printed", text::path(output.path()))
+        format!("{} is written, but this could not be printed", input::shown(output.path()))
     })?;
     Ok(ExitCode::SUCCESS)
 }

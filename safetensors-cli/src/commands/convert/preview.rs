@@ -6,7 +6,7 @@ use std::path::Path;
 
 use safetensors_core::Metadata;
 
-use crate::input::{Rewrite, Source};
+use crate::input::{self, Rewrite, Source};
 use crate::table::Column;
 use crate::{table, text};
 
@@ -72,7 +72,7 @@ impl Preview {
 
     /// The summary as one line of text.
     pub(super) fn summary(&self, path: &Path) -> String {
-        let (path, tensors) = (text::path(path), text::counted(self.tensors, "tensor"));
+        let (path, tensors) = (input::shown(path), text::counted(self.tensors, "tensor"));
         let files = self
             .files
             .map(|files| format!(", in {}", text::counted(files, "file")))

@@ -97,6 +97,7 @@ Exit codes: 0 drawn, 1 PATH is malformed or cannot be read or drawn, 2 wrong usa
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let format = args.format()?;
     let checkpoint = args.input.open()?;
+    input::refuse_as_output(&checkpoint, &args.output)?;
     let mut tensors = args.select.matcher()?.tensors(&checkpoint)?;
     let dtypes = Totals::by_dtype(tensors.iter().copied());
     if dtypes.values().all(|totals| totals.bytes == 0) {

@@ -95,7 +95,7 @@ fn assemble(body: &Body, parts: &[Part<'_>], options: &SaveOptions) -> Result<Ve
     let mut copies = Copies { to: file, waiting: None };
     for (part, (_, range)) in parts.iter().zip(&needed) {
         let offset = range.start - shortest + start;
-        part.put(body, offset, &mut copies).map_err(|error| error.in_tensor(part.entry.name()))?;
+        part.put(body, offset, &mut copies)?;
     }
     copies.flush()?;
     file.set_len(start + data_len).map_err(ErrorKind::Io)?;
@@ -159,9 +159,16 @@ impl<'a> Part<'a> {
         match (self.entry, &self.state) {
             (Entry::Whole(Whole { place, .. }), _) => match &place.home {
                 Home::Body => Ok(()),
-                Home::Spill(spill) => copies.copy(spill.file(), place.start, offset, self.len),
+                Home::Spill(spill) => {
+                    let from = spill.file();
+                    let (start, len, tensor) = (place.start, self.len, self.entry.name());
+                    copies.copy(Range { from, start, offset, len, tensor })
+                }
             },
-            (Entry::Growing(series), Some(state)) => put_steps(series, state, body, offset),
+            (Entry::Growing(series), Some(state)) => {
+                let put = put_steps(series, state, body, offset);
+                put.map_err(|error| error.in_tensor(self.entry.name()))
+            }
             (Entry::Growing(_), None) => Ok(()),
         }
     }
@@ -191,34 +198,39 @@ impl Whole {
 /// Copies from hidden files. Neighbours that stay neighbours are copied at once.
 struct Copies<'a> {
     to: &'a File,
-    waiting: Option<Waiting<'a>>,
+    waiting: Option<Range<'a>>,
 }
 
 /// A range that is to be copied.
-struct Waiting<'a> {
+struct Range<'a> {
     from: &'a File,
     start: u64,
     offset: u64,
     len: u64,
+    /// The first tensor of the range, for errors.
+    tensor: &'a str,
 }
 
 impl<'a> Copies<'a> {
-    fn copy(&mut self, from: &'a File, start: u64, offset: u64, len: u64) -> Result<()> {
+    fn copy(&mut self, range: Range<'a>) -> Result<()> {
         if let Some(before) = &mut self.waiting
-            && std::ptr::eq(before.from, from)
-            && before.start + before.len == start
-            && before.offset + before.len == offset
+            && std::ptr::eq(before.from, range.from)
+            && before.start + before.len == range.start
+            && before.offset + before.len == range.offset
         {
-            before.len += len;
+            before.len += range.len;
             return Ok(());
         }
         self.flush()?;
-        self.waiting = Some(Waiting { from, start, offset, len });
+        self.waiting = Some(range);
         Ok(())
     }
 
     fn flush(&mut self) -> Result<()> {
-        let Some(Waiting { from, start, offset, len }) = self.waiting.take() else { return Ok(()) };
-        Ok(copy_range(from, start, self.to, offset, len).map_err(ErrorKind::Io)?)
+        let Some(Range { from, start, offset, len, tensor }) = self.waiting.take() else {
+            return Ok(());
+        };
+        let copied = copy_range(from, start, self.to, offset, len).map_err(ErrorKind::Io);
+        copied.map_err(|kind| Error::from(kind).in_tensor(tensor))
     }
 }

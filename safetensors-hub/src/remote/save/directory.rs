@@ -42,8 +42,8 @@ impl Directory {
         Self { service: Arc::clone(&self.service), key: self.file(name) }
     }
 
-    /// All files by name. The index has its ETag, which some servers leave out of listings; without
-    /// it the version could not be compared with that of the index itself.
+    /// All files by name. The index has the ETag that the server gives for itself: some leave it
+    /// out of listings, and Azure lists it without quotes, so that it could be no condition.
     pub(super) fn list(&self, index: &str) -> io::Result<Files> {
         Ok(self.list_all(index)?.0)
     }
@@ -60,13 +60,17 @@ impl Directory {
         let named = |meta: ObjectMeta| Some((meta.location.filename()?.to_owned(), meta));
         let mut files: Files = listed.objects.into_iter().filter_map(named).collect();
         if let Some(listed) = files.get_mut(index)
-            && listed.e_tag.is_none()
+            && listed.e_tag.as_deref().is_none_or(|tag| !tag.contains('"'))
             && let Some(now) = self.find(index)?
         {
             // Headers count time in seconds. If it changed meanwhile, it keeps the version that
             // was listed, which no comparison finds any more.
             let seconds = |meta: &ObjectMeta| meta.last_modified.timestamp();
-            if (listed.size, seconds(listed)) == (now.size, seconds(&now)) {
+            let is_same = match listed.e_tag {
+                Some(_) => version_of(listed) == version_of(&now),
+                None => (listed.size, seconds(listed)) == (now.size, seconds(&now)),
+            };
+            if is_same {
                 *listed = now;
             }
         }

@@ -12,7 +12,7 @@ use super::directory::{Directory, Files, Put};
 use super::problem::{left_behind, overtaken, still_old};
 use super::ranks::attempt;
 use super::upload::Upload;
-use crate::remote::object::version_of;
+use crate::remote::object::{unquoted, version_of};
 use crate::remote::place::Place;
 
 /// Saves tensors to a directory, if `check` succeeds when everything is sent.
@@ -92,6 +92,16 @@ impl Commit<'_> {
             false => left_behind(error, "", self.shown),
         })?;
         self.check_placed(&placed, &now)?;
+        // Ranks that have written the index beside the earlier single file may be about to remove
+        // that file. They could remove the new one instead, and then need all of theirs.
+        let of_ranks = || directories.iter().any(|name| attempt::is_directory(self.pattern, name));
+        if self.index.is_none()
+            && before.contains_key(&single)
+            && before.contains_key(&index)
+            && of_ranks()
+        {
+            return Ok(());
+        }
         self.remove_stale(&new, &before, &now, &aside)?;
         // Ranks may just have written an index that the single file hides.
         let version = |files: &Files| files.get(&index).map(version_of);
@@ -116,7 +126,7 @@ impl Commit<'_> {
             self.directory.version(name).map_err(|error| Error::from(ErrorKind::Io(error)))
         };
         if let Some((name, PutResult { e_tag: Some(tag), .. })) = last
-            && version(name)?.as_ref() != Some(tag)
+            && version(name)?.as_deref() != Some(unquoted(tag))
         {
             return Err(overtaken(name));
         }
@@ -184,18 +194,22 @@ impl Commit<'_> {
     /// Removes files that became visible before another one could not. Those that replaced an old
     /// file stay: the index in place names a copy of the old one.
     fn take_back(&self, placed: &[(&str, PutResult)], before: &Files) {
-        for (name, _) in placed.iter().filter(|(name, _)| !before.contains_key(*name)) {
-            // What stays is named by no index.
-            let _ = self.directory.remove(name);
+        for (name, sent) in placed.iter().filter(|(name, _)| !before.contains_key(*name)) {
+            // Another save may have replaced it meanwhile. What stays is named by no index.
+            let version = self.directory.version(name).ok().flatten();
+            if sent.e_tag.is_none() || version.as_deref() == sent.e_tag.as_deref().map(unquoted) {
+                let _ = self.directory.remove(name);
+            }
         }
     }
 
     /// Checks that the files are those that this save has sent.
     fn check_placed(&self, placed: &[(&str, PutResult)], now: &Files) -> Result<()> {
         for (name, sent) in placed {
-            let found = now.get(*name).map(|meta| &meta.e_tag);
-            let is_same = found
-                .is_some_and(|tag| tag.is_none() || sent.e_tag.is_none() || *tag == sent.e_tag);
+            let is_same = now.get(*name).is_some_and(|meta| match (&meta.e_tag, &sent.e_tag) {
+                (Some(found), Some(sent)) => unquoted(found) == unquoted(sent),
+                _ => true,
+            });
             if !is_same {
                 return Err(overtaken(name));
             }

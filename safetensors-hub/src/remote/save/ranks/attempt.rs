@@ -147,8 +147,9 @@ impl<'a, T: TensorSource> Attempt<'a, T> {
         self.objects.write(&format!("{turn}{MARK}"), b"done\n").map_err(failed)
     }
 
-    /// Removes the marks of earlier calls of a rank. Their files stay, because another rank may
-    /// just be writing an index with them.
+    /// Removes the marks of earlier calls of a rank, but not the mark that counts: two calls of one
+    /// rank at the same time must not remove each other's. Their files stay, because another rank
+    /// may just be writing an index with them.
     pub(super) fn unmark_earlier(
         &self,
         contents: &Contents,
@@ -156,7 +157,9 @@ impl<'a, T: TensorSource> Attempt<'a, T> {
         turn: &str,
     ) -> Result<()> {
         let marks = contents.marks.get(&rank).into_iter().flatten();
-        let earlier = marks.filter(|(earlier, _)| earlier != turn);
+        let counts = contents.turns().get(&rank).copied();
+        let earlier =
+            marks.filter(|(earlier, _)| earlier != turn && Some(earlier.as_str()) != counts);
         let keys: Vec<_> = earlier.map(|(_, mark)| mark.location.clone()).collect();
         self.objects.remove_all(keys).map_err(failed)
     }

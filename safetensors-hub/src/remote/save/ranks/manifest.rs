@@ -58,8 +58,9 @@ impl Manifest {
 
     /// The name of a file of the earlier checkpoint that is no longer what it was.
     pub(super) fn changed(&self, now: &Files) -> Option<&str> {
+        // A file that is gone was removed by the clean-up of an earlier attempt.
         let is_same = |name: &str, version: &str| {
-            now.get(name).is_some_and(|meta| version_of(meta) == version)
+            now.get(name).is_none_or(|meta| version_of(meta) == version)
         };
         let mut files = self.files.iter();
         files.find(|(name, version)| !is_same(name, version)).map(|(name, _)| name.as_str())
