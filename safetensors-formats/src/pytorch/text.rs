@@ -19,7 +19,8 @@ pub(super) fn unquoted(line: &[u8]) -> Option<String> {
     (!text.contains('\\')).then(|| text.to_owned())
 }
 
-/// A text of protocol 0: Latin-1, other characters as `\uXXXX` and `\UXXXXXXXX`.
+/// A text of protocol 0: Latin-1, other characters as `\u` with 4 hexadecimal digits or `\U` with 8
+/// of them.
 pub(super) fn raw_unicode(line: &[u8]) -> Option<String> {
     let mut text = String::new();
     let mut rest = line;
