@@ -3,7 +3,7 @@
 use std::ptr;
 
 use ndarray::{Array, ArrayD, ArrayView, ArrayViewD, Dimension, IxDyn};
-use safetensors_core::save::Sink;
+use safetensors_core::save::{PieceSink, Sink};
 use safetensors_core::tied::Storage;
 use safetensors_core::{Dtype, Error, ErrorKind, Result, TensorBuf, TensorSource, shape};
 
@@ -93,6 +93,13 @@ macro_rules! define_dyn_array {
                 match self {
                     $(Self::$variant(array) => array_source(array).write_to(sink),)*
                     Self::Packed(packed) => packed.buf().write_to(sink),
+                }
+            }
+
+            fn write_pieces(&self, sink: &mut PieceSink<'_>) -> Result<()> {
+                match self {
+                    $(Self::$variant(array) => array_source(array).write_pieces(sink),)*
+                    Self::Packed(packed) => packed.buf().write_pieces(sink),
                 }
             }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use ndarray::{ArrayBase, ArrayRef, ArrayViewD, Data, Dimension};
 use safetensors_core::checkpoint::SavedShards;
-use safetensors_core::save::Sink;
+use safetensors_core::save::{PieceSink, Sink};
 use safetensors_core::tied::Storage;
 use safetensors_core::{Dtype, Result, SaveOptions, ShardOptions, TensorSource, framework};
 
@@ -15,7 +15,8 @@ use crate::{ArrayElement, DynArray, Ndarray, strided};
 ///
 /// `tensors` is anything that yields names and tensors, such as a `&BTreeMap<String, DynArray>`.
 /// Arrays in C order are written directly from their memory. Other arrays pass through buffers: two
-/// per thread of 2 MiB each, or up to 32 MiB where 64 rows need as much.
+/// per thread of 2 to 8 MiB each. With [`SaveOptions::digests`], a buffer has up to 32
+/// MiB if 64 rows need as much.
 ///
 /// To save arrays that are not [`DynArray`]s, pass [`array_source`]s to
 /// [`safetensors_core::save()`].
@@ -134,6 +135,10 @@ impl<T: ArrayElement> TensorSource for ArraySource<'_, T> {
 
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()> {
         strided::write(self.0.view(), sink)
+    }
+
+    fn write_pieces(&self, sink: &mut PieceSink<'_>) -> Result<()> {
+        strided::write_pieces(self.0.view(), sink)
     }
 
     /// The memory of the elements, if they lie in C order. Two such sources with the same address

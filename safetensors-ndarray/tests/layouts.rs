@@ -40,13 +40,31 @@ fn collect(source: &impl TensorSource) -> (Vec<u8>, Vec<Range<*const u8>>) {
     (bytes, pieces)
 }
 
-/// Checks the bytes that the array writes. Each piece must be borrowed from `memory`, or be at most
-/// as long as a buffer.
+/// The bytes that a source writes in any order, each of them once.
+fn collect_pieces(source: &impl TensorSource, len: usize) -> Vec<u8> {
+    let (mut bytes, mut seen) = (vec![0; len], vec![false; len]);
+    source
+        .write_pieces(&mut |offset, piece| {
+            let place = offset as usize..offset as usize + piece.len();
+            bytes[place.clone()].copy_from_slice(piece);
+            assert!(!seen[place.clone()].contains(&true), "written twice: {place:?}");
+            seen[place].fill(true);
+            Ok(())
+        })
+        .unwrap();
+    assert!(!seen.contains(&false), "not written");
+    bytes
+}
+
+/// Checks the bytes that the array writes, in order and in any order. Each piece in order must be
+/// borrowed from `memory`, or be at most as long as a buffer.
 fn check<T: ArrayElement, D: Dimension>(array: ArrayView<'_, T, D>, memory: &[T]) {
     let source = array_source(&array);
     assert_eq!((source.dtype(), source.shape()), (T::DTYPE, array.shape()));
     let (bytes, pieces) = collect(&source);
-    assert!(bytes == oracle(&array), "shape {:?}, strides {:?}", array.shape(), array.strides());
+    let layout = || format!("shape {:?}, strides {:?}", array.shape(), array.strides());
+    assert!(bytes == oracle(&array), "{}", layout());
+    assert!(collect_pieces(&source, bytes.len()) == bytes, "{}", layout());
     let memory: Range<*const u8> = bytemuck::cast_slice::<T, u8>(memory).as_ptr_range();
     let rows = array.shape().iter().find(|&&len| len > 1).map_or(1, |&len| len);
     let most = (64 * (bytes.len() / rows)).clamp(BUFFER, WIDE_BUFFER);
@@ -248,6 +266,45 @@ fn permutations_of_three_axes_larger_than_the_buffer() {
     for axes in [[0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
         check(array.view().permuted_axes(&axes[..]), array.as_slice().unwrap());
     }
+}
+
+#[test]
+fn rows_longer_than_a_buffer_has_room_for() {
+    for (shape, axes) in [
+        (&[70, 200, 180][..], &[0, 1, 2][..]),
+        (&[180, 70, 200], &[2, 0, 1]),
+        (&[5, 67, 3, 230, 170], &[1, 0, 2, 3, 4]),
+    ] {
+        let array = fortran(&counted(shape));
+        let memory = array.as_slice_memory_order().unwrap();
+        check(array.view().permuted_axes(axes), memory);
+        let mut reversed = array.view();
+        reversed.invert_axis(Axis(0));
+        check(reversed, memory);
+    }
+}
+
+#[test]
+fn a_file_has_the_same_bytes_in_whichever_order_they_are_written() {
+    let array = fortran(&counted(&[70, 200, 180]));
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("u.safetensors");
+    let expected = oracle(&array.view());
+    // Digests are taken of the bytes in order.
+    for options in [SaveOptions::new(), SaveOptions::new().digests(true)] {
+        safetensors_core::save(&path, [("u", array_source(&array))], &options).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        assert!(SafeTensors::parse(&bytes).unwrap().view("u").unwrap().data() == expected);
+        assert!(safetensors_core::Checkpoint::open(&path).unwrap().audit_values().is_ok());
+    }
+    let writer = safetensors_ndarray::Writer::create(&path).unwrap();
+    writer.add("u", &array).unwrap();
+    writer.add("v", &array.view().reversed_axes()).unwrap();
+    writer.finish().unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    let file = SafeTensors::parse(&bytes).unwrap();
+    assert!(file.view("u").unwrap().data() == expected);
+    assert!(file.view("v").unwrap().data() == oracle(&array.view().reversed_axes()));
 }
 
 #[test]

@@ -81,8 +81,11 @@ fn rewrite(edit: &Edit<'_>, plan: &EditPlan<'_>) -> Result<AtomicFile> {
     }
     for (i, place) in plan.appended() {
         let (name, tensor) = &edit.appended[i];
-        write_exactly(tensor, place.end - place.start, &mut |offset, bytes| {
-            Ok(write_all_at(file, bytes, place.start + offset).map_err(ErrorKind::Io)?)
+        let mut at = place.start;
+        write_exactly(tensor, place.end - place.start, &mut |bytes| {
+            write_all_at(file, bytes, at).map_err(ErrorKind::Io)?;
+            at += bytes.len() as u64;
+            Ok(())
         })
         .map_err(|error| error.in_tensor(name))?;
     }

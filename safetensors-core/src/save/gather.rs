@@ -69,7 +69,7 @@ fn gather(
     buffer: &mut Vec<u8>,
 ) -> Result<()> {
     tensor.check_source(source)?;
-    write_exactly(source, tensor.byte_len(), &mut |_, bytes| {
+    write_exactly(source, tensor.byte_len(), &mut |bytes| {
         buffer.extend_from_slice(bytes);
         Ok(())
     })

@@ -28,6 +28,8 @@ mod options;
 #[cfg(feature = "std")]
 pub(crate) mod permissions;
 #[cfg(feature = "std")]
+mod pieces;
+#[cfg(feature = "std")]
 mod ranges;
 #[cfg(feature = "std")]
 mod recording;
@@ -66,4 +68,4 @@ pub(crate) use writer::save_if;
 
 #[cfg(feature = "std")]
 pub use crate::io::unfinished::remove_temporaries;
-pub use crate::tensor::{Sink, TensorSource};
+pub use crate::tensor::{PieceSink, Sink, TensorSource};

@@ -43,6 +43,11 @@ impl Ranges {
         self.0.splice(at..=at, parts.into_iter().filter(|part| !part.is_empty()));
     }
 
+    /// The ranges, front to back.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Range<u64>> {
+        self.0.iter().cloned()
+    }
+
     /// The end of the last range.
     pub(super) fn end(&self) -> u64 {
         self.0.last().map_or(0, |range| range.end)

@@ -48,7 +48,7 @@ pub(super) fn of_sources<N: AsRef<str>, S: TensorSource>(
     for (i, place) in places {
         let (name, tensor) = &tensors[*i];
         let mut hasher = Hasher::new();
-        write_exactly(tensor, place.end - place.start, &mut |_, bytes| {
+        write_exactly(tensor, place.end - place.start, &mut |bytes| {
             hasher.update(bytes);
             Ok(())
         })

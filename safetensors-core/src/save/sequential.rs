@@ -129,7 +129,7 @@ fn write_in_order<N: AsRef<str>, S: TensorSource>(
     sink(None, &layout.prefix)?;
     for (i, range) in &layout.places {
         let (name, tensor) = (tensors[*i].0.as_ref(), &tensors[*i].1);
-        let mut sink = |_, bytes: &[u8]| sink(Some(name), bytes);
+        let mut sink = |bytes: &[u8]| sink(Some(name), bytes);
         write_exactly(tensor, range.end - range.start, &mut sink)
             .map_err(|error| error.in_tensor(name))?;
     }

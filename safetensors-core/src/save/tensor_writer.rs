@@ -5,12 +5,13 @@ use std::ops::Range;
 use std::sync::{MutexGuard, PoisonError};
 
 use super::StreamWriter;
+use super::pieces::Pieces;
 use super::ranges::Ranges;
 use super::stream::Declared;
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::positional::write_all_at;
-use crate::tensor::{Element, TensorSource, swap_on_big_endian, write_exactly};
+use crate::tensor::{Element, TensorSource, swap_on_big_endian};
 
 /// One tensor of a [`StreamWriter`]. It can be copied and sent to other threads; all copies write
 /// to the same tensor.
@@ -143,16 +144,19 @@ impl<'a> TensorWriter<'a> {
     /// [`write_bytes_at`](TensorWriter::write_bytes_at) and of the source.
     pub fn write_from(&self, source: &(impl TensorSource + ?Sized)) -> Result<()> {
         self.check_source(source).map_err(|error| self.locate(error))?;
-        let mut written = 0;
-        let result = write_exactly(source, self.byte_len(), &mut |offset, bytes| {
-            self.write_bytes_at(offset, bytes)?;
-            written = offset + bytes.len() as u64;
-            Ok(())
-        });
+        let mut pieces = Pieces::new(self.byte_len());
+        let mut sink = |offset, bytes: &[u8]| self.write_bytes_at(offset, bytes);
+        // A digest is taken of the bytes in order, while they are at hand.
+        let result = match self.writer.digest_options {
+            Some(_) => pieces.write_in_order(source, &mut sink),
+            None => pieces.write(source, &mut sink),
+        };
         result.map_err(|error| {
             self.tensor.running().restart();
-            self.lock().remove(0..written);
-            self.writer.progress.take_back(written);
+            let mut all = self.lock();
+            pieces.written().iter().for_each(|range| all.remove(range));
+            drop(all);
+            self.writer.progress.take_back(pieces.written().byte_len());
             self.locate(error)
         })
     }

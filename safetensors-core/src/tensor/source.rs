@@ -9,6 +9,10 @@ use crate::tensor::{Storage, TensorBuf, TensorView, swap_on_big_endian};
 /// Takes the bytes of a tensor, piece by piece, in order.
 pub type Sink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 
+/// Takes the bytes of a tensor, piece by piece, in any order. The number is the offset of a piece in
+/// the tensor, in bytes.
+pub type PieceSink<'a> = dyn FnMut(u64, &[u8]) -> Result<()> + 'a;
+
 /// A tensor to be saved: its dtype, its shape, and its bytes on demand.
 ///
 /// The threads that write share the sources, so a source must be [`Sync`].
@@ -54,6 +58,24 @@ pub trait TensorSource: Sync {
     /// Those of `sink`, at which the source must stop, and those of reading the bytes. A source
     /// that passes more or fewer bytes than its dtype and shape need makes the save fail.
     fn write_to(&self, sink: &mut Sink<'_>) -> Result<()>;
+
+    /// Passes the same bytes to a sink that knows the place of each piece, as a file does. A source
+    /// whose elements lie in memory in another order overrides this: it can pass each piece while
+    /// the memory that it comes from is in the processor's cache. The default passes the pieces of
+    /// [`write_to`](Self::write_to).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`write_to`](Self::write_to). A source that passes a byte twice or not at all makes
+    /// the save fail.
+    fn write_pieces(&self, sink: &mut PieceSink<'_>) -> Result<()> {
+        let mut offset = 0;
+        self.write_to(&mut |bytes| {
+            sink(offset, bytes)?;
+            offset += bytes.len() as u64;
+            Ok(())
+        })
+    }
 
     /// The memory that holds the elements, if other tensors may share it.
     /// [`SaveOptions::tied`](crate::SaveOptions::tied) uses it to find tied weights. The default is
@@ -137,6 +159,10 @@ macro_rules! forward {
                 (**self).write_to(sink)
             }
 
+            fn write_pieces(&self, sink: &mut PieceSink<'_>) -> Result<()> {
+                (**self).write_pieces(sink)
+            }
+
             fn storage(&self) -> Option<Storage> {
                 (**self).storage()
             }
@@ -146,12 +172,12 @@ macro_rules! forward {
 
 forward!(&S, Box<S>);
 
-/// Writes a source to `sink`, and tells `sink` where in the tensor each piece belongs. The source
-/// must give exactly `expected` bytes. No byte past them reaches `sink`.
+/// Writes a source to `sink`. The source must give exactly `expected` bytes. No byte past them
+/// reaches `sink`.
 pub(crate) fn write_exactly(
     tensor: &(impl TensorSource + ?Sized),
     expected: u64,
-    sink: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
+    sink: &mut Sink<'_>,
 ) -> Result<()> {
     let mut written = 0;
     tensor.write_to(&mut |bytes| {
@@ -161,7 +187,7 @@ pub(crate) fn write_exactly(
             written = found;
             return Err(ErrorKind::SourceLength { expected, found }.into());
         }
-        sink(written, bytes)?;
+        sink(bytes)?;
         written = found;
         Ok(())
     })?;

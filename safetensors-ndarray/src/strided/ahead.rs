@@ -3,11 +3,12 @@
 use std::sync::mpsc::sync_channel;
 use std::thread;
 
-use ndarray::{ArrayViewD, ShapeError};
+use ndarray::ShapeError;
 use safetensors_core::Result;
-use safetensors_core::save::Sink;
+use safetensors_core::save::PieceSink;
 
-use super::{for_each_block, gather, give, write_blocks};
+use super::blocks::{Blocks, Rows};
+use super::{gather, give_rows, write_here};
 use crate::ArrayElement;
 use crate::error::shape_error;
 
@@ -22,37 +23,34 @@ enum Stop {
     Failed(ShapeError),
 }
 
-/// Writes an array in blocks of at most `len` elements. The calling thread writes, because the sink
-/// belongs to it.
+/// Writes an array block by block. The calling thread writes, because the sink belongs to it.
 pub(super) fn write<T: ArrayElement>(
-    array: ArrayViewD<'_, T>,
-    len: usize,
-    sink: &mut Sink<'_>,
+    blocks: &Blocks<'_, T>,
+    sink: &mut PieceSink<'_>,
 ) -> Result<()> {
-    // The buffers go round: empty ones to the second thread, full ones back, with the number of
-    // elements. Each channel has room for all of them, so that sending never waits.
+    // The buffers go round: empty ones to the second thread, full ones back, with the place of the
+    // block. Each channel has room for all of them, so that sending never waits.
     let (give_back, empty) = sync_channel::<Vec<T>>(BUFFERS);
-    let (pass_on, full) = sync_channel::<(Vec<T>, usize)>(BUFFERS);
+    let (pass_on, full) = sync_channel::<(Vec<T>, usize, Rows)>(BUFFERS);
     for _ in 0..BUFFERS {
         // Cannot fail: the receiver is there.
-        let _ = give_back.send(bytemuck::zeroed_vec(len));
+        let _ = give_back.send(bytemuck::zeroed_vec(blocks.most));
     }
-    let blocks = array.clone();
     let gather_all = move || {
-        for_each_block(blocks, len, &mut |block| {
+        blocks.for_each(&mut |block, rows| {
             let mut buffer = empty.recv().map_err(|_| Stop::NotNeeded)?;
             let elements = block.len();
             gather::gather(block, &mut buffer[..elements]).map_err(Stop::Failed)?;
-            pass_on.send((buffer, elements)).map_err(|_| Stop::NotNeeded)
+            pass_on.send((buffer, elements, rows)).map_err(|_| Stop::NotNeeded)
         })
     };
     // After an error this closure drops its ends of the channels, which stops the second thread.
     thread::scope(move |scope| {
         let Ok(gathering) = thread::Builder::new().spawn_scoped(scope, gather_all) else {
-            return write_blocks(array, len, sink);
+            return write_here(blocks, sink);
         };
-        for (buffer, elements) in full {
-            give(&buffer[..elements], sink)?;
+        for (buffer, elements, rows) in full {
+            give_rows(&buffer[..elements], rows, sink)?;
             // Fails if the last block has been gathered.
             let _ = give_back.send(buffer);
         }

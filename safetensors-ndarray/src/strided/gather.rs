@@ -68,7 +68,7 @@ fn way<T>(block: &ArrayViewD<'_, T>) -> Way {
 }
 
 /// The axis along which neighbours lie closest together in memory.
-fn fastest_axis<T>(array: &ArrayViewD<'_, T>) -> Option<usize> {
+pub(super) fn fastest_axis<T>(array: &ArrayViewD<'_, T>) -> Option<usize> {
     let (shape, strides) = (array.shape(), array.strides());
     // An axis of length 1 has no neighbours. A stride of 0 repeats one element.
     let axes = (0..array.ndim()).filter(|&axis| shape[axis] > 1 && strides[axis] != 0);

@@ -1,31 +1,20 @@
 //! Writes arrays of any memory layout in C order. Buffers are used only where they are needed.
 //!
-//! [`gather`](gather::gather) brings a block of the array into C order. [`ahead`] does so in a
-//! second thread, while the first one writes the block before.
+//! [`Blocks`] divides an array. [`gather`](gather::gather) brings a block into C order. [`ahead`]
+//! does so in a second thread, while the first one writes the block before.
 
 mod ahead;
+mod blocks;
 mod gather;
 
+use blocks::{Blocks, Rows};
 use ndarray::{ArrayViewD, Axis};
 use safetensors_core::Result;
 use safetensors_core::framework::{default_threads, write_native};
-use safetensors_core::save::Sink;
+use safetensors_core::save::{PieceSink, Sink};
 
 use crate::ArrayElement;
 use crate::error::shape_error;
-
-/// The least bytes of a buffer, unless the array has fewer. It fits the second-level cache of
-/// today's processors.
-const LEAST: usize = 2 << 20;
-
-/// The most bytes of a buffer. Only rows of more than 512 KiB need as many, see [`ROWS`].
-const MOST: usize = 32 << 20;
-
-/// A buffer holds at least this many rows of the array, unless they take more than [`MOST`] bytes.
-///
-/// In Fortran order the elements of one column are neighbours in memory, and a block takes as many
-/// of them as it has rows. With fewer rows, cache lines are loaded again for the next block.
-const ROWS: usize = gather::TILE;
 
 /// Contiguous runs of at least this many bytes are written directly, without a buffer.
 const LONG_RUN: usize = 64 << 10;
@@ -38,66 +27,68 @@ const LARGE: usize = 8 << 20;
 ///
 /// An array in C order is written as one borrowed piece. An array of long contiguous runs is
 /// written run by run, each borrowed. Any other array is gathered block by block in a buffer, or
-/// two if the array is [`LARGE`]. A buffer has from [`LEAST`] to [`MOST`] bytes.
+/// two if the array is [`LARGE`]. A buffer has from 2 to 32 MiB.
 pub(crate) fn write<T: ArrayElement>(array: ArrayViewD<'_, T>, sink: &mut Sink<'_>) -> Result<()> {
+    write_blocks(array, Blocks::in_order, &mut |_, bytes| sink(bytes))
+}
+
+/// [`write`] to a sink that takes pieces in any order. A buffer then has from 2 to 8 MiB.
+pub(crate) fn write_pieces<T: ArrayElement>(
+    array: ArrayViewD<'_, T>,
+    sink: &mut PieceSink<'_>,
+) -> Result<()> {
+    write_blocks(array, Blocks::in_any_order, sink)
+}
+
+fn write_blocks<'a, T: ArrayElement>(
+    array: ArrayViewD<'a, T>,
+    blocks: fn(ArrayViewD<'a, T>) -> Blocks<'a, T>,
+    sink: &mut PieceSink<'_>,
+) -> Result<()> {
     if let Some(elements) = array.as_slice() {
-        return give(elements, sink);
+        return give(elements, 0, sink);
     }
     let array = merge_axes(array);
     if is_run(&array, LONG_RUN) {
-        return array
-            .rows()
-            .into_iter()
-            .filter_map(|row| row.to_slice())
-            .try_for_each(|run| give(run, sink));
+        let run = array.len_of(Axis(array.ndim() - 1));
+        let runs = array.rows().into_iter().filter_map(|row| row.to_slice());
+        return runs.zip((0..).step_by(run)).try_for_each(|(run, start)| give(run, start, sink));
     }
-    let len = buffer_len(&array);
-    match array.len() * size_of::<T>() {
-        LARGE.. if default_threads() > 1 => ahead::write(array, len, sink),
-        _ => write_blocks(array, len, sink),
-    }
-}
-
-/// The number of elements of a buffer for the array.
-fn buffer_len<T>(array: &ArrayViewD<'_, T>) -> usize {
-    let elements = |bytes: usize| bytes / size_of::<T>();
-    // No division is by zero: arrays of no or one element are in C order and never come here.
-    let row_len = array.len() / array.len_of(Axis(0));
-    (ROWS * row_len).clamp(elements(LEAST), elements(MOST)).min(array.len())
-}
-
-/// Cuts the array along its first axis into blocks of at most `most` elements, and calls `work`
-/// with one after the other. If a single index of that axis has more, the function calls itself
-/// with the subarray at each index.
-fn for_each_block<T, E>(
-    array: ArrayViewD<'_, T>,
-    most: usize,
-    work: &mut dyn FnMut(ArrayViewD<'_, T>) -> Result<(), E>,
-) -> Result<(), E> {
-    let row_len = array.len() / array.len_of(Axis(0));
-    match most / row_len {
-        0 => array.outer_iter().try_for_each(|row| for_each_block(row, most, work)),
-        rows => array.axis_chunks_iter(Axis(0), rows).try_for_each(work),
+    let bytes = array.len() * size_of::<T>();
+    let blocks = blocks(array);
+    match bytes {
+        LARGE.. if default_threads() > 1 => ahead::write(&blocks, sink),
+        _ => write_here(&blocks, sink),
     }
 }
 
-/// Gathers and writes an array in blocks of at most `len` elements, in this thread alone.
-fn write_blocks<T: ArrayElement>(
-    array: ArrayViewD<'_, T>,
-    len: usize,
-    sink: &mut Sink<'_>,
-) -> Result<()> {
-    let mut buffer = bytemuck::zeroed_vec(len);
-    for_each_block(array, len, &mut |block| {
+/// Gathers and writes blocks in this thread alone.
+fn write_here<T: ArrayElement>(blocks: &Blocks<'_, T>, sink: &mut PieceSink<'_>) -> Result<()> {
+    let mut buffer = bytemuck::zeroed_vec(blocks.most);
+    blocks.for_each(&mut |block, rows| {
         let gathered = &mut buffer[..block.len()];
         gather::gather(block, gathered).map_err(shape_error)?;
-        give(gathered, sink)
+        give_rows(gathered, rows, sink)
     })
 }
 
-/// Writes contiguous elements in the byte order of the format.
-fn give<T: ArrayElement>(elements: &[T], sink: &mut Sink<'_>) -> Result<()> {
-    write_native(T::DTYPE, bytemuck::cast_slice(elements), sink)
+/// Writes the rows of a block.
+fn give_rows<T: ArrayElement>(block: &[T], rows: Rows, sink: &mut PieceSink<'_>) -> Result<()> {
+    let mut starts = (rows.start..).step_by(rows.stride);
+    block
+        .chunks_exact(rows.len)
+        .zip(&mut starts)
+        .try_for_each(|(row, start)| give(row, start, sink))
+}
+
+/// Writes contiguous elements in the byte order of the format. `start` is the place of the first.
+fn give<T: ArrayElement>(elements: &[T], start: usize, sink: &mut PieceSink<'_>) -> Result<()> {
+    let mut offset = (start * size_of::<T>()) as u64;
+    write_native(T::DTYPE, bytemuck::cast_slice(elements), &mut |bytes| {
+        sink(offset, bytes)?;
+        offset += bytes.len() as u64;
+        Ok(())
+    })
 }
 
 /// Returns the same elements in the same order with as few axes as possible. Neighbouring axes that

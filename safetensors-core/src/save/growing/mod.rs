@@ -22,10 +22,11 @@ use series::Series;
 use sync::Synced;
 
 use super::SaveOptions;
+use super::pieces::Pieces;
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::{Limits, METADATA_KEY, Metadata, NameTable, attribute_key};
-use crate::tensor::{TensorSource, shape, write_exactly};
+use crate::tensor::{TensorSource, shape};
 
 /// Writes a file tensor by tensor. A tensor is [added](Self::add) whole, or [grows](Self::grow)
 /// step by step along one dimension. The number of tensors and of steps need not be known at the
@@ -190,7 +191,7 @@ impl GrowingWriter {
         })?;
         let Entry::Whole(whole) = &*entry else { return Ok(()) };
         let Place { home, start, .. } = &whole.place;
-        write_exactly(tensor, len, &mut |offset, bytes| {
+        Pieces::new(len).write(tensor, &mut |offset, bytes| {
             Ok(self.body.write(home, bytes, start + offset).map_err(ErrorKind::Io)?)
         })?;
         whole.written.store(true, Ordering::Release);

@@ -194,7 +194,7 @@ impl SeriesState {
         let too_long = || ErrorKind::Io(std::io::ErrorKind::FileTooLarge.into());
         before.checked_add(len).ok_or_else(too_long)?;
         self.stored.truncate(before);
-        let written = write_exactly(source, len, &mut |_, bytes| {
+        let written = write_exactly(source, len, &mut |bytes| {
             Ok(self.stored.push(bytes, body, series.may_be_tail()).map_err(ErrorKind::Io)?)
         });
         match written {

@@ -1,0 +1,192 @@
+//! [`Blocks`]: an array in parts that fit in a buffer.
+
+use ndarray::{ArrayViewD, Axis};
+
+use super::gather::{TILE, fastest_axis};
+
+/// The least bytes of a buffer, unless the array has fewer. It fits the second-level cache of
+/// today's processors.
+const LEAST: usize = 2 << 20;
+
+/// The most bytes of a buffer for blocks in order. Only rows of more than 512 KiB need as many, see
+/// [`ROWS`].
+const MOST: usize = 32 << 20;
+
+/// A block holds at least this many rows of the array, unless they take more than [`MOST`] bytes.
+///
+/// In Fortran order the elements of one column are neighbours in memory, and a block takes as many
+/// of them as it has rows. With fewer rows, cache lines are loaded again for the next block.
+const ROWS: usize = TILE;
+
+/// Rows of more bytes than this are cut into several blocks where the order is free. A system call
+/// for fewer bytes would take longer than copying them.
+const LONG_ROW: usize = 128 << 10;
+
+/// An array, and how it is divided into blocks.
+#[derive(Debug)]
+pub(super) struct Blocks<'a, T> {
+    array: ArrayViewD<'a, T>,
+    /// The most elements of a block.
+    pub(super) most: usize,
+    /// The axis whose neighbours lie together in memory, if its rows are cut.
+    cut: Option<usize>,
+}
+
+/// Where the elements of a block belong, in elements from the start of the array in C order. A
+/// block consists of rows of equal length, each contiguous.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rows {
+    pub(super) start: usize,
+    /// From the start of a row to that of the next.
+    pub(super) stride: usize,
+    pub(super) len: usize,
+}
+
+/// Called with each block.
+type Work<'w, T, E> = dyn FnMut(ArrayViewD<'_, T>, Rows) -> Result<(), E> + 'w;
+
+impl<'a, T> Blocks<'a, T> {
+    /// Contiguous blocks, front to back. The array has two elements or more.
+    pub(super) fn in_order(array: ArrayViewD<'a, T>) -> Self {
+        let elements = |bytes: usize| bytes / size_of::<T>();
+        let most = ROWS * row_len(&array, 0);
+        let most = most.clamp(elements(LEAST), elements(MOST)).min(array.len());
+        Self { array, most, cut: None }
+    }
+
+    /// Blocks in any order. They fit a cache, whatever the shape: a block takes [`ROWS`] neighbours
+    /// in memory, and only as much of their rows as there is room for.
+    pub(super) fn in_any_order(array: ArrayViewD<'a, T>) -> Self {
+        let longest = LONG_ROW / size_of::<T>();
+        let is_long = |&axis: &usize| row_len(&array, axis) > longest;
+        match fastest_axis(&array).filter(is_long) {
+            None => Self::in_order(array),
+            cut => Self { most: (ROWS * longest).min(array.len()), array, cut },
+        }
+    }
+
+    /// Calls `work` with one block after the other, and with its place.
+    pub(super) fn for_each<E>(&self, work: &mut Work<'_, T, E>) -> Result<(), E> {
+        match self.cut {
+            None => contiguous(self.array.view(), 0, self.most, work),
+            Some(fast) => self.cut_rows(self.array.view(), 0, 0, fast, work),
+        }
+    }
+
+    /// Blocks of a part of the array. It has one index of each axis before `axis`, or some
+    /// neighbours of the axis `fast`.
+    fn cut_rows<E>(
+        &self,
+        part: ArrayViewD<'_, T>,
+        axis: usize,
+        start: usize,
+        fast: usize,
+        work: &mut Work<'_, T, E>,
+    ) -> Result<(), E> {
+        let longest = LONG_ROW / size_of::<T>();
+        let step = row_len(&self.array, axis);
+        let count = if axis == fast { ROWS } else { (longest / step).max(1) };
+        for (i, part) in part.axis_chunks_iter(Axis(axis), count).enumerate() {
+            let start = start + i * count * step;
+            if axis > fast && step <= longest {
+                let len = part.len_of(Axis(axis)) * step;
+                work(part, Rows { start, stride: row_len(&self.array, fast), len })?;
+            } else {
+                self.cut_rows(part, axis + 1, start, fast, work)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Cuts an array along its first axis into blocks of at most `most` elements. A single index of
+/// that axis that has more is cut along the next one. `start` is where the array begins.
+fn contiguous<T, E>(
+    array: ArrayViewD<'_, T>,
+    start: usize,
+    most: usize,
+    work: &mut Work<'_, T, E>,
+) -> Result<(), E> {
+    let step = row_len(&array, 0);
+    let starts = (start..).step_by(step * (most / step).max(1));
+    match most / step {
+        0 => array
+            .outer_iter()
+            .zip(starts)
+            .try_for_each(|(row, start)| contiguous(row, start, most, work)),
+        rows => array.axis_chunks_iter(Axis(0), rows).zip(starts).try_for_each(|(block, start)| {
+            let len = block.len();
+            work(block, Rows { start, stride: len, len })
+        }),
+    }
+}
+
+/// The elements from one index of an axis to the next in C order.
+fn row_len<T>(array: &ArrayViewD<'_, T>, axis: usize) -> usize {
+    array.shape()[axis + 1..].iter().product()
+}
+
+#[cfg(test)]
+mod tests {
+    use ndarray::{ArrayD, IxDyn, ShapeBuilder};
+
+    use super::*;
+
+    /// Every element has its place in C order as its value.
+    fn counted(shape: &[usize], axes: &[usize]) -> ArrayD<u32> {
+        let mut array = ArrayD::zeros(IxDyn(shape).f()).permuted_axes(axes);
+        array.iter_mut().zip(0..).for_each(|(place, number)| *place = number);
+        array
+    }
+
+    /// The most elements of a block, after a check that each element is in one block, at its place.
+    fn check(array: &ArrayD<u32>, blocks: &Blocks<'_, u32>) -> usize {
+        let mut seen = vec![false; array.len()];
+        let mut largest = 0;
+        let result: Result<(), ()> = blocks.for_each(&mut |block, rows| {
+            largest = largest.max(block.len());
+            let elements: Vec<u32> = block.iter().copied().collect();
+            for (row, elements) in elements.chunks(rows.len).enumerate() {
+                let first = rows.start + row * rows.stride;
+                let places = first as u32..(first + rows.len) as u32;
+                assert!(elements.iter().copied().eq(places), "{:?} {rows:?}", array.shape());
+                seen[first..first + rows.len].iter_mut().for_each(|seen| {
+                    assert!(!std::mem::replace(seen, true), "{:?} {rows:?}", array.shape());
+                });
+            }
+            Ok(())
+        });
+        result.unwrap();
+        assert!(seen.iter().all(|&seen| seen), "{:?}", array.shape());
+        largest
+    }
+
+    #[test]
+    fn every_element_is_in_one_block_at_its_place() {
+        for (shape, axes) in [
+            (&[2, 3][..], &[0, 1][..]),
+            (&[100, 300, 70], &[0, 1, 2]),
+            (&[100, 300, 70], &[1, 0, 2]),
+            (&[70, 9, 20, 130], &[0, 1, 2, 3]),
+            (&[70, 9, 20, 130], &[2, 3, 0, 1]),
+            (&[70, 9, 20, 130], &[1, 2, 3, 0]),
+            (&[3, 40_000], &[0, 1]),
+            (&[130, 20_001], &[0, 1]),
+            (&[2, 2, 2, 2, 2, 2, 20_000], &[0, 1, 2, 3, 4, 5, 6]),
+        ] {
+            let array = counted(shape, axes);
+            check(&array, &Blocks::in_order(array.view()));
+            let largest = check(&array, &Blocks::in_any_order(array.view()));
+            assert!(largest <= ROWS * LONG_ROW / size_of::<u32>(), "{shape:?}");
+        }
+    }
+
+    #[test]
+    fn long_rows_are_cut_only_where_the_order_is_free() {
+        let array = counted(&[100, 300, 70], &[0, 1, 2]);
+        assert_eq!(Blocks::in_any_order(array.view()).cut, Some(0));
+        assert_eq!(Blocks::in_order(array.view()).cut, None);
+        let narrow = counted(&[100_000, 7], &[0, 1]);
+        assert_eq!(Blocks::in_any_order(narrow.view()).cut, None);
+    }
+}
