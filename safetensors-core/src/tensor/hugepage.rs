@@ -4,11 +4,6 @@
 //! clear every page of the destination buffers. Pages of 2 MiB instead of 4 KiB cause 512 times
 //! fewer faults. Most Linux systems give huge pages only to memory for which a program asks with
 //! `madvise`.
-//!
-//! Huge pages can also be slow to come. A virtual machine gives free stretches of 2 MiB back to its
-//! host, and waits for the host when it needs them again. A machine with little free memory first
-//! has to move other pages out of the way. Small pages then come from what is left in between. So
-//! the first huge pages are timed, and the rest stays small if they are slow.
 
 #![allow(unsafe_code, reason = "advice about memory is given by address")]
 
@@ -17,8 +12,7 @@ use core::ops::Range;
 /// Asks the kernel to back newly allocated buffers with huge pages. The buffers must not have been
 /// written to yet, because a page that was touched already stays small.
 ///
-/// Nothing is asked for while huge pages are slow to come. The kernel may refuse; then loading is
-/// only slower. The advice stays with the memory after the
+/// The kernel may refuse; then loading is only slower. The advice stays with the memory after the
 /// buffers are freed, until the allocator returns it to the system.
 #[cfg(target_os = "linux")]
 pub(crate) fn advise(buffers: impl IntoIterator<Item = Range<*const u8>>) {
@@ -35,7 +29,6 @@ pub(crate) fn advise(_: impl IntoIterator<Item = Range<*const u8>>) {}
 mod linux {
     use core::ops::Range;
     use std::sync::OnceLock;
-    use std::time::{Duration, Instant};
     use std::vec::Vec;
 
     use rustix::param::page_size;
@@ -53,23 +46,13 @@ mod linux {
     /// only the allocator's own records.
     const GAP: usize = 8 << 10;
 
-    /// A huge page that takes longer than this is slow: 512 small pages come sooner. A huge page
-    /// that is at hand takes a third of it or less.
-    const SLOW: Duration = Duration::from_millis(1);
-
-    /// So many huge pages must be slow one after the other, because another program can delay one.
-    const TRIES: usize = 3;
-
-    /// The values in `linux/mman.h`, the same on every architecture. Kernels before 5.14 refuse the
-    /// first, kernels before 6.1 the second.
-    const MADV_POPULATE_WRITE: libc::c_int = 23;
+    /// The value in `linux/mman.h`, the same on every architecture. Kernels before 6.1 refuse it.
     const MADV_COLLAPSE: libc::c_int = 25;
 
     pub(super) fn advise(mut buffers: Vec<Range<usize>>) {
         // Neighbouring buffers share one piece of advice, so that many small buffers get huge pages
         // too.
         buffers.sort_unstable_by_key(|buffer| buffer.start);
-        let mut was_timed = false;
         for buffers in buffers.chunk_by(|a, b| b.start.saturating_sub(a.end) <= GAP) {
             let (Some(first), Some(last)) = (buffers.first(), buffers.last()) else { continue };
             // Only whole pages may be advised: a page at either end may hold other data.
@@ -77,13 +60,6 @@ mod linux {
                 first.start.next_multiple_of(page_size())..last.end / page_size() * page_size();
             if stretch.len() < WORTH_IT || !may_join() {
                 continue;
-            }
-            if !was_timed {
-                if are_slow(whole_pages(&stretch), time_of) {
-                    return;
-                }
-                // A shorter stretch has too few pages to tell.
-                was_timed = stretch.len() > TRIES * HUGE + HUGE;
             }
             // From here on, the first touch of a page brings in a whole huge page.
             if madvise(stretch.clone(), libc::MADV_HUGEPAGE) {
@@ -105,33 +81,6 @@ mod linux {
             let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
             !setting.is_ok_and(|setting| setting.contains("[never]"))
         })
-    }
-
-    /// Whether the first of these pages are slow to come, by the time that each took. `None` stops
-    /// the timing.
-    fn are_slow(
-        pages: impl Iterator<Item = Range<usize>>,
-        time_of: impl FnMut(Range<usize>) -> Option<Duration>,
-    ) -> bool {
-        let times = pages.take(TRIES).map(time_of);
-        times.take_while(|time| time.is_some_and(|time| time > SLOW)).count() == TRIES
-    }
-
-    /// The huge pages that lie wholly inside a stretch.
-    fn whole_pages(stretch: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
-        let (first, end) = (stretch.start.next_multiple_of(HUGE), stretch.end);
-        (first..)
-            .step_by(HUGE)
-            .map(|page| page..page + HUGE)
-            .take_while(move |page| page.end <= end)
-    }
-
-    /// Brings in a huge page, and returns how long that took. `None` if the kernel refused.
-    fn time_of(page: Range<usize>) -> Option<Duration> {
-        let start = Instant::now();
-        let is_there =
-            madvise(page.clone(), libc::MADV_HUGEPAGE) && madvise(page, MADV_POPULATE_WRITE);
-        is_there.then(|| start.elapsed())
     }
 
     /// The huge pages of `stretch` that the allocator touched at the start of a buffer. Adjacent
@@ -156,8 +105,8 @@ mod linux {
     /// Gives advice about a range of addresses, and returns whether the kernel accepted it.
     fn madvise(range: Range<usize>, advice: libc::c_int) -> bool {
         let start = core::ptr::without_provenance_mut(range.start);
-        // SAFETY: all three kinds of advice keep the contents of the memory and only change the
-        // pages that back it. This holds for memory of any owner, and for addresses without memory. The
+        // SAFETY: both kinds of advice keep the contents of the memory and only change the pages
+        // that back it. This holds for memory of any owner, and for addresses without memory. The
         // pointer is never dereferenced.
         unsafe { libc::madvise(start, range.len(), advice) == 0 }
     }
@@ -165,30 +114,6 @@ mod linux {
     #[cfg(test)]
     mod tests {
         use super::*;
-
-        #[test]
-        fn pages_are_slow_if_one_after_the_other_is() {
-            let pages = || whole_pages(&(4096..16 * HUGE));
-            let (slow, quick) = (Some(SLOW * 2), Some(SLOW / 4));
-            let verdict = |times: [Option<Duration>; TRIES]| {
-                let mut times = times.into_iter();
-                (are_slow(pages(), |_| times.next().unwrap()), times.len())
-            };
-            assert_eq!(verdict([slow, slow, slow]), (true, 0));
-            // The second number says how many pages need not be timed any more.
-            assert_eq!(verdict([quick, slow, slow]), (false, 2));
-            assert_eq!(verdict([slow, slow, quick]), (false, 0));
-            assert_eq!(verdict([None, slow, slow]), (false, 2));
-            assert!(!are_slow(pages().take(2), |_| slow), "too few pages to tell");
-        }
-
-        #[test]
-        fn whole_pages_of_a_stretch() {
-            let pages = |stretch: Range<usize>| whole_pages(&stretch).collect::<Vec<_>>();
-            assert_eq!(pages(4096..3 * HUGE), [HUGE..2 * HUGE, 2 * HUGE..3 * HUGE]);
-            assert_eq!(pages(HUGE..3 * HUGE + 4096), [HUGE..2 * HUGE, 2 * HUGE..3 * HUGE]);
-            assert!(pages(4096..HUGE + 4096).is_empty());
-        }
 
         #[test]
         fn huge_pages_in_which_a_buffer_begins() {
