@@ -28,7 +28,8 @@ pub use slice::LazySlice;
 use crate::convert::Scales;
 use crate::error::Result;
 use crate::io::ReadAt;
-use crate::tensor::{TensorBuf, hugepage};
+use crate::tensor::TensorBuf;
+use crate::tensor::hugepage::Pages;
 
 /// Reads tensors in parallel, each into a buffer of its own, and returns them in the order given.
 ///
@@ -161,7 +162,7 @@ fn fill<'t, S: ReadAt>(
     bufs: &mut [Reserved<'t>],
     options: &LoadOptions,
 ) -> Result<()> {
-    hugepage::advise(bufs.iter().map(|(buf, _)| buf.room()));
+    let pages = Pages::of(bufs.iter().map(|(buf, _)| buf.room()));
     let bytes_total = bufs.iter().map(|(buf, _)| buf.byte_len() as u64).sum();
     let jobs = plan::jobs(wanted, bufs);
     let at_once = one_a_file(wanted).filter_map(|tensor| tensor.source().requests());
@@ -173,6 +174,7 @@ fn fill<'t, S: ReadAt>(
     let progress = work.meter(bytes_total);
     work.each(jobs, |job: Job<'_, '_, '_, S>, scratch: &mut Scratch| {
         let (tensor, bytes) = (job.tensor(), job.byte_len());
+        job.rooms().for_each(|room| pages.prepare(room));
         job.read(scratch)?;
         progress.add(bytes, tensor.name())
     })?;

@@ -1,6 +1,8 @@
 //! [`Job`]: the unit of work of a thread that reads. [`jobs`] plans all jobs of a load.
 
 use std::collections::HashMap;
+use std::ops::Range;
+use std::slice::from_ref;
 
 use crate::convert::{ReadConversion, Scales};
 use crate::error::{Error, ErrorKind, Result};
@@ -131,6 +133,14 @@ impl Place<'_> {
         match self {
             Self::Whole(buf) => buf.byte_len(),
             Self::Piece(bytes) => bytes.len(),
+        }
+    }
+
+    /// The address range of the memory.
+    fn room(&self) -> Range<*const u8> {
+        match self {
+            Self::Whole(buf) => buf.room(),
+            Self::Piece(bytes) => bytes.as_ptr_range(),
         }
     }
 
@@ -275,18 +285,25 @@ fn gather<'t, 'a, 'b, S: ReadAt>(
 impl<'t, 'a, S: ReadAt> Job<'t, 'a, '_, S> {
     /// The first tensor of the job.
     pub(super) fn tensor(&self) -> &'t LazyTensor<'a, S> {
+        self.parts()[0].tensor
+    }
+
+    /// Its parts. Only a plain job has several.
+    fn parts(&self) -> &[Part<'t, 'a, '_, S>] {
         match self {
-            Self::Plain(parts) => parts[0].tensor,
-            Self::Converted(part, _) | Self::Strided(part, ..) => part.tensor,
+            Self::Plain(parts) => parts,
+            Self::Converted(part, _) | Self::Strided(part, ..) => from_ref(part),
         }
     }
 
     /// The number of bytes that the job fills.
     pub(super) fn byte_len(&self) -> u64 {
-        match self {
-            Self::Plain(parts) => parts.iter().map(|part| part.place.byte_len() as u64).sum(),
-            Self::Converted(part, _) | Self::Strided(part, ..) => part.place.byte_len() as u64,
-        }
+        self.parts().iter().map(|part| part.place.byte_len() as u64).sum()
+    }
+
+    /// The address ranges of the memory that the job fills.
+    pub(super) fn rooms(&self) -> impl Iterator<Item = Range<*const u8>> {
+        self.parts().iter().map(|part| part.place.room())
     }
 
     /// Reads the bytes into their places, converted if the job has a conversion.

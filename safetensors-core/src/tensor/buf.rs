@@ -7,6 +7,8 @@ use core::ops::Range;
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tensor::boolean::{check_bools, invalid_bool};
+#[cfg(feature = "std")]
+use crate::tensor::hugepage::Pages;
 use crate::tensor::view::refuse_big_endian;
 use crate::tensor::words::Words;
 use crate::tensor::{Element, TensorView, shape};
@@ -90,7 +92,7 @@ impl TensorBuf {
         let words =
             Words::zeroed(dtype, len).ok_or(ErrorKind::TooLargeForMemory { bytes: len as u64 })?;
         #[cfg(feature = "std")]
-        super::hugepage::advise([words.room()]);
+        Pages::of([words.room()]).prepare(words.room());
         Ok(Self { dtype, shape, words })
     }
 

@@ -4,31 +4,58 @@
 //! clear every page of the destination buffers. Pages of 2 MiB instead of 4 KiB cause 512 times
 //! fewer faults. Most Linux systems give huge pages only to memory for which a program asks with
 //! `madvise`.
+//!
+//! Huge pages can also be slow to come. A virtual machine gives free stretches of 2 MiB back to its
+//! host, and waits for the host when it needs them again. A machine with little free memory first
+//! has to move other pages out of the way. Small pages then come from what is left in between. So
+//! the first page of every window of memory is timed, and the window gets small pages if it is slow.
 
 #![allow(unsafe_code, reason = "advice about memory is given by address")]
 
 use core::ops::Range;
 
-/// Asks the kernel to back newly allocated buffers with huge pages. The buffers must not have been
-/// written to yet, because a page that was touched already stays small.
-///
-/// The kernel may refuse; then loading is only slower. The advice stays with the memory after the
-/// buffers are freed, until the allocator returns it to the system.
-#[cfg(target_os = "linux")]
-pub(crate) fn advise(buffers: impl IntoIterator<Item = Range<*const u8>>) {
-    linux::advise(
-        buffers.into_iter().map(|buffer| buffer.start.addr()..buffer.end.addr()).collect(),
-    );
+/// The pages behind the buffers of one load. Which size they have is decided piece by piece, while
+/// the buffers are filled.
+pub(crate) struct Pages {
+    #[cfg(target_os = "linux")]
+    windows: linux::Windows,
 }
 
-/// Does nothing on other systems, which have no such advice.
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn advise(_: impl IntoIterator<Item = Range<*const u8>>) {}
+impl Pages {
+    /// The pages behind newly allocated buffers. The buffers must not have been written to yet,
+    /// because a page that was touched already stays small.
+    pub(crate) fn of(buffers: impl IntoIterator<Item = Range<*const u8>>) -> Self {
+        #[cfg(not(target_os = "linux"))]
+        let _ = buffers;
+        Self {
+            #[cfg(target_os = "linux")]
+            windows: linux::Windows::of(buffers.into_iter().map(addresses).collect()),
+        }
+    }
+
+    /// Prepares a part of a buffer that is about to be written to: asks the kernel for huge pages
+    /// there, unless they have been slow to come.
+    ///
+    /// The kernel may refuse; then loading is only slower. The advice stays with the memory after
+    /// the buffers are freed, until the allocator returns it to the system.
+    pub(crate) fn prepare(&self, part: Range<*const u8>) {
+        #[cfg(not(target_os = "linux"))]
+        let _ = part;
+        #[cfg(target_os = "linux")]
+        self.windows.prepare(addresses(part));
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn addresses(room: Range<*const u8>) -> Range<usize> {
+    room.start.addr()..room.end.addr()
+}
 
 #[cfg(target_os = "linux")]
 mod linux {
     use core::ops::Range;
-    use std::sync::OnceLock;
+    use std::sync::{Mutex, Once, OnceLock, PoisonError};
+    use std::time::{Duration, Instant};
     use std::vec::Vec;
 
     use rustix::param::page_size;
@@ -42,35 +69,129 @@ mod linux {
     /// are joined.
     const HUGE: usize = 2 << 20;
 
+    /// The size of the pages is decided for so much memory at once.
+    const WINDOW: usize = 32 << 20;
+
     /// Buffers no further apart than this are treated as one stretch of memory. Such a gap holds
     /// only the allocator's own records.
     const GAP: usize = 8 << 10;
 
-    /// The value in `linux/mman.h`, the same on every architecture. Kernels before 6.1 refuse it.
+    /// A huge page that takes longer than this is slow: 512 small pages come sooner. A huge page
+    /// that is at hand takes a third of it or less.
+    const SLOW: Duration = Duration::from_micros(1200);
+
+    /// The values in `linux/mman.h`, the same on every architecture. Kernels before 5.14 refuse the
+    /// first, kernels before 6.1 the second.
+    const MADV_POPULATE_WRITE: libc::c_int = 23;
     const MADV_COLLAPSE: libc::c_int = 25;
 
-    pub(super) fn advise(mut buffers: Vec<Range<usize>>) {
-        // Neighbouring buffers share one piece of advice, so that many small buffers get huge pages
-        // too.
-        buffers.sort_unstable_by_key(|buffer| buffer.start);
-        for buffers in buffers.chunk_by(|a, b| b.start.saturating_sub(a.end) <= GAP) {
-            let (Some(first), Some(last)) = (buffers.first(), buffers.last()) else { continue };
-            // Only whole pages may be advised: a page at either end may hold other data.
-            let stretch =
-                first.start.next_multiple_of(page_size())..last.end / page_size() * page_size();
-            if stretch.len() < WORTH_IT || !may_join() {
-                continue;
+    /// All memory of one load that is worth advice, in the order of its addresses.
+    pub(super) struct Windows {
+        windows: Vec<Window>,
+        pace: Mutex<Pace>,
+    }
+
+    /// Neighbouring memory whose pages have one size.
+    struct Window {
+        memory: Range<usize>,
+        /// The huge pages in it that the allocator touched. They are small, and can be joined.
+        touched: Vec<Range<usize>>,
+        decided: Once,
+    }
+
+    impl Windows {
+        pub(super) fn of(mut buffers: Vec<Range<usize>>) -> Self {
+            // Neighbouring buffers share their windows, so that many small buffers get huge pages
+            // too.
+            buffers.sort_unstable_by_key(|buffer| buffer.start);
+            let mut windows = Vec::new();
+            for buffers in buffers.chunk_by(|a, b| b.start.saturating_sub(a.end) <= GAP) {
+                let (Some(first), Some(last)) = (buffers.first(), buffers.last()) else { continue };
+                // Only whole pages may be advised: a page at either end may hold other data.
+                let stretch =
+                    first.start.next_multiple_of(page_size())..last.end / page_size() * page_size();
+                if stretch.len() >= WORTH_IT && may_join() {
+                    windows.extend(divide(&stretch, touched(&stretch, buffers)));
+                }
             }
-            // From here on, the first touch of a page brings in a whole huge page.
-            if madvise(stretch.clone(), libc::MADV_HUGEPAGE) {
-                // The allocator writes the length of a buffer just before its first byte. So the
-                // page there was touched before the advice, and is small. Those pages are joined
-                // into huge ones explicitly. After the first failure the rest is left as it is.
-                let _ = touched(&stretch, buffers)
-                    .into_iter()
-                    .all(|range| madvise(range, MADV_COLLAPSE));
+            Self { windows, pace: Mutex::default() }
+        }
+
+        pub(super) fn prepare(&self, part: Range<usize>) {
+            let first = self.windows.partition_point(|window| window.memory.end <= part.start);
+            let rest = self.windows[first..].iter();
+            for window in rest.take_while(|window| window.memory.start < part.end) {
+                window.decided.call_once(|| self.decide(window));
             }
         }
+
+        fn decide(&self, window: &Window) {
+            let pace = || self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+            if !pace().is_due() {
+                return;
+            }
+            if let Some(time) = window.untouched_page().and_then(time_of) {
+                if pace().is_slow(time) {
+                    return;
+                }
+            }
+            // From here on, the first touch of a page brings in a whole huge page.
+            if madvise(window.memory.clone(), libc::MADV_HUGEPAGE) {
+                // After the first failure the rest is left as it is.
+                let mut touched = window.touched.iter().cloned();
+                let _ = touched.all(|range| madvise(range, MADV_COLLAPSE));
+            }
+        }
+    }
+
+    impl Window {
+        /// The first whole huge page that nothing was written to.
+        fn untouched_page(&self) -> Option<Range<usize>> {
+            let first = self.memory.start.next_multiple_of(HUGE);
+            (first..)
+                .step_by(HUGE)
+                .map(|page| page..page + HUGE)
+                .take_while(|page| page.end <= self.memory.end)
+                .find(|page| !self.touched.iter().any(|range| range.contains(&page.start)))
+        }
+    }
+
+    /// Which windows are tried with huge pages. While these are slow, more and more windows are left
+    /// out before the next is tried, because each try waits for a slow page.
+    #[derive(Default)]
+    struct Pace {
+        pause: u32,
+        left_out: u32,
+    }
+
+    impl Pace {
+        /// Whether the next window is tried.
+        fn is_due(&mut self) -> bool {
+            let is_due = self.left_out == self.pause;
+            self.left_out = if is_due { 0 } else { self.left_out + 1 };
+            is_due
+        }
+
+        /// Whether a huge page that took so long was slow.
+        fn is_slow(&mut self, time: Duration) -> bool {
+            let is_slow = time > SLOW;
+            self.pause = if is_slow { 2 * self.pause + 1 } else { 0 };
+            is_slow
+        }
+    }
+
+    /// Divides a stretch of memory into windows.
+    fn divide(stretch: &Range<usize>, touched: Vec<Range<usize>>) -> impl Iterator<Item = Window> {
+        // Windows meet at boundaries of huge pages, so that none is lost.
+        let starts = (stretch.start / HUGE * HUGE..stretch.end).step_by(WINDOW);
+        let stretch = stretch.clone();
+        starts.map(move |start| {
+            let memory = start.max(stretch.start)..(start + WINDOW).min(stretch.end);
+            let within =
+                |range: &Range<usize>| range.start.max(start)..range.end.min(start + WINDOW);
+            let touched = touched.iter().map(within).filter(|range| !range.is_empty()).collect();
+            Window { memory, touched, decided: Once::new() }
+        })
     }
 
     /// Whether the administrator allows huge pages. `MADV_COLLAPSE` ignores that setting, so it is
@@ -83,8 +204,8 @@ mod linux {
         })
     }
 
-    /// The huge pages of `stretch` that the allocator touched at the start of a buffer. Adjacent
-    /// pages are joined into one range, to save system calls.
+    /// The huge pages of `stretch` that the allocator touched: it writes the length of a buffer just
+    /// before its first byte. Adjacent pages are joined into one range, to save system calls.
     fn touched(stretch: &Range<usize>, buffers: &[Range<usize>]) -> Vec<Range<usize>> {
         let mut ranges: Vec<Range<usize>> = Vec::new();
         for buffer in buffers {
@@ -102,18 +223,77 @@ mod linux {
         ranges
     }
 
+    /// Brings in a huge page, and returns how long that took. `None` if the kernel refused.
+    fn time_of(page: Range<usize>) -> Option<Duration> {
+        let start = Instant::now();
+        let is_there =
+            madvise(page.clone(), libc::MADV_HUGEPAGE) && madvise(page, MADV_POPULATE_WRITE);
+        is_there.then(|| start.elapsed())
+    }
+
     /// Gives advice about a range of addresses, and returns whether the kernel accepted it.
     fn madvise(range: Range<usize>, advice: libc::c_int) -> bool {
         let start = core::ptr::without_provenance_mut(range.start);
-        // SAFETY: both kinds of advice keep the contents of the memory and only change the pages
-        // that back it. This holds for memory of any owner, and for addresses without memory. The
-        // pointer is never dereferenced.
+        // SAFETY: all three kinds of advice keep the contents of the memory and only change the
+        // pages that back it. This holds for memory of any owner, and for addresses without memory.
+        // The pointer is never dereferenced.
         unsafe { libc::madvise(start, range.len(), advice) == 0 }
     }
 
     #[cfg(test)]
     mod tests {
         use super::*;
+
+        #[test]
+        fn slow_pages_are_tried_less_and_less_often() {
+            let mut pace = Pace::default();
+            let mut tried = |number: u32, time: Duration| {
+                let mut tried = Vec::new();
+                for window in 0..number {
+                    if pace.is_due() {
+                        tried.push(window);
+                        assert_eq!(pace.is_slow(time), time > SLOW);
+                    }
+                }
+                tried
+            };
+            assert_eq!(tried(3, SLOW / 3), [0, 1, 2]);
+            assert_eq!(tried(20, SLOW * 2), [0, 2, 6, 14]);
+            assert_eq!(tried(12, SLOW / 3), [10, 11], "as soon as one is quick, all are tried");
+        }
+
+        #[test]
+        fn windows_meet_at_huge_pages_and_hold_the_touched_ones() {
+            let stretch = HUGE + 4096..HUGE + 2 * WINDOW + 8192;
+            let last = 2 * WINDOW..HUGE + 2 * WINDOW;
+            let windows =
+                divide(&stretch, vec![2 * HUGE..4 * HUGE, WINDOW..WINDOW + 2 * HUGE, last]);
+            let windows: Vec<_> = windows.map(|window| (window.memory, window.touched)).collect();
+            let middle = HUGE + WINDOW;
+            assert_eq!(
+                windows,
+                [
+                    (stretch.start..middle, vec![2 * HUGE..4 * HUGE, WINDOW..middle],),
+                    (
+                        middle..middle + WINDOW,
+                        vec![middle..middle + HUGE, 2 * WINDOW..middle + WINDOW],
+                    ),
+                    (middle + WINDOW..stretch.end, vec![]),
+                ]
+            );
+        }
+
+        #[test]
+        fn the_timed_page_is_whole_and_untouched() {
+            let page = |memory, touched| {
+                let page = Window { memory, touched, decided: Once::new() }.untouched_page();
+                page.map(|page| page.start / HUGE)
+            };
+            assert_eq!(page(4096..4 * HUGE, vec![]), Some(1));
+            assert_eq!(page(4096..4 * HUGE, vec![HUGE..3 * HUGE]), Some(3));
+            assert_eq!(page(4096..4 * HUGE, vec![HUGE..4 * HUGE]), None);
+            assert_eq!(page(4096..2 * HUGE - 4096, vec![]), None);
+        }
 
         #[test]
         fn huge_pages_in_which_a_buffer_begins() {
@@ -147,9 +327,12 @@ mod tests {
         let small: Vec<Vec<u8>> = (0..400).map(|i| vec![i as u8; 40_000]).collect();
         let ranges =
             [(0, 0), (0, 1), (1, 4 << 20), (0, 9 << 20), (4097, (9 << 20) - 1), (3, (4 << 20) + 3)];
-        advise(ranges.map(|(start, end)| buffer[start..end].as_ptr_range()));
-        advise(small.iter().map(|buffer| buffer.as_ptr_range()));
-        advise([]);
+        let ranges = ranges.map(|(start, end)| buffer[start..end].as_ptr_range());
+        let pages = Pages::of(ranges.clone());
+        ranges.into_iter().for_each(|range| pages.prepare(range));
+        let pages = Pages::of(small.iter().map(|buffer| buffer.as_ptr_range()));
+        small.iter().for_each(|buffer| pages.prepare(buffer.as_ptr_range()));
+        Pages::of([]).prepare(buffer.as_ptr_range());
         assert!(buffer.iter().enumerate().all(|(i, &byte)| byte == (i % 251) as u8));
         assert!(small.iter().enumerate().all(|(i, buffer)| *buffer == [i as u8; 40_000]));
     }
