@@ -1,5 +1,7 @@
 //! Copies a block of an array into C order. No element is computed or compared, only moved.
 
+use std::array;
+
 use ndarray::{ArrayView2, ArrayViewD, ArrayViewMut2, ArrayViewMutD, Axis, Ix2, ShapeError};
 
 use super::is_run;
@@ -11,6 +13,13 @@ pub(super) const TILE: usize = 64;
 
 /// Planes with fewer neighbours along the fastest axis are copied without tiles.
 const NARROW: usize = 16;
+
+/// Elements of at most this many bytes are transposed in squares of [`SQUARE`], which compilers turn
+/// into vector instructions. Wider elements come out sooner one by one.
+const THIN: usize = 2;
+
+/// The side, in elements, of the squares in which a tile is transposed.
+const SQUARE: usize = 4;
 
 /// Planes of at least this many elements are transposed one plane at a time.
 const SMALL_PLANE: usize = 64;
@@ -184,11 +193,32 @@ fn transpose<T: ArrayElement>(from: &ArrayView2<'_, T>, mut to: ArrayViewMut2<'_
                 None => line.iter_mut().zip(column).for_each(|(place, element)| *place = *element),
             }
         }
+        let thin = (size_of::<T>() <= THIN).then(|| transposed(&tile));
         for (index, mut row) in (0..TILE).zip(to.rows_mut()) {
-            let elements = tile.iter().map(|line| line[index]);
             // Rows of `to` are contiguous.
             let row = row.as_slice_mut().unwrap_or_default();
-            row.iter_mut().zip(elements).for_each(|(place, element)| *place = element);
+            match &thin {
+                Some(tile) => row.copy_from_slice(&tile[index][..row.len()]),
+                None => row.iter_mut().zip(&tile).for_each(|(place, line)| *place = line[index]),
+            }
         }
     }
+}
+
+/// The transpose of a tile, square by square.
+fn transposed<T: ArrayElement>(tile: &[[T; TILE]; TILE]) -> [[T; TILE]; TILE] {
+    let mut transposed = [[T::zeroed(); TILE]; TILE];
+    for row in (0..TILE).step_by(SQUARE) {
+        for column in (0..TILE).step_by(SQUARE) {
+            let mut square = [[T::zeroed(); SQUARE]; SQUARE];
+            for (place, line) in square.iter_mut().zip(&tile[row..]) {
+                place.copy_from_slice(&line[column..][..SQUARE]);
+            }
+            for (i, line) in transposed[column..][..SQUARE].iter_mut().enumerate() {
+                let elements: [T; SQUARE] = array::from_fn(|j| square[j][i]);
+                line[row..][..SQUARE].copy_from_slice(&elements);
+            }
+        }
+    }
+    transposed
 }
