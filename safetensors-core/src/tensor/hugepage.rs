@@ -130,10 +130,10 @@ mod linux {
             if !pace().is_due() {
                 return;
             }
-            if let Some(time) = window.untouched_page().and_then(time_of) {
-                if pace().is_slow(time) {
-                    return;
-                }
+            if let Some(time) = window.untouched_page().and_then(time_of)
+                && pace().is_slow(time)
+            {
+                return;
             }
             // From here on, the first touch of a page brings in a whole huge page.
             if madvise(window.memory.clone(), libc::MADV_HUGEPAGE) {
@@ -285,14 +285,15 @@ mod linux {
 
         #[test]
         fn the_timed_page_is_whole_and_untouched() {
-            let page = |memory, touched| {
+            let page = |memory, touched: Option<Range<usize>>| {
+                let touched = touched.into_iter().collect();
                 let page = Window { memory, touched, decided: Once::new() }.untouched_page();
                 page.map(|page| page.start / HUGE)
             };
-            assert_eq!(page(4096..4 * HUGE, vec![]), Some(1));
-            assert_eq!(page(4096..4 * HUGE, vec![HUGE..3 * HUGE]), Some(3));
-            assert_eq!(page(4096..4 * HUGE, vec![HUGE..4 * HUGE]), None);
-            assert_eq!(page(4096..2 * HUGE - 4096, vec![]), None);
+            assert_eq!(page(4096..4 * HUGE, None), Some(1));
+            assert_eq!(page(4096..4 * HUGE, Some(HUGE..3 * HUGE)), Some(3));
+            assert_eq!(page(4096..4 * HUGE, Some(HUGE..4 * HUGE)), None);
+            assert_eq!(page(4096..2 * HUGE - 4096, None), None);
         }
 
         #[test]
