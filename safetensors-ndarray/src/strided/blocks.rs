@@ -2,25 +2,33 @@
 
 use ndarray::{ArrayViewD, Axis};
 
-use super::gather::{TILE, fastest_axis};
+use super::gather::{THIN, TILE, fastest_axis};
 
 /// The least bytes of a buffer, unless the array has fewer. It fits the second-level cache of
 /// today's processors.
 const LEAST: usize = 2 << 20;
 
 /// The most bytes of a buffer for blocks in order. Only rows of more than 512 KiB need as many, see
-/// [`ROWS`].
+/// [`rows`].
 const MOST: usize = 32 << 20;
+
+/// The most bytes of a buffer for blocks in any order.
+const CUT: usize = 8 << 20;
 
 /// A block holds at least this many rows of the array, unless they take more than [`MOST`] bytes.
 ///
 /// In Fortran order the elements of one column are neighbours in memory, and a block takes as many
-/// of them as it has rows. With fewer rows, cache lines are loaded again for the next block.
-const ROWS: usize = TILE;
+/// of them as it has rows. With fewer rows, cache lines are loaded again for the next block. Thin
+/// elements need more rows to fill as many lines.
+const fn rows<T>() -> usize {
+    if size_of::<T>() <= THIN { 2 * TILE } else { TILE }
+}
 
-/// Rows of more bytes than this are cut into several blocks where the order is free. A system call
-/// for fewer bytes would take longer than copying them.
-const LONG_ROW: usize = 128 << 10;
+/// Rows of more elements than this are cut into several blocks where the order is free. A system
+/// call for fewer bytes would take longer than copying them.
+const fn long_row<T>() -> usize {
+    CUT / rows::<T>() / size_of::<T>()
+}
 
 /// An array, and how it is divided into blocks.
 #[derive(Debug)]
@@ -49,19 +57,18 @@ impl<'a, T> Blocks<'a, T> {
     /// Contiguous blocks, front to back. The array has two elements or more.
     pub(super) fn in_order(array: ArrayViewD<'a, T>) -> Self {
         let elements = |bytes: usize| bytes / size_of::<T>();
-        let most = ROWS * row_len(&array, 0);
+        let most = rows::<T>() * row_len(&array, 0);
         let most = most.clamp(elements(LEAST), elements(MOST)).min(array.len());
         Self { array, most, cut: None }
     }
 
-    /// Blocks in any order. They fit a cache, whatever the shape: a block takes [`ROWS`] neighbours
+    /// Blocks in any order. They fit a cache, whatever the shape: a block takes [`rows`] neighbours
     /// in memory, and only as much of their rows as there is room for.
     pub(super) fn in_any_order(array: ArrayViewD<'a, T>) -> Self {
-        let longest = LONG_ROW / size_of::<T>();
-        let is_long = |&axis: &usize| row_len(&array, axis) > longest;
+        let is_long = |&axis: &usize| row_len(&array, axis) > long_row::<T>();
         match fastest_axis(&array).filter(is_long) {
             None => Self::in_order(array),
-            cut => Self { most: (ROWS * longest).min(array.len()), array, cut },
+            cut => Self { most: (CUT / size_of::<T>()).min(array.len()), array, cut },
         }
     }
 
@@ -83,9 +90,9 @@ impl<'a, T> Blocks<'a, T> {
         fast: usize,
         work: &mut Work<'_, T, E>,
     ) -> Result<(), E> {
-        let longest = LONG_ROW / size_of::<T>();
+        let longest = long_row::<T>();
         let step = row_len(&self.array, axis);
-        let count = if axis == fast { ROWS } else { (longest / step).max(1) };
+        let count = if axis == fast { rows::<T>() } else { (longest / step).max(1) };
         for (i, part) in part.axis_chunks_iter(Axis(axis), count).enumerate() {
             let start = start + i * count * step;
             if axis > fast && step <= longest {
@@ -177,7 +184,7 @@ mod tests {
             let array = counted(shape, axes);
             check(&array, &Blocks::in_order(array.view()));
             let largest = check(&array, &Blocks::in_any_order(array.view()));
-            assert!(largest <= ROWS * LONG_ROW / size_of::<u32>(), "{shape:?}");
+            assert!(largest <= CUT / size_of::<u32>(), "{shape:?}");
         }
     }
 

@@ -16,7 +16,7 @@ const NARROW: usize = 16;
 
 /// Elements of at most this many bytes are transposed in squares of [`SQUARE`], which compilers turn
 /// into vector instructions. Wider elements come out sooner one by one.
-const THIN: usize = 2;
+pub(super) const THIN: usize = 2;
 
 /// The side, in elements, of the squares in which a tile is transposed.
 const SQUARE: usize = 4;
