@@ -77,11 +77,7 @@ pub(super) fn find(lookup: Lookup<'_>) -> Result<Option<Rank>, ErrorKind> {
             Some(first) => agreed(first, told)?,
         });
     }
-    let outer = match read(&SLURM, lookup) {
-        // A batch script without a number of tasks has a rank all the same. It is no task of srun.
-        Err(_) if lookup("SLURM_STEP_ID").is_none() && lookup(SLURM.world_size).is_none() => None,
-        told => told?,
-    };
+    let outer = if is_task_of_srun(lookup) { read(&SLURM, lookup)? } else { None };
     let told = match (found, outer) {
         (Some(inner), Some(outer)) if is_nested(inner, outer, lookup) => inner,
         (Some(inner), Some(outer)) => agreed(inner, outer)?,
@@ -94,11 +90,18 @@ pub(super) fn find(lookup: Lookup<'_>) -> Result<Option<Rank>, ErrorKind> {
     Ok(Some(Rank::checked((rank, world_size), local.0, local.1)))
 }
 
+/// Whether Slurm's numbers are those of a task of `srun`. A batch script and the shell of `salloc`
+/// may have them too, and are no tasks. They have no step, or one whose number Slurm reserves.
+fn is_task_of_srun(lookup: Lookup<'_>) -> bool {
+    // SLURM_MAX_NORMAL_STEP_ID of slurm.h.
+    const LAST: usize = 0xffff_fff0;
+    lookup("SLURM_STEP_ID").and_then(|id| digits(&id)).is_some_and(|id| id <= LAST)
+}
+
 /// Whether the numbers of Slurm are those of the process that started the inner launcher.
 /// [`Rank::from_env`] has the reasons.
 fn is_nested(inner: Told, outer: Told, lookup: Lookup<'_>) -> bool {
     inner.world_size.value != outer.world_size.value
-        || lookup("SLURM_STEP_ID").is_none()
         || (inner.rank.variable == INNER[0].rank && lookup("TORCHELASTIC_RUN_ID").is_some())
 }
 
@@ -178,9 +181,8 @@ fn bad(variable: &str, expected: &'static str, found: String) -> ErrorKind {
 /// The number of tasks of Slurm on this machine. `4(x2),3` means 4 tasks on each of two machines,
 /// and 3 on the next.
 fn tasks_on_node(lookup: Lookup<'_>) -> Result<Option<Number>, ErrorKind> {
-    let names = ["SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"];
-    let set = names.into_iter().find_map(|name| Some((name, lookup(name)?)));
-    let (Some((variable, text)), Some(node)) = (set, number("SLURM_NODEID", lookup)?) else {
+    let variable = "SLURM_STEP_TASKS_PER_NODE";
+    let (Some(text), Some(node)) = (lookup(variable), number("SLURM_NODEID", lookup)?) else {
         return Ok(None);
     };
     let (mut nodes, mut found) = (0_usize, None);

@@ -79,18 +79,20 @@ impl Rank {
     /// | Slurm (`srun`) | `SLURM_PROCID` | `SLURM_NTASKS` | `SLURM_LOCALID` | `SLURM_STEP_TASKS_PER_NODE` of `SLURM_NODEID` |
     ///
     /// Several launchers may have set their variables. The first three must then agree, because it
-    /// is not known which of them started the process last. With one exception this holds for Slurm
-    /// too. Slurm is always the outermost launcher: `srun` starts `mpirun` or `torchrun`, often one
-    /// for each machine, and never the other way round. So if the numbers of Slurm are those of
-    /// other processes, the inner launcher's are taken. That is so
+    /// is not known which of them started the process last. Slurm's must agree too, unless they are
+    /// those of another process. Slurm is always the outermost launcher: `srun` starts `mpirun` or
+    /// `torchrun`, often one for each machine, and never the other way round. So the inner
+    /// launcher's numbers are taken
     ///
     /// - if the world sizes differ;
-    /// - if `SLURM_STEP_ID` is not set: these are the numbers of the batch script, in which
-    ///   `mpirun` runs, and not of a task of `srun`;
     /// - if `TORCHELASTIC_RUN_ID` is set: torchrun itself has started the process, and numbers its
     ///   processes in the order in which they come.
     ///
-    /// A world size without a rank is no rank: an allocation of Slurm (`salloc`) has one.
+    /// Slurm's variables count only in a task of `srun`, which has the number of its step in
+    /// `SLURM_STEP_ID`. A batch script and the shell of `salloc` may have a rank and a world size
+    /// too, but they are one process: without `srun` no other rank ever starts.
+    ///
+    /// A world size without a rank is no rank.
     ///
     /// # Errors
     ///

@@ -122,7 +122,7 @@ pub(crate) fn save_if<N: AsRef<str>, T: TensorSource>(
         let path = temp.path().join(&file.name);
         crate::save::save(&path, planned.sources(file, &parts), &options)
             .map_err(|error| error.moved(&path, &directory.join(&file.name)))
-            .map_err(|error| attempt.explain(error))?;
+            .map_err(|error| attempt.explain(error, temp.path()))?;
     }
     attempt.finish(rank, temp, check_sources)
 }

@@ -31,30 +31,43 @@ fn each_launcher_tells_all_numbers() {
         "OMPI_COMM_WORLD_RANK=5 OMPI_COMM_WORLD_SIZE=8 OMPI_COMM_WORLD_LOCAL_RANK=1 \
          OMPI_COMM_WORLD_LOCAL_SIZE=4",
         "PMI_RANK=5 PMI_SIZE=8 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=4",
-        "SLURM_PROCID=5 SLURM_NTASKS=8 SLURM_LOCALID=1 SLURM_NODEID=1 \
+        "SLURM_PROCID=5 SLURM_NTASKS=8 SLURM_LOCALID=1 SLURM_NODEID=1 SLURM_STEP_ID=0 \
          SLURM_STEP_TASKS_PER_NODE=4(x2)",
     ] {
         assert_eq!(numbers(variables), expected, "{variables}");
     }
-    assert_eq!(numbers("SLURM_PROCID=2 SLURM_NTASKS=4"), (2, 4, None, None));
+    assert_eq!(numbers("SLURM_PROCID=2 SLURM_NTASKS=4 SLURM_STEP_ID=7"), (2, 4, None, None));
     assert_eq!(numbers("RANK=007 WORLD_SIZE=8"), (7, 8, None, None));
     for none in ["", "SLURM_NTASKS=4", "WORLD_SIZE=4", "LOCAL_RANK=1", "SLURM_PROCID=0"] {
         assert_eq!(of(none).unwrap(), None, "{none}");
     }
 }
 
+/// Whoever is alone must not wait for ranks that nobody starts.
+#[test]
+fn a_batch_script_is_no_rank_of_slurm() {
+    let script = "SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0";
+    assert_eq!(of(script).unwrap(), None);
+    // The number of the step that an interactive shell is in, and that of a batch script.
+    for reserved in [0xffff_fffa_u32, 0xffff_fffb] {
+        assert_eq!(of(&format!("{script} SLURM_STEP_ID={reserved}")).unwrap(), None);
+    }
+    assert_eq!(numbers(&format!("{script} SLURM_STEP_ID=0")).1, 4);
+}
+
 #[test]
 fn tasks_of_slurm_on_a_node() {
     for (node, tasks) in [(0, 4), (1, 4), (2, 3), (3, 1)] {
         let variables = format!(
-            "SLURM_PROCID=0 SLURM_NTASKS=12 SLURM_NODEID={node} SLURM_TASKS_PER_NODE=4(x2),3,1"
+            "SLURM_PROCID=0 SLURM_NTASKS=12 SLURM_STEP_ID=0 SLURM_NODEID={node} \
+             SLURM_STEP_TASKS_PER_NODE=4(x2),3,1"
         );
         assert_eq!(numbers(&variables).3, Some(tasks));
     }
     let of_tasks = |tasks: &str| {
         of(&format!(
             "SLURM_PROCID=0 SLURM_NTASKS=12 SLURM_STEP_ID=0 SLURM_NODEID=1 \
-             SLURM_TASKS_PER_NODE={tasks}"
+             SLURM_STEP_TASKS_PER_NODE={tasks}"
         ))
         .unwrap_err()
     };
@@ -63,7 +76,7 @@ fn tasks_of_slurm_on_a_node() {
         assert!(matches!(problem(&error), RankProblem::BadVariable { .. }), "{error}");
     }
     let message = of_tasks("4").to_string();
-    assert!(message.contains("SLURM_TASKS_PER_NODE=4") && message.contains("SLURM_NODEID=1"));
+    assert!(message.contains("SLURM_STEP_TASKS_PER_NODE=4") && message.contains("SLURM_NODEID=1"));
 }
 
 #[test]
@@ -81,9 +94,11 @@ fn a_launcher_that_slurm_has_started_wins() {
     // srun starts torchrun once for each of two machines.
     let torchrun = "RANK=5 WORLD_SIZE=8 SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0";
     assert_eq!(numbers(torchrun).0, 5);
-    // mpirun runs in a batch script, whose own numbers are those of task 0.
+    // mpirun runs in a batch script or in the shell of salloc, whose own numbers are those of
+    // task 0.
     let batch = "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 SLURM_PROCID=0 SLURM_NTASKS=4";
     assert_eq!(numbers(batch).0, 3);
+    assert_eq!(numbers(&format!("{batch} SLURM_STEP_ID=4294967290")).0, 3);
     // torchrun numbers its processes in the order in which they come.
     let elastic = "RANK=0 WORLD_SIZE=2 TORCHELASTIC_RUN_ID=x SLURM_PROCID=1 SLURM_NTASKS=2 \
                    SLURM_STEP_ID=0";
