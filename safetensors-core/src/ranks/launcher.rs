@@ -35,10 +35,11 @@ const INNER: [Launcher; 3] = [
     },
 ];
 
-/// Slurm also starts other launchers.
+/// Slurm also starts other launchers. `SLURM_NTASKS` is not the world size: it is that of the whole
+/// job in a batch script, in an interactive shell, and in the daemons that `mpirun` starts by srun.
 const SLURM: Launcher = Launcher {
     rank: "SLURM_PROCID",
-    world_size: "SLURM_NTASKS",
+    world_size: "SLURM_STEP_NUM_TASKS",
     local_rank: "SLURM_LOCALID",
     local_world_size: None,
 };
@@ -77,7 +78,8 @@ pub(super) fn find(lookup: Lookup<'_>) -> Result<Option<Rank>, ErrorKind> {
             Some(first) => agreed(first, told)?,
         });
     }
-    let outer = if is_task_of_srun(lookup) { read(&SLURM, lookup)? } else { None };
+    // A batch script has the number of a rank, but only a step of srun has a world size.
+    let outer = if lookup(SLURM.world_size).is_some() { read(&SLURM, lookup)? } else { None };
     let told = match (found, outer) {
         (Some(inner), Some(outer)) if is_nested(inner, outer, lookup) => inner,
         (Some(inner), Some(outer)) => agreed(inner, outer)?,
@@ -88,14 +90,6 @@ pub(super) fn find(lookup: Lookup<'_>) -> Result<Option<Rank>, ErrorKind> {
     let (rank, world_size) = (told.rank.value, told.world_size.value);
     let local = (value(told.local_rank), value(told.local_world_size));
     Ok(Some(Rank::checked((rank, world_size), local.0, local.1)))
-}
-
-/// Whether Slurm's numbers are those of a task of `srun`. A batch script and the shell of `salloc`
-/// may have them too, and are no tasks. They have no step, or one whose number Slurm reserves.
-fn is_task_of_srun(lookup: Lookup<'_>) -> bool {
-    // SLURM_MAX_NORMAL_STEP_ID of slurm.h.
-    const LAST: usize = 0xffff_fff0;
-    lookup("SLURM_STEP_ID").and_then(|id| digits(&id)).is_some_and(|id| id <= LAST)
 }
 
 /// Whether the numbers of Slurm are those of the process that started the inner launcher.

@@ -76,7 +76,7 @@ impl Rank {
     /// | torchrun, Ray Train | `RANK` | `WORLD_SIZE` | `LOCAL_RANK` | `LOCAL_WORLD_SIZE` |
     /// | Open MPI | `OMPI_COMM_WORLD_RANK` | `OMPI_COMM_WORLD_SIZE` | `OMPI_COMM_WORLD_LOCAL_RANK` | `OMPI_COMM_WORLD_LOCAL_SIZE` |
     /// | MPICH, Intel MPI | `PMI_RANK` | `PMI_SIZE` | `MPI_LOCALRANKID` | `MPI_LOCALNRANKS` |
-    /// | Slurm (`srun`) | `SLURM_PROCID` | `SLURM_NTASKS` | `SLURM_LOCALID` | `SLURM_STEP_TASKS_PER_NODE` of `SLURM_NODEID` |
+    /// | Slurm (`srun`) | `SLURM_PROCID` | `SLURM_STEP_NUM_TASKS` | `SLURM_LOCALID` | `SLURM_STEP_TASKS_PER_NODE` of `SLURM_NODEID` |
     ///
     /// Several launchers may have set their variables. The first three must then agree, because it
     /// is not known which of them started the process last. Slurm's must agree too, unless they are
@@ -88,11 +88,9 @@ impl Rank {
     /// - if `TORCHELASTIC_RUN_ID` is set: torchrun itself has started the process, and numbers its
     ///   processes in the order in which they come.
     ///
-    /// Slurm's variables count only in a task of `srun`, which has the number of its step in
-    /// `SLURM_STEP_ID`. A batch script and the shell of `salloc` may have a rank and a world size
-    /// too, but they are one process: without `srun` no other rank ever starts.
-    ///
-    /// A world size without a rank is no rank.
+    /// A world size without a rank is no rank. A batch script of Slurm has a rank without a world
+    /// size, and is no rank either: it is one process, whatever `SLURM_NTASKS` says. `srun` starts
+    /// the others.
     ///
     /// # Errors
     ///
