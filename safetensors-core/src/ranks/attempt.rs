@@ -202,6 +202,8 @@ impl<'f> Attempt<'f> {
             linked.map_err(|error| Error::io(error, &staging.destination(&file.name)))?;
         }
         staging.commit_locked(&index, check, lock)?;
+        // A rank that is killed from here on leaves one hidden directory at most.
+        drop(staging);
         let own = read_manifest(&self.path)?.map_or(u64::MAX, |manifest| manifest.sequence);
         let is_older =
             |manifest: &Option<Manifest>| manifest.as_ref().is_none_or(|it| it.sequence < own);
