@@ -28,7 +28,10 @@ VERSIONS = ("ETag", "etag", "blob_id", "Content-MD5", "Last-Modified")
 LARGEST_INDEX = 100_000_000  # bytes; the command refuses a larger one
 
 # Hidden directories of saves that are under way, or were killed. What is in them is not complete.
-TEMPORARY = re.compile(r"\..+\.[A-Za-z0-9]{6}\.tmp")
+TEMPORARY = re.compile(r"\..+\.([A-Za-z0-9]{6}\.tmp|[A-Za-z0-9_-]{1,64}\.ranks)")
+# What `remote::save_rank` has written for one rank. It belongs to the index that names it, or to a
+# save that is not complete.
+OF_RANK = re.compile(r"\.[A-Za-z0-9_-]{1,64}\.ranks/rank-[0-9]{5,}\.[0-9a-f]{8}/[^/]+")
 # The path of a file, its size in bytes, and the time of its last change in nanoseconds. At an
 # address: without what may be secret, and with the version in place of the time.
 Stamp = tuple[str, int | None, int | str | None]
@@ -97,9 +100,14 @@ def checkpoints_below(root: str, leave_out: str | None) -> list[str]:
         for directory, names, files in os.walk(root, onerror=lambda e: found.append(e.filename)):
             paths = {name: os.path.join(directory, name) for name in names}
             names[:] = [n for n in names if not TEMPORARY.fullmatch(n) and paths[n] != leave_out]
-            found += [os.path.join(directory, name) for name in files if name.endswith(SUFFIXES)]
+            found += filter(may_be_checkpoint, (os.path.join(directory, name) for name in files))
     shards = {shard for path in found for shard in files_of(path) if shard != path}
     return sorted(path for path in found if path not in shards) or [root]
+
+
+def may_be_checkpoint(name: str) -> bool:
+    """Whether a file that was found is worth a look: an index, or a file of tensors."""
+    return name.endswith(SUFFIXES) and not OF_RANK.search(name)
 
 
 def listed(root: str) -> list[str]:
@@ -117,7 +125,7 @@ def listed(root: str) -> list[str]:
         raise WrongUsage(message) from None
     except Exception as error:  # of any library that fsspec calls
         raise OSError(f"{shown(root)}: cannot be listed: {reason_of(error)}") from None
-    found = [address_of(scheme, name) for name in names if name.endswith(SUFFIXES)]
+    found = [address_of(scheme, name) for name in names if may_be_checkpoint(name)]
     if not found:
         raise OSError(f"{shown(root)}: there is no checkpoint below this address")
     return found

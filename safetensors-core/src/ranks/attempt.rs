@@ -124,7 +124,7 @@ impl<'f> Attempt<'f> {
     pub(super) fn begin(&self, rank: usize) -> Result<TempDirectory> {
         let made = failpoint::hit("create")
             .and_then(|()| TempDirectory::create(&self.path.join(format!("rank-{rank:05}"))));
-        made.map_err(|error| self.explain(Error::io(error, self.directory)))
+        made.map_err(|error| self.explain(Error::io(error, self.directory), &self.path))
     }
 
     /// Adds the files of a rank, which are all written, to the attempt. If that was the last rank,
@@ -137,7 +137,8 @@ impl<'f> Attempt<'f> {
     ) -> Result<RankSaved> {
         let lock = self.lock()?;
         self.check_current()?;
-        self.add(rank, &temp).map_err(|error| Error::io(error, self.directory))?;
+        self.add(rank, &temp)
+            .map_err(|error| self.explain(Error::io(error, self.directory), temp.path()))?;
         drop(temp);
         let missing = self.missing().map_err(|error| Error::io(error, self.directory))?;
         if missing > 0 {
@@ -201,6 +202,8 @@ impl<'f> Attempt<'f> {
             linked.map_err(|error| Error::io(error, &staging.destination(&file.name)))?;
         }
         staging.commit_locked(&index, check, lock)?;
+        // A rank that is killed from here on leaves one hidden directory at most.
+        drop(staging);
         let own = read_manifest(&self.path)?.map_or(u64::MAX, |manifest| manifest.sequence);
         let is_older =
             |manifest: &Option<Manifest>| manifest.as_ref().is_none_or(|it| it.sequence < own);
@@ -290,11 +293,12 @@ impl<'f> Attempt<'f> {
         }
     }
 
-    /// Replaces an error by its cause, if that is that the attempt's directory is gone.
-    pub(super) fn explain(&self, error: Error) -> Error {
-        match self.path.is_dir() {
+    /// Replaces an error by its cause, if that is that this directory of the attempt is gone. The
+    /// attempt itself may be there again, because other ranks have begun it anew.
+    pub(super) fn explain(&self, error: Error, needed: &Path) -> Error {
+        match needed.is_dir() {
             true => error,
-            false => self.check_current().err().unwrap_or(error),
+            false => self.check_current().err().unwrap_or_else(|| self.superseded()),
         }
     }
 

@@ -35,10 +35,11 @@ const INNER: [Launcher; 3] = [
     },
 ];
 
-/// Slurm also starts other launchers.
+/// Slurm also starts other launchers. `SLURM_NTASKS` is not the world size: it is that of the whole
+/// job in a batch script, in an interactive shell, and in the daemons that `mpirun` starts by srun.
 const SLURM: Launcher = Launcher {
     rank: "SLURM_PROCID",
-    world_size: "SLURM_NTASKS",
+    world_size: "SLURM_STEP_NUM_TASKS",
     local_rank: "SLURM_LOCALID",
     local_world_size: None,
 };
@@ -77,11 +78,8 @@ pub(super) fn find(lookup: Lookup<'_>) -> Result<Option<Rank>, ErrorKind> {
             Some(first) => agreed(first, told)?,
         });
     }
-    let outer = match read(&SLURM, lookup) {
-        // A batch script without a number of tasks has a rank all the same. It is no task of srun.
-        Err(_) if lookup("SLURM_STEP_ID").is_none() && lookup(SLURM.world_size).is_none() => None,
-        told => told?,
-    };
+    // A batch script has the number of a rank, but only a step of srun has a world size.
+    let outer = if lookup(SLURM.world_size).is_some() { read(&SLURM, lookup)? } else { None };
     let told = match (found, outer) {
         (Some(inner), Some(outer)) if is_nested(inner, outer, lookup) => inner,
         (Some(inner), Some(outer)) => agreed(inner, outer)?,
@@ -98,7 +96,6 @@ pub(super) fn find(lookup: Lookup<'_>) -> Result<Option<Rank>, ErrorKind> {
 /// [`Rank::from_env`] has the reasons.
 fn is_nested(inner: Told, outer: Told, lookup: Lookup<'_>) -> bool {
     inner.world_size.value != outer.world_size.value
-        || lookup("SLURM_STEP_ID").is_none()
         || (inner.rank.variable == INNER[0].rank && lookup("TORCHELASTIC_RUN_ID").is_some())
 }
 
@@ -178,9 +175,8 @@ fn bad(variable: &str, expected: &'static str, found: String) -> ErrorKind {
 /// The number of tasks of Slurm on this machine. `4(x2),3` means 4 tasks on each of two machines,
 /// and 3 on the next.
 fn tasks_on_node(lookup: Lookup<'_>) -> Result<Option<Number>, ErrorKind> {
-    let names = ["SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"];
-    let set = names.into_iter().find_map(|name| Some((name, lookup(name)?)));
-    let (Some((variable, text)), Some(node)) = (set, number("SLURM_NODEID", lookup)?) else {
+    let variable = "SLURM_STEP_TASKS_PER_NODE";
+    let (Some(text), Some(node)) = (lookup(variable), number("SLURM_NODEID", lookup)?) else {
         return Ok(None);
     };
     let (mut nodes, mut found) = (0_usize, None);

@@ -112,7 +112,7 @@ impl RankPlan {
             tensor.world_size = world_size;
         }
         for tensor in &tensors {
-            let check = || {
+            let mut check = || {
                 let len = shape::byte_len(tensor.dtype, &tensor.shape)?;
                 // The sum over all ranks is the most that any sum below can be.
                 let len = len.checked_mul(world_size as u64);
@@ -123,7 +123,6 @@ impl RankPlan {
                 }
                 tensor.division.check(tensor.dtype, &tensor.shape, world_size)
             };
-            let mut check = check;
             check().map_err(|error: Error| error.in_tensor(&tensor.name))?;
         }
         Ok(Self { world_size, tensors })

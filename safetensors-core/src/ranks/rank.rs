@@ -76,21 +76,21 @@ impl Rank {
     /// | torchrun, Ray Train | `RANK` | `WORLD_SIZE` | `LOCAL_RANK` | `LOCAL_WORLD_SIZE` |
     /// | Open MPI | `OMPI_COMM_WORLD_RANK` | `OMPI_COMM_WORLD_SIZE` | `OMPI_COMM_WORLD_LOCAL_RANK` | `OMPI_COMM_WORLD_LOCAL_SIZE` |
     /// | MPICH, Intel MPI | `PMI_RANK` | `PMI_SIZE` | `MPI_LOCALRANKID` | `MPI_LOCALNRANKS` |
-    /// | Slurm (`srun`) | `SLURM_PROCID` | `SLURM_NTASKS` | `SLURM_LOCALID` | `SLURM_STEP_TASKS_PER_NODE` of `SLURM_NODEID` |
+    /// | Slurm (`srun`) | `SLURM_PROCID` | `SLURM_STEP_NUM_TASKS` | `SLURM_LOCALID` | `SLURM_STEP_TASKS_PER_NODE` of `SLURM_NODEID` |
     ///
     /// Several launchers may have set their variables. The first three must then agree, because it
-    /// is not known which of them started the process last. With one exception this holds for Slurm
-    /// too. Slurm is always the outermost launcher: `srun` starts `mpirun` or `torchrun`, often one
-    /// for each machine, and never the other way round. So if the numbers of Slurm are those of
-    /// other processes, the inner launcher's are taken. That is so
+    /// is not known which of them started the process last. Slurm's must agree too, unless they are
+    /// those of another process. Slurm is always the outermost launcher: `srun` starts `mpirun` or
+    /// `torchrun`, often one for each machine, and never the other way round. So the inner
+    /// launcher's numbers are taken
     ///
     /// - if the world sizes differ;
-    /// - if `SLURM_STEP_ID` is not set: these are the numbers of the batch script, in which
-    ///   `mpirun` runs, and not of a task of `srun`;
     /// - if `TORCHELASTIC_RUN_ID` is set: torchrun itself has started the process, and numbers its
     ///   processes in the order in which they come.
     ///
-    /// A world size without a rank is no rank: an allocation of Slurm (`salloc`) has one.
+    /// A world size without a rank is no rank. A batch script of Slurm has a rank without a world
+    /// size, and is no rank either: it is one process, whatever `SLURM_NTASKS` says. `srun` starts
+    /// the others.
     ///
     /// # Errors
     ///

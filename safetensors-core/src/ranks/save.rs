@@ -31,13 +31,14 @@ pub enum RankSaved {
 /// by one of the ranks, and a part that several ranks share by the first of them, so the others
 /// need not give it. A dtype or shape other than that of the plan is an error.
 ///
-/// `attempt` is a name that all ranks share and that no other save to this directory has, such as
-/// the step of the training and the number of the restart. Its parts lie in a hidden directory of
-/// that name until all are there, so parts of different attempts never mix. The launcher or the
-/// caller gives it: `TORCHELASTIC_RUN_ID` or `SLURM_JOB_ID` with the step, for example.
+/// `attempt` is a name that all ranks share and that no other save to this directory has. Its parts
+/// lie in a hidden directory of that name until all are there, so parts of different attempts never
+/// mix. Parts that are there count, whoever saved them. So a job that is started again and trains
+/// the same step again needs another name: the step with the number of the restart, which is
+/// `TORCHELASTIC_RESTART_COUNT` or `SLURM_RESTART_COUNT`, for example.
 ///
-/// - **A rank that dies** leaves the earlier checkpoint as it is. Ranks that are restarted save the
-///   same attempt again, or all ranks begin a new one.
+/// - **A rank that dies** leaves the earlier checkpoint as it is. If it is started again with the
+///   same values, it saves the same attempt again. Otherwise all ranks begin a new one.
 /// - **A rank that saves again** replaces its own parts.
 /// - **An attempt that is overtaken** by a later one, which is complete first, is removed.
 ///
@@ -122,7 +123,7 @@ pub(crate) fn save_if<N: AsRef<str>, T: TensorSource>(
         let path = temp.path().join(&file.name);
         crate::save::save(&path, planned.sources(file, &parts), &options)
             .map_err(|error| error.moved(&path, &directory.join(&file.name)))
-            .map_err(|error| attempt.explain(error))?;
+            .map_err(|error| attempt.explain(error, temp.path()))?;
     }
     attempt.finish(rank, temp, check_sources)
 }

@@ -1,11 +1,13 @@
 //! Steps of saving from ranks that fail or are the last of a killed process.
 
+use std::cell::RefCell;
 use std::path::Path;
+use std::rc::Rc;
 
 use super::{RankPlan, RankRules, RankSaved, gather, save};
 use crate::checkpoint::{Checkpoint, ShardOptions, save_sharded};
 use crate::error::{ErrorKind, RankProblem, Result};
-use crate::io::failpoint::{crash_at, fail_at, without};
+use crate::io::failpoint::{call_at, crash_at, fail_at, without};
 use crate::io::testing::names_in;
 use crate::load::LoadOptions;
 use crate::save::SaveOptions;
@@ -158,6 +160,28 @@ fn a_failing_or_killed_first_rank() {
                 assert!(n > 3);
                 break;
             }
+        }
+    }
+}
+
+/// A rank that is killed while it removes the attempt leaves nothing else behind.
+#[test]
+fn the_attempt_is_removed_last() {
+    for n in 0.. {
+        let directory = prepare(true);
+        let path = directory.path().to_owned();
+        save_rank(&path, 1, "new", 2).unwrap();
+        let names = Rc::new(RefCell::new(Vec::new()));
+        let (seen, at) = (names.clone(), path.clone());
+        let call = move || *seen.borrow_mut() = names_in(&at);
+        let (saved, step) = call_at(n, call, || save_rank(&path, 0, "new", 2));
+        saved.unwrap();
+        assert!(step.is_some(), "no attempt was removed");
+        if step == Some("remove an attempt") {
+            let attempt = ".model.safetensors.index.json.new.ranks";
+            names.borrow_mut().retain(|name| *name != ".safetensors.lock");
+            assert_eq!(*names.borrow(), [&[attempt], &COMPLETE[..]].concat());
+            break;
         }
     }
 }

@@ -31,30 +31,62 @@ fn each_launcher_tells_all_numbers() {
         "OMPI_COMM_WORLD_RANK=5 OMPI_COMM_WORLD_SIZE=8 OMPI_COMM_WORLD_LOCAL_RANK=1 \
          OMPI_COMM_WORLD_LOCAL_SIZE=4",
         "PMI_RANK=5 PMI_SIZE=8 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=4",
-        "SLURM_PROCID=5 SLURM_NTASKS=8 SLURM_LOCALID=1 SLURM_NODEID=1 \
+        "SLURM_PROCID=5 SLURM_STEP_NUM_TASKS=8 SLURM_LOCALID=1 SLURM_NODEID=1 \
          SLURM_STEP_TASKS_PER_NODE=4(x2)",
     ] {
         assert_eq!(numbers(variables), expected, "{variables}");
     }
-    assert_eq!(numbers("SLURM_PROCID=2 SLURM_NTASKS=4"), (2, 4, None, None));
+    assert_eq!(numbers("SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=4"), (2, 4, None, None));
     assert_eq!(numbers("RANK=007 WORLD_SIZE=8"), (7, 8, None, None));
-    for none in ["", "SLURM_NTASKS=4", "WORLD_SIZE=4", "LOCAL_RANK=1", "SLURM_PROCID=0"] {
+    for none in ["", "SLURM_STEP_NUM_TASKS=4", "WORLD_SIZE=4", "LOCAL_RANK=1", "SLURM_PROCID=0"] {
         assert_eq!(of(none).unwrap(), None, "{none}");
     }
+}
+
+/// The variables that Slurm 22.05 has set in a job of 2 tasks on one machine.
+#[test]
+fn variables_of_a_real_slurm() {
+    // What srun starts.
+    let task = "SLURM_LOCALID=1 SLURM_NODEID=0 SLURM_NTASKS=2 SLURM_PROCID=1 SLURM_STEP_ID=0 \
+                SLURM_STEP_NUM_TASKS=2 SLURM_STEP_TASKS_PER_NODE=2 SLURM_TASKS_PER_NODE=2";
+    assert_eq!(numbers(task), (1, 2, Some(1), Some(2)));
+    // A batch script without srun is alone, and must not wait for ranks that nobody starts.
+    let batch = "SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_NTASKS=2 SLURM_PROCID=0 \
+                 SLURM_TASKS_PER_NODE=2";
+    assert_eq!(of(batch).unwrap(), None);
+    // The shell of salloc, if it runs on a node of the job.
+    let shell = "SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_NTASKS=2 SLURM_PROCID=0 \
+                 SLURM_STEP_ID=4294967290 SLURM_STEP_NUM_TASKS=1 SLURM_STEP_TASKS_PER_NODE=1";
+    assert_eq!(numbers(shell), (0, 1, Some(0), Some(1)));
+    // mpirun of Open MPI, in both.
+    let open = "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1 \
+                OMPI_COMM_WORLD_LOCAL_SIZE=2";
+    for around in [batch, shell] {
+        assert_eq!(numbers(&format!("{open} {around}")), (1, 2, Some(1), Some(2)));
+    }
+    // mpirun of MPICH starts a daemon by srun, and the daemon starts the ranks.
+    let mpich = "MPI_LOCALNRANKS=2 MPI_LOCALRANKID=1 PMI_RANK=1 PMI_SIZE=2 SLURM_LOCALID=0 \
+                 SLURM_NODEID=0 SLURM_NTASKS=2 SLURM_PROCID=0 SLURM_STEP_ID=1 \
+                 SLURM_STEP_NUM_TASKS=1 SLURM_STEP_TASKS_PER_NODE=1 SLURM_TASKS_PER_NODE=1";
+    assert_eq!(numbers(mpich), (1, 2, Some(1), Some(2)));
+    // srun --mpi=pmi2 tells the same twice.
+    let pmi2 = format!("PMI_RANK=1 PMI_SIZE=2 {task}");
+    assert_eq!(numbers(&pmi2), (1, 2, Some(1), Some(2)));
 }
 
 #[test]
 fn tasks_of_slurm_on_a_node() {
     for (node, tasks) in [(0, 4), (1, 4), (2, 3), (3, 1)] {
         let variables = format!(
-            "SLURM_PROCID=0 SLURM_NTASKS=12 SLURM_NODEID={node} SLURM_TASKS_PER_NODE=4(x2),3,1"
+            "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=12 SLURM_NODEID={node} \
+             SLURM_STEP_TASKS_PER_NODE=4(x2),3,1"
         );
         assert_eq!(numbers(&variables).3, Some(tasks));
     }
     let of_tasks = |tasks: &str| {
         of(&format!(
-            "SLURM_PROCID=0 SLURM_NTASKS=12 SLURM_STEP_ID=0 SLURM_NODEID=1 \
-             SLURM_TASKS_PER_NODE={tasks}"
+            "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=12 SLURM_NODEID=1 \
+             SLURM_STEP_TASKS_PER_NODE={tasks}"
         ))
         .unwrap_err()
     };
@@ -63,7 +95,7 @@ fn tasks_of_slurm_on_a_node() {
         assert!(matches!(problem(&error), RankProblem::BadVariable { .. }), "{error}");
     }
     let message = of_tasks("4").to_string();
-    assert!(message.contains("SLURM_TASKS_PER_NODE=4") && message.contains("SLURM_NODEID=1"));
+    assert!(message.contains("SLURM_STEP_TASKS_PER_NODE=4") && message.contains("SLURM_NODEID=1"));
 }
 
 #[test]
@@ -71,22 +103,19 @@ fn launchers_that_agree_complete_each_other() {
     let both = "RANK=1 WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 \
                 OMPI_COMM_WORLD_LOCAL_RANK=0";
     assert_eq!(numbers(both), (1, 2, Some(0), None));
-    let with_slurm = "PMI_RANK=3 PMI_SIZE=4 SLURM_PROCID=3 SLURM_NTASKS=4 SLURM_LOCALID=1 \
-                      SLURM_STEP_ID=0";
+    let with_slurm = "PMI_RANK=3 PMI_SIZE=4 SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=4 \
+                      SLURM_LOCALID=1";
     assert_eq!(numbers(with_slurm), (3, 4, Some(1), None));
 }
 
 #[test]
 fn a_launcher_that_slurm_has_started_wins() {
     // srun starts torchrun once for each of two machines.
-    let torchrun = "RANK=5 WORLD_SIZE=8 SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_ID=0";
+    let torchrun = "RANK=5 WORLD_SIZE=8 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2";
     assert_eq!(numbers(torchrun).0, 5);
-    // mpirun runs in a batch script, whose own numbers are those of task 0.
-    let batch = "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 SLURM_PROCID=0 SLURM_NTASKS=4";
-    assert_eq!(numbers(batch).0, 3);
     // torchrun numbers its processes in the order in which they come.
-    let elastic = "RANK=0 WORLD_SIZE=2 TORCHELASTIC_RUN_ID=x SLURM_PROCID=1 SLURM_NTASKS=2 \
-                   SLURM_STEP_ID=0";
+    let elastic = "RANK=0 WORLD_SIZE=2 TORCHELASTIC_RUN_ID=x SLURM_PROCID=1 \
+                   SLURM_STEP_NUM_TASKS=2";
     assert_eq!(numbers(elastic).0, 0);
 }
 
@@ -113,7 +142,7 @@ fn contradictions_name_both_variables() {
             "OMPI_COMM_WORLD_RANK=2",
         ),
         (
-            "PMI_RANK=1 PMI_SIZE=4 SLURM_PROCID=2 SLURM_NTASKS=4 SLURM_STEP_ID=0",
+            "PMI_RANK=1 PMI_SIZE=4 SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=4",
             "PMI_RANK=1",
             "SLURM_PROCID=2",
         ),

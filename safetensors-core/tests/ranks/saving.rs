@@ -1,6 +1,7 @@
 //! Saving from ranks: who completes it, what stays, what is refused.
 
 use std::fs;
+use std::path::Path;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -140,6 +141,111 @@ fn an_earlier_attempt_that_is_complete_first_leaves_the_later_one() {
     assert_eq!(fill_of(&Checkpoint::open(directory.path()).unwrap()), 1);
     assert!(complete(&save(1, "second", 2)));
     assert_eq!(fill_of(&Checkpoint::open(directory.path()).unwrap()), 2);
+}
+
+/// A job is started again with other numbers of ranks, while parts of the first are still there.
+#[test]
+fn another_number_of_ranks() {
+    let directory = tempdir().unwrap();
+    let save =
+        |rank, attempt: &str, fill| save_rank(directory.path(), rank, attempt, fill).unwrap();
+    save((0, 3), "three", 1);
+    save((2, 3), "three", 1);
+    for (world_size, fill) in [(2, 2), (5, 3), (1, 4), (3, 5)] {
+        let attempt = format!("{world_size}-ranks");
+        for rank in (0..world_size).rev() {
+            assert_eq!(complete(&save((rank, world_size), &attempt, fill)), rank == 0);
+        }
+        let checkpoint = Checkpoint::open(directory.path()).unwrap();
+        assert_eq!((fill_of(&checkpoint), checkpoint.files().len()), (fill, world_size));
+        let has_index = world_size > 1;
+        assert_eq!(names_in(directory.path()).len(), world_size + usize::from(has_index));
+    }
+}
+
+/// Each rank runs twice at once, such as one that was believed to be dead.
+#[test]
+fn the_same_ranks_at_once() {
+    const RANKS: usize = 3;
+    for turn in 1..=10_u8 {
+        let directory = tempdir().unwrap();
+        let (completed, barrier) = (AtomicUsize::new(0), Barrier::new(2 * RANKS));
+        std::thread::scope(|scope| {
+            for i in 0..2 * RANKS {
+                let (completed, barrier, directory) = (&completed, &barrier, directory.path());
+                scope.spawn(move || {
+                    barrier.wait();
+                    match save_rank(directory, (i % RANKS, RANKS), "a", turn) {
+                        Ok(saved) if complete(&saved) => {
+                            _ = completed.fetch_add(1, Ordering::SeqCst)
+                        }
+                        Ok(_) => {}
+                        Err(error) => {
+                            let is_complete =
+                                matches!(problem(&error), RankProblem::AttemptComplete { .. });
+                            assert!(is_complete, "{error}");
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(completed.into_inner(), 1);
+        assert_eq!(fill_of(&Checkpoint::open(directory.path()).unwrap()), turn);
+        assert_eq!(names_in(directory.path()).len(), RANKS + 1);
+    }
+}
+
+/// While rank 0 of the first attempt writes, the second attempt is completed, and rank 1 begins the
+/// first one anew.
+#[test]
+fn a_rank_whose_attempt_was_removed_and_begun_anew() {
+    let directory = tempdir().unwrap();
+    let plan = plan(2);
+    let tensors = plan.tensors().map(|tensor| {
+        let shape = tensor.part(0).unwrap().shape(tensor.shape()).unwrap();
+        (
+            tensor.name(),
+            Overtaken { directory: directory.path(), shape, runs: AtomicBool::new(false) },
+        )
+    });
+    let tensors: Vec<_> = tensors.collect();
+    tensors[0].1.runs.store(true, Ordering::SeqCst);
+    let error =
+        save(directory.path(), 0, &plan, tensors, "first", &ShardOptions::new()).unwrap_err();
+    assert!(matches!(problem(&error), RankProblem::AttemptSuperseded { .. }), "{error}");
+    assert_eq!(fill_of(&Checkpoint::open(directory.path()).unwrap()), 2);
+    assert!(complete(&save_rank(directory.path(), (0, 2), "first", 1).unwrap()));
+    assert_eq!(fill_of(&Checkpoint::open(directory.path()).unwrap()), 1);
+}
+
+/// A part of rank 0. While it is written, other ranks save.
+#[derive(Debug)]
+struct Overtaken<'d> {
+    directory: &'d Path,
+    shape: Vec<usize>,
+    runs: AtomicBool,
+}
+
+impl safetensors_core::TensorSource for Overtaken<'_> {
+    fn dtype(&self) -> Dtype {
+        Dtype::U8
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn write_to(
+        &self,
+        sink: &mut safetensors_core::save::Sink<'_>,
+    ) -> safetensors_core::Result<()> {
+        if self.runs.swap(false, Ordering::SeqCst) {
+            save_rank(self.directory, (0, 2), "second", 2)?;
+            save_rank(self.directory, (1, 2), "second", 2)?;
+            save_rank(self.directory, (1, 2), "first", 1)?;
+        }
+        sink(&vec![1; self.shape.iter().product()])
+    }
 }
 
 #[test]
