@@ -49,7 +49,8 @@ impl<'a, T> Blocks<'a, T> {
     /// Contiguous blocks, front to back. The array has two elements or more.
     pub(super) fn in_order(array: ArrayViewD<'a, T>) -> Self {
         let elements = |bytes: usize| bytes / size_of::<T>();
-        let most = ROWS * row_len(&array, 0);
+        // A broadcast array can have more elements than any memory.
+        let most = ROWS.saturating_mul(row_len(&array, 0));
         let most = most.clamp(elements(LEAST), elements(MOST)).min(array.len());
         Self { array, most, cut: None }
     }
