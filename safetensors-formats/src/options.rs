@@ -1,5 +1,6 @@
 //! [`Options`]: how files of other formats are opened.
 
+#[cfg(feature = "pytorch")]
 use std::collections::HashSet;
 
 use crate::Limits;
@@ -19,6 +20,7 @@ pub struct Options {
     pub(crate) limits: Limits,
     pub(crate) dequantize: bool,
     /// Of a shard, the tensors that its index places in it. `None` for a file without an index.
+    #[cfg(feature = "pytorch")]
     pub(crate) placed: Option<HashSet<String>>,
 }
 

@@ -48,7 +48,8 @@ pub(super) fn gather<T: ArrayElement>(
     gathered: &mut [T],
 ) -> Result<(), ShapeError> {
     let way = way(&block);
-    copy(block, ArrayViewMutD::from_shape(block.raw_dim(), gathered)?, way)
+    let gathered = ArrayViewMutD::from_shape(block.raw_dim(), gathered)?;
+    copy(block, gathered, way)
 }
 
 /// The threads that copy parts of blocks. They only copy, so one of them is always free after a
