@@ -198,9 +198,16 @@ fn steps_of_another_shape_are_refused() {
     let error = u.append(&array![1.0, 2.0]).unwrap_err();
     assert!(error.to_string().ends_with("expected shape [3], found [2]"), "{error}");
     u.append(&array![[1.0, 2.0, 3.0]]).unwrap_err();
-    u.extend(&array![[1.0, 2.0, 3.0]]).unwrap_err();
-    u.extend(&array![1.0, 2.0, 3.0]).unwrap_err();
-    u.extend(&arr0(1.0)).unwrap_err();
+    // Of several steps, the error shows all axes, in the order of the array.
+    let shown = path.display();
+    for (error, says) in [
+        (u.extend(&Array2::zeros((5, 2))), "expected shape [3, 2], found [5, 2]"),
+        (u.extend(&array![1.0, 2.0, 3.0]), "expected shape [3, 3], found [3]"),
+        (u.extend(&arr0(1.0)), "expected shape [3, 1], found []"),
+    ] {
+        let says = format!(r#"{shown}: tensor "u": {says}"#);
+        assert_eq!(error.unwrap_err().to_string(), says);
+    }
     u.extend(&Array2::zeros((3, 0))).unwrap();
     u.push(1.0).unwrap_err();
     assert_eq!(u.steps(), 1);

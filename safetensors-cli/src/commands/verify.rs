@@ -178,7 +178,7 @@ fn check_other(
         let Some(file) = other::of(file.safetensors().source()) else { return Ok(false) };
         outcome.format = Some(file.format().to_string());
         if let [tensor, others @ ..] = file.unindexed() {
-            let (file, tensor, others) = (path.into(), tensor.clone(), others.len());
+            let (file, tensor, others) = (path.into(), tensor.clone(), others.len() as u64);
             let finding = Finding::UnindexedTensors { file, tensor, others };
             outcome.warnings.push(finding.to_string());
         }
