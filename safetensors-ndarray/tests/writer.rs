@@ -216,6 +216,24 @@ fn steps_of_another_shape_are_refused() {
     assert_eq!(r.read::<f64, Ix2>("u").unwrap(), array![[1.0], [2.0], [3.0]]);
 }
 
+#[test]
+fn of_two_writers_of_one_path_the_last_to_finish_wins() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    let (a, b) = (Writer::create(&path).unwrap(), Writer::create(&path).unwrap());
+    a.add("a", &array![1.0]).unwrap();
+    b.add("b", &array![2.0]).unwrap();
+    // Only one of them can keep its steps beside the file.
+    a.sync().unwrap();
+    let error = b.sync().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::SyncedStepsLeft { .. }), "{error}");
+    b.finish().unwrap();
+    assert!(Reader::open(&path).unwrap().names().eq(["b"]));
+    a.finish().unwrap();
+    assert!(Reader::open(&path).unwrap().names().eq(["a"]));
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
 /// The variable that tells this program to be the run that is killed, and where it writes.
 const RUN: &str = "SAFETENSORS_TEST_KILLED_RUN";
 
