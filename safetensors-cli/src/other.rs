@@ -149,10 +149,15 @@ pub(crate) fn kind<'a>(tensor: &LazyTensor<'a, Source>) -> Kind<'a> {
     Kind::of(tensor.info(), stored(tensor))
 }
 
+/// The dimensions of a tensor in its file.
+pub(crate) fn shape<'a>(tensor: TensorInfo<'a>, stored: Option<&'a Stored>) -> &'a [usize] {
+    stored.map_or(tensor.shape(), |stored| &stored.shape)
+}
+
 /// The number of elements.
 pub(crate) fn element_count(tensor: TensorInfo<'_>, stored: Option<&Stored>) -> u64 {
-    let kind = Kind::of(tensor, stored);
-    kind.shape(tensor).iter().fold(1, |all, &dim| all * dim as u64)
+    // The dimensions of an empty tensor may have a product over 64 bits until the zero comes.
+    shape(tensor, stored).iter().fold(1, |all, &dim| all.saturating_mul(dim as u64))
 }
 
 /// The type of the elements of a tensor, as it is shown: its dtype, or the name of a type that
@@ -161,31 +166,17 @@ pub(crate) fn element_count(tensor: TensorInfo<'_>, stored: Option<&Stored>) -> 
 pub(crate) struct Kind<'a> {
     dtype: Dtype,
     stored: Option<&'a str>,
-    /// Whether the last dimension is the bytes of an element, which has no dtype.
-    has_bytes: bool,
 }
 
 impl<'a> Kind<'a> {
     /// The type of a tensor that is stored in another way than its dtype says, if it is.
     pub(crate) fn of(tensor: TensorInfo<'_>, stored: Option<&'a Stored>) -> Self {
-        Self {
-            dtype: tensor.dtype(),
-            stored: stored.map(|stored| stored.type_name.as_str()),
-            has_bytes: stored.is_some() && tensor.dtype() == Dtype::U8,
-        }
+        Self { dtype: tensor.dtype(), stored: stored.map(|stored| stored.type_name.as_str()) }
     }
 
     /// The name.
     pub(crate) fn name(self) -> &'a str {
         self.stored.unwrap_or(self.dtype.name())
-    }
-
-    /// The shape of a tensor of this type.
-    pub(crate) fn shape(self, tensor: TensorInfo<'_>) -> &[usize] {
-        match tensor.shape() {
-            [shape @ .., _] if self.has_bytes => shape,
-            shape => shape,
-        }
     }
 }
 

@@ -287,6 +287,9 @@ pub enum ErrorKind {
         "a tensor inside {}, which is not read; save its state_dict() instead", Quoted(.class)
     )]
     UnknownObject { class: String },
+    /// A dictionary has this key twice, of which Python would keep the last value.
+    #[error("its dictionary has this key twice")]
+    DuplicateDictKey,
     /// The file says something else than `little` or `big` of the order of bytes.
     #[error("the byte order of the archive should be little, found {}", Quoted(.found))]
     UnknownByteOrder { found: String },
@@ -381,6 +384,7 @@ impl ErrorKind {
             Self::TooExpanded { .. }
             | Self::NoDtype { .. }
             | Self::UnknownObject { .. }
+            | Self::DuplicateDictKey
             | Self::NoStorage { .. }
             | Self::StorageCut { .. }
             | Self::OutsideStorage { .. }

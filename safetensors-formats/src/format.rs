@@ -128,6 +128,7 @@ fn of_archive<S: ReadAt>(zipped: &Result<Zipped<S>>) -> Option<Format> {
 }
 
 /// A source that is only lent.
+#[derive(Debug)]
 struct Borrowed<'a, S>(&'a S);
 
 impl<S: ReadAt> ReadAt for Borrowed<'_, S> {
@@ -137,6 +138,10 @@ impl<S: ReadAt> ReadAt for Borrowed<'_, S> {
 
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
         self.0.read_exact_at(buf, offset)
+    }
+
+    fn check_unchanged(&self) -> std::io::Result<()> {
+        self.0.check_unchanged()
     }
 }
 
@@ -174,12 +179,25 @@ pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Checkpoint<Tens
     Ok(Checkpoint::from_source(file, path)?)
 }
 
-/// Opens one file.
-pub(crate) fn open_input<S: ReadAt>(
-    input: Input<S>,
+/// Opens one file. One that may have changed unseen meanwhile is opened twice: it must be the same.
+pub(crate) fn open_source<S: ReadAt>(
+    source: S,
     path: &Path,
     options: &Options,
 ) -> Result<TensorFile<S>> {
+    if !source.may_change_unseen() {
+        return open_input(Input::new(source, path), path, options);
+    }
+    let before = open_input(Input::new(Borrowed(&source), path), path, options)?.into_layout();
+    let file = open_input(Input::new(source, path), path, options)?;
+    if file.layout() != (&*before.0, &*before.1) {
+        let error = std::io::Error::other("the file changed while it was opened");
+        return Err(Error::from(error).in_file(&error::label(path)));
+    }
+    Ok(file)
+}
+
+fn open_input<S: ReadAt>(input: Input<S>, path: &Path, options: &Options) -> Result<TensorFile<S>> {
     let located = |error: Error| error.in_file(&error::label(path));
     let mut start = [0; START];
     let len = input.source.byte_len().min(START as u64) as usize;
@@ -190,16 +208,14 @@ pub(crate) fn open_input<S: ReadAt>(
         #[cfg(feature = "gguf")]
         Start::Format(Format::Gguf) => crate::gguf::open(input, path, options),
         #[cfg(feature = "pytorch")]
-        Start::Format(Format::Pytorch) => crate::pytorch::open_legacy(input, path, &options.limits),
+        Start::Format(Format::Pytorch) => crate::pytorch::open_legacy(input, path, options),
         Start::Zip => {
             let zipped = Zipped::open(input, &options.limits);
             let format = of_archive(&zipped);
             let zipped = zipped?;
             match format {
                 #[cfg(feature = "pytorch")]
-                Some(Format::Pytorch) => {
-                    crate::pytorch::open_archive(zipped, path, &options.limits)
-                }
+                Some(Format::Pytorch) => crate::pytorch::open_archive(zipped, path, options),
                 Some(Format::Npz) => npz::open_file(Arc::new(zipped), &options.limits),
                 _ => Err(located(unknown(format))),
             }

@@ -20,7 +20,8 @@ pub struct Limits {
     /// The longest header of one array in bytes; 1 MiB by default. NumPy's own limit is 10,000
     /// characters.
     pub header_bytes: u64,
-    /// The most members of an archive; 500,000 by default.
+    /// The most members of an archive; 500,000 by default. As many tensors and as many keys at most
+    /// has a GGUF file.
     pub members: usize,
     /// The most bytes that are read to list the members of an archive; 64 MiB by default, which
     /// half a million names of usual length take.

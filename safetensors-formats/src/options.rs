@@ -1,5 +1,8 @@
 //! [`Options`]: how files of other formats are opened.
 
+#[cfg(feature = "pytorch")]
+use std::collections::HashSet;
+
 use crate::Limits;
 
 /// How a file of another format is opened.
@@ -16,6 +19,9 @@ use crate::Limits;
 pub struct Options {
     pub(crate) limits: Limits,
     pub(crate) dequantize: bool,
+    /// Of a shard, the tensors that its index places in it. `None` for a file without an index.
+    #[cfg(feature = "pytorch")]
+    pub(crate) placed: Option<HashSet<String>>,
 }
 
 impl Options {

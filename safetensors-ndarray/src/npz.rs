@@ -141,7 +141,8 @@ pub fn to_safetensors(archive: impl AsRef<Path>, file: impl AsRef<Path>) -> Resu
 }
 
 /// Writes the arrays of a safetensors file to an archive, under the same names. They pass through
-/// in pieces. An archive has no place for metadata and attributes, so they are left out.
+/// in pieces. An archive has no place for metadata and attributes, so they are left out. A tied array
+/// is written under each of its names.
 ///
 /// # Errors
 ///
@@ -152,7 +153,8 @@ pub fn from_safetensors(
     compression: Compression,
 ) -> Result<()> {
     let reader = Reader::open(file)?;
-    save(archive, reader.arrays().map(|array| (array.name(), array)), compression)
+    let arrays = reader.arrays().map(|array| (array.name(), array));
+    save(archive, arrays.chain(reader.checkpoint().aliases()), compression)
 }
 
 /// Reads an array of a `.npy` file or of an archive.

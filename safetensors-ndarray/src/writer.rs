@@ -5,7 +5,7 @@ use std::path::Path;
 
 use ndarray::{ArrayRef, Axis, Dimension, aview0};
 use safetensors_core::save::{GrowingTensor, GrowingWriter, recover_synced};
-use safetensors_core::{Result, SaveOptions, TensorSource};
+use safetensors_core::{Error, ErrorKind, Result, SaveOptions, TensorSource};
 
 use crate::ArrayElement;
 use crate::save::ArraySource;
@@ -273,7 +273,26 @@ impl<T: ArrayElement> ArrayAppender<'_, T> {
             let order: Vec<usize> = std::iter::once(axis).chain(others).collect();
             steps = steps.permuted_axes(order);
         }
-        self.tensor.extend(&ArraySource::of(&steps))
+        self.tensor.extend(&ArraySource::of(&steps)).map_err(|error| self.in_callers_order(error))
+    }
+
+    /// Puts the shapes of an error into the order of the caller's axes.
+    fn in_callers_order(&self, error: Error) -> Error {
+        let ErrorKind::WrongShape { expected, found } = error.kind() else { return error };
+        let axis = self.axis.index();
+        let restored = |shape: &[usize]| match shape.split_first() {
+            Some((&steps, others)) if axis <= others.len() => {
+                let mut shape = others.to_vec();
+                shape.insert(axis, steps);
+                shape
+            }
+            _ => shape.to_vec(),
+        };
+        let kind = ErrorKind::WrongShape { expected: restored(expected), found: restored(found) };
+        // The writer has said which tensor of which file it is.
+        Error::from(kind)
+            .in_tensor(error.tensor().unwrap_or_default())
+            .in_file(error.file().unwrap_or_default())
     }
 
     /// The number of steps so far.

@@ -363,6 +363,20 @@ fn reversed_arrays_larger_than_the_buffer() {
 }
 
 #[test]
+fn a_broadcast_array_larger_than_any_memory_is_written_until_an_error() {
+    let pair = array![[1_u8], [2]];
+    let huge = pair.broadcast((2, 1 << 58)).unwrap();
+    let source = array_source(&huge);
+    let mut sink = |bytes: &[u8]| {
+        assert!(bytes.len() <= 32 << 20 && bytes.iter().all(|&byte| byte == 1));
+        Err(ErrorKind::Cancelled.into())
+    };
+    assert!(matches!(source.write_to(&mut sink).unwrap_err().kind(), ErrorKind::Cancelled));
+    let written = source.write_pieces(&mut |_, bytes| sink(bytes));
+    assert!(matches!(written.unwrap_err().kind(), ErrorKind::Cancelled));
+}
+
+#[test]
 fn broadcast_arrays_larger_than_the_buffer() {
     let scalar = ndarray::arr0(0x0102_0304_u32);
     check(scalar.broadcast((3, 200_000)).unwrap(), &[]);

@@ -8,7 +8,8 @@ use half::{bf16, f16};
 use ndarray::{Array2, ArrayD, Axis, Ix1, Ix2, Ix3, IxDyn, ShapeBuilder, arr0, array, s};
 use ndarray_npy::{NpzReader, NpzWriter, ReadNpyExt, WritableElement, WriteNpyExt};
 use proptest::prelude::*;
-use safetensors_core::{ConvertOptions, Dtype, ErrorKind};
+use safetensors_core::tied::Tied;
+use safetensors_core::{ConvertOptions, Dtype, ErrorKind, SaveOptions, save};
 use safetensors_ndarray::npz::{self, Archive, Compression, read_npy, write_npy};
 use safetensors_ndarray::{ArrayElement, DynArray, ReadArrayExt, Reader, Writer, array_source};
 
@@ -102,6 +103,19 @@ fn an_archive_becomes_a_file_and_back() {
     let halves = Archive::open(path("b.npz")).unwrap().array("half").unwrap();
     let floats = halves.read_array_as::<f32, Ix1>(&ConvertOptions::new()).unwrap();
     assert_eq!(floats, array![1.0, -1.0]);
+}
+
+#[test]
+fn a_tied_array_keeps_its_names_in_an_archive() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, archive) = (dir.path().join("a.safetensors"), dir.path().join("a.npz"));
+    let u = array![1.0, 2.0];
+    let tied = [("u", array_source(&u)), ("v", array_source(&u))];
+    save(&file, tied, &SaveOptions::new().tied(Tied::new())).unwrap();
+    assert_eq!(Reader::open(&file).unwrap().len(), 1);
+    npz::from_safetensors(&file, &archive, Compression::Stored).unwrap();
+    let expected = ["u", "v"].map(|name| (name.to_owned(), DynArray::from(u.clone())));
+    assert_eq!(npz::load(&archive).unwrap(), BTreeMap::from(expected));
 }
 
 #[test]

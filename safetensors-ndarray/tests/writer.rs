@@ -198,15 +198,40 @@ fn steps_of_another_shape_are_refused() {
     let error = u.append(&array![1.0, 2.0]).unwrap_err();
     assert!(error.to_string().ends_with("expected shape [3], found [2]"), "{error}");
     u.append(&array![[1.0, 2.0, 3.0]]).unwrap_err();
-    u.extend(&array![[1.0, 2.0, 3.0]]).unwrap_err();
-    u.extend(&array![1.0, 2.0, 3.0]).unwrap_err();
-    u.extend(&arr0(1.0)).unwrap_err();
+    // Of several steps, the error shows all axes, in the order of the array.
+    let shown = path.display();
+    for (error, says) in [
+        (u.extend(&Array2::zeros((5, 2))), "expected shape [3, 2], found [5, 2]"),
+        (u.extend(&array![1.0, 2.0, 3.0]), "expected shape [3, 3], found [3]"),
+        (u.extend(&arr0(1.0)), "expected shape [3, 1], found []"),
+    ] {
+        let says = format!(r#"{shown}: tensor "u": {says}"#);
+        assert_eq!(error.unwrap_err().to_string(), says);
+    }
     u.extend(&Array2::zeros((3, 0))).unwrap();
     u.push(1.0).unwrap_err();
     assert_eq!(u.steps(), 1);
     w.finish().unwrap();
     let r = Reader::open(&path).unwrap();
     assert_eq!(r.read::<f64, Ix2>("u").unwrap(), array![[1.0], [2.0], [3.0]]);
+}
+
+#[test]
+fn of_two_writers_of_one_path_the_last_to_finish_wins() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.safetensors");
+    let (a, b) = (Writer::create(&path).unwrap(), Writer::create(&path).unwrap());
+    a.add("a", &array![1.0]).unwrap();
+    b.add("b", &array![2.0]).unwrap();
+    // Only one of them can keep its steps beside the file.
+    a.sync().unwrap();
+    let error = b.sync().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::SyncedStepsLeft { .. }), "{error}");
+    b.finish().unwrap();
+    assert!(Reader::open(&path).unwrap().names().eq(["b"]));
+    a.finish().unwrap();
+    assert!(Reader::open(&path).unwrap().names().eq(["a"]));
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
 /// The variable that tells this program to be the run that is killed, and where it writes.

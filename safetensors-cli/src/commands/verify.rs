@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use safetensors_core::audit::Severity;
+use safetensors_core::audit::{Finding, Severity};
 use safetensors_core::digest::{self, VerifyOptions};
 use safetensors_core::framework::default_threads;
 use serde::Serialize;
@@ -174,8 +174,14 @@ fn check_other(
     outcome: &mut Outcome,
 ) -> anyhow::Result<bool> {
     for file in checkpoint.files() {
+        let path = file.path();
         let Some(file) = other::of(file.safetensors().source()) else { return Ok(false) };
         outcome.format = Some(file.format().to_string());
+        if let [tensor, others @ ..] = file.unindexed() {
+            let (file, tensor, others) = (path.into(), tensor.clone(), others.len() as u64);
+            let finding = Finding::UnindexedTensors { file, tensor, others };
+            outcome.warnings.push(finding.to_string());
+        }
         if args.digests {
             let checked = file.verify_checksums();
             outcome.checksums += checked

@@ -89,7 +89,7 @@ struct Unlabelled<'t, 'a> {
 
 /// The part of a tensor's description that is compared.
 fn kind<'a>(tree: &Tree<'a>) -> Option<(Kind<'a>, &'a [usize])> {
-    Some((tree.kind()?, tree.tensor()?.shape()))
+    Some((tree.kind()?, tree.shape()?))
 }
 
 impl PartialEq for Unlabelled<'_, '_> {

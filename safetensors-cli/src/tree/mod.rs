@@ -76,6 +76,14 @@ impl<'a> Tree<'a> {
         }
     }
 
+    /// The dimensions of the tensor in its file. `None` for a module.
+    pub(crate) fn shape(&self) -> Option<&'a [usize]> {
+        match &self.content {
+            Content::Tensor(info, _, stored) => Some(other::shape(*info, *stored)),
+            Content::Module(_) => None,
+        }
+    }
+
     /// The number of the tensor's file. `None` for a module.
     pub(crate) fn file_index(&self) -> Option<usize> {
         match &self.content {

@@ -172,6 +172,24 @@ fn shards_of_pytorch_are_opened_by_index_and_by_directory() {
     }
     run_in(dir.path(), &["convert", ".", "out"]).success().stderr("");
     assert_eq!(Checkpoint::open(dir.path().join("out")).unwrap().len(), 3);
+
+    // As for safetensors files, the index decides, and what it leaves out is a warning.
+    let index = dir.path().join("pytorch_model.bin.index.json");
+    let file = "pytorch_model.bin.index.json";
+    run_in(dir.path(), &["verify", "--strict", file]).success().stderr("");
+    let text = fs::read_to_string(&index).unwrap();
+    let second = r#""b": "pytorch_model-00002-of-00002.bin""#;
+    let first = r#""a": "pytorch_model-00001-of-00002.bin""#;
+    let map = format!(r#"{{"weight_map": {{{first}, {second}}}}}"#);
+    assert_ne!(text, map);
+    fs::write(&index, map).unwrap();
+    let says = "pytorch_model-00001-of-00002.bin: the index leaves out tensor \"tied\"";
+    run_in(dir.path(), &["verify", file]).success().stderr(predicate::str::contains(says));
+    run_in(dir.path(), &["verify", "--strict", file])
+        .failure()
+        .code(1)
+        .stderr(predicate::str::contains(says));
+    fs::write(&index, text).unwrap();
     fs::remove_file(dir.path().join("pytorch_model-00002-of-00002.bin")).unwrap();
     run_in(dir.path(), &["inspect", "."])
         .failure()

@@ -8,7 +8,7 @@ use super::kinds::Type;
 const PIECE: usize = 64 << 10;
 
 /// The blocks of a type that can be dequantised.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Blocks(Type);
 
 impl Blocks {

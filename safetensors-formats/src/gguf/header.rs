@@ -158,6 +158,7 @@ fn one(tensor: Listed, start: u64, options: &Options) -> Tensor {
     let blocks = Blocks::of(kind);
     let stored = Stored {
         type_name: kind.name().into(),
+        shape: shape.clone(),
         byte_len,
         is_readable: options.dequantize && blocks.is_some(),
         is_quantised: blocks.is_some(),

@@ -8,10 +8,11 @@ use serde_json::Value;
 use super::reader::Reader;
 use crate::error::Result;
 
-/// The longest array that becomes metadata.
-const LONGEST: u64 = 64;
+/// The most values of an array that becomes metadata, with those of the arrays in it. So a header
+/// takes little more memory than it has bytes.
+const MOST: u32 = 64;
 
-/// The deepest nesting of arrays.
+/// The deepest nesting of arrays. One more is an error.
 const DEEPEST: usize = 4;
 
 /// The alignment of data unless the file says another.
@@ -30,7 +31,7 @@ pub(super) fn read<S: ReadAt>(reader: &mut Reader<S>, count: u64) -> Result<Keys
     for _ in 0..count {
         let key = reader.text()?;
         let kind = reader.u32()?;
-        let value = value(reader, kind, 0)?;
+        let value = value(reader, kind, 0, &mut { MOST })?;
         if key == "general.alignment" {
             let alignment = value.as_ref().and_then(Value::as_u64);
             keys.alignment = alignment
@@ -43,15 +44,20 @@ pub(super) fn read<S: ReadAt>(reader: &mut Reader<S>, count: u64) -> Result<Keys
             None => continue,
         };
         if keys.metadata.contains_key(&key) {
-            return Err(reader.problem(format!("the key {key:?} stands twice")));
+            return Err(reader.problem(format!("duplicate key {key:?}")));
         }
         keys.metadata.insert(key, text);
     }
     Ok(keys)
 }
 
-/// Reads a value of a type. `None` for one that is too long for metadata.
-fn value<S: ReadAt>(reader: &mut Reader<S>, kind: u32, depth: usize) -> Result<Option<Value>> {
+/// Reads a value of a type. `None` for an array of more than `left` values, which counts down.
+fn value<S: ReadAt>(
+    reader: &mut Reader<S>,
+    kind: u32,
+    depth: usize,
+    left: &mut u32,
+) -> Result<Option<Value>> {
     Ok(Some(match kind {
         0 => reader.u8()?.into(),
         1 => i8::from_le_bytes(reader.array()?).into(),
@@ -72,12 +78,15 @@ fn value<S: ReadAt>(reader: &mut Reader<S>, kind: u32, depth: usize) -> Result<O
                 return Err(reader.problem("arrays are nested too deep"));
             }
             let mut items = Vec::new();
-            let mut is_whole = count <= LONGEST;
+            let mut is_whole = true;
             for _ in 0..count {
-                match value(reader, kind, depth + 1)? {
-                    Some(item) if is_whole => items.push(item),
-                    Some(_) => {}
-                    None => is_whole = false,
+                let item = value(reader, kind, depth + 1, left)?;
+                match (item, left.checked_sub(1)) {
+                    (Some(item), Some(rest)) if is_whole => {
+                        items.push(item);
+                        *left = rest;
+                    }
+                    _ => is_whole = false,
                 }
             }
             return Ok(is_whole.then_some(Value::Array(items)));

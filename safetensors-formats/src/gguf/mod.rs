@@ -17,7 +17,9 @@
 //!
 //! Dimensions are in the order of safetensors, the outermost first: GGUF has them the other way
 //! round. The keys of the file become metadata: texts, numbers, booleans, and arrays of at most
-//! 64 of these, as JSON. Longer arrays, such as the tokens of a tokenizer, are left out.
+//! 64 values, as JSON. Arrays in an array count as values, and so do the values in them. Longer
+//! arrays, such as the tokens of a tokenizer, are left out. Arrays in arrays that are nested more
+//! than 4 deep are an error.
 //!
 //! ```
 //! use safetensors_core::{ConvertOptions, Dtype};

@@ -13,7 +13,7 @@ use crate::error::{ErrorKind, Result};
 use crate::npy::stem;
 use crate::tensor_file::{Container, Place, Scratch, TensorFile};
 use crate::zipped::{self, Zipped};
-use crate::{Format, Limits};
+use crate::{Format, Options};
 
 /// The longest text that says in which order the bytes of numbers are.
 const LONGEST_TEXT: u64 = 64;
@@ -22,18 +22,19 @@ const LONGEST_TEXT: u64 = 64;
 pub(crate) fn open<S: ReadAt>(
     zipped: Zipped<S>,
     path: &Path,
-    limits: &Limits,
+    options: &Options,
 ) -> Result<TensorFile<S>> {
     let (zipped, file) = (Arc::new(zipped), crate::error::label(path));
-    let opened = open_listed(&zipped, path, limits);
+    let opened = open_listed(&zipped, path, options);
     opened.map_err(|error| error.in_file(&file))
 }
 
 fn open_listed<S: ReadAt>(
     zipped: &Arc<Zipped<S>>,
     path: &Path,
-    limits: &Limits,
+    options: &Options,
 ) -> Result<TensorFile<S>> {
+    let limits = &options.limits;
     zipped.check_overlap()?;
     let members: Members =
         zipped.names()?.into_iter().enumerate().map(|(i, name)| (name, i)).collect();
@@ -70,7 +71,7 @@ fn open_listed<S: ReadAt>(
         };
         Ok((place, len))
     };
-    let builder = build(&values, root_value, &stem(path), limits, place)?;
+    let builder = build(&values, root_value, &stem(path), options, place)?;
     let built = builder.build(zipped.input.source.byte_len(), limits)?;
     let container = Container::Zip(Arc::clone(zipped), Scratch::default());
     TensorFile::new(Format::Pytorch, built, container)

@@ -1,11 +1,11 @@
 //! [`open_index`]: several files of PyTorch as one checkpoint.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
+use std::io;
 use std::path::{Path, PathBuf};
 
+use safetensors_core::ReadAt;
 use safetensors_core::io::FileSource;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
@@ -19,57 +19,75 @@ use crate::{Format, Options};
 /// [`Checkpoint::from_sources`](safetensors_core::Checkpoint::from_sources) makes one checkpoint of
 /// them, as [`open`](crate::open) does.
 ///
-/// The index is treated as hostile: its size is limited, a name that stands twice is refused, and
-/// the names of shards must be plain relative paths.
+/// As for safetensors files, the index decides which tensors a shard has. Others in it are left
+/// out; [`TensorFile::unindexed`] lists them.
+///
+/// The index is treated as hostile: its size is limited, a duplicate name is refused, and the names
+/// of shards must be plain relative paths.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::BadIndex`]; [`ErrorKind::NotInShard`] for a tensor that its shard lacks; those of
-/// [`TensorFile::open`], also for a shard of another format.
+/// [`ErrorKind::BadIndex`]; [`ErrorKind::NotInShard`] for a tensor that its shard lacks;
+/// [`ErrorKind::Io`] if the index changes meanwhile; [`ErrorKind::Core`] if it is no regular file;
+/// those of [`TensorFile::open`], also for a shard of another format.
 pub fn open_index(
     path: impl AsRef<Path>,
     options: &Options,
 ) -> Result<Vec<(PathBuf, TensorFile<FileSource>)>> {
     let path = path.as_ref();
     let located = |error: Error| error.in_file(&error::label(path));
-    let shards = read(path, options).map_err(located)?;
+    let index = FileSource::open(path).map_err(|error| error.in_path(path))?;
+    let text = read(&index, options).map_err(located)?;
     let folder = path.parent().unwrap_or(Path::new(""));
     let mut opened = Vec::new();
-    for (shard, names) in shards {
+    for (shard, names) in shards(&text).map_err(located)? {
         let file = folder.join(&shard);
-        let tensors = TensorFile::open(&file, options)?;
+        let options = Options { placed: Some(names), ..options.clone() };
+        let tensors = TensorFile::open(&file, &options)?;
         if tensors.format() != Format::Pytorch {
             let found = tensors.format().to_string();
             let error = Error::from(ErrorKind::OtherFormat { expected: "PyTorch", found });
             return Err(error.in_file(&error::label(&file)));
         }
-        if let Some(missing) = names.into_iter().find(|name| !tensors.has(name)) {
+        let missing = options.placed.iter().flatten().filter(|name| !tensors.has(name)).min();
+        if let Some(missing) = missing {
             let error = Error::from(ErrorKind::NotInShard { shard });
-            return Err(located(error.in_member(&missing)));
+            return Err(located(error.in_member(missing)));
         }
         opened.push((file, tensors));
+    }
+    // A save replaces or changes the index before it changes a shard that the index names.
+    let is_replaced = index.is_replaced().map_err(|error| located(error.into()))?;
+    if is_replaced || read(&index, options).map_err(located)? != text {
+        let error = io::Error::other("the index changed while its shards were opened");
+        return Err(located(error.into()));
     }
     Ok(opened)
 }
 
-/// The names of the tensors of each shard.
-fn read(path: &Path, options: &Options) -> Result<BTreeMap<String, Vec<String>>> {
+/// The text of an index.
+fn read(index: &FileSource, options: &Options) -> Result<Vec<u8>> {
     let limit = options.limits.directory_bytes;
-    let mut text = String::new();
-    File::open(path)?.take(limit.saturating_add(1)).read_to_string(&mut text)?;
-    if text.len() as u64 > limit {
+    if index.byte_len() > limit {
         return Err(ErrorKind::DirectoryTooLong { limit }.into());
     }
+    let text = index.read_to_vec()?;
+    index.check_unchanged()?;
+    Ok(text)
+}
+
+/// The names of the tensors of each shard.
+fn shards(text: &[u8]) -> Result<BTreeMap<String, HashSet<String>>> {
     let bad = |problem: String| Error::from(ErrorKind::BadIndex { problem });
-    let index: Index = serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?;
-    let mut shards: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let index: Index = serde_json::from_slice(text).map_err(|error| bad(error.to_string()))?;
+    let mut shards: BTreeMap<String, HashSet<String>> = BTreeMap::new();
     for (tensor, shard) in index.weight_map.0 {
         if !is_safe(&shard) {
             return Err(bad(format!(
                 "the name of a shard must be a plain relative path, found {shard:?}"
             )));
         }
-        shards.entry(shard).or_default().push(tensor);
+        shards.entry(shard).or_default().insert(tensor);
     }
     match shards.is_empty() {
         true => Err(bad("the weight_map is empty".into())),
@@ -106,7 +124,7 @@ impl<'de> Deserialize<'de> for Shards {
                 let mut shards = HashMap::new();
                 while let Some((tensor, shard)) = map.next_entry::<String, String>()? {
                     if let Some(_before) = shards.insert(tensor, shard) {
-                        return Err(serde::de::Error::custom("a tensor stands twice"));
+                        return Err(serde::de::Error::custom("duplicate tensor name"));
                     }
                 }
                 Ok(Shards(shards))

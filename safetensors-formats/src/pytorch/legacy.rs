@@ -17,7 +17,7 @@ use crate::error::{ErrorKind, Result};
 use crate::input::{Cursor, Input};
 use crate::npy::stem;
 use crate::tensor_file::{Container, Place, TensorFile};
-use crate::{Format, Limits};
+use crate::{Format, Options};
 
 /// The number 0x1950a86a20f9469cfc6c, as the first pickle has it.
 const MAGIC: [u8; 10] = [0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19];
@@ -29,18 +29,19 @@ const VERSION: i64 = 1001;
 pub(crate) fn open<S: ReadAt>(
     input: Input<S>,
     path: &Path,
-    limits: &Limits,
+    options: &Options,
 ) -> Result<TensorFile<S>> {
     let input = Arc::new(input);
-    let opened = open_input(&input, path, limits);
+    let opened = open_input(&input, path, options);
     opened.map_err(|error| error.in_file(&input.file))
 }
 
 fn open_input<S: ReadAt>(
     input: &Arc<Input<S>>,
     path: &Path,
-    limits: &Limits,
+    options: &Options,
 ) -> Result<TensorFile<S>> {
+    let limits = &options.limits;
     let cursor = Cursor { input: Arc::clone(input), at: 0 };
     let mut bytes = Bytes::new(BufReader::new(cursor), limits.directory_bytes);
     let mut values = Values::new(limits.objects);
@@ -67,7 +68,7 @@ fn open_input<S: ReadAt>(
         })?;
         Ok((Place::At(start), byte_len))
     };
-    let builder = build(&values, root, &stem(path), limits, place)?;
+    let builder = build(&values, root, &stem(path), options, place)?;
     let built = builder.build(input.source.byte_len(), limits)?;
     TensorFile::new(Format::Pytorch, built, Container::File(Arc::clone(input)))
 }

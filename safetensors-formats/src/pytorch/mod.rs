@@ -20,11 +20,16 @@
 //! `resolve_conj` or `resolve_neg` before saving removes the mark. Values that are not tensors are
 //! left out.
 //!
+//! A dictionary in which one key has two values is an error that names the tensor. PyTorch keeps the
+//! last value, and never writes such a dictionary. Two tensors whose names become the same, such as
+//! those of the keys `0` and `"0"`, are an error, too.
+//!
 //! # Dtypes
 //!
 //! Every type that safetensors has is read: floats of 8 to 64 bits, also the kinds of `float8`,
 //! `float4_e2m1fn_x2` as two F4, integers, booleans and `complex64`. A tensor of another type, such
-//! as `complex128`, can be listed, and to read it is an error that names its type.
+//! as `complex128`, is listed as bytes, also if it is empty. [`Stored`](crate::Stored) has its type
+//! and its shape, and to read it is an error that names its type.
 //!
 //! # Tied tensors
 //!
@@ -67,9 +72,9 @@ pub(crate) use archive::open as open_archive;
 pub use index::open_index;
 pub(crate) use legacy::open as open_legacy;
 use safetensors_core::Dtype;
-use values::{TensorRef, Value, Values};
+use values::{Kind, TensorRef, Value, Values};
 
-use crate::Limits;
+use crate::Options;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tensor_file::{Builder, Data, Place, Placement, Reason, Stored, Tensor};
 
@@ -85,12 +90,16 @@ fn build(
     values: &Values,
     root: Value,
     alone: &str,
-    limits: &Limits,
+    options: &Options,
     mut place: impl FnMut(usize) -> Result<(Place, u64)>,
 ) -> Result<Builder> {
-    let found = names::collect(values, root, alone, limits)?;
-    let first_names = first_names(values, &found);
+    let mut found = names::collect(values, root, alone, &options.limits)?;
     let mut builder = Builder::default();
+    if let Some(placed) = &options.placed {
+        let unindexed = found.extract_if(.., |(name, _)| !placed.contains(name));
+        builder.unindexed.extend(unindexed.map(|(name, _)| name));
+    }
+    let first_names = first_names(values, &found);
     // As the libraries of the Hub mark a file that PyTorch has written.
     builder.metadata.insert("format".into(), "pt".into());
     let mut places = HashMap::new();
@@ -162,22 +171,7 @@ fn one(
         strides: strides.clone(),
     })?;
     let (mut shape, name) = (shape.clone(), name.to_owned());
-    let Some(dtype) = kind.dtype() else {
-        // The bytes of elements take the place of a dtype. They are shown, and never read.
-        let elements = shape.iter().fold(1_u64, |all, &dim| all.saturating_mul(dim as u64));
-        let stored = Stored {
-            type_name: kind.name.into(),
-            byte_len: elements.saturating_mul(kind.width.into()),
-            is_readable: false,
-            is_quantised: false,
-        };
-        if elements == 0 {
-            return Err(ErrorKind::NoDtype { name: kind.name.into() }.into());
-        }
-        shape.push(width);
-        let data = Data::Refused(Reason::NoDtype(kind.name));
-        return Ok(Tensor { name, dtype: Dtype::U8, shape, data, stored: Some(stored) });
-    };
+    let Some(dtype) = kind.dtype() else { return Ok(without_dtype(name, *kind, shape)) };
     if dtype == Dtype::F4 {
         match shape.last_mut() {
             Some(last) => *last = last.saturating_mul(2),
@@ -186,6 +180,24 @@ fn one(
     }
     let data = Data::placed(place.clone(), placement, width, None);
     Ok(Tensor { name, dtype, shape, data, stored: None })
+}
+
+/// A tensor whose elements have no dtype. It is listed as the bytes of its elements. Reading them
+/// is an error.
+fn without_dtype(name: String, kind: Kind, shape: Vec<usize>) -> Tensor {
+    let elements = shape.iter().fold(1_u64, |all, &dim| all.saturating_mul(dim as u64));
+    let stored = Stored {
+        type_name: kind.name.into(),
+        shape: shape.clone(),
+        byte_len: elements.saturating_mul(kind.width.into()),
+        is_readable: false,
+        is_quantised: false,
+    };
+    // An empty tensor is listed as one element: of no bytes at all, reading would not fail.
+    let mut listed = if elements == 0 { Vec::new() } else { shape };
+    listed.push(kind.width.into());
+    let data = Data::Refused(Reason::NoDtype(kind.name));
+    Tensor { name, dtype: Dtype::U8, shape: listed, data, stored: Some(stored) }
 }
 
 /// The members of an archive by name.

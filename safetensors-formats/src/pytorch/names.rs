@@ -21,7 +21,8 @@ const TABLES: [&str; 3] = ["_parameters", "_buffers", "_modules"];
 ///
 /// # Errors
 ///
-/// [`ErrorKind::UnknownObject`] for a tensor in an object of another class.
+/// [`ErrorKind::UnknownObject`] for a tensor in an object of another class;
+/// [`ErrorKind::DuplicateDictKey`].
 pub(super) fn collect(
     values: &Values,
     root: Value,
@@ -81,6 +82,7 @@ impl<'a> Search<'a> {
             }
             Node::Dict { items, state } => {
                 self.refuse_tensors(*state, "an attribute of a dictionary")?;
+                self.check_keys(items)?;
                 for &(key, value) in
                     items.iter().filter(|(key, value)| is_node(*key) || is_node(*value))
                 {
@@ -151,6 +153,7 @@ impl<'a> Search<'a> {
         for (table, name) in tables.into_iter().zip(TABLES) {
             let items = values.dict(table).unwrap_or_default();
             values.step(&mut self.steps, items.len())?;
+            self.check_keys(items)?;
             for &(key, value) in items.iter().filter(|(_, value)| is_node(*value)) {
                 let Some(key) = values.key(key) else {
                     self.refuse_tensors(value, "a key that is not a text")?;
@@ -158,8 +161,7 @@ impl<'a> Search<'a> {
                 };
                 let mut is_hidden = false;
                 if name == "_buffers" && !hidden.is_empty() {
-                    // The search takes longer for a long key, which many buffers can have.
-                    values.step(&mut self.steps, key.len() / 64)?;
+                    self.step_over(&key)?;
                     is_hidden = hidden.contains(&*key);
                 }
                 if !is_hidden {
@@ -168,6 +170,39 @@ impl<'a> Search<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Fails if a dictionary has a key twice. A dictionary of Python has each key once, so which of
+    /// the values counts would depend on the reader.
+    fn check_keys(&mut self, items: &'a [(Value, Value)]) -> Result<()> {
+        let (mut numbers, mut texts) = (HashSet::new(), HashSet::new());
+        for &(key, _) in items {
+            let is_new = match key {
+                Value::Int(number) => numbers.insert(number),
+                // For Python, `True` and 1 are one key.
+                Value::Bool(flag) => numbers.insert(flag.into()),
+                _ => match self.values.text(key) {
+                    Some(text) => {
+                        self.step_over(text)?;
+                        texts.insert(text)
+                    }
+                    // No tensor has such a key.
+                    None => true,
+                },
+            };
+            if !is_new {
+                self.path.extend(self.values.key(key));
+                return Err(
+                    Error::from(ErrorKind::DuplicateDictKey).in_member(&self.path.join("."))
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts the search for a key. It takes longer for a long one, which many items can have.
+    fn step_over(&mut self, key: &str) -> Result<()> {
+        self.values.step(&mut self.steps, key.len() / 64)
     }
 
     /// Fails if a value, which is a part of `what`, holds tensors.

@@ -34,6 +34,8 @@ pub(crate) struct Builder {
     pub(crate) metadata: BTreeMap<String, String>,
     /// The other names of tied tensors, each with the name that has the bytes.
     pub(crate) aliases: Vec<(String, String)>,
+    /// The tensors that the index of the file does not place in it.
+    pub(crate) unindexed: Vec<String>,
 }
 
 /// The parts of a [`TensorFile`](super::TensorFile).
@@ -43,6 +45,7 @@ pub(crate) struct Built {
     pub(super) byte_len: u64,
     pub(super) names: HashSet<String>,
     pub(super) stored: BTreeMap<String, Stored>,
+    pub(super) unindexed: Vec<String>,
 }
 
 impl Builder {
@@ -63,6 +66,11 @@ impl Builder {
             json.push_str(&serde_json::to_string(&self.metadata).map_err(io::Error::from)?);
         }
         let limit = limits.directory_bytes;
+        let check_limit = |json: &str| match json.len() as u64 > limit {
+            true => Err(Error::from(ErrorKind::DirectoryTooLong { limit })),
+            false => Ok(()),
+        };
+        check_limit(&json)?;
         let (mut spans, mut stored, mut start) = (Vec::new(), BTreeMap::new(), 0_u64);
         for tensor in self.tensors {
             let Tensor { name, dtype, shape, data, stored: how } = tensor;
@@ -91,9 +99,7 @@ impl Builder {
                 "{key}:{{\"dtype\":\"{dtype}\",\"shape\":{shape:?},\
                  \"data_offsets\":[{start},{end}]}}"
             ));
-            if json.len() as u64 > limit {
-                return Err(ErrorKind::DirectoryTooLong { limit }.into());
-            }
+            check_limit(&json)?;
             if let Some(how) = how {
                 stored.insert(name.clone(), how);
             }
@@ -108,7 +114,7 @@ impl Builder {
         }
         let header = [&(json.len() as u64).to_le_bytes(), json.as_bytes()].concat();
         let byte_len = header.len() as u64 + start;
-        Ok(Built { header, spans, byte_len, names, stored })
+        Ok(Built { header, spans, byte_len, names, stored, unindexed: self.unindexed })
     }
 }
 

@@ -11,7 +11,7 @@ use crate::error::{ErrorKind, Result};
 use crate::gguf::Blocks;
 
 /// Where the bytes of a tensor, or of what it is a part of, begin.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// At an offset of the file.
     At(u64),
@@ -25,7 +25,7 @@ pub(crate) enum Place {
 }
 
 /// Where the bytes of a tensor come from, as a safetensors file has them.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Data {
     /// They lie there as they are.
     Plain(Place),
@@ -41,7 +41,7 @@ pub(crate) enum Data {
 }
 
 /// Why a tensor cannot be read.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
     /// The type of its elements, of this name, has no dtype.
     #[cfg(feature = "pytorch")]
@@ -68,7 +68,7 @@ impl From<Reason> for ErrorKind {
 }
 
 /// The order of elements.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Elements {
     /// C order, elements of so many bytes.
     InOrder(usize),

@@ -68,6 +68,7 @@ pub struct TensorFile<S = FileSource> {
     /// The names of all tensors, also the other names of tied ones.
     names: HashSet<String>,
     stored: BTreeMap<String, Stored>,
+    unindexed: Vec<String>,
     container: Container<S>,
 }
 
@@ -81,7 +82,7 @@ pub(crate) enum Container<S> {
 }
 
 /// The bytes of one tensor.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     /// Where they end, counted from the end of the header.
     end: u64,
@@ -94,6 +95,9 @@ pub(crate) struct Span {
 pub struct Stored {
     /// The name of the type in its format, such as `Q4_K`.
     pub type_name: String,
+    /// The dimensions, outermost first. If no dtype has such elements, the tensor is listed as bytes
+    /// that cannot be read, and has other dimensions.
+    pub shape: Vec<usize>,
     /// The bytes that the tensor has in the file.
     pub byte_len: u64,
     /// Whether values can be read. The dtype of the tensor is then that of the values.
@@ -126,7 +130,7 @@ impl<S: ReadAt> TensorFile<S> {
     /// Those of [`open`](TensorFile::open).
     pub fn from_source(source: S, path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let path = path.as_ref();
-        crate::format::open_input(Input::new(source, path), path, options)
+        crate::format::open_source(source, path, options)
     }
 
     pub(crate) fn new(
@@ -134,8 +138,8 @@ impl<S: ReadAt> TensorFile<S> {
         built: build::Built,
         container: Container<S>,
     ) -> Result<Self> {
-        let build::Built { header, spans, byte_len, names, stored } = built;
-        let file = Self { format, header, spans, byte_len, names, stored, container };
+        let build::Built { header, spans, byte_len, names, stored, unindexed } = built;
+        let file = Self { format, header, spans, byte_len, names, stored, unindexed, container };
         file.input().check_unchanged()?;
         Ok(file)
     }
@@ -165,6 +169,23 @@ impl<S: ReadAt> TensorFile<S> {
     /// The tensors whose dtype does not say how they are stored, by name.
     pub fn all_stored(&self) -> impl ExactSizeIterator<Item = (&str, &Stored)> {
         self.stored.iter().map(|(name, stored)| (name.as_str(), stored))
+    }
+
+    /// The tensors that the file has, but that its index places in another file or nowhere. As in
+    /// the shards of a safetensors checkpoint, they are not part of it. Empty for a file that was
+    /// opened without an index.
+    pub fn unindexed(&self) -> &[String] {
+        &self.unindexed
+    }
+
+    /// What opening has found: the header, and where the tensors are.
+    pub(crate) fn layout(&self) -> (&[u8], &[Span]) {
+        (&self.header, &self.spans)
+    }
+
+    /// [`layout`](Self::layout), without the source.
+    pub(crate) fn into_layout(self) -> (Vec<u8>, Vec<Span>) {
+        (self.header, self.spans)
     }
 
     /// Reads everything that has a checksum in the file, and compares it. Returns the number of

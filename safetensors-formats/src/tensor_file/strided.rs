@@ -16,7 +16,7 @@ const WINDOW: u64 = 4 << 20;
 pub(super) type ReadBytes<'a> = dyn Fn(&mut [u8], u64) -> io::Result<()> + 'a;
 
 /// Where the elements of a tensor lie in their storage. Strides are counted in elements.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Strided {
     axes: Vec<Axis>,
     offset: u64,

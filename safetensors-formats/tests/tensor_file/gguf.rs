@@ -131,6 +131,41 @@ impl Gguf {
     }
 }
 
+/// The key `k` with an array of these values, which have this type.
+fn array(kind: u32, values: &[Vec<u8>]) -> Vec<u8> {
+    let start = [text("k"), 9_u32.to_le_bytes().to_vec(), kind.to_le_bytes().to_vec()];
+    [start.concat(), (values.len() as u64).to_le_bytes().to_vec(), values.concat()].concat()
+}
+
+/// The metadata that the key becomes.
+fn metadata(key: Vec<u8>) -> Option<String> {
+    let file = Gguf { key, ..Gguf::default() }.bytes();
+    let file = TensorFile::from_source(file, "a file", &Options::new()).unwrap();
+    let checkpoint = Checkpoint::from_source(file, "a file").unwrap();
+    checkpoint.metadata().get("k").cloned()
+}
+
+#[test]
+fn arrays_become_metadata_if_they_are_short_with_all_that_is_in_them() {
+    let bytes = |count: usize| vec![vec![7_u8]; count];
+    let sevens = |count: usize| format!("[{}]", vec!["7"; count].join(","));
+    assert_eq!(metadata(array(0, &bytes(64))), Some(sevens(64)));
+    assert_eq!(metadata(array(0, &bytes(65))), None);
+    assert_eq!(metadata(array(0, &bytes(100_000))), None);
+
+    // Without the head of the key: an array in an array.
+    let inner = |count: usize| array(0, &bytes(count))[text("k").len() + 4..].to_vec();
+    let nested = [sevens(30), sevens(32)].join(",");
+    assert_eq!(metadata(array(9, &[inner(30), inner(32)])), Some(format!("[{nested}]")));
+    assert_eq!(metadata(array(9, &[inner(31), inner(32)])), None);
+    assert_eq!(
+        metadata(array(9, &vec![inner(0); 64])),
+        Some(format!("[{}]", ["[]"; 64].join(",")))
+    );
+    assert_eq!(metadata(array(9, &vec![inner(0); 65])), None);
+    assert_eq!(metadata(array(9, &vec![inner(64); 64])), None);
+}
+
 #[test]
 fn each_wrong_field_is_named() {
     let fine = Gguf::default().bytes();

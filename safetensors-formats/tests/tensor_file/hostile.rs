@@ -1,7 +1,11 @@
 //! Files that are cut or damaged.
 
-use safetensors_core::{Checkpoint, ReadAt};
-use safetensors_formats::{Options, TensorFile};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+
+use safetensors_core::{Checkpoint, ReadAt, TensorBuf};
+use safetensors_formats::{Options, TensorFile, npy, npz};
 
 use super::fixture;
 
@@ -61,6 +65,89 @@ fn a_wrong_checksum_is_found_when_it_is_asked_for() {
     let error = file.verify_checksums().unwrap_err().to_string();
     assert!(error.starts_with("a.npz: member "), "{error}");
     assert!(error.to_lowercase().contains("checksum"), "{error}");
+}
+
+/// A file that becomes another one of the same length after some accesses. Its times do not show
+/// it, because it is young.
+struct Rewritten {
+    versions: [Vec<u8>; 2],
+    /// The accesses before the change.
+    change: usize,
+    accesses: Arc<AtomicUsize>,
+}
+
+impl ReadAt for Rewritten {
+    fn byte_len(&self) -> u64 {
+        self.versions[0].len() as u64
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
+        let is_changed = self.accesses.fetch_add(1, Relaxed) >= self.change;
+        self.versions[usize::from(is_changed)].read_exact_at(buf, offset)
+    }
+
+    fn check_unchanged(&self) -> std::io::Result<()> {
+        self.accesses.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    fn may_change_unseen(&self) -> bool {
+        true
+    }
+}
+
+/// The bytes before the tensors.
+fn header(file: &TensorFile<impl ReadAt + 'static>) -> Vec<u8> {
+    let mut length = [0; 8];
+    file.read_exact_at(&mut length, 0).unwrap();
+    let mut header = vec![0; u64::from_le_bytes(length) as usize];
+    file.read_exact_at(&mut header, 8).unwrap();
+    header
+}
+
+#[test]
+fn a_young_file_that_changes_while_it_is_opened_is_no_mixture() {
+    let npz = |name: &str, values: [f32; 2]| {
+        let mut file = Vec::new();
+        let mut writer = npz::Writer::new(std::io::Cursor::new(&mut file));
+        for name in [name, "same"] {
+            writer.add(name, &TensorBuf::from_vec(vec![2], values.to_vec()).unwrap()).unwrap();
+        }
+        writer.finish().unwrap();
+        file
+    };
+    let npy = |shape: Vec<usize>| {
+        let mut file = Vec::new();
+        npy::write(&mut file, &TensorBuf::from_vec(shape, vec![1_u8; 6]).unwrap()).unwrap();
+        file
+    };
+    for versions in
+        [[npz("a", [1.0, 2.0]), npz("b", [3.0, 4.0])], [npy(vec![2, 3]), npy(vec![3, 2])]]
+    {
+        let headers = versions.clone().map(|version| {
+            header(&TensorFile::from_source(version, "a file", &Options::new()).unwrap())
+        });
+        let open = |change| {
+            let accesses = Arc::new(AtomicUsize::new(0));
+            let file =
+                Rewritten { versions: versions.clone(), change, accesses: Arc::clone(&accesses) };
+            let opened = TensorFile::from_source(file, "a file", &Options::new());
+            let opened = opened.map(|file| header(&file));
+            (opened, accesses.load(Relaxed))
+        };
+        let (unchanged, accesses) = open(usize::MAX);
+        assert!(unchanged.unwrap() == headers[0]);
+        let mut refused = 0;
+        for change in 0..accesses {
+            match open(change).0 {
+                // The file is looked at twice, so a change before the second look is noticed.
+                Ok(header) if change < accesses / 2 => assert!(header == headers[1], "{change}"),
+                Ok(header) => assert!(headers.contains(&header), "{change}"),
+                Err(_) => refused += 1,
+            }
+        }
+        assert!(refused > 0);
+    }
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Files of PyTorch.
 
-use safetensors_core::{Checkpoint, Dtype, Rewrite, SaveOptions};
+use std::path::{Path, PathBuf};
+
+use safetensors_core::{Checkpoint, Dtype, LoadOptions, Rewrite, SaveOptions};
 use safetensors_formats::{ErrorKind, Format, Options, TensorFile, pytorch};
 
 use super::{assert_fixture, fixture, refused};
@@ -79,7 +81,7 @@ fn a_hostile_index_is_refused() {
         (r#"{"weight_map":{"a":"C:x.bin"}}"#.into(), "plain relative path"),
         (r#"{"weight_map":{"a":"x\\y.bin"}}"#.into(), "plain relative path"),
         (r#"{"weight_map":{}}"#.into(), "empty"),
-        (r#"{"weight_map":{"a":"x","a":"y"}}"#.into(), "stands twice"),
+        (r#"{"weight_map":{"a":"x","a":"y"}}"#.into(), "duplicate tensor name"),
         (r#"{"weight_map":{"a":"x"},"weight_map":{}}"#.into(), "duplicate field"),
         ("{".into(), "EOF"),
         (format!(r#"{{"weight_map":{{"missing":{shard:?}}}}}"#), "which does not have it"),
@@ -88,6 +90,56 @@ fn a_hostile_index_is_refused() {
         std::fs::write(&path, &index).unwrap();
         let error = pytorch::open_index(&path, &Options::new()).unwrap_err().to_string();
         assert!(error.contains(says), "{index}: {error}");
+    }
+}
+
+/// Writes two shards that both have `w`, and `v` or `u` besides, and an index.
+fn shards(directory: &Path, index: &str) -> PathBuf {
+    let other = b"\x02\0\0\0\0\0\0\0\0\0\x40\x40\0\0\x80\x40";
+    for (name, key, data) in [("one.bin", "v", DATA), ("two.bin", "u", &other[..])] {
+        let fields = b"K\0K\x02\x85K\x01\x85";
+        let pickle = dictionary(&[(key, fields), ("w", fields)]);
+        std::fs::write(directory.join(name), legacy(&pickle, KEYS, data)).unwrap();
+    }
+    let path = directory.join("pytorch_model.bin.index.json");
+    std::fs::write(&path, format!(r#"{{"weight_map":{{{index}}}}}"#)).unwrap();
+    path
+}
+
+#[test]
+fn the_index_decides_which_tensors_a_shard_has() {
+    let dir = tempfile::tempdir().unwrap();
+    // `w` is in both files, and `u` in one, but the index does not name it.
+    let index = shards(dir.path(), r#""v":"one.bin","w":"two.bin""#);
+    let checkpoint = safetensors_formats::open(&index, &Options::new()).unwrap();
+    let names: Vec<_> = checkpoint.tensors().map(|tensor| tensor.name()).collect();
+    assert_eq!(names, ["v", "w"]);
+    let w = checkpoint.tensor("w").unwrap().read().unwrap();
+    assert_eq!(w.into_vec::<f32>().unwrap(), [3.0, 4.0]);
+    let unindexed = |file: usize| checkpoint.files()[file].safetensors().source().unindexed();
+    // In each file, both names are of one tensor, of which one name stays.
+    assert_eq!((unindexed(0), unindexed(1)), (&["w".to_owned()][..], &["u".to_owned()][..]));
+    assert_eq!(checkpoint.aliases().count(), 0);
+
+    // By itself, a shard has all of its tensors.
+    let shard = TensorFile::open(dir.path().join("one.bin"), &Options::new()).unwrap();
+    assert!(shard.has("v") && shard.has("w") && shard.unindexed().is_empty());
+
+    let index = shards(dir.path(), r#""v":"one.bin","u":"one.bin","x":"two.bin""#);
+    let error = pytorch::open_index(&index, &Options::new()).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::NotInShard { shard } if shard == "one.bin"));
+    assert_eq!((error.member(), error.file()), (Some("u"), index.to_str()));
+}
+
+#[cfg(unix)]
+#[test]
+fn an_index_that_is_no_file_is_refused_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pytorch_model.bin.index.json");
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    for path in [path.as_path(), Path::new("/dev/zero"), dir.path()] {
+        let error = pytorch::open_index(path, &Options::new()).unwrap_err().to_string();
+        assert!(error.contains("expected a regular file"), "{error}");
     }
 }
 
@@ -112,6 +164,7 @@ fn what_cannot_be_read_is_named() {
     let file = checkpoint.files()[0].safetensors().source();
     let stored = file.stored("wide").unwrap();
     assert_eq!((stored.type_name.as_str(), stored.byte_len), ("complex128", 32));
+    assert_eq!(stored.shape, [2]);
     assert!(!stored.is_readable && !stored.is_quantised && file.stored("fine").is_none());
     let error = checkpoint.tensor("wide").unwrap().read().unwrap_err().to_string();
     assert_eq!(
@@ -134,9 +187,19 @@ pub(super) const STORAGE: &[u8] =
 
 /// A tensor with these fields behind its storage, as the value of the key `w`.
 pub(super) fn tensor(fields: &[u8]) -> Vec<u8> {
-    let start = b"}X\x01\0\0\0wctorch._utils\n_rebuild_tensor_v2\n(";
-    let end = b"\x89ccollections\nOrderedDict\n)RtRs.";
-    [&start[..], STORAGE, fields, end].concat()
+    dictionary(&[("w", fields)])
+}
+
+/// A dictionary of such tensors, whose keys are single letters.
+fn dictionary(items: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut pickle = b"}".to_vec();
+    for (key, fields) in items {
+        pickle.extend([b"X\x01\0\0\0", key.as_bytes()].concat());
+        pickle.extend(b"ctorch._utils\n_rebuild_tensor_v2\n(");
+        pickle.extend([STORAGE, fields, b"\x89ccollections\nOrderedDict\n)RtRs"].concat());
+    }
+    pickle.push(b'.');
+    pickle
 }
 
 pub(super) const KEYS: &[u8] = b"\x80\x02]X\x01\0\0\x000a.";
@@ -176,6 +239,62 @@ fn a_file_by_hand_is_read_and_each_wrong_field_is_named() {
     ] {
         let error = refused(&legacy(&good, keys, data), &Options::new());
         assert!(error.contains(says), "{error}");
+    }
+}
+
+#[test]
+fn a_key_that_is_in_a_dictionary_twice_is_an_error() {
+    let (front, back) = (&b"K\0K\x01\x85K\x01\x85"[..], &b"K\x01K\x01\x85K\x01\x85"[..]);
+    let good = legacy(&dictionary(&[("w", front), ("v", back)]), KEYS, DATA);
+    assert!(TensorFile::from_source(good, "a file", &Options::new()).unwrap().has("v"));
+
+    let twice = legacy(&dictionary(&[("w", front), ("w", back)]), KEYS, DATA);
+    let error = TensorFile::from_source(twice, "a file", &Options::new()).unwrap_err();
+    assert_eq!(error.to_string(), "a file: tensor \"w\": its dictionary has this key twice");
+    assert!(matches!(error.kind(), ErrorKind::DuplicateDictKey));
+
+    // For Python the second value, which is no tensor, would be the only one.
+    let mut hidden = dictionary(&[("w", front)]);
+    hidden.pop();
+    hidden.extend(b"X\x01\0\0\0wNs.");
+    let error = refused(&legacy(&hidden, KEYS, DATA), &Options::new());
+    assert!(error.contains("has this key twice"), "{error}");
+
+    // Of one name, but of two keys: the number 1 and the text "1".
+    let mut number = dictionary(&[("1", front)]);
+    number.pop();
+    let mut with_number = dictionary(&[("1", back)])[1..].to_vec();
+    with_number.splice(..6, *b"K\x01");
+    number.extend(with_number);
+    let error = refused(&legacy(&number, KEYS, DATA), &Options::new());
+    assert!(error.contains("\"1\": duplicate tensor name"), "{error}");
+}
+
+#[test]
+fn an_empty_tensor_without_a_dtype_does_not_hide_the_others() {
+    for (class, name) in [("ComplexDoubleStorage", "complex128"), ("QUInt8Storage", "quint8")] {
+        let storage = [
+            b"(X\x07\0\0\0storagectorch\n",
+            class.as_bytes(),
+            b"\nX\x01\0\0\x001X\x03\0\0\0cpuK\0Nt\x51",
+        ];
+        let mut pickle = dictionary(&[("w", b"K\0K\x02\x85K\x01\x85")]);
+        pickle.pop();
+        pickle.extend(b"X\x01\0\0\0ectorch._utils\n_rebuild_tensor_v2\n(");
+        pickle.extend([&storage.concat()[..], b"K\0K\0K\x03\x86K\x03K\x01\x86\x89}tRs."].concat());
+        let keys = b"\x80\x02](X\x01\0\0\x000X\x01\0\0\x001e.";
+        let file = legacy(&pickle, keys, &[DATA, &[0; 8]].concat());
+        let file = TensorFile::from_source(file, "a file", &Options::new()).unwrap();
+        let stored = file.stored("e").unwrap().clone();
+        assert_eq!((stored.type_name.as_str(), stored.byte_len), (name, 0));
+        assert_eq!((&*stored.shape, stored.is_readable), (&[0, 3][..], false));
+
+        let checkpoint = Checkpoint::from_source(file, "a file").unwrap();
+        let w = checkpoint.tensor("w").unwrap().read().unwrap();
+        assert_eq!(w.into_vec::<f32>().unwrap(), [1.0, 2.0]);
+        let error = checkpoint.tensor("e").unwrap().read().unwrap_err().to_string();
+        assert!(error.contains(&format!("\"e\": the elements are {name}, which")), "{error}");
+        assert!(checkpoint.read_all(&LoadOptions::new()).is_err());
     }
 }
 

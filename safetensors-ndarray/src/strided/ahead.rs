@@ -1,4 +1,5 @@
-//! Gathers in a second thread, so that one block is gathered while another is written.
+//! Gathers in a second thread, so that one block is gathered while another is written. With the
+//! feature `rayon`, several threads share each block.
 
 use std::sync::mpsc::sync_channel;
 use std::thread;
@@ -40,7 +41,7 @@ pub(super) fn write<T: ArrayElement>(
         blocks.for_each(&mut |block, rows| {
             let mut buffer = empty.recv().map_err(|_| Stop::NotNeeded)?;
             let elements = block.len();
-            gather::gather(block, &mut buffer[..elements]).map_err(Stop::Failed)?;
+            gather::gather_in_parallel(block, &mut buffer[..elements]).map_err(Stop::Failed)?;
             pass_on.send((buffer, elements, rows)).map_err(|_| Stop::NotNeeded)
         })
     };

@@ -57,7 +57,8 @@ impl<'a, T> Blocks<'a, T> {
     /// Contiguous blocks, front to back. The array has two elements or more.
     pub(super) fn in_order(array: ArrayViewD<'a, T>) -> Self {
         let elements = |bytes: usize| bytes / size_of::<T>();
-        let most = rows::<T>() * row_len(&array, 0);
+        // A broadcast array can have more elements than any memory.
+        let most = rows::<T>().saturating_mul(row_len(&array, 0));
         let most = most.clamp(elements(LEAST), elements(MOST)).min(array.len());
         Self { array, most, cut: None }
     }
@@ -172,8 +173,11 @@ mod tests {
     fn every_element_is_in_one_block_at_its_place() {
         for (shape, axes) in [
             (&[2, 3][..], &[0, 1][..]),
-            (&[100, 300, 130], &[0, 1, 2]),
+            (&[100, 300, 70], &[0, 1, 2]),
             (&[100, 300, 70], &[1, 0, 2]),
+            (&[70, 300, 130], &[0, 1, 2]),
+            (&[2, 70, 300, 130], &[0, 1, 2, 3]),
+            (&[70, 2, 300, 130], &[1, 0, 2, 3]),
             (&[70, 9, 20, 130], &[0, 1, 2, 3]),
             (&[70, 9, 20, 130], &[2, 3, 0, 1]),
             (&[70, 9, 20, 130], &[1, 2, 3, 0]),
@@ -190,7 +194,7 @@ mod tests {
 
     #[test]
     fn long_rows_are_cut_only_where_the_order_is_free() {
-        let array = counted(&[100, 300, 130], &[0, 1, 2]);
+        let array = counted(&[70, 300, 130], &[0, 1, 2]);
         assert_eq!(Blocks::in_any_order(array.view()).cut, Some(0));
         assert_eq!(Blocks::in_order(array.view()).cut, None);
         let narrow = counted(&[100_000, 7], &[0, 1]);

@@ -1,8 +1,12 @@
 //! Copies a block of an array into C order. No element is computed or compared, only moved.
 
 use std::array;
+#[cfg(feature = "rayon")]
+use std::sync::LazyLock;
 
 use ndarray::{ArrayView2, ArrayViewD, ArrayViewMut2, ArrayViewMutD, Axis, Ix2, ShapeError};
+#[cfg(feature = "rayon")]
+use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::is_run;
 use crate::ArrayElement;
@@ -46,20 +50,46 @@ enum Way {
     Elements,
 }
 
-/// Copies a block into `gathered` in C order. Both have the same number of elements. With the
-/// feature `rayon`, several threads copy a large block.
+/// Copies a block into `gathered` in C order. Both have the same number of elements.
 pub(super) fn gather<T: ArrayElement>(
     block: ArrayViewD<'_, T>,
     gathered: &mut [T],
 ) -> Result<(), ShapeError> {
     let way = way(&block);
     let gathered = ArrayViewMutD::from_shape(block.raw_dim(), gathered)?;
-    #[cfg(feature = "rayon")]
-    if block.len() * size_of::<T>() >= LARGE {
-        return in_parts(block, gathered, way);
-    }
     copy(block, gathered, way)
 }
+
+/// The threads that copy parts of blocks. They only copy, so one of them is always free after a
+/// while. The threads of the program's own pool may all be waiting for arrays to be written.
+#[cfg(feature = "rayon")]
+static THREADS: LazyLock<Option<ThreadPool>> = LazyLock::new(|| {
+    let name = |thread| format!("safetensors-gather-{thread}");
+    ThreadPoolBuilder::new().thread_name(name).build().ok()
+});
+
+/// [`gather`] by several threads.
+///
+/// This must not be called in a thread of rayon. While it waits, such a thread would do other work
+/// of the program, which may need the lock under which this block is written.
+#[cfg(feature = "rayon")]
+pub(super) fn gather_in_parallel<T: ArrayElement>(
+    block: ArrayViewD<'_, T>,
+    gathered: &mut [T],
+) -> Result<(), ShapeError> {
+    match &*THREADS {
+        Some(threads) if block.len() * size_of::<T>() >= LARGE => {
+            let way = way(&block);
+            let gathered = ArrayViewMutD::from_shape(block.raw_dim(), gathered)?;
+            threads.install(|| in_parts(block, gathered, way))
+        }
+        _ => gather(block, gathered),
+    }
+}
+
+/// [`gather`]: without the feature `rayon`, one thread copies.
+#[cfg(not(feature = "rayon"))]
+pub(super) use gather as gather_in_parallel;
 
 /// How the block is best copied.
 fn way<T>(block: &ArrayViewD<'_, T>) -> Way {
@@ -84,7 +114,7 @@ pub(super) fn fastest_axis<T>(array: &ArrayViewD<'_, T>) -> Option<usize> {
     axes.min_by_key(|&axis| strides[axis].unsigned_abs())
 }
 
-/// Divides a block among the threads of rayon.
+/// Divides a block among the threads of the pool that this is called in.
 #[cfg(feature = "rayon")]
 fn in_parts<T: ArrayElement>(
     block: ArrayViewD<'_, T>,

@@ -54,7 +54,7 @@ fn write_blocks<'a, T: ArrayElement>(
         let runs = array.rows().into_iter().filter_map(|row| row.to_slice());
         return runs.zip((0..).step_by(run)).try_for_each(|(run, start)| give(run, start, sink));
     }
-    let bytes = array.len() * size_of::<T>();
+    let bytes = array.len().saturating_mul(size_of::<T>());
     let blocks = blocks(array);
     match bytes {
         LARGE.. if default_threads() > 1 => ahead::write(&blocks, sink),

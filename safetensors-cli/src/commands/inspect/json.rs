@@ -66,7 +66,7 @@ impl<'a> TensorEntry<'a> {
         Self {
             name: tensor.name(),
             dtype: kind.name(),
-            shape: kind.shape(tensor.info()),
+            shape: other::shape(tensor.info(), other::stored(tensor)),
             parameters: other::element_count(tensor.info(), other::stored(tensor)),
             bytes: other::byte_len(tensor),
             file: tensor.file_index(),

@@ -41,8 +41,8 @@ fn tree_rows(
     rows: &mut Rows<'_>,
 ) {
     let totals = tree.all() * copies;
-    let (dtype, shape) = match tree.tensor().zip(tree.kind()) {
-        Some((tensor, kind)) => (kind.to_string(), text::shape(kind.shape(tensor))),
+    let (dtype, shape) = match tree.kind().zip(tree.shape()) {
+        Some((kind, shape)) => (kind.to_string(), text::shape(shape)),
         None => (String::new(), String::new()),
     };
     let name = format!("{branch}{}", text::name(&tree.label));
@@ -88,11 +88,11 @@ pub(super) fn flat(
     ];
     let columns = if several { &columns[..] } else { &columns[..4] };
     let row = |tensor: &Tensor<'_>, rows: &mut Rows<'_>| {
-        let kind = other::kind(tensor);
+        let shape = other::shape(tensor.info(), other::stored(tensor));
         let cells = [
             text::name(tensor.name()),
-            kind.to_string(),
-            text::shape(kind.shape(tensor.info())),
+            other::kind(tensor).to_string(),
+            text::shape(shape),
             text::size(other::byte_len(tensor)),
         ];
         let file =

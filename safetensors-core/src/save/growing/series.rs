@@ -48,7 +48,10 @@ impl GrowingTensor<'_> {
     /// [`grow`](GrowingWriter::grow) declared; [`ErrorKind::Io`]; those of the source. With
     /// [`sync_every`](GrowingWriter::sync_every) also those of [`sync`](GrowingWriter::sync).
     pub fn append(&self, step: &(impl TensorSource + ?Sized)) -> Result<()> {
-        self.append_if(step, |expected, found| (expected == found).then_some(1))
+        self.append_if(step, |expected, found| match found == expected {
+            true => Ok(1),
+            false => Err(expected.to_vec()),
+        })
     }
 
     /// Appends several steps. The first dimension of the source counts them, along whichever
@@ -59,17 +62,17 @@ impl GrowingTensor<'_> {
     /// Those of [`append`](GrowingTensor::append).
     pub fn extend(&self, steps: &(impl TensorSource + ?Sized)) -> Result<()> {
         self.append_if(steps, |expected, found| match found.split_first() {
-            Some((&steps, found)) if found == expected => Some(steps as u64),
-            _ => None,
+            Some((&steps, found)) if found == expected => Ok(steps as u64),
+            split => Err([&[split.map_or(1, |(&steps, _)| steps)], expected].concat()),
         })
     }
 
     /// Appends the steps of a source. `count` compares the shapes of a step and of the source, and
-    /// returns the number of steps.
+    /// returns the number of steps, or the shape that the source should have.
     fn append_if(
         &self,
         source: &(impl TensorSource + ?Sized),
-        count: impl FnOnce(&[usize], &[usize]) -> Option<u64>,
+        count: impl FnOnce(&[usize], &[usize]) -> Result<u64, Vec<usize>>,
     ) -> Result<()> {
         let series = &*self.series;
         let append = || {
@@ -77,10 +80,9 @@ impl GrowingTensor<'_> {
                 let (expected, found) = (series.dtype, source.dtype());
                 return Err(ErrorKind::WrongDtype { expected, found }.into());
             }
-            let Some(steps) = count(&series.step_shape, source.shape()) else {
-                let (expected, found) = (series.step_shape.clone(), source.shape().to_vec());
-                return Err(ErrorKind::WrongShape { expected, found }.into());
-            };
+            let steps = count(&series.step_shape, source.shape()).map_err(|expected| {
+                ErrorKind::WrongShape { expected, found: source.shape().to_vec() }
+            })?;
             let overflow = || ErrorKind::ShapeOverflow { shape: source.shape().to_vec() };
             let len = series.step_len.checked_mul(steps).ok_or_else(overflow)?;
             self.writer.sync_if_due(series)?;

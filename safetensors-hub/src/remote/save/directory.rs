@@ -59,22 +59,29 @@ impl Directory {
         let directories = directories.map(str::to_owned).collect();
         let named = |meta: ObjectMeta| Some((meta.location.filename()?.to_owned(), meta));
         let mut files: Files = listed.objects.into_iter().filter_map(named).collect();
-        if let Some(listed) = files.get_mut(index)
-            && listed.e_tag.as_deref().is_none_or(|tag| !tag.contains('"'))
-            && let Some(now) = self.find(index)?
-        {
-            // Headers count time in seconds. If it changed meanwhile, it keeps the version that
-            // was listed, which no comparison finds any more.
-            let seconds = |meta: &ObjectMeta| meta.last_modified.timestamp();
-            let is_same = match listed.e_tag {
-                Some(_) => version_of(listed) == version_of(&now),
-                None => (listed.size, seconds(listed)) == (now.size, seconds(&now)),
-            };
-            if is_same {
-                *listed = now;
-            }
+        if let Some(listed) = files.get_mut(index) {
+            self.complete(index, listed)?;
         }
         Ok((files, directories))
+    }
+
+    /// Gives a file of a listing the ETag that the server gives for itself. If it changed
+    /// meanwhile, it keeps what was listed, which is the version of no file any more.
+    fn complete(&self, name: &str, listed: &mut ObjectMeta) -> io::Result<()> {
+        if listed.e_tag.as_deref().is_some_and(|tag| tag.contains('"')) {
+            return Ok(());
+        }
+        let Some(now) = self.find(name)? else { return Ok(()) };
+        // Headers count time in seconds.
+        let seconds = |meta: &ObjectMeta| meta.last_modified.timestamp();
+        let is_same = match listed.e_tag {
+            Some(_) => version_of(listed) == version_of(&now),
+            None => (listed.size, seconds(listed)) == (now.size, seconds(&now)),
+        };
+        if is_same {
+            *listed = now;
+        }
+        Ok(())
     }
 
     /// All objects, also those further below.

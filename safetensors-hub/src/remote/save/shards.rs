@@ -84,32 +84,47 @@ impl Commit<'_> {
                 Put::Overtaken => return Err(overtaken(name)),
             }
         }
-        // Step 5. The new checkpoint is in place, but for a single file, which goes before it.
-        let single = self.pattern.file_name(0, 1);
-        let is_hidden = self.index.is_some() && before.contains_key(&single);
-        let now = self.directory.list(&index).map_err(|error| match is_hidden {
-            true => still_old(&error, &single, self.shown),
-            false => left_behind(error, "", self.shown),
+        self.remove_earlier(&placed, &before, &aside, &directories)
+    }
+
+    /// Step 5: removes what belongs to earlier checkpoints. The new one is in place, but if it has
+    /// several files, an earlier single file still goes before it.
+    ///
+    /// A single new file goes before an index of ranks. While they may still use that index, what
+    /// it names stays.
+    fn remove_earlier(
+        &self,
+        placed: &[(&str, PutResult)],
+        before: &Files,
+        aside: &[String],
+        directories: &[String],
+    ) -> Result<()> {
+        let (index, single) = (self.pattern.index_name(), self.pattern.file_name(0, 1));
+        let is_single = self.index.is_none();
+        let now = self.directory.list(&index).map_err(|error| {
+            match !is_single && before.contains_key(&single) {
+                true => still_old(&error, &single, self.shown),
+                false => left_behind(error, "", self.shown),
+            }
         })?;
-        self.check_placed(&placed, &now)?;
+        self.check_placed(placed, &now)?;
+        let of_ranks: Vec<_> =
+            directories.iter().filter(|name| attempt::is_directory(self.pattern, name)).collect();
         // Ranks that have written the index beside the earlier single file may be about to remove
         // that file. They could remove the new one instead, and then need all of theirs.
-        let of_ranks = || directories.iter().any(|name| attempt::is_directory(self.pattern, name));
-        if self.index.is_none()
-            && before.contains_key(&single)
-            && before.contains_key(&index)
-            && of_ranks()
-        {
+        let had_both = before.contains_key(&single) && before.contains_key(&index);
+        if is_single && had_both && !of_ranks.is_empty() {
             return Ok(());
         }
-        self.remove_stale(&new, &before, &now, &aside)?;
-        // Ranks may just have written an index that the single file hides.
+        let new: Vec<&str> = placed.iter().map(|(name, _)| *name).collect();
+        self.remove_stale(&new, before, &now, aside)?;
+        // Ranks may just have written the index.
         let version = |files: &Files| files.get(&index).map(version_of);
-        if self.index.is_none() && version(&now) != version(&before) {
+        if is_single && version(&now) != version(before) {
             return Ok(());
         }
         // What ranks have saved or begun to save before can no longer become the checkpoint.
-        for name in directories.iter().filter(|name| attempt::is_directory(self.pattern, name)) {
+        for name in of_ranks {
             let removed = attempt::remove(&self.directory.below(name), self.pattern);
             removed.map_err(|error| left_behind(error, name, self.shown))?;
         }
