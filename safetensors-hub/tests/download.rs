@@ -137,6 +137,27 @@ fn a_commit_needs_no_request_and_offline_none_is_made() {
 }
 
 #[test]
+fn a_selection_that_leaves_all_files_out_is_an_error_with_and_without_a_request() {
+    let server = Server::start([(REPO, single(10))]);
+    let cache = tempfile::tempdir().unwrap();
+    let files = options(&server, cache.path()).no_checkpoint().file("config.json");
+    let nothing = files.clone().exclude("*.json");
+    let fails = |options: &DownloadOptions| {
+        let error = download(REPO, options).unwrap_err();
+        let ErrorKind::NoMatch { pattern, found } = error.kind() else { panic!("{error}") };
+        assert_eq!(pattern, "config.json without *.json");
+        assert!(found.contains(&"config.json".to_owned()), "{error}");
+    };
+    fails(&nothing);
+
+    let commit = download(REPO, &files).unwrap().commit().to_string();
+    server.clear_log();
+    fails(&nothing.clone().offline(true));
+    fails(&nothing.revision(commit));
+    assert_eq!(server.log().len(), 0);
+}
+
+#[test]
 fn a_checkpoint_in_a_folder_or_a_variant_comes_alone() {
     let repo = Repo::new([
         ("unet/model.fp16.safetensors", tensor_file("half", 20)),

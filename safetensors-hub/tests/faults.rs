@@ -9,6 +9,7 @@ mod support;
 use std::fs;
 use std::time::{Duration, Instant};
 
+use safetensors_hub::client::ClientOptions;
 use safetensors_hub::{DownloadOptions, Error, ErrorKind, Snapshot, download};
 use server::{Kind, Origin, Server, TOKEN};
 use support::*;
@@ -77,6 +78,41 @@ fn a_connection_that_breaks_again_and_again_still_makes_progress() {
     let snapshot = download(REPO, &options(&server, cache.path())).unwrap();
     assert_eq!(tensors(&snapshot)["w"].len(), 12 << 20);
     assert_eq!(server.count(Origin::Cdn, "GET", ""), 10);
+}
+
+/// However many retries there are, a server that cannot be reached is given up soon.
+#[test]
+fn a_server_that_cannot_be_reached_is_given_up_soon() {
+    let cache = tempfile::tempdir().unwrap();
+    let patience = Duration::from_millis(600);
+    let full = support::FullQueue::new();
+    let nothing_listens = "http://127.0.0.1:9".to_owned();
+    // The name is too long for a question to a server of names.
+    let no_such_host = format!("http://{}.invalid", "x".repeat(64));
+    let nothing_answers = full.as_ref().map(|full| format!("http://{}", full.address));
+    for endpoint in [nothing_listens, no_such_host].into_iter().chain(nothing_answers) {
+        let client = ClientOptions::new().anonymous().endpoint(&endpoint).retries(1000);
+        let client = client.pause(patience / 20).connect_timeout(patience);
+        let wanted = DownloadOptions::new().client(client).cache(cache.path()).offline(false);
+        let begin = Instant::now();
+        let error = download(REPO, &wanted).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Network { .. }), "{error}");
+        let host = endpoint.trim_start_matches("http://");
+        assert!(error.to_string().contains(host), "{error}");
+        assert!(begin.elapsed() < Duration::from_secs(5), "{endpoint}: {:?}", begin.elapsed());
+    }
+}
+
+#[test]
+fn a_server_that_was_reached_is_waited_for() {
+    // The patience for a server that is not reached is over long before the last retry.
+    let server = Server::start([(REPO, single(LEN))]);
+    server.fault(Origin::Hub, "/api/", 3, Kind::Status(503, Vec::new()));
+    server.fault(Origin::Cdn, "", 3, Kind::Cut(LEN / 8));
+    let cache = tempfile::tempdir().unwrap();
+    let hasty = client(&server).pause(Duration::from_millis(120));
+    let hasty = hasty.connect_timeout(Duration::from_millis(200));
+    download(REPO, &options(&server, cache.path()).client(hasty)).unwrap();
 }
 
 #[test]

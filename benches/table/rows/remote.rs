@@ -5,13 +5,15 @@
 #[allow(clippy::unwrap_used, reason = "a row fails by panicking, like a test")]
 mod server;
 
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use safetensors_bridge::{LoadOptions, SafeTensors, remote};
+use safetensors_bridge::{Checkpoint, LoadOptions, SafeTensors, remote};
 
 use self::server::Server;
 use super::Spec;
@@ -23,6 +25,7 @@ const LATENCY: Duration = Duration::from_millis(20);
 const BANDWIDTH: usize = 400_000_000;
 const NAME: &str = "model.safetensors";
 const PEER: &str = "one range after the other";
+const DOWNLOAD: &str = "a plain download, then Checkpoint::read_all";
 const LIMIT: &str = "the whole file by one request";
 
 /// The bytes of each request of the peer, as many as ours has in a call.
@@ -82,8 +85,8 @@ fn everything(data: &Data) -> Result<Row> {
     let address = server.address(NAME);
     let ours = move || -> Result<_> { Ok(remote::open(&address)?.read_all(&LoadOptions::new())?) };
     ensure!(ours()?[63].bytes() == expected, "our tensor differs");
-    drop(expected);
-    let limit = Rc::clone(&server);
+    let (limit, downloads) = (Rc::clone(&server), Rc::clone(&server));
+    let downloaded = data.path().join("downloaded.safetensors");
     let contenders = vec![
         Contender::ours("remote::open, Checkpoint::read_all", move |watch| {
             watch.time(&ours)?;
@@ -97,12 +100,20 @@ fn everything(data: &Data) -> Result<Row> {
             })?;
             Ok(())
         }),
+        Contender::peer(DOWNLOAD, move |watch| {
+            let tensors = watch.time(|| -> Result<_> {
+                Line::to(&downloads)?.download(len, &downloaded)?;
+                Ok(Checkpoint::open(&downloaded)?.read_all(&LoadOptions::new())?)
+            })?;
+            ensure!(tensors[63].bytes() == expected, "the peer's tensor differs");
+            Ok(std::fs::remove_file(&downloaded)?)
+        }),
         Contender::limit(LIMIT, move |watch| {
             watch.time(|| Line::to(&limit)?.range(0, len))?;
             Ok(())
         }),
     ];
-    let goals = [Goal::Faster(PEER, 1.0), Goal::OfLimit(LIMIT, 0.8)];
+    let goals = [Goal::Faster(PEER, 1.0), Goal::Faster(DOWNLOAD, 1.0), Goal::OfLimit(LIMIT, 0.8)];
     Ok(Row::new(contenders).goals(goals).bytes(len).samples(5).memory(len))
 }
 
@@ -119,6 +130,30 @@ impl Line {
     }
 
     fn range(&mut self, offset: u64, len: u64) -> Result<Vec<u8>> {
+        self.ask(offset, len)?;
+        let mut body = vec![0; len as usize];
+        self.0.read_exact(&mut body)?;
+        Ok(body)
+    }
+
+    /// Downloads the file, by one request.
+    fn download(&mut self, len: u64, path: &Path) -> Result<()> {
+        self.ask(0, len)?;
+        let mut file = File::create(path)?;
+        let mut piece = vec![0; 1 << 20];
+        let mut left = len;
+        while left > 0 {
+            let most = piece.len().min(left as usize);
+            let read = self.0.read(&mut piece[..most])?;
+            ensure!(read > 0, "the answer ended {left} bytes too early");
+            file.write_all(&piece[..read])?;
+            left -= read as u64;
+        }
+        Ok(())
+    }
+
+    /// Asks for a range, and reads the head of the answer.
+    fn ask(&mut self, offset: u64, len: u64) -> Result<()> {
         let range = format!("bytes={offset}-{}", offset + len - 1);
         write!(self.0, "GET /{NAME} HTTP/1.1\r\nHost: loopback\r\nRange: {range}\r\n\r\n")?;
         // The head comes in small pieces; nothing of the body is lost by reading byte by byte.
@@ -129,8 +164,6 @@ impl Line {
             head.push(byte[0]);
         }
         ensure!(head.starts_with(b"HTTP/1.1 206"), "{}", String::from_utf8_lossy(&head));
-        let mut body = vec![0; len as usize];
-        self.0.read_exact(&mut body)?;
-        Ok(body)
+        Ok(())
     }
 }

@@ -8,7 +8,8 @@ use super::{create_parent, unique};
 
 /// Makes `pointer`, a path in a snapshot, a relative link to the blob. What is there is replaced in
 /// one step. Where links are impossible, the file itself is put there: moved if it is `is_new`, so
-/// that no other snapshot needs the blob, else copied. Another process may have moved it there first.
+/// that no other snapshot needs the blob, else copied. Another process may have moved it there
+/// first.
 ///
 /// `depth` is the number of directories between the pointer and the repository's.
 pub(crate) fn link(blob: &Path, pointer: &Path, depth: usize, is_new: bool) -> io::Result<()> {

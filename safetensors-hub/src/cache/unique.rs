@@ -1,16 +1,20 @@
-//! Names that no other process uses.
+//! Numbers and names that no other process uses.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::SystemTime;
 
-/// A name with 8 random hex digits between its start and its end.
-pub(crate) fn name(start: &str, end: &str) -> String {
+/// A random number.
+pub(crate) fn number() -> u32 {
     let mut hasher = RandomState::new().build_hasher();
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     hasher.write_u128(now.as_nanos());
     hasher.write_u32(std::process::id());
-    let digits = u32::try_from(hasher.finish() & u64::from(u32::MAX)).unwrap_or_default();
-    format!("{start}{digits:08x}{end}")
+    u32::try_from(hasher.finish() & u64::from(u32::MAX)).unwrap_or_default()
+}
+
+/// A name with 8 random hex digits between its start and its end.
+pub(crate) fn name(start: &str, end: &str) -> String {
+    format!("{start}{:08x}{end}", number())
 }
 
 #[cfg(test)]

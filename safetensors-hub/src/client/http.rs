@@ -1,5 +1,6 @@
 //! [`Http`]: one request and the head of its answer. The only place that sends the token.
 
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,9 +13,6 @@ use super::url::Url;
 use crate::environment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::token::Token;
-
-/// The longest time to connect.
-const CONNECT: Duration = Duration::from_secs(10);
 
 /// The head of an answer may take so many times the time of silence.
 const HEAD: u32 = 4;
@@ -37,8 +35,8 @@ pub(super) enum Method {
 }
 
 impl Http {
-    /// A sender for one Hub. `certificates` is a file of certificates to trust in place of the
-    /// built-in ones.
+    /// A sender for one Hub, which waits for a connection for `connect_timeout`, and for bytes for
+    /// `timeout`. `certificates` is a file of certificates to trust in place of the built-in ones.
     ///
     /// # Errors
     ///
@@ -46,6 +44,7 @@ impl Http {
     pub(super) fn new(
         endpoint: Url,
         token: Option<Token>,
+        connect_timeout: Duration,
         timeout: Duration,
         certificates: Option<&Path>,
     ) -> Result<Self> {
@@ -60,8 +59,8 @@ impl Http {
             // A compressed answer has no ranges and no length.
             .accept_encoding("identity")
             .user_agent(concat!("safetensors-hub/", env!("CARGO_PKG_VERSION")))
-            .timeout_resolve(Some(CONNECT))
-            .timeout_connect(Some(CONNECT))
+            .timeout_resolve(Some(connect_timeout))
+            .timeout_connect(Some(connect_timeout))
             // A server that sends its head byte by byte is never silent.
             .timeout_recv_response(Some(timeout.saturating_mul(HEAD)))
             .timeout_per_read(Some(timeout))
@@ -131,8 +130,29 @@ pub(super) fn failed(url: &Url, error: &ureq::Error) -> Failure {
         }
         _ => "the request failed".to_owned(),
     };
-    let error = ErrorKind::Network { host: url.host(), problem };
-    Failure::passing(error)
+    let network = ErrorKind::Network { host: url.host(), problem };
+    match is_unreached(error) {
+        true => Failure::Unreached(network.into()),
+        false => Failure::passing(network),
+    }
+}
+
+/// Whether an error says that no connection to the server came about.
+fn is_unreached(error: &ureq::Error) -> bool {
+    use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkDown, NetworkUnreachable};
+    use ureq::Timeout::{Connect, Resolve};
+    match error {
+        ureq::Error::HostNotFound
+        | ureq::Error::ConnectionFailed
+        | ureq::Error::ConnectProxyFailed(_)
+        | ureq::Error::Timeout(Resolve | Connect) => true,
+        ureq::Error::Io(error) => match error.kind() {
+            ConnectionRefused | HostUnreachable | NetworkDown | NetworkUnreachable => true,
+            // The name of a host that is not found has no kind of its own.
+            _ => error.to_string().contains("failed to lookup address"),
+        },
+        _ => false,
+    }
 }
 
 /// What to do about a certificate that is not trusted. It would not be trusted the next time

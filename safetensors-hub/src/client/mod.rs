@@ -73,11 +73,13 @@ impl Client {
         }
         let token = options.chosen_token(|| environment.token())?;
         let certificates = environment.certificates();
-        let http = Http::new(url, token, options.timeout, certificates.as_deref())?;
+        let (connect_timeout, timeout) = (options.connect_timeout, options.timeout);
+        let http = Http::new(url, token, connect_timeout, timeout, certificates.as_deref())?;
         let patience = Patience {
             retries: options.retries,
             pause: options.pause,
             longest_wait: options.longest_wait,
+            connect_timeout,
         };
         let follow_renames = options.follow_renames;
         Ok(Self { shared: Arc::new(Shared { http, endpoint, patience, follow_renames }) })

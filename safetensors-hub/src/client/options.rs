@@ -15,6 +15,7 @@ pub struct ClientOptions {
     pub(super) retries: u32,
     pub(super) pause: Duration,
     pub(super) longest_wait: Duration,
+    pub(super) connect_timeout: Duration,
     pub(super) timeout: Duration,
 }
 
@@ -40,7 +41,7 @@ impl fmt::Debug for Secret {
 }
 
 impl ClientOptions {
-    /// The Hub and the token of the environment, 5 retries, 30 s without an answer.
+    /// The Hub and the token of the environment, 5 retries, 10 s to connect, 30 s of silence.
     pub fn new() -> Self {
         Self {
             endpoint: None,
@@ -49,6 +50,7 @@ impl ClientOptions {
             retries: 5,
             pause: Duration::from_millis(500),
             longest_wait: Duration::from_secs(60),
+            connect_timeout: Duration::from_secs(10),
             timeout: Duration::from_secs(30),
         }
     }
@@ -105,6 +107,15 @@ impl ClientOptions {
         Self { longest_wait: wait, ..self }
     }
 
+    /// Sets how long a request tries to reach a server that was not reached yet (10 s by default),
+    /// all attempts together: the host is not found, the connection is refused, or nothing answers.
+    /// A connection that is interrupted later is not given up by this time, only by
+    /// [`retries`](Self::retries).
+    #[must_use]
+    pub fn connect_timeout(self, timeout: Duration) -> Self {
+        Self { connect_timeout: timeout, ..self }
+    }
+
     /// Sets how long a server may stay silent (30 s by default). A silent connection is given up,
     /// and the download goes on with another. The head of an answer may take four times as long
     /// altogether. The time for a body has no limit, because a large file may take hours: from
@@ -141,6 +152,7 @@ impl fmt::Debug for ClientOptions {
             .field("token", &self.token)
             .field("follow_renames", &self.follow_renames)
             .field("retries", &self.retries)
+            .field("connect_timeout", &self.connect_timeout)
             .field("timeout", &self.timeout)
             .finish_non_exhaustive()
     }

@@ -2,12 +2,11 @@
 
 use std::sync::atomic::AtomicBool;
 
-use super::file::HubFile;
 use super::http::{Answer, Method};
 use super::refusal::Asked;
 use super::retry::{Attempts, Failure};
 use super::url::Url;
-use super::{Client, HubFile as File};
+use super::{Client, HubFile};
 use crate::error::{Error, ErrorKind, Result};
 use crate::etag::Etag;
 use crate::repo::{RepoId, Revision, check_file_name, is_hex, percent_encoded};
@@ -45,7 +44,7 @@ impl Client {
         revision: &Revision,
         path: &str,
         stop: &AtomicBool,
-    ) -> Result<File> {
+    ) -> Result<HubFile> {
         check_file_name(path).map_err(|error| error.in_repo(repo))?;
         let resolve = || self.resolve(repo, revision, path);
         let resolved = Attempts::new(self.shared.patience, stop).run(resolve)?;

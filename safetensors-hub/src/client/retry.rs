@@ -25,6 +25,8 @@ pub(super) enum Failure {
         /// How long the server asks to wait.
         wait: Option<Duration>,
     },
+    /// No connection to the server came about. It may later.
+    Unreached(Error),
     /// The address is not valid, or not any more.
     Expired(Error),
 }
@@ -40,6 +42,7 @@ impl Failure {
         match self {
             Self::Final(error) => Self::Final(change(error)),
             Self::Expired(error) => Self::Expired(change(error)),
+            Self::Unreached(error) => Self::Unreached(change(error)),
             Self::Passing { error, wait } => Self::Passing { error: change(error), wait },
         }
     }
@@ -57,19 +60,25 @@ pub(super) struct Patience {
     pub(super) retries: u32,
     pub(super) pause: Duration,
     pub(super) longest_wait: Duration,
+    /// How long it is tried to reach a server at all, with all attempts together.
+    pub(super) connect_timeout: Duration,
 }
 
 /// Counts the attempts of one request.
 pub(super) struct Attempts<'a> {
     patience: Patience,
     failed: u32,
+    begin: Instant,
+    /// Whether a server was reached. Then it is not given up before the last retry: the connection
+    /// may be interrupted for a while.
+    was_reached: bool,
     stop: &'a AtomicBool,
 }
 
 impl<'a> Attempts<'a> {
     /// No attempt has failed yet. `stop` ends the pauses.
     pub(super) fn new(patience: Patience, stop: &'a AtomicBool) -> Self {
-        Self { patience, failed: 0, stop }
+        Self { patience, failed: 0, begin: Instant::now(), was_reached: false, stop }
     }
 
     /// Makes a request until it succeeds or fails for good.
@@ -89,10 +98,12 @@ impl<'a> Attempts<'a> {
 
     /// Pauses before the next attempt, or fails if there is none.
     pub(super) fn pause(&mut self, failure: Failure) -> Result<()> {
+        let is_unreached = matches!(failure, Failure::Unreached(_));
+        self.was_reached |= !is_unreached;
         let (error, wait) = match failure {
             Failure::Final(error) => return Err(error),
             Failure::Passing { error, wait } => (error, wait),
-            Failure::Expired(error) => (error, None),
+            Failure::Expired(error) | Failure::Unreached(error) => (error, None),
         };
         if self.failed >= self.patience.retries
             || wait.is_some_and(|wait| wait > self.patience.longest_wait)
@@ -100,8 +111,12 @@ impl<'a> Attempts<'a> {
             return Err(error);
         }
         let own = self.patience.pause.saturating_mul(1 << self.failed.min(16)).min(LONGEST_PAUSE);
+        let pause = wait.unwrap_or_default().max(own.mul_f64(random_part()));
+        if !self.was_reached && self.begin.elapsed() + pause > self.patience.connect_timeout {
+            return Err(error);
+        }
         self.failed += 1;
-        let end = Instant::now() + wait.unwrap_or_default().max(own.mul_f64(random_part()));
+        let end = Instant::now() + pause;
         loop {
             stop::check(self.stop)?;
             let left = end.saturating_duration_since(Instant::now());
@@ -128,7 +143,9 @@ mod tests {
     use crate::error::ErrorKind;
 
     fn patience(retries: u32) -> Patience {
-        Patience { retries, pause: Duration::from_micros(1), longest_wait: Duration::from_secs(1) }
+        let second = Duration::from_secs(1);
+        let pause = Duration::from_micros(1);
+        Patience { retries, pause, longest_wait: second, connect_timeout: second }
     }
 
     fn passing(wait: Option<Duration>) -> Failure {
@@ -160,6 +177,29 @@ mod tests {
         stop.store(true, Ordering::Relaxed);
         let error = Attempts::new(patience(3), &stop).pause(passing(None)).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Cancelled));
+    }
+
+    #[test]
+    fn a_server_that_is_never_reached_is_given_up_soon() {
+        let stop = AtomicBool::new(false);
+        let pause = Duration::from_millis(50);
+        let patience = Patience { pause, connect_timeout: 4 * pause, ..patience(6) };
+        let fail = |count: &Cell<u32>, is_reached_once: bool| {
+            count.set(count.get() + 1);
+            match is_reached_once && count.get() == 1 {
+                true => Failure::passing(ErrorKind::FileNotFound),
+                false => Failure::Unreached(ErrorKind::FileNotFound.into()),
+            }
+        };
+        let attempts = |is_reached_once: bool| {
+            let count = Cell::new(0);
+            let request = || -> Result<(), _> { Err(fail(&count, is_reached_once)) };
+            Attempts::new(patience, &stop).run(request).unwrap_err();
+            count.get()
+        };
+        // The pauses are up to 50 and 100 ms; a third one of at least 100 ms is too long.
+        assert!((3..=4).contains(&attempts(false)));
+        assert_eq!(attempts(true), 7, "a server that was reached once has all retries");
     }
 
     #[test]

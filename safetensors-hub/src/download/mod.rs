@@ -50,7 +50,8 @@ const SPARE_BYTES: u64 = 1 << 20;
 /// # Errors
 ///
 /// Each says what to do. [`ErrorKind::RepoNotFound`], [`ErrorKind::RevisionNotFound`],
-/// [`ErrorKind::FileNotFound`], [`ErrorKind::Gated`], [`ErrorKind::Renamed`],
+/// [`ErrorKind::FileNotFound`], [`ErrorKind::NoMatch`] if a pattern matches no file or all of them
+/// are excluded, [`ErrorKind::Gated`], [`ErrorKind::Renamed`],
 /// [`ErrorKind::RateLimited`], [`ErrorKind::Network`] and the like; [`ErrorKind::NotInCache`] if no
 /// request may be made; [`ErrorKind::WrongSize`] and [`ErrorKind::WrongDigest`] for a file that is
 /// not what the Hub says; [`ErrorKind::NoSpace`] before anything is downloaded;
@@ -140,8 +141,8 @@ fn download_repo(repo: &RepoId, options: &DownloadOptions) -> Result<Snapshot> {
     Ok(Snapshot::new(&cached, commit.clone(), Cached { checkpoint, files: names }))
 }
 
-/// Adds to the error of a Hub that cannot be reached that the cache has the files. They are not taken
-/// unasked: the branch may have other files by now.
+/// Adds to the error of a Hub that cannot be reached that the cache has the files. They are not
+/// taken unasked: the branch may have other files by now.
 fn hint_at_cache(error: Error) -> Error {
     match error.into_kind() {
         ErrorKind::Network { host, problem } => {

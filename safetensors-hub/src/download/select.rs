@@ -81,18 +81,31 @@ impl Wanted<'_> {
         };
         let names: Vec<_> = listed.iter().filter(|name| is_wanted(name)).cloned().collect();
         names.iter().try_for_each(|name| check_file_name(name))?;
-        if names.is_empty() && !self.patterns.is_empty() && self.checkpoint.is_none() {
-            let (pattern, excluded) = (self.patterns.join(" "), self.excluded.join(" "));
-            let pattern = format!("{pattern} without {excluded}");
-            return Err(ErrorKind::NoMatch { pattern, found: listed.to_vec() }.into());
+        match self.wants_only_files() && names.is_empty() {
+            true => Err(self.all_left_out(listed.to_vec())),
+            false => Ok(names),
         }
-        Ok(names)
+    }
+
+    /// Whether there must be a file that a pattern matches, because no checkpoint is wanted.
+    fn wants_only_files(&self) -> bool {
+        self.checkpoint.is_none() && !self.patterns.is_empty()
+    }
+
+    /// The error if all files that the patterns match are left out.
+    fn all_left_out(&self, found: Vec<String>) -> Error {
+        let (pattern, excluded) = (self.patterns.join(" "), self.excluded.join(" "));
+        ErrorKind::NoMatch { pattern: format!("{pattern} without {excluded}"), found }.into()
     }
 
     /// Finds the files in a snapshot of the cache. The result has the name of the checkpoint's file
     /// or index, if the checkpoint is wanted, and the names of all files. `None` if a file is
     /// missing, or if only the Hub can tell: `is_offline` says that the Hub is not asked, so that
     /// what is there must do.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NoMatch`] as of [`matched`](Self::matched), and those of reading the index.
     pub(super) fn find_cached(
         &self,
         repo: &CachedRepo,
@@ -147,6 +160,9 @@ impl Wanted<'_> {
                     false => return Ok(Err(Missing(name.clone()))),
                 }
             }
+        }
+        if self.wants_only_files() && cached.files.is_empty() {
+            return Err(self.all_left_out(cached_files(repo, commit)?));
         }
         Ok(Ok(cached))
     }

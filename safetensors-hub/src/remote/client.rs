@@ -1,10 +1,14 @@
 //! [`Connector`]: the HTTP client under all stores.
 //!
-//! It is not the client that `object_store` makes by itself, for four reasons. It bounds the bodies
-//! that are read whole. Its TLS uses `ring`
-//! and not `aws-lc`, which takes minutes to build. It follows no redirect of a bucket, because the
-//! headers of a request to a bucket have credentials that no other host may get. And a request has
-//! no time limit as a whole, only one for silence: 16 MiB may take long on a slow line.
+//! It is not the client that `object_store` makes by itself, for five reasons:
+//!
+//! - It bounds the bodies that are read whole.
+//! - It soon gives up a server that was never reached.
+//! - Its TLS uses `ring` and not `aws-lc`, which takes minutes to build.
+//! - It follows no redirect of a bucket, because the headers of a request to a bucket have
+//!   credentials that no other host may get.
+//! - A request has no time limit as a whole, only one for silence: 16 MiB may take long on a slow
+//!   line.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +19,13 @@ use reqwest::redirect::{Attempt, Policy};
 use rustls_platform_verifier::BuilderVerifierExt;
 
 use super::bounded::Bounded;
+use super::reaching::Reaching;
+
+/// A server that cannot be reached is given up after so many times the time to connect.
+const CONNECTIONS: u32 = 2;
+
+/// The time to connect if the options set none.
+const CONNECT: Duration = Duration::from_secs(5);
 
 /// The most redirects that a request follows.
 const REDIRECTS: usize = 10;
@@ -28,7 +39,9 @@ pub(super) struct Connector {
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        Ok(HttpClient::new(Bounded(self.client(options)?)))
+        let connect = duration(options, ClientConfigKey::ConnectTimeout)?.unwrap_or(CONNECT);
+        let client = Bounded(self.client(options)?);
+        Ok(HttpClient::new(Reaching::new(client, connect.saturating_mul(CONNECTIONS))))
     }
 }
 

@@ -86,7 +86,8 @@ impl RemoteFile {
         Ok(Self { origin: Origin::Hub(Box::new(file), slots), start })
     }
 
-    /// The version of the file that was opened: its ETag, in the form that the store uses.
+    /// The version of the file that was opened: its ETag without quotes or, if the store has none,
+    /// its length and the time of its last change.
     ///
     /// ```
     /// # use safetensors_core::{SaveOptions, TensorView};

@@ -48,10 +48,12 @@
 //! - At most 32 requests of a checkpoint are under way, whatever the number of threads.
 //! - At most 32 MiB that arrived wait to be copied into place. Tensors that are converted while
 //!   they are read need 8 MiB more for each request.
-//! - A load that is cancelled begins no further request, and ends when those under way have arrived.
+//! - A load that is cancelled begins no further request, and ends when those under way have
+//!   arrived.
 //!
 //! Requests that fail for a reason that may pass are repeated with growing pauses; a body that
-//! breaks off or stalls is continued. Every answer must have the range that was asked for, of the
+//! breaks off or stalls is continued. A server that cannot be reached at all is given up after 10
+//! seconds ([`RemoteOptions::option`]). Every answer must have the range that was asked for, of the
 //! same version of the object: of the ETag or, without one, of the same length and time of change.
 //! A file that changed since it was opened is an error.
 //!
@@ -79,6 +81,7 @@ mod object;
 mod options;
 mod place;
 mod plan;
+mod reaching;
 mod runtime;
 mod save;
 mod store;

@@ -142,7 +142,7 @@ impl Object {
         self.meta.size
     }
 
-    /// The version: the ETag or, without one, the length and the time of the last change.
+    /// The [version](version_of).
     pub(super) fn version(&self) -> String {
         version_of(&self.meta)
     }
@@ -251,7 +251,7 @@ fn may_be_empty(error: &object_store::Error) -> bool {
     text.contains("416") || text.contains("Wanted range")
 }
 
-/// The version of an object.
+/// The version of an object: its ETag or, without one, its length and the time of the last change.
 pub(super) fn version_of(meta: &ObjectMeta) -> String {
     match &meta.e_tag {
         Some(tag) => unquoted(tag).into(),
@@ -259,9 +259,9 @@ pub(super) fn version_of(meta: &ObjectMeta) -> String {
     }
 }
 
-/// An ETag without the quotes around it, which Azure leaves out of listings.
+/// An ETag without the quotes around it, which Azure leaves out of listings. A weak one keeps them.
 pub(super) fn unquoted(tag: &str) -> &str {
-    tag.trim_matches('"')
+    tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"')).unwrap_or(tag)
 }
 
 fn lied(expected: &Range<u64>, found: &Range<u64>) -> io::Error {
@@ -278,5 +278,33 @@ impl Take for Vec<u8> {
     fn take(&mut self, arrived: Arrived) -> bool {
         arrived.pieces().for_each(|bytes| self.extend_from_slice(bytes));
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_without_quotes() {
+        for (tag, version) in [
+            ("\"abc\"", "abc"),
+            ("abc", "abc"),
+            ("W/\"abc\"", "W/\"abc\""),
+            ("\"\"", ""),
+            ("\"", "\""),
+        ] {
+            assert_eq!(unquoted(tag), version);
+        }
+        let time = "2026-01-02T03:04:05Z".parse().unwrap();
+        let meta = |e_tag: Option<&str>, size| ObjectMeta {
+            location: Path::from("a"),
+            last_modified: time,
+            size,
+            e_tag: e_tag.map(str::to_owned),
+            version: None,
+        };
+        assert_eq!(version_of(&meta(Some("\"abc\""), 1)), version_of(&meta(Some("abc"), 2)));
+        assert_eq!(version_of(&meta(None, 7)), "7 bytes, changed 2026-01-02T03:04:05+00:00");
     }
 }

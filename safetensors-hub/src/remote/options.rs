@@ -54,6 +54,9 @@ impl RemoteOptions {
     /// it: `region`, `endpoint`, `access_key_id`, `skip_signature`, `connect_timeout`. It overrides
     /// the environment. Names that a store does not know are ignored.
     ///
+    /// `connect_timeout` (`5s` by default) is the time that one connection may take. A server that
+    /// was never reached is given up after twice this time, however many retries there are.
+    ///
     /// For `http` and `https` the option `authorization` is the value of that header, such as
     /// `Bearer ...`. For `hf` there are the options `endpoint` and `token`. No other host gets
     /// these credentials when the server redirects.
@@ -80,8 +83,8 @@ impl RemoteOptions {
     }
 
     /// Sets how often a request is repeated that failed for a reason that may pass: an error 5xx or
-    /// 429, or a broken connection. The pauses in between grow from 0.1 to 10 seconds. The default
-    /// is 8.
+    /// 429, or a connection that is broken or refused. The pauses in between grow from 0.1 to 10
+    /// seconds. The default is 8.
     #[must_use]
     pub fn retries(mut self, retries: usize) -> Self {
         self.retries = retries;

@@ -235,6 +235,23 @@ fn a_server_that_is_not_there_is_an_error() {
     assert_eq!(error.file(), Some(&*address));
 }
 
+/// However many retries there are, a server that was never reached is given up soon.
+#[test]
+fn a_server_that_is_not_there_is_given_up_soon() {
+    let address = Server::new().address(NAME);
+    let bucket = address.trim_end_matches(NAME).trim_end_matches('/');
+    let options = options().retries(1000).option("connect_timeout", "300ms");
+    let in_bucket = options.clone().option("endpoint", bucket).option("allow_http", "true");
+    let in_bucket = in_bucket.option("skip_signature", "true");
+    for (address, options) in [(&*address, options), ("s3://bucket/m.safetensors", in_bucket)] {
+        let begin = Instant::now();
+        let error = open_with(address, &options).unwrap_err();
+        assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
+        assert!(error.to_string().contains("the store failed"), "{error}");
+        assert_eq!(error.file(), Some(address));
+    }
+}
+
 #[test]
 fn bad_addresses_and_options_are_errors() {
     for address in [

@@ -1,8 +1,9 @@
 //! Reading from and saving to remote stores: a web server on the loopback that may misbehave, files
-//! and memory. `scripts/s3_interop.py` has the same for buckets.
+//! and memory. `scripts/s3_interop.py` has the same for buckets of S3.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod buckets;
+mod clouds;
 mod directories;
 mod faults;
 mod loading;

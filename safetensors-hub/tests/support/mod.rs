@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -123,4 +124,22 @@ pub fn child_process(variables: &[(&str, &str)]) -> Command {
     }
     command.envs(variables.iter().copied());
     command
+}
+
+/// A port of the loopback whose queue of connections is full, so that nothing answers there.
+pub struct FullQueue {
+    pub address: SocketAddr,
+    _listener: TcpListener,
+    _waiting: Vec<TcpStream>,
+}
+
+impl FullQueue {
+    /// `None` where a system has no such queue.
+    pub fn new() -> Option<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let connect = || TcpStream::connect_timeout(&address, Duration::from_millis(100));
+        let waiting: Vec<_> = (0..5000).map_while(|_| connect().ok()).collect();
+        (waiting.len() < 5000).then_some(Self { address, _listener: listener, _waiting: waiting })
+    }
 }

@@ -107,14 +107,6 @@ impl Directory {
         }
     }
 
-    /// All bytes of a small file.
-    pub(super) fn read(&self, name: &str) -> io::Result<Vec<u8>> {
-        let key = self.file(name);
-        self.ask(
-            |service| async move { Ok(service.store.get(&key).await?.bytes().await?.to_vec()) },
-        )
-    }
-
     /// All bytes of a small file, with what the store says of it; `None` if there is none.
     pub(super) fn get(&self, name: &str, most: u64) -> io::Result<Option<(ObjectMeta, Vec<u8>)>> {
         let key = self.file(name);
@@ -179,12 +171,26 @@ impl Directory {
 
     /// Writes a small file if it is still the version `before`, or still absent. A store that knows
     /// no conditions is asked for the version just before.
+    ///
+    /// The answer to a request may be lost. Then it fails although the file is written, or is
+    /// repeated and finds that its condition does not hold any more. So after a failure the store
+    /// is asked what is there now. If these are our bytes, they are written.
     pub(super) fn put(
         &self,
         name: &str,
         bytes: &[u8],
         before: Option<&ObjectMeta>,
     ) -> io::Result<Put> {
+        match self.put_once(name, bytes, before) {
+            Ok(Put::Done) => Ok(Put::Done),
+            failed => match self.get(name, bytes.len() as u64) {
+                Ok(Some((_, found))) if found == bytes => Ok(Put::Done),
+                _ => failed,
+            },
+        }
+    }
+
+    fn put_once(&self, name: &str, bytes: &[u8], before: Option<&ObjectMeta>) -> io::Result<Put> {
         let (key, payload) = (self.file(name), PutPayload::from(bytes.to_vec()));
         let before = before.cloned();
         self.ask(|service| async move {

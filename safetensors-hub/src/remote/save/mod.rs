@@ -45,7 +45,8 @@ use super::place::{Listing, Place};
 /// # Errors
 ///
 /// Those of [`write_to`]; [`ErrorKind::Io`] of the store. After an error the store has the file
-/// that it had before. Web servers and the Hub take no files.
+/// that it had before, unless the last request has reached it and only the answer was lost. Web
+/// servers and the Hub take no files.
 pub fn save<N: AsRef<str>, S: TensorSource>(
     address: &str,
     tensors: impl IntoIterator<Item = (N, S)>,
@@ -150,6 +151,11 @@ fn save_if<N: AsRef<str>, S: TensorSource>(
 /// Two saves to one directory at the same time do not mix unless they interleave within steps 3 and
 /// 4. The one that is done second fails with [`ErrorKind::Overtaken`]. Nothing is locked, because
 /// object stores have no locks.
+///
+/// The answer to a request may be lost. So if the index cannot be written, the store is asked what
+/// is there now: if that is the new index, it is written. A request that failed may also reach the
+/// store some seconds later. So a save that failed by an error of the network counts as one at the
+/// same time, and it leaves the second names to the next save, which removes them.
 ///
 /// ```
 /// use safetensors_core::{ShardOptions, TensorView};

@@ -27,16 +27,28 @@ fn save_after(
     before: impl Fn(&str, usize, &InMemory) -> Result<()> + Send + Sync + 'static,
 ) -> (safetensors_core::Result<()>, Arc<Racing>) {
     let inner = Arc::new(InMemory::new());
-    let values = [1_u8; 4];
-    let options = ShardOptions::new().max_shard_size(4.into());
-    let tensors =
-        |name| [name, "b"].map(|name| (name, TensorView::from_slice(&[4], &values).unwrap()));
-    let earlier = ShardOptions::new().max_shard_size(earlier_shard_size.into());
-    save(&place(inner.clone()), tensors("old"), &earlier, || Ok(())).unwrap();
+    save_named(&inner, "old", earlier_shard_size).unwrap();
     let mut store = Racing::new(inner, before, |_, _, _| Ok(()));
     store.hides_etags = hides_etags;
     let store = Arc::new(store);
-    (save(&place(store.clone()), tensors("new"), &options, || Ok(())).map(drop), store)
+    (save_named(&store, "new", 4), store)
+}
+
+/// Saves a tensor of this name and another one, to files with at most so many bytes of them.
+fn save_named(
+    store: &Arc<impl ObjectStore>,
+    name: &str,
+    most: u64,
+) -> safetensors_core::Result<()> {
+    let values = [1_u8; 4];
+    let tensors = [name, "b"].map(|name| (name, TensorView::from_slice(&[4], &values).unwrap()));
+    let options = ShardOptions::new().max_shard_size(most.into());
+    save(&place(store.clone()), tensors, &options, || Ok(())).map(drop)
+}
+
+/// The number of objects in the directory.
+fn count(store: &InMemory) -> usize {
+    now(store.list_with_delimiter(Some(&Key::from("m")))).unwrap().objects.len()
 }
 
 /// The index, and whether each of its files has the tensors that it says.
@@ -53,13 +65,62 @@ fn opens_as(store: &InMemory) -> String {
     names.join(" ")
 }
 
+/// The answer to a write is lost, and the write is repeated, or fails.
+#[test]
+fn a_lost_answer_is_no_failure() {
+    for earlier_shard_size in [4, 8] {
+        let inner = Arc::new(InMemory::new());
+        save_named(&inner, "old", earlier_shard_size).unwrap();
+        let mut store = Racing::new(inner, |_, _, _| Ok(()), |_, _, _| Ok(()));
+        store.repeats_writes = true;
+        save_named(&Arc::new(store), "new", 4).unwrap();
+
+        let inner = Arc::new(InMemory::new());
+        save_named(&inner, "old", earlier_shard_size).unwrap();
+        let lost = |name: &str, _: usize, _: &InMemory| match name {
+            "put" => Err(failure()),
+            _ => Ok(()),
+        };
+        let store = Racing::new(inner.clone(), |_, _, _| Ok(()), lost);
+        save_named(&Arc::new(store), "new", 4).unwrap();
+        assert_eq!(opens_as(&inner), "b new");
+        assert_eq!(count(&inner), 3);
+    }
+}
+
+/// Another save fails, while this one has copied its files and not yet written its index.
+#[test]
+fn a_save_that_fails_leaves_the_copies_of_others() {
+    let inner = Arc::new(InMemory::new());
+    save_named(&inner, "old", 4).unwrap();
+    let shared = inner.clone();
+    let before = move |name: &str, number: usize, store: &InMemory| {
+        if (name, number) == ("put", 1) {
+            let second_copy_fails = |name: &str, number: usize, _: &InMemory| match name {
+                "copy" if number == 2 => Err(failure()),
+                _ => Ok(()),
+            };
+            let other = Racing::new(shared.clone(), second_copy_fails, |_, _, _| Ok(()));
+            let save = move || save_named(&Arc::new(other), "other", 4).unwrap_err();
+            std::thread::spawn(save).join().unwrap();
+        }
+        if name == "complete" {
+            let opened = opens_as(store);
+            assert!(number > 1 || opened == "b old", "{opened}");
+        }
+        Ok(())
+    };
+    save_named(&Arc::new(Racing::new(inner.clone(), before, |_, _, _| Ok(()))), "new", 4).unwrap();
+    assert_eq!(opens_as(&inner), "b new");
+    assert_eq!(count(&inner), 3);
+}
+
 #[test]
 fn without_another_writer() {
     let (saved, store) = save_while(|_, _, _| Ok(()));
     saved.unwrap();
     assert_eq!(opens_as(&store.inner), "b new");
-    let left = now(store.inner.list_with_delimiter(Some(&Key::from("m")))).unwrap();
-    assert_eq!(left.objects.len(), 3);
+    assert_eq!(count(&store.inner), 3);
 }
 
 #[test]
@@ -69,8 +130,7 @@ fn where_listings_have_no_etags() {
         let (saved, store) = save_after(earlier_shard_size, true, |_, _, _| Ok(()));
         saved.unwrap();
         assert_eq!(opens_as(&store.inner), "b new");
-        let left = now(store.inner.list_with_delimiter(Some(&Key::from("m")))).unwrap();
-        assert_eq!(left.objects.len(), 3);
+        assert_eq!(count(&store.inner), 3);
     }
     for (name, number) in [("copy", 1), ("put", 1), ("put", 2)] {
         let (saved, store) = save_after(4, true, move |call, at, store| {
@@ -103,7 +163,7 @@ fn another_writer_is_noticed() {
         assert_eq!(text(&store.inner, INDEX).unwrap(), b"{}", "what the other has written stays");
     }
     // The first file: before the second, before the index, and after it.
-    for (name, number) in [("head", 2), ("list", 3), ("list", 4)] {
+    for (name, number) in [("head", 2), ("list", 2), ("list", 3)] {
         let (saved, _) = save_while(move |call, at, store| {
             if (call, at) == (name, number) {
                 write(store, FIRST, "another writer's");
@@ -154,5 +214,11 @@ fn after_a_failure_the_directory_opens_as_before() {
         assert_eq!(opens_as(&store.inner), expected, "{name} {number}: {error}");
         let is_left_behind = matches!(error.kind(), ErrorKind::LeftBehind(_));
         assert_eq!(is_left_behind, position > index_is_written, "{name} {number}: {error}");
+        // A write that failed may still reach the store.
+        store.deliver_failed_writes();
+        assert!(["b old", "b new"].contains(&&*opens_as(&store.inner)), "{name} {number}");
+        save_named(&store.inner, "next", 4).unwrap();
+        assert_eq!(opens_as(&store.inner), "b next");
+        assert_eq!(count(&store.inner), 3, "{name} {number}: what was left is removed");
     }
 }

@@ -31,6 +31,10 @@ pub(super) struct Racing {
     pub(super) knows_conditions: bool,
     /// Whether listings have no ETags, as those of some servers.
     pub(super) hides_etags: bool,
+    /// Whether each write is repeated, because the answer to the first request was lost.
+    pub(super) repeats_writes: bool,
+    /// The writes that have failed.
+    failed_writes: Mutex<Vec<(Key, PutPayload, PutOptions)>>,
 }
 
 /// What happens besides the calls.
@@ -49,7 +53,21 @@ impl Racing {
     ) -> Self {
         let (before, after) = (Box::new(before), Box::new(after));
         let hooks = Hooks { inner: inner.clone(), calls: Mutex::default(), before, after };
-        Self { inner, hooks: hooks.into(), knows_conditions: true, hides_etags: false }
+        Self {
+            inner,
+            hooks: hooks.into(),
+            knows_conditions: true,
+            hides_etags: false,
+            repeats_writes: false,
+            failed_writes: Mutex::default(),
+        }
+    }
+
+    /// Writes that have failed reach the store after all, if their conditions still hold.
+    pub(super) fn deliver_failed_writes(&self) {
+        for (key, payload, options) in self.failed_writes.lock().unwrap().drain(..) {
+            let _ = now(self.inner.put_opts(&key, payload, options));
+        }
     }
 }
 
@@ -122,7 +140,16 @@ impl ObjectStore for Racing {
             let (operation, implementer) = ("a conditional put".into(), "racing".into());
             return Err(Error::NotImplemented { operation, implementer });
         }
-        self.hooks.call("put", self.inner.put_opts(location, payload, opts)).await
+        let put = || self.inner.put_opts(location, payload.clone(), opts.clone());
+        if self.repeats_writes {
+            put().await?;
+        }
+        let answer = self.hooks.call("put", put()).await;
+        if answer.is_err() {
+            let write = (location.clone(), payload.clone(), opts.clone());
+            self.failed_writes.lock().unwrap().push(write);
+        }
+        answer
     }
 
     async fn put_multipart_opts(

@@ -5,13 +5,14 @@ use std::io;
 
 use object_store::{ObjectMeta, PutResult};
 use safetensors_core::checkpoint::{FilePattern, PlannedShards, SavedShards};
-use safetensors_core::{Error, ErrorKind, Result, ShardOptions, TensorSource};
+use safetensors_core::{Error, ErrorKind, Limits, Result, ShardOptions, TensorSource};
 use serde_json::Value;
 
 use super::directory::{Directory, Files, Put};
 use super::problem::{left_behind, overtaken, still_old};
-use super::ranks::attempt;
+use super::ranks::attempt::{self, Attempts};
 use super::upload::Upload;
+use crate::cache::unique;
 use crate::remote::object::{unquoted, version_of};
 use crate::remote::place::Place;
 
@@ -56,6 +57,7 @@ impl Commit<'_> {
         let new: Vec<&str> = uploads.iter().map(|(name, _)| *name).collect();
         let index = self.pattern.index_name();
         let (mut before, directories) = self.directory.list_all(&index).map_err(io)?;
+        let attempts = attempt::find(&self.directory, self.pattern, &directories).map_err(io)?;
 
         // Step 2.
         let mut aside = Vec::new();
@@ -84,7 +86,7 @@ impl Commit<'_> {
                 Put::Overtaken => return Err(overtaken(name)),
             }
         }
-        self.remove_earlier(&placed, &before, &aside, &directories)
+        self.remove_earlier(&placed, &before, &aside, &attempts)
     }
 
     /// Step 5: removes what belongs to earlier checkpoints. The new one is in place, but if it has
@@ -97,7 +99,7 @@ impl Commit<'_> {
         placed: &[(&str, PutResult)],
         before: &Files,
         aside: &[String],
-        directories: &[String],
+        attempts: &Attempts,
     ) -> Result<()> {
         let (index, single) = (self.pattern.index_name(), self.pattern.file_name(0, 1));
         let is_single = self.index.is_none();
@@ -108,12 +110,10 @@ impl Commit<'_> {
             }
         })?;
         self.check_placed(placed, &now)?;
-        let of_ranks: Vec<_> =
-            directories.iter().filter(|name| attempt::is_directory(self.pattern, name)).collect();
         // Ranks that have written the index beside the earlier single file may be about to remove
         // that file. They could remove the new one instead, and then need all of theirs.
         let had_both = before.contains_key(&single) && before.contains_key(&index);
-        if is_single && had_both && !of_ranks.is_empty() {
+        if is_single && had_both && !attempts.is_empty() {
             return Ok(());
         }
         let new: Vec<&str> = placed.iter().map(|(name, _)| *name).collect();
@@ -124,8 +124,8 @@ impl Commit<'_> {
             return Ok(());
         }
         // What ranks have saved or begun to save before can no longer become the checkpoint.
-        for name in of_ranks {
-            let removed = attempt::remove(&self.directory.below(name), self.pattern);
+        for (name, ids) in attempts {
+            let removed = attempt::remove(&self.directory.below(name), self.pattern, ids);
             removed.map_err(|error| left_behind(error, name, self.shown))?;
         }
         Ok(())
@@ -153,14 +153,16 @@ impl Commit<'_> {
     }
 
     /// Copies files that the index in place names, and that will be replaced. Then replaces the
-    /// index by one with the names of the copies. Returns these names.
+    /// index by one with the names of the copies. Returns these names, which no other save chooses.
     fn move_aside(&self, new: &[&str], before: &mut Files, index: &str) -> Result<Vec<String>> {
         let io = |error| Error::from(ErrorKind::Io(error));
         let unreadable = |_| {
             let message = format!("{index}, which is in place, cannot be read");
             io(io::Error::new(io::ErrorKind::InvalidData, message))
         };
-        let text = self.directory.read(index).map_err(io)?;
+        let most = Limits::default().index_bytes;
+        let read = || self.directory.get(index, most).map_err(io)?.ok_or_else(|| overtaken(index));
+        let (_, text) = read()?;
         let mut json: Value = serde_json::from_slice(&text).map_err(unreadable)?;
         let Some(Value::Object(map)) = json.get_mut("weight_map") else { return Ok(Vec::new()) };
         let mut second = BTreeMap::new();
@@ -169,40 +171,31 @@ impl Commit<'_> {
             if !new.contains(&name.as_str()) || !before.contains_key(name) {
                 continue;
             }
-            let free =
-                |number: &u32| !before.contains_key(&FilePattern::second_name(name, *number));
-            let to = second.entry(name.clone()).or_insert_with(|| {
-                FilePattern::second_name(name, (1..).find(free).unwrap_or(u32::MAX))
-            });
-            name.clone_from(to);
+            let to = || FilePattern::second_name(name, unique::number());
+            let to = second.entry(name.clone()).or_insert_with(to).clone();
+            *name = to;
         }
         if second.is_empty() {
             return Ok(Vec::new());
         }
         let copies: Vec<String> = second.values().cloned().collect();
-        let replace = || {
-            for (from, to) in &second {
-                self.directory.copy(from, to).map_err(io)?;
-            }
-            let text = serde_json::to_vec(&json).map_err(|error| io(io::Error::from(error)))?;
-            match self.directory.put(index, &text, before.get(index)).map_err(io)? {
-                Put::Done => Ok(()),
-                Put::Overtaken => Err(overtaken(index)),
-            }
-        };
-        if let Err(error) = replace() {
-            // The index may name the copies after all, if only the answer was lost.
-            let is_unchanged = self.directory.read(index).is_ok_and(|now| now == text);
-            if is_unchanged {
+        for (from, to) in &second {
+            if let Err(error) = self.directory.copy(from, to) {
                 copies.iter().for_each(|copy| _ = self.directory.remove(copy));
+                return Err(io(error));
             }
-            return Err(error);
         }
-        let now = self.directory.list(index).map_err(io)?;
-        match now.get(index) {
-            Some(meta) => _ = before.insert(index.to_owned(), meta.clone()),
-            None => return Err(overtaken(index)),
+        // From here on the copies stay, also after an error: a request that failed may still reach
+        // the store, and then the index names them. Else the next save removes them.
+        let text = serde_json::to_vec(&json).map_err(|error| io(io::Error::from(error)))?;
+        match self.directory.put(index, &text, before.get(index)).map_err(io)? {
+            Put::Done => {}
+            Put::Overtaken => return Err(overtaken(index)),
         }
+        match read()? {
+            (meta, now) if now == text => before.insert(index.to_owned(), meta),
+            _ => return Err(overtaken(index)),
+        };
         Ok(copies)
     }
 
@@ -212,7 +205,9 @@ impl Commit<'_> {
         for (name, sent) in placed.iter().filter(|(name, _)| !before.contains_key(*name)) {
             // Another save may have replaced it meanwhile. What stays is named by no index.
             let version = self.directory.version(name).ok().flatten();
-            if sent.e_tag.is_none() || version.as_deref() == sent.e_tag.as_deref().map(unquoted) {
+            let is_ours =
+                version.is_some() && version.as_deref() == sent.e_tag.as_deref().map(unquoted);
+            if is_ours {
                 let _ = self.directory.remove(name);
             }
         }

@@ -1,6 +1,10 @@
 //! [`Attempt`]: the objects of all ranks, until they are complete and an index names them.
+//!
+//! After a rollback, training saves under the same names again. So every attempt has an id, which
+//! is part of the names of its objects: whoever removes those of an earlier attempt leaves the
+//! others.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 
 use object_store::ObjectMeta;
@@ -11,7 +15,9 @@ use safetensors_core::ranks::{PlannedRank, SavedIndex};
 use safetensors_core::{Error, Limits, Result, TensorSource};
 
 use super::failed;
+pub(in crate::remote::save) use super::manifest::Attempts;
 use super::manifest::{MANIFEST, Manifest};
+use crate::cache::unique;
 use crate::remote::object::version_of;
 use crate::remote::place::Place;
 use crate::remote::save::directory::Directory;
@@ -109,8 +115,8 @@ impl<'a, T: TensorSource> Attempt<'a, T> {
             self.directory.list_all(&pattern.index_name()).map_err(failed)?;
         let files = files.iter().filter(|(name, _)| pattern.matches(name));
         self.manifest.files = files.map(|(name, meta)| (name.clone(), version_of(meta))).collect();
-        let is_earlier = |name: &String| *name != self.own && is_directory(pattern, name);
-        self.manifest.earlier = directories.into_iter().filter(is_earlier).collect();
+        self.manifest.earlier = find(&self.directory, pattern, &directories).map_err(failed)?;
+        self.manifest.id = unique::name("", "");
         self.manifest = self.manifest.clone().begin(&self.objects).map_err(failed)?;
         Ok(())
     }
@@ -129,6 +135,11 @@ impl<'a, T: TensorSource> Attempt<'a, T> {
     /// Whether an index is that of this attempt.
     pub(super) fn is_own(&self, index: Option<&SavedIndex>) -> bool {
         index.is_some_and(|index| index.attempt == self.name)
+    }
+
+    /// A name for the files of one call of a rank, which no other call has.
+    pub(super) fn turn(&self, rank: usize) -> String {
+        unique::name(&format!("rank-{rank:05}.{}.", self.manifest.id), "")
     }
 
     /// The path of a file of a rank, relative to the index.
@@ -178,7 +189,7 @@ impl<'a, T: TensorSource> Attempt<'a, T> {
         for meta in self.objects.list_below().map_err(failed)? {
             match Object::of(&self.objects.key, &meta.location, self.planned.pattern()) {
                 Some(Object::Manifest) => contents.is_under_way = true,
-                Some(Object::Mark { rank, turn }) => {
+                Some(Object::Mark { rank, attempt, turn }) if attempt == self.manifest.id => {
                     let turn = turn.to_owned();
                     contents.marks.entry(rank).or_default().push((turn, meta));
                 }
@@ -220,10 +231,13 @@ enum Object<'k> {
     Manifest,
     Mark {
         rank: usize,
+        attempt: &'k str,
         /// The name of the directory of the call's files.
         turn: &'k str,
     },
-    File,
+    File {
+        attempt: &'k str,
+    },
 }
 
 impl<'k> Object<'k> {
@@ -236,21 +250,42 @@ impl<'k> Object<'k> {
         match path.split_once('/') {
             None => {
                 let turn = path.strip_suffix(MARK)?;
-                Some(Self::Mark { rank: rank_of(turn)?, turn })
+                let (rank, attempt) = parse(turn)?;
+                Some(Self::Mark { rank, attempt, turn })
             }
-            Some((turn, file)) => {
-                (rank_of(turn).is_some() && pattern.matches(file)).then_some(Self::File)
+            Some((turn, file)) if pattern.matches(file) => {
+                Some(Self::File { attempt: parse(turn)?.1 })
             }
+            Some(_) => None,
+        }
+    }
+
+    /// The id of the attempt that has written it; `None` for the manifest, which says it inside.
+    fn attempt(&self) -> Option<&'k str> {
+        match self {
+            Self::Manifest => None,
+            Self::Mark { attempt, .. } | Self::File { attempt } => Some(attempt),
         }
     }
 }
 
-/// The rank in the name of a call, such as `rank-00002.1f0e9a37`.
-fn rank_of(turn: &str) -> Option<usize> {
-    let (rank, id) = turn.strip_prefix("rank-")?.split_once('.')?;
-    let is_id = id.len() == 8 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+/// The rank and the id of the attempt in the name of a call, such as
+/// `rank-00002.4be1d0c2.1f0e9a37`.
+fn parse(turn: &str) -> Option<(usize, &str)> {
+    let (rank, ids) = turn.strip_prefix("rank-")?.split_once('.')?;
+    let (attempt, call) = ids.split_once('.')?;
+    let is_id = |id: &str| id.len() == 8 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     let is_rank = rank.len() >= 5 && rank.bytes().all(|byte| byte.is_ascii_digit());
-    if is_id && is_rank { rank.parse().ok() } else { None }
+    if is_id(attempt) && is_id(call) && is_rank {
+        Some((rank.parse().ok()?, attempt))
+    } else {
+        None
+    }
+}
+
+/// The id of the attempt that has written a file which an index names.
+pub(super) fn attempt_of(path: &str) -> Option<&str> {
+    Some(parse(path.split('/').nth(1)?)?.1)
 }
 
 /// What the names of all files of a pattern begin with.
@@ -265,46 +300,86 @@ pub(super) fn directory_name(pattern: &FilePattern, attempt: &str) -> String {
 }
 
 /// Whether a name is that of the directory of an attempt to save files of this pattern.
-pub(in crate::remote::save) fn is_directory(pattern: &FilePattern, name: &str) -> bool {
+fn is_directory(pattern: &FilePattern, name: &str) -> bool {
     let attempt = name.strip_prefix(&stem(pattern)).and_then(|rest| rest.strip_prefix('.'));
     let attempt = attempt.and_then(|rest| rest.strip_suffix(DIRECTORY)).unwrap_or_default();
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     !attempt.is_empty() && attempt.bytes().all(is_plain)
 }
 
-/// Removes the objects of an attempt that can no longer become the checkpoint. Others that lie in
-/// its directory stay. The manifest stays until nothing else is there, for the ranks that have not
+/// The attempts that have objects, given the names of all directories.
+pub(in crate::remote::save) fn find(
+    directory: &Directory,
+    pattern: &FilePattern,
+    names: &[String],
+) -> io::Result<Attempts> {
+    let mut found = Attempts::new();
+    for name in names.iter().filter(|name| is_directory(pattern, name)) {
+        let objects = directory.below(name);
+        let mut ids = BTreeSet::new();
+        for meta in objects.list_below()? {
+            match Object::of(&objects.key, &meta.location, pattern) {
+                Some(Object::Manifest) => ids.extend(Manifest::id_in(&objects)?),
+                object => ids.extend(object.and_then(|object| object.attempt().map(str::to_owned))),
+            }
+        }
+        found.insert(name.clone(), ids);
+    }
+    Ok(found)
+}
+
+/// Removes the objects of attempts that can no longer become the checkpoint. Others that lie in
+/// the directory stay. A manifest stays until nothing else is there, for the ranks that have not
 /// saved yet: it tells them that the attempt has begun before the checkpoint that is in place now.
 pub(in crate::remote::save) fn remove(
     objects: &Directory,
     pattern: &FilePattern,
+    ids: &BTreeSet<String>,
 ) -> io::Result<()> {
-    let (manifest, others) = list(objects, pattern)?;
-    objects.remove_all(if others.is_empty() { manifest } else { others })
+    let keys = keys(objects, pattern, ids)?;
+    match keys.is_empty() {
+        true => remove_manifest(objects, ids),
+        false => objects.remove_all(keys),
+    }
 }
 
 /// Removes the objects of an attempt that is complete, but for the files of its index.
 pub(super) fn remove_others(
     objects: &Directory,
     pattern: &FilePattern,
+    id: &str,
     kept: &HashSet<Key>,
 ) -> io::Result<()> {
-    let (manifest, mut others) = list(objects, pattern)?;
-    others.retain(|key| !kept.contains(key));
-    objects.remove_all(others)?;
+    let ids = BTreeSet::from([id.to_owned()]);
+    let mut keys = keys(objects, pattern, &ids)?;
+    keys.retain(|key| !kept.contains(key));
+    objects.remove_all(keys)?;
     // It has what is needed to begin this again, so it goes last.
-    objects.remove_all(manifest)
+    remove_manifest(objects, &ids)
 }
 
-/// The manifest of an attempt, and its other objects.
-fn list(objects: &Directory, pattern: &FilePattern) -> io::Result<(Vec<Key>, Vec<Key>)> {
-    let (mut manifest, mut others) = (Vec::new(), Vec::new());
-    for meta in objects.list_below()? {
-        match Object::of(&objects.key, &meta.location, pattern) {
-            Some(Object::Manifest) => manifest.push(meta.location),
-            Some(_) => others.push(meta.location),
-            None => {}
-        }
+/// The objects of some attempts, without the manifest.
+fn keys(
+    objects: &Directory,
+    pattern: &FilePattern,
+    ids: &BTreeSet<String>,
+) -> io::Result<Vec<Key>> {
+    let is_meant = |key: &Key| {
+        let attempt = Object::of(&objects.key, key, pattern).and_then(|object| object.attempt());
+        attempt.is_some_and(|attempt| ids.contains(attempt))
+    };
+    let keys = objects.list_below()?.into_iter().map(|meta| meta.location);
+    Ok(keys.filter(is_meant).collect())
+}
+
+/// Removes the manifest of one of these attempts.
+///
+/// Stores remove on no condition. Another attempt of the same name could only lose its manifest if
+/// it began after this look, and if yet another save removed the earlier one in between. Then its
+/// ranks would fail, and not mix anything.
+fn remove_manifest(objects: &Directory, ids: &BTreeSet<String>) -> io::Result<()> {
+    match Manifest::id_in(objects)?.is_some_and(|id| ids.contains(&id)) {
+        true => objects.remove(MANIFEST),
+        false => Ok(()),
     }
-    Ok((manifest, others))
 }

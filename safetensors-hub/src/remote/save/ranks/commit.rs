@@ -1,6 +1,6 @@
 //! The last rank of an attempt: writing the index, and removing what came before.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
 
 use object_store::path::Path as Key;
@@ -8,7 +8,7 @@ use safetensors_core::checkpoint::SavedShards;
 use safetensors_core::ranks::{RankSaved, SavedIndex};
 use safetensors_core::{Error, Result, TensorSource};
 
-use super::attempt::{Attempt, Contents, directory_name, remove, remove_others};
+use super::attempt::{Attempt, Contents, attempt_of, directory_name, remove, remove_others};
 use super::failed;
 use crate::remote::object::version_of;
 use crate::remote::save::directory::{Files, Put};
@@ -25,7 +25,8 @@ impl<T: TensorSource> Attempt<'_, T> {
         let mut turns = contents.turns();
         turns.insert(rank, turn);
         // Each attempt that began before may be completed just now, and then it is replaced.
-        for _ in 0..=self.manifest.earlier.len() {
+        let earlier = self.manifest.earlier.values().map(BTreeSet::len).sum();
+        for _ in 0..=earlier {
             let now = self.directory.list(&self.planned.pattern().index_name()).map_err(failed)?;
             let (meta, index) = self.index()?.unzip();
             let index = index.flatten();
@@ -36,16 +37,9 @@ impl<T: TensorSource> Attempt<'_, T> {
             self.check_files(contents, &turns)?;
             let place = |rank, file: &str| self.path(turns.get(&rank).unwrap_or(&""), file);
             let (name, json) = self.planned.index(place)?;
-            match (self.directory.put(&name, &json, meta.as_ref()), SavedIndex::parse(&json)) {
-                (Ok(Put::Done), Some(index)) => return self.finish(rank, turn, index),
-                (Ok(_), _) => {}
-                // Perhaps only the answer was lost.
-                (Err(error), _) => match self.index()?.and_then(|(_, index)| index) {
-                    Some(index) if self.is_own(Some(&index)) => {
-                        return self.finish(rank, turn, index);
-                    }
-                    _ => return Err(failed(error)),
-                },
+            let put = self.directory.put(&name, &json, meta.as_ref()).map_err(failed)?;
+            if let (Put::Done, Some(index)) = (put, SavedIndex::parse(&json)) {
+                return self.finish(rank, turn, index);
             }
         }
         // Another rank that came last at the same time has written the index, or it is lost.
@@ -118,7 +112,11 @@ impl<T: TensorSource> Attempt<'_, T> {
         } else {
             // An earlier attempt has removed other files, too.
             let is_earlier = |index: &SavedIndex| {
-                self.manifest.earlier.contains(&directory_name(pattern, &index.attempt))
+                let ids = self.manifest.earlier.get(&directory_name(pattern, &index.attempt));
+                let is_of_it = |path: &String| {
+                    attempt_of(path).is_some_and(|id| ids.is_some_and(|ids| ids.contains(id)))
+                };
+                index.files.iter().all(is_of_it)
             };
             if !index.as_ref().is_some_and(is_earlier) {
                 return Err(self.lost(index));
@@ -159,15 +157,15 @@ impl<T: TensorSource> Attempt<'_, T> {
                 false => behind(error, name),
             })?;
         }
-        for name in &self.manifest.earlier {
-            let removed = remove(&self.directory.below(name), pattern);
+        for (name, ids) in &self.manifest.earlier {
+            let removed = remove(&self.directory.below(name), pattern, ids);
             removed.map_err(|error| behind(error, name))?;
         }
         let file = |path: &String| -> Key {
             path.split('/').fold(self.directory.key.clone(), |key, part| key.join(part))
         };
         let kept: HashSet<_> = index.files.iter().map(file).collect();
-        let removed = remove_others(&self.objects, pattern, &kept);
+        let removed = remove_others(&self.objects, pattern, &self.manifest.id, &kept);
         removed.map_err(|error| behind(error, &self.own))
     }
 }

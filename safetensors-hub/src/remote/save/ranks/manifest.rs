@@ -1,6 +1,6 @@
 //! [`Manifest`]: what the first rank of an attempt finds, and all others rely on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use serde::{Deserialize, Serialize};
@@ -18,18 +18,31 @@ const MOST: u64 = 64 << 20;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Manifest {
+    /// A number that no other attempt has, also none of the same name.
+    pub(super) id: String,
     /// The digest of what all ranks have in common.
     pub(super) digest: String,
     /// The version of the index that was in place.
     pub(super) index: Option<String>,
     /// The files that the earlier checkpoint may consist of, with their versions.
     pub(super) files: BTreeMap<String, String>,
-    /// The directories of the attempts that began before. They may be completed before this one,
-    /// but not after it.
-    pub(super) earlier: Vec<String>,
+    /// The attempts that began before. They may be completed before this one, but not after it.
+    pub(super) earlier: Attempts,
 }
 
+/// Directories, and the ids of the attempts whose objects lie in each.
+pub(in crate::remote::save) type Attempts = BTreeMap<String, BTreeSet<String>>;
+
 impl Manifest {
+    /// The id of an attempt. `None` without a manifest, and for one that no save has written.
+    pub(super) fn id_in(objects: &Directory) -> io::Result<Option<String>> {
+        match Self::read(objects) {
+            Ok(found) => Ok(found.map(|manifest| manifest.id)),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Reads the manifest of an attempt; `None` if there is none.
     pub(super) fn read(objects: &Directory) -> io::Result<Option<Self>> {
         let Some((_, json)) = objects.get(MANIFEST, MOST)? else { return Ok(None) };
@@ -42,18 +55,13 @@ impl Manifest {
     /// Writes the manifest of an attempt that begins. Returns the one that counts: that of another
     /// rank, if it came first.
     pub(super) fn begin(self, objects: &Directory) -> io::Result<Self> {
-        let put = objects.put(MANIFEST, &serde_json::to_vec(&self)?, None);
-        if matches!(put, Ok(Put::Done)) {
-            return Ok(self);
+        match objects.put(MANIFEST, &serde_json::to_vec(&self)?, None)? {
+            Put::Done => Ok(self),
+            Put::Overtaken => Self::read(objects)?.ok_or_else(|| {
+                let message = format!("{MANIFEST} was written and removed by others meanwhile");
+                io::Error::other(message)
+            }),
         }
-        // If only the answer was lost, the manifest is there.
-        if let Ok(Some(found)) = Self::read(objects) {
-            return Ok(found);
-        }
-        put.and_then(|_| {
-            let message = format!("{MANIFEST} was written and removed by others meanwhile");
-            Err(io::Error::other(message))
-        })
     }
 
     /// The name of a file of the earlier checkpoint that is no longer what it was.

@@ -14,7 +14,6 @@ use safetensors_core::{Error, ErrorKind, Result, ShardOptions, TensorSource};
 
 use super::upload::Upload;
 use super::writable;
-use crate::cache::unique;
 use crate::remote::RemoteOptions;
 use crate::remote::place::Place;
 
@@ -57,8 +56,8 @@ use crate::remote::place::Place;
 /// | object | says |
 /// |---|---|
 /// | `attempt.json` | by which plan its ranks save, and what the directory held when it began |
-/// | `rank-00002.1f0e9a37/…` | the files of a rank; each call has a number of its own |
-/// | `rank-00002.1f0e9a37.done` | that all files of this call are there |
+/// | `rank-00002.4be1d0c2.1f0e9a37/…` | the files of a rank: numbers of attempt and call |
+/// | `rank-00002.4be1d0c2.1f0e9a37.done` | that all files of this call are there |
 ///
 /// 1. The first rank creates `attempt.json`, if there is none. The others compare it with their own
 ///    plan.
@@ -81,8 +80,10 @@ use crate::remote::place::Place;
 ///   moment.
 /// - **A checkpoint that anyone else has changed** since the attempt began stays: the rank that
 ///   comes last fails with [`ErrorKind::Overtaken`].
-/// - **An answer that is lost**: if a write fails, the store is asked what is there now. If the
-///   index is in place, the save has succeeded.
+/// - **An attempt of the same name**, after a rollback of the training, is another one. Whoever
+///   removes the earlier one leaves it.
+/// - **An answer that is lost**: if the index or `attempt.json` cannot be written, the store is
+///   asked what is there now. If it is in place, it is written.
 /// - **Two ranks that come last at the same time** both report [`RankSaved::Complete`].
 /// - **What is left of an attempt** that is never complete is removed by the next save to this
 ///   directory that is: by [`save_rank`] or by [`save_sharded`](super::save_sharded). The parts of
@@ -157,7 +158,7 @@ fn save<T: TensorSource>(
     // An index that cannot be written is an error before anything is sent.
     planned.index(|_, file| file.to_owned())?;
     let attempt = Attempt::enter(place, planned, name)?;
-    let turn = unique::name(&format!("rank-{rank:05}."), "");
+    let turn = attempt.turn(rank);
     if let Err(error) = send(place, planned, rank, &attempt, &turn) {
         // There is no mark, so nobody uses the files. Those that stay do no harm.
         let _ = attempt.forget(&turn);

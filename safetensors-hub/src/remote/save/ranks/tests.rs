@@ -50,7 +50,7 @@ fn save_rank(
 }
 
 /// Saves whole tensors, filled with one number, to files with at most so many bytes of them.
-fn save_whole(store: &Arc<InMemory>, fill: u8, most: u64) {
+fn save_whole(store: &Arc<impl ObjectStore>, fill: u8, most: u64) {
     let bytes = [fill; 8];
     let tensors = [
         ("w", TensorView::from_slice(&[4, 2], &bytes).unwrap()),
@@ -367,6 +367,85 @@ fn a_rank_that_saves_again_replaces_its_parts() {
     }
 }
 
+/// Removes all objects of an attempt, as a save does that is complete.
+fn remove(store: &InMemory, attempt: &str) {
+    for name in objects(store).into_keys() {
+        if name.starts_with(&format!("model.{attempt}.ranks/")) {
+            now(store.delete(&Key::from(format!("m/{name}")))).unwrap();
+        }
+    }
+}
+
+/// After a rollback ranks save under the same name again, while a save removes the earlier attempt.
+#[test]
+fn an_attempt_of_the_same_name_is_another_one() {
+    let roll_back = |inner: Arc<InMemory>| {
+        remove(&inner, "one");
+        assert_eq!(save_rank(&inner, 0, "one", 4).unwrap(), WAITING);
+    };
+    for is_of_ranks in [false, true] {
+        let store = Arc::new(InMemory::new());
+        EARLIER[2](&store);
+        assert_eq!(save_rank(&store, 0, "one", 2).unwrap(), WAITING);
+        if is_of_ranks {
+            assert_eq!(save_rank(&store, 0, "two", 3).unwrap(), WAITING);
+        }
+        let (inner, is_done) = (store.clone(), AtomicUsize::new(0));
+        let before = move |name: &str, _: usize, store: &InMemory| {
+            let inner = inner.clone();
+            let is_first = || is_done.fetch_add(1, Ordering::SeqCst) == 0;
+            if name == "delete" && fill_of(store) == 3 && is_first() {
+                std::thread::spawn(move || roll_back(inner)).join().unwrap();
+            }
+            Ok(())
+        };
+        let racing = Arc::new(Racing::new(store.clone(), before, |_, _, _| Ok(())));
+        match is_of_ranks {
+            true => drop(save_rank(&racing, 1, "two", 3).unwrap()),
+            false => save_whole(&racing, 3, 8),
+        }
+        assert_eq!(fill_of(&store), 3);
+        let saved = save_rank(&store, 1, "one", 4).unwrap();
+        assert!(matches!(saved, RankSaved::Complete(_)), "{saved:?}");
+        assert_eq!(fill_of(&store), 4);
+        assert_tidy(&store);
+    }
+}
+
+/// An attempt began before another one, whose name an even earlier attempt had.
+#[test]
+fn the_later_attempt_is_not_taken_for_an_earlier_one_of_its_name() {
+    let store = Arc::new(InMemory::new());
+    EARLIER[3](&store);
+    for attempt in ["one", "two"] {
+        assert_eq!(save_rank(&store, 0, attempt, 2).unwrap(), WAITING);
+    }
+    remove(&store, "one");
+    for rank in 0..RANKS {
+        save_rank(&store, rank, "one", 3).unwrap();
+    }
+    let error = save_rank(&store, 1, "two", 2).unwrap_err();
+    assert!(is_superseded(&error), "{error}");
+    assert_eq!(fill_of(&store), 3);
+}
+
+/// Each write is repeated, because its answer was lost.
+#[test]
+fn repeated_writes_are_no_failure() {
+    for earlier in EARLIER {
+        let store = Arc::new(InMemory::new());
+        earlier(&store);
+        let mut racing = Racing::new(store.clone(), |_, _, _| Ok(()), |_, _, _| Ok(()));
+        racing.repeats_writes = true;
+        let racing = Arc::new(racing);
+        assert_eq!(save_rank(&racing, 0, "new", 2).unwrap(), WAITING);
+        let saved = save_rank(&racing, 1, "new", 2).unwrap();
+        assert!(matches!(saved, RankSaved::Complete(_)), "{saved:?}");
+        assert_eq!(fill_of(&store), 2);
+        assert_tidy(&store);
+    }
+}
+
 /// A store without conditional writes is asked just before each write. Some leave ETags out of
 /// listings.
 #[test]
@@ -398,8 +477,8 @@ fn objects_of_others_stay() {
     let names = [
         "m/model.old.ranks/notes.txt",
         "m/model.old.ranks/rank-00000.mine/model.safetensors",
-        "m/model.old.ranks/rank-00000.00000000/notes.safetensors",
-        "m/model.a.b.ranks/rank-00000.00000000/model.safetensors",
+        "m/model.old.ranks/rank-00000.00000000.00000000/notes.safetensors",
+        "m/model.a.b.ranks/rank-00000.00000000.00000000/model.safetensors",
         "m/other.old.ranks/attempt.json",
         "m/other.safetensors",
     ];

@@ -1,0 +1,136 @@
+//! [`Reaching`]: an HTTP client that soon gives up a server which was never reached.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use object_store::client::{HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService};
+
+/// Sends requests. `object_store` repeats those that find no server as often as others: that takes
+/// minutes where a name is misspelt or a machine is off. Once the server has answered, nothing is
+/// given up early: a connection may be interrupted for a while.
+#[derive(Debug)]
+pub(super) struct Reaching<C> {
+    client: C,
+    /// How long it is tried to reach the server, with all attempts together.
+    patience: Duration,
+    server: Mutex<Server>,
+}
+
+/// What is known of the server.
+#[derive(Clone, Copy, Debug)]
+enum Server {
+    Unknown,
+    /// It has not been reached since then.
+    Silent(Instant),
+    Reached,
+}
+
+impl<C> Reaching<C> {
+    pub(super) fn new(client: C, patience: Duration) -> Self {
+        Self { client, patience, server: Mutex::new(Server::Unknown) }
+    }
+}
+
+#[async_trait::async_trait]
+impl<C: HttpService> HttpService for Reaching<C> {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let begin = Instant::now();
+        let answer = self.client.call(request).await;
+        let mut server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
+        match answer {
+            Err(error) if is_unreached(&error) => {
+                let since = match *server {
+                    Server::Reached => return Err(error),
+                    Server::Silent(since) => since,
+                    Server::Unknown => begin,
+                };
+                if since.elapsed() < self.patience {
+                    *server = Server::Silent(since);
+                    return Err(error);
+                }
+                // The next request has as much time as this one.
+                *server = Server::Unknown;
+                // Errors of this kind are not repeated.
+                Err(HttpError::new(HttpErrorKind::Unknown, error))
+            }
+            answer => {
+                *server = Server::Reached;
+                answer
+            }
+        }
+    }
+}
+
+/// Whether an error says that no connection to the server came about.
+fn is_unreached(error: &HttpError) -> bool {
+    // One that takes too long counts as a timeout.
+    let source = std::error::Error::source(error);
+    let source = source.and_then(|source| source.downcast_ref::<reqwest::Error>());
+    error.kind() == HttpErrorKind::Connect || source.is_some_and(reqwest::Error::is_connect)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::thread::sleep;
+
+    use bytes::Bytes;
+    use object_store::client::HttpClient;
+
+    use super::*;
+    use crate::remote::runtime::run;
+
+    const PATIENCE: Duration = Duration::from_millis(50);
+
+    /// A client whose requests do what is told next.
+    #[derive(Clone, Debug)]
+    struct Told(Arc<Mutex<Option<HttpErrorKind>>>);
+
+    #[async_trait::async_trait]
+    impl HttpService for Told {
+        async fn call(&self, _: HttpRequest) -> Result<HttpResponse, HttpError> {
+            match *self.0.lock().unwrap() {
+                Some(kind) => Err(HttpError::new(kind, std::io::Error::other("told"))),
+                None => Ok(HttpResponse::new(Bytes::new().into())),
+            }
+        }
+    }
+
+    /// The kind of the error of a request, if there is one.
+    fn ask(client: &HttpClient) -> Option<HttpErrorKind> {
+        let client = client.clone();
+        let request = HttpRequest::new(Bytes::new().into());
+        run(async move { client.execute(request).await.err().map(|error| error.kind()) }).unwrap()
+    }
+
+    #[test]
+    fn only_a_server_that_was_never_reached_is_given_up() {
+        let told = Told(Arc::default());
+        let tell = |kind| *told.0.lock().unwrap() = kind;
+        let unreached = Some(HttpErrorKind::Connect);
+
+        tell(unreached);
+        let client = HttpClient::new(Reaching::new(told.clone(), PATIENCE));
+        for _ in 0..2 {
+            assert_eq!(ask(&client), unreached);
+            sleep(PATIENCE);
+            assert_eq!(ask(&client), Some(HttpErrorKind::Unknown));
+        }
+        tell(None);
+        assert_eq!(ask(&client), None);
+        for _ in 0..3 {
+            tell(unreached);
+            assert_eq!(ask(&client), unreached);
+            sleep(PATIENCE);
+        }
+
+        // An answer that breaks off is an answer.
+        let broken = Some(HttpErrorKind::Interrupted);
+        let client = HttpClient::new(Reaching::new(told.clone(), PATIENCE));
+        for kind in [unreached, broken, unreached, unreached] {
+            tell(kind);
+            assert_eq!(ask(&client), kind);
+            sleep(PATIENCE / 2);
+        }
+    }
+}
