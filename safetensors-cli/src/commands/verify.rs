@@ -33,7 +33,8 @@ use crate::{json, other, parallel, text};
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Files, indexes, directories with all below them, addresses, or - for standard input
+    /// Files, indexes, directories with all below them, addresses (feature remote), or - for standard
+    /// input
     ///
     /// An index, such as model.safetensors.index.json, is checked with its shards. Each file is
     /// checked once, even if it is named twice, or named and also a shard
@@ -177,9 +178,7 @@ fn check_other(
         let Some(file) = other::of(file.safetensors().source()) else { return Ok(false) };
         outcome.format = Some(file.format().to_string());
         if args.digests {
-            let checked = file.verify_checksums();
-            outcome.checksums += checked
-                .map_err(|error| anyhow::anyhow!("{}", text::printable(&error.to_string())))?;
+            outcome.checksums += file.verify_checksums().map_err(other::unopened)?;
         }
     }
     if args.digests {
