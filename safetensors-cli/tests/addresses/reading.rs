@@ -137,7 +137,7 @@ fn errors_name_the_address_and_what_to_do() {
     let server = Web::new().with("bucket/models/a.safetensors", file());
     let absent = server.address("b.safetensors");
     let said = error(safetensors(dir.path(), &["inspect", &absent]), 1);
-    assert!(said.starts_with(&format!("error: {absent}: the store has no such object")), "{said}");
+    assert!(said.starts_with(&format!("error: {absent}: there is no such file")), "{said}");
     assert!(
         said.ends_with("; check the address: expected that of a file, an index or a directory\n"),
         "{said}"

@@ -105,7 +105,6 @@ fn what_cannot_be_divided_says_how_it_could() {
     };
     fails(&["plan", "a.safetensors", "-w", "3"], 1, "--rule 'NAME=uneven:DIM'");
     fails(&["plan", "b.safetensors", "-w", "2"], 1, "--rule 'NAME=replicate'");
-    fails(&["plan", "a.safetensors", "-w", "0"], 1, "world size");
     fails(&["plan", "a.safetensors"], 2, "--world-size");
     fails(&["plan", "a.safetensors", "-w", "2", "--rule", "x"], 2, "GLOB=RULE");
     fails(&["plan", "a.safetensors", "-w", "2", "--rule", "[=replicate"], 2, "not closed");

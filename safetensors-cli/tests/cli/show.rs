@@ -167,7 +167,7 @@ w  U8  [1048576, 1048576]
     run_in(dir.path(), &["show", "model.safetensors", "many"])
         .code(1)
         .stdout("")
-        .stderr(predicate::str::contains("tensor many has too many dimensions to be shown"));
+        .stderr(predicate::str::contains("tensor \"many\" has too many dimensions to be shown"));
     assert!(show(dir.path(), &["many", &"0,".repeat(13)]).ends_with("]]]]]]]]]\n"));
 }
 
