@@ -22,12 +22,13 @@ pub(crate) fn message(directory: &Path) -> Option<String> {
         .collect();
     names.sort_unstable();
     names.retain(|name| CheckpointPath::find(directory.join(name)).is_ok());
-    let count = text::count(names.len() as u64);
-    let (path, names) = (text::path(directory), (!names.is_empty()).then_some(names)?);
-    Some(format!(
-        "{path}: expected one checkpoint, found {count} one level down: {}",
-        NameList(&names)
-    ))
+    let found = match names.len() {
+        0 => return None,
+        1 => "found it".to_owned(),
+        several => format!("found {}", text::count(several as u64)),
+    };
+    let path = text::path(directory);
+    Some(format!("{path}: expected one checkpoint, {found} one level down: {}", NameList(&names)))
 }
 
 #[cfg(test)]
@@ -48,6 +49,12 @@ mod tests {
             make(name);
         }
         assert_eq!(message(dir.path()), None);
+        make("m00/model.safetensors");
+        let one = message(dir.path()).unwrap();
+        assert!(
+            one.ends_with(": expected one checkpoint, found it one level down: \"m00\""),
+            "{one}"
+        );
         (0..30).for_each(|i| make(&format!("m{i:02}/model.safetensors")));
         let expected = format!(
             "{}: expected one checkpoint, found 30 one level down: \"m00\", \"m01\", \"m02\", \

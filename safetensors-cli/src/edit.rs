@@ -15,7 +15,7 @@ use crate::{address, file, input, other, text};
 /// The arguments of every command that changes the metadata of a file.
 #[derive(Debug, clap::Args)]
 pub(crate) struct EditArgs {
-    /// The file to change; name one file of a sharded checkpoint
+    /// The safetensors file on the disk to change; of a sharded checkpoint, one of its files
     #[arg(value_name = "PATH")]
     path: PathBuf,
     /// Print what would be done, and change nothing
@@ -127,7 +127,12 @@ fn file_of(path: &Path) -> anyhow::Result<PathBuf> {
 
 /// All files at a path, not opened either.
 pub(crate) fn files_of(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    input::refuse_stdin(path)?;
-    address::refuse(path)?;
+    check_on_disk(path)?;
     Ok(CheckpointPath::find(path)?.files()?)
+}
+
+/// Refuses what is no path of the disk: standard input, and an address.
+pub(crate) fn check_on_disk(path: &Path) -> anyhow::Result<()> {
+    input::refuse_stdin(path)?;
+    address::refuse(path)
 }

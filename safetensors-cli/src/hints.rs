@@ -1,8 +1,10 @@
 //! Hints for commands that people expect, and that have another name here.
 
+use std::path::Path;
+
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// What people type, and the commands that do it. A line of a narrow terminal holds each hint.
+/// What people type in place of a command, and the commands that do it. A line of a narrow terminal holds each hint.
 const HINTS: &[(&[&str], &[&str])] = &[
     (
         &["merge", "join", "combine", "concat"],
@@ -37,6 +39,15 @@ const HINTS: &[(&[&str], &[&str])] = &[
     (&["meta", "set", "edit"], &["`safetensors metadata` shows and changes metadata"]),
 ];
 
+/// For a path where a command should stand: the commands that have none, or commands of their own,
+/// and what was probably meant.
+const PATHS: &[(&str, &str)] = &[
+    ("metadata", "did you mean `safetensors metadata get FILE`?"),
+    ("modelspec", "did you mean `safetensors modelspec validate FILE`?"),
+    ("cache", "did you mean `safetensors cache list`?"),
+    ("", "did you mean `safetensors inspect FILE`?"),
+];
+
 /// Adds a hint to the error about a command that does not exist.
 pub(crate) fn add_to(error: &mut clap::Error) {
     if error.kind() != ErrorKind::InvalidSubcommand {
@@ -45,14 +56,24 @@ pub(crate) fn add_to(error: &mut clap::Error) {
     let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand) else {
         return;
     };
-    let typed = typed.to_lowercase();
-    let found = HINTS.iter().find(|(words, _)| words.contains(&typed.as_str()));
-    if let Some((_, hints)) = found {
+    let usage = error.get(ContextKind::Usage).map(ToString::to_string).unwrap_or_default();
+    if let Some(hints) = hints_for(typed, &usage) {
         // In place of names that only look alike.
         error.remove(ContextKind::SuggestedSubcommand);
-        let hints = hints.iter().map(|&hint| hint.into()).collect();
+        let hints = hints.into_iter().map(Into::into).collect();
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(hints));
     }
+}
+
+/// The hints for a word that is no command, where this is the usage.
+fn hints_for(typed: &str, usage: &str) -> Option<Vec<&'static str>> {
+    let (lower, words) = (typed.to_lowercase(), || usage.split_whitespace());
+    if let Some((_, hints)) = HINTS.iter().find(|(words, _)| words.contains(&&*lower)) {
+        return Some(hints.to_vec());
+    }
+    let is_path = typed == "-" || typed.contains(['.', '/', '\\']) || Path::new(typed).exists();
+    let (_, hint) = PATHS.iter().find(|(of, _)| of.is_empty() || words().any(|it| it == *of))?;
+    is_path.then(|| vec![*hint])
 }
 
 #[cfg(test)]

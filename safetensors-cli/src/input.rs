@@ -25,7 +25,7 @@ pub(crate) type Rewrite<'a> = safetensors_core::Rewrite<'a, Source>;
 /// The `PATH` argument of every command that reads one checkpoint.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Input {
-    /// A file, an index, a directory, an address, or - for standard input
+    /// A file, an index, a directory, an address (feature remote), or - for standard input
     ///
     /// An index is a file such as model.safetensors.index.json. A directory must hold
     /// model.safetensors, or else an index, or else exactly one .safetensors file. Files of

@@ -14,19 +14,21 @@ use safetensors_core::checkpoint::CheckpointPath;
 use crate::report::{report, wrong_usage};
 use crate::targets::{self, Target};
 use crate::totals::Totals;
-use crate::{input, json, pager, text};
+use crate::{address, input, json, pager, text};
 
 /// The `PATH` arguments of a command that shows one or more checkpoints.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Inputs {
-    /// Files, indexes, directories, addresses, or - for standard input
+    /// Files, indexes, directories, addresses (feature remote), or - for standard input
     ///
     /// An index is a file such as model.safetensors.index.json. A directory must hold
-    /// model.safetensors, or else an index, or else exactly one .safetensors file. Several have
-    /// headings and a total; one that fails does not stop the others
+    /// model.safetensors, or else an index, or else exactly one .safetensors file. Files of
+    /// PyTorch, GGUF and NumPy are read, too. An address is hf://owner/name, s3://bucket/model
+    /// (gs, az), https://host/model.safetensors. Several have headings and a total; one that fails
+    /// does not stop the others
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// Take every checkpoint in a directory and below it
+    /// Take every checkpoint in a directory and below it, on the disk
     ///
     /// The output has headings and a total, however many there are
     #[arg(short, long)]
@@ -61,6 +63,13 @@ impl Inputs {
             return Err(wrong_usage("standard input can be read only once"));
         }
         if self.recursive {
+            if let Some(address) = self.paths.iter().find(|path| address::of(path).is_some()) {
+                return Err(wrong_usage(format!(
+                    "{}: --recursive searches directories of the disk; name each checkpoint of an \
+                     address without it",
+                    input::shown(address)
+                )));
+            }
             return Ok(targets::of(&self.paths));
         }
         Ok(self.paths.iter().map(|path| Target::named(path)).collect())

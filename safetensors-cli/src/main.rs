@@ -62,6 +62,8 @@ struct Cli {
     #[command(subcommand)]
     command: Command,
     /// Print output that is longer than the screen without a pager
+    ///
+    /// The pager is the command in SAFETENSORS_PAGER, or else in PAGER, or else less
     #[arg(long, global = true, hide_short_help = true)]
     no_pager: bool,
 }

@@ -3,6 +3,7 @@
 use std::io::{Seek, Write};
 use std::path::Path;
 
+use safetensors_core::framework::Quoted;
 use safetensors_core::save::Sink;
 use safetensors_core::{Result, TensorSource};
 use safetensors_formats::{Error, ErrorKind, npy, npz};
@@ -86,9 +87,9 @@ fn unwritten(name: &str, error: Error, instead: &str) -> anyhow::Error {
         ErrorKind::Core(error) => error.in_tensor(name).into(),
         ErrorKind::Io(error) => error.into(),
         kind @ ErrorKind::NoNumpyType { .. } => {
-            anyhow::anyhow!("tensor {}: {kind}; {instead}", text::name(name))
+            anyhow::anyhow!("tensor {}: {kind}; {instead}", Quoted(name))
         }
-        kind => anyhow::anyhow!("tensor {}: {kind}", text::name(name)),
+        kind => anyhow::anyhow!("tensor {}: {kind}", Quoted(name)),
     }
 }
 

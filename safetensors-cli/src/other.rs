@@ -107,17 +107,19 @@ pub(crate) fn detect(path: &Path) -> Option<Format> {
     Format::detect(&source).ok().flatten()
 }
 
-/// An error of opening a file. It names the file, and is printable.
-fn unopened(error: safetensors_formats::Error) -> anyhow::Error {
+/// An error of reading a file. It names the file, and is printable.
+pub(crate) fn unopened(error: safetensors_formats::Error) -> anyhow::Error {
     anyhow::anyhow!("{}", text::printable(&error.to_string()))
 }
 
 /// Adds a remedy to the error of changing a file, if the file is of another format.
 pub(crate) fn advise_change(error: Error, path: &Path) -> anyhow::Error {
     match detect(path) {
+        // That it is no safetensors file is not worth a word about its header.
         Some(format) => anyhow::anyhow!(
-            "{error}; a file of {format} is not changed in place: `safetensors convert` makes a \
-             safetensors file of it, which can be"
+            "{}: a file of {format} is not changed in place; convert it first: `safetensors \
+             convert` makes a safetensors file of it, which can be changed",
+            text::path(path)
         ),
         None => error.into(),
     }
@@ -172,6 +174,11 @@ impl<'a> Kind<'a> {
     /// The type of a tensor that is stored in another way than its dtype says, if it is.
     pub(crate) fn of(tensor: TensorInfo<'_>, stored: Option<&'a Stored>) -> Self {
         Self { dtype: tensor.dtype(), stored: stored.map(|stored| stored.type_name.as_str()) }
+    }
+
+    /// The dtype. `None` for a type of another format.
+    pub(crate) fn dtype(self) -> Option<Dtype> {
+        self.stored.is_none().then_some(self.dtype)
     }
 
     /// The name.

@@ -64,6 +64,15 @@ impl Rules {
     }
 }
 
+/// Reads a number of ranks.
+pub(crate) fn world_size(text: &str) -> Result<usize, String> {
+    const MOST: usize = 1 << 20;
+    match text.parse() {
+        Ok(ranks @ 1..=MOST) => Ok(ranks),
+        _ => Err(format!("expected a number from 1 to {MOST}")),
+    }
+}
+
 /// Reads a plan from a file.
 pub(crate) fn read_plan(path: &Path) -> anyhow::Result<RankPlan> {
     // A plan over this limit is refused, so no more is read.

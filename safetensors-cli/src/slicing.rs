@@ -3,6 +3,7 @@
 use std::fmt::Display;
 
 use safetensors_core::LazyTensor;
+use safetensors_core::framework::Quoted;
 use safetensors_core::slice::Index;
 
 use crate::text;
@@ -47,7 +48,7 @@ impl Slice {
         let named = self.parts.iter().filter(|(part, _)| *part != Part::Rest).count();
         let rest = shape.len().saturating_sub(named);
         let fail = |at: Place, problem: &dyn Display| -> anyhow::Error {
-            let name = text::name(tensor.name());
+            let name = Quoted(tensor.name());
             let problem = format!("tensor {name}: slice, character {}: {problem}", at + 1);
             match tensor.file() {
                 Some(file) => anyhow::anyhow!("{}: {problem}", text::path(file)),
@@ -387,7 +388,7 @@ mod tests {
         ];
         for (slice, problem) in wrong {
             let error = taken(&[3, 4], slice).unwrap_err();
-            assert_eq!(error, format!("tensor w: slice, {problem}"));
+            assert_eq!(error, format!("tensor \"w\": slice, {problem}"));
         }
     }
 

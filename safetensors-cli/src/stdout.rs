@@ -4,7 +4,7 @@
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
 use crate::pager::{self, Pager};
-use crate::report;
+use crate::report::{self, wrong_usage};
 use crate::screen::Screen;
 
 /// Standard output, locked and buffered, that never fails because of a closed pipe.
@@ -22,6 +22,17 @@ pub(crate) fn stdout(paged: bool) -> BufWriter<Output> {
         Waiting { screen, pager, text: Vec::new() }
     });
     BufWriter::new(Output { waiting, sink })
+}
+
+/// Refuses to write bytes that are no text to a terminal, where they could change its settings.
+pub(crate) fn refuse_terminal() -> anyhow::Result<()> {
+    match io::stdout().is_terminal() {
+        true => Err(wrong_usage(
+            "the output is no text, and standard output is a terminal; name a file with -o FILE, \
+             or redirect it: -o - > FILE",
+        )),
+        false => Ok(()),
+    }
 }
 
 /// Writes what is left, and waits until the user has left the pager.

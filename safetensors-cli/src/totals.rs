@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::iter::Sum;
 use std::ops::{AddAssign, Mul};
 
+use safetensors_core::LazyTensor;
 use safetensors_core::header::TensorInfo;
-use safetensors_core::{Dtype, LazyTensor};
 use safetensors_formats::Stored;
 
 use crate::other::{self, Kind};
@@ -22,18 +22,6 @@ impl Totals {
     /// The sums over some tensors.
     pub(crate) fn of<'a, S: 'static>(tensors: impl IntoIterator<Item = LazyTensor<'a, S>>) -> Self {
         tensors.into_iter().map(|tensor| Self::one(tensor.info(), other::stored(&tensor))).sum()
-    }
-
-    /// The sums for each dtype that occurs.
-    pub(crate) fn by_dtype<'a, S: 'static>(
-        tensors: impl IntoIterator<Item = LazyTensor<'a, S>>,
-    ) -> BTreeMap<Dtype, Self> {
-        let mut totals: BTreeMap<_, Self> = BTreeMap::new();
-        for tensor in tensors {
-            *totals.entry(tensor.dtype()).or_default() +=
-                Self::one(tensor.info(), other::stored(&tensor));
-        }
-        totals
     }
 
     /// The sums for each dtype that occurs, and for each type of another format.

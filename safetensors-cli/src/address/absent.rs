@@ -11,9 +11,9 @@ pub(super) fn is_known(_: &str) -> bool {
     true
 }
 
-/// Fails, because this command was built without addresses.
-pub(crate) fn check_feature() -> anyhow::Result<()> {
-    anyhow::bail!(
+/// The error of a command that needs addresses or downloads.
+pub(crate) fn missing() -> anyhow::Error {
+    anyhow::anyhow!(
         "this `safetensors` was built without addresses and downloads; \
          `cargo install safetensors-bridge-cli --features remote` builds it with them"
     )
@@ -36,8 +36,5 @@ pub(crate) fn save_sharded(address: &str, _: &Rewrite<'_>, _: &ShardOptions) -> 
 }
 
 fn without(address: &str) -> anyhow::Error {
-    match check_feature() {
-        Err(error) => anyhow::anyhow!("{}: {error}", printable(address)),
-        Ok(()) => anyhow::anyhow!("{}: cannot be opened", printable(address)),
-    }
+    anyhow::anyhow!("{}: {}", printable(address), missing())
 }

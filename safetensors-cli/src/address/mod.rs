@@ -12,7 +12,7 @@ mod remote;
 use std::path::Path;
 
 #[cfg(not(feature = "remote"))]
-pub(crate) use absent::{check_feature, check_writable, open, save, save_sharded};
+pub(crate) use absent::{check_writable, missing, open, save, save_sharded};
 #[cfg(feature = "remote")]
 pub(crate) use remote::{check_writable, open, save, save_sharded};
 

@@ -1,6 +1,8 @@
 //! Addresses, read and written by `safetensors_hub`.
 
-use safetensors_core::{SaveOptions, ShardOptions};
+use std::io;
+
+use safetensors_core::{Error, ErrorKind, SaveOptions, ShardOptions};
 use safetensors_hub::remote::{self, RemoteOptions};
 
 use super::printable;
@@ -14,7 +16,56 @@ pub(super) fn is_known(text: &str) -> bool {
 
 /// Opens the checkpoint at an address. Headers are fetched now, tensors when they are read.
 pub(crate) fn open(address: &str) -> anyhow::Result<Checkpoint> {
-    Ok(remote::open(address)?.into_boxed())
+    match remote::open(address) {
+        Ok(checkpoint) => Ok(checkpoint.into_boxed()),
+        Err(error) => Err(advise(error, address)),
+    }
+}
+
+/// Adds to an error the address, unless it names it, and a remedy.
+fn advise(error: Error, address: &str) -> anyhow::Error {
+    let (shown, message) = (printable(address), error.to_string());
+    let remedy = remedy(&error, address);
+    if remedy.is_none() && message.contains(&shown) {
+        return error.into();
+    }
+    let place = if message.contains(&shown) { String::new() } else { format!("{shown}: ") };
+    let remedy = remedy.map(|remedy| format!("; {remedy}")).unwrap_or_default();
+    anyhow::anyhow!("{place}{message}{remedy}")
+}
+
+/// What to do about a store that refuses, lacks or does not answer a request. Other errors say it
+/// themselves.
+fn remedy(error: &Error, address: &str) -> Option<&'static str> {
+    let ErrorKind::Io(error) = error.kind() else { return None };
+    let of_hub = error.get_ref().and_then(|inner| inner.downcast_ref());
+    match (error.kind(), address.split_once("://")?.0) {
+        (_, "hf") => match safetensors_hub::Error::kind(of_hub?) {
+            safetensors_hub::ErrorKind::Network { .. } => {
+                Some("check the network; HF_ENDPOINT names another Hub, such as a mirror")
+            }
+            _ => None,
+        },
+        (io::ErrorKind::NotFound, _) => {
+            Some("check the address: expected that of a file, an index or a directory")
+        }
+        (io::ErrorKind::PermissionDenied | io::ErrorKind::Other, scheme) => Some(match scheme {
+            "s3" | "s3a" => {
+                "check the address and AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION; \
+                 AWS_SKIP_SIGNATURE=true reads a public bucket"
+            }
+            "gs" => {
+                "check the address and GOOGLE_APPLICATION_CREDENTIALS; GOOGLE_SKIP_SIGNATURE=true \
+                 reads a public bucket"
+            }
+            "az" | "adl" | "azure" | "abfs" | "abfss" => {
+                "check the address and AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY; \
+                 AZURE_SKIP_SIGNATURE=true reads a public container"
+            }
+            _ => "check the address and the network",
+        }),
+        _ => None,
+    }
 }
 
 /// Refuses an address that nothing can be saved to, before anything is read.

@@ -11,7 +11,7 @@ use safetensors_core::digest::{self, DigestOptions};
 use safetensors_core::edit::{RecordOptions, record_digests, recover};
 use serde::Serialize;
 
-use crate::edit::{advised, files_of, warn_of_restored};
+use crate::edit::{advised, check_on_disk, files_of, warn_of_restored};
 use crate::input::{Checkpoint, Source};
 use crate::inputs::{Inputs, Shown};
 use crate::progress::Progress;
@@ -144,7 +144,7 @@ impl Document<'_> {
 /// others.
 fn record_all(targets: &[Target], out: &mut impl Write) -> anyhow::Result<ExitCode> {
     for target in targets {
-        target.path().map_or(Ok(()), input::refuse_stdin)?;
+        target.path().map_or(Ok(()), check_on_disk)?;
     }
     let mut is_recorded = true;
     for target in targets {

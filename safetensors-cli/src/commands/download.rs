@@ -79,8 +79,7 @@ impl std::fmt::Debug for Args {
 
 #[cfg(not(feature = "remote"))]
 pub(crate) fn run(_: &Args, _: &mut impl Write) -> anyhow::Result<ExitCode> {
-    crate::address::check_feature()?;
-    Ok(ExitCode::FAILURE)
+    Err(crate::address::missing())
 }
 
 /// Downloads, and prints the path.

@@ -5,20 +5,22 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use safetensors_core::TensorSource;
+use safetensors_core::save::write_to;
+use safetensors_core::{SaveOptions, TensorSource};
 
 use crate::input::{self, Input};
 use crate::progress::Progress;
 use crate::slicing::{Selection, Slice};
-use crate::{file, find, numpy, text};
+use crate::{file, find, numpy, stdout, text};
 
-/// Write one tensor, or a slice of it, to a .npy file, which NumPy reads, or as plain bytes.
+/// Write one tensor, or a slice of it, to a file: for NumPy, as safetensors, or as plain bytes.
 ///
-/// A slice is written as in NumPy, see `safetensors show`. Only its bytes are read.
+/// FILE is a safetensors file if its name ends in .safetensors, and otherwise a .npy file, which
+/// NumPy reads. A slice is written as in NumPy, see `safetensors show`. Only its bytes are read.
 ///
-/// NumPy has no BF16 and no floats of 8 bits or fewer. Convert them to F32 with
-/// `safetensors convert` first, or use --raw. It writes the bytes as they are in the
-/// file, little-endian and in C order, without a header.
+/// NumPy has no BF16 and no floats of 8 bits or fewer. Name a .safetensors file for them, convert
+/// them to F32 with `safetensors convert` first, or use --raw. It writes the bytes as they are in
+/// the file, little-endian and in C order, without a header.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -30,10 +32,10 @@ pub(crate) struct Args {
     /// The part to write, such as '[0:3, -1]'; all of the tensor by default
     #[arg(value_name = "SLICE", value_parser = Slice::parse, allow_hyphen_values = true)]
     slice: Option<Slice>,
-    /// The file to write, or - for standard output
+    /// The file to write: .safetensors, or else .npy; - for a .npy file on standard output
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Write only the bytes of the elements, without a header
+    /// Write only the bytes of the elements, without a header, whatever the name of FILE
     #[arg(long)]
     raw: bool,
     #[command(flatten)]
@@ -44,6 +46,7 @@ const EXAMPLES: &str = "\
 Examples:
   safetensors extract model.safetensors lm_head.weight -o head.npy
   safetensors extract model.safetensors embed.weight '[:1000, ::2]' -o part.npy
+  safetensors extract model.safetensors lm_head.weight -o head.safetensors
   safetensors extract checkpoint/ scale --raw -o - | xxd | head
   python -c 'import numpy; print(numpy.load(\"head.npy\"))'
 
@@ -51,6 +54,10 @@ Exit codes: 0 written, 1 reading or writing failed, 2 wrong usage.";
 
 /// Writes one tensor, or a part.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let is_stdout = args.output == Path::new("-");
+    if is_stdout {
+        stdout::refuse_terminal()?;
+    }
     let checkpoint = args.input.open()?;
     input::refuse_as_output(&checkpoint, &args.output)?;
     let tensor = find::tensor(&checkpoint, &args.name)?;
@@ -59,16 +66,24 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
         None => Selection::whole(tensor.shape()),
     };
     let part = tensor.slice(selection.indices())?;
-    let instead = "use --raw, or make it F32 with `safetensors convert --dtype f32`";
-    let header = match args.raw {
+    let is_safetensors = !args.raw && args.output.extension().is_some_and(|it| it == "safetensors");
+    let instead = "name a .safetensors file, use --raw, or make it F32 with `safetensors convert \
+                   --dtype f32`";
+    let header = match args.raw || is_safetensors {
         true => Vec::new(),
         false => numpy::header_of(tensor.name(), &part, instead)
             .with_context(|| text::path(&args.output))?,
     };
     let bytes = part.byte_len() + header.len() as u64;
     let progress = Progress::bytes(part.byte_len());
-    let write = |out: &mut dyn Write| write(&header, tensor.name(), &part, out, &progress);
-    if args.output == Path::new("-") {
+    let write = |out: &mut dyn Write| match is_safetensors {
+        true => {
+            let options = SaveOptions::new().progress(progress.counted());
+            Ok(write_to(out, [(tensor.name(), &part)], &options)?)
+        }
+        false => write(&header, tensor.name(), &part, out, &progress),
+    };
+    if is_stdout {
         write(out)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -76,6 +91,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
         .map_err(|error| file::advise(error, &args.output, bytes, "-o FILE", file::STREAM))?;
     drop(progress);
     let (path, dtype, shape) = (text::path(&args.output), part.dtype(), text::shape(part.shape()));
+    let bytes = std::fs::metadata(&args.output).map_or(bytes, |file| file.len());
     // Nothing is undone if this cannot be printed, so the error has to say what has been written.
     writeln!(out, "{path}: {dtype} {shape}, {}", text::size(bytes))
         .and_then(|()| out.flush())

@@ -9,7 +9,7 @@ use safetensors_core::ranks::{RankPlan, RankTensor, gather};
 use serde::Serialize;
 
 use crate::input::{self, Input};
-use crate::ranks::{Rules, advise, read_plan};
+use crate::ranks::{Rules, advise, read_plan, world_size};
 use crate::report::wrong_usage;
 use crate::table::Align::{Left, Right};
 use crate::table::Column;
@@ -28,7 +28,13 @@ pub(crate) struct Args {
     #[command(flatten)]
     input: Input,
     /// The number of ranks
-    #[arg(short, long, value_name = "N", required_unless_present = "from")]
+    #[arg(
+        short,
+        long,
+        value_name = "N",
+        required_unless_present = "from",
+        value_parser = world_size
+    )]
     world_size: Option<usize>,
     #[command(flatten)]
     rules: Rules,
@@ -81,10 +87,10 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
             plan.check_checkpoint(&checkpoint)?;
             plan
         }
-        (None, Some(world_size)) => {
+        (None, Some(ranks)) => {
             let gathered = gather(&checkpoint)?;
             let rules = args.rules.rules(gathered.iter().map(|tensor| tensor.name()))?;
-            rules.plan(&checkpoint, world_size).map_err(advise)?
+            rules.plan(&checkpoint, ranks).map_err(advise)?
         }
         (None, None) => return Err(wrong_usage("--world-size is missing")),
     };
@@ -204,7 +210,7 @@ fn flat(plan: &RankPlan, out: &mut impl Write) -> anyhow::Result<()> {
     let each = plan.tensors().map(|tensor| bounds(tensor, plan));
     let each = each.collect::<anyhow::Result<Vec<_>>>()?;
     let columns = [
-        Column::name("name").rank(0),
+        Column::name("name").rank(0).distinct(),
         Column::word("dtype").rank(3),
         Column::name("shape").rank(4),
         Column::word("division").rank(1),

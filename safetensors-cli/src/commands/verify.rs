@@ -33,7 +33,8 @@ use crate::{json, other, parallel, text};
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Files, indexes, directories with all below them, addresses, or - for standard input
+    /// Files, indexes, directories with all below them, addresses (feature remote), or - for standard
+    /// input
     ///
     /// An index, such as model.safetensors.index.json, is checked with its shards. Each file is
     /// checked once, even if it is named twice, or named and also a shard
@@ -183,9 +184,7 @@ fn check_other(
             outcome.warnings.push(finding.to_string());
         }
         if args.digests {
-            let checked = file.verify_checksums();
-            outcome.checksums += checked
-                .map_err(|error| anyhow::anyhow!("{}", text::printable(&error.to_string())))?;
+            outcome.checksums += file.verify_checksums().map_err(other::unopened)?;
         }
     }
     if args.digests {

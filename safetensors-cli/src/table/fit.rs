@@ -12,12 +12,17 @@ const LEAST_NAME: usize = 20;
 const LEAST: usize = 8;
 
 /// The width of each column, so that a row has at most `width`. `None` for a column that is left
-/// out. `natural` are the widths that the cells need.
+/// out. `natural` are the widths that the cells need, and at most `most` columns are kept.
 ///
 /// Long cells are shortened first. A column is left out only if the first column of names would
 /// otherwise have less than a third of the row, or another one less than a quarter. Where not even
 /// the columns fit that always stay, rows are longer.
-pub(super) fn fit(columns: &[Column<'_>], natural: &[usize], width: usize) -> Vec<Option<usize>> {
+pub(super) fn fit(
+    columns: &[Column<'_>],
+    natural: &[usize],
+    width: usize,
+    most: usize,
+) -> Vec<Option<usize>> {
     let mut kept = vec![true; columns.len()];
     loop {
         let count = kept.iter().filter(|&&kept| kept).count();
@@ -25,7 +30,7 @@ pub(super) fn fit(columns: &[Column<'_>], natural: &[usize], width: usize) -> Ve
         let room = width.saturating_sub(GAP * count.saturating_sub(1) + mark);
         let mut widths = least(columns, natural, &kept, width);
         let needed = widths.iter().sum::<usize>();
-        if let Some(spare) = room.checked_sub(needed) {
+        if let Some(spare) = room.checked_sub(needed).filter(|_| count <= most) {
             grow(&mut widths, natural, &kept, spare);
             return result(widths, &kept);
         }
@@ -34,7 +39,8 @@ pub(super) fn fit(columns: &[Column<'_>], natural: &[usize], width: usize) -> Ve
         match highest.filter(|i| rank(i) > 0) {
             Some(highest) => kept[highest] = false,
             None => {
-                squeeze(columns, &mut widths, needed - room);
+                grow(&mut widths, natural, &kept, room.saturating_sub(needed));
+                squeeze(columns, &mut widths, needed.saturating_sub(room));
                 return result(widths, &kept);
             }
         }
@@ -93,7 +99,7 @@ mod tests {
     ];
 
     fn widths(natural: [usize; 4], width: usize) -> [usize; 4] {
-        let all = fit(&COLUMNS, &natural, width);
+        let all = fit(&COLUMNS, &natural, width, 4);
         [all[0], all[1], all[2], all[3]].map(|width| width.unwrap_or(0))
     }
 
@@ -120,7 +126,7 @@ mod tests {
     fn every_width_is_kept_to() {
         for width in 11..100 {
             for natural in [[50, 5, 7, 8], [10_000, 5, 30, 8], [4, 5, 7, 4], [12, 5, 7, 10_000]] {
-                let all = fit(&COLUMNS, &natural, width);
+                let all = fit(&COLUMNS, &natural, width, 4);
                 let count = all.iter().flatten().count();
                 let mark = if count < 4 { MARK } else { 0 };
                 let row = all.iter().flatten().sum::<usize>() + GAP * (count - 1) + mark;
@@ -132,17 +138,23 @@ mod tests {
     #[test]
     fn without_ranks_the_last_column_goes_first_and_the_first_stays() {
         let columns = COLUMNS.map(|column| Column { rank: None, ..column });
-        let all = fit(&columns, &[50, 5, 7, 8], 45);
+        let all = fit(&columns, &[50, 5, 7, 8], 45, 4);
         assert_eq!(all, [Some(26), Some(5), Some(7), None]);
-        let all = fit(&columns, &[50, 5, 7, 8], 1);
+        let all = fit(&columns, &[50, 5, 7, 8], 1, 4);
         assert_eq!(all, [Some(LEAST), None, None, None]);
+    }
+
+    #[test]
+    fn fewer_columns_are_kept_than_fit() {
+        assert_eq!(fit(&COLUMNS, &[10, 5, 7, 8], 80, 2), [Some(10), None, None, Some(8)]);
+        assert_eq!(fit(&COLUMNS, &[100, 5, 7, 8], 80, 0), [Some(77), None, None, None]);
     }
 
     #[test]
     fn a_second_name_has_a_quarter_at_least() {
         let columns = [Column::name("key").rank(0), Column::text("value").rank(0)];
-        assert_eq!(fit(&columns, &[100, 100], 80), [Some(58), Some(20)]);
-        assert_eq!(fit(&columns, &[6, 100], 80), [Some(6), Some(72)]);
-        assert_eq!(fit(&columns, &[100, 100], 20), [Some(10), Some(8)]);
+        assert_eq!(fit(&columns, &[100, 100], 80, 2), [Some(58), Some(20)]);
+        assert_eq!(fit(&columns, &[6, 100], 80, 2), [Some(6), Some(72)]);
+        assert_eq!(fit(&columns, &[100, 100], 20, 2), [Some(10), Some(8)]);
     }
 }

@@ -49,7 +49,7 @@ fn without_end(cell: &str, width: usize) -> String {
 }
 
 /// The longest start of a text that takes at most this many columns.
-fn start(text: &str, width: usize) -> &str {
+pub(crate) fn start(text: &str, width: usize) -> &str {
     let mut taken = 0;
     let end = text.char_indices().find(|&(_, c)| {
         taken += c.width().unwrap_or(0);

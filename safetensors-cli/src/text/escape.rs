@@ -35,12 +35,17 @@ pub(crate) fn name(name: &str) -> String {
 /// A metadata value on one line, escaped like a [`name`]. Of a long value only the start is shown,
 /// with the length.
 pub(crate) fn value(value: &str) -> String {
+    value_within(value, MAX_VALUE)
+}
+
+/// The same for another length: `most` is the most characters that are shown.
+pub(crate) fn value_within(value: &str, most: usize) -> String {
     let mut text = String::new();
     let mut shown = 0;
     for c in value.chars() {
         let piece = if matches!(c, '"' | '\'') { c.to_string() } else { escape(c) };
         shown += piece.chars().count();
-        if shown > MAX_VALUE {
+        if shown > most {
             return format!("{text}… ({} bytes)", count(value.len() as u64));
         }
         text.push_str(&piece);
@@ -198,5 +203,9 @@ mod tests {
     fn long_values_say_their_length() {
         assert_eq!(value(&"v".repeat(MAX_VALUE)), "v".repeat(MAX_VALUE));
         assert_eq!(value(&"v".repeat(5000)), format!("{}… (5,000 bytes)", "v".repeat(MAX_VALUE)));
+        assert_eq!(
+            (value_within("é\n", 3), value_within("é\nb", 3)),
+            ("é\\n".into(), "é\\n… (4 bytes)".into())
+        );
     }
 }

@@ -117,4 +117,21 @@ fn a_cache_that_does_not_exist_is_empty() {
         assert!(shown.contains("0 models"), "{shown}");
     }
     assert_eq!(json(dir.path(), "list")["repos"], serde_json::json!([]));
+    let shown = output(run(dir.path(), &["cache", "list"]));
+    assert!(
+        shown.ends_with("cache: 0 models; the first download makes this directory\n"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn a_directory_that_is_named_has_to_be_one() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("file"), "").unwrap();
+    for command in ["list", "verify", "size"] {
+        let said = |path| error(run(dir.path(), &["cache", command, "--cache-dir", path]), 1);
+        assert_eq!(said("absent"), "error: absent: there is no such directory\n");
+        let expected = "error: file: expected the directory of a cache, found a file\n";
+        assert_eq!(said("file"), expected);
+    }
 }

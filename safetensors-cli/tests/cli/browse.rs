@@ -156,6 +156,29 @@ fn statistics_come_when_asked_for() {
     }
 }
 
+/// Where the details are below, they have few lines.
+#[test]
+fn statistics_are_scrolled_to_when_they_are_asked_for() {
+    let dir = temp_dir();
+    let session = browse(dir.path(), (24, 80));
+    session.send(DOWN);
+    let before = session.wait_for("dtype       F32");
+    assert!(!before.contains("Statistics"), "{before}");
+    session.send("s");
+    let shown = session.wait_for("std         0.5864");
+    assert!(shown.contains("Statistics") && !shown.contains("dtype       F32"), "{shown}");
+    // The keys scroll on from there, and another tensor begins at its top.
+    session.send("\tG");
+    session.wait_for("█");
+    session.send("g");
+    session.wait_for("dtype       F32");
+    session.send("s");
+    session.wait_for("std         0.5864");
+    session.send("\tG");
+    let module = session.wait_for("tensors     3");
+    assert!(module.contains("layers\n\ntensors"), "{module}");
+}
+
 #[test]
 fn statistics_of_a_file_that_changed_are_an_error() {
     let dir = temp_dir();

@@ -10,6 +10,30 @@ use safetensors_core::{Checkpoint, Dtype, SaveOptions, TensorView, save};
 
 use crate::fixtures::*;
 
+/// A misspelt pattern would otherwise look like one that was applied.
+#[test]
+fn options_that_concern_no_tensor_are_warned_of() {
+    let dir = temp_dir();
+    small_file(dir.path(), "in.safetensors");
+    let convert = |args: &[&str]| {
+        let run =
+            run_in(dir.path(), &[&["convert", "in.safetensors", "out.safetensors"], args].concat());
+        text(&run.success().get_output().stderr).to_owned()
+    };
+    let warning = |option: &str| {
+        format!(
+            "warning: {option}: no tensor matches; `safetensors inspect --flat` shows the names\n"
+        )
+    };
+    let args =
+        ["--drop", "bias", "--drop", "mas?", "--cast", "embed=f16", "--cast", "*.weight=bf16"];
+    assert_eq!(convert(&args), warning("--drop 'bias'") + &warning("--cast 'embed'"));
+    let quantised = "warning: --dequantize: no tensor is quantised\n";
+    assert_eq!(convert(&["--dequantize", "f32", "--dry-run"]), quantised);
+    // A tensor that is left out anyway is one that matches.
+    assert_eq!(convert(&["-f", "mask", "--drop", "embed.*", "--cast", "*.weight=f16"]), "");
+}
+
 pub(crate) fn convert(dir: &Path, args: &[&str]) -> Assert {
     let mut command = safetensors();
     command.current_dir(dir).arg("convert").args(args);

@@ -91,12 +91,55 @@ fn a_dtype_without_a_numpy_type_is_refused_or_raw() {
         command.arg("extract").arg(&path).arg("w").args(raw).arg("-o").arg(&array);
         command.assert()
     };
-    extract(&[])
-        .code(1)
-        .stderr(predicate::str::contains("tensor w: NumPy has no type for BF16; use --raw"));
+    extract(&[]).code(1).stderr(predicate::str::contains(
+        "tensor \"w\": NumPy has no type for BF16; name a .safetensors",
+    ));
     assert!(!array.exists());
     extract(&["--raw"]).success();
     assert_eq!(fs::read(&array).unwrap(), [0x80, 0x3f, 0x80, 0x3f, 0x80, 0x3f]);
+}
+
+/// The name of the output says what a user expects to find there.
+#[test]
+fn a_name_of_a_safetensors_file_gets_one() {
+    let dir = temp_dir();
+    small_file(dir.path(), "model.safetensors");
+    let extract = |more: &[&str]| {
+        let args = ["extract", "model.safetensors", "embed.weight", "-o", "part.safetensors"];
+        run_in(dir.path(), &[&args, more].concat()).success().stderr("");
+        fs::read(dir.path().join("part.safetensors")).unwrap()
+    };
+    let file = extract(&["[:, 1]"]);
+    let part = safetensors_core::Checkpoint::open(dir.path().join("part.safetensors")).unwrap();
+    let tensor = part.tensor("embed.weight").unwrap();
+    assert_eq!((part.len(), tensor.shape()), (1, &[2][..]));
+    assert_eq!(tensor.read().unwrap().as_slice::<f32>().unwrap(), [1.0, 4.0]);
+    let said = format!("part.safetensors: F32 [2], {} B\n", file.len());
+    let args = ["extract", "model.safetensors", "embed.weight", "[:, 1]", "-o", "part.safetensors"];
+    run_in(dir.path(), &args).success().stdout(said);
+    // Unless only the bytes are asked for.
+    assert_eq!(extract(&["[0, :1]", "--raw"]), 0_f32.to_le_bytes());
+}
+
+#[cfg(unix)]
+#[test]
+fn bytes_do_not_go_to_a_terminal() {
+    let dir = temp_dir();
+    small_file(dir.path(), "model.safetensors");
+    for args in [
+        &["extract", "model.safetensors", "mask", "-o", "-"][..],
+        &["extract", "model.safetensors", "mask", "--raw", "-o", "-"],
+        &["map", "model.safetensors", "--format", "png", "-o", "-"],
+    ] {
+        let screen = crate::terminal::Terminal::new(24, 120).run(dir.path(), args);
+        assert_eq!(screen.code, Some(2), "{screen:?}");
+        let hint = "error: the output is no text, and standard output is a terminal; name a file";
+        assert!(screen.last.starts_with(hint), "{screen:?}");
+    }
+    // An SVG picture is text.
+    let args = ["map", "model.safetensors", "-o", "-"];
+    let screen = crate::terminal::Terminal::new(24, 120).run(dir.path(), &args);
+    assert!(screen.code == Some(0) && screen.last.contains("</svg>"), "{screen:?}");
 }
 
 #[test]

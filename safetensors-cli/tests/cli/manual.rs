@@ -43,6 +43,8 @@ fn every_command_has_a_page() {
         // An example can be copied: it has a line of its own, and its hyphens stay hyphens.
         let command = name.trim_end_matches(".1").replace('-', " ");
         assert!(page.contains(&format!("\n{command} ")), "{name}: {page}");
+        // Each option says what it does.
+        assert!(!page.contains("\\fR\n\n.TP"), "{name}: {page}");
         assert!(is_plain(page) && !page.contains("target: "), "{name}");
     }
     assert!(first["safetensors.1"].contains(".SH ENVIRONMENT\n.nf\nSAFETENSORS_THREADS "));

@@ -10,7 +10,7 @@ use safetensors_core::{Checkpoint, Dtype};
 use crate::fixtures::*;
 
 /// A directory with these fixtures.
-fn with(names: &[&str]) -> tempfile::TempDir {
+pub(crate) fn with(names: &[&str]) -> tempfile::TempDir {
     let dir = temp_dir();
     for name in names {
         let path = fixture(name);
@@ -19,7 +19,7 @@ fn with(names: &[&str]) -> tempfile::TempDir {
     dir
 }
 
-fn fixture(name: &str) -> PathBuf {
+pub(crate) fn fixture(name: &str) -> PathBuf {
     let formats = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     formats.join("safetensors-formats/tests/fixtures").join(name)
 }
@@ -78,6 +78,65 @@ fn quantised_tensors_are_listed_with_their_types_and_sizes() {
     assert!(!dir.path().join("x.npy").exists());
 }
 
+/// The data of the page that `map` writes, and its SVG picture.
+fn drawn(dir: &Path, file: &str) -> (serde_json::Value, String) {
+    run_in(dir, &["map", file, "-o", "map.html"]).success().stderr("");
+    let page = fs::read_to_string(dir.join("map.html")).unwrap();
+    let (_, data) = page.split_once("type=\"application/json\" id=\"data\">").unwrap();
+    let (data, _) = data.split_once("</script>").unwrap();
+    let picture = output(dir, &["map", file, "--colour", "dtype", "-o", "-"]);
+    (serde_json::from_str(data).unwrap(), picture)
+}
+
+#[test]
+fn map_shows_quantised_tensors_with_their_types_and_sizes() {
+    let dir = with(&["gguf/quantised.gguf"]);
+    let (data, picture) = drawn(dir.path(), "quantised.gguf");
+    let of = |list: &str, name: &str| {
+        let mut found = data[list].as_array().unwrap().iter().filter(|it| it[0] == name);
+        (found.next().cloned().unwrap(), found.count())
+    };
+    assert_eq!(of("dtypes", "Q4_K"), (serde_json::json!(["Q4_K", 1, 256.0, 144.0]), 0));
+    let at = data["dtypes"].as_array().unwrap().iter().position(|it| it[0] == "IQ4_NL").unwrap();
+    let kinds = data["kinds"].as_array().unwrap();
+    // Several types have this shape, and the number of bytes of each is its own.
+    assert_eq!(kinds.len(), 26);
+    assert!(kinds.contains(&serde_json::json!([at, "[1, 96]", 96, 54])), "{kinds:?}");
+    let file_len = fs::metadata(fixture("gguf/quantised.gguf")).unwrap().len();
+    assert_eq!(data["files"], serde_json::json!([["quantised.gguf", 26, file_len]]));
+    assert_eq!((&data["parameters"], &data["bytes"]), (&"5,440".into(), &2549.0.into()));
+    for shown in ["of.Q4_K\nQ4_K [1, 256]\n256 parameters, 144 B", "Q8_K  292 B, 11.5%"] {
+        assert!(picture.contains(shown), "no {shown:?} in {picture}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn browse_shows_quantised_tensors_with_their_types_and_sizes() {
+    let dir = with(&["gguf/quantised.gguf", "pytorch/strided.pt"]);
+    let session = crate::pty::Session::start(dir.path(), &["browse", "quantised.gguf"], (60, 100));
+    let start = session.wait_for("q quit");
+    for shown in ["size        2.5 kB", "IQ2_XXS     1 tensor, 66 B", "26 tensors, 4.3 kB, GGUF"] {
+        assert!(start.contains(shown), "no {shown:?} on:\n{start}");
+    }
+    session.send("/Q4_K\r");
+    let tensor = session.wait_for("shape ");
+    for shown in [
+        "Q4_K [1, 256]     144 B",
+        "dtype       Q4_K\n",
+        "shape       [1, 256]\n",
+        "parameters  256\n",
+        "size        144 bytes\n",
+        "share       5.65%\n",
+        "file        quantised.gguf\n",
+    ] {
+        assert!(tensor.contains(shown), "no {shown:?} on:\n{tensor}");
+    }
+    assert!(!tensor.contains("offsets"), "{tensor}");
+    session.send("s");
+    session.wait_for("f32` makes numbers of it");
+}
+
 #[test]
 fn convert_dequantises_when_it_is_asked_to() {
     let dir = with(&["gguf/quantised.gguf"]);
@@ -86,10 +145,10 @@ fn convert_dequantises_when_it_is_asked_to() {
     };
     let unknown = ["--drop", "of.Q8_[1K]", "--drop", "of.Q1_0"];
     convert(&unknown).failure().code(1).stderr(predicate::str::contains(
-        "quantised.gguf: tensor of.IQ1_M is quantised as IQ1_M; --dequantize f32 makes numbers",
+        "quantised.gguf: tensor \"of.IQ1_M\" is quantised as IQ1_M; --dequantize f32 makes numbers",
     ));
     convert(&["--dequantize", "f32"]).failure().stderr(predicate::str::contains(
-        "the elements of tensor of.Q1_0 are Q1_0, which cannot be read; --drop leaves it out",
+        "the elements of tensor \"of.Q1_0\" are Q1_0, which cannot be read; --drop leaves it out",
     ));
     assert!(!dir.path().join("out.safetensors").exists());
 
@@ -274,10 +333,10 @@ fn errors_name_the_file_and_the_tensor() {
         &["metadata", "set", "--dry-run", "tied.pt", "a=b"],
         &["digest", "--record", "tied.pt"],
     ] {
-        run_in(dir.path(), args)
-            .failure()
-            .code(1)
-            .stderr(predicate::str::contains("`safetensors convert` makes a safetensors file"));
+        run_in(dir.path(), args).failure().code(1).stderr(
+            "error: tied.pt: a file of PyTorch is not changed in place; convert it first: \
+             `safetensors convert` makes a safetensors file of it, which can be changed\n",
+        );
     }
     assert_eq!(fs::read(dir.path().join("tied.pt")).unwrap(), before);
 }
@@ -288,9 +347,11 @@ fn an_output_that_numpy_cannot_hold_is_named() {
     run_in(dir.path(), &["convert", "every_dtype.pt", "out.npz"])
         .failure()
         .code(1)
-        .stderr(predicate::str::starts_with("error: out.npz: tensor of."));
+        .stderr(predicate::str::starts_with("error: out.npz: tensor \"of."));
     run_in(dir.path(), &["extract", "every_dtype.pt", "of.bfloat16", "-o", "x.npy"])
         .failure()
         .code(1)
-        .stderr(predicate::str::starts_with("error: x.npy: tensor of.bfloat16: NumPy has no type"));
+        .stderr(predicate::str::starts_with(
+            "error: x.npy: tensor \"of.bfloat16\": NumPy has no type",
+        ));
 }

@@ -52,6 +52,7 @@ const CASES: &[(&str, &[&str], i32)] = &[
 
 /// The files of the cases.
 fn make_files(dir: &Path) {
+    fs::create_dir(dir.join("hub")).unwrap();
     small_file(dir, "small.safetensors");
     fs::create_dir(dir.join("shards")).unwrap();
     sharded(&dir.join("shards"));

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use safetensors_core::save::Order;
 use safetensors_core::{SaveOptions, TensorView, save};
 
 use crate::fixtures::*;
@@ -200,6 +201,40 @@ long.safetensors        2  15.2 kB  15.2 kB      6 B   15,160         8 B
     let args = ["inspect", "long.safetensors"];
     assert_eq!(on(24, 80, dir.path(), &args).last, narrow);
     assert_eq!(on(50, 160, dir.path(), &args).last, wide);
+}
+
+/// NaN is what people look for, and a name that is shortened to that of another layer tells nothing.
+#[test]
+fn statistics_at_80_by_24_keep_nan_and_tell_layers_apart() {
+    let dir = temp_dir();
+    let layer = |i: usize| format!("model.layers.{i}.self_attention.query_projection.weight");
+    let (sound, broken) = ([1.5_f32, -0.25], [f32::NAN, 1234.5]);
+    let save_as = |name: &str, last: &[f32; 2]| {
+        let tensors = [(0, &sound), (1, last)]
+            .map(|(i, values)| (layer(i), TensorView::from_slice(&[2], values).unwrap()));
+        let options = SaveOptions::new().order(Order::Given).durable(false);
+        save(dir.path().join(name), tensors, &options).unwrap();
+    };
+    save_as("sound.safetensors", &sound);
+    let expected = "\
+name                                          min       p1  max   mean    std  …
+────────────────────────────────────────────────────────────────────────────────
+model.layers.0…ion.query_projection.weight  -0.25  -0.2325  1.5  0.625  0.875
+model.layers.1…ion.query_projection.weight  -0.25  -0.2325  1.5  0.625  0.875
+";
+    let shown = on(24, 80, dir.path(), &["stats", "sound.safetensors"]).last;
+    assert_eq!(shown, expected);
+    save_as("broken.safetensors", &broken);
+    let expected = "\
+name                                             min   max   mean    std  NaN  …
+────────────────────────────────────────────────────────────────────────────────
+model.layers.0.…ntion.query_projection.weight  -0.25   1.5  0.625  0.875    –
+model.layers.1.…ntion.query_projection.weight   1234  1234   1234      0    1
+
+1 tensor with NaN or infinity
+";
+    let shown = on(24, 80, dir.path(), &["stats", "broken.safetensors"]).last;
+    assert_eq!(shown, expected);
 }
 
 #[test]

@@ -167,7 +167,7 @@ w  U8  [1048576, 1048576]
     run_in(dir.path(), &["show", "model.safetensors", "many"])
         .code(1)
         .stdout("")
-        .stderr(predicate::str::contains("tensor many has too many dimensions to be shown"));
+        .stderr(predicate::str::contains("tensor \"many\" has too many dimensions to be shown"));
     assert!(show(dir.path(), &["many", &"0,".repeat(13)]).ends_with("]]]]]]]]]\n"));
 }
 
@@ -187,11 +187,11 @@ fn what_is_wrong_with_a_slice_is_shown_at_its_place() {
         .code(2)
         .stderr(predicate::str::contains("a step should be at least 1, found -1 at character 4"));
     show(&["embed.weight", "[0, 3]"]).code(1).stderr(
-        "error: model.safetensors: tensor embed.weight: slice, character 5: position 3 is out of \
+        "error: model.safetensors: tensor \"embed.weight\": slice, character 5: position 3 is out of \
          bounds: dimension 1 has length 3\n",
     );
     show(&["mask", "0, 0"]).code(1).stderr(
-        "error: model.safetensors: tensor mask: slice, character 4: the tensor has only 1 \
+        "error: model.safetensors: tensor \"mask\": slice, character 4: the tensor has only 1 \
          dimension\n",
     );
     show(&["embed", "0"]).code(1).stderr(predicate::str::contains("did you mean embed.weight?"));

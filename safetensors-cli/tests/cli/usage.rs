@@ -71,6 +71,44 @@ fn commands_that_people_expect_get_a_hint() {
     }
 }
 
+#[test]
+fn a_file_in_place_of_a_command_gets_a_hint() {
+    let dir = temp_dir();
+    small_file(dir.path(), "model");
+    for (args, meant) in [
+        (&["model"][..], "inspect FILE"),
+        (&["missing.safetensors", "b.safetensors"], "inspect FILE"),
+        (&["hf://owner/name"], "inspect FILE"),
+        (&["-"], "inspect FILE"),
+        (&["metadata", "model"], "metadata get FILE"),
+        (&["metadata", "missing.safetensors"], "metadata get FILE"),
+        (&["modelspec", "model"], "modelspec validate FILE"),
+        (&["cache", "models/"], "cache list"),
+    ] {
+        let run = run_in(dir.path(), args).code(2).stdout("");
+        let said = text(&run.get_output().stderr);
+        let hint = format!("\n  tip: did you mean `safetensors {meant}`?\n\nUsage: ");
+        assert!(said.contains(&hint), "{said}");
+    }
+    // A word is a command that does not exist.
+    run_in(dir.path(), &["mapp"]).code(2).stderr(predicate::str::contains("subcommand exists"));
+}
+
+/// Which kinds of PATH there are stands in one line, also in the short help.
+#[test]
+fn the_help_of_each_path_says_what_it_may_be() {
+    for command in ["inspect", "browse", "verify", "show", "stats", "diff", "plan", "digest", "map"]
+    {
+        let run = safetensors().args([command, "-h"]).assert().success();
+        let help = text(&run.get_output().stdout);
+        let (_, paths) = help.split_once("\nArguments:\n").unwrap();
+        let paths = paths.split("\n\n").next().unwrap().to_lowercase();
+        for kind in [" file", " index", " director", " address", "(feature remote)", " - for"] {
+            assert!(paths.contains(kind), "{command}: no {kind:?} in {paths}");
+        }
+    }
+}
+
 /// Usage errors that clap cannot find look like those that it finds.
 #[test]
 fn arguments_that_do_not_go_together_are_wrong_usage_too() {
@@ -90,6 +128,18 @@ fn arguments_that_do_not_go_together_are_wrong_usage_too() {
         (&["metadata", "clear", "-"], cannot, "metadata clear [OPTIONS] <PATH>"),
         (&init, cannot, of_init),
         (&["digest", "--record", "-"], cannot, "digest [OPTIONS] <PATH>..."),
+        (
+            &["digest", "--record", "a", "s3://bucket/a"],
+            "s3://bucket/a: only files of the disk are changed in place; `safetensors convert` copies \
+             this one there",
+            "digest [OPTIONS] <PATH>...",
+        ),
+        (
+            &["stats", "-r", "a", "hf://owner/name"],
+            "hf://owner/name: --recursive searches directories of the disk; name each checkpoint of an \
+             address without it",
+            "stats [OPTIONS] <PATH>...",
+        ),
         (&["diff", "-", "-"], "A and B cannot both be standard input", "diff [OPTIONS] <A> <B>"),
         (&["convert", "a"], out, "convert [OPTIONS] <IN>... <OUT>"),
         (

@@ -17,6 +17,18 @@ fn a_sound_file_is_one_line() {
 }
 
 #[test]
+fn a_text_file_is_told_as_one() {
+    let dir = temp_dir();
+    for text in ["# A model card\n\nIt is not the model.\n", "name,größe\nw,1\n"] {
+        fs::write(dir.path().join("model.safetensors"), text).unwrap();
+        run_in(dir.path(), &["verify", "model.safetensors"])
+            .code(1)
+            .stdout("")
+            .stderr(predicate::str::ends_with("; it looks like a text file\n"));
+    }
+}
+
+#[test]
 fn a_directory_an_index_and_several_paths() {
     let (single, several) = (temp_dir(), temp_dir());
     let file = small_file(single.path(), "any-name.safetensors");

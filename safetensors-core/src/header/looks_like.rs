@@ -59,7 +59,23 @@ fn looks_like(start: &[u8]) -> Option<&'static str> {
     if is_html {
         return Some("an HTML page, such as a server's error or login page");
     }
-    FORMATS.iter().find(|(magic, _)| start.starts_with(magic)).map(|(_, format)| *format)
+    let format = FORMATS.iter().find(|(magic, _)| start.starts_with(magic));
+    format.map(|(_, format)| *format).or_else(|| is_text(start).then_some("a text file"))
+}
+
+/// Whether a file begins like text in UTF-8. As a length of a header, eight letters are over every
+/// limit.
+fn is_text(start: &[u8]) -> bool {
+    let text = match core::str::from_utf8(start) {
+        Ok(text) => text,
+        // The start of a longer file may end within a letter.
+        Err(error) if error.error_len().is_none() => {
+            core::str::from_utf8(&start[..error.valid_up_to()]).unwrap_or_default()
+        }
+        Err(_) => return false,
+    };
+    let is_plain = |c: char| !c.is_control() || matches!(c, '\t' | '\n' | '\r');
+    text.len() >= LENGTH_BYTES && text.chars().all(is_plain)
 }
 
 /// Recognises a kind of ZIP archive by the name of its first file.
@@ -122,6 +138,8 @@ mod tests {
         is(b"\x93NUMPY\x01\0", "NumPy file");
         is(b"\x89HDF\r\n\x1a\n\0", "HDF5");
         is(b"{\"error\":\"not found\"}", "JSON");
+        is("# Über dieses Modell\n".as_bytes(), "a text file");
+        is(b"eight by\xc3", "a text file");
     }
 
     #[test]
@@ -131,7 +149,15 @@ mod tests {
         {
             assert_eq!(looks_like(&[&length.to_le_bytes()[..], b"{\"a\":"].concat()), None);
         }
-        for start in [&b""[..], b"PK", b"\0\0\0\0\0\0\0\0", b"GGU", b"model"] {
+        for start in [
+            &b""[..],
+            b"PK",
+            b"\0\0\0\0\0\0\0\0",
+            b"GGU",
+            b"model",
+            b"eight by\xff",
+            b"a\0b\0c\0d\0e",
+        ] {
             assert_eq!(looks_like(start), None, "{start:?}");
         }
     }

@@ -39,13 +39,15 @@ pub(super) struct App<'a> {
     pub(super) details_len: usize,
     /// The first line of the details on the screen.
     pub(super) scroll: usize,
+    /// Whether the details are scrolled to the statistics, until the user scrolls or moves on.
+    pub(super) is_at_statistics: bool,
     pub(super) focus: Focus,
     pub(super) query: String,
     /// Whether the query has changed since the last search. Letters may come faster than a search
     /// in many names ends, so the search waits for the next frame.
     is_query_new: bool,
     /// The number of tensors that the query finds.
-    pub(super) found: usize,
+    pub(super) found: u64,
     /// The node that was selected before the search.
     before_search: usize,
     /// Statistics that are there, by node.
@@ -65,6 +67,7 @@ impl<'a> App<'a> {
             details_page: 1,
             details_len: 0,
             scroll: 0,
+            is_at_statistics: false,
             focus: Focus::Tree,
             query: String::new(),
             is_query_new: false,
@@ -187,6 +190,7 @@ impl<'a> App<'a> {
         self.row = row.min(self.outline.len().saturating_sub(1));
         if self.selected() != before {
             self.scroll = 0;
+            self.is_at_statistics = false;
         }
         // A row more is seen above and below, so that one sees where a list goes on.
         self.top = self.top.min(self.row.saturating_sub(1));
@@ -194,9 +198,19 @@ impl<'a> App<'a> {
         self.top = self.top.max(last.saturating_sub(self.page));
     }
 
-    /// Fits what is visible to a new height of the list and the details.
-    pub(super) fn resize(&mut self, page: usize, details_page: usize, details_len: usize) {
+    /// Fits what is visible to a new height of the list and the details. The statistics begin at
+    /// this line of the details.
+    pub(super) fn resize(
+        &mut self,
+        page: usize,
+        details_page: usize,
+        details_len: usize,
+        statistics: usize,
+    ) {
         (self.details_page, self.details_len) = (details_page, details_len);
+        if self.is_at_statistics {
+            self.scroll = statistics;
+        }
         self.scroll = self.scroll.min(details_len.saturating_sub(details_page));
         if self.page != page {
             self.page = page;
@@ -244,9 +258,12 @@ impl<'a> App<'a> {
 
     fn ask_for_values(&mut self) -> Wish {
         let node = self.selected();
-        let is_tensor = matches!(self.outline.node(node).kind, Kind::Tensor(_));
+        if !matches!(self.outline.node(node).kind, Kind::Tensor(..)) {
+            return Wish::Nothing;
+        }
+        self.is_at_statistics = true;
         let is_under_way = self.job.as_ref().is_some_and(|job| job.node == node);
-        if !is_tensor || is_under_way || self.known.contains_key(&node) {
+        if is_under_way || self.known.contains_key(&node) {
             return Wish::Nothing;
         }
         if let Some(job) = self.job.take() {
@@ -262,6 +279,7 @@ impl<'a> App<'a> {
     }
 
     fn scroll_details(&mut self, key: KeyCode) {
+        self.is_at_statistics = false;
         let last = self.details_len.saturating_sub(self.details_page);
         self.scroll = match key {
             KeyCode::Down | KeyCode::Char('j') => self.scroll + 1,

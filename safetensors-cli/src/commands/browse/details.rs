@@ -11,7 +11,7 @@ use super::looks::Looks;
 use super::outline::Kind;
 use crate::commands::stats::Facts;
 use crate::totals::Totals;
-use crate::{input, text};
+use crate::{input, other, text};
 
 /// The most metadata entries, files and attributes that are listed.
 const MOST: usize = 500;
@@ -25,16 +25,29 @@ const BARS: usize = 6;
 /// The width of the names before values.
 const NAMES: usize = 11;
 
-/// Lines about a node. They are made when it is selected, and not for each frame: the sums of a
-/// module take a look at everything inside.
-pub(super) fn lines(app: &App<'_>, node: usize, looks: &Looks, width: usize) -> Vec<Line<'static>> {
+/// Lines about a node.
+pub(super) struct Details {
+    pub(super) lines: Vec<Line<'static>>,
+    /// The number of the line that the statistics of a tensor begin with.
+    pub(super) statistics: usize,
+}
+
+/// Describes a node. That is done when it is selected, and not for each frame: the sums of a module
+/// take a look at everything inside.
+pub(super) fn details(app: &App<'_>, node: usize, looks: &Looks, width: usize) -> Details {
     let mut lines = Lines { lines: Vec::new(), looks, width };
+    let mut statistics = 0;
     match app.outline.node(node).kind {
-        Kind::Tensor(info) => tensor(app, node, info, &mut lines),
+        Kind::Tensor(info, kind) => {
+            tensor(app, node, info, kind, &mut lines);
+            // After the blank line above the heading.
+            statistics = lines.lines.len() + 1;
+            values(app, node, &mut lines);
+        }
         Kind::Module => module(app, node, &mut lines),
         Kind::Checkpoint => checkpoint(app, &mut lines),
     }
-    lines.lines
+    Details { lines: lines.lines, statistics }
 }
 
 struct Lines<'l> {
@@ -77,20 +90,29 @@ impl Lines<'_> {
     }
 }
 
-fn tensor(app: &App<'_>, node: usize, info: TensorInfo<'_>, lines: &mut Lines<'_>) {
-    let all = app.outline.node(0).bytes;
+fn tensor(
+    app: &App<'_>,
+    node: usize,
+    info: TensorInfo<'_>,
+    kind: other::Kind<'_>,
+    lines: &mut Lines<'_>,
+) {
+    let totals = app.outline.node(node).totals;
     lines.title(text::name(info.name()));
-    lines.fact("dtype", info.dtype().name());
-    lines.fact("shape", text::shape(info.shape()));
-    lines.fact("parameters", text::count(info.element_count()));
-    sizes(info.byte_len().into(), all, lines);
+    lines.fact("dtype", kind.name());
+    lines.fact("shape", text::shape(kind.shape(info)));
+    lines.fact("parameters", text::count(totals.parameters));
+    sizes(totals.bytes, app, lines);
     if let Some(tensor) = app.checkpoint.get(info.name()) {
         if let Some(file) = tensor.file() {
             lines.fact("file", input::shard_name(app.checkpoint, file));
         }
-        let (start, end) =
-            (tensor.file_offset(), tensor.file_offset().saturating_add(tensor.byte_len()));
-        lines.fact("offsets", format!("{} … {}", text::count(start), text::count(end)));
+        // The bytes of a tensor of another format may lie in many places, or in none.
+        if other::of(tensor.source()).is_none() {
+            let (start, len) = (tensor.file_offset(), tensor.byte_len());
+            let end = text::count(start.saturating_add(len));
+            lines.fact("offsets", format!("{} … {end}", text::count(start)));
+        }
     }
     for (i, (name, value)) in
         attributes(app.checkpoint.metadata(), info.name()).take(MOST).enumerate()
@@ -100,6 +122,10 @@ fn tensor(app: &App<'_>, node: usize, info: TensorInfo<'_>, lines: &mut Lines<'_
         }
         lines.fact(&text::name(name), text::value(value));
     }
+}
+
+/// The statistics of a tensor, or how to get them.
+fn values(app: &App<'_>, node: usize, lines: &mut Lines<'_>) {
     lines.heading("Statistics");
     match app.known.get(&node) {
         Some(Ok(facts)) => facts_lines(facts, lines),
@@ -131,21 +157,20 @@ fn facts_lines(facts: &Facts, lines: &mut Lines<'_>) {
 }
 
 fn module(app: &App<'_>, number: usize, lines: &mut Lines<'_>) {
-    let node = app.outline.node(number);
-    let all = app.outline.node(0).bytes;
+    let totals = app.outline.node(number).totals;
     lines.title(text::name(&app.outline.path_of(number)));
-    lines.fact("tensors", text::count(node.tensors as u64));
-    lines.fact("parameters", text::count(node.parameters));
-    sizes(node.bytes, all, lines);
+    lines.fact("tensors", text::count(totals.tensors));
+    lines.fact("parameters", text::count(totals.parameters));
+    sizes(totals.bytes, app, lines);
     dtypes(app, number, lines);
 }
 
 fn checkpoint(app: &App<'_>, lines: &mut Lines<'_>) {
     let node = app.outline.node(0);
     lines.title(node.label.to_string());
-    lines.fact("tensors", text::count(node.tensors as u64));
-    lines.fact("parameters", text::count(node.parameters));
-    lines.fact("size", text::size(node.bytes));
+    lines.fact("tensors", text::count(node.totals.tensors));
+    lines.fact("parameters", text::count(node.totals.parameters));
+    lines.fact("size", text::size(node.totals.bytes));
     if let Some(index) = app.checkpoint.index() {
         lines.fact("index", text::path(index));
     }
@@ -154,13 +179,8 @@ fn checkpoint(app: &App<'_>, lines: &mut Lines<'_>) {
     lines.heading(format!("Metadata ({})", text::count(metadata.len() as u64)));
     for (key, value) in metadata.iter().take(MOST) {
         lines.plain(text::name(key), lines.looks.faint);
-        let shown: String = value.chars().take(MOST_OF_VALUE).collect();
-        let rest = if shown.len() < value.len() {
-            format!("… ({} bytes)", text::count(value.len() as u64))
-        } else {
-            String::new()
-        };
-        lines.plain(format!("  {}{rest}", text::escaped(&shown)), Style::default());
+        let value = text::value_within(value, MOST_OF_VALUE);
+        lines.plain(format!("  {value}"), Style::default());
     }
     more(metadata.len(), "safetensors metadata get", lines);
     let files = app.checkpoint.files();
@@ -169,8 +189,15 @@ fn checkpoint(app: &App<'_>, lines: &mut Lines<'_>) {
         lines.plain(input::shard_name(app.checkpoint, file.path()), Style::default());
         let header = file.safetensors().header();
         let tensors = text::counted(header.len() as u64, "tensor");
-        let size = text::size(header.data_start().saturating_add(header.data_len()));
-        lines.note(format!("  {tensors}, {size}, header of {}", text::size(header.data_start())));
+        let (size, about) = match other::of(file.safetensors().source()) {
+            Some(other) => (other.file_len(), other.format().to_string()),
+            None => {
+                let start = header.data_start();
+                let about = format!("header of {}", text::size(start));
+                (start.saturating_add(header.data_len()), about)
+            }
+        };
+        lines.note(format!("  {tensors}, {}, {about}", text::size(size)));
     }
     more(files.len(), "safetensors inspect", lines);
 }
@@ -185,18 +212,19 @@ fn more(len: usize, command: &str, lines: &mut Lines<'_>) {
 
 fn dtypes(app: &App<'_>, number: usize, lines: &mut Lines<'_>) {
     let mut dtypes = std::collections::BTreeMap::<_, Totals>::new();
-    for info in app.outline.tensors_in(number) {
-        *dtypes.entry(info.dtype()).or_default() += Totals::one(info, None);
+    for (kind, totals) in app.outline.tensors_in(number) {
+        *dtypes.entry(kind).or_default() += totals;
     }
     lines.heading("Dtypes");
-    for (dtype, totals) in dtypes {
+    for (kind, totals) in dtypes {
         let tensors = text::counted(totals.tensors, "tensor");
-        lines.fact(dtype.name(), format!("{tensors}, {}", text::size(totals.bytes)));
+        lines.fact(kind.name(), format!("{tensors}, {}", text::size(totals.bytes)));
     }
 }
 
 /// A number of bytes, and its share of all bytes.
-fn sizes(bytes: u128, all: u128, lines: &mut Lines<'_>) {
+fn sizes(bytes: u128, app: &App<'_>, lines: &mut Lines<'_>) {
+    let all = app.outline.node(0).totals.bytes;
     let exact = text::counted(bytes, "byte");
     let is_long = bytes >= 1000;
     lines.fact("size", if is_long { format!("{} ({exact})", text::size(bytes)) } else { exact });

@@ -31,6 +31,7 @@ use app::{App, Wish};
 use events::Event;
 use looks::Looks;
 use outline::{Kind, Outline};
+use safetensors_core::framework::Quoted;
 use screen::Screen;
 use values::Job;
 use view::View;
@@ -38,7 +39,6 @@ use view::View;
 use crate::input::{Checkpoint, Input};
 use crate::order::Sort;
 use crate::report::wrong_usage;
-use crate::text;
 use crate::tree::Tree;
 
 /// Look through a checkpoint in the terminal: modules, search, statistics of tensors.
@@ -154,9 +154,9 @@ fn start(
     node: usize,
     events: &Sender<Event>,
 ) -> anyhow::Result<()> {
-    if let Kind::Tensor(info) = app.outline.node(node).kind {
+    if let Kind::Tensor(info, _) = app.outline.node(node).kind {
         let job = Job::start(checkpoint, info.name(), node, events.clone());
-        app.job = Some(job.with_context(|| format!("tensor \"{}\"", text::name(info.name())))?);
+        app.job = Some(job.with_context(|| format!("tensor {}", Quoted(info.name())))?);
     }
     Ok(())
 }

@@ -7,6 +7,8 @@ use std::borrow::Cow;
 
 use safetensors_core::header::TensorInfo;
 
+use crate::other;
+use crate::totals::Totals;
 use crate::tree::Tree;
 
 /// A module or tensor. The first node is the whole checkpoint.
@@ -15,9 +17,8 @@ pub(super) struct Node<'a> {
     pub(super) label: Cow<'a, str>,
     pub(super) depth: u16,
     pub(super) kind: Kind<'a>,
-    pub(super) tensors: usize,
-    pub(super) parameters: u128,
-    pub(super) bytes: u128,
+    /// The sums over everything inside.
+    pub(super) totals: Totals,
     parent: usize,
     /// The number of the first node after everything inside.
     end: usize,
@@ -30,7 +31,8 @@ pub(super) struct Node<'a> {
 pub(super) enum Kind<'a> {
     Checkpoint,
     Module,
-    Tensor(TensorInfo<'a>),
+    /// A tensor, and the type that it is stored as.
+    Tensor(TensorInfo<'a>, other::Kind<'a>),
 }
 
 /// All nodes, each module before what is inside, and the visible rows.
@@ -58,7 +60,7 @@ impl<'a> Outline<'a> {
             #[cfg(test)]
             looks: std::cell::Cell::default(),
         };
-        let root = outline.push(name.into(), 0, 0, Kind::Checkpoint);
+        let root = outline.push(name.into(), 0, 0, Kind::Checkpoint, Totals::default());
         trees.iter().for_each(|tree| outline.add(tree, 1, root));
         outline.close_node(root);
         outline.nodes[root].is_open = true;
@@ -72,19 +74,20 @@ impl<'a> Outline<'a> {
         outline
     }
 
-    fn push(&mut self, label: Cow<'a, str>, depth: u16, parent: usize, kind: Kind<'a>) -> usize {
-        let (tensors, parameters, bytes) = match &kind {
-            Kind::Tensor(info) => (1, info.element_count().into(), info.byte_len().into()),
-            _ => (0, 0, 0),
-        };
+    fn push(
+        &mut self,
+        label: Cow<'a, str>,
+        depth: u16,
+        parent: usize,
+        kind: Kind<'a>,
+        totals: Totals,
+    ) -> usize {
         let number = self.nodes.len();
         self.nodes.push(Node {
             label,
             depth,
             kind,
-            tensors,
-            parameters,
-            bytes,
+            totals,
             parent,
             end: number + 1,
             is_open: false,
@@ -94,8 +97,11 @@ impl<'a> Outline<'a> {
     }
 
     fn add(&mut self, tree: &Tree<'a>, depth: u16, parent: usize) {
-        let kind = tree.tensor().map_or(Kind::Module, Kind::Tensor);
-        let own = self.push(tree.label.clone(), depth, parent, kind);
+        let (kind, totals) = match tree.tensor().zip(tree.kind()) {
+            Some((tensor, kind)) => (Kind::Tensor(tensor, kind), tree.totals()),
+            None => (Kind::Module, Totals::default()),
+        };
+        let own = self.push(tree.label.clone(), depth, parent, kind, totals);
         tree.children().iter().for_each(|child| self.add(child, depth + 1, own));
         self.close_node(own);
     }
@@ -103,12 +109,9 @@ impl<'a> Outline<'a> {
     /// Ends a node whose content has been added, and adds its sums to its parent's.
     fn close_node(&mut self, own: usize) {
         self.nodes[own].end = self.nodes.len();
-        let Node { parent, tensors, parameters, bytes, .. } = self.nodes[own];
+        let Node { parent, totals, .. } = self.nodes[own];
         if parent != own {
-            let parent = &mut self.nodes[parent];
-            parent.tensors += tensors;
-            parent.parameters += parameters;
-            parent.bytes += bytes;
+            self.nodes[parent].totals += totals;
         }
     }
 
@@ -128,10 +131,13 @@ impl<'a> Outline<'a> {
         &self.nodes[number]
     }
 
-    /// The tensors in a node, or the tensor that it is.
-    pub(super) fn tensors_in(&self, number: usize) -> impl Iterator<Item = TensorInfo<'a>> {
+    /// The types and totals of the tensors in a node, or of the tensor that it is.
+    pub(super) fn tensors_in(
+        &self,
+        number: usize,
+    ) -> impl Iterator<Item = (other::Kind<'a>, Totals)> {
         self.nodes[number..self.nodes[number].end].iter().filter_map(|node| match node.kind {
-            Kind::Tensor(info) => Some(info),
+            Kind::Tensor(_, kind) => Some((kind, node.totals)),
             _ => None,
         })
     }
@@ -204,14 +210,14 @@ impl<'a> Outline<'a> {
     /// Shows only tensors whose names have this text, with the modules around them, all open. Small
     /// letters also match capitals. Returns the number of tensors; an empty text shows everything,
     /// as it was before.
-    pub(super) fn filter(&mut self, text: &str) -> usize {
+    pub(super) fn filter(&mut self, text: &str) -> u64 {
         if text.is_empty() {
             if let Some(before) = self.before_filter.take() {
                 self.nodes.iter_mut().zip(before).for_each(|(node, open)| node.is_open = open);
             }
             self.nodes.iter_mut().for_each(|node| node.is_shown = true);
             self.refresh();
-            return self.nodes[0].tensors;
+            return self.nodes[0].totals.tensors;
         }
         if self.before_filter.is_none() {
             self.before_filter = Some(self.nodes.iter().map(|node| node.is_open).collect());
@@ -219,9 +225,10 @@ impl<'a> Outline<'a> {
         let search = Search::new(text);
         let mut found = 0;
         for node in &mut self.nodes {
-            node.is_shown = matches!(&node.kind, Kind::Tensor(info) if search.is_in(info.name()));
+            node.is_shown =
+                matches!(&node.kind, Kind::Tensor(info, _) if search.is_in(info.name()));
             node.is_open = false;
-            found += usize::from(node.is_shown);
+            found += u64::from(node.is_shown);
         }
         self.nodes[0].is_shown = true;
         // Backwards, so that a module comes after everything inside.
@@ -238,8 +245,9 @@ impl<'a> Outline<'a> {
 
     /// The first shown tensor at or after a node, or else the first of all.
     pub(super) fn first_shown_from(&self, number: usize) -> Option<usize> {
-        let is_found =
-            |&at: &usize| self.nodes[at].is_shown && matches!(self.nodes[at].kind, Kind::Tensor(_));
+        let is_found = |&at: &usize| {
+            self.nodes[at].is_shown && matches!(self.nodes[at].kind, Kind::Tensor(..))
+        };
         (number..self.nodes.len()).find(is_found).or_else(|| (0..number).find(is_found))
     }
 

@@ -8,13 +8,13 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Block, Clear, Paragraph, Widget};
-use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+use unicode_width::UnicodeWidthStr;
 
 use super::app::{App, Focus};
-use super::details;
+use super::details::{Details, details};
 use super::looks::Looks;
 use super::outline::{Kind, Search};
-use crate::text;
+use crate::{table, text};
 
 /// A narrower terminal has the details below the list.
 const WIDE: u16 = 84;
@@ -23,7 +23,7 @@ const WIDE: u16 = 84;
 pub(super) struct View {
     looks: Looks,
     /// The lines about a node, and for what they were made.
-    details: Option<(Shown, Vec<Line<'static>>)>,
+    details: Option<(Shown, Details)>,
 }
 
 /// What lines about a node depend on.
@@ -61,13 +61,13 @@ impl View {
         app.search_if_new();
         let all = frame.area();
         let (body, footer) = split_rows(all, all.height.saturating_sub(1));
-        let (list, details) = if all.width >= WIDE {
+        let (list, side) = if all.width >= WIDE {
             let width = larger_part(all.width).max(40);
             let list = Rect { width, ..body };
             (list, Rect { x: list.right() + 2, width: body.width - width - 2, ..body })
         } else if body.height >= 12 {
-            let (list, details) = split_rows(body, larger_part(body.height));
-            (list, Rect { y: details.y + 1, height: details.height - 1, ..details })
+            let (list, below) = split_rows(body, larger_part(body.height));
+            (list, Rect { y: below.y + 1, height: below.height - 1, ..below })
         } else {
             (body, Rect { height: 0, ..body })
         };
@@ -76,21 +76,23 @@ impl View {
         let job = app.job.as_ref().filter(|job| job.node == selected);
         let shown = Shown {
             node: selected,
-            width: details.width,
+            width: side.width,
             has_values: app.known.contains_key(&selected),
             percent: job.map(|job| (job.fraction() * 100.0) as u8),
         };
         if self.details.as_ref().is_none_or(|(before, _)| *before != shown) {
-            let lines = details::lines(app, selected, &self.looks, details.width.into());
-            self.details = Some((shown, lines));
+            self.details = Some((shown, details(app, selected, &self.looks, side.width.into())));
         }
-        let lines = self.details.as_ref().map_or(&[][..], |(_, lines)| lines);
-        app.resize(list.height.into(), details.height.into(), lines.len());
-        let has_rule = details.height > 0 && details.x > list.x;
+        let (lines, statistics) = match &self.details {
+            Some((_, details)) => (&*details.lines, details.statistics),
+            None => (&[][..], 0),
+        };
+        app.resize(list.height.into(), side.height.into(), lines.len(), statistics);
+        let has_rule = side.height > 0 && side.x > list.x;
         self.list(Rect { width: list.width - u16::from(has_rule), ..list }, app, buffer);
-        self.rule(list, details, app, buffer);
-        for (y, line) in (details.y..details.bottom()).zip(lines.iter().skip(app.scroll)) {
-            buffer.set_line(details.x, y, line, details.width);
+        self.rule(list, side, app, buffer);
+        for (y, line) in (side.y..side.bottom()).zip(lines.iter().skip(app.scroll)) {
+            buffer.set_line(side.x, y, line, side.width);
         }
         self.footer(footer, app, buffer);
         if app.focus == Focus::Help {
@@ -122,10 +124,10 @@ impl View {
             (true, false) => "▸ ",
         };
         let kind = match node.kind {
-            Kind::Tensor(info) => format!("{} {}", info.dtype(), text::shape(info.shape())),
-            _ => text::counted(node.tensors as u64, "tensor"),
+            Kind::Tensor(info, kind) => format!("{kind} {}", text::shape(kind.shape(info))),
+            _ => text::counted(node.totals.tensors, "tensor"),
         };
-        let size = format!("{:>9}", text::size(node.bytes));
+        let size = format!("{:>9}", text::size(node.totals.bytes));
         let width = usize::from(area.width);
         // Deep modules do not push their names out of the screen.
         let indent = (usize::from(node.depth) * 2).min(width / 3);
@@ -146,7 +148,7 @@ impl View {
         let looks = &self.looks;
         let x = area.x + indent as u16;
         buffer.set_stringn(x, area.y, mark, 2, looks.faint);
-        let base = if matches!(node.kind, Kind::Tensor(_)) { Style::new() } else { looks.title };
+        let base = if matches!(node.kind, Kind::Tensor(..)) { Style::new() } else { looks.title };
         buffer.set_stringn(x + 2, area.y, &label, room, base);
         if let Some(Range { start, end }) = search.find(&label) {
             let before = label[..start].width() as u16;
@@ -192,7 +194,7 @@ impl View {
         }
         let looks = &self.looks;
         let width = usize::from(area.width);
-        let found = || format!("{} found", text::counted(app.found as u64, "tensor"));
+        let found = || format!("{} found", text::counted(app.found, "tensor"));
         if app.focus == Focus::Search {
             let query = format!("/ {}", text::printable(&app.query));
             buffer.set_stringn(area.x, area.y, query, width, Style::new());
@@ -204,7 +206,7 @@ impl View {
             }
             return;
         }
-        let is_tensor = matches!(app.outline.node(app.selected()).kind, Kind::Tensor(_));
+        let is_tensor = matches!(app.outline.node(app.selected()).kind, Kind::Tensor(..));
         let mut keys = vec![];
         match app.focus {
             Focus::Details => keys.extend([("↑↓", "scroll"), ("Tab", "list")]),
@@ -285,21 +287,9 @@ fn length(keys: &[(&str, &str)]) -> usize {
 
 /// The text in at most `width` columns, with `…` for its end if it is longer.
 fn shorten(text: &str, width: usize) -> String {
-    if text.width() <= width {
-        return text.to_owned();
+    match width.checked_sub(1) {
+        _ if text.width() <= width => text.to_owned(),
+        Some(room) => format!("{}…", table::start(text, room)),
+        None => String::new(),
     }
-    let mut short = String::new();
-    let mut room = width.saturating_sub(1);
-    for c in text.chars() {
-        let needed = c.width().unwrap_or_default();
-        if needed > room {
-            break;
-        }
-        room -= needed;
-        short.push(c);
-    }
-    if width > 0 {
-        short.push('…');
-    }
-    short
 }

@@ -78,9 +78,18 @@ struct Damaged {
 /// The cache, and those of its repositories that were asked for.
 fn chosen(which: &Which) -> anyhow::Result<(Cache, Vec<CachedRepo>)> {
     let cache = match &which.cache_dir {
+        Some(dir) if !dir.exists() => {
+            anyhow::bail!("{}: there is no such directory", text::path(dir))
+        }
         Some(dir) => Cache::at(dir),
         None => Cache::from_environment()?,
     };
+    if cache.dir().exists() && !cache.dir().is_dir() {
+        anyhow::bail!(
+            "{}: expected the directory of a cache, found a file",
+            text::path(cache.dir())
+        );
+    }
     let mut repos = cache.repos()?;
     if which.repos.is_empty() {
         return Ok((cache, repos));
@@ -188,8 +197,11 @@ fn summarise(
     sizes: impl ExactSizeIterator<Item = u64>,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let models = text::counted(sizes.len() as u64, "model");
-    Ok(writeln!(out, "{}: {models}, {}", text::path(dir), text::size(sizes.sum::<u64>()))?)
+    let (path, models) = (text::path(dir), text::counted(sizes.len() as u64, "model"));
+    if !dir.exists() {
+        return Ok(writeln!(out, "{path}: {models}; the first download makes this directory")?);
+    }
+    Ok(writeln!(out, "{path}: {models}, {}", text::size(sizes.sum::<u64>()))?)
 }
 
 pub(super) fn verify(which: &Which, out: &mut impl Write) -> anyhow::Result<ExitCode> {

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 /// Show what the cache of the Hugging Face Hub has, and check it
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
+#[cfg_attr(not(feature = "remote"), allow(dead_code, reason = "the arguments are only explained"))]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
@@ -25,6 +26,7 @@ Examples:
 Exit codes: 0 done, 1 a file is damaged, or the cache cannot be read, 2 wrong usage.";
 
 #[derive(Debug, clap::Subcommand)]
+#[cfg_attr(not(feature = "remote"), allow(dead_code, reason = "the arguments are only explained"))]
 enum Command {
     List(List),
     Verify(Verify),
@@ -95,10 +97,8 @@ struct Size {
 }
 
 #[cfg(not(feature = "remote"))]
-pub(crate) fn run(args: &Args, _: &mut impl Write) -> anyhow::Result<ExitCode> {
-    crate::address::check_feature()?;
-    let (Command::List(_) | Command::Verify(_) | Command::Size(_)) = &args.command;
-    Ok(ExitCode::FAILURE)
+pub(crate) fn run(_: &Args, _: &mut impl Write) -> anyhow::Result<ExitCode> {
+    Err(crate::address::missing())
 }
 
 /// Shows or checks the cache.

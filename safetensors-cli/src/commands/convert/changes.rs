@@ -9,8 +9,9 @@ use safetensors_core::glob::Pattern;
 use safetensors_core::{ConvertOptions, Dtype, Result};
 
 use crate::input::Rewrite;
-use crate::report::wrong_usage;
+use crate::report::{warn, wrong_usage};
 use crate::select::{Matcher, Select};
+use crate::text;
 
 /// The options that select, rename and convert tensors.
 #[derive(Debug, clap::Args)]
@@ -147,6 +148,24 @@ impl Change<'_> {
             self.cast(name, tensor.dtype(), tensor.is_alias(), quantised.contains(name))
         })?;
         Ok(rewrite.rename(|name| self.rename(name)))
+    }
+
+    /// Warns of options that concern no tensor of the inputs, which has these names.
+    pub(super) fn warn_of_no_effect(&self, names: &[&str], any_quantised: bool) {
+        let drops = self.changes.drop.iter().map(|pattern| ("--drop", pattern));
+        let casts = self.changes.casts.iter().map(|cast| ("--cast", &cast.pattern));
+        for (option, pattern) in drops.chain(casts) {
+            if !names.iter().any(|name| pattern.matches(name)) {
+                let pattern = text::printable(pattern.as_str()).to_string();
+                warn(format!(
+                    "{option} '{pattern}': no tensor matches; `safetensors inspect --flat` shows \
+                     the names"
+                ));
+            }
+        }
+        if self.dequantizes() && !any_quantised {
+            warn("--dequantize: no tensor is quantised");
+        }
     }
 
     /// Whether quantised tensors become numbers.

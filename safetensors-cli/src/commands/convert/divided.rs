@@ -7,14 +7,14 @@ use safetensors_core::ranks::{RankPlan, RankRules};
 use safetensors_core::{SaveOptions, ShardOptions};
 
 use crate::input::Rewrite;
-use crate::ranks::{Rules, advise, read_plan};
+use crate::ranks::{Rules, advise, read_plan, world_size};
 use crate::report::wrong_usage;
 
 /// The options that divide the output among ranks.
 #[derive(Debug, clap::Args)]
 pub(super) struct Ranks {
     /// Divide OUT among N ranks, each with files of its own; by the rules or the preset
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = world_size)]
     ranks: Option<usize>,
     /// Divide OUT among ranks by a plan that `safetensors plan` has saved
     #[arg(long, value_name = "FILE", conflicts_with_all = ["ranks", "rules", "preset"])]

@@ -22,6 +22,7 @@ mod output;
 mod preview;
 mod source;
 
+use std::collections::HashSet;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -95,8 +96,8 @@ const HELP: &str = "\
 {usage-heading} {usage}
 
 \x1b[1m\x1b[4mArguments:\x1b[0m
-  <IN>...  What to read: a file, an index, a directory, an address, or -
-  <OUT>    What to write: .safetensors, .npz, .npy, a directory, or a bucket
+  <IN>...  A file, an index, a directory, an address (feature remote), or -
+  <OUT>    A .safetensors, .npz or .npy file, a directory, or a bucket (remote)
 
 \x1b[1m\x1b[4mOptions:\x1b[0m
 {options}{after-help}";
@@ -162,9 +163,11 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode>
         .iter()
         .try_fold(Rewrite::default(), |rewrite, source| source.add_to(rewrite, takes))?;
     let quantised = sources.iter().flat_map(Source::stored).filter(|(_, it)| it.is_quantised);
-    let quantised = quantised.map(|(name, _)| name).collect();
+    let quantised: HashSet<_> = quantised.map(|(name, _)| name).collect();
+    let names: Vec<_> = sources.iter().flat_map(Source::names).collect();
+    change.warn_of_no_effect(&names, !quantised.is_empty());
     let mut rewrite = change.apply(everything, &quantised)?;
-    if rewrite.tensors().len() == 0 && sources.iter().any(|source| !source.names().is_empty()) {
+    if rewrite.tensors().len() == 0 && !names.is_empty() {
         anyhow::bail!(
             "no tensor is left to be written; `safetensors inspect --flat` shows the names"
         );

@@ -111,7 +111,7 @@ impl Preview {
     pub(super) fn show(&self, rewrite: &Rewrite<'_>, out: &mut impl Write) -> anyhow::Result<()> {
         let any_renamed = rewrite.tensors().any(|(name, tensor)| tensor.source_name() != name);
         let mut columns = vec![
-            Column::name("name").rank(0),
+            Column::name("name").rank(0).distinct(),
             Column::word("dtype").rank(2),
             Column::name("shape").rank(4),
             Column::number("size").rank(3),

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use safetensors_core::framework::Quoted;
 use safetensors_core::ranks::{gather, is_divided};
 use safetensors_formats::{Format, Stored, npy, npz};
 
@@ -121,7 +122,7 @@ impl Source {
     fn refuse_unreadable(&self, takes: impl Fn(&str) -> bool) -> anyhow::Result<()> {
         let mut unreadable = self.stored().filter(|(name, it)| !it.is_readable && takes(name));
         let Some((name, stored)) = unreadable.next() else { return Ok(()) };
-        let (path, name, kind) = (self.name(), text::name(name), &stored.type_name);
+        let (path, name, kind) = (self.name(), Quoted(name), &stored.type_name);
         match stored.is_quantised {
             true => anyhow::bail!(
                 "{path}: tensor {name} is quantised as {kind}; --dequantize f32 makes numbers of \

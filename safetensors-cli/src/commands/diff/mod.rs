@@ -40,11 +40,12 @@ use crate::{input, json, parallel, table, text};
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// A file, an index, a directory, an address, or - for standard input
+    /// A file, an index, a directory, an address (feature remote), or - for standard input
     ///
     /// An index is a file such as model.safetensors.index.json. A directory must hold
-    /// model.safetensors, or else an index, or else exactly one .safetensors file. An address is
-    /// hf://owner/name, s3://bucket/model (gs, az), https://host/model.safetensors
+    /// model.safetensors, or else an index, or else exactly one .safetensors file. Files of
+    /// PyTorch, GGUF and NumPy are read, too. An address is hf://owner/name, s3://bucket/model
+    /// (gs, az), https://host/model.safetensors
     #[arg(value_name = "A")]
     a: PathBuf,
     /// The same, to compare with A; only one of both can be standard input
@@ -210,7 +211,8 @@ impl Document<'_> {
                 .iter()
                 .any(|entry| entry.values.is_some_and(|values| values.other_bits > 0));
             let number = |title, rank| Column::number(title).rank(rank);
-            let mut columns = vec![Column::word("").rank(0), Column::name("name").rank(0)];
+            let mut columns =
+                vec![Column::word("").rank(0), Column::name("name").rank(0).distinct()];
             columns.extend([Column::word("A").rank(2), Column::word("B").rank(3)]);
             columns.push(number("values", 1));
             columns.extend(bits.then(|| number("other bits", 6)));

@@ -7,7 +7,7 @@ use safetensors_core::audit::FileLayout;
 use safetensors_core::{Metadata, ReadAt};
 use serde::{Serialize, Serializer};
 
-use super::Tensors;
+use super::{Dtypes, Tensors};
 use crate::input::{Checkpoint, Tensor};
 use crate::other;
 use crate::totals::Totals;
@@ -80,10 +80,10 @@ impl<'a> TensorEntry<'a> {
 pub(super) fn document<'a>(
     checkpoint: &'a Checkpoint,
     tensors: &'a Tensors<'a>,
+    dtypes: &Dtypes<'a>,
     layouts: &[FileLayout],
 ) -> Document<'a> {
     let path = |path: &Path| path.to_string_lossy().into_owned();
-    let dtypes = Totals::by_kind(tensors.iter().copied());
     let files = checkpoint.files().iter().zip(layouts).map(|(shard, layout)| {
         let (path, tensors) = (path(shard.path()), shard.safetensors().header().len());
         let source = shard.safetensors().source();
@@ -114,8 +114,8 @@ pub(super) fn document<'a>(
     Document {
         index: checkpoint.index().map(path),
         metadata: checkpoint.metadata(),
-        total: Totals::of(tensors.iter().copied()),
-        dtypes: dtypes.into_iter().map(|(dtype, totals)| (dtype.name(), totals)).collect(),
+        total: dtypes.values().copied().sum(),
+        dtypes: dtypes.iter().map(|(dtype, totals)| (dtype.name(), *totals)).collect(),
         files: files.collect(),
         tensors: TensorList(tensors),
     }

@@ -8,12 +8,14 @@
 mod json;
 mod tables;
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::ExitCode;
 
 use crate::input::Tensor;
 use crate::inputs::{Inputs, Shown};
 use crate::order::Sort;
+use crate::other::Kind;
 use crate::select::Select;
 use crate::targets::Target;
 use crate::totals::Totals;
@@ -65,6 +67,9 @@ Exit codes: 0 shown, 1 PATH is malformed or cannot be read, 2 wrong usage.";
 
 type Tensors<'a> = [Tensor<'a>];
 
+/// The sums for each dtype, and for each type of another format.
+type Dtypes<'a> = BTreeMap<Kind<'a>, Totals>;
+
 /// Shows one checkpoint after another.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     args.inputs.show(args.json, out, |target, out| show(args, target, out))
@@ -76,12 +81,13 @@ fn show(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result
     let mut tensors = args.select.matcher()?.tensors(&checkpoint)?;
     let layouts =
         checkpoint.files().iter().map(|shard| shard.layout()).collect::<Result<Vec<_>, _>>()?;
-    let shown = Shown::new(Totals::of(tensors.iter().copied()));
+    let dtypes = Totals::by_kind(tensors.iter().copied());
+    let shown = Shown::new(dtypes.values().copied().sum());
     if args.json || args.flat {
         args.sort.unwrap_or(Sort::Offset).apply_to_tensors(&mut tensors);
     }
     if args.json {
-        crate::json::write(&json::document(&checkpoint, &tensors, &layouts), &mut out)?;
+        crate::json::write(&json::document(&checkpoint, &tensors, &dtypes, &layouts), &mut out)?;
         return Ok(shown);
     }
     match args.flat {
@@ -93,7 +99,7 @@ fn show(args: &Args, target: &Target, mut out: &mut dyn Write) -> anyhow::Result
         }
     }
     writeln!(out)?;
-    tables::totals(&checkpoint, &tensors, &mut out)?;
+    tables::totals(&checkpoint, &dtypes, &mut out)?;
     writeln!(out)?;
     tables::metadata(&checkpoint, &mut out)?;
     writeln!(out)?;

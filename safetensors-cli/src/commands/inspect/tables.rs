@@ -7,7 +7,7 @@ use safetensors_core::audit::FileLayout;
 use safetensors_core::checkpoint::CheckpointFile;
 use safetensors_formats::TensorFile;
 
-use super::Tensors;
+use super::{Dtypes, Tensors};
 use crate::input::{Checkpoint, Source, Tensor};
 use crate::table::Align::{Left, Right};
 use crate::table::{self, Column, Rows};
@@ -80,7 +80,7 @@ pub(super) fn flat(
 ) -> io::Result<()> {
     let several = checkpoint.files().len() > 1;
     let columns = [
-        Column::name("name").rank(0),
+        Column::name("name").rank(0).distinct(),
         Column::word("dtype").rank(2),
         Column::name("shape").rank(3),
         Column::number("size").rank(1),
@@ -105,27 +105,27 @@ pub(super) fn flat(
 /// The totals for each dtype and overall, and how many of all tensors are shown.
 pub(super) fn totals(
     checkpoint: &Checkpoint,
-    tensors: &Tensors<'_>,
+    dtypes: &Dtypes<'_>,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     let columns = [("dtype", Left), ("tensors", Right), ("parameters", Right), ("size", Right)];
-    let dtypes = Totals::by_kind(tensors.iter().copied());
-    let dtypes = dtypes.into_iter().map(|(dtype, totals)| (dtype.to_string(), totals));
-    let total = ("total".to_owned(), Totals::of(tensors.iter().copied()));
-    let sums: Vec<_> = dtypes.chain([total]).collect();
+    let total: Totals = dtypes.values().copied().sum();
+    let dtypes = dtypes.iter().map(|(dtype, totals)| (dtype.name(), *totals));
+    let sums: Vec<_> = dtypes.chain([("total", total)]).collect();
     table::write(&columns, out, |rows| {
         for (title, totals) in &sums {
             rows.row([
                 title,
-                &text::count(totals.tensors),
+                &*text::count(totals.tensors),
                 &text::count(totals.parameters),
                 &text::size(totals.bytes),
             ]);
         }
     })?;
-    if tensors.len() < checkpoint.len() {
-        let all = text::counted(checkpoint.len() as u64, "tensor");
-        writeln!(out, "\n{} of {all} shown", text::count(tensors.len() as u64))?;
+    let all = checkpoint.len() as u64;
+    if total.tensors < all {
+        let (shown, all) = (text::count(total.tensors), text::counted(all, "tensor"));
+        writeln!(out, "\n{shown} of {all} shown")?;
     }
     Ok(())
 }

@@ -2,12 +2,11 @@
 
 use std::cmp::Reverse;
 
-use safetensors_core::Dtype;
-
 use super::letters::width;
 use super::palette::{self, Colour, FAINT, INK};
 use super::picture::{Drawing, HEIGHT, LEGEND, MARGIN, Mark, Size, WIDTH};
 use super::treemap::Rect;
+use crate::other::Kind;
 use crate::text;
 use crate::totals::Totals;
 
@@ -67,8 +66,8 @@ impl Drawing<'_, '_> {
             let mut dtypes: Vec<_> = self.model.dtypes.iter().collect();
             dtypes.retain(|(_, totals)| totals.bytes > 0);
             dtypes.sort_by_key(|(_, totals)| Reverse(totals.bytes));
-            let colour = |(dtype, totals): (&Dtype, &Totals)| {
-                (palette::dtype(*dtype), dtype.to_string(), totals.bytes)
+            let colour = |(kind, totals): (&Kind<'_>, &Totals)| {
+                (palette::kind(*kind), kind.to_string(), totals.bytes)
             };
             return dtypes.into_iter().map(colour).collect();
         };

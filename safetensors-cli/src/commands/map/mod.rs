@@ -28,15 +28,15 @@ use std::process::ExitCode;
 use groups::Groups;
 use letters::Letters;
 use picture::{Model, Picture};
-use safetensors_core::Dtype;
 
 use crate::input::{self, Checkpoint, Input, Tensor};
 use crate::order::Sort;
+use crate::other::Kind;
 use crate::report::wrong_usage;
 use crate::select::Select;
 use crate::totals::Totals;
 use crate::tree::Tree;
-use crate::{address, file, text};
+use crate::{address, file, stdout, text};
 
 /// Draw a picture of where the parameters are, or a page to explore them in a browser.
 ///
@@ -96,10 +96,13 @@ Exit codes: 0 drawn, 1 PATH is malformed or cannot be read or drawn, 2 wrong usa
 /// Draws one checkpoint.
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     let format = args.format()?;
+    if args.is_stdout() && format == Format::Png {
+        stdout::refuse_terminal()?;
+    }
     let checkpoint = args.input.open()?;
     input::refuse_as_output(&checkpoint, &args.output)?;
     let mut tensors = args.select.matcher()?.tensors(&checkpoint)?;
-    let dtypes = Totals::by_dtype(tensors.iter().copied());
+    let dtypes = Totals::by_kind(tensors.iter().copied());
     if dtypes.values().all(|totals| totals.bytes == 0) {
         anyhow::bail!("{}: there is nothing to draw: no tensor has any bytes", args.input.name());
     }
@@ -176,7 +179,7 @@ impl Format {
 
 /// Whether nearly all bytes have one dtype. Many models have a few integers beside their floats,
 /// such as positions.
-fn has_one_dtype(dtypes: &BTreeMap<Dtype, Totals>) -> bool {
+fn has_one_dtype(dtypes: &BTreeMap<Kind<'_>, Totals>) -> bool {
     let all: u128 = dtypes.values().map(|totals| totals.bytes).sum();
     let most = dtypes.values().map(|totals| totals.bytes).max().unwrap_or_default();
     (all - most) * 100 <= all

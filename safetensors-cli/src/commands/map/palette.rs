@@ -2,6 +2,8 @@
 
 use safetensors_core::Dtype;
 
+use crate::other::Kind;
+
 /// Red, green, blue.
 pub(super) type Colour = [u8; 3];
 
@@ -31,9 +33,19 @@ pub(super) fn shade(depth: u8) -> Colour {
     [grey, grey.saturating_add(2), grey.saturating_add(6)]
 }
 
+/// The colour of a dtype, or of a type of another format. Such types share a colour if the first
+/// digit of their names is the same: `Q4_0`, `Q4_K` and `IQ4_XS` have 4 bits.
+pub(super) fn kind(kind: Kind<'_>) -> Colour {
+    let digit = || kind.name().bytes().find(u8::is_ascii_digit).unwrap_or_default();
+    match kind.dtype() {
+        Some(of) => dtype(of),
+        None => GROUPS[usize::from(digit()) % GROUPS.len()],
+    }
+}
+
 /// The colour of a dtype, from Paul Tol's palette, which colour-blind readers can tell apart.
 /// Related floats share a hue.
-pub(super) fn dtype(dtype: Dtype) -> Colour {
+fn dtype(dtype: Dtype) -> Colour {
     match dtype {
         Dtype::F64 => [51, 34, 136],
         Dtype::F32 => [68, 119, 170],

@@ -3,12 +3,11 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use safetensors_core::Dtype;
-
 use super::groups::{Groups, path_of};
 use super::letters::{Letters, width};
 use super::palette::{self, Colour, INK, PAPER, ink_on, shade};
 use super::treemap::{Rect, squarify};
+use crate::other::Kind;
 use crate::text;
 use crate::totals::Totals;
 use crate::tree::Tree;
@@ -71,7 +70,7 @@ pub(super) struct Model<'t, 'a> {
     pub(super) title: &'t str,
     /// With identical layers folded. They must have at least one byte in all.
     pub(super) trees: &'t [Tree<'a>],
-    pub(super) dtypes: &'t BTreeMap<Dtype, Totals>,
+    pub(super) dtypes: &'t BTreeMap<Kind<'a>, Totals>,
     /// The modules that colours stand for; `None` if colours stand for dtypes.
     pub(super) groups: Option<&'t Groups>,
 }
@@ -180,7 +179,7 @@ impl Drawing<'_, '_> {
             (Some(_), Some(group)) => palette::GROUPS[group],
             (Some(_), None) => palette::OTHER,
             // That of its largest part.
-            (None, _) => largest_dtype(tree).map_or(palette::OTHER, palette::dtype),
+            (None, _) => largest_kind(tree).map_or(palette::OTHER, palette::kind),
         }
     }
 
@@ -237,8 +236,9 @@ impl Drawing<'_, '_> {
         let is_tiny = rect.width < SMALLEST || rect.height < SMALLEST;
         let about = Some(self.about(tree, place));
         self.marks.push(Mark::Rect { rect: if is_tiny { rect } else { gap(rect) }, fill, about });
-        let shape = tree.tensor().map(|tensor| text::shape(tensor.shape())).unwrap_or_default();
-        self.labels(rect, fill, Some(tree.separator), &tree.label, &shape);
+        let shape = tree.kind().zip(tree.tensor());
+        let shape = shape.map(|(kind, tensor)| text::shape(kind.shape(tensor)));
+        self.labels(rect, fill, Some(tree.separator), &tree.label, &shape.unwrap_or_default());
     }
 
     /// Writes a name, and a shape below, where there is room.
@@ -279,11 +279,11 @@ impl Drawing<'_, '_> {
     fn about(&self, tree: &Tree<'_>, place: Place<'_>) -> String {
         let name = text::name(&format!("{}{}", place.name, tree.label));
         let copies = place.copies.saturating_mul(tree.copies.into());
-        let kind = match tree.tensor() {
-            Some(tensor) => {
+        let kind = match tree.kind().zip(tree.tensor()) {
+            Some((kind, tensor)) => {
                 let times =
                     if copies > 1 { format!("{} × ", text::count(copies)) } else { String::new() };
-                format!("{times}{} {}\n", tensor.dtype(), text::shape(tensor.shape()))
+                format!("{times}{kind} {}\n", text::shape(kind.shape(tensor)))
             }
             None => format!("{}\n", text::counted(tree.all().tensors * place.copies, "tensor")),
         };
@@ -318,11 +318,7 @@ fn gap(rect: Rect) -> Rect {
 }
 
 /// The dtype of the largest child, of its largest child, and so on down to a tensor.
-fn largest_dtype(tree: &Tree<'_>) -> Option<Dtype> {
-    match tree.tensor() {
-        Some(tensor) => Some(tensor.dtype()),
-        None => {
-            tree.children().iter().max_by_key(|child| child.all().bytes).and_then(largest_dtype)
-        }
-    }
+fn largest_kind<'a>(tree: &Tree<'a>) -> Option<Kind<'a>> {
+    let largest = || tree.children().iter().max_by_key(|child| child.all().bytes);
+    tree.kind().or_else(|| largest().and_then(largest_kind))
 }

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use super::advance;
 use super::number::Format;
 use super::read::Value;
 
@@ -91,15 +92,7 @@ impl<'a, W: Write> Layout<'a, W> {
 
     /// Ends a row, and moves to the next.
     fn end_row(&mut self) -> io::Result<()> {
-        let mut closed = 0;
-        for (position, dim) in self.at.iter_mut().zip(&self.dims).rev() {
-            if *position + 1 < dim.count {
-                *position += 1;
-                break;
-            }
-            *position = 0;
-            closed += 1;
-        }
+        let closed = advance(&mut self.at, self.dims.iter().map(|dim| dim.count));
         let lines = if closed == self.dims.len() { 1 } else { closed };
         write!(self.out, "{}{}{}", self.line, "]".repeat(closed), "\n".repeat(lines))
     }

@@ -19,6 +19,7 @@ use layout::{Layout, ShownDim};
 use number::Format;
 use plain::{Csv, Json};
 use read::{Value, read};
+use safetensors_core::framework::Quoted;
 use safetensors_core::{LazyTensor, ReadAt};
 
 use crate::input::Input;
@@ -136,10 +137,10 @@ fn show_text<S: ReadAt>(
     let dims = match selection.len() {
         ..=ALL => shown_dims(&shape, usize::MAX),
         _ => shortened(&shape).ok_or_else(|| {
-            let name = text::name(tensor.name());
             anyhow::anyhow!(
-                "tensor {name} has too many dimensions to be shown; name a slice of it, such as \
-                 '[0, ..., :5]', or show all values with --all, --json or --csv"
+                "tensor {} has too many dimensions to be shown; name a slice of it, such as \
+                 '[0, ..., :5]', or show all values with --all, --json or --csv",
+                Quoted(tensor.name())
             )
         })?,
     };
@@ -215,13 +216,26 @@ fn read_shown<S: ReadAt>(
         for start in [0, shape[last_gap] - edge] {
             read(tensor, &row.narrow(last_gap, start, edge), take)?;
         }
-        // Count up like an odometer.
-        let next = at.iter_mut().zip(dims).rev().any(|(position, dim)| {
-            *position = (*position + 1) % dim.count;
-            *position > 0
-        });
-        if !next {
+        if advance(&mut at, dims[..last_gap].iter().map(|dim| dim.count)) == last_gap {
             return Ok(());
         }
     }
+}
+
+/// Moves to the next position in C order, where each dimension has so many. Returns how many of the
+/// last dimensions begin anew: all of them after the last position.
+fn advance(
+    at: &mut [usize],
+    counts: impl DoubleEndedIterator<Item = usize> + ExactSizeIterator,
+) -> usize {
+    let mut begun = 0;
+    for (position, count) in at.iter_mut().zip(counts).rev() {
+        if *position + 1 < count {
+            *position += 1;
+            break;
+        }
+        *position = 0;
+        begun += 1;
+    }
+    begun
 }

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use super::advance;
 use super::read::Value;
 
 /// Takes values in C order, and writes them as nested JSON arrays. Those of the last dimension
@@ -33,15 +34,7 @@ impl<'a, W: Write> Json<'a, W> {
             write!(self.out, "{start}[{}", if is_row { "" } else { "\n" })?;
         }
         self.number(value)?;
-        let mut closed = 0;
-        for (position, &len) in self.at.iter_mut().zip(&self.shape).rev() {
-            if *position + 1 < len {
-                *position += 1;
-                break;
-            }
-            *position = 0;
-            closed += 1;
-        }
+        let closed = advance(&mut self.at, self.shape.iter().copied());
         for depth in (self.shape.len() - closed..self.shape.len()).rev() {
             if depth + 1 == self.shape.len() {
                 write!(self.out, "]")?;

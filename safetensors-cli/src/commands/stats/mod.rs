@@ -201,42 +201,54 @@ fn show(
     Ok(Shown::new(Totals::of(tensors.iter().copied())).sound(!failed))
 }
 
+/// A number, or a dash where there are no values.
+fn shown(value: Option<f64>) -> String {
+    value.map_or_else(|| "–".into(), text::number)
+}
+
 fn write_table(all: &[Stats<'_>], asked: &[f64], out: &mut impl Write) -> anyhow::Result<()> {
     if all.is_empty() {
         return Ok(writeln!(out, "no tensors")?);
     }
     let titles: Vec<_> = asked.iter().map(|percent| format!("p{percent}")).collect();
     let number = |title, rank| Column::number(title).rank(rank);
+    // NaN and infinity are never left out where there are any.
+    let moments = all.iter().map(|stats| &stats.summary.moments);
+    let rank = |any: bool, rank| if any { 0 } else { rank };
+    let nan = rank(moments.clone().any(|moments| moments.nan > 0), 6);
+    let infinite = rank(moments.clone().any(|moments| moments.infinite > 0), 8);
     let mut columns = vec![
-        Column::name("name").rank(0),
+        Column::name("name").rank(0).distinct(),
         Column::word("dtype").rank(9),
         Column::word("shape").rank(10),
         number("min", 3),
     ];
     columns.extend(titles.iter().map(|title| number(title.as_str(), 5)));
     columns.extend([number("max", 4), number("mean", 1), number("std", 2), number("zeros", 7)]);
-    columns.extend([number("NaN", 6), number("inf", 8), Column::word("histogram").rank(11)]);
+    columns.extend([
+        number("NaN", nan),
+        number("inf", infinite),
+        Column::word("histogram").rank(11),
+    ]);
     // Outliers below take a place before the bars of every row, so that bins stay below each other.
     let below = all.iter().filter_map(|stats| stats.summary.histogram.as_ref());
     let is_place = below.clone().any(|histogram| histogram.below > 0);
     let row = |stats: &Stats<'_>, rows: &mut Rows<'_>| {
         let Summary { moments, percentiles, histogram } = &stats.summary;
-        let number = |value: Option<f64>| value.map_or_else(|| "–".into(), text::number);
         let count = |count: u64| if count == 0 { "–".into() } else { text::count(count) };
         let mut cells = vec![
             text::name(stats.name),
             stats.dtype.into(),
             text::shape(stats.shape),
-            number(moments.min),
+            shown(moments.min),
         ];
-        cells.extend((0..asked.len()).map(|i| number(percentiles.found.get(i).copied())));
-        cells.extend([moments.max, moments.mean, moments.std].map(number));
+        cells.extend((0..asked.len()).map(|i| shown(percentiles.found.get(i).copied())));
+        cells.extend([moments.max, moments.mean, moments.std].map(shown));
         cells.extend([moments.zeros, moments.nan, moments.infinite].map(count));
         cells.push(histogram.as_ref().map(|it| it.bars(is_place)).unwrap_or_default());
         rows.row(cells);
     };
     table::write(&columns, out, |rows| all.iter().for_each(|stats| row(stats, rows)))?;
-    let moments = all.iter().map(|stats| &stats.summary.moments);
     let not_finite = moments.filter(|moments| moments.nan + moments.infinite > 0).count();
     if not_finite > 0 {
         let some = text::counted(not_finite as u64, "tensor");

@@ -1,7 +1,7 @@
 //! The statistics of one tensor, for `safetensors browse`.
 
 use super::gather::gather;
-use super::{Percentiles, Summary};
+use super::{Percentiles, Summary, shown};
 use crate::input::Tensor;
 use crate::progress::Progress;
 use crate::text;
@@ -40,14 +40,13 @@ pub(crate) fn of_tensor(
 
 fn facts(summary: &Summary<'_>) -> Facts {
     let Summary { moments, percentiles: Percentiles { found, .. }, histogram } = summary;
-    let number = |value: Option<f64>| value.map_or_else(|| "–".into(), text::number);
-    let mut lines = vec![("min", number(moments.min))];
+    let mut lines = vec![("min", shown(moments.min))];
     let percentiles = PERCENTILES.iter().enumerate();
-    lines.extend(percentiles.map(|(i, (_, name))| (*name, number(found.get(i).copied()))));
+    lines.extend(percentiles.map(|(i, (_, name))| (*name, shown(found.get(i).copied()))));
     lines.extend([
-        ("max", number(moments.max)),
-        ("mean", number(moments.mean)),
-        ("std", number(moments.std)),
+        ("max", shown(moments.max)),
+        ("mean", shown(moments.mean)),
+        ("std", shown(moments.std)),
         ("zeros", text::count(moments.zeros)),
         ("NaN", text::count(moments.nan)),
         ("infinite", text::count(moments.infinite)),

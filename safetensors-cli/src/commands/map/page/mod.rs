@@ -21,12 +21,12 @@ use std::io::{self, Write};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use safetensors_core::Dtype;
 use sha2::{Digest, Sha256};
 
 use super::groups::Groups;
 use super::xml::escape;
 use super::{Checkpoint, Tensor, palette, text};
+use crate::other::Kind;
 use crate::totals::Totals;
 
 const STYLE: &str = include_str!("page.css");
@@ -45,7 +45,7 @@ const BODY: &str = include_str!("page.html");
 pub(super) struct Page<'p> {
     pub(super) title: &'p str,
     pub(super) checkpoint: &'p Checkpoint,
-    pub(super) dtypes: &'p BTreeMap<Dtype, Totals>,
+    pub(super) dtypes: &'p BTreeMap<Kind<'p>, Totals>,
     pub(super) groups: Option<&'p Groups>,
     /// Whether colours stand for modules at first. The reader can change that.
     pub(super) is_by_module: bool,
@@ -85,7 +85,7 @@ impl Page<'_> {
         };
         let groups = palette::GROUPS.into_iter().enumerate().map(|(i, it)| class("g", i, it));
         let dtypes = self.dtypes.keys().enumerate().map(|(i, it)| {
-            let fill = palette::dtype(*it);
+            let fill = palette::kind(*it);
             let ink = palette::hex(palette::ink_on(fill));
             format!(".d{i} {{ --fill: {}; --ink: {ink} }}\n", palette::hex(fill))
         });
