@@ -115,7 +115,7 @@ impl Epochs {
     ///
     /// burn gives a record away as bytes, for which it copies all tensors twice, or as a file. With
     /// this directory, each record is first a file there, and is then copied to the epoch. So there
-    /// is one copy in memory, in place of two. If the directory has too little room, the save fails.
+    /// is one copy in memory, in place of two. If the directory has too little room, a save fails.
     ///
     /// Each save uses a hidden directory in it, and removes it. What a killed process leaves there
     /// is removed by the next save of any run of the same user.
@@ -150,15 +150,16 @@ impl Epochs {
     ///
     /// - The model must have the names and shapes of the module, and the dtypes in which the module
     ///   is saved. A parameter without a value has the default dtype of its device.
-    /// - The optimizer must have a state only for parameters of the module.
+    /// - If the model has none of the ids that the optimizer has a state of, the module must have the
+    ///   paths of these states.
     /// - The tensors of burn's optimizers, such as moments, must have the shape and the dtype of
     ///   their parameter, or F32 for a parameter of half precision. The tensors of other optimizers
     ///   may have any.
     ///
     /// A parameter that gets another id in the middle of a training, as by loading weights, leaves
     /// its old state in burn's optimizer. burn never uses it again, and begins with a new state at
-    /// the next step. These checkpointers do not restore the old one, so a resumed training does the
-    /// same. Parameters that were tied when they were saved are tied again, under one id.
+    /// the next step. These checkpointers do not restore the old one, so a resumed training does
+    /// the same. Parameters that were tied when they were saved are tied again, under one id.
     ///
     /// # Errors
     ///

@@ -33,11 +33,11 @@ pub(super) struct Parameter {
     /// The shape in the module, which is also that of the gradient.
     pub(super) shape: Vec<usize>,
     /// The dtype in the module, by its name in the format, which is also that of the gradient. A
-    /// parameter without a value has the default dtype of its device. `None` if the format lacks the
-    /// dtype.
+    /// parameter without a value has the default dtype of its device. `None` if the format lacks
+    /// the dtype.
     pub(super) dtype: Option<Dtype>,
-    /// The dtype in the record of the module, which differs if the parameter is converted when it is
-    /// saved. `None` if that cannot be known.
+    /// The dtype in the record of the module, which differs if the parameter is converted when it
+    /// is saved. `None` if that cannot be known.
     saved_dtype: Option<Dtype>,
 }
 

@@ -204,8 +204,8 @@ impl RecordFile {
         self.ids.join(self.named.clone())
     }
 
-    /// Reads the tensors, and makes a record of them. Every tensor is compared with its digest. burn
-    /// shares the memory of all tensors among them.
+    /// Reads the tensors, and makes a record of them. Every tensor is compared with its digest. All
+    /// tensors are parts of one block of memory.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
 //! Saves a record through a file in memory, which burn writes.
 //!
-//! burn gives a record away as bytes, for which it copies all tensors twice, or as a file, for which
-//! it copies them once.
+//! burn gives a record away as bytes, for which it copies all tensors twice, or as a file, for
+//! which it copies them once.
 
 use std::io;
 use std::path::Path;
@@ -25,8 +25,8 @@ const NAME: &str = "safetensors-record";
 ///
 /// # Errors
 ///
-/// Those of [`record::save`]. Those of the system about the hidden directory, of the same kind; they
-/// name `staging`, or a path in it without the hidden name.
+/// Those of [`record::save`]. Those of the system about the hidden directory, of the same kind;
+/// they name `staging`, or a path in it without the hidden name.
 pub(super) fn save<R: Record>(record: R, staging: &Path, file: &Path) -> Result<usize> {
     let directory = AtomicDirectory::create(staging.join(NAME))?;
     let path = directory.path().join("record.bpk");

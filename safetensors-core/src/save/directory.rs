@@ -200,8 +200,8 @@ impl AtomicDirectory {
     }
 
     /// The name of the directory that a hidden one belongs to, by the name of the hidden one: that
-    /// in which it is written or removed, or that of an old one while it is replaced. `None` for any
-    /// other name.
+    /// in which it is written or removed, or that of an old one while it is replaced. `None` for
+    /// any other name.
     ///
     /// ```
     /// use safetensors_core::save::AtomicDirectory;
