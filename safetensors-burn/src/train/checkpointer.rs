@@ -1,7 +1,6 @@
 //! [`SafetensorsCheckpointer`]: burn's `Checkpointer` for one of the three records of an epoch.
 
 use std::io;
-use std::marker::PhantomData;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,7 +12,7 @@ use super::container::Container;
 use super::module::Parameters;
 use super::record::{self, RecordFile};
 use super::shared::Shared;
-use super::{EpochError, Part};
+use super::{EpochError, Part, staging};
 
 /// Saves and restores one record of each epoch: that of the model, the optimizer or the scheduler.
 /// [`Epochs::checkpointers`](super::Epochs::checkpointers) makes all three, which work together.
@@ -38,13 +37,19 @@ pub struct SafetensorsCheckpointer<R> {
     part: Part,
     /// The module that records are restored for.
     module: Option<Arc<Parameters>>,
-    record: PhantomData<fn(R) -> R>,
+    /// Makes the record of a file.
+    read: fn(RecordFile) -> Result<R>,
 }
 
 impl<R> SafetensorsCheckpointer<R> {
-    pub(super) fn new(shared: &Arc<Shared>, part: Part, module: Option<&Arc<Parameters>>) -> Self {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        part: Part,
+        module: Option<&Arc<Parameters>>,
+        read: fn(RecordFile) -> Result<R>,
+    ) -> Self {
         let (shared, module) = (Arc::clone(shared), module.map(Arc::clone));
-        Self { shared, part, module, record: PhantomData }
+        Self { shared, part, module, read }
     }
 }
 
@@ -52,30 +57,30 @@ impl<R: Checkpoint> SafetensorsCheckpointer<R> {
     fn try_restore(&self, epoch: usize) -> Result<R> {
         let manifest = self.shared.restore(epoch, self.part)?;
         let directory = self.shared.epochs().path(epoch);
-        manifest.check(&directory)?;
         let path = |part: Part| directory.join(part.file_name());
-        let open = |part| {
-            let entry = manifest.entry(part).map_err(|error| error.in_path(&directory))?;
-            // The file that is checked is the one that is read, even if another takes its place.
-            RecordFile::of(entry.open(&path(part))?, &path(part))
+        let mut files = manifest.open(&directory)?;
+        let mut open = |part: Part| match files.remove(part.file_name()) {
+            Some(file) => RecordFile::of(file, &path(part)),
+            None => Err(manifest.no_record(part).in_path(&directory)),
         };
-        let mut file = open(self.part)?;
-        if let Some(module) = &self.module {
-            // All records are compared before the first one is returned.
-            let (mut model, mut optimizer) = (open(Part::Model)?, open(Part::Optimizer)?);
-            module.check(&model).map_err(|error| error.in_path(path(Part::Model)))?;
-            module
-                .adapt_optimizer(&mut optimizer, &model)
-                .map_err(|error| error.in_path(path(Part::Optimizer)))?;
-            module.adapt_model(&mut model);
-            file = match self.part {
-                Part::Model => model,
-                Part::Optimizer => optimizer,
-                Part::Scheduler => file,
-            };
-        }
-        let record = file.read().and_then(|b| R::checkpoint_from_bytes(b).map_err(of_record));
-        record.map_err(|error| error.in_path(path(self.part)))
+        let file = match &self.module {
+            None => open(self.part)?,
+            Some(module) => {
+                // The records are compared before the first one is returned.
+                let (mut model, mut optimizer) = (open(Part::Model)?, open(Part::Optimizer)?);
+                module.check(&model).map_err(|error| error.in_path(path(Part::Model)))?;
+                module
+                    .adapt_optimizer(&mut optimizer, &model)
+                    .map_err(|error| error.in_path(path(Part::Optimizer)))?;
+                module.adapt_model(&mut model);
+                match self.part {
+                    Part::Model => model,
+                    Part::Optimizer => optimizer,
+                    Part::Scheduler => open(Part::Scheduler)?,
+                }
+            }
+        };
+        (self.read)(file).map_err(|error| error.in_path(path(self.part)))
     }
 }
 
@@ -83,13 +88,8 @@ impl<R: Checkpoint> Checkpointer<R> for SafetensorsCheckpointer<R> {
     fn save(&self, epoch: usize, record: R) -> Result<(), CheckpointerError> {
         let save = |directory: &Path| {
             let file = directory.join(self.part.file_name());
-            match self.shared.epochs().stage()? {
-                Some(staged) => {
-                    let path = staged.path().join("record.bpk");
-                    let saved = record.save(path.clone()).map_err(of_checkpointer);
-                    saved.map_err(|error| staged.locate(error.in_path(&path)))?;
-                    record::save(&Container::open(&path)?, &file)
-                }
+            match self.shared.epochs().staging_directory() {
+                Some(staging) => staging::save(record, staging, &file),
                 None => {
                     let bytes = record.checkpoint_into_bytes().map_err(of_record)?;
                     record::save(&Container::parse(bytes)?, &file)
@@ -108,16 +108,8 @@ impl<R: Checkpoint> Checkpointer<R> for SafetensorsCheckpointer<R> {
     }
 }
 
-fn of_record(error: RecordError) -> Error {
+pub(super) fn of_record(error: RecordError) -> Error {
     EpochError::Record(error.to_string()).into()
-}
-
-fn of_checkpointer(error: CheckpointerError) -> Error {
-    match error {
-        CheckpointerError::Record(error) => of_record(error),
-        CheckpointerError::IOError(error) => ErrorKind::Io(error).into(),
-        other => EpochError::Record(other.to_string()).into(),
-    }
 }
 
 /// burn's error type has a place for any error only within that of the system.

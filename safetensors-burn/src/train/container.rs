@@ -17,7 +17,7 @@ use safetensors_core::{Dtype, Error, ErrorKind, ReadAt, Result, TensorBuf, shape
 use serde::{Deserialize, Serialize};
 
 use super::EpochError;
-use super::packed::PackedTensor;
+use super::packed::{self, PackedTensor};
 
 /// What a container has besides the bytes of its tensors.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -59,7 +59,6 @@ pub(super) struct Container {
     pub(super) content: Content,
     source: Source,
     metadata_len: usize,
-    data_start: usize,
 }
 
 /// The bytes of a container.
@@ -84,9 +83,7 @@ impl Source {
                 buf.copy_from_slice(from.ok_or_else(|| malformed(&"its end is missing"))?);
                 Ok(())
             }
-            Self::File(file) => {
-                Ok(file.read_exact_at(buf, offset as u64).map_err(ErrorKind::Io)?)
-            }
+            Self::File(file) => packed::read(file, buf, offset),
         }
     }
 }
@@ -129,8 +126,7 @@ impl Container {
         source.read(&mut text, HEADER_SIZE)?;
         let content: Content =
             ciborium::from_reader(&text[..]).map_err(|error| malformed(&error))?;
-        let data_start = aligned_data_section_start(metadata_len);
-        Ok(Self { content, source, metadata_len, data_start })
+        Ok(Self { content, source, metadata_len })
     }
 
     /// Checks that burn can restore this container. `named` is its content under readable names.
@@ -147,7 +143,8 @@ impl Container {
     pub(super) fn tensor<'a>(&'a self, tensor: &'a Described) -> Result<PackedTensor<'a>> {
         let cut_off = || malformed(&"the data of a tensor is cut off");
         let (start, end) = tensor.data_offsets;
-        let place = |offset| self.data_start.checked_add(usize::try_from(offset).ok()?);
+        let data_start = aligned_data_section_start(self.metadata_len);
+        let place = |offset| data_start.checked_add(usize::try_from(offset).ok()?);
         let place = place(start).zip(place(end)).filter(|(start, end)| start <= end);
         let (start, end) = place.ok_or_else(cut_off)?;
         match &self.source {

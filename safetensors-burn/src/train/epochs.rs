@@ -1,5 +1,6 @@
 //! [`Epochs`]: the directory of a training run, with a directory for each epoch.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,20 +11,16 @@ use burn::module::Module;
 use burn::optim::OptimizerRecord;
 use burn::store::ModuleRecord;
 use safetensors_core::digest::{self, Digest, VerifyOptions};
-use safetensors_core::framework::is_temporary_name;
 use safetensors_core::save::AtomicDirectory;
 use safetensors_core::{Checkpoint, Error, ErrorKind, Result};
 
 use super::manifest::Manifest;
 use super::module::Parameters;
+use super::record::RecordFile;
 use super::shared::Shared;
 use super::{EpochError, Part, SafetensorsCheckpointer};
 
 const PREFIX: &str = "epoch-";
-
-/// The name of the hidden directories of records on their way. It is the same for all runs, so that
-/// each removes what the others have left.
-const STAGED: &str = "safetensors-record";
 
 /// The three checkpointers, in the order of burn's `with_custom_checkpointers`: model, optimizer,
 /// scheduler.
@@ -118,7 +115,7 @@ impl Epochs {
     ///
     /// burn gives a record away as bytes, for which it copies all tensors twice, or as a file. With
     /// this directory, each record is first a file there, and is then copied to the epoch. So there
-    /// is one copy in memory, in place of two. If the directory has too little room, the save fails.
+    /// is one copy in memory, in place of two. If the directory has too little room, a save fails.
     ///
     /// Each save uses a hidden directory in it, and removes it. What a killed process leaves there
     /// is removed by the next save of any run of the same user.
@@ -136,11 +133,9 @@ impl Epochs {
         self
     }
 
-    /// Creates a hidden directory for a record on its way to an epoch. `None` if records go through
-    /// burn's bytes.
-    pub(super) fn stage(&self) -> Result<Option<AtomicDirectory>> {
-        let directory = self.staging.as_ref();
-        directory.map(|staging| AtomicDirectory::create(staging.join(STAGED))).transpose()
+    /// The directory for records on their way. `None` if they go through burn's bytes.
+    pub(super) fn staging_directory(&self) -> Option<&Path> {
+        self.staging.as_deref()
     }
 
     /// Makes the checkpointers for burn's `with_custom_checkpointers`.
@@ -153,21 +148,22 @@ impl Epochs {
     /// And the records get the ids of this module's parameters. So the state of the optimizer meets
     /// its parameters, even if the weights come from elsewhere.
     ///
-    /// - The model must have the names, shapes and dtypes of the module. A parameter without a value
-    ///   has the default dtype of its device.
-    /// - The optimizer must have a state only for parameters of the module.
+    /// - The model must have the names and shapes of the module, and the dtypes in which the module
+    ///   is saved. A parameter without a value has the default dtype of its device.
+    /// - If the model has none of the ids that the optimizer has a state of, the module must have the
+    ///   paths of these states.
     /// - The tensors of burn's optimizers, such as moments, must have the shape and the dtype of
     ///   their parameter, or F32 for a parameter of half precision. The tensors of other optimizers
     ///   may have any.
     ///
     /// A parameter that gets another id in the middle of a training, as by loading weights, leaves
-    /// its old state in burn's optimizer. These checkpointers do not restore such a state, which
-    /// nothing uses.
+    /// its old state in burn's optimizer. burn never uses it again, and begins with a new state at
+    /// the next step. These checkpointers do not restore the old one, so a resumed training does
+    /// the same. Parameters that were tied when they were saved are tied again, under one id.
     ///
     /// # Errors
     ///
-    /// Restoring fails with [`ErrorKind::Mismatches`] if the epoch is that of another model, and
-    /// with [`EpochError::SeveralStates`] if it cannot be told which state a parameter has.
+    /// Restoring fails with [`ErrorKind::Mismatches`] if the epoch is that of another model.
     pub fn checkpointers_for(&self, module: &impl Module) -> Checkpointers {
         self.make_checkpointers(Some(&Arc::new(Parameters::of(module))))
     }
@@ -175,9 +171,14 @@ impl Epochs {
     fn make_checkpointers(&self, module: Option<&Arc<Parameters>>) -> Checkpointers {
         let shared = Arc::new(Shared::new(self.clone()));
         (
-            SafetensorsCheckpointer::new(&shared, Part::Model, module),
-            SafetensorsCheckpointer::new(&shared, Part::Optimizer, module),
-            SafetensorsCheckpointer::new(&shared, Part::Scheduler, module),
+            SafetensorsCheckpointer::new(&shared, Part::Model, module, RecordFile::read),
+            SafetensorsCheckpointer::new(
+                &shared,
+                Part::Optimizer,
+                module,
+                RecordFile::read_optimizer,
+            ),
+            SafetensorsCheckpointer::new(&shared, Part::Scheduler, module, RecordFile::read),
         )
     }
 
@@ -204,10 +205,9 @@ impl Epochs {
         let mut numbers = Vec::new();
         for entry in entries {
             let name = entry.map_err(|error| self.io(error))?.file_name();
-            let name = name.to_str().unwrap_or_default();
-            // `.epoch-12.previous`, an epoch that was being replaced when the process ended.
-            let previous = name.strip_prefix('.').and_then(|name| name.strip_suffix(".previous"));
-            let Some(number) = number(previous.unwrap_or(name)) else { continue };
+            // An epoch that was being replaced when the process ended has only its hidden name.
+            let name = AtomicDirectory::owner_of(&name).unwrap_or(&name);
+            let Some(number) = number(name) else { continue };
             let path = self.path(number);
             AtomicDirectory::recover(&path)?;
             if path.is_dir() {
@@ -224,10 +224,7 @@ impl Epochs {
     pub(super) fn clean(&self) {
         let Ok(entries) = fs::read_dir(&self.directory) else { return };
         for name in entries.filter_map(Result::ok).map(|entry| entry.file_name()) {
-            // `.epoch-12.aB3dE6.tmp`
-            let name = name.to_str().filter(|name| is_temporary_name(name.as_ref()));
-            let epoch = name.and_then(|name| name.strip_prefix('.')?.split('.').next());
-            if let Some(number) = epoch.and_then(number) {
+            if let Some(number) = AtomicDirectory::owner_of(&name).and_then(number) {
                 AtomicDirectory::clean(self.path(number));
             }
         }
@@ -253,7 +250,7 @@ impl Epochs {
         let path = self.path(number);
         loop {
             let (manifest, digest) = Manifest::read(&path, number)?;
-            let Err(error) = manifest.check(&path) else { return Ok(manifest) };
+            let Err(error) = manifest.open(&path) else { return Ok(manifest) };
             // Another process may have replaced the epoch after its manifest was read.
             if Manifest::read(&path, number).is_ok_and(|(_, now)| now == digest) {
                 return Err(error);
@@ -387,7 +384,7 @@ fn deleted(number: usize, result: Result<bool>) -> Option<Result<usize>> {
 }
 
 /// The number of an epoch by the name of its directory.
-fn number(name: &str) -> Option<usize> {
-    let text = name.strip_prefix(PREFIX)?;
+fn number(name: &OsStr) -> Option<usize> {
+    let text = name.to_str()?.strip_prefix(PREFIX)?;
     text.parse().ok().filter(|number: &usize| number.to_string() == text)
 }

@@ -82,15 +82,6 @@ pub enum EpochError {
         /// What its value should be.
         expected: String,
     },
-    /// The optimizer has several states of one parameter, and the model of the epoch knows none or
-    /// more than one of their ids.
-    #[error("{path:?} has several states, under the ids {ids:?}; expected the model to know one")]
-    SeveralStates {
-        /// The path of the parameter.
-        path: String,
-        /// The ids that have a state.
-        ids: Vec<u64>,
-    },
     /// The record has more tensors than burn can restore.
     #[error("the record has {found} tensors, over burn's limit of {limit}")]
     TooManyTensors {

@@ -151,27 +151,28 @@ impl Manifest {
         if manifest.epoch != epoch {
             return Err(EpochError::OtherEpoch { expected: epoch, found: manifest.epoch }.into());
         }
-        Part::ALL.into_iter().try_for_each(|part| manifest.entry(part).map(drop))?;
-        Ok(manifest)
+        let is_missing = |part: &Part| !manifest.files.contains_key(part.file_name());
+        match Part::ALL.into_iter().find(is_missing) {
+            Some(part) => Err(manifest.no_record(part)),
+            None => Ok(manifest),
+        }
     }
 
-    /// The file of a record.
+    /// The error for an epoch without this record.
+    pub(super) fn no_record(&self, part: Part) -> Error {
+        let found = self.files.keys().cloned().collect();
+        EpochError::NoRecord { name: part.file_name().into(), found }.into()
+    }
+
+    /// Opens all files, and checks their lengths and headers. So the files that are checked are
+    /// those that are read, even if others take their places.
     ///
     /// # Errors
     ///
-    /// [`EpochError::NoRecord`].
-    pub(super) fn entry(&self, part: Part) -> Result<&Entry> {
-        let name = part.file_name();
-        self.files.get(name).ok_or_else(|| {
-            let found = self.files.keys().cloned().collect();
-            EpochError::NoRecord { name: name.into(), found }.into()
-        })
-    }
-
-    /// Checks that all files are there, with their lengths and headers.
-    pub(super) fn check(&self, directory: &Path) -> Result<()> {
-        let mut files = self.files.iter();
-        files.try_for_each(|(name, entry)| entry.open(&directory.join(name)).map(drop))
+    /// Those of [`Entry::open`].
+    pub(super) fn open(&self, directory: &Path) -> Result<BTreeMap<&str, File>> {
+        let files = self.files.iter();
+        files.map(|(name, entry)| Ok((&**name, entry.open(&directory.join(name))?))).collect()
     }
 }
 

@@ -111,7 +111,9 @@ mod packed;
 mod reading;
 mod record;
 mod shared;
+mod staging;
 mod state;
+mod states;
 mod strategy;
 
 pub use checkpointer::{SafetensorsCheckpointer, error_of};

@@ -1,13 +1,15 @@
 //! The module that records are restored for.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn::module::{Module, ModuleVisitor, Param, Parameter as BurnParameter};
 use burn::tensor::kind::Basic;
-use burn::tensor::{Bool, Int, Tensor};
+use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
 use safetensors_core::error::Mismatch;
 use safetensors_core::{Dtype, ErrorKind, Result};
 
+use super::container::Content;
 use super::names::Ids;
 use super::record::RecordFile;
 use super::state;
@@ -30,10 +32,17 @@ pub(super) struct Parameter {
     saved_shape: Vec<usize>,
     /// The shape in the module, which is also that of the gradient.
     pub(super) shape: Vec<usize>,
-    /// The dtype in a file. A parameter without a value has the default dtype of its device. `None`
-    /// if the format lacks the dtype.
+    /// The dtype in the module, by its name in the format, which is also that of the gradient. A
+    /// parameter without a value has the default dtype of its device. `None` if the format lacks
+    /// the dtype.
     pub(super) dtype: Option<Dtype>,
+    /// The dtype in the record of the module, which differs if the parameter is converted when it
+    /// is saved. `None` if that cannot be known.
+    saved_dtype: Option<Dtype>,
 }
+
+/// The parameters by the ids that an epoch has for them, each with its path.
+pub(super) type Owners<'a> = BTreeMap<u64, (&'a str, &'a Parameter)>;
 
 impl Parameters {
     pub(super) fn of(module: &impl Module) -> Self {
@@ -42,8 +51,21 @@ impl Parameters {
         parameters
     }
 
-    pub(super) fn get(&self, path: &str) -> Option<&Parameter> {
-        self.all.get(path)
+    /// The parameter of a path, with the path.
+    pub(super) fn get(&self, path: &str) -> Option<(&str, &Parameter)> {
+        self.all.get_key_value(path).map(|(path, parameter)| (path.as_str(), parameter))
+    }
+
+    /// The parameter that takes the place of each id of a model. A tied parameter has several paths
+    /// under one id. It stays one, and gets the id of its first path.
+    pub(super) fn owners(&self, model: &Content) -> Owners<'_> {
+        let mut owners = Owners::new();
+        for (path, parameter) in &self.all {
+            if let Some(id) = model.tensors.get(path).and_then(|tensor| tensor.param_id) {
+                owners.entry(id).or_insert((path, parameter));
+            }
+        }
+        owners
     }
 
     /// Compares the record of a module with this module.
@@ -65,7 +87,7 @@ impl Parameters {
                 let (expected, found) = (parameter.saved_shape.clone(), shape.to_vec());
                 mismatches.push(Mismatch::Shape { name: name(), expected, found });
             }
-            if let Some(expected) = parameter.dtype.filter(|expected| expected != dtype) {
+            if let Some(expected) = parameter.saved_dtype.filter(|expected| expected != dtype) {
                 mismatches.push(Mismatch::Dtype { name: name(), expected, found: *dtype });
             }
         }
@@ -83,7 +105,7 @@ impl Parameters {
     ///
     /// # Errors
     ///
-    /// Those of [`state::new_ids`].
+    /// Those of [`state::new_ids()`].
     pub(super) fn adapt_optimizer(
         &self,
         optimizer: &mut RecordFile,
@@ -94,9 +116,15 @@ impl Parameters {
     }
 
     /// Gives the record of a module, which has been [compared](Parameters::check), the ids of this
-    /// module.
+    /// module. Parameters that were tied when they were saved get one id.
     pub(super) fn adapt_model(&self, model: &mut RecordFile) {
-        let ids = self.all.iter().map(|(path, parameter)| (path.clone(), parameter.id));
+        let content = model.content();
+        let owners = self.owners(&content);
+        let id = |path: &String, parameter: &Parameter| {
+            let saved = content.tensors.get(path).and_then(|tensor| tensor.param_id);
+            saved.and_then(|id| owners.get(&id)).map_or(parameter.id, |(_, owner)| owner.id)
+        };
+        let ids = self.all.iter().map(|(path, parameter)| (path.clone(), id(path, parameter)));
         model.ids = Ids::OfTensors(ids.collect());
     }
 
@@ -111,19 +139,37 @@ impl Parameters {
         // burn compares with this shape, too.
         let saved_shape = param.lazy_shape().to_vec();
         let mut shape = saved_shape.clone();
-        let dtype = if param.is_initialized() {
-            param.dtype()
+        let (dtype, saved_dtype) = if param.is_initialized() {
+            (param.dtype(), Some(param.transform_for_save().val().dtype()))
         } else {
             // A parameter without a value declares the shape that it is saved in.
             if D == 2 && shape[0] != shape[1] && is_column() {
                 shape.reverse();
             }
-            kind.default_dtype(&param.lazy_device())
+            (kind.default_dtype(&param.lazy_device()), saved_dtype(param))
         };
-        let (id, dtype) = (param.id.val(), dtype::to_file(dtype).ok());
-        let parameter = Parameter { id, saved_shape, shape, dtype };
+        let id = param.id.val();
+        let in_file = |dtype| dtype::to_file(dtype).ok();
+        let (dtype, saved_dtype) = (in_file(dtype), saved_dtype.and_then(in_file));
+        let parameter = Parameter { id, saved_shape, shape, dtype, saved_dtype };
         self.all.insert(self.path.join("."), parameter);
     }
+}
+
+/// The dtype in which a parameter without a value will be saved. This does not initialize it: a
+/// small value is loaded and saved in its place. `None` if the functions of the parameter refuse so
+/// small a value.
+fn saved_dtype<const D: usize, K: Basic>(param: &Param<Tensor<D, K>>) -> Option<DType>
+where
+    Tensor<D, K>: BurnParameter,
+{
+    let saved = || {
+        let data = TensorData::zeros::<f32, _>([1; D]);
+        let value = Tensor::from_data(data, &param.lazy_device());
+        let loaded = param.clone().transform_for_load(value, param.id);
+        loaded.transform_for_save().val().dtype()
+    };
+    catch_unwind(AssertUnwindSafe(saved)).ok()
 }
 
 /// Paths are made as burn's records make them.

@@ -6,7 +6,7 @@ use burn::tensor::{Bytes, TensorData};
 use safetensors_core::framework::write_native;
 use safetensors_core::io::FileSource;
 use safetensors_core::save::Sink;
-use safetensors_core::{Dtype, ErrorKind, ReadAt, Result, TensorSource, shape};
+use safetensors_core::{Dtype, Error, ErrorKind, ReadAt, Result, TensorSource, shape};
 
 use super::container::Described;
 use crate::save::DataSource;
@@ -47,7 +47,7 @@ impl<'a> PackedTensor<'a> {
         // The booleans of some backends must be converted, and are few.
         if tensor.dtype.is_bool() {
             let mut bytes = vec![0; range.len()];
-            file.read_exact_at(&mut bytes, range.start as u64).map_err(ErrorKind::Io)?;
+            read(file, &mut bytes, range.start)?;
             return Self::of_bytes(Bytes::from_bytes_vec(bytes), tensor);
         }
         let (expected, found) = (shape::byte_len(dtype, &shape)?, range.len() as u64);
@@ -56,6 +56,12 @@ impl<'a> PackedTensor<'a> {
         }
         Ok(Self { dtype, shape, data: Data::File(file, range) })
     }
+}
+
+/// Fills `bytes`. Errors name the file.
+pub(super) fn read(file: &FileSource, bytes: &mut [u8], offset: usize) -> Result<()> {
+    let read = file.read_exact_at(bytes, offset as u64);
+    read.map_err(|error| Error::from(ErrorKind::Io(error)).in_path(file.path()))
 }
 
 impl TensorSource for PackedTensor<'_> {
@@ -74,7 +80,7 @@ impl TensorSource for PackedTensor<'_> {
                 let mut buffer = vec![0; PIECE.min(range.len())];
                 for start in range.clone().step_by(PIECE) {
                     let piece = &mut buffer[..PIECE.min(range.end - start)];
-                    file.read_exact_at(piece, start as u64).map_err(ErrorKind::Io)?;
+                    read(file, piece, start)?;
                     write_native(self.dtype, piece, sink)?;
                 }
                 Ok(())

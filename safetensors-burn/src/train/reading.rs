@@ -1,13 +1,15 @@
-//! Reads tensors into existing memory, several at a time, and compares each with its digest.
+//! Reads tensors, several at a time, and compares each with its digest.
 
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use burn::tensor::{BoolStore, DType};
+use burn::tensor::{BoolStore, DType, TensorData};
 use safetensors_core::digest::{Digest, Hasher};
 use safetensors_core::framework::{check_bools, default_threads};
 use safetensors_core::io::FileSource;
-use safetensors_core::{Dtype, ErrorKind, LazyTensor, ReadAt, Result};
+use safetensors_core::{Dtype, ErrorKind, LazyTensor, ReadAt, Result, TensorBuf};
+
+use crate::{dtype, load};
 
 /// Fewer bytes than this are read by one thread, because starting others takes longer.
 const WORTH_SEVERAL_THREADS: usize = 2 << 20;
@@ -15,49 +17,68 @@ const WORTH_SEVERAL_THREADS: usize = 2 << 20;
 /// Bytes are hashed in pieces of this length, while they are still in the processor's cache.
 const PIECE: usize = 256 << 10;
 
-/// A tensor, and where its bytes go.
+/// Does some work for each item, in several threads if the items have enough bytes. Returns the
+/// results in the order of the items.
+///
+/// # Errors
+///
+/// The first error in the order of the items, among those that were begun.
+pub(super) fn in_parallel<I: Send, T: Send>(
+    items: Vec<I>,
+    bytes: usize,
+    work: impl Fn(I) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
+    let several = bytes >= WORTH_SEVERAL_THREADS;
+    let threads = if several { default_threads().min(items.len()) } else { 1 };
+    let queue = Mutex::new(items.into_iter().enumerate());
+    // The lock must not be held while an item is worked on.
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let run = || {
+        let mut results = Vec::new();
+        while let Some((number, item)) = next() {
+            let result = work(item);
+            let has_failed = result.is_err();
+            results.push((number, result));
+            if has_failed {
+                break;
+            }
+        }
+        results
+    };
+    let mut results = thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(run)).collect();
+        let mut results = run();
+        for other in others {
+            results.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+        results
+    });
+    results.sort_unstable_by_key(|(number, _)| *number);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+/// A tensor of a file that is to be read.
 pub(super) struct Job<'a> {
     pub(super) tensor: LazyTensor<'a, FileSource>,
     /// The digest that the file records.
     pub(super) digest: Option<Digest>,
     /// The dtype in burn, whose booleans may be wider than those of the file.
     pub(super) dtype: DType,
-    pub(super) memory: &'a mut [u8],
-}
-
-/// Does all jobs, each in one thread.
-///
-/// # Errors
-///
-/// The first error of the job that comes first, among those that were begun. Each names the file
-/// and the tensor.
-pub(super) fn read_all(jobs: Vec<Job<'_>>) -> Result<()> {
-    let bytes: usize = jobs.iter().map(|job| job.memory.len()).sum();
-    let several = bytes >= WORTH_SEVERAL_THREADS;
-    let threads = if several { default_threads().min(jobs.len()) } else { 1 };
-    let queue = Mutex::new(jobs.into_iter());
-    // The lock must not be held while a job is done.
-    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-    let work = || std::iter::from_fn(next).try_for_each(Job::run);
-    thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
-        let mut result = work();
-        for other in others {
-            let theirs = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            result = result.and(theirs);
-        }
-        result
-    })
 }
 
 impl Job<'_> {
-    fn run(self) -> Result<()> {
-        let Self { tensor, digest, dtype, memory } = self;
+    /// Reads the tensor into `memory`, and compares it with its digest.
+    ///
+    /// # Errors
+    ///
+    /// Each names the file and the tensor.
+    pub(super) fn fill(&self, memory: &mut [u8]) -> Result<()> {
+        let Self { tensor, digest, dtype } = self;
         let mut read = || {
             let expected = digest.ok_or(ErrorKind::NoDigest)?;
             let found = match dtype {
-                DType::Bool(BoolStore::U32) => fill_wide(&tensor, memory)?,
-                _ => fill(&tensor, memory)?,
+                DType::Bool(BoolStore::U32) => fill_wide(tensor, memory)?,
+                _ => fill(tensor, memory)?,
             };
             if found != expected {
                 let (expected, found) = (expected.to_string(), found.to_string());
@@ -67,6 +88,21 @@ impl Job<'_> {
             Ok(())
         };
         read().map_err(|error| tensor.locate(error))
+    }
+
+    /// Reads the tensor into memory of its own.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`fill`](Job::fill); [`ErrorKind::TooLargeForMemory`].
+    pub(super) fn read(&self) -> Result<TensorData> {
+        let (dtype, shape) = match self.dtype {
+            DType::Bool(BoolStore::U32) => (Dtype::U32, self.tensor.shape()),
+            _ => (self.tensor.dtype(), self.tensor.shape()),
+        };
+        let buf = TensorBuf::filled_by(dtype, shape.to_vec(), |memory| self.fill(memory));
+        let data = || load::from_bytes(dtype::into_bytes(buf?)?, shape.to_vec(), self.dtype);
+        data().map_err(|error| self.tensor.locate(error))
     }
 }
 

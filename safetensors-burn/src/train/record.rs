@@ -15,7 +15,9 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 
+use burn::optim::OptimizerRecord;
 use burn::tensor::{Bytes, DType};
+use burn::train::checkpoint::Checkpoint as Record;
 use burn_store::burn_pack::Scalar;
 use safetensors_core::digest::TensorDigests;
 use safetensors_core::framework::synced_later;
@@ -26,9 +28,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::EpochError;
+use super::checkpointer::of_record;
 use super::container::{self, Container, Content, Described};
 use super::names::{Ids, NewIds};
-use super::reading::{Job, read_all};
+use super::reading::{Job, in_parallel};
+use super::states::States;
 use crate::dtype;
 
 const RECORD: &str = "safetensors_bridge.record";
@@ -200,24 +204,16 @@ impl RecordFile {
         self.ids.join(self.named.clone())
     }
 
-    /// Reads the tensors, and makes the container of which burn makes a record. Every tensor is
-    /// compared with its digest.
+    /// Reads the tensors, and makes a record of them. Every tensor is compared with its digest. All
+    /// tensors are parts of one block of memory.
     ///
     /// # Errors
     ///
     /// Those of reading; [`ErrorKind::NoDigest`](safetensors_core::ErrorKind::NoDigest) and
     /// [`ErrorKind::DigestMismatch`](safetensors_core::ErrorKind::DigestMismatch).
-    pub(super) fn read(self) -> Result<Bytes> {
-        let saved = self.content();
-        let Self { checkpoint, named, ids, new_ids, digests } = self;
-        if saved.tensors.len() != named.tensors.len() {
-            return Err(not_a_record(PATH_IDS, "paths that give each tensor a name".into()));
-        }
-        let in_record = |name| new_ids.rename(&ids.in_record(name).0);
-        let in_file: BTreeMap<String, &str> =
-            named.tensors.keys().filter_map(|name| Some((in_record(name)?, &**name))).collect();
-        let content = new_ids.apply(saved);
-        container::build(content, |content, mut rest| {
+    pub(super) fn read<R: Record>(self) -> Result<R> {
+        let (content, names) = self.adapted()?;
+        let container = container::build(content, |content, mut rest| {
             let mut jobs = Vec::with_capacity(content.tensors.len());
             let mut at = 0;
             // The tensors lie in the order of their names, so the memory is cut front to back.
@@ -226,18 +222,57 @@ impl RecordFile {
                 let (_, after_gap) = rest.split_at_mut((start - at) as usize);
                 let (memory, after) = after_gap.split_at_mut((end - start) as usize);
                 (rest, at) = (after, end);
-                let name = in_file.get(name).copied().unwrap_or(name);
-                let lazy = checkpoint.tensor(name)?;
-                jobs.push(Job {
-                    tensor: lazy,
-                    digest: digests.get(name),
-                    dtype: tensor.dtype,
-                    memory,
-                });
+                jobs.push((self.job(&names, name, tensor)?, memory));
             }
-            read_all(jobs)
-        })
+            let bytes = jobs.iter().map(|(_, memory)| memory.len()).sum();
+            in_parallel(jobs, bytes, |(job, memory)| job.fill(memory)).map(drop)
+        })?;
+        record_of(container)
     }
+
+    /// [`read`](RecordFile::read) for the record of an optimizer. Each tensor has memory of its own
+    /// if burn can be given it.
+    pub(super) fn read_optimizer(self) -> Result<OptimizerRecord> {
+        let (content, names) = self.adapted()?;
+        let Some(states) = States::of(&content) else { return self.read() };
+        let mut jobs = Vec::with_capacity(content.tensors.len());
+        for (name, tensor) in &content.tensors {
+            jobs.push((name, self.job(&names, name, tensor)?));
+        }
+        let bytes = jobs.iter().map(|(_, job)| job.tensor.byte_len() as usize).sum();
+        let tensors = in_parallel(jobs, bytes, |(name, job)| Ok((name.clone(), job.read()?)))?;
+        let rest = Content { tensors: BTreeMap::new(), ..content };
+        Ok(states.record(record_of(container::build(rest, |_, _| Ok(()))?)?, tensors))
+    }
+
+    /// The content under the names and ids that burn will get, and the names in the file by them.
+    fn adapted(&self) -> Result<(Content, BTreeMap<String, &str>)> {
+        let saved = self.content();
+        let Self { named, ids, new_ids, .. } = self;
+        if saved.tensors.len() != named.tensors.len() {
+            return Err(not_a_record(PATH_IDS, "paths that give each tensor a name".into()));
+        }
+        let in_record = |name| new_ids.rename(&ids.in_record(name).0);
+        let names = named.tensors.keys().filter_map(|name| Some((in_record(name)?, &**name)));
+        Ok((new_ids.apply(saved), names.collect()))
+    }
+
+    /// The reading of a tensor that has this name in burn.
+    fn job(
+        &self,
+        names: &BTreeMap<String, &str>,
+        name: &str,
+        tensor: &Described,
+    ) -> Result<Job<'_>> {
+        let name = names.get(name).copied().unwrap_or(name);
+        let lazy = self.checkpoint.tensor(name)?;
+        Ok(Job { tensor: lazy, digest: self.digests.get(name), dtype: tensor.dtype })
+    }
+}
+
+/// Makes a record of a container.
+fn record_of<R: Record>(container: Bytes) -> Result<R> {
+    R::checkpoint_from_bytes(container).map_err(of_record)
 }
 
 /// A metadata entry as a map, which is empty if there is no such entry.

@@ -10,14 +10,13 @@ use burn_store::burn_pack::Scalar;
 use safetensors_core::error::Mismatch;
 use safetensors_core::{Dtype, ErrorKind, Result};
 
-use super::EpochError;
 use super::container::{Content, Described};
-use super::module::{Parameter, Parameters};
+use super::module::{Owners, Parameters};
 use super::names::{NewIds, parse_id};
 use crate::dtype;
 
 /// The scalar in which burn keeps the number of dimensions of a parameter.
-const RANK: &str = "__rank";
+pub(super) const RANK: &str = "__rank";
 
 /// The tensors of burn's optimizers that have the shape of their parameter. The state of any other
 /// optimizer may have any shape.
@@ -50,58 +49,48 @@ const OF_SAME_SHAPE: [&str; 16] = [
 /// Compares the record of an optimizer with a module, and returns the ids that its parameters have
 /// in the module. `model` is the record of the module in the same epoch, which fits the module.
 ///
-/// Parameters are found by the paths that the model of the epoch has for their ids. Ids that it
-/// does not have are found by the paths that the optimizer has for them.
+/// burn uses a state if the model has a parameter of its id. A parameter may have got another id
+/// since its state was made, for example by loading weights. burn never uses such a state again, so
+/// it is left out, even if the parameter has no other one yet.
+///
+/// If the model has none of the ids, the optimizer may be that of another run. Its states are then
+/// compared with the parameters of the paths that the optimizer has for their ids.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Mismatches`] with all differences; [`EpochError::SeveralStates`].
+/// [`ErrorKind::Mismatches`] with all differences.
 pub(super) fn new_ids(module: &Parameters, model: &Content, optimizer: &Content) -> Result<NewIds> {
     let ids = ids(optimizer);
     if ids.is_empty() {
         // The state of L-BFGS, for example, belongs to no parameter.
         return Ok(NewIds::default());
     }
-    let in_model = paths_in_model(model);
     let mut mismatches = Vec::new();
-    let mut by_path: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
-    for id in ids {
-        let recorded = optimizer.metadata.get(&id.to_string()).map(String::as_str);
-        let path = match in_model.get(&id) {
-            // A tied parameter has several paths.
-            Some(paths) => recorded.filter(|path| paths.contains(path)).or(paths.first().copied()),
-            None => recorded,
-        };
-        match path {
-            Some(path) if module.get(path).is_some() => by_path.entry(path).or_default().push(id),
-            _ => {
-                let name = path.map_or_else(|| id.to_string(), String::from);
-                mismatches.push(Mismatch::Extra { name });
+    let mut owners = module.owners(model);
+    owners.retain(|id, _| ids.contains(id));
+    let in_use: BTreeMap<u64, u64> =
+        owners.iter().map(|(id, (_, parameter))| (*id, parameter.id)).collect();
+    let by_path: BTreeMap<&str, u64> = owners.values().map(|(path, p)| (*path, p.id)).collect();
+    let mut paths = BTreeMap::new();
+    for (path, id) in by_path {
+        if let Some(other) = paths.insert(id, path) {
+            mismatches.push(Mismatch::Tied { name: path.into(), other: other.into() });
+        }
+    }
+    if owners.is_empty() {
+        for id in &ids {
+            let path = optimizer.metadata.get(&id.to_string());
+            match path.and_then(|path| module.get(path)) {
+                Some(owner) => _ = owners.insert(*id, owner),
+                None => {
+                    let name = path.cloned().unwrap_or_else(|| id.to_string());
+                    mismatches.push(Mismatch::Extra { name });
+                }
             }
         }
     }
-    let mut new_ids = Vec::new();
-    let mut used: BTreeMap<u64, &str> = BTreeMap::new();
-    let mut owners = BTreeMap::new();
-    for (path, ids) in by_path {
-        let Some(parameter) = module.get(path) else { continue };
-        let is_known = |id: &&u64| ids.len() == 1 || in_model.contains_key(*id);
-        let known: Vec<u64> = ids.iter().filter(is_known).copied().collect();
-        let [kept] = known[..] else {
-            return Err(EpochError::SeveralStates { path: path.into(), ids }.into());
-        };
-        // The parameter had the other ids before it got this one. Nothing uses their states.
-        new_ids.extend(ids.iter().map(|id| (*id, (*id == kept).then_some(parameter.id))));
-        if let Some(other) = used.insert(parameter.id, path) {
-            mismatches.push(Mismatch::Tied { name: path.into(), other: other.into() });
-        }
-        owners.insert(kept, (path, parameter));
-    }
-    let new_ids: NewIds = new_ids.into_iter().collect();
     for (name, tensor) in &optimizer.tensors {
-        if new_ids.rename(name).is_some() {
-            compare_tensor(name, tensor, &owners, &mut mismatches);
-        }
+        compare_tensor(name, tensor, &owners, &mut mismatches);
     }
     for (id, (path, parameter)) in &owners {
         let found = optimizer.scalars.get(&format!("{id}.{RANK}"));
@@ -115,7 +104,7 @@ pub(super) fn new_ids(module: &Parameters, model: &Content, optimizer: &Content)
         }
     }
     if mismatches.is_empty() {
-        Ok(new_ids)
+        Ok(ids.into_iter().map(|id| (id, in_use.get(&id).copied())).collect())
     } else {
         Err(ErrorKind::Mismatches { mismatches }.into())
     }
@@ -131,23 +120,12 @@ fn ids(optimizer: &Content) -> BTreeSet<u64> {
     of_tensors.chain(of_scalars).collect()
 }
 
-/// The paths of each parameter in the record of a module, by its id.
-fn paths_in_model(model: &Content) -> BTreeMap<u64, Vec<&str>> {
-    let mut paths: BTreeMap<u64, Vec<&str>> = BTreeMap::new();
-    for (path, tensor) in &model.tensors {
-        if let Some(id) = tensor.param_id {
-            paths.entry(id).or_default().push(path);
-        }
-    }
-    paths
-}
-
 /// Compares a tensor of the state with its parameter. `owners` has the path and the parameter of
 /// each id.
 fn compare_tensor(
     name: &str,
     tensor: &Described,
-    owners: &BTreeMap<u64, (&str, &Parameter)>,
+    owners: &Owners<'_>,
     mismatches: &mut Vec<Mismatch>,
 ) {
     // burn looks for a tensor by the id that it has and by the name that begins with this id.
@@ -156,7 +134,7 @@ fn compare_tensor(
     let Some((id, state)) = state else {
         return mismatches.push(Mismatch::Extra { name: name.into() });
     };
-    // An id without a parameter is a mismatch already.
+    // A state that nothing uses, or a mismatch that is listed already.
     let Some((path, parameter)) = owners.get(&id) else { return };
     let Some(expected) = shape_of(state, &parameter.shape) else { return };
     let name = format!("{path}.{state}");

@@ -322,6 +322,69 @@ fn the_states_of_parameters_that_are_one_in_the_model() {
     assert_eq!(mismatches(&epochs, &tied, "optimizer.safetensors"), [expected]);
 }
 
+/// A new model has two parameters where the saved one had one under two paths. burn gives both the
+/// saved id, so they are one again.
+#[test]
+fn parameters_that_were_tied_are_tied_again() {
+    #[derive(Module, Debug)]
+    struct Two {
+        a: Param<Tensor<2>>,
+        b: Param<Tensor<2>>,
+    }
+    let device = Device::default().autodiff();
+    let weight = || Param::from_tensor(Tensor::<2>::ones([2, 2], &device));
+    let one = weight();
+    let mut saved = Two { a: one.clone(), b: one };
+    let mut optimizer = AdamWConfig::new().init();
+    let loss = saved.a.val().powi_scalar(2).sum() + saved.b.val().powi_scalar(3).sum();
+    let grads = GradientsParams::from_grads(loss.backward(), &saved);
+    saved = optimizer.step(0.1, saved, grads);
+    let (_dir, epochs) = empty();
+    save(&epochs, saved, optimizer.to_record());
+    let new = Two { a: weight(), b: weight() };
+    let id = new.a.id;
+    assert_ne!(id, new.b.id);
+    let (model, optimizer, _) = epochs.checkpointers_for(&new);
+    let state = content(optimizer.restore(1).unwrap());
+    assert!(!state.0.is_empty() && state.0.iter().all(|tensor| tensor.3 == Some(id.val())));
+    let restored = new.load_record(model.restore(1).unwrap());
+    assert_eq!((restored.a.id, restored.b.id), (id, id));
+}
+
+/// The function of a parameter that makes it smaller when it is saved.
+#[test]
+fn a_parameter_that_is_saved_in_another_dtype() {
+    #[derive(Module, Debug)]
+    struct Halved {
+        weight: Param<Tensor<2>>,
+    }
+    let device = Device::default().autodiff();
+    let halved = |weight: Param<Tensor<2>>| {
+        let weight = weight.save_mapper(|value| value.cast(DType::F16));
+        Halved { weight: weight.load_mapper(|value| value.cast(DType::F32)) }
+    };
+    let value = || Param::from_tensor(Tensor::<2>::ones([2, 3], &device));
+    let mut saved = halved(value());
+    let mut optimizer = AdamWConfig::new().init();
+    let loss = saved.weight.val().powi_scalar(2).sum();
+    let grads = GradientsParams::from_grads(loss.backward(), &saved);
+    saved = optimizer.step(0.1, saved, grads);
+    let (_dir, epochs) = empty();
+    save(&epochs, saved.clone(), optimizer.to_record());
+    let ones = burn::module::Initializer::Ones;
+    for new in [halved(value()), halved(ones.init([2, 3], &device))] {
+        let (model, optimizer, _) = epochs.checkpointers_for(&new);
+        assert_eq!(optimizer.restore(1).unwrap().len(), 2);
+        let restored = new.load_record(model.restore(1).unwrap());
+        assert_eq!(restored.weight.val().dtype(), DType::F32);
+    }
+    // Without the functions, the file has another dtype than the module.
+    let expected =
+        Mismatch::Dtype { name: "weight".into(), expected: Dtype::F32, found: Dtype::F16 };
+    let plain = Halved { weight: value() };
+    assert_eq!(mismatches(&epochs, &plain, "model.safetensors"), [expected]);
+}
+
 /// The optimizers that keep no state by parameter.
 #[test]
 fn a_state_that_belongs_to_no_parameter_is_restored() {

@@ -31,7 +31,10 @@ fn an_epoch_is_the_same_and_nothing_stays_in_the_directory() {
 fn every_tensor_is_the_same() {
     let staging = tempdir().unwrap();
     let tensor = |name: &str, dtype: DType, count: usize| {
-        let byte = |i: usize| if dtype.is_bool() { usize::from(i.is_multiple_of(8)) } else { i * 37 } as u8;
+        let byte = |i: usize| match dtype.is_bool() {
+            true => u8::from(i.is_multiple_of(8)),
+            false => (i * 37) as u8,
+        };
         let bytes = (0..count * dtype.size()).map(byte).collect();
         PackTensor::new(name.into(), dtype, [count], Some(7), Bytes::from_bytes_vec(bytes))
     };
@@ -74,6 +77,19 @@ fn a_directory_that_is_missing_is_an_error_and_the_old_epoch_stays() {
     of(scheduler.save(1, training.scheduler.to_record()));
     assert_eq!(files(&epochs, 1), before);
     assert_eq!(names_in(epochs.path(1).parent().unwrap()), ["epoch-1"]);
+}
+
+/// As at every other error of the system.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_error_of_the_directory_keeps_its_kind() {
+    // Nothing can be created in this directory, whoever asks.
+    let (_dir, epochs) = empty();
+    let epochs = epochs.staging("/proc");
+    let result = epochs.checkpointers().0.save(1, Training::new().model.into_record());
+    let Err(CheckpointerError::IOError(error)) = result else { panic!("{result:?}") };
+    assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+    assert!(error.to_string().contains("/proc"), "{error}");
 }
 
 /// A quantised tensor is refused by its name, as without the directory.

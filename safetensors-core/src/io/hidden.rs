@@ -44,11 +44,16 @@ pub(crate) fn directory(path: &Path) -> &Path {
     }
 }
 
+/// The hidden path beside a file or directory whose name ends in `suffix`.
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = stem(path.file_name().unwrap_or_default(), suffix.len());
+    name.push(suffix);
+    directory(path).join(name)
+}
+
 /// Where the backup of a file's header lies while the header is written in place.
 pub(crate) fn header_backup(path: &Path) -> PathBuf {
-    let mut name = stem(path.file_name().unwrap_or_default(), BACKUP_SUFFIX.len());
-    name.push(BACKUP_SUFFIX);
-    directory(path).join(name)
+    beside(path, BACKUP_SUFFIX)
 }
 
 /// Whether the file at this path is a backup of a header, by its first bytes. Links are not
@@ -66,9 +71,19 @@ pub(crate) fn is_header_backup(path: &Path) -> bool {
 
 /// Where an old directory lies while it is replaced in two steps.
 pub(crate) fn previous(path: &Path) -> PathBuf {
-    let mut name = stem(path.file_name().unwrap_or_default(), PREVIOUS_SUFFIX.len());
-    name.push(PREVIOUS_SUFFIX);
-    directory(path).join(name)
+    beside(path, PREVIOUS_SUFFIX)
+}
+
+/// The name of the directory that has this hidden name while it is written, removed or replaced;
+/// `None` for any other name. A name that was shortened stays so.
+pub(crate) fn owner_of_directory(name: &OsStr) -> Option<&OsStr> {
+    let text = name.to_str()?.strip_prefix('.')?;
+    let temporary = || {
+        let (owner, _) = text.strip_suffix(TEMPORARY_SUFFIX)?.rsplit_once('.')?;
+        is_temporary(name, &temporary_prefix(owner.as_ref())).then_some(owner)
+    };
+    let owner = text.strip_suffix(PREVIOUS_SUFFIX).or_else(temporary);
+    owner.filter(|owner| !owner.is_empty()).map(OsStr::new)
 }
 
 /// The beginning of the names of all temporary files of a file. [`ID_LEN`] characters and
@@ -212,6 +227,27 @@ mod tests {
         ] {
             assert_eq!(is_temporary_name(OsStr::new(name)), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn the_owner_of_a_hidden_directory_is_found() {
+        for (name, expected) in [
+            (".epoch-12.aB3dE6.tmp", Some("epoch-12")),
+            (".epoch-12.previous", Some("epoch-12")),
+            (".a.b.aB3dE6.tmp", Some("a.b")),
+            ("epoch-12", None),
+            ("epoch-12.previous", None),
+            (".epoch-12.aB3d.6.tmp", None),
+            (".epoch-12.tmp", None),
+            (".previous", None),
+            ("..aB3dE6.tmp", None),
+            ("", None),
+        ] {
+            let found = owner_of_directory(OsStr::new(name));
+            assert_eq!(found, expected.map(OsStr::new), "{name}");
+        }
+        let path = Path::new("run/epoch-12");
+        assert_eq!(owner_of_directory(previous(path).file_name().unwrap()), path.file_name());
     }
 
     #[test]

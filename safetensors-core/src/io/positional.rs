@@ -116,11 +116,12 @@ fn write_all(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
     }
     Ok(())
 }
+
 /// Asks the system to begin to put a range of a file on the disk, where it can. This does not wait
 /// for the disk, and errors show when the file is synchronised.
 pub(crate) fn start_writing_back(file: &File, range: std::ops::Range<u64>) {
-    // Linux takes this advice as a request to write back what has changed. What the disk has already
-    // leaves the page cache, which is little directly after it was written.
+    // Linux takes this advice as a request to write back what has changed. What the disk has
+    // already leaves the page cache, which is little directly after it was written.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     {
         use std::num::NonZeroU64;

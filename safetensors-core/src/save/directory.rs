@@ -1,5 +1,6 @@
 //! [`AtomicDirectory`]: a new directory that appears at its path complete, or not at all.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use super::atomic::{directory, sync, sync_directory};
 use super::temporary::{TempDirectory, remove_leftovers};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::failpoint;
-use crate::io::hidden::previous;
+use crate::io::hidden::{owner_of_directory, previous};
 use crate::io::lock::DirectoryLock;
 use crate::io::unfinished::Steps;
 
@@ -196,6 +197,22 @@ impl AtomicDirectory {
     pub fn clean(path: impl AsRef<Path>) {
         let path = path.as_ref();
         remove_leftovers(directory(path), path.file_name().unwrap_or_default());
+    }
+
+    /// The name of the directory that a hidden one belongs to, by the name of the hidden one: that
+    /// in which it is written or removed, or that of an old one while it is replaced. `None` for
+    /// any other name.
+    ///
+    /// ```
+    /// use safetensors_core::save::AtomicDirectory;
+    ///
+    /// let owner_of = |name: &'static str| AtomicDirectory::owner_of(name.as_ref());
+    /// assert_eq!(owner_of(".epoch-7.aB3dE6.tmp"), Some("epoch-7".as_ref()));
+    /// assert_eq!(owner_of(".epoch-7.previous"), Some("epoch-7".as_ref()));
+    /// assert_eq!(owner_of("epoch-7"), None);
+    /// ```
+    pub fn owner_of(name: &OsStr) -> Option<&OsStr> {
+        owner_of_directory(name)
     }
 
     /// Brings back an old directory if a process ended while it replaced that directory in two

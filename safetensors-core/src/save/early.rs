@@ -1,4 +1,4 @@
-//! [`Early`]: a large file goes to the disk while it is still being written.
+//! [`Early`]: a file goes to the disk while it is still being written.
 //!
 //! A file that is synchronised only at its end has the disk wait while it is written, and the
 //! program wait while the disk works. Both take about as long.
@@ -10,12 +10,18 @@ use std::sync::{Mutex, PoisonError};
 use super::ranges::Ranges;
 use crate::io::positional::start_writing_back;
 
-/// The disk gets this much at a time. A shorter file is soon synchronised at its end.
-pub(super) const PIECE: u64 = 16 << 20;
+/// The disk gets a quarter of the file at a time, but at least and at most this much. A shorter
+/// file is soon synchronised at its end.
+const LEAST: u64 = 1 << 20;
+const MOST: u64 = 16 << 20;
 
 /// What has been written of a file, and how much of it the system was asked to put on the disk.
-#[derive(Debug, Default)]
-pub(super) struct Early(Mutex<State>);
+#[derive(Debug)]
+pub(super) struct Early {
+    /// How much the disk gets at a time.
+    piece: u64,
+    state: Mutex<State>,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -25,6 +31,17 @@ struct State {
 }
 
 impl Early {
+    /// For a file with this many bytes of data; `None` if it is short.
+    pub(super) fn for_file_of(bytes: u64) -> Option<Self> {
+        let piece = (bytes / 4).clamp(LEAST, MOST);
+        (bytes > LEAST).then(|| Self { piece, state: Mutex::default() })
+    }
+
+    /// How much to write at a time, so that the disk can begin with it.
+    pub(super) fn piece(&self) -> usize {
+        self.piece as usize
+    }
+
     /// Notes that a range of the file has been written. As soon as enough bytes follow those that
     /// were asked for last, asks for them.
     pub(super) fn written(&self, file: &File, range: Range<u64>) {
@@ -35,12 +52,12 @@ impl Early {
 
     fn next(&self, range: Range<u64>) -> Option<Range<u64>> {
         // Nothing that can panic happens under the lock.
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         // A range that is written again after a failure goes to the disk at the end.
         let _ = state.written.insert(range);
         let end = state.written.first_gap(u64::MAX).map_or(u64::MAX, |gap| gap.start);
         let range = state.asked..end;
-        if end - range.start < PIECE {
+        if end - range.start < self.piece {
             return None;
         }
         state.asked = end;
@@ -54,7 +71,8 @@ mod tests {
 
     #[test]
     fn ranges_are_asked_for_once_and_in_order() {
-        let early = Early::default();
+        const PIECE: u64 = MOST;
+        let early = Early::for_file_of(1 << 30).unwrap();
         assert_eq!(early.next(0..100), None);
         assert_eq!(early.next(PIECE..2 * PIECE), None);
         assert_eq!(early.next(50..60), None);
@@ -62,5 +80,19 @@ mod tests {
         assert_eq!(early.next(2 * PIECE..3 * PIECE - 1), None);
         assert_eq!(early.next(3 * PIECE - 1..3 * PIECE), Some(2 * PIECE..3 * PIECE));
         assert_eq!(early.next(4 * PIECE..9 * PIECE), None);
+    }
+
+    #[test]
+    fn a_short_file_goes_to_the_disk_in_shorter_pieces() {
+        assert!(Early::for_file_of(LEAST).is_none());
+        for (bytes, piece) in [
+            (LEAST + 1, LEAST),
+            (4 * LEAST, LEAST),
+            (20 * LEAST, 5 * LEAST),
+            (64 * LEAST, MOST),
+            (u64::MAX, MOST),
+        ] {
+            assert_eq!(Early::for_file_of(bytes).unwrap().piece() as u64, piece, "{bytes}");
+        }
     }
 }

@@ -45,6 +45,7 @@ pub(super) fn write_run<S: TensorSource>(
         return first.write_from(source);
     }
     buffer.clear();
+    buffer.reserve_exact(tensors().map(|(tensor, _)| tensor.byte_len() as usize).sum());
     for (tensor, source) in tensors() {
         gather(&tensor, source, buffer).map_err(|error| tensor.locate(error))?;
     }

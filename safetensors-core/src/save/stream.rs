@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::SaveOptions;
 use super::atomic::AtomicFile;
-use super::early::{self, Early};
+use super::early::Early;
 use super::layout::Layout;
 use super::ranges::Ranges;
 use super::sequential::prefix_with_digests;
@@ -52,7 +52,7 @@ pub struct StreamWriter {
     pub(super) file: AtomicFile,
     path: PathBuf,
     pub(super) progress: Meter,
-    /// For a large file that will be synchronised.
+    /// For a file that will be synchronised, unless it is short.
     early: Option<Early>,
     /// The options to write the header again with, if digests are recorded.
     pub(super) digest_options: Option<SaveOptions>,
@@ -152,7 +152,7 @@ impl StreamWriter {
         let digest_options = options.digests.then(|| options.clone());
         let bytes = tensors.iter().map(Declared::byte_len).sum();
         let is_synced = options.durable || options.synced_later;
-        let early = (is_synced && bytes > early::PIECE).then(Early::default);
+        let early = if is_synced { Early::for_file_of(bytes) } else { None };
         let progress = options.progress.for_total(bytes);
         let writer = Self {
             file,
@@ -247,7 +247,7 @@ impl StreamWriter {
         match &self.early {
             _ if self.progress.is_watched() => progress::PIECE,
             // The disk works meanwhile.
-            Some(_) => early::PIECE as usize,
+            Some(early) => early.piece(),
             None => usize::MAX,
         }
     }

@@ -1,0 +1,76 @@
+//! Saves a record through a file in memory, which burn writes.
+//!
+//! burn gives a record away as bytes, for which it copies all tensors twice, or as a file, for
+//! which it copies them once.
+
+use std::io;
+use std::path::Path;
+
+use burn::store::RecordError;
+use burn::train::checkpoint::{Checkpoint as Record, CheckpointerError};
+use safetensors_core::save::AtomicDirectory;
+use safetensors_core::{Error, ErrorKind, Result};
+
+use super::EpochError;
+use super::checkpointer::of_record;
+use super::container::Container;
+use super::record;
+
+/// The name of the hidden directories of records on their way. It is the same for all runs, so that
+/// each removes what the others have left.
+const NAME: &str = "safetensors-record";
+
+/// Saves a record through a hidden directory in `staging`, which is removed again. Returns the
+/// number of tensors.
+///
+/// # Errors
+///
+/// Those of [`record::save`]. Those of the system about the hidden directory, of the same kind;
+/// they name `staging`, or a path in it without the hidden name.
+pub(super) fn save<R: Record>(record: R, staging: &Path, file: &Path) -> Result<usize> {
+    let directory = AtomicDirectory::create(staging.join(NAME))?;
+    let path = directory.path().join("record.bpk");
+    let saved = record.save(path.clone()).map_err(of_checkpointer);
+    saved.map_err(|error| error.in_path(staging))?;
+    let saved = Container::open(&path).and_then(|container| record::save(&container, file));
+    saved.map_err(|error| directory.locate(error))
+}
+
+fn of_checkpointer(error: CheckpointerError) -> Error {
+    match error {
+        CheckpointerError::Record(RecordError::Io(text)) => match kind_of(&text) {
+            Some(error) => ErrorKind::Io(error).into(),
+            None => EpochError::Record(text).into(),
+        },
+        CheckpointerError::Record(error) => of_record(error),
+        CheckpointerError::IOError(error) => ErrorKind::Io(error).into(),
+        other => EpochError::Record(other.to_string()).into(),
+    }
+}
+
+/// The error of the system in the text of an error of burn's, which ends as Rust's own do: in
+/// `(os error 28)`.
+fn kind_of(text: &str) -> Option<io::Error> {
+    let code = text.strip_suffix(')')?.rsplit_once("(os error ")?.1;
+    code.parse().ok().map(io::Error::from_raw_os_error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_system_keeps_its_kind() {
+        let full = io::Error::from(io::ErrorKind::StorageFull);
+        assert!(kind_of(&full.to_string()).is_none());
+        for code in [2, 28] {
+            let error = io::Error::from_raw_os_error(code);
+            let text = format!("cannot write to 'record.bpk': {error}");
+            let found = kind_of(&text).unwrap();
+            assert_eq!((found.raw_os_error(), found.kind()), (Some(code), error.kind()));
+        }
+        for text in ["", "(os error )", "os error 2", "(os error 2", "(os error x)"] {
+            assert!(kind_of(text).is_none(), "{text}");
+        }
+    }
+}
