@@ -38,8 +38,8 @@ pub(super) fn details(app: &App<'_>, node: usize, looks: &Looks, width: usize) -
     let mut lines = Lines { lines: Vec::new(), looks, width };
     let mut statistics = 0;
     match app.outline.node(node).kind {
-        Kind::Tensor(info, kind) => {
-            tensor(app, node, info, kind, &mut lines);
+        Kind::Tensor(info, kind, shape) => {
+            tensor(app, node, info, kind, shape, &mut lines);
             // After the blank line above the heading.
             statistics = lines.lines.len() + 1;
             values(app, node, &mut lines);
@@ -95,12 +95,13 @@ fn tensor(
     node: usize,
     info: TensorInfo<'_>,
     kind: other::Kind<'_>,
+    shape: &[usize],
     lines: &mut Lines<'_>,
 ) {
     let totals = app.outline.node(node).totals;
     lines.title(text::name(info.name()));
     lines.fact("dtype", kind.name());
-    lines.fact("shape", text::shape(kind.shape(info)));
+    lines.fact("shape", text::shape(shape));
     lines.fact("parameters", text::count(totals.parameters));
     sizes(totals.bytes, app, lines);
     if let Some(tensor) = app.checkpoint.get(info.name()) {

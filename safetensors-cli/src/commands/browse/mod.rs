@@ -154,7 +154,7 @@ fn start(
     node: usize,
     events: &Sender<Event>,
 ) -> anyhow::Result<()> {
-    if let Kind::Tensor(info, _) = app.outline.node(node).kind {
+    if let Kind::Tensor(info, ..) = app.outline.node(node).kind {
         let job = Job::start(checkpoint, info.name(), node, events.clone());
         app.job = Some(job.with_context(|| format!("tensor {}", Quoted(info.name())))?);
     }

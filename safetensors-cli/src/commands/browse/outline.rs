@@ -31,8 +31,8 @@ pub(super) struct Node<'a> {
 pub(super) enum Kind<'a> {
     Checkpoint,
     Module,
-    /// A tensor, and the type that it is stored as.
-    Tensor(TensorInfo<'a>, other::Kind<'a>),
+    /// A tensor, and the type and the dimensions that it is stored as.
+    Tensor(TensorInfo<'a>, other::Kind<'a>, &'a [usize]),
 }
 
 /// All nodes, each module before what is inside, and the visible rows.
@@ -97,8 +97,8 @@ impl<'a> Outline<'a> {
     }
 
     fn add(&mut self, tree: &Tree<'a>, depth: u16, parent: usize) {
-        let (kind, totals) = match tree.tensor().zip(tree.kind()) {
-            Some((tensor, kind)) => (Kind::Tensor(tensor, kind), tree.totals()),
+        let (kind, totals) = match tree.tensor().zip(tree.kind()).zip(tree.shape()) {
+            Some(((tensor, kind), shape)) => (Kind::Tensor(tensor, kind, shape), tree.totals()),
             None => (Kind::Module, Totals::default()),
         };
         let own = self.push(tree.label.clone(), depth, parent, kind, totals);
@@ -137,7 +137,7 @@ impl<'a> Outline<'a> {
         number: usize,
     ) -> impl Iterator<Item = (other::Kind<'a>, Totals)> {
         self.nodes[number..self.nodes[number].end].iter().filter_map(|node| match node.kind {
-            Kind::Tensor(_, kind) => Some((kind, node.totals)),
+            Kind::Tensor(_, kind, _) => Some((kind, node.totals)),
             _ => None,
         })
     }
@@ -226,7 +226,7 @@ impl<'a> Outline<'a> {
         let mut found = 0;
         for node in &mut self.nodes {
             node.is_shown =
-                matches!(&node.kind, Kind::Tensor(info, _) if search.is_in(info.name()));
+                matches!(&node.kind, Kind::Tensor(info, ..) if search.is_in(info.name()));
             node.is_open = false;
             found += u64::from(node.is_shown);
         }

@@ -124,7 +124,7 @@ impl View {
             (true, false) => "▸ ",
         };
         let kind = match node.kind {
-            Kind::Tensor(info, kind) => format!("{kind} {}", text::shape(kind.shape(info))),
+            Kind::Tensor(_, kind, shape) => format!("{kind} {}", text::shape(shape)),
             _ => text::counted(node.totals.tensors, "tensor"),
         };
         let size = format!("{:>9}", text::size(node.totals.bytes));

@@ -236,8 +236,7 @@ impl Drawing<'_, '_> {
         let is_tiny = rect.width < SMALLEST || rect.height < SMALLEST;
         let about = Some(self.about(tree, place));
         self.marks.push(Mark::Rect { rect: if is_tiny { rect } else { gap(rect) }, fill, about });
-        let shape = tree.kind().zip(tree.tensor());
-        let shape = shape.map(|(kind, tensor)| text::shape(kind.shape(tensor)));
+        let shape = tree.shape().map(text::shape);
         self.labels(rect, fill, Some(tree.separator), &tree.label, &shape.unwrap_or_default());
     }
 
@@ -279,11 +278,11 @@ impl Drawing<'_, '_> {
     fn about(&self, tree: &Tree<'_>, place: Place<'_>) -> String {
         let name = text::name(&format!("{}{}", place.name, tree.label));
         let copies = place.copies.saturating_mul(tree.copies.into());
-        let kind = match tree.kind().zip(tree.tensor()) {
-            Some((kind, tensor)) => {
+        let kind = match tree.kind().zip(tree.shape()) {
+            Some((kind, shape)) => {
                 let times =
                     if copies > 1 { format!("{} × ", text::count(copies)) } else { String::new() };
-                format!("{times}{kind} {}\n", text::shape(kind.shape(tensor)))
+                format!("{times}{kind} {}\n", text::shape(shape))
             }
             None => format!("{}\n", text::counted(tree.all().tensors * place.copies, "tensor")),
         };

@@ -61,11 +61,11 @@ pub(super) fn write(
     let (mut kinds, mut list) = (Kinds::new(), Vec::new());
     for tensor in tensors.iter() {
         let kind = other::kind(tensor);
-        kinds.entry((kind, tensor.shape())).or_insert_with(|| {
+        let shape = other::shape(tensor.info(), other::stored(tensor));
+        kinds.entry((kind, shape)).or_insert_with(|| {
             let dtype = page.dtypes.keys().position(|it| *it == kind).unwrap_or_default();
-            let shape = text::shape(kind.shape(tensor.info()));
             let one = Totals::one(tensor.info(), other::stored(tensor));
-            list.push((dtype, shape, one.parameters, one.bytes));
+            list.push((dtype, text::shape(shape), one.parameters, one.bytes));
             list.len() - 1
         });
     }
@@ -147,9 +147,8 @@ impl Serialize for Node<'_, '_> {
         let label = text::name(&tree.label);
         let mut node = serializer.serialize_seq(None)?;
         node.serialize_element(&label)?;
-        let tensor = tree.kind().zip(tree.tensor()).zip(tree.file_index());
-        if let Some(((kind, tensor), file)) = tensor {
-            let kind = (kind, tensor.shape());
+        let tensor = tree.kind().zip(tree.shape()).zip(tree.file_index());
+        if let Some((kind, file)) = tensor {
             node.serialize_element(&shown.kinds.get(&kind).copied().unwrap_or_default())?;
             node.serialize_element(&file)?;
         } else {
