@@ -4,7 +4,8 @@ use std::path::Path;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// What people type in place of a command, and the commands that do it. A line of a narrow terminal holds each hint.
+/// What people type in place of a command, and the commands that do it. A line of a narrow terminal
+/// holds each hint.
 const HINTS: &[(&[&str], &[&str])] = &[
     (
         &["merge", "join", "combine", "concat"],

@@ -98,3 +98,25 @@ pub(crate) fn save_sharded(
     remote::save_rewrite_sharded(address, rewrite, options, &RemoteOptions::new())?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The Hub is asked for more than a minute before it counts as out of reach.
+    #[test]
+    fn a_hub_out_of_reach_is_named_with_a_remedy() {
+        let (host, problem) = ("huggingface.co".into(), "Connection refused".into());
+        let kind = safetensors_hub::ErrorKind::Network { host, problem };
+        let error = advise(safetensors_hub::Error::from(kind).into(), "hf://owner/name");
+        assert_eq!(
+            error.to_string(),
+            "hf://owner/name: huggingface.co: Connection refused; check the network; HF_ENDPOINT \
+             names another Hub, such as a mirror"
+        );
+        // Others say what to do themselves.
+        let kind = safetensors_hub::ErrorKind::RepoNotFound { has_token: false };
+        let error = advise(safetensors_hub::Error::from(kind).into(), "hf://owner/name");
+        assert!(error.to_string().ends_with("check the name, and set HF_TOKEN"), "{error}");
+    }
+}

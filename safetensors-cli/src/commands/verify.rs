@@ -33,8 +33,8 @@ use crate::{json, other, parallel, text};
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Files, indexes, directories with all below them, addresses (feature remote), or - for standard
-    /// input
+    /// Files, indexes, directories with all below them, addresses (feature remote), or - for
+    /// standard input
     ///
     /// An index, such as model.safetensors.index.json, is checked with its shards. Each file is
     /// checked once, even if it is named twice, or named and also a shard

@@ -203,7 +203,7 @@ long.safetensors        2  15.2 kB  15.2 kB      6 B   15,160         8 B
     assert_eq!(on(50, 160, dir.path(), &args).last, wide);
 }
 
-/// NaN is what people look for, and a name that is shortened to that of another layer tells nothing.
+/// NaN is what people look for, and a name that is shortened to that of another layer is no name.
 #[test]
 fn statistics_at_80_by_24_keep_nan_and_tell_layers_apart() {
     let dir = temp_dir();
