@@ -150,8 +150,8 @@ impl Epochs {
     ///
     /// - The model must have the names and shapes of the module, and the dtypes in which the module
     ///   is saved. A parameter without a value has the default dtype of its device.
-    /// - If the model has none of the ids that the optimizer has a state of, the module must have the
-    ///   paths of these states.
+    /// - If the optimizer has states, the model must have the parameter of at least one of them:
+    ///   [`EpochError::NoStateInUse`] says what to do.
     /// - The tensors of burn's optimizers, such as moments, must have the shape and the dtype of
     ///   their parameter, or F32 for a parameter of half precision. The tensors of other optimizers
     ///   may have any.

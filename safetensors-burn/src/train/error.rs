@@ -107,6 +107,17 @@ pub enum EpochError {
         /// The bytes of the metadata.
         found: usize,
     },
+    /// The optimizer has states, and the model of the epoch has no parameter of any of their ids.
+    /// Weights may have been loaded just before the epoch was saved, so that burn itself would begin
+    /// anew. Or a copy of the model was saved, such as averaged weights.
+    #[error(
+        "none of the {found} parameters that the optimizer has a state of is in the epoch's model: \
+         begin with a new optimizer, or restore burn's own ids by `Epochs::checkpointers`"
+    )]
+    NoStateInUse {
+        /// The number of parameters that the optimizer has a state of.
+        found: usize,
+    },
     /// Another record of the epoch could not be saved, so the epoch is not saved.
     #[error("the epoch is not saved, because another record of it could not be saved")]
     OtherFailed,

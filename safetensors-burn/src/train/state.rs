@@ -10,6 +10,7 @@ use burn_store::burn_pack::Scalar;
 use safetensors_core::error::Mismatch;
 use safetensors_core::{Dtype, ErrorKind, Result};
 
+use super::EpochError;
 use super::container::{Content, Described};
 use super::module::{Owners, Parameters};
 use super::names::{NewIds, parse_id};
@@ -54,11 +55,12 @@ const OF_SAME_SHAPE: [&str; 16] = [
 /// it is left out, even if the parameter has no other one yet.
 ///
 /// If the model has none of the ids, the optimizer may be that of another run. Its states are then
-/// compared with the parameters of the paths that the optimizer has for their ids.
+/// compared with the parameters of the paths that the optimizer has for their ids. Even if they fit,
+/// no state is in use, which is an error.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Mismatches`] with all differences.
+/// [`ErrorKind::Mismatches`] with all differences; [`EpochError::NoStateInUse`].
 pub(super) fn new_ids(module: &Parameters, model: &Content, optimizer: &Content) -> Result<NewIds> {
     let ids = ids(optimizer);
     if ids.is_empty() {
@@ -103,11 +105,13 @@ pub(super) fn new_ids(module: &Parameters, model: &Content, optimizer: &Content)
             });
         }
     }
-    if mismatches.is_empty() {
-        Ok(ids.into_iter().map(|id| (id, in_use.get(&id).copied())).collect())
-    } else {
-        Err(ErrorKind::Mismatches { mismatches }.into())
+    if !mismatches.is_empty() {
+        return Err(ErrorKind::Mismatches { mismatches }.into());
     }
+    if in_use.is_empty() {
+        return Err(EpochError::NoStateInUse { found: ids.len() }.into());
+    }
+    Ok(ids.into_iter().map(|id| (id, in_use.get(&id).copied())).collect())
 }
 
 /// The ids of the parameters that a record has a state of.

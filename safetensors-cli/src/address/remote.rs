@@ -103,7 +103,7 @@ pub(crate) fn save_sharded(
 mod tests {
     use super::*;
 
-    /// The Hub is asked for more than a minute before it counts as out of reach.
+    /// The Hub is asked for 10 s before it counts as out of reach, so the error is made here.
     #[test]
     fn a_hub_out_of_reach_is_named_with_a_remedy() {
         let (host, problem) = ("huggingface.co".into(), "Connection refused".into());

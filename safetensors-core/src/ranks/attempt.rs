@@ -296,9 +296,9 @@ impl<'f> Attempt<'f> {
     /// Replaces an error by its cause, if that is that this directory of the attempt is gone. The
     /// attempt itself may be there again, because other ranks have begun it anew.
     pub(super) fn explain(&self, error: Error, needed: &Path) -> Error {
-        match needed.is_dir() {
-            true => error,
-            false => self.check_current().err().unwrap_or_else(|| self.superseded()),
+        match needed.try_exists() {
+            Ok(false) => self.check_current().err().unwrap_or_else(|| self.superseded()),
+            _ => error,
         }
     }
 

@@ -92,7 +92,7 @@ impl TensorBuf {
         let words =
             Words::zeroed(dtype, len).ok_or(ErrorKind::TooLargeForMemory { bytes: len as u64 })?;
         #[cfg(feature = "std")]
-        Pages::of([words.room()]).prepare(words.room());
+        Pages::of([words.room()]).advise();
         Ok(Self { dtype, shape, words })
     }
 

@@ -33,6 +33,12 @@ impl Pages {
         }
     }
 
+    /// Asks the kernel for huge pages everywhere, without touching any.
+    pub(crate) fn advise(&self) {
+        #[cfg(target_os = "linux")]
+        self.windows.advise();
+    }
+
     /// Prepares a part of a buffer that is about to be written to: asks the kernel for huge pages
     /// there, unless they have been slow to come.
     ///
@@ -117,6 +123,10 @@ mod linux {
             Self { windows, pace: Mutex::default() }
         }
 
+        pub(super) fn advise(&self) {
+            self.windows.iter().for_each(|window| window.decided.call_once(|| window.advise()));
+        }
+
         pub(super) fn prepare(&self, part: Range<usize>) {
             let first = self.windows.partition_point(|window| window.memory.end <= part.start);
             let rest = self.windows[first..].iter();
@@ -127,24 +137,26 @@ mod linux {
 
         fn decide(&self, window: &Window) {
             let pace = || self.pace.lock().unwrap_or_else(PoisonError::into_inner);
-            if !pace().is_due() {
-                return;
-            }
+            let Some(before) = pace().try_next() else { return };
             if let Some(time) = window.untouched_page().and_then(time_of)
-                && pace().is_slow(time)
+                && pace().is_slow(time, before)
             {
                 return;
             }
-            // From here on, the first touch of a page brings in a whole huge page.
-            if madvise(window.memory.clone(), libc::MADV_HUGEPAGE) {
-                // After the first failure the rest is left as it is.
-                let mut touched = window.touched.iter().cloned();
-                let _ = touched.all(|range| madvise(range, MADV_COLLAPSE));
-            }
+            window.advise();
         }
     }
 
     impl Window {
+        /// From here on, the first touch of a page brings in a whole huge page.
+        fn advise(&self) {
+            if madvise(self.memory.clone(), libc::MADV_HUGEPAGE) {
+                // After the first failure the rest is left as it is.
+                let mut touched = self.touched.iter().cloned();
+                let _ = touched.all(|range| madvise(range, MADV_COLLAPSE));
+            }
+        }
+
         /// The first whole huge page that nothing was written to.
         fn untouched_page(&self) -> Option<Range<usize>> {
             let first = self.memory.start.next_multiple_of(HUGE);
@@ -157,7 +169,8 @@ mod linux {
     }
 
     /// Which windows are tried with huge pages. While these are slow, more and more windows are left
-    /// out before the next is tried, because each try waits for a slow page.
+    /// out before the next is tried, because each try waits for a slow page. Threads try windows at
+    /// the same time.
     #[derive(Default)]
     struct Pace {
         pause: u32,
@@ -165,17 +178,19 @@ mod linux {
     }
 
     impl Pace {
-        /// Whether the next window is tried.
-        fn is_due(&mut self) -> bool {
-            let is_due = self.left_out == self.pause;
+        /// The pause that was in force, if the next window is tried.
+        fn try_next(&mut self) -> Option<u32> {
+            let is_due = self.left_out >= self.pause;
             self.left_out = if is_due { 0 } else { self.left_out + 1 };
-            is_due
+            is_due.then_some(self.pause)
         }
 
-        /// Whether a huge page that took so long was slow.
-        fn is_slow(&mut self, time: Duration) -> bool {
+        /// Whether a huge page that took so long was slow. `before` is the pause when the try began:
+        /// slow tries at the same time make one longer pause.
+        fn is_slow(&mut self, time: Duration, before: u32) -> bool {
             let is_slow = time > SLOW;
-            self.pause = if is_slow { 2 * self.pause + 1 } else { 0 };
+            let longer = before.saturating_mul(2).saturating_add(1);
+            self.pause = if is_slow { self.pause.max(longer) } else { 0 };
             is_slow
         }
     }
@@ -250,9 +265,9 @@ mod linux {
             let mut tried = |number: u32, time: Duration| {
                 let mut tried = Vec::new();
                 for window in 0..number {
-                    if pace.is_due() {
+                    if let Some(before) = pace.try_next() {
                         tried.push(window);
-                        assert_eq!(pace.is_slow(time), time > SLOW);
+                        assert_eq!(pace.is_slow(time, before), time > SLOW);
                     }
                 }
                 tried
@@ -260,6 +275,22 @@ mod linux {
             assert_eq!(tried(3, SLOW / 3), [0, 1, 2]);
             assert_eq!(tried(20, SLOW * 2), [0, 2, 6, 14]);
             assert_eq!(tried(12, SLOW / 3), [10, 11], "as soon as one is quick, all are tried");
+        }
+
+        #[test]
+        fn tries_at_the_same_time_count_once() {
+            let mut pace = Pace::default();
+            let begun: Vec<_> = (0..40).map(|_| pace.try_next().unwrap()).collect();
+            assert!(begun.into_iter().all(|before| pace.is_slow(SLOW * 2, before)));
+            assert_eq!((pace.try_next(), pace.try_next()), (None, Some(1)));
+
+            // One of two is quick, after a window was left out.
+            let mut pace = Pace::default();
+            let (slow, quick) = (pace.try_next().unwrap(), pace.try_next().unwrap());
+            assert!(pace.is_slow(SLOW * 2, slow));
+            assert_eq!(pace.try_next(), None);
+            assert!(!pace.is_slow(SLOW / 3, quick));
+            assert_eq!(pace.try_next(), Some(0));
         }
 
         #[test]

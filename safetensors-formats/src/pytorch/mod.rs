@@ -28,7 +28,7 @@
 //!
 //! Every type that safetensors has is read: floats of 8 to 64 bits, also the kinds of `float8`,
 //! `float4_e2m1fn_x2` as two F4, integers, booleans and `complex64`. A tensor of another type, such
-//! as `complex128`, is listed as bytes, also if it is empty. [`Stored`](crate::Stored) has its type
+//! as `complex128`, is listed as bytes, also if it is empty. [`Stored`] has its type
 //! and its shape, and to read it is an error that names its type.
 //!
 //! # Tied tensors

@@ -121,7 +121,8 @@ impl HubFile {
         stop: &AtomicBool,
         sink: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
-        let mut attempts = Attempts::new(self.client.shared.patience, stop);
+        let shared = &self.client.shared;
+        let mut attempts = Attempts::new(shared.patience, shared.http.was_reached(), stop);
         let (mut at, mut forgiven) = (range.start, range.start);
         while at < range.end {
             stop::check(stop)?;

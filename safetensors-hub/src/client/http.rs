@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ureq::http::{Response, header};
@@ -25,6 +26,8 @@ pub(super) struct Http {
     agent: Agent,
     endpoint: Url,
     token: Option<Token>,
+    /// Whether a server has answered.
+    was_reached: AtomicBool,
 }
 
 /// How a request begins.
@@ -68,7 +71,8 @@ impl Http {
             .max_idle_connections(2 * IDLE)
             .max_idle_connections_per_host(IDLE)
             .tls_config(TlsConfig::builder().root_certs(roots).build());
-        Ok(Self { agent: config.build().new_agent(), endpoint, token })
+        let agent = config.build().new_agent();
+        Ok(Self { agent, endpoint, token, was_reached: AtomicBool::new(false) })
     }
 
     /// The address of the Hub.
@@ -79,6 +83,11 @@ impl Http {
     /// Whether there is a token.
     pub(super) fn has_token(&self) -> bool {
         self.token.is_some()
+    }
+
+    /// Whether a server has answered since this sender was made.
+    pub(super) fn was_reached(&self) -> &AtomicBool {
+        &self.was_reached
     }
 
     /// Sends a request, with the token if it goes to the Hub itself, and reads the head of the
@@ -102,10 +111,14 @@ impl Http {
         if let Some(range) = range {
             request = request.header(header::RANGE, range);
         }
-        match request.call() {
+        let answer = match request.call() {
             Ok(response) => Ok(Answer { url: url.clone(), response }),
             Err(error) => Err(failed(url, &error)),
+        };
+        if !matches!(answer, Err(Failure::Unreached(_))) {
+            self.was_reached.store(true, Ordering::Relaxed);
         }
+        answer
     }
 }
 

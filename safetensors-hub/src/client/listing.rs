@@ -62,7 +62,7 @@ impl Client {
         revision: &Revision,
         stop: &AtomicBool,
     ) -> Result<RepoFiles> {
-        let attempts = Attempts::new(self.shared.patience, stop);
+        let attempts = Attempts::new(self.shared.patience, self.shared.http.was_reached(), stop);
         self.asking(repo, revision, None, |asked| {
             attempts.run(|| self.ask_files(asked)).map_err(|error| asked.locate(error))
         })

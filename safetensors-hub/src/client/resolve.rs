@@ -47,7 +47,8 @@ impl Client {
     ) -> Result<HubFile> {
         check_file_name(path).map_err(|error| error.in_repo(repo))?;
         let resolve = || self.resolve(repo, revision, path);
-        let resolved = Attempts::new(self.shared.patience, stop).run(resolve)?;
+        let resolved = Attempts::new(self.shared.patience, self.shared.http.was_reached(), stop)
+            .run(resolve)?;
         Ok(HubFile::new(self.clone(), path, resolved))
     }
 

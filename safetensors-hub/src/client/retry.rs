@@ -1,7 +1,7 @@
 //! [`Attempts`]: when a request that failed is made again.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -69,16 +69,21 @@ pub(super) struct Attempts<'a> {
     patience: Patience,
     failed: u32,
     begin: Instant,
-    /// Whether a server was reached. Then it is not given up before the last retry: the connection
-    /// may be interrupted for a while.
-    was_reached: bool,
+    /// Whether a server has answered, this request or an earlier one. Then it is not given up before
+    /// the last retry: the connection may be interrupted for a while.
+    was_reached: &'a AtomicBool,
     stop: &'a AtomicBool,
 }
 
 impl<'a> Attempts<'a> {
-    /// No attempt has failed yet. `stop` ends the pauses.
-    pub(super) fn new(patience: Patience, stop: &'a AtomicBool) -> Self {
-        Self { patience, failed: 0, begin: Instant::now(), was_reached: false, stop }
+    /// No attempt has failed yet. `was_reached` becomes true when a server answers. `stop` ends the
+    /// pauses.
+    pub(super) fn new(
+        patience: Patience,
+        was_reached: &'a AtomicBool,
+        stop: &'a AtomicBool,
+    ) -> Self {
+        Self { patience, failed: 0, begin: Instant::now(), was_reached, stop }
     }
 
     /// Makes a request until it succeeds or fails for good.
@@ -98,8 +103,6 @@ impl<'a> Attempts<'a> {
 
     /// Pauses before the next attempt, or fails if there is none.
     pub(super) fn pause(&mut self, failure: Failure) -> Result<()> {
-        let is_unreached = matches!(failure, Failure::Unreached(_));
-        self.was_reached |= !is_unreached;
         let (error, wait) = match failure {
             Failure::Final(error) => return Err(error),
             Failure::Passing { error, wait } => (error, wait),
@@ -112,7 +115,8 @@ impl<'a> Attempts<'a> {
         }
         let own = self.patience.pause.saturating_mul(1 << self.failed.min(16)).min(LONGEST_PAUSE);
         let pause = wait.unwrap_or_default().max(own.mul_f64(random_part()));
-        if !self.was_reached && self.begin.elapsed() + pause > self.patience.connect_timeout {
+        let was_reached = self.was_reached.load(Ordering::Relaxed);
+        if !was_reached && self.begin.elapsed() + pause > self.patience.connect_timeout {
             return Err(error);
         }
         self.failed += 1;
@@ -137,10 +141,11 @@ fn random_part() -> f64 {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
-    use std::sync::atomic::Ordering;
 
     use super::*;
     use crate::error::ErrorKind;
+
+    static REACHED: AtomicBool = AtomicBool::new(true);
 
     fn patience(retries: u32) -> Patience {
         let second = Duration::from_secs(1);
@@ -159,10 +164,10 @@ mod tests {
             count.set(count.get() + 1);
             Err(passing(None))
         };
-        Attempts::new(patience(3), &stop).run(fail).unwrap_err();
+        Attempts::new(patience(3), &REACHED, &stop).run(fail).unwrap_err();
         assert_eq!(count.get(), 4);
         let last = || (count.get() == 5).then_some(()).ok_or_else(|| fail().unwrap_err());
-        Attempts::new(patience(3), &stop).run(last).unwrap();
+        Attempts::new(patience(3), &REACHED, &stop).run(last).unwrap();
     }
 
     #[test]
@@ -170,12 +175,12 @@ mod tests {
         let stop = AtomicBool::new(false);
         let begin = Instant::now();
         let long = passing(Some(Duration::from_secs(3600)));
-        Attempts::new(patience(3), &stop).pause(long).unwrap_err();
+        Attempts::new(patience(3), &REACHED, &stop).pause(long).unwrap_err();
         let short = Duration::from_millis(20);
-        Attempts::new(patience(3), &stop).pause(passing(Some(short))).unwrap();
+        Attempts::new(patience(3), &REACHED, &stop).pause(passing(Some(short))).unwrap();
         assert!((short..Duration::from_secs(5)).contains(&begin.elapsed()));
         stop.store(true, Ordering::Relaxed);
-        let error = Attempts::new(patience(3), &stop).pause(passing(None)).unwrap_err();
+        let error = Attempts::new(patience(3), &REACHED, &stop).pause(passing(None)).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Cancelled));
     }
 
@@ -184,21 +189,18 @@ mod tests {
         let stop = AtomicBool::new(false);
         let pause = Duration::from_millis(50);
         let patience = Patience { pause, connect_timeout: 4 * pause, ..patience(6) };
-        let fail = |count: &Cell<u32>, is_reached_once: bool| {
-            count.set(count.get() + 1);
-            match is_reached_once && count.get() == 1 {
-                true => Failure::passing(ErrorKind::FileNotFound),
-                false => Failure::Unreached(ErrorKind::FileNotFound.into()),
-            }
-        };
-        let attempts = |is_reached_once: bool| {
-            let count = Cell::new(0);
-            let request = || -> Result<(), _> { Err(fail(&count, is_reached_once)) };
-            Attempts::new(patience, &stop).run(request).unwrap_err();
+        let attempts = |was_reached: bool| {
+            let (count, was_reached) = (Cell::new(0), AtomicBool::new(was_reached));
+            let request = || -> Result<(), _> {
+                count.set(count.get() + 1);
+                Err(Failure::Unreached(ErrorKind::FileNotFound.into()))
+            };
+            Attempts::new(patience, &was_reached, &stop).run(request).unwrap_err();
             count.get()
         };
-        // The pauses are up to 50 and 100 ms; a third one of at least 100 ms is too long.
-        assert!((3..=4).contains(&attempts(false)));
+        // The pauses are up to 50 and 100 ms; a third one of at least 100 ms is too long. They may
+        // last longer on a busy machine.
+        assert!((2..=4).contains(&attempts(false)));
         assert_eq!(attempts(true), 7, "a server that was reached once has all retries");
     }
 

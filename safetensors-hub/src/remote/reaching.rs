@@ -20,8 +20,11 @@ pub(super) struct Reaching<C> {
 #[derive(Clone, Copy, Debug)]
 enum Server {
     Unknown,
-    /// It has not been reached since then.
-    Silent(Instant),
+    /// It has not been reached since `since`. The last request failed at `last`.
+    Silent {
+        since: Instant,
+        last: Instant,
+    },
     Reached,
 }
 
@@ -41,11 +44,13 @@ impl<C: HttpService> HttpService for Reaching<C> {
             Err(error) if is_unreached(&error) => {
                 let since = match *server {
                     Server::Reached => return Err(error),
-                    Server::Silent(since) => since,
+                    // The attempts of one request come sooner one after the other.
+                    Server::Silent { last, .. } if last + 2 * self.patience < begin => begin,
+                    Server::Silent { since, .. } => since,
                     Server::Unknown => begin,
                 };
                 if since.elapsed() < self.patience {
-                    *server = Server::Silent(since);
+                    *server = Server::Silent { since, last: Instant::now() };
                     return Err(error);
                 }
                 // The next request has as much time as this one.
@@ -80,7 +85,7 @@ mod tests {
     use super::*;
     use crate::remote::runtime::run;
 
-    const PATIENCE: Duration = Duration::from_millis(50);
+    const PATIENCE: Duration = Duration::from_millis(200);
 
     /// A client whose requests do what is told next.
     #[derive(Clone, Debug)]
@@ -123,6 +128,13 @@ mod tests {
             assert_eq!(ask(&client), unreached);
             sleep(PATIENCE);
         }
+
+        // A request long after one that failed has the whole time again.
+        tell(unreached);
+        let client = HttpClient::new(Reaching::new(told.clone(), PATIENCE));
+        assert_eq!(ask(&client), unreached);
+        sleep(3 * PATIENCE);
+        assert_eq!(ask(&client), unreached);
 
         // An answer that breaks off is an answer.
         let broken = Some(HttpErrorKind::Interrupted);

@@ -32,7 +32,8 @@ pub(crate) fn write<T: ArrayElement>(array: ArrayViewD<'_, T>, sink: &mut Sink<'
     write_blocks(array, Blocks::in_order, &mut |_, bytes| sink(bytes))
 }
 
-/// [`write`] to a sink that takes pieces in any order. A buffer then has from 2 to 8 MiB.
+/// [`write`] to a sink that takes pieces in any order. Where rows are cut, a buffer has from 2 to
+/// 8 MiB.
 pub(crate) fn write_pieces<T: ArrayElement>(
     array: ArrayViewD<'_, T>,
     sink: &mut PieceSink<'_>,
