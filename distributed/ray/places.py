@@ -31,7 +31,7 @@ LARGEST_INDEX = 100_000_000  # bytes; the command refuses a larger one
 TEMPORARY = re.compile(r"\..+\.([A-Za-z0-9]{6}\.tmp|[A-Za-z0-9_-]{1,64}\.ranks)")
 # What `remote::save_rank` has written for one rank. It belongs to the index that names it, or to a
 # save that is not complete.
-OF_RANK = re.compile(r"\.[A-Za-z0-9_-]{1,64}\.ranks/rank-[0-9]{5,}\.[0-9a-f]{8}/[^/]+")
+OF_RANK = re.compile(r"\.[A-Za-z0-9_-]{1,64}\.ranks/rank-[0-9]{5,}(\.[0-9a-f]{8}){2}/[^/]+")
 # The path of a file, its size in bytes, and the time of its last change in nanoseconds. At an
 # address: without what may be secret, and with the version in place of the time.
 Stamp = tuple[str, int | None, int | str | None]
