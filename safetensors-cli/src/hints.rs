@@ -1,4 +1,5 @@
-//! Hints for commands that people expect, and that have another name here.
+//! Hints for commands that people expect, and that have another name here; and for a file in place
+//! of a command.
 
 use std::path::Path;
 
