@@ -300,7 +300,7 @@ def places_and_duplicates(cluster: Cluster, directory: Path, command: Path, _: P
     subprocess.run(shards, check=True, capture_output=True)
     # Ranks that were killed while they saved, to a directory and as to a bucket.
     for part in (".model.safetensors.index.json.step-1.ranks",
-                 "model.step-1.ranks/rank-00000.4be1d0c2.0af312de"):
+                 "model.step-1.ranks/rank-00000.4be1d0c2.1f0e9a37"):
         write_checkpoint(models / "a" / part / "model-00001-of-00002.safetensors", {"part": one})
     fleet = Fleet(directory, command, "places")
     summary = fleet.run("dedup", models)

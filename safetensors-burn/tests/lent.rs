@@ -1,5 +1,5 @@
-//! Tests that the bytes that burn is lent are the bytes that were checked, whatever their owner lends
-//! at the next call.
+//! Tests that the bytes that burn is lent are the bytes that were checked, whatever their owner
+//! lends at the next call.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;

@@ -30,8 +30,8 @@ pub(crate) const STREAM: &str = "`-o - > FILE` can write to such a file";
 
 /// Writes a file by `write`. The file gets its name once it is complete and on the disk.
 ///
-/// After an error, `path` is as it was before, unless the error says otherwise. Refuses to replace anything but a regular file, such
-/// as a FIFO or a device.
+/// After an error, `path` is as it was before, unless the error says otherwise. Refuses to replace
+/// anything but a regular file, such as a FIFO or a device.
 ///
 /// An error that names no file gets this path.
 pub(crate) fn replace(

@@ -1,4 +1,5 @@
-//! Hints for commands that people expect, and that have another name here.
+//! Hints for commands that people expect, and that have another name here; and for a file in place
+//! of a command.
 
 use std::path::Path;
 
@@ -40,8 +41,8 @@ const HINTS: &[(&[&str], &[&str])] = &[
     (&["meta", "set", "edit"], &["`safetensors metadata` shows and changes metadata"]),
 ];
 
-/// For a path where a command should stand: the commands that have none, or commands of their own,
-/// and what was probably meant.
+/// The command after which a path stands in place of a subcommand, and what was probably meant. The
+/// name is empty for a path in place of the first command.
 const PATHS: &[(&str, &str)] = &[
     ("metadata", "did you mean `safetensors metadata get FILE`?"),
     ("modelspec", "did you mean `safetensors modelspec validate FILE`?"),

@@ -46,8 +46,8 @@ impl Sort {
         }
     }
 
-    /// Sorts tensors that are in the checkpoint's order. They are sorted in place, because there may
-    /// be a million.
+    /// Sorts tensors that are in the checkpoint's order. They are sorted in place, because there
+    /// may be a million.
     pub(crate) fn apply_to_tensors<S>(self, tensors: &mut [LazyTensor<'_, S>]) {
         if self == Self::Offset {
             return;

@@ -115,7 +115,7 @@ pub(crate) fn unopened(error: safetensors_formats::Error) -> anyhow::Error {
 /// Adds a remedy to the error of changing a file, if the file is of another format.
 pub(crate) fn advise_change(error: Error, path: &Path) -> anyhow::Error {
     match detect(path) {
-        // That it is no safetensors file is not worth a word about its header.
+        // `error` is about the header of a safetensors file, which this file does not have.
         Some(format) => anyhow::anyhow!(
             "{}: a file of {format} is not changed in place; convert it first: `safetensors \
              convert` makes a safetensors file of it, which can be changed",
@@ -158,7 +158,7 @@ pub(crate) fn shape<'a>(tensor: TensorInfo<'a>, stored: Option<&'a Stored>) -> &
 
 /// The number of elements.
 pub(crate) fn element_count(tensor: TensorInfo<'_>, stored: Option<&Stored>) -> u64 {
-    // The dimensions of an empty tensor may have a product over 64 bits until the zero comes.
+    // Before the zero of an empty tensor, the product may exceed 64 bits.
     shape(tensor, stored).iter().fold(1, |all, &dim| all.saturating_mul(dim as u64))
 }
 

@@ -1,5 +1,5 @@
-//! What the system sends to end the command: SIGINT, SIGTERM and SIGHUP, and SIGXFSZ for a file that
-//! is too large.
+//! What the system sends to end the command: SIGINT, SIGTERM and SIGHUP, and SIGXFSZ for a file
+//! that is too large.
 
 /// Has a limit for the size of files (`ulimit -f`) be an error of writing, and no signal that ends
 /// the command.
@@ -10,8 +10,8 @@ pub(crate) fn make_limits_errors() {
 }
 
 /// From here on, a signal that ends the command has it remove its temporary files first; then the
-/// command ends by that very signal. A second one ends it at once. What was ignored when the command
-/// began, as `nohup` does it, stays ignored.
+/// command ends by that very signal. A second one ends it at once. What was ignored when the
+/// command began, as `nohup` does it, stays ignored.
 ///
 /// Where signals cannot be listened to, they end the command as they always do, and the next save
 /// removes what it left.

@@ -1,5 +1,6 @@
-//! What a hostile header costs the commands that only look: memory of five times its length at most,
-//! besides what the process takes anyway. A program of its own: the peak is that of its children.
+//! What a hostile header costs the commands that only look: memory of five times its length at
+//! most, besides what the process takes anyway. A program of its own: the peak is that of its
+//! children.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -56,8 +57,8 @@ fn metadata(count: usize, value: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// Runs a command on a path, and asserts that it took `times` as much memory as the header has bytes
-/// at most.
+/// Runs a command on a path, and asserts that it took `times` as much memory as the header has
+/// bytes at most.
 #[track_caller]
 fn assert_takes(times: u64, command: &str, path: &Path, header: u64) {
     let mut words = command.split(' ');

@@ -12,8 +12,8 @@ use crate::structure::Field;
 /// The types of ndarray without what their names can end with: a number of dimensions, or `D`.
 const ARRAYS: [&str; 4] = ["Array", "ArcArray", "ArrayView", "CowArray"];
 
-/// Adds the bounds by which all fields can be saved, or loaded: `field` is the trait of a field, and
-/// `structure` the name of the struct.
+/// Adds the bounds by which all fields can be saved, or loaded: `field` is the trait of a field,
+/// and `structure` the name of the struct.
 ///
 /// The bounds of an array are those of its elements and its dimension. A bound of the array itself
 /// would do too, but the compiler finds two of them ambiguous that differ only in their lifetimes.

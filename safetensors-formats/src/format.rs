@@ -165,8 +165,8 @@ impl<S: ReadAt> ReadAt for Borrowed<'_, S> {
 ///
 /// # Errors
 ///
-/// Those of [`TensorFile::open`]; for a path that ends in `.json`, with the feature `pytorch`, those
-/// of its `open_index`, and of core, such as a tensor that two shards have.
+/// Those of [`TensorFile::open`]; for a path that ends in `.json`, with the feature `pytorch`,
+/// those of its `open_index`, and of core, such as a tensor that two shards have.
 pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Checkpoint<TensorFile>> {
     let path = path.as_ref();
     #[cfg(feature = "pytorch")]

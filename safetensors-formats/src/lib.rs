@@ -11,9 +11,9 @@
 //! Files of PyTorch and GGUF need the features `pytorch` and `gguf`.
 //!
 //! What `npy` and `npz` read is a [`TensorSource`](safetensors_core::TensorSource), and what is
-//! written takes one. So everything in core that saves, merges, casts or shards tensors takes arrays from these
-//! files, and every tensor of core, of a framework or of a checkpoint goes into them. Nothing is
-//! held in memory but a few pieces: a model larger than memory passes through.
+//! written takes one. So everything in core that saves, merges, casts or shards tensors takes
+//! arrays from these files, and every tensor of core, of a framework or of a checkpoint goes into
+//! them. Nothing is held in memory but a few pieces: a model larger than memory passes through.
 //!
 //! ```
 //! use safetensors_core::{Checkpoint, Rewrite, SaveOptions, TensorBuf};

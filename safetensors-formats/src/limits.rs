@@ -20,14 +20,14 @@ pub struct Limits {
     /// The longest header of one array in bytes; 1 MiB by default. NumPy's own limit is 10,000
     /// characters.
     pub header_bytes: u64,
-    /// The most members of an archive; 500,000 by default. As many tensors and as many keys at most
-    /// has a GGUF file.
+    /// The most members of an archive; 500,000 by default. A GGUF file may have as many
+    /// tensors, and as many keys.
     pub members: usize,
     /// The most bytes that are read to list the members of an archive; 64 MiB by default, which
     /// half a million names of usual length take.
     ///
-    /// As many bytes at most has the pickle of a file of PyTorch, the header of a GGUF file, and an
-    /// index.
+    /// The pickle of a file of PyTorch, the header of a GGUF file, and an index may have as many
+    /// bytes.
     pub directory_bytes: u64,
     /// The most objects in the pickle of a file of PyTorch; 8,000,000 by default, of which each
     /// takes up to 50 bytes of memory. A tensor needs some 20 of them. As many values at most are

@@ -110,7 +110,8 @@
 //!
 //! An element type that `.npy` has and safetensors does not is `Complex<f64>`. The memory layout is
 //! not kept: a file has C order, so an array in Fortran order comes back in C order with the same
-//! elements. With the feature `npz`, the module `npz` reads and writes `.npy` and `.npz` themselves.
+//! elements. With the feature `npz`, the module `npz` reads and writes `.npy` and `.npz`
+//! themselves.
 //!
 //! # Coming from ndarray-safetensors
 //!

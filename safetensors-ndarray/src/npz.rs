@@ -141,8 +141,8 @@ pub fn to_safetensors(archive: impl AsRef<Path>, file: impl AsRef<Path>) -> Resu
 }
 
 /// Writes the arrays of a safetensors file to an archive, under the same names. They pass through
-/// in pieces. An archive has no place for metadata and attributes, so they are left out. A tied array
-/// is written under each of its names.
+/// in pieces. An archive has no place for metadata and attributes, so they are left out. A tied
+/// array is written under each of its names.
 ///
 /// # Errors
 ///

@@ -284,7 +284,8 @@ impl<S: ReadAt> Reader<S> {
 }
 
 impl<S> Reader<S> {
-    /// Reads the arrays of an open checkpoint, for example of one that is mapped or not on the disk.
+    /// Reads the arrays of an open checkpoint, for example of one that is mapped or not on the
+    /// disk.
     ///
     /// ```
     /// use ndarray::{Ix2, array};

@@ -167,8 +167,9 @@ impl<S: ReadAt, D: Dimension> ArraySlice<'_, S, D> {
     }
 }
 
-/// The indices of an axis as a range with a positive step. A negative step in ndarray goes backwards
-/// from the last index of the range, so the first index here is the one that it meets last.
+/// The indices of an axis as a range with a positive step. A negative step in ndarray goes
+/// backwards from the last index of the range, so the first index here is the one that it meets
+/// last.
 fn range(
     dim: usize,
     len: usize,

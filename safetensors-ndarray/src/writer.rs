@@ -88,8 +88,8 @@ impl Writer {
         self.0.add(name, &ArraySource::of(array))
     }
 
-    /// Adds any other tensor that can be saved, such as a [`DynArray`](crate::DynArray), a tensor of
-    /// another file, or an array of an npy file.
+    /// Adds any other tensor that can be saved, such as a [`DynArray`](crate::DynArray), a tensor
+    /// of another file, or an array of an npy file.
     ///
     /// # Errors
     ///

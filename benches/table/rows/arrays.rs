@@ -1,6 +1,6 @@
-//! ndarray's arrays beside `.npy` and `.npz` by ndarray-npy, and beside the `safetensors` crate with
-//! a copy. Each row is measured in this process, where everything is warm, and in fresh processes,
-//! as a program that does it once.
+//! ndarray's arrays beside `.npy` and `.npz` by ndarray-npy, and beside the `safetensors` crate
+//! with a copy. Each row is measured in this process, where everything is warm, and in fresh
+//! processes, as a program that does it once.
 
 use std::fs::File;
 use std::io::BufWriter;

@@ -179,8 +179,8 @@ pub(crate) struct Collected {
     pub(crate) parts: Vec<(String, ParamId)>,
 }
 
-/// Adapts the parameters of a module for a file of this layout, and selects those whose names in the
-/// file pass the filter. The data stays on its device until it is written.
+/// Adapts the parameters of a module for a file of this layout, and selects those whose names in
+/// the file pass the filter. The data stays on its device until it is written.
 pub(crate) fn collect(
     module: &impl Module,
     filter: &Filter,

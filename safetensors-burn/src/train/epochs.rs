@@ -145,8 +145,8 @@ impl Epochs {
 
     /// Makes checkpointers that restore records for this module. An epoch of another model is then
     /// an error that lists all differences, whichever record is restored first. So nothing changes.
-    /// And the records get the ids of this module's parameters. So the state of the optimizer meets
-    /// its parameters, even if the weights come from elsewhere.
+    /// The records get the ids of this module's parameters. So the state of the optimizer meets its
+    /// parameters, even if the weights come from elsewhere.
     ///
     /// - The model must have the names and shapes of the module, and the dtypes in which the module
     ///   is saved. A parameter without a value has the default dtype of its device.

@@ -25,8 +25,8 @@ const NAME: &str = "safetensors-record";
 ///
 /// # Errors
 ///
-/// Those of [`record::save`]. Those of the system about the hidden directory, of the same kind;
-/// they name `staging`, or a path in it without the hidden name.
+/// Those of [`record::save`]. Errors of the system about the hidden directory keep their kind. They
+/// name `staging`, or a path in it without the hidden name.
 pub(super) fn save<R: Record>(record: R, staging: &Path, file: &Path) -> Result<usize> {
     let directory = AtomicDirectory::create(staging.join(NAME))?;
     let path = directory.path().join("record.bpk");

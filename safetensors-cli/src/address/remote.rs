@@ -103,7 +103,7 @@ pub(crate) fn save_sharded(
 mod tests {
     use super::*;
 
-    /// The Hub is asked for 10 s before it counts as out of reach, so the error is made here.
+    /// Without a request, which would be repeated for some 10 seconds.
     #[test]
     fn a_hub_out_of_reach_is_named_with_a_remedy() {
         let (host, problem) = ("huggingface.co".into(), "Connection refused".into());

@@ -140,8 +140,8 @@ impl Document<'_> {
     }
 }
 
-/// Writes the digests of tensors into the files of each checkpoint. One that fails does not stop the
-/// others.
+/// Writes the digests of tensors into the files of each checkpoint. One that fails does not stop
+/// the others.
 fn record_all(targets: &[Target], out: &mut impl Write) -> anyhow::Result<ExitCode> {
     for target in targets {
         target.path().map_or(Ok(()), check_on_disk)?;

@@ -101,8 +101,9 @@ impl<'t> From<(&'t str, Align)> for Column<'t> {
 /// Writes rows under column titles, without spaces at the ends of lines. Cells must be printable,
 /// see [`text`](crate::text).
 ///
-/// On a terminal no row is longer than a line: long names are shortened, and columns left out. A
-/// `…` after the titles says that some are. A file or a pipe gets everything.
+/// On a terminal rows fit the line: long names are shortened, and columns left out. A `…` after the
+/// titles says that some are. Rows are longer only where not even the columns of rank 0 fit. A file
+/// or a pipe gets everything.
 ///
 /// `rows` is called several times and must give the same rows: the first call measures the columns,
 /// the last writes, and those between look for names that are shortened to the same text. No row is

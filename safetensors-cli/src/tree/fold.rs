@@ -9,8 +9,8 @@ use super::Tree;
 use crate::order::number;
 use crate::other::Kind;
 
-/// Folds siblings that differ only in the number at the start of their labels. The folded tree takes
-/// the place of the first of them.
+/// Folds siblings that differ only in the number at the start of their labels. The folded tree
+/// takes the place of the first of them.
 pub(super) fn fold_alike(mut trees: Vec<Tree<'_>>) -> Vec<Tree<'_>> {
     let firsts = firsts(&trees);
     let mut numbers: HashMap<usize, Vec<u64>> = HashMap::new();

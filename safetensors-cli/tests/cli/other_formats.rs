@@ -1,5 +1,5 @@
-//! Files of PyTorch, GGUF and NumPy, wherever a command reads a checkpoint. The fixtures are those of
-//! `safetensors-formats`: PyTorch and the package `gguf` wrote them.
+//! Files of PyTorch, GGUF and NumPy, wherever a command reads a checkpoint. The fixtures are those
+//! of `safetensors-formats`: PyTorch and the package `gguf` wrote them.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -45,8 +45,8 @@ impl Terminal {
         self.run_with_keys(dir, args, &[])
     }
 
-    /// The same. Each of `keys` is a last line of the screen to wait for, and then the keys to press.
-    /// The screens before these keys are kept.
+    /// The same. Each of `keys` is a last line of the screen to wait for, and then the keys to
+    /// press. The screens before these keys are kept.
     pub(crate) fn run_with_keys(&self, dir: &Path, args: &[&str], keys: &[(&str, &str)]) -> Screen {
         let (mut pty, pts) = open().unwrap();
         pty.resize(pty_process::Size::new(self.rows, self.columns)).unwrap();

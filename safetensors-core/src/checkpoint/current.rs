@@ -23,8 +23,8 @@ use crate::io::{FileSource, SafeTensors, failpoint};
 /// # Errors
 ///
 /// [`ErrorKind::Io`], [`ErrorKind::TooLargeForMemory`] and [`ErrorKind::BadIndex`] with
-/// [`IndexProblem::TooLarge`] if the old checkpoint cannot be read: it is then unknown whether there
-/// is one. A missing file is no error.
+/// [`IndexProblem::TooLarge`] if the old checkpoint cannot be read: it is then unknown whether
+/// there is one. A missing file is no error.
 pub(super) fn current(directory: &Path, index: Option<&Path>) -> Result<Option<Index>> {
     failpoint::hit("read the old checkpoint").map_err(|error| Error::io(error, directory))?;
     let found = match index {

@@ -246,8 +246,8 @@ impl<S> Checkpoint<S> {
     /// or of the index: the key is the alias, the value the name of the tensor in the file. An
     /// entry is an alias if its value names a tensor, and its key neither names a tensor nor has a
     /// meaning of its own. The keys `format` and `modelspec.*` and those of the
-    /// [digests](crate::digest) and [attributes](crate::header::attributes()) have one. An entry whose value is the name of a tensor by chance
-    /// looks the same, and is taken for an alias.
+    /// [digests](crate::digest) and [attributes](crate::header::attributes()) have one. An entry
+    /// whose value is the name of a tensor by chance looks the same, and is taken for an alias.
     pub fn aliases(&self) -> impl Iterator<Item = (&str, LazyTensor<'_, S>)> {
         self.aliases.iter().filter_map(|(name, &place)| Some((&**name, self.lazy(place)?)))
     }

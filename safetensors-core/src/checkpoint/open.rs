@@ -121,8 +121,8 @@ impl<S: ReadAt> Checkpoint<S> {
         Ok(Self::from_single(CheckpointFile { path, archive }))
     }
 
-    /// Several sources as one checkpoint, without an index; each comes with the path that stands for
-    /// it in errors. The order does not matter: the files are sorted by their paths.
+    /// Several sources as one checkpoint, without an index; each comes with the path that stands
+    /// for it in errors. The order does not matter: the files are sorted by their paths.
     ///
     /// ```
     /// use safetensors_core::{Checkpoint, SaveOptions, TensorView, serialize};

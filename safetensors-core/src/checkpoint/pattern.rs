@@ -73,8 +73,8 @@ impl FilePattern {
     }
 
     /// Parses the name of one shard of several: returns the pattern, the number of the shard,
-    /// counted from 0, and the number of shards. `None` for any other name, also for the second name
-    /// that a shard has while it is replaced. This is the reverse of
+    /// counted from 0, and the number of shards. `None` for any other name, also for the second
+    /// name that a shard has while it is replaced. This is the reverse of
     /// [`file_name`](FilePattern::file_name).
     ///
     /// ```

@@ -71,7 +71,8 @@ impl<N: AsRef<str>, S: TensorSource> PlannedShards<N, S> {
         self.plan.split.total_size
     }
 
-    /// The number of bytes of the tensors in a file, without its header; 0 if there is no such file.
+    /// The number of bytes of the tensors in a file, without its header; 0 if there is no such
+    /// file.
     pub fn data_len(&self, file: usize) -> u64 {
         let sizes = self.shard(file).map(|(_, tensor)| {
             // The plan has computed each of them.

@@ -43,8 +43,8 @@ pub struct SavedShards {
 /// meanwhile stay.
 ///
 /// A new file gets the permissions of the file that it replaces. One that replaces none gets the
-/// strictest permissions among the files of the earlier checkpoint. If there is none, it follows the
-/// umask.
+/// strictest permissions among the files of the earlier checkpoint. If there is none, it follows
+/// the umask.
 ///
 /// ```
 /// use safetensors_core::{Checkpoint, ShardOptions, TensorView, save_sharded};

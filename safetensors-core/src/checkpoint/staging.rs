@@ -193,8 +193,8 @@ impl Staging {
             self.sync_names()?;
             owned.check(&self.directory)?;
         }
-        // Step 4. Readers refuse an index without tensors. So if one file without tensors replaces a
-        // sharded checkpoint, the old index is removed and no other takes its place.
+        // Step 4. Readers refuse an index without tensors. So if one file without tensors replaces
+        // a sharded checkpoint, the old index is removed and no other takes its place.
         let has_tensors = new.shards().any(|(_, names)| !names.is_empty());
         match current_index {
             Some(current_index) if opens_without_index || (is_one_file && !has_tensors) => {
@@ -216,8 +216,8 @@ impl Staging {
             self.sync_names()?;
             stale.remove_first(&self.path("removed"))?;
         }
-        // Step 5. The new checkpoint is in place. An error from here on is `NotDurable`, `LeftBehind`
-        // or `Overtaken`.
+        // Step 5. The new checkpoint is in place. An error from here on is `NotDurable`,
+        // `LeftBehind` or `Overtaken`.
         self.sync_new_names()?;
         stale.remove(&self.path("removed"))?;
         self.sync_new_names()?;

@@ -37,8 +37,8 @@ pub(super) enum Found {
 
 /// Writes a header, padded to the length of the old one, in its place. Returns `false`, and leaves
 /// the old one, if the file system records times too coarsely, because readers could then accept a
-/// mixture of the two. Also if the file belongs to another user, to whom the backup cannot be given:
-/// that user could not restore the header after an interruption.
+/// mixture of the two. Also if the file belongs to another user, to whom the backup cannot be
+/// given: that user could not restore the header after an interruption.
 pub(super) fn replace(edit: &Edit<'_>, json: &[u8]) -> Result<bool> {
     let source = edit.archive.source();
     let mut old = vec![0; edit.header().data_start() as usize];

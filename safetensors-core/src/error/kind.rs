@@ -314,8 +314,8 @@ pub enum ErrorKind {
     #[cfg(feature = "std")]
     #[error("{0}")]
     Io(#[source] std::io::Error),
-    /// The new file is in its place, or the old directory is removed, but the system failed to write
-    /// that to the disk, so a power cut may bring back what the path had before.
+    /// The new file is in its place, or the old directory is removed, but the system failed to
+    /// write that to the disk, so a power cut may bring back what the path had before.
     #[cfg(feature = "std")]
     #[error("the path is changed as asked, but a power cut may undo that: {0}")]
     NotDurable(#[source] std::io::Error),

@@ -173,7 +173,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Reads as many tensors as the fast path knows, then one tensor or the metadata by the grammar.
+    /// Reads as many tensors as the fast path knows, then one tensor or the metadata by the
+    /// grammar.
     fn member(&mut self) -> Result<()> {
         let mut start = self.names.len();
         while let Some(entry) = self.canonical_entry() {

@@ -4,7 +4,7 @@
 //!
 //! | file | says |
 //! |---|---|
-//! | `attempt.json` | by which plan and options its ranks save, and which attempt is the later one |
+//! | `attempt.json` | by which plan and options its ranks save, and which attempt is later |
 //! | a file of tensors | what a rank has saved |
 //! | `rank-00002.done` | that all files of the rank are there, and have reached the disk |
 //!

@@ -86,7 +86,8 @@ pub fn serialize<N: AsRef<str>, S: TensorSource>(
 /// # Errors
 ///
 /// Those of [`serialize`]; [`ErrorKind::Io`] if the writer fails; [`ErrorKind::Cancelled`] if the
-/// progress callback stops the save. Errors that are found beforehand write nothing. After any other error the writer has received a part of the file.
+/// progress callback stops the save. Errors that are found beforehand write nothing. After any
+/// other error the writer has received a part of the file.
 #[cfg(feature = "std")]
 pub fn write_to<N: AsRef<str>, S: TensorSource>(
     mut writer: impl Write,

@@ -8,7 +8,8 @@
 //! Huge pages can also be slow to come. A virtual machine gives free stretches of 2 MiB back to its
 //! host, and waits for the host when it needs them again. A machine with little free memory first
 //! has to move other pages out of the way. Small pages then come from what is left in between. So
-//! the first page of every window of memory is timed, and the window gets small pages if it is slow.
+//! memory is divided into windows, and the first huge page of a window is timed. If it is slow,
+//! this window and some of those after it get small pages.
 
 #![allow(unsafe_code, reason = "advice about memory is given by address")]
 
@@ -219,8 +220,8 @@ mod linux {
         })
     }
 
-    /// The huge pages of `stretch` that the allocator touched: it writes the length of a buffer just
-    /// before its first byte. Adjacent pages are joined into one range, to save system calls.
+    /// The huge pages of `stretch` that the allocator touched: it writes the length of a buffer
+    /// just before its first byte. Adjacent pages are joined into one range, to save system calls.
     fn touched(stretch: &Range<usize>, buffers: &[Range<usize>]) -> Vec<Range<usize>> {
         let mut ranges: Vec<Range<usize>> = Vec::new();
         for buffer in buffers {

@@ -27,8 +27,8 @@ pub(crate) fn write(directory: &Path, name: &str, bytes: impl AsRef<[u8]>) -> Pa
     path
 }
 
-/// Writes a file of tensors of these names and lengths in bytes, and returns the length of the data.
-/// The file is a hole except for its header. `element` is the number of bytes of an element.
+/// Writes a file of tensors of these names and lengths in bytes, and returns the length of the
+/// data. The file is a hole except for its header. `element` is the number of bytes of an element.
 pub(crate) fn write_hole(
     path: &Path,
     (dtype, element): (&str, u64),

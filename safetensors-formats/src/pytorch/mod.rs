@@ -20,9 +20,9 @@
 //! `resolve_conj` or `resolve_neg` before saving removes the mark. Values that are not tensors are
 //! left out.
 //!
-//! A dictionary in which one key has two values is an error that names the tensor. PyTorch keeps the
-//! last value, and never writes such a dictionary. Two tensors whose names become the same, such as
-//! those of the keys `0` and `"0"`, are an error, too.
+//! A dictionary in which one key has two values is an error that names the tensor. PyTorch keeps
+//! the last value, and never writes such a dictionary. Two tensors whose names become the same,
+//! such as those of the keys `0` and `"0"`, are an error, too.
 //!
 //! # Dtypes
 //!

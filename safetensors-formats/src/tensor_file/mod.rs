@@ -95,8 +95,8 @@ pub(crate) struct Span {
 pub struct Stored {
     /// The name of the type in its format, such as `Q4_K`.
     pub type_name: String,
-    /// The dimensions, outermost first. If no dtype has such elements, the tensor is listed as bytes
-    /// that cannot be read, and has other dimensions.
+    /// The dimensions in the file, outermost first. If no dtype has such elements, the tensor is
+    /// listed as bytes that cannot be read, and then its own dimensions are others.
     pub shape: Vec<usize>,
     /// The bytes that the tensor has in the file.
     pub byte_len: u64,

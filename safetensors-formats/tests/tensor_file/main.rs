@@ -1,5 +1,5 @@
-//! Files of other formats as checkpoints: what PyTorch, NumPy and the package `gguf` wrote, compared
-//! with what these libraries had in memory. `scripts/other_formats.py` makes the fixtures.
+//! Files of other formats as checkpoints: what PyTorch, NumPy and the package `gguf` wrote,
+//! compared with what these libraries had in memory. `scripts/other_formats.py` makes the fixtures.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![cfg_attr(

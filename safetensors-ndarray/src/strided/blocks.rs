@@ -8,8 +8,8 @@ use super::gather::{THIN, TILE, fastest_axis};
 /// today's processors.
 const LEAST: usize = 2 << 20;
 
-/// The most bytes of a buffer for blocks in order. Only rows of more than 512 KiB need as many, see
-/// [`rows`].
+/// The most bytes of a buffer for blocks in order. Only rows of 512 KiB or more need as many, of
+/// thin elements those of 256 KiB, see [`rows`].
 const MOST: usize = 32 << 20;
 
 /// The most bytes of a buffer for blocks in any order.

@@ -18,8 +18,8 @@ pub(super) const TILE: usize = 64;
 /// Planes with fewer neighbours along the fastest axis are copied without tiles.
 const NARROW: usize = 16;
 
-/// Elements of at most this many bytes are transposed in squares of [`SQUARE`], which compilers turn
-/// into vector instructions. Wider elements come out sooner one by one.
+/// Elements of at most this many bytes are transposed in squares of [`SQUARE`], which compilers
+/// turn into vector instructions. Wider elements come out sooner one by one.
 pub(super) const THIN: usize = 2;
 
 /// The side, in elements, of the squares in which a tile is transposed.

@@ -89,8 +89,8 @@ impl Preview {
         format!("{path}: {tensors}, {}{files}{aliases}", text::size(self.bytes))
     }
 
-    /// The files of an earlier save that are removed, as the end of the summary. `done` says whether
-    /// they are removed already.
+    /// The files of an earlier save that are removed, as the end of the summary. `done` says
+    /// whether they are removed already.
     pub(super) fn removed(&self, done: bool) -> String {
         // A few names are enough to recognize what is lost.
         const SHOWN: usize = 5;

@@ -228,8 +228,8 @@ impl Drawing<'_, '_> {
         self.trees(tree.children(), inside);
     }
 
-    /// Draws a tensor, or a module without its content. Its name and shape are written where there is
-    /// room.
+    /// Draws a tensor, or a module without its content. Its name and shape are written where there
+    /// is room.
     fn leaf(&mut self, tree: &Tree<'_>, place: Place<'_>) {
         let rect = place.rect;
         let fill = self.fill(tree, place.group);

@@ -90,8 +90,8 @@ pub trait Store: Send + Sync {
 
     /// The entries of a directory, in any order. Names that are not UTF-8 may be left out.
     ///
-    /// A store that cannot list returns no entries. A directory then opens only if it has one of the
-    /// two standard names, and audits find no stray files.
+    /// A store that cannot list returns no entries. A directory then opens only if it has one of
+    /// the two standard names, and audits find no stray files.
     ///
     /// # Errors
     ///

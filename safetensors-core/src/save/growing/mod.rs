@@ -36,8 +36,8 @@ use crate::tensor::{TensorSource, shape};
 /// path keeps the old file. Steps that were [synced](Self::sync) survive if the process is killed.
 ///
 /// Memory holds at most 256 KiB of each growing tensor, and as much of small added tensors for each
-/// file. The writer puts one growing tensor directly at its final place. Other growing tensors go to
-/// hidden files of their own, and are copied at the end. So do tensors that would misalign the
+/// file. The writer puts one growing tensor directly at its final place. Other growing tensors go
+/// to hidden files of their own, and are copied at the end. So do tensors that would misalign the
 /// tensors after them, in at most four files.
 ///
 /// All methods take `&self`. Several tensors can grow at the same time, also from several threads.
@@ -254,8 +254,8 @@ impl GrowingWriter {
         self.lock().metadata.extend(entries);
     }
 
-    /// Gives a tensor an [attribute](crate::header::attributes()), such as its units. The tensor has
-    /// been added, or grows. The value replaces an earlier one.
+    /// Gives a tensor an [attribute](crate::header::attributes()), such as its units. The tensor
+    /// has been added, or grows. The value replaces an earlier one.
     ///
     /// # Errors
     ///

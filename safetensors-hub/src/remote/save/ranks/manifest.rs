@@ -18,7 +18,7 @@ const MOST: u64 = 64 << 20;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Manifest {
-    /// A number that no other attempt has, also none of the same name.
+    /// A number that no other attempt has, not even one of the same name.
     pub(super) id: String,
     /// The digest of what all ranks have in common.
     pub(super) digest: String,

@@ -56,7 +56,7 @@ use crate::remote::place::Place;
 /// | object | says |
 /// |---|---|
 /// | `attempt.json` | by which plan its ranks save, and what the directory held when it began |
-/// | `rank-00002.4be1d0c2.1f0e9a37/…` | the files of a rank: numbers of attempt and call |
+/// | `rank-00002.4be1d0c2.1f0e9a37/…` | the files of a rank; numbers of the attempt and the call |
 /// | `rank-00002.4be1d0c2.1f0e9a37.done` | that all files of this call are there |
 ///
 /// 1. The first rank creates `attempt.json`, if there is none. The others compare it with their own
@@ -72,16 +72,16 @@ use crate::remote::place::Place;
 /// moment the directory opens as the complete earlier checkpoint or as the complete new one. If the
 /// earlier one is a single file, the new one takes its place when that file is removed in step 4.
 ///
-/// - **A rank that dies** leaves the earlier checkpoint as it is. Ranks that are restarted save the
-///   same attempt again, or all ranks begin a new one.
+/// - **A rank that dies** leaves the earlier checkpoint as it is. If it is started again with the
+///   same values, it saves the same attempt again. Otherwise all ranks begin a new one.
 /// - **A rank that saves again** replaces its own parts. Until it is done its earlier ones count.
 /// - **Two attempts at once** do not mix. If the one that began later is complete first, the other
 ///   fails with [`RankProblem::AttemptSuperseded`]. So does one of two that began at the same
 ///   moment.
 /// - **A checkpoint that anyone else has changed** since the attempt began stays: the rank that
 ///   comes last fails with [`ErrorKind::Overtaken`].
-/// - **An attempt of the same name**, after a rollback of the training, is another one. Whoever
-///   removes the earlier one leaves it.
+/// - **An attempt with the name of one that was removed**, after a rollback of the training, is
+///   another one. Whoever still removes the earlier one leaves it.
 /// - **An answer that is lost**: if the index or `attempt.json` cannot be written, the store is
 ///   asked what is there now. If it is in place, it is written.
 /// - **Two ranks that come last at the same time** both report [`RankSaved::Complete`].
