@@ -146,6 +146,12 @@ def check(endpoint: str, server: str) -> None:
     assert set(index["weight_map"]) == {"round4", "y", "z"}
     for tensor, file in index["weight_map"].items():
         assert tensor in names_in(read(f"rust/sharded/{file}"))
+    # The files of the last ranks, where they have put them, and nothing else.
+    ranks = [key for key in keys if key.startswith("rust/ranks/")]
+    index = json.loads(read("rust/ranks/model.safetensors.index.json"))
+    files = {f"rust/ranks/{file}" for file in index["weight_map"].values()}
+    assert set(ranks) == files | {"rust/ranks/model.safetensors.index.json"}, ranks
+    assert all(file.startswith("rust/ranks/model.step-1.ranks/rank-") for file in files), files
     assert names_in(read("rust/one.safetensors")) == {"a", "b"}
     assert names_in(read("rust/small.safetensors")) == {"a", "b"}
 

@@ -3,10 +3,14 @@
 
 use std::ops::ControlFlow;
 
+use safetensors_core::ranks::RankSaved;
 use safetensors_core::slice::RankPart;
 use safetensors_core::{ErrorKind, LoadOptions, SaveOptions, ShardOptions, TensorBuf};
-use safetensors_hub::remote::{RemoteOptions, open_with, save_sharded_with, save_with};
+use safetensors_hub::remote::{
+    RemoteOptions, open_with, save_rank_with, save_sharded_with, save_with,
+};
 
+use crate::ranks::{fill_of, parts, plan};
 use crate::{MIB, file, tensors};
 
 /// Options for the server that the environment names.
@@ -73,6 +77,20 @@ fn checkpoints_of_several_files_replace_one_another() {
         assert_eq!((checkpoint.len(), checkpoint.files().len()), (3, saved.files.len()));
         assert_eq!(checkpoint.tensor(&name).unwrap().read().unwrap().bytes(), tensors[0].1.bytes());
         checkpoint.check_unchanged().unwrap();
+    }
+}
+
+#[test]
+#[ignore = "needs a server of S3: scripts/s3_interop.py"]
+fn checkpoints_of_ranks_replace_one_another() {
+    let (address, plan) = ("s3://bucket/rust/ranks", plan(3));
+    for (fill, attempt) in [(1, "step-1"), (2, "step-2"), (3, "step-1")] {
+        for rank in [2, 0, 1] {
+            let (parts, options) = (parts(&plan, rank, fill), ShardOptions::new());
+            let saved = save_rank_with(address, rank, &plan, parts, attempt, &options, &server());
+            assert_eq!(matches!(saved.unwrap(), RankSaved::Complete(_)), rank == 1);
+        }
+        assert_eq!(fill_of(&open_with(address, &server()).unwrap()).unwrap(), fill);
     }
 }
 

@@ -18,7 +18,7 @@ use safetensors_hub::remote::{
 use crate::server::Server;
 use crate::{pattern, tensors};
 
-fn plan(ranks: usize) -> RankPlan {
+pub(crate) fn plan(ranks: usize) -> RankPlan {
     let rules = RankRules::new().parse_rule("*.up=split:0").unwrap();
     let rules = rules.parse_rule("*.down=split:1").unwrap().parse_rule("norm=replicate").unwrap();
     let tensors = [
@@ -30,7 +30,7 @@ fn plan(ranks: usize) -> RankPlan {
 }
 
 /// The parts of a rank, filled with one number.
-fn parts(plan: &RankPlan, rank: usize, fill: u8) -> Vec<(String, TensorBuf)> {
+pub(crate) fn parts(plan: &RankPlan, rank: usize, fill: u8) -> Vec<(String, TensorBuf)> {
     let part = |tensor: &ranks::RankTensor| {
         let shape = tensor.part(rank).unwrap().shape(tensor.shape()).unwrap();
         let len = shape.iter().product();
@@ -52,7 +52,7 @@ fn save_filled(
 }
 
 /// The number that fills all tensors.
-fn fill_of<S: ReadAt>(checkpoint: &Checkpoint<S>) -> Result<u8> {
+pub(crate) fn fill_of<S: ReadAt>(checkpoint: &Checkpoint<S>) -> Result<u8> {
     let mut bytes = Vec::new();
     for tensor in gather(checkpoint)? {
         tensor.write_to(&mut |piece: &[u8]| {
