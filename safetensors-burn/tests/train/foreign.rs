@@ -299,16 +299,19 @@ fn a_tensor_without_the_id_that_its_name_begins_with() {
     }
 }
 
+#[derive(Module, Debug)]
+struct Two {
+    a: Param<Tensor<2>>,
+    b: Param<Tensor<2>>,
+}
+
+fn weight() -> Param<Tensor<2>> {
+    Param::from_tensor(Tensor::ones([2, 2], &Device::default().autodiff()))
+}
+
 /// Two parameters were saved, and are one in this model.
 #[test]
 fn the_states_of_parameters_that_are_one_in_the_model() {
-    #[derive(Module, Debug)]
-    struct Two {
-        a: Param<Tensor<2>>,
-        b: Param<Tensor<2>>,
-    }
-    let device = Device::default().autodiff();
-    let weight = || Param::from_tensor(Tensor::<2>::ones([2, 2], &device));
     let mut two = Two { a: weight(), b: weight() };
     let mut optimizer = AdamWConfig::new().init();
     let loss = (two.a.val() * two.b.val()).sum();
@@ -326,13 +329,6 @@ fn the_states_of_parameters_that_are_one_in_the_model() {
 /// saved id, so they are one again.
 #[test]
 fn parameters_that_were_tied_are_tied_again() {
-    #[derive(Module, Debug)]
-    struct Two {
-        a: Param<Tensor<2>>,
-        b: Param<Tensor<2>>,
-    }
-    let device = Device::default().autodiff();
-    let weight = || Param::from_tensor(Tensor::<2>::ones([2, 2], &device));
     let one = weight();
     let mut saved = Two { a: one.clone(), b: one };
     let mut optimizer = AdamWConfig::new().init();

@@ -113,19 +113,23 @@ fn a_web_server() {
     assert!(error.contains("b.safetensors") && !error.contains("secret"), "{error}");
 }
 
-#[test]
-fn a_bucket_that_the_environment_describes() {
-    let dir = tempfile::tempdir().unwrap();
-    let server = Web::new().with("bucket/models/a.safetensors", file());
-    let args = ["inspect", "s3://bucket/models/a.safetensors", "--flat"];
-    let mut command = safetensors(dir.path(), &args);
+/// A command whose environment describes the bucket of a server.
+fn of_bucket(mut command: Command, server: &Web) -> Command {
     command
         .env("AWS_ENDPOINT_URL", server.address("").trim_end_matches('/'))
         .env("AWS_ALLOW_HTTP", "true")
         .env("AWS_REGION", "us-east-1")
         .env("AWS_ACCESS_KEY_ID", "AKIATESTING")
         .env("AWS_SECRET_ACCESS_KEY", "very-secret-key");
-    let shown = output(command);
+    command
+}
+
+#[test]
+fn a_bucket_that_the_environment_describes() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Web::new().with("bucket/models/a.safetensors", file());
+    let args = ["inspect", "s3://bucket/models/a.safetensors", "--flat"];
+    let shown = output(of_bucket(safetensors(dir.path(), &args), &server));
     assert!(shown.contains("s3://bucket/models/a.safetensors"), "{shown}");
     let log = server.take_log();
     assert!(log.iter().all(|request| request.headers["authorization"].contains("AKIATESTING")));
@@ -147,14 +151,8 @@ fn errors_name_the_address_and_what_to_do() {
     let said = error(safetensors(dir.path(), &["inspect", &refused]), 1);
     assert!(said.starts_with(&format!("error: {refused}: the store refuses access")), "{said}");
     assert!(said.ends_with("; check the address and the network\n"), "{said}");
-    let mut of_bucket = safetensors(dir.path(), &["verify", "s3://bucket/models/a.safetensors"]);
-    of_bucket
-        .env("AWS_ENDPOINT_URL", server.address("").trim_end_matches('/'))
-        .env("AWS_ALLOW_HTTP", "true")
-        .env("AWS_REGION", "us-east-1")
-        .env("AWS_ACCESS_KEY_ID", "AKIATESTING")
-        .env("AWS_SECRET_ACCESS_KEY", "very-secret-key");
-    let said = error(of_bucket, 1);
+    let command = safetensors(dir.path(), &["verify", "s3://bucket/models/a.safetensors"]);
+    let said = error(of_bucket(command, &server), 1);
     assert!(said.starts_with("error: s3://bucket/models/a.safetensors: "), "{said}");
     assert!(said.contains("AWS_SKIP_SIGNATURE=true") && !said.contains("very-secret"), "{said}");
 }

@@ -44,3 +44,4 @@ mod terminal;
 mod torn;
 mod usage;
 mod verify;
+mod verify_paths;
