@@ -10,8 +10,8 @@ use crate::tensor::{Storage, TensorBuf, TensorView, swap_on_big_endian};
 pub type Sink<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 
 /// Takes the bytes of a tensor, piece by piece, in any order. The number is the offset of a piece
-/// in the tensor, in bytes.
-pub type PieceSink<'a> = dyn FnMut(u64, &[u8]) -> Result<()> + 'a;
+/// in the tensor, in bytes. Threads of the source may take turns in calling it.
+pub type PieceSink<'a> = dyn FnMut(u64, &[u8]) -> Result<()> + Send + 'a;
 
 /// A tensor to be saved: its dtype, its shape, and its bytes on demand.
 ///

@@ -6,10 +6,10 @@ use std::thread;
 
 use ndarray::ShapeError;
 use safetensors_core::Result;
-use safetensors_core::save::PieceSink;
 
 use super::blocks::{Blocks, Rows};
-use super::{gather, give_rows, write_here};
+use super::buffer::Buffer;
+use super::{Give, gather, give_rows, write_here};
 use crate::ArrayElement;
 use crate::error::shape_error;
 
@@ -25,23 +25,20 @@ enum Stop {
 }
 
 /// Writes an array block by block. The calling thread writes, because the sink belongs to it.
-pub(super) fn write<T: ArrayElement>(
-    blocks: &Blocks<'_, T>,
-    sink: &mut PieceSink<'_>,
-) -> Result<()> {
+pub(super) fn write<T: ArrayElement>(blocks: &Blocks<'_, T>, sink: &mut Give<'_>) -> Result<()> {
     // The buffers go round: empty ones to the second thread, full ones back, with the place of the
     // block. Each channel has room for all of them, so that sending never waits.
-    let (give_back, empty) = sync_channel::<Vec<T>>(BUFFERS);
-    let (pass_on, full) = sync_channel::<(Vec<T>, usize, Rows)>(BUFFERS);
+    let (give_back, empty) = sync_channel::<Buffer<T>>(BUFFERS);
+    let (pass_on, full) = sync_channel::<(Buffer<T>, usize, Rows)>(BUFFERS);
     for _ in 0..BUFFERS {
         // Cannot fail: the receiver is there.
-        let _ = give_back.send(bytemuck::zeroed_vec(blocks.most));
+        let _ = give_back.send(Buffer::new(blocks.most));
     }
     let gather_all = move || {
         blocks.for_each(&mut |block, rows| {
             let mut buffer = empty.recv().map_err(|_| Stop::NotNeeded)?;
             let elements = block.len();
-            gather::gather_in_parallel(block, &mut buffer[..elements]).map_err(Stop::Failed)?;
+            gather::gather_in_parallel(block, buffer.first(elements)).map_err(Stop::Failed)?;
             pass_on.send((buffer, elements, rows)).map_err(|_| Stop::NotNeeded)
         })
     };
@@ -50,8 +47,8 @@ pub(super) fn write<T: ArrayElement>(
         let Ok(gathering) = thread::Builder::new().spawn_scoped(scope, gather_all) else {
             return write_here(blocks, sink);
         };
-        for (buffer, elements, rows) in full {
-            give_rows(&buffer[..elements], rows, sink)?;
+        for (mut buffer, elements, rows) in full {
+            give_rows(buffer.first(elements), rows, sink)?;
             // Fails if the last block has been gathered.
             let _ = give_back.send(buffer);
         }

@@ -219,7 +219,7 @@ fn transpose<T: ArrayElement>(from: &ArrayView2<'_, T>, mut to: ArrayViewMut2<'_
     for (from, mut to) in from.axis_chunks_iter(Axis(0), TILE).zip(places) {
         for (line, column) in tile.iter_mut().zip(from.columns()) {
             match column.to_slice() {
-                Some(column) => line[..column.len()].copy_from_slice(column),
+                Some(column) => copy_line(column, line),
                 None => line.iter_mut().zip(column).for_each(|(place, element)| *place = *element),
             }
         }
@@ -229,9 +229,25 @@ fn transpose<T: ArrayElement>(from: &ArrayView2<'_, T>, mut to: ArrayViewMut2<'_
             let row = row.as_slice_mut().unwrap_or_default();
             match &thin {
                 Some(tile) => row.copy_from_slice(&tile[index][..row.len()]),
-                None => row.iter_mut().zip(&tile).for_each(|(place, line)| *place = line[index]),
+                None => copy_across(&tile, index, row),
             }
         }
+    }
+}
+
+/// Copies at most [`TILE`] elements. A whole line is copied without a loop.
+fn copy_line<T: ArrayElement>(from: &[T], to: &mut [T; TILE]) {
+    match from.first_chunk() {
+        Some(from) => *to = *from,
+        None => to[..from.len()].copy_from_slice(from),
+    }
+}
+
+/// Copies the elements at `index` of at most [`TILE`] lines. A whole row is copied without a loop.
+fn copy_across<T: ArrayElement>(tile: &[[T; TILE]; TILE], index: usize, row: &mut [T]) {
+    match row.first_chunk_mut() {
+        Some(row) => *row = array::from_fn::<_, TILE, _>(|line| tile[line][index]),
+        None => row.iter_mut().zip(tile).for_each(|(place, line)| *place = line[index]),
     }
 }
 

@@ -1,13 +1,17 @@
 //! Writes arrays of any memory layout in C order. Buffers are used only where they are needed.
 //!
-//! [`Blocks`] divides an array. [`gather`](gather::gather) brings a block into C order. [`ahead`]
-//! does so in a second thread, while the first one writes the block before.
+//! [`Blocks`] divides an array. [`gather`](gather::gather) brings a block into C order. A second
+//! thread helps with large arrays: in order, it gathers the next block while the first one writes
+//! ([`ahead`]); in any order, both do both ([`together`]).
 
 mod ahead;
 mod blocks;
+mod buffer;
 mod gather;
+mod together;
 
 use blocks::{Blocks, Rows};
+use buffer::Buffer;
 use ndarray::{ArrayViewD, Axis};
 use safetensors_core::Result;
 use safetensors_core::framework::{default_threads, write_native};
@@ -19,9 +23,12 @@ use crate::error::shape_error;
 /// Contiguous runs of at least this many bytes are written directly, without a buffer.
 const LONG_RUN: usize = 64 << 10;
 
-/// Arrays of at least this many bytes are gathered by a second thread. Starting one takes as long
+/// A second thread helps with arrays of at least this many bytes. Starting one takes as long
 /// as writing some 100 KiB.
 const LARGE: usize = 8 << 20;
+
+/// Takes contiguous bytes with their offset in the array.
+type Give<'a> = dyn FnMut(u64, &[u8]) -> Result<()> + 'a;
 
 /// Writes the elements to `sink` in C order. The strides may be positive, negative or zero.
 ///
@@ -29,7 +36,12 @@ const LARGE: usize = 8 << 20;
 /// written run by run, each borrowed. Any other array is gathered block by block in a buffer, or
 /// two if the array is [`LARGE`]. A buffer has from 2 to 32 MiB.
 pub(crate) fn write<T: ArrayElement>(array: ArrayViewD<'_, T>, sink: &mut Sink<'_>) -> Result<()> {
-    write_blocks(array, Blocks::in_order, &mut |_, bytes| sink(bytes))
+    let mut sink = |_, bytes: &[u8]| sink(bytes);
+    match write_runs(array, &mut sink)? {
+        None => Ok(()),
+        Some(array) if is_large(&array) => ahead::write(&Blocks::in_order(array), &mut sink),
+        Some(array) => write_here(&Blocks::in_order(array), &mut sink),
+    }
 }
 
 /// [`write`] to a sink that takes pieces in any order. Where rows are cut, a buffer has from 2 to
@@ -38,43 +50,49 @@ pub(crate) fn write_pieces<T: ArrayElement>(
     array: ArrayViewD<'_, T>,
     sink: &mut PieceSink<'_>,
 ) -> Result<()> {
-    write_blocks(array, Blocks::in_any_order, sink)
+    match write_runs(array, sink)? {
+        None => Ok(()),
+        Some(array) if is_large(&array) => together::write(&Blocks::in_any_order(array), sink),
+        Some(array) => write_here(&Blocks::in_any_order(array), sink),
+    }
 }
 
-fn write_blocks<'a, T: ArrayElement>(
+/// Writes an array that needs no buffer. Returns any other array, with as few axes as possible.
+fn write_runs<'a, T: ArrayElement>(
     array: ArrayViewD<'a, T>,
-    blocks: fn(ArrayViewD<'a, T>) -> Blocks<'a, T>,
-    sink: &mut PieceSink<'_>,
-) -> Result<()> {
+    sink: &mut Give<'_>,
+) -> Result<Option<ArrayViewD<'a, T>>> {
     if let Some(elements) = array.as_slice() {
-        return give(elements, 0, sink);
+        give(elements, 0, sink)?;
+        return Ok(None);
     }
     let array = merge_axes(array);
-    if is_run(&array, LONG_RUN) {
-        let run = array.len_of(Axis(array.ndim() - 1));
-        let runs = array.rows().into_iter().filter_map(|row| row.to_slice());
-        return runs.zip((0..).step_by(run)).try_for_each(|(run, start)| give(run, start, sink));
+    if !is_run(&array, LONG_RUN) {
+        return Ok(Some(array));
     }
-    let bytes = array.len().saturating_mul(size_of::<T>());
-    let blocks = blocks(array);
-    match bytes {
-        LARGE.. if default_threads() > 1 => ahead::write(&blocks, sink),
-        _ => write_here(&blocks, sink),
-    }
+    let run = array.len_of(Axis(array.ndim() - 1));
+    let runs = array.rows().into_iter().filter_map(|row| row.to_slice());
+    runs.zip((0..).step_by(run)).try_for_each(|(run, start)| give(run, start, sink))?;
+    Ok(None)
+}
+
+/// Whether two threads work on an array.
+fn is_large<T>(array: &ArrayViewD<'_, T>) -> bool {
+    array.len().saturating_mul(size_of::<T>()) >= LARGE && default_threads() > 1
 }
 
 /// Gathers and writes blocks in this thread alone.
-fn write_here<T: ArrayElement>(blocks: &Blocks<'_, T>, sink: &mut PieceSink<'_>) -> Result<()> {
-    let mut buffer = bytemuck::zeroed_vec(blocks.most);
+fn write_here<T: ArrayElement>(blocks: &Blocks<'_, T>, sink: &mut Give<'_>) -> Result<()> {
+    let mut buffer = Buffer::new(blocks.most);
     blocks.for_each(&mut |block, rows| {
-        let gathered = &mut buffer[..block.len()];
+        let gathered = buffer.first(block.len());
         gather::gather(block, gathered).map_err(shape_error)?;
         give_rows(gathered, rows, sink)
     })
 }
 
 /// Writes the rows of a block.
-fn give_rows<T: ArrayElement>(block: &[T], rows: Rows, sink: &mut PieceSink<'_>) -> Result<()> {
+fn give_rows<T: ArrayElement>(block: &[T], rows: Rows, sink: &mut Give<'_>) -> Result<()> {
     let mut starts = (rows.start..).step_by(rows.stride);
     block
         .chunks_exact(rows.len)
@@ -83,7 +101,7 @@ fn give_rows<T: ArrayElement>(block: &[T], rows: Rows, sink: &mut PieceSink<'_>)
 }
 
 /// Writes contiguous elements in the byte order of the format. `start` is the place of the first.
-fn give<T: ArrayElement>(elements: &[T], start: usize, sink: &mut PieceSink<'_>) -> Result<()> {
+fn give<T: ArrayElement>(elements: &[T], start: usize, sink: &mut Give<'_>) -> Result<()> {
     let mut offset = (start * size_of::<T>()) as u64;
     write_native(T::DTYPE, bytemuck::cast_slice(elements), &mut |bytes| {
         sink(offset, bytes)?;
