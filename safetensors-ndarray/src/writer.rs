@@ -72,8 +72,8 @@ impl Writer {
     }
 
     /// Adds an array or a view of any memory layout. Its elements are written at once, in C order.
-    /// If they are not in C order in memory, they pass through two buffers of 2 to 8 MiB. A second
-    /// thread then gathers a large array, while this one writes.
+    /// If they are not in C order in memory, they pass through buffers of 2 to 8 MiB. A second
+    /// thread helps with a large array: both gather parts of it and write them.
     ///
     /// # Errors
     ///

@@ -9,7 +9,7 @@ use safetensors_core::Result;
 
 use super::blocks::{Blocks, Rows};
 use super::buffer::Buffer;
-use super::{Give, gather, give_rows, write_here};
+use super::{LocalSink, gather, give_rows, write_here};
 use crate::ArrayElement;
 use crate::error::shape_error;
 
@@ -25,7 +25,10 @@ enum Stop {
 }
 
 /// Writes an array block by block. The calling thread writes, because the sink belongs to it.
-pub(super) fn write<T: ArrayElement>(blocks: &Blocks<'_, T>, sink: &mut Give<'_>) -> Result<()> {
+pub(super) fn write<T: ArrayElement>(
+    blocks: &Blocks<'_, T>,
+    sink: &mut LocalSink<'_>,
+) -> Result<()> {
     // The buffers go round: empty ones to the second thread, full ones back, with the place of the
     // block. Each channel has room for all of them, so that sending never waits.
     let (give_back, empty) = sync_channel::<Buffer<T>>(BUFFERS);

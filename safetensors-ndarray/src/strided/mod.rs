@@ -2,7 +2,7 @@
 //!
 //! [`Blocks`] divides an array. [`gather`](gather::gather) brings a block into C order. A second
 //! thread helps with large arrays: in order, it gathers the next block while the first one writes
-//! ([`ahead`]); in any order, both do both ([`together`]).
+//! ([`ahead`]); in any order, each thread gathers and writes blocks of its own ([`together`]).
 
 mod ahead;
 mod blocks;
@@ -27,8 +27,8 @@ const LONG_RUN: usize = 64 << 10;
 /// as writing some 100 KiB.
 const LARGE: usize = 8 << 20;
 
-/// Takes contiguous bytes with their offset in the array.
-type Give<'a> = dyn FnMut(u64, &[u8]) -> Result<()> + 'a;
+/// A [`PieceSink`] that need not be [`Send`]: one thread at a time uses it.
+type LocalSink<'a> = dyn FnMut(u64, &[u8]) -> Result<()> + 'a;
 
 /// Writes the elements to `sink` in C order. The strides may be positive, negative or zero.
 ///
@@ -44,8 +44,7 @@ pub(crate) fn write<T: ArrayElement>(array: ArrayViewD<'_, T>, sink: &mut Sink<'
     }
 }
 
-/// [`write`] to a sink that takes pieces in any order. Where rows are cut, a buffer has from 2 to
-/// 8 MiB.
+/// [`write`] to a sink that takes pieces in any order. A buffer has from 2 to 8 MiB.
 pub(crate) fn write_pieces<T: ArrayElement>(
     array: ArrayViewD<'_, T>,
     sink: &mut PieceSink<'_>,
@@ -60,7 +59,7 @@ pub(crate) fn write_pieces<T: ArrayElement>(
 /// Writes an array that needs no buffer. Returns any other array, with as few axes as possible.
 fn write_runs<'a, T: ArrayElement>(
     array: ArrayViewD<'a, T>,
-    sink: &mut Give<'_>,
+    sink: &mut LocalSink<'_>,
 ) -> Result<Option<ArrayViewD<'a, T>>> {
     if let Some(elements) = array.as_slice() {
         give(elements, 0, sink)?;
@@ -82,7 +81,7 @@ fn is_large<T>(array: &ArrayViewD<'_, T>) -> bool {
 }
 
 /// Gathers and writes blocks in this thread alone.
-fn write_here<T: ArrayElement>(blocks: &Blocks<'_, T>, sink: &mut Give<'_>) -> Result<()> {
+fn write_here<T: ArrayElement>(blocks: &Blocks<'_, T>, sink: &mut LocalSink<'_>) -> Result<()> {
     let mut buffer = Buffer::new(blocks.most);
     blocks.for_each(&mut |block, rows| {
         let gathered = buffer.first(block.len());
@@ -92,7 +91,7 @@ fn write_here<T: ArrayElement>(blocks: &Blocks<'_, T>, sink: &mut Give<'_>) -> R
 }
 
 /// Writes the rows of a block.
-fn give_rows<T: ArrayElement>(block: &[T], rows: Rows, sink: &mut Give<'_>) -> Result<()> {
+fn give_rows<T: ArrayElement>(block: &[T], rows: Rows, sink: &mut LocalSink<'_>) -> Result<()> {
     let mut starts = (rows.start..).step_by(rows.stride);
     block
         .chunks_exact(rows.len)
@@ -101,7 +100,7 @@ fn give_rows<T: ArrayElement>(block: &[T], rows: Rows, sink: &mut Give<'_>) -> R
 }
 
 /// Writes contiguous elements in the byte order of the format. `start` is the place of the first.
-fn give<T: ArrayElement>(elements: &[T], start: usize, sink: &mut Give<'_>) -> Result<()> {
+fn give<T: ArrayElement>(elements: &[T], start: usize, sink: &mut LocalSink<'_>) -> Result<()> {
     let mut offset = (start * size_of::<T>()) as u64;
     write_native(T::DTYPE, bytemuck::cast_slice(elements), &mut |bytes| {
         sink(offset, bytes)?;

@@ -1,6 +1,6 @@
-//! Two threads gather and write the blocks of an array, where the order is free. Each writes what it
-//! has gathered, while that is in the cache of its processor. With the feature `rayon`, several
-//! threads gather for the second one.
+//! Two threads gather and write the blocks of an array, where the order is free. Each writes what
+//! it has gathered while that is in the cache of its processor. They take turns in writing. With
+//! the feature `rayon`, several threads gather for the second one.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
@@ -20,13 +20,22 @@ use crate::error::shape_error;
 /// Copies a block into a buffer.
 type Gather<T> = fn(ArrayViewD<'_, T>, &mut [T]) -> Result<(), ShapeError>;
 
+/// Why a thread ended early.
+enum Stop {
+    /// The other thread failed, so that no more blocks are needed.
+    NotNeeded,
+    /// A block could not be gathered or written.
+    Failed(Error),
+}
+
 /// Writes an array block by block. Each thread has a buffer of one block.
 pub(super) fn write<T: ArrayElement>(
     blocks: &Blocks<'_, T>,
     sink: &mut PieceSink<'_>,
 ) -> Result<()> {
+    // How many blocks are taken: always the first ones.
     let taken = AtomicUsize::new(0);
-    // `None` after an error.
+    // `None` after the sink has failed.
     let sink = Mutex::new(Some(sink));
     let work = |gather: Gather<T>| {
         let mut buffer = Buffer::new(blocks.most);
@@ -40,20 +49,25 @@ pub(super) fn write<T: ArrayElement>(
                 return Ok(());
             }
             let gathered = buffer.first(block.len());
-            gather(block, gathered).map_err(shape_error)?;
-            // No block is needed any more if the other thread has failed.
-            let mut guard = sink.lock().map_err(|_| None)?;
-            let sink = guard.as_mut().ok_or(None)?;
-            give_rows(gathered, rows, *sink).inspect_err(|_| *guard = None)?;
-            Ok(())
+            gather(block, gathered).map_err(|error| Stop::Failed(shape_error(error)))?;
+            // The lock is poisoned if the sink panicked in the other thread.
+            let mut guard = sink.lock().map_err(|_| Stop::NotNeeded)?;
+            let sink = guard.as_mut().ok_or(Stop::NotNeeded)?;
+            give_rows(gathered, rows, *sink).map_err(|error| {
+                *guard = None;
+                Stop::Failed(error)
+            })
         });
-        // `None`: the other thread has the error.
-        result.or_else(|error: Option<Error>| error.map_or(Ok(()), Err))
+        match result {
+            Ok(()) | Err(Stop::NotNeeded) => Ok(()),
+            Err(Stop::Failed(error)) => Err(error),
+        }
     };
     thread::scope(|scope| {
         // Without a second thread, this one does all the work.
         let second =
             thread::Builder::new().spawn_scoped(scope, || work(gather::gather_in_parallel));
+        // This thread gathers alone: it may be one of rayon's, which must not wait for others.
         let first = work(gather::gather);
         match second.map(|second| second.join()) {
             Ok(Ok(second)) => first.and(second),
@@ -72,7 +86,8 @@ mod tests {
 
     use super::*;
 
-    /// Every element has its place in C order as its value. The array has 8 blocks, of up to 64 rows.
+    /// Every element has its place in C order as its value. The array has 8 blocks of up to 64
+    /// rows.
     fn counted() -> ArrayD<u32> {
         let mut array = Array3::zeros((200, 300, 130).f());
         array.iter_mut().zip(0..).for_each(|(place, number)| *place = number);
