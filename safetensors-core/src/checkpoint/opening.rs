@@ -12,6 +12,7 @@ use super::store::{Store, Version};
 use super::{Checkpoint, CheckpointFile, CheckpointPath, Place};
 use crate::error::{Error, ErrorKind, Result};
 use crate::header::Limits;
+use crate::io::stamp::says_changed;
 use crate::io::{ReadAt, SafeTensors};
 use crate::parallel::in_parallel;
 
@@ -107,7 +108,11 @@ fn open_shard<T: Store>(
     path: &Path,
     limits: &Limits,
 ) -> Result<CheckpointFile<T::File>> {
-    let archive = store.open(path).and_then(|source| SafeTensors::from_source_with(source, limits));
+    let open = || store.open(path).and_then(|source| SafeTensors::from_source_with(source, limits));
+    // When a save takes one of several names from a file, the kernel sets the number of links a
+    // moment before the time of change. A file that was opened in this moment seems to have been
+    // written to since.
+    let archive = open().or_else(|error| if says_changed(&error) { open() } else { Err(error) });
     let archive = archive.map_err(|error| error.in_path(path))?;
     Ok(CheckpointFile { path: path.into(), archive })
 }

@@ -1,10 +1,14 @@
 //! Saves and readers that meet in one directory, at each step of a save.
 
 use std::cell::Cell;
+#[cfg(unix)]
+use std::fs::FileTimes;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+#[cfg(unix)]
+use std::time::SystemTime;
 
 use super::store::{Entry, FileKind, LocalStore, Store, Version};
 use super::tests::{Before, content, options, prepare, read, read_from, save_shards};
@@ -81,6 +85,52 @@ fn a_checkpoint_that_changes_whenever_it_is_opened_is_an_error() {
     assert!(matches!(error.kind(), ErrorKind::KeepsChanging { attempts: 50 }), "{error}");
     assert_eq!(error.file(), directory.path().to_str());
     assert_eq!(read(directory.path()).unwrap(), content(2));
+}
+
+/// The local disk, except that the first files that are opened get another time of change just
+/// afterwards: so many of them.
+#[cfg(unix)]
+struct Touching {
+    times: AtomicUsize,
+}
+
+#[cfg(unix)]
+impl Store for Touching {
+    type File = FileSource;
+
+    fn open(&self, path: &Path) -> Result<FileSource> {
+        let source = LocalStore.open(path)?;
+        let left = |times: usize| times.checked_sub(1);
+        if self.times.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left).is_ok() {
+            // The clock of the file system moves on.
+            std::thread::sleep(std::time::Duration::from_millis(30));
+            let file = std::fs::File::open(path).unwrap();
+            file.set_times(FileTimes::new().set_accessed(SystemTime::now())).unwrap();
+        }
+        Ok(source)
+    }
+
+    fn kind(&self, path: &Path) -> Result<Option<FileKind>> {
+        LocalStore.kind(path)
+    }
+
+    fn list(&self, directory: &Path) -> Result<Vec<Entry>> {
+        LocalStore.list(directory)
+    }
+}
+
+/// As a file does that is opened while another save takes one of its names away.
+#[cfg(unix)]
+#[test]
+fn a_file_that_seems_to_have_changed_while_it_was_opened_is_opened_again() {
+    let directory = prepare(Before::Single);
+    let open = |times| {
+        let store = Arc::new(Touching { times: AtomicUsize::new(times) });
+        Checkpoint::open_in(store, directory.path(), &Limits::default())
+    };
+    assert_eq!(read_from(&open(1).unwrap()).unwrap(), content(1));
+    let error = open(2).unwrap_err();
+    assert!(error.to_string().contains("has changed since it was opened"), "{error}");
 }
 
 /// An open checkpoint still reads the old files, and `check_unchanged` reports the save.

@@ -191,9 +191,9 @@ impl ReadAt for FileSource {
     /// owner, number of links or name explains another time.
     fn check_unchanged(&self) -> io::Result<()> {
         let check = || self.stamp.check(&self.file.metadata()?, &self.path);
-        // When a link is made or removed, the kernel sets the time a moment before the number of
-        // links, and may be interrupted in between. So a file that seems to have changed is checked
-        // again, for 63 ms.
+        // When a link is made, the kernel sets the time a moment before the number of links, and may
+        // be interrupted in between. So a file that seems to have changed is checked again, for
+        // 63 ms.
         for exponent in 0..6 {
             if check().is_ok() {
                 return Ok(());

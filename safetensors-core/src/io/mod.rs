@@ -22,7 +22,7 @@ mod safetensors;
 #[cfg(feature = "std")]
 pub(crate) mod shift;
 #[cfg(feature = "std")]
-mod stamp;
+pub(crate) mod stamp;
 #[cfg(all(test, feature = "std"))]
 pub(crate) mod testing;
 #[cfg(feature = "std")]

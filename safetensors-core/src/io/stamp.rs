@@ -5,6 +5,18 @@ use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
+use crate::error::{Error, ErrorKind};
+
+/// What has changed, in an error of [`Stamp::check`].
+#[derive(Debug, thiserror::Error)]
+#[error("the file has changed since it was opened: {0}")]
+struct Changed(String);
+
+/// Whether an error says that a file has changed since it was opened.
+pub(crate) fn says_changed(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Io(error) if error.get_ref().is_some_and(|e| e.is::<Changed>()))
+}
+
 /// The state of a file when it was opened, as far as the system records it.
 #[derive(Debug)]
 pub(super) struct Stamp {
@@ -31,9 +43,7 @@ impl Stamp {
 
     /// Compares with the present state of the open file. `path` is the path that it was opened by.
     pub(super) fn check(&self, now: &Metadata, path: &Path) -> io::Result<()> {
-        let changed = |how: &str| {
-            Err(io::Error::other(format!("the file has changed since it was opened: {how}")))
-        };
+        let changed = |how: &str| Err(io::Error::other(Changed(how.into())));
         if now.len() != self.len {
             return changed(&format!("expected {} bytes, found {}", self.len, now.len()));
         }
