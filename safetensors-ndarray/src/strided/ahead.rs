@@ -4,25 +4,16 @@
 use std::sync::mpsc::sync_channel;
 use std::thread;
 
-use ndarray::ShapeError;
 use safetensors_core::Result;
 
 use super::blocks::{Blocks, Rows};
 use super::buffer::Buffer;
-use super::{LocalSink, gather, give_rows, write_here};
+use super::{LocalSink, Stop, gather, give_rows, write_here};
 use crate::ArrayElement;
 use crate::error::shape_error;
 
 /// One is gathered while the other is written.
 const BUFFERS: usize = 2;
-
-/// Why the second thread ended early.
-enum Stop {
-    /// Writing failed, so that no more blocks are needed.
-    NotNeeded,
-    /// A block could not be gathered.
-    Failed(ShapeError),
-}
 
 /// Writes an array block by block. The calling thread writes, because the sink belongs to it.
 pub(super) fn write<T: ArrayElement>(
@@ -41,7 +32,8 @@ pub(super) fn write<T: ArrayElement>(
         blocks.for_each(&mut |block, rows| {
             let mut buffer = empty.recv().map_err(|_| Stop::NotNeeded)?;
             let elements = block.len();
-            gather::gather_in_parallel(block, buffer.first(elements)).map_err(Stop::Failed)?;
+            gather::gather_in_parallel(block, buffer.first(elements))
+                .map_err(|error| Stop::Failed(shape_error(error)))?;
             pass_on.send((buffer, elements, rows)).map_err(|_| Stop::NotNeeded)
         })
     };
@@ -57,7 +49,7 @@ pub(super) fn write<T: ArrayElement>(
         }
         match gathering.join() {
             Ok(Ok(()) | Err(Stop::NotNeeded)) => Ok(()),
-            Ok(Err(Stop::Failed(error))) => Err(shape_error(error)),
+            Ok(Err(Stop::Failed(error))) => Err(error),
             Err(panic) => std::panic::resume_unwind(panic),
         }
     })

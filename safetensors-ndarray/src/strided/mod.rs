@@ -13,9 +13,9 @@ mod together;
 use blocks::{Blocks, Rows};
 use buffer::Buffer;
 use ndarray::{ArrayViewD, Axis};
-use safetensors_core::Result;
 use safetensors_core::framework::{default_threads, write_native};
 use safetensors_core::save::{PieceSink, Sink};
+use safetensors_core::{Error, Result};
 
 use crate::ArrayElement;
 use crate::error::shape_error;
@@ -29,6 +29,14 @@ const LARGE: usize = 8 << 20;
 
 /// A [`PieceSink`] that need not be [`Send`]: one thread at a time uses it.
 type LocalSink<'a> = dyn FnMut(u64, &[u8]) -> Result<()> + 'a;
+
+/// Why one of two threads ended early.
+enum Stop {
+    /// The other one failed, so that no more blocks are needed.
+    NotNeeded,
+    /// A block could not be gathered or written.
+    Failed(Error),
+}
 
 /// Writes the elements to `sink` in C order. The strides may be positive, negative or zero.
 ///

@@ -8,25 +8,17 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 
 use ndarray::{ArrayViewD, ShapeError};
+use safetensors_core::Result;
 use safetensors_core::save::PieceSink;
-use safetensors_core::{Error, Result};
 
 use super::blocks::Blocks;
 use super::buffer::Buffer;
-use super::{gather, give_rows};
+use super::{Stop, gather, give_rows};
 use crate::ArrayElement;
 use crate::error::shape_error;
 
 /// Copies a block into a buffer.
 type Gather<T> = fn(ArrayViewD<'_, T>, &mut [T]) -> Result<(), ShapeError>;
-
-/// Why a thread ended early.
-enum Stop {
-    /// The other thread failed, so that no more blocks are needed.
-    NotNeeded,
-    /// A block could not be gathered or written.
-    Failed(Error),
-}
 
 /// Writes an array block by block. Each thread has a buffer of one block.
 pub(super) fn write<T: ArrayElement>(
