@@ -21,11 +21,14 @@ use harness::sample::{Contender, Goal, Row, Run, Watch};
 pub(super) fn rows() -> Vec<Spec> {
     vec![
         Spec::new("burn checkpoint of model and optimizer, save", |data| {
-            save(data.path(), (Contender::ours, OURS, with_ours))
+            save(data.path(), (Contender::ours, OURS, with_ours), 1)
+        }),
+        Spec::new("burn checkpoint of model and optimizer, first save", |data| {
+            save(data.path(), (Contender::ours, OURS, with_ours), 0)
         }),
         #[cfg(target_os = "linux")]
-        Spec::new("burn checkpoint of model and optimizer, save through /dev/shm", |data| {
-            save(data.path(), (Contender::ours, STAGED, with_staged))
+        Spec::new("burn checkpoint of model and optimizer, first save through /dev/shm", |data| {
+            save(data.path(), (Contender::ours, STAGED, with_staged), 0)
         }),
         Spec::new("burn checkpoint of model and optimizer, resume", |data| resume(data.path())),
     ]
@@ -96,22 +99,26 @@ type Three<'a> = (
     &'a dyn Checkpointer<LrSchedulerRecord>,
 );
 
-/// Calls `work` with the checkpointers of a folder.
-type With = fn(&Path, &mut dyn FnMut(Three<'_>) -> Result<()>) -> Result<()>;
+/// What is done with the checkpointers.
+type Work<'a> = &'a mut dyn FnMut(Three<'_>) -> Result<()>;
 
-fn with_ours(folder: &Path, work: &mut dyn FnMut(Three<'_>) -> Result<()>) -> Result<()> {
-    let (model, optimizer, scheduler) = Epochs::new(folder.join("ours")).checkpointers();
+/// Calls `work` with the checkpointers of a folder, for this model.
+type With = fn(&Path, &Model, Work<'_>) -> Result<()>;
+
+fn with_ours(folder: &Path, model: &Model, work: Work<'_>) -> Result<()> {
+    let epochs = Epochs::new(folder.join("ours"));
+    let (model, optimizer, scheduler) = epochs.checkpointers_for(model);
     work((&model, &optimizer, &scheduler))
 }
 
 #[cfg(target_os = "linux")]
-fn with_staged(folder: &Path, work: &mut dyn FnMut(Three<'_>) -> Result<()>) -> Result<()> {
+fn with_staged(folder: &Path, model: &Model, work: Work<'_>) -> Result<()> {
     let epochs = Epochs::new(folder.join("ours")).staging("/dev/shm");
-    let (model, optimizer, scheduler) = epochs.checkpointers();
+    let (model, optimizer, scheduler) = epochs.checkpointers_for(model);
     work((&model, &optimizer, &scheduler))
 }
 
-fn with_peer(folder: &Path, work: &mut dyn FnMut(Three<'_>) -> Result<()>) -> Result<()> {
+fn with_peer(folder: &Path, _model: &Model, work: Work<'_>) -> Result<()> {
     let [model, optimizer, scheduler] = ["model", "optim", "scheduler"]
         .map(|name| FileCheckpointer::new(folder.join("peer"), name));
     work((&model, &optimizer, &scheduler))
@@ -128,15 +135,16 @@ const PEERS: Maker = (Contender::peer, PEER, with_peer);
 /// Makes the records, and returns the work that saves them at the same time, as burn's threads do.
 fn saving<'a>(
     (model, optimizer, scheduler): Three<'a>,
+    epoch: usize,
     training: &Training,
 ) -> impl FnOnce() -> Result<()> + use<'a> {
     let records = (training.model.clone().into_record(), training.optimizer.to_record());
     move || {
         thread::scope(|scope| {
             let threads = [
-                scope.spawn(|| model.save(1, records.0)),
-                scope.spawn(|| optimizer.save(1, records.1)),
-                scope.spawn(|| scheduler.save(1, LrSchedulerRecord::new())),
+                scope.spawn(|| model.save(epoch, records.0)),
+                scope.spawn(|| optimizer.save(epoch, records.1)),
+                scope.spawn(|| scheduler.save(epoch, LrSchedulerRecord::new())),
             ];
             threads.into_iter().try_for_each(|thread| match thread.join() {
                 Ok(result) => Ok(result?),
@@ -147,15 +155,20 @@ fn saving<'a>(
 }
 
 /// Loads the three records into a new model and its optimizer.
-fn restore((model, optimizer, scheduler): Three<'_>, into: Training) -> Result<Training> {
-    let model = into.model.load_record(model.restore(1)?);
-    let optimizer = into.optimizer.load_record(optimizer.restore(1)?);
-    scheduler.restore(1)?;
+fn restore(
+    (model, optimizer, scheduler): Three<'_>,
+    epoch: usize,
+    into: Training,
+) -> Result<Training> {
+    let model = into.model.load_record(model.restore(epoch)?);
+    let optimizer = into.optimizer.load_record(optimizer.restore(epoch)?);
+    scheduler.restore(epoch)?;
     Ok(Training { model, optimizer })
 }
 
-/// Each sample saves an epoch that was not there. It waits until the epoch is on the disk.
-fn save(folder: &Path, ours: Maker) -> Result<Row> {
+/// Each sample saves an epoch that was not there, after `earlier` others by the same checkpointers.
+/// It waits until the epoch is on the disk.
+fn save(folder: &Path, ours: Maker, earlier: usize) -> Result<Row> {
     let folder = Rc::new(tempfile::tempdir_in(folder)?);
     let training = Rc::new(Training::trained());
     let sum = training.checksum();
@@ -164,9 +177,14 @@ fn save(folder: &Path, ours: Maker) -> Result<Row> {
         role(
             name,
             Box::new(move |watch: &mut Watch| {
-                with(folder.path(), &mut |three| {
-                    watch.time(saving(three, &training))?;
-                    ensure!(restore(three, Training::new())?.checksum() == sum, "other weights");
+                with(folder.path(), &training.model, &mut |three| {
+                    for epoch in 1..=earlier {
+                        saving(three, epoch, &training)()?;
+                    }
+                    let epoch = earlier + 1;
+                    watch.time(saving(three, epoch, &training))?;
+                    let restored = restore(three, epoch, Training::new())?;
+                    ensure!(restored.checksum() == sum, "other weights");
                     Ok(())
                 })?;
                 let entries = std::fs::read_dir(folder.path())?;
@@ -174,7 +192,8 @@ fn save(folder: &Path, ours: Maker) -> Result<Row> {
             }),
         )
     });
-    Ok(row(contenders.into()))
+    // Each epoch is in the page cache, and the first one is copied twice.
+    Ok(row(contenders.into(), 10 * BYTES))
 }
 
 /// burn reads its own files when an element is first used. So the work ends with the first step.
@@ -183,7 +202,7 @@ fn resume(folder: &Path) -> Result<Row> {
     let mut training = Training::trained();
     let makers: [Maker; 2] = [(Contender::ours, OURS, with_ours), PEERS];
     for (_, _, with) in makers {
-        with(folder.path(), &mut |three| saving(three, &training)())?;
+        with(folder.path(), &training.model, &mut |three| saving(three, 1, &training)())?;
     }
     // The parameters that are restored have the same ids, so they have the same gradients.
     let first = Rc::new(Training { model: training.model.clone(), ..Training::new() });
@@ -194,10 +213,10 @@ fn resume(folder: &Path) -> Result<Row> {
         role(
             name,
             Box::new(move |watch: &mut Watch| {
-                with(folder.path(), &mut |three| {
+                with(folder.path(), &first.model, &mut |three| {
                     let (new, gradients) = (Training::new(), first.gradients());
                     let resumed = watch.time(|| {
-                        let mut resumed = restore(three, new)?;
+                        let mut resumed = restore(three, 1, new)?;
                         resumed.step(gradients);
                         anyhow::Ok(resumed)
                     })?;
@@ -207,9 +226,10 @@ fn resume(folder: &Path) -> Result<Row> {
             }),
         )
     });
-    Ok(row(contenders.into()))
+    Ok(row(contenders.into(), 4 * BYTES))
 }
 
-fn row(contenders: Vec<Contender>) -> Row {
-    Row::new(contenders).goals([Goal::Faster(PEER, 1.0)]).bytes(BYTES).samples(7).memory(4 * BYTES)
+/// `memory` is how much a sample needs.
+fn row(contenders: Vec<Contender>, memory: u64) -> Row {
+    Row::new(contenders).goals([Goal::Faster(PEER, 1.0)]).bytes(BYTES).samples(11).memory(memory)
 }

@@ -8,17 +8,20 @@ use burn::store::RecordError;
 use burn::train::checkpoint::{Checkpoint, Checkpointer, CheckpointerError};
 use safetensors_core::{Error, ErrorKind, Result};
 
-use super::container::Container;
+use super::codec::Codec;
 use super::module::Parameters;
 use super::record::{self, RecordFile};
 use super::shared::Shared;
-use super::{EpochError, Part, staging};
+use super::{EpochError, Part};
 
 /// Saves and restores one record of each epoch: that of the model, the optimizer or the scheduler.
 /// [`Epochs::checkpointers`](super::Epochs::checkpointers) makes all three, which work together.
 ///
 /// - `save` writes the record into a hidden directory. The checkpointer that is last puts the epoch
 ///   in place. So an epoch needs all three records.
+/// - `save` copies no tensor of an optimizer whose last record, saved or restored, had as many. The
+///   same holds for a model that is known ([`Epochs::checkpointers_for`]) and not on a GPU. burn
+///   copies any other record twice: [`Epochs::staging`] says which, and how to copy it once.
 /// - If a record cannot be saved, the epoch is not saved, and the other records give an error. Save
 ///   all of them again, in the same order.
 /// - `delete` deletes the epoch when all three have asked for it. The newest complete epoch, and
@@ -37,8 +40,7 @@ pub struct SafetensorsCheckpointer<R> {
     part: Part,
     /// The module that records are restored for.
     module: Option<Arc<Parameters>>,
-    /// Makes the record of a file.
-    read: fn(RecordFile) -> Result<R>,
+    codec: Box<dyn Codec<R>>,
 }
 
 impl<R> SafetensorsCheckpointer<R> {
@@ -46,10 +48,10 @@ impl<R> SafetensorsCheckpointer<R> {
         shared: &Arc<Shared>,
         part: Part,
         module: Option<&Arc<Parameters>>,
-        read: fn(RecordFile) -> Result<R>,
+        codec: impl Codec<R> + 'static,
     ) -> Self {
         let (shared, module) = (Arc::clone(shared), module.map(Arc::clone));
-        Self { shared, part, module, read }
+        Self { shared, part, module, codec: Box::new(codec) }
     }
 }
 
@@ -80,7 +82,7 @@ impl<R: Checkpoint> SafetensorsCheckpointer<R> {
                 }
             }
         };
-        (self.read)(file).map_err(|error| error.in_path(path(self.part)))
+        self.codec.read(file).map_err(|error| error.in_path(path(self.part)))
     }
 }
 
@@ -88,13 +90,9 @@ impl<R: Checkpoint> Checkpointer<R> for SafetensorsCheckpointer<R> {
     fn save(&self, epoch: usize, record: R) -> Result<(), CheckpointerError> {
         let save = |directory: &Path| {
             let file = directory.join(self.part.file_name());
-            match self.shared.epochs().staging_directory() {
-                Some(staging) => staging::save(record, staging, &file),
-                None => {
-                    let bytes = record.checkpoint_into_bytes().map_err(of_record)?;
-                    record::save(&Container::parse(bytes)?, &file)
-                }
-            }
+            let staging = self.shared.epochs().staging_directory();
+            let unpacked = self.codec.unpack(record, staging)?;
+            record::save(&unpacked, &file).map_err(|error| unpacked.locate(error))
         };
         self.shared.save(epoch, self.part, save).map_err(for_burn)
     }

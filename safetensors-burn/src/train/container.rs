@@ -29,6 +29,33 @@ pub(super) struct Content {
     pub(super) scalars: BTreeMap<String, Scalar>,
 }
 
+impl Content {
+    /// Gives each tensor its place in a container, in the order of the names. Returns what a
+    /// container has before its data, and the length of the data.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::ShapeOverflow`], which no content of a real record causes.
+    pub(super) fn lay_out(&mut self) -> Result<(Vec<u8>, u64)> {
+        let mut end = 0_u64;
+        for tensor in self.tensors.values_mut() {
+            let count = shape::element_count(&tensor.shape())?;
+            let place = || {
+                let start = end.checked_next_multiple_of(TENSOR_ALIGNMENT)?;
+                let len = count.checked_mul(tensor.dtype.size() as u64)?;
+                Some((start, start.checked_add(len)?))
+            };
+            let place =
+                place().ok_or_else(|| ErrorKind::ShapeOverflow { shape: tensor.shape() })?;
+            tensor.data_offsets = place;
+            end = place.1;
+        }
+        let mut text = Vec::new();
+        ciborium::into_writer(self, &mut text).map_err(|error| malformed(&error))?;
+        Ok((text, end))
+    }
+}
+
 /// A tensor of a container.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Described {
@@ -58,7 +85,8 @@ impl Described {
 pub(super) struct Container {
     pub(super) content: Content,
     source: Source,
-    metadata_len: usize,
+    /// The length of the content.
+    pub(super) metadata_len: usize,
 }
 
 /// The bytes of a container.
@@ -129,18 +157,10 @@ impl Container {
         Ok(Self { content, source, metadata_len })
     }
 
-    /// Checks that burn can restore this container. `named` is its content under readable names.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`check_limits`].
-    pub(super) fn check(&self, named: &Content) -> Result<()> {
-        check_limits(named, self.metadata_len)
-    }
-
     /// A tensor, to be written to a file. Its bytes are shared, or are read from the file when they
     /// are written.
-    pub(super) fn tensor<'a>(&'a self, tensor: &'a Described) -> Result<PackedTensor<'a>> {
+    pub(super) fn tensor(&self, name: &str) -> Result<PackedTensor<'_>> {
+        let tensor = self.content.tensors.get(name).ok_or_else(|| no_tensor(name))?;
         let cut_off = || malformed(&"the data of a tensor is cut off");
         let (start, end) = tensor.data_offsets;
         let data_start = aligned_data_section_start(self.metadata_len);
@@ -162,27 +182,13 @@ impl Container {
 ///
 /// # Errors
 ///
-/// Those of `fill` and [`check_limits`]; [`ErrorKind::ShapeOverflow`] and
-/// [`ErrorKind::TooLargeForMemory`], which no content of a real record causes.
+/// Those of `fill`, [`Content::lay_out`] and [`check_limits`]; [`ErrorKind::TooLargeForMemory`].
 pub(super) fn build(
-    mut content: Content,
+    content: &mut Content,
     fill: impl FnOnce(&Content, &mut [u8]) -> Result<()>,
 ) -> Result<Bytes> {
-    let mut end = 0_u64;
-    for tensor in content.tensors.values_mut() {
-        let count = shape::element_count(&tensor.shape())?;
-        let place = || {
-            let start = end.checked_next_multiple_of(TENSOR_ALIGNMENT)?;
-            let len = count.checked_mul(tensor.dtype.size() as u64)?;
-            Some((start, start.checked_add(len)?))
-        };
-        let place = place().ok_or_else(|| ErrorKind::ShapeOverflow { shape: tensor.shape() })?;
-        tensor.data_offsets = place;
-        end = place.1;
-    }
-    let mut text = Vec::new();
-    ciborium::into_writer(&content, &mut text).map_err(|error| malformed(&error))?;
-    check_limits(&content, text.len())?;
+    let (text, end) = content.lay_out()?;
+    check_limits(content, text.len())?;
     let metadata_size = u32::try_from(text.len()).map_err(|error| malformed(&error))?;
     let data_start = aligned_data_section_start(text.len());
     let total = usize::try_from(end)
@@ -196,9 +202,13 @@ pub(super) fn build(
         let header = Header { magic: MAGIC_NUMBER, version: FORMAT_VERSION, metadata_size };
         bytes[..HEADER_SIZE].copy_from_slice(&header.into_bytes());
         bytes[HEADER_SIZE..HEADER_SIZE + text.len()].copy_from_slice(&text);
-        fill(&content, &mut bytes[data_start..total])
+        fill(content, &mut bytes[data_start..total])
     })?;
     Ok(Bytes::from_elems(container.into_vec::<u64>()?))
+}
+
+pub(super) fn no_tensor(name: &str) -> Error {
+    malformed(&format_args!("it has no tensor {name:?}"))
 }
 
 fn malformed(problem: &dyn std::fmt::Display) -> Error {
@@ -206,13 +216,14 @@ fn malformed(problem: &dyn std::fmt::Display) -> Error {
 }
 
 /// Checks what burn's reader refuses. Its writer checks none of this, so without these checks an
-/// epoch could be saved and never be restored.
+/// epoch could be saved and never be restored. `metadata_len` is the length of the content in a
+/// container.
 ///
 /// # Errors
 ///
 /// [`EpochError::TooManyTensors`], [`EpochError::MetadataTooLarge`];
 /// [`EpochError::TensorTooLarge`], which names the tensor.
-fn check_limits(content: &Content, metadata_len: usize) -> Result<()> {
+pub(super) fn check_limits(content: &Content, metadata_len: usize) -> Result<()> {
     let (found, limit) = (content.tensors.len(), MAX_TENSOR_COUNT);
     if found > limit {
         return Err(EpochError::TooManyTensors { found, limit }.into());
@@ -267,7 +278,7 @@ mod tests {
 
     fn bytes_of(container: &Container, name: &str) -> Vec<u8> {
         let mut bytes = Vec::new();
-        let tensor = container.tensor(&container.content.tensors[name]).unwrap();
+        let tensor = container.tensor(name).unwrap();
         let mut sink = |piece: &[u8]| {
             bytes.extend_from_slice(piece);
             Ok(())
@@ -285,7 +296,7 @@ mod tests {
         for (name, dtype, shape, id) in tensors() {
             made.tensors.insert(name.into(), Described::new(dtype, &shape, id));
         }
-        let found = build(made, |content, memory| {
+        let found = build(&mut made, |content, memory| {
             for (name, tensor) in &content.tensors {
                 let (start, end) = tensor.data_offsets;
                 let bytes = data(name, tensor.dtype, &tensor.shape());
@@ -355,7 +366,7 @@ mod tests {
             let header = Header { magic: MAGIC_NUMBER, version: FORMAT_VERSION, metadata_size };
             let bytes = Bytes::from_bytes_vec([&header.into_bytes()[..], &text].concat());
             let container = Container::parse(bytes.clone()).unwrap();
-            assert_eq!(container.check(&container.content).is_ok(), fits);
+            assert_eq!(check_limits(&container.content, container.metadata_len).is_ok(), fits);
             // The reader then misses the data of the one that fits.
             let error = Reader::from_bytes(bytes).err().map(|error| error.to_string());
             let refused = error.is_some_and(|text| text.contains("exceeds maximum allowed size"));
@@ -375,6 +386,6 @@ mod tests {
         let data_start = good.len() - 2100;
         let container = Container::parse(Bytes::from_bytes_vec(good[..data_start].to_vec()));
         let container = container.unwrap();
-        assert!(container.tensor(&container.content.tensors["z"]).is_err());
+        assert!(container.tensor("z").is_err());
     }
 }

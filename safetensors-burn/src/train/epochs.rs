@@ -14,9 +14,9 @@ use safetensors_core::digest::{self, Digest, VerifyOptions};
 use safetensors_core::save::AtomicDirectory;
 use safetensors_core::{Checkpoint, Error, ErrorKind, Result};
 
+use super::codec::{ModuleCodec, OptimizerCodec, PlainCodec};
 use super::manifest::Manifest;
 use super::module::Parameters;
-use super::record::RecordFile;
 use super::shared::Shared;
 use super::{EpochError, Part, SafetensorsCheckpointer};
 
@@ -111,14 +111,22 @@ impl Epochs {
         Self { directory: directory.into(), staging: None }
     }
 
-    /// Sets a directory that lies in memory, such as `/dev/shm` on Linux. It makes saves faster.
+    /// Sets a directory in memory, such as `/dev/shm` on Linux. It makes some saves faster.
     ///
-    /// burn gives a record away as bytes, for which it copies all tensors twice, or as a file. With
-    /// this directory, each record is first a file there, and is then copied to the epoch. So there
-    /// is one copy in memory, in place of two. If the directory has too little room, a save fails.
+    /// Most records are saved from the memory that burn has them in. burn gives the others away
+    /// as bytes, for which it copies all tensors twice, or as a file. With this directory, each of
+    /// them is first a file there, and is then copied to the epoch. So there is one copy in memory,
+    /// in place of two. These are:
     ///
-    /// Each save uses a hidden directory in it, and removes it. What a killed process leaves there
-    /// is removed by the next save of any run of the same user.
+    /// - the first record of a model or an optimizer, unless one was restored, and each with more
+    ///   or fewer tensors or numbers than the last one;
+    /// - all records of a model by [`checkpointers`](Epochs::checkpointers), which know no model,
+    ///   or on a device whose tensors lie elsewhere, such as a GPU;
+    /// - those of a model with a parameter of more than 8 dimensions, and of an optimizer whose
+    ///   state belongs to no parameter, such as L-BFGS.
+    ///
+    /// A save fails if it has too little room. Each uses a hidden directory in it, and removes it.
+    /// What a killed process leaves is removed by the next save of any run of the same user.
     ///
     /// ```
     /// # use safetensors_burn::train::Epochs;
@@ -138,7 +146,8 @@ impl Epochs {
         self.staging.as_deref()
     }
 
-    /// Makes the checkpointers for burn's `with_custom_checkpointers`.
+    /// Makes the checkpointers for burn's `with_custom_checkpointers`. Each save copies the
+    /// model, which [`checkpointers_for`](Epochs::checkpointers_for) avoids.
     pub fn checkpointers(&self) -> Checkpointers {
         self.make_checkpointers(None)
     }
@@ -170,15 +179,16 @@ impl Epochs {
 
     fn make_checkpointers(&self, module: Option<&Arc<Parameters>>) -> Checkpointers {
         let shared = Arc::new(Shared::new(self.clone()));
+        let model = ModuleCodec::new(module.and_then(|module| module.device()));
         (
-            SafetensorsCheckpointer::new(&shared, Part::Model, module, RecordFile::read),
+            SafetensorsCheckpointer::new(&shared, Part::Model, module, model),
             SafetensorsCheckpointer::new(
                 &shared,
                 Part::Optimizer,
                 module,
-                RecordFile::read_optimizer,
+                OptimizerCodec::default(),
             ),
-            SafetensorsCheckpointer::new(&shared, Part::Scheduler, module, RecordFile::read),
+            SafetensorsCheckpointer::new(&shared, Part::Scheduler, module, PlainCodec),
         )
     }
 

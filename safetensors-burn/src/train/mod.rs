@@ -101,6 +101,7 @@
 
 mod attempts;
 mod checkpointer;
+mod codec;
 mod container;
 mod epochs;
 mod error;
@@ -110,11 +111,13 @@ mod names;
 mod packed;
 mod reading;
 mod record;
+mod shapes;
 mod shared;
 mod staging;
 mod state;
 mod states;
 mod strategy;
+mod unpacked;
 
 pub use checkpointer::{SafetensorsCheckpointer, error_of};
 pub use epochs::{Checkpointers, Epoch, EpochFile, Epochs};

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn::module::{Module, ModuleVisitor, Param, Parameter as BurnParameter};
 use burn::tensor::kind::Basic;
-use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
+use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
 use safetensors_core::error::Mismatch;
 use safetensors_core::{Dtype, ErrorKind, Result};
 
@@ -22,6 +22,7 @@ use crate::store::Kind;
 pub(super) struct Parameters {
     path: Vec<String>,
     all: BTreeMap<String, Parameter>,
+    device: Option<Device>,
 }
 
 /// A parameter of a module.
@@ -49,6 +50,11 @@ impl Parameters {
         let mut parameters = Self::default();
         module.visit(&mut parameters);
         parameters
+    }
+
+    /// The device of the first parameter; `None` if there is no parameter.
+    pub(super) fn device(&self) -> Option<&Device> {
+        self.device.as_ref()
     }
 
     /// The parameter of a path, with the path.
@@ -136,6 +142,7 @@ impl Parameters {
     ) where
         Tensor<D, K>: BurnParameter,
     {
+        self.device.get_or_insert_with(|| param.lazy_device().inner());
         // burn compares with this shape, too.
         let saved_shape = param.lazy_shape().to_vec();
         let mut shape = saved_shape.clone();

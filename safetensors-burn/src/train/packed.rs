@@ -1,5 +1,6 @@
-//! [`PackedTensor`]: a tensor of a container, to be written to a file.
+//! [`PackedTensor`]: a tensor of a record, to be written to a file.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use burn::tensor::{Bytes, TensorData};
@@ -24,17 +25,22 @@ pub(super) struct PackedTensor<'a> {
 }
 
 enum Data<'a> {
-    Memory(TensorData),
+    Memory(Cow<'a, TensorData>),
     File(&'a FileSource, Range<usize>),
 }
 
 impl<'a> PackedTensor<'a> {
     /// A tensor of these bytes. An error if the format lacks its dtype, or if its length is wrong.
     pub(super) fn of_bytes(bytes: Bytes, tensor: &Described) -> Result<Self> {
-        let (dtype, shape) = (dtype::to_file(tensor.dtype)?, tensor.shape());
-        let data = load::from_bytes(bytes, shape.clone(), tensor.dtype)?;
-        DataSource::new(&data)?;
-        Ok(Self { dtype, shape, data: Data::Memory(data) })
+        // This comes first, because burn refuses some quantised values with an error of its own.
+        dtype::to_file(tensor.dtype)?;
+        Self::of_data(Cow::Owned(load::from_bytes(bytes, tensor.shape(), tensor.dtype)?))
+    }
+
+    /// A tensor with these values. Errors as for one of bytes.
+    pub(super) fn of_data(data: Cow<'a, TensorData>) -> Result<Self> {
+        let dtype = DataSource::new(&data)?.dtype();
+        Ok(Self { dtype, shape: data.shape().to_vec(), data: Data::Memory(data) })
     }
 
     /// A tensor whose bytes are this range of a file. Errors as for one in memory.

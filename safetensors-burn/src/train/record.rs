@@ -29,10 +29,11 @@ use serde::{Deserialize, Serialize};
 
 use super::EpochError;
 use super::checkpointer::of_record;
-use super::container::{self, Container, Content, Described};
+use super::container::{self, Content, Described};
 use super::names::{Ids, NewIds};
 use super::reading::{Job, in_parallel};
 use super::states::States;
+use super::unpacked::Unpacked;
 use crate::dtype;
 
 const RECORD: &str = "safetensors_bridge.record";
@@ -86,8 +87,7 @@ impl Typed {
     }
 }
 
-/// Saves a record, given as the container that burn makes of it. The file is not synchronised.
-/// Returns the number of tensors.
+/// Saves a record. The file is not synchronised. Returns the number of tensors.
 ///
 /// # Errors
 ///
@@ -95,14 +95,14 @@ impl Typed {
 /// for a quantised tensor, which it names; [`EpochError::TooManyTensors`],
 /// [`EpochError::MetadataTooLarge`], [`EpochError::TensorTooLarge`]; those of
 /// [`save`](safetensors_core::save()).
-pub(super) fn save(container: &Container, path: &Path) -> Result<usize> {
-    // The places of the tensors are those of the container, so they are looked up by its names.
-    let (ids, named) = Ids::separate(&container.content);
-    container.check(&named)?;
+pub(super) fn save(record: &Unpacked, path: &Path) -> Result<usize> {
+    let (ids, named) = Ids::separate(record.content());
+    container::check_limits(&named, record.metadata_len())?;
     let mut tensors = Vec::with_capacity(named.tensors.len());
     let mut dtypes = BTreeMap::new();
     for (name, tensor) in &named.tensors {
-        let packed = container.tensor(tensor).map_err(|error| error.in_tensor(name))?;
+        let packed =
+            record.tensor(&ids.in_record(name).0).map_err(|error| error.in_tensor(name))?;
         if dtype::to_burn(packed.dtype()) != Some(tensor.dtype) {
             dtypes.insert(name.as_str(), tensor.dtype);
         }
@@ -204,16 +204,16 @@ impl RecordFile {
         self.ids.join(self.named.clone())
     }
 
-    /// Reads the tensors, and makes a record of them. Every tensor is compared with its digest. All
-    /// tensors are parts of one block of memory.
+    /// Reads the tensors, and makes a record of them, which is returned with its content. Every
+    /// tensor is compared with its digest. All tensors are parts of one block of memory.
     ///
     /// # Errors
     ///
     /// Those of reading; [`ErrorKind::NoDigest`](safetensors_core::ErrorKind::NoDigest) and
     /// [`ErrorKind::DigestMismatch`](safetensors_core::ErrorKind::DigestMismatch).
-    pub(super) fn read<R: Record>(self) -> Result<R> {
-        let (content, names) = self.adapted()?;
-        let container = container::build(content, |content, mut rest| {
+    pub(super) fn read<R: Record>(self) -> Result<(R, Content)> {
+        let (mut content, names) = self.adapted()?;
+        let container = container::build(&mut content, |content, mut rest| {
             let mut jobs = Vec::with_capacity(content.tensors.len());
             let mut at = 0;
             // The tensors lie in the order of their names, so the memory is cut front to back.
@@ -227,12 +227,12 @@ impl RecordFile {
             let bytes = jobs.iter().map(|(_, memory)| memory.len()).sum();
             in_parallel(jobs, bytes, |(job, memory)| job.fill(memory)).map(drop)
         })?;
-        record_of(container)
+        Ok((record_of(container)?, content))
     }
 
     /// [`read`](RecordFile::read) for the record of an optimizer. Each tensor has memory of its own
     /// if burn can be given it.
-    pub(super) fn read_optimizer(self) -> Result<OptimizerRecord> {
+    pub(super) fn read_optimizer(self) -> Result<(OptimizerRecord, Content)> {
         let (content, names) = self.adapted()?;
         let Some(states) = States::of(&content) else { return self.read() };
         let mut jobs = Vec::with_capacity(content.tensors.len());
@@ -241,8 +241,9 @@ impl RecordFile {
         }
         let bytes = jobs.iter().map(|(_, job)| job.tensor.byte_len() as usize).sum();
         let tensors = in_parallel(jobs, bytes, |(name, job)| Ok((name.clone(), job.read()?)))?;
-        let rest = Content { tensors: BTreeMap::new(), ..content };
-        Ok(states.record(record_of(container::build(rest, |_, _| Ok(()))?)?, tensors))
+        let mut rest = Content { tensors: BTreeMap::new(), ..content.clone() };
+        let rest = record_of(container::build(&mut rest, |_, _| Ok(()))?)?;
+        Ok((states.record(rest, tensors), content))
     }
 
     /// The content under the names and ids that burn will get, and the names in the file by them.
@@ -287,4 +288,13 @@ fn map<K: DeserializeOwned + Ord, V: DeserializeOwned>(
 
 fn not_a_record(key: &'static str, expected: String) -> Error {
     EpochError::NotARecord { key, expected }.into()
+}
+
+/// The bytes of the file that a record is saved as.
+#[cfg(test)]
+pub(super) fn saved(record: &Unpacked) -> Vec<u8> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("record.safetensors");
+    save(record, &path).unwrap();
+    std::fs::read(path).unwrap()
 }

@@ -80,14 +80,8 @@ impl Shared {
         let in_epoch = |error: Error| error.in_path(self.epochs.path(epoch));
         let (mut saving, directory) = self.begin(epoch, part).map_err(in_epoch)?;
         let path = directory.path().join(part.file_name());
-        let entry = || {
-            let tensors = write(directory.path())?;
-            // Each thread waits for its own file.
-            let synced = File::options().read(true).write(true).open(&path);
-            synced.and_then(|file| file.sync_all()).map_err(ErrorKind::Io)?;
-            Entry::of(&path, tensors)
-        };
-        let entry = entry().map_err(|error| directory.locate(error.in_path(&path)))?;
+        let entry = write(directory.path()).and_then(|tensors| Entry::of(&path, tensors));
+        let entry = entry.map_err(|error| directory.locate(error.in_path(&path)))?;
         // The last record needs the directory for itself.
         drop(directory);
         saving.end(Some(entry)).map_err(in_epoch)
@@ -132,8 +126,11 @@ impl Shared {
         // All other records have ended, so nobody else has the directory.
         let put = || {
             let directory = Arc::into_inner(directory).ok_or(EpochError::OtherFailed)?;
-            let manifest = Manifest::new(epoch, files).write(directory.path());
-            manifest.map_err(|error| directory.locate(error))?;
+            // The disk may take long, so this comes before the lock. While the threads still write,
+            // the system may make all of them wait for it.
+            let synced = files.keys().try_for_each(|name| sync(&directory.path().join(name)));
+            let manifest = || Manifest::new(epoch, files).write(directory.path());
+            synced.and_then(|()| manifest()).map_err(|error| directory.locate(error))?;
             let _in_place = self.in_place();
             directory.commit()
         };
@@ -238,6 +235,12 @@ impl Shared {
         }
         Ok(manifest)
     }
+}
+
+/// Synchronises a file.
+fn sync(path: &Path) -> Result<()> {
+    let synced = File::options().read(true).write(true).open(path).and_then(|file| file.sync_all());
+    synced.map_err(|error| Error::from(ErrorKind::Io(error)).in_path(path))
 }
 
 /// The save of a record that has begun. One that ends by an error or a panic has failed.

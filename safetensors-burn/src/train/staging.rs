@@ -1,7 +1,7 @@
 //! Saves a record through a file in memory, which burn writes.
 //!
 //! burn gives a record away as bytes, for which it copies all tensors twice, or as a file, for
-//! which it copies them once.
+//! which it copies them once. Records that burn gives tensor by tensor do not go this way.
 
 use std::io;
 use std::path::Path;
@@ -14,26 +14,27 @@ use safetensors_core::{Error, ErrorKind, Result};
 use super::EpochError;
 use super::checkpointer::of_record;
 use super::container::Container;
-use super::record;
 
 /// The name of the hidden directories of records on their way. It is the same for all runs, so that
 /// each removes what the others have left.
 const NAME: &str = "safetensors-record";
 
-/// Saves a record through a hidden directory in `staging`, which is removed again. Returns the
-/// number of tensors.
+/// Makes a file of a record in a hidden directory in `staging`, which goes when it is dropped.
 ///
 /// # Errors
 ///
-/// Those of [`record::save`]. Errors of the system about the hidden directory keep their kind. They
-/// name `staging`, or a path in it without the hidden name.
-pub(super) fn save<R: Record>(record: R, staging: &Path, file: &Path) -> Result<usize> {
+/// [`EpochError::Record`]; errors of the system about the hidden directory, which keep their kind.
+/// They name `staging`, or a path in it without the hidden name.
+pub(super) fn file_of<R: Record>(
+    record: R,
+    staging: &Path,
+) -> Result<(Container, AtomicDirectory)> {
     let directory = AtomicDirectory::create(staging.join(NAME))?;
     let path = directory.path().join("record.bpk");
     let saved = record.save(path.clone()).map_err(of_checkpointer);
     saved.map_err(|error| error.in_path(staging))?;
-    let saved = Container::open(&path).and_then(|container| record::save(&container, file));
-    saved.map_err(|error| directory.locate(error))
+    let container = Container::open(&path).map_err(|error| directory.locate(error))?;
+    Ok((container, directory))
 }
 
 fn of_checkpointer(error: CheckpointerError) -> Error {

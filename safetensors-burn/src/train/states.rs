@@ -1,24 +1,33 @@
-//! [`States`]: the record of an optimizer, made of tensors that own their memory.
+//! The states of an optimizer, tensor by tensor: [`States`] makes a record of them, and
+//! [`StateNames`] unpacks one.
 //!
-//! `OptimizerRecord::from_bytes` makes every tensor a part of one block of memory. burn copies such
-//! a tensor before it changes it in place, and the block stays as long as one of its tensors does.
-//! burn also makes records of the states of an optimizer, tensor by tensor. So the tensors are
-//! given to it as the states of an optimizer that does nothing.
+//! burn makes bytes of a record, and a record of bytes. Both copy every tensor, and every tensor of
+//! the record is a part of one block of memory: burn copies such a tensor before it changes it in
+//! place, and the block stays as long as one of its tensors does. burn also gives the states of a
+//! record to the optimizer that it is loaded into, and makes a record of the states of an
+//! optimizer. Neither copies a tensor. So an optimizer that makes no steps gives and takes them.
 
-use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn::module::ParamGroup;
 use burn::optim::{
-    DynOptimizer, DynState, LearningRate, OptimizerRecord, SgdConfig, StateSink, StateSource,
+    DynOptimizer, DynState, LearningRate, ModuleOptimizer, OptimizerRecord, SgdConfig, StateSink,
+    StateSource,
 };
 use burn::tensor::kind::BridgeTensor;
 use burn::tensor::{Device, TensorData};
+use burn::train::checkpoint::Checkpoint as _;
 use burn_store::burn_pack::Scalar;
+use safetensors_core::Result;
 
-use super::container::{Content, Described};
+use super::EpochError;
+use super::checkpointer::of_record;
+use super::container::{Container, Content, Described};
 use super::names::parse_id;
 use super::state::RANK;
+use super::unpacked::Unpacked;
 
 /// The states of the parameters, without their tensors.
 pub(super) struct States(BTreeMap<String, StateSink>);
@@ -63,17 +72,107 @@ impl States {
                 state.tensors.push((name, data));
             }
         }
-        let given = Given(Mutex::new(states));
-        let optimizer = SgdConfig::new().init().with_group(ParamGroup::all(), given, None);
-        optimizer.load_record(rest).to_record()
+        Carrier { states: Arc::new(Mutex::new(states)), names: None }
+            .optimizer()
+            .load_record(rest)
+            .to_record()
     }
 }
 
-/// An optimizer for burn, which makes no steps. The state of each parameter is what was read for
-/// it, and is given away once.
-struct Given(Mutex<BTreeMap<String, StateSink>>);
+/// The names in the states of an optimizer. burn gives a tensor or a number only to who asks by
+/// name.
+#[derive(Debug)]
+pub(super) struct StateNames {
+    /// The names of tensors without the ids of the parameters, such as `momentum.moment_1`.
+    tensors: BTreeSet<String>,
+    /// The names of scalars without the ids of the parameters, and the rank.
+    scalars: BTreeSet<String>,
+    /// How many tensors and scalars the record had.
+    counts: (usize, usize),
+    /// Its [`summary`].
+    summary: String,
+}
 
-impl DynOptimizer for Given {
+impl StateNames {
+    /// The names in the content of a record. `None` if it has anything but states of parameters.
+    pub(super) fn of(content: &Content, summary: String) -> Option<Self> {
+        fn names<'a>(of: impl Iterator<Item = &'a String>) -> BTreeSet<String> {
+            of.filter_map(|name| Some(name.split_once('.')?.1.to_owned())).collect()
+        }
+        // Only a check.
+        States::of(content)?;
+        let (tensors, scalars) = (&content.tensors, &content.scalars);
+        let counts = (tensors.len(), scalars.len());
+        Some(Self {
+            tensors: names(tensors.keys()),
+            scalars: names(scalars.keys()),
+            counts,
+            summary,
+        })
+    }
+
+    /// Whether a record has as many tensors and scalars. It may be that of other parameters.
+    pub(super) fn may_fit(&self, record: &OptimizerRecord) -> bool {
+        record.len() == self.counts.0 && summary(record) == self.summary
+    }
+
+    /// Unpacks a record that [may fit](StateNames::may_fit). No tensor is copied.
+    ///
+    /// # Errors
+    ///
+    /// [`EpochError::Changed`].
+    pub(super) fn unpack(self: Arc<Self>, record: OptimizerRecord) -> Result<Unpacked> {
+        let (counts, states) = (self.counts, Arc::default());
+        let carrier = Carrier { states: Arc::clone(&states), names: Some(self) };
+        let optimizer = carrier.optimizer().load_record(record);
+        let taken = mem::take(&mut *lock(&states));
+        // The states are taken, so this has only the paths, and ranks once more.
+        let rest = optimizer.to_record().checkpoint_into_bytes().map_err(of_record)?;
+        let metadata = Container::parse(rest)?.content.metadata;
+        let mut content = Content { metadata, ..Content::default() };
+        let mut tensors = Vec::with_capacity(counts.0);
+        for (id, state) in taken {
+            content.scalars.extend(state.scalars);
+            let id = parse_id(&id);
+            tensors.extend(state.tensors.into_iter().map(|(name, data)| (name, id, data)));
+        }
+        let found = (tensors.len(), content.scalars.len());
+        if found != counts {
+            let problem = format!(
+                "{} of {} tensors and {} of {} numbers have the names of the last record",
+                found.0, counts.0, found.1, counts.1
+            );
+            return Err(EpochError::Changed { problem }.into());
+        }
+        Unpacked::of_tensors(content, tensors)
+    }
+}
+
+/// What burn says of a record: how many tensors and scalars it has. The text is compared, and never
+/// read: no other method of a record tells the number of its scalars.
+pub(super) fn summary(record: &OptimizerRecord) -> String {
+    format!("{record:?}")
+}
+
+/// An optimizer for burn, which makes no steps. It keeps the states of the records that are loaded,
+/// and gives each away once.
+struct Carrier {
+    states: Arc<Mutex<BTreeMap<String, StateSink>>>,
+    /// What it takes of each parameter; `None` if it only gives.
+    names: Option<Arc<StateNames>>,
+}
+
+impl Carrier {
+    fn optimizer(self) -> ModuleOptimizer {
+        SgdConfig::new().init().with_group(ParamGroup::all(), self, None)
+    }
+}
+
+fn lock<T>(states: &Mutex<T>) -> MutexGuard<'_, T> {
+    states.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl DynOptimizer for Carrier {
     fn step_dyn(
         &self,
         _rank: usize,
@@ -90,17 +189,30 @@ impl DynOptimizer for Given {
     }
 
     fn state_flatten(&self, prefix: &str, _state: &DynState, out: &mut StateSink) {
-        let mut states = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *out = states.remove(prefix).unwrap_or_default();
+        *out = lock(&self.states).remove(prefix).unwrap_or_default();
     }
 
     fn state_unflatten(
         &self,
         rank: usize,
-        _prefix: &str,
-        _source: &mut StateSource,
+        prefix: &str,
+        source: &mut StateSource,
         _device: &Device,
     ) -> Option<DynState> {
+        if let Some(names) = &self.names {
+            let mut state = StateSink::default();
+            for name in &names.tensors {
+                if let Some(data) = source.take_tensor(prefix, name) {
+                    state.push_tensor(prefix, name, data);
+                }
+            }
+            for name in &names.scalars {
+                if let Some(scalar) = source.take_scalar(prefix, name) {
+                    state.push_scalar(prefix, name, scalar);
+                }
+            }
+            lock(&self.states).insert(prefix.into(), state);
+        }
         Some(DynState::create((), rank))
     }
 }
@@ -108,10 +220,10 @@ impl DynOptimizer for Given {
 #[cfg(test)]
 mod tests {
     use burn::tensor::{Bytes, DType};
-    use burn::train::checkpoint::Checkpoint;
     use burn_store::burn_pack::Reader;
 
-    use super::super::container::{self, Container};
+    use super::super::container;
+    use super::super::record::saved;
     use super::*;
 
     /// Moments of the parameter 7, and the numbers and the path of 7 and 9.
@@ -137,8 +249,8 @@ mod tests {
             let bytes = Bytes::from_elems(vec![1.0_f32, 2.0]);
             (name.to_owned(), TensorData::from_bytes(bytes, [2], DType::F32))
         });
-        let rest = Content { tensors: BTreeMap::new(), ..content() };
-        let rest = container::build(rest, |_, _| Ok(())).unwrap();
+        let mut rest = Content { tensors: BTreeMap::new(), ..content() };
+        let rest = container::build(&mut rest, |_, _| Ok(())).unwrap();
         let rest = OptimizerRecord::checkpoint_from_bytes(rest).unwrap();
         let record = states.record(rest, tensors.into());
         let bytes = record.checkpoint_into_bytes().unwrap();
@@ -147,6 +259,83 @@ mod tests {
         let tensors = Reader::from_bytes(bytes).unwrap().into_tensors().unwrap();
         let names: Vec<_> = tensors.iter().map(|t| (t.name.as_str(), t.param_id)).collect();
         assert_eq!(names, [("7.m", Some(7)), ("7.v.0", Some(7))]);
+    }
+
+    /// The record of a content, whose tensors are as long as their shapes say.
+    fn record(mut content: Content) -> OptimizerRecord {
+        let bytes = container::build(&mut content, |_, memory| {
+            memory.iter_mut().zip((0_u8..=u8::MAX).cycle()).for_each(|(byte, n)| *byte = n);
+            Ok(())
+        });
+        OptimizerRecord::checkpoint_from_bytes(bytes.unwrap()).unwrap()
+    }
+
+    fn names_of(content: &Content) -> Arc<StateNames> {
+        Arc::new(StateNames::of(content, summary(&record(content.clone()))).unwrap())
+    }
+
+    #[test]
+    fn a_record_is_saved_as_in_burns_bytes() {
+        let names = names_of(&content());
+        assert!(names.may_fit(&record(content())));
+        let taken = names.unpack(record(content())).unwrap();
+        let bytes = record(content()).checkpoint_into_bytes().unwrap();
+        assert_eq!(saved(&taken), saved(&Unpacked::of_bytes(bytes).unwrap()));
+    }
+
+    /// A new run may have other ids, and as many parameters.
+    #[test]
+    fn the_names_fit_other_parameters() {
+        let names = names_of(&content());
+        let other = renamed(content(), |name| name.replacen('7', "5", 1));
+        let taken = names.unpack(record(other.clone())).unwrap();
+        let found: Vec<_> = taken.content().tensors.keys().collect();
+        assert_eq!(found, ["5.m", "5.v.0"]);
+        assert_eq!(
+            (&taken.content().scalars, &taken.content().metadata),
+            (&other.scalars, &other.metadata)
+        );
+    }
+
+    #[test]
+    fn a_record_with_more_or_fewer_does_not_fit() {
+        let names = names_of(&content());
+        let with = |change: fn(&mut Content)| {
+            let mut content = content();
+            change(&mut content);
+            names.may_fit(&record(content))
+        };
+        assert!(with(|_| {}));
+        assert!(!with(|content| _ = content.tensors.remove("7.m")));
+        assert!(!with(|content| _ = content.scalars.remove("7.time")));
+        assert!(!with(|content| _ = content.scalars.insert("7.rate".into(), Scalar::UInt(1))));
+    }
+
+    #[test]
+    fn states_of_other_names_are_an_error() {
+        for (from, to) in [("7.m", "7.mean"), ("7.time", "7.step")] {
+            let other =
+                renamed(content(), |name| if name == from { to.into() } else { name.into() });
+            let names = names_of(&content());
+            assert!(names.may_fit(&record(other.clone())));
+            let error = names.unpack(record(other)).unwrap_err();
+            assert!(error.to_string().contains("have the names of the last record"), "{error}");
+        }
+    }
+
+    /// The content with other names.
+    fn renamed(content: Content, rename: impl Fn(&str) -> String) -> Content {
+        let Content { tensors, metadata, scalars } = content;
+        let tensors = tensors.into_iter().map(|(name, mut tensor)| {
+            let name = rename(&name);
+            tensor.param_id = name.split_once('.').and_then(|(id, _)| parse_id(id));
+            (name, tensor)
+        });
+        Content {
+            tensors: tensors.collect(),
+            metadata: metadata.into_iter().map(|(key, path)| (rename(&key), path)).collect(),
+            scalars: scalars.into_iter().map(|(name, scalar)| (rename(&name), scalar)).collect(),
+        }
     }
 
     /// burn could not make the same record of these.

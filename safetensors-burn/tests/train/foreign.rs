@@ -16,24 +16,24 @@ use safetensors_core::error::Mismatch;
 use super::*;
 
 #[derive(Module, Debug)]
-struct Net {
+pub(super) struct Net {
     matrix: Param<Tensor<2>>,
     vector: Param<Tensor<1>>,
 }
 
 impl Net {
-    fn new(dtype: DType) -> Self {
+    pub(super) fn new(dtype: DType) -> Self {
         Self::of_shape([3, 5], dtype)
     }
 
-    fn of_shape(shape: [usize; 2], dtype: DType) -> Self {
+    pub(super) fn of_shape(shape: [usize; 2], dtype: DType) -> Self {
         let device = Device::default().autodiff();
         let matrix = Tensor::from_data(TensorData::ones::<f32, _>(shape), (&device, dtype));
         let vector = Tensor::from_data(TensorData::ones::<f32, _>([4]), (&device, dtype));
         Self { matrix: Param::from_tensor(matrix), vector: Param::from_tensor(vector) }
     }
 
-    fn steps(mut self, optimizer: &mut ModuleOptimizer) -> Self {
+    pub(super) fn steps(mut self, optimizer: &mut ModuleOptimizer) -> Self {
         for _ in 0..2 {
             let loss =
                 self.matrix.val().powi_scalar(2).sum() + self.vector.val().powi_scalar(2).sum();
@@ -96,9 +96,9 @@ fn unchanged(_: &str, scalar: Scalar) -> Option<Scalar> {
 }
 
 /// An optimizer of burn, with all the state that it can have.
-type Optimizers = Vec<(&'static str, ModuleOptimizer)>;
+pub(super) type Optimizers = Vec<(&'static str, ModuleOptimizer)>;
 
-fn optimizers() -> Optimizers {
+pub(super) fn optimizers() -> Optimizers {
     let momentum = || MomentumConfig::new();
     // Muon is only for matrices.
     let muon = AdamWConfig::new().init();

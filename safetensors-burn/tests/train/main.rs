@@ -14,6 +14,7 @@ mod reloaded;
 mod resuming;
 mod retrying;
 mod staging;
+mod taken;
 
 use std::fs;
 use std::path::Path;
@@ -135,6 +136,12 @@ fn names_in(directory: &Path) -> Vec<String> {
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
+}
+
+/// The files of an epoch, by name.
+fn files(epochs: &Epochs, epoch: usize) -> Vec<(String, Vec<u8>)> {
+    let names = names_in(&epochs.path(epoch)).into_iter();
+    names.map(|name| (name.clone(), fs::read(epochs.path(epoch).join(&name)).unwrap())).collect()
 }
 
 /// The error of this crate in that of burn.

@@ -5,12 +5,6 @@ use safetensors_burn::burn_pack::Tensor as PackTensor;
 
 use super::*;
 
-/// The files of an epoch, by name.
-fn files(epochs: &Epochs, epoch: usize) -> Vec<(String, Vec<u8>)> {
-    let names = names_in(&epochs.path(epoch)).into_iter();
-    names.map(|name| (name.clone(), fs::read(epochs.path(epoch).join(&name)).unwrap())).collect()
-}
-
 #[test]
 fn an_epoch_is_the_same_and_nothing_stays_in_the_directory() {
     let staging = tempdir().unwrap();

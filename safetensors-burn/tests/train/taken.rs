@@ -1,0 +1,231 @@
+//! Records that burn gives tensor by tensor are saved as their bytes are.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use burn::module::{Initializer, Param, ParamId};
+use burn::nn::LinearLayout;
+use burn::optim::LambConfig;
+use burn::tensor::{Bool, Bytes, DType, Int};
+use safetensors_burn::burn_pack::Tensor as PackTensor;
+
+use super::foreign::{Net, optimizers};
+use super::*;
+
+/// Saves these records as an epoch.
+fn save(
+    (model, optimizer, scheduler): &Checkpointers,
+    epoch: usize,
+    module: &impl Module,
+    state: OptimizerRecord,
+) {
+    model.save(epoch, module.clone().into_record()).unwrap();
+    optimizer.save(epoch, state).unwrap();
+    scheduler.save(epoch, LrSchedulerRecord::new()).unwrap();
+}
+
+/// Checks that an epoch has the files that the bytes of its records give. New checkpointers without
+/// a module take no record apart.
+fn assert_is_of_bytes(epochs: &Epochs, epoch: usize, module: &impl Module, state: OptimizerRecord) {
+    let (_dir, plain) = empty();
+    save(&plain.checkpointers(), epoch, module, state);
+    assert_eq!(files(epochs, epoch), files(&plain, epoch));
+}
+
+/// Saves a module twice. The first record tells what the second one has.
+fn assert_second_is_of_bytes(module: &impl Module) {
+    let (_dir, epochs) = empty();
+    let checkpointers = epochs.checkpointers_for(module);
+    for epoch in [1, 2] {
+        save(&checkpointers, epoch, module, OptimizerRecord::default());
+        assert_is_of_bytes(&epochs, epoch, module, OptimizerRecord::default());
+    }
+}
+
+#[test]
+fn every_optimizer_of_burn_is_saved_as_its_bytes_are() {
+    for (name, mut optimizer) in optimizers() {
+        let (_dir, epochs) = empty();
+        let net = Net::new(DType::F32);
+        let checkpointers = epochs.checkpointers_for(&net);
+        // The first record has no states, the second one new states, the third one as many.
+        save(&checkpointers, 1, &net, optimizer.to_record());
+        let mut net = net;
+        for epoch in 2..5 {
+            net = net.steps(&mut optimizer);
+            save(&checkpointers, epoch, &net, optimizer.to_record());
+        }
+        for epoch in 1..5 {
+            let found = epochs.checkpointers().1.restore(epoch).unwrap();
+            assert_eq!(found.is_empty(), epoch == 1, "{name}");
+        }
+        assert_is_of_bytes(&epochs, 4, &net, optimizer.to_record());
+    }
+}
+
+/// Checkpointers that have restored an epoch know its names and shapes.
+#[test]
+fn a_resumed_training_saves_the_same() {
+    let (_dir, epochs) = saved(2);
+    let checkpointers = epochs.checkpointers_for(&Training::new().model);
+    let mut resumed = Training::restored(&checkpointers, 2);
+    resumed.steps(1);
+    resumed.save(&checkpointers, 3);
+    let (_dir, plain) = empty();
+    resumed.save(&plain.checkpointers(), 3);
+    assert_eq!(files(&epochs, 3), files(&plain, 3));
+}
+
+#[derive(Module, Debug)]
+struct Mixed {
+    half: Param<Tensor<3>>,
+    double: Param<Tensor<1>>,
+    empty: Param<Tensor<2>>,
+    indices: Param<Tensor<1, Int>>,
+    small: Param<Tensor<2, Int>>,
+    mask: Param<Tensor<1, Bool>>,
+    layers: Vec<Linear>,
+}
+
+impl Mixed {
+    fn new() -> Self {
+        let device = Device::default().autodiff();
+        let values: Vec<f32> = (0_u8..24).map(f32::from).collect();
+        let half = TensorData::new(values, [2, 3, 4]);
+        let indices = Tensor::from_data([1_i64, -2, i64::MAX], (&device, DType::I64));
+        let small = Tensor::from_data([[1_u8], [255]], (&device, DType::U8));
+        let mask = Tensor::from_data([true, false, true], &device);
+        Self {
+            half: Param::from_tensor(Tensor::from_data(half, (&device, DType::BF16))),
+            double: Param::from_tensor(Tensor::from_data([0.1_f64, -2.0], (&device, DType::F64))),
+            empty: Param::from_tensor(Tensor::zeros([0, 3], &device)),
+            indices: Param::initialized(ParamId::new(), indices),
+            small: Param::initialized(ParamId::new(), small),
+            mask: Param::initialized(ParamId::new(), mask),
+            layers: vec![LinearConfig::new(3, 2).init(&device)],
+        }
+    }
+}
+
+#[test]
+fn every_kind_of_parameter_is_saved_as_its_bytes_are() {
+    assert_second_is_of_bytes(&Mixed::new());
+}
+
+/// A weight in columns is saved in rows. A weight without a value gets one when it is first used.
+#[test]
+fn parameters_that_are_converted_are_saved_as_their_bytes_are() {
+    let device = Device::default().autodiff();
+    let columns = LinearConfig::new(3, 5).with_layout(LinearLayout::Col).init(&device);
+    let half = Initializer::Ones.init::<1, _>([4], &device);
+    let half = half.save_mapper(|value| value.cast(DType::F16));
+    assert_second_is_of_bytes(&vec![(columns, half)]);
+}
+
+/// Only tensors of up to 8 dimensions are taken.
+#[test]
+fn a_parameter_of_many_dimensions_is_saved() {
+    #[derive(Module, Debug)]
+    struct Deep {
+        weight: Param<Tensor<9>>,
+    }
+    let weight = Param::from_tensor(Tensor::zeros([1, 1, 2, 1, 1, 1, 1, 1, 3], &Device::default()));
+    assert_second_is_of_bytes(&Deep { weight });
+}
+
+/// As after a weight was enlarged in the middle of a training.
+#[test]
+fn a_parameter_of_another_shape_is_an_error_once() {
+    let (_dir, epochs) = empty();
+    let net = Net::new(DType::F32);
+    let checkpointers = epochs.checkpointers_for(&net);
+    save(&checkpointers, 1, &net, OptimizerRecord::default());
+    let before = files(&epochs, 1);
+
+    let larger = Net::of_shape([5, 3], DType::F32);
+    let error = of(checkpointers.0.save(1, larger.clone().into_record()));
+    assert!(matches!(reason(&error), EpochError::Changed { .. }), "{error}");
+    for text in ["matrix", "[3, 5]", "[5, 3]", "save all records again"] {
+        assert!(error.to_string().contains(text), "{error}");
+    }
+    assert_eq!(error.file(), epochs.path(1).join("model.safetensors").to_str());
+    of(checkpointers.1.save(1, OptimizerRecord::default()));
+    of(checkpointers.2.save(1, LrSchedulerRecord::new()));
+    assert_eq!(files(&epochs, 1), before);
+
+    for epoch in [1, 2] {
+        save(&checkpointers, epoch, &larger, OptimizerRecord::default());
+        assert_is_of_bytes(&epochs, epoch, &larger, OptimizerRecord::default());
+    }
+}
+
+/// A state of AdamW has two tensors and two numbers, and so has one of LAMB.
+#[test]
+fn another_optimizer_is_an_error_once() {
+    let (_dir, epochs) = empty();
+    let mut adam = AdamWConfig::new().init();
+    let mut lamb = LambConfig::new().init();
+    let net = Net::new(DType::F32).steps(&mut adam);
+    let checkpointers = epochs.checkpointers_for(&net);
+    save(&checkpointers, 1, &net, adam.to_record());
+
+    let net = net.steps(&mut lamb);
+    checkpointers.0.save(2, net.clone().into_record()).unwrap();
+    let error = of(checkpointers.1.save(2, lamb.to_record()));
+    assert!(matches!(reason(&error), EpochError::Changed { .. }), "{error}");
+    of(checkpointers.2.save(2, LrSchedulerRecord::new()));
+    assert_eq!(names_in(epochs.path(1).parent().unwrap()), ["epoch-1"]);
+
+    save(&checkpointers, 2, &net, lamb.to_record());
+    save(&checkpointers, 3, &net, lamb.to_record());
+    for epoch in [2, 3] {
+        assert_is_of_bytes(&epochs, epoch, &net, lamb.to_record());
+    }
+}
+
+/// The state of L-BFGS belongs to no parameter.
+#[test]
+fn states_of_no_parameter_are_saved_again_and_again() {
+    let record = || {
+        let bytes = Bytes::from_elems(vec![1.0_f32, 2.0]);
+        let tensor = PackTensor::new("history_s.0".into(), DType::F32, [2], None, bytes);
+        let writer = Writer::new(vec![tensor]).with_scalar("g_iter", Scalar::UInt(7));
+        OptimizerRecord::from_bytes(writer.into_bytes().unwrap()).unwrap()
+    };
+    let (_dir, epochs) = empty();
+    let net = Net::new(DType::F32);
+    let checkpointers = epochs.checkpointers_for(&net);
+    for epoch in 1..4 {
+        save(&checkpointers, epoch, &net, record());
+        assert_eq!(content(epochs.checkpointers().1.restore(epoch).unwrap()), content(record()));
+    }
+}
+
+/// burn panics when the tensors of this record are loaded into an optimizer of parameters.
+#[test]
+fn a_panic_of_burn_is_a_save_that_failed_once() {
+    let moment = |i: usize| {
+        let bytes = Bytes::from_elems(vec![1.0_f32, 2.0]);
+        PackTensor::new(format!("history_s.{i}"), DType::F32, [2], None, bytes)
+    };
+    let record = || {
+        let writer = Writer::new((0..4).map(moment).collect());
+        let writer = ["a", "b", "c", "d"]
+            .iter()
+            .fold(writer, |writer, name| writer.with_scalar(name, Scalar::UInt(7)));
+        OptimizerRecord::from_bytes(writer.into_bytes().unwrap()).unwrap()
+    };
+    let (_dir, epochs) = empty();
+    let mut adam = AdamWConfig::new().init();
+    let net = Net::new(DType::F32).steps(&mut adam);
+    let checkpointers = epochs.checkpointers_for(&net);
+    save(&checkpointers, 1, &net, adam.to_record());
+    assert_eq!(format!("{:?}", record()), format!("{:?}", adam.to_record()));
+
+    checkpointers.0.save(2, net.clone().into_record()).unwrap();
+    let saving = AssertUnwindSafe(|| checkpointers.1.save(2, record()));
+    catch_unwind(saving).unwrap_err();
+    of(checkpointers.2.save(2, LrSchedulerRecord::new()));
+    assert_eq!(names_in(epochs.path(1).parent().unwrap()), ["epoch-1"]);
+    save(&checkpointers, 2, &net, record());
+    assert_eq!(content(epochs.checkpointers().1.restore(2).unwrap()), content(record()));
+}
