@@ -3,6 +3,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::num::NonZero;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
@@ -48,7 +49,8 @@ impl Terminal {
     /// The same. Each of `keys` is a last line of the screen to wait for, and then the keys to
     /// press. The screens before these keys are kept.
     pub(crate) fn run_with_keys(&self, dir: &Path, args: &[&str], keys: &[(&str, &str)]) -> Screen {
-        let (mut pty, pts) = open().unwrap();
+        let (pty, pts) = open().unwrap();
+        let pty = Arc::new(pty);
         pty.resize(pty_process::Size::new(self.rows, self.columns)).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_safetensors"));
         for name in UNSET {
@@ -60,26 +62,52 @@ impl Terminal {
         let watchdog = Watchdog::new(child.id());
         let size = [self.rows, self.columns].map(|size| NonZero::new(size).unwrap());
         let mut parser = vt100::Parser::new(size[0], size[1], 0);
+        let again = press_again(Arc::clone(&pty));
         let mut before = Vec::new();
-        let mut keys = keys.iter();
+        let mut keys = keys.iter().map(|(awaited, pressed)| (*awaited, (*pressed).to_owned()));
         let mut next = keys.next();
         let mut buffer = [0; 4096];
-        while let Some(bytes) = read(&mut pty, &mut buffer) {
+        while let Some(bytes) = read(&pty, &mut buffer) {
             parser.process(bytes);
             let screen = shown(&parser);
-            if let Some((awaited, pressed)) = next
-                && screen.lines().last() == Some(*awaited)
+            if let Some((awaited, pressed)) = &next
+                && screen.lines().last() == Some(awaited)
             {
                 before.push(screen);
-                pty.write_all(pressed.as_bytes()).unwrap();
+                (&*pty).write_all(pressed.as_bytes()).unwrap();
+                let pressed = pressed.clone();
                 next = keys.next();
+                if next.is_none() {
+                    again.send(pressed).unwrap();
+                }
             }
         }
-        drop(watchdog);
+        drop((watchdog, again));
         assert!(next.is_none(), "never shown: {:?}\n{}", next, shown(&parser));
         let wraps = (0..self.rows).any(|row| parser.screen().row_wrapped(row));
         Screen { before, last: shown(&parser), wraps, code: child.wait().unwrap().code() }
     }
+}
+
+/// Presses the last keys once a second until the sender is dropped: a pager may drop what is pressed
+/// while it handles the keys before.
+fn press_again(pty: Arc<Pty>) -> Sender<String> {
+    let (sender, keys) = channel::<String>();
+    std::thread::spawn(move || {
+        let mut last = None;
+        loop {
+            match (keys.recv_timeout(Duration::from_secs(1)), &last) {
+                (Ok(pressed), _) => last = Some(pressed),
+                // The command may have ended.
+                (Err(RecvTimeoutError::Timeout), Some(pressed)) => {
+                    let _ = (&*pty).write_all(pressed.as_bytes());
+                }
+                (Err(RecvTimeoutError::Timeout), None) => {}
+                (Err(RecvTimeoutError::Disconnected), _) => return,
+            }
+        }
+    });
+    sender
 }
 
 /// Kills a command and its pager that wait for ever. The limit is wide for slow machines.
@@ -120,7 +148,7 @@ fn shown(parser: &vt100::Parser) -> String {
 }
 
 /// Reads what the command has written. `None` once it and its pager have ended.
-fn read<'b>(pty: &mut Pty, buffer: &'b mut [u8]) -> Option<&'b [u8]> {
+fn read<'b>(mut pty: &Pty, buffer: &'b mut [u8]) -> Option<&'b [u8]> {
     loop {
         match pty.read(buffer) {
             Ok(0) => return None,
